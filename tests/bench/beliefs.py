@@ -28,7 +28,8 @@ from typing import Final
 import click
 
 from tonnage.api.objects import ModelDeployment, parse_model_deployment
-from tonnage.control.input.state import Fleet, Memory, ModelState, PodView
+from tonnage.control.input.memory import Memory
+from tonnage.control.input.state import Fleet, ModelState, PodView
 from tonnage.replay.cluster import Pod
 from tonnage.replay.operator import Operator
 from tonnage.replay.oracle import Oracle

@@ -28,7 +28,8 @@ from fleet_builders import (
     a_state,
     with_lengths,
 )
-from tonnage.control.input.state import Fleet, Memory, ModelState
+from tonnage.control.input.memory import Memory
+from tonnage.control.input.state import Fleet, ModelState
 from tonnage.control.tick import tick
 from tonnage.estimate.lengths import measure_lengths
 from tonnage.fleet.loop import within

@@ -26,7 +26,7 @@ from helm import memory_limit_bytes
 from kube_double import KubeDouble
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.cluster.prometheus import Limits, Prometheus
-from tonnage.control.input.state import Memory
+from tonnage.control.input.memory import Memory
 from tonnage.control.tick import tick
 from tonnage.fleet.observe import Observer
 from tonnage.settings import Settings

@@ -10,7 +10,7 @@ from kube_double import KubeDouble
 from query_api import QueryApi
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.cluster.prometheus import Limits, Prometheus
-from tonnage.control.input.state import Memory
+from tonnage.control.input.memory import Memory
 from tonnage.control.tick import tick
 from tonnage.estimate.metrics import TABLE, WINDOWS
 from tonnage.fleet.observe import Observer
@@ -56,7 +56,7 @@ class World:
         """(status, reason, message) by namespace."""
         found = {}
         for each in self.outcome.found:
-            remembered = self.memory.objects[each.state.view.uid].conditions[kind]
+            remembered = self.memory.objects[each.state.view.uid].reported.conditions[kind]
             found[each.state.view.namespace] = (
                 remembered.status,
                 remembered.reason,

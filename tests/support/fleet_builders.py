@@ -1,7 +1,7 @@
 """ModelDeployments as the API server holds them, and what is made of them."""
 
 import copy
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -12,7 +12,16 @@ from measured_builders import an_engine, steady_lengths
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.control.assess import assess
-from tonnage.control.input.state import Fleet, ModelState, Needed, ObjectMemory, Served
+from tonnage.control.input.memory import (
+    DecisionMemory,
+    Needed,
+    ObjectMemory,
+    PodMemory,
+    Served,
+    TrafficMemory,
+    WriteMemory,
+)
+from tonnage.control.input.state import Fleet, ModelState
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.headroom import UNSEEN
 from tonnage.fleet.views import deployment_view, model_view, pod_view
@@ -262,16 +271,34 @@ def a_memory(state, *, needs=1, recent_needs=None, **changes):
     ready = frozenset(pod.name for pod in state.pods if pod.is_ready)
     memory = ObjectMemory(
         uid=state.view.uid,
-        since_s=OLD_S,
-        served_since_s=OLD_S,
-        recent_needs=some_needs(*recent),
-        ready_pods=ready,
-        present_pods=frozenset(pod.name for pod in state.pods),
-        last_replicas=state.deployment.replicas if state.deployment else None,
-        children_checked_at_s=NOW_S,
-        children_generation=state.view.generation,
+        decided=DecisionMemory(since_s=OLD_S, recent_needs=some_needs(*recent)),
+        traffic=TrafficMemory(served_since_s=OLD_S),
+        pods=PodMemory(
+            ready=ready,
+            present=frozenset(pod.name for pod in state.pods),
+            replicas=state.deployment.replicas if state.deployment else None,
+        ),
+        written=WriteMemory(children_checked_at_s=NOW_S, children_generation=state.view.generation),
     )
-    return replace(memory, **changes)
+    return remembering(memory, **changes)
+
+
+PARTS = ("decided", "pods", "traffic", "sizing", "goodput", "demand", "written", "reported")
+
+
+def remembering(memory, **changes):
+    """The same memory with other parts, or other fields of the one part that has them."""
+    for name, value in changes.items():
+        holders = [
+            part for part in PARTS if name in {each.name for each in fields(getattr(memory, part))}
+        ]
+        if name in {each.name for each in fields(memory)}:
+            memory = replace(memory, **{name: value})
+        else:
+            (part,) = holders
+            changed = replace(getattr(memory, part), **{name: value})
+            memory = replace(memory, **{part: changed})
+    return memory
 
 
 def assessed(state=None, *, memory=None, fleet=None, free_gpus=None, **changes):

@@ -15,7 +15,7 @@ from fleet_builders import (
     a_state,
 )
 from measured_builders import an_engine
-from tonnage.control.input.state import Memory
+from tonnage.control.input.memory import Memory
 from tonnage.control.series import fleet_series
 from tonnage.control.tick import tick
 from tonnage.fleet.heartbeat import Heartbeat

@@ -2,6 +2,7 @@
 
 import ast
 import operator
+import re
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,39 @@ def test_a_prefix_is_seen_however_it_is_written(expression):
 )
 def test_a_bound_and_a_power_of_a_variable_are_no_prefixes(expression):
     assert list(prefixes_in(ast.parse(expression))) == []
+
+
+WRITERS_OF_MEMORY = {
+    "pods": {"measure/remembered"},
+    "traffic": {"measure/remembered"},
+    "tracks": {"assess"},
+    "sizing": {"assess"},
+    "goodput": {"assess"},
+    "demand": {"decide/outlook", "tick"},
+    "decided": {"assess", "decide/budget", "decide/rollout", "report/status", "tick"},
+    "written": {"report/status", "write/carried", "write/writes"},
+    "reported": {"report/status", "write/carried", "write/writes"},
+}
+"""Modules of ``control`` that may write each part of what is remembered of an object."""
+
+
+def writers_of_memory():
+    """Yield (part, module) of each call that makes a memory with another part."""
+    control = SOURCES / "tonnage" / "control"
+    for path in control.rglob("*.py"):
+        module = str(path.relative_to(control).with_suffix(""))
+        if module == "input/memory":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call):
+                continue
+            made = " ".join(ast.unparse(each) for each in (node.func, *node.args[:1]))
+            if re.fullmatch(r"ObjectMemory|replace .*(memory|recalled|_with_gain_since).*", made):
+                yield from ((each.arg, module) for each in node.keywords)
+
+
+@pytest.mark.parametrize("part", WRITERS_OF_MEMORY)
+def test_a_part_of_what_is_remembered_is_written_by_its_step(part):
+    assert {module for name, module in writers_of_memory() if name == part} == WRITERS_OF_MEMORY[
+        part
+    ]

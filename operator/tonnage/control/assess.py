@@ -16,24 +16,24 @@ from tonnage.control.decide.outlook import (
     remembered_demand,
     supply_of,
 )
-from tonnage.control.decide.pending import remembered_giving_back
+from tonnage.control.decide.pending import with_given_back
 from tonnage.control.decide.situated import situation_of
 from tonnage.control.decide.template import roll_changes, template_of
 from tonnage.control.input.answers import Asker
 from tonnage.control.input.finding import UNREADABLE
+from tonnage.control.input.memory import ObjectMemory, SizingMemory
 from tonnage.control.input.state import (
     Assessment,
     Chosen,
     Fleet,
     ModelState,
-    ObjectMemory,
     Observed,
     Pending,
     Refusal,
 )
 from tonnage.control.learn.believed import cache_reasons, doubt_reasons
-from tonnage.control.learn.promises import factor_reasons, judge, remembered_load
-from tonnage.control.measure.remembered import not_ahead, with_observed
+from tonnage.control.learn.promises import factor_reasons, judge, with_load
+from tonnage.control.measure.remembered import with_observed
 from tonnage.control.measure.traffic import measure_traffic, observe_engines
 from tonnage.control.observe.evicted import never_evictable
 from tonnage.control.observe.ownership import own_only
@@ -72,9 +72,10 @@ def assess(
 
 def sized(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Assessment:
     """Measure an object and size it, as far as the time for searches goes."""
-    memory = with_departed(not_ahead(memory, fleet), state, fleet)
+    memory = with_departed(memory.without_future(fleet.now_s), state, fleet)
     memory = with_rivals(memory, state, now_s=fleet.now_s)
-    memory, state = watched(memory, state, fleet)
+    tracks, state = watched(memory.tracks, state, fleet)
+    memory = replace(memory, tracks=tracks)
     traffics = measure_traffic(state, fleet, memory)
     memory = with_observed(memory, state, fleet, traffics)
     found = Assessment(state=state, memory=memory, traffics=traffics)
@@ -126,13 +127,16 @@ def _without_right(found: Assessment, chosen: Chosen) -> Assessment:
 
 
 def _answered(found: Assessment) -> Assessment:
-    return replace(found, memory=replace(found.memory, waiting_since_s=None))
+    return replace(
+        found,
+        memory=replace(found.memory, sizing=replace(found.memory.sizing, waiting_since_s=None)),
+    )
 
 
 def _waiting(found: Assessment, fleet: Fleet, why: str) -> Assessment:
     """Leave everything as it is, in words too until the wait lasts as long as gauges may."""
     memory, deployment = _in_turn(found.memory, fleet.now_s), found.state.deployment
-    since_s = memory.waiting_since_s
+    since_s = memory.sizing.waiting_since_s
     waited_s = 0.0 if since_s is None else fleet.now_s - since_s
     stay = ("replica stays as it is", "replicas stay as they are")
     runs = counted(deployment.replicas, *stay) if deployment else "nothing runs yet"
@@ -141,7 +145,7 @@ def _waiting(found: Assessment, fleet: Fleet, why: str) -> Assessment:
         memory=memory,
         pending=Pending(
             message=f"the capacity search has waited for {waited_s:.0f} s: {why}; {runs}",
-            is_told="PlanValid" not in found.memory.conditions
+            is_told="PlanValid" not in found.memory.reported.conditions
             or is_spec_ahead(found.state)
             or waited_s >= fleet.settings.status_interval_s,
         ),
@@ -150,9 +154,12 @@ def _waiting(found: Assessment, fleet: Fleet, why: str) -> Assessment:
 
 def _in_turn(memory: ObjectMemory, now_s: float) -> ObjectMemory:
     """Remember since when a search is awaited, and carry the last recommendation forward."""
-    since_s = memory.waiting_since_s
-    since_s = now_s if since_s is None else since_s
-    return replace(carry_last_need(memory, now_s), waiting_since_s=since_s)
+    since_s = memory.sizing.waiting_since_s
+    return replace(
+        memory,
+        decided=carry_last_need(memory.decided, now_s),
+        sizing=replace(memory.sizing, waiting_since_s=now_s if since_s is None else since_s),
+    )
 
 
 def decided(found: Assessment, fleet: Fleet, asker: Asker, left: Left) -> Assessment:
@@ -164,23 +171,22 @@ def decided(found: Assessment, fleet: Fleet, asker: Asker, left: Left) -> Assess
     chosen = found.chosen
     if chosen is None:
         return found
-    memory = replace(
-        found.memory,
-        asked_speed=chosen.belief.asked,
-        better_asked=chosen.better_asked,
-        waiting_since_s=None,
-    )
-    found, held = replace(found, memory=memory), chosen.belief
+    held = chosen.belief
+    sizing = SizingMemory(asked_speed=held.asked, better_asked=chosen.better_asked)
+    found = replace(found, memory=replace(found.memory, sizing=sizing))
     believed = held.constants_at(held.posterior)
     observed = observe_engines(found.state, fleet, chosen.sizing, held.constants, believed=believed)
     found = replace(found, observed=observed)
     found = without_unapproved(found, chosen)
     found, wanted = weighed(found, chosen, observed, fleet)
-    hold_s = held_s(found.memory, chosen.sizing, fleet.settings)
-    found = replace(found, memory=remember_need(found, chosen, wanted, fleet, hold_s))
+    memory = found.memory
+    hold_s = held_s(memory.demand, memory.posterior, chosen.sizing, fleet.settings)
+    known = remember_need(found, chosen, wanted, fleet, hold_s)
+    found = replace(found, memory=replace(memory, decided=known), need=wanted)
     decision = decide(situation_of(found, chosen, wanted, fleet, left))
-    memory = remembered_giving_back(found.state, found.memory, decision, fleet)
-    return within_cost(replace(found, memory=memory, need=wanted), chosen, decision)
+    back = with_given_back(known.given_back, found.state, decision, fleet)
+    memory = replace(found.memory, decided=replace(known, given_back=back))
+    return within_cost(replace(found, memory=memory), chosen, decision)
 
 
 def _with_template(found: Assessment, fleet: Fleet, left: Left) -> Assessment:
@@ -205,9 +211,11 @@ def weighed(
     found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet
 ) -> tuple[Assessment, Need]:
     """Take in load, promises and demand as they are now, and say what is needed for them."""
-    found = replace(found, memory=remembered_load(found, chosen, fleet))
-    found = replace(found, memory=judge(found, chosen, observed, fleet))
-    events = events_of(chosen, found.memory, fleet)
+    load = with_load(found, chosen, fleet)
+    found = replace(found, memory=replace(found.memory, goodput=load))
+    goodput, learned = judge(found, chosen, observed, fleet)
+    found = replace(found, memory=replace(found.memory, goodput=goodput, posterior=learned))
+    events = events_of(chosen, learned, fleet)
     found = replace(found, memory=remembered_demand(found, chosen.sizing, events, fleet))
     return found, _need(found, chosen, events, fleet)
 
@@ -219,11 +227,12 @@ def _refusal(refused: Exception) -> Refusal:
 
 def _need(found: Assessment, chosen: Chosen, events: tuple[Event, ...], fleet: Fleet) -> Need:
     """Return the need for the demand and for known events, and what else there is to say of it."""
-    wanted = raised(_need_for_demand(found, chosen, fleet), chosen.capacity, events)
+    wanted, memory = _need_for_demand(found, chosen, fleet), found.memory
+    wanted = raised(wanted, chosen.capacity, events)
     said = (
         *doubt_reasons(chosen.belief, share=fleet.settings.speed_range),
         *cache_reasons(chosen.sizing.request),
-        *factor_reasons(found.memory, chosen.goodput_factor),
+        *factor_reasons(memory.goodput, memory.posterior, chosen.goodput_factor),
         *slots_reasons(chosen),
         *drain_reasons(found, chosen),
         *never_evictable(chosen.model),
@@ -239,10 +248,10 @@ def _need_for_demand(found: Assessment, chosen: Chosen, fleet: Fleet) -> Need:
         return needed(
             Traffic(requests_per_s=demand.requests_per_s, waiting=demand.waiting),
             outlook=outlook_of(demand.requests_per_s, chosen, memory, fleet),
-            supply=supply_of(found.state, memory, fleet),
+            supply=supply_of(found.state, memory.posterior, fleet),
         )
-    if memory.traffic is not None:
-        return needed(replace(memory.traffic, origin="last measured"))
+    if memory.traffic.measured is not None:
+        return needed(replace(memory.traffic.measured, origin="last measured"))
     expected = requests_per_s_asked(chosen.sizing)
     if expected is None:
         return need_without_demand(chosen.model.spec.scaling.min_replicas)

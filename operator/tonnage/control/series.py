@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from tonnage.api.status import ReplicasStatus
-from tonnage.control.input.state import Assessment, Chosen, Fleet, ObjectMemory
+from tonnage.control.input.memory import ObjectMemory
+from tonnage.control.input.state import Assessment, Chosen, Fleet
 from tonnage.control.report.calibrated import learned_constants
 from tonnage.control.report.reasons import bounded
 from tonnage.control.report.status import newest_decision, replicas_status
@@ -151,9 +152,9 @@ def gauges(found: Assessment, memory: ObjectMemory) -> Iterator[Sample]:
         yield from _capacity(found, found.chosen, replicas)
         yield from _calibration(found.chosen)
     yield from _observed(found)
-    unwritten = found.memory.status_retry
+    unwritten = found.memory.written.status_retry
     yield Sample("tonnage_status_failures", unwritten.times if unwritten else 0)
-    for condition in memory.conditions.values():
+    for condition in memory.reported.conditions.values():
         labels = (condition.type, condition.status, bounded(condition.reason))
         yield Sample("tonnage_condition", 1.0, labels)
 
@@ -213,7 +214,7 @@ def _observed(found: Assessment) -> Iterator[Sample]:
 
 def counts(found: Assessment, memory: ObjectMemory, *, now_s: float) -> Iterator[Sample]:
     """Yield what this tick adds to an object's counters."""
-    decision = newest_decision(found.memory, memory)
+    decision = newest_decision(found.memory.reported, memory.reported)
     if decision:
         direction = "up" if decision.to_replicas > decision.from_replicas else "down"
         yield Sample("tonnage_decisions", 1.0, (bounded(decision.code), direction))

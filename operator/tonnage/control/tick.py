@@ -24,17 +24,12 @@ from tonnage.control.decide.budget import (
     uncounted_gpus,
     with_shortage,
 )
-from tonnage.control.decide.outlook import with_recalled
+from tonnage.control.decide.outlook import recalled_demand
 from tonnage.control.decide.rollout import EVERYWHERE, is_rolling, reach, with_rollout
 from tonnage.control.input.answers import Asker
 from tonnage.control.input.fault import Fault, broken, of_each, with_faults
-from tonnage.control.input.state import (
-    Assessment,
-    Fleet,
-    Memory,
-    ModelState,
-    ObjectMemory,
-)
+from tonnage.control.input.memory import DecisionMemory, Memory, ObjectMemory
+from tonnage.control.input.state import Assessment, Fleet, ModelState
 from tonnage.control.learn.learning import Lesson, Observation, learn_from, observation
 from tonnage.control.observe.ownership import as_owned
 from tonnage.control.observe.permission import may_act
@@ -113,18 +108,20 @@ def _recalled(
         try:
             known[uid] = objects.get(uid) or _first_sight(state, fleet)
         except Exception as error:
-            known[uid], bug = ObjectMemory(uid=uid, since_s=fleet.now_s), error
+            decided = DecisionMemory(since_s=fleet.now_s)
+            known[uid], bug = ObjectMemory(uid=uid, decided=decided), error
         models.append(replace(state, bug=bug))
     return replace(fleet, models=tuple(models)), known
 
 
 def _first_sight(state: ModelState, fleet: Fleet) -> ObjectMemory:
-    known = fleet.calibrations.objects.get(state.view.uid, ObjectPosterior())
-    memory = replace(
+    stored = fleet.calibrations.objects.get(state.view.uid, ObjectPosterior())
+    learned = not_to_come(stored, fleet.now_s)
+    return replace(
         recalled(state.view, now_s=fleet.now_s),
-        posterior=not_to_come(known, fleet.now_s),
+        posterior=learned,
+        demand=recalled_demand(learned, now_s=fleet.now_s),
     )
-    return with_recalled(memory, now_s=fleet.now_s)
 
 
 def _undecided(found: Iterable[Assessment]) -> Iterator[Fault]:
@@ -245,7 +242,7 @@ def _decided_in_turn(
 
 def _begins_to_roll(found: Assessment, fleet: Fleet) -> bool:
     """Tell whether pods are about to be replaced: not where nothing is written, or was refused."""
-    return bool(found.changes) and may_act(found, fleet) and not found.memory.write_problem
+    return bool(found.changes) and may_act(found, fleet) and not found.memory.written.problem
 
 
 def _sized(state: ModelState, fleet: Fleet, known: ObjectMemory, asker: Asker) -> Assessment:

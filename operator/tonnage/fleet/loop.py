@@ -11,7 +11,8 @@ from statistics import median
 
 from tonnage.cluster.errors import WorldError
 from tonnage.control.input.fault import fault_id
-from tonnage.control.input.state import Assessment, Fleet, Memory, ModelState
+from tonnage.control.input.memory import Memory
+from tonnage.control.input.state import Assessment, Fleet, ModelState
 from tonnage.control.input.times import rfc3339
 from tonnage.control.observe.permission import may_scale
 from tonnage.control.report.status import newest_decision
@@ -230,7 +231,7 @@ def _log(outcome: Outcome, fleet: Fleet) -> None:
         LOG.error(line, exc_info=fault.error)
     for found in outcome.found:
         memory = outcome.memory.objects[found.state.view.uid]
-        decision = newest_decision(found.memory, memory)
+        decision = newest_decision(found.memory.reported, memory.reported)
         if decision is None:
             continue
         LOG.info(

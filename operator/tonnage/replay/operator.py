@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.control.input.state import Fleet, Memory, ModelState
+from tonnage.control.input.memory import Memory
+from tonnage.control.input.state import Fleet, ModelState
 from tonnage.control.tick import Outcome, tick
 from tonnage.estimate.joined import Scrape, join
 from tonnage.estimate.metrics import TABLE, TPOT_BOUNDS_S, TTFT_BOUNDS_S, Query, bucket_matcher

@@ -20,13 +20,14 @@ from fleet_builders import (
     assessed,
     at,
     first_replicas,
+    remembering,
     with_lengths,
 )
 from measured_builders import an_engine
 from tonnage.control.assess import sized
 from tonnage.control.decide.pending import retry_at_s
 from tonnage.control.input.answers import Asker
-from tonnage.control.input.state import GivenBack
+from tonnage.control.input.memory import GivenBack
 from tonnage.control.measure.traffic import measure_traffic
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.estimate.track import Reading, Readings
@@ -118,7 +119,7 @@ class TestTrust:
     def test_without_a_ready_replica_depends_on_whether_there_ever_was_one(self, traffic, metrics):
         state = a_state(pods=[a_pod_body("a", ready_for_s=None)], engines=())
 
-        assert trusted(state, memory=a_memory(state, traffic=traffic)).metrics is metrics
+        assert trusted(state, memory=a_memory(state, measured=traffic)).metrics is metrics
 
     def test_lengths_stay_as_last_known_when_nothing_finishes(self):
         state = with_lengths(a_state())
@@ -135,7 +136,7 @@ class TestTrust:
         assert trusted(state).lengths.prompt_tokens == 16_000
         assert trusted(silent).demand is None
         assert trusted(silent).lengths is None
-        known = a_memory(silent, traffic=Traffic(requests_per_s=2))
+        known = a_memory(silent, measured=Traffic(requests_per_s=2))
         assert trusted(silent, memory=known).lengths.prompt_tokens == 16_000
         assert assessed(silent).decision.replicas == assessed(a_state(engines=())).decision.replicas
 
@@ -161,7 +162,7 @@ class TestNeed:
 
     def test_follows_what_was_last_measured_when_nothing_is(self):
         state = a_state(engines=())
-        memory = a_memory(state, traffic=Traffic(requests_per_s=3.5 * EACH))
+        memory = a_memory(state, measured=Traffic(requests_per_s=3.5 * EACH))
 
         found = assessed(state, memory=memory)
 
@@ -247,7 +248,7 @@ class TestScalingDown:
         found = assessed(state, memory=memory)
 
         assert found.decision.replicas == 3
-        [need] = found.memory.recent_needs
+        [need] = found.memory.decided.recent_needs
         assert (need.at_s, need.replicas) == (NOW_S, 2)
 
     def test_waits_three_starts_where_these_take_long(self):
@@ -295,7 +296,7 @@ class TestScalingDown:
 
         later = assessed(state, memory=memory, fleet=a_fleet(state, now_s=NOW_S + 15 * 20))
 
-        assert len(memory.recent_needs) == 2
+        assert len(memory.decided.recent_needs) == 2
         assert later.decision.replicas == 3
 
     def test_waits_for_a_whole_window_after_metrics_came_back(self):
@@ -339,8 +340,11 @@ class TestGrowth:
 
         first = assessed(pods=pods, engines=(self.BUSY,))
         after = assessed(alone, memory=first.memory)
-        back = after.memory.given_back
-        due = replace(after.memory, given_back=replace(back, at_s=NOW_S - 900))
+        back = after.memory.decided.given_back
+        due = replace(
+            after.memory,
+            decided=replace(after.memory.decided, given_back=replace(back, at_s=NOW_S - 900)),
+        )
         again = assessed(alone, memory=due)
         stuck = assessed(pods=pods, engines=(self.BUSY,), memory=again.memory)
         twice = assessed(alone, memory=stuck.memory)
@@ -350,8 +354,9 @@ class TestGrowth:
         assert (after.decision.replicas, after.decision.limited_by) == (1, "InsufficientGPU")
         assert "asked again in 15.0 min" in after.decision.reasons[-1].message
         assert again.decision.replicas >= 5
-        assert (stuck.decision.replicas, stuck.memory.given_back.times) == (1, 1)
-        assert retry_at_s(twice.memory, Settings(prometheus_url="http://p")) == NOW_S + 1800
+        assert (stuck.decision.replicas, stuck.memory.decided.given_back.times) == (1, 1)
+        back = twice.memory.decided.given_back
+        assert retry_at_s(back, Settings(prometheus_url="http://p")) == NOW_S + 1800
 
     def test_counts_what_it_gives_back_once_however_many_ticks_that_takes(self):
         pods = [a_pod_body("a"), a_pod_body("b", **UNSCHEDULABLE)]
@@ -378,19 +383,19 @@ class TestGrowth:
         known = a_memory(a_state(pods=pods), given_back=back)
         asked = assessed(replicas=1, pods=pods, engines=(self.BUSY,), memory=known)
         calm = assessed(replicas=1, pods=pods, engines=(few,), memory=known)
-        early = replace(known, given_back=replace(back, at_s=NOW_S - 3599))
+        early = remembering(known, given_back=replace(back, at_s=NOW_S - 3599))
 
         assert asked.decision.replicas > 1
-        assert asked.memory.given_back == back  # more are wanted, and wait
-        assert calm.memory.given_back is None
-        assert assessed(replicas=1, pods=pods, memory=early).memory.given_back is not None
+        assert asked.memory.decided.given_back == back  # more are wanted, and wait
+        assert calm.memory.decided.given_back is None
+        assert assessed(replicas=1, pods=pods, memory=early).memory.decided.given_back is not None
 
     def looked_at(self, states):
         memory, looks = a_memory(states[0]), []
         for number, state in enumerate(states):
             fleet = a_fleet(state, now_s=NOW_S + 15 * number)
             memory = assessed(state, memory=memory, fleet=fleet).memory
-            looks.append(memory.given_back)
+            looks.append(memory.decided.given_back)
         return looks
 
     @pytest.mark.parametrize(
@@ -488,15 +493,15 @@ class TestGrowth:
         )
 
         loading = frozenset(names[num_ready:])
-        return assessed(state, memory=a_memory(state, loading_pods=loading)), current
+        return assessed(state, memory=a_memory(state, loading=loading)), current
 
     def test_pods_that_fail_after_they_were_ready_hold_back_no_growth(self):
         pods = [a_pod_body("a"), *(a_pod_body(name, **CRASH_LOOPING) for name in "bcd")]
         known = a_memory(
             a_state(pods=pods),
-            present_pods=frozenset("abcd"),
-            loading_pods=frozenset(),
-            ready_pods=frozenset("abcd"),
+            present=frozenset("abcd"),
+            loading=frozenset(),
+            ready=frozenset("abcd"),
         )
 
         found = assessed(replicas=4, pods=pods, engines=(self.BUSY,), memory=known)
@@ -509,7 +514,7 @@ class TestGrowth:
 
         found = assessed(pods=pods, engines=(self.BUSY,), memory=known)
 
-        assert found.memory.given_back is None
+        assert found.memory.decided.given_back is None
 
     def test_counts_replicas_that_are_still_starting(self):
         # Three of four load their weights: the need is four, and it does not become eight.
@@ -592,7 +597,7 @@ class TestKnownEvents:
         found = self.among_two("0 0 * * *", requestsPerSecond=str(rate))
 
         in_replicas = pytest.approx(rate / found.sizing.most_requests_per_s)
-        assert [due.base for due in found.memory.history.due] == [in_replicas]
+        assert [due.base for due in found.memory.demand.history.due] == [in_replicas]
 
     def test_need_no_metrics(self):
         # The demand that the spec expects needs five.
@@ -641,7 +646,7 @@ class TestKnownEvents:
     def test_count_as_needed_for_a_window_after_their_end(self):
         during = self.among_four("1 23 * * *", minReplicas=4)
 
-        last = during.memory.recent_needs[-1]
+        last = during.memory.decided.recent_needs[-1]
         assert (last.at_s, last.replicas) == (NOW_S, 4)
 
 
@@ -649,8 +654,8 @@ class TestLosses:
     def lost(self, *, before, after, replicas):
         pods = [a_pod_body(name) for name in after]
         state = a_state(replicas=replicas, pods=pods, engines=())
-        memory = a_memory(state, ready_pods=frozenset(before))
-        return assessed(state, memory=memory).memory.lost_at_s
+        memory = a_memory(state, ready=frozenset(before))
+        return assessed(state, memory=memory).memory.pods.lost_at_s
 
     def test_of_a_ready_pod_are_noted(self):
         assert self.lost(before="ab", after="a", replicas=2) == NOW_S
@@ -671,11 +676,11 @@ class TestLosses:
     def test_name_the_pod_and_its_node(self):
         state = a_state(replicas=2, pods=[a_pod_body("a"), a_pod_body("b", ready_for_s=None)])
         pods = tuple(replace(pod, node_name=f"node-of-{pod.name}") for pod in state.pods)
-        memory = a_memory(state, ready_pods=frozenset("ab"))
+        memory = a_memory(state, ready=frozenset("ab"))
 
         found = assessed(replace(state, pods=pods), memory=memory)
 
-        assert found.memory.lost_pods == "b on node-of-b"
+        assert found.memory.pods.lost == "b on node-of-b"
 
     def test_cut_off_what_was_in_flight_which_is_sent_again_and_came_once(self):
         # 4 requests/s for two; b is lost with 220 in flight, and a gets these and 90 held up.
@@ -684,7 +689,7 @@ class TestLosses:
         state = a_state(replicas=2, pods=pods, engines=(survivor,))
         last = Reading(at_s=NOW_S - 60, arrived=5000, running=200, waiting=20)
         tracks = {("b", "0"): Readings([last])}
-        memory = a_memory(state, ready_pods=frozenset("ab"), tracks=tracks)
+        memory = a_memory(state, ready=frozenset("ab"), tracks=tracks)
 
         def rate(memory):
             return assessed(state, memory=memory).traffics.demand.requests_per_s
@@ -709,18 +714,18 @@ class TestMemory:
 
         kept = assessed(silent, memory=complete).memory
 
-        assert complete.traffic.requests_per_s == pytest.approx(2 * EACH)
-        assert kept.traffic == complete.traffic
+        assert complete.traffic.measured.requests_per_s == pytest.approx(2 * EACH)
+        assert kept.traffic.measured == complete.traffic.measured
 
     def test_takes_a_part_when_there_is_nothing_better(self):
         found = assessed(engines=(an_engine("a", completions_per_s=1.5),))
 
-        assert found.memory.traffic.requests_per_s == 1.5
+        assert found.memory.traffic.measured.requests_per_s == 1.5
 
     def test_learns_how_long_a_replica_takes_to_start(self):
         state = a_state(pods=[a_pod_body("a"), a_pod_body("b")])
-        fresh = a_memory(state, ready_pods=frozenset(), loading_pods=frozenset("a"))
-        fresh = replace(fresh, present_pods=frozenset("a"))  # the other came since
+        fresh = a_memory(state, ready=frozenset(), loading=frozenset("a"))
+        fresh = remembering(fresh, present=frozenset("a"))  # the other came since
 
         first = assessed(state, memory=fresh).memory
         again = assessed(state, memory=first).memory
@@ -733,16 +738,16 @@ class TestMemory:
     def test_learns_nothing_from_a_pod_that_was_ready_before(self):
         # At first sight, and of one that lost a probe: it is Ready since then, not since its start.
         state = a_state(pods=[a_pod_body("a")])
-        first = replace(a_memory(state), last_replicas=None, present_pods=frozenset())
-        lost = a_memory(state, ready_pods=frozenset())
+        first = remembering(a_memory(state), replicas=None, present=frozenset())
+        lost = a_memory(state, ready=frozenset())
 
-        for memory in (replace(first, ready_pods=frozenset()), lost):
+        for memory in (remembering(first, ready=frozenset()), lost):
             assert assessed(state, memory=memory).memory.posterior.num_starts == 0
 
     def test_learns_nothing_from_a_pod_whose_container_began_again(self):
         again = [{"name": "vllm", "restartCount": 1, "state": {"running": {}}}]
         state = a_state(pods=[a_pod_body("a", containerStatuses=again)])
-        loading = a_memory(state, ready_pods=frozenset(), loading_pods=frozenset("a"))
+        loading = a_memory(state, ready=frozenset(), loading=frozenset("a"))
 
         assert assessed(state, memory=loading).memory.posterior.num_starts == 0
 
@@ -755,7 +760,7 @@ class TestMemory:
         dead = ready | {"status": {"conditions": [unready, scheduled]}}
         ready["status"]["conditions"][1] = scheduled
         before = a_state(pods=[dead])
-        first = replace(a_memory(before), last_replicas=None, present_pods=frozenset())
+        first = remembering(a_memory(before), replicas=None, present=frozenset())
 
         seen = assessed(before, memory=first).memory
         after = assessed(a_state(pods=[ready]), memory=seen).memory
@@ -768,7 +773,7 @@ class TestMemory:
         pod["metadata"]["creationTimestamp"] = at(15 + 90 + 10_800)
         pod["status"]["conditions"][1]["lastTransitionTime"] = at(15 + 90)
         state = a_state(pods=[pod])
-        loading = a_memory(state, ready_pods=frozenset(), loading_pods=frozenset("a"))
+        loading = a_memory(state, ready=frozenset(), loading=frozenset("a"))
 
         memory = assessed(state, memory=loading).memory
 
@@ -779,9 +784,7 @@ class TestMemory:
     def test_smooths_how_long_starts_take(self):
         state = a_state(pods=[a_pod_body("a")])
         known = ObjectPosterior(cold_start_s=200, num_starts=9)
-        memory = a_memory(
-            state, ready_pods=frozenset(), loading_pods=frozenset("a"), posterior=known
-        )
+        memory = a_memory(state, ready=frozenset(), loading=frozenset("a"), posterior=known)
 
         after = assessed(state, memory=memory).memory.posterior
 
@@ -791,7 +794,7 @@ class TestMemory:
 
     def test_is_not_needed_to_decide_safely(self):
         state = a_state(replicas=4, load=1)
-        nothing = a_memory(state, since_s=NOW_S, recent_needs=(), ready_pods=frozenset())
+        nothing = a_memory(state, since_s=NOW_S, recent_needs=(), ready=frozenset())
 
         assert assessed(state, memory=nothing).decision.replicas == 4
 
@@ -827,7 +830,7 @@ def test_a_replica_that_serves_short_requests_serves_more_of_them():
 class TestArrivalsCounted:
     def test_are_of_the_shortest_window(self):
         # Three gaps between four scrapes, 15 s apart, at what one replica serves.
-        [window] = assessed(a_state()).memory.counted
+        [window] = assessed(a_state()).memory.traffic.counted
 
         assert (window.at_s, window.seconds) == (NOW_S, 45)
         assert window.count == pytest.approx(45 * EACH)
@@ -842,5 +845,5 @@ class TestArrivalsCounted:
         found = assessed(replace(told, engines=without))
 
         assert found.traffics.demand.requests_per_s == pytest.approx(EACH)
-        assert found.memory.counted == ()
-        assert [due.peak for due in found.memory.history.due] == [0]
+        assert found.memory.traffic.counted == ()
+        assert [due.peak for due in found.memory.demand.history.due] == [0]

@@ -14,7 +14,7 @@ from fleet_builders import (
     a_state,
 )
 from tonnage.control.decide.blackout import LASTS_S, LEAST_OBJECTS, ONCE_S, blackouts, loss_of
-from tonnage.control.input.state import Memory
+from tonnage.control.input.memory import Memory
 from tonnage.control.report.conditions import conditions
 from tonnage.control.tick import assess_fleet, tick
 from tonnage.policy.need import Traffic
@@ -47,7 +47,7 @@ def assessed(states, *, since_s=None, **changes):
     memories = {
         state.view.uid: a_memory(
             state,
-            traffic=Traffic(requests_per_s=1.0),
+            measured=Traffic(requests_per_s=1.0),
             was_whole=True,
             recent_needs=((NOW_S - 600, 1), (NOW_S - 15, 1)),
             blind_since_s=since_s[number] if since_s and not state.engines else None,
@@ -177,7 +177,10 @@ class TestNamespaces:
             replace(
                 each,
                 state=replace(each.state, view=replace(each.state.view, namespace=namespace)),
-                memory=replace(each.memory, blind_since_s=NOW_S if is_blind else None),
+                memory=replace(
+                    each.memory,
+                    traffic=replace(each.memory.traffic, blind_since_s=NOW_S if is_blind else None),
+                ),
             )
             for each, (namespace, is_blind) in zip(
                 assessed([an_object(f"m{k}") for k in range(len(objects))]), objects, strict=True
@@ -209,12 +212,12 @@ def test_an_object_that_tells_its_traffic_again_is_blind_no_longer():
     (found,) = assessed([an_object("m0")], since_s=[NOW_S - 60])
     (blind,) = assessed([an_object("m0", told_by=0)])
 
-    assert found.memory.blind_since_s is None
-    assert blind.memory.blind_since_s == NOW_S
+    assert found.memory.traffic.blind_since_s is None
+    assert blind.memory.traffic.blind_since_s == NOW_S
 
 
 def test_an_object_without_a_replica_to_scrape_lost_no_metrics():
     state = a_state(a_manifest("m0"), live=a_deployment_body(a_model("m0")), pods=[], engines=())
     (found,) = assessed([state])
 
-    assert found.memory.blind_since_s is None
+    assert found.memory.traffic.blind_since_s is None

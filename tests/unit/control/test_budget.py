@@ -14,7 +14,7 @@ from fleet_builders import (
 )
 from measured_builders import a_posterior
 from tonnage.control.input.answers import Asker, No
-from tonnage.control.input.state import Memory
+from tonnage.control.input.memory import Memory
 from tonnage.control.tick import tick
 from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope, speed_key
 from tonnage.packed import Packed
@@ -93,7 +93,7 @@ def waiting(outcome):
 def conditions(outcome):
     """{type: (status, reason)} of the only object."""
     [found] = outcome.memory.objects.values()
-    return {kind: (each.status, each.reason) for kind, each in found.conditions.items()}
+    return {kind: (each.status, each.reason) for kind, each in found.reported.conditions.items()}
 
 
 class TestNoTime:
@@ -162,7 +162,7 @@ class TestNoTime:
 
         assert waiting(second) == []
         assert conditions(second)["PlanValid"] == ("True", "Planned")
-        assert second.memory.objects["uid-of-a"].waiting_since_s is None
+        assert second.memory.objects["uid-of-a"].sizing.waiting_since_s is None
 
 
 class TestSomeTime:

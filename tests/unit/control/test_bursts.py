@@ -15,6 +15,7 @@ from fleet_builders import (
     a_state,
     assessed,
     engines_at,
+    remembering,
 )
 from tonnage.estimate.burst_factor import FIRST, HIGHEST, BurstTally
 from tonnage.estimate.burstiness import CountedWindow
@@ -52,10 +53,10 @@ def a_bursty_state(*, load=2.7, late=0.0, replicas=3):
 
 
 def after(state, **remembered):
-    known = replace(
+    known = remembering(
         a_memory(state),
         history=a_history(),
-        history_unit="",
+        unit="",
         most_requests_per_s=SIZING.most_requests_per_s,
         **remembered,
     )
@@ -73,14 +74,14 @@ class TestBurstsCounted:
 
         memory = after(a_bursty_state(), counted=(clear, beside)).memory
 
-        assert memory.counted == (clear,)
-        assert memory.burst_at_s == NOW_S
+        assert memory.traffic.counted == (clear,)
+        assert memory.traffic.burst_at_s == NOW_S
 
     @pytest.mark.parametrize(("ago_s", "counted"), [(30, 0), (60, 1)])
     def test_leave_out_the_next_window_that_overlaps_theirs(self, ago_s, counted):
         memory = after(a_bursty_state(load=USUAL), burst_at_s=NOW_S - ago_s).memory
 
-        assert len(memory.counted) == counted
+        assert len(memory.traffic.counted) == counted
 
 
 class TestLateInBursts:
@@ -98,7 +99,7 @@ class TestLateInBursts:
 
         assert memory.posterior.burst_factor is None
         assert memory.posterior.goodput_factor == 1
-        assert memory.burst_tally == BurstTally()
+        assert memory.goodput.burst_tally == BurstTally()
 
     def test_is_what_a_replica_serves_once_no_larger_reserve_would_do(self):
         # Bursts so often that no window is without: what is late is goodput's then.

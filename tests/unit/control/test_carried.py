@@ -6,7 +6,7 @@ import pytest
 
 from fleet_builders import NOW_S, a_memory, a_state, assessed
 from tonnage.control.input.contest import Fate
-from tonnage.control.input.state import Memory, Retry
+from tonnage.control.input.memory import Memory, Retry
 from tonnage.control.write.carried import Carried, with_fates
 from tonnage.control.write.writes import Writes
 
@@ -44,16 +44,16 @@ class TestAPathThatIsAnothers:
     def test_is_remembered_until_children_are_looked_at(self, fate, generation):
         found = after(fate, retry=OF_CHILDREN, generation=generation, no_path=FOREIGN)
 
-        assert found.no_path == FOREIGN
+        assert found.written.no_path == FOREIGN
 
     def test_is_remembered_where_a_template_alone_was_applied(self):
         found = after(None, retry=OF_CHILDREN, is_applied=True, no_path=FOREIGN)
 
-        assert (found.no_path, found.retry) == (FOREIGN, OF_CHILDREN)
+        assert (found.written.no_path, found.written.retry) == (FOREIGN, OF_CHILDREN)
 
     @pytest.mark.parametrize("fate", [None, STALE])
     def test_is_over_once_they_were_looked_at(self, fate):
-        assert after(fate, is_checked=True, no_path=FOREIGN).no_path is None
+        assert after(fate, is_checked=True, no_path=FOREIGN).written.no_path is None
 
     @pytest.mark.parametrize(
         "fate",
@@ -64,45 +64,45 @@ class TestAPathThatIsAnothers:
         ],
     )
     def test_is_not_over_by_a_look_that_may_have_ended_before_it(self, fate):
-        assert after(fate, is_checked=True, no_path=FOREIGN).no_path == FOREIGN
+        assert after(fate, is_checked=True, no_path=FOREIGN).written.no_path == FOREIGN
 
     def test_is_told_anew(self):
         fate = Carried(no_path=FOREIGN, is_pointless=True)
 
-        assert after(fate, is_checked=True).no_path == FOREIGN
+        assert after(fate, is_checked=True).written.no_path == FOREIGN
 
 
 class TestARefusedWrite:
     @pytest.mark.parametrize("retry", [OF_CHILDREN, OF_TEMPLATE])
     @pytest.mark.parametrize("fate", [None, STALE, NO_STATUS])
     def test_is_remembered_until_it_is_tried_again(self, fate, retry):
-        found = after(fate, retry=retry, write_problem=DENIED)
+        found = after(fate, retry=retry, problem=DENIED)
 
-        assert (found.write_problem, found.retry) == (DENIED, retry)
+        assert (found.written.problem, found.written.retry) == (DENIED, retry)
 
     def test_of_a_child_is_not_over_by_a_template_that_was_taken(self):
-        found = after(None, retry=OF_CHILDREN, is_applied=True, write_problem=DENIED)
+        found = after(None, retry=OF_CHILDREN, is_applied=True, problem=DENIED)
 
-        assert found.write_problem == DENIED
+        assert found.written.problem == DENIED
 
     def test_is_not_over_where_the_next_attempt_was_held_back(self):
         fate = Carried(template=Fate.UNDONE)
-        found = after(fate, retry=OF_TEMPLATE, is_applied=True, write_problem=DENIED)
+        found = after(fate, retry=OF_TEMPLATE, is_applied=True, problem=DENIED)
 
-        assert found.write_problem == DENIED
+        assert found.written.problem == DENIED
 
     @pytest.mark.parametrize("fate", [None, STALE])
     def test_is_over_once_it_was_taken(self, fate):
-        of_template = after(fate, retry=OF_TEMPLATE, is_applied=True, write_problem=DENIED)
-        of_children = after(fate, retry=OF_CHILDREN, is_checked=True, write_problem=DENIED)
+        of_template = after(fate, retry=OF_TEMPLATE, is_applied=True, problem=DENIED)
+        of_children = after(fate, retry=OF_CHILDREN, is_checked=True, problem=DENIED)
 
-        assert of_template.write_problem is None
-        assert of_children.write_problem is None
+        assert of_template.written.problem is None
+        assert of_children.written.problem is None
 
     def test_of_a_spec_that_is_another_now_is_over(self):
-        found = after(None, retry=OF_TEMPLATE, generation=2, write_problem=DENIED)
+        found = after(None, retry=OF_TEMPLATE, generation=2, problem=DENIED)
 
-        assert (found.write_problem, found.retry) == (None, None)
+        assert (found.written.problem, found.written.retry) == (None, None)
 
     def test_of_replicas_or_a_status_is_over_by_the_next_that_is_taken(self):
-        assert after(None, write_problem=DENIED).write_problem is None
+        assert after(None, problem=DENIED).written.problem is None

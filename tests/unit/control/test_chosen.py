@@ -27,7 +27,7 @@ from tonnage.catalog.gpu import built_in_gpus
 from tonnage.control.assess import sized
 from tonnage.control.input.answers import Asker
 from tonnage.control.input.contest import Change
-from tonnage.control.input.state import Retry
+from tonnage.control.input.memory import Retry
 from tonnage.control.observe.rivals import drift
 from tonnage.control.report.status import report
 from tonnage.control.size.question import question_of
@@ -625,7 +625,7 @@ class TestOutOfReach:
         model = a_model(slo=self.STRICT)
         state = a_state(a_manifest(slo=self.STRICT), live=running(CHOSEN, model), load=1)
         found = [
-            assessed(state, memory=replace(a_memory(state), arrival_scv=scv)).chosen
+            assessed(state, memory=a_memory(state, arrival_scv=scv)).chosen
             for scv in (1.0, 2.0, 4.0, 5.0, 8.0, 16.0)
         ]
         goodput = [each.sizing.goodput_requests_per_s for each in found]
@@ -687,7 +687,11 @@ class TestABetterNumberOfSlots:
             prompt_tokens=prompt_tokens, output_tokens=1000, cached_fraction=0.0
         )
         memory = before.memory if before else a_memory(state)
-        return assessed(state, fleet=fleet, memory=replace(memory, lengths=lengths))
+        return assessed(
+            state,
+            fleet=fleet,
+            memory=replace(memory, traffic=replace(memory.traffic, lengths=lengths)),
+        )
 
     def test_is_asked_for_once_the_constants_have_stood(self):
         first = self.after(0)
@@ -701,7 +705,7 @@ class TestABetterNumberOfSlots:
         found = self.after(600, self.after(0))
         moved = self.after(700, found, bandwidth_efficiency=0.721)
 
-        assert moved.memory.asked_speed != found.memory.asked_speed
+        assert moved.memory.sizing.asked_speed != found.memory.sizing.asked_speed
         assert moved.chosen.better_slots == found.chosen.better_slots
 
     def test_is_forgotten_with_constants_of_another_engine(self):

@@ -148,7 +148,7 @@ class TestReady:
 
     def test_scaling_alone_never_shakes_it(self):
         state = a_state(live=UNSEEN)
-        known = a_memory(state, seen_template=template_of(UNSEEN))
+        known = a_memory(state, template=template_of(UNSEEN))
 
         assert said("Ready", live=UNSEEN)[0] == "True"
         assert said("Ready", assessed(state, memory=known))[0] == "True"
@@ -158,7 +158,7 @@ class TestReady:
         # What it counts as updated is of the template before.
         state = a_state(live=UNSEEN)
         before = a_deployment_body(sizing=a_sizing(contextLength=16_384))
-        known = a_memory(state, seen_template=template_of(before))
+        known = a_memory(state, template=template_of(before))
 
         found = assessed(state, memory=known)
 
@@ -179,8 +179,8 @@ class TestReady:
         state = a_state()
         unseen = a_state(live=UNSEEN)
 
-        assert assessed(state).memory.seen_template == template_of(a_deployment_body())
-        assert assessed(unseen).memory.seen_template is None
+        assert assessed(state).memory.pods.template == template_of(a_deployment_body())
+        assert assessed(unseen).memory.pods.template is None
 
     def test_names_what_keeps_containers_from_running(self):
         live = a_deployment_body(replicas=1, ready=0)
@@ -375,7 +375,7 @@ class TestStalled:
 
     def test_while_the_api_server_refuses_our_writes(self):
         state = a_state()
-        found = assessed(state, memory=a_memory(state, write_problem="denied by a webhook"))
+        found = assessed(state, memory=a_memory(state, problem="denied by a webhook"))
 
         assert said("Stalled", found) == ("True", "WriteRefused")
         assert shown(found)["Stalled"].message == "denied by a webhook"

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fleet_builders import a_deployment_body, a_fleet, a_manifest, a_model, a_state, managed_by
-from tonnage.control.input.state import Memory
+from tonnage.control.input.memory import Memory
 from tonnage.control.tick import tick
 from tonnage.manifests.changes import KEYS
 from tonnage.manifests.names import SPEC_ANNOTATION, TEMPLATE_ANNOTATION
@@ -139,7 +139,7 @@ def outcome_of(change=untouched, *, manifest=None, memory=None, **spec):
 def told(*arguments, **changes):
     """(the condition, the memory afterwards)."""
     outcome = outcome_of(*arguments, **changes)
-    conditions = outcome.memory.objects["uid-of-llama"].conditions
+    conditions = outcome.memory.objects["uid-of-llama"].reported.conditions
     return conditions.get("Drifted"), outcome.memory
 
 
@@ -274,7 +274,10 @@ class TestWhatStandsForAnotherSpec:
         _, memory = told()
         condition, memory = told(with_another_image, manifest=a_manifest(**REFUSED), memory=memory)
 
-        assert memory.objects["uid-of-llama"].conditions["PlanValid"].reason == "SLOInfeasible"
+        assert (
+            memory.objects["uid-of-llama"].reported.conditions["PlanValid"].reason
+            == "SLOInfeasible"
+        )
         assert condition.status == "True"
 
     def test_is_not_judged_where_nobody_wrote_down_what_it_was_made_from(self):
@@ -307,7 +310,9 @@ class TestWhatIsUndone:
         manifest = a_manifest(generation=2)
         written = template_written(with_another_image, manifest=manifest, memory=first.memory)
 
-        assert first.memory.objects["uid-of-llama"].conditions["Drifted"].status == "Unknown"
+        assert (
+            first.memory.objects["uid-of-llama"].reported.conditions["Drifted"].status == "Unknown"
+        )
         assert written["spec"]["template"] == a_deployment_body()["spec"]["template"]
 
     @pytest.mark.parametrize("change", [untouched, as_stored, with_an_annotation, with_a_miner])

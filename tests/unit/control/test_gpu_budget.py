@@ -13,9 +13,10 @@ from fleet_builders import (
     a_sizing,
     a_state,
     managed_by,
+    remembering,
 )
 from tonnage.control.decide.budget import free_gpus
-from tonnage.control.input.state import Memory
+from tonnage.control.input.memory import Memory
 from tonnage.control.tick import tick
 
 SIZING = a_sizing()
@@ -51,7 +52,7 @@ def decided(*states, max_gpus, memory=None, after_s=0):
 
 
 def said(outcome, name, kind):
-    found = outcome.memory.objects[f"uid-of-{name}"].conditions[kind]
+    found = outcome.memory.objects[f"uid-of-{name}"].reported.conditions[kind]
     return found.status, found.reason, found.message
 
 
@@ -89,7 +90,7 @@ class TestTurns:
 
         assert short == {"a": 1, "b": 1}
         assert after == {"a": 1, "b": 4}
-        remembered = third.memory.objects["uid-of-b"].short_since_s
+        remembered = third.memory.objects["uid-of-b"].decided.short_since_s
         assert remembered is None
 
     def test_outcomes_stand_in_the_order_of_the_fleet(self):
@@ -105,7 +106,7 @@ class TestTurns:
 
         assert found["b"] == 4
         assert outcome.writes[0].scale is None
-        assert outcome.memory.objects["uid-of-a"].short_since_s is None
+        assert outcome.memory.objects["uid-of-a"].decided.short_since_s is None
 
 
 class TestATemplateOfMoreGpus:
@@ -175,7 +176,7 @@ class TestWhatIsNotCounted:
         idle = running("z", replicas=4, load=0.5)
         _, first = decided(mig, idle, max_gpus=1000)
         known = first.memory.objects["uid-of-z"]
-        watched = replace(known, since_s=0, served_since_s=0)
+        watched = remembering(known, since_s=0, served_since_s=0)
         memory = replace(first.memory, objects={**first.memory.objects, "uid-of-z": watched})
 
         assert decided(mig, idle, max_gpus=1000, memory=memory, after_s=15)[0]["z"] == 3

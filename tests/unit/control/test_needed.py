@@ -6,7 +6,7 @@ import pytest
 
 from fleet_builders import NOW_S, a_fleet, a_sizing, a_state, assessed
 from tonnage.control.decide.needed import needs_told, remember_need
-from tonnage.control.input.state import Needed, Served
+from tonnage.control.input.memory import Needed, Served
 from tonnage.policy.situation import Need
 from tonnage.sizing.workload import Slo
 
@@ -62,8 +62,8 @@ class TestWithTheFactorOfPromises:
         """Ten replicas needed a minute ago, told by now."""
         fleet = a_fleet(a_state())
         wanted = Need(replicas=10, replicas_with_margin=10, reasons=())
-        memory = remember_need(assessed(), before, wanted, fleet, 600)
-        [*_, (_, replicas)] = needs_told(memory.recent_needs, now.served)
+        known = remember_need(assessed(), before, wanted, fleet, 600)
+        [*_, (_, replicas)] = needs_told(known.recent_needs, now.served)
         return replicas
 
     def test_as_many_were_needed_where_it_takes_back_what_the_learner_gave(self):

@@ -1,7 +1,5 @@
 """The lead of a replica, and the history of demand as it is taken up at first sight."""
 
-from dataclasses import replace
-
 import pytest
 
 from fleet_builders import (
@@ -15,8 +13,8 @@ from fleet_builders import (
     assessed,
     at,
 )
-from tonnage.control.decide.outlook import lead_s, supply_of, with_recalled
-from tonnage.control.input.state import Memory, ObjectMemory
+from tonnage.control.decide.outlook import lead_s, recalled_demand, supply_of
+from tonnage.control.input.memory import DemandMemory, Memory
 from tonnage.control.tick import tick
 from tonnage.estimate.calibration import Calibrations, memory_key
 from tonnage.estimate.forecast import History
@@ -43,9 +41,10 @@ def a_history(*, unit=UNIT, times=1.0):
 def mean_after(history):
     """Return the mean of the last bin, after a tick of a process that had not seen the object."""
     state = a_state()
-    known = replace(a_memory(state), posterior=ObjectPosterior(demand=history))
-    found = assessed(state, memory=with_recalled(known, now_s=NOW_S))
-    return found.memory.history.pattern[LAST_BIN][0]
+    learned = ObjectPosterior(demand=history)
+    known = recalled_demand(learned, now_s=NOW_S)
+    found = assessed(state, memory=a_memory(state, posterior=learned, demand=known))
+    return found.memory.demand.history.pattern[LAST_BIN][0]
 
 
 def test_is_told_in_replicas_as_they_are_now():
@@ -65,13 +64,11 @@ def test_is_taken_up_at_first_sight():
 
     [known] = tick(fleet, Memory(calibrations=fleet.calibrations)).memory.objects.values()
 
-    assert LAST_BIN in known.history.pattern
+    assert LAST_BIN in known.demand.history.pattern
 
 
 def test_is_none_where_none_was_kept():
-    memory = a_memory(a_state())
-
-    assert with_recalled(memory, now_s=NOW_S) is memory
+    assert recalled_demand(ObjectPosterior(), now_s=NOW_S) == DemandMemory()
 
 
 SETTINGS = Settings(prometheus_url="http://p", cold_start_s=240, tick_s=15)
@@ -80,12 +77,10 @@ SLOW = ObjectPosterior(cold_start_s=300, cold_start_deviation_s=60, node_wait_s=
 
 class TestTheLeadOfAReplica:
     def test_is_a_tick_a_wait_for_a_node_and_a_slow_start(self):
-        known = ObjectMemory(uid="u", since_s=0, posterior=SLOW)
-
-        assert lead_s(known, SETTINGS) == 15 + 100 + 300 + 60
+        assert lead_s(SLOW, SETTINGS) == 15 + 100 + 300 + 60
 
     def test_is_what_is_expected_until_a_pod_has_started(self):
-        assert lead_s(ObjectMemory(uid="u", since_s=0), SETTINGS) == 15 + 240
+        assert lead_s(ObjectPosterior(), SETTINGS) == 15 + 240
 
     def test_has_passed_in_part_for_a_pod_that_a_node_took(self):
         # Made an hour ago; a node took it 200 s ago, and a slow start from there is 375 s.
@@ -104,4 +99,4 @@ class TestTheLeadOfAReplica:
 
     def due_s(self, pod):
         state = a_state(replicas=1, pods=[pod], engines=())
-        return supply_of(state, a_memory(state, posterior=SLOW), a_fleet(state)).due_s
+        return supply_of(state, SLOW, a_fleet(state)).due_s

@@ -12,8 +12,9 @@ from fleet_builders import (
     a_memory,
     a_state,
     owned_by,
+    remembering,
 )
-from tonnage.control.input.state import Memory
+from tonnage.control.input.memory import Memory
 from tonnage.control.tick import tick
 from tonnage.packed import Packed
 
@@ -184,7 +185,7 @@ class TestAdoption:
 
 def test_a_service_of_somebody_else_is_no_way_to_the_replicas():
     state = a_state()
-    memory = replace(a_memory(state), no_path="Service serving/llama is not ours")
+    memory = remembering(a_memory(state), no_path="Service serving/llama is not ours")
 
     _, conditions = told(state, memory=memory)
 

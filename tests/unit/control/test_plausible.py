@@ -5,16 +5,24 @@ from dataclasses import replace
 
 import pytest
 
-from fleet_builders import NOW_S, a_fleet, a_memory, a_pod_body, a_sizing, a_state
+from fleet_builders import (
+    NOW_S,
+    a_fleet,
+    a_memory,
+    a_pod_body,
+    a_sizing,
+    a_state,
+    remembering,
+)
 from fleet_builders import assessed as assess_one
 from measured_builders import a_posterior, an_engine
 from tonnage.api.status import Condition
-from tonnage.control.input.state import PodSpeed
+from tonnage.control.input.memory import PodSpeed
 from tonnage.control.report.plausible import (
     KEPT_S,
     MIN_WINDOWS,
-    remembered_speeds,
     speed_plausible,
+    with_speeds,
 )
 from tonnage.estimate.calibration import Calibrations, Scope, speed_key
 
@@ -210,8 +218,8 @@ class TestWhatIsRemembered:
             now = replace(state, engines=engines)
             fleet = a_fleet(now, now_s=NOW_S + 15 * at, settings={"speed_range": 0})
             found = assess_one(now, memory=memory, fleet=fleet)
-            memory = replace(found.memory, speeds=remembered_speeds(found, fleet.now_s).speeds)
-        return memory.speeds
+            memory = remembering(found.memory, speeds=with_speeds(found, fleet.now_s))
+        return memory.reported.speeds
 
     def test_is_how_far_a_pod_is_behind_the_prediction(self):
         speeds = self.after({"a": 0.040, "b": 0.048})

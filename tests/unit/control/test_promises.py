@@ -16,10 +16,11 @@ from fleet_builders import (
     a_state,
     assessed,
     engines_at,
+    remembering,
 )
 from measured_builders import an_engine
 from tonnage.api.objects import parse_model_deployment
-from tonnage.control.input.state import Memory
+from tonnage.control.input.memory import GoodputMemory, Memory
 from tonnage.control.learn.promises import factor_reasons
 from tonnage.control.tick import tick
 from tonnage.estimate.posterior import ObjectPosterior
@@ -47,7 +48,7 @@ def a_busy_state(*, load=0.9, late=0.4, pods=None, **changes):
 def after(state=None, *, memory=None, now_s=NOW_S, **remembered):
     """What is remembered of an object after one more tick."""
     state = state or a_busy_state()
-    known = replace(memory or a_memory(state), **remembered)
+    known = remembering(memory or a_memory(state), **remembered)
     return assessed(state, memory=known, fleet=a_fleet(state, now_s=now_s)).memory
 
 
@@ -60,7 +61,7 @@ class TestJudging:
         found = after()
 
         assert found.posterior.goodput_factor == pytest.approx(LOWERED)
-        assert "missed TTFT p95 at 90% of what the replicas should serve" in found.factor_reason
+        assert "missed TTFT p95 at 90% of what the replicas should serve" in found.goodput.reason
         assert found.posterior.judged_at_s == NOW_S
 
     def test_leaves_capacity_where_promises_are_kept(self):
@@ -122,7 +123,7 @@ class TestWhatElseExplainsIt:
         found = after(a_busy_state(load=1.2))
 
         assert found.posterior.goodput_factor == 1
-        assert found.overloaded_at_s == NOW_S
+        assert found.goodput.overloaded_at_s == NOW_S
 
     @pytest.mark.parametrize(("ago_s", "judged"), [(15, False), (179, False), (181, True)])
     def test_what_an_overload_has_left(self, ago_s, judged):
@@ -178,8 +179,8 @@ class TestWithTheLearner:
 
         # Goodput fell by a tenth since: so much of the fifth is the learner's.
         assert found.posterior.goodput_factor == pytest.approx(0.88)
-        assert found.tally == Tally()
-        assert found.judged_goodput == pytest.approx(GOODPUT)
+        assert found.goodput.tally == Tally()
+        assert found.goodput.judged_goodput == pytest.approx(GOODPUT)
 
     def test_what_it_has_hardly_moved_is_judged(self):
         found = after(a_busy_state(load=0.75), posterior=self.OWN, judged_goodput=1.01 * GOODPUT)
@@ -206,25 +207,25 @@ class TestTheQueueOfAnOverload:
         return after(replace(state, engines=engines), **known)
 
     def test_begins_with_it(self):
-        assert self.left(300, 300, load=1.2, drained_by_s=None).drained_by_s > NOW_S
+        assert self.left(300, 300, load=1.2, drained_by_s=None).goodput.drained_by_s > NOW_S
 
     def test_is_given_twice_the_time_that_the_longest_one_takes_beside_its_share(self):
         # Nobody else serves what waits at a replica: 400 at one take as long as 400 at each.
         expected_s = 2 * 400 / self.SPARE
 
-        assert self.left(400, 400).drained_by_s == pytest.approx(NOW_S + expected_s)
-        assert self.left(0, 400).drained_by_s == pytest.approx(NOW_S + expected_s)
+        assert self.left(400, 400).goodput.drained_by_s == pytest.approx(NOW_S + expected_s)
+        assert self.left(0, 400).goodput.drained_by_s == pytest.approx(NOW_S + expected_s)
 
     def test_is_none_any_more_once_it_should_be_served_or_is(self):
-        assert self.left(400, 400, drained_by_s=NOW_S).drained_by_s is None
-        assert self.left(0, 1).drained_by_s is None
+        assert self.left(400, 400, drained_by_s=NOW_S).goodput.drained_by_s is None
+        assert self.left(0, 1).goodput.drained_by_s is None
 
     def test_without_an_overload_is_another(self):
-        assert self.left(400, 400, drained_by_s=None).drained_by_s is None
+        assert self.left(400, 400, drained_by_s=None).goodput.drained_by_s is None
 
     def test_takes_no_replica_away(self):
         state = a_busy_state(load=0.1, late=0.0, waiting=20)
-        known = replace(a_memory(state), drained_by_s=NOW_S + 60)
+        known = remembering(a_memory(state), drained_by_s=NOW_S + 60)
 
         found = assessed(state, memory=known).decision
 
@@ -251,12 +252,12 @@ class TestAStandingQueue:
         found = self.queued(since_s=240, waiting=0.9)
 
         assert found.posterior.goodput_factor == 1
-        assert found.queued_since_s is None
+        assert found.goodput.queued_since_s is None
 
     def test_begins_when_requests_wait(self):
         state = a_busy_state(load=0.5, late=0.0, waiting=3)
 
-        assert after(state).queued_since_s == NOW_S
+        assert after(state).goodput.queued_since_s == NOW_S
 
     def test_under_overload_is_expected(self):
         assert self.queued(since_s=240, load=1.2).posterior.goodput_factor == 1
@@ -279,7 +280,7 @@ class TestReplicasAtWhichRequestsWaitAllAlong:
         found = self.seen(load=0.6)
 
         assert found.posterior.goodput_factor == pytest.approx(0.6 / self.MOST, rel=0.01)
-        assert "were served by a replica at which others waited all along" in found.factor_reason
+        assert "were served by a replica at which others waited all along" in found.goodput.reason
 
     def test_are_believed_under_overload_too(self):
         found = self.seen(load=0.6, overloaded_at_s=NOW_S)
@@ -325,9 +326,9 @@ class TestReplicasAtWhichRequestsWaitAllAlong:
 
 class TestReasons:
     def test_are_given_where_it_matters(self):
-        memory = a_memory(a_busy_state(), factor_reason="-14% capacity: 9 of 10 were late")
+        known = GoodputMemory(reason="-14% capacity: 9 of 10 were late")
 
-        [reason] = factor_reasons(memory, 0.861)
+        [reason] = factor_reasons(known, ObjectPosterior(), 0.861)
 
         assert reason.code == "PromisesJudged"
         assert reason.message == (
@@ -336,9 +337,9 @@ class TestReasons:
         )
 
     def test_are_none_where_nothing_moved(self):
-        assert factor_reasons(a_memory(a_busy_state()), 0.985) == ()
+        assert factor_reasons(GoodputMemory(), ObjectPosterior(), 0.985) == ()
 
     def test_after_a_restart_say_what_is_known(self):
-        [reason] = factor_reasons(a_memory(a_busy_state()), 0.8)
+        [reason] = factor_reasons(GoodputMemory(), ObjectPosterior(), 0.8)
 
         assert reason.message == "80% of what the step time says is served, by 0 requests judged"

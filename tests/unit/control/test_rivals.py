@@ -15,7 +15,7 @@ from fleet_builders import (
     managed_by,
 )
 from tonnage.control.input.contest import QUIET_S, Fate
-from tonnage.control.input.state import Memory
+from tonnage.control.input.memory import Memory
 from tonnage.control.tick import tick, with_carried
 from tonnage.control.write.carried import Carried
 from tonnage.manifests.names import DIGEST_ANNOTATION, TEMPLATE_ANNOTATION
@@ -98,7 +98,7 @@ class Story:
         return writes.scale and writes.scale.replicas, writes.template is not None
 
     def condition(self, kind="ScalingActive"):
-        return self.memory.objects[UID].conditions.get(kind)
+        return self.memory.objects[UID].reported.conditions.get(kind)
 
     def said(self, kind="ScalingActive"):
         found = self.condition(kind)
@@ -246,11 +246,11 @@ class TestReplicas:
 
     def test_are_not_wanted_and_not_decided_while_they_are_left(self):
         story = fought()
-        before = story.memory.objects[UID].decisions
+        before = story.memory.objects[UID].reported.decisions
         story.load = 3.5
         story.tick()
 
-        assert story.memory.objects[UID].decisions == before
+        assert story.memory.objects[UID].reported.decisions == before
         assert story.said("Reconciling") is None
 
     def test_of_a_template_that_is_to_change_do_not_hold_it_back(self):

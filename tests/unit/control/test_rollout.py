@@ -12,6 +12,7 @@ from fleet_builders import (
     a_memory,
     a_state,
     assessed,
+    remembering,
 )
 from tonnage.api.pods import Pods
 from tonnage.api.status import Reason
@@ -23,7 +24,7 @@ from tonnage.control.decide.rollout import (
     with_rollout,
     without_rollout,
 )
-from tonnage.control.input.state import BetterAsked, Memory, Rolling
+from tonnage.control.input.memory import BetterAsked, Memory, Rolling
 from tonnage.control.tick import tick
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.posterior import ObjectPosterior
@@ -58,7 +59,7 @@ def an_object(*, gain=0.2, slots=50, running=None, memory=None, mode="Auto", **c
         found,
         chosen=replace(found.chosen, sizing=sizing, better_asked=asked),
         decision=replace(found.decision, replicas=2, reasons=(said, *found.decision.reasons)),
-        memory=replace(found.memory, **(STOOD if memory is None else memory)),
+        memory=remembering(found.memory, **(STOOD if memory is None else memory)),
     )
 
 
@@ -88,7 +89,7 @@ class TestARollout:
         assert flags.max_num_seqs == found.sizing.flags.max_num_seqs == 50
         assert "max-num-seqs 50 serves 20% more per replica" in said(found)
         assert said(found).endswith("engines are replaced one by one")
-        assert found.memory.better_since_s is None
+        assert found.memory.decided.better_since_s is None
         assert found.memory.posterior.slots_moved_at_s == NOW_S
 
     def test_takes_the_token_budget_that_gains_with_the_slots(self):
@@ -103,14 +104,14 @@ class TestARollout:
         found = rolled(an_object(memory={}))
 
         assert found.template is None
-        assert found.memory.better_since_s == NOW_S
+        assert found.memory.decided.better_since_s == NOW_S
         assert "the gain has to stand for 30.0 min" in said(found)
 
     def test_forgets_a_gain_that_went(self):
         found = rolled(an_object(gain=0.09))
 
         assert found.template is None
-        assert found.memory.better_since_s is None
+        assert found.memory.decided.better_since_s is None
 
     def test_is_not_for_a_small_gain_unless_no_rate_keeps_the_slo(self):
         small = an_object(gain=0.01)
@@ -220,7 +221,12 @@ class TestARollout:
     def test_waits_while_demand_grows(self):
         calm = an_object()
         growing = replace(calm, decision=replace(calm.decision, replicas=3))
-        overloaded = replace(calm, memory=replace(calm.memory, overloaded_at_s=NOW_S - 60))
+        overloaded = replace(
+            calm,
+            memory=replace(
+                calm.memory, goodput=replace(calm.memory.goodput, overloaded_at_s=NOW_S - 60)
+            ),
+        )
 
         assert rolled(growing).template is None
         assert rolled(overloaded).template is None
@@ -325,7 +331,9 @@ class TestRolling:
         old = Rolling(
             template=stuck.deployment.template_digest, updated=1, ready=2, at_s=NOW_S - 1800
         )
-        late = replace(found, memory=replace(found.memory, rolling=old))
+        late = replace(
+            found, memory=replace(found.memory, pods=replace(found.memory.pods, rolling=old))
+        )
 
         assert is_rolling(found, fleet)
         assert not is_rolling(late, fleet)
@@ -333,8 +341,8 @@ class TestRolling:
 
 
 def test_a_rollout_that_was_refused_did_not_begin():
-    before = replace(a_memory(a_state()), better_since_s=NOW_S - STANDS_S, **moved(NOW_S - 1e6))
-    rolled_out = replace(before, better_since_s=None, **moved(NOW_S))
+    before = remembering(a_memory(a_state()), better_since_s=NOW_S - STANDS_S, **moved(NOW_S - 1e6))
+    rolled_out = remembering(before, better_since_s=None, **moved(NOW_S))
 
     assert without_rollout(rolled_out, before) == before
     # Nothing else of what was learned in that tick is lost.

@@ -1,7 +1,5 @@
 """What runs is scaled on by the spec that it was made from, where the spec of today is refused."""
 
-from dataclasses import replace
-
 import pytest
 
 from fleet_builders import (
@@ -15,11 +13,12 @@ from fleet_builders import (
     a_state,
     assessed,
     managed_by,
+    remembering,
 )
 from tonnage.control.assess import assess
 from tonnage.control.decide.budget import growth_gpus
 from tonnage.control.input.answers import Asker
-from tonnage.control.input.state import Memory
+from tonnage.control.input.memory import Memory
 from tonnage.control.learn.learning import observation
 from tonnage.control.report.conditions import conditions
 from tonnage.control.report.status import report
@@ -155,19 +154,19 @@ class TestASearchForWhatRuns:
         found = assess(state, a_fleet(state), a_memory(state), free_gpus=None, asker=asker)
 
         assert (found.refusal.reason, found.decision) == ("UnknownGpu", None)
-        assert found.memory.waiting_since_s == NOW_S
+        assert found.memory.sizing.waiting_since_s == NOW_S
 
     def test_keeps_its_turn_while_the_budget_refuses(self):
         state = a_refused(WIDER)
         fleet, known = a_fleet(state), Asker()
-        waited = replace(a_memory(state), waiting_since_s=NOW_S - 60)
+        waited = remembering(a_memory(state), waiting_since_s=NOW_S - 60)
         assert assess(state, fleet, waited, free_gpus=99, asker=known).template
 
         asker = Asker(known.remembered, between=spent)
         found = assess(state, fleet, waited, free_gpus=0, asker=asker)
 
         assert (found.refusal.reason, found.decision) == ("GPUBudget", None)
-        assert found.memory.waiting_since_s == NOW_S - 60
+        assert found.memory.sizing.waiting_since_s == NOW_S - 60
 
 
 class TestAsItRuns:
@@ -220,7 +219,7 @@ class Waiting:
         return writes
 
     def said(self, kind):
-        found = self.memory.objects["uid-of-llama"].conditions[kind]
+        found = self.memory.objects["uid-of-llama"].reported.conditions[kind]
         return found.status, found.reason
 
 
@@ -248,7 +247,7 @@ class TestASpecThatTheBudgetHasNoRoomFor:
         story = Waiting(load=5.5)
 
         story.tick()
-        since_s = story.memory.objects["uid-of-llama"].asked_speed.since_s
+        since_s = story.memory.objects["uid-of-llama"].sizing.asked_speed.since_s
         story.tick()
 
-        assert story.memory.objects["uid-of-llama"].asked_speed.since_s == since_s
+        assert story.memory.objects["uid-of-llama"].sizing.asked_speed.since_s == since_s

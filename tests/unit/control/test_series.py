@@ -15,7 +15,7 @@ from fleet_builders import (
     a_state,
     managed_by,
 )
-from tonnage.control.input.state import Memory
+from tonnage.control.input.memory import Memory
 from tonnage.control.report.reasons import REASONS
 from tonnage.control.series import CONSTANTS, FAMILIES, fleet_series
 from tonnage.control.tick import tick

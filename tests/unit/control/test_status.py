@@ -24,6 +24,7 @@ from measured_builders import a_posterior, an_engine
 from strategies import numbers
 from tonnage.api.status import MAX_DECISIONS, Status
 from tonnage.catalog.config.formats.quantization import FP8
+from tonnage.control.input.memory import ReportMemory
 from tonnage.control.input.times import rfc3339
 from tonnage.control.report.differing import facts, gauges_moved, is_moved, said
 from tonnage.control.report.plausible import MIN_WINDOWS
@@ -43,11 +44,13 @@ def moved(before, after):
 
 
 def reported(state=None, *, memory=None, now_s=NOW_S, known=None, **changes):
-    """The report on one object in one tick."""
+    """The report on one object in one tick; ``memory``: of the object, or of its last report."""
     state = as_planned(state or a_state(**changes))
     fleet = a_fleet(
         state, now_s=now_s, settings={"speed_range": 0}, calibrations=known or Calibrations()
     )
+    if isinstance(memory, ReportMemory):
+        memory = a_memory(state, reported=memory)
     return report(assessed(state, memory=memory, fleet=fleet), fleet)
 
 
@@ -232,13 +235,14 @@ class TestDecisions:
         assert again.status.decisions == told.status.decisions
 
     def test_are_the_last_five_newest_first(self):
-        memory = None
+        known = ReportMemory()
         for number in range(1, MAX_DECISIONS + 3):
             state = a_state(replicas=number, load=number + 1)
-            memory = replace(memory or a_memory(state), ready_pods=frozenset())
-            memory = reported(state, memory=memory).memory
+            known = reported(
+                state, memory=a_memory(state, ready=frozenset(), reported=known)
+            ).memory
 
-        assert [each.from_replicas for each in memory.decisions] == [7, 6, 5, 4, 3]
+        assert [each.from_replicas for each in known.decisions] == [7, 6, 5, 4, 3]
 
     def test_are_made_in_recommend_mode_as_they_would_have_been(self):
         told = reported(in_mode("Recommend", load=3.5))
@@ -307,22 +311,22 @@ class TestRecalled:
 
         memory = recalled(state.view, now_s=NOW_S + 5)
 
-        assert memory.decisions == told.status.decisions
-        assert set(memory.conditions) == {each.type for each in told.status.conditions}
-        assert (memory.uid, memory.since_s) == ("uid-of-llama", NOW_S + 5)
+        assert memory.reported.decisions == told.status.decisions
+        assert set(memory.reported.conditions) == {each.type for each in told.status.conditions}
+        assert (memory.uid, memory.decided.since_s) == ("uid-of-llama", NOW_S + 5)
 
     def test_takes_up_nothing_that_a_decision_could_depend_on(self):
         memory = recalled(written(a_state(), reported(load=3.5)).view, now_s=NOW_S)
 
-        assert memory.traffic is None
-        assert memory.lengths is None
-        assert memory.recent_needs == ()
+        assert memory.traffic.measured is None
+        assert memory.traffic.lengths is None
+        assert memory.decided.recent_needs == ()
 
     @pytest.mark.parametrize("status", [{}, {"decisions": 7}, {"fieldOfTomorrow": 1}])
     def test_begins_anew_where_another_version_wrote(self, status):
         view = replace(a_state().view, status=Packed.of(status))
 
-        assert recalled(view, now_s=NOW_S).decisions == ()
+        assert recalled(view, now_s=NOW_S).reported.decisions == ()
 
     @pytest.mark.parametrize("time", ["0000-01-01T00:00:00Z", "2026-01-01T00:00:00+99:99"])
     def test_begins_anew_where_somebody_wrote_a_time_that_is_none(self, time):
@@ -331,7 +335,7 @@ class TestRecalled:
         status = {"conditions": [condition | {"lastTransitionTime": time}]}
         view = replace(a_state().view, status=Packed.of(status))
 
-        assert recalled(view, now_s=NOW_S).conditions == {}
+        assert recalled(view, now_s=NOW_S).reported.conditions == {}
 
 
 class TestMeasured:
@@ -438,7 +442,7 @@ class TestCalibration:
             cold_start_deviation_s=12.0, num_starts=3,
         )  # fmt: skip
         state = a_state()
-        memory = a_memory(state, posterior=own, factor_reason="-10% capacity: 60 of 420 late")
+        memory = a_memory(state, posterior=own, reason="-10% capacity: 60 of 420 late")
 
         shown = reported(state, memory=memory).status.calibration
 

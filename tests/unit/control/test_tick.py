@@ -18,7 +18,7 @@ from fleet_builders import (
 from measured_builders import steady_lengths
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.control.input.fault import fault_id, told
-from tonnage.control.input.state import Memory
+from tonnage.control.input.memory import Memory
 from tonnage.control.learn.learning import observation
 from tonnage.control.tick import assess_fleet, tick
 from tonnage.estimate.calibration import Calibrations
@@ -82,7 +82,10 @@ def test_a_bug_in_writing_one_object_is_told_and_leaves_what_is_remembered():
 
 def test_a_bug_in_what_is_told_of_one_object_is_told_by_its_status():
     observed = tick(a_fleet(running("a"), running("b")), Memory()).memory
-    remembered = replace(observed.objects["uid-of-a"], gauges={"queueDepth": "a bug"})
+    remembered = replace(
+        observed.objects["uid-of-a"],
+        reported=replace(observed.objects["uid-of-a"].reported, gauges={"queueDepth": "a bug"}),
+    )
 
     outcome = tick(
         a_fleet(running("a"), running("b")),
@@ -133,7 +136,10 @@ def test_a_bug_in_watching_for_blackouts_freezes_its_object_alone_until_it_is_go
     blind = replace(running("a"), engines=())
     fleet = a_fleet(blind, running("b", load=3))
     seen = tick(a_fleet(running("a"), running("b")), Memory()).memory
-    odd = replace(seen.objects["uid-of-a"], was_whole=True, blind_since_s="a bug")
+    odd = replace(
+        seen.objects["uid-of-a"],
+        traffic=replace(seen.objects["uid-of-a"].traffic, was_whole=True, blind_since_s="a bug"),
+    )
 
     outcome = tick(fleet, replace(seen, objects=seen.objects | {"uid-of-a": odd}))
     next_one = tick(replace(fleet, now_s=NOW_S + 15), seen)
@@ -199,8 +205,8 @@ def test_what_prometheus_said_is_smoothed_and_judged_once_in_however_many_ticks_
     for at_s in range(16, 20):
         memories.append(tick(replace(fleet, now_s=NOW_S + at_s), memories[-1]).memory)
 
-    once, *_, again = (each.objects["uid-of-a"] for each in memories)
-    assert once.gauges != first.memory.objects["uid-of-a"].gauges
+    once, *_, again = (each.objects["uid-of-a"].reported for each in memories)
+    assert once.gauges != first.memory.objects["uid-of-a"].reported.gauges
     assert again.gauges == once.gauges
     assert again.speeds == once.speeds
     assert {each.windows for each in again.speeds.values()} == {2}

@@ -39,10 +39,10 @@ def engines(arrived):
 def seen(arrived):
     """Return what is remembered after these scrapes, and the engine as it is then read."""
     state = a_state(pods=[a_pod_body("a")])
-    memory, fleet = a_memory(state), a_fleet(state)
+    tracks, fleet = {}, a_fleet(state)
     for each in engines(arrived):
-        memory, found = watched(memory, replace(state, engines=(each,)), fleet)
-    return memory, found.engines[0]
+        tracks, found = watched(tracks, replace(state, engines=(each,)), fleet)
+    return tracks, found.engines[0]
 
 
 def rates(engine):
@@ -99,7 +99,7 @@ class TestABadPage:
         _, first = seen(STEADY[:1])
         engine = next(engines([100, 0]))
         state = a_state(pods=[a_pod_body("a")])
-        _, found = watched(a_memory(state), replace(state, engines=(engine,)), a_fleet(state))
+        _, found = watched({}, replace(state, engines=(engine,)), a_fleet(state))
 
         assert rates(first)[60] == REPORTED, "no counter fell"
         assert rates(found.engines[0]) == dict.fromkeys(WINDOWS)
@@ -107,8 +107,8 @@ class TestABadPage:
 
 def test_pods_with_scrapes_that_were_left_out_are_named():
     state = a_state(pods=[a_pod_body("a")])
-    memory, found = seen([*STEADY[:55], 0, *STEADY[56:]])
-    fleet = a_fleet(state)
+    tracks, found = seen([*STEADY[:55], 0, *STEADY[56:]])
+    fleet, memory = a_fleet(state), a_memory(state, tracks=tracks)
 
     bad = measure_traffic(replace(state, engines=(found,)), fleet, memory)
     good = measure_traffic(replace(state, engines=(seen(STEADY)[1],)), fleet, memory)
@@ -118,25 +118,25 @@ def test_pods_with_scrapes_that_were_left_out_are_named():
 
 
 def test_the_track_of_a_pod_that_is_gone_is_forgotten():
-    memory, _ = seen(STEADY)
+    tracks, _ = seen(STEADY)
     state = a_state(pods=[a_pod_body("b")], engines=())
 
-    after, _ = watched(memory, state, a_fleet(state))
+    after, _ = watched(tracks, state, a_fleet(state))
 
-    assert set(memory.tracks) == {("a", "0")}
-    assert after.tracks == {}
+    assert set(tracks) == {("a", "0")}
+    assert after == {}
 
 
 def test_engines_that_a_page_names_anew_in_each_scrape_are_no_more_than_one_pod_may_have():
     state = a_state(pods=[a_pod_body("a")])
-    memory, fleet = a_memory(state), a_fleet(state)
+    tracks, fleet = {}, a_fleet(state)
     for number, each in enumerate(engines(STEADY)):
         named = [replace(each, engine="0"), replace(each, engine=str(10_000 - number))]
-        memory, _ = watched(memory, replace(state, engines=tuple(named)), fleet)
+        tracks, _ = watched(tracks, replace(state, engines=tuple(named)), fleet)
 
-    assert len(memory.tracks) == MAX_ENGINES
-    assert memory.tracks["a", "0"] == seen(STEADY)[0].tracks["a", "0"]
-    assert ("a", str(10_000 - 69)) in memory.tracks
+    assert len(tracks) == MAX_ENGINES
+    assert tracks["a", "0"] == seen(STEADY)[0]["a", "0"]
+    assert ("a", str(10_000 - 69)) in tracks
 
 
 @pytest.mark.parametrize(
@@ -152,9 +152,10 @@ def test_what_a_pod_has_in_flight_that_is_heard_while_it_is_not_ready_is_not_cut
     engine = an_engine("a", scraped_at_s=NOW_S + heard_s, arrived=500, running=200, waiting=20)
     known = a_memory(
         state,
-        ready_pods=frozenset("a") if was_ready else frozenset(),
+        ready=frozenset("a") if was_ready else frozenset(),
         lost_at_s=None if was_ready else NOW_S - 10,
     )
-    memory, _ = watched(known, replace(state, engines=(engine,)), a_fleet(state))
+    tracks, _ = watched({}, replace(state, engines=(engine,)), a_fleet(state))
 
-    assert cut_off(state, a_fleet(state), memory) == requests
+    known = replace(known, tracks=tracks)
+    assert cut_off(state, a_fleet(state), known) == requests

@@ -1,7 +1,7 @@
 """Who is searched for first: namespaces in turn, in each the one that waits longest."""
 
-from fleet_builders import NOW_S, a_fleet, a_manifest, a_state
-from tonnage.control.input.state import Memory, ObjectMemory
+from fleet_builders import NOW_S, a_fleet, a_manifest, a_memory, a_state
+from tonnage.control.input.memory import Memory
 from tonnage.control.size.turns import searched_in_turn
 from tonnage.control.tick import tick
 from tonnage.sizing.errors import SearchAbandonedError
@@ -18,7 +18,7 @@ def order(waiting):
     """Names of objects in turn; ``waiting``: (namespace, name, since when it waits)."""
     states = [a_plan(name, namespace) for namespace, name, _ in waiting]
     objects = {
-        state.view.uid: ObjectMemory(uid=state.view.uid, since_s=0.0, waiting_since_s=since_s)
+        state.view.uid: a_memory(state, waiting_since_s=since_s)
         for state, (_, _, since_s) in zip(states, waiting, strict=True)
     }
     return "".join(each.view.name for each in searched_in_turn(states, objects))

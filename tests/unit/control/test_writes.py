@@ -19,7 +19,8 @@ from fleet_builders import (
     first_replicas,
     managed_by,
 )
-from tonnage.control.input.state import Memory, Pending
+from tonnage.control.input.memory import Memory
+from tonnage.control.input.state import Pending
 from tonnage.control.report.happenings import EVENT_INTERVAL_S, LATE_S
 from tonnage.control.report.status import report
 from tonnage.control.tick import tick
@@ -268,7 +269,7 @@ class TestChildren:
         assert (first.check_children, first.check_leftovers) == (True, True)
         found, failed = assessed(state), Carried(has_failed=True)
         again = carried_out(memory, found, first, failed, now_s=NOW_S)
-        assert again.children_generation is None
+        assert again.written.children_generation is None
 
 
 class TestHappenings:

@@ -11,7 +11,7 @@ from loop_builders import World, a_loop, condition, served, tick
 from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, SERVICES
 from tonnage.control.decide.retries import MOST_RETRY_S, SPREAD, next_retry
-from tonnage.control.input.state import Retry
+from tonnage.control.input.memory import Retry
 from tonnage.control.write.writes import Writes
 from tonnage.fleet.pauses import Pauses
 
@@ -90,10 +90,14 @@ class TestARefusedDeployment:
     def test_waits_as_long_after_weeks_of_refusals(self):
         memory = a_memory(a_state())
         memory = replace(
-            memory, retry=Retry(generation=1, times=5000, at_s=NOW_S, is_of_template=True)
+            memory,
+            written=replace(
+                memory.written,
+                retry=Retry(generation=1, times=5000, at_s=NOW_S, is_of_template=True),
+            ),
         )
 
-        later = next_retry(memory.retry, 1, uid=memory.uid, now_s=NOW_S)
+        later = next_retry(memory.written.retry, 1, uid=memory.uid, now_s=NOW_S)
 
         assert later.times == 5001
         assert MOST_RETRY_S * (1 - SPREAD) <= later.at_s - NOW_S <= MOST_RETRY_S
@@ -239,7 +243,11 @@ class TestAStatusThatCannotBeWritten:
         world, _ = world_and_tries
         loop, shown = a_loop(world), []
         loop.tell = lambda told: shown.append(
-            [each.value for each in told.objects[0].gauges if each.family.endswith("_failures")]
+            [
+                each.value
+                for each in told.objects[0].reported.gauges
+                if each.family.endswith("_failures")
+            ]
         )
         for _ in range(4):
             tick(loop, world)

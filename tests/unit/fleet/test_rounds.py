@@ -271,12 +271,12 @@ class TestWhileARoundGoesOn:
             hanging.world.now_s += 3
             hanging.later.run()
             tick(hanging.loop, hanging.world, after_s=0)
-        counted = {each.at_s for each in hanging.remembered.counted}
+        counted = {each.at_s for each in hanging.remembered.traffic.counted}
         new = {at_s for at_s in counted if at_s >= min(said_at_s)}
 
         assert len(new) > 3
         assert new <= said_at_s
-        assert hanging.remembered.judged_at_s in said_at_s
+        assert hanging.remembered.goodput.judged_at_s in said_at_s
 
     def test_figures_are_as_old_as_they_are(self):
         hanging = Hanging()

@@ -23,15 +23,8 @@ from tonnage.control.decide.needed import needs_told
 from tonnage.control.decide.template import roll_changes, roll_written, template_of
 from tonnage.control.input.answers import Asker
 from tonnage.control.input.finding import Finding
-from tonnage.control.input.state import (
-    APPROVE,
-    Assessment,
-    Chosen,
-    Fleet,
-    ModelState,
-    ObjectMemory,
-    Proposal,
-)
+from tonnage.control.input.memory import ObjectMemory
+from tonnage.control.input.state import APPROVE, Assessment, Chosen, Fleet, ModelState, Proposal
 from tonnage.control.size.chosen import choose_running
 from tonnage.control.size.question import RefusedError
 from tonnage.control.size.running import as_it_runs
@@ -190,7 +183,7 @@ def _asked(found: Assessment, chosen: Chosen, decision: Decision) -> int:
 
     What one agrees to is not the need of a moment, which is another at the next.
     """
-    needs = needs_told(found.memory.recent_needs, chosen.served)
+    needs = needs_told(found.memory.decided.recent_needs, chosen.served)
     recent = max((need for _, need in needs), default=0)
     return max(decision.replicas, min(recent, chosen.model.spec.scaling.max_replicas))
 

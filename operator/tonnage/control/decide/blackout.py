@@ -44,11 +44,11 @@ class Loss:
 
 def loss_of(found: Assessment, now_s: float) -> Loss:
     """Return what one object lost."""
-    since_s = found.memory.blind_since_s
+    since_s = found.memory.traffic.blind_since_s
     is_late = since_s is not None and now_s - since_s < LASTS_S
     return Loss(
         namespace=found.state.view.namespace,
-        is_watched=found.is_acting and found.memory.was_whole,
+        is_watched=found.is_acting and found.memory.traffic.was_whole,
         at_s=since_s if is_late else None,
     )
 

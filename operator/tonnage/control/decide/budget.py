@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Final
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment
+from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import (
     ACTING,
     Assessment,
@@ -14,7 +15,6 @@ from tonnage.control.input.state import (
     DeploymentView,
     Fleet,
     ModelState,
-    ObjectMemory,
     PodView,
 )
 from tonnage.control.observe.permission import may_act, may_scale
@@ -111,7 +111,7 @@ def in_turn(
     """
 
     def turn(state: ModelState) -> tuple[int, float, tuple[str, str]]:
-        model, short_since_s = state.model, objects[state.view.uid].short_since_s
+        model, short_since_s = state.model, objects[state.view.uid].decided.short_since_s
         priority = model.spec.scaling.priority if isinstance(model, ModelDeployment) else 0
         return -priority, math.inf if short_since_s is None else short_since_s, state.view.key
 
@@ -140,13 +140,14 @@ def over_budget(state: ModelState, chosen: Chosen, left: Left) -> RefusedError |
 
 def with_shortage(found: Assessment, fleet: Fleet) -> Assessment:
     """Remember since when the budget keeps an object short; without a decision nothing is new."""
-    decision, since_s = found.decision, found.memory.short_since_s
+    decision, since_s = found.decision, found.memory.decided.short_since_s
     if decision is None:
         return found
     codes = {reason.code for reason in decision.reasons}
     is_short = bool(codes & BUDGET_LIMITS) and may_scale(found, fleet)
     now_s = fleet.now_s if since_s is None else since_s
-    return replace(found, memory=replace(found.memory, short_since_s=now_s if is_short else None))
+    decided = replace(found.memory.decided, short_since_s=now_s if is_short else None)
+    return replace(found, memory=replace(found.memory, decided=decided))
 
 
 def uncounted_gpus(fleet: Fleet) -> str | None:

@@ -41,7 +41,7 @@ def drain_reasons(found: Assessment, chosen: Chosen) -> tuple[Reason, ...]:
     allowed_s, told = _allowed(found, chosen, answer)
     if allowed_s is None or not answer.outlasts(allowed_s):
         return ()
-    source = "measured" if found.memory.asked_lengths else "expected"
+    source = "measured" if found.memory.traffic.asked_lengths else "expected"
     message = (
         f"the longest answers {source} have {answer.tokens:,.0f} tokens (p99), which take "
         f"{format_s(answer.seconds)} at the load line; {told}: what takes longer is cut off when "

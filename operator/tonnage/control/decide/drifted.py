@@ -14,15 +14,8 @@ from tonnage.control.decide.draining import recorded_drain_s
 from tonnage.control.decide.template import MOST_NAMED
 from tonnage.control.input.contest import NOBODY
 from tonnage.control.input.finding import Finding
-from tonnage.control.input.state import (
-    Assessment,
-    BadConfig,
-    Departed,
-    DeploymentView,
-    Fleet,
-    ModelState,
-    ObjectMemory,
-)
+from tonnage.control.input.memory import Departed, ObjectMemory
+from tonnage.control.input.state import Assessment, BadConfig, DeploymentView, Fleet, ModelState
 from tonnage.control.learn.believed import with_known_cache
 from tonnage.control.size.question import by_spec
 from tonnage.manifests.changes import Change, Hands, departures

@@ -8,7 +8,8 @@ what promises have shown. Where they turn out slower than they were believed to 
 import math
 from collections.abc import Iterable
 
-from tonnage.control.input.state import Assessment, Chosen, Fleet, Needed, ObjectMemory, Served
+from tonnage.control.input.memory import DecisionMemory, Needed, Served
+from tonnage.control.input.state import Assessment, Chosen, Fleet
 from tonnage.policy.situation import Metrics, Need
 from tonnage.values import replace
 
@@ -19,30 +20,30 @@ as the last ones were: a fleet whose ticks are slow is watched as well as it can
 
 def remember_need(
     found: Assessment, chosen: Chosen, wanted: Need, fleet: Fleet, hold_s: float
-) -> ObjectMemory:
+) -> DecisionMemory:
     """Add this moment to the window that scaling down looks at: what a later one tops is left out.
 
     A need that stands on missing data proves nothing: what is there counts as needed. The window
     begins with the first decision, however late that comes, and anew after a gap without ticks.
     """
-    memory, settings = found.memory, fleet.settings
-    recent = memory.recent_needs
+    known, settings = found.memory.decided, fleet.settings
+    recent = known.recent_needs
     if not recent or fleet.now_s - recent[-1].at_s > GAP_TICKS * max(settings.tick_s, fleet.pace_s):
-        memory, recent = replace(memory, since_s=fleet.now_s), ()
+        known, recent = replace(known, since_s=fleet.now_s), ()
     needed = wanted.replicas_with_margin
     if found.traffics.metrics is not Metrics.COMPLETE and found.state.deployment:
         needed = max(needed, found.state.deployment.replicas)
     kept = [each for each in recent if fleet.now_s - each.at_s < hold_s and each.replicas > needed]
     new = Needed(at_s=fleet.now_s, replicas=needed, served=chosen.served)
-    return replace(memory, recent_needs=(*kept, new))
+    return replace(known, recent_needs=(*kept, new))
 
 
-def carry_last_need(memory: ObjectMemory, now_s: float) -> ObjectMemory:
+def carry_last_need(known: DecisionMemory, now_s: float) -> DecisionMemory:
     """Carry the last recommendation forward: skipped ticks end no stabilization window."""
-    recent = memory.recent_needs
+    recent = known.recent_needs
     if not recent:
-        return memory
-    return replace(memory, recent_needs=(*recent[:-1], replace(recent[-1], at_s=now_s)))
+        return known
+    return replace(known, recent_needs=(*recent[:-1], replace(recent[-1], at_s=now_s)))
 
 
 def needs_told(needs: Iterable[Needed], now: Served) -> tuple[tuple[float, int], ...]:

@@ -4,15 +4,8 @@ import math
 from collections.abc import Iterable
 
 from tonnage.control.decide.pending import is_given_up
-from tonnage.control.input.state import (
-    AUTO,
-    Assessment,
-    Chosen,
-    Fleet,
-    ModelState,
-    ObjectMemory,
-    PodView,
-)
+from tonnage.control.input.memory import DemandMemory, ObjectMemory
+from tonnage.control.input.state import AUTO, Assessment, Chosen, Fleet, ModelState, PodView
 from tonnage.control.measure.bursts import (
     burst_factor,
     burst_share,
@@ -34,6 +27,7 @@ from tonnage.estimate.headroom import UNSEEN, headroom
 from tonnage.estimate.holding import STARTS, held_starts
 from tonnage.estimate.keeping import is_look_due
 from tonnage.estimate.kept_history import is_news, kept, recalled
+from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.policy.need import Outlook, Supply
 from tonnage.policy.schedules import Event, events_within
 from tonnage.policy.situation import Metrics
@@ -47,47 +41,48 @@ OVERDUE_SHARE = 0.25
 """Of a start, that a pod which takes longer than others did is given again and again."""
 
 
-def lead_s(memory: ObjectMemory, settings: Settings) -> float:
+def lead_s(learned: ObjectPosterior, settings: Settings) -> float:
     """Return the time until a replica is Ready that is asked for now.
 
     A tick, the wait for a node, and a slow start on it.
     """
-    known = memory.posterior
-    start_s = settings.cold_start_s if known.cold_start_s is None else known.cold_start_s
-    return known.node_wait_s + start_s + known.cold_start_deviation_s + settings.tick_s
+    start_s = settings.cold_start_s if learned.cold_start_s is None else learned.cold_start_s
+    return learned.node_wait_s + start_s + learned.cold_start_deviation_s + settings.tick_s
 
 
-def events_of(chosen: Chosen, memory: ObjectMemory, fleet: Fleet) -> tuple[Event, ...]:
+def events_of(chosen: Chosen, learned: ObjectPosterior, fleet: Fleet) -> tuple[Event, ...]:
     """Return the known events that a replica which is asked for now is there for."""
-    lead = lead_s(memory, fleet.settings)
+    lead = lead_s(learned, fleet.settings)
     return events_within(chosen.model.spec.scaling.schedules, now_s=fleet.now_s, lead_s=lead)
 
 
-def scale_down_window_s(memory: ObjectMemory, settings: Settings) -> float:
+def scale_down_window_s(learned: ObjectPosterior, settings: Settings) -> float:
     """Return the time for which a lower need must have held: longer where starts are long.
 
     What is taken away too early is missed for a lead, what is kept too long costs a lead or two.
     """
-    return max(settings.scale_down_window_s, STARTS[0] * lead_s(memory, settings))
+    return max(settings.scale_down_window_s, STARTS[0] * lead_s(learned, settings))
 
 
-def held_s(memory: ObjectMemory, sizing: Sizing, settings: Settings) -> float:
+def held_s(
+    known: DemandMemory, learned: ObjectPosterior, sizing: Sizing, settings: Settings
+) -> float:
     """Return the same, or longer where demand is known to come back."""
-    starts = held_starts(memory.history.held, quantile=promised_quantile(sizing))
-    return max(scale_down_window_s(memory, settings), starts * lead_s(memory, settings))
+    starts = held_starts(known.history.held, quantile=promised_quantile(sizing))
+    return max(scale_down_window_s(learned, settings), starts * lead_s(learned, settings))
 
 
-def supply_of(state: ModelState, memory: ObjectMemory, fleet: Fleet) -> Supply:
+def supply_of(state: ModelState, learned: ObjectPosterior, fleet: Fleet) -> Supply:
     """Return the replicas that serve, and when those that are on their way will.
 
     A pod that no node can take counts as if its node came now, until it is given up; one whose
     container fails does not count. Replicas that are asked for and have no pod yet come last.
     """
-    lead = lead_s(memory, fleet.settings)
+    lead = lead_s(learned, fleet.settings)
     kept = [pod for pod in state.pods if not pod.is_deleting]
     ready = sum(pod.is_ready for pod in kept)
     due = [
-        _due_s(pod, lead, memory.posterior.node_wait_s, fleet)
+        _due_s(pod, lead, learned.node_wait_s, fleet)
         for pod in kept
         if not pod.is_ready and not pod.trouble and not is_given_up(pod, fleet)
     ]
@@ -113,51 +108,45 @@ def remembered_demand(
     memory, demand = found.memory, found.traffics.demand
     if demand is None or found.traffics.metrics is not Metrics.COMPLETE:
         return memory
-    memory = _in_units_of(memory, sizing)
+    known = _in_units_of(memory.demand, sizing)
     most, count = sizing.most_requests_per_s, demand.newest
     sure = without_chance(count.requests, scv=sizing.request.arrival_scv) if count else 0.0
-    lead, now = lead_s(memory, fleet.settings), demand.requests_per_s / most
-    known = [each.requests_per_s / most for each in events]
+    lead, now = lead_s(memory.posterior, fleet.settings), demand.requests_per_s / most
+    planned = [each.requests_per_s / most for each in events]
     note = Note(
         at_s=fleet.now_s,
         demand=now,
         sure=now - CHANCE_Z * math.sqrt(2) * demand.standard_error_per_s / most,
         peak=sure / count.seconds / most if count else 0.0,
-        planned=max(now, _forecast(memory, now, lead, fleet).demand, *known),
+        planned=max(now, _forecast(known, now, lead, fleet).demand, *planned),
         lead_s=lead,
     )
-    before = memory.history
-    unit = _unit(sizing)
-    memory = replace(
-        memory, history=noted(before, note), history_unit=unit, most_requests_per_s=most
-    )
-    return _with_kept(memory, before, fleet)
+    before, unit = known.history, _unit(sizing)
+    known = DemandMemory(history=noted(before, note), unit=unit, most_requests_per_s=most)
+    return _with_kept(replace(memory, demand=known), before, fleet)
 
 
 def _with_kept(memory: ObjectMemory, before: History, fleet: Fleet) -> ObjectMemory:
     """Keep the history for the next process, where an hour ended that tells something new."""
-    most = memory.most_requests_per_s
+    known, most = memory.demand, memory.demand.most_requests_per_s
     last_s = before.recent[-1][0] if before.recent else fleet.now_s
     if most is None or not is_look_due(memory.uid, before_s=last_s, now_s=fleet.now_s):
         return memory
-    now = kept(
-        memory.history, unit=memory.history_unit, unit_requests_per_s=most, now_s=fleet.now_s
-    )
+    now = kept(known.history, unit=known.unit, unit_requests_per_s=most, now_s=fleet.now_s)
     if not is_news(memory.posterior.demand, now):
         return memory
     return replace(memory, posterior=replace(memory.posterior, demand=now))
 
 
-def with_recalled(memory: ObjectMemory, *, now_s: float) -> ObjectMemory:
-    """Take up the history that was kept; what nobody watched meanwhile is missing in it."""
-    known = memory.posterior.demand
-    if known is None:
-        return memory
-    return replace(
-        memory,
-        history=recalled(known, now_s=now_s),
-        history_unit=known.unit,
-        most_requests_per_s=known.unit_requests_per_s,
+def recalled_demand(learned: ObjectPosterior, *, now_s: float) -> DemandMemory:
+    """Return the history that was stored; what nobody watched meanwhile is missing in it."""
+    stored = learned.demand
+    if stored is None:
+        return DemandMemory()
+    return DemandMemory(
+        history=recalled(stored, now_s=now_s),
+        unit=stored.unit,
+        most_requests_per_s=stored.unit_requests_per_s,
     )
 
 
@@ -165,17 +154,16 @@ def _unit(sizing: Sizing) -> str:
     return memory_key(sizing.request, sizing.flags)
 
 
-def _in_units_of(memory: ObjectMemory, sizing: Sizing) -> ObjectMemory:
+def _in_units_of(known: DemandMemory, sizing: Sizing) -> DemandMemory:
     """Tell demand in replicas as they are now, where other engines run than when it was noted."""
-    before = memory.most_requests_per_s
-    if memory.history_unit in {"", _unit(sizing)} or not before:
-        return memory
-    factor = before / sizing.most_requests_per_s
-    return replace(memory, history=rescaled(memory.history, factor))
+    before = known.most_requests_per_s
+    if known.unit in {"", _unit(sizing)} or not before:
+        return known
+    return replace(known, history=rescaled(known.history, before / sizing.most_requests_per_s))
 
 
-def _forecast(memory: ObjectMemory, demand: float, lead: float, fleet: Fleet) -> Forecast:
-    return forecast(memory.history, at_s=fleet.now_s, demand=demand, lead_s=lead)
+def _forecast(known: DemandMemory, demand: float, lead: float, fleet: Fleet) -> Forecast:
+    return forecast(known.history, at_s=fleet.now_s, demand=demand, lead_s=lead)
 
 
 def unseen_room(requests_per_s: float, chosen: Chosen, settings: Settings) -> float:
@@ -206,15 +194,16 @@ def outlook_of(
     requests_per_s: float, chosen: Chosen, memory: ObjectMemory, fleet: Fleet
 ) -> Outlook:
     """Return what is expected of the time when a replica asked for now is Ready."""
-    sizing, lead = chosen.sizing, lead_s(memory, fleet.settings)
+    known, learned = memory.demand, memory.posterior
+    sizing, lead = chosen.sizing, lead_s(learned, fleet.settings)
     most = sizing.most_requests_per_s
-    expected = _forecast(memory, requests_per_s / most, lead, fleet)
+    expected = _forecast(known, requests_per_s / most, lead, fleet)
     return Outlook(
         requests_per_s=expected.demand * most,
         origin=f"by {expected.origin}",
-        headroom=headroom(memory.history.rises, quantile=promised_quantile(sizing)),
-        burst_requests_per_s=reserved_requests_per_s(memory, sizing),
-        burst_origin=_burst_origin(memory, sizing, lead),
+        headroom=headroom(known.history.rises, quantile=promised_quantile(sizing)),
+        burst_requests_per_s=reserved_requests_per_s(known, learned, sizing),
+        burst_origin=_burst_origin(known, learned, sizing, lead),
         usd_per_replica_hour=_usd_per_replica_hour(sizing),
     )
 
@@ -224,9 +213,11 @@ def _usd_per_replica_hour(sizing: Sizing) -> float | None:
     return None if usd is None else usd * sizing.flags.parallelism.num_gpus
 
 
-def _burst_origin(memory: ObjectMemory, sizing: Sizing, lead: float) -> str:
-    share, factor = burst_share(memory, sizing), burst_factor(memory)
-    stands_on = "as is assumed" if memory.posterior.burst_factor is None else "by what was late"
+def _burst_origin(
+    known: DemandMemory, learned: ObjectPosterior, sizing: Sizing, lead: float
+) -> str:
+    share, factor = burst_share(known, sizing), burst_factor(learned)
+    stands_on = "as is assumed" if learned.burst_factor is None else "by what was late"
     return (
         f"{1 + share:.1f} times what usually comes, as in the last day, over within the "
         f"{format_s(lead)} that a start takes; {factor:.2g} times that above it, {stands_on}"

@@ -1,6 +1,7 @@
 """Pods that are not Ready: which no node takes, and which replace one that was lost."""
 
-from tonnage.control.input.state import Fleet, GivenBack, ModelState, ObjectMemory, PodView
+from tonnage.control.input.memory import GivenBack, PodMemory
+from tonnage.control.input.state import Fleet, ModelState, PodView
 from tonnage.control.observe.capacity import why_unschedulable
 from tonnage.policy.situation import Decision
 from tonnage.settings import Settings
@@ -23,11 +24,11 @@ def num_placed(state: ModelState, fleet: Fleet) -> int:
     return sum(not pod.is_deleting and not is_given_up(pod, fleet) for pod in state.pods)
 
 
-def is_replacing(state: ModelState, memory: ObjectMemory, fleet: Fleet) -> bool:
+def is_replacing(state: ModelState, known: PodMemory, fleet: Fleet) -> bool:
     """Tell whether a pod that came when a replica was lost, or later, is still loading."""
-    if memory.lost_at_s is None:
+    if known.lost_at_s is None:
         return False
-    since_s = memory.lost_at_s - fleet.settings.tick_s  # a loss shows at the tick after it
+    since_s = known.lost_at_s - fleet.settings.tick_s  # a loss shows at the tick after it
     return any(
         pod.created_at_s >= since_s
         and not (pod.is_ready or pod.is_deleting or pod.trouble or is_given_up(pod, fleet))
@@ -35,48 +36,43 @@ def is_replacing(state: ModelState, memory: ObjectMemory, fleet: Fleet) -> bool:
     )
 
 
-def retry_at_s(memory: ObjectMemory, settings: Settings) -> float | None:
+def retry_at_s(back: GivenBack, settings: Settings) -> float:
     """Return when pods are asked for again that no node took."""
-    return _retry_at_s(memory.given_back, settings) if memory.given_back else None
-
-
-def _retry_at_s(back: GivenBack, settings: Settings) -> float:
     doublings = min(max(back.times - 1, 0), MOST_DOUBLINGS)
     return back.at_s + settings.pending_timeout_s * float(2**doublings)
 
 
-def unplaced_reason(state: ModelState, memory: ObjectMemory, fleet: Fleet) -> str:
+def unplaced_reason(state: ModelState, back: GivenBack | None, fleet: Fleet) -> str:
     """Return why no node takes pods that are given up, or took them when they were given back."""
     messages = (pod.unschedulable for pod in state.pods if is_given_up(pod, fleet))
     said = next(filter(None, messages), None)
     if said is not None:
         return why_unschedulable(said)
-    return memory.given_back.reason if memory.given_back else NO_GPU
+    return back.reason if back else NO_GPU
 
 
-def remembered_giving_back(
-    state: ModelState, memory: ObjectMemory, decision: Decision, fleet: Fleet
-) -> ObjectMemory:
+def with_given_back(
+    back: GivenBack | None, state: ModelState, decision: Decision, fleet: Fleet
+) -> GivenBack | None:
     """Count how often pods were asked for and given back, until a node takes one or none waits."""
     asked = state.deployment.replicas if state.deployment else 0
-    back = memory.given_back
+    why = unplaced_reason(state, back, fleet)
     if back is not None:
         back = _carried_out(back, asked, fleet)
         back = None if _is_over(back, state, decision, fleet) else back
-    why = unplaced_reason(state, memory, fleet)
     is_told = any(reason.code == why for reason in decision.reasons)
     if is_told and decision.replicas < asked and any(is_given_up(pod, fleet) for pod in state.pods):
         at_s, times = (back.at_s, back.times) if back else (fleet.now_s, 0)
         placed = sum(map(_has_node, state.pods))
         back = GivenBack(at_s=at_s, times=times, placed=placed, reason=why, asked=asked)
-    return replace(memory, given_back=back)
+    return back
 
 
 def _carried_out(back: GivenBack, asked: int, fleet: Fleet) -> GivenBack:
     """Count pods as given back once fewer are asked for: once, until they are asked for again."""
     if back.asked is None or asked >= back.asked:
         return back
-    is_again = back.times == 0 or fleet.now_s >= _retry_at_s(back, fleet.settings)
+    is_again = back.times == 0 or fleet.now_s >= retry_at_s(back, fleet.settings)
     return replace(back, at_s=fleet.now_s, times=back.times + is_again, asked=None)
 
 
@@ -87,7 +83,7 @@ def _is_over(back: GivenBack, state: ModelState, decision: Decision, fleet: Flee
     """
     asked = state.deployment.replicas if state.deployment else 0
     placed = sum(map(_has_node, state.pods))
-    may_ask = fleet.now_s >= _retry_at_s(back, fleet.settings)
+    may_ask = fleet.now_s >= retry_at_s(back, fleet.settings)
     return placed > back.placed or (may_ask and placed >= max(asked, decision.replicas))
 
 

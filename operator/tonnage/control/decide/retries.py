@@ -3,7 +3,7 @@
 import zlib
 from typing import Final
 
-from tonnage.control.input.state import Retry
+from tonnage.control.input.memory import Retry
 
 RETRY_S: Final = 15.0
 """After a write that failed, before the next; twice as long after each further failure."""

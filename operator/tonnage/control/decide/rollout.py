@@ -13,7 +13,8 @@ from tonnage.control.decide.approval import is_roll_approved, roll_proposal
 from tonnage.control.decide.budget import replaced_gpus
 from tonnage.control.decide.outlook import lead_s
 from tonnage.control.decide.template import roll_changes, template_of
-from tonnage.control.input.state import APPROVE, Assessment, Chosen, Fleet, ObjectMemory
+from tonnage.control.input.memory import ObjectMemory
+from tonnage.control.input.state import APPROVE, Assessment, Chosen, Fleet
 from tonnage.control.observe.rivals import judged
 from tonnage.control.size.chosen import moved_flags
 from tonnage.policy.situation import Metrics
@@ -41,12 +42,12 @@ def is_rolling(each: Assessment, fleet: Fleet) -> bool:
     none was seen in three slow starts, half an hour at least, may never end: it keeps no other one
     waiting.
     """
-    live, rolling = each.state.deployment, each.memory.rolling
+    live, rolling = each.state.deployment, each.memory.pods.rolling
     if live is None or not live.is_rolling or live.is_rollout_held:
         return False
     if "Progressing" in dict(live.problems):
         return False
-    patience_s = max(STALLED_S, STALLED_LEADS * lead_s(each.memory, fleet.settings))
+    patience_s = max(STALLED_S, STALLED_LEADS * lead_s(each.memory.posterior, fleet.settings))
     return rolling is None or fleet.now_s - rolling.at_s < patience_s
 
 
@@ -71,19 +72,22 @@ def with_rollout(
 
     ``is_rolling``: pods are being replaced already that it has to wait for.
     """
-    chosen = found.chosen
+    chosen, since_s = found.chosen, found.memory.decided.better_since_s
     better = chosen.better_slots if chosen else None
     if chosen is None or better is None or not _is_worth_it(chosen, better):
-        return replace(found, memory=replace(found.memory, better_since_s=None))
-    since_s = found.memory.better_since_s
+        return replace(found, memory=_with_gain_since(found.memory, None))
     since_s = fleet.now_s if since_s is None else since_s
-    found = replace(found, memory=replace(found.memory, better_since_s=since_s))
+    found = replace(found, memory=_with_gain_since(found.memory, since_s))
     if not _may_restart(found, chosen, fleet):
         return found
     if found.mode == APPROVE and not _is_approved(found, chosen, better):
         return _proposed(found, chosen, better, fleet)
     waits = _waits_for(found, fleet, math.inf if free_gpus is None else free_gpus, is_rolling)
     return _told(found, chosen, better, waits) if waits else _moved(found, chosen, better, fleet)
+
+
+def _with_gain_since(memory: ObjectMemory, since_s: float | None) -> ObjectMemory:
+    return replace(memory, decided=replace(memory.decided, better_since_s=since_s))
 
 
 def _is_worth_it(chosen: Chosen, better: Sizing) -> bool:
@@ -101,7 +105,7 @@ def _may_restart(found: Assessment, chosen: Chosen, fleet: Fleet) -> bool:
 
 def _waits_for(found: Assessment, fleet: Fleet, free_gpus: float, is_rolling: bool) -> str | None:
     """Return what the rollout waits for; None: nothing."""
-    stood_s = fleet.now_s - (found.memory.better_since_s or fleet.now_s)
+    stood_s = fleet.now_s - (found.memory.decided.better_since_s or fleet.now_s)
     if stood_s < STANDS_S:
         return f"the gain has to stand for {format_s(STANDS_S)}"
     if _has_moved_lately(found, fleet):
@@ -143,7 +147,7 @@ def _is_calm(found: Assessment, fleet: Fleet) -> bool:
     if deployment is None or found.decision is None:
         return False
     window_s = fleet.settings.scale_down_window_s
-    overloaded_s = memory.overloaded_at_s
+    overloaded_s = memory.goodput.overloaded_at_s
     was_overloaded = overloaded_s is not None and fleet.now_s - overloaded_s < window_s
     is_seen = found.traffics.metrics is Metrics.COMPLETE and found.blackout is None
     is_whole = is_seen and deployment.ready == deployment.total
@@ -154,7 +158,7 @@ def _moved(found: Assessment, chosen: Chosen, better: Sizing, fleet: Fleet) -> A
     taken = replace(chosen, sizing=better, must_apply=True, better_asked=None)
     told = _told(found, chosen, better, None)
     posterior = replace(found.memory.posterior, slots_moved_at_s=fleet.now_s)
-    memory = replace(found.memory, better_since_s=None, posterior=posterior)
+    memory = replace(_with_gain_since(found.memory, None), posterior=posterior)
     template = template_of(found.state, fleet, taken, memory)
     if template is None:
         return found
@@ -165,7 +169,7 @@ def _moved(found: Assessment, chosen: Chosen, better: Sizing, fleet: Fleet) -> A
 def _proposed(found: Assessment, chosen: Chosen, better: Sizing, fleet: Fleet) -> Assessment:
     """Leave what runs until somebody agrees; a gain that is young is not yet shown to anybody."""
     told = _told(found, chosen, better, "it waits for approval")
-    stood_s = fleet.now_s - (found.memory.better_since_s or fleet.now_s)
+    stood_s = fleet.now_s - (found.memory.decided.better_since_s or fleet.now_s)
     taken = replace(chosen, sizing=better, must_apply=True, better_asked=None)
     changes = roll_changes(
         found.state.deployment, template_of(found.state, fleet, taken, found.memory)
@@ -185,7 +189,8 @@ def without_rollout(memory: ObjectMemory, before: ObjectMemory | None) -> Object
     if before is None or memory.posterior.slots_moved_at_s == before.posterior.slots_moved_at_s:
         return memory
     posterior = replace(memory.posterior, slots_moved_at_s=before.posterior.slots_moved_at_s)
-    return replace(memory, posterior=posterior, better_since_s=before.better_since_s)
+    memory = _with_gain_since(memory, before.decided.better_since_s)
+    return replace(memory, posterior=posterior)
 
 
 def _told(found: Assessment, chosen: Chosen, better: Sizing, waits: str | None) -> Assessment:

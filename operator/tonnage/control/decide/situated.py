@@ -10,8 +10,9 @@ from tonnage.control.decide.pending import (
     retry_at_s,
     unplaced_reason,
 )
-from tonnage.control.input.state import Assessment, Chosen, Fleet, ModelState, ObjectMemory
-from tonnage.control.measure.remembered import pace_s, window_base
+from tonnage.control.input.memory import ObjectMemory
+from tonnage.control.input.state import Assessment, Chosen, Fleet, ModelState
+from tonnage.control.measure.pods import pace_s, window_base
 from tonnage.control.measure.traffic import is_blind
 from tonnage.control.observe.capacity import why_refused
 from tonnage.control.observe.evicted import evictable
@@ -25,36 +26,38 @@ def situation_of(
 ) -> Situation:
     """Return what the replicas of an object are decided on."""
     state, memory, scaling = found.state, found.memory, chosen.model.spec.scaling
+    pods, known, learned = memory.pods, memory.decided, memory.posterior
+    back = known.given_back
     return Situation(
         now_s=fleet.now_s,
         current=state.deployment.replicas if state.deployment else 0,
         given_up=sum(is_given_up(pod, fleet) for pod in state.pods),
         placed=num_placed(state, fleet),
-        retry_at_s=retry_at_s(memory, fleet.settings),
-        unplaced_reason=unplaced_reason(state, memory, fleet),
-        refused=_refused(state) or no_more_start(state, memory),
+        retry_at_s=retry_at_s(back, fleet.settings) if back else None,
+        unplaced_reason=unplaced_reason(state, back, fleet),
+        refused=_refused(state) or no_more_start(state, pods),
         minimum=scaling.min_replicas,
         maximum=scaling.max_replicas,
         need=wanted,
         metrics=found.traffics.metrics,
-        recent_needs=needs_told(memory.recent_needs, chosen.served),
-        watching_since_s=memory.since_s,
-        lost_at_s=memory.lost_at_s,
-        lost_pods=memory.lost_pods,
-        is_replacing=is_replacing(state, memory, fleet),
+        recent_needs=needs_told(known.recent_needs, chosen.served),
+        watching_since_s=known.since_s,
+        lost_at_s=pods.lost_at_s,
+        lost_pods=pods.lost,
+        is_replacing=is_replacing(state, pods, fleet),
         blackout=found.blackout,
         is_blind=is_blind(found.traffics),
         evictable=evictable(chosen.model),
         draining=_draining(found),
         awaited=_awaited(chosen, memory, fleet),
-        stepped=memory.stepped,
-        window_base=window_base(memory, fleet),
+        stepped=pods.stepped,
+        window_base=window_base(pods, fleet),
         gpus_per_replica=gpus_of_replica(found, chosen),
         free_budget_gpus=None if left.gpus is None else left.gpus - template_gpus(found, fleet),
         uncounted_gpus=left.uncounted,
         settings=PolicySettings(
-            scale_down_window_s=scale_down_window_s(memory, fleet.settings),
-            hold_s=held_s(memory, chosen.sizing, fleet.settings),
+            scale_down_window_s=scale_down_window_s(learned, fleet.settings),
+            hold_s=held_s(memory.demand, learned, chosen.sizing, fleet.settings),
             max_scale_up_replicas=fleet.settings.max_scale_up_replicas,
             pace_s=pace_s(fleet.settings),
         ),
@@ -63,20 +66,20 @@ def situation_of(
 
 def _awaited(chosen: Chosen, memory: ObjectMemory, fleet: Fleet) -> int | None:
     """Return what spec.demand needs, while its traffic is awaited or has only just come."""
-    expected, served_since_s = requests_per_s_asked(chosen.sizing), memory.served_since_s
+    expected, served_since_s = requests_per_s_asked(chosen.sizing), memory.traffic.served_since_s
     if chosen.model.spec.demand is None or expected is None:
         return None
     until_s = (
-        memory.since_s + fleet.settings.expected_hold_s
+        memory.decided.since_s + fleet.settings.expected_hold_s
         if served_since_s is None
-        else served_since_s + scale_down_window_s(memory, fleet.settings)
+        else served_since_s + scale_down_window_s(memory.posterior, fleet.settings)
     )
     room = 1 + unseen_room(expected, chosen, fleet.settings)
     return chosen.capacity.replicas(room * expected) if fleet.now_s < until_s else None
 
 
 def _draining(found: Assessment) -> tuple[float, float] | None:
-    demand, until_s = found.traffics.demand, found.memory.drained_by_s
+    demand, until_s = found.traffics.demand, found.memory.goodput.drained_by_s
     return None if demand is None or until_s is None else (demand.waiting, until_s)
 
 

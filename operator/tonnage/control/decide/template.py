@@ -1,7 +1,8 @@
 """The Deployment that is to be applied, if one is, and what of it makes pods roll."""
 
 from tonnage.control.decide.draining import drain_to_write_s
-from tonnage.control.input.state import Chosen, DeploymentView, Fleet, ModelState, ObjectMemory
+from tonnage.control.input.memory import ObjectMemory
+from tonnage.control.input.state import Chosen, DeploymentView, Fleet, ModelState
 from tonnage.control.observe.ownership import is_adopted
 from tonnage.control.observe.rivals import is_drift_due, is_reverted, leaves_template
 from tonnage.manifests.changes import Change, template_changes

@@ -6,7 +6,8 @@ from hashlib import sha256
 from traceback import walk_tb
 from typing import TypeVar
 
-from tonnage.control.input.state import Assessment, ModelState, ObjectMemory, Refusal, Traffics
+from tonnage.control.input.memory import ObjectMemory
+from tonnage.control.input.state import Assessment, ModelState, Refusal, Traffics
 from tonnage.policy.situation import Metrics
 from tonnage.values import replace
 
@@ -66,7 +67,7 @@ def broken(state: ModelState, known: ObjectMemory, error: Exception) -> Assessme
             reason="InternalError",
             message=told(error),
             demand=None,
-            lengths=known.lengths,
+            lengths=known.traffic.lengths,
         ),
         refusal=Refusal(reason="InternalError", message=told(error), error=error),
     )

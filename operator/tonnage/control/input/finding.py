@@ -22,5 +22,5 @@ class Finding(NamedTuple):
 
 def is_false(found: Assessment, kind: str) -> bool:
     """Tell whether a condition was False at the last tick: it then takes more to turn it back."""
-    before = found.memory.conditions.get(kind)
+    before = found.memory.reported.conditions.get(kind)
     return before is not None and before.status == "False"

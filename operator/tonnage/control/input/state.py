@@ -5,33 +5,23 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment
-from tonnage.api.status import Condition, DecisionStatus
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.catalog.shape import ModelShape
-from tonnage.control.input.answers import Answers
-from tonnage.control.input.contest import Rivals
-from tonnage.estimate.belief import Asked, Belief
-from tonnage.estimate.burst_factor import BurstTally
-from tonnage.estimate.burstiness import Counted
-from tonnage.estimate.calibration import Calibrations, Scope
+from tonnage.control.input.memory import BetterAsked, ObjectMemory, PodSpeed, Served
+from tonnage.estimate.belief import Belief
+from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.calibration_file import Identity, LoadTest
 from tonnage.estimate.demand import MeasuredDemand
-from tonnage.estimate.forecast import History
 from tonnage.estimate.learner import PodWindow
 from tonnage.estimate.lengths import MeasuredLengths
-from tonnage.estimate.posterior import ObjectPosterior
-from tonnage.estimate.promise import Tally
 from tonnage.estimate.samples import EngineSamples
-from tonnage.estimate.track import EngineKey, Readings
 from tonnage.manifests.changes import Change
 from tonnage.manifests.names import Manifest
 from tonnage.packed import Packed
-from tonnage.policy.need import Capacity, Traffic
+from tonnage.policy.need import Capacity
 from tonnage.policy.situation import Decision, Metrics, Need
 from tonnage.settings import Settings
 from tonnage.sizing.plan import Sizing
-from tonnage.sizing.request import Flags
-from tonnage.sizing.workload import Slo, Workload
 
 AUTO: Final = "Auto"
 APPROVE: Final = "Approve"
@@ -246,252 +236,6 @@ class Fleet:
     def is_partial(self, query: str, namespace: str) -> bool:
         """Tell whether a query's answer for the pods of a namespace is not whole."""
         return bool({query, f"{query}@{namespace}"} & self.partial)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodSpeed:
-    """How fast the engines of one pod step while they are busy, against what is expected."""
-
-    node: str | None
-    slower: float
-    """Logarithm of the measured gap between tokens over the one believed in, in this state."""
-    slower_than_prior: float
-    """The same over that of the prior."""
-    mbu: float
-    mfu: float
-    seen_at_s: float
-    """When Prometheus said it."""
-    windows: int = 1
-    """Answers of Prometheus that this is the smoothed figure of."""
-
-
-class ShownFigure(NamedTuple):
-    """A figure of the status, in a tenth of the memory that the status' own type takes."""
-
-    value: float
-    source: str
-    changed_at: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GivenBack:
-    """Pods that no node took: they are to be given back, or were."""
-
-    at_s: float
-    """When they last were."""
-    times: int
-    """That they were asked for in a row until they were; 0: they are yet to be given back."""
-    placed: int
-    """Pods that had a node then."""
-    reason: str = "InsufficientGPU"
-    """Why no node took them."""
-    asked: int | None = None
-    """Replicas of the Deployment when they were to be; None: it asks for fewer since."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rolling:
-    """How far the pods of a Deployment have been replaced."""
-
-    template: str
-    """Digest of the newest."""
-    updated: int
-    ready: int
-    """The most that were seen: what comes and goes again is no progress."""
-    at_s: float
-    """When there was last more."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BetterAsked:
-    """Whether other flags of a batch would serve more than what runs, and when that was asked."""
-
-    at_s: float
-    flags: Flags
-    """That run."""
-    asked: Asked
-    """Of the engines that run."""
-    sizing: Sizing | None
-    """None: none would."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Departed:
-    """How a pod template that stands departs from what we wrote."""
-
-    seen: tuple[object, ...]
-    """What it was found by."""
-    is_known: bool = False
-    """What we would write now, for the spec and the flags that are recorded, is what we wrote."""
-    changes: tuple[Change, ...] = ()
-    """That would bring it back."""
-    added: tuple[Change, ...] = ()
-    """What stands beside it: applying ours leaves it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retry:
-    """When what the API server did not take is tried again."""
-
-    generation: int
-    """Of the spec: another one is tried at once."""
-    times: int
-    """That it failed, in a row."""
-    at_s: float
-    is_of_template: bool
-    """Else the Deployment was taken, and a child was refused: that holds back no template."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """What a replica was believed to serve when a need was counted, and of what."""
-
-    engine: str
-    """Key of its speed."""
-    workload: Workload
-    slo: Slo
-    requests_per_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Needed:
-    """How many replicas were needed at a time."""
-
-    at_s: float
-    replicas: int
-    served: Served
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectMemory:
-    """What is remembered of one object between ticks. Losing it costs patience, never safety."""
-
-    uid: str
-    since_s: float
-    recent_needs: tuple[Needed, ...] = ()
-    ready_pods: frozenset[str] = frozenset()
-    lost_at_s: float | None = None
-    lost_pods: str = ""
-    """That were then, and their nodes."""
-    loading_pods: frozenset[str] = frozenset()
-    """That have not been Ready since they were made."""
-    present_pods: frozenset[str] = frozenset()
-    vanished_at_s: float = 0.0
-    """When a pod was last gone for good: what came to it is in no window any more."""
-    given_back: GivenBack | None = None
-    served_since_s: float | None = None
-    """Since when requests were seen to come."""
-    last_replicas: int | None = None
-    """That the Deployment asked for at the last tick."""
-    stepped: tuple[float, int] | None = None
-    """(time, replicas before) when they last changed."""
-    window_began: tuple[float, int] | None = None
-    """(time, replicas before) of the first change of the newest rate window with one."""
-    tracks: Mapping[EngineKey, Readings] = field(default_factory=dict)
-    """What came to each engine, by pod and engine, as its pages of a quarter of an hour say."""
-    traffic: Traffic | None = None
-    """Last measured demand."""
-    was_whole: bool = False
-    """All its Ready pods told all of it at once, since this process watches it."""
-    blind_since_s: float | None = None
-    """Since when they do not any more; None: they do, never did, or there are none."""
-    lengths: MeasuredLengths | None = None
-    """Last measured."""
-    asked_lengths: MeasuredLengths | None = None
-    """That plans are asked with: near the measured ones, and steady. None: those of the spec."""
-    waiting_since_s: float | None = None
-    """Since when it waits for a search to end; None: it has its answer."""
-    gauges: Mapping[str, float] = field(default_factory=dict)
-    """Smoothed figures for show."""
-    gauges_said_at_s: float | None = None
-    """When Prometheus said what they were smoothed with last."""
-    speeds: Mapping[str, PodSpeed] = field(default_factory=dict)
-    """Of its pods, by name, smoothed: for show."""
-    shown: Mapping[str, ShownFigure] = field(default_factory=dict)
-    """Those of them that the status tells, as of when they last moved."""
-    conditions: Mapping[str, Condition] = field(default_factory=dict)
-    decisions: tuple[DecisionStatus, ...] = ()
-    frozen_plan: str | None = None
-    """JSON of the plan while the object is paused."""
-    posterior: ObjectPosterior = field(default_factory=ObjectPosterior)
-    """What was learned of this object alone; kept where constants are kept."""
-    asked_speed: Asked | None = None
-    """That plans are asked with."""
-    tally: Tally = field(default_factory=Tally)
-    """Promises kept and broken since the factor on goodput last moved."""
-    judged_at_s: float = 0.0
-    """When promises were last counted: windows do not overlap."""
-    judged_goodput: float | None = None
-    """Requests/s of one replica without that factor, when they were."""
-    factor_reason: str = ""
-    """Why the factor last moved."""
-    overloaded_at_s: float | None = None
-    """When more than the replicas are believed to serve last came."""
-    drained_by_s: float | None = None
-    """When the queue that an overload left should be served."""
-    queued_since_s: float | None = None
-    """Since when requests have waited at every tick."""
-    history: History = field(default_factory=History)
-    """Of demand, and of what was forecast of it."""
-    history_unit: str = ""
-    """Memory key of the engines that ran when it was last noted."""
-    most_requests_per_s: float | None = None
-    """That a replica serves at most, at the lengths last measured: the unit of that demand."""
-    counted: Counted = ()
-    """Arrivals by window, for their burstiness."""
-    burst_at_s: float | None = None
-    """When the newest window last held a burst."""
-    burst_tally: BurstTally = field(default_factory=BurstTally)
-    """Requests late in bursts since the factor on these last moved."""
-    arrival_scv: float | None = None
-    """That plans are asked with; None: that of the spec."""
-    better_asked: BetterAsked | None = None
-    better_since_s: float | None = None
-    """Since when other flags of a batch have gained enough for a rollout."""
-    rolling: Rolling | None = None
-    """While pods are being replaced."""
-    seen_template: tuple[str, str] | None = None
-    """(uid, template digest) of the Deployment when its controller last knew all of it."""
-    departed: Departed | None = None
-    """From the template that we wrote; None: there is none of ours."""
-    rivals: Rivals = field(default_factory=Rivals)
-    """Other writers of the Deployment, and what was done about them."""
-    short_since_s: float | None = None
-    """Since when the fleet's GPU budget keeps it from what it needs."""
-    write_problem: str | None = None
-    """What the API server said to the last write of the template, if it refused it."""
-    write_fault: str | None = None
-    """A bug of ours that its last writes met."""
-    no_path: str | None = None
-    """Why no request comes to the replicas, whatever they can serve."""
-    retry: Retry | None = None
-    """Of template and children; None: they did not fail."""
-    status_retry: Retry | None = None
-    """Of the status and of Events."""
-    children_checked_at_s: float | None = None
-    children_generation: int | None = None
-    """Of the spec that they were checked for."""
-    gauges_written_at_s: float = 0.0
-    posted: Mapping[str, float] = field(default_factory=dict)
-    """When an Event of each reason was last posted."""
-    told: Mapping[str, str] = field(default_factory=dict)
-    """The reason of each condition that is bad, as it was last told."""
-    told_decision: str | None = None
-    """Time of the last decision that was told when it was carried out."""
-    told_roll: str | None = None
-    """For what pods are replaced, as it was last told; None: no template was written just now."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """What is remembered of all objects, by UID, and what was learned."""
-
-    objects: Mapping[str, ObjectMemory] = field(default_factory=dict)
-    calibrations: Calibrations = field(default_factory=Calibrations)
-    learned_at_s: Mapping[Scope, float] = field(default_factory=dict)
-    """When each speed was last asked for evidence: windows do not overlap."""
-    answers: Answers = field(default_factory=dict)
-    """Of sizing, to what was asked of late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

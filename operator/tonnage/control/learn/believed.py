@@ -3,7 +3,8 @@
 from datetime import UTC, datetime
 
 from tonnage.api.status import Reason
-from tonnage.control.input.state import Fleet, ModelState, ObjectMemory
+from tonnage.control.input.memory import ObjectMemory
+from tonnage.control.input.state import Fleet, ModelState
 from tonnage.estimate.belief import BAND, Belief, asked_now
 from tonnage.estimate.calibration import Beliefs, inherited, memory_key, speed_key
 from tonnage.estimate.calibration_file import LoadTest, key_of, reported_kv_tokens
@@ -52,7 +53,9 @@ def belief(
         prior=prior,
         widest=widest,
         posterior=posterior,
-        asked=asked_now(posterior, memory.asked_speed, key=key, share=share, now_s=fleet.now_s),
+        asked=asked_now(
+            posterior, memory.sizing.asked_speed, key=key, share=share, now_s=fleet.now_s
+        ),
         calibrated_at_s=tested.learned_at_s if tested and not known else None,
     )
 

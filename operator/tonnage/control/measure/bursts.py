@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 
-from tonnage.control.input.state import Chosen, Fleet, ObjectMemory
+from tonnage.control.input.memory import DemandMemory, GoodputMemory, TrafficMemory
+from tonnage.control.input.state import Fleet
 from tonnage.estimate.burst_factor import FIRST, BurstTally, BurstWindow, factor_after, tallied
 from tonnage.estimate.forecast import reserve, usual
+from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.sizing.plan import Sizing
 from tonnage.values import replace
 
@@ -18,44 +20,41 @@ def promised_quantile(sizing: Sizing) -> float:
     return max(targets, default=DEFAULT_QUANTILE)
 
 
-def burst_share(memory: ObjectMemory, sizing: Sizing) -> float:
+def burst_share(known: DemandMemory, sizing: Sizing) -> float:
     """Return what counts of bursts tell above the usual, as a share of it; 0: too few to expect."""
-    return reserve(memory.history, quantile=promised_quantile(sizing))
+    return reserve(known.history, quantile=promised_quantile(sizing))
 
 
-def burst_factor(memory: ObjectMemory) -> float:
+def burst_factor(learned: ObjectPosterior) -> float:
     """Return by how much bursts are taken to be higher than counts tell."""
-    known = memory.posterior.burst_factor
-    return FIRST if known is None else known
+    return FIRST if learned.burst_factor is None else learned.burst_factor
 
 
-def reserved_requests_per_s(memory: ObjectMemory, sizing: Sizing) -> float:
+def reserved_requests_per_s(known: DemandMemory, learned: ObjectPosterior, sizing: Sizing) -> float:
     """Return the rate to plan for bursts; 0: none."""
-    share, usually = burst_share(memory, sizing), usual(memory.history)
+    share, usually = burst_share(known, sizing), usual(known.history)
     if not share or usually is None:
         return 0.0
-    return (1 + burst_factor(memory) * share) * usually * sizing.most_requests_per_s
+    return (1 + burst_factor(learned) * share) * usually * sizing.most_requests_per_s
 
 
-def holds_burst(memory: ObjectMemory, fleet: Fleet, window_s: float) -> bool:
+def holds_burst(known: TrafficMemory, fleet: Fleet, window_s: float) -> bool:
     """Tell whether the last window of latencies has requests of a burst."""
-    return memory.burst_at_s is not None and fleet.now_s - memory.burst_at_s <= window_s
+    return known.burst_at_s is not None and fleet.now_s - known.burst_at_s <= window_s
 
 
 def judge_bursts(
-    memory: ObjectMemory, chosen: Chosen, window: BurstWindow, *, serving: int
-) -> ObjectMemory:
+    known: GoodputMemory, learned: ObjectPosterior, window: BurstWindow, *, is_too_few: bool
+) -> tuple[GoodputMemory, ObjectPosterior]:
     """Count what a window says of bursts, and move their factor if it says enough.
 
-    What is late where fewer replicas serve than the reserve asks for says nothing of the reserve.
+    ``is_too_few``: fewer replicas serve than the reserve asks for. What is late in a burst then
+    says nothing of the reserve.
     """
-    wanted = chosen.capacity.replicas(reserved_requests_per_s(memory, chosen.sizing))
-    if window.is_burst and serving < wanted:
-        return memory
-    tally = tallied(memory.burst_tally, window)
-    memory, before = replace(memory, burst_tally=tally), burst_factor(memory)
+    if window.is_burst and is_too_few:
+        return known, learned
+    tally, before = tallied(known.burst_tally, window), burst_factor(learned)
     factor = factor_after(before, tally) if window.is_burst else before
     if factor == before:
-        return memory
-    posterior = replace(memory.posterior, burst_factor=factor)
-    return replace(memory, posterior=posterior, burst_tally=BurstTally())
+        return replace(known, burst_tally=tally), learned
+    return replace(known, burst_tally=BurstTally()), replace(learned, burst_factor=factor)

@@ -5,16 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 
 from tonnage.catalog.engine_speed import SpeedConstants
-from tonnage.control.input.state import (
-    Attainment,
-    Fleet,
-    ModelState,
-    ObjectMemory,
-    Observed,
-    PodSpeed,
-    PodView,
-    Traffics,
-)
+from tonnage.control.input.memory import ObjectMemory, PodSpeed
+from tonnage.control.input.state import Attainment, Fleet, ModelState, Observed, PodView, Traffics
 from tonnage.control.observe.tracks import cut_off
 from tonnage.estimate.demand import Gone, MeasuredDemand, attainment, is_fresh, measure_demand
 from tonnage.estimate.learner import PodWindow
@@ -72,12 +64,12 @@ def measure_traffic(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Tr
         scrape_interval_s=interval_s,
         ready_pods=ready,
         gone=Gone(
-            longest_s=fleet.windows_end_s - memory.vanished_at_s,
+            longest_s=fleet.windows_end_s - memory.pods.vanished_at_s,
             cut_off=cut_off(state, fleet, memory),
         ),
-        dispersion=max(1.0, memory.arrival_scv or 1.0),
+        dispersion=max(1.0, memory.traffic.arrival_scv or 1.0),
     )
-    has_rate = demand is not None or memory.traffic is not None
+    has_rate = demand is not None or memory.traffic.measured is not None
     seen = measure_lengths(state.engines, scrape_interval_s=interval_s) if has_rate else None
     lack = _lack(fleet, state.view.namespace, demand)
     metrics, reason, message = _trust(lack, memory, demand, ready, state)
@@ -91,7 +83,7 @@ def measure_traffic(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Tr
         reason=reason,
         message=message,
         demand=demand,
-        lengths=seen or memory.lengths,
+        lengths=seen or memory.traffic.lengths,
     )
 
 
@@ -146,7 +138,7 @@ def _trust(
     if lack:  # what is there may raise the fleet, never lower it
         return Metrics.MISSING, *lack
     if not ready:
-        known = Metrics.NEVER if memory.traffic is None else Metrics.MISSING
+        known = Metrics.NEVER if memory.traffic.measured is None else Metrics.MISSING
         return known, NO_REPLICA, "no replica has been Ready for long enough to be scraped"
     if demand is None:
         hint = "is the PodMonitor selected by Prometheus, and is its pod label the pod's name?"

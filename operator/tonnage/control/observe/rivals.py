@@ -17,13 +17,8 @@ from tonnage.control.input.contest import (
     told,
     watched,
 )
-from tonnage.control.input.state import (
-    Assessment,
-    Departed,
-    DeploymentView,
-    ModelState,
-    ObjectMemory,
-)
+from tonnage.control.input.memory import Departed, ObjectMemory
+from tonnage.control.input.state import Assessment, DeploymentView, ModelState
 from tonnage.manifests.children import spec_digest
 from tonnage.values import replace
 
@@ -175,7 +170,7 @@ def _parked_at(
     Where nobody owns the number and nobody was seen to change it, it was left so by a write that
     was cut off.
     """
-    was_up = known.parked_at is not None or bool(memory.last_replicas)
+    was_up = known.parked_at is not None or bool(memory.pods.replicas)
     if deployment.replicas or not (deployment.replicas_managers or was_up):
         return None
     return generation if known.parked_at is None else known.parked_at

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from tonnage.control.input.state import ModelState, ObjectMemory, PodView
+from tonnage.control.input.memory import PodMemory
+from tonnage.control.input.state import ModelState, PodView
 from tonnage.control.observe.capacity import why_unschedulable
 
 WELL_PER_FAILING = 4
@@ -36,12 +37,12 @@ def _named(pods: Sequence[PodView]) -> str:
     return f"pod {pods[0].name}{more}"
 
 
-def no_more_start(state: ModelState, memory: ObjectMemory) -> tuple[str, str] | None:
+def no_more_start(state: ModelState, known: PodMemory) -> tuple[str, str] | None:
     """Return (reason, message) where more pods are not expected to start either.
 
     Those that were Ready before and failed since are no sign of it.
     """
-    failing = [pod for pod in state.pods if pod.trouble and pod.name in memory.loading_pods]
+    failing = [pod for pod in state.pods if pod.trouble and pod.name in known.loading]
     ready = [pod for pod in state.pods if pod.is_ready]
     most = max(1, len(ready) // WELL_PER_FAILING) if ready else 0
     return failing_told(failing) if len(_faults(failing, ready)) > most else None

@@ -5,9 +5,9 @@ engine. What else it was to tell is missing, never what a bad page makes of it.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
 
-from tonnage.control.input.state import Fleet, ModelState, ObjectMemory
+from tonnage.control.input.memory import ObjectMemory, PodMemory, Tracks
+from tonnage.control.input.state import Fleet, ModelState
 from tonnage.estimate.metrics import ATTAINMENT_SCRAPES, BUSY_SCRAPES, FRESH_SCRAPES, WINDOWS
 from tonnage.estimate.samples import MAX_ENGINES, ArrivalWindow, EngineSamples
 from tonnage.estimate.track import (
@@ -29,33 +29,30 @@ CUT_OFF_SCRAPES = 8
 and the shortest window."""
 
 
-def watched(
-    memory: ObjectMemory, state: ModelState, fleet: Fleet
-) -> tuple[ObjectMemory, ModelState]:
+def watched(tracks: Tracks, state: ModelState, fleet: Fleet) -> tuple[Tracks, ModelState]:
     """Note what every engine's page says, and return the engines without what cannot be."""
     interval_s = fleet.settings.scrape_interval_s
-    memory = _noted(memory, state, fleet)
-    tracks = memory.tracks
+    tracks = _noted(tracks, state, fleet)
     engines = tuple(
         _sound(each, readings, interval_s)
         if (readings := tracks.get((each.pod, each.engine)))
         else each
         for each in state.engines
     )
-    return memory, replace(state, engines=engines)
+    return tracks, replace(state, engines=engines)
 
 
-def _noted(memory: ObjectMemory, state: ModelState, fleet: Fleet) -> ObjectMemory:
+def _noted(before: Tracks, state: ModelState, fleet: Fleet) -> Tracks:
     """Note what the pages of every engine say of the requests that came since they were noted."""
     interval_s = fleet.settings.scrape_interval_s
     present = {pod.name for pod in state.pods}
-    tracks = {key: kept for key, kept in memory.tracks.items() if key[0] in present}
+    tracks = {key: kept for key, kept in before.items() if key[0] in present}
     for each in state.engines:
         key = each.pod, each.engine
         if reading := _reading(each):
             readings = tracks.get(key, NOTHING_READ)
             tracks[key] = noted(readings, reading, interval_s=interval_s)
-    return replace(memory, tracks=_bounded(tracks))
+    return _bounded(tracks)
 
 
 def _reading(each: EngineSamples) -> Reading | None:
@@ -65,7 +62,7 @@ def _reading(each: EngineSamples) -> Reading | None:
     return Reading(at_s=at_s, arrived=arrived, running=running, waiting=each.waiting)
 
 
-def _bounded(tracks: Mapping[EngineKey, Readings]) -> Mapping[EngineKey, Readings]:
+def _bounded(tracks: Tracks) -> Tracks:
     """Keep as many engines of a pod as one may have: a page can name others in every scrape."""
     if len(tracks) <= MAX_ENGINES:
         return tracks
@@ -135,10 +132,10 @@ def cut_off(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> float:
     last = (
         readings.last
         for (pod, _), readings in memory.tracks.items()
-        if pod in lost and (pod in memory.ready_pods or _is_silent(readings, memory))
+        if pod in lost and (pod in memory.pods.ready or _is_silent(readings, memory.pods))
     )
     return sum(each.running + each.waiting for each in last if each.at_s >= since_s)
 
 
-def _is_silent(readings: Readings, memory: ObjectMemory) -> bool:
-    return memory.lost_at_s is not None and readings.last.at_s <= memory.lost_at_s
+def _is_silent(readings: Readings, pods: PodMemory) -> bool:
+    return pods.lost_at_s is not None and readings.last.at_s <= pods.lost_at_s

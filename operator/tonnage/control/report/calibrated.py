@@ -56,7 +56,7 @@ def calibration_status(found: Assessment, fleet: Fleet) -> CalibrationStatus | N
         goodput_factor=rounded(chosen.goodput_factor),
         judged_requests=round(own.num_judged),
         judged_at=_time(own.judged_at_s),
-        goodput_factor_reason=found.memory.factor_reason,
+        goodput_factor_reason=found.memory.goodput.reason,
         kv_tokens=math.floor(own.kv_tokens or 0.0) if is_own_pool else None,
         prior_kv_tokens=math.floor(estimated_kv_tokens(chosen.sizing)),
         cold_start_seconds=None if own.cold_start_s is None else rounded(own.cold_start_s),

@@ -158,7 +158,7 @@ def scaling_limited(found: Assessment) -> Finding:
 
 def slo_met(found: Assessment) -> Finding:
     shares = found.observed.attainments if found.observed else ()
-    before = found.memory.conditions.get("SLOMet")
+    before = found.memory.reported.conditions.get("SLOMet")
     slack = HYSTERESIS if before and before.status == "True" else 0.0
     misses = [
         f"{each.name}: {each.fraction:.1%} within the limit, target {each.quantile:.0%}"
@@ -222,7 +222,7 @@ FLEET_RULES: tuple[FleetRule, ...] = (metrics_available, calibration_stored)
 
 def conditions(found: Assessment, fleet: Fleet, *, now: str) -> tuple[Condition, ...]:
     """Return every condition that is present; a transition time moves only with its status."""
-    generation, before = found.state.view.generation, found.memory.conditions
+    generation, before = found.state.view.generation, found.memory.reported.conditions
     said = (*(rule(found) for rule in RULES), *(rule(found, fleet) for rule in FLEET_RULES))
     return tuple(
         _condition(finding, finding.state, before.get(finding.type), generation, now)
@@ -236,7 +236,7 @@ def _as_planned(finding: Finding, found: Assessment) -> Finding:
     pending = found.pending
     if pending is None or finding.state is None or finding.type not in OF_THE_PLAN:
         return finding
-    before = found.memory.conditions.get(finding.type)
+    before = found.memory.reported.conditions.get(finding.type)
     if before is None:
         return Finding(finding.type, "Unknown", PENDING, pending.message)
     if finding.type == "PlanValid" and pending.is_told:

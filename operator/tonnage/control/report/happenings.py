@@ -11,7 +11,7 @@ from typing import Final
 
 from tonnage.api.status import Condition, DecisionStatus
 from tonnage.control.input.finding import PENDING
-from tonnage.control.input.state import ObjectMemory
+from tonnage.control.input.memory import ReportMemory
 from tonnage.units import counted
 from tonnage.values import replace
 
@@ -47,33 +47,33 @@ class Happening:
 
 
 def happenings(
-    memory: ObjectMemory,
+    known: ReportMemory,
     conditions: Iterable[Condition],
     *,
     scaling: DecisionStatus | None,
     rolling: str | None,
     now_s: float,
-) -> tuple[tuple[Happening, ...], ObjectMemory]:
+) -> tuple[tuple[Happening, ...], ReportMemory]:
     """Return the Events of this tick, and the memory of what was told.
 
     ``scaling``: the decision that is carried out now; ``rolling``: for what pods are replaced now.
     """
-    told = told_of(conditions, memory.told, now_s=now_s)
-    posted = dict(memory.posted)
+    told = told_of(conditions, known.bad, now_s=now_s)
+    posted = dict(known.posted)
     events = []
-    if scaling and scaling.time != memory.told_decision:
-        memory = replace(memory, told_decision=scaling.time)
+    if scaling and scaling.time != known.posted_decision:
+        known = replace(known, posted_decision=scaling.time)
         events.append(_scaled(scaling))
-    if rolling and rolling != memory.told_roll:
+    if rolling and rolling != known.posted_roll:
         events.append(
             Happening(reason="RollingPods", message=rolling, is_warning=False, is_of_write=True)
         )
-    for warning in _warnings(conditions, told, memory.told):
+    for warning in _warnings(conditions, told, known.bad):
         last_s = posted.get(warning.reason)
         if last_s is None or now_s - last_s >= EVENT_INTERVAL_S:
             posted[warning.reason] = now_s
             events.append(warning)
-    return tuple(events), replace(memory, told=told, told_roll=rolling, posted=posted)
+    return tuple(events), replace(known, bad=told, posted_roll=rolling, posted=posted)
 
 
 def told_of(

@@ -55,7 +55,7 @@ def _in_spite_of_pods(found: Assessment) -> tuple[State, str, str] | None:
     They are another's or no engine as far as we can read, nobody comes to them, nobody sees them,
     or they are of the spec before.
     """
-    refusal, no_path = found.refusal, found.memory.no_path
+    refusal, no_path = found.refusal, found.memory.written.no_path
     is_unseen = refusal is not None and refusal.reason == UNREADABLE
     if refusal and not is_unseen and _is_no_engine_of_it(found.state, refusal):
         return "False", refusal.reason, refusal.message
@@ -111,7 +111,7 @@ def _is_rolling_out(found: Assessment) -> bool:
 
     Once a change is through, a replica that fails or is added later is no change of spec.
     """
-    deployment, known = found.state.deployment, found.memory.conditions
+    deployment, known = found.state.deployment, found.memory.reported.conditions
     if deployment is None or deployment.updated < deployment.total or _is_template_unseen(found):
         return True
     is_under_way = not known or "Reconciling" in known
@@ -125,11 +125,11 @@ def _is_template_unseen(found: Assessment) -> bool:
     What it counts as updated is of the template before. Replicas are another generation too, and
     leave its counts true. A process that has just begun goes by what the status said of it.
     """
-    live, seen = found.state.deployment, found.memory.seen_template
+    live, seen = found.state.deployment, found.memory.pods.template
     if live is None or live.observed_generation >= live.generation:
         return False
     if seen is None:
-        return "Reconciling" in found.memory.conditions
+        return "Reconciling" in found.memory.reported.conditions
     return seen != (live.uid, live.template_digest)
 
 
@@ -137,10 +137,10 @@ def stalled(found: Assessment) -> Finding:
     """Present only while nothing goes on without a person."""
     if found.refusal:
         return Finding("Stalled", "True", found.refusal.reason, found.refusal.message)
-    if fault := found.fault or found.memory.write_fault:
+    if fault := found.fault or found.memory.written.fault:
         return Finding("Stalled", "True", "InternalError", fault)
-    if found.memory.write_problem:
-        return Finding("Stalled", "True", "WriteRefused", found.memory.write_problem)
+    if found.memory.written.problem:
+        return Finding("Stalled", "True", "WriteRefused", found.memory.written.problem)
     deployment = found.state.deployment
     if deployment and deployment.is_rollout_held and deployment.owner_uid == found.state.view.uid:
         return Finding("Stalled", "True", "RolloutPaused", _held_written(deployment))

@@ -7,7 +7,8 @@ from typing import Final
 
 from tonnage.catalog.engine_speed import is_measured
 from tonnage.control.input.finding import Finding, is_false
-from tonnage.control.input.state import Assessment, Chosen, ObjectMemory, PodSpeed
+from tonnage.control.input.memory import PodSpeed
+from tonnage.control.input.state import Assessment, Chosen
 from tonnage.estimate.belief import Belief
 from tonnage.estimate.learner import BAND, deviation_of, quantile_z
 from tonnage.sizing.request import spread_of
@@ -37,17 +38,17 @@ LINKS_SHARE: Final = 0.1
 """Of overheads and exchanges together, from which on the links between GPUs may be the cause."""
 
 
-def remembered_speeds(found: Assessment, now_s: float) -> ObjectMemory:
+def with_speeds(found: Assessment, now_s: float) -> Mapping[str, PodSpeed]:
     """Smooth what each pod does; a pod that is gone or idle for long is forgotten."""
-    memory, present = found.memory, {pod.name for pod in found.state.pods}
+    present = {pod.name for pod in found.state.pods}
     newest = found.observed.speeds if found.observed else {}
     kept = {
         name: speed
-        for name, speed in memory.speeds.items()
+        for name, speed in found.memory.reported.speeds.items()
         if name in present and now_s - speed.seen_at_s < KEPT_S
     }
     seen = {name: _smoothed(kept.get(name), speed) for name, speed in newest.items()}
-    return replace(memory, speeds={**kept, **seen})
+    return {**kept, **seen}
 
 
 def _smoothed(before: PodSpeed | None, now: PodSpeed) -> PodSpeed:
@@ -72,7 +73,7 @@ def _smoothed(before: PodSpeed | None, now: PodSpeed) -> PodSpeed:
 def speed_plausible(found: Assessment) -> Finding:
     """False where a figure leaves what is published or possible, or one pod lags behind."""
     chosen = found.chosen
-    speeds = {n: s for n, s in found.memory.speeds.items() if s.windows >= MIN_WINDOWS}
+    speeds = {n: s for n, s in found.memory.reported.speeds.items() if s.windows >= MIN_WINDOWS}
     if chosen is None or not speeds:
         return _standing(found) or Finding(
             TYPE, "Unknown", "NotBusy", "no replica has been busy for long enough"
@@ -96,8 +97,8 @@ def _standing(found: Assessment) -> Finding | None:
 
     A process that began just now would otherwise tell each object of doubts that it will not have.
     """
-    before = found.memory.conditions.get(TYPE)
-    if before is None or before.status == "Unknown" or not found.memory.speeds:
+    before = found.memory.reported.conditions.get(TYPE)
+    if before is None or before.status == "Unknown" or not found.memory.reported.speeds:
         return None
     if before.observed_generation != found.state.view.generation:
         return None

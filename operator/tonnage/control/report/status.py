@@ -20,7 +20,14 @@ from tonnage.api.status import (
 )
 from tonnage.control.decide.approval import NEEDED
 from tonnage.control.input.finding import PENDING
-from tonnage.control.input.state import Assessment, Fleet, ModelView, ObjectMemory, ShownFigure
+from tonnage.control.input.memory import (
+    DecisionMemory,
+    ObjectMemory,
+    ReportMemory,
+    ShownFigure,
+    WriteMemory,
+)
+from tonnage.control.input.state import Assessment, Fleet, ModelView
 from tonnage.control.input.times import rfc3339
 from tonnage.control.observe.rivals import left_replicas
 from tonnage.control.report.calibrated import calibration_status
@@ -28,7 +35,7 @@ from tonnage.control.report.conditions import conditions
 from tonnage.control.report.differing import gauges_moved, is_moved, said
 from tonnage.control.report.happenings import told_of
 from tonnage.control.report.kstatus import NO_PATH
-from tonnage.control.report.plausible import remembered_speeds
+from tonnage.control.report.plausible import with_speeds
 from tonnage.control.report.problem import CAUSES, problem_of, shown
 from tonnage.explain.report import (
     batch_reasons,
@@ -55,7 +62,7 @@ class Reported:
     """A status, the memory that goes with it, and whether it must be written now."""
 
     status: Status
-    memory: ObjectMemory
+    memory: ReportMemory
     must_write: bool
 
 
@@ -66,61 +73,68 @@ def recalled(view: ModelView, *, now_s: float) -> ObjectMemory:
     when each condition holds. Nothing is decided by it.
     """
     status = _standing(view)
-    return ObjectMemory(
-        uid=view.uid,
-        since_s=now_s,
+    known = ReportMemory(
         decisions=status.decisions,
         conditions={each.type: each for each in status.conditions},
-        told=told_of(status.conditions, {}, now_s=now_s),
-        told_decision=status.decisions[0].time if status.decisions else None,
-        no_path=next((each.message for each in status.conditions if each.reason == NO_PATH), None),
+        bad=told_of(status.conditions, {}, now_s=now_s),
+        posted_decision=status.decisions[0].time if status.decisions else None,
+    )
+    no_path = next((each.message for each in status.conditions if each.reason == NO_PATH), None)
+    return ObjectMemory(
+        uid=view.uid,
+        decided=DecisionMemory(since_s=now_s),
+        reported=known,
+        written=WriteMemory(no_path=no_path),
     )
 
 
 def report(found: Assessment, fleet: Fleet) -> Reported:
     """Return the status of an object, and whether it materially differs from what stands there."""
-    status, memory = _awaited(found, fleet) if found.pending else _found(found, fleet)
-    memory = replace(memory, conditions={each.type: each for each in status.conditions})
+    status, known = _awaited(found, fleet) if found.pending else _found(found, fleet)
     before, after = said(found.state.view.status.value), said(status.to_dict())
-    gauges_due = fleet.now_s - memory.gauges_written_at_s >= fleet.settings.status_interval_s
-    differs = after.facts != before.facts
-    moved = gauges_due and gauges_moved(before, after)
-    if differs or moved:
-        memory = replace(memory, gauges_written_at_s=fleet.now_s)
-    if found.mode == "Paused" and status.plan:
-        memory = replace(memory, frozen_plan=status.plan.model_dump_json())
-    elif found.mode != "Paused":
-        memory = replace(memory, frozen_plan=None)
-    return Reported(status=status, memory=memory, must_write=differs or moved)
+    gauges_due = fleet.now_s - known.gauges_written_at_s >= fleet.settings.status_interval_s
+    must_write = after.facts != before.facts or (gauges_due and gauges_moved(before, after))
+    frozen_plan = known.frozen_plan
+    if found.mode != "Paused":
+        frozen_plan = None
+    elif status.plan:
+        frozen_plan = status.plan.model_dump_json()
+    known = replace(
+        known,
+        conditions={each.type: each for each in status.conditions},
+        gauges_written_at_s=fleet.now_s if must_write else known.gauges_written_at_s,
+        frozen_plan=frozen_plan,
+    )
+    return Reported(status=status, memory=known, must_write=must_write)
 
 
-def _found(found: Assessment, fleet: Fleet) -> tuple[Status, ObjectMemory]:
+def _found(found: Assessment, fleet: Fleet) -> tuple[Status, ReportMemory]:
     now = rfc3339(fleet.now_s)
-    found = replace(found, memory=remembered_speeds(found, fleet.now_s))
-    memory = _remember_decision(found, now)
-    memory, measured = _measured(found, memory, now, said_at_s=fleet.windows_end_s)
-    known = conditions(found, fleet, now=now)
+    known = replace(found.memory.reported, speeds=with_speeds(found, fleet.now_s))
+    found = replace(found, memory=replace(found.memory, reported=known))
+    known, measured = _measured(found, _with_decision(found, now), fleet)
+    met = conditions(found, fleet, now=now)
     status = Status(
         observed_generation=found.state.view.generation,
         replicas=replicas_status(found),
-        plan=_plan(found, memory),
+        plan=_plan(found),
         estimate=None
         if found.sizing is None or found.is_of_before
         else estimate_status(found.sizing, replicas=_planned(found)),
         measured=measured,
         calibration=calibration_status(found, fleet),
-        decisions=memory.decisions,
-        conditions=known,
-        display=_display(found, memory, known),
+        decisions=known.decisions,
+        conditions=met,
+        display=_display(found, known, met),
         proposals=tuple(
             ProposalStatus(digest=each.digest, reason=each.reason, message=each.message[:1024])
             for each in found.proposals
         ),
     )
-    return status, memory
+    return status, known
 
 
-def _awaited(found: Assessment, fleet: Fleet) -> tuple[Status, ObjectMemory]:
+def _awaited(found: Assessment, fleet: Fleet) -> tuple[Status, ReportMemory]:
     """Return the status that stands there, with what is known without the plan."""
     before, pending = _standing(found.state.view), found.pending
     known = conditions(found, fleet, now=rfc3339(fleet.now_s))
@@ -133,7 +147,7 @@ def _awaited(found: Assessment, fleet: Fleet) -> tuple[Status, ObjectMemory]:
         "conditions": known,
         "display": (before.display or Display()).model_copy(update=display),
     }
-    return before.model_copy(update=changes), found.memory
+    return before.model_copy(update=changes), found.memory.reported
 
 
 def _standing(view: ModelView) -> Status:
@@ -148,9 +162,9 @@ def _planned(found: Assessment) -> int | None:
     return found.decision.replicas if found.decision else None
 
 
-def _plan(found: Assessment, memory: ObjectMemory) -> PlanStatus | None:
+def _plan(found: Assessment) -> PlanStatus | None:
     """Return the plan for the spec; a paused object keeps the one that it was paused with."""
-    if found.mode == "Paused" and (frozen := _frozen_plan(found, memory)):
+    if found.mode == "Paused" and (frozen := _frozen_plan(found)):
         return frozen
     if found.sizing is None or found.decision is None or found.is_of_before:
         return None
@@ -159,8 +173,10 @@ def _plan(found: Assessment, memory: ObjectMemory) -> PlanStatus | None:
     return plan_status(found.sizing, replicas=found.decision.replicas, reasons=reasons)
 
 
-def _frozen_plan(found: Assessment, memory: ObjectMemory) -> PlanStatus | None:
-    text = memory.frozen_plan or json.dumps(found.state.view.status.value.get("plan"))
+def _frozen_plan(found: Assessment) -> PlanStatus | None:
+    text = found.memory.reported.frozen_plan or json.dumps(
+        found.state.view.status.value.get("plan")
+    )
     try:
         return PlanStatus.model_validate_json(text)
     except ValidationError:
@@ -180,17 +196,17 @@ def replicas_status(found: Assessment) -> ReplicasStatus:
     )
 
 
-def _remember_decision(found: Assessment, now: str) -> ObjectMemory:
+def _with_decision(found: Assessment, now: str) -> ReportMemory:
     """Add a decision to the last five when it changes the number of replicas, or would."""
-    memory, decision, deployment = found.memory, found.decision, found.state.deployment
+    known, decision, deployment = found.memory.reported, found.decision, found.state.deployment
     current = deployment.replicas if deployment else 0
     if decision is None or decision.replicas == current or found.mode == "Paused":
-        return memory
+        return known
     if left_replicas(found) is not None:
-        return memory
-    last = memory.decisions[0] if memory.decisions else None
+        return known
+    last = known.decisions[0] if known.decisions else None
     if last and (last.from_replicas, last.to_replicas) == (current, decision.replicas):
-        return memory
+        return known
     newest = DecisionStatus(
         time=now,
         from_replicas=current,
@@ -198,10 +214,10 @@ def _remember_decision(found: Assessment, now: str) -> ObjectMemory:
         code=decision.reasons[-1].code,
         message="; ".join(reason.message for reason in decision.reasons)[:1024],
     )
-    return replace(memory, decisions=(newest, *memory.decisions)[:MAX_DECISIONS])
+    return replace(known, decisions=(newest, *known.decisions)[:MAX_DECISIONS])
 
 
-def newest_decision(before: ObjectMemory, after: ObjectMemory) -> DecisionStatus | None:
+def newest_decision(before: ReportMemory, after: ReportMemory) -> DecisionStatus | None:
     """Return the decision that a tick added to the last five, if it did."""
     newest = after.decisions[0] if after.decisions else None
     return newest if after.decisions != before.decisions else None
@@ -231,21 +247,22 @@ def _gauges(found: Assessment) -> Iterator[tuple[str, float | None, str]]:
 
 
 def _measured(
-    found: Assessment, memory: ObjectMemory, now: str, *, said_at_s: float
-) -> tuple[ObjectMemory, MeasuredStatus | None]:
+    found: Assessment, known: ReportMemory, fleet: Fleet
+) -> tuple[ReportMemory, MeasuredStatus | None]:
     """Smooth the gauges; each keeps its value and time until it moves materially.
 
     What Prometheus said counts once, in however many ticks it is decided by.
     """
-    weight = SMOOTHING if said_at_s != memory.gauges_said_at_s else 0.0
-    gauges, shown = dict(memory.gauges), dict[str, ShownFigure]()
+    now, said_at_s = rfc3339(fleet.now_s), fleet.windows_end_s
+    weight = SMOOTHING if said_at_s != known.gauges_said_at_s else 0.0
+    gauges, shown = dict(known.gauges), dict[str, ShownFigure]()
     for name, value, source in _gauges(found):
         if value is None:
             gauges.pop(name, None)
             continue
         smooth = value if name not in gauges else gauges[name] + weight * (value - gauges[name])
         gauges[name] = smooth
-        before = memory.shown.get(name)
+        before = known.shown.get(name)
         kept = before and not is_moved(name, before.value, smooth)
         shown[name] = before if before and kept else ShownFigure(rounded(smooth), source, now)
     figures = {
@@ -253,16 +270,19 @@ def _measured(
         for name, each in shown.items()
     }
     measured = MeasuredStatus.model_validate(figures) if figures else None
-    return replace(memory, gauges=gauges, gauges_said_at_s=said_at_s, shown=shown), measured
+    return replace(known, gauges=gauges, gauges_said_at_s=said_at_s, shown=shown), measured
 
 
-def _display(found: Assessment, memory: ObjectMemory, known: tuple[Condition, ...]) -> Display:
-    mbu, queue = memory.shown.get("memoryBandwidthUtilization"), memory.shown.get("queueDepth")
+def _display(found: Assessment, known: ReportMemory, met: tuple[Condition, ...]) -> Display:
+    mbu, queue = (
+        known.shown.get("memoryBandwidthUtilization"),
+        known.shown.get("queueDepth"),
+    )
     shares = found.observed.attainments if found.observed else ()
     missed = [
         f"{each.name} {each.fraction:.0%}" for each in shares if each.fraction < each.quantile
     ]
-    problem = problem_of(known)
+    problem = problem_of(met)
     reason = problem.reason if problem and problem.type in CAUSES else ""
     if found.decision and not reason:
         reason = NEEDED if found.proposals else found.decision.reasons[-1].code

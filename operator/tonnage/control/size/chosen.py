@@ -5,15 +5,8 @@ import math
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Reason
 from tonnage.control.input.answers import Asker
-from tonnage.control.input.state import (
-    ACTING,
-    BetterAsked,
-    Chosen,
-    DeploymentView,
-    Fleet,
-    ModelState,
-    ObjectMemory,
-)
+from tonnage.control.input.memory import BetterAsked, ObjectMemory
+from tonnage.control.input.state import ACTING, Chosen, DeploymentView, Fleet, ModelState
 from tonnage.control.observe.ownership import conflict_written
 from tonnage.control.observe.rivals import (
     is_correction_awaited,
@@ -70,7 +63,7 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) 
     if live and (is_current or _asks_the_same(state, model)):
         sizing, problem = _as_it_runs(question, live)
         found = _chosen(question, model, sizing, must_apply=not is_current, problem=problem)
-        asked = _better_asked(question, found) if is_current else memory.better_asked
+        asked = _better_asked(question, found) if is_current else memory.sizing.better_asked
         return replace(found, better_asked=asked)
     return _chosen(question, model, _freely(question, live), must_apply=True)
 
@@ -137,7 +130,7 @@ def _better_asked(question: Question, found: Chosen) -> BetterAsked | None:
     settled_s = now_s - held.asked.since_s
     is_due = held.posterior.num_windows >= MIN_WINDOWS and settled_s >= SETTLED_S
     may_ask = is_due or (found.problem is not None and held.is_measured)
-    last = question.memory.better_asked
+    last = question.memory.sizing.better_asked
     is_same = last is not None and last.flags == flags and _still_asks(question, held, last)
     known = last if is_same else None
     if known is not None and not (may_ask and now_s - known.at_s >= ASKED_AGAIN_S):
@@ -327,7 +320,7 @@ def _is_put_back(question: Question, state: ModelState, deployment: DeploymentVi
     An edit that stays is what engines run with: in a mode that writes nothing, where another writer
     wins, and while the API server refuses our template.
     """
-    model, memory, retry = state.model, question.memory, question.memory.retry
+    model, memory, retry = state.model, question.memory, question.memory.written.retry
     is_acting = isinstance(model, ModelDeployment) and model.spec.scaling.mode in ACTING
     is_refused = retry is not None and retry.is_of_template
     if not is_acting or is_refused or leaves_template(memory):

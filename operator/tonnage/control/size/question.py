@@ -11,7 +11,8 @@ from tonnage.catalog.engine import parse_version
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.catalog.shape import ModelShape
 from tonnage.control.input.answers import Asker
-from tonnage.control.input.state import BadConfig, Fleet, ModelState, ObjectMemory
+from tonnage.control.input.memory import ObjectMemory
+from tonnage.control.input.state import BadConfig, Fleet, ModelState
 from tonnage.control.learn.believed import asked_with, belief, near_posterior, with_known_cache
 from tonnage.control.measure.steady import lengths_of, near_lengths
 from tonnage.estimate.belief import Belief
@@ -133,7 +134,7 @@ def question_of(
     Raises:
         RefusedError, CatalogError: what it names is unknown.
     """
-    expected, lengths = _expected(model, state, fleet, memory), memory.asked_lengths
+    expected, lengths = _expected(model, state, fleet, memory), memory.traffic.asked_lengths
     request = near = expected
     if lengths is not None:
         request = _with_lengths(expected, lengths)
@@ -161,8 +162,8 @@ def _expected(
             switches=switches_in(arguments),
             adapters=running_adapters(request.shape, flags),
         )
-    if memory.arrival_scv is not None:
-        request = _with_arrivals(request, memory.arrival_scv)
+    if memory.traffic.arrival_scv is not None:
+        request = _with_arrivals(request, memory.traffic.arrival_scv)
     return request
 
 

@@ -5,7 +5,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from tonnage.control.input.state import ModelState, ObjectMemory
+from tonnage.control.input.memory import ObjectMemory
+from tonnage.control.input.state import ModelState
 
 T = TypeVar("T")
 
@@ -23,7 +24,7 @@ def searched_in_turn(
     """
 
     def waits(state: ModelState) -> tuple[float, tuple[str, str]]:
-        since_s = objects[state.view.uid].waiting_since_s
+        since_s = objects[state.view.uid].sizing.waiting_since_s
         return math.inf if since_s is None else since_s, state.view.key
 
     return by_turns(sorted(models, key=waits), namespace=lambda state: state.view.namespace)

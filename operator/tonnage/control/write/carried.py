@@ -2,12 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from tonnage.control.decide.retries import next_retry
 from tonnage.control.decide.rollout import without_rollout
 from tonnage.control.input.contest import Fate, Scaled
-from tonnage.control.input.state import Assessment, Memory, ObjectMemory, Retry
+from tonnage.control.input.memory import (
+    Memory,
+    ObjectMemory,
+    ReportMemory,
+    Retry,
+    WriteMemory,
+)
+from tonnage.control.input.state import Assessment
 from tonnage.control.observe.rivals import with_corrections
 from tonnage.control.write.writes import Writes
 from tonnage.values import replace
@@ -68,12 +76,13 @@ def with_fates(
 
 def _all_done(memory: ObjectMemory, writes: Writes) -> ObjectMemory:
     """Forget what was refused, unless that was not tried again: it is not over yet."""
+    known = memory.written
     if writes.status is not None:
-        memory = replace(memory, status_retry=None)
-    if _is_left(memory.retry, writes):
-        return memory
-    no_path = None if writes.check_children else memory.no_path
-    return replace(memory, write_problem=None, write_fault=None, no_path=no_path, retry=None)
+        known = replace(known, status_retry=None)
+    if not _is_left(known.retry, writes):
+        no_path = None if writes.check_children else known.no_path
+        known = replace(known, problem=None, fault=None, no_path=no_path, retry=None)
+    return replace(memory, written=known)
 
 
 def _is_left(retry: Retry | None, writes: Writes) -> bool:
@@ -98,68 +107,68 @@ def carried_out(
         template=carried.template if writes.template is not None else None,
         now_s=now_s,
     )
+    return replace(
+        memory,
+        reported=_reported(memory.reported, found.memory.reported, carried),
+        written=_written(memory, found, writes, carried, now_s=now_s),
+    )
+
+
+def _reported(known: ReportMemory, before: ReportMemory, carried: Carried) -> ReportMemory:
+    """Return what status and Events said, as far as they were written.
+
+    An Event says of a decision or a rollout when that is carried out, not before.
+    """
     if carried.is_held:
-        return _as_before(memory, found.memory)
-    if carried.status is not Fate.DONE:
-        memory = replace(memory, gauges_written_at_s=found.memory.gauges_written_at_s)
-    if {carried.scale, carried.template} != {Fate.DONE}:
-        memory = _untold(memory, found.memory)
-    memory = _retried(memory, found, writes, carried, now_s=now_s)
+        known = replace(known, bad=before.bad, posted=before.posted)
+    if carried.is_held or carried.status is not Fate.DONE:
+        known = replace(known, gauges_written_at_s=before.gauges_written_at_s)
+    if carried.is_held or {carried.scale, carried.template} != {Fate.DONE}:
+        decision, roll = before.posted_decision, before.posted_roll
+        known = replace(known, posted_decision=decision, posted_roll=roll)
+    return known
+
+
+def _written(
+    memory: ObjectMemory, found: Assessment, writes: Writes, carried: Carried, *, now_s: float
+) -> WriteMemory:
+    known, before = memory.written, found.memory.written
+    if carried.is_held:  # children were not looked at
+        checked_at_s, generation = before.children_checked_at_s, before.children_generation
+        return replace(known, children_checked_at_s=checked_at_s, children_generation=generation)
+    known = _retried(known, found, writes, carried, now_s=now_s)
     is_past_template = carried.template is Fate.DONE
     is_looked_at = writes.check_children and is_past_template and not carried.has_failed
     if is_looked_at or carried.no_path:
-        memory = replace(memory, no_path=carried.no_path)
+        known = replace(known, no_path=carried.no_path)
     if not carried.has_failed:
-        is_over = is_past_template and not _is_left(found.memory.retry, writes)
-        return replace(memory, write_problem=None, write_fault=None) if is_over else memory
+        is_over = is_past_template and not _is_left(before.retry, writes)
+        return replace(known, problem=None, fault=None) if is_over else known
     return replace(
-        memory,
+        known,
         children_checked_at_s=None,
         children_generation=None,
-        write_problem=carried.refused or _lasting(memory, carried) or memory.write_problem,
-        write_fault=carried.fault or memory.write_fault,
+        problem=carried.refused or _lasting(known, carried) or known.problem,
+        fault=carried.fault or known.fault,
     )
 
 
 def _retried(
-    memory: ObjectMemory, found: Assessment, writes: Writes, carried: Carried, *, now_s: float
-) -> ObjectMemory:
+    known: WriteMemory, found: Assessment, writes: Writes, carried: Carried, *, now_s: float
+) -> WriteMemory:
     """Remember when to try again what failed for what it is: template and status each by itself."""
-    before, generation = found.memory, found.state.view.generation
+    before, view = found.memory.written, found.state.view
+    again = partial(next_retry, generation=view.generation, uid=view.uid, now_s=now_s)
     if carried.is_pointless:
-        retry = next_retry(
-            before.retry,
-            generation,
-            uid=memory.uid,
-            is_of_template=carried.is_template_refused,
-            now_s=now_s,
-        )
-        memory = replace(memory, retry=retry, children_checked_at_s=None)
+        retry = again(before.retry, is_of_template=carried.is_template_refused)
+        known = replace(known, retry=retry, children_checked_at_s=None)
     if carried.is_status_pointless:
-        retry = next_retry(before.status_retry, generation, uid=memory.uid, now_s=now_s)
-        return replace(memory, status_retry=retry)
-    is_told = writes.status is not None and carried.status is Fate.DONE
-    return replace(memory, status_retry=None) if is_told else memory
+        return replace(known, status_retry=again(before.status_retry))
+    is_said = writes.status is not None and carried.status is Fate.DONE
+    return replace(known, status_retry=None) if is_said else known
 
 
-def _lasting(memory: ObjectMemory, carried: Carried) -> str | None:
+def _lasting(known: WriteMemory, carried: Carried) -> str | None:
     """Return what was said to a write that failed again and again, though it was no refusal."""
-    is_lasting = memory.retry is not None and memory.retry.times >= LASTING
+    is_lasting = known.retry is not None and known.retry.times >= LASTING
     return carried.failed if is_lasting else None
-
-
-def _as_before(memory: ObjectMemory, before: ObjectMemory) -> ObjectMemory:
-    """Remember neither status, Events nor children as written, where there was no room for them."""
-    return replace(
-        _untold(memory, before),
-        told=before.told,
-        posted=before.posted,
-        children_checked_at_s=before.children_checked_at_s,
-        children_generation=before.children_generation,
-        gauges_written_at_s=before.gauges_written_at_s,
-    )
-
-
-def _untold(memory: ObjectMemory, before: ObjectMemory) -> ObjectMemory:
-    """Tell of a decision or a rollout when it is carried out, not now."""
-    return replace(memory, told_decision=before.told_decision, told_roll=before.told_roll)

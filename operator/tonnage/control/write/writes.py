@@ -8,7 +8,8 @@ from tonnage.control.decide.leaving import PodCost, costs_to_go
 from tonnage.control.decide.retries import apart_s, is_waiting
 from tonnage.control.decide.template import roll_written
 from tonnage.control.input.contest import Fate, Scaled
-from tonnage.control.input.state import Assessment, Fleet, ObjectMemory
+from tonnage.control.input.memory import ObjectMemory
+from tonnage.control.input.state import Assessment, Fleet
 from tonnage.control.observe.permission import may_act, may_scale, owns_children
 from tonnage.control.observe.rivals import with_corrections
 from tonnage.control.report.happenings import Happening, happenings
@@ -77,65 +78,57 @@ class Writes:
 
 def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Writes, ObjectMemory]:
     """Return what is to be written for one object, and the memory of it once it is carried out."""
-    view, memory = found.state.view, reported.memory
+    view, known, deployment = found.state.view, found.memory.written, found.state.deployment
+    retry, generation = known.retry, view.generation
     acts = may_act(found, fleet)
     scale = _scale(found, fleet) if may_scale(found, fleet) else None
-    waits = is_waiting(memory.retry, view.generation, now_s=fleet.now_s)
-    is_mute = is_waiting(memory.status_retry, view.generation, now_s=fleet.now_s)
-    may_apply = acts and not (waits and memory.retry and memory.retry.is_of_template)
+    waits = is_waiting(retry, generation, now_s=fleet.now_s)
+    is_mute = is_waiting(known.status_retry, generation, now_s=fleet.now_s)
+    may_apply = acts and not (waits and retry and retry.is_of_template)
     may_apply = may_apply and not (is_mute and found.changes)  # said before it is done
     template = _template(found, fleet) if may_apply else None
-    checks = acts and not waits and owns_children(found)
-    checks = checks and _is_check_due(found, memory, fleet)
-    is_scaling = scale is not None or (template is not None and found.state.deployment is None)
-    scaling = next(iter(memory.decisions), None) if is_scaling else None
+    checks = acts and not waits and owns_children(found) and _is_check_due(found, fleet)
+    is_scaling = scale is not None or (template is not None and deployment is None)
     rolls = template is not None and bool(found.changes)
-    told, after = happenings(
-        memory,
+    events, said = happenings(
+        reported.memory,
         reported.status.conditions,
-        scaling=scaling,
-        rolling=roll_written(found.state.deployment, found.changes) if rolls else None,
+        scaling=next(iter(reported.memory.decisions), None) if is_scaling else None,
+        rolling=roll_written(deployment, found.changes) if rolls else None,
         now_s=fleet.now_s,
     )
     if is_mute:
-        gauges_written_at_s = found.memory.gauges_written_at_s
-        told, after = (), replace(memory, gauges_written_at_s=gauges_written_at_s)
+        written_at_s = found.memory.reported.gauges_written_at_s
+        events, said = (), replace(reported.memory, gauges_written_at_s=written_at_s)
     if not reported.must_write:
-        after = replace(after, status_retry=None)
-    is_told = reported.must_write and not is_mute
+        known = replace(known, status_retry=None)
+    is_said = reported.must_write and not is_mute
     writes = Writes(
         namespace=view.namespace,
         name=view.name,
         uid=view.uid,
-        generation=view.generation,
+        generation=generation,
         model=found.state.model if isinstance(found.state.model, ModelDeployment) else None,
         scale=scale,
         template=template,
-        creates=found.state.deployment is None,
+        creates=deployment is None,
         rolls=rolls,
         first_replicas=found.decision.replicas if found.decision else None,
         check_children=checks,
-        check_leftovers=checks and _is_spec_new(found, memory),
-        status=reported.status if is_told and not view.is_deleting else None,
-        happenings=() if view.is_deleting else told,
+        check_leftovers=checks and _is_spec_new(found),
+        status=reported.status if is_said and not view.is_deleting else None,
+        happenings=() if view.is_deleting else events,
     )
-    return writes, _as_written(after, found, writes, now_s=fleet.now_s)
-
-
-def _as_written(
-    memory: ObjectMemory, found: Assessment, writes: Writes, *, now_s: float
-) -> ObjectMemory:
-    """Return the memory of writes that are all carried out."""
-    if writes.check_children:
-        generation = found.state.view.generation
-        memory = replace(memory, children_checked_at_s=now_s, children_generation=generation)
-    return with_corrections(
-        memory,
+    if checks:
+        known = replace(known, children_checked_at_s=fleet.now_s, children_generation=generation)
+    memory = with_corrections(
+        replace(found.memory, reported=said, written=known),
         found,
-        scaled=Scaled(writes.scale.replicas) if writes.scale else None,
-        template=Fate.DONE if writes.template is not None else None,
-        now_s=now_s,
+        scaled=Scaled(scale.replicas) if scale else None,
+        template=Fate.DONE if template is not None else None,
+        now_s=fleet.now_s,
     )
+    return writes, memory
 
 
 def _template(found: Assessment, fleet: Fleet) -> Manifest | None:
@@ -147,16 +140,16 @@ def _template(found: Assessment, fleet: Fleet) -> Manifest | None:
     return found.template
 
 
-def _is_check_due(found: Assessment, memory: ObjectMemory, fleet: Fleet) -> bool:
-    checked_at_s = memory.children_checked_at_s
-    every_s = apart_s(CHILDREN_CHECK_S, memory.uid)
+def _is_check_due(found: Assessment, fleet: Fleet) -> bool:
+    checked_at_s = found.memory.written.children_checked_at_s
+    every_s = apart_s(CHILDREN_CHECK_S, found.memory.uid)
     is_due = checked_at_s is None or fleet.now_s - checked_at_s > every_s
-    return is_due or found.template is not None or _is_spec_new(found, memory)
+    return is_due or found.template is not None or _is_spec_new(found)
 
 
-def _is_spec_new(found: Assessment, memory: ObjectMemory) -> bool:
+def _is_spec_new(found: Assessment) -> bool:
     """Tell whether no children were looked at for this spec, as far as is remembered."""
-    return memory.children_generation != found.state.view.generation
+    return found.memory.written.children_generation != found.state.view.generation
 
 
 def _scale(found: Assessment, fleet: Fleet) -> Scale | None:
@@ -164,7 +157,7 @@ def _scale(found: Assessment, fleet: Fleet) -> Scale | None:
     if deployment is None or decision is None or decision.replicas == deployment.replicas:
         return None
     is_down, is_stuck = decision.replicas < deployment.replicas, _is_stuck(found)
-    is_to_roll = found.changes and not found.memory.write_problem
+    is_to_roll = found.changes and not found.memory.written.problem
     if is_down and not is_stuck and (is_to_roll or deployment.is_rolling):
         return None  # no scale-down during a rollout
     if owns_children(found) and deployment.owner_uid != found.state.view.uid:

@@ -1,0 +1,402 @@
+"""What is remembered of an object between ticks, in parts: each part is written by one step.
+
+Losing any of it costs patience, never safety. What is learned of an object (``posterior``) is
+stored, and is there again after a restart.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Self
+
+from tonnage.api.status import Condition, DecisionStatus
+from tonnage.control.input.answers import Answers
+from tonnage.control.input.contest import Rivals
+from tonnage.estimate.belief import Asked
+from tonnage.estimate.burst_factor import BurstTally
+from tonnage.estimate.burstiness import Counted
+from tonnage.estimate.calibration import Calibrations, Scope
+from tonnage.estimate.forecast import History
+from tonnage.estimate.lengths import MeasuredLengths
+from tonnage.estimate.posterior import ObjectPosterior, not_to_come
+from tonnage.estimate.promise import Tally
+from tonnage.estimate.track import EngineKey, Readings
+from tonnage.manifests.changes import Change
+from tonnage.policy.need import Traffic
+from tonnage.sizing.plan import Sizing
+from tonnage.sizing.request import Flags
+from tonnage.sizing.workload import Slo, Workload
+from tonnage.values import replace
+
+Tracks = Mapping[EngineKey, Readings]
+"""What came to each engine, by pod and engine, as its pages of a quarter of an hour say."""
+
+
+def _past(at_s: float | None, now_s: float) -> float | None:
+    return None if at_s is None else min(at_s, now_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rolling:
+    """How far the pods of a Deployment have been replaced."""
+
+    template: str
+    """Digest of the newest."""
+    updated: int
+    ready: int
+    """The most that were seen: what comes and goes again is no progress."""
+    at_s: float
+    """When there was last more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodMemory:
+    """Pods and replicas as they were last observed. Written by ``measure``."""
+
+    ready: frozenset[str] = frozenset()
+    loading: frozenset[str] = frozenset()
+    """That have not been Ready since they were made."""
+    present: frozenset[str] = frozenset()
+    vanished_at_s: float = 0.0
+    """When a pod was last gone for good: what came to it is in no window any more."""
+    lost_at_s: float | None = None
+    """When a Ready replica was last lost without being scaled away."""
+    lost: str = ""
+    """Those that were lost then, and their nodes."""
+    replicas: int | None = None
+    """That the Deployment asked for; None: it was not observed yet."""
+    stepped: tuple[float, int] | None = None
+    """(time, replicas before) when they last changed."""
+    window_began: tuple[float, int] | None = None
+    """(time, replicas before) of the first change of the newest rate window with one."""
+    rolling: Rolling | None = None
+    """While pods are being replaced."""
+    template: tuple[str, str] | None = None
+    """(uid, template digest) of the Deployment when its controller last knew all of it."""
+
+    def without_future(self, now_s: float) -> Self:
+        return replace(
+            self,
+            vanished_at_s=min(self.vanished_at_s, now_s),
+            lost_at_s=_past(self.lost_at_s, now_s),
+            stepped=(min(self.stepped[0], now_s), self.stepped[1]) if self.stepped else None,
+            window_began=None,
+            rolling=None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficMemory:
+    """Demand and lengths of requests as they were last measured. Written by ``measure``."""
+
+    measured: Traffic | None = None
+    """Demand."""
+    lengths: MeasuredLengths | None = None
+    asked_lengths: MeasuredLengths | None = None
+    """That plans are asked with: near the measured ones, and steady. None: those of the spec."""
+    served_since_s: float | None = None
+    """Since when requests were seen to come."""
+    was_whole: bool = False
+    """All its Ready pods told all of it at once, since this process watches it."""
+    blind_since_s: float | None = None
+    """Since when they do not any more; None: they do, never did, or there are none."""
+    counted: Counted = ()
+    """Arrivals by window, for their burstiness."""
+    arrival_scv: float | None = None
+    """That plans are asked with; None: that of the spec."""
+    burst_at_s: float | None = None
+    """When the newest window last held a burst."""
+
+    def without_future(self, now_s: float) -> Self:
+        return replace(
+            self,
+            served_since_s=_past(self.served_since_s, now_s),
+            blind_since_s=_past(self.blind_since_s, now_s),
+            burst_at_s=_past(self.burst_at_s, now_s),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BetterAsked:
+    """Whether other flags of a batch would serve more than what runs, and when that was asked."""
+
+    at_s: float
+    flags: Flags
+    """That run."""
+    asked: Asked
+    """Of the engines that run."""
+    sizing: Sizing | None
+    """None: none would."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizingMemory:
+    """What plans were last asked with. Written where an object is sized."""
+
+    asked_speed: Asked | None = None
+    better_asked: BetterAsked | None = None
+    waiting_since_s: float | None = None
+    """Since when the object waits for a search to end; None: it has its answer."""
+
+    def without_future(self, now_s: float) -> Self:
+        waiting_since_s = _past(self.waiting_since_s, now_s)
+        return replace(self, better_asked=None, waiting_since_s=waiting_since_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoodputMemory:
+    """Evidence about what a replica serves, by requests in time and late. Written by ``learn``."""
+
+    tally: Tally = field(default_factory=Tally)
+    """Requests in time and late since the factor on goodput last moved."""
+    judged_at_s: float = 0.0
+    """When they were last counted: windows do not overlap."""
+    judged_goodput: float | None = None
+    """Requests/s of one replica without that factor, when they were."""
+    reason: str = ""
+    """Why the factor last moved."""
+    overloaded_at_s: float | None = None
+    """When more than the replicas are believed to serve last came."""
+    drained_by_s: float | None = None
+    """When the queue that an overload left should be served."""
+    queued_since_s: float | None = None
+    """Since when requests have waited at every tick."""
+    burst_tally: BurstTally = field(default_factory=BurstTally)
+    """Requests late in bursts since the factor on these last moved."""
+
+    def without_future(self, now_s: float) -> Self:
+        return replace(
+            self,
+            judged_at_s=min(self.judged_at_s, now_s),
+            overloaded_at_s=_past(self.overloaded_at_s, now_s),
+            drained_by_s=None,
+            queued_since_s=_past(self.queued_since_s, now_s),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemandMemory:
+    """History of demand and of its forecasts. Written by ``decide.outlook``."""
+
+    history: History = field(default_factory=History)
+    unit: str = ""
+    """Memory key of the engines that ran when it was last noted."""
+    most_requests_per_s: float | None = None
+    """That a replica serves at most, at the lengths last measured: the unit of that demand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What a replica was believed to serve when a need was counted, and of what."""
+
+    engine: str
+    """Key of its speed."""
+    workload: Workload
+    slo: Slo
+    requests_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needed:
+    """How many replicas were needed at a time."""
+
+    at_s: float
+    replicas: int
+    served: Served
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenBack:
+    """Pods that no node took: they are to be given back, or were."""
+
+    at_s: float
+    """When they last were."""
+    times: int
+    """That they were asked for in a row until they were; 0: they are yet to be given back."""
+    placed: int
+    """Pods that had a node then."""
+    reason: str = "InsufficientGPU"
+    """Why no node took them."""
+    asked: int | None = None
+    """Replicas of the Deployment when they were to be; None: it asks for fewer since."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionMemory:
+    """What was decided before, as far as the next decision depends on it. Written by ``decide``."""
+
+    since_s: float
+    """Since when the object is watched without a gap."""
+    recent_needs: tuple[Needed, ...] = ()
+    """The stabilization window."""
+    given_back: GivenBack | None = None
+    short_since_s: float | None = None
+    """Since when the fleet's GPU budget keeps it from what it needs."""
+    better_since_s: float | None = None
+    """Since when other flags of a batch have gained enough for a rollout."""
+
+    def without_future(self, now_s: float) -> Self:
+        """Return it with an empty window: the object is watched anew."""
+        back = self.given_back
+        return replace(
+            self,
+            since_s=now_s,
+            recent_needs=(),
+            given_back=replace(back, at_s=min(back.at_s, now_s)) if back else None,
+            short_since_s=_past(self.short_since_s, now_s),
+            better_since_s=_past(self.better_since_s, now_s),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """When what the API server did not take is tried again."""
+
+    generation: int
+    """Of the spec: another one is tried at once."""
+    times: int
+    """That it failed, in a row."""
+    at_s: float
+    is_of_template: bool
+    """Else the Deployment was taken, and a child was refused: that holds back no template."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteMemory:
+    """What became of our writes. Written by ``write``."""
+
+    problem: str | None = None
+    """What the API server said to the last write of the template, if it refused it."""
+    fault: str | None = None
+    """A bug of ours that its last writes met."""
+    no_path: str | None = None
+    """Why no request comes to the replicas, whatever they can serve."""
+    retry: Retry | None = None
+    """Of template and children; None: they did not fail."""
+    status_retry: Retry | None = None
+    """Of the status and of Events."""
+    children_checked_at_s: float | None = None
+    children_generation: int | None = None
+    """Of the spec that they were checked for."""
+
+    def without_future(self) -> Self:
+        return replace(self, retry=None, status_retry=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSpeed:
+    """How fast the engines of one pod step while they are busy, against what is expected."""
+
+    node: str | None
+    slower: float
+    """Logarithm of the measured gap between tokens over the one believed in, in this state."""
+    slower_than_prior: float
+    """The same over that of the prior."""
+    mbu: float
+    mfu: float
+    seen_at_s: float
+    """When Prometheus said it."""
+    windows: int = 1
+    """Answers of Prometheus that this is the smoothed figure of."""
+
+
+class ShownFigure(NamedTuple):
+    """A figure of the status, in a tenth of the memory that the status' own type takes."""
+
+    value: float
+    source: str
+    changed_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportMemory:
+    """What status and Events said. Written by ``report``."""
+
+    gauges: Mapping[str, float] = field(default_factory=dict)
+    """Smoothed figures for show."""
+    gauges_said_at_s: float | None = None
+    """When Prometheus said what they were smoothed with last."""
+    speeds: Mapping[str, PodSpeed] = field(default_factory=dict)
+    """Of its pods, by name, smoothed: for show."""
+    shown: Mapping[str, ShownFigure] = field(default_factory=dict)
+    """The gauges in the status, as of when they last moved."""
+    conditions: Mapping[str, Condition] = field(default_factory=dict)
+    decisions: tuple[DecisionStatus, ...] = ()
+    frozen_plan: str | None = None
+    """JSON of the plan while the object is paused."""
+    gauges_written_at_s: float = 0.0
+    posted: Mapping[str, float] = field(default_factory=dict)
+    """When an Event of each reason was last posted."""
+    bad: Mapping[str, str] = field(default_factory=dict)
+    """The reason of each condition that is bad, as an Event last said."""
+    posted_decision: str | None = None
+    """Time of the last decision of which an Event said that it was carried out."""
+    posted_roll: str | None = None
+    """For what pods are replaced, as an Event said; None: no template was written just now."""
+
+    def without_future(self, now_s: float) -> Self:
+        return replace(self, gauges_written_at_s=min(self.gauges_written_at_s, now_s))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departed:
+    """How a pod template that stands departs from what we wrote."""
+
+    seen: tuple[object, ...]
+    """What it was found by."""
+    is_known: bool = False
+    """What we would write now, for the spec and the flags that are recorded, is what we wrote."""
+    changes: tuple[Change, ...] = ()
+    """That would bring it back."""
+    added: tuple[Change, ...] = ()
+    """What stands beside it: applying ours leaves it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectMemory:
+    """What is remembered of one object between ticks."""
+
+    uid: str
+    decided: DecisionMemory
+    posterior: ObjectPosterior = field(default_factory=ObjectPosterior)
+    """What was learned of this object alone; stored where constants are stored."""
+    tracks: Tracks = field(default_factory=dict)
+    pods: PodMemory = PodMemory()
+    traffic: TrafficMemory = TrafficMemory()
+    sizing: SizingMemory = SizingMemory()
+    goodput: GoodputMemory = GoodputMemory()
+    demand: DemandMemory = DemandMemory()
+    written: WriteMemory = WriteMemory()
+    reported: ReportMemory = ReportMemory()
+    departed: Departed | None = None
+    """From the template that we wrote; None: there is none of ours."""
+    rivals: Rivals = field(default_factory=Rivals)
+    """Other writers of the Deployment, and what was done about them."""
+
+    def without_future(self, now_s: float) -> Self:
+        """Begin to watch anew where the clock was set back: nothing of before is yet to come."""
+        recent = self.decided.recent_needs
+        if not recent or recent[-1].at_s <= now_s:
+            return self
+        return replace(
+            self,
+            posterior=not_to_come(self.posterior, now_s),
+            decided=self.decided.without_future(now_s),
+            pods=self.pods.without_future(now_s),
+            traffic=self.traffic.without_future(now_s),
+            sizing=self.sizing.without_future(now_s),
+            goodput=self.goodput.without_future(now_s),
+            written=self.written.without_future(),
+            reported=self.reported.without_future(now_s),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What is remembered of all objects, by UID, and what was learned."""
+
+    objects: Mapping[str, ObjectMemory] = field(default_factory=dict)
+    calibrations: Calibrations = field(default_factory=Calibrations)
+    learned_at_s: Mapping[Scope, float] = field(default_factory=dict)
+    """When each speed was last asked for evidence: windows do not overlap."""
+    answers: Answers = field(default_factory=dict)
+    """Of sizing, to what was asked of late."""
