@@ -50,7 +50,7 @@ class Watching(Operator):
     def act(self, records, prometheus, at_s):
         super().act(records, prometheus, at_s)
         [known] = self.memory.objects.values()
-        conditions = known.conditions.values()
+        conditions = known.reported.conditions.values()
         self.said.append({(each.type, each.status, each.reason) for each in conditions})
 
 

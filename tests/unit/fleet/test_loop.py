@@ -462,7 +462,7 @@ class TestHistory:
 
     def history(self, loop):
         [known] = loop.memory.objects.values()
-        return known.history
+        return known.demand.history
 
     def test_of_a_load_that_stays_is_written_when_headroom_is_known_to_be_needless(self):
         loop, world = self.at_rest()

@@ -245,7 +245,7 @@ class TestAStatusThatCannotBeWritten:
         loop.tell = lambda told: shown.append(
             [
                 each.value
-                for each in told.objects[0].reported.gauges
+                for each in told.objects[0].gauges
                 if each.family.endswith("_failures")
             ]
         )
