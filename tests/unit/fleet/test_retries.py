@@ -243,11 +243,7 @@ class TestAStatusThatCannotBeWritten:
         world, _ = world_and_tries
         loop, shown = a_loop(world), []
         loop.tell = lambda told: shown.append(
-            [
-                each.value
-                for each in told.objects[0].gauges
-                if each.family.endswith("_failures")
-            ]
+            [each.value for each in told.objects[0].gauges if each.family.endswith("_failures")]
         )
         for _ in range(4):
             tick(loop, world)
