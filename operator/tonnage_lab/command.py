@@ -35,7 +35,7 @@ FOLDER = click.option(
 @contextmanager
 def lab_errors() -> Iterator[None]:
     """Turn a missing extra, and whatever the lab cannot do, into one message."""
-    with needs_extra("lab", "the lab", MODULES):
+    with needs_extra("-e '.[lab]'", "the lab", MODULES):
         from tonnage_lab.processes import LabError  # noqa: PLC0415  (needs the extra)
 
         try:

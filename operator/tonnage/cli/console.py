@@ -45,15 +45,15 @@ class Failure(click.ClickException):
 
 
 @contextmanager
-def needs_extra(extra: str, user: str, modules: frozenset[str]) -> Iterator[None]:
-    """Turn a missing module of an extra into one line that says how to install it."""
+def needs_extra(installs: str, user: str, modules: frozenset[str]) -> Iterator[None]:
+    """Turn a missing module of an extra into one line; ``installs``: what pip is given for it."""
     try:
         yield
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in modules:
             raise
         raise Failure(
-            f"{user} needs {error.name}, which is not installed: pip install 'tonnage[{extra}]'"
+            f"{user} needs {error.name}, which is not installed: pip install {installs}"
         ) from error
 
 

@@ -174,7 +174,7 @@ class Watches:
         self.stale.clear()
 
     def note_readable(self, namespaces: Collection[str]) -> None:
-        """Take in which namespaces could be listed: where one is refused, Kopf ends the process."""
+        """Take in which namespaces could be listed: a watch that is refused ends all of them."""
         if namespaces and set(namespaces) != set(self.namespaces):
             self.stale.set()
 
@@ -237,9 +237,9 @@ def require_served(kube: KubeApi) -> None:
 def watched(kube: KubeApi, settings: Settings) -> tuple[str, ...]:
     """Return the namespaces to watch: without those of which we may not read every kind.
 
-    Kopf ends when one watch is refused. Where one is while we run, the next process leaves it out,
-    unless the lists of the loop tell first; when these tell that it may be read again, the watches
-    begin anew. All of them, where none may be read.
+    A watch that is refused while we run ends all of them, and they begin again without it. So they
+    do when the lists of the loop tell that a namespace may be read, or may not any more. All
+    namespaces, where none may be read.
     """
 
     def is_refused(namespace: str) -> bool:

@@ -154,7 +154,7 @@ def test_without_the_lab_its_command_says_where_the_lab_is(asked):
 
 def test_a_missing_extra_says_how_to_install_it():
     with (
-        pytest.raises(Failure, match=r"needs cryptography.*pip install 'tonnage\[lab\]'"),
+        pytest.raises(Failure, match=r"needs cryptography.*pip install -e '\.\[lab\]'"),
         lab_errors(),
     ):
         raise ModuleNotFoundError(name="cryptography")

@@ -61,7 +61,7 @@ def check_page(page_file: str | None, form: str) -> None:
         return
     if page_file == "-" and form != "text":
         raise Failure(f"--html - and -o {form} both print to standard output; name a file for one")
-    with needs_extra("html", "--html", PAGE_MODULES):
+    with needs_extra("'tonnage[html]'", "--html", PAGE_MODULES):
         for name in ("document", "drawing"):
             importlib.import_module(f"tonnage.cli.page.{name}")
     if page_file != "-" and (why := _unwritable(Path(page_file))):
