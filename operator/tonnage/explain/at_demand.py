@@ -23,7 +23,6 @@ class AtDemand:
     is_served: bool
     """Whether that is enough."""
     bill: Bill | None
-    next_replicas: int
     next_bill: Bill | None
     """Of one replica more."""
 
@@ -50,7 +49,6 @@ def at_demand(sizing: Sizing, replicas: int) -> AtDemand | None:
         sustained_requests_per_s=sustained,
         is_served=sizing.staffing.sustains(rate, replicas),
         bill=found,
-        next_replicas=replicas + 1,
         next_bill=more,
     )
 

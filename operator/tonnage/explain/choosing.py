@@ -12,9 +12,6 @@ from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.serving.ttft import typical_ttft_s
 from tonnage.units import counted, format_bytes, format_s, significant
 
-NEARLY: Final = 0.995
-"""Of the load line: above this share nothing but the load line itself is the limit."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:

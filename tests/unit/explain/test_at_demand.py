@@ -49,7 +49,6 @@ FOUND = AtDemand(
     sustained_requests_per_s=5.0,
     is_served=True,
     bill=a_bill(8.0),
-    next_replicas=3,
     next_bill=a_bill(12.0),
 )
 
