@@ -24,7 +24,6 @@ from tonnage.fleet.act import Writer
 from tonnage.fleet.aside import Aside, beside
 from tonnage.fleet.calibration import CalibrationConfigMap
 from tonnage.fleet.calibration_folder import read_calibrations
-from tonnage.fleet.collector import collect_rarely
 from tonnage.fleet.heartbeat import LOOP, WATCHES, Heartbeat, serve
 from tonnage.fleet.lanes import lanes
 from tonnage.fleet.limiter import Limiter
@@ -200,7 +199,6 @@ def run(settings_path: str) -> int:
     logging.basicConfig(level=logging.INFO)
     logging.getLogger("kopf").setLevel(logging.WARNING)
     log_as("text")
-    collect_rarely()
     try:
         settings = read_settings(settings_path)
         log_as(settings.log_format)

@@ -8,7 +8,6 @@ from kube_double import KubeDouble
 from loop_builders import a_loop_asking, show
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS
 from tonnage.cluster.questions import Answers
-from tonnage.fleet.collector import collect_rarely
 from tonnage.fleet.loop import Loop
 
 NUM_NAMESPACES = 20
@@ -55,7 +54,6 @@ class NewFleet:
 
 def measured(number: int) -> dict[str, float]:
     """Tick until every object has a plan; return ticks, and CPU and wall seconds of them."""
-    collect_rarely()
     fleet = NewFleet(number=number)
     loop, walls, cpu_s = fleet.loop(), list[float](), 0.0
     while fleet.num_planned() < number and len(walls) < MOST_TICKS:

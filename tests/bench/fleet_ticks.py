@@ -37,7 +37,6 @@ from tonnage.cluster.answer import AnswerReader, LabelSets
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, PODS, REPLICA_SETS
 from tonnage.cluster.questions import Gathering, Outcome
 from tonnage.estimate.metrics import TABLE, WINDOWS
-from tonnage.fleet.collector import collect_rarely
 from tonnage.fleet.loop import Loop
 from tonnage.fleet.parts import parts_of
 
@@ -324,7 +323,6 @@ def _row(clocked: Clocked, changing: str, ticked: Sequence[Ticked]) -> Row:
 
 
 def told_rows(number: int, changing: Sequence[float], questions: int, ticks: int) -> list[str]:
-    collect_rarely()
     return [str(row) for row in rows(number, changing, questions=questions, ticks=ticks)]
 
 

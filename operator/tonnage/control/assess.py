@@ -1,5 +1,6 @@
 """One object in one tick: measure, size, decide, and say what is to be written. Pure."""
 
+from dataclasses import replace
 from functools import partial
 
 from tonnage.catalog.gpu import CatalogError
@@ -51,7 +52,6 @@ from tonnage.policy.situation import Metrics, Need
 from tonnage.sizing.errors import SearchAbandonedError, SizingError
 from tonnage.sizing.plan import requests_per_s_asked
 from tonnage.units import counted
-from tonnage.values import replace
 
 REFUSALS = (RefusedError, CatalogError, SizingError, NotServableError)
 """The ways in which an object is understood and the answer is no."""

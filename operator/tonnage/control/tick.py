@@ -11,7 +11,7 @@ The operator runs it in a cluster, a replay in a model of one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tonnage.control.assess import decided, sized
 from tonnage.control.decide.blackout import blackouts, loss_of
@@ -39,7 +39,6 @@ from tonnage.control.write.carried import Carried, with_fates
 from tonnage.control.write.writes import Writes, writes_for
 from tonnage.estimate.posterior import ObjectPosterior, not_to_come
 from tonnage.sizing.plan import Between, nothing
-from tonnage.values import replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ Sources:
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Final
 
@@ -42,7 +42,6 @@ from tonnage.estimate.ways import (
     forecasts,
 )
 from tonnage.units import HOUR_S
-from tonnage.values import replace
 
 LATEST_S: Final = 2 * NOTE_S
 """After its time, at which a forecast can still be scored: after a gap it is about another hour."""

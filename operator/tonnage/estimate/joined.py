@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tonnage.estimate.metrics import TABLE
 from tonnage.estimate.samples import (
@@ -17,7 +17,6 @@ from tonnage.estimate.samples import (
 )
 from tonnage.estimate.series import Series, Vector, changed
 from tonnage.settings import Settings
-from tonnage.values import replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

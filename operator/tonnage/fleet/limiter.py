@@ -18,7 +18,7 @@ BURST_S: Final = 5.0
 """So much time's writes may be made at once; where some are left, the next tick comes so soon."""
 ROUTINE_EVERY: Final = 8
 """Of what is let through, the place that a look at children has beside what somebody waits for. A
-process that begins has all of them to make: 5,000 took two minutes, and a change waited behind."""
+process that begins has all of them to make: 1,000 take 20 s, and a change waited behind."""
 SLOWEST: Final = 1 / 64
 """Of the rate, to which failures that come again and again bring it."""
 

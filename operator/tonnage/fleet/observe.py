@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment
@@ -27,7 +27,6 @@ from tonnage.fleet.taken import Taken
 from tonnage.fleet.views import AutoscalerView
 from tonnage.settings import Settings
 from tonnage.sizing.expected import slo_of
-from tonnage.values import replace
 
 
 def _untold(_: Answers) -> None:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 
 from tonnage.cluster.pages import MOST_OBJECT_BYTES, Oversized
 from tonnage.control.input.state import DeploymentView, ModelView, PodView
@@ -21,10 +21,8 @@ from tonnage.fleet.views import (
     pod_view,
     replica_set_view,
 )
-from tonnage.packed import Packed
 
 LOG = logging.getLogger("tonnage.store")
-NO_STATUS: Final = Packed.of(None)
 Key = tuple[str, str]
 """(namespace, name)"""
 Owner = tuple[str, str]
@@ -276,4 +274,4 @@ def _kept(before: View | None, now: View) -> View:
 
 def _without_echo(view: View | None) -> View | None:
     """Leave out what changes with every write of our own status."""
-    return replace(view, status=NO_STATUS) if isinstance(view, ModelView) else view
+    return replace(view, status="") if isinstance(view, ModelView) else view

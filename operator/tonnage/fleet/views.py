@@ -23,7 +23,6 @@ from tonnage.manifests.names import (
     SPEC_ANNOTATION,
     TEMPLATE_ANNOTATION,
 )
-from tonnage.packed import Packed
 
 Object = Mapping[str, Any]
 
@@ -81,11 +80,15 @@ def model_view(body: Object) -> ModelView:
         generation=metadata.get("generation", 0),
         created=metadata.get("creationTimestamp") or "",
         manifest=json.dumps(manifest, default=dict),
-        status=Packed.of(body.get("status") or {}),
+        status=_text(body.get("status") or {}),
         is_deleting="deletionTimestamp" in metadata,
         approve=annotations.get(APPROVE_ANNOTATION),
         operator_class=asked if isinstance(asked, str) else None,
     )
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, sort_keys=True, default=dict)
 
 
 def deployment_view(body: Object) -> DeploymentView:
@@ -121,14 +124,14 @@ def deployment_view(body: Object) -> DeploymentView:
         uncounted_gpus=uncounted_gpus(pod_spec),
         replicas_managers=_replicas_managers(metadata),
         template_managers=frozenset(name for name, _ in others),
-        template_owners=Packed.of(others),
+        template_owners=_text(others),
         template_digest=_digest(template),
         pod_spec_digest=_digest(pod_spec),
         problems=tuple(_problems(status)),
         drain_s=_integer(annotations.get(DRAIN_ANNOTATION)),
         grace_s=(template.get("spec") or {}).get("terminationGracePeriodSeconds"),
-        template=Packed.of(template),
-        template_fields=Packed.of(_own_fields(metadata)),
+        template=_text(template),
+        template_fields=_text(_own_fields(metadata)),
         rendered=annotations.get(TEMPLATE_ANNOTATION),
         made_from=annotations.get(SPEC_ANNOTATION),
     )

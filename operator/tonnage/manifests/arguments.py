@@ -4,7 +4,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tonnage.api.pods import Speculative
@@ -14,7 +14,6 @@ from tonnage.estimate.metrics import LATENCY_BOUNDS_S
 from tonnage.sizing.request import Flags
 from tonnage.sizing.split import Parallelism
 from tonnage.units import engine_integer
-from tonnage.values import replace
 
 LARGEST_COUNT = 2_147_483_647
 """The engine counts in 32 bits."""

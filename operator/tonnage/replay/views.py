@@ -3,7 +3,6 @@
 from typing import Final
 
 from tonnage.control.input.state import DeploymentView, ModelView, PodView
-from tonnage.packed import Packed
 from tonnage.replay.cluster import Cluster
 
 EPOCH_S: Final = 1_767_225_600.0
@@ -19,7 +18,7 @@ def model_view(cluster: Cluster) -> ModelView:
         generation=model.generation,
         created="",
         manifest="{}",
-        status=Packed.of({}),
+        status="{}",
         is_deleting=False,
     )
 

@@ -1,5 +1,6 @@
 """The time for searches in a tick: those without an answer keep what runs, and come first."""
 
+import json
 from dataclasses import replace
 from itertools import count
 
@@ -17,7 +18,6 @@ from tonnage.control.input.answers import Asker, No
 from tonnage.control.input.memory import Memory
 from tonnage.control.tick import tick
 from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope, speed_key
-from tonnage.packed import Packed
 from tonnage.sizing.errors import SearchAbandonedError, SizingError
 from tonnage.sizing.serving.arrivals import requests
 
@@ -67,7 +67,7 @@ def running(name, slo=None, **changes):
 def written(state, outcome):
     """The object with the status that a tick wrote for it."""
     [status] = [each.status for each in outcome.writes if each.uid == state.view.uid]
-    return replace(state, view=replace(state.view, status=Packed.of(status.to_dict())))
+    return replace(state, view=replace(state.view, status=json.dumps(status.to_dict())))
 
 
 def copies(state, number):

@@ -1,6 +1,7 @@
 """What others made of a pod template: said as long as it stands, whoever did it and however."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +10,6 @@ from tonnage.control.input.memory import Memory
 from tonnage.control.tick import tick
 from tonnage.manifests.changes import KEYS
 from tonnage.manifests.names import SPEC_ANNOTATION, TEMPLATE_ANNOTATION
-from tonnage.values import replace
 
 
 def container(body):

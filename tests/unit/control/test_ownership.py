@@ -1,5 +1,6 @@
 """What counts as an object's own: nothing that others made under its name."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -16,7 +17,6 @@ from fleet_builders import (
 )
 from tonnage.control.input.memory import Memory
 from tonnage.control.tick import tick
-from tonnage.packed import Packed
 
 FOREIGN = {
     "nobodys": [],
@@ -137,7 +137,7 @@ class TestAdoption:
     ):
         state = self.orphan()
         pod = state.deployment.template.value["spec"] | foreign
-        other = replace(state.deployment, template=Packed.of({"spec": pod}))
+        other = replace(state.deployment, template=json.dumps({"spec": pod}))
 
         writes, conditions = told(replace(state, deployment=other))
 

@@ -1,5 +1,6 @@
 """The status: what it shows, and when it is worth a write."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -26,21 +27,16 @@ from tonnage.api.status import MAX_DECISIONS, Status
 from tonnage.catalog.config.formats.quantization import FP8
 from tonnage.control.input.memory import ReportMemory
 from tonnage.control.input.times import rfc3339
-from tonnage.control.report.differing import facts, gauges_moved, is_moved, said
+from tonnage.control.report.differing import facts, gauges_moved, is_moved
 from tonnage.control.report.plausible import MIN_WINDOWS
 from tonnage.control.report.status import recalled, report
 from tonnage.estimate.calibration import Calibrations, Scope, speed_key
 from tonnage.estimate.posterior import ObjectPosterior
-from tonnage.packed import Packed
 
 EACH = a_sizing().goodput_requests_per_s
 KV_TOKENS = a_sizing().kv_tokens
 INF = float("inf")
 MINUTE_S = 60
-
-
-def moved(before, after):
-    return gauges_moved(said(before), said(after))
 
 
 def reported(state=None, *, memory=None, now_s=NOW_S, known=None, **changes):
@@ -63,7 +59,7 @@ def as_planned(state):
 
 def written(state, told):
     """The object as it stands after a write of its status."""
-    return replace(state, view=replace(state.view, status=Packed.of(told.status.to_dict())))
+    return replace(state, view=replace(state.view, status=json.dumps(told.status.to_dict())))
 
 
 def in_mode(mode, **changes):
@@ -169,14 +165,14 @@ class TestMaterial:
     def test_a_gauge_that_appears_or_vanishes_is_news(self):
         with_step = {"measured": {"stepSeconds": {"value": 0.04}}}
 
-        assert moved({}, with_step)
-        assert moved(with_step, {"measured": {}})
-        assert not moved(with_step, with_step)
+        assert gauges_moved({}, with_step)
+        assert gauges_moved(with_step, {"measured": {}})
+        assert not gauges_moved(with_step, with_step)
 
     def test_the_order_in_which_they_stand_says_nothing(self):
         step, queue = {"stepSeconds": {"value": 0.04}}, {"queueDepth": {"value": 9}}
 
-        assert not moved({"measured": step | queue}, {"measured": queue | step})
+        assert not gauges_moved({"measured": step | queue}, {"measured": queue | step})
 
     def test_doubt_that_shrinks_with_evidence_is_none(self):
         before = {
@@ -184,13 +180,13 @@ class TestMaterial:
         }
         after = {"calibration": {"prefillEfficiency": {"learned": 0.46, "deviationFraction": 0.04}}}
 
-        assert not moved(before, after)
+        assert not gauges_moved(before, after)
 
     def test_counters_and_words_are_no_gauges(self):
         before = {"calibration": {"busySteps": 5, "changedAt": "a"}, "estimate": {"x": None}}
         after = {"calibration": {"busySteps": 5000, "changedAt": "b"}}
 
-        assert not moved(before, after)
+        assert not gauges_moved(before, after)
 
     def test_reasons_and_messages_are_no_facts(self):
         plan = {"replicas": 2, "reasons": [{"code": "Demand", "message": "1.23"}]}
@@ -299,7 +295,7 @@ class TestPaused:
     )
     def test_makes_a_plan_where_the_one_that_stands_there_cannot_be_read(self, status):
         paused = in_mode("Paused", load=3.5)
-        paused = replace(paused, view=replace(paused.view, status=Packed.of(status)))
+        paused = replace(paused, view=replace(paused.view, status=json.dumps(status)))
 
         assert reported(paused).status.plan.replicas == 5
 
@@ -324,7 +320,7 @@ class TestRecalled:
 
     @pytest.mark.parametrize("status", [{}, {"decisions": 7}, {"fieldOfTomorrow": 1}])
     def test_begins_anew_where_another_version_wrote(self, status):
-        view = replace(a_state().view, status=Packed.of(status))
+        view = replace(a_state().view, status=json.dumps(status))
 
         assert recalled(view, now_s=NOW_S).reported.decisions == ()
 
@@ -333,7 +329,7 @@ class TestRecalled:
         # The API server takes both; the first look at an object is in everybody's tick.
         condition = {"type": "Ready", "status": "False", "reason": "X", "message": ""}
         status = {"conditions": [condition | {"lastTransitionTime": time}]}
-        view = replace(a_state().view, status=Packed.of(status))
+        view = replace(a_state().view, status=json.dumps(status))
 
         assert recalled(view, now_s=NOW_S).reported.conditions == {}
 
@@ -465,14 +461,14 @@ class TestCalibration:
         gone = reported().status.to_dict()
 
         assert before["calibration"] != after["calibration"]
-        assert not moved(before, after)
-        assert moved(before, gone)
+        assert not gauges_moved(before, after)
+        assert gauges_moved(before, gone)
 
     def test_more_of_the_same_evidence_asks_for_no_write(self):
         before = reported(known=learned_with(0.0004, num_windows=10, num_judged=10))
         after = reported(known=learned_with(0.0004, num_windows=99, num_judged=99))
 
-        assert not moved(before.status.to_dict(), after.status.to_dict())
+        assert not gauges_moved(before.status.to_dict(), after.status.to_dict())
 
 
 def learned_with(variance, *, num_windows=10, num_judged=0):

@@ -1,5 +1,6 @@
 """A tick of a fleet as a function of values: what it writes, remembers, and says of own bugs."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -22,7 +23,6 @@ from tonnage.control.input.memory import Memory
 from tonnage.control.learn.learning import observation
 from tonnage.control.tick import assess_fleet, tick
 from tonnage.estimate.calibration import Calibrations
-from tonnage.packed import Packed
 
 FIRST_REPLICAS = first_replicas()
 
@@ -70,7 +70,7 @@ def test_a_bug_in_planning_one_object_is_told_and_the_others_are_planned():
 
 def test_a_bug_in_writing_one_object_is_told_and_leaves_what_is_remembered():
     broken = running("a")
-    broken = replace(broken, view=replace(broken.view, status=Packed.of({"plan": 7})))
+    broken = replace(broken, view=replace(broken.view, status=json.dumps({"plan": 7})))
 
     outcome = tick(a_fleet(broken, running("b")), Memory())
 

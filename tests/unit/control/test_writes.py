@@ -1,5 +1,6 @@
 """From an assessment to writes: only what differs, and only where writing is allowed."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -27,7 +28,6 @@ from tonnage.control.tick import tick
 from tonnage.control.write.carried import Carried, carried_out
 from tonnage.control.write.writes import CHILDREN_CHECK_S, writes_for
 from tonnage.fleet.views import model_view
-from tonnage.packed import Packed
 
 AUTOSCALER = "HorizontalPodAutoscaler llama"
 EDITED = managed_by("tonnage", "f:template") + managed_by("kubectl-edit", "f:template")
@@ -353,7 +353,7 @@ class TestHappenings:
     def test_what_was_told_before_a_restart_is_not_told_again(self):
         state = a_state(config_problem="no such key")
         first, _ = asked(state)
-        status = Packed.of(first.status.to_dict())
+        status = json.dumps(first.status.to_dict())
         after = replace(state, view=replace(state.view, status=status))
 
         outcome = tick(a_fleet(after, now_s=NOW_S + 15), Memory())

@@ -306,7 +306,7 @@ def _running(live: LiveObject) -> Running | None:
     if view is None or live.model.spec.scale_target:
         return None
     return Running(
-        template=view.template.value,
+        template=json.loads(view.template),
         owned=owned_fields(view),
         replicas=view.replicas,
         digest=view.digest,

@@ -1,5 +1,6 @@
 """An object of a live cluster with the Deployment that runs for it."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -95,5 +96,5 @@ def _config(cluster: Cluster, model: ModelDeployment) -> str | None:
 
 def owned_fields(view: DeploymentView) -> Mapping[str, Any] | None:
     """Return what our field manager owns of the template, as the API server says."""
-    found: Mapping[str, Any] | None = view.template_fields.value
+    found: Mapping[str, Any] | None = json.loads(view.template_fields)
     return found

@@ -16,6 +16,7 @@ import hashlib
 import json
 import math
 import re
+from dataclasses import replace
 from typing import Final
 
 from tonnage.api.objects import ModelDeployment
@@ -36,7 +37,6 @@ from tonnage.policy.situation import Decision
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import Flags
 from tonnage.units import counted
-from tonnage.values import replace
 
 DIGEST_LENGTH: Final = 16
 _DIGEST: Final = re.compile(f"[0-9a-f]{{{DIGEST_LENGTH}}}")

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
 
@@ -20,7 +20,6 @@ from tonnage.control.input.state import (
 from tonnage.control.observe.permission import may_act, may_scale
 from tonnage.control.size.question import RefusedError
 from tonnage.units import counted
-from tonnage.values import replace
 
 BUDGET_LIMITS: Final = frozenset({"GPUBudget", "GPUsUncounted"})
 """Codes of the limits that keep an object from what it needs for the budget's sake."""

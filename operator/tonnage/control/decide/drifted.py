@@ -5,7 +5,9 @@ Deployment, whatever is planned now. That tells of edits only where it is what w
 digest stands there too. What another version of Tonnage wrote is not judged.
 """
 
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import groupby
 
 from tonnage.api.objects import ModelDeployment
@@ -31,7 +33,6 @@ from tonnage.manifests.names import TEMPLATE_ANNOTATION, Manifest
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import size
 from tonnage.sizing.workload import Slo
-from tonnage.values import replace
 
 
 def with_departed(memory: ObjectMemory, state: ModelState, fleet: Fleet) -> ObjectMemory:
@@ -47,9 +48,9 @@ def with_departed(memory: ObjectMemory, state: ModelState, fleet: Fleet) -> Obje
     ours = _as_recorded(live, state, fleet, memory)
     if ours is None:
         return replace(memory, departed=Departed(seen=seen))
-    owners = tuple((name, fields) for name, fields in live.template_owners.value)
-    hands = Hands(ours=live.template_fields.value, others=owners)
-    found = departures(live.template.value, ours["spec"]["template"], hands)
+    owners = tuple((name, fields) for name, fields in json.loads(live.template_owners))
+    hands = Hands(ours=json.loads(live.template_fields), others=owners)
+    found = departures(json.loads(live.template), ours["spec"]["template"], hands)
     departed = Departed(
         seen=seen,
         is_known=True,

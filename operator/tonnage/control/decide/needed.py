@@ -7,11 +7,11 @@ what promises have shown. Where they turn out slower than they were believed to 
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 from tonnage.control.input.memory import DecisionMemory, Needed, Served
 from tonnage.control.input.state import Assessment, Chosen, Fleet
 from tonnage.policy.situation import Metrics, Need
-from tonnage.values import replace
 
 GAP_TICKS = 4
 """Without a tick for so many intervals, the window is not known to be quiet. Intervals are as long

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 from tonnage.control.decide.pending import is_given_up
 from tonnage.control.input.memory import DemandMemory, ObjectMemory
@@ -35,7 +36,6 @@ from tonnage.settings import Settings
 from tonnage.sizing.cost import usd_per_hour_per_gpu
 from tonnage.sizing.plan import Sizing
 from tonnage.units import format_s
-from tonnage.values import replace
 
 OVERDUE_SHARE = 0.25
 """Of a start, that a pod which takes longer than others did is given again and again."""

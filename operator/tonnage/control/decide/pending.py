@@ -1,11 +1,12 @@
 """Pods that are not Ready: which no node takes, and which replace one that was lost."""
 
+from dataclasses import replace
+
 from tonnage.control.input.memory import GivenBack, PodMemory
 from tonnage.control.input.state import Fleet, ModelState, PodView
 from tonnage.control.observe.capacity import why_unschedulable
 from tonnage.policy.situation import Decision
 from tonnage.settings import Settings
-from tonnage.values import replace
 
 NO_GPU = "InsufficientGPU"
 MOST_DOUBLINGS = 2

@@ -6,6 +6,7 @@ while demand grows or replicas start, and not where no GPU is left for the pod t
 """
 
 import math
+from dataclasses import replace
 
 from tonnage.api.pods import Pods
 from tonnage.api.status import Reason
@@ -20,7 +21,6 @@ from tonnage.control.size.chosen import moved_flags
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
 from tonnage.units import HOUR_S, counted, format_s
-from tonnage.values import replace
 
 GAIN_WORTH_A_ROLLOUT = 0.1
 """Of a replica's goodput."""

@@ -1,5 +1,7 @@
 """The Deployment that is to be applied, if one is, and what of it makes pods roll."""
 
+import json
+
 from tonnage.control.decide.draining import drain_to_write_s
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Chosen, DeploymentView, Fleet, ModelState
@@ -31,8 +33,8 @@ def roll_changes(live: DeploymentView | None, template: Manifest | None) -> tupl
     """Return what applying a Deployment changes of the pods that run; nothing: none rolls."""
     if live is None or template is None:
         return ()
-    owned = live.template_fields.value
-    return template_changes(live.template.value, template["spec"]["template"], owned=owned)
+    owned = json.loads(live.template_fields)
+    return template_changes(json.loads(live.template), template["spec"]["template"], owned=owned)
 
 
 def roll_written(live: DeploymentView | None, changes: tuple[Change, ...]) -> str:

@@ -1,13 +1,12 @@
 """What sizing answered: a question that was asked a while ago is not searched again."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.nearby import carried, carries
 from tonnage.sizing.plan import Between, Sizing, nothing, size
 from tonnage.sizing.request import SizingRequest
-from tonnage.values import replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,12 +5,11 @@ once by hand is corrected. Who undoes that again and again is given way to: two 
 each other restart engines for ever.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 from tonnage.units import DAY_S, format_s
-from tonnage.values import replace
 
 CORRECTIONS: Final = 3
 WITHIN_S: Final = 600

@@ -1,7 +1,7 @@
 """A bug of ours that one object meets: it says so with an id, and the others go on. Pure."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from traceback import walk_tb
 from typing import TypeVar
@@ -9,7 +9,6 @@ from typing import TypeVar
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Assessment, ModelState, Refusal, Traffics
 from tonnage.policy.situation import Metrics
-from tonnage.values import replace
 
 T = TypeVar("T")
 

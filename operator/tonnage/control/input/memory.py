@@ -5,7 +5,7 @@ stored, and is there again after a restart.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Self
 
 from tonnage.api.status import Condition, DecisionStatus
@@ -25,7 +25,6 @@ from tonnage.policy.need import Traffic
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import Flags
 from tonnage.sizing.workload import Slo, Workload
-from tonnage.values import replace
 
 Tracks = Mapping[EngineKey, Readings]
 """What came to each engine, by pod and engine, as its pages of a quarter of an hour say."""

@@ -17,7 +17,6 @@ from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.samples import EngineSamples
 from tonnage.manifests.changes import Change
 from tonnage.manifests.names import Manifest
-from tonnage.packed import Packed
 from tonnage.policy.need import Capacity
 from tonnage.policy.situation import Decision, Metrics, Need
 from tonnage.settings import Settings
@@ -40,8 +39,8 @@ class ModelView:
     created: str
     manifest: str
     """JSON of the object without status and managedFields."""
-    status: Packed
-    """Compared before a write, never an input to a decision."""
+    status: str
+    """JSON; compared before a write, never an input to a decision."""
     is_deleting: bool
     approve: str | None = None
     """The annotation by which somebody agrees to a plan, as it stands there."""
@@ -91,12 +90,12 @@ class DeploymentView:
     """Field managers other than ours that own the number of replicas, with their subresource."""
     uncounted_gpus: tuple[str, ...] = ()
     """What its pods take GPUs by that ``gpus_per_replica`` does not count."""
-    template: Packed = Packed.of({})
-    """The pod template as it stands."""
-    template_fields: Packed = Packed.of(None)
-    """What our field manager owns of it; None: nothing."""
-    template_owners: Packed = Packed.of([])
-    """[manager, what it owns of it] of those others."""
+    template: str = "{}"
+    """JSON of the pod template as it is."""
+    template_fields: str = "null"
+    """JSON of what our field manager owns of it; null: nothing."""
+    template_owners: str = "[]"
+    """JSON of [manager, what it owns of it] of those others."""
     owner: str | None = None
     """Kind and name of its controller."""
     adopt: str | None = None

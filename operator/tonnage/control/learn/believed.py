@@ -1,5 +1,6 @@
 """What an object believes of its engines: its own evidence, a load test, others', or the prior."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from tonnage.api.status import Reason
@@ -14,7 +15,6 @@ from tonnage.sizing.nearby import APART
 from tonnage.sizing.provenance import Figure, Origin, cache_input, replaced, speed_input
 from tonnage.sizing.request import Flags, SizingRequest, spread_of
 from tonnage.units import counted, nearest
-from tonnage.values import replace
 
 
 def beliefs(state: ModelState, fleet: Fleet) -> Beliefs:

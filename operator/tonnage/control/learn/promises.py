@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tonnage.api.status import Reason
 from tonnage.control.input.memory import GoodputMemory
@@ -23,7 +24,6 @@ from tonnage.estimate.promise import OVERLOAD, Tally, Verdict, Window, given_bac
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
 from tonnage.units import counted, significant
-from tonnage.values import replace
 
 MOVED = 0.02
 """Of goodput, by which the learner has moved it: what was late then is its evidence."""

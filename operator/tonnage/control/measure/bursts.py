@@ -1,6 +1,7 @@
 """The reserve for bursts that are over before a replica could be Ready, and how it fared."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from tonnage.control.input.memory import DemandMemory, GoodputMemory, TrafficMemory
 from tonnage.control.input.state import Fleet
@@ -8,7 +9,6 @@ from tonnage.estimate.burst_factor import FIRST, BurstTally, BurstWindow, factor
 from tonnage.estimate.forecast import reserve, usual
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.sizing.plan import Sizing
-from tonnage.values import replace
 
 DEFAULT_QUANTILE = 0.95
 """Of promises, for a reserve where there are none."""

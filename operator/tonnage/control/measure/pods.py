@@ -1,6 +1,7 @@
 """What is remembered of an object's pods and replicas from tick to tick."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tonnage.control.input.memory import PodMemory, Rolling
 from tonnage.control.input.state import Fleet, ModelState, PodView
@@ -8,7 +9,6 @@ from tonnage.control.measure.traffic import pods_named
 from tonnage.estimate.metrics import WINDOWS
 from tonnage.estimate.posterior import Start
 from tonnage.settings import Settings
-from tonnage.values import replace
 
 
 def with_pods(known: PodMemory, state: ModelState, fleet: Fleet) -> PodMemory:

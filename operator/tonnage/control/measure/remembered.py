@@ -1,5 +1,7 @@
 """What is remembered of one object's traffic from tick to tick."""
 
+from dataclasses import replace
+
 from tonnage.api.objects import ModelDeployment
 from tonnage.control.input.memory import DemandMemory, ObjectMemory, TrafficMemory
 from tonnage.control.input.state import Fleet, ModelState, Traffics
@@ -15,7 +17,6 @@ from tonnage.estimate.posterior import with_starts
 from tonnage.policy.need import Traffic
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.expected import expected_workload
-from tonnage.values import replace
 
 
 def with_observed(

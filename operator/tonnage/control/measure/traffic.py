@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from statistics import median
 
 from tonnage.catalog.engine_speed import SpeedConstants
@@ -28,7 +29,6 @@ from tonnage.sizing.plan import Sizing
 from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.workload import Target
 from tonnage.units import counted
-from tonnage.values import replace
 
 SETTLE_SCRAPES = 2
 """A replica need not have reported in its first scrape intervals."""

@@ -4,13 +4,14 @@ Anybody may make a Deployment of an object's name, or take the owner off ours. W
 not what the object says, so nothing of it is shown, measured or counted as the object's.
 """
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.control.input.state import ACTING, DeploymentView, Fleet, ModelState
 from tonnage.manifests.names import ADOPT_LABEL, CONTAINER, selector
-from tonnage.values import replace
 
 HOST: Final = ("hostNetwork", "hostPID", "hostIPC")
 """What gives a pod its node's."""
@@ -56,7 +57,7 @@ def is_adopted(state: ModelState, live: DeploymentView | None) -> bool:
 
 def _would_stay(live: DeploymentView) -> Sequence[str]:
     """Return what of a Deployment's pods would go on beside our container."""
-    pod = live.template.value.get("spec") or {}
+    pod = json.loads(live.template).get("spec") or {}
     kinds = (("containers", "container"), ("initContainers", "init container"))
     others = [
         f"{kind} {each.get('name')}"

@@ -1,5 +1,6 @@
 """Other writers of an object's Deployment: what they own, and what Tonnage leaves to them. Pure."""
 
+from dataclasses import replace
 from typing import Final
 
 from tonnage.api.objects import ModelDeployment
@@ -20,7 +21,6 @@ from tonnage.control.input.contest import (
 from tonnage.control.input.memory import Departed, ObjectMemory
 from tonnage.control.input.state import Assessment, DeploymentView, ModelState
 from tonnage.manifests.children import spec_digest
-from tonnage.values import replace
 
 REVERTED: Final = "the record of the spec"
 """A difference: the Deployment says that it was made for another spec than it stood for."""

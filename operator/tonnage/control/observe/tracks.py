@@ -5,6 +5,7 @@ engine. What else it was to tell is missing, never what a bad page makes of it.
 """
 
 from collections import defaultdict
+from dataclasses import replace
 
 from tonnage.control.input.memory import ObjectMemory, PodMemory, Tracks
 from tonnage.control.input.state import Fleet, ModelState
@@ -19,7 +20,6 @@ from tonnage.estimate.track import (
     noted,
     track_of,
 )
-from tonnage.values import replace
 
 LEAST_SHARE = 0.5
 """Of a window, that a track must cover to tell its rate."""

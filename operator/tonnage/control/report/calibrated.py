@@ -1,6 +1,7 @@
 """``status.calibration``: prior, evidence, what was learned, and what that changes in the plan."""
 
 import math
+from dataclasses import replace
 from typing import Final
 
 from tonnage.api.status import CalibrationStatus, LearnedConstant
@@ -16,7 +17,6 @@ from tonnage.kept import kept
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.serving.load_line import bound_requests_per_s
 from tonnage.sizing.serving.replica import Replica
-from tonnage.values import replace
 
 ALL_DIGITS: Final = 12
 """``tonnage diff`` plans with what is planned: a digit less may tip the flags."""

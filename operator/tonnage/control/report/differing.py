@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from tonnage.control.report.reasons import CONDITIONS
 
@@ -35,19 +35,6 @@ def is_moved(name: str, before: float, after: float) -> bool:
     return change > max(FLOORS.get(name, 0.0), MATERIAL * larger, chance)
 
 
-class Said(NamedTuple):
-    """What of a status decides whether another one is written."""
-
-    facts: Any
-    numbers: Mapping[Path, float]
-    """Of the gauges."""
-
-
-def said(status: Mapping[str, Any]) -> Said:
-    """Return what of a status decides whether another one is written."""
-    return Said(facts(status), dict(_numbers(status)))
-
-
 def facts(status: Mapping[str, Any]) -> Any:
     """Return the part of a status whose every change is written at once.
 
@@ -72,11 +59,12 @@ def facts(status: Mapping[str, Any]) -> Any:
     }
 
 
-def gauges_moved(before: Said, after: Said) -> bool:
-    """Tell whether any shown number changed materially, appeared or vanished."""
-    if before.numbers.keys() != after.numbers.keys():
+def gauges_moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Tell whether any number that a status shows changed materially, appeared or vanished."""
+    old_numbers, numbers = dict(_numbers(before)), dict(_numbers(after))
+    if old_numbers.keys() != numbers.keys():
         return True
-    known = ((path[-1], before.numbers[path], new) for path, new in after.numbers.items())
+    known = ((path[-1], old_numbers[path], new) for path, new in numbers.items())
     return any(old != new and is_moved(name, old, new) for name, old, new in known)
 
 

@@ -5,7 +5,7 @@ a search it says nothing new, and a restart finds in the status what was told be
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
@@ -13,7 +13,6 @@ from tonnage.api.status import Condition, DecisionStatus
 from tonnage.control.input.finding import PENDING
 from tonnage.control.input.memory import ReportMemory
 from tonnage.units import counted
-from tonnage.values import replace
 
 EVENT_INTERVAL_S: Final = 600
 """One warning of each reason per object in this time, however often it comes and goes."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from statistics import median, median_high
 from typing import Final
 
@@ -12,7 +13,6 @@ from tonnage.control.input.state import Assessment, Chosen
 from tonnage.estimate.belief import Belief
 from tonnage.estimate.learner import BAND, deviation_of, quantile_z
 from tonnage.sizing.request import spread_of
-from tonnage.values import replace
 
 TYPE: Final = "SpeedPlausible"
 SMOOTHING: Final = 0.3

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
@@ -32,7 +32,7 @@ from tonnage.control.input.times import rfc3339
 from tonnage.control.observe.rivals import left_replicas
 from tonnage.control.report.calibrated import calibration_status
 from tonnage.control.report.conditions import conditions
-from tonnage.control.report.differing import gauges_moved, is_moved, said
+from tonnage.control.report.differing import facts, gauges_moved, is_moved
 from tonnage.control.report.happenings import told_of
 from tonnage.control.report.kstatus import NO_PATH
 from tonnage.control.report.plausible import with_speeds
@@ -45,7 +45,6 @@ from tonnage.explain.report import (
     rounded,
 )
 from tonnage.units import PETA
-from tonnage.values import replace
 
 SLO_SOURCES = {
     "TTFT": "vllm:time_to_first_token_seconds",
@@ -91,9 +90,9 @@ def recalled(view: ModelView, *, now_s: float) -> ObjectMemory:
 def report(found: Assessment, fleet: Fleet) -> Reported:
     """Return the status of an object, and whether it materially differs from what stands there."""
     status, known = _awaited(found, fleet) if found.pending else _found(found, fleet)
-    before, after = said(found.state.view.status.value), said(status.to_dict())
+    before, after = json.loads(found.state.view.status), status.to_dict()
     gauges_due = fleet.now_s - known.gauges_written_at_s >= fleet.settings.status_interval_s
-    must_write = after.facts != before.facts or (gauges_due and gauges_moved(before, after))
+    must_write = facts(before) != facts(after) or (gauges_due and gauges_moved(before, after))
     frozen_plan = known.frozen_plan
     if found.mode != "Paused":
         frozen_plan = None
@@ -153,7 +152,7 @@ def _awaited(found: Assessment, fleet: Fleet) -> tuple[Status, ReportMemory]:
 def _standing(view: ModelView) -> Status:
     """Return the status on the API server; an empty one where another version wrote it."""
     try:
-        return Status.model_validate_json(view.status.text)
+        return Status.model_validate_json(view.status)
     except ValidationError:
         return Status()
 
@@ -175,7 +174,7 @@ def _plan(found: Assessment) -> PlanStatus | None:
 
 def _frozen_plan(found: Assessment) -> PlanStatus | None:
     text = found.memory.reported.frozen_plan or json.dumps(
-        found.state.view.status.value.get("plan")
+        json.loads(found.state.view.status).get("plan")
     )
     try:
         return PlanStatus.model_validate_json(text)

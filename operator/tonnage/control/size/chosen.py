@@ -1,6 +1,7 @@
 """What one object asks for now: with the flags that run, or with flags to be chosen."""
 
 import math
+from dataclasses import replace
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Reason
@@ -30,7 +31,6 @@ from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import Flags
 from tonnage.sizing.workload import Slo
 from tonnage.units import significant
-from tonnage.values import replace
 
 FLAGS_UNKNOWN = "FlagsUnknown"
 """Of a refusal: what runs is no engine that tells its flags."""

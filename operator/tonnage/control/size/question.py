@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from tonnage.api.objects import ModelDeployment
@@ -35,7 +35,6 @@ from tonnage.sizing.provenance import (
 from tonnage.sizing.request import Flags, SizingRequest, ask, digest_of, look_up
 from tonnage.sizing.switches import switches_in
 from tonnage.sizing.workload import Lengths, Workload
-from tonnage.values import replace
 
 
 class RefusedError(Exception):

@@ -1,9 +1,10 @@
 """An object as its engines run, where its spec asks for others that they cannot become yet."""
 
+from dataclasses import replace
+
 from tonnage.api.objects import ModelDeployment
 from tonnage.control.input.state import ModelState
 from tonnage.manifests.children import running_model, spec_digest
-from tonnage.values import replace
 
 
 def is_spec_ahead(state: ModelState) -> bool:

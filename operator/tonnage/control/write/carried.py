@@ -1,7 +1,7 @@
 """What became of the writes for one object, and what is remembered where that was not all. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -18,7 +18,6 @@ from tonnage.control.input.memory import (
 from tonnage.control.input.state import Assessment
 from tonnage.control.observe.rivals import with_corrections
 from tonnage.control.write.writes import Writes
-from tonnage.values import replace
 
 LASTING: Final = 3
 """Failures in a row of a template or a child, after which a person is called for."""

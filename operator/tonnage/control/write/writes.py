@@ -1,6 +1,6 @@
 """From an assessment to the writes that it asks for: what differs, and only in the right mode."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Status
@@ -15,7 +15,6 @@ from tonnage.control.observe.rivals import with_corrections
 from tonnage.control.report.happenings import Happening, happenings
 from tonnage.control.report.status import Reported
 from tonnage.manifests.names import Manifest
-from tonnage.values import replace
 
 CHILDREN_CHECK_S = 300
 NUM_CREATED = 6
