@@ -136,7 +136,7 @@ class TestAdoption:
         self, foreign, named
     ):
         state = self.orphan()
-        pod = state.deployment.template.value["spec"] | foreign
+        pod = json.loads(state.deployment.template)["spec"] | foreign
         other = replace(state.deployment, template=json.dumps({"spec": pod}))
 
         writes, conditions = told(replace(state, deployment=other))

@@ -1,6 +1,7 @@
 """What the watches said, corrected by lists, and when the loop is woken."""
 
 import copy
+import json
 
 import pytest
 
@@ -52,7 +53,9 @@ class TestWaking:
         store.note(Kind.MODEL, "MODIFIED", a_manifest() | {"status": {"plan": {"replicas": 3}}})
 
         assert not woke(store)
-        assert store.snapshot().models["serving", "llama"].status.value == {"plan": {"replicas": 3}}
+        assert json.loads(store.snapshot().models["serving", "llama"].status) == {
+            "plan": {"replicas": 3}
+        }
 
     def test_a_new_version_with_nothing_of_interest_does_not(self, store):
         store.note(Kind.DEPLOYMENT, None, a_deployment_body())
