@@ -20,6 +20,7 @@ import yaml
 import earlier
 import site_lab
 from helm import CHART, NAMESPACE, Helm
+from operator_hand import process_hand
 from site_lab import CRDS, OPERATOR, QUICK_TRUTH, WRITE_VERBS, Request, Site, Tenant, a_model, until
 from tonnage.cluster.kube import DEPLOYMENTS, PODS, KubeApi, load_client
 from tonnage_lab import assets, controlplane, prometheus, site
@@ -193,7 +194,8 @@ def an_old_site(folder: Path, old: Path) -> Iterator[Driver]:
         site.start_nodes(plane, config)
         values = operator_values(url)
         (plane.folder / "values.yaml").write_text(yaml.safe_dump(values))
-        made = Site(plane=plane, prometheus_url=url, api=KubeApi(client))
+        hand = process_hand(plane.folder)
+        made = Site(plane=plane, prometheus_url=url, api=KubeApi(client), hand=hand)
         plane.kubectl("create", "namespace", "serving")
         record = Record(site=made, tenant=Tenant(site=made, namespace="serving"))
         helm = Helm(program=programs["helm"], home=folder, kubeconfig=plane.kubeconfig)
