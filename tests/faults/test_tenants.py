@@ -163,7 +163,7 @@ class TestPodsThatNameAnOwnerOfAnotherNamespace:
 
     def outcome(self, world):
         decided, victim = world.tick(NUM_TICKS), world.memory.objects["uid-of-llama"]
-        return decided, world.needs(), victim.conditions["MetricsAvailable"].status
+        return decided, world.needs(), victim.reported.conditions["MetricsAvailable"].status
 
     @pytest.mark.parametrize("load", [None, 1000], ids=["silent", "lying"])
     def test_do_not_join_it(self, load):
