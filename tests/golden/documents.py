@@ -7,9 +7,9 @@ from pathlib import Path
 import yaml
 
 from builders import a_gpu
+from golden.formulas import weight_bytes
 from tonnage.catalog.gpu import Price
 from tonnage.catalog.shape import DenseFfn, GroupedAttention
-from tonnage.sizing.memory.ceiling import weight_bytes
 from tonnage.sizing.parallelism.kernels import layer_kernels
 from tonnage.sizing.parallelism.kv import flop_per_pair, kv_bytes_per_token
 from tonnage.sizing.parallelism.kv_share import KvShare

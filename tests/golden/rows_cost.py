@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 from golden.documents import ROWS, gpu, nominal_speeds, row
+from golden.formulas import bandwidth_per_usd, weight_bytes
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
-from tonnage.sizing.cost import bandwidth_per_usd, usd_per_million_tokens, usd_per_user
-from tonnage.sizing.memory.ceiling import weight_bytes
+from tonnage.sizing.bill import usd_per_user
+from tonnage.sizing.cost import usd_per_million_tokens
 from tonnage.sizing.parallelism.shard import Shard
 from tonnage.sizing.step_time.step import Step, step_time
 from tonnage.units import GB, HOURS_PER_MONTH

@@ -11,11 +11,11 @@ import pytest
 
 from builders import a_prior
 from golden.documents import model, napkin_shard, nominal_speeds, row
+from golden.formulas import block_rounding_fraction
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
 from tonnage.engine.core import Engine
 from tonnage.engine.limits import EngineLimits
 from tonnage.engine.table import RequestTable
-from tonnage.sizing.memory.ceiling import block_rounding_fraction
 from tonnage.sizing.step_time.costs import step_costs
 from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.step_time.step import Step

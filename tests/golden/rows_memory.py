@@ -4,15 +4,8 @@ import math
 
 from builders import a_latent_attention, a_replica, a_shard, an_attention
 from golden.documents import ELEMENT_BYTES, TABLE, Totals, gpu, model, row
-from tonnage.sizing.memory.ceiling import (
-    BudgetPart,
-    MemoryBudget,
-    Need,
-    min_gpus,
-    sequences_held,
-    ways_out,
-    weight_bytes,
-)
+from golden.formulas import Need, min_gpus, ways_out, weight_bytes
+from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget, sequences_held
 from tonnage.sizing.memory.layout import cache_layout
 from tonnage.sizing.parallelism.kv import kv_bytes_per_token
 from tonnage.sizing.parallelism.kv_share import KvShare

@@ -2,16 +2,12 @@
 
 from builders import a_layer_group, a_shape, an_attention
 from golden.documents import ELEMENT_BYTES, ROWS, gpu, model, nominal_speeds, row
+from golden.formulas import decode_intensity, matrix_vector_work
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
 from tonnage.catalog.shape import DenseFfn
 from tonnage.sizing.parallelism.shard import Shard, shard_of
 from tonnage.sizing.split import Parallelism
-from tonnage.sizing.step_time.roofline import (
-    batch_at_ridge,
-    decode_intensity,
-    matrix_vector_work,
-    ridge_flop_per_byte,
-)
+from tonnage.sizing.step_time.roofline import batch_at_ridge, ridge_flop_per_byte
 from tonnage.sizing.step_time.step import Step, step_time
 
 

@@ -4,13 +4,18 @@ import math
 
 from builders import a_replica, a_workload, decoding_only
 from golden.documents import TABLE, gpu, model, napkin_shard, nominal_speeds, row
+from golden.formulas import (
+    batch1_mbu_fraction,
+    observed_mfu_fraction,
+    prefill_tokens_per_s,
+    replicas_for_throughput,
+    shared_prefill_s,
+    weight_bytes,
+)
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
-from tonnage.sizing.memory.ceiling import weight_bytes
 from tonnage.sizing.parallelism.kv_share import KvShare
 from tonnage.sizing.parallelism.shard import FLOP_PER_PARAMETER, Shard
 from tonnage.sizing.serving.load_line import most_decoding, tpot_ceiling
-from tonnage.sizing.serving.staffing import replicas_for_throughput
-from tonnage.sizing.serving.ttft import prefill_tokens_per_s, shared_prefill_s
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.speeds import Speeds
 from tonnage.sizing.step_time.step import (
@@ -20,7 +25,6 @@ from tonnage.sizing.step_time.step import (
     experts_touched,
     step_time,
 )
-from tonnage.sizing.step_time.utilization import batch1_mbu_fraction, observed_mfu_fraction
 from tonnage.sizing.workload import Lengths, Slo, Target, users_from_concurrency
 from tonnage.units import GB, PETA, TERA
 

@@ -1,7 +1,9 @@
 """How many parameters a model has, counted from its shape."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 from tonnage.catalog.shape import (
     Attention,
@@ -15,6 +17,9 @@ from tonnage.catalog.shape import (
     MoeFfn,
     StateAttention,
 )
+
+WIDE_BYTES: Final = 2
+"""Of a number that no checkpoint quantizes, once it is loaded."""
 
 
 def num_parameters(shape: ModelShape) -> int:
@@ -191,3 +196,30 @@ def _state_parameters(attention: StateAttention, hidden_size: int) -> int:
             narrow = head_dim * (hidden_size + width)
             gate = hidden_size * width if attention.has_full_rank_gate else narrow
             return common + narrow + gate + hidden_size * heads
+
+
+def counted_bytes(shape: ModelShape) -> dict[str, float]:
+    """Return the bytes of each part as the shape and its weight format give them."""
+    table = shape.vocab_size * shape.hidden_size * WIDE_BYTES
+    total = defaultdict[str, float](float)
+    total["embedding"] = table
+    total["head"] = 0 if shape.tied_embeddings else table
+    total["tables"] = shape.table_parameters * WIDE_BYTES
+    total["encoders"] = shape.encoder_parameters * WIDE_BYTES
+    total["replicated"] = shape.vector_parameters * WIDE_BYTES
+    for group in shape.groups:
+        for part, num_parameters in _stored_parts(group, shape.hidden_size):
+            width = shape.weight_format.part_bytes_per_parameter(part)
+            total[part] += group.num_layers * num_parameters * width
+    return dict(total)
+
+
+def _stored_parts(group: LayerGroup, hidden_size: int) -> Iterator[tuple[str, int]]:
+    """Yield (part, parameters) of one layer."""
+    yield "replicated", group.vector_parameters + group.replicated_parameters
+    if group.attention is not None:
+        is_state = isinstance(group.attention, StateAttention)
+        part = "state_attention" if is_state else "attention"
+        yield part, attention_parameters(group.attention, hidden_size=hidden_size)
+    if group.ffn is not None:
+        yield from ffn_parts(group.ffn, hidden_size=hidden_size)

@@ -6,20 +6,18 @@ Sources:
 """
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from tonnage.catalog.parameters import attention_parameters, ffn_parts
+from tonnage.catalog.parameters import WIDE_BYTES, counted_bytes
 from tonnage.catalog.safetensors import Checkpoint, Tensor
-from tonnage.catalog.shape import LayerGroup, ModelShape, StateAttention
+from tonnage.catalog.shape import ModelShape
 from tonnage.catalog.stored_weights import StoredPart, StoredWeights
 from tonnage.catalog.tensor_parts import tensor_parts
 from tonnage.units import format_bytes
 
-WIDE_BYTES: Final = 2
-"""Of a number that no checkpoint quantizes, once it is loaded."""
 WIDER_TYPES: Final = frozenset({"F32", "F64"})
 AGREEMENT: Final = 0.02
 """Names tell parts apart, and counts leave small tensors out: closer than this is the same."""
@@ -111,30 +109,3 @@ def _comparison(weights: StoredWeights, counted: Mapping[str, float]) -> Iterato
         if name not in {"draft", "skipped"} and (part.num_bytes or counted.get(name))
     )
     yield f"weights differ: {totals}: {parts}"
-
-
-def counted_bytes(shape: ModelShape) -> dict[str, float]:
-    """Return the bytes of each part as the shape and its weight format give them."""
-    table = shape.vocab_size * shape.hidden_size * WIDE_BYTES
-    total = defaultdict[str, float](float)
-    total["embedding"] = table
-    total["head"] = 0 if shape.tied_embeddings else table
-    total["tables"] = shape.table_parameters * WIDE_BYTES
-    total["encoders"] = shape.encoder_parameters * WIDE_BYTES
-    total["replicated"] = shape.vector_parameters * WIDE_BYTES
-    for group in shape.groups:
-        for part, num_parameters in _layer_parameters(group, shape.hidden_size):
-            width = shape.weight_format.part_bytes_per_parameter(part)
-            total[part] += group.num_layers * num_parameters * width
-    return dict(total)
-
-
-def _layer_parameters(group: LayerGroup, hidden_size: int) -> Iterator[tuple[str, int]]:
-    """Yield (part, parameters) of one layer."""
-    yield "replicated", group.vector_parameters + group.replicated_parameters
-    if group.attention is not None:
-        is_state = isinstance(group.attention, StateAttention)
-        part = "state_attention" if is_state else "attention"
-        yield part, attention_parameters(group.attention, hidden_size=hidden_size)
-    if group.ffn is not None:
-        yield from ffn_parts(group.ffn, hidden_size=hidden_size)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tonnage.explain.report import rounded
-from tonnage.sizing.cost import Bill, bill
+from tonnage.sizing.bill import Bill, bill
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.serving.demand import Served
 from tonnage.units import counted, format_s, significant

@@ -6,8 +6,8 @@ from typing import Final
 
 from tonnage.explain.report import bottleneck, rounded
 from tonnage.explain.validation import unconfirmed
+from tonnage.sizing.bill import full_use, tokens_per_day, tokens_per_s_asked
 from tonnage.sizing.compare import Choice
-from tonnage.sizing.cost import full_use, tokens_per_day, tokens_per_s_asked
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.serving.ttft import typical_ttft_s
 from tonnage.units import counted, format_bytes, format_s, significant

@@ -21,7 +21,7 @@ from tonnage.explain.report import (
     ridge,
 )
 from tonnage.explain.startup_log import printed_lines
-from tonnage.sizing.cost import bill, full_use, itemized, tokens_per_day, tokens_per_s_asked
+from tonnage.sizing.bill import bill, full_use, itemized, tokens_per_day, tokens_per_s_asked
 from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.request import prior_of

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tonnage.catalog.gpu import CatalogError, Gpu
+from tonnage.sizing.bill import Bill, bill
 from tonnage.sizing.checks import check_request
-from tonnage.sizing.cost import Bill, bill
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.parallelism.draft import splits_for
 from tonnage.sizing.plan import (

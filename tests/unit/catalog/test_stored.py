@@ -8,9 +8,9 @@ import pytest
 from builders import a_layer_group, a_shape, an_expert_ffn
 from checkpoint_builders import a_checkpoint, llama_tensors
 from tonnage.catalog.models import built_in_model
-from tonnage.catalog.parameters import num_parameters
+from tonnage.catalog.parameters import counted_bytes, num_parameters
 from tonnage.catalog.shape import StateAttention
-from tonnage.catalog.stored import apply_checkpoint, counted_bytes, stored
+from tonnage.catalog.stored import apply_checkpoint, stored
 from tonnage.catalog.stored_weights import StoredPart
 from tonnage.catalog.tensor_parts import tensor_parts
 

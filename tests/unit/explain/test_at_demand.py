@@ -14,7 +14,8 @@ from tonnage.explain.at_demand import (
     load_written,
     room_written,
 )
-from tonnage.sizing.cost import Bill, GpuHour
+from tonnage.sizing.bill import Bill
+from tonnage.sizing.cost import GpuHour
 from tonnage.sizing.plan import size
 from tonnage.sizing.serving.demand import Latency, Served
 from tonnage.sizing.workload import Demand, Slo

@@ -14,15 +14,9 @@ from tonnage.catalog.gpu import Price, built_in_gpus
 from tonnage.explain.choosing import aspects
 from tonnage.explain.validation import unconfirmed
 from tonnage.explain.words import explain
+from tonnage.sizing.bill import bill, full_use, tokens_per_s_asked
 from tonnage.sizing.compare import Choice, best_choice, select
-from tonnage.sizing.cost import (
-    bill,
-    full_use,
-    gpu_hour,
-    owned_hour,
-    rented_hour,
-    tokens_per_s_asked,
-)
+from tonnage.sizing.cost import gpu_hour, owned_hour, rented_hour
 from tonnage.sizing.plan import size, size_with
 from tonnage.sizing.provenance import Figure, Input, Origin
 from tonnage.sizing.request import Flags, as_textbook, ask, look_up, on_gpu

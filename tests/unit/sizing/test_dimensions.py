@@ -7,24 +7,23 @@ import pint
 import pytest
 
 from builders import a_prior, a_shard
-from tonnage.sizing.cost import (
+from golden.formulas import (
     bandwidth_per_usd,
-    owned_usd_per_hour,
-    usd_per_million_tokens,
-    usd_per_user,
+    batch1_mbu_fraction,
+    observed_mfu_fraction,
+    prefill_tokens_per_s,
+    shared_prefill_s,
+    weight_bytes,
 )
-from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget, weight_bytes
+from tonnage.sizing.bill import usd_per_user
+from tonnage.sizing.cost import owned_usd_per_hour, usd_per_million_tokens
+from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
 from tonnage.sizing.parallelism.kv_share import KvShare
-from tonnage.sizing.serving.ttft import prefill_tokens_per_s, shared_prefill_s
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.roofline import batch_at_ridge, ridge_flop_per_byte
 from tonnage.sizing.step_time.speeds import Speeds
 from tonnage.sizing.step_time.step import Step, step_time
-from tonnage.sizing.step_time.utilization import (
-    batch1_mbu_fraction,
-    observed_mbu_fraction,
-    observed_mfu_fraction,
-)
+from tonnage.sizing.step_time.utilization import observed_mbu_fraction
 
 unit = pint.UnitRegistry()
 unit.define("flop = [work]")

@@ -17,6 +17,7 @@ from builders import (
     an_slo,
 )
 from fleet_builders import SPEC, a_model, a_request_of
+from golden.formulas import Need, ways_out
 from tonnage.catalog.gpu import Price
 from tonnage.explain.report import estimate_status, plan_status
 from tonnage.explain.words import explain, inputs
@@ -26,7 +27,6 @@ from tonnage.sizing.errors import (
     SizingError,
     SLOInfeasibleError,
 )
-from tonnage.sizing.memory.ceiling import Need, ways_out
 from tonnage.sizing.plan import fewest_gpus, requests_per_s_asked, size, size_with
 from tonnage.sizing.provenance import Figure, Input, Origin
 from tonnage.sizing.request import Demand, Flags, as_textbook

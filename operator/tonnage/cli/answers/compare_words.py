@@ -10,8 +10,8 @@ from tonnage.explain.at_demand import AtDemand, at_demand
 from tonnage.explain.choosing import aspects
 from tonnage.explain.report import bottleneck_of
 from tonnage.explain.validation import Unconfirmed, unconfirmed
+from tonnage.sizing.bill import Bill
 from tonnage.sizing.compare import Choice, RefusedClass
-from tonnage.sizing.cost import Bill
 from tonnage.sizing.plan import requests_per_s_asked
 from tonnage.sizing.request import spread_of
 from tonnage.sizing.serving.ttft import typical_ttft_s

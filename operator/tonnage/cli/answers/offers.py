@@ -12,7 +12,8 @@ from tonnage.catalog.engine import find_engine, newest_version, parse_version
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.cli.answers.stored import WIDE_FORMATS
 from tonnage.explain.at_demand import cost_figures
-from tonnage.sizing.cost import bill, usd_per_hour_per_gpu
+from tonnage.sizing.bill import bill
+from tonnage.sizing.cost import usd_per_hour_per_gpu
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import Between, Sizing, fewest_gpus, nothing, size
 from tonnage.sizing.request import SizingRequest, on_gpu, with_prior

@@ -12,7 +12,7 @@ from tonnage.cli.answers.savings import Saving
 from tonnage.cli.console import BAD_INPUT, NO, OK
 from tonnage.explain.at_demand import at_demand, reached_targets
 from tonnage.explain.words import Answer, explain
-from tonnage.sizing.cost import bill
+from tonnage.sizing.bill import bill
 from tonnage.sizing.plan import requests_per_s_asked
 from tonnage.sizing.request import Flags
 from tonnage.units import counted, format_s, significant

@@ -6,8 +6,8 @@ from typing import Final
 from tonnage.cli.answers.planning import Planned, Refused
 from tonnage.explain.at_demand import at_demand
 from tonnage.explain.report import rounded
+from tonnage.sizing.bill import Bill, bill
 from tonnage.sizing.compare import Choice
-from tonnage.sizing.cost import Bill, bill
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 
 Row = dict[str, str]

@@ -9,8 +9,8 @@ from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.gpu import CatalogError
 from tonnage.cli.answers.stored import WIDE_FORMATS
 from tonnage.explain.at_demand import cost_figures
+from tonnage.sizing.bill import Bill, bill
 from tonnage.sizing.compare import best_choice
-from tonnage.sizing.cost import Bill, bill
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import (
     Between,

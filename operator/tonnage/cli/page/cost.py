@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from tonnage.cli.page.drawing import INK, PAPER, SMALL_PX, SOFT, Picture, Screen, drawings
 from tonnage.cli.page.plain import short
 from tonnage.cli.page.tables import Column, Row, Table, numbers
-from tonnage.sizing.cost import Bill
+from tonnage.sizing.bill import Bill
 
 OTHERS: Final = "#76808d"
 ROW_PX: Final = 25

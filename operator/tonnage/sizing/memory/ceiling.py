@@ -4,7 +4,6 @@ Every figure is for one GPU (rank) unless its name says otherwise.
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tonnage.catalog.shape import ModelShape, MoeFfn
@@ -13,28 +12,6 @@ from tonnage.units import format_bytes
 
 LOGIT_BYTES = 4
 ACTIVATION_BYTES = 2
-
-
-def weight_bytes(*, num_parameters: float, bytes_per_parameter: float) -> float:
-    """Return the bytes of so many parameters, all stored alike.
-
-    >>> weight_bytes(num_parameters=70.6e9, bytes_per_parameter=0.5)
-    35300000000.0
-    """
-    return num_parameters * bytes_per_parameter
-
-
-def block_rounding_fraction(lengths: Iterable[int], *, block_tokens: int) -> float:
-    """Return the share of the cache that is lost to the last block of each sequence.
-
-    >>> block_rounding_fraction([17, 15], block_tokens=16)
-    0.3333333333333333
-    """
-    used = held = 0
-    for tokens in lengths:
-        used += tokens
-        held += math.ceil(tokens / block_tokens) * block_tokens
-    return (held - used) / held
 
 
 def logits_bytes(*, max_num_seqs: int, vocab_size: int) -> float:
@@ -230,15 +207,6 @@ def sequences_held(*, pool_bytes: float, bytes_per_sequence: float) -> float:
     return max(0.0, pool_bytes) / bytes_per_sequence
 
 
-def min_gpus(*, num_bytes: float, bytes_per_gpu: float) -> int:
-    """Return the number of GPUs whose memory holds so many bytes, by size alone.
-
-    >>> min_gpus(num_bytes=810.2e9, bytes_per_gpu=80e9)
-    11
-    """
-    return math.ceil(num_bytes / bytes_per_gpu)
-
-
 def check_fits(budget: MemoryBudget, *, request_bytes: float, context_tokens: int) -> None:
     """Refuse a budget that may leave nothing, or less than one request of the maximum length.
 
@@ -304,51 +272,3 @@ def _remainder(budget: MemoryBudget) -> str:
     if left < 0:
         return f"is {format_bytes(-left)} short before any KV cache"
     return f"leaves {format_bytes(left)} for the KV cache"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
-    """What a fixed batch needs of the memory of all GPUs together, in bytes."""
-
-    weights_bytes: float
-    kv_bytes: float
-    overhead_bytes: float
-
-    @property
-    def total_bytes(self) -> float:
-        return self.weights_bytes + self.kv_bytes + self.overhead_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WayOut:
-    """One change that helps when a batch does not fit, and the need or supply after it."""
-
-    change: str
-    needed_bytes: float
-    available_bytes: float
-
-    @property
-    def fits(self) -> bool:
-        return self.needed_bytes <= self.available_bytes
-
-
-def ways_out(need: Need, *, available_bytes: float) -> tuple[WayOut, ...]:
-    """List what would make a batch fit, each with its numbers; empty when it fits already."""
-    if need.total_bytes <= available_bytes:
-        return ()
-    overhead, weights, kv = need.overhead_bytes, need.weights_bytes, need.kv_bytes
-    changes = {
-        "weights at half the bytes": weights / 2 + kv + overhead,
-        "KV cache at half the bytes": weights + kv / 2 + overhead,
-        "half the batch": weights + kv / 2 + overhead,
-    }
-    halved = (
-        WayOut(change=change, needed_bytes=needed, available_bytes=available_bytes)
-        for change, needed in changes.items()
-    )
-    doubled = WayOut(
-        change="twice the GPUs",
-        needed_bytes=need.total_bytes,
-        available_bytes=2 * available_bytes,
-    )
-    return (*halved, doubled)

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from tonnage.catalog.engine import CacheRules
+from tonnage.catalog.parameters import counted_bytes
 from tonnage.catalog.shape import LatentAttention, ModelShape, WeightFormat
-from tonnage.catalog.stored import counted_bytes
 from tonnage.sizing.split import Parallelism
 
 ABSORBED_BYTES = 2

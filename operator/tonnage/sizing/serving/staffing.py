@@ -119,12 +119,3 @@ def of_fleet(trial: Trial, num_replicas: int, routing: Routing) -> Trial:
     if routing is Routing.LEAST_OUTSTANDING:
         return replace(trial, num_replicas=num_replicas, routing=routing)
     return replace(trial, arrival_scv=1 + (trial.arrival_scv - 1) / num_replicas)
-
-
-def replicas_for_throughput(*, tokens_per_s: float, tokens_per_s_per_replica: float) -> int:
-    """Return replicas for a peak in tokens per second, at full use of each.
-
-    >>> replicas_for_throughput(tokens_per_s=10_000, tokens_per_s_per_replica=797)
-    13
-    """
-    return math.ceil(tokens_per_s / tokens_per_s_per_replica)

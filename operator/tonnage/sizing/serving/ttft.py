@@ -8,26 +8,6 @@ from tonnage.sizing.step_time.step import Step
 from tonnage.sizing.workload import Workload
 
 
-def prefill_tokens_per_s(*, peak_flop_per_s: float, flop_per_token: float) -> float:
-    """Return the prompt tokens per second at a given share of peak already applied.
-
-    >>> prefill_tokens_per_s(peak_flop_per_s=80e15, flop_per_token=64e9)
-    1250000.0
-    """
-    return peak_flop_per_s / flop_per_token
-
-
-def shared_prefill_s(
-    *, new_prompt_tokens: float, tokens_per_s: float, num_concurrent: float = 1
-) -> float:
-    """Return the time of a prefill that shares the engine evenly with others.
-
-    >>> shared_prefill_s(new_prompt_tokens=80_000, tokens_per_s=80_000, num_concurrent=16)
-    16.0
-    """
-    return new_prompt_tokens * num_concurrent / tokens_per_s
-
-
 def own_prefill_s(replica: Replica, workload: Workload, state: SteadyState, prompt: float) -> float:
     """Return the time that one prompt's own chunks take beside the running batch.
 

@@ -14,17 +14,6 @@ def ridge_flop_per_byte(*, peak_flop_per_s: float, memory_bytes_per_s: float) ->
     return peak_flop_per_s / memory_bytes_per_s
 
 
-def decode_intensity(*, num_sequences: float, weight_element_bytes: float) -> float:
-    """Return flop per byte of a decode step, weights only: ``2 * n / bytes per weight``.
-
-    Counts a multiplication and an addition per weight and token. Leaves the cache out.
-
-    >>> decode_intensity(num_sequences=32, weight_element_bytes=2)
-    32.0
-    """
-    return 2 * num_sequences / weight_element_bytes
-
-
 def batch_at_ridge(*, ridge: float, weight_element_bytes: float) -> float:
     """Return the number of sequences at which decode would leave the memory bound.
 
@@ -32,12 +21,3 @@ def batch_at_ridge(*, ridge: float, weight_element_bytes: float) -> float:
     281.25
     """
     return ridge * weight_element_bytes / 2
-
-
-def matrix_vector_work(*, rows: int, columns: int) -> tuple[int, int]:
-    """Return (elements read, operations) of one matrix times one vector.
-
-    >>> matrix_vector_work(rows=8192, columns=8192)
-    (67108864, 134217728)
-    """
-    return rows * columns, 2 * rows * columns
