@@ -209,7 +209,8 @@ def ensure(
     """
     where = asset_paths() if where is None else where
     if missing := [name for name in names if find(name, where, tools) is None]:
-        with _only_builder(where, step):
+        where.programs.mkdir(parents=True, exist_ok=True)
+        with one_at_a_time(where.scratch, step, work="builds the lab's programs"):
             for name in missing:
                 _obtain(tools[name], where, step)
             toolchain.clean(where.scratch)
@@ -224,15 +225,14 @@ def _found(name: str, where: AssetPaths, tools: Mapping[str, Tool]) -> Path:
 
 
 @contextmanager
-def _only_builder(where: AssetPaths, step: Step) -> Iterator[None]:
-    """Let one process build at a time; a second one then finds everything made."""
-    where.programs.mkdir(parents=True, exist_ok=True)
-    where.scratch.mkdir(parents=True, exist_ok=True)
-    with (where.scratch / "lock").open("w") as lock:
+def one_at_a_time(folder: Path, step: Step, *, work: str) -> Iterator[None]:
+    """Let one process work at a time; a second one then finds everything made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            with step("waiting for another process that builds the lab's programs"):
+            with step(f"waiting for another process that {work}"):
                 fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

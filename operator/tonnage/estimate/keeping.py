@@ -10,15 +10,10 @@ from itertools import accumulate
 from typing import Any, Final, TypeVar
 
 from tonnage.estimate.calibration import Calibrations, Scope, is_material
+from tonnage.estimate.checked import entry_of
 from tonnage.estimate.kept_history import KEPT_S
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior, SpeedPosterior
-from tonnage.estimate.stored import (
-    dump_objects,
-    dump_shared,
-    memory_entry,
-    object_entry,
-    speed_entry,
-)
+from tonnage.estimate.stored import MEMORY, SPEED, dump_objects, dump_shared, object_entry
 from tonnage.estimate.stored_history import history_entry
 from tonnage.units import KIB
 
@@ -131,11 +126,11 @@ def fitting_shared(
         return known
     candidates = [
         *(
-            _of_scope("speed", scope, each.learned_at_s, speed_entry(each), live)
+            _of_scope("speed", scope, each.learned_at_s, entry_of(SPEED, each), live)
             for scope, each in known.speed.items()
         ),
         *(
-            _of_scope("memory", place, report.reported_at_s, memory_entry(report), live)
+            _of_scope("memory", place, report.reported_at_s, entry_of(MEMORY, report), live)
             for place, report in known.memory.items()
         ),
     ]

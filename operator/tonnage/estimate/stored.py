@@ -22,8 +22,9 @@ covariances nine: near-singular ones lose their definiteness to less.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from tonnage.estimate import burst_factor, promise
@@ -32,18 +33,20 @@ from tonnage.estimate.checked import (
     LARGEST,
     LONGEST_NAME,
     CorruptedStateError,
+    Field,
     NewerStateError,
     amount,
     check,
     count,
+    entry_of,
     figure,
     name,
     number,
     positive,
+    values_of,
     within,
 )
 from tonnage.estimate.covariance import repaired
-from tonnage.estimate.kept_history import KeptHistory
 from tonnage.estimate.posterior import (
     COVARIANCES,
     LONGEST_START_S,
@@ -81,8 +84,8 @@ def dump_shared(calibrations: Calibrations) -> str:
     """Write what namespaces share."""
     sections = {
         "inherited": {key: figure(each) for key, each in calibrations.inherited.items()},
-        "speed": _by_namespace(calibrations.speed, speed_entry),
-        "memory": _by_namespace(calibrations.memory, memory_entry),
+        "speed": _by_namespace(calibrations.speed, SPEED),
+        "memory": _by_namespace(calibrations.memory, MEMORY),
     }
     return _text(sections)
 
@@ -173,49 +176,21 @@ class _Reader:
         }
 
     def speed(self, entry: Any) -> SpeedPosterior:
-        covariance, is_sound = repaired(_covariance(entry))
-        posterior = SpeedPosterior(
-            overhead_factor=positive(entry["overheadFactor"], LARGEST_FACTOR),
-            bandwidth_efficiency=_efficiency(entry["bandwidthEfficiency"]),
-            prefill_efficiency=_efficiency(entry["prefillEfficiency"]),
-            covariance=covariance,
-            num_windows=count(entry["numWindows"]),
-            num_steps=amount(entry["numSteps"]),
-            surprise=number(entry["surprise"]),
-            misfit=amount(entry.get("misfit", 0.0)),
-            regime_at_s=amount(entry.get("regimeAt", 0.0)),
-            learned_at_s=amount(entry["learnedAt"]),
-        )
+        posterior = SpeedPosterior(**values_of(SPEED, entry))
+        covariance, is_sound = repaired(posterior.covariance)
         self._num_widened += not is_sound
-        return posterior
+        return replace(posterior, covariance=covariance)
 
     def of_object(self, entry: Any) -> ObjectPosterior:
+        """Return an object; starts that cannot be and a history that is none go alone."""
         check(isinstance(entry, dict))
-        pool, moved_at_s = entry.get("kvTokens"), entry.get("slotsMovedAt")
-        bursts = entry.get("burstFactor")
-        return replace(
-            self._starts(entry),
-            goodput_factor=within(entry["goodputFactor"], promise.LOWEST, promise.HIGHEST),
-            num_judged=amount(entry["numJudged"]),
-            judged_at_s=amount(entry["judgedAt"]),
-            burst_factor=None
-            if bursts is None
-            else within(bursts, burst_factor.LOWEST, burst_factor.HIGHEST),
-            memory_key=name(entry["memoryKey"]),
-            kv_tokens=None if pool is None else positive(pool, LARGEST),
-            slots_moved_at_s=None if moved_at_s is None else amount(moved_at_s),
-            demand=self._demand(entry.get("demand")),
+        starts = {"starts": entry} if STARTS[0].key in entry else {}
+        history = {"demand": entry["demand"]} if entry.get("demand") is not None else {}
+        return ObjectPosterior(
+            **values_of(OBJECT, entry),
+            **self.entries(starts, partial(values_of, STARTS)).get("starts", {}),
+            demand=self.entries(history, read_history).get("demand"),
         )
-
-    def _starts(self, entry: Any) -> ObjectPosterior:
-        """Return what is known of starts alone; nothing, where no clock can have told that."""
-        found = dict(self._read({"starts": entry}, _read_starts))
-        return found.get("starts", ObjectPosterior())
-
-    def _demand(self, entry: Any) -> KeptHistory | None:
-        """Return the history of demand; one that is none is left out alone."""
-        found = dict(self._read({} if entry is None else {"demand": entry}, read_history))
-        return found.get("demand")
 
     def loaded(self, known: Calibrations) -> Loaded:
         return Loaded(
@@ -243,85 +218,74 @@ def _old_efficiency(entry: Any) -> float:
 
 
 def _old_report(entry: Any) -> MemoryReport:
-    return MemoryReport(
-        kv_tokens=positive(entry["kvTokens"], LARGEST), reported_at_s=amount(entry["changedAt"])
-    )
+    return _report({**entry, "reportedAt": entry["changedAt"]})
 
 
 def _report(entry: Any) -> MemoryReport:
-    return MemoryReport(
-        kv_tokens=positive(entry["kvTokens"], LARGEST), reported_at_s=amount(entry["reportedAt"])
-    )
+    return MemoryReport(**values_of(MEMORY, entry))
 
 
-def _read_starts(entry: Any) -> ObjectPosterior:
-    mean = entry.get("coldStartSeconds")
-    if mean is None:
-        return ObjectPosterior()
-    return ObjectPosterior(
-        cold_start_s=positive(mean, LONGEST_START_S),
-        cold_start_deviation_s=within(entry["coldStartDeviationSeconds"], 0, LONGEST_START_S),
-        node_wait_s=within(entry.get("nodeWaitSeconds", 0), 0, LONGEST_WAIT_S),
-        num_starts=count(entry["numStarts"]),
-    )
+def _covariance(entry: Any) -> tuple[float, ...]:
+    check(isinstance(entry, list) and len(entry) == COVARIANCES)
+    return tuple(map(number, entry))
 
 
-def _covariance(entry: Any) -> list[float]:
-    found = entry["covariance"]
-    check(isinstance(found, list) and len(found) == COVARIANCES)
-    return [number(each) for each in found]
-
-
-def _efficiency(value: Any) -> float:
-    return positive(value, LARGEST_EFFICIENCY)
-
-
-def speed_entry(posterior: SpeedPosterior) -> dict[str, Any]:
-    return {
-        "overheadFactor": figure(posterior.overhead_factor),
-        "bandwidthEfficiency": figure(posterior.bandwidth_efficiency),
-        "prefillEfficiency": figure(posterior.prefill_efficiency),
-        "covariance": [figure(each, COVARIANCE_DIGITS) for each in posterior.covariance],
-        "numWindows": posterior.num_windows,
-        "numSteps": figure(posterior.num_steps),
-        "surprise": figure(posterior.surprise),
-        "misfit": figure(posterior.misfit),
-        "regimeAt": round(posterior.regime_at_s),
-        "learnedAt": round(posterior.learned_at_s),
-    }
-
-
-def memory_entry(report: MemoryReport) -> dict[str, Any]:
-    return {"kvTokens": figure(report.kv_tokens), "reportedAt": round(report.reported_at_s)}
+_efficiency: Final = positive(LARGEST_EFFICIENCY)
+_start_s: Final = within(0, LONGEST_START_S)
+SPEED: Final = (
+    Field("overhead_factor", "overheadFactor", positive(LARGEST_FACTOR)),
+    Field("bandwidth_efficiency", "bandwidthEfficiency", _efficiency),
+    Field("prefill_efficiency", "prefillEfficiency", _efficiency),
+    Field(
+        "covariance",
+        "covariance",
+        _covariance,
+        lambda each: [figure(value, COVARIANCE_DIGITS) for value in each],
+    ),
+    Field("num_windows", "numWindows", count, int),
+    Field("num_steps", "numSteps", amount),
+    Field("surprise", "surprise", number),
+    Field("misfit", "misfit", amount, is_optional=True),
+    Field("regime_at_s", "regimeAt", amount, round, is_optional=True),
+    Field("learned_at_s", "learnedAt", amount, round),
+)
+MEMORY: Final = (
+    Field("kv_tokens", "kvTokens", positive(LARGEST)),
+    Field("reported_at_s", "reportedAt", amount, round),
+)
+STARTS: Final = (
+    Field("cold_start_s", "coldStartSeconds", positive(LONGEST_START_S)),
+    Field("cold_start_deviation_s", "coldStartDeviationSeconds", _start_s),
+    Field("node_wait_s", "nodeWaitSeconds", within(0, LONGEST_WAIT_S), is_optional=True),
+    Field("num_starts", "numStarts", count, int),
+)
+OBJECT: Final = (
+    Field("goodput_factor", "goodputFactor", within(promise.LOWEST, promise.HIGHEST)),
+    Field("num_judged", "numJudged", amount),
+    Field("judged_at_s", "judgedAt", amount, round),
+    Field(
+        "burst_factor",
+        "burstFactor",
+        within(burst_factor.LOWEST, burst_factor.HIGHEST),
+        is_optional=True,
+    ),
+    Field("memory_key", "memoryKey", name, str),
+    Field("kv_tokens", "kvTokens", positive(LARGEST), is_optional=True),
+    Field("slots_moved_at_s", "slotsMovedAt", amount, round, is_optional=True),
+)
 
 
 def object_entry(posterior: ObjectPosterior) -> dict[str, Any]:
-    known = {
-        "goodputFactor": figure(posterior.goodput_factor),
-        "numJudged": figure(posterior.num_judged),
-        "judgedAt": round(posterior.judged_at_s),
-        "coldStartDeviationSeconds": figure(posterior.cold_start_deviation_s),
-        "numStarts": posterior.num_starts,
-        "memoryKey": posterior.memory_key,
-    }
-    if posterior.cold_start_s is not None:
-        known["coldStartSeconds"] = figure(posterior.cold_start_s)
-        known["nodeWaitSeconds"] = figure(posterior.node_wait_s)
-    if posterior.burst_factor is not None:
-        known["burstFactor"] = figure(posterior.burst_factor)
-    if posterior.kv_tokens is not None:
-        known["kvTokens"] = figure(posterior.kv_tokens)
-    if posterior.slots_moved_at_s is not None:
-        known["slotsMovedAt"] = round(posterior.slots_moved_at_s)
+    known = entry_of((*OBJECT, *STARTS), posterior)
     if posterior.demand is not None:
         known["demand"] = history_entry(posterior.demand)
     return known
 
 
 def _by_namespace(
-    entries: Mapping[Scope, Entry], write: Callable[[Entry], dict[str, Any]]
+    entries: Mapping[Scope, object], fields: Sequence[Field]
 ) -> dict[str, dict[str, Any]]:
     sections: dict[str, dict[str, Any]] = {}
     for scope, entry in entries.items():
-        sections.setdefault(scope.namespace, {})[scope.key] = write(entry)
+        sections.setdefault(scope.namespace, {})[scope.key] = entry_of(fields, entry)
     return sections

@@ -16,13 +16,16 @@ from typing import Any, Final
 
 from tonnage.estimate.checked import (
     LARGEST,
+    Field,
     NewerStateError,
     amount,
     check,
     count,
+    entry_of,
     figure,
     name,
     positive,
+    values_of,
 )
 from tonnage.estimate.forecast import Score
 from tonnage.estimate.headroom import FIRST, FORGET_NOTES, Rises
@@ -47,21 +50,7 @@ MOST_NOTES: Final = 1.1 * FORGET_NOTES
 
 
 def history_entry(known: KeptHistory) -> dict[str, Any]:
-    return {
-        "version": VERSION,
-        "keptAt": round(known.kept_at_s),
-        "unit": known.unit,
-        "unitRequestsPerSecond": figure(known.unit_requests_per_s),
-        "means": _row_entry(known.means),
-        "peaks": _row_entry(known.peaks),
-        "planned": _row_entry(known.planned),
-        "heights": _row_entry(known.heights),
-        "record": {
-            way: [figure(score.loss), figure(score.weight)] for way, score in known.scores.items()
-        },
-        "rises": [figure(weight) for weight in known.rises],
-        "held": [[figure(short), figure(over)] for short, over in known.held],
-    }
+    return {"version": VERSION, **entry_of(_FIELDS, known)}
 
 
 def read_history(entry: Any) -> KeptHistory:
@@ -75,38 +64,20 @@ def read_history(entry: Any) -> KeptHistory:
     if version > VERSION:
         raise NewerStateError(f"history of version {version}, this operator knows up to {VERSION}")
     check(version == VERSION)
-    record = entry["record"]
-    check(isinstance(record, dict) and len(record) <= len(WAYS))
-    peaks, planned = (_row(entry[key], MAX_PEAK_BINS) for key in ("peaks", "planned"))
-    known = KeptHistory(
-        kept_at_s=amount(entry["keptAt"]),
-        unit=name(entry["unit"]),
-        unit_requests_per_s=positive(entry["unitRequestsPerSecond"], LARGEST),
-        means=_row(entry["means"], MAX_BINS),
-        peaks=peaks,
-        planned=planned,
-        heights=_row(entry["heights"], MAX_PEAK_BINS)
-        if "heights" in entry
-        else _highest(figures(peaks), figures(planned)),
-        scores={name(way): _score(score) for way, score in record.items()},
-        rises=_rises(entry["rises"]) if "rises" in entry else FIRST,
-        held=_held(entry["held"]) if "held" in entry else NOTHING_HELD,
-    )
-    bins = figures(peaks).keys()
-    check(bins == figures(planned).keys() == figures(known.heights).keys())
-    return known
-
-
-def _highest(peaks: Mapping[int, float], planned: Mapping[int, float]) -> Row:
+    found = values_of(_FIELDS, entry)
+    peaks, planned = figures(found["peaks"]), figures(found["planned"])
     check(peaks.keys() == planned.keys())
-    return row({at: ratio * planned[at] for at, ratio in peaks.items()})
+    if "heights" not in found:
+        found["heights"] = row({at: ratio * planned[at] for at, ratio in peaks.items()})
+    check(peaks.keys() == figures(found["heights"]).keys())
+    return KeptHistory(**found)
 
 
 def _row_entry(written: Row) -> Mapping[str, Any]:
     return {"first": written.first, "text": written.text}
 
 
-def _row(entry: Any, max_bins: int) -> Row:
+def _row(entry: Any, max_bins: int = MAX_PEAK_BINS) -> Row:
     text = entry["text"]
     check(isinstance(text, str) and len(text) <= LETTERS * max_bins)
     found = Row(first=count(entry["first"]), text=text)
@@ -114,10 +85,19 @@ def _row(entry: Any, max_bins: int) -> Row:
     return found
 
 
+def _record(entry: Any) -> dict[str, Score]:
+    check(isinstance(entry, dict) and len(entry) <= len(WAYS))
+    return {name(way): _score(score) for way, score in entry.items()}
+
+
+def _record_entry(scores: Mapping[str, Score]) -> Mapping[str, Any]:
+    return {way: [figure(each.loss), figure(each.weight)] for way, each in scores.items()}
+
+
 def _score(entry: Any) -> Score:
     check(isinstance(entry, list))
     loss, weight = entry
-    found = Score(loss=amount(loss), weight=positive(weight, MOST_WEIGHT))
+    found = Score(loss=amount(loss), weight=positive(MOST_WEIGHT)(weight))
     check(found.mean <= MOST)
     return found
 
@@ -134,3 +114,19 @@ def _held(entry: Any) -> Held:
     found = tuple((amount(short), amount(over)) for short, over in entry)
     check(all(max(each) <= MOST_NOTES * MOST for each in found))
     return found
+
+
+_FIELDS: Final = (
+    Field("kept_at_s", "keptAt", amount, round),
+    Field("unit", "unit", name, str),
+    Field("unit_requests_per_s", "unitRequestsPerSecond", positive(LARGEST)),
+    Field("means", "means", lambda each: _row(each, MAX_BINS), _row_entry),
+    Field("peaks", "peaks", _row, _row_entry),
+    Field("planned", "planned", _row, _row_entry),
+    Field("heights", "heights", _row, _row_entry, is_optional=True),
+    Field("scores", "record", _record, _record_entry),
+    Field("rises", "rises", _rises, lambda each: [*map(figure, each)], is_optional=True),
+    Field(
+        "held", "held", _held, lambda each: [[*map(figure, two)] for two in each], is_optional=True
+    ),
+)

@@ -52,13 +52,19 @@ def read_calibrations(folder: Path) -> Mapping[Identity, LoadTest]:
 def _readable(paths: Iterable[Path]) -> Iterable[tuple[Path, CalibrationFile]]:
     for path in paths:
         try:
-            yield path, _read(path)
+            yield path, read_calibration(path)
         except (OSError, UnicodeDecodeError, CalibrationFileError) as error:
             line = Line("calibration not used", file=str(path), message=str(error))
             LOG.error(line)  # noqa: TRY400 -- no traceback helps
 
 
-def _read(path: Path) -> CalibrationFile:
+def read_calibration(path: Path) -> CalibrationFile:
+    """Read a file of ``tonnage calibrate``.
+
+    Raises:
+        OSError, UnicodeDecodeError: it cannot be read.
+        CalibrationFileError: it is too large, or something else.
+    """
     with path.open("rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:

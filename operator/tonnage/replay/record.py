@@ -2,7 +2,7 @@
 
 import math
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from tonnage.api.objects import ModelDeployment
@@ -145,11 +145,3 @@ def moment_of_tick(
         problem=problem,
         calibrations=calibrations,
     )
-
-
-def minutes(
-    record: Record, until_s: float, *, every_s: float = 60.0
-) -> Iterator[tuple[float, Kept]]:
-    """Yield how requests fared by the minute in which they came."""
-    for index in range(math.ceil(until_s / every_s)):
-        yield index * every_s, kept(record, index * every_s, (index + 1) * every_s)

@@ -66,10 +66,10 @@ TOOLS: Final[Mapping[str, Tool]] = {
 CNI_PLUGINS: Final = ("host-local", "loopback", "portmap", "ptp")
 
 
-def lane_folder(environment: Mapping[str, str] = os.environ) -> Path:
+def lane_folder() -> Path:
     """Return where the lane keeps what it makes: programs, images, Docker's data."""
-    chosen = environment.get("TONNAGE_KIND")
-    return Path(chosen) if chosen else assets.cache_folder(environment) / "kind"
+    chosen = os.environ.get("TONNAGE_KIND")
+    return Path(chosen) if chosen else assets.cache_folder(os.environ) / "kind"
 
 
 def paths(lane: Path) -> AssetPaths:

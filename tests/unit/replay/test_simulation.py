@@ -6,15 +6,16 @@ from functools import cache
 import pytest
 
 from fleet_builders import SITE, a_model, a_request_of, a_sizing
+from scrape_faults import lying, multiplied, silent, stale, without_numbers
 from tonnage.control.write.writes import Scale, Writes
 from tonnage.estimate.metrics import LATENCY_BOUNDS_S
 from tonnage.manifests.children import deployment
 from tonnage.manifests.names import FLAGS_ANNOTATION
 from tonnage.replay.cluster import Cluster, Start
 from tonnage.replay.counters import Ladders
-from tonnage.replay.faults import dropped, lying, multiplied, silent, stale, without_numbers
+from tonnage.replay.faults import dropped
 from tonnage.replay.oracle import Oracle
-from tonnage.replay.record import Served, kept, minutes
+from tonnage.replay.record import Served, kept
 from tonnage.replay.scheduled import Scheduled
 from tonnage.replay.simulation import Simulation
 from tonnage.replay.traffic import Source, constant, traffic
@@ -251,9 +252,7 @@ def test_pods_are_scraped_where_somebody_asks(asks):
     ).run(600.0)
 
     assert bool(pages) == asks
-    assert sum(each.num_requests for _, each in minutes(record, 600.0)) == (
-        record.served.traffic.num_requests
-    )
+    assert kept(record, 0.0, 600.0).num_requests == record.served.traffic.num_requests
 
 
 def test_all_that_came_was_served_and_once():
@@ -263,9 +262,7 @@ def test_all_that_came_was_served_and_once():
     for each in counters:
         each.page(1e9)
     assert sum(each.num_finished for each in counters) == record.served.traffic.num_requests
-    assert sum(kept.num_requests for _, kept in minutes(record, 600.0)) == (
-        record.served.traffic.num_requests
-    )
+    assert kept(record, 0.0, 600.0).num_requests == record.served.traffic.num_requests
 
 
 def test_the_operator_measures_the_rate_that_comes():

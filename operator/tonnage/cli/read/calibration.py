@@ -3,7 +3,6 @@
 import os
 import tempfile
 from pathlib import Path
-from typing import Final
 
 from tonnage.cli.console import Failure
 from tonnage.estimate.calibration_file import (
@@ -12,11 +11,8 @@ from tonnage.estimate.calibration_file import (
     CalibrationKey,
     check_key,
     dump,
-    load,
 )
-from tonnage.units import MIB
-
-MAX_BYTES: Final = MIB
+from tonnage.fleet import calibration_folder
 
 
 def read_calibration(path: Path) -> CalibrationFile:
@@ -26,11 +22,7 @@ def read_calibration(path: Path) -> CalibrationFile:
         Failure: there is none, or it is something else.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise Failure(f"{path}: more than {MAX_BYTES} bytes")
-        return load(content.decode())
+        return calibration_folder.read_calibration(path)
     except OSError as error:
         raise Failure(f"{path}: {error.strerror}") from error
     except (UnicodeDecodeError, CalibrationFileError) as error:
