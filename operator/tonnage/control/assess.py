@@ -173,10 +173,9 @@ def decided(found: Assessment, fleet: Fleet, asker: Asker, left: Left) -> Assess
         return found
     held = chosen.belief
     sizing = SizingMemory(asked_speed=held.asked, better_asked=chosen.better_asked)
-    found = replace(found, memory=replace(found.memory, sizing=sizing))
     believed = held.constants_at(held.posterior)
     observed = observe_engines(found.state, fleet, chosen.sizing, held.constants, believed=believed)
-    found = replace(found, observed=observed)
+    found = replace(found, memory=replace(found.memory, sizing=sizing), observed=observed)
     found = without_unapproved(found, chosen)
     found, wanted = weighed(found, chosen, observed, fleet)
     memory = found.memory

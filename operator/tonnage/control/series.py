@@ -192,7 +192,8 @@ def _capacity(found: Assessment, chosen: Chosen, replicas: ReplicasStatus) -> It
 
 
 def _calibration(chosen: Chosen) -> Iterator[Sample]:
-    for name, constant in zip(CONSTANTS, learned_constants(chosen), strict=True):
+    constants = learned_constants(chosen.belief, chosen.sizing.request.speed)
+    for name, constant in zip(CONSTANTS, constants, strict=True):
         yield Sample("tonnage_calibration", constant.prior, (name, "prior"))
         yield Sample("tonnage_calibration", constant.learned, (name, "learned"))
         yield Sample("tonnage_calibration", constant.planned, (name, "planned"))

@@ -33,7 +33,7 @@ class Asked:
         return math.exp(_log_step(self.slow, other.slow))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Belief:
     """The speed of an object's engines, before and after what was measured."""
 

@@ -5,7 +5,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from statistics import median
 from typing import Final, Literal, NamedTuple
 
@@ -14,6 +14,8 @@ from tonnage.sizing.request import Flags, SizingRequest
 
 WRITE_THRESHOLD: Final = 0.02
 KEY_LENGTH: Final = 20
+DIGESTS: Final = 4096
+"""Of keys that are remembered: each object asks for two of them several times in a tick."""
 EVERYONE: Final = "*"
 """In place of a namespace: believed by all, without another witness."""
 MIN_WINDOWS: Final = 4
@@ -255,7 +257,8 @@ def memory_key(request: SizingRequest, flags: Flags) -> str:
     )
 
 
-def _digest(*parts: object) -> str:
+@lru_cache(maxsize=DIGESTS, typed=True)
+def _digest(*parts: str | float) -> str:
     return hashlib.sha256("|".join(map(str, parts)).encode()).hexdigest()[:KEY_LENGTH]
 
 

@@ -6,7 +6,6 @@ so that replicas decided then are not behind it.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from time import monotonic
 from typing import Final
 
@@ -16,9 +15,6 @@ from tonnage.control.write.writes import Writes
 
 BURST_S: Final = 5.0
 """So much time's writes may be made at once; where some are left, the next tick comes so soon."""
-ROUTINE_EVERY: Final = 8
-"""Of what is let through, the place that a look at children has beside what somebody waits for. A
-process that begins has all of them to make: 1,000 take 20 s, and a change waited behind."""
 SLOWEST: Final = 1 / 64
 """Of the rate, to which failures that come again and again bring it."""
 
@@ -35,8 +31,6 @@ class Limiter:
     _at_s: float = field(init=False)
     _held: dict[str, int] = field(default_factory=dict)
     """By UID, in how many ticks in a row there was no room for it."""
-    _passed: int = 0
-    """What was let through since the last that was routine."""
 
     def __post_init__(self) -> None:
         self._tokens, self._at_s = self.per_s * BURST_S, self.clock()
@@ -50,36 +44,22 @@ class Limiter:
         """Return the objects whose writes are made now, each with all of them.
 
         Those whose replicas change come first. Then namespaces take turns, and within one, who was
-        left longest: who makes many objects waits for them, and nobody else does. What is routine
-        has a share of the places, and what the rest leaves.
+        left longest: who makes many objects waits for them, and nobody else does. Checks of
+        children come last: a process that starts has one for each object, 20 s of writes for 1,000.
         """
         self._refill()
-        known = list(wanted)
-        ordered = sorted(known, key=lambda each: -self._held.get(each.uid, 0))
+        ordered = sorted(wanted, key=lambda each: -self._held.get(each.uid, 0))
         ordered = by_turns(ordered, namespace=lambda each: each.namespace)
-        ordered = self._mixed(ordered)
-        ordered.sort(key=lambda each: each.scale is None)
+        ordered.sort(key=lambda each: (each.scale is None, each.is_routine))
         found = []
         for each in ordered:
             if self._tokens <= 0:
                 break
             self._tokens -= each.num_limited
-            self._passed = 0 if each.is_routine else self._passed + 1
             found.append(each)
         left = ordered[len(found) :]
         self._held = {each.uid: self._held.get(each.uid, 0) + 1 for each in left}
         return found
-
-    def _mixed(self, ordered: Iterable[Writes]) -> list[Writes]:
-        """Put what is routine into each eighth place, over all ticks, and after the rest."""
-        known = list(ordered)
-        routine = (each for each in known if each.is_routine)
-        urgent = (each for each in known if not each.is_routine)
-        found = list[Writes]()
-        for place, each in enumerate(urgent, self._passed + 1):
-            found += islice(routine, int(place % ROUTINE_EVERY == 0))
-            found.append(each)
-        return [*found, *routine]
 
     def _refill(self) -> None:
         now_s, rate = self.clock(), self.per_s * self.share

@@ -96,8 +96,8 @@ def test_bursts_that_lower_the_load_leave_an_answer_that_says_what_a_fleet_serve
 
 def test_a_neighbour_of_what_was_searched_is_not_searched():
     asker, near = Asker(), a_request()
-    first = asker.size(longer(near, prompt=1.02), near=near)
-    second = asker.size(longer(near, prompt=1.04), near=near)
+    first = asker.size(longer(near, prompt=1.02), near=lambda: near)
+    second = asker.size(longer(near, prompt=1.04), near=lambda: near)
 
     assert asker.num_searched == 1
     assert second.request == longer(near, prompt=1.04)
@@ -109,7 +109,7 @@ def test_what_a_neighbour_cannot_serve_is_asked_itself():
     near = replace(request, slo=strict(request.slo, 1e-3))
     asker = Asker()
 
-    assert asker.size(request, near=near) == size(request)
+    assert asker.size(request, near=lambda: near) == size(request)
     assert asker.num_searched == 2
 
 

@@ -1,6 +1,6 @@
 """What sizing answered: a question that was asked a while ago is not searched again."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from tonnage.sizing.errors import SizingError
@@ -37,8 +37,12 @@ class Asker:
         """To what was asked in this tick."""
         self.num_asked = self.num_searched = 0
 
-    def size(self, request: SizingRequest, *, near: SizingRequest | None = None) -> Sizing:
+    def size(
+        self, request: SizingRequest, *, near: Callable[[], SizingRequest] | None = None
+    ) -> Sizing:
         """Return the answer that is remembered, or what that to one ``near`` it says, else search.
+
+        ``near`` is called only where the answer is not remembered.
 
         Raises:
             SizingError: there is none, and the message says why.
@@ -48,7 +52,7 @@ class Asker:
         question = replace(request, inputs=())
         answer = self.answers.get(question) or self._last.get(question)
         if answer is None:
-            answer = self._searched(request) if near is None else self._carried(request, near)
+            answer = self._searched(request) if near is None else self._carried(request, near())
         self.answers[question] = answer
         if isinstance(answer, No):
             raise answer.kind(answer.message)

@@ -140,10 +140,10 @@ def with_known_cache(
     This object's own report stands above those of its namespace, these above a load test of
     such an engine, and that above other namespaces.
     """
-    request, key = replace(request, flags=flags), memory_key(request, flags)
-    held, own = beliefs(state, fleet), memory.posterior
+    key, held, own = memory_key(request, flags), beliefs(state, fleet), memory.posterior
     if own.kv_tokens is not None and own.memory_key == key:
-        return replace(request, measured_kv_tokens=own.kv_tokens)
+        return replace(request, flags=flags, measured_kv_tokens=own.kv_tokens)
+    request = replace(request, flags=flags)
     test = load_test(request, flags, fleet)
     tokens = reported_kv_tokens(test.cache, request, flags) if test else None
     if test is not None and tokens is not None and held.own_memory(key) is None:

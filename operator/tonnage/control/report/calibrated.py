@@ -6,9 +6,10 @@ from typing import Final
 
 from tonnage.api.status import CalibrationStatus, LearnedConstant
 from tonnage.catalog.engine_speed import SpeedConstants
-from tonnage.control.input.state import Assessment, Chosen, Fleet
+from tonnage.control.input.state import Assessment, Fleet
 from tonnage.control.input.times import rfc3339
 from tonnage.control.learn.learning import estimated_kv_tokens
+from tonnage.estimate.belief import Belief
 from tonnage.estimate.calibration import memory_key, speed_key, witnesses
 from tonnage.estimate.learner import constants_of, slow_end
 from tonnage.estimate.posterior import SpeedPosterior
@@ -36,7 +37,7 @@ def calibration_status(found: Assessment, fleet: Fleet) -> CalibrationStatus | N
         corroborating=fleet.settings.calibration_namespaces,
     )
     is_own_pool = own.kv_tokens is not None and own.memory_key == memory_key(request, flags)
-    overhead, bandwidth, prefill, step = learned_constants(chosen)
+    overhead, bandwidth, prefill, step = learned_constants(held, request.speed)
     return CalibrationStatus(
         evidence=seen.source,
         corroborating_namespaces=seen.num_others,
@@ -72,9 +73,13 @@ def _time(at_s: float) -> str | None:
     return rfc3339(at_s) if at_s else None
 
 
-def learned_constants(chosen: Chosen) -> tuple[LearnedConstant, ...]:
-    """Return overhead, bandwidth and prefill, and the step time that they make together."""
-    held, planned = chosen.belief, _planned_with(chosen)
+@kept
+def learned_constants(held: Belief, speed: SpeedConstants) -> tuple[LearnedConstant, ...]:
+    """Return overhead, bandwidth and prefill, and the step time that they make together.
+
+    ``speed``: what the plan was sized with.
+    """
+    planned = _planned_with(held, speed)
     each = [
         _constant(prior, learned, with_it, math.sqrt(max(0.0, variance)))
         for prior, learned, with_it, variance in zip(
@@ -89,9 +94,8 @@ def learned_constants(chosen: Chosen) -> tuple[LearnedConstant, ...]:
     return (*each, step)
 
 
-def _planned_with(chosen: Chosen) -> SpeedPosterior:
+def _planned_with(held: Belief, speed: SpeedConstants) -> SpeedPosterior:
     """Return the constants of the plan: the slow end, or the middle where that keeps no SLO."""
-    held, speed = chosen.belief, chosen.sizing.request.speed
     asked = held.asked
     is_slow = speed == held.constants_at(asked.slow)
     return asked.slow if is_slow or speed != held.constants_at(asked.middle) else asked.middle

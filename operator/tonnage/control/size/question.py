@@ -106,7 +106,10 @@ class Question:
         request = self._believed(self.request, held, posterior, flags)
         if flags is None or request.slo.is_offline:
             return self.asker.size(request)
-        near = self._believed(self.near, held, self._near(held, posterior), flags)
+
+        def near() -> SizingRequest:
+            return self._believed(self.near, held, self._near(held, posterior), flags)
+
         return self.asker.size(request, near=near)
 
     def _believed(
