@@ -7,10 +7,10 @@ of one that is too large no more is handed on than what it is called.
 
 import json
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
-import ijson  # type: ignore[import-untyped]
+import msgspec
 
 from tonnage.units import KIB
 
@@ -19,8 +19,10 @@ MOST_OBJECT_BYTES: Final = 256 * KIB
 HEAD_BYTES: Final = 4 * KIB
 """In which name, namespace and UID of an object are found: labels come after them."""
 NAMES: Final = ("name", "namespace", "uid", "resourceVersion")
-_DECODER: Final = json.JSONDecoder()
-_SPACE: Final = re.compile(r"[ \t\n\r]*")
+_HEAD: Final = re.compile(
+    rb'\{"type":"(\w+)","object":\{(?:"\w+":"[^"]*",)*"metadata":\{((?:"\w+":"[^"\\]*",?)*)'
+)
+"""Of a watch's line, as the API server writes it: the names come first in the metadata."""
 Object = dict[str, Any]
 
 
@@ -39,11 +41,16 @@ def bounded(body: Object, num_bytes: int) -> Object:
     return body if is_small else Oversized(body.get("metadata") or {}, num_bytes)
 
 
+class _List(msgspec.Struct):
+    metadata: Object | None = None
+    items: list[msgspec.Raw] | msgspec.UnsetType | None = msgspec.UNSET
+
+
 class Page:
     """The JSON of a list. ``metadata`` is known when all objects were read."""
 
     def __init__(self, data: bytes) -> None:
-        self._text = data.decode(errors="replace")
+        self._data = data
         self.metadata: Object = {}
         self.is_list = False
 
@@ -53,41 +60,11 @@ class Page:
         Raises:
             ValueError: this is no JSON object.
         """
-        place = self._after("{", 0)
-        while self._text[place : place + 1] != "}":
-            name, place = _DECODER.raw_decode(self._text, place)
-            place = self._after(":", place)
-            if name == "items" and self._text[place : place + 1] == "[":
-                self.is_list = True
-                place = yield from self._each(place)
-            else:
-                value, place = _DECODER.raw_decode(self._text, place)
-                self.is_list |= name == "items"
-                self.metadata = value or {} if name == "metadata" else self.metadata
-            place = self._next(place)
-
-    def _each(self, place: int) -> Generator[Object, None, int]:
-        place = self._after("[", place)
-        while self._text[place : place + 1] != "]":
-            value, end = _DECODER.raw_decode(self._text, place)
-            yield bounded(value, len(self._text[place:end].encode(errors="replace")))
-            place = self._next(end)
-        return place + 1
-
-    def _next(self, place: int) -> int:
-        """Return where the next member is, or what ends them."""
-        place = self._skipped(place)
-        return self._after(",", place) if self._text[place : place + 1] == "," else place
-
-    def _after(self, mark: str, place: int) -> int:
-        place = self._skipped(place)
-        if self._text[place : place + 1] != mark:
-            raise ValueError(f"no {mark}")
-        return self._skipped(place + 1)
-
-    def _skipped(self, place: int) -> int:
-        found = _SPACE.match(self._text, place)
-        return found.end() if found else place
+        page = msgspec.json.decode(self._data, type=_List)
+        self.metadata, self.is_list = page.metadata or {}, page.items is not msgspec.UNSET
+        for raw in page.items or ():
+            text = bytes(raw)
+            yield bounded(json.loads(text.decode(errors="replace")), len(text))
 
 
 def read_event(line: bytes, num_bytes: int) -> tuple[str, Object]:
@@ -106,18 +83,11 @@ def read_event(line: bytes, num_bytes: int) -> tuple[str, Object]:
 
 def _named(head: bytes, num_bytes: int) -> tuple[str, Object]:
     """Return the same by the beginning of a line."""
-    told: Object = {}
-    try:
-        for prefix, event, value in ijson.parse(head):
-            if event == "string":
-                told.setdefault(prefix, value)
-    except ijson.JSONError:
-        pass  # it breaks off
-    metadata = {name: told.get(f"object.metadata.{name}") for name in NAMES}
-    known = {name: value for name, value in metadata.items() if value is not None}
-    if "name" not in known:
+    found = _HEAD.match(head)
+    metadata = json.loads(b"{%b}" % found[2].rstrip(b",")) if found else {}
+    if not found or "name" not in metadata:
         raise ValueError(f"an object of {num_bytes} bytes without a name")
-    return told.get("type", ""), Oversized(known, num_bytes)
+    return found[1].decode(), Oversized(metadata, num_bytes)
 
 
 class Lines:

@@ -47,7 +47,7 @@ class TestAPage:
 
     @pytest.mark.parametrize("broken", [b"", b"[]", b"{", b'{"items":[1', b"x"])
     def test_that_breaks_off_is_none(self, broken):
-        with pytest.raises(ValueError, match=r"Expecting|no "):
+        with pytest.raises(ValueError, match=r"truncated|Expected|malformed"):
             list(Page(broken).items())
 
     @pytest.mark.parametrize(("told", "is_list"), [(b"{}", False), (b'{"items":null}', True)])
