@@ -64,7 +64,7 @@ def test_what_somebody_took_out_of_the_template_is_told_and_put_back(tenant):
     until(lambda: reason(tenant, "Drifted") == ("False", "AsWritten"), "it says so")
 
     told = tenant.kubectl("get", "events", "-o", "jsonpath={.items[*].message}")
-    assert "somebody wrote spec.containers[vllm].livenessProbe away, ours: {" in told
+    assert "somebody removed spec.containers[vllm].livenessProbe, ours: {" in told
 
 
 def test_what_somebody_adds_to_the_template_is_told_and_stays(tenant):

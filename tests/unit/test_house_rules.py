@@ -86,6 +86,7 @@ WRITERS_OF_MEMORY = {
     "goodput": {"assess"},
     "demand": {"decide/outlook", "tick"},
     "decided": {"assess", "decide/budget", "decide/rollout", "report/status", "tick"},
+    "writers": {"decide/writers"},
     "written": {"report/status", "write/carried", "write/writes"},
     "reported": {"report/status", "write/carried", "write/writes"},
 }

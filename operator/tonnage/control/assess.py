@@ -7,7 +7,6 @@ from tonnage.catalog.gpu import CatalogError
 from tonnage.control.decide.approval import until_approved, within_cost, without_unapproved
 from tonnage.control.decide.budget import Left, over_budget
 from tonnage.control.decide.draining import drain_reasons
-from tonnage.control.decide.drifted import with_departed
 from tonnage.control.decide.needed import carry_last_need, remember_need
 from tonnage.control.decide.outlook import (
     events_of,
@@ -20,6 +19,7 @@ from tonnage.control.decide.outlook import (
 from tonnage.control.decide.pending import with_given_back
 from tonnage.control.decide.situated import situation_of
 from tonnage.control.decide.template import roll_changes, template_of
+from tonnage.control.decide.writers import with_writers
 from tonnage.control.input.answers import Asker
 from tonnage.control.input.finding import UNREADABLE
 from tonnage.control.input.memory import ObjectMemory, SizingMemory
@@ -38,7 +38,6 @@ from tonnage.control.measure.remembered import with_observed
 from tonnage.control.measure.traffic import measure_traffic, observe_engines
 from tonnage.control.observe.evicted import never_evictable
 from tonnage.control.observe.ownership import own_only
-from tonnage.control.observe.rivals import with_rivals
 from tonnage.control.observe.tracks import watched
 from tonnage.control.size.chosen import choose, choose_running, slots_reasons
 from tonnage.control.size.question import RefusedError
@@ -72,8 +71,7 @@ def assess(
 
 def sized(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Assessment:
     """Measure an object and size it, as far as the time for searches goes."""
-    memory = with_departed(memory.without_future(fleet.now_s), state, fleet)
-    memory = with_rivals(memory, state, now_s=fleet.now_s)
+    memory = with_writers(memory.without_future(fleet.now_s), state, fleet)
     tracks, state = watched(memory.tracks, state, fleet)
     memory = replace(memory, tracks=tracks)
     traffics = measure_traffic(state, fleet, memory)
@@ -106,7 +104,7 @@ def _refused(found: Assessment, why: Exception, fleet: Fleet, asker: Asker) -> A
     if running is None:
         return _answered(found)
     try:
-        chosen = choose_running(running, fleet, found.memory, asker, is_put_back=False)
+        chosen = choose_running(running, fleet, found.memory, asker, is_reapplied=False)
     except SearchAbandonedError:
         return replace(found, memory=_in_turn(found.memory, fleet.now_s))
     except REFUSALS:

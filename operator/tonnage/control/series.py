@@ -219,7 +219,7 @@ def counts(found: Assessment, memory: ObjectMemory, *, now_s: float) -> Iterator
     if decision:
         direction = "up" if decision.to_replicas > decision.from_replicas else "down"
         yield Sample("tonnage_decisions", 1.0, (bounded(decision.code), direction))
-    rivals = memory.rivals
-    for part, contest in (("replicas", rivals.replicas), ("template", rivals.template)):
-        if contest.change is not None and contest.change.at_s == now_s:
-            yield Sample("tonnage_conflicts", 1.0, (part,))
+    writers = found.memory.writers
+    for name, part in (("replicas", writers.replicas), ("template", writers.template)):
+        if part.is_new and part.edited_at_s == now_s:
+            yield Sample("tonnage_conflicts", 1.0, (name,))

@@ -27,8 +27,8 @@ from tonnage.cluster.kube import (
     KubeApi,
 )
 from tonnage.control.decide.leaving import PodCost
-from tonnage.control.input.contest import Fate
 from tonnage.control.input.fault import fault_id, told
+from tonnage.control.input.writers import Fate
 from tonnage.control.write.carried import Carried
 from tonnage.control.write.writes import Scale, Writes
 from tonnage.fleet.children import Children, NoPathError, controller_uid

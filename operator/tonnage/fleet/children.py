@@ -20,8 +20,8 @@ from tonnage.cluster.kube import (
     KubeApi,
     Resource,
 )
-from tonnage.control.input.contest import NOBODY
 from tonnage.control.input.times import rfc3339
+from tonnage.control.input.writers import SOMEBODY
 from tonnage.control.report.happenings import Happening
 from tonnage.control.write.writes import Writes
 from tonnage.fleet.events import event
@@ -160,7 +160,7 @@ def _undone(wanted: Manifest, live: Manifest, writes: Writes) -> str | None:
     ]
     if not found:
         return None
-    who = " and ".join(sorted({name for each in found for name in each.managers})) or NOBODY
+    who = " and ".join(sorted({name for each in found for name in each.managers})) or SOMEBODY
     fields = ", ".join(each.field for each in found)
     return f"{wanted['kind']} {writes.name}: {who} edited {fields}, which is put back"
 

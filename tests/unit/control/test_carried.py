@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from fleet_builders import NOW_S, a_memory, a_state, assessed
-from tonnage.control.input.contest import Fate
 from tonnage.control.input.memory import Memory, Retry
+from tonnage.control.input.writers import Fate
 from tonnage.control.write.carried import Carried, with_fates
 from tonnage.control.write.writes import Writes
 

@@ -25,10 +25,10 @@ from fleet_builders import (
 from measured_builders import a_posterior
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.control.assess import sized
+from tonnage.control.decide.writers import with_written
 from tonnage.control.input.answers import Asker
-from tonnage.control.input.contest import Change
 from tonnage.control.input.memory import Retry
-from tonnage.control.observe.rivals import drift
+from tonnage.control.input.writers import Fate
 from tonnage.control.report.status import report
 from tonnage.control.size.question import question_of
 from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope, memory_key, speed_key
@@ -72,7 +72,9 @@ def a_target_state(live=None, **changes):
     return a_state(a_manifest(**TARGET), live=live or a_target(), **changes)
 
 
-A_CHANGE = Change(managers=("kubectl-edit",), was="ours", became="7", generation=3, at_s=NOW_S)
+def corrected(found):
+    """The memory after our template was applied."""
+    return with_written(found.memory, found, scaled=None, template=Fate.DONE, now_s=NOW_S)
 
 
 def edited(flags, *, slots):
@@ -157,14 +159,8 @@ class TestLiveFlags:
     def test_are_those_recorded_until_the_correction_of_an_edit_is_seen(self):
         state = a_state(live=edited(self.KEPT, slots=7))
         first = assessed(state)
-        asked = replace(
-            first.memory.rivals,
-            dealt_with=drift(state, first.memory),
-            template_written_at=state.deployment.generation + 1,
-            template_tried_at_s=NOW_S,
-        )
 
-        unseen = assessed(state, memory=replace(first.memory, rivals=asked))
+        unseen = assessed(state, memory=corrected(first))
 
         assert first.sizing.flags == unseen.sizing.flags == self.KEPT
         assert unseen.template is None
@@ -174,15 +170,9 @@ class TestLiveFlags:
         # A webhook makes the same of what is written: no generation comes of that.
         state = a_state(live=edited(self.KEPT, slots=7))
         first = assessed(state)
-        tried = replace(
-            first.memory.rivals,
-            dealt_with=drift(state, first.memory),
-            template_written_at=state.deployment.generation + 1,
-            template_tried_at_s=NOW_S,
-        )
 
         later = a_fleet(state, now_s=NOW_S + after_s)
-        found = assessed(state, fleet=later, memory=replace(first.memory, rivals=tried))
+        found = assessed(state, fleet=later, memory=corrected(first))
 
         assert found.sizing.flags.max_num_seqs == slots
 
@@ -193,12 +183,12 @@ class TestLiveFlags:
 
         assert assessed(state).sizing.flags.max_num_seqs == 7
 
-    def test_are_those_edited_by_who_is_given_way_to(self):
+    def test_are_those_edited_while_the_edit_is_left(self):
         state = a_state(live=edited(self.KEPT, slots=7))
-        rivals = assessed(state).memory.rivals
-        held = replace(rivals, template=replace(rivals.template, held_at=1, change=A_CHANGE))
+        memory = corrected(assessed(state))
+        again = replace(state, deployment=replace(state.deployment, generation=9))
 
-        found = assessed(state, memory=a_memory(state, rivals=held))
+        found = assessed(again, memory=memory)
 
         assert found.sizing.flags.max_num_seqs == 7
 
@@ -409,12 +399,10 @@ class TestAForeignEdit:
     def test_is_undone_once_for_each_difference(self):
         state = a_state(live=self.edited(CHOSEN))
         first = assessed(state)
-        dealt_with = drift(state, first.memory)
-
-        written = replace(first.memory.rivals, dealt_with=dealt_with)
-        again = assessed(state, memory=replace(first.memory, rivals=written))
+        again = assessed(state, memory=corrected(first))
         newer = self.edited(CHOSEN, "elsewhere/vllm:v0.33.0")
-        later = assessed(a_state(live=newer), memory=again.memory)
+        a_minute_later = a_fleet(a_state(live=newer), now_s=NOW_S + 60)
+        later = assessed(a_state(live=newer), memory=again.memory, fleet=a_minute_later)
 
         assert first.template is not None
         assert again.template is None

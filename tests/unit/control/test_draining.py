@@ -12,7 +12,7 @@ from fleet_builders import (
     with_lengths,
 )
 from tonnage.control.decide.draining import drain_reasons
-from tonnage.control.input.contest import Rivals
+from tonnage.control.input.writers import Writers
 from tonnage.manifests.names import TEMPLATE_ANNOTATION
 
 EDITED = managed_by("tonnage", "f:template") + managed_by("kubectl-edit", "f:template")
@@ -104,7 +104,7 @@ class TestWhatRunsStays:
         if recorded is not None:
             live["metadata"]["annotations"]["tonnage.dev/drain-seconds"] = recorded
         state = a_state(live=live)
-        memory = a_memory(state, rivals=Rivals(deployment_uid=state.deployment.uid))
+        memory = a_memory(state, writers=Writers(deployment_uid=state.deployment.uid))
 
         assert drain_of(assessed(state, memory=memory)) == 45
 

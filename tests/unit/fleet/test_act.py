@@ -27,7 +27,7 @@ from tonnage.cluster.kube import (
     SERVICES,
 )
 from tonnage.control.decide.leaving import PodCost
-from tonnage.control.input.contest import Fate
+from tonnage.control.input.writers import Fate
 from tonnage.control.report.happenings import Happening
 from tonnage.control.write.carried import Carried
 from tonnage.fleet.act import Scale, Writer, Writes

@@ -23,7 +23,7 @@ from fleet_builders import (
 )
 from tonnage.api.crd import crd
 from tonnage.api.objects import InvalidSpecError
-from tonnage.control.input.contest import Change, Contest, Rivals
+from tonnage.control.input.writers import Part, Writers
 from tonnage.control.report.status import report
 
 GITOPS = Path(__file__).parents[3] / "deploy/gitops"
@@ -78,10 +78,10 @@ def contested():
     manifest, live = a_manifest(), rolling()
     live["metadata"]["managedFields"] += managed_by("argo", "f:template")
     live["spec"]["template"]["spec"]["containers"][0]["image"] = "theirs/vllm:v0.33.0"
-    change = Change(managers=("argo",), was="a", became="b", generation=2, at_s=NOW_S)
-    held = Contest(change=change, corrected_at_s=(NOW_S,) * 3, held_at=1, times_held=1)
+    left = Part(longest_s=9e4, times=3, edited_at_s=NOW_S, reapplied_at_s=NOW_S, generation=1)
     state = a_state(manifest, live=live)
-    known = a_memory(state, rivals=Rivals(deployment_uid="uid-of-deployment-llama", template=held))
+    writers = Writers(deployment_uid="uid-of-deployment-llama", template=left)
+    known = a_memory(state, writers=writers)
     fleet = a_fleet(state)
     status = report(assessed(state, memory=known, fleet=fleet), fleet).status
     return manifest | {"status": status.to_dict()}

@@ -16,7 +16,6 @@ from tonnage.control.decide.outlook import lead_s
 from tonnage.control.decide.template import roll_changes, template_of
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import APPROVE, Assessment, Chosen, Fleet
-from tonnage.control.observe.rivals import judged
 from tonnage.control.size.chosen import moved_flags
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
@@ -110,7 +109,8 @@ def _waits_for(found: Assessment, fleet: Fleet, free_gpus: float, is_rolling: bo
         return f"the gain has to stand for {format_s(STANDS_S)}"
     if _has_moved_lately(found, fleet):
         return f"{format_s(ROLLOUTS_APART_S)} lie between two such rollouts"
-    if judged(found.memory) and found.memory.rivals.dealt_with:
+    writers = found.memory.writers
+    if writers.drift and writers.drift.is_known and writers.acknowledged:
         return "a webhook or another controller changes our template at each write"
     if is_rolling:
         return "another rollout is under way, in the namespace or for such a gain"

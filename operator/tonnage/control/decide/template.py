@@ -6,7 +6,6 @@ from tonnage.control.decide.draining import drain_to_write_s
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Chosen, DeploymentView, Fleet, ModelState
 from tonnage.control.observe.ownership import is_adopted
-from tonnage.control.observe.rivals import is_drift_due, is_reverted, leaves_template
 from tonnage.manifests.changes import Change, template_changes
 from tonnage.manifests.children import deployment, site_of
 from tonnage.manifests.names import Manifest
@@ -20,10 +19,11 @@ def template_of(
     state: ModelState, fleet: Fleet, chosen: Chosen, memory: ObjectMemory
 ) -> Manifest | None:
     """Return the Deployment to apply; None: the live one stays."""
-    if leaves_template(memory) or chosen.model.spec.scale_target:
+    writers = memory.writers
+    if writers.template.is_left or chosen.model.spec.scale_target:
         return None
-    is_new = chosen.must_apply and not is_reverted(state, memory)
-    if not (is_new or is_drift_due(state, memory) or is_adopted(state, state.deployment)):
+    is_due = writers.template.edit or (chosen.must_apply and not writers.is_reverted)
+    if not (is_due or is_adopted(state, state.deployment)):
         return None
     site = site_of(fleet.settings, has_pod_monitors=fleet.has_pod_monitors)
     return deployment(chosen.model, chosen.sizing, site, drain_s=drain_to_write_s(state, chosen))

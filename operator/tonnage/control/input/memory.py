@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 
 from tonnage.api.status import Condition, DecisionStatus
 from tonnage.control.input.answers import Answers
-from tonnage.control.input.contest import Rivals
+from tonnage.control.input.writers import Writers
 from tonnage.estimate.belief import Asked
 from tonnage.estimate.burst_factor import BurstTally
 from tonnage.estimate.burstiness import Counted
@@ -20,7 +20,6 @@ from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.posterior import ObjectPosterior, not_to_come
 from tonnage.estimate.promise import Tally
 from tonnage.estimate.track import EngineKey, Readings
-from tonnage.manifests.changes import Change
 from tonnage.policy.need import Traffic
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import Flags
@@ -337,20 +336,6 @@ class ReportMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Departed:
-    """How a pod template that stands departs from what we wrote."""
-
-    seen: tuple[object, ...]
-    """What it was found by."""
-    is_known: bool = False
-    """What we would write now, for the spec and the flags that are recorded, is what we wrote."""
-    changes: tuple[Change, ...] = ()
-    """That would bring it back."""
-    added: tuple[Change, ...] = ()
-    """What stands beside it: applying ours leaves it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectMemory:
     """What is remembered of one object between ticks."""
 
@@ -366,10 +351,7 @@ class ObjectMemory:
     demand: DemandMemory = DemandMemory()
     written: WriteMemory = WriteMemory()
     reported: ReportMemory = ReportMemory()
-    departed: Departed | None = None
-    """From the template that we wrote; None: there is none of ours."""
-    rivals: Rivals = field(default_factory=Rivals)
-    """Other writers of the Deployment, and what was done about them."""
+    writers: Writers = field(default_factory=Writers)
 
     def without_future(self, now_s: float) -> Self:
         """Begin to watch anew where the clock was set back: nothing of before is yet to come."""

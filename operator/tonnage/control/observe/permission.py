@@ -1,7 +1,6 @@
 """Whether an object's Deployment, or its replicas alone, may be written. Pure."""
 
 from tonnage.control.input.state import Assessment, Fleet
-from tonnage.control.observe.rivals import left_replicas
 
 
 def may_act(found: Assessment, fleet: Fleet) -> bool:
@@ -10,12 +9,12 @@ def may_act(found: Assessment, fleet: Fleet) -> bool:
 
 
 def may_scale(found: Assessment, fleet: Fleet) -> bool:
-    """Tell whether its replicas may be written: nobody else is given way to.
+    """Tell whether its replicas may be written, and are not left to another writer.
 
     Those of what runs may be where the spec is refused.
     """
     is_planned = found.refusal is None or found.is_of_before
-    return is_planned and _is_ours(found, fleet) and left_replicas(found) is None
+    return is_planned and _is_ours(found, fleet) and not found.memory.writers.leaves_replicas
 
 
 def _is_ours(found: Assessment, fleet: Fleet) -> bool:

@@ -6,7 +6,6 @@ from statistics import median_low
 
 from tonnage.api.status import Condition
 from tonnage.control.decide.approval import NEEDED, approved
-from tonnage.control.decide.drifted import drifted
 from tonnage.control.input.finding import PENDING, UNREADABLE, Finding, State
 from tonnage.control.input.state import Assessment, Fleet
 from tonnage.control.learn.learning import (
@@ -18,8 +17,8 @@ from tonnage.control.learn.learning import (
 from tonnage.control.measure.traffic import is_blind
 from tonnage.control.observe.capacity import WHY_NO_POD, why_refused
 from tonnage.control.observe.evicted import DISRUPTION_BUDGET
-from tonnage.control.observe.rivals import left_to_others
 from tonnage.control.observe.starting import held_up
+from tonnage.control.report.drift import template_drift
 from tonnage.control.report.kstatus import ready, reconciling, stalled
 from tonnage.control.report.plausible import speed_plausible
 from tonnage.estimate.metrics import TABLE
@@ -127,8 +126,8 @@ def scaling_active(found: Assessment) -> Finding:
         other = found.state.conflicting_autoscaler
         message = f"{other} scales the same Deployment: Tonnage does not write"
         state = ("False", "ConflictingScaler", message)
-    elif found.is_acting and (left := left_to_others(found)):
-        state = ("False", *left)
+    elif found.is_acting and (conflict := found.memory.writers.conflict):
+        state = ("False", *conflict)
     elif found.is_acting and found.blackout:
         state = ("False" if is_blind(found.traffics) else "True", "FleetBlind", found.blackout)
     elif found.is_acting and found.refusal:
@@ -215,7 +214,7 @@ RULES: tuple[Rule, ...] = (
     speed_plausible,
     kv_capacity,
     approved,
-    drifted,
+    template_drift,
 )
 FLEET_RULES: tuple[FleetRule, ...] = (metrics_available, calibration_stored)
 

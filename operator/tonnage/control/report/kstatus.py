@@ -4,7 +4,6 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.control.decide.template import roll_written
 from tonnage.control.input.finding import PENDING, UNREADABLE, Finding, State
 from tonnage.control.input.state import APPROVE, Assessment, DeploymentView, ModelState, Refusal
-from tonnage.control.observe.rivals import leaves_template, left_replicas
 from tonnage.control.observe.starting import held_up
 from tonnage.control.size.chosen import FLAGS_UNKNOWN
 from tonnage.control.size.running import is_spec_ahead
@@ -83,7 +82,7 @@ def reconciling(found: Assessment) -> Finding:
     """Present only while a change of spec is carried out; autoscaling never sets it."""
     deployment = found.state.deployment
     is_alone = found.state.conflicting_autoscaler is None
-    is_ours = is_alone and not leaves_template(found.memory)
+    is_ours = is_alone and not found.memory.writers.template.is_left
     is_waiting = found.is_acting and found.refusal is None and is_ours
     is_changing = deployment is None or _is_due(found) or _is_rolling_out(found)
     is_going_on = is_waiting and stalled(found).state is None
@@ -115,7 +114,7 @@ def _is_rolling_out(found: Assessment) -> bool:
     if deployment is None or deployment.updated < deployment.total or _is_template_unseen(found):
         return True
     is_under_way = not known or "Reconciling" in known
-    is_awaited = is_under_way and left_replicas(found) is None
+    is_awaited = is_under_way and not found.memory.writers.leaves_replicas
     return is_awaited and ready(found).state != "True"
 
 

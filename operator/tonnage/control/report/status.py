@@ -29,7 +29,6 @@ from tonnage.control.input.memory import (
 )
 from tonnage.control.input.state import Assessment, Fleet, ModelView
 from tonnage.control.input.times import rfc3339
-from tonnage.control.observe.rivals import left_replicas
 from tonnage.control.report.calibrated import calibration_status
 from tonnage.control.report.conditions import conditions
 from tonnage.control.report.differing import facts, gauges_moved, is_moved
@@ -186,7 +185,7 @@ def replicas_status(found: Assessment) -> ReplicasStatus:
     """Return the replicas of an object; those wanted where Tonnage may write them."""
     deployment = found.state.deployment
     current = deployment.replicas if deployment else 0
-    is_left = left_replicas(found) is not None
+    is_left = found.memory.writers.leaves_replicas
     is_acting = found.is_acting and found.decision is not None and not is_left
     desired = found.decision.replicas if found.decision and is_acting else current
     is_ready = deployment.ready if deployment else 0
@@ -201,7 +200,7 @@ def _with_decision(found: Assessment, now: str) -> ReportMemory:
     current = deployment.replicas if deployment else 0
     if decision is None or decision.replicas == current or found.mode == "Paused":
         return known
-    if left_replicas(found) is not None:
+    if found.memory.writers.leaves_replicas:
         return known
     last = known.decisions[0] if known.decisions else None
     if last and (last.from_replicas, last.to_replicas) == (current, decision.replicas):

@@ -9,12 +9,6 @@ from tonnage.control.input.answers import Asker
 from tonnage.control.input.memory import BetterAsked, ObjectMemory
 from tonnage.control.input.state import ACTING, Chosen, DeploymentView, Fleet, ModelState
 from tonnage.control.observe.ownership import conflict_written
-from tonnage.control.observe.rivals import (
-    is_correction_awaited,
-    is_drift_due,
-    judged,
-    leaves_template,
-)
 from tonnage.control.size.allowed import check_allowed
 from tonnage.control.size.question import Question, RefusedError, question_of
 from tonnage.control.size.resized import GAIN_WORTH_A_RESTART, resized
@@ -83,18 +77,19 @@ def choose_running(
     memory: ObjectMemory,
     asker: Asker,
     *,
-    is_put_back: bool = True,
+    is_reapplied: bool = True,
 ) -> Chosen:
     """Size what runs; the state's model is the one that its pods were made for.
 
-    ``is_put_back``: what somebody made of its template is about to be, where it would be else.
+    ``is_reapplied``: ours is about to be reapplied over an edit of its template, where it would be
+    else.
 
     Raises:
         RefusedError, CatalogError, SizingError, SearchAbandonedError: as ``choose`` does.
     """
     model = checked(state)
     question = question_of(model, state, fleet, memory, asker)
-    live = _live_flags(state, model, question, may_put_back=is_put_back)
+    live = _live_flags(state, model, question, may_reapply=is_reapplied)
     if live is None:
         raise RefusedError(FLAGS_UNKNOWN, "the flags that run cannot be read")
     sizing, problem = _as_it_runs(question, live)
@@ -294,7 +289,7 @@ def _check_deployment(state: ModelState, model: ModelDeployment) -> None:
 
 
 def _live_flags(
-    state: ModelState, model: ModelDeployment, question: Question, *, may_put_back: bool = True
+    state: ModelState, model: ModelDeployment, question: Question, *, may_reapply: bool = True
 ) -> Flags | None:
     """Return what runs: as we recorded it on our own Deployment, else as its arguments say.
 
@@ -310,11 +305,11 @@ def _live_flags(
     told = read_flags(deployment.arguments, default_utilization=default)
     if recorded is None or told is None or as_told(recorded) == as_told(told):
         return recorded or told
-    is_put_back = may_put_back and _is_put_back(question, state, deployment)
-    return recorded if is_put_back else told
+    is_reapplied = may_reapply and _is_reapplied(question, state, deployment)
+    return recorded if is_reapplied else told
 
 
-def _is_put_back(question: Question, state: ModelState, deployment: DeploymentView) -> bool:
+def _is_reapplied(question: Question, state: ModelState, deployment: DeploymentView) -> bool:
     """Tell whether what somebody edited is about to be applied over, or was and that is not seen.
 
     An edit that stays is what engines run with: in a mode that writes nothing, where another writer
@@ -323,12 +318,12 @@ def _is_put_back(question: Question, state: ModelState, deployment: DeploymentVi
     model, memory, retry = state.model, question.memory, question.memory.written.retry
     is_acting = isinstance(model, ModelDeployment) and model.spec.scaling.mode in ACTING
     is_refused = retry is not None and retry.is_of_template
-    if not is_acting or is_refused or leaves_template(memory):
+    writers = memory.writers
+    if not is_acting or is_refused or writers.template.is_left:
         return False
-    if judged(memory) is None:
+    if writers.drift is None or not writers.drift.is_known:
         return bool(deployment.template_managers)
-    now_s = question.fleet.now_s
-    return is_drift_due(state, memory) or is_correction_awaited(memory, now_s=now_s)
+    return writers.template.edit is not None or writers.is_template_awaited(question.fleet.now_s)
 
 
 def _freely(question: Question, live: Flags | None) -> Sizing:

@@ -7,7 +7,7 @@ from typing import Final
 
 from tonnage.control.decide.retries import next_retry
 from tonnage.control.decide.rollout import without_rollout
-from tonnage.control.input.contest import Fate, Scaled
+from tonnage.control.decide.writers import with_written
 from tonnage.control.input.memory import (
     Memory,
     ObjectMemory,
@@ -16,7 +16,7 @@ from tonnage.control.input.memory import (
     WriteMemory,
 )
 from tonnage.control.input.state import Assessment
-from tonnage.control.observe.rivals import with_corrections
+from tonnage.control.input.writers import Fate, Scaled
 from tonnage.control.write.writes import Writes
 
 LASTING: Final = 3
@@ -99,7 +99,7 @@ def carried_out(
 
     What failed is due again. A server that is down for a moment is no reason to call for a person.
     """
-    memory = with_corrections(
+    memory = with_written(
         memory,
         found,
         scaled=Scaled(writes.scale.replicas, carried.scale) if writes.scale else None,

@@ -7,11 +7,11 @@ from tonnage.api.status import Status
 from tonnage.control.decide.leaving import PodCost, costs_to_go
 from tonnage.control.decide.retries import apart_s, is_waiting
 from tonnage.control.decide.template import roll_written
-from tonnage.control.input.contest import Fate, Scaled
+from tonnage.control.decide.writers import with_written
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Assessment, Fleet
+from tonnage.control.input.writers import Fate, Scaled
 from tonnage.control.observe.permission import may_act, may_scale, owns_children
-from tonnage.control.observe.rivals import with_corrections
 from tonnage.control.report.happenings import Happening, happenings
 from tonnage.control.report.status import Reported
 from tonnage.manifests.names import Manifest
@@ -120,7 +120,7 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     )
     if checks:
         known = replace(known, children_checked_at_s=fleet.now_s, children_generation=generation)
-    memory = with_corrections(
+    memory = with_written(
         replace(found.memory, reported=said, written=known),
         found,
         scaled=Scaled(scale.replicas) if scale else None,

@@ -185,7 +185,7 @@ def test_names_the_field_both_values_and_who():
 def test_names_what_was_taken_away():
     condition, _ = told(without_probe)
 
-    assert condition.message.startswith("somebody wrote spec.containers[vllm].readinessProbe away")
+    assert condition.message.startswith("somebody removed spec.containers[vllm].readinessProbe")
 
 
 def test_names_nobody_who_only_used_our_name():
@@ -228,7 +228,7 @@ def test_names_what_no_api_server_fills_in_though_nobody_owns_it(field, value):
 def test_names_for_each_field_only_who_wrote_that():
     condition, _ = told(by_two)
 
-    assert condition.message.startswith("somebody wrote spec.containers[vllm].livenessProbe away")
+    assert condition.message.startswith("somebody removed spec.containers[vllm].livenessProbe")
     assert condition.message.endswith("; istio added spec.hostAliases")
 
 

@@ -1,8 +1,9 @@
-"""Other writers of a Deployment, over many ticks: corrected, given way to, named, and respected."""
+"""Other writers of a Deployment, over many ticks: what is reapplied when, and what is said of it."""
 
 from dataclasses import dataclass, field
 
 import pytest
+from tonnage.control.input.writers import REPLICAS_LONGEST_S, TEMPLATE_LONGEST_S, Fate, Part
 
 from fleet_builders import (
     NOW_S,
@@ -14,7 +15,6 @@ from fleet_builders import (
     a_state,
     managed_by,
 )
-from tonnage.control.input.contest import QUIET_S, Fate
 from tonnage.control.input.memory import Memory
 from tonnage.control.tick import tick, with_carried
 from tonnage.control.write.carried import Carried
@@ -172,23 +172,85 @@ def a_story(**changes):
     return story
 
 
+SCHEDULE = [0, 1, 3, 7, 15, 31]
+"""Minutes at which ours is reapplied over who undoes that at once."""
+
+
+def minutes_written(story, undo, *, minutes, is_template=False, every_s=15):
+    """The minutes at which ours is written, while another undoes it before each tick."""
+    found = []
+    for number in range(minutes * 60 // every_s):
+        undo(story)
+        if story.tick(every_s)[is_template]:
+            found.append(number * every_s // 60)
+    return found
+
+
 def fought():
-    """Argo CD has undone three corrections of replicas."""
+    """An autoscaler has undone four corrections of replicas, for eight minutes."""
     story = a_story()
-    for _ in range(4):
-        story.set(1)
-        story.tick()
+    minutes_written(story, lambda story: story.set(1), minutes=8)
     return story
 
 
 def fought_for_the_template():
-    """Argo CD has undone three corrections of the template, each seen to stand before."""
+    """Argo CD has undone four corrections of the template, for eight minutes."""
     story = a_story()
-    for _ in range(4):
-        story.edit()
-        story.tick()
-        story.tick()
+    minutes_written(story, Story.edit, minutes=8, is_template=True)
     return story
+
+
+class TestTheBackOff:
+    def edited(self, part, at_s, generation=1):
+        return part.looked_at("x changed y", generation=generation, now_s=at_s)
+
+    def reapplied(self, *at_s):
+        part = Part(longest_s=REPLICAS_LONGEST_S)
+        for each in at_s:
+            part = self.edited(part, each).reapplied(each)
+        return part
+
+    @pytest.mark.parametrize(
+        ("times", "wait_s"), [(1, 60), (2, 120), (3, 240), (5, 960), (6, 1800), (2000, 1800)]
+    )
+    def test_doubles_up_to_the_longest(self, times, wait_s):
+        part = self.reapplied(*[NOW_S] * times)
+
+        assert self.edited(part, NOW_S + wait_s - 1).is_left
+        assert not self.edited(part, NOW_S + wait_s).is_left
+
+    def test_counts_no_write_over_what_nobody_edited(self):
+        assert Part(longest_s=60).reapplied(NOW_S).times == 0
+
+    def test_counts_an_edit_once_however_often_its_correction_fails(self):
+        assert self.edited(self.edited(self.reapplied(NOW_S), NOW_S), NOW_S).times == 1
+
+    @pytest.mark.parametrize(("quiet_s", "times"), [(1799, 1), (1800, 0)])
+    def test_is_forgotten_after_the_longest_wait_without_an_edit(self, quiet_s, times):
+        assert self.edited(self.reapplied(NOW_S), NOW_S + quiet_s).times == times
+
+    def test_is_not_forgotten_while_an_edit_is_left(self):
+        part = self.reapplied(*[NOW_S] * 6)
+        for at_s in (NOW_S + 600, NOW_S + 1200, NOW_S + 1800):
+            part = self.edited(part, at_s)
+
+        assert part.times == 6
+
+    def test_is_forgotten_for_another_spec(self):
+        assert self.edited(self.reapplied(NOW_S), NOW_S, generation=2).times == 0
+
+    def test_is_not_put_off_by_a_clock_that_is_set_back(self):
+        back = self.edited(self.reapplied(NOW_S), NOW_S - 7200)
+
+        assert back.is_left
+        assert not self.edited(back, NOW_S - 7200 + 60).is_left
+
+    def test_says_who_and_how_often_and_how_long_it_is_left(self):
+        assert self.edited(self.reapplied(NOW_S), NOW_S).conflict == (
+            "x changed y after 1 correction: the next one comes 60.00 s after the last, or with a "
+            "change of the spec"
+        )
+        assert self.edited(Part(longest_s=60), NOW_S).conflict is None
 
 
 class TestReplicas:
@@ -200,49 +262,33 @@ class TestReplicas:
         assert story.said() == ("True", "Scaling")
         assert story.events == []
 
-    def test_are_left_to_one_who_undoes_three_corrections(self):
-        story, written = a_story(), []
-        for _ in range(6):
-            story.set(1)
-            written.append(story.tick()[0])
+    def test_are_written_ever_later_over_one_who_undoes_that(self):
+        story = a_story()
 
-        assert written == [2, 2, 2, None, None, None]
+        written = minutes_written(story, lambda story: story.set(1), minutes=125)
+
+        assert written == [*SCHEDULE, 61, 91, 121]
         assert story.said() == ("False", "ConflictingWriter")
         assert story.condition().message.startswith(
-            "argocd-controller changed the replicas from 2 to 1 after 3 corrections within 2.0 min"
+            "argocd-controller changed the replicas from 2 to 1 after 9 corrections"
         )
-        assert story.events == ["ConflictingWriter"]
-
-    def test_are_left_to_one_who_is_faster_than_a_tick(self):
-        story, written = a_story(), []
-        story.set(1)
-        for _ in range(5):
-            written.append(story.tick(15)[0])
-            story.set(1)
-
-        assert written == [2, 2, 2, None, None]
-        assert story.said() == ("False", "ConflictingWriter")
+        assert set(story.events) == {"ConflictingWriter"}
 
     def test_are_written_again_for_a_new_spec(self):
         story = fought()
         story.generation = 2
 
-        assert story.tick() == (2, False)
+        assert story.tick(15) == (2, False)
         assert story.said() == ("True", "Scaling")
 
-    def test_are_written_again_after_thirty_quiet_minutes(self):
+    def test_are_corrected_at_once_again_after_thirty_quiet_minutes(self):
         story = fought()
+        story.tick(480)
+        story.tick(REPLICAS_LONGEST_S)
+        story.set(1)
 
-        assert story.tick(QUIET_S - 60) == (None, False)
-        assert story.tick(60) == (2, False)
-
-    def test_are_tried_again_after_no_longer_the_third_time(self):
-        story = fought()
-        for _ in range(2):
-            for _ in range(4):
-                story.set(1)
-                story.tick()
-            assert story.tick(QUIET_S) == (2, False)
+        assert story.tick(15) == (2, False)
+        assert story.said() == ("True", "Scaling")
 
     def test_are_not_wanted_and_not_decided_while_they_are_left(self):
         story = fought()
@@ -252,6 +298,16 @@ class TestReplicas:
 
         assert story.memory.objects[UID].reported.decisions == before
         assert story.said("Reconciling") is None
+
+    def test_that_another_set_and_that_are_needed_too_are_a_conflict_no_more(self):
+        story = fought()
+        story.load = 0.5
+        for _ in range(100):
+            story.tick(15)
+            if story.said() == ("True", "Scaling"):
+                break
+
+        assert (story.replicas, story.said()) == (1, ("True", "Scaling"))
 
     def test_of_a_template_that_is_to_change_do_not_hold_it_back(self):
         story = fought()
@@ -263,34 +319,95 @@ class TestReplicas:
         story = Story(replicas=1, writers=managed_by("kubectl-create", "f:replicas"))
 
         assert story.tick() == (2, False)
-        assert story.memory.objects[UID].rivals.replicas.corrected_at_s == ()
+        assert story.memory.objects[UID].writers.replicas.times == 0
+
+
+def with_injected(body):
+    """As Istio and Kyverno inject what belongs to nobody of ours."""
+    pod = body["spec"]["template"]["spec"]
+    pod["containers"].append({"name": "istio-proxy", "image": "istio/proxyv2:1"})
+    pod["volumes"] = [*pod.get("volumes", []), {"name": "istio-token", "emptyDir": {}}]
+
+
+def with_a_restart(body):
+    metadata = body["spec"]["template"]["metadata"]
+    restarted = {"kubectl.kubernetes.io/restartedAt": "2026-11-23T00:00:00Z"}
+    metadata["annotations"] = metadata.get("annotations", {}) | restarted
+
+
+class Changed(Story):
+    """Somebody changed the body once, and it stays so."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
+
+    def body(self):
+        body = super().body()
+        self.change(body)
+        return body
+
+
+def once_edited():
+    story = a_story()
+    story.edit(managed_by("kubectl-edit", "f:template"))
+    return story
+
+
+def undone_once():
+    """``kubectl rollout undo``: template and annotations of the spec before."""
+    story = Reverted()
+    story.tick(15)
+    story.spec, story.generation = {}, 2
+    story.tick(15)
+    story.tick(15)
+    story.revert()
+    return story
+
+
+def leave(story):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("make", "act", "minutes", "scaling", "drifted"),
+    [
+        (lambda: Changed(with_injected), leave, [], "Scaling", "TemplateEdited"),
+        (lambda: Changed(with_a_restart), leave, [], "Scaling", "AsWritten"),
+        (once_edited, leave, [0], "Scaling", "AsWritten"),
+        (undone_once, leave, [0], "Scaling", "AsWritten"),
+        (a_story, Story.edit, SCHEDULE, "ConflictingWriter", "TemplateEdited"),
+    ],
+    ids=["Istio, Kyverno", "rollout restart", "kubectl edit", "rollout undo", "Argo CD self-heal"],
+)
+def test_what_becomes_of_each_other_writer(make, act, minutes, scaling, drifted):
+    story = make()
+
+    assert minutes_written(story, act, minutes=60, is_template=True) == minutes
+    assert story.said()[1] == scaling
+    assert story.said("Drifted")[1] == drifted
 
 
 class TestTheTemplate:
-    def test_is_left_to_one_who_undoes_three_corrections(self):
-        story, applied = a_story(), []
-        for _ in range(6):
-            story.edit()
-            applied.append(story.tick()[1])
-            story.tick()
+    def test_is_left_to_one_who_undoes_corrections(self):
+        story = fought_for_the_template()
 
-        assert applied == [True, True, True, False, False, False]
         assert story.said() == ("False", "ConflictingWriter")
-        assert "argocd-controller changed the template from" in story.condition().message
+        assert story.condition().message.startswith(
+            "argocd-controller changed spec.containers[vllm].image after 4 corrections"
+        )
         assert story.events == ["TemplateEdited", "ConflictingWriter"]
 
     def test_is_left_to_one_whom_the_api_server_does_not_name(self):
-        story, applied = a_story(), []
-        for _ in range(6):
-            story.edit(writers=[])
-            applied.append(story.tick()[1])
-            story.tick()
+        story = a_story()
 
-        assert applied == [True, True, True, False, False, False]
+        written = minutes_written(story, lambda story: story.edit([]), minutes=8, is_template=True)
+
+        assert written == [0, 1, 3, 7]
         assert story.said() == ("False", "ConflictingWriter")
-        assert "somebody changed the template from" in story.condition().message
+        assert story.condition().message.startswith("somebody changed spec.containers[vllm].image")
 
-    def test_that_was_edited_while_nobody_looked_is_put_back(self):
+    def test_that_was_edited_while_nobody_looked_is_reapplied(self):
         story = Story()
         story.edit()
 
@@ -310,55 +427,56 @@ class TestTheTemplate:
         assert applied == [True, False, False, False]
         assert story.said("Drifted") == ("True", "TemplateEdited")
 
-    def test_that_a_webhook_stamps_and_rewrites_each_time_is_written_once(self):
-        story = Webhooked()
+    @pytest.mark.parametrize("rewritten", ["mirror.test/vllm", "mirror.test/vllm:{}"])
+    def test_that_a_webhook_stamps_and_rewrites_each_time_is_written_once(self, rewritten):
+        story = Webhooked(rewritten)
 
         assert story.written(num_ticks=100) == [0]
         assert story.said("Drifted") == ("True", "TemplateEdited")
+        assert story.said() == ("True", "Scaling")
 
-    def test_that_a_webhook_makes_another_each_time_is_left_to_it_after_three(self):
+    def test_that_a_webhook_makes_another_each_time_unseen_is_written_ever_later(self):
+        # Seen too late to tell its work from an edit. The last wait is a day.
         story = Webhooked(rewritten="mirror.test/vllm:{}")
 
-        assert story.written(num_ticks=100) == [0, 1, 2]
-        assert story.said() == ("False", "ConflictingWriter")
+        written = story.written(num_ticks=4 * 24 * 20, every_s=180)
 
-    def test_that_is_left_is_tried_again_after_twice_the_time_each_time(self):
-        # Half an hour, one, two, four, eight.
-        story = Webhooked(rewritten="mirror.test/vllm:{}")
-
-        written = story.written(num_ticks=16 * 60, every_s=60)
-
-        assert [at for at in written if at - 1 not in written] == [0, 32, 94, 216, 458, 940]
+        assert [at // 20 for at in written[-3:]] == [34, 58, 82]
+        assert len(written) == 13
 
     def test_that_a_webhook_rewrites_is_written_once_for_another_edit(self):
         story = Webhooked()
         story.written(num_ticks=3)
         story.has_probe, story.revision = False, story.revision + 1
 
-        assert story.written(num_ticks=10) == [0]
+        assert story.written(num_ticks=10, every_s=60) == [0]
 
-    def test_that_was_edited_again_before_anybody_looked_is_put_back_again(self):
-        story, applied = a_story(), []
-        for _ in range(5):
+    def test_that_git_syncs_every_ten_minutes_is_reapplied_ever_later(self):
+        story, written = a_story(), []
+        for number in range(24 * 6):
             story.edit()
-            applied.append(story.tick(15)[1])
+            written += [number] if story.tick(600)[1] else []
 
-        assert applied == [True, True, True, False, False]
+        assert written == [0, 1, 2, 3, 4, 6, 10, 17, 30, 56, 108]
         assert story.said() == ("False", "ConflictingWriter")
 
-    def test_of_before_that_is_put_back_whole_is_an_edit(self):
-        story, applied = Reverted(), []
-        story.tick()
-        story.spec, story.generation = {}, 2
-        applied.append(story.tick()[1])
-        for _ in range(6):
-            story.tick()
-            story.revert()
-            applied.append(story.tick()[1])
+    def test_is_corrected_at_once_again_after_a_day_without_an_edit(self):
+        story = fought_for_the_template()
+        story.tick(TEMPLATE_LONGEST_S)
+        story.tick(TEMPLATE_LONGEST_S)
+        story.edit()
 
-        assert applied == [True, True, True, True, False, False, False]
+        assert story.tick(15) == (None, True)
+        assert story.said() == ("True", "Scaling")
+
+    def test_of_before_that_is_put_back_whole_again_and_again_is_left(self):
+        story = undone_once()
+
+        written = minutes_written(story, Reverted.revert, minutes=8, is_template=True)
+
+        assert written == [0, 1, 3, 7]
         assert story.said() == ("False", "ConflictingWriter")
-        assert "argocd-controller changed the template" in story.condition().message
+        assert story.condition().message.startswith("argocd-controller changed the spec that")
 
     def test_whose_record_a_webhook_takes_away_is_written_once(self):
         assert Unrecorded().written(num_ticks=50) == [0]
@@ -417,15 +535,12 @@ class TestTheTemplate:
 
     def test_is_counted_apart_from_replicas(self):
         story = a_story()
-        for _ in range(2):
-            story.set(1)
+        for _ in range(3):
             story.edit()
-            story.tick()
             story.tick()
         story.set(1)
 
-        assert story.tick() == (2, False)
-        assert story.said() == ("True", "Scaling")
+        assert story.tick(15) == (2, False)
 
     def test_that_is_left_holds_back_no_replicas(self):
         story = fought_for_the_template()
@@ -438,7 +553,7 @@ class TestTheTemplate:
         story = fought_for_the_template()
         story.generation = 2
 
-        assert story.tick() == (None, True)
+        assert story.tick(15) == (None, True)
 
 
 class TestNone:
@@ -503,11 +618,11 @@ def test_who_undoes_corrections_is_found_out_where_the_api_server_names_no_owner
     story = Story(replicas=1, writers=[], ours=[])
     written = [story.tick()[0]]
     for _ in range(4):
-        story.tick()
+        story.tick(15)
         story.set(1, [])
-        written.append(story.tick()[0])
+        written.append(story.tick(15)[0])
 
-    assert written == [2, 2, 2, 2, None]
+    assert written == [2, 2, None, 2, None]
     assert story.said() == ("False", "ConflictingWriter")
     assert "somebody changed the replicas from 2 to 1" in story.condition().message
 
@@ -533,15 +648,15 @@ def test_another_deployment_of_the_name_has_no_past():
 
     story.body = another
 
-    assert story.tick() == (2, False)
+    assert story.tick(15) == (2, False)
     assert story.said() == ("True", "Scaling")
 
 
 class TestWhatWasNotWritten:
     """Corrections are of what was written, not of what was to be."""
 
-    def contest(self, story):
-        return story.memory.objects[UID].rivals.replicas
+    def times(self, story):
+        return story.memory.objects[UID].writers.replicas.times
 
     def test_corrects_nobody_however_often_it_is_tried(self):
         story, asked = a_story(), []
@@ -551,9 +666,9 @@ class TestWhatWasNotWritten:
 
         assert asked == [2] * 6
         assert story.said() == ("True", "Scaling")
-        assert self.contest(story).corrected_at_s == ()
+        assert self.times(story) == 0
         assert story.tick() == (2, False)
-        assert self.contest(story).corrected_at_s == (story.now_s,)
+        assert self.times(story) == 1
 
     def test_is_nobodys_change_where_it_does_not_stand_there(self):
         # The API server names no owner; each time something else of the Deployment changes.
@@ -564,9 +679,8 @@ class TestWhatWasNotWritten:
             story.tick(15, carried=carried)
             story.revision += 1
 
-        assert self.contest(story).change is None
         assert story.tick(15) == (3, False)
-        assert self.contest(story).corrected_at_s == ()
+        assert self.times(story) == 0
 
     def test_as_far_as_is_known_is_ours_where_it_stands_there_all_the_same(self):
         story = Story(replicas=1, writers=[], ours=[])
@@ -576,17 +690,17 @@ class TestWhatWasNotWritten:
             assert story.tick(carried=NO_ANSWER, lands=True)[0] == replicas
             assert story.tick()[0] is None
 
-        assert self.contest(story).change is None
-        assert self.contest(story).ours == "5"
+        assert self.times(story) == 0
+        assert story.memory.objects[UID].writers.our_replicas == 5
 
     def test_as_far_as_is_known_is_a_correction_where_it_stands_there_all_the_same(self):
         story, asked = a_story(), []
         for _ in range(4):
             story.set(1)
-            asked.append(story.tick(carried=NO_ANSWER, lands=True)[0])
-            story.tick()
+            asked.append(story.tick(15, carried=NO_ANSWER, lands=True)[0])
+            story.tick(15)
 
-        assert asked == [2, 2, 2, None]
+        assert asked == [2, None, 2, None]
         assert story.said() == ("False", "ConflictingWriter")
 
     def test_of_a_template_corrects_nobody_either(self):
@@ -596,7 +710,7 @@ class TestWhatWasNotWritten:
             asked.append(story.tick(carried=REFUSED)[1])
 
         assert asked == [True] * 5
-        assert story.memory.objects[UID].rivals.template.corrected_at_s == ()
+        assert story.memory.objects[UID].writers.template.times == 0
         assert story.said() == ("True", "Scaling")
 
     def test_of_a_template_leaves_the_correction_of_replicas_that_was(self):
@@ -605,5 +719,5 @@ class TestWhatWasNotWritten:
         story.edit()
 
         assert story.tick(carried=REFUSED) == (2, True)
-        assert self.contest(story).corrected_at_s == (story.now_s,)
+        assert self.times(story) == 1
         assert story.tick() == (None, True)

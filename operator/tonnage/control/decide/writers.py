@@ -1,0 +1,259 @@
+"""Other writers of an object's Deployment: found, and remembered when ours is written. Pure.
+
+The template is compared with what this version writes for the spec and the flags that are recorded
+on the Deployment, whatever is planned now. That tells of edits only where it is what we did write:
+its digest is there too. What another version of Tonnage wrote is left as it is found at first.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from tonnage.api.objects import ModelDeployment
+from tonnage.catalog.gpu import CatalogError
+from tonnage.control.decide.draining import recorded_drain_s
+from tonnage.control.decide.template import MOST_NAMED
+from tonnage.control.input.memory import ObjectMemory
+from tonnage.control.input.state import Assessment, BadConfig, DeploymentView, Fleet, ModelState
+from tonnage.control.input.writers import SOMEBODY, Drift, Fate, Scaled, Writers
+from tonnage.control.learn.believed import with_known_cache
+from tonnage.control.size.question import by_spec
+from tonnage.manifests.changes import Hands, departures
+from tonnage.manifests.children import (
+    NotServableError,
+    deployment,
+    flags_from_annotation,
+    running_model,
+    site_of,
+    spec_digest,
+)
+from tonnage.manifests.names import TEMPLATE_ANNOTATION, Manifest
+from tonnage.sizing.errors import SizingError
+from tonnage.sizing.plan import size
+from tonnage.sizing.workload import Slo
+
+REVERTED: Final = "the record of the spec"
+"""A difference: the Deployment says that it was made for another spec than it was."""
+
+
+def with_writers(memory: ObjectMemory, state: ModelState, fleet: Fleet) -> ObjectMemory:
+    """Remember what others made of the Deployment since the last tick."""
+    live, known = state.deployment, memory.writers
+    if live is None:
+        return replace(memory, writers=Writers())
+    is_first = known.deployment_uid is None
+    if known.deployment_uid != live.uid:
+        known = Writers(deployment_uid=live.uid)
+    known = replace(known, drift=_drift(live, state, fleet, memory))
+    known = _with_replicas(known, memory, live, state.view.generation, fleet.now_s)
+    known = _with_template(known, live, state, fleet.now_s, is_first=is_first)
+    return replace(memory, writers=known)
+
+
+def _with_replicas(
+    known: Writers, memory: ObjectMemory, live: DeploymentView, generation: int, now_s: float
+) -> Writers:
+    found, managers, edit = live.replicas, live.replicas_managers, None
+    who, ours, seen_from = _who(managers), known.our_replicas, known.replicas_generation
+    if found == known.tried_replicas:
+        known = replace(known, our_replicas=found, tried_replicas=None)
+    elif ours is None or not (managers or seen_from is not None):
+        # The API server keeps no owner of replicas that were made without a number, as ours are.
+        known = known if managers else replace(known, our_replicas=found)
+    elif found != ours and live.generation >= (seen_from or 0):
+        edit = f"{who} changed the replicas from {ours} to {found}"
+    parked_generation = _parked_generation(known, memory, live, generation)
+    is_parked = parked_generation == generation
+    until = "until the spec changes or somebody asks for another number"
+    return replace(
+        known,
+        replicas=known.replicas.looked_at(edit, generation=generation, now_s=now_s),
+        parked=f"{who} asked for 0 replicas: it stays at 0 {until}" if is_parked else None,
+        parked_generation=parked_generation,
+    )
+
+
+def _parked_generation(
+    known: Writers, memory: ObjectMemory, live: DeploymentView, generation: int
+) -> int | None:
+    """Return since which spec somebody has asked for no replica: Tonnage asks for one at least.
+
+    Where nobody owns the number and nobody was seen to change it, a write that was cut off left it.
+    """
+    since = known.parked_generation
+    was_up = since is not None or bool(memory.pods.replicas)
+    if live.replicas or not (live.replicas_managers or was_up):
+        return None
+    return generation if since is None else since
+
+
+def _with_template(
+    known: Writers, live: DeploymentView, state: ModelState, now_s: float, *, is_first: bool
+) -> Writers:
+    wanted = _wanted(state)
+    if wanted is not None and live.digest == wanted:
+        known = replace(known, digest=wanted)
+    is_seen = live.generation >= (known.template_generation or 0)
+    is_for_another = known.digest == wanted != live.digest and wanted is not None
+    is_ours = live.owner_uid == state.view.uid
+    known = replace(known, is_reverted=is_ours and is_seen and is_for_another)
+    found = _differences(known, live)
+    known = _acknowledged(known, found, live, now_s)
+    if is_first and not (known.drift and known.drift.is_known):
+        known = replace(known, acknowledged=found)
+    edit = _edit(known, found - known.acknowledged, live)
+    template = known.template.looked_at(edit, generation=state.view.generation, now_s=now_s)
+    return replace(known, template=template)
+
+
+def _acknowledged(
+    known: Writers, found: frozenset[str], live: DeploymentView, now_s: float
+) -> Writers:
+    """Return it with the differences that are there although we wrote, or since we did.
+
+    What our write came to is a webhook's work, and would be again. What was made after it is an
+    edit, and so is what comes back after it was gone.
+    """
+    ours = known.template_generation
+    if ours is None or live.generation < ours:
+        return replace(known, acknowledged=known.acknowledged & found)
+    kept = frozenset[str]()
+    if live.generation == ours:
+        kept = found if known.is_template_awaited(now_s) else known.acknowledged & found
+    return replace(known, acknowledged=kept, template_generation=None)
+
+
+def _differences(known: Writers, live: DeploymentView) -> frozenset[str]:
+    """Return what is to be written over: fields, else a digest of the pods' spec."""
+    if known.drift is None:
+        return frozenset()
+    found = {live.pod_spec_digest} if live.template_managers else set[str]()
+    if known.drift.is_known:
+        found = set(map(str, known.drift.changes))
+    return frozenset(found | ({REVERTED} if known.is_reverted else set()))
+
+
+def _edit(known: Writers, due: frozenset[str], live: DeploymentView) -> str | None:
+    """Say who changed what of the template; None: nothing of it is to be written over."""
+    if not due or known.drift is None:
+        return None
+    changes = [each for each in known.drift.changes if str(each) in due]
+    managers = {name for each in changes for name in each.by or (SOMEBODY,)}
+    what = [each.field for each in changes[:MOST_NAMED]]
+    if REVERTED in due:
+        what.append("the spec that the Deployment was made for")
+    if not changes:
+        managers, what = set(live.template_managers), what or ["the pod template"]
+    return f"{_who(sorted(managers))} changed {', '.join(what)}"
+
+
+def _who(managers: Sequence[str]) -> str:
+    return " and ".join(managers) or SOMEBODY
+
+
+def _wanted(state: ModelState) -> str | None:
+    """Return the digest of the spec that our template is to be made from."""
+    model = state.model
+    if not isinstance(model, ModelDeployment) or model.spec.scale_target:
+        return None
+    return spec_digest(model)
+
+
+def _drift(
+    live: DeploymentView, state: ModelState, fleet: Fleet, memory: ObjectMemory
+) -> Drift | None:
+    """Return how the template differs from ours; found anew when either is another."""
+    if live.owner_uid != state.view.uid:
+        return None
+    recorded = (live.rendered, live.digest, live.flags, live.drain_s, live.made_from)
+    around = (state.view.generation, state.model_config, fleet.has_pod_monitors)
+    compared = (live.uid, live.template_digest, live.template_managers, *recorded, *around)
+    if memory.writers.drift is not None and memory.writers.drift.compared == compared:
+        return memory.writers.drift
+    ours = _as_recorded(live, state, fleet, memory)
+    if ours is None:
+        return Drift(compared=compared)
+    owners = tuple((name, fields) for name, fields in json.loads(live.template_owners))
+    hands = Hands(ours=json.loads(live.template_fields), others=owners)
+    found = departures(json.loads(live.template), ours["spec"]["template"], hands)
+    return Drift(
+        compared=compared,
+        is_known=True,
+        changes=tuple(each for each in found if not each.is_added),
+        added=tuple(each for each in found if each.is_added),
+    )
+
+
+def _as_recorded(
+    live: DeploymentView, state: ModelState, fleet: Fleet, memory: ObjectMemory
+) -> Manifest | None:
+    """Return the Deployment as we wrote it; None: this version does not write it so."""
+    model, flags = _recorded_model(live, state), flags_from_annotation(live.flags or "")
+    if live.rendered is None or model is None or flags is None:
+        return None
+    shape = state.model_config if model.spec.model and model.spec.model.config else None
+    if isinstance(shape, BadConfig):
+        return None
+    site = site_of(fleet.settings, has_pod_monitors=fleet.has_pod_monitors)
+    try:
+        request = replace(by_spec(model.spec, fleet.gpus, shape, None), slo=Slo())
+        sizing = size(with_known_cache(request, flags, state, fleet, memory))
+        made = deployment(model, sizing, site, drain_s=recorded_drain_s(live))
+    except (CatalogError, SizingError, NotServableError):
+        return None
+    return made if made["metadata"]["annotations"][TEMPLATE_ANNOTATION] == live.rendered else None
+
+
+def _recorded_model(live: DeploymentView, state: ModelState) -> ModelDeployment | None:
+    """Return the object as its template was made from it; None: that cannot be read."""
+    if not isinstance(state.model, ModelDeployment):
+        return None
+    if live.digest == spec_digest(state.model):
+        return state.model
+    return running_model(state.model, live.made_from)
+
+
+def with_written(
+    memory: ObjectMemory,
+    found: Assessment,
+    *,
+    scaled: Scaled | None,
+    template: Fate | None,
+    now_s: float,
+) -> ObjectMemory:
+    """Remember what is written; ``scaled``, ``template``: None where no such write is made.
+
+    Replicas that another wrote and that are wanted are ours from then on.
+    """
+    known, live, decision = found.memory.writers, found.state.deployment, found.decision
+    if live is None:
+        return memory
+    generation = live.generation
+    if scaled is not None and scaled.fate is not Fate.UNDONE:
+        generation += 1
+        known = replace(known, replicas=known.replicas.reapplied(now_s))
+        known = (
+            replace(known, tried_replicas=scaled.replicas)
+            if scaled.fate is Fate.UNKNOWN
+            else replace(
+                known,
+                our_replicas=scaled.replicas,
+                tried_replicas=None,
+                replicas_generation=generation,
+            )
+        )
+    elif known.replicas.edit and decision and decision.replicas == live.replicas:
+        replicas = replace(known.replicas, edit=None, is_left=False)
+        known = replace(known, our_replicas=live.replicas, replicas=replicas)
+    if template not in {None, Fate.UNDONE}:
+        is_done = template is Fate.DONE  # else it may be for the last spec still
+        known = replace(
+            known,
+            template=known.template.reapplied(now_s),
+            acknowledged=_differences(known, live) | {REVERTED},
+            template_generation=generation + 1,
+            template_at_s=now_s if is_done else None,
+            digest=_wanted(found.state) if is_done else known.digest,
+        )
+    return replace(memory, writers=known)

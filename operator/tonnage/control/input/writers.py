@@ -1,0 +1,163 @@
+"""Other writers of a Deployment: what they made of what we wrote, and when we reapply it.
+
+An edit is reapplied over at once, then after 1, 2, 4 ... minutes. Between two of these it is left:
+two writers that undo each other would restart engines for ever.
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final, NamedTuple, Self
+
+from tonnage.manifests.changes import Change
+from tonnage.units import DAY_S, counted, format_s
+
+SOMEBODY: Final = "somebody"
+"""Where managedFields name nobody."""
+FIRST_S: Final = 60.0
+"""From the first reapply to the second; each time it is twice as long."""
+REPLICAS_LONGEST_S: Final = 1800.0
+"""A write of replicas is cheap, and with too few of them requests are late."""
+TEMPLATE_LONGEST_S: Final = DAY_S
+"""A write of the template replaces pods, which load for minutes: given up for so long."""
+MOST_DOUBLED: Final = 32
+UNSEEN_S: Final = 60.0
+"""In which a write of ours is seen; what is not seen then has changed nothing."""
+
+
+class Fate(StrEnum):
+    """What became of a write."""
+
+    DONE = "done"
+    UNDONE = "undone"
+    """Refused, or held back: something else was there than it was decided on."""
+    UNKNOWN = "unknown"
+    """No answer came: it may have been carried out."""
+
+
+class Scaled(NamedTuple):
+    """Replicas that were to be written, and what became of it."""
+
+    replicas: int
+    fate: Fate = Fate.DONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What others make of replicas, or of the template, and how often we reapplied ours."""
+
+    longest_s: float
+    """The longest wait. So long without an edit, and earlier reapplies are forgotten."""
+    edit: str | None = None
+    """Who changed what of it; None: it is as we wrote it."""
+    is_new: bool = False
+    """It was not so at the last look."""
+    is_left: bool = False
+    """The edit stays until the wait is over."""
+    edited_at_s: float = 0.0
+    """When an edit was last seen."""
+    times: int = 0
+    """That ours was reapplied."""
+    reapplied_at_s: float = 0.0
+    generation: int | None = None
+    """Of the spec for which that was counted."""
+
+    @property
+    def wait_s(self) -> float:
+        """The time from the last reapply to the next."""
+        return min(self.longest_s, FIRST_S * 2.0 ** min(self.times - 1, MOST_DOUBLED))
+
+    @property
+    def conflict(self) -> str | None:
+        """Who undid how many reapplies, for a person; None: nobody did."""
+        if self.edit is None or not self.times:
+            return None
+        return (
+            f"{self.edit} after {counted(self.times, 'correction')}: the next one comes "
+            f"{format_s(self.wait_s)} after the last, or with a change of the spec"
+        )
+
+    def looked_at(self, edit: str | None, *, generation: int, now_s: float) -> Self:
+        """Take in what another made of it, and whether that is left for now."""
+        is_forgotten = self.edit is None and now_s - self.edited_at_s >= self.longest_s
+        is_same = generation == self.generation and not is_forgotten
+        times, reapplied_at_s = self.times if is_same else 0, min(self.reapplied_at_s, now_s)
+        is_waiting = times > 0 and now_s - reapplied_at_s < self.wait_s
+        return replace(
+            self,
+            edit=edit,
+            is_new=edit is not None and edit != self.edit,
+            is_left=edit is not None and is_waiting,
+            edited_at_s=min(self.edited_at_s, now_s) if edit is None else now_s,
+            times=times,
+            reapplied_at_s=reapplied_at_s,
+            generation=generation,
+        )
+
+    def reapplied(self, now_s: float) -> Self:
+        """Count a write of ours, where it is over an edit."""
+        if self.edit is None:
+            return self
+        return replace(self, edit=None, times=self.times + 1, reapplied_at_s=now_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """How a pod template differs from what we wrote."""
+
+    compared: tuple[object, ...]
+    """What it was found by."""
+    is_known: bool = False
+    """What this version writes, for the spec and the flags that are recorded, is what we wrote."""
+    changes: tuple[Change, ...] = ()
+    """That applying ours brings back."""
+    added: tuple[Change, ...] = ()
+    """Beside it: applying ours leaves them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writers:
+    """What is remembered of other writers of one Deployment. Written by ``decide.writers``."""
+
+    deployment_uid: str | None = None
+    replicas: Part = Part(longest_s=REPLICAS_LONGEST_S)
+    template: Part = Part(longest_s=TEMPLATE_LONGEST_S)
+    our_replicas: int | None = None
+    """As we left them; None: no baseline was observed."""
+    tried_replicas: int | None = None
+    """Of a write of which no answer tells whether it was carried out."""
+    replicas_generation: int | None = None
+    """Of the Deployment, that our last write of replicas came to."""
+    parked: str | None = None
+    """Who asked for no replica, since this spec."""
+    parked_generation: int | None = None
+    """Of the spec, at which somebody asked for no replica, and still does."""
+    drift: Drift | None = None
+    """From the template that we wrote; None: there is none of ours."""
+    acknowledged: frozenset[str] = frozenset()
+    """Differences that our last write made or met: no reason to write again."""
+    template_generation: int | None = None
+    """Of the Deployment, that our last write of the template comes to, until that is seen."""
+    template_at_s: float | None = None
+    """When it was made; None: no answer tells whether it was."""
+    digest: str | None = None
+    """Of the spec that the Deployment was made for when it was last as we wrote it."""
+    is_reverted: bool = False
+    """It was made for this spec, and says now that it was made for another."""
+
+    @property
+    def leaves_replicas(self) -> bool:
+        return self.parked is not None or self.replicas.is_left
+
+    @property
+    def conflict(self) -> tuple[str, str] | None:
+        """The (reason, message) of a conflict about replicas, else about the template."""
+        if self.parked is not None:
+            return "ParkedAtZero", self.parked
+        conflict = self.replicas.conflict or self.template.conflict
+        return ("ConflictingWriter", conflict) if conflict else None
+
+    def is_template_awaited(self, now_s: float) -> bool:
+        """Tell whether our last write of the template may yet be seen, or is seen just now."""
+        if self.template_generation is None or self.template_at_s is None:
+            return False
+        return 0 <= now_s - self.template_at_s < UNSEEN_S
