@@ -61,7 +61,7 @@ GLOSSARY: Final[Mapping[str, Term]] = {
     ),
     "drift": Term(
         meaning="the Deployment's template differs from what the operator wrote; it is put "
-        "back once for each edit, three times in ten minutes at most (condition Drifted)",
+        "back at once, then after 1, 2, 4 ... minutes if that is undone (condition Drifted)",
     ),
     "encoder": Term(
         meaning="part of a multimodal model that reads images or sound; its weights are on every "

@@ -66,7 +66,7 @@ _OF_CONDITIONS: Final[Mapping[str, str]] = {
     "BudgetExceeded": "the fleet's GPU budget leaves no more",
     "BudgetUncounted": "the fleet's GPUs cannot be counted, so nothing grows",
     "ConflictingScaler": "an autoscaler scales the same Deployment: one of them must go",
-    "ConflictingWriter": "another writer sets replicas or template over and over: left alone",
+    "ConflictingWriter": "another writer undoes our corrections: left until the next one is due",
     "ConstantOutOfRange": "a learned constant is beyond what is believable",
     "CostExceeded": "the plan costs more than approvalAboveUsdPerHour, and waits for approval",
     "FarFromEstimate": "engines report caches far from the estimate: look for flags or neighbours",
