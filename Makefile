@@ -14,10 +14,14 @@ COMPILED := $(wildcard operator/tonnage/engine/*.py operator/tonnage/engine/*.px
 
 # Which tests the parts take: all of them if it is empty.
 MARKED ?= not thorough
-# The tests in parts, of which three run at a time: those of a control plane wait for most of theirs.
-PARTS := cluster faults unit cli
+# The tests in parts, of which four run at a time on two cores, those first that take longest: `server`, `cluster` and
+# `faults` each have a control plane, and wait for most of their time.
+PARTS := server cluster unit faults cli
 # These measure times under load, and have the machine to themselves.
 ALONE := $(addprefix tests/cluster/test_,fixed_point.py latency.py story.py) tests/unit/cli/test_calibrate_engine.py
+
+# An API server that fails, and operators that are killed or lead: each waits for outages and Leases.
+SERVER := $(addprefix tests/faults/test_,api_server.py leaders.py)
 
 .PHONY: help demo test test-all lint unit crds site pins clean $(PARTS:%=tests-%) tests-alone
 
@@ -33,7 +37,7 @@ test-all: export MARKED :=
 
 test test-all:
 	@rm -rf $(LOGS) && mkdir -p $(LOGS)
-	@$(MAKE) --no-print-directory --keep-going --jobs=3 $(PARTS:%=tests-%); parts=$$?; \
+	@$(MAKE) --no-print-directory --keep-going --jobs=4 $(PARTS:%=tests-%); parts=$$?; \
 	$(MAKE) --no-print-directory tests-alone; alone=$$?; \
 	grep -E '^(_{4,} |E  |FAILED |ERROR|INTERNALERROR|Fatal )' $(LOGS)/*.log; exit $$(( parts | alone ))
 
@@ -41,7 +45,8 @@ tests-cluster: TESTS := tests/cluster $(ALONE:%=--ignore=%)
 tests-alone: TESTS := $(ALONE)
 tests-cli: TESTS := $(addprefix tests/unit/,api catalog cli documentation) $(ALONE:%=--ignore=%)
 tests-unit: TESTS := tests/unit tests/golden operator $(addprefix --ignore=tests/unit/,api catalog cli documentation)
-tests-faults: TESTS := tests --ignore=tests/cluster --ignore=tests/unit --ignore=tests/golden
+tests-server: TESTS := $(SERVER)
+tests-faults: TESTS := tests --ignore=tests/cluster --ignore=tests/unit --ignore=tests/golden $(SERVER:%=--ignore=%)
 
 $(PARTS:%=tests-%) tests-alone: tests-%: $(VENV)/.dev
 	@mkdir -p $(LOGS)

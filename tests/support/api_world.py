@@ -22,7 +22,15 @@ NAME = "llama"
 SLOW_S = 90
 """In which anything is over on a busy machine."""
 
+MOST_PER_S = 40
+"""Requests of an operator that is in trouble: five watches, a tick and a Lease each second."""
+
 Object = dict[str, Any]
+
+
+def everything(trouble: Any) -> Any:
+    """Return a fault of every request."""
+    return lambda passed: trouble
 
 
 @dataclass(kw_only=True)
@@ -115,6 +123,12 @@ class ApiWorld:
             return ask()
 
         return until(revived, what, timeout_s=timeout_s, told=self.told)
+
+    def last(self, seconds: float) -> float:
+        """Let so much time pass, as a kubelet would see it; return when it began."""
+        since_s = time.time()
+        self.until(lambda: time.time() - since_s > seconds, "time passes", timeout_s=10 * seconds)
+        return since_s
 
     def until_replicas(self, number: int, *, timeout_s: float = SLOW_S) -> None:
         self.until(lambda: self.replicas() == number, f"{number} replicas", timeout_s=timeout_s)

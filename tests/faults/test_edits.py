@@ -1,0 +1,213 @@
+"""What users and other controllers change beside a real API server, the operator a process."""
+
+import itertools
+import time
+
+import pytest
+
+from api_world import MOST_PER_S
+from site_lab import a_model
+from tonnage.cluster.kube import DEPLOYMENTS
+
+pytestmark = pytest.mark.lab
+
+
+DENIAL = "a test denies all Deployments here"
+
+
+class TestRow36AWebhookRefuses:
+    def test_our_deployment_and_the_status_says_what_it_said(self, world):
+        name = f"deny-{world.namespace}"
+        policy = {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingAdmissionPolicy",
+            "metadata": {"name": name},
+            "spec": {
+                "failurePolicy": "Fail",
+                "matchConstraints": {
+                    "namespaceSelector": {
+                        "matchLabels": {"kubernetes.io/metadata.name": world.namespace}
+                    },
+                    "resourceRules": [
+                        {
+                            "apiGroups": ["apps"],
+                            "apiVersions": ["v1"],
+                            "operations": ["CREATE"],
+                            "resources": ["deployments"],
+                        }
+                    ],
+                },
+                "validations": [{"expression": "false", "message": DENIAL}],
+            },
+        }
+        binding = {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": {"name": name},
+            "spec": {"policyName": name, "validationActions": ["Deny"]},
+        }
+        world.plane.kubectl.apply([policy, binding])
+        probe = {
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "probe"},
+            "spec": {
+                "replicas": 0, "selector": {"matchLabels": {"a": "b"}},
+                "template": {
+                    "metadata": {"labels": {"a": "b"}},
+                    "spec": {"containers": [{"name": "c", "image": "i"}]},
+                },
+            },
+        }  # fmt: skip
+        world.until(lambda: is_denied(world, probe), "the policy is in force")
+        world.apply(a_model())
+        told = world.until(lambda: world.condition("Stalled").get("message"), "it is stalled")
+
+        assert DENIAL in told
+        world.plane.kubectl("delete", "validatingadmissionpolicybinding", name)
+        world.until_replicas(1)
+        world.until(lambda: not world.condition("Stalled"), "it is stalled no more")
+
+
+def is_denied(world, body):
+    path = DEPLOYMENTS.path(world.namespace) + "?dryRun=All"
+    try:
+        world.api.create(path, body)
+    except Exception as error:
+        return DENIAL in str(error)
+    return False
+
+
+class TestRow48AnAutoscalerHasTheSameTarget:
+    def test_and_replicas_are_left_to_it(self, world):
+        world.begin()
+        world.apply(
+            {
+                "apiVersion": "autoscaling/v2",
+                "kind": "HorizontalPodAutoscaler",
+                "metadata": {"name": "rival"},
+                "spec": {
+                    "scaleTargetRef": {
+                        "apiVersion": "apps/v1", "kind": "Deployment", "name": "llama",
+                    },
+                    "maxReplicas": 2,
+                },
+            }
+        )  # fmt: skip
+        world.until(
+            lambda: world.condition("ScalingActive").get("status") == "False", "it gives way"
+        )
+        since_s = time.time()
+        world.ask_for(3)
+        world.last(5)
+
+        assert world.scales(since_s=since_s) == []
+        assert "rival" in world.condition("ScalingActive")["message"]
+
+
+class TestRow51TheNamespaceGoes:
+    def test_and_nothing_is_written_to_it_and_others_are_served(self, fault_plane, world):
+        other = f"{world.namespace}-b"
+        fault_plane.kubectl("create", "namespace", other)
+        world.operator.kill()
+        world.operators.clear()
+        world.proxies.clear()
+        world.unbind(f"operator-{world.namespace}-0")
+        (world.folder / "0").rename(world.folder / "former")
+        world.add_operator(namespaces=(world.namespace, other))
+        world.begin()
+        world.plane.kubectl.apply([a_model() | {"metadata": {"name": "llama", "namespace": other}}])
+        path = DEPLOYMENTS.path(other, "llama")
+        world.until(lambda: world.api.get(path), "the other has its Deployment")
+        fault_plane.kubectl("delete", "namespace", other, "--wait=true", "--timeout=60s")
+        gone_s = time.time()
+        world.ask_for(2)
+        world.until_replicas(2)
+        world.last(5)
+
+        assert [e for e in world.proxy.writes(since_s=gone_s) if f"/{other}/" in e.path] == []
+        assert world.proxy.per_s(since_s=gone_s) < MOST_PER_S
+
+
+class TestRow58ItOnlyRecommends:
+    def test_and_asks_for_no_write_but_of_its_status(self, world):
+        world.apply(a_model(scaling={"maxReplicas": 4, "mode": "Recommend"}))
+        world.until(lambda: world.condition("PlanValid"), "there is a plan")
+        world.change(scaling={"minReplicas": 3})
+        world.last(5)
+
+        asked = {each.path.rpartition("/")[2] for each in world.proxy.writes()}
+        assert asked <= {"status", "events"}
+
+
+class TestAbuse33AModeThatIsToggled:
+    def test_a_hundred_times_and_the_last_one_holds(self, world):
+        world.begin()
+        since_s = time.time()
+        modes = itertools.cycle(["Paused", "Auto"])
+        for mode, _ in zip(modes, range(101), strict=False):
+            world.change(scaling={"mode": mode})
+            time.sleep(0.1)
+        world.ask_for(3)
+        took_s = time.time() - since_s
+        world.last(4)
+
+        assert world.replicas() == 1, "Paused at the end"
+        status = [e for e in world.proxy.writes(since_s=since_s) if e.path.endswith("/status")]
+        assert len(status) <= took_s + 6, "one a tick"
+        assert not [e for e in world.proxy.writes(since_s=since_s) if "deployments/" in e.path
+                    and "modeldeployments" not in e.path]  # fmt: skip
+
+
+class TestRow34TheCrdGoes:
+    def test_and_it_waits_for_it_and_serves_again(self, fault_plane, world):
+        world.begin()
+        crds = fault_plane.kubectl.get("crd", "modeldeployments.tonnage.dev")
+        fault_plane.kubectl("delete", "crd", "modeldeployments.tonnage.dev", "--timeout=60s")
+        since_s = world.last(10)
+
+        assert world.proxy.per_s(since_s=since_s) < MOST_PER_S
+        assert [e for e in world.proxy.writes(since_s=since_s) if e.method == "DELETE"] == []
+
+        del crds["status"]
+        crds["metadata"] = {"name": crds["metadata"]["name"]}
+        fault_plane.kubectl.apply([crds])
+        fault_plane.kubectl("wait", "--for=condition=Established", "--timeout=60s",
+                            "crd/modeldeployments.tonnage.dev")  # fmt: skip
+        world.apply(a_model("another"))
+        world.until(lambda: world.get(DEPLOYMENTS, "another"), "it serves again")
+
+
+class TestRow65TheSettingsBecomeWrong:
+    def test_and_those_of_the_start_stay_and_it_is_told(self, world):
+        world.begin()
+        settings = world.operator.folder / "settings.yaml"
+        settings.write_text(settings.read_text().replace("tickS: 1", "tickS: -1"))
+        world.until(lambda: "settings.tickS" in world.operator.log(), "the log names the field")
+        world.ask_for(2)
+        world.until_replicas(2)
+
+        assert "tonnage_settings_valid 0.0" in world.operator.page("/metrics").text
+        assert world.operator.probe("/readyz") == 200
+        assert world.operator.num_starts == 1
+
+
+class TestASpecThatCannotBePlanned:
+    def test_leaves_what_runs_to_be_scaled_and_says_so(self, world):
+        world.begin()
+        ran = world.get(DEPLOYMENTS)["spec"]["template"]
+        world.change(hardware={"gpu": "H900"})
+        world.until(
+            lambda: world.condition("PlanValid").get("reason") == "UnknownGpu", "it is refused"
+        )
+        world.ask_for(3)
+        world.until_replicas(3)
+
+        assert world.get(DEPLOYMENTS)["spec"]["template"] == ran
+        world.until(
+            lambda: world.condition("ScalingActive").get("reason") == "ScalingWhatRuns",
+            "the status says what is scaled",
+        )
+
+        world.change(hardware={"gpu": "H200"})
+        world.until(
+            lambda: world.condition("ScalingActive").get("reason") == "Scaling", "it is planned"
+        )

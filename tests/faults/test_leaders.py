@@ -1,0 +1,139 @@
+"""Operators are killed, asked to end, stopped, and two at a time: one of a class writes."""
+
+import signal
+import time
+
+import pytest
+
+from api_world import an_api_world
+from http_double import json_reply
+from site_lab import a_model
+from tonnage.cluster.kube import DEPLOYMENTS, LEASES
+from tonnage.cluster.lease import DURATION_S, NAME
+
+pytestmark = pytest.mark.lab
+
+
+class TestRow28ItIsKilledAgainAndAgain:
+    def test_and_comes_to_its_end_all_the_same(self, world):
+        for replicas in (1, 2, 3):
+            world.apply(a_model(scaling={"minReplicas": replicas, "maxReplicas": 4}))
+            for _ in range(3):
+                world.last(3)
+                world.operator.kill()
+                world.operator.start()
+        world.until_replicas(3)
+        world.rest()
+
+        assert len(list(world.api.list(DEPLOYMENTS.path(world.namespace)))) == 1
+
+
+class TestRow29ItIsAskedToEnd:
+    def test_in_the_midst_of_work_and_ends_in_time_without_its_lease(self, world):
+        world.begin()
+        world.ask_for(2)
+        code = world.operator.end(timeout_s=10)
+
+        lease = world.get(LEASES, NAME)
+        assert code == 0
+        assert not lease["spec"].get("holderIdentity")
+        world.until_replicas(2)
+
+
+def leader_of(world):
+    """Index of the operator that holds the Lease; None: nobody does."""
+    lease = world.get(LEASES, NAME) or {"spec": {}}
+    holder = lease["spec"].get("holderIdentity") or ""
+    found = [n for n, each in enumerate(world.operators) if holder.startswith(each.name)]
+    return found[0] if found else None
+
+
+@pytest.fixture
+def pair(world):
+    """Two operators of one Lease, the first of which leads."""
+    world.begin()
+    world.add_operator()
+    assert leader_of(world) == 0
+    world.until(lambda: world.operators[1].probe("/readyz") == 200, "the second waits")
+    return world
+
+
+def taken_over(pair, since_s):
+    """Wait until the second leads and has written; return how long that took."""
+    pair.until(lambda: leader_of(pair) == 1, "the second leads")
+    took_s = time.time() - since_s
+    pair.ask_for(2)
+    pair.until_replicas(2)
+    return took_s
+
+
+class TestRow30TwoOperators:
+    def test_write_one_at_a_time(self, pair):
+        assert pair.proxies[1].writes() == []
+
+    def test_of_which_the_first_cannot_renew_and_writes_no_more_when_the_second_does(self, pair):
+        refusal = json_reply({"kind": "Status", "message": "no"}, status=500)
+        since_s = time.time()
+        pair.proxy.fault = lambda passed: refusal if "/leases" in passed.path else None
+        took_s = taken_over(pair, since_s)
+        pair.until(pair.proxies[1].writes, "what the second wrote is noted")
+
+        assert took_s < 2 * DURATION_S + 5
+        assert pair.proxy.writes(since_s=since_s + took_s) == []
+
+
+CLASS = "two-releases"
+
+
+def holder(world):
+    """Return who holds the Lease, once there is one and somebody does."""
+    return ((world.get(LEASES, NAME) or {}).get("spec") or {}).get("holderIdentity")
+
+
+@pytest.fixture
+def releases(fault_plane, administrator, tmp_path):
+    """Operators of two namespaces that both serve the whole cluster, one class of it."""
+    with an_api_world(fault_plane, administrator, tmp_path) as world:
+        other = f"{world.namespace}-other"
+        fault_plane.kubectl("create", "namespace", other)
+        for namespace in (world.namespace, other):
+            world.add_operator(namespaces=(), operatorNamespace=namespace, operatorClass=CLASS)
+            world.until(lambda: world.operators[-1].probe("/readyz") == 200, "it began")
+            world.until(lambda: holder(world), "one leads")
+        yield world
+    fault_plane.kubectl("delete", "namespace", other, "--wait=false")
+
+
+class TestTwoReleasesServeTheWholeClusterAndOneClass:
+    def test_and_one_writes_until_it_is_gone_and_the_other_says_who_it_is(self, releases):
+        releases.begin(operatorClass=CLASS)
+
+        assert releases.proxies[1].writes() == []
+        first = holder(releases)
+        assert first.startswith("operator-0_")
+        assert first.endswith(f"@{releases.namespace}")
+        assert f"not leading: {first} holds the Lease" in releases.operators[1].log()
+
+        since_s = time.time()
+        releases.operator.kill()
+        releases.ask_for(2)
+        releases.until_replicas(2)
+
+        assert time.time() - since_s < 2 * DURATION_S + 5
+        releases.until(releases.proxies[1].writes, "a write of the other release")
+        assert holder(releases).startswith("operator-1_"), "of the same Lease, in another namespace"
+
+
+class TestRow31TheLeaderIsStopped:
+    def test_and_writes_nothing_when_it_goes_on(self, pair):
+        since_s = time.time()
+        pair.operator.send(signal.SIGSTOP)
+        took_s = taken_over(pair, since_s)
+        going_s = time.time()
+        pair.operator.send(signal.SIGCONT)
+        pair.ask_for(3)
+        pair.until_replicas(3)
+
+        assert took_s < 2 * DURATION_S + 5
+        assert pair.proxy.writes(since_s=going_s) == []
+        assert leader_of(pair) == 1
