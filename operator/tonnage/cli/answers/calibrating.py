@@ -1,12 +1,13 @@
 """From timed loads to a calibration: constants, how well they fit, utilization. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Final
+from typing import Final, Literal
 
 from tonnage.cli.answers.loads import TINY_PROMPT, Hopes, repeats_of
 from tonnage.cli.load.sweep import Load, Measured
+from tonnage.cli.read.bench_results import BenchmarkRun
 from tonnage.estimate.calibration_file import (
     CalibrationFile,
     LearnedConstants,
@@ -19,11 +20,13 @@ from tonnage.estimate.fit import SpeedFit, TimedStep, errors, fit_speed
 from tonnage.sizing.parallelism.draft import rank_of
 from tonnage.sizing.plan import IDLE
 from tonnage.sizing.request import SizingRequest
+from tonnage.sizing.serving.steady import mixed_step, ranks_together
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.step_time.speeds import speeds
 from tonnage.sizing.step_time.step import Step
 from tonnage.sizing.step_time.utilization import observed_mbu_fraction
+from tonnage.sizing.workload import Lengths, Workload
 
 MUCH_LEFT: Final = 0.05
 """Of a step's time, that a fit may leave in the median before that is said."""
@@ -87,19 +90,93 @@ def hopes_of(model: StepTimeModel) -> Hopes:
 
 
 def calibrated(subject: Subject, measured: Sequence[Measured]) -> Calibrated:
-    """Fit the constants to what was measured."""
-    model, outside_s = subject.model, _outside_s(measured)
-    kept = [each for each in measured if each.load.prompt_tokens > TINY_PROMPT]
-    timed = [_timed(each, outside_s) for each in kept]
+    """Fit the constants to what a sweep measured."""
+    outside_s = _outside_s(measured)
+    points = [
+        _Point(
+            kind=each.load.kind,
+            sequences=each.load.sequences,
+            prompt_tokens=each.load.prompt_tokens,
+            timed=_timed(each, outside_s),
+        )
+        for each in measured
+        if each.load.prompt_tokens > TINY_PROMPT
+    ]
+    num_steps = sum(each.num_steps for each in measured)
+    return _fitted(subject, points, outside_s=outside_s, num_steps=num_steps)
+
+
+def calibrated_by_runs(
+    subject: Subject, runs: Sequence[BenchmarkRun], *, max_batched_tokens: int
+) -> Calibrated:
+    """Fit the constants to runs of a load generator, whose steps are known in the mean.
+
+    A run with one request at a time also times a prompt alone, where that fits into one step.
+    """
+    points = [point for run in runs for point in _points_of_run(subject, run, max_batched_tokens)]
+    steps = (run.num_requests * run.output_tokens / max(1.0, run.num_decoding) for run in runs)
+    return _fitted(subject, points, outside_s=0.0, num_steps=max(1.0, sum(steps)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Point:
+    """A timed step, and the load that it is of."""
+
+    kind: Literal["prefill", "decode"]
+    sequences: int
+    prompt_tokens: int
+    timed: TimedStep
+
+
+def _points_of_run(
+    subject: Subject, run: BenchmarkRun, max_batched_tokens: int
+) -> Iterator[_Point]:
+    prompt = round(run.prompt_tokens)
+    workload = Workload(
+        prompt=Lengths(mean_tokens=run.prompt_tokens),
+        output_tokens=run.output_tokens,
+        output_second_moment=run.output_second_moment,
+    )
+    if not run.is_alone:
+        number = max(1.0, run.num_decoding)
+        prefill = number * run.prompt_tokens / (run.output_tokens - 1)
+        chunk = min(run.prompt_tokens, max_batched_tokens)
+        ranks = ranks_together(prefill / chunk, subject.parallelism.data)
+        work = mixed_step(workload, number, prefill, chunk_tokens=chunk)
+        timed = TimedStep(work=replace(work, prefill_ranks=ranks), step_s=run.tpot_s)
+        yield _Point(kind="decode", sequences=round(number), prompt_tokens=prompt, timed=timed)
+        return
+    timed = TimedStep(work=mixed_step(workload, 1.0, 0.0), step_s=run.tpot_s)
+    yield _Point(kind="decode", sequences=1, prompt_tokens=prompt, timed=timed)
+    if prompt <= max_batched_tokens:
+        timed = TimedStep(work=_prefill_step(prompt), step_s=run.ttft_s)
+        yield _Point(kind="prefill", sequences=1, prompt_tokens=prompt, timed=timed)
+
+
+def _fitted(
+    subject: Subject, points: Sequence[_Point], *, outside_s: float, num_steps: float
+) -> Calibrated:
+    model, timed = subject.model, [point.timed for point in points]
     fit = fit_speed(model, timed)
     fitted = replace(model, constants=fit.constants(model.constants))
+    off = zip(points, errors(model, timed), errors(fitted, timed), strict=True)
     return Calibrated(
         subject=subject,
         fit=fit,
-        points=tuple(_points(kept, timed, errors(model, timed), errors(fitted, timed))),
-        observed=_observed(model, kept, timed),
+        points=tuple(
+            MeasuredPoint(
+                kind=point.kind,
+                sequences=point.sequences,
+                prompt_tokens=point.prompt_tokens,
+                seconds=point.timed.step_s,
+                prior_error_fraction=prior,
+                error_fraction=left,
+            )
+            for point, prior, left in off
+        ),
+        observed=_observed(model, points),
         outside_s=outside_s,
-        num_steps=sum(each.num_steps for each in measured),
+        num_steps=num_steps,
     )
 
 
@@ -134,45 +211,24 @@ def _prefill_step(prompt: int) -> Step:
     )
 
 
-def _points(
-    measured: Sequence[Measured],
-    timed: Sequence[TimedStep],
-    before: Sequence[float],
-    after: Sequence[float],
-) -> Iterable[MeasuredPoint]:
-    for each, step, prior, fitted in zip(measured, timed, before, after, strict=True):
-        yield MeasuredPoint(
-            kind=each.load.kind,
-            sequences=each.load.sequences,
-            prompt_tokens=each.load.prompt_tokens,
-            seconds=step.step_s,
-            prior_error_fraction=prior,
-            error_fraction=fitted,
-        )
-
-
-def _observed(
-    model: StepTimeModel, measured: Sequence[Measured], timed: Sequence[TimedStep]
-) -> ObservedUtilization:
+def _observed(model: StepTimeModel, points: Sequence[_Point]) -> ObservedUtilization:
     """Return the most that any point used of the nominal figures, per rank."""
     stages = model.shard.parallelism.pipeline
     mbu, mfu = [], []
-    for each, step in zip(measured, timed, strict=True):
-        time = model.step(step.work)
+    for point in points:
+        time, step_s = model.step(point.timed.work), point.timed.step_s
         flop = time.decode_flop
-        if each.load.kind == "decode":
+        if point.kind == "decode":
             read = stages * time.decode_bytes
             nominal = model.speeds.memory_bytes_per_s
             mbu.append(
-                observed_mbu_fraction(
-                    step_bytes=read, step_s=step.step_s, memory_bytes_per_s=nominal
-                )
+                observed_mbu_fraction(step_bytes=read, step_s=step_s, memory_bytes_per_s=nominal)
             )
         else:
             exposed = model.constants.prefill_exposed_fraction
             peak = model.speeds.peak_flop_per_s * model.constants.prefill_efficiency
             flop = time.prefill_s / stages * peak / exposed
-        mfu.append(stages * flop / step.step_s / model.speeds.peak_flop_per_s)
+        mfu.append(stages * flop / step_s / model.speeds.peak_flop_per_s)
     return ObservedUtilization(mbu_fraction=max(mbu, default=None), mfu_fraction=max(mfu))
 
 

@@ -25,6 +25,11 @@ one replica, not a router, and while nobody else uses it. The result is a file f
 --calibration'. With --trace, then replays your own traffic and compares the latencies with the SLO
 and with the prediction.
 
+With --result nothing is sent: the constants are fitted to runs that 'vllm bench serve' or GuideLLM
+made before, at a fixed concurrency or rate. Such a file does not name the GPU class, the split, the
+formats or the version of vLLM: give --gpu, --engine-version and what is not the default. Run with a
+concurrency of 1 and with two higher ones, without a prefix cache.
+
 Nothing is written when the test is refused or stopped: others are being served (--yes measures all
 the same), another model, several replicas, more than 5 % of the prompts from the prefix cache, more
 than 2 % errors, --max-ttft, --max-seconds, Ctrl-C.
@@ -39,6 +44,8 @@ Examples:
       --gpu H200 --tensor-parallel 2 -o calibration.json
   tonnage calibrate --url http://vllm:8000 --model my/model --gpu H100 -o calibration.json \\
       --trace lengths.csv --ttft 2s --tpot 50ms --max-num-seqs 64 --max-seconds 900
+  tonnage calibrate --result bench.json --model meta-llama/Llama-3.1-8B-Instruct --gpu H100 \\
+      --engine-version 0.33 -o calibration.json
   tonnage plan -f model.yaml --calibration calibration.json
 
 \b
@@ -51,7 +58,8 @@ error.
 class Options:
     """What the command was given."""
 
-    url: str
+    url: str | None
+    results: tuple[str, ...]
     model: str
     served_model_name: str | None
     gpu: str
@@ -100,6 +108,33 @@ class Options:
         return Path(files[0]) if files else None
 
 
+SERVER_OPTIONS: Final = {
+    "trace_file": "--trace",
+    "api_key_file": "--api-key-file",
+    "served_model_name": "--served-model-name",
+    "may_share": "--yes",
+    "max_concurrency": "--max-concurrency",
+    "max_num_seqs": "--max-num-seqs",
+}
+"""Options that a load test needs, by their field."""
+
+
+def check_source(options: Options) -> None:
+    """Refuse what does not go together.
+
+    Raises:
+        Failure: neither --url nor --result is given, or both, or an option of the other one.
+    """
+    if (options.url is None) == (not options.results):
+        raise Failure("give either --url or --result")
+    if options.results:
+        given = [name for field, name in SERVER_OPTIONS.items() if getattr(options, field)]
+        if given:
+            raise Failure(f"{', '.join(given)} needs --url: with --result nothing is sent")
+        if options.engine_version is None:
+            raise Failure("--result does not name the version of vLLM: give --engine-version")
+
+
 def _split_option(name: str, destination: str, help_text: str) -> Callable[..., Any]:
     return click.option(
         f"--{name}",
@@ -112,7 +147,15 @@ def _split_option(name: str, destination: str, help_text: str) -> Callable[..., 
 
 
 @click.command(help=HELP)
-@click.option("--url", required=True, help="Address of one vLLM server, such as http://vllm:8000.")
+@click.option("--url", help="Address of one vLLM server, such as http://vllm:8000.")
+@click.option(
+    "--result",
+    "results",
+    multiple=True,
+    metavar="FILE",
+    help="Instead of --url: a result of 'vllm bench serve' (--save-result or --append-result), or "
+    "a JSON report of GuideLLM. May be repeated.",
+)
 @click.option("--model", required=True, help="Hugging Face id of the model.")
 @click.option(
     "--served-model-name", help="Name that the server has for the model, if it is another."
@@ -129,7 +172,9 @@ def _split_option(name: str, destination: str, help_text: str) -> Callable[..., 
     default="auto",
     show_default=True,
 )
-@click.option("--engine-version", help="Version of vLLM. Default: as the server says.")
+@click.option(
+    "--engine-version", help="Version of vLLM. Default: as the server says; required with --result."
+)
 @gpus_option
 @model_config_option
 @click.option(
@@ -182,6 +227,7 @@ def calibrate(**given: Any) -> None:
     try:
         from tonnage.cli.commands.calibration_run import run  # noqa: PLC0415
 
+        check_source(options)
         run(options)
     except KeyboardInterrupt:
         complain("interrupted; nothing was written")

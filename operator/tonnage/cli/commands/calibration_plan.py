@@ -48,9 +48,23 @@ def plan_of(options: Options) -> Plan:
         Failure: they differ, a name is unknown, or the trace or the target is no good.
     """
     trace = None if options.trace_file is None else _trace(options.trace_file)
-    endpoint = endpoint_at(options.url, options.api_key_file)
+    endpoint = endpoint_at(options.url or "", options.api_key_file)
     models, said = asyncio.run(_asked(endpoint))
     served = _served(endpoint, models, options)
+    subject = named_subject(
+        options,
+        engine_version=_version(endpoint, said, options),
+        context_tokens=served.max_model_len or UNKNOWN_CONTEXT,
+    )
+    return Plan(options=options, endpoint=endpoint, served=served, subject=subject, trace=trace)
+
+
+def named_subject(options: Options, *, engine_version: str, context_tokens: int) -> Subject:
+    """Return the engine that the options name, once its calibration may be written.
+
+    Raises:
+        Failure: a name is unknown, or the target is a calibration of another engine.
+    """
     config = options.config_file
     subject = subject_of(
         Named(
@@ -62,12 +76,12 @@ def plan_of(options: Options) -> Plan:
             model_config=None if config is None else checked_text(config, option="--model-config"),
         ),
         known_gpus(options.gpus_folder),
-        engine_version=_version(endpoint, said, options),
-        context_tokens=served.max_model_len or UNKNOWN_CONTEXT,
+        engine_version=engine_version,
+        context_tokens=context_tokens,
     )
     if options.target is not None:
         check_target(options.target, key_of(subject.request, subject.parallelism))
-    return Plan(options=options, endpoint=endpoint, served=served, subject=subject, trace=trace)
+    return subject
 
 
 def _trace(path: Path) -> Trace:

@@ -1,6 +1,7 @@
 """The run of ``tonnage calibrate``: ask, sweep, replay, fit, write, show."""
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,14 +15,21 @@ from tonnage.catalog.engine import default_batched_tokens
 from tonnage.cli.answers.calibrating import (
     Calibrated,
     Circumstances,
+    Subject,
     calibrated,
+    calibrated_by_runs,
     calibration_of,
     hopes_of,
 )
 from tonnage.cli.answers.loads import WIDEST, Room, loads_for
 from tonnage.cli.answers.replayed import Replayed, Targets, replayed
 from tonnage.cli.commands.calibrate import Options
-from tonnage.cli.commands.calibration_plan import Plan, plan_of
+from tonnage.cli.commands.calibration_plan import (
+    UNKNOWN_CONTEXT,
+    Plan,
+    named_subject,
+    plan_of,
+)
 from tonnage.cli.commands.forms import written
 from tonnage.cli.console import NO, Failure, output, remark, show
 from tonnage.cli.load.endpoint import probing
@@ -30,6 +38,7 @@ from tonnage.cli.load.replaying import Limits, Sent, replay
 from tonnage.cli.load.stream import Prompts, Streamer
 from tonnage.cli.load.sweep import Load, Measured, sweep
 from tonnage.cli.load.watch import StoppedError, Watch
+from tonnage.cli.read.bench_results import read_runs
 from tonnage.cli.read.calibration import write_calibration
 from tonnage.cli.text.calibration import calibration
 from tonnage.estimate.calibration_file import CalibrationFile, ReportedCache
@@ -45,6 +54,11 @@ CONNECT_S: Final = 10
 NO_METRICS: Final = (
     "/metrics is missing: neither other traffic, nor the prefix cache, nor several replicas can be "
     "ruled out, and the KV tokens are unknown"
+)
+
+UNSAID: Final = (
+    "a result file says neither other traffic nor prompts from the prefix cache: none is assumed; "
+    "times to first token include the network"
 )
 
 
@@ -66,6 +80,22 @@ def run(options: Options) -> None:
     Raises:
         Failure: refused or stopped; nothing was written.
     """
+    if options.results:
+        subject, file = _from_results(options)
+        served = None
+    else:
+        subject, file, served = _from_server(options)
+    target = options.target
+    if target is not None:
+        write_calibration(target, file)
+    _show(file, options.form, subject, served)
+    remark(
+        "No file was named with -o: nothing was written" if target is None else f"Wrote {target}"
+    )
+
+
+def _from_server(options: Options) -> tuple[Subject, CalibrationFile, Replayed | None]:
+    """Measure a live engine."""
     plan = plan_of(options)
     try:
         seen = asyncio.run(_measure(plan))
@@ -73,14 +103,45 @@ def run(options: Options) -> None:
         raise Failure(f"{stopped}. Nothing was written", NO) from stopped
     found = calibrated(plan.subject, seen.measured)
     served = None if seen.sent is None else _replayed(plan, found, seen, seen.sent)
-    file = _file(plan, found, seen, served)
-    target = options.target
-    if target is not None:
-        write_calibration(target, file)
-    _show(file, plan, served)
-    remark(
-        "No file was named with -o: nothing was written" if target is None else f"Wrote {target}"
+    return plan.subject, _file(plan, found, seen, served), served
+
+
+def _from_results(options: Options) -> tuple[Subject, CalibrationFile]:
+    """Fit to the runs of other load generators.
+
+    Raises:
+        Failure: a file is no result, or of another model.
+    """
+    runs = [run for path in options.results for run in read_runs(path)]
+    for run in runs:
+        if run.model not in {None, options.model}:
+            raise Failure(f"--result {run.source}: of model {run.model}, not {options.model}")
+    if not runs:
+        raise Failure("--result: there are no runs in these files")
+    longest = math.ceil(max(run.prompt_tokens + run.output_tokens for run in runs))
+    subject = named_subject(
+        options,
+        engine_version=options.engine_version or "",
+        context_tokens=max(UNKNOWN_CONTEXT, longest),
     )
+    batched = options.max_num_batched_tokens or default_batched_tokens(subject.request.gpu)
+    try:
+        found = calibrated_by_runs(subject, runs, max_batched_tokens=batched)
+    except SizingError as error:
+        raise Failure(str(error)) from error
+    at_s = max((run.at_s for run in runs if run.at_s), default=time.time())
+    around = Circumstances(
+        date=_date(at_s),
+        measured_at_s=at_s,
+        num_requests=sum(run.num_requests for run in runs),
+        has_metrics=False,
+        remarks=(f"from {', '.join(options.results)}; {UNSAID}",),
+    )
+    return subject, calibration_of(found, around)
+
+
+def _date(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).date().isoformat()
 
 
 async def _measure(plan: Plan) -> _Seen:
@@ -212,7 +273,7 @@ def _replayed(plan: Plan, found: Calibrated, seen: _Seen, sent: Sent) -> Replaye
 
 def _file(plan: Plan, found: Calibrated, seen: _Seen, served: Replayed | None) -> CalibrationFile:
     now_s, page = time.time(), seen.page
-    date = datetime.fromtimestamp(now_s, UTC).date().isoformat()
+    date = _date(now_s)
     cache = None
     if page is not None and page.kv_tokens is not None:
         cache = ReportedCache(
@@ -236,11 +297,11 @@ def _file(plan: Plan, found: Calibrated, seen: _Seen, served: Replayed | None) -
     return file.model_copy(update={"validation": served.validation(date)})
 
 
-def _show(file: CalibrationFile, plan: Plan, served: Replayed | None) -> None:
-    if plan.options.form == "text":
-        show(output(is_wide=True), calibration(file, plan.subject.request.speed, served))
+def _show(file: CalibrationFile, form: str, subject: Subject, served: Replayed | None) -> None:
+    if form == "text":
+        show(output(is_wide=True), calibration(file, subject.request.speed, served))
         return
     content = file.to_dict()
     if served is not None:
         content["replay"] = served.to_dict()
-    click.echo(written(content, plan.options.form))
+    click.echo(written(content, form))

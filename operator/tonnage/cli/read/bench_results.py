@@ -1,0 +1,216 @@
+"""Result files of load generators: the runs of ``vllm bench serve`` and of GuideLLM.
+
+Field names are those of vLLM's ``benchmarks/serve.py`` (0.10 to 0.33) and of GuideLLM's
+``GenerativeBenchmarksReport`` (0.3 to 0.8), whose summaries kept theirs while the rest moved.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from tonnage.cli.console import Failure
+from tonnage.cli.read.manifest import read_text
+from tonnage.cli.read.strict_yaml import ManifestError
+from tonnage.units import MIB, MS_PER_S
+
+MAX_BYTES: Final = 512 * MIB
+"""A report of GuideLLM holds every request with its text."""
+MOST_ERRORS: Final = 0.02
+FEWEST_TOKENS: Final = 2
+"""Of an answer: its first token tells nothing of steps."""
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkRun:
+    """One run of a load generator, by the means over its requests."""
+
+    source: str
+    model: str | None
+    """As the file names it; None: it does not."""
+    num_requests: int
+    is_alone: bool
+    """One request at a time."""
+    prompt_tokens: float
+    output_tokens: float
+    output_second_moment: float
+    requests_per_s: float
+    ttft_s: float
+    """In the median."""
+    tpot_s: float
+    at_s: float | None
+    """When it was made; None: the file does not say."""
+
+    @property
+    def num_decoding(self) -> float:
+        """Return the sequences that decode, in the mean of the run, by Little's law."""
+        return self.requests_per_s * (self.output_tokens - 1) * self.tpot_s
+
+
+def read_runs(path: str) -> list[BenchmarkRun]:
+    """Return the runs of a result file, of whichever program wrote it.
+
+    Raises:
+        Failure: the file is no such result, or a run in it tells nothing of steps; with the field.
+    """
+    try:
+        return [run for where, content in _objects(path) for run in _runs(content, where)]
+    except ManifestError as error:
+        raise Failure(f"--result {error}") from error
+    except OSError as error:
+        raise Failure(f"--result {path}: {error.strerror}") from error
+
+
+def _objects(path: str) -> Iterator[tuple[str, Fields]]:
+    """Yield the object of a file, or those of its lines, as ``--append-result`` writes them."""
+    text = read_text(path, max_bytes=MAX_BYTES)
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    try:
+        found = [(path, json.loads(text))]
+    except (ValueError, RecursionError):
+        found = [(f"{path}:{number}", _loaded(line, f"{path}:{number}")) for number, line in lines]
+    for where, content in found:
+        if not isinstance(content, Mapping):
+            raise ManifestError(f"{where}: no JSON object")
+        yield where, content
+
+
+def _loaded(line: str, where: str) -> object:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(f"{where}: no JSON: {error}") from error
+
+
+def _runs(content: Fields, where: str) -> Iterator[BenchmarkRun]:
+    benchmarks = content.get("benchmarks")
+    if isinstance(benchmarks, list):
+        for number, each in enumerate(benchmarks, 1):
+            yield _of_guidellm(each, f"{where}: benchmark {number}")
+    elif "request_throughput" in content:
+        yield _of_vllm(content, where)
+    else:
+        raise ManifestError(
+            f"{where}: neither a result of 'vllm bench serve' (request_throughput) nor a report of "
+            "GuideLLM (benchmarks)"
+        )
+
+
+def _of_vllm(content: Fields, where: str) -> BenchmarkRun:
+    concurrency, rate = content.get("max_concurrency"), content.get("request_rate")
+    if concurrency is None and rate in {"inf", None}:
+        raise ManifestError(
+            f"{where}: request_rate is inf without max_concurrency: all requests at once are no "
+            "steady load; run it with --max-concurrency"
+        )
+    if content.get("spec_decode_num_drafts"):
+        raise ManifestError(f"{where}: the engine drafted tokens (spec_decode_num_drafts)")
+    completed = _figure(content, "completed", where)
+    _check_errors(completed, content.get("failed") or 0, where)
+    outputs = _figure(content, "total_output_tokens", where) / completed
+    return _checked(
+        BenchmarkRun(
+            source=where,
+            model=_text(content, "model_id"),
+            num_requests=round(completed),
+            is_alone=concurrency == 1,
+            prompt_tokens=_figure(content, "total_input_tokens", where) / completed,
+            output_tokens=outputs,
+            output_second_moment=_second_moment(content.get("output_lens"), outputs),
+            requests_per_s=_figure(content, "request_throughput", where),
+            ttft_s=_figure(content, "median_ttft_ms", where) / MS_PER_S,
+            tpot_s=_figure(content, "mean_tpot_ms", where) / MS_PER_S,
+            at_s=_second_of(_text(content, "date")),
+        )
+    )
+
+
+def _second_moment(lengths: object, mean: float) -> float:
+    """Return that of the answers (``--save-detailed``), else as if all had the same length."""
+    found = [each for each in lengths if each] if isinstance(lengths, list) else []
+    return sum(each**2 for each in found) / len(found) if found else mean**2
+
+
+def _second_of(date: str | None) -> float | None:
+    """Return the second of a date as vLLM writes it, in the time zone of this machine."""
+    try:
+        return datetime.strptime(date or "", "%Y%m%d-%H%M%S").astimezone().timestamp()
+    except ValueError:
+        return None
+
+
+def _of_guidellm(content: object, where: str) -> BenchmarkRun:
+    metrics = _below(content, "metrics")
+    config = _below(content, "config") or _below(content, "args")  # args: 0.3
+    strategy = _below(config, "strategy")
+    kind = strategy.get("type_")
+    if kind == "throughput":
+        raise ManifestError(
+            f"{where}: strategy throughput sends all requests at once, which is no steady load; "
+            "run it with concurrent, or leave this benchmark out"
+        )
+    totals = _below(metrics, "request_totals") or _below(content, "request_totals")  # 0.3
+    completed = _figure(totals, "successful", where)
+    _check_errors(completed, totals.get("errored") or 0, where)
+
+    def summary(name: str, figure: str = "mean") -> float:
+        found = _below(metrics, name, "successful")
+        return _figure(found, figure, f"{where}: metrics.{name}.successful")
+
+    outputs = summary("output_token_count")
+    spread = _below(metrics, "output_token_count", "successful").get("std_dev") or 0.0
+    return _checked(
+        BenchmarkRun(
+            source=where,
+            model=_text(_below(config, "backend"), "model")
+            or _text(_below(content, "worker"), "backend_model"),  # 0.3
+            num_requests=round(completed),
+            is_alone=kind == "synchronous" or strategy.get("streams") == 1,
+            prompt_tokens=summary("prompt_token_count"),
+            output_tokens=outputs,
+            output_second_moment=outputs**2 + spread**2,
+            requests_per_s=summary("requests_per_second"),
+            ttft_s=summary("time_to_first_token_ms", "median") / MS_PER_S,
+            tpot_s=summary("inter_token_latency_ms") / MS_PER_S,
+            at_s=_below({"run": content}, "run").get("end_time"),
+        )
+    )
+
+
+def _checked(run: BenchmarkRun) -> BenchmarkRun:
+    if run.output_tokens < FEWEST_TOKENS:
+        raise ManifestError(
+            f"{run.source}: answers of {run.output_tokens:.1f} tokens in the mean tell nothing of "
+            f"steps: {FEWEST_TOKENS} at least"
+        )
+    return run
+
+
+def _check_errors(completed: float, failed: float, where: str) -> None:
+    if failed > MOST_ERRORS * (completed + failed):
+        raise ManifestError(
+            f"{where}: {failed:.0f} of {completed + failed:.0f} requests failed, more than "
+            f"{MOST_ERRORS:.0%}"
+        )
+
+
+def _below(content: object, *keys: str) -> Fields:
+    for key in keys:
+        content = content.get(key) if isinstance(content, Mapping) else None
+    return content if isinstance(content, Mapping) else {}
+
+
+def _figure(content: Fields, name: str, where: str) -> float:
+    value = content.get(name)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value < math.inf:
+        raise ManifestError(f"{where}: {name} is missing, or no positive number")
+    return float(value)
+
+
+def _text(content: Fields, name: str) -> str | None:
+    value = content.get(name)
+    return value if isinstance(value, str) and value not in {"", "None"} else None

@@ -1,0 +1,203 @@
+"""``tonnage calibrate --result``: files of ``vllm bench serve`` and of GuideLLM."""
+
+import json
+
+import pytest
+
+from cli_builders import run
+from tonnage.catalog.gpu import built_in_gpus
+from tonnage.cli.answers.subjects import Named, subject_of
+from tonnage.estimate.speed import with_speed
+from tonnage.sizing.serving.steady import mixed_step
+from tonnage.sizing.split import Parallelism
+from tonnage.sizing.step_time.model import StepTimeModel
+from tonnage.sizing.step_time.step import Step
+from tonnage.sizing.workload import Lengths, Workload
+
+MODEL = "meta-llama/Llama-3.1-8B-Instruct"
+PROMPT, OUTPUT, COMPLETED = 1024, 128, 400
+OVERHEAD, BANDWIDTH, PREFILL = 1.3, 0.71, 0.52
+MADE_S = 1_760_000_000.0
+
+
+def engine():
+    """Return an engine with constants that are not the prior's."""
+    named = Named(
+        model=MODEL, gpu="H100", weights="auto", kv_cache="auto", parallelism=Parallelism(),
+        model_config=None,
+    )  # fmt: skip
+    subject = subject_of(named, built_in_gpus(), engine_version="0.33", context_tokens=4096)
+    model = subject.model
+    speed = with_speed(model.constants, overhead=OVERHEAD, bandwidth=BANDWIDTH, prefill=PREFILL)
+    return StepTimeModel(shard=model.shard, speeds=model.speeds, constants=speed)
+
+
+def run_at(concurrency):
+    """Return TTFT, TPOT and rate of a run at a concurrency, as the engine would have them."""
+    model = engine()
+    workload = Workload(
+        prompt=Lengths(mean_tokens=PROMPT), output_tokens=OUTPUT, output_second_moment=OUTPUT**2
+    )
+    prefill = 0.0 if concurrency == 1 else concurrency * PROMPT / (OUTPUT - 1)
+    work = mixed_step(workload, concurrency, prefill, chunk_tokens=PROMPT if prefill else None)
+    tpot_s = model.step(work).total_s
+    alone = Step(
+        num_sequences=1, context_tokens=0, prefill_tokens=PROMPT, prefill_context_tokens=PROMPT / 2,
+        prefill_ranks=1,
+    )  # fmt: skip
+    return model.step(alone).total_s, tpot_s, concurrency / ((OUTPUT - 1) * tpot_s)
+
+
+def of_vllm(concurrency, **changes):
+    """Return what ``benchmarks/serve.py`` of vLLM 0.33 writes without ``--save-detailed``."""
+    ttft_s, tpot_s, rate = run_at(concurrency)
+    return {
+        "date": "20251009-085320", "endpoint_type": "openai", "backend": "openai", "label": None,
+        "model_id": MODEL, "tokenizer_id": MODEL, "num_prompts": COMPLETED, "request_rate": "inf",
+        "burstiness": 1.0, "max_concurrency": concurrency, "duration": COMPLETED / rate,
+        "completed": COMPLETED, "failed": 0, "total_input_tokens": COMPLETED * PROMPT,
+        "total_output_tokens": COMPLETED * OUTPUT, "request_throughput": rate,
+        "request_goodput": None, "output_throughput": rate * OUTPUT,
+        "total_token_throughput": rate * (PROMPT + OUTPUT), "max_output_tokens_per_s": 1.0,
+        "max_concurrent_requests": concurrency, "mean_ttft_ms": ttft_s * 1000,
+        "median_ttft_ms": ttft_s * 1000, "std_ttft_ms": 0.0, "p99_ttft_ms": ttft_s * 1000,
+        "mean_tpot_ms": tpot_s * 1000, "median_tpot_ms": tpot_s * 1000, "std_tpot_ms": 0.0,
+        "p99_tpot_ms": tpot_s * 1000, "mean_itl_ms": tpot_s * 1000,
+    } | changes  # fmt: skip
+
+
+def of_guidellm(concurrency, version, **changes):
+    """Return a benchmark as ``GenerativeBenchmark`` of GuideLLM is dumped, less its requests."""
+    ttft_s, tpot_s, rate = run_at(concurrency)
+
+    def summary(value):
+        found = {"mean": value, "median": value, "std_dev": 0.0, "count": COMPLETED}
+        return {"successful": found, "errored": {**found, "mean": 0.0}}
+
+    strategy = {"type_": "concurrent", "streams": concurrency}
+    totals = {"successful": COMPLETED, "incomplete": 2, "errored": 0, "total": COMPLETED + 2}
+    metrics = {
+        "requests_per_second": summary(rate), "prompt_token_count": summary(PROMPT),
+        "output_token_count": summary(OUTPUT), "inter_token_latency_ms": summary(tpot_s * 1000),
+        "time_to_first_token_ms": summary(ttft_s * 1000),
+    }  # fmt: skip
+    if version == "0.3":
+        return {
+            "type_": "generative_benchmark", "end_time": MADE_S, "args": {"strategy": strategy},
+            "worker": {"backend_model": MODEL}, "request_totals": totals, "metrics": metrics,
+        } | changes  # fmt: skip
+    return {
+        "type_": "generative_benchmark", "end_time": MADE_S,
+        "config": {"strategy": strategy, "backend": {"model": MODEL}},
+        "metrics": {**metrics, "request_totals": totals},
+    } | changes  # fmt: skip
+
+
+def calibrate(path, *options, model=MODEL):
+    return run(
+        "calibrate", "--result", path, "--model", model, "--gpu", "H100",
+        "--engine-version", "0.33", "-o", "json", *options,
+    )  # fmt: skip
+
+
+def assert_measured(result):
+    """The constants of the engine are found, of which two are far from the prior."""
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)["constants"]
+    assert found["overheadFactor"] == pytest.approx(OVERHEAD, rel=0.03)
+    assert found["bandwidthEfficiency"] == pytest.approx(BANDWIDTH, rel=0.02)
+    assert found["prefillEfficiency"] == pytest.approx(PREFILL, rel=0.02)
+
+
+RUNS = (1, 8, 32, 64)
+
+
+def test_lines_of_vllm_bench_serve_give_the_constants_of_the_engine(tmp_path):
+    path = tmp_path / "bench.json"
+    path.write_text("\n".join(json.dumps(of_vllm(each)) for each in RUNS))
+
+    result = calibrate(path)
+
+    assert_measured(result)
+    found = json.loads(result.stdout)
+    assert found["date"] == "2025-10-09"
+    assert found["requests"] == len(RUNS) * COMPLETED
+    assert [(each["kind"], each["sequences"]) for each in found["points"]] == [
+        ("decode", 1), ("prefill", 1), ("decode", 8), ("decode", 32), ("decode", 64),
+    ]  # fmt: skip
+    assert "neither other traffic nor prompts from the prefix cache" in found["remarks"][0]
+
+
+@pytest.mark.parametrize("version", ["0.3", "0.8"])
+def test_a_report_of_guidellm_gives_them_too(tmp_path, version):
+    path = tmp_path / "benchmarks.json"
+    path.write_text(json.dumps({"benchmarks": [of_guidellm(each, version) for each in RUNS]}))
+
+    result = calibrate(path)
+
+    assert_measured(result)
+    assert json.loads(result.stdout)["measuredAtS"] == MADE_S
+
+
+def test_the_file_that_is_written_is_a_calibration(tmp_path):
+    path, target = tmp_path / "bench.json", tmp_path / "calibration.json"
+    path.write_text(json.dumps(of_vllm(16)))
+
+    result = calibrate(path, "-o", target)
+
+    assert result.exit_code == 0, result.output
+    assert json.loads(target.read_text())["key"]["gpu"] == "H100"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (of_vllm(8, max_concurrency=None), "request_rate is inf without max_concurrency"),
+        (of_vllm(8, mean_tpot_ms=None), "mean_tpot_ms is missing, or no positive number"),
+        (of_vllm(8, failed=40), "40 of 440 requests failed, more than 2%"),
+        (of_vllm(8, spec_decode_num_drafts=5), "the engine drafted tokens"),
+        (of_vllm(8, model_id="other/model"), "of model other/model, not meta-llama"),
+        (of_vllm(8, total_output_tokens=COMPLETED), "answers of 1.0 tokens in the mean"),
+        ({"benchmarks": []}, "there are no runs in these files"),
+        ({"benchmarks": [{}]}, "benchmark 1: successful is missing"),
+        (
+            {
+                "benchmarks": [
+                    of_guidellm(8, "0.8", config={"strategy": {"type_": "throughput"}})
+                ]
+            },
+            "strategy throughput sends all requests at once",
+        ),
+        ({"results": 1}, "neither a result of 'vllm bench serve'"),
+        ([1], "no JSON object"),
+    ],
+)  # fmt: skip
+def test_a_file_that_tells_nothing_of_steps_is_refused_by_name(tmp_path, content, message):
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(content))
+
+    result = calibrate(path)
+
+    assert result.exit_code == 3, result.output
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--url", "http://localhost:1"], "give either --url or --result"),
+        (["--trace", "t.csv", "--yes"], "--trace, --yes needs --url"),
+    ],
+)
+def test_a_server_is_not_asked_beside_a_file(tmp_path, options, message):
+    result = calibrate(tmp_path / "bench.json", *options)
+
+    assert result.exit_code == 3
+    assert message in result.stderr
+
+
+def test_the_version_of_the_engine_is_asked_for():
+    result = run("calibrate", "--result", "bench.json", "--model", MODEL, "--gpu", "H100")
+
+    assert result.exit_code == 3
+    assert "give --engine-version" in result.stderr
