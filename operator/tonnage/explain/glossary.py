@@ -83,8 +83,8 @@ GLOSSARY: Final[Mapping[str, Term]] = {
         "standard error is that of the simulated requests",
     ),
     "goodput factor": Term(
-        meaning="what kept and broken promises say beside the step time: times the goodput of one "
-        "object, between 0.4 and 1.5, fast down and slowly up",
+        meaning="factor on the goodput of one object, adjusted from SLO attainment: between 0.4 "
+        "and 1.5, fast down and slowly up",
     ),
     "KV cache": Term(
         meaning="keys and values that attention keeps of each token of the requests that run; in "

@@ -180,8 +180,8 @@ def _batch(sizing: Sizing) -> Answer:
             f"memory ceiling {significant(sizing.memory_ceiling_typical)}; {slo}; token budget "
             f"{sizing.flags.max_num_batched_tokens} per step",
             f"running at capacity: {significant(state.num_decoding)} decoding + "
-            f"{significant(state.num_prefilling)} prefilling in the mean; max-num-seqs is "
-            "among the fewest that serve most",
+            f"{significant(state.num_prefilling)} prefilling on average; smallest "
+            "max-num-seqs near peak goodput",
         ),
     )
 

@@ -19,7 +19,7 @@ TAKES: Final = ("GPU-h", "of\npeak", "of\nstairs", "replicas\nmean/max", "scaled
 GIVES: Final = ("kept", "worst\nhour", "TTFT\np95", "TPOT\np95")
 COLUMNS: Final = (*TAKES, *GIVES)
 LONG: Final = 20 * HOUR_S
-"""Traffic from which on GPU-hours are told by the day."""
+"""Traffic from which on GPU-hours are those of a day."""
 P95: Final = 1
 """Its place among the percentiles."""
 
@@ -199,10 +199,10 @@ def _engines(speed: float | None) -> str:
     low, high = FACTORS
     if speed == 1:
         return f"simulated, not measured: engines are as fast as believed; {CHANCES}"
-    told = (
+    speed = (
         f"drawn by seed: efficiencies {low:g} to {high:g} times the prior's, overheads "
         f"{OVERHEADS[0]:g} to {OVERHEADS[1]:g} times"
         if speed is None
         else f"{speed:g} times as fast as believed"
     )
-    return f"simulated, not measured: engines are {told}; {CHANCES}"
+    return f"simulated, not measured: engines are {speed}; {CHANCES}"

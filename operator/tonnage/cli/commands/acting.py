@@ -129,8 +129,8 @@ def _proposal(found: Resource, name: str, digest: str | None) -> Resource:
         return meant[0]
     if not waiting:
         raise Failure(f"{name}: no plan waits", NO)
-    told = "; ".join(f"{each.get('digest')}: {each.get('message')}" for each in waiting)
-    raise Failure(f"{name}: name the DIGEST of a plan that waits: {told}", NO)
+    plans = "; ".join(f"{each.get('digest')}: {each.get('message')}" for each in waiting)
+    raise Failure(f"{name}: name the DIGEST of a plan that waits: {plans}", NO)
 
 
 def _mode(found: Resource) -> str:

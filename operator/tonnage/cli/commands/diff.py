@@ -71,7 +71,7 @@ class _Inputs:
     terms: Terms
     config: str | None
     is_broken: list[bool]
-    """Not empty: something could not be read, and was told."""
+    """Not empty: something could not be read, and the user knows."""
 
 
 @click.command(help=HELP)

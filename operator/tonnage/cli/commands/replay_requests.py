@@ -167,11 +167,11 @@ def _counted(options: Options, deployment: ModelDeployment) -> Counted:
     steps = Steps(from_s=span.from_s, step_s=span.step_s, number=number)
     windows = Steps(from_s=span.from_s, step_s=span.window_s, number=span.num_windows)
     try:
-        told = {name: ask_range(settings, text, steps) for name, text in span.by_step().items()}
-        told |= {
+        answers = {name: ask_range(settings, text, steps) for name, text in span.by_step().items()}
+        answers |= {
             name: ask_range(settings, text, windows) for name, text in span.by_window().items()
         }
-        return counted(span, told)
+        return counted(span, answers)
     except PrometheusError as error:
         code = {"exit_code": NO_CLUSTER} if error.reason in UNREACHABLE else {}
         raise Failure(f"--prometheus: {error}", **code) from error
@@ -189,5 +189,5 @@ def _settings(options: Options, deployment: ModelDeployment) -> Settings:
             prometheus_selector=options.selector or own,
         )
     except ValidationError as error:
-        told = "; ".join(f"{each['loc'][0]}: {each['msg']}" for each in error.errors())
-        raise Failure(f"--prometheus: {told}") from error
+        problems = "; ".join(f"{each['loc'][0]}: {each['msg']}" for each in error.errors())
+        raise Failure(f"--prometheus: {problems}") from error

@@ -188,13 +188,13 @@ def _outcomes(jobs: list[Job], num_processes: int, progress: Progress) -> list[O
 
 def _watch(pending: set[Future[Outcome]], progress: Progress) -> None:
     """Wait for all runs, or for one that failed; once that takes long, tell how far they are."""
-    total, began_s, told, speaks_s = len(pending), time.monotonic(), -1, 0.0
+    total, began_s, reported, speaks_s = len(pending), time.monotonic(), -1, 0.0
     pending = wait(pending, PATIENCE_S, FIRST_EXCEPTION).not_done
     while pending:
         number, lasted_s = total - len(pending), time.monotonic() - began_s
-        if number != told or lasted_s >= speaks_s:
+        if number != reported or lasted_s >= speaks_s:
             progress.tell(f"Replaying: {number} of {total} runs done in {format_s(lasted_s)}")
-            told, speaks_s = number, lasted_s + SILENT_S
+            reported, speaks_s = number, lasted_s + SILENT_S
         ended, pending = wait(pending, BETWEEN_S, FIRST_COMPLETED)
         if any(each.exception() for each in ended):
             return

@@ -26,8 +26,8 @@ HELP = f"""Show the ModelDeployments of a namespace, or of the cluster, live.
 
 Demand and capacity are requests per second: what arrives, and what the ready replicas can serve
 within the SLO. MBU is the measured memory bandwidth utilization; step is the learned time of a
-step over that of the prior, eff the learned bandwidth efficiency, kept the factor on capacity that
-kept and broken promises have left; TTFT and TPOT are the percentage of requests that meet their
+step over that of the prior, eff the learned bandwidth efficiency, kept the factor by which SLO
+attainment adjusts capacity; TTFT and TPOT are the percentage of requests that meet their
 target. A note says so where no operator renews its Lease, and the figures are those of before.
 
 \b

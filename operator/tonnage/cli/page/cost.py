@@ -15,7 +15,7 @@ OTHERS: Final = "#76808d"
 ROW_PX: Final = 25
 HEAD_PX: Final = 34
 LONGEST_BAR: Final = 5.0
-"""Times the shortest: a longer one is cut, or the others could not be told apart."""
+"""Times the shortest: a longer one is cut, or the others would look alike."""
 BAR: Final = 0.62
 LIGHT: Final = 0.4
 UNKNOWN: Final = "-"
@@ -38,11 +38,13 @@ def cost_picture(priced: Sequence[Priced], colors: Mapping[str, str], *, name: s
     rows = tuple(
         Row(cells=(each, *written(bill)), color=colors.get(each, OTHERS)) for each, bill in priced
     )
-    told = ", ".join(f"{each} {bill.usd_per_million_tokens:.2f}" for each, bill in priced)
+    prices = ", ".join(f"{each} {bill.usd_per_million_tokens:.2f}" for each, bill in priced)
     return Picture(
         title=title,
         drawings=drawings(
-            lambda screen: cost_figure(priced, colors, screen), name=name, about=(title, f"{told}.")
+            lambda screen: cost_figure(priced, colors, screen),
+            name=name,
+            about=(title, f"{prices}."),
         ),
         table=Table(columns=COLUMNS, rows=rows),
     )

@@ -32,7 +32,7 @@ class Dot:
 
 
 def colors_of(policies: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Return colour and marker of each policy; the first six can be told apart."""
+    """Return colour and marker of each policy; the first six differ."""
     return {policy: SERIES[k % len(SERIES)] for k, policy in enumerate(dict.fromkeys(policies))}
 
 
@@ -103,5 +103,5 @@ def _span(values: Sequence[float], *, least: float) -> tuple[float, float]:
     return low - (room if low else 0.0), high + room
 
 
-def told_target(target: float) -> str:
+def target_note(target: float) -> str:
     return f"Below the line the target of {percent(target)} is missed."

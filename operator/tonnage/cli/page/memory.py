@@ -125,8 +125,8 @@ def memory_figure(budget: MemoryBudget, screen: Screen) -> Figure:
 def _usable(axes: Axes, budget: MemoryBudget) -> None:
     usable, written = budget.usable_bytes / GIB, format_bytes(budget.usable_bytes)
     axes.plot([usable, usable], [-BAR / 2, BAR / 2 + 0.15], color=INK, linewidth=1.2)
-    told = f"{written} usable ({budget.utilization_fraction:.3g})"
-    _note(axes, told, usable, NOTE_LEVEL)
+    text = f"{written} usable ({budget.utilization_fraction:.3g})"
+    _note(axes, text, usable, NOTE_LEVEL)
 
 
 def _edge(axes: Axes, edge: tuple[float, float]) -> None:

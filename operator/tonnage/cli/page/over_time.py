@@ -31,7 +31,7 @@ PLOT_PX: Final = 400
 HEIGHTS: Final = (3, 1.4, 1.6)
 """Of replicas, of the queue and of what is kept, to each other."""
 LONG_S: Final = 3 * HOUR_S
-"""Traffic from which on time is told in hours."""
+"""Traffic from which on the axis of time is in hours."""
 ROWS: Final = 24
 """Of the table below a picture."""
 MARGIN: Final = 1.08

@@ -15,7 +15,7 @@ from tonnage.cli.answers.replay_words import (
     ran_words,
 )
 from tonnage.cli.answers.replays import Case, Fared, Question, Replays
-from tonnage.cli.page.cost_kept import Dot, colors_of, cost_kept_picture, told_target
+from tonnage.cli.page.cost_kept import Dot, colors_of, cost_kept_picture, target_note
 from tonnage.cli.page.document import document
 from tonnage.cli.page.over_time import Course, course_picture, top_of
 from tonnage.cli.page.tables import Column, Row, Table, facts, numbers
@@ -51,7 +51,7 @@ def _case(number: int, case: Case, found: Sequence[Fared], question: Question) -
         "notes": [f"{each.policy}: {note}" for each in fared for note in each.notes],
         "fluid": fluid_words(fared),
         "scatter": scatter,
-        "told_target": told_target(target),
+        "target_note": target_note(target),
         "courses": list(_courses(number, fared, target)),
     }
 
@@ -94,11 +94,11 @@ def _courses(number: int, found: Sequence[Fared], target: float) -> Sequence[dic
     """Return the picture of each policy with its first seed, all on one scale."""
     firsts = [(each, each.outcomes[0].points) for each in found if each.outcomes[0].points]
     most = top_of([points for _, points in firsts])
-    told = described()
+    descriptions = described()
     return [
         {
             "policy": str(each.policy),
-            "what": told[each.policy.name],
+            "what": descriptions[each.policy.name],
             "picture": course_picture(
                 Course(name=str(each.policy), points=points, target=target, most=most),
                 name=f"replay-{number}-{place}",

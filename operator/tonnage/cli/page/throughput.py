@@ -30,7 +30,7 @@ SERIES: Final = (
     ("#2368b8", "o"), ("#c46200", "s"), ("#23804f", "^"), ("#8446ad", "D"), ("#7d6335", "v"),
     ("#0b8494", "P"),
 )  # fmt: skip
-"""Colour and marker of each line; more lines than that cannot be told apart."""
+"""Colour and marker of each line; more lines than that look alike."""
 PLOT_PX: Final = 340
 DOT_PX: Final = 5.5
 LOAD_LINE_PX: Final = 12.0

@@ -1,4 +1,4 @@
-"""A ModelDeployment as options ask for it: changes to a manifest, or one made of them alone."""
+"""A ModelDeployment as options ask for it: changes to a manifest, or a new one."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -76,7 +76,7 @@ def changed(resource: Resource, changes: tuple[Change, ...]) -> Asked:
 
 
 def made(changes: tuple[Change, ...]) -> Asked:
-    """Return a ModelDeployment that is made of options alone, with what it needs beside them."""
+    """Return a ModelDeployment from options alone, with what it needs beside them."""
     spec = _spec_with({"engine": {}, "scaling": {}}, changes)
     _check_mappings(spec, ("model", "demand", "scaling", "engine"))
     guessed = {*_guessed_lengths(spec), *_guessed_engine(spec), *_guessed_context(spec)}

@@ -1,4 +1,4 @@
-"""What a bug report is made of, read from a cluster: each part by itself, so that one may fail."""
+"""The parts of a bug report, read from a cluster one by one, so that one may fail."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

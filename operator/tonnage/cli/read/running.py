@@ -68,7 +68,7 @@ def _deployment(cluster: Cluster, namespace: str, name: str) -> Mapping[str, Any
     except Failure as failure:
         if failure.exit_code != NO_RIGHTS:
             raise
-        remark(f"Note: {failure.message}; which pods roll is told from the specs alone")
+        remark(f"Note: {failure.message}; which pods roll is taken from the specs alone")
         return None
 
 

@@ -176,7 +176,7 @@ def _correction(link: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def _changed(known: Object) -> Iterator[Row]:
-    """Say what all of it changes in the plan, and what kept and broken promises have of that."""
+    """Say what all of it changes in the plan, and how SLO attainment adjusts that."""
     now, before = known.get("requestsPerSecond"), known.get("priorRequestsPerSecond")
     if now is not None and before:
         change = f"{now / before - 1:+.1%}" if abs(now / before - 1) >= LEAST_CHANGE else "as now"

@@ -23,24 +23,24 @@ ESCAPED: Final = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_[]<>|#&@!~"}
 
 def markdown(found: Sequence[Difference], *, max_usd_per_hour: float | None) -> str:
     """Return a heading, a table of what changes, and the causes of each change."""
-    told = [each for each in found if each.kind != "same"]
-    lines = [f"### Tonnage: {_headline(found, told)}", ""]
+    changed = [each for each in found if each.kind != "same"]
+    lines = [f"### Tonnage: {_headline(found, changed)}", ""]
     lines += [_budget(found, max_usd_per_hour), ""] if max_usd_per_hour is not None else []
-    if told:
-        lines += [*_table(told), ""]
-    for each in told:
+    if changed:
+        lines += [*_table(changed), ""]
+    for each in changed:
         lines += _details(each)
     return "\n".join(lines).rstrip("\n")
 
 
-def _headline(found: Sequence[Difference], told: Sequence[Difference]) -> str:
-    if not told:
+def _headline(found: Sequence[Difference], changed: Sequence[Difference]) -> str:
+    if not changed:
         return f"none of {counted(len(found), 'ModelDeployment')} changes"
-    rolled = sum(each.num_rolled for each in told)
+    rolled = sum(each.num_rolled for each in changed)
     before, after = _totals(found)
     return (
-        f"{len(told)} of {counted(len(found), 'ModelDeployment')} "
-        f"{'changes' if len(told) == 1 else 'change'}, "
+        f"{len(changed)} of {counted(len(found), 'ModelDeployment')} "
+        f"{'changes' if len(changed) == 1 else 'change'}, "
         f"{counted(rolled, 'pod') if rolled else 'no pod'} "
         f"{'is' if rolled <= 1 else 'are'} replaced, {_moved(before, after)} USD per hour"
     )
@@ -68,14 +68,14 @@ def _budget(found: Sequence[Difference], most: float) -> str:
     return f"Within the budget of {most:.2f} USD per hour."
 
 
-def _table(told: Sequence[Difference]) -> Iterator[str]:
+def _table(changed: Sequence[Difference]) -> Iterator[str]:
     targets = sorted(
-        {name for each in told for side in _sides(each) for name in latencies_of(side)}
+        {name for each in changed for side in _sides(each) for name in latencies_of(side)}
     )
     heads = ["object", "", "pods replaced", "replicas", "max-num-seqs", "USD/h", *targets]
     yield _row(heads)
     yield _row([":--", ":--", *["--:"] * (len(heads) - 2)])
-    for each in told:
+    for each in changed:
         before, after = _sides(each)
         latencies = (_moved(_latency(before, name), _latency(after, name)) for name in targets)
         yield _row(
