@@ -199,10 +199,10 @@ def _engines(speed: float | None) -> str:
     low, high = FACTORS
     if speed == 1:
         return f"simulated, not measured: engines are as fast as believed; {CHANCES}"
-    speed = (
+    pace = (
         f"drawn by seed: efficiencies {low:g} to {high:g} times the prior's, overheads "
         f"{OVERHEADS[0]:g} to {OVERHEADS[1]:g} times"
         if speed is None
         else f"{speed:g} times as fast as believed"
     )
-    return f"simulated, not measured: engines are {speed}; {CHANCES}"
+    return f"simulated, not measured: engines are {pace}; {CHANCES}"

@@ -205,10 +205,9 @@ def _below(content: object, *keys: str) -> Fields:
 
 def _figure(content: Fields, name: str, where: str) -> float:
     value = content.get(name)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 < value < math.inf:
-        raise ManifestError(f"{where}: {name} is missing, or no positive number")
-    return float(value)
+    if isinstance(value, int | float) and 0 < value < math.inf:
+        return float(value)
+    raise ManifestError(f"{where}: {name} is missing, or no positive number")
 
 
 def _text(content: Fields, name: str) -> str | None:
