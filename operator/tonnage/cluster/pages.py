@@ -19,8 +19,9 @@ MOST_OBJECT_BYTES: Final = 256 * KIB
 HEAD_BYTES: Final = 4 * KIB
 """In which name, namespace and UID of an object are found: labels come after them."""
 NAMES: Final = ("name", "namespace", "uid", "resourceVersion")
+_TEXTS: Final = rb'(?:"\w+": ?"[^"\\]*",? ?)*'
 _HEAD: Final = re.compile(
-    rb'\{"type":"(\w+)","object":\{(?:"\w+":"[^"]*",)*"metadata":\{((?:"\w+":"[^"\\]*",?)*)'
+    rb'\{"type": ?"(\w+)", ?"object": ?\{' + _TEXTS + rb'"metadata": ?\{(' + _TEXTS + rb")"
 )
 """Of a watch's line, as the API server writes it: the names come first in the metadata."""
 Object = dict[str, Any]
@@ -84,7 +85,7 @@ def read_event(line: bytes, num_bytes: int) -> tuple[str, Object]:
 def _named(head: bytes, num_bytes: int) -> tuple[str, Object]:
     """Return the same by the beginning of a line."""
     found = _HEAD.match(head)
-    metadata = json.loads(b"{%b}" % found[2].rstrip(b",")) if found else {}
+    metadata = json.loads(b"{%b}" % found[2].rstrip(b", ")) if found else {}
     if not found or "name" not in metadata:
         raise ValueError(f"an object of {num_bytes} bytes without a name")
     return found[1].decode(), Oversized(metadata, num_bytes)
