@@ -287,7 +287,7 @@ class TestFromACluster:
         result = against(answers, llama(LONGER), "-o", "json")
 
         assert figures(result)["objects"][0]["podsRolled"] == 4
-        assert "told from the specs alone" in result.stderr
+        assert "taken from the specs alone" in result.stderr
 
     def test_a_manifest_without_a_namespace_is_meant_for_that_of_the_context(self, against):
         bare = llama(("  namespace: serving\n", ""))
