@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import requests
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from tonnage.cluster.errors import PrometheusError
+from tonnage.cluster.ranges import Steps, ask_range
+from tonnage.settings import Settings
 from tonnage_lab import assets
 from tonnage_lab.picture import INK
 from tonnage_lab.processes import LabError
@@ -31,7 +33,6 @@ HEADROOM: Final = 1.35
 """Above the lines, for the legend."""
 RATE_WINDOW: Final = "60s"
 """In place of Grafana's own, which follows from the scrape interval."""
-TIMEOUT_S: Final = 30
 UNITS: Final = {"percentunit": "share", "reqps": "requests/s", "s": "s", "currencyUSD": "USD/hour"}
 
 
@@ -95,19 +96,18 @@ def expression(text: str) -> str:
 def _lines(
     url: str, target: Mapping[str, Any], panel: Mapping[str, Any], stretch: Stretch
 ) -> Iterator[Line]:
-    asked = {
-        "query": expression(target["expr"]),
-        "start": str(stretch.from_s),
-        "end": str(stretch.to_s),
-        "step": str(stretch.step_s),
-    }
-    answer = requests.get(f"{url}/api/v1/query_range", params=asked, timeout=TIMEOUT_S)
-    if not answer.ok:
-        raise LabError(f"panel {panel['title']}: Prometheus refuses {asked['query']}")
-    for series in answer.json()["data"]["result"]:
-        points = [(float(at_s) - stretch.from_s, float(value)) for at_s, value in series["values"]]
-        at_s, values = zip(*points, strict=True)
-        yield Line(label=_legend(target, series["metric"]), at_s=at_s, values=values)
+    first_s = stretch.from_s - stretch.step_s  # the first step ends where the stretch begins
+    number = int((stretch.to_s - stretch.from_s) // stretch.step_s) + 1
+    steps = Steps(from_s=first_s, step_s=stretch.step_s, number=number)
+    query = expression(target["expr"])
+    try:
+        found = ask_range(Settings(prometheus_url=url), query, steps)
+    except PrometheusError as refused:
+        raise LabError(f"panel {panel['title']}: {query}: {refused}") from refused
+    for labels, points in found:
+        if points:
+            at_s = tuple(step * stretch.step_s for step in points)
+            yield Line(label=_legend(target, labels), at_s=at_s, values=tuple(points.values()))
 
 
 def _legend(target: Mapping[str, Any], labels: Mapping[str, str]) -> str:

@@ -4,25 +4,32 @@ For people at a terminal, not for the loop: a part that fails ends the whole, wi
 says of it.
 """
 
-import json
+import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from http import HTTPStatus
+from math import isfinite, nan
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+import msgspec
 import requests
+from urllib3 import Retry
+from urllib3.exceptions import HTTPError
 
 from tonnage.cluster.errors import PrometheusError
 from tonnage.settings import Settings
-from tonnage.units import KIB, MIB
+from tonnage.units import MIB
+
+if TYPE_CHECKING:
+    from prometheus_api_client import PrometheusConnect
 
 POINTS: Final = 1440
 """Of a series in one answer: a day of minutes. Prometheus gives 11,000 at most."""
 TIMEOUT_S: Final = 60.0
 """For each piece of an answer; Prometheus itself gives up after two minutes."""
 ANSWER_BYTES: Final = 32 * MIB
-PIECE_BYTES: Final = 64 * KIB
 SHOWN: Final = 300
 """Characters of what a server says."""
 
@@ -39,6 +46,29 @@ class Steps:
     number: int
 
 
+class _OneSeries(msgspec.Struct):
+    metric: dict[str, str]
+    values: list[tuple[float, str]]
+
+
+class _Matrix(msgspec.Struct):
+    resultType: Literal["matrix"]  # noqa: N815
+    result: list[_OneSeries]
+
+
+class _Result(msgspec.Struct):
+    """What a range query comes to."""
+
+    status: Literal["success"]
+    data: _Matrix
+    warnings: list[str] = []
+    isPartial: bool = False  # noqa: N815
+
+
+class _Error(msgspec.Struct):
+    error: str = ""
+
+
 def ask_range(settings: Settings, expression: str, steps: Steps) -> list[Series]:
     """Return what an expression came to at the end of each step.
 
@@ -46,100 +76,101 @@ def ask_range(settings: Settings, expression: str, steps: Steps) -> list[Series]
         PrometheusError: an answer is missing, refused, too large or none.
     """
     found: dict[tuple[tuple[str, str], ...], dict[int, float]] = {}
-    with requests.Session() as session:
+    with _connection(settings) as prometheus:
         for first in range(0, steps.number, POINTS):
             last = min(steps.number, first + POINTS) - 1
-            form = {
-                "query": expression,
-                "start": _ends(steps, first),
-                "end": _ends(steps, last),
-                "step": f"{steps.step_s:g}",
-            }
-            for labels, values in _matrix(_answer(session, settings, form)):
-                points = found.setdefault(tuple(sorted(labels.items())), {})
-                points.update(_points(values, steps))
+            for each in _series(prometheus, expression, steps, first, last):
+                points = found.setdefault(tuple(sorted(each["metric"].items())), {})
+                points.update(_points(each["values"], steps))
     return [(dict(labels), points) for labels, points in found.items()]
 
 
-def _ends(steps: Steps, number: int) -> str:
-    return f"{steps.from_s + (number + 1) * steps.step_s:.3f}"
+class _Session(requests.Session):
+    """One that follows no redirect, bounds an answer, and refuses what is no whole result."""
 
-
-def _answer(session: requests.Session, settings: Settings, form: Mapping[str, str]) -> Any:
-    url = f"{settings.prometheus_url.rstrip('/')}/api/v1/query_range"
-    try:
-        headers = _headers(settings)
-        with session.post(
-            url,
-            data=form,
-            headers=headers,
-            timeout=TIMEOUT_S,
-            stream=True,
-            allow_redirects=False,
-            verify=settings.prometheus_ca_file or True,
-        ) as response:
-            body = _body(response)
-            status = response.status_code
-    except (requests.RequestException, OSError) as error:
-        message = f"{url} cannot be reached: {type(error).__name__}"
-        raise PrometheusError(message, reason="PrometheusUnreachable") from error
-    try:
-        content = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        if status != HTTPStatus.OK:
-            raise _refused(url, status, "") from error
-        raise _no_result(url) from error
-    if status != HTTPStatus.OK:
-        said = content.get("error") if isinstance(content, dict) else None
-        raise _refused(url, status, f": {str(said)[:SHOWN]}" if said else "")
-    return content
-
-
-def _headers(settings: Settings) -> dict[str, str]:
-    if not settings.prometheus_token_file:
-        return {}
-    return {"Authorization": f"Bearer {Path(settings.prometheus_token_file).read_text().strip()}"}
-
-
-def _body(response: requests.Response) -> bytes:
-    content = bytearray()
-    for piece in response.iter_content(PIECE_BYTES):
-        content += piece
-        if len(content) > ANSWER_BYTES:
+    def send(self, request: requests.PreparedRequest, **more: Any) -> requests.Response:
+        more |= {"stream": True, "allow_redirects": False}
+        with super().send(request, **more) as response:
+            body = response.raw.read(ANSWER_BYTES + 1, decode_content=True)
+        if len(body) > ANSWER_BYTES:
             message = f"an answer exceeds {ANSWER_BYTES} bytes: ask for longer steps"
             raise PrometheusError(message, reason="ResponseTooLarge")
-    return bytes(content)
+        url = (request.url or "").partition("?")[0]
+        if response.status_code != HTTPStatus.OK:
+            raise _refusal(url, response.status_code, body)
+        _check_result(url, body)
+        response.raw = io.BytesIO(body)
+        return response
 
 
-def _refused(url: str, status: int, said: str) -> PrometheusError:
+def _connection(settings: Settings) -> "PrometheusConnect":
+    # The operator asks no ranges, and need not load what this brings.
+    from prometheus_api_client import PrometheusConnect  # noqa: PLC0415
+
+    session, headers = _Session(), {}
+    session.verify = settings.prometheus_ca_file or True
+    if settings.prometheus_token_file:
+        token = Path(settings.prometheus_token_file).read_text().strip()
+        headers = {"Authorization": f"Bearer {token}"}
+    return PrometheusConnect(
+        url=settings.prometheus_url.rstrip("/"),
+        headers=headers,
+        session=session,
+        timeout=TIMEOUT_S,
+        method="POST",
+        retry=Retry(0),
+    )
+
+
+def _series(
+    prometheus: "PrometheusConnect", expression: str, steps: Steps, first: int, last: int
+) -> list[Any]:
+    """Return the series of the steps from ``first`` to ``last``."""
+    start_s, end_s = (steps.from_s + (number + 1) * steps.step_s for number in (first, last))
+    try:
+        found: list[Any] = prometheus.custom_query_range(
+            expression,
+            datetime.fromtimestamp(start_s, UTC),
+            datetime.fromtimestamp(end_s, UTC),
+            step=f"{steps.step_s:g}",
+            params={"start": f"{start_s:.3f}", "end": f"{end_s:.3f}"},  # it rounds to seconds
+        )
+    except (requests.RequestException, HTTPError, OSError) as error:
+        message = f"{prometheus.url}/ cannot be reached: {type(error).__name__}"
+        raise PrometheusError(message, reason="PrometheusUnreachable") from error
+    return found
+
+
+def _refusal(url: str, status: int, body: bytes) -> PrometheusError:
+    try:
+        said = msgspec.json.decode(body, type=_Error).error[:SHOWN]
+    except (msgspec.MsgspecError, UnicodeError):
+        said = ""
+    said = f": {said}" if said else ""
     return PrometheusError(f"{url} answered {status}{said}", reason="QueryRefused")
 
 
-def _no_result(url: str) -> PrometheusError:
-    message = f"{url} answered with something else than the result of a range query"
-    return PrometheusError(message, reason="BadAnswer")
-
-
-def _matrix(content: Any) -> Iterator[tuple[Mapping[str, str], list[Any]]]:
+def _check_result(url: str, body: bytes) -> None:
     try:
-        if content["status"] != "success" or content["data"]["resultType"] != "matrix":
-            raise _no_result("Prometheus")
-        if content.get("warnings") or content.get("isPartial"):
-            message = "the answer is partial: a store behind Prometheus did not answer"
-            raise PrometheusError(message, reason="MetricsPartial")
-        for each in content["data"]["result"]:
-            yield dict(each["metric"]), list(each["values"])
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise _no_result("Prometheus") from error
+        result = msgspec.json.decode(body, type=_Result)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        message = f"{url} answered with something else than the result of a range query"
+        raise PrometheusError(message, reason="BadAnswer") from error
+    if result.warnings or result.isPartial:
+        message = "the answer is partial: a store behind Prometheus did not answer"
+        raise PrometheusError(message, reason="MetricsPartial")
 
 
-def _points(values: list[Any], steps: Steps) -> Iterator[tuple[int, float]]:
+def _points(values: list[tuple[float, str]], steps: Steps) -> Iterator[tuple[int, float]]:
     """Yield numbers of steps and values; what is no finite number is missing."""
-    for pair in values:
-        try:
-            at_s, value = float(pair[0]), float(pair[1])
-        except (TypeError, ValueError, IndexError) as error:
-            raise _no_result("Prometheus") from error
-        number = round((at_s - steps.from_s) / steps.step_s) - 1
-        if abs(value) < float("inf") and 0 <= number < steps.number:
+    for at_s, text in values:
+        number, value = round((at_s - steps.from_s) / steps.step_s) - 1, _value(text)
+        if isfinite(value) and 0 <= number < steps.number:
             yield number, value
+
+
+def _value(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return nan

@@ -38,7 +38,7 @@ def test_values_are_those_of_the_steps_that_end_then():
 
     assert found == [({"pod": "a"}, {0: 4.0, 2: 6.0}), ({}, {1: 5.0})]
     assert asked.path == "/api/v1/query_range"
-    assert asked.form == {
+    assert asked.query == {
         "query": "up", "start": "1000060.000", "end": "1000180.000", "step": "60",
     }  # fmt: skip
 
@@ -47,7 +47,7 @@ def test_a_long_time_is_asked_in_parts_and_each_step_once():
     number = 2 * POINTS + 5
 
     def answer(asked):
-        start, end = float(asked.form["start"]), float(asked.form["end"])
+        start, end = float(asked.query["start"]), float(asked.query["end"])
         times = range(int(start), int(end) + 1, 60)
         assert len(times) <= POINTS
         return result(one([(at_s, at_s) for at_s in times]))
