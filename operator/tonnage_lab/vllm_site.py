@@ -15,7 +15,7 @@ import yaml
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import Gpu
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.plan import Sizing, staffed
+from tonnage.sizing.plan import Sizing, with_replicas
 from tonnage.units import GIB
 from tonnage_lab import cpu_class, vllm_cpu, vllm_entry
 from tonnage_lab.processes import LabError
@@ -100,7 +100,7 @@ def site_of(python: Path, figures: cpu_class.CoreFigures, *, num_cores: int) -> 
         settings=SETTINGS,
     )
     demand = replace(sizing.request.demand, requests_per_s=rate)
-    asked = staffed(replace(sizing, request=replace(sizing.request, demand=demand)))
+    asked = with_replicas(replace(sizing, request=replace(sizing.request, demand=demand)))
     return RealSite(config=config, gpu=gpu, manifest=manifest, sizing=asked)
 
 

@@ -23,7 +23,7 @@ from memory_report import report
 from tonnage.catalog.engine_memory import MemoryConstants, memory_constants
 from tonnage.catalog.gpu import CatalogError
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.memory.layout import Printed
+from tonnage.sizing.memory.layout import LoggedFigures
 from tonnage.units import GIB
 
 Document = Mapping[str, Any]
@@ -66,7 +66,7 @@ def predicted(
 
 def printed_range(
     row: Row, configs: Document, memories: Sequence[MemoryConstants]
-) -> tuple[Printed, Printed]:
+) -> tuple[LoggedFigures, LoggedFigures]:
     """Return the fewest and the most that may be printed: spreads, boards, flags not stated."""
     has_states = any(group.state_blocks for group in case_of(row, configs, memories).layout.groups)
     cases = [
@@ -79,11 +79,11 @@ def printed_range(
     return lowest, highest
 
 
-def _printed(case: Case, pool_bytes: float) -> Printed:
+def _printed(case: Case, pool_bytes: float) -> LoggedFigures:
     return case.printed(pool_bytes)
 
 
-def _blocks(printed: Printed) -> float:
+def _blocks(printed: LoggedFigures) -> float:
     return printed.max_concurrency
 
 

@@ -30,7 +30,12 @@ from tonnage.sizing.memory.budget import (
     total_more_bytes,
 )
 from tonnage.sizing.memory.ceiling import BudgetPart, GivenPool, MemoryBudget
-from tonnage.sizing.memory.layout import CacheLayout, Printed, cache_layout, default_block_tokens
+from tonnage.sizing.memory.layout import (
+    CacheLayout,
+    LoggedFigures,
+    cache_layout,
+    default_block_tokens,
+)
 from tonnage.sizing.parallelism.shard import shard_of
 from tonnage.sizing.request import KV_ELEMENT_BYTES, Flags, kv_cache_format
 from tonnage.sizing.split import Parallelism
@@ -85,9 +90,9 @@ class Case:
     def blocks(self, pool_bytes: float) -> int:
         return max(0, int(pool_bytes // self.layout.bytes_per_block))
 
-    def printed(self, pool_bytes: float) -> Printed:
+    def printed(self, pool_bytes: float) -> LoggedFigures:
         pipeline = self.flags.parallelism.pipeline
-        return self.layout.printed(
+        return self.layout.logged_figures(
             self.blocks(pool_bytes),
             context_tokens=self.context_tokens,
             in_flight_tokens=self.layout.in_flight_tokens(

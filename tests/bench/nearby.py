@@ -17,7 +17,7 @@ from replay_cases import Lengths, manifest
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.nearby import carried, carries
+from tonnage.sizing.nearby import can_extrapolate, extrapolate
 from tonnage.sizing.plan import Sizing, size
 from tonnage.sizing.request import SizingRequest, ask, look_up
 
@@ -76,7 +76,7 @@ def pairs(chance: random.Random, ratio: float, scv: float) -> Iterator[tuple[Siz
 
 def errors(near: Sizing, exact: Sizing) -> tuple[float, float, float]:
     """Return how far one replica, each of eight, and the plain neighbour are off."""
-    found = carried(near, exact.request)
+    found = extrapolate(near, exact.request)
     return (
         abs(found.goodput_requests_per_s / exact.goodput_requests_per_s - 1),
         abs(found.staffing.each(8) / exact.staffing.each(8) - 1),
@@ -92,7 +92,7 @@ def errors(near: Sizing, exact: Sizing) -> tuple[float, float, float]:
 def main(apart: float, num_cases: int, seed: int, scv: float) -> None:
     found = []
     for near, exact in islice(pairs(random.Random(seed), apart, scv), num_cases):  # noqa: S311
-        if not carries(near):
+        if not can_extrapolate(near):
             continue
         found.append(errors(near, exact))
         click.echo(

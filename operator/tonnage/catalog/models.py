@@ -37,7 +37,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Renamed:
+class BaseCheckpoint:
     """A model of the catalogue under the name of another checkpoint of the same shape."""
 
     name: str
@@ -58,7 +58,7 @@ def built_in_model(model_id: str) -> ModelShape:
     try:
         return _shape(find_model(model_id, _names()))
     except UnknownModelError:
-        other = renamed(model_id)
+        other = base_checkpoint(model_id)
         if other is None:
             raise
     return _renamed_shape(model_id, other)
@@ -82,13 +82,13 @@ def _base_name(model_id: str) -> str:
     try:
         return find_model(model_id, _names())
     except UnknownModelError:
-        other = renamed(model_id)
+        other = base_checkpoint(model_id)
         if other is None:
             raise
         return other.name
 
 
-def renamed(model_id: str) -> Renamed | None:
+def base_checkpoint(model_id: str) -> BaseCheckpoint | None:
     """Return the model that another name stands for by rule; None: no rule leads to one.
 
     Publishers of weights in other formats may rename any model, others their own.
@@ -99,7 +99,7 @@ def renamed(model_id: str) -> Renamed | None:
     shapes = {_blocks(name)[1]["shape"] for name in names}
     if parts is None or len(shapes) != 1 or not may_rename(publisher_of(model_id), owners):
         return None
-    return Renamed(
+    return BaseCheckpoint(
         name=min(names, key=_has_own_format),
         weight_format=parts.weight_format,
         is_tuned=parts.is_tuned,
@@ -121,7 +121,7 @@ def _bases() -> Mapping[tuple[str, ...], tuple[str, ...]]:
     return found
 
 
-def _renamed_shape(model_id: str, other: Renamed) -> ModelShape:
+def _renamed_shape(model_id: str, other: BaseCheckpoint) -> ModelShape:
     config = built_in_config(other.name)
     stored, there = "weights as there", name_parts(other.name)
     if there and there.weight_format and not other.weight_format:

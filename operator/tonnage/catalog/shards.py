@@ -66,7 +66,9 @@ def files_without_index(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(chosen)
 
 
-def joined(headers: Mapping[str, Iterable[Tensor]], *, index: Index | None = None) -> Checkpoint:
+def join_files(
+    headers: Mapping[str, Iterable[Tensor]], *, index: Index | None = None
+) -> Checkpoint:
     """Return the checkpoint that these files make up, by their names.
 
     Raises:

@@ -46,7 +46,7 @@ def first_token_spread(gpu: Gpu, weights: WeightFormat, shape: ModelShape) -> fl
 
 def _spread(gpu: Gpu, weights: WeightFormat, shape: ModelShape, what: str) -> float:
     table = speed_table()
-    found = unmeasured(gpu, weights, shape)
+    found = unmeasured_parts(gpu, weights, shape)
     parts = [table.unmeasured_fraction[each.kind] for each in found]
     return together(table.spread_fraction[what], *parts)
 
@@ -60,7 +60,7 @@ def together(*fractions: float) -> float:
     return math.expm1(math.hypot(*(math.log1p(each) for each in fractions)))
 
 
-def unmeasured(gpu: Gpu, weights: WeightFormat, shape: ModelShape) -> tuple[Unmeasured, ...]:
+def unmeasured_parts(gpu: Gpu, weights: WeightFormat, shape: ModelShape) -> tuple[Unmeasured, ...]:
     """Return all that no measured row had."""
     table = speed_table()
     return (*_of_board(table, gpu), *_of_weights(table, gpu, weights, shape), *_of_model(shape))

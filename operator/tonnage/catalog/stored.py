@@ -25,7 +25,7 @@ MAX_NAMES: Final = 5
 NAME_LENGTH: Final = 80
 
 
-def stored(checkpoint: Checkpoint, *, num_layers: int) -> StoredWeights:
+def weights_by_part(checkpoint: Checkpoint, *, num_layers: int) -> StoredWeights:
     """Return the tensors of a checkpoint by part, for a model with so many layers.
 
     Counts bytes as the engine holds them: matrices in 32 or 64 bits are loaded in 16. Norms,

@@ -38,7 +38,7 @@ from tonnage.control.size.turns import searched_in_turn
 from tonnage.control.write.carried import Carried, with_fates
 from tonnage.control.write.writes import Writes, writes_for
 from tonnage.estimate.posterior import ObjectPosterior, not_to_come
-from tonnage.sizing.plan import Between, nothing
+from tonnage.sizing.plan import Between, keep_searching
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Outcome:
     """Those of them that the last tick had not answered."""
 
 
-def tick(fleet: Fleet, memory: Memory, *, between: Between = nothing) -> Outcome:
+def tick(fleet: Fleet, memory: Memory, *, between: Between = keep_searching) -> Outcome:
     """Return the outcome of a tick. A bug in one object's part must not stop the others.
 
     ``between``: called before each run of the engine model, and before each search. Where it

@@ -7,7 +7,7 @@ from typing import Any
 from tonnage.explain.report import rounded
 from tonnage.sizing.bill import Bill, bill
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
-from tonnage.sizing.serving.demand import Served
+from tonnage.sizing.serving.demand import ServiceLevel
 from tonnage.units import counted, format_s, significant
 
 PERCENT = 100
@@ -17,7 +17,7 @@ PERCENT = 100
 class AtDemand:
     """What the replicas of a plan do with the demand, and how far it may grow."""
 
-    served: Served
+    served: ServiceLevel
     sustained_requests_per_s: float
     """That these replicas serve within every target."""
     is_served: bool
@@ -53,7 +53,7 @@ def at_demand(sizing: Sizing, replicas: int) -> AtDemand | None:
     )
 
 
-def reached_targets(sizing: Sizing, served: Served) -> Iterator[tuple[str, str, str]]:
+def reached_targets(sizing: Sizing, served: ServiceLevel) -> Iterator[tuple[str, str, str]]:
     """Yield (name with percentile, latency reached, latency allowed) of each SLO target."""
     slo = sizing.request.slo
     for name, targets in (("TTFT", slo.ttft), ("TPOT", slo.tpot)):
@@ -65,7 +65,7 @@ def reached_targets(sizing: Sizing, served: Served) -> Iterator[tuple[str, str, 
             yield f"{name} {percentile}", written, format_s(target.limit_s)
 
 
-def _passed(sizing: Sizing, served: Served) -> Iterator[str]:
+def _passed(sizing: Sizing, served: ServiceLevel) -> Iterator[str]:
     """Yield a word on targets that are passed at this rate.
 
     What one replica serves is a rate whose own run keeps every target; what each of many serves
@@ -80,7 +80,7 @@ def _passed(sizing: Sizing, served: Served) -> Iterator[str]:
         yield "which misses a target, by no more than the step of the search for the rate"
 
 
-def latencies_written(sizing: Sizing, served: Served) -> Iterator[str]:
+def latencies_written(sizing: Sizing, served: ServiceLevel) -> Iterator[str]:
     """Yield each SLO target with the latency that is reached at its percentile."""
     for name, reached, target in reached_targets(sizing, served):
         yield f"{name} {reached} (target {target})"
@@ -121,7 +121,7 @@ def capacity_figures(sizing: Sizing, replicas: int) -> dict[str, Any]:
     }
 
 
-def _latency_figures(served: Served) -> list[dict[str, Any]]:
+def _latency_figures(served: ServiceLevel) -> list[dict[str, Any]]:
     return [
         {
             "percentile": f"p{each.quantile * PERCENT:g}",
@@ -146,7 +146,7 @@ def cost_figures(found: Bill | None) -> dict[str, Any] | None:
     }
 
 
-def load_written(served: Served) -> str:
+def load_written(served: ServiceLevel) -> str:
     """Write how full the replicas are."""
     return (
         f"busy {served.busy:.0%} of the time, with {significant(served.running)} running requests "

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tonnage.explain.report import bottleneck, rounded
-from tonnage.explain.validation import unconfirmed
+from tonnage.explain.validation import unconfirmed_figures
 from tonnage.sizing.bill import full_use, tokens_per_day, tokens_per_s_asked
 from tonnage.sizing.compare import Choice
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
@@ -161,7 +161,7 @@ def _money(name: str, currency: str) -> str:
 
 def _validation(choice: Choice) -> Iterator[Figure]:
     """Is it true? What only a measurement can say."""
-    for each in unconfirmed(choice.sizing):
+    for each in unconfirmed_figures(choice.sizing):
         yield Figure(name=each.name, value=each.value, written=each.name)
 
 

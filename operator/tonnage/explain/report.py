@@ -17,7 +17,7 @@ from tonnage.catalog.shape import (
     LatentAttention,
     StateAttention,
 )
-from tonnage.explain.startup_log import printed
+from tonnage.explain.startup_log import logged_figures
 from tonnage.kept import kept
 from tonnage.sizing.cost import usd_per_hour_per_gpu, usd_per_million_tokens
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
@@ -147,7 +147,7 @@ def _engine_log(sizing: Sizing) -> str:
     """Say what to hold against the plan in the log of a start, where it is no napkin arithmetic."""
     if sizing.request.is_textbook:
         return ""
-    figures = printed(sizing)
+    figures = logged_figures(sizing)
     return (
         f"; vLLM {sizing.request.engine.minor} will print {significant(figures.kv_tokens)} "
         f"tokens, maximum concurrency {significant(figures.max_concurrency)}"

@@ -18,7 +18,7 @@ SPEED: Final = ("serving-measurements", "kernel-tables")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cited:
+class Citation:
     """One figure, or a kind of them, and the work that it is taken from."""
 
     figure: str
@@ -34,34 +34,34 @@ class Cited:
         return {"figure": self.figure, "title": self.title, **known}
 
 
-def cited(request: SizingRequest) -> tuple[Cited, ...]:
+def citations(request: SizingRequest) -> tuple[Citation, ...]:
     """Return the sources of all that was looked up for a request, in the order of the plan."""
     return (*_of_gpu(request.gpu), *_of_model(request), *_of_engine(request))
 
 
-def _of_gpu(gpu: Gpu) -> Iterator[Cited]:
+def _of_gpu(gpu: Gpu) -> Iterator[Citation]:
     figure = f"GPU {gpu.name}"
     yield from (_quoted(figure, source) for source in gpu.sources)
     if not gpu.sources:
-        yield Cited(figure=figure, title=GIVEN)
+        yield Citation(figure=figure, title=GIVEN)
     if gpu.price.source:
         yield _quoted(f"price of {gpu.name}", gpu.price.source)
     elif gpu.price.rent_usd_per_hour or gpu.price.purchase_usd:
-        yield Cited(figure=f"price of {gpu.name}", title=GIVEN)
+        yield Citation(figure=f"price of {gpu.name}", title=GIVEN)
 
 
-def _quoted(figure: str, source: Source) -> Cited:
+def _quoted(figure: str, source: Source) -> Citation:
     return _known(figure, source.key, quote=source.quote)
 
 
-def _known(figure: str, key: str, *, quote: str = "") -> Cited:
+def _known(figure: str, key: str, *, quote: str = "") -> Citation:
     known = sources().get(key)  # classes of an administrator's own may cite what is not listed
     if known is None:
-        return Cited(figure=figure, title=key, quote=quote)
-    return Cited(figure=figure, title=known["title"], where=known["where"], quote=quote)
+        return Citation(figure=figure, title=key, quote=quote)
+    return Citation(figure=figure, title=known["title"], where=known["where"], quote=quote)
 
 
-def _of_model(request: SizingRequest) -> Iterator[Cited]:
+def _of_model(request: SizingRequest) -> Iterator[Citation]:
     shape = request.shape
     figure = f"model {shape.name}"
     try:
@@ -69,17 +69,17 @@ def _of_model(request: SizingRequest) -> Iterator[Cited]:
     except CatalogError:
         is_built_in = False
     if not is_built_in:
-        yield Cited(figure=figure, title="the config.json that was given")
+        yield Citation(figure=figure, title="the config.json that was given")
         return
     origin = model_origin(shape.name)
-    yield Cited(figure=figure, title=origin.source, quote=origin.certainty)
+    yield Citation(figure=figure, title=origin.source, quote=origin.certainty)
 
 
-def _of_engine(request: SizingRequest) -> Iterator[Cited]:
+def _of_engine(request: SizingRequest) -> Iterator[Citation]:
     for figure, keys in CONSTANTS.items():
         yield from (_known(f"vLLM {request.engine.minor} {figure}", key) for key in keys)
     origins = {each.origin for each in request.inputs if each.figure is Figure.SPEED}
     if Origin.MEASURED in origins:
-        yield Cited(figure="speed", title="measured")
+        yield Citation(figure="speed", title="measured")
     elif not request.is_textbook:
         yield from (_known("speed", key) for key in SPEED)

@@ -38,7 +38,7 @@ class Unconfirmed:
     confirmed_by: str
 
 
-def unconfirmed(sizing: Sizing) -> tuple[Unconfirmed, ...]:
+def unconfirmed_figures(sizing: Sizing) -> tuple[Unconfirmed, ...]:
     """Return every figure that was neither given nor measured, in the order of the plan."""
     return (*_inputs(sizing), *_speeds(sizing), *_memory(sizing))
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tonnage.catalog.gpu import Gpu
-from tonnage.catalog.speed_range import first_token_spread, speed_spread, unmeasured
+from tonnage.catalog.speed_range import first_token_spread, speed_spread, unmeasured_parts
 from tonnage.explain.at_demand import (
     at_demand,
     latencies_written,
@@ -20,8 +20,8 @@ from tonnage.explain.report import (
     memory_reasons,
     ridge,
 )
-from tonnage.explain.startup_log import printed_lines
-from tonnage.sizing.bill import bill, full_use, itemized, tokens_per_day, tokens_per_s_asked
+from tonnage.explain.startup_log import logged_lines
+from tonnage.sizing.bill import bill, bill_lines, full_use, tokens_per_day, tokens_per_s_asked
 from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.request import prior_of
@@ -66,7 +66,7 @@ def _fit(sizing: Sizing) -> Answer:
             f"average length ({significant(request.workload.mean_context_tokens)} tokens): "
             f"{significant(sizing.memory_ceiling_typical)}",
             *_kv_range(sizing),
-            *printed_lines(sizing),
+            *logged_lines(sizing),
             *(reason.message for reason in memory_reasons(sizing)),
             *(f"of the same GPUs, {answer}" for answer in compared_splits(sizing)),
         ),
@@ -219,7 +219,7 @@ def _sureness(sizing: Sizing) -> Iterator[str]:
         f"80% prediction interval: a step +-{speed_spread(*subject):.0%}, a first token "
         f"+-{first_token_spread(*subject):.0%}"
     )
-    new = [each.words for each in unmeasured(*subject)]
+    new = [each.words for each in unmeasured_parts(*subject)]
     yield f"{words}; never measured: {', '.join(new)}" if new else words
 
 
@@ -309,7 +309,7 @@ def _cost(sizing: Sizing) -> Answer:
         answer = f"{hour}{full}"
         if asked is not None:
             answer = f"{hour}{asked:.2f} at the demand asked, {full}"
-        lines = tuple(itemized(sizing, found, replicas=sizing.replicas))
+        lines = tuple(bill_lines(sizing, found, replicas=sizing.replicas))
     return Answer(question="What does it cost?", answer=answer, lines=lines)
 
 

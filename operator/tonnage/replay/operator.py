@@ -13,7 +13,7 @@ from tonnage.replay.record import Record, moment_of_tick
 from tonnage.replay.views import EPOCH_S, deployment_view, model_view, pod_views
 from tonnage.settings import Settings
 from tonnage.sizing.expected import slo_of
-from tonnage.sizing.plan import Between, nothing
+from tonnage.sizing.plan import Between, keep_searching
 
 
 class Operator:
@@ -22,7 +22,7 @@ class Operator:
     table: Mapping[str, Query] = TABLE
 
     def __init__(
-        self, settings: Settings, *, memory: Memory | None = None, between: Between = nothing
+        self, settings: Settings, *, memory: Memory | None = None, between: Between = keep_searching
     ) -> None:
         """``memory``: what an operator knew before; ``between``: as ``tick`` takes it."""
         self.settings, self.memory = settings, memory or Memory()

@@ -97,7 +97,7 @@ def full_use(sizing: Sizing) -> str:
     return "memory ceiling" if is_memory else "load line"
 
 
-def itemized(sizing: Sizing, found: Bill, *, replicas: int) -> Iterator[str]:
+def bill_lines(sizing: Sizing, found: Bill, *, replicas: int) -> Iterator[str]:
     """Yield what stands behind a bill, a line each: requests, users, days, owned beside rented."""
     yield f"{found.usd_per_hour_and_request:.4f} {found.currency} per hour and concurrent request"
     if found.usd_per_hour_and_user is not None:

@@ -14,7 +14,7 @@ from tonnage.sizing.errors import (
     InvalidKvCacheError,
     InvalidSpeculationError,
 )
-from tonnage.sizing.provenance import Figure, format_input, replaced
+from tonnage.sizing.provenance import Figure, format_input, with_changed
 from tonnage.sizing.request import HALF_TYPES, SizingRequest, with_prior
 from tonnage.sizing.speculation import Speculation
 
@@ -96,7 +96,7 @@ def with_running_cache(
     if found == request.kv_format:
         return request
     told = format_input(Figure.KV_CACHE, found, asked="running")
-    return with_prior(replace(request, kv_format=found, inputs=replaced(request.inputs, told)))
+    return with_prior(replace(request, kv_format=found, inputs=with_changed(request.inputs, told)))
 
 
 def _running_format(request: SizingRequest, flags: Mapping[str, str]) -> str:

@@ -21,13 +21,13 @@ from tonnage.sizing.plan import (
     Outline,
     Sizing,
     finalist_of,
-    nothing,
+    keep_searching,
     outlines_of,
     requests_per_s_asked,
-    simulated,
+    simulate,
     size,
     size_with,
-    staffed,
+    with_replicas,
 )
 from tonnage.sizing.request import SizingRequest, on_gpu
 from tonnage.sizing.split import Parallelism
@@ -96,7 +96,7 @@ def select(
     *,
     min_replicas: int = 1,
     measured: Mapping[str, Measured] | None = None,
-    between: Between = nothing,
+    between: Between = keep_searching,
 ) -> Selection:
     """Put the request to every class; split, flags and what was measured are left open.
 
@@ -124,7 +124,7 @@ def select(
 
 
 def best_choice(
-    request: SizingRequest, *, min_replicas: int = 1, between: Between = nothing
+    request: SizingRequest, *, min_replicas: int = 1, between: Between = keep_searching
 ) -> Choice:
     """Return the split of the request's class that takes the fewest GPUs.
 
@@ -146,7 +146,7 @@ def best_choice(
         if least > min(enough, default=math.inf):
             break
         try:
-            found.append(_choice(staffed(simulated(finalist, between=between)), min_replicas))
+            found.append(_choice(with_replicas(simulate(finalist, between=between)), min_replicas))
         except SizingError:
             continue
     if not found:

@@ -15,20 +15,20 @@ is off by 0.9, 11 and 43 %, each of eight by 0.3, 3.2 and 11 %.
 from dataclasses import replace
 
 from tonnage.sizing.memory.budget import memory_budget
-from tonnage.sizing.plan import Sizing, outline_of, staffed
+from tonnage.sizing.plan import Sizing, outline_of, with_replicas
 from tonnage.sizing.request import SizingRequest
 from tonnage.sizing.serving.load_line import requests_per_s_at, top_requests_per_s
 from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.workload import Workload
 
-APART = 1.1
+SEARCH_GRID_RATIO = 1.1
 """Ratio of neighbouring figures that are searched."""
 MEAN_SHARE, LEAST_SHARE = 0.4, 0.15
 """Of the limit of TPOT, that the mean comes to at goodput: below it the slowest decide alone.
 Bursts lower it as they lower the load, down to the second."""
 
 
-def carries(answer: Sizing) -> bool:
+def can_extrapolate(answer: Sizing) -> bool:
     """Tell whether an answer says what its neighbours serve.
 
     Where few outputs are far slower than the mean, their share goes by single prompts that stand
@@ -42,7 +42,7 @@ def carries(answer: Sizing) -> bool:
     return answer.at_capacity.tpot_s >= max(LEAST_SHARE, MEAN_SHARE * calm) * limit_s
 
 
-def carried(answer: Sizing, request: SizingRequest) -> Sizing:
+def extrapolate(answer: Sizing, request: SizingRequest) -> Sizing:
     """Return the answer to a request with the same flags and slightly other lengths or constants.
 
     Raises:
@@ -61,7 +61,7 @@ def carried(answer: Sizing, request: SizingRequest) -> Sizing:
         goodput=replace(answer.goodput, requests_per_s=growth * answer.goodput_requests_per_s),
         staffing=replace(answer.staffing, each_requests_per_s=each),
     )
-    return staffed(found)
+    return with_replicas(found)
 
 
 def _growth(answer: Sizing, replica: Replica, workload: Workload) -> float:

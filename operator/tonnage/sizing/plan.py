@@ -14,7 +14,7 @@ from tonnage.sizing.parallelism.candidates import explain_no_candidate
 from tonnage.sizing.parallelism.draft import rank_of, splits_for
 from tonnage.sizing.parallelism.shard import Shard
 from tonnage.sizing.request import Flags, SizingRequest
-from tonnage.sizing.serving.demand import Served, served
+from tonnage.sizing.serving.demand import ServiceLevel, service_at
 from tonnage.sizing.serving.flags import (
     Chosen,
     FlagSearch,
@@ -60,7 +60,7 @@ Between = Callable[[], None]
 again, which goes on where it stopped."""
 
 
-def nothing() -> None:
+def keep_searching() -> None:
     """Let a search go on."""
 
 
@@ -151,13 +151,13 @@ class Sizing:
         """Return what so many replicas serve together within every target."""
         return num_replicas * self.staffing.each(num_replicas)
 
-    def at(self, requests_per_s: float, num_replicas: int) -> Served:
+    def at(self, requests_per_s: float, num_replicas: int) -> ServiceLevel:
         """Return what requests meet at a rate on so many replicas."""
         trial = trial_of(self.request, self.replica)
-        return served(trial, requests_per_s, num_replicas, self.request.routing)
+        return service_at(trial, requests_per_s, num_replicas, self.request.routing)
 
 
-def size(request: SizingRequest, *, between: Between = nothing) -> Sizing:
+def size(request: SizingRequest, *, between: Between = keep_searching) -> Sizing:
     """Answer a request: keep the flags that run, or choose the smallest split that will do.
 
     A split will do when it fits, one request alone keeps the SLO, and maxReplicas of it serve the
@@ -206,12 +206,12 @@ def _smallest(request: SizingRequest, splits: Iterable[Parallelism], between: Be
             continue
         best = _best_of(finalists, refusals, between)
         if best and _is_enough(best):
-            return staffed(best)
+            return with_replicas(best)
         found += [best] if best else []
     most = _best_of([*too_few, *_finalists(skipped, between)], refusals, between)
     found += [most] if most else []
     if found:
-        return staffed(max(found, key=lambda sizing: sizing.goodput_requests_per_s))
+        return with_replicas(max(found, key=lambda sizing: sizing.goodput_requests_per_s))
     # A split that fits but is too slow says more than a smaller one that does not fit.
     slow = [refusal for refusal in refusals if isinstance(refusal, SLOInfeasibleError)]
     raise (slow or refusals)[-1]
@@ -305,7 +305,7 @@ def _best_of(
         if finalist.requests_per_s < NEAR * most:
             continue
         try:
-            sizing = simulated(finalist, between=between)
+            sizing = simulate(finalist, between=between)
         except SizingError as refusal:
             refusals.append(refusal)
             continue
@@ -339,7 +339,7 @@ def _is_enough(sizing: Sizing) -> bool:
 
 
 def size_with(
-    request: SizingRequest, parallelism: Parallelism, *, between: Between = nothing
+    request: SizingRequest, parallelism: Parallelism, *, between: Between = keep_searching
 ) -> Sizing:
     """Answer a request for one split of the model over GPUs.
 
@@ -347,10 +347,10 @@ def size_with(
         DoesNotFitError, SLOInfeasibleError: this split will not do.
     """
     outline = outline_of(request, parallelism)
-    return staffed(simulated(finalist_of(outline, between=between), between=between))
+    return with_replicas(simulate(finalist_of(outline, between=between), between=between))
 
 
-def simulated(finalist: Finalist, *, between: Between = nothing) -> Sizing:
+def simulate(finalist: Finalist, *, between: Between = keep_searching) -> Sizing:
     """Return what one replica serves within the SLO; how many replicas it takes is left open.
 
     Raises:
@@ -411,7 +411,7 @@ def _goodput(request: SizingRequest, chosen: Chosen, between: Between) -> Goodpu
     return found
 
 
-def staffed(sizing: Sizing) -> Sizing:
+def with_replicas(sizing: Sizing) -> Sizing:
     """Return the sizing with the replicas that the demand takes."""
     rate = requests_per_s_asked(sizing)
     return replace(sizing, replicas=sizing.replicas_for(rate)) if rate else sizing

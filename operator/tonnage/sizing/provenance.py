@@ -73,7 +73,7 @@ class Input:
         return f"{self.figure.value} {self.which}".rstrip()
 
 
-def without(inputs: Iterable[Input], *figures: Figure) -> tuple[Input, ...]:
+def without_figures(inputs: Iterable[Input], *figures: Figure) -> tuple[Input, ...]:
     """Return the inputs that are about none of these figures."""
     return tuple(each for each in inputs if each.figure not in figures)
 
@@ -85,7 +85,7 @@ def as_guessed(inputs: Iterable[Input], figures: frozenset[Figure]) -> tuple[Inp
     )
 
 
-def replaced(inputs: Iterable[Input], *changed: Input) -> tuple[Input, ...]:
+def with_changed(inputs: Iterable[Input], *changed: Input) -> tuple[Input, ...]:
     """Return the inputs with each of those put where the one it replaces was.
 
     What is changed but was not there is left out: the answer does not stand on it.

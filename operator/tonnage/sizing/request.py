@@ -30,11 +30,11 @@ from tonnage.sizing.provenance import (
     format_input,
     gpu_input,
     memory_input,
-    replaced,
     spec_inputs,
     speed_input,
     textbook_speed_input,
-    without,
+    with_changed,
+    without_figures,
 )
 from tonnage.sizing.speculation import Speculation
 from tonnage.sizing.split import Parallelism
@@ -295,7 +295,7 @@ def digest_of(parts: Iterable[str]) -> str:
 
 def as_textbook(request: SizingRequest) -> SizingRequest:
     """Return the request as napkin arithmetic puts it: nominal figures, no overhead."""
-    kept = without(request.inputs, Figure.GPU, Figure.SPEED, Figure.ENGINE)
+    kept = without_figures(request.inputs, Figure.GPU, Figure.SPEED, Figure.ENGINE)
     inputs = (*kept, memory_input(request.gpu), textbook_speed_input())
     return replace(request, speed=TEXTBOOK_SPEED, is_textbook=True, inputs=inputs)
 
@@ -310,7 +310,7 @@ def on_gpu(request: SizingRequest, gpu: Gpu) -> SizingRequest:
         replace(request, gpu=gpu, num_gpus=None, flags=None, measured_kv_tokens=None)
     )
     changed = (gpu_input(gpu, moved.weights), memory_input(gpu), _speed_input(moved))
-    return replace(moved, inputs=replaced(request.inputs, *changed))
+    return replace(moved, inputs=with_changed(request.inputs, *changed))
 
 
 def kv_cache_format(asked: str, shape: ModelShape) -> str:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from checkpoint_builders import ELEMENT_BYTES, a_checkpoint, a_file, a_header, framed
 from tonnage.catalog.gpu import CatalogError
 from tonnage.catalog.safetensors import CheckpointError, Tensor, header_end, read_header
-from tonnage.catalog.shards import Index, files_without_index, joined, read_index
+from tonnage.catalog.shards import Index, files_without_index, join_files, read_index
 
 # The file with which the format's own reader is tested, byte for byte: 64 bytes of header, and
 # six float32 numbers.
@@ -149,7 +149,7 @@ shapes = st.lists(st.integers(0, 5), max_size=4)
 def test_what_is_written_is_what_is_read(tensors):
     content = a_file(tensors, metadata={"format": "pt"})
 
-    found = joined({"x": read_header(content, file="x", file_bytes=len(content))})
+    found = join_files({"x": read_header(content, file="x", file_bytes=len(content))})
 
     assert sorted(found.tensors, key=repr) == sorted(a_checkpoint(tensors).tensors, key=repr)
     assert found.total_bytes == len(content) - header_end(content, file="x")
@@ -256,18 +256,18 @@ A_FILE = read_header(framed(TEXT), file="x")
 
 def test_a_tensor_in_two_files_is_refused():
     with pytest.raises(CheckpointError, match="two: tensor 'a' stands in one already"):
-        joined({"one": A_FILE, "two": A_FILE})
+        join_files({"one": A_FILE, "two": A_FILE})
 
 
 @pytest.mark.parametrize("file_of", [{"a": "two"}, {"a": "one", "b": "one"}])
 def test_a_tensor_that_is_not_where_the_index_says_is_refused(file_of):
     with pytest.raises(CheckpointError, match="is not there, as the index says"):
-        joined({"one": A_FILE, "two": ()}, index=Index(file_of=file_of))
+        join_files({"one": A_FILE, "two": ()}, index=Index(file_of=file_of))
 
 
 def test_an_index_that_claims_other_bytes_is_noted():
-    claims_five = joined({"one": A_FILE}, index=Index(file_of={"a": "one"}, total_bytes=5))
-    claims_four = joined({"one": A_FILE}, index=Index(file_of={"a": "one"}, total_bytes=4))
+    claims_five = join_files({"one": A_FILE}, index=Index(file_of={"a": "one"}, total_bytes=5))
+    claims_four = join_files({"one": A_FILE}, index=Index(file_of={"a": "one"}, total_bytes=4))
 
     assert claims_five.notes == ("the index claims 5 bytes, the headers have 4",)
     assert claims_four.notes == ()

@@ -8,14 +8,14 @@ from builders import a_layer_group, a_shape, an_attention
 from tonnage.catalog.config.formats.quantization import BF16, MXFP4, NVFP4
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.catalog.models import built_in_model
-from tonnage.catalog.speed_range import first_token_spread, speed_spread, together, unmeasured
+from tonnage.catalog.speed_range import first_token_spread, speed_spread, together, unmeasured_parts
 
 GPUS = built_in_gpus()
 LLAMA = a_shape()
 
 
 def new(gpu="H100", weights=BF16, shape=LLAMA):
-    return [each.kind for each in unmeasured(GPUS[gpu], weights, shape)]
+    return [each.kind for each in unmeasured_parts(GPUS[gpu], weights, shape)]
 
 
 def test_of_a_dense_model_in_16_bits_on_a_datacentre_gpu_everything_was_measured():
@@ -54,7 +54,7 @@ def test_errors_of_their_own_add_in_squares():
 def test_latent_attention_and_experts_in_four_bits_are_less_sure_than_llama():
     kimi = built_in_model("moonshotai/Kimi-K2.5")
 
-    found = unmeasured(GPUS["H200"], kimi.weight_format, kimi)
+    found = unmeasured_parts(GPUS["H200"], kimi.weight_format, kimi)
 
     assert [each.words for each in found] == ["weights in int4", "latent attention"]
     assert speed_spread(GPUS["H200"], kimi.weight_format, kimi) > 0.3

@@ -10,7 +10,7 @@ from checkpoint_builders import a_checkpoint, llama_tensors
 from tonnage.catalog.models import built_in_model
 from tonnage.catalog.parameters import counted_bytes, num_parameters
 from tonnage.catalog.shape import StateAttention
-from tonnage.catalog.stored import apply_checkpoint, stored
+from tonnage.catalog.stored import apply_checkpoint, weights_by_part
 from tonnage.catalog.stored_weights import StoredPart
 from tonnage.catalog.tensor_parts import tensor_parts
 
@@ -134,7 +134,7 @@ def test_a_dense_block_beside_experts_is_shared_and_one_in_another_layer_is_not(
 
 
 def test_llama_8b_has_the_bytes_that_its_index_claims():
-    weights = stored(a_checkpoint(llama_tensors()), num_layers=32)
+    weights = weights_by_part(a_checkpoint(llama_tensors()), num_layers=32)
 
     assert weights.loaded_bytes == 16_060_522_496  # total_size in the index on the hub
     assert weights.embedding == StoredPart(num_bytes=2 * 128_256 * 4096, num_tensors=1)
@@ -175,7 +175,7 @@ def gpt_oss_tensors(*, num_layers=24, num_experts=32, hidden=2880):
 
 
 def test_gpt_oss_20b_has_the_bytes_that_its_index_claims():
-    weights = stored(a_checkpoint(gpt_oss_tensors()), num_layers=24)
+    weights = weights_by_part(a_checkpoint(gpt_oss_tensors()), num_layers=24)
 
     # Blocks of 16 bytes and a scale hold 32 numbers; a bias of two bytes for each row.
     rows = 24 * 32 * 3 * 2880
@@ -189,7 +189,7 @@ def test_draft_layers_and_what_is_skipped_are_stored_but_not_loaded():
         "model.layers.1.mlp.up_proj.weight": ("BF16", (8, 4)),
         "talker.model.layers.0.mlp.up_proj.weight": ("BF16", (8, 2)),
     }
-    weights = stored(a_checkpoint(tensors), num_layers=1)
+    weights = weights_by_part(a_checkpoint(tensors), num_layers=1)
 
     assert weights.loaded_bytes == 128
     assert weights.draft == StoredPart(num_bytes=64, num_tensors=1)
@@ -205,7 +205,7 @@ def test_numbers_of_32_bits_are_loaded_in_16_but_scales_and_norms_stay():
         "model.layers.0.input_layernorm.weight": ("F32", (8,)),
         "model.layers.0.self_attn.k_proj.qweight": ("I32", (2, 2)),
     }
-    weights = stored(a_checkpoint(tensors), num_layers=1)
+    weights = weights_by_part(a_checkpoint(tensors), num_layers=1)
 
     assert weights.shared_experts.num_bytes == 64 * 2
     assert weights.experts.num_bytes == 32 * 2
@@ -217,7 +217,7 @@ def test_numbers_of_32_bits_are_loaded_in_16_but_scales_and_norms_stay():
 
 def test_names_that_no_rule_knows_are_counted_and_listed():
     names = [f"secret.{number}" for number in range(7)] + ["a\x1b[31m" + "b" * 200]
-    weights = stored(a_checkpoint(dict.fromkeys(names, ("U8", (3,)))), num_layers=1)
+    weights = weights_by_part(a_checkpoint(dict.fromkeys(names, ("U8", (3,)))), num_layers=1)
 
     assert weights.other == StoredPart(num_bytes=24, num_tensors=8)
     (note,) = weights.notes
@@ -229,7 +229,7 @@ def test_names_that_no_rule_knows_are_counted_and_listed():
 
 def test_every_tensor_belongs_to_one_part():
     tensors = {name: ("U8", (1,)) for name, _ in NAMES}
-    weights = stored(a_checkpoint(tensors), num_layers=4)
+    weights = weights_by_part(a_checkpoint(tensors), num_layers=4)
 
     assert sum(part.num_tensors for _, part in weights.parts()) == len(NAMES)
     assert sum(part.num_bytes for _, part in weights.parts()) == len(NAMES)
@@ -237,7 +237,7 @@ def test_every_tensor_belongs_to_one_part():
 
 def test_a_shape_takes_the_weights_of_its_files_and_says_that_they_agree():
     shape = a_shape()  # the dimensions of Llama 3.1 8B, without its norms
-    applied = apply_checkpoint(shape, stored(a_checkpoint(llama_tensors()), num_layers=32))
+    applied = apply_checkpoint(shape, weights_by_part(a_checkpoint(llama_tensors()), num_layers=32))
 
     assert applied.stored.loaded_bytes == 16_060_522_496
     assert applied.notes == ("weights agree: 15.0 GiB in the files, 15.0 GiB by config.json",)
@@ -247,7 +247,7 @@ def test_a_shape_takes_the_weights_of_its_files_and_says_that_they_agree():
 @pytest.mark.parametrize(("ffn", "word"), [(14336, "agree"), (14700, "agree"), (14900, "differ")])
 def test_two_percent_apart_is_the_same(ffn, word):
     # 364 columns more are 1.8 % of the bytes, 564 are 2.8 %.
-    weights = stored(a_checkpoint(llama_tensors(ffn=ffn)), num_layers=32)
+    weights = weights_by_part(a_checkpoint(llama_tensors(ffn=ffn)), num_layers=32)
 
     (note,) = apply_checkpoint(a_shape(), weights).notes
     assert note.startswith(f"weights {word}: ")
@@ -256,7 +256,7 @@ def test_two_percent_apart_is_the_same(ffn, word):
 def test_weights_that_differ_are_said_part_by_part():
     tensors = llama_tensors(dtype="F8_E4M3")
     tensors["visual.patch_embed.proj.weight"] = ("BF16", (1024, 1024, 1024))
-    applied = apply_checkpoint(a_shape(), stored(a_checkpoint(tensors), num_layers=32))
+    applied = apply_checkpoint(a_shape(), weights_by_part(a_checkpoint(tensors), num_layers=32))
 
     (note,) = applied.notes
     assert note == (
@@ -269,7 +269,7 @@ def test_weights_that_differ_are_said_part_by_part():
 
 def test_a_tied_head_in_the_files_is_not_loaded():
     shape = a_shape(tied_embeddings=True)
-    applied = apply_checkpoint(shape, stored(a_checkpoint(llama_tensors()), num_layers=32))
+    applied = apply_checkpoint(shape, weights_by_part(a_checkpoint(llama_tensors()), num_layers=32))
 
     assert applied.stored.head == StoredPart()
     assert applied.stored.skipped.num_bytes == 2 * 128_256 * 4096
@@ -280,7 +280,7 @@ def test_a_tied_head_in_the_files_is_not_loaded():
 def test_a_head_that_the_files_lack_is_said():
     tensors = llama_tensors()
     del tensors["lm_head.weight"]
-    weights = stored(a_checkpoint(tensors), num_layers=32)
+    weights = weights_by_part(a_checkpoint(tensors), num_layers=32)
 
     missing = "config.json has a head of its own, the files have none"
     assert apply_checkpoint(a_shape(), weights).notes[0] == missing

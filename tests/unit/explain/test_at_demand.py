@@ -17,10 +17,10 @@ from tonnage.explain.at_demand import (
 from tonnage.sizing.bill import Bill
 from tonnage.sizing.cost import GpuHour
 from tonnage.sizing.plan import size
-from tonnage.sizing.serving.demand import Latency, Served
+from tonnage.sizing.serving.demand import Latency, ServiceLevel
 from tonnage.sizing.workload import Demand, Slo
 
-SERVED = Served(
+SERVED = ServiceLevel(
     requests_per_s=4.0,
     num_replicas=2,
     latencies=(

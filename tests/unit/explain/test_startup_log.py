@@ -4,7 +4,7 @@ from builders import a_sizing_request
 from tonnage.catalog.engine import known_engine
 from tonnage.catalog.models import built_in_model
 from tonnage.explain.report import sizing_reasons
-from tonnage.explain.startup_log import printed, printed_lines
+from tonnage.explain.startup_log import logged_figures, logged_lines
 from tonnage.explain.words import explain
 from tonnage.sizing.plan import size
 from tonnage.sizing.request import as_textbook
@@ -25,7 +25,7 @@ def gemma_under(version):
 def test_old_versions_print_fewer_tokens_than_the_plan_counts_on():
     sizing = gemma_under("0.19")
 
-    figures = printed(sizing)
+    figures = logged_figures(sizing)
 
     # Blocks shared out to six groups; a request takes 2048 + 5 * (ceil(9215 / 16) + 1).
     assert figures.kv_tokens == figures.num_blocks // 6 * 16
@@ -35,9 +35,11 @@ def test_old_versions_print_fewer_tokens_than_the_plan_counts_on():
 
 def test_the_plan_and_its_reasons_name_the_version_and_what_it_will_print():
     sizing = gemma_under("0.19")
-    (line,) = printed_lines(sizing)
+    (line,) = logged_lines(sizing)
 
-    assert line.startswith(f"vLLM 0.19 will print {printed(sizing).kv_tokens:,} tokens, maximum")
+    assert line.startswith(
+        f"vLLM 0.19 will print {logged_figures(sizing).kv_tokens:,} tokens, maximum"
+    )
     assert line in explain(sizing)[0].lines
     slots = next(reason for reason in sizing_reasons(sizing) if reason.code == "Slots")
     assert "vLLM 0.19 will print" in slots.message
@@ -46,5 +48,5 @@ def test_the_plan_and_its_reasons_name_the_version_and_what_it_will_print():
 def test_napkin_arithmetic_says_nothing_of_a_log():
     sizing = size(as_textbook(a_sizing_request(slo=Slo())))
 
-    assert not list(printed_lines(sizing))
+    assert not list(logged_lines(sizing))
     assert not any("will print" in reason.message for reason in sizing_reasons(sizing))

@@ -12,7 +12,7 @@ from builders import a_gpu, a_sizing_request, an_slo
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import Price, built_in_gpus
 from tonnage.explain.choosing import aspects
-from tonnage.explain.validation import unconfirmed
+from tonnage.explain.validation import unconfirmed_figures
 from tonnage.explain.words import explain
 from tonnage.sizing.bill import bill, full_use, tokens_per_s_asked
 from tonnage.sizing.compare import Choice, best_choice, select
@@ -401,7 +401,7 @@ class TestWhatIsToBeValidated:
         inputs = tuple(
             Input(figure=Figure.MODEL, which=origin, value="1", origin=origin) for origin in Origin
         )
-        found = [each.name for each in unconfirmed(size(a_sizing_request(inputs=inputs)))]
+        found = [each.name for each in unconfirmed_figures(size(a_sizing_request(inputs=inputs)))]
 
         assert found[:2] == ["model looked up", "model guessed"]
         assert "model given" not in found
@@ -411,17 +411,19 @@ class TestWhatIsToBeValidated:
         sizing = size(a_sizing_request())
         measured = replace(sizing, request=replace(sizing.request, measured_kv_tokens=1000.0))
 
-        assert {"KV tokens", "CUDA graphs"} <= {each.name for each in unconfirmed(sizing)}
-        assert not {"KV tokens", "CUDA graphs"} & {each.name for each in unconfirmed(measured)}
+        assert {"KV tokens", "CUDA graphs"} <= {each.name for each in unconfirmed_figures(sizing)}
+        assert not {"KV tokens", "CUDA graphs"} & {
+            each.name for each in unconfirmed_figures(measured)
+        }
 
     def test_says_of_everything_what_confirms_it(self):
         request = asked(a_spec("llama-3.3-70b-h200"))
 
-        assert all(each.confirmed_by for each in unconfirmed(size(request)))
+        assert all(each.confirmed_by for each in unconfirmed_figures(size(request)))
 
     def test_of_textbook_arithmetic_is_the_efficiency(self):
         request = as_textbook(asked(a_spec("llama-3.3-70b-h200")))
-        found = {each.name: each for each in unconfirmed(size(request))}
+        found = {each.name: each for each in unconfirmed_figures(size(request))}
 
         assert found["efficiency"].value == "1, no overhead"
         assert "prefill efficiency" not in found

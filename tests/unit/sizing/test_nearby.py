@@ -8,7 +8,7 @@ from replay_cases import CHAT, Lengths, manifest
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.control.input.answers import Asker
-from tonnage.sizing.nearby import APART, MEAN_SHARE, carried, carries
+from tonnage.sizing.nearby import MEAN_SHARE, SEARCH_GRID_RATIO, can_extrapolate, extrapolate
 from tonnage.sizing.plan import size
 from tonnage.sizing.request import ask, look_up
 from tonnage.units import nearest
@@ -43,15 +43,15 @@ def faster(request, bandwidth):
 
 
 def test_the_grid_has_the_origin_on_it_and_steps_of_a_tenth():
-    assert nearest(1.04 * 2000, ratio=APART, origin=2000) == 2000
-    assert nearest(1.06 * 2000, ratio=APART, origin=2000) == pytest.approx(2200)
-    assert nearest(2000 / 1.06, ratio=APART, origin=2000) == pytest.approx(2000 / 1.1)
+    assert nearest(1.04 * 2000, ratio=SEARCH_GRID_RATIO, origin=2000) == 2000
+    assert nearest(1.06 * 2000, ratio=SEARCH_GRID_RATIO, origin=2000) == pytest.approx(2200)
+    assert nearest(2000 / 1.06, ratio=SEARCH_GRID_RATIO, origin=2000) == pytest.approx(2000 / 1.1)
 
 
 def test_the_same_question_has_the_same_answer():
     answer = size(a_request())
 
-    assert carried(answer, answer.request) == answer
+    assert extrapolate(answer, answer.request) == answer
 
 
 @pytest.mark.parametrize(
@@ -65,11 +65,11 @@ def test_the_same_question_has_the_same_answer():
 def test_what_is_carried_over_is_nearer_to_the_search_than_the_neighbour_is(change):
     near = size(a_request())
     exact = size(change(near.request))
-    found = carried(near, exact.request)
+    found = extrapolate(near, exact.request)
 
     truth = exact.goodput_requests_per_s
     off = abs(found.goodput_requests_per_s / truth - 1)
-    assert carries(near)
+    assert can_extrapolate(near)
     assert off < 0.015  # the search itself has a standard error of 1 %
     assert off < abs(near.goodput_requests_per_s / truth - 1) / 2
     assert found.staffing.each(8) == pytest.approx(exact.staffing.each(8), rel=0.015)
@@ -88,8 +88,8 @@ def test_bursts_that_lower_the_load_leave_an_answer_that_says_what_a_fleet_serve
     limit_s = near.request.slo.tpot[0].limit_s
     assert near.limited_by == "TimePerOutputToken"
     assert near.at_capacity.tpot_s < MEAN_SHARE * limit_s  # too little for calm arrivals
-    assert carries(near)
-    each, truth = carried(near, exact.request).staffing.each(8), exact.staffing.each(8)
+    assert can_extrapolate(near)
+    each, truth = extrapolate(near, exact.request).staffing.each(8), exact.staffing.each(8)
     assert abs(each / truth - 1) < abs(near.staffing.each(8) / truth - 1)
     assert each == pytest.approx(truth, rel=0.1)
 

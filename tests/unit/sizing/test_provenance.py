@@ -1,7 +1,14 @@
 """What an answer stands on: inputs are told apart by what they are about, not by how they read."""
 
 from fleet_builders import a_model
-from tonnage.sizing.provenance import Figure, Input, Origin, replaced, spec_inputs, without
+from tonnage.sizing.provenance import (
+    Figure,
+    Input,
+    Origin,
+    spec_inputs,
+    with_changed,
+    without_figures,
+)
 
 
 def an_input(figure, value="1", which=""):
@@ -21,15 +28,15 @@ def test_a_name_says_which_where_there_are_several():
 def test_an_input_is_replaced_in_its_place_whatever_it_is_called():
     other = an_input(Figure.GPU, which="L4")
 
-    assert replaced((MEMORY, GPU, *NOTES), other) == (MEMORY, other, *NOTES)
+    assert with_changed((MEMORY, GPU, *NOTES), other) == (MEMORY, other, *NOTES)
 
 
 def test_what_was_not_there_replaces_nothing():
-    assert replaced((GPU, *NOTES), MEMORY) == (GPU, *NOTES)
+    assert with_changed((GPU, *NOTES), MEMORY) == (GPU, *NOTES)
 
 
 def test_all_that_is_about_a_figure_is_left_out():
-    assert without((GPU, *NOTES, MEMORY), Figure.MODEL, Figure.MEMORY) == (GPU,)
+    assert without_figures((GPU, *NOTES, MEMORY), Figure.MODEL, Figure.MEMORY) == (GPU,)
 
 
 def schedules_written(*schedules):

@@ -9,7 +9,7 @@ from tonnage.cli.console import printable
 from tonnage.explain.at_demand import AtDemand, at_demand
 from tonnage.explain.choosing import aspects
 from tonnage.explain.report import bottleneck_of
-from tonnage.explain.validation import Unconfirmed, unconfirmed
+from tonnage.explain.validation import Unconfirmed, unconfirmed_figures
 from tonnage.sizing.bill import Bill
 from tonnage.sizing.compare import Choice, RefusedClass
 from tonnage.sizing.plan import requests_per_s_asked
@@ -217,14 +217,14 @@ def class_aspects(found: Compared, choice: Choice) -> Iterator[tuple[str, str]]:
     """Yield (aspect, figures in words); of what is to be validated only what others lack."""
     *earlier, last = aspects(choice)
     yield from ((aspect.name, str(aspect)) for aspect in earlier)
-    own = [each for each in unconfirmed(choice.sizing) if each not in in_common(found)]
+    own = [each for each in unconfirmed_figures(choice.sizing) if each not in in_common(found)]
     said = "; ".join(f"{each.name}: {each.value}" for each in own)
     yield last.name, said or "as for every class, below"
 
 
 def in_common(found: Compared) -> tuple[Unconfirmed, ...]:
     """Return what must be validated for every class that is shown in full, in the same words."""
-    first, *others = [unconfirmed(choice.sizing) for choice in found.in_full]
+    first, *others = [unconfirmed_figures(choice.sizing) for choice in found.in_full]
     return tuple(each for each in first if all(each in other for other in others))
 
 
@@ -233,7 +233,7 @@ def validated(found: Compared) -> Iterator[Unconfirmed]:
     common = in_common(found)
     seen: set[str] = set()
     for choice in found.in_full:
-        for each in unconfirmed(choice.sizing):
+        for each in unconfirmed_figures(choice.sizing):
             name = each.name.replace(choice.gpu.name, "class").strip()
             if name not in seen:
                 seen.add(name)

@@ -14,7 +14,7 @@ from tonnage.estimate.calibration_file import CalibrationFile, CalibrationFileEr
 from tonnage.explain.at_demand import capacity_figures, demand_figures
 from tonnage.explain.choosing import aspects
 from tonnage.explain.report import estimate_status, plan_status, rounded
-from tonnage.explain.validation import unconfirmed
+from tonnage.explain.validation import unconfirmed_figures
 from tonnage.sizing.checks import check_request
 from tonnage.sizing.compare import Choice, Measured, RefusedClass, Selection, select
 from tonnage.sizing.errors import SizingError
@@ -189,7 +189,7 @@ def _ranked(number: int, choice: Choice) -> dict[str, Any]:
                 "origin": each.origin,
                 "confirmedBy": each.confirmed_by,
             }
-            for each in unconfirmed(choice.sizing)
+            for each in unconfirmed_figures(choice.sizing)
         ],
     }
 

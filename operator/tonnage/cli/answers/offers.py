@@ -15,7 +15,7 @@ from tonnage.explain.at_demand import cost_figures
 from tonnage.sizing.bill import bill
 from tonnage.sizing.cost import usd_per_hour_per_gpu
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.plan import Between, Sizing, fewest_gpus, nothing, size
+from tonnage.sizing.plan import Between, Sizing, fewest_gpus, keep_searching, size
 from tonnage.sizing.request import SizingRequest, on_gpu, with_prior
 
 NUM_GPUS_TRIED: Final = (1, 2, 4, 8, 16)
@@ -44,7 +44,11 @@ class Offer:
 
 
 def offers(
-    request: SizingRequest, gpus: Iterable[Gpu], scaling: Scaling, *, between: Between = nothing
+    request: SizingRequest,
+    gpus: Iterable[Gpu],
+    scaling: Scaling,
+    *,
+    between: Between = keep_searching,
 ) -> tuple[Offer, ...]:
     """Return the changes with which the request has an answer, the cheapest first."""
     request = replace(request, flags=None)

@@ -33,16 +33,16 @@ from tonnage.manifests.arguments import argument_pairs
 from tonnage.sizing.adapters import running_adapters
 from tonnage.sizing.checks import with_running_cache
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.plan import Between, Sizing, nothing, requests_per_s_asked, size
+from tonnage.sizing.plan import Between, Sizing, keep_searching, requests_per_s_asked, size
 from tonnage.sizing.provenance import (
     Figure,
     Input,
     Origin,
     as_guessed,
     demand_input,
-    replaced,
     speed_input,
-    without,
+    with_changed,
+    without_figures,
 )
 from tonnage.sizing.request import Flags, SizingRequest, as_textbook, ask, look_up
 from tonnage.sizing.split import Parallelism
@@ -73,7 +73,7 @@ class Terms:
     """What an operator plans an object with."""
     guessed: frozenset[Figure] = frozenset()
     """What of a spec nobody said."""
-    between: Between = nothing
+    between: Between = keep_searching
     """Called before each run of the engine model."""
 
 
@@ -203,7 +203,7 @@ def answer(  # noqa: PLR0913  (one argument per thing that a spec may refer to)
     )
 
 
-def with_savings(planned: Planned, between: Between = nothing) -> Planned:
+def with_savings(planned: Planned, between: Between = keep_searching) -> Planned:
     """Return the plan with what would take fewer GPUs; each is a search of its own."""
     fewest = planned.deployment.spec.scaling.min_replicas
     found = savings(planned.sizing, planned.replicas, min_replicas=fewest, between=between)
@@ -259,7 +259,9 @@ def as_planned(request: SizingRequest, known: PlannedConstants) -> SizingRequest
         bandwidth=known.bandwidth_efficiency,
         prefill=known.prefill_efficiency,
     )
-    inputs = replaced(request.inputs, speed_input(speed, Origin.LOOKED_UP, remark="from status"))
+    inputs = with_changed(
+        request.inputs, speed_input(speed, Origin.LOOKED_UP, remark="from status")
+    )
     return replace(request, speed=speed, inputs=inputs)
 
 
@@ -278,7 +280,7 @@ def as_measured(request: SizingRequest, calibration: CalibrationFile) -> SizingR
         f"{significant(calibration.constants.overhead_factor)} times the prior's"
     )
     measured = Input(figure=Figure.SPEED, value=written, origin=Origin.MEASURED)
-    return replace(request, speed=speed, inputs=replaced(request.inputs, measured))
+    return replace(request, speed=speed, inputs=with_changed(request.inputs, measured))
 
 
 def _with_notes(request: SizingRequest) -> SizingRequest:
@@ -322,7 +324,7 @@ def _on_these_terms(request: SizingRequest, terms: Terms) -> SizingRequest:
         request = replace(
             request,
             demand=Demand(requests_per_s=terms.requests_per_s),
-            inputs=(*without(request.inputs, Figure.DEMAND), rate),
+            inputs=(*without_figures(request.inputs, Figure.DEMAND), rate),
         )
     return as_textbook(request) if terms.is_textbook else request
 

@@ -16,7 +16,7 @@ from tonnage.sizing.plan import (
     Between,
     Sizing,
     fewest_gpus,
-    nothing,
+    keep_searching,
     requests_per_s_asked,
     size,
 )
@@ -74,7 +74,7 @@ class Saving:
 
 
 def savings(
-    sizing: Sizing, replicas: int, *, min_replicas: int = 1, between: Between = nothing
+    sizing: Sizing, replicas: int, *, min_replicas: int = 1, between: Between = keep_searching
 ) -> tuple[Saving, ...]:
     """Return what takes fewer GPUs than a plan, the most first; of as many, what is sure first.
 

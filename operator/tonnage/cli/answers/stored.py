@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Final
 
 from tonnage.catalog.safetensors import Checkpoint
-from tonnage.catalog.stored import apply_checkpoint, stored
+from tonnage.catalog.stored import apply_checkpoint, weights_by_part
 from tonnage.sizing.provenance import Figure, Input, Origin
 from tonnage.sizing.request import SizingRequest
 from tonnage.units import format_bytes
@@ -21,7 +21,7 @@ def as_stored(request: SizingRequest, checkpoint: Checkpoint) -> SizingRequest:
     if asked != shape.weight_format.name and {asked, shape.weight_format.name} != WIDE_FORMATS:
         value = f"counted as {asked}: the files have {shape.weight_format.name}"
         return _with_inputs(request, value)
-    weights = stored(checkpoint, num_layers=shape.num_layers)
+    weights = weights_by_part(checkpoint, num_layers=shape.num_layers)
     held = apply_checkpoint(shape, weights)
     held_bytes = (held.stored or weights).loaded_bytes
     value = f"{format_bytes(held_bytes)} in {len(checkpoint.tensors)} tensors"

@@ -36,7 +36,7 @@ from tonnage.cli.read.manifest import Resource, parse
 from tonnage.cli.read.references import target_of
 from tonnage.cli.read.strict_yaml import ManifestError
 from tonnage.cli.text.plan import answered, sources_of
-from tonnage.explain.sources import cited
+from tonnage.explain.sources import citations
 from tonnage.manifests.children import Site
 from tonnage.settings import Settings
 from tonnage.sizing.provenance import Figure
@@ -197,5 +197,5 @@ def _print(answers: list[Planned | Refused], form: str, *, has_sources: bool) ->
 def _data(answer: Planned | Refused, *, has_sources: bool) -> dict[str, Any]:
     if not has_sources or isinstance(answer, Refused):
         return answer.to_dict()
-    sources = [each.to_dict() for each in cited(answer.sizing.request)]
+    sources = [each.to_dict() for each in citations(answer.sizing.request)]
     return {**answer.to_dict(), "sources": sources}

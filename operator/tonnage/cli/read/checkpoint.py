@@ -14,7 +14,7 @@ from tonnage.catalog.safetensors import (
     header_end,
     read_header,
 )
-from tonnage.catalog.shards import Index, files_without_index, joined, read_index
+from tonnage.catalog.shards import Index, files_without_index, join_files, read_index
 from tonnage.cli.console import Failure
 
 INDEX: Final = "model.safetensors.index.json"
@@ -67,7 +67,7 @@ def read_checkpoint(files: Files, *, max_headers_bytes: int = MAX_HEADERS_BYTES)
                 f"{name}: the headers up to here have more than {max_headers_bytes} bytes"
             )
         headers[name] = read_header(beginning.content, file=name, file_bytes=beginning.file_bytes)
-    return joined(headers, index=index)
+    return join_files(headers, index=index)
 
 
 def _index(files: Files) -> Index | None:

@@ -26,7 +26,7 @@ from tonnage.cli.answers.planning import Planned, Refused
 from tonnage.cli.console import WIDEST, printable
 from tonnage.cli.text.figures import DIM, batch_table, heading, memory_bar
 from tonnage.explain.at_demand import demand_rows
-from tonnage.explain.sources import cited
+from tonnage.explain.sources import citations
 from tonnage.explain.words import Answer, inputs
 from tonnage.sizing.plan import Sizing
 
@@ -109,7 +109,7 @@ def sources_of(answer: Planned) -> RenderableType:
     grid = Table.grid(padding=(0, 2, 0, 0))
     for _ in range(2):
         grid.add_column(overflow="fold")
-    for each in cited(answer.sizing.request):
+    for each in citations(answer.sizing.request):
         said = " - ".join(part for part in (each.title, each.quote, each.where) if part)
         grid.add_row(each.figure, Text(said, style=DIM))
     indented = Padding(grid, (0, 0, 0, INDENT), expand=False)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.nearby import carried, carries
-from tonnage.sizing.plan import Between, Sizing, nothing, size
+from tonnage.sizing.nearby import can_extrapolate, extrapolate
+from tonnage.sizing.plan import Between, Sizing, keep_searching, size
 from tonnage.sizing.request import SizingRequest
 
 
@@ -31,7 +31,7 @@ class Asker:
     tries: a large fleet would push its own answers out in each round.
     """
 
-    def __init__(self, last: Answers | None = None, between: Between = nothing) -> None:
+    def __init__(self, last: Answers | None = None, between: Between = keep_searching) -> None:
         self._last, self._between = last or {}, between
         self.answers: dict[SizingRequest, Sizing | No] = {}
         """To what was asked in this tick."""
@@ -70,7 +70,9 @@ class Asker:
         """Answer by a neighbour; where that is refused, it may be over an edge alone."""
         try:
             known = self.size(near)
-            return carried(known, request) if carries(known) else self._searched(request)
+            return (
+                extrapolate(known, request) if can_extrapolate(known) else self._searched(request)
+            )
         except SizingError:
             return self._searched(request)
 

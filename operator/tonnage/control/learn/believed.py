@@ -11,8 +11,8 @@ from tonnage.estimate.calibration import Beliefs, inherited, memory_key, speed_k
 from tonnage.estimate.calibration_file import LoadTest, key_of, reported_kv_tokens
 from tonnage.estimate.learner import aged, prior_posterior, slow_end
 from tonnage.estimate.posterior import SpeedPosterior
-from tonnage.sizing.nearby import APART
-from tonnage.sizing.provenance import Figure, Origin, cache_input, replaced, speed_input
+from tonnage.sizing.nearby import SEARCH_GRID_RATIO
+from tonnage.sizing.provenance import Figure, Origin, cache_input, speed_input, with_changed
 from tonnage.sizing.request import Flags, SizingRequest, spread_of
 from tonnage.units import counted, nearest
 
@@ -100,7 +100,7 @@ def asked_with(request: SizingRequest, held: Belief, posterior: SpeedPosterior) 
     speed = held.constants_at(posterior)
     is_looked_up = not held.is_measured and held.calibrated_at_s is None
     origin = Origin.LOOKED_UP if is_looked_up else Origin.MEASURED
-    inputs = replaced(request.inputs, speed_input(speed, origin, remark=_load_test(held)))
+    inputs = with_changed(request.inputs, speed_input(speed, origin, remark=_load_test(held)))
     return replace(request, speed=speed, inputs=inputs)
 
 
@@ -110,7 +110,7 @@ def near_posterior(
     """Return the constants on a coarse grid around what is planned with before any window."""
     origin = slow_end(prior, share=share)
     overhead, bandwidth, prefill = (
-        nearest(value, ratio=APART, origin=first)
+        nearest(value, ratio=SEARCH_GRID_RATIO, origin=first)
         for value, first in zip(posterior.constants, origin.constants, strict=True)
     )
     return replace(

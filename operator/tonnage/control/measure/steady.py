@@ -16,7 +16,7 @@ from functools import partial
 
 from tonnage.estimate.belief import BAND
 from tonnage.estimate.lengths import MeasuredLengths
-from tonnage.sizing.nearby import APART
+from tonnage.sizing.nearby import SEARCH_GRID_RATIO
 from tonnage.sizing.workload import Workload
 from tonnage.units import nearest
 
@@ -52,7 +52,7 @@ def steady_lengths(measured: MeasuredLengths, asked: MeasuredLengths) -> Measure
 
 def near_lengths(asked: MeasuredLengths, expected: MeasuredLengths) -> MeasuredLengths:
     """Return the lengths on a coarse grid around those that the spec expects."""
-    near = partial(nearest, ratio=APART)
+    near = partial(nearest, ratio=SEARCH_GRID_RATIO)
     computed = near(1 - asked.cached_fraction, origin=1 - expected.cached_fraction)
     return MeasuredLengths(
         prompt_tokens=near(asked.prompt_tokens, origin=expected.prompt_tokens),

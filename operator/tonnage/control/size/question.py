@@ -29,8 +29,8 @@ from tonnage.sizing.provenance import (
     Origin,
     arrivals_input,
     lengths_input,
-    replaced,
-    without,
+    with_changed,
+    without_figures,
 )
 from tonnage.sizing.request import Flags, SizingRequest, ask, digest_of, look_up
 from tonnage.sizing.switches import switches_in
@@ -181,7 +181,7 @@ def _with_arrivals(
     request: SizingRequest, arrival_scv: float, *, is_most: bool = False
 ) -> SizingRequest:
     measured = arrivals_input(arrival_scv, request.routing, Origin.MEASURED, is_most=is_most)
-    inputs = replaced(request.inputs, measured)
+    inputs = with_changed(request.inputs, measured)
     return replace(request, arrival_scv=arrival_scv, inputs=inputs)
 
 
@@ -200,7 +200,7 @@ def _with_lengths(request: SizingRequest, lengths: MeasuredLengths) -> SizingReq
         if expected.output_second_moment is None
         else expected.output_second_moment * (lengths.output_tokens / expected.output_tokens) ** 2,
     )
-    inputs = without(request.inputs, Figure.LENGTHS)
+    inputs = without_figures(request.inputs, Figure.LENGTHS)
     measured = lengths_input(workload, Origin.MEASURED)
     return replace(request, workload=workload, inputs=(measured, *inputs))
 

@@ -27,7 +27,7 @@ def window_of(kind: KvShare) -> tuple[int | None, bool]:
     return kind.window_tokens, kind.is_chunked
 
 
-def inflated(kinds: Sequence[KvShare], block_tokens: int, rules: CacheRules) -> int:
+def block_tokens_for_state(kinds: Sequence[KvShare], block_tokens: int, rules: CacheRules) -> int:
     """Return the block size at which a page of attention holds the largest state."""
     state = max((kind.page_bytes(0) for kind in kinds if kind.state_bytes), default=0)
     width = max((kind.page_bytes(1) for kind in kinds if kind.bytes_per_token), default=0)
@@ -55,7 +55,7 @@ def equal_pages(kinds: Sequence[KvShare], block_tokens: int) -> list[tuple[KvSha
     return [(kind, tokens(kind)) for kind in kinds]
 
 
-def merged(kinds: Iterable[tuple[KvShare, int]]) -> Iterator[tuple[KvShare, int]]:
+def merge_kinds(kinds: Iterable[tuple[KvShare, int]]) -> Iterator[tuple[KvShare, int]]:
     """Merge kinds that one group can hold: the same window, the same page, the same block."""
     merged: dict[object, tuple[KvShare, int]] = {}
     for kind, tokens in kinds:

@@ -14,10 +14,10 @@ from tonnage.catalog.engine import CURRENT_CACHE_RULES, CacheRules
 from tonnage.catalog.shape import CompressedAttention, LatentAttention, ModelShape
 from tonnage.sizing.memory.grouping import (
     as_full,
+    block_tokens_for_state,
     equal_pages,
     group_layers,
-    inflated,
-    merged,
+    merge_kinds,
     stage_fraction,
     window_of,
 )
@@ -96,7 +96,9 @@ class CacheLayout:
             return max_num_batched_tokens
         return (pipeline + self.rules.schedules_async) * max_num_batched_tokens
 
-    def printed(self, num_blocks: int, *, context_tokens: int, in_flight_tokens: int) -> "Printed":
+    def logged_figures(
+        self, num_blocks: int, *, context_tokens: int, in_flight_tokens: int
+    ) -> "LoggedFigures":
         """Return the figures that the engine logs for so many blocks.
 
         Before 0.24 the tokens line shared the blocks out to the groups, which for several kinds
@@ -111,7 +113,7 @@ class CacheLayout:
             tokens = int(concurrency * context_tokens)
         else:
             tokens = num_blocks // len(self.groups) * self.block_tokens
-        return Printed(num_blocks=num_blocks, kv_tokens=tokens, max_concurrency=concurrency)
+        return LoggedFigures(num_blocks=num_blocks, kv_tokens=tokens, max_concurrency=concurrency)
 
     def tokens_per_block(self, context_tokens: int, *, in_flight_tokens: int) -> float:
         """Return the tokens of requests of this length that a block stands for.
@@ -126,7 +128,7 @@ class CacheLayout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Printed:
+class LoggedFigures:
     """What an engine logs about its cache."""
 
     num_blocks: int
@@ -160,8 +162,8 @@ def cache_layout(
         kinds = as_full(kinds)
     if all(kind.state_bytes == 0 for kind in kinds) and len({window_of(k) for k in kinds}) <= 1:
         return _one_group(kinds, block_tokens, rules)
-    pages = equal_pages(kinds, inflated(kinds, block_tokens, rules))
-    pools = list(merged(pages))
+    pages = equal_pages(kinds, block_tokens_for_state(kinds, block_tokens, rules))
+    pools = list(merge_kinds(pages))
     layers = group_layers([kind.num_layers for kind, _ in pools])
     groups = [
         CacheGroup(share=kind, block_tokens=tokens, state_blocks=_state_blocks(kind, rules))

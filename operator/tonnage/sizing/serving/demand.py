@@ -25,7 +25,7 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class ServiceLevel:
     """What a fleet does at a rate."""
 
     requests_per_s: float
@@ -46,7 +46,9 @@ class Served:
 
 
 @lru_cache(maxsize=64)
-def served(trial: Trial, requests_per_s: float, num_replicas: int, routing: Routing) -> Served:
+def service_at(
+    trial: Trial, requests_per_s: float, num_replicas: int, routing: Routing
+) -> ServiceLevel:
     """Return what requests meet at a rate on so many replicas of the kind that is tried."""
     is_pooled = routing is Routing.LEAST_OUTSTANDING
     alike = min(num_replicas, FLEETS[-1]) if is_pooled else num_replicas
@@ -56,7 +58,7 @@ def served(trial: Trial, requests_per_s: float, num_replicas: int, routing: Rout
     outcome = run.outcome()
     ttft_s, tpot_s = run.latencies_s()
     asked = {target.quantile for target in (*trial.slo.ttft, *trial.slo.tpot)}
-    return Served(
+    return ServiceLevel(
         requests_per_s=requests_per_s,
         num_replicas=num_replicas,
         latencies=tuple(

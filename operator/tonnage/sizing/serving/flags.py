@@ -276,7 +276,7 @@ def largest_fitting(request: SizingRequest, shard: Shard) -> Chosen:
     """
     flags = _flags(request, shard.parallelism, 1)
     replica = replica_under(request, shard, flags)
-    seqs = ceiling(request, replica)
+    seqs = most_slots(request, replica)
     while seqs > 1:
         try:
             flags = _flags(request, shard.parallelism, seqs)
@@ -284,7 +284,7 @@ def largest_fitting(request: SizingRequest, shard: Shard) -> Chosen:
         except DoesNotFitError:
             seqs //= 2
             continue
-        most = ceiling(request, replica)
+        most = most_slots(request, replica)
         if most >= seqs:
             break
         seqs = most
@@ -292,7 +292,7 @@ def largest_fitting(request: SizingRequest, shard: Shard) -> Chosen:
     return Chosen(flags=flags, replica=replica_under(request, shard, flags))
 
 
-def ceiling(request: SizingRequest, replica: Replica) -> int:
+def most_slots(request: SizingRequest, replica: Replica) -> int:
     """Return the slots of one rank that memory, TPOT and the token budget allow, one at least."""
     held = replica.sequences_held(request.workload.mean_context_tokens)
     allowed = tpot_ceiling(replica, request.workload, request.slo) if held else None

@@ -67,7 +67,7 @@ def layout_of(log):
 
 def printed(log, available_gib):
     layout = layout_of(log)
-    return layout.printed(
+    return layout.logged_figures(
         int(available_gib * GIB // layout.bytes_per_block),
         context_tokens=log.context_tokens,
         in_flight_tokens=layout.in_flight_tokens(log.batched_tokens),

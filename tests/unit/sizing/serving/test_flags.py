@@ -10,8 +10,8 @@ from tonnage.catalog.engine_speed import Run, prior_speed
 from tonnage.catalog.gpu import built_in_gpus, find_gpu
 from tonnage.catalog.models import built_in_model
 from tonnage.explain.report import estimate_status, plan_status
-from tonnage.explain.startup_log import printed
-from tonnage.explain.validation import unconfirmed
+from tonnage.explain.startup_log import logged_figures
+from tonnage.explain.validation import unconfirmed_figures
 from tonnage.explain.words import explain
 from tonnage.sizing.errors import DoesNotFitError
 from tonnage.sizing.parallelism.draft import rank_of
@@ -413,7 +413,7 @@ class TestGivenCache:
         assert sizing.replica.kv_pool_bytes == sizing.budget.kv_pool_bytes == tokens * 131_072
         assert status.kv_tokens == status.kv_tokens_low == status.kv_tokens_high == tokens
         assert sizing.budget.kv_pool_spread_bytes == 0
-        assert printed(sizing).kv_tokens == tokens
+        assert logged_figures(sizing).kv_tokens == tokens
 
     def test_is_that_of_the_catalogues_llama(self):
         llama = built_in_model("meta-llama/Llama-3.1-8B-Instruct")
@@ -508,7 +508,7 @@ class TestGivenCache:
             "KV pool = 10.0 GiB, given by --kv-cache-memory-bytes 10737418240, beside 15.0 GiB "
         )
         assert not any("9 times in 10" in line for line in fit.lines)
-        assert "KV tokens" not in {each.name for each in unconfirmed(sizing)}
+        assert "KV tokens" not in {each.name for each in unconfirmed_figures(sizing)}
 
 
 @pytest.mark.parametrize(
