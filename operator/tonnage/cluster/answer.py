@@ -155,17 +155,17 @@ def _decoder(names: tuple[str, ...], takers: Sequence[Take]) -> msgspec.json.Dec
 
     fields = {f"label_{place}": name for place, name in enumerate(names)}
     text = [(field, str | None, None) for field in fields]
-    metric = defstruct("Metric", text, rename=fields, gc=False)
+    metric = defstruct("metric", text, rename=fields, gc=False)
     series = defstruct(
-        "Series",
+        "series",
         [("metric", metric), ("value", Sample | None, None)],
         namespace={"__post_init__": hand_on},
         gc=False,
     )
     of_series: Any = list[series]  # type: ignore[valid-type]
-    data = defstruct("Data", [("resultType", Literal["vector"]), ("result", of_series)])
+    data = defstruct("data", [("resultType", Literal["vector"]), ("result", of_series)])
     document = defstruct(
-        "Document",
+        "document",
         [
             ("status", Literal["success"]),
             ("data", data),

@@ -32,11 +32,11 @@ def value_of(query):
 
 
 def fleet(asked, value_of=value_of):
-    start, end, step = (float(asked.form[name]) for name in ("start", "end", "step"))
+    start, end, step = (float(asked.query[name]) for name in ("start", "end", "step"))
     times = [start + k * step for k in range(round((end - start) / step) + 1)]
     found = [
         {"metric": labels, "values": [[at_s, str(value)] for at_s in times]}
-        for labels, value in value_of(asked.form["query"])
+        for labels, value in value_of(asked.query["query"])
     ]
     return json_reply({"status": "success", "data": {"resultType": "matrix", "result": found}})
 
@@ -83,10 +83,12 @@ def test_a_part_of_the_time_is_not_held_against_what_the_whole_ran():
 
 def test_what_is_asked_for_are_the_pods_of_the_manifest_or_those_that_are_named():
     _, asked = replay("--policy", "static:1")
-    assert {'namespace="serving",pod=~"small-.+"' in each.form["query"] for each in asked} == {True}
+    assert {'namespace="serving",pod=~"small-.+"' in each.query["query"] for each in asked} == {
+        True
+    }
 
     _, asked = replay("--policy", "static:1", "--selector", 'job="vllm"')
-    assert {'{job="vllm"}' in each.form["query"] for each in asked} == {True}
+    assert {'{job="vllm"}' in each.query["query"] for each in asked} == {True}
 
 
 def test_the_trace_is_written_and_replays_as_one(tmp_path):
