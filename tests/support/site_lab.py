@@ -184,8 +184,8 @@ class Site:
         namespaces = self.calibration().get("speed", {}).values()
         return [entry for entries in namespaces for entry in entries.values()]
 
-    def operator_pods(self) -> list[Object]:
-        return list(self.api.list(PODS.path(NAMESPACE)))
+    def operator_pods(self, namespace: str = NAMESPACE) -> list[Object]:
+        return list(self.api.list(PODS.path(namespace)))
 
     def operator_state(self) -> Object:
         """Return the status of the operator's container."""
@@ -197,10 +197,10 @@ class Site:
         """Return what every pod of the operator said so far."""
         return self.hand.log()
 
-    def num_ticks(self) -> int:
+    def num_ticks(self, namespace: str = NAMESPACE) -> int:
         """Return how often the operator that runs now has decided."""
         values = yaml.safe_load((self.plane.folder / "values.yaml").read_text())
-        (pod,) = self.operator_pods()
+        (pod,) = self.operator_pods(namespace)
         with requests.Session() as session:
             session.trust_env = False
             host, port = self.hand.address(pod), values["settings"]["probePort"]

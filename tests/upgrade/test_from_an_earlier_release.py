@@ -153,13 +153,13 @@ class Driver:
         wanted = {namespace: f"tonnage/operator:{tag}"}
         until(lambda: self.record.operators() == wanted, f"{tag} runs", timeout_s=60)
         until(lambda: self.is_ready(namespace), f"{tag} is Ready", timeout_s=120, every_s=0.5)
-        began = self.ticks()
-        until(lambda: self.ticks() > began, f"{tag} decides", timeout_s=300, every_s=1)
+        began = self.ticks(namespace)
+        until(lambda: self.ticks(namespace) > began, f"{tag} decides", timeout_s=300, every_s=1)
 
-    def ticks(self) -> int:
+    def ticks(self, namespace: str) -> int:
         """Return how often the operator has decided; 0 while it does not answer."""
         try:
-            return self.record.site.num_ticks()
+            return self.record.site.num_ticks(namespace)
         except requests.ConnectionError:
             return 0
 
@@ -213,7 +213,7 @@ def an_old_site(folder: Path, old: Path) -> Iterator[Driver]:
 def operator_values(prometheus_url: str) -> dict[str, Any]:
     """Return values that both charts take; the CRD is brought before each, by other means."""
     (probe_port,) = free_ports(1)
-    settings = {"tickS": TICK_S, "coldStartS": 10, "scaleDownWindowS": 20, "statusIntervalS": 5}
+    settings = {"tickS": TICK_S, "scaleDownWindowS": 20, "statusIntervalS": 5}
     own = {"scrapeIntervalS": TICK_S, "probePort": probe_port, "prometheusUrl": prometheus_url}
     return {
         "crds": {"install": False},
