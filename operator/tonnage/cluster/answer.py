@@ -19,6 +19,8 @@ from tonnage.estimate.series import UNUSABLE, Vector
 
 MAX_LABEL_CHARACTERS: Final = 256
 """Of a label that is kept. The longest of Kubernetes is a pod's name, 253."""
+MAX_NUMBER_CHARACTERS: Final = 512
+"""Of a number: VictoriaMetrics writes 1e300 in 301 digits."""
 SETS_OF_ONE: Final = 32
 """Label sets of each pod asked for, above which all are read anew: pods report ever new ones."""
 FEW: Final = 512
@@ -140,7 +142,7 @@ class LabelSets:
             document = self._decoder.decode(body)
         finally:
             self._takers.pop()
-        return document.isPartial or bytes(document.warnings).strip() not in {b"[]", b"null"}
+        return bool(document.isPartial) or bytes(document.warnings).strip() not in {b"[]", b"null"}
 
 
 def _decoder(names: tuple[str, ...], takers: Sequence[Take]) -> msgspec.json.Decoder[Any]:
@@ -169,7 +171,7 @@ def _decoder(names: tuple[str, ...], takers: Sequence[Take]) -> msgspec.json.Dec
         [
             ("status", Literal["success"]),
             ("data", data),
-            ("isPartial", bool, False),
+            ("isPartial", bool | None, None),
             ("warnings", Raw, Raw(b"[]")),
         ],
     )
@@ -181,7 +183,10 @@ class AnswerReader:
 
     def __init__(self, labels: LabelSets, *, max_series: int) -> None:
         self._labels, self._max_series = labels, max_series
-        self._body = bytearray()
+        self._begin(bytearray())
+
+    def _begin(self, body: bytearray) -> None:
+        self._body = body
         self._found, self._values, self._times_s = list[Labels](), array("d"), array("d")
         """Of the same series in each, in the order in which they came."""
         self._num_series = self._num_dropped = 0
@@ -203,6 +208,10 @@ class AnswerReader:
         """
         try:
             is_partial = self._labels.read(self._body, self._take)
+        except UnicodeDecodeError:
+            # VictoriaMetrics writes labels as they were scraped: one refuses no other series.
+            self._begin(bytearray(self._body.decode(errors="replace").encode()))
+            return self.end()
         except (ValueError, RecursionError) as error:
             raise bad_answer() from error
         series = self._each_once()
@@ -251,6 +260,8 @@ class AnswerReader:
 
 def _number(part: Scalar) -> float:
     """Return a figure as it is written; NaN where that is no number."""
+    if isinstance(part, str) and len(part) > MAX_NUMBER_CHARACTERS:
+        return nan
     try:
         return float(part)  # type: ignore[arg-type]
     except (TypeError, ValueError):

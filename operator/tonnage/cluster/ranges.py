@@ -61,8 +61,8 @@ class _Result(msgspec.Struct):
 
     status: Literal["success"]
     data: _Matrix
-    warnings: list[str] = []
-    isPartial: bool = False  # noqa: N815
+    warnings: list[str] | None = None
+    isPartial: bool | None = None  # noqa: N815
 
 
 class _Error(msgspec.Struct):
@@ -99,7 +99,7 @@ class _Session(requests.Session):
         if response.status_code != HTTPStatus.OK:
             raise _refusal(url, response.status_code, body)
         _check_result(url, body)
-        response.raw = io.BytesIO(body)
+        response.raw, response.encoding = io.BytesIO(body), "utf-8"
         return response
 
 
@@ -135,10 +135,19 @@ def _series(
             step=f"{steps.step_s:g}",
             params={"start": f"{start_s:.3f}", "end": f"{end_s:.3f}"},  # it rounds to seconds
         )
+    except requests.JSONDecodeError as error:
+        raise _no_result(prometheus.url) from error
     except (requests.RequestException, HTTPError, OSError) as error:
         message = f"{prometheus.url}/ cannot be reached: {type(error).__name__}"
         raise PrometheusError(message, reason="PrometheusUnreachable") from error
+    except (ValueError, RecursionError) as error:
+        raise _no_result(prometheus.url) from error
     return found
+
+
+def _no_result(url: str) -> PrometheusError:
+    message = f"{url} answered with something else than the result of a range query"
+    return PrometheusError(message, reason="BadAnswer")
 
 
 def _refusal(url: str, status: int, body: bytes) -> PrometheusError:
@@ -154,8 +163,7 @@ def _check_result(url: str, body: bytes) -> None:
     try:
         result = msgspec.json.decode(body, type=_Result)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        message = f"{url} answered with something else than the result of a range query"
-        raise PrometheusError(message, reason="BadAnswer") from error
+        raise _no_result(url) from error
     if result.warnings or result.isPartial:
         message = "the answer is partial: a store behind Prometheus did not answer"
         raise PrometheusError(message, reason="MetricsPartial")

@@ -362,6 +362,30 @@ class TestHostileDocuments:
 
         assert peak_bytes < 2.5 * len(body) + 100 * KIB
 
+    @pytest.mark.parametrize("text", ["\x7f" * 10**6, "\x7f" * 10**6 + "\N{GRINNING FACE}"])
+    def test_of_one_value_take_what_its_text_takes(self, text):
+        body = json.dumps(a_document({"metric": {}, "value": [1, text]}), ensure_ascii=False)
+        reader = AnswerReader(LabelSets(Kept(labels=LABELS)), max_series=100)
+        reader.feed(body.encode())
+        tracemalloc.start()
+
+        reader.end()
+        _, peak_bytes = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+
+        assert peak_bytes < 5.2 * len(body) + 100 * KIB  # 4 bytes a character, and the body
+
+    @pytest.mark.parametrize("label", [b"\xed\xa0\x80", b"\xff\xfe"])
+    def test_labels_that_are_no_text_refuse_no_other_series(self, label):
+        well, odd = an_item(pod="a"), an_item(pod="LABEL")
+        body = json.dumps(a_document(well, odd)).encode().replace(b"LABEL", label)
+        reader = AnswerReader(LabelSets(Kept(labels=LABELS)), max_series=100)
+        reader.feed(body)
+
+        found = reader.end()
+
+        assert [labels["pod"].strip("\ufffd") for labels in found.series.labels] == ["a", ""]
+
 
 class TestDocument:
     @pytest.mark.parametrize(

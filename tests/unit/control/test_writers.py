@@ -695,15 +695,33 @@ class TestWhatWasNotWritten:
         assert self.times(story) == 0
         assert story.memory.objects[UID].writers.our_replicas == 5
 
-    def test_as_far_as_is_known_is_a_correction_where_it_stands_there_all_the_same(self):
+    def test_as_far_as_is_known_is_a_correction_once_it_is_seen(self):
         story, asked = a_story(), []
         for _ in range(4):
             story.set(1)
             asked.append(story.tick(15, carried=NO_ANSWER, lands=True)[0])
-            story.tick(15)
+            asked.append(story.tick(15)[0])
 
-        assert asked == [2, None, 2, None]
-        assert story.said() == ("False", "ConflictingWriter")
+        assert asked == [2, None, None, None, None, 2, None, None]  # a minute after it was seen
+
+    def test_and_is_not_there_either_is_written_again_at_once(self):
+        story = a_story()
+        story.set(1)
+
+        asked = [story.tick(15, carried=NO_ANSWER)[0] for _ in range(3)]
+
+        assert asked == [2, 2, 2]
+        assert self.times(story) == 0
+        assert story.said() == ("True", "Scaling")
+
+    def test_of_a_template_is_tried_again_a_minute_later(self):
+        story = a_story()
+        story.edit()
+
+        asked = [story.tick(15, carried=Carried(template=Fate.UNKNOWN, has_failed=True))[1]]
+        asked += [story.tick(15)[1] for _ in range(6)]
+
+        assert asked.count(True) == 2
 
     def test_of_a_template_corrects_nobody_either(self):
         story, asked = a_story(), []

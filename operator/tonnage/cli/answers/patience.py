@@ -5,7 +5,7 @@ from typing import Final
 
 from tonnage.catalog.gpu import Gpu
 from tonnage.engine import schedule
-from tonnage.sizing.plan import Between, keep_searching
+from tonnage.sizing.plan import Between
 
 PATIENCE_S: Final = 2.0
 BETWEEN_S: Final = 1.0
@@ -51,7 +51,7 @@ def watched(
     *,
     clock: Callable[[], float],
     tell: Callable[[str], None],
-    begin: Callable[[], None] = keep_searching,
+    begin: Callable[[], None] = lambda: None,
 ) -> Iterator[Gpu]:
     """Yield the classes; once that takes long, tell from time to time how far it is."""
     begin()
@@ -67,7 +67,7 @@ def counting(
     *,
     clock: Callable[[], float],
     tell: Callable[[str], None],
-    begin: Callable[[], None] = keep_searching,
+    begin: Callable[[], None] = lambda: None,
 ) -> Between:
     """Return what to call before each run of the engine model: it tells how many there were."""
     num_runs, speaks_at = 0, clock() + PATIENCE_S

@@ -57,7 +57,8 @@ def _with_replicas(
     found, managers, edit = live.replicas, live.replicas_managers, None
     who, ours, seen_from = _who(managers), known.our_replicas, known.replicas_generation
     if found == known.tried_replicas:
-        known = replace(known, our_replicas=found, tried_replicas=None)
+        replicas = known.replicas.reapplied(now_s)  # it was carried out, though no answer said so
+        known = replace(known, replicas=replicas, our_replicas=found, tried_replicas=None)
     elif ours is None or not (managers or seen_from is not None):
         # The API server keeps no owner of replicas that were made without a number, as ours are.
         known = known if managers else replace(known, our_replicas=found)
@@ -232,12 +233,12 @@ def with_written(
     generation = live.generation
     if scaled is not None and scaled.fate is not Fate.UNDONE:
         generation += 1
-        known = replace(known, replicas=known.replicas.reapplied(now_s))
         known = (
             replace(known, tried_replicas=scaled.replicas)
             if scaled.fate is Fate.UNKNOWN
             else replace(
                 known,
+                replicas=known.replicas.reapplied(now_s),
                 our_replicas=scaled.replicas,
                 tried_replicas=None,
                 replicas_generation=generation,
@@ -247,12 +248,14 @@ def with_written(
         replicas = replace(known.replicas, edit=None, is_left=False)
         known = replace(known, our_replicas=live.replicas, replicas=replicas)
     if template not in {None, Fate.UNDONE}:
-        is_done = template is Fate.DONE  # else it may be for the last spec still
+        is_done = template is Fate.DONE  # else it may be for the last spec still, and edited
+        differences = _differences(known, live)
         known = replace(
             known,
             template=known.template.reapplied(now_s),
-            acknowledged=_differences(known, live) | {REVERTED},
-            template_generation=generation + 1,
+            acknowledged=differences | {REVERTED} if is_done else frozenset(),
+            # The API server counts no write that changes annotations alone.
+            template_generation=generation + bool(found.changes or differences),
             template_at_s=now_s if is_done else None,
             digest=_wanted(found.state) if is_done else known.digest,
         )

@@ -71,10 +71,9 @@ class Part:
         """Who undid how many reapplies, for a person; None: nobody did."""
         if self.edit is None or not self.times:
             return None
-        return (
-            f"{self.edit} after {counted(self.times, 'correction')}: the next one comes "
-            f"{format_s(self.wait_s)} after the last, or with a change of the spec"
-        )
+        due = f"the next one comes {format_s(self.wait_s)} after the last"
+        due = f"{due}, or with a change of the spec" if self.is_left else "the next one is due"
+        return f"{self.edit} after {counted(self.times, 'correction')}: {due}"
 
     def looked_at(self, edit: str | None, *, generation: int, now_s: float) -> Self:
         """Take in what another made of it, and whether that is left for now."""
@@ -150,10 +149,11 @@ class Writers:
 
     @property
     def conflict(self) -> tuple[str, str] | None:
-        """The (reason, message) of a conflict about replicas, else about the template."""
+        """The (reason, message) of a conflict about replicas, about the template, or both."""
         if self.parked is not None:
             return "ParkedAtZero", self.parked
-        conflict = self.replicas.conflict or self.template.conflict
+        conflicts = filter(None, (self.replicas.conflict, self.template.conflict))
+        conflict = "; ".join(conflicts)
         return ("ConflictingWriter", conflict) if conflict else None
 
     def is_template_awaited(self, now_s: float) -> bool:
