@@ -67,11 +67,11 @@ def read_runs(path: str) -> list[BenchmarkRun]:
 def _objects(path: str) -> Iterator[tuple[str, Fields]]:
     """Yield the object of a file, or those of its lines, as ``--append-result`` writes them."""
     text = read_text(path, max_bytes=MAX_BYTES)
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     try:
         found = [(path, json.loads(text))]
     except (ValueError, RecursionError):
-        found = [(f"{path}:{number}", _loaded(line, f"{path}:{number}")) for number, line in lines]
+        lines = ((f"{path}:{number}", line) for number, line in enumerate(text.splitlines(), 1))
+        found = [(where, _loaded(line, where)) for where, line in lines if line.strip()]
     for where, content in found:
         if not isinstance(content, Mapping):
             raise ManifestError(f"{where}: no JSON object")
@@ -175,7 +175,7 @@ def _of_guidellm(content: object, where: str) -> BenchmarkRun:
             requests_per_s=summary("requests_per_second"),
             ttft_s=summary("time_to_first_token_ms", "median") / MS_PER_S,
             tpot_s=summary("inter_token_latency_ms") / MS_PER_S,
-            at_s=_below({"run": content}, "run").get("end_time"),
+            at_s=_below(content).get("end_time"),
         )
     )
 

@@ -68,7 +68,7 @@ class Resource:
         return metadata if isinstance(metadata, Mapping) else {}
 
     def at(self, path: str) -> str:
-        """Return where a field stands: the file with the line, or the options."""
+        """Return where a field is: the file with the line, or the options."""
         return f"{self.source}:{line}" if (line := self.line_of(path)) else self.source
 
     def line_of(self, path: str) -> int:

@@ -302,11 +302,11 @@ def _live_flags(
     is_ours = model.spec.scale_target is None
     recorded = flags_from_annotation(deployment.flags or "") if is_ours else None
     default = request.engine.constants.gpu_memory_utilization
-    told = read_flags(deployment.arguments, default_utilization=default)
-    if recorded is None or told is None or as_told(recorded) == as_told(told):
-        return recorded or told
+    live = read_flags(deployment.arguments, default_utilization=default)
+    if recorded is None or live is None or as_told(recorded) == as_told(live):
+        return recorded or live
     is_reapplied = may_reapply and _is_reapplied(question, state, deployment)
-    return recorded if is_reapplied else told
+    return recorded if is_reapplied else live
 
 
 def _is_reapplied(question: Question, state: ModelState, deployment: DeploymentView) -> bool:
