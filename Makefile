@@ -50,7 +50,7 @@ tests-faults: TESTS := tests --ignore=tests/cluster --ignore=tests/unit --ignore
 
 $(PARTS:%=tests-%) tests-alone: tests-%: $(VENV)/.dev
 	@mkdir -p $(LOGS)
-	@bash -o pipefail -c '$(BIN)/pytest -q --color=no -m "$(MARKED)" $(TESTS) 2>&1 | tee $(LOGS)/$*.log | sed -u "s/^/$*: /"'
+	@bash -o pipefail -c '$(BIN)/pytest -q --color=no --durations=30 --durations-min=5 -m "$(MARKED)" $(TESTS) 2>&1 | tee $(LOGS)/$*.log | sed -u "s/^/$*: /"'
 
 lint: $(VENV)/.dev  ## Format, rules, layers, types
 	$(BIN)/ruff format --check operator tests deploy
@@ -64,7 +64,7 @@ crds: $(VENV)/.dev  ## Write the CRD anew from the types
 	$(BIN)/tonnage crd > crds/modeldeployments.tonnage.dev.yaml
 	cp crds/modeldeployments.tonnage.dev.yaml charts/tonnage/files/
 
-site: $(VENV)/.dev  ## Build the documentation into build/site; warnings are errors
+site: $(VENV)/.site  ## Build the documentation into build/site; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -f deploy/site/mkdocs.yml
 
 HASHED = $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-annotate --universal --python-version 3.11
@@ -88,6 +88,11 @@ $(VENV)/.lab: $(VENV)/.pip pyproject.toml constraints.txt $(COMPILED)
 	@echo 'installing Tonnage into $(VENV) ...'
 	$(BIN)/pip install --quiet --constraint constraints.txt --build-constraint constraints.txt \
 		--editable '.[lab]'
+	touch $@
+
+$(VENV)/.site: $(VENV)/.lab
+	@echo 'installing the tools for the documentation ...'
+	$(BIN)/pip install --quiet --constraint constraints.txt --group site
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.lab

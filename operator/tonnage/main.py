@@ -33,7 +33,13 @@ from tonnage.fleet.loop import Loop
 from tonnage.fleet.observe import Observer
 from tonnage.fleet.settings_file import SettingsFile, read_settings
 from tonnage.fleet.store import Store
-from tonnage.fleet.watches import Watches, require_served, watch, watched, when_reachable
+from tonnage.fleet.watches import (
+    Watches,
+    readable_namespaces,
+    require_served,
+    watch,
+    when_reachable,
+)
 from tonnage.manifests.children import site_of
 from tonnage.settings import Settings
 
@@ -50,7 +56,7 @@ def build(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
     """Put the loop together."""
     folders = [GPU_FOLDER, *([Path(settings.catalog_folder)] if settings.catalog_folder else [])]
     site = site_of(settings, has_pod_monitors=kube.serves(POD_MONITORS))
-    led = kube.fenced(leadership.check)
+    led = kube.with_fence(leadership.check)
     writer = Writer(
         kube=led,
         site=site,
@@ -146,7 +152,7 @@ def _end(loop: Loop) -> None:
     try:
         loop.end()
     except Exception:
-        LOG.exception("what was learned last was not kept")
+        LOG.exception("what was learned last was not saved")
 
 
 def _tell_lead(leadership: Leadership, *, leads: bool, before: str) -> str:
@@ -163,7 +169,7 @@ def _tell_lead(leadership: Leadership, *, leads: bool, before: str) -> str:
 
 
 def keep_leading(leadership: Leadership, stop: threading.Event) -> None:
-    """Acquire and renew the Lease until told to stop, then let go of it."""
+    """Acquire and renew the Lease until asked to stop, then release it."""
     while not stop.is_set():
         try:
             leadership.maintain()
@@ -189,7 +195,7 @@ def _keep_watching(
 
     def find() -> tuple[str, ...]:
         when_reachable(lambda: require_served(kube))
-        return watched(kube, settings)
+        return readable_namespaces(kube, settings)
 
     watches.keep(find, watch_all)
 

@@ -3,9 +3,10 @@
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import AfterValidator, Field
 from pydantic.config import JsonDict
+
+from tonnage.described import DescribedModel
 
 LABEL_NAME = (
     "^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
@@ -59,18 +60,8 @@ _DISTINCT: JsonDict = {"uniqueItems": True}
 Positive = Annotated[float, Field(gt=0, le=86_400)]
 
 
-class Settings(BaseModel):
+class Settings(DescribedModel):
     """Settings of the operator. Every field appears in the chart's values under ``settings``."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        alias_generator=to_camel,
-        validate_by_name=True,
-        validate_by_alias=True,
-        use_attribute_docstrings=True,
-        allow_inf_nan=False,
-    )
 
     prometheus_url: Annotated[str, Field(pattern=r"^https?://[^@\s]+$", max_length=512)]
     """Base address of the Prometheus that scrapes the engines. No user or password in it."""

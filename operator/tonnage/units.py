@@ -20,8 +20,11 @@ MINUTE_S: Final = 60
 HOUR_S: Final = 3600
 DAY_S: Final = 86_400
 HOURS_PER_MONTH: Final = 730.5
+HOURS_PER_YEAR: Final = 12 * HOURS_PER_MONTH
 
-_DURATION = re.compile(r"(?P<amount>[1-9][0-9]{0,6})(?P<unit>ms|s|m|h)")
+_DURATION = re.compile(
+    r"(?P<amount>[1-9][0-9]{0,6}([.][0-9]{1,3})?|0[.]0{0,2}[1-9][0-9]{0,2})(?P<unit>ms|s|m|h)"
+)
 _ENGINE_INTEGER = re.compile(r"(?P<amount>[0-9]{1,18}(\.[0-9]{1,18})?)(?P<suffix>[kmgtKMGT])")
 _ENGINE_SCALES: Final = {
     "k": KB, "m": MB, "g": GB, "t": TERA, "K": KIB, "M": MIB, "G": GIB, "T": KIB * GIB
@@ -35,18 +38,19 @@ _UNIT_S: Final = {"ms": 1 / MS_PER_S, "s": 1, "m": MINUTE_S, "h": HOUR_S}
 
 
 def seconds(duration: str) -> float:
-    """Read a duration as users write it: a whole number and one of ms, s, m, h.
+    """Read a duration as users write it: a number, with up to 3 decimals, and one of ms, s, m, h.
 
     Raises:
         ValueError: it has another form; zero and negative durations have no form.
 
-    >>> seconds("50ms"), seconds("2s")
-    (0.05, 2)
+    >>> seconds("50ms"), seconds("2s"), seconds("1.5s")
+    (0.05, 2, 1.5)
     """
     match = _DURATION.fullmatch(duration)
     if not match:
         raise ValueError(f"{duration!r} is not a duration like 50ms, 2s, 5m or 1h")
-    return int(match["amount"]) * _UNIT_S[match["unit"]]
+    amount = match["amount"]
+    return (float(amount) if "." in amount else int(amount)) * _UNIT_S[match["unit"]]
 
 
 def quantity(text: str) -> Fraction:
@@ -156,10 +160,10 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{value:.{decimals}f}"
 
 
-def counted(number: int, noun: str, nouns: str = "") -> str:
+def count_of(number: int, noun: str, nouns: str = "") -> str:
     """Write so many of something; ``nouns``: of several, where an s at the end is not all.
 
-    >>> counted(1, "pod"), counted(0, "pod"), counted(2, "pod waits", "pods wait")
+    >>> count_of(1, "pod"), count_of(0, "pod"), count_of(2, "pod waits", "pods wait")
     ('1 pod', '0 pods', '2 pods wait')
     """
     return f"{number} {noun if number == 1 else nouns or noun + 's'}"

@@ -214,10 +214,10 @@ def ensure(
             for name in missing:
                 _obtain(tools[name], where, step)
             toolchain.clean(where.scratch)
-    return {name: _found(name, where, tools) for name in names}
+    return {name: _locate(name, where, tools) for name in names}
 
 
-def _found(name: str, where: AssetPaths, tools: Mapping[str, Tool]) -> Path:
+def _locate(name: str, where: AssetPaths, tools: Mapping[str, Tool]) -> Path:
     path = find(name, where, tools)
     if path is None:
         raise LabError(f"{name} was built, but is not in {where.programs}")

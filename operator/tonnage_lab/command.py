@@ -22,7 +22,7 @@ Needs no Docker. The programs are built once, which takes some minutes, and kept
 \b
 Examples:
   tonnage lab demo                       run the demo, then stop everything
-  tonnage lab up && tonnage lab status   start a cluster with the operator and leave it running
+  tonnage lab up && tonnage lab status   start a cluster and leave it
   tonnage lab down
 """
 FOLDER = click.option(
@@ -166,7 +166,7 @@ def demo(  # noqa: PLR0913  (one argument per option)
                 pictures=story.Pictures(story=picture, dashboard=dashboard),
                 keep=keep,
                 cluster=cluster,
-                engine=stages.Engine(engine),
+                engine=stages.EngineKind(engine),
                 **chosen,
             )
         )

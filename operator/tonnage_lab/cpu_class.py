@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from tonnage.api.spec import Spec
 from tonnage.catalog.gpu import Gpu
-from tonnage.sizing.plan import Sizing, size
+from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import ask, look_up
+from tonnage.sizing.search import size
 from tonnage.units import GB, GIB, TERA
 from tonnage_lab.processes import LabError, run
 from tonnage_lab.progress import Step, silent

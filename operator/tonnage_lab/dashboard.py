@@ -46,7 +46,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class PanelLine:
     """One series of a panel. Times are seconds since the stretch began."""
 
     label: str
@@ -95,7 +95,7 @@ def expression(text: str) -> str:
 
 def _lines(
     url: str, target: Mapping[str, Any], panel: Mapping[str, Any], stretch: Stretch
-) -> Iterator[Line]:
+) -> Iterator[PanelLine]:
     first_s = stretch.from_s - stretch.step_s  # the first step ends where the stretch begins
     number = int((stretch.to_s - stretch.from_s) // stretch.step_s) + 1
     steps = Steps(from_s=first_s, step_s=stretch.step_s, number=number)
@@ -107,7 +107,7 @@ def _lines(
     for labels, points in found:
         if points:
             at_s = tuple(step * stretch.step_s for step in points)
-            yield Line(label=_legend(target, labels), at_s=at_s, values=tuple(points.values()))
+            yield PanelLine(label=_legend(target, labels), at_s=at_s, values=tuple(points.values()))
 
 
 def _legend(target: Mapping[str, Any], labels: Mapping[str, str]) -> str:
@@ -118,17 +118,22 @@ def _legend(target: Mapping[str, Any], labels: Mapping[str, str]) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda found: labels.get(found[1], "-"), form)
 
 
-def _panel(axes: Axes, panel: Mapping[str, Any], lines: Sequence[Line], stretch: Stretch) -> None:
+def _panel(
+    axes: Axes, panel: Mapping[str, Any], lines: Sequence[PanelLine], stretch: Stretch
+) -> None:
     shown = lines[:MOST_SERIES]
     axes.set_title(panel["title"], fontsize=9, color=INK, loc="left")
     axes.set_xlim(0, stretch.to_s - stretch.from_s)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=7)
     if panel["type"] == "table":
-        _held(axes, shown)
+        _draw_presence(axes, shown)
     else:
         for line in shown:
             axes.plot(line.at_s, line.values, label=line.label, linewidth=1.4)
+        scale = panel["fieldConfig"]["defaults"]["custom"].get("scaleDistribution", {})
+        if scale.get("type") == "symlog":
+            axes.set_yscale("symlog", base=scale["log"], linthresh=scale["linearThreshold"])
         axes.set_ylim(0, HEADROOM * axes.get_ylim()[1])
         axes.grid(axis="y", alpha=0.25)
         axes.set_ylabel(UNITS.get(panel["fieldConfig"]["defaults"]["unit"], ""), fontsize=7)
@@ -138,7 +143,7 @@ def _panel(axes: Axes, panel: Mapping[str, Any], lines: Sequence[Line], stretch:
         axes.legend(fontsize=6, frameon=False, loc="upper left")
 
 
-def _held(axes: Axes, lines: Sequence[Line]) -> None:
+def _draw_presence(axes: Axes, lines: Sequence[PanelLine]) -> None:
     """Show for each row of a table when it was there."""
     for row, line in enumerate(lines):
         axes.plot(line.at_s, [row] * len(line.at_s), ".", markersize=4)

@@ -12,7 +12,7 @@ from typing import Final
 from rich.console import Console
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.cluster.answer import Kept
+from tonnage.cluster.answer import SeriesFilter
 from tonnage.cluster.kube import KubeApi, load_client
 from tonnage.cluster.prometheus import Prometheus
 from tonnage.cluster.questions import QuerySet
@@ -24,17 +24,17 @@ from tonnage_lab.controlplane import ControlPlane
 from tonnage_lab.dashboard import Stretch, draw_dashboard
 from tonnage_lab.kind import lane
 from tonnage_lab.kind import site as kind_site
-from tonnage_lab.load import LoadControl, Target, background_load
-from tonnage_lab.load_client import Lengths, RequestShape
+from tonnage_lab.load import LoadControl, LoadTarget, background_load
+from tonnage_lab.load_client import LengthDistribution, RequestShape
 from tonnage_lab.load_endpoints import ServiceRef
 from tonnage_lab.load_records import RequestRecord, attainment
 from tonnage_lab.picture import draw
 from tonnage_lab.processes import wait_until
 from tonnage_lab.progress import Step, on_console
 from tonnage_lab.runner.__main__ import obstacle
-from tonnage_lab.sampler import Sample, Sources, Story, sampling
+from tonnage_lab.sampler import Sources, Story, StorySample, sampling
 from tonnage_lab.site import SiteConfig
-from tonnage_lab.stages import Engine, Example, Stage, set_up
+from tonnage_lab.stages import EngineKind, Example, Stage, set_up
 
 SCRAPE_INTERVAL_S: Final = 5
 NOTABLE_MOVE: Final = 0.05
@@ -56,7 +56,7 @@ def run_demo(
     keep: bool = False,
     cluster: str = "local",
     scrape_interval_s: int = SCRAPE_INTERVAL_S,
-    engine: Engine = Engine.EMULATOR,
+    engine: EngineKind = EngineKind.EMULATOR,
 ) -> int:
     """Run the whole demo; return an exit status: 1 when this machine cannot run it."""
     console = Console()
@@ -93,16 +93,16 @@ def _show_plan(console: Console, stage: Stage) -> None:
     console.print()
 
 
-def _is_on_kind(cluster: str, engine: Engine) -> bool:
+def _is_on_kind(cluster: str, engine: EngineKind) -> bool:
     """Tell where the demo runs; ``auto`` takes kind where nothing has to be pulled for it."""
     if cluster == "auto":
-        return engine is Engine.EMULATOR and kind_site.suits_by_itself()
+        return engine is EngineKind.EMULATOR and kind_site.suits_by_itself()
     return cluster == "kind"
 
 
 @contextmanager
 def _on_kind(config: SiteConfig, step: Step) -> Iterator[tuple[ControlPlane, str]]:
-    with kind_site.opened(config, assets.of_checkout("crds"), step=step) as (made, url):
+    with kind_site.running_site(config, assets.of_checkout("crds"), step=step) as (made, url):
         yield made.plane, url
 
 
@@ -112,7 +112,7 @@ def _on_processes(
 ) -> Iterator[tuple[ControlPlane, str]]:
     """Start the lab; whatever happens, nothing of it stays unless it was asked to."""
     if keep:
-        plane = _kept(step)
+        plane = _start_lab(step)
         yield plane, site.start(plane, config, step=step)
         return
     with tempfile.TemporaryDirectory(prefix="tonnage-demo-") as folder:
@@ -124,7 +124,7 @@ def _on_processes(
                 plane.stop()
 
 
-def _kept(step: Step) -> ControlPlane:
+def _start_lab(step: Step) -> ControlPlane:
     """Start a lab that ``tonnage lab status`` and ``down`` know."""
     planes: list[ControlPlane] = []
 
@@ -161,7 +161,7 @@ def _tell_story(
         name=model.name,
         control=control,
     )
-    target = Target(
+    target = LoadTarget(
         kubeconfig=plane.kubeconfig,
         service=ServiceRef(namespace=model.namespace, name=model.name),
     )
@@ -193,8 +193,8 @@ def _shape(example: Example) -> RequestShape:
     prompt, output = example.lengths
     return RequestShape(
         model=example.model.spec.model.id,
-        prompt=Lengths(mean_tokens=prompt),
-        output=Lengths(mean_tokens=output),
+        prompt=LengthDistribution(mean_tokens=prompt),
+        output=LengthDistribution(mean_tokens=output),
     )
 
 
@@ -219,13 +219,15 @@ def _narrator(console: Console) -> Callable[[Story], None]:
                 console.print(f"{at_s:5.0f} s  {change}: {decision['message']}", highlight=False)
         ratio = story.samples[-1].step_ratio
         if ratio and abs(ratio - last["ratio"]) > NOTABLE_MOVE:
-            console.print(f"{at_s:5.0f} s  {_believed(story.samples[-1], ratio)}", highlight=False)
+            console.print(
+                f"{at_s:5.0f} s  {_belief_text(story.samples[-1], ratio)}", highlight=False
+            )
             last["ratio"] = ratio
 
     return tell
 
 
-def _believed(sample: Sample, ratio: float) -> str:
+def _belief_text(sample: StorySample, ratio: float) -> str:
     """Say how long a step is taken to be, and what that rests on."""
     parts = [f"a step is believed to take {ratio:.2f} times as long as the prior says"]
     if sample.efficiency:
@@ -263,7 +265,7 @@ def _summarize(console: Console, stage: Stage, story: Story, records: list[Reque
 
 def _compare_cache(console: Console, stage: Stage, prometheus: Prometheus) -> None:
     """Show the KV tokens of the plan, made before any engine ran, beside what engines report."""
-    answers = prometheus.ask([CACHE], Kept(labels=("kv_cache_size_tokens",)))
+    answers = prometheus.ask([CACHE], SeriesFilter(labels=("kv_cache_size_tokens",)))
     series = answers.series.get("cache", ())
     reported = {each.labels.get("kv_cache_size_tokens") for each in series}
     said = ", ".join(sorted(each for each in reported if each)) or "nothing"

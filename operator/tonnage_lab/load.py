@@ -29,7 +29,7 @@ PAUSE_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class LoadTarget:
     """The Service to load, and the way to the API server that knows its endpoints."""
 
     kubeconfig: Path
@@ -54,7 +54,7 @@ class LoadControl:
 
 
 async def run_load(
-    target: Target, shape: RequestShape, control: LoadControl
+    target: LoadTarget, shape: RequestShape, control: LoadControl
 ) -> list[RequestRecord]:
     """Send requests until the control is stopped, wait for their ends, and return their records.
 
@@ -69,7 +69,7 @@ async def run_load(
 
 @contextmanager
 def background_load(
-    target: Target, shape: RequestShape, control: LoadControl | None = None
+    target: LoadTarget, shape: RequestShape, control: LoadControl | None = None
 ) -> Iterator[LoadControl]:
     """Run a load in a thread beside code that blocks; it ends with the block."""
     control = control or LoadControl()
@@ -83,7 +83,7 @@ def background_load(
 
 
 @asynccontextmanager
-async def _client(target: Target, shape: RequestShape) -> AsyncIterator[Client]:
+async def _client(target: LoadTarget, shape: RequestShape) -> AsyncIterator[Client]:
     endpoints, listed = Endpoints(), asyncio.Event()
     connector = aiohttp.TCPConnector(limit=0)
     async with (

@@ -10,7 +10,7 @@ from typing import Final
 
 import aiohttp
 
-from tonnage_lab.load_endpoints import Endpoint, Endpoints, Routing
+from tonnage_lab.load_endpoints import Endpoints, PodChoice, PodEndpoint
 from tonnage_lab.load_records import RequestRecord
 
 _NO_ANSWER: Final = (aiohttp.ClientConnectorError, aiohttp.ServerDisconnectedError)
@@ -18,7 +18,7 @@ _NO_ANSWER: Final = (aiohttp.ClientConnectorError, aiohttp.ServerDisconnectedErr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lengths:
+class LengthDistribution:
     """A distribution of token counts, always at least one."""
 
     mean_tokens: float
@@ -45,11 +45,11 @@ class RequestShape:
     """What all requests of a load have in common."""
 
     model: str
-    prompt: Lengths
-    output: Lengths
+    prompt: LengthDistribution
+    output: LengthDistribution
     words: range = WORDS
     """Every prompt is drawn anew: one that an engine has seen costs it nothing."""
-    routing: Routing = Routing.RANDOM
+    routing: PodChoice = PodChoice.RANDOM
     timeout_s: float = 600.0
     seed: int = 0
 
@@ -74,7 +74,7 @@ class _Draft:
         }
         return f'{{"prompt":[{prompt}],{json.dumps(rest)[1:]}'.encode()
 
-    def failed(self, error: str, *, status: int | None = None, pod: str = "") -> RequestRecord:
+    def failure(self, error: str, *, status: int | None = None, pod: str = "") -> RequestRecord:
         return RequestRecord(
             start_s=self.due_s,
             prompt_tokens=self.prompt_tokens,
@@ -107,7 +107,7 @@ class Client:
         )
         endpoint = self._choose()
         if endpoint is None:
-            return draft.failed("no endpoint is ready")
+            return draft.failure("no endpoint is ready")
         try:
             return await self._to(endpoint, draft)
         except _NO_ANSWER:
@@ -115,25 +115,25 @@ class Client:
         try:
             return await self._to(other, draft)
         except _NO_ANSWER as error:
-            return draft.failed(str(error), pod=other.pod)
+            return draft.failure(str(error), pod=other.pod)
 
-    def _choose(self, *, but: Endpoint | None = None) -> Endpoint | None:
+    def _choose(self, *, but: PodEndpoint | None = None) -> PodEndpoint | None:
         return self._endpoints.choose(self._shape.routing, self._generator, but=but)
 
-    async def _to(self, endpoint: Endpoint, draft: _Draft) -> RequestRecord:
+    async def _to(self, endpoint: PodEndpoint, draft: _Draft) -> RequestRecord:
         self._endpoints.outstanding[endpoint] += 1
         try:
             return await self._stream(endpoint, draft)
         except _NO_ANSWER:
             raise
         except (aiohttp.ClientError, TimeoutError) as error:
-            return draft.failed(str(error) or type(error).__name__, pod=endpoint.pod)
+            return draft.failure(str(error) or type(error).__name__, pod=endpoint.pod)
         finally:
             self._endpoints.outstanding[endpoint] -= 1
             if not self._endpoints.outstanding[endpoint]:
                 del self._endpoints.outstanding[endpoint]
 
-    async def _stream(self, endpoint: Endpoint, draft: _Draft) -> RequestRecord:
+    async def _stream(self, endpoint: PodEndpoint, draft: _Draft) -> RequestRecord:
         async with self._session.post(
             f"{endpoint.url}/v1/completions",
             data=draft.body(self._shape.model),
@@ -142,7 +142,7 @@ class Client:
         ) as response:
             if response.status != HTTPStatus.OK:
                 text = await response.text()
-                return draft.failed(text, status=response.status, pod=endpoint.pod)
+                return draft.failure(text, status=response.status, pod=endpoint.pod)
             first_s = last_s = 0.0
             tail = b""
             async for chunk in response.content.iter_any():
@@ -153,10 +153,10 @@ class Client:
 
     @staticmethod
     def _record(
-        endpoint: Endpoint, draft: _Draft, *, first_s: float, last_s: float, tail: bytes
+        endpoint: PodEndpoint, draft: _Draft, *, first_s: float, last_s: float, tail: bytes
     ) -> RequestRecord:
         if b"[DONE]" not in tail:
-            return draft.failed("the stream broke off", status=HTTPStatus.OK, pod=endpoint.pod)
+            return draft.failure("the stream broke off", status=HTTPStatus.OK, pod=endpoint.pod)
         later_tokens = draft.output_tokens - 1
         return RequestRecord(
             start_s=draft.due_s,

@@ -9,12 +9,12 @@ from enum import StrEnum
 from typing import Any
 
 from tonnage_lab.runner.api import Api
-from tonnage_lab.runner.watch import Follower, Watch
+from tonnage_lab.runner.watch import Watch, WatchHandlers
 
 Json = Mapping[str, Any]
 
 
-class Routing(StrEnum):
+class PodChoice(StrEnum):
     """How a request finds its pod."""
 
     RANDOM = "random"
@@ -24,7 +24,7 @@ class Routing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class PodEndpoint:
     """One pod that takes requests."""
 
     address: str
@@ -36,13 +36,13 @@ class Endpoint:
         return f"http://{self.address}:{self.port}"
 
 
-def ready_endpoints(slices: Collection[Json], *, port_name: str | None = None) -> list[Endpoint]:
+def ready_endpoints(slices: Collection[Json], *, port_name: str | None = None) -> list[PodEndpoint]:
     """Return the ready endpoints of a Service's EndpointSlices, sorted by address.
 
     Without a port name the first port counts.
     """
     found = {
-        Endpoint(
+        PodEndpoint(
             address=endpoint["addresses"][0],
             port=port,
             pod=(endpoint.get("targetRef") or {}).get("name", ""),
@@ -66,17 +66,17 @@ def _port(endpoint_slice: Json, port_name: str | None) -> int | None:
 class Endpoints:
     """What is ready now, and how many requests each has in flight."""
 
-    ready: Sequence[Endpoint] = ()
-    outstanding: Counter[Endpoint] = field(default_factory=Counter)
+    ready: Sequence[PodEndpoint] = ()
+    outstanding: Counter[PodEndpoint] = field(default_factory=Counter)
 
     def choose(
-        self, routing: Routing, generator: random.Random, *, but: Endpoint | None = None
-    ) -> Endpoint | None:
+        self, routing: PodChoice, generator: random.Random, *, but: PodEndpoint | None = None
+    ) -> PodEndpoint | None:
         """Return a ready endpoint, another than ``but`` if there is one; None if none is ready."""
         candidates = [each for each in self.ready if each != but] or list(self.ready)
         if not candidates:
             return None
-        if routing is Routing.LEAST_OUTSTANDING:
+        if routing is PodChoice.LEAST_OUTSTANDING:
             least = min(self.outstanding[each] for each in candidates)
             candidates = [each for each in candidates if self.outstanding[each] == least]
         return generator.choice(candidates)
@@ -117,4 +117,4 @@ async def follow_service(
         path=f"/apis/discovery.k8s.io/v1/namespaces/{service.namespace}/endpointslices",
         parameters={"labelSelector": f"kubernetes.io/service-name={service.name}"},
     )
-    await watch.follow(Follower(on_list=on_list, on_event=on_event))
+    await watch.follow(WatchHandlers(on_list=on_list, on_event=on_event))

@@ -51,10 +51,10 @@ def attainment(
     due = within(records, since_s=since_s, until_s=until_s)
     if not due:
         return None
-    return sum(_met(each, ttft_s=ttft_s, tpot_s=tpot_s) for each in due) / len(due)
+    return sum(_meets_slo(each, ttft_s=ttft_s, tpot_s=tpot_s) for each in due) / len(due)
 
 
-def _met(record: RequestRecord, *, ttft_s: float, tpot_s: float) -> bool:
+def _meets_slo(record: RequestRecord, *, ttft_s: float, tpot_s: float) -> bool:
     if not record.is_complete or record.ttft_s is None or record.tpot_s is None:
         return False
     return record.ttft_s <= ttft_s and record.tpot_s <= tpot_s

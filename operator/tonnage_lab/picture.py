@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tonnage_lab.load_records import RequestRecord, attainment
-from tonnage_lab.sampler import Sample, Story
+from tonnage_lab.sampler import Story, StorySample
 
 INK: Final = "#1f2933"
 DEMAND: Final = "#0b6e99"
@@ -59,25 +59,25 @@ def _frame(axes: Axes, story: Story) -> None:
         axes.axvline(at_s, color=INK, alpha=0.2, linewidth=1)
 
 
-def _line(axes: Axes, samples: Sequence[Sample], name: str, **style: Any) -> None:
+def _line(axes: Axes, samples: Sequence[StorySample], name: str, **style: Any) -> None:
     known = [(s.at_s, getattr(s, name)) for s in samples if getattr(s, name) is not None]
     axes.step([at_s for at_s, _ in known], [value for _, value in known], where="post", **style)
 
 
-def _demand(axes: Axes, samples: Sequence[Sample]) -> None:
+def _demand(axes: Axes, samples: Sequence[StorySample]) -> None:
     _line(axes, samples, "capacity_requests_per_s", color=CAPACITY, label="capacity believed")
     _line(axes, samples, "sent_requests_per_s", color=INK, linestyle=":", label="sent")
     _line(axes, samples, "measured_requests_per_s", color=DEMAND, label="measured")
     axes.set_ylabel("requests/s")
 
 
-def _replicas(axes: Axes, samples: Sequence[Sample]) -> None:
+def _replicas(axes: Axes, samples: Sequence[StorySample]) -> None:
     _line(axes, samples, "desired", color=DEMAND, label="asked for")
     _line(axes, samples, "ready", color=READY, linewidth=2, label="ready")
     axes.set_ylabel("replicas")
 
 
-def _queue(axes: Axes, samples: Sequence[Sample]) -> None:
+def _queue(axes: Axes, samples: Sequence[StorySample]) -> None:
     _line(axes, samples, "waiting", color=WARM, label="waiting")
     axes.set_ylabel("queue")
 
@@ -87,8 +87,8 @@ def _attainment(
 ) -> None:
     ttft_s, tpot_s = limits_s
     for label, color, limits in (
-        ("TTFT kept", DEMAND, {"ttft_s": ttft_s}),
-        ("TPOT kept", READY, {"tpot_s": tpot_s}),
+        ("TTFT met", DEMAND, {"ttft_s": ttft_s}),
+        ("TPOT met", READY, {"tpot_s": tpot_s}),
     ):
         shares = [
             attainment(
@@ -109,7 +109,7 @@ def _attainment(
     axes.set_ylabel("% of requests")
 
 
-def _bandwidth(axes: Axes, samples: Sequence[Sample], hidden_efficiency: float | None) -> None:
+def _bandwidth(axes: Axes, samples: Sequence[StorySample], hidden_efficiency: float | None) -> None:
     _line(axes, samples, "mbu", color=DEMAND, label="MBU observed")
     _line(axes, samples, "efficiency", color=READY, label="bandwidth\nefficiency learned")
     if hidden_efficiency is not None:

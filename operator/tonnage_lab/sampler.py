@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tonnage.cluster.answer import Kept
+from tonnage.cluster.answer import SeriesFilter
 from tonnage.cluster.errors import WorldError
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, KubeApi
 from tonnage.cluster.prometheus import Prometheus
@@ -19,7 +19,7 @@ WAITING: Final = QuerySet(expressions={"waiting": "sum(vllm:num_requests_waiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class StorySample:
     """The story at one moment. None: not known then."""
 
     at_s: float
@@ -42,7 +42,7 @@ class Sample:
 class Story:
     """Samples, the status that was last seen, and when the load changed."""
 
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[StorySample] = field(default_factory=list)
     phases: list[tuple[float, str]] = field(default_factory=list)
     """(time, name)"""
     began_s: float = field(default_factory=time.time)
@@ -63,18 +63,18 @@ class Sources:
     control: LoadControl
 
 
-def take(sources: Sources, story: Story) -> Sample:
+def take(sources: Sources, story: Story) -> StorySample:
     """Read the object, its Deployment and the queue once."""
     path = MODEL_DEPLOYMENTS.path(sources.namespace, sources.name)
     story.status = (sources.kube.get(path) or {}).get("status") or {}
     deployment = sources.kube.get(DEPLOYMENTS.path(sources.namespace, sources.name)) or {}
     desired = (deployment.get("spec") or {}).get("replicas", 0)
-    answers = sources.prometheus.ask([WAITING], Kept(labels=()))
+    answers = sources.prometheus.ask([WAITING], SeriesFilter(labels=()))
     waiting = answers.series.get("waiting")
     measured, estimate = story.status.get("measured") or {}, story.status.get("estimate") or {}
     learned = (story.status.get("calibration") or {}).get("requestsPerSecond")
     each = estimate.get("requestsPerSecond") if learned is None else learned
-    return Sample(
+    return StorySample(
         at_s=time.time() - story.began_s,
         sent_requests_per_s=sources.control.requests_per_s,
         measured_requests_per_s=_figure(measured, "requestsPerSecond"),
@@ -83,8 +83,8 @@ def take(sources: Sources, story: Story) -> Sample:
         ready=(deployment.get("status") or {}).get("readyReplicas", 0),
         waiting=waiting[0].value if waiting else None,
         mbu=_figure(measured, "memoryBandwidthUtilization"),
-        efficiency=_learned(story.status, "bandwidthEfficiency"),
-        step_ratio=_learned(story.status, "stepTime"),
+        efficiency=_learned_value(story.status, "bandwidthEfficiency"),
+        step_ratio=_learned_value(story.status, "stepTime"),
     )
 
 
@@ -92,7 +92,7 @@ def _figure(measured: Mapping[str, Any], name: str) -> float | None:
     return (measured.get(name) or {}).get("value")
 
 
-def _learned(status: Mapping[str, Any], name: str) -> float | None:
+def _learned_value(status: Mapping[str, Any], name: str) -> float | None:
     return ((status.get("calibration") or {}).get(name) or {}).get("learned")
 
 

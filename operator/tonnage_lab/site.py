@@ -53,7 +53,7 @@ class EngineProgram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteConfig:
-    """What a lab is made of beside the control plane."""
+    """The parts of a lab beside the control plane."""
 
     nodes: tuple[GpuNode, ...]
     truth: Mapping[str, Any] = field(default_factory=dict)

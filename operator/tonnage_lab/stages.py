@@ -9,8 +9,9 @@ import yaml
 
 from tonnage.api.objects import ModelDeployment, parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.sizing.plan import Sizing, size
+from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import ask, look_up
+from tonnage.sizing.search import size
 from tonnage_lab import assets, site, vllm_site
 from tonnage_lab.progress import Step
 from tonnage_lab.site import SiteConfig
@@ -24,7 +25,7 @@ REAL_PHASES: Final = ((120.0, 1.0, "load as expected"), (240.0, 3.0, "load tripl
 """A real engine on a core answers about one request per second, and needs a minute to start."""
 
 
-class Engine(StrEnum):
+class EngineKind(StrEnum):
     """What answers requests."""
 
     EMULATOR = "emulator"
@@ -80,20 +81,20 @@ class Stage:
     """Of the engines, where somebody knows it."""
 
 
-def set_up(engine: Engine, step: Step) -> Stage:
+def set_up(engine: EngineKind, step: Step) -> Stage:
     """Return the stage for engines of a kind, installed and measured where that is needed.
 
     Raises:
         LabError: this machine cannot run them.
     """
-    return _real(step) if engine is Engine.VLLM else _emulated()
+    return _real(step) if engine is EngineKind.VLLM else _emulated_stage()
 
 
 def _example(manifest: Mapping[str, Any]) -> Example:
     return Example(manifest=manifest, model=parse_model_deployment(dict(manifest)))
 
 
-def _emulated() -> Stage:
+def _emulated_stage() -> Stage:
     text = (assets.of_checkout("deploy/examples") / "demo.yaml").read_text()
     example = _example(yaml.safe_load(text))
     spec = example.model.spec

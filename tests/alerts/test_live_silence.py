@@ -23,11 +23,11 @@ from alerting import PROGRAM, alerting, rules_of_chart
 from site_lab import Site, Tenant, a_site_of, a_tenant, rounded, show, until
 from tonnage.units import HOUR_S
 from tonnage_lab import assets, site
-from tonnage_lab.load import LoadControl, Target, background_load
-from tonnage_lab.load_client import Lengths, RequestShape
+from tonnage_lab.load import LoadControl, LoadTarget, background_load
+from tonnage_lab.load_client import LengthDistribution, RequestShape
 from tonnage_lab.load_endpoints import ServiceRef
 from tonnage_lab.load_records import attainment
-from tonnage_lab.stages import Engine, Stage, set_up
+from tonnage_lab.stages import EngineKind, Stage, set_up
 
 pytestmark = [
     pytest.mark.alerts,
@@ -63,14 +63,14 @@ def loaded(tenant: Tenant, stage: Stage) -> Iterator[LoadControl]:
     """Send the demo's requests to its object."""
     prompt, output = stage.example.lengths
     model = stage.example.model
-    target = Target(
+    target = LoadTarget(
         kubeconfig=tenant.site.plane.kubeconfig,
         service=ServiceRef(namespace=tenant.namespace, name=model.name),
     )
     shape = RequestShape(
         model=model.spec.model.id,
-        prompt=Lengths(mean_tokens=prompt),
-        output=Lengths(mean_tokens=output),
+        prompt=LengthDistribution(mean_tokens=prompt),
+        output=LengthDistribution(mean_tokens=output),
     )
     with background_load(target, shape) as control:
         yield control
@@ -97,7 +97,7 @@ def page_of(made: Site) -> str:
 
 @pytest.fixture(scope="module")
 def lived(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Lived]:
-    folder, stage = tmp_path_factory.mktemp("silence"), set_up(Engine.EMULATOR, _silent)
+    folder, stage = tmp_path_factory.mktemp("silence"), set_up(EngineKind.EMULATOR, _silent)
     rules = rules_of_chart(folder)
     with (
         a_site_of(folder / "site", assets.ensure(), site.STANDARD) as made,

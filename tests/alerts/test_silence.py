@@ -15,11 +15,11 @@ import debian_programs
 from alerting import rules_of_chart
 from fleet_builders import example
 from helm import NAMESPACE
-from tonnage.replay.cluster import Start
+from tonnage.replay.cluster import StartupTime
 from tonnage.replay.operator import Operator
-from tonnage.replay.record import Served
+from tonnage.replay.record import ReplayedModel
 from tonnage.replay.simulation import Simulation
-from tonnage.replay.traffic import Source, piecewise, traffic
+from tonnage.replay.traffic import TrafficSource, piecewise, traffic
 from tonnage.replay.truth import Truth
 from tonnage.settings import Settings
 from tonnage.sizing.expected import expected_workload
@@ -37,7 +37,7 @@ LOAD = piecewise([(0, 3.0), (700, 9.0), (2200, 1.5)])
 """As expected, three times as much, then half: the demo's phases, stretched over an hour."""
 SLOWER = Truth(bandwidth_factor=0.72)
 """The engines of the demo: a bandwidth efficiency of 0.60 where the prior says 0.83."""
-START = Start(mean_s=120.0, jitter=0.2)
+START = StartupTime(mean_s=120.0, jitter=0.2)
 
 
 class Watching(Operator):
@@ -58,8 +58,8 @@ class Watching(Operator):
 def conditions():
     """The conditions at each tick of an hour."""
     model, operator = example("demo"), Watching()
-    source = Source(rate=LOAD, shapes=((0.0, expected_workload(model.spec)),))
-    served = Served(
+    source = TrafficSource(rate=LOAD, shapes=((0.0, expected_workload(model.spec)),))
+    served = ReplayedModel(
         model=model,
         traffic=traffic(source, duration_s=HOUR_S, context_tokens=8192),
         truth=SLOWER,

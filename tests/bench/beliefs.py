@@ -33,10 +33,10 @@ from tonnage.control.input.state import Fleet, ModelState, PodView
 from tonnage.replay.cluster import Pod
 from tonnage.replay.operator import Operator
 from tonnage.replay.oracle import Oracle
-from tonnage.replay.prometheus import Prometheus
-from tonnage.replay.record import Record, Served, kept
+from tonnage.replay.prometheus import SimulatedPrometheus
+from tonnage.replay.record import Record, ReplayedModel, slo_shares
 from tonnage.replay.simulation import Simulation
-from tonnage.replay.traffic import Rate, Source, traffic
+from tonnage.replay.traffic import Rate, TrafficSource, traffic
 from tonnage.replay.views import EPOCH_S
 from tonnage.settings import Settings
 from tonnage.sizing.expected import expected_workload
@@ -99,18 +99,18 @@ def model_of(name: str, schedules: Sequence[dict]) -> ModelDeployment:
     })  # fmt: skip
 
 
-def served_of(scene: Scene) -> list[Served]:
+def served_of(scene: Scene) -> list[ReplayedModel]:
     found = []
     for number, rate in enumerate(scene.rates):
         model = model_of(f"served-{number}", scene.schedules)
-        source = Source(rate=rate, shapes=[(0.0, expected_workload(model.spec))])
+        source = TrafficSource(rate=rate, shapes=[(0.0, expected_workload(model.spec))])
         drawn = traffic(
             source,
             duration_s=scene.until_s,
             context_tokens=model.spec.context_length,
             seed=number,
         )
-        found.append(Served(model=model, traffic=drawn, seed=number))
+        found.append(ReplayedModel(model=model, traffic=drawn, seed=number))
     return found
 
 
@@ -121,7 +121,9 @@ class Around(Operator):
         """Return what of a pod is otherwise than the replay has it."""
         return {}
 
-    def _fleet(self, records: Sequence[Record], prometheus: Prometheus, at_s: float) -> Fleet:
+    def _fleet(
+        self, records: Sequence[Record], prometheus: SimulatedPrometheus, at_s: float
+    ) -> Fleet:
         fleet = super()._fleet(records, prometheus, at_s)
         states = zip(records, fleet.models, strict=True)
         return replace(fleet, models=tuple(self._state(*each, at_s) for each in states))
@@ -139,7 +141,7 @@ class Around(Operator):
 class LateNode(Around):
     """There is no node with a GPU before a time."""
 
-    def act(self, records: Sequence[Record], prometheus: Prometheus, at_s: float) -> None:
+    def act(self, records: Sequence[Record], prometheus: SimulatedPrometheus, at_s: float) -> None:
         before = [len(record.cluster.pods) for record in records]
         super().act(records, prometheus, at_s)
         for record, number in zip(records, before, strict=True):
@@ -158,11 +160,11 @@ class Restart(Around):
 
     dead: Pod | None = None
 
-    def act(self, records: Sequence[Record], prometheus: Prometheus, at_s: float) -> None:
+    def act(self, records: Sequence[Record], prometheus: SimulatedPrometheus, at_s: float) -> None:
         cluster = records[0].cluster
         if self.dead is None and at_s >= DEAD_FROM_S:
-            self.dead, self.memory = cluster.kept[0], Memory()
-            for pod in cluster.kept:
+            self.dead, self.memory = cluster.remaining_pods[0], Memory()
+            for pod in cluster.remaining_pods:
                 pod.created_s -= 5 * DAY_S
             self.dead.ready_s = at_s + DEAD_S
             cluster._open.remove(self.dead)
@@ -177,7 +179,9 @@ class Restart(Around):
 class HalfGone(Operator):
     """Prometheus says nothing of all objects but the last for a while."""
 
-    def _fleet(self, records: Sequence[Record], prometheus: Prometheus, at_s: float) -> Fleet:
+    def _fleet(
+        self, records: Sequence[Record], prometheus: SimulatedPrometheus, at_s: float
+    ) -> Fleet:
         fleet = super()._fleet(records, prometheus, at_s)
         if not GONE_S <= at_s < GONE_S + GONE_FOR_S:
             return fleet
@@ -225,7 +229,7 @@ def result_of(name: str) -> Result:
     operator = scene.controller()
     simulation = Simulation(served_of(scene), settings=SETTINGS, controller=operator)
     records = simulation.run(scene.until_s)
-    fared = [kept(record, scene.from_s, scene.until_s) for record in records]
+    fared = [slo_shares(record, scene.from_s, scene.until_s) for record in records]
     leads = [each.posterior for each in operator.memory.objects.values()]
     return Result(
         scene=name,

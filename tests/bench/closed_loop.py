@@ -26,14 +26,14 @@ import click
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.replay.oracle import Oracle
-from tonnage.replay.record import Record, Served, kept
+from tonnage.replay.record import Record, ReplayedModel, slo_shares
 from tonnage.replay.simulation import Simulation
-from tonnage.replay.traffic import Rate, Source, constant, diurnal, traffic
+from tonnage.replay.traffic import Rate, TrafficSource, constant_rate, diurnal, traffic
 from tonnage.replay.truth import Kink, Truth, machine
 from tonnage.settings import Settings
 from tonnage.sizing.expected import expected_workload
-from tonnage.sizing.plan import size
 from tonnage.sizing.request import ask, look_up
+from tonnage.sizing.search import size
 
 MODELS = {
     "8b": {
@@ -140,7 +140,9 @@ def manifest(case: Case, requests_per_s: float) -> dict:
 
 def rate_of(case: Case, mean: float) -> Rate:
     return (
-        constant(mean) if case.load == "constant" else diurnal(mean, swing=SWING, period_s=PERIOD_S)
+        constant_rate(mean)
+        if case.load == "constant"
+        else diurnal(mean, swing=SWING, period_s=PERIOD_S)
     )
 
 
@@ -148,12 +150,14 @@ def simulated(case: Case, requests_per_s: float) -> Record:
     model = parse_model_deployment(manifest(case, requests_per_s))
     duration_s = DURATION_S[case.load]
     found = traffic(
-        Source(rate=rate_of(case, requests_per_s), shapes=[(0.0, expected_workload(model.spec))]),
+        TrafficSource(
+            rate=rate_of(case, requests_per_s), shapes=[(0.0, expected_workload(model.spec))]
+        ),
         duration_s=duration_s,
         context_tokens=model.spec.context_length,
         seed=case.seed,
     )
-    served = Served(model=model, traffic=found, truth=case.truth, seed=case.seed)
+    served = ReplayedModel(model=model, traffic=found, truth=case.truth, seed=case.seed)
     settings = Settings(prometheus_url="http://prometheus.test:9090")
     (record,) = Simulation([served], settings=settings).run(duration_s)
     return record
@@ -180,7 +184,7 @@ def result_of(case: Case) -> Result:
             shares.append(moment.ready / number)
     gpus = record.cluster.machine.num_gpus
     hours = [
-        kept(record, at_s, at_s + 3600).worst_ratio
+        slo_shares(record, at_s, at_s + 3600).worst_ratio
         for at_s in range(int(settled_s), int(duration_s) - 1800, 1800)
     ]
     last = record.moments[-1]
@@ -190,9 +194,9 @@ def result_of(case: Case) -> Result:
         requests_per_s=mean,
         truth_requests_per_s=oracle.staffing(record.served.traffic.shape_at(0)).each(1),
         believed=(planned[0], planned[-1]),
-        ten_minutes=kept(record, 0, 600).worst_ratio,
-        hour=kept(record, 0, 3600).worst_ratio,
-        later=kept(record, settled_s, duration_s).worst_ratio,
+        ten_minutes=slo_shares(record, 0, 600).worst_ratio,
+        hour=slo_shares(record, 0, 3600).worst_ratio,
+        later=slo_shares(record, settled_s, duration_s).worst_ratio,
         worst_hour=max(hours),
         gpus=record.gpu_s(settled_s, duration_s) / (duration_s - settled_s),
         oracle_gpus=gpus * sum(needed) / len(needed),

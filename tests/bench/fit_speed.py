@@ -4,7 +4,8 @@
 
 Every constant has a prior from physics or from kernel tables, and a width that says how sure that
 is; what the measurements do not decide stays there. Errors are relative, and large ones count
-less. ``speed_formula`` is the formula, ``speed_priors`` what holds before any measurement.
+less. ``speed_formula`` is the formula, ``speed_priors`` what holds before any measurement. What a
+client of a closed loop sees is simulated with the constants found so far, and the fit repeated.
 """
 
 import csv
@@ -27,9 +28,17 @@ from speed_cases import (
     running_at_once,
     with_constants,
 )
-from speed_eras import Era
+from speed_eras import NOW, Era, era_name
 from speed_files import as_toml, eras_of, eras_toml, table_of
-from speed_formula import Sample, columns_of, formula, is_first_token, sample_of
+from speed_formula import (
+    MIDDLES,
+    Sample,
+    Values,
+    columns_of,
+    formula,
+    is_first_token,
+    sample_of,
+)
 from speed_priors import PRIORS
 from speed_row import arrival_of
 
@@ -42,6 +51,7 @@ LARGE_ERROR = 0.12
 FIRST_TOKEN_WEIGHT = 0.5
 PRIOR_WEIGHT = 1.0
 TOLERANCE = 1e-5
+ROUNDS = 3
 
 
 def fit(samples: Sequence[Sample], *, prior_weight: float = PRIOR_WEIGHT) -> dict[str, float]:
@@ -62,6 +72,31 @@ def fit(samples: Sequence[Sample], *, prior_weight: float = PRIOR_WEIGHT) -> dic
         residuals, middle, loss="soft_l1", f_scale=LARGE_ERROR, xtol=TOLERANCE, ftol=TOLERANCE
     )
     return dict(zip(names, map(float, np.exp(found.x)), strict=True))
+
+
+def fit_with_client(samples: Sequence[Sample]) -> tuple[dict[str, float], list[Sample]]:
+    """Return the constants, and the samples with what simulated clients make of them."""
+    values, seen = dict(MIDDLES), list(samples)
+    for _ in range(ROUNDS):
+        seen = [with_client(each, values) for each in seen]
+        values = fit(seen)
+    return values, seen
+
+
+def with_client(sample: Sample, values: Values) -> Sample:
+    """Return the sample with the ratio of what a simulated client sees to the formula."""
+    case = sample.case
+    if case.is_static:
+        return sample
+    by_formula_s = float(formula(values, columns_of([sample]))[0])
+    ratio = sample.numbers["client"] * predicted_s(case, values) / by_formula_s
+    return replace(sample, numbers={**sample.numbers, "client": ratio})
+
+
+def predicted_s(case: Case, values: Values) -> float:
+    """Return the seconds of a row by these constants, without the formula over columns."""
+    era = eras_of(values).get(era_name(case.row), NOW)
+    return predicted(with_constants(case, table_of(values), era)) / MS_PER_S
 
 
 FITTED_METRICS = STEPS | FIRST_TOKENS | {"batch_e2e_ms", "prefill_ms"}
@@ -97,8 +132,7 @@ def read_samples(data: Path, configs: Path) -> list[Sample]:
 @click.option("--write", is_flag=True, help="Write the file of the catalogue.")
 def main(*, data: Path, configs: Path, write: bool) -> None:
     """Fit, and show or write the constants."""
-    samples = read_samples(data, configs)
-    values = fit(samples)
+    values, samples = fit_with_client(read_samples(data, configs))
     text = as_toml(table_of(values), values, len(samples))
     if write:
         SPEED_FILE.write_text(text)

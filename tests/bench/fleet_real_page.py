@@ -16,8 +16,7 @@ whoever else used the machine. Empty: a run did not come so far.
 With more than 1,000 pods Prometheus is asked in parts of about as many, 4 with 3,000: 220 answers
 in a round. The query API is a process of Python on the same cores; a change does not wait for it.
 Rows of other sizes than the last run are of earlier versions: RSS before pages of lists were of 100
-objects; of 200 and 500 objects by namespace, and JSON with blanks. The changes of 5,000 came when
-looks at children, of which a process that begins has one of each object, still came first.
+objects; of 200 and 500 objects by namespace, and JSON with blanks.
 """
 SAME = {"objects": "{:.0f}", "pods": "{:.0f}", "questions": "{:.0f}"}
 TABLES: Mapping[str, tuple[str, Mapping[str, tuple[str, str]]]] = {

@@ -33,7 +33,8 @@ from tonnage.cluster.kube import (
 )
 from tonnage.manifests.children import Site, deployment, service
 from tonnage.manifests.names import MANAGER
-from tonnage.sizing.plan import Sizing, size
+from tonnage.sizing.plan import Sizing
+from tonnage.sizing.search import size
 from tonnage.units import KIB, MIB
 from tonnage_lab import assets, controlplane, kwok
 from tonnage_lab.controlplane import ControlPlane

@@ -14,10 +14,12 @@ over true; and of how many truths the step lies outside of twice its stated devi
 import json
 import math
 import random
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
@@ -28,20 +30,23 @@ from tonnage.catalog.gpu import built_in_gpus
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.learner import constants_of, deviation_of_step, prior_posterior
 from tonnage.estimate.posterior import SpeedPosterior
-from tonnage.replay import faults
-from tonnage.replay.record import Served
+from tonnage.replay.record import ReplayedModel
 from tonnage.replay.simulation import Simulation
-from tonnage.replay.traffic import Source, constant, traffic
+from tonnage.replay.traffic import TrafficSource, constant_rate, traffic
 from tonnage.replay.truth import Truth
 from tonnage.settings import Settings
 from tonnage.sizing.expected import expected_workload
-from tonnage.sizing.plan import Sizing, size
+from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import ask, look_up, spread_of
+from tonnage.sizing.search import size
 from tonnage.sizing.serving.flags import trial_of
 from tonnage.sizing.serving.goodput import Length, goodput
 from tonnage.sizing.serving.load_line import state_at
 from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.serving.steady import mean_step
+
+sys.path.append(str(Path(__file__).parents[1] / "support"))  # so that it is one command
+from scrape_faults import multiplied, without_numbers, zeroed
 
 MINUTES = (0, 5, 15, 60)
 CHANGE_S, AFTER_CHANGE = 1800.0, (-1, 5, 15, 30)
@@ -210,12 +215,12 @@ def learned(case: Drawn, first: Known, trouble: Trouble) -> dict[int, SpeedPoste
     model = parse_model_deployment(manifest(case, rate))
     until_s = origin_s + 60.0 * max(moments) + 30
     found = traffic(
-        Source(rate=constant(rate), shapes=[(0.0, expected_workload(model.spec))]),
+        TrafficSource(rate=constant_rate(rate), shapes=[(0.0, expected_workload(model.spec))]),
         duration_s=until_s,
         context_tokens=model.spec.context_length,
         seed=len(case.shape),
     )
-    served = Served(
+    served = ReplayedModel(
         model=model,
         traffic=found,
         truth=case.truth,
@@ -224,9 +229,9 @@ def learned(case: Drawn, first: Known, trouble: Trouble) -> dict[int, SpeedPoste
     )
     share = trouble.corrupted / 3
     bad = (
-        faults.zeroed(share, seed=1),
-        faults.multiplied(share, by=100, seed=2),
-        faults.without_numbers(share, seed=3),
+        zeroed(share, seed=1),
+        multiplied(share, by=100, seed=2),
+        without_numbers(share, seed=3),
     )
     settings = Settings(prometheus_url="http://prometheus.test:9090")
     (record,) = Simulation([served], settings=settings, faults=bad).run(until_s)

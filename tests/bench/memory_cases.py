@@ -9,7 +9,7 @@ from memory_columns import OWN, whole_row
 
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.config.read import shape_from_config
-from tonnage.catalog.engine import KnownEngine, known_engine, parse_version
+from tonnage.catalog.engine import KnownEngine, batch_defaults, known_engine, parse_version
 from tonnage.catalog.engine_memory import MemoryConstants
 from tonnage.catalog.gpu import CatalogError, Gpu, built_in_gpus
 from tonnage.catalog.gpu_names import boards_named, same_model, size_gb, words
@@ -22,7 +22,6 @@ from tonnage.catalog.shape import (
     WeightFormat,
 )
 from tonnage.sizing.memory.budget import (
-    GRAPHS,
     TOTAL_SPREAD,
     as_loaded,
     board_parts,
@@ -30,6 +29,7 @@ from tonnage.sizing.memory.budget import (
     total_more_bytes,
 )
 from tonnage.sizing.memory.ceiling import BudgetPart, GivenPool, MemoryBudget
+from tonnage.sizing.memory.graphs import GRAPHS, Server
 from tonnage.sizing.memory.layout import (
     CacheLayout,
     LoggedFigures,
@@ -62,18 +62,11 @@ FIRST_ENGINE, SECOND_ENGINE = "0.7", "0.8"
 CHUNKED_FROM_TOKENS = 32_768
 """The first engine cut prefill into chunks only for longer contexts."""
 WITHOUT_CHUNKS = ("V100", "T4")
-IN_THE_MAKING = {
-    "2024-09": 6, "2024-10": 6, "2024-11": 6, "2024-12": 6, "2025-01": 7, "2025-02": 7,
-    "2025-03": 8, "2025-04": 8, "2025-05": 9, "2025-06": 9, "2025-07": 10, "2025-08": 10,
-    "2025-09": 11, "2025-10": 11, "2025-11": 12, "2025-12": 13, "2026-01": 14, "2026-02": 16,
-    "2026-03": 18, "2026-04": 20, "2026-05": 22, "2026-06": 24, "2026-07": 26, "2026-08": 28,
-    "2026-09": 30, "2026-10": 32, "2026-11": 33,
-}  # fmt: skip
-"""Minor version that images of a month were built from: dates of the files in source packages."""
+MID_MONTH = "15"
+"""Of a month without a day."""
 SNAPSHOT_SINCE = "0.10"
 """Since then only what the engine itself took counts."""
 DESKTOP_BYTES = 1.5 * GIB
-LARGE_GPU_BYTES, LARGEST_GPU_BYTES = 70 * GIB, 160 * GIB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,15 +98,18 @@ def version_of(text: str) -> str:
     """Return the version of a row; one that is only dated stands for what was in the making.
 
     >>> version_of("0.11.0+582e4e37.nv25.11"), version_of("backport of 0.2x (2026-08-28)")
-    ('0.11', '0.28')
+    ('0.11', '0.29')
     """
     found = re.search(r"(?<![\d.])0\.(\d+)(?![\dx])", text)
     if found:
         return f"0.{found[1]}"
-    dated = re.search(r"20\d\d-\d\d", text)
-    if not dated or dated[0] not in IN_THE_MAKING:
-        raise CatalogError(f"vllm_version {text!r} is neither a version nor a known month")
-    return f"0.{IN_THE_MAKING[dated[0]]}"
+    dated = re.search(r"(20\d\d-\d\d)(-\d\d)?", text)
+    if not dated:
+        raise CatalogError(f"vllm_version {text!r} is neither a version nor a date")
+    day = dated[0] if dated[2] else f"{dated[1]}-{MID_MONTH}"
+    build = "latest" if text.startswith("latest") else "nightly"
+    major, minor = parse_version(f"{build}@{day}")
+    return f"{major}.{minor}"
 
 
 def is_first_engine(row: Row) -> bool:
@@ -270,10 +266,9 @@ def default_batch(
         if length <= CHUNKED_FROM_TOKENS or not may_chunk:
             return 256, max(length, 2048)
         return 256, 512 if minor < 7 else 2048
-    if memory_bytes >= LARGEST_GPU_BYTES and minor >= 28:
-        return 1024, 16384
-    is_small_a100 = "A100" in row["gpu"] and minor >= 9
-    return (1024, 8192) if memory_bytes >= LARGE_GPU_BYTES and not is_small_a100 else (256, 2048)
+    gpu = gpu_of(row["gpu"]) or built_in_gpus()["L40S"]  # a board without a rule of its own
+    defaults = batch_defaults(replace(gpu, memory_bytes=int(memory_bytes)), engine.minor)
+    return defaults.max_num_seqs, defaults.max_num_batched_tokens
 
 
 def memory_of(
@@ -324,8 +319,11 @@ def case_of(
         as_loaded(shape, weights),
         shard,
         flags,
-        memory_of(row, engine, memories),
-        has_nvlink=bool(gpu and gpu.interconnect == "nvlink"),
+        Server(
+            engine=replace(engine, memory=memory_of(row, engine, memories)),
+            gpu=gpu,
+            kv_element_bytes=kv_element_bytes(row, shape),
+        ),
     )
     has_states = any(share.state_bytes for share in shard.kv)
     block_tokens = default_block_tokens(shape)
@@ -349,7 +347,7 @@ def case_of(
             utilization_fraction=flags.gpu_memory_utilization,
             parts=(
                 *(part for part in parts if part.name != GRAPHS or not is_eager),
-                *(board_parts(gpu, shard.weights_bytes) if gpu else ()),
+                *(board_parts(gpu, shard.weights_bytes, engine) if gpu else ()),
                 *desktop_parts(row, gpu, engine),
             ),
             given_pool=given_pool(row),

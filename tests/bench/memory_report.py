@@ -213,7 +213,23 @@ def _components(rows: Sequence[Row], configs: Mapping[str, Any]) -> str:
             f"| {name} | {len(members)} | {median(size):.2f} | {ninth:.2f} | "
             f"{median(members):+.2f} |"
         )
+    over = [share for row in rows if (share := _share_of_usable(row, configs)) is not None]
+    ninth = quantiles(over, n=10, method="inclusive")[-1]
+    lines += [
+        "",
+        f"The pool's error over the usable memory: {median(over):.1%}, p90 {ninth:.1%} "
+        f"({len(over)} rows).",
+    ]
     return "\n".join(lines)
+
+
+def _share_of_usable(row: Row, configs: Mapping[str, Any]) -> float | None:
+    """Return how far the pool is off, over what the engine may use: small pools count as large."""
+    gap = dict(_gaps(row, configs)).get("KV pool")
+    if gap is None:
+        return None
+    usable_bytes = case_of(row, configs, memory_constants()).budget.usable_bytes
+    return abs(gap) * GIB / usable_bytes
 
 
 def _gaps(row: Row, configs: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

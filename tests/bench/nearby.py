@@ -18,8 +18,9 @@ from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.nearby import can_extrapolate, extrapolate
-from tonnage.sizing.plan import Sizing, size
+from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import SizingRequest, ask, look_up
+from tonnage.sizing.search import size
 
 ANYWHERE = 2.7
 """Ratio of the largest to the smallest of each figure, over all cases."""

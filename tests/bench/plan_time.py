@@ -4,12 +4,12 @@
     python tests/bench/plan_time.py --programs deploy/examples/llama-3.3-70b-h200.yaml
 
 ``cold``: with nothing remembered from the one before; ``again``: the same question once more;
-``demand``: the question with another demand, which takes no search. ``compare`` is what it takes to
-rank the class among others, cold. Everything that ``tonnage`` remembers is forgotten before; what
-the catalogue has read from its files stays. Milliseconds of this process, so that others on the
-machine matter less. ``--programs`` measures whole programs instead: wall and CPU seconds of
-``tonnage plan`` and ``tonnage compare`` and the most memory that each held, and the memory of the
-operator's modules before and after a plan. ``--engine python`` is the engine uncompiled.
+``demand``: the question with another demand, which runs that demand alone. Everything that
+``tonnage`` remembers is forgotten before; what the catalogue has read from its files stays.
+Milliseconds of this process, so that others on the machine matter less. ``--programs`` measures
+whole programs instead: wall and CPU seconds of ``tonnage plan`` and ``tonnage compare`` and the
+most memory that each held, and the memory of the operator's modules before and after a plan.
+``--engine python`` is the engine uncompiled.
 """
 
 import os
@@ -28,11 +28,10 @@ from questions import catalog_request
 
 from tonnage.catalog.gpu import CatalogError, built_in_gpus
 from tonnage.catalog.models import model_names
-from tonnage.sizing.compare import best_choice
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.parallelism.candidates import candidates
-from tonnage.sizing.plan import size
 from tonnage.sizing.request import SizingRequest
+from tonnage.sizing.search import size
 from tonnage.sizing.workload import Demand, Lengths, Slo, Target, Workload
 
 PAIRS = (
@@ -60,7 +59,7 @@ DEMAND, OTHER_DEMAND = Demand(requests_per_s=50.0), Demand(requests_per_s=37.0)
 MOST_REPLICAS = 32
 GOALS_MS = {0.95: 150, 0.99: 600}
 """Of the median of a cold plan, compiled, by quantile."""
-TIMES = ("cold", "again", "demand", "compare")
+TIMES = ("cold", "again", "demand")
 SLOWEST = 3
 ENGINE = "TONNAGE_ENGINE"
 """Variable that says which engine ``tonnage`` loads."""
@@ -70,7 +69,7 @@ OPERATOR = """
 import resource, sys
 import plan_time
 import tonnage.main
-from tonnage.sizing.plan import size
+from tonnage.sizing.search import size
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 size(plan_time.question_of("Llama-3.3-70B-Instruct", "H200", float(sys.argv[1])))
 print(before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
@@ -88,7 +87,6 @@ class Timed:
     cold_s: float
     again_s: float
     demand_s: float
-    compare_s: float
 
     def __str__(self) -> str:
         times_ms = (1e3 * getattr(self, f"{name}_s") for name in TIMES)
@@ -117,10 +115,10 @@ def timed(model: str, gpu: str, *, quantile: float, repeat: int) -> Timed | None
     other = replace(request, demand=OTHER_DEMAND)
     times = [
         (_cold_s(lambda: size(request)), _once_s(lambda: size(request)),
-         _once_s(lambda: size(other)), _cold_s(lambda: best_choice(request)))
+         _once_s(lambda: size(other)))
         for _ in range(repeat)
     ]  # fmt: skip
-    cold_s, again_s, demand_s, compare_s = (median(each) for each in zip(*times, strict=True))
+    cold_s, again_s, demand_s = (median(each) for each in zip(*times, strict=True))
     return Timed(
         model=model,
         gpu=gpu,
@@ -129,7 +127,6 @@ def timed(model: str, gpu: str, *, quantile: float, repeat: int) -> Timed | None
         cold_s=cold_s,
         again_s=again_s,
         demand_s=demand_s,
-        compare_s=compare_s,
     )
 
 

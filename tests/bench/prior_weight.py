@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 import numpy as np
-from fit_speed import fit, read_samples
+from fit_speed import fit, fit_with_client, read_samples
 from speed_formula import Sample, columns_of, formula
 
 WEIGHTS = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -31,7 +31,7 @@ GROUPS: tuple[Key, ...] = (
 @click.option("--configs", type=click.Path(exists=True, path_type=Path), required=True)
 def main(*, data: Path, configs: Path) -> None:
     """Print the errors by weight."""
-    samples = read_samples(data, configs)
+    _, samples = fit_with_client(read_samples(data, configs))
     model = GROUPS[0]
     click.echo("left out, chosen, then mean error of the others by weight " + str(WEIGHTS))
     for name in sorted({model(each) for each in samples}):

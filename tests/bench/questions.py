@@ -1,7 +1,7 @@
 """The request of a model on a GPU class as the catalogues have both, on the newest engine."""
 
 from tonnage.catalog.engine import find_engine
-from tonnage.catalog.engine_speed import Run, prior_speed
+from tonnage.catalog.engine_speed import prior_speed
 from tonnage.catalog.gpu import built_in_gpus, find_gpu
 from tonnage.catalog.models import built_in_model
 from tonnage.sizing.request import SizingRequest, kv_cache_format
@@ -17,7 +17,7 @@ def catalog_request(
         shape=shape,
         gpu=board,
         engine=find_engine("0.33"),
-        speed=prior_speed(board, shape.weight_format, Run(has_experts=shape.has_experts)),
+        speed=prior_speed(board, shape.weight_format),
         weights=shape.weight_format,
         kv_format=kv_cache_format("auto", shape),
         context_tokens=min(context_tokens, shape.max_position_tokens or context_tokens),

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from tonnage.api.objects import ModelDeployment, parse_model_deployment
-from tonnage.replay.cluster import Start
+from tonnage.replay.cluster import StartupTime
 from tonnage.replay.drawn import duration_of, window_of
-from tonnage.replay.scenario import OfShape, OfTrace, Planned, Scenario, planned
+from tonnage.replay.scenario import FirstPlan, OfShape, OfTrace, Scenario, first_plan
 from tonnage.replay.shapes import LLMD_OUTPUT, LLMD_PROMPT, LLMD_STAGES, SHAPES
 from tonnage.replay.traces import Trace, read_trace
 from tonnage.units import seconds
@@ -147,11 +147,11 @@ def chosen_cases(traces: Sequence[str], only: Sequence[str]) -> list[Case]:
 
 
 @cache
-def scenario_parts(case: Case) -> tuple[ModelDeployment, OfTrace | OfShape, Planned]:
+def scenario_parts(case: Case) -> tuple[ModelDeployment, OfTrace | OfShape, FirstPlan]:
     """Return what all runs of a case have in common."""
     requests, lengths, rate = _of_shape(case) if case.file is None else _of_trace(case)
     model = parse_model_deployment(manifest(lengths, rate))
-    return model, requests, planned(model)
+    return model, requests, first_plan(model)
 
 
 def scenario(case: Case, *, start_s: float, seed: int, speed: float | None) -> Scenario:
@@ -159,7 +159,7 @@ def scenario(case: Case, *, start_s: float, seed: int, speed: float | None) -> S
     return Scenario(
         model=model,
         requests=requests,
-        start=Start(mean_s=start_s),
+        start=StartupTime(mean_s=start_s),
         planned=plan,
         target=TARGET,
         speed=speed,

@@ -23,7 +23,7 @@ from replay_others.registry import ALL
 
 import tonnage
 from tonnage.replay.judge import QUANTILES
-from tonnage.replay.policies import DrawnScenario, Outcome, policy_of
+from tonnage.replay.policies import DrawnScenario, PolicyResult, policy_of
 from tonnage.replay.scenario import Scenario
 from tonnage.termination import process_pool
 
@@ -121,7 +121,7 @@ def run_of(job: Job, drawn: Callable[[], DrawnScenario], sources: str) -> Run:
     )
 
 
-def figures_of(outcome: Outcome) -> dict[str, Any] | None:
+def figures_of(outcome: PolicyResult) -> dict[str, Any] | None:
     judged = outcome.judged
     if judged is None:
         return None

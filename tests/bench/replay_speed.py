@@ -98,18 +98,18 @@ def replayed(watch: Stopwatch, *, hours: float, mean: float, swing: float, routi
     from tonnage.control.input.answers import Asker  # noqa: PLC0415
     from tonnage.control.tick import tick  # noqa: PLC0415
     from tonnage.estimate.joined import join  # noqa: PLC0415
-    from tonnage.replay.cluster import Cluster  # noqa: PLC0415
+    from tonnage.replay.cluster import SimulatedCluster  # noqa: PLC0415
     from tonnage.replay.counters import EngineCounters  # noqa: PLC0415
-    from tonnage.replay.prometheus import Prometheus  # noqa: PLC0415
-    from tonnage.replay.record import Served  # noqa: PLC0415
+    from tonnage.replay.prometheus import SimulatedPrometheus  # noqa: PLC0415
+    from tonnage.replay.record import ReplayedModel  # noqa: PLC0415
     from tonnage.replay.simulation import Simulation  # noqa: PLC0415
-    from tonnage.replay.traffic import Source, diurnal, traffic  # noqa: PLC0415
+    from tonnage.replay.traffic import TrafficSource, diurnal, traffic  # noqa: PLC0415
     from tonnage.settings import Settings  # noqa: PLC0415
     from tonnage.sizing.expected import expected_workload  # noqa: PLC0415
 
     model = parse_model_deployment(manifest(mean, routing))
     duration_s = hours * HOUR_S
-    source = Source(
+    source = TrafficSource(
         rate=diurnal(mean, swing=swing, period_s=DAY_S),
         shapes=[(0.0, expected_workload(model.spec))],
     )
@@ -117,12 +117,12 @@ def replayed(watch: Stopwatch, *, hours: float, mean: float, swing: float, routi
     drawn = traffic(source, duration_s=duration_s, context_tokens=model.spec.context_length)
     watch.spent_s["traffic"] = time.process_time() - began_s
     settings = Settings(prometheus_url="http://prometheus.test:9090")
-    loop = Simulation([Served(model=model, traffic=drawn)], settings=settings)
+    loop = Simulation([ReplayedModel(model=model, traffic=drawn)], settings=settings)
     with watch.timing(
-        ("engines", Cluster, "dispatch"),
+        ("engines", SimulatedCluster, "dispatch"),
         ("pages", EngineCounters, "page"),
-        ("kept", Prometheus, "take"),
-        ("asked", Prometheus, "ask"),
+        ("kept", SimulatedPrometheus, "take"),
+        ("asked", SimulatedPrometheus, "ask"),
         ("joined", user_of(join), "join"),
         ("ticks", user_of(tick), "tick"),
         ("asked of sizing", Asker, "size"),
@@ -135,7 +135,7 @@ def replayed(watch: Stopwatch, *, hours: float, mean: float, swing: float, routi
 def report(
     record: Any, watch: Stopwatch, wall_s: float, cpu_s: float, duration_s: float
 ) -> Iterator[str]:
-    from tonnage.replay.record import kept  # noqa: PLC0415
+    from tonnage.replay.record import slo_shares  # noqa: PLC0415
 
     num_requests = record.served.traffic.num_requests
     ready = [moment.ready for moment in record.moments if moment.at_s >= 0]
@@ -146,7 +146,7 @@ def report(
     )
     yield (
         f"{sum(ready) / len(ready):.1f} replicas in the mean, {max(ready)} at most; late requests "
-        f"over those allowed: {kept(record, 0, duration_s).worst_ratio:.2f}"
+        f"over those allowed: {slo_shares(record, 0, duration_s).worst_ratio:.2f}"
     )
     rest_s = cpu_s - sum(s for part, s in watch.spent_s.items() if part not in NESTED)
     for part, spent_s in {**watch.spent_s, "rest": rest_s}.items():

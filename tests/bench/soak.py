@@ -120,7 +120,7 @@ class Soak:
     def _with_lead(self):
         writer = self.loop.writer
         return type(writer)(
-            kube=self.world.kube.fenced(self.leaderships[0].check),
+            kube=self.world.kube.with_fence(self.leaderships[0].check),
             site=writer.site,
             limiter=writer.limiter,
             taken_names=writer.taken_names,

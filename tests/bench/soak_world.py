@@ -19,7 +19,7 @@ from kube_double import KubeDouble, Object
 from tonnage.cluster.answer import AnswerReader, LabelSets
 from tonnage.cluster.errors import KubernetesError, PrometheusError
 from tonnage.cluster.kube import CONFIG_MAPS, DEPLOYMENTS, MODEL_DEPLOYMENTS, PODS, REPLICA_SETS
-from tonnage.cluster.questions import Answers, Gathering, Outcome
+from tonnage.cluster.questions import Answers, Gathering, QueryResult
 from tonnage.control.input.times import rfc3339
 from tonnage.estimate.metrics import TABLE
 from tonnage.fleet.store import Kind, Store
@@ -391,7 +391,7 @@ class SoakWorld:
                 body = self._body(name, said)
                 reader.feed(body)
                 gathering.bytes_read += len(body)
-                gathering.add(name, queries, Outcome(answer=reader.end()))
+                gathering.add(name, queries, QueryResult(answer=reader.end()))
         return gathering.answers()
 
     def _body(self, name: str, said: Iterable[tuple[Mapping, Mapping]]) -> bytes:

@@ -2,7 +2,11 @@
 
 import math
 import re
+from array import array
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from statistics import fmean, median
 
 from configs import Configs, shape_in
 from speed_eras import BEFORE_2025, NOW, Era, Row
@@ -15,26 +19,34 @@ from speed_row import (
     low_fraction_of,
     minor_of,
     number,
+    number_in,
+    requests_of,
     schedules_async,
-    told,
     utilization_of,
 )
 
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.engine import KnownEngine, find_engine
-from tonnage.catalog.engine_speed import Run, SpeedConstants, SpeedTable, prior_speed
+from tonnage.catalog.engine_speed import RunMode, SpeedConstants, SpeedTable, prior_speed
 from tonnage.catalog.gpu import CatalogError, Gpu, built_in_gpus, find_gpu
 from tonnage.catalog.shape import ModelShape
+from tonnage.engine.chance import Chance
+from tonnage.engine.table import RequestTable
 from tonnage.sizing.memory.budget import budget_parts
 from tonnage.sizing.memory.ceiling import MemoryBudget
+from tonnage.sizing.memory.graphs import Server
 from tonnage.sizing.memory.layout import default_block_tokens
 from tonnage.sizing.parallelism.shard import shard_of
 from tonnage.sizing.request import KV_ELEMENT_BYTES, Flags
-from tonnage.sizing.serving.burst import burst_ttft_s
-from tonnage.sizing.serving.closed_loop import ClosedLoop, closed_loop, num_at_once, running_state
+from tonnage.sizing.serving.closed_loop import ClosedLoop, run_client
 from tonnage.sizing.serving.load_line import state_at
 from tonnage.sizing.serving.replica import Replica
-from tonnage.sizing.serving.steady import mixed_step, prefill_context_tokens
+from tonnage.sizing.serving.steady import (
+    mixed_step,
+    prefill_context_tokens,
+    running_limit,
+    steady_state,
+)
 from tonnage.sizing.serving.ttft import serving_s, typical_ttft_s
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.model import StepTimeModel
@@ -47,6 +59,8 @@ ENGINE_SINCE = "0.19"
 """Whose memory stands in where a row's own version is none, or too old to be
 planned for."""
 MOST_SEQS = 1024
+ROUNDS = 8
+"""Until as many decode and prefill as run."""
 UNSTATED_TOKENS = 220.0
 """Of prompt and of answer in the chat logs that benchmarks take when they do not say."""
 STEPS = frozenset({"tpot_p50_ms", "tpot_mean_ms", "itl_p50_ms", "itl_mean_ms", "decode_step_ms"})
@@ -66,7 +80,7 @@ class Case:
     context_tokens: float
     arrival: str
     """closed, open, burst, or static: one batch that starts and ends together."""
-    run: Run
+    run: RunMode
     era: Era = NOW
 
     @property
@@ -119,7 +133,7 @@ def workload_of(row: Row) -> Workload:
     prompt = number(row["isl"]) or max(1.0, number(row["context_tokens"]) or UNSTATED_TOKENS)
     return Workload(
         prompt=Lengths(mean_tokens=mean * prompt),
-        cached_fraction=told(row, "cached_prompt_fraction") or 0.0,
+        cached_fraction=number_in(row, "cached_prompt_fraction") or 0.0,
         output_tokens=mean * output,
         output_second_moment=output**2 * second_moment,
     )
@@ -154,8 +168,7 @@ def case_of(row: Row, configs: Configs) -> Case:
     workload, split = workload_of(row), split_of(row)
     concurrency, arrival = concurrency_of(row), arrival_of(row)
     kv_format = "fp8" if row["kv_dtype"].startswith("fp8") else "bf16"
-    run = Run(
-        has_experts=shape.has_experts,
+    run = RunMode(
         kv_format=kv_format,
         minor=minor_of(row),
         schedules_async=schedules_async(row),
@@ -177,7 +190,7 @@ def case_of(row: Row, configs: Configs) -> Case:
     )
 
 
-def engine_of(run: Run) -> KnownEngine:
+def engine_of(run: RunMode) -> KnownEngine:
     """Return what the version of a row takes of the memory, if it is one that is planned for."""
     try:
         return find_engine(run.minor or ENGINE_SINCE)
@@ -185,27 +198,27 @@ def engine_of(run: Run) -> KnownEngine:
         return find_engine(ENGINE_SINCE)
 
 
-def replica_of(row: Row, shape: ModelShape, gpu: Gpu, split: Parallelism, run: Run) -> Replica:
-    engine = engine_of(run)
+def replica_of(row: Row, shape: ModelShape, gpu: Gpu, split: Parallelism, run: RunMode) -> Replica:
+    engine, element_bytes = engine_of(run), KV_ELEMENT_BYTES[run.kv_format]
     shard = shard_of(
         shape,
         weights=shape.weight_format,
-        kv_element_bytes=KV_ELEMENT_BYTES[run.kv_format],
+        kv_element_bytes=element_bytes,
         parallelism=split,
     )
     batched_tokens, utilization = batched_tokens_of(row, gpu), utilization_of(row)
     asked = round(concurrency_of(row))
     flags = Flags(
-        max_num_seqs=int(told(row, "max_num_seqs") or max(1, min(MOST_SEQS, asked))),
+        max_num_seqs=int(number_in(row, "max_num_seqs") or max(1, min(MOST_SEQS, asked))),
         max_num_batched_tokens=batched_tokens,
         gpu_memory_utilization=utilization,
         parallelism=split,
     )
-    has_nvlink = gpu.interconnect == "nvlink"
+    server = Server(engine=engine, gpu=gpu, kv_element_bytes=element_bytes)
     budget = MemoryBudget(
         total_bytes=gpu.memory_bytes,
         utilization_fraction=utilization,
-        parts=budget_parts(shape, shard, flags, engine.memory, has_nvlink=has_nvlink),
+        parts=budget_parts(shape, shard, flags, server),
     )
     return Replica(
         model=StepTimeModel(
@@ -249,43 +262,96 @@ def predicted(case: Case) -> float:
     metric = case.metric
     if case.is_static:
         return _static_s(case) * MS_PER_S
-    loop = loop_of(case)
-    output = case.workload.output_tokens
-    first_s = _first_token_s(case, loop)
-    if metric in STEPS:
-        return loop.tpot_s * MS_PER_S
-    if metric in FIRST_TOKENS:
-        return first_s * MS_PER_S
-    whole_s = first_s + loop.tpot_s * output
-    if metric == "e2e_mean_ms":
-        return whole_s * MS_PER_S
-    if metric == "output_tok_s_total" and case.arrival == "open":
-        return loop.requests_per_s * output
-    if metric == "output_tok_s_total":
-        return case.concurrency * output / (loop.ttft_s + loop.tpot_s * output)
-    raise CatalogError(f"metric {metric!r} is not understood")
+    if metric not in STATISTICS:
+        raise CatalogError(f"metric {metric!r} is not understood")
+    rate = number_in(case.row, "requests_per_s")
+    if case.arrival == "open" and rate is not None:
+        return _of_open_loop(case, rate)
+    return STATISTICS[metric](_seen_by_client(case), case)
 
 
-def loop_of(case: Case) -> ClosedLoop:
-    """Return the state of a case: of an open loop what its rate makes of it, without queues."""
-    rate = told(case.row, "requests_per_s")
-    if case.arrival != "open" or rate is None:
-        return closed_loop(case.replica, case.workload, case.concurrency)
-    state = state_at(case.replica, case.workload, rate)
-    outside_s = serving_s(case.replica, state.num_running, case.workload.prompt.mean_tokens)
-    first_s = typical_ttft_s(case.replica, case.workload, state)
-    return ClosedLoop(state=state, ttft_s=first_s + outside_s)
+def _seen_by_client(case: Case) -> ClosedLoop:
+    """Return what the client of a row saw: so many users, and as many requests as it sent."""
+    num_users = max(1, round(case.concurrency))
+    num_requests = requests_of(case.row, num_users)
+    users = num_requests if case.is_burst else num_users
+    low = low_fraction_of(case.row) if number(case.row["osl"]) else None
+    return _seen(case.replica, case.workload, low, num_requests, users)
 
 
-def _first_token_s(case: Case, loop: ClosedLoop) -> float:
-    if case.is_burst:
-        return burst_ttft_s(case.replica, case.workload, round(case.concurrency))
+@lru_cache(maxsize=64)
+def _seen(
+    replica: Replica, workload: Workload, low: float | None, num_requests: int, num_users: int
+) -> ClosedLoop:
+    """Run the client; the metrics of one measurement share a run."""
+    means = (workload.prompt.mean_tokens, workload.output_tokens)
+    prompts, outputs = (
+        array("q", (max(1, round(mean * _relative(share, low))) for share in shares))
+        for seed, mean in enumerate(means, start=1)
+        for shares in [Chance(seed).even_shares(num_requests)]
+    )
+    cached = array("q", (int(workload.cached_fraction * tokens) for tokens in prompts))
+    table = RequestTable(prompts, outputs, cached, array("d", bytes(8 * num_requests)))
+    return run_client(replica, workload, table, num_users=num_users)
+
+
+def _relative(share: float, low: float | None) -> float:
+    """Return a length over its mean: even from ``low`` of the longest on; None: as in chat logs."""
+    return -math.log1p(-share) if low is None else 2 * (low + (1 - low) * share) / (1 + low)
+
+
+def _mean_ttft_ms(loop: ClosedLoop, case: Case) -> float:
+    return _first_token_ms(loop.mean_ttft_s, case)
+
+
+def _median_ttft_ms(loop: ClosedLoop, case: Case) -> float:
+    return _first_token_ms(median(loop.ttft_s), case)
+
+
+def _first_token_ms(ttft_s: float, case: Case) -> float:
     running = case.era.first_token_running_s * running_at_once(case)
-    return loop.ttft_s + case.era.first_token_s + running
+    return (ttft_s + case.era.first_token_s + running) * MS_PER_S
+
+
+def _mean_e2e_ms(loop: ClosedLoop, case: Case) -> float:
+    return _mean_ttft_ms(loop, case) + loop.itl_s * fmean(loop.later_tokens) * MS_PER_S
+
+
+def _tokens_per_s(loop: ClosedLoop, _: Case) -> float:
+    return (sum(loop.later_tokens) + len(loop.later_tokens)) / loop.duration_s
+
+
+STATISTICS: Mapping[str, Callable[[ClosedLoop, Case], float]] = {
+    "ttft_mean_ms": _mean_ttft_ms,
+    "ttft_p50_ms": _median_ttft_ms,
+    "tpot_mean_ms": lambda loop, _: loop.mean_tpot_s * MS_PER_S,
+    "tpot_p50_ms": lambda loop, _: median(loop.tpot_s) * MS_PER_S,
+    "itl_mean_ms": lambda loop, _: loop.itl_s * MS_PER_S,
+    "itl_p50_ms": lambda loop, _: loop.median_itl_s * MS_PER_S,
+    "e2e_mean_ms": _mean_e2e_ms,
+    "output_tok_s_total": _tokens_per_s,
+}
+"""What a client makes of the requests that it sent, by metric."""
+
+
+def _of_open_loop(case: Case, requests_per_s: float) -> float:
+    """Return the metric of an open loop as its rate makes it, without queues."""
+    workload = case.workload
+    state = state_at(case.replica, workload, requests_per_s)
+    outside_s = serving_s(case.replica, state.num_running, workload.prompt.mean_tokens)
+    first_s = typical_ttft_s(case.replica, workload, state) + outside_s
+    if case.metric in STEPS:
+        return state.tpot_s * MS_PER_S
+    if case.metric in FIRST_TOKENS:
+        return _first_token_ms(first_s, case)
+    if case.metric == "e2e_mean_ms":
+        return _first_token_ms(first_s + state.tpot_s * workload.output_tokens, case)
+    return state.requests_per_s * workload.output_tokens
 
 
 def running_at_once(case: Case) -> float:
-    return num_at_once(case.replica, case.workload, case.concurrency)
+    """Return how many run at once, in the mean; one does even where none fits."""
+    return min(case.concurrency, running_limit(case.replica, case.workload))
 
 
 def _static_s(case: Case) -> float:
@@ -324,10 +390,13 @@ def num_chunks(case: Case) -> int:
 
 
 def loop_step(case: Case) -> Step:
-    """Return the mean step of a closed loop."""
+    """Return the mean step of a closed loop, by the lengths alone."""
     replica, workload = case.replica, case.workload
-    running = num_at_once(replica, workload, case.concurrency)
-    state = running_state(replica, workload, running)
+    running = num_decoding = running_at_once(case)
+    for _ in range(ROUNDS):
+        state = steady_state(replica, workload, num_decoding)
+        num_decoding *= running / state.num_running
+    state = steady_state(replica, workload, num_decoding)
     return mixed_step(
         workload,
         state.num_decoding,

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from speed_eras import NOW, Era
@@ -15,6 +15,7 @@ from speed_priors import (
     CACHED_HEAD_S,
     EXPERTS_BANDWIDTH,
     EXPERTS_FLOOR_S,
+    EXPERTS_PREFILL,
     EXPOSED,
     LAUNCH_SCALE,
     LAUNCHES_SINCE,
@@ -66,6 +67,7 @@ def table_of(values: Values) -> SpeedTable:
             for generation, by_format in EXPERTS_FLOOR_S.items()
         },
         experts_bandwidth_efficiency=EXPERTS_BANDWIDTH,
+        experts_prefill=EXPERTS_PREFILL,
         bandwidth_efficiency={
             generation: {
                 name: bandwidth_value(values, f"{generation}.{name}") for name in by_format
@@ -114,8 +116,7 @@ def as_toml(table: SpeedTable, values: Values, num_rows: int) -> str:
     """Return the file that the catalogue reads."""
     lines = [HEADER.format(num_rows=num_rows), f'source = "{table.source}"']
     nested: list[str] = []
-    for name in SpeedTable.__dataclass_fields__:
-        value = getattr(table, name)
+    for name, value in asdict(table).items():
         if isinstance(value, tuple):
             lines.append(f"{name} = {json.dumps(value)}")
         elif isinstance(value, int):
@@ -134,8 +135,8 @@ def _table_lines(name: str, value: Mapping[str, Any]) -> list[str]:
     return ["", f"[{name}]", *(f"{_key(key)} = {_written(each)}" for key, each in value.items())]
 
 
-def _written(value: float | tuple[str, ...]) -> str:
-    return json.dumps(value) if isinstance(value, tuple) else f"{value:.4g}"
+def _written(value: float | str | tuple[str, ...]) -> str:
+    return json.dumps(value) if isinstance(value, str | tuple) else f"{value:.4g}"
 
 
 def _key(name: str) -> str:

@@ -1,7 +1,7 @@
 """The formula of a step and of a closed loop over columns of numbers, for a fit.
 
-It is that of ``sizing.step_time.step`` and ``sizing.serving.closed_loop``: a test
-holds both together.
+That of a step is ``sizing.step_time.step``: a test holds both together. What a client sees of a
+closed loop is simulated; the formula says how it changes with the constants (``fit_speed``).
 """
 
 import math
@@ -18,6 +18,7 @@ from speed_cases import (
     decode_step,
     loop_step,
     num_chunks,
+    running_at_once,
     with_speed,
 )
 from speed_columns import Columns, Labels
@@ -29,6 +30,7 @@ from speed_priors import (
     CACHED_HEAD_S,
     EXPERTS_BANDWIDTH,
     EXPERTS_FLOOR_S,
+    EXPERTS_PREFILL,
     KERNEL_EFFICIENCY,
     LAUNCH_SCALE,
     LAUNCHES_SINCE,
@@ -47,16 +49,19 @@ from tonnage.catalog.engine_speed import (
     cache_bandwidth,
     experts_bandwidth,
     experts_block,
+    experts_prefill,
     memory_class,
     prefill_class,
     scaling_of,
 )
-from tonnage.sizing.serving.closed_loop import num_at_once
 from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.step_time.step import Step
 from tonnage.units import MS_PER_S
 
 Values = Mapping[str, Any]
+BUNCHED_FRACTION = 0.12
+"""Of the other users' prompts, those before one's own where the engine does nothing but prefill: a
+first guess, which the client that is simulated corrects."""
 MIDDLES: Values = {name: middle for name, (middle, _) in PRIORS.items()}
 
 
@@ -104,7 +109,7 @@ def _step_numbers(case: Case, step: Step) -> dict[str, float]:
         "cache_s": unit.memory_s - empty.memory_s,
         "product_s": empty.compute_s,
         "pair_s": unit.compute_s - empty.compute_s,
-        "prefill_s": unit.prefill_s,
+        **_prefill_numbers(case, step, "prefill"),
         "moved_s": unit.communication_s,
         "sequences": min(SEQUENCES_MEASURED, max(1.0, step.num_sequences) / data),
         "heads": stages * shard.num_cached_heads * max(1.0, step.num_sequences / stages / data),
@@ -120,6 +125,32 @@ def _efficiencies_of(case: Case) -> dict[str, float]:
         "experts_efficiency": experts_bandwidth(EXPERTS_BANDWIDTH, generation, weights, plain=0),
         "cache_efficiency": cache_bandwidth(CACHE_BANDWIDTH, generation, run.kv_format, plain=0),
         "per_head_s": CACHED_HEAD_S.get(generation, CACHED_HEAD_S["other"]),
+    }
+
+
+def _prefill_numbers(case: Case, step: Step, name: str, *, times: float = 1.0) -> dict[str, float]:
+    """Return the seconds of prompts in quantized matrices, in 16 bits, and in experts' tables."""
+    nominal, gpu = _nominal(case.replica).model, case.gpu
+    weights = case.shape.weight_format
+    known = experts_prefill(EXPERTS_PREFILL, gpu, weights)
+    peak = nominal.speeds.peak_flop_per_s
+    wide = gpu.flop_per_s("bf16") / peak
+    experts = known.efficiency * gpu.flop_per_s(known.precision) / peak
+
+    def prefill_s(wide_factor: float, experts_factor: float) -> float:
+        constants = replace(
+            nominal.constants,
+            wide_prefill_factor=wide_factor,
+            experts_prefill_factor=experts_factor,
+            experts_half_width=known.half_width,
+        )
+        return times * replace(nominal, constants=constants).step(step).prefill_s
+
+    narrow_s = prefill_s(math.inf, math.inf)
+    return {
+        f"{name}_narrow_s": narrow_s,
+        f"{name}_wide_s": prefill_s(wide, math.inf) - narrow_s,
+        f"{name}_experts_s": prefill_s(math.inf, experts) - narrow_s,
     }
 
 
@@ -164,10 +195,10 @@ def _request_numbers(case: Case) -> dict[str, float]:
         prefill_context_tokens=prompt / 2,
     )
     idle, busy = nominal.step(alone), nominal.step(beside)
-    running = num_at_once(case.replica, workload, case.concurrency)
+    running = running_at_once(case)
     prompts = case.batch if case.is_static else 1.0
     return {
-        "prompt_s": prompts * busy.prefill_s,
+        **_prefill_numbers(case, beside, "prompt", times=prompts),
         "prompt_moved_s": prompts * (busy.communication_s - idle.communication_s),
         "running": running / nominal.shard.parallelism.data,
         "waiting": max(0.0, case.concurrency - running) / running,
@@ -179,12 +210,13 @@ def _request_numbers(case: Case) -> dict[str, float]:
         "is_online": float(not case.is_static),
         "waves": math.ceil(case.concurrency / case.batch) if case.is_static else 1.0,
         "measured_s": float(case.row["value"]) / MS_PER_S,
+        "client": 1.0,
     }
 
 
 def _groups(case: Case) -> dict[str, str]:
     weights = case.shape.weight_format
-    known = prefill_class(prefill_values(MIDDLES), case.gpu, weights.compute)
+    known = prefill_values(MIDDLES)
     return {
         "era": era_name(case.row),
         "metric": case.metric,
@@ -192,9 +224,9 @@ def _groups(case: Case) -> dict[str, str]:
         "schedule": "async" if case.run.schedules_async else "sync",
         "launches": _launches(case),
         "scaling": scaling_of(weights),
-        "prefill": ".".join(known),
+        "prefill": ".".join(prefill_class(known, case.gpu, weights.compute)),
+        "wide": ".".join(prefill_class(known, case.gpu, "bf16")),
         "interconnect": case.gpu.interconnect,
-        "experts": str(case.shape.has_experts),
     }
 
 
@@ -230,11 +262,10 @@ def chosen(values: Values, prefix: str, labels: Labels, default: float = 0.0) ->
 def formula(values: Values, columns: Columns) -> Any:
     """Return the predicted seconds of each row."""
     decode_s = _decode_s(values, columns)
-    prefill = _prefill_efficiency(values, columns)
-    with_prompts_s = columns["prefill_s"] / prefill + columns["moved_s"]
-    step_s = decode_s + with_prompts_s
-    step_s = step_s + _waiting_s(values, columns, decode_s + columns["moved_s"], prefill)
-    work_s = columns["prompt_s"] / prefill + columns["prompt_moved_s"]
+    prefill_s = _prefill_s(values, columns, "prefill")
+    step_s = decode_s + prefill_s + columns["moved_s"]
+    step_s = step_s + _waiting_s(values, columns, decode_s + columns["moved_s"], prefill_s)
+    work_s = _prefill_s(values, columns, "prompt") + columns["prompt_moved_s"]
     own_s = columns["chunks"] * _decode_s(values, columns, is_own=True) + work_s
     launched_s = np.maximum(own_s, columns["own_steps"] * _launching_s(values, columns))
     metric = columns.labels["metric"]
@@ -242,7 +273,7 @@ def formula(values: Values, columns: Columns) -> Any:
     whole_s = columns["waves"] * (own_s + columns["output"] * step_s)
     found = np.where(metric.among(STEPS), step_s, first_s)
     found = np.where(metric.among(["batch_e2e_ms"]), whole_s, found)
-    return np.where(metric.among(["prefill_ms"]), own_s, found)
+    return columns["client"] * np.where(metric.among(["prefill_ms"]), own_s, found)
 
 
 def _launching_s(values: Values, columns: Columns) -> Any:
@@ -258,10 +289,10 @@ def launch_s_of(values: Values, since: str) -> float:
     return values[f"prefill_launch_s.{since}"] if fixed is None else fixed
 
 
-def _waiting_s(values: Values, columns: Columns, beside_s: Any, prefill: Any) -> Any:
+def _waiting_s(values: Values, columns: Columns, beside_s: Any, prefill_s: Any) -> Any:
     """Return what a mean step waits for the host: a share of the steps holds all prompts."""
     share = columns["chunk_share"]
-    busy_s = beside_s + columns["prefill_s"] / prefill / np.maximum(share, 1e-9)
+    busy_s = beside_s + prefill_s / np.maximum(share, 1e-9)
     return share * np.maximum(0.0, _launching_s(values, columns) - busy_s)
 
 
@@ -345,17 +376,19 @@ def _touched_by(values: Values, columns: Columns, tokens: Any) -> Any:
     return 1 - np.exp(betaln(a, b + tokens) - betaln(a, b))
 
 
-def _prefill_efficiency(values: Values, columns: Columns) -> Any:
-    label = columns.labels["prefill"]
-    found = label.chosen(dict(zip(label.names, _efficiencies(values, label.names), strict=True)))
-    factor = {"True": values["experts_prefill_factor"], "False": 1.0}
-    return found * columns.labels["experts"].chosen(factor)
+def _prefill_s(values: Values, columns: Columns, name: str) -> Any:
+    narrow, wide = (_prefill_efficiency(values, columns.labels[of]) for of in ("prefill", "wide"))
+    return (
+        columns[f"{name}_narrow_s"] / narrow
+        + columns[f"{name}_wide_s"] / wide
+        + columns[f"{name}_experts_s"] / values["experts_served_share"]
+    )
 
 
-def _efficiencies(values: Values, names: Sequence[str]) -> list[float]:
-    by_generation = prefill_values(values)
-    pairs = [name.split(".") for name in names]
-    return [by_generation[generation][precision] for generation, precision in pairs]
+def _prefill_efficiency(values: Values, label: Labels) -> Any:
+    known = prefill_values(values)
+    pairs = {name: name.split(".") for name in label.names}
+    return label.chosen({name: known[pair[0]][pair[1]] for name, pair in pairs.items()})
 
 
 def prefill_values(values: Values) -> dict[str, dict[str, float]]:
@@ -377,7 +410,7 @@ def _first_token_s(
     cycle_s = columns["output"] * step_s + own_s
     load = np.minimum(1.0, columns["running"] * work_s / cycle_s)
     others = np.maximum(0.0, columns["running"] - 1)
-    queue_s = values["bunching_fraction"] * others * work_s * np.sqrt(load)
+    queue_s = BUNCHED_FRACTION * others * work_s * np.sqrt(load)
     serving_s = (
         values["per_request_s"]
         + values["per_running_request_s"] * columns["running"]

@@ -4,11 +4,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fit_speed import fit
-from speed_cases import FIRST_TOKENS, STEPS, Case, case_of, predicted, with_constants
-from speed_eras import BEFORE_2025, NOW, Row, era_name
-from speed_files import eras_of, table_of
-from speed_formula import Sample, Values, columns_of, formula, sample_of
+from fit_speed import fit, predicted_s
+from speed_cases import FIRST_TOKENS, STEPS, Case, case_of
+from speed_eras import BEFORE_2025, Row, era_name
+from speed_formula import Sample
 
 from tonnage.catalog.engine_speed import scaling_of
 from tonnage.units import MS_PER_S
@@ -42,29 +41,23 @@ KEYS: Mapping[str, Callable[[Case], str]] = {
 def left_out(
     rows: Sequence[Row], samples: Sequence[Sample], models: Mapping[str, Any]
 ) -> dict[str, Errors]:
-    """Return the errors of each row with all that share its model, format ... left out."""
-    judged = [sample_of(case_of(row, models)) for row in rows if row["metric"] in JUDGED]
+    """Return the errors of each row with all that share its model, format ... left out.
+
+    ``samples``: with what simulated clients make of the constants of all rows.
+    """
+    judged = [case_of(row, models) for row in rows if row["metric"] in JUDGED]
     return {name: held_out(judged, samples, key) for name, key in KEYS.items()}
 
 
 def held_out(
-    judged: Sequence[Sample], samples: Sequence[Sample], key: Callable[[Case], str]
+    judged: Sequence[Case], samples: Sequence[Sample], key: Callable[[Case], str]
 ) -> dict[str, float]:
     """Return the errors of each group by a fit on the samples of the others."""
     errors: dict[str, float] = {}
-    for held in sorted({key(each.case) for each in judged}):
+    for held in sorted({key(case) for case in judged}):
         values = fit([each for each in samples if key(each.case) != held])
-        members = [each for each in judged if key(each.case) == held]
-        found_s = formula(values, columns_of(members))
-        for each, seconds in zip(members, found_s, strict=True):
-            case = each.case
-            is_queue = case.is_burst and case.metric in FIRST_TOKENS
-            ms = queued_ms(case, values) if is_queue else seconds * MS_PER_S
-            errors[case.row["id"]] = float(ms) / float(case.row["value"]) - 1
+        for case in judged:
+            if key(case) == held:
+                ms = predicted_s(case, values) * MS_PER_S
+                errors[case.row["id"]] = ms / float(case.row["value"]) - 1
     return errors
-
-
-def queued_ms(case: Case, values: Values) -> float:
-    """Return the first token of a burst, which the formula over columns does not know."""
-    era = eras_of(values).get(era_name(case.row), NOW)
-    return predicted(with_constants(case, table_of(values), era))

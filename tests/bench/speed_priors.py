@@ -2,6 +2,13 @@
 
 from collections.abc import Mapping
 
+from tonnage.catalog.engine_speed import ExpertsPrefill
+
+
+def _rate(precision: str, efficiency: float, half_width: float) -> ExpertsPrefill:
+    return ExpertsPrefill(precision=precision, efficiency=efficiency, half_width=half_width)
+
+
 BANDWIDTH: Mapping[str, Mapping[str, float]] = {
     "ampere": {"bf16": 0.76, "other": 0.76},
     "hopper": {"bf16": 0.86, "fp8": 0.82, "fp8-block": 0.84, "other": 0.86},
@@ -33,7 +40,7 @@ PRIORS: Mapping[str, tuple[float, float]] = {
     "per_kernel_s": (2.1e-6, 0.03),
     "per_sequence_s": (25e-6, 0.6),
     "compute_efficiency": (0.6, 0.25),
-    "experts_prefill_factor": (0.5, 0.3),
+    "experts_served_share": (0.8, 0.2),
     "routing_evenness": (2.0, 1.0),
     **{
         f"bandwidth_efficiency.{generation}.{name}": (BANDWIDTH[generation][name], 0.03)
@@ -55,10 +62,9 @@ PRIORS: Mapping[str, tuple[float, float]] = {
     "prefill_efficiency.blackwell.fp8": (0.36, 0.15),
     "prefill_efficiency.blackwell.fp4": (0.27, 0.15),
     "prefill_launch_s.0.0": (0.4e-3, 0.5),
-    "per_request_s": (0.03, 0.3),
-    "per_running_request_s": (1.3e-3, 0.5),
+    "per_request_s": (0.015, 0.7),
+    "per_running_request_s": (0.4e-3, 0.7),
     "per_prompt_token_s": (5e-6, 0.8),
-    "bunching_fraction": (0.2, 0.7),
     "era.2023.step": (2e-3, 0.7),
     "era.2023.exchange": (8.0, 0.5),
     "era.2024.step": (2e-3, 0.7),
@@ -100,6 +106,29 @@ EXPERTS_BANDWIDTH: Mapping[str, Mapping[str, float]] = {
 """Of the grouped products of the MoE tables. On Hopper mxfp4 is unpacked to 16 bits, as int4 is on
 Hopper and Blackwell; on Blackwell mxfp4 has products of its own (activations in mxfp8), and those
 that unpack it there are no evidence. The A100's rows are of skewed choices only, and left out."""
+EXPERTS_PREFILL: Mapping[str, Mapping[str, ExpertsPrefill]] = {
+    "ampere": {"bf16": _rate("bf16", 0.24, 10), "other": _rate("bf16", 0.24, 10)},
+    "hopper": {"bf16": _rate("bf16", 0.41, 145), "fp8": _rate("fp8", 0.35, 280),
+               "fp8-block": _rate("fp8", 0.226, 185), "mxfp4": _rate("bf16", 0.33, 52),
+               "int4": _rate("bf16", 0.15, 65), "other": _rate("bf16", 0.15, 65)},
+    "blackwell": {"bf16": _rate("bf16", 0.267, 200), "fp8": _rate("fp8", 0.27, 310),
+                  "fp8-block": _rate("fp8", 0.087, 45), "nvfp4": _rate("fp4", 0.284, 490),
+                  "mxfp4": _rate("fp8", 0.346, 455), "int4": _rate("bf16", 0.07, 58),
+                  "other": _rate("bf16", 0.07, 58)},
+    "ada": {"bf16": _rate("bf16", 0.33, 110), "fp8": _rate("fp8", 0.24, 174),
+            "fp8-block": _rate("fp8", 0.22, 71), "mxfp4": _rate("bf16", 0.31, 70),
+            "int4": _rate("bf16", 0.32, 69), "other": _rate("bf16", 0.32, 69)},
+    "blackwell-rtx": {"bf16": _rate("bf16", 0.38, 106), "fp8": _rate("fp8", 0.33, 186),
+                      "nvfp4": _rate("fp4", 0.476, 710), "mxfp4": _rate("bf16", 0.376, 77),
+                      "int4": _rate("bf16", 0.457, 83), "other": _rate("bf16", 0.457, 83)},
+    "other": {"bf16": _rate("bf16", 0.41, 145), "other": _rate("bf16", 0.41, 145)},
+}  # fmt: skip
+"""Precision of the products, share of its peak, and the slice of an expert at which it is halved:
+MoE tables of vLLM 0.14 (A100), 0.19 to 0.24, of 1 to 65,536 tokens and uneven choices, as a floor,
+the reads of the experts touched, and the work, one after the other. Half of the rows are within
+15 to 25 % of it. Blackwell's fp8 is the mean of two kernels, of 270 and 560 TFLOP/s in blocks and
+of 870 and 1,700 else: the older, which every version has, is the slower. What unpacks weights to 16
+bits is the one of int4."""
 OVERLAP_POWER = 1.5
 """Of the reads and the work of a product: 1.0 to 1.4 in eight and four bits, 1.7 to 3 in 16."""
 ALL_REDUCE_GROWTH = {"nvlink": 0.1, "pcie": 1.0}
@@ -108,9 +137,10 @@ OLD_EXCHANGE_GROWTH = 0.7
 """Added for engines of 2023: they launched a collective of several kernels from Python for every
 sum, which is as slow as the slowest process; it grows about with the depth of a tree. Their
 launches of other kernels hide behind kernels that take longer."""
-LINK_EFFICIENCY = {"nvlink": 0.7, "pcie": 0.3}
-"""Of exchanges of a megabyte and more in kernel tables: NVLink 0.6 to 0.9; PCIe 0.06 to 0.6, less
-the more GPUs and where they do not reach each other's memory."""
+LINK_EFFICIENCY = {"blackwell": 0.57, "other": 0.65, "pcie": 0.3}
+"""Of exchanges of a megabyte and more in kernel tables. Over NVLink the slope from 8 to 64 MiB
+among 2, 4 and 8 GPUs, launched as prompts' are: H200 0.49, 0.66, 0.75, H100 alike, B200 0.55, 0.61,
+0.56. PCIe 0.06 to 0.6, less the more GPUs and where they do not reach each other's memory."""
 ONE_SHOT = {"blackwell": 0.25, "other": 0.55}
 BULK_EXTRA_S = {"blackwell": 13e-6, "other": 4.5e-6}
 """All-reduces over NVLink of less than about a megabyte: A100, H100 and H200 alike, B200 and B300
@@ -128,8 +158,11 @@ MEASURED = {"ampere": ("bf16", "fp8"), "hopper": ("bf16", "fp8", "fp8-block"),
             "blackwell": ("fp8", "fp8-block", "nvfp4")}  # fmt: skip
 """Formats of weights that rows of vLLM have, by generation."""
 MEASURED_ATTENTION, MEASURED_LAYERS = ("full",), 28
-SPREADS = {"step": 0.15, "first_token": 0.4}
-"""What eight of ten steps and first tokens keep whose model is left out of the fit."""
+SPREADS = {"step": 0.15, "first_token": 0.5}
+"""What eight of ten keep whose model is left out of the fit: of rows of steps, and of first tokens
+where each pair of model and board counts once, since two models have nine rows of ten. Models with
+and without experts are taken alike: those with some are three, of steps, and one, of first
+tokens."""
 UNMEASURED = {"generation": 0.2, "kernels": 0.3, "format": 0.2, "attention": 0.2, "depth": 0.2}
 """Added in squares. Eight of ten of SGLang's rows of latent and linear attention, at its own
 overheads, are off by as much as ``attention`` makes of it. No row tells the others apart, and they

@@ -8,7 +8,7 @@ from statistics import median, quantiles
 from typing import Any
 
 import yaml
-from fit_speed import read_samples
+from fit_speed import fit_with_client, read_samples
 from rivals_speed import rival_speeds
 from speed_cases import FIRST_TOKENS, STEPS, case_of, predicted, with_speed
 from speed_doubt import doubt_lines
@@ -42,7 +42,8 @@ def report(
     data: Path, configs: Path, rows: Sequence[Row], found: Sequence[Found], *, with_rivals: bool
 ) -> str:
     """Return the page."""
-    models, samples = yaml.safe_load(configs.read_text()), read_samples(data, configs)
+    models = yaml.safe_load(configs.read_text())
+    _, samples = fit_with_client(read_samples(data, configs))
     own = errors_of(rows, {str(each["id"]): each.get("predicted") for each in found})
     naive = errors_of(rows, naive_values(rows, models))
     others = {"naive": naive}
@@ -128,16 +129,16 @@ def _head(
         "Written by `tests/bench/accuracy.py --data ROWS.csv --configs MODELS.yaml`.",
         "",
         _made_of(rows),
-        "So the last two columns count each model once: the median of the medians",
+        "So the first two columns count each model once: the median of the medians",
         f"of models with {MIN_GROUP} rows or more, and the worst of them.",
         "",
-        HEADER.replace(" bias |", " bias | models, median | worst |", 1) + "---|---|",
+        HEADER.replace("| |", "| | models, median | worst |", 1) + "---|---|",
     ]
     for title, metrics in KINDS.items():
         fits = {**{f"{name} left out": each for name, each in left_out.items()}, "in-sample": own}
         for name, errors in {**fits, "naive roofline": naive}.items():
             of_all = spread(_of(rows, errors, metrics))
-            lines.append(f"| {title}, {name} | {of_all} | {_by_model(rows, errors, metrics)} |")
+            lines.append(f"| {title}, {name} | {_by_model(rows, errors, metrics)} | {of_all} |")
     refused = sum(1 for each in found if each["refused"])
     lines += ["", *range_lines(rows, found, {**_named(left_out), "in-sample": own})]
     return "\n".join([*lines, "", f"{refused} of {len(rows)} rows are refused."])

@@ -20,6 +20,8 @@ REQUIRED = (
 STATIC = frozenset({"decode_step_ms", "batch_e2e_ms", "prefill_ms"})
 """One batch that starts and ends together; the others are closed loops unless they say."""
 ARRIVALS = ("closed", "open", "burst", "static")
+REQUESTS_PER_USER = 10
+"""Of InferenceX, and where a client does not say."""
 WHOLE = 1.0
 NOTED_LOW = 0.8
 """InferenceX draws lengths uniformly in [0.8, 1.0] of the nominal ones."""
@@ -49,15 +51,18 @@ def number(text: str) -> float:
     return bound_factor * float(found[0]) if found else 0.0
 
 
-def told(row: Row, column: str) -> float | None:
-    """Return the number in a column that a table may leave out; None where it is not told.
+def number_in(row: Row, column: str, *, noted: str | None = None) -> float | None:
+    """Return the number in a column that a table may leave out; None where the row has none.
+
+    ``noted``: what a note says it with, where the column is empty; its group is the number.
 
     Raises:
-        CatalogError: something else stands there.
+        CatalogError: the column holds something else.
     """
     text = (row.get(column) or "").strip()
     if not text:
-        return None
+        found = re.search(noted, row["note"]) if noted else None
+        return float(found[1]) if found else None
     try:
         return float(text)
     except ValueError:
@@ -73,7 +78,7 @@ def arrival_of(row: Row) -> str:
     arrival = (row.get("arrival") or "").strip()
     if arrival and arrival not in ARRIVALS:
         raise CatalogError(f"arrival {arrival!r} is none of {', '.join(ARRIVALS)}")
-    noted = "burst" if "sent at once" in row["note"] else "closed"
+    noted = "burst" if "at once" in row["note"] else "closed"
     return "static" if row["metric"] in STATIC else arrival or noted
 
 
@@ -84,27 +89,33 @@ def concurrency_of(row: Row) -> float:
         CatalogError: the row says neither.
     """
     found = number(row["concurrency_or_batch"])
-    if not found and not (arrival_of(row) == "open" and told(row, "requests_per_s")):
+    if not found and not (arrival_of(row) == "open" and number_in(row, "requests_per_s")):
         raise CatalogError("concurrency_or_batch is blank, and no open loop's requests_per_s")
     return found
+
+
+def requests_of(row: Row, num_users: int) -> int:
+    """Return how many requests the client sent, as its row says, or as many for each user."""
+    found = number_in(row, "num_requests", noted=r"(\d+) (?:prompts|requests)")
+    if found is None:
+        return num_users if arrival_of(row) == "burst" else REQUESTS_PER_USER * num_users
+    return max(num_users, int(found))
 
 
 def low_fraction_of(row: Row) -> float:
     """Return the shortest length that clients draw, uniformly up to the nominal one."""
     noted = NOTED_LOW if "uniform in [0.8,1.0]" in row["note"] else WHOLE
-    found = told(row, "length_low_fraction")
+    found = number_in(row, "length_low_fraction")
     return noted if found is None else found
 
 
 def kv_pool_gib_of(row: Row) -> float | None:
-    noted = re.search(r"KV memory ([\d.]+) GiB/GPU", row["note"])
-    found = told(row, "kv_pool_gib")
-    return float(noted[1]) if found is None and noted else found
+    return number_in(row, "kv_pool_gib", noted=r"KV memory ([\d.]+) GiB/GPU")
 
 
 def limit_of(row: Row) -> int | None:
     """Return the flag, or what a server has by itself. None: it was set to what clients ask for."""
-    found = told(row, "max_num_seqs")
+    found = number_in(row, "max_num_seqs")
     if found is not None:
         return int(found)
     is_set = arrival_of(row) == "static" or "InferenceX" in row["note"]
@@ -112,11 +123,16 @@ def limit_of(row: Row) -> int | None:
 
 
 def batched_tokens_of(row: Row, gpu: Gpu) -> int:
-    return int(told(row, "max_num_batched_tokens") or default_batched_tokens(gpu))
+    return int(_flag(row, "max_num_batched_tokens") or default_batched_tokens(gpu))
 
 
 def utilization_of(row: Row) -> float:
-    return told(row, "gpu_memory_utilization") or UTILIZATION
+    return _flag(row, "gpu_memory_utilization") or UTILIZATION
+
+
+def _flag(row: Row, name: str) -> float | None:
+    """Return a flag of the engine: by its column, or as the recipe in the note has it."""
+    return number_in(row, name, noted=rf"\b{name} ([\d.]+)")
 
 
 def minor_of(row: Row) -> str:

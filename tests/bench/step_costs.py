@@ -23,7 +23,7 @@ from tonnage.engine.table import RequestTable
 from tonnage.sizing.plan import size_with
 from tonnage.sizing.serving.load_line import top_requests_per_s
 from tonnage.sizing.serving.replica import Replica
-from tonnage.sizing.serving.trial import Run, Trial
+from tonnage.sizing.serving.trial import Trial, TrialRun
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.step_time.step import Step
@@ -102,7 +102,7 @@ def runs() -> Iterator[str]:
         trial = Trial(
             replica=replica, workload=workload, slo=Slo(), context_tokens=RUN_CONTEXT_TOKENS
         )
-        table = Run(trial, rate, RUN_REQUESTS).table
+        table = TrialRun(trial, rate, RUN_REQUESTS).table
         figures = [p95(each) for each in latencies(table)]
         formulas = [p95(each) for each in by_formula(replica, table)]
         cells = (

@@ -58,8 +58,8 @@ from vllm_cpu_figures import (
 
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import Gpu, read_gpu
-from tonnage.sizing.plan import size
 from tonnage.sizing.request import SizingRequest, ask, look_up
+from tonnage.sizing.search import size
 from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.workload import Lengths as PlannedLengths
 from tonnage.sizing.workload import Slo, Target, Workload

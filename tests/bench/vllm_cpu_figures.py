@@ -25,8 +25,8 @@ from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.step import Step
 from tonnage.sizing.workload import Lengths as PlannedLengths
 from tonnage.sizing.workload import Workload
-from tonnage_lab.load_client import Client, Lengths, RequestShape
-from tonnage_lab.load_endpoints import Endpoint, Endpoints
+from tonnage_lab.load_client import Client, LengthDistribution, RequestShape
+from tonnage_lab.load_endpoints import Endpoints, PodEndpoint
 from tonnage_lab.load_records import RequestRecord
 
 SHORT_PROMPT = 16
@@ -54,18 +54,20 @@ class Bench:
         )
         return replica_under(self.request, rank_of(self.request, flags.parallelism), flags)
 
-    def shape(self, prompt: Lengths, output: Lengths, seed: int = 0) -> RequestShape:
+    def shape(
+        self, prompt: LengthDistribution, output: LengthDistribution, seed: int = 0
+    ) -> RequestShape:
         return RequestShape(model=self.model, prompt=prompt, output=output, seed=seed)
 
     async def ask(self, shape: RequestShape, session: aiohttp.ClientSession) -> Client:
         host, _, port = self.url.removeprefix("http://").partition(":")
-        endpoint = Endpoint(address=host, port=int(port), pod="engine")
+        endpoint = PodEndpoint(address=host, port=int(port), pod="engine")
         return Client(session, Endpoints(ready=[endpoint]), shape)
 
 
-def differing(mean_tokens: int) -> Lengths:
+def differing(mean_tokens: int) -> LengthDistribution:
     """Return lengths as a plan takes outputs to be, of which only the mean is known."""
-    return Lengths(mean_tokens=mean_tokens, exponential=True, maximum_tokens=LONGEST)
+    return LengthDistribution(mean_tokens=mean_tokens, exponential=True, maximum_tokens=LONGEST)
 
 
 def a_session() -> aiohttp.ClientSession:
@@ -74,7 +76,9 @@ def a_session() -> aiohttp.ClientSession:
 
 async def together(bench: Bench, *, number: int, prompt: int, output: int) -> list[RequestRecord]:
     """Send so many equal requests at once."""
-    shape = bench.shape(Lengths(mean_tokens=prompt), Lengths(mean_tokens=output))
+    shape = bench.shape(
+        LengthDistribution(mean_tokens=prompt), LengthDistribution(mean_tokens=output)
+    )
     async with a_session() as session:
         client = await bench.ask(shape, session)
         return await asyncio.gather(*(client.send(time.time()) for _ in range(number)))
@@ -87,7 +91,7 @@ async def users(
 
     Outputs differ in length, or all users would ask at the same moments for ever.
     """
-    shape = bench.shape(Lengths(mean_tokens=prompt), differing(output))
+    shape = bench.shape(LengthDistribution(mean_tokens=prompt), differing(output))
     ends_s = time.time() + seconds
 
     async def user(client: Client) -> list[RequestRecord]:
@@ -107,7 +111,7 @@ async def through_slots(  # noqa: PLR0913
 ) -> list[RequestRecord]:
     """Send a Poisson process through so many slots; same arrivals and lengths for each."""
     generator, free = Random(7), asyncio.Semaphore(slots)  # noqa: S311
-    shape = bench.shape(Lengths(mean_tokens=prompt), differing(output))
+    shape = bench.shape(LengthDistribution(mean_tokens=prompt), differing(output))
 
     async def one(client: Client, due_s: float) -> RequestRecord:
         async with free:

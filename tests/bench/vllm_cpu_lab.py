@@ -15,8 +15,8 @@ from vllm_cpu_figures import LONGEST
 
 from tonnage_lab import controlplane, cpu_class, site, vllm_cpu, vllm_entry, vllm_site
 from tonnage_lab.controlplane import ControlPlane
-from tonnage_lab.load import LoadControl, Target, background_load
-from tonnage_lab.load_client import Lengths, RequestShape
+from tonnage_lab.load import LoadControl, LoadTarget, background_load
+from tonnage_lab.load_client import LengthDistribution, RequestShape
 from tonnage_lab.load_endpoints import ServiceRef, ready_endpoints
 from tonnage_lab.processes import wait_until
 from tonnage_lab.progress import Step
@@ -127,7 +127,7 @@ def mixed_traffic(
         prompt=varied(demand["promptTokens"]["mean"]),
         output=varied(demand["outputTokens"]["mean"]),
     )
-    target = Target(
+    target = LoadTarget(
         kubeconfig=lab.plane.kubeconfig, service=ServiceRef(namespace=NAMESPACE, name=lab.name)
     )
     with background_load(target, shape, control):
@@ -140,5 +140,5 @@ def mixed_traffic(
             yield lab.object()
 
 
-def varied(mean_tokens: float) -> Lengths:
-    return Lengths(mean_tokens=mean_tokens, exponential=True, maximum_tokens=LONGEST)
+def varied(mean_tokens: float) -> LengthDistribution:
+    return LengthDistribution(mean_tokens=mean_tokens, exponential=True, maximum_tokens=LONGEST)

@@ -79,6 +79,72 @@ def test_prometheus_understands_the_queries_of_the_dashboard(query: str):
     assert parsed(query)
 
 
+OF_NO_OBJECT = re.compile(
+    "tonnage_(tick|failed|objects_without|conflicts|status_failures)|label_values"
+)
+"""Queries about the operator, or of the names themselves."""
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_the_dashboard_asks_of_the_objects_that_are_chosen(query: str):
+    if not OF_NO_OBJECT.search(query):
+        assert "$namespace" in query
+        assert "$name" in query.replace("$namespace", "")
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        "vllm:request_time_per_output_token_seconds_bucket",
+        "vllm:kv_cache_usage_perc",
+        "vllm:num_preemptions_total",
+    ],
+)
+def test_the_dashboard_shows_what_tells_a_full_engine(metric: str):
+    assert [query for query in QUERIES if metric in query]
+
+
+def pod_name(name: str, template_hash: str = "5d8f9c7b6d", random: str = "x7k2p") -> str:
+    """Return a pod's name as the API server generates it: cut so that 5 characters follow.
+
+    Sources:
+        kubernetes: staging/src/k8s.io/apiserver/pkg/storage/names/generate.go, of at most 63.
+    """
+    return f"{name}-{template_hash}-"[:58] + random
+
+
+LONGEST = "llama-3-3-70b-instruct-for-the-chat-of-customers-nrw"
+
+
+@pytest.mark.parametrize("name", ["llama", *(LONGEST[:length] for length in (46, 47, 50, 52))])
+def test_a_pod_is_counted_for_its_own_object_only(name: str):
+    queries = [query for query in QUERIES if "pod=~" in query]
+    pattern = {found for query in queries for found in re.findall(r'pod=~"([^"]+)"', query)}
+    [of_pods] = {each.replace("$name", name) for each in pattern}
+    before = name.rpartition("-")[0] or "lla"
+    [of_others] = {each.replace("$name", before) for each in pattern}
+    named = {found for query in queries for found in re.findall(r'"pod", "([^"]+)"', query)}
+    [label] = named
+
+    for template_hash in ("5d8f9c7b6d", "9c7b6d"):
+        pod = pod_name(name, template_hash)
+        assert re.fullmatch(of_pods, pod)
+        assert re.fullmatch(label, pod)[1] == name
+        assert not re.fullmatch(of_others, pod)
+    assert not re.fullmatch(of_pods, pod_name(f"{name}-70b"))
+
+
+def test_a_miss_of_one_percent_shows_beside_one_of_half():
+    [panel] = [each for each in PANELS if "tonnage_slo_attainment" in each["targets"][0]["expr"]]
+    defaults = panel["fieldConfig"]["defaults"]
+
+    assert panel["targets"][0]["expr"].startswith("1 - ")
+    assert "max" not in defaults or defaults["max"] is None
+    assert defaults["custom"]["scaleDistribution"] == {
+        "type": "symlog", "log": 10, "linearThreshold": 0.001,
+    }  # fmt: skip
+
+
 def test_every_family_of_an_object_is_on_the_dashboard_but_these():
     shown = {name.removesuffix("_total") for query in QUERIES for name in NAME.findall(query)}
 

@@ -635,6 +635,8 @@ def test_the_policies_for_the_operator_bind_nobody_else(kubectl: Kubectl, held: 
         ({"hostPID": True}, "no privileges"),
         ({"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}, "no privileges"),
         ({"automountServiceAccountToken": True}, "no token"),
+        ({"volumes": [{"name": "v", "projected": {"sources": [
+            {"serviceAccountToken": {"path": "token"}}]}}]}, "no token"),
         ({"containers": [{"name": "engine", "image": "none",
                           "securityContext": {"privileged": True}}]}, "no privileges"),
         ({"serviceAccountName": "admin"}, "as the ServiceAccount default"),

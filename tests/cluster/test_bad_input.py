@@ -21,8 +21,8 @@ from thorough import one_of_each
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import CatalogError, built_in_gpus
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.plan import size
 from tonnage.sizing.request import ask, look_up
+from tonnage.sizing.search import size
 from tonnage_lab.kubectl import Kubectl
 from tonnage_lab.processes import LabError
 

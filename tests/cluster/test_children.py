@@ -307,8 +307,7 @@ def test_what_was_edited_and_by_whom_is_told_in_an_event(family: Family):
         if each["reason"] == "ChildRestored"
     ]
     assert found == [
-        "Service llama: somebody edited spec.type, spec.selector, spec.externalName, "
-        "which is put back"
+        "Service llama: somebody edited spec.type, spec.selector, spec.externalName: reapplied"
     ]
 
 

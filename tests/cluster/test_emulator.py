@@ -15,9 +15,9 @@ import pytest
 
 from pod_lab import OPERATOR, SERVE, a_deployment, a_lab, a_service, eventually, ready_addresses
 from tonnage_lab import prometheus
-from tonnage_lab.load import Target, background_load
-from tonnage_lab.load_client import Lengths, RequestShape
-from tonnage_lab.load_endpoints import Routing, ServiceRef
+from tonnage_lab.load import LoadTarget, background_load
+from tonnage_lab.load_client import LengthDistribution, RequestShape
+from tonnage_lab.load_endpoints import PodChoice, ServiceRef
 from tonnage_lab.load_records import attainment, quantile, within
 from tonnage_lab.processes import free_ports
 from tonnage_lab.runner.__main__ import obstacle
@@ -136,15 +136,15 @@ def lab(kubectl, namespace, tmp_path):
 
 
 def a_load(lab, **changes):
-    target = Target(
+    target = LoadTarget(
         kubeconfig=lab.kubectl.kubeconfig,
         service=ServiceRef(namespace=lab.namespace, name="m", port_name="http"),
     )
     shape = RequestShape(
         model="m",
-        prompt=Lengths(mean_tokens=50),
-        output=Lengths(mean_tokens=20, exponential=True, maximum_tokens=100),
-        **({"routing": Routing.LEAST_OUTSTANDING} | changes),
+        prompt=LengthDistribution(mean_tokens=50),
+        output=LengthDistribution(mean_tokens=20, exponential=True, maximum_tokens=100),
+        **({"routing": PodChoice.LEAST_OUTSTANDING} | changes),
     )
     return background_load(target, shape)
 
@@ -189,7 +189,7 @@ def test_users_who_wait_for_their_answers_never_have_more_in_flight_than_they_ar
 
 @needs_root
 def test_scaling_down_under_load_loses_no_request(lab):
-    with a_load(lab, routing=Routing.RANDOM) as control:
+    with a_load(lab, routing=PodChoice.RANDOM) as control:
         control.requests_per_s = 20
         eventually(lambda: len(control.records) >= 20, "twenty requests have ended")
         lab.kubectl("scale", "deployment/m", "--replicas=1", "-n", lab.namespace)

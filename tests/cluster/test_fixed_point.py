@@ -8,8 +8,8 @@ import pytest
 
 import site_lab
 from site_lab import NAME, OPERATOR, Site, a_model, a_site, a_tenant, show, until
-from tonnage_lab.load import LoadControl, Target, background_load
-from tonnage_lab.load_client import Lengths, RequestShape
+from tonnage_lab.load import LoadControl, LoadTarget, background_load
+from tonnage_lab.load_client import LengthDistribution, RequestShape
 from tonnage_lab.load_endpoints import ServiceRef
 
 pytestmark = site_lab.pytestmark
@@ -46,14 +46,14 @@ def loaded(tmp_path_factory, programs):
 
 def target(tenant):
     service = ServiceRef(namespace=tenant.namespace, name=NAME)
-    return Target(kubeconfig=tenant.site.plane.kubeconfig, service=service)
+    return LoadTarget(kubeconfig=tenant.site.plane.kubeconfig, service=service)
 
 
 def shape():
     return RequestShape(
         model="meta-llama/Llama-3.3-70B-Instruct",
-        prompt=Lengths(mean_tokens=500),
-        output=Lengths(mean_tokens=200),
+        prompt=LengthDistribution(mean_tokens=500),
+        output=LengthDistribution(mean_tokens=200),
     )
 
 

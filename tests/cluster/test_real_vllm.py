@@ -18,8 +18,8 @@ import pytest
 import site_lab
 from site_lab import Tenant, a_site_of, a_tenant, until
 from tonnage_lab import vllm_cpu, vllm_site
-from tonnage_lab.load import LoadControl, Target, background_load
-from tonnage_lab.load_client import Lengths, RequestShape
+from tonnage_lab.load import LoadControl, LoadTarget, background_load
+from tonnage_lab.load_client import LengthDistribution, RequestShape
 from tonnage_lab.load_endpoints import ServiceRef
 from tonnage_lab.load_records import RequestRecord
 
@@ -62,14 +62,14 @@ def load_on(
     real: vllm_site.RealSite, tenant: Tenant, control: LoadControl, *, prompt: float, output: float
 ) -> AbstractContextManager[LoadControl]:
     """Return a load on the Service of the example."""
-    target = Target(
+    target = LoadTarget(
         kubeconfig=tenant.site.plane.kubeconfig,
         service=ServiceRef(namespace=tenant.namespace, name=real.manifest["metadata"]["name"]),
     )
     shape = RequestShape(
         model=real.manifest["spec"]["model"]["id"],
-        prompt=Lengths(mean_tokens=prompt),
-        output=Lengths(mean_tokens=output),
+        prompt=LengthDistribution(mean_tokens=prompt),
+        output=LengthDistribution(mean_tokens=output),
     )
     return background_load(target, shape, control)
 

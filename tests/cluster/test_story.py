@@ -24,10 +24,10 @@ from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.cluster.kube import REPLICA_SETS, SERVICES
 from tonnage.settings import Settings
-from tonnage.sizing.plan import size
 from tonnage.sizing.request import ask, look_up
-from tonnage_lab.load import LoadControl, Target, background_load
-from tonnage_lab.load_client import Lengths, RequestShape
+from tonnage.sizing.search import size
+from tonnage_lab.load import LoadControl, LoadTarget, background_load
+from tonnage_lab.load_client import LengthDistribution, RequestShape
 from tonnage_lab.load_endpoints import ServiceRef
 from tonnage_lab.load_records import RequestRecord, attainment, summary, within
 
@@ -273,9 +273,9 @@ def story(tmp_path_factory, programs):
         yield found
 
 
-def target(site, tenant) -> Target:
+def target(site, tenant) -> LoadTarget:
     service = ServiceRef(namespace=tenant.namespace, name=NAME)
-    return Target(kubeconfig=site.plane.kubeconfig, service=service)
+    return LoadTarget(kubeconfig=site.plane.kubeconfig, service=service)
 
 
 def shape() -> RequestShape:
@@ -286,8 +286,10 @@ def shape() -> RequestShape:
     """
     return RequestShape(
         model="meta-llama/Llama-3.3-70B-Instruct",
-        prompt=Lengths(mean_tokens=PROMPT_TOKENS, exponential=True, maximum_tokens=MAX_TOKENS),
-        output=Lengths(mean_tokens=OUTPUT_TOKENS),
+        prompt=LengthDistribution(
+            mean_tokens=PROMPT_TOKENS, exponential=True, maximum_tokens=MAX_TOKENS
+        ),
+        output=LengthDistribution(mean_tokens=OUTPUT_TOKENS),
         seed=3,
     )
 

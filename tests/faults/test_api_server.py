@@ -252,7 +252,7 @@ class TestRow32TheAuthorityIsReplaced:
         certificates.ca.write_bytes(new.ca.read_bytes())
         world.until_replicas(2)  # by a watch: the lists come after minutes
 
-        assert "watching anew" in world.operator.log()
+        assert "watching again" in world.operator.log()
         assert world.operator.num_starts == 1
 
 

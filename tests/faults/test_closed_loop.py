@@ -16,12 +16,12 @@ from tonnage.estimate.joined import join
 from tonnage.estimate.learner import BAND
 from tonnage.estimate.metrics import TABLE, WINDOWS
 from tonnage.estimate.promise import HIGHEST, LOWEST
-from tonnage.replay.faults import dropped
+from tonnage.replay.faults import drop_scrapes
 from tonnage.replay.operator import Operator
-from tonnage.replay.prometheus import Prometheus
-from tonnage.replay.record import Served
+from tonnage.replay.prometheus import SimulatedPrometheus
+from tonnage.replay.record import ReplayedModel
 from tonnage.replay.simulation import Simulation
-from tonnage.replay.traffic import Source, constant, traffic
+from tonnage.replay.traffic import TrafficSource, constant_rate, traffic
 from tonnage.settings import Settings
 from tonnage.sizing.expected import expected_workload
 from tonnage.units import HOUR_S
@@ -39,11 +39,11 @@ def ticking(tick_s):
 def simulated(rate, *, hours, faults=(), arrival_scv=1.0, settings=SETTINGS):
     """Return the operator and the record of its one object."""
     model = a_model()
-    source = Source(
+    source = TrafficSource(
         rate=rate, shapes=((0.0, expected_workload(model.spec)),), arrival_scv=arrival_scv
     )
     drawn = traffic(source, duration_s=hours * HOUR_S, context_tokens=8192)
-    operator, served = Operator(settings), Served(model=model, traffic=drawn)
+    operator, served = Operator(settings), ReplayedModel(model=model, traffic=drawn)
     simulation = Simulation([served], settings=settings, controller=operator, faults=faults)
     (record,) = simulation.run(hours * HOUR_S)
     assert record.faults == []
@@ -87,7 +87,7 @@ class TestRow11ACounterBeginsAnew:
     def rates(self, restart, ask_after_s):
         """Return the demand measured after each scrape, from shortly before the restart on."""
         labels = (("engine", "0"),)
-        prometheus, found = Prometheus(SETTINGS, TABLE), []
+        prometheus, found = SimulatedPrometheus(SETTINGS, TABLE), []
         for scrape in range(self.NUM_SCRAPES):
             at_s = 15.0 * scrape
             came = (
@@ -124,7 +124,7 @@ class TestRow11ACounterBeginsAnew:
 
 @cache
 def clean():
-    _, record = simulated(constant(2.0), hours=1)
+    _, record = simulated(constant_rate(2.0), hours=1)
     return record
 
 
@@ -136,14 +136,14 @@ class TestCorruptedScrapes:
     """Three in ten, for an hour."""
 
     def differences(self, fault):
-        _, record = simulated(constant(2.0), hours=1, faults=(fault,))
+        _, record = simulated(constant_rate(2.0), hours=1, faults=(fault,))
         told, wanted = by_time(record), by_time(clean())
         return {at_s: told[at_s] - wanted[at_s] for at_s in told if at_s >= HOUR_S / 2}
 
     def test_that_fail_hold_what_is_there(self):
         # In no window of three starts is every pod's last scrape seen: nothing was seen to be
         # unnecessary, and the plan for spec.demand stays.
-        found = self.differences(dropped(0.3))
+        found = self.differences(drop_scrapes(0.3))
 
         assert all(0 <= by <= 3 for by in found.values()), found
 
@@ -164,7 +164,7 @@ class TestCorruptedScrapes:
             multiplied(0.1, by=100, seed=2),
             without_numbers(0.1, seed=3),
         )
-        _, record = simulated(constant(2.0), hours=0.75, faults=faults, settings=settings)
+        _, record = simulated(constant_rate(2.0), hours=0.75, faults=faults, settings=settings)
 
         told = [m.requests_per_s for m in record.moments if m.at_s > 300]
         assert max(told) < 1.5 * 2.0, "requests/s"
@@ -193,7 +193,7 @@ def latencies_times(factor):
 class TestRow17ACorrectionRunsWild:
     @pytest.mark.parametrize("factor", [100, 2])
     def test_and_stays_within_its_bands_and_lowers_nothing(self, factor):
-        operator, record = simulated(constant(2.0), hours=1, faults=(latencies_times(factor),))
+        operator, record = simulated(constant_rate(2.0), hours=1, faults=(latencies_times(factor),))
 
         memory = operator.memory
         prior = record.cluster.request.speed

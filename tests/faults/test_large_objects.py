@@ -7,7 +7,7 @@ import time
 import pytest
 
 from site_lab import a_model, show
-from tonnage.cluster.kube import MODEL_DEPLOYMENTS
+from tonnage.cluster.kube import EVENTS, MODEL_DEPLOYMENTS
 from tonnage.units import MIB
 
 pytestmark = pytest.mark.lab
@@ -44,6 +44,13 @@ def failures(world):
     return next((float(each.split()[-1]) for each in wanted if f'name="{NAME}"' in each), 0)
 
 
+def notes(world):
+    """Return what Events tell of its status."""
+    told = world.api.get(EVENTS.path(world.namespace))["items"]
+    ours = [each for each in told if each["regarding"]["name"] == NAME]
+    return [each["note"] for each in ours if each["reason"] == "WriteRefused"]
+
+
 def test_its_status_is_tried_ever_later_and_another_object_is_written_at_once(
     world, request, tmp_path
 ):
@@ -61,12 +68,19 @@ def test_its_status_is_tried_ever_later_and_another_object_is_written_at_once(
         world.until_replicas(number)
         took_s.append(round(time.monotonic() - asked_at_s, 1))
     found = tries(world)
-    figures = {"stored_bytes": stored_bytes, "replicas_written_after_s": took_s}
-    show(request.config, "A status that is too large", figures, tmp_path)
     pauses_s = [later[0] - at for (at, _), later in itertools.pairwise(found)]
+    figures = {
+        "stored_bytes": stored_bytes,
+        "replicas_written_after_s": took_s,
+        "pauses_s": [round(each, 1) for each in pauses_s],
+    }
+    show(request.config, "A status that is too large", figures, tmp_path)
 
     assert {status for _, status in found} == {500}
     assert pauses_s[1] > 1.5 * pauses_s[0]
     assert failures(world) >= LEAST_TRIES
     assert SAID in world.operator.log()
+    world.until(lambda: notes(world), "an Event tells it")
+    [note] = notes(world)
+    assert SAID in note
     assert world.operator.num_starts == 1

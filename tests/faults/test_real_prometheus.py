@@ -3,14 +3,15 @@
 import time
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import chain
 
 import pytest
 import yaml
 
 import debian_programs
 from http_double import Reply, serving
-from tonnage.cluster.answer import Kept
-from tonnage.cluster.prometheus import Limits, Prometheus
+from tonnage.cluster.answer import SeriesFilter
+from tonnage.cluster.prometheus import Prometheus, QueryLimits
 from tonnage.cluster.questions import QuerySet
 from tonnage.estimate.demand import is_fresh
 from tonnage.estimate.joined import join
@@ -83,8 +84,8 @@ def expressions(settings, namespaces=()):
 
 
 def ask(settings, sets=None, pods=PODS):
-    prometheus = Prometheus(settings, limits=Limits(request_s=5, all_s=20))
-    kept = Kept(labels=kept_labels(settings), pods=frozenset(pods))
+    prometheus = Prometheus(settings, limits=QueryLimits(request_s=5, all_s=20))
+    kept = SeriesFilter(labels=kept_labels(settings), pods=frozenset(pods))
     return prometheus.ask(sets or [QuerySet(expressions=expressions(settings))], kept)
 
 
@@ -106,11 +107,13 @@ def rate_of(engine, scrapes=WINDOWS[0]):
 
 
 def is_complete(found):
-    return [rate_of(each) is None for each in found] == [False, False]
+    """Tell whether both engines have been answered of, by counters and gauges."""
+    figures = [(rate_of(each), each.running, each.waiting, each.kv_tokens) for each in found]
+    return len(figures) == len(PODS) and None not in chain(*figures)
 
 
 def is_of_now(found):
-    """Tell whether both engines have been answered of, with a scrape of three seconds ago."""
+    """Tell whether they are complete, with a scrape of three seconds ago."""
     return is_complete(found) and all(is_fresh(each, scrape_interval_s=SCRAPE_S) for each in found)
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 import kind_lab
 from tonnage_lab import assets
-from tonnage_lab.kind.lane import Lane
+from tonnage_lab.kind.lane import ClusterTools
 from tonnage_lab.progress import on_console
 
 HERE = Path(__file__).parent
@@ -32,6 +32,6 @@ def programs() -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def lane() -> Iterator[Lane]:
+def lane() -> Iterator[ClusterTools]:
     with kind_lab.SHARED.opened() as found:
         yield found

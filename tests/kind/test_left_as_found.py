@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tonnage_lab.kind import machine
+from tonnage_lab.kind import docker, machine
 
 PROGRAM = """
 import signal, sys, tempfile, time
@@ -15,7 +15,7 @@ from pathlib import Path
 from tonnage_lab.kind import cluster, lane
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
-with lane.opened() as found, tempfile.TemporaryDirectory() as folder:
+with lane.cluster_tools() as found, tempfile.TemporaryDirectory() as folder:
     made = cluster.start(found, Path(folder))
     try:
         print("it runs", flush=True)
@@ -60,6 +60,19 @@ def test_it_leaves_nothing_when_it_is_interrupted(number: signal.Signals):
 
     assert any(each.startswith("processes: ") for each in during)
     assert any("kernel/panic = 10 is new" in each for each in during)
+    assert machine.differences(before, machine.look()) == []
+    assert LAST_WORDS in said
+
+
+@pytest.mark.skipif(not docker.FREEZER.is_dir(), reason="cgroup v2 kills what is frozen too")
+def test_it_leaves_nothing_where_a_container_was_frozen_when_its_node_ended():
+    before = machine.look()
+    made = start("stay")
+    state = next((docker.FREEZER / docker.CGROUP).rglob("cri-containerd-*/freezer.state"))
+    state.write_text("FROZEN")
+    made.send_signal(signal.SIGTERM)
+    _, said = made.communicate(timeout=LONGEST_END_S)
+
     assert machine.differences(before, machine.look()) == []
     assert LAST_WORDS in said
 

@@ -93,7 +93,7 @@ def _case(  # noqa: PLR0913  (what a manifest may say)
         "engine": engine or {},
         **parts,
     }
-    return Case(spec=spec, config=config, split=split)
+    return Case(spec=spec, config=config, split=split or Parallelism(tensor=gpus))
 
 
 def _drafts(method: str, tokens: int) -> Config:
@@ -123,7 +123,7 @@ CASES: Final[dict[str, Case]] = {
     "fp16": _case(LLAMA_2),
     "fp16, cache in float16": _case(LLAMA_2, of_model={"kvCache": "float16"}),
     "fp16, cache in bfloat16": _case(LLAMA_2, of_model={"kvCache": "bfloat16"}),
-    "fp16 on a T4": _case(LLAMA_2, "T4", 2),
+    "fp16 on a T4": _case(LLAMA_2, "T4", 2, split=Parallelism(pipeline=2)),
     "AWQ, fp16": _case("hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4"),
     "AWQ on a T4": _case(
         "Qwen/Qwen2.5-7B-Instruct-AWQ", "T4",
@@ -139,29 +139,31 @@ CASES: Final[dict[str, Case]] = {
             },
         ),
     ),
-    "fp8 per channel": _case("RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic", gpus=2),
+    "fp8 per channel": _case(
+        "RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic", gpus=2, split=Parallelism(pipeline=2)
+    ),
     "fp8 with a cache in fp8": _case(FP8_CACHE),
     "fp8 with a cache in fp8, bfloat16 asked": _case(FP8_CACHE, of_model={"kvCache": "bfloat16"}),
-    "int8": _case("neuralmagic/Meta-Llama-3.1-70B-Instruct-quantized.w8a8", gpus=2),
+    "int8": _case(
+        "neuralmagic/Meta-Llama-3.1-70B-Instruct-quantized.w8a8", gpus=2,
+        split=Parallelism(pipeline=2),
+    ),
     "mxfp4": _case("openai/gpt-oss-20b"),
     "nvfp4": _case(
         "nvidia/Llama-3.1-8B-Instruct-FP4", "B200", config=_from(LLAMA, quantization_config=NVFP4)
     ),
-    "MLA": _case("deepseek-ai/DeepSeek-V2-Lite-Chat", split=Parallelism(tensor=1)),
-    "MLA, fp8 blocks": _case(DEEPSEEK, "H200", 8, split=Parallelism(tensor=8)),
+    "MLA": _case("deepseek-ai/DeepSeek-V2-Lite-Chat"),
+    "MLA, fp8 blocks": _case(DEEPSEEK, "H200", 8),
     "MLA, data parallel": _case(DEEPSEEK, "H200", 8, split=Parallelism(data=8)),
     "MLA, decode context parallel": _case(
         DEEPSEEK, "H200", 8, split=Parallelism(tensor=8, context=8)
     ),
-    "MLA, nvfp4": _case("nvidia/DeepSeek-V3.1-NVFP4", "B200", 8, split=Parallelism(tensor=8)),
-    "MLA, sparse": _case("deepseek-ai/DeepSeek-V3.2", "H200", 8, split=Parallelism(tensor=8)),
+    "MLA, nvfp4": _case("nvidia/DeepSeek-V3.1-NVFP4", "B200", 8),
+    "MLA, sparse": _case("deepseek-ai/DeepSeek-V3.2", "H200", 8),
     "MLA, sparse, bfloat16 asked": _case(
-        "deepseek-ai/DeepSeek-V3.2", "H200", 8, split=Parallelism(tensor=8),
-        of_model={"kvCache": "bfloat16"},
+        "deepseek-ai/DeepSeek-V3.2", "H200", 8, of_model={"kvCache": "bfloat16"},
     ),
-    "compressed attention": _case(
-        "deepseek-ai/DeepSeek-V4-Flash", "B200", 4, split=Parallelism(tensor=4)
-    ),
+    "compressed attention": _case("deepseek-ai/DeepSeek-V4-Flash", "B200", 4),
     "hybrid, Qwen3-Next": _case("Qwen/Qwen3-Next-80B-A3B-Instruct", gpus=4),
     "hybrid, Qwen3.5": _case("Qwen/Qwen3.5-9B"),
     "hybrid, Mamba-2": _case("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", gpus=2),
@@ -172,10 +174,12 @@ CASES: Final[dict[str, Case]] = {
     ),
     "LoRA": _case(LLAMA, of_model={"adapters": {"number": 4, "rank": 16}}),
     "LoRA, largest rank": _case(LLAMA, of_model={"adapters": {"number": 1, "rank": 512}}),
-    "mtp": _case(DEEPSEEK, "H200", 8, split=Parallelism(tensor=8), engine=_drafts("mtp", 1)),
+    "mtp": _case(DEEPSEEK, "H200", 8, engine=_drafts("mtp", 1)),
     "mtp, hybrid": _case("Qwen/Qwen3.5-9B", engine=_drafts("mtp", 2)),
     "n-gram": _case(LLAMA, engine=_drafts("ngram", 3)),
-    "tensor parallel": _case("meta-llama/Llama-3.3-70B-Instruct", gpus=4),
+    "tensor parallel": _case(
+        "meta-llama/Llama-3.3-70B-Instruct", gpus=4, split=Parallelism(tensor=2, pipeline=2)
+    ),
     "pipeline parallel": _case(
         "meta-llama/Llama-3.3-70B-Instruct", gpus=4, split=Parallelism(tensor=2, pipeline=2)
     ),
@@ -230,7 +234,11 @@ def is_read(name: str, arguments: Sequence[str]) -> float | None:
 
 def rendered(name: str, minor: str) -> Config:
     """Return what is rendered for a version: the container, or ``refused`` with our words."""
-    case = CASES[name]
+    return rendered_case(CASES[name], minor)
+
+
+def rendered_case(case: Case, minor: str) -> Config:
+    """Return the same of a case."""
     try:
         model = _deployment(case, minor)
     except InvalidSpecError as error:

@@ -26,8 +26,9 @@ The three columns behind a cell:
    for: compiled kernels (empty modules), Triton (vLLM's own placeholder), the GPU (the release's
    own CUDA platform, with name, memory, count and compute capability as constants), the host's
    memory (2 TiB), the hub (a folder with the config.json). The other packages are those of the
-   environment of vLLM for CPU, with `packages.txt` and, before 0.20, `older-packages.txt` in front.
-   Nothing is loaded and no kernel runs; memory of the GPU is not looked at.
+   environment of vLLM for CPU, with `packages.txt` and, before 0.20, `older-packages.txt` and,
+   from 0.31 on, `newer-packages.txt` in front. Nothing is loaded and no kernel runs; memory of the
+   GPU is not looked at.
 2. **Cache**: the names that the kernels that write the cache know (the macro
    `DISPATCH_BY_KV_CACHE_DTYPE` of `csrc`), what they write for them, and the types that the
    attention backends for NVIDIA say they take. Not covered: kernels of compressed attention, and

@@ -15,10 +15,11 @@ READ: Final = ("vllm/", "csrc/", "docker/")
 PLATFORMS: Final = ("manylinux1_x86_64", "manylinux_2_31_x86_64", "manylinux_2_35_x86_64")
 """Of the wheel, where a release has no source archive: it lacks kernels and Dockerfile."""
 BACKEND: Final = """\
-import os, shutil
+import os, re, shutil
 
 def prepare_metadata_for_build_wheel(folder, config_settings=None):
-    name = "vllm-0.dist-info"
+    version = re.search("^Version: (.*)$", open("PKG-INFO").read(), re.M)[1]
+    name = f"vllm-{version}.dist-info"
     os.makedirs(os.path.join(folder, name))
     shutil.copy("PKG-INFO", os.path.join(folder, name, "METADATA"))
     return name

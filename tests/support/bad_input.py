@@ -124,7 +124,7 @@ SCHEDULE: Mapping[str, Any] = {
 TTFT = "spec.slo.timeToFirstToken.p95"
 LONG_DURATION_FORM = ("30m or 2h", "at most 168h")
 RATE_FORM = ("positive whole number", '"0.5"')
-DURATION_FORM = ("50ms, 2s or 5m", "at most 1h")
+DURATION_FORM = ("50ms, 1.5s or 5m", "at most 1h")
 UNICODE_TRICKS = ("a/\u202eb", "a/\u200bb", "\u0430/b", "\uff41/b", "a/b\u0301")
 ZONES = {"topologyKey": "topology.kubernetes.io/zone"}
 
@@ -172,7 +172,7 @@ REFUSED: tuple[BadInput, ...] = (
     *each(4, f"{DEMAND}.tokensPerDay", 5, field=DEMAND, shows=("at most one of",)),
     *each(4, f"{DEMAND}.dutyCyclePercent", 50, field=DEMAND, shows=("needs concurrentUsers",)),
     *each(5, TTFT, "0s", "-5m", "1y", "1 day", "9999999h", "5", "2S", "2s\n", "61m", "3600001ms",
-          "1.5s", "\u0662s", "", shows=DURATION_FORM),
+          "0.0s", "0.000s", "1.s", ".5s", "1.2345s", "60.001m", "\u0662s", "", shows=DURATION_FORM),
     *each(5, TTFT, 5, True),
     *each(5, "spec.slo.timeToFirstToken", {}, shows=("one of p50, p90, p95, p99",)),
     *each(6, f"{MODEL}.id", "../../etc/passwd", "/abs", "a//b", "a/b/c", "..", "a", "a/..", "x\ny",
@@ -334,6 +334,19 @@ REFUSED: tuple[BadInput, ...] = (
     *each(31, f"{PODS}.memory", "9" * 10_000),
     *each(31, "spec.engine.image", "a" * 10_000),
     *each(40, "spec.hardware.gpusPerReplica", 0, -1, 1.5, 1000, "2"),
+    *(
+        bad
+        for size in ("tensor", "pipeline", "data")
+        for bad in each(40, f"spec.hardware.parallelism.{size}", 0, 65, 1.5, "2")
+    ),
+    *each(40, "spec.hardware.parallelism.expert", 1, "true"),
+    *each(40, "spec.hardware.parallelism.context", 2),
+    *each(40, "spec.hardware.parallelism", {"tensor": 16, "data": 8},
+          shows=("tensor x pipeline x data = 128 must not exceed 64 GPUs",)),
+    *each(41, "spec.hardware", {"gpu": "H200", "gpusPerReplica": 2, "parallelism": {"tensor": 4}},
+          {"gpu": "H200", "gpusPerReplica": 8,
+           "parallelism": {"tensor": 4, "pipeline": 1, "data": 1}},
+          shows=("must be tensor x pipeline x data of parallelism", "which are 4")),
     *each(40, "spec.hardware.gpu", "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "", "H200 x2", 8),
     *each(40, "spec.hardware.resourceClaims", [{"name": "gpu"}]),
     *each(40, f"{PODS}.resources", {"limits": {"nvidia.com/gpu": 8}}),
@@ -411,7 +424,7 @@ TEXTS: tuple[BadText, ...] = (
            api='unknown field "spec.x"', parser="nested more than"),
     a_text(28, "tab", ("  model", "\tmodel"), api="cannot start any token", parser="a tab"),
     a_text(28, "duplicate-key", ("  contextL", "  contextLength: 9\n  contextL"),
-           api=None, parser="stands twice"),
+           api=None, parser="is given twice"),
     a_text(28, "python-object", ("maxReplicas: 8", "maxReplicas: !!python/object:os.system 8"),
            api="spec.scaling.maxReplicas", parser="tag"),
     count("on", api="spec.scaling.maxReplicas"),
@@ -446,6 +459,7 @@ class Unservable:
 
 
 GPU, GPUS = "spec.hardware.gpu", "spec.hardware.gpusPerReplica"
+SIZES = "spec.hardware.parallelism"
 LLAMA_8B = (
     '{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, '
     '"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, '
@@ -467,6 +481,25 @@ UNSERVABLE: tuple[Unservable, ...] = (
                shows=("'H100-1g.10gb'",)),
     Unservable(row=41, what="no-split", changes=(("spec.model.id", "Qwen/Qwen3-8B"), (GPUS, 37)),
                shows=("gpusPerReplica 37", "32 attention heads")),
+    Unservable(row=41, what="tensor-does-not-divide",
+               changes=((SIZES, {"tensor": 3}), (f"{SIZES}.pipeline", 1)),
+               shows=("hardware.parallelism {tensor: 3, pipeline: 1}: TP 3",
+                      "64 attention heads")),
+    Unservable(row=41, what="tensor-beyond-a-node", changes=((SIZES, {"tensor": 16}),),
+               shows=("hardware.parallelism {tensor: 16}", "node of 8 GPUs")),
+    Unservable(row=41, what="data-without-experts", changes=((SIZES, {"data": 2}),),
+               shows=("hardware.parallelism {data: 2}: DP 2 finds neither experts",
+                      "Llama-3.3-70B-Instruct")),
+    Unservable(row=41, what="experts-of-a-dense-model", changes=((SIZES, {"expert": True}),),
+               shows=("hardware.parallelism.expert needs a model with experts",)),
+    Unservable(row=41, what="slices-of-experts-on-data-parallel-ranks",
+               changes=(("spec.model", {"id": "deepseek-ai/DeepSeek-V3"}),
+                        (SIZES, {"data": 8, "tensor": 1, "pipeline": 1, "expert": False})),
+               shows=("expert: false does not go with DP8",)),
+    Unservable(row=41, what="experts-in-two-places",
+               changes=(("spec.model", {"id": "Qwen/Qwen3-30B-A3B"}), (SIZES, {"expert": False}),
+                        ("spec.engine.args", ["--enable-expert-parallel"])),
+               shows=("hardware.parallelism.expert: false contradicts engine.args",)),
     Unservable(row=42, what="weights-exceed-memory",
                changes=((GPUS, 1), ("spec.model.weights", "bfloat16")),
                shows=("128.6 GiB usable", "131.4 GiB weights", "activations", "CUDA graphs",

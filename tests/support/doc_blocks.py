@@ -41,7 +41,11 @@ def pages():
 
 
 def blocks(path):
-    for found in FENCE.finditer(path.read_text()):
+    return blocks_in(path.read_text())
+
+
+def blocks_in(page):
+    for found in FENCE.finditer(page):
         text = re.sub(f"^{found['indent']}", "", found["text"], flags=re.MULTILINE)
         yield Block(language=found["language"], title=found["title"] or "", text=text)
 

@@ -12,7 +12,7 @@ from tonnage.engine.table import RequestTable
 from tonnage.estimate.metrics import BUSY_SCRAPES
 from tonnage.estimate.samples import ArrivalWindow, EngineSamples
 from tonnage.estimate.speed import busy_window, prompt_shape
-from tonnage.sizing.plan import size
+from tonnage.sizing.search import size
 from tonnage.sizing.serving.arrivals import requests
 from tonnage.sizing.serving.flags import trial_of
 from tonnage.sizing.serving.trial import engine_limits
@@ -24,12 +24,12 @@ CHAT = Workload(prompt=Lengths(mean_tokens=800, p99_tokens=4000), output_tokens=
 
 @cache
 def a_catalog_sizing(model, *, gpu="H100", workload=CHAT, tokens=8192):
-    """What is planned for a built-in model with a token budget: TTFT 1 s and TPOT 40 ms at p95."""
+    """A plan of one GPU and a token budget: TTFT 1 s and TPOT 40 ms at p95."""
     slo = Slo(
         ttft=(Target(quantile=0.95, limit_s=1.0),), tpot=(Target(quantile=0.95, limit_s=0.040),)
     )
     request = catalog_request(model, gpu, workload, context_tokens=16384)
-    return size(replace(request, slo=slo, max_num_batched_tokens=tokens))
+    return size(replace(request, slo=slo, num_gpus=1, max_num_batched_tokens=tokens))
 
 
 class Served:

@@ -9,7 +9,7 @@ from http_double import serving
 from kube_double import KubeDouble
 from query_api import QueryApi
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.cluster.prometheus import Limits, Prometheus
+from tonnage.cluster.prometheus import Prometheus, QueryLimits
 from tonnage.control.input.memory import Memory
 from tonnage.control.tick import tick
 from tonnage.estimate.metrics import TABLE, WINDOWS
@@ -21,7 +21,7 @@ OBJECTS = (("blue", "llama"), ("green", "mixtral"))
 PODS = (("blue", "llama-0"), ("blue", "llama-1"), ("green", "mixtral-0"), ("green", "mixtral-1"))
 LITTLE, MUCH = 0.1, 6.0
 """Requests/s of a pod: less than one replica's worth in all, and more than two replicas'."""
-LIMITS = Limits(answer_bytes=200_000, all_bytes=800_000, pod_bytes=0)
+LIMITS = QueryLimits(answer_bytes=200_000, all_bytes=800_000, pod_bytes=0)
 SHORT = replace(LIMITS, request_s=0.7, all_s=5)
 """For those who wait until they are over."""
 

@@ -17,7 +17,7 @@ from tonnage.control.input.memory import (
     Needed,
     ObjectMemory,
     PodMemory,
-    Served,
+    ReplicaGoodput,
     TrafficMemory,
     WriteMemory,
 )
@@ -27,8 +27,9 @@ from tonnage.estimate.headroom import UNSEEN
 from tonnage.fleet.views import deployment_view, model_view, pod_view
 from tonnage.manifests.children import Site, deployment
 from tonnage.settings import Settings
-from tonnage.sizing.plan import requests_per_s_asked, size
+from tonnage.sizing.plan import requests_per_s_asked
 from tonnage.sizing.request import ask, look_up
+from tonnage.sizing.search import size
 from tonnage.sizing.workload import Slo
 
 EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples"
@@ -261,7 +262,9 @@ def a_fleet(*states, now_s=NOW_S, **changes):
 def some_needs(*needs):
     """What was needed of late, as (time, replicas), of engines that no others are compared with."""
     request = a_sizing().request
-    served = Served(engine="others", workload=request.workload, slo=request.slo, requests_per_s=1.0)
+    served = ReplicaGoodput(
+        engine="others", workload=request.workload, slo=request.slo, requests_per_s=1.0
+    )
     return tuple(Needed(at_s=at_s, replicas=each, served=served) for at_s, each in needs)
 
 

@@ -13,8 +13,8 @@ from operator_hand import Hand
 from tonnage_lab.controlplane import ControlPlane
 from tonnage_lab.kind import cluster, lane
 from tonnage_lab.kind import site as kind_site
-from tonnage_lab.kind.cluster import Cluster
-from tonnage_lab.kind.lane import Lane
+from tonnage_lab.kind.cluster import KindCluster
+from tonnage_lab.kind.lane import ClusterTools
 from tonnage_lab.site import NAMESPACE, SiteConfig
 
 CRDS = Path(__file__).parents[2] / "crds"
@@ -37,14 +37,14 @@ class Shared:
     def __init__(self) -> None:
         self.num_users = 0
         self.stack = ExitStack()
-        self.lane: Lane | None = None
+        self.lane: ClusterTools | None = None
 
     @contextmanager
-    def opened(self) -> Iterator[Lane]:
+    def opened(self) -> Iterator[ClusterTools]:
         if found := problem():
             pytest.skip(found)
         if self.lane is None:
-            self.lane = self.stack.enter_context(lane.opened())
+            self.lane = self.stack.enter_context(lane.cluster_tools())
         self.num_users += 1
         try:
             yield self.lane
@@ -59,7 +59,7 @@ SHARED = Shared()
 
 
 @contextmanager
-def a_cluster(folder: Path, **how: Any) -> Iterator[Cluster]:
+def a_cluster(folder: Path, **how: Any) -> Iterator[KindCluster]:
     """Create a cluster with the CRDs of this repository, and delete it in the end."""
     with SHARED.opened() as found:
         made = cluster.start(found, folder, crds=CRDS, **how)
@@ -78,7 +78,7 @@ def a_plane(
         yield made.plane, kind_site.start(made, config), kind_hand(made)
 
 
-def kind_hand(made: Cluster) -> Hand:
+def kind_hand(made: KindCluster) -> Hand:
     """Return the hand of an operator that runs as a container in a node."""
 
     def log() -> str:
@@ -95,5 +95,5 @@ def kind_hand(made: Cluster) -> Hand:
     return Hand(log=log, address=lambda pod: pod["status"]["podIP"], kill=kill)
 
 
-def _lines(made: Cluster, node: str, command: str) -> list[str]:
+def _lines(made: KindCluster, node: str, command: str) -> list[str]:
     return made.on_node(node, "sh", "-c", command).splitlines()

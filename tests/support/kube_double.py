@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tonnage.cluster.errors import ConflictError, HeldBackError, KubernetesError
-from tonnage.cluster.pages import bounded
+from tonnage.cluster.pages import limit_size
 
 Object = dict[str, Any]
 DEPLOYMENTS = "apps/v1/namespaces"
@@ -53,7 +53,7 @@ class KubeDouble:
         for path, body in objects:
             self.put(path, body)
 
-    def fenced(self, fence: Callable[[], None]) -> "_Fenced":
+    def with_fence(self, fence: Callable[[], None]) -> "_Fenced":
         """The same objects, on which each write asks first."""
         return _Fenced(self, (fence,))
 
@@ -86,7 +86,7 @@ class KubeDouble:
         for place, body in sorted(self.objects.items()):
             labels = body["metadata"].get("labels") or {}
             if place.split("/")[-2] == kind and wanted.items() <= labels.items():
-                yield bounded(copy.deepcopy(body), len(json.dumps(body)))
+                yield limit_size(copy.deepcopy(body), len(json.dumps(body)))
 
     def serves(self, resource: object) -> bool:
         return True
@@ -246,14 +246,14 @@ def led(kube: KubeDouble, leads: Callable[[], bool] = lambda: True) -> "_Fenced"
         if not leads():
             raise HeldBackError("the Lease was lost: nothing is written")
 
-    return kube.fenced(check)
+    return kube.with_fence(check)
 
 
 class _Fenced:
     def __init__(self, kube: KubeDouble, fences: tuple[Callable[[], None], ...]) -> None:
         self._kube, self._fences = kube, fences
 
-    def fenced(self, fence: Callable[[], None]) -> "_Fenced":
+    def with_fence(self, fence: Callable[[], None]) -> "_Fenced":
         return _Fenced(self._kube, (*self._fences, fence))
 
     def hasty(self) -> "_Fenced":

@@ -3,9 +3,9 @@
 from array import array
 from collections.abc import Callable, Sequence
 
-from tonnage.cluster.answer import Answer
+from tonnage.cluster.answer import InstantVector
 from tonnage.cluster.errors import PrometheusError
-from tonnage.cluster.questions import Gathering, Outcome
+from tonnage.cluster.questions import Gathering, QueryResult
 from tonnage.estimate.series import Series, Vector
 from tonnage.fleet.rounds import Ask
 
@@ -23,7 +23,7 @@ def asking(one: Callable[[str], Sequence[Series]]) -> Ask:
         for queries in sets:
             for name, text in queries.expressions.items():
                 try:
-                    outcome = Outcome(answer=Answer(series=by_column(one(text))))
+                    outcome = QueryResult(answer=InstantVector(series=by_column(one(text))))
                 except PrometheusError as error:
                     gathering.fail(name, queries, error)
                 else:

@@ -14,7 +14,7 @@ EXAMPLES = sorted((Path(__file__).parents[2] / "deploy" / "examples").glob("*.ya
 def children_of(example: Path, *, has_pod_monitors: bool = False) -> str:
     """Return the children of an example as a JSON list; none of one with a scale target."""
     option = "--pod-monitor" if has_pod_monitors else "--no-pod-monitor"
-    result = run("render", "-f", str(example), "--output", "json", option)
+    result = run("render", "-f", str(example), "--format", "json", option)
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     return json.dumps(found["items"] if found.get("kind") == "List" else [found])

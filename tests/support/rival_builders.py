@@ -4,13 +4,13 @@ from dataclasses import replace
 
 from fleet_builders import a_model, a_request_of, a_sizing
 from tonnage.estimate.series import Series
-from tonnage.replay.cluster import Start
-from tonnage.replay.record import Served
+from tonnage.replay.cluster import StartupTime
+from tonnage.replay.record import ReplayedModel
 from tonnage.replay.rivals.controller import Given, RivalController
 from tonnage.replay.rivals.profile import Profile
-from tonnage.replay.rivals.rule import Probe, SeenPod, Signals, Told
+from tonnage.replay.rivals.rule import IdleRequest, RuleInput, SeenPod, Signals
 from tonnage.replay.simulation import Simulation
-from tonnage.replay.traffic import Source, piecewise, traffic
+from tonnage.replay.traffic import TrafficSource, piecewise, traffic
 from tonnage.settings import Settings
 from tonnage.sizing.expected import expected_workload
 from tonnage.sizing.request import Flags
@@ -39,7 +39,7 @@ DURATION_S = 360.0
 
 def told(**changes):
     """What is told of an object: 100,000 KV tokens, 10 requests/s of a replica as believed."""
-    return Told(
+    return RuleInput(
         **{
             "flags": FLAGS,
             "min_replicas": 1,
@@ -50,7 +50,7 @@ def told(**changes):
             ),
             "kv_tokens": 100_000,
             "prefill_tokens_per_s": 10_000.0,
-            "probe": Probe(input_tokens=2000, output_tokens=201, ttft_s=0.2, itl_s=0.01),
+            "probe": IdleRequest(input_tokens=2000, output_tokens=201, ttft_s=0.2, itl_s=0.01),
             "believed_requests_per_s": 10.0,
             "true_requests_per_s": 8.0,
             "profile": Profile(
@@ -106,13 +106,13 @@ def a_record(rule, *, replicas=2):
     """A load that rises from half of what two replicas serve to twice that, scaled by a rule."""
     model = a_model(**SMALL)
     request, sizing = a_request_of(model), a_sizing(model)
-    source = Source(
+    source = TrafficSource(
         rate=piecewise([(0, 4.0), (60, 30.0)]), shapes=((0.0, expected_workload(model.spec)),)
     )
-    served = Served(
+    served = ReplayedModel(
         model=model,
         traffic=traffic(source, duration_s=DURATION_S, context_tokens=request.context_tokens),
-        start=Start(mean_s=60.0),
+        start=StartupTime(mean_s=60.0),
     )
     given = Given(
         flags=sizing.flags,

@@ -1,7 +1,7 @@
 """One step of the product's engine, set up by hand: what its figures say that it takes."""
 
 from builders import a_sizing_request
-from tonnage.catalog.engine_speed import Run, prior_speed
+from tonnage.catalog.engine_speed import prior_speed
 from tonnage.catalog.gpu import built_in_gpus, find_gpu
 from tonnage.catalog.models import built_in_model
 from tonnage.engine.core import Engine
@@ -25,7 +25,7 @@ def a_catalog_model(name, *, gpu="H100", split=ONE_GPU, **changes):
         gpu=found,
         weights=shape.weight_format,
         kv_format=shape.kv_cache_format,
-        speed=prior_speed(found, shape.weight_format, Run(has_experts=shape.has_experts)),
+        speed=prior_speed(found, shape.weight_format),
         **changes,
     )
     return StepTimeModel(

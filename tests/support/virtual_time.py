@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 from query_api import compact
-from tonnage.cluster.answer import Kept, LabelSets
-from tonnage.cluster.prometheus import Asking, Limits
+from tonnage.cluster.answer import LabelSets, SeriesFilter
+from tonnage.cluster.prometheus import QueryLimits, QueryRound
 from tonnage.cluster.questions import Gathering, namespace_of
 from tonnage.fleet.apart import after_round, first_cut_off
 from tonnage.fleet.parts import parts_of
@@ -52,10 +52,10 @@ def ask(sets, takes_s, *, status=lambda _name, _set: 200, limits=None):
         content = SimpleNamespace(iter_any=pieces)
         yield SimpleNamespace(status=status(*by_text[text]), headers={}, content=content)
 
-    asking = Asking(
+    asking = QueryRound(
         post=post,
-        labels=LabelSets(Kept(labels=("namespace", "pod", "engine"))),
-        limits=limits or Limits(),
+        labels=LabelSets(SeriesFilter(labels=("namespace", "pod", "engine"))),
+        limits=limits or QueryLimits(),
         now=lambda: 0.0,
         gathering=gathering,
     )

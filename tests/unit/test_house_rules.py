@@ -108,6 +108,33 @@ def writers_of_memory():
                 yield from ((each.arg, module) for each in node.keywords)
 
 
+def test_no_message_says_1_pods_or_1_replicas():
+    # Figures of `significant` have decimals, a summary is "1/1".
+    plain = re.compile(r"\{(?!significant|replicas\.get)[^{}]*\} (?:pods|replicas)\b")
+    found = [
+        f"{path.relative_to(ROOT)}: {each}"
+        for path in modules()
+        if path.is_relative_to(SOURCES / "tonnage")
+        for each in plain.findall(path.read_text())
+    ]
+
+    assert found == []  # units.counted writes them
+
+
+def test_no_message_advises_to_install_a_package_that_is_not_published():
+    advice = re.compile(r"(?:pip install |needs_extra\(\s*\")(?!-e '\.|\{)([\w' \[\].-]+)")
+    advised = {
+        word
+        for path in modules()
+        if path.is_relative_to(SOURCES)
+        for words in advice.findall(path.read_text())
+        for word in words.split()
+    }
+    published = {"pyarrow", "jinja2", "matplotlib"}  # tonnage is not: a checkout installs itself
+
+    assert advised <= published
+
+
 @pytest.mark.parametrize("part", WRITERS_OF_MEMORY)
 def test_a_part_of_what_is_remembered_is_written_by_its_step(part):
     assert {module for name, module in writers_of_memory() if name == part} == WRITERS_OF_MEMORY[

@@ -16,7 +16,7 @@ from tonnage.control.series import FleetSeries
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.calibration_file import dump
 from tonnage.fleet.heartbeat import UNREADY_S, Heartbeat
-from tonnage.fleet.watches import watched
+from tonnage.fleet.watches import readable_namespaces
 from tonnage.main import SHORTEST_TICK_S, build, keep_deciding, keep_leading
 from tonnage.settings import Settings
 from tonnage_lab.processes import free_ports
@@ -152,7 +152,7 @@ class Deciding:
 class Kube:
     """A cluster without the Prometheus Operator."""
 
-    def fenced(self, _):
+    def with_fence(self, _):
         return self
 
     def serves(self, resource):
@@ -182,7 +182,7 @@ def test_a_namespace_that_may_not_be_read_is_not_watched(refused, found, caplog)
 
     settings = Settings(prometheus_url="http://prometheus.test", namespaces=("blue", "green"))
 
-    assert watched(KubeDouble(fail=fail), settings) == found
+    assert readable_namespaces(KubeDouble(fail=fail), settings) == found
     assert all(f'event="not watched" namespace={each} ' in caplog.text for each in refused)
 
 

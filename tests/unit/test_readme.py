@@ -12,7 +12,7 @@ from tonnage.cli.commands.app import program
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 LINK = re.compile(r"\]\((?!\w+:)([^)#]+)")
-SHOWN_LINES = 18
+SHOWN_LINES = 19
 """Of the plan: up to where the reasons begin."""
 
 

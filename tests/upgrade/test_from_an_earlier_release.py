@@ -24,8 +24,8 @@ from operator_hand import process_hand
 from site_lab import CRDS, OPERATOR, QUICK_TRUTH, WRITE_VERBS, Request, Site, Tenant, a_model, until
 from tonnage.cluster.kube import DEPLOYMENTS, PODS, KubeApi, load_client
 from tonnage_lab import assets, controlplane, prometheus, site
-from tonnage_lab.load import LoadControl, Target, background_load
-from tonnage_lab.load_client import Lengths, RequestShape
+from tonnage_lab.load import LoadControl, LoadTarget, background_load
+from tonnage_lab.load_client import LengthDistribution, RequestShape
 from tonnage_lab.load_endpoints import ServiceRef
 from tonnage_lab.load_records import RequestRecord
 from tonnage_lab.processes import free_ports
@@ -230,14 +230,14 @@ def under_load(record: Record) -> Iterator[None]:
     began_s = time.time()
     with ExitStack() as stack:
         for seed, name in enumerate(NAMES):
-            target = Target(
+            target = LoadTarget(
                 kubeconfig=record.site.plane.kubeconfig,
                 service=ServiceRef(namespace=record.tenant.namespace, name=name),
             )
             shape = RequestShape(
                 model=a_model()["spec"]["model"]["id"],
-                prompt=Lengths(mean_tokens=500),
-                output=Lengths(mean_tokens=100),
+                prompt=LengthDistribution(mean_tokens=500),
+                output=LengthDistribution(mean_tokens=100),
                 seed=seed,
             )
             each = LoadControl(requests_per_s=EACH_PER_S)

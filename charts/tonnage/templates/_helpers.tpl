@@ -124,7 +124,7 @@ calibrationFolder: {{ include "tonnage.calibrationFolder" . }}
 {{- end }}
 {{- end }}
 
-{{- /* What stands twice in a mapping is read differently by everybody who reads it. */}}
+{{- /* What is given twice in a mapping is read differently by everybody who reads it. */}}
 {{- define "tonnage.refuseOwn" -}}
 {{- $value := .value }}
 {{- range $name, $_ := .given }}

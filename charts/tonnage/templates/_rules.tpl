@@ -124,7 +124,8 @@ spec:
 {{- define "tonnage.confined" -}}
 !{{ . }}.?hostNetwork.orValue(false) && !{{ . }}.?hostPID.orValue(false) && !{{ . }}.?hostIPC.orValue(false)
 {{- " " -}} && !{{ . }}.?automountServiceAccountToken.orValue(true)
-{{- " " -}} && {{ . }}.?volumes.orValue([]).all(each, !has(each.hostPath))
+{{- " " -}} && {{ . }}.?volumes.orValue([]).all(each, !has(each.hostPath)
+{{- " " -}} && each.?projected.?sources.orValue([]).all(source, !has(source.serviceAccountToken)))
 {{- " " -}} && {{ . }}.containers.all(each, !each.?securityContext.?privileged.orValue(false))
 {{- " " -}} && {{ . }}.?initContainers.orValue([]).all(each, !each.?securityContext.?privileged.orValue(false))
 {{- end }}

@@ -1,5 +1,6 @@
 """The reference, written from the code."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
@@ -17,6 +18,13 @@ from tonnage.fleet.exporter import FLEET_FAMILIES, INTERNAL_ERRORS
 from tonnage.settings import Settings
 
 CHART: Final = ROOT / "charts/tonnage"
+OF_A_RELEASE: Final = {
+    r'\{\{ "\{\{ \$labels\.namespace \}\}" \}\}': "NAMESPACE",
+    r'\{\{ "\{\{ \$labels\.name \}\}" \}\}': "NAME",
+    r"\{\{ \.Release\.Namespace \}\}": "tonnage-system",
+    r'\{\{ include "tonnage\.fullname" \. \}\}': "tonnage",
+}
+"""What the chart's templates leave open, and what it is by default."""
 GPUS: Final = """Memory is what the driver reports, peaks are dense, links are one direction per
 GPU, rent is a public on-demand price: set your own. A figure that no source states is missing, and
 a plan that would need it is refused. `tonnage catalog gpus --sources` prints the sources with their
@@ -121,8 +129,24 @@ def metrics_page() -> str:
             "",
             *table(("metric", "what it is"), ((f"`{k}`", text) for k, text in fleet.items())),
             "",
+            "## Alerts",
+            "",
+            "Of the chart's `prometheusRule`; off by default.",
+            "",
+            *table(("alert", "what it says"), _alerts()),
+            "",
         ]
     )
+
+
+def _alerts() -> Iterator[tuple[str, str]]:
+    """Yield name and description of each alert of the chart."""
+    text = (CHART / "templates/prometheusrule.yaml").read_text()
+    for name, rest in (each.split("\n", 1) for each in text.split("- alert: ")[1:]):
+        words = rest.partition("description: >-")[2].removesuffix("{{- end }}\n")
+        for pattern, value in OF_A_RELEASE.items():
+            words = re.sub(pattern, value, words)
+        yield f"`{name}`", " ".join(words.split())
 
 
 def reasons_page() -> str:

@@ -2,7 +2,11 @@
 
 import re
 import shlex
-from functools import cache
+from collections.abc import Mapping
+from functools import cache, partial
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from reference import output_of
@@ -13,15 +17,24 @@ OUTPUT: Final = re.compile(
 """Stands for what the command prints, or its first lines."""
 PICTURE: Final = re.compile(r"<!-- picture: (?P<id>[\w-]+): tonnage (?P<line>.*?) -->")
 """Stands for a drawing of the HTML page that the command writes, by its id."""
+WRITTEN: Final = re.compile(r"^tonnage (?P<line>.*) > (?P<file>\S+)$", re.M)
+"""A command of a page that writes a file, which later ones may read."""
+FOLDER: Final = TemporaryDirectory()
+"""Of these files, until the build ends."""
 
 
 def with_outputs(markdown: str) -> str:
     """Return a page with the outputs that its comments ask for."""
-    return OUTPUT.sub(_output, markdown)
+    found = WRITTEN.finditer(markdown.replace("\\\n", ""))
+    return OUTPUT.sub(partial(_output, {each["file"]: each["line"] for each in found}), markdown)
 
 
-def _output(match: re.Match[str]) -> str:
-    lines = _printed(match["line"]).splitlines()
+def _output(written: Mapping[str, str], match: re.Match[str]) -> str:
+    words = [
+        _file(word, written[word]) if word in written else word
+        for word in shlex.split(match["line"])
+    ]
+    lines = _printed(shlex.join(words)).splitlines()
     kept = lines[: int(match["lines"])] if match["lines"] else lines
     return "\n".join(["```text", *kept, "```"])
 
@@ -44,6 +57,14 @@ def _svg(page: str, name: str, screen: str) -> str:
     title = f'aria-labelledby="{name}-{screen}-title'
     [svg] = [each for each in re.findall(r"<svg.*?</svg>", page, re.DOTALL) if title in each]
     return svg
+
+
+def _file(name: str, line: str) -> str:
+    """Write a file where no other command writes one, so that what reads it is another line."""
+    path = Path(FOLDER.name) / sha256(line.encode()).hexdigest()[:16] / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(_printed(line))
+    return str(path)
 
 
 @cache

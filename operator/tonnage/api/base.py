@@ -2,25 +2,16 @@
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-from pydantic.alias_generators import to_camel
+from pydantic import ConfigDict
 from pydantic.config import JsonDict
 
+from tonnage.described import DescribedModel
 
-class ApiModel(BaseModel):
+
+class ApiModel(DescribedModel):
     """Base of everything that stands in a ModelDeployment."""
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        alias_generator=to_camel,
-        validate_by_name=True,
-        validate_by_alias=True,
-        serialize_by_alias=True,
-        allow_inf_nan=False,
-        use_attribute_docstrings=True,
-    )
+    model_config = ConfigDict(strict=True, serialize_by_alias=True)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object as it stands in Kubernetes: camelCase, absent fields left out."""

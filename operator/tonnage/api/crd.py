@@ -116,9 +116,9 @@ def _root_schema() -> Schema:
         "description": "A model to serve, the hardware it runs on and its SLO targets.",
         "required": ["spec"],
         "properties": {
-            "apiVersion": {"type": "string"},
-            "kind": {"type": "string"},
-            "metadata": {"type": "object"},
+            "apiVersion": {"type": "string", "description": f"{GROUP}/{VERSION}."},
+            "kind": {"type": "string", "description": f"{KIND}."},
+            "metadata": {"type": "object"},  # the API server allows no text here: it has its own
             "spec": structural_schema(Spec),
             "status": structural_schema(Status) | {"default": deepcopy(UNSEEN)},
         },

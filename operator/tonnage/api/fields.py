@@ -51,7 +51,7 @@ SET_ELSEWHERE = {
     "hf-token": "pods.huggingFaceTokenSecret sets it",
     "max-num-seqs": "Tonnage chooses it, by the SLO",
     "max-num-batched-tokens": "engine.maxNumBatchedTokens sets it",
-    "gpu-memory-utilization": "Tonnage keeps the default of the version",
+    "gpu-memory-utilization": "Tonnage leaves it at vLLM's default",
     "kv-cache-memory-bytes": "Tonnage counts it",
     "enable-lora": "model.adapters sets it",
     "max-loras": "model.adapters sets it",
@@ -94,7 +94,7 @@ OperatorClass = Annotated[str, Field(pattern="^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])
 Tokens = Annotated[int, Field(ge=1, le=16_777_216)]
 
 
-def _checked(pattern: str, message: str, *, most_s: float) -> Callable[[str], str]:
+def _duration_check(pattern: str, message: str, *, most_s: float) -> Callable[[str], str]:
     def checked(value: str) -> str:
         if not re.fullmatch(pattern, value) or seconds(value) > most_s:
             raise ValueError(message)
@@ -109,8 +109,8 @@ def _duration_rule(pattern: str, message: str, *, most: str) -> JsonDict:
 
 
 _DURATION = (
-    "^([1-9][0-9]{0,6}(ms|s|m)|1h)$",
-    "must be a duration such as 50ms, 2s or 5m, at most 1h",
+    "^(([1-9][0-9]{0,6}([.][0-9]{1,3})?|0[.]0{0,2}[1-9][0-9]{0,2})(ms|s|m)|1h)$",
+    "must be a duration such as 50ms, 1.5s or 5m, at most 1h",
 )
 Duration = Annotated[
     str,
@@ -118,7 +118,7 @@ Duration = Annotated[
         max_length=10,
         json_schema_extra={"x-kubernetes-validations": [_duration_rule(*_DURATION, most="1h")]},
     ),
-    AfterValidator(_checked(*_DURATION, most_s=HOUR_S)),
+    AfterValidator(_duration_check(*_DURATION, most_s=HOUR_S)),
 ]
 _LONG_DURATION = (
     "^[1-9][0-9]{0,4}(m|h)$",
@@ -132,7 +132,7 @@ LongDuration = Annotated[
             "x-kubernetes-validations": [_duration_rule(*_LONG_DURATION, most="168h")]
         },
     ),
-    AfterValidator(_checked(*_LONG_DURATION, most_s=7 * DAY_S)),
+    AfterValidator(_duration_check(*_LONG_DURATION, most_s=7 * DAY_S)),
 ]
 _RATE_PATTERN = "^[0-9]{1,12}([.][0-9]{1,4})?$"
 _RATE_MESSAGE = (
@@ -198,7 +198,7 @@ RESERVED_ANNOTATIONS = (
 AnnotationValue = Annotated[str, Field(max_length=1024)]
 
 
-def _unreserved(reserved: str, what: str) -> tuple[JsonDict, AfterValidator]:
+def _refuse_reserved(reserved: str, what: str) -> tuple[JsonDict, AfterValidator]:
     """Return the rule and the check that refuse our own keys by name."""
 
     def checked(value: dict[str, str]) -> dict[str, str]:
@@ -215,8 +215,8 @@ def _unreserved(reserved: str, what: str) -> tuple[JsonDict, AfterValidator]:
     ), AfterValidator(checked)
 
 
-_LABELS_RULE, _LABELS_CHECK = _unreserved(RESERVED_LABELS, "label")
-_ANNOTATIONS_RULE, _ANNOTATIONS_CHECK = _unreserved(RESERVED_ANNOTATIONS, "annotation")
+_LABELS_RULE, _LABELS_CHECK = _refuse_reserved(RESERVED_LABELS, "label")
+_ANNOTATIONS_RULE, _ANNOTATIONS_CHECK = _refuse_reserved(RESERVED_ANNOTATIONS, "annotation")
 PodLabels = Annotated[
     dict[str, LabelValue],
     Field(

@@ -101,7 +101,9 @@ def _check_kind(manifest: Mapping[str, Any]) -> None:
     expected = {"apiVersion": f"{GROUP}/{VERSION}", "kind": KIND}
     for field, value in expected.items():
         if manifest.get(field) != value:
-            raise InvalidSpecError(f"{field} is {_shown(manifest.get(field))}, expected {value!r}")
+            raise InvalidSpecError(
+                f"{field} is {_format_value(manifest.get(field))}, expected {value!r}"
+            )
     for field in ("metadata", "spec"):
         if not isinstance(manifest.get(field), Mapping):
             raise InvalidSpecError(f"{field} is missing or no mapping")
@@ -110,23 +112,25 @@ def _check_kind(manifest: Mapping[str, Any]) -> None:
 def describe_errors(error: ValidationError, *, root: str) -> str:
     """Write validation errors as ``spec.field: what is wrong (read: value)``, the first few."""
     errors = error.errors(include_url=False, include_context=False)
-    lines = [_described(each, root) for each in errors[:MAX_ERRORS_SHOWN]]
+    lines = [_describe_error(each, root) for each in errors[:MAX_ERRORS_SHOWN]]
     more = len(errors) - len(lines)
     return "; ".join(lines) + (f"; and {more} more" if more > 0 else "")
 
 
-def _described(error: ErrorDetails, root: str) -> str:
+def _describe_error(error: ErrorDetails, root: str) -> str:
     path = "".join(f".{_printable(str(part))}" for part in error["loc"])
     if error["type"] == "extra_forbidden":
         return f"{root}{path}: unknown field"
     if error["type"] == "string_pattern_mismatch" and "args" in error["loc"]:
         return f"{root}{path}: {_printable_text(flag_refusal(str(error['input'])))}"
     if error["type"] == "string_pattern_mismatch" and error["loc"][-2:] == ("model", "id"):
-        shown = _shown(error["input"])
+        shown = _format_value(error["input"])
         return f"{root}{path}: must be ORGANISATION/NAME, as on Hugging Face (read: {shown})"
     if error["type"] == "string_type" and isinstance(error["input"], int | float):
         return f"{root}{path}: {_quoting(str(error['loc'][-1]), error['input'])}"
-    read = "" if isinstance(error["input"], Mapping) else f" (read: {_shown(error['input'])})"
+    read = (
+        "" if isinstance(error["input"], Mapping) else f" (read: {_format_value(error['input'])})"
+    )
     return f"{root}{path}: {error['msg'].removeprefix('Value error, ')}{read}"
 
 
@@ -143,7 +147,7 @@ def _printable_text(text: str) -> str:
     return "".join(each if each.isprintable() else "?" for each in text)
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     """Write a value so that its type is seen and it can neither flood nor forge a line."""
     text = repr(value)
     return text if len(text) <= MAX_VALUE_SHOWN else f"{text[:MAX_VALUE_SHOWN]}..."
@@ -151,4 +155,4 @@ def _shown(value: object) -> str:
 
 def _printable(name: str) -> str:
     is_plain = name.isascii() and name.isalnum() and len(name) <= MAX_VALUE_SHOWN
-    return name if is_plain else _shown(name)
+    return name if is_plain else _format_value(name)

@@ -1,4 +1,4 @@
-"""Where pods may run, and as whom: the part of a pod that clusters differ in."""
+"""Where pods may run, and as which user: the part of a pod that clusters differ in."""
 
 from typing import Annotated, Literal
 
@@ -17,9 +17,13 @@ class Toleration(ApiModel):
     )
 
     key: LabelName | None = None
+    """Key of the taint; absent with operator Exists: every taint."""
     operator: Literal["Exists", "Equal"] = "Equal"
+    """Exists: any value of the taint; Equal: this one."""
     value: LabelValue | None = None
+    """Value of the taint, with operator Equal."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    """Effect of the taint; absent: every effect."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "Toleration":
@@ -41,8 +45,11 @@ class NodeRequirement(ApiModel):
     )
 
     key: LabelName
+    """Label of the node."""
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"] = "In"
+    """What its value must be: In or NotIn values; or whether the label Exists."""
     values: Annotated[tuple[LabelValue, ...], Field(max_length=32)] = ()
+    """For In and NotIn."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "NodeRequirement":
@@ -57,9 +64,11 @@ class TopologySpread(ApiModel):
     """How the pods of one revision spread over the values of a node label."""
 
     max_skew: Annotated[int, Field(ge=1, le=100)] = 1
+    """Pods by which the values of the label may differ."""
     topology_key: LabelName
     """Such as topology.kubernetes.io/zone."""
     when_unsatisfiable: Literal["ScheduleAnyway", "DoNotSchedule"] = "ScheduleAnyway"
+    """ScheduleAnyway: a preference. DoNotSchedule: a pod waits rather than break it."""
 
 
 class User(ApiModel):
@@ -69,5 +78,6 @@ class User(ApiModel):
     """
 
     id: Annotated[int, Field(ge=1, le=2_147_483_647)] | None = None
+    """User of the process; absent: the platform chooses."""
     group: Annotated[int, Field(ge=0, le=2_147_483_647)] | None = None
     """Of the process and of its volumes."""

@@ -34,7 +34,7 @@ class Speculative(ApiModel):
     """How often a draft token is accepted when those before it were: by model and traffic."""
 
 
-class Engine(ApiModel):
+class EngineSpec(ApiModel):
     """The serving engine. Its version decides flags, memory constants and metric names."""
 
     model_config = rules(
@@ -65,10 +65,10 @@ class Engine(ApiModel):
     """Tokens of one step, ``--max-num-batched-tokens``: prompts are read in chunks of as many.
     Absent: the default of vLLM for the GPU, or another where that serves more."""
     speculative: Speculative | None = None
-    """Absent: each step gives each sequence one token."""
+    """Speculative decoding; absent: each step gives each sequence one token."""
 
     @model_validator(mode="after")
-    def _known_version(self) -> "Engine":
+    def _known_version(self) -> "EngineSpec":
         if self.version is None and not re.search(_TAG_VERSION, self.image or "", re.ASCII):
             raise ValueError("version is required unless the image tag is a version")
         flags = [argument.partition("=")[0] for argument in self.args]
@@ -115,18 +115,27 @@ class Pods(ApiModel):
     )
 
     node_selector: NodeSelector = Field(default_factory=dict)
+    """Labels that a node must have, beside its GPU class."""
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=16)] = ()
+    """Taints that the pods accept, beside nvidia.com/gpu."""
     model_cache_claim: ResourceName | None = None
     """PersistentVolumeClaim for weights and compile cache."""
     hugging_face_token_secret: SecretKey | None = None
+    """Token by which weights are downloaded, as HF_TOKEN: named in the pod, never read here."""
     cpu: Quantity | None = None
+    """CPUs that a pod requests; absent: none are requested."""
     memory: Quantity | None = None
+    """Memory of the host that a pod requests; absent: none is requested."""
     shared_memory: Quantity = "8Gi"
     """Size limit of /dev/shm."""
     priority_class_name: ResourceName | None = None
+    """PriorityClass of the pods: which others they may preempt."""
     runtime_class_name: ResourceName | None = None
+    """RuntimeClass of the pods, such as nvidia."""
     cpu_limit: Quantity | None = None
+    """CPUs that a pod may use at most; absent: no limit."""
     memory_limit: Quantity | None = None
+    """Memory of the host that a pod may use at most: one that takes more is killed."""
     ephemeral_storage: Quantity | None = None
     """Disk of the node that a pod asks for: without a claim, weights are downloaded to it."""
     ephemeral_storage_limit: Quantity | None = None
@@ -135,9 +144,11 @@ class Pods(ApiModel):
     """Which nodes have the GPU class, all of these, in place of nvidia.com/gpu.product: clouds
     label GPUs differently. Empty: any node."""
     topology_spread_constraints: Annotated[tuple[TopologySpread, ...], Field(max_length=4)] = ()
+    """How the pods spread over zones or nodes; absent: by the defaults of the scheduler."""
     service_account_name: ResourceName | None = None
     """For pull secrets and a cloud's identity. Its token is not mounted."""
     image_pull_secrets: Annotated[tuple[PullSecret, ...], Field(max_length=8)] = ()
+    """Secrets with which the kubelet pulls the image."""
     env: Annotated[tuple[SecretVariable, ...], Field(max_length=32)] = ()
     """Variables from Secrets, such as the keys of an object store."""
     api_key_secret: SecretKeyRef | None = None
@@ -148,11 +159,14 @@ class Pods(ApiModel):
     labels: PodLabels = Field(default_factory=dict)
     """Further labels of the pods, such as those that an InferencePool selects."""
     annotations: PodAnnotations = Field(default_factory=dict)
+    """Further annotations of the pods, such as those of a service mesh."""
     max_surge: Annotated[int, Field(ge=0, le=1)] = 1
     """Pods beyond the replicas while they are replaced. 0: one is taken away before its
     successor starts, where no GPU is free for both."""
     disruption_budget: DisruptionBudget | None = None
+    """PodDisruptionBudget: how far evictions may go, as of a node that is drained; absent: none."""
     network_policy: EngineNetwork | None = None
+    """NetworkPolicy: who may reach the engines, and what they may reach; absent: none."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "Pods":
@@ -190,3 +204,4 @@ class ScaleTarget(ApiModel):
     """An existing Deployment whose template stays untouched."""
 
     name: ResourceName
+    """The Deployment, labelled tonnage.dev/managed: "true" by its owner."""

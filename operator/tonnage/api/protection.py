@@ -21,6 +21,7 @@ class DisruptionBudget(ApiModel):
     min_available: PodShare | None = None
     """Replicas stay so many that one may go: one more, or 10 of them for 90%."""
     max_unavailable: PodShare | None = None
+    """Pods, or a share of them, that evictions may take away at once."""
 
     @model_validator(mode="after")
     def _one(self) -> "DisruptionBudget":

@@ -15,27 +15,34 @@ class ConfigMapKey(ApiModel):
     """One key of a ConfigMap in the same namespace."""
 
     name: ResourceName
+    """The ConfigMap."""
     key: _Key
+    """The key in it that holds the text."""
 
 
 class SecretKey(ApiModel):
     """One key of a Secret in the same namespace. It is named in the pod and never read here."""
 
     name: ResourceName
+    """The Secret."""
     key: _Key = "token"
+    """The key in it that holds the token."""
 
 
 class SecretKeyRef(ApiModel):
     """One key of a Secret in the same namespace. It is named in the pod and never read here."""
 
     name: ResourceName
+    """The Secret."""
     key: _Key
+    """The key in it."""
 
 
 class PullSecret(ApiModel):
     """A Secret in the same namespace with which the kubelet pulls the image."""
 
     name: ResourceName
+    """The Secret, of type kubernetes.io/dockerconfigjson."""
 
 
 _VARIABLE_PATTERN = "^[A-Za-z_][A-Za-z0-9_]{0,127}$"
@@ -75,4 +82,6 @@ class SecretVariable(ApiModel):
     """An environment variable of the engine from a Secret, such as a key of an object store."""
 
     name: VariableName
+    """Name of the variable: none that Tonnage or the engine decides, such as HF_HOME or VLLM_*."""
     secret_key_ref: SecretKeyRef
+    """Where its value is: named in the pod, never read here."""

@@ -1,12 +1,13 @@
 """What a user writes: the spec of a ModelDeployment, and the single source of its CRD schema."""
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from tonnage.api.base import ApiModel, rule, rules
 from tonnage.api.fields import Duration, HubId, OperatorClass, Rate, Revision, Tokens
-from tonnage.api.pods import UNTEMPLATED, Engine, Pods, ScaleTarget
+from tonnage.api.pods import UNTEMPLATED, EngineSpec, Pods, ScaleTarget
 from tonnage.api.references import ConfigMapKey
 from tonnage.api.schedules import Schedule
 from tonnage.units import seconds
@@ -27,6 +28,7 @@ class ConfigSource(ApiModel):
     """Where a config.json stands for a model that the catalogue lacks."""
 
     config_map_key_ref: ConfigMapKey
+    """The ConfigMap, in the same namespace, and its key."""
 
 
 class Adapters(ApiModel):
@@ -57,13 +59,99 @@ class Model(ApiModel):
     """LoRA adapters that are served beside the model; absent: none can be."""
 
 
+MOST_GPUS = 64
+"""Of one replica."""
+_SIZES = ("tensor", "pipeline", "data")
+
+
+def _given(of: str) -> str:
+    """Return the CEL product of the sizes that are given."""
+    return " * ".join(f"(has({of}.{name}) ? {of}.{name} : 1)" for name in _SIZES)
+
+
+class ParallelSizes(ApiModel):
+    """Sizes of a split of the model over GPUs; those that are absent are chosen."""
+
+    model_config = rules(
+        rule(
+            f"{_given('self')} <= {MOST_GPUS}",
+            f"tensor x pipeline x data must not exceed {MOST_GPUS} GPUs",
+            messageExpression="'tensor x pipeline x data = %d must not exceed "
+            f"{MOST_GPUS} GPUs'.format([{_given('self')}])",
+        ),
+    )
+
+    tensor: Annotated[int, Field(ge=1, le=MOST_GPUS)] | None = None
+    """Tensor-parallel ranks, ``--tensor-parallel-size``: each holds a slice of every layer."""
+    pipeline: Annotated[int, Field(ge=1, le=MOST_GPUS)] | None = None
+    """Pipeline stages, ``--pipeline-parallel-size``: each holds some of the layers."""
+    data: Annotated[int, Field(ge=1, le=MOST_GPUS)] | None = None
+    """Data-parallel ranks, ``--data-parallel-size``: each has requests and a cache of its own."""
+    expert: bool | None = None
+    """True: ranks hold whole experts, ``--enable-expert-parallel``; its size is tensor x data.
+    False: each rank holds a slice of every expert. Absent: whole ones where slices cannot be."""
+
+    @property
+    def num_given(self) -> int:
+        """The product of the sizes that are given: GPUs of a replica are a multiple of it."""
+        return math.prod(size or 1 for size in (self.tensor, self.pipeline, self.data))
+
+    @property
+    def are_all_given(self) -> bool:
+        return None not in {self.tensor, self.pipeline, self.data}
+
+    @model_validator(mode="after")
+    def _bounded(self) -> "ParallelSizes":
+        if self.num_given > MOST_GPUS:
+            raise ValueError(
+                f"tensor x pipeline x data = {self.num_given} must not exceed {MOST_GPUS} GPUs"
+            )
+        return self
+
+    def __str__(self) -> str:
+        given = ", ".join(f"{key}: {value}" for key, value in self.to_dict().items())
+        return f"{{{given.replace('True', 'true').replace('False', 'false')}}}"
+
+
+_PRODUCT = _given("self.parallelism")
+_ALL_GIVEN = " && ".join(f"has(self.parallelism.{name})" for name in _SIZES)
+
+
 class Hardware(ApiModel):
     """What it runs on."""
 
+    model_config = rules(
+        rule(
+            "!has(self.gpusPerReplica) || !has(self.parallelism) || "
+            f"({_ALL_GIVEN} ? self.gpusPerReplica == {_PRODUCT} : "
+            f"self.gpusPerReplica % ({_PRODUCT}) == 0)",
+            "gpusPerReplica must be tensor x pipeline x data of parallelism, or a multiple of "
+            "those that are given",
+            messageExpression="'gpusPerReplica %d must be tensor x pipeline x data of parallelism, "
+            "or a multiple of those that are given, which are %d'.format([self.gpusPerReplica, "
+            f"{_PRODUCT}])",
+        ),
+    )
+
     gpu: Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", max_length=63)]
     """A GPU class of the catalogue."""
-    gpus_per_replica: Annotated[int, Field(ge=1, le=64)] | None = None
-    """GPUs of one replica; absent: the smallest valid split that fits and can meet the SLO."""
+    gpus_per_replica: Annotated[int, Field(ge=1, le=MOST_GPUS)] | None = None
+    """GPUs of one replica; absent: the split that costs least at the demand asked."""
+    parallelism: ParallelSizes | None = None
+    """Sizes of the split that are given; absent: all are chosen."""
+
+    @model_validator(mode="after")
+    def _check_product(self) -> "Hardware":
+        num_gpus, sizes = self.gpus_per_replica, self.parallelism
+        if num_gpus is None or sizes is None:
+            return self
+        given = sizes.num_given
+        if num_gpus != given if sizes.are_all_given else num_gpus % given:
+            raise ValueError(
+                f"gpusPerReplica {num_gpus} must be tensor x pipeline x data of parallelism, or a "
+                f"multiple of those that are given, which are {given}"
+            )
+        return self
 
 
 class Percentiles(ApiModel):
@@ -77,9 +165,13 @@ class Percentiles(ApiModel):
     )
 
     p50: Duration | None = None
+    """Limit that 50 of 100 requests meet, such as 50ms, 1.5s or 5m; at most 1h."""
     p90: Duration | None = None
+    """Limit that 90 of 100 requests meet, such as 50ms, 1.5s or 5m; at most 1h."""
     p95: Duration | None = None
+    """Limit that 95 of 100 requests meet, such as 50ms, 1.5s or 5m; at most 1h."""
     p99: Duration | None = None
+    """Limit that 99 of 100 requests meet, such as 50ms, 1.5s or 5m; at most 1h."""
 
     @model_validator(mode="after")
     def _one_at_least(self) -> "Percentiles":
@@ -97,7 +189,9 @@ class Slo(ApiModel):
     """SLO targets on latency. Without any, the model is served offline: at the memory ceiling."""
 
     time_to_first_token: Percentiles | None = None
+    """TTFT: from a request until its first token, by percentiles."""
     time_per_output_token: Percentiles | None = None
+    """TPOT: the mean time of a request between its tokens, by percentiles."""
 
 
 class TokenCounts(ApiModel):
@@ -112,10 +206,13 @@ class TokenCounts(ApiModel):
     )
 
     mean: Tokens
+    """Mean tokens of a request."""
     p99: Tokens | None = None
+    """Tokens that 99 of 100 requests do not exceed; absent: every prompt has the mean, outputs are
+    exponential."""
 
     @model_validator(mode="after")
-    def _ordered(self) -> "TokenCounts":
+    def _check_order(self) -> "TokenCounts":
         if self.p99 is not None and self.p99 < self.mean:
             raise ValueError(f"p99 {self.p99} must not be below mean {self.mean}")
         return self
@@ -139,15 +236,19 @@ class Demand(ApiModel):
     )
 
     requests_per_second: Rate | None = None
+    """Requests per second, such as 4 or "0.5"."""
     tokens_per_second: Rate | None = None
-    """Output tokens."""
+    """Output tokens per second."""
     tokens_per_day: Rate | None = None
-    """Output tokens, spread evenly over the day."""
+    """Output tokens per day, spread evenly over the day."""
     concurrent_users: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
+    """Users who each wait for an answer before they ask again."""
     duty_cycle_percent: Annotated[int, Field(ge=1, le=100)] | None = None
     """Share of the time that a user waits for an answer; 100 when absent."""
     prompt_tokens: TokenCounts
+    """Tokens of a prompt, those that the prefix cache holds included."""
     output_tokens: TokenCounts
+    """Tokens of an answer."""
     cached_prompt_percent: Annotated[int, Field(ge=0, le=99)] = 0
     """Share of the prompt tokens that the prefix cache holds."""
     arrival_scv: Annotated[int, Field(ge=1, le=100)] = 1
@@ -200,6 +301,7 @@ class Scaling(ApiModel):
     approval_above_usd_per_hour: Rate | None = None
     """In mode Approve: replicas that cost more wait; absent: only what replaces pods does."""
     min_replicas: Annotated[int, Field(ge=1, le=1000)] = 1
+    """Replicas that run without traffic too; never 0."""
     max_replicas: Annotated[int, Field(ge=1, le=1000)]
     """Required: never unbounded."""
     routing: Literal["Service", "LeastOutstanding"] = "Service"
@@ -210,7 +312,7 @@ class Scaling(ApiModel):
     """Known events. Of several at once the one that asks for most counts."""
 
     @model_validator(mode="after")
-    def _ordered(self) -> "Scaling":
+    def _check_order(self) -> "Scaling":
         if self.min_replicas > self.max_replicas:
             raise ValueError(
                 f"minReplicas {self.min_replicas} must not exceed maxReplicas {self.max_replicas}"
@@ -239,7 +341,7 @@ class Spec(ApiModel):
     model_config = rules(
         rule(
             "!has(self.scaleTarget) || !(has(self.engine) || has(self.pods))",
-            "engine and pods must not stand beside scaleTarget",
+            "engine and pods must not be set beside scaleTarget",
         ),
         rule("has(self.scaleTarget) || has(self.engine)", "engine is required without scaleTarget"),
         rule(_TARGET_FIXED, "scaleTarget cannot be added, changed or removed"),
@@ -270,22 +372,31 @@ class Spec(ApiModel):
     )
 
     model: Model
+    """What is served."""
     hardware: Hardware
+    """The GPU class, and how a replica is split over GPUs."""
     context_length: Annotated[int, Field(ge=16, le=16_777_216)]
     """The maximum length of a request, prompt and output: ``--max-model-len``."""
     slo: Slo | None = None
+    """SLO targets on latency; absent: offline, at the memory ceiling."""
     demand: Demand | None = None
+    """Expected traffic: it holds until traffic is measured."""
     scaling: Scaling
-    engine: Engine | None = None
+    """What Tonnage may do, and within which bounds."""
+    engine: EngineSpec | None = None
+    """The serving engine, whose version decides flags, memory constants and metric names; required
+    without scaleTarget."""
     pods: Pods | None = None
+    """The part of the pods that a user decides: a closed set, not a pod template."""
     scale_target: ScaleTarget | None = None
+    """An existing Deployment to scale instead of making one; its template stays untouched."""
     operator_class: OperatorClass | None = None
     """Only the release of Tonnage with this class acts; absent: the one without a class."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "Spec":
         if self.scale_target and (self.engine or self.pods):
-            raise ValueError("engine and pods must not stand beside scaleTarget")
+            raise ValueError("engine and pods must not be set beside scaleTarget")
         if not self.scale_target and not self.engine:
             raise ValueError("engine is required without scaleTarget")
         self._check_lengths()

@@ -3,15 +3,22 @@
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import date
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter
 
-from tonnage.catalog.engine_memory import MemoryConstants, memory_constants
+from tonnage.catalog.engine_memory import (
+    MemoryConstants,
+    SecondRunner,
+    memory_constants,
+    second_runners,
+)
 from tonnage.catalog.gpu import Gpu, UnsupportedEngineError
+from tonnage.catalog.shape import ModelShape
 from tonnage.units import GIB
 
 ENGINES_FOLDER = Path(__file__).parent / "engines"
@@ -72,6 +79,16 @@ class EngineVersion:
     since: str
     gpu_memory_utilization: float
     cache: CacheRules
+    largest_graph: int = 512
+    """Tokens of the largest CUDA graph of a decode step."""
+    largest_graph_blackwell: int | None = None
+    """On data centre boards of that generation, where it is another."""
+    counts_host_files: bool = False
+    """Where the host shares the memory, files that it has read count as used."""
+    widens_flashinfer: bool = False
+    """What FlashInfer works in grows with the token budget and the heads."""
+    benchmarks_kernels: bool = True
+    """While it compiles a model it times kernels, on copies of what they read."""
     shutdown_timeout: bool = False
     """``--shutdown-timeout`` exists: requests in flight are finished on SIGTERM."""
     custom_histogram_buckets: bool = False
@@ -90,18 +107,45 @@ def _versions() -> tuple[EngineVersion, ...]:
 
 
 def parse_version(text: str) -> tuple[int, int]:
-    """Return (major, minor) of ``0.33``, ``v0.33.0`` or an image tag like them.
+    """Return (major, minor) of ``0.33``, ``v0.33.0``, an image tag like them, or a dated build.
+
+    ``latest`` is the newest release of that day; any other build holds what the next one released.
 
     Raises:
         CatalogError: it is not a version.
 
-    >>> parse_version("v0.33.1")
-    (0, 33)
+    Sources:
+        [vllm-source] dates of the files in the source packages.
+
+    >>> [parse_version(text) for text in ("v0.33.1", "latest@2026-08-28", "nightly-20260828")]
+    [(0, 33), (0, 28), (0, 29)]
     """
     match = re.match(r"v?(\d{1,4})\.(\d{1,4})(\.|$|[-+])", text)
-    if not match:
-        raise UnsupportedEngineError(f"engine.version {text!r} is not a version like 0.33")
-    return int(match[1]), int(match[2])
+    if match:
+        return int(match[1]), int(match[2])
+    found = _dated_version(text)
+    if found is None:
+        raise UnsupportedEngineError(
+            f"engine.version {text!r} is not a version like 0.33, nor dated like latest@2026-08-28"
+        )
+    return found
+
+
+def _dated_version(text: str) -> tuple[int, int] | None:
+    """Return the version of a build that a date names; None: no date, or before any release."""
+    match = re.search(r"(?<!\d)(20\d\d)(-?)(\d\d)\2(\d\d)(?!\d)", text)
+    try:
+        day = date(int(match[1]), int(match[3]), int(match[4])) if match else None
+    except ValueError:
+        return None
+    if day is None:
+        return None
+    releases: Mapping[str, date] = _vllm()["released"]
+    older = [parse_version(minor) for minor, released in releases.items() if released <= day]
+    if not older:
+        return None
+    major, minor = max(older)
+    return (major, minor) if text.startswith("latest") else (major, minor + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +155,20 @@ class KnownEngine:
     minor: str
     constants: EngineVersion
     memory: MemoryConstants
+    second_runner: SecondRunner | None
+    """None: no model runs on it by default."""
     is_guess: bool
     """Newer than any version whose sources were read: treated like the newest of those."""
+
+    def runner_of(self, shape: ModelShape, *, by_ngram: bool = False) -> SecondRunner | None:
+        """Return the second runner where it serves a model; None: the first one does.
+
+        ``by_ngram``: with drafts by n-gram.
+        """
+        runner = self.second_runner
+        if runner is None or not runner.serves(shape):
+            return None
+        return None if by_ngram and not runner.drafts_by_ngram else runner
 
 
 def find_engine(version: str) -> KnownEngine:
@@ -152,6 +208,10 @@ def known_engine(version: str) -> KnownEngine:
         minor=f"{asked[0]}.{asked[1]}",
         constants=_latest(_versions(), asked),
         memory=_latest(memory_constants(), asked),
+        second_runner=next(
+            (each for each in reversed(second_runners()) if parse_version(each.since) <= asked),
+            None,
+        ),
         is_guess=asked > newest,
     )
 
@@ -168,16 +228,44 @@ def _latest(entries: Sequence[_Dated], asked: tuple[int, int]) -> _Dated:
     return older[-1]
 
 
-def default_batched_tokens(gpu: Gpu) -> int:
-    """Return what vLLM itself takes for ``--max-num-batched-tokens`` on this GPU when serving.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchDefaults:
+    """What a server takes for the two flags that size a step, where it is told neither."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    since: str
+    least_memory_gib: int
+    """Of the boards that it holds for."""
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    excepted_since: Mapping[str, str] = field(default_factory=dict)
+    """Boards that have the memory and not the compute, and the version that says so."""
+
+    def hold_for(self, gpu: Gpu, asked: tuple[int, int]) -> bool:
+        is_excepted = any(
+            name in gpu.name and parse_version(since) <= asked
+            for name, since in self.excepted_since.items()
+        )
+        is_large = gpu.memory_bytes >= self.least_memory_gib * GIB
+        return is_large and not is_excepted and parse_version(self.since) <= asked
+
+
+@cache
+def _batch_defaults() -> tuple[BatchDefaults, ...]:
+    return tuple(TypeAdapter(list[BatchDefaults]).validate_python(_vllm()["batches"]))
+
+
+def batch_defaults(gpu: Gpu, minor: str = "") -> BatchDefaults:
+    """Return what vLLM itself takes on this GPU when serving; ``minor``: absent, the newest.
 
     Sources:
-        [vllm-source] engine/arg_utils.py get_batch_defaults: by device memory; A100 and GB10, which
-        has the memory of a large GPU and not its compute, excepted.
+        [vllm-source] engine/arg_utils.py get_batch_defaults: by device memory, and by name.
     """
-    if gpu.memory_bytes >= 160 * GIB:
-        return 16384
-    is_slow = any(name in gpu.name for name in ("A100", "GB10"))
-    if gpu.memory_bytes >= 70 * GIB and not is_slow:
-        return 8192
-    return 2048
+    asked = parse_version(minor or newest_version())
+    return next(each for each in _batch_defaults() if each.hold_for(gpu, asked))
+
+
+def default_batched_tokens(gpu: Gpu) -> int:
+    """Return what the newest vLLM takes for ``--max-num-batched-tokens`` on this GPU."""
+    return batch_defaults(gpu).max_num_batched_tokens

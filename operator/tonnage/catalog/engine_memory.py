@@ -8,7 +8,11 @@ from typing import Literal
 
 from pydantic import ConfigDict, TypeAdapter
 
+from tonnage.catalog.parameters import WIDE_BYTES
+from tonnage.catalog.shape import ModelShape, StateAttention
+
 MEMORY_FILE = Path(__file__).parent / "engines" / "memory.toml"
+RUNNERS_FILE = MEMORY_FILE.with_name("runners.toml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,3 +63,43 @@ def memory_constants() -> tuple[MemoryConstants, ...]:
     """Return the constants of all versions, oldest first."""
     entries = tomllib.loads(MEMORY_FILE.read_text())["versions"]
     return tuple(TypeAdapter(list[MemoryConstants]).validate_python(entries))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecondRunner:
+    """The second model runner of vLLM from one minor version on: whom it serves, and its sampler.
+
+    Nothing here is fitted: ``engines/runners.toml`` says where it is read.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    since: str
+    kinds: tuple[str, ...]
+    others: Literal["none", "dense", "all"]
+    quantized: bool = True
+    sampler_copies: float
+    least_sampler_copies: float
+    estimates_graphs: bool
+    """Whether it sets memory aside for CUDA graphs."""
+    counts_buffers: bool
+    """Whether the pool is less by what the runner allocates between weights and profile run."""
+    drafts_by_ngram: bool = False
+
+    def serves(self, shape: ModelShape) -> bool:
+        """Tell whether a model runs on it where nobody asks for the first one."""
+        if self.others == "all":
+            return True
+        is_listed = shape.model_type in self.kinds
+        if is_listed and not self.quantized:
+            return shape.weight_format.bytes_per_parameter == WIDE_BYTES
+        has_states = any(isinstance(each, StateAttention) for _, each in shape.attentions())
+        is_dense = not shape.has_experts and not has_states
+        return is_listed or (self.others == "dense" and is_dense)
+
+
+@cache
+def second_runners() -> tuple[SecondRunner, ...]:
+    """Return what is known of the second runner in each version that has it, oldest first."""
+    entries = tomllib.loads(RUNNERS_FILE.read_text())["second"]
+    return tuple(TypeAdapter(list[SecondRunner]).validate_python(entries))

@@ -36,7 +36,7 @@ class SpeedConstants:
     compute_efficiency: float
     """Share of the dense peak that decode's matrix products achieve."""
     prefill_efficiency: float
-    """Share of the dense peak that prefill achieves."""
+    """Share of the dense peak that prefill achieves in quantized matrices."""
     per_step_s: float
     """Scheduling, sampling, copies: once per step."""
     per_kernel_s: float
@@ -73,6 +73,12 @@ class SpeedConstants:
     overlaps with all that it computes."""
     link_efficiency: float = 1.0
     """Share of a link's nominal bandwidth that exchanges between GPUs achieve."""
+    wide_prefill_factor: float = 1.0
+    """Of the rate of prefill, what products in 16 bits achieve."""
+    experts_prefill_factor: float = 1.0
+    """Of the rate of prefill, what whole and wide experts achieve."""
+    experts_half_width: float = 0.0
+    """The slice of an expert's inner width at which that rate is halved."""
     prefill_exposed_fraction: float = 0.9
     """Share of the prefill work that decode's memory reads do not hide."""
     per_request_s: float = 0.0
@@ -81,9 +87,16 @@ class SpeedConstants:
     """The same for each request that streams at that time through the same server."""
     per_prompt_token_s: float = 0.0
     """Of making tokens from a prompt's text."""
-    bunching_fraction: float = 0.0
-    """Share of the other users' prompts that stand before one's own in a closed loop, where the
-    engine does nothing but prefill."""
+
+    @property
+    def experts_bandwidth_efficiency(self) -> float:
+        """Share of the nominal bandwidth that reading routed experts achieves: 1 at most."""
+        return min(1.0, self.bandwidth_efficiency * self.experts_bandwidth_factor)
+
+    @property
+    def cache_bandwidth_efficiency(self) -> float:
+        """The same of reading the cache."""
+        return self.bandwidth_efficiency * self.cache_bandwidth_factor
 
 
 TEXTBOOK_SPEED = SpeedConstants(
@@ -98,6 +111,21 @@ TEXTBOOK_SPEED = SpeedConstants(
     prefill_exposed_fraction=1,
 )
 """Efficiency 1 and no overhead: what napkin arithmetic assumes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsPrefill:
+    """How fast grouped products of experts of a format multiply many tokens."""
+
+    __pydantic_config__ = _STRICT
+
+    precision: str
+    """In which they multiply: a key of ``Gpu.peak_flop_per_s``."""
+    efficiency: float
+    """Share of that peak which whole and wide experts achieve in kernel tables, beside the reads of
+    their weights."""
+    half_width: float
+    """The slice of an expert's inner width at which that is halved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +145,6 @@ class SpeedTable:
     per_request_s: float
     per_running_request_s: float
     per_prompt_token_s: float
-    bunching_fraction: float
     routing_evenness: float
     overlap_power: float
     """From kernel tables, not fitted."""
@@ -128,8 +155,11 @@ class SpeedTable:
     experts_bandwidth_efficiency: Mapping[str, Mapping[str, float]]
     """By generation and the format of the experts, that of plain products for those not listed;
     from kernel tables."""
-    experts_prefill_factor: float
-    """Of the prefill efficiency, where feed-forward blocks are experts."""
+    experts_served_share: float
+    """Of the rate of experts in kernel tables, what prefill has of it when served."""
+    experts_prefill: Mapping[str, Mapping[str, ExpertsPrefill]]
+    """By generation and the format of the experts; ``other`` for those not listed; from kernel
+    tables."""
     bandwidth_efficiency: Mapping[str, Mapping[str, float]]
     """By generation, or kind of memory where none of the generation with that kind was measured,
     and by weight format, fp8 in blocks apart; ``other`` for those not listed."""
@@ -147,7 +177,7 @@ class SpeedTable:
     all_reduce_growth: Mapping[str, float]
     """By interconnect; from kernel tables, not fitted."""
     link_efficiency: Mapping[str, float]
-    """By interconnect; from kernel tables, not fitted."""
+    """By generation, of those that have links of their own, and ``pcie``; from kernel tables."""
     one_shot_efficiency: Mapping[str, float]
     """By generation, of those that have links of their own; ``other`` for those not listed; from
     kernel tables."""
@@ -181,31 +211,37 @@ def speed_table() -> SpeedTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class RunMode:
     """How a model is run, as far as the constants depend on it."""
 
-    has_experts: bool = False
     kv_format: str = "bf16"
     minor: str = ""
     """Of the engine's version; the newest if empty."""
     schedules_async: bool = True
 
 
-PLAIN_RUN = Run()
+PLAIN_RUN = RunMode()
 
 
 def prior_speed(
-    gpu: Gpu, weights: WeightFormat, run: Run = PLAIN_RUN, *, table: SpeedTable | None = None
+    gpu: Gpu, weights: WeightFormat, run: RunMode = PLAIN_RUN, *, table: SpeedTable | None = None
 ) -> SpeedConstants:
     """Return the constants for weights of this format on a GPU class; ``table``: not ours."""
     table = table or speed_table()
     generation, bandwidth = gpu.generation, bandwidth_of(table.bandwidth_efficiency, gpu, weights)
-    factor = table.experts_prefill_factor if run.has_experts else 1.0
+    prefill_flop_per_s = _prefill_flop_per_s(table, gpu, weights.compute)
+    experts = experts_prefill(table.experts_prefill, gpu, weights)
     has_links = gpu.interconnect == OWN_LINKS
     return SpeedConstants(
         bandwidth_efficiency=bandwidth,
         compute_efficiency=table.compute_efficiency,
-        prefill_efficiency=factor * _prefill_efficiency(table, gpu, weights.compute),
+        prefill_efficiency=prefill_flop_per_s / gpu.flop_per_s(weights.compute),
+        wide_prefill_factor=_prefill_flop_per_s(table, gpu, "bf16") / prefill_flop_per_s,
+        experts_prefill_factor=table.experts_served_share
+        * experts.efficiency
+        * gpu.flop_per_s(experts.precision)
+        / prefill_flop_per_s,
+        experts_half_width=experts.half_width,
         per_step_s=table.per_step_s["async" if run.schedules_async else "sync"],
         per_kernel_s=_of(table.per_kernel_s, generation),
         per_scaled_product_s=table.per_scaled_product_s.get(scaling_of(weights), 0.0),
@@ -229,13 +265,12 @@ def prior_speed(
         / bandwidth,
         routing_evenness=table.routing_evenness,
         overlap_power=table.overlap_power,
-        link_efficiency=table.link_efficiency[gpu.interconnect],
+        link_efficiency=_of(table.link_efficiency, generation if has_links else "pcie"),
         prefill_exposed_fraction=table.prefill_exposed_fraction,
         prefill_launch_s=launch_of(table.prefill_launch_s, run.minor),
         per_request_s=table.per_request_s,
         per_running_request_s=table.per_running_request_s,
         per_prompt_token_s=table.per_prompt_token_s,
-        bunching_fraction=table.bunching_fraction,
     )
 
 
@@ -306,6 +341,18 @@ def experts_bandwidth(
     return efficiencies.get(generation, {}).get(format_of_experts(weights), plain)
 
 
+def experts_prefill(
+    known: Mapping[str, Mapping[str, ExpertsPrefill]], gpu: Gpu, weights: WeightFormat
+) -> ExpertsPrefill:
+    """Return how fast experts of a format multiply the tokens of prompts.
+
+    Where the GPU class has no peak in the precision of the format, it is that of other formats.
+    """
+    by_format = known.get(gpu.generation, known["other"])
+    found = by_format.get(format_of_experts(weights), by_format["other"])
+    return found if found.precision in gpu.peak_flop_per_s else by_format["other"]
+
+
 def format_of_experts(weights: WeightFormat) -> str:
     """Name the format in which routed experts are stored."""
     each_bytes = weights.part_bytes_per_parameter("experts")
@@ -317,9 +364,9 @@ def is_measured(gpu: Gpu) -> bool:
     return gpu.generation in speed_table().measured
 
 
-def _prefill_efficiency(table: SpeedTable, gpu: Gpu, compute: str) -> float:
+def _prefill_flop_per_s(table: SpeedTable, gpu: Gpu, compute: str) -> float:
     generation, precision = prefill_class(table.prefill_efficiency, gpu, compute)
-    return table.prefill_efficiency[generation][precision]
+    return table.prefill_efficiency[generation][precision] * gpu.flop_per_s(compute)
 
 
 def prefill_class(

@@ -6,19 +6,22 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from tonnage.catalog.gpu_names import boards_named, old_board
+from tonnage.catalog.gpu_names import boards_named, old_board, other_maker
+from tonnage.catalog.price import (
+    ASKED_OF_PRICES,
+    FORBID_EXTRA,
+    PositiveFloat,
+    PositiveInt,
+    Price,
+    Source,
+)
 from tonnage.units import format_bytes
 
 GPU_FOLDER = Path(__file__).parent / "gpus"
-
-_FORBID_EXTRA = ConfigDict(extra="forbid", allow_inf_nan=False)
-_PositiveInt = Annotated[int, Field(gt=0)]
-_PositiveFloat = Annotated[float, Field(gt=0)]
-_Amount = Annotated[float, Field(ge=0)]
 
 
 class CatalogError(Exception):
@@ -42,70 +45,27 @@ class MissingFigureError(CatalogError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Where a figure stands: a key of ``sources.toml`` and what it says there."""
-
-    __pydantic_config__ = _FORBID_EXTRA
-
-    key: str
-    quote: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
-    """What one GPU costs, rented or owned. Administrators override both."""
-
-    __pydantic_config__ = _FORBID_EXTRA
-
-    rent_usd_per_hour: _PositiveFloat | None = None
-    purchase_usd: _PositiveFloat | None = None
-    amortization_hours: _PositiveFloat | None = None
-    """Set by an administrator who owns the GPUs: the purchase price is then spread over it."""
-    power_usd_per_kwh: _PositiveFloat | None = None
-    upkeep_usd_per_hour: _Amount = 0.0
-    """Of one owned GPU: host, space, cooling, people."""
-    currency: Annotated[str, Field(pattern="^[A-Z]{3}$")] = "USD"
-    """A label: of a buyer's own price every amount is in it, whatever the name of the field."""
-    rate: str = ""
-    """Of several rates that a buyer has, such as spot or reserved, the one that this is."""
-    source: Source | None = None
-    """Of the rent; that of the purchase price stands with the other sources of the class."""
-
-    def __post_init__(self) -> None:
-        """Refuse half the price of an owned GPU: the rest would have to be guessed.
-
-        Raises:
-            ValueError: naming the key that is missing.
-        """
-        if self.amortization_hours is None:
-            if self.power_usd_per_kwh is not None or self.upkeep_usd_per_hour:
-                raise ValueError("price: power and upkeep of an owned GPU need amortization_hours")
-        elif self.purchase_usd is None:
-            raise ValueError("price.amortization_hours needs price.purchase_usd")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """One GPU class. Memory is what the driver reports as total, never the brochure's figure."""
 
-    __pydantic_config__ = _FORBID_EXTRA
+    __pydantic_config__ = FORBID_EXTRA
 
     name: str
     """As users write it in ``spec.hardware.gpu``."""
     aliases: tuple[str, ...] = ()
     """Other names for the same board."""
-    memory_bytes: _PositiveInt
+    memory_bytes: PositiveInt
     """Total that cudaMemGetInfo reports."""
-    nominal_memory_bytes: _PositiveInt
+    nominal_memory_bytes: PositiveInt
     """The brochure's figure: for textbook arithmetic only."""
-    memory_bytes_per_s: _PositiveFloat
-    peak_flop_per_s: Mapping[str, _PositiveFloat] = field(hash=False)
+    memory_bytes_per_s: PositiveFloat
+    peak_flop_per_s: Mapping[str, PositiveFloat] = field(hash=False)
     """Dense peak by precision (bf16, fp8, int8, fp4), without sparsity."""
-    interconnect_bytes_per_s: _PositiveFloat
+    interconnect_bytes_per_s: PositiveFloat
     """Per GPU and one direction, between the GPUs of one node."""
     interconnect: str
     """nvlink or pcie."""
-    gpus_per_node: _PositiveInt = 8
+    gpus_per_node: PositiveInt = 8
     product_labels: tuple[str, ...] = ()
     """Values of the node label ``nvidia.com/gpu.product`` that mean this class."""
     is_unified: bool = False
@@ -115,7 +75,7 @@ class Gpu:
     memory_kind: Literal["hbm", "gddr", "lpddr"] = "hbm"
     generation: str = ""
     """Of the architecture: volta, turing, ampere, ada, hopper, blackwell, blackwell-rtx."""
-    tdp_watts: _PositiveFloat | None = None
+    tdp_watts: PositiveFloat | None = None
     price: Price = field(default_factory=Price)
     sources: tuple[Source, ...] = ()
     notes: str = ""
@@ -156,13 +116,16 @@ COMPUTE_FALLBACK: Mapping[str, tuple[str, ...]] = {
     "int4": ("bf16",),  # weight-only formats (AWQ, GPTQ) multiply in 16 bits
 }
 
-_GPU = TypeAdapter(Gpu)
-
 
 @cache
 def sources() -> Mapping[str, Mapping[str, str]]:
     """Return {key: title, publisher, where, read} of every work that figures are taken from."""
     return tomllib.loads((GPU_FOLDER.parent / "sources.toml").read_text())
+
+
+@cache
+def _gpu_adapter() -> TypeAdapter[Gpu]:
+    return TypeAdapter(Gpu)
 
 
 def read_gpu(path: Path) -> Gpu:
@@ -172,7 +135,14 @@ def read_gpu(path: Path) -> Gpu:
         CatalogError: the file is not TOML, or a figure is missing, misspelt or of the wrong type.
     """
     try:
-        return _GPU.validate_python(tomllib.loads(path.read_text()))
+        content = tomllib.loads(path.read_text())
+        price = content.get("price", {})
+        if asked := sorted(ASKED_OF_PRICES & price.keys() if isinstance(price, dict) else ()):
+            raise CatalogError(
+                f"GPU class file {path.name}: price.{asked[0]} belongs to a question that is asked "
+                "of the command line, not to a class: leave it out"
+            )
+        return _gpu_adapter().validate_python(content)
     except (tomllib.TOMLDecodeError, ValidationError, UnicodeDecodeError) as error:
         raise CatalogError(f"GPU class file {path.name}: {error}") from error
 
@@ -210,6 +180,11 @@ def find_gpu(name: str, gpus: Mapping[str, Gpu]) -> Gpu:
         raise UnsupportedEngineError(
             f"hardware.gpu {name!r}: every version of vLLM needs compute capability 7.0 or more, "
             f"{old[0]} has {old[1]}"
+        )
+    if maker := other_maker(name):
+        raise UnsupportedEngineError(
+            f"hardware.gpu {name!r} is made by {maker}, which Tonnage does not support: it plans "
+            "for NVIDIA GPUs alone"
         )
     near = get_close_matches(name.upper(), gpus, n=3)
     hint = f" (near: {', '.join(near)})" if near else ""

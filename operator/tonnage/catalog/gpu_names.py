@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tonnage.units import GB
 
@@ -72,10 +72,24 @@ def old_board(name: str) -> tuple[str, str] | None:
     return next((each for each in _old_boards().items() if words(each[0]) <= asked), None)
 
 
-@cache
+def other_maker(name: str) -> str | None:
+    """Return who makes the accelerator that a name means, where that is not NVIDIA.
+
+    >>> other_maker("AMD-Instinct-MI300X-OAM"), other_maker("H100")
+    ('AMD', None)
+    """
+    asked = words(name)
+    makers = _not_supported()["maker"].items()
+    return next((maker for maker, named in makers if asked & set(named)), None)
+
+
 def _old_boards() -> Mapping[str, str]:
-    text = (Path(__file__).parent / "old_gpus.toml").read_text()
-    return dict(tomllib.loads(text)["capability"])
+    return dict(_not_supported()["capability"])
+
+
+@cache
+def _not_supported() -> Mapping[str, Any]:
+    return tomllib.loads((Path(__file__).parent / "unsupported_gpus.toml").read_text())
 
 
 def own_names(gpu: "Gpu") -> Iterable[str]:

@@ -44,6 +44,11 @@ REQUANTIZERS: Final = frozenset(
     }
 )  # fmt: skip
 """Publishers of others' models in other formats, under the names that these have."""
+_POOLS: Final = re.compile(
+    r"(?:^|[-_./])(?:bge|colbert|e5-(?:small|base|large|mistral)|embed(?:ders?|dings?)"
+    r"|embeddinggemma|gte|minilm|nomic-embed|reranker|sentence-transformers)(?:[-_./]|$)"
+)
+"""Words for models of sentences: they embed, compare or rank texts."""
 _INT8_TENSOR: Final = {"num_bits": 8, "type": "int", "symmetric": True}
 QUANTIZATION: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     {
@@ -96,6 +101,17 @@ def name_parts(model_id: str) -> NameParts | None:
         is_tuned=len(base) < len(plain),
         weight_format=next(iter(formats), None),
     )
+
+
+def pools_texts(model_id: str) -> bool:
+    """Tell whether a name is one of a model that embeds or ranks texts, and generates none.
+
+    >>> pools_texts("Qwen/Qwen3-Embedding-8B"), pools_texts("BAAI/bge-reranker-v2-m3")
+    (True, True)
+    >>> pools_texts("Qwen/Qwen3-8B"), pools_texts("someone/embedded-llama")
+    (False, False)
+    """
+    return _POOLS.search(model_id.casefold()) is not None
 
 
 def publisher_of(model_id: str) -> str | None:

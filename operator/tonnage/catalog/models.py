@@ -15,10 +15,16 @@ from typing import Any
 
 import yaml
 
-from tonnage.catalog.config.keys.decoder import ModelConfigError
+from tonnage.catalog.config.keys.decoder import ModelConfigError, UnknownArchitectureError
 from tonnage.catalog.config.read import shape_from_config
 from tonnage.catalog.gpu import UnknownModelError
-from tonnage.catalog.model_names import QUANTIZATION, may_rename, name_parts, publisher_of
+from tonnage.catalog.model_names import (
+    QUANTIZATION,
+    may_rename,
+    name_parts,
+    pools_texts,
+    publisher_of,
+)
 from tonnage.catalog.shape import ModelShape
 from tonnage.units import MIB
 
@@ -29,7 +35,7 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class ConfigOrigin:
     """Where a built-in configuration comes from; ``models/index.yaml`` explains the grades."""
 
     source: str
@@ -64,7 +70,7 @@ def built_in_model(model_id: str) -> ModelShape:
     return _renamed_shape(model_id, other)
 
 
-def model_origin(model_id: str) -> Origin:
+def model_origin(model_id: str) -> ConfigOrigin:
     """Return where the configuration of a built-in model comes from.
 
     Raises:
@@ -72,7 +78,7 @@ def model_origin(model_id: str) -> Origin:
     """
     shape, checkpoint = _blocks(_base_name(model_id))
     parts = [part for part in (shape, checkpoint) if "certainty" in part]
-    return Origin(
+    return ConfigOrigin(
         source="; ".join(part["source"] for part in parts),
         certainty=", ".join(dict.fromkeys(part["certainty"] for part in parts)),
     )
@@ -166,10 +172,20 @@ def find_model(model_id: str, models: Mapping[str, str]) -> str:
         return found[0]
     if found:
         raise UnknownModelError(f"model {model_id!r} is short for several: {', '.join(found)}")
+    _refuse_pooling(model_id)
     raise UnknownModelError(
         f"model {model_id!r} is not in the catalogue{_near(asked, models)}; "
         "any other model needs its config.json (spec.model.config)"
     )
+
+
+def _refuse_pooling(name: str) -> None:
+    """Refuse what by its name embeds or ranks texts: its config.json often says nothing of that."""
+    if pools_texts(name):
+        raise UnknownArchitectureError(
+            f"model {name}: by its name it embeds or ranks texts: it generates no tokens, and "
+            "there is no decode to plan"
+        )
 
 
 def _matching(models: Mapping[str, str], accept: Callable[[str], bool]) -> list[str]:
@@ -193,6 +209,7 @@ def read_model_config(text: str, *, name: str) -> ModelShape:
         ModelConfigError: it is no JSON object, or one that cannot be right.
         UnknownArchitectureError: the model has parts that no formula here covers.
     """
+    _refuse_pooling(name)
     size_bytes = len(text.encode("utf-8", "surrogatepass"))
     if size_bytes > MAX_CONFIG_BYTES:
         raise ModelConfigError(
@@ -216,7 +233,7 @@ def _without_duplicates(pairs: Iterable[tuple[str, object]]) -> dict[str, object
     block: dict[str, object] = {}
     for key, value in pairs:
         if key in block:
-            raise ValueError(f"key {key!r:.100} stands twice")
+            raise ValueError(f"key {key!r:.100} is given twice")
         block[key] = value
     return block
 

@@ -116,7 +116,8 @@ def read_header(content: bytes, *, file: str, file_bytes: int | None = None) -> 
     header = json_object(content[LENGTH_BYTES:end], file=file)
     _check_metadata(header.pop(METADATA, None), file)
     placed = sorted(
-        (_placed(name, entry, file) for name, entry in header.items()), key=lambda each: each[:2]
+        (_locate_tensor(name, entry, file) for name, entry in header.items()),
+        key=lambda each: each[:2],
     )
     data_bytes = _without_gaps(placed, file)
     if file_bytes is not None and file_bytes != end + data_bytes:
@@ -132,7 +133,7 @@ def json_object(content: bytes, *, file: str) -> dict[str, Any]:
     """Read a JSON object, to the letter.
 
     Raises:
-        CheckpointError: it is none, a key stands twice, or it is not UTF-8.
+        CheckpointError: it is none, a key is given twice, or it is not UTF-8.
     """
     try:
         values = json.loads(
@@ -151,7 +152,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     block = dict(pairs)
     if len(block) < len(pairs):
         twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise ValueError(f"key {twice!r:.200} stands twice")
+        raise ValueError(f"key {twice!r:.200} is given twice")
     return block
 
 
@@ -165,16 +166,16 @@ def _check_metadata(metadata: object, file: str) -> None:
         raise CheckpointError(f"{file}: {METADATA} is no table of texts")
 
 
-def _placed(name: str, entry: object, file: str) -> tuple[int, int, Tensor]:
+def _locate_tensor(name: str, entry: object, file: str) -> tuple[int, int, Tensor]:
     """Return where a tensor begins and ends, and the tensor."""
     try:
-        dtype, shape, begin, end = _described(entry)
+        dtype, shape, begin, end = _tensor_fields(entry)
     except CheckpointError as error:
         raise CheckpointError(f"{file}: tensor {name!r:.200}: {error}") from error
     return begin, end, Tensor(name=name, dtype=dtype, shape=shape, num_bytes=end - begin)
 
 
-def _described(entry: object) -> tuple[str, tuple[int, ...], int, int]:
+def _tensor_fields(entry: object) -> tuple[str, tuple[int, ...], int, int]:
     if not isinstance(entry, dict):
         raise CheckpointError("its description is no object")
     dtype, shape = _dtype(entry.get("dtype")), _shape(entry.get("shape"))

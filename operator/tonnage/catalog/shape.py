@@ -226,6 +226,8 @@ class WeightFormat:
     unquantized: frozenset[str] = frozenset()
     """Of ``attention``, ``state_attention`` (layers of ``StateAttention``), ``dense_ffn``,
     ``experts``, ``shared_experts``."""
+    says_unquantized: bool = True
+    """False: whoever made the checkpoint left some of these out, or none; nothing says which."""
 
     def part_bytes_per_parameter(self, part: str) -> float:
         """Return the bytes of a parameter of one of these parts; of any other it is wide."""
@@ -267,8 +269,10 @@ class ModelShape:
     encoder_parameters: int = 0
     """Of vision and audio encoders and what projects them, in 16 bits on every rank."""
     encoder_token_bytes: int = 0
-    """That an encoder of images holds at its peak for each token that it makes. 0: no encoder, or
-    one that is not known."""
+    """That an encoder of images holds at its peak on every rank for each token that it makes. 0: no
+    encoder, or one that is not known."""
+    encoder_split_token_bytes: int = 0
+    """The same of what tensor parallelism splits over the ranks: rows within its blocks."""
     encoder_item_tokens: int = 0
     """Tokens of the largest image."""
     num_uncounted_encoders: int = 0

@@ -72,14 +72,14 @@ def join_files(
     """Return the checkpoint that these files make up, by their names.
 
     Raises:
-        CheckpointError: a tensor stands twice, or not where the index says.
+        CheckpointError: a tensor is given twice, or not where the index says.
     """
     holder: dict[str, str] = {}
     for file, tensors in headers.items():
         for tensor in tensors:
             if tensor.name in holder:
                 raise CheckpointError(
-                    f"{file}: tensor {tensor.name!r:.200} stands in {holder[tensor.name]} already"
+                    f"{file}: tensor {tensor.name!r:.200} is in {holder[tensor.name]} already"
                 )
             holder[tensor.name] = file
     checkpoint = Checkpoint(tensors=tuple(tensor for each in headers.values() for tensor in each))

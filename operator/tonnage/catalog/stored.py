@@ -65,10 +65,10 @@ def _notes(checkpoint: Checkpoint, part_of: Mapping[str, str], *, held_bytes: in
         )
     unknown = sorted(name for name, part in part_of.items() if part == "other")
     if unknown:
-        yield f"tensors of no part that is known: {_listed(unknown)}"
+        yield f"tensors of no part that is known: {_first_names(unknown)}"
 
 
-def _listed(names: Iterable[str]) -> str:
+def _first_names(names: Iterable[str]) -> str:
     shown = [repr(name[:NAME_LENGTH]) for name in names]
     more = len(shown) - MAX_NAMES
     return ", ".join(shown[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")

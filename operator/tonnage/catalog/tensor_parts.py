@@ -145,10 +145,10 @@ def tensor_parts(names: Iterable[str], *, num_layers: int) -> dict[str, TensorPa
     found = {name: part_of_name(name, num_layers=num_layers) for name in names}
     states = {tensor.module for name, tensor in found.items() if name.endswith(f".{_STATE_MARK}")}
     sparse = {tensor.layer for tensor in found.values() if tensor.part == "experts"}
-    return {name: _settled(tensor, states, sparse) for name, tensor in found.items()}
+    return {name: _resolve_part(tensor, states, sparse) for name, tensor in found.items()}
 
 
-def _settled(tensor: TensorPart, states: set[str], sparse: set[int | None]) -> TensorPart:
+def _resolve_part(tensor: TensorPart, states: set[str], sparse: set[int | None]) -> TensorPart:
     if tensor.part == "attention" and tensor.module in states:
         return TensorPart("state_attention", tensor.layer, tensor.module)
     if tensor.part == "dense_ffn" and tensor.layer in sparse:
@@ -165,7 +165,7 @@ def part_of_name(name: str, *, num_layers: int) -> TensorPart:
     'draft'
     """
     words = name.split(".")
-    named = _named(words)
+    named = _part_named(words)
     if named is not None:
         return TensorPart(named)
     depth = _layer_at(words)
@@ -175,7 +175,7 @@ def part_of_name(name: str, *, num_layers: int) -> TensorPart:
     return _inside(words, depth, layer) if layer < num_layers else TensorPart("draft", layer)
 
 
-def _named(words: list[str]) -> str | None:
+def _part_named(words: list[str]) -> str | None:
     """Return the part that one word tells, wherever it stands."""
     if any(word.startswith("mtp") for word in words):
         return "draft"

@@ -36,7 +36,7 @@ Take = Callable[[Values, Sample | None], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class SeriesFilter:
     """What is kept of an answer."""
 
     labels: tuple[str, ...]
@@ -46,7 +46,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class InstantVector:
     """An instant vector."""
 
     series: Vector
@@ -83,7 +83,7 @@ class Labels(Mapping[str, str]):
 class LabelSets:
     """The labels of all answers: equal ones are one object in all of them, and in each tick."""
 
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: SeriesFilter) -> None:
         self._kept, self._pods = kept, kept.pods
         self._places = {name: place for place, name in enumerate(kept.labels)}
         self._sets: dict[Values, Labels] = {}
@@ -99,7 +99,7 @@ class LabelSets:
     def number(self) -> int:
         return len(self._sets)
 
-    def for_next(self, kept: Kept) -> Self:
+    def for_next(self, kept: SeriesFilter) -> Self:
         """Return the labels for the answers of the next tick: those of pods that are still there.
 
         Where pods report ever new ones, all begin anew.
@@ -200,7 +200,7 @@ class AnswerReader:
         """Take in the next piece."""
         self._body += piece
 
-    def end(self) -> Answer:
+    def end(self) -> InstantVector:
         """Return what was read.
 
         Raises:
@@ -216,7 +216,7 @@ class AnswerReader:
             raise bad_answer() from error
         series = self._each_once()
         num_double = len(self._found) - len(series.labels)
-        return Answer(
+        return InstantVector(
             series=series, is_partial=is_partial, num_dropped=self._num_dropped + num_double
         )
 

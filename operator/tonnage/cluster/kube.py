@@ -30,7 +30,7 @@ from tonnage.cluster.calls import (
     refusal,
 )
 from tonnage.cluster.errors import NO_SERVER, KubernetesError, TooLargeError, WorldError
-from tonnage.cluster.pages import Page
+from tonnage.cluster.pages import ListPage
 from tonnage.units import MIB
 
 TIMEOUT_S = (5, 10)
@@ -137,7 +137,7 @@ class KubeApi:
         self._is_hasty = False
         self._heard = Heard()
 
-    def fenced(self, fence: Fence) -> "KubeApi":
+    def with_fence(self, fence: Fence) -> "KubeApi":
         """Return the same connection, on which each attempt at a write asks this as well.
 
         What held when a write was decided may not hold when it is tried again, seconds later.
@@ -198,7 +198,7 @@ class KubeApi:
                     raise
                 chunk = FIRST_CHUNK if chunk > FIRST_CHUNK else chunk // 2
                 continue
-            page = Page(data)
+            page = ListPage(data)
             yield from _items(path, page)
             if not page.metadata.get("continue"):
                 return
@@ -273,7 +273,7 @@ class KubeApi:
                 if self._is_hasty and failure.error.status == HTTPStatus.TOO_MANY_REQUESTS:
                     raise failure.error from failure.__cause__
                 self._sleep(self._pause_s(failure, attempt))
-                self._ask_again(call, failure.error)
+                self._ask_fence_again(call, failure.error)
         try:
             return self._once(call)
         except RetryableError as failure:
@@ -283,7 +283,7 @@ class KubeApi:
         if call.method != "GET":
             self.check()
 
-    def _ask_again(self, call: Call, error: KubernetesError) -> None:
+    def _ask_fence_again(self, call: Call, error: KubernetesError) -> None:
         """Ask before another attempt; what the last one came to is all that is known then."""
         try:
             self._ask_fence(call)
@@ -312,7 +312,7 @@ class KubeApi:
             )
             data = read_body(call, answer.response)
         except HTTPError as error:
-            raise self._unanswered(call, error, asked_at_s) from error
+            raise self._no_answer_error(call, error, asked_at_s) from error
         if answer.status not in NO_SERVER:
             self._heard.at_s = time.monotonic()
         if not HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
@@ -320,7 +320,7 @@ class KubeApi:
             raise refusal(call, answer.status, data, answer.headers, is_alone=is_alone)
         return data
 
-    def _unanswered(self, call: Call, error: HTTPError, asked_at_s: float) -> Exception:
+    def _no_answer_error(self, call: Call, error: HTTPError, asked_at_s: float) -> Exception:
         """Return what that comes to. A write that hung for seconds will hang again: a webhook's."""
         reason = getattr(error, "reason", None) or error
         message = f"{call.method} {call.path}: {type(reason).__name__}"
@@ -346,7 +346,7 @@ def _is_of_the_chunk(error: KubernetesError, chunk: int) -> bool:
     )
 
 
-def _items(path: str, page: Page) -> Iterator[Object]:
+def _items(path: str, page: ListPage) -> Iterator[Object]:
     try:
         yield from page.items()
     except (ValueError, RecursionError) as error:

@@ -105,7 +105,7 @@ class Leadership:
 
     def _try(self) -> bool:
         if self._class is None:
-            lease = self._unshared()
+            lease = self._own_lease()
         else:
             lease = self._oldest(self._class)
             if lease is None:
@@ -125,7 +125,7 @@ class Leadership:
         self.holder = self._identity
         return True
 
-    def _unshared(self) -> Object | None:
+    def _own_lease(self) -> Object | None:
         """Return the Lease of our namespace, which no other release is to look at."""
         lease = self._kube.get(self._own_path)
         if lease is not None:

@@ -36,7 +36,7 @@ class Oversized(dict[str, Any]):
         """At least."""
 
 
-def bounded(body: Object, num_bytes: int) -> Object:
+def limit_size(body: Object, num_bytes: int) -> Object:
     """Return an object, or its name where it has more bytes than one may have."""
     is_small = num_bytes <= MOST_OBJECT_BYTES
     return body if is_small else Oversized(body.get("metadata") or {}, num_bytes)
@@ -47,7 +47,7 @@ class _List(msgspec.Struct):
     items: list[msgspec.Raw] | msgspec.UnsetType | None = msgspec.UNSET
 
 
-class Page:
+class ListPage:
     """The JSON of a list. ``metadata`` is known when all objects were read."""
 
     def __init__(self, data: bytes) -> None:
@@ -65,7 +65,7 @@ class Page:
         self.metadata, self.is_list = page.metadata or {}, page.items is not msgspec.UNSET
         for raw in page.items or ():
             text = bytes(raw)
-            yield bounded(json.loads(text.decode(errors="replace")), len(text))
+            yield limit_size(json.loads(text.decode(errors="replace")), len(text))
 
 
 def read_event(line: bytes, num_bytes: int) -> tuple[str, Object]:
@@ -79,10 +79,10 @@ def read_event(line: bytes, num_bytes: int) -> tuple[str, Object]:
         if not isinstance(told, dict) or not isinstance(told.get("object"), dict):
             raise ValueError("no event")
         return str(told.get("type")), told["object"]
-    return _named(line[:HEAD_BYTES], num_bytes)
+    return _oversized_event(line[:HEAD_BYTES], num_bytes)
 
 
-def _named(head: bytes, num_bytes: int) -> tuple[str, Object]:
+def _oversized_event(head: bytes, num_bytes: int) -> tuple[str, Object]:
     """Return the same by the beginning of a line."""
     found = _HEAD.match(head)
     metadata = json.loads(b"{%b}" % found[2].rstrip(b", ")) if found else {}

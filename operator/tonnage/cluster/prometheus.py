@@ -1,7 +1,7 @@
 """Prometheus, asked many questions at once: each fails by itself, all end at one deadline.
 
 No redirects, no proxies, no body in any message, and limits on time, bytes and series that hold
-whatever the server sends: see ``Limits``.
+whatever the server sends: see ``QueryLimits``.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ from typing import Self
 
 import aiohttp
 
-from tonnage.cluster.answer import AnswerReader, Kept, LabelSets, bad_answer
+from tonnage.cluster.answer import AnswerReader, LabelSets, SeriesFilter, bad_answer
 from tonnage.cluster.errors import PrometheusError
-from tonnage.cluster.questions import Answers, Gathering, Outcome, QuerySet, Standing
-from tonnage.cluster.turns import Account, Question, Turns
+from tonnage.cluster.questions import Answers, Gathering, QueryResult, QuerySet, Standing
+from tonnage.cluster.turns import Account, RunningQuery, Turns
 from tonnage.settings import Settings
 from tonnage.units import KIB, MIB
 
@@ -33,7 +33,7 @@ GZIP_BITS = zlib.MAX_WBITS | 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class QueryLimits:
     """What asking may take, whatever the server does."""
 
     request_s: float = 10
@@ -73,14 +73,14 @@ class Prometheus:
         self,
         settings: Settings,
         *,
-        limits: Limits | None = None,
+        limits: QueryLimits | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._settings, self._limits, self._now = settings, limits or Limits(), now
+        self._settings, self._limits, self._now = settings, limits or QueryLimits(), now
         self._labels: LabelSets | None = None
         self._url = f"{settings.prometheus_url.rstrip('/')}/api/v1/query"
 
-    def ask(self, sets: Sequence[QuerySet], kept: Kept) -> Answers:
+    def ask(self, sets: Sequence[QuerySet], kept: SeriesFilter) -> Answers:
         """Ask everything; what fails is named in the result, and nothing is raised.
 
         Blocks until all is answered or the deadline of the tick is over.
@@ -91,7 +91,7 @@ class Prometheus:
         finally:
             loop.close()  # asyncio.run would wait for a name look-up that hangs
 
-    async def _ask(self, sets: Sequence[QuerySet], kept: Kept) -> Answers:
+    async def _ask(self, sets: Sequence[QuerySet], kept: SeriesFilter) -> Answers:
         gathering = Gathering()
         self._labels = self._labels.for_next(kept) if self._labels else LabelSets(kept)
         try:
@@ -103,7 +103,7 @@ class Prometheus:
                     gathering.fail(name, each, problem)
             return gathering.answers()
         async with session:
-            asking = Asking(
+            asking = QueryRound(
                 post=lambda text: session.post(
                     self._url,
                     data={
@@ -147,12 +147,12 @@ Post = Callable[[str], "aiohttp.client._RequestContextManager"]
 
 
 @dataclass(slots=True, kw_only=True)
-class Asking:
+class QueryRound:
     """The questions of one tick under way."""
 
     post: Post
     labels: LabelSets
-    limits: Limits
+    limits: QueryLimits
     now: Callable[[], float]
     gathering: Gathering
     _all_bytes: int = 0
@@ -183,7 +183,7 @@ class Asking:
             finally:
                 question.end(clock_s())
 
-    async def _ask_before_the_end(self, question: Question) -> Outcome:
+    async def _ask_before_the_end(self, question: RunningQuery) -> QueryResult:
         account, limits = question.account, self._limits_of(question.account)
         if account.is_hopeless:
             message = "not asked: nothing before was answered in time"
@@ -199,7 +199,7 @@ class Asking:
         except (aiohttp.ClientError, OSError) as error:
             raise _unreachable(error) from error
 
-    def _limits_of(self, account: Account) -> Limits:
+    def _limits_of(self, account: Account) -> QueryLimits:
         is_doubted = account.queries.standing == Standing.DOUBTED
         return self.limits.doubting() if is_doubted else self.limits
 
@@ -214,7 +214,7 @@ class Asking:
         message = f"not answered within the {limits.all_s:g} s of a tick"
         return PrometheusError(message, reason=LATE if is_late else CUT_OFF)
 
-    async def _ask_twice(self, text: str, account: Account) -> Outcome:
+    async def _ask_twice(self, text: str, account: Account) -> QueryResult:
         """Ask, and once more where the connection broke before there was an answer."""
         limit_s = self._limits_of(account).request_s
         try:
@@ -226,7 +226,7 @@ class Asking:
         except TimeoutError as error:
             raise PrometheusError(f"no whole answer within {limit_s:g} s", reason=LATE) from error
 
-    async def _ask_once(self, text: str, account: Account) -> Outcome:
+    async def _ask_once(self, text: str, account: Account) -> QueryResult:
         reader = AnswerReader(self.labels, max_series=self.limits.answer_series)
         sent_at_s, num_bytes = self.now(), 0
         async with self.post(text) as response:
@@ -234,7 +234,7 @@ class Asking:
                 message = f"Prometheus refused a query with status {response.status}"
                 is_throttled = response.status == HTTPStatus.TOO_MANY_REQUESTS
                 raise PrometheusError(message, reason=THROTTLED if is_throttled else "QueryRefused")
-            async with aclosing(_unpacked(response)) as pieces:
+            async with aclosing(_decompress(response)) as pieces:
                 async for piece in pieces:
                     num_bytes += len(piece)
                     self._check_size(num_bytes)
@@ -242,7 +242,7 @@ class Asking:
                     reader.feed(piece)
         answer = reader.end()
         skew_s = skew(reader.evaluated_at_s, sent_at_s=sent_at_s, received_at_s=self.now())
-        return Outcome(answer=answer, clock_skew_s=skew_s)
+        return QueryResult(answer=answer, clock_skew_s=skew_s)
 
     def _pay(self, account: Account, amount_bytes: int) -> None:
         self.gathering.bytes_read += amount_bytes
@@ -272,7 +272,7 @@ def skew(evaluated_at_s: float | None, *, sent_at_s: float, received_at_s: float
     return evaluated_at_s - min(max(evaluated_at_s, sent_at_s), received_at_s)
 
 
-async def _unpacked(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+async def _decompress(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
     """Yield the body in pieces of bounded size, however far a compressed one expands."""
     encoding = response.headers.get("Content-Encoding", "identity").lower()
     if encoding not in {"identity", "gzip"}:

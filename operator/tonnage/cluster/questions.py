@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from tonnage.cluster.answer import Answer
+from tonnage.cluster.answer import InstantVector
 from tonnage.cluster.errors import PrometheusError
-from tonnage.estimate.series import Series, Vector, merged
+from tonnage.estimate.series import Series, Vector, concatenate
 
 NOBODY = "-"
 """In place of a namespace, as none can be named: an answer about it tells that there are any."""
@@ -18,7 +18,7 @@ class Standing(IntEnum):
 
     USUAL = 0
     APART = 1
-    """A failure met those whom it is of, not long ago."""
+    """A failure of these namespaces is recent."""
     DOUBTED = 2
     """It failed by itself the last time that it was asked."""
 
@@ -66,10 +66,10 @@ def namespace_of(key: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class QueryResult:
     """An answer, and what it says about the clock."""
 
-    answer: Answer
+    answer: InstantVector
     clock_skew_s: float | None = None
     """Of Prometheus against ours: above zero, it is ahead."""
 
@@ -105,7 +105,7 @@ class Gathering:
     _skews_s: list[float] = field(default_factory=list)
     _num_dropped: int = 0
 
-    def add(self, name: str, queries: QuerySet, outcome: Outcome) -> None:
+    def add(self, name: str, queries: QuerySet, outcome: QueryResult) -> None:
         """Take in an answer."""
         if not queries.is_about_nobody:
             self._series[name][queries.namespaces] = outcome.answer.series
@@ -124,7 +124,7 @@ class Gathering:
         """Return everything so far, in the same order in whichever order it came."""
         return Answers(
             series={
-                name: merged(parts[namespaces] for namespaces in sorted(parts))
+                name: concatenate(parts[namespaces] for namespaces in sorted(parts))
                 for name, parts in self._series.items()
             },
             problems=self._problems,

@@ -2,7 +2,7 @@
 
 Sets are asked in their order, at few places each, until slow questions of one have taken as long as
 a single one may; then it comes after all of which they have not. A question under way is not taken
-back, so those of whom a failure is known have a few places only while others wait.
+back, so namespaces with a recent failure have a few places only while others wait.
 """
 
 from collections import deque
@@ -35,7 +35,7 @@ class Account:
     num_late: int = 0
     num_bytes: int = 0
     _waiting: deque[tuple[str, str]] = field(init=False)
-    _under_way: list["Question"] = field(default_factory=list)
+    _under_way: list["RunningQuery"] = field(default_factory=list)
     _taken_s: float = 0.0
     """By questions that are over."""
     _slowly_s: float = 0.0
@@ -69,13 +69,13 @@ class Account:
         under_way = (now_s - each.begun_s for each in self._under_way)
         return self._slowly_s + sum(map(self._if_slow, under_way))
 
-    def begin(self, now_s: float) -> "Question":
+    def begin(self, now_s: float) -> "RunningQuery":
         name, text = self._waiting.popleft()
-        question = Question(account=self, name=name, text=text, begun_s=now_s)
+        question = RunningQuery(account=self, name=name, text=text, begun_s=now_s)
         self._under_way.append(question)
         return question
 
-    def end(self, question: "Question", now_s: float) -> None:
+    def end(self, question: "RunningQuery", now_s: float) -> None:
         self._under_way.remove(question)
         self._taken_s += now_s - question.begun_s
         self._slowly_s += self._if_slow(now_s - question.begun_s)
@@ -85,7 +85,7 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Question:
+class RunningQuery:
     """One that holds a place."""
 
     account: Account
@@ -111,7 +111,7 @@ class Turns:
         ]
         self._patience_s = patience_s
 
-    def begin(self, now_s: float) -> Question | None:
+    def begin(self, now_s: float) -> RunningQuery | None:
         """Return the next question, which holds a place until its end; none: all are asked."""
         with_a_place = list(self._with_a_place())
         if not with_a_place:

@@ -33,24 +33,31 @@ from tonnage.control.input.state import (
     Refusal,
 )
 from tonnage.control.learn.believed import cache_reasons, doubt_reasons
-from tonnage.control.learn.promises import factor_reasons, judge, with_load
+from tonnage.control.learn.promises import factor_reasons, judge
 from tonnage.control.measure.remembered import with_observed
 from tonnage.control.measure.traffic import measure_traffic, observe_engines
 from tonnage.control.observe.evicted import never_evictable
 from tonnage.control.observe.ownership import own_only
-from tonnage.control.observe.tracks import watched
-from tonnage.control.size.chosen import choose, choose_running, slots_reasons
+from tonnage.control.observe.permission import may_act
+from tonnage.control.observe.tracks import with_tracks
+from tonnage.control.size.chosen import (
+    choose,
+    choose_running,
+    planned_split,
+    slots_reasons,
+    split_reasons,
+)
 from tonnage.control.size.question import RefusedError
 from tonnage.control.size.running import as_it_runs, is_spec_ahead
 from tonnage.manifests.children import NotServableError
 from tonnage.manifests.names import MANAGED_LABEL
 from tonnage.policy.decide import decide
-from tonnage.policy.need import Traffic, need, need_without_demand
-from tonnage.policy.schedules import Event, raised
+from tonnage.policy.need import CurrentTraffic, need, need_without_demand
+from tonnage.policy.schedules import Event, raise_to_floor
 from tonnage.policy.situation import Metrics, Need
 from tonnage.sizing.errors import SearchAbandonedError, SizingError
 from tonnage.sizing.plan import requests_per_s_asked
-from tonnage.units import counted
+from tonnage.units import count_of
 
 REFUSALS = (RefusedError, CatalogError, SizingError, NotServableError)
 """The ways in which an object is understood and the answer is no."""
@@ -66,13 +73,15 @@ def assess(
 ) -> Assessment:
     """Assess one object. An object that cannot be planned leaves what runs alone."""
     state, asker = own_only(state, may_adopt=fleet.settings.mode == "full"), asker or Asker()
-    return decided(sized(state, fleet, memory, asker), fleet, asker, Left(gpus=free_gpus))
+    return decide_object(
+        size_object(state, fleet, memory, asker), fleet, asker, Left(gpus=free_gpus)
+    )
 
 
-def sized(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Assessment:
+def size_object(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Assessment:
     """Measure an object and size it, as far as the time for searches goes."""
     memory = with_writers(memory.without_future(fleet.now_s), state, fleet)
-    tracks, state = watched(memory.tracks, state, fleet)
+    tracks, state = with_tracks(memory.tracks, state, fleet)
     memory = replace(memory, tracks=tracks)
     traffics = measure_traffic(state, fleet, memory)
     memory = with_observed(memory, state, fleet, traffics)
@@ -86,12 +95,12 @@ def sized(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -
     except SearchAbandonedError as abandoned:
         return _waiting(found, fleet, str(abandoned))
     except REFUSALS as refused:
-        return _refused(found, refused, fleet, asker)
+        return _with_refusal(found, refused, fleet, asker)
     found = replace(found, chosen=chosen, proposals=(proposal,) if proposal else ())
     return _without_right(found, chosen) if fleet.settings.mode == "scaleOnly" else found
 
 
-def _refused(found: Assessment, why: Exception, fleet: Fleet, asker: Asker) -> Assessment:
+def _with_refusal(found: Assessment, why: Exception, fleet: Fleet, asker: Asker) -> Assessment:
     """Say why the spec is not carried out. What runs is sized on by the one that it was made from.
 
     Else a spec that cannot be had would leave the replicas of before it to any load: so would one
@@ -102,13 +111,13 @@ def _refused(found: Assessment, why: Exception, fleet: Fleet, asker: Asker) -> A
     may_scale = found.is_acting and fleet.settings.mode == "full"
     running = as_it_runs(found.state) if may_scale else None
     if running is None:
-        return _answered(found)
+        return _without_wait(found)
     try:
         chosen = choose_running(running, fleet, found.memory, asker, is_reapplied=False)
     except SearchAbandonedError:
         return replace(found, memory=_in_turn(found.memory, fleet.now_s))
     except REFUSALS:
-        return _answered(found)
+        return _without_wait(found)
     return replace(found, chosen=chosen, is_of_before=True)
 
 
@@ -124,7 +133,7 @@ def _without_right(found: Assessment, chosen: Chosen) -> Assessment:
     return replace(found, refusal=Refusal(reason="ScaleOnly", message=message))
 
 
-def _answered(found: Assessment) -> Assessment:
+def _without_wait(found: Assessment) -> Assessment:
     return replace(
         found,
         memory=replace(found.memory, sizing=replace(found.memory.sizing, waiting_since_s=None)),
@@ -137,7 +146,7 @@ def _waiting(found: Assessment, fleet: Fleet, why: str) -> Assessment:
     since_s = memory.sizing.waiting_since_s
     waited_s = 0.0 if since_s is None else fleet.now_s - since_s
     stay = ("replica stays as it is", "replicas stay as they are")
-    runs = counted(deployment.replicas, *stay) if deployment else "nothing runs yet"
+    runs = count_of(deployment.replicas, *stay) if deployment else "nothing runs yet"
     return replace(
         found,
         memory=memory,
@@ -160,30 +169,30 @@ def _in_turn(memory: ObjectMemory, now_s: float) -> ObjectMemory:
     )
 
 
-def decided(found: Assessment, fleet: Fleet, asker: Asker, left: Left) -> Assessment:
+def decide_object(found: Assessment, fleet: Fleet, asker: Asker, left: Left) -> Assessment:
     """Say what is to be done with an object that was sized; any other is left as it is."""
     try:
         found = _with_template(found, fleet, left)
     except REFUSALS as refused:
-        found = _refused(found, refused, fleet, asker)
+        found = _with_refusal(found, refused, fleet, asker)
     chosen = found.chosen
     if chosen is None:
         return found
     held = chosen.belief
-    sizing = SizingMemory(asked_speed=held.asked, better_asked=chosen.better_asked)
     believed = held.constants_at(held.posterior)
     observed = observe_engines(found.state, fleet, chosen.sizing, held.constants, believed=believed)
-    found = replace(found, memory=replace(found.memory, sizing=sizing), observed=observed)
     found = without_unapproved(found, chosen)
-    found, wanted = weighed(found, chosen, observed, fleet)
+    found, wanted = assess_need(found, chosen, observed, fleet)
     memory = found.memory
     hold_s = held_s(memory.demand, memory.posterior, chosen.sizing, fleet.settings)
     known = remember_need(found, chosen, wanted, fleet, hold_s)
     found = replace(found, memory=replace(memory, decided=known), need=wanted)
     decision = decide(situation_of(found, chosen, wanted, fleet, left))
     back = with_given_back(known.given_back, found.state, decision, fleet)
-    memory = replace(found.memory, decided=replace(known, given_back=back))
-    return within_cost(replace(found, memory=memory), chosen, decision)
+    if back is not known.given_back:
+        memory = replace(found.memory, decided=replace(known, given_back=back))
+        found = replace(found, memory=memory)
+    return within_cost(found, chosen, decision)
 
 
 def _with_template(found: Assessment, fleet: Fleet, left: Left) -> Assessment:
@@ -204,16 +213,24 @@ def _with_template(found: Assessment, fleet: Fleet, left: Left) -> Assessment:
     return replace(found, template=template, changes=roll_changes(state.deployment, template))
 
 
-def weighed(
+def assess_need(
     found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet
 ) -> tuple[Assessment, Need]:
     """Take in load, promises and demand as they are now, and say what is needed for them."""
-    load = with_load(found, chosen, fleet)
-    found = replace(found, memory=replace(found.memory, goodput=load))
     goodput, learned = judge(found, chosen, observed, fleet)
-    found = replace(found, memory=replace(found.memory, goodput=goodput, posterior=learned))
+    is_made = may_act(found, fleet) and not found.memory.written.has_failed
+    if found.state.deployment is None and not is_made:
+        planned = planned_split(chosen.model, chosen.sizing.parallelism)
+        learned = replace(learned, planned_split=planned)
+    sizing = SizingMemory(
+        asked_speed=chosen.belief.asked,
+        better_asked=chosen.better_asked,
+        split_asked=chosen.split_asked,
+    )
+    memory = replace(found.memory, sizing=sizing, goodput=goodput, posterior=learned)
     events = events_of(chosen, learned, fleet)
-    found = replace(found, memory=remembered_demand(found, chosen.sizing, events, fleet))
+    memory = remembered_demand(memory, found.traffics, chosen.sizing, events, fleet)
+    found = replace(found, memory=memory, observed=observed)
     return found, _need(found, chosen, events, fleet)
 
 
@@ -225,12 +242,13 @@ def _refusal(refused: Exception) -> Refusal:
 def _need(found: Assessment, chosen: Chosen, events: tuple[Event, ...], fleet: Fleet) -> Need:
     """Return the need for the demand and for known events, and what else there is to say of it."""
     wanted, memory = _need_for_demand(found, chosen, fleet), found.memory
-    wanted = raised(wanted, chosen.capacity, events)
+    wanted = raise_to_floor(wanted, chosen.capacity, events)
     said = (
         *doubt_reasons(chosen.belief, share=fleet.settings.speed_range),
         *cache_reasons(chosen.sizing.request),
         *factor_reasons(memory.goodput, memory.posterior, chosen.goodput_factor),
         *slots_reasons(chosen),
+        *split_reasons(chosen),
         *drain_reasons(found, chosen),
         *never_evictable(chosen.model),
     )
@@ -243,7 +261,7 @@ def _need_for_demand(found: Assessment, chosen: Chosen, fleet: Fleet) -> Need:
     needed = partial(need, chosen.capacity, drain_s=fleet.settings.backlog_drain_s)
     if demand is not None:
         return needed(
-            Traffic(requests_per_s=demand.requests_per_s, waiting=demand.waiting),
+            CurrentTraffic(requests_per_s=demand.requests_per_s, waiting=demand.waiting),
             outlook=outlook_of(demand.requests_per_s, chosen, memory, fleet),
             supply=supply_of(found.state, memory.posterior, fleet),
         )
@@ -252,7 +270,7 @@ def _need_for_demand(found: Assessment, chosen: Chosen, fleet: Fleet) -> Need:
     expected = requests_per_s_asked(chosen.sizing)
     if expected is None:
         return need_without_demand(chosen.model.spec.scaling.min_replicas)
-    traffic = Traffic(requests_per_s=expected, origin="expected by spec.demand")
+    traffic = CurrentTraffic(requests_per_s=expected, origin="expected by spec.demand")
     begins = found.traffics.metrics is Metrics.NEVER
     outlook = outlook_unseen(expected, chosen, fleet.settings) if begins else None
     return needed(traffic, outlook=outlook)

@@ -8,9 +8,9 @@ from tonnage.api.status import ReplicasStatus
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Assessment, Chosen, Fleet
 from tonnage.control.report.calibrated import learned_constants
-from tonnage.control.report.reasons import bounded
+from tonnage.control.report.reasons import label_reason
 from tonnage.control.report.status import newest_decision, replicas_status
-from tonnage.control.tick import Outcome
+from tonnage.control.tick import TickResult
 from tonnage.explain.report import usd_per_hour
 
 Key = tuple[str, str]
@@ -27,7 +27,7 @@ class Family:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MetricSample:
     """One value of one object; a family that is missing here was not known in this tick."""
 
     family: str
@@ -41,8 +41,8 @@ class ObjectSeries:
     """What one object shows in this tick, and what is added to its counters."""
 
     key: Key
-    gauges: tuple[Sample, ...]
-    counts: tuple[Sample, ...]
+    gauges: tuple[MetricSample, ...]
+    counts: tuple[MetricSample, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,17 +64,15 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "tonnage_replicas_wanted": Family(text="Replicas that Tonnage wants, within every limit"),
     "tonnage_replicas_current": Family(text="Replicas that the Deployment asks for"),
     "tonnage_replicas_ready": Family(text="Replicas that are Ready"),
-    "tonnage_max_num_seqs": Family(text="The flag max-num-seqs that plans stand on"),
-    "tonnage_max_num_batched_tokens": Family(
-        text="The flag max-num-batched-tokens that plans stand on"
-    ),
+    "tonnage_max_num_seqs": Family(text="The flag max-num-seqs of the plan"),
+    "tonnage_max_num_batched_tokens": Family(text="The flag max-num-batched-tokens of the plan"),
     "tonnage_requests_per_second": Family(text="Measured demand"),
     "tonnage_waiting_requests": Family(text="Requests that wait in the queues of all replicas"),
     "tonnage_goodput_requests_per_second": Family(
         text="Requests per second that each of the Ready replicas serves within every SLO target"
     ),
     "tonnage_goodput_factor": Family(
-        text="What kept and broken promises leave of the goodput that the step time allows"
+        text="Factor on the goodput of the step time, learned from SLO attainment"
     ),
     "tonnage_utilization": Family(
         text="Measured demand over the goodput of the replicas that are Ready"
@@ -109,7 +107,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         is_counter=True,
     ),
     "tonnage_conflicts": Family(
-        text="Changes that another writer made of what Tonnage had written",
+        text="Changes by other writers of what Tonnage had written",
         labels=("field",),
         is_counter=True,
     ),
@@ -118,7 +116,7 @@ CONSTANTS: Final = ("OverheadFactor", "BandwidthEfficiency", "PrefillEfficiency"
 """Of the step time, in the order in which they are learned; the last is what they make together."""
 
 
-def fleet_series(outcome: Outcome, fleet: Fleet, *, most: int) -> FleetSeries:
+def fleet_series(outcome: TickResult, fleet: Fleet, *, most: int) -> FleetSeries:
     """Return the series of a tick.
 
     Only so many objects have any: the oldest, so that a new one takes the series of none.
@@ -134,7 +132,7 @@ def fleet_series(outcome: Outcome, fleet: Fleet, *, most: int) -> FleetSeries:
     )
 
 
-def _object_series(found: Assessment, outcome: Outcome, fleet: Fleet) -> ObjectSeries:
+def _object_series(found: Assessment, outcome: TickResult, fleet: Fleet) -> ObjectSeries:
     memory = outcome.memory.objects[found.state.view.uid]
     return ObjectSeries(
         key=found.state.view.key,
@@ -143,7 +141,7 @@ def _object_series(found: Assessment, outcome: Outcome, fleet: Fleet) -> ObjectS
     )
 
 
-def gauges(found: Assessment, memory: ObjectMemory) -> Iterator[Sample]:
+def gauges(found: Assessment, memory: ObjectMemory) -> Iterator[MetricSample]:
     """Yield what is known of an object now; ``memory``: as this tick leaves it."""
     replicas = replicas_status(found)
     yield from _replicas(found, replicas)
@@ -151,75 +149,77 @@ def gauges(found: Assessment, memory: ObjectMemory) -> Iterator[Sample]:
     if found.chosen:
         yield from _capacity(found, found.chosen, replicas)
         yield from _calibration(found.chosen)
-    yield from _observed(found)
+    yield from _engine_samples(found)
     unwritten = found.memory.written.status_retry
-    yield Sample("tonnage_status_failures", unwritten.times if unwritten else 0)
+    yield MetricSample("tonnage_status_failures", unwritten.times if unwritten else 0)
     for condition in memory.reported.conditions.values():
-        labels = (condition.type, condition.status, bounded(condition.reason))
-        yield Sample("tonnage_condition", 1.0, labels)
+        labels = (condition.type, condition.status, label_reason(condition.reason))
+        yield MetricSample("tonnage_condition", 1.0, labels)
 
 
-def _replicas(found: Assessment, replicas: ReplicasStatus) -> Iterator[Sample]:
-    yield Sample("tonnage_replicas_wanted", replicas.desired)
-    yield Sample("tonnage_replicas_current", replicas.current)
-    yield Sample("tonnage_replicas_ready", replicas.ready)
+def _replicas(found: Assessment, replicas: ReplicasStatus) -> Iterator[MetricSample]:
+    yield MetricSample("tonnage_replicas_wanted", replicas.desired)
+    yield MetricSample("tonnage_replicas_current", replicas.current)
+    yield MetricSample("tonnage_replicas_ready", replicas.ready)
     if found.need:
-        yield Sample("tonnage_replicas_needed", found.need.replicas)
+        yield MetricSample("tonnage_replicas_needed", found.need.replicas)
 
 
-def _traffic(found: Assessment) -> Iterator[Sample]:
+def _traffic(found: Assessment) -> Iterator[MetricSample]:
     demand = found.traffics.demand
     if demand is None:
         return
-    yield Sample("tonnage_requests_per_second", demand.requests_per_s)
-    yield Sample("tonnage_waiting_requests", demand.waiting)
+    yield MetricSample("tonnage_requests_per_second", demand.requests_per_s)
+    yield MetricSample("tonnage_waiting_requests", demand.waiting)
 
 
-def _capacity(found: Assessment, chosen: Chosen, replicas: ReplicasStatus) -> Iterator[Sample]:
+def _capacity(
+    found: Assessment, chosen: Chosen, replicas: ReplicasStatus
+) -> Iterator[MetricSample]:
     flags = chosen.sizing.flags
     each_requests_per_s = chosen.capacity.each_requests_per_s(max(1, replicas.ready))
-    yield Sample("tonnage_max_num_seqs", flags.max_num_seqs)
-    yield Sample("tonnage_max_num_batched_tokens", flags.max_num_batched_tokens)
-    yield Sample("tonnage_goodput_requests_per_second", each_requests_per_s)
-    yield Sample("tonnage_goodput_factor", chosen.goodput_factor)
+    yield MetricSample("tonnage_max_num_seqs", flags.max_num_seqs)
+    yield MetricSample("tonnage_max_num_batched_tokens", flags.max_num_batched_tokens)
+    yield MetricSample("tonnage_goodput_requests_per_second", each_requests_per_s)
+    yield MetricSample("tonnage_goodput_factor", chosen.goodput_factor)
     demand = found.traffics.demand
     served_per_s = replicas.ready * each_requests_per_s
     if demand is not None and served_per_s > 0:
-        yield Sample("tonnage_utilization", demand.requests_per_s / served_per_s)
+        yield MetricSample("tonnage_utilization", demand.requests_per_s / served_per_s)
     usd = usd_per_hour(chosen.sizing, replicas.desired)
     if usd is not None:
-        yield Sample("tonnage_usd_per_hour", usd)
+        yield MetricSample("tonnage_usd_per_hour", usd)
 
 
-def _calibration(chosen: Chosen) -> Iterator[Sample]:
+def _calibration(chosen: Chosen) -> Iterator[MetricSample]:
     constants = learned_constants(chosen.belief, chosen.sizing.request.speed)
     for name, constant in zip(CONSTANTS, constants, strict=True):
-        yield Sample("tonnage_calibration", constant.prior, (name, "prior"))
-        yield Sample("tonnage_calibration", constant.learned, (name, "learned"))
-        yield Sample("tonnage_calibration", constant.planned, (name, "planned"))
-        yield Sample("tonnage_calibration_doubt", constant.deviation_fraction, (name,))
+        yield MetricSample("tonnage_calibration", constant.prior, (name, "prior"))
+        yield MetricSample("tonnage_calibration", constant.learned, (name, "learned"))
+        yield MetricSample("tonnage_calibration", constant.planned, (name, "planned"))
+        yield MetricSample("tonnage_calibration_doubt", constant.deviation_fraction, (name,))
 
 
-def _observed(found: Assessment) -> Iterator[Sample]:
+def _engine_samples(found: Assessment) -> Iterator[MetricSample]:
     observed = found.observed
     if observed is None:
         return
     if observed.mbu is not None:
-        yield Sample("tonnage_memory_bandwidth_utilization", observed.mbu)
+        yield MetricSample("tonnage_memory_bandwidth_utilization", observed.mbu)
     if observed.mfu is not None:
-        yield Sample("tonnage_model_flops_utilization", observed.mfu)
+        yield MetricSample("tonnage_model_flops_utilization", observed.mfu)
     for each in observed.attainments:
         labels = (each.name, f"{each.quantile:g}")
-        yield Sample("tonnage_slo_attainment", each.fraction, labels)
+        yield MetricSample("tonnage_slo_attainment", each.fraction, labels)
 
 
-def counts(found: Assessment, memory: ObjectMemory, *, now_s: float) -> Iterator[Sample]:
+def counts(found: Assessment, memory: ObjectMemory, *, now_s: float) -> Iterator[MetricSample]:
     """Yield what this tick adds to an object's counters."""
     decision = newest_decision(found.memory.reported, memory.reported)
     if decision:
         direction = "up" if decision.to_replicas > decision.from_replicas else "down"
-        yield Sample("tonnage_decisions", 1.0, (bounded(decision.code), direction))
+        yield MetricSample("tonnage_decisions", 1.0, (label_reason(decision.code), direction))
     writers = found.memory.writers
     for name, part in (("replicas", writers.replicas), ("template", writers.template)):
         if part.is_new and part.edited_at_s == now_s:
-            yield Sample("tonnage_conflicts", 1.0, (name,))
+            yield MetricSample("tonnage_conflicts", 1.0, (name,))

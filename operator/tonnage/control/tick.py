@@ -13,7 +13,7 @@ The operator runs it in a cluster, a replay in a model of one.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tonnage.control.assess import decided, sized
+from tonnage.control.assess import decide_object, size_object
 from tonnage.control.decide.blackout import blackouts, loss_of
 from tonnage.control.decide.budget import (
     Left,
@@ -27,13 +27,13 @@ from tonnage.control.decide.budget import (
 from tonnage.control.decide.outlook import recalled_demand
 from tonnage.control.decide.rollout import EVERYWHERE, is_rolling, reach, with_rollout
 from tonnage.control.input.answers import Asker
-from tonnage.control.input.fault import Fault, broken, of_each, with_faults
+from tonnage.control.input.fault import Fault, assessment_with_bug, of_each, with_faults
 from tonnage.control.input.memory import DecisionMemory, Memory, ObjectMemory
 from tonnage.control.input.state import Assessment, Fleet, ModelState
 from tonnage.control.learn.learning import Lesson, Observation, learn_from, observation
 from tonnage.control.observe.ownership import as_owned
 from tonnage.control.observe.permission import may_act
-from tonnage.control.report.status import recalled, report
+from tonnage.control.report.status import memory_from_status, report
 from tonnage.control.size.turns import searched_in_turn
 from tonnage.control.write.carried import Carried, with_fates
 from tonnage.control.write.writes import Writes, writes_for
@@ -42,7 +42,7 @@ from tonnage.sizing.plan import Between, keep_searching
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TickResult:
     """What a tick found, what it wants written, and what the next one is to remember."""
 
     found: tuple[Assessment, ...]
@@ -55,7 +55,7 @@ class Outcome:
     """Those of them that the last tick had not answered."""
 
 
-def tick(fleet: Fleet, memory: Memory, *, between: Between = keep_searching) -> Outcome:
+def tick(fleet: Fleet, memory: Memory, *, between: Between = keep_searching) -> TickResult:
     """Return the outcome of a tick. A bug in one object's part must not stop the others.
 
     ``between``: called before each run of the engine model, and before each search. Where it
@@ -63,21 +63,21 @@ def tick(fleet: Fleet, memory: Memory, *, between: Between = keep_searching) -> 
     """
     asker = Asker(memory.answers, between)
     found = assess_fleet(fleet, memory.objects, asker)
-    lesson, unlearned = _learned(found, fleet, memory)
-    written, unwritten = _written(
+    lesson, unlearned = _learn(found, fleet, memory)
+    written, unwritten = _write(
         with_faults(found, unlearned), replace(fleet, calibrations=lesson.known)
     )
     remembered = {uid: after for uid, (_, after) in written.items()}
-    return Outcome(
+    return TickResult(
         found=found,
         writes=tuple(writes for writes, _ in written.values()),
         memory=Memory(
             objects={each.state.view.uid: each.memory for each in found} | remembered,
             calibrations=lesson.known,
             learned_at_s=lesson.asked_at_s,
-            answers=asker.remembered,
+            answers=asker.all_answers,
         ),
-        faults=(*_undecided(found), *unlearned, *unwritten),
+        faults=(*_decision_faults(found), *unlearned, *unwritten),
         num_asked=asker.num_asked,
         num_searched=asker.num_searched,
     )
@@ -88,28 +88,29 @@ def assess_fleet(
 ) -> tuple[Assessment, ...]:
     """Take every object through the steps up to a decision; ``objects``: remembered, by UID."""
     asker = asker or Asker()
-    fleet, known = _recalled(as_owned(fleet), objects)
+    fleet, known = _recall(as_owned(fleet), objects)
     sizings = {
-        state.view.uid: _sized(state, fleet, known[state.view.uid], asker)
+        state.view.uid: _size(state, fleet, known[state.view.uid], asker)
         for state in searched_in_turn(fleet.models, known)
     }
     sizings = _with_blackouts(sizings, fleet)
     return _decided_in_turn(sizings, fleet, known, asker)
 
 
-def _recalled(
+def _recall(
     fleet: Fleet, objects: Mapping[str, ObjectMemory]
 ) -> tuple[Fleet, Mapping[str, ObjectMemory]]:
     """Return what is remembered of each object; of one that cannot be recalled the bug is noted."""
     known, models = dict[str, ObjectMemory](), list[ModelState]()
     for state in fleet.models:
-        uid, bug = state.view.uid, state.bug
+        uid = state.view.uid
         try:
             known[uid] = objects.get(uid) or _first_sight(state, fleet)
         except Exception as error:
-            decided = DecisionMemory(since_s=fleet.now_s)
-            known[uid], bug = ObjectMemory(uid=uid, decided=decided), error
-        models.append(replace(state, bug=bug))
+            known[uid] = ObjectMemory(uid=uid, decided=DecisionMemory(since_s=fleet.now_s))
+            models.append(replace(state, bug=error))
+        else:
+            models.append(state)
     return replace(fleet, models=tuple(models)), known
 
 
@@ -117,13 +118,13 @@ def _first_sight(state: ModelState, fleet: Fleet) -> ObjectMemory:
     stored = fleet.calibrations.objects.get(state.view.uid, ObjectPosterior())
     learned = not_to_come(stored, fleet.now_s)
     return replace(
-        recalled(state.view, now_s=fleet.now_s),
+        memory_from_status(state.view, now_s=fleet.now_s),
         posterior=learned,
         demand=recalled_demand(learned, now_s=fleet.now_s),
     )
 
 
-def _undecided(found: Iterable[Assessment]) -> Iterator[Fault]:
+def _decision_faults(found: Iterable[Assessment]) -> Iterator[Fault]:
     """Yield the faults of the objects that a bug kept from being decided."""
     for each in found:
         if each.refusal and each.refusal.error:
@@ -132,9 +133,7 @@ def _undecided(found: Iterable[Assessment]) -> Iterator[Fault]:
             )
 
 
-def _learned(
-    found: Sequence[Assessment], fleet: Fleet, memory: Memory
-) -> tuple[Lesson, list[Fault]]:
+def _learn(found: Sequence[Assessment], fleet: Fleet, memory: Memory) -> tuple[Lesson, list[Fault]]:
     """Return what engines taught, with what is known of each object, and the faults met."""
     said, faults = of_each(found, observation, "nothing learned")
     lesson = learn_from(
@@ -142,10 +141,10 @@ def _learned(
     )
     objects = {**lesson.known.objects, **_of_objects(found)}
     lesson = lesson._replace(known=replace(lesson.known, objects=objects))
-    return lesson, [*faults, *_unlearned(found, said, lesson)]
+    return lesson, [*faults, *_learning_faults(found, said, lesson)]
 
 
-def _unlearned(
+def _learning_faults(
     found: Iterable[Assessment], said: Mapping[str, Observation | None], lesson: Lesson
 ) -> list[Fault]:
     """Return the faults of the objects from whose engines nothing could be learned."""
@@ -159,30 +158,30 @@ def _unlearned(
     return faults
 
 
-def _written(
+def _write(
     found: Iterable[Assessment], fleet: Fleet
 ) -> tuple[dict[str, tuple[Writes, ObjectMemory]], list[Fault]]:
     """Return {UID: (writes, memory)}, and the faults met: of an object with one, its status tells.
 
-    Where not even that can be told, nothing is written for it.
+    Where not even that status can be made, nothing is written for it.
     """
 
-    def told(each: Assessment) -> tuple[Writes, ObjectMemory]:
+    def object_writes(each: Assessment) -> tuple[Writes, ObjectMemory]:
         return writes_for(each, report(each, fleet), fleet)
 
     known = list(found)
-    written, faults = of_each(known, told, "nothing written")
+    written, faults = of_each(known, object_writes, "nothing written")
     errors = {fault.key: fault.error for fault in faults}
     frozen = [
-        broken(each.state, each.memory, errors[each.state.view.key])
+        assessment_with_bug(each.state, each.memory, errors[each.state.view.key])
         for each in known
         if each.state.view.key in errors
     ]
-    return written | of_each(frozen, told, "nothing told")[0], faults
+    return written | of_each(frozen, object_writes, "no status written")[0], faults
 
 
 def with_carried(
-    outcome: Outcome, carried: Mapping[str, Carried], *, before: Memory, now_s: float
+    outcome: TickResult, carried: Mapping[str, Carried], *, before: Memory, now_s: float
 ) -> Memory:
     """Return what is to be remembered where not all was written; ``carried``: by UID.
 
@@ -200,7 +199,7 @@ def _of_objects(found: Iterable[Assessment]) -> dict[str, ObjectPosterior]:
 
 
 def _with_blackouts(sizings: Mapping[str, Assessment], fleet: Fleet) -> dict[str, Assessment]:
-    """Say what was lost at once around each object; one of which that cannot be told is broken."""
+    """Say what was lost at once around each object; a bug in that is noted on the object."""
     losses, faults = of_each(
         sizings.values(), lambda each: loss_of(each, fleet.now_s), "not watched"
     )
@@ -209,8 +208,9 @@ def _with_blackouts(sizings: Mapping[str, Assessment], fleet: Fleet) -> dict[str
 
     def seen(each: Assessment) -> Assessment:
         if error := errors.get(each.state.view.key):
-            return broken(each.state, each.memory, error)
-        return replace(each, blackout=dark.get(each.state.view.namespace))
+            return assessment_with_bug(each.state, each.memory, error)
+        blackout = dark.get(each.state.view.namespace)
+        return replace(each, blackout=blackout) if blackout else each
 
     return {uid: seen(each) for uid, each in sizings.items()}
 
@@ -230,7 +230,7 @@ def _decided_in_turn(
         not_counted = uncounted or uncounted_by(state, fleet)
         has_to_wait = not rolling.isdisjoint({EVERYWHERE, state.view.namespace})
         left = Left(gpus=free, uncounted=not_counted)
-        each = _decided(sizings[uid], fleet, asker, left, is_rolling=has_to_wait)
+        each = _decide(sizings[uid], fleet, asker, left, is_rolling=has_to_wait)
         if _begins_to_roll(each, fleet):
             rolling.add(reach(each, fleet))
         if free is not None:
@@ -244,23 +244,23 @@ def _begins_to_roll(found: Assessment, fleet: Fleet) -> bool:
     return bool(found.changes) and may_act(found, fleet) and not found.memory.written.problem
 
 
-def _sized(state: ModelState, fleet: Fleet, known: ObjectMemory, asker: Asker) -> Assessment:
+def _size(state: ModelState, fleet: Fleet, known: ObjectMemory, asker: Asker) -> Assessment:
     """Size one object; a bug in that must not stop the others."""
     if state.bug:
-        return broken(state, known, state.bug)
+        return assessment_with_bug(state, known, state.bug)
     try:
-        return sized(state, fleet, known, asker)
+        return size_object(state, fleet, known, asker)
     except Exception as error:
-        return broken(state, known, error)
+        return assessment_with_bug(state, known, error)
 
 
-def _decided(
+def _decide(
     found: Assessment, fleet: Fleet, asker: Asker, left: Left, *, is_rolling: bool
 ) -> Assessment:
     """Decide one object; a bug in that must not stop the others."""
     try:
-        each = decided(found, fleet, asker, left)
+        each = decide_object(found, fleet, asker, left)
         each = with_shortage(each, fleet)
         return with_rollout(each, fleet, free_gpus=left.gpus, is_rolling=is_rolling)
     except Exception as error:
-        return broken(found.state, found.memory, error)
+        return assessment_with_bug(found.state, found.memory, error)

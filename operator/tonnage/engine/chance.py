@@ -131,6 +131,25 @@ def parts(lengths: "array[int]", share: float) -> "array[int]":
     return found
 
 
+def exponentials(shares: "array[float]") -> "array[float]":
+    """Return exponential numbers of mean 1 from uniform shares."""
+    found = array("d", shares)
+    view = found
+    for index in range(len(view)):
+        view[index] = -math.log1p(-view[index])
+    return found
+
+
+def passed(gaps: "array[float]") -> "array[float]":
+    """Return the times after each of these gaps, in mean gaps."""
+    found, total = array("d", gaps), 0.0
+    view = found
+    for index in range(len(view)):
+        total += view[index]
+        view[index] = total
+    return scaled(found, len(view) / total)
+
+
 def scaled(values: "array[float]", factor: float) -> "array[float]":
     """Return all values times a factor."""
     found = array("d", values)

@@ -15,6 +15,7 @@ cdef class Engine:
     cdef public integer num_ranks
     cdef public RequestTable table
     cdef public double now_s, ends_s, first_s, more_s, busy_s, decoding_s, context_s, full_s
+    cdef public bint has_chunks
     cdef public integer num_outstanding, step_number, steps, num_steps, peak_running
     cdef double[::1] base_s, memory_s, compute_s, factor, grid_tokens, grid_s
     cdef integer[::1] grid_num
@@ -24,9 +25,13 @@ cdef class Engine:
     @cython.locals(chosen=Rank, rank=Rank, least=integer, outstanding=integer, arrival_s=double)
     cpdef submit(self, integer number)
     cpdef advance(self, double until_s)
+    cpdef advance_alike(self)
     cpdef double step(self) except -1
-    @cython.locals(num_decoding=integer, prefill=integer, running=integer, is_short=bint,
-                   rank=Rank, line=integer, shared_s=double)
+    @cython.locals(elapsed_s=double, passed=double, lead=double, root=double, steps=integer)
+    cpdef integer ended(self, double at_s) except -1
+    cpdef double lasts_s(self, integer steps) except? -1
+    @cython.locals(num_decoding=integer, prefill=integer, running=integer, rank=Rank,
+                   line=integer, shared_s=double)
     cdef void _begin(self, bint is_single) except *
     @cython.locals(steps=integer, rank=Rank)
     cdef integer _alike(self, integer line, integer num_decoding) except -1
@@ -34,14 +39,13 @@ cdef class Engine:
     cdef integer _slowest(self, integer num_decoding, integer later) except -1
     @cython.locals(rank=Rank, own_s=double, factor=double, price_s=double)
     cdef double _line_s(self, integer line, integer num_decoding, integer later) except -1
-    @cython.locals(rank=Rank)
-    cdef double _slope_s(self, integer line) except -1
+    @cython.locals(rank=Rank, slope_s=double)
+    cdef double _slope_s(self, integer line, integer num_decoding) except? -1
     @cython.locals(row=integer, column=integer, low=integer, high=integer, share=double,
                    left=double, right=double, along=double, at=integer, beyond=integer,
                    first_s=double, second_s=double)
     cdef double _prefill_s(self, integer num_decoding, integer tokens) except? -1
-    cdef double _sum_s(self, integer steps) except? -1
-    @cython.locals(elapsed_s=double, passed=double, lead=double, root=double, kept=integer)
+    @cython.locals(steps=integer)
     cdef void _cut(self, double at_s) except *
     @cython.locals(duration_s=double, finished=integer, rank=Rank)
     cdef void _end(self) except *

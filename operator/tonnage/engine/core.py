@@ -1,7 +1,8 @@
 """One engine of one or several ranks in lock step, on a clock of its own.
 
-Pure decode is taken many steps at a time, exactly: between two events the seconds of a step grow by
-a constant, on whichever rank and by whichever bound is the slowest.
+Steps that do the same are taken many at a time, exactly: between two events the seconds of a step
+grow by a constant, on whichever rank and by whichever bound is the slowest. They all decode, beside
+a chunk each of a prompt that none of them ends.
 
 Sources:
     [vllm-source] v1/engine/core.py DPEngineCoreProc (ranks without work run dummy batches);
@@ -59,6 +60,7 @@ class Engine:
         self.steps = 0
         self.first_s = 0.0
         self.more_s = 0.0
+        self.has_chunks = False
         self.num_steps = 0
         self.busy_s = 0.0
         self.decoding_s = 0.0
@@ -91,7 +93,7 @@ class Engine:
         arrival_s = self.table.arrival_s[number]
         if self.ends_s == INFINITY:
             self.now_s = max(self.now_s, arrival_s)
-        elif self.steps > 1 and len(chosen.waiting) == 1:
+        elif self.steps > 1 and len(chosen.waiting) == 1 and chosen.partial < 0:
             self._cut(arrival_s)
 
     def advance(self, until_s: float) -> None:
@@ -104,6 +106,11 @@ class Engine:
             if self.ends_s > until_s:
                 return
             self._end()
+
+    def advance_alike(self) -> None:
+        """Begin and end one step, or all that follow in which nothing changes but lengths."""
+        self._begin(False)
+        self._end()
 
     def step(self) -> float:
         """Begin and end one step; return its seconds."""
@@ -135,13 +142,30 @@ class Engine:
             rank.forget_ended()
         self.table.free.extend(numbers)
 
+    def ended(self, at_s: float) -> int:
+        """Return how many of the steps under way have ended by a time: the last one has not."""
+        if self.ends_s == INFINITY:
+            return 0
+        elapsed_s = at_s - self.now_s
+        # Not by the usual root: where what rounding leaves of a slope is all, that is noise.
+        lead = self.first_s - self.more_s / 2
+        root = math.sqrt(max(0.0, lead * lead + 2 * self.more_s * elapsed_s))
+        passed = 2 * elapsed_s / (lead + root) if lead + root > 0 else 0.0
+        steps = int(max(0.0, min(self.steps - 1, passed + ROUNDING)))
+        while steps and self.lasts_s(steps) > elapsed_s:
+            steps -= 1
+        return steps
+
+    def lasts_s(self, steps: int) -> float:
+        """Return the seconds of so many of the steps under way, from the first."""
+        return steps * self.first_s + self.more_s * (steps * (steps - 1) / 2)
+
     def _begin(self, is_single: bool) -> None:
-        """Schedule the next step, or the next steps where they will all only decode."""
+        """Schedule the next step, or the next steps where they will all do the same."""
         num_decoding = prefill = running = 0
-        is_short = False
         for rank in self.ranks:
-            if rank.schedule(self.step_number, self.now_s):
-                is_short = True
+            if rank.schedule(self.step_number, self.now_s) or rank.prefilled:
+                is_single = True
             num_decoding += rank.num_decoding
             prefill += rank.prefill_tokens
             running = max(running, rank.num_running)
@@ -151,18 +175,18 @@ class Engine:
         if prefill:
             shared_s += self._prefill_s(num_decoding, prefill) - prefill * self.own_s
         self.first_s = shared_s + self._line_s(line, num_decoding, 0)
-        self.steps, self.more_s = 1, 0.0
-        if num_decoding and not (prefill or is_short or is_single):
+        self.steps, self.more_s, self.has_chunks = 1, 0.0, prefill > 0
+        if not is_single and (num_decoding or prefill):
             self.steps = self._alike(line, num_decoding)
-            self.more_s = self._slope_s(line) * self.factor[num_decoding]
-        self.ends_s = self.now_s + self._sum_s(self.steps)
+            self.more_s = self._slope_s(line, num_decoding)
+        self.ends_s = self.now_s + self.lasts_s(self.steps)
 
     def _alike(self, line: int, num_decoding: int) -> int:
         """Return the steps until something changes, be it which rank or bound is the slowest."""
         steps = MOST_STEPS
         for rank in self.ranks:
-            if rank.num_decoding:
-                steps = min(steps, rank.steps_alike(self.step_number))
+            if rank.num_decoding or rank.partial >= 0:
+                steps = rank.steps_alike(self.step_number, steps)
         while steps > 1 and self._slowest(num_decoding, steps - 1) != line:
             steps //= 2
         return steps
@@ -179,7 +203,7 @@ class Engine:
     def _line_s(self, line: int, num_decoding: int, later: int) -> float:
         """Return what a rank's reads (even lines) or its work (odd ones) take."""
         rank = self.ranks[line // 2]
-        own_s = rank.pairs_s + rank.prefill_tokens * self.own_s
+        own_s = rank.pairs_s + later * rank.pairs_slope_s + rank.prefill_tokens * self.own_s
         factor = self.factor[num_decoding]
         if line % 2:
             price_s = rank.compute_s + later * rank.compute_slope_s
@@ -187,9 +211,10 @@ class Engine:
         price_s = rank.memory_s + later * rank.memory_slope_s
         return own_s + self.memory_s[num_decoding] + factor * price_s
 
-    def _slope_s(self, line: int) -> float:
+    def _slope_s(self, line: int, num_decoding: int) -> float:
         rank = self.ranks[line // 2]
-        return rank.compute_slope_s if line % 2 else rank.memory_slope_s
+        slope_s = rank.compute_slope_s if line % 2 else rank.memory_slope_s
+        return rank.pairs_slope_s + self.factor[num_decoding] * slope_s
 
     def _prefill_s(self, num_decoding: int, tokens: int) -> float:
         row = 0
@@ -208,21 +233,13 @@ class Engine:
         second_s = self.grid_s[beyond] + along * (self.grid_s[beyond + 1] - self.grid_s[beyond])
         return first_s + share * (second_s - first_s)
 
-    def _sum_s(self, steps: int) -> float:
-        return steps * self.first_s + self.more_s * (steps * (steps - 1) / 2)
-
     def _cut(self, at_s: float) -> None:
         """Let the steps under way end with the one in which ``at_s`` falls."""
-        elapsed_s = at_s - self.now_s
-        # Not by the usual root: where what rounding leaves of a slope is all, that is noise.
-        lead = self.first_s - self.more_s / 2
-        root = math.sqrt(max(0.0, lead * lead + 2 * self.more_s * elapsed_s))
-        passed = 2 * elapsed_s / (lead + root) if lead + root > 0 else 0.0
-        kept = int(max(1.0, min(self.steps, passed)))
-        while kept < self.steps and self._sum_s(kept) < elapsed_s:
-            kept += 1
-        self.steps = kept
-        self.ends_s = self.now_s + self._sum_s(kept)
+        steps = self.ended(at_s)
+        if not steps or self.now_s + self.lasts_s(steps) < at_s:
+            steps += 1
+        self.steps = steps
+        self.ends_s = self.now_s + self.lasts_s(steps)
 
     def _end(self) -> None:
         duration_s = self.ends_s - self.now_s
@@ -233,6 +250,10 @@ class Engine:
         for rank in self.ranks:
             self.decoding_s += duration_s * rank.num_decoding
             self.context_s += duration_s * (rank.num_blocks - rank.free_blocks)
+            if self.has_chunks:  # steps that only decode take few blocks
+                self.context_s += rank.taken_s(
+                    self.step_number, self.steps, self.first_s, self.more_s
+                )
             if rank.num_running == rank.max_num_seqs:
                 self.full_s += duration_s
             rank.end(self.step_number, self.steps, self.now_s)

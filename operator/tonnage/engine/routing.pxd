@@ -10,6 +10,14 @@ from tonnage.engine.table cimport RequestTable
 cpdef serve(list engines, RequestTable table, int routing, object draws)
 
 
+@cython.locals(number='long long')
+cpdef send(Engine engine, RequestTable table, long long first, long long last)
+
+
+@cython.locals(sent='long long', number='long long', outstanding='long long')
+cpdef serve_users(Engine engine, RequestTable table, long long num_users)
+
+
 @cython.locals(fewest='long long', ties='long long', outstanding='long long', left='long long',
                engine=Engine, index=Py_ssize_t)
 cdef Py_ssize_t _least_outstanding(list engines, double at_s, double draw) except -1

@@ -34,6 +34,32 @@ def serve(engines: list[Engine], table: RequestTable, routing: int, draws: Seque
         engine.advance(float("inf"))
 
 
+def send(engine: Engine, table: RequestTable, first: int, last: int) -> None:
+    """Send the requests from ``first`` to before ``last`` to one engine, each when it arrives."""
+    for number in range(first, last):
+        engine.advance(table.arrival_s[number])
+        engine.submit(number)
+
+
+def serve_users(engine: Engine, table: RequestTable, num_users: int) -> None:
+    """Send the requests of users who each wait for an answer before they ask again, to the end.
+
+    All users ask at once at first; as many as there are requests make it a burst. When a request
+    arrives is written into the table.
+    """
+    sent = min(num_users, table.size)
+    for number in range(sent):
+        table.arrival_s[number] = 0.0
+        engine.submit(number)
+    while engine.num_outstanding:
+        outstanding = engine.num_outstanding
+        engine.advance_alike()
+        for number in range(sent, min(table.size, sent + outstanding - engine.num_outstanding)):
+            table.arrival_s[number] = engine.now_s
+            engine.submit(number)
+            sent += 1
+
+
 def _least_outstanding(engines: list[Engine], at_s: float, draw: float) -> int:
     fewest, ties = -1, 0
     for engine in engines:

@@ -13,6 +13,17 @@ cdef integer RANDOM_SHIFT
 cdef double RANDOM_SHARE, ROUNDING
 
 
+cdef class Heap:
+    cdef public integer size
+    cdef public integer[::1] entries
+
+    cdef integer least(self) except? -1
+    @cython.locals(entries='long long[::1]', at=integer)
+    cdef void push(self, integer entry) except *
+    @cython.locals(entries='long long[::1]', at=integer, below=integer, entry=integer)
+    cdef void pop(self) except *
+
+
 cdef class Rank:
     cdef public RequestTable table
     cdef public integer max_num_seqs, max_batched_tokens, block_size, num_tables, fixed_blocks, watermark_blocks
@@ -22,10 +33,11 @@ cdef class Rank:
     cdef public double free_blocks, growing_blocks, growing_tokens, context_tokens
     cdef public integer num_finished
     cdef public object waiting
-    cdef public list order, finishing, crossing, started, preempted, prefilled, finished
+    cdef public Heap finishing, crossing
+    cdef public list order, started, preempted, prefilled, finished
     cdef public integer num_running, num_decoding, decode_tokens, prefill_tokens
     cdef public integer num_knots
-    cdef public double pairs_s, memory_s, memory_slope_s, compute_s, compute_slope_s
+    cdef public double pairs_s, pairs_slope_s, memory_s, memory_slope_s, compute_s, compute_slope_s
     cdef integer[::1] needing, knots_tokens
     cdef double[::1] memory_price_s, memory_slopes_s, compute_price_s, compute_slopes_s
     cdef double[::1] pairs_slopes_s, accepted_above
@@ -35,8 +47,13 @@ cdef class Rank:
     cdef void _take_prices(self, object costs) except *
     @cython.locals(budget=integer, is_short=bint)
     cdef bint schedule(self, integer step, double now_s) except -1
-    @cython.locals(table=RequestTable, entry=integer, number=integer, last=integer, steps=integer)
-    cdef integer steps_alike(self, integer step) except -1
+    cdef integer steps_alike(self, integer step, integer most) except -1
+    @cython.locals(size=integer, rounds=integer, phase=integer, blocks=integer)
+    cpdef double decode_blocks(self, integer step, integer steps) except? -1
+    @cython.locals(table=RequestTable, number=integer, computed=integer)
+    cpdef double chunk_blocks(self, integer steps) except? -1
+    @cython.locals(total=double, decoding=double, later=integer)
+    cdef double taken_s(self, integer step, integer steps, double first_s, double more_s) except? -1
     @cython.locals(number=integer)
     cdef void end(self, integer step, integer steps, double now_s) except *
     @cython.locals(state=integer)
@@ -45,6 +62,8 @@ cdef class Rank:
     cdef bint _make_room(self, integer step) except -1
     cdef double _needed(self, integer step) except -1
     cdef void _forget_ended(self) except *
+    @cython.locals(live=Heap, entry=integer)
+    cdef Heap _live(self, Heap heap)
     @cython.locals(number=integer)
     cdef integer _newest(self) except -1
     @cython.locals(table=RequestTable)
@@ -74,10 +93,13 @@ cdef class Rank:
     @cython.locals(table=RequestTable, decoding=double, number=integer, tokens=integer,
                    cached=integer, reserve=integer)
     cdef void _admit(self, integer step, double now_s, integer budget) except *
-    @cython.locals(size=integer, growing=integer, free=integer, rounds=integer, covered=integer)
-    cdef integer _affordable(self, integer step, integer steps) except -1
-    @cython.locals(size=integer, blocks=integer, index=integer)
-    cdef double _growth(self, integer step, integer steps) except -1
+    @cython.locals(table=RequestTable, entry=integer, number=integer, last=integer, steps=integer)
+    cdef integer _decodes_alike(self, integer step) except -1
+    @cython.locals(table=RequestTable, number=integer, tokens=integer, computed=integer,
+                   steps=integer, middle=double, knot=integer)
+    cdef integer _chunks_alike(self) except -1
+    @cython.locals(steps=integer, beyond=integer, tried=integer, taken=double)
+    cdef integer _affordable(self, integer step, integer most) except -1
     @cython.locals(table=RequestTable, entry=integer, number=integer, is_live=bint, knot=integer,
                    rate=double, done=integer, tokens=double, beyond=double, more_s=double)
     cdef void _cross(self, integer step) except *

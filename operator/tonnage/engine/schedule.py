@@ -1,11 +1,12 @@
-"""The schedule of vLLM V1, a step at a time or, while nothing but decoding happens, many at once.
+"""The schedule of vLLM V1, a step at a time or, while all of them do the same, many at once.
 
 The order of a step: running sequences first, oldest first; when KV blocks run out, the newest is
 preempted, to be recomputed; then, unless one was preempted, waiting requests are admitted first
 come first served. At most one sequence is in the middle of its prompt, the newest.
 
 Between two events every decoding sequence gains one token a step, so counts, sums of prices and the
-number of sequences that need a block at each phase of a block say all there is to say. With draft
+number of sequences that need a block at each phase of a block say all there is to say. A prompt
+that none of these steps ends has a chunk of the same size in each. With draft
 tokens the steps of an answer are drawn when it begins to decode, and it grows by as many tokens in
 each of them; its blocks then grow by a share of one.
 
@@ -19,7 +20,6 @@ Sources:
 import math
 from array import array
 from collections import deque
-from heapq import heapify, heappop, heappush
 
 from tonnage.engine.limits import EngineLimits
 from tonnage.engine.step_costs import StepCosts, with_knot
@@ -43,6 +43,42 @@ RANDOM_SHARE = 1.0 / (1 << 53)
 RANDOM_SHIFT = 11
 SEED = 0x9E3779B97F4A7C15
 MULTIPLIER = 0x2545F4914F6CDD1D
+
+
+class Heap:
+    """Whole numbers, the least at hand."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.entries = array("q", bytes(8 * SLACK))
+
+    def least(self) -> int:
+        return self.entries[0]
+
+    def push(self, entry: int) -> None:
+        """Add a number."""
+        if self.size == len(self.entries):
+            self.entries = array("q", bytes(self.entries) + bytes(8 * self.size))
+        entries, at = self.entries, self.size
+        self.size += 1
+        while at > 0 and entries[(at - 1) >> 1] > entry:
+            entries[at] = entries[(at - 1) >> 1]
+            at = (at - 1) >> 1
+        entries[at] = entry
+
+    def pop(self) -> None:
+        """Take the least away."""
+        self.size -= 1
+        entries, at, below = self.entries, 0, 1
+        entry = entries[self.size]
+        while below < self.size:
+            if below + 1 < self.size and entries[below + 1] < entries[below]:
+                below += 1
+            if entries[below] >= entry:
+                break
+            entries[at] = entries[below]
+            at, below = below, 2 * below + 1
+        entries[at] = entry
 
 
 class Rank:
@@ -69,8 +105,8 @@ class Rank:
         self.num_blocks = limits.num_blocks
         self.waiting: deque[int] = deque()
         self.order: list[int] = []
-        self.finishing: list[int] = []
-        self.crossing: list[int] = []
+        self.finishing = Heap()
+        self.crossing = Heap()
         self.started: list[int] = []
         self.preempted: list[int] = []
         self.prefilled: list[int] = []
@@ -84,6 +120,7 @@ class Rank:
         self.decode_tokens = 0
         self.prefill_tokens = 0
         self.pairs_s = 0.0
+        self.pairs_slope_s = 0.0
         self.needing = array("q", bytes(8 * limits.block_size))
         self.round_blocks = 0
         self.full_knot = -1
@@ -118,7 +155,7 @@ class Rank:
     def schedule(self, step: int, now_s: float) -> bool:
         """Choose what this step computes; true when a sequence had to be preempted for it."""
         self.prefill_tokens = 0
-        self.pairs_s = 0.0
+        self.pairs_s = self.pairs_slope_s = 0.0
         self.num_finished = 0
         if self.prefilled:
             self.prefilled = []
@@ -134,29 +171,52 @@ class Rank:
             self._admit(step, now_s, budget)
         return is_short
 
-    def steps_alike(self, step: int) -> int:
-        """Return how many steps from this one on only decode, and cost a constant more each."""
+    def steps_alike(self, step: int, most: int) -> int:
+        """Return how many steps from this one on do the same, and cost a constant more each."""
+        if self.num_decoding:
+            most = min(most, self._decodes_alike(step))
+        if self.partial >= 0:
+            most = min(most, self._chunks_alike())
+        return self._affordable(step, max(1, most))
+
+    def decode_blocks(self, step: int, steps: int) -> float:
+        """Return the KV blocks that decoding sequences take in so many steps."""
+        if self.is_drafting or not self.num_decoding:
+            return steps * self.growing_blocks
+        size = self.block_size
+        rounds, phase = steps // size, step % size
+        blocks = rounds * self.round_blocks
+        for _ in range(steps - rounds * size):
+            blocks += self.needing[phase]
+            phase += 1
+            if phase == size:
+                phase = 0
+        return blocks
+
+    def chunk_blocks(self, steps: int) -> float:
+        """Return the KV blocks that a chunk of the prompt in each of so many more steps takes."""
+        number = self.partial
+        if number < 0 or not steps:
+            return 0.0
         table = self.table
-        while True:
-            entry = self.finishing[0]
-            number, last = entry & NUMBER_MASK, entry >> NUMBER_BITS
-            if table.state[number] == DECODING and table.finish_step[number] == last:
-                break
-            heappop(self.finishing)
-        steps = last - step + 1
-        while self.crossing:
-            entry = self.crossing[0]
-            number, last = entry & NUMBER_MASK, entry >> NUMBER_BITS
-            if table.state[number] == DECODING and table.knot_step[number] == last:
-                steps = min(steps, last - step)
-                break
-            heappop(self.crossing)
-        return self._affordable(step, max(1, steps))
+        computed = table.computed[number] + steps * self.prefill_tokens
+        return self._blocks_for(computed) - table.blocks[number]
+
+    def taken_s(self, step: int, steps: int, first_s: float, more_s: float) -> float:
+        """Return the blocks taken since the first of these steps began, times seconds."""
+        total, decoding = 0.0, 0.0
+        for later in range(1, steps):
+            decoding += self._needed(step + later - 1)
+            total += (first_s + later * more_s) * (decoding + self.chunk_blocks(later))
+        return total
 
     def end(self, step: int, steps: int, now_s: float) -> None:
         """Note what so many steps from this one on computed; ``now_s``: when the last ended."""
+        self.free_blocks -= self.decode_blocks(step, steps) + self.chunk_blocks(steps - 1)
+        if self.partial >= 0:
+            self.table.blocks[self.partial] += self.chunk_blocks(steps - 1)
+            self.table.computed[self.partial] += (steps - 1) * self.prefill_tokens
         if self.num_decoding:
-            self.free_blocks -= self._growth(step, steps)
             self.memory_s += steps * self.memory_slope_s
             self.compute_s += steps * self.compute_slope_s
             self.context_tokens += steps * self.growing_tokens
@@ -189,9 +249,13 @@ class Rank:
         self.finishing = self._live(self.finishing)
         self.crossing = self._live(self.crossing)
 
-    def _live(self, entries: list[int]) -> list[int]:
-        live = [entry for entry in entries if self.table.state[entry & NUMBER_MASK] != DONE]
-        heapify(live)
+    def _live(self, heap: "Heap") -> "Heap":
+        live = Heap()
+        while heap.size:
+            entry = heap.least()
+            heap.pop()
+            if self.table.state[entry & NUMBER_MASK] != DONE:
+                live.push(entry)
         return live
 
     def _make_room(self, step: int) -> bool:
@@ -363,46 +427,57 @@ class Rank:
                     self.started.append(number)
             budget -= self._prefill(number, budget)
 
-    def _affordable(self, step: int, steps: int) -> int:
-        """Return for how many of these steps there are blocks: one at least."""
-        size, growing = self.block_size, self.round_blocks
-        if self.is_drafting:
-            if self.growing_blocks * steps <= max(0.0, self.free_blocks) + ROUNDING:
-                return steps
-            return max(1, int(self.free_blocks / self.growing_blocks + ROUNDING))
-        if not growing:
-            return steps
-        free = int(self.free_blocks)
-        rounds = min((steps + size - 1) // size, free // growing)
-        covered = rounds * size
-        if covered >= steps:
-            return steps
-        free -= rounds * growing
-        while covered < steps:
-            free -= self.needing[(step + covered) % size]
-            if free < 0:
+    def _decodes_alike(self, step: int) -> int:
+        """Return the steps until a sequence ends, or reaches a context of another price."""
+        table = self.table
+        while True:
+            entry = self.finishing.least()
+            number, last = entry & NUMBER_MASK, entry >> NUMBER_BITS
+            if table.state[number] == DECODING and table.finish_step[number] == last:
                 break
-            covered += 1
-        return max(1, covered)
+            self.finishing.pop()
+        steps = last - step + 1
+        while self.crossing.size:
+            entry = self.crossing.least()
+            number, last = entry & NUMBER_MASK, entry >> NUMBER_BITS
+            if table.state[number] == DECODING and table.knot_step[number] == last:
+                return min(steps, last - step)
+            self.crossing.pop()
+        return steps
 
-    def _growth(self, step: int, steps: int) -> float:
-        """Return the blocks that decoding sequences take in so many steps."""
-        if self.is_drafting:
-            return steps * self.growing_blocks
-        size = self.block_size
-        blocks = steps // size * self.round_blocks
-        for index in range(steps % size):
-            blocks += self.needing[(step + index) % size]
-        return blocks
+    def _chunks_alike(self) -> int:
+        """Return the steps until the prompt's last chunk, or one of another price per token."""
+        table, number, tokens = self.table, self.partial, self.prefill_tokens
+        computed = table.computed[number]
+        steps = 1 + (table.prompt_tokens[number] + table.emitted[number] - computed - 1) // tokens
+        middle, knot = computed - tokens / 2, 0
+        while knot + 1 < self.num_knots and self.knots_tokens[knot + 1] <= middle:
+            knot += 1
+        self.pairs_slope_s = tokens * tokens * self.pairs_slopes_s[knot]
+        if knot + 1 < self.num_knots:
+            steps = min(steps, 1 + int((self.knots_tokens[knot + 1] - middle) / tokens))
+        return steps
+
+    def _affordable(self, step: int, most: int) -> int:
+        """Return for how many of these steps there are blocks: one at least."""
+        steps, beyond, tried = 1, most + 1, most
+        while beyond - steps > 1:
+            taken = self.decode_blocks(step, tried) + self.chunk_blocks(tried - 1)
+            if taken <= self.free_blocks + ROUNDING:
+                steps = tried
+            else:
+                beyond = tried
+            tried = (steps + beyond) // 2
+        return steps
 
     def _cross(self, step: int) -> None:
         """Let sequences that have reached a knot cost what follows it."""
         table = self.table
-        while self.crossing:
-            entry = self.crossing[0]
+        while self.crossing.size:
+            entry = self.crossing.least()
             if entry >> NUMBER_BITS > step:
                 break
-            heappop(self.crossing)
+            self.crossing.pop()
             number = entry & NUMBER_MASK
             is_live = table.state[number] == DECODING
             if is_live and table.knot_step[number] == entry >> NUMBER_BITS:
@@ -427,15 +502,15 @@ class Rank:
         if knot < self.num_knots:
             missing = (self.knots_tokens[knot] - tokens) / table.rate[number]
             table.knot_step[number] = step + max(1, int(missing + 1.0 - ROUNDING))
-            heappush(self.crossing, table.knot_step[number] << NUMBER_BITS | number)
+            self.crossing.push(table.knot_step[number] << NUMBER_BITS | number)
 
     def _finish(self, step: int, now_s: float) -> None:
         table = self.table
-        while self.finishing:
-            entry = self.finishing[0]
+        while self.finishing.size:
+            entry = self.finishing.least()
             if entry >> NUMBER_BITS >= step:
                 break
-            heappop(self.finishing)
+            self.finishing.pop()
             number = entry & NUMBER_MASK
             is_live = table.state[number] == DECODING
             if is_live and table.finish_step[number] == entry >> NUMBER_BITS:
@@ -479,7 +554,7 @@ class Rank:
             self._need(number, self._tables_of(number))
         self._price(number, tokens, 1.0)
         table.finish_step[number] = step + steps - 1
-        heappush(self.finishing, table.finish_step[number] << NUMBER_BITS | number)
+        self.finishing.push(table.finish_step[number] << NUMBER_BITS | number)
         self._expect_knot(number, step, tokens)
 
     def _steps_of(self, tokens: int) -> int:

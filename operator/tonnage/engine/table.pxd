@@ -28,5 +28,16 @@ cdef class RequestTable:
     cpdef Py_ssize_t late_starts(self, Py_ssize_t first, Py_ssize_t last, double limit_s)
     @cython.locals(number=Py_ssize_t, slow=Py_ssize_t, later='long long')
     cpdef Py_ssize_t slow_outputs(self, Py_ssize_t first, Py_ssize_t last, double limit_s)
+    @cython.locals(number=Py_ssize_t, later='long long')
+    cpdef latencies_s(self, object numbers)
+    @cython.locals(count=Py_ssize_t, index=Py_ssize_t, number=Py_ssize_t, later='long long',
+                   starts_s='double[::1]', gaps_s='double[::1]')
+    cpdef spread_s(self, Py_ssize_t first, Py_ssize_t last, object quantiles)
+    @cython.locals(number=Py_ssize_t, total='long long')
+    cpdef long long num_preempted(self)
     @cython.locals(number=Py_ssize_t, total_s=double)
     cpdef double wait_s(self, Py_ssize_t first, Py_ssize_t last)
+
+
+@cython.locals(low=Py_ssize_t, high=Py_ssize_t, left=Py_ssize_t, right=Py_ssize_t, pivot=double)
+cdef double _value_at(double[::1] values, Py_ssize_t place) except? -1

@@ -1,7 +1,8 @@
 """The requests of a run, as columns: what was asked, how far each has come, what its client saw."""
 
+import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 INTEGERS = (
     "prompt_tokens", "output_tokens", "cached_tokens", "state", "emitted", "computed",
@@ -96,9 +97,70 @@ class RequestTable:
                 slow += 1
         return slow
 
+    def latencies_s(self, numbers: Iterable[int]) -> tuple["array[float]", "array[float]"]:
+        """Return TTFT and TPOT of these requests, which have ended, in their order.
+
+        TPOT of an answer of one token is 0, as in vLLM's histogram: its percentiles are over all
+        finished requests (vllm/v1/metrics/stats.py, ``mean_time_per_output_token``).
+        """
+        ttft_s, tpot_s = array("d"), array("d")
+        for number in numbers:
+            ttft_s.append(self.first_token_s[number] - self.arrival_s[number])
+            later = max(1, self.output_tokens[number] - 1)
+            tpot_s.append((self.ended_s[number] - self.first_token_s[number]) / later)
+        return ttft_s, tpot_s
+
+    def spread_s(
+        self, first: int, last: int, quantiles: Sequence[float]
+    ) -> tuple[list[float], list[float]]:
+        """Return, for each quantile, the least TTFT and TPOT that this share does not exceed."""
+        count = last - first
+        ttft_s, tpot_s = array("d", bytes(8 * count)), array("d", bytes(8 * count))
+        starts_s, gaps_s = ttft_s, tpot_s
+        for index in range(count):
+            number = first + index
+            starts_s[index] = self.first_token_s[number] - self.arrival_s[number]
+            later = max(1, self.output_tokens[number] - 1)
+            gaps_s[index] = (self.ended_s[number] - self.first_token_s[number]) / later
+        places = [max(0, math.ceil(quantile * count) - 1) for quantile in quantiles]
+        return (
+            [_value_at(starts_s, place) for place in places],
+            [_value_at(gaps_s, place) for place in places],
+        )
+
+    def num_preempted(self) -> int:
+        """Return how often requests were preempted, together."""
+        total = 0
+        for number in range(self.size):
+            total += self.preemptions[number]
+        return total
+
     def wait_s(self, first: int, last: int) -> float:
         """Return how long they waited for their first token, together."""
         total_s = 0.0
         for number in range(first, last):
             total_s += self.first_token_s[number] - self.arrival_s[number]
         return total_s
+
+
+def _value_at(values: "array[float]", place: int) -> float:
+    """Return what stands at a place in ascending order; the values change theirs (Hoare's find)."""
+    low, high = 0, len(values) - 1
+    while low < high:
+        pivot, left, right = values[(low + high) // 2], low, high
+        while left <= right:
+            while values[left] < pivot:
+                left += 1
+            while values[right] > pivot:
+                right -= 1
+            if left <= right:
+                values[left], values[right] = values[right], values[left]
+                left += 1
+                right -= 1
+        if place <= right:
+            high = right
+        elif place >= left:
+            low = left
+        else:
+            break
+    return values[place]

@@ -20,7 +20,7 @@ SETTLED_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PlannedSpeed:
     """What a plan was asked with: the middle of what was believed, and its slow end."""
 
     key: str
@@ -28,7 +28,7 @@ class Asked:
     slow: SpeedPosterior
     since_s: float
 
-    def step_ratio_to(self, other: "Asked") -> float:
+    def step_ratio_to(self, other: "PlannedSpeed") -> float:
         """Return the time of a typical step as it is planned with, over that of another plan."""
         return math.exp(_log_step(self.slow, other.slow))
 
@@ -45,7 +45,7 @@ class Belief:
     """The prior with the doubt that remains where everything may have changed."""
     posterior: SpeedPosterior
     """Now; the prior where nothing was measured."""
-    asked: Asked
+    asked: PlannedSpeed
     calibrated_at_s: float | None = None
     """Unix time of the load test, if the posterior stands on that alone."""
 
@@ -77,15 +77,15 @@ class Belief:
 
 
 def asked_now(
-    posterior: SpeedPosterior, last: Asked | None, *, key: str, share: float, now_s: float
-) -> Asked:
+    posterior: SpeedPosterior, last: PlannedSpeed | None, *, key: str, share: float, now_s: float
+) -> PlannedSpeed:
     """Return what to ask with: as last time while that is within a band of what is believed."""
     slow = slow_end(posterior, share=share)
     if last and last.key == key:
         band = BAND if now_s - last.since_s < SETTLED_S else SETTLED_BAND
         if not has_left(slow, last.slow, band=band):
             return last
-    return Asked(key=key, middle=posterior, slow=slow, since_s=now_s)
+    return PlannedSpeed(key=key, middle=posterior, slow=slow, since_s=now_s)
 
 
 def has_left(wanted: SpeedPosterior, asked: SpeedPosterior, *, band: float = BAND) -> bool:

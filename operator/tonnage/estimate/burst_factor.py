@@ -54,7 +54,7 @@ class BurstWindow:
     seconds: float
 
 
-def tallied(tally: BurstTally, window: BurstWindow) -> BurstTally:
+def add_window(tally: BurstTally, window: BurstWindow) -> BurstTally:
     """Return the tally with one more window. What is late outside of bursts is no burst's."""
     kept = math.exp(-window.seconds / FORGET_S)
     late = {name: kept * value for name, value in tally.late.items()}

@@ -51,7 +51,7 @@ Counted = tuple[CountedWindow, ...]
 """Windows of the last hour, the oldest first; no two overlap."""
 
 
-def noted(state: Counted, *, at_s: float, count: float, seconds: float) -> Counted:
+def add_count(state: Counted, *, at_s: float, count: float, seconds: float) -> Counted:
     """Return the windows with one more, if it overlaps none, and without those of an hour ago.
 
     A clock that was set back by more than a window, and another length, begin anew: windows of two

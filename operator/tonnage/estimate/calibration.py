@@ -204,7 +204,7 @@ def _middle(constants: Sequence[float]) -> float:
     return math.exp(median(map(math.log, constants)))
 
 
-def inherited(calibrations: Calibrations, key: str, prior: SpeedPosterior) -> SpeedPosterior:
+def inherit(calibrations: Calibrations, key: str, prior: SpeedPosterior) -> SpeedPosterior:
     """Return the prior of a speed key, moved to the bandwidth efficiency of an older state.
 
     It stays a prior, of no window: what else makes a step long was taken as known then, so at

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, ValidationError, field_validator
 
 from tonnage.api.base import ApiModel
-from tonnage.estimate.covariance import repaired
+from tonnage.estimate.covariance import repair
+from tonnage.estimate.errors import CalibrationFileError
 from tonnage.estimate.posterior import COVARIANCES, SpeedPosterior
 from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.split import Parallelism
@@ -28,10 +29,6 @@ SAME_UTILIZATION: Final = 0.001
 Efficiency = Annotated[float, Field(gt=0, le=1)]
 Identity = tuple[object, ...]
 """What two keys of the same engine have in common."""
-
-
-class CalibrationFileError(ValueError):
-    """The text is no calibration, or one for something else; the message says of what."""
 
 
 class SplitKey(ApiModel):
@@ -84,7 +81,7 @@ class LearnedConstants(ApiModel):
     @field_validator("covariance")
     @classmethod
     def _is_one(cls, covariance: tuple[float, ...]) -> tuple[float, ...]:
-        sound, is_one = repaired(covariance)
+        sound, is_one = repair(covariance)
         if not is_one:
             raise ValueError(f"{list(covariance)} is no covariance of three figures")
         return sound

@@ -50,17 +50,17 @@ def count(value: Any) -> int:
     return int(amount(value))
 
 
-def positive(most: float) -> Reader:
+def figure_up_to(most: float) -> Reader:
     """Return what reads a figure above 0."""
-    return lambda value: _checked(value, 0 < number(value) <= most)
+    return lambda value: _check_figure(value, 0 < number(value) <= most)
 
 
-def within(least: float, most: float) -> Reader:
+def figure_between(least: float, most: float) -> Reader:
     """Return what reads a figure between the bounds of its learner."""
-    return lambda value: _checked(value, least <= number(value) <= most)
+    return lambda value: _check_figure(value, least <= number(value) <= most)
 
 
-def _checked(value: float, is_sane: bool) -> float:
+def _check_figure(value: float, is_sane: bool) -> float:
     check(is_sane)
     return float(value)
 

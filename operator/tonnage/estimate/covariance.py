@@ -12,13 +12,13 @@ SHRINKAGE: Final = 1e-6
 """Of correlations, what the rounding of a text may have added to them."""
 
 
-def repaired(entries: Sequence[float]) -> tuple[UpperTriangle, bool]:
+def repair(entries: Sequence[float]) -> tuple[UpperTriangle, bool]:
     """Return a positive semi-definite matrix, and whether the given one was it.
 
     What rounding made indefinite gets correlations that are a millionth weaker. Of anything else
     only the variances are believed, and none below ``WIDE_VARIANCE``.
 
-    >>> repaired([0.04, 0.05, 0, 0.04, 0, 0.01])
+    >>> repair([0.04, 0.05, 0, 0.04, 0, 0.01])
     ((0.09, 0.0, 0.0, 0.09, 0.0, 0.09), False)
     """
     a, b, c, d, e, f = entries

@@ -46,7 +46,7 @@ class MeasuredDemand:
     """Of what waits, the most at one pod: behind a plain Service nobody else serves it."""
     running: float
     reporting: frozenset[str]
-    """Pods of which every engine gave every figure that demand is made of."""
+    """Pods of which every engine gave every figure that demand needs."""
     is_complete: bool
     """Every replica that is Ready reported, freshly."""
     newest: ArrivalCount | None = None

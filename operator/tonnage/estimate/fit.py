@@ -81,7 +81,7 @@ def fit_speed(model: StepTimeModel, timed: Sequence[TimedStep]) -> SpeedFit:
     problem = _Problem(model, timed)
     moves, cost = UNMOVED, problem.cost(UNMOVED)
     for _ in range(ROUNDS):
-        better = problem.improved(moves, cost)
+        better = problem.improve(moves, cost)
         if better is None:
             break
         gained, (moves, cost) = cost - better[1], better
@@ -141,10 +141,10 @@ class _Problem:
         pulls = (move / wide for move, wide in zip(moves, PRIOR_DEVIATIONS, strict=True))
         return sum(each**2 for each in (*self.residuals(moves), *pulls))
 
-    def improved(self, moves: Three, cost: float) -> tuple[Three, float] | None:
+    def improve(self, moves: Three, cost: float) -> tuple[Three, float] | None:
         """Return a better point and its cost; None where no step in the best direction helps."""
         information, slope = self._normal(moves)
-        direction = solved(information, slope)
+        direction = solve(information, slope)
         share = 1.0
         for _ in range(HALVINGS):
             tried = self._within(moves, direction, share)
@@ -160,8 +160,7 @@ class _Problem:
         information, _ = self._normal(moves)
         wider = max(1.0, cost / max(1, len(self._timed) - len(moves)))
         columns = [
-            solved(information, unit)
-            for unit in ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
+            solve(information, unit) for unit in ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
         ]
         first, second, third = [[wider * each for each in column] for column in columns]
         return first[0], second[0], third[0], second[1], third[1], third[2]
@@ -196,10 +195,10 @@ def _product(one: Sequence[float], other: Sequence[float]) -> float:
     return sum(a * b for a, b in zip(one, other, strict=True))
 
 
-def solved(matrix: tuple[Three, Three, Three], right: Three) -> Three:
+def solve(matrix: tuple[Three, Three, Three], right: Three) -> Three:
     """Solve three linear equations of a positive definite matrix, by Cramer's rule.
 
-    >>> solved(((2, 0, 0), (0, 4, 0), (0, 0, 8)), (2, 2, 2))
+    >>> solve(((2, 0, 0), (0, 4, 0), (0, 0, 8)), (2, 2, 2))
     (1.0, 0.5, 0.25)
     """
     (a, b, c), (d, e, f), (g, h, i) = matrix

@@ -38,7 +38,7 @@ from tonnage.estimate.ways import (
     RISE,
     TREND_S,
     WEEK_S,
-    Seen,
+    ForecastInput,
     forecasts,
 )
 from tonnage.units import HOUR_S
@@ -73,7 +73,7 @@ RECURS: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Due:
+class PendingForecast:
     """What was forecast for a time that is yet to come, and the highest demand since."""
 
     noted_s: float
@@ -101,7 +101,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peak:
+class DemandPeak:
     """How far demand rose in one bin above what was planned for a lead before, and fell again."""
 
     bin: int
@@ -111,7 +111,7 @@ class Peak:
     height: float
     """Of what came, the most of the bin."""
 
-    def expected(self, usually: float, highest: float) -> float:
+    def expected_height(self, usually: float, highest: float) -> float:
         """Return its height if it comes again, where ``usually`` so much comes.
 
         ``highest``: that was planned for while bursts were counted.
@@ -127,9 +127,9 @@ class History:
     """(time, demand), a minute apart."""
     pattern: Mapping[int, tuple[float, int]] = field(default_factory=dict)
     """(mean demand, notes) by ten minutes since 1970, for eight days."""
-    due: tuple[Due, ...] = ()
+    due: tuple[PendingForecast, ...] = ()
     scores: Mapping[str, Score] = field(default_factory=dict)
-    peaks: tuple[Peak, ...] = ()
+    peaks: tuple[DemandPeak, ...] = ()
     """By the ten minutes in which they were seen, of a day."""
     rises: Rises = FIRST
     held: Held = NOTHING_HELD
@@ -154,11 +154,12 @@ class Note:
     peak: float
     """Over the shortest window, chance taken off."""
     planned: float
+    """Read where the note is due."""
     lead_s: float
     """Until a replica that is asked for now is Ready."""
 
 
-def noted(history: History, note: Note) -> History:
+def add_note(history: History, note: Note) -> History:
     """Return the history with a note: one a minute is kept, and the peaks between.
 
     A clock that was set back begins anew.
@@ -175,16 +176,21 @@ def noted(history: History, note: Note) -> History:
         for each in history.due
     )
     history = replace(history, due=due)
-    if history.recent and note.at_s - history.recent[-1][0] < NOTE_S:
+    if not is_note_due(history, note.at_s):
         return history
-    return _with_note(_settled(history, note), note)
+    return _with_note(_score_due(history, note), note)
+
+
+def is_note_due(history: History, at_s: float) -> bool:
+    """Tell whether the newest note is a minute old, or of a clock that was set back."""
+    return not history.recent or not 0 <= at_s - history.recent[-1][0] < NOTE_S
 
 
 def _with_note(history: History, note: Note) -> History:
     at_s, rate = note.at_s, note.demand
     recent = (*(each for each in history.recent if each[0] > at_s - RECENT_S), (at_s, rate))
     history = replace(history, recent=recent, pattern=_in_pattern(history, at_s, rate))
-    new = Due(
+    new = PendingForecast(
         noted_s=at_s,
         due_s=at_s + note.lead_s,
         forecasts=_forecasts(history, at_s, rate, note.lead_s),
@@ -195,7 +201,7 @@ def _with_note(history: History, note: Note) -> History:
     return replace(history, due=(*history.due, new))
 
 
-def rescaled(history: History, factor: float) -> History:
+def rescale(history: History, factor: float) -> History:
     """Return the history in another unit: of replicas that serve so many times less."""
     due = (
         replace(
@@ -231,7 +237,7 @@ def _in_pattern(history: History, at_s: float, demand: float) -> Mapping[int, tu
     return {**kept, number: (mean, count + 1)}
 
 
-def _settled(history: History, note: Note) -> History:
+def _score_due(history: History, note: Note) -> History:
     """Score the forecasts whose time has come, and keep by how much demand exceeded the plan."""
     scores, peaks = dict(history.scores), history.peaks
     rises, held = history.rises, history.held
@@ -240,7 +246,7 @@ def _settled(history: History, note: Note) -> History:
         if note.at_s - each.due_s > LATEST_S:
             continue
         for name, forecast in each.forecasts.items():
-            scores[name] = _scored(scores.get(name, Score()), note.demand - forecast)
+            scores[name] = _add_miss(scores.get(name, Score()), note.demand - forecast)
         peaks = _with_peak(peaks, each, stays=note.demand)
         rises = _with_rise(rises, history, each, note)
         held = with_held(held, [max(each.base, value) for value in each.highest], came=note.sure)
@@ -257,7 +263,7 @@ def _settled(history: History, note: Note) -> History:
     )
 
 
-def _with_rise(rises: Rises, history: History, due: Due, note: Note) -> Rises:
+def _with_rise(rises: Rises, history: History, due: PendingForecast, note: Note) -> Rises:
     """Return the record of rises above what the fleet stood for.
 
     That is not less than what came in the two minutes before the plan: one that was low for a tick,
@@ -276,13 +282,15 @@ def _with_rise(rises: Rises, history: History, due: Due, note: Note) -> Rises:
     )
 
 
-def _scored(score: Score, missed: float) -> Score:
+def _add_miss(score: Score, missed: float) -> Score:
     loss = UNDER * missed if missed > 0 else (UNDER - 1) * missed
     kept = math.exp(-NOTE_S / FORGET_S)
     return Score(loss=kept * score.loss + loss, weight=kept * score.weight + 1)
 
 
-def _with_peak(peaks: tuple[Peak, ...], due: Due, *, stays: float) -> tuple[Peak, ...]:
+def _with_peak(
+    peaks: tuple[DemandPeak, ...], due: PendingForecast, *, stays: float
+) -> tuple[DemandPeak, ...]:
     """Return the record with one more lead; ``stays``: the requests/s at its end.
 
     Many leads hold the same burst: it is kept in the bin in which it was seen.
@@ -290,7 +298,9 @@ def _with_peak(peaks: tuple[Peak, ...], due: Due, *, stays: float) -> tuple[Peak
     base = max(due.base, stays)
     if base <= 0:
         return peaks
-    new = Peak(bin=int(due.peak_s // BIN_S), ratio=due.peak / base, demand=base, height=due.peak)
+    new = DemandPeak(
+        bin=int(due.peak_s // BIN_S), ratio=due.peak / base, demand=base, height=due.peak
+    )
     if not peaks or peaks[-1].bin < new.bin:
         return (*peaks, new)
     last = peaks[-1]
@@ -331,7 +341,7 @@ def _forecasts(history: History, at_s: float, demand: float, lead_s: float) -> M
     is_noted = last == ((at_s, demand),) and newest and newest[0].noted_s == at_s
     if is_noted and newest[0].due_s == at_s + lead_s:
         return newest[0].forecasts
-    seen = Seen(
+    seen = ForecastInput(
         recent=history.recent, pattern=history.pattern, at_s=at_s, demand=demand, lead_s=lead_s
     )
     return dict(forecasts(seen))
@@ -347,7 +357,8 @@ def reserve(history: History, *, quantile: float) -> float:
     highest = max(each.demand for each in history.peaks)
     usually = usual(history) or highest
     bursts = sorted(
-        ((each.expected(usually, highest), each.height) for each in history.peaks), reverse=True
+        ((each.expected_height(usually, highest), each.height) for each in history.peaks),
+        reverse=True,
     )
     left = (1 - quantile) * sum(each.demand for each in history.peaks) * BIN_S
     least = usually

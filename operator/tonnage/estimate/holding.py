@@ -1,6 +1,6 @@
 """Holding: for how many starts replicas stay that demand has left, by what letting them go costs.
 
-A replica that is let go and needed again is missed for a whole start; one that is held costs until
+A replica that is removed and needed again is missed for a whole start; one that is held costs until
 it is needed, or for nothing. Which is dearer hangs on whether demand comes back, and a record tells
 that. At each note it is asked for what a fleet would stand that held its replicas for 3, 6, 12 or
 24 starts: for the highest demand of so long, until a start ago. What came above it would have been

@@ -11,11 +11,11 @@ from tonnage.estimate.samples import (
     Found,
     PodKey,
     age_s,
-    arrived,
+    arrivals,
     engine_samples,
     scraped_at_s,
 )
-from tonnage.estimate.series import Series, Vector, changed
+from tonnage.estimate.series import Series, Vector, changed_labels
 from tonnage.settings import Settings
 
 
@@ -27,7 +27,7 @@ class Scrape:
     dropped_engines: Mapping[PodKey, int] = field(default_factory=dict)
     """How many engines beyond the most of one pod were left out, of the pods that had more."""
     answers: Found = field(default_factory=dict)
-    """That it was made of."""
+    """That it was read from."""
 
 
 GROWING = frozenset({"timestamp", "completed", "rejected", "queued"})
@@ -50,24 +50,24 @@ def join(
     ``before``: what was said a tick ago. Of pods that say the same only the newest scrape is read.
     """
     vectors, last = _vectors(answers), _vectors(before.answers) if before else {}
-    crowded = _crowded(answers, settings)
+    crowded = _crowded_pods(answers, settings)
     dropped = {key: len(names) - MAX_ENGINES for key, names in crowded.items()}
     if before is None or not vectors or vectors.keys() != last.keys():
-        engines = _joined(answers, settings, crowded)
+        engines = _join(answers, settings, crowded)
         return Scrape(engines=engines, dropped_engines=dropped, answers=answers)
     pods = _changed_pods(vectors, last, settings)
     newest = {name: answers[name] for name in NEWEST if name in answers}
     same = dict[PodKey, tuple[EngineSamples, ...]]()
     for key, told in _by_pod(newest, settings, crowded).items():
-        known, read = before.engines.get(key, ()), _kept(told)
+        known, read = before.engines.get(key, ()), _ordered_engines(told)
         if key not in pods and [each.engine for each in known] == list(read):
             same[key] = _as_of_now(known, read, settings.scrape_interval_s)
     pods |= before.engines.keys() - same.keys()
-    fresh = _joined(_of_pods(vectors, pods, settings), settings, crowded)
+    fresh = _join(_of_pods(vectors, pods, settings), settings, crowded)
     return Scrape(engines={**same, **fresh}, dropped_engines=dropped, answers=answers)
 
 
-def _crowded(answers: Found, settings: Settings) -> Crowded:
+def _crowded_pods(answers: Found, settings: Settings) -> Crowded:
     """Return the pods that name more engines than one may have, and these in order.
 
     A pod can invent thousands: nothing is built of them.
@@ -102,13 +102,13 @@ def _vectors(answers: Found) -> Mapping[str, Vector]:
     return found if len(found) == len(answers) else {}
 
 
-def _joined(
+def _join(
     answers: Found, settings: Settings, crowded: Crowded
 ) -> dict[PodKey, tuple[EngineSamples, ...]]:
     return {
         key: tuple(
             engine_samples(key[1], engine, each, settings.scrape_interval_s)
-            for engine, each in _kept(engines).items()
+            for engine, each in _ordered_engines(engines).items()
         )
         for key, engines in _by_pod(answers, settings, crowded).items()
     }
@@ -120,7 +120,7 @@ def _changed_pods(
     """Return the pods that said something else then: equal labels are one object in both."""
     found = dict[int, Mapping[str, str]]()
     for name, series in now.items():
-        for labels in changed(series, then[name], with_values=name not in GROWING):
+        for labels in changed_labels(series, then[name], with_values=name not in GROWING):
             found[id(labels)] = labels
     return {_pod_of(labels, settings) for labels in found.values()}
 
@@ -148,7 +148,7 @@ def _as_of_now(
             each,
             age_s=age_s(found, interval_s),
             scraped_at_s=scraped_at_s(found),
-            arrived=arrived(found),
+            arrived=arrivals(found),
         )
         for each in engines
         for found in (newest[each.engine],)
@@ -193,7 +193,7 @@ def _place(
     return by_pod[key][engine] if is_told and engine in most.get(key, (engine,)) else None
 
 
-def _kept(engines: Engines) -> Mapping[str, Found]:
+def _ordered_engines(engines: Engines) -> Mapping[str, Found]:
     """Return the engines of one pod in order.
 
     What a pod reports without engine, such as rejections, counts with its first one.

@@ -84,6 +84,7 @@ def _object_moved(before: ObjectPosterior, after: ObjectPosterior) -> bool:
         or _optional_moved(before.kv_tokens, after.kv_tokens)
         or before.memory_key != after.memory_key
         or before.slots_moved_at_s != after.slots_moved_at_s
+        or before.planned_split != after.planned_split
         or before.demand != after.demand
     )
 

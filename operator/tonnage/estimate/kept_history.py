@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Final
 
-from tonnage.estimate.forecast import FORGET_S, PATTERN_S, History, Peak, Score, reserve
+from tonnage.estimate.forecast import FORGET_S, PATTERN_S, DemandPeak, History, Score, reserve
 from tonnage.estimate.headroom import FIRST, Rises, headroom
 from tonnage.estimate.holding import NOTHING_HELD, Held, held_starts
 from tonnage.estimate.ways import BIN_S, DAY_S, NOTE_S, WAYS
@@ -49,7 +49,7 @@ STRICT: Final = 0.99
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class BinRow:
     """Figures of bins that follow each other."""
 
     first: int = 0
@@ -66,23 +66,25 @@ class KeptHistory:
     """Memory key of the engines in whose replicas demand is told."""
     unit_requests_per_s: float
     """That one of them served at most."""
-    means: Row
-    peaks: Row
+    means: BinRow
+    peaks: BinRow
     """How far demand rose above what was planned for."""
-    planned: Row
+    planned: BinRow
     """What was, in the same bins."""
-    heights: Row
+    heights: BinRow
     """How high it rose, in the same bins."""
     scores: Mapping[str, Score]
     rises: Rises = FIRST
     held: Held = NOTHING_HELD
 
 
-def kept(history: History, *, unit: str, unit_requests_per_s: float, now_s: float) -> KeptHistory:
+def to_stored(
+    history: History, *, unit: str, unit_requests_per_s: float, now_s: float
+) -> KeptHistory:
     """Return what is to be kept of a history."""
     means = {at: mean for at, (mean, _) in history.pattern.items()}
 
-    def of_peaks(figure: Callable[[Peak], float]) -> Row:
+    def of_peaks(figure: Callable[[DemandPeak], float]) -> BinRow:
         return row(_within({each.bin: figure(each) for each in history.peaks}, now_s, DAY_S))
 
     return KeptHistory(
@@ -99,7 +101,7 @@ def kept(history: History, *, unit: str, unit_requests_per_s: float, now_s: floa
     )
 
 
-def recalled(known: KeptHistory, *, now_s: float) -> History:
+def from_stored(known: KeptHistory, *, now_s: float) -> History:
     """Return the history that was kept, without what is too old or still to come."""
     means = _within(figures(known.means), now_s, PATTERN_S)
     planned, heights = figures(known.planned), figures(known.heights)
@@ -108,7 +110,7 @@ def recalled(known: KeptHistory, *, now_s: float) -> History:
         pattern={at: (mean, 1) for at, mean in means.items()},
         scores=known.scores,
         peaks=tuple(
-            Peak(bin=at, ratio=ratio, demand=planned[at], height=heights[at])
+            DemandPeak(bin=at, ratio=ratio, demand=planned[at], height=heights[at])
             for at, ratio in peaks.items()
             if at in planned and at in heights
         ),
@@ -153,7 +155,7 @@ def _least_change(expected: float, unit_requests_per_s: float) -> float:
 def _reserve(known: KeptHistory | None) -> float:
     if known is None:
         return 0.0
-    return reserve(recalled(known, now_s=known.kept_at_s), quantile=QUANTILE)
+    return reserve(from_stored(known, now_s=known.kept_at_s), quantile=QUANTILE)
 
 
 def _within(bins: Mapping[int, float], now_s: float, for_s: float) -> dict[int, float]:
@@ -161,17 +163,17 @@ def _within(bins: Mapping[int, float], now_s: float, for_s: float) -> dict[int, 
     return {at: value for at, value in bins.items() if now_s - for_s <= at * BIN_S <= now_s - BIN_S}
 
 
-def row(values: Mapping[int, float]) -> Row:
+def row(values: Mapping[int, float]) -> BinRow:
     """Return figures by bin as text; what is between them is missing.
 
     >>> row({7: 0.0, 9: 1.0})
-    Row(first=7, text='ABAAgB')
+    BinRow(first=7, text='ABAAgB')
     """
     if not values:
-        return Row()
+        return BinRow()
     first, last = min(values), max(values)
     steps = (_step(values.get(at)) for at in range(first, last + 1))
-    return Row(first=first, text="".join(_letters(steps)))
+    return BinRow(first=first, text="".join(_letters(steps)))
 
 
 def _letters(steps: Iterable[int]) -> Iterable[str]:
@@ -188,7 +190,7 @@ def _step(value: float | None) -> int:
     return FIRST_STEP + round(math.log(min(value, MOST) / LEAST) / GROWTH)
 
 
-def figures(written: Row) -> dict[int, float]:
+def figures(written: BinRow) -> dict[int, float]:
     """Return figures by bin, without those that are missing.
 
     Raises:

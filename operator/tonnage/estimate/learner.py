@@ -147,14 +147,14 @@ def slow_end(posterior: SpeedPosterior, *, share: float) -> SpeedPosterior:
     )
 
 
-def aged(known: SpeedPosterior, prior: SpeedPosterior, *, now_s: float) -> SpeedPosterior:
+def age(known: SpeedPosterior, prior: SpeedPosterior, *, now_s: float) -> SpeedPosterior:
     """Return what is known now of what was known then: doubt grows, up to the prior's."""
     hours = max(0.0, now_s - known.learned_at_s) / HOUR_S if known.learned_at_s else 0.0
     grown = _plus(_matrix(known), tuple(hours * each**2 for each in DRIFT_PER_HOUR))
-    return _with_matrix(known, _bounded(grown, prior.variances))
+    return _with_matrix(known, _shrink(grown, prior.variances))
 
 
-def learned(
+def learn(
     known: SpeedPosterior,
     prior: SpeedPosterior,
     pods: Sequence[PodWindow],
@@ -165,11 +165,11 @@ def learned(
 
     Not more often than once a window: windows that overlap would count the same steps twice.
     """
-    before = aged(known, prior, now_s=now_s)
-    after = _updated(before, prior, pods, _GAP, now_s)
+    before = age(known, prior, now_s=now_s)
+    after = _update(before, prior, pods, _GAP, now_s)
     if after is before:
         return known
-    after = _updated(after, prior, pods, _PREFILL, now_s)
+    after = _update(after, prior, pods, _PREFILL, now_s)
     steps = sum(window.num_gaps / max(1.0, window.step.num_sequences) for window in _all(pods))
     return replace(
         after,
@@ -221,7 +221,7 @@ class _Vote:
     variance: float
 
 
-def _updated(
+def _update(
     known: SpeedPosterior,
     prior: SpeedPosterior,
     pods: Sequence[PodWindow],
@@ -248,21 +248,21 @@ def _updated(
         if abs(score) > GATE:
             if not _is_new_regime(known.surprise):
                 return known
-            matrix, known = _forgotten(matrix, prior), _in_new_regime(known, vote.residual, now_s)
+            matrix, known = _forget(matrix, prior), _in_new_regime(known, vote.residual, now_s)
             spread = _times(matrix, vote.slopes)
             total = _dot(vote.slopes, spread) + vote.variance
     elif abs(score) > GATE:  # prompts vary more than is known of them: a bounded step, no surer
         bounded = vote.residual * GATE / abs(score)
-        return _moved(known, prior, [each / total * bounded for each in spread])
+        return _move(known, prior, [each / total * bounded for each in spread])
     gains = tuple(each / total for each in spread)
-    moved = _moved(known, prior, [gain * vote.residual for gain in gains])
-    return _with_matrix(moved, _reduced(matrix, gains, spread))
+    moved = _move(known, prior, [gain * vote.residual for gain in gains])
+    return _with_matrix(moved, _reduce(matrix, gains, spread))
 
 
-def _forgotten(matrix: Matrix, prior: SpeedPosterior) -> Matrix:
+def _forget(matrix: Matrix, prior: SpeedPosterior) -> Matrix:
     """Return the doubt after the engine has changed."""
     first = prior.variances
-    return _bounded(_plus(matrix, tuple(FORGOTTEN * each for each in first)), first)
+    return _shrink(_plus(matrix, tuple(FORGOTTEN * each for each in first)), first)
 
 
 def _in_new_regime(known: SpeedPosterior, residual: float, now_s: float) -> SpeedPosterior:
@@ -300,17 +300,17 @@ def _vote(
         constants = constants_of(posterior, model.constants)
         return math.log(of.predicted(replace(model, constants=constants), window))
 
-    here = logarithm(known)
-    slopes = [(logarithm(each) - here) / NUDGE for each in _nudged(known)]
     believed = replace(model, constants=constants_of(known, model.constants))
+    here, variance = math.log(of.predicted(believed, window)), of.variance(believed, window)
+    slopes = [(logarithm(each) - here) / NUDGE for each in _nudge(known)]
     return _Vote(
         residual=math.log(measured) - here,
         slopes=(slopes[0], slopes[1], slopes[2]),
-        variance=of.variance(believed, window),
+        variance=variance,
     )
 
 
-def _nudged(known: SpeedPosterior) -> tuple[SpeedPosterior, ...]:
+def _nudge(known: SpeedPosterior) -> tuple[SpeedPosterior, ...]:
     more = math.exp(NUDGE)
     return (
         replace(known, overhead_factor=known.overhead_factor * more),
@@ -330,7 +330,7 @@ def _median(votes: Sequence[_Vote]) -> _Vote:
     return min(low, high, key=lambda vote: abs(vote.residual))
 
 
-def _moved(known: SpeedPosterior, prior: SpeedPosterior, by: Sequence[float]) -> SpeedPosterior:
+def _move(known: SpeedPosterior, prior: SpeedPosterior, by: Sequence[float]) -> SpeedPosterior:
     largest = max(abs(each) for each in by)
     scale = min(1.0, LARGEST_STEP / largest) if largest else 1.0
     o, b, f = (
@@ -370,11 +370,11 @@ def _plus(matrix: Matrix, variances: Sequence[float]) -> Matrix:
     return _each(lambda row, column: matrix[row][column] + (row == column) * variances[row])
 
 
-def _reduced(matrix: Matrix, gains: Sequence[float], spread: Sequence[float]) -> Matrix:
+def _reduce(matrix: Matrix, gains: Sequence[float], spread: Sequence[float]) -> Matrix:
     return _each(lambda row, column: matrix[row][column] - gains[row] * spread[column])
 
 
-def _bounded(matrix: Matrix, most: Vector) -> Matrix:
+def _shrink(matrix: Matrix, most: Vector) -> Matrix:
     """Return the matrix shrunk where a variance exceeds what was in doubt at first."""
     has = [matrix[at][at] for at in range(3)]
     scale = [math.sqrt(m / h) if h > m else 1.0 for h, m in zip(has, most, strict=True)]

@@ -74,8 +74,8 @@ def measure_lengths(
     output = 0.0 if is_survivors else _trust(fast.output, slow.output)
     computed = _trust(fast.computed, slow.computed)
     return MeasuredLengths(
-        prompt_tokens=_moved(slow.prompt, fast.prompt, _trust(fast.prompt, slow.prompt)),
-        output_tokens=_moved(slow.output, fast.output, output),
+        prompt_tokens=_blend(slow.prompt, fast.prompt, _trust(fast.prompt, slow.prompt)),
+        output_tokens=_blend(slow.output, fast.output, output),
         cached_fraction=slow.cached_fraction
         + computed * (fast.cached_fraction - slow.cached_fraction),
     )
@@ -97,7 +97,7 @@ def _log_ratio(fast: _Mean | None, slow: _Mean | None) -> float:
     return math.log(fast.tokens / slow.tokens)
 
 
-def _moved(slow: _Mean, fast: _Mean | None, share: float) -> float:
+def _blend(slow: _Mean, fast: _Mean | None, share: float) -> float:
     return slow.tokens * math.exp(share * _log_ratio(fast, slow))
 
 
@@ -112,7 +112,7 @@ def _means(samples: Sequence[EngineSamples], scrapes: int, interval_s: float) ->
     finished = sum(each.finished_per_s or 0.0 for each in windows)
     return _Means(
         prompt=_mean([_prompt(each) for each in windows], window_s),
-        computed=_mean([_computed(each) for each in windows], window_s),
+        computed=_mean([_computed_rates(each) for each in windows], window_s),
         output=_mean([_output(each) for each in windows], window_s),
         is_ramp=(started - finished) * window_s > RAMP * math.sqrt(finished * window_s),
     )
@@ -124,7 +124,7 @@ def _prompt(window: LengthWindow) -> Rates:
     return finished if None in started else started
 
 
-def _computed(window: LengthWindow) -> Rates:
+def _computed_rates(window: LengthWindow) -> Rates:
     return window.computed_prompt_tokens_per_s, window.started_per_s
 
 

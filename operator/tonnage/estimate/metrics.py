@@ -103,7 +103,7 @@ LOCAL_COMPUTE = 'source="local_compute"'
 
 
 def _arrivals(scrapes: int) -> dict[str, Query]:
-    """Return what arrivals are made of. Waiting for whatever reason: it has arrived."""
+    """Return the parts of arrivals. Waiting for whatever reason: it has arrived."""
     return {
         f"completions_{scrapes}": _rate(
             COMPLETED, scrapes=scrapes, own_labels=("finished_reason",)
@@ -115,7 +115,7 @@ def _arrivals(scrapes: int) -> dict[str, Query]:
 
 
 def _lengths(scrapes: int) -> dict[str, Query]:
-    """Return what mean lengths are made of.
+    """Return the parts of mean lengths.
 
     vLLM counts the tokens of a prompt, and its TTFT, when its prefill ends, long before the
     request does: a new shape of prompts shows there first.
@@ -256,7 +256,7 @@ def group_of(query: str) -> str:
 
 
 def deciding(scrapes: int) -> tuple[str, ...]:
-    """Name the queries that demand over a window is made of: without one nothing may be lowered."""
+    """Name the queries that demand over a window needs: without one nothing may be lowered."""
     return ("timestamp", "waiting", *_arrivals(scrapes))
 
 
@@ -311,7 +311,7 @@ def expression(
     matchers = ",".join(filter(None, (query.matchers, le_matcher)))
     own = reduced(query.metric, matchers)
     if query.is_of_gpu:
-        own = _placed(own, settings)
+        own = _relabel(own, settings)
     others = (f"{by} ({reduced(name, '')})" for name in query.fallbacks)
     return " or ".join((f"{by} ({own})", *others))
 
@@ -326,7 +326,7 @@ def _exporters(settings: Settings) -> str:
     return f'{settings.namespace_label}=~"{allowed}"' if allowed else ""
 
 
-def _placed(series: str, settings: Settings) -> str:
+def _relabel(series: str, settings: Settings) -> str:
     """Return series of a GPU's exporter under the labels that engines have for namespace and pod.
 
     Its own under these names are those of the exporter's pod; where it tells no other, they go.

@@ -1,4 +1,4 @@
-"""What is known of one engine's speed, and of one object: values that are kept and shared."""
+"""What is known of one engine's speed, and of one object: values that are saved and shared."""
 
 import math
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ class SpeedPosterior:
     covariance: tuple[float, float, float, float, float, float]
     """Of the logarithms of the three above, in this order: the upper triangle, row by row."""
     num_windows: int = 0
-    """Rate windows that it stands on; 0: the prior."""
+    """Rate windows that it was learned from; 0: the prior."""
     num_steps: float = 0.0
     """Engine steps in them."""
     surprise: float = 0.0
@@ -62,14 +62,14 @@ class ObjectPosterior:
     """What belongs to one ModelDeployment alone."""
 
     goodput_factor: float = 1.0
-    """What kept and broken promises say beside the step time: times its goodput."""
+    """Learned from SLO attainment: multiplies the goodput that the step time allows."""
     num_judged: float = 0.0
-    """Requests that the factor stands on."""
+    """Requests that the factor was learned from."""
     judged_at_s: float = 0.0
     burst_factor: float | None = None
-    """What was late in bursts says of these: times what counts tell above the usual."""
+    """Learned from late requests in bursts: multiplies the burst reserve that counts suggest."""
     cold_start_s: float | None = None
-    """Mean of what was expected and of its own pods, from when a node took them to Ready."""
+    """Mean time from scheduled to Ready, of its own pods and of the expected start."""
     cold_start_deviation_s: float = 0.0
     """Standard deviation of that."""
     node_wait_s: float = 0.0
@@ -81,6 +81,8 @@ class ObjectPosterior:
     """What its own engines say of their pool: the truth for this object."""
     slots_moved_at_s: float | None = None
     """When its engines were last replaced for better flags of a batch."""
+    planned_split: str | None = None
+    """That it was last planned with while nothing ran or was made, and for which spec."""
     demand: KeptHistory | None = None
     """When last kept; None: nothing that the last value does not tell."""
 
@@ -98,7 +100,7 @@ START_GAIN = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class PodStart:
     """How one pod came to be Ready, by times of two clocks: the API server's and its node's."""
 
     waited_s: float
@@ -108,7 +110,7 @@ class Start:
 
 
 def with_starts(
-    known: ObjectPosterior, starts: Iterable[Start], *, expected_s: float
+    known: ObjectPosterior, starts: Iterable[PodStart], *, expected_s: float
 ) -> ObjectPosterior:
     """Return what is known with more starts; one that no clock can have told teaches nothing.
 
@@ -120,7 +122,7 @@ def with_starts(
     return known
 
 
-def _with_start(known: ObjectPosterior, start: Start, expected_s: float) -> ObjectPosterior:
+def _with_start(known: ObjectPosterior, start: PodStart, expected_s: float) -> ObjectPosterior:
     expected_s = min(expected_s, LONGEST_START_S)
     mean_s = expected_s if known.cold_start_s is None else known.cold_start_s
     more_s = min(start.took_s, LARGEST_START * mean_s) - mean_s

@@ -1,10 +1,10 @@
-"""What kept and broken promises say of an object's capacity: a bounded factor on its goodput.
+"""Adjust an object's goodput by its SLO attainment: a bounded factor.
 
 The engine model says how many requests come too late at a load: as many as may at goodput, and
 fewer below it by a power of the load that the search for goodput has found. What is measured at the
-load that runs is compared with that. A difference that is no chance moves the factor: at once
-towards safety, slowly back. What the learner takes in as a change of the step time is not counted
-here as well: as the goodput that it believes in moves, the factor gives back as much.
+load that runs is compared with that. A significant difference moves the factor: down at once, up
+slowly. What the learner takes in as a change of the step time is not counted here as well: as its
+goodput moves, the factor moves back by as much.
 """
 
 import math
@@ -19,20 +19,20 @@ LARGEST_DOWN = 0.15
 LARGEST_UP = 0.03
 UP_GAIN = 0.5
 STEEPNESS = (4.0, 25.0)
-"""Between which the growth of late requests with load is believed, as a power, where more are late
-than may be: steps are wide then. That none are late proves the less the steeper it is."""
+"""Bounds of the power with which late requests grow with load, where more are late than allowed.
+The steeper it is, the less it proves that none are late."""
 CLUMPS = 3.0
 """Late requests come together: so many count as one draw."""
 DEVIATIONS = 2.0
 """Of what is expected by chance, that late requests must differ by."""
 NEARLY_BROKEN = 0.8
-"""Of the late requests that are allowed: what exceeds that by no more than chance lowers nothing.
-Some requests are late at any load, as short answers are into which a long prompt falls: more than
-the power of the load says, and kept promises all the same."""
+"""Of the late requests that are allowed: an excess within chance lowers nothing. Some requests are
+late at any load, as short answers are when a long prompt is prefilled: more than the power of the
+load says, and the SLO is met all the same."""
 HIGH_LOAD = 0.85
-"""Of what the replicas are believed to serve: below, that promises are kept proves nothing."""
+"""Of the estimated goodput: below it, a met SLO proves nothing."""
 OVERLOAD = 1.05
-"""Above, broken promises are expected, and more replicas asked for anyway."""
+"""Above it, a missed SLO is expected, and more replicas are asked for anyway."""
 SERVED_LESS, SERVED_DEVIATIONS = 0.1, 2.5
 """Share, and deviations by chance, by which less must be served than believed to count."""
 LARGEST_HELD = 0.7
@@ -41,12 +41,12 @@ MOST_ALLOWED = 40.0
 """Late requests that would be allowed, beyond which older evidence counts half."""
 EVIDENCE_S = 1800.0
 """For which evidence counts in full, however many requests came: a queue of a minute makes hundreds
-late, and is gone. No promise is broken by a minute of an hour; four times as many late as may be
-show within two windows all the same."""
+late, and is gone. A minute of an hour misses no SLO; four times as many late as allowed show within
+two windows all the same."""
 HALF_LIFE_S = 24 * HOUR_S
 FUTILE_LOAD, FUTILE_RATIO, SATURATED = 0.75, 0.8, 8.0
-"""With so much of the load per replica that it had, so much of the lateness stays, and that is not
-nearly everybody: then it is not the load that makes requests late."""
+"""At this share of the earlier load per replica this share of the lateness remains, and not nearly
+all requests are late: then load is not the cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class SloWindow:
     """What happened while nothing else changed."""
 
     verdicts: tuple[Verdict, ...]
@@ -71,9 +71,9 @@ class Window:
     steepness: float
     """Power of the load with which late requests grow, by the engine model."""
     is_queue_standing: bool
-    """Requests have waited all along, though there should be room."""
+    """Requests have waited throughout, though there should be room."""
     may_raise: bool = True
-    """Nothing at all has changed; otherwise only broken promises count."""
+    """Nothing at all has changed; otherwise only a missed SLO counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class Tally:
 
     @property
     def worst(self) -> str | None:
-        """The target that is missed most, for what it allows."""
+        """The target with the most late requests for those it allows."""
         known = [name for name in self.allowed if self.allowed[name] > 0]
         return max(known, key=lambda name: self.late[name] / self.allowed[name], default=None)
 
@@ -112,12 +112,14 @@ def factor_now(posterior: ObjectPosterior, *, now_s: float) -> float:
     return math.exp(math.log(posterior.goodput_factor) * 0.5 ** (age_s / HALF_LIFE_S))
 
 
-def judged(posterior: ObjectPosterior, tally: Tally, window: Window, *, now_s: float) -> Judgement:
+def judge_window(
+    posterior: ObjectPosterior, tally: Tally, window: SloWindow, *, now_s: float
+) -> Judgement:
     """Take in one window in which nothing else changed."""
     if window.load > OVERLOAD:
         return Judgement(posterior=posterior, tally=tally)
     steepness = max(window.steepness, STEEPNESS[0])
-    tally = _noted(tally, window, window.load**steepness)
+    tally = _add_window(tally, window, window.load**steepness)
     worst = tally.worst
     step = 0.0 if worst is None else _step(tally, worst, window.load, steepness)
     if step > 0 and not window.may_raise:
@@ -160,7 +162,7 @@ def held_to(
     )
 
 
-def _noted(tally: Tally, window: Window, expected_ratio: float) -> Tally:
+def _add_window(tally: Tally, window: SloWindow, expected_ratio: float) -> Tally:
     most = max(tally.allowed.values(), default=0.0)
     kept = 0.5 if most > MOST_ALLOWED and tally.seconds >= EVIDENCE_S else 1.0
     late, allowed, expected = (

@@ -25,7 +25,7 @@ Found = Mapping[str, Sequence[Series]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrivalWindow:
-    """What arrivals at one engine are made of, over one window. None: missing, never zero."""
+    """The parts of arrivals at one engine, over one window. None: missing, never zero."""
 
     completions_per_s: float | None = None
     backlog_growth_per_s: float | None = None
@@ -143,7 +143,7 @@ def engine_samples(pod: str, engine: str, found: Found, interval_s: float) -> En
         engine=engine,
         age_s=age_s(found, interval_s),
         scraped_at_s=scraped_at_s(found),
-        arrived=arrived(found),
+        arrived=arrivals(found),
         running=_one(found, "running"),
         waiting=_one(found, "waiting"),
         num_scrapes=_one(found, "scrapes"),
@@ -184,7 +184,7 @@ def _scrapes(found: Found) -> Iterator[Series]:
     return (series for series in found.get("timestamp", ()) if series.value != UNUSABLE)
 
 
-def arrived(found: Found) -> float | None:
+def arrivals(found: Found) -> float | None:
     completed, running, queued = (_one(found, name) for name in ("completed", "running", "queued"))
     rejected = _one(found, "rejected")
     if completed is None or running is None or queued is None:

@@ -64,7 +64,7 @@ class Vector(Sequence[Series]):
         return repr(list(self))
 
 
-def merged(parts: Iterable[Vector]) -> Vector:
+def concatenate(parts: Iterable[Vector]) -> Vector:
     """Return all series, one part after the other."""
     known = list(parts)
     return Vector(
@@ -74,7 +74,7 @@ def merged(parts: Iterable[Vector]) -> Vector:
     )
 
 
-def changed(now: Vector, then: Vector, *, with_values: bool) -> Iterable[Mapping[str, str]]:
+def changed_labels(now: Vector, then: Vector, *, with_values: bool) -> Iterable[Mapping[str, str]]:
     """Yield the labels of series with another value than then, and of those that only one has."""
     if now.labels == then.labels:  # one object each, as a rule
         is_same = not with_values or now.values == then.values

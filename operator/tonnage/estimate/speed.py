@@ -22,10 +22,11 @@ from statistics import fmean
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.estimate.metrics import BUSY_SCRAPES
 from tonnage.estimate.samples import EngineSamples
+from tonnage.memoize import memoize
 from tonnage.sizing.request import Flags
 from tonnage.sizing.serving.steady import prefill_context_tokens, ranks_together
 from tonnage.sizing.step_time.model import StepTimeModel
-from tonnage.sizing.step_time.step import Step
+from tonnage.sizing.step_time.step import Step, StepTime
 from tonnage.sizing.step_time.utilization import observed_mbu_fraction
 from tonnage.sizing.workload import Workload
 
@@ -60,7 +61,7 @@ class PromptShape:
     """Of the answer to one, in the mean."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class BusyWindow:
     """What one engine did over a window, per data-parallel rank, and the states it did it in."""
 
@@ -110,7 +111,7 @@ def busy_window(
     beside = _step(decoding * ranks, context_tokens, prompts)
     prefill_s = _prefill_s(samples, window_s)
     full_share = waiting_share(decoding + prefilling, slots)
-    more = _more_company(prompts, prefill * ranks, (prefill_s or gap_s) - gap_s, full_share)
+    more = _extra_prefill_tokens(prompts, prefill * ranks, (prefill_s or gap_s) - gap_s, full_share)
     company = max(0.0, prefill * gap_s * ranks + more)
     return BusyWindow(
         gap_s=gap_s,
@@ -131,7 +132,7 @@ def busy_window(
     )
 
 
-def _more_company(
+def _extra_prefill_tokens(
     prompts: PromptShape, prompt_tokens_per_s: float, longer_s: float, full_share: float
 ) -> float:
     """Return the prompt tokens by which the mean token's step holds more than come in such a time.
@@ -221,7 +222,7 @@ def predicted_gap_s(model: StepTimeModel, window: BusyWindow) -> float:
     Then it is the mean of two numbers decoding with the mean and the variance of those met.
     """
     if not model.shard.experts:
-        return model.step(window.step).total_s
+        return _mean_step(window, model).total_s
     ranks = model.shard.parallelism.data
     mean = window.step.num_sequences / ranks
     low, high = _two_numbers(mean, window.num_variance)
@@ -229,6 +230,11 @@ def predicted_gap_s(model: StepTimeModel, window: BusyWindow) -> float:
     return (1 - above) * _step_s(model, window, ranks * low) + above * _step_s(
         model, window, ranks * high
     )
+
+
+@memoize
+def _mean_step(window: BusyWindow, model: StepTimeModel) -> StepTime:
+    return model.step(window.step)
 
 
 def _two_numbers(mean: float, variance: float) -> tuple[float, float]:
@@ -266,13 +272,13 @@ def predicted_prefill_s(model: StepTimeModel, window: BusyWindow) -> float:
 
 def prefill_share(model: StepTimeModel, window: BusyWindow) -> float:
     """Return the share of the mean token's step that prompts take."""
-    time = model.step(window.step)
+    time = _mean_step(window, model)
     return time.prefill_s / time.total_s
 
 
 def observed_mbu(model: StepTimeModel, window: BusyWindow) -> float:
     """Return bytes per step over step time over nominal bandwidth, per rank, in busy time."""
-    time = model.step(window.step)
+    time = _mean_step(window, model)
     return observed_mbu_fraction(
         step_bytes=model.shard.parallelism.pipeline * time.decode_bytes,
         step_s=window.gap_s,
@@ -285,11 +291,9 @@ def observed_mfu(model: StepTimeModel, window: BusyWindow) -> float:
 
     Of prompts only what is computed counts, and of that what decode's reads do not hide.
     """
-    time, constants = model.step(window.step), model.constants
-    peak = model.speeds.peak_flop_per_s
-    prefill_flop = time.prefill_s * peak * constants.prefill_efficiency
-    decode_flop = model.shard.parallelism.pipeline * time.decode_flop
-    return (decode_flop + prefill_flop) / window.gap_s / peak
+    time, exposed = _mean_step(window, model), model.constants.prefill_exposed_fraction
+    flop = model.shard.parallelism.pipeline * (time.decode_flop + exposed * time.prefill_flop)
+    return flop / window.gap_s / model.speeds.peak_flop_per_s
 
 
 def with_speed(

@@ -40,13 +40,13 @@ from tonnage.estimate.checked import (
     count,
     entry_of,
     figure,
+    figure_between,
+    figure_up_to,
     name,
     number,
-    positive,
     values_of,
-    within,
 )
-from tonnage.estimate.covariance import repaired
+from tonnage.estimate.covariance import repair
 from tonnage.estimate.posterior import (
     COVARIANCES,
     LONGEST_START_S,
@@ -109,15 +109,15 @@ def load_shared(text: str) -> Loaded:
     if state["version"] == WITHOUT_NAMESPACES:
         known = Calibrations(
             inherited=reader.entries(_section(state, "speed"), _old_efficiency),
-            memory=reader.scoped({EVERYONE: _section(state, "memory")}, _old_report),
+            memory=reader.by_scope({EVERYONE: _section(state, "memory")}, _old_report),
         )
     else:
         known = Calibrations(
             inherited=reader.entries(_section(state, "inherited"), _efficiency),
-            speed=reader.scoped(_section(state, "speed"), reader.speed),
-            memory=reader.scoped(_section(state, "memory"), _report),
+            speed=reader.by_scope(_section(state, "speed"), reader.speed),
+            memory=reader.by_scope(_section(state, "memory"), _report),
         )
-    return reader.loaded(known)
+    return reader.result(known)
 
 
 def load_objects(text: str) -> Loaded:
@@ -132,7 +132,7 @@ def load_objects(text: str) -> Loaded:
         raise CorruptedStateError(f"version {WITHOUT_NAMESPACES} had no shards")
     reader = _Reader()
     objects = reader.entries(_section(state, "objects"), reader.of_object)
-    return reader.loaded(Calibrations(objects=objects))
+    return reader.result(Calibrations(objects=objects))
 
 
 def _text(sections: Mapping[str, Any]) -> str:
@@ -167,7 +167,7 @@ class _Reader:
     def entries(self, found: Any, read: Callable[[Any], Entry]) -> dict[str, Entry]:
         return dict(self._read(found, read))
 
-    def scoped(self, found: Any, read: Callable[[Any], Entry]) -> dict[Scope, Entry]:
+    def by_scope(self, found: Any, read: Callable[[Any], Entry]) -> dict[Scope, Entry]:
         namespaces = self.entries(found, lambda entries: self.entries(entries, read))
         return {
             Scope(namespace, key): entry
@@ -177,7 +177,7 @@ class _Reader:
 
     def speed(self, entry: Any) -> SpeedPosterior:
         posterior = SpeedPosterior(**values_of(SPEED, entry))
-        covariance, is_sound = repaired(posterior.covariance)
+        covariance, is_sound = repair(posterior.covariance)
         self._num_widened += not is_sound
         return replace(posterior, covariance=covariance)
 
@@ -192,7 +192,7 @@ class _Reader:
             demand=self.entries(history, read_history).get("demand"),
         )
 
-    def loaded(self, known: Calibrations) -> Loaded:
+    def result(self, known: Calibrations) -> Loaded:
         return Loaded(
             calibrations=known, num_dropped=self._num_dropped, num_widened=self._num_widened
         )
@@ -230,10 +230,10 @@ def _covariance(entry: Any) -> tuple[float, ...]:
     return tuple(map(number, entry))
 
 
-_efficiency: Final = positive(LARGEST_EFFICIENCY)
-_start_s: Final = within(0, LONGEST_START_S)
+_efficiency: Final = figure_up_to(LARGEST_EFFICIENCY)
+_start_s: Final = figure_between(0, LONGEST_START_S)
 SPEED: Final = (
-    Field("overhead_factor", "overheadFactor", positive(LARGEST_FACTOR)),
+    Field("overhead_factor", "overheadFactor", figure_up_to(LARGEST_FACTOR)),
     Field("bandwidth_efficiency", "bandwidthEfficiency", _efficiency),
     Field("prefill_efficiency", "prefillEfficiency", _efficiency),
     Field(
@@ -250,28 +250,29 @@ SPEED: Final = (
     Field("learned_at_s", "learnedAt", amount, round),
 )
 MEMORY: Final = (
-    Field("kv_tokens", "kvTokens", positive(LARGEST)),
+    Field("kv_tokens", "kvTokens", figure_up_to(LARGEST)),
     Field("reported_at_s", "reportedAt", amount, round),
 )
 STARTS: Final = (
-    Field("cold_start_s", "coldStartSeconds", positive(LONGEST_START_S)),
+    Field("cold_start_s", "coldStartSeconds", figure_up_to(LONGEST_START_S)),
     Field("cold_start_deviation_s", "coldStartDeviationSeconds", _start_s),
-    Field("node_wait_s", "nodeWaitSeconds", within(0, LONGEST_WAIT_S), is_optional=True),
+    Field("node_wait_s", "nodeWaitSeconds", figure_between(0, LONGEST_WAIT_S), is_optional=True),
     Field("num_starts", "numStarts", count, int),
 )
 OBJECT: Final = (
-    Field("goodput_factor", "goodputFactor", within(promise.LOWEST, promise.HIGHEST)),
+    Field("goodput_factor", "goodputFactor", figure_between(promise.LOWEST, promise.HIGHEST)),
     Field("num_judged", "numJudged", amount),
     Field("judged_at_s", "judgedAt", amount, round),
     Field(
         "burst_factor",
         "burstFactor",
-        within(burst_factor.LOWEST, burst_factor.HIGHEST),
+        figure_between(burst_factor.LOWEST, burst_factor.HIGHEST),
         is_optional=True,
     ),
     Field("memory_key", "memoryKey", name, str),
-    Field("kv_tokens", "kvTokens", positive(LARGEST), is_optional=True),
+    Field("kv_tokens", "kvTokens", figure_up_to(LARGEST), is_optional=True),
     Field("slots_moved_at_s", "slotsMovedAt", amount, round, is_optional=True),
+    Field("planned_split", "plannedSplit", name, str, is_optional=True),
 )
 
 

@@ -23,8 +23,8 @@ from tonnage.estimate.checked import (
     count,
     entry_of,
     figure,
+    figure_up_to,
     name,
-    positive,
     values_of,
 )
 from tonnage.estimate.forecast import Score
@@ -36,8 +36,8 @@ from tonnage.estimate.kept_history import (
     MAX_PEAK_BINS,
     MOST,
     MOST_WEIGHT,
+    BinRow,
     KeptHistory,
-    Row,
     figures,
     row,
 )
@@ -73,14 +73,14 @@ def read_history(entry: Any) -> KeptHistory:
     return KeptHistory(**found)
 
 
-def _row_entry(written: Row) -> Mapping[str, Any]:
+def _row_entry(written: BinRow) -> Mapping[str, Any]:
     return {"first": written.first, "text": written.text}
 
 
-def _row(entry: Any, max_bins: int = MAX_PEAK_BINS) -> Row:
+def _row(entry: Any, max_bins: int = MAX_PEAK_BINS) -> BinRow:
     text = entry["text"]
     check(isinstance(text, str) and len(text) <= LETTERS * max_bins)
-    found = Row(first=count(entry["first"]), text=text)
+    found = BinRow(first=count(entry["first"]), text=text)
     figures(found)
     return found
 
@@ -97,7 +97,7 @@ def _record_entry(scores: Mapping[str, Score]) -> Mapping[str, Any]:
 def _score(entry: Any) -> Score:
     check(isinstance(entry, list))
     loss, weight = entry
-    found = Score(loss=amount(loss), weight=positive(MOST_WEIGHT)(weight))
+    found = Score(loss=amount(loss), weight=figure_up_to(MOST_WEIGHT)(weight))
     check(found.mean <= MOST)
     return found
 
@@ -109,7 +109,7 @@ def _rises(entry: Any) -> Rises:
     return found
 
 
-def _held(entry: Any) -> Held:
+def _read_held(entry: Any) -> Held:
     check(isinstance(entry, list) and len(entry) == len(NOTHING_HELD))
     found = tuple((amount(short), amount(over)) for short, over in entry)
     check(all(max(each) <= MOST_NOTES * MOST for each in found))
@@ -119,7 +119,7 @@ def _held(entry: Any) -> Held:
 _FIELDS: Final = (
     Field("kept_at_s", "keptAt", amount, round),
     Field("unit", "unit", name, str),
-    Field("unit_requests_per_s", "unitRequestsPerSecond", positive(LARGEST)),
+    Field("unit_requests_per_s", "unitRequestsPerSecond", figure_up_to(LARGEST)),
     Field("means", "means", lambda each: _row(each, MAX_BINS), _row_entry),
     Field("peaks", "peaks", _row, _row_entry),
     Field("planned", "planned", _row, _row_entry),
@@ -127,6 +127,10 @@ _FIELDS: Final = (
     Field("scores", "record", _record, _record_entry),
     Field("rises", "rises", _rises, lambda each: [*map(figure, each)], is_optional=True),
     Field(
-        "held", "held", _held, lambda each: [[*map(figure, two)] for two in each], is_optional=True
+        "held",
+        "held",
+        _read_held,
+        lambda each: [[*map(figure, two)] for two in each],
+        is_optional=True,
     ),
 )

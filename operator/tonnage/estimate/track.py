@@ -51,7 +51,7 @@ class Reading(NamedTuple):
     """For capacity."""
 
     @property
-    def ended(self) -> float:
+    def num_ended(self) -> float:
         return self.arrived - self.running - self.waiting
 
 
@@ -120,7 +120,7 @@ class Track:
         return (last - first) / seconds if 0 < seconds >= least_s else None
 
 
-def noted(readings: Readings, newest: Reading, *, interval_s: float) -> Readings:
+def add_reading(readings: Readings, newest: Reading, *, interval_s: float) -> Readings:
     """Add a reading, if it is of another scrape; those too old to matter are dropped."""
     if readings and newest.at_s < readings.last.at_s:
         return Readings([newest])  # the clock was set back
@@ -136,9 +136,9 @@ def track_of(read: Iterable[Reading], *, interval_s: float) -> Track:
     if steps.is_plain:  # then none fell, and each growth is what it looks like
         grown = [max(0.0, after.arrived - before.arrived) for before, after in pairwise(readings)]
         return Track(sound=readings, totals=tuple(accumulate(grown, initial=0.0)), odd_s=())
-    followed = _followed(len(readings), steps)
+    followed = _follow(len(readings), steps)
     sound = tuple(readings[at] for at in followed)
-    grown = [steps.grown(first, second) for first, second in pairwise(followed)]
+    grown = [steps.growth(first, second) for first, second in pairwise(followed)]
     began = {after.at_s for before, after in pairwise(sound) if _has_fallen(before, after)}
     left_out = {each.at_s for each in readings} - {each.at_s for each in sound}
     return Track(
@@ -159,7 +159,7 @@ class _Steps:
         self._before_per_s, self._after_per_s = [0.0, *rates], [*rates, 0.0]
 
     def _per_s(self, before: Reading, after: Reading) -> float:
-        return (after.ended - before.ended) / max(self._least_s, after.at_s - before.at_s)
+        return (after.num_ended - before.num_ended) / max(self._least_s, after.at_s - before.at_s)
 
     @property
     def is_plain(self) -> bool:
@@ -170,8 +170,10 @@ class _Steps:
         before, after = self._readings[first], self._readings[second]
         seconds, usual = after.at_s - before.at_s, self._usual(first, second)
         if not _has_fallen(before, after):
-            return _cost_of_growth(before.ended, after.ended - before.ended, usual, seconds)
-        return CHANGED + _cost_of_growth(0.0, after.ended, usual, seconds)
+            return _cost_of_growth(
+                before.num_ended, after.num_ended - before.num_ended, usual, seconds
+            )
+        return CHANGED + _cost_of_growth(0.0, after.num_ended, usual, seconds)
 
     def _usual(self, first: int, second: int) -> float:
         """Return the most requests that are usual in such a time, or before or after it."""
@@ -179,7 +181,7 @@ class _Steps:
         around = max(self._usual_per_s, self._before_per_s[first], self._after_per_s[second])
         return LEAST_SUDDEN + USUAL * seconds * around
 
-    def grown(self, first: int, second: int) -> float:
+    def growth(self, first: int, second: int) -> float:
         """Return the requests that came between two readings; a new beginning counts from zero.
 
         What is no plain growth counts as the most that is: it may still be none of the engine's.
@@ -196,7 +198,7 @@ def _cost_of_growth(known: float, grown: float, usual: float, seconds: float) ->
     return SUDDEN if grown <= max(known, MOST_PER_S * seconds) else IMPOSSIBLE
 
 
-def _followed(number: int, steps: _Steps) -> Sequence[int]:
+def _follow(number: int, steps: _Steps) -> Sequence[int]:
     """Return the places of the readings that take the fewest exceptions to follow."""
     costs, before = list[float](), list[int | None]()
     for at in range(number):
@@ -208,11 +210,11 @@ def _followed(number: int, steps: _Steps) -> Sequence[int]:
         cost, chosen = min(choices, key=lambda choice: choice[0])
         costs.append(cost)
         before.append(chosen)
-    ends = [cost + _unconfirmed(len(costs) - 1 - at) for at, cost in enumerate(costs)]
+    ends = [cost + _unconfirmed_cost(len(costs) - 1 - at) for at, cost in enumerate(costs)]
     return list(_backwards(before, ends.index(min(ends))))[::-1]
 
 
-def _unconfirmed(number: int) -> float:
+def _unconfirmed_cost(number: int) -> float:
     return UNCONFIRMED + LATER_UNCONFIRMED * (number - 1) if number else 0.0
 
 

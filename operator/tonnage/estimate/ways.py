@@ -33,7 +33,7 @@ Pattern = Mapping[int, tuple[float, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class ForecastInput:
     """What a forecast may stand on. Times are unix seconds."""
 
     recent: Recent
@@ -45,11 +45,11 @@ class Seen:
     """From now to what is forecast."""
 
 
-def _last(seen: Seen) -> float:
+def _last(seen: ForecastInput) -> float:
     return seen.demand
 
 
-def _rise(seen: Seen) -> float | None:
+def _forecast_by_rise(seen: ForecastInput) -> float | None:
     """Go on as demand rose in both halves of the last two leads, by the lesser of the two.
 
     A jump is in one of them only, and does not go on; neither does what fell again at once.
@@ -58,22 +58,23 @@ def _rise(seen: Seen) -> float | None:
         return None
     first_s = max(seen.recent[0][0], seen.at_s - 2 * max(seen.lead_s, HALF_S))
     half_s = (seen.at_s - first_s) / 2
-    first, middle = _near(seen, first_s), _near(seen, first_s + half_s)
-    if half_s < HALF_S or not (first and middle and _near(seen, seen.at_s)):
+    if half_s < HALF_S:
         return None
-    last = min(seen.demand, *_near(seen, seen.at_s))
-    risen = min(min(middle) - median(first), last - max(middle))
+    first, middle, last = (_near(seen, at_s) for at_s in (first_s, first_s + half_s, seen.at_s))
+    if not (first and middle and last):
+        return None
+    risen = min(min(middle) - median(first), min(seen.demand, *last) - max(middle))
     most = LARGEST_RISE * seen.demand
     return min(seen.demand + max(0.0, risen) * seen.lead_s / half_s, most)
 
 
-def _near(seen: Seen, at_s: float) -> list[float]:
+def _near(seen: ForecastInput, at_s: float) -> list[float]:
     first = bisect_left(seen.recent, at_s - NEAR_S, key=itemgetter(0))
     last = bisect_right(seen.recent, at_s + NEAR_S, lo=first, key=itemgetter(0))
     return [rate for _, rate in seen.recent[first:last]]
 
 
-def _trend(seen: Seen) -> float | None:
+def _forecast_by_trend(seen: ForecastInput) -> float | None:
     """Go on by the slope of least squares over the last ten minutes, or a lead if that is more."""
     since_s = seen.at_s - max(TREND_S, seen.lead_s)
     points = [each for each in seen.recent if each[0] >= since_s]
@@ -86,10 +87,10 @@ def _trend(seen: Seen) -> float | None:
     return min(seen.demand + slope * seen.lead_s, LARGEST_RISE * seen.demand)
 
 
-def _before(period_s: float) -> Callable[[Seen], float | None]:
+def _before(period_s: float) -> Callable[[ForecastInput], float | None]:
     """Go on as demand did then, moved to the level of today."""
 
-    def way(seen: Seen) -> float | None:
+    def way(seen: ForecastInput) -> float | None:
         then = _pattern_at(seen.pattern, seen.at_s - period_s)
         later = _pattern_at(seen.pattern, seen.at_s + seen.lead_s - period_s)
         if then is None or later is None:
@@ -110,16 +111,16 @@ def _pattern_at(pattern: Pattern, at_s: float) -> float | None:
     return (1 - share) * one[0] + share * other[0]
 
 
-WAYS: Final[Mapping[str, Callable[[Seen], float | None]]] = {
+WAYS: Final[Mapping[str, Callable[[ForecastInput], float | None]]] = {
     LAST: _last,
-    RISE: _rise,
-    "trend": _trend,
+    RISE: _forecast_by_rise,
+    "trend": _forecast_by_trend,
     "the day before": _before(DAY_S),
     "the week before": _before(WEEK_S),
 }
 
 
-def forecasts(seen: Seen) -> Iterable[tuple[str, float]]:
+def forecasts(seen: ForecastInput) -> Iterable[tuple[str, float]]:
     """Yield what each way that has what it takes comes to."""
     for name, way in WAYS.items():
         found = way(seen)

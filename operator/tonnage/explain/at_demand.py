@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tonnage.explain.report import rounded
-from tonnage.sizing.bill import Bill, bill
+from tonnage.explain.report import DIGITS, round_estimate
+from tonnage.sizing.bill import Bill, Commitment, bill, commitment_written, nodes_written
+from tonnage.sizing.cost import GpuHour, cents, missing_price
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.serving.demand import ServiceLevel
-from tonnage.units import counted, format_s, significant
+from tonnage.units import count_of, format_s, significant
 
 PERCENT = 100
 
@@ -47,7 +48,8 @@ def at_demand(sizing: Sizing, replicas: int) -> AtDemand | None:
     return AtDemand(
         served=sizing.at(rate, replicas),
         sustained_requests_per_s=sustained,
-        is_served=sizing.staffing.sustains(rate, replicas),
+        is_served=sizing.staffing.sustains(rate, replicas)
+        and sizing.keeps_targets(rate / replicas, replicas),
         bill=found,
         next_bill=more,
     )
@@ -65,7 +67,7 @@ def reached_targets(sizing: Sizing, served: ServiceLevel) -> Iterator[tuple[str,
             yield f"{name} {percentile}", written, format_s(target.limit_s)
 
 
-def _passed(sizing: Sizing, served: ServiceLevel) -> Iterator[str]:
+def _missed_targets(sizing: Sizing, served: ServiceLevel) -> Iterator[str]:
     """Yield a word on targets that are passed at this rate.
 
     What one replica serves is a rate whose own run keeps every target; what each of many serves
@@ -93,15 +95,15 @@ def demand_figures(sizing: Sizing, replicas: int) -> dict[str, Any] | None:
         return None
     served = found.served
     return {
-        "requestsPerSecond": rounded(served.requests_per_s),
+        "requestsPerSecond": round_estimate(served.requests_per_s),
         "replicas": served.num_replicas,
         "isServed": found.is_served,
-        "loadFraction": rounded(found.load),
+        "loadFraction": round_estimate(found.load),
         "latencies": _latency_figures(served),
-        "busyFraction": rounded(served.busy),
-        "kvCacheUsageFraction": rounded(served.kv_usage),
-        "requestsPerSecondSustained": rounded(found.sustained_requests_per_s),
-        "goodputStandardErrorFraction": rounded(sizing.goodput.standard_error),
+        "busyFraction": round_estimate(served.busy),
+        "kvCacheUsageFraction": round_estimate(served.kv_usage),
+        "requestsPerSecondSustained": round_estimate(found.sustained_requests_per_s),
+        "goodputStandardErrorFraction": round_estimate(sizing.goodput.standard_error),
         "cost": cost_figures(found.bill),
         "costWithOneMore": cost_figures(found.next_bill),
     }
@@ -114,10 +116,10 @@ def capacity_figures(sizing: Sizing, replicas: int) -> dict[str, Any]:
     if not sizing.request.slo.is_offline:
         latencies = _latency_figures(sizing.at(sustained, replicas))
     return {
-        "requestsPerSecond": rounded(sustained),
-        "outputTokensPerSecond": rounded(sustained * sizing.request.workload.output_tokens),
+        "requestsPerSecond": round_estimate(sustained),
+        "outputTokensPerSecond": round_estimate(sustained * sizing.request.workload.output_tokens),
         "latencies": latencies,
-        "costPerMillionTokens": rounded(found.usd_per_million_tokens) if found else None,
+        "costPerMillionTokens": round_estimate(found.usd_per_million_tokens) if found else None,
     }
 
 
@@ -125,8 +127,10 @@ def _latency_figures(served: ServiceLevel) -> list[dict[str, Any]]:
     return [
         {
             "percentile": f"p{each.quantile * PERCENT:g}",
-            "timeToFirstTokenSeconds": rounded(each.ttft_s),
-            "timePerOutputTokenSeconds": None if each.tpot_s is None else rounded(each.tpot_s),
+            "timeToFirstTokenSeconds": round_estimate(each.ttft_s),
+            "timePerOutputTokenSeconds": None
+            if each.tpot_s is None
+            else round_estimate(each.tpot_s),
         }
         for each in served.latencies
     ]
@@ -139,10 +143,42 @@ def cost_figures(found: Bill | None) -> dict[str, Any] | None:
     asked = found.usd_per_million_tokens_asked
     return {
         "currency": found.currency,
-        "perGpuHour": rounded(found.hour.usd),
-        "perHour": rounded(found.usd_per_hour),
-        "perMonth": rounded(found.usd_per_month),
-        "perMillionTokens": None if asked is None else rounded(asked),
+        "perGpuHour": round(found.hour.usd, DIGITS),
+        "perHour": cents(found.usd_per_hour),
+        "perMonth": cents(found.usd_per_month),
+        "perYear": cents(found.usd_per_year),
+        "perMillionTokens": None if asked is None else round_estimate(asked),
+        "gpusPaid": found.gpus_paid,
+        "wholeNodes": found.nodes,
+        "price": price_figures(found.hour),
+        "commitments": [_commitment_figures(each) for each in found.commitments],
+    }
+
+
+def price_figures(hour: GpuHour) -> dict[str, Any]:
+    """Return what the price of a GPU holds for; what is not known is left out."""
+    rent = hour.rent
+    if rent is None:
+        return {"basis": hour.basis, "parts": hour.parts}
+    known = {
+        "provider": rent.provider,
+        "region": rent.region,
+        "term": rent.term,
+        "date": rent.date,
+        "instance": rent.instance,
+        "instanceGpus": rent.num_gpus,
+        "source": rent.source.key if rent.source else None,
+    }
+    return {"basis": hour.basis, **{name: value for name, value in known.items() if value}}
+
+
+def _commitment_figures(found: Commitment) -> dict[str, Any]:
+    return {
+        "perGpuHour": round(found.hour.usd, DIGITS),
+        "replicas": found.replicas,
+        "savedPerYear": cents(found.saved_per_year),
+        "worthFromFraction": round_estimate(found.worth_from),
+        "price": price_figures(found.hour),
     }
 
 
@@ -179,7 +215,7 @@ def demand_rows(sizing: Sizing, replicas: int) -> Iterator[tuple[str, str]]:
         yield (
             "demand",
             f"{significant(rate)} requests/s, {rate / sustained:.1%} of what "
-            f"{counted(replicas, 'replica sustains', 'replicas sustain')}",
+            f"{count_of(replicas, 'replica sustains', 'replicas sustain')}",
         )
     if asked:
         for name, reached, target in reached_targets(sizing, asked.served):
@@ -187,6 +223,12 @@ def demand_rows(sizing: Sizing, replicas: int) -> Iterator[tuple[str, str]]:
         yield "replicas", load_written(asked.served)
     if found:
         yield "cost", _cost_written(found)
+        yield from (("whole nodes", line) for line in nodes_written(found))
+        yield "price", str(found.hour)
+        yield from ((each.term, commitment_written(each)) for each in found.commitments)
+    else:
+        missing = missing_price(sizing.request.gpu, sizing.parallelism.num_gpus)
+        yield "cost", f"unknown: {missing}"
     yield "at capacity", _capacity_written(sizing, sustained, replicas, found)
     if asked:
         yield "growth", room_written(asked)
@@ -196,7 +238,8 @@ def _cost_written(found: Bill) -> str:
     unit, asked = found.currency, found.usd_per_million_tokens_asked
     tokens = "" if asked is None else f", {asked:.2f} {unit} per million output tokens"
     month = f"{found.usd_per_month:,.0f} {unit} per month"
-    return f"{found.usd_per_hour:.2f} {unit} per hour, {month}{tokens}; a GPU: {found.hour.made_of}"
+    year = f"{found.usd_per_year:,.0f} {unit} per year"
+    return f"{found.usd_per_hour:.2f} {unit} per hour, {month}, {year}{tokens}"
 
 
 def _capacity_written(sizing: Sizing, sustained: float, replicas: int, found: Bill | None) -> str:
@@ -204,7 +247,7 @@ def _capacity_written(sizing: Sizing, sustained: float, replicas: int, found: Bi
     if not sizing.request.slo.is_offline:
         served = sizing.at(sustained, replicas)
         said += [f"{name} {reached}" for name, reached, _ in reached_targets(sizing, served)]
-        said += _passed(sizing, served)
+        said += _missed_targets(sizing, served)
     if found:
         each = found.usd_per_million_tokens
         said += [f"{each:.2f} {found.currency} per million output tokens"]

@@ -4,17 +4,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tonnage.explain.report import bottleneck, rounded
+from tonnage.explain.report import bottleneck, round_estimate
 from tonnage.explain.validation import unconfirmed_figures
 from tonnage.sizing.bill import full_use, tokens_per_day, tokens_per_s_asked
 from tonnage.sizing.compare import Choice
+from tonnage.sizing.cost import amount, missing_price
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.serving.ttft import typical_ttft_s
-from tonnage.units import counted, format_bytes, format_s, significant
+from tonnage.units import count_of, format_bytes, format_s, significant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class KeyFigure:
     """One figure: its name as data has it, its value, and both as a person reads it."""
 
     name: str
@@ -27,7 +28,7 @@ class Aspect:
     """One aspect and its figures. What is unknown, or does not apply, is left out."""
 
     name: str
-    figures: tuple[Figure, ...]
+    figures: tuple[KeyFigure, ...]
 
     def __str__(self) -> str:
         return ", ".join(figure.written for figure in self.figures)
@@ -41,7 +42,7 @@ def aspects(choice: Choice) -> tuple[Aspect, ...]:
     return tuple(Aspect(name=name, figures=tuple(each(choice))) for name, each in ASPECTS.items())
 
 
-def _workload(choice: Choice) -> Iterator[Figure]:
+def _workload(choice: Choice) -> Iterator[KeyFigure]:
     """What is asked."""
     sizing, request = choice.sizing, choice.sizing.request
     workload = request.workload
@@ -55,13 +56,13 @@ def _workload(choice: Choice) -> Iterator[Figure]:
     targets = [f"TTFT {each}" for each in request.slo.ttft]
     targets += [f"TPOT {each}" for each in request.slo.tpot]
     value = ", ".join(targets) or "nothing promised (offline)"
-    yield Figure(name="promises", value=value, written=", ".join(targets) or "no SLO (offline)")
+    yield KeyFigure(name="promises", value=value, written=", ".join(targets) or "no SLO (offline)")
 
 
-def _demand(sizing: Sizing) -> Iterator[Figure]:
+def _demand(sizing: Sizing) -> Iterator[KeyFigure]:
     rate, tokens_per_s = requests_per_s_asked(sizing), tokens_per_s_asked(sizing)
     if rate is None or tokens_per_s is None:
-        yield Figure(name="demand", value="not given", written="no demand given")
+        yield KeyFigure(name="demand", value="not given", written="no demand given")
         return
     demand, is_offline = sizing.request.demand, sizing.request.slo.is_offline
     if demand.num_users is not None:
@@ -74,14 +75,14 @@ def _demand(sizing: Sizing) -> Iterator[Figure]:
     yield _figure("outputTokensPerSecond", tokens_per_s, written)
 
 
-def _memory(choice: Choice) -> Iterator[Figure]:
+def _memory(choice: Choice) -> Iterator[KeyFigure]:
     """Does it fit, and how many requests?"""
     sizing, split = choice.sizing, choice.sizing.flags.parallelism
     weights, pool = sizing.shard.weights_bytes, sizing.replica.kv_pool_bytes
     held, typical = sizing.memory_ceiling_longest, sizing.memory_ceiling_typical
     context = sizing.request.context_tokens
     mean = sizing.request.workload.mean_context_tokens
-    yield Figure(name="split", value=str(split), written=f"split {split}")
+    yield KeyFigure(name="split", value=str(split), written=f"split {split}")
     yield _count("weightsBytesPerGpu", weights, f"{format_bytes(weights)} weights per GPU")
     yield _count("kvCacheBytesPerGpu", pool, f"{format_bytes(pool)} KV cache per GPU")
     yield _figure(
@@ -94,7 +95,7 @@ def _memory(choice: Choice) -> Iterator[Figure]:
     )
 
 
-def _throughput(choice: Choice) -> Iterator[Figure]:
+def _throughput(choice: Choice) -> Iterator[KeyFigure]:
     """How fast within the SLO targets, and what is in the way?"""
     sizing, state = choice.sizing, choice.sizing.at_capacity
     first_s = typical_ttft_s(sizing.replica, sizing.request.workload, state)
@@ -104,31 +105,32 @@ def _throughput(choice: Choice) -> Iterator[Figure]:
         ceiling = sizing.slo_ceiling
         yield _figure("sloConcurrency", ceiling, f"TPOT allows {significant(ceiling)} decoding")
     yield _figure("decoding", state.num_decoding, at)
-    yield Figure(name="limitedBy", value=sizing.limited_by, written=f"limit {sizing.limited_by}")
+    yield KeyFigure(name="limitedBy", value=sizing.limited_by, written=f"limit {sizing.limited_by}")
     yield _figure("timePerOutputTokenSeconds", state.tpot_s, f"TPOT {format_s(state.tpot_s)}")
     if not sizing.request.slo.is_offline:
         yield _figure("timeToFirstTokenSeconds", first_s, f"TTFT {format_s(first_s)}")
     yield _figure("tokensPerSecond", per_s, f"{significant(per_s)} output tokens/s")
     yield _figure("tokensPerSecondPerGpu", per_gpu, f"{significant(per_gpu)} per GPU")
     bound = bottleneck(sizing)
-    yield Figure(name="boundBy", value=bound, written=f"bound by {bound}")
+    yield KeyFigure(name="boundBy", value=bound, written=f"bound by {bound}")
 
 
-def _cost(choice: Choice) -> Iterator[Figure]:
+def _cost(choice: Choice) -> Iterator[KeyFigure]:
     """How many, and for how much?"""
     found, each = choice.bill, choice.sizing.flags.parallelism.num_gpus
-    yield _count("replicas", choice.replicas, f"{choice.replicas} x {counted(each, 'GPU')}")
-    yield _count("gpus", choice.num_gpus, f"{counted(choice.num_gpus, 'GPU')} in all")
+    yield _count("replicas", choice.replicas, f"{choice.replicas} x {count_of(each, 'GPU')}")
+    yield _count("gpus", choice.num_gpus, f"{count_of(choice.num_gpus, 'GPU')} in all")
     if found is None:
-        yield Figure(name="price", value="unknown", written="no price")
+        missing = missing_price(choice.gpu, each)
+        yield KeyFigure(name="price", value="unknown", written=f"no price: {missing}")
         return
     unit = found.currency
     hour, per_million = found.hour, found.usd_per_million_tokens
     asked, user = found.usd_per_million_tokens_asked, found.usd_per_hour_and_user
-    made_of = f" ({hour.made_of})" if hour.basis == "owned" else ""
-    yield Figure(name="basis", value=hour.basis, written=f"{hour.basis}{made_of}")
+    parts = f" ({hour.rent.basis if hour.rent else hour.parts})"
+    yield KeyFigure(name="basis", value=hour.basis, written=f"{hour.basis}{parts}")
     yield _figure(
-        _money("usdPerGpuHour", unit), hour.usd, f"{hour.usd:.2f} {unit} per GPU and hour"
+        _money("usdPerGpuHour", unit), hour.usd, f"{amount(hour.usd)} {unit} per GPU and hour"
     )
     yield _figure(
         _money("usdPerHour", unit),
@@ -159,13 +161,13 @@ def _money(name: str, currency: str) -> str:
     return name.replace("usd", currency.casefold(), 1)
 
 
-def _validation(choice: Choice) -> Iterator[Figure]:
+def _validation(choice: Choice) -> Iterator[KeyFigure]:
     """Is it true? What only a measurement can say."""
     for each in unconfirmed_figures(choice.sizing):
-        yield Figure(name=each.name, value=each.value, written=each.name)
+        yield KeyFigure(name=each.name, value=each.value, written=each.name)
 
 
-ASPECTS: Final[dict[str, Callable[[Choice], Iterator[Figure]]]] = {
+ASPECTS: Final[dict[str, Callable[[Choice], Iterator[KeyFigure]]]] = {
     "workload": _workload,
     "memory": _memory,
     "throughput": _throughput,
@@ -174,9 +176,9 @@ ASPECTS: Final[dict[str, Callable[[Choice], Iterator[Figure]]]] = {
 }
 
 
-def _figure(name: str, value: float, written: str) -> Figure:
-    return Figure(name=name, value=rounded(value), written=written)
+def _figure(name: str, value: float, written: str) -> KeyFigure:
+    return KeyFigure(name=name, value=round_estimate(value), written=written)
 
 
-def _count(name: str, value: float, written: str) -> Figure:
-    return Figure(name=name, value=round(value), written=written)
+def _count(name: str, value: float, written: str) -> KeyFigure:
+    return KeyFigure(name=name, value=round(value), written=written)

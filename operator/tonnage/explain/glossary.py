@@ -60,8 +60,8 @@ GLOSSARY: Final[Mapping[str, Term]] = {
         vllm="--speculative-config num_speculative_tokens",
     ),
     "drift": Term(
-        meaning="the Deployment's template differs from what the operator wrote; it is put "
-        "back at once, then after 1, 2, 4 ... minutes if that is undone (condition Drifted)",
+        meaning="the Deployment's template differs from what the operator wrote; it is "
+        "reapplied at once, then after 1, 2, 4 ... minutes if that is undone (condition Drifted)",
     ),
     "encoder": Term(
         meaning="part of a multimodal model that reads images or sound; its weights are on every "

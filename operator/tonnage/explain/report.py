@@ -18,8 +18,9 @@ from tonnage.catalog.shape import (
     StateAttention,
 )
 from tonnage.explain.startup_log import logged_figures
-from tonnage.kept import kept
-from tonnage.sizing.cost import usd_per_hour_per_gpu, usd_per_million_tokens
+from tonnage.memoize import memoize
+from tonnage.sizing.bill import bill, inputs_with_price
+from tonnage.sizing.cost import cents, fleet_usd_per_hour
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.serving.ttft import typical_ttft_s
 from tonnage.sizing.step_time.roofline import ridge_flop_per_byte
@@ -29,10 +30,10 @@ from tonnage.units import format_s, significant
 DIGITS = 4
 
 
-def rounded(value: float, digits: int = DIGITS) -> float:
+def round_estimate(value: float, digits: int = DIGITS) -> float:
     """Keep so many digits as an estimate deserves; what is written then moves only when it does.
 
-    >>> rounded(0.0123456), rounded(1234567)
+    >>> round_estimate(0.0123456), round_estimate(1234567)
     (0.01235, 1235000)
     """
     if value == 0 or not math.isfinite(value):
@@ -73,10 +74,10 @@ def intensity(sizing: Sizing) -> float:
 
 def usd_per_hour(sizing: Sizing, replicas: int) -> float | None:
     """Return the cost of so many replicas; None where the class has no price in USD."""
-    if sizing.request.gpu.price.currency != "USD":
+    gpu, each = sizing.request.gpu, sizing.parallelism.num_gpus
+    if gpu.price.currency != "USD":
         return None
-    each = usd_per_hour_per_gpu(sizing.request.gpu)
-    return None if each is None else each * sizing.flags.parallelism.num_gpus * replicas
+    return fleet_usd_per_hour(gpu, gpus_per_replica=each, replicas=replicas)
 
 
 def plan_status(
@@ -102,17 +103,25 @@ def plan_status(
 
 def estimate_status(sizing: Sizing, *, replicas: int | None = None) -> EstimateStatus:
     """Return ``status.estimate``: what the arithmetic expects of one replica and of the fleet."""
-    fleet_usd = usd_per_hour(sizing, sizing.replicas if replicas is None else replicas)
-    if fleet_usd is None:
-        return _estimate_of_one(sizing)
-    return _estimate_of_one(sizing).model_copy(update={"usd_per_hour": rounded(fleet_usd)})
+    return _estimate_with_cost(sizing, sizing.replicas if replicas is None else replicas)
 
 
-@kept
+@memoize  # of the sizing: a copy of what it is memoized on would hold the copies before it
+def _estimate_with_cost(sizing: Sizing, replicas: int) -> EstimateStatus:
+    one, found = _estimate_of_one(sizing), bill(sizing, replicas=replicas)
+    if found is None or found.currency != "USD":
+        return one
+    cost = {
+        "usd_per_hour": cents(found.usd_per_hour),
+        "usd_per_million_tokens": round_estimate(found.usd_per_million_tokens),
+    }
+    return one.model_copy(update=cost)
+
+
+@memoize
 def _estimate_of_one(sizing: Sizing) -> EstimateStatus:
-    """Return the same but what all replicas cost."""
+    """Return the same but what replicas cost."""
     workload, state = sizing.request.workload, sizing.at_capacity
-    one_usd = usd_per_hour(sizing, 1)
     ceiling = sizing.slo_ceiling
     low, high = sizing.kv_tokens_range
     return EstimateStatus(
@@ -121,24 +130,19 @@ def _estimate_of_one(sizing: Sizing) -> EstimateStatus:
         kv_tokens=math.floor(sizing.kv_tokens),
         kv_tokens_low=math.floor(low),
         kv_tokens_high=math.floor(high),
-        concurrency_at_context_length=rounded(sizing.memory_ceiling_longest),
-        concurrency_at_typical_length=rounded(sizing.memory_ceiling_typical),
-        slo_concurrency=None if ceiling is None else rounded(ceiling),
-        requests_per_second=rounded(sizing.goodput_requests_per_s),
-        tokens_per_second=rounded(sizing.output_tokens_per_s),
-        time_to_first_token_seconds=rounded(typical_ttft_s(sizing.replica, workload, state)),
-        time_per_output_token_seconds=rounded(state.tpot_s),
+        concurrency_at_context_length=round_estimate(sizing.memory_ceiling_longest),
+        concurrency_at_typical_length=round_estimate(sizing.memory_ceiling_typical),
+        slo_concurrency=None if ceiling is None else round_estimate(ceiling),
+        requests_per_second=round_estimate(sizing.goodput_requests_per_s),
+        tokens_per_second=round_estimate(sizing.output_tokens_per_s),
+        time_to_first_token_seconds=round_estimate(typical_ttft_s(sizing.replica, workload, state)),
+        time_per_output_token_seconds=round_estimate(state.tpot_s),
         bottleneck=bottleneck(sizing),
-        intensity_flop_per_byte=rounded(intensity(sizing)),
-        ridge_flop_per_byte=rounded(ridge(sizing)),
-        usd_per_million_tokens=None
-        if one_usd is None
-        else rounded(
-            usd_per_million_tokens(usd_per_hour=one_usd, tokens_per_s=sizing.output_tokens_per_s)
-        ),
+        intensity_flop_per_byte=round_estimate(intensity(sizing)),
+        ridge_flop_per_byte=round_estimate(ridge(sizing)),
         inputs=tuple(
             InputStatus(name=each.name, value=each.value, origin=each.origin.value)
-            for each in sizing.request.inputs
+            for each in inputs_with_price(sizing)
         ),
     )
 
@@ -154,7 +158,7 @@ def _engine_log(sizing: Sizing) -> str:
     )
 
 
-@kept
+@memoize
 def batch_reasons(sizing: Sizing) -> tuple[Reason, Reason]:
     """Say with numbers what set the batch."""
     state, flags = sizing.at_capacity, sizing.flags
@@ -195,7 +199,7 @@ def goodput_written(sizing: Sizing) -> str:
     return f"{rate} (standard error {error:.1%})" if error else rate
 
 
-@kept
+@memoize
 def memory_reasons(sizing: Sizing) -> tuple[Reason, ...]:
     """Say by how much the estimate is too high where it would refuse what runs."""
     doubt = sizing.memory_doubt

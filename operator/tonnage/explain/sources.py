@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tonnage.catalog.gpu import CatalogError, Gpu, Source, sources
+from tonnage.catalog.gpu import CatalogError, Gpu, sources
 from tonnage.catalog.models import built_in_model, model_origin
+from tonnage.catalog.price import Source
 from tonnage.sizing.provenance import Figure, Origin
 from tonnage.sizing.request import SizingRequest
 
@@ -41,20 +42,21 @@ def citations(request: SizingRequest) -> tuple[Citation, ...]:
 
 def _of_gpu(gpu: Gpu) -> Iterator[Citation]:
     figure = f"GPU {gpu.name}"
-    yield from (_quoted(figure, source) for source in gpu.sources)
+    yield from (_quotation(figure, source) for source in gpu.sources)
     if not gpu.sources:
         yield Citation(figure=figure, title=GIVEN)
-    if gpu.price.source:
-        yield _quoted(f"price of {gpu.name}", gpu.price.source)
-    elif gpu.price.rent_usd_per_hour or gpu.price.purchase_usd:
-        yield Citation(figure=f"price of {gpu.name}", title=GIVEN)
+    price, figure = gpu.price, f"price of {gpu.name}"
+    cited = [source for rent in price.offered if (source := rent.source)]
+    yield from (_quotation(figure, source) for source in cited or filter(None, [price.source]))
+    if not (cited or price.source) and (price.offered or price.purchase_usd):
+        yield Citation(figure=figure, title=GIVEN)
 
 
-def _quoted(figure: str, source: Source) -> Citation:
-    return _known(figure, source.key, quote=source.quote)
+def _quotation(figure: str, source: Source) -> Citation:
+    return _citation(figure, source.key, quote=source.quote)
 
 
-def _known(figure: str, key: str, *, quote: str = "") -> Citation:
+def _citation(figure: str, key: str, *, quote: str = "") -> Citation:
     known = sources().get(key)  # classes of an administrator's own may cite what is not listed
     if known is None:
         return Citation(figure=figure, title=key, quote=quote)
@@ -77,9 +79,9 @@ def _of_model(request: SizingRequest) -> Iterator[Citation]:
 
 def _of_engine(request: SizingRequest) -> Iterator[Citation]:
     for figure, keys in CONSTANTS.items():
-        yield from (_known(f"vLLM {request.engine.minor} {figure}", key) for key in keys)
+        yield from (_citation(f"vLLM {request.engine.minor} {figure}", key) for key in keys)
     origins = {each.origin for each in request.inputs if each.figure is Figure.SPEED}
     if Origin.MEASURED in origins:
         yield Citation(figure="speed", title="measured")
     elif not request.is_textbook:
-        yield from (_known("speed", key) for key in SPEED)
+        yield from (_citation("speed", key) for key in SPEED)

@@ -17,6 +17,7 @@ A_RUN: Final = "a run of this class under load"
 PREFILL_TIMES: Final = "time to first token on an idle replica, for a long prompt"
 CONFIRMED_BY: Final = {
     Figure.LENGTHS: "the prompt and output tokens that running engines count",
+    Figure.SPREAD: "the histograms of prompt and output tokens of running engines",
     Figure.ARRIVALS: "the arrivals of a usual day, and what routes them",
     Figure.GPU: f"{ON_START}; {STEP_TIMES}",
     Figure.MEMORY: ON_START,

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from statistics import median
 
-from tonnage.catalog.gpu import Gpu
 from tonnage.catalog.speed_range import first_token_spread, speed_spread, unmeasured_parts
 from tonnage.explain.at_demand import (
     at_demand,
@@ -21,15 +21,23 @@ from tonnage.explain.report import (
     ridge,
 )
 from tonnage.explain.startup_log import logged_lines
-from tonnage.sizing.bill import bill, bill_lines, full_use, tokens_per_day, tokens_per_s_asked
+from tonnage.sizing.bill import (
+    bill,
+    bill_lines,
+    full_use,
+    inputs_with_price,
+    tokens_per_day,
+    tokens_per_s_asked,
+)
+from tonnage.sizing.cost import missing_price
 from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.request import prior_of
-from tonnage.sizing.serving.burst import burst_ttft_s
-from tonnage.sizing.serving.closed_loop import closed_loop
+from tonnage.sizing.serving.closed_loop import REQUESTS_PER_USER, ClosedLoop, closed_loop
 from tonnage.sizing.serving.ttft import own_prefill_s, typical_ttft_s
 from tonnage.sizing.step_time.roofline import batch_at_ridge
-from tonnage.units import format_bytes, format_s, format_si, significant
+from tonnage.sizing.step_time.step import StepTime
+from tonnage.units import count_of, format_bytes, format_s, format_si, significant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,15 +126,72 @@ def _bottleneck(sizing: Sizing) -> Answer:
         lines=(
             f"ridge = {format_si(speeds.peak_flop_per_s, 'FLOP/s')} / "
             f"{format_si(speeds.memory_bytes_per_s, 'B/s')}",
-            f"a step reads {format_bytes(step.decode_bytes)} per GPU: {format_s(step.memory_s)} "
-            f"at {sizing.replica.model.constants.bandwidth_efficiency:.0%} of bandwidth; "
-            f"its products take {format_s(step.compute_s)}, {format_s(step.serial_s)} of which is "
-            "not hidden",
-            f"beside that: {format_s(step.prefill_s)} prefill, {format_s(step.overhead_s)} "
-            f"overhead, {format_s(step.communication_s)} between GPUs",
+            _reads(sizing),
+            *_experts(sizing),
+            f"its products take {format_s(step.compute_s)}",
+            _step_sum(step),
             *_adapters(sizing),
             *_speculation(sizing),
         ),
+    )
+
+
+def _reads(sizing: Sizing) -> str:
+    """Say what a step reads, part by part, each with the bandwidth at which it is read."""
+    step, model = sizing.at_capacity.step, sizing.replica.model
+    constants, stages = model.constants, model.shard.parallelism.pipeline
+    dense = "weights outside experts" if step.experts_bytes else "weights"
+    parts = (
+        (dense, step.dense_bytes, constants.bandwidth_efficiency),
+        ("experts", step.experts_bytes, constants.experts_bandwidth_efficiency),
+        ("KV cache", step.cache_bytes, constants.cache_bandwidth_efficiency),
+    )
+    bandwidth = f" of {format_si(model.speeds.memory_bytes_per_s, 'B/s')}"
+    terms = [f"{format_bytes(size)} {name} at {share:.0%}" for name, size, share in parts if size]
+    each = f"per GPU, in each of {stages} stages in turn," if stages > 1 else "per GPU"
+    first, *others = terms
+    total = " + ".join([first + bandwidth, *others])
+    size, time = format_bytes(step.decode_bytes - step.draft_bytes), format_s(step.memory_s)
+    return f"a step reads {each} {total}: {size} in {time}"
+
+
+def _step_sum(step: StepTime) -> str:
+    """Say what the parts of a step add up to: of reads and products what the longer does not hide.
+
+    Reads and products stand in every sum, of the other parts those that take time.
+    """
+    longer, shorter = ("reads", "products") if step.is_memory_bound else ("products", "reads")
+    decode = (
+        (max(step.memory_s, step.compute_s), longer),
+        (step.serial_s, f"{shorter} that the {longer} do not hide"),
+    )
+    beside = (
+        (step.prefill_s, "prefill"),
+        (step.overhead_s, "overhead"),
+        (step.communication_s, "between GPUs"),
+        (step.launch_s, "waiting for the host's launches"),
+        (step.draft_s, "further draft passes"),
+    )
+    terms = (*decode, *(each for each in beside if each[0]))
+    parts = " + ".join(f"{format_s(time_s)} {name}" for time_s, name in terms)
+    return f"a step = {parts} = {format_s(step.total_s)}"
+
+
+def _experts(sizing: Sizing) -> Iterator[str]:
+    """Say how many of the routed experts a mean step reads, and how large one is as loaded."""
+    shares, step = sizing.shard.experts, sizing.at_capacity.step
+    if not shares:
+        return
+    resident = sum(share.resident_bytes for share in shares)
+    number = sum(share.num_experts * share.resident_bytes for share in shares) / resident
+    layers = sizing.shard.num_moe_layers
+    is_padded = any(share.is_padded for share in shares)
+    yield (
+        f"experts read in each of {count_of(layers, 'layer')}: "
+        f"{significant(number * step.experts_bytes / resident)} of {number:.0f} "
+        f"(a token takes {shares[0].experts_per_token}), "
+        f"{format_bytes(resident / number / layers)} each on a GPU"
+        f"{', padded for the kernels' if is_padded else ''}"
     )
 
 
@@ -136,7 +201,7 @@ def _adapters(sizing: Sizing) -> Iterator[str]:
     if share is None:
         return
     split = sizing.parallelism
-    touched = share.touched(max(1.0, state.num_decoding / (split.pipeline * split.data)))
+    touched = share.num_used(max(1.0, state.num_decoding / (split.pipeline * split.data)))
     yield (
         f"adapters: a step reads {significant(touched)} of {share.number}, "
         f"{format_bytes(share.each_bytes)} each, if requests choose among them at random; reads "
@@ -225,22 +290,32 @@ def _sureness(sizing: Sizing) -> Iterator[str]:
 
 def _together(sizing: Sizing) -> Iterator[str]:
     """Say what happens when requests do not come one by one, at random."""
-    slots, workload = sizing.flags.max_num_seqs, sizing.request.workload
+    slots, request = sizing.flags.max_num_seqs, sizing.request
     replica = replace(sizing.replica, max_num_seqs=slots)
+
+    def client(num_users: int, num_requests: int | None = None) -> ClosedLoop:
+        tokens = request.context_tokens
+        return closed_loop(
+            replica,
+            request.workload,
+            num_users=num_users,
+            num_requests=num_requests,
+            context_tokens=tokens,
+        )
+
     at_once = slots * replica.model.dp_size
-    burst_s = burst_ttft_s(replica, workload, at_once)
     yield (
         f"{at_once} prompts at once on an idle replica: half have their first token within "
-        f"{format_s(burst_s)}, server and network included"
+        f"{format_s(median(client(at_once, at_once).ttft_s))}, server and network included"
     )
-    concurrency = sizing.request.demand.concurrency
+    concurrency = request.demand.concurrency
     if concurrency:
-        each = concurrency / sizing.replicas
-        loop = closed_loop(replica, workload, each)
+        each = max(1, round(concurrency / sizing.replicas))
+        loop = client(each)
         yield (
-            f"closed loop of {significant(each)} requests in flight on each replica: "
-            f"TTFT {format_s(loop.ttft_s)}, TPOT {format_s(loop.tpot_s)}, "
-            f"{significant(loop.requests_per_s)} requests/s"
+            f"a load test of {each} requests in flight on each replica, {REQUESTS_PER_USER} times "
+            f"as many prompts: mean TTFT {format_s(loop.mean_ttft_s)}, mean TPOT "
+            f"{format_s(loop.mean_tpot_s)}, {significant(loop.requests_per_s)} requests/s"
         )
 
 
@@ -301,7 +376,10 @@ def _replicas_offline(sizing: Sizing) -> Answer:
 def _cost(sizing: Sizing) -> Answer:
     found = bill(sizing, replicas=sizing.replicas)
     if found is None:
-        answer, lines = f"unknown: {_no_price(sizing.request.gpu)}", tuple[str]()
+        answer, lines = (
+            f"unknown: {missing_price(sizing.request.gpu, sizing.parallelism.num_gpus)}",
+            tuple[str](),
+        )
     else:
         full, unit = f"{found.usd_per_million_tokens:.2f} at the {full_use(sizing)}", found.currency
         asked = found.usd_per_million_tokens_asked
@@ -313,12 +391,6 @@ def _cost(sizing: Sizing) -> Answer:
     return Answer(question="What does it cost?", answer=answer, lines=lines)
 
 
-def _no_price(gpu: Gpu) -> str:
-    if gpu.price.purchase_usd is None:
-        return f"{gpu.name} has no rental price"
-    return f"{gpu.name} has no rental price; price.amortization_hours would spread its purchase"
-
-
 def inputs(sizing: Sizing) -> Iterator[tuple[str, str, str]]:
     """Yield (name, value, origin) of everything that the plan stands on."""
-    return ((each.name, each.value, each.origin.value) for each in sizing.request.inputs)
+    return ((each.name, each.value, each.origin.value) for each in inputs_with_price(sizing))

@@ -27,7 +27,7 @@ from tonnage.cluster.kube import (
     KubeApi,
 )
 from tonnage.control.decide.leaving import PodCost
-from tonnage.control.input.fault import fault_id, told
+from tonnage.control.input.fault import bug_message, fault_id
 from tonnage.control.input.writers import Fate
 from tonnage.control.write.carried import Carried
 from tonnage.control.write.writes import Scale, Writes
@@ -47,7 +47,7 @@ from tonnage.manifests.names import (
     SCALE_MANAGER,
     Manifest,
 )
-from tonnage.units import counted
+from tonnage.units import count_of
 
 LOG = logging.getLogger("tonnage.act")
 SCALE_ATTEMPTS = 3
@@ -90,10 +90,10 @@ class Writer:
         hasty = replace(self, kube=self.kube.hasty())
 
         def run(lane: Lane, phase: Callable[[Writes], None], some: Iterable[Writes]) -> Failures:
-            return lane.run(lambda writes: hasty._guarded(phase, writes), some)
+            return lane.run(lambda writes: hasty._guard(phase, writes), some)
 
         scaled = run(scaling, self._scale, (writes for writes in asked if writes.scale))
-        todo = self.limiter.admitted(self.pauses.let_through(asked))
+        todo = self.limiter.admit(self.pauses.let_through(asked))
         said = [each for each in todo if each.status is not None]
         # Before the first pod is replaced.
         announced = run(telling, hasty._write_status, (each for each in said if each.rolls))
@@ -103,19 +103,25 @@ class Writer:
         published = run(templates, hasty._publish, looked_at)
         told = run(telling, hasty._write_status, (each for each in said if not each.rolls))
         undone = scaled.keys() | applied.keys()
-        run(posting, hasty._posting(undone, now), (each for each in todo if each.happenings))
+        eventful = (each for each in todo if each.happenings)
+        posted = run(posting, hasty._posting(undone, now), eventful)
+        untold = {uid for uid, error in posted.items() if not _is_final(error)}
         phases = (scaled, announced, applied, published, told)
         late = (error for lane in self.lanes for error in lane.take_late())
         self.limiter.note(chain(late, *(phase.values() for phase in phases)))
         self.pauses.note(*_went(todo, phases[1:]))
         tried = {writes.uid for writes in todo}
         carried = {
-            uid: _carried(*(phase.get(uid) for phase in phases), is_held=uid not in tried)
+            uid: _carry_result(
+                *(phase.get(uid) for phase in phases),
+                is_held=uid not in tried,
+                is_untold=uid in untold,
+            )
             for uid in (writes.uid for writes in asked)
         }
         return {uid: each for uid, each in carried.items() if each != Carried()}
 
-    def _guarded(self, phase: Callable[[Writes], None], writes: Writes) -> WorldError | None:
+    def _guard(self, phase: Callable[[Writes], None], writes: Writes) -> WorldError | None:
         """Run one object's phase; return the world's failure, which stays with that object.
 
         Without the Lease nothing is read for it either: a server that hangs holds up each read.
@@ -132,7 +138,7 @@ class Writer:
         except Exception as error:
             line = Line("internal error in a write", object=writes.label, fault=fault_id(error))
             LOG.exception(line)
-            return BugError(told(error))
+            return BugError(bug_message(error))
         return None
 
     def _current(self, writes: Writes) -> KubeApi:
@@ -140,7 +146,7 @@ class Writer:
 
         That is asked before each attempt: what came before it may have taken a minute.
         """
-        return self.kube.fenced(lambda: self._check_current(writes))
+        return self.kube.with_fence(lambda: self._check_current(writes))
 
     def _movable(self, writes: Writes, scale: Scale) -> KubeApi:
         """Return it for replicas: while the Deployment is the object's to scale as well."""
@@ -148,9 +154,9 @@ class Writer:
         def fence() -> None:
             live = self.kube.get(DEPLOYMENTS.path(writes.namespace, scale.deployment))
             if live is None or not _may_be_scaled(live, writes):
-                raise StaleError("the Deployment was handed to somebody else: decided anew")
+                raise StaleError("the Deployment was handed to somebody else: decided again")
 
-        return self._current(writes).fenced(fence)
+        return self._current(writes).with_fence(fence)
 
     def _scale(self, writes: Writes) -> None:
         if writes.scale is not None:
@@ -166,9 +172,9 @@ class Writer:
         path = DEPLOYMENTS.path(writes.namespace, scale.deployment, "scale")
         for attempt in range(SCALE_ATTEMPTS):
             live = self.kube.get(path)
-            if live is None or _seen(live) != (scale.uid, scale.seen):
+            if live is None or _scale_of(live) != (scale.uid, scale.seen):
                 raise StaleError(
-                    f"does not ask for {counted(scale.seen, 'replica')} any more: decided anew"
+                    f"does not ask for {count_of(scale.seen, 'replica')} any more: decided again"
                 )
             for cost in scale.costs if attempt == 0 else ():
                 self._mark(writes, cost)
@@ -205,10 +211,10 @@ class Writer:
         """
         found = self.kube.get(MODEL_DEPLOYMENTS.path(writes.namespace, writes.name))
         if found is None or found["metadata"]["uid"] != writes.uid:
-            raise HeldBackError("the ModelDeployment is gone or was made anew: nothing is written")
+            raise HeldBackError("the ModelDeployment is gone or was recreated: nothing is written")
         generation = found["metadata"].get("generation")
         if writes.generation is not None and generation != writes.generation:
-            raise StaleError("the spec changed meanwhile: decided anew")
+            raise StaleError("the spec changed meanwhile: decided again")
 
     def _templating(self, unsaid: Mapping[str, WorldError]) -> Callable[[Writes], None]:
         """Return the phase that writes templates: not of rolls that could not be announced."""
@@ -260,14 +266,18 @@ class Writer:
                 self._move(writes, first)
 
     def _posting(self, undone: Container[str], now: str) -> Callable[[Writes], None]:
-        """Return the phase that tells Events: not of replicas or pods that stay as they were."""
+        """Return the phase that posts Events: not of replicas or pods that stay as they were.
+
+        One that is there already was posted before, and the answer was lost.
+        """
 
         def post(writes: Writes) -> None:
             self._check_current(writes)  # once for all of them: none is tried twice
             for happening in writes.happenings:
                 if not (happening.is_of_write and writes.uid in undone):
-                    body = event(writes, happening, now)
-                    self.kube.create(EVENTS.path(writes.namespace), body)
+                    with suppress(ConflictError):
+                        path = EVENTS.path(writes.namespace)
+                        self.kube.create(path, event(writes, happening, now))
 
         return post
 
@@ -322,7 +332,12 @@ def _went(
     return failed, written
 
 
-def _carried(*said: WorldError | None, is_held: bool) -> Carried:
+def _is_final(error: WorldError) -> bool:
+    """Tell whether an Event is not posted again: refused for what it says, or a bug of ours."""
+    return error.is_refusal or isinstance(error, BugError)
+
+
+def _carry_result(*said: WorldError | None, is_held: bool, is_untold: bool) -> Carried:
     """Return what became of an object's writes, by phase; the last that failed is told.
 
     A path that is somebody else's is no write that failed: nothing was to be written there.
@@ -345,7 +360,9 @@ def _carried(*said: WorldError | None, is_held: bool) -> Carried:
         is_pointless=bool(pointless),
         failed=pointless[-1] if pointless else None,
         is_status_pointless=untold is not None and untold.is_of_object,
+        status_refused=untold.words if untold and untold.is_refusal else None,
         is_template_refused=template is not None and template.is_of_object,
+        is_untold=is_untold,
         is_held=is_held,
     )
 
@@ -356,6 +373,6 @@ def _fate(said: WorldError | None) -> Fate:
     return Fate.UNDONE if said.is_undone else Fate.UNKNOWN
 
 
-def _seen(live: Manifest) -> tuple[str, int]:
+def _scale_of(live: Manifest) -> tuple[str, int]:
     """Return (uid, replicas) of a Scale, which leaves out a zero."""
     return live["metadata"]["uid"], (live.get("spec") or {}).get("replicas", 0)

@@ -1,4 +1,4 @@
-"""Who is asked for alone: those whom a failure met, for ever longer.
+"""Namespaces that are queried alone: those with a failure, for ever longer.
 
 After a failure the fleet is watched for ten minutes: it is asked for in parts, in halves where it
 is small, and about nobody too. A part that lacks an answer then that was lacking before, and that
@@ -86,11 +86,11 @@ def after_round(
         name: replace(each, num_failed=0) for name, each in known.items() if name not in stay
     }
     met = {
-        name: _met(known.get(name), each, answers, now_s)
+        name: _extend(known.get(name), each, answers, now_s)
         for each in failed
         for name in each.namespaces
     }
-    watched = _watched(known, queries, now_s, is_clear=bool(failed)) if queries else {}
+    watched = _watch_fleet(known, queries, now_s, is_clear=bool(failed)) if queries else {}
     return {**known, **answered, **met, **watched}
 
 
@@ -113,7 +113,7 @@ def _are_most(failed: Sequence[QuerySet], sets: Sequence[QuerySet], answers: Ans
     return num_failed >= LEAST_IN_VAIN and 2 * num_failed > num_all
 
 
-def _met(before: Apart | None, part: QuerySet, answers: Answers, now_s: float) -> Apart:
+def _extend(before: Apart | None, part: QuerySet, answers: Answers, now_s: float) -> Apart:
     """Return for how long a namespace is alone whose part failed.
 
     Who is late by the limits of those in doubt may have been in time by those of the others.
@@ -138,7 +138,9 @@ def _apart(before: Apart | None, now_s: float) -> Apart:
     return Apart(until_s=now_s + for_s, for_s=for_s, num_failed=1)
 
 
-def _watched(aparts: Aparts, queries: frozenset[str], now_s: float, *, is_clear: bool) -> Aparts:
+def _watch_fleet(
+    aparts: Aparts, queries: frozenset[str], now_s: float, *, is_clear: bool
+) -> Aparts:
     """Return until when a fleet is watched in which these queries failed."""
     before = aparts.get(EVERYBODY)
     if before is None or not before.is_alone(now_s):

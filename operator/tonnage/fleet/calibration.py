@@ -35,7 +35,7 @@ class StateProblem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class StoreResult:
     """What is known after reading or writing, and what was wrong with that."""
 
     calibrations: Calibrations
@@ -63,7 +63,7 @@ class CalibrationConfigMap:
         self._maps = (shared, *shards)
         self._num_evicted = 0
 
-    def read(self) -> Kept:
+    def read(self) -> StoreResult:
         """Return what was learned, as far as it can be read.
 
         What the API server does not hand out is read by ``keep`` later, and not written before.
@@ -72,10 +72,10 @@ class CalibrationConfigMap:
             each.forget()
         known = Calibrations()
         for each in self._maps:
-            known = _merged(each.read(), known)
+            known = _merge(each.read(), known)
             if each.is_unreachable:
                 break
-        return Kept(calibrations=known, problem=self._problem())
+        return StoreResult(calibrations=known, problem=self._problem())
 
     def keep(
         self,
@@ -84,7 +84,7 @@ class CalibrationConfigMap:
         *,
         live: Mapping[str, str],
         is_last: bool = False,
-    ) -> Kept:
+    ) -> StoreResult:
         """Write each ConfigMap of which a constant moved by more than 2 %, once a minute at most.
 
         Returns what is known then: with what could be read only now, and without what there is no
@@ -96,16 +96,16 @@ class CalibrationConfigMap:
         for stored, part in zip(self._maps, _parts(known), strict=True):
             is_time = is_last or now_s - stored.tried_at_s >= INTERVAL_S
             is_due = is_reachable and is_time
-            parts.append(self._kept(stored, part, now_s, live, moved) if is_due else part)
+            parts.append(self._store(stored, part, now_s, live, moved) if is_due else part)
             is_reachable = is_reachable and not (is_due and stored.is_unreachable)
-        return Kept(calibrations=_whole(parts), problem=self._problem(now_s))
+        return StoreResult(calibrations=_whole(parts), problem=self._problem(now_s))
 
     def take_evicted(self) -> int:
         """Return how many entries there was no room for since this was last asked."""
         evicted, self._num_evicted = self._num_evicted, 0
         return evicted
 
-    def _kept(
+    def _store(
         self,
         stored: StoredMap,
         part: Calibrations,
@@ -114,7 +114,7 @@ class CalibrationConfigMap:
         moved: Callable[[Calibrations, Calibrations], bool],
     ) -> Calibrations:
         if not stored.is_read:
-            part = _merged(stored.read(now_s), part)
+            part = _merge(stored.read(now_s), part)
         if not stored.is_read:
             return part
         if not moved(stored.held, part):
@@ -125,7 +125,7 @@ class CalibrationConfigMap:
             stored.rest()
             return fitting
         if not stored.may_overwrite:
-            stored.hold(fitting, now_s)
+            stored.replace_unwritten(fitting, now_s)
         elif not stored.write(fitting, now_s):
             return part
         self._num_evicted += _num_entries(part) - _num_entries(fitting)
@@ -170,7 +170,7 @@ def _differ(held: Calibrations, known: Calibrations) -> bool:
     return held != known
 
 
-def _merged(stored: Calibrations, known: Calibrations) -> Calibrations:
+def _merge(stored: Calibrations, known: Calibrations) -> Calibrations:
     """Return both; what this process learned itself stands above what it read."""
     return Calibrations(
         speed={**stored.speed, **known.speed},

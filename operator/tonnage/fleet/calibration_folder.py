@@ -7,12 +7,12 @@ from typing import Final
 
 from tonnage.estimate.calibration_file import (
     CalibrationFile,
-    CalibrationFileError,
     Identity,
     LoadTest,
     load,
     load_test_of,
 )
+from tonnage.estimate.errors import CalibrationFileError
 from tonnage.fleet.logs import Line
 from tonnage.units import MIB
 

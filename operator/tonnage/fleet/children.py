@@ -27,7 +27,7 @@ from tonnage.control.write.writes import Writes
 from tonnage.fleet.events import event
 from tonnage.fleet.logs import Line
 from tonnage.manifests.children import Site, pod_monitor, service
-from tonnage.manifests.difference import differs, edits, without_rivals
+from tonnage.manifests.difference import differs, edits, removal_patch
 from tonnage.manifests.names import MANAGER, Manifest
 from tonnage.manifests.protection import protections
 
@@ -98,35 +98,36 @@ class Children:
         if live is None:
             self.kube.apply(path, wanted, manager=MANAGER, force=False)
             if _is_known(writes):
-                self._tell(writes, f"{wanted['kind']} {writes.name} was gone: made anew")
+                self._post_event(writes, f"{wanted['kind']} {writes.name} was gone: recreated")
             return True
         if controller_uid(live) != writes.uid:
             return False
         if differs(wanted, live, manager=MANAGER):
             self._correct(path, wanted, live)
             LOG.info(Line("applied", object=writes.label, kind=wanted["kind"]))
-            if undone := _undone(wanted, live, writes):
-                self._tell(writes, undone)
+            if edited := _edits_reapplied(wanted, live, writes):
+                self._post_event(writes, edited)
         return True
 
-    def _tell(self, writes: Writes, message: str) -> None:
-        """Tell of what somebody did to a child; what is put back stays so where that fails."""
+    def _post_event(self, writes: Writes, message: str) -> None:
+        """Post an Event of what somebody did to a child; the child is reapplied without it too."""
         LOG.warning(Line("child restored", object=writes.label, message=message))
-        happening = Happening(reason="ChildRestored", message=message, is_warning=True)
-        body = event(writes, happening, rfc3339(self.clock()))
+        now = rfc3339(self.clock())
+        happening = Happening(reason="ChildRestored", message=message, is_warning=True, at=now)
+        body = event(writes, happening, now)
         try:
             self.kube.create(EVENTS.path(writes.namespace), body)
         except WorldError as error:
             LOG.warning(Line("no Event", object=writes.label, message=str(error)))
 
     def _correct(self, path: str, wanted: Manifest, live: Manifest) -> None:
-        """Apply what is wanted over what stands there, once what may not stand beside it is gone.
+        """Apply a child over the live one, after removing fields that would make it invalid.
 
-        Beside that it may be invalid, as a second port of one name is.
+        A second port of one name would, for instance.
         """
         uid = {"uid": live["metadata"]["uid"]}
         pinned = wanted | {"metadata": wanted["metadata"] | uid}
-        if spec := without_rivals(wanted, live):
+        if spec := removal_patch(wanted, live):
             self.kube.merge_patch(path, {"metadata": uid, "spec": spec}, manager=MANAGER)
         self.kube.apply(path, pinned, manager=MANAGER, force=True)
 
@@ -153,8 +154,8 @@ def _is_known(writes: Writes) -> bool:
     return not writes.check_leftovers
 
 
-def _undone(wanted: Manifest, live: Manifest, writes: Writes) -> str | None:
-    """Say what others made of a child that was put back; None: only we want it otherwise."""
+def _edits_reapplied(wanted: Manifest, live: Manifest, writes: Writes) -> str | None:
+    """Say which edits of others were reapplied; None: only our own manifest changed."""
     found = [
         each for each in edits(wanted, live, manager=MANAGER) if each.managers or _is_known(writes)
     ]
@@ -162,7 +163,7 @@ def _undone(wanted: Manifest, live: Manifest, writes: Writes) -> str | None:
         return None
     who = " and ".join(sorted({name for each in found for name in each.managers})) or SOMEBODY
     fields = ", ".join(each.field for each in found)
-    return f"{wanted['kind']} {writes.name}: {who} edited {fields}, which is put back"
+    return f"{wanted['kind']} {writes.name}: {who} edited {fields}: reapplied"
 
 
 def controller_uid(live: Manifest) -> Any:

@@ -1,5 +1,7 @@
 """Events about a ModelDeployment, as the API server takes them."""
 
+from hashlib import sha256
+
 from tonnage.api.spec import KIND
 from tonnage.control.report.happenings import Happening
 from tonnage.control.write.writes import Writes
@@ -7,11 +9,16 @@ from tonnage.manifests.names import API_VERSION, Manifest
 
 
 def event(writes: Writes, happening: Happening, now: str) -> Manifest:
-    """Return the Event that tells of a happening. ``now``: as Kubernetes writes it."""
+    """Return the Event that tells of a happening; posted twice, it has the same name.
+
+    ``now``: as Kubernetes writes it.
+    """
+    known = "\n".join((writes.uid, happening.reason, happening.at, happening.message))
+    name = f"{writes.name}.{sha256(known.encode()).hexdigest()[:16]}"
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"generateName": f"{writes.name}-", "namespace": writes.namespace},
+        "metadata": {"name": name, "namespace": writes.namespace},
         "eventTime": now.replace("Z", ".000000Z"),
         "type": "Warning" if happening.is_warning else "Normal",
         "reason": happening.reason,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tonnage.control.series import FAMILIES, FleetSeries, Key, ObjectSeries, Sample
+from tonnage.control.series import FAMILIES, FleetSeries, Key, MetricSample, ObjectSeries
 
 STALE_S = 300
 """Series of a tick that is longer ago are not shown: they say nothing about now."""
@@ -33,7 +33,7 @@ class _Count:
     value: float
     born_at_s: float
 
-    def shown(self, now_s: float) -> float:
+    def value_at(self, now_s: float) -> float:
         return self.value if now_s - self.born_at_s >= BORN_S else 0.0
 
 
@@ -53,9 +53,9 @@ class Exporter(Collector):
         with self._lock:
             self._told, self._told_at_s = told, self._clock()
             self._num_faults += told.num_faults
-            self._counts = {each.key: self._added(each) for each in told.objects}
+            self._counts = {each.key: self._add(each) for each in told.objects}
 
-    def _added(self, told: ObjectSeries) -> dict[Place, "_Count"]:
+    def _add(self, told: ObjectSeries) -> dict[Place, "_Count"]:
         counts = self._counts.get(told.key, {})
         for each in told.counts:
             place = each.family, each.labels
@@ -66,7 +66,7 @@ class Exporter(Collector):
     def _shown_counts(self) -> dict[Key, dict[Place, float]]:
         now_s = self._clock()
         return {
-            key: {place: each.shown(now_s) for place, each in counts.items()}
+            key: {place: each.value_at(now_s) for place, each in counts.items()}
             for key, counts in self._counts.items()
         }
 
@@ -87,7 +87,7 @@ class Exporter(Collector):
             )
         yield faults
         yield from _of_fleet(told, known_age_s)
-        samples = defaultdict[str, list[tuple[Key, Sample]]](list)
+        samples = defaultdict[str, list[tuple[Key, MetricSample]]](list)
         for key, sample in _of_objects(told, counts) if told else ():
             samples[sample.family].append((key, sample))
         for name in FAMILIES:
@@ -96,15 +96,15 @@ class Exporter(Collector):
 
 def _of_objects(
     told: FleetSeries, counts: Mapping[Key, Mapping[Place, float]]
-) -> Iterator[tuple[Key, Sample]]:
+) -> Iterator[tuple[Key, MetricSample]]:
     for each in told.objects:
         for sample in each.gauges:
             yield each.key, sample
         for (family, labels), value in counts.get(each.key, {}).items():
-            yield each.key, Sample(family, value, labels)
+            yield each.key, MetricSample(family, value, labels)
 
 
-def _metric(name: str, samples: Iterable[tuple[Key, Sample]]) -> Metric:
+def _metric(name: str, samples: Iterable[tuple[Key, MetricSample]]) -> Metric:
     family = FAMILIES[name]
     labels = (*OBJECT_LABELS, *family.labels)
     kind = CounterMetricFamily if family.is_counter else GaugeMetricFamily

@@ -180,7 +180,7 @@ class Heartbeat:
         for thread, passed_s in silent_s.items():
             if passed_s >= SLOW_S and thread not in self._told:
                 self._told.add(thread)
-                LOG.error(Line("stands still", thread=thread, at=where(thread)))
+                LOG.error(Line("thread is stuck", thread=thread, at=where(thread)))
         if LOOP in silent_s and now_s - self._tick_s - self._ready_at >= UNREADY_S:
             LOG.error(Line("gives up", message=f"no tick went through for {format_s(UNREADY_S)}"))
             return False

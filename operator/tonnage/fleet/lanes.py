@@ -77,7 +77,7 @@ class Lane:
         end_s = self.clock() + PHASE_S
         while True:
             self._news.clear()
-            failed |= self._ended(awaited)
+            failed |= self._collect(awaited)
             if self.clock() < end_s:
                 awaited |= self._begin(phase, waiting)
             if all(self._begun[uid].work.is_under_way for uid in awaited):
@@ -118,13 +118,13 @@ class Lane:
             begun.add(each.uid)
             made = Begun(namespace=each.namespace, at_s=self.clock(), work=Aside(self.start))
             self._begun[each.uid] = made
-            made.work.begin(partial(self._timed, phase, waiting.pop(each.uid)), self._news)
+            made.work.begin(partial(self._time, phase, waiting.pop(each.uid)), self._news)
         return begun
 
-    def _timed(self, phase: Phase, writes: Writes) -> tuple[WorldError | None, float]:
+    def _time(self, phase: Phase, writes: Writes) -> tuple[WorldError | None, float]:
         return phase(writes), self.clock()
 
-    def _ended(self, awaited: set[str]) -> Failures:
+    def _collect(self, awaited: set[str]) -> Failures:
         """Take over what has ended; return what failed of what is awaited, which it is no more."""
         failed = dict[str, WorldError]()
         for uid in [uid for uid, each in self._begun.items() if not each.work.is_under_way]:

@@ -40,7 +40,7 @@ class Limiter:
         """Return of how many objects something was left to a later tick."""
         return len(self._held)
 
-    def admitted(self, wanted: Iterable[Writes]) -> Sequence[Writes]:
+    def admit(self, wanted: Iterable[Writes]) -> Sequence[Writes]:
         """Return the objects whose writes are made now, each with all of them.
 
         Those whose replicas change come first. Then namespaces take turns, and within one, who was

@@ -39,7 +39,7 @@ RELISTED: Sequence[tuple[Kind, Resource, str]] = (
 )
 
 
-def _unheeded(_: Collection[str]) -> None:
+def _ignore(_: Collection[str]) -> None:
     """All namespaces are watched."""
 
 
@@ -53,7 +53,7 @@ class Lists:
     """That are named in the settings; none: all are read."""
     work: Aside[dict[str, str]] = field(default_factory=Aside)
     """The lists being read: come to the namespaces that may not be, and why."""
-    readable: Callable[[Collection[str]], None] = _unheeded
+    readable: Callable[[Collection[str]], None] = _ignore
     """Takes the namespaces that could be read, of those that are named."""
     unlisted: Mapping[str, str] = field(default_factory=dict)
     """Namespaces that could not be read the last time, and what the API server said."""
@@ -68,12 +68,12 @@ class Lists:
         since_s = now_s - self.checked_at_s
         if self.work.is_free and (since_s >= RELIST_S or self.store.has_gap.is_set()):
             self.store.has_gap.clear()
-            self.work.begin(self._reconciled)
+            self.work.begin(self._reconcile)
         if since_s >= LONGEST_UNLISTED_S:
             self.work.wait(WAIT_S)
             if self.work.is_under_way:
                 raise KubernetesError(f"no lists within {format_s(WAIT_S)}: none is read", status=0)
-        refused = self._taken()
+        refused = self._take()
         if refused is not None:
             self._note(refused)
             self.checked_at_s = now_s
@@ -84,7 +84,7 @@ class Lists:
         self.work.drop()
         self.checked_at_s = 0.0
 
-    def _taken(self) -> dict[str, str] | None:
+    def _take(self) -> dict[str, str] | None:
         """Return what came of them, if they are done; where they failed, they are due again."""
         try:
             return self.work.take()
@@ -101,11 +101,11 @@ class Lists:
         self.unlisted = refused
         self.readable(set(self.namespaces) - refused.keys())
 
-    def _reconciled(self) -> dict[str, str]:
+    def _reconcile(self) -> dict[str, str]:
         """Read all lists into the store; return the namespaces that may not be read, and why."""
         refused: dict[str, str] = {}
         for kind, resource, selector in RELISTED:
-            listed = self._listed(resource, selector, refused)
+            listed = self._list(resource, selector, refused)
             if ghosts := self.store.reconcile(kind, listed, unlisted=refused):
                 LOG.warning(Line("ghosts removed from the store", kind=kind, ghosts=ghosts))
                 self.store.changed.set()
@@ -130,9 +130,7 @@ class Lists:
         if len(refused) == len(self.namespaces):
             raise KubernetesError(f"{why} in any namespace", status=HTTPStatus.FORBIDDEN)
 
-    def _listed(
-        self, resource: Resource, selector: str, refused: dict[str, str]
-    ) -> Iterator[Object]:
+    def _list(self, resource: Resource, selector: str, refused: dict[str, str]) -> Iterator[Object]:
         """Yield a kind's objects; a namespace that may not be read is added to ``refused``."""
         for namespace in self.namespaces or (None,):
             try:

@@ -24,10 +24,10 @@ class Line:
 
     def __str__(self) -> str:
         pairs = {"event": self.event, **self.fields}.items()
-        return " ".join(f"{name}={_written(value)}" for name, value in pairs)
+        return " ".join(f"{name}={_format_value(value)}" for name, value in pairs)
 
 
-def _written(value: object) -> str:
+def _format_value(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     return text if text and set(text) <= _PLAIN else json.dumps(text, ensure_ascii=False)
 

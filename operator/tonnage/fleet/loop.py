@@ -17,14 +17,14 @@ from tonnage.control.input.times import rfc3339
 from tonnage.control.observe.permission import may_scale
 from tonnage.control.report.status import newest_decision
 from tonnage.control.series import FleetSeries, fleet_series
-from tonnage.control.tick import Outcome, tick, with_carried
+from tonnage.control.tick import TickResult, tick, with_carried
 from tonnage.fleet.act import Writer
 from tonnage.fleet.calibration import CalibrationConfigMap, StateProblem
 from tonnage.fleet.limiter import BURST_S
 from tonnage.fleet.lists import Lists
 from tonnage.fleet.logs import Line
 from tonnage.fleet.observe import Observer, key_of
-from tonnage.fleet.store import Key, Owner, Served, Store
+from tonnage.fleet.store import Key, Owner, ReferencedKeys, Store
 from tonnage.settings import Settings
 from tonnage.sizing.errors import SearchAbandonedError
 from tonnage.sizing.plan import Between
@@ -44,7 +44,7 @@ def _at_once() -> None:
     """Nothing more is waited for."""
 
 
-def _unmeasured(_: str) -> AbstractContextManager[object]:
+def _no_timer(_: str) -> AbstractContextManager[object]:
     return nullcontext()
 
 
@@ -70,7 +70,7 @@ class Loop:
     """Namespaces whose scaling the circuit breaker held in the last tick."""
     tell: Callable[[FleetSeries], None] = _untold
     """Takes what a tick found, for the operator's own metrics."""
-    step: Callable[[str], AbstractContextManager[object]] = _unmeasured
+    step: Callable[[str], AbstractContextManager[object]] = _no_timer
     """Measures a step of a tick."""
     gather: Callable[[], object] = _at_once
     """Waits a moment for what changes together: the next tick begins a while after this one."""
@@ -111,9 +111,9 @@ class Loop:
         with self.step("keep"):
             views = (found.state.view for found in outcome.found)
             self._live = {view.uid: view.namespace for view in views}
-            _apart(self._keep, "what was learned was not kept")
+            _apart(self._keep, "what was learned was not saved")
         with self.step("tell"):
-            _apart(lambda: self._tell(outcome, fleet), "the operator's own metrics were not told")
+            _apart(lambda: self._tell(outcome, fleet), "the operator's metrics were not updated")
         self._is_complete = True
         return outcome.found
 
@@ -163,11 +163,11 @@ class Loop:
         self.memory = replace(self.memory, calibrations=kept.calibrations)
         self.state_problem = kept.problem
 
-    def _tell(self, outcome: Outcome, fleet: Fleet) -> None:
+    def _tell(self, outcome: TickResult, fleet: Fleet) -> None:
         """Hand out the series of the tick."""
         self.tell(fleet_series(outcome, fleet, most=self.settings.metrics_objects))
 
-    def _log_blackouts(self, outcome: Outcome) -> None:
+    def _log_blackouts(self, outcome: TickResult) -> None:
         """Write a line for each namespace whose scaling is held, and when it goes on."""
         held = {
             found.state.view.namespace: found.blackout for found in outcome.found if found.blackout
@@ -190,14 +190,14 @@ def _apart(part: Callable[[], None], otherwise: str) -> None:
         LOG.exception(line)
 
 
-def served_by(models: Iterable[ModelState]) -> Served:
+def served_by(models: Iterable[ModelState]) -> ReferencedKeys:
     """Return the Deployments that objects name, whether or not they are there."""
     deployments, owners = set[Key](), set[Owner]()
     for state in models:
         deployments.add(key_of(state.view, state.model))
         if state.deployment:
             owners.add((state.view.namespace, state.deployment.uid))
-    return Served(deployments=deployments, owners=owners)
+    return ReferencedKeys(deployments=deployments, owners=owners)
 
 
 def pace_s(ticked_at_s: Sequence[float]) -> float:
@@ -221,7 +221,7 @@ def within(budget_s: float, clock: Callable[[], float]) -> Between:
     return between
 
 
-def _log(outcome: Outcome, fleet: Fleet) -> None:
+def _log(outcome: TickResult, fleet: Fleet) -> None:
     """Write a line for each decision, once, and each bug."""
     waiting = sum(found.pending is not None for found in outcome.found)
     if waiting:

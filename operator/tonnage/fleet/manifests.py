@@ -17,7 +17,7 @@ Parsed = ModelDeployment | InvalidSpecError
 
 
 @dataclass(slots=True, kw_only=True)
-class Manifests:
+class ManifestCache:
     """What the manifests of the last tick said.
 
     A version that was replaced is forgotten at once: who edits a spec every second fills nothing.
@@ -34,22 +34,22 @@ class Manifests:
         room = self.most_characters
         for view in views:
             known = self._known.get(view.manifest)
-            found[view.uid] = each = self._parsed(view.manifest) if known is None else known
+            found[view.uid] = each = self._parse(view.manifest) if known is None else known
             room -= len(view.manifest)
             if room >= 0:
                 kept[view.manifest] = each
         self._known = kept
         return found
 
-    def _parsed(self, manifest: str) -> Parsed:
-        model = parsed(manifest)
+    def _parse(self, manifest: str) -> Parsed:
+        model = parse_manifest(manifest)
         if isinstance(model, InvalidSpecError):
             return model
         spec = self._specs.setdefault(model.spec.model_dump_json(), model.spec)
         return replace(model, spec=spec)
 
 
-def parsed(manifest: str) -> Parsed:
+def parse_manifest(manifest: str) -> Parsed:
     """Return what a manifest says, or why it is none: without the frames that found it out."""
     try:
         return parse_model_deployment(json.loads(manifest), tolerate_unknown=True)

@@ -17,7 +17,7 @@ from tonnage.estimate.joined import Scrape, join
 from tonnage.estimate.metrics import FRESH_SCRAPES, queries
 from tonnage.fleet.aside import Aside, Start, at_once
 from tonnage.fleet.claims import Claims
-from tonnage.fleet.manifests import Manifests
+from tonnage.fleet.manifests import ManifestCache
 from tonnage.fleet.missing import Ages
 from tonnage.fleet.model_configs import ModelConfigs, place_of
 from tonnage.fleet.rounds import Ask, Rounds
@@ -45,7 +45,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class FleetReading:
     """What one tick sees, by what objects name."""
 
     snapshot: Snapshot
@@ -75,7 +75,7 @@ class Observer:
     """Runs a round of questions to Prometheus: here and now, or beside the loop."""
     clock: Callable[[], float] = time.monotonic
     """What the time between rounds is measured by."""
-    _manifests: Manifests = field(default_factory=Manifests)
+    _manifests: ManifestCache = field(default_factory=ManifestCache)
     _configs: ModelConfigs = field(init=False)
     _claims: Claims = field(init=False)
     _taken: Taken = field(init=False)
@@ -141,10 +141,10 @@ class Observer:
         needed = {key_of(view, parsed[view.uid]) for view in views}
         seen_names = snapshot.deployments.keys() | snapshot.oversized.keys()
         self._taken.look(needed - seen_names, now_s)
-        heard = self._heard(now_s)
+        heard = self._latest(now_s)
         said = heard if ours else Said(at_s=now_s)
         answers = said.answers
-        seen = Seen(
+        seen = FleetReading(
             snapshot=snapshot,
             scrape=said.scrape,
             oldest_claims=oldest_claims(snapshot.models.values(), parsed),
@@ -175,15 +175,15 @@ class Observer:
         models = (parsed[view.uid] for view in views)
         return views, [each for each in models if isinstance(each, ModelDeployment)]
 
-    def _heard(self, now_s: float) -> Said:
+    def _latest(self, now_s: float) -> Said:
         """Return what Prometheus said last; what no tick before saw is joined, and told."""
         answers = self._scraper.take(now_s)
         if answers is not None:
-            self._said = self._joined(answers, now_s)
+            self._said = self._join(answers, now_s)
             self.tell(answers)
         return self._said or Said(at_s=now_s)
 
-    def _joined(self, answers: Answers, now_s: float) -> Said:
+    def _join(self, answers: Answers, now_s: float) -> Said:
         before = self._said.scrape if self._said else None
         try:
             scrape = join(answers.series, self.settings, before)
@@ -197,7 +197,7 @@ class Observer:
         return view.operator_class == self.settings.operator_class
 
     def _read(
-        self, view: ModelView, model: ModelDeployment | InvalidSpecError, seen: Seen
+        self, view: ModelView, model: ModelDeployment | InvalidSpecError, seen: FleetReading
     ) -> ModelState:
         """Return what is known of an object; a bug in that must not stop the others."""
         try:
@@ -207,17 +207,18 @@ class Observer:
             return ModelState(view=view, model=model, deployment=deployment, bug=error)
 
     def _state(
-        self, view: ModelView, model: ModelDeployment | InvalidSpecError, seen: Seen
+        self, view: ModelView, model: ModelDeployment | InvalidSpecError, seen: FleetReading
     ) -> ModelState:
         snapshot = seen.snapshot
         if not isinstance(model, ModelDeployment):
             return ModelState(view=view, model=model, deployment=_still_running(view, snapshot))
         target, key = model.spec.scale_target, key_of(view, model)
-        deployment = snapshot.deployments.get(key) or self._unlabelled(view, model)
+        deployment = snapshot.deployments.get(key) or self._read_unlabelled(view, model)
         pods = snapshot.pods_of(deployment) if deployment else ()
         config, problem = self._configs.of(view, model, seen.now_s)
         names = ((pod.namespace, pod.name) for pod in pods)
         engines = chain.from_iterable(seen.scrape.engines.get(name, ()) for name in names)
+        held_s = self.rounds.held_s
         oldest = seen.oldest_claims.get(key) if target else None
         scaler = seen.autoscalers.get(key) if deployment else None
         return ModelState(
@@ -231,10 +232,12 @@ class Observer:
             claim_modes=self._claims.modes_of(model, seen.now_s),
             conflicting_autoscaler=f"HorizontalPodAutoscaler {scaler}" if scaler else None,
             older_claim=oldest.name if oldest and oldest.uid != view.uid else None,
-            engines=tuple(replace(each, held_s=self.rounds.held_s) for each in engines),
+            engines=tuple(
+                each if each.held_s == held_s else replace(each, held_s=held_s) for each in engines
+            ),
         )
 
-    def _unlabelled(self, view: ModelView, model: ModelDeployment) -> DeploymentView | None:
+    def _read_unlabelled(self, view: ModelView, model: ModelDeployment) -> DeploymentView | None:
         """Return what no watch shows. Ours is none where the writer labels it again."""
         found = self._taken.of(key_of(view, model))
         is_ours = found is not None and found.owner_uid == view.uid

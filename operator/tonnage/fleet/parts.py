@@ -1,4 +1,4 @@
-"""In which parts a fleet is asked for: of a thousand pods, and alone those whom a failure met."""
+"""The parts in which a fleet is queried: a thousand pods each, namespaces with failures alone."""
 
 import math
 import re

@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tonnage.cluster.answer import Kept
+from tonnage.cluster.answer import SeriesFilter
 from tonnage.cluster.questions import Answers, QuerySet
 from tonnage.fleet.aside import Aside
 
-Ask = Callable[[Sequence[QuerySet], Kept], Answers]
+Ask = Callable[[Sequence[QuerySet], SeriesFilter], Answers]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,7 +56,9 @@ class Rounds:
         """Tell whether to begin one: no other is under way, or not taken over yet."""
         return self.work.is_free and self._rest_s == 0
 
-    def begin(self, questions: Sequence[QuerySet], kept: Kept, news: threading.Event) -> None:
+    def begin(
+        self, questions: Sequence[QuerySet], kept: SeriesFilter, news: threading.Event
+    ) -> None:
         """Begin a round; ``news`` is set when it ends."""
         self._began_at_s = self.clock()
         self.work.begin(lambda: self.ask(questions, kept), news)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tonnage.cluster.answer import Kept
+from tonnage.cluster.answer import SeriesFilter
 from tonnage.cluster.questions import Answers, QuerySet, query_of
 from tonnage.estimate.metrics import DECIDING, TABLE
 from tonnage.estimate.samples import PodKey
@@ -23,7 +23,7 @@ MAX_NAMES = 8
 
 @dataclass(slots=True, kw_only=True)
 class Scraper:
-    """Asks in as many parts as it takes. Remembers whom a failure met."""
+    """Asks in as many parts as it takes. Remembers namespaces with failures."""
 
     rounds: Rounds
     settings: Settings
@@ -45,7 +45,7 @@ class Scraper:
         """Begin to ask about these pods; ``news`` is set when all is answered."""
         self._pods = frozenset(pods)
         self._sets = parts_of(expressions, self._pods, self._aparts, now_s, first=self._first)
-        kept = Kept(labels=kept_labels(self.settings), pods=self._pods)
+        kept = SeriesFilter(labels=kept_labels(self.settings), pods=self._pods)
         self.rounds.begin(self._sets, kept, news)
 
     def take(self, now_s: float) -> Answers | None:
@@ -92,11 +92,11 @@ def describe(answers: Answers) -> str:
     for key, problem in sorted(answers.problems.items()):
         by_problem[problem].append(key)
     parts = [
-        f"failed={_listed(keys)} reason={reason}: {message}"
+        f"failed={_first_names(keys)} reason={reason}: {message}"
         for (reason, message), keys in by_problem.items()
     ]
     if answers.partial:
-        parts.append(f"partial={_listed(sorted(answers.partial))}")
+        parts.append(f"partial={_first_names(sorted(answers.partial))}")
     if is_skewed(answers):
         parts.append(f"the clock of Prometheus is more than {MAX_SKEW_S} s off ours")
     return "; ".join(parts)
@@ -106,6 +106,6 @@ def is_skewed(answers: Answers) -> bool:
     return abs(answers.clock_skew_s or 0.0) > MAX_SKEW_S
 
 
-def _listed(keys: Sequence[str]) -> str:
+def _first_names(keys: Sequence[str]) -> str:
     more = f" and {len(keys) - MAX_NAMES} more" if len(keys) > MAX_NAMES else ""
     return ",".join(keys[:MAX_NAMES]) + more

@@ -96,7 +96,7 @@ def owners_of(replica_sets: Iterable[View]) -> dict[Owner, str | None]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class ReferencedKeys:
     """What objects name: the rest may change as it likes."""
 
     deployments: Container[Key]
@@ -114,7 +114,7 @@ class Store:
         """What is too large to be read, and its bytes."""
         self._noted: dict[Kind, set[Key]] = {}
         """By kind: what the watch spoke of since a list of it was begun."""
-        self._served: Served | None = None
+        self._served: ReferencedKeys | None = None
         """None: not known yet."""
         self._deployment_uids: dict[Owner, str | None] = {}
         """Of the Deployment that owns a ReplicaSet."""
@@ -123,7 +123,7 @@ class Store:
         self.changed = threading.Event()
         """Set when a view changed in a way that a decision can depend on."""
 
-    def serve(self, served: Served) -> None:
+    def serve(self, served: ReferencedKeys) -> None:
         """Be woken by these Deployments and their pods alone, beside the objects themselves.
 
         Anybody may put our label on what is theirs: what flaps there wakes nobody.
@@ -137,14 +137,14 @@ class Store:
             is_large = self._note_size(kind, event_type, body)
         if is_large:
             return
-        view = _projected(kind, body)
+        view = _project(kind, body)
         if view is None:
             return  # what was known of it stays
         key = (view.namespace, view.name)
         with self._lock:
             self._noted.setdefault(kind, set()).add(key)
             before = self._views[kind].get(key)
-            view = _kept(before, view)
+            view = _reuse(before, view)
             if event_type == "DELETED":
                 if before is None or before.uid == view.uid:
                     self._views[kind].pop(key, None)
@@ -211,7 +211,7 @@ class Store:
             if isinstance(body, Oversized):
                 oversized[_key_of(body)] = body.num_bytes
                 continue
-            view = _projected(kind, body)
+            view = _project(kind, body)
             if view is None:
                 unread.add(_key_of(body))
             else:
@@ -229,7 +229,7 @@ class Store:
             large = self._oversized[kind]
             oversized = {key: each for key, each in oversized.items() if key not in newer}
             self._oversized[kind] = {k: large[k] for k in newer & large.keys()} | oversized
-            views = {key: _kept(known.get(key), view) for key, view in views.items()}
+            views = {key: _reuse(known.get(key), view) for key, view in views.items()}
             self._views[kind] = views | {key: known[key] for key in newer if key in known}
             if kind is Kind.REPLICA_SET:
                 self._deployment_uids = owners_of(self._views[kind].values())
@@ -248,7 +248,7 @@ class Store:
         )
 
 
-def _projected(kind: Kind, body: Mapping[str, Any]) -> View | None:
+def _project(kind: Kind, body: Mapping[str, Any]) -> View | None:
     """Return the view of an object; a bug in that must not stop the others."""
     try:
         return PROJECTIONS[kind](body)
@@ -267,7 +267,7 @@ def _key_of(body: Mapping[str, Any]) -> Key:
     return metadata.get("namespace", ""), metadata.get("name", "")
 
 
-def _kept(before: View | None, now: View) -> View:
+def _reuse(before: View | None, now: View) -> View:
     """Return the view that is known where nothing changed: what was found by it holds it, too."""
     return before if before is not None and before == now else now
 

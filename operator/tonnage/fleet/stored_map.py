@@ -12,7 +12,7 @@ from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.checked import CorruptedStateError, NewerStateError
 from tonnage.estimate.stored import Loaded
 from tonnage.manifests.names import MANAGER
-from tonnage.units import HOUR_S, counted
+from tonnage.units import HOUR_S, count_of
 
 LOG = logging.getLogger("tonnage.calibration")
 KEY: Final = "calibration.json"
@@ -101,7 +101,7 @@ class StoredMap:
         self.rest()
         self.is_read = True
         text = ((stored or {}).get("data") or {}).get(KEY)
-        self.held = self._loaded(text) if text else Calibrations()
+        self.held = self._load(text) if text else Calibrations()
         return self.held
 
     def write(self, part: Calibrations, now_s: float) -> bool:
@@ -125,23 +125,25 @@ class StoredMap:
         """Note that what stands there will do: what failed before is of no matter any more."""
         self.is_unreachable, self._failed = False, None
 
-    def hold(self, part: Calibrations, now_s: float) -> None:
+    def replace_unwritten(self, part: Calibrations, now_s: float) -> None:
         """Take a part as if it were written, where nothing may be."""
         self.held, self.tried_at_s = part, now_s
 
-    def _loaded(self, text: str) -> Calibrations:
+    def _load(self, text: str) -> Calibrations:
         try:
             loaded = self.form.load(text)
         except NewerStateError as error:
-            self._note(Severity.NEWER_VERSION, f"{error}: kept as it is, nothing is stored in it")
+            self._note(Severity.NEWER_VERSION, f"{error}: left as it is, nothing is saved to it")
         except CorruptedStateError as error:
             self._corrupted = text
-            self._note(Severity.CORRUPTED, f"{error}: learned anew, a copy goes to {self._aside}")
+            self._note(
+                Severity.CORRUPTED, f"{error}: learning starts again, a copy goes to {self._aside}"
+            )
         else:
             if loaded.num_dropped or loaded.num_widened:
                 self._note(
                     Severity.ENTRIES_DROPPED,
-                    f"{counted(loaded.num_dropped, 'entry', 'entries')} left out that cannot be, "
+                    f"{count_of(loaded.num_dropped, 'entry', 'entries')} left out that cannot be, "
                     "the doubt of "
                     f"{loaded.num_widened} was set wide",
                 )

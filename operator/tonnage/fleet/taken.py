@@ -14,7 +14,7 @@ from typing import Final
 
 from tonnage.cluster.errors import WorldError
 from tonnage.cluster.kube import DEPLOYMENTS, KubeApi
-from tonnage.cluster.pages import Oversized, bounded
+from tonnage.cluster.pages import Oversized, limit_size
 from tonnage.control.input.state import DeploymentView
 from tonnage.control.size.turns import by_turns
 from tonnage.fleet.logs import Line
@@ -66,7 +66,7 @@ class Taken:
         self.oversized.pop(key, None)
         if body is None:
             return None
-        body = bounded(body, len(json.dumps(body, ensure_ascii=False).encode(errors="replace")))
+        body = limit_size(body, len(json.dumps(body, ensure_ascii=False).encode(errors="replace")))
         if isinstance(body, Oversized):
             self.oversized[key] = body.num_bytes
             return None

@@ -35,14 +35,14 @@ def trouble_of(status: Object) -> Trouble | None:
     """Return what keeps the first container of a pod that does not start from it."""
     for key, kind in (("initContainerStatuses", "init container "), ("containerStatuses", "")):
         for each in status.get(key) or ():
-            if found := _found(each):
+            if found := _start_failure(each):
                 reason, words = found
                 told = f"{kind}{each.get('name')}: {words}" if kind else words
                 return Trouble(reason, one_line(told, MOST_WORDS))
     return None
 
 
-def _found(container: Object) -> tuple[str, str] | None:
+def _start_failure(container: Object) -> tuple[str, str] | None:
     """Return (reason, words) of a container that does not start."""
     state = container.get("state") or {}
     waiting, ended = state.get("waiting"), state.get("terminated")
@@ -51,12 +51,12 @@ def _found(container: Object) -> tuple[str, str] | None:
         said = waiting.get("reason")
         return None if said in ON_ITS_WAY else _waits(why_not_started(said), waiting, last)
     is_ended = bool(ended) and last.get("reason") != "Completed"
-    return (CRASHES, _ended(last)) if is_ended or _is_in_a_loop(container, last) else None
+    return (CRASHES, _ending(last)) if is_ended or _is_in_a_loop(container, last) else None
 
 
 def _waits(reason: str, waiting: Object, last: Object) -> tuple[str, str]:
     if reason == CRASHES:
-        return reason, _ended(last)
+        return reason, _ending(last)
     said = BACK_OFF.sub("", str(waiting.get("message") or ""))
     if reason == "PodsFailing":
         said = f"{waiting.get('reason')}: {said}"
@@ -69,7 +69,7 @@ def _is_in_a_loop(container: Object, last: Object) -> bool:
     return has_ended and not container.get("ready")
 
 
-def _ended(last: Object) -> str:
+def _ending(last: Object) -> str:
     """Say how a container ended, and its last line where it left one."""
     if not last:
         return ""

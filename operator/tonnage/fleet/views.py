@@ -167,7 +167,7 @@ def _template_owners(metadata: Object) -> list[tuple[str, Object]]:
     Annotations and labels of the template are no edit: ``kubectl rollout restart`` writes one.
     """
     return [
-        (_named(entry), fields)
+        (_manager_name(entry), fields)
         for entry in metadata.get("managedFields") or ()
         if "f:spec" in (fields := _template_fields(entry)) and not _is_ours(entry)
     ]
@@ -183,7 +183,7 @@ def _is_ours(entry: Object) -> bool:
     return entry.get("manager") == MANAGER and entry.get("operation") == "Apply"
 
 
-def _named(entry: Object) -> str:
+def _manager_name(entry: Object) -> str:
     name = entry.get("manager") or "unknown"
     return f"somebody as {name}" if name in OURS else name
 

@@ -234,7 +234,7 @@ def require_served(kube: KubeApi) -> None:
         raise WorldError("it does not know modeldeployments.tonnage.dev, is the CRD installed?")
 
 
-def watched(kube: KubeApi, settings: Settings) -> tuple[str, ...]:
+def readable_namespaces(kube: KubeApi, settings: Settings) -> tuple[str, ...]:
     """Return the namespaces to watch: without those of which we may not read every kind.
 
     A watch that is refused while we run ends all of them, and they begin again without it. So they
@@ -332,5 +332,5 @@ async def look(
         if (found := read()) is not None and found != trusted:
             LOG.info(Line("the certificate authority of the API server has changed"))
             watches.stale.set()
-    LOG.info(Line("watching anew"))
+    LOG.info(Line("watching again"))
     stop_flag.set()

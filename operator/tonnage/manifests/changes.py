@@ -160,7 +160,7 @@ def _changes(path: str, live: Any, wanted: Any, hands: Hands) -> Iterator[Change
         case list(), list() if name in ARGUMENTS:
             yield from _in_arguments(path, live, wanted, hands.names)
         case _ if not _is_same(path, live, wanted):
-            before, after = _written(live), _written(wanted)
+            before, after = _format_value(live), _format_value(wanted)
             yield Change(field=path, before=before, after=after, by=hands.names)
 
 
@@ -172,11 +172,11 @@ def _in_mapping(
         if key in wanted and key in live:
             yield from _changes(below, live[key], wanted[key], there)
         elif key in wanted:
-            yield Change(field=below, before=None, after=_written(wanted[key]))
+            yield Change(field=below, before=None, after=_format_value(wanted[key]))
         elif there.ours is not None:
-            yield Change(field=below, before=_written(live[key]), after=None, by=there.names)
+            yield Change(field=below, before=_format_value(live[key]), after=None, by=there.names)
         elif live[key] not in DEFAULTS.get(key, ()):
-            yield from _added(below, live[key], there)
+            yield from _additions(below, live[key], there)
 
 
 def _in_list(path: str, live: list[Any], wanted: list[Any], hands: Hands) -> Iterator[Change]:
@@ -188,18 +188,18 @@ def _in_list(path: str, live: list[Any], wanted: list[Any], hands: Hands) -> Ite
         if key in after and key in before:
             yield from _changes(below, before[key], after[key], there)
         elif key in after:
-            yield Change(field=below, before=None, after=_written(after[key]))
+            yield Change(field=below, before=None, after=_format_value(after[key]))
         elif there.ours is not None:
             yield Change(field=below, before="there", after=None, by=there.names)
         else:
-            yield from _added(below, None, there)
+            yield from _additions(below, None, there)
 
 
-def _added(path: str, value: Any, hands: Hands) -> Iterator[Change]:
+def _additions(path: str, value: Any, hands: Hands) -> Iterator[Change]:
     """Yield what others wrote beside ours. Of a value only what can hold no secret is told."""
     *above, last = (each.partition("[")[0] for each in path.split("."))
     if hands.names or NEVER_DEFAULT & ({last, *above} - ({"containers"} - {last})):
-        before = _written(value) if isinstance(value, bool | int) else "there"
+        before = _format_value(value) if isinstance(value, bool | int) else "there"
         yield Change(field=path, before=before, after=None, by=hands.names, is_added=True)
 
 
@@ -219,13 +219,13 @@ def _in_arguments(
     before, after = (_by_flag([str(each) for each in words]) for words in (live, wanted))
     for flag in sorted(before.keys() | after.keys()):
         if before.get(flag) != after.get(flag):
-            was, becomes = (_shown(flag, each.get(flag)) for each in (before, after))
+            was, becomes = (_redact(flag, each.get(flag)) for each in (before, after))
             yield Change(field=f"{path} {flag}", before=was, after=becomes, by=by)
     if live != wanted and before == after:
-        yield Change(field=path, before=_written(live), after=_written(wanted), by=by)
+        yield Change(field=path, before=_format_value(live), after=_format_value(wanted), by=by)
 
 
-def _shown(flag: str, value: str | None) -> str | None:
+def _redact(flag: str, value: str | None) -> str | None:
     return REDACTED if value and SECRET_FLAG.match(flag) else value
 
 
@@ -234,7 +234,7 @@ def _by_flag(words: Sequence[str]) -> dict[str, str]:
     pairs = (
         (flag, "" if value.startswith("--") else value) for flag, value in argument_pairs(words)
     )
-    return first | {flag: _written(value) for flag, value in pairs}
+    return first | {flag: _format_value(value) for flag, value in pairs}
 
 
 def _below(owned: Owned, step: str) -> Owned:
@@ -253,6 +253,6 @@ def _is_same(path: str, live: Any, wanted: Any) -> bool:
         return False
 
 
-def _written(value: Any) -> str:
+def _format_value(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

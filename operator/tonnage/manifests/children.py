@@ -12,7 +12,6 @@ from tonnage.api.pods import Pods
 from tonnage.api.spec import Spec
 from tonnage.catalog.engine_limits import auto_means_fp8
 from tonnage.estimate.metrics import prometheus_duration
-from tonnage.kept import kept
 from tonnage.manifests.arguments import Serving, is_runnable
 from tonnage.manifests.drain import drain_time_s, longest_answer
 from tonnage.manifests.names import (
@@ -27,13 +26,14 @@ from tonnage.manifests.names import (
     selector,
 )
 from tonnage.manifests.pod import HTTP_PORT, PodFigures, pod_template, startup_budget_s
+from tonnage.memoize import memoize
 from tonnage.settings import Settings
 from tonnage.sizing.checks import use_of
 from tonnage.sizing.parallelism.rules import has_whole_experts
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import HALF_TYPES, Flags, SizingRequest
 from tonnage.sizing.split import Parallelism
-from tonnage.units import counted
+from tonnage.units import count_of
 
 DIGEST_LENGTH = 16
 
@@ -69,7 +69,7 @@ def spec_digest(model: ModelDeployment) -> str:
     return _digest_of(model.spec)
 
 
-@kept
+@memoize
 def _digest_of(spec: Spec) -> str:
     return hashlib.sha256(_written_spec(spec).encode()).hexdigest()[:DIGEST_LENGTH]
 
@@ -175,7 +175,7 @@ def _figures(sizing: Sizing, site: Site, drain_s: int) -> PodFigures:
     request, split = sizing.request, sizing.flags.parallelism
     if split.num_gpus > request.gpu.gpus_per_node:
         raise NotServableError(
-            f"{split} needs {counted(split.num_gpus, 'GPU')}, a node of {request.gpu.name} has "
+            f"{split} needs {count_of(split.num_gpus, 'GPU')}, a node of {request.gpu.name} has "
             f"{request.gpu.gpus_per_node}: replicas over several nodes are not supported yet"
         )
     return PodFigures(
@@ -184,7 +184,9 @@ def _figures(sizing: Sizing, site: Site, drain_s: int) -> PodFigures:
             dtype=request.dtype,
             kv_cache_dtype=_kv_cache_dtype(request),
             constants=request.engine.constants,
-            has_whole_experts=has_whole_experts(request.shape, request.weights, split),
+            has_whole_experts=has_whole_experts(
+                request.shape, request.weights, split, is_asked=bool(request.sizes.expert)
+            ),
             drain_s=drain_s,
             quantization=_quantization(sizing),
         ),

@@ -25,18 +25,17 @@ def differs(wanted: Manifest, live: Manifest, *, manager: str) -> bool:
     """Tell whether ``live`` is not what applying ``wanted`` as ``manager`` makes, and no more."""
     metadata = {key: value for key, value in wanted["metadata"].items() if key not in NAMED_BY}
     fields = {key: value for key, value in wanted.items() if key not in IDENTITY}
-    owned = _owned(live, manager)
+    owned = _owned_fields(live, manager)
     is_held = owned is not None and _is_held(fields | {"metadata": metadata}, live, owned)
-    return not is_held or without_rivals(wanted, live) is not None
+    return not is_held or removal_patch(wanted, live) is not None
 
 
-def without_rivals(wanted: Manifest, live: Manifest) -> dict[str, Any] | None:
-    """Return the part of a spec, as a merge patch, that takes away what may not stand beside ours.
+def removal_patch(wanted: Manifest, live: Manifest) -> dict[str, Any] | None:
+    """Return a merge patch that removes fields of others which conflict with ours; None: none do.
 
-    No apply does: what others wrote is theirs. Of a Service, what leads requests elsewhere or lets
-    others in, and ports of ours that have another number: two of one name are refused. Of a
-    PodDisruptionBudget, the bound that is not wanted: only one may be set. None: nothing of that
-    kind stands there.
+    An apply leaves them: what others wrote is theirs. Of a Service, what leads requests elsewhere
+    or lets others in, and ports of ours that have another number: two of one name are refused. Of
+    a PodDisruptionBudget, the bound that is not wanted: only one may be set.
     """
     match wanted["kind"]:
         case "Service":
@@ -72,14 +71,14 @@ class Edit(NamedTuple):
 
 
 def edits(wanted: Manifest, live: Manifest, *, manager: str) -> Iterator[Edit]:
-    """Yield what others made of a live object that applying what is wanted undoes."""
-    rivals = without_rivals(wanted, live) or {}
+    """Yield the edits of others that an apply of the wanted manifest undoes."""
+    conflicts = removal_patch(wanted, live) or {}
     labels, spec = wanted["metadata"]["labels"], wanted["spec"]
     paths: list[tuple[str, ...]] = [("metadata", "labels", name) for name in labels]
-    paths += [("spec", name) for name in spec | rivals]
+    paths += [("spec", name) for name in spec | conflicts]
     for path in paths:
         writers = set(_writers(live, path))
-        is_wanted = path[-1] not in rivals and _stands(_at(live, path), _at(wanted, path))
+        is_wanted = path[-1] not in conflicts and _stands(_at(live, path), _at(wanted, path))
         if not is_wanted and writers != {manager}:
             yield Edit(".".join(path), frozenset(writers - {manager}))
 
@@ -104,7 +103,7 @@ def _writers(live: Manifest, path: tuple[str, ...]) -> Iterator[str]:
             yield entry.get("manager") or "unknown"
 
 
-def _owned(live: Manifest, manager: str) -> Fields | None:
+def _owned_fields(live: Manifest, manager: str) -> Fields | None:
     """Return what ``manager`` applied last; None: it never did."""
     for entry in live["metadata"].get("managedFields") or ():
         is_applied = entry.get("operation") == "Apply" and not entry.get("subresource")

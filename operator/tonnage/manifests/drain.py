@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tonnage.api.spec import Spec
+from tonnage.memoize import memoize
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.serving.ttft import typical_ttft_s
 from tonnage.sizing.workload import Workload
@@ -59,6 +60,7 @@ def longest_answer_tokens(spec: Spec, workload: Workload) -> float:
     return min(workload.output_tokens * spread, float(spec.context_length))
 
 
+@memoize
 def longest_answer(spec: Spec, sizing: Sizing) -> LongestAnswer:
     """Return the longest answer expected: its first token at the SLO's limit, the rest at capacity.
 

@@ -143,11 +143,11 @@ def _resources(pods: Pods, num_gpus: int) -> Manifest:
         "memory": pods.memory_limit,
         "ephemeral-storage": pods.ephemeral_storage_limit,
     }
-    resources = {"limits": _given(limits), "requests": _given(requests)}
+    resources = {"limits": _non_empty(limits), "requests": _non_empty(requests)}
     return {kind: amounts for kind, amounts in resources.items() if amounts}
 
 
-def _given(amounts: Mapping[str, str | None]) -> dict[str, str]:
+def _non_empty(amounts: Mapping[str, str | None]) -> dict[str, str]:
     return {name: amount for name, amount in amounts.items() if amount}
 
 

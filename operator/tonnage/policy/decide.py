@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from tonnage.policy.situation import Decision, Limit, Metrics, Situation
-from tonnage.units import KIB, counted, format_s
+from tonnage.units import KIB, count_of, format_s
 
 MESSAGE_LENGTH = KIB
 """Of a reason, in characters: what the API server said may be longer."""
@@ -123,7 +123,7 @@ def give_back_what_finds_no_node(decision: Decision, situation: Situation) -> De
     """Take back pods that no node takes, and ask for more only after a while, each time longer."""
     current, given_up = situation.current, situation.given_up
     if given_up:
-        message = f"no node takes {given_up} of {counted(current, 'pod')}: given back"
+        message = f"no node takes {given_up} of {count_of(current, 'pod')}: given back"
         most = max(current - given_up, min(current, situation.placed))
         code = situation.unplaced_reason
         return decision.limited_to(min(decision.replicas, most), code, message)
@@ -132,7 +132,7 @@ def give_back_what_finds_no_node(decision: Decision, situation: Situation) -> De
         return decision
     left = format_s(retry_at_s - situation.now_s)
     message = (
-        f"no node took more than {counted(current, 'pod')}: {current} stay, asked again in {left}"
+        f"no node took more than {count_of(current, 'pod')}: {current} stay, asked again in {left}"
     )
     return decision.limited_to(current, situation.unplaced_reason, message)
 
@@ -177,9 +177,9 @@ def keep_gpu_budget(decision: Decision, situation: Situation) -> Decision:
     affordable = max(0, situation.free_budget_gpus) // situation.gpus_per_replica
     if growth <= affordable:
         return decision
-    each = counted(situation.gpus_per_replica, "GPU")
+    each = count_of(situation.gpus_per_replica, "GPU")
     message = (
-        f"{counted(growth, 'more replica')} of {each} exceed the "
+        f"{count_of(growth, 'more replica')} of {each} exceed the "
         f"{situation.free_budget_gpus} left in the fleet's budget"
     )
     return decision.limited_to(situation.current + affordable, "GPUBudget", message)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tonnage.api.status import Reason
 from tonnage.policy.situation import Need
 from tonnage.sizing.plan import Sizing
-from tonnage.units import counted, format_s, significant
+from tonnage.units import count_of, format_s, significant
 
 DOWN_MARGIN = 0.03
 """Replicas are taken away only if the rest would serve this much more than the demand: plans are
@@ -19,7 +19,7 @@ draining costs the same however long a start takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
+class CurrentTraffic:
     """What arrives and what waits."""
 
     requests_per_s: float
@@ -85,7 +85,7 @@ class Capacity:
 
 def need(
     capacity: Capacity,
-    traffic: Traffic,
+    traffic: CurrentTraffic,
     *,
     drain_s: float,
     outlook: Outlook | None = None,
@@ -95,7 +95,7 @@ def need(
 
     ``drain_s``: the least time that replicas which are added are given to drain a backlog.
     """
-    rate, reasons = _planned(capacity, traffic, outlook, supply.lead_s)
+    rate, reasons = _planned_rate(capacity, traffic, outlook, supply.lead_s)
     for_rate = capacity.replicas(rate)
     time_s = max(drain_s, supply.lead_s**2 / DRAIN_S)
     left = backlog_left(traffic, supply, capacity.most_requests_per_s)
@@ -111,8 +111,8 @@ def need(
     )
 
 
-def _planned(
-    capacity: Capacity, traffic: Traffic, outlook: Outlook | None, lead_s: float
+def _planned_rate(
+    capacity: Capacity, traffic: CurrentTraffic, outlook: Outlook | None, lead_s: float
 ) -> tuple[float, list[Reason]]:
     """Return the rate to plan for: what comes, what is expected to, and a reserve for bursts."""
     rate, reasons = traffic.requests_per_s, [_demand_reason(capacity, traffic)]
@@ -122,13 +122,15 @@ def _planned(
         reasons += _forecast_reasons(capacity, rate, outlook, lead_s)
         rate = outlook.requests_per_s
     more = rate * (1 + outlook.headroom)
-    reasons += _headroom_reasons(capacity, (rate, more), outlook)
+    if more > rate:
+        reasons += _headroom_reasons(capacity, (rate, more), outlook)
     rate = more
-    reasons += _reserve_reasons(capacity, rate, outlook)
+    if outlook.burst_requests_per_s > rate:
+        reasons += _reserve_reasons(capacity, rate, outlook)
     return max(rate, outlook.burst_requests_per_s), reasons
 
 
-def backlog_left(traffic: Traffic, supply: Supply, most_requests_per_s: float) -> float:
+def backlog_left(traffic: CurrentTraffic, supply: Supply, most_requests_per_s: float) -> float:
     """Return the requests that wait when a replica that is asked for now is Ready.
 
     Those in flight count from when they will be; what waits is served as fast as engines can,
@@ -142,7 +144,7 @@ def backlog_left(traffic: Traffic, supply: Supply, most_requests_per_s: float) -
     return left
 
 
-def _demand_reason(capacity: Capacity, traffic: Traffic) -> Reason:
+def _demand_reason(capacity: Capacity, traffic: CurrentTraffic) -> Reason:
     needed = capacity.replicas(traffic.requests_per_s)
     message = (
         f"{significant(traffic.requests_per_s)} requests/s ({traffic.origin}) at "
@@ -194,11 +196,11 @@ def _reasons_for_more(
 
 
 def _backlog_reason(
-    traffic: Traffic, supply: Supply, left: float, time_s: float, replicas: int
+    traffic: CurrentTraffic, supply: Supply, left: float, time_s: float, replicas: int
 ) -> Reason:
     when = f"{significant(left)} will wait in {format_s(supply.lead_s)}" if supply.lead_s else ""
     coming = (
-        f" with {counted(len(supply.due_s), 'more replica')} on the way" if supply.due_s else ""
+        f" with {count_of(len(supply.due_s), 'more replica')} on the way" if supply.due_s else ""
     )
     now = f"{significant(traffic.waiting)} waiting now"
     told = f"{now}, {when}{coming}" if when else now

@@ -92,7 +92,7 @@ def _beginning(cron: str, time_zone: str, after_s: float) -> float:
     return next((at_s for each in begins if (at_s := each.timestamp()) > after_s), math.inf)
 
 
-def raised(wanted: Need, capacity: Capacity, events: Iterable[Event]) -> Need:
+def raise_to_floor(wanted: Need, capacity: Capacity, events: Iterable[Event]) -> Need:
     """Return the need with the highest floor of the events; a floor below it changes nothing."""
     floors = [(_floor(event, capacity), event) for event in events]
     replicas, event = max(floors, key=lambda each: each[0], default=(0, None))

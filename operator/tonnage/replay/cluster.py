@@ -26,7 +26,7 @@ LEAST_SPEED: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class StartupTime:
     """How long a pod takes to be Ready, in seconds."""
 
     mean_s: float = 240.0
@@ -75,7 +75,7 @@ class Template:
 
 
 @dataclass(slots=True, kw_only=True)
-class Cluster:
+class SimulatedCluster:
     """The pods of one ModelDeployment, its traffic and the truth about its engines.
 
     A router knows who is Ready at once; where nobody is, requests wait at it. Pods that are taken
@@ -88,7 +88,7 @@ class Cluster:
     traffic: Traffic
     truth: Truth
     ladders: Ladders
-    start: Start = field(default_factory=Start)
+    start: StartupTime = field(default_factory=StartupTime)
     speed_spread: float = 0.0
     """Standard deviation of the replicas' own speed factors."""
     seed: int = 0
@@ -121,7 +121,7 @@ class Cluster:
         return [pod for pod in self.pods if pod.ended_s == math.inf]
 
     @property
-    def kept(self) -> list[Pod]:
+    def remaining_pods(self) -> list[Pod]:
         """Pods that are neither gone nor being deleted."""
         return [pod for pod in self.pods if pod.deleted_s == math.inf]
 
@@ -177,7 +177,7 @@ class Cluster:
         Pods of an older template are replaced one by one: one more is created, and one of them
         goes when it is Ready.
         """
-        kept = self.kept
+        kept = self.remaining_pods
         old = [pod for pod in kept if pod.flags != template.flags]
         are_ready = all(pod.ready_s <= at_s for pod in kept)
         surge = 1 if old and (are_ready or len(kept) > self.replicas) else 0
@@ -254,7 +254,7 @@ class Cluster:
             pod = self._least(at_s, share) if self._is_pooled else pods[int(share * len(pods))]
             pod.engine.advance(at_s)
             pod.engine.submit(number)
-            pod.counters.submitted(number)
+            pod.counters.note_request(number)
         self._next = last
 
     def _least(self, at_s: float, share: float) -> Pod:
@@ -285,7 +285,7 @@ class Cluster:
             pod.engine.advance(math.inf)
 
     def num_ready(self, at_s: float) -> int:
-        return sum(pod.ready_s <= at_s for pod in self.kept)
+        return sum(pod.ready_s <= at_s for pod in self.remaining_pods)
 
     def waiting_at_router(self, at_s: float) -> int:
         """Return the requests that have come while nobody was Ready."""

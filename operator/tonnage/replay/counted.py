@@ -97,7 +97,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class CountedTraffic:
     """What came to a fleet, from its first window that is known to its last step."""
 
     span: Span
@@ -129,7 +129,7 @@ class Counted:
         )
 
 
-def counted(span: Span, told: Told) -> Counted:
+def count_traffic(span: Span, told: Told) -> CountedTraffic:
     """Return what came, from the answers to all questions.
 
     Raises:
@@ -146,9 +146,9 @@ def counted(span: Span, told: Told) -> Counted:
     if not any(known.values()):
         raise CountedError("no request came in this time")
     pods = [value for _, points in told[PODS] for value in points.values()]
-    return Counted(
+    return CountedTraffic(
         span=span,
-        requests=tuple(_filled(known, span.num_steps)),
+        requests=tuple(_interpolate(known, span.num_steps)),
         missing=missing,
         prompts=_spreads(span, told, PROMPTS),
         outputs=_spreads(span, told, OUTPUTS),
@@ -211,19 +211,19 @@ def _cut(span: Span, known: Points, told: Told) -> tuple[Span, dict[int, float],
     by_window = span.by_window()
     moved = {
         name: [
-            (labels, _moved(points, window if name in by_window else first))
+            (labels, _shift(points, window if name in by_window else first))
             for labels, points in series
         ]
         for name, series in told.items()
     }
-    return cut, _moved(known, first), moved
+    return cut, _shift(known, first), moved
 
 
-def _moved(points: Points, by: int) -> dict[int, float]:
+def _shift(points: Points, by: int) -> dict[int, float]:
     return {place - by: value for place, value in points.items() if place >= by}
 
 
-def _filled(known: Points, number: int) -> Iterator[float]:
+def _interpolate(known: Points, number: int) -> Iterator[float]:
     """Yield a value for each step, on a line between the known ones around it."""
     steps = sorted(known)
     yield from (known[steps[0]] for _ in range(steps[0]))

@@ -1,17 +1,16 @@
 """What vLLM's counters and gauges say of one engine of the engine model, at the time of a scrape.
 
-The engine model takes many steps of pure decode at once, and is not stopped for a scrape. What it
-has under way is read as if it had been stepped: as many of those steps have ended as their times
-add up to. Then tokens, gaps, steps and the histograms of requests are those of an engine that is
-stepped. Three figures are near it only:
+The engine model takes many steps at once where they do the same, and is not stopped for a scrape.
+What it has under way is read as if it had been stepped: as many of those steps have ended as their
+times add up to. Then tokens, gaps, steps and the histograms of requests are those of an engine that
+is stepped. Three figures are near it only:
 
-- the KV blocks that decoding sequences took in steps under way count by the mean, a share of a
-  block for each token, and a step's prompt tokens from its start;
+- a step's prompt tokens hold KV blocks from its start;
 - the gaps of a sequence that is preempted at the time of a scrape count with the mean gap until
   it decodes again, from then on exactly;
 - gauges are those at the end of the last step: what the step under way has admitted is waiting, if
-  it came before that last step began, which is taken to have lasted as long as the one under way;
-  what is recomputed after a preemption runs.
+  it came before that last step began, which is taken to have lasted as long as the one under way
+  where that is the first of its kind; what is recomputed after a preemption runs.
 
 Distributions of single gaps between tokens are not kept: only their sum and count.
 """
@@ -72,7 +71,7 @@ class EngineCounters:
                 f"spec.hardware.gpusPerReplica: {limits.num_ranks} data-parallel ranks in a "
                 "replica; only one can be scraped"
             )
-        self._engine, self._limits = engine, limits
+        self._engine = engine
         self._columns = {name: memoryview(getattr(engine.table, name)) for name in COLUMNS}
         self._starting = deque[int]()
         """Without a token yet, in their order: engines admit and prefill first come first served,
@@ -111,7 +110,7 @@ class EngineCounters:
         """Requests that have got all their tokens, as of the last page."""
         return self._finished
 
-    def submitted(self, number: int) -> None:
+    def note_request(self, number: int) -> None:
         """Note a request that the engine has been given."""
         self._starting.append(number)
         self._given_tokens.append(self._given_tokens[-1] + self._columns["prompt_tokens"][number])
@@ -129,13 +128,12 @@ class EngineCounters:
         """Let another engine go on from here, and return it; counters go on too."""
         self._settle()
         engine, table = self._engine, self._engine.table
-        steps, last_end_s = self._under_way(at_s)
+        steps, last_end_s = self._ended(at_s)
         live = (*self._starting, *self._decoding)
         before = {number: table.cached_tokens[number] for number in live}
         begun = {number for number in live if table.state[number] in {PREFILLING, DECODING}}
         self._past_steps += engine.num_steps + steps
         self._engine = taken_over(engine, kind, steps=steps, from_s=last_end_s, seed=0)
-        self._limits = kind.limits
         for number in begun:
             self._cached.setdefault(number, before[number])
             self._moves[number] = self._moves.get(number, 0) + 1
@@ -163,7 +161,7 @@ class EngineCounters:
     def page(self, at_s: float) -> dict[SeriesKey, float]:
         """Return what a scrape at this time shows; the engine has been advanced to it."""
         self._settle()
-        steps, last_end_s = self._under_way(at_s)
+        steps, last_end_s = self._ended(at_s)
         tokens, gap_s, preemptions = self._live(steps, last_end_s)
         tokens += self._finished_tokens
         self._most_gap_s = max(self._most_gap_s, gap_s + self._finished_gap_s)
@@ -243,18 +241,11 @@ class EngineCounters:
     def _finished_gap_s(self) -> float:
         return self._histograms["request_decode_time_seconds"].sum
 
-    def _under_way(self, at_s: float) -> tuple[int, float]:
+    def _ended(self, at_s: float) -> tuple[int, float]:
         """Return how many of the steps under way have ended, and when the last one did."""
         engine = self._engine
-        if engine.ends_s == math.inf:
-            return 0, engine.now_s
-        elapsed_s, lead_s = at_s - engine.now_s, engine.first_s - engine.more_s / 2
-        root = math.sqrt(max(0.0, lead_s * lead_s + 2 * engine.more_s * elapsed_s))
-        passed = 2 * elapsed_s / (lead_s + root) if lead_s + root > 0 else 0.0
-        steps = max(0, min(engine.steps - 1, int(passed)))
-        while steps and _sum_s(engine, steps) > elapsed_s:
-            steps -= 1
-        return steps, engine.now_s + _sum_s(engine, steps)
+        steps = engine.ended(at_s)
+        return steps, engine.now_s + engine.lasts_s(steps)
 
     def _live(self, steps: int, last_end_s: float) -> tuple[int, float, int]:
         """Return tokens, gaps in seconds and preemptions of requests that have not ended."""
@@ -271,10 +262,10 @@ class EngineCounters:
                 preempted_gaps += emitted[number] - 1
         gaps = self._finished_tokens - self._finished
         gap_s += preempted_gaps * (self._finished_gap_s / gaps if gaps else 0.0)
-        begun = (*self._begun(), *self._decoding)
+        begun = (*self._admitted_requests(), *self._decoding)
         return tokens, gap_s, sum(self._preemptions_of(begun))
 
-    def _begun(self) -> Iterable[int]:
+    def _admitted_requests(self) -> Iterable[int]:
         """Return the requests without a token that were admitted, those preempted since too."""
         state, preemptions = self._columns["state"], self._columns["preemptions"]
         return takewhile(lambda n: state[n] != WAITING or preemptions[n], self._starting)
@@ -284,13 +275,15 @@ class EngineCounters:
         waiting, admitted = len(rank.waiting), list[int]()
         if engine.ends_s != math.inf:
             begun_s = engine.now_s
-            if not steps:
+            if steps:
+                begun_s += engine.lasts_s(steps - 1)
+            else:
                 admitted = self._admitted_at(begun_s)
                 begun_s -= engine.first_s
             late = self._later_than(begun_s, reversed(rank.waiting))
             waiting += len(admitted) - late - self._later_than(begun_s, reversed(admitted))
-        blocks = rank.num_blocks - rank.free_blocks
-        blocks += steps * rank.num_decoding * self._limits.num_tables / self._limits.block_size
+        blocks = rank.num_blocks - rank.free_blocks + rank.chunk_blocks(steps)
+        blocks += rank.decode_blocks(engine.step_number, steps)
         labels = self._labels
         page["vllm:num_requests_running", labels] = rank.num_running - len(admitted)
         page["vllm:num_requests_waiting", labels] = waiting
@@ -305,7 +298,7 @@ class EngineCounters:
         started_s, state = self._columns["started_s"], self._columns["state"]
         return [
             number
-            for number in self._begun()
+            for number in self._admitted_requests()
             if started_s[number] == begun_s and state[number] == PREFILLING
         ]
 
@@ -328,7 +321,3 @@ class EngineCounters:
             page["vllm:request_success_total", ended] = self._finished if reason == "length" else 0
         for reason in REJECTION_REASONS:
             page["vllm:admission_rejections_total", (*self._model, ("reason", reason))] = 0
-
-
-def _sum_s(engine: Engine, steps: int) -> float:
-    return steps * engine.first_s + engine.more_s * (steps * (steps - 1) / 2)

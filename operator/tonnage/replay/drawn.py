@@ -10,7 +10,7 @@ from typing import Final
 
 from tonnage.engine.chance import Chance
 from tonnage.replay.traces import Trace
-from tonnage.replay.traffic import Source, Traffic, piecewise
+from tonnage.replay.traffic import Traffic, TrafficSource, piecewise
 from tonnage.sizing.workload import Lengths, Workload
 from tonnage.units import MINUTE_S
 
@@ -111,7 +111,7 @@ def drawn_from(
             prompt_tokens=prompts,
             output_tokens=outputs,
             cached_tokens=array("q", (min(p - 1, round(p * cached_fraction)) for p in prompts)),
-            source=Source(
+            source=TrafficSource(
                 rate=piecewise(list(_rates(arrival_s, duration_s))),
                 shapes=tuple(_shapes(arrival_s, prompts, outputs, duration_s, cached_fraction))
                 or ((0.0, _shape([1], [1], cached_fraction)),),

@@ -9,7 +9,7 @@ Fault = Callable[[Page | None, int, float], Page | None]
 """Takes the page, the number of its pod in order of creation and the time; None: no page."""
 
 
-def dropped(share: float, *, seed: int = 0) -> Fault:
+def drop_scrapes(share: float, *, seed: int = 0) -> Fault:
     """Return a fault that loses a share of all scrapes."""
     return sometimes(share, lambda _: None, seed=seed)
 

@@ -26,7 +26,7 @@ BIN_S = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prices:
+class TokenCosts:
     """What tokens take of a replica at its fluid bound, in seconds of it."""
 
     prompt_token_s: float
@@ -70,21 +70,23 @@ def work_of(drawn: Drawn, request: SizingRequest, flags: Flags, truth: Truth) ->
     )
 
 
-def _prices(replica: Replica, workload: Workload, slo: Slo, speed: float) -> Prices:
+def _prices(replica: Replica, workload: Workload, slo: Slo, speed: float) -> TokenCosts:
     """Return the prices of requests of this shape; steps take one over ``speed`` of the formula."""
     limits = (replace(target, limit_s=target.limit_s * speed) for target in slo.tpot)
     most = bound_requests_per_s(replica, workload, Slo(tpot=tuple(limits)))
     state = state_at(replica, workload, most)
     each_s = 1 / (most * speed)
     prefill = state.step.prefill_s / state.step_s
-    return Prices(
+    return TokenCosts(
         prompt_token_s=each_s * prefill / workload.prompt.mean_tokens,
         output_token_s=each_s * (1 - prefill) / workload.output_tokens,
         step_s=state.tpot_s / speed,
     )
 
 
-def _spread(drawn: Drawn, starts_s: Sequence[float], prices: Sequence[Prices]) -> "array[float]":
+def _spread(
+    drawn: Drawn, starts_s: Sequence[float], prices: Sequence[TokenCosts]
+) -> "array[float]":
     """Return the work by bin: each request's own evenly from its arrival to its last token."""
     traffic, size = drawn.traffic, math.ceil(drawn.duration_s / BIN_S)
     partial, steps = array("d", bytes(8 * size)), array("d", bytes(8 * (size + 1)))

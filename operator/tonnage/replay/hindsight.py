@@ -34,7 +34,7 @@ Try = Callable[[Sequence[int]], Tried]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peak:
+class StaticPeak:
     """The smallest constant fleet that keeps the target; without ``replicas`` none was found."""
 
     replicas: int | None
@@ -44,7 +44,7 @@ class Peak:
 
 def static_peak(
     run: Callable[[int], float], *, target: float, first: int, least: float = 1.0
-) -> Peak:
+) -> StaticPeak:
     """Search the smallest constant number; ``run`` returns the attainment of one.
 
     ``first``: a guess. Doubled until it suffices, or twice as many do not better ``least``
@@ -61,13 +61,15 @@ def static_peak(
     while not suffices(high):
         is_better = high // 2 < least or known.get(high // 2, -1.0) < known[high]
         if 2 * high > MOST_REPLICAS or not is_better:
-            return Peak(replicas=None, best_attainment=max(known.values()), num_runs=len(known))
+            return StaticPeak(
+                replicas=None, best_attainment=max(known.values()), num_runs=len(known)
+            )
         high *= 2
     low = max((number for number in known if known[number] < target), default=0)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if suffices(middle) else (middle, high)
-    return Peak(replicas=high, best_attainment=max(known.values()), num_runs=len(known))
+    return StaticPeak(replicas=high, best_attainment=max(known.values()), num_runs=len(known))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,11 +102,11 @@ def staircase(run: Try, work: Work, *, target: float, peak: int) -> Staircase:
         low = middle
         if tried.gpu_hours < found.gpu_hours:
             best, found, full = wanted, tried, middle
-    lower, runs = _descended(run, best, found, highest, target=target)
+    lower, runs = _descend(run, best, found, highest, target=target)
     return Staircase(wanted=lower, full=full, num_runs=num_runs + runs)
 
 
-def _descended(
+def _descend(
     run: Try, wanted: tuple[int, ...], found: Tried, highest: Sequence[float], *, target: float
 ) -> tuple[tuple[int, ...], int]:
     """Take one replica from many windows at once, the least loaded first; from fewer if it fails.

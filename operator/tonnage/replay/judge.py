@@ -23,14 +23,14 @@ FEWEST_OF_AN_HOUR: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class LatencyLimits:
     """What a request has to keep, in seconds; infinite: no such target."""
 
     ttft_s: float
     tpot_s: float
 
     @classmethod
-    def of(cls, slo: Slo) -> "Limits":
+    def of(cls, slo: Slo) -> "LatencyLimits":
         """Return the limits that most requests are promised: of the highest percentiles."""
         return cls(ttft_s=_limit_s(slo.ttft), tpot_s=_limit_s(slo.tpot))
 
@@ -45,7 +45,7 @@ def promised_share(slo: Slo) -> float:
     return max(each.quantile for each in (*slo.ttft, *slo.tpot))
 
 
-def unjudged(slo: Slo) -> Iterator[str]:
+def unjudged_targets(slo: Slo) -> Iterator[str]:
     """Yield what the share of requests that keep one limit of each latency cannot say."""
     share = promised_share(slo)
     for name, targets in (("TTFT", slo.ttft), ("TPOT", slo.tpot)):
@@ -87,21 +87,23 @@ class Fates:
         """Return the share that was kept; 1 where nobody came."""
         return sum(self.is_kept) / len(self.is_kept) if self.is_kept else 1.0
 
-    def by_window(self, window_s: float, every_s: float, until_s: float) -> Iterator["Window"]:
+    def by_window(
+        self, window_s: float, every_s: float, until_s: float
+    ) -> Iterator["RequestWindow"]:
         """Yield how those fared that came within windows, which may overlap."""
         kept = [0, *accumulate(self.is_kept)]
         start_s = 0.0
         while start_s < until_s:
             first = bisect_left(self.arrival_s, start_s)
             last = bisect_left(self.arrival_s, start_s + window_s)
-            yield Window(
+            yield RequestWindow(
                 start_s=start_s, num_requests=last - first, num_kept=kept[last] - kept[first]
             )
             start_s += every_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class RequestWindow:
     """The requests that came within a time."""
 
     start_s: float
@@ -114,7 +116,7 @@ class Window:
         return self.num_kept / self.num_requests if self.num_requests else None
 
 
-def fates(record: Record, drawn: Drawn, limits: Limits) -> Fates:
+def fates(record: Record, drawn: Drawn, limits: LatencyLimits) -> Fates:
     """Hold every request against the limits: both must be kept."""
     table = record.cluster.table
     arrival_s: Sequence[float] = drawn.traffic.arrival_s
@@ -147,7 +149,7 @@ def fates(record: Record, drawn: Drawn, limits: Limits) -> Fates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class RunFigures:
     """One run in figures, over the time of the traffic."""
 
     duration_s: float
@@ -184,13 +186,13 @@ class Judged:
         return (self.starting_s + self.draining_s) / MINUTE_S
 
 
-def judged(record: Record, drawn: Drawn, found: Fates) -> Judged:
+def run_figures(record: Record, drawn: Drawn, found: Fates) -> RunFigures:
     until_s = drawn.duration_s
     worst = worst_hour(found, until_s)
     pods = record.cluster.pods
     asked = [moment.replicas for moment in record.moments if moment.at_s <= until_s]
     steps = [late - early for early, late in pairwise(asked)]
-    return Judged(
+    return RunFigures(
         duration_s=until_s,
         num_requests=found.num_requests,
         num_too_long=found.num_too_long,

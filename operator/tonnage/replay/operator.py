@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
-from tonnage.catalog.gpu import built_in_gpus
+from tonnage.catalog.gpu import Gpu, built_in_gpus
 from tonnage.control.input.memory import Memory
 from tonnage.control.input.state import Fleet, ModelState
-from tonnage.control.tick import Outcome, tick
+from tonnage.control.tick import TickResult, tick
 from tonnage.estimate.joined import Scrape, join
 from tonnage.estimate.metrics import TABLE, TPOT_BOUNDS_S, TTFT_BOUNDS_S, Query, bucket_matcher
-from tonnage.replay.prometheus import Prometheus
+from tonnage.replay.prometheus import SimulatedPrometheus
 from tonnage.replay.record import Record, moment_of_tick
 from tonnage.replay.views import EPOCH_S, deployment_view, model_view, pod_views
 from tonnage.settings import Settings
@@ -22,15 +22,23 @@ class Operator:
     table: Mapping[str, Query] = TABLE
 
     def __init__(
-        self, settings: Settings, *, memory: Memory | None = None, between: Between = keep_searching
+        self,
+        settings: Settings,
+        *,
+        gpus: Mapping[str, Gpu] | None = None,
+        memory: Memory | None = None,
+        between: Between = keep_searching,
     ) -> None:
-        """``memory``: what an operator knew before; ``between``: as ``tick`` takes it."""
+        """``gpus``: other than those of the catalogue, or with other prices.
+
+        ``memory``: what an operator knew before; ``between``: as ``tick`` takes it.
+        """
         self.settings, self.memory = settings, memory or Memory()
         self.interval_s = settings.tick_s
         self._between = between
-        self._gpus = built_in_gpus()
+        self._gpus = built_in_gpus() if gpus is None else gpus
 
-    def act(self, records: Sequence[Record], prometheus: Prometheus, at_s: float) -> None:
+    def act(self, records: Sequence[Record], prometheus: SimulatedPrometheus, at_s: float) -> None:
         """Decide for all objects at once, and do what is to be written."""
         outcome = tick(self._fleet(records, prometheus, at_s), self.memory, between=self._between)
         self.memory = outcome.memory
@@ -42,7 +50,9 @@ class Operator:
             record.moments.append(moment)
             record.faults += _faults_of(found.state, outcome)
 
-    def _fleet(self, records: Sequence[Record], prometheus: Prometheus, at_s: float) -> Fleet:
+    def _fleet(
+        self, records: Sequence[Record], prometheus: SimulatedPrometheus, at_s: float
+    ) -> Fleet:
         answers = prometheus.ask(EPOCH_S + at_s, le_matchers=_le_matchers(records))
         scrape = join(answers, self.settings)
         return Fleet(
@@ -56,7 +66,7 @@ class Operator:
         )
 
 
-def _faults_of(state: ModelState, outcome: Outcome) -> list[Exception]:
+def _faults_of(state: ModelState, outcome: TickResult) -> list[Exception]:
     return [each.error for each in outcome.faults if each.key == state.view.key]
 
 

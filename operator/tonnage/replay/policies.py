@@ -8,26 +8,26 @@ from typing import Final
 
 from tonnage.replay.drawn import Drawn
 from tonnage.replay.fluid import Work, work_of
-from tonnage.replay.hindsight import MOST_REPLICAS, Peak, Tried, stages_of, static_peak
+from tonnage.replay.hindsight import MOST_REPLICAS, StaticPeak, Tried, stages_of, static_peak
 from tonnage.replay.hindsight import staircase as searched
-from tonnage.replay.judge import Judged, Limits, fates, judged
-from tonnage.replay.operator import Operator
+from tonnage.replay.judge import LatencyLimits, RunFigures, fates, run_figures
 from tonnage.replay.oracle import Oracle
 from tonnage.replay.record import Record
 from tonnage.replay.rivals.controller import Given, RivalController
 from tonnage.replay.rivals.registry import RIVALS, Rival
 from tonnage.replay.scenario import SETTINGS, Scenario
 from tonnage.replay.scheduled import Scheduled, Stages
-from tonnage.replay.series import Point, series
+from tonnage.replay.series import SeriesPoint, series
 from tonnage.replay.simulation import Controller
 from tonnage.replay.truth import machine
 from tonnage.sizing.request import SizingRequest
+from tonnage.units import count_of
 
 TONNAGE, STATIC, STATIC_PEAK, STAIRCASE = "tonnage", "static", "static-peak", "staircase"
 OWN: Final[Mapping[str, str]] = {
     TONNAGE: "the operator itself, with its default settings",
     STATIC: "static:N, so many replicas all the time",
-    STATIC_PEAK: "in hindsight, the smallest constant number that keeps the target",
+    STATIC_PEAK: "in hindsight, the smallest constant number that meets the target",
     STAIRCASE: "in hindsight, replicas by 5 minutes, Ready in time: what there is to win",
 }
 DEFAULT: Final = (TONNAGE, STATIC_PEAK, STAIRCASE)
@@ -81,23 +81,31 @@ def _number(name: str, written: str) -> float:
     return knob
 
 
-def described() -> dict[str, str]:
+def description_of(policy: Policy) -> str:
+    """Return what a policy is with the number that it was given."""
+    if policy.name == STATIC:
+        return f"{count_of(int(policy.knob or 1), 'replica')} all the time"
+    if rival := RIVALS.get(policy.name):
+        number = rival.default if policy.knob is None else policy.knob
+        return f"{rival.description} ({rival.knob}: {number:g})"
+    return OWN[policy.name]
+
+
+def descriptions() -> dict[str, str]:
     """Return what each policy is, in a line; ours first, a constant fleet among them."""
-    rivals = {
-        name: f"{each.description} ({each.knob}: {each.default:g})" for name, each in RIVALS.items()
-    }
+    rivals = {name: description_of(Policy(name=name)) for name in RIVALS}
     return {**OWN, **rivals}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class PolicyResult:
     """How a policy fared in one scenario."""
 
     policy: Policy
     seed: int
-    judged: Judged | None
+    judged: RunFigures | None
     """None: there is no such fleet; ``notes`` say why."""
-    points: tuple[Point, ...] = ()
+    points: tuple[SeriesPoint, ...] = ()
     fluid_gpu_hours: float = 0.0
     """The least that the traffic takes, whatever scales."""
     notes: tuple[str, ...] = ()
@@ -112,19 +120,19 @@ class DrawnScenario:
     scenario: Scenario
     drawn: Drawn
     request: SizingRequest
-    limits: Limits
+    limits: LatencyLimits
     rivals: Mapping[str, Rival]
 
     @classmethod
     def of(cls, scenario: Scenario, rivals: Mapping[str, Rival] = RIVALS) -> "DrawnScenario":
-        drawn = scenario.drawn()
+        drawn = scenario.draw()
         nothing = Scheduled(flags=scenario.planned.flags, stages=[(0.0, 0)])
         (record,) = scenario.simulation(drawn, nothing).records
         return cls(
             scenario=scenario,
             drawn=drawn,
             request=record.cluster.request,
-            limits=Limits.of(scenario.slo),
+            limits=LatencyLimits.of(scenario.slo),
             rivals=rivals,
         )
 
@@ -134,10 +142,10 @@ class DrawnScenario:
         return work_of(self.drawn, self.request, found.planned.flags, found.truth())
 
     @cached_property
-    def peak(self) -> Peak:
+    def peak(self) -> StaticPeak:
         """The smallest constant fleet that keeps the target."""
         return static_peak(
-            lambda number: self._tried([(0.0, number)]).attainment,
+            lambda number: self._try([(0.0, number)]).attainment,
             target=self.scenario.target,
             first=self.scenario.planned.replicas,
             least=self.work.mean(0.0, self.drawn.duration_s),
@@ -151,17 +159,17 @@ class DrawnScenario:
         oracle = Oracle(request=replace(self.request, flags=flags), machine=kind)
         return oracle.staffing(self.drawn.traffic.shape_at(0.0)).each(1)
 
-    def outcome_of(self, policy: Policy) -> Outcome:
+    def outcome_of(self, policy: Policy) -> PolicyResult:
         """Run a policy; one of hindsight runs many fleets until it has its own."""
         if policy.name == TONNAGE:
-            return self._outcome(policy, self._run(Operator(SETTINGS)))
+            return self._outcome(policy, self._run(self.scenario.operator()))
         if policy.name == STATIC:
             return self._outcome(policy, self._follow([(0.0, int(policy.knob or 1))]))
         if policy.name in {STATIC_PEAK, STAIRCASE}:
             return self._in_hindsight(policy)
         return self._outcome(policy, self._run(self._rival(policy)))
 
-    def _in_hindsight(self, policy: Policy) -> Outcome:
+    def _in_hindsight(self, policy: Policy) -> PolicyResult:
         scenario, peak = self.scenario, self.peak
         if peak.replicas is None:
             return self._nothing(policy, self._no_peak(peak.best_attainment))
@@ -169,15 +177,16 @@ class DrawnScenario:
         notes = []
         if peak.replicas > most:
             notes.append(
-                f"a constant fleet takes {peak.replicas} replicas, maxReplicas allows {most}: "
-                "policies that scale are held to it, those of hindsight are not"
+                f"a constant fleet takes {count_of(peak.replicas, 'replica')}, maxReplicas allows "
+                f"{most}: policies that scale are held to it, those of hindsight are not"
             )
         if policy.name == STATIC_PEAK:
-            notes.insert(0, f"{peak.replicas} replicas, found in {peak.num_runs} runs")
+            runs = count_of(peak.num_runs, "run")
+            notes.insert(0, f"{count_of(peak.replicas, 'replica')}, found in {runs}")
             return self._outcome(policy, self._follow([(0.0, peak.replicas)]), notes)
         stages = partial(stages_of, longest_start_s=scenario.start.longest_s)
         found = searched(
-            lambda wanted: self._tried(stages(wanted)),
+            lambda wanted: self._try(stages(wanted)),
             self.work,
             target=scenario.target,
             peak=peak.replicas,
@@ -198,27 +207,27 @@ class DrawnScenario:
     def _follow(self, stages: Stages) -> Record:
         return self._run(Scheduled(flags=self.scenario.planned.flags, stages=stages))
 
-    def _tried(self, stages: Stages) -> Tried:
+    def _try(self, stages: Stages) -> Tried:
         record = self._follow(stages)
         return Tried(
             attainment=fates(record, self.drawn, self.limits).attainment,
             gpu_hours=record.gpu_s(0, self.drawn.duration_s),
         )
 
-    def _outcome(self, policy: Policy, record: Record, notes: Sequence[str] = ()) -> Outcome:
+    def _outcome(self, policy: Policy, record: Record, notes: Sequence[str] = ()) -> PolicyResult:
         found = fates(record, self.drawn, self.limits)
-        return Outcome(
+        return PolicyResult(
             policy=policy,
             seed=self.scenario.seed,
-            judged=judged(record, self.drawn, found),
+            judged=run_figures(record, self.drawn, found),
             points=series(record, self.drawn, found, self.work),
             fluid_gpu_hours=self.work.gpu_hours,
             notes=tuple(notes),
             faults=tuple(map(repr, record.faults)),
         )
 
-    def _nothing(self, policy: Policy, why: str) -> Outcome:
-        return Outcome(
+    def _nothing(self, policy: Policy, why: str) -> PolicyResult:
+        return PolicyResult(
             policy=policy,
             seed=self.scenario.seed,
             judged=None,
@@ -229,7 +238,7 @@ class DrawnScenario:
     def _no_peak(self, best: float) -> str:
         drawn = self.drawn
         target = self.scenario.target
-        why = f"no constant number keeps {target:.4g} of the requests, at best {best:.4f}"
+        why = f"no constant number meets {target:.4g} of the requests, at best {best:.4f}"
         if drawn.too_long_s:
             why += (
                 f": {len(drawn.too_long_s)} of {drawn.num_requests} are longer than contextLength "

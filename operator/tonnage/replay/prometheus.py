@@ -18,7 +18,14 @@ from typing import Final
 
 from tonnage.estimate.metrics import Query
 from tonnage.estimate.series import Series
-from tonnage.replay.promql import AGGREGATIONS, FUNCTIONS, INSTANT, Column, Span, span_of
+from tonnage.replay.promql import (
+    AGGREGATIONS,
+    FUNCTIONS,
+    INSTANT,
+    SampleColumn,
+    ScrapeWindow,
+    span_of,
+)
 from tonnage.settings import Settings
 
 Labels = tuple[tuple[str, str], ...]
@@ -41,10 +48,12 @@ class _Bound:
     """What a query finds at one target: labels of the answer, and the series behind it."""
 
     labels: Mapping[str, str]
-    choices: tuple[tuple[Column, ...], ...]
+    choices: tuple[tuple[SampleColumn, ...], ...]
     """Of the metric itself, then of its other names."""
 
-    def values(self, function: Callable[[Column, Span], float | None], span: Span) -> list[float]:
+    def values(
+        self, function: Callable[[SampleColumn, ScrapeWindow], float | None], span: ScrapeWindow
+    ) -> list[float]:
         """Return what a function makes of the series of the first name that has any."""
         for columns in self.choices:
             found = [v for column in columns if (v := function(column, span)) is not None]
@@ -64,13 +73,13 @@ class _Target:
     """Scrapes before the first that is kept."""
     blank: dict[SeriesKey, None] = field(default_factory=dict)
     """All series ever seen."""
-    columns: dict[SeriesKey, Column] = field(default_factory=dict)
+    columns: dict[SeriesKey, SampleColumn] = field(default_factory=dict)
     """Of those that a query is about."""
-    places: list[tuple[int, Column]] = field(default_factory=list)
+    places: list[tuple[int, SampleColumn]] = field(default_factory=list)
     """The same by their place in a row."""
     bound: dict[tuple[str, str], tuple[_Bound, ...]] = field(default_factory=dict)
     """By query and matchers."""
-    _spans: dict[float, Span] = field(default_factory=dict)
+    _spans: dict[float, ScrapeWindow] = field(default_factory=dict)
     _spans_at_s: float = math.nan
 
     def take(self, at_s: float, page: Page | None) -> None:
@@ -93,18 +102,18 @@ class _Target:
         for column in self.columns.values():
             del column.values[:dropped]
 
-    def column(self, key: SeriesKey) -> Column:
+    def column(self, key: SeriesKey) -> SampleColumn:
         """Return a series, from the first scrape that is kept; from now on it is one by itself."""
         found = self.columns.get(key)
         if found is None:
-            found, place = Column(), list(self.blank).index(key)
+            found, place = SampleColumn(), list(self.blank).index(key)
             for number, row in enumerate(self.rows, self.num_dropped):
                 found.take(row[place] if place < len(row) else None, number)
             self.columns[key] = found
             self.places.append((place, found))
         return found
 
-    def span(self, window_s: float, at_s: float) -> Span:
+    def span(self, window_s: float, at_s: float) -> ScrapeWindow:
         """Return a window that ends at a time; asked again for the same time, the same one."""
         if self._spans_at_s != at_s:
             self._spans, self._spans_at_s = {}, at_s
@@ -115,7 +124,7 @@ class _Target:
         return found
 
 
-class Prometheus:
+class SimulatedPrometheus:
     """Takes scrapes and answers a table of queries at a time; times are unix seconds."""
 
     def __init__(self, settings: Settings, table: Mapping[str, Query]) -> None:
@@ -145,11 +154,11 @@ class Prometheus:
         """Answer all queries of the table; ``le_matchers``: further matchers by query."""
         further = le_matchers or {}
         return {
-            name: list(self._answered(name, query, at_s, further.get(name, "")))
+            name: list(self._answer(name, query, at_s, further.get(name, "")))
             for name, query in self._table.items()
         }
 
-    def _answered(self, name: str, query: Query, at_s: float, further: str) -> Iterator[Series]:
+    def _answer(self, name: str, query: Query, at_s: float, further: str) -> Iterator[Series]:
         function, aggregate = FUNCTIONS[query.function], AGGREGATIONS[query.aggregation]
         window_s = query.scrapes * self._settings.scrape_interval_s
         if query.function in INSTANT:
@@ -167,17 +176,17 @@ class Prometheus:
         """Return what a query finds at a target, looked for once."""
         found = target.bound.get((name, further))
         if found is None:
-            found = target.bound[name, further] = self._bound(query, further, target)
+            found = target.bound[name, further] = self._bind(query, further, target)
         return found
 
-    def _bound(self, query: Query, further: str, target: _Target) -> tuple[_Bound, ...]:
+    def _bind(self, query: Query, further: str, target: _Target) -> tuple[_Bound, ...]:
         settings = self._settings
         kept = (settings.namespace_label, settings.pod_label, "engine", *query.own_labels)
         matchers = ",".join(filter(None, (query.matchers, further)))
-        found: dict[Labels, list[list[Column]]] = {}
+        found: dict[Labels, list[list[SampleColumn]]] = {}
         for metric, passed in ((query.metric, matchers), *((name, "") for name in query.fallbacks)):
-            of_name: dict[Labels, list[Column]] = {}
-            for key, labels in _selected(target, metric, passed, kept):
+            of_name: dict[Labels, list[SampleColumn]] = {}
+            for key, labels in _select(target, metric, passed, kept):
                 of_name.setdefault(labels, []).append(target.column(key))
             for labels, columns in of_name.items():
                 found.setdefault(labels, []).append(columns)
@@ -186,7 +195,7 @@ class Prometheus:
         )
 
 
-def _selected(
+def _select(
     target: _Target, metric: str, matchers: str, kept: tuple[str, ...]
 ) -> Iterator[tuple[SeriesKey, Labels]]:
     tests = [_test(*match.groups()) for match in MATCHER.finditer(matchers)]

@@ -20,7 +20,7 @@ LEAST: Final = 2
 
 
 @dataclass(slots=True)
-class Column:
+class SampleColumn:
     """The samples of one series, None where a scrape had none. Scrapes are numbered.
 
     ``hole`` and ``fall``: the newest scrape without a sample, and with less than the one before.
@@ -43,7 +43,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ScrapeWindow:
     """A window over scrapes, open at its start: what series that are scraped together share."""
 
     first: int
@@ -61,7 +61,9 @@ class Span:
     """To which a slope is extrapolated at both ends."""
 
 
-def span_of(times: Sequence[float], start_s: float, end_s: float, *, dropped: int = 0) -> Span:
+def span_of(
+    times: Sequence[float], start_s: float, end_s: float, *, dropped: int = 0
+) -> ScrapeWindow:
     """Return the window over these times; ``dropped``: scrapes before the first of them."""
     first, last = bisect_right(times, start_s), bisect_right(times, end_s)
     within = times[first:last]
@@ -72,10 +74,12 @@ def span_of(times: Sequence[float], start_s: float, end_s: float, *, dropped: in
         before_s, after_s = within[0] - start_s, end_s - within[-1]
         before_s = before_s if before_s < NEAR * mean_s else mean_s / 2
         after_s = after_s if after_s < NEAR * mean_s else mean_s / 2
-    return Span(first, last, first + dropped, within, start_s, end_s, sampled_s, before_s, after_s)
+    return ScrapeWindow(
+        first, last, first + dropped, within, start_s, end_s, sampled_s, before_s, after_s
+    )
 
 
-def _samples(column: Column, span: Span) -> tuple[list[float], Span]:
+def _samples(column: SampleColumn, span: ScrapeWindow) -> tuple[list[float], ScrapeWindow]:
     """Return the samples in a window, and the window as their times have it."""
     values = column.values[span.first : span.last]
     if column.hole < span.number or None not in values:
@@ -84,7 +88,7 @@ def _samples(column: Column, span: Span) -> tuple[list[float], Span]:
     return [v for _, v in known], span_of([t for t, _ in known], span.start_s, span.end_s)
 
 
-def _increase(column: Column, span: Span) -> Reduced:
+def _increase(column: SampleColumn, span: ScrapeWindow) -> Reduced:
     """Return the growth of a counter over a whole window; it begins anew where it falls."""
     values, known = _samples(column, span)
     if len(values) < LEAST:
@@ -93,16 +97,16 @@ def _increase(column: Column, span: Span) -> Reduced:
     if column.fall > span.number:
         grown += sum(before for before, value in pairwise(values) if value < before)
     if grown > 0 and values[0] >= 0:
-        return _extrapolated(grown, known, known.sampled_s * values[0] / grown)
-    return _extrapolated(grown, known)
+        return _extrapolate(grown, known, known.sampled_s * values[0] / grown)
+    return _extrapolate(grown, known)
 
 
-def _delta(column: Column, span: Span) -> Reduced:
+def _delta(column: SampleColumn, span: ScrapeWindow) -> Reduced:
     values, known = _samples(column, span)
-    return None if len(values) < LEAST else _extrapolated(values[-1] - values[0], known)
+    return None if len(values) < LEAST else _extrapolate(values[-1] - values[0], known)
 
 
-def _extrapolated(grown: float, span: Span, most_before_s: float = math.inf) -> float:
+def _extrapolate(grown: float, span: ScrapeWindow, most_before_s: float = math.inf) -> float:
     """Return the growth over a whole window, from samples that do not reach its edges."""
     if grown == 0:
         return 0.0
@@ -110,12 +114,12 @@ def _extrapolated(grown: float, span: Span, most_before_s: float = math.inf) -> 
     return grown * (span.sampled_s + before_s + span.after_s) / span.sampled_s
 
 
-def _rate(column: Column, span: Span) -> Reduced:
+def _rate(column: SampleColumn, span: ScrapeWindow) -> Reduced:
     found = _increase(column, span)
     return None if found is None else found / (span.end_s - span.start_s)
 
 
-def _deriv(column: Column, span: Span) -> Reduced:
+def _deriv(column: SampleColumn, span: ScrapeWindow) -> Reduced:
     """Return the slope of the line of least squares."""
     values, known = _samples(column, span)
     times = known.times
@@ -127,24 +131,26 @@ def _deriv(column: Column, span: Span) -> Reduced:
     return together / spread if spread else None
 
 
-def _resets(column: Column, span: Span) -> Reduced:
+def _resets(column: SampleColumn, span: ScrapeWindow) -> Reduced:
     values, _ = _samples(column, span)
     if not values:
         return None
     return sum(b < a for a, b in pairwise(values)) if column.fall > span.number else 0
 
 
-def _instant(column: Column, span: Span) -> Reduced:
+def _instant(column: SampleColumn, span: ScrapeWindow) -> Reduced:
     """Return the newest value; None where the last scrape had none."""
     return column.values[span.last - 1] if span.times else None
 
 
-def _timestamp(column: Column, span: Span) -> Reduced:
+def _timestamp(column: SampleColumn, span: ScrapeWindow) -> Reduced:
     return None if _instant(column, span) is None else span.times[-1]
 
 
-def _over(function: Callable[[Sequence[float]], float]) -> Callable[[Column, Span], Reduced]:
-    def over(column: Column, span: Span) -> Reduced:
+def _over(
+    function: Callable[[Sequence[float]], float],
+) -> Callable[[SampleColumn, ScrapeWindow], Reduced]:
+    def over(column: SampleColumn, span: ScrapeWindow) -> Reduced:
         values, _ = _samples(column, span)
         return function(values) if values else None
 
@@ -155,7 +161,7 @@ def _numbers(values: Sequence[float]) -> Iterator[float]:
     return (value for value in values if not math.isnan(value))
 
 
-FUNCTIONS: Final[Mapping[str | None, Callable[[Column, Span], Reduced]]] = {
+FUNCTIONS: Final[Mapping[str | None, Callable[[SampleColumn, ScrapeWindow], Reduced]]] = {
     None: _instant,
     "timestamp": _timestamp,
     "rate": _rate,

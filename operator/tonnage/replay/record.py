@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from tonnage.api.objects import ModelDeployment
 from tonnage.control.input.state import Assessment
 from tonnage.estimate.calibration import Calibrations
-from tonnage.replay.cluster import Cluster, Start
+from tonnage.replay.cluster import SimulatedCluster, StartupTime
 from tonnage.replay.traffic import Traffic
 from tonnage.replay.truth import Truth
 from tonnage.sizing.expected import slo_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class ReplayedModel:
     """One ModelDeployment: what comes, and what its engines really are."""
 
     model: ModelDeployment
@@ -23,7 +23,7 @@ class Served:
     truth: Truth = field(default_factory=Truth)
     changes: Sequence[tuple[float, Truth]] = ()
     """When it becomes another one."""
-    start: Start = field(default_factory=Start)
+    start: StartupTime = field(default_factory=StartupTime)
     speed_spread: float = 0.0
     seed: int = 0
 
@@ -56,8 +56,8 @@ class Moment:
 class Record:
     """Everything that is known of one object after a simulation. Times since its start."""
 
-    served: Served
-    cluster: Cluster
+    served: ReplayedModel
+    cluster: SimulatedCluster
     moments: list[Moment] = field(default_factory=list)
     faults: list[Exception] = field(default_factory=list)
     """Bugs of ours that ticks met."""
@@ -68,7 +68,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class SloShares:
     """Shares of requests within the limit, by target of TTFT and of TPOT, in the spec's order."""
 
     num_requests: int
@@ -78,7 +78,7 @@ class Kept:
     """Late requests over those allowed, of the target that is missed most."""
 
 
-def kept(record: Record, from_s: float, until_s: float) -> Kept:
+def slo_shares(record: Record, from_s: float, until_s: float) -> SloShares:
     """Return how the requests that came within a time fared; those never served were late."""
     slo = slo_of(record.served.model.spec)
     arrival_s = record.served.traffic.arrival_s
@@ -101,7 +101,7 @@ def kept(record: Record, from_s: float, until_s: float) -> Kept:
     allowed = [1 - target.quantile for target in (*slo.ttft, *slo.tpot)]
     found = [*shares[0], *shares[1]]
     ratios = [(1 - share) / most for share, most in zip(found, allowed, strict=True)]
-    return Kept(
+    return SloShares(
         num_requests=len(ttft),
         ttft=shares[0],
         tpot=shares[1],

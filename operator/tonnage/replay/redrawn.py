@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import Final
 
 from tonnage.engine.chance import Chance
-from tonnage.replay.counted import WINDOW_STEPS, Counted, CountedError, Spread
+from tonnage.replay.counted import WINDOW_STEPS, CountedError, CountedTraffic, Spread
 from tonnage.replay.traces import Trace
 from tonnage.units import MILLION
 
@@ -24,7 +24,7 @@ PLACES: Final = (0.02, 0.98)
 """Between which the place of the mean in its bins is believed."""
 
 
-def trace_of(found: Counted, *, longest_tokens: int, seed: int = 0) -> Trace:
+def trace_of(found: CountedTraffic, *, longest_tokens: int, seed: int = 0) -> Trace:
     """Draw requests as many and as long as those counted. ``longest_tokens``: of any of them.
 
     Raises:
@@ -42,8 +42,8 @@ def trace_of(found: Counted, *, longest_tokens: int, seed: int = 0) -> Trace:
         number, window = int(requests + chance.share()), step // WINDOW_STEPS
         places = sorted(chance.shares(number))
         arrival_s.extend((step + place) * found.span.step_s for place in places)
-        prompt_tokens.extend(prompts[window].drawn(chance) for _ in range(number))
-        output_tokens.extend(outputs[window].drawn(chance) for _ in range(number))
+        prompt_tokens.extend(prompts[window].draw(chance) for _ in range(number))
+        output_tokens.extend(outputs[window].draw(chance) for _ in range(number))
     if not arrival_s:
         raise CountedError("less than one request came in this time")
     return Trace(arrival_s=arrival_s, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
@@ -62,7 +62,7 @@ class _Lengths:
 
     @classmethod
     def of(cls, spread: Spread, longest_tokens: int) -> "_Lengths":
-        lows, highs = spread.bounds[:-1], _closed(spread.bounds[1:], longest_tokens)
+        lows, highs = spread.bounds[:-1], _close_bins(spread.bounds[1:], longest_tokens)
         below = list(accumulate(spread.counts))
         least, most = (
             sum(count * bound for count, bound in zip(spread.counts, bounds, strict=True))
@@ -74,14 +74,14 @@ class _Lengths:
             lows=lows, highs=highs, below=below, power=1 / min(highest, max(lowest, place)) - 1
         )
 
-    def drawn(self, chance: Chance) -> int:
+    def draw(self, chance: Chance) -> int:
         number = bisect_right(self.below, chance.share() * self.below[-1])
         low, high = (bounds[min(number, len(bounds) - 1)] for bounds in (self.lows, self.highs))
         within: float = chance.share() ** self.power
         return max(1, round(low + (high - low) * within))
 
 
-def _closed(bounds: Sequence[float], longest_tokens: int) -> list[float]:
+def _close_bins(bounds: Sequence[float], longest_tokens: int) -> list[float]:
     """Return the upper bounds of bins; of the open one the longest that there may be."""
     last = max((each for each in bounds if each < math.inf), default=0.0)
     return [each if each < math.inf else max(last, longest_tokens) for each in bounds]

@@ -26,7 +26,7 @@ def taken_over(engine: Engine, kind: Machine, *, steps: int, from_s: float, seed
     (rank,) = engine.ranks
     running = [n for n in rank.order if engine.table.state[n] in {PREFILLING, DECODING}]
     waiting = [n for n in rank.waiting if n not in set(running)]
-    _suspend(engine, running, engine.step_number + steps)
+    _suspend(engine, running, steps)
     found = Engine(kind.limits, kind.costs, engine.table, seed)
     found.now_s = from_s
     for number in (*running, *waiting):
@@ -34,12 +34,14 @@ def taken_over(engine: Engine, kind: Machine, *, steps: int, from_s: float, seed
     return found
 
 
-def _suspend(engine: Engine, numbers: Iterable[int], step: int) -> None:
-    table = engine.table
+def _suspend(engine: Engine, numbers: Iterable[int], steps: int) -> None:
+    table, (rank,) = engine.table, engine.ranks
     for number in numbers:
         computed = table.computed[number]
+        if number == rank.partial:
+            computed += steps * rank.prefill_tokens
         if table.state[number] == DECODING:
-            table.emitted[number] += step - table.start_step[number]
+            table.emitted[number] += engine.step_number + steps - table.start_step[number]
             computed = table.prompt_tokens[number] + table.emitted[number] - 1
         most = table.prompt_tokens[number] + table.emitted[number] - 1
         table.cached_tokens[number] = min(computed, most)

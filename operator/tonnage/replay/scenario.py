@@ -1,19 +1,22 @@
 """What every policy of a comparison gets alike: traffic, engines, cold starts, first replicas."""
 
 from array import array
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from tonnage.api.objects import ModelDeployment
+from tonnage.catalog.gpu import Gpu, built_in_gpus
 from tonnage.engine.chance import Chance
-from tonnage.replay.cluster import Start
+from tonnage.replay.cluster import StartupTime
 from tonnage.replay.drawn import Drawn, drawn_from, times
-from tonnage.replay.faults import Fault, dropped
-from tonnage.replay.record import Served
-from tonnage.replay.shapes import SHAPES, Asked
+from tonnage.replay.faults import Fault, drop_scrapes
+from tonnage.replay.operator import Operator
+from tonnage.replay.record import ReplayedModel
+from tonnage.replay.shapes import SHAPES, MeanTraffic
 from tonnage.replay.simulation import Controller, Simulation
 from tonnage.replay.traces import Trace
-from tonnage.replay.traffic import Source, Traffic, constant
+from tonnage.replay.traffic import Traffic, TrafficSource, constant_rate
 from tonnage.replay.truth import Truth
 from tonnage.settings import Settings
 from tonnage.sizing.expected import expected_workload, slo_of
@@ -57,7 +60,7 @@ class OfShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class FirstPlan:
     """What Tonnage runs first, for the demand of the spec; others begin with it too."""
 
     flags: Flags
@@ -72,13 +75,15 @@ class Scenario:
 
     model: ModelDeployment
     requests: OfTrace | OfShape
-    start: Start
-    planned: Planned
+    start: StartupTime
+    planned: FirstPlan
     target: float
     """Share of requests to be kept."""
     speed: float | None = 1.0
     """Of engines, as a factor of what is believed; None: each constant is drawn."""
     seed: int = 0
+    gpus: Mapping[str, Gpu] = field(default_factory=built_in_gpus, repr=False)
+    """With the prices by which the operator chooses a split."""
 
     @property
     def slo(self) -> Slo:
@@ -101,12 +106,12 @@ class Scenario:
             kv_factor=between(1 - KV_DOUBT, 1 + KV_DOUBT),
         )
 
-    def drawn(self) -> Drawn:
+    def draw(self) -> Drawn:
         """Return the requests, the same for every policy."""
         spec, requests = self.model.spec, self.requests
         workload = expected_workload(spec)
         if isinstance(requests, OfShape):
-            asked = Asked(
+            asked = MeanTraffic(
                 workload=workload,
                 requests_per_s=requests.requests_per_s,
                 context_tokens=spec.context_length,
@@ -122,8 +127,8 @@ class Scenario:
             cached_fraction=workload.cached_fraction,
         )
 
-    def served(self, drawn: Drawn) -> Served:
-        return Served(
+    def replayed_model(self, drawn: Drawn) -> ReplayedModel:
+        return ReplayedModel(
             model=self.model,
             traffic=drawn.traffic,
             truth=self.truth(),
@@ -132,15 +137,20 @@ class Scenario:
             seed=self.seed,
         )
 
+    def operator(self) -> Operator:
+        return Operator(SETTINGS, gpus=self.gpus)
+
     def simulation(self, drawn: Drawn, controller: Controller) -> Simulation:
-        faults: tuple[Fault, ...] = (dropped(LOST_SCRAPES, seed=self.seed),)
+        faults: tuple[Fault, ...] = (drop_scrapes(LOST_SCRAPES, seed=self.seed),)
         return Simulation(
-            [self.served(drawn)], settings=SETTINGS, controller=controller, faults=faults
+            [self.replayed_model(drawn)], settings=SETTINGS, controller=controller, faults=faults
         )
 
 
-def planned(model: ModelDeployment) -> Planned:
+def first_plan(model: ModelDeployment, gpus: Mapping[str, Gpu] | None = None) -> FirstPlan:
     """Return what the operator deploys when it sees an object for the first time.
+
+    ``gpus``: with other prices than those of the catalogue.
 
     Raises:
         ReplayError: it deploys nothing, or what cannot be simulated.
@@ -150,9 +160,15 @@ def planned(model: ModelDeployment) -> Planned:
         prompt_tokens=array("q"),
         output_tokens=array("q"),
         cached_tokens=array("q"),
-        source=Source(rate=constant(0.0), shapes=((0.0, expected_workload(model.spec)),)),
+        source=TrafficSource(
+            rate=constant_rate(0.0), shapes=((0.0, expected_workload(model.spec)),)
+        ),
     )
-    simulation = Simulation([Served(model=model, traffic=nobody)], settings=SETTINGS)
+    simulation = Simulation(
+        [ReplayedModel(model=model, traffic=nobody)],
+        settings=SETTINGS,
+        controller=Operator(SETTINGS, gpus=gpus),
+    )
     try:
         (record,) = simulation.run(simulation.begins_s)
     except ValueError as error:  # of EngineCounters: what it cannot count
@@ -163,6 +179,6 @@ def planned(model: ModelDeployment) -> Planned:
     template, goodput = record.cluster.template, first.goodput_requests_per_s
     if template is None or goodput is None:
         raise ReplayError(first.problem or f"scaling.mode {model.spec.scaling.mode} deploys none")
-    return Planned(
+    return FirstPlan(
         flags=template.flags, replicas=record.cluster.replicas, believed_requests_per_s=goodput
     )

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Final
 
 from tonnage.estimate.metrics import Query
-from tonnage.replay.prometheus import Prometheus
+from tonnage.replay.prometheus import SimulatedPrometheus
 from tonnage.replay.record import Record, moment
 from tonnage.sizing.request import Flags
 
@@ -30,7 +30,7 @@ class Scheduled:
         starts = [start_s for start_s, _ in self.stages]
         return self.stages[max(0, bisect_right(starts, at_s) - 1)][1]
 
-    def act(self, records: Sequence[Record], prometheus: Prometheus, at_s: float) -> None:  # noqa: ARG002
+    def act(self, records: Sequence[Record], prometheus: SimulatedPrometheus, at_s: float) -> None:  # noqa: ARG002
         for record in records:
             cluster, wanted = record.cluster, self.replicas_at(at_s)
             if cluster.template is None:

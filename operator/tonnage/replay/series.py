@@ -19,7 +19,7 @@ MOST: Final = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class SeriesPoint:
     """The means of a while; of requests that did not come, None."""
 
     at_s: float
@@ -39,7 +39,7 @@ class Point:
     attainment: float | None
 
 
-def series(record: Record, drawn: Drawn, found: Fates, work: Work) -> tuple[Point, ...]:
+def series(record: Record, drawn: Drawn, found: Fates, work: Work) -> tuple[SeriesPoint, ...]:
     return tuple(_points(record, drawn, found, work, width_of(drawn.duration_s)))
 
 
@@ -54,20 +54,20 @@ def width_of(duration_s: float) -> float:
 
 def _points(
     record: Record, drawn: Drawn, found: Fates, work: Work, width_s: float
-) -> Iterator[Point]:
+) -> Iterator[SeriesPoint]:
     until_s, pods = drawn.duration_s, record.cluster.pods
     arrival_s = drawn.traffic.arrival_s
     first_s = array("d", sorted(each or math.inf for each in record.cluster.table.first_token_s))
     rows = zip(
         found.by_window(width_s, width_s, until_s),
-        _means(_asked(record), width_s, until_s),
+        _means(_replica_spans(record), width_s, until_s),
         _means(((pod.ready_s, pod.deleted_s, 1) for pod in pods), width_s, until_s),
         _means(((pod.created_s, pod.ended_s, 1) for pod in pods), width_s, until_s),
         strict=True,
     )
     for window, replicas, ready, live in rows:
         from_s, to_s = window.start_s, min(until_s, window.start_s + width_s)
-        yield Point(
+        yield SeriesPoint(
             at_s=from_s,
             until_s=to_s,
             replicas=replicas,
@@ -84,7 +84,7 @@ Span = tuple[float, float, int]
 """From when, until when, and how many."""
 
 
-def _asked(record: Record) -> Iterator[Span]:
+def _replica_spans(record: Record) -> Iterator[Span]:
     """Yield what was asked for from each act of the controller to its next."""
     for early, late in pairwise(record.moments):
         yield early.at_s, late.at_s, early.replicas

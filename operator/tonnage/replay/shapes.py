@@ -13,8 +13,8 @@ from tonnage.replay.traffic import (
     NORMAL,
     Rate,
     Shapes,
-    Source,
-    constant,
+    TrafficSource,
+    constant_rate,
     diurnal,
     piecewise,
     traffic,
@@ -43,7 +43,7 @@ FIRST_SEED: Final = 11_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class MeanTraffic:
     """What traffic is drawn for: the mean request and rate of a spec."""
 
     workload: Workload
@@ -63,19 +63,19 @@ class Shape:
     """Synthetic traffic: what it is in a line, and how it is drawn."""
 
     summary: str
-    draw: Callable[[Asked], Drawn]
+    draw: Callable[[MeanTraffic], Drawn]
 
 
-def _steady(asked: Asked) -> Drawn:
-    return _of(asked, constant(asked.mean_requests_per_s), duration_s=HOUR_S)
+def _steady(asked: MeanTraffic) -> Drawn:
+    return _of(asked, constant_rate(asked.mean_requests_per_s), duration_s=HOUR_S)
 
 
-def _step(asked: Asked) -> Drawn:
+def _step(asked: MeanTraffic) -> Drawn:
     mean = asked.mean_requests_per_s
     return _of(asked, piecewise([(0, LOW * mean), (HOUR_S / 2, HIGH * mean)]), duration_s=HOUR_S)
 
 
-def _ramp(asked: Asked) -> Drawn:
+def _ramp(asked: MeanTraffic) -> Drawn:
     """Rise for an hour, after and before a quarter of one."""
     mean, quiet_s = asked.mean_requests_per_s, HOUR_S / 4
 
@@ -86,18 +86,20 @@ def _ramp(asked: Asked) -> Drawn:
     return _of(asked, rate, duration_s=HOUR_S + 2 * quiet_s)
 
 
-def _day(asked: Asked) -> Drawn:
+def _day(asked: MeanTraffic) -> Drawn:
     rate = diurnal(asked.mean_requests_per_s, swing=SWING, period_s=DAY_S)
     return _of(asked, rate, duration_s=DAY_S)
 
 
-def _drift(asked: Asked) -> Drawn:
+def _drift(asked: MeanTraffic) -> Drawn:
     """Let lengths grow for an hour, after and before half of one."""
     shapes = [(0.0, asked.workload)]
     for piece in range(1, DRIFT_PIECES + 1):
         factor = LONGER ** (piece / DRIFT_PIECES)
         shapes.append((HOUR_S / 2 + HOUR_S * piece / DRIFT_PIECES, longer(asked.workload, factor)))
-    return _of(asked, constant(asked.mean_requests_per_s), duration_s=2 * HOUR_S, shapes=shapes)
+    return _of(
+        asked, constant_rate(asked.mean_requests_per_s), duration_s=2 * HOUR_S, shapes=shapes
+    )
 
 
 def longer(workload: Workload, factor: float) -> Workload:
@@ -115,7 +117,7 @@ def longer(workload: Workload, factor: float) -> Workload:
     )
 
 
-def _bursts(asked: Asked) -> Drawn:
+def _bursts(asked: MeanTraffic) -> Drawn:
     """Keep the mean: between bursts the rate is lower, by what they bring."""
     share = BURST_S / BURST_EVERY_S
     between = asked.mean_requests_per_s / (1 + share * (BURST_TIMES - 1))
@@ -127,8 +129,10 @@ def _bursts(asked: Asked) -> Drawn:
     return _of(asked, rate, duration_s=HOUR_S)
 
 
-def _of(asked: Asked, rate: Rate, *, duration_s: float, shapes: Shapes | None = None) -> Drawn:
-    source = Source(rate=rate, shapes=shapes or ((0.0, asked.workload),))
+def _of(
+    asked: MeanTraffic, rate: Rate, *, duration_s: float, shapes: Shapes | None = None
+) -> Drawn:
+    source = TrafficSource(rate=rate, shapes=shapes or ((0.0, asked.workload),))
     return Drawn(
         traffic=traffic(
             source,
@@ -154,19 +158,19 @@ def llmd(seed: int = 0, *, factor: float = 1.0) -> Trace:
     first, number = FIRST_SEED + 2 * seed, len(arrival_s)
     return Trace(
         arrival_s=arrival_s,
-        prompt_tokens=_clipped(LLMD_PROMPT, Chance(first).shares(number)),
-        output_tokens=_clipped(LLMD_OUTPUT, Chance(first + 1).shares(number)),
+        prompt_tokens=_clip(LLMD_PROMPT, Chance(first).shares(number)),
+        output_tokens=_clip(LLMD_OUTPUT, Chance(first + 1).shares(number)),
     )
 
 
-def _clipped(lengths: tuple[int, int, int], shares: Sequence[float]) -> "array[int]":
+def _clip(lengths: tuple[int, int, int], shares: Sequence[float]) -> "array[int]":
     deviation, least, most = lengths
     mean = (least + most) / 2
     normals = (NORMAL.inv_cdf(max(share, 1e-12)) for share in shares)
     return array("q", (min(most, max(least, round(mean + deviation * z))) for z in normals))
 
 
-def _llmd(asked: Asked) -> Drawn:
+def _llmd(asked: MeanTraffic) -> Drawn:
     return drawn_from(
         llmd(asked.seed, factor=asked.times),
         duration_s=sum(stage_s for _, stage_s in LLMD_STAGES),

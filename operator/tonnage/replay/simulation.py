@@ -8,12 +8,12 @@ from typing import Protocol
 
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.estimate.metrics import LATENCY_BOUNDS_S, Query
-from tonnage.replay.cluster import Cluster, Pod
+from tonnage.replay.cluster import Pod, SimulatedCluster
 from tonnage.replay.counters import Ladders
 from tonnage.replay.faults import Fault
 from tonnage.replay.operator import Operator
-from tonnage.replay.prometheus import Page, Prometheus
-from tonnage.replay.record import Record, Served
+from tonnage.replay.prometheus import Page, SimulatedPrometheus
+from tonnage.replay.record import Record, ReplayedModel
 from tonnage.replay.views import EPOCH_S
 from tonnage.settings import Settings
 from tonnage.sizing.expected import slo_of
@@ -31,7 +31,7 @@ class Controller(Protocol):
     def table(self) -> Mapping[str, Query]:
         """What it may ask Prometheus."""
 
-    def act(self, records: Sequence[Record], prometheus: Prometheus, at_s: float) -> None:
+    def act(self, records: Sequence[Record], prometheus: SimulatedPrometheus, at_s: float) -> None:
         """Deploy or scale the clusters, and note a moment of each."""
 
 
@@ -43,7 +43,7 @@ class Simulation:
 
     def __init__(
         self,
-        served: Sequence[Served],
+        served: Sequence[ReplayedModel],
         *,
         settings: Settings,
         controller: Controller | None = None,
@@ -52,7 +52,7 @@ class Simulation:
         """``controller``: the operator with these settings, unless another is given."""
         self.settings, self._faults = settings, faults
         self._controller = controller or Operator(settings)
-        self._prometheus = Prometheus(settings, self._controller.table)
+        self._prometheus = SimulatedPrometheus(settings, self._controller.table)
         self.records = [self._record(each) for each in served]
         self.records.sort(key=lambda record: record.served.model.key)
         longest_s = max(each.start.longest_s for each in served)
@@ -65,11 +65,11 @@ class Simulation:
             for at_s, truth in record.served.changes:
                 self._at(at_s, partial(record.cluster.change, truth))
 
-    def _record(self, served: Served) -> Record:
+    def _record(self, served: ReplayedModel) -> Record:
         spec = served.model.spec
         slo = slo_of(spec)
         request = ask(spec, look_up(spec, built_in_gpus()))
-        cluster = Cluster(
+        cluster = SimulatedCluster(
             model=served.model,
             request=request,
             traffic=served.traffic,

@@ -94,7 +94,7 @@ def read_trace(path: Path) -> Trace:
     num_empty = 0
     zoned = set[bool]()
     columns: _Columns | None = None
-    with _readable(path):
+    with _trace_errors(path):
         for line, row in _rows(path):
             columns = columns or _Columns.among(row, path=path, line=line)
             at = _Place(path=path, line=line, row=row, zoned=zoned)
@@ -113,7 +113,7 @@ def read_trace(path: Path) -> Trace:
     if columns.arrival == "timestamp" and UNIX_S <= MS_PER_S * min(arrival) < MS_PER_S * UNIX_S:
         message = "is read as milliseconds, and holds seconds since 1970: name it arrival_s"
         raise TraceError(message, path=path, column=columns.arrival)
-    found = _sorted(arrival, prompt, output, is_date=clock is Clock.DATE)
+    found = _sort_requests(arrival, prompt, output, is_date=clock is Clock.DATE)
     return replace(found, num_empty=num_empty)
 
 
@@ -126,7 +126,7 @@ def notes_of(trace: Trace) -> Iterator[str]:
         yield "requests were not in order of arrival; they are replayed in it"
 
 
-def _sorted(
+def _sort_requests(
     arrival: "array[float]", prompt: "array[int]", output: "array[int]", *, is_date: bool
 ) -> Trace:
     order = sorted(range(len(arrival)), key=arrival.__getitem__)
@@ -258,7 +258,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def _trace_errors(path: Path) -> Iterator[None]:
     """Turn what files and decoders raise into an error that names the file."""
     try:
         yield
@@ -294,12 +294,12 @@ def _csv_rows(path: Path, lines: TextIO) -> Iterator[tuple[int, Row]]:
             if len(fields) > len(names):
                 message = f"{len(fields)} fields, the header has {len(names)}"
                 raise TraceError(message, path=path, line=reader.line_num)
-            yield reader.line_num, dict(zip(names, map(_given, fields), strict=False))
+            yield reader.line_num, dict(zip(names, map(_non_empty, fields), strict=False))
     except csv.Error as error:
         raise TraceError(str(error), path=path, line=reader.line_num) from error
 
 
-def _given(field: str) -> str | None:
+def _non_empty(field: str) -> str | None:
     """Return what a field holds; None where it is empty."""
     return field.strip() or None
 
@@ -325,7 +325,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Row]]:
         import pyarrow  # noqa: PLC0415  (an extra)
         from pyarrow import parquet  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        message = "parquet needs pyarrow, which is not installed: pip install 'tonnage[parquet]'"
+        message = "parquet needs pyarrow, which is not installed: pip install pyarrow"
         raise TraceError(message, path=path) from error
     try:
         with parquet.ParquetFile(path) as file:

@@ -27,7 +27,7 @@ FIRST_SEED: Final = 7_000
 """Beyond those that capacity is searched with."""
 
 
-def constant(requests_per_s: float) -> Rate:
+def constant_rate(requests_per_s: float) -> Rate:
     return lambda _: requests_per_s
 
 
@@ -51,7 +51,7 @@ def piecewise(pieces: Sequence[tuple[float, float]]) -> Rate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class TrafficSource:
     """What requests are drawn from."""
 
     rate: Rate
@@ -68,7 +68,7 @@ class Traffic:
     prompt_tokens: "array[int]"
     output_tokens: "array[int]"
     cached_tokens: "array[int]"
-    source: Source
+    source: TrafficSource
 
     @property
     def num_requests(self) -> int:
@@ -83,7 +83,9 @@ class Traffic:
         return [shape for start, shape in self.source.shapes if start <= max(0.0, at_s)][-1]
 
 
-def traffic(source: Source, *, duration_s: float, context_tokens: int, seed: int = 0) -> Traffic:
+def traffic(
+    source: TrafficSource, *, duration_s: float, context_tokens: int, seed: int = 0
+) -> Traffic:
     """Return the requests of a time, none longer than the engine takes."""
     first, shapes = FIRST_SEED + 4 * seed, source.shapes
     arrival_s = array("d", _arrivals(source.rate, duration_s, source.arrival_scv, Chance(first)))

@@ -71,7 +71,7 @@ class Machine:
 
     def times(self, speed: float) -> "Machine":
         """Return the same engine, so many times as fast."""
-        return replace(self, costs=scaled(self.costs, 1 / speed))
+        return replace(self, costs=scale_costs(self.costs, 1 / speed))
 
 
 def machine(request: SizingRequest, flags: Flags, truth: Truth) -> Machine:
@@ -85,10 +85,10 @@ def machine(request: SizingRequest, flags: Flags, truth: Truth) -> Machine:
         max_batched_tokens=limits.max_num_batched_tokens,
     )
     if truth.kink:
-        costs = _kinked(costs, truth.kink)
+        costs = _add_kink(costs, truth.kink)
     return Machine(
         limits=limits,
-        costs=scaled(costs, 1 / truth.speed),
+        costs=scale_costs(costs, 1 / truth.speed),
         kv_tokens=_reported_tokens(asked, replica),
         num_gpus=flags.parallelism.num_gpus,
     )
@@ -107,7 +107,7 @@ def _reported_tokens(request: SizingRequest, replica: Replica) -> int:
     return int(held * request.context_tokens)
 
 
-def scaled(costs: StepCosts, factor: float) -> StepCosts:
+def scale_costs(costs: StepCosts, factor: float) -> StepCosts:
     """Return costs that are so many times as high, all of them."""
     grid = costs.prefill
     return replace(
@@ -129,7 +129,7 @@ def _times(values: Sequence[float], factor: float) -> "array[float]":
     return array("d", (factor * value for value in values))
 
 
-def _kinked(costs: StepCosts, kink: Kink) -> StepCosts:
+def _add_kink(costs: StepCosts, kink: Kink) -> StepCosts:
     base_s = (
         value + kink.per_sequence_s * max(0, number - kink.num_sequences)
         for number, value in enumerate(costs.base_s)

@@ -3,13 +3,13 @@
 from typing import Final
 
 from tonnage.control.input.state import DeploymentView, ModelView, PodView
-from tonnage.replay.cluster import Cluster
+from tonnage.replay.cluster import SimulatedCluster
 
 EPOCH_S: Final = 1_767_225_600.0
 """Unix time at which the traffic of a simulation begins: 2026-01-01T00:00:00Z."""
 
 
-def model_view(cluster: Cluster) -> ModelView:
+def model_view(cluster: SimulatedCluster) -> ModelView:
     model = cluster.model
     return ModelView(
         namespace=model.namespace,
@@ -23,12 +23,12 @@ def model_view(cluster: Cluster) -> ModelView:
     )
 
 
-def deployment_view(cluster: Cluster, at_s: float) -> DeploymentView | None:
+def deployment_view(cluster: SimulatedCluster, at_s: float) -> DeploymentView | None:
     """Return the Deployment; None before the first template."""
     template = cluster.template
     if template is None:
         return None
-    model, kept = cluster.model, cluster.kept
+    model, kept = cluster.model, cluster.remaining_pods
     return DeploymentView(
         namespace=model.namespace,
         name=model.name,
@@ -53,7 +53,7 @@ def deployment_view(cluster: Cluster, at_s: float) -> DeploymentView | None:
     )
 
 
-def pod_views(cluster: Cluster, at_s: float) -> tuple[PodView, ...]:
+def pod_views(cluster: SimulatedCluster, at_s: float) -> tuple[PodView, ...]:
     """Return the pods that are there at a time."""
     return tuple(
         PodView(

@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tonnage.sizing.cost import GpuHour, gpu_hour, rented_hour, usd_per_million_tokens
+from tonnage.catalog.price import RESERVED
+from tonnage.sizing.cost import GpuHour, amount, gpu_hour, rented_hour, usd_per_million_tokens
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
-from tonnage.units import DAY_S, HOURS_PER_MONTH, MILLION, significant
+from tonnage.sizing.provenance import Figure, Input, Origin
+from tonnage.units import DAY_S, HOURS_PER_MONTH, HOURS_PER_YEAR, MILLION, count_of, significant
 
 
 def usd_per_user(*, usd: float, num_users: float) -> float:
@@ -18,28 +20,63 @@ def usd_per_user(*, usd: float, num_users: float) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Commitment:
+    """A reserved price beside the one that is paid, for replicas that run all the time."""
+
+    hour: GpuHour
+    """Of one GPU, reserved."""
+    replicas: int
+    saved_per_year: float
+    """Over the price that is paid; negative: it costs more."""
+    worth_from: float
+    """The share of the time that a replica has to run for the reserved price to be the lower."""
+
+    @property
+    def term(self) -> str:
+        return self.hour.rent.term if self.hour.rent else RESERVED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
     """What some replicas cost, in the currency of the hour. Rates are of output tokens."""
 
     hour: GpuHour
     """Of one GPU."""
+    replicas: int
+    gpus_per_replica: int
     usd_per_hour: float
     usd_per_million_tokens: float
-    """With every replica at its load line: the least that a token can cost."""
+    """With every replica at its load line: the least that a token of these replicas can cost."""
     usd_per_million_tokens_asked: float | None
     """Of the tokens that the demand asks for, which pay for the idle share too. None: no demand."""
-    usd_per_hour_and_request: float
-    """Of one request in flight, at the load line."""
+    usd_per_hour_and_request: float | None
+    """Of one request in flight, at the load line. None: there is none, in the mean."""
     usd_per_hour_and_user: float | None
-    """Of the users asked for, most of whom are idle at any time. None: a rate is asked for."""
+    """Of the users asked for, most of them idle at any time. None: a rate is asked for."""
+    commitments: tuple[Commitment, ...] = ()
+    """For the replicas that always run."""
 
     @property
     def currency(self) -> str:
         return self.hour.currency
 
     @property
+    def gpus_paid(self) -> int:
+        """Those of the replicas, and where whole nodes are paid the others of their nodes."""
+        return self.hour.gpus_paid(self.replicas, self.gpus_per_replica)
+
+    @property
+    def nodes(self) -> int | None:
+        """Those that are paid as a whole."""
+        return self.hour.nodes(self.replicas, self.gpus_per_replica)
+
+    @property
     def usd_per_month(self) -> float:
         return self.usd_per_hour * HOURS_PER_MONTH
+
+    @property
+    def usd_per_year(self) -> float:
+        return self.usd_per_hour * HOURS_PER_YEAR
 
     @property
     def usd_per_month_and_user(self) -> float | None:
@@ -52,14 +89,18 @@ def bill(sizing: Sizing, *, replicas: int, hour: GpuHour | None = None) -> Bill 
 
     ``hour``: another price of a GPU than the one of its class.
     """
-    hour = hour or gpu_hour(sizing.request.gpu)
+    each = sizing.parallelism.num_gpus
+    hour = hour or gpu_hour(sizing.request.gpu, each)
     if hour is None:
         return None
-    one_usd = hour.usd * sizing.flags.parallelism.num_gpus
     asked, users = tokens_per_s_asked(sizing), sizing.request.demand.num_users
-    fleet_usd = one_usd * replicas
+    fleet_usd = hour.usd * hour.gpus_paid(replicas, each)
+    running = max(1, replicas)  # of none that may be made yet, what one would cost
+    one_usd = hour.usd * hour.gpus_paid(running, each) / running  # with its share of idle GPUs
     return Bill(
         hour=hour,
+        replicas=replicas,
+        gpus_per_replica=each,
         usd_per_hour=fleet_usd,
         usd_per_million_tokens=usd_per_million_tokens(
             usd_per_hour=one_usd, tokens_per_s=sizing.output_tokens_per_s
@@ -69,11 +110,44 @@ def bill(sizing: Sizing, *, replicas: int, hour: GpuHour | None = None) -> Bill 
         )
         if asked
         else None,
-        usd_per_hour_and_request=usd_per_user(
-            usd=one_usd, num_users=sizing.at_capacity.num_running
-        ),
+        usd_per_hour_and_request=usd_per_user(usd=one_usd, num_users=in_flight)
+        if (in_flight := sizing.at_capacity.num_running)
+        else None,
         usd_per_hour_and_user=usd_per_user(usd=fleet_usd, num_users=users) if users else None,
+        commitments=tuple(_commitments(sizing, hour, replicas)),
     )
+
+
+def _commitments(sizing: Sizing, paid: GpuHour, replicas: int) -> Iterator[Commitment]:
+    """Yield what each reserved price would save for the replicas that always run.
+
+    Those are ``minReplicas``; of the others nobody knows how long they run.
+    """
+    if paid.rent is None or paid.rent.term.startswith(RESERVED):
+        return
+    gpu, each = sizing.request.gpu, sizing.parallelism.num_gpus
+    always = min(replicas, max(1, sizing.request.min_replicas))
+    terms = dict.fromkeys(rent.term for rent in gpu.price.offered)
+    for term in terms:
+        hour = rented_hour(gpu, each, term=term) if term.startswith(RESERVED) else None
+        if hour is not None:
+            now, committed = (one.usd * one.gpus_paid(always, each) for one in (paid, hour))
+            yield Commitment(
+                hour=hour,
+                replicas=always,
+                saved_per_year=(now - committed) * HOURS_PER_YEAR,
+                worth_from=committed / now,
+            )
+
+
+def inputs_with_price(sizing: Sizing) -> tuple[Input, ...]:
+    """Return what the plan stands on, the price of a GPU last, if it has one."""
+    hour = gpu_hour(sizing.request.gpu, sizing.parallelism.num_gpus)
+    if hour is None:
+        return sizing.request.inputs
+    is_cited = hour.rent is not None and hour.rent.source is not None
+    origin = Origin.LOOKED_UP if is_cited else Origin.GIVEN
+    return (*sizing.request.inputs, Input(figure=Figure.PRICE, value=str(hour), origin=origin))
 
 
 def tokens_per_s_asked(sizing: Sizing) -> float | None:
@@ -99,7 +173,9 @@ def full_use(sizing: Sizing) -> str:
 
 def bill_lines(sizing: Sizing, found: Bill, *, replicas: int) -> Iterator[str]:
     """Yield what stands behind a bill, a line each: requests, users, days, owned beside rented."""
-    yield f"{found.usd_per_hour_and_request:.4f} {found.currency} per hour and concurrent request"
+    if found.usd_per_hour_and_request is not None:
+        each = f"{found.usd_per_hour_and_request:.4f} {found.currency}"
+        yield f"{each} per hour and concurrent request"
     if found.usd_per_hour_and_user is not None:
         yield _of_users(sizing, found)
     if sizing.request.slo.is_offline and found.usd_per_million_tokens_asked is not None:
@@ -113,6 +189,30 @@ def bill_lines(sizing: Sizing, found: Bill, *, replicas: int) -> Iterator[str]:
         yield from _rented_instead(sizing, replicas)
 
 
+def nodes_written(found: Bill) -> Iterator[str]:
+    """Yield the nodes that are paid as a whole, and how many of their GPUs are used."""
+    if found.nodes is not None:
+        used = found.replicas * found.gpus_per_replica
+        name = found.hour.rent.instance if found.hour.rent else ""
+        machines = f"{found.nodes} x {name}" if name else count_of(found.nodes, "node")
+        yield (
+            f"{machines} of {count_of(found.hour.gpus_per_node or 1, 'GPU')}, "
+            f"{used} of {found.gpus_paid} GPUs used, {found.gpus_paid - used} idle"
+        )
+
+
+def commitment_written(found: Commitment) -> str:
+    """Say what a commitment saves a year, and from which use on."""
+    unit, saved = found.hour.currency, found.saved_per_year
+    replicas = count_of(found.replicas, "replica that always runs", "replicas that always run")
+    change = f"{abs(saved):,.0f} {unit} per year {'less' if saved >= 0 else 'more'}"
+    worth = f"; lower for a replica that runs more than {found.worth_from:.0%} of the time"
+    return (
+        f"{amount(found.hour.usd)} {unit} per GPU and hour, {change} for the {replicas} "
+        f"(minReplicas){worth if found.worth_from < 1 else ''}"
+    )
+
+
 def _of_users(sizing: Sizing, found: Bill) -> str:
     demand = sizing.request.demand
     carried = sizing.at_capacity.num_running / demand.duty_fraction
@@ -124,10 +224,10 @@ def _of_users(sizing: Sizing, found: Bill) -> str:
 
 
 def _rented_instead(sizing: Sizing, replicas: int) -> Iterator[str]:
-    rented = rented_hour(sizing.request.gpu)
+    rented = rented_hour(sizing.request.gpu, sizing.parallelism.num_gpus)
     found = bill(sizing, replicas=replicas, hour=rented) if rented else None
     if found:
         yield (
-            f"{found.hour}, {found.usd_per_hour:.2f} {found.currency} per hour in all, "
+            f"rented: {found.hour}, {found.usd_per_hour:.2f} {found.currency} per hour in all, "
             f"{found.usd_per_million_tokens:.2f} {found.currency} per million output tokens"
         )

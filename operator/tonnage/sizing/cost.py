@@ -1,9 +1,11 @@
 """What a plan costs: GPU hours rented or owned, for the demand asked and at full use."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 from tonnage.catalog.gpu import Gpu
+from tonnage.catalog.price import Rent, smallest
 from tonnage.units import HOUR_S, KB, MILLION, significant
 
 
@@ -45,26 +47,63 @@ def owned_usd_per_hour(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuHour:
-    """An hour of one GPU: its price, and what that is made of, written for a person."""
+    """An hour of one GPU: its price, and the parts of it, written for a person."""
 
     basis: Literal["rented", "owned"]
     usd: float
     """In ``currency``, as all amounts of a bill are."""
-    made_of: str
+    parts: str
     currency: str = "USD"
+    rent: Rent | None = None
+    """What the price holds for; None: the GPU is owned."""
+    gpus_per_node: int | None = None
+    """Nodes of so many GPUs are paid as a whole. None: only the GPUs of replicas are."""
 
     def __str__(self) -> str:
-        return f"{self.basis}: {self.made_of} per GPU and hour"
+        if self.rent is None:
+            return f"owned: {self.parts} per GPU and hour"
+        basis = f": {self.rent.basis}" if self.rent.basis else ""
+        return f"{self.parts} per GPU and hour{basis}"
+
+    def nodes(self, replicas: int, gpus_per_replica: int) -> int | None:
+        """Return the nodes that are paid as a whole; None: single GPUs are."""
+        if self.gpus_per_node is None:
+            return None
+        if gpus_per_replica > self.gpus_per_node:
+            return replicas * math.ceil(gpus_per_replica / self.gpus_per_node)
+        return math.ceil(replicas / (self.gpus_per_node // gpus_per_replica))
+
+    def gpus_paid(self, replicas: int, gpus_per_replica: int) -> int:
+        nodes = self.nodes(replicas, gpus_per_replica)
+        if nodes is None or self.gpus_per_node is None:
+            return replicas * gpus_per_replica
+        return nodes * self.gpus_per_node
+
+    def usd_per_replica(self, gpus_per_replica: int) -> float:
+        """Return the hourly cost of one replica where its nodes are full."""
+        replicas = max(1, (self.gpus_per_node or 1) // gpus_per_replica)
+        return self.usd * self.gpus_paid(replicas, gpus_per_replica) / replicas
 
 
-def rented_hour(gpu: Gpu) -> GpuHour | None:
-    """Return the hour of a rented GPU; None where the class has no rental price."""
+def rented_hour(gpu: Gpu, num_gpus: int, *, term: str | None = None) -> GpuHour | None:
+    """Return the hour of a rented GPU in the smallest instance that holds so many.
+
+    None where no such instance has a price. A replica over several nodes takes whole nodes.
+    """
     price = gpu.price
-    usd, currency = price.rent_usd_per_hour, price.currency
-    if usd is None:
+    rents = price.paid() if term is None else price.on_term(term)
+    rent = smallest(rents, min(num_gpus, gpu.gpus_per_node))
+    if rent is None:
         return None
-    made_of = " ".join(filter(None, (f"{usd:.2f}", currency, price.rate)))
-    return GpuHour(basis="rented", usd=usd, made_of=made_of, currency=currency)
+    usd, currency = rent.usd_per_gpu_hour, price.currency
+    return GpuHour(
+        basis="rented",
+        usd=usd,
+        parts=f"{amount(usd)} {currency}",
+        currency=currency,
+        rent=rent,
+        gpus_per_node=(rent.num_gpus or gpu.gpus_per_node) if price.whole_nodes else None,
+    )
 
 
 def owned_hour(gpu: Gpu) -> GpuHour | None:
@@ -94,19 +133,66 @@ def owned_hour(gpu: Gpu) -> GpuHour | None:
         else "no upkeep"
     )
     spread = f"{price.purchase_usd:,.0f} {currency} / {price.amortization_hours:,.0f} h"
-    made_of = f"{spread} + {power} + {upkeep} = {usd:.2f} {currency}"
-    return GpuHour(basis="owned", usd=usd, made_of=made_of, currency=currency)
+    parts = f"{spread} + {power} + {upkeep} = {usd:.2f} {currency}"
+    return GpuHour(
+        basis="owned",
+        usd=usd,
+        parts=parts,
+        currency=currency,
+        gpus_per_node=gpu.gpus_per_node if price.whole_nodes else None,
+    )
 
 
-def gpu_hour(gpu: Gpu) -> GpuHour | None:
-    """Return the hour of one GPU: owned where an administrator says so, else rented.
+def gpu_hour(gpu: Gpu, num_gpus: int) -> GpuHour | None:
+    """Return the hour of one GPU of a replica that takes so many.
 
-    None where the class has neither price.
+    Owned where an administrator says so, else rented. None where the class has neither price.
     """
-    return owned_hour(gpu) or rented_hour(gpu)
+    return owned_hour(gpu) or rented_hour(gpu, num_gpus)
 
 
-def usd_per_hour_per_gpu(gpu: Gpu) -> float | None:
-    """Return what an hour of one GPU costs; None where the class has no price."""
-    hour = gpu_hour(gpu)
-    return None if hour is None else hour.usd
+def fleet_usd_per_hour(gpu: Gpu, *, gpus_per_replica: int, replicas: int) -> float | None:
+    """Return what so many replicas cost an hour; None where they have no price."""
+    hour = gpu_hour(gpu, gpus_per_replica)
+    return None if hour is None else hour.usd * hour.gpus_paid(replicas, gpus_per_replica)
+
+
+def least_usd_per_gpu_hour(gpu: Gpu) -> float | None:
+    """Return what an hour of one GPU costs at least, whatever the replica takes."""
+    owned = owned_hour(gpu)
+    usd = [rent.usd_per_gpu_hour for rent in gpu.price.paid()]
+    return owned.usd if owned else min(usd, default=None)
+
+
+def missing_price(gpu: Gpu, num_gpus: int) -> str:
+    """Say why a replica of so many GPUs has no price."""
+    price = gpu.price
+    if price.missing:
+        return price.missing
+    if rents := price.paid():
+        listed = ", ".join(rent.machine for rent in rents)
+        return f"no price is known of an instance with {num_gpus} {gpu.name}, only of {listed}"
+    if price.offered:
+        return f"{gpu.name} has no {price.term} price"
+    if price.purchase_usd is None:
+        return f"{gpu.name} has no rental price"
+    return f"{gpu.name} has no rental price; price.amortization_hours would spread its purchase"
+
+
+def cents(usd: float) -> float:
+    """Return an amount in whole cents: sums of prices are not exact.
+
+    >>> cents(0.1 + 0.2)
+    0.3
+    """
+    return round(usd, 2)
+
+
+def amount(usd: float) -> str:
+    """Write the price of a GPU: cents, and what is beyond them.
+
+    >>> amount(6.88), amount(0.8048), amount(3.43088125), amount(2)
+    ('6.88', '0.8048', '3.4309', '2.00')
+    """
+    whole, _, decimals = f"{usd:.4f}".partition(".")
+    return f"{whole}.{decimals.rstrip('0').ljust(2, '0')}"

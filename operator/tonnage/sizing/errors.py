@@ -17,6 +17,10 @@ class SLOInfeasibleError(SizingError):
     """One request alone on an idle replica already misses the SLO: replicas do not help."""
 
 
+class SeveralNodesError(SizingError):
+    """No replica within a node serves, and what one over several nodes serves was not asked."""
+
+
 class ContextTooLongError(SizingError):
     """The maximum length exceeds the positions that the model was made for."""
 

@@ -2,6 +2,7 @@
 
 from tonnage.api.spec import Demand as DemandSpec
 from tonnage.api.spec import Spec
+from tonnage.memoize import memoize
 from tonnage.sizing.adapters import Adapters
 from tonnage.sizing.speculation import Speculation
 from tonnage.sizing.workload import Demand, Lengths, Slo, Target, Workload
@@ -12,6 +13,7 @@ GUESSED_PROMPT_TOKENS = 2048
 GUESSED_OUTPUT_TOKENS = 512
 
 
+@memoize
 def slo_of(spec: Spec) -> Slo:
     """Return the SLO targets of a spec."""
     if spec.slo is None:

@@ -1,28 +1,26 @@
-"""One plan: the parallelism, the batch and the replicas for a request, or a reasoned no."""
+"""The plan of one split: its batch and its replicas for a request, or a reasoned no."""
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from tonnage.sizing.checks import check_request
-from tonnage.sizing.errors import InvalidParallelismError, SizingError, SLOInfeasibleError
+from tonnage.sizing.errors import SizingError, SLOInfeasibleError
 from tonnage.sizing.memory.budget import memory_budget
 from tonnage.sizing.memory.ceiling import MemoryBudget
-from tonnage.sizing.parallelism.candidates import explain_no_candidate
-from tonnage.sizing.parallelism.draft import rank_of, splits_for
+from tonnage.sizing.parallelism.draft import rank_of
 from tonnage.sizing.parallelism.shard import Shard
 from tonnage.sizing.request import Flags, SizingRequest
-from tonnage.sizing.serving.demand import ServiceLevel, service_at
+from tonnage.sizing.serving.demand import ServiceLevel, keeps_targets, service_at
 from tonnage.sizing.serving.flags import (
-    Chosen,
+    BUDGET_GAIN,
+    ChosenFlags,
     FlagSearch,
-    largest_fitting,
     memory_doubt,
     replica_under,
     request_bytes,
     trial_of,
+    widest_fitting,
 )
 from tonnage.sizing.serving.goodput import Goodput, goodput
 from tonnage.sizing.serving.load_line import (
@@ -48,12 +46,17 @@ IDLE = 1e-6
 """Mean decoding sequences of a replica that serves one request now and then."""
 BOUND_DOUBT = 1.15
 """What a replica may serve more than the fluid bound says: it knows no whole sequences."""
-FINALISTS = 4
-"""Splits that are tried by short runs, at most, of those of one number of GPUs."""
-HOPE = 1.3
-"""Times what short runs find for one replica, that each of many may serve."""
-NEAR = 0.93
-"""Of the most that short runs found: splits that serve as much are simulated in full."""
+TAIL = 0.9
+"""Percentiles from which the mean bounds a target."""
+BELOW = 1 - 1e-9
+"""Of a rate that is not served."""
+SHORT_RUN_DOUBT = 1.2
+"""Times what short runs find, that full ones are taken to find at most, and the other way round: a
+margin for leaving splits out, no bound. Full runs were seen to find 1.17 and 1.19 times as much."""
+
+CONFIRMATION_STEP = 0.002
+"""By which share a rate falls that its own run does not keep, the first time; then more."""
+CONFIRMATIONS = 12
 
 Between = Callable[[], None]
 """Called before each run of the engine model; what it raises ends the search until it is asked
@@ -95,10 +98,7 @@ class Sizing:
     @cached_property
     def at_capacity(self) -> SteadyState:
         """The steady state at goodput."""
-        if self.request.slo.is_offline:
-            _, num_decoding = most_decoding(self.replica, self.request.workload)
-            return steady_state(self.replica, self.request.workload, num_decoding)
-        return state_at(self.replica, self.request.workload, self.goodput_requests_per_s)
+        return state_at_capacity(self.request, self.replica, self.goodput_requests_per_s)
 
     @property
     def memory_ceiling_longest(self) -> float:
@@ -153,68 +153,18 @@ class Sizing:
 
     def at(self, requests_per_s: float, num_replicas: int) -> ServiceLevel:
         """Return what requests meet at a rate on so many replicas."""
-        trial = trial_of(self.request, self.replica)
-        return service_at(trial, requests_per_s, num_replicas, self.request.routing)
+        trial, routing = trial_of(self.request, self.replica), self.request.routing
+        return service_at(trial, requests_per_s, num_replicas, routing, self.goodput.length)
 
-
-def size(request: SizingRequest, *, between: Between = keep_searching) -> Sizing:
-    """Answer a request: keep the flags that run, or choose the smallest split that will do.
-
-    A split will do when it fits, one request alone keeps the SLO, and maxReplicas of it serve the
-    demand; where none serves it all, the one that serves most is taken. Among splits of the same
-    number of GPUs the one with the highest goodput is taken; a tie goes to the first, plain tensor
-    parallelism. More than a node is tried only when nothing smaller fits.
-
-    Raises:
-        ContextTooLongError: the model has fewer positions than contextLength.
-        InvalidKvCacheError, UnsupportedEngineError: the engine has no such cache for the model.
-        InvalidParallelismError: the engine refuses every split of the GPUs asked for.
-        DoesNotFitError: no split leaves room for one request of the maximum length.
-        SLOInfeasibleError: splits fit, but one request alone misses the SLO on each.
-    """
-    check_request(request)
-    if request.flags:
-        return size_with(request, request.flags.parallelism, between=between)
-    splits = splits_for(request, num_gpus=request.num_gpus)
-    if not splits:
-        raise InvalidParallelismError(
-            explain_no_candidate(
-                request.shape,
-                request.weights,
-                num_gpus=request.num_gpus or 1,
-                gpus_per_node=request.gpu.gpus_per_node,
-            )
+    def keeps_targets(
+        self, each_requests_per_s: float, num_replicas: int, *, between: Between = keep_searching
+    ) -> bool:
+        """Tell whether so many replicas keep every target at this rate of each."""
+        trial, routing = trial_of(self.request, self.replica), self.request.routing
+        length = self.goodput.length
+        return keeps_targets(
+            trial, each_requests_per_s, num_replicas, routing, length, between=between
         )
-    return _smallest(request, splits, between)
-
-
-def _smallest(request: SizingRequest, splits: Iterable[Parallelism], between: Between) -> Sizing:
-    found: list[Sizing] = []
-    skipped: list[Outline] = []
-    too_few: list[Finalist] = []
-    refusals: list[SizingError] = []
-    for num_gpus, each in itertools.groupby(splits, key=lambda split: split.num_gpus):
-        if num_gpus > request.gpu.gpus_per_node and (found or too_few or skipped):
-            break
-        outlines = list(outlines_of(request, each, refusals))
-        if not any(_may_be_enough(request, each.bound_requests_per_s) for each in outlines):
-            skipped += outlines
-            continue
-        finalists = _finalists(outlines, between)
-        if not any(_may_be_enough(request, HOPE * each.requests_per_s) for each in finalists):
-            too_few += finalists
-            continue
-        best = _best_of(finalists, refusals, between)
-        if best and _is_enough(best):
-            return with_replicas(best)
-        found += [best] if best else []
-    most = _best_of([*too_few, *_finalists(skipped, between)], refusals, between)
-    found += [most] if most else []
-    if found:
-        return with_replicas(max(found, key=lambda sizing: sizing.goodput_requests_per_s))
-    # A split that fits but is too slow says more than a smaller one that does not fit.
-    slow = [refusal for refusal in refusals if isinstance(refusal, SLOInfeasibleError)]
-    raise (slow or refusals)[-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +173,7 @@ class Outline:
 
     request: SizingRequest
     shard: Shard
-    widest: Chosen
+    widest: ChosenFlags
     idle: SteadyState
     bound_requests_per_s: float
 
@@ -250,10 +200,16 @@ def outline_of(request: SizingRequest, parallelism: Parallelism) -> Outline:
         DoesNotFitError, InvalidKvCacheError, SLOInfeasibleError: this split will not do.
     """
     shard = rank_of(request, parallelism)
-    widest = _running(request, shard) or largest_fitting(request, shard)
+    widest = _running(request, shard) or widest_fitting(request, shard)
     idle = steady_state(widest.replica, request.workload, IDLE)
     _check_alone(request, widest.replica, idle)
-    bound = bound_requests_per_s(widest.replica, request.workload, request.slo)
+    if request.flags is None and not request.slo.is_offline:
+        bound = FlagSearch(request, shard, keep_searching).upper_bound(widest)
+    else:
+        bound = bound_requests_per_s(widest.replica, request.workload, request.slo)
+    if any(target.quantile < TAIL for target in request.slo.tpot):
+        # Half of the answers may keep a limit that their mean misses.
+        bound = max(bound, top_requests_per_s(widest.replica, request.workload))
     # A prompt's last step makes the first token: an answer of one holds its slot for no other.
     first = 1 + 1 / steps_of_answer(widest.replica, request.workload)
     return Outline(
@@ -265,10 +221,10 @@ def outline_of(request: SizingRequest, parallelism: Parallelism) -> Outline:
     )
 
 
-def _running(request: SizingRequest, shard: Shard) -> Chosen | None:
+def _running(request: SizingRequest, shard: Shard) -> ChosenFlags | None:
     if request.flags is None:
         return None
-    return Chosen(flags=request.flags, replica=replica_under(request, shard, request.flags))
+    return ChosenFlags(flags=request.flags, replica=replica_under(request, shard, request.flags))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,66 +232,59 @@ class Finalist:
     """A split, and what short runs say of its best flags."""
 
     outline: Outline
-    coarse: Chosen
+    coarse: ChosenFlags
 
     @property
     def requests_per_s(self) -> float:
-        """By short runs; where there are none, offline, by the fluid bound."""
-        request, bound = self.outline.request, self.outline.bound_requests_per_s
-        if request.slo.is_offline or request.flags is not None:
-            return bound
+        """By short runs; offline, where there are none, as the memory ceiling gives it."""
+        outline, request = self.outline, self.outline.request
+        if request.slo.is_offline:
+            return top_requests_per_s(outline.widest.replica, request.workload)
         return self.coarse.goodput.requests_per_s
 
+    @property
+    def most_requests_per_s(self) -> float:
+        """What each of some replicas is taken to serve by full runs at most."""
+        if not _serves_alike(self.outline.request):
+            return self.outline.bound_requests_per_s
+        if self.is_bound:  # less than what it was asked for
+            return BELOW * SHORT_RUN_DOUBT * BUDGET_GAIN * self.requests_per_s
+        return SHORT_RUN_DOUBT * self.requests_per_s
 
-def finalist_of(outline: Outline, *, between: Between) -> Finalist:
-    """Try a split with short runs; one whose flags run, or offline, is taken as it is."""
+    @property
+    def is_bound(self) -> bool:
+        """Short runs say only that it serves no more."""
+        served = self.coarse.goodput
+        return served.requests_per_s > 0 and served.outcome is None
+
+    @property
+    def least_requests_per_s(self) -> float:
+        """What each replica is taken to serve by full runs at least."""
+        return self.requests_per_s / SHORT_RUN_DOUBT
+
+
+def finalist_of(
+    outline: Outline, *, worth_requests_per_s: float = 0.0, between: Between
+) -> Finalist:
+    """Try a split with short runs; one whose flags run, or offline, is taken as it is.
+
+    ``worth_requests_per_s``: what full runs have to find; where short ones see that they will not,
+    what it serves is not searched for.
+    """
     request, coarse = outline.request, outline.widest
     if request.flags is None:
-        coarse = FlagSearch(request, outline.shard, between).coarse(coarse)
+        worth = worth_requests_per_s / (SHORT_RUN_DOUBT * BUDGET_GAIN)
+        search = FlagSearch(request, outline.shard, between)
+        coarse = search.coarse(coarse, worth if _serves_alike(request) else 0.0)
     return Finalist(outline=outline, coarse=coarse)
 
 
-def _best_of(
-    finalists: list[Finalist], refusals: list[SizingError], between: Between
-) -> Sizing | None:
-    """Simulate the splits that come near the most that short runs found."""
-    most = max((finalist.requests_per_s for finalist in finalists), default=0.0)
-    best: Sizing | None = None
-    for finalist in finalists:
-        if finalist.requests_per_s < NEAR * most:
-            continue
-        try:
-            sizing = simulate(finalist, between=between)
-        except SizingError as refusal:
-            refusals.append(refusal)
-            continue
-        if best is None or sizing.goodput_requests_per_s > best.goodput_requests_per_s:
-            best = sizing
-    return best
+def _serves_alike(request: SizingRequest) -> bool:
+    """Tell whether each of many replicas serves what one alone does.
 
-
-def _finalists(outlines: list[Outline], between: Between) -> list[Finalist]:
-    """Try splits in the order of their bounds, until none may serve more than what is found."""
-    found: list[Finalist] = []
-    ranked = sorted(outlines, key=lambda outline: -outline.bound_requests_per_s)
-    for outline in ranked[:FINALISTS]:
-        most = max((finalist.requests_per_s for finalist in found), default=0.0)
-        if outline.bound_requests_per_s <= most:
-            break
-        found.append(finalist_of(outline, between=between))
-    return found
-
-
-def _may_be_enough(request: SizingRequest, requests_per_s: float) -> bool:
-    """Tell whether maxReplicas that serve so much each may serve the demand."""
-    most, rate = request.max_replicas, request.demand.requests_per_s
-    return most is None or not rate or rate <= most * requests_per_s
-
-
-def _is_enough(sizing: Sizing) -> bool:
-    """Tell whether maxReplicas serve the demand."""
-    most, rate = sizing.request.max_replicas, requests_per_s_asked(sizing)
-    return most is None or not rate or sizing.staffing.sustains(rate, most)
+    Of bursts, and behind a router that counts, each of many serves up to several times as much.
+    """
+    return request.routing is Routing.SERVICE and request.arrival_scv <= 1
 
 
 def size_with(
@@ -347,26 +296,31 @@ def size_with(
         DoesNotFitError, SLOInfeasibleError: this split will not do.
     """
     outline = outline_of(request, parallelism)
-    return with_replicas(simulate(finalist_of(outline, between=between), between=between))
+    finalist = finalist_of(outline, between=between)
+    return confirm_targets(simulate(finalist, between=between), between)
 
 
-def simulate(finalist: Finalist, *, between: Between = keep_searching) -> Sizing:
+def simulate(
+    finalist: Finalist, *, refines: bool = True, between: Between = keep_searching
+) -> Sizing:
     """Return what one replica serves within the SLO; how many replicas it takes is left open.
+
+    ``refines``: look for better flags than those of short runs.
 
     Raises:
         SLOInfeasibleError: the queues leave no rate that is worth a replica.
     """
     outline, chosen = finalist.outline, finalist.coarse
     request, shard = outline.request, outline.shard
-    if request.flags is None:
-        search = FlagSearch(_as_split(request, finalist), shard, between)
-        chosen = search.refined(search.coarse(outline.widest))
+    if request.flags is None and refines:
+        search = FlagSearch(_with_scv_of_replica(request, finalist), shard, between)
+        chosen = search.refine(search.coarse(outline.widest))
     served = _goodput(request, chosen, between)
     top = top_requests_per_s(chosen.replica, request.workload)
     if served.requests_per_s <= LEAST_SHARE * top:
         raise SLOInfeasibleError(
-            f"{request.gpu.name} {shard.parallelism}: one request alone keeps the SLO, but no "
-            f"rate keeps it that is worth a replica ({_what_fails(outline)})"
+            f"{request.gpu.name} {shard.parallelism}: one request alone meets the SLO, but no "
+            f"rate that is worth a replica does ({_what_fails(outline)})"
         )
     return Sizing(
         request=request,
@@ -386,7 +340,7 @@ def simulate(finalist: Finalist, *, between: Between = keep_searching) -> Sizing
     )
 
 
-def _as_split(request: SizingRequest, finalist: Finalist) -> SizingRequest:
+def _with_scv_of_replica(request: SizingRequest, finalist: Finalist) -> SizingRequest:
     """Return the request with the burstiness that reaches one of the replicas behind a Service."""
     rate, each = request.demand.requests_per_s, finalist.requests_per_s
     if not rate or not each or request.routing is not Routing.SERVICE:
@@ -395,7 +349,7 @@ def _as_split(request: SizingRequest, finalist: Finalist) -> SizingRequest:
     return replace(request, arrival_scv=1 + (request.arrival_scv - 1) / replicas)
 
 
-def _goodput(request: SizingRequest, chosen: Chosen, between: Between) -> Goodput:
+def _goodput(request: SizingRequest, chosen: ChosenFlags, between: Between) -> Goodput:
     if request.slo.is_offline:
         name, num_decoding = most_decoding(chosen.replica, request.workload)
         state = steady_state(chosen.replica, request.workload, num_decoding)
@@ -411,6 +365,41 @@ def _goodput(request: SizingRequest, chosen: Chosen, between: Between) -> Goodpu
     return found
 
 
+def confirm_targets(sizing: Sizing, between: Between) -> Sizing:
+    """Return the sizing with its replicas, which keep every target at the demand and at capacity.
+
+    What each of several serves is read between fleets that were simulated, and a run at a lower
+    rate can be late where one at a higher is not: until both runs keep the targets the rate falls.
+
+    Raises:
+        SLOInfeasibleError: no rate near to the one that was found keeps them.
+    """
+    rate_ratio = 1.0
+    for step in range(CONFIRMATIONS):
+        slower = with_replicas(_slower(sizing, rate_ratio))
+        if slower.request.slo.is_offline:
+            return slower
+        number, asked = slower.replicas, requests_per_s_asked(slower)
+        rates = (slower.staffing.each(number), *([asked / number] if asked else []))
+        if all(slower.keeps_targets(each, number, between=between) for each in rates):
+            return slower
+        rate_ratio *= 1 - CONFIRMATION_STEP * (step + 1)
+    raise SLOInfeasibleError(
+        f"{sizing.request.gpu.name} {sizing.parallelism}: no rate near "
+        f"{significant(sizing.goodput_requests_per_s)} requests/s of a replica keeps every target"
+    )
+
+
+def _slower(sizing: Sizing, rate_ratio: float) -> Sizing:
+    goodput, staffing = sizing.goodput, sizing.staffing
+    each = tuple((few, rate_ratio * rate) for few, rate in staffing.each_requests_per_s)
+    return replace(
+        sizing,
+        goodput=replace(goodput, requests_per_s=rate_ratio * goodput.requests_per_s),
+        staffing=replace(staffing, each_requests_per_s=each),
+    )
+
+
 def with_replicas(sizing: Sizing) -> Sizing:
     """Return the sizing with the replicas that the demand takes."""
     rate = requests_per_s_asked(sizing)
@@ -423,12 +412,29 @@ def requests_per_s_asked(sizing: Sizing) -> float | None:
     A closed loop: those who wait for an answer ask again when they have it, so the rate follows
     from the residence time at the load line.
     """
-    demand, workload = sizing.request.demand, sizing.request.workload
+    return rate_asked(sizing.request, sizing.replica, lambda: sizing.at_capacity)
+
+
+def rate_asked(
+    request: SizingRequest, replica: Replica, at_capacity: Callable[[], SteadyState]
+) -> float | None:
+    """Return the rate that a demand means to replicas of a kind; None where none is known."""
+    demand, workload = request.demand, request.workload
     if demand.concurrency is None:
         return demand.requests_per_s
-    state = sizing.at_capacity
-    first_s = typical_ttft_s(sizing.replica, workload, state)
-    return demand.concurrency / (first_s + steps_of_answer(sizing.replica, workload) * state.step_s)
+    state = at_capacity()
+    first_s = typical_ttft_s(replica, workload, state)
+    return demand.concurrency / (first_s + steps_of_answer(replica, workload) * state.step_s)
+
+
+def state_at_capacity(
+    request: SizingRequest, replica: Replica, requests_per_s: float
+) -> SteadyState:
+    """Return the steady state of a replica at its goodput; offline, at the memory ceiling."""
+    if request.slo.is_offline:
+        _, num_decoding = most_decoding(replica, request.workload)
+        return steady_state(replica, request.workload, num_decoding)
+    return state_at(replica, request.workload, requests_per_s)
 
 
 def _check_alone(request: SizingRequest, replica: Replica, idle: SteadyState) -> None:
@@ -468,22 +474,3 @@ def _what_fails(outline: Outline) -> str:
                 f"TTFT {target}: a prompt of {significant(tokens)} tokens takes {format_s(own_s)}"
             )
     return f"one alone has a TPOT of {format_s(idle.tpot_s)}: a prompt beside it is too much"
-
-
-def fewest_gpus(request: SizingRequest) -> float:
-    """Return the GPUs below which no split within a node serves the demand, by fluid bounds.
-
-    Raises:
-        SizingError: none fits, or none keeps the SLO for one request alone.
-    """
-    refusals: list[SizingError] = []
-    splits = splits_for(request, num_gpus=None)
-    within = [split for split in splits if split.num_gpus <= request.gpu.gpus_per_node]
-    rate = request.demand.requests_per_s or 0.0
-    taken = [
-        max(1, math.ceil(rate / outline.bound_requests_per_s)) * outline.num_gpus
-        for outline in outlines_of(request, within, refusals)
-    ]
-    if not taken:
-        raise refusals[-1] if refusals else InvalidParallelismError("no split within a node")
-    return min(taken)

@@ -1,5 +1,6 @@
 """What an answer stands on: each figure that went in, written for a person, and its origin."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
@@ -22,6 +23,8 @@ from tonnage.units import format_bytes, format_si, significant
 
 MOST_NAMED = 3
 """Schedules that are written out."""
+EXPONENTIAL_P99 = math.log(100)
+"""The p99 of an exponential distribution over its mean."""
 
 
 class Origin(StrEnum):
@@ -39,10 +42,13 @@ class Figure(Enum):
     CONTEXT = "contextLength"
     SLO = "SLO"
     LENGTHS = "lengths"
+    SPREAD = "spread of lengths"
     ADAPTERS = "adapters"
     SPECULATION = "speculation"
     CHUNK = "max-num-batched-tokens"
     DEMAND = "demand"
+    MAX_REPLICAS = "maxReplicas"
+    """No input of the arithmetic: nobody gave a bound where it is guessed, and none counts."""
     ARRIVALS = "arrivals"
     SCHEDULES = "schedules"
     GPU = "GPU"
@@ -56,6 +62,8 @@ class Figure(Enum):
     MODEL = "model"
     """What its configuration leaves open."""
     CHECKPOINT = "checkpoint"
+    PRICE = "price"
+    """Of a GPU, on the terms that are paid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,24 +104,25 @@ def with_changed(inputs: Iterable[Input], *changed: Input) -> tuple[Input, ...]:
 
 def spec_inputs(spec: Spec) -> Iterator[Input]:
     """Yield what a spec says, or leaves to be guessed, in the order of the plan."""
-    yield _given(Figure.CONTEXT, f"{spec.context_length} tokens")
-    yield _given(Figure.SLO, _targets_written(slo_of(spec)))
-    yield lengths_input(expected_workload(spec), Origin.GIVEN if spec.demand else Origin.GUESSED)
+    yield _given_input(Figure.CONTEXT, f"{spec.context_length} tokens")
+    yield _given_input(Figure.SLO, _targets_written(slo_of(spec)))
+    workload = expected_workload(spec)
+    yield from lengths_inputs(workload, Origin.GIVEN if spec.demand else Origin.GUESSED)
     adapters = expected_adapters(spec)
     if adapters:
-        yield _given(Figure.ADAPTERS, str(adapters))
+        yield _given_input(Figure.ADAPTERS, str(adapters))
     speculation = expected_speculation(spec)
     if speculation:
-        yield _given(Figure.SPECULATION, str(speculation))
+        yield _given_input(Figure.SPECULATION, str(speculation))
     if spec.engine and spec.engine.max_num_batched_tokens:
-        yield _given(Figure.CHUNK, f"{spec.engine.max_num_batched_tokens} tokens per step")
-    yield _given(Figure.DEMAND, _demand_written(spec.demand))
+        yield _given_input(Figure.CHUNK, f"{spec.engine.max_num_batched_tokens} tokens per step")
+    yield _given_input(Figure.DEMAND, _demand_written(spec.demand))
     yield _arrivals_input(spec)
     if spec.scaling.schedules:
-        yield _given(Figure.SCHEDULES, _schedules_written(spec.scaling.schedules))
+        yield _given_input(Figure.SCHEDULES, _schedules_written(spec.scaling.schedules))
 
 
-def _given(figure: Figure, value: str) -> Input:
+def _given_input(figure: Figure, value: str) -> Input:
     return Input(figure=figure, value=value, origin=Origin.GIVEN)
 
 
@@ -163,16 +172,24 @@ def arrivals_input(scv: float, routing: str, origin: Origin, *, is_most: bool = 
 
 def demand_input(requests_per_s: float) -> Input:
     """Return the demand where a rate is given instead of the spec's."""
-    return _given(Figure.DEMAND, f"{significant(requests_per_s)} requests/s")
+    return _given_input(Figure.DEMAND, f"{significant(requests_per_s)} requests/s")
 
 
-def lengths_input(workload: Workload, origin: Origin) -> Input:
-    """Return the lengths of prompts and answers."""
+def lengths_inputs(workload: Workload, origin: Origin) -> Iterator[Input]:
+    """Yield the lengths of prompts and answers, and how they are taken to spread without a p99."""
     value = (
         f"{significant(workload.prompt.mean_tokens)} prompt ({workload.cached_fraction:.0%} "
         f"cached) + {significant(workload.output_tokens)} output tokens"
     )
-    return Input(figure=Figure.LENGTHS, value=value, origin=origin)
+    yield Input(figure=Figure.LENGTHS, value=value, origin=origin)
+    assumed = []
+    if workload.prompt.p99_tokens is None:
+        assumed.append("every prompt of mean length")
+    if workload.output_second_moment is None:
+        p99 = workload.output_tokens * EXPONENTIAL_P99
+        assumed.append(f"outputs exponential: p99 {significant(p99)} tokens")
+    if assumed:
+        yield Input(figure=Figure.SPREAD, value="; ".join(assumed), origin=Origin.GUESSED)
 
 
 def gpu_input(gpu: Gpu, weights: WeightFormat) -> Input:
@@ -214,7 +231,7 @@ def cache_input(tokens: float, *, remark: str = "") -> Input:
 
 def textbook_speed_input() -> Input:
     """Return what replaces the speed's constants in napkin arithmetic."""
-    return _given(Figure.TEXTBOOK_SPEED, "1, no overhead")
+    return _given_input(Figure.TEXTBOOK_SPEED, "1, no overhead")
 
 
 def format_input(figure: Figure, name: str, *, asked: str) -> Input:

@@ -2,18 +2,20 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Final
 
-from tonnage.api.spec import Spec
+from tonnage.api.spec import ParallelSizes, Spec
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.engine import CacheRules, KnownEngine, find_engine
 from tonnage.catalog.engine_limits import board_refusals, flag_refusals, needs_bf16
-from tonnage.catalog.engine_speed import TEXTBOOK_SPEED, Run, SpeedConstants, prior_speed
+from tonnage.catalog.engine_speed import TEXTBOOK_SPEED, RunMode, SpeedConstants, prior_speed
 from tonnage.catalog.gpu import Gpu, UnsupportedEngineError, find_gpu
 from tonnage.catalog.gpu_names import boards_named
 from tonnage.catalog.models import built_in_model, read_model_config
 from tonnage.catalog.shape import CompressedAttention, ModelShape, WeightFormat
 from tonnage.catalog.speed_range import speed_spread
+from tonnage.memoize import memoize
 from tonnage.sizing.adapters import Adapters
 from tonnage.sizing.expected import (
     expected_adapters,
@@ -45,6 +47,10 @@ KV_ELEMENT_BYTES = {"bf16": 2, "fp8": 1}
 HALF_TYPES = {"bf16": "bfloat16", "fp16": "float16"}
 """As the engine calls them, by the format of weights."""
 DIGEST_LENGTH = 12
+EXPERT_ARGUMENT: Final = "--enable-expert-parallel"
+
+
+ANY_SIZES: Final = ParallelSizes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +68,7 @@ class Flags:
     """Of the cache of one rank, whatever memory was found for it. None: as many as that holds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SizingRequest:
     """Everything that a plan depends on."""
 
@@ -77,8 +83,11 @@ class SizingRequest:
     slo: Slo
     demand: Demand
     num_gpus: int | None = None
+    sizes: ParallelSizes = ANY_SIZES
+    """Of the split, as the spec gives them."""
+    min_replicas: int = 1
     max_replicas: int | None = None
-    """A split whose replicas for the demand exceed this is not large enough."""
+    """A split whose replicas for the demand exceed this is taken where those of all do."""
     routing: Routing = Routing.SERVICE
     arrival_scv: float = 1.0
     flags: Flags | None = None
@@ -98,6 +107,9 @@ class SizingRequest:
     is_textbook: bool = False
     inputs: tuple[Input, ...] = ()
 
+    def __hash__(self) -> int:
+        return _hash_of(self)
+
     @property
     def kv_element_bytes(self) -> int:
         return KV_ELEMENT_BYTES[self.kv_format]
@@ -115,6 +127,12 @@ class SizingRequest:
             return rules
         drafted = self.speculation.num_draft_tokens
         return replace(rules, state_blocks=rules.state_blocks + drafted)
+
+
+@memoize
+def _hash_of(request: SizingRequest) -> int:
+    """Return the hash of all fields: answers are looked up by requests again and again."""
+    return hash(tuple(getattr(request, each.name) for each in fields(request)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,16 +184,24 @@ def look_up(
 def _refuse_arguments(spec: Spec, shape: ModelShape, version: str) -> None:
     """Refuse arguments that the version does not know, or with which it refuses the model.
 
+    And whole experts that are asked for where there are none, or where they are asked not to be.
+
     Sources:
         [vllm-source] config/model.py _verify_with_expert_parallelism.
     """
     arguments = spec.engine.args if spec.engine else ()
     for reason in flag_refusals(version, arguments):
         raise UnsupportedEngineError(f"engine.args: {reason}, engine.version is {version}")
-    if not shape.has_experts and "--enable-expert-parallel" in arguments:
+    is_expert = (spec.hardware.parallelism or ANY_SIZES).expert
+    has_argument = EXPERT_ARGUMENT in arguments
+    if has_argument and is_expert is False:
         raise UnsupportedEngineError(
-            f"engine.args: --enable-expert-parallel needs a model with experts, {spec.model.id} "
-            "has none"
+            f"hardware.parallelism.expert: false contradicts engine.args: {EXPERT_ARGUMENT}"
+        )
+    asked = f"engine.args: {EXPERT_ARGUMENT}" if has_argument else "hardware.parallelism.expert"
+    if not shape.has_experts and (has_argument or is_expert):
+        raise UnsupportedEngineError(
+            f"{asked} needs a model with experts, {spec.model.id} has none"
         )
 
 
@@ -243,6 +269,8 @@ def ask(spec: Spec, known: Known) -> SizingRequest:
         slo=slo_of(spec),
         demand=expected_demand(spec.demand),
         num_gpus=spec.hardware.gpus_per_replica,
+        sizes=spec.hardware.parallelism or ANY_SIZES,
+        min_replicas=spec.scaling.min_replicas,
         max_replicas=spec.scaling.max_replicas,
         engine_digest=_engine_digest(spec),
         switches=switches_in(spec.engine.args) if spec.engine else DEFAULT_SWITCHES,
@@ -258,8 +286,7 @@ def ask(spec: Spec, known: Known) -> SizingRequest:
 
 def prior_of(request: SizingRequest) -> SpeedConstants:
     """Return the constants that hold before any of this request's are learned."""
-    run = Run(
-        has_experts=request.shape.has_experts,
+    run = RunMode(
         kv_format=request.kv_format,
         minor=request.engine.minor,
         schedules_async=request.cache_rules.schedules_async,
@@ -267,6 +294,7 @@ def prior_of(request: SizingRequest) -> SpeedConstants:
     return prior_speed(request.gpu, request.weights, run)
 
 
+@memoize
 def spread_of(request: SizingRequest) -> float:
     """Return by which fraction a step may be off its prior, either way, eight times in ten."""
     return speed_spread(request.gpu, request.weights, request.shape)
@@ -285,7 +313,10 @@ def _engine_digest(spec: Spec) -> str:
     drafts, adapters = spec.engine.speculative, expected_adapters(spec)
     drafted = (drafts.method, str(drafts.tokens)) if drafts else ()
     adapted = (f"adapters {adapters}",) if adapters else ()
-    return digest_of((spec.engine.image or "", *spec.engine.args, *drafted, *adapted))
+    is_expert = spec.hardware.parallelism is not None and spec.hardware.parallelism.expert
+    spread = (EXPERT_ARGUMENT,) if is_expert and EXPERT_ARGUMENT not in spec.engine.args else ()
+    parts = (spec.engine.image or "", *spec.engine.args, *spread, *drafted, *adapted)
+    return digest_of(parts)
 
 
 def digest_of(parts: Iterable[str]) -> str:

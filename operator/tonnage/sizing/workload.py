@@ -153,7 +153,7 @@ class Demand:
 
     @property
     def num_users(self) -> float | None:
-        """Of whom so many are in flight at any time; None where a rate is asked for."""
+        """Users, of which ``concurrency`` are in flight at any time; None: a rate is asked for."""
         if self.concurrency is None:
             return None
         return users_from_concurrency(

@@ -14,9 +14,9 @@ from tonnage_lab.emulator import authentication, buckets, truth
 from tonnage_lab.emulator.arguments import Arguments, parse
 from tonnage_lab.emulator.cache_config import cache_config
 from tonnage_lab.emulator.loop import EngineLoop
-from tonnage_lab.emulator.metrics import Page
+from tonnage_lab.emulator.metrics import MetricsPage
 from tonnage_lab.emulator.server import Server
-from tonnage_lab.emulator.truth import Truth, TruthError
+from tonnage_lab.emulator.truth import EngineTruth, TruthError
 
 logger = logging.getLogger("tonnage_lab.emulator")
 
@@ -24,7 +24,7 @@ LAST_WORDS_S = 0.5
 """For answers that are being written when the engine is empty."""
 
 
-def engine_limits(arguments: Arguments, hidden: Truth) -> EngineLimits:
+def engine_limits(arguments: Arguments, hidden: EngineTruth) -> EngineLimits:
     """Return what one engine may use.
 
     Raises:
@@ -50,12 +50,12 @@ def engine_limits(arguments: Arguments, hidden: Truth) -> EngineLimits:
     )
 
 
-def build(arguments: Arguments, hidden: Truth) -> tuple[Server, EngineLoop]:
+def build(arguments: Arguments, hidden: EngineTruth) -> tuple[Server, EngineLoop]:
     """Put the parts together; needs a running event loop."""
     limits = engine_limits(arguments, hidden)
     costs = truth.step_costs(hidden, arguments)
     bounds = buckets.effective(arguments.custom_buckets, max_model_len=limits.max_model_len)
-    page = Page(model_name=arguments.served_model_names[0], buckets=bounds)
+    page = MetricsPage(model_name=arguments.served_model_names[0], buckets=bounds)
     if arguments.enable_mfu_metrics and hidden.work:
         page.show_work()
     if arguments.num_draft_tokens:
@@ -76,7 +76,7 @@ def build(arguments: Arguments, hidden: Truth) -> tuple[Server, EngineLoop]:
     return server, loop
 
 
-async def serve(arguments: Arguments, hidden: Truth) -> None:
+async def serve(arguments: Arguments, hidden: EngineTruth) -> None:
     """Load, serve until SIGTERM or SIGINT, drain for ``--shutdown-timeout``, and return."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -110,7 +110,7 @@ async def drain(loop: EngineLoop, *, timeout_s: float) -> None:
     """Let requests in flight end, and abort those that do not in time."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
-            await loop.drained()
+            await loop.wait_until_idle()
     loop.abort_all()
 
 
@@ -119,7 +119,7 @@ def main(argv: list[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
     arguments = parse(argv)
     try:
-        hidden = Truth.from_environment()
+        hidden = EngineTruth.from_environment()
         asyncio.run(serve(arguments, hidden))
     except (TruthError, LimitsError) as error:
         logger.error("%s", error)  # noqa: TRY400 -- a wrong argument needs no traceback

@@ -12,7 +12,7 @@ DEFAULT_MAX_TOKENS: Final = 16
 EACH_TEXT: Final = " token"
 
 
-class ApiError(Exception):
+class ReplyError(Exception):
     """An answer that is an error, in the form that vLLM gives it."""
 
     def __init__(
@@ -36,9 +36,9 @@ class ApiError(Exception):
         }
 
 
-def bad_request(message: str, parameter: str | None = None) -> ApiError:
+def bad_request(message: str, parameter: str | None = None) -> ReplyError:
     """Return the error for a request that is wrong in itself."""
-    return ApiError(status=400, kind="BadRequestError", message=message, parameter=parameter)
+    return ReplyError(status=400, kind="BadRequestError", message=message, parameter=parameter)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ def parse(body: object, *, models: tuple[str, ...], max_model_len: int) -> Compl
         raise bad_request("the body must be a JSON object")
     model = body.get("model", models[0])
     if model not in models:
-        raise ApiError(
+        raise ReplyError(
             status=404,
             kind="NotFoundError",
             message=f"The model `{model}` does not exist.",

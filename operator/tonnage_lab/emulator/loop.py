@@ -117,7 +117,7 @@ class EngineLoop:
         for number in list(self._tickets):
             self.abort(number)
 
-    async def drained(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until no request is left."""
         await self._empty.wait()
 

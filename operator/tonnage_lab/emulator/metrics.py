@@ -48,7 +48,7 @@ class LastStep:
         self.kv_usage_fraction = max(0.0, 1 - rank.free_blocks / rank.num_blocks)
 
 
-class Page:
+class MetricsPage:
     """The families of one server. ``engine`` makes the series of one rank."""
 
     def __init__(self, *, model_name: str, buckets: Mapping[str, Sequence[float]]) -> None:

@@ -15,15 +15,15 @@ from tonnage_lab.emulator.arguments import Arguments
 from tonnage_lab.emulator.authentication import authentication
 from tonnage_lab.emulator.completions import (
     EACH_TEXT,
-    ApiError,
     CompletionRequest,
     Frames,
+    ReplyError,
     answer,
     parse,
     usage,
 )
 from tonnage_lab.emulator.loop import EngineLoop
-from tonnage_lab.emulator.metrics import Page
+from tonnage_lab.emulator.metrics import MetricsPage
 
 MAX_BODY_BYTES: Final = 16 * MIB
 
@@ -36,7 +36,7 @@ class Server:
         *,
         arguments: Arguments,
         loop: EngineLoop,
-        page: Page,
+        page: MetricsPage,
         max_model_len: int,
         cached_prompt_fraction: float,
     ) -> None:
@@ -73,7 +73,7 @@ class Server:
             return web.Response(status=503, text="the model is loading")
         try:
             return await handler(request)
-        except ApiError as error:
+        except ReplyError as error:
             return web.json_response(error.body(), status=error.status)
 
     async def _health(self, _: web.Request) -> web.Response:
@@ -117,19 +117,19 @@ class Server:
         try:
             return await request.json()
         except json.JSONDecodeError as error:
-            raise ApiError(
+            raise ReplyError(
                 status=400, kind="BadRequestError", message=f"the body is no JSON: {error}"
             ) from error
 
     def _admit(self) -> None:
         if self.draining:
-            raise ApiError(
+            raise ReplyError(
                 status=503, kind="ServiceUnavailable", message="the server is shutting down"
             )
         limit = self._arguments.max_num_queued_reqs
         if limit is not None and self._loop.num_requests >= limit:
             self._page.count_rejection("max_num_queued_reqs")
-            raise ApiError(
+            raise ReplyError(
                 status=503,
                 kind="ServiceUnavailable",
                 message=f"{limit} requests are in flight, the limit of --max-num-queued-reqs",
@@ -144,7 +144,9 @@ class Server:
     async def _collect(self, asked: CompletionRequest) -> web.Response:
         reason = await self._generate(asked, lambda _: None)
         if reason == "abort":
-            raise ApiError(status=503, kind="ServiceUnavailable", message="the request was aborted")
+            raise ReplyError(
+                status=503, kind="ServiceUnavailable", message="the request was aborted"
+            )
         text = EACH_TEXT * asked.max_tokens
         whole = answer(asked, text, reason, created_s=int(time.time()))
         return web.json_response(whole | {"usage": usage(asked, asked.max_tokens)})

@@ -68,7 +68,7 @@ class StepWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Truth:
+class EngineTruth:
     """The hidden constants of one engine."""
 
     step: Mapping[str, Any]
@@ -84,7 +84,7 @@ class Truth:
     work: StepWork | None = None
 
     @classmethod
-    def load(cls, path: Path) -> "Truth":
+    def load(cls, path: Path) -> "EngineTruth":
         """Read the file.
 
         Raises:
@@ -96,22 +96,22 @@ class Truth:
             raise TruthError(f"{ENVIRONMENT}={path}: {error}") from error
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Truth":
+    def from_dict(cls, values: Mapping[str, Any]) -> "EngineTruth":
         work = values.get("work")
         return cls(**{**values, "work": StepWork(**work) if work else None})
 
     @classmethod
-    def from_environment(cls) -> "Truth":
+    def from_environment(cls) -> "EngineTruth":
         path = os.environ.get(ENVIRONMENT)
         if not path:
             raise TruthError(f"{ENVIRONMENT} must name the file with the hidden constants")
         return cls.load(Path(path))
 
 
-StepForm = Callable[[Truth, Arguments], StepCosts]
+StepForm = Callable[[EngineTruth, Arguments], StepCosts]
 
 
-def _linear(truth: Truth, arguments: Arguments) -> StepCosts:
+def _linear(truth: EngineTruth, arguments: Arguments) -> StepCosts:
     try:
         linear = LinearStep(**truth.step)
     except TypeError as error:
@@ -119,7 +119,7 @@ def _linear(truth: Truth, arguments: Arguments) -> StepCosts:
     return linear.costs(arguments.num_active_seqs * arguments.data_parallel_size)
 
 
-def _formula(truth: Truth, arguments: Arguments) -> StepCosts:
+def _formula(truth: EngineTruth, arguments: Arguments) -> StepCosts:
     costs: StepCosts = _formula_module().formula_costs(
         truth.step, arguments, acceptance_rate=truth.acceptance_rate
     )
@@ -137,7 +137,7 @@ STEP_FORMS: Final[dict[str, StepForm]] = {"gpu": _formula, "per_step_s": _linear
 """By the field that tells the form; the first one counts."""
 
 
-def step_costs(truth: Truth, arguments: Arguments) -> StepCosts:
+def step_costs(truth: EngineTruth, arguments: Arguments) -> StepCosts:
     """Return what the steps of an engine started with these arguments cost.
 
     Raises:
@@ -149,7 +149,7 @@ def step_costs(truth: Truth, arguments: Arguments) -> StepCosts:
     raise TruthError(f"step needs one of {sorted(STEP_FORMS)}, has {sorted(truth.step)}")
 
 
-def kv_tokens(truth: Truth, arguments: Arguments) -> int:
+def kv_tokens(truth: EngineTruth, arguments: Arguments) -> int:
     """Return the KV tokens of one data-parallel rank.
 
     Raises:
@@ -167,6 +167,6 @@ def kv_tokens(truth: Truth, arguments: Arguments) -> int:
     return num_tokens
 
 
-def block_size(truth: Truth, arguments: Arguments) -> int:
+def block_size(truth: EngineTruth, arguments: Arguments) -> int:
     """Return the tokens per KV block: as asked for, else what the engine would choose."""
     return arguments.block_size or truth.block_size

@@ -40,7 +40,10 @@ def up(_: Path) -> None:
     """Run a cluster until somebody ends this process; then nothing of it is left."""
     step = on_console(Console(stderr=True))
     crds = assets.of_checkout("crds")
-    with termination_raises(), kind_site.opened(site.STANDARD, crds, step=step) as (made, url):
+    with (
+        termination_raises(),
+        kind_site.running_site(site.STANDARD, crds, step=step) as (made, url),
+    ):
         sys.stdout.write(f"export KUBECONFIG={made.plane.kubeconfig}\nprometheus   {url}\n")
         sys.stdout.flush()
         sys.stderr.write("Ctrl-C takes the cluster down\n")

@@ -11,7 +11,8 @@ from typing import Any, Final
 import yaml
 
 from tonnage_lab.controlplane import AUDIT_POLICY, ControlPlane
-from tonnage_lab.kind.lane import Lane
+from tonnage_lab.kind.docker import thawing
+from tonnage_lab.kind.lane import ClusterTools
 from tonnage_lab.kubectl import Kubectl
 from tonnage_lab.processes import ProcessGroup, run, wait_until
 from tonnage_lab.progress import Step, silent
@@ -25,12 +26,12 @@ _CNI_FILE: Final = "/etc/cni/net.d/10-tonnage.conflist"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class KindCluster:
     """One that runs: what cannot be had from its API server."""
 
     plane: ControlPlane
     name: str
-    lane: Lane
+    lane: ClusterTools
 
     def on_node(self, node: str, *command: str) -> str:
         """Run a command in a node, as root."""
@@ -41,13 +42,13 @@ class Cluster:
 
 
 def start(
-    lane: Lane,
+    lane: ClusterTools,
     folder: Path,
     *,
     nodes: Sequence[GpuNode] = (),
     crds: Path | None = None,
     step: Step = silent,
-) -> Cluster:
+) -> KindCluster:
     """Create a cluster and wait until its nodes are Ready; the first one is its control plane.
 
     Raises:
@@ -55,7 +56,7 @@ def start(
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     name = f"tonnage-{uuid.uuid4().hex[:6]}"
-    cluster = Cluster(plane=_plane(lane, folder, name), name=name, lane=lane)
+    cluster = KindCluster(plane=_plane(lane, folder, name), name=name, lane=lane)
     try:
         with step(f"creating a kind cluster of {max(1, len(nodes))}"):
             _create(cluster, nodes)
@@ -71,7 +72,7 @@ def start(
     return cluster
 
 
-def _plane(lane: Lane, folder: Path, name: str) -> ControlPlane:
+def _plane(lane: ClusterTools, folder: Path, name: str) -> ControlPlane:
     kubeconfig = folder / "kubeconfig"
     audit_log = folder / "audit" / "logs" / "audit.log"
     return ControlPlane(
@@ -85,7 +86,7 @@ def _plane(lane: Lane, folder: Path, name: str) -> ControlPlane:
     )
 
 
-def _create(cluster: Cluster, nodes: Sequence[GpuNode]) -> None:
+def _create(cluster: KindCluster, nodes: Sequence[GpuNode]) -> None:
     """Run kind; what differs on this machine stands in the configuration."""
     lane, folder = cluster.lane, cluster.plane.folder
     audit = folder / "audit"
@@ -159,7 +160,7 @@ def _audit_patch() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _connect(cluster: Cluster) -> None:
+def _connect(cluster: KindCluster) -> None:
     """Give each node of a bare image its network, and this machine a way to the pods.
 
     What kindnetd does on published images: the node's own pod range in its CNI configuration,
@@ -183,7 +184,7 @@ def _connect(cluster: Cluster) -> None:
         run(["ip", "route", "replace", own_range, "via", address])
 
 
-def _ways(cluster: Cluster) -> list[tuple[str, str, str]]:
+def _ways(cluster: KindCluster) -> list[tuple[str, str, str]]:
     """Return each node's name, its range of pods, and its address."""
     return [
         (
@@ -195,7 +196,7 @@ def _ways(cluster: Cluster) -> list[tuple[str, str, str]]:
     ]
 
 
-def _node_objects(cluster: Cluster) -> list[dict[str, Any]]:
+def _node_objects(cluster: KindCluster) -> list[dict[str, Any]]:
     return list(cluster.plane.kubectl.get("nodes")["items"])
 
 
@@ -216,7 +217,7 @@ def _cni(pod_range: str) -> Mapping[str, Any]:
     }
 
 
-def _prepare_nodes(cluster: Cluster, nodes: Sequence[GpuNode]) -> None:
+def _prepare_nodes(cluster: KindCluster, nodes: Sequence[GpuNode]) -> None:
     """Write GPUs into the nodes' status, and let pods onto the control plane.
 
     A kubelet keeps what others write into its node's status, until the node is made anew.
@@ -231,12 +232,12 @@ def _prepare_nodes(cluster: Cluster, nodes: Sequence[GpuNode]) -> None:
         kubectl("taint", "nodes", found[0], "node-role.kubernetes.io/control-plane-")
 
 
-def _delete(lane: Lane, name: str) -> None:
-    run([lane.kind, "delete", "cluster", "--name", name, "--quiet"],
-        environment=lane.docker.environment)  # fmt: skip
+def _delete(lane: ClusterTools, name: str) -> None:
+    command: list[str | Path] = [lane.kind, "delete", "cluster", "--name", name, "--quiet"]
+    thawing(lambda: run(command, environment=lane.docker.environment))
 
 
-def load_images(cluster: Cluster, images: Sequence[str]) -> None:
+def load_images(cluster: KindCluster, images: Sequence[str]) -> None:
     """Copy images from Docker into every node.
 
     Raises:

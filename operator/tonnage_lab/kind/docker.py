@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,8 @@ from tonnage_lab.progress import Step, silent
 START_TIMEOUT_S: Final = 60.0
 GRACE_S: Final = 30.0
 CGROUP: Final = "tonnage-kind"
+FREEZER: Final = Path("/sys/fs/cgroup/freezer")
+"""Of cgroup v1: what is frozen there cannot be killed."""
 FIRST_WITHOUT_BUILDKIT: Final = 23
 
 
@@ -167,10 +169,29 @@ def _remove_containers(docker: Docker) -> None:
     def are_gone() -> bool:
         if left := docker("ps", "--all", "--quiet").split():
             with suppress(LabError):
-                docker("rm", "--force", "--volumes", *left)
+                thawing(lambda: docker("rm", "--force", "--volumes", *left))
         return not docker("ps", "--all", "--quiet").strip()
 
     wait_until(are_gone, what="all containers are removed", timeout_s=GRACE_S, needs={})
+
+
+def thawing(remove: Callable[[], object]) -> None:
+    """Remove containers, and where Docker cannot kill one, thaw what is in them and try again.
+
+    runc freezes a container for a moment. One that a node runs stays frozen if the node ends then.
+    """
+    try:
+        remove()
+    except LabError:
+        thaw()
+        remove()
+
+
+def thaw(groups: Path = FREEZER / CGROUP) -> None:
+    """Let the frozen processes of the lane's containers go on, or end."""
+    for state in groups.rglob("freezer.state"):
+        with suppress(OSError):  # gone meanwhile
+            state.write_text("THAWED")
 
 
 def _flags(lane: Path) -> list[str]:

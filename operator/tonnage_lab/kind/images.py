@@ -1,6 +1,6 @@
 """The images of the lane: operator, engine emulator and Prometheus; and a base to build them on.
 
-Each is named by what it is made of, so that nothing is built twice and nothing stale is used.
+Each is named by the digest of its content: nothing is built twice and nothing stale is used.
 """
 
 import hashlib
@@ -158,7 +158,7 @@ def _content(path: Path) -> bytes:
 
 
 def digest_of(docker: Docker, image: str) -> str | None:
-    """Return what an image says that it was made of; None if there is no such image."""
+    """Return the digest of content in an image's label; None: there is no such image."""
     if not docker.has(image):
         return None
     label = f'{{{{ index .Config.Labels "{DIGEST_LABEL}" }}}}'

@@ -30,7 +30,7 @@ POD_RANGES: Final = range(100, 200)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
+class ClusterTools:
     """What clusters are made with."""
 
     folder: Path
@@ -98,7 +98,7 @@ def _mark(folder: Path) -> Path:
 
 
 @contextmanager
-def opened(folder: Path | None = None, *, step: Step = silent) -> Iterator[Lane]:
+def cluster_tools(folder: Path | None = None, *, step: Step = silent) -> Iterator[ClusterTools]:
     """Yield a lane; whatever it changes on this machine is undone at the end, and compared.
 
     Raises:
@@ -111,7 +111,7 @@ def opened(folder: Path | None = None, *, step: Step = silent) -> Iterator[Lane]
         kind = _kind(folder)
         if kind is None:
             raise LabError("there is no kind")
-        yield Lane(
+        yield ClusterTools(
             folder=folder,
             docker=found,
             node_image=_image_at_hand(found) or PUBLISHED_NODE,
@@ -169,7 +169,7 @@ def _without_network(engine: Docker) -> Iterator[None]:
 def _delete_clusters(engine: Docker) -> None:
     """Remove the nodes of clusters that nobody deleted: only a killed lane leaves some."""
     if nodes := engine("ps", "--all", "--quiet", "--filter", f"network={NETWORK}").split():
-        engine("rm", "--force", "--volumes", *nodes)
+        docker.thawing(lambda: engine("rm", "--force", "--volumes", *nodes))
 
 
 def _has_network(engine: Docker) -> bool:
@@ -187,7 +187,7 @@ def _left_as_found(folder: Path) -> Iterator[None]:
             put_back(folder, before)
 
 
-def put_back(folder: Path, before: machine.Machine) -> list[str]:
+def put_back(folder: Path, before: machine.MachineState) -> list[str]:
     """Undo what the lane did to this machine; print, and return, what differs all the same."""
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough
     try:

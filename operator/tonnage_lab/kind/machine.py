@@ -1,4 +1,4 @@
-"""What the lane may change on a machine: recorded before, put back after, and compared.
+"""What the lane may change on a machine: recorded before, restored after, and compared.
 
 A kubelet writes kernel settings that have no namespace, and Docker leaves bridges, mounts and
 control groups when it ends. The record is also a file, for the case that the lane itself was
@@ -37,7 +37,7 @@ RECORD: Final = "machine.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class MachineState:
     """One moment of a machine."""
 
     sysctls: Mapping[str, str]
@@ -51,11 +51,11 @@ class Machine:
     """Of the programs that the lane starts."""
 
 
-_FORMAT: Final = TypeAdapter(Machine)
+_FORMAT: Final = TypeAdapter(MachineState)
 
 
-def look() -> Machine:
-    return Machine(
+def look() -> MachineState:
+    return MachineState(
         sysctls=dict(_sysctls()),
         rules=tuple(_rules()),
         links=tuple(sorted(_links())),
@@ -128,19 +128,19 @@ def _processes() -> Iterator[str]:
                 yield f"{name} {folder.name}"
 
 
-def differences(before: Machine, after: Machine) -> list[str]:
+def differences(before: MachineState, after: MachineState) -> list[str]:
     """Say what is there now and was not, and what was there and is not.
 
     Settings that came with a kernel module, which stays loaded, do not count: nobody set them.
 
     >>> from dataclasses import replace
-    >>> nothing = Machine(sysctls={"kernel/panic": "1"}, rules=(), links=(), routes=(), mounts=(),
-    ...                   cgroups=(), processes=())
+    >>> nothing = MachineState(sysctls={"kernel/panic": "1"}, rules=(), links=(), routes=(),
+    ...                        mounts=(), cgroups=(), processes=())
     >>> differences(nothing, replace(nothing, sysctls={"kernel/panic": "10"}, links=("br-1",)))
     ['sysctls: kernel/panic = 1 is gone', 'sysctls: kernel/panic = 10 is new', 'links: br-1 is new']
     """
     found: list[str] = []
-    for each in fields(Machine):
+    for each in fields(MachineState):
         known = getattr(before, each.name)
         was, now = (_as_lines(getattr(machine, each.name), known) for machine in (before, after))
         found += [f"{each.name}: {line} is gone" for line in was if line not in now]
@@ -154,8 +154,8 @@ def _as_lines(part: Mapping[str, str] | tuple[str, ...], known: Container[str]) 
     return list(part)
 
 
-def undo(before: Machine, lane: Path) -> None:
-    """Put back what the lane changed, and nothing of anybody else's."""
+def undo(before: MachineState, lane: Path) -> None:
+    """Restore what the lane changed, and nothing else."""
     now = look()
     for name, value in before.sysctls.items() - now.sysctls.items():
         _write(SYSCTLS / name, value)
@@ -186,11 +186,11 @@ def _remove_group(top: Path) -> None:
             Path(folder).rmdir()
 
 
-def save(machine: Machine, lane: Path) -> None:
+def save(machine: MachineState, lane: Path) -> None:
     (lane / RECORD).write_bytes(_FORMAT.dump_json(machine, indent=2))
 
 
-def load(lane: Path) -> Machine | None:
+def load(lane: Path) -> MachineState | None:
     """Return what was recorded and not yet undone; None if nothing was."""
     try:
         return _FORMAT.validate_json((lane / RECORD).read_bytes())

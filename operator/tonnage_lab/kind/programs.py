@@ -98,7 +98,7 @@ def _take_sources(where: AssetPaths, step: Step) -> None:
     files = where.programs / NODE_FILES
     if files.is_dir():
         return
-    with step("fetching the sources of a node"):
+    with step("fetching the sources of the node image"):
         where.programs.mkdir(parents=True, exist_ok=True)
         kind = _module(where, "runtime", "sigs.k8s.io/kind")
         pause = _module(where, "kubernetes", "k8s.io/kubernetes") / "build/pause/linux/pause.c"

@@ -16,7 +16,7 @@ import yaml
 from tonnage_lab import assets, prometheus, site
 from tonnage_lab.controlplane import ControlPlane
 from tonnage_lab.kind import cluster, images, lane
-from tonnage_lab.kind.cluster import Cluster
+from tonnage_lab.kind.cluster import KindCluster
 from tonnage_lab.processes import LabError, answers, wait_until
 from tonnage_lab.progress import Step, silent
 from tonnage_lab.site import SiteConfig
@@ -28,13 +28,18 @@ PROMETHEUS_TIMEOUT_S: Final = 120.0
 
 
 @contextmanager
-def opened(config: SiteConfig, crds: Path, *, step: Step = silent) -> Iterator[tuple[Cluster, str]]:
+def running_site(
+    config: SiteConfig, crds: Path, *, step: Step = silent
+) -> Iterator[tuple[KindCluster, str]]:
     """Yield a cluster with everything on it, and Prometheus' address; leave nothing behind.
 
     Raises:
         LabError: this machine cannot run it.
     """
-    with lane.opened(step=step) as found, tempfile.TemporaryDirectory(prefix="tonnage-") as folder:
+    with (
+        lane.cluster_tools(step=step) as found,
+        tempfile.TemporaryDirectory(prefix="tonnage-") as folder,
+    ):
         made = cluster.start(found, Path(folder), nodes=config.nodes, crds=crds, step=step)
         try:
             yield made, start(made, config, step=step)
@@ -43,7 +48,7 @@ def opened(config: SiteConfig, crds: Path, *, step: Step = silent) -> Iterator[t
                 made.plane.stop()
 
 
-def start(made: Cluster, config: SiteConfig, *, step: Step = silent) -> str:
+def start(made: KindCluster, config: SiteConfig, *, step: Step = silent) -> str:
     """Start everything beside a cluster; return Prometheus' address, as this machine reaches it."""
     if config.engine is not None:
         raise LabError("real engines run on the built control plane only")

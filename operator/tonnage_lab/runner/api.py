@@ -172,14 +172,14 @@ async def open_api(kubeconfig: Path) -> AsyncIterator[Api]:
 def read_kubeconfig(path: Path) -> Access:
     """Read the current context: client certificate or token, files or data."""
     config = yaml.safe_load(path.read_text())
-    context = _named(config["contexts"], config["current-context"])["context"]
-    cluster = _named(config["clusters"], context["cluster"])["cluster"]
-    user = _named(config["users"], context["user"])["user"]
+    context = _by_name(config["contexts"], config["current-context"])["context"]
+    cluster = _by_name(config["clusters"], context["cluster"])["cluster"]
+    user = _by_name(config["users"], context["user"])["user"]
     headers = {"Authorization": f"Bearer {user['token']}"} if "token" in user else {}
     return Access(server=cluster["server"].rstrip("/"), headers=headers, tls=_tls(cluster, user))
 
 
-def _named(entries: list[Json], name: str) -> Json:
+def _by_name(entries: list[Json], name: str) -> Json:
     return next(entry for entry in entries if entry["name"] == name)
 
 

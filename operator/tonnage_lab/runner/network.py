@@ -56,7 +56,7 @@ def _ip(*arguments: str, script: str | None = None, check: bool = True) -> str:
 
 
 @dataclass(slots=True, kw_only=True)
-class Block:
+class AddressBlock:
     """Addresses for the pods of one runner: ``claim`` one, then ``add`` and ``remove``."""
 
     index: int
@@ -143,7 +143,7 @@ class Block:
         _ip("address", "delete", f"{self.host_ip}/32", "dev", "lo", check=False)
 
 
-def claim() -> Block:
+def claim() -> AddressBlock:
     """Claim the first block that no other runner has and no other network overlaps.
 
     Raises:
@@ -152,7 +152,7 @@ def claim() -> Block:
     foreign = _foreign_networks()
     for index in range(1 << (_BLOCK_PREFIX - POD_NETWORK.prefixlen)):
         lock = socket.socket(socket.AF_UNIX)
-        block = Block(index=index, lock=lock)
+        block = AddressBlock(index=index, lock=lock)
         if any(block.network.overlaps(each) for each in foreign):
             lock.close()
             continue

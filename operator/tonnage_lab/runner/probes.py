@@ -109,7 +109,7 @@ def port_number(port: int | str, container: Json) -> int:
 
 
 @dataclass(slots=True, kw_only=True)
-class Tally:
+class ProbeTally:
     """Counts answers in a row; a verdict changes only when its threshold is reached."""
 
     probe: Probe
@@ -129,7 +129,7 @@ class Tally:
 
 async def follow(probe: Probe, check: Check, on_verdict: Callable[[bool], None]) -> None:
     """Ask for ever and report each verdict that is new."""
-    tally = Tally(probe=probe)
+    tally = ProbeTally(probe=probe)
     reported: bool | None = None
     await asyncio.sleep(probe.initial_delay_s)
     while True:
@@ -142,7 +142,7 @@ async def follow(probe: Probe, check: Check, on_verdict: Callable[[bool], None])
 
 async def first_verdict(probe: Probe, check: Check) -> bool:
     """Ask until there is a verdict, as a startup probe does."""
-    tally = Tally(probe=probe)
+    tally = ProbeTally(probe=probe)
     await asyncio.sleep(probe.initial_delay_s)
     while True:
         verdict = tally.note(await check())

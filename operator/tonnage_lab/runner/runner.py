@@ -18,7 +18,7 @@ from tonnage_lab.runner.mounts import submounts
 from tonnage_lab.runner.node import NodeKeeper
 from tonnage_lab.runner.pod import PodWorker
 from tonnage_lab.runner.sandbox import Devices, Runtime
-from tonnage_lab.runner.watch import Follower, Watch
+from tonnage_lab.runner.watch import Watch, WatchHandlers
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +37,8 @@ class PodKeeper:
         self._workers: dict[str, PodWorker] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    def follower(self) -> Follower:
-        return Follower(on_list=self._on_list, on_event=self._on_event)
+    def follower(self) -> WatchHandlers:
+        return WatchHandlers(on_list=self._on_list, on_event=self._on_event)
 
     def _on_list(self, pods: list[dict[str, Any]]) -> None:
         present = {pod["metadata"]["uid"] for pod in pods}
@@ -95,7 +95,7 @@ async def run(api: Api, config: RunnerConfig, stop: asyncio.Event) -> None:
 
 
 def _runtime(
-    api: Api, config: RunnerConfig, block: network.Block, session: aiohttp.ClientSession
+    api: Api, config: RunnerConfig, block: network.AddressBlock, session: aiohttp.ClientSession
 ) -> Runtime:
     address = urlsplit(api.server)
     return Runtime(

@@ -13,7 +13,7 @@ from tonnage_lab.runner.api import Api
 from tonnage_lab.runner.config import ImageConfig, RunnerConfig
 from tonnage_lab.runner.environment import NotStartableError, PodFacts, command_line, environment
 from tonnage_lab.runner.mounts import script, shown_again
-from tonnage_lab.runner.network import Block, PodNetwork
+from tonnage_lab.runner.network import AddressBlock, PodNetwork
 from tonnage_lab.runner.process import Launch, program
 from tonnage_lab.runner.source import ObjectSource
 from tonnage_lab.runner.volumes import VolumeFolders, binds
@@ -51,7 +51,7 @@ class Runtime:
 
     api: Api
     config: RunnerConfig
-    block: Block
+    block: AddressBlock
     session: aiohttp.ClientSession
     """For probes."""
     lower: tuple[str, ...]
@@ -154,8 +154,7 @@ class Sandbox:
         if image is None:
             raise NotStartableError(
                 "ErrImagePull",
-                f'no local program stands for image "{container["image"]}"; '
-                "images are not pulled here",
+                f'no local program for image "{container["image"]}"; images are not pulled here',
             )
         return image
 

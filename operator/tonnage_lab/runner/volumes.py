@@ -68,7 +68,7 @@ def data_of(found: Json | None) -> Mapping[str, bytes] | None:
 
 
 def _sources(volume: Json) -> list[tuple[str, Json]]:
-    """Return what a volume is made of, as (kind, source)."""
+    """Return the (kind, source) of a volume."""
     if projected := volume.get("projected"):
         return [pair for source in projected.get("sources") or [] for pair in source.items()]
     kinds = [key for key in volume if key != "name"]

@@ -19,7 +19,7 @@ _GONE: Final = 410
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Follower:
+class WatchHandlers:
     """What to call, in the order in which things happened."""
 
     on_list: Callable[[list[Json]], None]
@@ -37,7 +37,7 @@ class Watch:
     parameters: dict[str, str] = field(default_factory=dict)
     retry_s: float = 1.0
 
-    async def follow(self, follower: Follower) -> None:
+    async def follow(self, follower: WatchHandlers) -> None:
         """Never returns; an unreachable server is asked again."""
         version: str | None = None
         while True:
@@ -54,7 +54,7 @@ class Watch:
                 version = None
                 await asyncio.sleep(0 if error.status == _GONE else self.retry_s)
 
-    async def _events(self, version: str, follower: Follower) -> str:
+    async def _events(self, version: str, follower: WatchHandlers) -> str:
         """Pass events on until the stream ends; return the version to go on from."""
         try:
             async for event in self.api.watch(

@@ -46,7 +46,7 @@ class Window:
         found = [value for when, value in self.values if when > at_s - window_s]
         return sum(found) / len(found) if found else 0.0
 
-    def allowed(self, wanted: int, signals: Signals) -> int:
+    def confirm(self, wanted: int, signals: Signals) -> int:
         """Keep what there is where it would go down too soon after a change."""
         found = min(signals.told.max_replicas, max(signals.told.min_replicas, wanted))
         is_soon = signals.at_s < (self.changed_s or 0.0) + DOWN_AFTER_S
@@ -75,7 +75,7 @@ class Kpa:
         wanted = self._wanted(stable, signals)
         if stable <= 0 or panic / stable > PANIC_RATIO:
             wanted = max(wanted, self._wanted(panic, signals), signals.asked)
-        return self.window.allowed(wanted, signals)
+        return self.window.confirm(wanted, signals)
 
     def _wanted(self, mean: float, signals: Signals) -> int:
         now, ratio = signals.asked, mean / self.target
@@ -99,7 +99,7 @@ class Apa:
         if not self.window.take(signals):
             return signals.asked
         ratio = self.window.mean(STABLE_S, signals.at_s) / self.target
-        return self.window.allowed(_proportional(signals.asked, ratio), signals)
+        return self.window.confirm(_proportional(signals.asked, ratio), signals)
 
 
 def _proportional(now: int, ratio: float) -> int:

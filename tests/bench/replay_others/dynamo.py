@@ -16,7 +16,7 @@ from typing import Final
 
 from replay_others.dynamo_model import Limits, StepModel
 from tonnage.estimate.metrics import Query
-from tonnage.replay.rivals.dynamo_traffic import TABLE, Counted
+from tonnage.replay.rivals.dynamo_traffic import TABLE, CounterGrowth
 from tonnage.replay.rivals.rule import Pass, Signals, limit_s, whole
 
 LOAD_S: Final = 5.0
@@ -51,7 +51,7 @@ class Planner:
     share: float = 1.0
     """Of the SLO's limits, that is its SLA."""
     model: StepModel = field(default_factory=StepModel)
-    counted: Counted = field(default_factory=Counted)
+    counted: CounterGrowth = field(default_factory=CounterGrowth)
     traffic: Traffic | None = None
     hits: float = 0.0
     """Share of prompt tokens that the cache held, of the last interval."""

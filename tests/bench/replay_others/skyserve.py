@@ -33,4 +33,4 @@ class SkyServe:
         if rate is None:
             return signals.asked
         wanted = whole(rate / (self.load * signals.told.believed_requests_per_s))
-        return self.patience.allowed(wanted, signals, self.interval_s)
+        return self.patience.confirm(wanted, signals, self.interval_s)

@@ -2,7 +2,7 @@ import pytest
 
 from replay_others.registry import ALL, OTHERS
 from rival_builders import DURATION_S, simulated
-from tonnage.replay.record import kept
+from tonnage.replay.record import slo_shares
 from tonnage.replay.rivals.registry import RIVALS
 
 
@@ -17,7 +17,7 @@ def test_a_rival_runs_and_stays_within_the_limits(name):
 
     assert record.faults == []
     assert all(1 <= moment.replicas <= 6 for moment in record.moments)
-    assert kept(record, 0, DURATION_S).num_requests == record.served.traffic.num_requests
+    assert slo_shares(record, 0, DURATION_S).num_requests == record.served.traffic.num_requests
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -12,12 +12,12 @@ from statistics import median
 from typing import Final
 
 from tonnage.estimate.metrics import Query
-from tonnage.replay.rivals.rule import Signals, Told
+from tonnage.replay.rivals.rule import RuleInput, Signals
 from tonnage.replay.rivals.wva import (
     INTERVAL_S,
     Gauge,
-    Shape,
-    desired,
+    MeanRequest,
+    desired_replicas,
     lengths,
     mean_shape,
     peaks,
@@ -56,15 +56,17 @@ class TokenSaturation:
         told, found = signals.told, shapes(signals)
         demand, capacities = 0.0, []
         for pod in pods:
-            shape, tokens = found.get(pod, Shape()), used[pod] * told.kv_tokens
+            shape, tokens = found.get(pod, MeanRequest()), used[pod] * told.kv_tokens
             demand += tokens + waiting[pod] * (shape.input_tokens + shape.output_tokens)
             capacities.append(self._capacity(tokens, waiting[pod], shape, told))
         mean = mean_shape(found)
         demand += signals.waiting_at_router * (mean.input_tokens + mean.output_tokens)
-        wanted = desired(signals, demand, median(capacities), load=self.load)
+        wanted = desired_replicas(signals, demand, median(capacities), load=self.load)
         return self.gauge.replicas(signals, wanted)
 
-    def _capacity(self, tokens: float, waiting: float, shape: Shape, told: Told) -> float:
+    def _capacity(
+        self, tokens: float, waiting: float, shape: MeanRequest, told: RuleInput
+    ) -> float:
         """Return the tokens that a replica can have in its cache, by memory and by compute."""
         by_memory = FULL_KV * told.kv_tokens
         seen = self.observed.setdefault(_class_of(shape), deque(maxlen=OBSERVED))
@@ -76,7 +78,7 @@ class TokenSaturation:
         return min(by_memory, _derived(shape, told) or by_memory)
 
 
-def _derived(shape: Shape, told: Told) -> float:
+def _derived(shape: MeanRequest, told: RuleInput) -> float:
     """Return what the engine's flags allow, where prompts are computed as fast as they leave."""
     prompt, output, flags = shape.input_tokens, shape.output_tokens, told.flags
     if output <= 0:
@@ -85,7 +87,7 @@ def _derived(shape: Shape, told: Told) -> float:
     return min(balanced, flags.max_num_seqs) * (prompt + output / 2)
 
 
-def _class_of(shape: Shape) -> str:
+def _class_of(shape: MeanRequest) -> str:
     if shape.output_tokens < SHORT_TOKENS:
         return "short"
     return "medium" if shape.output_tokens < MEDIUM_TOKENS else "long"

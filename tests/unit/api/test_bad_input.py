@@ -24,8 +24,9 @@ from tonnage.catalog.gpu import CatalogError, built_in_gpus
 from tonnage.cli.read.manifest import load, parse
 from tonnage.cli.read.strict_yaml import ManifestError
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.plan import Sizing, size
+from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import ask, look_up
+from tonnage.sizing.search import size
 
 
 def planned(content, model_config: str | None = None) -> Sizing:

@@ -115,6 +115,19 @@ def test_nothing_is_left_of_json_schema_that_kubernetes_does_not_know():
     assert [path for path, node in nodes() if foreign & set(node)] == []
 
 
+def test_kubectl_explain_says_of_every_field_what_it_is():
+    no_fields = ("[]", "{}", ".metadata")  # the API server has its own text of metadata
+    fields = [(path, node) for path, node in nodes() if path and not path.endswith(no_fields)]
+
+    assert len(fields) > 290
+    assert [path for path, node in fields if not node.get("description")] == []
+    for path, node in fields:
+        messages = {rule["message"] for rule in node.get("x-kubernetes-validations", [])}
+        assert node["description"] not in messages, path
+        assert not node["description"].startswith("must "), path
+    assert schema()["properties"]["metadata"] == {"type": "object"}  # all that it allows
+
+
 def test_every_rule_has_a_message():
     rules = [each for _, n in nodes() for each in n.get("x-kubernetes-validations", [])]
 

@@ -11,7 +11,14 @@ from tonnage.catalog.config.formats.quantization import (
     NVFP4,
     WEIGHT_FORMATS,
 )
-from tonnage.catalog.engine_speed import Run, launch_of, prior_speed, scaling_of, speed_table
+from tonnage.catalog.engine_speed import (
+    RunMode,
+    experts_prefill,
+    launch_of,
+    prior_speed,
+    scaling_of,
+    speed_table,
+)
 from tonnage.catalog.gpu import built_in_gpus
 
 GPUS = built_in_gpus()
@@ -25,6 +32,14 @@ def test_fp8_in_blocks_is_scaled_by_another_kernel_than_fp8_of_whole_matrices():
         prior_speed(GPUS["H100"], BLOCKS).per_scaled_product_s
         > prior_speed(GPUS["H100"], FP8).per_scaled_product_s
     )
+
+
+def test_experts_multiply_in_16_bits_where_a_class_has_no_peak_for_their_format():
+    assert "fp8" not in GPUS["L20"].peak_flop_per_s
+    known = speed_table().experts_prefill
+
+    assert experts_prefill(known, GPUS["L20"], FP8) == known["ada"]["other"]
+    assert experts_prefill(known, GPUS["L40S"], FP8) == known["ada"]["fp8"]
 
 
 def test_weights_of_16_bits_need_no_scales():
@@ -68,8 +83,8 @@ def test_the_smallest_kernel_of_serving_is_that_of_kernel_tables():
 
 
 def test_the_host_hardly_counts_where_it_prepares_a_step_while_another_runs():
-    alike = prior_speed(GPUS["H100"], BF16, Run(schedules_async=True))
-    in_turn = prior_speed(GPUS["H100"], BF16, Run(schedules_async=False))
+    alike = prior_speed(GPUS["H100"], BF16, RunMode(schedules_async=True))
+    in_turn = prior_speed(GPUS["H100"], BF16, RunMode(schedules_async=False))
 
     assert alike.per_step_s < 0.4e-3
     assert in_turn.per_step_s > 0.8e-3
@@ -86,10 +101,36 @@ def test_memory_of_another_kind_than_the_measured_board_of_its_generation_is_no_
 
 
 def test_a_cache_of_8_bits_is_unpacked_on_hopper_and_read_as_it_is_on_blackwell():
-    eight = {name: prior_speed(GPUS[name], BF16, Run(kv_format="fp8")) for name in ("H100", "B200")}
+    eight = {
+        name: prior_speed(GPUS[name], BF16, RunMode(kv_format="fp8")) for name in ("H100", "B200")
+    }
 
     assert eight["H100"].cache_bandwidth_factor < 0.85
     assert eight["B200"].cache_bandwidth_factor > 1
+
+
+@pytest.mark.parametrize(
+    ("gpu", "weights", "tflop_per_s"),
+    [("H100", BF16, 405), ("H100", BLOCKS, 447), ("B200", NVFP4, 2556), ("B200", MXFP4, 1557)],
+)
+def test_prompts_pass_experts_at_the_rate_of_their_format_in_kernel_tables(
+    gpu, weights, tflop_per_s
+):
+    constants, board = prior_speed(GPUS[gpu], weights), GPUS[gpu]
+
+    rate = board.flop_per_s(weights.compute) * constants.prefill_efficiency
+    found = rate * constants.experts_prefill_factor / speed_table().experts_served_share
+    assert found == pytest.approx(tflop_per_s * 1e12, rel=0.01)
+
+
+def test_attention_and_what_is_not_quantized_are_no_faster_than_16_bits():
+    narrow, wide = (prior_speed(GPUS["B200"], weights) for weights in (NVFP4, BF16))
+
+    peaks = GPUS["B200"].peak_flop_per_s
+    assert peaks["fp4"] * narrow.prefill_efficiency * narrow.wide_prefill_factor == pytest.approx(
+        peaks["bf16"] * wide.prefill_efficiency
+    )
+    assert wide.wide_prefill_factor == 1
 
 
 @pytest.mark.parametrize(("minor", "expected"), [("0.9", 3.0), ("0.19", 1.0), ("", 1.0)])

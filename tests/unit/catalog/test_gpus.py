@@ -1,6 +1,8 @@
 """GPU classes: what ships, what an administrator adds, and what is refused."""
 
 import math
+import re
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,9 @@ from tonnage.catalog.gpu import (
     find_gpu,
     read_gpu,
     read_gpus,
+    sources,
 )
-from tonnage.catalog.gpu_names import boards_named
+from tonnage.catalog.gpu_names import boards_named, other_maker
 from tonnage.units import GB, GIB
 
 EXPECTED = [
@@ -65,7 +68,31 @@ def test_each_class_names_its_sources(gpu: Gpu) -> None:
     assert keys & {"kv-logs", "pytorch-oom-reports"}  # the memory
     assert "k8s-device-plugin" in keys  # the label
     assert len(keys) >= 3  # and the rest
-    assert (gpu.price.rent_usd_per_hour is None) == (gpu.price.source is None)
+
+
+def test_each_rent_names_its_basis_and_its_source_says_the_same(gpu: Gpu) -> None:
+    for rent in gpu.price.offered:
+        assert rent.source is not None
+        quoted = re.fullmatch(
+            r"(?P<instance>\S+): (?P<usd>[0-9.]+) USD per hour, (?P<gpus>\d+) GPUs?",
+            rent.source.quote,
+        )
+        assert quoted is not None
+        assert (rent.instance, rent.usd_per_hour, rent.num_gpus) == (
+            quoted["instance"],
+            float(quoted["usd"]),
+            int(quoted["gpus"]),
+        )
+        source = sources()[rent.source.key]
+        assert f"{rent.region}, Linux, {rent.term}" in source["title"]
+        assert rent.provider == "AWS"
+        assert source["publisher"] == "Amazon Web Services"
+        said = rent.date if len(rent.date) > 7 else month_of(rent.date)  # a day, or a month
+        assert said in source["where"]
+
+
+def month_of(text: str) -> str:
+    return date.fromisoformat(f"{text}-01").strftime("%B %Y")
 
 
 def test_no_name_alias_or_label_means_two_classes() -> None:
@@ -179,6 +206,24 @@ def test_a_board_that_no_engine_takes_is_refused_with_the_rule(asked: str) -> No
         find_gpu(asked, built_in_gpus())
 
 
+@pytest.mark.parametrize(
+    ("asked", "maker"),
+    [
+        ("MI300X", "AMD"),
+        ("AMD-Instinct-MI325X-OAM", "AMD"),
+        ("Gaudi3", "Intel"),
+        ("TPU-v5e", "Google"),
+    ],
+)
+def test_an_accelerator_of_another_maker_is_refused_by_its_maker(asked: str, maker: str) -> None:
+    with pytest.raises(CatalogError, match=f"is made by {maker}, which Tonnage does not support"):
+        find_gpu(asked, built_in_gpus())
+
+
+def test_no_class_of_the_catalogue_is_taken_for_one_of_another_maker() -> None:
+    assert [name for name in built_in_gpus() if other_maker(name)] == []
+
+
 def test_an_unknown_class_is_refused_with_the_known_ones() -> None:
     with pytest.raises(
         CatalogError, match=r"hardware.gpu 'H-100' .* known: A10, A100-40GB, A100-80GB"
@@ -220,6 +265,13 @@ def test_an_administrator_adds_and_overrides_classes_by_file(tmp_path: Path) -> 
     assert gpus["H200"] == built_in_gpus()["H200"]
 
 
+@pytest.mark.parametrize("name", ["T4", "A10G", "L4", "L40S", "RTX-PRO-6000", "H100"])
+def test_a_class_that_is_rented_singly_has_the_price_of_one(name: str) -> None:
+    price = built_in_gpus()[name].price
+
+    assert min(rent.num_gpus or 1 for rent in price.rents) == 1
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -233,6 +285,9 @@ def test_an_administrator_adds_and_overrides_classes_by_file(tmp_path: Path) -> 
         ("peak_flop_per_s = {bf16 = -1}", "peak_flop_per_s"),
         ("price = {rent = 1}", "price"),
         ("price = {rent_usd_per_hour = -2}", "rent_usd_per_hour"),
+        ("price = {whole_nodes = true}", "price.whole_nodes"),
+        ('price = {missing = "secret"}', "price.missing"),
+        ("price = {rent_usd_per_hour = 2, rents = [{usd_per_hour = 1}]}", "price.rents and"),
         ("name =", "my.toml"),
     ],
 )
@@ -259,8 +314,8 @@ def test_a_missing_figure_in_a_file_is_named(tmp_path: Path) -> None:
 
 
 def test_every_price_is_plausible(gpu: Gpu) -> None:
-    rent, purchase = gpu.price.rent_usd_per_hour, gpu.price.purchase_usd
+    purchase = gpu.price.purchase_usd
 
-    assert rent is None or 0.1 < rent < 50
+    assert all(0.1 < rent.usd_per_gpu_hour < 50 for rent in gpu.price.offered)
     assert purchase is None or 500 < purchase < 100_000
     assert gpu.tdp_watts is None or math.isfinite(gpu.tdp_watts)

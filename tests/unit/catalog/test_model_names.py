@@ -1,10 +1,19 @@
 """Names of checkpoints: which base they have, which format they say, and what stays unknown."""
 
+import json
+
 import pytest
 
+from tonnage.catalog.config.keys.decoder import ModelConfigError, UnknownArchitectureError
 from tonnage.catalog.gpu import UnknownModelError
 from tonnage.catalog.model_names import NameParts, name_parts
-from tonnage.catalog.models import built_in_config, built_in_model, model_names, model_origin
+from tonnage.catalog.models import (
+    built_in_config,
+    built_in_model,
+    model_names,
+    model_origin,
+    read_model_config,
+)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +42,26 @@ def test_a_name_leads_to_the_shape_of_its_base_and_to_its_format(
     assert shape.vocab_size == expected.vocab_size
     assert shape.weight_format.name == weights
     assert "counted with the shape of " in shape.notes[-1]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Qwen/Qwen3-Embedding-8B",
+        "BAAI/bge-m3",
+        "intfloat/e5-mistral-7b-instruct",
+        "Alibaba-NLP/gte-Qwen2-7B-instruct",
+        "sentence-transformers/all-MiniLM-L6-v2",
+        "nomic-ai/nomic-embed-text-v1.5",
+    ],
+)
+def test_a_model_that_embeds_texts_is_refused_by_what_it_is(name: str) -> None:
+    llama = json.dumps({"architectures": ["LlamaForCausalLM"], "model_type": "llama"})
+
+    with pytest.raises(UnknownArchitectureError, match="by its name it embeds or ranks texts"):
+        built_in_model(name)
+    with pytest.raises(UnknownArchitectureError, match="by its name it embeds or ranks texts"):
+        read_model_config(llama, name=name)
 
 
 def test_a_later_date_may_allow_longer_contexts() -> None:
@@ -82,3 +111,11 @@ def test_a_flat_file_is_read_like_one_with_a_text_block() -> None:
     assert "text_config" not in flat
     assert shape.groups == built_in_model("Qwen/Qwen2.5-Omni-7B").groups
     assert shape.encoder_parameters == 676_550_144  # 8.29 billion with the text part
+
+
+@pytest.mark.parametrize("name", ["acme/llama-3-8b-sft-e5", "acme/support-embed-llama-8b"])
+def test_a_word_of_a_name_alone_makes_no_model_embed(name: str) -> None:
+    llama = json.dumps({"architectures": ["LlamaForCausalLM"], "model_type": "llama"})
+
+    with pytest.raises(ModelConfigError, match="hidden_size"):
+        read_model_config(llama, name=name)

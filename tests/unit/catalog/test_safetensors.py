@@ -95,7 +95,7 @@ FAULTS = [
     (framed(b'{"a": NaN}'), "NaN is not a number that JSON has"),
     (framed(b'{"a": 1' + b"0" * 5000 + b"}"), "not JSON"),
     (framed([]), "the JSON is no object"),
-    (framed(b'{"a": {}, "a": {}}'), "key 'a' stands twice"),
+    (framed(b'{"a": {}, "a": {}}'), "key 'a' is given twice"),
     (framed({"__metadata__": {"a": 1}}), "__metadata__ is no table of texts"),
     (framed({"a": 1}), "tensor 'a': its description is no object"),
     (framed(four(dtype="float32")), "tensor 'a': dtype = 'float32' is none of BOOL, F4"),
@@ -217,7 +217,7 @@ def test_an_index_names_files_of_its_own_folder_only(name):
         (b"[]", "i: the JSON is no object"),
         (b"{}", "i: weight_map is missing or empty"),
         (b'{"weight_map": {}}', "i: weight_map is missing or empty"),
-        (b'{"weight_map": {"a": "m.safetensors", "a": "m.safetensors"}}', "stands twice"),
+        (b'{"weight_map": {"a": "m.safetensors", "a": "m.safetensors"}}', "is given twice"),
     ],
 )
 def test_what_is_no_index_is_refused(content, expected):
@@ -255,7 +255,7 @@ A_FILE = read_header(framed(TEXT), file="x")
 
 
 def test_a_tensor_in_two_files_is_refused():
-    with pytest.raises(CheckpointError, match="two: tensor 'a' stands in one already"):
+    with pytest.raises(CheckpointError, match="two: tensor 'a' is in one already"):
         join_files({"one": A_FILE, "two": A_FILE})
 
 

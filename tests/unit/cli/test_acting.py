@@ -77,7 +77,7 @@ def test_a_tool_that_keeps_git_is_named(ask):
 
     result, _ = ask("pause", tracked)
 
-    assert "Argo CD keeps this object as Git has it" in result.stderr
+    assert "Argo CD syncs this object from Git, and may undo this" in result.stderr
 
 
 def test_approve_takes_the_only_plan_that_waits(ask):

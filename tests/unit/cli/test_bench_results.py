@@ -143,7 +143,7 @@ def test_the_file_that_is_written_is_a_calibration(tmp_path):
     path, target = tmp_path / "bench.json", tmp_path / "calibration.json"
     path.write_text(json.dumps(of_vllm(16)))
 
-    result = calibrate(path, "-o", target)
+    result = calibrate(path, "--save", target)
 
     assert result.exit_code == 0, result.output
     assert json.loads(target.read_text())["key"]["gpu"] == "H100"

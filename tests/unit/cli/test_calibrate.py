@@ -29,7 +29,7 @@ def refusal(folder, double, *options, exit_code=2, **more):
     """Return what is said; nothing may be written."""
     path = folder / "calibration.json"
     with serving(double) as server:
-        result = calibrate(f"{server.url}/v1", "-o", path, *options, **more)
+        result = calibrate(f"{server.url}/v1", "--save", path, *options, **more)
 
     assert result.exit_code == exit_code, result.output
     assert not path.exists()
@@ -45,7 +45,7 @@ def refusal(folder, double, *options, exit_code=2, **more):
         ({"started": (1.5, 2.5)}, "several replicas (started 1.50; started 2.50)"),
         ({"engines": 2}, "/metrics shows 2 engines, --data-parallel says 1"),
         ({"drafts": 7}, "the engine drafts tokens"),
-        ({"counted": 0.5}, "of our 4 requests: a router stands before several replicas"),
+        ({"counted": 0.5}, "of our 4 requests: a router is in front of several replicas"),
         ({"cached": 0.06}, "of 64 prompt tokens came from the prefix cache, more than 5%"),
         ({"failing": (2,)}, "1 of 2 requests failed, more than 2%; the last: 500"),
     ],
@@ -83,7 +83,7 @@ def test_counters_that_go_back_are_a_routers(tmp_path):
             self.answered = 50 if self.readings % 2 else 20
             return super()._page()
 
-    assert "counters of /metrics go back" in refusal(tmp_path, Two())
+    assert "counters of /metrics fall" in refusal(tmp_path, Two())
 
 
 def test_others_who_come_while_it_measures_stop_it(tmp_path):
@@ -111,7 +111,7 @@ def test_a_slow_first_token_stops_it(tmp_path):
 
     path = tmp_path / "calibration.json"
     with serving(Slow()) as server:
-        result = calibrate(server.url, "-o", path, "--max-ttft", "100ms")
+        result = calibrate(server.url, "--save", path, "--max-ttft", "100ms")
 
     assert result.exit_code == 2
     assert "no token within --max-ttft 100 ms. Nothing was written" in result.stderr
@@ -126,7 +126,7 @@ def test_it_ends_at_max_seconds(tmp_path):
 
     path = tmp_path / "calibration.json"
     with serving(Hanging()) as server:
-        result = calibrate(server.url, "-o", path, "--max-seconds", "1")
+        result = calibrate(server.url, "--save", path, "--max-seconds", "1")
 
     assert result.exit_code == 2
     assert "not done within --max-seconds 1: raise it, or lower" in result.stderr
@@ -254,7 +254,7 @@ def test_a_file_that_is_no_calibration_is_not_replaced(tmp_path, content, messag
     path = tmp_path / "calibration.json"
     path.write_text(content)
     with serving(EndpointDouble()) as server:
-        result = calibrate(server.url, "-o", path)
+        result = calibrate(server.url, "--save", path)
 
     assert result.exit_code == 3
     assert message in result.stderr

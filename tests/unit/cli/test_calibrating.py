@@ -9,17 +9,17 @@ from endpoint_double import MODEL
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.cli.answers.calibrating import (
     Circumstances,
-    calibrated,
+    calibrate,
     calibration_of,
     hopes_of,
     typical_error,
 )
 from tonnage.cli.answers.loads import Room, loads_for
-from tonnage.cli.answers.replayed import Targets, replayed
+from tonnage.cli.answers.replayed import Targets, compare_with_model
 from tonnage.cli.answers.subjects import Named, subject_of
-from tonnage.cli.load.replaying import Due, Sent
-from tonnage.cli.load.stream import Answer, Asked
-from tonnage.cli.load.sweep import Measured
+from tonnage.cli.load.replaying import ScheduledRequest, Sent
+from tonnage.cli.load.stream import RequestResult, RequestSize
+from tonnage.cli.load.sweep import LoadMeasurement
 from tonnage.estimate.calibration_file import speed_posterior_of
 from tonnage.estimate.learner import constants_of
 from tonnage.estimate.speed import with_speed
@@ -48,10 +48,10 @@ def measured_on(model, load):
             num_sequences=1, context_tokens=0, prefill_tokens=prompt,
             prefill_context_tokens=prompt / 2,
         )  # fmt: skip
-        return Measured(load=load, seconds=model.step(work).total_s + OUTSIDE_S, num_steps=3)
+        return LoadMeasurement(load=load, seconds=model.step(work).total_s + OUTSIDE_S, num_steps=3)
     context = load.sequences * (load.prompt_tokens + 20)
     work = Step(num_sequences=load.sequences, context_tokens=context)
-    return Measured(
+    return LoadMeasurement(
         load=load, seconds=model.step(work).total_s, num_steps=60, context_tokens=context
     )
 
@@ -66,7 +66,7 @@ def engine(subject):
 @pytest.fixture
 def found(subject, engine):
     loads = loads_for(ROOM, hopes_of(subject.model))
-    return calibrated(subject, [measured_on(engine, load) for load in loads])
+    return calibrate(subject, [measured_on(engine, load) for load in loads])
 
 
 def test_constants_and_what_passes_outside_are_told_apart(found):
@@ -105,7 +105,7 @@ def test_an_engine_faster_than_its_class_is_doubted(subject, engine):
         engine, speeds=replace(engine.speeds, memory_bytes_per_s=3e12, peak_flop_per_s=1e15)
     )
     loads = loads_for(ROOM, hopes_of(subject.model))
-    found = calibrated(subject, [measured_on(fast, load) for load in loads])
+    found = calibrate(subject, [measured_on(fast, load) for load in loads])
     around = Circumstances(date="d", measured_at_s=1.0, num_requests=9, has_metrics=True)
 
     remarks = " ".join(calibration_of(found, around).remarks)
@@ -117,7 +117,7 @@ def test_an_engine_faster_than_its_class_is_doubted(subject, engine):
 def test_an_engine_of_another_form_is_told(subject, engine):
     slow = replace(engine, constants=replace(engine.constants, per_sequence_s=0.005))
     loads = loads_for(ROOM, hopes_of(subject.model))
-    found = calibrated(subject, [measured_on(slow, load) for load in loads])
+    found = calibrate(subject, [measured_on(slow, load) for load in loads])
     around = Circumstances(date="d", measured_at_s=1.0, num_requests=9, has_metrics=True)
 
     assert "do not express this engine" in " ".join(calibration_of(found, around).remarks)
@@ -125,10 +125,10 @@ def test_an_engine_of_another_form_is_told(subject, engine):
 
 def a_sent(step_s, *, every_s=1.0, cut=()):
     """20 requests, one at a time; what was cut off has no answer."""
-    asked = Asked(prompt_tokens=16, output_tokens=11)
-    due = tuple(Due(at_s=every_s * number, asked=asked) for number in range(20))
+    asked = RequestSize(prompt_tokens=16, output_tokens=11)
+    due = tuple(ScheduledRequest(at_s=every_s * number, asked=asked) for number in range(20))
     ended = {
-        number: Answer(
+        number: RequestResult(
             asked=asked,
             due_s=each.at_s,
             status=200,
@@ -154,7 +154,7 @@ FLAGS = Flags(
 def test_a_replay_is_held_against_the_engine_model_and_the_slo(found, engine):
     step_s = engine.step(Step(num_sequences=1, context_tokens=20)).total_s
 
-    result = replayed(
+    result = compare_with_model(
         a_sent(1.1 * step_s), found, FLAGS, kv_tokens=100_000.0,
         limits=Targets(ttft_s=1.0, tpot_s=step_s),
     )  # fmt: skip
@@ -162,7 +162,7 @@ def test_a_replay_is_held_against_the_engine_model_and_the_slo(found, engine):
     assert result.requests_per_s == pytest.approx(1)
     assert result.measured.tpot_s == pytest.approx((1.1 * step_s,) * 3)
     assert result.predicted.tpot_s == pytest.approx((step_s,) * 3, rel=0.02)
-    assert result.kept() == {"TTFT": True, "TPOT": False}
+    assert result.targets_met() == {"TTFT": True, "TPOT": False}
     validation = result.validation("2026-11-20")
     assert validation.requests == 20
     assert validation.tpot_p95_error_fraction == pytest.approx(1 / 1.1 - 1, abs=0.02)
@@ -170,7 +170,7 @@ def test_a_replay_is_held_against_the_engine_model_and_the_slo(found, engine):
 
 def test_answers_of_one_token_count_in_the_percentiles_of_tpot(found):
     targets, long = Targets(ttft_s=None, tpot_s=None), a_sent(0.02)
-    one = Asked(prompt_tokens=16, output_tokens=1)
+    one = RequestSize(prompt_tokens=16, output_tokens=1)
     requests = tuple(replace(each, asked=one) for each in long.requests[:19]) + long.requests[19:]
     ended = {
         number: replace(each, asked=one, output_tokens=1, event_s=each.event_s[:1])
@@ -179,7 +179,7 @@ def test_answers_of_one_token_count_in_the_percentiles_of_tpot(found):
         for number, each in long.ended.items()
     }
 
-    result = replayed(
+    result = compare_with_model(
         replace(long, requests=requests, ended=ended), found, FLAGS, kv_tokens=None, limits=targets
     )
 
@@ -191,10 +191,10 @@ def test_answers_of_one_token_count_in_the_percentiles_of_tpot(found):
 def test_requests_that_were_cut_off_still_took_their_share(found):
     crowded = a_sent(0.02, every_s=0.001, cut=range(10))
 
-    alone = replayed(
+    alone = compare_with_model(
         a_sent(0.02), found, FLAGS, kv_tokens=None, limits=Targets(ttft_s=None, tpot_s=None)
     )
-    result = replayed(
+    result = compare_with_model(
         crowded, found, FLAGS, kv_tokens=None, limits=Targets(ttft_s=None, tpot_s=None)
     )
 
@@ -202,4 +202,4 @@ def test_requests_that_were_cut_off_still_took_their_share(found):
     # Two slots: the last waits for nine others of eleven tokens each.
     assert result.predicted.ttft_s[-1] > 9 * 10 * 0.018
     assert alone.predicted.ttft_s[-1] < 0.05
-    assert result.kept() == {}
+    assert result.targets_met() == {}

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,12 +26,16 @@ from cli_builders import (
     run,
 )
 from cli_builders import llama as manifest
-from tonnage.catalog.gpu import Price, built_in_gpus
-from tonnage.cli.answers.patience import watched
+from tonnage.catalog.gpu import built_in_gpus
+from tonnage.catalog.price import Price
+from tonnage.cli.answers.compare_words import as_written, notes
+from tonnage.cli.answers.comparing import LeftOut, compare_classes
+from tonnage.cli.answers.patience import with_progress
 from tonnage.cli.commands.question import named_classes
 from tonnage.cli.console import Failure
-from tonnage.cli.text.compare import compared
+from tonnage.cli.text.compare import comparison_report
 from tonnage.estimate.calibration_file import dump, key_of
+from tonnage.units import GIB
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "deploy" / "examples"
@@ -50,7 +55,7 @@ def as_json(*texts, options=()):
 
 def printed(compared_classes, columns):
     console = Console(file=io.StringIO(), width=columns, color_system=None)
-    for part in compared(compared_classes, console):
+    for part in comparison_report(compared_classes, console):
         console.print(part)
     return console.file.getvalue()
 
@@ -85,7 +90,9 @@ class TestTheAnswer:
             "workload", "memory", "throughput", "cost", "measured validation",
         ]  # fmt: skip
         assert first["gpus"] == first["plan"]["replicas"] * first["plan"]["gpusPerReplica"]
-        assert first["estimate"]["usdPerHour"] == pytest.approx(first["gpus"] * 7.91, rel=1e-3)
+        assert first["estimate"]["usdPerHour"] == pytest.approx(
+            first["gpus"] * 63.296 / 8, rel=1e-3
+        )
         assert [each["isLoadLine"] for each in first["batches"]].count(True) == 1
         for batch in first["batches"]:
             assert batch["tokensPerSecond"] == pytest.approx(
@@ -107,6 +114,26 @@ class TestTheAnswer:
 
         assert sorted(names) == sorted(GPUS)
 
+    def test_leaves_out_what_has_no_price_where_another_class_serves(self):
+        found = a_comparison(names=("H200", "H100", "L40"), are_named=False)
+        without = a_comparison(names=("H200", "H100"), are_named=False, price=Price())
+        small = replace(GPUS["H100"], memory_bytes=60 * GIB, gpus_per_node=1)
+        large = replace(GPUS["GH200"], price=Price())
+        over_nodes = compare_classes(
+            found.deployment, found.request, [small, large], is_written=False, are_named=False
+        )
+
+        assert {each.gpu.name for each in found.selection.choices} == {"H200", "H100"}
+        assert found.left_out == {"L40": LeftOut(reason="NoPrice")}
+        assert "left out, for want of a price: L40; --gpu NAME shows one" in list(notes(found))
+        assert {each.gpu.name for each in without.selection.choices} == {"H200", "H100"}
+        assert as_written(over_nodes) == "All GPU classes and splits were considered"
+        assert as_written(replace(found, as_written=None)) == (
+            "All GPU classes with a price and splits were considered"
+        )
+        assert [each.gpu.name for each in over_nodes.selection.choices] == ["GH200"]
+        assert over_nodes.left_out == {"H100": LeftOut(reason="SeveralNodes")}
+
     def test_shows_the_manifest_as_it_stands(self):
         text = manifest(("gpusPerReplica: 2", "gpusPerReplica: 8"))
         answer = as_json(text, options=["--gpu", FOUR])
@@ -114,7 +141,7 @@ class TestTheAnswer:
 
         assert answer["asWritten"]["gpu"] == "H200"
         assert answer["asWritten"]["plan"]["gpusPerReplica"] == 8
-        assert "As the manifest stands, H200: " in shown
+        assert "As written, H200: " in shown
         assert "is the same class with its best split" in shown
 
     def test_shows_a_manifest_that_cannot_stand(self):
@@ -146,14 +173,18 @@ class TestTheAnswer:
         (choice,) = as_json(text, options=["--gpu", "H100"])["classes"]
 
         assert not choice["withinMaxReplicas"]
+        printed = " ".join(compare(text, options=["--gpu", "H100"]).stdout.split())
+        needed = choice["plan"]["replicas"]
         assert (
-            "* more replicas than maxReplicas 1 allows"
-            in compare(text, options=["--gpu", "H100"]).stdout
+            "* more replicas than maxReplicas 1 allows, which bounds no class here: H100 (needs "
+            f"{needed})" in printed
         )
+        assert f"maxReplicas: {needed}" in printed  # to write
+        assert "; maxReplicas 1 must be raised for it" in printed
 
     def test_says_which_classes_only_a_measurement_can_tell_apart(self, tmp_path):
         source = (ROOT / "operator/tonnage/catalog/gpus/h200.toml").read_text()
-        twin = source.replace('name = "H200"', 'name = "TWIN"').replace("= 7.91", "= 8.00")
+        twin = source.replace('name = "H200"', 'name = "TWIN"').replace("= 63.296", "= 64.00")
         (tmp_path / "twin.toml").write_text(twin)
         text = compare(LLAMA, options=["--gpus", tmp_path, "--gpu", "H200,TWIN"]).stdout
 
@@ -218,7 +249,7 @@ class TestOwnedGpus:
 
     def test_with_half_a_price_are_refused_in_one_line(self, tmp_path):
         source = (ROOT / "operator/tonnage/catalog/gpus/h200.toml").read_text()
-        half = source.replace("[price]\n", "[price]\namortization_hours = 30_000\n")
+        half = f"{source}\n[price]\namortization_hours = 30_000\n"
         (tmp_path / "h200.toml").write_text(half)
         result = compare(LLAMA, options=["--gpus", tmp_path])
 
@@ -228,6 +259,28 @@ class TestOwnedGpus:
         assert result.stderr.count("\n") == 1
 
 
+def test_the_ways_out_and_the_plans_with_them_agree_with_it_to_the_cent():
+    text = manifest(
+        ("weights: fp8", "weights: bfloat16"),
+        ("H200\n    gpusPerReplica: 2", "H100\n    gpusPerReplica: 1"),
+        ("maxReplicas: 8", "maxReplicas: 3"),
+    )
+    (no,) = json.loads(run("plan", "-f", "-", "-o", "json", text=text).stdout)
+    others = [each for each in no["offers"] if each["changes"][0].startswith("hardware.gpu: ")][:3]
+    names = [each["gpu"] for each in others]
+    classes = as_json(text, options=["--gpu", ",".join(names)])["classes"]
+    compared = {each["gpu"]: each["atDemand"]["cost"]["perHour"] for each in classes}
+    planned = {}
+    for each in others:
+        settings = [word for change in each["changes"] for word in ("--set", change)]
+        settings = [word.replace(": ", "=") for word in settings]
+        (plan,) = json.loads(run("plan", "-f", "-", *settings, "-o", "json", text=text).stdout)
+        planned[each["gpu"]] = plan["atDemand"]["cost"]["perHour"]
+
+    assert {each["gpu"]: each["cost"]["perHour"] for each in others} == compared == planned
+    assert any(not each["withinMaxReplicas"] for each in classes)
+
+
 def test_users_with_a_duty_cycle_share_the_bill():
     text = (EXAMPLES / "qwen3-8b-l4.yaml").read_text()
     (choice,) = as_json(text, options=["--gpu", "L4"])["classes"]
@@ -235,7 +288,7 @@ def test_users_with_a_duty_cycle_share_the_bill():
 
     assert (stages["workload"]["users"], stages["workload"]["dutyFraction"]) == (300, 0.3)
     assert stages["cost"]["usdPerHourAndUser"] == pytest.approx(
-        choice["gpus"] * 0.80 / 300, rel=1e-3
+        choice["gpus"] * 0.8048 / 300, rel=1e-3
     )
 
 
@@ -246,6 +299,7 @@ def test_no_line_is_wider_than_the_screen(columns):
         lines = result.stdout.splitlines()
 
         assert max(map(len, lines)) <= columns
+        assert "…" not in "".join(lines)
         assert [line for line in lines if line != line.rstrip()] == []
 
 
@@ -405,7 +459,7 @@ class TestProgress:
         lines = []
         gpus = list(itertools.islice(GPUS.values(), number))
 
-        assert list(watched(gpus, clock=lambda: next(times), tell=lines.append)) == gpus
+        assert list(with_progress(gpus, clock=lambda: next(times), tell=lines.append)) == gpus
         return lines
 
     def test_is_silent_for_two_seconds(self):
@@ -471,4 +525,4 @@ class TestCalibrations:
         result = compare(LLAMA, options=options)
 
         assert result.exit_code == 3
-        assert "another calibration is of it too" in result.stderr
+        assert "another file calibrates it too" in result.stderr

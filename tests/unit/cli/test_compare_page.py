@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from cli_builders import LLAMA, a_comparison, assert_stands_alone, llama, run, tree, words
-from tonnage.catalog.gpu import Price, built_in_gpus
+from tonnage.catalog.gpu import built_in_gpus
+from tonnage.catalog.price import Price
 from tonnage.cli.page.compare import compare_page
 from tonnage.sizing.compare import RefusedClass
 

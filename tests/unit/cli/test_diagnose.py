@@ -91,7 +91,7 @@ def diagnose(tmp_path):
         kubeconfig, target = tmp_path / "kubeconfig", tmp_path / "report.tar.gz"
         with serving(cluster) as server:
             kubeconfig.write_text(a_kubeconfig(server.url))
-            given = ["-n", "serving", "-o", target, *options]
+            given = ["-n", "serving", "--save", target, *options]
             result = run("diagnose", "--kubeconfig", kubeconfig, *given)
         return result, unpacked(target) if target.exists() else {}
 
@@ -215,7 +215,7 @@ def test_as_many_lines_of_the_log_are_asked_for_as_was_said(diagnose):
 def test_a_file_that_cannot_be_is_refused_before_anything_is_read(tmp_path, target, complaint):
     (tmp_path / "there.tar.gz").write_text("kept")
 
-    result = run("diagnose", "--kubeconfig", "/nowhere", "-o", tmp_path / target)
+    result = run("diagnose", "--kubeconfig", "/nowhere", "--save", tmp_path / target)
 
     assert result.exit_code == 3
     assert complaint in result.stderr

@@ -18,8 +18,8 @@ LONGER = ("contextLength: 8192", "contextLength: 16384")
 BUSIER = ("requestsPerSecond: 4", "requestsPerSecond: 6")
 OBJECT = "/apis/tonnage.dev/v1alpha1/namespaces/serving/modeldeployments/llama-70b"
 DEPLOYMENT = "/apis/apps/v1/namespaces/serving/deployments/llama-70b"
-EACH_USD = 15.82
-"""Two H200 at 7.91."""
+EACH_USD = 15.824
+"""Two H200 at 63.296 / 8."""
 
 
 @pytest.fixture
@@ -71,6 +71,7 @@ class TestFiles:
         assert (found["before"]["replicas"], found["after"]["replicas"]) == (4, 6)
         assert content["usdPerHour"]["before"] == round(4 * EACH_USD, 2)
         assert content["usdPerHour"]["after"] == round(6 * EACH_USD, 2)
+        assert found["after"]["price"]["instance"] == "p5en.48xlarge"
         assert set(found["after"]["latencies"]) == {"TTFT p95", "TPOT p95"}
 
     def test_an_slo_with_which_the_flags_stay_replaces_no_pod(self, diff):
@@ -84,9 +85,10 @@ class TestFiles:
 
         assert text.startswith(
             "### Tonnage: 1 of 1 ModelDeployment changes, 4 pods are replaced, "
-            "63.28 → 94.92 USD per hour\n"
+            "63.30 → 94.94 USD per hour\n"
         )
-        assert "| serving/llama-70b | changed | **4** | 4 → 6 | 61 | 63.28 → 94.92 |" in text
+        assert "| serving/llama-70b | changed | **4** | 4 → 6 | 60 | 63.30 → 94.94 |" in text
+        assert "prices: AWS us-east-1, on demand, 2026-07; H200 p5en.48xlarge (8 GPUs)" in text
         assert "4 pods are replaced, because of spec.contextLength:" in text
         assert "args --max-model-len: 8192 → 16384" in text
 
@@ -138,7 +140,7 @@ class TestFiles:
 
 
 class TestBudget:
-    @pytest.mark.parametrize(("most", "code"), [("94.92", 0), ("94.91", 7)])
+    @pytest.mark.parametrize(("most", "code"), [("94.94", 0), ("94.91", 7)])
     def test_is_kept_to_the_cent(self, diff, most, code):
         result = diff(llama(), llama(BUSIER), "--max-usd-per-hour", most)
 
@@ -148,7 +150,7 @@ class TestBudget:
     def test_counts_all_objects_together(self, diff):
         two = llama() + "---\n" + llama(("name: llama-70b", "name: other"))
 
-        assert diff(two, two, "--max-usd-per-hour", "126").exit_code == 7  # 2 * 63.28
+        assert diff(two, two, "--max-usd-per-hour", "126").exit_code == 7  # 2 * 63.30
 
     def test_a_class_without_a_price_is_over_any(self, diff):
         # The catalogue has no price for it.
@@ -173,7 +175,7 @@ class TestRefused:
 
         assert result.exit_code == 2
         assert "**Cannot be served** (DoesNotFit)" in result.stdout
-        assert "63.28 → ? USD per hour" in result.stdout
+        assert "63.30 → ? USD per hour" in result.stdout
 
     def test_too_few_replicas_are_exit_code_2(self, diff):
         result = diff(llama(), llama(("maxReplicas: 8", "maxReplicas: 3")))

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from cli_builders import a_budget, answered
-from tonnage.cli.answers.gpu_memory import ranged
+from tonnage.cli.answers.gpu_memory import bytes_with_spread
 from tonnage.cli.text.figures import memory_bar
 from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
 from tonnage.units import GIB, MIB
@@ -87,4 +87,4 @@ def test_a_legend_with_ranges_stays_within_80_columns():
     ],
 )
 def test_a_range_is_in_the_unit_of_its_amount(num_bytes, spread_bytes, expected):
-    assert ranged(num_bytes, spread_bytes) == expected
+    assert bytes_with_spread(num_bytes, spread_bytes) == expected

@@ -13,7 +13,7 @@ from api_server_double import a_kubeconfig, serving
 from cli_builders import LLAMA, plan, run
 from tonnage.api.status import Status
 from tonnage.cli.answers.chain import chain
-from tonnage.cli.read.leading import outdated
+from tonnage.cli.read.leading import stale_note
 from tonnage.units import significant
 
 COLLECTION = "/apis/tonnage.dev/v1alpha1/modeldeployments"
@@ -262,7 +262,7 @@ def a_lease(renewed, *, namespace="tonnage-system", name="tonnage-operator", hol
     ids=["renewed", "in another namespace", "uninstalled", "given back", "never held", "none"],
 )
 def test_the_newest_renewal_of_a_lease_tells_whether_an_operator_runs(leases, age_s, note):
-    assert outdated(lambda: leases, now_s=OLD_S + age_s) == note
+    assert stale_note(lambda: leases, now_s=OLD_S + age_s) == note
 
 
 @pytest.mark.parametrize("command", [["top", "-A"], ["explain", "llama-70b"]], ids=" ".join)
@@ -310,6 +310,21 @@ def test_top_has_fewer_columns_on_a_narrow_screen(a_cluster):
     assert "model" not in header
     assert row.startswith("llama-70b ")
     assert max(len(header), len(row)) <= 100
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120, 160])
+def test_top_cuts_no_figure_on_any_screen(a_cluster, columns):
+    models = {
+        "metadata": {},
+        "items": [a_model(), a_model(name="a-very-long-name-of-a-deployment")],
+    }
+    answers = {COLLECTION: (200, models)}
+    result = run("top", "-A", "--kubeconfig", a_cluster(answers), COLUMNS=str(columns))
+
+    assert "…" not in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= columns
+    for figure in ("H200", "2/6", "2.10", "61%", "1.12", "0.95", "81.0%", "StepCap"):
+        assert result.stdout.split().count(figure) == 2
 
 
 FORBIDDEN = {"message": 'modeldeployments.tonnage.dev is forbidden: User "x" cannot list'}

@@ -44,7 +44,7 @@ def test_an_object_that_stands_twice_is_refused(tmp_path):
 
     assert len(found.model_deployments) == 1
     [problem] = found.problems
-    assert "b.yaml:1: ModelDeployment serving/llama-70b stands twice, first in" in problem
+    assert "b.yaml:1: ModelDeployment serving/llama-70b is given twice, first in" in problem
 
 
 def test_a_broken_file_does_not_hide_the_others(tmp_path):

@@ -4,7 +4,7 @@ import pytest
 
 from cli_builders import llama, run
 from tonnage.cli.answers import patience
-from tonnage.cli.answers.patience import UNCOMPILED, Progress, counting, watched
+from tonnage.cli.answers.patience import UNCOMPILED, Progress, counting, with_progress
 from tonnage.cli.commands import writing
 
 
@@ -28,7 +28,7 @@ class TestAnUncompiledEngineModel:
 
         assert said == [
             UNCOMPILED,
-            "Searching for goodput: 1 runs of the engine model so far",
+            "Searching for goodput: 1 run of the engine model so far",
             "Searching for goodput: 2 runs of the engine model so far",
         ]
 
@@ -50,12 +50,12 @@ class TestAnUncompiledEngineModel:
     def test_is_not_said_of_a_compiled_one(self, said):
         a_search(said, [0, 0.1, 3], is_compiled=True, is_terminal=True)
 
-        assert said == ["Searching for goodput: 1 runs of the engine model so far"]
+        assert said == ["Searching for goodput: 1 run of the engine model so far"]
 
     def test_is_said_by_a_comparison_when_it_begins(self, said):
         progress = Progress(said.append, is_compiled=False, is_terminal=True)
 
-        list(watched([], clock=lambda: 0.0, tell=progress.tell, begin=progress.begin))
+        list(with_progress([], clock=lambda: 0.0, tell=progress.tell, begin=progress.begin))
 
         assert said == [UNCOMPILED]
 

@@ -13,12 +13,19 @@ from matplotlib.text import Text
 from cli_builders import a_budget, a_comparison, answered
 from thorough import one_in
 from tonnage.cli.answers.batches import BatchRow
-from tonnage.cli.answers.roofline import Ceiling, Point, Roofline, roofline
+from tonnage.cli.answers.roofline import Ceiling, Roofline, RooflinePoint, roofline
 from tonnage.cli.page.cost import cost_figure, longer
 from tonnage.cli.page.drawing import SCREENS, look, tick_values
 from tonnage.cli.page.memory import edge_range, memory_figure
 from tonnage.cli.page.roofline import roofline_figure
-from tonnage.cli.page.throughput import SERIES, Batch, Course, course, strictest, throughput_figure
+from tonnage.cli.page.throughput import (
+    SERIES,
+    Batch,
+    ThroughputCurve,
+    course,
+    strictest,
+    throughput_figure,
+)
 from tonnage.sizing.memory.ceiling import BudgetPart, GivenPool, MemoryBudget
 from tonnage.sizing.serving.steady import SteadyState
 from tonnage.sizing.step_time.step import StepTime
@@ -92,7 +99,7 @@ def a_state(num_decoding, *, step_s=0.01):
         compute_s=0.0,
         prefill_s=0.0,
         communication_s=0.0,
-        decode_bytes=1.0,
+        dense_bytes=1.0,
         decode_flop=1.0,
     )
     return SteadyState(
@@ -129,7 +136,7 @@ def a_roofline(*, intensities=(1.0, 10.0, 100.0), ceilings=(50.0, 60.0, 200.0), 
         ),
     )
     points = tuple(
-        Point(
+        RooflinePoint(
             row=a_row(2.0**number, is_load_line=number == 1),
             intensity_flop_per_byte=each,
             flop_per_s=fraction * roof.roof_flop_per_s(each),
@@ -149,7 +156,7 @@ def a_course(name, times):
         )
         for number, tpot_s in enumerate(times)
     )
-    return Course(name=name, batches=batches, limited_by="TPOT")
+    return ThroughputCurve(name=name, batches=batches, limited_by="TPOT")
 
 
 def line_at(axes, label):

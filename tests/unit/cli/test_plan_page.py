@@ -12,7 +12,7 @@ import pytest
 from cli_builders import LLAMA, answered, assert_stands_alone, llama, plan, run, tree, words
 from tonnage.cli.answers.planning import Refused
 from tonnage.cli.page.plan import plan_page
-from tonnage.sizing.plan import size
+from tonnage.sizing.search import size
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "deploy" / "examples").glob("*.yaml"))
@@ -225,7 +225,7 @@ def test_a_page_without_its_extra_is_one_line_that_says_how_to_install_it(comman
     assert done.returncode == 3
     assert done.stdout == ""
     assert done.stderr == (
-        f"Error: --html needs {module}, which is not installed: pip install 'tonnage[html]'\n"
+        f"Error: --html needs {module}, which is not installed: pip install jinja2 matplotlib\n"
     )
 
 

@@ -1,5 +1,6 @@
 """The program as a whole: help, version, unexpected errors, the lab and the operator."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -9,11 +10,22 @@ import pytest
 from click.testing import CliRunner
 
 from cli_builders import run
-from tonnage.cli.commands.app import COMMANDS, plugin
-from tonnage.cli.commands.lab import found
+from tonnage.cli.commands.app import COMMANDS, plugin, program
+from tonnage.cli.commands.lab import lab_command
 from tonnage.cli.console import Failure
 from tonnage_lab.command import LabFailure, lab_errors
 from tonnage_lab.processes import LabError
+
+
+def test_a_command_that_cannot_be_imported_leaves_garbage_to_be_collected(monkeypatch):
+    def fails(_):
+        raise ImportError("no such module")
+
+    monkeypatch.setattr("importlib.import_module", fails)
+    with pytest.raises(ImportError):
+        program.get_command(click.Context(program), "plan")
+
+    assert gc.isenabled()
 
 
 def test_help_lists_every_command_and_every_exit_code():
@@ -39,6 +51,47 @@ def test_every_command_has_help(command):
 
     assert result.exit_code == 0
     assert result.stdout.startswith(f"Usage: program {' '.join(command)}")
+
+
+def test_no_help_is_wider_than_a_narrow_screen():
+    for words in ((), *(words for words, _ in commands_of(program))):
+        text = run(*words, "--help", COLUMNS="80").stdout
+
+        assert text
+        assert [line for line in text.splitlines() if len(line) > 80] == [], words
+
+
+def commands_of(group, path=()):
+    """Yield every command with its words, those of groups too."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from commands_of(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+def test_o_is_the_format_of_what_is_printed_in_every_command():
+    options = {
+        words: option
+        for words, command in commands_of(program)
+        for option in command.params
+        if "-o" in option.opts
+    }
+
+    assert len(options) == 9  # plan, compare, render, diff, replay, calibrate, explain, catalog's
+    for words, option in options.items():
+        assert option.opts == ["-o", "--format"], words
+        assert {"json"} < set(option.type.choices), words
+
+
+@pytest.mark.parametrize("command", ["calibrate", "diagnose"])
+def test_a_file_is_no_format(command):
+    result = run(command, "-o", "found.json", "--model", "m", "--gpu", "H100")
+
+    assert result.exit_code == 3
+    assert "-o" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -143,7 +196,7 @@ def test_the_module_runs():
 
 @pytest.mark.parametrize("asked", [[], ["--help"], ["demo", "--cluster", "kind"], ["up"]])
 def test_without_the_lab_its_command_says_where_the_lab_is(asked):
-    result = CliRunner().invoke(found("nowhere"), asked)
+    result = CliRunner().invoke(lab_command("nowhere"), asked)
 
     assert result.exit_code == 2
     assert result.stderr == (

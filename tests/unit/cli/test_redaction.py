@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tonnage.cli.answers.redaction import REDACTED, redacted, redacted_text
+from tonnage.cli.answers.redaction import REDACTED, redact, redacted_text
 
 HIDDEN = "s3cr3t-value-17"
 JWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJ4In0.c2lnbmF0dXJl"
@@ -67,7 +67,7 @@ HIDING = {
 def test_a_secret_does_not_come_through_in_an_object(value):
     assert HIDDEN in json.dumps(value)
 
-    assert HIDDEN not in json.dumps(redacted(value))
+    assert HIDDEN not in json.dumps(redact(value))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_secret_does_not_come_through_in_a_log(line):
 )
 def test_what_looks_like_a_credential_goes_wherever_it_stands(credential):
     assert redacted_text(f"before {credential} after").startswith(f"before {REDACTED}")
-    assert credential not in json.dumps(redacted({"status": {"message": [f"x {credential}"]}}))
+    assert credential not in json.dumps(redact({"status": {"message": [f"x {credential}"]}}))
 
 
 KEPT = {
@@ -122,7 +122,7 @@ KEPT = {
 
 
 def test_what_a_bug_report_needs_stays():
-    assert redacted(KEPT) == KEPT
+    assert redact(KEPT) == KEPT
 
 
 @pytest.mark.parametrize(
@@ -144,11 +144,11 @@ def test_the_spec_that_pods_were_made_from_stays():
     text = json.dumps({"contextLength": 8192, "pods": {"memory": "64Gi"}})
     metadata = {"annotations": {"tonnage.dev/spec": text}}
 
-    assert redacted({"metadata": metadata}) == {"metadata": metadata}
+    assert redact({"metadata": metadata}) == {"metadata": metadata}
 
 
 def test_the_name_of_a_variable_stays_and_says_that_it_is_set():
-    [container] = redacted(pod(env=[{"name": "A", "value": "x"}]))["spec"]["template"]["spec"][
+    [container] = redact(pod(env=[{"name": "A", "value": "x"}]))["spec"]["template"]["spec"][
         "containers"
     ]
 
@@ -163,6 +163,6 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_any_object_is_taken_and_left_the_same_the_second_time(value):
-    once = redacted({"spec": value})
+    once = redact({"spec": value})
 
-    assert redacted(once) == once
+    assert redact(once) == once

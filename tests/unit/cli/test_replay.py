@@ -12,7 +12,7 @@ import yaml
 
 from cli_builders import SMALL, a_deployment, run
 from tonnage.cli.answers.replay_words import COLUMNS
-from tonnage.replay.policies import described
+from tonnage.replay.policies import descriptions
 
 
 def small(*changes):
@@ -86,6 +86,21 @@ def test_gpu_hours_of_a_constant_fleet_are_its_replicas_over_the_time(told):
     assert len(first["series"]) == 3
 
 
+def test_gpu_hours_cost_what_the_catalogue_or_the_buyer_says(told, trace):
+    (case,) = told["cases"]
+    (first, _) = by_policy(told)["static:2"]["runs"]
+    own = replay(
+        trace, "--policy", "static:2", "--price", f"{case['gpu']}=2.10", "--currency", "EUR",
+        COLUMNS="120",
+    )  # fmt: skip
+    said = " ".join(own.stdout.split())
+
+    assert case["price"]["provider"] == "AWS"
+    assert first["cost"] == pytest.approx(case["perGpuHour"] * 2 * 180 / 3600, abs=0.005)
+    assert f"cost: {case['gpu']} at 2.10 EUR per GPU and hour: yours" in said
+    assert "static:2 0.100 0.21" in said
+
+
 def test_gpu_hours_are_told_relative_to_both_of_hindsight(told):
     found = by_policy(told)
     peak, stairs = found["static-peak"], found["staircase"]
@@ -102,12 +117,13 @@ def test_the_text_begins_with_what_is_kept_and_explains_its_columns(trace):
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert lines[0].startswith("serving/small: meta-llama/Llama-3.1-8B-Instruct, trace.csv")
-    assert lines[1].startswith("Target of 95% missed: ")
-    assert "; the smallest constant fleet in hindsight takes " in f"{lines[1]} {lines[2]}"
+    said = f"{lines[1]} {lines[2]}"
+    assert "as many as the smallest constant fleet in hindsight" in said
+    assert "(target 95%)" in said
     for policy in ("tonnage", "static-peak"):
         assert any(line.split()[:1] == [policy] for line in lines)
     text = " ".join(result.stdout.split())
-    assert "kept: requests with TTFT within 2.00 s and mean TPOT within 50.0 ms" in text
+    assert "in SLO: requests with TTFT within 2.00 s and mean TPOT within 50.0 ms" in text
     assert "simulated, not measured" in text
 
 
@@ -173,10 +189,12 @@ def test_a_shape_needs_no_trace():
 
 
 def test_the_policies_are_listed_without_a_manifest():
-    result = run("replay", "--policy", "list")
+    result = run("replay", "--policy", "list", COLUMNS="80")
+    lines = result.stdout.splitlines()
 
     assert result.exit_code == 0
-    assert [line.split()[0] for line in result.stdout.splitlines()] == list(described())
+    assert [line.split()[0] for line in lines if line[0] != " "] == list(descriptions())
+    assert max(map(len, lines)) <= 80
 
 
 def test_what_is_not_auto_is_simulated_as_if_it_were(trace):

@@ -1,26 +1,39 @@
 """The page of a replay, and its words, of made-up outcomes."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from cli_builders import assert_stands_alone, tree, words
 from fleet_builders import a_model, a_sizing
-from tonnage.cli.answers.replay_words import headline, is_kept, ran_words
-from tonnage.cli.answers.replays import Case, Question, RefusedCase, Replays
+from tonnage.catalog.price import Rent
+from tonnage.cli.answers.replay_words import (
+    COLUMNS,
+    cells,
+    headline,
+    notes,
+    ran_words,
+    verdict_kind,
+)
+from tonnage.cli.answers.replays import Case, RefusedCase, ReplayQuestion, Replays
+from tonnage.cli.page.cost_kept import colors_of
+from tonnage.cli.page.drawing import BAD, GOOD, SCREENS
+from tonnage.cli.page.over_time import PolicyCourse, course_figure
 from tonnage.cli.page.replay import replay_page
-from tonnage.replay.judge import Judged
-from tonnage.replay.policies import Outcome, policy_of
-from tonnage.replay.scenario import OfShape, Planned
-from tonnage.replay.series import Point
+from tonnage.replay.judge import RunFigures
+from tonnage.replay.policies import PolicyResult, policy_of
+from tonnage.replay.scenario import FirstPlan, OfShape
+from tonnage.replay.series import SeriesPoint
+from tonnage.sizing.cost import GpuHour
 
 DAY_S = 86_400.0
 SCRIPT = "<script>alert(1)</script>"
 
 
 def some_figures(gpu_hours, attainment, *, duration_s=DAY_S):
-    return Judged(
+    return RunFigures(
         duration_s=duration_s,
         num_requests=10_000,
         num_too_long=3,
@@ -42,7 +55,7 @@ def some_figures(gpu_hours, attainment, *, duration_s=DAY_S):
 
 def some_points(number=6, *, width_s=300.0):
     return tuple(
-        Point(
+        SeriesPoint(
             at_s=width_s * k,
             until_s=width_s * (k + 1),
             replicas=2.0,
@@ -58,7 +71,7 @@ def some_points(number=6, *, width_s=300.0):
 
 
 def an_outcome(name, gpu_hours, attainment, *, seed=0, **more):
-    return Outcome(
+    return PolicyResult(
         policy=policy_of(name),
         seed=seed,
         judged=some_figures(gpu_hours, attainment, **more),
@@ -68,13 +81,13 @@ def an_outcome(name, gpu_hours, attainment, *, seed=0, **more):
     )
 
 
-def replays(*outcomes, num_seeds=1, refused=(), ran_pods=None):
+def replays(*outcomes, num_seeds=1, refused=(), ran_pods=None, hour=None):
     model = a_model()
-    plan = Planned(flags=a_sizing(model).flags, replicas=3, believed_requests_per_s=1.5)
-    case = Case(gpu="H200", start_s=240.0, model=model, planned=plan)
+    plan = FirstPlan(flags=a_sizing(model).flags, replicas=3, believed_requests_per_s=1.5)
+    case = Case(gpu="H200", start_s=240.0, model=model, planned=plan, hour=hour)
     return Replays(
         deployment=model,
-        question=Question(
+        question=ReplayQuestion(
             source=f"trace {SCRIPT}",
             requests=OfShape(name="steady", requests_per_s=1.0),
             cases=(case,),
@@ -100,8 +113,42 @@ PEAK, OWN = an_outcome("static-peak", 214.0, 0.995), an_outcome("tonnage", 131.0
 def test_the_headline_is_what_tonnage_takes_and_saves():
     assert headline(first_case(replays(OWN, PEAK)), 0.99) == (
         "131 GPU-hours a day with Tonnage, 39% less than the smallest constant fleet in hindsight "
-        "(214), at 99.20% of requests kept (target 99%)"
+        "(214), at 99.20% of requests within the SLO (target 99%)"
     )
+
+
+class TestTheCost:
+    RENT = Rent(usd_per_hour=2.5, term="spot")
+    HOUR = GpuHour(basis="rented", usd=2.5, parts="2.50 USD", rent=RENT)
+
+    def test_stands_beside_gpu_hours_and_in_a_column_of_its_own(self):
+        found = replays(OWN, PEAK, ran_pods=4.5, hour=self.HOUR)
+        ((case, fared),) = found.by_case()
+
+        assert headline(fared, 0.99).startswith("131 GPU-hours (327.50 USD) a day with Tonnage")
+        assert "as counted: 216 GPU-hours (540.00 USD) a day" in (
+            ran_words(case, fared, found.question)
+        )
+        assert dict(zip(COLUMNS, cells(fared[1]), strict=True))["cost"] == "535.00"
+        assert "cost: H200 at 2.50 USD per GPU and hour: yours, spot" in list(notes(found))
+
+    def test_is_in_the_data_of_each_run(self):
+        (case,) = replays(PEAK, hour=self.HOUR).to_dict()["cases"]
+        (run,) = case["policies"][0]["runs"]
+
+        assert (case["perGpuHour"], case["currency"]) == (2.5, "USD")
+        assert case["price"] == {"basis": "rented", "term": "spot"}
+        assert run["cost"] == round(2.5 * run["gpuHours"], 2)
+        assert run["costPerDay"] == round(2.5 * run["gpuHoursPerDay"], 2)
+
+    def test_of_a_class_without_a_price_is_left_open(self):
+        found = replays(PEAK)
+        (case,) = found.to_dict()["cases"]
+
+        assert dict(zip(COLUMNS, cells(first_case(found)[0]), strict=True))["cost"] == "-"
+        assert "cost: no price of H200 is known" in list(notes(found))
+        assert case["price"] is None
+        assert case["policies"][0]["runs"][0]["cost"] is None
 
 
 def test_without_tonnage_the_headline_counts_what_is_compared():
@@ -114,14 +161,26 @@ def test_a_target_that_is_missed_is_said_in_the_headline():
     missed = first_case(replays(an_outcome("tonnage", 240.0, 0.98), PEAK))
 
     assert headline(missed, 0.99) == (
-        "Target of 99% missed: 98.00% of requests kept by Tonnage with 240 GPU-hours a day; the "
-        "smallest constant fleet in hindsight takes 214"
+        "Target of 99% missed: 98.00% of requests within the SLO by Tonnage with 240 GPU-hours a "
+        "day; the smallest constant fleet in hindsight takes 214"
     )
-    assert not is_kept(missed, 0.99)
+    assert verdict_kind(missed, 0.99) == "no"
 
 
 @pytest.mark.parametrize(
-    ("attainment", "told"), [(0.992, "131, 39% less"), (0.98, "131, which misses the target")]
+    ("gpu_hours", "attainment", "kind"),
+    [(131.0, 0.992, "yes"), (240.0, 0.992, "short"), (131.0, 0.98, "no"), (240.0, 0.98, "no")],
+)
+def test_the_colour_of_the_verdict_says_what_its_figures_say(gpu_hours, attainment, kind):
+    page = replay_page(replays(an_outcome("tonnage", gpu_hours, attainment), PEAK))
+
+    (section,) = tree(page).iterfind(f".//section[@class='{kind}']")
+    assert section.find("h2[@class='verdict']") is not None
+
+
+@pytest.mark.parametrize(
+    ("attainment", "told"),
+    [(0.992, "131, 39% less than that"), (0.98, "131, which misses the target")],
 )
 def test_beside_what_the_fleet_ran_nothing_is_saved_where_the_target_is_missed(attainment, told):
     # 4.5 replicas all day, of two GPUs each: 216 GPU-hours.
@@ -152,7 +211,7 @@ def test_seeds_are_compared_each_with_its_own_and_the_median_is_told():
 
 
 def test_a_policy_without_a_fleet_is_told_with_dashes():
-    none = Outcome(policy=policy_of("static-peak"), seed=0, judged=None, notes=("none does",))
+    none = PolicyResult(policy=policy_of("static-peak"), seed=0, judged=None, notes=("none does",))
     found = replays(OWN, none)
 
     root = tree(replay_page(found))
@@ -192,6 +251,30 @@ def test_each_policy_has_a_picture_for_each_screen_beside_the_scatter(text):
         assert figure.find(".//table") is not None
 
 
+def test_a_share_below_the_target_has_another_colour_than_one_that_meets_it():
+    def colours(shares):
+        points = tuple(replace(some_points(1)[0], attainment=share) for share in shares)
+        course = PolicyCourse(name="x", points=points, target=0.95, most=4.0, color="#000000")
+        axes = course_figure(course, SCREENS[0]).axes[2]
+        return {
+            line.get_label(): sum(math.isfinite(share) for share in line.get_ydata())
+            for line in axes.lines
+            if "target 95%" not in line.get_label()
+        }, {line.get_label(): line.get_color() for line in axes.lines}
+
+    counts, colors = colours([1.0, 0.95, 0.949, 0.5, None])
+    assert counts == {"in SLO": 2, "below the target": 2}
+    assert colors["below the target"] == colors["target 95%"] == BAD
+    assert colors["in SLO"] == GOOD
+
+
+def test_a_policy_has_its_colour_over_time_too(text):
+    for figure in list(tree(text).iter("figure"))[1:]:
+        name = words(figure.find("h4"))
+        color = colors_of(["tonnage", "static-peak"])[name][0]
+        assert color in "".join(str(each.attrib) for each in figure.iter())
+
+
 def test_the_page_has_the_headline_and_a_row_for_each_policy(text):
     root = tree(text)
     (verdict,) = root.iterfind(".//h2[@class='verdict']")
@@ -203,6 +286,8 @@ def test_the_page_has_the_headline_and_a_row_for_each_policy(text):
 
 def test_of_traffic_of_one_point_a_picture_is_drawn():
     one = SimpleNamespace(**{name: getattr(OWN, name) for name in ("policy", "seed", "judged")})
-    outcome = Outcome(policy=one.policy, seed=one.seed, judged=one.judged, points=some_points(1))
+    outcome = PolicyResult(
+        policy=one.policy, seed=one.seed, judged=one.judged, points=some_points(1)
+    )
 
     assert_stands_alone(replay_page(replays(outcome)))

@@ -8,10 +8,10 @@ import pytest
 
 from tonnage.cli.answers.loads import Hopes, Room, loads_for, repeats_of
 from tonnage.cli.load.engine_page import read_page
-from tonnage.cli.load.replaying import Limits, replay
-from tonnage.cli.load.stream import Answer, Asked
+from tonnage.cli.load.replaying import ReplayLimits, replay
+from tonnage.cli.load.stream import RequestResult, RequestSize
 from tonnage.cli.load.sweep import Load, plateau, sweep
-from tonnage.cli.load.watch import Bounds, Watch
+from tonnage.cli.load.watch import Bounds, EngineWatch
 from tonnage.replay.traces import Trace
 
 LOAD = Load(kind="decode", sequences=2, prompt_tokens=100, output_tokens=41)
@@ -23,8 +23,8 @@ QUICK = Hopes(seconds_of=lambda _: 0.1, ttft_of=lambda _: 0.1)
 
 def an_answer(*, first_s, step_s=0.02, tokens=41, per_event=1):
     events = [first_s + step_s * per_event * k for k in range((tokens - 1) // per_event + 1)]
-    return Answer(
-        asked=Asked(prompt_tokens=100, output_tokens=tokens),
+    return RequestResult(
+        asked=RequestSize(prompt_tokens=100, output_tokens=tokens),
         due_s=0.0,
         status=200,
         output_tokens=tokens,
@@ -117,13 +117,13 @@ class Slots:
         await asyncio.sleep(0)
         self.is_closed = True
         events = array("d", [first_s + 0.02 * k for k in range(asked.output_tokens)])
-        return Answer(
+        return RequestResult(
             asked=asked, due_s=0.9, status=200, output_tokens=asked.output_tokens, event_s=events
         )
 
 
 def test_a_ladder_ends_where_requests_wait_and_is_measured_no_rung_twice():
-    watch = Watch(None, Bounds(max_seconds=1, max_ttft_s=99))
+    watch = EngineWatch(None, Bounds(max_seconds=1, max_ttft_s=99))
     told = []
 
     loads = loads_for(ROOM, QUICK)
@@ -175,7 +175,7 @@ class Instant:
         self.asked.append(asked.prompt_tokens)
         if asked.prompt_tokens == 13:
             await asyncio.Event().wait()
-        return Answer(
+        return RequestResult(
             asked=asked,
             due_s=due_s,
             status=200,
@@ -186,13 +186,13 @@ class Instant:
 
 def test_a_replay_is_bounded_and_tells_what_it_left_out():
     streamer = Instant()
-    watch = Watch(None, Bounds(max_seconds=1, max_ttft_s=9))
+    watch = EngineWatch(None, Bounds(max_seconds=1, max_ttft_s=9))
     trace = Trace(
         arrival_s=array("d", [100.0, 100.02, 100.04, 100.06, 200.0]),
         prompt_tokens=array("q", [1, 13, 999, 4, 5]),
         output_tokens=array("q", [2, 2, 2, 2, 2]),
     )
-    limits = Limits(sending_s=0.2, draining_s=0.1, max_model_len=1000)
+    limits = ReplayLimits(sending_s=0.2, draining_s=0.1, max_model_len=1000)
 
     sent = asyncio.run(replay(trace, streamer, watch, limits=limits, tell=print))
 

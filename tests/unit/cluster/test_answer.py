@@ -15,9 +15,9 @@ from tonnage.cluster.answer import (
     FEW,
     MAX_LABEL_CHARACTERS,
     AnswerReader,
-    Kept,
     Labels,
     LabelSets,
+    SeriesFilter,
 )
 from tonnage.cluster.errors import PrometheusError
 from tonnage.estimate.series import UNUSABLE
@@ -37,7 +37,9 @@ def an_item(value="1", at_s=1000, **labels):
 def read(body, *, pods=None, max_series=100, piece_bytes=None, sets=None):
     """Read a body, a document as it is or as text, in pieces of a size."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    reader = AnswerReader(sets or LabelSets(Kept(labels=LABELS, pods=pods)), max_series=max_series)
+    reader = AnswerReader(
+        sets or LabelSets(SeriesFilter(labels=LABELS, pods=pods)), max_series=max_series
+    )
     step = piece_bytes or max(1, len(data))
     for start in range(0, len(data), step):
         reader.feed(data[start : start + step])
@@ -157,7 +159,7 @@ class TestSeries:
         assert answer.num_dropped == 0
 
     def test_of_a_tick_share_their_labels(self):
-        sets = LabelSets(Kept(labels=LABELS))
+        sets = LabelSets(SeriesFilter(labels=LABELS))
 
         [first], [second] = (
             read(a_document(an_item(value, pod="a")), sets=sets).series for value in "12"
@@ -175,25 +177,27 @@ class TestLabelSets:
         return [each.labels for each in read(body, sets=sets).series]
 
     def test_are_the_same_objects_in_the_next_tick(self):
-        sets = LabelSets(Kept(labels=LABELS, pods=self.PODS))
+        sets = LabelSets(SeriesFilter(labels=LABELS, pods=self.PODS))
         before = self.labels(sets, "a", "b")
 
-        after = self.labels(sets.for_next(Kept(labels=LABELS, pods=self.PODS)), "a", "b")
+        after = self.labels(sets.for_next(SeriesFilter(labels=LABELS, pods=self.PODS)), "a", "b")
 
         assert list(map(id, before)) == list(map(id, after))
 
     def test_of_pods_that_are_gone_are_forgotten_and_of_new_ones_read(self):
-        sets = LabelSets(Kept(labels=LABELS, pods=self.PODS))
+        sets = LabelSets(SeriesFilter(labels=LABELS, pods=self.PODS))
         [one, _] = self.labels(sets, "a", "b", "c")
 
-        sets = sets.for_next(Kept(labels=LABELS, pods=frozenset({("blue", "a"), ("blue", "c")})))
+        sets = sets.for_next(
+            SeriesFilter(labels=LABELS, pods=frozenset({("blue", "a"), ("blue", "c")}))
+        )
 
         after = self.labels(sets, "a", "b", "c")
         assert [each["pod"] for each in after] == ["a", "c"]
         assert after[0] is one
 
     def test_do_not_grow_with_what_pods_invent(self):
-        kept = Kept(labels=LABELS, pods=self.PODS)
+        kept = SeriesFilter(labels=LABELS, pods=self.PODS)
         sets, most = LabelSets(kept), 0
         for number in range(4 * FEW):
             sets = sets.for_next(kept)
@@ -276,7 +280,7 @@ class TestHowAnAnswerIsWritten:
         places = [{"namespace": "a", "pod": "b"}, {"namespace": "b", "pod": "a", "engine": "0"}]
         known = [an_item(str(number), **place) for number, place in enumerate(places * 2)]
         pods = frozenset({("a", "b"), ("b", "a")})
-        sets = LabelSets(Kept(labels=LABELS, pods=pods))
+        sets = LabelSets(SeriesFilter(labels=LABELS, pods=pods))
         bodies = [
             json.dumps(each, separators=(",", ":"))
             for each in (a_document(*known, *items), a_document(*known, *more, *items, *known))
@@ -317,7 +321,7 @@ class TestHowAnAnswerIsWritten:
 
 
 def test_labels_and_their_decoder_form_no_ring():
-    labels = LabelSets(Kept(labels=LABELS))
+    labels = LabelSets(SeriesFilter(labels=LABELS))
     read(a_document(an_item(pod="a")), sets=labels)
     before = weakref.ref(labels)
     del labels
@@ -350,7 +354,7 @@ class TestHostileDocuments:
     )
     def test_take_no_more_memory_than_their_bytes_twice(self, document):
         body = json.dumps(document, separators=(",", ":")).encode()
-        reader = AnswerReader(LabelSets(Kept(labels=LABELS)), max_series=100)
+        reader = AnswerReader(LabelSets(SeriesFilter(labels=LABELS)), max_series=100)
         tracemalloc.start()
 
         for start in range(0, len(body), 4096):
@@ -365,7 +369,7 @@ class TestHostileDocuments:
     @pytest.mark.parametrize("text", ["\x7f" * 10**6, "\x7f" * 10**6 + "\N{GRINNING FACE}"])
     def test_of_one_value_take_what_its_text_takes(self, text):
         body = json.dumps(a_document({"metric": {}, "value": [1, text]}), ensure_ascii=False)
-        reader = AnswerReader(LabelSets(Kept(labels=LABELS)), max_series=100)
+        reader = AnswerReader(LabelSets(SeriesFilter(labels=LABELS)), max_series=100)
         reader.feed(body.encode())
         tracemalloc.start()
 
@@ -379,7 +383,7 @@ class TestHostileDocuments:
     def test_labels_that_are_no_text_refuse_no_other_series(self, label):
         well, odd = an_item(pod="a"), an_item(pod="LABEL")
         body = json.dumps(a_document(well, odd)).encode().replace(b"LABEL", label)
-        reader = AnswerReader(LabelSets(Kept(labels=LABELS)), max_series=100)
+        reader = AnswerReader(LabelSets(SeriesFilter(labels=LABELS)), max_series=100)
         reader.feed(body)
 
         found = reader.end()
@@ -448,7 +452,7 @@ class TestAReaderThatIsLetGo:
 
     def gone(self, pieces, *, ends=True):
         """What stays of a reader, and of an item that it kept, when nobody holds it any more."""
-        reader = AnswerReader(LabelSets(Kept(labels=LABELS)), max_series=2)
+        reader = AnswerReader(LabelSets(SeriesFilter(labels=LABELS)), max_series=2)
         kept = weakref.ref(reader)
         with suppress(PrometheusError):
             for piece in pieces:

@@ -490,7 +490,7 @@ class TestFence:
         asked = []
 
         found, requests, _ = exchange(
-            lambda kube: patch(kube.fenced(fence_of(asked, last=3))),
+            lambda kube: patch(kube.with_fence(fence_of(asked, last=3))),
             *[Reply(status=503), Reply(status=503), json_reply(THING)],
         )
 
@@ -501,7 +501,7 @@ class TestFence:
     def test_is_not_asked_before_a_read(self, exchange):
         asked = []
 
-        exchange(lambda kube: get(kube.fenced(fence_of(asked, last=0))), json_reply(THING))
+        exchange(lambda kube: get(kube.with_fence(fence_of(asked, last=0))), json_reply(THING))
 
         assert asked == []
 
@@ -509,7 +509,7 @@ class TestFence:
         with serving(answering(json_reply(THING))) as server:
             kube, _ = connect(server.url)
             with pytest.raises(HeldBackError, match="the Lease was lost"):
-                patch(kube.fenced(fence_of([], last=0)))
+                patch(kube.with_fence(fence_of([], last=0)))
 
         assert server.asked == []
 
@@ -518,7 +518,7 @@ class TestFence:
         with serving(answering(json_reply(THING))) as server:
             kube, _ = connect(server.url)
             with pytest.raises(HeldBackError, match="the Lease was lost"):
-                patch(kube.fenced(fence_of([], last=0)).fenced(fence_of(asked, last=1)))
+                patch(kube.with_fence(fence_of([], last=0)).with_fence(fence_of(asked, last=1)))
 
         assert server.asked == []
         assert asked == []
@@ -528,9 +528,9 @@ class TestFence:
 
         exchange(
             lambda kube: patch(
-                kube.fenced(lambda: asked.append("Lease"))
-                .fenced(lambda: asked.append("object"))
-                .fenced(lambda: asked.append("Deployment"))
+                kube.with_fence(lambda: asked.append("Lease"))
+                .with_fence(lambda: asked.append("object"))
+                .with_fence(lambda: asked.append("Deployment"))
             ),
             json_reply(THING),
         )
@@ -540,7 +540,7 @@ class TestFence:
     def test_that_closes_between_two_attempts_leaves_open_what_the_first_came_to(self, failure):
         # A write that nobody answered may have been carried out: it does not count as held back.
         error, requests, _ = failure(
-            lambda kube: patch(kube.fenced(fence_of([], last=1))), Reply(status=503)
+            lambda kube: patch(kube.with_fence(fence_of([], last=1))), Reply(status=503)
         )
 
         assert len(requests) == 1

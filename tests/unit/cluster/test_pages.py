@@ -4,7 +4,14 @@ import json
 
 import pytest
 
-from tonnage.cluster.pages import HEAD_BYTES, MOST_OBJECT_BYTES, Lines, Oversized, Page, read_event
+from tonnage.cluster.pages import (
+    HEAD_BYTES,
+    MOST_OBJECT_BYTES,
+    Lines,
+    ListPage,
+    Oversized,
+    read_event,
+)
 
 PADDING = "x" * MOST_OBJECT_BYTES
 NAMES = {"name": "large", "namespace": "serving", "uid": "u-1", "resourceVersion": "7"}
@@ -19,18 +26,18 @@ class TestAPage:
     @pytest.mark.parametrize("indent", [None, 2])
     def test_gives_its_objects_and_where_it_goes_on(self, indent):
         told = {"kind": "PodList", "metadata": {"continue": "more"}, "items": [{"a": 1}, {"b": []}]}
-        page = Page(json.dumps(told, indent=indent).encode())
+        page = ListPage(json.dumps(told, indent=indent).encode())
 
         assert list(page.items()) == [{"a": 1}, {"b": []}]
         assert (page.metadata, page.is_list) == ({"continue": "more"}, True)
 
     def test_may_tell_its_metadata_last(self):
-        page = Page(b'{"items":[{"a":1}],"metadata":{"continue":"more"}}')
+        page = ListPage(b'{"items":[{"a":1}],"metadata":{"continue":"more"}}')
 
         assert (list(page.items()), page.metadata) == ([{"a": 1}], {"continue": "more"})
 
     def test_names_an_object_that_is_too_large(self):
-        page = Page(packed({"items": [{"a": 1}, LARGE, {"b": 2}]}))
+        page = ListPage(packed({"items": [{"a": 1}, LARGE, {"b": 2}]}))
 
         first, large, last = page.items()
         assert (first, last) == ({"a": 1}, {"b": 2})
@@ -42,17 +49,17 @@ class TestAPage:
         of_two_bytes = {"a": "é" * (MOST_OBJECT_BYTES // 2)}
         text = json.dumps({"items": [of_two_bytes]}, ensure_ascii=False)
 
-        [found] = Page(text.encode()).items()
+        [found] = ListPage(text.encode()).items()
         assert isinstance(found, Oversized)
 
     @pytest.mark.parametrize("broken", [b"", b"[]", b"{", b'{"items":[1', b"x"])
     def test_that_breaks_off_is_none(self, broken):
         with pytest.raises(ValueError, match=r"truncated|Expected|malformed"):
-            list(Page(broken).items())
+            list(ListPage(broken).items())
 
     @pytest.mark.parametrize(("told", "is_list"), [(b"{}", False), (b'{"items":null}', True)])
     def test_without_objects_is_a_list_where_it_says_so(self, told, is_list):
-        page = Page(told)
+        page = ListPage(told)
 
         assert (list(page.items()), page.is_list) == ([], is_list)
 

@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 
 from http_double import Reply, answering, json_reply, new_certificates, serving, showing
-from tonnage.cluster.answer import Kept
-from tonnage.cluster.prometheus import Limits, Prometheus, skew
+from tonnage.cluster.answer import SeriesFilter
+from tonnage.cluster.prometheus import Prometheus, QueryLimits, skew
 from tonnage.cluster.questions import QuerySet, Standing
 from tonnage.estimate.series import UNUSABLE
 from tonnage.settings import Settings
 from tonnage.units import MIB
 
 LONGEST_MESSAGE = 200
-EVERYTHING = Kept(labels=("namespace", "pod", "engine"))
+EVERYTHING = SeriesFilter(labels=("namespace", "pod", "engine"))
 NOW_S = 1_767_312_000.0
 
 
@@ -37,7 +37,7 @@ ONE = json_reply(a_result(({"pod": "a"}, [1000.5, "3.5"])))
 
 def a_prometheus(server, *, now=time.time, settings=(), **limits):
     known = Settings(prometheus_url=server.url, **dict(settings))
-    return Prometheus(known, limits=Limits(**({"answer_bytes": 10_000} | limits)), now=now)
+    return Prometheus(known, limits=QueryLimits(**({"answer_bytes": 10_000} | limits)), now=now)
 
 
 def ask(server, *names, kept=EVERYTHING, **more):
@@ -290,7 +290,7 @@ class TestFailures:
 
     def test_it_drips_its_headers(self):
         with dripping_headers() as url:
-            prometheus = Prometheus(Settings(prometheus_url=url), limits=Limits(request_s=0.5))
+            prometheus = Prometheus(Settings(prometheus_url=url), limits=QueryLimits(request_s=0.5))
             began_s = time.monotonic()
             answers = prometheus.ask([QuerySet(expressions={"up": "up"})], EVERYTHING)
             took_s = time.monotonic() - began_s
@@ -508,8 +508,8 @@ class TestSkew:
 
 MEMORY = """
 import sys
-from tonnage.cluster.answer import Kept
-from tonnage.cluster.prometheus import Limits, Prometheus
+from tonnage.cluster.answer import SeriesFilter
+from tonnage.cluster.prometheus import Prometheus, QueryLimits
 from tonnage.cluster.questions import QuerySet, Standing
 from tonnage.settings import Settings
 
@@ -517,10 +517,10 @@ def rss_bytes(name):
     lines = open("/proc/self/status").read().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 
-limits = Limits(request_s=120, all_s=120)
+limits = QueryLimits(request_s=120, all_s=120)
 prometheus = Prometheus(Settings(prometheus_url=sys.argv[1]), limits=limits)
 pods = None if sys.argv[2] == "all" else frozenset({("team-0", "nobody")})
-kept = Kept(labels=("namespace", "pod", "engine", "le"), pods=pods)
+kept = SeriesFilter(labels=("namespace", "pod", "engine", "le"), pods=pods)
 prometheus.ask([QuerySet(expressions={"small": "small"})], kept)
 before = rss_bytes("VmRSS")
 answers = prometheus.ask([QuerySet(expressions={"large": "large"})], kept)

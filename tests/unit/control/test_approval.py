@@ -24,8 +24,8 @@ from tonnage.control.report.conditions import conditions
 from tonnage.control.report.status import report
 from tonnage.control.write.writes import writes_for
 
-EACH_USD = 15.82
-"""Of one replica: two H200 at 7.91."""
+EACH_USD = 15.824
+"""Of one replica: two H200 at 63.296 / 8."""
 LONGER = {"contextLength": 16_384, "generation": 2}
 OTHER_SLO = {"timeToFirstToken": {"p95": "2001ms"}, "timePerOutputToken": {"p95": "50ms"}}
 SMALL = {
@@ -293,7 +293,7 @@ class TestPodsThatWouldRoll:
 
 
 class TestStatedCost:
-    """Two replicas run; 32 USD per hour pay for two at 15.82, 80 for five.
+    """Two replicas run; 32 USD per hour pay for two at 15.824, 80 for five.
 
     Four sustain the load, and a fifth drains what waits until they are Ready.
     """
@@ -313,12 +313,12 @@ class TestStatedCost:
 
         assert written(found).scale is None
         assert (condition.status, condition.reason) == ("False", "CostExceeded")
-        assert "5 replicas are needed, and 5 cost 79.10 USD per hour" in condition.message
+        assert "5 replicas are needed, and 5 cost 79.12 USD per hour" in condition.message
         assert "above the 32 of approvalAboveUsdPerHour: 2 until" in condition.message
         assert said("ScalingLimited", found) == ("True", "ApprovalNeeded")
 
     def test_growth_goes_as_far_as_the_cost_allows(self):
-        assert written(self.growing(stated="50")).scale.replicas == 3  # 47.46
+        assert written(self.growing(stated="50")).scale.replicas == 3  # 47.47
 
     def test_growth_goes_on_once_it_is_approved(self):
         approved = self.growing(approve=the_digest(self.growing()))
@@ -356,7 +356,7 @@ class TestStatedCost:
 
     def test_is_kept_to_the_cent(self):
         model = a_model(
-            scaling={"mode": "Approve", "maxReplicas": 8, "approvalAboveUsdPerHour": "47.46"}
+            scaling={"mode": "Approve", "maxReplicas": 8, "approvalAboveUsdPerHour": "47.47"}
         )
 
         assert replicas_within(model, a_sizing()) == 3

@@ -24,14 +24,14 @@ from fleet_builders import (
     with_lengths,
 )
 from measured_builders import an_engine
-from tonnage.control.assess import sized
+from tonnage.control.assess import size_object
 from tonnage.control.decide.pending import retry_at_s
 from tonnage.control.input.answers import Asker
 from tonnage.control.input.memory import GivenBack
 from tonnage.control.measure.traffic import measure_traffic
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.estimate.track import Reading, Readings
-from tonnage.policy.need import Traffic
+from tonnage.policy.need import CurrentTraffic
 from tonnage.policy.situation import Metrics
 from tonnage.settings import Settings
 from tonnage.sizing.errors import SearchAbandonedError
@@ -114,7 +114,7 @@ class TestTrust:
 
     @pytest.mark.parametrize(
         ("traffic", "metrics"),
-        [(None, Metrics.NEVER), (Traffic(requests_per_s=3), Metrics.MISSING)],
+        [(None, Metrics.NEVER), (CurrentTraffic(requests_per_s=3), Metrics.MISSING)],
     )
     def test_without_a_ready_replica_depends_on_whether_there_ever_was_one(self, traffic, metrics):
         state = a_state(pods=[a_pod_body("a", ready_for_s=None)], engines=())
@@ -136,7 +136,7 @@ class TestTrust:
         assert trusted(state).lengths.prompt_tokens == 16_000
         assert trusted(silent).demand is None
         assert trusted(silent).lengths is None
-        known = a_memory(silent, measured=Traffic(requests_per_s=2))
+        known = a_memory(silent, measured=CurrentTraffic(requests_per_s=2))
         assert trusted(silent, memory=known).lengths.prompt_tokens == 16_000
         assert assessed(silent).decision.replicas == assessed(a_state(engines=())).decision.replicas
 
@@ -162,7 +162,7 @@ class TestNeed:
 
     def test_follows_what_was_last_measured_when_nothing_is(self):
         state = a_state(engines=())
-        memory = a_memory(state, measured=Traffic(requests_per_s=3.5 * EACH))
+        memory = a_memory(state, measured=CurrentTraffic(requests_per_s=3.5 * EACH))
 
         found = assessed(state, memory=memory)
 
@@ -290,7 +290,7 @@ class TestScalingDown:
         memory = a_memory(state, recent_needs=((NOW_S - 290, 2), (NOW_S - 15, 2)), **QUICK)
         for tick in range(20):
             fleet = a_fleet(state, now_s=NOW_S + 15 * tick)
-            found = sized(state, fleet, memory, Asker(between=abandon))
+            found = size_object(state, fleet, memory, Asker(between=abandon))
             memory = found.memory
             assert found.pending
 

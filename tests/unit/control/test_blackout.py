@@ -17,7 +17,7 @@ from tonnage.control.decide.blackout import LASTS_S, LEAST_OBJECTS, ONCE_S, blac
 from tonnage.control.input.memory import Memory
 from tonnage.control.report.conditions import conditions
 from tonnage.control.tick import assess_fleet, tick
-from tonnage.policy.need import Traffic
+from tonnage.policy.need import CurrentTraffic
 
 RECOMMEND = {"mode": "Recommend", "minReplicas": 1, "maxReplicas": 16}
 MUCH = 6.0
@@ -47,7 +47,7 @@ def assessed(states, *, since_s=None, **changes):
     memories = {
         state.view.uid: a_memory(
             state,
-            measured=Traffic(requests_per_s=1.0),
+            measured=CurrentTraffic(requests_per_s=1.0),
             was_whole=True,
             recent_needs=((NOW_S - 600, 1), (NOW_S - 15, 1)),
             blind_since_s=since_s[number] if since_s and not state.engines else None,

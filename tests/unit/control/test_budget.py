@@ -249,9 +249,9 @@ class TestAnswers:
         asker = Asker(dict.fromkeys(questions[:2], No(kind=SizingError, message="no")))
         asker.answers = dict.fromkeys(questions[2:2001], No(kind=SizingError, message="no"))
 
-        assert list(asker.remembered) == questions[1:2001]
+        assert list(asker.all_answers) == questions[1:2001]
         asker.answers = dict.fromkeys(questions[2:], No(kind=SizingError, message="no"))
-        assert list(asker.remembered) == questions[2:]
+        assert list(asker.all_answers) == questions[2:]
 
     def test_that_say_no_are_remembered_too(self):
         fleet = a_fleet(new("a", {"timePerOutputToken": {"p95": "1ms"}}))

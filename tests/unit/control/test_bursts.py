@@ -19,7 +19,7 @@ from fleet_builders import (
 )
 from tonnage.estimate.burst_factor import FIRST, HIGHEST, BurstTally
 from tonnage.estimate.burstiness import CountedWindow
-from tonnage.estimate.forecast import History, Peak
+from tonnage.estimate.forecast import DemandPeak, History
 from tonnage.estimate.metrics import WINDOWS
 from tonnage.estimate.ways import BIN_S
 
@@ -35,7 +35,7 @@ def a_history(*, ratio=2.0):
     now = int(NOW_S // BIN_S)
     recent = tuple((NOW_S - 60.0 * ago, USUAL) for ago in range(10, 0, -1))
     peaks = tuple(
-        Peak(bin=now - ago, ratio=ratio, demand=USUAL, height=ratio * USUAL) for ago in (2, 1)
+        DemandPeak(bin=now - ago, ratio=ratio, demand=USUAL, height=ratio * USUAL) for ago in (2, 1)
     )
     return History(recent=recent, peaks=peaks)
 

@@ -38,6 +38,23 @@ def after(fate, *, retry=None, generation=1, is_checked=False, is_applied=False,
     ]
 
 
+def test_an_event_for_which_no_time_was_left_is_due_again():
+    state = a_state()
+    memory = a_memory(state)
+    found, uid = assessed(state, memory=memory), state.view.uid
+    said = replace(memory.reported, bad={"Stalled": "WriteRefused"}, posted={"WriteRefused": NOW_S})
+    after_it = Memory(objects={uid: replace(memory, reported=said)})
+    writes = Writes(namespace="serving", name="llama", uid=uid, generation=1)
+
+    def posted(fate):
+        told, before = {uid: (writes, fate)}, Memory(objects={uid: memory})
+        memory_of = with_fates(after_it, {uid: found}, told, before=before, now_s=NOW_S).objects
+        return memory_of[uid].reported.posted
+
+    assert posted(Carried(is_untold=True)) == found.memory.reported.posted == {}
+    assert posted(None) == {"WriteRefused": NOW_S}
+
+
 class TestAPathThatIsAnothers:
     @pytest.mark.parametrize("fate", [None, STALE, NO_STATUS])
     @pytest.mark.parametrize("generation", [1, 2])

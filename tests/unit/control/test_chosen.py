@@ -1,6 +1,7 @@
 """Which flags are in force: those that run, unless the user's spec changed or somebody edited."""
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,21 +24,25 @@ from fleet_builders import (
     with_lengths,
 )
 from measured_builders import a_posterior
+from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.control.assess import sized
+from tonnage.control.assess import size_object
 from tonnage.control.decide.writers import with_written
 from tonnage.control.input.answers import Asker
-from tonnage.control.input.memory import Retry
+from tonnage.control.input.memory import Needed, ReplicaGoodput, Retry
 from tonnage.control.input.writers import Fate
 from tonnage.control.report.status import report
 from tonnage.control.size.question import question_of
 from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope, memory_key, speed_key
 from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.posterior import MemoryReport
+from tonnage.estimate.stored import dump_objects, load_objects
 from tonnage.manifests.children import differs_in_pods, spec_digest, write_flags
+from tonnage.manifests.names import APPROVE_ANNOTATION
 from tonnage.sizing.adapters import Adapters
-from tonnage.sizing.plan import size
+from tonnage.sizing.plan import size_with
 from tonnage.sizing.provenance import Figure
+from tonnage.sizing.search import gpus_taken, size
 from tonnage.sizing.split import Parallelism
 
 EXAMPLES = Path(__file__).parents[3] / "deploy" / "examples"
@@ -107,6 +112,107 @@ class TestTheFirstPlan:
         assert found.decision.reasons[0].code == "NoDemand"
 
 
+class TestTheSplitOfANewObject:
+    """Two rates with a split each, of which the other takes as many GPUs or some per cent more."""
+
+    TWO, FOUR = Parallelism(tensor=2), Parallelism(tensor=2, pipeline=2)
+
+    @pytest.fixture
+    def rates(self):
+        return self.found_rates()
+
+    @classmethod
+    @cache
+    def found_rates(cls):
+        """Return them: where the two change places moves with every constant of speed."""
+        splits = {rate: cls().planned(rate).sizing.parallelism for rate in range(20, 80, 5)}
+        wanted = (cls.TWO, cls.FOUR)
+        return next((r, r + 5) for r in splits if (splits[r], splits.get(r + 5)) == wanted)
+
+    def planned(self, requests_per_s, memory=None, **spec):
+        tokens = {"promptTokens": {"mean": 4000, "p99": 7000}, "outputTokens": {"mean": 1000}}
+        spec |= {
+            "hardware": {"gpu": "H200"},
+            "demand": {"requestsPerSecond": requests_per_s, **tokens},
+        }
+        scaling = {"maxReplicas": 100, "mode": "Recommend", **spec.pop("scaling", {})}
+        state = a_state(a_manifest(scaling=scaling, **spec), replicas=None)
+        return assessed(state, memory=memory or a_memory(state))
+
+    def restarted(self, found):
+        """Return the memory of the next process: what was stored."""
+        uid = found.state.view.uid
+        stored = load_objects(dump_objects({uid: found.memory.posterior})).calibrations
+        return replace(a_memory(found.state), posterior=stored.objects[uid])
+
+    def test_is_the_one_with_the_fewest_gpus_where_none_was_planned(self, rates):
+        for rate in rates:
+            sizing = self.planned(rate).sizing
+            others = [size_with(sizing.request, split) for split in (self.TWO, self.FOUR)]
+            assert gpus_taken(sizing) == min(map(gpus_taken, others))
+
+    def test_stays_while_another_saves_five_percent_at_most(self, rates):
+        low, high = rates
+        more = self.planned(high, self.planned(low).memory).sizing
+        back = self.planned(low, self.planned(high).memory).sizing
+
+        assert (more.parallelism, back.parallelism) == (self.TWO, self.FOUR)
+        assert gpus_taken(more) > gpus_taken(self.planned(high).sizing)
+
+    def test_is_the_one_that_is_created_ticks_later_in_another_process(self, rates):
+        shown = self.planned(rates[0])
+        created = self.planned(rates[1], self.restarted(shown), scaling={"mode": "Auto"})
+
+        [container] = created.template["spec"]["template"]["spec"]["containers"]
+        assert "--pipeline-parallel-size" not in container["args"]
+
+    def test_stays_while_the_api_server_refuses_what_is_made(self, rates):
+        memory = self.planned(rates[0], scaling={"mode": "Auto"}).memory
+        refused = replace(memory, written=replace(memory.written, problem="no"))
+        again = self.planned(rates[0], refused, scaling={"mode": "Auto"})
+        more = self.planned(rates[1], again.memory, scaling={"mode": "Auto"})
+
+        assert memory.posterior.planned_split is None  # it is made at once: nothing to store
+        assert more.sizing.parallelism == self.TWO
+
+    def test_is_another_one_that_saves_more(self, rates):
+        few = self.planned(1, self.planned(rates[1]).memory)
+
+        assert few.sizing.parallelism == self.TWO
+        assert self.planned(rates[1], few.memory).sizing.parallelism == self.TWO
+
+    def test_is_another_one_where_it_does_not_fit_any_more(self):
+        model = {"id": "meta-llama/Llama-3.3-70B-Instruct"}
+        found = self.planned(1, model=model)
+        digest = spec_digest(found.chosen.model)
+        posterior = replace(found.memory.posterior, planned_split=f"{digest} TP1")
+
+        again = self.planned(1, replace(found.memory, posterior=posterior), model=model)
+
+        assert again.sizing.parallelism == found.sizing.parallelism != Parallelism()
+
+    def test_is_another_one_where_its_replicas_exceed_what_is_allowed(self, rates):
+        most = {"maxReplicas": self.planned(rates[1]).sizing.replicas}
+        few = self.planned(rates[1], self.planned(rates[0]).memory, scaling=most)
+
+        assert few.sizing.parallelism == self.FOUR
+
+    def test_of_a_changed_spec_is_searched_for_anew(self, rates):
+        found = self.planned(rates[1], self.planned(rates[0]).memory, contextLength=16_384)
+
+        anew = self.planned(rates[1], contextLength=16_384)
+        assert found.sizing.parallelism == anew.sizing.parallelism
+
+    @pytest.mark.parametrize("stored", ["", "TP2", "0 TP2", "x" * 200])
+    def test_is_searched_for_where_what_is_stored_says_nothing(self, stored):
+        state = a_state(replicas=None)
+        posterior = replace(a_memory(state).posterior, planned_split=stored)
+
+        found = assessed(state, memory=replace(a_memory(state), posterior=posterior))
+
+        assert found.sizing.flags == CHOSEN
+
+
 class TestLiveFlags:
     KEPT = replace(CHOSEN, max_num_seqs=50)
 
@@ -164,6 +270,8 @@ class TestLiveFlags:
 
         assert first.sizing.flags == unseen.sizing.flags == self.KEPT
         assert unseen.template is None
+        unedited = assessed(a_state(live=running(self.KEPT))).decision.replicas
+        assert first.decision.replicas == unseen.decision.replicas == unedited
 
     @pytest.mark.parametrize(("after_s", "slots"), [(45, 50), (90, 7)])
     def test_are_those_edited_where_the_correction_changed_nothing(self, after_s, slots):
@@ -311,12 +419,62 @@ class TestAChangedSpec:
         assert found.refusal is None
         assert found.sizing.flags.parallelism.num_gpus > 1
 
+    def test_takes_the_split_with_the_fewest_gpus_at_the_demand(self):
+        four = a_model(hardware={"gpu": "H200", "gpusPerReplica": 4})
+        demand = {
+            "requestsPerSecond": "0.2",
+            "promptTokens": {"mean": 1000},
+            "outputTokens": {"mean": 200},
+        }
+        small = a_manifest(hardware={"gpu": "H200"}, demand=demand, generation=2)
+
+        found = assessed(a_state(small, live=a_deployment_body(four)))
+
+        assert found.sizing.flags.parallelism.num_gpus == 1
+
+    def test_takes_the_split_that_serves_the_demand_within_max_replicas(self):
+        one = a_model(hardware={"gpu": "H200", "gpusPerReplica": 1})
+        demand = {
+            "requestsPerSecond": 12,
+            "promptTokens": {"mean": 1000},
+            "outputTokens": {"mean": 200},
+        }
+        many = {"hardware": {"gpu": "H200"}, "demand": demand}
+        most = size(
+            replace(a_request_of(a_model(**many, scaling={"maxReplicas": 100})), num_gpus=1)
+        )
+        few = a_manifest(**many, scaling={"maxReplicas": most.replicas - 1}, generation=2)
+
+        found = assessed(a_state(few, live=a_deployment_body(one)))
+
+        assert most.replicas > 1
+        assert found.sizing.flags.parallelism.num_gpus > 1
+        assert found.sizing.replicas <= most.replicas - 1
+
     def test_of_the_gpus_per_replica_is_obeyed_whatever_is_gained(self):
         four = a_manifest(hardware={"gpu": "H200", "gpusPerReplica": 4}, generation=2)
 
         found = assessed(a_state(four, live=a_deployment_body()))
 
         assert found.sizing.flags.parallelism.num_gpus == 4
+
+    def test_of_the_parallelism_is_obeyed_whatever_is_gained(self):
+        sizes = {"tensor": 1, "pipeline": 2}
+        piped = a_manifest(hardware={"gpu": "H200", "parallelism": sizes}, generation=2)
+
+        found = assessed(a_state(piped, live=a_deployment_body()))
+
+        assert CHOSEN.parallelism == Parallelism(tensor=2)
+        assert found.sizing.parallelism == Parallelism(pipeline=2)
+        assert found.template is not None
+
+    def test_of_the_parallelism_to_what_runs_restarts_nothing(self):
+        sizes = {"tensor": 2, "pipeline": 1, "data": 1}
+        same = a_manifest(hardware={"gpu": "H200", "parallelism": sizes}, generation=2)
+
+        found = assessed(a_state(same, live=a_deployment_body()))
+
+        assert found.sizing.flags == CHOSEN
 
     def test_of_the_token_budget_is_obeyed_whatever_is_gained(self):
         engine = {"version": "0.33", "maxNumBatchedTokens": 6000}
@@ -346,11 +504,13 @@ class TestAChangeOfWhatPodsNeed:
 
     def test_is_sized_with_the_flags_that_run_and_asks_nothing_that_was_not_asked(self):
         before = Asker()
-        sized(a_state(live=running(self.KEPT)), a_fleet(a_state()), a_memory(a_state()), before)
+        size_object(
+            a_state(live=running(self.KEPT)), a_fleet(a_state()), a_memory(a_state()), before
+        )
         changed = a_state(self.CHANGED, live=running(self.KEPT))
-        asker = Asker(before.remembered)
+        asker = Asker(before.all_answers)
 
-        found = sized(changed, a_fleet(changed), a_memory(changed), asker)
+        found = size_object(changed, a_fleet(changed), a_memory(changed), asker)
 
         assert found.sizing.flags == self.KEPT
         assert found.chosen.must_apply
@@ -370,7 +530,7 @@ class TestAChangeOfWhatPodsNeed:
         asker = Asker()
 
         state = a_state(both, live=running(self.KEPT))
-        found = sized(state, a_fleet(state), a_memory(state), asker)
+        found = size_object(state, a_fleet(state), a_memory(state), asker)
 
         assert found.chosen.must_apply
         assert asker.num_searched > 1
@@ -573,6 +733,13 @@ class TestMeasuredLengths:
         assert lengths.origin == "measured"
         assert lengths.value == "3012 prompt (49% cached) + 708 output tokens"
 
+    def test_are_taken_to_spread_as_the_spec_says_or_without_that_by_their_own_mean(self):
+        request = self.request(prompt_tokens=3012, output_tokens=708, cached_fraction=0.49)
+        [spread] = [each for each in request.inputs if each.name == "spread of lengths"]
+
+        # The spec has a p99 of prompts alone; 707.7 ln 100 = 3259
+        assert spread.value == "outputs exponential: p99 3259 tokens"
+
     def test_keep_the_spread_that_the_spec_gives(self):
         # 7,000 over 4,000, around 2,000.
         prompt = self.request(prompt_tokens=2000).workload.prompt
@@ -715,3 +882,94 @@ class TestABetterNumberOfSlots:
 
         assert same.better_asked.at_s == NOW_S + 600
         assert same.better_slots == found.chosen.better_slots
+
+
+class TestAnotherSplit:
+    """Eight GPUs a replica run; two would do for 7 replicas, where the spec leaves it open."""
+
+    RUNS = replace(CHOSEN, max_num_seqs=208, parallelism=Parallelism(tensor=8))
+
+    def after(self, seconds, before=None, *, mode="Auto", approve=None, **spec):
+        manifest = a_manifest(
+            **{"hardware": {"gpu": "H200"}, "scaling": {"mode": mode, "maxReplicas": 8}} | spec
+        )
+        if approve:
+            manifest["metadata"]["annotations"] = {APPROVE_ANNOTATION: approve}
+        model = parse_model_deployment(manifest)
+        live = running(self.RUNS, model)
+        live["spec"]["replicas"] = 2
+        state = with_lengths(a_state(manifest, live=live, load=5))
+        scope = Scope(EVERYONE, speed_key(a_request_of(model), self.RUNS))
+        learned = a_posterior(covariance=(0.0,) * 6, learned_at_s=NOW_S + seconds)
+        fleet = a_fleet(
+            state, now_s=NOW_S + seconds, calibrations=Calibrations(speed={scope: learned})
+        )
+        needed = Needed(
+            at_s=NOW_S + seconds - 1,
+            replicas=2,
+            served=ReplicaGoodput(
+                engine=scope.key,
+                workload=a_request_of(model).workload,
+                slo=a_request_of(model).slo,
+                requests_per_s=3.4,
+            ),
+        )
+        memory = before.memory if before else a_memory(state)
+        memory = replace(memory, decided=replace(memory.decided, recent_needs=(needed,)))
+        return assessed(state, fleet=fleet, memory=memory)
+
+    def test_is_said_with_what_it_saves_and_not_taken(self):
+        first = self.after(0)
+        found = self.after(600, first)
+        [said] = [each for each in found.decision.reasons if each.code == "OtherSplit"]
+
+        assert first.chosen.other_split is None
+        assert found.sizing.parallelism == Parallelism(tensor=8)
+        assert found.template is None
+        assert "7 replicas of TP2 instead of 2 of TP8 would take 2 GPUs fewer" in said.message
+        assert "set hardware.gpusPerReplica 2 to take it" in said.message
+
+    def test_is_what_a_new_spec_would_take(self):
+        found = self.after(600, self.after(0)).chosen
+
+        assert found.other_split.sizing.parallelism == Parallelism(tensor=2)
+        assert found.other_split.must_apply
+
+    def test_is_not_asked_for_where_the_spec_gives_its_gpus(self):
+        given = {"hardware": {"gpu": "H200", "gpusPerReplica": 8}}
+
+        assert self.after(600, self.after(0, **given), **given).chosen.split_asked is None
+
+    def test_is_none_where_what_runs_takes_the_fewest(self):
+        self.RUNS = CHOSEN
+        found = self.after(600, self.after(0)).chosen
+
+        assert found.split_asked.at_s == NOW_S + 600
+        assert found.other_split is None
+
+    def test_stays_found_without_another_search(self):
+        found = self.after(600, self.after(0))
+        later = self.after(700, found)
+
+        assert later.chosen.split_asked == found.chosen.split_asked
+        assert later.chosen.split_asked.at_s == NOW_S + 600
+
+    def test_waits_for_approval_and_is_taken_with_it(self):
+        first = self.after(0, mode="Approve")
+        found = self.after(600, first, mode="Approve")
+        [proposal] = found.proposals
+        agreed = self.after(660, found, mode="Approve", approve=proposal.digest)
+
+        assert "would take 2 GPUs fewer" in proposal.message
+        assert found.template is None
+        assert agreed.proposals == ()
+        assert agreed.sizing.parallelism == Parallelism(tensor=2)
+        arguments = agreed.template["spec"]["template"]["spec"]["containers"][0]["args"]
+        assert arguments[arguments.index("--tensor-parallel-size") + 1] == "2"
+
+    def test_another_digest_takes_nothing(self):
+        found = self.after(600, self.after(0, mode="Approve"), mode="Approve")
+        other = self.after(660, found, mode="Approve", approve="0" * 16)
+
+        assert other.template is None
+        assert len(other.proposals) == 1

@@ -22,7 +22,8 @@ from tonnage.control.measure.traffic import observe_engines, reported_kv_tokens
 from tonnage.estimate.calibration import Calibrations, Scope, memory_key, speed_key
 from tonnage.estimate.learner import constants_of
 from tonnage.estimate.speed import varied_share
-from tonnage.sizing.plan import size, size_with
+from tonnage.sizing.plan import size_with
+from tonnage.sizing.search import size
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.step import Step
 

@@ -5,13 +5,15 @@ from dataclasses import replace
 import pytest
 
 from fleet_builders import NOW_S, a_fleet, a_sizing, a_state, assessed
-from tonnage.control.decide.needed import needs_told, remember_need
-from tonnage.control.input.memory import Needed, Served
+from tonnage.control.decide.needed import needs_in_replicas_of_now, remember_need
+from tonnage.control.input.memory import Needed, ReplicaGoodput
 from tonnage.policy.situation import Need
 from tonnage.sizing.workload import Slo
 
 REQUEST = a_sizing().request
-BELIEVED = Served(engine="k", workload=REQUEST.workload, slo=REQUEST.slo, requests_per_s=2.0)
+BELIEVED = ReplicaGoodput(
+    engine="k", workload=REQUEST.workload, slo=REQUEST.slo, requests_per_s=2.0
+)
 
 
 def serving(times):
@@ -20,7 +22,7 @@ def serving(times):
 
 def told(now, *, counted=BELIEVED):
     needs = [Needed(at_s=NOW_S, replicas=each, served=counted) for each in (13, 9)]
-    return [replicas for _, replicas in needs_told(needs, now)]
+    return [replicas for _, replicas in needs_in_replicas_of_now(needs, now)]
 
 
 def test_fewer_were_needed_of_replicas_that_turn_out_to_serve_more():
@@ -63,7 +65,7 @@ class TestWithTheFactorOfPromises:
         fleet = a_fleet(a_state())
         wanted = Need(replicas=10, replicas_with_margin=10, reasons=())
         known = remember_need(assessed(), before, wanted, fleet, 600)
-        [*_, (_, replicas)] = needs_told(known.recent_needs, now.served)
+        [*_, (_, replicas)] = needs_in_replicas_of_now(known.recent_needs, now.replica_goodput)
         return replicas
 
     def test_as_many_were_needed_where_it_takes_back_what_the_learner_gave(self):

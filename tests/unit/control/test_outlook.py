@@ -18,7 +18,7 @@ from tonnage.control.input.memory import DemandMemory, Memory
 from tonnage.control.tick import tick
 from tonnage.estimate.calibration import Calibrations, memory_key
 from tonnage.estimate.forecast import History
-from tonnage.estimate.kept_history import kept
+from tonnage.estimate.kept_history import to_stored
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.estimate.ways import BIN_S
 from tonnage.settings import Settings
@@ -30,7 +30,7 @@ LAST_BIN = int(NOW_S // BIN_S) - 1
 
 def a_history(*, unit=UNIT, times=1.0):
     """Three replicas' worth, of replicas that served so many times what they do now."""
-    return kept(
+    return to_stored(
         History(pattern={LAST_BIN: (3.0, 10)}),
         unit=unit,
         unit_requests_per_s=times * SIZING.most_requests_per_s,

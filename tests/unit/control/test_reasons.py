@@ -8,7 +8,7 @@ import pytest
 
 import tonnage
 from tonnage.control.report.happenings import BAD
-from tonnage.control.report.reasons import OTHER, REASONS, bounded
+from tonnage.control.report.reasons import OTHER, REASONS, label_reason
 
 PACKAGE = Path(tonnage.__file__).parent
 SOURCES = [
@@ -58,7 +58,7 @@ def refusals():
 
 
 def test_every_error_that_refuses_an_object_has_a_known_reason():
-    assert refusals() - REASONS == {"SearchAbandoned"}  # that one is caught, and waits
+    assert refusals() - REASONS == {"SearchAbandoned", "SeveralNodes"}  # both are caught
 
 
 def test_a_type_of_a_condition_is_no_reason():
@@ -67,4 +67,4 @@ def test_a_type_of_a_condition_is_no_reason():
 
 @pytest.mark.parametrize("foreign", ["", "Exceeded quota: gpus", "tenant-a", "Missed "])
 def test_words_of_others_are_one_label(foreign):
-    assert bounded(foreign) == OTHER
+    assert label_reason(foreign) == OTHER

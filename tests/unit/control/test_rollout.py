@@ -105,7 +105,7 @@ class TestARollout:
 
         assert found.template is None
         assert found.memory.decided.better_since_s == NOW_S
-        assert "the gain has to stand for 30.0 min" in said(found)
+        assert "the gain has to last 30.0 min" in said(found)
 
     def test_forgets_a_gain_that_went(self):
         found = rolled(an_object(gain=0.09))

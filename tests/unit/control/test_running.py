@@ -162,7 +162,7 @@ class TestASearchForWhatRuns:
         waited = remembering(a_memory(state), waiting_since_s=NOW_S - 60)
         assert assess(state, fleet, waited, free_gpus=99, asker=known).template
 
-        asker = Asker(known.remembered, between=spent)
+        asker = Asker(known.all_answers, between=spent)
         found = assess(state, fleet, waited, free_gpus=0, asker=asker)
 
         assert (found.refusal.reason, found.decision) == ("GPUBudget", None)

@@ -29,7 +29,7 @@ from tonnage.control.input.memory import ReportMemory
 from tonnage.control.input.times import rfc3339
 from tonnage.control.report.differing import facts, gauges_moved, is_moved
 from tonnage.control.report.plausible import MIN_WINDOWS
-from tonnage.control.report.status import recalled, report
+from tonnage.control.report.status import memory_from_status, report
 from tonnage.estimate.calibration import Calibrations, Scope, speed_key
 from tonnage.estimate.posterior import ObjectPosterior
 
@@ -100,10 +100,10 @@ class TestTheFixedPoint:
 
     def test_a_restart_of_the_operator_asks_for_no_write(self):
         state = a_state(load=1.5)
-        told = reported(state, memory=recalled(state.view, now_s=NOW_S))
+        told = reported(state, memory=memory_from_status(state.view, now_s=NOW_S))
         state = written(state, told)
 
-        memory = recalled(state.view, now_s=NOW_S + MINUTE_S)
+        memory = memory_from_status(state.view, now_s=NOW_S + MINUTE_S)
         again = reported(state, memory=memory, now_s=NOW_S + MINUTE_S)
 
         assert not again.must_write
@@ -267,7 +267,7 @@ class TestPaused:
         told = reported(a_state(load=3.5))
         paused = written(in_mode("Paused", load=1), told)
 
-        after = reported(paused, memory=recalled(paused.view, now_s=NOW_S))
+        after = reported(paused, memory=memory_from_status(paused.view, now_s=NOW_S))
 
         assert after.status.plan == told.status.plan
 
@@ -305,14 +305,14 @@ class TestRecalled:
         told = reported(load=3.5)
         state = written(a_state(), told)
 
-        memory = recalled(state.view, now_s=NOW_S + 5)
+        memory = memory_from_status(state.view, now_s=NOW_S + 5)
 
         assert memory.reported.decisions == told.status.decisions
         assert set(memory.reported.conditions) == {each.type for each in told.status.conditions}
         assert (memory.uid, memory.decided.since_s) == ("uid-of-llama", NOW_S + 5)
 
     def test_takes_up_nothing_that_a_decision_could_depend_on(self):
-        memory = recalled(written(a_state(), reported(load=3.5)).view, now_s=NOW_S)
+        memory = memory_from_status(written(a_state(), reported(load=3.5)).view, now_s=NOW_S)
 
         assert memory.traffic.measured is None
         assert memory.traffic.lengths is None
@@ -322,7 +322,7 @@ class TestRecalled:
     def test_begins_anew_where_another_version_wrote(self, status):
         view = replace(a_state().view, status=json.dumps(status))
 
-        assert recalled(view, now_s=NOW_S).reported.decisions == ()
+        assert memory_from_status(view, now_s=NOW_S).reported.decisions == ()
 
     @pytest.mark.parametrize("time", ["0000-01-01T00:00:00Z", "2026-01-01T00:00:00+99:99"])
     def test_begins_anew_where_somebody_wrote_a_time_that_is_none(self, time):
@@ -331,7 +331,7 @@ class TestRecalled:
         status = {"conditions": [condition | {"lastTransitionTime": time}]}
         view = replace(a_state().view, status=json.dumps(status))
 
-        assert recalled(view, now_s=NOW_S).reported.conditions == {}
+        assert memory_from_status(view, now_s=NOW_S).reported.conditions == {}
 
 
 class TestMeasured:

@@ -18,7 +18,7 @@ from fleet_builders import (
 )
 from measured_builders import steady_lengths
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.control.input.fault import fault_id, told
+from tonnage.control.input.fault import bug_message, fault_id
 from tonnage.control.input.memory import Memory
 from tonnage.control.learn.learning import observation
 from tonnage.control.tick import assess_fleet, tick
@@ -148,8 +148,8 @@ def test_a_bug_in_watching_for_blackouts_freezes_its_object_alone_until_it_is_go
     assert (fault.key, type(fault.error)) == (("serving", "a"), TypeError)
     first, second = outcome.writes
     assert (first.scale, second.scale.replicas) == (None, 4)
-    assert stalled_by(outcome, "a") == ("InternalError", told(fault.error))
-    assert fault_id(fault.error) in told(fault.error)
+    assert stalled_by(outcome, "a") == ("InternalError", bug_message(fault.error))
+    assert fault_id(fault.error) in bug_message(fault.error)
     assert next_one.faults == ()
 
 
@@ -168,7 +168,7 @@ def test_a_bug_in_learning_from_one_object_stops_neither_its_scaling_nor_the_oth
     [fault] = outcome.faults
     assert (fault.key, fault.consequence) == (("apart", "a"), "nothing learned")
     assert [writes.scale.replicas for writes in outcome.writes] == [4, 4]
-    assert stalled_by(outcome, "a") == ("InternalError", told(fault.error))
+    assert stalled_by(outcome, "a") == ("InternalError", bug_message(fault.error))
     assert stalled_by(outcome, "b") is None
     assert next_one.faults == ()
 

@@ -7,7 +7,7 @@ import pytest
 from fleet_builders import NOW_S, a_fleet, a_memory, a_pod_body, a_state
 from measured_builders import an_engine
 from tonnage.control.measure.traffic import measure_traffic
-from tonnage.control.observe.tracks import cut_off, watched
+from tonnage.control.observe.tracks import cut_off, with_tracks
 from tonnage.estimate.metrics import WINDOWS
 from tonnage.estimate.samples import MAX_ENGINES
 
@@ -41,7 +41,7 @@ def seen(arrived):
     state = a_state(pods=[a_pod_body("a")])
     tracks, fleet = {}, a_fleet(state)
     for each in engines(arrived):
-        tracks, found = watched(tracks, replace(state, engines=(each,)), fleet)
+        tracks, found = with_tracks(tracks, replace(state, engines=(each,)), fleet)
     return tracks, found.engines[0]
 
 
@@ -99,7 +99,7 @@ class TestABadPage:
         _, first = seen(STEADY[:1])
         engine = next(engines([100, 0]))
         state = a_state(pods=[a_pod_body("a")])
-        _, found = watched({}, replace(state, engines=(engine,)), a_fleet(state))
+        _, found = with_tracks({}, replace(state, engines=(engine,)), a_fleet(state))
 
         assert rates(first)[60] == REPORTED, "no counter fell"
         assert rates(found.engines[0]) == dict.fromkeys(WINDOWS)
@@ -121,7 +121,7 @@ def test_the_track_of_a_pod_that_is_gone_is_forgotten():
     tracks, _ = seen(STEADY)
     state = a_state(pods=[a_pod_body("b")], engines=())
 
-    after, _ = watched(tracks, state, a_fleet(state))
+    after, _ = with_tracks(tracks, state, a_fleet(state))
 
     assert set(tracks) == {("a", "0")}
     assert after == {}
@@ -132,7 +132,7 @@ def test_engines_that_a_page_names_anew_in_each_scrape_are_no_more_than_one_pod_
     tracks, fleet = {}, a_fleet(state)
     for number, each in enumerate(engines(STEADY)):
         named = [replace(each, engine="0"), replace(each, engine=str(10_000 - number))]
-        tracks, _ = watched(tracks, replace(state, engines=tuple(named)), fleet)
+        tracks, _ = with_tracks(tracks, replace(state, engines=tuple(named)), fleet)
 
     assert len(tracks) == MAX_ENGINES
     assert tracks["a", "0"] == seen(STEADY)[0]["a", "0"]
@@ -155,7 +155,7 @@ def test_what_a_pod_has_in_flight_that_is_heard_while_it_is_not_ready_is_not_cut
         ready=frozenset("a") if was_ready else frozenset(),
         lost_at_s=None if was_ready else NOW_S - 10,
     )
-    tracks, _ = watched({}, replace(state, engines=(engine,)), a_fleet(state))
+    tracks, _ = with_tracks({}, replace(state, engines=(engine,)), a_fleet(state))
 
     known = replace(known, tracks=tracks)
     assert cut_off(state, a_fleet(state), known) == requests

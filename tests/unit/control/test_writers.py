@@ -207,7 +207,7 @@ class TestTheBackOff:
     def reapplied(self, *at_s):
         part = Part(longest_s=REPLICAS_LONGEST_S)
         for each in at_s:
-            part = self.edited(part, each).reapplied(each)
+            part = self.edited(part, each).count_reapply(each)
         return part
 
     @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ class TestTheBackOff:
         assert not self.edited(part, NOW_S + wait_s).is_left
 
     def test_counts_no_write_over_what_nobody_edited(self):
-        assert Part(longest_s=60).reapplied(NOW_S).times == 0
+        assert Part(longest_s=60).count_reapply(NOW_S).times == 0
 
     def test_counts_an_edit_once_however_often_its_correction_fails(self):
         assert self.edited(self.edited(self.reapplied(NOW_S), NOW_S), NOW_S).times == 1

@@ -20,7 +20,7 @@ from fleet_builders import (
     first_replicas,
     managed_by,
 )
-from tonnage.control.input.memory import Memory
+from tonnage.control.input.memory import Memory, Retry
 from tonnage.control.input.state import Pending
 from tonnage.control.report.happenings import EVENT_INTERVAL_S, LATE_S
 from tonnage.control.report.status import report
@@ -313,6 +313,24 @@ class TestHappenings:
         assert self.reasons(first) == self.reasons(soon) == []
         assert self.reasons(late) == ["MetricsMissing"]
         assert late.happenings[0].is_warning
+        assert self.reasons(after) == []
+
+    def test_a_warning_does_not_wait_for_a_status_that_is_refused(self):
+        state = a_state()
+        refused = Retry(
+            generation=state.view.generation,
+            times=3,
+            at_s=NOW_S + 60,
+            is_of_template=False,
+            status_problem="request is too large",
+        )
+
+        asked_for, memory = asked(state, memory=a_memory(state, status_retry=refused))
+        after, _ = asked(state, memory=memory, now_s=NOW_S + 15)
+
+        assert asked_for.status is None
+        assert self.reasons(asked_for) == ["WriteRefused"]
+        assert asked_for.happenings[0].message.endswith("request is too large")
         assert self.reasons(after) == []
 
     def test_a_replica_whose_first_scrape_takes_a_minute_is_no_warning(self):

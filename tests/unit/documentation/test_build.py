@@ -1,5 +1,6 @@
 """The documentation site builds without a warning, its links resolve, and it works offline."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -51,6 +52,19 @@ def site(tmp_path_factory):
     assert done.returncode == 0, done.stderr[-4000:]
     assert "WARNING" not in done.stderr
     return folder
+
+
+def test_pages_that_write_one_file_by_different_commands_show_their_own(monkeypatch):
+    monkeypatch.syspath_prepend(SITE / "hooks")
+    shown = importlib.import_module("shown")
+
+    def printed(words):
+        return Path(words[-1]).read_text() if words[0] == "plan" else f"of {words[1]}"
+
+    monkeypatch.setattr(shown, "output_of", printed)
+    for name in ("one", "two"):
+        page = f"tonnage init {name} > f.yaml\n<!-- output: tonnage plan -f f.yaml -->"
+        assert f"of {name}" in shown.with_outputs(page).rpartition("```text")[2]
 
 
 def _path():
@@ -120,6 +134,18 @@ def test_the_reference_has_every_name(site):
         } == set()
     for name in COMMANDS:
         assert f"tonnage {name}" in text_of(site, "reference/command-line.html")
+
+
+def test_the_reference_has_every_alert_of_the_chart_in_words(site):
+    rules = (ROOT / "charts/tonnage/templates/prometheusrule.yaml").read_text()
+    text = text_of(site, "reference/metrics.html").partition("prometheusRule")[2]
+
+    alerts = re.findall(r"- alert: (\w+)", rules)
+    assert len(alerts) > 5
+    assert all(each in text for each in alerts)
+    assert "{{" not in text
+    counted = r"\b(\d+|five|six|seven|eight|nine|ten|eleven|twelve) alerts"
+    assert re.search(counted, text_of(site, "how-to/alerts.html")) is None
 
 
 def test_pictures_are_drawn_for_both_widths(site):

@@ -12,7 +12,7 @@ import click
 import pytest
 import yaml
 
-from doc_blocks import NEEDS, ROOT, blocks, commands, pages
+from doc_blocks import NEEDS, ROOT, blocks, blocks_in, commands, pages
 from thorough import one_of_each
 from tonnage.api.objects import parse_model_deployment
 from tonnage.cli.commands.app import program
@@ -21,8 +21,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 VALUES = yaml.safe_load((ROOT / "charts/tonnage/values.yaml").read_text())
 OPEN = ("gpuClasses", "calibrations")
 """Values whose keys the user chooses."""
-KUBECTL = {"annotate", "apply", "create", "delete", "describe", "get", "label", "wait"}
-OTHERS = {"apt", "docker", "sed"}
+KUBECTL = {"annotate", "apply", "create", "delete", "describe", "get", "label", "rollout", "wait"}
+OTHERS = {"apt", "docker", "grep", "sed", "xargs"}
 PAGES = [path for path in pages() if any(commands(each) for each in blocks(path))]
 
 
@@ -45,6 +45,19 @@ def inline():
         prose = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
         for found in re.findall(r"`(?:kubectl )?tonnage ([a-z][^`]*)`", prose):
             yield pytest.param(found.split(), id=f"{path.stem}: {found}")
+
+
+SHOWN = re.compile(r"<!-- (?:output|picture): (?:[^:]*: )?(?P<line>tonnage .*?) -->")
+"""What stands for the output of a command, or for a drawing of the page that it writes."""
+
+
+def shown():
+    """Yield the page above each output, and the command that it is made by when the site is."""
+    for path in pages():
+        text = path.read_text()
+        for found in SHOWN.finditer(text):
+            above = text[: found.start()]
+            yield pytest.param(above, found["line"], id=f"{path.stem}: {found['line']}")
 
 
 @pytest.fixture
@@ -100,6 +113,19 @@ def test_a_command_that_is_not_run_is_taken_by_what_it_calls(words, monkeypatch)
     CHECKS[words[0]](words[1:])
 
 
+@pytest.mark.parametrize(("above", "line"), list(shown()))
+def test_what_a_page_shows_is_made_by_a_command_that_stands_above_it(above, line):
+    typed = [words for block in blocks_in(above) for words in commands(block)]
+
+    assert line.split() in [without_page(words) for words in typed]
+
+
+def without_page(words):
+    """Return a command without the HTML file that it writes beside what it prints."""
+    at = words.index("--html") if "--html" in words else len(words)
+    return words[:at] + words[at + 2 :]
+
+
 @pytest.mark.parametrize("words", list(inline()))
 def test_a_command_in_a_sentence_has_the_options_that_it_names(words):
     command, rest = resolved(words)
@@ -137,13 +163,13 @@ def check_kubectl(words):
 
 
 def check_helm(words):
-    assert words[0] in {"install", "uninstall", "upgrade"}
-    if words[0] == "uninstall":
+    assert words[0] in {"get", "install", "uninstall", "upgrade"}
+    if words[0] in {"get", "uninstall"}:
         return
     assert (ROOT / words[2] / "Chart.yaml").exists()
     options = dict(pairwise(words))
     assert {each for each in options if each.startswith("-")} <= {
-        "-n", "--create-namespace", "--reuse-values", "--set", "--set-file",
+        "-f", "-n", "--create-namespace", "--reuse-values", "--set", "--set-file",
     }  # fmt: skip
     for option, setting in pairwise(words):
         if option in {"--set", "--set-file"}:

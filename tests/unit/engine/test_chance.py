@@ -7,7 +7,16 @@ from statistics import fmean, pvariance
 
 import pytest
 
-from tonnage.engine.chance import Chance, cut, lengths, lognormal, parts, scaled
+from tonnage.engine.chance import (
+    Chance,
+    cut,
+    exponentials,
+    lengths,
+    lognormal,
+    parts,
+    passed,
+    scaled,
+)
 from uncompiled import sources_beside
 
 
@@ -100,3 +109,13 @@ def test_gaps_have_the_same_digits_compiled_or_not(shape):
         gaps = sources["chance"].Chance(7).gamma_gaps(2_000, shape)
 
     assert list(Chance(7).gamma_gaps(2_000, shape)) == list(gaps)
+
+
+def test_shares_become_exponential_numbers():
+    found = exponentials(array("d", [0.0, 0.5, 1 - math.exp(-3)]))
+
+    assert list(found) == pytest.approx([0, math.log(2), 3])
+
+
+def test_gaps_add_up_to_times_in_mean_gaps():
+    assert list(passed(array("d", [1, 4, 1]))) == pytest.approx([0.5, 2.5, 3.0])

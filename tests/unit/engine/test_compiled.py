@@ -60,6 +60,14 @@ RUNS = {
     "four ranks": Run(
         requests_per_s=40.0, limits={"num_ranks": 4, "num_blocks": 1500}, has_preemptions=True
     ),
+    "prompts of many chunks": Run(
+        prompt_tokens=3000, limits={"max_num_batched_tokens": 100}, has_knots=True
+    ),
+    "prompts of many chunks, a tight cache, two ranks": Run(
+        prompt_tokens=3000,
+        limits={"max_num_batched_tokens": 100, "num_blocks": 600, "num_ranks": 2},
+        has_preemptions=True,
+    ),
     "draft tokens": Run(limits={"num_draft_tokens": 3, "acceptance_rate": 0.7}),
     "draft tokens, a tight cache": Run(
         requests_per_s=20.0,

@@ -1,5 +1,7 @@
 """The columns: what is read off them, and rows that come one by one."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,6 +30,33 @@ def test_late_starts_waited_longer_than_the_limit(limit_s, late):
 def test_slow_outputs_took_longer_per_token_after_the_first(limit_s, slow):
     # 10 s for 10 tokens, and 6 s for 3; one with a single token has no such time.
     assert served().slow_outputs(0, 3, limit_s) == slow
+
+
+def test_latencies_are_those_of_the_requests_asked_for_in_their_order():
+    ttft_s, tpot_s = served().latencies_s([2, 0, 1])
+
+    assert list(ttft_s) == [4, 1, 2]
+    assert list(tpot_s) == [2, 0, 1]
+
+
+@given(st.lists(st.integers(0, 9), min_size=1), st.lists(st.floats(0, 1), max_size=4))
+def test_spread_is_that_of_sorted_latencies(waits, quantiles):
+    requests = table(*[(0, 1, 3)] * (len(waits) + 2))
+    for number, wait in enumerate(waits, 1):
+        requests.first_token_s[number], requests.ended_s[number] = wait, wait + 2 * (9 - wait)
+
+    found = requests.spread_s(1, 1 + len(waits), quantiles)
+
+    expected = [sorted(waits), sorted(9 - wait for wait in waits)]
+    places = [max(0, math.ceil(quantile * len(waits)) - 1) for quantile in quantiles]
+    assert found == tuple([each[place] for place in places] for each in expected)
+
+
+def test_preemptions_of_all_requests_add_up():
+    requests = served()
+    requests.preemptions[0], requests.preemptions[2] = 2, 5
+
+    assert requests.num_preempted() == 7
 
 
 def test_only_requests_of_the_range_count():

@@ -11,8 +11,8 @@ from tonnage.estimate.burst_factor import (
     LOWEST,
     BurstTally,
     BurstWindow,
+    add_window,
     factor_after,
-    tallied,
 )
 from tonnage.estimate.promise import LARGEST_DOWN, LARGEST_UP, Verdict
 
@@ -25,7 +25,7 @@ def a_window(*, late, requests=1000, target="TTFT", is_burst=True, seconds=0.0):
 def after(*windows, factor=FIRST):
     tally = BurstTally()
     for window in windows:
-        tally = tallied(tally, window)
+        tally = add_window(tally, window)
     return factor_after(factor, tally)
 
 
@@ -79,8 +79,8 @@ class TestFactor:
 
 
 def test_evidence_fades_within_a_day():
-    tally = tallied(BurstTally(), a_window(late=100))
-    later = tallied(tally, a_window(late=0, requests=0, seconds=FORGET_S))
+    tally = add_window(BurstTally(), a_window(late=100))
+    later = add_window(tally, a_window(late=0, requests=0, seconds=FORGET_S))
 
     assert later.late["TTFT"] == pytest.approx(100 / math.e)
     assert later.allowed["TTFT"] == pytest.approx(10 / math.e)

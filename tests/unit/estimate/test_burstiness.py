@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies import numbers
-from tonnage.estimate.burstiness import CountedWindow, dispersion, noted
+from tonnage.estimate.burstiness import CountedWindow, add_count, dispersion
 from tonnage.estimate.burstiness import arrival_scv as asked_scv
 
 GRID = {0.25, 0.5, 1, 2, 4, 8, 16}
@@ -22,7 +22,7 @@ def arrival_scv(state, believed, given=None):
 def state_of(counts, seconds=45.0):
     state = ()
     for number, count in enumerate(counts, start=1):
-        state = noted(state, at_s=60.0 * number, count=count, seconds=seconds)
+        state = add_count(state, at_s=60.0 * number, count=count, seconds=seconds)
     return state
 
 
@@ -119,7 +119,7 @@ class TestNoted:
     def test_windows_do_not_overlap(self):
         state = ()
         for tick in range(13):
-            state = noted(state, at_s=15.0 * tick, count=1, seconds=45)
+            state = add_count(state, at_s=15.0 * tick, count=1, seconds=45)
 
         assert [each.at_s for each in state] == [0, 45, 90, 135, 180]
 
@@ -131,15 +131,15 @@ class TestNoted:
 
     @pytest.mark.parametrize(("seconds", "kept"), [(45, 3), (48, 3), (105, 1)])
     def test_windows_of_another_length_begin_anew(self, seconds, kept):
-        assert len(noted(state_of([1, 1]), at_s=400, count=1, seconds=seconds)) == kept
+        assert len(add_count(state_of([1, 1]), at_s=400, count=1, seconds=seconds)) == kept
 
     def test_a_clock_that_was_set_back_begins_anew(self):
-        assert noted(state_of([1] * 10), at_s=100, count=5, seconds=45) == (
+        assert add_count(state_of([1] * 10), at_s=100, count=5, seconds=45) == (
             CountedWindow(at_s=100, count=5, seconds=45),
         )
 
     def test_a_clock_that_jumps_forward_forgets_what_is_long_ago(self):
-        assert len(noted(state_of([1] * 10), at_s=1e6, count=5, seconds=45)) == 1
+        assert len(add_count(state_of([1] * 10), at_s=1e6, count=5, seconds=45)) == 1
 
 
 def test_the_grid_is_of_powers_of_two():

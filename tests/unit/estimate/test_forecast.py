@@ -6,16 +6,16 @@ from dataclasses import replace
 import pytest
 
 from tonnage.estimate.forecast import (
-    Due,
+    DemandPeak,
     Forecast,
     History,
     Note,
-    Peak,
+    PendingForecast,
     Score,
+    add_note,
     forecast,
     is_burst,
-    noted,
-    rescaled,
+    rescale,
     reserve,
     usual,
     without_chance,
@@ -44,7 +44,7 @@ def after(rate, minutes, *, history=None, since=0, peak=None):
     for minute in range(since, since + minutes):
         at_s = 60.0 * minute
         shown = None if peak is None else peak(at_s)
-        history = noted(history, a_note(at_s, rate(at_s), peak=shown))
+        history = add_note(history, a_note(at_s, rate(at_s), peak=shown))
     return history
 
 
@@ -113,7 +113,7 @@ class TestForecast:
         history = History()
         for minute in range(120):
             note = a_note(60 * minute, ramp(60 * minute), lead_s=600)
-            history = noted(history, note)
+            history = add_note(history, note)
 
         assert headroom(history.rises, quantile=0.95) == 0.15
 
@@ -124,7 +124,7 @@ class TestForecast:
         for minute in range(180):
             rate = 10.4 if minute % 10 == 7 else 10.0
             note = a_note(60 * minute, rate)
-            history = noted(history, replace(note, sure=rate - chance))
+            history = add_note(history, replace(note, sure=rate - chance))
 
         assert headroom(history.rises, quantile=0.99) == asked
 
@@ -133,7 +133,7 @@ class TestForecast:
         history = History()
         for minute in range(180):
             rate = 9.0 if minute % 5 == 2 else 10.0
-            history = noted(history, a_note(60 * minute, rate))
+            history = add_note(history, a_note(60 * minute, rate))
 
         assert headroom(history.rises, quantile=0.99) == 0.0
 
@@ -214,17 +214,17 @@ class TestForecast:
 
     def test_too_low_by_one_counts_four_times_too_high_by_one(self):
         due = [
-            Due(noted_s=START_S, due_s=START_S + 60, forecasts={name: value}, base=1.0)
+            PendingForecast(noted_s=START_S, due_s=START_S + 60, forecasts={name: value}, base=1.0)
             for name, value in (("low", 3.0), ("high", 5.0))
         ]
-        history = noted(History(due=tuple(due)), a_note(60, 4.0))
+        history = add_note(History(due=tuple(due)), a_note(60, 4.0))
 
         assert history.scores["low"].loss == pytest.approx(4 * history.scores["high"].loss)
 
 
 class TestHistory:
     def test_takes_one_note_a_minute(self):
-        history = noted(noted(History(), a_note(0, 1.0)), a_note(45, 9.0))
+        history = add_note(add_note(History(), a_note(0, 1.0)), a_note(45, 9.0))
 
         assert history.recent == ((START_S, 1.0),)
 
@@ -238,14 +238,14 @@ class TestHistory:
 
     def test_begins_anew_where_the_clock_was_set_back_and_keeps_its_record(self):
         history = after(lambda _: 2.0, 60)
-        back = noted(history, a_note(-600, 3.0))
+        back = add_note(history, a_note(-600, 3.0))
 
         assert back.recent == ((START_S - 600, 3.0),)
         assert back.scores == history.scores
 
     def test_scores_nothing_that_is_about_another_hour(self):
         history = after(lambda _: 100.0, 30)
-        late = noted(history, a_note(9 * 3600, 5.0))
+        late = add_note(history, a_note(9 * 3600, 5.0))
 
         assert late.scores == history.scores
         assert late.peaks == history.peaks
@@ -253,13 +253,13 @@ class TestHistory:
     def test_forecasts_anew_where_a_start_got_shorter_by_the_time_since_the_last_note(self):
         before = after(lambda at_s: 4.0, 30)
 
-        history = noted(before, a_note(1800, 40.0, lead_s=LEAD_S - 60))
+        history = add_note(before, a_note(1800, 40.0, lead_s=LEAD_S - 60))
 
         assert [each.due_s for each in history.due[-2:]] == [START_S + 1740 + LEAD_S] * 2
         assert history.due[-1].forecasts[LAST] == 40.0
 
     def test_is_told_in_another_unit_where_replicas_serve_more(self):
-        history = rescaled(after(lambda _: 12.0, 30), 0.25)
+        history = rescale(after(lambda _: 12.0, 30), 0.25)
 
         assert usual(history) == 3.0
         assert {mean for mean, _ in history.pattern.values()} == {3.0}
@@ -299,7 +299,7 @@ class TestReserve:
         history = History()
         for minute in range(120):
             shown = 9.0 if minute == 50 else 1.0
-            history = noted(history, a_note(60 * minute, 1.0, peak=shown, lead_s=1800))
+            history = add_note(history, a_note(60 * minute, 1.0, peak=shown, lead_s=1800))
 
         assert max(each.ratio for each in history.peaks) == 9
         assert reserve(history, quantile=0.99) == 0
@@ -310,7 +310,7 @@ class TestReserve:
         # At 95 % 3000: all ten have 4 * 240 + 6 * 120 = 1680.
         ratios = [4.0] * 4 + [2.0] * 6 + [1.0] * 90
         peaks = tuple(
-            Peak(bin=number, ratio=ratio, demand=1.0, height=ratio)
+            DemandPeak(bin=number, ratio=ratio, demand=1.0, height=ratio)
             for number, ratio in enumerate(ratios)
         )
 
@@ -328,7 +328,7 @@ class TestReserve:
         assert (1 + reserve(history, quantile=0.99)) * usual(history) <= 10.0
 
     def test_grows_with_what_usually_comes_beyond_what_was_planned_for(self):
-        peaks = tuple(Peak(bin=at, ratio=3.0, demand=4.0, height=12.0) for at in range(4))
+        peaks = tuple(DemandPeak(bin=at, ratio=3.0, demand=4.0, height=12.0) for at in range(4))
 
         def at(demand):
             recent = tuple((60.0 * minute, demand) for minute in range(10))
@@ -341,7 +341,7 @@ class TestReserve:
         demands = [10.0] * 72 + [1.0] * 72
         ratios = [3.0 if at % 7 == 0 else 1.0 for at in range(144)]
         peaks = tuple(
-            Peak(bin=at, ratio=ratio, demand=demand, height=ratio * demand)
+            DemandPeak(bin=at, ratio=ratio, demand=demand, height=ratio * demand)
             for at, (ratio, demand) in enumerate(zip(ratios, demands, strict=True))
         )
 

@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies import numbers
-from tonnage.estimate.forecast import PATTERN_S, History, Peak, Score, forecast
+from tonnage.estimate.forecast import PATTERN_S, DemandPeak, History, Score, forecast
 from tonnage.estimate.kept_history import (
     MOST,
-    Row,
+    BinRow,
     figures,
+    from_stored,
     is_news,
-    kept,
-    recalled,
     row,
+    to_stored,
 )
 from tonnage.estimate.ways import BIN_S, DAY_S, LAST, WAYS, WEEK_S
 
@@ -42,14 +42,14 @@ def a_pattern(*demands, until=NOW, notes=10):
 def peaks(*ratios, until=NOW):
     first = until - len(ratios)
     return tuple(
-        Peak(bin=first + at, ratio=each, demand=2.0, height=2.0 * each)
+        DemandPeak(bin=first + at, ratio=each, demand=2.0, height=2.0 * each)
         for at, each in enumerate(ratios)
     )
 
 
 def keep(history=None, *, unit="k", requests_per_s=2.5, now_s=NOW_S, **parts):
     known = history or History(**parts)
-    return kept(known, unit=unit, unit_requests_per_s=requests_per_s, now_s=now_s)
+    return to_stored(known, unit=unit, unit_requests_per_s=requests_per_s, now_s=now_s)
 
 
 def means(history):
@@ -80,12 +80,12 @@ class TestRow:
 
     @given(st.text("ABCxyz059-_", max_size=40).filter(lambda text: len(text) % 2 == 0))
     def test_says_nothing_that_cannot_be_whatever_its_letters(self, text):
-        assert all(0 <= value <= 1.0001 * MOST for value in figures(Row(text=text)).values())
+        assert all(0 <= value <= 1.0001 * MOST for value in figures(BinRow(text=text)).values())
 
     @pytest.mark.parametrize("text", ["A", "AB!C", "AB C", "ÄB", "AAA"])
     def test_is_refused_with_other_letters_or_half_a_figure(self, text):
         with pytest.raises(ValueError, match=r"not found|half a figure"):
-            figures(Row(text=text))
+            figures(BinRow(text=text))
 
 
 class TestWhatIsKept:
@@ -98,7 +98,7 @@ class TestWhatIsKept:
             held=RETURNS,
         )
 
-        again = recalled(keep(history), now_s=NOW_S)
+        again = from_stored(keep(history), now_s=NOW_S)
 
         assert (again.rises, again.held) == (WILD, RETURNS)
 
@@ -112,7 +112,7 @@ class TestWhatIsKept:
         # 4 replicas a day ago, 6 an hour later; 8 now: 12 in an hour.
         pattern = a_pattern(*[4.0] * 3, *[6.0] * 7, until=NOW - A_DAY + 9)
         history = History(pattern=pattern, scores=RECORD)
-        again = recalled(keep(history), now_s=NOW_S)
+        again = from_stored(keep(history), now_s=NOW_S)
 
         found = forecast(again, at_s=NOW_S, demand=8.0, lead_s=3600)
 
@@ -123,15 +123,15 @@ class TestWhatIsKept:
         )
 
     def test_is_no_bin_that_has_not_ended(self):
-        assert means(recalled(keep(pattern=a_pattern(1.0, 9.0, until=NOW + 1)), now_s=NOW_S)) == {
-            NOW - 1: pytest.approx(1.0, rel=0.0023)
-        }
+        assert means(
+            from_stored(keep(pattern=a_pattern(1.0, 9.0, until=NOW + 1)), now_s=NOW_S)
+        ) == {NOW - 1: pytest.approx(1.0, rel=0.0023)}
 
     def test_while_nobody_watched_is_missing_and_not_nothing(self):
         # Kept, then down for three hours: what came a day ago is known, what came since is not.
         before = keep(pattern=a_pattern(*[4.0] * 2 * A_DAY), scores=RECORD)
 
-        again = recalled(before, now_s=NOW_S + 3 * 3600)
+        again = from_stored(before, now_s=NOW_S + 3 * 3600)
 
         assert max(again.pattern) == NOW - 1
         assert 0.0 not in means(again).values()
@@ -142,7 +142,7 @@ class TestWhatIsKept:
         history = History(pattern=a_pattern(1.0), peaks=peaks(2.0))
 
         def after(passed_s):
-            again = recalled(keep(history), now_s=NOW_S + passed_s)
+            again = from_stored(keep(history), now_s=NOW_S + passed_s)
             return len(again.pattern), len(again.peaks)
 
         assert after(DAY_S - BIN_S) == (1, 1)
@@ -150,7 +150,7 @@ class TestWhatIsKept:
         assert after(PATTERN_S) == (0, 0)
 
     def test_of_a_clock_that_was_ahead_is_nothing(self):
-        again = recalled(keep(pattern=a_pattern(1.0)), now_s=NOW_S - DAY_S)
+        again = from_stored(keep(pattern=a_pattern(1.0)), now_s=NOW_S - DAY_S)
 
         assert again.pattern == {}
 

@@ -15,10 +15,10 @@ from tonnage.estimate.learner import (
     LARGEST_STEP,
     SHARES,
     PodWindow,
-    aged,
+    age,
     constants_of,
     deviation_of_step,
-    learned,
+    learn,
     prior_posterior,
     quantile_z,
     slow_end,
@@ -58,7 +58,7 @@ def a_pod(*windows, pod="a"):
 def after(windows, *, known=PRIOR, from_s=0.0):
     """What is known after these windows of one pod, a minute each."""
     for number, window in enumerate(windows, start=1):
-        known = learned(known, PRIOR, [a_pod(window)], now_s=from_s + number * MINUTE_S)
+        known = learn(known, PRIOR, [a_pod(window)], now_s=from_s + number * MINUTE_S)
     return known
 
 
@@ -231,22 +231,22 @@ class TestVotes:
         return [a_pod(longer(factor), pod=str(n)) for n, factor in enumerate(factors)]
 
     def test_are_the_median_of_pods(self):
-        found = learned(KNOWN, PRIOR, self.pods(1.01, 1.01, 50), now_s=1860)
-        honest = learned(KNOWN, PRIOR, self.pods(1.01, 1.01, 1.01), now_s=1860)
+        found = learn(KNOWN, PRIOR, self.pods(1.01, 1.01, 50), now_s=1860)
+        honest = learn(KNOWN, PRIOR, self.pods(1.01, 1.01, 1.01), now_s=1860)
 
         assert ratios(found) == pytest.approx(ratios(honest))
 
     def test_of_twenty_engines_in_one_pod_are_one(self):
         liar = a_pod(*[longer(1.05)] * 20, pod="liar")
 
-        found = learned(KNOWN, PRIOR, [liar, *self.pods(1.0, 1.0)], now_s=1860)
+        found = learn(KNOWN, PRIOR, [liar, *self.pods(1.0, 1.0)], now_s=1860)
 
         assert ratios(found) == pytest.approx(ratios(KNOWN), abs=1e-9)
 
     def test_of_engines_within_a_pod_are_their_median_too(self):
         mixed = a_pod(longer(1.01), longer(1.01), longer(30))
 
-        found = learned(KNOWN, PRIOR, [mixed], now_s=1860)
+        found = learn(KNOWN, PRIOR, [mixed], now_s=1860)
 
         assert ratios(found) == pytest.approx(
             ratios(after([longer(1.01)], known=KNOWN, from_s=1800))
@@ -254,7 +254,7 @@ class TestVotes:
 
     def test_of_more_pods_are_surer_up_to_four(self):
         one, four, forty = (
-            deviation_of_step(learned(PRIOR, PRIOR, self.pods(*[1.0] * n), now_s=60))
+            deviation_of_step(learn(PRIOR, PRIOR, self.pods(*[1.0] * n), now_s=60))
             for n in (1, 4, 40)
         )
 
@@ -262,8 +262,8 @@ class TestVotes:
         assert forty == pytest.approx(four)
 
     def test_of_nobody_leave_everything_as_it_is(self):
-        assert learned(KNOWN, PRIOR, [], now_s=9e9) is KNOWN
-        assert learned(KNOWN, PRIOR, [a_pod()], now_s=9e9) is KNOWN
+        assert learn(KNOWN, PRIOR, [], now_s=9e9) is KNOWN
+        assert learn(KNOWN, PRIOR, [a_pod()], now_s=9e9) is KNOWN
 
     def test_of_a_pod_without_prefills_count_for_gaps_alone(self):
         base = a_window(MACHINE, decoding=25, prompts_per_s=4)
@@ -276,14 +276,14 @@ class TestVotes:
 
 class TestAge:
     def test_lets_doubt_grow(self):
-        hour, day = (aged(KNOWN, PRIOR, now_s=KNOWN.learned_at_s + s) for s in (HOUR_S, DAY_S))
+        hour, day = (age(KNOWN, PRIOR, now_s=KNOWN.learned_at_s + s) for s in (HOUR_S, DAY_S))
 
         assert deviation_of_step(KNOWN) < deviation_of_step(hour) < deviation_of_step(day)
         # 3 % after an hour, of the bandwidth alone.
         assert hour.covariance[3] == pytest.approx(KNOWN.covariance[3] + 0.03**2)
 
     def test_leaves_no_more_doubt_than_there_was_at_first(self):
-        year = aged(KNOWN, PRIOR, now_s=KNOWN.learned_at_s + 365 * DAY_S)
+        year = age(KNOWN, PRIOR, now_s=KNOWN.learned_at_s + 365 * DAY_S)
 
         for at in (0, 3, 5):
             assert year.covariance[at] <= PRIOR.covariance[at] * (1 + 1e-9)
@@ -291,10 +291,10 @@ class TestAge:
         assert deviation_of_step(year) <= deviation_of_step(PRIOR) * (1 + 1e-9)
 
     def test_changes_no_constant(self):
-        assert ratios(aged(KNOWN, PRIOR, now_s=1e9)) == ratios(KNOWN)
+        assert ratios(age(KNOWN, PRIOR, now_s=1e9)) == ratios(KNOWN)
 
     def test_of_a_clock_that_went_back_is_none(self):
-        assert aged(KNOWN, PRIOR, now_s=0).covariance == pytest.approx(KNOWN.covariance)
+        assert age(KNOWN, PRIOR, now_s=0).covariance == pytest.approx(KNOWN.covariance)
 
 
 class TestThePrior:
@@ -345,7 +345,7 @@ class TestTheCovariance:
             base = a_window(MACHINE, **APART[state])
             window = replace(base, gap_s=gap * base.gap_s, prefill_s=prefill * base.prefill_s)
             at_s = (number + 1) * MINUTE_S * (1 + 50 * (number % 7 == 0))
-            known = learned(known, PRIOR, [a_pod(window)], now_s=at_s)
+            known = learn(known, PRIOR, [a_pod(window)], now_s=at_s)
 
             assert is_nearly_positive(known)
             assert known.covariance[3] <= PRIOR.covariance[3] * (1 + 1e-9)
@@ -354,7 +354,7 @@ class TestTheCovariance:
         windows = [a_window(MACHINE, **state) for state in APART]
         known = PRIOR
         for number in range(2000):
-            known = learned(known, PRIOR, [a_pod(windows[number % 4])], now_s=MINUTE_S * number)
+            known = learn(known, PRIOR, [a_pod(windows[number % 4])], now_s=MINUTE_S * number)
 
         assert is_nearly_positive(known)
         assert min(known.covariance[at] for at in (0, 3, 5)) > 0

@@ -2,13 +2,13 @@
 
 import pytest
 
-from tonnage.estimate.posterior import ObjectPosterior, Start, with_starts
+from tonnage.estimate.posterior import ObjectPosterior, PodStart, with_starts
 
 NOTHING = ObjectPosterior()
 
 
 def after(*starts_s, known=NOTHING, waited_s=0, expected_s=240):
-    starts = [Start(waited_s=waited_s, took_s=each) for each in starts_s]
+    starts = [PodStart(waited_s=waited_s, took_s=each) for each in starts_s]
     return with_starts(known, starts, expected_s=expected_s)
 
 

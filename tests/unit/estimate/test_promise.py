@@ -14,13 +14,13 @@ from tonnage.estimate.promise import (
     LARGEST_DOWN,
     LARGEST_UP,
     LOWEST,
+    SloWindow,
     Tally,
     Verdict,
-    Window,
     factor_now,
     given_back,
     held_to,
-    judged,
+    judge_window,
 )
 
 NEW = ObjectPosterior()
@@ -31,7 +31,7 @@ NOW_S = 1_000_000.0
 def a_window(*, late, load=0.9, requests=1000, **changes):
     """A window in which so many requests missed TTFT p95."""
     verdict = Verdict(target="TTFT p95", quantile=0.95, num_requests=requests, late=late)
-    window = Window(
+    window = SloWindow(
         verdicts=(verdict,) if requests else (),
         load=load,
         requests_per_s_each=1.0,
@@ -46,7 +46,7 @@ def judge(*windows, known=NEW, tally=None, every_s=120.0):
     """The last judgement of several windows."""
     tally = tally or Tally()
     for number, window in enumerate(windows):
-        found = judged(known, tally, window, now_s=NOW_S + number * every_s)
+        found = judge_window(known, tally, window, now_s=NOW_S + number * every_s)
         known, tally = found.posterior, found.tally
     return found
 
@@ -129,7 +129,7 @@ class TestRaising:
         windows = 0
         tally = Tally()
         while low.goodput_factor < 1:
-            found = judged(low, tally, a_window(late=0, load=0.97), now_s=NOW_S)
+            found = judge_window(low, tally, a_window(late=0, load=0.97), now_s=NOW_S)
             low, tally, windows = found.posterior, found.tally, windows + 1
 
         assert windows >= 4
@@ -300,7 +300,7 @@ class TestBounds:
         known, tally = NEW, Tally()
         for number, (late, load, queue) in enumerate(windows):
             window = a_window(late=late, load=load, is_queue_standing=queue, requests=500)
-            found = judged(known, tally, window, now_s=NOW_S + 120 * number)
+            found = judge_window(known, tally, window, now_s=NOW_S + 120 * number)
             step = math.log(
                 found.posterior.goodput_factor / factor_now(known, now_s=NOW_S + 120 * number)
             )

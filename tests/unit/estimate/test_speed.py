@@ -55,6 +55,14 @@ def mean_error(sizing, windows):
     return fmean(math.log(predicted_gap_s(model, w) / w.gap_s) for w in windows if w)
 
 
+def with_one_more(window):
+    """The window in which the mean token meets one more than decode in the mean."""
+    step, met = window.step, window.step.num_sequences
+    mean = (met + math.sqrt(max(0, met**2 - 4 * window.num_variance))) / 2
+    tokens = step.context_tokens / met * (mean + 1)
+    return replace(window, step=replace(step, num_sequences=mean + 1, context_tokens=tokens))
+
+
 class TestAgainstTheEngineModel:
     """The mean token meets those that decode in the mean, and is one itself."""
 
@@ -66,7 +74,7 @@ class TestAgainstTheEngineModel:
         assert predicted_gap_s(model, window) == pytest.approx(window.gap_s, rel=0.02)
 
     def test_without_that_one_it_would_be_too_short_at_low_load(self):
-        model, window = served(EXPERTS, 0.2)
+        model, window = served(EXPERTS, 0.1)
         each = window.step.context_tokens / window.step.num_sequences
         others = replace(
             window.step,
@@ -91,13 +99,17 @@ class TestAgainstTheEngineModel:
         assert predicted_gap_s(model, window) == pytest.approx(window.gap_s, rel=0.03)
         assert predicted_prefill_s(model, window) == pytest.approx(window.prefill_s, rel=0.1)
 
-    def test_windows_as_long_as_answers_show_their_own_mean(self):
-        # With one more than decode in the mean, as over a long time, these are 2.5 % too long.
+    @pytest.mark.parametrize("load", [0.1, 0.3, 0.5])
+    def test_windows_as_long_as_answers_show_their_own_mean(self, load):
+        # Over loads and seeds these are 0.2 to 1.1 % too long, and with one more than decode in
+        # the mean, as over a long time, 1.4 to 5.3 %.
         sizing = a_catalog_sizing(EXPERTS, workload=LONG_ANSWERS)
-        run = Served(sizing, 0.3 * sizing.goodput_requests_per_s, until_s=1300)
-        windows = [run.window(at, at + 60) for at in range(100, 1300, 60)]
+        run = Served(sizing, load * sizing.goodput_requests_per_s, until_s=2500)
+        windows = [each for at in range(100, 2500, 60) if (each := run.window(at, at + 60))]
+        error = mean_error(sizing, windows)
 
-        assert mean_error(sizing, windows) == pytest.approx(0, abs=0.006)
+        assert error == pytest.approx(0, abs=0.013)
+        assert abs(error) < 0.4 * mean_error(sizing, [with_one_more(each) for each in windows])
 
     @pytest.mark.parametrize("name", [DENSE, EXPERTS])
     def test_a_sequence_meets_more_prompts_for_its_own_that_others_waited_for(self, name):

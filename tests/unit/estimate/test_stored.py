@@ -15,7 +15,7 @@ from tonnage.estimate.checked import CorruptedStateError, NewerStateError
 from tonnage.estimate.forecast import Score
 from tonnage.estimate.headroom import FIRST
 from tonnage.estimate.holding import NOTHING_HELD
-from tonnage.estimate.kept_history import KeptHistory, Row, figures, row
+from tonnage.estimate.kept_history import BinRow, KeptHistory, figures, row
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior, SpeedPosterior
 from tonnage.estimate.stored import (
     dump_objects,
@@ -53,8 +53,8 @@ histories = st.builds(
     unit_requests_per_s=st.just(2.5),
     means=bins,
     peaks=bins,
-    planned=st.just(Row()),
-    heights=st.just(Row()),
+    planned=st.just(BinRow()),
+    heights=st.just(BinRow()),
     scores=st.dictionaries(
         st.sampled_from(sorted(WAYS)), st.just(Score(loss=1.5, weight=30)), max_size=4
     ),
@@ -246,10 +246,10 @@ class TestRoundTrip:
             kept_at_s=5.4,
             unit="k",
             unit_requests_per_s=2.5,
-            means=Row(first=7, text="ABAAgB"),
-            peaks=Row(first=8, text="AB"),
-            planned=Row(first=8, text="gB"),
-            heights=Row(first=8, text="iB"),
+            means=BinRow(first=7, text="ABAAgB"),
+            peaks=BinRow(first=8, text="AB"),
+            planned=BinRow(first=8, text="gB"),
+            heights=BinRow(first=8, text="iB"),
             scores={"trend": Score(loss=1.5, weight=30)},
             rises=(20.0, 0.0, 1.5, 0.0, 0.0, 4.0),
             held=((2.0, 3.0), (1.0, 5.0), (0.0, 8.0), (0.0, 9.5)),

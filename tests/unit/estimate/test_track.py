@@ -2,7 +2,7 @@
 
 import pytest
 
-from tonnage.estimate.track import KEPT_SCRAPES, Reading, Readings, noted, track_of
+from tonnage.estimate.track import KEPT_SCRAPES, Reading, Readings, add_reading, track_of
 
 INTERVAL_S = 15.0
 
@@ -129,7 +129,7 @@ class TestReadings:
     def noted(self, *numbers):
         found = Readings()
         for number in numbers:
-            found = noted(found, reading(number, 0), interval_s=INTERVAL_S)
+            found = add_reading(found, reading(number, 0), interval_s=INTERVAL_S)
         return [each.at_s / INTERVAL_S for each in found]
 
     def test_are_kept_once_for_each_scrape(self):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from builders import a_gpu, a_sizing_request, an_slo
-from tonnage.catalog.gpu import Price
+from tonnage.catalog.price import Price
 from tonnage.explain.at_demand import (
     AtDemand,
     at_demand,
@@ -16,7 +16,7 @@ from tonnage.explain.at_demand import (
 )
 from tonnage.sizing.bill import Bill
 from tonnage.sizing.cost import GpuHour
-from tonnage.sizing.plan import size
+from tonnage.sizing.search import size
 from tonnage.sizing.serving.demand import Latency, ServiceLevel
 from tonnage.sizing.workload import Demand, Slo
 
@@ -36,7 +36,9 @@ SERVED = ServiceLevel(
 def a_bill(per_hour, currency="USD"):
     """Return what a fleet of 4 an hour for each GPU costs."""
     return Bill(
-        hour=GpuHour(basis="rented", usd=4.0, made_of=f"4.00 {currency}", currency=currency),
+        replicas=1,
+        gpus_per_replica=1,
+        hour=GpuHour(basis="rented", usd=4.0, parts=f"4.00 {currency}", currency=currency),
         usd_per_hour=per_hour,
         usd_per_million_tokens=1.0,
         usd_per_million_tokens_asked=1.1,

@@ -6,8 +6,8 @@ from tonnage.catalog.models import built_in_model
 from tonnage.explain.report import sizing_reasons
 from tonnage.explain.startup_log import logged_figures, logged_lines
 from tonnage.explain.words import explain
-from tonnage.sizing.plan import size
 from tonnage.sizing.request import as_textbook
+from tonnage.sizing.search import size
 from tonnage.sizing.workload import Slo
 
 

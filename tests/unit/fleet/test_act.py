@@ -43,7 +43,7 @@ A_STATUS = Status(replicas=ReplicasStatus(desired=1, current=1, ready=1, summary
 TEMPLATE = deployment(a_model(), a_sizing(), SITE)
 SCALED = "patch deployments/llama/scale"
 STALE = Carried(scale=Fate.UNDONE)
-SCALED_EVENT = Happening(reason="Scaled", message="x", is_warning=False)
+SCALED_EVENT = Happening(reason="Scaled", message="x", is_warning=False, at="1")
 
 
 def a_kube(*, replicas=2, **metadata):
@@ -434,7 +434,6 @@ class TestAStatusThatHangs:
         ]
 
     def test_takes_no_event_of_its_object_along(self, hung):
-        # Events are offered once: what is left out then is never told.
         kube, writer = hung
         [said] = [replace(each, happenings=(SCALED_EVENT,)) for each in self.statuses()[:1]]
         kube.put(
@@ -463,7 +462,7 @@ class TestWithoutTheLease:
             {"template": TEMPLATE, "rolls": True, "status": A_STATUS},
             {"check_children": True},
             {"status": A_STATUS},
-            {"happenings": (Happening(reason="Scaled", message="x", is_warning=False),)},
+            {"happenings": (Happening(reason="Scaled", message="x", is_warning=False, at="1"),)},
         ],
     )
     def test_nothing_is_read_either_so_that_a_server_that_hangs_costs_no_time(self, part):
@@ -484,7 +483,7 @@ class TestASpecThatChangedMeanwhile:
             {"scale": a_scale(2, 3)},
             {"template": TEMPLATE},
             {"status": A_STATUS},
-            {"happenings": (Happening(reason="Scaled", message="x", is_warning=False),)},
+            {"happenings": (Happening(reason="Scaled", message="x", is_warning=False, at="1"),)},
         ],
     )
     @pytest.mark.parametrize(("generation", "is_written"), [(1, True), (2, False)])
@@ -729,7 +728,7 @@ class TestStatus:
 
 
 class TestEvents:
-    HAPPENING = Happening(reason="Scaled", message="x" * 5000, is_warning=False)
+    HAPPENING = Happening(reason="Scaled", message="x" * 5000, is_warning=False, at="1")
 
     def test_are_not_of_an_object_that_is_gone(self):
         kube = KubeDouble()
@@ -750,6 +749,33 @@ class TestEvents:
         assert call.body["eventTime"] == "2026-01-02T00:00:00.000000Z"
         assert (call.body["type"], call.body["reason"]) == ("Normal", "Scaled")
         assert len(call.body["note"]) == 1024
+
+    def test_of_an_object_that_changed_meanwhile_are_due_again(self):
+        kube = a_kube()
+        kube.put(OBJECT, a_manifest(generation=2))
+
+        found = carried(kube, asking(generation=1, happenings=(self.HAPPENING,)))
+
+        assert (done(kube), found) == ([], Carried(is_untold=True))
+
+    @pytest.mark.parametrize("status", [0, 429, 500, 503])
+    def test_that_get_no_answer_are_due_again_and_posted_once(self, status):
+        kube = a_kube()
+        writes = asking(happenings=(self.HAPPENING,))
+        act(kube, writes)
+        [posted] = [path for path in kube.objects if "/events/" in path]
+
+        def lose(verb, path):
+            if verb == "create":
+                raise KubernetesError("no answer", status=status)
+
+        kube.fail = lose
+        lost = carried(kube, writes)
+        kube.fail = lambda verb, path: None
+        again = carried(kube, writes)
+
+        assert (lost, again) == (Carried(is_untold=True), Carried())
+        assert [path for path in kube.objects if "/events/" in path] == [posted]
 
     def test_that_cannot_be_posted_are_no_failure_of_the_object(self):
         kube = a_kube()

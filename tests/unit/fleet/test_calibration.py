@@ -287,8 +287,8 @@ class TestACorruptedState:
 
         assert told == StateProblem(
             reason="Corrupted",
-            message="ConfigMap tonnage-calibration: no JSON: JSONDecodeError: learned anew, a copy "
-            "goes to tonnage-calibration-corrupt-0",
+            message="ConfigMap tonnage-calibration: no JSON: JSONDecodeError: "
+            "learning starts again, a copy goes to tonnage-calibration-corrupt-0",
         )
         assert (mended, hour) == (told, [told, None])
 

@@ -55,7 +55,7 @@ def test_an_edit_is_told_with_its_fields_and_who_made_it(kube, is_new, caplog):
     look(kube, is_new=is_new)
 
     said = "Service llama: kubectl and mallory edited spec.selector, spec.externalIPs"
-    assert told(kube) == [f"{said}, which is put back"]
+    assert told(kube) == [f"{said}: reapplied"]
     assert f'object=serving/llama message="{said}' in caplog.text
     [event] = [call.body for call in kube.writes if call.verb == "create"]
     assert (event["reason"], event["type"]) == ("ChildRestored", "Warning")
@@ -70,7 +70,7 @@ def test_a_field_that_nobody_has_any_more_is_somebodys_edit_of_a_spec_that_is_kn
 
     look(kube)
 
-    assert told(kube) == ["Service llama: somebody edited spec.selector, which is put back"]
+    assert told(kube) == ["Service llama: somebody edited spec.selector: reapplied"]
 
 
 def test_a_field_that_an_earlier_version_did_not_write_is_nobodys_edit(kube):
@@ -87,7 +87,7 @@ def test_a_child_that_is_gone_is_told_where_it_had_been(kube):
 
     look(kube)
 
-    assert told(kube) == ["Service llama was gone: made anew"]
+    assert told(kube) == ["Service llama was gone: recreated"]
     assert SERVICE in kube.objects
 
 

@@ -4,13 +4,13 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tonnage.control.series import FAMILIES, FleetSeries, ObjectSeries, Sample
+from tonnage.control.series import FAMILIES, FleetSeries, MetricSample, ObjectSeries
 from tonnage.fleet.exporter import BORN_S, FLEET_FAMILIES, STALE_S, Exporter
 from tonnage.fleet.heartbeat import Heartbeat
 
 LLAMA, QWEN = ("serving", "llama"), ("serving", "qwen")
-DECIDED = Sample("tonnage_decisions", 1.0, ("Demand", "up"))
-READY = Sample("tonnage_replicas_ready", 3)
+DECIDED = MetricSample("tonnage_decisions", 1.0, ("Demand", "up"))
+READY = MetricSample("tonnage_replicas_ready", 3)
 
 
 def an_object(key=LLAMA, *, gauges=(READY,), counts=()):
@@ -58,7 +58,7 @@ def test_bugs_are_counted_over_ticks(page):
 
 
 def test_counters_add_up_over_ticks_and_each_by_its_labels(page):
-    down = Sample("tonnage_decisions", 1.0, ("WalkingDown", "down"))
+    down = MetricSample("tonnage_decisions", 1.0, ("WalkingDown", "down"))
     for counts in ([DECIDED], [], [DECIDED, down]):
         page.exporter.note(a_tick(an_object(counts=counts)))
     page.now_s = float(BORN_S)

@@ -165,7 +165,7 @@ class TestStandingStill:
         halt.reached.wait(30)
         for now[0], is_told in ((SLOW_S - 1.0, False), (float(SLOW_S), True)):
             assert heartbeat.is_alive()
-            assert ("stands still" in caplog.text) is is_told
+            assert ("thread is stuck" in caplog.text) is is_told
 
         assert heartbeat.is_alive()
         [record] = caplog.records

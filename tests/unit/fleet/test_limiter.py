@@ -45,7 +45,7 @@ def a_limiter(per_s=2.0):
 
 
 def admitted(limiter, *wanted):
-    return [each.label for each in limiter.admitted(wanted)]
+    return [each.label for each in limiter.admit(wanted)]
 
 
 class TestAdmission:
@@ -152,7 +152,7 @@ class TestABusyServer:
         status = Status(replicas=ReplicasStatus(desired=1, current=1, ready=1, summary="1/1"))
         with serving(lambda asked: here if asked.method == "GET" else busy) as server:
             (tmp_path / "config").write_text(a_kubeconfig(server.url))
-            kube = KubeApi(load_client(str(tmp_path / "config"))).fenced(lambda: None)
+            kube = KubeApi(load_client(str(tmp_path / "config"))).with_fence(lambda: None)
             writer = Writer(kube=kube, site=SITE, lanes=lanes(beside))
             wanted = Writes(namespace="a", name="x", uid="u", status=status)
             carried = writer.act([wanted], now="2026-01-02T00:00:00Z")["u"]
@@ -196,7 +196,7 @@ class TestTheLoop:
     def test_replicas_never_wait_behind_status(self):
         loop, world = served()
         herd = a_status("herd", happenings=("an Event",) * 10_000)
-        loop.writer.limiter.admitted([herd])
+        loop.writer.limiter.admit([herd])
         for pod in world.completions_per_s:
             world.completions_per_s[pod] = 1.6 * EACH
 

@@ -69,6 +69,24 @@ class TestFromNothing:
         assert done in ([], ["apply modeldeployments/llama/status"])
         assert tick(loop, world) == []
 
+    def test_a_usual_start_is_no_warning(self):
+        world = a_world()
+        loop = a_loop(world)
+        tick(loop, world)
+        world.serve(ready=False)
+        for _ in range(8):  # weights are loaded
+            tick(loop, world)
+        pods = world.serve()
+        for _ in range(4):  # until the first scrape
+            tick(loop, world)
+        world.completions_per_s |= dict.fromkeys(pods, 0.9)
+        for _ in range(20):
+            tick(loop, world)
+
+        told = [call.body["type"] for call in world.kube.writes if "/events" in call.path]
+        assert condition(world, "Ready") == ("True", "MinimumReady")
+        assert set(told) == {"Normal"}
+
 
 class TestAtRest:
     def test_nothing_is_written(self):

@@ -4,7 +4,7 @@ import pytest
 
 from fleet_builders import a_manifest, a_model
 from tonnage.api.objects import InvalidSpecError
-from tonnage.fleet.manifests import Manifests, parsed
+from tonnage.fleet.manifests import ManifestCache, parse_manifest
 from tonnage.fleet.views import model_view
 
 
@@ -13,7 +13,7 @@ def views(*names, **spec):
 
 
 def test_an_object_is_parsed_once():
-    manifests = Manifests()
+    manifests = ManifestCache()
 
     first, second = (manifests.parse(views("a"))["uid-of-a"] for _ in range(2))
 
@@ -22,7 +22,7 @@ def test_an_object_is_parsed_once():
 
 
 def test_a_version_that_was_replaced_is_forgotten():
-    manifests = Manifests()
+    manifests = ManifestCache()
     before = manifests.parse(views("a"))["uid-of-a"]
     manifests.parse(views("a", contextLength=4096, generation=2))
 
@@ -30,7 +30,7 @@ def test_a_version_that_was_replaced_is_forgotten():
 
 
 def test_objects_that_ask_for_the_same_share_a_spec():
-    found = Manifests().parse([*views("a", "b"), *views("c", scaling={"maxReplicas": 3})])
+    found = ManifestCache().parse([*views("a", "b"), *views("c", scaling={"maxReplicas": 3})])
     specs = [found[uid].spec for uid in ("uid-of-a", "uid-of-b", "uid-of-c")]
 
     assert specs[0] is specs[1]
@@ -39,7 +39,7 @@ def test_objects_that_ask_for_the_same_share_a_spec():
 
 @pytest.mark.parametrize(("room", "is_kept"), [(1000, (True, False)), (10_000, (True, True))])
 def test_no_more_are_kept_than_there_is_room_for(room, is_kept):
-    manifests = Manifests(most_characters=room)
+    manifests = ManifestCache(most_characters=room)
     both = views("a", "b")
     assert 500 < len(both[0].manifest) < 1000
 
@@ -52,7 +52,7 @@ def test_what_is_wrong_is_kept_without_the_frames_that_found_it():
     body = a_manifest()
     body["spec"]["scaling"] = {}
 
-    found = parsed(model_view(body).manifest)
+    found = parse_manifest(model_view(body).manifest)
 
     assert isinstance(found, InvalidSpecError)
     assert (found.__cause__, found.__context__, found.__traceback__) == (None, None, None)

@@ -266,6 +266,31 @@ class TestAStatusThatCannotBeWritten:
 
         assert len(tries_s) == number + 1
 
+    def test_that_is_refused_is_told_by_one_event_with_the_words_of_the_server(self):
+        said = "etcdserver: request is too large"
+        world, tries_s = a_world_that_answers(f"{OBJECT}/status", status=500, message=said)
+        loop = a_loop(world)
+        for _ in range(240):
+            tick(loop, world)
+
+        assert len(tries_s) > 10
+        assert events(world, "WriteRefused") == [f"no status can be written: {said}"]
+
+        world.fails = False
+        for _ in range(24):
+            tick(loop, world)
+        kinds = {each["type"] for each in world.kube.objects[OBJECT]["status"]["conditions"]}
+        assert "Stalled" not in kinds
+
+    def test_that_fails_for_a_webhook_is_told_by_none(self):
+        said = "failed calling webhook"
+        world, _ = a_world_that_answers(f"{OBJECT}/status", status=500, message=said)
+        loop = a_loop(world)
+        for _ in range(60):
+            tick(loop, world)
+
+        assert events(world, "WriteRefused") == []
+
 
 class TestAPausedNamespace:
     """Of which three objects failed since anything of it was written."""

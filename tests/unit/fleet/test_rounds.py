@@ -6,7 +6,7 @@ import pytest
 
 from fleet_builders import a_manifest
 from loop_builders import served, show, tick
-from tonnage.cluster.answer import Kept
+from tonnage.cluster.answer import SeriesFilter
 from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS
 from tonnage.cluster.questions import Answers
@@ -15,7 +15,7 @@ from tonnage.fleet.rounds import Rounds
 
 OBJECT = MODEL_DEPLOYMENTS.path("serving", "llama")
 EVERY_S, REUSABLE_S = 15.0, 30.0
-NOBODY = Kept(labels=(), pods=frozenset())
+NOBODY = SeriesFilter(labels=(), pods=frozenset())
 
 
 class Later:

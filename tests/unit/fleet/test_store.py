@@ -13,7 +13,7 @@ from fleet_builders import (
     a_replica_set_body,
 )
 from tonnage.cluster.pages import Oversized
-from tonnage.fleet.store import Kind, Served, Store
+from tonnage.fleet.store import Kind, ReferencedKeys, Store
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ class TestWakingByWhatIsServed:
         store.note(Kind.REPLICA_SET, None, a_replica_set_body())
         store.note(Kind.POD, None, a_pod_body("a"))
         owners = {("serving", "uid-of-deployment-llama")}
-        store.serve(Served(deployments={("serving", "llama")}, owners=owners))
+        store.serve(ReferencedKeys(deployments={("serving", "llama")}, owners=owners))
         woke(store)
         return store
 
@@ -139,7 +139,7 @@ class TestWakingByWhatIsServed:
         assert not woke(serving)
 
     def test_a_served_deployment_that_is_not_there_yet_wakes_when_it_comes(self, store):
-        store.serve(Served(deployments={("serving", "llama")}, owners=frozenset()))
+        store.serve(ReferencedKeys(deployments={("serving", "llama")}, owners=frozenset()))
 
         store.note(Kind.DEPLOYMENT, "ADDED", a_deployment_body())
 
@@ -344,7 +344,7 @@ class TestWhatIsTooLarge:
         assert "300000 bytes, at most 262144 are read" in line
 
     def test_wakes_nobody_where_nobody_names_it(self, store):
-        store.serve(Served(deployments=set(), owners=set()))
+        store.serve(ReferencedKeys(deployments=set(), owners=set()))
         store.note(Kind.DEPLOYMENT, "ADDED", an_oversized())
 
         assert not woke(store)

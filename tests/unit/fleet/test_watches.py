@@ -109,7 +109,7 @@ def test_a_namespace_of_which_one_kind_may_not_be_read_is_not_watched(kind):
 
     settings = Settings(prometheus_url="http://prometheus.test", namespaces=("blue", "green"))
 
-    assert watching.watched(KubeDouble(fail=refused), settings) == ("blue",)
+    assert watching.readable_namespaces(KubeDouble(fail=refused), settings) == ("blue",)
 
 
 class TestANamespaceInWhichNothingMayBeWritten:

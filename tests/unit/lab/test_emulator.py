@@ -17,7 +17,7 @@ from tonnage.engine.table import RequestTable
 from tonnage_lab.emulator.__main__ import build, drain
 from tonnage_lab.emulator.arguments import parse
 from tonnage_lab.emulator.buckets import effective, parse_custom
-from tonnage_lab.emulator.truth import Truth, TruthError, kv_tokens, step_costs
+from tonnage_lab.emulator.truth import EngineTruth, TruthError, kv_tokens, step_costs
 
 LISTED = Path(__file__).parent / "data" / "vllm-0.33-metrics.txt"
 FAST = {"per_step_s": 0.001}
@@ -28,7 +28,7 @@ def arguments(*flags):
 
 
 def a_truth(**changes):
-    return Truth.from_dict({"kv_tokens": 4096, "step": FAST} | changes)
+    return EngineTruth.from_dict({"kv_tokens": 4096, "step": FAST} | changes)
 
 
 @contextlib.asynccontextmanager
@@ -206,7 +206,7 @@ def test_a_wrong_truth_file_is_named_with_its_fault(tmp_path, content, message):
     path.write_text(content)
 
     with pytest.raises(TruthError, match=message):
-        Truth.load(path)
+        EngineTruth.load(path)
 
 
 def test_a_step_of_no_known_form_is_refused():
@@ -468,7 +468,7 @@ def test_a_client_that_goes_away_frees_its_place():
             response = await client.post("/v1/completions", json=body)
             response.close()
             with contextlib.suppress(ClientPayloadError):
-                await client.loop_.drained()
+                await client.loop_.wait_until_idle()
             return await (await client.get("/metrics")).text()
 
     assert sample(asyncio.run(scenario()), "vllm:request_success_total", finished_reason="abort")
@@ -576,7 +576,7 @@ def test_rows_of_requests_that_have_ended_are_used_again():
         tokens = []
         for _ in range(1500):
             loop.submit(prompt_tokens=3, output_tokens=2, cached_tokens=0, listener=tokens.append)
-            await loop.drained()
+            await loop.wait_until_idle()
         stepper.cancel()
         return loop.engine.table, tokens
 

@@ -9,13 +9,15 @@ import pytest
 import yaml
 
 from tonnage_lab import assets
-from tonnage_lab.kind import capped_runc, cluster, lane, machine, programs
-from tonnage_lab.kind.machine import Machine
+from tonnage_lab.kind import capped_runc, cluster, docker, lane, machine, programs
+from tonnage_lab.kind.machine import MachineState
 from tonnage_lab.processes import LabError
 from tonnage_lab.site import GpuNode
 
 ROOT = Path(__file__).parents[3]
-NOTHING = Machine(sysctls={}, rules=(), links=(), routes=(), mounts=(), cgroups=(), processes=())
+NOTHING = MachineState(
+    sysctls={}, rules=(), links=(), routes=(), mounts=(), cgroups=(), processes=()
+)
 ALL = "CapBnd:\t000001ffffffffff\n"
 WITHOUT_RESOURCE = "Name:\tx\nCapBnd:\t000001fffeffffff\n"
 """Bit 24 is off."""
@@ -170,8 +172,25 @@ def test_without_docker_a_lane_says_why_it_cannot_be(tmp_path: Path, monkeypatch
     problem = lane.obstacle(tmp_path)
 
     assert problem is not None
-    with pytest.raises(LabError, match=problem), lane.opened(tmp_path):
+    with pytest.raises(LabError, match=problem), lane.cluster_tools(tmp_path):
         pass
+
+
+def test_what_a_killed_node_left_frozen_is_thawed_and_removed(tmp_path: Path, monkeypatch):
+    state = tmp_path / "node" / "pod" / "freezer.state"
+    state.parent.mkdir(parents=True)
+    state.write_text("FROZEN")
+    thaw, tries = docker.thaw, []
+    monkeypatch.setattr(docker, "thaw", lambda: thaw(tmp_path))
+
+    def remove():
+        tries.append(state.read_text())
+        if tries[-1] == "FROZEN":
+            raise LabError("did not receive an exit event")
+
+    docker.thawing(remove)
+
+    assert tries == ["FROZEN", "THAWED"]
 
 
 @pytest.mark.parametrize("base", ["python:3.11-slim", "python:3.11-slim@sha256:abc"])

@@ -8,11 +8,11 @@ import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer, unused_port
 
-from tonnage_lab.load_client import Client, Lengths, RequestShape
-from tonnage_lab.load_endpoints import Endpoint, Endpoints, Routing, ready_endpoints
+from tonnage_lab.load_client import Client, LengthDistribution, RequestShape
+from tonnage_lab.load_endpoints import Endpoints, PodChoice, PodEndpoint, ready_endpoints
 from tonnage_lab.load_records import RequestRecord, attainment, quantile, summary
 
-A, B = (Endpoint(address=f"10.244.0.{n}", port=8000, pod=f"pod-{n}") for n in (2, 6))
+A, B = (PodEndpoint(address=f"10.244.0.{n}", port=8000, pod=f"pod-{n}") for n in (2, 6))
 
 
 def a_generator(seed=0):
@@ -49,7 +49,7 @@ def a_record(**changes):
 
 
 def a_shape(**changes):
-    lengths = Lengths(mean_tokens=3)
+    lengths = LengthDistribution(mean_tokens=3)
     defaults = {"model": "m", "prompt": lengths, "output": lengths}
     return RequestShape(**(defaults | changes))
 
@@ -73,26 +73,26 @@ def test_the_least_outstanding_endpoint_is_chosen():
     endpoints.outstanding[A] = 2
     endpoints.outstanding[B] = 1
 
-    assert endpoints.choose(Routing.LEAST_OUTSTANDING, a_generator(0)) == B
+    assert endpoints.choose(PodChoice.LEAST_OUTSTANDING, a_generator(0)) == B
 
 
 def test_random_routing_uses_every_endpoint():
     endpoints = Endpoints(ready=[A, B])
     generator = a_generator(0)
 
-    assert {endpoints.choose(Routing.RANDOM, generator) for _ in range(50)} == {A, B}
+    assert {endpoints.choose(PodChoice.RANDOM, generator) for _ in range(50)} == {A, B}
 
 
 def test_another_endpoint_is_chosen_for_a_second_try_when_there_is_one():
     both, one = Endpoints(ready=[A, B]), Endpoints(ready=[A])
 
-    assert {both.choose(Routing.RANDOM, a_generator(n), but=A) for n in range(9)} == {B}
-    assert one.choose(Routing.RANDOM, a_generator(0), but=A) == A
-    assert Endpoints().choose(Routing.RANDOM, a_generator(0)) is None
+    assert {both.choose(PodChoice.RANDOM, a_generator(n), but=A) for n in range(9)} == {B}
+    assert one.choose(PodChoice.RANDOM, a_generator(0), but=A) == A
+    assert Endpoints().choose(PodChoice.RANDOM, a_generator(0)) is None
 
 
 def test_exponential_lengths_have_the_mean_and_keep_the_maximum():
-    lengths = Lengths(mean_tokens=200, exponential=True, maximum_tokens=1000)
+    lengths = LengthDistribution(mean_tokens=200, exponential=True, maximum_tokens=1000)
     generator = a_generator(1)
     drawn = [lengths.draw(generator) for _ in range(4000)]
 
@@ -103,7 +103,7 @@ def test_exponential_lengths_have_the_mean_and_keep_the_maximum():
 
 
 def test_fixed_lengths_are_all_the_mean():
-    assert Lengths(mean_tokens=200).draw(a_generator(0)) == 200
+    assert LengthDistribution(mean_tokens=200).draw(a_generator(0)) == 200
 
 
 def test_attainment_counts_what_was_due_in_the_window_and_failures_against_it():
@@ -119,7 +119,7 @@ def test_attainment_counts_what_was_due_in_the_window_and_failures_against_it():
 
 
 def test_an_answer_of_one_token_counts_with_a_time_per_token_of_none():
-    one = run_client(three_tokens, output=Lengths(mean_tokens=1))
+    one = run_client(three_tokens, output=LengthDistribution(mean_tokens=1))
 
     assert (one.output_tokens, one.tpot_s) == (1, 0)
     assert attainment([one], tpot_s=0.01) == 1
@@ -149,8 +149,8 @@ def run_client(handler, *, dead=False, **changes):
         application = web.Application()
         application.router.add_post("/v1/completions", handler)
         async with TestServer(application) as server, ClientSession() as session:
-            alive = Endpoint(address=server.host, port=server.port, pod="alive")
-            gone = Endpoint(address=server.host, port=unused_port(), pod="gone")
+            alive = PodEndpoint(address=server.host, port=server.port, pod="alive")
+            gone = PodEndpoint(address=server.host, port=unused_port(), pod="gone")
             endpoints = Endpoints(ready=[alive])
             if dead:
                 endpoints.ready = [gone, alive]
@@ -182,7 +182,7 @@ def test_a_streamed_answer_is_recorded_with_its_times_and_pod():
 
 
 def test_a_refused_connection_is_tried_on_another_endpoint():
-    record = run_client(three_tokens, dead=True, routing=Routing.LEAST_OUTSTANDING)
+    record = run_client(three_tokens, dead=True, routing=PodChoice.LEAST_OUTSTANDING)
 
     assert record.is_complete
     assert record.pod == "alive"
@@ -243,8 +243,10 @@ def test_no_two_prompts_are_alike_and_a_seed_decides_lengths_alone():
         application = web.Application()
         application.router.add_post("/v1/completions", answer)
         async with TestServer(application) as server, ClientSession() as session:
-            endpoint = Endpoint(address=server.host, port=server.port, pod="p")
-            shape = a_shape(prompt=Lengths(mean_tokens=40, exponential=True), words=range(5, 900))
+            endpoint = PodEndpoint(address=server.host, port=server.port, pod="p")
+            shape = a_shape(
+                prompt=LengthDistribution(mean_tokens=40, exponential=True), words=range(5, 900)
+            )
             client = Client(session, Endpoints(ready=[endpoint]), shape)
             for _ in range(3):
                 await client.send(5.0)

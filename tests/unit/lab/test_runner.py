@@ -21,7 +21,7 @@ from tonnage_lab.runner.environment import (
     references,
 )
 from tonnage_lab.runner.mounts import Bind, script, submounts
-from tonnage_lab.runner.probes import Exec, HttpGet, Tally, TcpSocket, parse
+from tonnage_lab.runner.probes import Exec, HttpGet, ProbeTally, TcpSocket, parse
 from tonnage_lab.runner.sandbox import Devices, num_gpus
 from tonnage_lab.runner.status import (
     ContainerStatus,
@@ -272,14 +272,14 @@ def test_a_probe_that_cannot_be_asked_is_refused(handler, message):
     ],
 )
 def test_a_verdict_needs_its_threshold_of_answers_in_a_row(answers, verdicts):
-    tally = Tally(probe=a_probe())
+    tally = ProbeTally(probe=a_probe())
 
     assert [tally.note(answer == "+") for answer in answers] == verdicts
 
 
 @given(st.lists(st.booleans()), st.integers(1, 4), st.integers(1, 4))
 def test_a_verdict_changes_only_after_that_many_equal_answers(answers, successes, failures):
-    tally = Tally(probe=a_probe(successThreshold=successes, failureThreshold=failures))
+    tally = ProbeTally(probe=a_probe(successThreshold=successes, failureThreshold=failures))
     verdict = None
     for index, answer in enumerate(answers):
         before, verdict = verdict, tally.note(answer)
@@ -492,7 +492,7 @@ def test_a_mount_of_a_volume_that_the_pod_lacks_is_refused(tmp_path):
 
 
 def test_pods_of_different_runners_never_share_an_address_or_a_name():
-    blocks = [network.Block(index=index, lock=None) for index in range(64)]
+    blocks = [network.AddressBlock(index=index, lock=None) for index in range(64)]
     pods = [block.pod_network(number) for block in blocks for number in range(block.num_links)]
     addresses = [pod.pod_ip for pod in pods] + [pod.gateway_ip for pod in pods]
     addresses += [block.host_ip for block in blocks]
@@ -503,13 +503,13 @@ def test_pods_of_different_runners_never_share_an_address_or_a_name():
 
 
 def test_the_first_pod_of_a_block_has_these_addresses():
-    pod = network.Block(index=1, lock=None).pod_network(1)
+    pod = network.AddressBlock(index=1, lock=None).pod_network(1)
 
     assert (pod.gateway_ip, pod.pod_ip) == ("10.244.4.5", "10.244.4.6")
 
 
 def test_an_address_rests_after_use_until_the_others_have_had_their_turn():
-    block = network.Block(index=0, lock=None)
+    block = network.AddressBlock(index=0, lock=None)
     first = block.reserve()
     block._used.discard(first)
 
@@ -517,7 +517,7 @@ def test_an_address_rests_after_use_until_the_others_have_had_their_turn():
 
 
 def test_a_full_block_says_so():
-    block = network.Block(index=0, lock=None)
+    block = network.AddressBlock(index=0, lock=None)
     for _ in range(block.num_links):
         block.reserve()
 
@@ -559,6 +559,6 @@ def test_a_state_directory_must_fit_into_mount_options(path):
 
 
 def test_restarts_of_a_block_index_come_in_order():
-    numbers = itertools.islice(iter(network.Block(index=0, lock=None).reserve, None), 4)
+    numbers = itertools.islice(iter(network.AddressBlock(index=0, lock=None).reserve, None), 4)
 
     assert list(numbers) == [0, 1, 2, 3]

@@ -19,7 +19,7 @@ from tonnage_lab import cpu_class, site, vllm_cpu, vllm_entry, vllm_site
 from tonnage_lab.cpu_class import CoreFigures
 from tonnage_lab.processes import LabError
 from tonnage_lab.runner.config import RunnerConfig
-from tonnage_lab.stages import Engine, set_up
+from tonnage_lab.stages import EngineKind, set_up
 from tonnage_lab.vllm_entry import EntryError
 
 PYTHON = Path("/venv/bin/python")
@@ -211,7 +211,7 @@ def test_the_runner_starts_real_engines_and_the_chart_gets_the_class(real, tmp_p
 
 
 def test_without_being_asked_engines_are_emulated(tmp_path):
-    stage = set_up(Engine.EMULATOR, step=None)
+    stage = set_up(EngineKind.EMULATOR, step=None)
     engine = site._emulator(tmp_path, stage.config.truth)
 
     assert stage.config.engine is None

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from tonnage.manifests.difference import differs, edits, without_rivals
+from tonnage.manifests.difference import differs, edits, removal_patch
 
 WANTED = {
     "apiVersion": "v1",
@@ -180,12 +180,12 @@ class TestWhatStandsInTheWay:
     def test_is_our_port_under_another_number(self):
         moved = OURS | {"port": 80, "protocol": "TCP"}
 
-        assert without_rivals(WANTED, self.service(moved)) == {"ports": [OURS]}
+        assert removal_patch(WANTED, self.service(moved)) == {"ports": [OURS]}
 
     def test_is_a_port_that_somebody_added(self):
         live = self.service(OURS | {"protocol": "TCP"}, METRICS)
 
-        assert without_rivals(WANTED, live) == {"ports": [OURS]}
+        assert removal_patch(WANTED, live) == {"ports": [OURS]}
         assert differs(WANTED, live, manager="tonnage")
 
     @pytest.mark.parametrize(
@@ -199,24 +199,24 @@ class TestWhatStandsInTheWay:
     def test_is_what_leads_a_service_astray(self, field, value, patch):
         live = changed(LIVE, ("spec", field), value)
 
-        assert without_rivals(WANTED, live) == patch
+        assert removal_patch(WANTED, live) == patch
         assert differs(WANTED, live, manager="tonnage")
 
     def test_is_nothing_of_a_service_as_we_left_it(self):
-        assert without_rivals(WANTED, LIVE) is None
+        assert removal_patch(WANTED, LIVE) is None
 
     def test_is_the_other_bound_of_a_budget(self):
-        patch = without_rivals(self.budget(maxUnavailable=1), self.budget(minAvailable=2))
+        patch = removal_patch(self.budget(maxUnavailable=1), self.budget(minAvailable=2))
 
         assert patch == {"minAvailable": None, "maxUnavailable": 1}
 
     def test_is_not_the_same_bound_with_another_value(self):
-        assert without_rivals(self.budget(maxUnavailable=1), self.budget(maxUnavailable=2)) is None
+        assert removal_patch(self.budget(maxUnavailable=1), self.budget(maxUnavailable=2)) is None
 
     def test_is_not_looked_for_in_other_kinds(self):
         policy = {"kind": "NetworkPolicy", "metadata": {}, "spec": {}}
 
-        assert without_rivals(policy, policy) is None
+        assert removal_patch(policy, policy) is None
 
 
 class TestEdits:

@@ -11,8 +11,8 @@ from tonnage.catalog.gpu import CatalogError, UnsupportedEngineError, built_in_g
 from tonnage.catalog.models import built_in_config
 from tonnage.manifests.children import deployment
 from tonnage.sizing.errors import InvalidKvCacheError
-from tonnage.sizing.plan import size
 from tonnage.sizing.request import ask, look_up
+from tonnage.sizing.search import size
 from tonnage.sizing.workload import Slo
 
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
@@ -159,6 +159,24 @@ def test_expert_parallel_is_refused_of_a_model_without_experts():
     assert str(refused.value) == (
         "engine.args: --enable-expert-parallel needs a model with experts, Qwen/Qwen3-32B has none"
     )
+
+
+def test_expert_parallel_of_the_spec_is_written_as_the_engine_is_told_it():
+    def args(**parallelism):
+        spec = a_model(
+            model={"id": "Qwen/Qwen3-30B-A3B"},
+            hardware={"gpu": "H100", "parallelism": {"tensor": 2, "pipeline": 1, **parallelism}},
+            contextLength=4096,
+            demand=None,
+        )
+        sizing = size(replace(ask(spec.spec, look_up(spec.spec, built_in_gpus())), slo=Slo()))
+        made = deployment(spec, sizing, SITE)
+        return made["spec"]["template"]["spec"]["containers"][0]["args"]
+
+    assert "--enable-expert-parallel" in args(expert=True)
+    assert "--enable-expert-parallel" not in args(expert=False)
+    assert "--enable-expert-parallel" not in args()
+    assert args()[args().index("--tensor-parallel-size") + 1] == "2"
 
 
 def test_a_method_that_the_board_has_no_kernels_for_is_refused_by_version():

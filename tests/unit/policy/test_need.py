@@ -8,14 +8,14 @@ from builders import a_sizing_request
 from strategies import numbers
 from tonnage.policy.need import (
     Capacity,
+    CurrentTraffic,
     Outlook,
     Supply,
-    Traffic,
     backlog_left,
     need,
     need_without_demand,
 )
-from tonnage.sizing.plan import size
+from tonnage.sizing.search import size
 from tonnage.sizing.workload import Routing
 from tonnage.units import significant
 
@@ -31,7 +31,7 @@ def believed(factor=1.0):
 
 
 def needed(requests_per_s, *, waiting=0.0, sizing=SIZING, drain_s=60):
-    traffic = Traffic(requests_per_s=requests_per_s, waiting=waiting)
+    traffic = CurrentTraffic(requests_per_s=requests_per_s, waiting=waiting)
     return need(Capacity(sizing=sizing), traffic, drain_s=drain_s)
 
 
@@ -87,7 +87,7 @@ class TestReplicasInFlight:
         ],
     )
     def test_serve_from_when_they_are_ready(self, rate, waiting, ready, due_s, left):
-        traffic = Traffic(requests_per_s=rate, waiting=waiting)
+        traffic = CurrentTraffic(requests_per_s=rate, waiting=waiting)
         supply = Supply(ready=ready, due_s=due_s, lead_s=100)
 
         assert backlog_left(traffic, supply, 1.0) == pytest.approx(left)
@@ -95,7 +95,7 @@ class TestReplicasInFlight:
     def test_are_not_asked_for_again(self):
         # At 6 with 2 ready, 4 a second are not served for a lead of 100 s: 400 are left, which a
         # minute more takes 6.7. Of those that 6 in 50 s leave, 200, half are gone by then.
-        traffic = Traffic(requests_per_s=6 * MOST)
+        traffic = CurrentTraffic(requests_per_s=6 * MOST)
         alone = Supply(ready=2, due_s=(), lead_s=100)
         coming = Supply(ready=2, due_s=(50.0,) * 6, lead_s=100)
 
@@ -107,14 +107,14 @@ class TestReplicasInFlight:
         assert "400" not in after.reasons[-1].message
 
     def test_a_queue_that_those_ready_serve_in_time_adds_nothing(self):
-        traffic = Traffic(requests_per_s=0.5 * MOST, waiting=20 * MOST)
+        traffic = CurrentTraffic(requests_per_s=0.5 * MOST, waiting=20 * MOST)
         supply = Supply(ready=1, due_s=(), lead_s=100)
 
         assert need(believed(), traffic, drain_s=60, supply=supply).replicas == 1
 
     def test_what_serves_a_queue_is_not_taken_away(self):
         # 0.515 for what comes, with the margin, and 145 to be drained in a minute: 2.4 more.
-        traffic = Traffic(requests_per_s=0.5 * MOST, waiting=145 * MOST)
+        traffic = CurrentTraffic(requests_per_s=0.5 * MOST, waiting=145 * MOST)
         supply = Supply(ready=8, due_s=(), lead_s=50)
 
         answer = need(believed(), traffic, drain_s=60, supply=supply)
@@ -127,7 +127,7 @@ class TestReplicasInFlight:
         # are drained in as long by 2.99, for 600 s in 1200 s by 1.5.
         def asked(lead_s):
             supply = Supply(ready=1, due_s=(), lead_s=lead_s)
-            traffic = Traffic(requests_per_s=3.99 * MOST)
+            traffic = CurrentTraffic(requests_per_s=3.99 * MOST)
             return need(believed(), traffic, drain_s=60, supply=supply)
 
         assert [asked(lead_s).replicas for lead_s in (300, 600)] == [7, 6]
@@ -139,7 +139,7 @@ class TestOutlook:
     def expecting(self, rate, **changes):
         outlook = Outlook(requests_per_s=rate * EACH, origin="by trend", **changes)
         supply = Supply(ready=4, due_s=(), lead_s=300)
-        traffic = Traffic(requests_per_s=3.5 * EACH)
+        traffic = CurrentTraffic(requests_per_s=3.5 * EACH)
         return need(believed(), traffic, drain_s=60, outlook=outlook, supply=supply)
 
     def test_of_more_demand_is_planned_for(self):
@@ -195,7 +195,7 @@ def test_scaling_down_leaves_three_percent_of_room():
 
 class TestHeadroom:
     def expecting(self, rate, *, headroom=0.05):
-        traffic = Traffic(requests_per_s=rate * EACH)
+        traffic = CurrentTraffic(requests_per_s=rate * EACH)
         outlook = Outlook(requests_per_s=rate * EACH, origin="last value", headroom=headroom)
         supply = Supply(ready=4, due_s=(), lead_s=300)
         return need(believed(), traffic, drain_s=60, outlook=outlook, supply=supply)
@@ -222,20 +222,20 @@ def test_the_room_is_beside_the_backlog_and_not_for_it():
 
 
 def test_nothing_waits_unless_it_is_told():
-    assert need(believed(), Traffic(requests_per_s=EACH), drain_s=60).replicas == 1
-    assert need(believed(), Traffic(requests_per_s=1.001 * EACH), drain_s=60).replicas == 2
+    assert need(believed(), CurrentTraffic(requests_per_s=EACH), drain_s=60).replicas == 1
+    assert need(believed(), CurrentTraffic(requests_per_s=1.001 * EACH), drain_s=60).replicas == 2
 
 
 @pytest.mark.parametrize(("factor", "replicas"), [(1.0, 4), (0.8, 5), (0.5, 8), (1.25, 4)])
 def test_counts_on_what_kept_and_broken_promises_leave_of_a_replica(factor, replicas):
     # 3.9 replicas' worth by the arithmetic: 4.9 of those that serve 0.8 of it, 3.1 of 1.25.
-    traffic = Traffic(requests_per_s=3.9 * EACH)
+    traffic = CurrentTraffic(requests_per_s=3.9 * EACH)
 
     assert need(believed(factor), traffic, drain_s=60).replicas == replicas
 
 
 def test_says_what_a_replica_serves_with_that_factor():
-    traffic = Traffic(requests_per_s=4)
+    traffic = CurrentTraffic(requests_per_s=4)
 
     [reason] = need(believed(0.5), traffic, drain_s=60).reasons
 
@@ -243,7 +243,7 @@ def test_says_what_a_replica_serves_with_that_factor():
 
 
 def test_says_where_the_demand_comes_from():
-    traffic = Traffic(requests_per_s=4, origin="expected by spec.demand")
+    traffic = CurrentTraffic(requests_per_s=4, origin="expected by spec.demand")
 
     [reason] = need(believed(), traffic, drain_s=60).reasons
 

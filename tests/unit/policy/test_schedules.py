@@ -10,8 +10,8 @@ from builders import a_sizing_request
 from policy_builders import a_need
 from tonnage.api.schedules import Schedule
 from tonnage.policy.need import Capacity
-from tonnage.policy.schedules import events_within, raised
-from tonnage.sizing.plan import size
+from tonnage.policy.schedules import events_within, raise_to_floor
+from tonnage.sizing.search import size
 from tonnage.units import DAY_S, HOUR_S, significant
 
 CAPACITY = Capacity(sizing=size(a_sizing_request()))
@@ -161,7 +161,7 @@ class TestFloor:
     AT = "2026-01-16T07:30:00"
 
     def raised(self, need, *schedules, at=AT):
-        return raised(a_need(need), CAPACITY, events(*schedules, at=at))
+        return raise_to_floor(a_need(need), CAPACITY, events(*schedules, at=at))
 
     def test_is_the_number_of_replicas_that_is_named(self):
         answer = self.raised(2, a_schedule())
@@ -205,7 +205,9 @@ class TestFloor:
         assert self.raised(need, a_schedule()) == a_need(need, floor=4)
 
     def test_keeps_a_margin_above_it(self):
-        answer = raised(a_need(3, with_margin=5), CAPACITY, events(a_schedule(), at=self.AT))
+        answer = raise_to_floor(
+            a_need(3, with_margin=5), CAPACITY, events(a_schedule(), at=self.AT)
+        )
 
         assert (answer.replicas, answer.replicas_with_margin) == (4, 5)
 

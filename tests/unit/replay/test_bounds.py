@@ -13,13 +13,13 @@ import pytest
 from replay_cases import CHAT, manifest
 
 from tonnage.api.objects import parse_model_deployment
-from tonnage.replay.cluster import Start
+from tonnage.replay.cluster import StartupTime
 from tonnage.replay.drawn import window_of
 from tonnage.replay.policies import DrawnScenario, Policy
-from tonnage.replay.scenario import OfShape, OfTrace, Scenario, planned
+from tonnage.replay.scenario import OfShape, OfTrace, Scenario, first_plan
 from tonnage.replay.shapes import SWING
 from tonnage.replay.traces import Trace
-from tonnage.replay.traffic import Source, Traffic, diurnal, traffic
+from tonnage.replay.traffic import Traffic, TrafficSource, diurnal, traffic
 from tonnage.sizing.expected import expected_workload
 from tonnage.units import HOUR_S
 
@@ -30,8 +30,8 @@ def a_scenario(requests_per_s):
     return Scenario(
         model=model,
         requests=OfShape(name="steady", requests_per_s=requests_per_s),
-        start=Start(mean_s=120.0),
-        planned=planned(model),
+        start=StartupTime(mean_s=120.0),
+        planned=first_plan(model),
         target=0.95,
     )
 
@@ -54,13 +54,13 @@ def of_trace(found: Traffic, duration_s) -> OfTrace:
 def drift_without_its_end(requests_per_s):
     """Until lengths have grown; what follows would take as long again to search."""
     found, duration_s = shape("drift", requests_per_s), 1.5 * HOUR_S
-    return replace(found, requests=of_trace(found.drawn().traffic, duration_s))
+    return replace(found, requests=of_trace(found.draw().traffic, duration_s))
 
 
 def day_of_two_hours(requests_per_s):
     found, duration_s = a_scenario(requests_per_s), 2.0 * HOUR_S
     drawn = traffic(
-        Source(
+        TrafficSource(
             rate=diurnal(requests_per_s, swing=SWING, period_s=duration_s),
             shapes=[(0.0, expected_workload(found.model.spec))],
         ),

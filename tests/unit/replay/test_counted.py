@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tonnage.replay.counted import CountedError, Span, counted
+from tonnage.replay.counted import CountedError, Span, count_traffic
 
 SPAN = Span(selector='pod=~"llama-.+"', from_s=1_000_000_000, num_steps=20, step_s=60)
 LADDER = {"100.0": 50, "200.0": 80, "+Inf": 100}
@@ -39,7 +39,7 @@ def told(**changes):
 
 
 def test_what_came_is_what_completed_what_runs_and_waits_more_and_what_was_rejected():
-    found = counted(
+    found = count_traffic(
         SPAN,
         told(
             running_growth=series([5.0, -5.0, *[0.0] * 18]),
@@ -52,11 +52,11 @@ def test_what_came_is_what_completed_what_runs_and_waits_more_and_what_was_rejec
 
 
 def test_no_minute_has_less_than_no_requests():
-    assert counted(SPAN, told(running_growth=series([-80.0, *[0.0] * 19]))).requests[0] == 0
+    assert count_traffic(SPAN, told(running_growth=series([-80.0, *[0.0] * 19]))).requests[0] == 0
 
 
 def test_a_spread_has_what_lies_between_bounds_and_the_mean_that_was_counted():
-    (first, _) = counted(SPAN, told()).prompts
+    (first, _) = count_traffic(SPAN, told()).prompts
 
     assert first.bounds == (0, 100, 200, math.inf)
     assert first.counts == (50, 30, 20)
@@ -64,7 +64,7 @@ def test_a_spread_has_what_lies_between_bounds_and_the_mean_that_was_counted():
 
 
 def test_ten_minutes_in_which_nothing_ended_are_like_those_before():
-    found = counted(
+    found = count_traffic(
         SPAN,
         told(prompts=buckets(LADDER, dict.fromkeys(LADDER, 0)), prompts_tokens=series([9000.0, 0])),
     )
@@ -73,14 +73,14 @@ def test_ten_minutes_in_which_nothing_ended_are_like_those_before():
 
 
 def test_the_fleet_is_counted_by_its_pods():
-    assert counted(SPAN, told(pods=series([2.0] * 10 + [5.0] * 10))).mean_pods == 3.5
-    assert counted(SPAN, told(pods=[])).mean_pods is None
+    assert count_traffic(SPAN, told(pods=series([2.0] * 10 + [5.0] * 10))).mean_pods == 3.5
+    assert count_traffic(SPAN, told(pods=[])).mean_pods is None
 
 
 def test_what_is_missing_lies_on_the_line_between_its_neighbours_and_is_told():
     values = [60.0] * 20
     values[5], values[6], values[7] = 30.0, None, 90.0
-    found = counted(SPAN, told(completions=series(values)))
+    found = count_traffic(SPAN, told(completions=series(values)))
 
     assert found.requests[5:8] == (30, 60, 90)
     assert found.missing == (6,)
@@ -91,13 +91,13 @@ def test_what_is_missing_lies_on_the_line_between_its_neighbours_and_is_told():
 
 
 def test_a_minute_without_one_of_the_gauges_is_missing_and_not_without_growth():
-    found = counted(SPAN, told(waiting_growth=series([0.0] * 19 + [None])))
+    found = count_traffic(SPAN, told(waiting_growth=series([0.0] * 19 + [None])))
 
     assert len(found.requests) == 19
 
 
 def test_what_lies_before_the_first_figures_is_left_out():
-    found = counted(SPAN, told(completions=series([None] * 11 + [60.0] * 9)))
+    found = count_traffic(SPAN, told(completions=series([None] * 11 + [60.0] * 9)))
 
     # The second window begins at minute 10, which is missing.
     assert (found.span.num_steps, found.span.from_s) == (10, SPAN.from_s + 600)
@@ -125,10 +125,10 @@ def test_what_lies_before_the_first_figures_is_left_out():
 )
 def test_what_no_trace_can_be_drawn_of_is_refused_with_the_reason(changes, message):
     with pytest.raises(CountedError, match=message):
-        counted(SPAN, told(**changes))
+        count_traffic(SPAN, told(**changes))
 
 
 def test_a_model_that_had_no_series_in_the_time_is_not_mixed_in():
     completions = series([60.0] * 20, model_name="llama") + series([None], model_name="other")
 
-    assert counted(SPAN, told(completions=completions)).model_name == "llama"
+    assert count_traffic(SPAN, told(completions=completions)).model_name == "llama"

@@ -42,7 +42,7 @@ class Scraped:
         while self.next < len(self.rows) and self.rows[self.next][0] < at_s:
             self.engine.advance(self.rows[self.next][0])
             self.engine.submit(self.next)
-            self.counters.submitted(self.next)
+            self.counters.note_request(self.next)
             self.next += 1
         self.engine.advance(at_s)
         page = self.counters.page(at_s)
@@ -195,6 +195,20 @@ def test_an_engine_that_becomes_half_as_fast_takes_twice_as_long_from_then_on():
     assert scraped.table.ended_s[0] == pytest.approx(0.001 + 0.99 + 102 * 0.02)
     assert page["vllm:generation_tokens_total"] == 201
     assert page["vllm:iteration_tokens_total_count"] == 201
+
+
+def test_an_engine_that_becomes_half_as_fast_in_a_long_prompt_keeps_what_it_has_computed():
+    bounds = {**ROOM, "max_model_len": 2000}
+    scraped = Scraped([(0.001, 1280, 1)], bounds, costs(0.01))
+    scraped.page(0.057)
+    kind = replace(a_kind(costs(0.02)), limits=limits(**bounds))
+    scraped.engine = scraped.counters.go_on_with(kind, 0.057)
+
+    scraped.page(1.0)
+
+    # 20 chunks: five have ended by 0.057 s, and the sixth counts from its start.
+    assert scraped.table.cached_tokens[0] == 6 * 64
+    assert scraped.table.ended_s[0] == pytest.approx(0.001 + 5 * 0.01 + 14 * 0.02)
 
 
 @pytest.mark.parametrize(

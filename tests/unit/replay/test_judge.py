@@ -7,16 +7,16 @@ import pytest
 from tonnage.replay.drawn import Drawn
 from tonnage.replay.judge import (
     Fates,
-    Limits,
+    LatencyLimits,
     fates,
-    judged,
     promised_share,
     quantiles,
+    run_figures,
     worst_hour,
 )
 from tonnage.sizing.workload import Slo, Target
 
-LIMITS = Limits(ttft_s=2.0, tpot_s=0.05)
+LIMITS = LatencyLimits(ttft_s=2.0, tpot_s=0.05)
 
 
 def a_record(*rows, pods=(), asked=()):
@@ -65,7 +65,7 @@ def test_a_request_is_kept_when_both_limits_are(row, is_kept):
 
 def test_without_a_limit_a_request_still_has_to_be_served():
     record, arrival_s = a_record((10.0, 11, 90.0, 99.0), (10.0, 11, 0.0, 0.0))
-    found = fates(record, drawn_of(arrival_s), Limits(ttft_s=math.inf, tpot_s=math.inf))
+    found = fates(record, drawn_of(arrival_s), LatencyLimits(ttft_s=math.inf, tpot_s=math.inf))
 
     assert list(found.is_kept) == [1, 0]
 
@@ -86,9 +86,9 @@ def test_limits_are_those_of_the_highest_percentile():
         tpot=(Target(quantile=0.95, limit_s=0.05),),
     )
 
-    assert Limits.of(slo) == Limits(ttft_s=4.0, tpot_s=0.05)
+    assert LatencyLimits.of(slo) == LatencyLimits(ttft_s=4.0, tpot_s=0.05)
     assert promised_share(slo) == 0.99
-    assert Limits.of(Slo(ttft=slo.ttft)).tpot_s == math.inf
+    assert LatencyLimits.of(Slo(ttft=slo.ttft)).tpot_s == math.inf
 
 
 def hourly(kept_by_minute):
@@ -133,7 +133,7 @@ def test_a_run_in_figures():
     record, arrival_s = a_record(*rows, pods=pods, asked=asked)
     drawn = drawn_of(arrival_s)
 
-    found = judged(record, drawn, fates(record, drawn, LIMITS))
+    found = run_figures(record, drawn, fates(record, drawn, LIMITS))
 
     assert found.attainment == found.worst_hour == 0.9
     assert found.gpu_hours == pytest.approx(2 * 175 / 3600)
@@ -151,7 +151,7 @@ def test_a_pod_that_ends_as_another_begins_is_not_there_with_it():
     record, arrival_s = a_record((1.0, 1, 2.0, 2.0), pods=pods)
     drawn = drawn_of(arrival_s)
 
-    assert judged(record, drawn, fates(record, drawn, LIMITS)).max_replicas == 1
+    assert run_figures(record, drawn, fates(record, drawn, LIMITS)).max_replicas == 1
 
 
 def test_a_percentile_is_the_smallest_value_that_covers_it():

@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 
 from fleet_builders import a_model, a_request_of, a_sizing
-from tonnage.replay.cluster import Start
+from tonnage.replay.cluster import StartupTime
 from tonnage.replay.drawn import drawn_from
 from tonnage.replay.fluid import work_of
 from tonnage.replay.policies import (
@@ -14,11 +14,12 @@ from tonnage.replay.policies import (
     DrawnScenario,
     Policy,
     UnknownPolicyError,
-    described,
+    description_of,
+    descriptions,
     policy_of,
 )
 from tonnage.replay.rivals.registry import RIVALS, Rival
-from tonnage.replay.scenario import OfShape, OfTrace, ReplayError, Scenario, planned
+from tonnage.replay.scenario import OfShape, OfTrace, ReplayError, Scenario, first_plan
 from tonnage.replay.series import width_of
 from tonnage.replay.traces import Trace
 from tonnage.replay.truth import Truth, true_replica
@@ -39,7 +40,7 @@ SMALL = {
 @cache
 def small():
     model = a_model(**SMALL)
-    return model, planned(model)
+    return model, first_plan(model)
 
 
 def even_trace(*stages, prompt=2000, output=200):
@@ -65,7 +66,7 @@ def a_scenario(requests, **changes):
         **{
             "model": model,
             "requests": requests,
-            "start": Start(mean_s=60.0),
+            "start": StartupTime(mean_s=60.0),
             "planned": plan,
             "target": 0.95,
         }
@@ -80,7 +81,7 @@ def fared(name, *stages, **changes):
 
 
 def test_every_policy_is_described_in_a_line():
-    told = described()
+    told = descriptions()
 
     assert list(told) == [*OWN, *RIVALS]
     assert list(RIVALS) == [
@@ -88,6 +89,19 @@ def test_every_policy_is_described_in_a_line():
         "dynamo-classic", "ray",
     ]  # fmt: skip
     assert all(what and "\n" not in what for what in told.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("static:1", "1 replica all the time"),
+        ("static:4", "4 replicas all the time"),
+        ("hpa-concurrency:24", ": 24)"),
+        ("hpa-concurrency", f": {RIVALS['hpa-concurrency'].default:g})"),
+    ],
+)
+def test_a_policy_is_described_with_the_number_that_it_was_given(text, what):
+    assert description_of(policy_of(text)).endswith(what)
 
 
 def test_a_policy_is_a_name_with_or_without_a_number():
@@ -126,7 +140,7 @@ def test_what_cannot_be_served_is_refused_with_the_reason():
     model = a_model(**SMALL, slo={"timePerOutputToken": {"p95": "1ms"}})
 
     with pytest.raises(ReplayError, match="SLOInfeasible"):
-        planned(model)
+        first_plan(model)
 
 
 def test_a_constant_fleet_costs_what_it_has():
@@ -225,7 +239,7 @@ def test_a_truth_that_is_drawn_is_another_with_another_seed():
 
 
 def test_a_shape_is_drawn_for_the_demand_of_the_spec():
-    found = a_scenario(OfShape(name="steady", requests_per_s=2.0)).drawn()
+    found = a_scenario(OfShape(name="steady", requests_per_s=2.0)).draw()
 
     assert found.num_requests == pytest.approx(7200, rel=0.05)
 

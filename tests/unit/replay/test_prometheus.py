@@ -3,7 +3,7 @@ import math
 import pytest
 
 from tonnage.estimate.metrics import Query
-from tonnage.replay.prometheus import Prometheus
+from tonnage.replay.prometheus import SimulatedPrometheus
 from tonnage.settings import Settings
 
 SETTINGS = Settings(prometheus_url="http://prometheus.test:9090")
@@ -13,7 +13,7 @@ TICK_S = 1000.0
 
 def asked(query, samples, *, labels=ENGINE, at_s=TICK_S):
     """The answers to one query after scrapes of (time, value) of one series; None: it failed."""
-    found = Prometheus(SETTINGS, {"q": query})
+    found = SimulatedPrometheus(SETTINGS, {"q": query})
     for scraped_s, value in samples:
         page = None if value is None else {("m", labels): value}
         found.take("serving", "a", scraped_s, page)
@@ -129,7 +129,9 @@ def test_series_that_differ_in_other_labels_only_are_aggregated():
     page = {("m", (("engine", "0"), ("x", "1"))): 3.0, ("m", (("engine", "0"), ("x", "2"))): 4.0}
     values = {}
     for aggregation in ("max", "sum", "min", "group"):
-        prometheus = Prometheus(SETTINGS, {"q": Query(metric="m", aggregation=aggregation)})
+        prometheus = SimulatedPrometheus(
+            SETTINGS, {"q": Query(metric="m", aggregation=aggregation)}
+        )
         page_of(prometheus, "a", page)
         values[aggregation] = [each.value for each in prometheus.ask(TICK_S)["q"]]
 
@@ -138,7 +140,7 @@ def test_series_that_differ_in_other_labels_only_are_aggregated():
 
 def test_a_fallback_counts_where_the_metric_itself_has_no_series():
     query = Query(metric="new", matchers='reason="capacity"', fallbacks=("old",))
-    prometheus = Prometheus(SETTINGS, {"q": query})
+    prometheus = SimulatedPrometheus(SETTINGS, {"q": query})
     capacity, deferred = (("engine", "0"), ("reason", "capacity")), (("reason", "deferred"),)
     page_of(prometheus, "a", {("new", capacity): 1.0, ("new", deferred): 9.0, ("old", ENGINE): 5.0})
     page_of(prometheus, "b", {("old", ENGINE): 6.0})
@@ -150,7 +152,7 @@ def test_a_fallback_counts_where_the_metric_itself_has_no_series():
 
 
 def test_histogram_bounds_are_chosen_by_a_pattern():
-    prometheus = Prometheus(SETTINGS, {"q": Query(metric="m", own_labels=("le",))})
+    prometheus = SimulatedPrometheus(SETTINGS, {"q": Query(metric="m", own_labels=("le",))})
     bounds = ("0.5", "1.0", "2.0", "+Inf")
     page_of(prometheus, "a", {("m", (*ENGINE, ("le", le))): 1.0 for le in bounds})
 
@@ -160,7 +162,7 @@ def test_histogram_bounds_are_chosen_by_a_pattern():
 
 
 def test_a_pod_that_is_gone_has_no_series():
-    prometheus = Prometheus(SETTINGS, {"q": Query(metric="m")})
+    prometheus = SimulatedPrometheus(SETTINGS, {"q": Query(metric="m")})
     page_of(prometheus, "a", {("m", ENGINE): 1.0})
     prometheus.drop("serving", "a")
 
@@ -168,7 +170,9 @@ def test_a_pod_that_is_gone_has_no_series():
 
 
 def test_old_samples_are_dropped_and_those_of_the_longest_window_are_not():
-    prometheus = Prometheus(SETTINGS, {"q": Query(metric="m", function="rate", scrapes=60)})
+    prometheus = SimulatedPrometheus(
+        SETTINGS, {"q": Query(metric="m", function="rate", scrapes=60)}
+    )
     for index in range(2000):
         prometheus.take("serving", "a", 15.0 * index + 5, {("m", ENGINE): 6.0 * index})
         if index % 500 == 499:
@@ -177,7 +181,7 @@ def test_old_samples_are_dropped_and_those_of_the_longest_window_are_not():
 
 
 def test_a_series_that_comes_later_is_found_and_had_no_samples_before():
-    prometheus = Prometheus(SETTINGS, {"q": Query(metric="m", function="count_over_time")})
+    prometheus = SimulatedPrometheus(SETTINGS, {"q": Query(metric="m", function="count_over_time")})
     old, new = ("m", (("engine", "0"),)), ("m", (("engine", "1"),))
     page_of(prometheus, "a", {old: 1.0}, at_s=970.0)
     first = prometheus.ask(TICK_S)["q"]
@@ -200,7 +204,9 @@ def test_a_reset_before_the_window_or_at_its_first_sample_is_none_of_it():
 
 
 def test_what_was_dropped_does_not_shift_what_is_known_of_resets():
-    prometheus = Prometheus(SETTINGS, {"q": Query(metric="m", function="resets", scrapes=5)})
+    prometheus = SimulatedPrometheus(
+        SETTINGS, {"q": Query(metric="m", function="resets", scrapes=5)}
+    )
     for index in range(500):
         prometheus.take("serving", "a", 15.0 * index, {("m", ENGINE): float(index % 100)})
         if index:

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from tonnage.replay.counted import Counted, CountedError, Span, Spread
+from tonnage.replay.counted import CountedError, CountedTraffic, Span, Spread
 from tonnage.replay.redrawn import MOST_REQUESTS, trace_of
 
 INFINITE = float("inf")
@@ -15,7 +15,7 @@ SPREAD = Spread(bounds=(0, 100, 200, 500), counts=(50, 30, 20), mean_tokens=150)
 def found(requests, **changes):
     span = Span(selector="", from_s=0, num_steps=len(requests), step_s=60)
     windows = span.num_windows
-    whole = Counted(
+    whole = CountedTraffic(
         span=span, requests=tuple(requests), missing=(), prompts=(SPREAD,) * windows,
         outputs=(SPREAD,) * windows, mean_pods=1.0, model_name=None,
     )  # fmt: skip

@@ -8,11 +8,11 @@ import pytest
 
 from fleet_builders import a_model
 from thorough import one_of_each
-from tonnage.replay.cluster import Start
+from tonnage.replay.cluster import StartupTime
 from tonnage.replay.drawn import Drawn
 from tonnage.replay.judge import Fates
-from tonnage.replay.policies import DrawnScenario, described, policy_of
-from tonnage.replay.scenario import OfShape, Scenario, planned
+from tonnage.replay.policies import DrawnScenario, descriptions, policy_of
+from tonnage.replay.scenario import OfShape, Scenario, first_plan
 from tonnage.replay.series import series
 
 
@@ -76,8 +76,8 @@ def steps():
         Scenario(
             model=model,
             requests=OfShape(name="step", requests_per_s=16.0),
-            start=Start(mean_s=60.0),
-            planned=planned(model),
+            start=StartupTime(mean_s=60.0),
+            planned=first_plan(model),
             target=0.9,
         )
     )
@@ -86,7 +86,7 @@ def steps():
 @pytest.mark.parametrize(
     "name",
     one_of_each(
-        ["static:3" if name == "static" else name for name in described()],
+        ["static:3" if name == "static" else name for name in descriptions()],
         lambda name: name if name in {"tonnage", "static:3"} else "of another autoscaler",
     ),
 )

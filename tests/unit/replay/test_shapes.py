@@ -1,13 +1,13 @@
 import pytest
 
-from tonnage.replay.shapes import SHAPES, Asked, llmd
+from tonnage.replay.shapes import SHAPES, MeanTraffic, llmd
 from tonnage.sizing.workload import Lengths, Workload
 
 WORKLOAD = Workload(prompt=Lengths(mean_tokens=500, p99_tokens=1500), output_tokens=100)
 
 
 def drawn(name, rate=4.0, **changes):
-    asked = Asked(workload=WORKLOAD, requests_per_s=rate, context_tokens=32_768, **changes)
+    asked = MeanTraffic(workload=WORKLOAD, requests_per_s=rate, context_tokens=32_768, **changes)
     return SHAPES[name].draw(asked)
 
 

@@ -2,7 +2,7 @@ from itertools import pairwise
 
 import pytest
 
-from tonnage.replay.traffic import Source, constant, diurnal, piecewise, traffic
+from tonnage.replay.traffic import TrafficSource, constant_rate, diurnal, piecewise, traffic
 from tonnage.sizing.workload import Lengths, Workload
 
 SHORT = Workload(prompt=Lengths(mean_tokens=500, p99_tokens=1500), output_tokens=100)
@@ -10,7 +10,7 @@ LONG = Workload(prompt=Lengths(mean_tokens=4000), output_tokens=400, cached_frac
 
 
 def drawn(rate, shapes=((0.0, SHORT),), *, duration_s=2000.0, scv=1.0, seed=0):
-    source = Source(rate=rate, shapes=shapes, arrival_scv=scv)
+    source = TrafficSource(rate=rate, shapes=shapes, arrival_scv=scv)
     return traffic(source, duration_s=duration_s, context_tokens=8192, seed=seed)
 
 
@@ -39,7 +39,7 @@ def test_a_diurnal_rate_brings_most_at_its_peak():
 
 @pytest.mark.parametrize("scv", [1.0, 4.0])
 def test_gaps_vary_as_much_as_is_asked(scv):
-    arrival_s = drawn(constant(10), scv=scv).arrival_s
+    arrival_s = drawn(constant_rate(10), scv=scv).arrival_s
     gaps = [late - early for early, late in pairwise(arrival_s)]
 
     variance = mean([gap**2 for gap in gaps]) - mean(gaps) ** 2
@@ -47,7 +47,7 @@ def test_gaps_vary_as_much_as_is_asked(scv):
 
 
 def test_lengths_are_of_the_shape_of_their_time():
-    found = drawn(constant(10), ((0.0, SHORT), (1000.0, LONG)))
+    found = drawn(constant_rate(10), ((0.0, SHORT), (1000.0, LONG)))
 
     split = sum(at_s <= 1000 for at_s in found.arrival_s)
     assert mean(found.prompt_tokens[:split]) == pytest.approx(500, rel=0.03)
@@ -60,5 +60,5 @@ def test_lengths_are_of_the_shape_of_their_time():
 
 
 def test_a_seed_tells_all_and_another_one_nothing():
-    assert drawn(constant(5)).arrival_s == drawn(constant(5)).arrival_s
-    assert drawn(constant(5)).arrival_s != drawn(constant(5), seed=1).arrival_s
+    assert drawn(constant_rate(5)).arrival_s == drawn(constant_rate(5)).arrival_s
+    assert drawn(constant_rate(5)).arrival_s != drawn(constant_rate(5), seed=1).arrival_s

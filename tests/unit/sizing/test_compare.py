@@ -9,17 +9,20 @@ import pytest
 import yaml
 
 from builders import a_gpu, a_sizing_request, an_slo
+from splits import swept_costs
 from tonnage.api.objects import parse_model_deployment
-from tonnage.catalog.gpu import Price, built_in_gpus
+from tonnage.catalog.gpu import built_in_gpus
+from tonnage.catalog.price import Price
 from tonnage.explain.choosing import aspects
 from tonnage.explain.validation import unconfirmed_figures
 from tonnage.explain.words import explain
 from tonnage.sizing.bill import bill, full_use, tokens_per_s_asked
-from tonnage.sizing.compare import Choice, best_choice, select
+from tonnage.sizing.compare import Choice, select
 from tonnage.sizing.cost import gpu_hour, owned_hour, rented_hour
-from tonnage.sizing.plan import size, size_with
+from tonnage.sizing.plan import size_with
 from tonnage.sizing.provenance import Figure, Input, Origin
 from tonnage.sizing.request import Flags, as_textbook, ask, look_up, on_gpu
+from tonnage.sizing.search import cost_of, size
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Demand, Slo
 from tonnage.units import GB
@@ -39,6 +42,17 @@ OWNED = Price(
 def a_class(name, usd=4.0, **changes):
     price = Price() if usd is None else Price(rent_usd_per_hour=usd)
     return a_gpu(name=name, price=price, **changes)
+
+
+def best_choice(request):
+    return Choice(sizing=size(request))
+
+
+def selected(**changes):
+    """Return the answer of the one class that is asked."""
+    request = a_sizing_request(**changes)
+    (choice,) = select(request, [request.gpu]).choices
+    return choice
 
 
 def ranked(request, gpus, **more):
@@ -124,6 +138,20 @@ class TestTheOrder:
         ]
         assert "BLIND has no peak for bf16" in found.refused[0].message
 
+    def test_leaves_out_what_takes_several_nodes_where_another_class_serves(self):
+        small = a_class("SMALL", memory_bytes=12 * GB, gpus_per_node=1)
+        tiny = a_class("TINY", memory_bytes=1 * GB)
+        asked = a_sizing_request()
+        found = select(asked, [small, a_class("GOOD"), tiny], is_within_node=True)
+        alone = select(asked, [small, tiny], is_within_node=True)
+
+        assert [choice.gpu.name for choice in found.choices] == ["GOOD"]
+        assert [gpu.name for gpu in found.over_nodes] == ["SMALL"]
+        assert [each.gpu.name for each in found.refused] == ["TINY"]
+        assert [choice.gpu.name for choice in alone.choices] == ["SMALL"]
+        assert alone.choices[0].sizing.parallelism.num_gpus > 1
+        assert alone.over_nodes == ()
+
     def test_refuses_all_where_the_context_is_too_long(self):
         found = select(a_sizing_request(context_tokens=1_000_000), [a_class("A"), a_class("B")])
 
@@ -139,18 +167,17 @@ class TestTheOrder:
 class TestTheSplit:
     @pytest.mark.parametrize("requests_per_s", [0.1, 4, 40, 400])
     @pytest.mark.parametrize("name", ["H100", "L4", "A100-40GB"])
-    def test_takes_no_more_gpus_than_the_plan_of_the_class(self, name, requests_per_s):
+    def test_costs_as_much_as_the_cheapest_of_every_split_searched_alone(
+        self, name, requests_per_s
+    ):
         spec = a_spec("qwen3-8b-l4")
         request = replace(
             on_gpu(asked(spec), built_in_gpus()[name]),
             demand=Demand(requests_per_s=requests_per_s),
             max_replicas=None,
         )
-        planned = size(request)
 
-        choice = best_choice(request)
-
-        assert choice.num_gpus <= planned.replicas * planned.flags.parallelism.num_gpus
+        assert cost_of(best_choice(request).sizing) == min(swept_costs(request))
 
     def test_is_what_a_plan_gives_that_is_told_its_number_of_gpus(self):
         request = on_gpu(asked(a_spec("llama-3.3-70b-h200")), built_in_gpus()["H100"])
@@ -162,15 +189,13 @@ class TestTheSplit:
         assert planned.flags == choice.sizing.flags
         assert planned.replicas == choice.replicas
 
-    def test_stays_within_max_replicas_where_a_larger_one_does(self):
-        free = best_choice(a_sizing_request(demand=Demand(requests_per_s=40)))
-        bound = best_choice(
-            a_sizing_request(demand=Demand(requests_per_s=40), max_replicas=free.replicas - 1)
-        )
+    def test_is_bound_by_no_max_replicas_and_says_where_it_is_exceeded(self):
+        free = selected(demand=Demand(requests_per_s=40))
+        bound = selected(demand=Demand(requests_per_s=40), max_replicas=free.replicas - 1)
 
         assert free.replicas > 1
-        assert bound.is_within_bounds
-        assert bound.sizing.flags.parallelism.num_gpus > free.sizing.flags.parallelism.num_gpus
+        assert not bound.is_within_bounds
+        assert (bound.sizing.flags, bound.replicas) == (free.sizing.flags, free.replicas)
 
     def test_takes_the_fewest_gpus_of_all_splits_of_a_node(self):
         request = a_sizing_request(
@@ -183,20 +208,20 @@ class TestTheSplit:
         assert choice.num_gpus <= min(one.replicas, 2 * two.replicas)
 
     def test_beyond_max_replicas_is_said(self):
-        choice = best_choice(a_sizing_request(demand=Demand(requests_per_s=10_000), max_replicas=1))
+        choice = selected(demand=Demand(requests_per_s=10_000), max_replicas=1)
 
         assert choice.replicas > 1
         assert not choice.is_within_bounds
 
     def test_goes_beyond_a_node_only_where_nothing_smaller_fits(self):
-        small = a_class("SMALL", memory_bytes=6 * GB, gpus_per_node=4)
+        small = a_class("SMALL", memory_bytes=5_500_000_000, gpus_per_node=4)
         choice = best_choice(on_gpu(a_sizing_request(slo=OFFLINE), small))
 
         assert choice.sizing.flags.parallelism.num_gpus > 4
 
     def test_runs_no_fewer_replicas_than_are_allowed(self):
         one = best_choice(a_sizing_request(demand=Demand(requests_per_s=0.01)))
-        three = best_choice(a_sizing_request(demand=Demand(requests_per_s=0.01)), min_replicas=3)
+        three = best_choice(a_sizing_request(demand=Demand(requests_per_s=0.01), min_replicas=3))
 
         assert (one.replicas, three.replicas) == (1, 3)
         assert three.bill.usd_per_hour == 3 * 4
@@ -276,12 +301,12 @@ class TestTheBill:
     def test_takes_the_owned_price_where_an_administrator_gives_both(self):
         both = a_gpu(price=OWNED, tdp_watts=700)
 
-        assert gpu_hour(both) == owned_hour(both)
-        assert rented_hour(both).usd == 4
-        assert gpu_hour(a_gpu()).basis == "rented"
+        assert gpu_hour(both, 1) == owned_hour(both)
+        assert rented_hour(both, 1).usd == 4
+        assert gpu_hour(a_gpu(), 1).basis == "rented"
 
     def test_does_not_take_a_purchase_price_that_nobody_spreads(self):
-        assert gpu_hour(a_gpu(price=Price(purchase_usd=30_000))) is None
+        assert gpu_hour(a_gpu(price=Price(purchase_usd=30_000)), 1) is None
 
     def test_says_what_owning_saves(self):
         sizing = at_rate(2.0, gpu=a_gpu(price=OWNED, tdp_watts=700))
@@ -295,8 +320,8 @@ class TestTheBill:
         )
         assert cost.lines[-2].startswith("owned: 26,280 USD / 26,280 h")
         assert cost.lines[-1] == (
-            "rented: 4.00 USD per GPU and hour, 8.00 USD per hour in all, 1.11 USD per million "
-            "output tokens"
+            "rented: 4.00 USD per GPU and hour: yours, 8.00 USD per hour in all, 1.11 USD per "
+            "million output tokens"
         )
 
     def test_names_the_key_that_would_make_a_purchase_price_one_per_hour(self):
@@ -375,7 +400,7 @@ class TestTheStages:
         assert [aspect.name for aspect in aspects(choice)] == named.split(", ")
 
     def test_hold_the_figures_of_the_sizing(self):
-        choice = Choice(sizing=at_rate(2.0), replicas=3)
+        choice = Choice(sizing=replace(at_rate(2.0), replicas=3))
         found = {aspect.name: aspect.to_dict() for aspect in aspects(choice)}
 
         assert found["workload"]["requestsPerSecond"] == 4
@@ -388,7 +413,7 @@ class TestTheStages:
 
     def test_leave_out_what_has_no_price_and_no_target(self):
         sizing = size(a_sizing_request(gpu=a_class("FREE", None), slo=OFFLINE, demand=Demand()))
-        found = {aspect.name: aspect for aspect in aspects(Choice(sizing=sizing, replicas=1))}
+        found = {aspect.name: aspect for aspect in aspects(Choice(sizing=sizing))}
 
         assert found["cost"].to_dict()["price"] == "unknown"
         assert "timeToFirstTokenSeconds" not in found["throughput"].to_dict()

@@ -9,8 +9,8 @@ from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.control.input.answers import Asker
 from tonnage.sizing.nearby import MEAN_SHARE, SEARCH_GRID_RATIO, can_extrapolate, extrapolate
-from tonnage.sizing.plan import size
 from tonnage.sizing.request import ask, look_up
+from tonnage.sizing.search import size
 from tonnage.units import nearest
 
 

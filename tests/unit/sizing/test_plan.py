@@ -18,7 +18,7 @@ from builders import (
 )
 from fleet_builders import SPEC, a_model, a_request_of
 from golden.formulas import Need, ways_out
-from tonnage.catalog.gpu import Price
+from tonnage.catalog.price import Price
 from tonnage.explain.report import estimate_status, plan_status
 from tonnage.explain.words import explain, inputs
 from tonnage.sizing.errors import (
@@ -27,9 +27,17 @@ from tonnage.sizing.errors import (
     SizingError,
     SLOInfeasibleError,
 )
-from tonnage.sizing.plan import fewest_gpus, requests_per_s_asked, size, size_with
+from tonnage.sizing.plan import (
+    finalist_of,
+    keep_searching,
+    outline_of,
+    requests_per_s_asked,
+    simulate,
+    size_with,
+)
 from tonnage.sizing.provenance import Figure, Input, Origin
 from tonnage.sizing.request import Demand, Flags, as_textbook
+from tonnage.sizing.search import fewest_gpus, gpus_taken, size, size_below
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Lengths, Slo
 from tonnage.units import GB
@@ -48,7 +56,7 @@ def running_flags(**changes):
 
 
 def mixture(**changes):
-    """A model with a latent cache, so large that it needs eight GPUs."""
+    """A model with a latent cache, so large that it needs six GPUs of 192 GB."""
     group = a_layer_group(
         num_layers=61,
         attention=a_latent_attention(num_heads=128),
@@ -70,8 +78,9 @@ class TestMemory:
         )
 
         lost_bytes = few.budget.kv_pool_bytes - many.budget.kv_pool_bytes
-        factor = a_sizing_request().engine.memory.sampler_factor.value
-        assert lost_bytes == pytest.approx(factor * 512 * 128_256 * 4)
+        copies = a_sizing_request().engine.second_runner.sampler_copies
+        counts = 1 + 1 / 32
+        assert lost_bytes == pytest.approx((copies + counts) * 512 * 128_256 * 4)
 
     def test_a_measured_cache_replaces_the_estimate(self):
         sizing = size(a_sizing_request(measured_kv_tokens=100_000))
@@ -122,7 +131,12 @@ class TestTheSplit:
 
         sizing = size(
             a_sizing_request(
-                shape=mixture(), weights=FP8, gpu=large, slo=OFFLINE, context_tokens=65_536
+                shape=mixture(),
+                weights=FP8,
+                gpu=large,
+                slo=OFFLINE,
+                context_tokens=65_536,
+                num_gpus=8,
             )
         )
 
@@ -153,7 +167,7 @@ class TestTheSplit:
         # Alone a mean prompt takes 0.08 s, one of the longest hundredth eight times that.
         spread = a_workload(prompt=Lengths(mean_tokens=2000, p99_tokens=16_000))
 
-        with pytest.raises(SLOInfeasibleError, match="no rate keeps it"):
+        with pytest.raises(SLOInfeasibleError, match="no rate that is worth a replica does"):
             size(
                 a_sizing_request(workload=spread, slo=an_slo(ttft_s=0.1, quantile=0.99), num_gpus=1)
             )
@@ -173,8 +187,13 @@ class TestTheFlags:
 
     def test_use_the_whole_cache_offline(self):
         sizing = size(a_sizing_request(slo=OFFLINE))
+        seqs = sizing.flags.max_num_seqs
+        one_more = replace(sizing.flags, max_num_seqs=seqs + 1)
 
-        assert sizing.flags.max_num_seqs == int(sizing.memory_ceiling_typical)
+        more = size(a_sizing_request(slo=OFFLINE, flags=one_more))
+
+        assert seqs <= sizing.memory_ceiling_typical
+        assert more.memory_ceiling_typical < seqs + 1  # each slot costs memory
 
 
 class TestMaxReplicas:
@@ -205,16 +224,17 @@ class TestMaxReplicas:
 
 
 class TestASearch:
-    def test_of_another_demand_runs_nothing(self):
+    def test_of_another_demand_runs_that_demand_alone(self):
         request = a_sizing_request(slo=an_slo(ttft_s=1.9, tpot_s=0.049), num_gpus=1)
         size(request)
+        runs = []
 
-        def between():
-            raise AssertionError
+        again = size(
+            replace(request, demand=Demand(requests_per_s=40)), between=lambda: runs.append(1)
+        )
 
-        again = size(replace(request, demand=Demand(requests_per_s=40)), between=between)
-
-        assert again.replicas == math.ceil(40 / again.goodput_requests_per_s)
+        assert again.replicas > 1
+        assert len(runs) == 1
 
     def test_that_is_abandoned_goes_on_and_gives_the_same_plan(self):
         request = a_sizing_request(slo=an_slo(ttft_s=1.8, tpot_s=0.048), num_gpus=1)
@@ -262,8 +282,10 @@ def test_offline_a_replica_serves_what_the_memory_ceiling_gives():
     sizing = size(a_sizing_request(slo=OFFLINE, num_gpus=1))
     state = sizing.at_capacity
 
-    # All whole sequences that the cache holds, those in prefill for their one step among them.
-    held = math.floor(sizing.memory_ceiling_typical)
+    # All whole sequences that the cache holds, those in prefill for their one step among them. It
+    # holds a few more than there are slots: each of those would cost memory.
+    held = sizing.flags.max_num_seqs
+    assert held == pytest.approx(sizing.memory_ceiling_typical, abs=2)
     assert state.num_decoding == pytest.approx(held / (1 + 1 / 500))
     assert sizing.goodput_requests_per_s == pytest.approx(state.num_decoding / (500 * state.step_s))
     assert sizing.goodput.outcome is None
@@ -333,12 +355,15 @@ class TestTheWords:
 
         sizing = size(a_sizing_request(inputs=(given,)))
 
-        assert list(inputs(sizing)) == [("contextLength", "8192 tokens", "given")]
+        assert list(inputs(sizing)) == [
+            ("contextLength", "8192 tokens", "given"),
+            ("price", "4.00 USD per GPU and hour: yours", "given"),
+        ]
 
 
 class TestTheStatus:
     def test_shows_the_plan_and_its_reasons(self):
-        sizing = size(a_sizing_request())
+        sizing = size(a_sizing_request(slo=an_slo(ttft_s=10, tpot_s=0.015)))
 
         status = plan_status(sizing)
 
@@ -373,6 +398,52 @@ def test_the_fewest_gpus_are_a_bound_of_what_a_plan_takes():
     found = size(asked)
 
     assert 0 < fewest_gpus(asked) <= found.replicas * found.parallelism.num_gpus
+
+
+class TestASplitThatHasToServeSoMuch:
+    """Of one that serves less, what it serves is not searched for."""
+
+    def tried(self, worth_requests_per_s):
+        runs = []
+        outline = outline_of(a_sizing_request(), Parallelism(tensor=2))
+        finalist = finalist_of(
+            outline, worth_requests_per_s=worth_requests_per_s, between=lambda: runs.append(1)
+        )
+        return finalist, len(runs)
+
+    def test_is_searched_where_it_serves_that(self):
+        whole, _ = self.tried(0.0)
+        found, _ = self.tried(whole.requests_per_s / 2)
+
+        assert not found.is_bound
+        assert found.requests_per_s == pytest.approx(whole.requests_per_s)
+
+    def test_has_a_bound_below_that_where_it_does_not(self):
+        whole, _ = self.tried(0.0)
+        worth = 1.5 * whole.requests_per_s
+        found, _ = self.tried(worth)
+
+        assert found.is_bound
+        assert whole.requests_per_s < found.most_requests_per_s < worth
+
+
+def test_flags_are_looked_for_where_a_tenth_of_the_replicas_hangs_on_them():
+    # One replica serves 1.65 requests per second with the flags of short runs, 1.70 with the best.
+    slo, demand = an_slo(ttft_s=0.4, tpot_s=0.011), Demand(requests_per_s=1.675)
+    asked = a_sizing_request(slo=slo, demand=demand, num_gpus=1)
+    finalist = finalist_of(outline_of(asked, Parallelism()), between=keep_searching)
+    found = size_below(asked, (False, math.inf), refines=False)
+
+    assert simulate(finalist, refines=False).goodput_requests_per_s < 1.675
+    assert found.replicas == size(asked).replicas == 1
+
+
+@pytest.mark.parametrize("rate", [0.5, 4, 40, 400])
+def test_the_split_that_is_chosen_costs_no_more_than_any_other(rate):
+    asked = a_sizing_request(demand=Demand(requests_per_s=rate))
+    others = (size_with(asked, Parallelism(tensor=each)) for each in (1, 2, 4, 8))
+
+    assert gpus_taken(size(asked)) <= min(map(gpus_taken, others))
 
 
 def test_a_class_on_which_nothing_fits_has_no_bound():

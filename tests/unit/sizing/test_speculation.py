@@ -17,7 +17,8 @@ from tonnage.sizing.errors import (
     InvalidSpeculationError,
 )
 from tonnage.sizing.parallelism.draft import rank_of
-from tonnage.sizing.plan import size, size_with
+from tonnage.sizing.plan import size_with
+from tonnage.sizing.search import size
 from tonnage.sizing.serving.steady import steady_state
 from tonnage.sizing.speculation import Speculation, tokens_per_step
 from tonnage.sizing.split import Parallelism

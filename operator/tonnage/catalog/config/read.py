@@ -14,7 +14,10 @@ from tonnage.catalog.config.architectures.kinds import (
     WRAPPED_TYPES,
     WRAPPERS,
 )
-from tonnage.catalog.config.architectures.refusals import refuse_unknown_parts
+from tonnage.catalog.config.architectures.refusals import (
+    refuse_unknown_parts,
+    refuse_without_decode,
+)
 from tonnage.catalog.config.architectures.traits import (
     Architecture,
     has_wide_norms,
@@ -111,6 +114,7 @@ def _shape(config: Mapping[str, object], name: str) -> ModelShape:
         rotary_elements=rotary,
         encoder_parameters=encoders.num_parameters,
         encoder_token_bytes=encoders.token_bytes,
+        encoder_split_token_bytes=encoders.split_token_bytes,
         encoder_item_tokens=encoders.item_tokens,
         num_uncounted_encoders=encoders.num_uncounted,
         table_parameters=architecture.tables(keys) if architecture.tables else 0,
@@ -161,6 +165,7 @@ def _architecture(config: Mapping[str, object], block: _TextBlock) -> Architectu
         raise ModelConfigError(
             f"{block.key('model_type')} = {reprlib.repr(model_type)} names no kind of model"
         )
+    refuse_without_decode(config, model_type)
     architecture = ARCHITECTURES.get(model_type)
     kind = f"models with {block.key('model_type')} = {reprlib.repr(model_type)}"
     refuse_unknown_parts(config, architecture.understands if architecture else frozenset(), kind)
@@ -296,6 +301,6 @@ def _notes(name: str, weights: WeightFormat) -> Iterator[str]:
     hint = _QUANTIZED_NAME.search(name)
     if hint and weights in {BF16, FP16}:
         yield (
-            f"the name says {hint[0]}, but config.json has no quantization_config (it may stand in "
+            f"the name says {hint[0]}, but config.json has no quantization_config (it may be in "
             "hf_quant_config.json): two bytes per parameter are counted"
         )

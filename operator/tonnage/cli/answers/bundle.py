@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import yaml
 
-from tonnage.cli.answers.redaction import redacted, redacted_text
+from tonnage.cli.answers.redaction import redact, redacted_text
 from tonnage.cli.read.evidence import Evidence
 
 MODE: Final = 0o600
@@ -20,7 +20,7 @@ def files_of(evidence: Evidence, about: Mapping[str, Any]) -> dict[str, str]:
     first = {**about, "not read": problems}
     return {
         "about.yaml": _yaml([first]),
-        **{name: _yaml(redacted(found)) for name, found in sorted(evidence.objects.items())},
+        **{name: _yaml(redact(found)) for name, found in sorted(evidence.objects.items())},
         **{name: redacted_text(text) for name, text in sorted(evidence.texts.items())},
     }
 

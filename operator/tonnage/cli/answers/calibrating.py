@@ -6,7 +6,7 @@ from statistics import median
 from typing import Final, Literal
 
 from tonnage.cli.answers.loads import TINY_PROMPT, Hopes, repeats_of
-from tonnage.cli.load.sweep import Load, Measured
+from tonnage.cli.load.sweep import Load, LoadMeasurement
 from tonnage.cli.read.bench_results import BenchmarkRun
 from tonnage.estimate.calibration_file import (
     CalibrationFile,
@@ -89,7 +89,7 @@ def hopes_of(model: StepTimeModel) -> Hopes:
     return Hopes(seconds_of=seconds_of, ttft_of=ttft_of)
 
 
-def calibrated(subject: Subject, measured: Sequence[Measured]) -> Calibrated:
+def calibrate(subject: Subject, measured: Sequence[LoadMeasurement]) -> Calibrated:
     """Fit the constants to what a sweep measured."""
     outside_s = _outside_s(measured)
     points = [
@@ -97,13 +97,13 @@ def calibrated(subject: Subject, measured: Sequence[Measured]) -> Calibrated:
             kind=each.load.kind,
             sequences=each.load.sequences,
             prompt_tokens=each.load.prompt_tokens,
-            timed=_timed(each, outside_s),
+            timed=_timed_step(each, outside_s),
         )
         for each in measured
         if each.load.prompt_tokens > TINY_PROMPT
     ]
     num_steps = sum(each.num_steps for each in measured)
-    return _fitted(subject, points, outside_s=outside_s, num_steps=num_steps)
+    return _fit_points(subject, points, outside_s=outside_s, num_steps=num_steps)
 
 
 def calibrated_by_runs(
@@ -115,7 +115,7 @@ def calibrated_by_runs(
     """
     points = [point for run in runs for point in _points_of_run(subject, run, max_batched_tokens)]
     steps = (run.num_requests * run.output_tokens / max(1.0, run.num_decoding) for run in runs)
-    return _fitted(subject, points, outside_s=0.0, num_steps=max(1.0, sum(steps)))
+    return _fit_points(subject, points, outside_s=0.0, num_steps=max(1.0, sum(steps)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,7 @@ def _points_of_run(
         yield _Point(kind="prefill", sequences=1, prompt_tokens=prompt, timed=timed)
 
 
-def _fitted(
+def _fit_points(
     subject: Subject, points: Sequence[_Point], *, outside_s: float, num_steps: float
 ) -> Calibrated:
     model, timed = subject.model, [point.timed for point in points]
@@ -174,13 +174,13 @@ def _fitted(
             )
             for point, prior, left in off
         ),
-        observed=_observed(model, points),
+        observed=_peak_utilization(model, points),
         outside_s=outside_s,
         num_steps=num_steps,
     )
 
 
-def _outside_s(measured: Iterable[Measured]) -> float:
+def _outside_s(measured: Iterable[LoadMeasurement]) -> float:
     """Return what a tiny prompt takes longer than the step that it is worth."""
     tiny = [each.seconds for each in measured if each.load.prompt_tokens <= TINY_PROMPT]
     alone = [
@@ -189,7 +189,7 @@ def _outside_s(measured: Iterable[Measured]) -> float:
     return max(0.0, min(tiny) - min(alone)) if tiny and alone else 0.0
 
 
-def _timed(measured: Measured, outside_s: float) -> TimedStep:
+def _timed_step(measured: LoadMeasurement, outside_s: float) -> TimedStep:
     load = measured.load
     if load.kind == "prefill":
         return TimedStep(
@@ -211,7 +211,7 @@ def _prefill_step(prompt: int) -> Step:
     )
 
 
-def _observed(model: StepTimeModel, points: Sequence[_Point]) -> ObservedUtilization:
+def _peak_utilization(model: StepTimeModel, points: Sequence[_Point]) -> ObservedUtilization:
     """Return the most that any point used of the nominal figures, per rank."""
     stages = model.shard.parallelism.pipeline
     mbu, mfu = [], []
@@ -225,9 +225,7 @@ def _observed(model: StepTimeModel, points: Sequence[_Point]) -> ObservedUtiliza
                 observed_mbu_fraction(step_bytes=read, step_s=step_s, memory_bytes_per_s=nominal)
             )
         else:
-            exposed = model.constants.prefill_exposed_fraction
-            peak = model.speeds.peak_flop_per_s * model.constants.prefill_efficiency
-            flop = time.prefill_s / stages * peak / exposed
+            flop = time.prefill_flop
         mfu.append(stages * flop / step_s / model.speeds.peak_flop_per_s)
     return ObservedUtilization(mbu_fraction=max(mbu, default=None), mfu_fraction=max(mfu))
 

@@ -4,18 +4,20 @@ from collections.abc import Iterator
 from typing import Final
 
 from tonnage.cli.answers.batches import BOUNDS
-from tonnage.cli.answers.comparing import Compared
+from tonnage.cli.answers.comparing import FAR_MORE_GPUS, NO_PRICE, SEVERAL_NODES, Compared
+from tonnage.cli.answers.price_words import price_notes
 from tonnage.cli.console import printable
 from tonnage.explain.at_demand import AtDemand, at_demand
 from tonnage.explain.choosing import aspects
 from tonnage.explain.report import bottleneck_of
 from tonnage.explain.validation import Unconfirmed, unconfirmed_figures
-from tonnage.sizing.bill import Bill
+from tonnage.sizing.bill import Bill, nodes_written
 from tonnage.sizing.compare import Choice, RefusedClass
+from tonnage.sizing.cost import missing_price
 from tonnage.sizing.plan import requests_per_s_asked
-from tonnage.sizing.request import spread_of
+from tonnage.sizing.request import ANY_SIZES, spread_of
 from tonnage.sizing.serving.ttft import typical_ttft_s
-from tonnage.units import counted, format_s, significant
+from tonnage.units import count_of, format_s, significant
 
 WORDS: Final = frozenset({"class", "split", "bound by"})
 """Columns of words; the others are numbers."""
@@ -25,6 +27,12 @@ TAKES: Final = ("split", "replicas", "GPUs", LOAD, "per\nhour", "per M\ntokens",
 GIVES: Final = ("max-num-\nseqs", "TTFT", "TPOT", "tokens/s\nGPU", "bound by")
 RANKING: Final = (*TAKES, *GIVES)
 """What it takes and costs for the demand, then how fast that is."""
+LEFT_OUT: Final = {
+    FAR_MORE_GPUS: "for far more GPUs",
+    SEVERAL_NODES: "for replicas over several nodes",
+    NO_PRICE: "for want of a price",
+}
+"""Why a class is not ranked, for people."""
 UNKNOWN: Final = "-"
 BEYOND: Final = "*"
 
@@ -35,13 +43,14 @@ def headline(found: Compared) -> str:
         return "No: none of these classes can serve it"
     first = found.selection.choices[0]
     what = "costs least" if first.bill else "takes the fewest GPUs; no price is known"
-    return f"{first.gpu.name} {what}: {in_short(first)}"
+    raised = "" if first.is_within_bounds else f"; maxReplicas {first.most} must be raised for it"
+    return f"{first.gpu.name} {what}: {in_short(first)}{raised}"
 
 
 def in_short(choice: Choice) -> str:
     """Return what runs, how full it is and what it costs for the demand, in a line."""
     split = choice.sizing.flags.parallelism
-    gpus = f"{counted(choice.replicas, 'replica')} of {counted(split.num_gpus, 'GPU')} ({split})"
+    gpus = f"{count_of(choice.replicas, 'replica')} of {count_of(split.num_gpus, 'GPU')} ({split})"
     asked = at_demand(choice.sizing, choice.replicas)
     load = f", {asked.load:.1%} loaded" if asked else ""
     found = choice.bill
@@ -50,9 +59,10 @@ def in_short(choice: Choice) -> str:
     tokens = found.usd_per_million_tokens_asked or found.usd_per_million_tokens
     unit, more = found.currency, asked.next_bill if asked else None
     further = f"; with one more replica {more.usd_per_hour:.2f} per hour" if more else ""
+    nodes = "".join(f" ({line})" for line in nodes_written(found))
     return (
-        f"{gpus}{load}, {found.usd_per_hour:.2f} {unit} per hour, {tokens:.2f} {unit} per million "
-        f"output tokens{further}"
+        f"{gpus}{load}, {found.usd_per_hour:.2f} {unit} per hour{nodes}, {tokens:.2f} {unit} per "
+        f"million output tokens{further}"
     )
 
 
@@ -60,18 +70,22 @@ def as_written(found: Compared) -> str:
     """Return what the manifest's own class and split would do, and its rank."""
     own = found.as_written
     if own is None:
-        return "All GPU types and splits were considered"
+        sizes = found.request.sizes
+        kept = "splits" if sizes == ANY_SIZES else f"splits of hardware.parallelism {sizes}"
+        classes = "of these classes" if found.are_named else "GPU classes"
+        if any(each.reason == NO_PRICE for each in found.left_out.values()):
+            classes = "GPU classes with a price"
+        return f"All {classes} and {kept} were considered"
     if isinstance(own, RefusedClass):
-        return f"As the manifest stands, {own.gpu.name} will not do: {printable(own.message)}"
+        return f"As written, {own.gpu.name} will not do: {printable(own.message)}"
     same = next((each for each in found.selection.choices if each.gpu == own.gpu), None)
     if same is None:
-        return f"As the manifest stands, {own.gpu.name}: {in_short(own)}"
+        return f"As written, {own.gpu.name}: {in_short(own)}"
     rank = f"rank {found.selection.choices.index(same) + 1}"
     if in_short(same) == in_short(own):
-        return f"As the manifest stands, {own.gpu.name}: {rank}, just as below"
+        return f"As written, {own.gpu.name}: {rank}, just as below"
     return (
-        f"As the manifest stands, {own.gpu.name}: {in_short(own)}; {rank} is the same class with "
-        "its best split"
+        f"As written, {own.gpu.name}: {in_short(own)}; {rank} is the same class with its best split"
     )
 
 
@@ -81,23 +95,23 @@ def ranked_by(found: Compared) -> str:
     first = found.selection.choices[0]
     unit = f"{first.bill.currency} " if first.bill else "number of GPUs, not "
     if requests_per_s_asked(first.sizing) is None:
-        return f"By {unit}per million output tokens {aim}; no demand is given"
-    return f"By {unit}per hour for the demand, {aim}"
+        return f"Ranked by {unit}per million output tokens {aim}; no demand is given"
+    return f"Ranked by {unit}per hour for the demand, {aim}"
 
 
 def notes(found: Compared) -> Iterator[str]:
     """Yield what must be known to read the ranking."""
     choices = found.selection.choices
-    if not all(choice.is_within_bounds for choice in choices):
-        yield f"{BEYOND} more replicas than maxReplicas {found.request.max_replicas} allows"
-    if unpriced(found):
-        yield "classes without a price are not ranked: they stand apart, by number of GPUs"
-    if found.left_out:
-        others = ", ".join(each.gpu.name for each in found.left_out)
+    if bound := [choice for choice in choices if not choice.is_within_bounds]:
+        needs = ", ".join(f"{each.gpu.name} (needs {each.replicas})" for each in bound)
         yield (
-            f"left out, for far more GPUs or replicas over several nodes: {len(found.left_out)} "
-            f"({others}); --gpu NAME shows one"
+            f"{BEYOND} more replicas than maxReplicas {bound[0].most} allows, which bounds no "
+            f"class here: {needs}"
         )
+    yield from _price_notes(found)
+    for reason, words in LEFT_OUT.items():
+        if others := [name for name, each in found.left_out.items() if each.reason == reason]:
+            yield f"left out, {words}: {', '.join(others)}; --gpu NAME shows one"
     if found.measured:
         yield (
             f"{', '.join(found.measured)}: with constants of a load test, on the split that was "
@@ -112,6 +126,25 @@ def notes(found: Compared) -> Iterator[str]:
         )
     if len(found.in_full) < len(choices):
         yield "in full below: the cheapest and the manifest's own; --gpu NAME,NAME shows others"
+
+
+def _price_notes(found: Compared) -> Iterator[str]:
+    """Yield what the prices hold for, and why others are missing."""
+    hours = [(each.gpu.name, bill.hour) for each in found.selection.choices if (bill := each.bill)]
+    yield from price_notes(hours)
+    if any(hour.rent and hour.rent.num_gpus for _, hour in hours):
+        yield "prices are per GPU of the smallest instance listed that holds a replica"
+    if any(hour.gpus_per_node is not None for _, hour in hours):
+        yield "whole nodes: GPUs that no replica uses are paid for too"
+    yield from _unpriced_notes(found)
+
+
+def _unpriced_notes(found: Compared) -> Iterator[str]:
+    if apart := unpriced_choices(found):
+        yield "classes without a price are not ranked: they are listed apart, by number of GPUs"
+        for _, choice in apart:
+            if choice.gpu.price.offered or choice.gpu.price.missing:
+                yield missing_price(choice.gpu, choice.sizing.parallelism.num_gpus)
 
 
 def too_close(found: Compared) -> list[str]:
@@ -131,12 +164,12 @@ def too_close(found: Compared) -> list[str]:
     return [first.gpu.name, *names] if names else []
 
 
-def priced(found: Compared) -> list[tuple[int, Choice]]:
+def priced_choices(found: Compared) -> list[tuple[int, Choice]]:
     """Return (rank, class) of those that have a price."""
     return [(k, each) for k, each in enumerate(found.selection.choices, 1) if each.bill]
 
 
-def unpriced(found: Compared) -> list[tuple[int, Choice]]:
+def unpriced_choices(found: Compared) -> list[tuple[int, Choice]]:
     """Return (rank, class) of those that have none."""
     return [(k, each) for k, each in enumerate(found.selection.choices, 1) if not each.bill]
 
@@ -146,7 +179,7 @@ def doubtful_winner(found: Compared) -> str | None:
 
     It may take one where its load is within what the estimate of its speed leaves open.
     """
-    ranked = priced(found)
+    ranked = priced_choices(found)
     asked = at_demand(ranked[0][1].sizing, ranked[0][1].replicas) if ranked else None
     if len(ranked) < 2 or asked is None or asked.next_bill is None:  # noqa: PLR2004  (first, second)
         return None
@@ -210,7 +243,8 @@ def _latency_cells(choice: Choice, asked: AtDemand | None) -> Iterator[tuple[str
 def to_write(choice: Choice) -> str:
     """Return what the manifest has to say for this choice."""
     num_gpus = choice.sizing.flags.parallelism.num_gpus
-    return f"spec.hardware: {{gpu: {choice.gpu.name}, gpusPerReplica: {num_gpus}}}"
+    raised = "" if choice.is_within_bounds else f"; spec.scaling.maxReplicas: {choice.replicas}"
+    return f"spec.hardware: {{gpu: {choice.gpu.name}, gpusPerReplica: {num_gpus}}}{raised}"
 
 
 def class_aspects(found: Compared, choice: Choice) -> Iterator[tuple[str, str]]:
@@ -228,7 +262,7 @@ def in_common(found: Compared) -> tuple[Unconfirmed, ...]:
     return tuple(each for each in first if all(each in other for other in others))
 
 
-def validated(found: Compared) -> Iterator[Unconfirmed]:
+def unconfirmed_once(found: Compared) -> Iterator[Unconfirmed]:
     """Yield every unconfirmed figure once; where classes differ, without its value."""
     common = in_common(found)
     seen: set[str] = set()

@@ -8,24 +8,39 @@ from typing import Any, Final
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.cli.answers.batches import BatchRow, batch_rows
-from tonnage.cli.answers.planning import as_measured, code_of, identity
-from tonnage.cli.answers.reported_cache import with_reported_cache
-from tonnage.estimate.calibration_file import CalibrationFile, CalibrationFileError
+from tonnage.cli.answers.planning import code_of, fewest_replicas, identity
 from tonnage.explain.at_demand import capacity_figures, demand_figures
 from tonnage.explain.choosing import aspects
-from tonnage.explain.report import estimate_status, plan_status, rounded
+from tonnage.explain.report import estimate_status, plan_status, round_estimate
 from tonnage.explain.validation import unconfirmed_figures
-from tonnage.sizing.checks import check_request
 from tonnage.sizing.compare import Choice, Measured, RefusedClass, Selection, select
+from tonnage.sizing.cost import gpu_hour
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.plan import size, size_with
-from tonnage.sizing.request import SizingRequest, on_gpu
-from tonnage.sizing.split import Parallelism
+from tonnage.sizing.parallelism.candidates import has_sizes
+from tonnage.sizing.plan import size_with
+from tonnage.sizing.request import SizingRequest
+from tonnage.sizing.search import size
 
 TOO_MANY: Final = 50
 """Times the GPUs of the class that takes the fewest."""
 IN_FULL: Final = 3
 """Of the cheapest classes, where none was named: the others are a row of the ranking."""
+
+
+FAR_MORE_GPUS: Final = "FarMoreGpus"
+SEVERAL_NODES: Final = "SeveralNodes"
+"""Of a replica, which nothing here can run yet."""
+NO_PRICE: Final = "NoPrice"
+"""Where another class has one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """Why a class is not ranked."""
+
+    reason: str
+    num_gpus: int | None = None
+    """None: it was not searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +52,8 @@ class Compared:
     selection: Selection
     as_written: Choice | RefusedClass | None
     """None: there is no manifest, so no class and split were written."""
-    left_out: tuple[Choice, ...]
-    """Those that nobody would buy, unless they were named: far more GPUs than others, or replicas
-    over several nodes, which nothing here can run yet."""
+    left_out: Mapping[str, LeftOut]
+    """Those that nobody would buy, unless they were named."""
     are_named: bool
     """Somebody asked for these classes; without that all are compared."""
     measured: tuple[str, ...] = ()
@@ -71,35 +85,16 @@ class Compared:
             "mode": "offline" if self.is_offline else "online",
             "asWritten": _as_written(self.as_written) if self.as_written else None,
             "classes": [
-                _ranked(number + 1, choice) for number, choice in enumerate(self.selection.choices)
+                _ranking_entry(number + 1, choice)
+                for number, choice in enumerate(self.selection.choices)
             ],
-            "leftOut": [{"gpu": each.gpu.name, "gpus": each.num_gpus} for each in self.left_out],
-            "refused": [_refused(each) for each in self.selection.refused],
+            "leftOut": [
+                {"gpu": name, "reason": each.reason}
+                | ({} if each.num_gpus is None else {"gpus": each.num_gpus})
+                for name, each in self.left_out.items()
+            ],
+            "refused": [_refusal(each) for each in self.selection.refused],
         }
-
-
-def measured_classes(
-    request: SizingRequest, gpus: Iterable[Gpu], calibrations: Iterable[CalibrationFile]
-) -> dict[str, Measured]:
-    """Return what the classes are asked whose engines were measured, by name.
-
-    Raises:
-        CalibrationFileError: one is of another model, engine or format, of a class that is not
-            compared, or of one that another is of too.
-        SizingError, CatalogError: what was measured will not do for the request.
-    """
-    classes, found = {gpu.name: gpu for gpu in gpus}, dict[str, Measured]()
-    for file in calibrations:
-        name = file.key.gpu
-        if name not in classes or name in found:
-            why = "another calibration is of it too" if name in found else "it is not compared"
-            raise CalibrationFileError(f"the calibration is of GPU class {name}: {why}")
-        asked = as_measured(on_gpu(request, classes[name]), file)
-        split = Parallelism(**file.key.parallelism.model_dump(by_alias=False))
-        check_request(asked)
-        reported = with_reported_cache(asked, size_with(asked, split), file)
-        found[name] = Measured(request=reported or asked, parallelism=split)
-    return found
 
 
 def compare_classes(  # noqa: PLR0913  (what is compared, and how it was asked)
@@ -112,16 +107,31 @@ def compare_classes(  # noqa: PLR0913  (what is compared, and how it was asked)
     measured: Mapping[str, Measured] | None = None,
 ) -> Compared:
     """Put the request to every class, and answer the manifest as it stands, if there is one."""
-    fewest = deployment.spec.scaling.min_replicas
-    selection = select(request, gpus, min_replicas=fewest, measured=measured)
-    left_out = () if are_named else unsaleable(selection.choices)
-    kept = tuple(each for each in selection.choices if each not in left_out)
+    fewest, classes = fewest_replicas(deployment), tuple(gpus)
+    owned = {*(measured or ()), *([request.gpu.name] if is_written else [])}
+    asked = tuple(
+        gpu for gpu in classes if are_named or gpu.name in owned or gpu_hour(gpu, 1) is not None
+    )
+
+    def choose(gpus: tuple[Gpu, ...]) -> Selection:
+        return select(request, gpus, measured=measured, fewest=fewest, is_within_node=not are_named)
+
+    selection = choose(asked)
+    if not any(
+        each.bill and each.is_within_bounds and not _is_over_nodes(each)
+        for each in selection.choices
+    ):
+        asked, selection = classes, choose(classes)
+    unsold = () if are_named else unsaleable(selection.choices)
+    kept = tuple(each for each in selection.choices if each not in unsold)
     return Compared(
         deployment=deployment,
         request=request,
         selection=replace(selection, choices=kept),
-        left_out=left_out,
-        as_written=_written(request, fewest, measured or {}) if is_written else None,
+        left_out={each.gpu.name: _left_out(each) for each in unsold}
+        | dict.fromkeys((gpu.name for gpu in selection.over_nodes), LeftOut(reason=SEVERAL_NODES))
+        | {gpu.name: LeftOut(reason=NO_PRICE) for gpu in classes if gpu not in asked},
+        as_written=_size_manifest(request, measured or {}, fewest) if is_written else None,
         are_named=are_named,
         measured=tuple(sorted(measured or {})),
     )
@@ -131,34 +141,44 @@ def unsaleable(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
     """Return the classes that nobody would buy beside the others; never all."""
     fewest = min((each.num_gpus for each in choices), default=0)
     found = tuple(
-        each
-        for each in choices
-        if each.num_gpus > TOO_MANY * fewest
-        or each.sizing.parallelism.num_gpus > each.gpu.gpus_per_node
+        each for each in choices if each.num_gpus > TOO_MANY * fewest or _is_over_nodes(each)
     )
     return found if len(found) < len(choices) else ()
 
 
-def _written(
-    request: SizingRequest, min_replicas: int, measured: Mapping[str, Measured]
+def _left_out(choice: Choice) -> LeftOut:
+    reason = SEVERAL_NODES if _is_over_nodes(choice) else FAR_MORE_GPUS
+    return LeftOut(reason=reason, num_gpus=choice.num_gpus)
+
+
+def _is_over_nodes(choice: Choice) -> bool:
+    return choice.sizing.parallelism.num_gpus > choice.gpu.gpus_per_node
+
+
+def _size_manifest(
+    request: SizingRequest, measured: Mapping[str, Measured], fewest: int
 ) -> Choice | RefusedClass:
     """Answer the manifest as it stands: with what was measured, where that is of its split."""
     known = measured.get(request.gpu.name)
-    is_known = known is not None and request.num_gpus in {None, known.parallelism.num_gpus}
+    is_known = (
+        known is not None
+        and request.num_gpus in {None, known.parallelism.num_gpus}
+        and has_sizes(known.parallelism, request.sizes)
+    )
     try:
         sizing = (
             size_with(known.request, known.parallelism) if known and is_known else size(request)
         )
     except (SizingError, CatalogError) as error:
         return RefusedClass(gpu=request.gpu, reason=code_of(error), message=str(error))
-    return Choice(sizing=sizing, replicas=max(sizing.replicas, min_replicas))
+    return Choice(sizing=sizing, fewest=fewest, most=request.max_replicas)
 
 
 def _as_written(found: Choice | RefusedClass) -> dict[str, Any]:
-    return _refused(found) if isinstance(found, RefusedClass) else _statuses(found)
+    return _refusal(found) if isinstance(found, RefusedClass) else _statuses(found)
 
 
-def _refused(found: RefusedClass) -> dict[str, Any]:
+def _refusal(found: RefusedClass) -> dict[str, Any]:
     return {"gpu": found.gpu.name, "reason": found.reason, "message": found.message}
 
 
@@ -174,11 +194,11 @@ def _statuses(choice: Choice) -> dict[str, Any]:
     }
 
 
-def _ranked(number: int, choice: Choice) -> dict[str, Any]:
+def _ranking_entry(number: int, choice: Choice) -> dict[str, Any]:
     return {
         "rank": number,
         **_statuses(choice),
-        "tokensPerSecondPerGpu": rounded(choice.tokens_per_s_per_gpu),
+        "tokensPerSecondPerGpu": round_estimate(choice.tokens_per_s_per_gpu),
         "withinMaxReplicas": choice.is_within_bounds,
         "stages": {aspect.name: aspect.to_dict() for aspect in aspects(choice)},
         "batches": [_batch(choice, row) for row in batch_rows(choice.sizing)],
@@ -203,11 +223,11 @@ def _batch(choice: Choice, row: BatchRow) -> dict[str, Any]:
     per_s, num_gpus = tokens_per_s(choice, row), choice.sizing.flags.parallelism.num_gpus
     held = choice.sizing.memory_ceiling_typical
     return {
-        "decoding": rounded(row.state.num_decoding),
-        "timePerOutputTokenSeconds": rounded(row.state.tpot_s),
-        "tokensPerSecond": rounded(per_s),
-        "tokensPerSecondPerGpu": rounded(per_s / num_gpus),
-        "kvCacheFraction": rounded(row.state.num_running / held) if held < math.inf else 0.0,
+        "decoding": round_estimate(row.state.num_decoding),
+        "timePerOutputTokenSeconds": round_estimate(row.state.tpot_s),
+        "tokensPerSecond": round_estimate(per_s),
+        "tokensPerSecondPerGpu": round_estimate(per_s / num_gpus),
+        "kvCacheFraction": round_estimate(row.state.num_running / held) if held < math.inf else 0.0,
         "boundBy": row.cells[-1],
         "over": list(row.over),
         "isLoadLine": row.is_load_line,

@@ -10,18 +10,16 @@ from pydantic.alias_generators import to_camel
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.pods import UNTEMPLATED
 from tonnage.cli.answers.planning import Live, Planned, Refused
-from tonnage.cli.answers.rendering import template_manifest
-from tonnage.explain.at_demand import at_demand, reached_targets
+from tonnage.cli.answers.rendering import FILE_SITE, template_manifest
+from tonnage.explain.at_demand import at_demand, price_figures, reached_targets
 from tonnage.explain.report import usd_per_hour
 from tonnage.manifests.changes import ALL, Change, Owned, template_changes
 from tonnage.manifests.children import Site, flags_from_annotation, spec_digest
 from tonnage.manifests.names import DRAIN_ANNOTATION
+from tonnage.sizing.cost import GpuHour, cents, gpu_hour
 from tonnage.sizing.request import Flags
 
 SCRAPE_ANNOTATION: Final = "prometheus.io/scrape"
-FILE_SITE: Final = Site(has_pod_monitors=True, scrape_interval_s=15)
-"""Two files are compared for the same cluster, whatever it offers."""
-
 OF_PODS: Final = frozenset({"model", "hardware", "contextLength", "engine", "pods", "slo"})
 """Parts of a spec that a pod template is made from."""
 BESIDE_PODS: Final = tuple(f"spec.pods.{to_camel(name)}" for name in (*UNTEMPLATED, "max_surge"))
@@ -31,7 +29,7 @@ Kind = Literal["added", "removed", "changed", "same"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
+class RunningObject:
     """What runs for an object: its pods, and what we recorded when they were made."""
 
     template: Mapping[str, Any]
@@ -51,10 +49,10 @@ class Running:
         return Live(flags=self.flags, is_current=self.digest == spec_digest(model))
 
 
-def running_of_plan(planned: Planned) -> Running:
+def running_of_plan(planned: Planned) -> RunningObject:
     """Return what would run for a plan: everything in it is ours."""
     made = template_manifest(planned, FILE_SITE)
-    return Running(
+    return RunningObject(
         template=made["spec"]["template"],
         owned=ALL,
         replicas=None,
@@ -74,7 +72,7 @@ class Difference:
 
     before: Planned | Refused | None
     after: Planned | Refused | None
-    running: Running | None = None
+    running: RunningObject | None = None
     """Before; None: nothing of ours runs."""
 
     @property
@@ -158,20 +156,18 @@ def latencies_of(answer: Planned | Refused | None) -> dict[str, tuple[str, str]]
     return {name: (reached, allowed) for name, reached, allowed in targets}
 
 
+def hour_of(answer: Planned | Refused | None) -> GpuHour | None:
+    """Return the hour of one GPU that is paid; None: there is no price, or no plan."""
+    if not isinstance(answer, Planned):
+        return None
+    return gpu_hour(answer.sizing.request.gpu, answer.sizing.parallelism.num_gpus)
+
+
 def total_cost(answers: Iterable[Planned | Refused | None]) -> float | None:
     """Return USD per hour of all of them; None where one has no price, or no plan."""
     costs = [cost_of(each) for each in answers if each is not None]
     known = [cost for cost in costs if cost is not None]
-    return rounded_usd(sum(known)) if len(known) == len(costs) else None
-
-
-def rounded_usd(cost: float) -> float:
-    """Return an amount in whole cents: sums of prices are not exact.
-
-    >>> rounded_usd(0.1 + 0.2)
-    0.3
-    """
-    return round(cost, 2)
+    return cents(sum(known)) if len(known) == len(costs) else None
 
 
 def figures(found: Difference) -> dict[str, Any]:
@@ -197,13 +193,14 @@ def _figures_of(answer: Planned | Refused | None) -> dict[str, Any] | None:
         return None
     if isinstance(answer, Refused):
         return {"refused": {"reason": answer.code, "message": answer.message}}
-    cost, flags = cost_of(answer), answer.sizing.flags
+    cost, flags, hour = cost_of(answer), answer.sizing.flags, hour_of(answer)
     return {
         "replicas": answer.replicas,
         "replicasNeeded": answer.sizing.replicas,
         "gpus": answer.replicas * flags.parallelism.num_gpus,
         "maxNumSeqs": flags.max_num_seqs,
-        "usdPerHour": None if cost is None else rounded_usd(cost),
+        "usdPerHour": None if cost is None else cents(cost),
+        "price": None if hour is None else price_figures(hour),
         "latencies": {
             name: {"reached": reached, "target": target}
             for name, (reached, target) in latencies_of(answer).items()

@@ -35,13 +35,13 @@ def memory_segments(budget: MemoryBudget) -> list[Segment]:
     return [segment for segment in (*parts, cache, unused) if segment.num_bytes > 0]
 
 
-def ranged(num_bytes: float, spread_bytes: float, *, is_ascii: bool = False) -> str:
+def bytes_with_spread(num_bytes: float, spread_bytes: float, *, is_ascii: bool = False) -> str:
     """Write an amount of memory and, where it is known, how far it may be off.
 
     The spread is in the amount's unit, or in its own where that suits it better.
 
-    >>> ranged(41.2 * GIB, 0.6 * GIB), ranged(41.2 * GIB, 5 * MIB), ranged(GIB, 0)
-    ('41.2 GiB ± 0.6', '41.2 GiB ± 5.0 MiB', '1.0 GiB')
+    >>> bytes_with_spread(41.2 * GIB, 0.6 * GIB), bytes_with_spread(41.2 * GIB, 5 * MIB)
+    ('41.2 GiB ± 0.6', '41.2 GiB ± 5.0 MiB')
     """
     amount = format_bytes(num_bytes)
     if spread_bytes <= 0:

@@ -14,7 +14,7 @@ LONG_PROMPTS: Final = (4096, 2048, 1280, 512, 256)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
+class SweepScale:
     """How large the loads of a sweep are."""
 
     prefill: tuple[int, ...]
@@ -26,11 +26,11 @@ class Scale:
 
 
 SCALES: Final = (
-    Scale(prefill=(512, 1280, 2048), prompt=128, plateau=64),
-    Scale(prefill=(512, 1280, 2048), prompt=128, plateau=32),
-    Scale(prefill=(256, 512, 1280), prompt=64, plateau=32),
-    Scale(prefill=(128, 256, 512), prompt=32, plateau=32),
-    Scale(prefill=(64, 128, 256), prompt=32, plateau=16),
+    SweepScale(prefill=(512, 1280, 2048), prompt=128, plateau=64),
+    SweepScale(prefill=(512, 1280, 2048), prompt=128, plateau=32),
+    SweepScale(prefill=(256, 512, 1280), prompt=64, plateau=32),
+    SweepScale(prefill=(128, 256, 512), prompt=32, plateau=32),
+    SweepScale(prefill=(64, 128, 256), prompt=32, plateau=16),
 )
 """The first that the time allows, and the limit on the first token; the last where none does."""
 LEAST_CHUNK: Final = 2048
@@ -86,7 +86,7 @@ def _is_prompt(room: Room, hopes: Hopes, load: Load) -> bool:
     return hopes.ttft_of(load) <= TTFT_SHARE * room.max_ttft_s
 
 
-def _is_whole(loads: tuple[Load, ...], kept: tuple[Load, ...], scale: Scale) -> bool:
+def _is_whole(loads: tuple[Load, ...], kept: tuple[Load, ...], scale: SweepScale) -> bool:
     """Tell whether every batch is left, prompts of two lengths, and a batch with long ones."""
     batches = [
         load for load in loads if load.kind == "decode" and load.prompt_tokens <= scale.prompt
@@ -96,7 +96,7 @@ def _is_whole(loads: tuple[Load, ...], kept: tuple[Load, ...], scale: Scale) -> 
     return set(batches) <= set(kept) and longer and alone > 1
 
 
-def _loads(room: Room, scale: Scale, long_prompt: int) -> Iterator[Load]:
+def _loads(room: Room, scale: SweepScale, long_prompt: int) -> Iterator[Load]:
     longest = room.context_tokens - 1
     lengths = [each for each in scale.prefill if each <= longest] or [longest // 2, longest]
     for length in (min(TINY_PROMPT, longest), *lengths):

@@ -10,12 +10,12 @@ from tonnage.sizing.provenance import Figure
 WIDE: Final = 200
 """Columns: no value is broken over lines."""
 COMMENTS: Final[Mapping[str, str]] = {
-    "model": "What is served; weights and kvCache, such as fp8, may stand here too.",
-    "hardware": "A class of 'tonnage catalog gpus'; gpusPerReplica is chosen where it is absent.",
+    "model": "What is served; weights and kvCache, such as fp8, may be set here too.",
+    "hardware": "A class of 'tonnage catalog gpus'; without gpusPerReplica the cheapest is chosen.",
     "contextLength": "The longest request promised, prompt and answer, in tokens.",
-    "slo": "What a share of the requests keeps: p50, p90, p95 or p99. Absent: offline.",
-    "demand": "What is expected until traffic is measured; p99 may stand beside each mean.",
-    "scaling": "Never unbounded. mode: Recommend creates nothing and says what it would do.",
+    "slo": "Latency targets: p50, p90, p95 or p99. Absent: offline.",
+    "demand": "Expected traffic until it is measured; p99 may be set beside each mean.",
+    "scaling": "Never unbounded. mode: Recommend creates nothing; Auto and Approve run it.",
     "engine": "The version of vLLM: flags, memory and metric names depend on it.",
 }
 GUESSES: Final = {
@@ -25,7 +25,7 @@ GUESSES: Final = {
 }
 
 
-def commented(content: Mapping[str, Any], guessed: frozenset[Figure]) -> str:
+def with_comments(content: Mapping[str, Any], guessed: frozenset[Figure]) -> str:
     """Return a manifest with a comment over each part of its spec; guesses are called so."""
     head = {key: value for key, value in content.items() if key != "spec"}
     lines = [*_yaml(head), "spec:"]

@@ -6,17 +6,17 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any, Final
 
-from tonnage.api.spec import Scaling
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.engine import find_engine, newest_version, parse_version
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.cli.answers.stored import WIDE_FORMATS
 from tonnage.explain.at_demand import cost_figures
-from tonnage.sizing.bill import bill
-from tonnage.sizing.cost import usd_per_hour_per_gpu
+from tonnage.sizing.bill import Bill, bill
+from tonnage.sizing.cost import least_usd_per_gpu_hour
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.plan import Between, Sizing, fewest_gpus, keep_searching, size
+from tonnage.sizing.plan import Between, Sizing, keep_searching
 from tonnage.sizing.request import SizingRequest, on_gpu, with_prior
+from tonnage.sizing.search import fewest_gpus, size
 
 NUM_GPUS_TRIED: Final = (1, 2, 4, 8, 16)
 CONTEXT_STEP_TOKENS: Final = 512
@@ -29,6 +29,16 @@ class Offer:
 
     changes: tuple[str, ...]
     sizing: Sizing
+    fewest: int = 1
+    """Replicas that run whatever the demand."""
+
+    @property
+    def replicas(self) -> int:
+        return max(self.sizing.replicas, self.fewest)
+
+    @property
+    def bill(self) -> Bill | None:
+        return bill(self.sizing, replicas=self.replicas)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain figures, for the demand."""
@@ -36,44 +46,47 @@ class Offer:
         return {
             "changes": list(self.changes),
             "gpu": sizing.request.gpu.name,
-            "replicas": sizing.replicas,
+            "replicas": self.replicas,
             "gpusPerReplica": sizing.parallelism.num_gpus,
             "maxNumSeqs": sizing.flags.max_num_seqs,
-            "cost": cost_figures(bill(sizing, replicas=sizing.replicas)),
+            "cost": cost_figures(self.bill),
         }
 
 
 def offers(
     request: SizingRequest,
     gpus: Iterable[Gpu],
-    scaling: Scaling,
     *,
+    fewest: int = 1,
     between: Between = keep_searching,
 ) -> tuple[Offer, ...]:
-    """Return the changes with which the request has an answer, the cheapest first."""
-    request = replace(request, flags=None)
-    found = [
-        *_newer_engine(request, between),
-        *_other_numbers(request, between),
-        *_smaller(request, between),
-        *_other_gpus(request, gpus, between),
-    ]
+    """Return the changes with which the request has an answer, the cheapest first.
+
+    Each as ``compare`` has it: with what it costs least, a higher maxReplicas among the changes.
+    ``fewest``: replicas that run whatever the demand.
+    """
+    most, request = request.max_replicas, replace(request, flags=None, max_replicas=None)
+    tried = chain(
+        _newer_engine(request, between),
+        _other_numbers(request, between),
+        _smaller(request, between),
+        _other_gpus(request, gpus, between),
+    )
+    found = [replace(offer, fewest=fewest) for offer in tried]
     cheapest = sorted(found, key=_price)[:MAX_OFFERS]
-    return tuple(_with_replicas(offer, scaling) for offer in cheapest)
+    return tuple(_with_replicas(offer, most) for offer in cheapest)
 
 
-def _with_replicas(offer: Offer, scaling: Scaling) -> Offer:
-    needed = offer.sizing.replicas
-    if needed <= scaling.max_replicas:
+def _with_replicas(offer: Offer, most: int | None) -> Offer:
+    needed = offer.replicas
+    if most is None or needed <= most:
         return offer
     return replace(offer, changes=(*offer.changes, f"scaling.maxReplicas: {needed}"))
 
 
 def _price(offer: Offer) -> tuple[float, int]:
     """Order by price; a class without one comes after those that have it."""
-    sizing = offer.sizing
-    found = bill(sizing, replicas=sizing.replicas)
-    num_gpus = sizing.replicas * sizing.flags.parallelism.num_gpus
+    found, num_gpus = offer.bill, offer.replicas * offer.sizing.parallelism.num_gpus
     return (found.usd_per_hour if found else math.inf), num_gpus
 
 
@@ -162,7 +175,7 @@ def _least_usd(request: SizingRequest, gpu: Gpu) -> float | None:
         num_gpus = fewest_gpus(on_gpu(request, gpu))
     except (SizingError, CatalogError):  # it will not do, or lacks a figure that is needed
         return None
-    usd = usd_per_hour_per_gpu(gpu)
+    usd = least_usd_per_gpu_hour(gpu)
     return math.inf if usd is None else num_gpus * usd
 
 

@@ -6,6 +6,7 @@ from typing import Final
 from tonnage.catalog.gpu import Gpu
 from tonnage.engine import schedule
 from tonnage.sizing.plan import Between
+from tonnage.units import count_of
 
 PATIENCE_S: Final = 2.0
 BETWEEN_S: Final = 1.0
@@ -46,7 +47,7 @@ class Progress:
             self._tell(UNCOMPILED)
 
 
-def watched(
+def with_progress(
     gpus: Sequence[Gpu],
     *,
     clock: Callable[[], float],
@@ -77,7 +78,8 @@ def counting(
         if not num_runs:
             begin()
         if (now := clock()) >= speaks_at:
-            tell(f"Searching for goodput: {num_runs} runs of the engine model so far")
+            runs = count_of(num_runs, "run")
+            tell(f"Searching for goodput: {runs} of the engine model so far")
             speaks_at = now + BETWEEN_S
         num_runs += 1
 

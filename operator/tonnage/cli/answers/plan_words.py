@@ -1,13 +1,14 @@
 """A plan, or a reasoned no, in words: what text and pages say alike."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
 from tonnage.api.spec import Spec
 from tonnage.catalog.engine import default_batched_tokens
 from tonnage.cli.answers.offers import Offer
-from tonnage.cli.answers.planning import Planned, Refused
+from tonnage.cli.answers.planning import CANNOT_RUN, Planned, Refused
+from tonnage.cli.answers.price_words import price_notes
 from tonnage.cli.answers.savings import Saving
 from tonnage.cli.console import BAD_INPUT, NO, OK
 from tonnage.explain.at_demand import at_demand, reached_targets
@@ -15,7 +16,7 @@ from tonnage.explain.words import Answer, explain
 from tonnage.sizing.bill import bill
 from tonnage.sizing.plan import requests_per_s_asked
 from tonnage.sizing.request import Flags
-from tonnage.units import counted, format_s, significant
+from tonnage.units import count_of, format_s, significant
 
 BOUNDS: Final = frozenset({"MaxReplicas", "MinReplicas"})
 NOES: Final = {
@@ -30,7 +31,7 @@ SAVING_NUMBERS: Final = ("GPUs", "saves")
 OFFER_NUMBERS: Final = ("GPUs", "max-num-seqs", "TPOT", "per hour")
 
 
-def identified(answer: Planned | Refused) -> str:
+def object_label(answer: Planned | Refused) -> str:
     """Return the object's namespace and name."""
     return f"{answer.deployment.namespace}/{answer.deployment.name}"
 
@@ -72,33 +73,42 @@ def headline(answer: Planned) -> str:
     is_default = tokens == default_batched_tokens(sizing.request.gpu)
     budget = "" if is_default else f", max-num-batched-tokens {tokens}"
     line = (
-        f"{counted(answer.replicas, 'replica')}{each} on {sizing.request.gpu.name}, "
+        f"{count_of(answer.replicas, 'replica')}{each} on {sizing.request.gpu.name}, "
         f"max-num-seqs {sizing.flags.max_num_seqs}{budget}{price}"
     )
+    after = f"{_cheaper_split(answer)}{''.join(f'; {each}' for each in obstacles(answer))}"
     if is_short(answer):
         rate = significant(requests_per_s_asked(sizing) or 0.0)
         return (
-            f"{rate} requests/s need {counted(sizing.replicas, 'replica')}, maxReplicas allows "
-            f"{answer.replicas}: {line}{_cheaper_split(answer)}"
+            f"{rate} requests/s need {count_of(sizing.replicas, 'replica')}, maxReplicas allows "
+            f"{answer.replicas}: {line}{after}"
         )
-    return f"{line}{_cheaper_split(answer)}"
+    return f"{line}{after}"
+
+
+def obstacles(answer: Planned) -> tuple[str, ...]:
+    """Return what keeps the operator from running the plan."""
+    return tuple(each.message for each in answer.reasons if each.code == CANNOT_RUN)
 
 
 def _cheaper_split(answer: Planned) -> str:
-    """Name the split that takes fewer GPUs, which ``compare`` chooses; a plan takes the smallest.
-
-    A plan is for a fleet that runs: another split restarts it (decisions/0008).
-    """
+    """Name the split that costs less than the one that is given."""
     other = next((each for each in answer.savings if each.is_split), None)
     if other is None:
         return ""
     num_gpus = other.sizing.parallelism.num_gpus
     doubt = "" if other.is_sure else ", within model error: measure first"
     return (
-        f"; {counted(other.replicas, 'replica')} of {counted(num_gpus, 'GPU')} would take "
-        f"{counted(other.num_fewer_gpus, 'GPU')} fewer{doubt}: --set "
-        f"hardware.gpusPerReplica={num_gpus}"
+        f"; {count_of(other.replicas, 'replica')} of {count_of(num_gpus, 'GPU')} would "
+        f"{_less(other)}{doubt}: --set hardware.gpusPerReplica={num_gpus}"
     )
+
+
+def _less(saving: Saving) -> str:
+    saved, found = saving.saved_per_hour, saving.bill
+    if saved is None or found is None:
+        return f"take {count_of(saving.num_fewer_gpus, 'GPU')} fewer"
+    return f"cost {saved:.2f} {found.currency} per hour less"
 
 
 def verdict(answer: Planned | Refused) -> str:
@@ -148,7 +158,7 @@ def questions(answer: Planned) -> tuple[Answer, ...]:
 def summary(answer: Planned) -> dict[str, str]:
     """Return what is to be run, and what limits it."""
     flags, split = answer.sizing.flags, answer.sizing.flags.parallelism
-    each = f"{split}, {counted(split.num_gpus, 'GPU')} per replica"
+    each = f"{split}, {count_of(split.num_gpus, 'GPU')} per replica"
     return {
         "replicas": str(answer.replicas),
         "GPUs": f"{answer.replicas * split.num_gpus} ({each})",
@@ -176,12 +186,18 @@ def saving_cells(saving: Saving) -> tuple[str, ...]:
     )
 
 
+def offer_notes(offers: Iterable[Offer]) -> Iterator[str]:
+    """Yield what the prices of ways out hold for."""
+    return price_notes(
+        (each.sizing.request.gpu.name, cost.hour) for each in offers if (cost := each.bill)
+    )
+
+
 def offer_numbers(offer: Offer) -> tuple[str, ...]:
     """Return what a way out takes: GPUs, slots, time per token, price."""
-    sizing = offer.sizing
-    cost = bill(sizing, replicas=sizing.replicas)
+    sizing, cost = offer.sizing, offer.bill
     return (
-        f"{sizing.replicas} x {sizing.flags.parallelism.num_gpus}",
+        f"{offer.replicas} x {sizing.flags.parallelism.num_gpus}",
         str(sizing.flags.max_num_seqs),
         format_s(sizing.at_capacity.tpot_s),
         f"{cost.usd_per_hour:.2f} {cost.currency}" if cost else "no price",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.spec import Spec
@@ -11,44 +11,38 @@ from tonnage.api.status import Reason
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.catalog.safetensors import Checkpoint
 from tonnage.cli.answers.offers import Offer, offers
-from tonnage.cli.answers.reported_cache import with_reported_cache
 from tonnage.cli.answers.savings import Saving, savings
 from tonnage.cli.answers.stored import as_stored
-from tonnage.cli.read.scale_target import ScaleTarget, TargetError
+from tonnage.cli.read.scale_target import TargetContainer, TargetError
 from tonnage.control.observe.evicted import DISRUPTION_BUDGET, evictable, never_evictable
-from tonnage.control.size.resized import resized
-from tonnage.estimate.calibration_file import (
-    CalibrationFile,
-    CalibrationFileError,
-    Validation,
-    check_key,
-    key_of,
-    speed_posterior_of,
-)
-from tonnage.estimate.learner import constants_of
-from tonnage.estimate.speed import with_speed
+from tonnage.control.size.resized import size_changed_spec
+from tonnage.estimate.errors import CalibrationFileError
 from tonnage.explain.at_demand import capacity_figures, demand_figures
 from tonnage.explain.report import estimate_status, plan_status, sizing_reasons
 from tonnage.manifests.arguments import argument_pairs
 from tonnage.sizing.adapters import running_adapters
 from tonnage.sizing.checks import with_running_cache
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.plan import Between, Sizing, keep_searching, requests_per_s_asked, size
+from tonnage.sizing.plan import Between, Sizing, keep_searching, requests_per_s_asked
 from tonnage.sizing.provenance import (
     Figure,
     Input,
     Origin,
     as_guessed,
     demand_input,
-    speed_input,
-    with_changed,
     without_figures,
 )
 from tonnage.sizing.request import Flags, SizingRequest, as_textbook, ask, look_up
-from tonnage.sizing.split import Parallelism
+from tonnage.sizing.search import size
 from tonnage.sizing.switches import switches_in
 from tonnage.sizing.workload import Demand
-from tonnage.units import significant
+from tonnage.units import count_of, significant
+
+if TYPE_CHECKING:  # what only a calibration needs
+    from tonnage.estimate.calibration_file import CalibrationFile, Validation
+
+CANNOT_RUN: Final = "CannotRun"
+"""Reason of a plan that holds on paper, and that the operator refuses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +61,7 @@ class Terms:
     gpus: Mapping[str, Gpu]
     is_textbook: bool = False
     requests_per_s: float | None = None
-    calibration: CalibrationFile | None = None
+    calibration: "CalibrationFile | None" = None
     """What was measured of an engine; refused for another."""
     planned: PlannedConstants | None = None
     """What an operator plans an object with."""
@@ -94,10 +88,10 @@ class Planned:
     sizing: Sizing
     replicas: int
     reasons: tuple[Reason, ...]
-    validation: Validation | None = None
+    validation: "Validation | None" = None
     """How well the constants were found to predict the user's own traffic."""
     savings: tuple[Saving, ...] = ()
-    """Changes that would take fewer GPUs, the most first."""
+    """Changes with which the demand would cost less, the most saved first."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return what status would hold."""
@@ -150,7 +144,7 @@ def answer(  # noqa: PLR0913  (one argument per thing that a spec may refer to)
     terms: Terms,
     *,
     model_config: str | None = None,
-    target: ScaleTarget | None = None,
+    target: TargetContainer | None = None,
     checkpoint: Checkpoint | None = None,
     live: Live | None = None,
 ) -> Planned | Refused:
@@ -172,23 +166,27 @@ def answer(  # noqa: PLR0913  (one argument per thing that a spec may refer to)
     except (CatalogError, TargetError, CalibrationFileError) as error:
         return _not_asked(deployment, error)
     try:
-        sizing = _sized(request, live, terms.between)
+        sizing = _size(request, live, terms.between)
     except (CatalogError, SizingError) as error:
         return Refused(
             deployment=deployment,
             code=code_of(error),
             message=str(error),
             offers=offers(
-                request, terms.gpus.values(), deployment.spec.scaling, between=terms.between
+                request,
+                terms.gpus.values(),
+                fewest=fewest_replicas(deployment),
+                between=terms.between,
             ),
         )
     calibration = terms.calibration
     try:
         if calibration is not None:
-            check_key(calibration, key_of(request, sizing.flags.parallelism))
-            measured = with_reported_cache(request, sizing, calibration)
-            sizing = sizing if measured is None else _sized(measured, live, terms.between)
-            check_key(calibration, key_of(request, sizing.flags.parallelism))
+            from tonnage.cli.answers.measured import size_as_measured  # noqa: PLC0415  (slow)
+
+            sizing = size_as_measured(
+                request, sizing, calibration, lambda asked: _size(asked, live, terms.between)
+            )
     except CalibrationFileError as error:
         return _not_asked(deployment, error)
     except SizingError as error:
@@ -203,10 +201,16 @@ def answer(  # noqa: PLR0913  (one argument per thing that a spec may refer to)
     )
 
 
+def fewest_replicas(model: ModelDeployment) -> int:
+    """Return the replicas that run whatever the demand: minReplicas, and to drain a node."""
+    evicted = evictable(model)
+    return max(model.spec.scaling.min_replicas, evicted[0] if evicted else 1)
+
+
 def with_savings(planned: Planned, between: Between = keep_searching) -> Planned:
-    """Return the plan with what would take fewer GPUs; each is a search of its own."""
-    fewest = planned.deployment.spec.scaling.min_replicas
-    found = savings(planned.sizing, planned.replicas, min_replicas=fewest, between=between)
+    """Return the plan with what would cost less; each is a search of its own."""
+    fewest = fewest_replicas(planned.deployment)
+    found = savings(planned.sizing, planned.replicas, fewest=fewest, between=between)
     return replace(planned, savings=found)
 
 
@@ -214,7 +218,7 @@ def _not_asked(deployment: ModelDeployment, error: Exception) -> Refused:
     return Refused(deployment=deployment, code=code_of(error), message=str(error), is_input=True)
 
 
-def _sized(request: SizingRequest, live: Live | None, between: Between) -> Sizing:
+def _size(request: SizingRequest, live: Live | None, between: Between) -> Sizing:
     if live is None or request.flags is not None:
         return size(request, between=between)
 
@@ -226,7 +230,7 @@ def _sized(request: SizingRequest, live: Live | None, between: Between) -> Sizin
 
     if live.is_current:
         return size_with(live.flags, True)
-    return resized(size_with, live.flags, request)
+    return size_changed_spec(size_with, live.flags, request)
 
 
 def request_of(
@@ -234,7 +238,7 @@ def request_of(
     terms: Terms,
     *,
     model_config: str | None = None,
-    target: ScaleTarget | None = None,
+    target: TargetContainer | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> SizingRequest:
     """Make the request of a spec on these terms; the arguments are those of ``answer``.
@@ -246,41 +250,15 @@ def request_of(
     """
     request = _with_notes(_request(spec, terms, model_config, target))
     request = replace(request, inputs=as_guessed(request.inputs, terms.guessed))
+    if Figure.MAX_REPLICAS in terms.guessed:
+        request = replace(request, max_replicas=None)
     request = request if checkpoint is None else as_stored(request, checkpoint)
+    if terms.planned is None and terms.calibration is None:
+        return request
+    from tonnage.cli.answers.measured import as_measured, as_planned  # noqa: PLC0415  (slow)
+
     request = request if terms.planned is None else as_planned(request, terms.planned)
     return request if terms.calibration is None else as_measured(request, terms.calibration)
-
-
-def as_planned(request: SizingRequest, known: PlannedConstants) -> SizingRequest:
-    """Return the request with the constants that an operator plans with."""
-    speed = with_speed(
-        request.speed,
-        overhead=known.overhead_factor,
-        bandwidth=known.bandwidth_efficiency,
-        prefill=known.prefill_efficiency,
-    )
-    inputs = with_changed(
-        request.inputs, speed_input(speed, Origin.LOOKED_UP, remark="from status")
-    )
-    return replace(request, speed=speed, inputs=inputs)
-
-
-def as_measured(request: SizingRequest, calibration: CalibrationFile) -> SizingRequest:
-    """Return the request with measured constants; where its split is open, that is not compared.
-
-    Raises:
-        CalibrationFileError: they are of another engine, with both keys.
-    """
-    split = Parallelism(**calibration.key.parallelism.model_dump(by_alias=False))
-    check_key(calibration, key_of(request, request.flags.parallelism if request.flags else split))
-    speed = constants_of(speed_posterior_of(calibration), request.speed)
-    written = (
-        f"{significant(speed.bandwidth_efficiency)}, prefill "
-        f"{significant(speed.prefill_efficiency)}, overheads "
-        f"{significant(calibration.constants.overhead_factor)} times the prior's"
-    )
-    measured = Input(figure=Figure.SPEED, value=written, origin=Origin.MEASURED)
-    return replace(request, speed=speed, inputs=with_changed(request.inputs, measured))
 
 
 def _with_notes(request: SizingRequest) -> SizingRequest:
@@ -291,7 +269,7 @@ def _with_notes(request: SizingRequest) -> SizingRequest:
 
 
 def _request(
-    spec: Spec, terms: Terms, model_config: str | None, target: ScaleTarget | None
+    spec: Spec, terms: Terms, model_config: str | None, target: TargetContainer | None
 ) -> SizingRequest:
     version = target.engine_version if target else None
     known = look_up(spec, terms.gpus, model_config=model_config, engine_version=version)
@@ -333,13 +311,13 @@ def within_bounds(sizing: Sizing, model: ModelDeployment) -> tuple[int, tuple[Re
     """Return the replicas that the spec allows, and every reason for them."""
     reasons, scaling = (*sizing_reasons(sizing), *never_evictable(model)), model.spec.scaling
     needed, evicted = sizing.replicas, evictable(model)
-    if needed > scaling.max_replicas:
-        most = scaling.max_replicas
+    most = sizing.request.max_replicas
+    if most is not None and needed > most:
         sustained = significant(sizing.sustained_requests_per_s(most))
         asked = significant(requests_per_s_asked(sizing) or 0.0)
         message = (
-            f"{needed} replicas are needed, maxReplicas allows {most}: they sustain {sustained} "
-            f"of the {asked} requests/s asked for"
+            f"{count_of(needed, 'replica')} are needed, maxReplicas allows {most}: they sustain "
+            f"{sustained} of the {asked} requests/s asked for"
         )
         return most, (*reasons, Reason(code="MaxReplicas", message=message))
     if evicted and max(needed, scaling.min_replicas) < evicted[0]:

@@ -43,7 +43,7 @@ _FLAG: Final = re.compile(
 )
 
 
-def redacted(value: Any) -> Any:
+def redact(value: Any) -> Any:
     """Return an object of the API without what is secret in it."""
     if isinstance(value, Mapping):
         if value.get("kind") == "Secret":
@@ -61,7 +61,7 @@ def _of_key(key: str, value: Any) -> Any:
         return _of_json(value)
     if key == "env" and isinstance(value, list):
         return [_variable(each) for each in value]
-    return redacted(value)
+    return redact(value)
 
 
 def _is_secret(key: str, value: Any) -> bool:
@@ -75,7 +75,7 @@ def _is_secret(key: str, value: Any) -> bool:
 def _of_json(text: str) -> str:
     """Return an object that stands as text without what is secret in it."""
     try:
-        return json.dumps(redacted(json.loads(text)))
+        return json.dumps(redact(json.loads(text)))
     except (ValueError, RecursionError):
         return REDACTED
 
@@ -90,7 +90,7 @@ def _of_list(values: Iterable[Any]) -> Iterator[Any]:
     """Yield the items; what follows a flag that names a secret is one."""
     is_after_flag = False
     for value in values:
-        yield REDACTED if is_after_flag else redacted(value)
+        yield REDACTED if is_after_flag else redact(value)
         is_after_flag = isinstance(value, str) and SECRET_FLAG.match(value) is not None
 
 

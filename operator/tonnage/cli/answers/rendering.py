@@ -2,8 +2,11 @@
 
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
 
-from tonnage.cli.answers.planning import Planned, Refused
+from tonnage.api.status import Reason
+from tonnage.cli.answers.planning import CANNOT_RUN, Planned, Refused
 from tonnage.manifests.children import (
     NotServableError,
     Site,
@@ -14,6 +17,10 @@ from tonnage.manifests.children import (
 from tonnage.manifests.drain import drain_time_s, longest_answer
 from tonnage.manifests.names import Manifest
 from tonnage.manifests.protection import protections
+from tonnage.units import count_of
+
+FILE_SITE: Final = Site(has_pod_monitors=True, scrape_interval_s=15)
+"""Any cluster, where none is asked: files are compared for the same, whatever it offers."""
 
 
 def template_manifest(
@@ -60,8 +67,24 @@ def servable(answer: Planned | Refused, site: Site) -> Planned | Refused:
     """Return the answer, or why the operator would refuse what the arithmetic allows."""
     if isinstance(answer, Refused) or answer.deployment.spec.scale_target:
         return answer
+    most = answer.deployment.spec.scaling.max_replicas
+    if answer.replicas > most:
+        message = (
+            f"{count_of(answer.replicas, 'replica')}, of which one ModelDeployment has at most "
+            f"{most}"
+        )
+        return Refused(deployment=answer.deployment, code="MaxReplicas", message=message)
     try:
         template_manifest(answer, site)
     except NotServableError as error:
         return Refused(deployment=answer.deployment, code="NotServable", message=str(error))
     return answer
+
+
+def with_obstacle(planned: Planned) -> Planned:
+    """Return the plan; where it holds on paper only, with what is missing to run it."""
+    found = servable(planned, FILE_SITE)
+    if isinstance(found, Planned):
+        return planned
+    reason = Reason(code=CANNOT_RUN, message=f"the operator cannot run it: {found.message}")
+    return replace(planned, reasons=(*planned.reasons, reason))

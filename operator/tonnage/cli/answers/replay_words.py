@@ -2,21 +2,23 @@
 
 from collections.abc import Iterator, Sequence
 from statistics import median
-from typing import Final
+from typing import Final, Literal
 
-from tonnage.cli.answers.replays import PERCENT, Case, Fared, Question, Replays
+from tonnage.cli.answers.replays import PERCENT, Case, CaseResult, ReplayQuestion, Replays
 from tonnage.control.input.times import rfc3339
-from tonnage.replay.judge import FEWEST_OF_AN_HOUR, Judged, Limits
+from tonnage.replay.judge import FEWEST_OF_AN_HOUR, LatencyLimits, RunFigures
 from tonnage.replay.policies import STAIRCASE, STATIC_PEAK, TONNAGE
 from tonnage.replay.scenario import FACTORS, LOST_SCRAPES, OVERHEADS
 from tonnage.replay.views import EPOCH_S
+from tonnage.sizing.cost import GpuHour
 from tonnage.sizing.expected import slo_of
-from tonnage.units import DAY_S, HOUR_S, counted, format_s, significant
+from tonnage.units import DAY_S, HOUR_S, count_of, format_s, significant
 
 UNKNOWN: Final = "-"
 POLICY: Final = "policy"
-TAKES: Final = ("GPU-h", "of\npeak", "of\nstairs", "replicas\nmean/max", "scaled\nup/down")
-GIVES: Final = ("kept", "worst\nhour", "TTFT\np95", "TPOT\np95")
+COST: Final = "cost"
+TAKES: Final = ("GPU-h", COST, "of\npeak", "of\nstairs", "replicas\nmean/max")
+GIVES: Final = ("scaled\nup/down", "in\nSLO", "worst\nhour", "TTFT\np95", "TPOT\np95")
 COLUMNS: Final = (*TAKES, *GIVES)
 LONG: Final = 20 * HOUR_S
 """Traffic from which on GPU-hours are those of a day."""
@@ -30,14 +32,14 @@ CONSTANT: Final = "the smallest constant fleet in hindsight"
 """What static-peak is, in words."""
 
 
-def headline(found: list[Fared], target: float) -> str:
+def headline(found: list[CaseResult], target: float) -> str:
     """Say what Tonnage keeps, and what it saves over the static peak where that is the target."""
-    by_name = {each.policy.name: each for each in found if each.judged}
+    by_name = {each.policy.name: each for each in found if each.figures}
     tonnage, peak = by_name.get(TONNAGE), by_name.get(STATIC_PEAK)
     if tonnage is None:
-        return f"{counted(len(found), 'policy', 'policies')}, without Tonnage"
+        return f"{count_of(len(found), 'policy', 'policies')}, without Tonnage"
     share = tonnage.middle("attainment") or 0.0
-    kept = f"{share:.2%} of requests kept"
+    kept = f"{share:.2%} of requests within the SLO"
     hours = gpu_hours(tonnage)
     if not tonnage.keeps(target):
         beside = f"; {CONSTANT} takes {_number(peak)}" if peak else ""
@@ -46,55 +48,72 @@ def headline(found: list[Fared], target: float) -> str:
     if peak is None:
         return f"{hours} with Tonnage, {verdict}"
     ratio = tonnage.of_peak or 1.0
-    return f"{hours} with Tonnage, {_change(ratio)} than {CONSTANT} ({_number(peak)}), {verdict}"
+    return f"{hours} with Tonnage, {_compared(ratio)} {CONSTANT} ({_number(peak)}), {verdict}"
 
 
-def ran_words(case: Case, found: list[Fared], question: Question) -> str:
+def ran_words(case: Case, found: list[CaseResult], question: ReplayQuestion) -> str:
     """Say what the fleet itself took, beside Tonnage; empty: nobody counted that.
 
     Where the target is missed nothing is called saved, as in the headline.
     """
     pods, gpus = question.ran_pods, case.planned.flags.parallelism.num_gpus
-    tonnage = next((each for each in found if each.policy.name == TONNAGE and each.judged), None)
+    tonnage = next((each for each in found if each.policy.name == TONNAGE and each.figures), None)
     if pods is None or tonnage is None:
         return ""
-    first = tonnage.judged[0]
+    first = tonnage.figures[0]
     span_s = DAY_S if is_by_day(first) else first.duration_s
     took = pods * gpus * span_s / HOUR_S
     ratio = (tonnage.middle("gpu_hours") or 0.0) * span_s / first.duration_s / took
-    change = _change(ratio) if tonnage.keeps(question.target) else "which misses the target"
+    is_met = tonnage.keeps(question.target)
+    change = f"{_compared(ratio)} that" if is_met else "which misses the target"
     span = "a day" if is_by_day(first) else f"in {format_s(first.duration_s)}"
     return (
-        f"Your fleet ran {significant(pods)} replicas in the mean, as counted: {significant(took)} "
-        f"GPU-hours {span} at {counted(gpus, 'GPU')} each. With Tonnage, "
+        f"Your fleet ran {significant(pods)} replicas in the mean, as counted: "
+        f"{_with_cost(took, case.hour)} {span} at {count_of(gpus, 'GPU')} each. With Tonnage, "
         f"simulated: {_number(tonnage)}, {change}"
     )
 
 
-def _change(ratio: float) -> str:
-    return f"{abs(1 - ratio):.0%} {'less' if ratio <= 1 else 'more'}"
+def _compared(ratio: float) -> str:
+    change = f"{abs(1 - ratio):.0%}"
+    return "as many as" if change == "0%" else f"{change} {'less' if ratio < 1 else 'more'} than"
 
 
-def gpu_hours(fared: Fared) -> str:
+def gpu_hours(fared: CaseResult) -> str:
     """Write the GPU-hours of a policy: of a day, or of the traffic if that is shorter."""
-    first = fared.judged[0]
+    first = fared.figures[0]
     span = "a day" if is_by_day(first) else f"in {format_s(first.duration_s)}"
-    return f"{_number(fared)} GPU-hours {span}"
+    return f"{_with_cost(_hours(fared), fared.hour)} {span}"
 
 
-def is_by_day(judged: Judged) -> bool:
+def _with_cost(hours: float, hour: GpuHour | None) -> str:
+    cost = "" if hour is None else f" ({hour.usd * hours:,.2f} {hour.currency})"
+    return f"{significant(hours)} GPU-hours{cost}"
+
+
+def is_by_day(judged: RunFigures) -> bool:
     return judged.duration_s >= LONG
 
 
-def _number(fared: Fared) -> str:
-    is_day = is_by_day(fared.judged[0])
-    return significant(fared.middle("gpu_hours_per_day" if is_day else "gpu_hours") or 0.0)
+def _hours(fared: CaseResult) -> float:
+    is_day = is_by_day(fared.figures[0])
+    return fared.middle("gpu_hours_per_day" if is_day else "gpu_hours") or 0.0
 
 
-def is_kept(found: list[Fared], target: float) -> bool:
-    """Whether Tonnage keeps the target; without it, whether every policy does."""
+def _number(fared: CaseResult) -> str:
+    return significant(_hours(fared))
+
+
+def verdict_kind(found: list[CaseResult], target: float) -> Literal["yes", "short", "no"]:
+    """Return "no" where Tonnage misses the target; without Tonnage, where any policy does.
+
+    "short": it meets the target, with more GPU-hours than the smallest constant fleet.
+    """
     own = [each for each in found if each.policy.name == TONNAGE]
-    return all(each.keeps(target) for each in own or found)
+    if not all(each.keeps(target) for each in own or found):
+        return "no"
+    is_dearer = any((each.of_peak or 0.0) > 1 for each in own)
+    return "short" if is_dearer else "yes"
 
 
 def percent(share: float) -> str:
@@ -106,15 +125,16 @@ def percent(share: float) -> str:
     return f"{round(PERCENT * share, 4):g}%"
 
 
-def cells(fared: Fared) -> tuple[str, ...]:
+def cells(fared: CaseResult) -> tuple[str, ...]:
     """Return the cells of a policy below ``COLUMNS``."""
-    if not fared.judged:
+    if not fared.figures:
         return tuple(UNKNOWN for _ in COLUMNS)
     worst = fared.least("worst_hour")
     kept = fared.middle("attainment")
-    most = max(each.max_replicas for each in fared.judged)
+    most = max(each.max_replicas for each in fared.figures)
     return (
         _number(fared),
+        UNKNOWN if fared.hour is None else f"{fared.hour.usd * _hours(fared):,.2f}",
         _ratio(fared.of_peak),
         _ratio(fared.of_stairs),
         f"{fared.middle('mean_replicas'):.1f}/{most}",
@@ -126,15 +146,15 @@ def cells(fared: Fared) -> tuple[str, ...]:
     )
 
 
-def _p95(fared: Fared, name: str) -> float:
-    return float(median(getattr(each, name)[P95] for each in fared.judged))
+def _p95(fared: CaseResult, name: str) -> float:
+    return float(median(getattr(each, name)[P95] for each in fared.figures))
 
 
 def _ratio(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:.2f}"
 
 
-def fluid_words(found: Sequence[Fared]) -> str:
+def fluid_words(found: Sequence[CaseResult]) -> str:
     """Say what the traffic takes at least."""
     outcomes = [outcome for each in found for outcome in each.outcomes if outcome.judged]
     if not outcomes:
@@ -152,14 +172,14 @@ def case_title(case: Case) -> str:
     return (
         f"{case.gpu}{f' x {number}' if number > 1 else ''}, cold start {format_s(case.start_s)}, "
         f"max-num-seqs {flags.max_num_seqs}; begins with "
-        f"{counted(first, 'replica')}"
+        f"{count_of(first, 'replica')}"
     )
 
 
 def notes(found: Replays) -> Iterator[str]:
     """Yield what the figures mean and stand on."""
     question = found.question
-    limits = Limits.of(slo_of(found.deployment.spec))
+    limits = LatencyLimits.of(slo_of(found.deployment.spec))
     asked = [
         f"{name} within {format_s(limit)}"
         for name, limit in (("TTFT", limits.ttft_s), ("mean TPOT", limits.tpot_s))
@@ -167,7 +187,7 @@ def notes(found: Replays) -> Iterator[str]:
     ]
     seeds = "1 seed" if question.num_seeds == 1 else f"medians of {question.num_seeds} seeds"
     yield (
-        f"kept: requests with {' and '.join(asked)}, unserved ones missed; worst hour: the least "
+        f"in SLO: requests with {' and '.join(asked)}, unserved ones missed; worst hour: the least "
         f"share in any 60 minutes with {FEWEST_OF_AN_HOUR} requests (of all seeds); {seeds}"
     )
     judged = [each.judged for each in found.outcomes if each.judged]
@@ -180,6 +200,8 @@ def notes(found: Replays) -> Iterator[str]:
         )
         span = "a day" if is_by_day(judged[0]) else "the traffic"
         yield f"GPU-h: of {span}, from the creation of pods to their end"
+    for gpu, hour in {case.gpu: case.hour for case in question.cases}.items():
+        yield f"cost: no price of {gpu} is known" if hour is None else f"cost: {gpu} at {hour}"
     yield (
         f"of peak, of stairs: GPU-hours over those of {STATIC_PEAK} and {STAIRCASE}, which know "
         "the traffic beforehand"

@@ -29,7 +29,7 @@ class Latencies:
     ttft_s: tuple[float, ...]
     tpot_s: tuple[float, ...] | None
 
-    def judged(self) -> tuple[float, float | None]:
+    def at_slo_percentile(self) -> tuple[float, float | None]:
         """Return TTFT and TPOT at the percentile that SLO targets are asked at."""
         place = QUANTILES.index(JUDGED)
         return self.ttft_s[place], self.tpot_s[place] if self.tpot_s else None
@@ -53,9 +53,9 @@ class Replayed:
     limits: Targets
     requests_per_s: float
 
-    def kept(self) -> dict[str, bool]:
+    def targets_met(self) -> dict[str, bool]:
         """Tell of each target whether it was kept."""
-        ttft_s, tpot_s = self.measured.judged()
+        ttft_s, tpot_s = self.measured.at_slo_percentile()
         reached = {"TTFT": (ttft_s, self.limits.ttft_s), "TPOT": (tpot_s, self.limits.tpot_s)}
         return {
             name: found_s is None or found_s <= limit_s
@@ -65,7 +65,7 @@ class Replayed:
 
     def validation(self, date: str) -> Validation:
         """Return what the calibration says of it."""
-        measured, predicted = self.measured.judged(), self.predicted.judged()
+        measured, predicted = self.measured.at_slo_percentile(), self.predicted.at_slo_percentile()
         tpot_s, predicted_tpot_s = measured[1], predicted[1]
         has_tpot = tpot_s is not None and predicted_tpot_s is not None
         return Validation(
@@ -86,7 +86,7 @@ class Replayed:
             "requestsCut": self.sent.num_cut,
             "requestsTooLong": self.sent.num_too_long,
             "requestsLeft": self.sent.num_left,
-            "kept": self.kept(),
+            "kept": self.targets_met(),
             "measured": _by_quantile(self.measured),
             "predicted": _by_quantile(self.predicted),
         }
@@ -100,7 +100,7 @@ def _by_quantile(latencies: Latencies) -> dict[str, dict[str, float]]:
     return found
 
 
-def replayed(
+def compare_with_model(
     sent: Sent,
     found: Calibrated,
     flags: Flags,
@@ -118,13 +118,15 @@ def replayed(
     return Replayed(
         sent=sent,
         measured=_latencies([each.ttft_s for each in answers], [each.tpot_s for each in answers]),
-        predicted=_predicted(request, flags, sent, found.outside_s),
+        predicted=_predicted_latencies(request, flags, sent, found.outside_s),
         limits=limits,
         requests_per_s=(len(sent.requests) - 1) / span_s if span_s else 0.0,
     )
 
 
-def _predicted(request: SizingRequest, flags: Flags, sent: Sent, outside_s: float) -> Latencies:
+def _predicted_latencies(
+    request: SizingRequest, flags: Flags, sent: Sent, outside_s: float
+) -> Latencies:
     """Run the engine model on what was sent, and look at the requests that ended."""
     trial = _trial(request, flags, sent)
     limits = engine_limits(trial)
@@ -141,14 +143,8 @@ def _predicted(request: SizingRequest, flags: Flags, sent: Sent, outside_s: floa
         [each.at_s for each in sent.requests],
     )
     serve([Engine(limits, costs, table, 0)], table, Routing.RANDOM, [0.0] * len(asked))
-    rows = list(sent.ended)
-    return _latencies(
-        [table.first_token_s[row] - table.arrival_s[row] + outside_s for row in rows],
-        [
-            (table.ended_s[row] - table.first_token_s[row]) / max(1, table.output_tokens[row] - 1)
-            for row in rows
-        ],
-    )
+    ttft_s, tpot_s = table.latencies_s(sent.ended)
+    return _latencies([each_s + outside_s for each_s in ttft_s], list(tpot_s))
 
 
 def _trial(request: SizingRequest, flags: Flags, sent: Sent) -> Trial:

@@ -1,19 +1,22 @@
 """A replay: every policy in every case by every seed, what that came to, and the answer as data."""
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final
 
 from tonnage.api.objects import ModelDeployment
+from tonnage.catalog.gpu import Gpu, built_in_gpus
 from tonnage.cli.answers.planning import identity
-from tonnage.explain.report import rounded
-from tonnage.replay.cluster import Start
-from tonnage.replay.judge import QUANTILES, Judged
-from tonnage.replay.policies import STAIRCASE, STATIC_PEAK, DrawnScenario, Outcome, Policy
-from tonnage.replay.scenario import OfShape, OfTrace, Planned, Scenario
-from tonnage.replay.series import Point
+from tonnage.explain.at_demand import price_figures
+from tonnage.explain.report import DIGITS, round_estimate
+from tonnage.replay.cluster import StartupTime
+from tonnage.replay.judge import QUANTILES, RunFigures
+from tonnage.replay.policies import STAIRCASE, STATIC_PEAK, DrawnScenario, Policy, PolicyResult
+from tonnage.replay.scenario import FirstPlan, OfShape, OfTrace, Scenario
+from tonnage.replay.series import SeriesPoint
+from tonnage.sizing.cost import GpuHour, cents
 
 PERCENT: Final = 100
 
@@ -26,7 +29,9 @@ class Case:
     start_s: float
     """A cold start, in the mean."""
     model: ModelDeployment
-    planned: Planned
+    planned: FirstPlan
+    hour: GpuHour | None = None
+    """Of one GPU; None: no price is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +43,7 @@ class RefusedCase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class ReplayQuestion:
     """What is compared."""
 
     source: str
@@ -50,6 +55,8 @@ class Question:
     num_seeds: int
     target: float
     speed: float | None
+    gpus: Mapping[str, Gpu] = field(default_factory=built_in_gpus)
+    """With the prices that the split of a replica is chosen by."""
     ran_pods: float | None = None
     """That the fleet itself ran in the mean, where the requests are its own and all of them."""
 
@@ -67,44 +74,46 @@ class Question:
         return Scenario(
             model=case.model,
             requests=self.requests,
-            start=Start(mean_s=case.start_s),
+            start=StartupTime(mean_s=case.start_s),
             planned=case.planned,
             target=self.target,
             speed=self.speed,
             seed=seed,
+            gpus=self.gpus,
         )
 
 
 Job = tuple[Scenario, Policy]
 
 
-def done(job: Job) -> Outcome:
+def run_job(job: Job) -> PolicyResult:
     """Run one job: what a process of the pool is asked."""
     scenario, policy = job
     return DrawnScenario.of(scenario).outcome_of(policy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fared:
+class CaseResult:
     """One policy in one case, by seed."""
 
     policy: Policy
-    outcomes: tuple[Outcome, ...]
-    peak: "tuple[Outcome, ...] | None"
+    outcomes: tuple[PolicyResult, ...]
+    peak: "tuple[PolicyResult, ...] | None"
     """The static peak by seed, where it is among the policies."""
-    stairs: "tuple[Outcome, ...] | None"
+    stairs: "tuple[PolicyResult, ...] | None"
+    hour: GpuHour | None = None
 
     @property
-    def judged(self) -> list[Judged]:
+    def figures(self) -> list[RunFigures]:
         return [each.judged for each in self.outcomes if each.judged]
 
     def middle(self, name: str) -> float | None:
-        """Return the median over seeds of a figure of ``Judged``; None: there was no fleet."""
-        values = [getattr(each, name) for each in self.judged]
+        """Return the median over seeds of a figure of ``RunFigures``; None: there was no fleet."""
+        values = [getattr(each, name) for each in self.figures]
         return median(values) if values else None
 
     def least(self, name: str) -> float | None:
-        return min((getattr(each, name) for each in self.judged), default=None)
+        return min((getattr(each, name) for each in self.figures), default=None)
 
     @property
     def of_peak(self) -> float | None:
@@ -125,7 +134,7 @@ class Fared:
         return list(dict.fromkeys(note for each in self.outcomes for note in each.notes))
 
 
-def _relative(these: Sequence[Outcome], others: Sequence[Outcome] | None) -> float | None:
+def _relative(these: Sequence[PolicyResult], others: Sequence[PolicyResult] | None) -> float | None:
     ratios = [
         a.judged.gpu_hours / b.judged.gpu_hours
         for a, b in zip(these, others or (), strict=False)
@@ -139,11 +148,11 @@ class Replays:
     """The whole answer."""
 
     deployment: ModelDeployment
-    question: Question
-    outcomes: tuple[Outcome, ...]
+    question: ReplayQuestion
+    outcomes: tuple[PolicyResult, ...]
     """Of the jobs, in their order."""
 
-    def by_case(self) -> Iterator[tuple[Case, list[Fared]]]:
+    def by_case(self) -> Iterator[tuple[Case, list[CaseResult]]]:
         question, seeds = self.question, self.question.num_seeds
         num = len(question.policies) * seeds
         for place, case in enumerate(question.cases):
@@ -156,11 +165,12 @@ class Replays:
             yield (
                 case,
                 [
-                    Fared(
+                    CaseResult(
                         policy=policy,
                         outcomes=group,
                         peak=named.get(STATIC_PEAK),
                         stairs=named.get(STAIRCASE),
+                        hour=case.hour,
                     )
                     for policy, group in groups.items()
                 ],
@@ -186,7 +196,7 @@ class Replays:
         }
 
 
-def _case(case: Case, found: Sequence[Fared]) -> dict[str, Any]:
+def _case(case: Case, found: Sequence[CaseResult]) -> dict[str, Any]:
     flags = case.planned.flags
     return {
         "gpu": case.gpu,
@@ -194,30 +204,33 @@ def _case(case: Case, found: Sequence[Fared]) -> dict[str, Any]:
         "gpusPerReplica": flags.parallelism.num_gpus,
         "maxNumSeqs": flags.max_num_seqs,
         "firstReplicas": case.planned.replicas,
+        "perGpuHour": None if case.hour is None else round(case.hour.usd, DIGITS),
+        "currency": None if case.hour is None else case.hour.currency,
+        "price": None if case.hour is None else price_figures(case.hour),
         "policies": [
             {
                 "policy": str(each.policy),
                 "gpuHoursOverStaticPeak": _finite(each.of_peak),
                 "gpuHoursOverStaircase": _finite(each.of_stairs),
                 "notes": each.notes,
-                "runs": [_run(outcome) for outcome in each.outcomes],
+                "runs": [_run(outcome, case.hour) for outcome in each.outcomes],
             }
             for each in found
         ],
     }
 
 
-def _run(outcome: Outcome) -> dict[str, Any]:
+def _run(outcome: PolicyResult, hour: GpuHour | None) -> dict[str, Any]:
     judged = outcome.judged
     return {
         "seed": outcome.seed,
         "fluidGpuHours": _finite(outcome.fluid_gpu_hours),
-        **({} if judged is None else _figures(judged)),
+        **({} if judged is None else _figures(judged, hour)),
         "series": [_point(point) for point in outcome.points],
     }
 
 
-def _figures(judged: Judged) -> dict[str, Any]:
+def _figures(judged: RunFigures, hour: GpuHour | None) -> dict[str, Any]:
     return {
         "durationSeconds": judged.duration_s,
         "requests": judged.num_requests,
@@ -225,6 +238,8 @@ def _figures(judged: Judged) -> dict[str, Any]:
         "requestsUnserved": judged.num_unserved,
         "gpuHours": _finite(judged.gpu_hours),
         "gpuHoursPerDay": _finite(judged.gpu_hours_per_day),
+        "cost": None if hour is None else cents(hour.usd * judged.gpu_hours),
+        "costPerDay": None if hour is None else cents(hour.usd * judged.gpu_hours_per_day),
         "attainmentFraction": judged.attainment,
         "worstHourFraction": judged.worst_hour,
         "worstHourFromSeconds": judged.worst_hour_at_s,
@@ -246,7 +261,7 @@ def _by_quantile(values: Sequence[float]) -> dict[str, float | None]:
     }
 
 
-def _point(point: Point) -> dict[str, Any]:
+def _point(point: SeriesPoint) -> dict[str, Any]:
     return {
         "fromSeconds": point.at_s,
         "untilSeconds": point.until_s,
@@ -262,4 +277,4 @@ def _point(point: Point) -> dict[str, Any]:
 
 def _finite(value: float | None) -> float | None:
     """Return a figure as it is shown; None where it is none, or infinite."""
-    return rounded(value) if value is not None and math.isfinite(value) else None
+    return round_estimate(value) if value is not None and math.isfinite(value) else None

@@ -11,7 +11,7 @@ from tonnage.sizing.step_time.roofline import ridge_flop_per_byte
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class RooflinePoint:
     """A batch: how much work its decoding does per byte, and per second on one GPU."""
 
     row: BatchRow
@@ -36,7 +36,7 @@ class Roofline:
     memory_bytes_per_s: float
     flop_per_token: float
     """On one GPU, for each output token of the replica."""
-    points: tuple[Point, ...]
+    points: tuple[RooflinePoint, ...]
     ceilings: tuple[Ceiling, ...]
 
     @property
@@ -61,7 +61,7 @@ def roofline(sizing: Sizing) -> Roofline:
         memory_bytes_per_s=speeds.memory_bytes_per_s,
         flop_per_token=flop,
         points=tuple(
-            Point(
+            RooflinePoint(
                 row=row,
                 intensity_flop_per_byte=_intensity(row.state),
                 flop_per_s=flop * row.state.num_decoding / row.state.step_s,

@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from typing import Final
 
+from tonnage.cli.answers.plan_words import obstacles
 from tonnage.cli.answers.planning import Planned, Refused
 from tonnage.explain.at_demand import at_demand
-from tonnage.explain.report import rounded
+from tonnage.explain.report import DIGITS, round_estimate
 from tonnage.sizing.bill import Bill, bill
 from tonnage.sizing.compare import Choice
+from tonnage.sizing.cost import cents
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 
 Row = dict[str, str]
@@ -26,8 +28,9 @@ def plan_row(answer: Planned | Refused) -> Row:
         figures = dict.fromkeys(FIGURES, "") | {"gpu": spec.hardware.gpu}
         return names | figures | {"reason": f"{answer.code}: {answer.message}"}
     is_short = answer.replicas < answer.sizing.replicas
-    short = f"MaxReplicas: {answer.sizing.replicas} are needed" if is_short else ""
-    return names | _figures(answer.sizing, answer.replicas) | {"reason": short}
+    short = [f"MaxReplicas: {answer.sizing.replicas} are needed"] if is_short else []
+    reason = "; ".join([*short, *obstacles(answer)])
+    return names | _figures(answer.sizing, answer.replicas) | {"reason": reason}
 
 
 def choice_row(number: int, choice: Choice) -> Row:
@@ -38,7 +41,7 @@ def choice_row(number: int, choice: Choice) -> Row:
 FIGURES: Final = (
     "gpu", "split", "replicas", "gpus", "maxNumSeqs", "requestsPerSecond", "loadPercent",
     "sustainedRequestsPerSecond", "ttftSeconds", "tpotSeconds", "currency", "perGpuHour",
-    "perHour", "perMonth", "perMillionTokens", "perMillionTokensAtCapacity",
+    "perHour", "perMonth", "perYear", "perMillionTokens", "perMillionTokensAtCapacity", "price",
 )  # fmt: skip
 
 
@@ -73,15 +76,16 @@ def _latencies(sizing: Sizing, replicas: int) -> Iterator[str]:
 
 def _costs(found: Bill | None) -> Iterator[str]:
     if found is None:
-        yield from [""] * 6
+        yield from [""] * 8
         return
     yield found.currency
-    yield _cell(found.hour.usd)
-    yield _cell(found.usd_per_hour)
-    yield _cell(found.usd_per_month)
+    yield f"{round(found.hour.usd, DIGITS):g}"
+    for usd in (found.usd_per_hour, found.usd_per_month, found.usd_per_year):
+        yield f"{cents(usd):.15g}"
     yield _cell(found.usd_per_million_tokens_asked)
     yield _cell(found.usd_per_million_tokens)
+    yield found.hour.rent.basis if found.hour.rent else str(found.hour)
 
 
 def _cell(value: float | None) -> str:
-    return "" if value is None else f"{rounded(value):.10g}"
+    return "" if value is None else f"{round_estimate(value):.10g}"

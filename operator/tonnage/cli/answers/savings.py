@@ -1,4 +1,4 @@
-"""Changes to a plan that works, with which the demand would take fewer GPUs."""
+"""Changes to a plan that works, with which the demand would cost less."""
 
 import math
 from collections.abc import Iterator
@@ -10,17 +10,11 @@ from tonnage.catalog.gpu import CatalogError
 from tonnage.cli.answers.stored import WIDE_FORMATS
 from tonnage.explain.at_demand import cost_figures
 from tonnage.sizing.bill import Bill, bill
-from tonnage.sizing.compare import best_choice
+from tonnage.sizing.cost import cents
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.plan import (
-    Between,
-    Sizing,
-    fewest_gpus,
-    keep_searching,
-    requests_per_s_asked,
-    size,
-)
-from tonnage.sizing.request import SizingRequest, on_gpu, spread_of, with_prior
+from tonnage.sizing.plan import Between, Sizing, keep_searching, requests_per_s_asked
+from tonnage.sizing.request import ANY_SIZES, SizingRequest, on_gpu, spread_of, with_prior
+from tonnage.sizing.search import Cost, cost_of, size_below
 from tonnage.sizing.workload import Slo, Target
 from tonnage.units import MS_PER_S
 
@@ -38,12 +32,15 @@ SPEC_FIELDS: Final = {"tpot": "timePerOutputToken", "ttft": "timeToFirstToken"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
-    """A change with which the demand takes fewer GPUs."""
+    """A change with which the demand costs less; without prices, takes fewer GPUs."""
 
     change: str
     sizing: Sizing
     replicas: int
     num_fewer_gpus: int
+    """Below zero: more of them cost less, as in smaller instances."""
+    saved_per_hour: float | None
+    """None: one of both has no price."""
     is_sure: bool
     """It would save as much were the engine slower by what the estimate of its speed leaves."""
     is_split: bool = False
@@ -54,13 +51,13 @@ class Saving:
         return self.replicas * self.sizing.parallelism.num_gpus
 
     @property
-    def bill(self) -> Bill | None:
-        return bill(self.sizing, replicas=self.replicas)
+    def saved(self) -> float:
+        """Per hour; without a price the GPUs."""
+        return self.num_fewer_gpus if self.saved_per_hour is None else self.saved_per_hour
 
     @property
-    def saved_per_hour(self) -> float | None:
-        found = self.bill
-        return None if found is None else found.hour.usd * self.num_fewer_gpus
+    def bill(self) -> Bill | None:
+        return bill(self.sizing, replicas=self.replicas)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -68,32 +65,40 @@ class Saving:
             "replicas": self.replicas,
             "gpusPerReplica": self.sizing.parallelism.num_gpus,
             "fewerGpus": self.num_fewer_gpus,
+            "savedPerHour": self.saved_per_hour,
             "isSure": self.is_sure,
             "cost": cost_figures(self.bill),
         }
 
 
 def savings(
-    sizing: Sizing, replicas: int, *, min_replicas: int = 1, between: Between = keep_searching
+    sizing: Sizing, replicas: int, *, fewest: int = 1, between: Between = keep_searching
 ) -> tuple[Saving, ...]:
-    """Return what takes fewer GPUs than a plan, the most first; of as many, what is sure first.
+    """Return what costs less than a plan, without prices what takes fewer GPUs: most saved first.
 
-    Each is searched for as a plan of its own, unless the fluid bound says that it takes as many.
+    Of as much what is sure comes first. Each is searched for as a plan of its own, until a bound
+    says that it costs as much.
+    ``fewest``: replicas that run whatever the demand.
     """
     rate = requests_per_s_asked(sizing)
     num_gpus = replicas * sizing.parallelism.num_gpus
     if not rate or sizing.request.flags or num_gpus == 1:
         return ()
+    before = bill(sizing, replicas=replicas)
     found = (
-        _saving(change, other, num_gpus, min_replicas)
-        for change, other in _answers(sizing, num_gpus, min_replicas, between)
+        _saving(change, other, max(other.replicas, fewest), num_gpus, before)
+        for change, other in _answers(sizing, cost_of(sizing, replicas), between)
     )
-    fewer = [each for each in found if each.num_fewer_gpus > 0]
-    return tuple(sorted(fewer, key=lambda each: (-each.num_fewer_gpus, not each.is_sure)))
+    most = sizing.request.max_replicas or math.inf
+    known = (each for each in found if before is None or each.saved_per_hour is not None)
+    less = [each for each in known if each.saved > 0 and each.replicas <= most]
+    return tuple(sorted(less, key=lambda each: (-each.saved, not each.is_sure)))
 
 
-def _saving(change: str, other: Sizing, num_gpus: int, min_replicas: int) -> Saving:
-    replicas = max(other.replicas, min_replicas)
+def _saving(
+    change: str, other: Sizing, replicas: int, num_gpus: int, before: Bill | None
+) -> Saving:
+    after = bill(other, replicas=replicas)
     rate = requests_per_s_asked(other) or 0.0
     slower = other.sustained_requests_per_s(replicas) / (1 + spread_of(other.request))
     return Saving(
@@ -102,27 +107,30 @@ def _saving(change: str, other: Sizing, num_gpus: int, min_replicas: int) -> Sav
         sizing=other,
         replicas=replicas,
         num_fewer_gpus=num_gpus - replicas * other.parallelism.num_gpus,
+        saved_per_hour=cents(before.usd_per_hour - after.usd_per_hour)
+        if before and after
+        else None,
         is_sure=rate <= slower,
     )
 
 
-def _answers(
-    sizing: Sizing, num_gpus: int, min_replicas: int, between: Between
-) -> Iterator[tuple[str, Sizing]]:
+def _answers(sizing: Sizing, cost: Cost, between: Between) -> Iterator[tuple[str, Sizing]]:
     request = sizing.request
     try:
-        free = on_gpu(request, request.gpu)
-        if fewest_gpus(free) < num_gpus:
-            other = best_choice(free, min_replicas=min_replicas, between=between).sizing
-            if other.parallelism != sizing.parallelism:
-                each = other.parallelism
+        free = replace(on_gpu(request, request.gpu), sizes=ANY_SIZES)
+        is_given = request.num_gpus is not None or request.sizes != ANY_SIZES
+        if is_given and (other := size_below(free, cost, between=between)):
+            each = other.parallelism
+            if request.sizes != ANY_SIZES:
+                yield f"hardware.parallelism left out, {SIZE_FIELD}: {each.num_gpus}", other
+            elif each != sizing.parallelism:
                 yield f"{SIZE_FIELD}: {each.num_gpus} ({each})", other
     except (SizingError, CatalogError):
         pass  # the splits that are left will not do; the plan's own does
     for change, changed in _changes(sizing):
         try:
-            if fewest_gpus(changed) < num_gpus:
-                yield change, size(changed, between=between)
+            if other := size_below(changed, cost, refines=False, between=between):
+                yield change, other
         except (SizingError, CatalogError):
             continue
 
@@ -136,7 +144,7 @@ def _changes(sizing: Sizing) -> Iterator[tuple[str, SizingRequest]]:
         yield "model.weights: fp8", with_prior(narrow)
     if request.kv_format != "fp8":
         yield "model.kvCache: fp8", replace(request, kv_format="fp8")
-    yield from _relaxed(sizing)
+    yield from _relaxed_slos(sizing)
     if request.max_num_batched_tokens:
         chosen = replace(request, max_num_batched_tokens=None)
         yield "engine.maxNumBatchedTokens left out", chosen
@@ -149,7 +157,7 @@ def _changes(sizing: Sizing) -> Iterator[tuple[str, SizingRequest]]:
     yield from _shorter(request)
 
 
-def _relaxed(sizing: Sizing) -> Iterator[tuple[str, SizingRequest]]:
+def _relaxed_slos(sizing: Sizing) -> Iterator[tuple[str, SizingRequest]]:
     """Yield the SLO with more time for what decides."""
     name = SLO_FIELDS.get(sizing.limited_by)
     if name is None:

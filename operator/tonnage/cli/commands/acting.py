@@ -8,7 +8,7 @@ import click
 from tonnage.cli.answers.chain import block, objects
 from tonnage.cli.commands.options import CLUSTER_EXIT_CODES, access_options
 from tonnage.cli.console import NO, Failure, remark
-from tonnage.cli.read.live import Cluster, Resource, connect, failures, read_one
+from tonnage.cli.read.live import LiveCluster, Resource, connect, failures, read_one
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS
 from tonnage.control.input.state import APPROVE
 from tonnage.manifests.names import APPROVE_ANNOTATION
@@ -138,7 +138,7 @@ def _mode(found: Resource) -> str:
 
 
 def _patch(
-    cluster: Cluster,
+    cluster: LiveCluster,
     namespace: str,
     name: str,
     *,
@@ -157,4 +157,4 @@ def _warn_of_git(found: Resource) -> None:
     marks = {*block(found, "metadata", "annotations"), *block(found, "metadata", "labels")}
     tools = {tool for prefix, tool in GIT_TOOLS.items() if any(m.startswith(prefix) for m in marks)}
     for tool in sorted(tools):
-        remark(f"Note: {tool} keeps this object as Git has it, and may undo this")
+        remark(f"Note: {tool} syncs this object from Git, and may undo this")

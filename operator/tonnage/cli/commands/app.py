@@ -1,6 +1,7 @@
 """The command line: its commands, each imported only when it is called."""
 
 import errno
+import gc
 import importlib
 import os
 import sys
@@ -61,7 +62,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     ),
     "diagnose": Entry(
         module="tonnage.cli.commands.diagnose",
-        summary="Collect what a bug report needs, without secrets.",
+        summary="Collect a bug report's files, without secrets.",
     ),
     "replay": Entry(
         module="tonnage.cli.commands.replay",
@@ -109,25 +110,25 @@ HELP: Final = """Capacity for vLLM on Kubernetes: as many requests per GPU as th
 
 \b
 Examples:
-  tonnage plan -f model.yaml           replicas, max-num-seqs and cost; needs no cluster
+  tonnage plan -f model.yaml           replicas, slots and cost; no cluster
   tonnage init --model ... --gpu H100  the manifest of a line of options
-  tonnage diff old.yaml new.yaml       which pods roll, replicas and cost before and after
-  tonnage render -f model.yaml         the Deployment and Service that would be applied
-  tonnage compare -f model.yaml        the same for every GPU class, cheapest first
-  tonnage replay trace.csv -f model.yaml  what autoscalers would have done with a trace
+  tonnage diff old.yaml new.yaml       which pods roll, cost before and after
+  tonnage render -f model.yaml         the objects that would be applied
+  tonnage compare -f model.yaml        every GPU class, cheapest first
+  tonnage replay x.csv -f model.yaml   what autoscalers would have done
   tonnage calibrate --url http://...   measure a live vLLM server
   tonnage crd | kubectl apply -f -     install the CustomResourceDefinition
   tonnage top -A                       all ModelDeployments of a cluster, live
   tonnage explain llama -n serving     why a ModelDeployment has its replicas
   tonnage explain --glossary           what the terms mean
-  tonnage diagnose -A                  what a bug report needs, without secrets
-  tonnage lab demo                     the operator on a test cluster on this machine
+  tonnage diagnose -A                  a bug report's files, without secrets
+  tonnage lab demo                     the operator at work on this machine
 
 \b
 Exit codes:
   0  success
   1  unexpected error
-  2  the answer is no: not servable as specified, not within maxReplicas, not found
+  2  the answer is no: not servable, not within maxReplicas, not found
   3  the input is invalid
   4  the cluster cannot be reached
   5  the cluster does not have the ModelDeployment CRD
@@ -150,11 +151,11 @@ class LazyGroup(click.Group):
         return list(self._entries)
 
     def make_context(self, *arguments: Any, **settings: Any) -> click.Context:
-        with _ended():
+        with _exit_codes():
             return super().make_context(*arguments, **settings)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with _ended():
+        with _exit_codes():
             try:
                 return super().invoke(ctx)
             finally:
@@ -167,7 +168,12 @@ class LazyGroup(click.Group):
     ) -> click.Command | None:
         if cmd_name not in self._entries:
             return None
-        module = importlib.import_module(self._entries[cmd_name].module)
+        gc.disable()  # of what is imported nothing is ever garbage
+        try:
+            module = importlib.import_module(self._entries[cmd_name].module)
+            gc.freeze()
+        finally:
+            gc.enable()
         command: click.Command = getattr(module, cmd_name)
         return command
 
@@ -177,7 +183,7 @@ class LazyGroup(click.Group):
 
 
 @contextmanager
-def _ended() -> Iterator[None]:
+def _exit_codes() -> Iterator[None]:
     """Give each way in which a command may end its exit code, whatever click would make of it."""
     try:
         yield

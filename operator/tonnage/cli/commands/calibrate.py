@@ -8,11 +8,15 @@ from typing import Any, Final
 
 import click
 
-from tonnage.cli.commands.options import duration_option, gpus_option, model_config_option
+from tonnage.cli.commands.options import (
+    duration_option,
+    format_option,
+    gpus_option,
+    model_config_option,
+)
 from tonnage.cli.console import INTERRUPTED, Failure, complain
 from tonnage.sizing.split import Parallelism
 
-FORMS: Final = ("text", "json", "yaml")
 WEIGHTS: Final = (
     "auto", "bfloat16", "float16", "fp8", "int8", "int4", "mxfp4", "nvfp4",
 )  # fmt: skip
@@ -38,24 +42,24 @@ The API key is read from --api-key-file, or from the environment: TONNAGE_API_KE
 
 \b
 Examples:
-  tonnage calibrate --url http://vllm:8000 --model meta-llama/Llama-3.1-8B-Instruct \\
-      --gpu H100 -o calibration.json
-  tonnage calibrate --url http://vllm:8000 --model my/model --model-config config.json \\
-      --gpu H200 --tensor-parallel 2 -o calibration.json
-  tonnage calibrate --url http://vllm:8000 --model my/model --gpu H100 -o calibration.json \\
-      --trace lengths.csv --ttft 2s --tpot 50ms --max-num-seqs 64 --max-seconds 900
-  tonnage calibrate --result bench.json --model meta-llama/Llama-3.1-8B-Instruct --gpu H100 \\
-      --engine-version 0.33 -o calibration.json
+  tonnage calibrate --url http://vllm:8000 --gpu H100 \\
+      --model meta-llama/Llama-3.1-8B-Instruct --save calibration.json
+  tonnage calibrate --url http://vllm:8000 --gpu H200 --tensor-parallel 2 \\
+      --model my/model --model-config config.json --save calibration.json
+  tonnage calibrate --url http://vllm:8000 --gpu H100 --model my/model \\
+      --trace lengths.csv --ttft 2s --tpot 50ms --max-num-seqs 64 \\
+      --max-seconds 900 --save calibration.json
+  tonnage calibrate --result bench.json --gpu H100 --engine-version 0.33 \\
+      --model meta-llama/Llama-3.1-8B-Instruct --save calibration.json
   tonnage plan -f model.yaml --calibration calibration.json
 
-\b
 Exit codes: 0 measured; 2 stopped; 3 refused, or the input is invalid; 130 Ctrl-C; 1 unexpected
 error.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class CalibrateOptions:
     """What the command was given."""
 
     url: str | None
@@ -72,7 +76,8 @@ class Options:
     engine_version: str | None
     gpus_folder: Path | None
     config_file: str | None
-    outputs: tuple[str, ...]
+    form: str
+    target: Path | None
     max_concurrency: int | None
     max_num_seqs: int | None
     max_num_batched_tokens: int | None
@@ -90,23 +95,6 @@ class Options:
             tensor=self.tensor, pipeline=self.pipeline, data=self.data, context=self.context
         )
 
-    @property
-    def form(self) -> str:
-        forms = [each for each in self.outputs if each in FORMS]
-        return forms[-1] if forms else "text"
-
-    @property
-    def target(self) -> Path | None:
-        """Return the file that is written.
-
-        Raises:
-            Failure: several are named.
-        """
-        files = [each for each in self.outputs if each not in FORMS]
-        if len(files) > 1:
-            raise Failure(f"-o names several files: {', '.join(files)}")
-        return Path(files[0]) if files else None
-
 
 SERVER_OPTIONS: Final = {
     "trace_file": "--trace",
@@ -119,7 +107,7 @@ SERVER_OPTIONS: Final = {
 """Options that a load test needs, by their field."""
 
 
-def check_source(options: Options) -> None:
+def check_source(options: CalibrateOptions) -> None:
     """Refuse what does not go together.
 
     Raises:
@@ -177,13 +165,13 @@ def _split_option(name: str, destination: str, help_text: str) -> Callable[..., 
 )
 @gpus_option
 @model_config_option
+@format_option("text", "json", "yaml")
 @click.option(
-    "-o",
-    "--output",
-    "outputs",
-    multiple=True,
-    metavar="FILE|json|yaml",
-    help="FILE: write the calibration there. json or yaml: print it so. May be given twice.",
+    "--save",
+    "target",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write the calibration there.",
 )
 @click.option(
     "--max-concurrency",
@@ -223,7 +211,7 @@ def _split_option(name: str, destination: str, help_text: str) -> Callable[..., 
 @duration_option("--ttft", "ttft_limit_s", "SLO target at p95 of time to first token, as 2s.")
 @duration_option("--tpot", "tpot_limit_s", "SLO target at p95 of time per output token, as 50ms.")
 def calibrate(**given: Any) -> None:
-    options = Options(**given)
+    options = CalibrateOptions(**given)
     try:
         from tonnage.cli.commands.calibration_run import run  # noqa: PLC0415
 

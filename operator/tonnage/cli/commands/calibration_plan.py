@@ -7,7 +7,7 @@ from typing import Final
 
 from tonnage.cli.answers.calibrating import Subject
 from tonnage.cli.answers.subjects import Named, subject_of
-from tonnage.cli.commands.calibrate import Options
+from tonnage.cli.commands.calibrate import CalibrateOptions
 from tonnage.cli.console import Failure, remark
 from tonnage.cli.load.endpoint import Endpoint, ServedModel, endpoint_at, probing
 from tonnage.cli.load.watch import Bounds
@@ -25,7 +25,7 @@ UNKNOWN_CONTEXT: Final = 4096
 class Plan:
     """What is to be measured, and where."""
 
-    options: Options
+    options: CalibrateOptions
     endpoint: Endpoint
     served: ServedModel
     subject: Subject
@@ -41,7 +41,7 @@ class Plan:
         )
 
 
-def plan_of(options: Options) -> Plan:
+def plan_of(options: CalibrateOptions) -> Plan:
     """Ask the endpoint what it is, and hold that against what the user says.
 
     Raises:
@@ -49,8 +49,8 @@ def plan_of(options: Options) -> Plan:
     """
     trace = None if options.trace_file is None else _trace(options.trace_file)
     endpoint = endpoint_at(options.url or "", options.api_key_file)
-    models, said = asyncio.run(_asked(endpoint))
-    served = _served(endpoint, models, options)
+    models, said = asyncio.run(_probe_endpoint(endpoint))
+    served = _choose_model(endpoint, models, options)
     subject = named_subject(
         options,
         engine_version=_version(endpoint, said, options),
@@ -59,7 +59,9 @@ def plan_of(options: Options) -> Plan:
     return Plan(options=options, endpoint=endpoint, served=served, subject=subject, trace=trace)
 
 
-def named_subject(options: Options, *, engine_version: str, context_tokens: int) -> Subject:
+def named_subject(
+    options: CalibrateOptions, *, engine_version: str, context_tokens: int
+) -> Subject:
     """Return the engine that the options name, once its calibration may be written.
 
     Raises:
@@ -94,12 +96,14 @@ def _trace(path: Path) -> Trace:
     return trace
 
 
-async def _asked(endpoint: Endpoint) -> tuple[tuple[ServedModel, ...], str | None]:
+async def _probe_endpoint(endpoint: Endpoint) -> tuple[tuple[ServedModel, ...], str | None]:
     async with probing(endpoint) as probe:
         return await probe.models(), await probe.version()
 
 
-def _served(endpoint: Endpoint, models: tuple[ServedModel, ...], options: Options) -> ServedModel:
+def _choose_model(
+    endpoint: Endpoint, models: tuple[ServedModel, ...], options: CalibrateOptions
+) -> ServedModel:
     name = options.served_model_name or options.model
     found = next((each for each in models if name in (each.id, each.root)), None)
     if found is None:
@@ -111,7 +115,7 @@ def _served(endpoint: Endpoint, models: tuple[ServedModel, ...], options: Option
     return found
 
 
-def _version(endpoint: Endpoint, said: str | None, options: Options) -> str:
+def _version(endpoint: Endpoint, said: str | None, options: CalibrateOptions) -> str:
     given = options.engine_version
     if said is None and given is None:
         raise Failure(f"{endpoint.url}/version does not say it: give --engine-version")

@@ -11,33 +11,33 @@ from typing import Final
 import aiohttp
 import click
 
-from tonnage.catalog.engine import default_batched_tokens
+from tonnage.catalog.engine import batch_defaults
 from tonnage.cli.answers.calibrating import (
     Calibrated,
     Circumstances,
     Subject,
-    calibrated,
+    calibrate,
     calibrated_by_runs,
     calibration_of,
     hopes_of,
 )
 from tonnage.cli.answers.loads import WIDEST, Room, loads_for
-from tonnage.cli.answers.replayed import Replayed, Targets, replayed
-from tonnage.cli.commands.calibrate import Options
+from tonnage.cli.answers.replayed import Replayed, Targets, compare_with_model
+from tonnage.cli.commands.calibrate import CalibrateOptions
 from tonnage.cli.commands.calibration_plan import (
     UNKNOWN_CONTEXT,
     Plan,
     named_subject,
     plan_of,
 )
-from tonnage.cli.commands.forms import written
+from tonnage.cli.commands.forms import serialize
 from tonnage.cli.console import NO, Failure, output, remark, show
 from tonnage.cli.load.endpoint import probing
 from tonnage.cli.load.engine_page import EnginePage
-from tonnage.cli.load.replaying import Limits, Sent, replay
+from tonnage.cli.load.replaying import ReplayLimits, Sent, replay
 from tonnage.cli.load.stream import Prompts, Streamer
-from tonnage.cli.load.sweep import Load, Measured, sweep
-from tonnage.cli.load.watch import StoppedError, Watch
+from tonnage.cli.load.sweep import Load, LoadMeasurement, sweep
+from tonnage.cli.load.watch import EngineWatch, StoppedError
 from tonnage.cli.read.bench_results import read_runs
 from tonnage.cli.read.calibration import write_calibration
 from tonnage.cli.text.calibration import calibration
@@ -46,8 +46,6 @@ from tonnage.replay.traces import Trace
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.request import Flags
 
-DEFAULT_SEQS: Final = 256
-"""vLLM's default for servers on most GPUs."""
 DRAINING_SHARE: Final = 0.2
 """Of the time left for a replay, kept for requests in flight when sending ends."""
 CONNECT_S: Final = 10
@@ -66,7 +64,7 @@ UNSAID: Final = (
 class _Seen:
     """What came of it."""
 
-    measured: Sequence[Measured]
+    measured: Sequence[LoadMeasurement]
     page: EnginePage | None
     """Before any load."""
     num_requests: int
@@ -74,7 +72,7 @@ class _Seen:
     sent: Sent | None
 
 
-def run(options: Options) -> None:
+def run(options: CalibrateOptions) -> None:
     """Measure, write and show.
 
     Raises:
@@ -90,23 +88,25 @@ def run(options: Options) -> None:
         write_calibration(target, file)
     _show(file, options.form, subject, served)
     remark(
-        "No file was named with -o: nothing was written" if target is None else f"Wrote {target}"
+        "No file was named with --save: nothing was written"
+        if target is None
+        else f"Wrote {target}"
     )
 
 
-def _from_server(options: Options) -> tuple[Subject, CalibrationFile, Replayed | None]:
+def _from_server(options: CalibrateOptions) -> tuple[Subject, CalibrationFile, Replayed | None]:
     """Measure a live engine."""
     plan = plan_of(options)
     try:
         seen = asyncio.run(_measure(plan))
     except StoppedError as stopped:
         raise Failure(f"{stopped}. Nothing was written", NO) from stopped
-    found = calibrated(plan.subject, seen.measured)
-    served = None if seen.sent is None else _replayed(plan, found, seen, seen.sent)
+    found = calibrate(plan.subject, seen.measured)
+    served = None if seen.sent is None else _compare_replay(plan, found, seen, seen.sent)
     return plan.subject, _file(plan, found, seen, served), served
 
 
-def _from_results(options: Options) -> tuple[Subject, CalibrationFile]:
+def _from_results(options: CalibrateOptions) -> tuple[Subject, CalibrationFile]:
     """Fit to the runs of other load generators.
 
     Raises:
@@ -124,7 +124,11 @@ def _from_results(options: Options) -> tuple[Subject, CalibrationFile]:
         engine_version=options.engine_version or "",
         context_tokens=max(UNKNOWN_CONTEXT, longest),
     )
-    batched = options.max_num_batched_tokens or default_batched_tokens(subject.request.gpu)
+    request = subject.request
+    batched = (
+        options.max_num_batched_tokens
+        or batch_defaults(request.gpu, request.engine.minor).max_num_batched_tokens
+    )
     try:
         found = calibrated_by_runs(subject, runs, max_batched_tokens=batched)
     except SizingError as error:
@@ -158,10 +162,10 @@ async def _measure(plan: Plan) -> _Seen:
             model=plan.served.id,
             prompts=Prompts(vocab_size=plan.subject.request.shape.vocab_size),
         )
-        return await _swept(plan, streamer, Watch(probe, plan.bounds))
+        return await _swept(plan, streamer, EngineWatch(probe, plan.bounds))
 
 
-async def _swept(plan: Plan, streamer: Streamer, watch: Watch) -> _Seen:
+async def _swept(plan: Plan, streamer: Streamer, watch: EngineWatch) -> _Seen:
     begun_s, max_seconds = time.monotonic(), plan.options.max_seconds
     try:
         async with asyncio.timeout(max_seconds):
@@ -214,7 +218,7 @@ def _loads(plan: Plan, page: EnginePage | None) -> tuple[Load, ...]:
 
 
 async def _replay(
-    plan: Plan, trace: Trace, streamer: Streamer, watch: Watch, *, left_s: float
+    plan: Plan, trace: Trace, streamer: Streamer, watch: EngineWatch, *, left_s: float
 ) -> Sent:
     if left_s <= 1:
         raise StoppedError(f"--max-seconds {plan.options.max_seconds:g} leaves nothing for --trace")
@@ -222,7 +226,7 @@ async def _replay(
         trace,
         streamer,
         watch,
-        limits=Limits(
+        limits=ReplayLimits(
             sending_s=(1 - DRAINING_SHARE) * left_s,
             draining_s=DRAINING_SHARE * left_s,
             max_model_len=plan.subject.request.context_tokens,
@@ -235,7 +239,7 @@ async def _replay(
     return sent
 
 
-def _remarks(watch: Watch, early: str) -> list[str]:
+def _remarks(watch: EngineWatch, early: str) -> list[str]:
     found = [early] if early else []
     if watch.first is None:
         found.append(NO_METRICS)
@@ -244,16 +248,17 @@ def _remarks(watch: Watch, early: str) -> list[str]:
     return found
 
 
-def _replayed(plan: Plan, found: Calibrated, seen: _Seen, sent: Sent) -> Replayed:
+def _compare_replay(plan: Plan, found: Calibrated, seen: _Seen, sent: Sent) -> Replayed:
     options, request = plan.options, plan.subject.request
     page = seen.page
     utilization = page.gpu_memory_utilization if page else None
+    defaults = batch_defaults(request.gpu, request.engine.minor)
     batched = (
         options.max_num_batched_tokens
         or request.max_num_batched_tokens
-        or default_batched_tokens(request.gpu)
+        or defaults.max_num_batched_tokens
     )
-    seqs = min(options.max_num_seqs or DEFAULT_SEQS, batched)
+    seqs = min(options.max_num_seqs or defaults.max_num_seqs, batched)
     flags = Flags(
         max_num_seqs=seqs,
         max_num_batched_tokens=batched,
@@ -262,7 +267,7 @@ def _replayed(plan: Plan, found: Calibrated, seen: _Seen, sent: Sent) -> Replaye
     )
     if options.max_num_seqs is None:
         remark(f"Note: --max-num-seqs is not given; {seqs} is taken for the prediction")
-    return replayed(
+    return compare_with_model(
         sent,
         found,
         flags,
@@ -304,4 +309,4 @@ def _show(file: CalibrationFile, form: str, subject: Subject, served: Replayed |
     content = file.to_dict()
     if served is not None:
         content["replay"] = served.to_dict()
-    click.echo(written(content, form))
+    click.echo(serialize(content, form))

@@ -9,12 +9,14 @@ import click
 from tonnage.catalog.gpu import CatalogError, Gpu, sources
 from tonnage.catalog.models import built_in_model, model_names, model_origin
 from tonnage.catalog.parameters import num_active_parameters, num_parameters
+from tonnage.catalog.price import smallest
 from tonnage.catalog.shape import ModelShape
-from tonnage.cli.commands.forms import NUMBER, written
+from tonnage.cli.commands.forms import NUMBER, serialize
 from tonnage.cli.commands.options import output_option
 from tonnage.cli.console import Failure, output, show
 from tonnage.cli.read.classes import known_gpus
 from tonnage.cli.text.parts import parts
+from tonnage.sizing.cost import amount
 from tonnage.sizing.parallelism.kv import kv_bytes_per_token
 from tonnage.sizing.parallelism.shard import shard_of
 from tonnage.sizing.request import KV_ELEMENT_BYTES
@@ -24,13 +26,13 @@ from tonnage.units import GB, GIB, KIB, TERA, significant
 MISSING: Final = "-"
 GPU_COLUMNS: Final = (
     "GPU", "memory GiB", "sold as GB", "TB/s", "bf16 TFLOP/s", "fp8", "fp4", "link GB/s",
-    "USD/hour", "USD", "sources",
+    "USD/hour", "price of", "USD", "sources",
 )  # fmt: skip
 MODEL_COLUMNS: Final = (
     "model", "parameters 1e9", "active 1e9", "layers", "weights", "weights GB", "KV KiB/token",
     "context", "certainty", "source",
 )  # fmt: skip
-WORDS: Final = frozenset({"GPU", "model", "sources", "weights", "certainty", "source"})
+WORDS: Final = frozenset({"GPU", "price of", "model", "sources", "weights", "certainty", "source"})
 """Columns of words; the others are numbers."""
 
 HELP = """List the GPU classes and models in the catalogue, with their figures and sources.
@@ -89,6 +91,7 @@ def models(*, form: str, has_sources: bool, match: str) -> None:
 
 def _gpu_row(gpu: Gpu) -> tuple[str, ...]:
     peaks = (gpu.peak_flop_per_s.get(name) for name in ("bf16", "fp8", "fp4"))
+    rent, purchase = smallest(gpu.price.paid(), 1), gpu.price.purchase_usd
     return (
         gpu.name,
         f"{gpu.memory_bytes / GIB:.1f}",
@@ -96,20 +99,16 @@ def _gpu_row(gpu: Gpu) -> tuple[str, ...]:
         f"{gpu.memory_bytes_per_s / TERA:.3g}",
         *(MISSING if peak is None else f"{peak / TERA:.0f}" for peak in peaks),
         f"{gpu.interconnect_bytes_per_s / GB:.0f}",
-        _usd(gpu.price.rent_usd_per_hour, digits=2),
-        _usd(gpu.price.purchase_usd, digits=0),
+        MISSING if rent is None else amount(rent.usd_per_gpu_hour),
+        MISSING if rent is None else rent.basis,
+        MISSING if purchase is None else f"{purchase:.0f}",
         ", ".join(dict.fromkeys(_source_keys(gpu))),
     )
 
 
 def _source_keys(gpu: Gpu) -> Iterator[str]:
     yield from (source.key for source in gpu.sources)
-    if gpu.price.source:
-        yield gpu.price.source.key
-
-
-def _usd(amount: float | None, *, digits: int) -> str:
-    return MISSING if amount is None else f"{amount:.{digits}f}"
+    yield from (rent.source.key for rent in gpu.price.offered if rent.source)
 
 
 def _model_row(name: str) -> tuple[str, ...]:
@@ -148,7 +147,7 @@ def _print(
 ) -> None:
     cells = [dict(zip(columns, row, strict=True)) for row in rows]
     if form != "text":
-        click.echo(written([_valued(row) for row in cells], form, rows=cells))
+        click.echo(serialize([_typed_row(row) for row in cells], form, rows=cells))
         return
     first, *_, last = columns
     left_out = () if has_sources else (last,)
@@ -160,7 +159,7 @@ def _print(
         show(console, table)
 
 
-def _valued(row: Mapping[str, str]) -> dict[str, Any]:
+def _typed_row(row: Mapping[str, str]) -> dict[str, Any]:
     """Return a row as data: figures as numbers, sources with their title and where they are."""
     return {name: _value(name, cell) for name, cell in row.items()}
 

@@ -11,16 +11,16 @@ import click
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError, Gpu
-from tonnage.cli.answers.comparing import Compared, compare_classes, measured_classes
-from tonnage.cli.answers.patience import watched
+from tonnage.cli.answers.comparing import Compared, compare_classes
+from tonnage.cli.answers.patience import with_progress
 from tonnage.cli.answers.planning import Terms, code_of, request_of
 from tonnage.cli.answers.rows import choice_row
-from tonnage.cli.commands.forms import written
+from tonnage.cli.commands.forms import serialize
 from tonnage.cli.commands.options import calibrations_option, html_option, output_option
 from tonnage.cli.commands.question import (
-    Asking,
     Beside,
-    Question,
+    PlanInput,
+    QuestionOptions,
     asking,
     beside,
     named_classes,
@@ -34,13 +34,12 @@ from tonnage.cli.commands.writing import (
     write_page,
 )
 from tonnage.cli.console import NO, OK, Failure, complain, output, show
-from tonnage.cli.read.calibration import read_calibration
 from tonnage.cli.read.manifest import parse
 from tonnage.cli.read.references import target_of
 from tonnage.cli.read.scale_target import TargetError
 from tonnage.cli.read.strict_yaml import ManifestError
-from tonnage.cli.text.compare import compared
-from tonnage.estimate.calibration_file import CalibrationFileError
+from tonnage.cli.text.compare import comparison_report
+from tonnage.estimate.errors import CalibrationFileError
 from tonnage.sizing.compare import Measured
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.request import SizingRequest
@@ -51,20 +50,21 @@ Asked with a manifest, or with a line of options. For each class, the parallelis
 GPUs that serves the demand and meets the SLO targets is used (offline: at the memory ceiling).
 Prints what each costs for the demand and how full it is then, and for the first ones workload,
 memory, throughput by batch size, cost, and what has to be confirmed by measurement. Prices are
-yours, or rental prices of the catalogue; classes without one stand apart.
+yours, or on-demand rents of the catalogue, per GPU of the smallest instance listed that holds a
+replica; classes without one are listed apart. maxReplicas bounds no class: what needs more is
+marked.
 
 \b
 Examples:
   tonnage compare --model meta-llama/Llama-3.1-8B-Instruct --rps 4 \\
-    --prompt 4000 --output 500 --ttft 2s --tpot 50ms              no file is needed
-  tonnage compare -f model.yaml                                   all classes
-  tonnage compare -f model.yaml --gpu H100,H200,L40S              only these, with all details
-  tonnage compare -f model.yaml --prices prices.yaml --rate spot  your own prices
-  tonnage compare -f model.yaml --calibration calibration.json    constants measured by calibrate
-  tonnage compare -f model.yaml --html compare.html               an HTML page with charts
+    --prompt 4000 --output 500 --ttft 2s --tpot 50ms
+  tonnage compare -f model.yaml                              all classes
+  tonnage compare -f model.yaml --gpu H100,H200,L40S         only these
+  tonnage compare -f model.yaml --prices FILE --rate spot    your prices
+  tonnage compare -f model.yaml --calibration FILE           as measured
+  tonnage compare -f model.yaml --html compare.html          a page
   tonnage compare -f model.yaml -o json | jq '.classes[0].plan'
 
-\b
 Exit codes: 0 a class can serve it; 2 none can; 3 invalid input; 1 unexpected error.
 """
 
@@ -75,7 +75,11 @@ Exit codes: 0 a class can serve it; 2 none can; 3 invalid input; 1 unexpected er
 @html_option
 @calibrations_option
 def compare(
-    *, question: Question, form: str, page_file: str | None, calibration_files: tuple[Path, ...]
+    *,
+    question: QuestionOptions,
+    form: str,
+    page_file: str | None,
+    calibration_files: tuple[Path, ...],
 ) -> None:
     if question.textbook and calibration_files:
         raise Failure("--textbook takes no --calibration: it has an efficiency of 1")
@@ -89,10 +93,10 @@ def compare(
     found = compare_classes(
         deployment,
         request,
-        watched(gpus, clock=time.monotonic, tell=progress.tell, begin=progress.begin),
+        with_progress(gpus, clock=time.monotonic, tell=progress.tell, begin=progress.begin),
         are_named=bool(named),
         is_written=bool(question.names),
-        measured=_measured(request, gpus, calibration_files),
+        measured=_measured_by_class(request, gpus, calibration_files),
     )
     if page_file is not None:
         from tonnage.cli.page.compare import compare_page  # noqa: PLC0415  (needs an extra)
@@ -104,10 +108,10 @@ def compare(
 
 
 def _request(
-    asked: Asking, question: Question, terms: Terms, beside: Beside
+    asked: PlanInput, question: QuestionOptions, terms: Terms, beside: Beside
 ) -> tuple[ModelDeployment, SizingRequest]:
     resource = the_one(asked.manifests, question.names, command="compare")
-    [(_, guessed)] = asked.numbered
+    [(_, guessed)] = asked.with_guesses
     try:
         deployment = parse(resource)
         request = request_of(
@@ -124,9 +128,14 @@ def _request(
     return deployment, request
 
 
-def _measured(
+def _measured_by_class(
     request: SizingRequest, gpus: Sequence[Gpu], files: tuple[Path, ...]
 ) -> dict[str, Measured]:
+    if not files:
+        return {}
+    from tonnage.cli.answers.measured import measured_classes  # noqa: PLC0415  (slow)
+    from tonnage.cli.read.calibration import read_calibration  # noqa: PLC0415
+
     try:
         return measured_classes(request, gpus, map(read_calibration, files))
     except (CalibrationFileError, SizingError, CatalogError) as error:
@@ -136,11 +145,11 @@ def _measured(
 def _print(found: Compared, form: str) -> None:
     if form == "text":
         console = output()
-        for part in compared(found, console):
+        for part in comparison_report(found, console):
             show(console, part)
         return
     if not found.selection.choices:
         name = f"{found.deployment.namespace}/{found.deployment.name}"
         complain(f"{name}: none of these classes can serve it")
     rows = [choice_row(number, each) for number, each in enumerate(found.selection.choices, 1)]
-    click.echo(written(found.to_dict(), form, rows=rows))
+    click.echo(serialize(found.to_dict(), form, rows=rows))

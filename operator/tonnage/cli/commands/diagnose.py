@@ -15,9 +15,9 @@ from tonnage.cli.answers.bundle import MODE, archive, files_of
 from tonnage.cli.commands.options import CLUSTER_EXIT_CODES, access_options
 from tonnage.cli.console import Failure, output, remark, show
 from tonnage.cli.read.evidence import OPERATOR, Wanted, read_evidence
-from tonnage.cli.read.live import Cluster, connect
+from tonnage.cli.read.live import LiveCluster, connect
 from tonnage.cluster.errors import KubernetesError
-from tonnage.units import counted
+from tonnage.units import count_of
 
 ENDING: Final = ".tar.gz"
 
@@ -36,7 +36,7 @@ before you send it to anybody.
 \b
 Examples:
   tonnage diagnose -A
-  tonnage diagnose -n serving -o report.tar.gz
+  tonnage diagnose -n serving --save report.tar.gz
   tonnage diagnose -n serving --operator-namespace capacity --log-lines 20000
 
 {CLUSTER_EXIT_CODES}"""
@@ -66,8 +66,7 @@ Examples:
     help="Last lines of each log of the operator.",
 )
 @click.option(
-    "-o",
-    "--output",
+    "--save",
     "target",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -102,7 +101,7 @@ def diagnose(  # noqa: PLR0913  (one argument per option)
     _write(path, archive(files, folder=folder, now_s=now_s))
     console = output()
     for name, text in files.items():
-        show(console, f"{name}  {counted(len(text.splitlines()), 'line')}")
+        show(console, f"{name}  {count_of(len(text.splitlines()), 'line')}")
     for problem in evidence.problems:
         remark(f"Note: not read: {problem}")
     remark(f"Wrote {path}. Secrets are left out as far as they can be known: look through it")
@@ -110,14 +109,14 @@ def diagnose(  # noqa: PLR0913  (one argument per option)
 
 def _check(path: Path) -> None:
     if not path.name.endswith(ENDING):
-        raise Failure(f"-o {path}: the name of the file ends in {ENDING}")
+        raise Failure(f"--save {path}: the name of the file ends in {ENDING}")
     if path.exists():
-        raise Failure(f"-o {path} exists, and is not overwritten")
+        raise Failure(f"--save {path} exists, and is not overwritten")
     if not path.parent.is_dir():
-        raise Failure(f"-o {path}: there is no folder {path.parent}")
+        raise Failure(f"--save {path}: there is no folder {path.parent}")
 
 
-def _about(cluster: Cluster, wanted: Wanted, moment: str) -> Mapping[str, Any]:
+def _about(cluster: LiveCluster, wanted: Wanted, moment: str) -> Mapping[str, Any]:
     return {
         "written": moment,
         "tonnage": version("tonnage"),
@@ -128,7 +127,7 @@ def _about(cluster: Cluster, wanted: Wanted, moment: str) -> Mapping[str, Any]:
     }
 
 
-def _kubernetes(cluster: Cluster) -> str:
+def _kubernetes(cluster: LiveCluster) -> str:
     try:
         said = cluster.api.document("/version") or {}
     except KubernetesError as error:
@@ -142,4 +141,4 @@ def _write(path: Path, content: bytes) -> None:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE), "wb") as file:
             file.write(content)
     except OSError as error:
-        raise Failure(f"-o {path}: {error.strerror}") from error
+        raise Failure(f"--save {path}: {error.strerror}") from error

@@ -11,9 +11,8 @@ import click
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.cli.answers.differing import (
-    FILE_SITE,
     Difference,
-    Running,
+    RunningObject,
     figures,
     recorded_flags,
     running_of_plan,
@@ -21,21 +20,22 @@ from tonnage.cli.answers.differing import (
 )
 from tonnage.cli.answers.plan_words import exit_code
 from tonnage.cli.answers.planning import Live, Planned, PlannedConstants, Refused, Terms, answer
-from tonnage.cli.answers.rendering import servable
+from tonnage.cli.answers.rendering import FILE_SITE, servable
 from tonnage.cli.commands.options import (
     access_options,
+    calibration_in,
     calibration_option,
+    format_option,
     gpus_option,
     model_config_option,
 )
 from tonnage.cli.console import OK, OVER_BUDGET, Failure, complain
-from tonnage.cli.read.calibration import read_calibration
 from tonnage.cli.read.classes import known_gpus
-from tonnage.cli.read.live import Cluster, connect
-from tonnage.cli.read.manifest import SUFFIXES, Manifests, Resource, load, parse
+from tonnage.cli.read.live import LiveCluster, connect
+from tonnage.cli.read.manifest import SUFFIXES, ManifestObject, Manifests, load, parse
 from tonnage.cli.read.references import checked_text, config_of, target_of
 from tonnage.cli.read.running import LiveObject, owned_fields, read_live
-from tonnage.cli.read.scale_target import ScaleTarget, scale_target
+from tonnage.cli.read.scale_target import TargetContainer, scale_target
 from tonnage.cli.read.strict_yaml import ManifestError
 from tonnage.cli.text.difference import markdown
 
@@ -43,8 +43,8 @@ HELP: Final = """Show what a change of manifests does, as Markdown for a pull re
 
 OLD and NEW are files or folders with ModelDeployments; an empty one is one without any. Prints
 which pods are replaced and for which fields, and replicas, cost and latency before and after,
-planned for spec.demand. The flags that run are kept where the operator would keep them. With
---from-cluster what stands in the cluster is OLD, planned with the constants in its status; it is
+planned for spec.demand. Running flags stay where the operator would leave them. With
+--from-cluster OLD is what the cluster has, planned with the constants in its status; it is
 read, and nothing is changed.
 
 \b
@@ -54,7 +54,6 @@ Examples:
   git show main:model.yaml | tonnage diff - model.yaml --max-usd-per-hour 120
   tonnage diff old/ new/ -o json | jq '.objects[] | select(.podsRolled > 0)'
 
-\b
 Exit codes: 0 all can be served, within the budget if one is given; 2 one cannot (not at all, or not
 its demand within maxReplicas); 3 invalid input; 4, 5, 6 the cluster, as for explain; 7 the budget
 is exceeded, or a price is missing; 1 unexpected error.
@@ -76,15 +75,8 @@ class _Inputs:
 
 @click.command(help=HELP)
 @click.argument("names", nargs=-1, required=True, metavar="[OLD] NEW")
-@click.option("--from-cluster", is_flag=True, help="Compare with what stands in the cluster.")
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=click.Choice(["markdown", "json"]),
-    default="markdown",
-    show_default=True,
-)
+@click.option("--from-cluster", is_flag=True, help="Compare with the objects in the cluster.")
+@format_option("markdown", "json")
 @click.option(
     "--max-usd-per-hour",
     "max_usd_per_hour",
@@ -114,18 +106,18 @@ def diff(  # noqa: PLR0913  (one argument per option)
     inputs = _Inputs(
         terms=Terms(
             gpus=known_gpus(gpus_folder),
-            calibration=None if calibration_file is None else read_calibration(calibration_file),
+            calibration=calibration_in(calibration_file),
         ),
         config=None if config_file is None else checked_text(config_file, option="--model-config"),
         is_broken=[],
     )
-    new = _loaded(names[-1], inputs)
+    new = _load_manifests(names[-1], inputs)
     if from_cluster:
         cluster = connect(kubeconfig=kubeconfig, context=context)
         place = namespace or cluster.namespace
         found = [_against(cluster, each, new, place, inputs) for each in new.model_deployments]
     else:
-        old = load([]) if _is_empty(names[0]) else _loaded(names[0], inputs)
+        old = load([]) if _is_empty(names[0]) else _load_manifests(names[0], inputs)
         found = _between(old, new, namespace, inputs)
     _print([each for each in found if each], form, max_usd_per_hour)
     sys.exit(_exit_code([each for each in found if each], inputs, max_usd_per_hour))
@@ -137,7 +129,7 @@ def _is_empty(name: str) -> bool:
     return folder.is_dir() and not any(each.suffix in SUFFIXES for each in folder.iterdir())
 
 
-def _loaded(name: str, inputs: _Inputs) -> Manifests:
+def _load_manifests(name: str, inputs: _Inputs) -> Manifests:
     manifests = load([name])
     for problem in manifests.problems:
         complain(problem)
@@ -179,14 +171,14 @@ def _between(
     ]
 
 
-_Parsed = tuple[Resource, ModelDeployment]
+_Parsed = tuple[ManifestObject, ModelDeployment]
 
 
 def _by_name(manifests: Manifests, namespace: str | None, inputs: _Inputs) -> Mapping[Key, _Parsed]:
     found = {}
     for resource in manifests.model_deployments:
         try:
-            model = _placed(resource, parse(resource), namespace)
+            model = _in_namespace(resource, parse(resource), namespace)
         except ManifestError as error:
             complain(str(error))
             inputs.is_broken.append(True)
@@ -195,7 +187,9 @@ def _by_name(manifests: Manifests, namespace: str | None, inputs: _Inputs) -> Ma
     return found
 
 
-def _placed(resource: Resource, model: ModelDeployment, namespace: str | None) -> ModelDeployment:
+def _in_namespace(
+    resource: ManifestObject, model: ModelDeployment, namespace: str | None
+) -> ModelDeployment:
     """Return the object in the namespace that it names, else in the one that is meant."""
     metadata = resource.content.get("metadata")
     names_one = isinstance(metadata, Mapping) and metadata.get("namespace")
@@ -206,10 +200,10 @@ def _difference(
     old: _Parsed | None, new: _Parsed | None, olds: Manifests, news: Manifests, inputs: _Inputs
 ) -> Difference | None:
     try:
-        before = None if old is None else _planned(*old, olds, inputs, None)
+        before = None if old is None else _plan_object(*old, olds, inputs, None)
         is_ours = isinstance(before, Planned) and before.deployment.spec.scale_target is None
         running = running_of_plan(before) if isinstance(before, Planned) and is_ours else None
-        after = None if new is None else _planned(*new, news, inputs, running)
+        after = None if new is None else _plan_object(*new, news, inputs, running)
     except ManifestError as error:
         complain(str(error))
         inputs.is_broken.append(True)
@@ -217,23 +211,23 @@ def _difference(
     return Difference(before=before, after=after, running=running)
 
 
-def _planned(
-    resource: Resource,
+def _plan_object(
+    resource: ManifestObject,
     model: ModelDeployment,
     manifests: Manifests,
     inputs: _Inputs,
-    running: Running | None,
+    running: RunningObject | None,
 ) -> Planned | Refused:
     text = inputs.config or config_of(model, resource, manifests)
     target = target_of(model, resource, manifests)
-    return _answered(model, inputs, text, target, running.live(model) if running else None)
+    return _answer(model, inputs, text, target, running.live(model) if running else None)
 
 
-def _answered(
+def _answer(
     model: ModelDeployment,
     inputs: _Inputs,
     config: str | None,
-    target: ScaleTarget | None,
+    target: TargetContainer | None,
     live: Live | None,
 ) -> Planned | Refused:
     found = answer(model, inputs.terms, model_config=config, target=target, live=live)
@@ -241,11 +235,11 @@ def _answered(
 
 
 def _against(
-    cluster: Cluster, resource: Resource, new: Manifests, namespace: str, inputs: _Inputs
+    cluster: LiveCluster, resource: ManifestObject, new: Manifests, namespace: str, inputs: _Inputs
 ) -> Difference | None:
     """Compare one object of a file with what stands in the cluster."""
     try:
-        model = _placed(resource, parse(resource), namespace)
+        model = _in_namespace(resource, parse(resource), namespace)
         live = read_live(cluster, namespace=model.namespace, name=model.name)
         config = inputs.config or _config(resource, model, new, live)
         target = _target(resource, model, new, live)
@@ -254,15 +248,15 @@ def _against(
         inputs.is_broken.append(True)
         return None
     if live is None:
-        return Difference(before=None, after=_answered(model, inputs, config, target, None))
+        return Difference(before=None, after=_answer(model, inputs, config, target, None))
     running, inputs = _running(live), _as_the_operator_plans(inputs, live, model)
     flags = running.live(live.model) if running else None
-    before = _answered(live.model, inputs, inputs.config or live.config, target, flags)
+    before = _answer(live.model, inputs, inputs.config or live.config, target, flags)
     if running is None and isinstance(before, Planned) and not live.model.spec.scale_target:
         running = running_of_plan(before)
     flags = running.live(model) if running else None
     return Difference(
-        before=before, after=_answered(model, inputs, config, target, flags), running=running
+        before=before, after=_answer(model, inputs, config, target, flags), running=running
     )
 
 
@@ -280,7 +274,7 @@ def _as_the_operator_plans(inputs: _Inputs, live: LiveObject, model: ModelDeploy
 
 
 def _config(
-    resource: Resource, model: ModelDeployment, new: Manifests, live: LiveObject | None
+    resource: ManifestObject, model: ModelDeployment, new: Manifests, live: LiveObject | None
 ) -> str | None:
     """Return the config.json that the cluster has, where the files do not bring another."""
     source = model.spec.model.config
@@ -292,20 +286,20 @@ def _config(
 
 
 def _target(
-    resource: Resource, model: ModelDeployment, new: Manifests, live: LiveObject | None
-) -> ScaleTarget | None:
+    resource: ManifestObject, model: ModelDeployment, new: Manifests, live: LiveObject | None
+) -> TargetContainer | None:
     """Return the Deployment that is scaled: as it runs, else as the files have it."""
     if model.spec.scale_target and live and live.model.spec.scale_target and live.target:
         return scale_target(live.target)
     return target_of(model, resource, new)
 
 
-def _running(live: LiveObject) -> Running | None:
+def _running(live: LiveObject) -> RunningObject | None:
     """Return what runs of ours; nothing of a scale target, whose template stays."""
     view = live.view
     if view is None or live.model.spec.scale_target:
         return None
-    return Running(
+    return RunningObject(
         template=json.loads(view.template),
         owned=owned_fields(view),
         replicas=view.replicas,

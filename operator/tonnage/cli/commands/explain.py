@@ -7,11 +7,11 @@ import click
 
 from tonnage.cli.answers.chain import chain
 from tonnage.cli.answers.glossary import glossary
-from tonnage.cli.commands.options import CLUSTER_EXIT_CODES, access_options
+from tonnage.cli.commands.options import CLUSTER_EXIT_CODES, access_options, format_option
 from tonnage.cli.console import output, remark, show
-from tonnage.cli.read.leading import leases_of, outdated
+from tonnage.cli.read.leading import leases_of, stale_note
 from tonnage.cli.read.live import connect, read_one
-from tonnage.cli.text.chain import explained
+from tonnage.cli.text.chain import chain_report
 from tonnage.cli.text.glossary import terms
 
 HELP = f"""Show how the operator arrived at the replicas of a ModelDeployment.
@@ -38,9 +38,7 @@ Examples:
     help="Print what the terms mean, with vLLM's flags and metrics, instead of an object.",
 )
 @click.option("-n", "--namespace", help="Namespace. Default: the one of the context.")
-@click.option(
-    "-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
-)
+@format_option("text", "json")
 @access_options
 def explain(  # noqa: PLR0913  (one argument per option)
     *,
@@ -63,8 +61,8 @@ def explain(  # noqa: PLR0913  (one argument per option)
     if form == "json":
         click.echo(json.dumps(links, indent=2, ensure_ascii=False))
     else:
-        show(output(), explained(links))
-    if note := outdated(lambda: leases_of(cluster), now_s=time.time()):
+        show(output(), chain_report(links))
+    if note := stale_note(lambda: leases_of(cluster), now_s=time.time()):
         remark(f"Note: {note}")
 
 

@@ -12,7 +12,7 @@ import yaml
 NUMBER: Final = re.compile(r"[-+]?[0-9][0-9,.]*|-|")
 
 
-def written(content: object, form: str, *, rows: Sequence[Mapping[str, str]] = ()) -> str:
+def serialize(content: object, form: str, *, rows: Sequence[Mapping[str, str]] = ()) -> str:
     """Write data in a form. ``rows``: what Markdown and CSV hold of it."""
     if form == "markdown":
         columns = list(rows[0]) if rows else []

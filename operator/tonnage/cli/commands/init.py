@@ -5,15 +5,16 @@ from typing import Any, Final
 
 import click
 
-from tonnage.cli.answers.manifest_words import commented
+from tonnage.cli.answers.manifest_words import with_comments
 from tonnage.cli.answers.patience import counting
-from tonnage.cli.answers.plan_words import headline
+from tonnage.cli.answers.plan_words import headline, obstacles
 from tonnage.cli.answers.planning import Planned, Terms, answer
+from tonnage.cli.answers.rendering import with_obstacle
 from tonnage.cli.commands.plan import class_of
 from tonnage.cli.commands.question import (
-    Asking,
     Beside,
-    Question,
+    PlanInput,
+    QuestionOptions,
     asking,
     beside,
     question_options,
@@ -24,12 +25,15 @@ from tonnage.cli.console import Failure, remark
 from tonnage.cli.read.asked import MOST_REPLICAS
 from tonnage.cli.read.manifest import parse
 from tonnage.cli.read.strict_yaml import ManifestError
+from tonnage.sizing.provenance import Figure
+from tonnage.units import count_of
 
 HEADROOM: Final = 2
 """Times the replicas of the plan, that the manifest allows."""
 HELP: Final = """Print the manifest of a line of options, with comments.
 
-Takes the options of plan. The number of replicas that it allows is twice what the plan takes.
+Takes the options of plan. The split is that of the plan, and the number of replicas that it allows
+twice what the plan takes. It creates nothing until mode: Recommend is made Auto or Approve.
 
 \b
 Examples:
@@ -38,35 +42,62 @@ Examples:
   tonnage plan -f model.yaml
   kubectl apply -f model.yaml
 
-\b
 Exit codes: 0 written; 3 invalid input; 1 unexpected error.
 """
 
 
 @click.command(help=HELP)
 @question_options
-def init(*, question: Question) -> None:
+def init(*, question: QuestionOptions) -> None:
     if question.names:
         raise Failure("init makes a manifest of options: it takes no -f")
     asked = asking(question, class_of(question))
-    [(resource, guessed)] = asked.numbered
+    [(resource, guessed)] = asked.with_guesses
     progress = search_progress()
     terms = terms_of(
         question,
         guessed=guessed,
         between=counting(clock=time.monotonic, tell=progress.tell, begin=progress.begin),
     )
-    content = dict(resource.content)
-    spec: dict[str, Any] = dict(content["spec"])
-    if spec["scaling"]["maxReplicas"] == MOST_REPLICAS:
-        most = _most_replicas(asked, terms, beside(question))
-        spec["scaling"] = {**spec["scaling"], "maxReplicas": most}
-    click.echo(commented({**content, "spec": spec}, guessed))
+    spec: dict[str, Any] = dict(resource.content["spec"])
+    spec["scaling"] = {"mode": "Recommend"} | spec["scaling"]
+    planned = _plan_or_failure(asked, terms, beside(question))
+    if planned:
+        split = {"gpusPerReplica": planned.sizing.parallelism.num_gpus}
+        spec["hardware"] = {**spec["hardware"], **split}
+    if Figure.MAX_REPLICAS in guessed:
+        spec["scaling"]["maxReplicas"] = _most_replicas(
+            planned, spec["scaling"].get("minReplicas", 1)
+        )
+    for each in obstacles(planned) if planned else ():
+        click.echo(f"# As it is {each}.")
+    click.echo(with_comments({**resource.content, "spec": spec}, guessed))
 
 
-def _most_replicas(asked: Asking, terms: Terms, beside: Beside) -> int:
-    """Return what the manifest may allow: room over the plan, if there is one."""
-    [(resource, _)] = asked.numbered
+def _most_replicas(planned: Planned | None, fewest: int) -> int:
+    """Return what the manifest may allow: room over the plan, if there is one.
+
+    Raises:
+        Failure: no ModelDeployment has as many as the plan.
+    """
+    if planned is None:
+        return fewest
+    if planned.replicas > MOST_REPLICAS:
+        raise Failure(
+            f"the plan takes {count_of(planned.replicas, 'replica')}, of which one ModelDeployment "
+            f"has at most {MOST_REPLICAS}: ask for a part of the demand, or for more GPUs of each "
+            "with --set hardware.gpusPerReplica"
+        )
+    return min(MOST_REPLICAS, HEADROOM * planned.replicas)
+
+
+def _plan_or_failure(asked: PlanInput, terms: Terms, beside: Beside) -> Planned | None:
+    """Return the plan; where there is none, say why.
+
+    Raises:
+        Failure: what is asked names something unknown, or contradicts itself.
+    """
+    [(resource, _)] = asked.with_guesses
     try:
         deployment = parse(resource)
         config = beside.config_of(deployment, resource, asked.manifests)
@@ -75,9 +106,10 @@ def _most_replicas(asked: Asking, terms: Terms, beside: Beside) -> int:
     checkpoint = beside.checkpoint_of(deployment)
     found = answer(deployment, terms, model_config=config, checkpoint=checkpoint)
     if isinstance(found, Planned):
+        found = with_obstacle(found)
         remark(f"The plan: {headline(found)}")
-        return min(MOST_REPLICAS, HEADROOM * found.replicas)
+        return found
     if found.is_input:
         raise Failure(found.message)
-    remark(f"Note: as it stands it cannot be served ({found.code}): {found.message}")
-    return 1
+    remark(f"Note: as written it cannot be served ({found.code}): {found.message}")
+    return None

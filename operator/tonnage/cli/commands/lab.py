@@ -20,7 +20,7 @@ def absent(arguments: tuple[str, ...]) -> None:  # noqa: ARG001  (whatever the l
     raise Failure(ABSENT, NO)
 
 
-def found(package: str = LAB) -> click.Command:
+def lab_command(package: str = LAB) -> click.Command:
     """Return the command of the lab, or, where the lab is missing, what says so."""
     try:
         command: click.Command = importlib.import_module(f"{package}.command").lab
@@ -31,4 +31,4 @@ def found(package: str = LAB) -> click.Command:
     return command
 
 
-lab: Final = found()
+lab: Final = lab_command()

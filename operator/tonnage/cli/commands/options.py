@@ -3,11 +3,14 @@
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from tonnage.units import MILLION, seconds
+
+if TYPE_CHECKING:
+    from tonnage.estimate.calibration_file import CalibrationFile
 
 
 def positive(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
@@ -46,7 +49,32 @@ def duration_option(
     )
 
 
-CLUSTER_EXIT_CODES: Final = """\b
+PRICE_OPTIONS: Final = (
+    click.option("--price", "single_prices", multiple=True, metavar="NAME=AMOUNT",
+        help="Your price of a GPU class, per GPU and hour; may be repeated."),
+    click.option("--prices", "price_file", metavar="FILE",
+        help="Your price list: a line 'NAME: AMOUNT' for each class, or 'NAME: {onDemand: AMOUNT, "
+        "spot: AMOUNT, reserved: AMOUNT}' with any of them, per GPU and hour; and 'currency: EUR'. "
+        "Classes that are not in it have no price."),
+    click.option("--rate", metavar="NAME",
+        help="Which rate of --prices: onDemand (the default where any class has it), spot, "
+        "reserved, reserved1Year, reserved3Years or a name of yours."),
+    click.option("--currency", metavar="CODE",
+        help="Currency of your prices, a label. Default: USD, or as --prices says."),
+)  # fmt: skip
+"""Of a buyer's own prices."""
+
+
+def with_options(
+    command: Callable[..., None], options: tuple[Callable[..., Any], ...]
+) -> Callable[..., None]:
+    """Add options to a command, in the order of its help."""
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+CLUSTER_EXIT_CODES: Final = """\
 Exit codes: 0 success; 2 not found; 3 invalid input; 4 the cluster cannot be reached; 5 it does not
 have the ModelDeployment CRD; 6 access denied (RBAC); 1 unexpected error.
 """
@@ -60,14 +88,31 @@ filename_option: Final = click.option(
     metavar="FILE|DIR|-",
     help="File or folder with manifests; may be repeated. '-' reads standard input.",
 )
-output_option: Final = click.option(
-    "-o",
-    "--format",
-    "form",
-    type=click.Choice(["text", "json", "yaml", "markdown", "csv"]),
-    default="text",
-    show_default=True,
-    help="Output format. json and yaml have all figures, markdown and csv a row for each answer.",
+
+
+def format_option(*forms: str, more: str = "") -> Callable[..., Any]:
+    """Return ``-o``, which means the format of what is printed in every command.
+
+    ``forms``: the first is the default. ``more``: what they hold.
+    """
+    return click.option(
+        "-o",
+        "--format",
+        "form",
+        type=click.Choice(forms),
+        default=forms[0],
+        show_default=True,
+        help=f"Output format. {more}".rstrip(),
+    )
+
+
+output_option: Final = format_option(
+    "text",
+    "json",
+    "yaml",
+    "markdown",
+    "csv",
+    more="json and yaml have all figures, markdown and csv a row for each answer.",
 )
 html_option: Final = click.option(
     "--html",
@@ -108,6 +153,17 @@ calibration_option: Final = click.option(
     metavar="FILE",
     help="Constants that 'tonnage calibrate' measured, instead of those of the catalogue.",
 )
+
+
+def calibration_in(path: Path | None) -> "CalibrationFile | None":
+    """Return what the file of ``calibration_option`` holds, if one is given."""
+    if path is None:
+        return None
+    from tonnage.cli.read.calibration import read_calibration  # noqa: PLC0415  (slow)
+
+    return read_calibration(path)
+
+
 calibrations_option: Final = click.option(
     "--calibration",
     "calibration_files",

@@ -9,16 +9,21 @@ from typing import Any, Final
 import click
 
 from tonnage.cli.answers.patience import counting
-from tonnage.cli.answers.plan_words import exit_code, identified
+from tonnage.cli.answers.plan_words import exit_code, object_label, obstacles
 from tonnage.cli.answers.planning import Planned, Refused, Terms, answer, with_savings
-from tonnage.cli.answers.rendering import servable
+from tonnage.cli.answers.rendering import with_obstacle
 from tonnage.cli.answers.rows import plan_row
-from tonnage.cli.commands.forms import written
-from tonnage.cli.commands.options import calibration_option, html_option, output_option
+from tonnage.cli.commands.forms import serialize
+from tonnage.cli.commands.options import (
+    calibration_in,
+    calibration_option,
+    html_option,
+    output_option,
+)
 from tonnage.cli.commands.question import (
-    Asking,
     Beside,
-    Question,
+    PlanInput,
+    QuestionOptions,
     asking,
     beside,
     question_options,
@@ -26,19 +31,16 @@ from tonnage.cli.commands.question import (
 )
 from tonnage.cli.commands.writing import (
     check_page,
-    mention,
+    list_ignored,
     search_progress,
     write_page,
 )
 from tonnage.cli.console import Failure, complain, output, remark, show
-from tonnage.cli.read.calibration import read_calibration
-from tonnage.cli.read.manifest import Resource, parse
+from tonnage.cli.read.manifest import ManifestObject, parse
 from tonnage.cli.read.references import target_of
 from tonnage.cli.read.strict_yaml import ManifestError
-from tonnage.cli.text.plan import answered, sources_of
+from tonnage.cli.text.plan import answer_report, sources_of
 from tonnage.explain.sources import citations
-from tonnage.manifests.children import Site
-from tonnage.settings import Settings
 from tonnage.sizing.provenance import Figure
 
 HELP: Final = """Compute replicas, max-num-seqs and cost for models. Needs no cluster.
@@ -58,19 +60,18 @@ Examples:
   tonnage plan --model meta-llama/Llama-3.1-8B-Instruct --gpu H100 --rps 4 \\
     --prompt 4000 --output 500 --ttft 2s --tpot 50ms       no file is needed
   tonnage plan -f model.yaml
-  tonnage plan -f model.yaml --rps 40 --gpu L40S           the same with changes
-  tonnage plan -f model.yaml --set model.kvCache=fp8       any field of the spec
-  tonnage plan -f model.yaml --price H200=2.60             your own price
-  tonnage plan -f model.yaml --model-config config.json    a model that is not in the catalogue
-  tonnage plan -f model.yaml --hub                         the same, fetched from Hugging Face
-  tonnage plan -f model.yaml --checkpoint DIR              exact weight sizes from safetensors
-  tonnage plan -f model.yaml --calibration calibration.json  constants measured by calibrate
-  tonnage plan -f model.yaml --sources                     where every figure is taken from
-  tonnage plan -f models/ --html plan.html                 an HTML page with charts
+  tonnage plan -f model.yaml --rps 40 --gpu L40S       the same, changed
+  tonnage plan -f model.yaml --set model.kvCache=fp8   any field of it
+  tonnage plan -f model.yaml --price H200=2.60         your own price
+  tonnage plan -f model.yaml --model-config FILE       an uncatalogued model
+  tonnage plan -f model.yaml --hub                     the same, fetched
+  tonnage plan -f model.yaml --checkpoint DIR          exact weight sizes
+  tonnage plan -f model.yaml --calibration FILE        measured constants
+  tonnage plan -f model.yaml --sources                 where figures are from
+  tonnage plan -f models/ --html plan.html             an HTML page
   tonnage plan -f models/ -o json | jq '.[].plan.replicas'
   kubectl get mdep llama -o yaml | tonnage plan -f -
 
-\b
 Exit codes: 0 all can be served; 2 one cannot (not at all, or not its demand within maxReplicas);
 3 invalid input; 1 unexpected error.
 """
@@ -78,9 +79,6 @@ SEVERAL: Final = "plan takes one GPU class, not {}; 'tonnage compare' takes seve
 NO_CLASS: Final = (
     "plan needs a GPU class: --gpu H100, for example; 'tonnage compare' ranks all of them"
 )
-
-
-DEFAULT_INTERVAL_S: Final = Settings.model_fields["scrape_interval_s"].default
 
 
 @click.command(help=HELP)
@@ -93,7 +91,7 @@ DEFAULT_INTERVAL_S: Final = Settings.model_fields["scrape_interval_s"].default
 )
 def plan(
     *,
-    question: Question,
+    question: QuestionOptions,
     form: str,
     page_file: str | None,
     calibration_file: Path | None,
@@ -106,13 +104,13 @@ def plan(
     progress = search_progress()
     terms = terms_of(
         question,
-        calibration=None if calibration_file is None else read_calibration(calibration_file),
+        calibration=calibration_in(calibration_file),
         between=counting(clock=time.monotonic, tell=progress.tell, begin=progress.begin),
     )
     for problem in asked.manifests.problems:
         complain(problem)
-    mention(asked.manifests.others)
-    if not asked.numbered and not asked.manifests.problems:
+    list_ignored(asked.manifests.others)
+    if not asked.with_guesses and not asked.manifests.problems:
         raise Failure(f"no ModelDeployment of tonnage.dev in {', '.join(question.names)}")
     answers = answers_of(asked, terms, beside(question))
     if page_file is not None and answers:
@@ -121,11 +119,11 @@ def plan(
         write_page(page_file, plan_page(answers))
     if page_file != "-":
         _print(answers, form, has_sources=has_sources)
-    is_broken = bool(asked.manifests.problems) or len(answers) < len(asked.numbered)
+    is_broken = bool(asked.manifests.problems) or len(answers) < len(asked.with_guesses)
     sys.exit(exit_code(answers, is_broken=is_broken))
 
 
-def class_of(question: Question) -> str | None:
+def class_of(question: QuestionOptions) -> str | None:
     """Return the one class that is named, if any.
 
     Raises:
@@ -140,14 +138,18 @@ def class_of(question: Question) -> str | None:
     return names[0] if names else None
 
 
-def answers_of(asked: Asking, terms: Terms, beside: Beside) -> list[Planned | Refused]:
+def answers_of(asked: PlanInput, terms: Terms, beside: Beside) -> list[Planned | Refused]:
     """Return the answers for all objects that are valid; of the others it is said what is wrong."""
-    found = (_answer(each, guessed, asked, terms, beside) for each, guessed in asked.numbered)
+    found = (_answer(each, guessed, asked, terms, beside) for each, guessed in asked.with_guesses)
     return [each for each in found if each]
 
 
 def _answer(
-    resource: Resource, guessed: frozenset[Figure], asked: Asking, terms: Terms, beside: Beside
+    resource: ManifestObject,
+    guessed: frozenset[Figure],
+    asked: PlanInput,
+    terms: Terms,
+    beside: Beside,
 ) -> Planned | Refused | None:
     try:
         deployment = parse(resource)
@@ -165,16 +167,10 @@ def _answer(
     )
     if isinstance(found, Refused):
         return found
-    _remark_on(found)
+    found = with_obstacle(found)
+    for each in obstacles(found):
+        remark(f"Note: {object_label(found)}: {each}")
     return with_savings(found, terms.between)
-
-
-def _remark_on(planned: Planned) -> None:
-    """Say of a plan that holds on paper what is missing to run it."""
-    site = Site(has_pod_monitors=False, scrape_interval_s=DEFAULT_INTERVAL_S)
-    found = servable(planned, site)
-    if isinstance(found, Refused):
-        remark(f"Note: {identified(planned)}: the operator cannot run it: {found.message}")
 
 
 def _print(answers: list[Planned | Refused], form: str, *, has_sources: bool) -> None:
@@ -183,15 +179,20 @@ def _print(answers: list[Planned | Refused], form: str, *, has_sources: bool) ->
         for number, each in enumerate(answers):
             if number:
                 console.print()
-            show(console, answered(each, is_ascii=console.options.ascii_only, width=console.width))
+            show(
+                console,
+                answer_report(each, is_ascii=console.options.ascii_only, width=console.width),
+            )
             if has_sources and isinstance(each, Planned):
                 show(console, sources_of(each))
         return
     for each in answers:
         if isinstance(each, Refused):
-            complain(f"{identified(each)}: {each.message}")
+            complain(f"{object_label(each)}: {each.message}")
     rows = [plan_row(each) for each in answers]
-    click.echo(written([_data(each, has_sources=has_sources) for each in answers], form, rows=rows))
+    click.echo(
+        serialize([_data(each, has_sources=has_sources) for each in answers], form, rows=rows)
+    )
 
 
 def _data(answer: Planned | Refused, *, has_sources: bool) -> dict[str, Any]:

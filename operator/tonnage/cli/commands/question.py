@@ -9,23 +9,31 @@ from typing import Any, Final
 import click
 
 from tonnage.api.objects import ModelDeployment
+from tonnage.api.spec import MOST_GPUS
 from tonnage.catalog.gpu import CatalogError, Gpu, find_gpu
 from tonnage.catalog.safetensors import Checkpoint
 from tonnage.cli.answers.planning import Terms
 from tonnage.cli.commands.options import (
+    PRICE_OPTIONS,
     duration,
     gpus_option,
     model_config_option,
     positive,
     textbook_option,
+    with_options,
 )
 from tonnage.cli.console import Failure, remark
-from tonnage.cli.read.asked import Asked, Change, change_of, changed, made
+from tonnage.cli.read.asked import (
+    Change,
+    ManifestWithGuesses,
+    change_of,
+    manifest_of_changes,
+    with_changes,
+)
 from tonnage.cli.read.checkpoint import checkpoint_in
 from tonnage.cli.read.classes import known_gpus
-from tonnage.cli.read.hub import checkpoint_from_hub, config_from_hub
-from tonnage.cli.read.manifest import Manifests, Resource, load
-from tonnage.cli.read.prices import Prices, priced
+from tonnage.cli.read.manifest import ManifestObject, Manifests, load
+from tonnage.cli.read.prices import Prices, with_prices
 from tonnage.cli.read.references import checked_text, config_of
 from tonnage.cli.read.strict_yaml import ManifestError
 from tonnage.sizing.provenance import Figure
@@ -36,11 +44,12 @@ FORMATS: Final = frozenset({"text", "json", "yaml", "markdown", "csv"})
 
 
 def _names(classes: Iterable[str]) -> list[str]:
-    return [name.strip() for each in classes for name in each.split(",")]
+    """Return each name, written as a node label and a spec have it: with no space."""
+    return ["-".join(name.split()) for each in classes for name in each.split(",")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class QuestionOptions:
     """What the options say, as they were given."""
 
     names: tuple[str, ...]
@@ -51,11 +60,16 @@ class Question:
     output_tokens: int | None
     ttft: str | None
     tpot: str | None
+    tensor: int | None
+    pipeline: int | None
+    data: int | None
+    expert: bool | None
     settings: tuple[str, ...]
     single_prices: tuple[str, ...]
     price_file: str | None
     rate: str | None
     currency: str | None
+    whole_nodes: bool
     gpus_folder: Path | None
     config_file: str | None
     checkpoint_folder: Path | None
@@ -69,9 +83,13 @@ class Question:
     def gpus(self) -> Mapping[str, Gpu]:
         """Return the classes that are known, at the buyer's prices."""
         prices = Prices(
-            single=self.single_prices, file=self.price_file, rate=self.rate, currency=self.currency
+            single=self.single_prices,
+            file=self.price_file,
+            rate=self.rate,
+            currency=self.currency,
+            whole_nodes=self.whole_nodes,
         )
-        return priced(known_gpus(self.gpus_folder), prices)
+        return with_prices(known_gpus(self.gpus_folder), prices)
 
     def changes(self, gpu: str | None) -> tuple[Change, ...]:
         """Return what the options say of fields of a spec; ``gpu``: the class that is meant."""
@@ -83,6 +101,10 @@ class Question:
             "demand.requestsPerSecond": _rate(self.requests_per_s),
             "slo.timeToFirstToken.p95": self.ttft,
             "slo.timePerOutputToken.p95": self.tpot,
+            "hardware.parallelism.tensor": self.tensor,
+            "hardware.parallelism.pipeline": self.pipeline,
+            "hardware.parallelism.data": self.data,
+            "hardware.parallelism.expert": self.expert,
         }
         try:
             further = [change_of(each) for each in self.settings]
@@ -92,7 +114,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asking:
+class PlanInput:
     """The ModelDeployments that are asked about, and what stands beside them."""
 
     manifests: Manifests
@@ -100,12 +122,12 @@ class Asking:
     """What nobody said, by the number of the ModelDeployment."""
 
     @property
-    def numbered(self) -> list[tuple[Resource, frozenset[Figure]]]:
+    def with_guesses(self) -> list[tuple[ManifestObject, frozenset[Figure]]]:
         found = enumerate(self.manifests.model_deployments)
         return [(each, self.guessed.get(number, frozenset())) for number, each in found]
 
 
-def asking(question: Question, gpu: str | None) -> Asking:
+def asking(question: QuestionOptions, gpu: str | None) -> PlanInput:
     """Return what is asked about: manifests with the changes of the options, or theirs alone.
 
     Raises:
@@ -120,22 +142,22 @@ def asking(question: Question, gpu: str | None) -> Asking:
         raise Failure("nothing is asked: give manifests with -f, or a model with --model")
     try:
         found = (
-            [changed(each, changes) for each in manifests.model_deployments]
+            [with_changes(each, changes) for each in manifests.model_deployments]
             if question.names
-            else [_made(changes)]
+            else [_manifest_of_options(changes)]
         )
     except ManifestError as error:
         raise Failure(str(error)) from error
-    return Asking(
+    return PlanInput(
         manifests=replace(manifests, model_deployments=tuple(each.resource for each in found)),
         guessed={number: each.guessed for number, each in enumerate(found)},
     )
 
 
-def _made(changes: tuple[Change, ...]) -> Asked:
+def _manifest_of_options(changes: tuple[Change, ...]) -> ManifestWithGuesses:
     if not any(path.startswith("slo") for path, _ in changes):
         remark("Note: without --ttft or --tpot it is planned offline, at the memory ceiling")
-    return made(changes)
+    return manifest_of_changes(changes)
 
 
 def _none_yet() -> Manifests:
@@ -170,11 +192,13 @@ class Beside:
     asks_hub: bool
 
     def config_of(
-        self, deployment: ModelDeployment, resource: Resource, manifests: Manifests
+        self, deployment: ModelDeployment, resource: ManifestObject, manifests: Manifests
     ) -> str | None:
         """Return the config.json that was given, else that of the files, else the hub's."""
         config = self.config or config_of(deployment, resource, manifests)
         if config is None and self.asks_hub:
+            from tonnage.cli.read.hub import config_from_hub  # noqa: PLC0415  (slow)
+
             model = deployment.spec.model
             return config_from_hub(model.id, model.revision)
         return config
@@ -183,6 +207,8 @@ class Beside:
         """Return the checkpoint that was given, else the one that the hub has, if it has one."""
         if self.checkpoint is not None or not self.asks_hub:
             return self.checkpoint
+        from tonnage.cli.read.hub import checkpoint_from_hub  # noqa: PLC0415  (slow)
+
         model = deployment.spec.model
         try:
             return checkpoint_from_hub(model.id, model.revision)
@@ -193,7 +219,7 @@ class Beside:
             return None
 
 
-def beside(question: Question) -> Beside:
+def beside(question: QuestionOptions) -> Beside:
     """Read what the options name beside the manifests."""
     folder = question.checkpoint_folder
     return Beside(
@@ -212,7 +238,7 @@ def _config_text(config_file: str | None, checkpoint_folder: Path | None) -> str
     return checked_text(str(path), option="--checkpoint")
 
 
-def terms_of(question: Question, **more: Any) -> Terms:
+def terms_of(question: QuestionOptions, **more: Any) -> Terms:
     """Return what the options add to every object."""
     return Terms(gpus=question.gpus(), is_textbook=question.textbook, **more)
 
@@ -244,17 +270,22 @@ OPTIONS: Final = (
         help="SLO: time to the first token that 95 % of requests keep, such as 2s."),
     click.option("--tpot", metavar="DURATION", callback=duration,
         help="SLO: time per output token that 95 % of requests keep, such as 50ms."),
+    *(
+        click.option(f"--{name}-parallel", name, type=click.IntRange(1, MOST_GPUS), metavar="N",
+            help=f"Take splits with so many {ranks} only.")
+        for name, ranks in (
+            ("tensor", "tensor-parallel ranks"),
+            ("pipeline", "pipeline stages"),
+            ("data", "data-parallel ranks"),
+        )
+    ),
+    click.option("--expert-parallel/--no-expert-parallel", "expert", default=None,
+        help="Whole experts on each rank, or a slice of each."),
     click.option("--set", "settings", multiple=True, metavar="PATH=VALUE",
         help="Any other field of the spec, such as contextLength=32768; may be repeated."),
-    click.option("--price", "single_prices", multiple=True, metavar="NAME=AMOUNT",
-        help="Your price of a GPU class, per GPU and hour; may be repeated."),
-    click.option("--prices", "price_file", metavar="FILE",
-        help="Your price list: a line 'NAME: AMOUNT' for each class, or 'NAME: {spot: AMOUNT, "
-        "reserved: AMOUNT}', and 'currency: EUR'. Classes that are not in it have no price."),
-    click.option("--rate", metavar="NAME",
-        help="Which rate of --prices, such as spot or reserved."),
-    click.option("--currency", metavar="CODE",
-        help="Currency of your prices, a label. Default: USD, or as --prices says."),
+    *PRICE_OPTIONS,
+    click.option("--whole-nodes", "whole_nodes", is_flag=True,
+        help="Pay for whole instances, with the GPUs that no replica uses."),
     gpus_option,
     model_config_option,
     click.option("--checkpoint", "checkpoint_folder",
@@ -274,10 +305,7 @@ def question_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def collected(**options: Any) -> None:
-        taken = {name: options.pop(name) for name in Question.__dataclass_fields__}
-        command(question=Question(**taken), **options)
+        taken = {name: options.pop(name) for name in QuestionOptions.__dataclass_fields__}
+        command(question=QuestionOptions(**taken), **options)
 
-    decorated: Callable[..., None] = collected
-    for option in reversed(OPTIONS):
-        decorated = option(decorated)
-    return decorated
+    return with_options(collected, OPTIONS)

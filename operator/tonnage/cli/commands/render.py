@@ -10,19 +10,20 @@ import yaml
 from tonnage.cli.answers.plan_words import exit_code, headline
 from tonnage.cli.answers.planning import Planned, Refused, Terms, answer
 from tonnage.cli.answers.rendering import children, servable, serve_line
-from tonnage.cli.commands.forms import written
+from tonnage.cli.commands.forms import serialize
 from tonnage.cli.commands.options import (
+    calibration_in,
     calibration_option,
     filename_option,
+    format_option,
     gpus_option,
     model_config_option,
     requests_per_second_option,
 )
-from tonnage.cli.commands.writing import mention
+from tonnage.cli.commands.writing import list_ignored
 from tonnage.cli.console import Failure, complain, printable, remark
-from tonnage.cli.read.calibration import read_calibration
 from tonnage.cli.read.classes import known_gpus
-from tonnage.cli.read.manifest import Manifests, Resource, load, parse
+from tonnage.cli.read.manifest import ManifestObject, Manifests, load, parse
 from tonnage.cli.read.references import checked_text, config_of, target_of
 from tonnage.cli.read.strict_yaml import ManifestError
 from tonnage.manifests.children import Site
@@ -39,12 +40,11 @@ than plan and render do (speedRange), so that a first --max-num-seqs may be lowe
 \b
 Examples:
   tonnage render -f model.yaml
-  tonnage render -f model.yaml --serve               the vllm serve line of one replica
-  tonnage render -f model.yaml --no-pod-monitor      where the Prometheus Operator is not installed
+  tonnage render -f model.yaml --serve            the vllm serve line
+  tonnage render -f model.yaml --no-pod-monitor   without its operator
   tonnage render -f models/ -o json | jq '.items[].kind'
   tonnage render -f model.yaml | kubectl apply --dry-run=server -f -
 
-\b
 Exit codes: 0 all can be served; 2 one cannot; 3 invalid input; 1 unexpected error.
 """
 DEFAULT_INTERVAL_S: Final = Settings.model_fields["scrape_interval_s"].default
@@ -52,9 +52,7 @@ DEFAULT_INTERVAL_S: Final = Settings.model_fields["scrape_interval_s"].default
 
 @click.command(help=HELP)
 @filename_option
-@click.option(
-    "-o", "--output", "form", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True
-)
+@format_option("yaml", "json")
 @click.option(
     "--serve", "is_line", is_flag=True, help="Print the vllm serve line of each model instead."
 )
@@ -84,13 +82,13 @@ def render(  # noqa: PLR0913  (one argument per option)
     terms = Terms(
         gpus=known_gpus(gpus_folder),
         requests_per_s=requests_per_s,
-        calibration=None if calibration_file is None else read_calibration(calibration_file),
+        calibration=calibration_in(calibration_file),
     )
     config = None if config_file is None else checked_text(config_file, option="--model-config")
     manifests = load(names)
     for problem in manifests.problems:
         complain(problem)
-    mention(manifests.others)
+    list_ignored(manifests.others)
     if not manifests.model_deployments and not manifests.problems:
         raise Failure(f"no ModelDeployment of tonnage.dev in {', '.join(names)}")
     found = [
@@ -103,14 +101,16 @@ def render(  # noqa: PLR0913  (one argument per option)
         _remark_on(each)
     lines = [serve_line(each, site) for each in planned] if is_line else []
     click.echo(
-        "\n".join(line for line in lines if line) if is_line else _printed(planned, site, form)
+        "\n".join(line for line in lines if line)
+        if is_line
+        else _manifest_text(planned, site, form)
     )
     is_broken = bool(manifests.problems) or len(found) < len(manifests.model_deployments)
     sys.exit(exit_code(found, is_broken=is_broken))
 
 
 def _answer(
-    resource: Resource, manifests: Manifests, terms: Terms, config: str | None, site: Site
+    resource: ManifestObject, manifests: Manifests, terms: Terms, config: str | None, site: Site
 ) -> Planned | Refused | None:
     """Return the answer for one object, or none where it is not valid."""
     try:
@@ -131,10 +131,10 @@ def _remark_on(answer: Planned | Refused) -> None:
         remark(f"Note: {name}: scales a Deployment of yours and leaves its template alone")
 
 
-def _printed(planned: list[Planned], site: Site, form: str) -> str:
+def _manifest_text(planned: list[Planned], site: Site, form: str) -> str:
     if form == "json":
         items = [manifest for each in planned for manifest in children(each, site)]
-        return written({"apiVersion": "v1", "kind": "List", "items": items}, form)
+        return serialize({"apiVersion": "v1", "kind": "List", "items": items}, form)
     return "---\n".join(_documents(each, site) for each in planned).rstrip("\n")
 
 

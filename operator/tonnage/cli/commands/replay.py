@@ -4,14 +4,21 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from tonnage.cli.commands.options import filename_option, html_option
+from tonnage.cli.commands.options import (
+    PRICE_OPTIONS,
+    filename_option,
+    format_option,
+    html_option,
+    with_options,
+)
 from tonnage.cli.console import INTERRUPTED, complain
-from tonnage.replay.policies import DEFAULT, Policy, UnknownPolicyError, described, policy_of
+from tonnage.replay.policies import DEFAULT, Policy, UnknownPolicyError, descriptions, policy_of
 from tonnage.replay.shapes import SHAPES
 from tonnage.units import DAY_S, HOUR_S, MINUTE_S, seconds
 
@@ -29,10 +36,10 @@ START_UPS_S: Final = (1.0, 2 * HOUR_S)
 HELP: Final = """Simulate what policies would have done with a trace of requests. Needs no cluster.
 
 Runs the operator's own decisions, and those of other autoscalers, against simulated engines on the
-same arrivals, with cold starts, scrapes and draining pods. Prints, for each policy, GPU-hours, the
-share of requests kept within the SLO, the worst hour, and how often it scaled, relative to the
-smallest constant number of replicas that keeps the target (static-peak) and to what somebody would
-have run who knew the traffic (staircase). All begin with what the operator begins with for
+same arrivals, with cold starts, scrapes and draining pods. Prints, for each policy, GPU-hours and
+their cost, the share of requests within the SLO, the worst hour, and how often it scaled, relative
+to the smallest constant number of replicas that meets the target (static-peak) and to what somebody
+would have run who knew the traffic (staircase). All begin with what the operator begins with for
 spec.demand where no engine was measured yet. Policies other than tonnage are models of them.
 
 TRACE is a csv, csv.gz, jsonl, jsonl.gz or parquet file with arrival_s, prompt_tokens,
@@ -43,21 +50,21 @@ each minute, as long as those that ended in ten, beside what the fleet itself ra
 \b
 Examples:
   tonnage replay trace.csv -f model.yaml
-  tonnage replay trace.csv -f model.yaml --policy tonnage,hpa-concurrency:24,static:6
-  tonnage replay trace.parquet -f model.yaml --window 0h-48h --scale 0.25 --html replay.html
+  tonnage replay trace.csv -f model.yaml --policy tonnage,static:6
+  tonnage replay trace.parquet -f model.yaml --window 0h-48h --scale 0.25 \\
+    --html replay.html
   tonnage replay -f model.yaml --shape step --start-up 240s,60s
-  tonnage replay -f model.yaml --prometheus http://localhost:9090 --last 14d --html replay.html
-  tonnage replay trace.csv -f model.yaml --gpu H100,H200     the same on other GPU classes
-  tonnage replay trace.csv -f model.yaml --speed 0.85        engines slower than believed
+  tonnage replay -f model.yaml --prometheus http://localhost:9090 --last 14d
+  tonnage replay trace.csv -f model.yaml --gpu H100,H200  on other classes
+  tonnage replay trace.csv -f model.yaml --speed 0.85     slower engines
 
-\b
 Exit codes: 0 simulated; 2 a GPU class cannot serve it; 3 invalid input; 4 Prometheus does not
 answer; 130 Ctrl-C; 1 unexpected error.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ReplayOptions:
     """What the command was given."""
 
     trace_file: Path | None
@@ -78,6 +85,10 @@ class Options:
     speed: float | None
     target: float | None
     classes: tuple[str, ...]
+    single_prices: tuple[str, ...]
+    price_file: str | None
+    rate: str | None
+    currency: str | None
     num_processes: int
     form: str
     page_file: str | None
@@ -92,9 +103,9 @@ def _policies(
 ) -> tuple[Policy, ...]:
     texts = _split(values)
     if "list" in texts:
-        width = max(map(len, described()))
-        for name, what in described().items():
-            click.echo(f"{name:{width}}  {what}")
+        formatter = context.make_formatter()
+        formatter.write_dl(list(descriptions().items()))
+        click.echo(formatter.getvalue(), nl=False)
         context.exit()
     try:
         return tuple(dict.fromkeys(map(policy_of, texts or DEFAULT)))
@@ -249,8 +260,8 @@ def _count_option(name: str, destination: str, default: int, help_text: str) -> 
     metavar="NAME[:KNOB][,...]",
     is_eager=True,
     callback=_policies,
-    help=f"What to compare; may be repeated. Known are {', '.join(described())}; 'list' says what "
-    f"each is. Default: {','.join(DEFAULT)}.",
+    help=f"What to compare; may be repeated. Known are {', '.join(descriptions())}; 'list' says "
+    f"what each is. Default: {','.join(DEFAULT)}.",
 )
 @click.option(
     "--start-up",
@@ -287,7 +298,8 @@ def _count_option(name: str, destination: str, default: int, help_text: str) -> 
     "--target",
     metavar="PERCENT",
     callback=_target,
-    help="Share of requests to be kept, as 99%. Default: the highest percentile in spec.slo.",
+    help="Share of requests that must meet the SLO, as 99%. Default: the highest percentile of "
+    "spec.slo.",
 )
 @click.option(
     "--gpu",
@@ -296,19 +308,14 @@ def _count_option(name: str, destination: str, default: int, help_text: str) -> 
     metavar="NAME[,NAME...]",
     help="GPU classes instead of the manifest's; on another one gpusPerReplica is left open.",
 )
+@partial(with_options, options=PRICE_OPTIONS)
 @_count_option("--processes", "num_processes", 2, "Runs at a time.")
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=click.Choice(["text", "json", "yaml"]),
-    default="text",
-    show_default=True,
-    help="Output format. json and yaml have every seed, and each policy over time.",
+@format_option(
+    "text", "json", "yaml", more="json and yaml have every seed, and each policy over time."
 )
 @html_option
 def replay(**given: Any) -> None:
-    options = Options(**given)
+    options = ReplayOptions(**given)
     try:
         from tonnage.cli.commands.replay_run import run  # noqa: PLC0415
 

@@ -10,12 +10,12 @@ from pydantic import ValidationError
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError, built_in_gpus
-from tonnage.cli.commands.replay import MOST_LAST_S, Options
+from tonnage.cli.commands.replay import MOST_LAST_S, ReplayOptions
 from tonnage.cli.commands.writing import write_trace
 from tonnage.cli.console import NO_CLUSTER, Failure, remark
 from tonnage.cluster.errors import PrometheusError
 from tonnage.cluster.ranges import Steps, ask_range
-from tonnage.replay.counted import Counted, CountedError, Span, counted
+from tonnage.replay.counted import CountedError, CountedTraffic, Span, count_traffic
 from tonnage.replay.drawn import duration_of, window_of
 from tonnage.replay.redrawn import MOST_REQUESTS, trace_of
 from tonnage.replay.scenario import OfShape, OfTrace
@@ -31,7 +31,7 @@ UNREACHABLE: Final = frozenset({"PrometheusUnreachable"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RequestSource:
     """Requests, where they come from in words, and what served them where that was counted."""
 
     source: str
@@ -39,7 +39,7 @@ class Asked:
     ran_pods: float | None = None
 
 
-def requests_asked(options: Options, deployment: ModelDeployment) -> Asked:
+def requests_asked(options: ReplayOptions, deployment: ModelDeployment) -> RequestSource:
     """Return what is to be replayed.
 
     Raises:
@@ -52,24 +52,26 @@ def requests_asked(options: Options, deployment: ModelDeployment) -> Asked:
         raise Failure(f"give a TRACE or a --shape, or --prometheus{more}")
     scaled = "" if options.times == 1 else f" x {options.times:g}"
     if shape is not None:
-        return Asked(
+        return RequestSource(
             source=f"shape {shape}{scaled}", requests=_of_shape(shape, options, deployment)
         )
     if file is not None:
-        return Asked(source=f"{file.name}{scaled}", requests=_of_trace(_read(file), options))
+        return RequestSource(
+            source=f"{file.name}{scaled}", requests=_of_trace(_read(file), options)
+        )
     return _of_fleet(options, deployment, scaled)
 
 
-def _of_shape(shape: str, options: Options, deployment: ModelDeployment) -> OfShape:
+def _of_shape(shape: str, options: ReplayOptions, deployment: ModelDeployment) -> OfShape:
     if _has_window(options):
         raise Failure("--window is a part of a TRACE: a --shape has none")
     if options.saved_trace is not None:
-        raise Failure("--save-trace writes a trace: a --shape is drawn anew by each seed")
+        raise Failure("--save-trace writes a trace: a --shape differs with each seed")
     rate = 1.0 if shape in RATELESS else _rate(deployment)
     return OfShape(name=shape, requests_per_s=rate, times=options.times)
 
 
-def _has_window(options: Options) -> bool:
+def _has_window(options: ReplayOptions) -> bool:
     return options.window_s != (0.0, math.inf)
 
 
@@ -83,7 +85,7 @@ def _read(file: Path) -> Trace:
     return trace
 
 
-def _of_trace(trace: Trace, options: Options, duration_s: float | None = None) -> OfTrace:
+def _of_trace(trace: Trace, options: ReplayOptions, duration_s: float | None = None) -> OfTrace:
     """``duration_s``: of a trace from its start, where that is known better than by requests."""
     if duration_s is not None and not _has_window(options):
         part = trace
@@ -99,7 +101,7 @@ def _of_trace(trace: Trace, options: Options, duration_s: float | None = None) -
     return OfTrace(trace=part, duration_s=duration_s, times=options.times)
 
 
-def _check_size(part: Trace, duration_s: float, options: Options) -> None:
+def _check_size(part: Trace, duration_s: float, options: ReplayOptions) -> None:
     """Refuse what takes hours or all memory, such as a trace with one time in another unit."""
     if duration_s > MOST_LAST_S:
         raise Failure(
@@ -130,9 +132,9 @@ def _rate(deployment: ModelDeployment) -> float:
     return rate
 
 
-def _of_fleet(options: Options, deployment: ModelDeployment, scaled: str) -> Asked:
+def _of_fleet(options: ReplayOptions, deployment: ModelDeployment, scaled: str) -> RequestSource:
     """Draw a trace of what Prometheus counted."""
-    found = _counted(options, deployment)
+    found = _query_traffic(options, deployment)
     try:
         trace = trace_of(found, longest_tokens=deployment.spec.context_length)
     except CountedError as error:
@@ -147,14 +149,14 @@ def _of_fleet(options: Options, deployment: ModelDeployment, scaled: str) -> Ask
     duration_s = found.span.num_steps * found.span.step_s
     is_whole = options.times == 1 and not _has_window(options)
     days = significant(duration_s / DAY_S)
-    return Asked(
+    return RequestSource(
         source=f"{options.prometheus_url}, {days} days to now{scaled}",
         requests=_of_trace(trace, options, duration_s),
         ran_pods=found.mean_pods if is_whole else None,
     )
 
 
-def _counted(options: Options, deployment: ModelDeployment) -> Counted:
+def _query_traffic(options: ReplayOptions, deployment: ModelDeployment) -> CountedTraffic:
     settings = _settings(options, deployment)
     number = int(options.last_s // options.step_s)
     until_s = time.time() // options.step_s * options.step_s
@@ -171,7 +173,7 @@ def _counted(options: Options, deployment: ModelDeployment) -> Counted:
         answers |= {
             name: ask_range(settings, text, windows) for name, text in span.by_window().items()
         }
-        return counted(span, answers)
+        return count_traffic(span, answers)
     except PrometheusError as error:
         code = {"exit_code": NO_CLUSTER} if error.reason in UNREACHABLE else {}
         raise Failure(f"--prometheus: {error}", **code) from error
@@ -179,7 +181,7 @@ def _counted(options: Options, deployment: ModelDeployment) -> Counted:
         raise Failure(f"--prometheus: {error}") from error
 
 
-def _settings(options: Options, deployment: ModelDeployment) -> Settings:
+def _settings(options: ReplayOptions, deployment: ModelDeployment) -> Settings:
     own = f'namespace="{deployment.namespace}",pod=~"{deployment.name}-.+"'
     try:
         return Settings(

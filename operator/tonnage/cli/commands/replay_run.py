@@ -25,10 +25,10 @@ from tonnage.catalog.gpu import (
 )
 from tonnage.catalog.models import built_in_model
 from tonnage.cli.answers.patience import BETWEEN_S, PATIENCE_S, Progress
-from tonnage.cli.answers.replays import Case, Job, Question, RefusedCase, Replays, done
-from tonnage.cli.commands.forms import written
+from tonnage.cli.answers.replays import Case, Job, RefusedCase, ReplayQuestion, Replays, run_job
+from tonnage.cli.commands.forms import serialize
 from tonnage.cli.commands.question import named_classes
-from tonnage.cli.commands.replay import Options
+from tonnage.cli.commands.replay import ReplayOptions
 from tonnage.cli.commands.replay_requests import requests_asked
 from tonnage.cli.commands.writing import (
     check_page,
@@ -37,15 +37,17 @@ from tonnage.cli.commands.writing import (
     write_page,
 )
 from tonnage.cli.console import NO, OK, UNEXPECTED, Failure, complain, output, remark, show
-from tonnage.cli.read.manifest import Resource, load, parse
+from tonnage.cli.read.manifest import ManifestObject, load, parse
+from tonnage.cli.read.prices import Prices, with_prices
 from tonnage.cli.read.strict_yaml import ManifestError
-from tonnage.cli.text.replay import replayed
+from tonnage.cli.text.replay import replay_report
 from tonnage.control.input.state import AUTO
 from tonnage.control.input.times import rfc3339
-from tonnage.replay.judge import promised_share, unjudged
-from tonnage.replay.policies import Outcome
-from tonnage.replay.scenario import ReplayError, planned
+from tonnage.replay.judge import promised_share, unjudged_targets
+from tonnage.replay.policies import PolicyResult
+from tonnage.replay.scenario import ReplayError, first_plan
 from tonnage.replay.views import EPOCH_S
+from tonnage.sizing.cost import gpu_hour
 from tonnage.sizing.expected import slo_of
 from tonnage.termination import process_pool
 from tonnage.units import format_s
@@ -54,7 +56,7 @@ SILENT_S: Final = 30.0
 """Between two words on progress where no run ends."""
 
 
-def run(options: Options) -> None:
+def run(options: ReplayOptions) -> None:
     """Simulate and show.
 
     Raises:
@@ -77,12 +79,12 @@ def run(options: Options) -> None:
     sys.exit(UNEXPECTED if found.faults else NO if question.refused else OK)
 
 
-def _deployment(resource: Resource) -> ModelDeployment:
+def _deployment(resource: ManifestObject) -> ModelDeployment:
     try:
         found = parse(resource)
     except ManifestError as error:
         raise Failure(str(error)) from error
-    for place, why in _unreplayed(found.spec):
+    for place, why in _ignored_fields(found.spec):
         raise Failure(f"{resource.at(place)}: {place}: {why}")
     try:
         built_in_model(found.spec.model.id)
@@ -94,7 +96,7 @@ def _deployment(resource: Resource) -> ModelDeployment:
     return found
 
 
-def _unreplayed(spec: Spec) -> Iterator[tuple[str, str]]:
+def _ignored_fields(spec: Spec) -> Iterator[tuple[str, str]]:
     """Yield the fields for which nothing can be replayed, and why."""
     if slo_of(spec).is_offline:
         yield "spec.slo", "a replay needs an SLO to judge by"
@@ -108,20 +110,23 @@ def _unreplayed(spec: Spec) -> Iterator[tuple[str, str]]:
 
 def _remarks(spec: Spec) -> Iterator[str]:
     """Yield what is judged or run in another way than the manifest says."""
-    yield from unjudged(slo_of(spec))
+    yield from unjudged_targets(slo_of(spec))
     if spec.scaling.mode != AUTO:
         yield f"simulated in mode Auto instead of {spec.scaling.mode}"
     if spec.scaling.schedules:
         yield f"spec.scaling.schedules run as if the traffic began at {rfc3339(EPOCH_S)}"
 
 
-def _question(options: Options, resource: Resource, deployment: ModelDeployment) -> Question:
+def _question(
+    options: ReplayOptions, resource: ManifestObject, deployment: ModelDeployment
+) -> ReplayQuestion:
     target = options.target
     asked = requests_asked(options, deployment)
-    cases, refused = _cases(options, resource, deployment)
+    gpus = _priced_gpus(options)
+    cases, refused = _cases(options, resource, deployment, gpus)
     if not cases:
         raise Failure("; ".join(f"{each.gpu}: {each.message}" for each in refused), NO)
-    return Question(
+    return ReplayQuestion(
         source=asked.source,
         requests=asked.requests,
         ran_pods=asked.ran_pods,
@@ -131,14 +136,27 @@ def _question(options: Options, resource: Resource, deployment: ModelDeployment)
         num_seeds=options.num_seeds,
         target=promised_share(slo_of(deployment.spec)) if target is None else target,
         speed=options.speed,
+        gpus=gpus,
     )
 
 
+def _priced_gpus(options: ReplayOptions) -> Mapping[str, Gpu]:
+    prices = Prices(
+        single=options.single_prices,
+        file=options.price_file,
+        rate=options.rate,
+        currency=options.currency,
+    )
+    return with_prices(built_in_gpus(), prices)
+
+
 def _cases(
-    options: Options, resource: Resource, deployment: ModelDeployment
+    options: ReplayOptions,
+    resource: ManifestObject,
+    deployment: ModelDeployment,
+    gpus: Mapping[str, Gpu],
 ) -> tuple[list[Case], list[RefusedCase]]:
     """Return every class with every cold start, and the classes that cannot serve it."""
-    gpus = built_in_gpus()
     own = deployment.spec.hardware.gpu
     _check_known(own, gpus, where=resource.at("spec.hardware.gpu"))
     names = [gpu.name for gpu in named_classes(options.classes, gpus)] if options.classes else [own]
@@ -147,12 +165,13 @@ def _cases(
     for name in names:
         try:
             model = parse(replace(resource, content=_content(resource, name, gpus)))
-            plan = planned(model)
+            plan = first_plan(model, gpus)
         except (ReplayError, CatalogError) as error:
             refused.append(RefusedCase(gpu=name, message=str(error)))
             continue
+        hour = gpu_hour(find_gpu(name, gpus), plan.flags.parallelism.num_gpus)
         cases += [
-            Case(gpu=name, start_s=start_s, model=model, planned=plan)
+            Case(gpu=name, start_s=start_s, model=model, planned=plan, hour=hour)
             for start_s in options.starts_s
         ]
     return cases, refused
@@ -165,7 +184,7 @@ def _check_known(name: str, gpus: Mapping[str, Gpu], *, where: str) -> None:
         raise Failure(f"{where}: {error}") from error
 
 
-def _content(resource: Resource, gpu: str, gpus: Mapping[str, Any]) -> dict[str, Any]:
+def _content(resource: ManifestObject, gpu: str, gpus: Mapping[str, Any]) -> dict[str, Any]:
     """Return a manifest as the API server would have it, on this class, in mode Auto."""
     content = dict(resource.content)
     spec = dict(content["spec"])
@@ -177,16 +196,16 @@ def _content(resource: Resource, gpu: str, gpus: Mapping[str, Any]) -> dict[str,
     return {**content, "spec": spec, "metadata": metadata}
 
 
-def _outcomes(jobs: list[Job], num_processes: int, progress: Progress) -> list[Outcome]:
+def _outcomes(jobs: list[Job], num_processes: int, progress: Progress) -> list[PolicyResult]:
     """Run all jobs, and return what came of them in their order."""
     progress.begin()
     with process_pool(min(num_processes, len(jobs))) as pool:
-        futures = [pool.submit(done, job) for job in jobs]
+        futures = [pool.submit(run_job, job) for job in jobs]
         _watch(set(futures), progress)
         return [future.result() for future in futures]
 
 
-def _watch(pending: set[Future[Outcome]], progress: Progress) -> None:
+def _watch(pending: set[Future[PolicyResult]], progress: Progress) -> None:
     """Wait for all runs, or for one that failed; once that takes long, tell how far they are."""
     total, began_s, reported, speaks_s = len(pending), time.monotonic(), -1, 0.0
     pending = wait(pending, PATIENCE_S, FIRST_EXCEPTION).not_done
@@ -202,8 +221,8 @@ def _watch(pending: set[Future[Outcome]], progress: Progress) -> None:
 
 def _print(found: Replays, form: str) -> None:
     if form != "text":
-        click.echo(written(found.to_dict(), form))
+        click.echo(serialize(found.to_dict(), form))
         return
     console = output()
-    for part in replayed(found, console):
+    for part in replay_report(found, console):
         show(console, part)

@@ -3,19 +3,20 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import click
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
+from rich.padding import Padding
 from rich.text import Text
 
 from tonnage.cli.answers.chain import block, objects
 from tonnage.cli.commands.options import CLUSTER_EXIT_CODES, access_options
 from tonnage.cli.console import Failure, output, printable, remark, show
-from tonnage.cli.read.leading import leases_of, outdated
+from tonnage.cli.read.leading import leases_of, stale_note
 from tonnage.cli.read.live import connect, read_all
+from tonnage.cli.text.parts import parts
 from tonnage.units import HOUR_S, significant
 
 UNKNOWN: Final = "-"
@@ -26,7 +27,7 @@ HELP = f"""Show the ModelDeployments of a namespace, or of the cluster, live.
 
 Demand and capacity are requests per second: what arrives, and what the ready replicas can serve
 within the SLO. MBU is the measured memory bandwidth utilization; step is the learned time of a
-step over that of the prior, eff the learned bandwidth efficiency, kept the factor by which SLO
+step over that of the prior, eff the learned bandwidth efficiency, factor the one by which SLO
 attainment adjusts capacity; TTFT and TPOT are the percentage of requests that meet their
 target. A note says so where no operator renews its Lease, and the figures are those of before.
 
@@ -69,69 +70,67 @@ def top(  # noqa: PLR0913  (one argument per option)
     chosen = None if is_all else namespace or cluster.namespace
     console = output(is_wide=True)
 
-    def read() -> Table:
-        found = read_all(cluster, namespace=chosen)
-        return table(found, has_namespaces=is_all, is_wide=console.width >= WIDE)
+    def read() -> list[RenderableType]:
+        return tables(read_all(cluster, namespace=chosen), console, has_namespaces=is_all)
 
     def noted() -> str | None:
-        return outdated(lambda: leases_of(cluster), now_s=time.time())
+        return stale_note(lambda: leases_of(cluster), now_s=time.time())
 
     if not once and console.is_terminal:
-        _watch(console, lambda: _captioned(read(), noted()), interval_s)
+        _watch(console, lambda: [*read(), *_notes(noted())], interval_s)
         return
-    show(console, read())
+    show(console, Group(*read()))
     if note := noted():
         remark(f"Note: {note}")
 
 
-def _captioned(shown: Table, note: str | None) -> Table:
-    """Say below a table that its figures are old, where they are."""
-    if note:
-        shown.caption = Text(note, style="yellow")
-    return shown
+def _notes(note: str | None) -> list[Text]:
+    """Say below the tables that their figures are old, where they are."""
+    return [Text(note, style="yellow")] if note else []
 
 
-def _watch(console: Console, read: Callable[[], Table], interval_s: float) -> None:
-    """Show the newest table until Ctrl-C; a read that fails leaves the last one and says so."""
+def _watch(console: Console, read: Callable[[], list[RenderableType]], interval_s: float) -> None:
+    """Show the newest tables until Ctrl-C; a read that fails leaves the last ones and says so."""
     shown = read()
-    with Live(shown, console=console, auto_refresh=False, screen=True) as live:
+    with Live(Group(*shown), console=console, auto_refresh=False, screen=True) as live:
         try:
             while True:
                 time.sleep(interval_s)
+                failed: list[Text] = []
                 try:
                     shown = read()
                 except Failure as failure:
-                    shown.caption = Text(failure.message, style="red")
-                live.update(shown, refresh=True)
+                    failed = [Text(failure.message, style="red")]
+                live.update(Group(*shown, *failed), refresh=True)
         except KeyboardInterrupt:
             return
 
 
-def table(
-    resources: Sequence[Mapping[str, Any]], *, has_namespaces: bool, is_wide: bool = True
-) -> Table:
-    """Return a row for each ModelDeployment."""
-    shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    columns = [column for column in COLUMNS if is_wide or not column.is_extra]
-    for column in columns:
-        is_word = column.name in WORDS
-        justify: Literal["left", "right"] = "left" if is_word else "right"
-        shown.add_column(column.name, justify=justify, no_wrap=True, min_width=len(column.name))
-    for resource in resources:
-        cells = [printable(column.value(resource)) for column in columns]
-        if has_namespaces:
-            cells[0] = f"{printable(str(block(resource, 'metadata').get('namespace')))}/{cells[0]}"
-        shown.add_row(*cells, style="yellow" if _broken(resource) else "")
+def tables(
+    resources: Sequence[Mapping[str, Any]], console: Console, *, has_namespaces: bool
+) -> list[RenderableType]:
+    """Return a row for each ModelDeployment: in one table, or in several on a narrow screen."""
     if not resources:
-        shown.caption = "there is no ModelDeployment"
-    return shown
+        return [Text("there is no ModelDeployment")]
+    is_wide = console.width >= WIDE
+    columns = [column for column in COLUMNS if is_wide or not column.is_extra]
+    rows = []
+    for resource in resources:
+        row = {column.name: printable(column.value(resource)) for column in columns}
+        if has_namespaces:
+            namespace = printable(str(block(resource, "metadata").get("namespace")))
+            row["name"] = f"{namespace}/{row['name']}"
+        rows.append(row)
+    styles = ["yellow" if _problem_reasons(resource) else "" for resource in resources]
+    found = parts(rows, names=["name"], words=WORDS, console=console, styles=styles, is_ruled=False)
+    return [Padding(table, (1 if number else 0, 0, 0, 0)) for number, table in enumerate(found)]
 
 
 Resource = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class TopColumn:
     """A column, and where its value stands in an object."""
 
     name: str
@@ -156,11 +155,11 @@ def _number(*path: str, form: str = "") -> Callable[[Resource], str]:
     return value
 
 
-def _measured(name: str, form: str = "") -> Callable[[Resource], str]:
+def _measured_value(name: str, form: str = "") -> Callable[[Resource], str]:
     return _number("status", "measured", name, "value", form=form)
 
 
-def _learned(name: str) -> Callable[[Resource], str]:
+def _learned_value(name: str) -> Callable[[Resource], str]:
     return _number("status", "calibration", name, "learned", form="{:.2f}")
 
 
@@ -181,10 +180,10 @@ def _capacity(resource: Resource) -> str:
 
 def _reason(resource: Resource) -> str:
     shown = block(resource, "status", "display").get("reason")
-    return str(shown or ", ".join(_broken(resource)))
+    return str(shown or ", ".join(_problem_reasons(resource)))
 
 
-def _broken(resource: Resource) -> list[str]:
+def _problem_reasons(resource: Resource) -> list[str]:
     """Return the reasons of conditions that say that something is wrong."""
     return [
         str(each.get("reason"))
@@ -195,20 +194,22 @@ def _broken(resource: Resource) -> list[str]:
 
 WORDS: Final = frozenset({"name", "model", "GPU", "mode", "reason"})
 COLUMNS: Final = (
-    Column(name="name", value=_text("metadata", "name")),
-    Column(name="model", value=_model, is_extra=True),
-    Column(name="GPU", value=_text("spec", "hardware", "gpu")),
-    Column(name="mode", value=_text("spec", "scaling", "mode", absent="Auto"), is_extra=True),
-    Column(name="ready", value=_text("status", "replicas", "summary")),
-    Column(name="seqs", value=_text("status", "plan", "maxNumSeqs")),
-    Column(name="demand", value=_measured("requestsPerSecond")),
-    Column(name="capacity", value=_capacity),
-    Column(name="queue", value=_measured("queueDepth", "{:.0f}")),
-    Column(name="MBU", value=_measured("memoryBandwidthUtilization", "{:.0%}")),
-    Column(name="step", value=_learned("stepTime")),
-    Column(name="eff", value=_learned("bandwidthEfficiency"), is_extra=True),
-    Column(name="kept", value=_number("status", "calibration", "goodputFactor", form="{:.2f}")),
-    Column(name="TTFT", value=_measured("ttftAttainment", "{:.1%}")),
-    Column(name="TPOT", value=_measured("tpotAttainment", "{:.1%}")),
-    Column(name="reason", value=_reason),
+    TopColumn(name="name", value=_text("metadata", "name")),
+    TopColumn(name="model", value=_model, is_extra=True),
+    TopColumn(name="GPU", value=_text("spec", "hardware", "gpu")),
+    TopColumn(name="mode", value=_text("spec", "scaling", "mode", absent="Auto"), is_extra=True),
+    TopColumn(name="ready", value=_text("status", "replicas", "summary")),
+    TopColumn(name="seqs", value=_text("status", "plan", "maxNumSeqs")),
+    TopColumn(name="demand", value=_measured_value("requestsPerSecond")),
+    TopColumn(name="capacity", value=_capacity),
+    TopColumn(name="queue", value=_measured_value("queueDepth", "{:.0f}")),
+    TopColumn(name="MBU", value=_measured_value("memoryBandwidthUtilization", "{:.0%}")),
+    TopColumn(name="step", value=_learned_value("stepTime")),
+    TopColumn(name="eff", value=_learned_value("bandwidthEfficiency"), is_extra=True),
+    TopColumn(
+        name="factor", value=_number("status", "calibration", "goodputFactor", form="{:.2f}")
+    ),
+    TopColumn(name="TTFT", value=_measured_value("ttftAttainment", "{:.1%}")),
+    TopColumn(name="TPOT", value=_measured_value("tpotAttainment", "{:.1%}")),
+    TopColumn(name="reason", value=_reason),
 )

@@ -8,20 +8,22 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from tonnage.cli.answers.patience import Progress, is_compiled
 from tonnage.cli.console import Failure, complain, needs_extra, remark
-from tonnage.cli.read.manifest import Manifests, Resource
-from tonnage.replay.traces import Trace
-from tonnage.units import counted
+from tonnage.cli.read.manifest import ManifestObject, Manifests
+from tonnage.units import count_of
+
+if TYPE_CHECKING:  # slow to import, and plans have none
+    from tonnage.replay.traces import Trace
 
 PAGE_MODULES: Final = frozenset({"jinja2", "markupsafe", "matplotlib"})
 
 
-def mention(others: Iterable[Resource]) -> None:
+def list_ignored(others: Iterable[ManifestObject]) -> None:
     for resource in others:
         kind = " ".join(part for part in (resource.api_version, resource.kind) if part)
         remark(
@@ -30,7 +32,7 @@ def mention(others: Iterable[Resource]) -> None:
         )
 
 
-def the_one(manifests: Manifests, names: tuple[str, ...], *, command: str) -> Resource:
+def the_one(manifests: Manifests, names: tuple[str, ...], *, command: str) -> ManifestObject:
     """Return the only ModelDeployment, for a command that takes one.
 
     Raises:
@@ -38,7 +40,7 @@ def the_one(manifests: Manifests, names: tuple[str, ...], *, command: str) -> Re
     """
     for problem in manifests.problems:
         complain(problem)
-    mention(manifests.others)
+    list_ignored(manifests.others)
     if manifests.problems:
         raise Failure("the manifests are not valid")
     found = manifests.model_deployments
@@ -61,7 +63,7 @@ def check_page(page_file: str | None, form: str) -> None:
         return
     if page_file == "-" and form != "text":
         raise Failure(f"--html - and -o {form} both print to standard output; name a file for one")
-    with needs_extra("'tonnage[html]'", "--html", PAGE_MODULES):
+    with needs_extra("jinja2 matplotlib", "--html", PAGE_MODULES):
         for name in ("document", "drawing"):
             importlib.import_module(f"tonnage.cli.page.{name}")
     if page_file != "-" and (why := _unwritable(Path(page_file))):
@@ -90,7 +92,7 @@ def write_page(page_file: str, text: str) -> None:
     remark(f"Wrote {page_file}")
 
 
-def write_trace(path: Path, trace: Trace) -> None:
+def write_trace(path: Path, trace: "Trace") -> None:
     """Write a trace with our own columns; a name that ends in .gz is packed."""
     name = path.name.lower()
     if not name.removesuffix(".gz").endswith(".csv"):
@@ -104,4 +106,4 @@ def write_trace(path: Path, trace: Trace) -> None:
             writer.writerows((f"{at_s:.3f}", prompt, output) for at_s, prompt, output in rows)
     except OSError as error:
         raise Failure(f"--save-trace {path}: {error.strerror}") from error
-    remark(f"Wrote {path}: {counted(len(trace), 'request')}")
+    remark(f"Wrote {path}: {count_of(len(trace), 'request')}")

@@ -45,7 +45,7 @@ class Endpoint:
         return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
 
 
-class Probe:
+class EndpointProbe:
     """Asks an endpoint about itself. Each request has a connection of its own: a router chooses."""
 
     def __init__(self, session: aiohttp.ClientSession, endpoint: Endpoint) -> None:
@@ -120,12 +120,12 @@ class Probe:
 
 
 @asynccontextmanager
-async def probing(endpoint: Endpoint) -> AsyncIterator[Probe]:
+async def probing(endpoint: Endpoint) -> AsyncIterator[EndpointProbe]:
     """Ask an endpoint; each answer has so many seconds, however it drips."""
     connector = aiohttp.TCPConnector(force_close=True)
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
-        yield Probe(session, endpoint)
+        yield EndpointProbe(session, endpoint)
 
 
 def endpoint_at(url: str, key_file: Path | None) -> Endpoint:

@@ -6,28 +6,28 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tonnage.cli.load.stream import Answer, Asked, Streamer
-from tonnage.cli.load.watch import StoppedError, Watch
+from tonnage.cli.load.stream import RequestResult, RequestSize, Streamer
+from tonnage.cli.load.watch import EngineWatch, StoppedError
 from tonnage.replay.traces import Trace
 
 TOLD_EVERY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Due:
+class ScheduledRequest:
     """A request, and when it is due, from the first one of the trace."""
 
     at_s: float
-    asked: Asked
+    asked: RequestSize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
     """What was sent of a trace."""
 
-    requests: tuple[Due, ...]
+    requests: tuple[ScheduledRequest, ...]
     """That the engine worked on, in order of arrival: those cut off too, those that failed not."""
-    ended: Mapping[int, Answer]
+    ended: Mapping[int, RequestResult]
     """Complete answers, by the number of their request among these."""
     num_left: int
     """Requests of the trace that were due after the time was up."""
@@ -39,7 +39,7 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ReplayLimits:
     """How long a replay lasts at most, and what it sends."""
 
     sending_s: float
@@ -52,9 +52,9 @@ class Limits:
 async def replay(
     trace: Trace,
     streamer: Streamer,
-    watch: Watch,
+    watch: EngineWatch,
     *,
-    limits: Limits,
+    limits: ReplayLimits,
     tell: Callable[[str], None],
 ) -> Sent:
     """Send a trace for so long, then wait for what is in flight.
@@ -69,7 +69,7 @@ async def replay(
         if each.asked.prompt_tokens + each.asked.output_tokens <= limits.max_model_len
     ]
     timely = [each for each in fitting if each.at_s <= limits.sending_s]
-    answers = await _sent(timely, streamer, watch, limits, tell=tell)
+    answers = await _send_all(timely, streamer, watch, limits, tell=tell)
     served = [
         (each, answers.get(number))
         for number, each in enumerate(timely)
@@ -87,11 +87,11 @@ async def replay(
     )
 
 
-def _due(trace: Trace) -> list[Due]:
+def _due(trace: Trace) -> list[ScheduledRequest]:
     return [
-        Due(
+        ScheduledRequest(
             at_s=at_s - trace.arrival_s[0],
-            asked=Asked(prompt_tokens=prompt, output_tokens=output),
+            asked=RequestSize(prompt_tokens=prompt, output_tokens=output),
         )
         for at_s, prompt, output in zip(
             trace.arrival_s, trace.prompt_tokens, trace.output_tokens, strict=True
@@ -99,19 +99,19 @@ def _due(trace: Trace) -> list[Due]:
     ]
 
 
-async def _sent(
-    due: list[Due],
+async def _send_all(
+    due: list[ScheduledRequest],
     streamer: Streamer,
-    watch: Watch,
-    limits: Limits,
+    watch: EngineWatch,
+    limits: ReplayLimits,
     *,
     tell: Callable[[str], None],
-) -> dict[int, Answer]:
+) -> dict[int, RequestResult]:
     """Return the answers by the number of their request; those that were cut off have none."""
-    answers: dict[int, Answer] = {}
+    answers: dict[int, RequestResult] = {}
     start_s = told_s = time.monotonic()
 
-    async def one(number: int, body: bytes, each: Due) -> None:
+    async def one(number: int, body: bytes, each: ScheduledRequest) -> None:
         answer = await streamer.send(body, each.asked, due_s=start_s + each.at_s)
         answers[number] = answer
         watch.note([answer])

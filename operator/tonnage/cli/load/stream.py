@@ -21,7 +21,7 @@ SHOWN: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RequestSize:
     """The lengths of one request."""
 
     prompt_tokens: int
@@ -29,10 +29,10 @@ class Asked:
 
 
 @dataclass(slots=True, kw_only=True)
-class Answer:
+class RequestResult:
     """What became of one request."""
 
-    asked: Asked
+    asked: RequestSize
     due_s: float
     """On the clock of the event loop, like all times here."""
     status: int | None = None
@@ -90,7 +90,7 @@ class Streamer:
         self._session, self._endpoint = session, endpoint
         self._model, self._prompts = model, prompts
 
-    def body(self, asked: Asked) -> bytes:
+    def body(self, asked: RequestSize) -> bytes:
         """Return a request with a new prompt; made ahead, since long ones take their time."""
         content = {
             "model": self._model,
@@ -102,9 +102,11 @@ class Streamer:
         }
         return json.dumps(content).encode()
 
-    async def send(self, body: bytes, asked: Asked, *, due_s: float | None = None) -> Answer:
+    async def send(
+        self, body: bytes, asked: RequestSize, *, due_s: float | None = None
+    ) -> RequestResult:
         """Send a request that was due at some time, else now; what fails is in the answer."""
-        answer = Answer(asked=asked, due_s=time.monotonic() if due_s is None else due_s)
+        answer = RequestResult(asked=asked, due_s=time.monotonic() if due_s is None else due_s)
         try:
             await self._stream(answer, body)
         except TimeoutError:
@@ -116,7 +118,7 @@ class Streamer:
             answer.error = f"{answer.output_tokens} of {asked.output_tokens} tokens came"
         return answer
 
-    async def _stream(self, answer: Answer, body: bytes) -> None:
+    async def _stream(self, answer: RequestResult, body: bytes) -> None:
         async with self._session.post(
             f"{self._endpoint.url}/v1/completions",
             data=body,
@@ -125,7 +127,7 @@ class Streamer:
         ) as response:
             answer.status = response.status
             if response.status != HTTPStatus.OK:
-                answer.error = await _said(response)
+                answer.error = await _error_text(response)
                 return
             tail = b"\n"
             async for chunk in response.content.iter_any():
@@ -136,12 +138,12 @@ class Streamer:
         _conclude(answer, tail)
 
 
-async def _said(response: aiohttp.ClientResponse) -> str:
+async def _error_text(response: aiohttp.ClientResponse) -> str:
     said = (await response.content.read(SHOWN)).decode(errors="replace")
     return f"{response.status}: {said}"
 
 
-def _conclude(answer: Answer, tail: bytes) -> None:
+def _conclude(answer: RequestResult, tail: bytes) -> None:
     """Read the last events: the usage, which has no token, and how it ended."""
     if DONE not in tail:
         answer.error = "the stream broke off"

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Final, Literal
 
-from tonnage.cli.load.stream import Answer, Asked, Streamer
-from tonnage.cli.load.watch import StoppedError, Watch
+from tonnage.cli.load.stream import RequestResult, RequestSize, Streamer
+from tonnage.cli.load.watch import EngineWatch, StoppedError
 from tonnage.units import format_s
 
 MOST_TOGETHER: Final = 4
@@ -30,8 +30,8 @@ class Load:
     output_tokens: int
 
     @property
-    def asked(self) -> Asked:
-        return Asked(prompt_tokens=self.prompt_tokens, output_tokens=self.output_tokens)
+    def request_size(self) -> RequestSize:
+        return RequestSize(prompt_tokens=self.prompt_tokens, output_tokens=self.output_tokens)
 
     def is_like(self, other: "Load") -> bool:
         """Tell whether the other one has the same batch, however long its answers are."""
@@ -47,7 +47,7 @@ WARM_UP: Final = Load(kind="decode", sequences=1, prompt_tokens=16, output_token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class LoadMeasurement:
     """What a load showed."""
 
     load: Load
@@ -60,8 +60,8 @@ class Measured:
 
 
 async def sweep(
-    loads: Sequence[Load], streamer: Streamer, watch: Watch, *, tell: Callable[[str], None]
-) -> tuple[list[Measured], str]:
+    loads: Sequence[Load], streamer: Streamer, watch: EngineWatch, *, tell: Callable[[str], None]
+) -> tuple[list[LoadMeasurement], str]:
     """Run the loads in order; a batch that the engine does not run at once ends the ladder.
 
     Returns what was measured, and a remark on what ended the ladder early, if anything did.
@@ -70,13 +70,13 @@ async def sweep(
         StoppedError: one of the bounds was reached.
     """
     watch.note(await _together(WARM_UP, streamer))
-    found: list[Measured] = []
+    found: list[LoadMeasurement] = []
     refused = math.inf
     for number, planned in enumerate(loads, start=1):
-        load = _narrowed(planned, refused, found)
+        load = _limit_sequences(planned, refused, found)
         if any(load.is_like(each.load) for each in found):
             continue
-        measured = await _measured(load, streamer, watch)
+        measured = await _measure(load, streamer, watch)
         await watch.check()
         if measured is None:
             refused = min(refused, load.sequences)
@@ -89,7 +89,7 @@ async def sweep(
     return found, remark
 
 
-def _narrowed(load: Load, refused: float, found: Sequence[Measured]) -> Load:
+def _limit_sequences(load: Load, refused: float, found: Sequence[LoadMeasurement]) -> Load:
     """Return the load, with as many sequences as ran where that many did not."""
     if load.sequences < refused:
         return load
@@ -97,7 +97,7 @@ def _narrowed(load: Load, refused: float, found: Sequence[Measured]) -> Load:
     return replace(load, sequences=most)
 
 
-async def _measured(load: Load, streamer: Streamer, watch: Watch) -> Measured | None:
+async def _measure(load: Load, streamer: Streamer, watch: EngineWatch) -> LoadMeasurement | None:
     if load.kind == "prefill":
         return await _prefill(load, streamer, watch)
     answers = await _together(load, streamer)
@@ -107,7 +107,7 @@ async def _measured(load: Load, streamer: Streamer, watch: Watch) -> Measured | 
     return plateau(load, complete)
 
 
-def _check_streamed(answers: Sequence[Answer]) -> None:
+def _check_streamed(answers: Sequence[RequestResult]) -> None:
     """Refuse tokens that come many at a time: when they were made is then unknown."""
     for answer in answers:
         moments = len(set(answer.event_s))
@@ -118,7 +118,7 @@ def _check_streamed(answers: Sequence[Answer]) -> None:
             )
 
 
-async def _prefill(load: Load, streamer: Streamer, watch: Watch) -> Measured | None:
+async def _prefill(load: Load, streamer: Streamer, watch: EngineWatch) -> LoadMeasurement | None:
     times_s = []
     for _ in range(REPEATS):
         answers = await _together(load, streamer)
@@ -126,17 +126,17 @@ async def _prefill(load: Load, streamer: Streamer, watch: Watch) -> Measured | N
         times_s += [answer.ttft_s for answer in answers if answer.is_complete]
     if not times_s:
         return None
-    return Measured(load=load, seconds=median(times_s), num_steps=len(times_s))
+    return LoadMeasurement(load=load, seconds=median(times_s), num_steps=len(times_s))
 
 
-async def _together(load: Load, streamer: Streamer) -> list[Answer]:
-    bodies = [streamer.body(load.asked) for _ in range(load.sequences)]
+async def _together(load: Load, streamer: Streamer) -> list[RequestResult]:
+    bodies = [streamer.body(load.request_size) for _ in range(load.sequences)]
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(streamer.send(body, load.asked)) for body in bodies]
+        tasks = [group.create_task(streamer.send(body, load.request_size)) for body in bodies]
     return [task.result() for task in tasks]
 
 
-def plateau(load: Load, answers: Sequence[Answer]) -> Measured | None:
+def plateau(load: Load, answers: Sequence[RequestResult]) -> LoadMeasurement | None:
     """Return the step time while all of them decode: after the last began, before the first ends.
 
     None: too short, since they did not run at once. An event may hold several tokens; the share of
@@ -149,7 +149,7 @@ def plateau(load: Load, answers: Sequence[Answer]) -> Measured | None:
     each = [_within(answer, start_s, end_s) for answer in answers]
     if min(steps for _, steps, _ in each) < FEWEST_STEPS:
         return None
-    return Measured(
+    return LoadMeasurement(
         load=load,
         seconds=fmean(step_s for step_s, _, _ in each),
         num_steps=fmean(steps for _, steps, _ in each),
@@ -157,7 +157,7 @@ def plateau(load: Load, answers: Sequence[Answer]) -> Measured | None:
     )
 
 
-def _within(answer: Answer, start_s: float, end_s: float) -> tuple[float, float, float]:
+def _within(answer: RequestResult, start_s: float, end_s: float) -> tuple[float, float, float]:
     """Return step time, steps, and tokens out in the middle of one answer's share of a window."""
     first = bisect_left(answer.event_s, start_s)
     last = bisect_right(answer.event_s, end_s) - 1

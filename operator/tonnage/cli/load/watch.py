@@ -7,9 +7,9 @@ from http import HTTPStatus
 from typing import Final
 
 from tonnage.cli.console import Failure
-from tonnage.cli.load.endpoint import Probe
+from tonnage.cli.load.endpoint import EndpointProbe
 from tonnage.cli.load.engine_page import EnginePage
-from tonnage.cli.load.stream import Answer
+from tonnage.cli.load.stream import RequestResult
 from tonnage.units import format_s
 
 MOST_ERRORS: Final = 0.02
@@ -38,10 +38,10 @@ class Bounds:
     """Data-parallel ranks behind the URL."""
 
 
-class Watch:
+class EngineWatch:
     """Knows what was sent, and holds it against what the engine says it did."""
 
-    def __init__(self, probe: Probe, bounds: Bounds) -> None:
+    def __init__(self, probe: EndpointProbe, bounds: Bounds) -> None:
         self.bounds = bounds
         self.num_sent = self.num_failed = self.num_cut = 0
         self.first: EnginePage | None = None
@@ -65,13 +65,13 @@ class Watch:
         known = [page for page in pages if page is not None]
         if len(known) < len(pages):
             raise StoppedError(
-                f"/metrics answers {len(known)} of {len(pages)} times: a router stands before "
+                f"/metrics answers {len(known)} of {len(pages)} times: a router is in front of "
                 "several servers; measure one replica"
             )
         self._check_one_server(known)
         self.first = known[-1]
         if self.first.drafts:
-            raise StoppedError("the engine drafts tokens: its steps cannot be told from outside")
+            raise StoppedError("the engine drafts tokens: its steps cannot be timed from outside")
         self._check_alone(known)
 
     def _check_one_server(self, pages: list[EnginePage]) -> None:
@@ -80,17 +80,17 @@ class Watch:
         counts = [page.succeeded or 0.0 for page in pages]
         if len(servers) > len(kinds):
             raise StoppedError(
-                f"a router stands before several replicas ({'; '.join(servers)}); measure one"
+                f"a router is in front of several replicas ({'; '.join(servers)}); measure one"
             )
         if counts != sorted(counts):
             raise StoppedError(
-                "a router stands before several replicas: counters of /metrics go back; measure one"
+                "a router is in front of several replicas: counters of /metrics fall; measure one"
             )
         most = max(len(page.engines) for page in pages)
         if most > self.bounds.num_engines:
             raise StoppedError(
                 f"/metrics shows {most} engines, --data-parallel says {self.bounds.num_engines}: "
-                "either it is another split, or a router stands before several replicas"
+                "either it is another split, or a router is in front of several replicas"
             )
 
     def _check_alone(self, pages: list[EnginePage]) -> None:
@@ -103,7 +103,7 @@ class Watch:
                 f"ended while it was watched; {CONTINUE}"
             )
 
-    def note(self, answers: Iterable[Answer]) -> None:
+    def note(self, answers: Iterable[RequestResult]) -> None:
         """Take what became of requests.
 
         Raises:
@@ -119,7 +119,7 @@ class Watch:
                 raise StoppedError(f"a first token took {format_s(answer.ttft_s)}, {limit}")
             self._check_errors(answer)
 
-    def _check_errors(self, answer: Answer) -> None:
+    def _check_errors(self, answer: RequestResult) -> None:
         if answer.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
             raise StoppedError(f"the endpoint answers {answer.status}: the API key is refused")
         if not answer.is_complete and self.num_failed > MOST_ERRORS * self.num_sent:
@@ -142,7 +142,7 @@ class Watch:
         """
         if self.first is None:
             return
-        page = await self._settled(self.first)
+        page = await self._wait_until_counted(self.first)
         if page.servers != self.first.servers:
             raise StoppedError(
                 f"another server answers ({'; '.join(sorted(page.servers))}): a router stands "
@@ -151,7 +151,7 @@ class Watch:
         self._check_count(page, self.first)
         self._check_cache(page, self.first)
 
-    async def _settled(self, first: EnginePage) -> EnginePage:
+    async def _wait_until_counted(self, first: EnginePage) -> EnginePage:
         """Return a page on which all that was answered is counted, or the last one tried."""
         page = first
         for _ in range(SETTLING):
@@ -175,7 +175,7 @@ class Watch:
         if counted < self._num_complete:
             raise StoppedError(
                 f"the engine counts {counted:.0f} of our {self._num_complete} requests: a router "
-                "stands before several replicas; measure one"
+                "is in front of several replicas; measure one"
             )
         self.others = max(self.others, counted - self.num_sent)
         if counted > self.num_sent and not self.bounds.may_share:

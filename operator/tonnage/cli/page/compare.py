@@ -16,7 +16,7 @@ from tonnage.cli.answers.compare_words import (
     ranked_by,
     row_cells,
     to_write,
-    validated,
+    unconfirmed_once,
 )
 from tonnage.cli.answers.comparing import Compared
 from tonnage.cli.page.cost import cost_picture
@@ -55,12 +55,12 @@ def compare_page(found: Compared) -> str:
             (each.gpu.name, f"{each.reason}: {each.message}") for each in found.selection.refused
         ),
         classes=[_class(found, choice) for choice in found.in_full],
-        **(_ranked(found) if found.selection.choices else {"ranking": None}),
+        **(_ranking_page(found) if found.selection.choices else {"ranking": None}),
     )
 
 
-def _ranked(found: Compared) -> dict[str, object]:
-    choices = drawn(found)
+def _ranking_page(found: Compared) -> dict[str, object]:
+    choices = choices_with_line(found)
     priced = [(each.gpu.name, bill) for each in found.selection.choices if (bill := each.bill)]
     colors = {choice.gpu.name: color for choice, (color, _) in zip(choices, SERIES, strict=False)}
     courses = [course(choice) for choice in choices]
@@ -74,11 +74,11 @@ def _ranked(found: Compared) -> dict[str, object]:
         "num_hidden": len(found.selection.choices) - len(choices),
         "cost": cost_picture(priced[:MAX_BARS], colors, name="compare-cost") if priced else None,
         "num_dearer": max(0, len(priced) - MAX_BARS),
-        "validated": _validated(found),
+        "validated": _unconfirmed_table(found),
     }
 
 
-def drawn(found: Compared) -> tuple[Choice, ...]:
+def choices_with_line(found: Compared) -> tuple[Choice, ...]:
     """Return the classes that have a line: the first of the ranking, and the manifest's own."""
     first = found.selection.choices[:MAX_LINES]
     if any(choice.gpu == found.request.gpu for choice in first):
@@ -124,9 +124,9 @@ def _batches(sizing: Sizing) -> Table:
     )
 
 
-def _validated(found: Compared) -> Table:
+def _unconfirmed_table(found: Compared) -> Table:
     rows = (
         Row(cells=(each.name, each.value, each.origin, each.confirmed_by))
-        for each in validated(found)
+        for each in unconfirmed_once(found)
     )
     return Table(columns=VALIDATED, rows=tuple(rows))

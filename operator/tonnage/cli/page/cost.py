@@ -36,7 +36,8 @@ def cost_picture(priced: Sequence[Priced], colors: Mapping[str, str], *, name: s
     unit = priced[0][1].currency if priced else "USD"
     title = f"{unit} per million output tokens"
     rows = tuple(
-        Row(cells=(each, *written(bill)), color=colors.get(each, OTHERS)) for each, bill in priced
+        Row(cells=(each, *price_texts(bill)), color=colors.get(each, OTHERS))
+        for each, bill in priced
     )
     prices = ", ".join(f"{each} {bill.usd_per_million_tokens:.2f}" for each, bill in priced)
     return Picture(
@@ -50,7 +51,7 @@ def cost_picture(priced: Sequence[Priced], colors: Mapping[str, str], *, name: s
     )
 
 
-def written(bill: Bill) -> tuple[str, str]:
+def price_texts(bill: Bill) -> tuple[str, str]:
     """Return the price of a million tokens at full use, and as asked."""
     asked = bill.usd_per_million_tokens_asked
     return f"{bill.usd_per_million_tokens:.2f}", UNKNOWN if asked is None else f"{asked:.2f}"
@@ -83,7 +84,7 @@ def _bar(axes: Axes, level: int, bill: Bill, *, color: str, top: float) -> None:
     axes.barh(level, min(top, bill.usd_per_million_tokens), BAR, color=color, linewidth=0)
     if longer(bill) > top:
         axes.text(0.93 * top, level, "//", color=PAPER, weight="bold", ha="center", va="center")
-    _beside(axes, level, " / ".join(written(bill)), color=INK)
+    _beside(axes, level, " / ".join(price_texts(bill)), color=INK)
 
 
 def _beside(axes: Axes, level: float, text: str, *, color: str) -> None:

@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from tonnage.cli.answers.replay_words import percent
 from tonnage.cli.page.drawing import BAD, Picture, Screen, drawings
-from tonnage.cli.page.labels import Labels, Point
+from tonnage.cli.page.labels import LabelWriter, PlotPoint
 from tonnage.cli.page.plain import short
 from tonnage.cli.page.tables import Column, Row, Table, numbers
 from tonnage.cli.page.throughput import SERIES
@@ -38,7 +38,7 @@ def colors_of(policies: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 def cost_kept_picture(dots: Sequence[Dot], target: float, *, unit: str, name: str) -> Picture:
     """Return the picture of all runs of a case; ``unit``: of the GPU-hours."""
-    title = "GPU-hours against requests kept"
+    title = "GPU-hours against SLO attainment"
     colors = colors_of([dot.policy for dot in dots])
     rows = (
         Row(
@@ -54,7 +54,7 @@ def cost_kept_picture(dots: Sequence[Dot], target: float, *, unit: str, name: st
             lambda screen: cost_kept_figure(dots, target, unit, screen), name=name, about=about
         ),
         table=Table(
-            columns=(Column(title="policy", kind="name"), *numbers("GPU-h", "kept")),
+            columns=(Column(title="policy", kind="name"), *numbers("GPU-h", "in SLO")),
             rows=tuple(rows),
         ),
     )
@@ -66,7 +66,7 @@ def cost_kept_figure(dots: Sequence[Dot], target: float, unit: str, screen: Scre
     axes = figure.add_subplot()
     axes.set(
         xlabel=f"GPU-hours {unit}",
-        ylabel="requests kept",
+        ylabel="requests within the SLO",
         xlim=_span([0.0, *(dot.gpu_hours for dot in dots)], least=0.1),
         ylim=_span([target, *(dot.attainment for dot in dots)], least=LEAST_SPAN),
     )
@@ -87,14 +87,14 @@ def cost_kept_figure(dots: Sequence[Dot], target: float, unit: str, screen: Scre
             alpha=0.85,
         )
     points = {dot.policy: _point(dot) for dot in reversed(dots)}
-    labels = Labels(axes, [_point(dot) for dot in dots])
+    labels = LabelWriter(axes, [_point(dot) for dot in dots])
     for policy in colors:
         labels.write(short(policy), points[policy], color=colors[policy][0])
     return figure
 
 
-def _point(dot: Dot) -> Point:
-    return Point(x=dot.gpu_hours, y=dot.attainment, radius_px=DOT_PX / 2)
+def _point(dot: Dot) -> PlotPoint:
+    return PlotPoint(x=dot.gpu_hours, y=dot.attainment, radius_px=DOT_PX / 2)
 
 
 def _span(values: Sequence[float], *, least: float) -> tuple[float, float]:

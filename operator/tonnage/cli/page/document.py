@@ -17,7 +17,7 @@ WORDS: Final = (
 """Of the glossary, those that a page uses."""
 
 
-def _finalized(value: object) -> object:
+def _finalize(value: object) -> object:
     """Return what a template inserts; text of others is still to be escaped."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
@@ -33,7 +33,7 @@ def document(template: str, **values: object) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        finalize=_finalized,
+        finalize=_finalize,
     )
     words = {word: GLOSSARY[word].meaning for word in WORDS}
     return environment.get_template(template).render(words=words, batch_note=BATCH_NOTE, **values)

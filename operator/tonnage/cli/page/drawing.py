@@ -130,7 +130,7 @@ def _inline(figure: Figure, name: str, about: tuple[str, str]) -> Markup:
                 element.remove(child)
         element.tag = element.tag.rpartition("}")[2]
         element.attrib = {
-            key.rpartition("}")[2]: _renamed(key, value, name)
+            key.rpartition("}")[2]: _with_prefix(key, value, name)
             for key, value in element.attrib.items()
         }
     described = [ET.Element(tag, id=f"{name}-{tag}") for tag in ("title", "desc")]
@@ -149,7 +149,7 @@ def _inline(figure: Figure, name: str, about: tuple[str, str]) -> Markup:
     return Markup(ET.tostring(root, encoding="unicode"))  # noqa: S704  (escaped by ElementTree)
 
 
-def _renamed(key: str, value: str, name: str) -> str:
+def _with_prefix(key: str, value: str, name: str) -> str:
     if key == "id":
         return f"{name}-{value}"
     if key.endswith("href"):

@@ -21,7 +21,7 @@ CORNERS: Final = ((1, -1), (-1, 1), (-1, -1), (1, 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class PlotPoint:
     """A point in a plot, in the units of its axes, and the room that its marker takes."""
 
     x: float
@@ -29,10 +29,10 @@ class Point:
     radius_px: float
 
 
-class Labels:
+class LabelWriter:
     """Writes labels into a plot of which all else is drawn."""
 
-    def __init__(self, axes: Axes, points: Iterable[Point]) -> None:
+    def __init__(self, axes: Axes, points: Iterable[PlotPoint]) -> None:
         """Settle where everything stands; ``points``: the markers that labels keep clear of."""
         figure = axes.get_figure(root=True)
         if figure is None:
@@ -50,7 +50,7 @@ class Labels:
             if line.get_linestyle() != "None"
         ]
 
-    def write(self, text: str, point: Point, *, color: str | None = None) -> None:
+    def write(self, text: str, point: PlotPoint, *, color: str | None = None) -> None:
         """Write a text beside a point, or nowhere if there is no room for it.
 
         ``color``: of the point, where that tells it apart; its label may then be nearer to another.
@@ -74,7 +74,7 @@ class Labels:
                 return
             label.remove()
 
-    def _around(self, point: Point) -> Bbox:
+    def _around(self, point: PlotPoint) -> Bbox:
         x, y = self._axes.transData.transform((point.x, point.y))
         return Bbox.from_extents(x, y, x, y).padded(point.radius_px)
 

@@ -7,7 +7,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from tonnage.cli.answers.gpu_memory import CACHE, UNUSED, Segment, memory_segments, ranged
+from tonnage.cli.answers.gpu_memory import (
+    CACHE,
+    UNUSED,
+    Segment,
+    bytes_with_spread,
+    memory_segments,
+)
 from tonnage.cli.page.drawing import (
     FAINT,
     INK,
@@ -52,7 +58,7 @@ def memory_picture(budget: MemoryBudget, *, name: str) -> Picture:
     """Return the bar; the table is its legend. ``name`` is unique in the page."""
     title = f"Memory of one GPU: {format_bytes(budget.total_bytes)}"
     parts = [
-        f"{each.name} {ranged(each.num_bytes, each.spread_bytes)}"
+        f"{each.name} {bytes_with_spread(each.num_bytes, each.spread_bytes)}"
         for each in memory_segments(budget)
     ]
     return Picture(
@@ -71,18 +77,18 @@ def _table(budget: MemoryBudget) -> Table:
         Row(
             cells=(
                 segment.name,
-                ranged(segment.num_bytes, segment.spread_bytes),
+                bytes_with_spread(segment.num_bytes, segment.spread_bytes),
                 f"{segment.num_bytes / budget.total_bytes:.1%}",
             ),
             color=color,
         )
-        for segment, color in coloured(budget)
+        for segment, color in segment_colors(budget)
     ]
     total = Row(cells=("in all", format_bytes(budget.total_bytes), "100.0%"))
     return Table(columns=COLUMNS, rows=(*rows, total))
 
 
-def coloured(budget: MemoryBudget) -> list[tuple[Segment, str]]:
+def segment_colors(budget: MemoryBudget) -> list[tuple[Segment, str]]:
     """Return the parts from the left, each with its colour."""
     others = cycle(OTHER_COLORS)
     return [
@@ -108,7 +114,7 @@ def memory_figure(budget: MemoryBudget, screen: Screen) -> Figure:
     axes.grid(visible=False)
     axes.spines[["left", "right", "top"]].set_visible(False)
     start = 0.0
-    for segment, color in coloured(budget):
+    for segment, color in segment_colors(budget):
         width = segment.num_bytes / GIB
         axes.barh(0, width, BAR, left=start, color=color, edgecolor=PAPER, linewidth=0.7)
         if width / (budget.total_bytes / GIB) * screen.width_px > WORD_PX * len(segment.name) + 8:

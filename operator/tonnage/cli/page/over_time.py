@@ -1,5 +1,6 @@
 """A policy over time: its replicas and the load, who waited, and what was kept."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,9 +15,9 @@ from matplotlib.ticker import MaxNLocator
 from tonnage.cli.answers.replay_words import percent
 from tonnage.cli.page.drawing import (
     BAD,
-    BLUE,
     GOOD,
     INK,
+    SOFT,
     VIOLET,
     Picture,
     Screen,
@@ -24,7 +25,7 @@ from tonnage.cli.page.drawing import (
     drawings,
 )
 from tonnage.cli.page.tables import Column, Row, Table, numbers
-from tonnage.replay.series import Point
+from tonnage.replay.series import SeriesPoint
 from tonnage.units import HOUR_S, MINUTE_S, significant
 
 PLOT_PX: Final = 400
@@ -37,18 +38,20 @@ ROWS: Final = 24
 MARGIN: Final = 1.08
 UNKNOWN: Final = "-"
 
-Value = Callable[[Point], float]
+Value = Callable[[SeriesPoint], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class PolicyCourse:
     """One run of a policy, and what it is held against."""
 
     name: str
-    points: Sequence[Point]
+    points: Sequence[SeriesPoint]
     target: float
     most: float
     """Replicas at the top of the scale: that of all pictures of a case."""
+    color: str
+    """Of the policy, as in the table and among the others."""
 
     @property
     def unit(self) -> tuple[str, float]:
@@ -63,13 +66,13 @@ class Course:
         return [at_s / each_s for at_s in times_s]
 
 
-def top_of(courses: Sequence[Sequence[Point]]) -> float:
+def top_of(courses: Sequence[Sequence[SeriesPoint]]) -> float:
     """Return the most replicas that any of some runs shows."""
     shown = (max(point.live, point.load) for points in courses for point in points)
     return MARGIN * max(shown, default=1.0)
 
 
-def course_picture(course: Course, *, name: str) -> Picture:
+def course_picture(course: PolicyCourse, *, name: str) -> Picture:
     """Return the picture of one run; ``name`` is unique in the page."""
     title = f"{course.name} over time"
     worst = min((p.attainment for p in course.points if p.attainment is not None), default=1.0)
@@ -77,7 +80,7 @@ def course_picture(course: Course, *, name: str) -> Picture:
     about = (
         title,
         f"{significant(min(live))} to {significant(max(live))} replicas, at worst "
-        f"{worst:.0%} of the requests kept.",
+        f"{worst:.0%} of the requests within the SLO.",
     )
     return Picture(
         title=title,
@@ -86,27 +89,27 @@ def course_picture(course: Course, *, name: str) -> Picture:
     )
 
 
-def course_figure(course: Course, screen: Screen) -> Figure:
+def course_figure(course: PolicyCourse, screen: Screen) -> Figure:
     """Draw three plots with one scale of time."""
     figure = screen.figure(PLOT_PX)
     plots = figure.subplots(3, 1, sharex=True, height_ratios=HEIGHTS)
     edges = course.edges
     middles = [mean(each) for each in pairwise(edges)]
     handles = [*_replicas(plots[0], edges, course), *_queue(plots[1], edges, course)]
-    handles += _kept(plots[2], middles, course)
+    handles += _draw_attainment(plots[2], middles, course)
     plots[2].set(xlabel=f"{course.unit[0]} since the traffic began", xlim=(0, edges[-1]))
     add_legend(figure, handles, screen, plot_px=PLOT_PX)
     return figure
 
 
-def _replicas(axes: Axes, edges: Sequence[float], course: Course) -> list[Line2D]:
+def _replicas(axes: Axes, edges: Sequence[float], course: PolicyCourse) -> list[Line2D]:
     """Draw means of a while as steps, the last one as wide as the others."""
     points = (*course.points, course.points[-1])
     live = [point.live for point in points]
-    axes.fill_between(edges, live, step="post", color=BLUE, alpha=0.18, linewidth=0)
+    axes.fill_between(edges, live, step="post", color=course.color, alpha=0.18, linewidth=0)
     lines: list[tuple[str, str, str, Value]] = [
-        ("billed", BLUE, "-", lambda point: point.live),
-        ("Ready", GOOD, "--", lambda point: point.ready),
+        ("billed", course.color, "-", lambda point: point.live),
+        ("Ready", SOFT, "--", lambda point: point.ready),
         ("load, in full replicas", INK, "-", lambda point: point.load),
     ]
     handles = []
@@ -127,7 +130,7 @@ def _replicas(axes: Axes, edges: Sequence[float], course: Course) -> list[Line2D
     return handles
 
 
-def _queue(axes: Axes, edges: Sequence[float], course: Course) -> list[Line2D]:
+def _queue(axes: Axes, edges: Sequence[float], course: PolicyCourse) -> list[Line2D]:
     """Draw who waited at the end of each while; nobody did at the beginning."""
     waiting = [0.0, *(point.waiting for point in course.points)]
     (line,) = axes.plot(edges, waiting, color=VIOLET, linewidth=1.2, label="waiting")
@@ -137,11 +140,16 @@ def _queue(axes: Axes, edges: Sequence[float], course: Course) -> list[Line2D]:
     return [line]
 
 
-def _kept(axes: Axes, times: Sequence[float], course: Course) -> list[Line2D]:
+def _draw_attainment(axes: Axes, times: Sequence[float], course: PolicyCourse) -> list[Line2D]:
     shares = [_number(point.attainment) for point in course.points]
-    (line,) = axes.plot(
-        times, shares, color=GOOD, linewidth=0, marker=".", markersize=3.5, label="kept"
-    )
+    met = [share if share >= course.target else math.nan for share in shares]
+    missed = [share if share < course.target else math.nan for share in shares]
+    lines = []
+    for label, color, values in (("in SLO", GOOD, met), ("below the target", BAD, missed)):
+        (line,) = axes.plot(
+            times, values, color=color, linewidth=0, marker=".", markersize=3.5, label=label
+        )
+        lines.append(line)
     limit = axes.axhline(
         course.target,
         color=BAD,
@@ -150,18 +158,18 @@ def _kept(axes: Axes, times: Sequence[float], course: Course) -> list[Line2D]:
         label=f"target {percent(course.target)}",
     )
     least = min((p.attainment for p in course.points if p.attainment is not None), default=1.0)
-    axes.set(ylabel="kept", ylim=(max(0.0, min(least, course.target) - 0.05), 1.02))
+    axes.set(ylabel="in SLO", ylim=(max(0.0, min(least, course.target) - 0.05), 1.02))
     axes.yaxis.set_major_locator(MaxNLocator(3))
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    return [line, limit]
+    axes.yaxis.set_major_formatter(lambda value, _: "" if value > 1 else f"{value:.0%}")
+    return [*lines, limit]
 
 
 def _number(value: float | None) -> float:
     """Return a value as a plot takes it; what is missing is a gap."""
-    return float("nan") if value is None else value
+    return math.nan if value is None else value
 
 
-def _table(course: Course) -> Table:
+def _table(course: PolicyCourse) -> Table:
     """Return some of the points, evenly spread."""
     unit, each_s = course.unit
     every = max(1, -(-len(course.points) // ROWS))
@@ -181,6 +189,6 @@ def _table(course: Course) -> Table:
     )
     columns = (
         Column(title=unit, kind="name"),
-        *numbers("billed", "Ready", "load", "requests/s", "waiting after it", "kept"),
+        *numbers("billed", "Ready", "load", "requests/s", "waiting after it", "in SLO"),
     )
     return Table(columns=columns, rows=tuple(rows))

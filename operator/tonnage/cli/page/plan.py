@@ -8,9 +8,11 @@ from tonnage.cli.answers.offers import Offer
 from tonnage.cli.answers.plan_words import (
     OFFER_NUMBERS,
     SAVING_NUMBERS,
-    identified,
     is_short,
     key_figures,
+    object_label,
+    obstacles,
+    offer_notes,
     offer_numbers,
     questions,
     saving_cells,
@@ -49,20 +51,20 @@ def plan_page(answers: Sequence[Planned | Refused]) -> str:
 def _section(answer: Planned | Refused, name: str) -> dict[str, object]:
     section = {
         "id": name,
-        "object": identified(answer),
+        "object": object_label(answer),
         "subject": subject(answer),
         "verdict": verdict(answer),
     }
-    more = _planned(answer, name) if isinstance(answer, Planned) else _refused(answer)
+    more = _plan_page(answer, name) if isinstance(answer, Planned) else _refusal_page(answer)
     return section | more
 
 
-def _planned(answer: Planned, name: str) -> dict[str, object]:
+def _plan_page(answer: Planned, name: str) -> dict[str, object]:
     sizing = answer.sizing
     reasons = [(reason.code, reason.message) for reason in answer.reasons]
     roof = roofline(sizing)
     return {
-        "kind": "short" if is_short(answer) else "yes",
+        "kind": "short" if is_short(answer) or obstacles(answer) else "yes",
         "figures": key_figures(answer),
         "memory": memory_picture(sizing.budget, name=f"{name}-memory"),
         "has_edge": edge_range(sizing.budget) is not None,
@@ -81,11 +83,12 @@ def _planned(answer: Planned, name: str) -> dict[str, object]:
     }
 
 
-def _refused(answer: Refused) -> dict[str, object]:
+def _refusal_page(answer: Refused) -> dict[str, object]:
     return {
         "kind": "no",
         "steps": STEP.split(answer.message),
         "offers": _offers(answer.offers),
+        "offer_notes": list(offer_notes(answer.offers)),
     }
 
 

@@ -10,16 +10,16 @@ from tonnage.cli.answers.replay_words import (
     fluid_words,
     headline,
     is_by_day,
-    is_kept,
     notes,
     ran_words,
+    verdict_kind,
 )
-from tonnage.cli.answers.replays import Case, Fared, Question, Replays
+from tonnage.cli.answers.replays import Case, CaseResult, ReplayQuestion, Replays
 from tonnage.cli.page.cost_kept import Dot, colors_of, cost_kept_picture, target_note
 from tonnage.cli.page.document import document
-from tonnage.cli.page.over_time import Course, course_picture, top_of
+from tonnage.cli.page.over_time import PolicyCourse, course_picture, top_of
 from tonnage.cli.page.tables import Column, Row, Table, facts, numbers
-from tonnage.replay.policies import described
+from tonnage.replay.policies import description_of
 
 
 def replay_page(found: Replays) -> str:
@@ -39,12 +39,14 @@ def replay_page(found: Replays) -> str:
     )
 
 
-def _case(number: int, case: Case, found: Sequence[Fared], question: Question) -> dict[str, object]:
+def _case(
+    number: int, case: Case, found: Sequence[CaseResult], question: ReplayQuestion
+) -> dict[str, object]:
     fared, target = list(found), question.target
     scatter = _scatter(number, fared, target)
     return {
         "title": case_title(case),
-        "kind": "yes" if is_kept(fared, target) else "short",
+        "kind": verdict_kind(fared, target),
         "verdict": headline(fared, target),
         "ran": ran_words(case, fared, question),
         "table": _table(fared, target),
@@ -56,7 +58,7 @@ def _case(number: int, case: Case, found: Sequence[Fared], question: Question) -
     }
 
 
-def _table(found: Sequence[Fared], target: float) -> Table:
+def _table(found: Sequence[CaseResult], target: float) -> Table:
     colors = colors_of([str(each.policy) for each in found])
     rows = (
         Row(
@@ -73,8 +75,8 @@ def _table(found: Sequence[Fared], target: float) -> Table:
     return Table(columns=columns, rows=tuple(rows))
 
 
-def _scatter(number: int, found: Sequence[Fared], target: float) -> object:
-    judged = [(str(each.policy), one) for each in found for one in each.judged]
+def _scatter(number: int, found: Sequence[CaseResult], target: float) -> object:
+    judged = [(str(each.policy), one) for each in found for one in each.figures]
     if not judged:
         return None
     by_day = is_by_day(judged[0][1])
@@ -90,17 +92,25 @@ def _scatter(number: int, found: Sequence[Fared], target: float) -> object:
     return cost_kept_picture(dots, target, unit=unit, name=f"replay-{number}-cost")
 
 
-def _courses(number: int, found: Sequence[Fared], target: float) -> Sequence[dict[str, object]]:
+def _courses(
+    number: int, found: Sequence[CaseResult], target: float
+) -> Sequence[dict[str, object]]:
     """Return the picture of each policy with its first seed, all on one scale."""
     firsts = [(each, each.outcomes[0].points) for each in found if each.outcomes[0].points]
     most = top_of([points for _, points in firsts])
-    descriptions = described()
+    colors = colors_of([str(each.policy) for each in found])
     return [
         {
             "policy": str(each.policy),
-            "what": descriptions[each.policy.name],
+            "what": description_of(each.policy),
             "picture": course_picture(
-                Course(name=str(each.policy), points=points, target=target, most=most),
+                PolicyCourse(
+                    name=str(each.policy),
+                    points=points,
+                    target=target,
+                    most=most,
+                    color=colors[str(each.policy)][0],
+                ),
                 name=f"replay-{number}-{place}",
             ),
         }

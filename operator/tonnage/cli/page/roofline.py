@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from tonnage.cli.answers.batches import requests_written
-from tonnage.cli.answers.roofline import Point as Batch
 from tonnage.cli.answers.roofline import Roofline
+from tonnage.cli.answers.roofline import RooflinePoint as Batch
 from tonnage.cli.page.drawing import (
     BAD,
     BLUE,
@@ -24,7 +24,7 @@ from tonnage.cli.page.drawing import (
     drawings,
     log_scale,
 )
-from tonnage.cli.page.labels import Labels, Point
+from tonnage.cli.page.labels import LabelWriter, PlotPoint
 from tonnage.cli.page.tables import Column, Row, Table, numbers
 from tonnage.units import format_si, significant
 
@@ -36,8 +36,8 @@ MARGIN: Final = 2.5
 COLORS: Final = {"load line": GOOD, "SLO ceiling": BAD, "memory ceiling": VIOLET}
 DASHES: Final = {"load line": "--", "SLO ceiling": "-.", "memory ceiling": (0, (6, 2, 1, 2, 1, 2))}
 AT_LOAD_LINE: Final = "the load line, as a batch"
-OVER: Final = "batch over a limit"
-WITHIN: Final = "batch within every limit"
+OVER: Final = "batch above a ceiling"
+WITHIN: Final = "batch below both ceilings"
 MARKERS: Final = (
     (WITHIN, BLUE, BLUE, DOT_PX),
     (OVER, BLUE, PAPER, DOT_PX),
@@ -104,16 +104,16 @@ def roofline_figure(roofline: Roofline, screen: Screen) -> Figure:
     _scales(axes, roofline, screen)
     handles = [*_roof(axes, roofline), *_ceilings(axes, roofline), *_batches(axes, roofline)]
     add_legend(figure, handles, screen, plot_px=PLOT_PX)
-    labels = Labels(axes, [_point(batch) for batch in roofline.points])
+    labels = LabelWriter(axes, [_point(batch) for batch in roofline.points])
     for batch in sorted(roofline.points, key=lambda each: not each.row.is_load_line):
         number = requests_written(batch.row.state.num_decoding)
         labels.write(number, _point(batch), color=GOOD if batch.row.is_load_line else None)
     return figure
 
 
-def _point(batch: Batch) -> Point:
+def _point(batch: Batch) -> PlotPoint:
     size = LOAD_LINE_PX if batch.row.is_load_line else DOT_PX
-    return Point(x=batch.intensity_flop_per_byte, y=batch.flop_per_s, radius_px=size / 2)
+    return PlotPoint(x=batch.intensity_flop_per_byte, y=batch.flop_per_s, radius_px=size / 2)
 
 
 def _scales(axes: Axes, roofline: Roofline, screen: Screen) -> None:
@@ -125,20 +125,20 @@ def _scales(axes: Axes, roofline: Roofline, screen: Screen) -> None:
     left, right = min(across) / MARGIN, max(across) * MARGIN
     room = 4 if screen.is_narrow else 7
     log_scale(axes, "x", (left, right), room=room, write="{:,g}".format)
-    log_scale(axes, "y", (low, high), room=8, write=prefixed)
+    log_scale(axes, "y", (low, high), room=8, write=with_si_prefix)
     axes.set(xlabel="FLOP per byte read in a decode step", ylabel="decode FLOP/s of one GPU")
     if not screen.is_narrow:
         tokens = axes.twinx()
         tokens.grid(visible=False)
         limits = (low / roofline.flop_per_token, high / roofline.flop_per_token)
-        log_scale(tokens, "y", limits, room=8, write=prefixed)
+        log_scale(tokens, "y", limits, room=8, write=with_si_prefix)
         tokens.set_ylabel("output tokens/s of a replica")
 
 
-def prefixed(value: float) -> str:
+def with_si_prefix(value: float) -> str:
     """Write a round number as an axis does.
 
-    >>> prefixed(1e12), prefixed(2e13), prefixed(500)
+    >>> with_si_prefix(1e12), with_si_prefix(2e13), with_si_prefix(500)
     ('1 T', '20 T', '500')
     """
     amount, prefix = format_si(value, "").split(" ")

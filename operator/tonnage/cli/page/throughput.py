@@ -19,7 +19,7 @@ from tonnage.cli.page.drawing import (
     drawings,
     log_scale,
 )
-from tonnage.cli.page.labels import Labels, Point
+from tonnage.cli.page.labels import LabelWriter, PlotPoint
 from tonnage.cli.page.plain import short
 from tonnage.cli.page.tables import Column, Row, Table, numbers
 from tonnage.sizing.compare import Choice
@@ -54,13 +54,13 @@ class Batch:
     tokens_per_s_per_gpu: float
 
     @property
-    def point(self) -> Point:
+    def point(self) -> PlotPoint:
         size = LOAD_LINE_PX if self.row.is_load_line else DOT_PX
-        return Point(x=self.tpot_s, y=self.tokens_per_s_per_gpu, radius_px=size / 2)
+        return PlotPoint(x=self.tpot_s, y=self.tokens_per_s_per_gpu, radius_px=size / 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class ThroughputCurve:
     """The batches of one class, from small to large."""
 
     name: str
@@ -69,11 +69,11 @@ class Course:
     """What the load line stops at."""
 
 
-def course(choice: Choice) -> Course:
+def course(choice: Choice) -> ThroughputCurve:
     """Return the batches of one class."""
     num_gpus = choice.sizing.flags.parallelism.num_gpus
     limited_by = choice.sizing.limited_by
-    return Course(
+    return ThroughputCurve(
         name=choice.gpu.name,
         batches=tuple(
             Batch(
@@ -87,7 +87,7 @@ def course(choice: Choice) -> Course:
     )
 
 
-def throughput_picture(courses: Sequence[Course], slo: Slo, *, name: str) -> Picture:
+def throughput_picture(courses: Sequence[ThroughputCurve], slo: Slo, *, name: str) -> Picture:
     """Return the picture of tokens per second of a GPU; ``name`` is unique in the page."""
     title = "Output tokens per second of one GPU against TPOT"
     about = (title, f"{', '.join(each.name for each in courses)}, by batch.")
@@ -100,7 +100,7 @@ def throughput_picture(courses: Sequence[Course], slo: Slo, *, name: str) -> Pic
     )
 
 
-def load_lines(courses: Sequence[Course]) -> Table:
+def load_lines(courses: Sequence[ThroughputCurve]) -> Table:
     """Return what each class does at its load line."""
     at_best = [
         replace(each, batches=tuple(batch for batch in each.batches if batch.row.is_load_line))
@@ -109,7 +109,7 @@ def load_lines(courses: Sequence[Course]) -> Table:
     return _table(LOAD_LINES, at_best)
 
 
-def _table(columns: tuple[Column, ...], courses: Sequence[Course]) -> Table:
+def _table(columns: tuple[Column, ...], courses: Sequence[ThroughputCurve]) -> Table:
     has_limits = columns == LOAD_LINES
     rows = (
         Row(
@@ -123,7 +123,7 @@ def _table(columns: tuple[Column, ...], courses: Sequence[Course]) -> Table:
     return Table(columns=columns, rows=tuple(rows))
 
 
-def _cells(course: Course, batch: Batch) -> Iterator[str]:
+def _cells(course: ThroughputCurve, batch: Batch) -> Iterator[str]:
     yield course.name
     yield requests_written(batch.row.state.num_decoding)
     yield format_s(batch.tpot_s)
@@ -131,7 +131,7 @@ def _cells(course: Course, batch: Batch) -> Iterator[str]:
     yield batch.row.cells[-1]
 
 
-def throughput_figure(courses: Sequence[Course], slo: Slo, screen: Screen) -> Figure:
+def throughput_figure(courses: Sequence[ThroughputCurve], slo: Slo, screen: Screen) -> Figure:
     """Draw a line for each class; the number of requests at its load line where there is room."""
     targets = strictest(slo)
     figure = screen.figure(PLOT_PX)
@@ -152,7 +152,7 @@ def throughput_figure(courses: Sequence[Course], slo: Slo, screen: Screen) -> Fi
         for each, (color, _) in zip(courses, SERIES, strict=False)
         for batch in each.batches
     ]
-    labels = Labels(axes, [batch.point for batch, _ in batches])
+    labels = LabelWriter(axes, [batch.point for batch, _ in batches])
     for batch, color in batches:
         if batch.row.is_load_line:
             number = requests_written(batch.row.state.num_decoding)
@@ -167,7 +167,7 @@ def strictest(slo: Slo) -> list[Target]:
 
 
 def _scales(
-    axes: Axes, courses: Sequence[Course], targets: Sequence[Target], screen: Screen
+    axes: Axes, courses: Sequence[ThroughputCurve], targets: Sequence[Target], screen: Screen
 ) -> None:
     batches = [batch for each in courses for batch in each.batches]
     times = [batch.tpot_s for batch in batches] + [each.limit_s for each in targets]
@@ -179,7 +179,7 @@ def _scales(
     axes.set(xlabel="TPOT: time per output token", ylabel="output tokens/s of one GPU")
 
 
-def _line(axes: Axes, course: Course, series: tuple[str, str]) -> Line2D:
+def _line(axes: Axes, course: ThroughputCurve, series: tuple[str, str]) -> Line2D:
     """Draw a class: hollow where a limit is broken, large at the load line."""
     color, marker = series
     points = [batch.point for batch in course.batches]

@@ -9,7 +9,7 @@ from tonnage.api.spec import KIND, MAX_NAME_LENGTH, Scaling
 from tonnage.catalog.engine import newest_version
 from tonnage.catalog.gpu import CatalogError
 from tonnage.catalog.models import built_in_model
-from tonnage.cli.read.manifest import Resource
+from tonnage.cli.read.manifest import ManifestObject
 from tonnage.cli.read.strict_yaml import ManifestError, read_documents
 from tonnage.manifests.names import API_VERSION
 from tonnage.sizing.expected import GUESSED_OUTPUT_TOKENS, GUESSED_PROMPT_TOKENS
@@ -17,8 +17,10 @@ from tonnage.sizing.provenance import Figure
 
 OPTIONS: Final = "the options"
 """Stands where else the name of a file stands."""
-MOST_REPLICAS: Final[int] = Scaling.model_json_schema()["properties"]["maxReplicas"]["maximum"]
-"""The most that a spec may allow: a question without a manifest has no bound of its own."""
+MOST_REPLICAS: Final[int] = max(
+    getattr(each, "le", 0) for each in Scaling.model_fields["max_replicas"].metadata
+)
+"""The most that a spec may allow: written where options give no bound, and then none counts."""
 ROOM: Final = 1.5
 """What the context length leaves over the mean request, where nobody says how long one may be."""
 RATES: Final = ("requestsPerSecond", "tokensPerSecond", "tokensPerDay", "concurrentUsers")
@@ -31,10 +33,10 @@ Change = tuple[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ManifestWithGuesses:
     """One ModelDeployment, and what of it nobody said."""
 
-    resource: Resource
+    resource: ManifestObject
     guessed: frozenset[Figure] = frozenset()
 
 
@@ -56,31 +58,34 @@ def change_of(text: str) -> Change:
     return path, written.strip() if isinstance(value, float) else value
 
 
-def changed(resource: Resource, changes: tuple[Change, ...]) -> Asked:
+def with_changes(resource: ManifestObject, changes: tuple[Change, ...]) -> ManifestWithGuesses:
     """Return a manifest with these changes; lengths are guessed where a rate comes without any.
 
     Raises:
         ManifestError: a change goes through something that has no fields.
     """
     if not changes:
-        return Asked(resource=resource)
+        return ManifestWithGuesses(resource=resource)
     before = resource.content.get("spec") or {}
     _check_mappings({"spec": before}, ("spec",))
     spec = _spec_with(dict(before), changes)
     _check_mappings(spec, ("demand",))
     guessed = set(_guessed_lengths(spec))
-    return Asked(
+    return ManifestWithGuesses(
         resource=replace(resource, content={**resource.content, "spec": spec}),
         guessed=frozenset(guessed),
     )
 
 
-def made(changes: tuple[Change, ...]) -> Asked:
+def manifest_of_changes(changes: tuple[Change, ...]) -> ManifestWithGuesses:
     """Return a ModelDeployment from options alone, with what it needs beside them."""
     spec = _spec_with({"engine": {}, "scaling": {}}, changes)
     _check_mappings(spec, ("model", "demand", "scaling", "engine"))
     guessed = {*_guessed_lengths(spec), *_guessed_engine(spec), *_guessed_context(spec)}
-    spec["scaling"].setdefault("maxReplicas", MOST_REPLICAS)
+    spec["scaling"] = dict(spec["scaling"] or {})
+    if "maxReplicas" not in spec["scaling"]:
+        spec["scaling"]["maxReplicas"] = MOST_REPLICAS
+        guessed.add(Figure.MAX_REPLICAS)
     content = {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -88,8 +93,8 @@ def made(changes: tuple[Change, ...]) -> Asked:
         "spec": {key: spec[key] for key in _ORDER if key in spec}
         | {key: value for key, value in spec.items() if key not in _ORDER},
     }
-    return Asked(
-        resource=Resource(source=OPTIONS, line=0, content=content), guessed=frozenset(guessed)
+    return ManifestWithGuesses(
+        resource=ManifestObject(source=OPTIONS, line=0, content=content), guessed=frozenset(guessed)
     )
 
 

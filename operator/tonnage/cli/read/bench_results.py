@@ -71,14 +71,14 @@ def _objects(path: str) -> Iterator[tuple[str, Fields]]:
         found = [(path, json.loads(text))]
     except (ValueError, RecursionError):
         lines = ((f"{path}:{number}", line) for number, line in enumerate(text.splitlines(), 1))
-        found = [(where, _loaded(line, where)) for where, line in lines if line.strip()]
+        found = [(where, _parse_json(line, where)) for where, line in lines if line.strip()]
     for where, content in found:
         if not isinstance(content, Mapping):
             raise ManifestError(f"{where}: no JSON object")
         yield where, content
 
 
-def _loaded(line: str, where: str) -> object:
+def _parse_json(line: str, where: str) -> object:
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -111,7 +111,7 @@ def _of_vllm(content: Fields, where: str) -> BenchmarkRun:
     completed = _figure(content, "completed", where)
     _check_errors(completed, content.get("failed") or 0, where)
     outputs = _figure(content, "total_output_tokens", where) / completed
-    return _checked(
+    return _check_run(
         BenchmarkRun(
             source=where,
             model=_text(content, "model_id"),
@@ -162,7 +162,7 @@ def _of_guidellm(content: object, where: str) -> BenchmarkRun:
 
     outputs = summary("output_token_count")
     spread = _below(metrics, "output_token_count", "successful").get("std_dev") or 0.0
-    return _checked(
+    return _check_run(
         BenchmarkRun(
             source=where,
             model=_text(_below(config, "backend"), "model")
@@ -180,7 +180,7 @@ def _of_guidellm(content: object, where: str) -> BenchmarkRun:
     )
 
 
-def _checked(run: BenchmarkRun) -> BenchmarkRun:
+def _check_run(run: BenchmarkRun) -> BenchmarkRun:
     if run.output_tokens < FEWEST_TOKENS:
         raise ManifestError(
             f"{run.source}: answers of {run.output_tokens:.1f} tokens in the mean tell nothing of "

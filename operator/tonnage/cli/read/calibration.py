@@ -7,11 +7,11 @@ from pathlib import Path
 from tonnage.cli.console import Failure
 from tonnage.estimate.calibration_file import (
     CalibrationFile,
-    CalibrationFileError,
     CalibrationKey,
     check_key,
     dump,
 )
+from tonnage.estimate.errors import CalibrationFileError
 from tonnage.fleet import calibration_folder
 
 

@@ -31,7 +31,7 @@ class Beginning:
 
     content: bytes
     file_bytes: int | None
-    """Of the whole file; None: not told."""
+    """Of the whole file; None: the server does not say."""
 
 
 class Files(Protocol):

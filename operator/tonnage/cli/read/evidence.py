@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from tonnage.cli.read.leading import leases_of
-from tonnage.cli.read.live import Cluster, Resource, read_all
+from tonnage.cli.read.live import LiveCluster, Resource, read_all
 from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import CONFIG_MAPS, DEPLOYMENTS, EVENTS, PODS, REPLICA_SETS
 from tonnage.cluster.lease import NAME as LEASE
@@ -46,7 +46,7 @@ class Evidence:
 class _Reading:
     """One bug report in the making."""
 
-    cluster: Cluster
+    cluster: LiveCluster
     objects: dict[str, Sequence[Resource]] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -71,7 +71,7 @@ class _Reading:
             self.texts[file] = said
 
 
-def read_evidence(cluster: Cluster, wanted: Wanted) -> Evidence:
+def read_evidence(cluster: LiveCluster, wanted: Wanted) -> Evidence:
     """Read what may be read.
 
     Raises:
@@ -112,9 +112,9 @@ def _read_operator(reading: _Reading, wanted: Wanted) -> None:
         )
     reading.keep("operator/deployments.yaml", found)
     reading.keep("operator/pods.yaml", pods)
-    reading.keep("operator/settings.yaml", _named(reading, namespace, _settings_of(found)))
+    reading.keep("operator/settings.yaml", _config_maps(reading, namespace, _settings_of(found)))
     numbered = (f"{CALIBRATION}-objects-{number}" for number in range(NUM_SHARDS))
-    kept = _named(reading, namespace, [CALIBRATION, *numbered])
+    kept = _config_maps(reading, namespace, [CALIBRATION, *numbered])
     reading.keep("operator/calibration.yaml", kept)
     _read_lease(reading, namespace)
     for pod in pods:
@@ -137,7 +137,7 @@ def _read_lease(reading: _Reading, namespace: str) -> None:
     reading.texts[file] = f"# {reading.problems[-1]}\n"
 
 
-def _named(reading: _Reading, namespace: str, names: Iterable[str]) -> Iterator[Resource]:
+def _config_maps(reading: _Reading, namespace: str, names: Iterable[str]) -> Iterator[Resource]:
     """Yield the ConfigMaps of these names that are there."""
     for name in names:
         path = CONFIG_MAPS.path(namespace, name)

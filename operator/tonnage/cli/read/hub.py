@@ -73,7 +73,7 @@ def _config(model_id: str, revision: str | None, environment: Mapping[str, str])
 
     with requests.Session() as session:
         files = _files(session, model_id, revision, environment)
-        answer = files.asked(files.address_of("config.json"), num_bytes=MAX_BYTES + 1)
+        answer = files.fetch(files.address_of("config.json"), num_bytes=MAX_BYTES + 1)
     if len(answer.content) > MAX_BYTES:
         raise Failure(f"--hub: config.json of {model_id} exceeds {MAX_BYTES} bytes")
     return answer.content.decode(errors="replace")
@@ -110,26 +110,26 @@ class HubFiles:
 
     def names(self) -> Iterable[str]:
         address = f"{self.hub}/api/models/{self.model_id}/revision/{self.revision}"
-        answer = self.asked(address, num_bytes=MAX_BYTES + 1)
+        answer = self.fetch(address, num_bytes=MAX_BYTES + 1)
         listed = json_object(answer.content, file="the list of its files").get("siblings")
         entries: list[Any] = listed if isinstance(listed, list) else []
         return [str(entry.get("rfilename")) for entry in entries if isinstance(entry, dict)]
 
     def whole(self, name: str, *, max_bytes: int) -> bytes | None:
-        answer = self.asked(
+        answer = self.fetch(
             self.address_of(name), num_bytes=max_bytes + 1, also=HTTPStatus.NOT_FOUND
         )
         return None if answer.status == HTTPStatus.NOT_FOUND else answer.content
 
     def beginning(self, name: str, *, num_bytes: int) -> Beginning:
         wanted_bytes = max(num_bytes, FIRST_BYTES)
-        answer = self.asked(self.address_of(name), num_bytes=wanted_bytes, is_part=True)
+        answer = self.fetch(self.address_of(name), num_bytes=wanted_bytes, is_part=True)
         return Beginning(content=answer.content, file_bytes=self._file_bytes(answer, name))
 
     def address_of(self, name: str) -> str:
         return f"{self.hub}/{self.model_id}/resolve/{self.revision}/{quote(name)}"
 
-    def asked(
+    def fetch(
         self, address: str, *, num_bytes: int, is_part: bool = False, also: int = HTTPStatus.OK
     ) -> _Answer:
         """Return what stands at an address, up to so many bytes.
@@ -143,7 +143,7 @@ class HubFiles:
 
         ranges = {"Range": f"bytes=0-{num_bytes - 1}"} if is_part else {}
         try:
-            with self._opened(address, ranges) as answer:
+            with self._open(address, ranges) as answer:
                 status = answer.status_code
                 if status not in FOUND and status != also:
                     hint = "; a gated model needs HF_TOKEN" if status in GATED else ""
@@ -153,7 +153,7 @@ class HubFiles:
             raise Failure(f"--hub: {self.hub} cannot be reached: {type(error).__name__}") from error
         return _Answer(status=status, content=content, headers=answer.headers)
 
-    def _opened(self, address: str, ranges: Mapping[str, str]) -> "Response":
+    def _open(self, address: str, ranges: Mapping[str, str]) -> "Response":
         """Ask, and follow the hub to where it keeps its files, which must not see the token."""
         for _ in range(MAX_REDIRECTS):
             headers = {"Accept-Encoding": "identity", **ranges}
@@ -178,10 +178,10 @@ class HubFiles:
         if answer.status == HTTPStatus.OK:
             length = answer.headers.get("Content-Length", "")
             return int(length) if re.fullmatch("[0-9]{1,18}", length) else None
-        told = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
-        if told is None:
+        content_range = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+        if content_range is None:
             raise Failure(f"--hub: {self.hub} answered with another part of {name} than its start")
-        return int(told[1])
+        return int(content_range[1])
 
 
 def may_lead_to(address: str, *, hub: str) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Final
 
-from tonnage.cli.read.live import Cluster, Resource
+from tonnage.cli.read.live import LiveCluster, Resource
 from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import LEASES
 from tonnage.cluster.lease import CLASS_LABEL, DURATION_S, NAME
@@ -16,7 +16,7 @@ OVERDUE_S: Final = 4.0 * DURATION_S
 """Without a renewal, after which nobody leads: clocks differ, and a restart takes its time."""
 
 
-def leases_of(cluster: Cluster, namespace: str = USUAL) -> list[Resource]:
+def leases_of(cluster: LiveCluster, namespace: str = USUAL) -> list[Resource]:
     """Return the Leases of operators that serve all namespaces, and the one of a namespace.
 
     Those of a release in another namespace are the same Lease, where they serve the same class.
@@ -32,7 +32,7 @@ def leases_of(cluster: Cluster, namespace: str = USUAL) -> list[Resource]:
     return [*named, *([own] if own else [])]
 
 
-def outdated(read: Callable[[], list[Resource]], *, now_s: float) -> str | None:
+def stale_note(read: Callable[[], list[Resource]], *, now_s: float) -> str | None:
     """Return a note that no operator renews its Lease, if none does; ``read``: those there are.
 
     The newest renewal counts: where several operators serve a cluster it says that one runs.

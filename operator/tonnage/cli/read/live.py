@@ -21,18 +21,18 @@ NO_KUBECONFIG = (yaml.YAMLError, TypeError, ValueError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class LiveCluster:
     """A connection, and the namespace that its context names."""
 
     api: KubeApi
     namespace: str
 
 
-def connect(*, kubeconfig: str | None, context: str | None) -> Cluster:
+def connect(*, kubeconfig: str | None, context: str | None) -> LiveCluster:
     """Connect as kubectl would, or with the rights of the pod that this runs in."""
     try:
         api = KubeApi(load_client(kubeconfig, context))
-        return Cluster(api=api, namespace=_namespace(kubeconfig, context))
+        return LiveCluster(api=api, namespace=_namespace(kubeconfig, context))
     except (KubernetesError, *NO_KUBECONFIG) as error:
         named = f"kubeconfig {kubeconfig}: " if kubeconfig else ""
         raise Failure(f"{named}{error}", NO_CLUSTER) from error
@@ -49,7 +49,7 @@ def _namespace(kubeconfig: str | None, context: str | None) -> str:
     return str(chosen["context"].get("namespace") or "default")
 
 
-def read_one(cluster: Cluster, *, namespace: str, name: str) -> Resource:
+def read_one(cluster: LiveCluster, *, namespace: str, name: str) -> Resource:
     """Return one ModelDeployment."""
     with failures(f"get {PLURAL}.{GROUP} {name} in namespace {namespace}"):
         found = cluster.api.get(MODEL_DEPLOYMENTS.path(namespace, name))
@@ -60,7 +60,7 @@ def read_one(cluster: Cluster, *, namespace: str, name: str) -> Resource:
     return found
 
 
-def read_all(cluster: Cluster, *, namespace: str | None) -> list[Resource]:
+def read_all(cluster: LiveCluster, *, namespace: str | None) -> list[Resource]:
     """Return the ModelDeployments of a namespace, or all of them."""
     where = f"namespace {namespace}" if namespace else "all namespaces"
     with failures(f"list {PLURAL}.{GROUP} in {where}"):

@@ -25,7 +25,7 @@ ObjectKey = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resource:
+class ManifestObject:
     """One Kubernetes object as it stands in a file."""
 
     source: str
@@ -84,29 +84,29 @@ class Resource:
 class Manifests:
     """What was found in all files."""
 
-    model_deployments: tuple[Resource, ...]
-    config_maps: Mapping[ObjectKey, Resource]
-    deployments: Mapping[ObjectKey, Resource]
+    model_deployments: tuple[ManifestObject, ...]
+    config_maps: Mapping[ObjectKey, ManifestObject]
+    deployments: Mapping[ObjectKey, ManifestObject]
     """What a ``scaleTarget`` may name."""
-    others: tuple[Resource, ...]
+    others: tuple[ManifestObject, ...]
     problems: tuple[str, ...]
     """Files that could not be read, each in one line; the others stand."""
 
 
 def load(names: Iterable[str]) -> Manifests:
     """Read files, folders (not their subfolders) and ``-``, standard input."""
-    resources: list[Resource] = []
+    resources: list[ManifestObject] = []
     problems: list[str] = []
     for name in names:
         try:
             for file in _files(name):
                 resources.extend(_resources(file, problems))
         except (ManifestError, OSError) as error:
-            problems.append(_said(error, name))
-    return _sorted(resources, problems)
+            problems.append(_error_text(error, name))
+    return _sort_by_kind(resources, problems)
 
 
-def _said(error: Exception, name: str) -> str:
+def _error_text(error: Exception, name: str) -> str:
     if isinstance(error, OSError):
         return f"{name}: {error.strerror or error}"
     return str(error)
@@ -121,7 +121,7 @@ def _files(name: str) -> list[str]:
     return files
 
 
-def _resources(name: str, problems: list[str]) -> list[Resource]:
+def _resources(name: str, problems: list[str]) -> list[ManifestObject]:
     """Return the objects of one file, or none of them and one more problem."""
     try:
         source = "standard input" if name == STANDARD_INPUT else name
@@ -130,8 +130,8 @@ def _resources(name: str, problems: list[str]) -> list[Resource]:
             resource
             for document in documents
             if document.content is not None
-            for resource in _expanded(
-                Resource(
+            for resource in _list_members(
+                ManifestObject(
                     source=source,
                     line=document.line,
                     content=_mapping(document.content, f"{source}:{document.line}"),
@@ -141,7 +141,7 @@ def _resources(name: str, problems: list[str]) -> list[Resource]:
             )
         ]
     except (ManifestError, OSError) as error:
-        problems.append(_said(error, name))
+        problems.append(_error_text(error, name))
         return []
 
 
@@ -172,7 +172,7 @@ def read_text(name: str, *, max_bytes: int = MAX_FILE_BYTES) -> str:
         raise ManifestError(f"{name}:{line}: not UTF-8 text") from error
 
 
-def _expanded(resource: Resource) -> Iterator[Resource]:
+def _list_members(resource: ManifestObject) -> Iterator[ManifestObject]:
     """Yield an object, or the members of a ``kind: List`` as ``kubectl get -o yaml`` prints it."""
     items = resource.content.get("items")
     if resource.kind != "List" or not isinstance(items, list):
@@ -181,7 +181,7 @@ def _expanded(resource: Resource) -> Iterator[Resource]:
     for number, item in enumerate(items):
         prefix = f"items.{number}."
         line = resource.line_of(prefix.rstrip("."))
-        yield Resource(
+        yield ManifestObject(
             source=resource.source,
             line=line,
             content=_mapping(item, f"{resource.source}:{line}"),
@@ -203,16 +203,16 @@ def _expanded(resource: Resource) -> Iterator[Resource]:
         )
 
 
-def _sorted(resources: list[Resource], problems: list[str]) -> Manifests:
-    seen: dict[ObjectKey, Resource] = {}
-    found: dict[str, list[Resource]] = {KIND: [], "ConfigMap": [], "Deployment": [], "": []}
+def _sort_by_kind(resources: list[ManifestObject], problems: list[str]) -> Manifests:
+    seen: dict[ObjectKey, ManifestObject] = {}
+    found: dict[str, list[ManifestObject]] = {KIND: [], "ConfigMap": [], "Deployment": [], "": []}
     for resource in resources:
         kind = _role(resource)
         earlier = seen.setdefault(resource.key, resource) if kind else resource
         if earlier is not resource:
             name = f"{resource.kind} {resource.namespace}/{resource.name}"
             problems.append(
-                f"{resource.location}: {name} stands twice, first in {earlier.location}"
+                f"{resource.location}: {name} is given twice, first in {earlier.location}"
             )
             continue
         found[kind].append(resource)
@@ -225,13 +225,13 @@ def _sorted(resources: list[Resource], problems: list[str]) -> Manifests:
     )
 
 
-def _role(resource: Resource) -> str:
+def _role(resource: ManifestObject) -> str:
     """Return the kind of an object that counts here, and nothing for any other."""
     groups = {KIND: (GROUP, ""), "ConfigMap": ("",), "Deployment": ("apps",)}
     return resource.kind if resource.group in groups.get(resource.kind, ()) else ""
 
 
-def _with_rates(resource: Resource) -> Mapping[str, Any]:
+def _with_rates(resource: ManifestObject) -> Mapping[str, Any]:
     """Return the manifest with rates as text where they are numbers with decimals: both mean one.
 
     It is said, for the API server takes none.
@@ -255,7 +255,7 @@ def _with_rates(resource: Resource) -> Mapping[str, Any]:
     return {**resource.content, "spec": {**spec, "demand": {**demand, **texts}}}
 
 
-def parse(resource: Resource) -> ModelDeployment:
+def parse(resource: ManifestObject) -> ModelDeployment:
     """Read a ModelDeployment as the API server would, to the letter.
 
     Raises:

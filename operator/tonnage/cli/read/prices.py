@@ -1,20 +1,31 @@
 """A buyer's own prices over those of the catalogue: single ones, or a whole list from a file."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tonnage.catalog.gpu import CatalogError, Gpu, Price, find_gpu
+from pydantic import TypeAdapter, ValidationError
+
+from tonnage.catalog.gpu import CatalogError, Gpu, find_gpu
+from tonnage.catalog.price import TERMS, Price, Rent
 from tonnage.cli.console import Failure
 from tonnage.cli.read.manifest import read_text
 from tonnage.cli.read.strict_yaml import ManifestError, read_documents
+from tonnage.sizing.cost import least_usd_per_gpu_hour
 from tonnage.units import MILLION
 
-CURRENCY: Final = "currency"
-"""The one key of a price file that is no class."""
 USD: Final = "USD"
-YOURS: Final = "(yours)"
+OF_LIST: Final = ("provider", "region", "date")
+"""Keys of a price file, beside ``currency``, that are no class: they hold for all of its prices."""
+INSTANCE: Final = ("instance", "gpus")
+"""Keys of a class that are no rate."""
+DEFAULT_RATE: Final = "onDemand"
+"""The rate that is taken where none is chosen and a class has it."""
+
+_RENT: Final = TypeAdapter(Rent)
+_Rates = Mapping[str, Rent]
+"""The rents of a class by their names in the file; one without a rate has an empty name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +38,10 @@ class Prices:
     rate: str | None = None
     """Which of several rates of a class in the file."""
     currency: str | None = None
+    whole_nodes: bool = False
 
 
-def priced(gpus: Mapping[str, Gpu], prices: Prices) -> Mapping[str, Gpu]:
+def with_prices(gpus: Mapping[str, Gpu], prices: Prices) -> Mapping[str, Gpu]:
     """Return the classes with a buyer's prices.
 
     A file is the whole price list: classes that are not in it have no price. Single prices replace
@@ -39,61 +51,95 @@ def priced(gpus: Mapping[str, Gpu], prices: Prices) -> Mapping[str, Gpu]:
         Failure: a class is unknown, or an amount is none.
     """
     try:
-        listed, currency = _listed(prices)
-        single = dict(_single(each) for each in prices.single)
-        named = [(find_gpu(name, gpus).name, each) for name, each in (*listed, *single.items())]
-        found = {name: each for name, each in named if each is not None}
-        if prices.currency is not None:
-            _check_currency(prices.currency, where="--currency")
+        listed, currency = _price_list(prices)
+        single = [(name, Price(rents=(rent,), term="")) for name, rent in map(_one, prices.single)]
+        named = _by_class(listed, gpus, prices.file or "") | _by_class(single, gpus, "--price")
+        currency = _currency(prices, currency)
     except (CatalogError, ManifestError) as error:
         raise Failure(str(error).replace("hardware.gpu", "price of")) from error
-    currency = prices.currency or currency or USD
-    keeps_others = prices.file is None and currency == USD
     return {
-        name: _with_price(gpu, found.get(name), currency, keeps_others=keeps_others)
+        name: replace(gpu, price=_price_of(gpu, named.get(name), prices, currency))
         for name, gpu in gpus.items()
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Amount:
-    per_hour: float
-    rate: str = ""
+def _by_class(
+    priced: Iterable[tuple[str, Price]], gpus: Mapping[str, Gpu], where: str
+) -> dict[str, Price]:
+    """Return the prices by the names of the classes, none of which is named twice."""
+    found: dict[str, tuple[str, Price]] = {}
+    for written, price in priced:
+        name = find_gpu(written, gpus).name
+        if name in found:
+            raise ManifestError(f"{where}: {found[name][0]} and {written} are both {name}")
+        found[name] = written, price
+    return {name: price for name, (_, price) in found.items()}
 
 
-def _with_price(gpu: Gpu, found: _Amount | None, currency: str, *, keeps_others: bool) -> Gpu:
-    if found is None:
-        return gpu if keeps_others else replace(gpu, price=Price())
-    rate = " ".join(filter(None, (found.rate, YOURS)))
-    price = Price(rent_usd_per_hour=found.per_hour, currency=currency, rate=rate)
-    return replace(gpu, price=price)
+def _currency(prices: Prices, listed: str | None) -> str | None:
+    """Return the currency of a buyer's prices; None: there are none, each class keeps its own."""
+    asked = prices.currency
+    if asked is not None:
+        _check_currency(asked, where="--currency")
+        if listed not in {None, asked}:
+            raise ManifestError(f"--currency {asked}: {prices.file} has currency {listed}")
+    return asked or listed or (USD if prices.single or prices.file else None)
 
 
-def _single(text: str) -> tuple[str, _Amount]:
+def _price_of(gpu: Gpu, own: Price | None, prices: Prices, currency: str | None) -> Price:
+    if own is not None:
+        price = replace(own, currency=currency or USD)
+    elif prices.file is not None:
+        price = Price(missing=f"no price for {gpu.name} in {prices.file}")
+    elif currency not in {None, gpu.price.currency} and least_usd_per_gpu_hour(gpu) is not None:
+        price = Price(missing=f"the price of {gpu.name} is in {gpu.price.currency}")
+    else:
+        price = gpu.price
+    return replace(price, whole_nodes=prices.whole_nodes)
+
+
+def _one(text: str) -> tuple[str, Rent]:
     name, sign, amount = text.partition("=")
     if not sign:
         raise ManifestError(f"--price {text}: write NAME=AMOUNT, such as H100=2.10")
-    return name.strip(), _Amount(per_hour=_positive(amount, where=f"--price {text}"))
+    return name.strip(), Rent(usd_per_hour=_positive(amount, where=f"--price {text}"), term="")
 
 
-def _listed(prices: Prices) -> tuple[list[tuple[str, _Amount | None]], str | None]:
-    """Return the prices of the file, None where a class has no such rate, and its currency."""
-    if prices.file is None:
+def _price_list(prices: Prices) -> tuple[list[tuple[str, Price]], str | None]:
+    """Return the prices of the file at the rate that is chosen, and its currency."""
+    file = prices.file
+    if file is None:
         if prices.rate is not None:
             raise ManifestError("--rate chooses among the rates of --prices FILE: give that too")
         return [], None
-    content, currency = dict(_content(prices.file)), None
-    if CURRENCY in content:
-        currency = str(content.pop(CURRENCY))
-        _check_currency(currency, where=f"{prices.file}: {CURRENCY}")
+    content = dict(_content(file))
+    currency = content.pop("currency", None)
+    if currency is not None:
+        _check_currency(str(currency), where=f"{file}: currency")
+    common = _common(content, file)
+    rates = {name: _rates(value, common, f"{file}: {name}") for name, value in content.items()}
+    rate = prices.rate or _only_rate(rates, file)
     found = [
-        (name, _amount(value, prices.rate, where=f"{prices.file}: {name}"))
-        for name, value in content.items()
+        (name, _at_rate(name, each, "" if "" in each and prices.rate is None else rate, file))
+        for name, each in rates.items()
     ]
-    if all(each is None for _, each in found):
+    if all(price.missing for _, price in found):
         asked = f"no class has a rate {prices.rate}" if prices.rate else "no class has a price"
-        raise ManifestError(f"{prices.file}: {asked}")
-    return found, currency
+        raise ManifestError(f"{file}: {asked}")
+    return found, None if currency is None else str(currency)
+
+
+def _common(content: dict[str, Any], file: str) -> Rent:
+    """Take from the file what holds for all of its prices, as a rent without a price."""
+    said = {
+        name: _text(content.pop(name), f"{file}: {name}") for name in OF_LIST if name in content
+    }
+    try:
+        return _RENT.validate_python({"usd_per_hour": 1, "term": "", **said})
+    except ValidationError as error:
+        raise ManifestError(
+            f"{file}: date: {said['date'][:40]!r} is no date such as 2026-07"
+        ) from error
 
 
 def _content(file: str) -> Mapping[str, Any]:
@@ -107,21 +153,57 @@ def _content(file: str) -> Mapping[str, Any]:
     return content
 
 
-def _amount(value: object, rate: str | None, *, where: str) -> _Amount | None:
-    """Return the amount of a class at the rate asked for; None: it has no such rate."""
+def _rates(value: object, common: Rent, where: str) -> _Rates:
+    """Return what a class costs at each of its rates; a plain amount is one without a name."""
     if not isinstance(value, Mapping):
-        return _Amount(per_hour=_positive(value, where=where)) if rate is None else None
-    if rate is not None:
-        found = value.get(rate)
-        if found is None:
-            return None
-        return _Amount(per_hour=_positive(found, where=f"{where}.{rate}"), rate=rate)
-    if not value:
+        return {"": replace(common, usd_per_hour=_positive(value, where=where))}
+    amounts = {name: each for name, each in value.items() if name not in INSTANCE}
+    if not amounts:
         raise ManifestError(f"{where} has no price")
-    if len(value) != 1:
-        raise ManifestError(f"{where} has several rates: choose with --rate {' or '.join(value)}")
-    [(only, amount)] = value.items()
-    return _Amount(per_hour=_positive(amount, where=f"{where}.{only}"), rate=only)
+    return {
+        name: _rent(value, _positive(each, where=f"{where}.{name}"), name, common, where)
+        for name, each in amounts.items()
+    }
+
+
+def _rent(value: Mapping[str, Any], amount: float, name: str, common: Rent, where: str) -> Rent:
+    num_gpus = value.get("gpus")
+    is_number = isinstance(num_gpus, int) and not isinstance(num_gpus, bool)
+    if num_gpus is not None and not (is_number and num_gpus > 0):
+        raise ManifestError(f"{where}.gpus: {str(num_gpus)[:40]!r} is no number of GPUs")
+    return replace(
+        common,
+        usd_per_hour=amount * (num_gpus or 1),
+        num_gpus=num_gpus,
+        instance=_text(value["instance"], f"{where}.instance") if "instance" in value else "",
+        term=TERMS.get(name, name),
+    )
+
+
+def _only_rate(classes: Mapping[str, _Rates], file: str) -> str:
+    """Return the rate that all classes are compared at where none is chosen."""
+    names = dict.fromkeys(name for rates in classes.values() for name in rates if name)
+    if DEFAULT_RATE in names or not names:
+        return DEFAULT_RATE
+    if len(names) > 1:
+        raise ManifestError(f"{file} has several rates: choose with --rate {' or '.join(names)}")
+    return next(iter(names))
+
+
+def _at_rate(name: str, rates: _Rates, rate: str, file: str) -> Price:
+    """Return the rents of a class, to be paid at a rate; empty: at the price without one."""
+    term = TERMS.get(rate, rate)
+    if rate not in rates:
+        return Price(missing=f"no {term} price for {name} in {file}")
+    return Price(rents=tuple(rates.values()), term=term)
+
+
+def _text(value: object, where: str) -> str:
+    if value is None:
+        raise ManifestError(f"{where} is empty: write a text, or leave it out")
+    if isinstance(value, (bool, Mapping, list)):
+        raise ManifestError(f"{where}: {str(value)[:40]!r} is no text")
+    return str(value)
 
 
 def _positive(value: object, *, where: str) -> float:

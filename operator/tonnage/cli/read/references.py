@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.cli.console import Failure
-from tonnage.cli.read.manifest import Manifests, Resource, read_text
-from tonnage.cli.read.scale_target import ScaleTarget, scale_target
+from tonnage.cli.read.manifest import ManifestObject, Manifests, read_text
+from tonnage.cli.read.scale_target import TargetContainer, scale_target
 from tonnage.cli.read.strict_json import check_json
 from tonnage.cli.read.strict_yaml import ManifestError
 
@@ -21,7 +21,9 @@ def checked_text(config_file: str, *, option: str) -> str:
     return text
 
 
-def config_of(deployment: ModelDeployment, resource: Resource, manifests: Manifests) -> str | None:
+def config_of(
+    deployment: ModelDeployment, resource: ManifestObject, manifests: Manifests
+) -> str | None:
     """Return the config.json that the spec refers to, from a ConfigMap in the same files."""
     config = deployment.spec.model.config
     if config is None:
@@ -43,8 +45,8 @@ def config_of(deployment: ModelDeployment, resource: Resource, manifests: Manife
 
 
 def target_of(
-    deployment: ModelDeployment, resource: Resource, manifests: Manifests
-) -> ScaleTarget | None:
+    deployment: ModelDeployment, resource: ManifestObject, manifests: Manifests
+) -> TargetContainer | None:
     """Return the Deployment that the spec scales, from the same files."""
     if deployment.spec.scale_target is None:
         return None

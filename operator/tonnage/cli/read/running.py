@@ -7,8 +7,8 @@ from typing import Any
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_deployment
 from tonnage.cli.console import NO_RIGHTS, Failure, remark
-from tonnage.cli.read.live import Cluster, failures
-from tonnage.cli.read.manifest import Resource
+from tonnage.cli.read.live import LiveCluster, failures
+from tonnage.cli.read.manifest import ManifestObject
 from tonnage.cluster.kube import CONFIG_MAPS, DEPLOYMENTS, MODEL_DEPLOYMENTS
 from tonnage.control.input.state import DeploymentView
 from tonnage.fleet.views import deployment_view
@@ -31,14 +31,14 @@ class LiveObject:
         return deployment_view(self.deployment) if self.deployment else None
 
     @property
-    def target(self) -> Resource | None:
+    def target(self) -> ManifestObject | None:
         """The Deployment as a file would hold it."""
         if self.deployment is None:
             return None
-        return Resource(source="cluster", line=0, content=self.deployment)
+        return ManifestObject(source="cluster", line=0, content=self.deployment)
 
 
-def read_live(cluster: Cluster, *, namespace: str, name: str) -> LiveObject | None:
+def read_live(cluster: LiveCluster, *, namespace: str, name: str) -> LiveObject | None:
     """Return an object with what runs for it; None: there is none of that name.
 
     Raises:
@@ -57,11 +57,11 @@ def read_live(cluster: Cluster, *, namespace: str, name: str) -> LiveObject | No
         model=model,
         deployment=_deployment(cluster, namespace, target.name if target else name),
         config=_config(cluster, model),
-        planned=_planned(found),
+        planned=_planned_constants(found),
     )
 
 
-def _deployment(cluster: Cluster, namespace: str, name: str) -> Mapping[str, Any] | None:
+def _deployment(cluster: LiveCluster, namespace: str, name: str) -> Mapping[str, Any] | None:
     try:
         with failures(f"get deployments {name} in namespace {namespace}"):
             return cluster.api.get(DEPLOYMENTS.path(namespace, name))
@@ -72,7 +72,7 @@ def _deployment(cluster: Cluster, namespace: str, name: str) -> Mapping[str, Any
         return None
 
 
-def _planned(found: Mapping[str, Any]) -> tuple[float, float, float] | None:
+def _planned_constants(found: Mapping[str, Any]) -> tuple[float, float, float] | None:
     """Return the constants in the status; None where no plan was made, or another version's."""
     calibration = (found.get("status") or {}).get("calibration") or {}
     names = ("overheadFactor", "bandwidthEfficiency", "prefillEfficiency")
@@ -83,7 +83,7 @@ def _planned(found: Mapping[str, Any]) -> tuple[float, float, float] | None:
     return (float(overhead), float(bandwidth), float(prefill)) if is_known else None
 
 
-def _config(cluster: Cluster, model: ModelDeployment) -> str | None:
+def _config(cluster: LiveCluster, model: ModelDeployment) -> str | None:
     source = model.spec.model.config
     if source is None:
         return None

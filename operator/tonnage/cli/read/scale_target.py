@@ -6,7 +6,7 @@ from typing import Any
 
 from tonnage.catalog.engine import parse_version
 from tonnage.catalog.gpu import CatalogError
-from tonnage.cli.read.manifest import Resource
+from tonnage.cli.read.manifest import ManifestObject
 from tonnage.manifests.arguments import FLAGS_NEEDED, read_flags
 from tonnage.sizing.request import Flags
 
@@ -20,7 +20,7 @@ class TargetError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScaleTarget:
+class TargetContainer:
     """The engine container of a Deployment."""
 
     name: str
@@ -59,14 +59,14 @@ class ScaleTarget:
         return flags
 
 
-def scale_target(deployment: Resource) -> ScaleTarget:
+def scale_target(deployment: ManifestObject) -> TargetContainer:
     """Read a Deployment from a file; its first container is the engine."""
     pod = _block(_block(_block(deployment.content, "spec"), "template"), "spec")
     containers = pod.get("containers")
     first = containers[0] if isinstance(containers, list) and containers else {}
     container: Mapping[str, Any] = first if isinstance(first, Mapping) else {}
     words = [*_words(container, "command"), *_words(container, "args")]
-    return ScaleTarget(
+    return TargetContainer(
         name=deployment.name, image=str(container.get("image", "")), arguments=tuple(words)
     )
 

@@ -19,7 +19,7 @@ def check_json(text: str, *, source: str) -> None:
     """Refuse what JSON readers take in silence or in different ways.
 
     Raises:
-        ManifestError: no JSON object, a key that stands twice, or a number that is not finite;
+        ManifestError: no JSON object, a key that is given twice, or a number that is not finite;
             with the line.
     """
     for line, key, number in _numbers(text):
@@ -41,7 +41,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(content) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"{twice} stands twice")
+        raise ValueError(f"{twice} is given twice")
     return content
 
 

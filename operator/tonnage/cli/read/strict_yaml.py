@@ -159,21 +159,21 @@ class _Builder:
         if path:
             self.lines.setdefault(".".join(path), _line(event))
         if isinstance(event, AliasEvent):
-            return self._aliased(event, path)
+            return self._alias(event, path)
         before = self.num_fields
-        value = self._built(event, path)
+        value = self._build(event, path)
         if isinstance(event, NodeEvent) and event.anchor:
             self.anchored[event.anchor] = value, self.num_fields - before
         return value
 
-    def _aliased(self, event: AliasEvent, path: tuple[str, ...]) -> Any:
+    def _alias(self, event: AliasEvent, path: tuple[str, ...]) -> Any:
         if event.anchor not in self.anchored:
-            self._refuse(event, path, f"alias *{event.anchor} stands before what it is for")
+            self._refuse(event, path, f"alias *{event.anchor} comes before its anchor")
         value, num_fields = self.anchored[event.anchor]
         self._count(event, path, num_fields)
         return value
 
-    def _built(self, event: Event, path: tuple[str, ...]) -> Any:
+    def _build(self, event: Event, path: tuple[str, ...]) -> Any:
         match event:
             case MappingStartEvent():
                 return self._mapping(path)
@@ -206,11 +206,11 @@ class _Builder:
             key = self._key(event, path)
             if key in content or (_is_merge(event) and merged is not None):
                 first = self.lines[".".join((*path, key))]
-                self._refuse(event, (*path, key), f"stands twice, first in line {first}")
+                self._refuse(event, (*path, key), f"is given twice, first in line {first}")
             self.lines[".".join((*path, key))] = _line(event)
             value = self.value(next(self.events), (*path, key))
             if _is_merge(event):
-                merged = self._merged(event, path, value)
+                merged = self._merge_keys(event, path, value)
             else:
                 content[key] = value
         return {**(merged or {}), **content}
@@ -221,7 +221,7 @@ class _Builder:
             self._refuse(event, path, "a key must be text")
         return str(event.value)
 
-    def _merged(self, event: Event, path: tuple[str, ...], value: object) -> dict[str, Any]:
+    def _merge_keys(self, event: Event, path: tuple[str, ...], value: object) -> dict[str, Any]:
         """Return the fields that ``<<`` brings: of several mappings the first that has one wins."""
         sources = value if isinstance(value, list) else [value]
         found: dict[str, Any] = {}

@@ -28,20 +28,20 @@ def calibration(
         heading(str(file.key)),
         Text(_headline(file), style="green"),
         Text(),
-        _indented(_constants(file, prior)),
+        _indent(_constants(file, prior)),
         Text(),
-        _indented(_points(file)),
+        _indent(_points(file)),
     ]
     if replayed is not None:
         parts += [Text(), Text(_replay_headline(replayed), style="bold")]
-        parts.append(_indented(_latencies(replayed)))
+        parts.append(_indent(_latencies(replayed)))
     parts += [Text(f"Note: {printable(each)}", style="yellow") for each in file.remarks]
     if file.validation is not None:
         parts += [Text(), Text(str(file.validation))]
     return Group(*parts)
 
 
-def _indented(content: RenderableType) -> Padding:
+def _indent(content: RenderableType) -> Padding:
     return Padding(content, (0, 0, 0, INDENT), expand=False)
 
 
@@ -105,10 +105,10 @@ def _replay_headline(replayed: Replayed) -> str:
 def _latencies(replayed: Replayed) -> Table:
     table = _table("", *(f"p{each * PERCENT:g}" for each in QUANTILES), "SLO p95", "")
     limits = {"TTFT": replayed.limits.ttft_s, "TPOT": replayed.limits.tpot_s}
-    kept = replayed.kept()
+    kept = replayed.targets_met()
     for name, limit_s in limits.items():
         asked = "" if limit_s is None else format_s(limit_s)
-        verdict = {True: "kept", False: "missed", None: ""}[kept.get(name)]
+        verdict = {True: "met", False: "missed", None: ""}[kept.get(name)]
         table.add_row(name, *_row(replayed.measured, name), asked, verdict)
         table.add_row("  predicted", *_row(replayed.predicted, name), "", "", style=DIM)
     return table

@@ -11,7 +11,7 @@ from rich.text import Text
 from tonnage.cli.answers.chain import Object, block, objects
 from tonnage.cli.console import printable
 from tonnage.cli.text.figures import DIM, heading
-from tonnage.units import format_s, significant
+from tonnage.units import count_of, format_s, significant
 
 INDENT: Final = 3
 NOTHING: Final = "nothing yet"
@@ -54,11 +54,11 @@ GOOD: Final = frozenset({"Reconciling", "Stalled", "ScalingLimited"})
 """Conditions that are well when they are False."""
 
 
-def explained(links: Mapping[str, Any]) -> RenderableType:
+def chain_report(links: Mapping[str, Any]) -> RenderableType:
     """Return every link of the chain, in order."""
     sections = (
         ("Signal: what is measured", _grid(_signal(links["signal"]))),
-        ("Correction: what was learned from it", _learned(links["correction"])),
+        ("Correction: what was learned from it", _learning(links["correction"])),
         ("Sizing: what one replica can do", _grid(_sizing(links["sizing"]))),
         ("Caps: what bounds the replicas", _grid(_caps(links["caps"]))),
         ("Decision: what was done", _grid(_decision(links["decision"]))),
@@ -116,7 +116,7 @@ def _amount(key: str, figure: Object) -> str:
     return format_s(value) if key.endswith("Seconds") else significant(value)
 
 
-def _learned(link: Mapping[str, Any]) -> RenderableType:
+def _learning(link: Mapping[str, Any]) -> RenderableType:
     """Return whose evidence it is, a row for each constant, and what is of this object alone."""
     known = link["calibration"]
     parts = [_grid(_evidence(known))] if known else []
@@ -162,7 +162,7 @@ def _constants(rows: Iterable[tuple[str, Object]]) -> Padding:
 def _correction(link: Mapping[str, Any]) -> Iterator[Row]:
     known = link["calibration"]
     if known:
-        yield from _changed(known)
+        yield from _effects(known)
         yield from _own(known)
     yield from _reasons(link)
     yield from _conditions(link)
@@ -175,7 +175,7 @@ def _correction(link: Mapping[str, Any]) -> Iterator[Row]:
         )
 
 
-def _changed(known: Object) -> Iterator[Row]:
+def _effects(known: Object) -> Iterator[Row]:
     """Say what all of it changes in the plan, and how SLO attainment adjusts that."""
     now, before = known.get("requestsPerSecond"), known.get("priorRequestsPerSecond")
     if now is not None and before:
@@ -205,9 +205,9 @@ def _own(known: Object) -> Iterator[Row]:
     if known.get("coldStartSeconds") is not None:
         deviation = known.get("coldStartDeviationSeconds")
         doubt = "" if deviation is None else f", standard deviation {format_s(deviation)}"
-        starts = known.get("coldStarts", 0)
+        starts = count_of(known.get("coldStarts", 0), "start")
         mean = format_s(known["coldStartSeconds"])
-        yield "cold start", f"{mean}{doubt}, scheduled to Ready in {starts} starts of its own pods"
+        yield "cold start", f"{mean}{doubt}, scheduled to Ready in {starts} of its own pods"
         yield "wait for a node", f"{format_s(known.get('nodeWaitSeconds') or 0.0)} before that"
 
 

@@ -18,12 +18,12 @@ from tonnage.cli.answers.compare_words import (
     headline,
     in_short,
     notes,
-    priced,
+    priced_choices,
     ranked_by,
     row_cells,
     to_write,
-    unpriced,
-    validated,
+    unconfirmed_once,
+    unpriced_choices,
 )
 from tonnage.cli.answers.comparing import Compared
 from tonnage.cli.console import printable
@@ -31,12 +31,12 @@ from tonnage.cli.text.figures import DIM, batch_table, heading
 from tonnage.cli.text.parts import parts
 from tonnage.cli.text.plan import INDENT
 from tonnage.sizing.compare import Choice
-from tonnage.units import counted
+from tonnage.units import count_of
 
 NAMES: Final = ("#", CLASS)
 
 
-def compared(found: Compared, console: Console) -> Iterator[RenderableType]:
+def comparison_report(found: Compared, console: Console) -> Iterator[RenderableType]:
     """Yield the parts of the answer, as wide as the console."""
     yield _title(found)
     yield Text(headline(found), style="green" if found.selection.choices else "red")
@@ -44,27 +44,27 @@ def compared(found: Compared, console: Console) -> Iterator[RenderableType]:
     if found.selection.choices:
         yield Text()
         yield Text(ranked_by(found), style="bold")
-        yield from (_indented(table) for table in _ranking(found, console))
-        yield from (_indented(Text(note, style=DIM)) for note in notes(found))
+        yield from (_indent(table) for table in _ranking(found, console))
+        yield from (_indent(Text(note, style=DIM)) for note in notes(found))
     if found.selection.refused:
-        yield Group(Text(), Text("Refused", style="bold"), _indented(_refused(found)))
+        yield Group(Text(), Text("Refused", style="bold"), _indent(_refused_table(found)))
     for choice in found.in_full:
-        yield Group(Text(), *_class(found, choice, console.width))
+        yield Group(Text(), *_class(found, choice))
     yield from _validation(found)
 
 
 def _title(found: Compared) -> RenderableType:
     deployment, selection = found.deployment, found.selection
     number = len(selection.choices) + len(selection.refused)
-    classes = counted(number, "GPU class", "GPU classes")
+    classes = count_of(number, "GPU class", "GPU classes")
     name = f"{deployment.namespace}/{deployment.name}: {deployment.spec.model.id} on {classes}"
     return heading(name)
 
 
 def _ranking(found: Compared, console: Console) -> Iterator[RenderableType]:
     """Yield the classes that have a price, then those without one."""
-    rows = [dict(row_cells(number, choice)) for number, choice in priced(found)]
-    apart = [dict(row_cells(number, choice)) for number, choice in unpriced(found)]
+    rows = [dict(row_cells(number, choice)) for number, choice in priced_choices(found)]
+    apart = [dict(row_cells(number, choice)) for number, choice in unpriced_choices(found)]
     yield from _tables(rows, console)
     if rows and apart:
         yield Padding(Text("Without a price, by number of GPUs", style="bold"), (1, 0, 0, 0))
@@ -78,7 +78,7 @@ def _tables(rows: list[dict[str, str]], console: Console) -> Iterator[Renderable
         yield Padding(table, (1 if number else 0, 0, 0, 0))
 
 
-def _refused(found: Compared) -> Table:
+def _refused_table(found: Compared) -> Table:
     grid = Table.grid(padding=(0, 2, 0, 0))
     for each in found.selection.refused:
         why = printable(each.message).partition(";")[0]
@@ -86,15 +86,15 @@ def _refused(found: Compared) -> Table:
     return grid
 
 
-def _class(found: Compared, choice: Choice, width: int) -> Iterator[RenderableType]:
+def _class(found: Compared, choice: Choice) -> Iterator[RenderableType]:
     number = found.selection.choices.index(choice) + 1
     yield Text(f"{number}. {choice.gpu.name}: {in_short(choice)}", style="bold")
-    yield _indented(Text(to_write(choice)))
+    yield _indent(Text(to_write(choice)))
     grid = Table.grid(padding=(0, 2, 0, 0))
     for aspect, said in class_aspects(found, choice):
         grid.add_row(Text(aspect), Text(said, style=DIM))
-    yield _indented(grid)
-    yield Padding(batch_table(choice.sizing, width=width - INDENT), (1, 0, 0, INDENT), expand=False)
+    yield _indent(grid)
+    yield Padding(batch_table(choice.sizing), (1, 0, 0, INDENT), expand=False)
 
 
 def _validation(found: Compared) -> Iterator[RenderableType]:
@@ -105,10 +105,10 @@ def _validation(found: Compared) -> Iterator[RenderableType]:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for name in ("figure", "value", "origin", "confirmed by"):
         table.add_column(name)
-    for each in validated(found):
+    for each in unconfirmed_once(found):
         table.add_row(each.name, each.value, each.origin, each.confirmed_by)
-    yield _indented(table)
+    yield _indent(table)
 
 
-def _indented(content: RenderableType) -> Padding:
+def _indent(content: RenderableType) -> Padding:
     return Padding(content, (0, 0, 0, INDENT), expand=False)

@@ -6,15 +6,17 @@ from typing import Final
 from tonnage.cli.answers.differing import (
     Difference,
     cost_of,
+    hour_of,
     latencies_of,
     replicas_of,
     total_cost,
 )
 from tonnage.cli.answers.plan_words import is_short
 from tonnage.cli.answers.planning import Planned, Refused
+from tonnage.cli.answers.price_words import price_notes
 from tonnage.cli.console import printable
 from tonnage.manifests.changes import Change
-from tonnage.units import counted
+from tonnage.units import count_of
 
 ABSENT: Final = "-"
 ESCAPED: Final = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_[]<>|#&@!~"})
@@ -27,7 +29,7 @@ def markdown(found: Sequence[Difference], *, max_usd_per_hour: float | None) -> 
     lines = [f"### Tonnage: {_headline(found, changed)}", ""]
     lines += [_budget(found, max_usd_per_hour), ""] if max_usd_per_hour is not None else []
     if changed:
-        lines += [*_table(changed), ""]
+        lines += [*_table(changed), "", *_prices(changed)]
     for each in changed:
         lines += _details(each)
     return "\n".join(lines).rstrip("\n")
@@ -35,14 +37,14 @@ def markdown(found: Sequence[Difference], *, max_usd_per_hour: float | None) -> 
 
 def _headline(found: Sequence[Difference], changed: Sequence[Difference]) -> str:
     if not changed:
-        return f"none of {counted(len(found), 'ModelDeployment')} changes"
+        return f"none of {count_of(len(found), 'ModelDeployment')} changes"
     rolled = sum(each.num_rolled for each in changed)
     before, after = _totals(found)
     return (
-        f"{len(changed)} of {counted(len(found), 'ModelDeployment')} "
+        f"{len(changed)} of {count_of(len(found), 'ModelDeployment')} "
         f"{'changes' if len(changed) == 1 else 'change'}, "
-        f"{counted(rolled, 'pod') if rolled else 'no pod'} "
-        f"{'is' if rolled <= 1 else 'are'} replaced, {_moved(before, after)} USD per hour"
+        f"{count_of(rolled, 'pod') if rolled else 'no pod'} "
+        f"{'is' if rolled <= 1 else 'are'} replaced, {_before_after(before, after)} USD per hour"
     )
 
 
@@ -56,6 +58,17 @@ def _totals(found: Sequence[Difference]) -> tuple[str, str]:
 
 def _usd(cost: float | None) -> str:
     return "?" if cost is None else f"{cost:.2f}"
+
+
+def _prices(changed: Sequence[Difference]) -> Iterator[str]:
+    hours = [
+        (answer.sizing.request.gpu.name, hour)
+        for each in changed
+        for answer in _sides(each)
+        if isinstance(answer, Planned) and (hour := hour_of(answer))
+    ]
+    for note in price_notes(hours):
+        yield from (printable(note).translate(ESCAPED), "")
 
 
 def _budget(found: Sequence[Difference], most: float) -> str:
@@ -77,15 +90,17 @@ def _table(changed: Sequence[Difference]) -> Iterator[str]:
     yield _row([":--", ":--", *["--:"] * (len(heads) - 2)])
     for each in changed:
         before, after = _sides(each)
-        latencies = (_moved(_latency(before, name), _latency(after, name)) for name in targets)
+        latencies = (
+            _before_after(_latency(before, name), _latency(after, name)) for name in targets
+        )
         yield _row(
             [
                 _text(each.name),
                 each.kind,
                 f"**{each.num_rolled}**" if each.num_rolled else "0",
-                _moved(_replicas(before), _replicas(after)),
-                _moved(_slots(before), _slots(after)),
-                _moved(_cost(before), _cost(after)),
+                _before_after(_replicas(before), _replicas(after)),
+                _before_after(_slots(before), _slots(after)),
+                _before_after(_cost(before), _cost(after)),
                 *latencies,
             ]
         )
@@ -99,7 +114,7 @@ def _sides(each: Difference) -> tuple[Planned | Refused | None, Planned | Refuse
     return each.before, each.after
 
 
-def _moved(before: str, after: str) -> str:
+def _before_after(before: str, after: str) -> str:
     return after if before == after else f"{before} → {after}"
 
 
@@ -131,7 +146,7 @@ def _details(each: Difference) -> Iterator[str]:
     yield from (f"- {_change(change)}" for change in each.spec_changes)
     yield ""
     if each.pod_changes:
-        pods = counted(each.num_rolled, "pod is", "pods are")
+        pods = count_of(each.num_rolled, "pod is", "pods are")
         because = f", because of {', '.join(map(_text, each.causes))}" if each.causes else ""
         yield f"{pods} replaced{because}:"
         yield ""
@@ -145,7 +160,8 @@ def _notes(each: Difference) -> Iterator[str]:
         yield f"- **Cannot be served** ({_text(after.code)}): {_text(after.message)}"
     elif after is not None and is_short(after):
         most = after.replicas
-        yield f"- **Not enough:** {after.sizing.replicas} replicas are needed, {most} are allowed"
+        needed = count_of(after.sizing.replicas, "replica")
+        yield f"- **Not enough:** {needed} are needed, {most} are allowed"
 
 
 def _change(change: Change) -> str:

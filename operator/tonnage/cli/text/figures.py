@@ -12,15 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from tonnage.cli.answers.batches import BATCH_NOTE, BATCH_NUMBERS, batch_rows
-from tonnage.cli.answers.gpu_memory import CACHE, Segment, memory_segments, ranged
+from tonnage.cli.answers.gpu_memory import CACHE, Segment, bytes_with_spread, memory_segments
 from tonnage.sizing.plan import Sizing
 from tonnage.units import format_bytes
 
 BAR_CELLS: Final = 60
 LEGEND_WIDTH: Final = 77
 """What an indented legend may take of a screen of 80 columns."""
-NARROW: Final = 76
-"""What the batches take with the longest remark beside them."""
 LEGEND_COLUMNS: Final = (3, 2, 1)
 LEGEND_GAP: Final = 3
 EDGE_NOTE: Final = "KV cache begins, 9 times in 10"
@@ -60,7 +58,7 @@ def memory_bar(sizing: Sizing, *, is_ascii: bool = False, width: int = LEGEND_WI
         *marks, style = MARKS.get(segment.name, OTHER_MARK)
         mark = marks[1 if is_ascii else 0]
         bar.append(mark * share, style=style)
-        amount = ranged(segment.num_bytes, segment.spread_bytes, is_ascii=is_ascii)
+        amount = bytes_with_spread(segment.num_bytes, segment.spread_bytes, is_ascii=is_ascii)
         entries.append(Text.assemble((mark, style), f" {segment.name} {amount}"))
     bar.append(total)
     edge = edge_line(segments, shares, is_ascii=is_ascii)
@@ -109,22 +107,17 @@ def _width(rows: Sequence[Sequence[Text]]) -> int:
     return sum(max(map(len, column)) + LEGEND_GAP for column in columns)
 
 
-def batch_table(sizing: Sizing, *, width: int = LEGEND_WIDTH) -> Table:
-    """Return the batches as a table; on a narrow screen remarks stand below what they are about."""
+def batch_table(sizing: Sizing) -> Group:
+    """Return the batches as a table, and below it what is to be said of some of them."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    table.caption_justify, table.caption_style = "left", DIM
     for name in BATCH_NUMBERS:
         table.add_column(name, justify="right", no_wrap=True)
-    is_narrow = width < NARROW
-    table.add_column("bound by", no_wrap=not is_narrow)
-    if not is_narrow:
-        table.add_column("", no_wrap=True)
-    table.caption = Text(BATCH_NOTE)
-    for row in batch_rows(sizing):
-        *numbers, bound = row.cells
-        last = ("\n".join(filter(None, (bound, row.remark))),) if is_narrow else (bound, row.remark)
-        table.add_row(*numbers, *last, style="bold" if row.is_load_line else "")
-    return table
+    table.add_column("bound by", no_wrap=True)
+    rows = batch_rows(sizing)
+    for row in rows:
+        table.add_row(*row.cells, style="bold" if row.is_load_line else "")
+    remarks = [f"{row.cells[0]} decoding: {row.remark}" for row in rows if row.remark]
+    return Group(table, *(Text(each, style=DIM) for each in (*remarks, BATCH_NOTE)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,15 +14,17 @@ from tonnage.cli.answers.plan_words import (
     OFFER_NUMBERS,
     SAVING_NUMBERS,
     headline,
-    identified,
     is_short,
+    object_label,
+    obstacles,
+    offer_notes,
     offer_numbers,
     questions,
     saving_cells,
     subject,
     summary,
 )
-from tonnage.cli.answers.planning import Planned, Refused
+from tonnage.cli.answers.planning import CANNOT_RUN, Planned, Refused
 from tonnage.cli.console import WIDEST, printable
 from tonnage.cli.text.figures import DIM, batch_table, heading, memory_bar
 from tonnage.explain.at_demand import demand_rows
@@ -31,18 +33,18 @@ from tonnage.explain.words import Answer, inputs
 from tonnage.sizing.plan import Sizing
 
 INDENT = 3
-SAVINGS = "For the same demand on fewer GPUs, the most saved first"
+SAVINGS = "For the same demand at a lower cost, the most saved first"
 ORIGIN_STYLE = {"given": "", "looked up": "", "guessed": "yellow", "measured": "green"}
 
 
-def planned(answer: Planned, *, is_ascii: bool = False, width: int = WIDEST) -> RenderableType:
+def plan_report(answer: Planned, *, is_ascii: bool = False, width: int = WIDEST) -> RenderableType:
     """Return the whole answer: headline, questions in order, inputs, plan."""
     sizing = answer.sizing
     figures: dict[int, RenderableType] = {
         0: memory_bar(sizing, is_ascii=is_ascii, width=width - INDENT),
-        2: batch_table(sizing, width=width - INDENT),
+        2: batch_table(sizing),
     }
-    style = "yellow" if is_short(answer) else "green"
+    style = "yellow" if is_short(answer) or obstacles(answer) else "green"
     parts: list[RenderableType] = [_title(answer), Text(headline(answer), style=style)]
     parts += [_rows(demand_rows(sizing, answer.replicas))]
     if answer.savings:
@@ -75,7 +77,7 @@ def _savings(answer: Planned) -> RenderableType:
 
 
 def _title(answer: Planned | Refused) -> RenderableType:
-    return heading(f"{identified(answer)}: {subject(answer)}")
+    return heading(f"{object_label(answer)}: {subject(answer)}")
 
 
 def _question(
@@ -84,12 +86,12 @@ def _question(
     yield Text(f"{number}. {answer.question}", style="bold")
     yield Padding(Text(answer.answer), (0, 0, 0, INDENT), expand=False)
     if answer.lines:
-        yield Padding(_bulleted(answer.lines), (0, 0, 0, INDENT), expand=False)
+        yield Padding(_bullet_list(answer.lines), (0, 0, 0, INDENT), expand=False)
     if figure is not None:
         yield Padding(figure, (1, 0, 0, INDENT), expand=False)
 
 
-def _bulleted(lines: Iterable[str]) -> Table:
+def _bullet_list(lines: Iterable[str]) -> Table:
     """Return lines whose continuation hangs below their first word."""
     grid = Table.grid(padding=(0, 1, 0, 0))
     for line in lines:
@@ -126,17 +128,19 @@ def _summary(answer: Planned) -> RenderableType:
 
 
 def _reason(reason: Reason) -> tuple[Text, Text]:
-    style = "yellow" if reason.code == "MaxReplicas" else ""
+    style = "yellow" if reason.code in {"MaxReplicas", CANNOT_RUN} else ""
     return Text(reason.code, style=style), Text(reason.message, style=style)
 
 
-def refused(answer: Refused) -> RenderableType:
+def refusal_report(answer: Refused) -> RenderableType:
     """Return the no: why, with the numbers, and what would make it a yes."""
     message = Text(f"No ({answer.code}): {printable(answer.message)}", style="red")
     parts: list[RenderableType] = [_title(answer), message]
     if answer.offers:
         parts += [Text(), Text("Ways out, the cheapest first", style="bold")]
         parts.append(Padding(_offers(answer.offers), (0, 0, 0, INDENT), expand=False))
+        notes = (Text(note, style=DIM) for note in offer_notes(answer.offers))
+        parts += [Padding(note, (0, 0, 0, INDENT), expand=False) for note in notes]
     return Group(*parts)
 
 
@@ -150,10 +154,10 @@ def _offers(offers: Iterable[Offer]) -> Table:
     return table
 
 
-def answered(
+def answer_report(
     answer: Planned | Refused, *, is_ascii: bool = False, width: int = WIDEST
 ) -> RenderableType:
     """Return one answer, whatever it is."""
     if isinstance(answer, Refused):
-        return refused(answer)
-    return planned(answer, is_ascii=is_ascii, width=width)
+        return refusal_report(answer)
+    return plan_report(answer, is_ascii=is_ascii, width=width)

@@ -1,6 +1,7 @@
 """A replay for a terminal: what Tonnage saves, and every policy in a row."""
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -17,32 +18,34 @@ from tonnage.cli.answers.replay_words import (
     cells,
     fluid_words,
     headline,
-    is_kept,
     notes,
     ran_words,
+    verdict_kind,
 )
-from tonnage.cli.answers.replays import Fared, Replays
+from tonnage.cli.answers.replays import CaseResult, Replays
 from tonnage.cli.console import printable
 from tonnage.cli.text.figures import DIM, heading
 from tonnage.cli.text.plan import INDENT
 
+COLORS: Final = {"yes": "green", "short": "yellow", "no": "red"}
 
-def replayed(found: Replays, console: Console) -> Iterator[RenderableType]:
+
+def replay_report(found: Replays, console: Console) -> Iterator[RenderableType]:
     """Yield the parts of the answer, as wide as the console."""
     deployment, question = found.deployment, found.question
     name = f"{deployment.namespace}/{deployment.name}: {deployment.spec.model.id}"
     yield heading(f"{name}, {printable(question.source)}")
     for case, fared in found.by_case():
-        color = "green" if is_kept(fared, question.target) else "red"
-        yield Text(headline(fared, question.target), style=color)
+        kind = verdict_kind(fared, question.target)
+        yield Text(headline(fared, question.target), style=COLORS[kind])
         if ran := ran_words(case, fared, question):
             yield Text(ran)
         yield Text(case_title(case), style="bold")
-        yield from (_indented(table) for table in _tables(fared, question.target, console))
+        yield from (_indent(table) for table in _tables(fared, question.target, console))
         for each in fared:
             for note in each.notes:
-                yield _indented(Text(f"{each.policy}: {note}", style=DIM))
-        yield _indented(Text(fluid_words(fared), style=DIM))
+                yield _indent(Text(f"{each.policy}: {note}", style=DIM))
+        yield _indent(Text(fluid_words(fared), style=DIM))
         yield Text()
     for refused in question.refused:
         yield Text(f"{refused.gpu}: {printable(refused.message)}", style="red")
@@ -50,7 +53,7 @@ def replayed(found: Replays, console: Console) -> Iterator[RenderableType]:
         yield Text(note, style=DIM)
 
 
-def _tables(found: Sequence[Fared], target: float, console: Console) -> Iterator[Table]:
+def _tables(found: Sequence[CaseResult], target: float, console: Console) -> Iterator[Table]:
     """Yield one table where there is room for it, else one of the cost and one of what is kept."""
     whole = _table(found, target, COLUMNS)
     if console.measure(whole).maximum + INDENT <= console.width:
@@ -60,7 +63,7 @@ def _tables(found: Sequence[Fared], target: float, console: Console) -> Iterator
     yield _table(found, target, GIVES)
 
 
-def _table(found: Sequence[Fared], target: float, columns: Sequence[str]) -> Table:
+def _table(found: Sequence[CaseResult], target: float, columns: Sequence[str]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     table.add_column(POLICY, no_wrap=True)
     for name in columns:
@@ -72,5 +75,5 @@ def _table(found: Sequence[Fared], target: float, columns: Sequence[str]) -> Tab
     return table
 
 
-def _indented(content: RenderableType) -> Padding:
+def _indent(content: RenderableType) -> Padding:
     return Padding(content, (0, 0, 0, INDENT), expand=False)

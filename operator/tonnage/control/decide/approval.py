@@ -2,7 +2,7 @@
 
 In mode Approve what replaces pods, or costs more than the spec states, waits for an annotation with
 the plan's digest. The digest is computed anew in every tick, from what a person agrees to: the
-object, its generation, the spec of the pods, the GPUs of each, and the replicas where those pass
+object, its generation, the spec of the pods, the split of each, and the replicas where those pass
 the stated cost. So an annotation that is stale, malformed or absent agrees to nothing: what runs
 stays, and is scaled as before.
 
@@ -20,13 +20,13 @@ from dataclasses import replace
 from typing import Final
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.control.decide.needed import needs_told
+from tonnage.control.decide.needed import needs_in_replicas_of_now
 from tonnage.control.decide.template import roll_changes, roll_written, template_of
 from tonnage.control.input.answers import Asker
 from tonnage.control.input.finding import Finding
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import APPROVE, Assessment, Chosen, Fleet, ModelState, Proposal
-from tonnage.control.size.chosen import choose_running
+from tonnage.control.size.chosen import choose_running, split_saving
 from tonnage.control.size.question import RefusedError
 from tonnage.control.size.running import as_it_runs
 from tonnage.explain.report import usd_per_hour
@@ -36,7 +36,7 @@ from tonnage.manifests.names import APPROVE_ANNOTATION
 from tonnage.policy.situation import Decision
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import Flags
-from tonnage.units import counted
+from tonnage.units import count_of
 
 DIGEST_LENGTH: Final = 16
 _DIGEST: Final = re.compile(f"[0-9a-f]{{{DIGEST_LENGTH}}}")
@@ -44,8 +44,8 @@ ROLLS: Final = "PodsWouldRoll"
 COSTS: Final = "CostExceeded"
 NEEDED: Final = "ApprovalNeeded"
 """Code of the limit that a stated cost sets."""
-CENTS: Final = 1e-6
-"""Of a replica: prices are not exact in binary."""
+HALF_CENT: Final = 0.005
+"""Amounts are shown in cents: a stated cost pays for what is shown as that much."""
 
 
 def plan_digest(
@@ -57,8 +57,8 @@ def plan_digest(
     ``replicas``: that pass the stated cost; 0: the plan is within it.
     ``replaced``: flags of the same spec that run, where the plan is to run others.
     """
-    num_gpus, leaves = flags.parallelism.num_gpus, write_flags(replaced) if replaced else None
-    named = [model.uid, model.generation, spec_digest(model), num_gpus, leaves, replicas]
+    split, leaves = str(flags.parallelism), write_flags(replaced) if replaced else None
+    named = [model.uid, model.generation, spec_digest(model), split, leaves, replicas]
     return hashlib.sha256(json.dumps(named).encode()).hexdigest()[:DIGEST_LENGTH]
 
 
@@ -86,8 +86,10 @@ def until_approved(
         RefusedError: nobody wrote down what runs, so that it cannot be sized.
         CatalogError, SizingError, SearchAbandonedError: as choosing does.
     """
-    if chosen.model.spec.scaling.mode != APPROVE or not chosen.must_apply:
+    if chosen.model.spec.scaling.mode != APPROVE:
         return chosen, None
+    if not chosen.must_apply:
+        return _with_approved_split(chosen, state, fleet, memory)
     changes = roll_changes(state.deployment, template_of(state, fleet, chosen, memory))
     if not changes or is_roll_approved(state, chosen.model, chosen.sizing):
         return chosen, None
@@ -96,6 +98,21 @@ def until_approved(
     if running is None:
         raise _not_recorded(proposal)
     return choose_running(running, fleet, memory, asker), proposal
+
+
+def _with_approved_split(
+    chosen: Chosen, state: ModelState, fleet: Fleet, memory: ObjectMemory
+) -> tuple[Chosen, Proposal | None]:
+    """Return what runs with the split that would save GPUs proposed, or that split, once agreed."""
+    other = chosen.other_split
+    changes = other and roll_changes(state.deployment, template_of(state, fleet, other, memory))
+    if other is None or not changes:
+        return chosen, None
+    if is_roll_approved(state, other.model, other.sizing):
+        return other, None
+    proposal = roll_proposal(state, other.model, other.sizing, changes)
+    saving = split_saving(chosen.sizing, other.sizing)
+    return chosen, replace(proposal, message=f"{saving}: {proposal.message}")
 
 
 def _not_recorded(proposal: Proposal) -> RefusedError:
@@ -146,7 +163,7 @@ def replicas_within(model: ModelDeployment, sizing: Sizing) -> int | None:
     stated, each = model.spec.scaling.approval_above_usd_per_hour, usd_per_hour(sizing, 1)
     if stated is None:
         return None
-    return 0 if each is None else math.floor(float(stated) / each + CENTS)
+    return 0 if each is None else math.floor((float(stated) + HALF_CENT) / each)
 
 
 def _cost_written(sizing: Sizing, replicas: int) -> str:
@@ -165,10 +182,10 @@ def within_cost(found: Assessment, chosen: Chosen, decision: Decision) -> Assess
     most = max(within, agreed, current)
     if decision.replicas <= most:
         return replace(found, decision=decision)
-    asked = _asked(found, chosen, decision)
+    asked = _replicas_to_approve(found, chosen, decision)
     message = (
-        f"{counted(decision.replicas, 'replica is', 'replicas are')} needed, and "
-        f"{counted(asked, 'costs', 'cost')} {_cost_written(sizing, asked)}"
+        f"{count_of(decision.replicas, 'replica is', 'replicas are')} needed, and "
+        f"{count_of(asked, 'costs', 'cost')} {_cost_written(sizing, asked)}"
         f", above the {model.spec.scaling.approval_above_usd_per_hour} of "
         f"approvalAboveUsdPerHour: {most} until so many are approved"
     )
@@ -178,12 +195,12 @@ def within_cost(found: Assessment, chosen: Chosen, decision: Decision) -> Assess
     return replace(found, decision=limited, proposals=(*found.proposals, proposal))
 
 
-def _asked(found: Assessment, chosen: Chosen, decision: Decision) -> int:
+def _replicas_to_approve(found: Assessment, chosen: Chosen, decision: Decision) -> int:
     """Return up to how many replicas are asked for: the most of the last window.
 
     What one agrees to is not the need of a moment, which is another at the next.
     """
-    needs = needs_told(found.memory.decided.recent_needs, chosen.served)
+    needs = needs_in_replicas_of_now(found.memory.decided.recent_needs, chosen.replica_goodput)
     recent = max((need for _, need in needs), default=0)
     return max(decision.replicas, min(recent, chosen.model.spec.scaling.max_replicas))
 
@@ -191,7 +208,7 @@ def _asked(found: Assessment, chosen: Chosen, decision: Decision) -> int:
 def without_unapproved(found: Assessment, chosen: Chosen) -> Assessment:
     """Return the assessment without a template that would replace pods and is not agreed to.
 
-    What somebody else edited is put back where the plan that it departs from was agreed to.
+    What somebody else edited is reapplied where the plan that it departs from was approved.
     """
     is_free = chosen.model.spec.scaling.mode != APPROVE or not found.changes
     if is_free or is_roll_approved(found.state, chosen.model, chosen.sizing):
@@ -219,7 +236,7 @@ def how_to_approve(proposal: Proposal, given: str | None) -> tuple[str, str]:
     return "ApprovalStale", f"{APPROVE_ANNOTATION} {given} is another plan's; {message}"
 
 
-def approved(found: Assessment) -> Finding:
+def approval(found: Assessment) -> Finding:
     """Present in mode Approve only: whether something waits for the annotation, and for which."""
     kind, given = "Approved", found.state.view.approve
     if found.mode != APPROVE:

@@ -59,13 +59,13 @@ def blackouts(losses: Iterable[Loss]) -> Mapping[str, str]:
     for each in losses:
         if each.is_watched:
             watched[each.namespace].append(each.at_s)
-    everywhere = _lost(
+    everywhere = _common_loss(
         [since_s for some in watched.values() for since_s in some], least=LEAST_SHARE_OF_ALL
     )
     dark = [name for name, some in watched.items() if _share(some) >= LEAST_SHARE]
     if everywhere and len(dark) >= max(LEAST_NAMESPACES, LEAST_SHARE_OF_ALL * len(watched)):
         return dict.fromkeys(watched, everywhere)
-    return {name: said for name, some in watched.items() if (said := _lost(some))}
+    return {name: said for name, some in watched.items() if (said := _common_loss(some))}
 
 
 def _share(lost_at_s: LostAt) -> float:
@@ -80,7 +80,7 @@ def _together(lost_at_s: LostAt) -> Sequence[float]:
     return known[first:end]
 
 
-def _lost(lost_at_s: LostAt, *, least: float = LEAST_SHARE) -> str | None:
+def _common_loss(lost_at_s: LostAt, *, least: float = LEAST_SHARE) -> str | None:
     """Say what was lost at once; None: too few objects to have a cause in common."""
     together = _together(lost_at_s)
     if len(together) < LEAST_OBJECTS or len(together) < least * len(lost_at_s):

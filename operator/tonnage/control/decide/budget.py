@@ -19,7 +19,7 @@ from tonnage.control.input.state import (
 )
 from tonnage.control.observe.permission import may_act, may_scale
 from tonnage.control.size.question import RefusedError
-from tonnage.units import counted
+from tonnage.units import count_of
 
 BUDGET_LIMITS: Final = frozenset({"GPUBudget", "GPUsUncounted"})
 """Codes of the limits that keep an object from what it needs for the budget's sake."""
@@ -123,7 +123,7 @@ def over_budget(state: ModelState, chosen: Chosen, left: Left) -> RefusedError |
     if left.gpus is None or live is None:
         return None
     grown = replaced_gpus(live, chosen)
-    taking = f"{counted(live.replicas, 'replica')} would take {counted(grown, 'more GPU')}"
+    taking = f"{count_of(live.replicas, 'replica')} would take {count_of(grown, 'more GPU')}"
     if grown > 0 and left.uncounted:
         return RefusedError(
             "GPUsUncounted",
@@ -145,7 +145,10 @@ def with_shortage(found: Assessment, fleet: Fleet) -> Assessment:
     codes = {reason.code for reason in decision.reasons}
     is_short = bool(codes & BUDGET_LIMITS) and may_scale(found, fleet)
     now_s = fleet.now_s if since_s is None else since_s
-    decided = replace(found.memory.decided, short_since_s=now_s if is_short else None)
+    short_since_s = now_s if is_short else None
+    if short_since_s == since_s:
+        return found
+    decided = replace(found.memory.decided, short_since_s=short_since_s)
     return replace(found, memory=replace(found.memory, decided=decided))
 
 
@@ -157,7 +160,7 @@ def uncounted_gpus(fleet: Fleet) -> str | None:
     if fleet.settings.max_gpus is None:
         return None
     pods = (pod for state in fleet.models for pod in state.pods if pod.is_ready or pod.node_name)
-    return next((each for pod in pods for each in _uncounted(pod)), None)
+    return next((each for pod in pods for each in _uncounted_gpus(pod)), None)
 
 
 def uncounted_by(state: ModelState, fleet: Fleet) -> str | None:
@@ -168,8 +171,8 @@ def uncounted_by(state: ModelState, fleet: Fleet) -> str | None:
     of_template = (
         f"{name} of Deployment {live.namespace}/{live.name}" for name in live.uncounted_gpus
     )
-    return next(chain(of_template, *map(_uncounted, state.pods)), None)
+    return next(chain(of_template, *map(_uncounted_gpus, state.pods)), None)
 
 
-def _uncounted(pod: PodView) -> Iterator[str]:
+def _uncounted_gpus(pod: PodView) -> Iterator[str]:
     return (f"{name} of pod {pod.namespace}/{pod.name}" for name in pod.uncounted_gpus)

@@ -17,7 +17,7 @@ from tonnage.units import format_s
 def drain_to_write_s(state: ModelState, chosen: Chosen) -> int | None:
     """Return the time to finish that a template is to give its pods; None: it is chosen anew.
 
-    What somebody edited is put back as it was; for a new spec it stays as long as it is enough.
+    What somebody edited is reapplied; for a new spec it stays as long as it is enough.
     """
     if state.deployment is None:
         return None
@@ -38,19 +38,21 @@ def recorded_drain_s(deployment: DeploymentView) -> int:
 def drain_reasons(found: Assessment, chosen: Chosen) -> tuple[Reason, ...]:
     """Say that the longest answers are cut off where replicas go; a longer time is a rollout."""
     answer = longest_answer(chosen.model.spec, chosen.sizing)
-    allowed_s, told = _allowed(found, chosen, answer)
+    allowed_s, limit = _grace_period(found, chosen, answer)
     if allowed_s is None or not answer.outlasts(allowed_s):
         return ()
     source = "measured" if found.memory.traffic.asked_lengths else "expected"
     message = (
         f"the longest answers {source} have {answer.tokens:,.0f} tokens (p99), which take "
-        f"{format_s(answer.seconds)} at the load line; {told}: what takes longer is cut off when "
-        "a replica goes"
+        f"{format_s(answer.seconds)} at the highest load within the SLO; {limit}: longer answers "
+        "are cut off when a replica is removed"
     )
     return (Reason(code="DrainTooShort", message=message),)
 
 
-def _allowed(found: Assessment, chosen: Chosen, answer: LongestAnswer) -> tuple[float | None, str]:
+def _grace_period(
+    found: Assessment, chosen: Chosen, answer: LongestAnswer
+) -> tuple[float | None, str]:
     """Return the time that pods have to finish, and what sets it."""
     target, deployment = chosen.model.spec.scale_target, found.state.deployment
     grace_s = deployment.grace_s if deployment else None

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tonnage.control.input.memory import DecisionMemory, Needed, Served
+from tonnage.control.input.memory import DecisionMemory, Needed, ReplicaGoodput
 from tonnage.control.input.state import Assessment, Chosen, Fleet
 from tonnage.policy.situation import Metrics, Need
 
@@ -34,7 +34,7 @@ def remember_need(
     if found.traffics.metrics is not Metrics.COMPLETE and found.state.deployment:
         needed = max(needed, found.state.deployment.replicas)
     kept = [each for each in recent if fleet.now_s - each.at_s < hold_s and each.replicas > needed]
-    new = Needed(at_s=fleet.now_s, replicas=needed, served=chosen.served)
+    new = Needed(at_s=fleet.now_s, replicas=needed, served=chosen.replica_goodput)
     return replace(known, recent_needs=(*kept, new))
 
 
@@ -46,15 +46,17 @@ def carry_last_need(known: DecisionMemory, now_s: float) -> DecisionMemory:
     return replace(known, recent_needs=(*recent[:-1], replace(recent[-1], at_s=now_s)))
 
 
-def needs_told(needs: Iterable[Needed], now: Served) -> tuple[tuple[float, int], ...]:
+def needs_in_replicas_of_now(
+    needs: Iterable[Needed], now: ReplicaGoodput
+) -> tuple[tuple[float, int], ...]:
     """Return (time, replicas) of needs, told in replicas that serve what they do now.
 
     Each is told from how it was counted, so a belief that wavers takes nothing away twice.
     """
-    return tuple((each.at_s, _told(each, now)) for each in needs)
+    return tuple((each.at_s, _replicas_now(each, now)) for each in needs)
 
 
-def _told(need: Needed, now: Served) -> int:
+def _replicas_now(need: Needed, now: ReplicaGoodput) -> int:
     before = need.served.requests_per_s
     if need.served != replace(now, requests_per_s=before):
         return need.replicas  # of other engines, or in other requests

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tonnage.control.decide.pending import is_given_up
 from tonnage.control.input.memory import DemandMemory, ObjectMemory
-from tonnage.control.input.state import AUTO, Assessment, Chosen, Fleet, ModelState, PodView
+from tonnage.control.input.state import AUTO, Chosen, Fleet, ModelState, PodView, Traffics
 from tonnage.control.measure.bursts import (
     burst_factor,
     burst_share,
@@ -19,21 +19,22 @@ from tonnage.estimate.forecast import (
     Forecast,
     History,
     Note,
+    add_note,
     forecast,
-    noted,
-    rescaled,
+    is_note_due,
+    rescale,
     without_chance,
 )
 from tonnage.estimate.headroom import UNSEEN, headroom
 from tonnage.estimate.holding import STARTS, held_starts
 from tonnage.estimate.keeping import is_look_due
-from tonnage.estimate.kept_history import is_news, kept, recalled
+from tonnage.estimate.kept_history import from_stored, is_news, to_stored
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.policy.need import Outlook, Supply
 from tonnage.policy.schedules import Event, events_within
 from tonnage.policy.situation import Metrics
 from tonnage.settings import Settings
-from tonnage.sizing.cost import usd_per_hour_per_gpu
+from tonnage.sizing.cost import fleet_usd_per_hour
 from tonnage.sizing.plan import Sizing
 from tonnage.units import format_s
 
@@ -102,27 +103,29 @@ def _due_s(pod: PodView, lead: float, wait_s: float, fleet: Fleet) -> float:
 
 
 def remembered_demand(
-    found: Assessment, sizing: Sizing, events: Iterable[Event], fleet: Fleet
+    memory: ObjectMemory, traffics: Traffics, sizing: Sizing, events: Iterable[Event], fleet: Fleet
 ) -> ObjectMemory:
     """Note what is measured now, and score what was forecast for now."""
-    memory, demand = found.memory, found.traffics.demand
-    if demand is None or found.traffics.metrics is not Metrics.COMPLETE:
+    demand = traffics.demand
+    if demand is None or traffics.metrics is not Metrics.COMPLETE:
         return memory
     known = _in_units_of(memory.demand, sizing)
     most, count = sizing.most_requests_per_s, demand.newest
     sure = without_chance(count.requests, scv=sizing.request.arrival_scv) if count else 0.0
     lead, now = lead_s(memory.posterior, fleet.settings), demand.requests_per_s / most
-    planned = [each.requests_per_s / most for each in events]
+    planned = [now, *(each.requests_per_s / most for each in events)]
+    if is_note_due(known.history, fleet.now_s):
+        planned.append(_forecast(known, now, lead, fleet).demand)
     note = Note(
         at_s=fleet.now_s,
         demand=now,
         sure=now - CHANCE_Z * math.sqrt(2) * demand.standard_error_per_s / most,
         peak=sure / count.seconds / most if count else 0.0,
-        planned=max(now, _forecast(known, now, lead, fleet).demand, *planned),
+        planned=max(planned),
         lead_s=lead,
     )
     before, unit = known.history, _unit(sizing)
-    known = DemandMemory(history=noted(before, note), unit=unit, most_requests_per_s=most)
+    known = DemandMemory(history=add_note(before, note), unit=unit, most_requests_per_s=most)
     return _with_kept(replace(memory, demand=known), before, fleet)
 
 
@@ -132,7 +135,7 @@ def _with_kept(memory: ObjectMemory, before: History, fleet: Fleet) -> ObjectMem
     last_s = before.recent[-1][0] if before.recent else fleet.now_s
     if most is None or not is_look_due(memory.uid, before_s=last_s, now_s=fleet.now_s):
         return memory
-    now = kept(known.history, unit=known.unit, unit_requests_per_s=most, now_s=fleet.now_s)
+    now = to_stored(known.history, unit=known.unit, unit_requests_per_s=most, now_s=fleet.now_s)
     if not is_news(memory.posterior.demand, now):
         return memory
     return replace(memory, posterior=replace(memory.posterior, demand=now))
@@ -144,7 +147,7 @@ def recalled_demand(learned: ObjectPosterior, *, now_s: float) -> DemandMemory:
     if stored is None:
         return DemandMemory()
     return DemandMemory(
-        history=recalled(stored, now_s=now_s),
+        history=from_stored(stored, now_s=now_s),
         unit=stored.unit,
         most_requests_per_s=stored.unit_requests_per_s,
     )
@@ -159,7 +162,7 @@ def _in_units_of(known: DemandMemory, sizing: Sizing) -> DemandMemory:
     before = known.most_requests_per_s
     if known.unit in {"", _unit(sizing)} or not before:
         return known
-    return replace(known, history=rescaled(known.history, before / sizing.most_requests_per_s))
+    return replace(known, history=rescale(known.history, before / sizing.most_requests_per_s))
 
 
 def _forecast(known: DemandMemory, demand: float, lead: float, fleet: Fleet) -> Forecast:
@@ -198,19 +201,20 @@ def outlook_of(
     sizing, lead = chosen.sizing, lead_s(learned, fleet.settings)
     most = sizing.most_requests_per_s
     expected = _forecast(known, requests_per_s / most, lead, fleet)
+    burst_requests_per_s = reserved_requests_per_s(known, learned, sizing)
     return Outlook(
         requests_per_s=expected.demand * most,
         origin=f"by {expected.origin}",
         headroom=headroom(known.history.rises, quantile=promised_quantile(sizing)),
-        burst_requests_per_s=reserved_requests_per_s(known, learned, sizing),
-        burst_origin=_burst_origin(known, learned, sizing, lead),
+        burst_requests_per_s=burst_requests_per_s,
+        burst_origin=_burst_origin(known, learned, sizing, lead) if burst_requests_per_s else "",
         usd_per_replica_hour=_usd_per_replica_hour(sizing),
     )
 
 
 def _usd_per_replica_hour(sizing: Sizing) -> float | None:
-    usd = usd_per_hour_per_gpu(sizing.request.gpu)
-    return None if usd is None else usd * sizing.flags.parallelism.num_gpus
+    each = sizing.parallelism.num_gpus
+    return fleet_usd_per_hour(sizing.request.gpu, gpus_per_replica=each, replicas=1)
 
 
 def _burst_origin(

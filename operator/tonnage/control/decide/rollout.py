@@ -19,7 +19,7 @@ from tonnage.control.input.state import APPROVE, Assessment, Chosen, Fleet
 from tonnage.control.size.chosen import moved_flags
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
-from tonnage.units import HOUR_S, counted, format_s
+from tonnage.units import HOUR_S, count_of, format_s
 
 GAIN_WORTH_A_ROLLOUT = 0.1
 """Of a replica's goodput."""
@@ -74,15 +74,21 @@ def with_rollout(
     chosen, since_s = found.chosen, found.memory.decided.better_since_s
     better = chosen.better_slots if chosen else None
     if chosen is None or better is None or not _is_worth_it(chosen, better):
+        if since_s is None:
+            return found
         return replace(found, memory=_with_gain_since(found.memory, None))
     since_s = fleet.now_s if since_s is None else since_s
     found = replace(found, memory=_with_gain_since(found.memory, since_s))
     if not _may_restart(found, chosen, fleet):
         return found
     if found.mode == APPROVE and not _is_approved(found, chosen, better):
-        return _proposed(found, chosen, better, fleet)
+        return _propose(found, chosen, better, fleet)
     waits = _waits_for(found, fleet, math.inf if free_gpus is None else free_gpus, is_rolling)
-    return _told(found, chosen, better, waits) if waits else _moved(found, chosen, better, fleet)
+    return (
+        _with_gain_reason(found, chosen, better, waits)
+        if waits
+        else _move(found, chosen, better, fleet)
+    )
 
 
 def _with_gain_since(memory: ObjectMemory, since_s: float | None) -> ObjectMemory:
@@ -106,7 +112,7 @@ def _waits_for(found: Assessment, fleet: Fleet, free_gpus: float, is_rolling: bo
     """Return what the rollout waits for; None: nothing."""
     stood_s = fleet.now_s - (found.memory.decided.better_since_s or fleet.now_s)
     if stood_s < STANDS_S:
-        return f"the gain has to stand for {format_s(STANDS_S)}"
+        return f"the gain has to last {format_s(STANDS_S)}"
     if _has_moved_lately(found, fleet):
         return f"{format_s(ROLLOUTS_APART_S)} lie between two such rollouts"
     writers = found.memory.writers
@@ -125,10 +131,10 @@ def _lacks(found: Assessment, free_gpus: float) -> str | None:
     live, chosen = found.state.deployment, found.chosen
     grown = replaced_gpus(live, chosen) if live and chosen else 0
     if free_gpus < grown:
-        return f"the pods of today's plan take {counted(grown, 'GPU')} more than the budget leaves"
+        return f"the pods of today's plan take {count_of(grown, 'GPU')} more than the budget leaves"
     if _surges(found):
         is_room = free_gpus >= num_gpus
-        taken = counted(num_gpus, "GPU")
+        taken = count_of(num_gpus, "GPU")
         left = f"the first new pod takes {taken}, the budget leaves {max(0, free_gpus)}"
         return None if is_room else left
     if found.state.deployment and found.state.deployment.replicas <= 1:
@@ -154,31 +160,31 @@ def _is_calm(found: Assessment, fleet: Fleet) -> bool:
     return is_whole and found.decision.replicas == deployment.replicas and not was_overloaded
 
 
-def _moved(found: Assessment, chosen: Chosen, better: Sizing, fleet: Fleet) -> Assessment:
+def _move(found: Assessment, chosen: Chosen, better: Sizing, fleet: Fleet) -> Assessment:
     taken = replace(chosen, sizing=better, must_apply=True, better_asked=None)
-    told = _told(found, chosen, better, None)
+    explained = _with_gain_reason(found, chosen, better, None)
     posterior = replace(found.memory.posterior, slots_moved_at_s=fleet.now_s)
     memory = replace(_with_gain_since(found.memory, None), posterior=posterior)
     template = template_of(found.state, fleet, taken, memory)
     if template is None:
         return found
     changes = roll_changes(found.state.deployment, template)
-    return replace(told, chosen=taken, memory=memory, template=template, changes=changes)
+    return replace(explained, chosen=taken, memory=memory, template=template, changes=changes)
 
 
-def _proposed(found: Assessment, chosen: Chosen, better: Sizing, fleet: Fleet) -> Assessment:
+def _propose(found: Assessment, chosen: Chosen, better: Sizing, fleet: Fleet) -> Assessment:
     """Leave what runs until somebody agrees; a gain that is young is not yet shown to anybody."""
-    told = _told(found, chosen, better, "it waits for approval")
+    explained = _with_gain_reason(found, chosen, better, "it waits for approval")
     stood_s = fleet.now_s - (found.memory.decided.better_since_s or fleet.now_s)
     taken = replace(chosen, sizing=better, must_apply=True, better_asked=None)
     changes = roll_changes(
         found.state.deployment, template_of(found.state, fleet, taken, found.memory)
     )
     if stood_s < STANDS_S or found.proposals or not changes:
-        return told
+        return explained
     runs = chosen.sizing.flags
     proposal = roll_proposal(found.state, chosen.model, better, changes, replaced=runs)
-    return replace(told, proposals=(proposal,))
+    return replace(explained, proposals=(proposal,))
 
 
 def without_rollout(memory: ObjectMemory, before: ObjectMemory | None) -> ObjectMemory:
@@ -193,7 +199,9 @@ def without_rollout(memory: ObjectMemory, before: ObjectMemory | None) -> Object
     return replace(memory, posterior=posterior)
 
 
-def _told(found: Assessment, chosen: Chosen, better: Sizing, waits: str | None) -> Assessment:
+def _with_gain_reason(
+    found: Assessment, chosen: Chosen, better: Sizing, waits: str | None
+) -> Assessment:
     """Say in the reasons what is done about the better number."""
     decision, running = found.decision, chosen.sizing
     if decision is None:

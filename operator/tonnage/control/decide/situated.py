@@ -1,7 +1,7 @@
 """What a decision on replicas may depend on, gathered from an assessment. Pure."""
 
 from tonnage.control.decide.budget import Left, gpus_of_replica, template_gpus
-from tonnage.control.decide.needed import needs_told
+from tonnage.control.decide.needed import needs_in_replicas_of_now
 from tonnage.control.decide.outlook import held_s, scale_down_window_s, unseen_room
 from tonnage.control.decide.pending import (
     is_given_up,
@@ -35,12 +35,12 @@ def situation_of(
         placed=num_placed(state, fleet),
         retry_at_s=retry_at_s(back, fleet.settings) if back else None,
         unplaced_reason=unplaced_reason(state, back, fleet),
-        refused=_refused(state) or no_more_start(state, pods),
+        refused=_pod_refusal(state) or no_more_start(state, pods),
         minimum=scaling.min_replicas,
         maximum=scaling.max_replicas,
         need=wanted,
         metrics=found.traffics.metrics,
-        recent_needs=needs_told(known.recent_needs, chosen.served),
+        recent_needs=needs_in_replicas_of_now(known.recent_needs, chosen.replica_goodput),
         watching_since_s=known.since_s,
         lost_at_s=pods.lost_at_s,
         lost_pods=pods.lost,
@@ -49,7 +49,7 @@ def situation_of(
         is_blind=is_blind(found.traffics),
         evictable=evictable(chosen.model),
         draining=_draining(found),
-        awaited=_awaited(chosen, memory, fleet),
+        awaited=_expected_replicas(chosen, memory, fleet),
         stepped=pods.stepped,
         window_base=window_base(pods, fleet),
         gpus_per_replica=gpus_of_replica(found, chosen),
@@ -64,7 +64,7 @@ def situation_of(
     )
 
 
-def _awaited(chosen: Chosen, memory: ObjectMemory, fleet: Fleet) -> int | None:
+def _expected_replicas(chosen: Chosen, memory: ObjectMemory, fleet: Fleet) -> int | None:
     """Return what spec.demand needs, while its traffic is awaited or has only just come."""
     expected, served_since_s = requests_per_s_asked(chosen.sizing), memory.traffic.served_since_s
     if chosen.model.spec.demand is None or expected is None:
@@ -74,8 +74,9 @@ def _awaited(chosen: Chosen, memory: ObjectMemory, fleet: Fleet) -> int | None:
         if served_since_s is None
         else served_since_s + scale_down_window_s(memory.posterior, fleet.settings)
     )
-    room = 1 + unseen_room(expected, chosen, fleet.settings)
-    return chosen.capacity.replicas(room * expected) if fleet.now_s < until_s else None
+    if fleet.now_s >= until_s:
+        return None
+    return chosen.capacity.replicas((1 + unseen_room(expected, chosen, fleet.settings)) * expected)
 
 
 def _draining(found: Assessment) -> tuple[float, float] | None:
@@ -83,7 +84,7 @@ def _draining(found: Assessment) -> tuple[float, float] | None:
     return None if demand is None or until_s is None else (demand.waiting, until_s)
 
 
-def _refused(state: ModelState) -> tuple[str, str] | None:
+def _pod_refusal(state: ModelState) -> tuple[str, str] | None:
     """Return (reason, message) when the API server last refused a pod of the Deployment."""
     problems = dict(state.deployment.problems) if state.deployment else {}
     said = problems.get("ReplicaFailure")

@@ -9,7 +9,7 @@ from tonnage.control.observe.ownership import is_adopted
 from tonnage.manifests.changes import Change, template_changes
 from tonnage.manifests.children import deployment, site_of
 from tonnage.manifests.names import Manifest
-from tonnage.units import counted
+from tonnage.units import count_of
 
 MOST_NAMED = 8
 """Fields that are named in one message."""
@@ -41,5 +41,5 @@ def roll_written(live: DeploymentView | None, changes: tuple[Change, ...]) -> st
     """Say how many pods roll, and for which fields."""
     named = "; ".join(str(each) for each in changes[:MOST_NAMED])
     more = f"; and {len(changes) - MOST_NAMED} more" if len(changes) > MOST_NAMED else ""
-    pods = counted(live.replicas if live else 0, "pod is", "pods are")
+    pods = count_of(live.replicas if live else 0, "pod is", "pods are")
     return f"{pods} replaced for {named}{more}"

@@ -30,7 +30,7 @@ from tonnage.manifests.children import (
 )
 from tonnage.manifests.names import TEMPLATE_ANNOTATION, Manifest
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.plan import size
+from tonnage.sizing.search import size
 from tonnage.sizing.workload import Slo
 
 REVERTED: Final = "the record of the spec"
@@ -38,16 +38,14 @@ REVERTED: Final = "the record of the spec"
 
 
 def with_writers(memory: ObjectMemory, state: ModelState, fleet: Fleet) -> ObjectMemory:
-    """Remember what others made of the Deployment since the last tick."""
+    """Remember how others changed the Deployment since the last tick."""
     live, known = state.deployment, memory.writers
     if live is None:
         return replace(memory, writers=Writers())
-    is_first = known.deployment_uid is None
     if known.deployment_uid != live.uid:
         known = Writers(deployment_uid=live.uid)
-    known = replace(known, drift=_drift(live, state, fleet, memory))
     known = _with_replicas(known, memory, live, state.view.generation, fleet.now_s)
-    known = _with_template(known, live, state, fleet.now_s, is_first=is_first)
+    known = _with_template(known, memory, live, state, fleet)
     return replace(memory, writers=known)
 
 
@@ -56,12 +54,12 @@ def _with_replicas(
 ) -> Writers:
     found, managers, edit = live.replicas, live.replicas_managers, None
     who, ours, seen_from = _who(managers), known.our_replicas, known.replicas_generation
-    if found == known.tried_replicas:
-        replicas = known.replicas.reapplied(now_s)  # it was carried out, though no answer said so
-        known = replace(known, replicas=replicas, our_replicas=found, tried_replicas=None)
+    replicas, tried = known.replicas, known.tried_replicas
+    if found == tried:  # it was carried out, though no answer said so
+        replicas, ours, tried = replicas.count_reapply(now_s), found, None
     elif ours is None or not (managers or seen_from is not None):
         # The API server keeps no owner of replicas that were made without a number, as ours are.
-        known = known if managers else replace(known, our_replicas=found)
+        ours = ours if managers else found
     elif found != ours and live.generation >= (seen_from or 0):
         edit = f"{who} changed the replicas from {ours} to {found}"
     parked_generation = _parked_generation(known, memory, live, generation)
@@ -69,7 +67,9 @@ def _with_replicas(
     until = "until the spec changes or somebody asks for another number"
     return replace(
         known,
-        replicas=known.replicas.looked_at(edit, generation=generation, now_s=now_s),
+        replicas=replicas.looked_at(edit, generation=generation, now_s=now_s),
+        our_replicas=ours,
+        tried_replicas=tried,
         parked=f"{who} asked for 0 replicas: it stays at 0 {until}" if is_parked else None,
         parked_generation=parked_generation,
     )
@@ -90,56 +90,59 @@ def _parked_generation(
 
 
 def _with_template(
-    known: Writers, live: DeploymentView, state: ModelState, now_s: float, *, is_first: bool
+    known: Writers, memory: ObjectMemory, live: DeploymentView, state: ModelState, fleet: Fleet
 ) -> Writers:
-    wanted = _wanted(state)
-    if wanted is not None and live.digest == wanted:
-        known = replace(known, digest=wanted)
+    wanted, drift, now_s = _desired_digest(state), _drift(live, state, fleet, memory), fleet.now_s
     is_seen = live.generation >= (known.template_generation or 0)
     is_for_another = known.digest == wanted != live.digest and wanted is not None
-    is_ours = live.owner_uid == state.view.uid
-    known = replace(known, is_reverted=is_ours and is_seen and is_for_another)
-    found = _differences(known, live)
-    known = _acknowledged(known, found, live, now_s)
-    if is_first and not (known.drift and known.drift.is_known):
-        known = replace(known, acknowledged=found)
-    edit = _edit(known, found - known.acknowledged, live)
-    template = known.template.looked_at(edit, generation=state.view.generation, now_s=now_s)
-    return replace(known, template=template)
+    is_reverted = live.owner_uid == state.view.uid and is_seen and is_for_another
+    found = _differences(drift, live, is_reverted=is_reverted)
+    acknowledged = _acknowledge(known, found, live, now_s)
+    if memory.writers.deployment_uid is None and not (drift and drift.is_known):
+        acknowledged = found
+    edit = _edit(drift, found - acknowledged, live)
+    return replace(
+        known,
+        drift=drift,
+        digest=wanted if wanted is not None and live.digest == wanted else known.digest,
+        is_reverted=is_reverted,
+        acknowledged=acknowledged,
+        template_generation=None if is_seen else known.template_generation,
+        template=known.template.looked_at(edit, generation=state.view.generation, now_s=now_s),
+    )
 
 
-def _acknowledged(
+def _acknowledge(
     known: Writers, found: frozenset[str], live: DeploymentView, now_s: float
-) -> Writers:
-    """Return it with the differences that are there although we wrote, or since we did.
+) -> frozenset[str]:
+    """Return the differences that are there although we wrote, or since we did.
 
     What our write came to is a webhook's work, and would be again. What was made after it is an
     edit, and so is what comes back after it was gone.
     """
     ours = known.template_generation
-    if ours is None or live.generation < ours:
-        return replace(known, acknowledged=known.acknowledged & found)
-    kept = frozenset[str]()
-    if live.generation == ours:
-        kept = found if known.is_template_awaited(now_s) else known.acknowledged & found
-    return replace(known, acknowledged=kept, template_generation=None)
+    if ours is not None and live.generation > ours:
+        return frozenset()
+    if live.generation == ours and known.is_template_awaited(now_s):
+        return found
+    return known.acknowledged & found
 
 
-def _differences(known: Writers, live: DeploymentView) -> frozenset[str]:
+def _differences(drift: Drift | None, live: DeploymentView, *, is_reverted: bool) -> frozenset[str]:
     """Return what is to be written over: fields, else a digest of the pods' spec."""
-    if known.drift is None:
+    if drift is None:
         return frozenset()
     found = {live.pod_spec_digest} if live.template_managers else set[str]()
-    if known.drift.is_known:
-        found = set(map(str, known.drift.changes))
-    return frozenset(found | ({REVERTED} if known.is_reverted else set()))
+    if drift.is_known:
+        found = set(map(str, drift.changes))
+    return frozenset(found | ({REVERTED} if is_reverted else set()))
 
 
-def _edit(known: Writers, due: frozenset[str], live: DeploymentView) -> str | None:
+def _edit(drift: Drift | None, due: frozenset[str], live: DeploymentView) -> str | None:
     """Say who changed what of the template; None: nothing of it is to be written over."""
-    if not due or known.drift is None:
+    if not due or drift is None:
         return None
-    changes = [each for each in known.drift.changes if str(each) in due]
+    changes = [each for each in drift.changes if str(each) in due]
     managers = {name for each in changes for name in each.by or (SOMEBODY,)}
     what = [each.field for each in changes[:MOST_NAMED]]
     if REVERTED in due:
@@ -153,7 +156,7 @@ def _who(managers: Sequence[str]) -> str:
     return " and ".join(managers) or SOMEBODY
 
 
-def _wanted(state: ModelState) -> str | None:
+def _desired_digest(state: ModelState) -> str | None:
     """Return the digest of the spec that our template is to be made from."""
     model = state.model
     if not isinstance(model, ModelDeployment) or model.spec.scale_target:
@@ -238,7 +241,7 @@ def with_written(
             if scaled.fate is Fate.UNKNOWN
             else replace(
                 known,
-                replicas=known.replicas.reapplied(now_s),
+                replicas=known.replicas.count_reapply(now_s),
                 our_replicas=scaled.replicas,
                 tried_replicas=None,
                 replicas_generation=generation,
@@ -249,14 +252,14 @@ def with_written(
         known = replace(known, our_replicas=live.replicas, replicas=replicas)
     if template not in {None, Fate.UNDONE}:
         is_done = template is Fate.DONE  # else it may be for the last spec still, and edited
-        differences = _differences(known, live)
+        differences = _differences(known.drift, live, is_reverted=known.is_reverted)
         known = replace(
             known,
-            template=known.template.reapplied(now_s),
+            template=known.template.count_reapply(now_s),
             acknowledged=differences | {REVERTED} if is_done else frozenset(),
             # The API server counts no write that changes annotations alone.
             template_generation=generation + bool(found.changes or differences),
             template_at_s=now_s if is_done else None,
-            digest=_wanted(found.state) if is_done else known.digest,
+            digest=_desired_digest(found.state) if is_done else known.digest,
         )
-    return replace(memory, writers=known)
+    return memory if known is memory.writers else replace(memory, writers=known)

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from tonnage.memoize import memoize
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.nearby import can_extrapolate, extrapolate
-from tonnage.sizing.plan import Between, Sizing, keep_searching, size
+from tonnage.sizing.plan import Between, Sizing, keep_searching
 from tonnage.sizing.request import SizingRequest
+from tonnage.sizing.search import size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +24,11 @@ Answers = Mapping[SizingRequest, Sizing | No]
 asked last comes last."""
 REMEMBERED = 2000
 """Answers, beside all those of the last tick: lengths waver, and come back."""
+
+
+@memoize
+def _question(request: SizingRequest) -> SizingRequest:
+    return replace(request, inputs=())
 
 
 class Asker:
@@ -49,10 +56,10 @@ class Asker:
             SearchAbandonedError: the time for searches is spent; none is begun without any.
         """
         self.num_asked += 1
-        question = replace(request, inputs=())
+        question = _question(request)
         answer = self.answers.get(question) or self._last.get(question)
         if answer is None:
-            answer = self._searched(request) if near is None else self._carried(request, near())
+            answer = self._search(request) if near is None else self._extrapolate(request, near())
         self.answers[question] = answer
         if isinstance(answer, No):
             raise answer.kind(answer.message)
@@ -60,23 +67,21 @@ class Asker:
         return answer if is_same else replace(answer, request=request)
 
     @property
-    def remembered(self) -> Answers:
+    def all_answers(self) -> Answers:
         """The answers of this tick, and before them the newest of those from earlier."""
         older = [each for each in self._last.items() if each[0] not in self.answers]
         room = max(0, REMEMBERED - len(self.answers))
         return dict(older[max(0, len(older) - room) :]) | self.answers
 
-    def _carried(self, request: SizingRequest, near: SizingRequest) -> Sizing | No:
+    def _extrapolate(self, request: SizingRequest, near: SizingRequest) -> Sizing | No:
         """Answer by a neighbour; where that is refused, it may be over an edge alone."""
         try:
             known = self.size(near)
-            return (
-                extrapolate(known, request) if can_extrapolate(known) else self._searched(request)
-            )
+            return extrapolate(known, request) if can_extrapolate(known) else self._search(request)
         except SizingError:
-            return self._searched(request)
+            return self._search(request)
 
-    def _searched(self, request: SizingRequest) -> Sizing | No:
+    def _search(self, request: SizingRequest) -> Sizing | No:
         self._between()
         self.num_searched += 1
         try:

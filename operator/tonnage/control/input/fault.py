@@ -28,7 +28,7 @@ def fault_id(error: BaseException) -> str:
     return sha256("\n".join([type(error).__name__, *places]).encode()).hexdigest()[:8]
 
 
-def told(error: BaseException) -> str:
+def bug_message(error: BaseException) -> str:
     """Return what an object says of a bug that it met."""
     return f"a bug of ours, fault {fault_id(error)} in the operator's log: tried again"
 
@@ -51,12 +51,14 @@ def with_faults(found: Iterable[Assessment], faults: Iterable[Fault]) -> list[As
     """Return the objects, with what those met that go on without a part of the tick."""
     errors = {each.key: each.error for each in faults}
     return [
-        replace(each, fault=told(error)) if (error := errors.get(each.state.view.key)) else each
+        replace(each, fault=bug_message(error))
+        if (error := errors.get(each.state.view.key))
+        else each
         for each in found
     ]
 
 
-def broken(state: ModelState, known: ObjectMemory, error: Exception) -> Assessment:
+def assessment_with_bug(state: ModelState, known: ObjectMemory, error: Exception) -> Assessment:
     """Return an object that a bug keeps from being decided: what runs stays as it is."""
     return Assessment(
         state=state,
@@ -64,9 +66,9 @@ def broken(state: ModelState, known: ObjectMemory, error: Exception) -> Assessme
         traffics=Traffics(
             metrics=Metrics.MISSING,
             reason="InternalError",
-            message=told(error),
+            message=bug_message(error),
             demand=None,
             lengths=known.traffic.lengths,
         ),
-        refusal=Refusal(reason="InternalError", message=told(error), error=error),
+        refusal=Refusal(reason="InternalError", message=bug_message(error), error=error),
     )

@@ -6,12 +6,12 @@ stored, and is there again after a restart.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Self
+from typing import Self
 
-from tonnage.api.status import Condition, DecisionStatus
+from tonnage.api.status import Condition, DecisionStatus, MeasuredFigure
 from tonnage.control.input.answers import Answers
 from tonnage.control.input.writers import Writers
-from tonnage.estimate.belief import Asked
+from tonnage.estimate.belief import PlannedSpeed
 from tonnage.estimate.burst_factor import BurstTally
 from tonnage.estimate.burstiness import Counted
 from tonnage.estimate.calibration import Calibrations, Scope
@@ -20,7 +20,7 @@ from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.posterior import ObjectPosterior, not_to_come
 from tonnage.estimate.promise import Tally
 from tonnage.estimate.track import EngineKey, Readings
-from tonnage.policy.need import Traffic
+from tonnage.policy.need import CurrentTraffic
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import Flags
 from tonnage.sizing.workload import Slo, Workload
@@ -86,7 +86,7 @@ class PodMemory:
 class TrafficMemory:
     """Demand and lengths of requests as they were last measured. Written by ``measure``."""
 
-    measured: Traffic | None = None
+    measured: CurrentTraffic | None = None
     """Demand."""
     lengths: MeasuredLengths | None = None
     asked_lengths: MeasuredLengths | None = None
@@ -115,12 +115,12 @@ class TrafficMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BetterAsked:
-    """Whether other flags of a batch would serve more than what runs, and when that was asked."""
+    """Whether other flags of a batch, or another split, would do better, and when it was asked."""
 
     at_s: float
     flags: Flags
     """That run."""
-    asked: Asked
+    asked: PlannedSpeed
     """Of the engines that run."""
     sizing: Sizing | None
     """None: none would."""
@@ -130,14 +130,15 @@ class BetterAsked:
 class SizingMemory:
     """What plans were last asked with. Written where an object is sized."""
 
-    asked_speed: Asked | None = None
+    asked_speed: PlannedSpeed | None = None
     better_asked: BetterAsked | None = None
+    split_asked: BetterAsked | None = None
     waiting_since_s: float | None = None
     """Since when the object waits for a search to end; None: it has its answer."""
 
     def without_future(self, now_s: float) -> Self:
         waiting_since_s = _past(self.waiting_since_s, now_s)
-        return replace(self, better_asked=None, waiting_since_s=waiting_since_s)
+        return replace(self, better_asked=None, split_asked=None, waiting_since_s=waiting_since_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +184,7 @@ class DemandMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class ReplicaGoodput:
     """What a replica was believed to serve when a need was counted, and of what."""
 
     engine: str
@@ -199,7 +200,7 @@ class Needed:
 
     at_s: float
     replicas: int
-    served: Served
+    served: ReplicaGoodput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +257,8 @@ class Retry:
     at_s: float
     is_of_template: bool
     """Else the Deployment was taken, and a child was refused: that holds back no template."""
+    status_problem: str | None = None
+    """What the API server said to a status that it refuses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,10 +274,15 @@ class WriteMemory:
     retry: Retry | None = None
     """Of template and children; None: they did not fail."""
     status_retry: Retry | None = None
-    """Of the status and of Events."""
+    """Of the status."""
     children_checked_at_s: float | None = None
     children_generation: int | None = None
     """Of the spec that they were checked for."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Tell whether a write failed, and that is not over."""
+        return any((self.problem, self.fault, self.no_path, self.retry, self.status_retry))
 
     def without_future(self) -> Self:
         return replace(self, retry=None, status_retry=None)
@@ -297,14 +305,6 @@ class PodSpeed:
     """Answers of Prometheus that this is the smoothed figure of."""
 
 
-class ShownFigure(NamedTuple):
-    """A figure of the status, in a tenth of the memory that the status' own type takes."""
-
-    value: float
-    source: str
-    changed_at: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportMemory:
     """What status and Events said. Written by ``report``."""
@@ -315,7 +315,7 @@ class ReportMemory:
     """When Prometheus said what they were smoothed with last."""
     speeds: Mapping[str, PodSpeed] = field(default_factory=dict)
     """Of its pods, by name, smoothed: for show."""
-    shown: Mapping[str, ShownFigure] = field(default_factory=dict)
+    shown: Mapping[str, MeasuredFigure] = field(default_factory=dict)
     """The gauges in the status, as of when they last moved."""
     conditions: Mapping[str, Condition] = field(default_factory=dict)
     decisions: tuple[DecisionStatus, ...] = ()

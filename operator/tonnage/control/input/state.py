@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from tonnage.api.objects import InvalidSpecError, ModelDeployment
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.catalog.shape import ModelShape
-from tonnage.control.input.memory import BetterAsked, ObjectMemory, PodSpeed, Served
+from tonnage.control.input.memory import BetterAsked, ObjectMemory, PodSpeed, ReplicaGoodput
 from tonnage.estimate.belief import Belief
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.calibration_file import Identity, LoadTest
@@ -28,7 +28,7 @@ ACTING: Final = frozenset({AUTO, APPROVE})
 """Modes in which Deployments are written."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelView:
     """A ModelDeployment: its manifest as text, so that equality is cheap and nothing is shared."""
 
@@ -294,12 +294,16 @@ class Chosen:
     """Why no rate keeps the SLO on what runs: it is then scaled for throughput, and learns on."""
     better_asked: BetterAsked | None = None
     """Where measured constants suffice to ask."""
+    split_asked: BetterAsked | None = None
+    """The same of another split."""
+    other_split: "Chosen | None" = None
+    """The plan that would replace what runs, for less of what it costs."""
 
     @property
-    def served(self) -> Served:
+    def replica_goodput(self) -> ReplicaGoodput:
         """What one of its replicas is believed to serve, and of what."""
         request = self.sizing.request
-        return Served(
+        return ReplicaGoodput(
             engine=self.belief.asked.key,
             workload=request.workload,
             slo=request.slo,

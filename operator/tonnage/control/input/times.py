@@ -1,12 +1,15 @@
 """Times as Kubernetes writes them."""
 
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final
 
 LAST_S: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
 """The last second that has a name."""
+REMEMBERED: Final = 256
 
 
+@lru_cache(maxsize=REMEMBERED)
 def rfc3339(now_s: float) -> str:
     """Write unix seconds as Kubernetes does; before 1970 and after the year 9999 the nearest.
 

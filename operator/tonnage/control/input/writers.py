@@ -1,4 +1,4 @@
-"""Other writers of a Deployment: what they made of what we wrote, and when we reapply it.
+"""Other writers of a Deployment: how they changed what we wrote, and when we reapply it.
 
 An edit is reapplied over at once, then after 1, 2, 4 ... minutes. Between two of these it is left:
 two writers that undo each other would restart engines for ever.
@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, Self
 
 from tonnage.manifests.changes import Change
-from tonnage.units import DAY_S, counted, format_s
+from tonnage.units import DAY_S, count_of, format_s
 
 SOMEBODY: Final = "somebody"
 """Where managedFields name nobody."""
@@ -73,10 +73,10 @@ class Part:
             return None
         due = f"the next one comes {format_s(self.wait_s)} after the last"
         due = f"{due}, or with a change of the spec" if self.is_left else "the next one is due"
-        return f"{self.edit} after {counted(self.times, 'correction')}: {due}"
+        return f"{self.edit} after {count_of(self.times, 'correction')}: {due}"
 
     def looked_at(self, edit: str | None, *, generation: int, now_s: float) -> Self:
-        """Take in what another made of it, and whether that is left for now."""
+        """Take in how another changed it, and whether that is left for now."""
         is_forgotten = self.edit is None and now_s - self.edited_at_s >= self.longest_s
         is_same = generation == self.generation and not is_forgotten
         times, reapplied_at_s = self.times if is_same else 0, min(self.reapplied_at_s, now_s)
@@ -92,7 +92,7 @@ class Part:
             generation=generation,
         )
 
-    def reapplied(self, now_s: float) -> Self:
+    def count_reapply(self, now_s: float) -> Self:
         """Count a write of ours, where it is over an edit."""
         if self.edit is None:
             return self

@@ -4,17 +4,19 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from tonnage.api.status import Reason
+from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Fleet, ModelState
 from tonnage.estimate.belief import BAND, Belief, asked_now
-from tonnage.estimate.calibration import Beliefs, inherited, memory_key, speed_key
+from tonnage.estimate.calibration import Beliefs, inherit, memory_key, speed_key
 from tonnage.estimate.calibration_file import LoadTest, key_of, reported_kv_tokens
-from tonnage.estimate.learner import aged, prior_posterior, slow_end
+from tonnage.estimate.learner import age, prior_posterior, slow_end
 from tonnage.estimate.posterior import SpeedPosterior
+from tonnage.memoize import memoize
 from tonnage.sizing.nearby import SEARCH_GRID_RATIO
 from tonnage.sizing.provenance import Figure, Origin, cache_input, speed_input, with_changed
 from tonnage.sizing.request import Flags, SizingRequest, spread_of
-from tonnage.units import counted, nearest
+from tonnage.units import count_of, nearest
 
 
 def beliefs(state: ModelState, fleet: Fleet) -> Beliefs:
@@ -46,7 +48,7 @@ def belief(
     known = held.own_speed(key) if tested else held.speed(key)
     posterior = prior
     if known:
-        posterior = aged(known, _most_doubt(known, prior, widest), now_s=fleet.now_s)
+        posterior = age(known, _most_doubt(known, prior, widest), now_s=fleet.now_s)
     share = fleet.settings.speed_range
     return Belief(
         constants=request.speed,
@@ -77,11 +79,11 @@ def _priors(
     """
     bare = prior_posterior(request.speed, spread_fraction=spread_of(request))
     if tested is None:
-        prior = inherited(fleet.calibrations, key, bare)
+        prior = inherit(fleet.calibrations, key, bare)
         return prior, prior
     unaged = replace(tested, num_windows=0, num_steps=0.0, learned_at_s=0.0)
     widest = replace(unaged, covariance=bare.covariance)
-    return aged(unaged, widest, now_s=fleet.now_s), widest
+    return age(unaged, widest, now_s=fleet.now_s), widest
 
 
 def _most_doubt(
@@ -97,10 +99,16 @@ def _most_doubt(
 
 def asked_with(request: SizingRequest, held: Belief, posterior: SpeedPosterior) -> SizingRequest:
     """Return the request with constants that are believed, or planned with."""
-    speed = held.constants_at(posterior)
     is_looked_up = not held.is_measured and held.calibrated_at_s is None
     origin = Origin.LOOKED_UP if is_looked_up else Origin.MEASURED
-    inputs = with_changed(request.inputs, speed_input(speed, origin, remark=_load_test(held)))
+    return _with_speed(request, held.constants_at(posterior), origin, _load_test(held))
+
+
+@memoize
+def _with_speed(
+    request: SizingRequest, speed: SpeedConstants, origin: Origin, remark: str
+) -> SizingRequest:
+    inputs = with_changed(request.inputs, speed_input(speed, origin, remark=remark))
     return replace(request, speed=speed, inputs=inputs)
 
 
@@ -142,15 +150,20 @@ def with_known_cache(
     """
     key, held, own = memory_key(request, flags), beliefs(state, fleet), memory.posterior
     if own.kv_tokens is not None and own.memory_key == key:
-        return replace(request, flags=flags, measured_kv_tokens=own.kv_tokens)
-    request = replace(request, flags=flags)
+        return _with_cache(request, flags, own.kv_tokens)
     test = load_test(request, flags, fleet)
     tokens = reported_kv_tokens(test.cache, request, flags) if test else None
     if test is not None and tokens is not None and held.own_memory(key) is None:
-        told = cache_input(tokens, remark=_by_calibrate(test.speed.learned_at_s))
-        return replace(request, measured_kv_tokens=tokens, inputs=(*request.inputs, told))
+        measured = cache_input(tokens, remark=_by_calibrate(test.speed.learned_at_s))
+        request = replace(request, inputs=(*request.inputs, measured))
+        return _with_cache(request, flags, tokens)
     entry = held.memory(key)
-    return replace(request, measured_kv_tokens=entry.kv_tokens if entry else None)
+    return _with_cache(request, flags, entry.kv_tokens if entry else None)
+
+
+@memoize
+def _with_cache(request: SizingRequest, flags: Flags, kv_tokens: float | None) -> SizingRequest:
+    return replace(request, flags=flags, measured_kv_tokens=kv_tokens)
 
 
 def cache_reasons(request: SizingRequest) -> tuple[Reason, ...]:
@@ -169,7 +182,7 @@ def doubt_reasons(held: Belief, *, share: float) -> tuple[Reason, ...]:
     if slower < BAND:
         return ()
     evidence = _load_test(held) or (
-        counted(held.posterior.num_windows, "window of evidence", "windows of evidence")
+        count_of(held.posterior.num_windows, "window of evidence", "windows of evidence")
         if held.is_measured
         else "unmeasured"
     )

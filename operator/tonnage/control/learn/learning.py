@@ -14,9 +14,10 @@ from tonnage.estimate.calibration import (
     memory_key,
     speed_key,
 )
-from tonnage.estimate.learner import PodWindow, learned
+from tonnage.estimate.learner import PodWindow, learn
 from tonnage.estimate.metrics import BUSY_SCRAPES
 from tonnage.estimate.posterior import MemoryReport, SpeedPosterior
+from tonnage.memoize import memoize
 from tonnage.sizing.plan import Sizing
 from tonnage.units import HOUR_S
 
@@ -94,6 +95,7 @@ def _shared_kv_tokens(observed: Observed, sizing: Sizing) -> float | None:
     return tokens if low <= tokens <= high else None
 
 
+@memoize
 def estimated_kv_tokens(sizing: Sizing) -> float:
     """Return the tokens of one rank by the estimate, whatever was reported."""
     each_bytes = sizing.replica.bytes_per_reported_token(sizing.request.context_tokens)
@@ -170,7 +172,7 @@ def _speed_after(
     pods = [pod for each in of_scope for pod in each.pods]
     if not pods or 0 <= at_s - asked_s < window_s:
         return None
-    return learned(known or of_scope[0].prior, of_scope[0].widest, pods, now_s=fleet.now_s)
+    return learn(known or of_scope[0].prior, of_scope[0].widest, pods, now_s=fleet.now_s)
 
 
 def _caches_after(

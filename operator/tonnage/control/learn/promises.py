@@ -20,10 +20,18 @@ from tonnage.estimate.burst_factor import HIGHEST, BurstWindow
 from tonnage.estimate.calibration import is_material, memory_key
 from tonnage.estimate.metrics import ATTAINMENT_SCRAPES
 from tonnage.estimate.posterior import ObjectPosterior
-from tonnage.estimate.promise import OVERLOAD, Tally, Verdict, Window, given_back, held_to, judged
+from tonnage.estimate.promise import (
+    OVERLOAD,
+    SloWindow,
+    Tally,
+    Verdict,
+    given_back,
+    held_to,
+    judge_window,
+)
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
-from tonnage.units import counted, significant
+from tonnage.units import count_of, significant
 
 MOVED = 0.02
 """Of goodput, by which the learner has moved it: what was late then is its evidence."""
@@ -37,7 +45,7 @@ QUEUED = 1.0
 """Requests that wait at each replica, from which on there is a queue."""
 
 
-def with_load(found: Assessment, chosen: Chosen, fleet: Fleet) -> GoodputMemory:
+def _with_load(found: Assessment, chosen: Chosen, fleet: Fleet) -> GoodputMemory:
     """Note overload and queues: what is late because of these says nothing about capacity.
 
     An overload lasts until the queue that it left is served, or should be.
@@ -79,7 +87,7 @@ Judged = tuple[GoodputMemory, ObjectPosterior]
 
 def judge(found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet) -> Judged:
     """Count how promises fared in the last window; move the factor on goodput if they say so."""
-    known, learned = found.memory.goodput, _with_kv(found, chosen, observed)
+    known, learned = _with_load(found, chosen, fleet), _with_kv(found, chosen, observed)
     now_s, window_s = fleet.windows_end_s, ATTAINMENT_SCRAPES * fleet.settings.scrape_interval_s
     if now_s - known.judged_at_s < window_s:
         return known, learned
@@ -87,11 +95,11 @@ def judge(found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet) -
     known = replace(known, judged_at_s=now_s, judged_goodput=goodput)
     if before and abs(math.log(goodput / before)) > MOVED:
         learned = given_back(learned, goodput / before)
-        known = replace(known, tally=_restarted(known.tally))
+        known = replace(known, tally=_restart(known.tally))
         return _held_to_served(known, learned, found, chosen, fleet)
     held = _held_to_served(known, learned, found, chosen, fleet)
     load = _load(found, chosen)
-    if held[1] is not learned or load is None or not _is_calm(found, chosen, fleet):
+    if held[1] is not learned or load is None or not _is_calm(found, known, chosen, fleet):
         return held
     verdicts = tuple(_verdicts(observed, window_s))
     if burst_share(found.memory.demand, chosen.sizing):
@@ -102,10 +110,10 @@ def judge(found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet) -
         if is_burst and burst_factor(learned) < HIGHEST:
             return known, learned  # what was late says something of the reserve, not of goodput
     queued_since_s, stepped = known.queued_since_s, found.memory.pods.stepped
-    judgement = judged(
+    judgement = judge_window(
         learned,
         known.tally,
-        Window(
+        SloWindow(
             verdicts=verdicts,
             load=load,
             seconds=window_s,
@@ -147,7 +155,7 @@ def _held_to_served(
         f"{significant(served.requests_per_s)} requests/s were served by a replica at which "
         f"others waited all along, {significant(most)} should be"
     )
-    return replace(known, tally=_restarted(known.tally), reason=reason), held
+    return replace(known, tally=_restart(known.tally), reason=reason), held
 
 
 def factor_reasons(
@@ -159,13 +167,13 @@ def factor_reasons(
     number = learned.num_judged
     stands_on = (
         f"{factor:.0%} of what the step time says is served, by "
-        f"{counted(round(number), 'request')} judged"
+        f"{count_of(round(number), 'request')} judged"
     )
     message = f"{stands_on}; {known.reason}"
     return (Reason(code="PromisesJudged", message=message.rstrip("; ")),)
 
 
-def _restarted(tally: Tally) -> Tally:
+def _restart(tally: Tally) -> Tally:
     return Tally(began=tally.began, is_futile=tally.is_futile)
 
 
@@ -188,13 +196,12 @@ def _load(found: Assessment, chosen: Chosen) -> float | None:
     return demand.requests_per_s / (serving * each) if each > 0 else None
 
 
-def _is_calm(found: Assessment, chosen: Chosen, fleet: Fleet) -> bool:
+def _is_calm(found: Assessment, known: GoodputMemory, chosen: Chosen, fleet: Fleet) -> bool:
     """Tell whether nothing else explains what was late: a start, an overload or what it left."""
     settings, now_s = fleet.settings, fleet.windows_end_s
     window_s = ATTAINMENT_SCRAPES * settings.scrape_interval_s
     ready_s = max((pod.ready_at_s or now_s for pod in found.state.pods), default=now_s)
-    overloaded_at_s = found.memory.goodput.overloaded_at_s
-    overloaded_s = -math.inf if overloaded_at_s is None else overloaded_at_s
+    overloaded_s = -math.inf if known.overloaded_at_s is None else known.overloaded_at_s
     after_start = now_s - ready_s > window_s
     after_overload = now_s - overloaded_s > window_s + settings.backlog_drain_s
     return is_settled(found) and chosen.problem is None and after_start and after_overload

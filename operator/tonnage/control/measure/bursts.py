@@ -5,15 +5,17 @@ from dataclasses import replace
 
 from tonnage.control.input.memory import DemandMemory, GoodputMemory, TrafficMemory
 from tonnage.control.input.state import Fleet
-from tonnage.estimate.burst_factor import FIRST, BurstTally, BurstWindow, factor_after, tallied
+from tonnage.estimate.burst_factor import FIRST, BurstTally, BurstWindow, add_window, factor_after
 from tonnage.estimate.forecast import reserve, usual
 from tonnage.estimate.posterior import ObjectPosterior
+from tonnage.memoize import memoize
 from tonnage.sizing.plan import Sizing
 
 DEFAULT_QUANTILE = 0.95
 """Of promises, for a reserve where there are none."""
 
 
+@memoize
 def promised_quantile(sizing: Sizing) -> float:
     slo = sizing.request.slo
     targets: Iterable[float] = (each.quantile for each in (*slo.ttft, *slo.tpot))
@@ -32,8 +34,9 @@ def burst_factor(learned: ObjectPosterior) -> float:
 
 def reserved_requests_per_s(known: DemandMemory, learned: ObjectPosterior, sizing: Sizing) -> float:
     """Return the rate to plan for bursts; 0: none."""
-    share, usually = burst_share(known, sizing), usual(known.history)
-    if not share or usually is None:
+    share = burst_share(known, sizing)
+    usually = usual(known.history) if share else None
+    if usually is None:
         return 0.0
     return (1 + burst_factor(learned) * share) * usually * sizing.most_requests_per_s
 
@@ -53,7 +56,7 @@ def judge_bursts(
     """
     if window.is_burst and is_too_few:
         return known, learned
-    tally, before = tallied(known.burst_tally, window), burst_factor(learned)
+    tally, before = add_window(known.burst_tally, window), burst_factor(learned)
     factor = factor_after(before, tally) if window.is_burst else before
     if factor == before:
         return replace(known, burst_tally=tally), learned

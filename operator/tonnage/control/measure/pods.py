@@ -7,7 +7,7 @@ from tonnage.control.input.memory import PodMemory, Rolling
 from tonnage.control.input.state import Fleet, ModelState, PodView
 from tonnage.control.measure.traffic import pods_named
 from tonnage.estimate.metrics import WINDOWS
-from tonnage.estimate.posterior import Start
+from tonnage.estimate.posterior import PodStart
 from tonnage.settings import Settings
 
 
@@ -27,14 +27,14 @@ def with_pods(known: PodMemory, state: ModelState, fleet: Fleet) -> PodMemory:
         lost_at_s=fleet.now_s if has_lost else known.lost_at_s,
         lost=pods_named(lost, state.pods) if has_lost else known.lost,
         replicas=asked,
-        stepped=_stepped(known, asked, fleet.now_s) or known.stepped,
+        stepped=_last_step(known, asked, fleet.now_s) or known.stepped,
         window_began=_window_began(known, asked, fleet),
         rolling=_rolling(known.rolling, state, fleet.now_s),
         template=_template(known, state),
     )
 
 
-def starts_of(known: PodMemory, state: ModelState) -> Iterator[Start]:
+def starts_of(known: PodMemory, state: ModelState) -> Iterator[PodStart]:
     """Yield the starts that ended since the last tick.
 
     A pod that was Ready before, or at first sight, tells nothing of its start.
@@ -45,7 +45,7 @@ def starts_of(known: PodMemory, state: ModelState) -> Iterator[Start]:
         was_seen = pod.name in known.loading or is_new
         taken_s, ready_s = pod.scheduled_at_s, pod.ready_at_s
         if was_seen and not pod.has_restarted and taken_s is not None and ready_s is not None:
-            yield Start(waited_s=taken_s - pod.created_at_s, took_s=ready_s - taken_s)
+            yield PodStart(waited_s=taken_s - pod.created_at_s, took_s=ready_s - taken_s)
 
 
 def _ready(state: ModelState) -> dict[str, PodView]:
@@ -94,7 +94,7 @@ def window_base(known: PodMemory, fleet: Fleet) -> int | None:
     return began[1] if began and is_within else None
 
 
-def _stepped(known: PodMemory, asked: int, now_s: float) -> tuple[float, int] | None:
+def _last_step(known: PodMemory, asked: int, now_s: float) -> tuple[float, int] | None:
     before = known.replicas
     return None if before is None or before == asked else (now_s, before)
 
@@ -102,4 +102,4 @@ def _stepped(known: PodMemory, asked: int, now_s: float) -> tuple[float, int] | 
 def _window_began(known: PodMemory, asked: int, fleet: Fleet) -> tuple[float, int] | None:
     if window_base(known, fleet) is not None:
         return known.window_began
-    return _stepped(known, asked, fleet.now_s) or known.window_began
+    return _last_step(known, asked, fleet.now_s) or known.window_began

@@ -8,13 +8,13 @@ from tonnage.control.input.state import Fleet, ModelState, Traffics
 from tonnage.control.measure.pods import starts_of, with_pods
 from tonnage.control.measure.steady import lengths_of, steady_lengths
 from tonnage.control.measure.traffic import is_blind
-from tonnage.estimate.burstiness import arrival_scv, noted
+from tonnage.estimate.burstiness import add_count, arrival_scv
 from tonnage.estimate.demand import ArrivalCount
 from tonnage.estimate.forecast import is_burst, without_chance
 from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.metrics import WINDOWS
 from tonnage.estimate.posterior import with_starts
-from tonnage.policy.need import Traffic
+from tonnage.policy.need import CurrentTraffic
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.expected import expected_workload
 
@@ -39,7 +39,7 @@ def _with_traffic(
     known: TrafficMemory, state: ModelState, fleet: Fleet, traffics: Traffics
 ) -> TrafficMemory:
     demand, is_whole = traffics.demand, traffics.metrics is Metrics.COMPLETE
-    measured = Traffic(requests_per_s=demand.requests_per_s) if demand else None
+    measured = CurrentTraffic(requests_per_s=demand.requests_per_s) if demand else None
     has_come = known.served_since_s is None and measured and measured.requests_per_s > 0
     return replace(
         known,
@@ -75,7 +75,7 @@ def _with_arrivals(
     is_beside = known.burst_at_s is not None and at_s - count.seconds < known.burst_at_s
     if is_beside or not _is_steady(memory, state, fleet):
         return known
-    counted = noted(known.counted, at_s=at_s, count=count.requests, seconds=count.seconds)
+    counted = add_count(known.counted, at_s=at_s, count=count.requests, seconds=count.seconds)
     found = max(1.0, arrival_scv(counted, believed, given=given))
     return replace(known, counted=counted, arrival_scv=None if found == given else found)
 

@@ -9,7 +9,7 @@ from statistics import median
 from typing import NamedTuple
 
 from tonnage.control.input.state import Assessment, Chosen, Fleet
-from tonnage.control.measure.traffic import settled
+from tonnage.control.measure.traffic import settled_pods
 from tonnage.estimate.demand import is_fresh
 from tonnage.estimate.metrics import ATTAINMENT_SCRAPES
 from tonnage.estimate.samples import EngineSamples
@@ -21,14 +21,14 @@ QUEUE_SHARE, LEAST_QUEUE = 0.1, 4.0
 of it: a shorter queue comes and goes below what the engine can serve."""
 
 
-class Served(NamedTuple):
+class SaturationThroughput(NamedTuple):
     """What one replica serves at most, and how many requests that stands on."""
 
     requests_per_s: float
     num_requests: float
 
 
-def served_at_most(found: Assessment, chosen: Chosen, fleet: Fleet) -> Served | None:
+def served_at_most(found: Assessment, chosen: Chosen, fleet: Fleet) -> SaturationThroughput | None:
     """Return what the replica in the middle serves, if requests waited at it all along.
 
     One at which none waited, or of which that is not known, may serve more than any: a slow pod
@@ -38,7 +38,7 @@ def served_at_most(found: Assessment, chosen: Chosen, fleet: Fleet) -> Served | 
     """
     interval_s = fleet.settings.scrape_interval_s
     window_s = ATTAINMENT_SCRAPES * interval_s
-    warm = settled(found.state.pods, now_s=fleet.windows_end_s, after_s=2 * window_s)
+    warm = settled_pods(found.state.pods, now_s=fleet.windows_end_s, after_s=2 * window_s)
     by_pod: dict[str, list[float | None]] = {}
     for each in found.state.engines:
         if each.pod in warm and is_fresh(each, scrape_interval_s=interval_s):
@@ -48,7 +48,7 @@ def served_at_most(found: Assessment, chosen: Chosen, fleet: Fleet) -> Served | 
     ]
     each_per_s = median(most) if most else math.inf
     number = each_per_s * window_s
-    return Served(each_per_s, number) if MIN_REQUESTS <= number < math.inf else None
+    return SaturationThroughput(each_per_s, number) if MIN_REQUESTS <= number < math.inf else None
 
 
 def _served_per_s(each: EngineSamples, chosen: Chosen, window_s: float) -> float | None:

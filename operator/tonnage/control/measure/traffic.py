@@ -23,12 +23,12 @@ from tonnage.estimate.speed import (
     predicted_gap_s,
     prompt_shape,
 )
-from tonnage.kept import kept
+from tonnage.memoize import memoize
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.workload import Target
-from tonnage.units import counted
+from tonnage.units import count_of
 
 SETTLE_SCRAPES = 2
 """A replica need not have reported in its first scrape intervals."""
@@ -41,7 +41,7 @@ MIN_USAGE = 0.002
 """Of a cache, below which its share of a request says nothing about lengths."""
 
 
-def settled(pods: Iterable[PodView], *, now_s: float, after_s: float) -> frozenset[str]:
+def settled_pods(pods: Iterable[PodView], *, now_s: float, after_s: float) -> frozenset[str]:
     """Return the names of pods that have been Ready for so long."""
     return frozenset(
         pod.name
@@ -58,7 +58,7 @@ def measure_traffic(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Tr
     than it was written for, is nobody's demand.
     """
     interval_s = fleet.settings.scrape_interval_s
-    ready = settled(state.pods, now_s=fleet.windows_end_s, after_s=SETTLE_SCRAPES * interval_s)
+    ready = settled_pods(state.pods, now_s=fleet.windows_end_s, after_s=SETTLE_SCRAPES * interval_s)
     demand = measure_demand(
         state.engines,
         scrape_interval_s=interval_s,
@@ -72,7 +72,7 @@ def measure_traffic(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Tr
     has_rate = demand is not None or memory.traffic.measured is not None
     seen = measure_lengths(state.engines, scrape_interval_s=interval_s) if has_rate else None
     lack = _lack(fleet, state.view.namespace, demand)
-    metrics, reason, message = _trust(lack, memory, demand, ready, state)
+    metrics, reason, message = _metrics_state(lack, memory, demand, ready, state)
     if reason == "MetricsMissing" and (unsaid := _unsaid(state.engines, interval_s)):
         message = f"{_pods(ready)} no {unsaid}: does this version name it otherwise?"
     if metrics is Metrics.COMPLETE and (odd := _by_track(state.engines)):
@@ -112,6 +112,8 @@ def _lack(fleet: Fleet, namespace: str, demand: MeasuredDemand | None) -> tuple[
     """
     if fleet.metrics_problem:
         return fleet.metrics_problem
+    if not (fleet.problems or fleet.partial):
+        return None
     for query in deciding(demand.window_scrapes if demand else WINDOWS[0]):
         if problem := fleet.problem_of(query, namespace):
             return problem[0], f"{query}: {problem[1]}"
@@ -128,7 +130,7 @@ def _unsaid(engines: Iterable[EngineSamples], interval_s: float) -> str | None:
     return TABLE[first].metric if fresh and not says else None
 
 
-def _trust(
+def _metrics_state(
     lack: tuple[str, str] | None,
     memory: ObjectMemory,
     demand: MeasuredDemand | None,
@@ -145,7 +147,7 @@ def _trust(
         return (
             Metrics.MISSING,
             "MetricsMissing",
-            f"no fresh series of {counted(len(ready), 'pod')}: {hint}",
+            f"no fresh series of {count_of(len(ready), 'pod')}: {hint}",
         )
     if not demand.is_complete:
         silent = pods_named(ready - demand.reporting, state.pods)
@@ -174,7 +176,7 @@ def observe_engines(
     """
     pods = _pod_windows(state, fleet, sizing, prior)
     busy = [each for pod in pods for each in pod.engines]
-    used = {pod.pod: _used(pod) for pod in pods}
+    used = {pod.pod: _utilization(pod) for pod in pods}
     slo = sizing.request.slo
     reported = _reports_of_pods(state, fleet, sizing)
     active = [e.dram_active_fraction for e in state.engines if e.dram_active_fraction is not None]
@@ -198,7 +200,7 @@ def observe_engines(
     )
 
 
-def _used(pod: PodWindow) -> list[tuple[float, float]]:
+def _utilization(pod: PodWindow) -> list[tuple[float, float]]:
     """Return the bandwidth and the work of each engine, as shares of what is nominal."""
     return [(observed_mbu(pod.model, each), observed_mfu(pod.model, each)) for each in pod.engines]
 
@@ -222,12 +224,12 @@ def _speed(
     seen_at_s: float,
 ) -> PodSpeed:
     """Return how fast a pod is; of several engines the one in the middle."""
-    believed = replace(pod.model, constants=constants)
+    slower_than_prior = _slower(pod, pod.model)
     nodes = {each.name: each.node_name for each in state.pods}
     return PodSpeed(
         node=nodes.get(pod.pod),
-        slower=_slower(pod, believed),
-        slower_than_prior=_slower(pod, pod.model),
+        slower=_slower(pod, replace(pod.model, constants=constants)),
+        slower_than_prior=slower_than_prior,
         mbu=median(mbu for mbu, _ in used),
         mfu=median(mfu for _, mfu in used),
         seen_at_s=seen_at_s,
@@ -290,7 +292,7 @@ def _pod_windows(
 ) -> tuple[PodWindow, ...]:
     """Return what the engines of each warm pod did over the last window."""
     interval_s = fleet.settings.scrape_interval_s
-    warm = settled(state.pods, now_s=fleet.windows_end_s, after_s=WARM_UP_SCRAPES * interval_s)
+    warm = settled_pods(state.pods, now_s=fleet.windows_end_s, after_s=WARM_UP_SCRAPES * interval_s)
     prompts = _prompts(sizing)
     by_pod = dict[str, list[BusyWindow]]()
     for each in state.engines:
@@ -305,7 +307,7 @@ def _pod_windows(
     )
 
 
-@kept
+@memoize
 def _prompts(sizing: Sizing) -> PromptShape:
     most_tokens = sizing.flags.max_num_batched_tokens
     return prompt_shape(sizing.request.workload, max_batched_tokens=most_tokens)
@@ -338,4 +340,4 @@ def _context_tokens(samples: EngineSamples, sizing: Sizing) -> float | None:
 
 
 def _pods(ready: frozenset[str]) -> str:
-    return counted(len(ready), "pod reports", "pods report")
+    return count_of(len(ready), "pod reports", "pods report")

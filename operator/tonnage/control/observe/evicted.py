@@ -3,6 +3,7 @@
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Reason
 from tonnage.manifests.protection import evictable_from
+from tonnage.units import count_of
 
 DISRUPTION_BUDGET = "DisruptionBudget"
 
@@ -12,24 +13,24 @@ def evictable(model: ModelDeployment) -> tuple[int, str] | None:
 
     Where that is more than maxReplicas no number helps.
     """
-    told = _told(model)
+    told = _eviction_rule(model)
     return None if told is None or told[0] > model.spec.scaling.max_replicas else told
 
 
 def never_evictable(model: ModelDeployment) -> tuple[Reason, ...]:
     """Say that a budget lets no replica go, however many there may be."""
-    told, most = _told(model), model.spec.scaling.max_replicas
+    told, most = _eviction_rule(model), model.spec.scaling.max_replicas
     if told is None or told[0] <= most:
         return ()
     message = f"no node with a replica can be drained: {told[1]}, maxReplicas allows {most}"
     return (Reason(code=DISRUPTION_BUDGET, message=message),)
 
 
-def _told(model: ModelDeployment) -> tuple[int, str] | None:
+def _eviction_rule(model: ModelDeployment) -> tuple[int, str] | None:
     pods = model.spec.pods
     asked = pods.disruption_budget if pods else None
     if asked is None or asked.min_available is None:
         return None
     least = evictable_from(asked)
     field = f"pods.disruptionBudget.minAvailable {asked.min_available}"
-    return least, f"{field} lets one go from {least} replicas on"
+    return least, f"{field} lets one go from {count_of(least, 'replica')} on"

@@ -21,18 +21,18 @@ def held_up(state: ModelState) -> tuple[str, str] | None:
         return None
     said = str(waiting[0].unschedulable)
     verb = "waits for a node" if len(waiting) == 1 else "wait for nodes"
-    return why_unschedulable(said), f"{_named(waiting)} {verb}: {said}"
+    return why_unschedulable(said), f"{_pod_name(waiting)} {verb}: {said}"
 
 
 def failing_told(pods: Sequence[PodView]) -> tuple[str, str]:
     """Return the same of pods of which none starts."""
     reason, words = pods[0].trouble or ("", "")
     verb = "does not start" if len(pods) == 1 else "do not start"
-    told = f"{_named(pods)} {verb}: {reason}"
+    told = f"{_pod_name(pods)} {verb}: {reason}"
     return reason, f"{told}: {words}" if words else told
 
 
-def _named(pods: Sequence[PodView]) -> str:
+def _pod_name(pods: Sequence[PodView]) -> str:
     more = f" and {len(pods) - 1} more" if len(pods) > 1 else ""
     return f"pod {pods[0].name}{more}"
 

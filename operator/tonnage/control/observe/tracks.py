@@ -17,7 +17,7 @@ from tonnage.estimate.track import (
     Reading,
     Readings,
     Track,
-    noted,
+    add_reading,
     track_of,
 )
 
@@ -29,20 +29,20 @@ CUT_OFF_SCRAPES = 8
 and the shortest window."""
 
 
-def watched(tracks: Tracks, state: ModelState, fleet: Fleet) -> tuple[Tracks, ModelState]:
+def with_tracks(tracks: Tracks, state: ModelState, fleet: Fleet) -> tuple[Tracks, ModelState]:
     """Note what every engine's page says, and return the engines without what cannot be."""
     interval_s = fleet.settings.scrape_interval_s
-    tracks = _noted(tracks, state, fleet)
+    tracks = _add_readings(tracks, state, fleet)
     engines = tuple(
         _sound(each, readings, interval_s)
         if (readings := tracks.get((each.pod, each.engine)))
         else each
         for each in state.engines
     )
-    return tracks, replace(state, engines=engines)
+    return tracks, state if engines == state.engines else replace(state, engines=engines)
 
 
-def _noted(before: Tracks, state: ModelState, fleet: Fleet) -> Tracks:
+def _add_readings(before: Tracks, state: ModelState, fleet: Fleet) -> Tracks:
     """Note what the pages of every engine say of the requests that came since they were noted."""
     interval_s = fleet.settings.scrape_interval_s
     present = {pod.name for pod in state.pods}
@@ -51,8 +51,8 @@ def _noted(before: Tracks, state: ModelState, fleet: Fleet) -> Tracks:
         key = each.pod, each.engine
         if reading := _reading(each):
             readings = tracks.get(key, NOTHING_READ)
-            tracks[key] = noted(readings, reading, interval_s=interval_s)
-    return _bounded(tracks)
+            tracks[key] = add_reading(readings, reading, interval_s=interval_s)
+    return _limit_engines(tracks)
 
 
 def _reading(each: EngineSamples) -> Reading | None:
@@ -62,7 +62,7 @@ def _reading(each: EngineSamples) -> Reading | None:
     return Reading(at_s=at_s, arrived=arrived, running=running, waiting=each.waiting)
 
 
-def _bounded(tracks: Tracks) -> Tracks:
+def _limit_engines(tracks: Tracks) -> Tracks:
     """Keep as many engines of a pod as one may have: a page can name others in every scrape."""
     if len(tracks) <= MAX_ENGINES:
         return tracks

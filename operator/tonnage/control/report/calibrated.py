@@ -13,8 +13,8 @@ from tonnage.estimate.belief import Belief
 from tonnage.estimate.calibration import memory_key, speed_key, witnesses
 from tonnage.estimate.learner import constants_of, slow_end
 from tonnage.estimate.posterior import SpeedPosterior
-from tonnage.explain.report import rounded
-from tonnage.kept import kept
+from tonnage.explain.report import round_estimate
+from tonnage.memoize import memoize
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.serving.load_line import bound_requests_per_s
 from tonnage.sizing.serving.replica import Replica
@@ -48,23 +48,25 @@ def calibration_status(found: Assessment, fleet: Fleet) -> CalibrationStatus | N
         bandwidth_efficiency=bandwidth,
         prefill_efficiency=prefill,
         step_time=step,
-        requests_per_second=rounded(chosen.goodput_factor * chosen.sizing.goodput_requests_per_s),
-        prior_requests_per_second=rounded(
+        requests_per_second=round_estimate(
+            chosen.goodput_factor * chosen.sizing.goodput_requests_per_s
+        ),
+        prior_requests_per_second=round_estimate(
             _prior_requests_per_s(
                 chosen.sizing, held.prior, held.constants, fleet.settings.speed_range
             )
         ),
-        goodput_factor=rounded(chosen.goodput_factor),
+        goodput_factor=round_estimate(chosen.goodput_factor),
         judged_requests=round(own.num_judged),
         judged_at=_time(own.judged_at_s),
         goodput_factor_reason=found.memory.goodput.reason,
         kv_tokens=math.floor(own.kv_tokens or 0.0) if is_own_pool else None,
         prior_kv_tokens=math.floor(estimated_kv_tokens(chosen.sizing)),
-        cold_start_seconds=None if own.cold_start_s is None else rounded(own.cold_start_s),
-        cold_start_deviation_seconds=rounded(own.cold_start_deviation_s)
+        cold_start_seconds=None if own.cold_start_s is None else round_estimate(own.cold_start_s),
+        cold_start_deviation_seconds=round_estimate(own.cold_start_deviation_s)
         if own.num_starts
         else None,
-        node_wait_seconds=rounded(own.node_wait_s) if own.num_starts else None,
+        node_wait_seconds=round_estimate(own.node_wait_s) if own.num_starts else None,
         cold_starts=own.num_starts,
     )
 
@@ -73,7 +75,7 @@ def _time(at_s: float) -> str | None:
     return rfc3339(at_s) if at_s else None
 
 
-@kept
+@memoize
 def learned_constants(held: Belief, speed: SpeedConstants) -> tuple[LearnedConstant, ...]:
     """Return overhead, bandwidth and prefill, and the step time that they make together.
 
@@ -103,14 +105,14 @@ def _planned_with(held: Belief, speed: SpeedConstants) -> SpeedPosterior:
 
 def _constant(prior: float, learned: float, planned: float, deviation: float) -> LearnedConstant:
     return LearnedConstant(
-        prior=rounded(prior),
-        learned=rounded(learned),
-        planned=rounded(planned, ALL_DIGITS),
-        deviation_fraction=rounded(deviation),
+        prior=round_estimate(prior),
+        learned=round_estimate(learned),
+        planned=round_estimate(planned, ALL_DIGITS),
+        deviation_fraction=round_estimate(deviation),
     )
 
 
-@kept
+@memoize
 def _prior_requests_per_s(
     sizing: Sizing, before_any: SpeedPosterior, constants: SpeedConstants, share: float
 ) -> float:

@@ -5,7 +5,7 @@ from functools import lru_cache
 from statistics import median_low
 
 from tonnage.api.status import Condition
-from tonnage.control.decide.approval import NEEDED, approved
+from tonnage.control.decide.approval import NEEDED, approval
 from tonnage.control.input.finding import PENDING, UNREADABLE, Finding, State
 from tonnage.control.input.state import Assessment, Fleet
 from tonnage.control.learn.learning import (
@@ -19,7 +19,7 @@ from tonnage.control.observe.capacity import WHY_NO_POD, why_refused
 from tonnage.control.observe.evicted import DISRUPTION_BUDGET
 from tonnage.control.observe.starting import held_up
 from tonnage.control.report.drift import template_drift
-from tonnage.control.report.kstatus import ready, reconciling, stalled
+from tonnage.control.report.kstatus import ready, reconciling, stall
 from tonnage.control.report.plausible import speed_plausible
 from tonnage.estimate.metrics import TABLE
 from tonnage.policy.situation import Metrics
@@ -76,7 +76,7 @@ def metrics_available(found: Assessment, fleet: Fleet) -> Finding:
         Metrics.NEVER: "Unknown",
     }
     reason, message = traffics.reason, traffics.message
-    failed = list(_failed(found, fleet))
+    failed = list(_failed_queries(found, fleet))
     if traffics.metrics is Metrics.COMPLETE and failed:
         more = f" and {len(failed) - MOST_NAMED} more" if len(failed) > MOST_NAMED else ""
         reason = "ScrapedInPart"
@@ -84,7 +84,7 @@ def metrics_available(found: Assessment, fleet: Fleet) -> Finding:
     return Finding("MetricsAvailable", states[traffics.metrics], reason, message)
 
 
-def _failed(found: Assessment, fleet: Fleet) -> Iterator[str]:
+def _failed_queries(found: Assessment, fleet: Fleet) -> Iterator[str]:
     """Yield the queries that lack an answer, or a part of one, for the pods of an object."""
     namespace = found.state.view.namespace
     if not (fleet.problems or fleet.partial):
@@ -187,8 +187,8 @@ def kv_capacity(found: Assessment) -> Finding:
         return Finding(kind, "False", "MoreThanMemory", why)
     if not low <= tokens <= high:
         why = (
-            f"{told} (believable are {low:,.0f} to {high:,.0f}): used for this object, not told "
-            "to others; look for --kv-cache-memory-bytes, --num-gpu-blocks-override, or another "
+            f"{told} (believable are {low:,.0f} to {high:,.0f}): used for this object, not shared "
+            "with others; look for --kv-cache-memory-bytes, --num-gpu-blocks-override, or another "
             "process on the GPU"
         )
         return Finding(kind, "False", "FarFromEstimate", why)
@@ -199,13 +199,13 @@ def calibration_stored(_: Assessment, fleet: Fleet) -> Finding:
     kind = "CalibrationStored"
     if fleet.state_problem:
         return Finding(kind, "False", *fleet.state_problem)
-    return Finding(kind, "True", "Stored", "what is learned is kept over restarts")
+    return Finding(kind, "True", "Stored", "what is learned is saved for the next start")
 
 
 RULES: tuple[Rule, ...] = (
     ready,
     reconciling,
-    stalled,
+    stall,
     plan_valid,
     capacity_available,
     scaling_active,
@@ -213,7 +213,7 @@ RULES: tuple[Rule, ...] = (
     slo_met,
     speed_plausible,
     kv_capacity,
-    approved,
+    approval,
     template_drift,
 )
 FLEET_RULES: tuple[FleetRule, ...] = (metrics_available, calibration_stored)
@@ -254,11 +254,13 @@ def _condition(
         stands = (before.reason, before.message, before.observed_generation)
         if stands == (finding.reason, message, generation):
             return before
-    return _shared((finding.type, state, finding.reason, message), since, generation)
+    return _memoized_condition((finding.type, state, finding.reason, message), since, generation)
 
 
 @lru_cache(maxsize=SHARED)
-def _shared(said: tuple[str, State, str, str], since: str, generation: int) -> Condition:
+def _memoized_condition(
+    said: tuple[str, State, str, str], since: str, generation: int
+) -> Condition:
     kind, status, reason, message = said
     return Condition(
         type=kind,

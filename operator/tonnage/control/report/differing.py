@@ -1,13 +1,13 @@
 """Whether a status differs enough from the one that stands there to be written."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tonnage.control.report.reasons import CONDITIONS
 
-Path = tuple[str, str, str]
-"""Section of the status, name, and part."""
+Path = tuple[str, str]
+"""Name in a section of the status, and part."""
 MATERIAL = 0.10
 FLOORS = {
     "queueDepth": 2.0,
@@ -35,7 +35,7 @@ def is_moved(name: str, before: float, after: float) -> bool:
     return change > max(FLOORS.get(name, 0.0), MATERIAL * larger, chance)
 
 
-def facts(status: Mapping[str, Any]) -> Any:
+def facts(status: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the part of a status whose every change is written at once.
 
     Numbers of the plan and of replicas, and conditions of ours without messages and times: what
@@ -61,11 +61,15 @@ def facts(status: Mapping[str, Any]) -> Any:
 
 def gauges_moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     """Tell whether any number that a status shows changed materially, appeared or vanished."""
-    old_numbers, numbers = dict(_numbers(before)), dict(_numbers(after))
-    if old_numbers.keys() != numbers.keys():
-        return True
-    known = ((path[-1], old_numbers[path], new) for path, new in numbers.items())
-    return any(old != new and is_moved(name, old, new) for name, old, new in known)
+    for section in GAUGE_SECTIONS:
+        old, new = before.get(section) or {}, after.get(section) or {}
+        changed = [name for name in old.keys() | new.keys() if old.get(name) != new.get(name)]
+        olds, news = (dict(_numbers(each, changed)) for each in (old, new))
+        if olds.keys() != news.keys():
+            return True
+        if any(is_moved(path[-1], olds[path], number) for path, number in news.items()):
+            return True
+    return False
 
 
 GAUGE_SECTIONS = ("estimate", "measured", "calibration")
@@ -82,13 +86,12 @@ COUNTERS = frozenset(
 """Grows for ever, or shrinks: goes along, asks for no write of its own."""
 
 
-def _numbers(status: Mapping[str, Any]) -> Iterator[tuple[Path, float]]:
-    for section in GAUGE_SECTIONS:
-        for name, value in (status.get(section) or {}).items():
-            parts = value if isinstance(value, dict) else {name: value}
-            for part, number in parts.items():
-                if name in COUNTERS or part in COUNTERS or isinstance(number, bool):
-                    continue
-                if isinstance(number, int | float) and math.isfinite(number):
-                    shown = name if part == "value" else part
-                    yield (section, name, shown), float(number)
+def _numbers(section: Mapping[str, Any], names: Iterable[str]) -> Iterator[tuple[Path, float]]:
+    for name in names:
+        value = section.get(name)
+        parts = value if isinstance(value, dict) else {name: value}
+        for part, number in parts.items():
+            if name in COUNTERS or part in COUNTERS or isinstance(number, bool):
+                continue
+            if isinstance(number, int | float) and math.isfinite(number):
+                yield (name, name if part == "value" else part), float(number)

@@ -12,7 +12,7 @@ from typing import Final
 from tonnage.api.status import Condition, DecisionStatus
 from tonnage.control.input.finding import PENDING
 from tonnage.control.input.memory import ReportMemory
-from tonnage.units import counted
+from tonnage.units import count_of
 
 EVENT_INTERVAL_S: Final = 600
 """One warning of each reason per object in this time, however often it comes and goes."""
@@ -30,7 +30,7 @@ BAD: Final[Mapping[str, str]] = {
 LATE_S: Final = 120.0
 """For which what is usual after a start is no Event: Prometheus takes so long for a new monitor."""
 USUAL_AT_FIRST: Final = frozenset({"MetricsMissing", "MetricsIncomplete"})
-CONTESTS: Final = frozenset({"ConflictingWriter", "ConflictingScaler", "ParkedAtZero"})
+OTHER_WRITER_REASONS: Final = frozenset({"ConflictingWriter", "ConflictingScaler", "ParkedAtZero"})
 """Somebody else has a hand in the replicas or the template."""
 
 
@@ -41,6 +41,8 @@ class Happening:
     reason: str
     message: str
     is_warning: bool
+    at: str
+    """When what it tells of began; an Event that is posted again has the same."""
     is_of_write: bool = False
     """Tells of a write of this tick: not where that fails."""
 
@@ -57,17 +59,24 @@ def happenings(
 
     ``scaling``: the decision that is carried out now; ``rolling``: for what pods are replaced now.
     """
-    told = told_of(conditions, known.bad, now_s=now_s)
+    told = bad_conditions(conditions, known.bad, now_s=now_s)
     posted = dict(known.posted)
     events = []
     if scaling and scaling.time != known.posted_decision:
         known = replace(known, posted_decision=scaling.time)
-        events.append(_scaled(scaling))
+        events.append(_scaled_event(scaling))
     if rolling and rolling != known.posted_roll:
         events.append(
-            Happening(reason="RollingPods", message=rolling, is_warning=False, is_of_write=True)
+            Happening(
+                reason="RollingPods",
+                message=rolling,
+                is_warning=False,
+                at=str(now_s),
+                is_of_write=True,
+            )
         )
-    for warning in _warnings(conditions, told, known.bad):
+    at = str(int(now_s // EVENT_INTERVAL_S))
+    for warning in _warnings(conditions, told, known.bad, at):
         last_s = posted.get(warning.reason)
         if last_s is None or now_s - last_s >= EVENT_INTERVAL_S:
             posted[warning.reason] = now_s
@@ -75,7 +84,7 @@ def happenings(
     return tuple(events), replace(known, bad=told, posted_roll=rolling, posted=posted)
 
 
-def told_of(
+def bad_conditions(
     conditions: Iterable[Condition], before: Mapping[str, str], *, now_s: float
 ) -> Mapping[str, str]:
     """Return {type: reason} of what is bad; what waits for a search is as bad as it was."""
@@ -88,7 +97,7 @@ def told_of(
 
 
 def _is_bad(condition: Condition) -> bool:
-    return condition.reason in CONTESTS or BAD.get(condition.type) == condition.status
+    return condition.reason in OTHER_WRITER_REASONS or BAD.get(condition.type) == condition.status
 
 
 def _is_young(condition: Condition, now_s: float) -> bool:
@@ -96,15 +105,17 @@ def _is_young(condition: Condition, now_s: float) -> bool:
     return condition.reason in USUAL_AT_FIRST and now_s - since_s < LATE_S
 
 
-def _scaled(decision: DecisionStatus) -> Happening:
-    after = counted(decision.to_replicas, "replica")
+def _scaled_event(decision: DecisionStatus) -> Happening:
+    after = count_of(decision.to_replicas, "replica")
     message = f"{decision.from_replicas} -> {after}: {decision.message}"
-    return Happening(reason="Scaled", message=message, is_warning=False, is_of_write=True)
+    return Happening(
+        reason="Scaled", message=message, is_warning=False, at=decision.time, is_of_write=True
+    )
 
 
 def _warnings(
-    conditions: Iterable[Condition], told: Mapping[str, str], before: Mapping[str, str]
+    conditions: Iterable[Condition], told: Mapping[str, str], before: Mapping[str, str], at: str
 ) -> Iterator[Happening]:
     for each in conditions:
         if each.reason != PENDING and told.get(each.type) not in {None, before.get(each.type)}:
-            yield Happening(reason=each.reason, message=each.message, is_warning=True)
+            yield Happening(reason=each.reason, message=each.message, is_warning=True, at=at)

@@ -7,7 +7,7 @@ from tonnage.control.input.state import APPROVE, Assessment, DeploymentView, Mod
 from tonnage.control.observe.starting import held_up
 from tonnage.control.size.chosen import FLAGS_UNKNOWN
 from tonnage.control.size.running import is_spec_ahead
-from tonnage.units import counted
+from tonnage.units import count_of
 
 NO_PATH = "NoTrafficPath"
 
@@ -34,7 +34,7 @@ def _by_pods(found: Assessment, live: DeploymentView) -> tuple[State, str, str]:
     """Return (state, reason, message) by the pods that are of the template that stands there."""
     model = found.state.model
     minimum = model.spec.scaling.min_replicas if isinstance(model, ModelDeployment) else 1
-    counts = f"{counted(live.ready, 'replica')} ready, minReplicas {minimum}"
+    counts = f"{count_of(live.ready, 'replica')} ready, minReplicas {minimum}"
     if _is_template_unseen(found):
         seen = f"generation {live.observed_generation} of {live.generation}"
         message = f"{counts}, of an earlier template: its controller has seen {seen}"
@@ -85,7 +85,7 @@ def reconciling(found: Assessment) -> Finding:
     is_ours = is_alone and not found.memory.writers.template.is_left
     is_waiting = found.is_acting and found.refusal is None and is_ours
     is_changing = deployment is None or _is_due(found) or _is_rolling_out(found)
-    is_going_on = is_waiting and stalled(found).state is None
+    is_going_on = is_waiting and stall(found).state is None
     state: State | None = "True" if is_going_on and is_changing else None
     if found.pending and _is_due(found):
         return Finding("Reconciling", state, PENDING, found.pending.message)
@@ -132,7 +132,7 @@ def _is_template_unseen(found: Assessment) -> bool:
     return seen != (live.uid, live.template_digest)
 
 
-def stalled(found: Assessment) -> Finding:
+def stall(found: Assessment) -> Finding:
     """Present only while nothing goes on without a person."""
     if found.refusal:
         return Finding("Stalled", "True", found.refusal.reason, found.refusal.message)
@@ -140,6 +140,10 @@ def stalled(found: Assessment) -> Finding:
         return Finding("Stalled", "True", "InternalError", fault)
     if found.memory.written.problem:
         return Finding("Stalled", "True", "WriteRefused", found.memory.written.problem)
+    unsaid = found.memory.written.status_retry
+    if unsaid and unsaid.status_problem:  # an Event tells it, where no status can
+        message = f"no status can be written: {unsaid.status_problem}"
+        return Finding("Stalled", "True", "WriteRefused", message)
     deployment = found.state.deployment
     if deployment and deployment.is_rollout_held and deployment.owner_uid == found.state.view.uid:
         return Finding("Stalled", "True", "RolloutPaused", _held_written(deployment))
@@ -148,7 +152,7 @@ def stalled(found: Assessment) -> Finding:
 
 
 def _held_written(live: DeploymentView) -> str:
-    pods = counted(live.total, "pod is", "pods are")
+    pods = count_of(live.total, "pod is", "pods are")
     return (
         f"{live.total - live.updated} of {pods} not replaced, since somebody set "
         f"spec.paused of Deployment {live.name}: kubectl rollout resume deployment/{live.name} "

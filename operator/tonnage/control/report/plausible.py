@@ -47,25 +47,25 @@ def with_speeds(found: Assessment, now_s: float) -> Mapping[str, PodSpeed]:
         for name, speed in found.memory.reported.speeds.items()
         if name in present and now_s - speed.seen_at_s < KEPT_S
     }
-    seen = {name: _smoothed(kept.get(name), speed) for name, speed in newest.items()}
+    seen = {name: _smooth(kept.get(name), speed) for name, speed in newest.items()}
     return {**kept, **seen}
 
 
-def _smoothed(before: PodSpeed | None, now: PodSpeed) -> PodSpeed:
+def _smooth(before: PodSpeed | None, now: PodSpeed) -> PodSpeed:
     if before is None:
         return now
     if now.seen_at_s == before.seen_at_s:
         return before  # as Prometheus said it, in however many ticks
 
-    def mix(old: float, new: float) -> float:
+    def smooth(old: float, new: float) -> float:
         return old + SMOOTHING * (new - old)
 
     return replace(
         now,
-        slower=mix(before.slower, now.slower),
-        slower_than_prior=mix(before.slower_than_prior, now.slower_than_prior),
-        mbu=mix(before.mbu, now.mbu),
-        mfu=mix(before.mfu, now.mfu),
+        slower=smooth(before.slower, now.slower),
+        slower_than_prior=smooth(before.slower_than_prior, now.slower_than_prior),
+        mbu=smooth(before.mbu, now.mbu),
+        mfu=smooth(before.mfu, now.mfu),
         windows=before.windows + 1,
     )
 
@@ -106,7 +106,7 @@ def _standing(found: Assessment) -> Finding | None:
 
 
 def _well(chosen: Chosen, speeds: Mapping[str, PodSpeed]) -> str:
-    low, high = _published(chosen, speeds, 1.0)
+    low, high = _published_mbu_range(chosen, speeds, 1.0)
     mbu = median(speed.mbu for speed in speeds.values())
     return f"MBU {mbu:.0%}, published for such a state of the engine: {low:.0%} to {high:.0%}"
 
@@ -121,7 +121,9 @@ def _beyond_physics(speeds: Mapping[str, PodSpeed], ease: float) -> Iterator[tup
             yield "FasterThanPossible", f"{name} {value:.0%}, more than the GPU class can do"
 
 
-def _published(chosen: Chosen, speeds: Mapping[str, PodSpeed], ease: float) -> tuple[float, float]:
+def _published_mbu_range(
+    chosen: Chosen, speeds: Mapping[str, PodSpeed], ease: float
+) -> tuple[float, float]:
     """Return the range of MBU in which published measurements lie, in the state that was met.
 
     Their spread about the prediction is that of the GPU's generation.
@@ -143,7 +145,7 @@ def _outside_published(
     slower = median(speed.slower_than_prior for speed in speeds.values())
     if abs(slower) <= ease * _width(chosen):
         return
-    low, high = _published(chosen, speeds, 1.0)
+    low, high = _published_mbu_range(chosen, speeds, 1.0)
     mbu = median(speed.mbu for speed in speeds.values())
     published = f"{PUBLISHED_SHARE:.0%} of what is published for {gpu.generation} GPUs lies"
     if not is_measured(gpu):

@@ -52,6 +52,6 @@ def _is_bad(condition: Condition) -> bool:
     return condition.status == bad and condition.reason not in AS_MEANT
 
 
-def shown(problem: Condition | None) -> str:
+def problem_cell(problem: Condition | None) -> str:
     """Return the cell of the table."""
     return one_line(problem.message, MOST_SHOWN) if problem else ""

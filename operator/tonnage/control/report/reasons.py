@@ -13,17 +13,17 @@ CONDITIONS: Final[Mapping[str, str]] = {
     "Ready": "minReplicas replicas are Ready and made from the present spec",
     "Reconciling": "present while a change of the spec is carried out; scaling never sets it",
     "Stalled": "present while nothing goes on without a person",
-    "PlanValid": "the spec can be planned, and its SLO kept",
+    "PlanValid": "the spec can be planned, and its SLO met",
     "MetricsAvailable": "Prometheus answers what decisions need",
     "CapacityAvailable": "no pod waits for a node or fails to start, and no budget stops growth",
     "ScalingActive": "Tonnage writes the number of replicas",
-    "ScalingLimited": "a bound keeps the number of replicas from the need",
+    "ScalingLimited": "a bound holds replicas above or below the need",
     "SLOMet": "the share of requests within their limits is what the SLO promises",
     "SpeedPlausible": "what engines show of their speed lies within what is published and possible",
     "KVCapacityAsPlanned": "the caches that engines report are as large as estimated",
     "Approved": "no plan waits for a person (mode Approve)",
     "Drifted": "somebody else changed the pod template",
-    "CalibrationStored": "what was learned is kept over restarts",
+    "CalibrationStored": "what was learned is saved for the next start",
 }
 _DECISIONS: Final[Mapping[str, str]] = {
     "ApprovalNeeded": "more replicas would cost more than approvalAboveUsdPerHour",
@@ -46,6 +46,7 @@ _DECISIONS: Final[Mapping[str, str]] = {
     "MetricsMissing": "metrics are missing, so the fleet does not shrink",
     "MinReplicas": "fewer are needed than minReplicas",
     "NoDemand": "no demand is given and none was seen: minReplicas",
+    "OtherSplit": "another split would cost less for what is needed",
     "Pacing": "replicas changed a moment ago, and the effect is awaited",
     "PromisesJudged": "capacity adjusted from SLO attainment",
     "QuotaExceeded": "a ResourceQuota refuses more pods",
@@ -88,7 +89,7 @@ _OF_CONDITIONS: Final[Mapping[str, str]] = {
     "Paused": "mode is Paused: status only, the plan frozen",
     "PlanApproved": "the plan that waited is carried out",
     "PlanInvalid": "there is no plan: see PlanValid",
-    "PlanPending": "a search for the plan is due; what runs is kept until then",
+    "PlanPending": "the plan waits for a search; what runs stays until then",
     "Planned": "the plan is in status.plan",
     "PodSecurityRefused": "Pod Security of the namespace refuses the pods",
     "PodsFailing": "containers crash or cannot start",
@@ -108,7 +109,7 @@ _OF_CONDITIONS: Final[Mapping[str, str]] = {
     "SlowerThanPublished": "slower than is published of such engines",
     "SpecPending": "the Deployment does not yet follow the spec",
     "StatusOnly": "no Deployment exists, and the mode makes none",
-    "Stored": "what is learned is kept over restarts",
+    "Stored": "what is learned is saved for the next start",
     "TemplateEdited": "somebody wrote fields of the pod template that Tonnage does not",
     "VolumeUnavailable": "a claim or a volume of the pods is not there",
     "WaitingForReplicas": "fewer than minReplicas are Ready so far",
@@ -128,7 +129,7 @@ _STORAGE: Final[Mapping[str, str]] = {
     "Corrupted": "saved calibration is corrupt; it was backed up",
     "EntriesDropped": "entries with figures that cannot be were left out",
     "NewerVersion": "a later version wrote it: it is not overwritten, and learning stays in memory",
-    "Unreadable": "the API server did not hand out what was kept",
+    "Unreadable": "the API server did not return what was saved",
     "WriteFailed": "what was learned could not be written",
 }
 _METRICS: Final[Mapping[str, str]] = {
@@ -138,7 +139,7 @@ _METRICS: Final[Mapping[str, str]] = {
     "NoReplicaYet": "no replica has been Ready for long enough to be scraped",
     "PrometheusUnreachable": "Prometheus cannot be reached",
     "QueryRefused": "Prometheus refuses a query",
-    "QueryThrottled": "Prometheus, or what is before it, takes no more queries for now",
+    "QueryThrottled": "Prometheus, or a proxy in front of it, rejects queries for now (rate limit)",
     "QueryTimeout": "Prometheus did not answer a query in time",
     "QueryTooLarge": "an answer has more series than are read",
     "ResponseTooLarge": "an answer has more bytes than are read",
@@ -171,9 +172,9 @@ _REFUSALS: Final[Mapping[str, str]] = {
     "NotServable": "a plan exists that the operator cannot carry out",
     "RunningSpecUnknown": "what the running pods were made from is not recorded (mode Approve)",
     "ServiceAccountNotAllowed": "the operator's settings.serviceAccountNames does not list it",
-    "SLOInfeasible": "no number of replicas keeps the SLO",
+    "SLOInfeasible": "no number of replicas meets the SLO",
     "ScaleOnly": "this operator only scales, and the object names no scaleTarget",
-    "Sizing": "the sizing refuses for a reason without a name of its own",
+    "Sizing": "the spec cannot be sized, for the reason in the message",
     "TargetNotAllowed": "the scale target lacks its owner's label, or belongs to another",
     "UnknownArchitecture": "the architecture is not understood, so it is not priced",
     "UnknownGpu": "the catalogue has no such GPU class",
@@ -191,10 +192,10 @@ MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
 REASONS: Final = frozenset().union(*MEANINGS.values())
 
 
-def bounded(reason: str) -> str:
+def label_reason(reason: str) -> str:
     """Return a reason that may be a label's value.
 
-    >>> bounded("MaxReplicas"), bounded("a message of somebody else")
+    >>> label_reason("MaxReplicas"), label_reason("a message of somebody else")
     ('MaxReplicas', 'Other')
     """
     return reason if reason in REASONS else OTHER

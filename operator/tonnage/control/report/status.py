@@ -1,8 +1,9 @@
 """The status of one object, and whether it is to be written."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -11,7 +12,7 @@ from tonnage.api.status import (
     Condition,
     DecisionStatus,
     Display,
-    Figure,
+    MeasuredFigure,
     MeasuredStatus,
     PlanStatus,
     ProposalStatus,
@@ -24,25 +25,25 @@ from tonnage.control.input.memory import (
     DecisionMemory,
     ObjectMemory,
     ReportMemory,
-    ShownFigure,
     WriteMemory,
 )
 from tonnage.control.input.state import Assessment, Fleet, ModelView
 from tonnage.control.input.times import rfc3339
 from tonnage.control.report.calibrated import calibration_status
 from tonnage.control.report.conditions import conditions
-from tonnage.control.report.differing import facts, gauges_moved, is_moved
-from tonnage.control.report.happenings import told_of
+from tonnage.control.report.differing import GAUGE_SECTIONS, facts, gauges_moved, is_moved
+from tonnage.control.report.happenings import bad_conditions
 from tonnage.control.report.kstatus import NO_PATH
 from tonnage.control.report.plausible import with_speeds
-from tonnage.control.report.problem import CAUSES, problem_of, shown
+from tonnage.control.report.problem import CAUSES, problem_cell, problem_of
 from tonnage.explain.report import (
     batch_reasons,
     estimate_status,
     memory_reasons,
     plan_status,
-    rounded,
+    round_estimate,
 )
+from tonnage.memoize import memoize
 from tonnage.units import PETA
 
 SLO_SOURCES = {
@@ -64,7 +65,7 @@ class Reported:
     must_write: bool
 
 
-def recalled(view: ModelView, *, now_s: float) -> ObjectMemory:
+def memory_from_status(view: ModelView, *, now_s: float) -> ObjectMemory:
     """Return the memory of an object that this process sees for the first time.
 
     What people read goes on from the status that stands there: the last decisions, and since
@@ -74,7 +75,7 @@ def recalled(view: ModelView, *, now_s: float) -> ObjectMemory:
     known = ReportMemory(
         decisions=status.decisions,
         conditions={each.type: each for each in status.conditions},
-        bad=told_of(status.conditions, {}, now_s=now_s),
+        bad=bad_conditions(status.conditions, {}, now_s=now_s),
         posted_decision=status.decisions[0].time if status.decisions else None,
     )
     no_path = next((each.message for each in status.conditions if each.reason == NO_PATH), None)
@@ -88,10 +89,12 @@ def recalled(view: ModelView, *, now_s: float) -> ObjectMemory:
 
 def report(found: Assessment, fleet: Fleet) -> Reported:
     """Return the status of an object, and whether it materially differs from what stands there."""
-    status, known = _awaited(found, fleet) if found.pending else _found(found, fleet)
-    before, after = json.loads(found.state.view.status), status.to_dict()
+    status, known = (
+        _pending_status(found, fleet) if found.pending else _planned_status(found, fleet)
+    )
+    (facts_before, before), after = _on_server(found.state.view), status.to_dict()
     gauges_due = fleet.now_s - known.gauges_written_at_s >= fleet.settings.status_interval_s
-    must_write = facts(before) != facts(after) or (gauges_due and gauges_moved(before, after))
+    must_write = facts_before != facts(after) or (gauges_due and gauges_moved(before, after))
     frozen_plan = known.frozen_plan
     if found.mode != "Paused":
         frozen_plan = None
@@ -106,11 +109,17 @@ def report(found: Assessment, fleet: Fleet) -> Reported:
     return Reported(status=status, memory=known, must_write=must_write)
 
 
-def _found(found: Assessment, fleet: Fleet) -> tuple[Status, ReportMemory]:
+@memoize
+def _on_server(view: ModelView) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the facts and the gauges of the status that stands there."""
+    status = json.loads(view.status)
+    return facts(status), {section: status.get(section) for section in GAUGE_SECTIONS}
+
+
+def _planned_status(found: Assessment, fleet: Fleet) -> tuple[Status, ReportMemory]:
     now = rfc3339(fleet.now_s)
-    known = replace(found.memory.reported, speeds=with_speeds(found, fleet.now_s))
+    known, measured = _measured_status(found, _with_decision(found, now), fleet)
     found = replace(found, memory=replace(found.memory, reported=known))
-    known, measured = _measured(found, _with_decision(found, now), fleet)
     met = conditions(found, fleet, now=now)
     status = Status(
         observed_generation=found.state.view.generation,
@@ -118,7 +127,7 @@ def _found(found: Assessment, fleet: Fleet) -> tuple[Status, ReportMemory]:
         plan=_plan(found),
         estimate=None
         if found.sizing is None or found.is_of_before
-        else estimate_status(found.sizing, replicas=_planned(found)),
+        else estimate_status(found.sizing, replicas=_decided_replicas(found)),
         measured=measured,
         calibration=calibration_status(found, fleet),
         decisions=known.decisions,
@@ -132,11 +141,11 @@ def _found(found: Assessment, fleet: Fleet) -> tuple[Status, ReportMemory]:
     return status, known
 
 
-def _awaited(found: Assessment, fleet: Fleet) -> tuple[Status, ReportMemory]:
+def _pending_status(found: Assessment, fleet: Fleet) -> tuple[Status, ReportMemory]:
     """Return the status that stands there, with what is known without the plan."""
     before, pending = _standing(found.state.view), found.pending
     known = conditions(found, fleet, now=rfc3339(fleet.now_s))
-    display = {"problem": shown(problem_of(known))}
+    display = {"problem": problem_cell(problem_of(known))}
     if pending and pending.is_told:
         display |= {"reason": PENDING}
     changes = {
@@ -156,7 +165,7 @@ def _standing(view: ModelView) -> Status:
         return Status()
 
 
-def _planned(found: Assessment) -> int | None:
+def _decided_replicas(found: Assessment) -> int | None:
     return found.decision.replicas if found.decision else None
 
 
@@ -244,7 +253,7 @@ def _gauges(found: Assessment) -> Iterator[tuple[str, float | None, str]]:
     yield "coldStartSeconds", found.memory.posterior.cold_start_s, "scheduled to Ready of own pods"
 
 
-def _measured(
+def _measured_status(
     found: Assessment, known: ReportMemory, fleet: Fleet
 ) -> tuple[ReportMemory, MeasuredStatus | None]:
     """Smooth the gauges; each keeps its value and time until it moves materially.
@@ -253,7 +262,7 @@ def _measured(
     """
     now, said_at_s = rfc3339(fleet.now_s), fleet.windows_end_s
     weight = SMOOTHING if said_at_s != known.gauges_said_at_s else 0.0
-    gauges, shown = dict(known.gauges), dict[str, ShownFigure]()
+    gauges, shown = dict(known.gauges), dict[str, MeasuredFigure]()
     for name, value, source in _gauges(found):
         if value is None:
             gauges.pop(name, None)
@@ -261,14 +270,21 @@ def _measured(
         smooth = value if name not in gauges else gauges[name] + weight * (value - gauges[name])
         gauges[name] = smooth
         before = known.shown.get(name)
-        kept = before and not is_moved(name, before.value, smooth)
-        shown[name] = before if before and kept else ShownFigure(rounded(smooth), source, now)
-    figures = {
-        name: Figure(value=each.value, source=each.source, changed_at=each.changed_at)
-        for name, each in shown.items()
-    }
-    measured = MeasuredStatus.model_validate(figures) if figures else None
-    return replace(known, gauges=gauges, gauges_said_at_s=said_at_s, shown=shown), measured
+        is_same = before is not None and not is_moved(name, before.value, smooth)
+        shown[name] = (
+            before
+            if before and is_same
+            else MeasuredFigure(value=round_estimate(smooth), source=source, changed_at=now)
+        )
+    measured = MeasuredStatus.model_validate(shown) if shown else None
+    known = replace(
+        known,
+        gauges=gauges,
+        gauges_said_at_s=said_at_s,
+        speeds=with_speeds(found, fleet.now_s),
+        shown=shown,
+    )
+    return known, measured
 
 
 def _display(found: Assessment, known: ReportMemory, met: tuple[Condition, ...]) -> Display:
@@ -289,5 +305,5 @@ def _display(found: Assessment, known: ReportMemory, met: tuple[Condition, ...])
         queue=f"{min(queue.value, MOST_SHOWN):.0f}" if queue else "",
         slo=", ".join(missed) or ("met" if shares else ""),
         reason=reason,
-        problem=shown(problem),
+        problem=problem_cell(problem),
     )

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import lru_cache
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Reason
@@ -10,10 +11,15 @@ from tonnage.control.input.memory import BetterAsked, ObjectMemory
 from tonnage.control.input.state import ACTING, Chosen, DeploymentView, Fleet, ModelState
 from tonnage.control.observe.ownership import conflict_written
 from tonnage.control.size.allowed import check_allowed
-from tonnage.control.size.question import Question, RefusedError, question_of
-from tonnage.control.size.resized import GAIN_WORTH_A_RESTART, resized
+from tonnage.control.size.question import RefusedError, SizingQuestion, question_of
+from tonnage.control.size.resized import (
+    GAIN_WORTH_A_RESTART,
+    size_changed_spec,
+    with_planned_split,
+)
 from tonnage.estimate.belief import BAND, SETTLED_S, Belief
 from tonnage.estimate.promise import factor_now
+from tonnage.explain.report import usd_per_hour
 from tonnage.manifests.arguments import FLAGS_NEEDED, as_told, read_flags
 from tonnage.manifests.children import differs_in_pods, flags_from_annotation, spec_digest
 from tonnage.sizing.errors import (
@@ -21,18 +27,24 @@ from tonnage.sizing.errors import (
     SizingError,
     SLOInfeasibleError,
 )
-from tonnage.sizing.plan import Sizing
+from tonnage.sizing.parallelism.draft import splits_for
+from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.request import Flags
+from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Slo
-from tonnage.units import significant
+from tonnage.units import HOUR_S, count_of, significant
 
 FLAGS_UNKNOWN = "FlagsUnknown"
 """Of a refusal: what runs is no engine that tells its flags."""
 MIN_WINDOWS = 10
 SHARED_MODES = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 OF_ONE_POD = "ReadWriteOncePod"
+DEPLOYMENTS = 4096
+"""Of which flags that were read are remembered."""
 ASKED_AGAIN_S = 600.0
 """Between two searches for better flags of a batch."""
+SPLIT_ASKED_AGAIN_S = 6 * HOUR_S
+"""Between two searches of all splits, which take as long as that of a new object."""
 
 
 def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Chosen:
@@ -42,7 +54,7 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) 
         RefusedError, CatalogError, SizingError: nothing can be planned; the message says why.
         SearchAbandonedError: the time for searches is spent before there is an answer.
     """
-    model = checked(state)
+    model = actionable_model(state)
     check_allowed(model, fleet.settings)
     question = question_of(model, state, fleet, memory, asker)
     live = _live_flags(state, model, question)
@@ -56,10 +68,32 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) 
     )
     if live and (is_current or _asks_the_same(state, model)):
         sizing, problem = _as_it_runs(question, live)
-        found = _chosen(question, model, sizing, must_apply=not is_current, problem=problem)
-        asked = _better_asked(question, found) if is_current else memory.sizing.better_asked
-        return replace(found, better_asked=asked)
-    return _chosen(question, model, _freely(question, live), must_apply=True)
+        found = _chosen_with(question, model, sizing, must_apply=not is_current, problem=problem)
+        if not is_current:
+            last = memory.sizing
+            return replace(found, better_asked=last.better_asked, split_asked=last.split_asked)
+        found = replace(found, better_asked=_better_asked(question, found))
+        return _with_other_split(question, found)
+    sizing = _freely(question, live)
+    if live is None:
+        sizing = _with_planned_split(question, model, sizing)
+    return _chosen_with(question, model, sizing, must_apply=True)
+
+
+def _with_planned_split(question: SizingQuestion, model: ModelDeployment, best: Sizing) -> Sizing:
+    known, request = question.memory.posterior.planned_split, question.request
+    if known in {None, planned_split(model, best.parallelism)}:
+        return best
+    splits = splits_for(request, num_gpus=request.num_gpus)
+    planned = next((each for each in splits if known == planned_split(model, each)), None)
+    if planned is None:
+        return best
+    return with_planned_split(best, lambda: _freely(question.of_split(planned), None))
+
+
+def planned_split(model: ModelDeployment, split: Parallelism) -> str:
+    """Return what is stored of a split that was planned for a spec while nothing ran."""
+    return f"{spec_digest(model)} {split}"
 
 
 def _asks_the_same(state: ModelState, model: ModelDeployment) -> bool:
@@ -87,17 +121,17 @@ def choose_running(
     Raises:
         RefusedError, CatalogError, SizingError, SearchAbandonedError: as ``choose`` does.
     """
-    model = checked(state)
+    model = actionable_model(state)
     question = question_of(model, state, fleet, memory, asker)
     live = _live_flags(state, model, question, may_reapply=is_reapplied)
     if live is None:
         raise RefusedError(FLAGS_UNKNOWN, "the flags that run cannot be read")
     sizing, problem = _as_it_runs(question, live)
-    return _chosen(question, model, sizing, must_apply=False, problem=problem)
+    return _chosen_with(question, model, sizing, must_apply=False, problem=problem)
 
 
-def _chosen(
-    question: Question,
+def _chosen_with(
+    question: SizingQuestion,
     model: ModelDeployment,
     sizing: Sizing,
     *,
@@ -114,7 +148,7 @@ def _chosen(
     )
 
 
-def _better_asked(question: Question, found: Chosen) -> BetterAsked | None:
+def _better_asked(question: SizingQuestion, found: Chosen) -> BetterAsked | None:
     """Return the plan with other flags of a batch that measured constants favour, if one is known.
 
     Asked when the constants have stood for a while, and rarely: a search of flags is a long one.
@@ -140,7 +174,7 @@ def _better_asked(question: Question, found: Chosen) -> BetterAsked | None:
         return known  # what serves the demand was answered: this can wait
 
 
-def _still_asks(question: Question, held: Belief, last: BetterAsked) -> bool:
+def _still_asks(question: SizingQuestion, held: Belief, last: BetterAsked) -> bool:
     """Tell whether a plan would be asked with much the same constants and lengths as this one was.
 
     That nothing better was found is asked again soon enough, whatever the lengths.
@@ -157,7 +191,71 @@ def _is_worth_it(found: Chosen, best: Sizing) -> bool:
     return found.problem is not None or found.gain_of(best) > GAIN_WORTH_A_RESTART
 
 
-def _better_slots(question: Question, found: Chosen) -> Sizing | None:
+def _with_other_split(question: SizingQuestion, found: Chosen) -> Chosen:
+    """Note the plan of a split that costs less than what runs, as a new spec would take it.
+
+    For what the replicas serve that were needed last. It is asked rarely, and stays found while
+    lengths and constants do. Never where the spec gives the GPUs, or somebody else makes the pods.
+    """
+    flags, held, memory = found.sizing.flags, found.belief, question.memory
+    last, now_s = memory.sizing.split_asked, question.fleet.now_s
+    if last is not None and not (last.flags == flags and _still_asks(question, held, last)):
+        last = None
+    is_due = last is None or now_s - last.at_s >= SPLIT_ASKED_AGAIN_S
+    has_settled = held.is_measured and now_s - held.asked.since_s >= SETTLED_S
+    if is_due and has_settled and found.problem is None and _is_split_open(question, found.model):
+        replicas = max((need.replicas for need in memory.decided.recent_needs), default=1)
+        served = question.of_demand(found.sizing.sustained_requests_per_s(replicas))
+        try:
+            best = _freely(served, flags)
+        except (SizingError, SearchAbandonedError):
+            return replace(found, split_asked=last)  # what runs was answered: this can wait
+        other = best if best.parallelism != flags.parallelism else None
+        last = BetterAsked(at_s=now_s, flags=flags, asked=held.asked, sizing=other)
+    split = last.sizing if last else None
+    if split is None:
+        return replace(found, split_asked=last)
+    other_split = _chosen_with(question, found.model, split, must_apply=True)
+    return replace(found, split_asked=last, other_split=other_split)
+
+
+def _is_split_open(question: SizingQuestion, model: ModelDeployment) -> bool:
+    return question.request.num_gpus is None and model.spec.scale_target is None
+
+
+def split_reasons(found: Chosen) -> tuple[Reason, ...]:
+    """Say what another split would save: pods are replaced for it, which is not begun for it."""
+    if found.other_split is None:
+        return ()
+    runs, other = found.sizing, found.other_split.sizing
+    field = _split_field(runs.parallelism, other.parallelism)
+    message = f"{split_saving(runs, other)}; pods are replaced for it: set {field} to take it"
+    return (Reason(code="OtherSplit", message=message),)
+
+
+def split_saving(runs: Sizing, other: Sizing) -> str:
+    """Say what another split saves over what runs, for what the replicas serve."""
+    rate = requests_per_s_asked(other) or 0.0
+    replicas = max(runs.replicas_for(rate), runs.request.min_replicas)
+    wanted = max(other.replicas, other.request.min_replicas)
+    fewer = replicas * runs.parallelism.num_gpus - wanted * other.parallelism.num_gpus
+    taken = f"{count_of(abs(fewer), 'GPU')} {'fewer' if fewer >= 0 else 'more'}"
+    before, after = usd_per_hour(runs, replicas), usd_per_hour(other, wanted)
+    if before is not None and after is not None:
+        taken = f"{taken}, {before - after:.2f} USD per hour less"
+    return (
+        f"for {significant(rate)} requests/s, {count_of(wanted, 'replica')} of {other.parallelism} "
+        f"instead of {replicas} of {runs.parallelism} would take {taken}"
+    )
+
+
+def _split_field(runs: Parallelism, other: Parallelism) -> str:
+    if runs.num_gpus != other.num_gpus:
+        return f"hardware.gpusPerReplica {other.num_gpus}"
+    return f"hardware.parallelism tensor {other.tensor}, pipeline {other.pipeline}"
+
+
+def _better_slots(question: SizingQuestion, found: Chosen) -> Sizing | None:
     """Return the plan with other slots or another token budget, if it gains.
 
     Where the cache stops the batch, what another flag leaves of it is an estimate, and nothing is
@@ -192,7 +290,7 @@ def slots_reasons(found: Chosen) -> tuple[Reason, ...]:
     each = significant(best.goodput_requests_per_s)
     runs = f"the {moved_flags(best.flags, sizing.flags)} that run"
     against = (
-        f"no rate keeps the SLO with {runs}"
+        f"no rate meets the SLO with {runs}"
         if found.problem
         else f"{found.gain_of(best):.0%} more than {runs}"
     )
@@ -203,7 +301,7 @@ def slots_reasons(found: Chosen) -> tuple[Reason, ...]:
     return (Reason(code="MaxNumSeqs", message=message),)
 
 
-def _as_it_runs(question: Question, live: Flags) -> tuple[Sizing, str | None]:
+def _as_it_runs(question: SizingQuestion, live: Flags) -> tuple[Sizing, str | None]:
     """Size what runs. A learned constant or longer prompts must not freeze it in overload.
 
     Where requests come so burstily that a replica keeps the SLO at no rate, it is asked about the
@@ -215,11 +313,11 @@ def _as_it_runs(question: Question, live: Flags) -> tuple[Sizing, str | None]:
     except SLOInfeasibleError as infeasible:
         if question.request.arrival_scv > 1:
             return _as_it_runs(question.calmer, live)
-        offline = replace(question, request=replace(question.request, slo=Slo()))
+        offline = replace(question, expected=replace(question.expected, slo=Slo()))
         return offline.size(live, run=True), str(infeasible)
 
 
-def checked(state: ModelState) -> ModelDeployment:
+def actionable_model(state: ModelState) -> ModelDeployment:
     """Return the model of an object that may be acted on.
 
     Raises:
@@ -289,7 +387,7 @@ def _check_deployment(state: ModelState, model: ModelDeployment) -> None:
 
 
 def _live_flags(
-    state: ModelState, model: ModelDeployment, question: Question, *, may_reapply: bool = True
+    state: ModelState, model: ModelDeployment, question: SizingQuestion, *, may_reapply: bool = True
 ) -> Flags | None:
     """Return what runs: as we recorded it on our own Deployment, else as its arguments say.
 
@@ -300,16 +398,28 @@ def _live_flags(
     if deployment is None:
         return None
     is_ours = model.spec.scale_target is None
-    recorded = flags_from_annotation(deployment.flags or "") if is_ours else None
     default = request.engine.constants.gpu_memory_utilization
-    live = read_flags(deployment.arguments, default_utilization=default)
-    if recorded is None or live is None or as_told(recorded) == as_told(live):
+    recorded, live = _read_flags(
+        deployment.flags if is_ours else None, deployment.arguments, default
+    )
+    if recorded is None or live is None or recorded == live:
         return recorded or live
     is_reapplied = may_reapply and _is_reapplied(question, state, deployment)
     return recorded if is_reapplied else live
 
 
-def _is_reapplied(question: Question, state: ModelState, deployment: DeploymentView) -> bool:
+@lru_cache(maxsize=DEPLOYMENTS)
+def _read_flags(
+    record: str | None, arguments: tuple[str, ...], default_utilization: float
+) -> tuple[Flags | None, Flags | None]:
+    """Return flags as recorded, and as arguments say: the same where these tell the record."""
+    recorded = flags_from_annotation(record or "")
+    live = read_flags(arguments, default_utilization=default_utilization)
+    is_same = recorded and live and as_told(recorded) == as_told(live)
+    return recorded, recorded if is_same else live
+
+
+def _is_reapplied(question: SizingQuestion, state: ModelState, deployment: DeploymentView) -> bool:
     """Tell whether what somebody edited is about to be applied over, or was and that is not seen.
 
     An edit that stays is what engines run with: in a mode that writes nothing, where another writer
@@ -326,8 +436,8 @@ def _is_reapplied(question: Question, state: ModelState, deployment: DeploymentV
     return writers.template.edit is not None or writers.is_template_awaited(question.fleet.now_s)
 
 
-def _freely(question: Question, live: Flags | None) -> Sizing:
+def _freely(question: SizingQuestion, live: Flags | None) -> Sizing:
     def size(flags: Flags | None, run: bool) -> Sizing:
         return question.size(flags, run=run)
 
-    return resized(size, live, question.request)
+    return size_changed_spec(size, live, question.request)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.api.spec import Spec
+from tonnage.api.spec import ParallelSizes, Spec
 from tonnage.catalog.engine import parse_version
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.catalog.shape import ModelShape
@@ -18,8 +18,8 @@ from tonnage.control.measure.steady import lengths_of, near_lengths
 from tonnage.estimate.belief import Belief
 from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.posterior import SpeedPosterior
-from tonnage.kept import kept
 from tonnage.manifests.arguments import argument_pairs, without_capacity_flags
+from tonnage.memoize import memoize
 from tonnage.sizing.adapters import running_adapters
 from tonnage.sizing.checks import with_running_cache
 from tonnage.sizing.errors import SLOInfeasibleError
@@ -28,13 +28,14 @@ from tonnage.sizing.provenance import (
     Figure,
     Origin,
     arrivals_input,
-    lengths_input,
+    lengths_inputs,
     with_changed,
     without_figures,
 )
 from tonnage.sizing.request import Flags, SizingRequest, ask, digest_of, look_up
+from tonnage.sizing.split import Parallelism
 from tonnage.sizing.switches import switches_in
-from tonnage.sizing.workload import Lengths, Workload
+from tonnage.sizing.workload import Demand, Lengths, Workload
 
 
 class RefusedError(Exception):
@@ -46,18 +47,30 @@ class RefusedError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What is asked for one object, and of whom."""
+class SizingQuestion:
+    """What is asked for one object, and the cache that answers."""
 
-    request: SizingRequest
-    """With the prior's constants, and no flags."""
-    near: SizingRequest
-    """The same with lengths on a coarse grid: what is searched."""
+    expected: SizingRequest
+    """With the lengths that the spec expects, the prior's constants, and no flags."""
     state: ModelState
     fleet: Fleet
     memory: ObjectMemory
     asker: Asker
     _beliefs: dict[Flags | None, Belief] = field(default_factory=dict)
+
+    @property
+    def request(self) -> SizingRequest:
+        """The same with the lengths that are measured, if any are."""
+        measured = self.memory.traffic.asked_lengths
+        return self.expected if measured is None else _with_lengths(self.expected, measured)
+
+    @property
+    def near(self) -> SizingRequest:
+        """The same with lengths on a coarse grid: what is searched."""
+        expected, measured = self.expected, self.memory.traffic.asked_lengths
+        if measured is None:
+            return expected
+        return _with_lengths(expected, near_lengths(measured, lengths_of(expected.workload)))
 
     def belief(self, flags: Flags | None) -> Belief:
         """Return what is believed of engines with these flags, whatever the SLO and the bursts."""
@@ -75,9 +88,9 @@ class Question:
         """
         held, stays = self.belief(flags), flags if run else None
         try:
-            return self._sized(held, held.asked.slow, stays)
+            return self._size(held, held.asked.slow, stays)
         except SLOInfeasibleError:
-            return self._sized(held, held.asked.middle, stays)
+            return self._size(held, held.asked.middle, stays)
 
     @property
     def calmer(self) -> Self:
@@ -85,11 +98,23 @@ class Question:
 
         So of all that come in more bursts than a replica bears, the same is asked.
         """
-        scv = 2.0 ** (math.ceil(math.log2(self.request.arrival_scv)) - 1)
-        request, near = (
-            _with_arrivals(each, scv, is_most=True) for each in (self.request, self.near)
+        scv = 2.0 ** (math.ceil(math.log2(self.expected.arrival_scv)) - 1)
+        return replace(self, expected=_with_arrivals(self.expected, scv, True))
+
+    def of_demand(self, requests_per_s: float) -> Self:
+        """The same for a demand, whatever the spec expects."""
+        demand = Demand(requests_per_s=requests_per_s)
+        return replace(self, expected=replace(self.expected, demand=demand))
+
+    def of_split(self, split: Parallelism) -> Self:
+        """The same for one split alone."""
+        sizes = ParallelSizes(
+            tensor=split.tensor,
+            pipeline=split.pipeline,
+            data=split.data,
+            expert=self.expected.sizes.expert,
         )
-        return replace(self, request=request, near=near)
+        return replace(self, expected=replace(self.expected, sizes=sizes))
 
     def best(self, running: Flags) -> Sizing:
         """Return the answer with the best flags for as many GPUs as those that run take.
@@ -99,20 +124,22 @@ class Question:
         """
         held = self.belief(running)
         request = replace(self.near, num_gpus=running.parallelism.num_gpus)
-        found = self.asker.size(self._believed(request, held, self._near(held, held.asked.slow)))
+        found = self.asker.size(
+            self._with_beliefs(request, held, self._near(held, held.asked.slow))
+        )
         return self.size(found.flags, run=True)
 
-    def _sized(self, held: Belief, posterior: SpeedPosterior, flags: Flags | None) -> Sizing:
-        request = self._believed(self.request, held, posterior, flags)
+    def _size(self, held: Belief, posterior: SpeedPosterior, flags: Flags | None) -> Sizing:
+        request = self._with_beliefs(self.request, held, posterior, flags)
         if flags is None or request.slo.is_offline:
             return self.asker.size(request)
 
         def near() -> SizingRequest:
-            return self._believed(self.near, held, self._near(held, posterior), flags)
+            return self._with_beliefs(self.near, held, self._near(held, posterior), flags)
 
         return self.asker.size(request, near=near)
 
-    def _believed(
+    def _with_beliefs(
         self,
         request: SizingRequest,
         held: Belief,
@@ -130,23 +157,17 @@ class Question:
 
 def question_of(
     model: ModelDeployment, state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker
-) -> Question:
+) -> SizingQuestion:
     """Return what an object asks: its spec's figures, and those that are measured instead.
 
     Raises:
         RefusedError, CatalogError: what it names is unknown.
     """
-    expected, lengths = _expected(model, state, fleet, memory), memory.traffic.asked_lengths
-    request = near = expected
-    if lengths is not None:
-        request = _with_lengths(expected, lengths)
-        near = _with_lengths(expected, near_lengths(lengths, lengths_of(expected.workload)))
-    return Question(
-        request=request, near=near, state=state, fleet=fleet, memory=memory, asker=asker
-    )
+    expected = _expected_request(model, state, fleet, memory)
+    return SizingQuestion(expected=expected, state=state, fleet=fleet, memory=memory, asker=asker)
 
 
-def _expected(
+def _expected_request(
     model: ModelDeployment, state: ModelState, fleet: Fleet, memory: ObjectMemory
 ) -> SizingRequest:
     """Return the request with the lengths that the spec expects."""
@@ -165,11 +186,11 @@ def _expected(
             adapters=running_adapters(request.shape, flags),
         )
     if memory.traffic.arrival_scv is not None:
-        request = _with_arrivals(request, memory.traffic.arrival_scv)
+        request = _with_arrivals(request, memory.traffic.arrival_scv, False)
     return request
 
 
-@kept
+@memoize
 def by_spec(
     spec: Spec, gpus: Mapping[str, Gpu], shape: ModelShape | None, engine_version: str | None
 ) -> SizingRequest:
@@ -177,14 +198,14 @@ def by_spec(
     return ask(spec, look_up(spec, gpus, shape=shape, engine_version=engine_version))
 
 
-def _with_arrivals(
-    request: SizingRequest, arrival_scv: float, *, is_most: bool = False
-) -> SizingRequest:
+@memoize
+def _with_arrivals(request: SizingRequest, arrival_scv: float, is_most: bool) -> SizingRequest:
     measured = arrivals_input(arrival_scv, request.routing, Origin.MEASURED, is_most=is_most)
     inputs = with_changed(request.inputs, measured)
     return replace(request, arrival_scv=arrival_scv, inputs=inputs)
 
 
+@memoize
 def _with_lengths(request: SizingRequest, lengths: MeasuredLengths) -> SizingRequest:
     """Return the request with these means, spread as the spec expects."""
     expected = request.workload
@@ -200,9 +221,9 @@ def _with_lengths(request: SizingRequest, lengths: MeasuredLengths) -> SizingReq
         if expected.output_second_moment is None
         else expected.output_second_moment * (lengths.output_tokens / expected.output_tokens) ** 2,
     )
-    inputs = without_figures(request.inputs, Figure.LENGTHS)
-    measured = lengths_input(workload, Origin.MEASURED)
-    return replace(request, workload=workload, inputs=(measured, *inputs))
+    others = without_figures(request.inputs, Figure.LENGTHS, Figure.SPREAD)
+    measured = lengths_inputs(workload, Origin.MEASURED)
+    return replace(request, workload=workload, inputs=(*measured, *others))
 
 
 def _scaled_p99(request: SizingRequest, mean_tokens: float) -> float | None:

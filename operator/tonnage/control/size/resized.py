@@ -3,16 +3,19 @@
 from collections.abc import Callable
 
 from tonnage.sizing.errors import DoesNotFitError, SizingError
+from tonnage.sizing.parallelism.candidates import has_sizes
+from tonnage.sizing.parallelism.rules import has_whole_experts
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import Flags, SizingRequest
+from tonnage.sizing.search import cost_of, costs_less, rank_of_sizing
 
 GAIN_WORTH_A_RESTART = 0.05
-"""A spec change keeps the running flags unless others raise a replica's capacity by more."""
+"""A spec change keeps the running flags unless others cost less, or serve more, by this."""
 SizeWith = Callable[[Flags | None, bool], Sizing]
 """Sizes a spec for engines with these flags; True: they run, and stay."""
 
 
-def resized(size: SizeWith, live: Flags | None, request: SizingRequest) -> Sizing:
+def size_changed_spec(size: SizeWith, live: Flags | None, request: SizingRequest) -> Sizing:
     """Choose flags for a spec that changed; those that run stay where others gain too little.
 
     ``request``: of that spec; what it says of flags, those that run must have.
@@ -20,7 +23,7 @@ def resized(size: SizeWith, live: Flags | None, request: SizingRequest) -> Sizin
     Raises:
         SizingError, SearchAbandonedError: as sizing does.
     """
-    kept = _kept(size, live, request)
+    kept = _size_with_live_flags(size, live, request)
     try:
         first = size(None, False)
     except DoesNotFitError:
@@ -30,13 +33,49 @@ def resized(size: SizeWith, live: Flags | None, request: SizingRequest) -> Sizin
     best = size(first.flags, False)
     if kept is None:
         return best
-    worth_it = best.goodput_requests_per_s * kept.flags.parallelism.num_gpus > (
-        1 + GAIN_WORTH_A_RESTART
-    ) * (kept.goodput_requests_per_s * best.flags.parallelism.num_gpus)
-    return best if worth_it else kept
+    return best if _is_worth_a_restart(best, kept) else kept
 
 
-def _kept(size: SizeWith, live: Flags | None, request: SizingRequest) -> Sizing | None:
+def with_planned_split(best: Sizing, size_planned: Callable[[], Sizing]) -> Sizing:
+    """Keep the split that was planned last, where nothing runs, unless another costs less.
+
+    By 5 %: the split that a status shows is the one that is created a few ticks later, whatever
+    moved a little meanwhile. ``size_planned`` answers for the split that was planned last.
+
+    Raises:
+        SearchAbandonedError: as sizing does.
+    """
+    try:
+        planned = size_planned()
+    except SizingError:
+        return best
+    is_short = rank_of_sizing(planned)[0]
+    if is_short != rank_of_sizing(best)[0]:
+        return best if is_short else planned
+    return best if costs_less(best, planned, gain=GAIN_WORTH_A_RESTART) else planned
+
+
+def _is_worth_a_restart(best: Sizing, kept: Sizing) -> bool:
+    """Tell whether another split costs clearly less, or other flags clearly serve more.
+
+    They are too where they serve the demand within maxReplicas, and those that run do not. Of one
+    split the cost does not count: a capacity that moves by a percent may move a whole replica.
+    """
+    is_short = rank_of_sizing(kept)[0]
+    if is_short != rank_of_sizing(best)[0]:
+        return is_short
+    if best.parallelism != kept.parallelism and cost_of(best) != cost_of(kept):
+        return costs_less(best, kept, gain=GAIN_WORTH_A_RESTART)
+    return _served_per_gpu(best) > (1 + GAIN_WORTH_A_RESTART) * _served_per_gpu(kept)
+
+
+def _served_per_gpu(sizing: Sizing) -> float:
+    return sizing.goodput_requests_per_s / sizing.parallelism.num_gpus
+
+
+def _size_with_live_flags(
+    size: SizeWith, live: Flags | None, request: SizingRequest
+) -> Sizing | None:
     """Return what the flags that run give a changed spec; None where they will not do.
 
     They have shown that what ran before fits, not what is asked now.
@@ -51,5 +90,8 @@ def _kept(size: SizeWith, live: Flags | None, request: SizingRequest) -> Sizing 
 
 
 def _are_as_asked(live: Flags, request: SizingRequest) -> bool:
-    has_size = request.num_gpus in {None, live.parallelism.num_gpus}
-    return has_size and request.max_num_batched_tokens in {None, live.max_num_batched_tokens}
+    split, sizes = live.parallelism, request.sizes
+    is_split = request.num_gpus in {None, split.num_gpus} and has_sizes(split, sizes)
+    if sizes.expert is False and has_whole_experts(request.shape, request.weights, split):
+        return False
+    return is_split and request.max_num_batched_tokens in {None, live.max_num_batched_tokens}

@@ -44,8 +44,12 @@ class Carried:
     """What was said to that."""
     is_status_pointless: bool = False
     """The same of the status."""
+    status_refused: str | None = None
+    """What the API server said to that, if it will say so again."""
     is_template_refused: bool = False
     """Of template and children it was the template."""
+    is_untold: bool = False
+    """There was no time for its Events, or it changed meanwhile: they are due again."""
     is_held: bool = False
     """There was no room for it: replicas apart nothing was tried."""
 
@@ -76,6 +80,8 @@ def with_fates(
 def _all_done(memory: ObjectMemory, writes: Writes) -> ObjectMemory:
     """Forget what was refused, unless that was not tried again: it is not over yet."""
     known = memory.written
+    if not known.has_failed:
+        return memory
     if writes.status is not None:
         known = replace(known, status_retry=None)
     if not _is_left(known.retry, writes):
@@ -108,34 +114,35 @@ def carried_out(
     )
     return replace(
         memory,
-        reported=_reported(memory.reported, found.memory.reported, carried),
-        written=_written(memory, found, writes, carried, now_s=now_s),
+        reported=_report_memory(memory.reported, found.memory.reported, carried),
+        written=_write_memory(memory, found, writes, carried, now_s=now_s),
     )
 
 
-def _reported(known: ReportMemory, before: ReportMemory, carried: Carried) -> ReportMemory:
+def _report_memory(known: ReportMemory, before: ReportMemory, carried: Carried) -> ReportMemory:
     """Return what status and Events said, as far as they were written.
 
     An Event says of a decision or a rollout when that is carried out, not before.
     """
-    if carried.is_held:
+    if carried.is_held or carried.is_untold:
         known = replace(known, bad=before.bad, posted=before.posted)
     if carried.is_held or carried.status is not Fate.DONE:
         known = replace(known, gauges_written_at_s=before.gauges_written_at_s)
-    if carried.is_held or {carried.scale, carried.template} != {Fate.DONE}:
+    is_carried_out = {carried.scale, carried.template} == {Fate.DONE}
+    if carried.is_held or carried.is_untold or not is_carried_out:
         decision, roll = before.posted_decision, before.posted_roll
         known = replace(known, posted_decision=decision, posted_roll=roll)
     return known
 
 
-def _written(
+def _write_memory(
     memory: ObjectMemory, found: Assessment, writes: Writes, carried: Carried, *, now_s: float
 ) -> WriteMemory:
     known, before = memory.written, found.memory.written
     if carried.is_held:  # children were not looked at
         checked_at_s, generation = before.children_checked_at_s, before.children_generation
         return replace(known, children_checked_at_s=checked_at_s, children_generation=generation)
-    known = _retried(known, found, writes, carried, now_s=now_s)
+    known = _with_retries(known, found, writes, carried, now_s=now_s)
     is_past_template = carried.template is Fate.DONE
     is_looked_at = writes.check_children and is_past_template and not carried.has_failed
     if is_looked_at or carried.no_path:
@@ -152,7 +159,7 @@ def _written(
     )
 
 
-def _retried(
+def _with_retries(
     known: WriteMemory, found: Assessment, writes: Writes, carried: Carried, *, now_s: float
 ) -> WriteMemory:
     """Remember when to try again what failed for what it is: template and status each by itself."""
@@ -162,7 +169,8 @@ def _retried(
         retry = again(before.retry, is_of_template=carried.is_template_refused)
         known = replace(known, retry=retry, children_checked_at_s=None)
     if carried.is_status_pointless:
-        return replace(known, status_retry=again(before.status_retry))
+        retry = replace(again(before.status_retry), status_problem=carried.status_refused)
+        return replace(known, status_retry=retry)
     is_said = writes.status is not None and carried.status is Fate.DONE
     return replace(known, status_retry=None) if is_said else known
 

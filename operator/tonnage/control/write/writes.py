@@ -98,8 +98,8 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     )
     if is_mute:
         written_at_s = found.memory.reported.gauges_written_at_s
-        events, said = (), replace(reported.memory, gauges_written_at_s=written_at_s)
-    if not reported.must_write:
+        said = replace(said, gauges_written_at_s=written_at_s)
+    if known.status_retry and not reported.must_write:
         known = replace(known, status_retry=None)
     is_said = reported.must_write and not is_mute
     writes = Writes(

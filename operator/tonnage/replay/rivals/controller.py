@@ -11,11 +11,11 @@ from tonnage.engine.core import Engine
 from tonnage.engine.table import RequestTable
 from tonnage.estimate.metrics import Query
 from tonnage.estimate.series import Series
-from tonnage.replay.cluster import Cluster, Pod
-from tonnage.replay.prometheus import Prometheus
+from tonnage.replay.cluster import Pod, SimulatedCluster
+from tonnage.replay.prometheus import SimulatedPrometheus
 from tonnage.replay.record import Record, moment
 from tonnage.replay.rivals.profile import Profile, decode_step_s
-from tonnage.replay.rivals.rule import Pass, Probe, Rule, SeenPod, Signals, Told
+from tonnage.replay.rivals.rule import IdleRequest, Pass, Rule, RuleInput, SeenPod, Signals
 from tonnage.replay.truth import Machine
 from tonnage.replay.views import EPOCH_S
 from tonnage.settings import Settings
@@ -49,7 +49,7 @@ class RivalController:
     """By uid of the object; all of one kind, each of a run of its own."""
     given: Mapping[str, Given]
     """By uid of the object."""
-    _told: dict[str, Told] = field(default_factory=dict)
+    _told: dict[str, RuleInput] = field(default_factory=dict)
 
     @property
     def interval_s(self) -> float:
@@ -63,7 +63,7 @@ class RivalController:
     def _any(self) -> Rule:
         return next(iter(self.rules.values()))
 
-    def act(self, records: Sequence[Record], prometheus: Prometheus, at_s: float) -> None:
+    def act(self, records: Sequence[Record], prometheus: SimulatedPrometheus, at_s: float) -> None:
         """Deploy or scale the clusters, and note a moment of each."""
         is_asked = at_s >= 0 and not self._any.reads_engines
         answers = prometheus.ask(EPOCH_S + at_s) if is_asked else {}
@@ -78,17 +78,17 @@ class RivalController:
         uid = record.served.model.uid
         given = self.given[uid]
         record.cluster.deploy(given.flags, given.replicas, at_s)
-        self._told[uid] = _told(record, given)
+        self._told[uid] = _rule_input(record, given)
 
     def _scale(self, record: Record, answers: Answers, at_s: float) -> None:
         cluster, uid = record.cluster, record.served.model.uid
         rule, told = self.rules[uid], self._told[uid]
-        pods, in_flight = cluster.kept, _in_flight(cluster, at_s)
+        pods, in_flight = cluster.remaining_pods, _in_flight(cluster, at_s)
         found = self._read(cluster, rule.table, at_s) if rule.reads_engines else answers
         signals = Signals(
             at_s=at_s,
             asked=cluster.replicas,
-            pods=tuple(_seen(pod, at_s) for pod in pods),
+            pods=tuple(_pod_age(pod, at_s) for pod in pods),
             answers=self._of(cluster, pods, found),
             passes=_passes(cluster, at_s) if rule.reads_engines else {},
             arrived=bisect_right(cluster.traffic.arrival_s, at_s),
@@ -101,7 +101,7 @@ class RivalController:
         if wanted != cluster.replicas:
             cluster.scale(wanted, at_s)
 
-    def _of(self, cluster: Cluster, pods: Sequence[Pod], answers: Answers) -> Answers:
+    def _of(self, cluster: SimulatedCluster, pods: Sequence[Pod], answers: Answers) -> Answers:
         """Return what was answered about these pods."""
         names, namespace = {pod.name for pod in pods}, cluster.model.namespace
         place, name = self.settings.namespace_label, self.settings.pod_label
@@ -114,7 +114,7 @@ class RivalController:
             for query, found in answers.items()
         }
 
-    def _read(self, cluster: Cluster, table: Mapping[str, Query], at_s: float) -> Answers:
+    def _read(self, cluster: SimulatedCluster, table: Mapping[str, Query], at_s: float) -> Answers:
         """Return what the engines that are Ready say now, in answer to a table."""
         names = {query.metric: name for name, query in table.items()}
         found: dict[str, list[Series]] = {name: [] for name in table}
@@ -129,30 +129,32 @@ class RivalController:
         return found
 
 
-def _ready(cluster: Cluster, at_s: float) -> list[Pod]:
-    return [pod for pod in cluster.kept if pod.ready_s <= at_s]
+def _ready(cluster: SimulatedCluster, at_s: float) -> list[Pod]:
+    return [pod for pod in cluster.remaining_pods if pod.ready_s <= at_s]
 
 
-def _passes(cluster: Cluster, at_s: float) -> dict[str, Pass]:
+def _passes(cluster: SimulatedCluster, at_s: float) -> dict[str, Pass]:
     return {
-        pod.name: _pass(pod.engine, pod.counters.queued_tokens) for pod in _ready(cluster, at_s)
+        pod.name: _pass(pod.engine, pod.counters.queued_tokens, at_s)
+        for pod in _ready(cluster, at_s)
     }
 
 
-def _pass(engine: Engine, queued: int) -> Pass:
+def _pass(engine: Engine, queued: int, at_s: float) -> Pass:
     (rank,) = engine.ranks
     if engine.ends_s == math.inf:
         return Pass(queued_tokens=queued)
+    steps = engine.ended(at_s)
     return Pass(
         prefill_tokens=rank.prefill_tokens,
-        decode_tokens=rank.context_tokens,
+        decode_tokens=rank.context_tokens + steps * rank.growing_tokens,
         num_decoding=rank.num_decoding,
         queued_tokens=queued,
-        wall_s=engine.first_s,
+        wall_s=engine.first_s + steps * engine.more_s,
     )
 
 
-def _in_flight(cluster: Cluster, at_s: float) -> int:
+def _in_flight(cluster: SimulatedCluster, at_s: float) -> int:
     """Return the requests that are not done, those on pods that drain too."""
     for pod in cluster.live:
         pod.engine.advance(at_s)
@@ -160,7 +162,7 @@ def _in_flight(cluster: Cluster, at_s: float) -> int:
     return held + cluster.waiting_at_router(at_s)
 
 
-def _seen(pod: Pod, at_s: float) -> SeenPod:
+def _pod_age(pod: Pod, at_s: float) -> SeenPod:
     return SeenPod(
         name=pod.name,
         age_s=at_s - pod.created_s,
@@ -168,10 +170,10 @@ def _seen(pod: Pod, at_s: float) -> SeenPod:
     )
 
 
-def _told(record: Record, given: Given) -> Told:
+def _rule_input(record: Record, given: Given) -> RuleInput:
     model, machine = record.served.model, record.cluster.machine
     scaling, mean = model.spec.scaling, expected_workload(model.spec)
-    return Told(
+    return RuleInput(
         flags=given.flags,
         min_replicas=scaling.min_replicas,
         max_replicas=scaling.max_replicas,
@@ -200,14 +202,14 @@ def _alone_ttft_s(machine: Machine, input_tokens: float) -> float:
     return _probe(machine, tokens, 1).ttft_s
 
 
-def _probe(machine: Machine, input_tokens: int, output_tokens: int) -> Probe:
+def _probe(machine: Machine, input_tokens: int, output_tokens: int) -> IdleRequest:
     prompts, outputs = array("q", [input_tokens]), array("q", [output_tokens])
     table = RequestTable(prompts, outputs, array("q", [0]), array("d", [0.0]))
     engine = Engine(machine.limits, machine.costs, table)
     engine.submit(0)
     engine.advance(math.inf)
     ttft_s = table.first_token_s[0]
-    return Probe(
+    return IdleRequest(
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         ttft_s=ttft_s,

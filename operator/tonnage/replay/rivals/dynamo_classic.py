@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tonnage.estimate.metrics import Query
-from tonnage.replay.rivals.dynamo_traffic import Counted
+from tonnage.replay.rivals.dynamo_traffic import CounterGrowth
 from tonnage.replay.rivals.rule import Signals, counters, limit_s, whole
 
 INTERVAL_S: Final = 180.0
@@ -40,7 +40,7 @@ TABLE: Final[Mapping[str, Query]] = counters(COUNTERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class IntervalMeans:
     """Means of an interval, over all engines."""
 
     requests_per_s: float
@@ -60,18 +60,18 @@ class ClassicPlanner:
     """Divides what comes by what the profile says an engine does within ``share`` of the SLO."""
 
     share: float = 1.0
-    counted: Counted = field(default_factory=lambda: Counted(table=TABLE))
+    counted: CounterGrowth = field(default_factory=lambda: CounterGrowth(table=TABLE))
     interval_s: float = INTERVAL_S
     table: Mapping[str, Query] = field(default_factory=lambda: TABLE)
     reads_engines: bool = True
 
     def replicas(self, signals: Signals) -> int:
-        seen = _seen(self.counted.read(signals))
+        seen = _interval_means(self.counted.read(signals))
         if seen is None or not signals.ready:
             return signals.asked
         return max(1, whole(_prefill_share(seen, signals) + self._decode_share(seen, signals)))
 
-    def _decode_share(self, seen: Seen, signals: Signals) -> float:
+    def _decode_share(self, seen: IntervalMeans, signals: Signals) -> float:
         """Return the engines that decode takes, at the limit that ITL was corrected to."""
         profile = signals.told.profile
         num_decoding = seen.requests_per_s * seen.duration_s / signals.ready
@@ -82,12 +82,12 @@ class ClassicPlanner:
         return seen.requests_per_s * seen.output_tokens / each
 
 
-def _seen(grown: Mapping[str, float]) -> Seen | None:
+def _interval_means(grown: Mapping[str, float]) -> IntervalMeans | None:
     """Return means of what counters grew by; None: an average has nothing to stand on."""
     finished, first_tokens, gaps = (grown[name] for name in ("finished", "first_tokens", "gaps"))
     if min(finished, first_tokens, gaps) <= 0:
         return None
-    return Seen(
+    return IntervalMeans(
         requests_per_s=finished / INTERVAL_S,
         input_tokens=grown["input_tokens"] / finished,
         output_tokens=grown["output_tokens"] / finished,
@@ -97,7 +97,7 @@ def _seen(grown: Mapping[str, float]) -> Seen | None:
     )
 
 
-def _prefill_share(seen: Seen, signals: Signals) -> float:
+def _prefill_share(seen: IntervalMeans, signals: Signals) -> float:
     """Return the engines that prefill takes: less where TTFT was shorter than in the profile."""
     alone_s = signals.told.profile.ttft_s(seen.input_tokens)
     return seen.requests_per_s * alone_s * min(1.0, seen.ttft_s / alone_s)

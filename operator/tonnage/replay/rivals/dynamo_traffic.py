@@ -19,7 +19,7 @@ TABLE: Final[Mapping[str, Query]] = counters(COUNTERS)
 
 
 @dataclass(slots=True, kw_only=True)
-class Counted:
+class CounterGrowth:
     """What counters grew by since the last read, pods that are gone left out."""
 
     table: Mapping[str, Query] = field(default_factory=lambda: TABLE)

@@ -56,7 +56,7 @@ class Hpa:
         at_s, now, told = signals.at_s, signals.asked, signals.told
         if not self.recommended:
             self.recommended.append((at_s, now))
-        steady = self._stabilized(wanted, now, at_s)
+        steady = self._stabilize(wanted, now, at_s)
         if steady > now:
             allowed = min(steady, max(now, self._highest(now, at_s)))
         else:
@@ -68,7 +68,7 @@ class Hpa:
             self.changes.append((at_s, found - now))
         return found
 
-    def _stabilized(self, wanted: int, now: int, at_s: float) -> int:
+    def _stabilize(self, wanted: int, now: int, at_s: float) -> int:
         """Go up no further than the least, down no further than the most of the windows."""
         longest_s = max(self.up.window_s, self.down.window_s)
         self.recommended = [each for each in self.recommended if each[0] > at_s - longest_s]

@@ -29,7 +29,7 @@ class InFlight:
     def replicas(self, signals: Signals) -> int:
         self.counts.append(signals.in_flight)
         mean = sum(self.counts) / len(self.counts)
-        return self.patience.allowed(whole(mean / self.target), signals, self.interval_s)
+        return self.patience.confirm(whole(mean / self.target), signals, self.interval_s)
 
 
 def in_flight(target: float, *, window_s: float, up_s: float, down_s: float) -> InFlight:

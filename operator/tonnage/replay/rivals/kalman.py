@@ -39,7 +39,7 @@ class Filter:
             prior[index][index] += (CHANGE * value) ** 2
         expected, slopes = observe(self.state), self._slopes(observe)
         error = [seen - due for seen, due in zip(observed, expected, strict=True)]
-        spread = _product(prior, _transposed(slopes))
+        spread = _product(prior, _transpose(slopes))
         doubt = _product(slopes, spread)
         for index, seen in enumerate(observed):
             doubt[index][index] += (ERROR * seen / T_OF_ERROR) ** 2
@@ -69,10 +69,10 @@ class Filter:
             nudged[index] = value * (1 + NUDGE)
             found = observe(nudged)
             columns.append([(b - a) / (NUDGE * value) for a, b in zip(at, found, strict=True)])
-        return _transposed(columns)
+        return _transpose(columns)
 
 
-def begun(state: Vector) -> Filter:
+def new_filter(state: Vector) -> Filter:
     """Return a filter as unsure of its start as one step makes it."""
     covariance = [
         [(CHANGE * value) ** 2 if row == column else 0.0 for column in range(len(state))]
@@ -85,12 +85,12 @@ def _dot(a: Vector, b: Vector) -> float:
     return math.fsum(x * y for x, y in zip(a, b, strict=True))
 
 
-def _transposed(matrix: Matrix) -> Matrix:
+def _transpose(matrix: Matrix) -> Matrix:
     return [list(column) for column in zip(*matrix, strict=True)]
 
 
 def _product(a: Matrix, b: Matrix) -> Matrix:
-    columns = _transposed(b)
+    columns = _transpose(b)
     return [[_dot(row, column) for column in columns] for row in a]
 
 

@@ -20,7 +20,7 @@ UP: Final = Behavior(window_s=0.0, rates=(Rate(fraction=1.0, period_s=15.0),))
 def epp_queue(running: float) -> Keda:
     """Return the overlay on the queue, with so many requests running on a replica."""
     return Keda(
-        triggers=((_queued, QUEUE_THRESHOLD), (requests_running, running)),
+        triggers=((_queue_length, QUEUE_THRESHOLD), (requests_running, running)),
         table=gauges("waiting"),
         hpa=Hpa(up=UP),
     )
@@ -30,6 +30,6 @@ def requests_running(signals: Signals) -> float:
     return signals.in_flight - signals.waiting_at_router
 
 
-def _queued(signals: Signals) -> float | None:
+def _queue_length(signals: Signals) -> float | None:
     waiting = signals.total("waiting")
     return None if waiting is None else waiting + signals.waiting_at_router

@@ -61,9 +61,9 @@ class SloLaw:
         ratios = (_ratio(signals, "ttft", slo.ttft), _ratio(signals, "tpot", slo.tpot))
         self.recent = [*self.recent, min(CLAMP, max(ratios))][-SMOOTHED:]
         saturation = sum(self.recent) / len(self.recent)
-        return self.hpa.replicas(signals, self._wanted(signals, saturation))
+        return self.hpa.replicas(signals, self._desired_replicas(signals, saturation))
 
-    def _wanted(self, signals: Signals, saturation: float) -> int:
+    def _desired_replicas(self, signals: Signals, saturation: float) -> int:
         now, ready, down = signals.asked, signals.ready, BAND * self.threshold
         if saturation > self.threshold:
             credit = ready / now if 0 < ready < now else 1.0

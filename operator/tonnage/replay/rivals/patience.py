@@ -15,7 +15,7 @@ class Patience:
     ups: int = 0
     downs: int = 0
 
-    def allowed(self, wanted: int, signals: Signals, interval_s: float) -> int:
+    def confirm(self, wanted: int, signals: Signals, interval_s: float) -> int:
         """Return the newest number wanted once its direction has been wanted long enough."""
         now = signals.asked
         self.ups = self.ups + 1 if wanted > now else 0

@@ -13,7 +13,7 @@ tokens in service::
 from dataclasses import dataclass
 from typing import Final
 
-from tonnage.replay.rivals.wva import Shape
+from tonnage.replay.rivals.wva import MeanRequest
 
 SPARE_QUEUE: Final = 100
 """Requests that wait at most; more are lost."""
@@ -33,17 +33,17 @@ class Speed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Latencies:
+class MeanLatencies:
     ttft_s: float
     itl_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class QueueServer:
     """One replica with requests of one shape."""
 
     speed: Speed
-    shape: Shape
+    shape: MeanRequest
     max_batch: int
 
     def step_s(self, n: float) -> float:
@@ -66,12 +66,12 @@ class Server:
     def rates(self) -> list[float]:
         return [self.rate(n) for n in range(1, self.max_batch + 1)]
 
-    def latencies(self, requests_per_s: float, rates: list[float]) -> Latencies:
+    def latencies(self, requests_per_s: float, rates: list[float]) -> MeanLatencies:
         """Return the mean latencies at a rate; ``rates``: by how many are served."""
         in_system, served, left = _means(requests_per_s, rates)
         passed = requests_per_s * (1 - left)
         prefill_s = self.prefill_s(served)
-        return Latencies(
+        return MeanLatencies(
             ttft_s=(in_system - served) / passed + prefill_s + self.decode_s(served),
             itl_s=(served / passed - prefill_s) / self.shape.output_tokens,
         )

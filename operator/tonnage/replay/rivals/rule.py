@@ -16,7 +16,7 @@ ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
+class IdleRequest:
     """What one request of the expected lengths meets on an idle replica."""
 
     input_tokens: int
@@ -26,7 +26,7 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class RuleInput:
     """What every rule is told of an object; none has to find it out, few use it."""
 
     flags: Flags
@@ -38,7 +38,7 @@ class Told:
     """Of a replica, as its engine reports them."""
     prefill_tokens_per_s: float
     """Of an idle replica, as a probe of one full chunk measures it."""
-    probe: Probe
+    probe: IdleRequest
     believed_requests_per_s: float
     """Goodput of a replica as the plan has it: for rules that take a capacity as their input."""
     true_requests_per_s: float
@@ -90,7 +90,7 @@ class Signals:
     """Of those, that have not got their last token: engines hold them, or the router does."""
     waiting_at_router: int = 0
     """Requests that came while nobody was Ready."""
-    told: Told
+    told: RuleInput
     pod_label: str = "pod"
 
     @property

@@ -39,7 +39,7 @@ class Gauge:
         return self.hpa.replicas(signals, self.desired)
 
 
-def desired(signals: Signals, demand: float, each: float, *, load: float) -> int:
+def desired_replicas(signals: Signals, demand: float, each: float, *, load: float) -> int:
     """Return replicas of which demand takes ``load`` at most; ``each``: supply of one.
 
     What is missing is added to those that are there or on their way; what is spare of those that
@@ -74,29 +74,29 @@ def lengths(scrape_interval_s: float) -> dict[str, Query]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class MeanRequest:
     """Mean tokens of a request; 0: none has finished."""
 
     input_tokens: float = 0.0
     output_tokens: float = 0.0
 
 
-def shapes(signals: Signals) -> dict[str, Shape]:
+def shapes(signals: Signals) -> dict[str, MeanRequest]:
     """Return the mean request of each pod that has finished one."""
     inputs, outputs = signals.by_pod("input"), signals.by_pod("output")
     return {
-        pod: Shape(input_tokens=inputs[pod] / finished, output_tokens=outputs[pod] / finished)
+        pod: MeanRequest(input_tokens=inputs[pod] / finished, output_tokens=outputs[pod] / finished)
         for pod, finished in signals.by_pod("finished").items()
         if finished > 0 and pod in inputs and pod in outputs
     }
 
 
-def mean_shape(found: dict[str, Shape]) -> Shape:
+def mean_shape(found: dict[str, MeanRequest]) -> MeanRequest:
     """Return the mean of pods."""
     if not found:
-        return Shape()
+        return MeanRequest()
     each = found.values()
-    return Shape(
+    return MeanRequest(
         input_tokens=sum(shape.input_tokens for shape in each) / len(found),
         output_tokens=sum(shape.output_tokens for shape in each) / len(found),
     )

@@ -17,10 +17,18 @@ from typing import Final
 
 from tonnage.estimate.metrics import Query
 from tonnage.replay.rivals.arrivals import Arrivals
-from tonnage.replay.rivals.kalman import Filter, Vector, begun
-from tonnage.replay.rivals.queueing_model import HIGHEST, Latencies, Server, Speed
-from tonnage.replay.rivals.rule import Probe, Signals, limit_s, rates, scrapes_in, whole
-from tonnage.replay.rivals.wva import INTERVAL_S, PEAK_S, Gauge, Shape, lengths, mean_shape, shapes
+from tonnage.replay.rivals.kalman import Filter, Vector, new_filter
+from tonnage.replay.rivals.queueing_model import HIGHEST, MeanLatencies, QueueServer, Speed
+from tonnage.replay.rivals.rule import IdleRequest, Signals, limit_s, rates, scrapes_in, whole
+from tonnage.replay.rivals.wva import (
+    INTERVAL_S,
+    PEAK_S,
+    Gauge,
+    MeanRequest,
+    lengths,
+    mean_shape,
+    shapes,
+)
 
 SETTLES_S: Final = 120.0
 ALPHA_SHARE: Final = 0.9
@@ -61,7 +69,7 @@ class QueueingModel:
         rate, shape = self.arrivals.requests_per_s(signals), mean_shape(shapes(signals))
         if not (rate and shape.output_tokens and signals.ready):
             return self.gauge.replicas(signals, signals.asked)
-        found = self.filter = self.filter or _begun(signals.told.probe)
+        found = self.filter = self.filter or _new_filter(signals.told.probe)
         self._learn(found, signals, shape, rate / signals.ready)
         slo, share = signals.told.slo, self.share
         best = _server(signals, shape, found.state).best_rate(
@@ -69,7 +77,9 @@ class QueueingModel:
         )
         return self.gauge.replicas(signals, max(1, whole(rate / best)))
 
-    def _learn(self, found: Filter, signals: Signals, shape: Shape, requests_per_s: float) -> None:
+    def _learn(
+        self, found: Filter, signals: Signals, shape: MeanRequest, requests_per_s: float
+    ) -> None:
         seen = _latencies(signals)
         most = HIGHEST * _server(signals, shape, found.state).rates()[-1]
         if seen is None or requests_per_s > most or signals.at_s < self.grown_s + SETTLES_S:
@@ -84,26 +94,26 @@ class QueueingModel:
         found.update((seen.ttft_s, seen.itl_s), observe)
 
 
-def _server(signals: Signals, shape: Shape, state: Vector) -> Server:
+def _server(signals: Signals, shape: MeanRequest, state: Vector) -> QueueServer:
     alpha_s, beta_s, gamma_s = state
     speed = Speed(alpha_s=alpha_s, beta_s=beta_s, gamma_s=gamma_s)
-    return Server(speed=speed, shape=shape, max_batch=signals.told.flags.max_num_seqs)
+    return QueueServer(speed=speed, shape=shape, max_batch=signals.told.flags.max_num_seqs)
 
 
-def _latencies(signals: Signals) -> Latencies | None:
+def _latencies(signals: Signals) -> MeanLatencies | None:
     ttfts, gaps = signals.total("ttfts"), signals.total("gaps")
     ttft_s, gap_s = signals.total("ttft_s"), signals.total("gap_s")
     if not ttfts or not gaps or not ttft_s or not gap_s:
         return None
-    return Latencies(ttft_s=ttft_s / ttfts, itl_s=gap_s / gaps)
+    return MeanLatencies(ttft_s=ttft_s / ttfts, itl_s=gap_s / gaps)
 
 
-def _begun(probe: Probe) -> Filter:
-    speed = guessed(probe)
-    return begun((speed.alpha_s, speed.beta_s, speed.gamma_s))
+def _new_filter(probe: IdleRequest) -> Filter:
+    speed = first_guess(probe)
+    return new_filter((speed.alpha_s, speed.beta_s, speed.gamma_s))
 
 
-def guessed(probe: Probe) -> Speed:
+def first_guess(probe: IdleRequest) -> Speed:
     """Return constants that would explain the latencies of a request alone.
 
     ``alpha = 0.9 ITL``, ``beta + gamma = (TTFT - alpha) / I``, and what is left of ITL is

@@ -22,8 +22,8 @@ from tonnage.replay.rivals.wva import (
     INTERVAL_S,
     PEAK_S,
     Gauge,
-    Shape,
-    desired,
+    MeanRequest,
+    desired_replicas,
     lengths,
     mean_shape,
     shapes,
@@ -47,7 +47,7 @@ SURE_USAGE: Final = 0.30
 """From which a rate of tokens is held against the line."""
 
 
-class Point(NamedTuple):
+class ItlSample(NamedTuple):
     """What one replica showed."""
 
     at_s: float
@@ -55,7 +55,7 @@ class Point(NamedTuple):
     itl_s: float
 
 
-class Line(NamedTuple):
+class ItlLine(NamedTuple):
     """ITL over KV usage."""
 
     slope_s: float
@@ -73,8 +73,8 @@ class Throughput:
     scrape_interval_s: float
     gauge: Gauge = field(default_factory=Gauge)
     arrivals: Arrivals = field(default_factory=lambda: Arrivals(window_s=PEAK_S))
-    points: deque[Point] = field(default_factory=lambda: deque(maxlen=MOST_POINTS))
-    shape: Shape | None = None
+    points: deque[ItlSample] = field(default_factory=lambda: deque(maxlen=MOST_POINTS))
+    shape: MeanRequest | None = None
     """Of requests when points were last given up."""
     mismatches: int = 0
     interval_s: float = INTERVAL_S
@@ -97,7 +97,7 @@ class Throughput:
 
     def replicas(self, signals: Signals) -> int:
         rate, shape = self.arrivals.requests_per_s(signals), mean_shape(shapes(signals))
-        shown = _shown(signals)
+        shown = _itl_samples(signals)
         self._take(shown, shape, signals.at_s)
         line = self._line(shown)
         if rate is None or not shape.output_tokens or line is None or line.at(FULL) <= 0:
@@ -106,9 +106,9 @@ class Throughput:
         self._verify(line, held, signals)
         demand = rate * shape.output_tokens + signals.waiting_at_router / (DRAIN * line.at(FULL))
         each = FULL * held / line.at(FULL)
-        return self.gauge.replicas(signals, desired(signals, demand, each, load=self.load))
+        return self.gauge.replicas(signals, desired_replicas(signals, demand, each, load=self.load))
 
-    def _take(self, shown: Sequence[Point], shape: Shape, at_s: float) -> None:
+    def _take(self, shown: Sequence[ItlSample], shape: MeanRequest, at_s: float) -> None:
         """Take what replicas show, of requests of one shape and of half an hour."""
         if not shape.output_tokens:
             return
@@ -119,13 +119,13 @@ class Throughput:
         while self.points and self.points[0].at_s < at_s - OLDEST_S:
             self.points.popleft()
 
-    def _line(self, shown: Sequence[Point]) -> Line | None:
+    def _line(self, shown: Sequence[ItlSample]) -> ItlLine | None:
         """Return the line of least squares; through the base where points are too few or alike."""
         usages = [each.usage for each in self.points]
         is_ready = len(usages) >= LEAST_POINTS and max(usages) - min(usages) >= LEAST_SPREAD
-        return fitted(self.points) if is_ready else through_base(shown)
+        return fit_line(self.points) if is_ready else through_base(shown)
 
-    def _verify(self, line: Line, held: float, signals: Signals) -> None:
+    def _verify(self, line: ItlLine, held: float, signals: Signals) -> None:
         """Give points up where the line has told another rate of tokens for three times."""
         usages, made = signals.by_pod("kv_usage"), signals.by_pod("output")
         sure = [pod for pod, usage in usages.items() if usage >= SURE_USAGE and made.get(pod)]
@@ -140,44 +140,44 @@ class Throughput:
         self.mismatches = 0
 
 
-def _shown(signals: Signals) -> list[Point]:
+def _itl_samples(signals: Signals) -> list[ItlSample]:
     """Return KV usage and ITL of each replica that makes tokens."""
     usages = signals.by_pod("kv_usage")
     gap_s, gaps = signals.by_pod("gap_s"), signals.by_pod("gaps")
     return [
-        Point(signals.at_s, usages[pod], gap_s[pod] / number)
+        ItlSample(signals.at_s, usages[pod], gap_s[pod] / number)
         for pod, number in gaps.items()
         if number > 0 and usages.get(pod) and gap_s.get(pod)
     ]
 
 
-def fitted(points: Sequence[Point]) -> Line:
+def fit_line(points: Sequence[ItlSample]) -> ItlLine:
     """Return the line of least squares."""
     mean = sum(each.usage for each in points) / len(points)
     mean_s = sum(each.itl_s for each in points) / len(points)
     spread = sum((each.usage - mean) ** 2 for each in points)
     slope_s = sum((each.usage - mean) * (each.itl_s - mean_s) for each in points) / spread
-    return Line(slope_s, mean_s - slope_s * mean)
+    return ItlLine(slope_s, mean_s - slope_s * mean)
 
 
-def through_base(points: Sequence[Point]) -> Line | None:
+def through_base(points: Sequence[ItlSample]) -> ItlLine | None:
     """Return the line of least squares through what an idle H100 takes; None: it would fall."""
     if not points:
         return None
     slope_s = sum((each.itl_s - BASE_S) * each.usage for each in points) / sum(
         each.usage**2 for each in points
     )
-    return Line(slope_s, BASE_S) if slope_s > 0 else None
+    return ItlLine(slope_s, BASE_S) if slope_s > 0 else None
 
 
-def _kv_tokens(shape: Shape, signals: Signals) -> float:
+def _kv_tokens(shape: MeanRequest, signals: Signals) -> float:
     """Return the tokens that a request has in the cache in the mean, those of others left out."""
     prompt, cached = signals.total("prompt_tokens"), signals.total("cached_tokens")
     hits = min(1.0, cached / prompt) if prompt and cached else 0.0
     return shape.input_tokens * (1 - hits) + shape.output_tokens / 2
 
 
-def _is_other(shape: Shape, known: Shape) -> bool:
+def _is_other(shape: MeanRequest, known: MeanRequest) -> bool:
     pairs = (
         (shape.input_tokens, known.input_tokens),
         (shape.output_tokens, known.output_tokens),

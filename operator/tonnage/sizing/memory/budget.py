@@ -1,23 +1,27 @@
 """The memory budget and the speeds of a request's GPU, from the catalogue's figures."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from tonnage.catalog.config.formats.quantization import BF16
+from tonnage.catalog.engine import KnownEngine
 from tonnage.catalog.engine_memory import Fitted, MemoryConstants
 from tonnage.catalog.gpu import Gpu
-from tonnage.catalog.shape import DenseFfn, Ffn, ModelShape, MoeFfn, WeightFormat
+from tonnage.catalog.parameters import WIDE_BYTES, counted_bytes
+from tonnage.catalog.shape import (
+    ModelShape,
+    StateAttention,
+    WeightFormat,
+)
+from tonnage.sizing.memory.activations import activations_part
 from tonnage.sizing.memory.ceiling import (
     BudgetPart,
     GivenPool,
     MemoryBudget,
-    expert_workspace_bytes,
-    forward_peak_bytes,
-    hidden_bytes,
-    logits_bytes,
 )
+from tonnage.sizing.memory.graphs import Server, graphs_part
 from tonnage.sizing.memory.layout import cache_layout, default_block_tokens
-from tonnage.sizing.parallelism.shard import Shard
+from tonnage.sizing.parallelism.shard import Shard, stage_fraction
 from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.split import Parallelism
 from tonnage.units import GB, GIB
@@ -28,16 +32,15 @@ MXFP4_PADDING = 0.025
 """Of weights with experts in mxfp4."""
 STORED_SPREAD = 0.002
 """Of weights summed up from the headers of their files."""
-GRAPHS = "CUDA graphs"
 UNCOUNTED_ENCODER_BYTES = 2.5 * GIB
 """Of an encoder whose size is not known: in the catalogue only that of Step-3 is larger."""
 TOTAL_SPREAD = 0.005
 """Of the memory that drivers report for boards of one class: 23.53 to 23.65 GiB of an RTX 4090."""
 HOST_SPREAD = 0.02
 """Of memory that is shared with the processor: 1.7 of 121.6 GiB were missing in a log."""
-HIDDEN_COPIES = 2
-"""Hidden states that the sampler's dummy run finds in memory."""
-WIDE_BYTES = 2
+UNSAID_PARTS = ("attention", "state_attention", "shared_experts")
+"""That recipes keep in 16 bits, beside quantized experts and feed-forward blocks."""
+
 PAIR = 2
 
 
@@ -58,12 +61,15 @@ def memory_budget(request: SizingRequest, shard: Shard, flags: Flags) -> MemoryB
         as_loaded(request.shape, request.weights),
         shard,
         flags,
-        request.engine.memory,
-        has_nvlink=gpu.interconnect == "nvlink",
+        Server(
+            engine=request.engine,
+            gpu=gpu,
+            kv_element_bytes=request.kv_element_bytes,
+            is_eager=request.switches.is_eager,
+            drafts_by_ngram=bool(request.speculation and request.speculation.method == "ngram"),
+        ),
     )
-    parts = (*parts, *board_parts(gpu, shard.weights_bytes))
-    if request.switches.is_eager:
-        parts = tuple(part for part in parts if part.name != GRAPHS)
+    parts = (*parts, *board_parts(gpu, shard.weights_bytes, request.engine))
     return MemoryBudget(
         total_bytes=gpu.memory_bytes,
         total_spread_bytes=gpu.memory_bytes * TOTAL_SPREAD,
@@ -85,24 +91,27 @@ def total_more_bytes(gpu: Gpu) -> float:
     return max(0.0, gpu.nominal_memory_bytes / GB * GIB - gpu.memory_bytes)
 
 
-def board_parts(gpu: Gpu, weights_bytes: float) -> tuple[BudgetPart, ...]:
+def board_parts(gpu: Gpu, weights_bytes: float, engine: KnownEngine) -> tuple[BudgetPart, ...]:
     """Return what else may be held on this kind of board.
 
-    Where the processor shares the memory, files that are read stay in it until something needs the
-    room: the engine sees less free memory by up to its weights.
+    Where the processor shares the memory, what programs of the host use is gone. Files that were
+    read stay in it until something needs the room: older engines took them for used, up to their
+    weights.
 
     Sources:
-        [kv-logs] GB10: free memory depends on the host.
+        [kv-logs] GB10: free memory depends on the host; [vllm-source] utils/mem_utils.py
+        MemorySnapshot: what the host has available, from 0.12 on.
     """
     if not gpu.is_unified:
         return ()
+    files_bytes = weights_bytes if engine.constants.counts_host_files else 0.0
     return (
         BudgetPart(
             name="host",
             num_bytes=0.0,
             spread_bytes=gpu.memory_bytes * HOST_SPREAD,
-            more_bytes=weights_bytes,
-            cause="files that the host keeps in the memory that it shares",
+            more_bytes=files_bytes,
+            cause="files that the host keeps in the memory that it shares" if files_bytes else "",
         ),
     )
 
@@ -142,28 +151,35 @@ def as_loaded(shape: ModelShape, weights: WeightFormat) -> ModelShape:
 
 
 def budget_parts(
-    shape: ModelShape,
-    shard: Shard,
-    flags: Flags,
-    memory: MemoryConstants,
-    *,
-    has_nvlink: bool,
+    shape: ModelShape, shard: Shard, flags: Flags, server: Server
 ) -> tuple[BudgetPart, ...]:
     """Return what the engine holds beside the cache on the fullest GPU, weights first.
 
+    From 0.27 on the engine counts the drop of free memory and what the profile run freed again,
+    before that weights, what it did not allocate, and the peak: the same parts, but for memory
+    that the allocator keeps and does not use.
+
     ``shape``: as the engine loads it.
+
+    Sources:
+        [vllm-source] utils/mem_utils.py memory_profiling.
     """
+    engine, gpu = server.engine, server.gpu
+    has_nvlink = gpu is not None and gpu.interconnect == "nvlink"
+    runtime = _runtime(flags.parallelism, engine.memory, has_nvlink=has_nvlink)
     return (
         _weights(shape, shard),
         *_adapters(shard),
-        _activations(shape, flags, memory),
-        _fitted("runtime", _runtime(flags.parallelism, memory, has_nvlink=has_nvlink)),
-        _fitted(GRAPHS, memory.graphs_bytes),
+        activations_part(shape, flags, server),
+        BudgetPart(name="runtime", num_bytes=runtime.value, spread_bytes=runtime.spread),
+        graphs_part(shape, flags, server),
     )
 
 
 def _weights(shape: ModelShape, shard: Shard) -> BudgetPart:
     """Return the weights; experts in mxfp4 are padded for some kernels and not for others.
+
+    What a checkpoint keeps in 16 bits is not always said.
 
     Sources:
         [kv-logs] 65.97 and 64.4 GiB of gpt-oss-120b.
@@ -171,13 +187,31 @@ def _weights(shape: ModelShape, shard: Shard) -> BudgetPart:
     padding = 0.0
     if shape.weight_format.name == "mxfp4" and not shape.stored:
         padding = shard.weights_bytes * MXFP4_PADDING
+    more = unsaid_bytes(shape, shard.parallelism)
+    cause = "experts that are not padded" if padding else ""
     return BudgetPart(
         name="weights",
         num_bytes=shard.weights_bytes,
         spread_bytes=_weights_spread_bytes(shape, shard),
+        more_bytes=more,
         less_bytes=padding,
-        cause="experts that are not padded" if padding else "",
+        cause="modules that the checkpoint may keep in 16 bits" if more > padding else cause,
     )
+
+
+def unsaid_bytes(shape: ModelShape, split: Parallelism) -> float:
+    """Return what weights take more if all but routed experts are stored in 16 bits; 0: it is said.
+
+    Recipes for plain dense models quantize every layer; of models with experts, or with layers
+    that keep a state, many quantize the experts or the feed-forward blocks alone.
+    """
+    weights = shape.weight_format
+    has_states = any(isinstance(each, StateAttention) for _, each in shape.attentions())
+    if weights.says_unquantized or shape.stored or not (shape.has_experts or has_states):
+        return 0.0
+    narrow, wide = (counted_bytes(each) for each in (shape, replace(shape, weight_format=BF16)))
+    more = sum(wide.get(part, 0) - narrow.get(part, 0) for part in UNSAID_PARTS)
+    return more * float(stage_fraction(shape.num_layers, split.pipeline)) / split.tensor
 
 
 def _adapters(shard: Shard) -> tuple[BudgetPart, ...]:
@@ -209,10 +243,6 @@ def _weights_spread_bytes(shape: ModelShape, shard: Shard) -> float:
     )
 
 
-def _fitted(name: str, constant: Fitted) -> BudgetPart:
-    return BudgetPart(name=name, num_bytes=constant.value, spread_bytes=constant.spread)
-
-
 def _runtime(split: Parallelism, memory: MemoryConstants, *, has_nvlink: bool) -> Fitted:
     ranks = split.tensor * split.data
     if ranks == 1:
@@ -220,98 +250,3 @@ def _runtime(split: Parallelism, memory: MemoryConstants, *, has_nvlink: bool) -
     if not has_nvlink:
         return memory.runtime_pcie_bytes
     return memory.runtime_nvlink_bytes if ranks <= PAIR else memory.runtime_nvlink_many_bytes
-
-
-def _activations(shape: ModelShape, flags: Flags, memory: MemoryConstants) -> BudgetPart:
-    """Return the peak of the profile run: of the sampler or the pass, whichever is larger.
-
-    Some samplers need few copies of the logits, and an encoder of images may need more than
-    either.
-    """
-    terms = activation_terms(shape, flags, memory.expert_workspace)
-    least = memory.least_sampler_copies * terms.logits_bytes + terms.beside_sampler_bytes
-    sampler = memory.sampler_factor.value * terms.logits_bytes + terms.beside_sampler_bytes
-    forward = memory.forward_factor.value * terms.forward_bytes
-    peak = max(sampler, forward)
-    spread = memory.forward_factor.spread * terms.forward_bytes
-    if sampler >= forward:
-        spread = memory.sampler_factor.spread * terms.logits_bytes
-    encoder = encoder_peak_bytes(shape, flags)
-    less = peak - max(least, forward)
-    cause = "the profile run of its encoder" if encoder > peak else "a sampler that needs less"
-    return BudgetPart(
-        name="activations",
-        num_bytes=peak,
-        spread_bytes=spread,
-        more_bytes=max(0.0, encoder - peak),
-        less_bytes=less,
-        cause=cause if encoder > peak or less > spread else "",
-    )
-
-
-def encoder_peak_bytes(shape: ModelShape, flags: Flags) -> float:
-    """Return what the encoder of images holds while it is profiled; 0: there is none.
-
-    It is given one image of the largest size, or as many as the token budget has room for, and
-    what it makes of them stays until the pass of the text part is over.
-
-    Sources:
-        [vllm-source] multimodal/encoder_budget.py, v1/worker/gpu/model_runner.py profile_run.
-    """
-    if not shape.encoder_token_bytes:
-        return 0.0
-    tokens = max(flags.max_num_batched_tokens, shape.encoder_item_tokens)
-    return tokens * (shape.encoder_token_bytes + shape.hidden_size * WIDE_BYTES)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActivationTerms:
-    """What the profile run of an engine may peak with."""
-
-    logits_bytes: float
-    """One copy of the logits of every slot."""
-    beside_sampler_bytes: float
-    """Two hidden states, and the buffers of fused experts where the engine keeps them."""
-    forward_bytes: float
-    """Of a pass over the whole token budget."""
-
-
-def activation_terms(shape: ModelShape, flags: Flags, expert_workspace: str) -> ActivationTerms:
-    """Return the peaks of the sampler's dummy run and of a forward pass, before any constant.
-
-    Experts in narrow formats have kernels with small buffers of their own.
-    """
-    tokens = flags.max_num_batched_tokens
-    workspace = 0.0
-    if expert_workspace != "none":
-        workspace = expert_workspace_bytes(
-            shape, batched_tokens=tokens, tensor=flags.parallelism.tensor
-        )
-    is_wide = shape.weight_format.part_bytes_per_parameter("experts") == WIDE_BYTES
-    is_kept = expert_workspace == "kept" and is_wide
-    hidden = hidden_bytes(batched_tokens=tokens, hidden_size=shape.hidden_size)
-    return ActivationTerms(
-        logits_bytes=logits_bytes(max_num_seqs=flags.max_num_seqs, vocab_size=shape.vocab_size),
-        beside_sampler_bytes=HIDDEN_COPIES * hidden + (workspace if is_kept else 0),
-        forward_bytes=max(
-            workspace + _pass_bytes(shape, flags, _shared_width),
-            _pass_bytes(shape, flags, _dense_width),
-        ),
-    )
-
-
-def _pass_bytes(shape: ModelShape, flags: Flags, width: Callable[[Ffn | None], int]) -> float:
-    return forward_peak_bytes(
-        batched_tokens=flags.max_num_batched_tokens,
-        intermediate_size=max(width(group.ffn) for group in shape.groups),
-        hidden_size=shape.hidden_size,
-        tensor=flags.parallelism.tensor,
-    )
-
-
-def _dense_width(ffn: Ffn | None) -> int:
-    return ffn.intermediate_size if isinstance(ffn, DenseFfn) else 0
-
-
-def _shared_width(ffn: Ffn | None) -> int:
-    return ffn.shared_intermediate_size if isinstance(ffn, MoeFfn) else 0

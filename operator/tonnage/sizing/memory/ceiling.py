@@ -88,6 +88,8 @@ class BudgetPart:
     less_bytes: float = 0.0
     cause: str = ""
     """Of the latter two, for people."""
+    uncounted_bytes: float = 0.0
+    """What the engine holds beside this, and does not take off the cache."""
 
     @property
     def above_bytes(self) -> float:
@@ -130,9 +132,11 @@ class MemoryBudget:
     @property
     def unused_bytes(self) -> float:
         """What the engine leaves alone. Negative: by how much a given cache is too large."""
+        uncounted_bytes = sum(part.uncounted_bytes for part in self.parts)
         if self.given_pool:
-            return self.total_bytes - self.parts_bytes - self.given_pool.num_bytes
-        return self.total_bytes - self.usable_bytes
+            held_bytes = self.parts_bytes + uncounted_bytes
+            return self.total_bytes - held_bytes - self.given_pool.num_bytes
+        return self.total_bytes - self.usable_bytes - uncounted_bytes
 
     @property
     def kv_pool_bytes(self) -> float:
@@ -190,8 +194,11 @@ class MemoryBudget:
         return sum(part.num_bytes for part in self.parts if part.name == name)
 
     def __str__(self) -> str:
-        held = (part for part in self.parts if part.num_bytes or not part.more_bytes)
-        parts = [f"{format_bytes(part.num_bytes)} {part.name}" for part in held]
+        is_given = self.given_pool is not None
+        held = (
+            (part.name, part.num_bytes + is_given * part.uncounted_bytes) for part in self.parts
+        )
+        parts = [f"{format_bytes(num_bytes)} {name}" for name, num_bytes in held if num_bytes]
         if self.given_pool:
             given = f"{format_bytes(self.given_pool.num_bytes)}, given by {self.given_pool.flag}"
             return f"{given}, beside {', '.join(parts)} in {format_bytes(self.total_bytes)}"

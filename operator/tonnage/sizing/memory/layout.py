@@ -156,7 +156,7 @@ def cache_layout(
     """
     kinds = [kind for kind in shares if kind.bytes_per_token or kind.state_bytes or kind.block]
     if any(kind.block for kind in kinds):
-        return _packed(kinds, rules)
+        return _pack(kinds, rules)
     has_chunks = any(kind.is_chunked for kind in kinds)
     if not rules.manages_windows or (has_chunks and not rules.manages_chunks):
         kinds = as_full(kinds)
@@ -188,7 +188,7 @@ def _one_group(kinds: Sequence[KvShare], block_tokens: int, rules: CacheRules) -
     )
 
 
-def _packed(kinds: Iterable[KvShare], rules: CacheRules) -> CacheLayout:
+def _pack(kinds: Iterable[KvShare], rules: CacheRules) -> CacheLayout:
     """Layers with the same block and window share tables; each table fills a block without gaps."""
     alike: dict[tuple[int, int | None], KvShare] = {}
     buckets: dict[tuple[int, int | None], Bucket] = {}

@@ -1,37 +1,78 @@
 """Which splits of a model over GPUs are worth a try."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
-from tonnage.catalog.shape import ModelShape, WeightFormat
-from tonnage.sizing.errors import InvalidParallelismError
-from tonnage.sizing.parallelism.rules import broken_rules, check_parallelism
+from tonnage.api.spec import MOST_GPUS, ParallelSizes
+from tonnage.catalog.shape import ModelShape, MoeFfn, WeightFormat
+from tonnage.sizing.parallelism.rules import broken_rules, has_whole_experts
+from tonnage.sizing.request import ANY_SIZES
 from tonnage.sizing.split import Parallelism, kv_is_replicated
+
+FACTORS = (1, 2, 4, 8, 16, 32)
+"""GPUs of a replica that are tried beyond a node: times the sizes that are given."""
 
 
 def candidates(
-    shape: ModelShape, weights: WeightFormat, *, num_gpus: int | None, gpus_per_node: int
+    shape: ModelShape,
+    weights: WeightFormat,
+    *,
+    num_gpus: int | None,
+    gpus_per_node: int,
+    sizes: ParallelSizes = ANY_SIZES,
 ) -> Iterator[Parallelism]:
     """Yield the valid splits to try, smallest first; within a node tensor parallel comes first.
 
-    A model whose cache is replicated under tensor parallelism is also tried with data-parallel
-    attention, and with decode context parallelism where the engine has it. Beyond one node, whole
-    nodes are pipeline stages.
+    Within a node a replica may have any number of GPUs: three stages of two GPUs serve what takes
+    more than four, and leave two to others. A model whose cache is replicated under tensor
+    parallelism is also tried with data-parallel attention, and with decode context parallelism
+    where the engine has it. Beyond one node, whole nodes are pipeline stages. Sizes that are given
+    are those of every split.
     """
-    sizes = [num_gpus] if num_gpus else [1, 2, 4, 8, 16, 32]
-    for size in sizes:
-        for parallelism in _splits(shape, size, gpus_per_node):
-            try:
-                check_parallelism(shape, weights, parallelism)
-            except InvalidParallelismError:
-                continue
-            yield parallelism
+    for split in _splits(num_gpus, gpus_per_node, shape, sizes):
+        if next(_refusals(shape, weights, split, sizes), None) is None:
+            yield split
 
 
-def _splits(shape: ModelShape, num_gpus: int, gpus_per_node: int) -> Iterator[Parallelism]:
-    if num_gpus <= gpus_per_node:
+def _splits(
+    num_gpus: int | None, gpus_per_node: int, shape: ModelShape, sizes: ParallelSizes
+) -> Iterator[Parallelism]:
+    numbers = [num_gpus] if num_gpus else _numbers_of_gpus(sizes, gpus_per_node)
+    for number in numbers:
+        for split in _splits_of(number, gpus_per_node, shape, sizes.data):
+            if has_sizes(split, sizes):
+                yield split
+
+
+def _numbers_of_gpus(sizes: ParallelSizes, gpus_per_node: int) -> Iterable[int]:
+    given = sizes.num_given
+    if sizes.are_all_given:
+        return [given]
+    beyond = (given * factor for factor in FACTORS)
+    within = range(given, gpus_per_node + 1, given)
+    return [*within, *(each for each in beyond if gpus_per_node < each <= MOST_GPUS)]
+
+
+def has_sizes(split: Parallelism, sizes: ParallelSizes) -> bool:
+    """Tell whether a split has the sizes that are given."""
+    of_split = (split.tensor, split.pipeline, split.data)
+    given = (sizes.tensor, sizes.pipeline, sizes.data)
+    return all(asked in {None, size} for asked, size in zip(given, of_split, strict=True))
+
+
+def _splits_of(
+    num_gpus: int, gpus_per_node: int, shape: ModelShape, data: int | None
+) -> Iterator[Parallelism]:
+    """Yield the splits of as many GPUs; ``data``: the data-parallel ranks that are asked for."""
+    if data and data > 1:
+        if num_gpus % data == 0 and num_gpus <= gpus_per_node:
+            of_rank = _splits_of(num_gpus // data, gpus_per_node, shape, 1)
+            yield from (replace(split, data=data) for split in of_rank)
+    elif num_gpus <= gpus_per_node:
         yield Parallelism(tensor=num_gpus)
         if kv_is_replicated(shape, num_gpus):
-            yield Parallelism(data=num_gpus)
+            if data is None and _divides_experts(shape, num_gpus):
+                yield Parallelism(data=num_gpus)
             yield Parallelism(tensor=num_gpus, context=num_gpus)
         yield from (
             Parallelism(tensor=num_gpus // stages, pipeline=stages)
@@ -42,15 +83,42 @@ def _splits(shape: ModelShape, num_gpus: int, gpus_per_node: int) -> Iterator[Pa
         yield Parallelism(tensor=gpus_per_node, pipeline=num_gpus // gpus_per_node)
 
 
+def _divides_experts(shape: ModelShape, num_ranks: int) -> bool:
+    """Tell whether as many ranks hold the same number of whole experts, as memory counts them."""
+    numbers = {group.ffn.num_experts for group in shape.groups if isinstance(group.ffn, MoeFfn)}
+    return all(number % num_ranks == 0 for number in numbers)
+
+
+def _refusals(
+    shape: ModelShape, weights: WeightFormat, split: Parallelism, sizes: ParallelSizes
+) -> Iterator[str]:
+    yield from broken_rules(shape, weights, split)
+    if sizes.expert is False and has_whole_experts(shape, weights, split):
+        yield f"expert: false does not go with {split}, whose ranks hold whole experts"
+    if split.data > 1 and not (shape.has_experts or kv_is_replicated(shape, split.num_gpus)):
+        yield f"DP {split.data} finds neither experts nor a cache that TP copies in the layers"
+
+
 def explain_no_candidate(
-    shape: ModelShape, weights: WeightFormat, *, num_gpus: int, gpus_per_node: int
+    shape: ModelShape,
+    weights: WeightFormat,
+    *,
+    num_gpus: int | None,
+    gpus_per_node: int,
+    sizes: ParallelSizes = ANY_SIZES,
 ) -> str:
-    """Say which rules refuse this many GPUs."""
+    """Say which rules refuse the GPUs, or the sizes, that are asked for."""
     rules: list[str] = []
-    if num_gpus > gpus_per_node and num_gpus % gpus_per_node:
+    asked = [f"hardware.gpusPerReplica {num_gpus}"] if num_gpus else []
+    if sizes != ANY_SIZES:
+        asked.append(f"hardware.parallelism {sizes}")
+    node = f"a node of {gpus_per_node} GPUs"
+    if num_gpus and num_gpus > gpus_per_node and num_gpus % gpus_per_node:
         rules.append(f"no whole number of nodes of {gpus_per_node} GPUs")
-    rules += [
-        f"{broken} of {shape.name}"
-        for broken in broken_rules(shape, weights, Parallelism(tensor=num_gpus))
-    ]
-    return f"hardware.gpusPerReplica {num_gpus}: {', and '.join(rules)}"
+    split = next(_splits(num_gpus, gpus_per_node, shape, sizes), None)
+    if split is None and sizes != ANY_SIZES:
+        rules.append(f"no split within {node}, or of tensor {gpus_per_node} beyond one, has these")
+    split = split or Parallelism(tensor=num_gpus or sizes.tensor or 1)
+    if broken := dict.fromkeys(_refusals(shape, weights, split, sizes)):
+        rules.append(f"{', and '.join(broken)} of {shape.name}")
+    return f"{' and '.join(asked)}: {', and '.join(rules)}"

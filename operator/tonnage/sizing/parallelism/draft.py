@@ -55,6 +55,7 @@ def splits_for(request: SizingRequest, *, num_gpus: int | None) -> list[Parallel
             request.weights,
             num_gpus=num_gpus,
             gpus_per_node=request.gpu.gpus_per_node,
+            sizes=request.sizes,
         )
     )
     if request.speculation is None:
@@ -99,7 +100,8 @@ def with_drafts(request: SizingRequest, target: Shard) -> Shard:
         experts=(*target.experts, *draft.experts),
         kv=_shard(request, deeper, target.parallelism).kv,
         flop_per_token=target.flop_per_token + draft.flop_per_token,
-        expert_flop_per_token=target.expert_flop_per_token + draft.expert_flop_per_token,
+        head_flop_per_token=target.head_flop_per_token + draft.head_flop_per_token,
+        wide_flop_per_token=target.wide_flop_per_token + draft.wide_flop_per_token,
         num_kernels=target.num_kernels + draft.num_kernels,
         num_scaled_products=target.num_scaled_products + draft.num_scaled_products,
         num_cached_heads=target.num_cached_heads + draft.num_cached_heads,
@@ -117,4 +119,5 @@ def _shard(request: SizingRequest, shape: ModelShape, parallelism: Parallelism) 
         kv_element_bytes=request.kv_element_bytes,
         parallelism=parallelism,
         rules=request.cache_rules,
+        keeps_experts_whole=bool(request.sizes.expert),
     )

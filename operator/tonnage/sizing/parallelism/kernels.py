@@ -91,13 +91,13 @@ def _attention_kernels(
     match attention:
         case GroupedAttention():  # qkv, output; norm, rotation, cache, attention
             norms = _wide_norms(is_split=is_split) if attention.has_wide_norms else 0
-            return _counted("attention", weights, products=2, others=3 + norms)
+            return _kernel_count("attention", weights, products=2, others=3 + norms)
         case LatentAttention():  # down, up, both absorbed ones, output: three are in the checkpoint
-            return _counted("attention", weights, products=5, others=4, unscaled=2)
+            return _kernel_count("attention", weights, products=5, others=4, unscaled=2)
         case CompressedAttention():
-            return _counted("attention", weights, products=4, others=5)
+            return _kernel_count("attention", weights, products=4, others=5)
         case StateAttention():  # in, out; norm, convolution, gate; recurrence as an attention
-            return _counted("state_attention", weights, products=2, others=3)
+            return _kernel_count("state_attention", weights, products=2, others=3)
         case None:
             return NONE
 
@@ -114,7 +114,7 @@ def _wide_norms(*, is_split: bool) -> int:
     return 6 if is_split else 2
 
 
-def _counted(
+def _kernel_count(
     part: str, weights: WeightFormat | None, *, products: int, others: int, unscaled: int = 0
 ) -> KernelCount:
     scaled = products - unscaled if _is_quantized(part, weights) else 0

@@ -138,16 +138,22 @@ def _keeps_blocks(width: int, part: str, weights: WeightFormat) -> bool:
     return is_plain or width % (weights.block_size or 1) == 0
 
 
-def has_whole_experts(shape: ModelShape, weights: WeightFormat, split: Parallelism) -> bool:
+def has_whole_experts(
+    shape: ModelShape, weights: WeightFormat, split: Parallelism, *, is_asked: bool = False
+) -> bool:
     """Tell whether ranks hold whole experts (expert parallel) rather than a slice of each.
 
-    So it is with data-parallel attention, and where a slice would cut through a block of weights.
+    So it is where somebody asks for it, with data-parallel attention, and where a slice would cut
+    through a block of weights.
     """
     widths = {g.ffn.expert_intermediate_size for g in shape.groups if isinstance(g.ffn, MoeFfn)}
     return bool(widths) and (
-        split.data > 1 or any(_cuts_experts(width, weights, split.tensor) for width in widths)
+        is_asked
+        or split.data > 1
+        or any(_cuts_experts(width, weights, split.tensor) for width in widths)
     )
 
 
 def _cuts_experts(width: int, weights: WeightFormat, tensor: int) -> bool:
+    """Tell whether so many slices of an expert would cut through a block of weights."""
     return width % tensor > 0 or not _keeps_blocks(width // tensor, "experts", weights)

@@ -1,4 +1,4 @@
-"""One rank's share of a model: the plain numbers that memory and step time are made of."""
+"""One rank's share of a model: the plain numbers from which memory and step time follow."""
 
 import math
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from tonnage.sizing.parallelism.beside_layers import (
 from tonnage.sizing.parallelism.kernels import model_kernels
 from tonnage.sizing.parallelism.kv import exchange_bytes, kv_shares
 from tonnage.sizing.parallelism.kv_share import KvShare
-from tonnage.sizing.parallelism.rules import VOCAB_ALIGNMENT
+from tonnage.sizing.parallelism.rules import VOCAB_ALIGNMENT, has_whole_experts
 from tonnage.sizing.split import Parallelism, on_rank
 from tonnage.units import round_up
 
@@ -41,6 +41,12 @@ class ExpertShare:
     num_experts: int
     experts_per_token: int
     resident_bytes: float
+    flop_per_token: float = 0.0
+    """Of one rank's tokens, wherever their experts are."""
+    slice_width: float = math.inf
+    """Of an expert's inner width, what a rank multiplies by."""
+    is_padded: bool = False
+    """Its matrices are larger than in the checkpoint: the kernels take certain sizes only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +65,10 @@ class AdapterShare:
     def resident_bytes(self) -> float:
         return self.number * (self.each_bytes + self.vocabulary_bytes)
 
-    def touched(self, num_sequences: float) -> float:
+    def num_used(self, num_sequences: float) -> float:
         """Return how many adapters so many sequences use, each of which picks one at random.
 
-        >>> round(AdapterShare(number=8, each_bytes=1.0).touched(8), 2)
+        >>> round(AdapterShare(number=8, each_bytes=1.0).num_used(8), 2)
         5.25
         """
         missed: float = (1 - 1 / self.number) ** num_sequences
@@ -87,8 +93,10 @@ class Shard:
     kv: tuple[KvShare, ...] = ()
     flop_per_token: float = 0.0
     """Matrix products of one token on this rank: two per active parameter."""
-    expert_flop_per_token: float = 0.0
-    """Those of routed experts: the work of one rank's tokens, wherever their experts are."""
+    head_flop_per_token: float = 0.0
+    """Those that make logits, which a prompt needs for its last token only."""
+    wide_flop_per_token: float = 0.0
+    """Those of matrices in 16 bits beside quantized ones, in the layers."""
     context_exchange_bytes: float = 0.0
     """That decode context parallelism moves to and from this rank for one token, in all layers."""
     num_kernels: float = 0.0
@@ -108,16 +116,24 @@ class Shard:
     draft: "Shard | None" = None
     """What one further pass of a draft layer reads and computes. None: nothing drafts."""
 
+    @property
+    def expert_flop_per_token(self) -> float:
+        """Those of routed experts: the work of one rank's tokens, wherever their experts are."""
+        return sum(share.flop_per_token for share in self.experts)
 
-def shard_of(
+
+def shard_of(  # noqa: PLR0913  (a model, how it is stored, and how it is split)
     shape: ModelShape,
     *,
     weights: WeightFormat,
     kv_element_bytes: float,
     parallelism: Parallelism,
     rules: CacheRules = CURRENT_CACHE_RULES,
+    keeps_experts_whole: bool = False,
 ) -> Shard:
     """Return the share of the fullest rank.
+
+    ``keeps_experts_whole``: ranks share experts out also where each could have a slice of all.
 
     Counts norms, routers and MLA's down-projections as replicated; the embedding and the head as
     split over the tensor-parallel ranks. A pipeline stage is the largest number of layers and the
@@ -127,8 +143,10 @@ def shard_of(
     stage = float(fraction)
     is_split = parallelism.tensor > 1
     stored, kernels = StoredFactors(shape), model_kernels(shape, weights, is_split=is_split)
+    is_whole = has_whole_experts(shape, weights, parallelism, is_asked=keeps_experts_whole)
+    slices = 1 if is_whole else parallelism.tensor
     groups = [
-        _GroupShare(group, shape.hidden_size, weights, parallelism, stored)
+        _GroupShare(group, shape.hidden_size, weights, parallelism, stored, expert_slices=slices)
         for group in shape.groups
     ]
     wide_bytes = weights.wide_bytes_per_parameter
@@ -162,9 +180,10 @@ def shard_of(
         ),
         context_exchange_bytes=stage * _exchange_bytes(shape, parallelism),
         flop_per_token=FLOP_PER_PARAMETER * active,
-        expert_flop_per_token=FLOP_PER_PARAMETER
+        head_flop_per_token=FLOP_PER_PARAMETER * head_parameters,
+        wide_flop_per_token=FLOP_PER_PARAMETER
         * stage
-        * sum(group.routed_parameters for group in groups),
+        * sum(group.wide_parameters for group in groups),
         num_kernels=stage * kernels.total,
         num_scaled_products=stage * kernels.scaled_products,
         num_cached_heads=stage * _cached_heads(shape, parallelism.tensor),
@@ -213,15 +232,18 @@ def _wide_norms(shape: ModelShape) -> int:
 class _GroupShare:
     """The layers of one kind on one rank: parameters by how they are stored and split."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (all that it depends on)
         self,
         group: LayerGroup,
         hidden: int,
         weights: WeightFormat,
         parallelism: Parallelism,
         stored: StoredFactors,
+        *,
+        expert_slices: int,
     ) -> None:
         self._group, self._hidden, self._weights = group, hidden, weights
+        self._expert_slices = expert_slices
         self._parallelism, self._stored = parallelism, stored
         attention = group.attention
         self._attention = (
@@ -255,14 +277,21 @@ class _GroupShare:
         ffn = self._group.ffn
         if isinstance(ffn, MoeFfn):
             ranks = self._parallelism.tensor * self._parallelism.data
-            each = self._expert_parameters(ffn) * self._bytes("experts")
+            loaded, stored = self._expert_parameters(ffn), self._stored_expert_parameters(ffn)
+            each = loaded * self._bytes("experts")
             each += ffn.expert_vector_parameters * self._weights.wide_bytes_per_parameter
             layers = stage * self._group.num_layers
             yield ExpertShare(
                 num_experts=ffn.num_experts,
                 experts_per_token=ffn.experts_per_token,
                 resident_bytes=layers * each * ffn.num_experts / ranks,
+                flop_per_token=FLOP_PER_PARAMETER * layers * self._routed_parameters(ffn),
+                slice_width=ffn.expert_intermediate_size / self._expert_slices,
+                is_padded=loaded > stored,
             )
+
+    def _stored_expert_parameters(self, ffn: MoeFfn) -> float:
+        return ffn.num_matrices * (ffn.latent_size or self._hidden) * ffn.expert_intermediate_size
 
     def _expert_parameters(self, ffn: MoeFfn) -> float:
         """Return an expert's matrices; those in mxfp4 are padded to what its kernels take.
@@ -281,32 +310,36 @@ class _GroupShare:
     @property
     def active_parameters(self) -> float:
         """Parameters on this rank that one token is multiplied with."""
-        return self._group.num_layers * (self._attention + self._active_ffn_parameters())
+        return sum(number for _, number in self._active())
 
     @property
-    def routed_parameters(self) -> float:
-        """Those among them of the experts that it is sent to."""
-        ffn = self._group.ffn
-        if not isinstance(ffn, MoeFfn):
-            return 0.0
-        return self._group.num_layers * self._routed_parameters(ffn)
+    def wide_parameters(self) -> float:
+        """Those among them that are in 16 bits, but for experts."""
+        weights = self._weights
+        return sum(
+            number
+            for part, number in self._active()
+            if part != "experts"
+            and weights.part_bytes_per_parameter(part) >= weights.wide_bytes_per_parameter
+        )
 
-    def _routed_parameters(self, ffn: MoeFfn) -> float:
-        width = ffn.latent_size or self._hidden
-        routed = width * ffn.experts_per_token * ffn.expert_intermediate_size
-        return ffn.num_matrices * routed / self._parallelism.tensor
-
-    def _active_ffn_parameters(self) -> float:
-        ffn, tensor = self._group.ffn, self._parallelism.tensor
+    def _active(self) -> Iterator[tuple[str, float]]:
+        """Yield the parameters that one token is multiplied with, by the part they belong to."""
+        number, ffn = self._group.num_layers, self._group.ffn
+        yield _attention_part(self._group), number * self._attention
         match ffn:
             case DenseFfn():
-                return ffn.num_matrices * self._hidden * ffn.intermediate_size / tensor
+                inner = ffn.intermediate_size / self._parallelism.tensor
+                yield "dense_ffn", number * ffn.num_matrices * self._hidden * inner
             case MoeFfn():
-                shared = ffn.num_matrices * self._hidden * ffn.shared_intermediate_size / tensor
-                narrowing = 2 * self._hidden * (ffn.latent_size or 0)
-                return self._routed_parameters(ffn) + shared + narrowing
-            case None:
-                return 0.0
+                inner = ffn.shared_intermediate_size / self._parallelism.tensor
+                yield "shared_experts", number * ffn.num_matrices * self._hidden * inner
+                yield "narrowing", number * 2 * self._hidden * (ffn.latent_size or 0)
+                yield "experts", number * self._routed_parameters(ffn)
+
+    def _routed_parameters(self, ffn: MoeFfn) -> float:
+        stored = self._stored_expert_parameters(ffn)
+        return stored * ffn.experts_per_token / self._parallelism.tensor
 
 
 def _as_loaded(attention: Attention) -> Attention:

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
 
-from tonnage.engine.chance import Chance, cut, lengths, lognormal, parts, scaled
+from tonnage.engine.chance import (
+    Chance,
+    cut,
+    exponentials,
+    lengths,
+    lognormal,
+    parts,
+    passed,
+    scaled,
+)
 from tonnage.engine.table import RequestTable
 from tonnage.sizing.workload import Workload
 
@@ -49,7 +58,8 @@ def requests(
     outputs = _outputs(workload, context_tokens, count)
     prompt = workload.prompt
     longest = min(prompt.longest_tokens, context_tokens - 1)
-    drawn = lognormal(_normals(count, SEED + 1), prompt.mean_tokens, prompt.sigma, longest)
+    normals = _normals(count, SEED + 1) if prompt.sigma else array("d", bytes(8 * count))
+    drawn = lognormal(normals, prompt.mean_tokens, prompt.sigma, longest)
     prompts = cut(drawn, outputs, context_tokens)
     return Requests(
         at=_arrivals(count, arrival_scv),
@@ -76,18 +86,13 @@ def _normals(count: int, seed: int) -> "array[float]":
 
 @lru_cache(maxsize=8)
 def _exponentials(count: int) -> "array[float]":
-    return array("d", (-math.log1p(-share) for share in Chance(SEED + 3).even_shares(count)))
+    return exponentials(Chance(SEED + 3).even_shares(count))
 
 
 @lru_cache(maxsize=16)
 def _arrivals(count: int, arrival_scv: float) -> "array[float]":
     """Return when requests arrive, in mean gaps; the last after as many gaps as there are."""
-    at, passed = array("d"), 0.0
-    for gap in Chance(SEED + 4).gamma_gaps(count, 1 / arrival_scv):
-        passed += gap
-        at.append(passed)
-    slower = count / passed
-    return array("d", (each * slower for each in at))
+    return passed(Chance(SEED + 4).gamma_gaps(count, 1 / arrival_scv))
 
 
 @lru_cache(maxsize=8)

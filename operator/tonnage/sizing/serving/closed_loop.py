@@ -1,96 +1,110 @@
-"""A fixed number of users who each wait for an answer before they ask again.
+"""A client of a fixed number of users, who each wait for an answer before they ask again.
 
-The rate follows from the residence time, not the other way round: nobody arrives while all wait.
+What it measures comes from the engine model, as what a plan says of an open loop does. All users
+ask at once at first, as load generators do: where answers are few for each, that burst is much of
+the mean TTFT. As many users as requests are a burst and nothing else.
 """
 
 import math
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
+from tonnage.engine.core import Engine
+from tonnage.engine.routing import serve_users
+from tonnage.engine.table import RequestTable
+from tonnage.sizing.serving.arrivals import requests
 from tonnage.sizing.serving.replica import Replica
-from tonnage.sizing.serving.steady import (
-    SteadyState,
-    prefill_context_tokens,
-    running_limit,
-    steady_state,
-    steps_of_answer,
-)
-from tonnage.sizing.serving.ttft import own_prefill_s, serving_s
-from tonnage.sizing.step_time.step import Step
-from tonnage.sizing.workload import Workload
+from tonnage.sizing.serving.steady import running_limit
+from tonnage.sizing.serving.trial import Trial, engine_costs, engine_limits
+from tonnage.sizing.serving.ttft import serving_s
+from tonnage.sizing.workload import Slo, Workload
 
-ROUNDS = 8
+REQUESTS_PER_USER = 10
+"""As in public benchmarks of closed loops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedLoop:
-    """What so many users get of one replica."""
+    """What a client saw of one replica, request by request."""
 
-    state: SteadyState
-    ttft_s: float
-    """Of a typical request: waiting for a slot, for others' prefill, and its own."""
+    ttft_s: Sequence[float]
+    """Server and network included."""
+    tpot_s: Sequence[float]
+    """Of an answer after its first token; 0 of an answer of one token."""
+    later_tokens: Sequence[int]
+    """Tokens of each answer after the first."""
+    duration_s: float
+    """From the first request to the last token."""
 
     @property
-    def tpot_s(self) -> float:
-        return self.state.tpot_s
+    def itl_s(self) -> float:
+        """The mean over all tokens but the first of each answer."""
+        tokens = sum(self.later_tokens)
+        total_s = sum(map(math.prod, zip(self.tpot_s, self.later_tokens, strict=True)))
+        return total_s / tokens if tokens else 0.0
+
+    @property
+    def median_itl_s(self) -> float:
+        half, seen = sum(self.later_tokens) / 2, 0
+        for each_s, tokens in sorted(zip(self.tpot_s, self.later_tokens, strict=True)):
+            seen += tokens
+            if seen >= half:
+                return each_s
+        return 0.0
+
+    @property
+    def mean_ttft_s(self) -> float:
+        return fmean(self.ttft_s)
+
+    @property
+    def mean_tpot_s(self) -> float:
+        return fmean(self.tpot_s)
 
     @property
     def requests_per_s(self) -> float:
-        return self.state.requests_per_s
+        return len(self.ttft_s) / self.duration_s
 
 
-def closed_loop(replica: Replica, workload: Workload, concurrency: float) -> ClosedLoop:
-    """Return the steady state that so many waiting users settle into.
+def closed_loop(
+    replica: Replica,
+    workload: Workload,
+    *,
+    num_users: int,
+    context_tokens: int,
+    num_requests: int | None = None,
+) -> ClosedLoop:
+    """Return what so many users of a workload see, of ``REQUESTS_PER_USER`` requests each.
 
-    As many run as have room in the cache and a slot; the others wait for one. Users fall into
-    step: answers that end together bring prompts that come together, and each waits for a share
-    of the others. With n running, and a share ``rho`` of the time spent on the work ``S`` of
-    their prompts::
-
-        wait = bunching_fraction * (n - 1) * S * sqrt(rho)
-
-    Never more than all the others' work, unlike the waiting of an open queue.
-
-    Sources:
-        [serving-measurements] closed loops of 4 to 512 users (the share, and the root).
+    ``num_requests``: of all users instead; as many as users make it a burst.
     """
-    running = num_at_once(replica, workload, concurrency)
-    state = running_state(replica, workload, running)
-    own_s = own_prefill_s(replica, workload, state, workload.prompt.mean_tokens)
-    work_s = prefill_work_s(replica, workload)
-    cycle_s = steps_of_answer(replica, workload) * state.step_s + own_s
-    each = running / replica.model.dp_size
-    load = min(1.0, each * work_s / cycle_s)
-    ahead = replica.model.constants.bunching_fraction * max(0.0, each - 1) * math.sqrt(load)
-    queue_s = ahead * work_s
-    slot_s = (concurrency - running) * (cycle_s + queue_s) / running
+    count = num_requests or REQUESTS_PER_USER * num_users
+    drawn = requests(workload, arrival_scv=1.0, context_tokens=context_tokens, count=count)
+    return run_client(replica, workload, drawn.table(1.0), num_users=num_users)
+
+
+def run_client(
+    replica: Replica, workload: Workload, table: RequestTable, *, num_users: int
+) -> ClosedLoop:
+    """Return what the users see who send these requests in order, whatever their arrivals were.
+
+    ``workload``: of which the cache's blocks are counted.
+    """
+    num_ranks = replica.model.dp_size
+    slots = replica.max_num_seqs or math.ceil(num_users / num_ranks)
+    served = replace(replica, max_num_seqs=max(1, slots))
+    longest = max(map(sum, zip(table.prompt_tokens, table.output_tokens, strict=True)))
+    trial = Trial(replica=served, workload=workload, slo=Slo(), context_tokens=longest)
+    limits = engine_limits(trial)
+    engine = Engine(limits, engine_costs(served, limits.max_num_seqs), table)
+    serve_users(engine, table, num_users)
+    running = min(num_users, running_limit(served, workload))
+    outside_s = serving_s(served, running, workload.prompt.mean_tokens)
+    ttft_s, tpot_s = table.latencies_s(range(table.size))
     return ClosedLoop(
-        state=state,
-        ttft_s=serving_s(replica, running, workload.prompt.mean_tokens) + own_s + queue_s + slot_s,
+        ttft_s=array("d", (each_s + outside_s for each_s in ttft_s)),
+        tpot_s=tpot_s,
+        later_tokens=array("q", (tokens - 1 for tokens in table.output_tokens)),
+        duration_s=engine.now_s,
     )
-
-
-def num_at_once(replica: Replica, workload: Workload, concurrency: float) -> float:
-    """Return how many of so many requests run at once; one does even where none fits."""
-    return min(concurrency, running_limit(replica, workload))
-
-
-def running_state(replica: Replica, workload: Workload, num_running: float) -> SteadyState:
-    """Return the state in which so many requests decode or prefill, together."""
-    num_decoding = num_running
-    for _ in range(ROUNDS):
-        state = steady_state(replica, workload, num_decoding)
-        num_decoding *= num_running / state.num_running
-    return steady_state(replica, workload, num_decoding)
-
-
-def prefill_work_s(replica: Replica, workload: Workload) -> float:
-    """Return the time that one prompt adds to the steps it is in: its work and its exchanges."""
-    new = workload.new_prompt_tokens
-    alone = Step(num_sequences=1, context_tokens=0)
-    beside = replace(
-        alone,
-        prefill_tokens=new * replica.model.dp_size,
-        prefill_context_tokens=prefill_context_tokens(workload),
-    )
-    idle, busy = replica.model.step(alone), replica.model.step(beside)
-    return busy.prefill_s + busy.communication_s - idle.communication_s

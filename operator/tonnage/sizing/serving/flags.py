@@ -12,7 +12,7 @@ from tonnage.sizing.memory.ceiling import check_fits, check_given, shortfall
 from tonnage.sizing.memory.layout import default_block_tokens
 from tonnage.sizing.parallelism.shard import Shard
 from tonnage.sizing.request import Flags, SizingRequest
-from tonnage.sizing.serving.goodput import NOTHING, Goodput, Length, goodput, outcome_at
+from tonnage.sizing.serving.goodput import NOTHING, Goodput, Length, goodput, ratio_at
 from tonnage.sizing.serving.load_line import bound_requests_per_s, tpot_ceiling
 from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.serving.steady import prompts_step_s
@@ -42,7 +42,7 @@ Between = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class ChosenFlags:
     """Flags, the engine group that they make, and what it serves by a coarse search."""
 
     flags: Flags
@@ -55,29 +55,36 @@ class FlagSearch:
 
     def __init__(self, request: SizingRequest, shard: Shard, between: Between) -> None:
         self._request, self._shard, self._between = request, shard, between
-        self._widest_of: dict[int, Chosen] = {}
+        self._widest_of: dict[int, ChosenFlags] = {}
         """By token budget."""
 
-    def coarse(self, widest: Chosen) -> Chosen:
-        """Return what short runs say of the flags of a split, to rank it by."""
+    def coarse(self, widest: ChosenFlags, worth_requests_per_s: float = 0.0) -> ChosenFlags:
+        """Return what short runs say of the flags of a split, to rank it by.
+
+        Where none serves clearly more than is worth it, that rate without an outcome.
+        """
         if self._request.slo.is_offline:
             return widest
         first = self._stall_free(widest)
-        best = self._fewer(self._tried(first, self._bound(first), Length.COARSE))
+        if worth_requests_per_s and not self._keeps(first, worth_requests_per_s):
+            best = replace(first, goodput=replace(NOTHING, requests_per_s=worth_requests_per_s))
+        else:
+            best = self._try(first, self._upper_bound(first), Length.COARSE)
+        best = self._best_slots(best)
         for tokens in self._budgets(widest):
             if tokens != first.flags.max_num_batched_tokens:
                 best = self._under(tokens, best)
         return best
 
-    def refined(self, coarse: Chosen) -> Chosen:
+    def refine(self, coarse: ChosenFlags) -> ChosenFlags:
         """Return the flags of the highest goodput; of those that serve as much, the smallest."""
         rate = coarse.goodput.requests_per_s
         if not rate:
             return coarse
-        most = self._held(coarse.flags.max_num_batched_tokens)
-        return self._climbed(self._tried(coarse, rate, Length.MEDIUM), most)
+        most = self._slots_in_memory(coarse.flags.max_num_batched_tokens)
+        return self._climb(self._try(coarse, rate, Length.MEDIUM), most)
 
-    def _stall_free(self, widest: Chosen) -> Chosen:
+    def _stall_free(self, widest: ChosenFlags) -> ChosenFlags:
         """Return the default budget, or the largest below it whose prompts keep TPOT by a step.
 
         Longer steps break the TPOT of answers of few tokens, of which moments of lengths know
@@ -92,7 +99,7 @@ class FlagSearch:
                 return chosen
         return widest
 
-    def _budgets(self, widest: Chosen) -> Sequence[int]:
+    def _budgets(self, widest: ChosenFlags) -> Sequence[int]:
         """Return the engine's default, and the token budgets that may be taken instead.
 
         Beside a state of constant size vLLM cuts prompts at the ends of its long blocks, and does
@@ -102,54 +109,73 @@ class FlagSearch:
         default = widest.flags.max_num_batched_tokens
         if self._request.max_num_batched_tokens is not None:
             return (default,)
-        shape = self._request.shape
-        is_cut_freely = not (
-            shape.encoder_parameters
-            or shape.num_uncounted_encoders
-            or any(group.state_blocks for group in widest.replica.layout.groups)
-        )
+        is_cut_freely = _is_cut_freely(self._request, widest.replica)
         others = (each for each in BUDGETS_TOKENS if is_cut_freely or each > default)
         return tuple({default: None} | dict.fromkeys(others))
 
-    def _widest(self, tokens: int) -> Chosen:
+    def _widest(self, tokens: int) -> ChosenFlags:
         if tokens not in self._widest_of:
             request = replace(self._request, max_num_batched_tokens=tokens)
             self._widest_of[tokens] = largest_fitting(request, self._shard)
         return self._widest_of[tokens]
 
-    def _held(self, tokens: int) -> int:
+    def _slots_in_memory(self, tokens: int) -> int:
         """Return the slots that memory leaves: not all of them decode at a time, as TPOT asks."""
         request = replace(self._request, slo=Slo(), max_num_batched_tokens=tokens)
         return largest_fitting(request, self._shard).flags.max_num_seqs
 
-    def _bound(self, chosen: Chosen) -> float:
+    def upper_bound(self, widest: ChosenFlags) -> float:
+        """Return what the fluid bound allows at most, of all token budgets that are tried."""
+        self._widest_of[widest.flags.max_num_batched_tokens] = widest
+        bounds = []
+        for tokens in self._budgets(widest):
+            with suppress(DoesNotFitError):
+                bounds.append(self._upper_bound(self._widest(tokens)))
+        return max(bounds)
+
+    def _upper_bound(self, chosen: ChosenFlags) -> float:
         request = self._request
         return bound_requests_per_s(chosen.replica, request.workload, request.slo)
 
-    def _tried(self, chosen: Chosen, guess: float, length: Length) -> Chosen:
+    def _try(self, chosen: ChosenFlags, guess: float, length: Length) -> ChosenFlags:
         trial = trial_of(self._request, chosen.replica)
         return replace(chosen, goodput=goodput(trial, guess, length=length, between=self._between))
 
-    def _keeps(self, chosen: Chosen, rate: float) -> bool:
+    def _keeps(self, chosen: ChosenFlags, rate: float) -> bool:
         trial = trial_of(self._request, chosen.replica)
-        return outcome_at(trial, rate, length=Length.COARSE, between=self._between).ratio <= 1
+        return ratio_at(trial, rate, length=Length.COARSE, between=self._between) <= 1
 
-    def _fewer(self, best: Chosen) -> Chosen:
+    def _best_slots(self, best: ChosenFlags) -> ChosenFlags:
+        """Return the best among more slots, where all are in use, and fewer."""
+        return self._fewer(self._more(best))
+
+    def _more(self, best: ChosenFlags) -> ChosenFlags:
+        """Return the best among more slots: TPOT limits the mean of those that decode."""
+        most = self._slots_in_memory(best.flags.max_num_batched_tokens)
+        while (seqs := best.flags.max_num_seqs) < most and _used_slots(best) == seqs:
+            rate = best.goodput.requests_per_s
+            other = self._with(best, max_num_seqs=min(most, math.ceil(seqs / STRIDE)))
+            if not rate or not self._keeps(other, GAIN * rate):
+                break
+            best = self._try(other, GAIN * rate, Length.COARSE)
+        return best
+
+    def _fewer(self, best: ChosenFlags) -> ChosenFlags:
         """Return the best among fewer slots: a short queue at the door can protect TPOT."""
         failed = 0
-        for seqs in _ladder(_used(best)):
+        for seqs in _ladder(_used_slots(best)):
             other, rate = self._with(best, max_num_seqs=seqs), best.goodput.requests_per_s
             if rate and not self._keeps(other, GAIN * rate):
                 failed += 1
                 if failed == PATIENCE:
                     break
                 continue
-            other = self._tried(other, GAIN * rate or self._bound(other), Length.COARSE)
+            other = self._try(other, GAIN * rate or self._upper_bound(other), Length.COARSE)
             if other.goodput.requests_per_s > rate:
                 best, failed = other, 0
         return best
 
-    def _under(self, tokens: int, best: Chosen) -> Chosen:
+    def _under(self, tokens: int, best: ChosenFlags) -> ChosenFlags:
         """Return the best under a token budget, where it serves more with many slots or as few.
 
         Fewer slots protect TPOT from long steps, and leave requests at the door; a small budget
@@ -158,11 +184,11 @@ class FlagSearch:
         rate = best.goodput.requests_per_s
         for other in self._other(tokens, best):
             if not rate or self._keeps(other, BUDGET_GAIN * rate):
-                guess = BUDGET_GAIN * rate or self._bound(other)
-                return self._fewer(self._tried(other, guess, Length.COARSE))
+                guess = BUDGET_GAIN * rate or self._upper_bound(other)
+                return self._best_slots(self._try(other, guess, Length.COARSE))
         return best
 
-    def _other(self, tokens: int, best: Chosen) -> Iterator[Chosen]:
+    def _other(self, tokens: int, best: ChosenFlags) -> Iterator[ChosenFlags]:
         """Yield the most slots that a token budget leaves, as few as are best so far, and between.
 
         More than that a budget is not tried with, where none of these serves clearly more.
@@ -175,16 +201,16 @@ class FlagSearch:
                 if seqs < most:
                     yield self._with(widest, max_num_seqs=seqs)
 
-    def _climbed(self, best: Chosen, most: int) -> Chosen:
+    def _climb(self, best: ChosenFlags, most: int) -> ChosenFlags:
         """Go on with longer runs to more slots or fewer while these serve more, then to the least.
 
         Which number has the fewest late requests hangs on the rate: at a higher one it is another.
         """
         while rate := best.goodput.requests_per_s:
             seqs = self._least_late(best, most)
-            if seqs == _used(best):
+            if seqs == _used_slots(best):
                 break
-            moved = self._tried(self._with(best, max_num_seqs=seqs), rate, Length.MEDIUM)
+            moved = self._try(self._with(best, max_num_seqs=seqs), rate, Length.MEDIUM)
             if moved.goodput.requests_per_s <= rate:
                 break
             best = moved
@@ -192,29 +218,29 @@ class FlagSearch:
             return best
         return self._with(best, max_num_seqs=self._fewest(best, most))
 
-    def _fewest(self, best: Chosen, most: int) -> int:
+    def _fewest(self, best: ChosenFlags, most: int) -> int:
         """Return the fewest slots that serve as much, and one step more where that does too.
 
         One less than the fewest may serve a tenth less, and a digit of a length makes it one.
         """
-        seqs = _used(best)
+        seqs = _used_slots(best)
         while (tried := _fewer(seqs)) >= 1 and self._ties(best, tried):
             seqs = tried
         back = min(most, _more(seqs))
         return back if back > seqs and self._ties(best, back) else seqs
 
-    def _ties(self, best: Chosen, max_num_seqs: int) -> bool:
+    def _ties(self, best: ChosenFlags, max_num_seqs: int) -> bool:
         rate = TIE * best.goodput.requests_per_s
-        return self._late(self._with(best, max_num_seqs=max_num_seqs), rate) <= 1
+        return self._late(self._with(best, max_num_seqs=max_num_seqs), rate, 1.0) <= 1
 
-    def _least_late(self, best: Chosen, most: int) -> int:
+    def _least_late(self, best: ChosenFlags, most: int) -> int:
         """Return the slots with the fewest late requests at the rate found: uphill, either way."""
         rate = best.goodput.requests_per_s
-        start = seqs = _used(best)
+        start = seqs = _used_slots(best)
         lowest = self._late(best, rate)
         for neighbour in (_more, _fewer):
             while 1 <= (tried := neighbour(seqs)) <= most:
-                late = self._late(self._with(best, max_num_seqs=tried), rate)
+                late = self._late(self._with(best, max_num_seqs=tried), rate, lowest)
                 if late >= lowest:
                     break
                 seqs, lowest = tried, late
@@ -222,18 +248,21 @@ class FlagSearch:
                 return seqs
         return seqs
 
-    def _late(self, chosen: Chosen, rate: float) -> float:
-        """Return the late requests over those allowed at a rate, for the target missed most."""
-        trial = trial_of(self._request, chosen.replica)
-        return outcome_at(trial, rate, length=Length.MEDIUM, between=self._between).ratio
+    def _late(self, chosen: ChosenFlags, rate: float, most: float = math.inf) -> float:
+        """Return the late requests over those allowed at a rate, for the target missed most.
 
-    def _with(self, chosen: Chosen, **changes: int) -> Chosen:
+        Where they are more than ``most`` times as many, infinity.
+        """
+        trial = trial_of(self._request, chosen.replica)
+        return ratio_at(trial, rate, length=Length.MEDIUM, most=most, between=self._between)
+
+    def _with(self, chosen: ChosenFlags, **changes: int) -> ChosenFlags:
         flags = replace(chosen.flags, **changes)  # type: ignore[arg-type]
         replica = replica_under(self._request, self._shard, flags)
         return replace(chosen, flags=flags, replica=replica)
 
 
-def _used(chosen: Chosen) -> int:
+def _used_slots(chosen: ChosenFlags) -> int:
     """Return the slots that were ever used: more change nothing."""
     outcome = chosen.goodput.outcome
     seqs = chosen.flags.max_num_seqs
@@ -266,7 +295,7 @@ def trial_of(request: SizingRequest, replica: Replica) -> Trial:
     )
 
 
-def largest_fitting(request: SizingRequest, shard: Shard) -> Chosen:
+def largest_fitting(request: SizingRequest, shard: Shard) -> ChosenFlags:
     """Return the split with as many slots as the memory and the SLO ceiling leave.
 
     Slots cost sampler memory, so both are settled in rounds.
@@ -289,7 +318,40 @@ def largest_fitting(request: SizingRequest, shard: Shard) -> Chosen:
             break
         seqs = most
     flags = _flags(request, shard.parallelism, seqs)
-    return Chosen(flags=flags, replica=replica_under(request, shard, flags))
+    return ChosenFlags(flags=flags, replica=replica_under(request, shard, flags))
+
+
+def widest_fitting(request: SizingRequest, shard: Shard) -> ChosenFlags:
+    """Return the split with its slots under the default token budget, or the largest that fits.
+
+    Raises:
+        DoesNotFitError: not even with a single slot under the smallest budget.
+    """
+    try:
+        return largest_fitting(request, shard)
+    except DoesNotFitError:
+        for tokens in sorted(_smaller_budgets(request), reverse=True):
+            with suppress(DoesNotFitError):
+                found = largest_fitting(replace(request, max_num_batched_tokens=tokens), shard)
+                if _is_cut_freely(request, found.replica):
+                    return found
+        raise
+
+
+def _smaller_budgets(request: SizingRequest) -> Iterator[int]:
+    if request.max_num_batched_tokens is None:
+        default = default_batched_tokens(request.gpu)
+        yield from (tokens for tokens in BUDGETS_TOKENS if tokens < default)
+
+
+def _is_cut_freely(request: SizingRequest, replica: Replica) -> bool:
+    """Tell whether the engine starts with a budget below its default, as ``_budgets`` says."""
+    shape = request.shape
+    return not (
+        shape.encoder_parameters
+        or shape.num_uncounted_encoders
+        or any(group.state_blocks for group in replica.layout.groups)
+    )
 
 
 def most_slots(request: SizingRequest, replica: Replica) -> int:

@@ -14,7 +14,7 @@ from typing import Final
 
 from tonnage.sizing.serving.load_line import tpot_ceiling
 from tonnage.sizing.serving.steady import running_limit
-from tonnage.sizing.serving.trial import Outcome, Run, Trial
+from tonnage.sizing.serving.trial import Trial, TrialResult, TrialRun
 from tonnage.sizing.workload import Slo, Workload
 from tonnage.units import nearest
 
@@ -41,8 +41,6 @@ LARGE_ERROR: Final = 0.025
 PER_SLOT: Final = 4
 """Requests beside those for each that a replica runs at once: the batch has to fill and drain."""
 STEPS: Final = 60
-LAST_STEPS: Final = 8
-"""Down from where the line between two runs crosses, to a rate whose own run keeps every target."""
 LOWEST: Final = 1e-4
 """Of the first guess: no rate below it is worth a replica."""
 STEEP: Final = 6.0
@@ -60,7 +58,7 @@ goodput by half a percent at most where it follows them in proportion."""
 LEAST_FILLED: Final = 256
 MOST_FILLED: Final = 2_000
 REMEMBERED: Final = 4_096
-"""Searches, of some 4 KiB each: 16 MiB at most."""
+"""Searches, of some 6 KiB each: 24 MiB at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +69,12 @@ class Goodput:
     standard_error: float
     """Of the rate, as a share of it: what other draws of as many requests would change."""
     limited_by: str
-    outcome: Outcome | None
+    outcome: TrialResult | None
     """At that rate, nearly. None: nothing was run, as offline."""
     steepness: float = STEEP
     """Growth of the logarithm of late requests with that of the rate."""
+    length: Length = Length.FULL
+    """Of the runs that found it: what it serves is shown by runs of the same length."""
 
 
 NOTHING: Final = Goodput(requests_per_s=0, standard_error=0, limited_by="", outcome=None)
@@ -85,7 +85,9 @@ NOTHING: Final = Goodput(requests_per_s=0, standard_error=0, limited_by="", outc
 class _Found:
     """What is known of one trial: outcomes by length of the run and rate."""
 
-    outcomes: dict[tuple[Length, float], Outcome] = field(default_factory=dict)
+    outcomes: dict[tuple[Length, float], TrialResult] = field(default_factory=dict)
+    above: dict[tuple[Length, float], float] = field(default_factory=dict)
+    """Ratios that outcomes are above; these runs ended early."""
     goodput: dict[Length, Goodput] = field(default_factory=dict)
 
 
@@ -106,12 +108,13 @@ def goodput(
     found, so that no short ones are needed to come near. ``between`` is called before each run;
     what it raises ends the search, which goes on from there when it is asked again.
     """
-    trial = on_grid(trial)
+    trial = with_rounded_inputs(trial)
     found = _recall(trial)
     best = Goodput(requests_per_s=guess, standard_error=0, limited_by="", outcome=None)
     if near is not None and near.requests_per_s:
         best = near
-    for level in (length,) if best is near else dict.fromkeys((Length.COARSE, length)):
+    is_near = best is near or length in found.goodput
+    for level in (length,) if is_near else dict.fromkeys((Length.COARSE, length)):
         known = found.goodput.get(level)
         if known is None:
             search = _Search(trial, found, between, length=level, steepness=best.steepness)
@@ -131,10 +134,24 @@ def outcome_at(
     *,
     length: Length,
     between: Callable[[], None] = lambda: None,
-) -> Outcome:
+) -> TrialResult:
     """Return what becomes of a rate of each replica of a trial, by one run."""
-    trial = on_grid(trial)
+    trial = with_rounded_inputs(trial)
     return _Search(trial, _recall(trial), between, length=length).outcome(requests_per_s)
+
+
+def ratio_at(
+    trial: Trial,
+    requests_per_s: float,
+    *,
+    length: Length,
+    most: float = 1.0,
+    between: Callable[[], None] = lambda: None,
+) -> float:
+    """Return the ratio of ``outcome_at`` up to ``most``; infinity above it, as soon as it is."""
+    trial = with_rounded_inputs(trial)
+    search = _Search(trial, _recall(trial), between, length=length)
+    return search.ratio_within(requests_per_s, most)
 
 
 def _recall(trial: Trial) -> _Found:
@@ -186,16 +203,30 @@ class _Search:
         self._length, self._prior = length, steepness
         self._points: dict[float, float] = {}
 
-    def outcome(self, rate: float) -> Outcome:
+    def outcome(self, rate: float) -> TrialResult:
         """Return what becomes of a rate of each replica."""
         known = self._found.outcomes.get((self._length, rate))
         if known is None:
-            self._between()
-            trial = self._trial
-            count = requests_needed(trial.slo, self._length) + requests_to_fill(trial)
-            known = Run(trial, rate * trial.num_replicas, count).outcome()
-            self._found.outcomes[self._length, rate] = known
+            known = self._found.outcomes[self._length, rate] = self._run(rate).outcome()
         return known
+
+    def ratio_within(self, rate: float, most: float) -> float:
+        """Return the ratio of an outcome, infinity above this one: then the run ends early."""
+        found, tried = self._found, (self._length, rate)
+        known = found.outcomes.get(tried)
+        if known is None:
+            run = None if most <= found.above.get(tried, 0.0) else self._run(rate, most)
+            if run is None or run.is_cut:
+                found.above[tried] = max(most, found.above.get(tried, 0.0))
+                return math.inf
+            known = found.outcomes[tried] = run.outcome()
+        return known.ratio if known.ratio <= most else math.inf
+
+    def _run(self, rate: float, most_ratio: float = math.inf) -> TrialRun:
+        self._between()
+        trial = self._trial
+        count = requests_needed(trial.slo, self._length) + requests_to_fill(trial)
+        return TrialRun(trial, rate * trial.num_replicas, count, most_ratio=most_ratio)
 
     def goodput(self, guess: float) -> Goodput:
         """Return the rate at which the excess crosses zero; nothing where it is never below.
@@ -205,7 +236,7 @@ class _Search:
         """
         rate = self._highest(guess)
         if rate and self._length in {Length.FULL, Length.LONG}:
-            rate = self._kept(rate)
+            rate = self._rate_within_targets(rate)
         if not rate:
             return NOTHING
         near = min(self._points, key=lambda tried: abs(math.log(tried / rate)))
@@ -219,6 +250,7 @@ class _Search:
             limited_by=limited_by(self._trial, outcome),
             steepness=self._mean_steepness,
             outcome=outcome,
+            length=self._length,
         )
 
     def _excess(self, rate: float) -> float:
@@ -257,18 +289,23 @@ class _Search:
         share = at_low / (at_low - at_high) if at_low < 0 < at_high else 0.0
         return low * (high / low) ** share if high else low
 
-    def _kept(self, rate: float) -> float:
-        """Return the rate, or one little below it, whose own run keeps every target."""
-        close = CLOSE[self._length]
-        for step in range(LAST_STEPS):
-            near = [tried for tried, excess in self._points.items() if excess <= 0]
+    def _rate_within_targets(self, rate: float) -> float:
+        """Return the rate, or the next below it, whose own run keeps every target; 0: none does.
+
+        Where lateness hardly hangs on the rate, as beside few long prompts, it is a way down.
+        """
+        stride = CLOSE[self._length] / 4
+        lowest, step = LOWEST * rate, 1
+        while rate > lowest:
+            lower = rate * math.exp(-stride * step)
+            near = (tried for tried, excess in self._points.items() if excess <= 0)
             best = max((tried for tried in near if tried <= rate), default=0.0)
-            if best >= rate * math.exp(-close * (1 + step) / 4):
+            if best >= lower:
                 return best
             if self._excess(rate) <= 0:
                 return rate
-            rate *= math.exp(-close * (1 + step) / 4)
-        return max((tried for tried, excess in self._points.items() if excess <= 0), default=0.0)
+            rate, step = lower, step + 1
+        return 0.0
 
     def _stride(self, excess: float, step: int) -> float:
         """Return how far to go, in a logarithm of the rate: the further the longer it takes."""
@@ -277,7 +314,7 @@ class _Search:
     @property
     def _steepness(self) -> float:
         """Growth of the excess with the logarithm of the rate, between the nearest two."""
-        points = self._told
+        points = self._informative_points
         low = max((point for point in points if point[1] <= 0), default=None)
         high = min((point for point in points if point[1] > 0), default=None)
         slope = _slope([low, high] if low and high and low[0] < high[0] else points)
@@ -286,11 +323,11 @@ class _Search:
     @property
     def _mean_steepness(self) -> float:
         """The same over all that was tried: two runs that are close tell noise."""
-        slope = _slope(self._told)
+        slope = _slope(self._informative_points)
         return slope if slope > GENTLE else self._prior
 
     @property
-    def _told(self) -> list[tuple[float, float]]:
+    def _informative_points(self) -> list[tuple[float, float]]:
         tried = self._points.items()
         return [(math.log(rate), excess) for rate, excess in tried if abs(excess) < CLEAR]
 
@@ -311,7 +348,7 @@ OFTEN: Final = 0.25
 """Share of the time with all slots in use at which requests wait for them."""
 
 
-def limited_by(trial: Trial, outcome: Outcome) -> str:
+def limited_by(trial: Trial, outcome: TrialResult) -> str:
     """Name what stops a replica at a load: TPOT, or what requests wait for."""
     worst = outcome.worst
     is_by_target = worst is not None and worst.ratio >= outcome.backlog
@@ -324,7 +361,7 @@ def limited_by(trial: Trial, outcome: Outcome) -> str:
     return "TimeToFirstToken" if is_by_target else "BatchedTokens"
 
 
-def on_grid(trial: Trial) -> Trial:
+def with_rounded_inputs(trial: Trial) -> Trial:
     """Return the trial with figures rounded to what cannot matter."""
     replica = trial.replica
     constants = replica.model.constants
@@ -335,7 +372,7 @@ def on_grid(trial: Trial) -> Trial:
     )
     return replace(
         trial,
-        workload=_rounded(trial.workload),
+        workload=_rounded_workload(trial.workload),
         replica=replace(
             replica,
             kv_pool_bytes=_round(replica.kv_pool_bytes),
@@ -344,7 +381,7 @@ def on_grid(trial: Trial) -> Trial:
     )
 
 
-def _rounded(workload: Workload) -> Workload:
+def _rounded_workload(workload: Workload) -> Workload:
     prompt, second = workload.prompt, workload.output_second_moment
     return replace(
         workload,

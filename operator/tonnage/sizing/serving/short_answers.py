@@ -60,10 +60,10 @@ def undisturbed_share(replica: Replica, workload: Workload, num_decoding: float)
 def _later(workload: Workload) -> tuple[int, ...]:
     """Return the tokens after the first, of answers at even shares."""
     shares = ((part + 0.5) / PARTS for part in range(PARTS))
-    return tuple(max(0, round(_length(workload, share)) - 1) for share in shares)
+    return tuple(max(0, round(_tokens_at_share(workload, share)) - 1) for share in shares)
 
 
-def _length(workload: Workload, share: float) -> float:
+def _tokens_at_share(workload: Workload, share: float) -> float:
     mean, sigma = workload.output_tokens, _sigma(workload)
     if sigma is None:
         return -mean * math.log1p(-share)

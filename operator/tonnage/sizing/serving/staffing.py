@@ -14,11 +14,11 @@ from tonnage.sizing.errors import SLOInfeasibleError
 from tonnage.sizing.serving.goodput import (
     Length,
     goodput,
-    on_grid,
     requests_needed,
     requests_to_fill,
+    with_rounded_inputs,
 )
-from tonnage.sizing.serving.trial import Run, Trial
+from tonnage.sizing.serving.trial import Trial, TrialRun
 from tonnage.sizing.workload import Routing
 
 FLEETS = (1, 2, 4, 8, 32)
@@ -63,7 +63,9 @@ class Staffing:
             return 1
         most = max(each for _, each in self.each_requests_per_s)
         if self.each(1) <= 0:
-            raise SLOInfeasibleError("a replica keeps the SLO at no rate: no number of them helps")
+            raise SLOInfeasibleError(
+                "a replica misses the SLO at any rate: more replicas do not help"
+            )
         number = max(1, math.ceil(requests_per_s * (1 - ROUNDING) / most))
         largest, last = self.each_requests_per_s[-1]
         while not self.sustains(requests_per_s, number):
@@ -108,9 +110,9 @@ def most_requests_per_s(
     A run of many replicas may end before their batches are full: no run of it tells.
     """
     between()
-    alone = on_grid(replace(trial, num_replicas=1))
+    alone = with_rounded_inputs(replace(trial, num_replicas=1))
     count = requests_needed(trial.slo, Length.COARSE) + requests_to_fill(alone)
-    run = Run(alone, OVERLOAD * alone_requests_per_s, count)
+    run = TrialRun(alone, OVERLOAD * alone_requests_per_s, count)
     return max(alone_requests_per_s, count / run.engines[0].busy_s)
 
 

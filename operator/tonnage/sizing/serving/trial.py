@@ -2,14 +2,13 @@
 
 import itertools
 import math
-from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tonnage.engine.core import Engine
 from tonnage.engine.limits import EngineLimits
 from tonnage.engine.routing import Routing as EngineRouting
-from tonnage.engine.routing import serve
+from tonnage.engine.routing import send, serve
 from tonnage.engine.step_costs import StepCosts
 from tonnage.sizing.serving.arrivals import Requests, requests
 from tonnage.sizing.serving.replica import Replica
@@ -28,6 +27,10 @@ NARROW = 8
 """Blocks of a window that count as held from the first token on."""
 MOST_BLOCKS = 1 << 40
 """More than any cache has."""
+PARTS = 64
+"""Of a run that may end early: after each it is seen whether too many are late."""
+SHOWN = (0.5, 0.95, 0.99)
+"""Percentiles shown beside those of the SLO."""
 LAST = 8
 """The part of a run at its end that this is judged by: one in so many."""
 
@@ -72,7 +75,17 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Latency:
+    """TTFT and TPOT at one percentile."""
+
+    quantile: float
+    ttft_s: float
+    tpot_s: float | None
+    """None: no answer has a second token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult:
     """What became of a rate."""
 
     counts: tuple[Count, ...]
@@ -90,6 +103,8 @@ class Outcome:
     """Of one rank."""
     num_preemptions: int
     num_requests: int
+    latencies: tuple[Latency, ...]
+    """By percentile, ascending."""
 
     @property
     def worst(self) -> Count | None:
@@ -166,29 +181,65 @@ def _tables(replica: Replica, workload: Workload) -> _Tables:
     )
 
 
-class Run:
+class TrialRun:
     """The engines of a trial at one rate, after they have served it."""
 
-    def __init__(self, trial: Trial, requests_per_s: float, count: int) -> None:
-        """Serve so many requests at a rate, of all replicas together."""
+    def __init__(
+        self, trial: Trial, requests_per_s: float, count: int, *, most_ratio: float = math.inf
+    ) -> None:
+        """Serve so many requests at a rate, of all replicas together.
+
+        ``most_ratio``: what one engine serves ends once its ratio is above that (``is_cut``).
+        """
         self.trial = trial
         self.limits = limits = engine_limits(trial)
-        costs = _costs(trial.replica, limits.max_num_seqs)
+        costs = engine_costs(trial.replica, limits.max_num_seqs)
         drawn = _requests(trial, count)
         self.table = drawn.table(requests_per_s)
         self.engines = [
             Engine(limits, costs, self.table, seed) for seed in range(trial.num_replicas)
         ]
-        is_random = trial.routing is Routing.SERVICE
-        routing = EngineRouting.RANDOM if is_random else EngineRouting.LEAST_OUTSTANDING
-        serve(self.engines, self.table, routing, drawn.routes)
-        peak = max(engine.peak_running for engine in self.engines)
-        crowd = peak * limits.num_ranks * trial.num_replicas
-        self.peak_running = peak
-        self.first = min(count // 3, int(WARM_UP * crowd) + BLOCKS)
-        self.last = count - min(count // 4, crowd)
+        self.is_cut = False
+        if most_ratio < math.inf and trial.num_replicas == 1:
+            self.is_cut = not self._serve_within(most_ratio)
+        else:
+            is_random = trial.routing is Routing.SERVICE
+            routing = EngineRouting.RANDOM if is_random else EngineRouting.LEAST_OUTSTANDING
+            serve(self.engines, self.table, routing, drawn.routes)
+        self.peak_running = max(engine.peak_running for engine in self.engines)
+        self.first, self.last = self._counted_range(self.peak_running)
 
-    def outcome(self) -> Outcome:
+    def _counted_range(self, peak_running: int) -> tuple[int, int]:
+        """Return the first request that counts, and the one after the last."""
+        count = self.table.size
+        crowd = peak_running * self.limits.num_ranks * self.trial.num_replicas
+        return min(count // 3, int(WARM_UP * crowd) + BLOCKS), count - min(count // 4, crowd)
+
+    def _serve_within(self, most_ratio: float) -> bool:
+        """Serve all requests with one engine, or until more are late than this ratio allows."""
+        [engine], table = self.engines, self.table
+        edges = range(0, table.size, max(1, table.size // PARTS))
+        for first, last in itertools.pairwise((0, *(edge + 1 for edge in edges), table.size)):
+            send(engine, table, first, last)
+            if self._is_above(most_ratio, last - 1):
+                return False
+        engine.advance(math.inf)
+        return True
+
+    def _is_above(self, most_ratio: float, num_arrived: int) -> bool:
+        """Tell whether those late so far are too many, however many requests run at once later."""
+        peak, table, slo = self.engines[0].peak_running, self.table, self.trial.slo
+        earliest, latest = self._counted_range(peak)
+        first, last = self._counted_range(max(peak, self.limits.max_num_seqs))
+        until, most = min(last, num_arrived), most_ratio * (latest - earliest)
+        kinds = ((slo.ttft, table.late_starts), (slo.tpot, table.slow_outputs))
+        return until > first and any(
+            late(first, until, target.limit_s) > most * (1 - target.quantile)
+            for targets, late in kinds
+            for target in targets
+        )
+
+    def outcome(self) -> TrialResult:
         """Return what became of the requests that count."""
         table, engines = self.table, self.engines
         span_s = table.arrival_s[self.last - 1] - table.arrival_s[0]
@@ -197,7 +248,7 @@ class Run:
         blocks = self.limits.num_blocks * self.trial.replica.model.dp_size
         late = self.last - (self.last - self.first) // LAST
         wait_s = table.wait_s(late, self.last) / max(1, self.last - late)
-        return Outcome(
+        return TrialResult(
             counts=tuple(self._counts()),
             backlog=wait_s * math.sqrt(table.size) / (BACKLOG * span_s),
             running=sum(engine.decoding_s for engine in engines) / busy_s,
@@ -206,9 +257,17 @@ class Run:
             / (busy_s * self.trial.replica.model.dp_size),
             busy=min(1.0, busy_s / len(engines) / span_s),
             peak_running=self.peak_running,
-            num_preemptions=sum(table.preemptions),
+            num_preemptions=table.num_preempted(),
             num_requests=self.last - self.first,
+            latencies=tuple(self._latencies()),
         )
+
+    def _latencies(self) -> Iterator[Latency]:
+        slo = self.trial.slo
+        shown = sorted({*SHOWN, *(target.quantile for target in (*slo.ttft, *slo.tpot))})
+        ttft_s, tpot_s = self.table.spread_s(self.first, self.last, (*shown, 1.0))
+        for quantile, start_s, gap_s in zip(shown, ttft_s, tpot_s, strict=False):
+            yield Latency(quantile=quantile, ttft_s=start_s, tpot_s=gap_s if tpot_s[-1] else None)
 
     def _counts(self) -> Iterator[Count]:
         table, slo = self.table, self.trial.slo
@@ -226,20 +285,6 @@ class Run:
                     counted=self.last - self.first,
                 )
 
-    def latencies_s(self) -> tuple["array[float]", "array[float]"]:
-        """Return TTFT and TPOT of the requests that count, each in ascending order.
-
-        TPOT of an answer of one token is 0, as in vLLM's histogram: its percentiles are over all
-        finished requests (vllm/v1/metrics/stats.py, ``mean_time_per_output_token``).
-        """
-        table = self.table
-        first, tpot = array("d"), array("d")
-        for number in range(self.first, self.last):
-            first.append(table.first_token_s[number] - table.arrival_s[number])
-            later = max(1, table.output_tokens[number] - 1)
-            tpot.append((table.ended_s[number] - table.first_token_s[number]) / later)
-        return array("d", sorted(first)), array("d", sorted(tpot))
-
 
 def _requests(trial: Trial, count: int) -> Requests:
     return requests(
@@ -250,7 +295,7 @@ def _requests(trial: Trial, count: int) -> Requests:
     )
 
 
-def _costs(replica: Replica, max_num_seqs: int) -> StepCosts:
+def engine_costs(replica: Replica, max_num_seqs: int) -> StepCosts:
     """Return the costs for some more slots than asked, so that few tables serve all."""
     slots = 16
     while slots < max_num_seqs:

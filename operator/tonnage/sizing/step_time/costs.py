@@ -20,7 +20,7 @@ from tonnage.sizing.step_time.step import Step
 GRID_RATIO = 1.15
 """Of neighbouring numbers decoding: the line between them is within 0.1 % of the formula."""
 PREFILL_RATIO = 1.5
-ROW_RATIO = 2.0
+ROW_RATIO = 1.7
 BEYOND_TOKENS = 2_000_000
 """Behind the last knot."""
 
@@ -116,9 +116,10 @@ class _Prices:
             * constants.cache_bandwidth_factor
         )
         self._flop_per_s = speeds.peak_flop_per_s * constants.compute_efficiency
-        self._exposed = constants.prefill_exposed_fraction / (
-            speeds.peak_flop_per_s * constants.prefill_efficiency
+        wide_flop_per_s = (
+            speeds.peak_flop_per_s * constants.prefill_efficiency * constants.wide_prefill_factor
         )
+        self._exposed = constants.prefill_exposed_fraction / wide_flop_per_s
         self._kv, self._draft_kv = shard.kv, _kinds(shard.draft)
         self._passes = model.tokens_verified - 2 if shard.draft else 0
         self._verified = model.tokens_verified

@@ -54,6 +54,6 @@ class StepTimeModel:
         return replace(
             time,
             draft_s=passes * each.total_s,
-            decode_bytes=time.decode_bytes + passes * each.decode_bytes,
+            draft_bytes=passes * each.decode_bytes,
             decode_flop=time.decode_flop + passes * each.decode_flop,
         )

@@ -42,15 +42,28 @@ class StepTime:
     compute_s: float
     prefill_s: float
     communication_s: float
-    decode_bytes: float
-    """Per rank and stage: weights touched and KV of the running sequences."""
+    dense_bytes: float
+    """Read per rank and stage: weights that every token takes, and adapters."""
     decode_flop: float
+    prefill_flop: float = 0.0
+    """Of prompts, per rank and stage, whatever the rates of its parts."""
+    experts_bytes: float = 0.0
+    """Read per rank and stage: the routed experts that the step's tokens touch."""
+    cache_bytes: float = 0.0
+    """Read per rank and stage: KV of the running sequences."""
+    draft_bytes: float = 0.0
+    """Read in ``draft_s``."""
     serial_s: float = 0.0
     """Of the shorter of memory and compute, what the longer does not hide."""
     draft_s: float = 0.0
     """Passes of a draft layer after the first, which is part of the rest."""
     launch_s: float = 0.0
     """That the GPU waits for the host, which launches the kernels of prompts one by one."""
+
+    @property
+    def decode_bytes(self) -> float:
+        """Read per rank and stage, in all."""
+        return self.dense_bytes + self.experts_bytes + self.cache_bytes + self.draft_bytes
 
     @property
     def total_s(self) -> float:
@@ -258,16 +271,17 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
           + overlapped(weights / (BW * bandwidth_efficiency), products / (PEAK * compute_eff))
           + max(cache / (BW * bandwidth_efficiency * cache_bandwidth_factor),
                 attention_flop / (PEAK * compute_eff))
-          + exposed * prefill_flop / (PEAK * prefill_efficiency) + communication(n + p)
+          + exposed * prefill_work / (PEAK * prefill_efficiency) + communication(n + p)
 
-    Pipeline stages cut the batch into as many microbatches, and one round passes them all, so
-    the stage's time counts once per stage. A step with prompts takes no less than the host needs to
+    Pipeline stages cut the batch into as many microbatches, and one round passes them all, so the
+    stage's time counts once per stage. A step with prompts takes no less than the host needs to
     launch it. Of adapters a step reads those of its decoding sequences, each of which has one at
-    random. With speculation each sequence has several tokens in
-    the step: they share the reads of its cache, not the work. Data-parallel ranks each hold their
-    share of the sequences; experts see the tokens of all ranks. The slowest rank is taken to be the
-    mean one, but for prefill that only some have: those compute and send all of it, and routed
-    experts alone spread their work over all ranks.
+    random. Routed experts multiply the tokens of prompts at a rate that falls with the slice of an
+    expert that a rank has, ``s / (s + half width)``. With speculation each sequence has several
+    tokens in the step: they share the reads of its cache, not the work. Data-parallel ranks each
+    hold their share of the sequences; experts see the tokens of all ranks. The slowest rank is
+    taken to be the mean one, but for prefill that only some have: those compute and send all of it,
+    and routed experts alone spread their work over all ranks.
 
     Sources:
         [pope2022] section 2 (the two bounds); [serving-measurements] (the additive terms);
@@ -294,16 +308,19 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
     )
     product_flop = tokens * shard.flop_per_token
     pair_flop = tokens * sum(kind.decode_flop(context) for kind in shard.kv)
-    prefill_flop = _prefill_flop(shard, step.prefill_context_tokens, own=own, mean=prefill)
+    prefill_flop, prefill_work = _prefill_flop(
+        shard, constants, step.prefill_context_tokens, own=own, mean=prefill
+    )
 
     stages = parallelism.pipeline
     bytes_per_s = speeds.memory_bytes_per_s * constants.bandwidth_efficiency
     flop_per_s = speeds.peak_flop_per_s * constants.compute_efficiency
-    unpacked_bytes = _unpacked_bytes(shard, constants, weights_bytes)
+    dense_bytes = shard.dense_read_bytes
+    experts_bytes = weights_bytes - dense_bytes if shard.experts else 0.0
     if shard.adapters:
-        read_bytes = shard.adapters.touched(sequences) * shard.adapters.each_bytes
-        weights_bytes, unpacked_bytes = weights_bytes + read_bytes, unpacked_bytes + read_bytes
-    weights_s = stages * unpacked_bytes / bytes_per_s
+        dense_bytes += shard.adapters.num_used(sequences) * shard.adapters.each_bytes
+    slower = constants.bandwidth_efficiency / constants.experts_bandwidth_efficiency
+    weights_s = stages * (dense_bytes + slower * experts_bytes) / bytes_per_s
     cache_s = stages * kv_bytes / (bytes_per_s * constants.cache_bandwidth_factor)
     products_s, pairs_s = stages * product_flop / flop_per_s, stages * pair_flop / flop_per_s
     memory_s, compute_s = weights_s + cache_s, products_s + pairs_s
@@ -319,11 +336,14 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
         memory_s=memory_s,
         compute_s=compute_s,
         serial_s=max(0.0, decode_s - max(memory_s, compute_s)),
-        prefill_s=stages * constants.prefill_exposed_fraction * prefill_flop / prefill_peak,
+        prefill_s=stages * constants.prefill_exposed_fraction * prefill_work / prefill_peak,
         communication_s=stages
         * communication_s(shard, speeds, constants, num_tokens=tokens, prefill_tokens=own),
-        decode_bytes=weights_bytes + kv_bytes,
+        dense_bytes=dense_bytes,
         decode_flop=product_flop + pair_flop,
+        prefill_flop=prefill_flop,
+        experts_bytes=experts_bytes,
+        cache_bytes=kv_bytes,
     )
     floor_s = stages * shard.num_layers * constants.prefill_launch_s
     return replace(time, launch_s=_launch_s(time, step, floor_s)) if floor_s else time
@@ -354,14 +374,22 @@ def _launch_s(time: StepTime, step: Step, floor_s: float) -> float:
     return share * max(0.0, floor_s - busy_s)
 
 
-def _unpacked_bytes(shard: Shard, constants: SpeedConstants, weights_bytes: float) -> float:
-    """Return the bytes that would take as long, were experts read as fast as the rest."""
-    fastest = 1 / constants.bandwidth_efficiency  # no expert is read faster than memory allows
-    slower = 1 / min(fastest, constants.experts_bandwidth_factor) - 1
-    return weights_bytes + slower * (weights_bytes - shard.dense_read_bytes)
+def _prefill_flop(
+    shard: Shard, constants: SpeedConstants, context_tokens: float, *, own: float, mean: float
+) -> tuple[float, float]:
+    """Return the work of a rank with so many prompt tokens: of its experts it has the mean's.
 
-
-def _prefill_flop(shard: Shard, context_tokens: float, *, own: float, mean: float) -> float:
-    """Return the work of a rank with so many prompt tokens: of its experts it has the mean's."""
-    pairs = sum(kind.prefill_flop(context_tokens) for kind in shard.kv)
-    return own * (shard.flop_per_token + pairs) - (own - mean) * shard.expert_flop_per_token
+    And the same in products of the precision of the quantized matrices that take as long: those in
+    16 bits, of attention too, and those of experts have rates of their own. Only the last token has
+    logits.
+    """
+    wide = shard.wide_flop_per_token
+    narrow = shard.flop_per_token - shard.head_flop_per_token - shard.expert_flop_per_token - wide
+    wide += sum(kind.prefill_flop(context_tokens) for kind in shard.kv)
+    experts = sum(
+        share.flop_per_token * (1 + constants.experts_half_width / share.slice_width)
+        for share in shard.experts
+    )
+    flop = own * (narrow + wide) + mean * shard.expert_flop_per_token
+    dense = narrow + wide / constants.wide_prefill_factor
+    return flop, own * dense + mean * experts / constants.experts_prefill_factor

@@ -311,6 +311,30 @@ def test_a_mark_with_an_empty_value_refuses_nothing(key: str) -> None:
     assert read(**{key: 0}).num_layers == 32
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model_type": "bert"}, "model_type = 'bert'"),
+        ({"model_type": "xlm-roberta", "architectures": ["XLMRobertaModel"]}, "'xlm-roberta'"),
+        (
+            {"architectures": ["LlamaForSequenceClassification"]},
+            "architectures = 'LlamaForSequenceClassification'",
+        ),
+        ({"model_type": "mistral", "architectures": ["MistralModel"]}, "'MistralModel'"),
+        ({"model_type": "qwen2", "architectures": ["Qwen2ForRewardModel"]}, "RewardModel'"),
+    ],
+)
+def test_a_model_that_generates_no_tokens_is_refused_by_what_it_is(
+    changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UnknownArchitectureError, match=f"{said} embeds or classifies text"):
+        read(**changes)
+
+
+def test_a_model_with_a_head_for_tokens_is_read() -> None:
+    assert read(architectures=["LlamaForCausalLM"]).groups == read().groups
+
+
 def test_an_unknown_wrapper_is_refused_for_what_it_wraps() -> None:
     config = {"model_type": "new_vl", "text_config": LLAMA | {"ssm_state_size": 128}}
 
@@ -331,8 +355,8 @@ def test_the_refusal_of_an_unknown_kind_names_those_that_are_near() -> None:
         ('{"a": NaN}', "NaN is not a number that JSON has"),
         ('{"a": -Infinity}', "-Infinity is not a number"),
         ('{"a": 1e999}', "1e999 is too large"),
-        ('{"a": 1, "a": 2}', "key 'a' stands twice"),
-        ('{"b": {"a": 1, "a": 2}}', "key 'a' stands twice"),
+        ('{"a": 1, "a": 2}', "key 'a' is given twice"),
+        ('{"b": {"a": 1, "a": 2}}', "key 'a' is given twice"),
         ("[" * 60 + "]" * 60, "no object"),
         ('{"a":' * 60 + "1" + "}" * 60, "nested deeper than 50 levels"),
         ("[" * 200_000, "config.json: "),

@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 
 from rival_builders import DURATION_S, a_record, simulated
-from tonnage.replay.record import kept
+from tonnage.replay.record import slo_shares
 from tonnage.replay.rivals.registry import RIVALS
 from tonnage.replay.rivals.rule import gauges
 
@@ -50,7 +50,7 @@ def test_a_rival_runs_and_stays_within_the_limits(name):
 
     assert record.faults == []
     assert all(1 <= moment.replicas <= 6 for moment in record.moments)
-    assert kept(record, 0, DURATION_S).num_requests == record.served.traffic.num_requests
+    assert slo_shares(record, 0, DURATION_S).num_requests == record.served.traffic.num_requests
 
 
 def test_a_load_that_rises_brings_replicas_when_they_are_asked_for():

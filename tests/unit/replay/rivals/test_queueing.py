@@ -4,15 +4,15 @@ from dataclasses import replace
 import pytest
 
 from rival_builders import a_signal, told
-from tonnage.replay.rivals.kalman import begun
-from tonnage.replay.rivals.queueing_model import Server, Speed, _means
-from tonnage.replay.rivals.rule import Probe
-from tonnage.replay.rivals.wva import Shape
-from tonnage.replay.rivals.wva_queueing import QueueingModel, guessed
+from tonnage.replay.rivals.kalman import new_filter
+from tonnage.replay.rivals.queueing_model import QueueServer, Speed, _means
+from tonnage.replay.rivals.rule import IdleRequest
+from tonnage.replay.rivals.wva import MeanRequest
+from tonnage.replay.rivals.wva_queueing import QueueingModel, first_guess
 
-SERVER = Server(
+SERVER = QueueServer(
     speed=Speed(alpha_s=0.01, beta_s=1e-5, gamma_s=1e-7),
-    shape=Shape(input_tokens=1000, output_tokens=100),
+    shape=MeanRequest(input_tokens=1000, output_tokens=100),
     max_batch=64,
 )
 
@@ -59,7 +59,7 @@ def test_the_best_rate_is_the_highest_within_both_limits():
 
 
 def test_the_first_guess_explains_a_request_alone():
-    found = guessed(Probe(input_tokens=2000, output_tokens=201, ttft_s=0.2, itl_s=0.01))
+    found = first_guess(IdleRequest(input_tokens=2000, output_tokens=201, ttft_s=0.2, itl_s=0.01))
 
     # 0.9 x 0.01; 0.191 / 2000 = 9.55e-5; (0.001 - 9.55e-5) / 2100
     assert found.alpha_s == pytest.approx(0.009)
@@ -72,7 +72,7 @@ def the_first_two(state):
 
 
 def test_an_observation_near_what_is_due_is_believed_by_how_sure_both_are():
-    known = begun((1.0, 1.0, 1.0))
+    known = new_filter((1.0, 1.0, 1.0))
 
     # 0.0025 + 0.0025 of doubt, against (0.05 x 1.05 / 1.96)^2 = 7.175e-4 of error
     assert known.update((1.05, 1.0), the_first_two)
@@ -80,7 +80,7 @@ def test_an_observation_near_what_is_due_is_believed_by_how_sure_both_are():
 
 
 def test_an_observation_far_from_it_is_refused_and_leaves_doubt():
-    known = begun((1.0, 1.0, 1.0))
+    known = new_filter((1.0, 1.0, 1.0))
 
     # 1 / (0.005 + 0.0026) = 131
     assert not known.update((2.0, 1.0), the_first_two)
@@ -96,9 +96,9 @@ def test_replicas_are_the_rate_over_the_best_rate():
     found = rule.replicas(replace(a_signal(2, at_s=15, **shape), arrived=150))
 
     alpha_s, beta_s, gamma_s = rule.filter.state
-    server = Server(
+    server = QueueServer(
         speed=Speed(alpha_s=alpha_s, beta_s=beta_s, gamma_s=gamma_s),
-        shape=Shape(input_tokens=2000, output_tokens=201),
+        shape=MeanRequest(input_tokens=2000, output_tokens=201),
         max_batch=told().flags.max_num_seqs,
     )
     assert found == math.ceil(10 / server.best_rate(ttft_s=2.0, itl_s=0.05)) > 2

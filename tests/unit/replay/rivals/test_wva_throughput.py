@@ -5,7 +5,13 @@ from dataclasses import replace
 import pytest
 
 from rival_builders import a_signal
-from tonnage.replay.rivals.wva_throughput import Line, Point, Throughput, fitted, through_base
+from tonnage.replay.rivals.wva_throughput import (
+    ItlLine,
+    ItlSample,
+    Throughput,
+    fit_line,
+    through_base,
+)
 
 SEEN = {
     "usage": (0.5, 0.5),
@@ -47,17 +53,17 @@ def a_rule():
 
 
 def test_a_line_goes_through_points_that_lie_on_it():
-    points = [Point(0, usage, 0.01 + 0.02 * usage) for usage in (0.2, 0.4, 0.8)]
+    points = [ItlSample(0, usage, 0.01 + 0.02 * usage) for usage in (0.2, 0.4, 0.8)]
 
-    assert fitted(points) == pytest.approx((0.02, 0.01))
+    assert fit_line(points) == pytest.approx((0.02, 0.01))
     # (0.008 x 0.2 + 0.02 x 0.8) / (0.04 + 0.64)
     assert through_base([points[0], points[2]]) == pytest.approx((0.0176 / 0.68, 0.006))
 
 
 def test_a_line_through_the_base_that_would_fall_is_none():
-    assert through_base([Point(0, 0.5, 0.005)]) is None
+    assert through_base([ItlSample(0, 0.5, 0.005)]) is None
     assert through_base([]) is None
-    assert Line(0.02, 0.006).at(0.85) == pytest.approx(0.023)
+    assert ItlLine(0.02, 0.006).at(0.85) == pytest.approx(0.023)
 
 
 def test_divides_the_tokens_that_come_by_those_of_a_full_cache():

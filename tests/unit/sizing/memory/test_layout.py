@@ -21,8 +21,8 @@ from tonnage.sizing.memory.layout import cache_layout
 from tonnage.sizing.parallelism.kv import kv_shares
 from tonnage.sizing.parallelism.kv_share import KvShare
 from tonnage.sizing.parallelism.shard import shard_of, stage_fraction
-from tonnage.sizing.plan import size
 from tonnage.sizing.request import ask, kv_cache_format, look_up
+from tonnage.sizing.search import size
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.switches import DEFAULT_SWITCHES, EngineSwitches, switches_in
 from tonnage.units import GIB

@@ -73,7 +73,7 @@ def test_slots_are_set_aside_times_their_number_and_rank():
     ("num_sequences", "touched"), [(0, 0.0), (1, 1.0), (8, 8 * (1 - (7 / 8) ** 8)), (1e6, 8.0)]
 )
 def test_sequences_use_the_adapters_that_they_happen_to_choose(num_sequences, touched):
-    assert AdapterShare(number=8, each_bytes=1.0).touched(num_sequences) == pytest.approx(touched)
+    assert AdapterShare(number=8, each_bytes=1.0).num_used(num_sequences) == pytest.approx(touched)
 
 
 def test_two_products_more_are_launched_for_each_linear_layer():

@@ -11,6 +11,7 @@ from builders import (
     an_attention,
     an_expert_ffn,
 )
+from tonnage.api.spec import ParallelSizes
 from tonnage.catalog.engine import find_engine
 from tonnage.catalog.gpu import CatalogError, built_in_gpus, find_gpu
 from tonnage.catalog.models import built_in_model, model_names
@@ -20,8 +21,8 @@ from tonnage.explain.words import explain
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.parallelism.candidates import candidates
 from tonnage.sizing.parallelism.rules import broken_rules
-from tonnage.sizing.plan import size
 from tonnage.sizing.request import kv_cache_format
+from tonnage.sizing.search import size
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Slo
 
@@ -45,6 +46,45 @@ def tried(model_id, num_gpus=8):
     shape = built_in_model(model_id)
     splits = candidates(shape, shape.weight_format, num_gpus=num_gpus, gpus_per_node=8)
     return {str(split) for split in splits}
+
+
+def with_sizes(model_id="Qwen/Qwen3-235B-A22B", num_gpus=None, **sizes):
+    shape = built_in_model(model_id)
+    found = candidates(
+        shape,
+        shape.weight_format,
+        num_gpus=num_gpus,
+        gpus_per_node=8,
+        sizes=ParallelSizes(**sizes),
+    )
+    return [str(split) for split in found]
+
+
+class TestSizesThatAreGiven:
+    def test_of_all_sizes_one_split_is_left(self):
+        assert with_sizes(tensor=2, pipeline=2, data=2) == ["TP2 x PP2 x DP2"]
+
+    def test_the_sizes_that_are_absent_are_chosen(self):
+        assert with_sizes(tensor=4) == ["TP4", "TP4 x PP2"]
+        assert with_sizes(pipeline=2) == ["PP2", "TP2 x PP2", "TP4 x PP2", "TP8 x PP2"]
+        assert with_sizes(data=2, pipeline=1) == ["DP2", "TP2 x DP2", "TP4 x DP2"]
+
+    def test_a_replica_has_the_gpus_that_are_asked_for_as_well(self):
+        assert with_sizes(num_gpus=8, tensor=2) == ["TP2 x PP4"]
+        assert with_sizes(num_gpus=8, data=4, pipeline=1) == ["TP2 x DP4"]
+
+    def test_a_size_that_is_no_power_of_two_is_tried_as_it_is(self):
+
+        assert with_sizes("microsoft/phi-4", tensor=1, pipeline=5) == ["PP5"]
+
+    def test_experts_in_slices_leave_out_what_needs_whole_ones(self):
+        # DeepSeek-V3 is also tried as DP8, whose ranks hold whole experts.
+        deepseek = "deepseek-ai/DeepSeek-V3"
+        free, sliced = with_sizes(deepseek, 8), with_sizes(deepseek, 8, expert=False)
+
+        assert "DP8" in free
+        assert sliced == [split for split in free if split != "DP8"]
+        assert with_sizes(deepseek, 8, expert=True) == free
 
 
 class TestDecodeContextParallel:

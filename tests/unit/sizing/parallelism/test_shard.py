@@ -24,12 +24,13 @@ from tonnage.sizing.split import Parallelism, on_rank
 from tonnage.units import GIB
 
 
-def share_of(shape, *, weights=BF16, kv_element_bytes=2, **split):
+def share_of(shape, *, weights=BF16, kv_element_bytes=2, whole=False, **split):
     return shard_of(
         shape,
         weights=weights,
         kv_element_bytes=kv_element_bytes,
         parallelism=Parallelism(**split),
+        keeps_experts_whole=whole,
     )
 
 
@@ -49,6 +50,18 @@ def test_a_dense_model_has_the_parameters_that_its_authors_count():
     share = share_of(a_shape(rotary_elements=0))
 
     assert share.weights_bytes / 2 == pytest.approx(8.03026e9, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("model", "is_padded"),
+    # 2,880 x 360 on a rank of eight, and 3,584 x 384: of multiples of 256 and of 128.
+    [("openai/gpt-oss-20b", True), ("moonshotai/Kimi-K3", False)],
+)
+def test_experts_are_padded_where_their_sizes_are_not_those_of_the_kernels(model, is_padded):
+    shape = built_in_model(model)
+    shares = share_of(shape, weights=shape.weight_format, tensor=8).experts
+
+    assert {each.is_padded for each in shares} == {is_padded}
 
 
 def test_rotary_tables_lie_beside_the_weights_on_every_rank():
@@ -160,6 +173,35 @@ def test_the_work_of_routed_experts_is_counted_apart():
 
 
 @pytest.mark.parametrize(
+    ("split", "width"),
+    [({"tensor": 4}, 1536 / 4), ({"data": 4}, 1536), ({"tensor": 2, "pipeline": 2}, 1536 / 2)],
+)
+def test_tensor_parallel_ranks_multiply_by_a_slice_of_each_expert(split, width):
+    (experts,) = share_of(latent_model(), **split).experts
+
+    assert experts.slice_width == width
+
+
+def test_ranks_multiply_by_whole_experts_where_a_slice_would_cut_a_block():
+    blocks = WeightFormat(name="fp8", bytes_per_parameter=1, compute="fp8", block_size=1024)
+    (experts,) = share_of(latent_model(), weights=blocks, tensor=2).experts
+    (asked,) = share_of(latent_model(), tensor=2, whole=True).experts
+
+    assert experts.slice_width == asked.slice_width == 1536
+
+
+def test_what_is_in_16_bits_beside_quantized_matrices_is_counted_apart():
+    spared = WeightFormat(
+        name="fp8", bytes_per_parameter=1, compute="fp8", unquantized=frozenset({"attention"})
+    )
+    share = share_of(a_shape(), weights=spared, tensor=2)
+
+    attention = 32 * attention_parameters(on_rank(an_attention(), 2), hidden_size=4096)
+    assert share.wide_flop_per_token == 2 * attention
+    assert share.head_flop_per_token == 2 * 128_256 * 4096 / 2
+
+
+@pytest.mark.parametrize(
     ("tensor", "words"),
     [(3, "TP 3 does not divide the 32 attention heads"), (64, "TP 64 does not divide the 32")],
 )
@@ -184,7 +226,8 @@ def test_more_stages_than_layers_are_refused():
 def test_splits_come_smallest_first_and_tensor_parallel_first():
     splits = list(candidates(a_shape(), BF16, num_gpus=None, gpus_per_node=8))
 
-    assert [str(split) for split in splits[:4]] == ["TP1", "TP2", "PP2", "TP4"]
+    assert [str(split) for split in splits[:5]] == ["TP1", "TP2", "PP2", "PP3", "TP4"]
+    assert "TP2 x PP3" in {str(split) for split in splits}
     assert [split.num_gpus for split in splits] == sorted(split.num_gpus for split in splits)
     assert str(splits[-1]) == "TP8 x PP4"
 
@@ -193,6 +236,12 @@ def test_a_replicated_cache_is_also_tried_with_data_parallel_attention():
     splits = [str(s) for s in candidates(latent_model(), BF16, num_gpus=8, gpus_per_node=8)]
 
     assert splits[:2] == ["TP8", "DP8"]
+
+
+def test_data_parallel_ranks_hold_as_many_experts_each():
+    splits = candidates(latent_model(), BF16, num_gpus=None, gpus_per_node=8)
+
+    assert {split.data for split in splits} == {1, 2, 4, 8}
 
 
 @pytest.mark.parametrize(

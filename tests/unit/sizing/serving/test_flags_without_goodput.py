@@ -25,4 +25,4 @@ def test_is_left_as_it_is_with_a_goodput_of_none(monkeypatch):
     coarse = search.coarse(widest)
 
     assert coarse.goodput.requests_per_s > 0
-    assert search.refined(coarse).goodput is NOTHING
+    assert search.refine(coarse).goodput is NOTHING

@@ -16,10 +16,11 @@ from tonnage.sizing.serving.goodput import (
     _Found,
     _Search,
     goodput,
-    on_grid,
     outcome_at,
+    ratio_at,
     requests_needed,
     requests_to_fill,
+    with_rounded_inputs,
 )
 from tonnage.sizing.serving.load_line import bound_requests_per_s
 from tonnage.sizing.workload import Lengths
@@ -122,6 +123,18 @@ class TestTheRate:
 
         assert outcome_at(trial, 0.96 * rate, length=Length.MEDIUM).ratio <= 1
         assert outcome_at(trial, 1.1 * rate, length=Length.MEDIUM).ratio > 1
+
+    def test_far_above_it_is_known_to_be_missed_without_a_whole_run(self):
+        trial, runs = a_trial(slo=an_slo(ttft_s=0.41, tpot_s=1)), []
+        asked = {"length": Length.MEDIUM, "between": lambda: runs.append(1)}
+
+        assert ratio_at(trial, 40.0, **asked) == math.inf
+        assert ratio_at(trial, 40.0, most=0.5, **asked) == math.inf
+        assert len(runs) == 1
+
+        whole = outcome_at(trial, 40.0, **asked).ratio
+        assert ratio_at(trial, 40.0, most=2 * whole, **asked) == whole
+        assert len(runs) == 2
 
     @pytest.mark.parametrize("ttft_s", [0.3, 0.5, 1.0, 2.0])
     @pytest.mark.parametrize("slots", [8, 64])
@@ -227,7 +240,7 @@ class TestWhatIsRemembered:
 
     def test_what_differs_by_less_than_it_can_matter_is_the_same_question(self):
         trial, counter = a_trial(slo=an_slo(ttft_s=1.74)), Counter()
-        replica = on_grid(trial).replica
+        replica = with_rounded_inputs(trial).replica
         searched(replace(trial, replica=replica))
         near = replace(replica, kv_pool_bytes=1.002 * replica.kv_pool_bytes)
 
@@ -242,7 +255,7 @@ class TestRounding:
             replica=a_replica(constants=a_prior(), max_num_seqs=64),
             workload=a_workload(prompt=Lengths(mean_tokens=1_987, p99_tokens=7_777)),
         )
-        rounded = on_grid(trial)
+        rounded = with_rounded_inputs(trial)
 
         pairs = (
             (rounded.workload.prompt.mean_tokens, 1_987),
@@ -252,7 +265,7 @@ class TestRounding:
         )
         for found, asked in pairs:
             assert abs(math.log(found / asked)) <= math.log(GRID) / 2 + 1e-9
-        assert on_grid(rounded) == rounded
+        assert with_rounded_inputs(rounded) == rounded
 
     @pytest.mark.parametrize("prompt", [1_013, 1_987])
     @pytest.mark.parametrize("output", [97, 303])
@@ -291,7 +304,9 @@ def test_the_standard_error_is_how_far_other_draws_stray(monkeypatch, arrival_sc
         for seed in range(8):
             monkeypatch.setattr(arrivals, "SEED", drawn_anew(100 * seed))
             found.append(
-                _Search(on_grid(trial), _Found(), lambda: None, length=Length.MEDIUM).goodput(20)
+                _Search(
+                    with_rounded_inputs(trial), _Found(), lambda: None, length=Length.MEDIUM
+                ).goodput(20)
             )
     finally:
         monkeypatch.undo()
@@ -335,7 +350,7 @@ def test_a_constant_of_the_speed_that_is_learned_is_rounded_and_others_are_not()
     assume_prior = a_prior()
     replica = with_constants(a_replica(constants=assume_prior), bandwidth_efficiency=0.8012)
 
-    rounded = on_grid(a_trial(replica=replica)).replica.model.constants
+    rounded = with_rounded_inputs(a_trial(replica=replica)).replica.model.constants
 
     assert rounded.bandwidth_efficiency != 0.8012
     assert rounded.per_step_s == assume_prior.per_step_s

@@ -11,8 +11,9 @@ from builders import a_replica, a_sizing_request, a_workload, an_slo
 from tonnage.explain.words import explain
 from tonnage.sizing.errors import SLOInfeasibleError
 from tonnage.sizing.parallelism.draft import rank_of
-from tonnage.sizing.plan import outline_of, size
+from tonnage.sizing.plan import outline_of
 from tonnage.sizing.request import Flags
+from tonnage.sizing.search import size
 from tonnage.sizing.serving.flags import replica_under, trial_of
 from tonnage.sizing.serving.goodput import Length, outcome_at
 from tonnage.sizing.serving.load_line import (
@@ -26,7 +27,7 @@ from tonnage.sizing.serving.short_answers import (
     undisturbed_share,
 )
 from tonnage.sizing.serving.steady import steady_state, undisturbed_tpot_s
-from tonnage.sizing.serving.trial import Run
+from tonnage.sizing.serving.trial import TrialRun
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Lengths, Target
 from trials import a_trial
@@ -155,7 +156,7 @@ class TestTheShares:
     def test_of_one_token_are_those_that_a_run_draws(self, mean, scv):
         second = None if scv is None else mean**2 * (1 + scv)
         trial = a_trial(workload=a_workload(output_tokens=mean, output_second_moment=second))
-        table = Run(trial, 1.0, 4_000).table
+        table = TrialRun(trial, 1.0, 4_000).table
 
         drawn = sum(length == 1 for length in table.output_tokens) / 4_000
 

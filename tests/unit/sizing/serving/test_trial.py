@@ -7,7 +7,7 @@ from statistics import fmean
 import pytest
 
 from builders import a_replica, a_workload, an_slo
-from tonnage.sizing.serving.trial import BLOCKS, Count, Run, engine_limits
+from tonnage.sizing.serving.trial import BLOCKS, Count, TrialRun, engine_limits
 from tonnage.sizing.speculation import Speculation
 from tonnage.sizing.workload import Lengths, Routing, Slo, Target
 from trials import a_server_of, a_trial
@@ -26,13 +26,18 @@ def quantile(values, q):
     return values[math.ceil(q * len(values)) - 1]
 
 
+def latencies_s(run):
+    """TTFT and TPOT of the requests that count, each in ascending order."""
+    return tuple(map(sorted, run.table.latencies_s(range(run.first, run.last))))
+
+
 class TestOneServer:
     """One slot, one output token and a step of 100 ms: M/D/1."""
 
     @pytest.mark.parametrize("rho", [0.3, 0.6, 0.8])
     def test_lets_as_many_wait_as_the_formula_says(self, rho):
-        run = Run(a_server_of(0.1), rho / 0.1, 40_000)
-        first_s, _ = run.latencies_s()
+        run = TrialRun(a_server_of(0.1), rho / 0.1, 40_000)
+        first_s, _ = latencies_s(run)
 
         for wait in (0.5, 1.0, 2.0):
             late = sum(each - 0.1 > 0.1 * wait for each in first_s) / len(first_s)
@@ -40,27 +45,27 @@ class TestOneServer:
 
     @pytest.mark.parametrize("rho", [0.3, 0.6])
     def test_keeps_them_as_long_in_the_mean(self, rho):
-        first_s, _ = Run(a_server_of(0.1), rho / 0.1, 40_000).latencies_s()
+        first_s, _ = latencies_s(TrialRun(a_server_of(0.1), rho / 0.1, 40_000))
 
         # Pollaczek and Khinchine: rho / (2 * (1 - rho)) services, and one's own.
         assert fmean(first_s) == pytest.approx(0.1 * (1 + rho / (2 * (1 - rho))), rel=0.03)
 
     def test_is_busy_for_its_share_of_the_time(self):
-        outcome = Run(a_server_of(0.1), 6.0, 20_000).outcome()
+        outcome = TrialRun(a_server_of(0.1), 6.0, 20_000).outcome()
 
         assert outcome.busy == pytest.approx(0.6, rel=0.02)
 
     def test_of_two_replicas_behind_a_service_is_the_same_with_half_the_rate(self):
         two = a_server_of(0.1, num_replicas=2, routing=Routing.SERVICE)
 
-        first_s, _ = Run(two, 12.0, 40_000).latencies_s()
+        first_s, _ = latencies_s(TrialRun(two, 12.0, 40_000))
 
         assert fmean(first_s) == pytest.approx(0.1 * (1 + 0.6 / (2 * 0.4)), rel=0.04)
 
     def test_waits_less_where_two_replicas_pool(self):
         pooled = a_server_of(0.1, num_replicas=2, routing=Routing.LEAST_OUTSTANDING)
 
-        first_s, _ = Run(pooled, 12.0, 20_000).latencies_s()
+        first_s, _ = latencies_s(TrialRun(pooled, 12.0, 20_000))
 
         assert fmean(first_s) < 0.1 * (1 + 0.6 / (2 * 0.4)) * 0.8
 
@@ -69,7 +74,7 @@ def test_a_request_alone_takes_its_prefill_and_its_steps():
     # One in 1,000 s. 16 GB of weights at 3 TB/s are 5.33 ms; 2,000 prompt tokens of 16 GFLOP at
     # 1 PFLOP/s 32 ms; a token reads its context of 131,072 bytes each as well.
     one_length = a_workload(output_tokens=3, output_second_moment=9.0)
-    first_s, tpot_s = Run(a_trial(workload=one_length), 1e-3, 100).latencies_s()
+    first_s, tpot_s = latencies_s(TrialRun(a_trial(workload=one_length), 1e-3, 100))
 
     assert quantile(first_s, 0.5) == pytest.approx(16e9 / 3e12 + 2000 * 16e9 / 1e15)
     by_hand_s = (16e9 + 2001.5 * 131_072) / 3e12
@@ -78,18 +83,18 @@ def test_a_request_alone_takes_its_prefill_and_its_steps():
 
 def test_requests_of_one_token_count_and_keep_tpot_as_in_the_histogram_of_vllm():
     one = a_workload(output_tokens=1, output_second_moment=1.0)
-    run = Run(a_trial(workload=one), 1.0, 1_000)
+    run = TrialRun(a_trial(workload=one), 1.0, 1_000)
     ttft, tpot = run.outcome().counts
 
-    assert set(run.latencies_s()[1]) == {0.0}
+    assert set(latencies_s(run)[1]) == {0.0}
     assert (sum(tpot.late), tpot.counted) == (0, ttft.counted)
 
 
 class TestCounts:
     def test_of_late_requests_are_those_of_the_latencies(self):
-        run = Run(a_trial(), 8.0, 4_000)
+        run = TrialRun(a_trial(), 8.0, 4_000)
         ttft, tpot = run.outcome().counts
-        first_s, tpot_s = run.latencies_s()
+        first_s, tpot_s = latencies_s(run)
 
         assert sum(ttft.late) == sum(each > 2 for each in first_s)
         assert sum(tpot.late) == pytest.approx(sum(each > 0.020 for each in tpot_s), abs=1)
@@ -120,16 +125,16 @@ class TestCounts:
 
 class TestABacklog:
     def test_grows_where_more_comes_than_is_served(self):
-        assert Run(a_server_of(0.1), 12.0, 8_000).outcome().backlog > 1
+        assert TrialRun(a_server_of(0.1), 12.0, 8_000).outcome().backlog > 1
 
     def test_does_not_where_less_comes(self):
-        assert Run(a_server_of(0.1), 8.0, 8_000).outcome().backlog < 0.1
+        assert TrialRun(a_server_of(0.1), 8.0, 8_000).outcome().backlog < 0.1
 
     def test_alone_decides_without_a_target(self):
         offline = a_server_of(0.1, slo=Slo())
 
-        assert Run(offline, 12.0, 8_000).outcome().ratio > 1
-        assert Run(offline, 8.0, 8_000).outcome().ratio < 1
+        assert TrialRun(offline, 12.0, 8_000).outcome().ratio > 1
+        assert TrialRun(offline, 8.0, 8_000).outcome().ratio < 1
 
 
 class TestTheLimits:
@@ -156,16 +161,16 @@ class TestTheLimits:
 
 
 def test_the_requests_that_fill_and_drain_the_batch_are_not_counted():
-    run = Run(a_trial(), 6.0, 4_000)
+    run = TrialRun(a_trial(), 6.0, 4_000)
 
     assert run.first >= 2 * run.peak_running
     assert run.last <= 4_000 - run.peak_running
 
 
 def test_the_cache_is_the_fuller_the_longer_the_requests():
-    short = Run(a_trial(), 4.0, 2_000).outcome()
+    short = TrialRun(a_trial(), 4.0, 2_000).outcome()
     longer = a_workload(prompt=Lengths(mean_tokens=4_000))
-    long = Run(a_trial(workload=longer), 4.0, 2_000).outcome()
+    long = TrialRun(a_trial(workload=longer), 4.0, 2_000).outcome()
 
     # Little: each request holds some 2,500 (4,500) of 381,000 tokens while it decodes.
     held = 2_500 * 131_072 / 50e9
@@ -177,6 +182,28 @@ def test_a_small_cache_preempts():
     small = a_replica(max_num_seqs=64, kv_pool_bytes=50_000 * 131_072)
     trial = a_trial(replica=small, slo=an_slo(tpot_s=1))
 
-    assert Run(trial, 8.0, 2_000).outcome().num_preemptions > 0
-    assert Run(replace(trial, replica=a_replica(max_num_seqs=64)), 2.0, 2_000).outcome(
+    assert TrialRun(trial, 8.0, 2_000).outcome().num_preemptions > 0
+    assert TrialRun(replace(trial, replica=a_replica(max_num_seqs=64)), 2.0, 2_000).outcome(
     ).num_preemptions == 0  # fmt: skip
+
+
+@pytest.mark.parametrize("rate", [6.0, 8.0, 12.0])
+@pytest.mark.parametrize("most_ratio", [0.5, 1.0, 3.0])
+def test_a_run_with_a_bound_ends_only_where_its_ratio_is_above_it(rate, most_ratio):
+    trial = a_trial(slo=an_slo(ttft_s=0.5, tpot_s=0.03))
+    whole, bounded = (
+        TrialRun(trial, rate, 4_000, most_ratio=most) for most in (math.inf, most_ratio)
+    )
+
+    assert not whole.is_cut
+    if bounded.is_cut:
+        assert whole.outcome().ratio > most_ratio
+    else:
+        assert bounded.outcome() == whole.outcome()
+
+
+def test_a_run_far_above_its_bound_ends_early():
+    run = TrialRun(a_trial(), 40.0, 4_000, most_ratio=1.0)
+
+    assert run.is_cut
+    assert sum(each > 0 for each in run.table.started_s) < 1_500

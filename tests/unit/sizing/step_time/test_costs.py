@@ -105,8 +105,11 @@ def test_with_fewer_sequences_than_stages_a_context_is_read_once_on_each():
 class TestDataParallelRanks:
     SHARD = a_shard(
         parallelism=Parallelism(data=8),
-        experts=(ExpertShare(num_experts=128, experts_per_token=8, resident_bytes=8 * GB),),
-        expert_flop_per_token=10e9,
+        experts=(
+            ExpertShare(
+                num_experts=128, experts_per_token=8, resident_bytes=8 * GB, flop_per_token=10e9
+            ),
+        ),
         num_moe_layers=30,
     )
     MODEL = a_model(shard=SHARD)

@@ -1,13 +1,15 @@
 """The step: worked examples, part by part."""
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from builders import a_shard, some_speeds
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
+from tonnage.catalog.models import built_in_model
 from tonnage.sizing.parallelism.kv_share import KvShare
-from tonnage.sizing.parallelism.shard import ExpertShare
+from tonnage.sizing.parallelism.shard import ExpertShare, shard_of
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.step import (
     Step,
@@ -259,12 +261,53 @@ def test_data_parallel_ranks_hold_their_share_and_experts_see_the_tokens_of_all(
     [(None, 1000 / 8), (8, 1000 / 8), (2, 1000 / 2), (1, 1000)],
 )
 def test_a_prompt_on_some_ranks_shares_out_the_work_of_its_experts_alone(ranks, own_tokens):
-    shard = a_shard(expert_flop_per_token=10e9, parallelism=Parallelism(data=8))
+    share = ExpertShare(
+        num_experts=128, experts_per_token=8, resident_bytes=8 * GB, flop_per_token=10e9
+    )
+    shard = a_shard(experts=(share,), parallelism=Parallelism(data=8))
     prompt = a_step(prefill_tokens=1000, prefill_context_tokens=4000, prefill_ranks=ranks)
 
     # 6 of 16 GFLOP per token and no pairs on its own rank; 10 GFLOP on all eight, 1,000 tokens.
     by_hand_s = (own_tokens * 6e9 + 1000 / 8 * 10e9) / 1e15
     assert time_of(prompt, shard=shard).prefill_s == pytest.approx(by_hand_s)
+
+
+def test_experts_multiply_prompts_at_a_rate_that_falls_with_their_slice():
+    def prefill_s(slice_width):
+        share = ExpertShare(
+            num_experts=128,
+            experts_per_token=8,
+            resident_bytes=8 * GB,
+            flop_per_token=10e9,
+            slice_width=slice_width,
+        )
+        factors = {"experts_prefill_factor": 0.5, "experts_half_width": 192}
+        prompt = a_step(prefill_tokens=1000)
+        time = time_of(prompt, shard=a_shard(experts=(share,)), **factors)
+        assert time.prefill_flop == 1000 * 16e9  # the work is the same, however long it takes
+        return time.prefill_s
+
+    # Of 16 GFLOP per token 10 are of experts: at half the peak, and a slice of 192 at a quarter.
+    assert prefill_s(math.inf) == pytest.approx(1000 * (6e9 + 10e9 / 0.5) / 1e15)
+    assert prefill_s(192) == pytest.approx(1000 * (6e9 + 10e9 / 0.25) / 1e15)
+
+
+def test_prompts_multiply_wide_matrices_and_attend_at_the_rate_of_16_bits():
+    shard = a_shard(wide_flop_per_token=4e9, kv=(KvShare(flop_per_pair=1e6),))
+
+    prompt = a_step(prefill_tokens=1000, prefill_context_tokens=2000)
+    time = time_of(prompt, shard=shard, wide_prefill_factor=0.5)
+
+    # 12 GFLOP per token at the peak; 4, and 2,000 pairs of 1 MFLOP, at half of it.
+    assert time.prefill_s == pytest.approx(1000 * (12e9 + (4e9 + 2000 * 1e6) / 0.5) / 1e15)
+
+
+def test_a_prompt_makes_logits_for_its_last_token_only():
+    with_head = a_shard(head_flop_per_token=1e9)
+    prompt = a_step(prefill_tokens=1000)
+
+    spared_s = time_of(prompt).prefill_s - time_of(prompt, shard=with_head).prefill_s
+    assert spared_s == pytest.approx(1000 * 1e9 / 1e15)
 
 
 def test_a_prompt_on_one_rank_sends_all_its_tokens_from_there():
@@ -281,3 +324,28 @@ def test_an_idle_replica_is_evaluated_at_one_sequence():
     idle = time_of(Step(num_sequences=0, context_tokens=0))
 
     assert idle.memory_s == pytest.approx(16e9 / 3e12)
+
+
+GPT_OSS_LAYER_BYTES = 2 * (2 * 2880 * 4096 + 2 * 2880 * 512 + 4096 + 2 * 512 + 2880 + 64)
+"""Attention of gpt-oss in 16 bits: queries, output, keys and values, their biases, sinks."""
+GPT_OSS_HEAD_BYTES = 2 * 201_088 * 2880
+
+
+@pytest.mark.parametrize(
+    ("model", "num_layers", "num_experts"),
+    [("openai/gpt-oss-120b", 36, 128), ("openai/gpt-oss-20b", 24, 32)],
+)
+@pytest.mark.parametrize("num_tokens", [1, 2, 8, 64])
+def test_gpt_oss_reads_what_its_config_says(model, num_layers, num_experts, num_tokens):
+    shape = built_in_model(model)
+    shard = shard_of(
+        shape, weights=shape.weight_format, kv_element_bytes=2, parallelism=Parallelism()
+    )
+
+    # Routers and norms in 16 bits; an expert's 3 matrices in 4.25 bits, 2880 x 2880 padded to
+    # 3072 x 2944, its biases in 16. Chosen evenly, a layer reads E * (1 - (1 - 4/E) ** tokens).
+    beside = 2 * (num_experts * 2881 + 2 * 2880)
+    expert = 3 * 3072 * 2944 * 4.25 / 8 + 2 * 3 * 2880
+    touched = num_experts * (1 - (1 - 4 / num_experts) ** num_tokens)
+    by_hand = num_layers * (GPT_OSS_LAYER_BYTES + beside + touched * expert) + GPT_OSS_HEAD_BYTES
+    assert weights_read_bytes(shard, num_tokens) == pytest.approx(by_hand, rel=1e-6)

@@ -175,7 +175,7 @@ PLAIN: Mapping[str, Architecture] = {
     "mpt": Architecture(
         rotary_fraction=0,
         attention=attention.plain,
-        ffn=family.expanded,
+        ffn=family.two_matrices_by_ratio,
         is_tied=True,
         names=_MPT_NAMES,
         only={"no_bias": True, "attn_config.qk_ln": False, "attn_config.alibi": True},

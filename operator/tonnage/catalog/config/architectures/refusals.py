@@ -4,6 +4,7 @@ The standard formula would price such a model without complaint and be wrong by 
 marks are looked for before anything else is read.
 """
 
+import re
 import reprlib
 from collections.abc import Iterator, Mapping
 
@@ -64,6 +65,21 @@ TEXT_BLOCKS = ("text_config", "thinker_config", "llm_config", "language_config")
 """Where multimodal models keep the configuration of the text model."""
 
 
+_NO_DECODE = re.compile(
+    r"(For(SequenceClassification|TokenClassification|MaskedLM|QuestionAnswering)|RewardModel)$"
+    r"|^(Gemma2|Gemma3Text|Llama|Mistral|Qwen2|Qwen3)Model$"
+)
+"""Heads of classes, and decoders without a head, as the engine pools them.
+
+Sources:
+    [vllm-source] model_executor/models/registry.py: _EMBEDDING_MODELS.
+"""
+_ENCODERS = frozenset(
+    {"albert", "bert", "clip", "deberta", "deberta-v2", "distilbert", "electra", "modernbert",
+     "mpnet", "nomic_bert", "roberta", "siglip", "xlm-roberta"}
+)  # fmt: skip
+
+
 def refuse_unknown_parts(
     block: Mapping[str, object], understands: frozenset[str], kind: str
 ) -> None:
@@ -81,6 +97,23 @@ def refuse_unknown_parts(
         inner = block.get(key)
         if isinstance(inner, Mapping):
             refuse_unknown_parts(inner, understands, kind)
+
+
+def refuse_without_decode(config: Mapping[str, object], model_type: str) -> None:
+    """Refuse encoders, and models whose head names a class: they generate no tokens.
+
+    Raises:
+        UnknownArchitectureError: with the key that says it.
+    """
+    listed = config.get("architectures")
+    heads = [str(each) for each in listed] if isinstance(listed, list) else []
+    head = next((each for each in heads if _NO_DECODE.search(each)), None)
+    said = f"architectures = {head!r}" if head else f"model_type = {model_type!r}"
+    if head or model_type in _ENCODERS:
+        raise UnknownArchitectureError(
+            f"{said} embeds or classifies text: it generates no tokens, and there is no decode to "
+            "plan"
+        )
 
 
 def _unknown_parts(

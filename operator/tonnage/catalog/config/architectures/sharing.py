@@ -5,7 +5,12 @@ from dataclasses import replace
 from typing import Final
 
 from tonnage.catalog.config.architectures.traits import Architecture
-from tonnage.catalog.config.keys.decoder import DecoderKeys, ModelConfigError, check_length, needed
+from tonnage.catalog.config.keys.decoder import (
+    DecoderKeys,
+    ModelConfigError,
+    check_length,
+    required_number,
+)
 from tonnage.catalog.config.layers.attention import by_layer_type, wide_global_heads
 from tonnage.catalog.config.layers.ffn import experts_beside_dense
 from tonnage.catalog.shape import Attention, DenseFfn, Ffn, GroupedAttention
@@ -16,17 +21,17 @@ LAYER_TABLE_MATRICES: Final = 3
 
 def shared_wide_global_heads(keys: DecoderKeys) -> list[Attention]:
     """Gemma 4: as ``wide_global_heads``, and the last layers may read the cache of earlier ones."""
-    return _shared(keys, wide_global_heads(keys))
+    return _share_caches(keys, wide_global_heads(keys))
 
 
 def shared_windows(keys: DecoderKeys) -> list[Attention]:
     """Gemma 3n: ``layer_types``, and the last layers read the cache of earlier ones."""
     if keys.layer_types is None:
         raise ModelConfigError("layer_types is missing")
-    return _shared(keys, by_layer_type(keys, []))
+    return _share_caches(keys, by_layer_type(keys, []))
 
 
-def _shared(keys: DecoderKeys, attentions: list[Attention]) -> list[Attention]:
+def _share_caches(keys: DecoderKeys, attentions: list[Attention]) -> list[Attention]:
     first = _first_shared(keys)
     return attentions[:first] + [
         replace(attention, owns_cache=False)
@@ -53,7 +58,7 @@ def double_where_shared(keys: DecoderKeys) -> list[Ffn]:
         return blocks
     if keys.enable_moe_block:
         raise ModelConfigError("use_double_wide_mlp = True with enable_moe_block = True")
-    double = DenseFfn(intermediate_size=2 * needed(keys, "intermediate_size"))
+    double = DenseFfn(intermediate_size=2 * required_number(keys, "intermediate_size"))
     return [*blocks[:first], *[double] * (len(blocks) - first)]
 
 
@@ -61,7 +66,7 @@ def listed_widths(keys: DecoderKeys) -> list[Ffn]:
     """Gemma 3n: ``intermediate_size`` may be a list with the width of each layer."""
     widths = keys.intermediate_size
     if not isinstance(widths, list):
-        widths = [needed(keys, "intermediate_size")] * keys.num_hidden_layers
+        widths = [required_number(keys, "intermediate_size")] * keys.num_hidden_layers
     check_length("intermediate_size", widths, keys.num_hidden_layers)
     return [DenseFfn(intermediate_size=width) for width in widths]
 
@@ -83,7 +88,7 @@ def layer_table_norm(keys: DecoderKeys) -> int:
 def layer_tables(keys: DecoderKeys) -> int:
     """Count the tables of all layers, which have a vocabulary of their own."""
     width = keys.hidden_size_per_layer_input or 0
-    rows = needed(keys, "vocab_size_per_layer_input") if width else 0
+    rows = required_number(keys, "vocab_size_per_layer_input") if width else 0
     return rows * keys.num_hidden_layers * width
 
 
@@ -96,15 +101,15 @@ def alternating_streams(keys: DecoderKeys, layer: Attention | None) -> int:
     Sources:
         [vllm-source] model_executor/models/gemma3n.py.
     """
-    streams, hidden = needed(keys, "altup_num_inputs"), keys.hidden_size
+    streams, hidden = required_number(keys, "altup_num_inputs"), keys.hidden_size
     mixing = streams * hidden + 2 * hidden + streams**3 + streams**2
-    residual = 2 * hidden * needed(keys, "laurel_rank") + hidden
+    residual = 2 * hidden * required_number(keys, "laurel_rank") + hidden
     return mixing + residual + layer_table_matrices(keys, layer)
 
 
 def stream_projections(keys: DecoderKeys) -> int:
     """Count what splits the embedding into streams and joins them again: a matrix each way."""
-    others = needed(keys, "altup_num_inputs") - 1
+    others = required_number(keys, "altup_num_inputs") - 1
     return 2 * others * keys.hidden_size**2 + layer_table_norm(keys)
 
 

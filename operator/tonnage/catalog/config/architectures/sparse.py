@@ -5,8 +5,13 @@ from dataclasses import replace
 from typing import Final
 
 from tonnage.catalog.config.architectures.traits import Architecture
-from tonnage.catalog.config.keys.decoder import DecoderKeys, ModelConfigError, check_length, needed
-from tonnage.catalog.config.layers.attention import grouped, latent
+from tonnage.catalog.config.keys.decoder import (
+    DecoderKeys,
+    ModelConfigError,
+    check_length,
+    required_number,
+)
+from tonnage.catalog.config.layers.attention import grouped_attention, latent
 from tonnage.catalog.config.layers.ffn import dense_then_experts, moe
 from tonnage.catalog.shape import (
     OVERLAPPING_RATIO,
@@ -32,8 +37,8 @@ def sparse_latent(keys: DecoderKeys) -> list[Attention]:
     Sources:
         [vllm-source] models/deepseek_v32/attention.py.
     """
-    needed(keys, "q_lora_rank")
-    indexer, chosen = _quantized_indexer(keys), needed(keys, "index_topk")
+    required_number(keys, "q_lora_rank")
+    indexer, chosen = _quantized_indexer(keys), required_number(keys, "index_topk")
     return [
         replace(attention, chosen_tokens=chosen, indexer=None if shares else indexer)
         for attention, shares in zip(latent(keys), _shares_choice(keys), strict=True)
@@ -42,9 +47,9 @@ def sparse_latent(keys: DecoderKeys) -> list[Attention]:
 
 def _quantized_indexer(keys: DecoderKeys) -> Indexer:
     """Read an indexer whose keys are 8-bit whatever the format of the cache."""
-    head_dim = needed(keys, "index_head_dim")
+    head_dim = required_number(keys, "index_head_dim")
     return Indexer(
-        num_heads=needed(keys, "index_n_heads"),
+        num_heads=required_number(keys, "index_n_heads"),
         head_dim=head_dim,
         key_bytes=head_dim + head_dim // KEY_BLOCK * KEY_SCALE_BYTES,
     )
@@ -77,7 +82,7 @@ def sparse_grouped(keys: DecoderKeys) -> list[Attention]:
     Sources:
         [vllm-source] models/minimax_m3/common/indexer.py: the keys keep 16 bits by default.
     """
-    every_token, sparse = grouped(keys), keys.sparse_attention_config
+    every_token, sparse = grouped_attention(keys), keys.sparse_attention_config
     if sparse is None:
         raise ModelConfigError("sparse_attention_config is missing")
     marks = sparse.sparse_attention_freq
@@ -97,23 +102,24 @@ def sparse_grouped(keys: DecoderKeys) -> list[Attention]:
 
 def wide_then_experts(keys: DecoderKeys) -> list[Ffn]:
     """MiniMax M3: unmarked layers are dense and wider; shared experts are as wide as the others."""
-    width = needed(keys, "intermediate_size")
-    experts = moe(keys, width=width, shared=needed(keys, "n_shared_experts") * width)
+    width = required_number(keys, "intermediate_size")
+    experts = moe(keys, width=width, shared=required_number(keys, "n_shared_experts") * width)
     marks = keys.moe_layer_freq
     if not isinstance(marks, list):
         raise ModelConfigError("moe_layer_freq is missing or no list of 0 and 1")
     check_length("moe_layer_freq", marks, keys.num_hidden_layers)
     if all(marks):
         return [experts] * keys.num_hidden_layers
-    wide = DenseFfn(intermediate_size=needed(keys, "dense_intermediate_size"))
+    wide = DenseFfn(intermediate_size=required_number(keys, "dense_intermediate_size"))
     return [experts if mark else wide for mark in marks]
 
 
-def compressed(keys: DecoderKeys) -> list[Attention]:
+def compressed_attentions(keys: DecoderKeys) -> list[Attention]:
     """Attention to a window and to compressed entries behind it (DeepSeek V4).
 
-    ``compress_ratios`` may go on to the draft layers. Only where 4 tokens share an entry there
-    are so many entries that an indexer chooses among them.
+    Entries of ``compress_ratios`` beyond the layers are of draft layers, or of nothing: the engine
+    reads one per layer. Only where 4 tokens share an entry there are so many entries that an
+    indexer chooses among them.
 
     Sources:
         [vllm-source] models/deepseek_v4/attention.py.
@@ -121,41 +127,40 @@ def compressed(keys: DecoderKeys) -> list[Attention]:
     ratios = keys.compress_ratios
     if ratios is None:
         raise ModelConfigError("compress_ratios is missing")
-    drafts = keys.num_draft_layers or 0
-    if len(ratios) not in {keys.num_hidden_layers, keys.num_hidden_layers + drafts}:
+    if len(ratios) < keys.num_hidden_layers:
         raise ModelConfigError(
             f"compress_ratios has {len(ratios)} entries, but num_hidden_layers is "
-            f"{keys.num_hidden_layers} and num_nextn_predict_layers {drafts}"
+            f"{keys.num_hidden_layers}"
         )
     return [
-        _compressed(keys, layer, ratio)
+        _compressed_attention(keys, layer, ratio)
         for layer, ratio in enumerate(ratios[: keys.num_hidden_layers])
     ]
 
 
-def _compressed(keys: DecoderKeys, layer: int, ratio: int) -> CompressedAttention:
+def _compressed_attention(keys: DecoderKeys, layer: int, ratio: int) -> CompressedAttention:
     if ratio not in COMPRESS_RATIOS:
         allowed = ", ".join(map(str, COMPRESS_RATIOS))
         raise ModelConfigError(f"compress_ratios[{layer}] = {ratio} is none of {allowed}")
     is_chosen = ratio == OVERLAPPING_RATIO
     return CompressedAttention(
         num_heads=keys.num_attention_heads,
-        head_dim=needed(keys, "head_dim"),
-        qk_rope_head_dim=needed(keys, "qk_rope_head_dim"),
-        q_lora_rank=needed(keys, "q_lora_rank"),
-        output_groups=needed(keys, "o_groups"),
-        output_lora_rank=needed(keys, "o_lora_rank"),
-        window_tokens=needed(keys, "sliding_window"),
+        head_dim=required_number(keys, "head_dim"),
+        qk_rope_head_dim=required_number(keys, "qk_rope_head_dim"),
+        q_lora_rank=required_number(keys, "q_lora_rank"),
+        output_groups=required_number(keys, "o_groups"),
+        output_lora_rank=required_number(keys, "o_lora_rank"),
+        window_tokens=required_number(keys, "sliding_window"),
         compress_ratio=ratio or None,
         indexer=_quantized_indexer(keys) if is_chosen else None,
-        chosen_tokens=needed(keys, "index_topk") * ratio if is_chosen else None,
+        chosen_tokens=required_number(keys, "index_topk") * ratio if is_chosen else None,
     )
 
 
 def shared_and_routed(keys: DecoderKeys) -> list[Ffn]:
     """DeepSeek V4: experts and shared ones in every layer."""
-    width = needed(keys, "moe_intermediate_size")
-    block = moe(keys, width=width, shared=needed(keys, "n_shared_experts") * width)
+    width = required_number(keys, "moe_intermediate_size")
+    block = moe(keys, width=width, shared=required_number(keys, "n_shared_experts") * width)
     return [block] * keys.num_hidden_layers
 
 
@@ -168,7 +173,7 @@ def compressors_and_streams(keys: DecoderKeys, layer: Attention | None) -> int:
     Sources:
         [vllm-source] models/deepseek_v4: compressor.py and nvidia/model.py.
     """
-    streams = needed(keys, "hc_mult")
+    streams = required_number(keys, "hc_mult")
     mixed = (2 + streams) * streams
     mixes = 2 * (mixed * (streams * keys.hidden_size + 1) + 3)
     if not isinstance(layer, CompressedAttention):
@@ -178,7 +183,7 @@ def compressors_and_streams(keys: DecoderKeys, layer: Attention | None) -> int:
 
 def stream_head(keys: DecoderKeys) -> int:
     """Count what joins the residual streams before the head."""
-    streams = needed(keys, "hc_mult")
+    streams = required_number(keys, "hc_mult")
     return streams * (streams * keys.hidden_size + 1) + 1
 
 
@@ -205,7 +210,7 @@ SPARSE: Mapping[str, Architecture] = {
     "deepseek_v32": _SPARSE_LATENT,
     "deepseek_v4": Architecture(
         turns_by_window=True,
-        attention=compressed,
+        attention=compressed_attentions,
         ffn=shared_and_routed,
         derives_head_dim=False,
         router_bias=True,

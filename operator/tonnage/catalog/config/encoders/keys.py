@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field
 
-from tonnage.catalog.config.keys.decoder import ModelConfigError, needed
+from tonnage.catalog.config.keys.decoder import ModelConfigError, required_number
 from tonnage.catalog.config.keys.types import Block, Heads, LayerIndex, Layers, Size
 
 _Pair = Annotated[list[Size], Field(min_length=2, max_length=2)]
@@ -104,7 +104,7 @@ def _side(keys: EncoderKeys, key: str) -> int:
     """Return the side of a square, which may be written as a pair."""
     value = getattr(keys, key)
     if not isinstance(value, list):
-        return needed(keys, key)
+        return required_number(keys, key)
     if value[0] != value[1]:
         raise ModelConfigError(f"{key} = {value} is no square")
     return int(value[0])

@@ -46,7 +46,9 @@ class Encoders:
     num_parameters: int = 0
     num_uncounted: int = 0
     token_bytes: int = 0
-    """At the peak of the first one, for each token that it makes."""
+    """At the peak of the first one on every rank, for each token that it makes."""
+    split_token_bytes: int = 0
+    """The same of what the ranks split."""
     item_tokens: int = 0
     """Of the largest image."""
     notes: tuple[str, ...] = ()
@@ -71,8 +73,12 @@ USUAL_LARGEST_IMAGE: Final = 4096
 ENCODER_BYTES: Final = 2
 PATCHES_PER_TOKEN: Final[Mapping[str, int]] = {"gemma3": 16, "llava": 1, "llava_next": 1}
 """Of kinds that do not merge a square of ``spatial_merge_size``."""
-PEAK_WIDTHS: Final = 3
-"""Hidden states and rows of the feed-forward block at once, as in a pass of the text part."""
+GATED: Final = frozenset({"qwen2_5_vl", "qwen2_5_omni", "glm4v", "glm4v_moe"})
+"""Kinds whose feed-forward blocks hold a row more: that of the gate."""
+HIDDEN_AT_PEAK: Final = 2
+"""The residual and its norm."""
+ATTENTION_WIDTHS: Final = 8
+"""Queries, keys and values; queries and keys side by side, and rotated; what attention makes."""
 
 _QWEN3_VL = (Encoder(count=counts.qwen3_vl),)
 _QWEN3_5 = (Encoder(count=counts.qwen3_vl, defaults={"deepstack_visual_indexes": []}),)
@@ -163,19 +169,23 @@ def read_encoders(
     for key in text_path[:-1]:
         inner = outer[key]
         outer = inner if isinstance(inner, Mapping) else {}
-    found = list(_counted(encoders, outer, text_path[:-1], text_width))
     kind = str(config.get("model_type"))
+    token_bytes, split_token_bytes = _token_bytes(kind, encoders[0], outer)
+    found = list(_parameter_counts(encoders, outer, text_path[:-1], text_width))
     return Encoders(
         num_parameters=sum(number or 0 for number, _ in found),
         num_uncounted=sum(number is None for number, _ in found),
-        token_bytes=_token_bytes(kind, encoders[0], outer),
+        token_bytes=token_bytes,
+        split_token_bytes=split_token_bytes,
         item_tokens=LARGEST_IMAGE.get(kind, USUAL_LARGEST_IMAGE),
         notes=tuple(note for _, note in found),
     )
 
 
-def _token_bytes(kind: str, encoder: Encoder, outer: Mapping[str, object]) -> int:
-    """Return what the encoder holds for each token at its peak; 0 where its widths are not known.
+def _token_bytes(kind: str, encoder: Encoder, outer: Mapping[str, object]) -> tuple[int, int]:
+    """Return what the encoder holds for each token at its peak: on every rank, and split over them.
+
+    Nothing where its widths are not known.
 
     Sources:
         [vllm-source] model_executor/models/qwen2_5_vl.py and its kin.
@@ -183,14 +193,16 @@ def _token_bytes(kind: str, encoder: Encoder, outer: Mapping[str, object]) -> in
     try:
         keys = _keys(encoder, outer)
     except ModelConfigError:
-        return 0
+        return 0, 0
     hidden = keys.hidden_size or 0
     inner = keys.intermediate_size or (keys.mlp_ratio or 0) * hidden
-    patches = PATCHES_PER_TOKEN.get(kind, keys.spatial_merge_size**2)
-    return ENCODER_BYTES * PEAK_WIDTHS * patches * (hidden + inner)
+    rows = 3 if kind in GATED else 2
+    each_bytes = ENCODER_BYTES * PATCHES_PER_TOKEN.get(kind, keys.spatial_merge_size**2)
+    split = max(rows * inner, ATTENTION_WIDTHS * hidden)
+    return each_bytes * HIDDEN_AT_PEAK * hidden, int(each_bytes * split)
 
 
-def _counted(
+def _parameter_counts(
     encoders: Sequence[Encoder], outer: Mapping[str, object], path: Sequence[str], text_width: int
 ) -> Iterator[tuple[int | None, str]]:
     """Yield (parameters, note); None: they cannot be counted."""

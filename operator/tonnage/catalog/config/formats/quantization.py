@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Annotated, Final
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, Field, ValidationError
 
 from tonnage.catalog.config.formats.modules import Layer, unquantized_parts
 from tonnage.catalog.config.keys.decoder import (
@@ -13,6 +13,7 @@ from tonnage.catalog.config.keys.decoder import (
     UnknownArchitectureError,
     first_problem,
 )
+from tonnage.catalog.config.keys.types import Block
 from tonnage.catalog.shape import HalfType, WeightFormat
 
 SCALE_BYTES: Final = 2
@@ -63,19 +64,24 @@ WEIGHT_FORMATS: Final[Mapping[str, WeightFormat]] = MappingProxyType(
         "float16": FP16,
         "fp8": FP8,
         "int8": INT8,
-        "int4": integer_group_format(bits=4, group_size=DEFAULT_GROUP, has_zero_points=True),
-        "mxfp4": MXFP4,
-        "nvfp4": NVFP4,
+        "int4": replace(
+            integer_group_format(bits=4, group_size=DEFAULT_GROUP, has_zero_points=True),
+            says_unquantized=False,
+        ),
+        "mxfp4": replace(MXFP4, says_unquantized=False),
+        "nvfp4": replace(NVFP4, says_unquantized=False),
     }
 )
-"""What ``spec.model.weights`` may ask for, as the usual recipes store it."""
+"""What ``spec.model.weights`` may ask for, as the usual recipes store it. Those of four bits are of
+a checkpoint that is not known; the others a server makes itself, of every matrix."""
+LISTING_METHODS: Final = ("compressed-tensors", "modelopt", "modelopt_fp4")
+"""Whose files list what they leave out; of the others an absent list leaves nothing out."""
 
 
-class _Block(BaseModel):
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, allow_inf_nan=False)
+_Names = Annotated[list[Annotated[str, Field(max_length=500)]], Field(max_length=100_000)]
 
 
-class _Tensor(_Block):
+class _Tensor(Block):
     num_bits: Annotated[int, Field(ge=1, le=16)]
     type: Annotated[str, Field(max_length=20)]
     group_size: Annotated[int, Field(ge=-1, le=100_000)] | None = None
@@ -83,22 +89,21 @@ class _Tensor(_Block):
     actorder: Annotated[str, Field(max_length=20)] | bool | None = None
 
 
-class QuantizedGroup(_Block):
+class QuantizedGroup(Block):
     """Matrices that are stored alike."""
 
     weights: _Tensor | None = None
     input_activations: _Tensor | None = None
-    targets: Annotated[list[Annotated[str, Field(max_length=500)]], Field(max_length=100_000)] = []
+    targets: _Names = Field(default=[])
 
 
-class _CacheScheme(_Block):
+class _CacheScheme(Block):
     num_bits: Annotated[int, Field(ge=1, le=16)]
+    type: Annotated[str, Field(max_length=20)] = "float"
+    dynamic: bool = False
 
 
-_Names = Annotated[list[Annotated[str, Field(max_length=500)]], Field(max_length=100_000)]
-
-
-class QuantizationKeys(_Block):
+class QuantizationKeys(Block):
     """The keys that decide bytes. Observers and calibration settings are not read."""
 
     quant_method: Annotated[str, Field(max_length=100)] | None = None
@@ -178,7 +183,8 @@ def stored_weights(
     ignored = unquantized_parts(keys.ignore or [], layers, own_names)
     if keys.method == "mxfp4":  # gpt-oss: the experts only, whatever the list says
         ignored |= {"attention", "state_attention", "dense_ffn", "shared_experts"}
-    return replace(found, unquantized=frozenset(ignored))
+    is_said = keys.ignore is not None or keys.method not in LISTING_METHODS
+    return replace(found, unquantized=frozenset(ignored), says_unquantized=is_said)
 
 
 def _weight_format(keys: QuantizationKeys) -> WeightFormat:
@@ -290,19 +296,33 @@ def _same_weights(keys: QuantizationKeys) -> QuantizedGroup | None:
 def cache_format(keys: QuantizationKeys) -> str:
     """Return what vLLM's ``auto`` means here: 8-bit scales in the checkpoint make the cache fp8.
 
+    Of ModelOpt what vLLM does not know leaves the cache in 16 bits; of compressed-tensors it does
+    not start; other methods have no scheme that it reads.
+
     Sources:
-        [vllm-source] utils/torch_utils.py: a scheme in the checkpoint decides, without a word.
+        [vllm-source] utils/torch_utils.py get_kv_cache_quant_algo_string; layers/quantization
+        compressed_tensors.py validate_kv_cache_scheme; layers/attention/attention.py.
     """
-    scheme = keys.kv_cache_scheme
-    bits = scheme.num_bits if isinstance(scheme, _CacheScheme) else None
-    algorithm = scheme if isinstance(scheme, str) else keys.kv_cache_quant_algo
-    match bits, algorithm:
-        case None, None:
-            return "bf16"
-        case (8, _) | (None, "FP8"):
+    scheme = keys.kv_cache_scheme or keys.kv_cache_quant_algo
+    if scheme is None or not keys.method.startswith(("modelopt", "compressed-tensors")):
+        return "bf16"
+    is_modelopt = keys.method.startswith("modelopt")
+    found = scheme.lower() if isinstance(scheme, str) else _scheme_name(scheme, is_modelopt)
+    if found == "fp8":
+        return "fp8"
+    if is_modelopt and found != "nvfp4":
+        return "bf16"
+    raise _unknown("kv_cache_scheme", scheme if isinstance(scheme, str) else found)
+
+
+def _scheme_name(scheme: _CacheScheme, is_modelopt: bool) -> str:
+    match scheme.type, scheme.num_bits:
+        case "float", 8 if not (is_modelopt and scheme.dynamic):
             return "fp8"
-        case _:
-            raise _unknown("kv_cache_scheme", algorithm or f"{bits} bits")
+        case "float", 4:
+            return "nvfp4"
+        case kind, bits:
+            return f"{bits} bits of {kind}"
 
 
 def dtype_beside(keys: QuantizationKeys, declared: HalfType | None) -> HalfType:

@@ -240,7 +240,7 @@ def first_problem(error: ValidationError) -> str:
     return f"{key}{nested}{index} = {reprlib.repr(first['input'])}: {first['msg']}"
 
 
-def needed(keys: Block, key: str) -> int:
+def required_number(keys: Block, key: str) -> int:
     """Return a key that this kind of model cannot do without.
 
     Raises:

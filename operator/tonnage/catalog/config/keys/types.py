@@ -23,5 +23,10 @@ class Block(BaseModel):
     """A part of the file: what is read has the right type and bounds, the rest is ignored."""
 
     model_config = ConfigDict(
-        extra="ignore", strict=True, frozen=True, allow_inf_nan=False, populate_by_name=True
+        extra="ignore",
+        strict=True,
+        frozen=True,
+        allow_inf_nan=False,
+        populate_by_name=True,
+        defer_build=True,
     )

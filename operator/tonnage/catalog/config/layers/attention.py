@@ -2,26 +2,33 @@
 
 from dataclasses import replace
 
-from tonnage.catalog.config.keys.decoder import DecoderKeys, ModelConfigError, check_length, needed
+from tonnage.catalog.config.keys.decoder import (
+    DecoderKeys,
+    ModelConfigError,
+    check_length,
+    required_number,
+)
 from tonnage.catalog.shape import Attention, GroupedAttention, LatentAttention
 
 
 def full(keys: DecoderKeys) -> list[Attention]:
     """Every layer reads every earlier token."""
-    return [grouped(keys)] * keys.num_hidden_layers
+    return [grouped_attention(keys)] * keys.num_hidden_layers
 
 
 def plain(keys: DecoderKeys) -> list[Attention]:
     """One window or none for all; without KV heads in the file, as many as query heads."""
-    attention = grouped(with_kv_heads(keys))
-    return [windowed(keys, attention, keys.sliding_window)] * keys.num_hidden_layers
+    attention = grouped_attention(with_kv_heads(keys))
+    return [with_window(keys, attention, keys.sliding_window)] * keys.num_hidden_layers
 
 
 def window_everywhere(keys: DecoderKeys) -> list[Attention]:
     """Every layer has the window, or none when it is null (Mistral)."""
     if not keys.was_given("sliding_window"):
         raise ModelConfigError("sliding_window is missing (null means none)")
-    return [windowed(keys, grouped(keys), keys.sliding_window)] * keys.num_hidden_layers
+    return [
+        with_window(keys, grouped_attention(keys), keys.sliding_window)
+    ] * keys.num_hidden_layers
 
 
 def window_if_used(keys: DecoderKeys) -> list[Attention]:
@@ -30,7 +37,7 @@ def window_if_used(keys: DecoderKeys) -> list[Attention]:
         return by_layer_type(keys, [])
     if not keys.use_sliding_window:
         return full(keys)
-    first = needed(keys, "max_window_layers")
+    first = required_number(keys, "max_window_layers")
     types = [_SLIDING if layer >= first else _FULL for layer in range(keys.num_hidden_layers)]
     return by_layer_type(keys, types)
 
@@ -67,12 +74,16 @@ def by_layer_type(keys: DecoderKeys, default: list[str]) -> list[Attention]:
 def _of_type(keys: DecoderKeys, layer_type: str) -> Attention:
     match layer_type:
         case "sliding_attention":
-            return windowed(keys, grouped(keys), needed(keys, "sliding_window"))
+            return with_window(
+                keys, grouped_attention(keys), required_number(keys, "sliding_window")
+            )
         case "chunked_attention":
-            chunk = windowed(keys, grouped(keys), needed(keys, "attention_chunk_size"))
+            chunk = with_window(
+                keys, grouped_attention(keys), required_number(keys, "attention_chunk_size")
+            )
             return replace(chunk, is_chunked=chunk.window_tokens is not None)
         case _:
-            return grouped(keys)
+            return grouped_attention(keys)
 
 
 def chunked_with_full(keys: DecoderKeys) -> list[Attention]:
@@ -92,12 +103,12 @@ def wide_global_heads(keys: DecoderKeys) -> list[Attention]:
     if keys.layer_types is None:
         raise ModelConfigError("layer_types is missing")
     fewer = keys.num_global_key_value_heads if keys.attention_k_eq_v else None
-    wide = _checked(
+    wide = _check_heads(
         keys.num_attention_heads,
         GroupedAttention(
             num_heads=keys.num_attention_heads,
-            num_kv_heads=fewer or needed(keys, "num_key_value_heads"),
-            head_dim=needed(keys, "global_head_dim"),
+            num_kv_heads=fewer or required_number(keys, "num_key_value_heads"),
+            head_dim=required_number(keys, "global_head_dim"),
             has_bias=keys.attention_bias,
             values_are_keys=keys.attention_k_eq_v,
         ),
@@ -116,17 +127,17 @@ def mimo_windows(keys: DecoderKeys) -> list[Attention]:
     if pattern is None:
         raise ModelConfigError("hybrid_layer_pattern is missing")
     check_length("hybrid_layer_pattern", pattern, keys.num_hidden_layers)
-    wide = replace(grouped(keys), value_head_dim=needed(keys, "v_head_dim"))
-    heads = needed(keys, "swa_num_attention_heads")
+    wide = replace(grouped_attention(keys), value_head_dim=required_number(keys, "v_head_dim"))
+    heads = required_number(keys, "swa_num_attention_heads")
     local = GroupedAttention(
         num_heads=heads,
-        num_kv_heads=needed(keys, "swa_num_key_value_heads"),
-        head_dim=needed(keys, "swa_head_dim"),
-        value_head_dim=needed(keys, "swa_v_head_dim"),
+        num_kv_heads=required_number(keys, "swa_num_key_value_heads"),
+        head_dim=required_number(keys, "swa_head_dim"),
+        value_head_dim=required_number(keys, "swa_v_head_dim"),
         has_bias=keys.attention_bias,
     )
-    local = _checked(heads, local, key="swa_num_key_value_heads")
-    local = windowed(keys, local, needed(keys, "sliding_window"))
+    local = _check_heads(heads, local, key="swa_num_key_value_heads")
+    local = with_window(keys, local, required_number(keys, "sliding_window"))
     return [local if is_window else wide for is_window in pattern]
 
 
@@ -136,10 +147,10 @@ def latent(keys: DecoderKeys) -> list[LatentAttention]:
         raise ModelConfigError("q_lora_rank is missing (null means none)")
     attention = LatentAttention(
         num_heads=keys.num_attention_heads,
-        kv_lora_rank=needed(keys, "kv_lora_rank"),
-        qk_rope_head_dim=needed(keys, "qk_rope_head_dim"),
-        qk_nope_head_dim=needed(keys, "qk_nope_head_dim"),
-        value_head_dim=needed(keys, "v_head_dim"),
+        kv_lora_rank=required_number(keys, "kv_lora_rank"),
+        qk_rope_head_dim=required_number(keys, "qk_rope_head_dim"),
+        qk_nope_head_dim=required_number(keys, "qk_nope_head_dim"),
+        value_head_dim=required_number(keys, "v_head_dim"),
         q_lora_rank=keys.q_lora_rank,
     )
     return [attention] * keys.num_hidden_layers
@@ -168,18 +179,18 @@ def with_kv_heads(keys: DecoderKeys) -> DecoderKeys:
     return keys.model_copy(update={"num_key_value_heads": keys.num_attention_heads})
 
 
-def grouped(keys: DecoderKeys) -> GroupedAttention:
+def grouped_attention(keys: DecoderKeys) -> GroupedAttention:
     """Read the heads that most families have; the KV heads must be given."""
     attention = GroupedAttention(
         num_heads=keys.num_attention_heads,
-        num_kv_heads=needed(keys, "num_key_value_heads"),
-        head_dim=needed(keys, "head_dim"),
+        num_kv_heads=required_number(keys, "num_key_value_heads"),
+        head_dim=required_number(keys, "head_dim"),
         has_bias=keys.attention_bias,
     )
-    return _checked(keys.num_attention_heads, attention, key="num_key_value_heads")
+    return _check_heads(keys.num_attention_heads, attention, key="num_key_value_heads")
 
 
-def _checked(num_heads: int, attention: GroupedAttention, *, key: str) -> GroupedAttention:
+def _check_heads(num_heads: int, attention: GroupedAttention, *, key: str) -> GroupedAttention:
     if num_heads % attention.num_kv_heads:
         raise ModelConfigError(
             f"{key} = {attention.num_kv_heads} does not divide the {num_heads} attention heads"
@@ -187,7 +198,7 @@ def _checked(num_heads: int, attention: GroupedAttention, *, key: str) -> Groupe
     return attention
 
 
-def windowed(
+def with_window(
     keys: DecoderKeys, attention: GroupedAttention, window_tokens: int | None
 ) -> GroupedAttention:
     """Give the layer a window, unless no request can be longer than that."""

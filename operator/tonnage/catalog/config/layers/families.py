@@ -13,18 +13,18 @@ from tonnage.catalog.config.keys.decoder import (
     ModelConfigError,
     UnknownArchitectureError,
     check_length,
-    needed,
+    required_number,
 )
 from tonnage.catalog.config.layers import ffn
 from tonnage.catalog.config.layers.attention import (
     by_layer_type,
     full,
-    grouped,
+    grouped_attention,
     plain,
     window_everywhere,
-    windowed,
     windows_with_full,
     with_kv_heads,
+    with_window,
 )
 from tonnage.catalog.shape import Attention, DenseFfn, Ffn, MoeFfn
 
@@ -60,7 +60,7 @@ def windows_late(keys: DecoderKeys) -> list[Attention]:
     """dots: windows from ``max_window_layers`` on, unless the window is null."""
     if keys.was_given("sliding_window") and keys.sliding_window is None:
         return full(with_kv_heads(keys))
-    first = needed(keys, "max_window_layers")
+    first = required_number(keys, "max_window_layers")
     marks = [layer >= first for layer in range(keys.num_hidden_layers)]
     return by_layer_type(with_kv_heads(keys), _types(marks))
 
@@ -81,7 +81,7 @@ def alternating_if_used(keys: DecoderKeys) -> list[Attention]:
     """Qwen 2 MoE: with ``use_sliding_window``, every second layer below ``max_window_layers``."""
     if not keys.use_sliding_window:
         return full(with_kv_heads(keys))
-    end = needed(keys, "max_window_layers")
+    end = required_number(keys, "max_window_layers")
     marks = [layer % 2 == 0 and layer < end for layer in range(keys.num_hidden_layers)]
     return by_layer_type(with_kv_heads(keys), _types(marks))
 
@@ -93,7 +93,9 @@ def one_kv_head_or_all(keys: DecoderKeys) -> list[Attention]:
     else:
         num_kv_heads = 1 if keys.multi_query else keys.num_attention_heads
     counted = keys.model_copy(update={"num_key_value_heads": num_kv_heads})
-    return [windowed(keys, grouped(counted), keys.sliding_window)] * keys.num_hidden_layers
+    return [
+        with_window(keys, grouped_attention(counted), keys.sliding_window)
+    ] * keys.num_hidden_layers
 
 
 def on_full_embeddings(keys: DecoderKeys) -> list[Attention]:
@@ -117,27 +119,29 @@ def _types(is_window: Sequence[bool]) -> list[str]:
 
 def two_matrices(keys: DecoderKeys) -> list[Ffn]:
     """A block without a gate, of the given width."""
-    return _ungated(keys, needed(keys, "intermediate_size"))
+    return _ungated_ffns(keys, required_number(keys, "intermediate_size"))
 
 
 def two_matrices_of_four_widths(keys: DecoderKeys) -> list[Ffn]:
     """The same, four times as wide as the model where the file does not say (GPT-2, Falcon)."""
     is_given = keys.intermediate_size is not None
-    return _ungated(keys, needed(keys, "intermediate_size") if is_given else 4 * keys.hidden_size)
+    return _ungated_ffns(
+        keys, required_number(keys, "intermediate_size") if is_given else 4 * keys.hidden_size
+    )
 
 
-def expanded(keys: DecoderKeys) -> list[Ffn]:
+def two_matrices_by_ratio(keys: DecoderKeys) -> list[Ffn]:
     """MPT: a block without a gate, ``expansion_ratio`` times as wide as the model."""
-    return _ungated(keys, needed(keys, "expansion_ratio") * keys.hidden_size)
+    return _ungated_ffns(keys, required_number(keys, "expansion_ratio") * keys.hidden_size)
 
 
-def _ungated(keys: DecoderKeys, width: int) -> list[Ffn]:
+def _ungated_ffns(keys: DecoderKeys, width: int) -> list[Ffn]:
     return [DenseFfn(intermediate_size=width, num_matrices=2)] * keys.num_hidden_layers
 
 
 def experts_with_a_shared_one(keys: DecoderKeys) -> list[Ffn]:
     """Qwen 2 MoE: as later Qwens, but that the width of the shared expert must be given."""
-    needed(keys, "shared_expert_intermediate_size")
+    required_number(keys, "shared_expert_intermediate_size")
     return ffn.sparse_steps(keys)
 
 
@@ -148,35 +152,39 @@ def experts_if_any(keys: DecoderKeys) -> list[Ffn]:
 
 def experts_between(keys: DecoderKeys) -> list[Ffn]:
     """ERNIE 4.5: experts from one layer to another, every so many; -1 means the last layer."""
-    width = needed(keys, "moe_intermediate_size")
-    experts = ffn.moe(keys, width=width, shared=needed(keys, "n_shared_experts") * width)
-    first, last = needed(keys, "moe_layer_start_index"), keys.moe_layer_end_index
-    end = keys.num_hidden_layers if last in {None, -1} else needed(keys, "moe_layer_end_index") + 1
+    width = required_number(keys, "moe_intermediate_size")
+    experts = ffn.moe(keys, width=width, shared=required_number(keys, "n_shared_experts") * width)
+    first, last = required_number(keys, "moe_layer_start_index"), keys.moe_layer_end_index
+    end = (
+        keys.num_hidden_layers
+        if last in {None, -1}
+        else required_number(keys, "moe_layer_end_index") + 1
+    )
     is_sparse = [
         first <= layer < end and (layer + 1) % keys.moe_layer_interval == 0
         for layer in range(keys.num_hidden_layers)
     ]
-    return ffn.mixed(keys, is_sparse, experts)
+    return ffn.experts_where_sparse(keys, is_sparse, experts)
 
 
 def wide_shared_expert(keys: DecoderKeys) -> list[Ffn]:
     """Ling: like DeepSeek, but that the shared experts may have a width of their own."""
-    width = needed(keys, "moe_intermediate_size")
+    width = required_number(keys, "moe_intermediate_size")
     shared = keys.moe_shared_expert_intermediate_size or width
-    experts = ffn.moe(keys, width=width, shared=needed(keys, "n_shared_experts") * shared)
-    first = needed(keys, "first_k_dense_replace")
+    experts = ffn.moe(keys, width=width, shared=required_number(keys, "n_shared_experts") * shared)
+    first = required_number(keys, "first_k_dense_replace")
     is_sparse = [layer >= first for layer in range(keys.num_hidden_layers)]
-    return ffn.mixed(keys, is_sparse, experts)
+    return ffn.experts_where_sparse(keys, is_sparse, experts)
 
 
 def experts_by_layer(keys: DecoderKeys) -> list[Ffn]:
     """Hunyuan: each layer may have its own choice, width and number of shared experts."""
-    widest = needed(keys, "intermediate_size")
+    widest = required_number(keys, "intermediate_size")
     num_layers = keys.num_hidden_layers
     chosen = _by_layer("chosen_by_layer", keys.chosen_by_layer, num_layers)
     widths = _by_layer("widths_by_layer", keys.widths_by_layer or widest, num_layers)
     shared = [0] * num_layers
-    if needed(keys, "use_mixed_mlp_moe"):
+    if required_number(keys, "use_mixed_mlp_moe"):
         shared = _by_layer("num_shared_by_layer", keys.num_shared_by_layer, num_layers)
     return [
         _hunyuan_layer(keys, chosen=chosen[layer], width=widths[layer], shared=shared[layer])
@@ -185,13 +193,15 @@ def experts_by_layer(keys: DecoderKeys) -> list[Ffn]:
 
 
 def _hunyuan_layer(keys: DecoderKeys, *, chosen: int, width: int, shared: int) -> MoeFfn:
-    num_experts = needed(keys, "num_experts")
+    num_experts = required_number(keys, "num_experts")
     if not 1 <= chosen <= num_experts:
         raise ModelConfigError(
             f"chosen_by_layer = {chosen} is not between 1 and num_experts = {num_experts}"
         )
     choosing = keys.model_copy(update={"num_experts_per_tok": chosen})
-    return ffn.moe(choosing, width=width, shared=shared * needed(keys, "intermediate_size"))
+    return ffn.moe(
+        choosing, width=width, shared=shared * required_number(keys, "intermediate_size")
+    )
 
 
 def _by_layer(key: str, value: int | list[int] | None, num_layers: int) -> list[int]:
@@ -228,7 +238,7 @@ def head_bias_by_key(keys: DecoderKeys) -> int:
 
 def positions(keys: DecoderKeys) -> int:
     """Return a learned vector for each position."""
-    return needed(keys, "max_position_embeddings") * keys.hidden_size
+    return required_number(keys, "max_position_embeddings") * keys.hidden_size
 
 
 def opt_positions(keys: DecoderKeys) -> int:

@@ -1,6 +1,11 @@
 """From configuration keys to the feed-forward block of each layer, one function per family."""
 
-from tonnage.catalog.config.keys.decoder import DecoderKeys, ModelConfigError, check_length, needed
+from tonnage.catalog.config.keys.decoder import (
+    DecoderKeys,
+    ModelConfigError,
+    check_length,
+    required_number,
+)
 from tonnage.catalog.shape import DenseFfn, Ffn, MoeFfn
 
 
@@ -18,39 +23,39 @@ def dense_ungated(keys: DecoderKeys) -> list[Ffn]:
 def all_experts(keys: DecoderKeys) -> list[Ffn]:
     """Experts in every layer, each as wide as ``intermediate_size`` (Mixtral, MiniMax M2)."""
     shared = keys.shared_intermediate_size or 0
-    block = moe(keys, width=needed(keys, "intermediate_size"), shared=shared)
+    block = moe(keys, width=required_number(keys, "intermediate_size"), shared=shared)
     return [block] * keys.num_hidden_layers
 
 
 def all_experts_with_bias(keys: DecoderKeys) -> list[Ffn]:
     """Like ``all_experts``, and each expert's matrices have a bias (gpt-oss)."""
-    width = needed(keys, "intermediate_size")
+    width = required_number(keys, "intermediate_size")
     block = moe(keys, width=width, biases=2 * width + keys.hidden_size)
     return [block] * keys.num_hidden_layers
 
 
 def sparse_steps(keys: DecoderKeys) -> list[Ffn]:
     """Qwen: experts in every ``decoder_sparse_step``-th layer but the ``mlp_only_layers``."""
-    width = needed(keys, "moe_intermediate_size")
+    width = required_number(keys, "moe_intermediate_size")
     experts = moe(keys, width=width, shared=keys.shared_expert_intermediate_size or 0)
     plain = set(keys.mlp_only_layers or [])
     is_sparse = [
         layer not in plain and (layer + 1) % keys.decoder_sparse_step == 0
         for layer in range(keys.num_hidden_layers)
     ]
-    return mixed(keys, is_sparse, experts)
+    return experts_where_sparse(keys, is_sparse, experts)
 
 
 def dense_then_experts(keys: DecoderKeys) -> list[Ffn]:
     """DeepSeek, Kimi, GLM: the first layers are dense, the rest have experts and shared ones."""
-    width = needed(keys, "moe_intermediate_size")
-    experts = moe(keys, width=width, shared=needed(keys, "n_shared_experts") * width)
-    first = needed(keys, "first_k_dense_replace")
+    width = required_number(keys, "moe_intermediate_size")
+    experts = moe(keys, width=width, shared=required_number(keys, "n_shared_experts") * width)
+    first = required_number(keys, "first_k_dense_replace")
     step = keys.moe_layer_freq or 1
     if not isinstance(step, int):
         raise ModelConfigError(f"moe_layer_freq is a list of {len(step)}, not a number")
     is_sparse = [layer >= first and layer % step == 0 for layer in range(keys.num_hidden_layers)]
-    return mixed(keys, is_sparse, experts)
+    return experts_where_sparse(keys, is_sparse, experts)
 
 
 def marked_layers(keys: DecoderKeys) -> list[Ffn]:
@@ -59,22 +64,22 @@ def marked_layers(keys: DecoderKeys) -> list[Ffn]:
     if not isinstance(marks, list):
         raise ModelConfigError("moe_layer_freq is missing or no list of 0 and 1")
     check_length("moe_layer_freq", marks, keys.num_hidden_layers)
-    width = needed(keys, "moe_intermediate_size")
+    width = required_number(keys, "moe_intermediate_size")
     experts = moe(keys, width=width, shared=(keys.n_shared_experts or 0) * width)
-    return mixed(keys, [bool(mark) for mark in marks], experts)
+    return experts_where_sparse(keys, [bool(mark) for mark in marks], experts)
 
 
 def interleaved_experts(keys: DecoderKeys) -> list[Ffn]:
     """Llama 4: experts of ``intermediate_size`` and a shared one like them; else the wider MLP."""
-    width = needed(keys, "intermediate_size")
+    width = required_number(keys, "intermediate_size")
     experts = moe(keys, width=width, shared=width)
     sparse = keys.moe_layers
     if sparse is None:
-        step = needed(keys, "interleave_moe_layer_step")
+        step = required_number(keys, "interleave_moe_layer_step")
         sparse = list(range(step - 1, keys.num_hidden_layers, step))
     if set(sparse) >= set(range(keys.num_hidden_layers)):
         return [experts] * keys.num_hidden_layers
-    wide = DenseFfn(intermediate_size=needed(keys, "intermediate_size_mlp"))
+    wide = DenseFfn(intermediate_size=required_number(keys, "intermediate_size_mlp"))
     return [experts if layer in set(sparse) else wide for layer in range(keys.num_hidden_layers)]
 
 
@@ -82,12 +87,12 @@ def experts_beside_dense(keys: DecoderKeys) -> list[Ffn]:
     """Gemma 4: where there are experts, every token passes the dense block too."""
     if not keys.enable_moe_block:
         return dense(keys)
-    shared = needed(keys, "intermediate_size")
-    block = moe(keys, width=needed(keys, "moe_intermediate_size"), shared=shared)
+    shared = required_number(keys, "intermediate_size")
+    block = moe(keys, width=required_number(keys, "moe_intermediate_size"), shared=shared)
     return [block] * keys.num_hidden_layers
 
 
-def mixed(keys: DecoderKeys, is_sparse: list[bool], experts: MoeFfn) -> list[Ffn]:
+def experts_where_sparse(keys: DecoderKeys, is_sparse: list[bool], experts: MoeFfn) -> list[Ffn]:
     """Return the experts where they are, and the dense block elsewhere."""
     if all(is_sparse):
         return [experts] * len(is_sparse)
@@ -96,12 +101,15 @@ def mixed(keys: DecoderKeys, is_sparse: list[bool], experts: MoeFfn) -> list[Ffn
 
 
 def _dense(keys: DecoderKeys) -> DenseFfn:
-    return DenseFfn(intermediate_size=needed(keys, "intermediate_size"))
+    return DenseFfn(intermediate_size=required_number(keys, "intermediate_size"))
 
 
 def moe(keys: DecoderKeys, *, width: int, shared: int = 0, biases: int = 0) -> MoeFfn:
     """Read numbers and input of the experts, given their own width and that of shared ones."""
-    num_experts, chosen = needed(keys, "num_experts"), needed(keys, "num_experts_per_tok")
+    num_experts, chosen = (
+        required_number(keys, "num_experts"),
+        required_number(keys, "num_experts_per_tok"),
+    )
     if not 1 <= chosen <= num_experts:
         raise ModelConfigError(
             f"num_experts_per_tok = {chosen} is not between 1 and num_experts = {num_experts}"

@@ -1,7 +1,12 @@
 """LFM2: short convolutions, with attention in some layers, before feed-forward blocks."""
 
-from tonnage.catalog.config.keys.decoder import DecoderKeys, ModelConfigError, check_length, needed
-from tonnage.catalog.config.layers.attention import grouped
+from tonnage.catalog.config.keys.decoder import (
+    DecoderKeys,
+    ModelConfigError,
+    check_length,
+    required_number,
+)
+from tonnage.catalog.config.layers.attention import grouped_attention
 from tonnage.catalog.config.layers.ffn import moe
 from tonnage.catalog.config.layers.state import MODEL_TYPE_BYTES
 from tonnage.catalog.shape import Attention, DenseFfn, Ffn, StateAttention
@@ -15,14 +20,14 @@ def short_convolutions(keys: DecoderKeys) -> list[Attention]:
     Sources:
         [vllm-source] model_executor/layers/mamba/short_conv.py.
     """
-    full, heads = grouped(keys), keys.num_attention_heads
+    full, heads = grouped_attention(keys), keys.num_attention_heads
     convolution = StateAttention(
         kind="short_conv",
         num_key_heads=0,
         num_value_heads=heads,
         key_head_dim=0,
         value_head_dim=keys.hidden_size // heads,
-        conv_kernel=needed(keys, "conv_l_cache"),
+        conv_kernel=required_number(keys, "conv_l_cache"),
         state_element_bytes=MODEL_TYPE_BYTES,
     )
     if keys.layer_types is not None:
@@ -40,11 +45,11 @@ def adjusted_dense(keys: DecoderKeys) -> list[Ffn]:
     Sources:
         [vllm-source] model_executor/models/lfm2.py.
     """
-    width = needed(keys, "intermediate_size")
+    width = required_number(keys, "intermediate_size")
     if keys.block_auto_adjust_ff_dim is None:
         raise ModelConfigError("block_auto_adjust_ff_dim is missing")
     if keys.block_auto_adjust_ff_dim:
-        multiple = needed(keys, "block_multiple_of")
+        multiple = required_number(keys, "block_multiple_of")
         narrowed = int(keys.block_ffn_dim_multiplier * (2 * width // 3))
         width = -(-narrowed // multiple) * multiple
     return [DenseFfn(intermediate_size=width)] * keys.num_hidden_layers
@@ -52,7 +57,7 @@ def adjusted_dense(keys: DecoderKeys) -> list[Ffn]:
 
 def dense_then_routed(keys: DecoderKeys) -> list[Ffn]:
     """LFM2 MoE: the first ``num_dense_layers`` are dense, the rest have experts."""
-    experts = moe(keys, width=needed(keys, "moe_intermediate_size"))
-    dense = DenseFfn(intermediate_size=needed(keys, "intermediate_size"))
-    first = needed(keys, "num_dense_layers")
+    experts = moe(keys, width=required_number(keys, "moe_intermediate_size"))
+    dense = DenseFfn(intermediate_size=required_number(keys, "intermediate_size"))
+    first = required_number(keys, "num_dense_layers")
     return [dense if layer < first else experts for layer in range(keys.num_hidden_layers)]

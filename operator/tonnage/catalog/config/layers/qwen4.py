@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from tonnage.catalog.config.keys.decoder import DecoderKeys, ModelConfigError, needed
+from tonnage.catalog.config.keys.decoder import DecoderKeys, ModelConfigError, required_number
 from tonnage.catalog.config.layers.state import MODEL_TYPE_BYTES, delta_net
 from tonnage.catalog.shape import Attention, GroupedAttention, Indexer
 
@@ -26,7 +26,10 @@ def indexed_delta_net(keys: DecoderKeys) -> list[Attention]:
     layers = delta_net(keys)
     if keys.indexer_n_heads is None:
         return layers
-    head_dim, ratio = needed(keys, "indexer_head_dim"), needed(keys, "indexer_compress_ratio")
+    head_dim, ratio = (
+        required_number(keys, "indexer_head_dim"),
+        required_number(keys, "indexer_compress_ratio"),
+    )
     if MODEL_TYPE_BYTES * head_dim % ratio:
         raise ModelConfigError(
             f"indexer_compress_ratio = {ratio} does not divide the bytes of a key of {head_dim}"
@@ -36,7 +39,7 @@ def indexed_delta_net(keys: DecoderKeys) -> list[Attention]:
         head_dim=head_dim,
         key_bytes=MODEL_TYPE_BYTES * head_dim // ratio,
     )
-    chosen = needed(keys, "indexer_budget")
+    chosen = required_number(keys, "indexer_budget")
     return [
         replace(layer, indexer=indexer, chosen_tokens=chosen)
         if isinstance(layer, GroupedAttention)
@@ -51,7 +54,7 @@ def stream_mixes(keys: DecoderKeys, _: Attention | None) -> int:
     Sources:
         [vllm-source] models/qwen4_exp/nvidia/hyperconnection.py.
     """
-    written = needed(keys, "hc_count") * _streams_width(keys)
+    written = required_number(keys, "hc_count") * _streams_width(keys)
     return MIXES_PER_LAYER * (_mix(keys) + written)
 
 
@@ -65,7 +68,7 @@ def last_mix_and_ngram_layers(keys: DecoderKeys) -> int:
         return _mix(keys)
     streams = _streams_width(keys)
     projections = _ngram_width(keys) * (streams + keys.hidden_size)
-    convolution = needed(keys, "ple_conv_kernel_size") * streams
+    convolution = required_number(keys, "ple_conv_kernel_size") * streams
     each = projections + convolution + GROUPED_NORMS * streams
     return _mix(keys) + len(keys.ple_layer_ids) * each
 
@@ -80,20 +83,20 @@ def ngram_tables(keys: DecoderKeys) -> int:
     """
     if not keys.ple_layer_ids:
         return 0
-    num_heads = (needed(keys, "ngram_size") - 1) * needed(keys, "heads_per_ngram")
+    num_heads = (required_number(keys, "ngram_size") - 1) * required_number(keys, "heads_per_ngram")
     width = _ngram_width(keys)
     if width % num_heads:
         raise ModelConfigError(f"ple_embed_dim = {width} is no multiple of {num_heads} heads")
-    return len(keys.ple_layer_ids) * needed(keys, "ngram_vocab_size_base") * width
+    return len(keys.ple_layer_ids) * required_number(keys, "ngram_vocab_size_base") * width
 
 
 def _mix(keys: DecoderKeys) -> int:
     """Count a norm, and the way to the narrow gate and back."""
-    return (2 * needed(keys, "hc_lowrank") + 1) * _streams_width(keys)
+    return (2 * required_number(keys, "hc_lowrank") + 1) * _streams_width(keys)
 
 
 def _streams_width(keys: DecoderKeys) -> int:
-    return needed(keys, "hc_count") * keys.hidden_size
+    return required_number(keys, "hc_count") * keys.hidden_size
 
 
 def _ngram_width(keys: DecoderKeys) -> int:

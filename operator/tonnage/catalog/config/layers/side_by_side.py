@@ -13,10 +13,10 @@ from tonnage.catalog.config.keys.decoder import (
     ModelConfigError,
     UnknownArchitectureError,
     check_length,
-    needed,
+    required_number,
 )
-from tonnage.catalog.config.layers.attention import full, grouped, with_kv_heads
-from tonnage.catalog.config.layers.ffn import dense, mixed, moe
+from tonnage.catalog.config.layers.attention import full, grouped_attention, with_kv_heads
+from tonnage.catalog.config.layers.ffn import dense, experts_where_sparse, moe
 from tonnage.catalog.config.layers.state import MODEL_TYPE_BYTES, mamba2
 from tonnage.catalog.shape import Attention, Ffn, GroupedAttention, StateAttention
 
@@ -34,9 +34,9 @@ def attention_and_mamba(keys: DecoderKeys) -> list[Attention]:
     """
     width = keys.mamba_d_ssm
     if width is not None and not isinstance(keys.mamba_head_dim, int):
-        head_dim = width // needed(keys, "mamba_num_heads")
+        head_dim = width // required_number(keys, "mamba_num_heads")
         keys = keys.model_copy(update={"mamba_head_dim": head_dim})
-    layer: list[Attention] = [grouped(with_kv_heads(keys)), mamba2(keys)]
+    layer: list[Attention] = [grouped_attention(with_kv_heads(keys)), mamba2(keys)]
     return layer * keys.num_hidden_layers
 
 
@@ -51,8 +51,8 @@ def mamba_with_some_attention(keys: DecoderKeys) -> list[Attention]:
     Sources:
         [vllm-source] model_executor/models/jamba.py, layers/mamba/mamba_mixer.py.
     """
-    period = needed(keys, "attn_layer_period")
-    attention = grouped(keys)
+    period = required_number(keys, "attn_layer_period")
+    attention = grouped_attention(keys)
     state = _mamba1(keys)
     return [
         attention if layer % period == keys.attn_layer_offset else state
@@ -61,7 +61,7 @@ def mamba_with_some_attention(keys: DecoderKeys) -> list[Attention]:
 
 
 def _mamba1(keys: DecoderKeys) -> StateAttention:
-    width = needed(keys, "mamba_expand") * keys.hidden_size
+    width = required_number(keys, "mamba_expand") * keys.hidden_size
     heads = keys.num_attention_heads
     if width % heads:
         raise ModelConfigError(
@@ -72,9 +72,9 @@ def _mamba1(keys: DecoderKeys) -> StateAttention:
         kind="mamba1",
         num_key_heads=1,
         num_value_heads=heads,
-        key_head_dim=needed(keys, "ssm_state_size"),
+        key_head_dim=required_number(keys, "ssm_state_size"),
         value_head_dim=width // heads,
-        conv_kernel=needed(keys, "conv_kernel"),
+        conv_kernel=required_number(keys, "conv_kernel"),
         state_element_bytes=MODEL_TYPE_BYTES,
         step_rank=rank if isinstance(rank, int) else math.ceil(keys.hidden_size / STEP_SHARE),
     )
@@ -82,13 +82,15 @@ def _mamba1(keys: DecoderKeys) -> StateAttention:
 
 def experts_in_some(keys: DecoderKeys) -> list[Ffn]:
     """Jamba: experts in every ``expert_layer_period``-th layer, as wide as the dense blocks."""
-    if needed(keys, "num_experts") == 1:
+    if required_number(keys, "num_experts") == 1:
         return dense(keys)
-    period = needed(keys, "expert_layer_period")
+    period = required_number(keys, "expert_layer_period")
     is_sparse = [
         layer % period == keys.expert_layer_offset for layer in range(keys.num_hidden_layers)
     ]
-    return mixed(keys, is_sparse, moe(keys, width=needed(keys, "intermediate_size")))
+    return experts_where_sparse(
+        keys, is_sparse, moe(keys, width=required_number(keys, "intermediate_size"))
+    )
 
 
 def lightning_with_some_attention(keys: DecoderKeys) -> list[Attention]:
@@ -98,7 +100,7 @@ def lightning_with_some_attention(keys: DecoderKeys) -> list[Attention]:
         [vllm-source] model_executor/models/minimax_text_01.py, until 0.2x; layers/mamba/
         mamba_utils.py linear_attention_state_shape.
     """
-    attention = grouped(keys)
+    attention = grouped_attention(keys)
     state = StateAttention(
         kind="lightning",
         num_key_heads=attention.num_heads,
@@ -127,22 +129,24 @@ def narrow_queries(keys: DecoderKeys) -> list[Attention]:
     Sources:
         [vllm-source] model_executor/models/step3_text.py.
     """
-    groups = needed(keys, "num_key_value_heads")
+    groups = required_number(keys, "num_key_value_heads")
     if groups != 1:
         raise UnknownArchitectureError(f"num_attention_groups = {groups} is not understood yet")
-    attention = replace(grouped(keys), query_rank=needed(keys, "share_q_dim"))
+    attention = replace(grouped_attention(keys), query_rank=required_number(keys, "share_q_dim"))
     return [attention] * keys.num_hidden_layers
 
 
 def experts_where_listed(keys: DecoderKeys) -> list[Ffn]:
     """Step-3: ``moe_layers_enum`` names the layers with experts; by default all but the first."""
-    sparse = _listed(keys.moe_layers_enum) or set(range(1, keys.num_hidden_layers))
-    shared = needed(keys, "shared_intermediate_size")
-    experts = moe(keys, width=needed(keys, "moe_intermediate_size"), shared=shared)
-    return mixed(keys, [layer in sparse for layer in range(keys.num_hidden_layers)], experts)
+    sparse = _layer_numbers(keys.moe_layers_enum) or set(range(1, keys.num_hidden_layers))
+    shared = required_number(keys, "shared_intermediate_size")
+    experts = moe(keys, width=required_number(keys, "moe_intermediate_size"), shared=shared)
+    return experts_where_sparse(
+        keys, [layer in sparse for layer in range(keys.num_hidden_layers)], experts
+    )
 
 
-def _listed(layers: str | None) -> set[int]:
+def _layer_numbers(layers: str | None) -> set[int]:
     parts = [part.strip() for part in (layers or "").split(",") if part.strip()]
     for part in parts:
         if not part.isdecimal():
@@ -174,7 +178,9 @@ def _wide_attention(keys: DecoderKeys) -> GroupedAttention:
     """Return attention over the model's width twice: the state beside the embedding."""
     keys = with_kv_heads(keys)
     head_dim = 2 * keys.hidden_size // keys.num_attention_heads
-    return replace(grouped(keys.model_copy(update={"head_dim": head_dim})), owns_weights=False)
+    return replace(
+        grouped_attention(keys.model_copy(update={"head_dim": head_dim})), owns_weights=False
+    )
 
 
 def _zamba_kinds(keys: DecoderKeys) -> list[str]:
@@ -193,7 +199,7 @@ def _zamba_kinds(keys: DecoderKeys) -> list[str]:
 
 def shared_blocks(keys: DecoderKeys) -> int:
     """Count the shared blocks of Zamba2, and what each layer that uses one has of its own."""
-    hidden, inner = keys.hidden_size, needed(keys, "intermediate_size")
+    hidden, inner = keys.hidden_size, required_number(keys, "intermediate_size")
     attention = _wide_attention(keys)
     width = 2 * hidden
     each = 3 * width * width + width * hidden + 3 * hidden * inner + width + hidden

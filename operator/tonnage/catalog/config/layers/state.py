@@ -12,9 +12,9 @@ from tonnage.catalog.config.keys.decoder import (
     ModelConfigError,
     UnknownArchitectureError,
     check_length,
-    needed,
+    required_number,
 )
-from tonnage.catalog.config.layers.attention import grouped, latent, windowed
+from tonnage.catalog.config.layers.attention import grouped_attention, latent, with_window
 from tonnage.catalog.config.layers.ffn import moe, sparse_steps
 from tonnage.catalog.shape import (
     Attention,
@@ -53,28 +53,28 @@ def delta_net_in_model_type(keys: DecoderKeys) -> list[Attention]:
 
 
 def _delta_nets(keys: DecoderKeys, state_element_bytes: int) -> list[Attention]:
-    full = replace(grouped(keys), has_output_gate=keys.attn_output_gate)
-    state = _checked(
+    full = replace(grouped_attention(keys), has_output_gate=keys.attn_output_gate)
+    state = _check_state(
         StateAttention(
             kind="gated_delta_net",
-            num_key_heads=needed(keys, "linear_num_key_heads"),
-            num_value_heads=needed(keys, "linear_num_value_heads"),
-            key_head_dim=needed(keys, "linear_key_head_dim"),
-            value_head_dim=needed(keys, "linear_value_head_dim"),
-            conv_kernel=needed(keys, "linear_conv_kernel_dim"),
+            num_key_heads=required_number(keys, "linear_num_key_heads"),
+            num_value_heads=required_number(keys, "linear_num_value_heads"),
+            key_head_dim=required_number(keys, "linear_key_head_dim"),
+            value_head_dim=required_number(keys, "linear_value_head_dim"),
+            conv_kernel=required_number(keys, "linear_conv_kernel_dim"),
             state_element_bytes=state_element_bytes,
         ),
         key="linear_num_key_heads",
     )
     if keys.layer_types is not None:
-        return _mixed(keys, "layer_types", keys.layer_types, full, state)
-    interval = needed(keys, "full_attention_interval")
+        return _state_or_full(keys, "layer_types", keys.layer_types, full, state)
+    interval = required_number(keys, "full_attention_interval")
     return [state if (layer + 1) % interval else full for layer in range(keys.num_hidden_layers)]
 
 
 def experts_with_shared(keys: DecoderKeys) -> list[Ffn]:
     """Experts as in Qwen3, and a shared one whose width must be given."""
-    needed(keys, "shared_expert_intermediate_size")
+    required_number(keys, "shared_expert_intermediate_size")
     return sparse_steps(keys)
 
 
@@ -118,10 +118,10 @@ def nemotron_mixers(keys: DecoderKeys) -> list[Attention | None]:
         [vllm-source] model_executor/models/config.py: the state is float32 unless
         ``mamba_ssm_cache_dtype`` says otherwise.
     """
-    needed(keys, "mamba_head_dim")
+    required_number(keys, "mamba_head_dim")
     mixers: dict[str, Attention] = {
         _STATE: mamba2(keys, _type_bytes(keys.mamba_ssm_cache_dtype)),
-        _FULL: windowed(keys, grouped(keys), keys.sliding_window),
+        _FULL: with_window(keys, grouped_attention(keys), keys.sliding_window),
     }
     return [mixers.get(kind) for kind in _nemotron_kinds(keys)]
 
@@ -131,7 +131,7 @@ def nemotron_blocks(keys: DecoderKeys) -> list[Ffn | None]:
     kinds = _nemotron_kinds(keys)
     blocks: dict[str, Ffn] = {}
     if _DENSE in kinds:
-        width = needed(keys, "intermediate_size")
+        width = required_number(keys, "intermediate_size")
         blocks[_DENSE] = DenseFfn(intermediate_size=width, num_matrices=2)
     if _EXPERTS in kinds:
         blocks[_EXPERTS] = _ungated_experts(keys)
@@ -139,9 +139,11 @@ def nemotron_blocks(keys: DecoderKeys) -> list[Ffn | None]:
 
 
 def _ungated_experts(keys: DecoderKeys) -> MoeFfn:
-    num_shared = needed(keys, "n_shared_experts")
-    width = needed(keys, "moe_shared_expert_intermediate_size") if num_shared else 0
-    experts = moe(keys, width=needed(keys, "moe_intermediate_size"), shared=num_shared * width)
+    num_shared = required_number(keys, "n_shared_experts")
+    width = required_number(keys, "moe_shared_expert_intermediate_size") if num_shared else 0
+    experts = moe(
+        keys, width=required_number(keys, "moe_intermediate_size"), shared=num_shared * width
+    )
     return replace(experts, num_matrices=2)
 
 
@@ -159,34 +161,36 @@ def mamba2(keys: DecoderKeys, state_element_bytes: int = MODEL_TYPE_BYTES) -> St
     Raises:
         ModelConfigError: a key is missing, or heads are no multiple of groups.
     """
-    heads, head_dim = needed(keys, "mamba_num_heads"), keys.mamba_head_dim
+    heads, head_dim = required_number(keys, "mamba_num_heads"), keys.mamba_head_dim
     if not isinstance(head_dim, int):
-        head_dim = needed(keys, "mamba_expand") * keys.hidden_size // heads
+        head_dim = required_number(keys, "mamba_expand") * keys.hidden_size // heads
     layer = StateAttention(
         kind="mamba2",
-        num_key_heads=needed(keys, "n_groups"),
+        num_key_heads=required_number(keys, "n_groups"),
         num_value_heads=heads,
-        key_head_dim=needed(keys, "ssm_state_size"),
+        key_head_dim=required_number(keys, "ssm_state_size"),
         value_head_dim=head_dim,
-        conv_kernel=needed(keys, "conv_kernel"),
+        conv_kernel=required_number(keys, "conv_kernel"),
         state_element_bytes=state_element_bytes,
     )
-    return _checked(layer, key="n_groups")
+    return _check_state(layer, key="n_groups")
 
 
 def granite_mixers(keys: DecoderKeys) -> list[Attention]:
     """Granite 4: Mamba-2 or attention, as ``layer_types`` says, before a feed-forward block."""
     if keys.layer_types is None:
         raise ModelConfigError("layer_types is missing")
-    return _mixed(keys, "layer_types", keys.layer_types, grouped(keys), mamba2(keys))
+    return _state_or_full(
+        keys, "layer_types", keys.layer_types, grouped_attention(keys), mamba2(keys)
+    )
 
 
 def granite_blocks(keys: DecoderKeys) -> list[Ffn]:
     """Granite 4: experts and a shared one, or only the shared one for models without experts."""
-    shared = needed(keys, "shared_intermediate_size")
+    shared = required_number(keys, "shared_intermediate_size")
     if keys.num_experts == 0:
         return [DenseFfn(intermediate_size=shared)] * keys.num_hidden_layers
-    block = moe(keys, width=needed(keys, "intermediate_size"), shared=shared)
+    block = moe(keys, width=required_number(keys, "intermediate_size"), shared=shared)
     return [block] * keys.num_hidden_layers
 
 
@@ -194,7 +198,7 @@ def bamba_mixers(keys: DecoderKeys) -> list[Attention]:
     """Bamba: Mamba-2 in all layers but those that ``attn_layer_indices`` lists."""
     if keys.attn_layer_indices is None:
         raise ModelConfigError("attn_layer_indices is missing")
-    full, state = grouped(keys), mamba2(keys)
+    full, state = grouped_attention(keys), mamba2(keys)
     indices = set(keys.attn_layer_indices)
     return [full if layer in indices else state for layer in range(keys.num_hidden_layers)]
 
@@ -203,7 +207,7 @@ def _type_bytes(name: str | None) -> int:
     return FLOAT32_BYTES if name == "float32" else MODEL_TYPE_BYTES
 
 
-def _mixed(
+def _state_or_full(
     keys: DecoderKeys, key: str, entries: list[str], full: GroupedAttention, state: StateAttention
 ) -> list[Attention]:
     return [state if kind == _STATE else full for kind in _kinds(keys, key, entries)]
@@ -219,7 +223,7 @@ def _kinds(keys: DecoderKeys, key: str, entries: list[str]) -> list[str]:
     return [_KINDS[entry] for entry in entries]
 
 
-def _checked(layer: StateAttention, *, key: str) -> StateAttention:
+def _check_state(layer: StateAttention, *, key: str) -> StateAttention:
     if layer.num_value_heads % layer.num_key_heads:
         raise ModelConfigError(
             f"{key} = {layer.num_key_heads} does not divide the {layer.num_value_heads} heads "

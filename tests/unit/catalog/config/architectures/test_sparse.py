@@ -236,6 +236,17 @@ def test_experts_may_have_a_format_of_their_own(
     assert (weights.name, weights.experts_bytes_per_parameter) == ("fp8", experts)
 
 
+def test_ratios_beyond_the_layers_are_not_read() -> None:
+    ratios = built_in_config("deepseek-ai/DeepSeek-V4-Flash")["compress_ratios"][:43]
+
+    exact, longer = (
+        read("deepseek-ai/DeepSeek-V4-Flash", compress_ratios=ratios + more)
+        for more in ([], [4, 0, 7])
+    )
+
+    assert longer.groups == exact.groups
+
+
 @pytest.mark.parametrize(
     ("model", "changes", "message"),
     [

@@ -152,12 +152,34 @@ def test_an_expression_that_could_run_for_ever_is_refused_unread(pattern: str) -
         ({"kv_cache_scheme": "FP8"}, "fp8"),
         ({"kv_cache_quant_algo": "FP8"}, "fp8"),
         ({"kv_cache_scheme": None}, "bf16"),
+        ({"kv_cache_scheme": {"num_bits": 8, "type": "float", "dynamic": True}}, "bf16"),
+        ({"kv_cache_quant_algo": "INT8"}, "bf16"),
     ],
 )
 def test_scales_for_the_cache_make_it_fp8(keys: dict[str, Any], cache: str) -> None:
     shape = quantized(quant_method="modelopt", quant_algo="FP8", **keys)
 
     assert shape.kv_cache_format == cache
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_said"),
+    [
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, False),
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "exclude_modules": ["lm_head"]}, True),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, True),  # nothing is left out
+    ],
+)
+def test_a_file_without_the_list_that_its_method_writes_does_not_say_what_stays_wide(
+    keys: dict[str, Any], is_said: bool
+) -> None:
+    assert quantized(**keys).weight_format.says_unquantized is is_said
+
+
+def test_a_scheme_that_no_method_reads_leaves_the_cache_wide() -> None:
+    shape = quantized(quant_method="fp8", kv_cache_scheme={"num_bits": 8, "type": "float"})
+
+    assert shape.kv_cache_format == "bf16"
 
 
 @pytest.mark.parametrize(

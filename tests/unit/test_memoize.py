@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from pydantic import BaseModel
 
-from tonnage.kept import kept
+from tonnage.memoize import memoize
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Made:
     """What can be told apart, and seen to go."""
 
 
-@kept
+@memoize
 def made_of(plan, *others):
     return Made()
 
@@ -48,7 +48,7 @@ def test_a_copy_of_a_model_that_took_it_along_does_not_believe_it():
     class Spec(BaseModel):
         replicas: int
 
-    @kept
+    @memoize
     def told(spec):
         return spec.replicas
 
@@ -68,7 +68,7 @@ def test_goes_with_the_value():
 
 
 def test_two_functions_do_not_meet():
-    @kept
+    @memoize
     def other(plan):
         return Made()
 

@@ -1,0 +1,47 @@
+"""A replay whose GPUs have a buyer's prices: the split that is replayed is chosen by them."""
+
+from dataclasses import replace
+
+from fleet_builders import a_model
+from tonnage.catalog.gpu import built_in_gpus
+from tonnage.catalog.price import Price, Rent
+from tonnage.replay.cluster import StartupTime
+from tonnage.replay.policies import DrawnScenario, policy_of
+from tonnage.replay.scenario import OfShape, Scenario, first_plan
+
+MODEL = a_model(
+    model={"id": "meta-llama/Llama-3.1-8B-Instruct"},
+    hardware={"gpu": "H100"},
+    demand={
+        "requestsPerSecond": 8,
+        "promptTokens": {"mean": 2000, "p99": 4000},
+        "outputTokens": {"mean": 200},
+    },
+)
+SINGLE_IS_DEAR = Price(
+    rents=(Rent(usd_per_hour=90, num_gpus=1), Rent(usd_per_hour=8, num_gpus=8)),
+)
+GPUS = {**built_in_gpus(), "H100": replace(built_in_gpus()["H100"], price=SINGLE_IS_DEAR)}
+
+
+def test_the_first_plan_is_the_cheapest_at_these_prices():
+    assert first_plan(MODEL).flags.parallelism.num_gpus == 1
+    assert first_plan(MODEL, GPUS).flags.parallelism.num_gpus > 1
+
+
+def test_the_operator_stays_on_it():
+    planned = first_plan(MODEL, GPUS)
+    scenario = Scenario(
+        model=MODEL,
+        requests=OfShape(name="steady", requests_per_s=8),
+        start=StartupTime(mean_s=60),
+        planned=planned,
+        target=0.95,
+        gpus=GPUS,
+    )
+    drawn = DrawnScenario.of(replace(scenario, requests=replace(scenario.requests, times=0.1)))
+    found = drawn.outcome_of(policy_of("tonnage"))
+    hours, duration_s = found.judged.gpu_hours, drawn.drawn.duration_s
+
+    assert not found.faults
+    assert hours >= planned.flags.parallelism.num_gpus * duration_s / 3600

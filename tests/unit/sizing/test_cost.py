@@ -1,0 +1,197 @@
+"""What an hour of a replica costs: which instance holds it, whole nodes, and commitments."""
+
+from dataclasses import replace
+
+import pytest
+
+from builders import a_gpu, a_sizing_request
+from tonnage.catalog.price import ON_DEMAND, Price, Rent, Source
+from tonnage.explain.report import estimate_status, round_estimate
+from tonnage.sizing.bill import bill, commitment_written, nodes_written
+from tonnage.sizing.cost import gpu_hour, least_usd_per_gpu_hour, missing_price, rented_hour
+from tonnage.sizing.search import cost_of, costs_less, size
+from tonnage.sizing.split import Parallelism
+from tonnage.sizing.workload import Demand
+
+LISTED = Source(key="aws-ec2-prices", quote="")
+SMALL = Rent(usd_per_hour=1.00, num_gpus=1, instance="small", source=LISTED)
+LARGE = Rent(usd_per_hour=12.00, num_gpus=8, instance="large", source=LISTED)
+
+
+def rented(*rents, **changes):
+    return a_gpu(price=Price(rents=rents, **changes))
+
+
+def a_fleet_of(gpu, *, gpus_per_replica=1, **changes):
+    sizing = size(a_sizing_request(gpu=gpu, **changes))
+    split = Parallelism(tensor=gpus_per_replica)
+    return replace(sizing, flags=replace(sizing.flags, parallelism=split))
+
+
+class TestTheInstance:
+    def test_is_the_smallest_that_holds_the_split(self):
+        gpu = rented(LARGE, SMALL)
+
+        assert gpu_hour(gpu, 1).rent.instance == "small"
+        assert gpu_hour(gpu, 2).rent.instance == "large"
+        assert gpu_hour(gpu, 2).usd == 1.50
+
+    def test_of_a_replica_over_two_nodes_is_the_one_that_holds_a_node(self):
+        assert gpu_hour(rented(LARGE, SMALL), 16).rent.instance == "large"
+
+    def test_that_is_listed_nowhere_has_no_price_and_that_is_said(self):
+        gpu = rented(SMALL)
+
+        assert gpu_hour(gpu, 2) is None
+        assert missing_price(gpu, 2) == (
+            "no price is known of an instance with 2 TEST-80GB, only of small (1 GPU)"
+        )
+
+    def test_of_another_term_is_not_taken(self):
+        gpu = rented(replace(SMALL, term="spot"))
+
+        assert gpu_hour(gpu, 1) is None
+        assert rented_hour(gpu, 1, term="spot").usd == 1.00
+        assert missing_price(gpu, 1) == "TEST-80GB has no on demand price"
+
+    def test_bounds_the_price_from_below_with_the_cheapest(self):
+        assert least_usd_per_gpu_hour(rented(LARGE, SMALL)) == 1.00
+
+    def test_is_named_with_all_that_is_known_and_nothing_else(self):
+        rent = replace(LARGE, provider="AWS", region="us-east-1", date="2026-07")
+
+        assert str(gpu_hour(rented(rent), 8)) == (
+            "1.50 USD per GPU and hour: AWS us-east-1, on demand, 2026-07, large (8 GPUs)"
+        )
+        assert str(gpu_hour(a_gpu(price=Price(rent_usd_per_hour=2)), 8)) == (
+            "2.00 USD per GPU and hour: yours"
+        )
+
+
+class TestWholeNodes:
+    @pytest.mark.parametrize(
+        ("replicas", "gpus_per_replica", "nodes"),
+        [(1, 1, 1), (8, 1, 1), (9, 1, 2), (3, 4, 2), (2, 8, 2), (1, 16, 2)],
+    )
+    def test_are_paid_with_the_gpus_that_nobody_uses(self, replicas, gpus_per_replica, nodes):
+        hour = gpu_hour(rented(LARGE, whole_nodes=True), gpus_per_replica)
+
+        assert hour.nodes(replicas, gpus_per_replica) == nodes
+        assert hour.gpus_paid(replicas, gpus_per_replica) == 8 * nodes
+
+    def test_are_in_the_bill_and_are_named(self):
+        found = bill(a_fleet_of(rented(LARGE, whole_nodes=True)), replicas=10)
+
+        assert found.usd_per_hour == 24.00
+        assert list(nodes_written(found)) == ["2 x large of 8 GPUs, 10 of 16 GPUs used, 6 idle"]
+
+    def test_are_no_matter_where_single_gpus_are_paid(self):
+        assert list(nodes_written(bill(a_fleet_of(rented(LARGE)), replicas=10))) == []
+
+    def test_are_in_every_figure_of_a_bill(self):
+        sizing = a_fleet_of(rented(LARGE, whole_nodes=True), gpus_per_replica=2)
+        single = bill(a_fleet_of(rented(LARGE), gpus_per_replica=2), replicas=1)
+        three, five = (bill(sizing, replicas=replicas) for replicas in (3, 5))
+
+        # 8 GPUs for 3 x 2, 16 for 5 x 2
+        assert three.usd_per_million_tokens == pytest.approx(single.usd_per_million_tokens * 8 / 6)
+        assert five.usd_per_hour_and_request == pytest.approx(
+            single.usd_per_hour_and_request * 16 / 10
+        )
+        estimate = estimate_status(sizing, replicas=3)
+        assert estimate.usd_per_hour == three.usd_per_hour
+        assert estimate.usd_per_million_tokens == round_estimate(three.usd_per_million_tokens)
+
+    def test_of_a_price_per_gpu_are_those_of_the_class(self):
+        gpu = a_gpu(price=Price(rent_usd_per_hour=2, whole_nodes=True))
+
+        assert gpu_hour(gpu, 1).gpus_per_node == gpu.gpus_per_node == 8
+
+
+def test_of_a_fleet_that_may_not_begin_yet_a_token_costs_what_it_would():
+    sizing = a_fleet_of(rented(LARGE))
+    none, one = (bill(sizing, replicas=replicas) for replicas in (0, 1))
+
+    assert none.usd_per_hour == 0
+    assert none.usd_per_million_tokens == one.usd_per_million_tokens
+
+
+class TestACommitment:
+    RESERVED = replace(LARGE, usd_per_hour=7.20, term="reserved 1 year")
+
+    def test_is_for_the_replicas_that_always_run(self):
+        sizing = a_fleet_of(rented(LARGE, self.RESERVED), min_replicas=2)
+        [found] = bill(sizing, replicas=5).commitments
+
+        # 2 GPUs at 1.50 - 0.90 USD, 8,766 hours a year; 0.90 / 1.50
+        assert found.replicas == 2
+        assert found.saved_per_year == pytest.approx(2 * 0.60 * 8766)
+        assert commitment_written(found) == (
+            "0.90 USD per GPU and hour, 10,519 USD per year less for the 2 replicas that always "
+            "run (minReplicas); lower for a replica that runs more than 60% of the time"
+        )
+
+    def test_of_whole_nodes_is_worth_it_by_what_the_nodes_cost(self):
+        reserved = replace(SMALL, usd_per_hour=0.90, term="reserved 1 year")
+        gpu = rented(LARGE, reserved, whole_nodes=True)
+        [found] = bill(a_fleet_of(gpu, min_replicas=2), replicas=5).commitments
+
+        # 2 instances of 0.90 USD, instead of one of 8 GPUs at 12.00
+        assert found.saved_per_year == pytest.approx((12.00 - 1.80) * 8766)
+        assert found.worth_from == pytest.approx(1.80 / 12.00)
+
+    def test_that_costs_more_says_so(self):
+        dear = replace(self.RESERVED, usd_per_hour=16.00)
+        [found] = bill(a_fleet_of(rented(LARGE, dear)), replicas=1).commitments
+
+        assert "4,383 USD per year more for the 1 replica that always runs" in (
+            commitment_written(found)
+        )
+
+    def test_is_none_beside_itself_and_none_without_a_reserved_price(self):
+        paid = rented(LARGE, self.RESERVED, term="reserved 1 year")
+
+        assert bill(a_fleet_of(paid), replicas=1).commitments == ()
+        assert bill(a_fleet_of(rented(LARGE)), replicas=1).commitments == ()
+
+    def test_a_year_is_twelve_of_the_months(self):
+        found = bill(a_fleet_of(rented(LARGE)), replicas=4)
+
+        assert found.usd_per_hour == 6.00
+        assert found.usd_per_year == pytest.approx(6.00 * 8766)
+        assert found.usd_per_year == pytest.approx(12 * found.usd_per_month)
+
+
+class TestTheSplit:
+    DEMAND = Demand(requests_per_s=40)
+
+    def split_on(self, *rents, **changes):
+        return size(a_sizing_request(gpu=rented(*rents), demand=self.DEMAND, **changes)).parallelism
+
+    def test_is_the_cheapest_in_the_instances_that_hold_it(self):
+        dear = replace(SMALL, usd_per_hour=10.00)
+
+        assert self.split_on(SMALL, replace(LARGE, usd_per_hour=40.00)).num_gpus == 1
+        assert self.split_on(dear, LARGE).num_gpus > 1
+
+    def test_has_a_price_where_another_has_none(self):
+        assert self.split_on(SMALL).num_gpus == 1
+        assert self.split_on().num_gpus == self.split_on(replace(SMALL, num_gpus=None)).num_gpus
+
+    def test_without_a_price_is_taken_where_no_other_serves(self):
+        given = size(a_sizing_request(gpu=rented(SMALL), demand=self.DEMAND, num_gpus=2))
+
+        assert cost_of(given) == (True, given.replicas * 2)
+
+    def test_costs_less_only_by_more_than_the_gain(self):
+        cheap, dear = (
+            a_fleet_of(rented(replace(SMALL, usd_per_hour=usd)), demand=self.DEMAND)
+            for usd in (1.00, 1.04)
+        )
+
+        assert costs_less(cheap, dear, gain=0.03)
+        assert not costs_less(cheap, dear, gain=0.05)
+
+
+def test_the_term_that_is_paid_where_none_is_said_is_on_demand():
+    assert Price().term == ON_DEMAND
