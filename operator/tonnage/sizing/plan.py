@@ -288,16 +288,23 @@ def _serves_alike(request: SizingRequest) -> bool:
 
 
 def size_with(
-    request: SizingRequest, parallelism: Parallelism, *, between: Between = keep_searching
+    request: SizingRequest,
+    parallelism: Parallelism,
+    *,
+    confirms: bool = True,
+    between: Between = keep_searching,
 ) -> Sizing:
     """Answer a request for one split of the model over GPUs.
+
+    ``confirms``: run it once more at the demand and at capacity, where every target is to be kept.
 
     Raises:
         DoesNotFitError, SLOInfeasibleError: this split will not do.
     """
     outline = outline_of(request, parallelism)
     finalist = finalist_of(outline, between=between)
-    return confirm_targets(simulate(finalist, between=between), between)
+    found = simulate(finalist, between=between)
+    return confirm_targets(found, between) if confirms else with_replicas(found)
 
 
 def simulate(

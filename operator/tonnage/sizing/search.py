@@ -41,7 +41,11 @@ FLAGS_DOUBT: Final = 1.03
 
 
 def size(
-    request: SizingRequest, *, is_within_node: bool = False, between: Between = keep_searching
+    request: SizingRequest,
+    *,
+    is_within_node: bool = False,
+    confirms: bool = True,
+    between: Between = keep_searching,
 ) -> Sizing:
     """Answer a request: keep the flags that run, or choose the split that costs least.
 
@@ -49,6 +53,7 @@ def size(
     the smaller replica is taken, then the one that serves most. Where no demand is known it is the
     least per token; where maxReplicas of no split serve it, the split of which these serve most.
     More than a node is tried only when nothing smaller will do, and not ``is_within_node``.
+    ``confirms``: as ``size_with`` takes it, of flags that run.
 
     Raises:
         SeveralNodesError: a replica within a node will not do, one over several may.
@@ -60,7 +65,8 @@ def size(
     """
     check_request(request)
     if request.flags:
-        return size_with(request, request.flags.parallelism, between=between)
+        split = request.flags.parallelism
+        return size_with(request, split, confirms=confirms, between=between)
     splits = splits_for(request, num_gpus=request.num_gpus)
     if not splits:
         raise InvalidParallelismError(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tonnage.memoize import memoize
 from tonnage.sizing.errors import SizingError
@@ -55,11 +56,16 @@ class Asker:
             SizingError: there is none, and the message says why.
             SearchAbandonedError: the time for searches is spent; none is begun without any.
         """
+        if near is None:
+            return self._recall(request, lambda: self._search(request))
+        return self._recall(request, lambda: self._extrapolate(request, near()))
+
+    def _recall(self, request: SizingRequest, search: Callable[[], Sizing | No]) -> Sizing:
         self.num_asked += 1
         question = _question(request)
         answer = self.answers.get(question) or self._last.get(question)
         if answer is None:
-            answer = self._search(request) if near is None else self._extrapolate(request, near())
+            answer = search()
         self.answers[question] = answer
         if isinstance(answer, No):
             raise answer.kind(answer.message)
@@ -74,17 +80,22 @@ class Asker:
         return dict(older[max(0, len(older) - room) :]) | self.answers
 
     def _extrapolate(self, request: SizingRequest, near: SizingRequest) -> Sizing | No:
-        """Answer by a neighbour; where that is refused, it may be over an edge alone."""
-        try:
-            known = self.size(near)
-            return extrapolate(known, request) if can_extrapolate(known) else self._search(request)
-        except SizingError:
-            return self._search(request)
+        """Answer by a neighbour; where that is refused, it may be over an edge alone.
 
-    def _search(self, request: SizingRequest) -> Sizing | No:
+        Neither is run again at the rates that it comes to: what is read between searches is none of
+        them, and demand is measured.
+        """
+        search = partial(self._search, confirms=False)
+        try:
+            known = self._recall(near, partial(search, near))
+            return extrapolate(known, request) if can_extrapolate(known) else search(request)
+        except SizingError:
+            return search(request)
+
+    def _search(self, request: SizingRequest, *, confirms: bool = True) -> Sizing | No:
         self._between()
         self.num_searched += 1
         try:
-            return size(request, between=self._between)
+            return size(request, confirms=confirms, between=self._between)
         except SizingError as refusal:
             return No(kind=type(refusal), message=str(refusal))
