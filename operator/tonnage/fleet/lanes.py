@@ -25,6 +25,8 @@ PATIENCE_S: Final = 2.0
 """For an answer. A phase in which all that is still waited for is later than that is over."""
 PHASE_S: Final = 10.0
 """After which a phase begins no more, though answers come."""
+MOST_REFUSED: Final = 1000
+"""Objects of which a late refusal is remembered; of those that are gone nobody asks."""
 Phase = Callable[[Writes], WorldError | None]
 """Writes something of an object; returns what failed."""
 Failures = Mapping[str, WorldError]
@@ -67,11 +69,17 @@ class Lane:
     was begun, by UID: what was not comes first."""
     _late: list[WorldError] = field(default_factory=list)
     """What failed after nobody waited for it any more."""
+    _refused: dict[str, WorldError] = field(default_factory=dict)
+    """What was refused after nobody waited for it any more, by UID, until an answer is another."""
     _news: threading.Event = field(default_factory=threading.Event)
     """Something has ended."""
 
     def run(self, phase: Phase, todo: Iterable[Writes]) -> Failures:
-        """Do it for each, as far as answers come; return what failed."""
+        """Do it for each, as far as answers come; return what failed.
+
+        Where none comes in time, and the last was a refusal, it counts: what the API server takes
+        long to refuse is refused all the same.
+        """
         waiting = {each.uid: each for each in sorted(todo, key=self._late_at_s)}
         awaited, failed = set[str](), dict[str, WorldError]()
         end_s = self.clock() + PHASE_S
@@ -90,7 +98,8 @@ class Lane:
         left = LeftError("other writes waited for the API server: left to the next tick")
         for uid in awaited:
             self._note_late(uid, self._begun[uid])
-        return failed | dict.fromkeys(awaited, late) | dict.fromkeys(waiting, left)
+        unanswered = {uid: self._refused.get(uid, late) for uid in awaited}
+        return failed | unanswered | dict.fromkeys(waiting, left)
 
     def take_late(self) -> list[WorldError]:
         """Take over what failed after nobody waited for it any more: what it says of the server."""
@@ -134,12 +143,20 @@ class Lane:
                 self._note_late(uid, begun)
             else:
                 self._slow.pop(begun.namespace, None)
+            self._refused.pop(uid, None)
             if error and uid in awaited:
                 failed[uid] = error
             elif error:
                 self._late.append(error)
+                self._remember_refusal(uid, error)
             awaited.discard(uid)
         return failed
+
+    def _remember_refusal(self, uid: str, error: WorldError) -> None:
+        if error.is_refusal:
+            self._refused[uid] = error
+        if len(self._refused) > MOST_REFUSED:
+            del self._refused[next(iter(self._refused))]
 
     def _rest_s(self, awaited: Iterable[str]) -> float:
         """Return for how long an answer may yet come in time; 0 or less: none may."""

@@ -131,3 +131,20 @@ class TestALane:
         assert [type(error) for error in failed.values()] == [LateError]
         assert lane.take_late() == [busy]
         assert lane.take_late() == []
+
+    def test_tells_of_a_refusal_that_came_late_when_the_next_answer_is_late_too(self, server):
+        lane = Lane(start=beside, patience_s=0.05)
+        answers = iter([KubernetesError("too large", status=413), None])
+
+        def write(_):
+            server.over.wait(30)
+            return next(answers)
+
+        told = []
+        for _ in range(3):
+            told += [type(error) for error in lane.run(write, some("a", 1)).values()]
+            server.end(lane)
+            server.over.clear()
+
+        # The third finds that the second was written.
+        assert told == [LateError, KubernetesError, LateError]
