@@ -147,15 +147,19 @@ def chosen_cases(traces: Sequence[str], only: Sequence[str]) -> list[Case]:
 
 
 @cache
-def scenario_parts(case: Case) -> tuple[ModelDeployment, OfTrace | OfShape, FirstPlan]:
-    """Return what all runs of a case have in common."""
+def scenario_parts(
+    case: Case, declared: float = 1.0
+) -> tuple[ModelDeployment, OfTrace | OfShape, FirstPlan]:
+    """Return what all runs of a case have in common; ``declared``: of the rate, by the spec."""
     requests, lengths, rate = _of_shape(case) if case.file is None else _of_trace(case)
-    model = parse_model_deployment(manifest(lengths, rate))
+    model = parse_model_deployment(manifest(lengths, declared * rate))
     return model, requests, first_plan(model)
 
 
-def scenario(case: Case, *, start_s: float, seed: int, speed: float | None) -> Scenario:
-    model, requests, plan = scenario_parts(case)
+def scenario(
+    case: Case, *, start_s: float, seed: int, speed: float | None, declared: float = 1.0
+) -> Scenario:
+    model, requests, plan = scenario_parts(case, declared)
     return Scenario(
         model=model,
         requests=requests,

@@ -45,9 +45,17 @@ class Draw:
     speed: float | None
     """Of engines, against what is believed; None: drawn by seed."""
     seed: int
+    declared: float = 1.0
+    """Of the rate that comes, as the spec declares it."""
 
     def scenario(self) -> Scenario:
-        return scenario(self.case, start_s=self.start_s, seed=self.seed, speed=self.speed)
+        return scenario(
+            self.case,
+            start_s=self.start_s,
+            seed=self.seed,
+            speed=self.speed,
+            declared=self.declared,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +78,7 @@ class Job:
             f"start {draw.start_s:g}",
             f"speed {speed}",
             f"seed {draw.seed}",
+            *([] if draw.declared == 1 else [f"declared {draw.declared:g}"]),
             self.policy,
         )
         return "--".join(re.sub(r"[^A-Za-z0-9.-]+", "_", part) for part in parts) + ".json"
@@ -81,6 +90,7 @@ class Job:
             "startUpSeconds": self.draw.start_s,
             "speed": self.draw.speed,
             "seed": self.draw.seed,
+            "declared": self.draw.declared,
             "policy": self.policy,
             **setup_of(self.draw.case),
         }

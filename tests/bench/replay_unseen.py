@@ -1,0 +1,244 @@
+"""Replay whole policies on hours that no rule was fitted to, and compare them over all of these.
+
+    python tests/bench/replay_unseen.py --traces FOLDER --out runs --page PAGE
+
+Chance draws the windows of the traces, the rates, the cold starts, how fast engines are and how far
+a spec is from the rate that comes; the seed is fixed, and another one is as good. A policy is
+judged over all cases, not against the best of the others in each. Runs are files, as those of
+``replay.py``.
+"""
+
+import random
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+import click
+from replay import told
+from replay_cases import TARGET, TRACES, Case
+from replay_runs import Draw, Job, Run, all_done, read
+
+from tonnage.replay.policies import STATIC_PEAK, TONNAGE
+from tonnage.replay.traces import read_trace
+from tonnage.units import HOUR_S, format_s
+
+SEED = 35
+POLICIES = (
+    TONNAGE, STATIC_PEAK, "llmd-slo", "wva-queueing", "wva-throughput", "hpa-concurrency", "ray",
+    "dynamo-classic",
+)  # fmt: skip
+STARTS_S = (60.0, 120.0, 180.0, 300.0, 480.0)
+SPEEDS = (None, None, 1.0, 1.0, 0.75, 1.3)
+"""Of engines against what is believed; None: each constant is drawn."""
+DECLARED = (1.0, 1.0, 1.0, 1.0, 1 / 3, 3.0)
+HOURS = (1.0, 1.0, 1.5)
+SHAPES = ("steady", "step", "ramp", "drift", "bursts", "llmd")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """Traffic of one kind: a trace, and the windows of it that are drawn."""
+
+    file: str
+    times: tuple[float, float]
+    number: int
+    from_hour: float
+    until_hour: float
+    days: int = 1
+
+
+FAMILIES = tuple(
+    Family(file=text.partition(":")[0], times=times, number=number, from_hour=first,
+           until_hour=last, days=days)
+    for text, times, number, first, last, days in zip(
+        TRACES,
+        ((3, 18), (3, 12), (31, 72), (25, 56), (4, 10)),
+        (3, 3, 3, 6, 3),
+        (0, 0, 0, 6, 0),
+        (1, 1, 24, 18, 12),
+        (1, 1, 14, 7, 1),
+        strict=True,
+    )
+)  # fmt: skip
+FEWEST = 200
+"""Requests of a window: with fewer it is drawn again."""
+MEANING = f"""\
+# Replay: whole policies on hours that no rule was fitted to
+
+Written by `tests/bench/replay_unseen.py`.
+
+Simulated, not measured: the model, the GPU and the promises of [the benchmark](replay.md). Chance
+drew windows of the traces, rates, cold starts, how fast engines are and what the spec declares of
+the rate. All policies get the same of it. Rivals run with the knobs that their projects ship and
+with Tonnage's flags.
+
+- kept: cases in which {TARGET:.0%} of the requests met TTFT and TPOT. mean, worst: of that share.
+  worst hour: the least share in any 60 minutes of any case.
+- over Tonnage's: GPU-hours of all cases.
+- `{STATIC_PEAK}`: in hindsight the smallest constant fleet that keeps the target; only the cases
+  that have one count, and its ratio is over Tonnage's in those."""
+
+
+def draws_in(folder: Path) -> Iterator[Draw]:
+    """Yield the cases: windows of the traces in a folder, then shapes.
+
+    Raises:
+        TraceError: one of them cannot be read.
+    """
+    chance = random.Random(SEED)  # noqa: S311
+    cases = [case for family in FAMILIES for case in windows(family, folder, chance)]
+    cases += [Case(name=name, times=chance.uniform(0.5, 1.3)) for name in SHAPES for _ in range(2)]
+    for number, case in enumerate(cases):
+        yield Draw(
+            case=case,
+            start_s=chance.choice(STARTS_S),
+            speed=chance.choice(SPEEDS),
+            seed=100 + number,
+            declared=chance.choice(DECLARED),
+        )
+
+
+def windows(family: Family, folder: Path, chance: random.Random) -> Iterator[Case]:
+    path = folder / family.file
+    arrival_s = read_trace(path).arrival_s
+    for _ in range(family.number):
+        while True:
+            hours = min(chance.choice(HOURS), family.until_hour - family.from_hour)
+            day_s = 24 * HOUR_S * chance.randrange(family.days)
+            first = chance.uniform(family.from_hour, family.until_hour - hours)
+            from_s = day_s + round(first * HOUR_S)
+            until_s = from_s + hours * HOUR_S
+            if bisect_left(arrival_s, until_s) - bisect_left(arrival_s, from_s) >= FEWEST:
+                break
+        name = path.name.partition(".")[0]
+        times = round(chance.uniform(*family.times), 1)
+        yield Case(name=name, file=path, times=times, from_s=from_s, until_s=until_s)
+
+
+Found = Mapping[Draw, Mapping[str, Run]]
+
+
+def page_of(found: Found, policies: Sequence[str]) -> str:
+    """Return the page: all cases together, by family, then case by case."""
+    families = list(dict.fromkeys(draw.case.name for draw in found))
+    parts = [
+        MEANING,
+        f"{len(found)} cases of {len(families)} families.",
+        "## Over all cases",
+        _table(found, policies),
+        "## By family",
+        "Kept of the cases / mean of the shares / GPU-hours.",
+        _families(found, families, policies),
+        "## By case",
+        "Share kept / GPU-hours.",
+        _cases(found, policies),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _figures(found: Found, policy: str) -> dict[Draw, Mapping[str, float]]:
+    runs = ((draw, by_policy.get(policy)) for draw, by_policy in found.items())
+    return {draw: run.figures for draw, run in runs if run and run.figures}
+
+
+def _table(found: Found, policies: Sequence[str]) -> str:
+    own = _figures(found, TONNAGE)
+    rows = [
+        "| policy | cases | kept | mean | worst | worst hour | over Tonnage's |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for policy in policies:
+        figures = _figures(found, policy)
+        both = figures.keys() & own.keys()
+        if not both:
+            continue
+        shares = [figures[draw]["attainment"] for draw in figures]
+        hours = [figures[draw]["worst_hour"] for draw in figures]
+        ratio = sum(figures[draw]["gpu_hours"] for draw in both) / sum(
+            own[draw]["gpu_hours"] for draw in both
+        )
+        rows.append(
+            f"| {policy} | {len(shares)} | {sum(each >= TARGET for each in shares)} "
+            f"| {fmean(shares):.1%} | {min(shares):.1%} | {min(hours):.1%} | {ratio:.2f} |"
+        )
+    return "\n".join(rows)
+
+
+def _families(found: Found, families: Sequence[str], policies: Sequence[str]) -> str:
+    rows = [f"| family | {' | '.join(policies)} |", f"|---|{'---|' * len(policies)}"]
+    for name in families:
+        cells = []
+        for policy in policies:
+            figures = [
+                each for draw, each in _figures(found, policy).items() if draw.case.name == name
+            ]
+            shares = [each["attainment"] for each in figures]
+            cells.append(
+                f"{sum(each >= TARGET for each in shares)} of {len(shares)} / {fmean(shares):.1%}"
+                f" / {sum(each['gpu_hours'] for each in figures):.1f}"
+                if shares
+                else "-"
+            )
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _cases(found: Found, policies: Sequence[str]) -> str:
+    rows = [
+        f"| case | cold start | speed | declared | {' | '.join(policies)} |",
+        f"|---|---|---|---|{'---|' * len(policies)}",
+    ]
+    for draw, by_policy in found.items():
+        speed = "drawn" if draw.speed is None else f"{draw.speed:g}"
+        cells = [
+            f"{run.figures['attainment']:.2%} / {run.figures['gpu_hours']:.2f}"
+            if (run := by_policy.get(policy)) and run.figures
+            else "-"
+            for policy in policies
+        ]
+        rows.append(
+            f"| {draw.case} | {format_s(draw.start_s)} | {speed} | {draw.declared:.2g} "
+            f"| {' | '.join(cells)} |"
+        )
+    return "\n".join(rows)
+
+
+@click.command()
+@click.option(
+    "--traces",
+    "traces",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    required=True,
+    help="Folder with the traces of the benchmark.",
+)
+@click.option("--out", "folder", type=click.Path(path_type=Path, file_okay=False), required=True)
+@click.option("--page", type=click.Path(path_type=Path), help="Markdown to write at the end.")
+@click.option("--policy", "names", help="NAME,... instead of all.")
+@click.option("--processes", type=click.IntRange(min=1), default=2, show_default=True)
+def main(
+    *, traces: Path, folder: Path, page: Path | None, names: str | None, processes: int
+) -> None:
+    """Replay policies on cases that chance drew, and write how each fares over all of these."""
+    policies = names.split(",") if names else POLICIES
+    folder.mkdir(parents=True, exist_ok=True)
+    draws = list(draws_in(traces))
+    jobs = [Job(draw=draw, policy=policy) for draw in draws for policy in policies]
+    for done in all_done(jobs, folder, processes):
+        for job, run in done:
+            click.echo(f"{job}: {told(run)}")
+    runs = {job: run for job in jobs if (run := read(folder, job))}
+    found = {
+        draw: {
+            policy: run for policy in policies if (run := runs.get(Job(draw=draw, policy=policy)))
+        }
+        for draw in draws
+    }
+    if page:
+        page.write_text(page_of(found, policies))
+    click.echo(_table(found, policies))
+
+
+if __name__ == "__main__":
+    main()
