@@ -44,6 +44,11 @@ EVIDENCE_S = 1800.0
 late, and is gone. A minute of an hour misses no SLO; four times as many late as allowed show within
 two windows all the same."""
 HALF_LIFE_S = 24 * HOUR_S
+RECOVERY_S = HOUR_S / 2
+"""Of kept promises, in which a low factor comes back by all but 1/e, whatever the load: what was
+late may have had another cause, and lower load is no evidence that it comes again."""
+RECOVERED = 0.01
+"""Of the factor's logarithm: what is left of it then is nothing."""
 FUTILE_LOAD, FUTILE_RATIO, SATURATED = 0.75, 0.8, 8.0
 """At this share of the earlier load per replica this share of the lateness remains, and not nearly
 all requests are late: then load is not the cause."""
@@ -128,6 +133,8 @@ def judge_window(
         step = min(step, -LARGEST_DOWN / 2)
     if step < 0 and worst is not None:
         tally = _futility(tally, worst, window.requests_per_s_each)
+    if not step and _is_kept(tally, window):
+        return Judgement(posterior=_recovered(posterior, window.seconds, now_s), tally=tally)
     if not step or (step < 0 and tally.is_futile):
         return Judgement(posterior=posterior, tally=tally)
     reason = _words(tally, worst, step, window.load)
@@ -140,6 +147,24 @@ def judge_window(
     )
     fresh = Tally(began=tally.began if step < 0 else None)
     return Judgement(posterior=moved, tally=fresh, reason=reason)
+
+
+def _is_kept(tally: Tally, window: SloWindow) -> bool:
+    """Tell whether no more was late than may be, in the window and since the factor moved."""
+    in_window = all(
+        each.late <= each.num_requests * (1 - each.quantile) for each in window.verdicts
+    )
+    in_tally = all(tally.late[name] <= allowed for name, allowed in tally.allowed.items())
+    return bool(window.verdicts) and in_window and in_tally
+
+
+def _recovered(posterior: ObjectPosterior, seconds: float, now_s: float) -> ObjectPosterior:
+    missing = -math.log(factor_now(posterior, now_s=now_s))
+    if missing <= 0:
+        return posterior
+    left = max(missing * math.exp(-seconds / RECOVERY_S), missing - LARGEST_UP)
+    factor = math.exp(-left) if left > RECOVERED else 1.0
+    return replace(posterior, goodput_factor=factor, judged_at_s=now_s)
 
 
 def held_to(

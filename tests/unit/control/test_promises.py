@@ -170,28 +170,44 @@ class TestWithTheLearner:
 
     OWN = ObjectPosterior(goodput_factor=0.8, num_judged=100, judged_at_s=NOW_S)
 
+    def judged(self, ratio, **changes):
+        """Return what was believed when promises were last judged: so many times goodput."""
+        before = assessed(a_busy_state()).chosen.replica_goodput
+        return replace(before, requests_per_s=ratio * GOODPUT, **changes)
+
     def test_what_it_has_moved_is_given_back_and_not_judged(self):
         found = after(
             posterior=self.OWN,
-            judged_goodput=1.1 * GOODPUT,
+            judged_goodput=self.judged(1.1),
             tally=Tally(late={"x": 3.0}, allowed={"x": 1.0}, expected={"x": 1.0}),
         )
 
         # Goodput fell by a tenth since: so much of the fifth is the learner's.
         assert found.posterior.goodput_factor == pytest.approx(0.88)
         assert found.goodput.tally == Tally()
-        assert found.goodput.judged_goodput == pytest.approx(GOODPUT)
+        assert found.goodput.judged_goodput.requests_per_s == pytest.approx(GOODPUT)
 
     def test_what_it_has_hardly_moved_is_judged(self):
-        found = after(a_busy_state(load=0.75), posterior=self.OWN, judged_goodput=1.01 * GOODPUT)
+        found = after(a_busy_state(load=0.75), posterior=self.OWN, judged_goodput=self.judged(1.01))
 
         assert found.posterior.goodput_factor < 0.8
 
     def test_a_faster_engine_leaves_a_low_factor(self):
-        found = after(posterior=self.OWN, judged_goodput=0.8 * GOODPUT)
+        found = after(posterior=self.OWN, judged_goodput=self.judged(0.8))
 
         # Broken promises have shown a rate: it is the same of a goodput that is higher.
         assert found.posterior.goodput_factor == pytest.approx(0.8 * 0.8)
+
+    def test_goodput_of_other_requests_is_nothing_that_it_has_moved(self):
+        short = replace(SIZING.request.workload, output_tokens=10.0)
+
+        found = after(
+            a_busy_state(late=0.0, load=0.5),
+            posterior=self.OWN,
+            judged_goodput=self.judged(0.5, workload=short),
+        )
+
+        assert found.posterior.goodput_factor >= 0.8
 
 
 class TestTheQueueOfAnOverload:
@@ -288,7 +304,8 @@ class TestReplicasAtWhichRequestsWaitAllAlong:
         assert found.posterior.goodput_factor == pytest.approx(0.6 / self.MOST, rel=0.01)
 
     def test_are_believed_while_the_learner_moves_goodput(self):
-        found = self.seen(load=0.6, judged_goodput=0.5 * GOODPUT)
+        before = TestWithTheLearner().judged(0.5)
+        found = self.seen(load=0.6, judged_goodput=before)
 
         assert found.posterior.goodput_factor == pytest.approx(0.6 / self.MOST, rel=0.01)
 

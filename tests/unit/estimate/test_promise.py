@@ -287,6 +287,35 @@ class TestWhatIsServedWhileRequestsWait:
         assert known.goodput_factor == LOWEST
 
 
+class TestRecovery:
+    """Promises that are kept bring a low factor back, at any load."""
+
+    LOW = replace(NEW, goodput_factor=0.5, judged_at_s=NOW_S)
+
+    def test_is_within_a_tenth_after_an_hour(self):
+        half, hour = (
+            judge(*[a_window(late=0, load=0.3)] * number, known=self.LOW).posterior.goodput_factor
+            for number in (15, 30)
+        )
+
+        assert 0.7 < half < 0.8
+        assert 0.9 < hour < 1
+
+    def test_ends(self):
+        assert (
+            judge(*[a_window(late=0, load=0.3)] * 90, known=self.LOW).posterior.goodput_factor == 1
+        )
+
+    def test_is_not_while_more_are_late_than_may_be(self):
+        # 50 of 1,000 may: 60 are no evidence against the factor, and none for it.
+        found = judge(*[a_window(late=60, load=1.0)] * 3, known=self.LOW)
+
+        assert found.posterior == self.LOW
+
+    def test_is_of_nothing_where_no_requests_came(self):
+        assert judge(a_window(late=0, requests=0), known=self.LOW).posterior == self.LOW
+
+
 class TestBounds:
     def test_are_a_fifth_and_one_and_a_half(self):
         low = judge(*[a_window(late=900, requests_per_s_each=1.0)] * 30).posterior.goodput_factor

@@ -142,6 +142,17 @@ class SizingMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaGoodput:
+    """What a replica was believed to serve when a need was counted, and of what."""
+
+    engine: str
+    """Key of its speed."""
+    workload: Workload
+    slo: Slo
+    requests_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GoodputMemory:
     """Evidence about what a replica serves, by requests in time and late. Written by ``learn``."""
 
@@ -149,8 +160,8 @@ class GoodputMemory:
     """Requests in time and late since the factor on goodput last moved."""
     judged_at_s: float = 0.0
     """When they were last counted: windows do not overlap."""
-    judged_goodput: float | None = None
-    """Requests/s of one replica without that factor, when they were."""
+    judged_goodput: ReplicaGoodput | None = None
+    """What a replica was believed to serve without that factor, when they were."""
     reason: str = ""
     """Why the factor last moved."""
     overloaded_at_s: float | None = None
@@ -181,17 +192,6 @@ class DemandMemory:
     """Memory key of the engines that ran when it was last noted."""
     most_requests_per_s: float | None = None
     """That a replica serves at most, at the lengths last measured: the unit of that demand."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaGoodput:
-    """What a replica was believed to serve when a need was counted, and of what."""
-
-    engine: str
-    """Key of its speed."""
-    workload: Workload
-    slo: Slo
-    requests_per_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tonnage.api.status import Reason
-from tonnage.control.input.memory import GoodputMemory
+from tonnage.control.input.memory import GoodputMemory, ReplicaGoodput
 from tonnage.control.input.state import Assessment, Chosen, Fleet, Observed
 from tonnage.control.learn.learning import is_settled, own_kv_tokens
 from tonnage.control.measure.bursts import (
@@ -91,10 +91,11 @@ def judge(found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet) -
     now_s, window_s = fleet.windows_end_s, ATTAINMENT_SCRAPES * fleet.settings.scrape_interval_s
     if now_s - known.judged_at_s < window_s:
         return known, learned
-    before, goodput = known.judged_goodput, chosen.sizing.goodput_requests_per_s
+    goodput = _goodput_now(chosen)
+    ratio = _moved(known.judged_goodput, goodput)
     known = replace(known, judged_at_s=now_s, judged_goodput=goodput)
-    if before and abs(math.log(goodput / before)) > MOVED:
-        learned = given_back(learned, goodput / before)
+    if abs(math.log(ratio)) > MOVED:
+        learned = given_back(learned, ratio)
         known = replace(known, tally=_restart(known.tally))
         return _held_to_served(known, learned, found, chosen, fleet)
     held = _held_to_served(known, learned, found, chosen, fleet)
@@ -127,6 +128,18 @@ def judge(found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet) -
     )
     reason = judgement.reason or known.reason
     return replace(known, tally=judgement.tally, reason=reason), judgement.posterior
+
+
+def _goodput_now(chosen: Chosen) -> ReplicaGoodput:
+    goodput = chosen.sizing.goodput_requests_per_s
+    return replace(chosen.replica_goodput, requests_per_s=goodput)
+
+
+def _moved(before: ReplicaGoodput | None, now: ReplicaGoodput) -> float:
+    """Return by how much the learner has moved goodput; 1 of other requests, or other engines."""
+    if before is None or before != replace(now, requests_per_s=before.requests_per_s):
+        return 1.0
+    return now.requests_per_s / before.requests_per_s
 
 
 def _replicas_for_bursts(found: Assessment, chosen: Chosen) -> int:
