@@ -90,7 +90,7 @@ class Job:
             "startUpSeconds": self.draw.start_s,
             "speed": self.draw.speed,
             "seed": self.draw.seed,
-            "declared": self.draw.declared,
+            **({} if self.draw.declared == 1 else {"declared": self.draw.declared}),
             "policy": self.policy,
             **setup_of(self.draw.case),
         }

@@ -8,6 +8,7 @@ judged over all cases, not against the best of the others in each. Runs are file
 ``replay.py``.
 """
 
+import math
 import random
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from statistics import fmean
 
 import click
 from replay import told
-from replay_cases import TARGET, TRACES, Case
+from replay_cases import TARGET, TRACES, Case, NoCaseError
 from replay_runs import Draw, Job, Run, all_done, read
 
 from tonnage.replay.policies import STATIC_PEAK, TONNAGE
@@ -64,6 +65,7 @@ FAMILIES = tuple(
 )  # fmt: skip
 FEWEST = 200
 """Requests of a window: with fewer it is drawn again."""
+MOST_TRIES = 1000
 MEANING = f"""\
 # Replay: whole policies on hours that no rule was fitted to
 
@@ -85,7 +87,7 @@ def draws_in(folder: Path) -> Iterator[Draw]:
     """Yield the cases: windows of the traces in a folder, then shapes.
 
     Raises:
-        TraceError: one of them cannot be read.
+        TraceError, NoCaseError: one of them cannot be read, or has no such window.
     """
     chance = random.Random(SEED)  # noqa: S311
     cases = [case for family in FAMILIES for case in windows(family, folder, chance)]
@@ -104,17 +106,24 @@ def windows(family: Family, folder: Path, chance: random.Random) -> Iterator[Cas
     path = folder / family.file
     arrival_s = read_trace(path).arrival_s
     for _ in range(family.number):
-        while True:
-            hours = min(chance.choice(HOURS), family.until_hour - family.from_hour)
-            day_s = 24 * HOUR_S * chance.randrange(family.days)
-            first = chance.uniform(family.from_hour, family.until_hour - hours)
-            from_s = day_s + round(first * HOUR_S)
-            until_s = from_s + hours * HOUR_S
-            if bisect_left(arrival_s, until_s) - bisect_left(arrival_s, from_s) >= FEWEST:
-                break
+        from_s, until_s = _window(family, arrival_s, chance)
         name = path.name.partition(".")[0]
         times = round(chance.uniform(*family.times), 1)
         yield Case(name=name, file=path, times=times, from_s=from_s, until_s=until_s)
+
+
+def _window(
+    family: Family, arrival_s: Sequence[float], chance: random.Random
+) -> tuple[float, float]:
+    for _ in range(MOST_TRIES):
+        hours = min(chance.choice(HOURS), family.until_hour - family.from_hour)
+        day_s = 24 * HOUR_S * chance.randrange(family.days)
+        first = chance.uniform(family.from_hour, family.until_hour - hours)
+        from_s = day_s + round(first * HOUR_S)
+        until_s = from_s + hours * HOUR_S
+        if bisect_left(arrival_s, until_s) - bisect_left(arrival_s, from_s) >= FEWEST:
+            return from_s, until_s
+    raise NoCaseError(f"{family.file}: no window of {MOST_TRIES} has {FEWEST} requests")
 
 
 Found = Mapping[Draw, Mapping[str, Run]]
@@ -152,13 +161,12 @@ def _table(found: Found, policies: Sequence[str]) -> str:
     for policy in policies:
         figures = _figures(found, policy)
         both = figures.keys() & own.keys()
-        if not both:
+        if not figures:
             continue
         shares = [figures[draw]["attainment"] for draw in figures]
         hours = [figures[draw]["worst_hour"] for draw in figures]
-        ratio = sum(figures[draw]["gpu_hours"] for draw in both) / sum(
-            own[draw]["gpu_hours"] for draw in both
-        )
+        hours_of_own = sum(own[draw]["gpu_hours"] for draw in both)
+        ratio = sum(figures[draw]["gpu_hours"] for draw in both) / (hours_of_own or math.nan)
         rows.append(
             f"| {policy} | {len(shares)} | {sum(each >= TARGET for each in shares)} "
             f"| {fmean(shares):.1%} | {min(shares):.1%} | {min(hours):.1%} | {ratio:.2f} |"

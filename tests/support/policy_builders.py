@@ -10,11 +10,10 @@ WINDOW_S = 300.0
 PACE_S = 60.0
 
 
-def a_need(replicas=4, *, with_margin=None, draining=0, floor=0):
+def a_need(replicas=4, *, with_margin=None, floor=0):
     return Need(
         replicas=replicas,
         replicas_with_margin=replicas if with_margin is None else with_margin,
-        replicas_draining=draining,
         reasons=(Reason(code="Demand", message=f"{replicas} are needed"),),
         floor=floor,
     )

@@ -1,10 +1,14 @@
 """The replay of hours that no rule was fitted to: what is drawn, and how policies are compared."""
 
 import random
+from dataclasses import replace
 
-from replay_cases import Case
+import pytest
+from replay_cases import Case, NoCaseError
 from replay_runs import Draw, Run
 from replay_unseen import FEWEST, Family, page_of, windows
+
+TIMES = [hour * 3600 + 12 * each for hour in (0, 1, 4) for each in range(300)]
 
 
 def a_draw(name, seed):
@@ -18,8 +22,7 @@ def a_run(attainment, gpu_hours):
 
 def a_family(folder, *, number=4):
     """Five hours of 300 requests each, of which the third and the fourth have none."""
-    times = [hour * 3600 + 12 * each for hour in (0, 1, 4) for each in range(300)]
-    rows = [f"{at},500,20" for at in times]
+    rows = [f"{at},500,20" for at in TIMES]
     path = folder / "day.csv"
     path.write_text("\n".join(["arrival_s,prompt_tokens,output_tokens", *rows]))
     return Family(file=path.name, times=(2, 3), number=number, from_hour=0, until_hour=5)
@@ -27,14 +30,19 @@ def a_family(folder, *, number=4):
 
 class TestWindows:
     def test_hold_enough_requests(self, tmp_path):
-        found = list(windows(a_family(tmp_path), tmp_path, random.Random(1)))  # noqa: S311
+        found = list(windows(a_family(tmp_path, number=20), tmp_path, random.Random(1)))  # noqa: S311
 
-        assert len(found) == 4
+        assert len(found) == 20
         for case in found:
-            hours = [hour for hour in (0, 1, 4) if case.from_s < 3600 * (hour + 1)]
-            assert hours
-            assert 0 <= case.from_s < case.until_s <= 5 * 3600
+            held = [at for at in TIMES if case.from_s <= at < case.until_s]
+            assert len(held) >= FEWEST
             assert 2 <= case.times <= 3
+
+    def test_that_are_nowhere_are_told(self, tmp_path):
+        family = replace(a_family(tmp_path), from_hour=2, until_hour=4)
+
+        with pytest.raises(NoCaseError, match="no window of 1000 has 200 requests"):
+            list(windows(family, tmp_path, random.Random(1)))  # noqa: S311
 
     def test_are_the_same_each_time(self, tmp_path):
         first, second = (
@@ -43,7 +51,6 @@ class TestWindows:
         )
 
         assert first == second
-        assert FEWEST == 200
 
 
 def test_policies_are_compared_over_all_cases_that_both_have():

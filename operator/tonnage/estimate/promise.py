@@ -3,8 +3,9 @@
 The engine model says how many requests come too late at a load: as many as may at goodput, and
 fewer below it by a power of the load that the search for goodput has found. What is measured at the
 load that runs is compared with that. A significant difference moves the factor: down at once, up
-slowly. What the learner takes in as a change of the step time is not counted here as well: as its
-goodput moves, the factor moves back by as much.
+slowly. A factor below 1 comes back while far fewer are late than may be. What the learner takes in
+as a change of the step time is not counted here as well: as its goodput moves, the factor moves
+back by as much.
 """
 
 import math
@@ -30,7 +31,7 @@ NEARLY_BROKEN = 0.8
 late at any load, as short answers are when a long prompt is prefilled: more than the power of the
 load says, and the SLO is met all the same."""
 HIGH_LOAD = 0.85
-"""Of the estimated goodput: below it, a met SLO proves nothing."""
+"""Of the estimated goodput: below it, a met SLO does not show that more is served."""
 OVERLOAD = 1.05
 """Above it, a missed SLO is expected, and more replicas are asked for anyway."""
 SERVED_LESS, SERVED_DEVIATIONS = 0.1, 2.5
@@ -47,6 +48,9 @@ HALF_LIFE_S = 24 * HOUR_S
 RECOVERY_S = HOUR_S / 2
 """Of kept promises, in which a low factor comes back by all but 1/e, whatever the load: what was
 late may have had another cause, and lower load is no evidence that it comes again."""
+SPARED = 0.5
+"""Of the late requests that are allowed: with more, a factor that is right would come back to where
+the promise is just broken."""
 RECOVERED = 0.01
 """Of the factor's logarithm: what is left of it then is nothing."""
 FUTILE_LOAD, FUTILE_RATIO, SATURATED = 0.75, 0.8, 8.0
@@ -83,7 +87,7 @@ class SloWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """Evidence since the factor last moved: of each target, and what was expected."""
+    """Evidence since the factor was last moved by any: of each target, and what was expected."""
 
     late: dict[str, float] = field(default_factory=dict)
     allowed: dict[str, float] = field(default_factory=dict)
@@ -133,8 +137,8 @@ def judge_window(
         step = min(step, -LARGEST_DOWN / 2)
     if step < 0 and worst is not None:
         tally = _futility(tally, worst, window.requests_per_s_each)
-    if not step and _is_kept(tally, window):
-        return Judgement(posterior=_recovered(posterior, window.seconds, now_s), tally=tally)
+    if not step and window.may_raise and _is_well_kept(tally, window):
+        return _recovery(posterior, tally, window.seconds, now_s=now_s)
     if not step or (step < 0 and tally.is_futile):
         return Judgement(posterior=posterior, tally=tally)
     reason = _words(tally, worst, step, window.load)
@@ -149,22 +153,31 @@ def judge_window(
     return Judgement(posterior=moved, tally=fresh, reason=reason)
 
 
-def _is_kept(tally: Tally, window: SloWindow) -> bool:
-    """Tell whether no more was late than may be, in the window and since the factor moved."""
+def _is_well_kept(tally: Tally, window: SloWindow) -> bool:
+    """Tell whether far fewer were late than may be, in the window and in all the evidence."""
     in_window = all(
-        each.late <= each.num_requests * (1 - each.quantile) for each in window.verdicts
+        each.late <= SPARED * each.num_requests * (1 - each.quantile) for each in window.verdicts
     )
-    in_tally = all(tally.late[name] <= allowed for name, allowed in tally.allowed.items())
+    in_tally = all(tally.late[name] <= SPARED * may_be for name, may_be in tally.allowed.items())
     return bool(window.verdicts) and in_window and in_tally
 
 
-def _recovered(posterior: ObjectPosterior, seconds: float, now_s: float) -> ObjectPosterior:
+def _recovery(
+    posterior: ObjectPosterior, tally: Tally, seconds: float, *, now_s: float
+) -> Judgement:
+    """Bring a factor below 1 back; the evidence stays until it is there."""
     missing = -math.log(factor_now(posterior, now_s=now_s))
     if missing <= 0:
-        return posterior
+        return Judgement(posterior=posterior, tally=tally)
     left = max(missing * math.exp(-seconds / RECOVERY_S), missing - LARGEST_UP)
-    factor = math.exp(-left) if left > RECOVERED else 1.0
-    return replace(posterior, goodput_factor=factor, judged_at_s=now_s)
+    is_over = left <= RECOVERED
+    return Judgement(
+        posterior=replace(
+            posterior, goodput_factor=1.0 if is_over else math.exp(-left), judged_at_s=now_s
+        ),
+        tally=Tally() if is_over else tally,
+        reason="promises are kept: it comes back",
+    )
 
 
 def held_to(

@@ -40,9 +40,22 @@ class LeftError(HeldBackError):
 class LateError(WorldError):
     """No answer came in time: it may still be carried out."""
 
+    def __init__(self, message: str, *, refused: WorldError | None = None) -> None:
+        """``refused``: what the same write was answered the last time, too late."""
+        super().__init__(message)
+        self.refused = refused
+
     @property
     def is_of_object(self) -> bool:
         return True
+
+    @property
+    def is_refusal(self) -> bool:
+        return self.refused is not None
+
+    @property
+    def words(self) -> str:
+        return self.refused.words if self.refused else super().words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +63,7 @@ class Begun:
     """The writes of one object for which an answer is awaited, or there and not yet taken over."""
 
     namespace: str
+    generation: int | None
     at_s: float
     work: Aside[tuple[WorldError | None, float]]
     """Comes to what failed, and when it was over."""
@@ -69,16 +83,19 @@ class Lane:
     was begun, by UID: what was not comes first."""
     _late: list[WorldError] = field(default_factory=list)
     """What failed after nobody waited for it any more."""
-    _refused: dict[str, WorldError] = field(default_factory=dict)
-    """What was refused after nobody waited for it any more, by UID, until an answer is another."""
+    is_of_one_write: bool = False
+    """An object has one kind of write in it: what was said to the last is said of the next."""
+    _refused: dict[str, tuple[int | None, WorldError]] = field(default_factory=dict)
+    """(generation, what was refused after nobody waited for it any more), by UID, until an answer
+    is another."""
     _news: threading.Event = field(default_factory=threading.Event)
     """Something has ended."""
 
     def run(self, phase: Phase, todo: Iterable[Writes]) -> Failures:
         """Do it for each, as far as answers come; return what failed.
 
-        Where none comes in time, and the last was a refusal, it counts: what the API server takes
-        long to refuse is refused all the same.
+        Where none comes in time, and the last one, of the same spec, was a refusal that came too
+        late, that is told: what the API server takes long to refuse is refused all the same.
         """
         waiting = {each.uid: each for each in sorted(todo, key=self._late_at_s)}
         awaited, failed = set[str](), dict[str, WorldError]()
@@ -93,12 +110,10 @@ class Lane:
                 if rest_s <= 0:
                     break
                 self._news.wait(rest_s)
-        late_s = format_s(self.patience_s)
-        late = LateError(f"no answer of the API server within {late_s}: it may still be done")
         left = LeftError("other writes waited for the API server: left to the next tick")
         for uid in awaited:
             self._note_late(uid, self._begun[uid])
-        unanswered = {uid: self._refused.get(uid, late) for uid in awaited}
+        unanswered = {uid: self._late_error(uid) for uid in awaited}
         return failed | unanswered | dict.fromkeys(waiting, left)
 
     def take_late(self) -> list[WorldError]:
@@ -125,7 +140,12 @@ class Lane:
                 continue
             busy[each.namespace] += 1
             begun.add(each.uid)
-            made = Begun(namespace=each.namespace, at_s=self.clock(), work=Aside(self.start))
+            made = Begun(
+                namespace=each.namespace,
+                generation=each.generation,
+                at_s=self.clock(),
+                work=Aside(self.start),
+            )
             self._begun[each.uid] = made
             made.work.begin(partial(self._time, phase, waiting.pop(each.uid)), self._news)
         return begun
@@ -148,15 +168,24 @@ class Lane:
                 failed[uid] = error
             elif error:
                 self._late.append(error)
-                self._remember_refusal(uid, error)
+                self._remember_refusal(uid, begun, error)
             awaited.discard(uid)
         return failed
 
-    def _remember_refusal(self, uid: str, error: WorldError) -> None:
-        if error.is_refusal:
-            self._refused[uid] = error
+    def _remember_refusal(self, uid: str, begun: Begun, error: WorldError) -> None:
+        if error.is_refusal and self.is_of_one_write:
+            self._refused[uid] = begun.generation, error
         if len(self._refused) > MOST_REFUSED:
             del self._refused[next(iter(self._refused))]
+
+    def _late_error(self, uid: str) -> LateError:
+        generation, refused = self._refused.get(uid, (None, None))
+        is_of_this = generation == self._begun[uid].generation
+        late_s = format_s(self.patience_s)
+        return LateError(
+            f"no answer of the API server within {late_s}: it may still be done",
+            refused=refused if is_of_this else None,
+        )
 
     def _rest_s(self, awaited: Iterable[str]) -> float:
         """Return for how long an answer may yet come in time; 0 or less: none may."""
@@ -176,4 +205,9 @@ class Lanes(NamedTuple):
 
 def lanes(start: Start = at_once) -> Lanes:
     """Return them. ``start``: runs a write here and now, or beside."""
-    return Lanes(*(Lane(start=start) for _ in Lanes._fields))
+    return Lanes(
+        scaling=Lane(start=start),
+        templates=Lane(start=start),
+        telling=Lane(start=start, is_of_one_write=True),
+        posting=Lane(start=start),
+    )

@@ -58,13 +58,9 @@ def walk_down(decision: Decision, situation: Situation) -> Decision:
     if highest >= current:
         message = f"{highest} were needed within the last {_held_for(situation)}: {current} stay"
         return decision.limited_to(current, "Stabilizing", message)
-    draining = situation.need.replicas_draining
-    if draining >= current:
-        message = f"{draining} are needed until what waits is served: {current} stay"
-        return decision.limited_to(current, "Draining", message)
     step = math.ceil(STEP_DOWN * current)
     message = f"from {current} by {step} at a time"
-    least = max(decision.replicas, highest, current - step, draining)
+    least = max(decision.replicas, highest, current - step)
     return decision.limited_to(least, "WalkingDown", message)
 
 

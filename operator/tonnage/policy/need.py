@@ -106,8 +106,7 @@ def need(
     rest = capacity.replicas_draining(more, traffic.waiting / time_s)
     return Need(
         replicas=max(for_rate, draining),
-        replicas_with_margin=max(for_rate, capacity.replicas(more)),
-        replicas_draining=max(draining, rest),
+        replicas_with_margin=max(for_rate, draining, capacity.replicas(more), rest),
         reasons=tuple(reasons),
     )
 

@@ -26,8 +26,6 @@ class Need:
     """For the demand and the backlog."""
     replicas_with_margin: int
     """For somewhat more than the demand: what scaling down must leave."""
-    replicas_draining: int = 0
-    """For the demand and the backlog, as long as there is one: a backlog is no demand of later."""
     reasons: tuple[Reason, ...]
     floor: int = 0
     """Of known events, whatever is measured."""

@@ -20,7 +20,7 @@ from fleet_builders import (
 )
 from measured_builders import an_engine
 from tonnage.api.objects import parse_model_deployment
-from tonnage.control.input.memory import GoodputMemory, Memory
+from tonnage.control.input.memory import GoodputMemory, JudgedGoodput, Memory
 from tonnage.control.learn.promises import factor_reasons
 from tonnage.control.tick import tick
 from tonnage.estimate.posterior import ObjectPosterior
@@ -172,8 +172,15 @@ class TestWithTheLearner:
 
     def judged(self, ratio, **changes):
         """Return what was believed when promises were last judged: so many times goodput."""
-        before = assessed(a_busy_state()).chosen.replica_goodput
-        return replace(before, requests_per_s=ratio * GOODPUT, **changes)
+        chosen = assessed(a_busy_state()).chosen
+        each = replace(chosen.replica_goodput, requests_per_s=ratio * GOODPUT)
+        known = JudgedGoodput(
+            replica=each,
+            flags=chosen.sizing.flags,
+            arrival_scv=chosen.sizing.request.arrival_scv,
+            routing=chosen.sizing.request.routing,
+        )
+        return replace(known, **changes)
 
     def test_what_it_has_moved_is_given_back_and_not_judged(self):
         found = after(
@@ -185,7 +192,7 @@ class TestWithTheLearner:
         # Goodput fell by a tenth since: so much of the fifth is the learner's.
         assert found.posterior.goodput_factor == pytest.approx(0.88)
         assert found.goodput.tally == Tally()
-        assert found.goodput.judged_goodput.requests_per_s == pytest.approx(GOODPUT)
+        assert found.goodput.judged_goodput.replica.requests_per_s == pytest.approx(GOODPUT)
 
     def test_what_it_has_hardly_moved_is_judged(self):
         found = after(a_busy_state(load=0.75), posterior=self.OWN, judged_goodput=self.judged(1.01))
@@ -198,14 +205,18 @@ class TestWithTheLearner:
         # Broken promises have shown a rate: it is the same of a goodput that is higher.
         assert found.posterior.goodput_factor == pytest.approx(0.8 * 0.8)
 
-    def test_goodput_of_other_requests_is_nothing_that_it_has_moved(self):
-        short = replace(SIZING.request.workload, output_tokens=10.0)
+    @pytest.mark.parametrize("changed", ["lengths", "arrivals", "slots"])
+    def test_what_other_requests_or_flags_do_to_goodput_is_nothing_that_it_has_moved(self, changed):
+        known = self.judged(0.5)
+        workload = replace(SIZING.request.workload, output_tokens=10.0)
+        other = {
+            "lengths": {"replica": replace(known.replica, workload=workload)},
+            "arrivals": {"arrival_scv": 8.0},
+            "slots": {"flags": replace(known.flags, max_num_seqs=7)},
+        }[changed]
 
-        found = after(
-            a_busy_state(late=0.0, load=0.5),
-            posterior=self.OWN,
-            judged_goodput=self.judged(0.5, workload=short),
-        )
+        calm = a_busy_state(late=0.0, load=0.5)
+        found = after(calm, posterior=self.OWN, judged_goodput=replace(known, **other))
 
         assert found.posterior.goodput_factor >= 0.8
 

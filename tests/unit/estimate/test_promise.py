@@ -1,6 +1,7 @@
 """What kept and broken promises say: a bounded factor, fast down and slowly up."""
 
 import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -306,11 +307,45 @@ class TestRecovery:
             judge(*[a_window(late=0, load=0.3)] * 90, known=self.LOW).posterior.goodput_factor == 1
         )
 
-    def test_is_not_while_more_are_late_than_may_be(self):
-        # 50 of 1,000 may: 60 are no evidence against the factor, and none for it.
-        found = judge(*[a_window(late=60, load=1.0)] * 3, known=self.LOW)
+    @pytest.mark.parametrize(("late", "load"), [(26, 0.8), (60, 1.0)])
+    def test_is_not_while_more_than_half_of_what_may_be_are_late(self, late, load):
+        # 50 of 1,000 may: neither is evidence against the factor, nor for it.
+        found = judge(*[a_window(late=late, load=load)] * 3, known=self.LOW)
 
         assert found.posterior == self.LOW
+
+    def test_is_not_in_a_window_in_which_something_changed(self):
+        assert judge(a_window(late=0, may_raise=False), known=self.LOW).posterior == self.LOW
+
+    def test_says_why(self):
+        assert judge(a_window(late=0, load=0.3), known=self.LOW).reason.endswith("it comes back")
+
+    def test_begins_evidence_anew_at_its_end(self):
+        found = judge(*[a_window(late=0, load=0.3)] * 90, known=self.LOW, tally=Tally(began=(6, 1)))
+
+        assert found.tally.began is None
+        assert not found.tally.is_futile
+
+    @pytest.mark.parametrize("quantile", [0.95, 0.99])
+    def test_keeps_the_promise_where_the_factor_is_right(self, quantile):
+        """Twelve hours in which fleets follow the factor, and late requests the true load."""
+        chance, true, steepness = random.Random(1), 0.7, 6.0  # noqa: S311
+        known, tally = replace(NEW, goodput_factor=true, judged_at_s=NOW_S), Tally()
+        late = 0
+        for number in range(360):
+            now_s = NOW_S + 120 * number
+            each = 0.95 * factor_now(known, now_s=now_s)
+            share = (1 - quantile) * (each / true) ** steepness
+            missed = sum(chance.random() < share for _ in range(1000))
+            verdict = Verdict(target="t", quantile=quantile, num_requests=1000, late=missed)
+            window = a_window(
+                late=0, load=0.95, verdicts=(verdict,), requests_per_s_each=each,
+                steepness=steepness,
+            )  # fmt: skip
+            found = judge_window(known, tally, window, now_s=now_s)
+            known, tally, late = found.posterior, found.tally, late + missed
+
+        assert late < 0.9 * (1 - quantile) * 360_000
 
     def test_is_of_nothing_where_no_requests_came(self):
         assert judge(a_window(late=0, requests=0), known=self.LOW).posterior == self.LOW

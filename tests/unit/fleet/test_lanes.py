@@ -1,6 +1,7 @@
 """Writes side by side: what gets no answer holds up nothing but itself."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -132,19 +133,29 @@ class TestALane:
         assert lane.take_late() == [busy]
         assert lane.take_late() == []
 
-    def test_tells_of_a_refusal_that_came_late_when_the_next_answer_is_late_too(self, server):
-        lane = Lane(start=beside, patience_s=0.05)
-        answers = iter([KubernetesError("too large", status=413), None])
+    def late_twice(self, server, *, generations=(1, 1), is_of_one_write=True):
+        """Return what the second write tells, where the first was refused too late."""
+        lane = Lane(start=beside, patience_s=0.05, is_of_one_write=is_of_one_write)
+        [first] = some("a", 1)
 
         def write(_):
             server.over.wait(30)
-            return next(answers)
+            return KubernetesError("too large", status=413)
 
-        told = []
-        for _ in range(3):
-            told += [type(error) for error in lane.run(write, some("a", 1)).values()]
+        for generation in generations:
+            failed = lane.run(write, [replace(first, generation=generation)])
             server.end(lane)
             server.over.clear()
+        return failed[first.uid]
 
-        # The third finds that the second was written.
-        assert told == [LateError, KubernetesError, LateError]
+    def test_tells_of_a_refusal_that_came_late_when_the_next_answer_is_late_too(self, server):
+        error = self.late_twice(server)
+
+        assert isinstance(error, LateError)
+        assert error.is_refusal
+        assert error.words == "too large"
+        assert not error.is_undone  # this one may yet be carried out
+
+    def test_tells_of_none_of_another_spec_or_another_write(self, server):
+        assert not self.late_twice(server, generations=(1, 2)).is_refusal
+        assert not self.late_twice(server, is_of_one_write=False).is_refusal

@@ -58,9 +58,6 @@ UNCOUNTED = {"free_budget_gpus": 100, "uncounted_gpus": "amd.com/gpu of Deployme
         # What an overload left waiting is served by all there are.
         (a_situation(current=5, need=2, draining=(300, NOW_S + 60)), 5, ["Draining"]),
         (a_situation(current=5, need=6, draining=(300, NOW_S + 60)), 6, []),
-        # What waits is served by as many as it takes, and as long as it waits.
-        (a_situation(current=5, need=a_need(2, draining=5)), 5, ["Draining"]),
-        (a_situation(current=5, need=a_need(2, draining=4)), 4, ["WalkingDown"]),
         # As many as the object's own disruption budget takes, so that a node can be drained.
         (a_situation(current=1, need=1, **DRAINABLE), 3, ["DisruptionBudget"]),
         (a_situation(current=3, need=1, **DRAINABLE, recent=[9, 2]), 3, ["DisruptionBudget"]),

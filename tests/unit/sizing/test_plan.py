@@ -256,6 +256,18 @@ class TestASearch:
         assert answers[0] is None
         assert answers[-1] == size(request)
 
+    def test_of_flags_that_run_is_run_once_more_for_a_demand_if_it_is_to_be_confirmed(self):
+        planned = size(a_sizing_request(slo=an_slo(ttft_s=1.7, tpot_s=0.047), num_gpus=1))
+        asked = replace(planned.request, flags=planned.flags, demand=Demand(requests_per_s=40))
+        runs = []
+
+        without = size(asked, confirms=False, between=lambda: runs.append("not confirmed"))
+        confirmed = size(asked, between=lambda: runs.append("confirmed"))
+
+        assert runs.count("not confirmed") == 0
+        assert runs.count("confirmed") == 1
+        assert without.replicas <= confirmed.replicas
+
 
 class TestASplit:
     def test_that_serves_most_is_taken_of_the_same_gpus(self):

@@ -23,7 +23,7 @@ from tonnage.estimate.track import EngineKey, Readings
 from tonnage.policy.need import CurrentTraffic
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import Flags
-from tonnage.sizing.workload import Slo, Workload
+from tonnage.sizing.workload import Routing, Slo, Workload
 
 Tracks = Mapping[EngineKey, Readings]
 """What came to each engine, by pod and engine, as its pages of a quarter of an hour say."""
@@ -153,6 +153,16 @@ class ReplicaGoodput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedGoodput:
+    """What a replica was believed to serve without the factor of promises, and under what."""
+
+    replica: ReplicaGoodput
+    flags: Flags
+    arrival_scv: float
+    routing: Routing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GoodputMemory:
     """Evidence about what a replica serves, by requests in time and late. Written by ``learn``."""
 
@@ -160,8 +170,8 @@ class GoodputMemory:
     """Requests in time and late since the factor on goodput last moved."""
     judged_at_s: float = 0.0
     """When they were last counted: windows do not overlap."""
-    judged_goodput: ReplicaGoodput | None = None
-    """What a replica was believed to serve without that factor, when they were."""
+    judged_goodput: JudgedGoodput | None = None
+    """What a replica was believed to serve when they were."""
     reason: str = ""
     """Why the factor last moved."""
     overloaded_at_s: float | None = None

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tonnage.api.status import Reason
-from tonnage.control.input.memory import GoodputMemory, ReplicaGoodput
+from tonnage.control.input.memory import GoodputMemory, JudgedGoodput
 from tonnage.control.input.state import Assessment, Chosen, Fleet, Observed
 from tonnage.control.learn.learning import is_settled, own_kv_tokens
 from tonnage.control.measure.bursts import (
@@ -130,16 +130,24 @@ def judge(found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet) -
     return replace(known, tally=judgement.tally, reason=reason), judgement.posterior
 
 
-def _goodput_now(chosen: Chosen) -> ReplicaGoodput:
-    goodput = chosen.sizing.goodput_requests_per_s
-    return replace(chosen.replica_goodput, requests_per_s=goodput)
+def _goodput_now(chosen: Chosen) -> JudgedGoodput:
+    sizing = chosen.sizing
+    each = replace(chosen.replica_goodput, requests_per_s=sizing.goodput_requests_per_s)
+    return JudgedGoodput(
+        replica=each,
+        flags=sizing.flags,
+        arrival_scv=sizing.request.arrival_scv,
+        routing=sizing.request.routing,
+    )
 
 
-def _moved(before: ReplicaGoodput | None, now: ReplicaGoodput) -> float:
-    """Return by how much the learner has moved goodput; 1 of other requests, or other engines."""
-    if before is None or before != replace(now, requests_per_s=before.requests_per_s):
+def _moved(before: JudgedGoodput | None, now: JudgedGoodput) -> float:
+    """Return by how much the learner has moved goodput; 1 where anything else has."""
+    if before is None:
         return 1.0
-    return now.requests_per_s / before.requests_per_s
+    was, is_now = before.replica.requests_per_s, now.replica.requests_per_s
+    same = replace(now, replica=replace(now.replica, requests_per_s=was))
+    return is_now / was if before == same else 1.0
 
 
 def _replicas_for_bursts(found: Assessment, chosen: Chosen) -> int:
