@@ -25,7 +25,7 @@ PATIENCE_S: Final = 2.0
 """For an answer. A phase in which all that is still waited for is later than that is over."""
 PHASE_S: Final = 10.0
 """After which a phase begins no more, though answers come."""
-MOST_REFUSED: Final = 1000
+MOST_REFUSED: Final = 512
 """Objects of which a late refusal is remembered; of those that are gone nobody asks."""
 Phase = Callable[[Writes], WorldError | None]
 """Writes something of an object; returns what failed."""
