@@ -18,7 +18,7 @@ from statistics import fmean
 
 import click
 from replay import told
-from replay_cases import TARGET, TRACES, Case, NoCaseError
+from replay_cases import TARGET, Case, NoCaseError
 from replay_runs import Draw, Job, Run, all_done, read
 
 from tonnage.replay.policies import STATIC_PEAK, TONNAGE
@@ -50,18 +50,15 @@ class Family:
     days: int = 1
 
 
-FAMILIES = tuple(
-    Family(file=text.partition(":")[0], times=times, number=number, from_hour=first,
-           until_hour=last, days=days)
-    for text, times, number, first, last, days in zip(
-        TRACES,
-        ((3, 18), (3, 12), (31, 72), (25, 56), (4, 10)),
-        (3, 3, 3, 6, 3),
-        (0, 0, 0, 6, 0),
-        (1, 1, 24, 18, 12),
-        (1, 1, 14, 7, 1),
-        strict=True,
-    )
+FAMILIES = (
+    Family(file="azure2023_conv.csv.gz", times=(3, 18), number=3, from_hour=0, until_hour=1),
+    Family(file="azure2023_code.csv.gz", times=(3, 12), number=3, from_hour=0, until_hour=1),
+    Family(file="servegen_mlarge_14d_x125.parquet", times=(31, 72), number=3, from_hour=0,
+           until_hour=24, days=14),
+    Family(file="servegen_tenant_office_c69_7d.parquet", times=(25, 56), number=6, from_hour=6,
+           until_hour=18, days=7),
+    Family(file="servegen_tenant_steady_c78_12h.parquet", times=(4, 10), number=3, from_hour=0,
+           until_hour=12),
 )  # fmt: skip
 FEWEST = 200
 """Requests of a window: with fewer it is drawn again."""

@@ -76,6 +76,8 @@ class Lane:
     start: Start = at_once
     patience_s: float = PATIENCE_S
     clock: Callable[[], float] = time.monotonic
+    is_of_one_write: bool = False
+    """An object has one kind of write in it: what was said to the last is said of the next."""
     _begun: dict[str, Begun] = field(default_factory=dict)
     """By UID."""
     _slow: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -83,8 +85,6 @@ class Lane:
     was begun, by UID: what was not comes first."""
     _late: list[WorldError] = field(default_factory=list)
     """What failed after nobody waited for it any more."""
-    is_of_one_write: bool = False
-    """An object has one kind of write in it: what was said to the last is said of the next."""
     _refused: dict[str, tuple[int | None, WorldError]] = field(default_factory=dict)
     """(generation, what was refused after nobody waited for it any more), by UID, until an answer
     is another."""
