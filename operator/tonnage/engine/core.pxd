@@ -22,8 +22,9 @@ cdef class Engine:
     cdef integer grid_rows, grid_columns
     cdef double own_s
 
-    @cython.locals(chosen=Rank, rank=Rank, least=integer, outstanding=integer, arrival_s=double)
-    cpdef submit(self, integer number)
+    @cython.locals(chosen=Rank, index=integer, found=integer, least=integer, outstanding=integer,
+                   arrival_s=double)
+    cpdef integer submit(self, integer number) except -1
     cpdef advance(self, double until_s)
     cpdef advance_alike(self)
     cpdef double step(self) except -1

@@ -79,22 +79,28 @@ class Engine:
         self.grid_rows = len(self.grid_num)
         self.grid_columns = len(self.grid_tokens)
 
-    def submit(self, number: int) -> None:
-        """Queue a request on the rank with the least to do; it is seen when the step ends."""
-        chosen, least = self.ranks[0], 0
+    def submit(self, number: int) -> int:
+        """Queue a request on the rank with the least to do, and return which that is.
+
+        It is seen when the step ends.
+        """
+        found, least = 0, 0
         if self.num_ranks > 1:
             least = -1
-            for rank in self.ranks:
-                outstanding = WAITING_WEIGHT * len(rank.waiting) + rank.num_running
+            for index in range(self.num_ranks):
+                chosen = self.ranks[index]
+                outstanding = WAITING_WEIGHT * len(chosen.waiting) + chosen.num_running
                 if least < 0 or outstanding < least:
-                    chosen, least = rank, outstanding
+                    found, least = index, outstanding
+        chosen = self.ranks[found]
         self.num_outstanding += 1
-        chosen.waiting.append(number)
+        chosen.queue(number)
         arrival_s = self.table.arrival_s[number]
         if self.ends_s == INFINITY:
             self.now_s = max(self.now_s, arrival_s)
-        elif self.steps > 1 and len(chosen.waiting) == 1 and chosen.partial < 0:
+        elif self.steps > 1 and chosen.partial < 0 and chosen.waiting[0] == number:
             self._cut(arrival_s)
+        return found
 
     def advance(self, until_s: float) -> None:
         """End all steps that end by this time, and begin those that begin before it."""

@@ -41,6 +41,9 @@ class EngineLimits:
     """Chance that a draft token is right when all before it were."""
     num_ranks: int = 1
     """Data-parallel ranks, which step together; each has a queue and a cache of its own."""
+    newest_first_s: float = 0.0
+    """Time in which arrivals make a class: the newest class is admitted first, and within a class
+    who came first. 0: one class, first come first served."""
     admits_whole_prompts: bool = True
     """A request is admitted when its whole prompt fits the cache, not only its first chunk."""
 

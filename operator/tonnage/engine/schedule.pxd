@@ -30,6 +30,8 @@ cdef class Rank:
     cdef public integer window_tables, window_blocks, full_knot, round_blocks
     cdef public integer tokens_verified, num_blocks, partial
     cdef public bint is_whole, is_logged, is_drafting
+    cdef double class_s
+    cdef integer newest_class, num_newest
     cdef public double free_blocks, growing_blocks, growing_tokens, context_tokens
     cdef public integer num_finished
     cdef public object waiting
@@ -45,6 +47,8 @@ cdef class Rank:
     cdef bits64 random
 
     cdef void _take_prices(self, object costs) except *
+    @cython.locals(arrived=integer)
+    cdef void queue(self, integer number) except *
     @cython.locals(budget=integer, is_short=bint)
     cdef bint schedule(self, integer step, double now_s) except -1
     cdef integer steps_alike(self, integer step, integer most) except -1
@@ -66,6 +70,13 @@ cdef class Rank:
     cdef Heap _live(self, Heap heap)
     @cython.locals(number=integer)
     cdef integer _newest(self) except -1
+    @cython.locals(last=integer, number=integer, is_live=bint)
+    cdef integer _last(self) except -1
+    cdef integer _class_of(self, integer number) except -1
+    @cython.locals(own=integer, others=integer, is_earlier=bint)
+    cdef bint _is_before(self, integer number, integer other) except -1
+    @cython.locals(at=integer)
+    cdef void _queue_again(self, integer number) except *
     @cython.locals(table=RequestTable)
     cdef void _preempt(self, integer number, integer step) except *
     @cython.locals(table=RequestTable, done=integer, rate=double, tokens=double, grown=integer,

@@ -2,7 +2,9 @@
 
 The order of a step: running sequences first, oldest first; when KV blocks run out, the newest is
 preempted, to be recomputed; then, unless one was preempted, waiting requests are admitted first
-come first served. At most one sequence is in the middle of its prompt, the newest.
+come first served. At most one sequence is in the middle of its prompt, the newest. Where the newest
+class of arrivals goes first (``--scheduling-policy priority``), who would be admitted last is
+preempted, and waits in that place again.
 
 Between two events every decoding sequence gains one token a step, so counts, sums of prices and the
 number of sequences that need a block at each phase of a block say all there is to say. A prompt
@@ -14,7 +16,8 @@ Left out: sharing of prefix blocks between sequences; asynchronous scheduling, w
 scheduler's time and changes no count here.
 
 Sources:
-    [vllm-source] v1/core/sched/scheduler.py schedule.
+    [vllm-source] v1/core/sched/scheduler.py schedule; v1/core/sched/request_queue.py
+    PriorityRequestQueue (the lower priority first, then the earlier arrival).
 """
 
 import math
@@ -97,6 +100,9 @@ class Rank:
         self.window_blocks = limits.window_blocks
         self.watermark_blocks = limits.watermark_blocks
         self.tokens_verified = limits.tokens_verified
+        self.class_s = limits.newest_first_s
+        self.newest_class = -1
+        self.num_newest = 0
         self.is_whole = limits.admits_whole_prompts
         self.is_drafting = limits.num_draft_tokens > 0
         self.free_blocks = float(limits.num_blocks)
@@ -151,6 +157,17 @@ class Rank:
         self.compute_price_s = array("d", costs.compute_price_s)
         self.compute_slopes_s = array("d", costs.compute_slope_s)
         self.pairs_slopes_s = array("d", costs.pairs_slope_s)
+
+    def queue(self, number: int) -> None:
+        """Let a request wait that has arrived after all others."""
+        if self.class_s:
+            arrived = self._class_of(number)
+            if arrived > self.newest_class:
+                self.newest_class, self.num_newest = arrived, 0
+            self.waiting.insert(self.num_newest, number)
+            self.num_newest += 1
+        else:
+            self.waiting.append(number)
 
     def schedule(self, step: int, now_s: float) -> bool:
         """Choose what this step computes; true when a sequence had to be preempted for it."""
@@ -230,6 +247,8 @@ class Rank:
         state = self.table.state[number]
         if state == WAITING:
             self.waiting.remove(number)
+            if self.class_s and self._class_of(number) == self.newest_class:
+                self.num_newest -= 1
         else:
             self._leave(number, step)
             self.num_running -= 1
@@ -259,11 +278,11 @@ class Rank:
         return live
 
     def _make_room(self, step: int) -> bool:
-        """Preempt the newest until the step has its blocks."""
+        """Preempt who would be admitted last until the step has its blocks."""
         is_short = False
         self.decode_tokens = self.num_decoding * self.tokens_verified
         while self._needed(step) + self._partial_need() > self.free_blocks + ROUNDING:
-            self._preempt(self._newest(), step)
+            self._preempt(self._last() if self.class_s else self._newest(), step)
             self.decode_tokens = self.num_decoding * self.tokens_verified
             is_short = True
         return is_short
@@ -283,6 +302,35 @@ class Rank:
             number = self.order.pop()
         return number
 
+    def _last(self) -> int:
+        """Take who would be admitted last off the running ones."""
+        last = -1
+        for number in self.order:
+            is_live = self.table.state[number] != DONE
+            if is_live and (last < 0 or self._is_before(last, number)):
+                last = number
+        self.order.remove(last)
+        return last
+
+    def _class_of(self, number: int) -> int:
+        return int(self.table.arrival_s[number] / self.class_s)
+
+    def _is_before(self, number: int, other: int) -> bool:
+        """Tell whether a request is admitted before another."""
+        own, others = self._class_of(number), self._class_of(other)
+        is_earlier = self.table.arrival_s[number] < self.table.arrival_s[other]
+        return is_earlier if own == others else own > others
+
+    def _queue_again(self, number: int) -> None:
+        at = 0
+        if self.class_s:
+            at = len(self.waiting)
+            while at > 0 and self._is_before(number, self.waiting[at - 1]):
+                at -= 1
+            if self._class_of(number) == self.newest_class:
+                self.num_newest += 1
+        self.waiting.insert(at, number)
+
     def _preempt(self, number: int, step: int) -> None:
         self._leave(number, step)
         table = self.table
@@ -290,7 +338,7 @@ class Rank:
         table.computed[number] = 0
         table.preemptions[number] += 1
         self.num_running -= 1
-        self.waiting.appendleft(number)
+        self._queue_again(number)
         if self.is_logged:
             self.preempted.append(number)
 
@@ -417,6 +465,8 @@ class Rank:
             if self._blocks_for(tokens) + reserve + decoding > self.free_blocks + ROUNDING:
                 return
             self.waiting.popleft()
+            if self.num_newest:
+                self.num_newest -= 1
             self.num_running += 1
             self.order.append(number)
             table.state[number] = PREFILLING
