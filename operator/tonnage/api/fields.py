@@ -56,6 +56,8 @@ SET_ELSEWHERE = {
     "enable-lora": "model.adapters sets it",
     "max-loras": "model.adapters sets it",
     "max-lora-rank": "model.adapters sets it",
+    "scheduling-policy": "engine.queue sets it",
+    "middleware": "engine.queue sets it",
     "host": "the manifest sets it",
     "port": "the manifest sets it",
 }

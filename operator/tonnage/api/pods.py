@@ -66,6 +66,9 @@ class EngineSpec(ApiModel):
     Absent: the default of vLLM for the GPU, or another where that serves more."""
     speculative: Speculative | None = None
     """Speculative decoding; absent: each step gives each sequence one token."""
+    queue: Literal["fcfs", "newestFirst"] = "fcfs"
+    """Who is admitted first. fcfs: who came first. newestFirst: who came in the newest stretch of
+    time, as long as the shortest TTFT target; requests that are late already wait for a lull."""
 
     @model_validator(mode="after")
     def _known_version(self) -> "EngineSpec":

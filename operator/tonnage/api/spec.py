@@ -331,6 +331,7 @@ _TARGET_FIXED = (
     "(!has(self.scaleTarget) || self.scaleTarget == oldSelf.scaleTarget)"
 )
 
+_NEEDS_TTFT = "newestFirst needs slo.timeToFirstToken: its shortest target is the stretch of time"
 _BUDGET = "self.pods.disruptionBudget"
 _KEPT = f"{_BUDGET}.minAvailable"
 
@@ -344,6 +345,12 @@ class Spec(ApiModel):
             "engine and pods must not be set beside scaleTarget",
         ),
         rule("has(self.scaleTarget) || has(self.engine)", "engine is required without scaleTarget"),
+        rule(
+            "!has(self.engine) || !has(self.engine.queue) || self.engine.queue != 'newestFirst' || "
+            "(has(self.slo) && has(self.slo.timeToFirstToken))",
+            _NEEDS_TTFT,
+            fieldPath=".engine.queue",
+        ),
         rule(_TARGET_FIXED, "scaleTarget cannot be added, changed or removed"),
         *(
             rule(
@@ -399,6 +406,12 @@ class Spec(ApiModel):
             raise ValueError("engine and pods must not be set beside scaleTarget")
         if not self.scale_target and not self.engine:
             raise ValueError("engine is required without scaleTarget")
+        if (
+            self.engine
+            and self.engine.queue == "newestFirst"
+            and not (self.slo and self.slo.time_to_first_token)
+        ):
+            raise ValueError(f"engine.queue: {_NEEDS_TTFT}")
         self._check_lengths()
         self._check_budget()
         return self

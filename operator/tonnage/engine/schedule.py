@@ -101,8 +101,7 @@ class Rank:
         self.watermark_blocks = limits.watermark_blocks
         self.tokens_verified = limits.tokens_verified
         self.class_s = limits.newest_first_s
-        self.newest_class = -1
-        self.num_newest = 0
+        self.newest_class, self.num_newest = -1, 0
         self.is_whole = limits.admits_whole_prompts
         self.is_drafting = limits.num_draft_tokens > 0
         self.free_blocks = float(limits.num_blocks)
@@ -131,10 +130,8 @@ class Rank:
         self.round_blocks = 0
         self.full_knot = -1
         self._take_prices(costs)
-        self.memory_s = 0.0
-        self.memory_slope_s = 0.0
-        self.compute_s = 0.0
-        self.compute_slope_s = 0.0
+        self.memory_s = self.memory_slope_s = 0.0
+        self.compute_s = self.compute_slope_s = 0.0
         self.random = (SEED * (2 * seed + 1)) & RANDOM_MASK
         rate = limits.acceptance_rate
         powers = [rate**k for k in range(1, limits.tokens_verified)]

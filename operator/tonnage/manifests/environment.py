@@ -1,5 +1,7 @@
 """The environment of the engine: where it keeps things, and what Secrets hold for it."""
 
+from collections.abc import Mapping
+
 from tonnage.api.pods import Pods
 from tonnage.api.references import SecretKey, SecretKeyRef
 from tonnage.manifests.names import Manifest
@@ -9,8 +11,8 @@ NAME_OF_ANY_USER = "vllm"
 have had a user 2000 since 0.22, and an id that is given need not be in any."""
 
 
-def environment(pods: Pods) -> list[Manifest]:
-    """Return the variables of the engine's container.
+def environment(pods: Pods, more: Mapping[str, str]) -> list[Manifest]:
+    """Return the variables of the engine's container; ``more``: further plain ones.
 
     Sources:
         [vllm-source] vllm/envs.py VLLM_API_KEY; entrypoints/openai/server_utils.py
@@ -22,6 +24,7 @@ def environment(pods: Pods) -> list[Manifest]:
         "VLLM_CACHE_ROOT": "/cache/vllm",
         "USER": NAME_OF_ANY_USER,
         "LOGNAME": NAME_OF_ANY_USER,
+        **more,
     }
     secrets = {
         "HF_TOKEN": pods.hugging_face_token_secret,

@@ -11,6 +11,12 @@ from tonnage.manifests.arguments import Serving, engine_arguments
 from tonnage.manifests.drain import PRE_STOP_S, grace_period_s
 from tonnage.manifests.environment import environment
 from tonnage.manifests.names import CONTAINER, Manifest, labels
+from tonnage.manifests.queue import (
+    queue_annotations,
+    queue_environment,
+    queue_mounts,
+    queue_volumes,
+)
 from tonnage.manifests.scheduling import scheduling, tolerations
 from tonnage.sizing.request import Flags
 from tonnage.units import GB, MINUTE_S
@@ -61,7 +67,8 @@ def pod_template(name: str, spec: Spec, figures: PodFigures) -> Manifest:
         "prometheus.io/port": str(HTTP_PORT),
         "prometheus.io/path": "/metrics",
     }
-    if annotations := (scraped if figures.annotate_scrape else {}) | pods.annotations:
+    own = (scraped if figures.annotate_scrape else {}) | queue_annotations(spec)
+    if annotations := own | pods.annotations:
         metadata["annotations"] = annotations
     return {"metadata": metadata, "spec": _pod_spec(name, spec, pods, figures)}
 
@@ -74,7 +81,7 @@ def _pod_spec(name: str, spec: Spec, pods: Pods, figures: PodFigures) -> Manifes
         "securityContext": _security(pods),
         "tolerations": tolerations(pods),
         "containers": [_container(spec, pods, figures)],
-        "volumes": _volumes(pods),
+        "volumes": [*_volumes(pods), *queue_volumes(spec)],
         **scheduling(name, pods, figures.product_labels),
     }
     if pods.service_account_name:
@@ -112,7 +119,7 @@ def _container(spec: Spec, pods: Pods, figures: PodFigures) -> Manifest:
         "command": list(COMMAND),
         "args": engine_arguments(spec, figures.flags, figures.serving),
         "ports": [{"name": "http", "containerPort": HTTP_PORT}],
-        "env": environment(pods),
+        "env": environment(pods, queue_environment(spec)),
         "resources": _resources(pods, figures.flags.parallelism.num_gpus),
         **_probes(figures.weights_bytes),
         "terminationMessagePolicy": "FallbackToLogsOnError",  # else there is none
@@ -124,6 +131,7 @@ def _container(spec: Spec, pods: Pods, figures: PodFigures) -> Manifest:
         "volumeMounts": [
             {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - shared memory of NCCL
             {"name": "cache", "mountPath": "/cache"},
+            *queue_mounts(spec),
         ],
     }
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Final
 
+from tonnage.api.spec import Spec
 from tonnage.replay.drawn import Drawn
 from tonnage.replay.fluid import Work, work_of
 from tonnage.replay.hindsight import MOST_REPLICAS, StaticPeak, Tried, stages_of, static_peak
@@ -20,17 +21,20 @@ from tonnage.replay.scheduled import Scheduled, Stages
 from tonnage.replay.series import SeriesPoint, series
 from tonnage.replay.simulation import Controller
 from tonnage.replay.truth import machine
+from tonnage.sizing.expected import newest_first_s, slo_of
 from tonnage.sizing.request import SizingRequest
 from tonnage.units import count_of
 
 TONNAGE, STATIC, STATIC_PEAK, STAIRCASE = "tonnage", "static", "static-peak", "staircase"
+NEWEST_FIRST: Final = "newest-first"
 OWN: Final[Mapping[str, str]] = {
     TONNAGE: "the operator itself, with its default settings",
+    NEWEST_FIRST: "tonnage with engine.queue: newestFirst, for all else the same",
     STATIC: "static:N, so many replicas all the time",
     STATIC_PEAK: "in hindsight, the smallest constant number that meets the target",
     STAIRCASE: "in hindsight, replicas by 5 minutes, Ready in time: what there is to win",
 }
-DEFAULT: Final = (TONNAGE, STATIC_PEAK, STAIRCASE)
+DEFAULT: Final = (TONNAGE, NEWEST_FIRST, STATIC_PEAK, STAIRCASE)
 
 
 class UnknownPolicyError(ValueError):
@@ -79,6 +83,12 @@ def _number(name: str, written: str) -> float:
         )
         raise UnknownPolicyError(f"{name}:{written[:40]} is not {what}")
     return knob
+
+
+def default_policies(spec: Spec) -> tuple[Policy, ...]:
+    """Return what a replay compares where nothing is asked for: no other queue where none is."""
+    has_other = bool(slo_of(spec).ttft) and not newest_first_s(spec)
+    return tuple(Policy(name=name) for name in DEFAULT if has_other or name != NEWEST_FIRST)
 
 
 def description_of(policy: Policy) -> str:
@@ -163,6 +173,8 @@ class DrawnScenario:
         """Run a policy; one of hindsight runs many fleets until it has its own."""
         if policy.name == TONNAGE:
             return self._outcome(policy, self._run(self.scenario.operator()))
+        if policy.name == NEWEST_FIRST:
+            return self._newest_first(policy)
         if policy.name == STATIC:
             return self._outcome(policy, self._follow([(0.0, int(policy.knob or 1))]))
         if policy.name in {STATIC_PEAK, STAIRCASE}:
@@ -199,8 +211,14 @@ class DrawnScenario:
         notes.insert(0, f"began with {began}, {found.num_runs} runs")
         return self._outcome(policy, self._follow(stages(found.wanted)), notes)
 
-    def _run(self, controller: Controller) -> Record:
-        simulation = self.scenario.simulation(self.drawn, controller)
+    def _newest_first(self, policy: Policy) -> PolicyResult:
+        if not self.scenario.slo.ttft:
+            return self._nothing(policy, "newestFirst needs slo.timeToFirstToken")
+        scenario = self.scenario.newest_first()
+        return self._outcome(policy, self._run(scenario.operator(), scenario))
+
+    def _run(self, controller: Controller, scenario: Scenario | None = None) -> Record:
+        simulation = (scenario or self.scenario).simulation(self.drawn, controller)
         (record,) = simulation.run(self.drawn.duration_s)
         return record
 

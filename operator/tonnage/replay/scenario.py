@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tonnage.api.objects import ModelDeployment
@@ -88,6 +88,15 @@ class Scenario:
     @property
     def slo(self) -> Slo:
         return slo_of(self.model.spec)
+
+    def newest_first(self) -> "Scenario":
+        """Return the same with engines that admit the newest first."""
+        spec = self.model.spec
+        if spec.engine is None:
+            return self
+        engine = spec.engine.model_copy(update={"queue": "newestFirst"})
+        spec = spec.model_copy(update={"engine": engine})
+        return replace(self, model=replace(self.model, spec=spec))
 
     def truth(self) -> Truth:
         if self.speed is not None:

@@ -31,6 +31,16 @@ def slo_of(spec: Spec) -> Slo:
     )
 
 
+def newest_first_s(spec: Spec) -> float:
+    """Return how long arrivals make a class, of which the newest is admitted first; 0: fcfs.
+
+    As long as the shortest TTFT target, so that who waits less than that waits in order. Shorter
+    classes serve less below capacity, and no more above it (decision 69).
+    """
+    is_newest = spec.engine is not None and spec.engine.queue == "newestFirst"
+    return min((each.limit_s for each in slo_of(spec).ttft), default=0.0) if is_newest else 0.0
+
+
 def expected_workload(spec: Spec) -> Workload:
     """Return the lengths that the spec expects, or a guess within the context length."""
     demand = spec.demand

@@ -16,10 +16,11 @@ from tonnage.sizing.expected import (
     expected_demand,
     expected_speculation,
     expected_workload,
+    newest_first_s,
     slo_of,
 )
 from tonnage.sizing.workload import Slo, Workload
-from tonnage.units import format_bytes, format_si, significant
+from tonnage.units import format_bytes, format_s, format_si, significant
 
 MOST_NAMED = 3
 """Schedules that are written out."""
@@ -50,6 +51,7 @@ class Figure(Enum):
     MAX_REPLICAS = "maxReplicas"
     """No input of the arithmetic: nobody gave a bound where it is guessed, and none counts."""
     ARRIVALS = "arrivals"
+    QUEUE = "queue"
     SCHEDULES = "schedules"
     GPU = "GPU"
     MEMORY = "memory"
@@ -118,6 +120,8 @@ def spec_inputs(spec: Spec) -> Iterator[Input]:
         yield _given_input(Figure.CHUNK, f"{spec.engine.max_num_batched_tokens} tokens per step")
     yield _given_input(Figure.DEMAND, _demand_written(spec.demand))
     yield _arrivals_input(spec)
+    if class_s := newest_first_s(spec):
+        yield _given_input(Figure.QUEUE, f"newest {format_s(class_s)} of arrivals first")
     if spec.scaling.schedules:
         yield _given_input(Figure.SCHEDULES, _schedules_written(spec.scaling.schedules))
 

@@ -22,6 +22,7 @@ from tonnage.sizing.expected import (
     expected_demand,
     expected_speculation,
     expected_workload,
+    newest_first_s,
     slo_of,
 )
 from tonnage.sizing.provenance import (
@@ -90,6 +91,8 @@ class SizingRequest:
     """A split whose replicas for the demand exceed this is taken where those of all do."""
     routing: Routing = Routing.SERVICE
     arrival_scv: float = 1.0
+    newest_first_s: float = 0.0
+    """Time in which arrivals make a class, of which the newest is admitted first. 0: fcfs."""
     flags: Flags | None = None
     """Flags that run and stay: capacity is asked for them. None: they are to be chosen."""
     measured_kv_tokens: float | None = None
@@ -276,6 +279,7 @@ def ask(spec: Spec, known: Known) -> SizingRequest:
         switches=switches_in(spec.engine.args) if spec.engine else DEFAULT_SWITCHES,
         routing=Routing(spec.scaling.routing),
         arrival_scv=float(spec.demand.arrival_scv) if spec.demand else 1.0,
+        newest_first_s=newest_first_s(spec),
         speculation=expected_speculation(spec),
         adapters=expected_adapters(spec),
         max_num_batched_tokens=spec.engine.max_num_batched_tokens if spec.engine else None,

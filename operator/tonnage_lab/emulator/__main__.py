@@ -10,6 +10,7 @@ import sys
 from aiohttp import web
 
 from tonnage.engine.limits import EngineLimits, LimitsError
+from tonnage.manifests.queue import CLASS_VARIABLE
 from tonnage_lab.emulator import authentication, buckets, truth
 from tonnage_lab.emulator.arguments import Arguments, parse
 from tonnage_lab.emulator.cache_config import cache_config
@@ -47,6 +48,7 @@ def engine_limits(arguments: Arguments, hidden: EngineTruth) -> EngineLimits:
         acceptance_rate=hidden.acceptance_rate,
         num_ranks=arguments.data_parallel_size,
         admits_whole_prompts=arguments.admits_whole_prompts,
+        newest_first_s=float(os.environ[CLASS_VARIABLE]) if arguments.is_newest_first else 0.0,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from tonnage.manifests.queue import MIDDLEWARE
 from tonnage.sizing.adapters import DEFAULT_NUMBER, DEFAULT_RANK, Adapters
 from tonnage.units import GB, GIB, KB, KIB, MB, MIB
 from tonnage_lab.emulator.buckets import parse_custom
@@ -62,6 +63,8 @@ class Arguments:
     shutdown_timeout_s: float = 0.0
     adapters: Adapters | None = None
     speculation: Drafting | None = None
+    is_newest_first: bool = False
+    """By priority, which the middleware gives each request."""
     custom_buckets: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @property
@@ -167,6 +170,8 @@ def _add_capacity_flags(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--num-gpu-blocks-override", type=positive)
     serve.add_argument("--watermark", type=float, default=0.0)
     _add_boolean(serve, "scheduler-reserve-full-isl", default=True)
+    serve.add_argument("--scheduling-policy", choices=("fcfs", "priority"), default="fcfs")
+    serve.add_argument("--middleware", action="append", default=[])
 
 
 def _add_model_flags(serve: argparse.ArgumentParser) -> None:
@@ -232,6 +237,7 @@ def parse(argv: Sequence[str]) -> Arguments:
         if read.enable_lora
         else None,
         speculation=read.speculative_config,
+        is_newest_first=read.scheduling_policy == "priority" and MIDDLEWARE in read.middleware,
         custom_buckets=read.custom_histogram_buckets,
     )
 

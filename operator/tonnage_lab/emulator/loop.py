@@ -84,9 +84,8 @@ class EngineLoop:
             cached_tokens=cached_tokens,
             arrival_s=now_s,
         )
-        self.engine.submit(number)
         self._tickets[number] = _Ticket(
-            rank=self._rank_of(number),
+            rank=self.engine.submit(number),
             prompt_tokens=prompt_tokens,
             cached_tokens=cached_tokens,
             listener=listener,
@@ -95,11 +94,6 @@ class EngineLoop:
         self._empty.clear()
         self._work.set()
         return number
-
-    def _rank_of(self, number: int) -> int:
-        """Return the rank at the end of whose queue the request stands."""
-        tails = [rank.waiting[-1] if rank.waiting else None for rank in self.engine.ranks]
-        return tails.index(number)
 
     def abort(self, number: int) -> None:
         """Drop a request that has not ended."""

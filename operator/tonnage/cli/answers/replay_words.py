@@ -7,7 +7,7 @@ from typing import Final, Literal
 from tonnage.cli.answers.replays import PERCENT, Case, CaseResult, ReplayQuestion, Replays
 from tonnage.control.input.times import rfc3339
 from tonnage.replay.judge import FEWEST_OF_AN_HOUR, LatencyLimits, RunFigures
-from tonnage.replay.policies import STAIRCASE, STATIC_PEAK, TONNAGE
+from tonnage.replay.policies import NEWEST_FIRST, STAIRCASE, STATIC_PEAK, TONNAGE
 from tonnage.replay.scenario import FACTORS, LOST_SCRAPES, OVERHEADS
 from tonnage.replay.views import EPOCH_S
 from tonnage.sizing.cost import GpuHour
@@ -43,12 +43,21 @@ def headline(found: list[CaseResult], target: float) -> str:
     hours = gpu_hours(tonnage)
     if not tonnage.keeps(target):
         beside = f"; {CONSTANT} takes {_number(peak)}" if peak else ""
-        return f"Target of {percent(target)} missed: {kept} by Tonnage with {hours}{beside}"
+        other = _of_newest_first(by_name.get(NEWEST_FIRST), share)
+        return f"Target of {percent(target)} missed: {kept} by Tonnage with {hours}{other}{beside}"
     verdict = f"at {kept} (target {percent(target)})"
     if peak is None:
         return f"{hours} with Tonnage, {verdict}"
     ratio = tonnage.of_peak or 1.0
     return f"{hours} with Tonnage, {_compared(ratio)} {CONSTANT} ({_number(peak)}), {verdict}"
+
+
+def _of_newest_first(fared: CaseResult | None, share: float) -> str:
+    """Say what the other order of the queue keeps, where that is more."""
+    kept = fared.middle("attainment") if fared else None
+    if fared is None or kept is None or kept <= share:
+        return ""
+    return f"; {kept:.2%} with engine.queue: newestFirst and {_number(fared)}"
 
 
 def ran_words(case: Case, found: list[CaseResult], question: ReplayQuestion) -> str:

@@ -108,7 +108,7 @@ def _policies(
         click.echo(formatter.getvalue(), nl=False)
         context.exit()
     try:
-        return tuple(dict.fromkeys(map(policy_of, texts or DEFAULT)))
+        return tuple(dict.fromkeys(map(policy_of, texts)))
     except UnknownPolicyError as error:
         raise click.BadParameter(str(error)) from error
 
@@ -261,7 +261,7 @@ def _count_option(name: str, destination: str, default: int, help_text: str) -> 
     is_eager=True,
     callback=_policies,
     help=f"What to compare; may be repeated. Known are {', '.join(descriptions())}; 'list' says "
-    f"what each is. Default: {','.join(DEFAULT)}.",
+    f"what each is. Default: {','.join(DEFAULT)}, the second where spec.engine.queue is fcfs.",
 )
 @click.option(
     "--start-up",

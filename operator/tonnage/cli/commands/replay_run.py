@@ -44,7 +44,7 @@ from tonnage.cli.text.replay import replay_report
 from tonnage.control.input.state import AUTO
 from tonnage.control.input.times import rfc3339
 from tonnage.replay.judge import promised_share, unjudged_targets
-from tonnage.replay.policies import PolicyResult
+from tonnage.replay.policies import PolicyResult, default_policies
 from tonnage.replay.scenario import ReplayError, first_plan
 from tonnage.replay.views import EPOCH_S
 from tonnage.sizing.cost import gpu_hour
@@ -132,7 +132,7 @@ def _question(
         ran_pods=asked.ran_pods,
         cases=tuple(cases),
         refused=tuple(refused),
-        policies=options.policies,
+        policies=options.policies or default_policies(deployment.spec),
         num_seeds=options.num_seeds,
         target=promised_share(slo_of(deployment.spec)) if target is None else target,
         speed=options.speed,

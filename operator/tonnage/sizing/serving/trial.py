@@ -33,6 +33,9 @@ SHOWN = (0.5, 0.95, 0.99)
 """Percentiles shown beside those of the SLO."""
 LAST = 8
 """The part of a run at its end that this is judged by: one in so many."""
+NEWEST_FIRST = 2.0
+"""Newest first, those wait on whom a growing queue passed over, from all of the run: twice their
+mean is the wait that the last ones have where the first to come go first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,8 @@ class Trial:
     slo: Slo
     context_tokens: int
     arrival_scv: float = 1.0
+    newest_first_s: float = 0.0
+    """Time in which arrivals make a class, of which the newest is admitted first. 0: fcfs."""
     num_replicas: int = 1
     routing: Routing = Routing.SERVICE
 
@@ -135,6 +140,7 @@ def engine_limits(trial: Trial) -> EngineLimits:
         num_draft_tokens=speculation.num_draft_tokens if speculation else 0,
         acceptance_rate=speculation.acceptance_rate if speculation else 0.0,
         num_ranks=replica.model.dp_size,
+        newest_first_s=trial.newest_first_s,
     )
     held = int(replica.kv_pool_bytes // replica.layout.bytes_per_block)
     return replace(limits, num_blocks=max(held, limits.blocks_for(trial.context_tokens)))
@@ -246,11 +252,9 @@ class TrialRun:
         busy_s = sum(engine.busy_s for engine in engines)
         held = sum(engine.context_s for engine in engines)
         blocks = self.limits.num_blocks * self.trial.replica.model.dp_size
-        late = self.last - (self.last - self.first) // LAST
-        wait_s = table.wait_s(late, self.last) / max(1, self.last - late)
         return TrialResult(
             counts=tuple(self._counts()),
-            backlog=wait_s * math.sqrt(table.size) / (BACKLOG * span_s),
+            backlog=self._wait_s() * math.sqrt(table.size) / (BACKLOG * span_s),
             running=sum(engine.decoding_s for engine in engines) / busy_s,
             kv_usage=held / (busy_s * blocks),
             full=sum(engine.full_s for engine in engines)
@@ -261,6 +265,14 @@ class TrialRun:
             num_requests=self.last - self.first,
             latencies=tuple(self._latencies()),
         )
+
+    def _wait_s(self) -> float:
+        """Return the wait of those that the end of a run leaves to the last."""
+        first = self.last - (self.last - self.first) // LAST
+        if self.trial.newest_first_s:
+            first = self.first
+        wait_s = self.table.wait_s(first, self.last) / max(1, self.last - first)
+        return NEWEST_FIRST * wait_s if self.trial.newest_first_s else wait_s
 
     def _latencies(self) -> Iterator[Latency]:
         slo = self.trial.slo
