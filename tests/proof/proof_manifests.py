@@ -187,6 +187,17 @@ CASES: Final[dict[str, Case]] = {
         LLAMA, of_model={"revision": "main"}, pods=EVERY_POD_FIELD,
         engine={"maxNumBatchedTokens": 4096},
     ),
+    "newest first": _case(
+        LLAMA, slo={"timeToFirstToken": {"p95": "2s"}}, engine={"queue": "newestFirst"}
+    ),
+    "newest first, n-gram": _case(
+        LLAMA, slo={"timeToFirstToken": {"p95": "2s"}},
+        engine={"queue": "newestFirst", **_drafts("ngram", 3)},
+    ),
+    "newest first, MLA, data parallel": _case(
+        DEEPSEEK, "H200", 8, split=Parallelism(data=8), engine={"queue": "newestFirst"},
+        slo={"timeToFirstToken": {"p95": "2s"}},
+    ),
     "another user": _case(LLAMA, pods={"user": {"id": 1000, "group": 1000}}),
     "the platform's user": _case(LLAMA, pods={"user": {}}),
     **{f"engine.args: {each}": _case(LLAMA, engine={"args": each.split()}) for each in ARGS},

@@ -14,6 +14,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from tonnage.engine.core import Engine
 from tonnage.engine.limits import EngineLimits, LimitsError, RequestError
 from tonnage.engine.table import RequestTable
+from tonnage.manifests.queue import CLASS_VARIABLE, MIDDLEWARE
 from tonnage_lab.emulator.__main__ import build, drain
 from tonnage_lab.emulator.arguments import parse
 from tonnage_lab.emulator.buckets import effective, parse_custom
@@ -411,6 +412,40 @@ def test_a_queue_limit_rejects_with_503_and_counts_it():
 
     assert status == 503
     assert sample(page, "vllm:admission_rejections_total", reason="max_num_queued_reqs") == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "order"),
+    [
+        ((), ["first", "newest"]),
+        (("--scheduling-policy", "priority"), ["first", "newest"]),  # nobody gives priorities
+        (("--scheduling-policy", "priority", "--middleware", MIDDLEWARE), ["newest", "first"]),
+    ],
+)
+def test_the_newest_are_admitted_first_where_each_request_gets_a_priority(
+    monkeypatch, flags, order
+):
+    monkeypatch.setenv(CLASS_VARIABLE, "0.01")
+    answered = []
+
+    async def ask(client, name):
+        await client.post("/v1/completions", json={"prompt": [1], "max_tokens": 1})
+        answered.append(name)
+
+    async def scenario():
+        slow = a_truth(step={"per_step_s": 0.1})
+        async with a_server("--max-num-seqs", "1", *flags, truth=slow) as client:
+            asked = []
+            for number, name in enumerate(("running", "first", "newest"), 1):
+                asked.append(asyncio.create_task(ask(client, name)))
+                while client.loop_.num_requests < number:
+                    await asyncio.sleep(0)
+                await asyncio.sleep(0.02)
+            await asyncio.gather(*asked)
+
+    asyncio.run(scenario())
+
+    assert answered == ["running", *order]
 
 
 def test_requests_spread_over_data_parallel_ranks():

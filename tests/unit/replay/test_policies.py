@@ -14,6 +14,7 @@ from tonnage.replay.policies import (
     DrawnScenario,
     Policy,
     UnknownPolicyError,
+    default_policies,
     description_of,
     descriptions,
     policy_of,
@@ -225,6 +226,38 @@ def test_slower_engines_keep_less():
     slow, usual = (fared("static:2", stages, speed=speed) for speed in (0.6, 1.0))
 
     assert slow.judged.attainment < usual.judged.attainment
+
+
+def test_newest_first_keeps_more_of_a_step_and_no_less_else():
+    calm, step = ((8.0, 120.0),), ((8.0, 60.0), (40.0, 120.0))
+
+    assert fared("newest-first", *step).judged.attainment > 0.1 + (
+        fared("tonnage", *step).judged.attainment
+    )
+    assert fared("newest-first", *calm).judged == fared("tonnage", *calm).judged
+
+
+def test_newest_first_is_nothing_without_a_ttft_target():
+    model, plan = small()
+    spec = model.spec.model_copy(
+        update={"slo": model.spec.slo.model_copy(update={"time_to_first_token": None})}
+    )
+    scenario = a_scenario(even_trace((4.0, 60.0)), model=replace(model, spec=spec), planned=plan)
+    found = DrawnScenario.of(scenario).outcome_of(policy_of("newest-first"))
+
+    assert found.judged is None
+    assert "slo.timeToFirstToken" in found.notes[0]
+    assert "newest-first" not in map(str, default_policies(spec))
+
+
+def test_a_replay_compares_the_other_queue_where_it_is_another():
+    in_order = small()[0].spec
+    newest = in_order.model_copy(
+        update={"engine": in_order.engine.model_copy(update={"queue": "newestFirst"})}
+    )
+
+    assert "newest-first" in map(str, default_policies(in_order))
+    assert "newest-first" not in map(str, default_policies(newest))
 
 
 def test_a_truth_that_is_drawn_is_another_with_another_seed():

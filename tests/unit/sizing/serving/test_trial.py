@@ -7,6 +7,7 @@ from statistics import fmean
 import pytest
 
 from builders import a_replica, a_workload, an_slo
+from tonnage.sizing.serving.goodput import goodput
 from tonnage.sizing.serving.trial import BLOCKS, Count, TrialRun, engine_limits
 from tonnage.sizing.speculation import Speculation
 from tonnage.sizing.workload import Lengths, Routing, Slo, Target
@@ -135,6 +136,40 @@ class TestABacklog:
 
         assert TrialRun(offline, 12.0, 8_000).outcome().ratio > 1
         assert TrialRun(offline, 8.0, 8_000).outcome().ratio < 1
+
+
+class TestNewestFirst:
+    """Classes as long as the TTFT target, in a queue with one server."""
+
+    def test_serves_as_much_below_capacity(self):
+        strict = an_slo(ttft_s=2, tpot_s=1.0)
+        in_order = a_server_of(0.1, slo=strict)
+        newest = replace(in_order, newest_first_s=2.0)
+
+        assert goodput(newest, 8.0).requests_per_s == pytest.approx(
+            goodput(in_order, 8.0).requests_per_s, rel=0.03
+        )
+
+    def test_keeps_most_above_it_where_the_order_of_arrival_keeps_few(self):
+        in_order = TrialRun(a_server_of(0.1), 15.0, 8_000)
+        newest = TrialRun(a_server_of(0.1, newest_first_s=2.0), 15.0, 8_000)
+        in_time = [8_000 - run.table.late_starts(0, 8_000, 2.0) for run in (in_order, newest)]
+
+        assert in_time[0] < 0.05 * 8_000
+        assert in_time[1] > 0.62 * 8_000  # two thirds can be served
+
+    @pytest.mark.parametrize("rate", [10.6, 12.0, 15.0])
+    def test_a_queue_that_grows_is_seen_though_most_do_not_wait(self, rate):
+        lax = Slo(ttft=(Target(quantile=0.5, limit_s=2.0),))
+        run = TrialRun(a_server_of(0.1, slo=lax, newest_first_s=2.0), rate, 8_000)
+
+        assert max(each.ratio for each in run.outcome().counts) < 1
+        assert run.outcome().backlog > 1
+
+    def test_a_queue_that_does_not_is_not(self):
+        newest = a_server_of(0.1, newest_first_s=2.0)
+
+        assert TrialRun(newest, 9.0, 8_000).outcome().backlog < 0.2
 
 
 class TestTheLimits:

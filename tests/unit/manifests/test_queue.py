@@ -1,0 +1,140 @@
+"""``engine.queue: newestFirst``: what is rendered for it, and the module that runs in vLLM."""
+
+import asyncio
+import json
+from types import ModuleType
+
+import kubernetes_validate
+import pytest
+
+from fleet_builders import SITE, a_model, a_sizing
+from tonnage.api.objects import InvalidSpecError
+from tonnage.manifests import queue
+from tonnage.manifests.children import deployment, spec_digest
+from tonnage.manifests.names import QUEUE_ANNOTATION
+from tonnage_lab.emulator.arguments import parse
+
+NOW_S = 1_800_000_001.0
+NEWEST_FIRST = {"version": "0.33", "queue": "newestFirst"}
+
+
+def made(**engine):
+    model = a_model(engine={"version": "0.33", **engine})
+    return deployment(model, a_sizing(), SITE)
+
+
+def template(**engine):
+    return made(**engine)["spec"]["template"]
+
+
+def container(**engine):
+    [only] = template(**engine)["spec"]["containers"]
+    return only
+
+
+def test_the_pod_is_valid_to_the_letter():
+    kubernetes_validate.validate(made(queue="newestFirst"), "1.33", strict=True)
+
+
+def test_first_come_first_served_changes_no_template():
+    assert template(queue="fcfs") == template()
+    assert spec_digest(a_model(engine={"version": "0.33", "queue": "fcfs"})) == spec_digest(
+        a_model(engine={"version": "0.33"})
+    )
+
+
+def test_the_engine_takes_priorities_from_the_module_that_is_mounted():
+    pod, only = template(queue="newestFirst"), container(queue="newestFirst")
+    [volume] = [each for each in pod["spec"]["volumes"] if each["name"] == "queue"]
+    [mount] = [each for each in only["volumeMounts"] if each["name"] == "queue"]
+    [item] = volume["downwardAPI"]["items"]
+    variables = {each["name"]: each.get("value") for each in only["env"]}
+
+    assert parse(["serve", *only["args"]]).is_newest_first
+    assert item["fieldRef"]["fieldPath"] == f"metadata.annotations['{QUEUE_ANNOTATION}']"
+    assert f"{mount['mountPath']}/{item['path']}" == "/etc/tonnage/tonnage_queue.py"
+    assert variables["PYTHONPATH"] == mount["mountPath"]
+    assert "class NewestFirst" in pod["metadata"]["annotations"][QUEUE_ANNOTATION]
+
+
+def test_arrivals_are_a_class_for_as_long_as_the_shortest_ttft_target():
+    slo = {"timeToFirstToken": {"p50": "500ms", "p99": "4s"}}
+    model = a_model(engine=NEWEST_FIRST, slo=slo)
+    [only] = deployment(model, a_sizing(), SITE)["spec"]["template"]["spec"]["containers"]
+
+    assert {"name": queue.CLASS_VARIABLE, "value": "0.5"} in only["env"]
+
+
+@pytest.mark.parametrize("slo", [None, {"timePerOutputToken": {"p95": "50ms"}}])
+def test_without_a_ttft_target_it_is_refused_by_name(slo):
+    with pytest.raises(InvalidSpecError, match=r"engine\.queue: newestFirst needs slo\.timeToFirs"):
+        a_model(engine=NEWEST_FIRST, slo=slo)
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """The module as a pod has it, on a clock that does not move."""
+    source = template(queue="newestFirst")["metadata"]["annotations"][QUEUE_ANNOTATION]
+    monkeypatch.setenv(queue.CLASS_VARIABLE, "2")
+    found = ModuleType("tonnage_queue")
+    exec(compile(source, "tonnage_queue.py", "exec"), found.__dict__)  # noqa: S102 -- our own
+    monkeypatch.setattr(found.time, "time", lambda: NOW_S)
+    return found
+
+
+def received(module, *chunks, path="/v1/chat/completions", kind="http"):
+    """Return the body that the server behind the module reads."""
+    messages = [
+        {"type": "http.request", "body": chunk, "more_body": number < len(chunks) - 1}
+        for number, chunk in enumerate(chunks)
+    ]
+    bodies = []
+
+    async def receive():
+        return messages.pop(0)
+
+    async def server(_scope, receive, _send):
+        bodies.extend([(await receive()).get("body") for _ in chunks])
+
+    scope = {"type": kind, "path": path}
+    asyncio.run(module.NewestFirst(server)(scope, receive, None))
+    return b"".join(bodies)
+
+
+class TestTheModule:
+    @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/responses"])
+    def test_gives_a_request_the_number_of_its_class_below_zero(self, module, path):
+        body = json.loads(received(module, b'{"model": "a", "n": 1}', path=path))
+
+        assert body == {"model": "a", "n": 1, "priority": -900_000_000}
+
+    def test_leaves_a_request_the_priority_that_it_has(self, module):
+        assert json.loads(received(module, b'{"priority": 7}')) == {"priority": 7}
+
+    @pytest.mark.parametrize("cut", [1, 2, 9])
+    def test_marks_a_body_once_however_it_is_cut(self, module, cut):
+        whole = b'{"prompt": "{}{"}'
+        body = json.loads(received(module, whole[:cut], whole[cut:]))
+
+        assert body == {"prompt": "{}{", "priority": -900_000_000}
+
+    def test_marks_behind_empty_chunks_and_blanks(self, module):
+        body = received(module, b"", b' \n{"n": 1}')
+
+        assert json.loads(body)["priority"] == -900_000_000
+
+    @pytest.mark.parametrize("body", [b"", b"{}", b"{ }", b"[1]", b"no JSON", b'"{"'])
+    def test_leaves_what_is_no_request_to_the_server(self, module, body):
+        assert received(module, body) == body
+
+    @pytest.mark.parametrize(
+        ("path", "kind"), [("/v1/embeddings", "http"), ("/v1/completions", "websocket")]
+    )
+    def test_leaves_other_paths_alone(self, module, path, kind):
+        assert received(module, b'{"n": 1}', path=path, kind=kind) == b'{"n": 1}'
+
+    def test_sends_the_end_of_a_connection_on(self, module):
+        async def gone():
+            return {"type": "http.disconnect"}
+
+        assert asyncio.run(module.marked(gone)()) == {"type": "http.disconnect"}
