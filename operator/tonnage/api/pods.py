@@ -68,7 +68,7 @@ class EngineSpec(ApiModel):
     """Speculative decoding; absent: each step gives each sequence one token."""
     queue: Literal["fcfs", "newestFirst"] = "fcfs"
     """Who is admitted first. fcfs: who came first. newestFirst: who came in the newest stretch of
-    time, as long as the shortest TTFT target; requests that are late already wait for a lull."""
+    time, 1.25 times the shortest TTFT target; requests that are late already wait for a lull."""
 
     @model_validator(mode="after")
     def _known_version(self) -> "EngineSpec":

@@ -331,7 +331,7 @@ _TARGET_FIXED = (
     "(!has(self.scaleTarget) || self.scaleTarget == oldSelf.scaleTarget)"
 )
 
-_NEEDS_TTFT = "newestFirst needs slo.timeToFirstToken: its shortest target is the stretch of time"
+_NEEDS_TTFT = "newestFirst needs slo.timeToFirstToken, which says how long a class of arrivals is"
 _BUDGET = "self.pods.disruptionBudget"
 _KEPT = f"{_BUDGET}.minAvailable"
 

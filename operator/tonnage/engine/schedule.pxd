@@ -31,7 +31,7 @@ cdef class Rank:
     cdef public integer tokens_verified, num_blocks, partial
     cdef public bint is_whole, is_logged, is_drafting
     cdef double class_s
-    cdef integer newest_class, num_newest
+    cdef integer newest_class, num_newest, chunk_budget
     cdef public double free_blocks, growing_blocks, growing_tokens, context_tokens
     cdef public integer num_finished
     cdef public object waiting
@@ -62,7 +62,7 @@ cdef class Rank:
     cdef void end(self, integer step, integer steps, double now_s) except *
     @cython.locals(state=integer)
     cpdef abort(self, integer number, integer step)
-    @cython.locals(is_short=bint)
+    @cython.locals(before=integer)
     cdef bint _make_room(self, integer step) except -1
     cdef double _needed(self, integer step) except -1
     cdef void _forget_ended(self) except *

@@ -122,7 +122,7 @@ class Rank:
         self.num_running = 0
         self.num_decoding = 0
         self.context_tokens = 0.0
-        self.decode_tokens = 0
+        self.decode_tokens = self.chunk_budget = 0
         self.prefill_tokens = 0
         self.pairs_s = 0.0
         self.pairs_slope_s = 0.0
@@ -180,7 +180,7 @@ class Rank:
         is_short = self._make_room(step)
         budget = self.max_batched_tokens - self.decode_tokens
         if self.partial >= 0:
-            budget -= self._prefill(self.partial, budget)
+            budget -= self._prefill(self.partial, self.chunk_budget)
         if self.waiting and not is_short:
             self._admit(step, now_s, budget)
         return is_short
@@ -276,13 +276,16 @@ class Rank:
 
     def _make_room(self, step: int) -> bool:
         """Preempt who would be admitted last until the step has its blocks."""
-        is_short = False
+        before = self.num_running
+        while self._needed(step) > self.free_blocks + ROUNDING:
+            self._preempt(self._last() if self.class_s else self._newest(), step)
         self.decode_tokens = self.num_decoding * self.tokens_verified
+        # The chunk stays as large as it is here, whoever is preempted for its blocks.
+        self.chunk_budget = self.max_batched_tokens - self.decode_tokens
         while self._needed(step) + self._partial_need() > self.free_blocks + ROUNDING:
             self._preempt(self._last() if self.class_s else self._newest(), step)
-            self.decode_tokens = self.num_decoding * self.tokens_verified
-            is_short = True
-        return is_short
+        self.decode_tokens = self.num_decoding * self.tokens_verified
+        return self.num_running < before
 
     def _needed(self, step: int) -> float:
         """Return the blocks that decoding sequences take in this step and do not hold yet."""
@@ -418,7 +421,7 @@ class Rank:
             return 0.0
         table = self.table
         pending = table.prompt_tokens[number] + table.emitted[number] - table.computed[number]
-        tokens = min(pending, self.max_batched_tokens - self.decode_tokens)
+        tokens = min(pending, self.chunk_budget)
         needed = self._blocks_for(table.computed[number] + tokens) - table.blocks[number]
         return max(0.0, needed)
 

@@ -147,7 +147,9 @@ GLOSSARY: Final[Mapping[str, Term]] = {
         "are planned for the slow end of its range",
     ),
     "queue": Term(
-        meaning="requests that have arrived and do not run yet", vllm="vllm:num_requests_waiting"
+        meaning="requests that have arrived and do not run yet; engine.queue says who is admitted "
+        "first: fcfs, or newestFirst (arrivals of the newest stretch, 1.25 times the TTFT target)",
+        vllm="vllm:num_requests_waiting, --scheduling-policy",
     ),
     "replica": Term(
         meaning="one running engine, on all the GPUs that it is split over: TP x PP x DP",

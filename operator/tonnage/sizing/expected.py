@@ -11,6 +11,9 @@ from tonnage.units import DAY_S
 PERCENT = 100
 GUESSED_PROMPT_TOKENS = 2048
 GUESSED_OUTPUT_TOKENS = 512
+CLASS_PER_TARGET = 1.25
+"""Length of a class of arrivals over the shortest TTFT target. At n times the capacity who comes
+last of a class waits (1 - 1/n) of it: up to five times no longer than the target."""
 
 
 @memoize
@@ -34,11 +37,12 @@ def slo_of(spec: Spec) -> Slo:
 def newest_first_s(spec: Spec) -> float:
     """Return how long arrivals make a class, of which the newest is admitted first; 0: fcfs.
 
-    As long as the shortest TTFT target, so that who waits less than that waits in order. Shorter
-    classes serve less below capacity, and no more above it (decision 69).
+    Shorter classes serve less below capacity; in longer ones who comes last waits too long above
+    it (decision 69).
     """
-    is_newest = spec.engine is not None and spec.engine.queue == "newestFirst"
-    return min((each.limit_s for each in slo_of(spec).ttft), default=0.0) if is_newest else 0.0
+    if spec.engine is None or spec.engine.queue != "newestFirst":
+        return 0.0
+    return CLASS_PER_TARGET * min((each.limit_s for each in slo_of(spec).ttft), default=0.0)
 
 
 def expected_workload(spec: Spec) -> Workload:

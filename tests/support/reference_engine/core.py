@@ -5,10 +5,14 @@ needs from the token budget; when KV blocks run out, the newest running sequence
 and later recomputed; then, unless something was preempted, waiting requests are admitted first
 come first served, each only when its whole prompt fits.
 
+Where the newest class of arrivals goes first (``--scheduling-policy priority``), the queue is
+sorted by class and arrival, and who comes last in this order is preempted, wherever it runs.
+
 With speculation a decoding sequence takes the tokens verified from the budget, and gets as many as
 the caller says were right, and one.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -59,6 +63,14 @@ class Batch:
         else:
             self.contexts.append(sequence.num_known)
 
+    def remove(self, sequence: Sequence) -> None:
+        """Take one out that decodes; only prompts stand behind those."""
+        for index, (each, num_tokens) in enumerate(self.work):
+            if each is sequence:
+                del self.work[index], self.contexts[index]
+                self.budget_tokens += num_tokens
+                return
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
@@ -104,8 +116,9 @@ class Engine:
         return self.limits.num_blocks - self._pool.num_free
 
     def submit(self, request: Request) -> None:
-        """Put a request at the end of the queue."""
+        """Put a request in its place in the queue, at the end if there is one class."""
         self._waiting.append(Sequence(request=request))
+        self._sort_waiting()
 
     def schedule(self) -> Batch:
         """Begin a step: say what it works on, nothing where the engine is idle."""
@@ -139,14 +152,11 @@ class Engine:
         )
 
     def _continue_running(self, batch: Batch) -> None:
-        index = 0
-        while index < len(self._running) and batch.budget_tokens > 0:
-            sequence = self._running[index]
+        while len(batch.work) < len(self._running) and batch.budget_tokens > 0:
+            sequence = self._running[len(batch.work)]
             num_tokens = min(self._wanted(sequence), batch.budget_tokens)
-            if not self._make_room(sequence, num_tokens, batch):
-                return
-            batch.add(sequence, num_tokens)
-            index += 1
+            if self._make_room(sequence, num_tokens, batch):
+                batch.add(sequence, num_tokens)
 
     def _wanted(self, sequence: Sequence) -> int:
         """Return the tokens to compute: no draft goes beyond the end of the answer."""
@@ -155,14 +165,31 @@ class Engine:
         return min(self.limits.tokens_verified, sequence.num_missing)
 
     def _make_room(self, sequence: Sequence, num_tokens: int, batch: Batch) -> bool:
-        """Find KV blocks for a running sequence, at the cost of newer ones."""
+        """Find KV blocks for a running sequence, at the cost of those behind it in the order."""
         while not self._pool.grow(sequence, sequence.num_computed + num_tokens):
-            newest = self._running.pop()
-            self._preempt(newest)
-            batch.preempted.append(newest.request.number)
-            if newest is sequence:
+            last = self._last()
+            self._running.remove(last)
+            batch.remove(last)
+            self._preempt(last)
+            batch.preempted.append(last.request.number)
+            if last is sequence:
                 return False
         return True
+
+    def _last(self) -> Sequence:
+        """Return who is preempted: of several that came at once, who has run for longest."""
+        if not self.limits.newest_first_s:
+            return self._running[-1]
+        return max(self._running, key=self._class_and_arrival)
+
+    def _class_and_arrival(self, sequence: Sequence) -> tuple[int, float]:
+        arrival_s = sequence.request.arrival_s
+        return -math.floor(arrival_s / self.limits.newest_first_s), arrival_s
+
+    def _sort_waiting(self) -> None:
+        if self.limits.newest_first_s:
+            by_number = sorted(self._waiting, key=lambda each: each.request.number)
+            self._waiting = deque(sorted(by_number, key=self._class_and_arrival))
 
     def _preempt(self, sequence: Sequence) -> None:
         self._pool.release(sequence)
@@ -170,6 +197,7 @@ class Engine:
         sequence.prefilling = True
         sequence.num_preemptions += 1
         self._waiting.appendleft(sequence)
+        self._sort_waiting()
 
     def _admit(self, batch: Batch) -> None:
         while (

@@ -60,6 +60,16 @@ RUNS = {
     "four ranks": Run(
         requests_per_s=40.0, limits={"num_ranks": 4, "num_blocks": 1500}, has_preemptions=True
     ),
+    "the newest class first, a tight cache": Run(
+        requests_per_s=20.0,
+        limits={"num_blocks": 600, "newest_first_s": 2.0},
+        has_preemptions=True,
+    ),
+    "the newest first, four ranks": Run(
+        requests_per_s=40.0,
+        limits={"num_ranks": 4, "num_blocks": 1500, "newest_first_s": 1e-6},
+        has_preemptions=True,
+    ),
     "prompts of many chunks": Run(
         prompt_tokens=3000, limits={"max_num_batched_tokens": 100}, has_knots=True
     ),

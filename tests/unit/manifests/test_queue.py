@@ -57,12 +57,12 @@ def test_the_engine_takes_priorities_from_the_module_that_is_mounted():
     assert "class NewestFirst" in pod["metadata"]["annotations"][QUEUE_ANNOTATION]
 
 
-def test_arrivals_are_a_class_for_as_long_as_the_shortest_ttft_target():
+def test_arrivals_are_a_class_for_a_quarter_longer_than_the_shortest_ttft_target():
     slo = {"timeToFirstToken": {"p50": "500ms", "p99": "4s"}}
     model = a_model(engine=NEWEST_FIRST, slo=slo)
     [only] = deployment(model, a_sizing(), SITE)["spec"]["template"]["spec"]["containers"]
 
-    assert {"name": queue.CLASS_VARIABLE, "value": "0.5"} in only["env"]
+    assert {"name": queue.CLASS_VARIABLE, "value": "0.625"} in only["env"]
 
 
 @pytest.mark.parametrize("slo", [None, {"timePerOutputToken": {"p95": "50ms"}}])
