@@ -48,7 +48,7 @@ class PullSecret(ApiModel):
 _VARIABLE_PATTERN = "^[A-Za-z_][A-Za-z0-9_]{0,127}$"
 RESERVED_VARIABLES = (
     "HOME|USER|PATH|ENV|BASH_ENV|HF_HOME|HF_TOKEN|GLIBC_TUNABLES|"
-    "PYTHON.*|(LD|VLLM|CUDA|NVIDIA|KUBERNETES|PROMETHEUS|TONNAGE)_.*"
+    "PYTHON.*|(LD|VLLM|CUDA|NVIDIA|KUBERNETES|PROMETHEUS|TONNAGE_QUEUE)_.*"
 )
 """What we set, what decides capacity, metrics or the GPUs that are seen, and what runs code."""
 _VARIABLE_MESSAGE = "must be the name of a variable, and none that Tonnage or the engine decides"

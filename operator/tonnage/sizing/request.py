@@ -7,7 +7,7 @@ from typing import Final
 
 from tonnage.api.spec import ParallelSizes, Spec
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
-from tonnage.catalog.engine import CacheRules, KnownEngine, find_engine
+from tonnage.catalog.engine import CacheRules, KnownEngine, find_engine, parse_version
 from tonnage.catalog.engine_limits import board_refusals, flag_refusals, needs_bf16
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED, RunMode, SpeedConstants, prior_speed
 from tonnage.catalog.gpu import Gpu, UnsupportedEngineError, find_gpu
@@ -48,6 +48,7 @@ KV_ELEMENT_BYTES = {"bf16": 2, "fp8": 1}
 HALF_TYPES = {"bf16": "bfloat16", "fp16": "float16"}
 """As the engine calls them, by the format of weights."""
 DIGEST_LENGTH = 12
+SINCE_SAFE_PRIORITIES = (0, 12)
 EXPERT_ARGUMENT: Final = "--enable-expert-parallel"
 
 
@@ -181,6 +182,7 @@ def look_up(
     )
     if spec.scale_target is None:
         _refuse_other_half(spec, dtype_of(shape, known.weights, gpu))
+    _refuse_queue(spec, known.engine)
     return known
 
 
@@ -205,6 +207,20 @@ def _refuse_arguments(spec: Spec, shape: ModelShape, version: str) -> None:
     if not shape.has_experts and (has_argument or is_expert):
         raise UnsupportedEngineError(
             f"{asked} needs a model with experts, {spec.model.id} has none"
+        )
+
+
+def _refuse_queue(spec: Spec, engine: KnownEngine) -> None:
+    """Refuse priorities where a preempted request would go on with a cache that is gone.
+
+    Sources:
+        [vllm-source] v1/core/sched/scheduler.py schedule: 0.11 leaves the tokens of a victim that
+        was scheduled in this step scheduled, and counts them as computed.
+    """
+    if newest_first_s(spec) and parse_version(engine.minor) < SINCE_SAFE_PRIORITIES:
+        raise UnsupportedEngineError(
+            f"engine.queue: newestFirst needs engine.version 0.12; {engine.minor} answers wrongly "
+            "after it has preempted a request by its priority"
         )
 
 

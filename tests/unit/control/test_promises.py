@@ -179,6 +179,7 @@ class TestWithTheLearner:
             flags=chosen.sizing.flags,
             arrival_scv=chosen.sizing.request.arrival_scv,
             routing=chosen.sizing.request.routing,
+            newest_first_s=chosen.sizing.request.newest_first_s,
         )
         return replace(known, **changes)
 

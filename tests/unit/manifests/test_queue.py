@@ -9,18 +9,24 @@ import pytest
 
 from fleet_builders import SITE, a_model, a_sizing
 from tonnage.api.objects import InvalidSpecError
+from tonnage.catalog.gpu import UnsupportedEngineError, built_in_gpus
 from tonnage.manifests import queue
-from tonnage.manifests.children import deployment, spec_digest
-from tonnage.manifests.names import QUEUE_ANNOTATION
+from tonnage.manifests.children import deployment, running_model, spec_digest
+from tonnage.manifests.names import QUEUE_ANNOTATION, SPEC_ANNOTATION
+from tonnage.sizing.expected import newest_first_s
+from tonnage.sizing.request import look_up
 from tonnage_lab.emulator.arguments import parse
 
 NOW_S = 1_800_000_001.0
 NEWEST_FIRST = {"version": "0.33", "queue": "newestFirst"}
 
 
-def made(**engine):
-    model = a_model(engine={"version": "0.33", **engine})
+def made_of(model):
     return deployment(model, a_sizing(), SITE)
+
+
+def made(**engine):
+    return made_of(a_model(engine={"version": "0.33", **engine}))
 
 
 def template(**engine):
@@ -96,13 +102,15 @@ def received(module, *chunks, path="/v1/chat/completions", kind="http"):
     async def server(_scope, receive, _send):
         bodies.extend([(await receive()).get("body") for _ in chunks])
 
-    scope = {"type": kind, "path": path}
+    scope = {"type": kind, "path": path, "headers": []}
     asyncio.run(module.NewestFirst(server)(scope, receive, None))
     return b"".join(bodies)
 
 
 class TestTheModule:
-    @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/responses"])
+    @pytest.mark.parametrize(
+        "path", ["/v1/completions", "/v1/chat/completions", "/v1/responses", "/invocations"]
+    )
     def test_gives_a_request_the_number_of_its_class_below_zero(self, module, path):
         body = json.loads(received(module, b'{"model": "a", "n": 1}', path=path))
 
@@ -128,13 +136,72 @@ class TestTheModule:
         assert received(module, body) == body
 
     @pytest.mark.parametrize(
-        ("path", "kind"), [("/v1/embeddings", "http"), ("/v1/completions", "websocket")]
+        ("path", "kind"), [("/v1/messages", "http"), ("/v1/completions", "websocket")]
     )
-    def test_leaves_other_paths_alone(self, module, path, kind):
+    def test_leaves_other_bodies_alone(self, module, path, kind):
         assert received(module, b'{"n": 1}', path=path, kind=kind) == b'{"n": 1}'
+
+    @pytest.mark.parametrize(
+        ("sent", "kept"), [([], b"-900000000"), ([(b"x-vllm-priority", b"7")], b"7")]
+    )
+    def test_says_it_beside_a_body_that_has_no_place_for_it(self, module, sent, kept):
+        seen = []
+
+        async def server(scope, _receive, _send):
+            seen.extend(scope["headers"])
+
+        scope = {"type": "http", "path": "/v1/messages", "headers": sent}
+        asyncio.run(module.NewestFirst(server)(scope, None, None))
+        assert seen == [(b"x-vllm-priority", kept)]
+        assert len(scope["headers"]) == len(sent)  # the server's own is as it was
+
+    def test_reads_behind_a_mark_of_the_byte_order(self, module):
+        assert json.loads(received(module, b'\xef\xbb\xbf{"n": 1}'))["priority"] == -900_000_000
+
+    def test_leaves_what_is_not_in_utf_8(self, module):
+        body = '{"n": 1}'.encode("utf-16-le")
+
+        assert received(module, body) == body
 
     def test_sends_the_end_of_a_connection_on(self, module):
         async def gone():
             return {"type": "http.disconnect"}
 
         assert asyncio.run(module.marked(gone)()) == {"type": "http.disconnect"}
+
+
+def test_a_release_whose_priorities_spoil_answers_is_refused():
+    model = a_model(engine={**NEWEST_FIRST, "version": "0.11"})
+
+    with pytest.raises(
+        UnsupportedEngineError, match=r"engine\.queue: newestFirst needs engine\.ver"
+    ):
+        look_up(model.spec, built_in_gpus())
+    assert look_up(a_model(engine={**NEWEST_FIRST, "version": "0.12"}).spec, built_in_gpus())
+
+
+class TestWhatRuns:
+    """A fleet made with one SLO and queue, while its spec asks for others."""
+
+    def ran(self, **today):
+        before = a_model(engine=NEWEST_FIRST, slo={"timeToFirstToken": {"p95": "2s"}})
+        text = made_of(before)["metadata"]["annotations"][SPEC_ANNOTATION]
+        return running_model(a_model(**today), text)
+
+    def test_has_the_class_of_its_time(self):
+        found = self.ran(engine=NEWEST_FIRST, slo={"timeToFirstToken": {"p95": "5s"}})
+
+        assert newest_first_s(found.spec) == 2.5
+
+    def test_is_known_where_the_spec_drops_the_target_with_the_queue(self):
+        found = self.ran(engine={"version": "0.33"}, slo={"timePerOutputToken": {"p95": "50ms"}})
+
+        assert newest_first_s(found.spec) == 2.5
+
+    def test_has_the_slo_of_today_where_it_is_first_come_first_served(self):
+        before = made_of(a_model(slo={"timeToFirstToken": {"p95": "2s"}}))
+        today = a_model(engine=NEWEST_FIRST, slo={"timeToFirstToken": {"p95": "5s"}})
+        found = running_model(today, before["metadata"]["annotations"][SPEC_ANNOTATION])
+
+        assert found.spec.slo == today.spec.slo
+        assert newest_first_s(found.spec) == 0

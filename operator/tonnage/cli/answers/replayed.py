@@ -159,6 +159,7 @@ def _trial(request: SizingRequest, flags: Flags, sent: Sent) -> Trial:
         workload=workload,
         slo=request.slo,
         context_tokens=request.context_tokens,
+        newest_first_s=request.newest_first_s,
     )
 
 

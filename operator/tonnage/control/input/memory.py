@@ -160,6 +160,7 @@ class JudgedGoodput:
     flags: Flags
     arrival_scv: float
     routing: Routing
+    newest_first_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,7 +120,9 @@ def judge(found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet) -
             seconds=window_s,
             requests_per_s_each=load * _each(found, chosen.sizing) * chosen.goodput_factor,
             steepness=chosen.sizing.goodput.steepness,
+            # Newest first, who is late waits for a lull however well the promise is met.
             is_queue_standing=queued_since_s is not None
+            and not chosen.sizing.request.newest_first_s
             and now_s - queued_since_s >= STANDING_WINDOWS * window_s,
             may_raise=stepped is None or now_s - stepped[0] > window_s,
         ),
@@ -138,6 +140,7 @@ def _goodput_now(chosen: Chosen) -> JudgedGoodput:
         flags=sizing.flags,
         arrival_scv=sizing.request.arrival_scv,
         routing=sizing.request.routing,
+        newest_first_s=sizing.request.newest_first_s,
     )
 
 

@@ -1,19 +1,21 @@
 """Lets vLLM admit the newest class of arrivals first: its priority queue takes lower numbers first.
 
 Runs in vLLM's server, by --middleware. A request with a priority of its own keeps it: of two equal
-keys the last one counts.
+keys the last one counts. On other paths the header says it, from vLLM 0.28 on.
 """
 
 import os
 import time
+from codecs import BOM_UTF8 as BOM
 from typing import Any
 
 CLASS_S = float(os.environ["TONNAGE_QUEUE_CLASS_S"])
-PATHS = ("/completions", "/responses")
+PATHS = ("/completions", "/completions/batch", "/responses", "/generate", "/invocations")
+HEADER = b"x-vllm-priority"
 
 
 class NewestFirst:
-    """Writes the priority into the body of requests for answers."""
+    """Writes the priority into the body of requests for answers, or beside it."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -21,7 +23,13 @@ class NewestFirst:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http" and scope["path"].endswith(PATHS):
             receive = marked(receive)
+        elif scope["type"] == "http" and not any(name == HEADER for name, _ in scope["headers"]):
+            scope = {**scope, "headers": [*scope["headers"], (HEADER, b"%d" % priority())]}
         await self.app(scope, receive, send)
+
+
+def priority() -> int:
+    return -int(time.time() / CLASS_S)
 
 
 def marked(receive: Any) -> Any:
@@ -30,12 +38,11 @@ def marked(receive: Any) -> Any:
     async def receive_marked() -> Any:
         nonlocal is_begun
         message = await receive()
-        body = message.get("body", b"").lstrip()
-        if body and not is_begun:
+        body = b"" if is_begun else message.get("body", b"").removeprefix(BOM).lstrip()
+        if body:
             is_begun = True
-            if body[:1] == b"{" and body[1:].lstrip()[:1] != b"}":
-                priority = -int(time.time() / CLASS_S)
-                message = {**message, "body": b'{"priority":%d,' % priority + body[1:]}
+            if body[:1] == b"{" and body[1:2] != b"\0" and body[1:].lstrip()[:1] != b"}":
+                message = {**message, "body": b'{"priority":%d,' % priority() + body[1:]}
         return message
 
     return receive_marked

@@ -21,8 +21,8 @@ WARM_UP = 2.0
 """Times the requests in the replicas at their fullest: not counted at the start, and half as many
 at the end, where nobody arrives any more."""
 BACKLOG = 1.5
-"""Over the root of the number of requests: the share of the time of a run that the last ones may
-wait. Where they wait longer, the queue grows, by chance no more."""
+"""Times the root of the number of requests: how many of them may wait at the end of a run. Where
+more do, the queue grows, by chance no more."""
 NARROW = 8
 """Blocks of a window that count as held from the first token on."""
 MOST_BLOCKS = 1 << 40
@@ -33,9 +33,6 @@ SHOWN = (0.5, 0.95, 0.99)
 """Percentiles shown beside those of the SLO."""
 LAST = 8
 """The part of a run at its end that this is judged by: one in so many."""
-NEWEST_FIRST = 2.0
-"""Newest first, those wait on whom a growing queue passed over, from all of the run: twice their
-mean is the wait that the last ones have where the first to come go first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,11 +247,12 @@ class TrialRun:
         table, engines = self.table, self.engines
         span_s = table.arrival_s[self.last - 1] - table.arrival_s[0]
         busy_s = sum(engine.busy_s for engine in engines)
+        left = self._left() if self.trial.newest_first_s else self._wait_s() * table.size / span_s
         held = sum(engine.context_s for engine in engines)
         blocks = self.limits.num_blocks * self.trial.replica.model.dp_size
         return TrialResult(
             counts=tuple(self._counts()),
-            backlog=self._wait_s() * math.sqrt(table.size) / (BACKLOG * span_s),
+            backlog=left / (BACKLOG * math.sqrt(table.size)),
             running=sum(engine.decoding_s for engine in engines) / busy_s,
             kv_usage=held / (busy_s * blocks),
             full=sum(engine.full_s for engine in engines)
@@ -267,12 +265,18 @@ class TrialRun:
         )
 
     def _wait_s(self) -> float:
-        """Return the wait of those that the end of a run leaves to the last."""
+        """Return how long the last of the requests that count wait, in the mean."""
         first = self.last - (self.last - self.first) // LAST
-        if self.trial.newest_first_s:
-            first = self.first
-        wait_s = self.table.wait_s(first, self.last) / max(1, self.last - first)
-        return NEWEST_FIRST * wait_s if self.trial.newest_first_s else wait_s
+        return self.table.wait_s(first, self.last) / max(1, self.last - first)
+
+    def _left(self) -> int:
+        """Return the requests that are left when the last one comes, beyond those that can run.
+
+        Newest first, the last ones do not wait for those that were passed over or preempted.
+        """
+        table, ends_s = self.table, self.table.arrival_s[self.table.size - 1]
+        left = sum(ended_s > ends_s for ended_s in table.ended_s[: table.size])
+        return max(0, left - self.peak_running * self.limits.num_ranks * len(self.engines))
 
     def _latencies(self) -> Iterator[Latency]:
         slo = self.trial.slo

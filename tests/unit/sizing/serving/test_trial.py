@@ -7,7 +7,7 @@ from statistics import fmean
 import pytest
 
 from builders import a_replica, a_workload, an_slo
-from tonnage.sizing.serving.goodput import goodput
+from tonnage.sizing.serving.goodput import Length, goodput
 from tonnage.sizing.serving.trial import BLOCKS, Count, TrialRun, engine_limits
 from tonnage.sizing.speculation import Speculation
 from tonnage.sizing.workload import Lengths, Routing, Slo, Target
@@ -165,6 +165,20 @@ class TestNewestFirst:
 
         assert max(each.ratio for each in run.outcome().counts) < 1
         assert run.outcome().backlog > 1
+
+    def test_promises_no_more_than_a_replica_keeps_up_with(self):
+        """Out of KV blocks those are preempted that have their first token: no target sees them."""
+        trial = a_trial(
+            replica=a_replica(max_num_seqs=256, kv_pool_bytes=12e9),
+            workload=a_workload(output_tokens=1500),
+            slo=Slo(ttft=(Target(quantile=0.95, limit_s=2.0),)),
+            newest_first_s=2.0,
+        )
+        rate = goodput(trial, 2.0, length=Length.MEDIUM).requests_per_s
+        run = TrialRun(trial, rate, 8_000)
+        last_s = run.table.arrival_s[7_999]
+
+        assert sum(ended_s > last_s for ended_s in run.table.ended_s) < 2 * 256
 
     def test_a_queue_that_does_not_is_not(self):
         newest = a_server_of(0.1, newest_first_s=2.0)
