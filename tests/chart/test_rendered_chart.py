@@ -173,6 +173,17 @@ def test_the_policies_come_with_the_rights_that_they_bound_and_only_then(helm):
     assert policies(helm, admissionPolicy={"create": False}) == set()
 
 
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_a_pod_monitor_is_asked_for_only_where_that_is_wished(helm, is_asked: bool):
+    values = {"admissionPolicy": {"askPodMonitors": is_asked}}
+    rendered = of_kind(helm.template(**values), "ValidatingAdmissionPolicy")
+    [policy] = [each for each in rendered if each["metadata"]["name"] == "tonnage.tonnage-system"]
+    asked = [rule["expression"] for rule in policy["spec"]["validations"]]
+
+    assert any("services" in each for each in asked)
+    assert any("podmonitors" in each for each in asked) == is_asked
+
+
 def test_only_who_serves_all_namespaces_sees_leases_of_others(helm):
     def of_leases(**values):
         return [

@@ -3,7 +3,7 @@
     TONNAGE_REAL_VLLM=1 pytest tests/proof/test_real_engines.py
 
 Each is installed once, 6 GB of packages. What a CPU cannot show: the kernels of GPUs, and flags of
-formats and parallelism that only they have; ``table.md`` has those, from the engines' sources.
+formats and parallelism that only they have; ``README.md`` has those, from the engines' sources.
 """
 
 import json

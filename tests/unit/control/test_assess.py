@@ -681,6 +681,10 @@ class TestLosses:
         found = assessed(replace(state, pods=pods), memory=memory)
 
         assert found.memory.pods.lost == "b on node-of-b"
+        message = next(
+            each.message for each in found.decision.reasons if each.code == "ReplicaLost"
+        )
+        assert "(b on node-of-b)" in message
 
     def test_cut_off_what_was_in_flight_which_is_sent_again_and_came_once(self):
         # 4 requests/s for two; b is lost with 220 in flight, and a gets these and 90 held up.

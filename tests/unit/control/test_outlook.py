@@ -3,6 +3,7 @@
 import pytest
 
 from fleet_builders import (
+    CRASH_LOOPING,
     NOW_S,
     UNSCHEDULABLE,
     a_fleet,
@@ -96,6 +97,11 @@ class TestTheLeadOfAReplica:
         pod = a_pod_body("a", ready_for_s=None) | {"status": UNSCHEDULABLE}
 
         assert self.due_s(pod) == (475,)
+
+    def test_is_none_for_a_pod_whose_container_fails(self):
+        pod = a_pod_body("a", ready_for_s=None, **CRASH_LOOPING)
+
+        assert self.due_s(pod) == ()
 
     def due_s(self, pod):
         state = a_state(replicas=1, pods=[pod], engines=())

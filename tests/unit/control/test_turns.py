@@ -52,5 +52,18 @@ def test_a_crowd_of_one_namespace_does_not_hold_up_another():
     assert "victim" not in waiting
 
 
+def test_a_crowd_of_2000_holds_up_no_change_of_another_namespace():
+    changed = a_plan("changed", "green")
+    crowd = [a_plan(f"m{n}", "blue") for n in range(2000)]
+    objects = {
+        each.view.uid: a_memory(each, waiting_since_s=float(number))
+        for number, each in enumerate([*crowd, changed])
+    }
+
+    turns = [each.view.name for each in searched_in_turn([*crowd, changed], objects)]
+
+    assert turns.index("changed") < 2
+
+
 def spent():
     raise SearchAbandonedError("spent")
