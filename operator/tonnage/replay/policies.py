@@ -7,6 +7,7 @@ from functools import cached_property, partial
 from typing import Final
 
 from tonnage.api.spec import Spec
+from tonnage.catalog.gpu import UnsupportedEngineError
 from tonnage.replay.drawn import Drawn
 from tonnage.replay.fluid import Work, work_of
 from tonnage.replay.hindsight import MOST_REPLICAS, StaticPeak, Tried, stages_of, static_peak
@@ -215,7 +216,10 @@ class DrawnScenario:
         if not self.scenario.slo.ttft:
             return self._nothing(policy, "newestFirst needs slo.timeToFirstToken")
         scenario = self.scenario.newest_first()
-        return self._outcome(policy, self._run(scenario.operator(), scenario))
+        try:
+            return self._outcome(policy, self._run(scenario.operator(), scenario))
+        except UnsupportedEngineError as error:
+            return self._nothing(policy, str(error))
 
     def _run(self, controller: Controller, scenario: Scenario | None = None) -> Record:
         simulation = (scenario or self.scenario).simulation(self.drawn, controller)

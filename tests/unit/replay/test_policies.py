@@ -250,6 +250,17 @@ def test_newest_first_is_nothing_without_a_ttft_target():
     assert "newest-first" not in map(str, default_policies(spec))
 
 
+def test_newest_first_is_nothing_on_a_release_that_it_is_refused_for():
+    model, plan = small()
+    engine = model.spec.engine.model_copy(update={"version": "0.11"})
+    older = replace(model, spec=model.spec.model_copy(update={"engine": engine}))
+    scenario = a_scenario(even_trace((4.0, 60.0)), model=older, planned=plan)
+    found = DrawnScenario.of(scenario).outcome_of(policy_of("newest-first"))
+
+    assert found.judged is None
+    assert "engine.version 0.12" in found.notes[0]
+
+
 def test_a_replay_compares_the_other_queue_where_it_is_another():
     in_order = small()[0].spec
     newest = in_order.model_copy(
