@@ -148,8 +148,8 @@ GLOSSARY: Final[Mapping[str, Term]] = {
     ),
     "queue": Term(
         meaning="requests that have arrived and do not run yet; engine.queue says who is admitted "
-        "first: fcfs, or newestFirst (arrivals of the newest stretch, 1.25 times the TTFT target)",
-        vllm="vllm:num_requests_waiting, --scheduling-policy",
+        "first: who came first, or the newest",
+        vllm="vllm:num_requests_waiting",
     ),
     "replica": Term(
         meaning="one running engine, on all the GPUs that it is split over: TP x PP x DP",
