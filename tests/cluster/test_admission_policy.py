@@ -589,6 +589,35 @@ def test_the_operator_takes_over_what_was_handed_to_it_and_nothing_else(
         apply_as(kubectl, held, held.served, taken("foreign"))
 
 
+@pytest.mark.parametrize(
+    ("kind", "version", "spec"),
+    [
+        ("NetworkPolicy", "networking.k8s.io/v1", {"podSelector": {}}),
+        ("PodDisruptionBudget", "policy/v1", {"maxUnavailable": 1}),
+    ],
+)
+def test_the_operator_deletes_what_is_its_own_and_nothing_else(
+    kubectl: Kubectl, held: Release, kind: str, version: str, spec: dict[str, Any]
+):
+    own, foreign = f"own-{kind.lower()}", f"foreign-{kind.lower()}"
+    model = json.dumps(manifest(("metadata.name", own)))
+    kubectl("create", "-n", held.served, "-f", "-", text=model)
+    uid = kubectl.get("modeldeployment", own, "-n", held.served)["metadata"]["uid"]
+    for name, metadata in ((own, an_engine(own, uid=uid)["metadata"]), (foreign, {})):
+        made = {"apiVersion": version, "kind": kind, "metadata": {"name": name, **metadata}}
+        kubectl("create", "-n", held.served, "-f", "-", text=json.dumps(made | {"spec": spec}))
+
+    def delete(name: str) -> None:
+        kubectl(
+            "delete", kind.lower(), name, "-n", held.served, "--as", held.account,
+            "--dry-run=server",
+        )  # fmt: skip
+
+    delete(own)
+    with pytest.raises(LabError, match="only what a ModelDeployment of its name controls"):
+        delete(foreign)
+
+
 def test_the_operator_writes_nothing_in_kube_system_whatever_its_rights(
     kubectl: Kubectl, held: Release
 ):
