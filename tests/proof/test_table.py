@@ -11,6 +11,8 @@ from proof_manifests import CASES, masked, rendered, rendered_case
 from proof_page import problems, readings
 from proof_verdicts import Cache, cache_problem, image_problem
 
+from tonnage.api.pods import EngineSpec
+
 TABLE = json.loads((Path(__file__).parent / "table.json").read_text())
 RELEASES = list(TABLE["versions"])
 OLDEST, *BETWEEN, NEWEST = RELEASES
@@ -145,3 +147,10 @@ def test_kernels_in_an_unknown_form_are_not_guessed_at(tmp_path):
     (folder / "quant_utils.cuh").write_text("#define SOMETHING_ELSE\n")
     with pytest.raises(UnknownFormError, match="DISPATCH_BY_KV_CACHE_DTYPE"):
         read_kernels(tmp_path)
+
+
+def test_every_field_of_the_engine_is_in_some_manifest():
+    written = {field for case in CASES.values() for field in case.spec["engine"]}
+    fields = {str(field.alias) for field in EngineSpec.model_fields.values()}
+
+    assert written | {"version", "image"} == fields | {"version", "image"}
