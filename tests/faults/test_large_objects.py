@@ -21,6 +21,7 @@ LABEL_BYTES = len('"k00000":"",') + 63 + len('"f:k00000":{},')
 """Of one label in the object, and in the record of who wrote it."""
 SAID = "etcdserver: request is too large"
 LEAST_TRIES = 3
+PATIENCE_S = 240.0
 
 
 def a_large_object(namespace):
@@ -35,6 +36,15 @@ def tries(world):
     """Return when its status was written, and with what that was answered."""
     ours = f"/{NAME}/status"
     return [(p.at_s, p.status) for p in world.proxy.writes() if p.path.endswith(ours)]
+
+
+def pauses(world):
+    """Return the time from each write of its status to the next."""
+    return [later[0] - at for (at, _), later in itertools.pairwise(tries(world))]
+
+
+def is_later(pauses_s):
+    return any(later > 1.5 * earlier for earlier, later in itertools.pairwise(pauses_s))
 
 
 def failures(world):
@@ -67,8 +77,9 @@ def test_its_status_is_tried_ever_later_and_another_object_is_written_at_once(
         world.ask_for(number)
         world.until_replicas(number)
         took_s.append(round(time.monotonic() - asked_at_s, 1))
-    found = tries(world)
-    pauses_s = [later[0] - at for (at, _), later in itertools.pairwise(found)]
+    # Where an answer comes too late, on a busy machine, a pause grows one attempt later.
+    world.until(lambda: is_later(pauses(world)), "it is tried later", timeout_s=PATIENCE_S)
+    found, pauses_s = tries(world), pauses(world)
     figures = {
         "stored_bytes": stored_bytes,
         "replicas_written_after_s": took_s,
@@ -77,7 +88,6 @@ def test_its_status_is_tried_ever_later_and_another_object_is_written_at_once(
     show(request.config, "A status that is too large", figures, tmp_path)
 
     assert {status for _, status in found} == {500}
-    assert pauses_s[1] > 1.5 * pauses_s[0]
     assert failures(world) >= LEAST_TRIES
     assert SAID in world.operator.log()
     world.until(lambda: notes(world), "an Event tells it")
