@@ -58,7 +58,7 @@ def a_trial():
 
 @cache
 def simulated(factor, class_s):
-    """TTFT of each request, with steps that take so many times what is believed."""
+    """Return the TTFT of each request; ``factor``: step time over the predicted one."""
     trial = a_trial()
     arrivals = array("d", [row["arrival_s"] for row in rows()])
     outputs = array("q", [int(row["output_tokens"]) for row in rows()])
