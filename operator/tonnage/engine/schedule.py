@@ -278,12 +278,12 @@ class Rank:
         """Preempt who would be admitted last until the step has its blocks."""
         before = self.num_running
         while self._needed(step) > self.free_blocks + ROUNDING:
-            self._preempt(self._last() if self.class_s else self._newest(), step)
+            self._preempt(self._last(), step)
         self.decode_tokens = self.num_decoding * self.tokens_verified
         # The chunk stays as large as it is here, whoever is preempted for its blocks.
         self.chunk_budget = self.max_batched_tokens - self.decode_tokens
         while self._needed(step) + self._partial_need() > self.free_blocks + ROUNDING:
-            self._preempt(self._last() if self.class_s else self._newest(), step)
+            self._preempt(self._last(), step)
         self.decode_tokens = self.num_decoding * self.tokens_verified
         return self.num_running < before
 
@@ -304,6 +304,8 @@ class Rank:
 
     def _last(self) -> int:
         """Take who would be admitted last off the running ones."""
+        if not self.class_s:
+            return self._newest()
         last = -1
         for number in self.order:
             is_live = self.table.state[number] != DONE
