@@ -423,7 +423,14 @@ class TestTheCommand:
         assert textbook["tokensPerSecondPerGpu"] > real["tokensPerSecondPerGpu"]
         assert "efficiency" in [each["name"] for each in textbook["toValidate"]]
 
-    @pytest.mark.parametrize("name", ["llama-3.3-70b-h200", "deepseek-v3-h200", "recommend"])
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "llama-3.3-70b-h200",
+            pytest.param("deepseek-v3-h200", marks=pytest.mark.thorough),
+            "recommend",
+        ],
+    )
     def test_has_an_answer_for_the_examples(self, name):
         result = run("compare", "-f", EXAMPLES / f"{name}.yaml", "--gpu", "H200,B200")
 

@@ -237,6 +237,7 @@ def test_nothing_valid_makes_no_page(tmp_path):
     assert not path.exists()
 
 
+@pytest.mark.thorough
 def test_the_page_of_all_examples():
     result = run("plan", "-f", ROOT / "deploy" / "examples", "--html", "-")
 
