@@ -25,8 +25,8 @@ pytestmark = [
     pytest.mark.skipif(PROGRAM is None, reason="needs prometheus: tonnage lab builds it"),
 ]
 NAMES = (
-    "sloMissed", "metricsMissing", "noCapacity", "conflict", "rolloutStuck", "stalled",
-    "calibrationOutOfRange", "operatorBlind", "settingsRefused",
+    "sloMissed", "errorBudgetBurnt", "metricsMissing", "noCapacity", "conflict", "rolloutStuck",
+    "stalled", "calibrationOutOfRange", "operatorBlind", "settingsRefused",
 )  # fmt: skip
 TICK_AGE_S = 180
 TIMEOUT_S = 30

@@ -18,6 +18,7 @@ from measured_builders import an_engine
 from tonnage.control.input.memory import Memory
 from tonnage.control.series import fleet_series
 from tonnage.control.tick import tick
+from tonnage.estimate.budget import Ledger
 from tonnage.fleet.heartbeat import Heartbeat
 
 VLLM_PAGE = Path(__file__).parents[1] / "unit/lab/data/vllm-0.33-metrics.txt"
@@ -45,10 +46,12 @@ def with_status(**conditions):
 
 
 HEALTHY = {"engines": judged(0.99)}
+BURNT = Ledger(targets={"TTFT 2.00 s": {int(NOW_S // 3600): (10_000.0, 700.0)}})
 OF_THE_OPERATOR = {"TonnageOperatorBlind", "TonnageSettingsRefused"}
 """Alerts that are about no object."""
 FAULTS = {
     "TonnageSLOMissed": {"engines": judged(0.5)},
+    "TonnageErrorBudgetBurnt": HEALTHY | {"ledger": BURNT},
     "TonnageMetricsMissing": {"engines": ()},
     "TonnageNoCapacity": HEALTHY
     | {"pods": [a_pod_body("a"), a_pod_body("b"), a_pod_body("c", **UNSCHEDULABLE)]},
@@ -60,15 +63,20 @@ FAULTS = {
     },
 }
 """What a tick sees when something is wrong, by the alert that it is to raise."""
-ALONGSIDE = {"TonnageStalled": {"TonnageMetricsMissing"}}
+ALONGSIDE = {
+    "TonnageStalled": {"TonnageMetricsMissing"},
+    "TonnageSLOMissed": {"TonnageErrorBudgetBurnt"},
+}
 """Alerts that a fault raises beside its own."""
 
 
 def told(changes=HEALTHY, **fleet):
-    """The series of one tick of one object."""
+    """The series of one tick of one object; ``ledger``: of the requests that came before."""
+    changes = dict(changes)
+    ledger = changes.pop("ledger", Ledger())
     state = a_state(a_manifest(), **changes)
     seen = a_fleet(state, now_s=NOW_S, **fleet)
-    outcome = tick(seen, Memory(objects={state.view.uid: a_memory(state)}))
+    outcome = tick(seen, Memory(objects={state.view.uid: a_memory(state, ledger=ledger)}))
     return fleet_series(outcome, seen, most=10)
 
 

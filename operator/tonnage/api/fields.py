@@ -166,6 +166,30 @@ Rate = Annotated[
         }
     ),
 ]
+_PERCENT_PATTERN = "^[5-9][0-9]([.][0-9]{1,2})?$"
+_PERCENT_MESSAGE = 'must be from 50 to 99, or a string such as "99.5" with at most 2 decimals'
+
+
+def _checked_percent(value: object) -> object:
+    is_number = isinstance(value, int | str) and not isinstance(value, bool)
+    if not is_number or not re.fullmatch(_PERCENT_PATTERN, str(value)):
+        raise ValueError(_PERCENT_MESSAGE)
+    return value
+
+
+Percent = Annotated[
+    int | str,
+    BeforeValidator(_checked_percent),
+    WithJsonSchema(
+        {
+            "x-kubernetes-int-or-string": True,
+            "maxLength": 5,
+            "x-kubernetes-validations": [
+                rule(f"string(self).matches('{_PERCENT_PATTERN}')", _PERCENT_MESSAGE)
+            ],
+        }
+    ),
+]
 _LABEL_NAME_PATTERN = (
     "^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 )

@@ -6,11 +6,20 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from tonnage.api.base import ApiModel, rule, rules
-from tonnage.api.fields import Duration, HubId, OperatorClass, Rate, Revision, Tokens
+from tonnage.api.fields import (
+    Duration,
+    HubId,
+    LongDuration,
+    OperatorClass,
+    Percent,
+    Rate,
+    Revision,
+    Tokens,
+)
 from tonnage.api.pods import UNTEMPLATED, EngineSpec, Pods, ScaleTarget
 from tonnage.api.references import ConfigMapKey
 from tonnage.api.schedules import Schedule
-from tonnage.units import seconds
+from tonnage.units import HOUR_S, seconds
 
 GROUP = "tonnage.dev"
 VERSION = "v1alpha1"
@@ -185,13 +194,51 @@ class Percentiles(ApiModel):
         return {quantile: seconds(limit) for quantile, limit in given.items() if limit is not None}
 
 
+class Attainment(ApiModel):
+    """The share of requests that must be in time over a window: the rest is the error budget."""
+
+    model_config = rules(
+        rule(
+            "!has(self.window) || duration(self.window) >= duration('1h')",
+            "window must be from 1h to 168h",
+        ),
+    )
+
+    percent: Percent | None = None
+    """Of the requests, that must be within the limit of each target; absent: the percentile of each
+    target, such as 95 of one at p95."""
+    window: LongDuration = "24h"
+    """Over which requests are counted, from 1h to 168h; it ends now."""
+
+    @model_validator(mode="after")
+    def _check_window(self) -> "Attainment":
+        if seconds(self.window) < HOUR_S:
+            raise ValueError("window must be from 1h to 168h")
+        return self
+
+
 class Slo(ApiModel):
     """SLO targets on latency. Without any, the model is served offline: at the memory ceiling."""
+
+    model_config = rules(
+        rule(
+            "!has(self.attainment) || has(self.timeToFirstToken) || has(self.timePerOutputToken)",
+            "attainment needs a target: timeToFirstToken or timePerOutputToken",
+        ),
+    )
 
     time_to_first_token: Percentiles | None = None
     """TTFT: from a request until its first token, by percentiles."""
     time_per_output_token: Percentiles | None = None
     """TPOT: the mean time of a request between its tokens, by percentiles."""
+    attainment: Attainment | None = None
+    """Over which window the targets are to be kept; absent: each at its percentile over a day."""
+
+    @model_validator(mode="after")
+    def _attainment_has_a_target(self) -> "Slo":
+        if self.attainment and not (self.time_to_first_token or self.time_per_output_token):
+            raise ValueError("attainment needs a target: timeToFirstToken or timePerOutputToken")
+        return self
 
 
 class TokenCounts(ApiModel):
@@ -445,7 +492,7 @@ class Spec(ApiModel):
         digestible = self.model_dump(
             mode="json",
             include={"model", "hardware", "context_length", "engine", "pods", "slo"},
-            exclude={"pods": set(UNTEMPLATED)},
+            exclude={"pods": set(UNTEMPLATED), "slo": {"attainment"}},
             exclude_defaults=True,  # a field added later must not change what stands
             exclude_none=True,
         )

@@ -162,6 +162,9 @@ class MeasuredStatus(ApiModel):
     """Share of requests within the TTFT limit."""
     tpot_attainment: MeasuredFigure | None = None
     """Share of requests within the TPOT limit."""
+    error_budget_left: MeasuredFigure | None = None
+    """Share of the late requests that the SLO allows over its window, of the target that has least
+    left; below 0 more were late."""
     cold_start_seconds: MeasuredFigure | None = None
     """From when a node took a pod until it was Ready, in seconds."""
 

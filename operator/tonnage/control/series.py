@@ -86,6 +86,13 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "tonnage_slo_attainment": Family(
         text="Share of requests within the limit of an SLO target", labels=("slo", "quantile")
     ),
+    "tonnage_error_budget_left": Family(
+        text="Share left of the late requests that the SLO allows over its window", labels=("slo",)
+    ),
+    "tonnage_error_budget_burn_rate": Family(
+        text="Late requests of the last hour over those that the SLO allows of them",
+        labels=("slo",),
+    ),
     "tonnage_calibration": Family(
         text="Constants of the step time: before anything was measured, as learned, and as planned",
         labels=("constant", "estimate"),
@@ -150,6 +157,9 @@ def gauges(found: Assessment, memory: ObjectMemory) -> Iterator[MetricSample]:
         yield from _capacity(found, found.chosen, replicas)
         yield from _calibration(found.chosen)
     yield from _engine_samples(found)
+    if budget := found.budget:
+        yield MetricSample("tonnage_error_budget_left", budget.left, (budget.target,))
+        yield MetricSample("tonnage_error_budget_burn_rate", budget.burn_rate, (budget.target,))
     unwritten = found.memory.written.status_retry
     yield MetricSample("tonnage_status_failures", unwritten.times if unwritten else 0)
     for condition in memory.reported.conditions.values():

@@ -117,10 +117,12 @@ def _recall(
 def _first_sight(state: ModelState, fleet: Fleet) -> ObjectMemory:
     stored = fleet.calibrations.objects.get(state.view.uid, ObjectPosterior())
     learned = not_to_come(stored, fleet.now_s)
+    known = memory_from_status(state.view, now_s=fleet.now_s)
     return replace(
-        memory_from_status(state.view, now_s=fleet.now_s),
+        known,
         posterior=learned,
         demand=recalled_demand(learned, now_s=fleet.now_s),
+        goodput=replace(known.goodput, ledger=learned.ledger or known.goodput.ledger),
     )
 
 

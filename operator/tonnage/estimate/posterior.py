@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from tonnage.estimate.budget import Ledger
 from tonnage.estimate.kept_history import KeptHistory
 from tonnage.units import HOUR_S, MINUTE_S
 
@@ -85,6 +86,8 @@ class ObjectPosterior:
     """That it was last planned with while nothing ran or was made, and for which spec."""
     demand: KeptHistory | None = None
     """When last kept; None: nothing that the last value does not tell."""
+    ledger: Ledger | None = None
+    """Requests in time and late, as last kept."""
 
 
 LONGEST_START_S = 2 * HOUR_S

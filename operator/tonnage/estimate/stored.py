@@ -14,7 +14,8 @@ and a shard of what belongs to one object each::
     {"version": 3,
      "objects": {UID: {"goodputFactor", "numJudged", "judgedAt", "coldStartSeconds",
                        "coldStartDeviationSeconds", "nodeWaitSeconds", "numStarts", "memoryKey",
-                       "kvTokens", "slotsMovedAt", "burstFactor", "demand": see stored_history}}}
+                       "kvTokens", "slotsMovedAt", "burstFactor", "demand": see stored_history,
+                       "ledger": see stored_ledger}}}
 
 Times are in unix seconds. What is not known is left out. What a learner bounds is bounded as well
 when it is read, by the same constants. Figures have six significant digits, and
@@ -56,6 +57,7 @@ from tonnage.estimate.posterior import (
     SpeedPosterior,
 )
 from tonnage.estimate.stored_history import history_entry, read_history
+from tonnage.estimate.stored_ledger import ledger_entry, read_ledger
 
 VERSION: Final = 3
 """Raised when the meaning of a stored figure changes."""
@@ -182,14 +184,16 @@ class _Reader:
         return replace(posterior, covariance=covariance)
 
     def of_object(self, entry: Any) -> ObjectPosterior:
-        """Return an object; starts that cannot be and a history that is none go alone."""
+        """Return an object; starts, a history and a ledger that cannot be go alone."""
         check(isinstance(entry, dict))
         starts = {"starts": entry} if STARTS[0].key in entry else {}
         history = {"demand": entry["demand"]} if entry.get("demand") is not None else {}
+        ledger = {"ledger": entry["ledger"]} if entry.get("ledger") is not None else {}
         return ObjectPosterior(
             **values_of(OBJECT, entry),
             **self.entries(starts, partial(values_of, STARTS)).get("starts", {}),
             demand=self.entries(history, read_history).get("demand"),
+            ledger=self.entries(ledger, read_ledger).get("ledger"),
         )
 
     def result(self, known: Calibrations) -> Loaded:
@@ -280,6 +284,8 @@ def object_entry(posterior: ObjectPosterior) -> dict[str, Any]:
     known = entry_of((*OBJECT, *STARTS), posterior)
     if posterior.demand is not None:
         known["demand"] = history_entry(posterior.demand)
+    if posterior.ledger is not None:
+        known["ledger"] = ledger_entry(posterior.ledger)
     return known
 
 

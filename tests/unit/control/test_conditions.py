@@ -100,6 +100,7 @@ class TestAtRest:
             "ScalingActive": "True",
             "ScalingLimited": "False",
             "SLOMet": "Unknown",
+            "ErrorBudget": "Unknown",
             "SpeedPlausible": "Unknown",
             "KVCapacityAsPlanned": "True",
             "Drifted": "False",
@@ -630,6 +631,23 @@ class TestSloMet:
 
     def test_is_unknown_without_traffic(self):
         assert said("SLOMet") == ("Unknown", "NoTraffic")
+
+
+class TestErrorBudget:
+    def test_is_left_while_no_more_are_late_than_may_be(self):
+        assert said("ErrorBudget", engines=with_attainment(0.95)) == ("True", "Left")
+
+    def test_says_what_burnt_it(self):
+        found = shown(engines=with_attainment(0.9))["ErrorBudget"]
+
+        assert (found.status, found.reason) == ("False", "Burnt")
+        assert found.message == (
+            "TTFT 2.00 s: 10.0% of 240 requests within 24 h were late, 5.0% may be; of the last "
+            "hour's 10.0%"
+        )
+
+    def test_is_unknown_without_traffic(self):
+        assert said("ErrorBudget") == ("Unknown", "TooFewRequests")
 
 
 def test_an_invalid_object_still_has_all_its_conditions():

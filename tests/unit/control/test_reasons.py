@@ -21,8 +21,8 @@ SOURCES = [
 NO_REASONS = {
     "Approve", "Approved", "Attainment", "Authorization", "Auto", "BandwidthEfficiency",
     "CalibrationStored", "CapacityAvailable", "Complete", "ConfigMap", "Decision", "Drifted",
-    "ErrImagePull", "Error", "False", "KVCache", "KVCapacityAsPlanned", "MetricsAvailable",
-    "Missing", "Never",
+    "ErrImagePull", "Error", "ErrorBudget", "False", "KVCache", "KVCapacityAsPlanned",
+    "MetricsAvailable", "Missing", "Never",
     "OverheadFactor", "PlanValid", "PrefillEfficiency", "PriorityClass", "Progressing", "Ready",
     "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod", "Recommend", "Reconciling",
     "ReplicaFailure", "RollingPods", "RunContainerError", "RuntimeClass", "SLOMet", "Scaled",

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from measured_builders import a_posterior
+from tonnage.estimate.budget import Ledger
 from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope
 from tonnage.estimate.forecast import Score
 from tonnage.estimate.keeping import (
@@ -46,6 +47,12 @@ def a_history(kept_at_s=1.8e9):
 
 
 HISTORY = a_history()
+LEDGER = Ledger(
+    targets={
+        target: {490_000 + each: (12_345.6 + each, 123.456) for each in range(24)}
+        for target in ("TTFT 2.00 s", "TPOT 50.0 ms")
+    }
+)
 
 
 def a_speed(**changes):
@@ -116,6 +123,7 @@ class TestWhatIsWorthAWrite:
             {"kv_tokens": None},
             {"slots_moved_at_s": 1.8e9},
             {"demand": HISTORY},
+            {"ledger": LEDGER},
         ],
     )
     def test_is_an_object_that_moved(self, changes):
@@ -236,12 +244,12 @@ class TestRoom:
 
         assert 3.3 * KIB < num_bytes < 3.7 * KIB
 
-    def test_a_thousand_objects_with_their_histories_fit(self):
-        shards = [{} for _ in range(NUM_SHARDS)]
+    def test_a_thousand_objects_with_their_histories_and_ledgers_fit(self):
+        shards, known = [{} for _ in range(NUM_SHARDS)], replace(OBJECT, demand=HISTORY)
         for each in range(1000):
-            shards[shard_of(f"uid-{each}")][f"{each:036}"] = replace(OBJECT, demand=HISTORY)
+            shards[shard_of(f"uid-{each}")][f"{each:036}"] = replace(known, ledger=LEDGER)
 
-        assert max(len(dump_objects(shard)) for shard in shards) < 0.6 * MAX_SHARD_BYTES
+        assert max(len(dump_objects(shard)) for shard in shards) < 0.8 * MAX_SHARD_BYTES
 
     def test_histories_go_before_what_else_is_known(self):
         objects = {f"u{each}": replace(OBJECT, demand=a_history(1.8e9 + each)) for each in range(6)}

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from measured_builders import a_posterior
 from strategies import numbers
+from tonnage.estimate.budget import Ledger
 from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope
 from tonnage.estimate.checked import CorruptedStateError, NewerStateError
 from tonnage.estimate.forecast import Score
@@ -59,6 +60,18 @@ histories = st.builds(
         st.sampled_from(sorted(WAYS)), st.just(Score(loss=1.5, weight=30)), max_size=4
     ),
 ).map(lambda each: replace(each, planned=each.peaks, heights=each.peaks))
+judged = st.tuples(st.integers(1, 999_999), st.integers(0, 99)).map(
+    lambda each: (float(each[0]), each[0] * each[1] // 100 * 1.0)
+)
+ledgers = st.builds(
+    Ledger,
+    window_s=st.sampled_from([3600.0, 86_400.0, 604_800.0]),
+    targets=st.dictionaries(
+        st.sampled_from(["TTFT 2.00 s", "TPOT 50.0 ms"]),
+        st.dictionaries(st.integers(490_000, 490_023), judged, min_size=1),
+        max_size=2,
+    ),
+)
 objects = st.builds(
     ObjectPosterior,
     goodput_factor=numbers(0.2, 1.5),
@@ -73,6 +86,7 @@ objects = st.builds(
     kv_tokens=st.none() | numbers(1, 1e9),
     slots_moved_at_s=st.none() | times,
     demand=st.none() | histories,
+    ledger=st.none() | ledgers,
 )
 shared = st.builds(
     Calibrations,
@@ -512,6 +526,45 @@ def test_a_covariance_that_is_none_is_set_wide_and_the_constants_stay():
     assert posterior.covariance == pytest.approx((0.09, 0, 0, 0.25, 0, 0.09))
     assert posterior.overhead_factor == 1.25
     assert (loaded.num_dropped, loaded.num_widened) == (0, 1)
+
+
+LEDGER = Ledger(targets={"TTFT 2.00 s": {490_000: (1234.5, 12.0), 490_002: (10.0, 0.0)}})
+ENTRY = {
+    "windowSeconds": 86_400,
+    "targets": {"TTFT 2.00 s": {"first": 490_000, "bins": [[1234.5, 12], [0, 0], [10, 0]]}},
+}
+
+
+class TestALedger:
+    def test_is_written_so(self):
+        written = json.loads(dump_objects({"u": ObjectPosterior(ledger=LEDGER)}))
+
+        assert written["objects"]["u"]["ledger"] == ENTRY
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"windowSeconds": 60},
+            {"windowSeconds": 1e9},
+            {"windowSeconds": None},
+            {"targets": []},
+            {"targets": {f"TTFT {each} s": {"first": 1, "bins": [[1, 0]]} for each in range(9)}},
+            {"targets": {"x" * 65: {"first": 1, "bins": [[1, 0]]}}},
+            {"targets": {"TTFT 2.00 s": {"first": 1.5, "bins": [[1, 0]]}}},
+            {"targets": {"TTFT 2.00 s": {"first": 1, "bins": []}}},
+            {"targets": {"TTFT 2.00 s": {"first": 1, "bins": [[1, 0]] * 25}}},
+            {"targets": {"TTFT 2.00 s": {"first": 1, "bins": [[1, 2]]}}},
+            {"targets": {"TTFT 2.00 s": {"first": 1, "bins": [[1, -1]]}}},
+            {"targets": {"TTFT 2.00 s": {"first": 1, "bins": [[1]]}}},
+        ],
+    )
+    def test_that_cannot_be_goes_alone(self, changes):
+        loaded = load_objects(
+            json.dumps({"version": 3, "objects": {"u": an_object(ledger=ENTRY | changes)}})
+        )
+
+        known = loaded.calibrations.objects["u"]
+        assert (known.ledger, known.goodput_factor, loaded.num_dropped) == (None, 0.9, 1)
 
 
 class TestAHistoryThatIsDropped:

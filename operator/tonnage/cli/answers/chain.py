@@ -12,7 +12,7 @@ NEED_CODES: Final = frozenset({"Demand", "Backlog", "NoDemand"})
 LEARNED_CODES: Final = frozenset(
     {"SpeedInDoubt", "KVCacheCalibrated", "PromisesJudged", "MaxNumSeqs"}
 )
-SIGNAL_CONDITIONS: Final = ("MetricsAvailable", "SLOMet")
+SIGNAL_CONDITIONS: Final = ("MetricsAvailable", "SLOMet", "ErrorBudget")
 CORRECTION_CONDITIONS: Final = ("SpeedPlausible", "KVCapacityAsPlanned", "CalibrationStored")
 SIZING_CONDITIONS: Final = ("PlanValid",)
 CAP_CONDITIONS: Final = ("ScalingActive", "ScalingLimited", "CapacityAvailable")

@@ -27,6 +27,7 @@ MEASURED: Final = {
     "kvTokens": "KV tokens",
     "ttftAttainment": "TTFT attained",
     "tpotAttainment": "TPOT attained",
+    "errorBudgetLeft": "error budget left",
     "coldStartSeconds": "cold start",
 }
 SHARES: Final = frozenset(
@@ -35,6 +36,7 @@ SHARES: Final = frozenset(
         "modelFlopsUtilization",
         "ttftAttainment",
         "tpotAttainment",
+        "errorBudgetLeft",
     }
 )
 CONSTANTS: Final = {

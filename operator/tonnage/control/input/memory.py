@@ -12,6 +12,7 @@ from tonnage.api.status import Condition, DecisionStatus, MeasuredFigure
 from tonnage.control.input.answers import Answers
 from tonnage.control.input.writers import Writers
 from tonnage.estimate.belief import PlannedSpeed
+from tonnage.estimate.budget import Ledger
 from tonnage.estimate.burst_factor import BurstTally
 from tonnage.estimate.burstiness import Counted
 from tonnage.estimate.calibration import Calibrations, Scope
@@ -171,6 +172,8 @@ class GoodputMemory:
     """Requests in time and late since the factor on goodput last moved."""
     judged_at_s: float = 0.0
     """When they were last counted: windows do not overlap."""
+    ledger: Ledger = field(default_factory=Ledger)
+    """Requests in time and late over the window of the SLO."""
     judged_goodput: JudgedGoodput | None = None
     """What a replica was believed to serve when they were."""
     reason: str = ""

@@ -9,6 +9,7 @@ from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.catalog.shape import ModelShape
 from tonnage.control.input.memory import BetterAsked, ObjectMemory, PodSpeed, ReplicaGoodput
 from tonnage.estimate.belief import Belief
+from tonnage.estimate.budget import ErrorBudget
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.calibration_file import Identity, LoadTest
 from tonnage.estimate.demand import MeasuredDemand
@@ -21,6 +22,7 @@ from tonnage.policy.need import Capacity
 from tonnage.policy.situation import Decision, Metrics, Need
 from tonnage.settings import Settings
 from tonnage.sizing.plan import Sizing
+from tonnage.units import format_s
 
 AUTO: Final = "Auto"
 APPROVE: Final = "Approve"
@@ -254,9 +256,15 @@ class Attainment:
 
     name: str
     quantile: float
+    limit_s: float
     fraction: float
     requests_per_s: float
     """That were judged."""
+
+    @property
+    def limit(self) -> str:
+        """Latency and limit: the name under which late requests are counted."""
+        return f"{self.name} {format_s(self.limit_s)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -365,6 +373,8 @@ class Assessment:
     pending: Pending | None = None
     chosen: Chosen | None = None
     observed: Observed | None = None
+    budget: ErrorBudget | None = None
+    """Of the SLO target that has least left of its own; None: too few requests were judged."""
     need: Need | None = None
     """That the decision began with."""
     decision: Decision | None = None

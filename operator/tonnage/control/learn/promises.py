@@ -8,6 +8,7 @@ from tonnage.api.status import Reason
 from tonnage.control.input.memory import GoodputMemory, JudgedGoodput
 from tonnage.control.input.state import Assessment, Chosen, Fleet, Observed
 from tonnage.control.learn.learning import is_settled, own_kv_tokens
+from tonnage.control.measure.attained import ledger_after
 from tonnage.control.measure.bursts import (
     burst_factor,
     burst_share,
@@ -18,6 +19,7 @@ from tonnage.control.measure.bursts import (
 from tonnage.control.measure.saturation import served_at_most
 from tonnage.estimate.burst_factor import HIGHEST, BurstWindow
 from tonnage.estimate.calibration import is_material, memory_key
+from tonnage.estimate.keeping import is_look_due
 from tonnage.estimate.metrics import ATTAINMENT_SCRAPES
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.estimate.promise import (
@@ -93,7 +95,11 @@ def judge(found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet) -
         return known, learned
     goodput = _goodput_now(chosen)
     ratio = _moved(known.judged_goodput, goodput)
-    known = replace(known, judged_at_s=now_s, judged_goodput=goodput)
+    ledger = ledger_after(known.ledger, observed, chosen, at_s=now_s, judged_s=window_s)
+    before_s = known.judged_at_s or now_s
+    if ledger.targets and is_look_due(found.memory.uid, before_s=before_s, now_s=now_s):
+        learned = replace(learned, ledger=ledger)
+    known = replace(known, judged_at_s=now_s, judged_goodput=goodput, ledger=ledger)
     if abs(math.log(ratio)) > MOVED:
         learned = given_back(learned, ratio)
         known = replace(known, tally=_restart(known.tally))

@@ -283,7 +283,11 @@ def _attainments(
         fraction = attainment(within, limit_s=target.limit_s)
         if fraction is not None:
             yield Attainment(
-                name=name, quantile=target.quantile, fraction=fraction, requests_per_s=total
+                name=name,
+                quantile=target.quantile,
+                limit_s=target.limit_s,
+                fraction=fraction,
+                requests_per_s=total,
             )
 
 

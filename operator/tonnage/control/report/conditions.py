@@ -23,7 +23,7 @@ from tonnage.control.report.kstatus import ready, reconciling, stall
 from tonnage.control.report.plausible import speed_plausible
 from tonnage.estimate.metrics import TABLE
 from tonnage.policy.situation import Metrics
-from tonnage.units import KIB
+from tonnage.units import HOUR_S, KIB
 
 HYSTERESIS = 0.01
 """Attainment must miss its percentile by more than this before SLOMet turns False."""
@@ -42,6 +42,7 @@ OF_THE_PLAN = frozenset(
         "CapacityAvailable",
         "ScalingLimited",
         "SLOMet",
+        "ErrorBudget",
         "SpeedPlausible",
         "KVCapacityAsPlanned",
         "Approved",
@@ -171,6 +172,23 @@ def slo_met(found: Assessment) -> Finding:
     return Finding("SLOMet", "True", "Met", "every SLO target is met")
 
 
+def error_budget(found: Assessment) -> Finding:
+    """Say whether more requests were late over the window of the SLO than may be."""
+    kind, budget = "ErrorBudget", found.budget
+    if budget is None:
+        return Finding(kind, "Unknown", "TooFewRequests", "too few finished requests to judge")
+    window = f"{budget.window_s / HOUR_S:g} h"
+    if budget.left >= 0:
+        message = f"within {window} no more requests are late than every SLO target allows"
+        return Finding(kind, "True", "Left", message)
+    message = (
+        f"{budget.target}: {1 - budget.attainment:.1%} of {budget.num_requests:,.0f} requests "
+        f"within {window} were late, {budget.allowed_share:.1%} may be; of the last hour's "
+        f"{budget.recent_share:.1%}"
+    )
+    return Finding(kind, "False", "Burnt", message)
+
+
 def kv_capacity(found: Assessment) -> Finding:
     """Hold what the object's own engines say of their pool against the estimate."""
     kind = "KVCapacityAsPlanned"
@@ -211,6 +229,7 @@ RULES: tuple[Rule, ...] = (
     scaling_active,
     scaling_limited,
     slo_met,
+    error_budget,
     speed_plausible,
     kv_capacity,
     approval,

@@ -16,6 +16,7 @@ FLOORS = {
     "deviationFraction": 0.05,
     "coldStartDeviationSeconds": 10.0,
     "nodeWaitSeconds": 10.0,
+    "errorBudgetLeft": 0.05,
 }
 """A gauge that differs by less than this has not changed, whatever the ratio."""
 COUNTS = frozenset({"queueDepth", "running"})

@@ -21,6 +21,7 @@ BAD: Final[Mapping[str, str]] = {
     "CapacityAvailable": "False",
     "MetricsAvailable": "False",
     "SLOMet": "False",
+    "ErrorBudget": "False",
     "SpeedPlausible": "False",
     "KVCapacityAsPlanned": "False",
     "Approved": "False",

@@ -18,6 +18,7 @@ ORDER: Final = (
     "MetricsAvailable",
     "Drifted",
     "SLOMet",
+    "ErrorBudget",
     "SpeedPlausible",
     "KVCapacityAsPlanned",
     "CalibrationStored",

@@ -250,6 +250,8 @@ def _gauges(found: Assessment) -> Iterator[tuple[str, float | None, str]]:
         strictest = {each.name: each for each in observed.attainments}  # by rising quantile
         for each in strictest.values():
             yield f"{each.name.lower()}Attainment", each.fraction, SLO_SOURCES[each.name]
+    left = found.budget.left if found.budget else None
+    yield "errorBudgetLeft", left, "late requests over slo.attainment.window"
     yield "coldStartSeconds", found.memory.posterior.cold_start_s, "scheduled to Ready of own pods"
 
 

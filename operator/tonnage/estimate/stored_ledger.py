@@ -1,0 +1,55 @@
+"""The ledger of requests in time and late as JSON, checked when it is read.
+
+The form::
+
+    {"windowSeconds", "targets": {LATENCY AND LIMIT: {"first": number of the bin,
+                                                      "bins": [[requests, late requests], ...]}}}
+
+A bin in which nothing was judged is [0, 0].
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tonnage.estimate.budget import BINS, LEAST_WINDOW_S, MOST_WINDOW_S, Bins, Judged, Ledger
+from tonnage.estimate.checked import amount, check, count, figure, figure_between, name
+
+MOST_TARGETS: Final = 8
+"""Four percentiles of each latency."""
+
+
+def ledger_entry(known: Ledger) -> dict[str, Any]:
+    targets = {target: _bins_entry(bins) for target, bins in known.targets.items()}
+    return {"windowSeconds": figure(known.window_s), "targets": targets}
+
+
+def read_ledger(entry: Any) -> Ledger:
+    """Return the ledger that an entry holds.
+
+    Raises:
+        ValueError, TypeError, LookupError: with a figure that we would not write.
+    """
+    targets = entry["targets"]
+    check(isinstance(targets, dict) and len(targets) <= MOST_TARGETS)
+    return Ledger(
+        window_s=figure_between(LEAST_WINDOW_S, MOST_WINDOW_S)(entry["windowSeconds"]),
+        targets={name(target): _read_bins(bins) for target, bins in targets.items()},
+    )
+
+
+def _bins_entry(bins: Bins) -> Mapping[str, Any]:
+    first, last = min(bins), max(bins)
+    row = (bins.get(at, (0.0, 0.0)) for at in range(first, last + 1))
+    return {"first": first, "bins": [[*map(figure, each)] for each in row]}
+
+
+def _read_bins(entry: Any) -> Bins:
+    first, row = count(entry["first"]), entry["bins"]
+    check(isinstance(row, list) and 0 < len(row) <= BINS)
+    return {first + number: each for number, each in enumerate(map(_judged, row)) if each[0]}
+
+
+def _judged(entry: Any) -> Judged:
+    requests, late = map(amount, entry)
+    check(late <= requests)
+    return requests, late

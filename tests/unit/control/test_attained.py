@@ -1,0 +1,130 @@
+"""What is left of the error budget: counted by object, told, kept for the next process."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from fleet_builders import NOW_S, a_fleet, a_manifest, a_memory, a_state, assessed, remembering
+from measured_builders import an_engine
+from tonnage.control.input.memory import Memory
+from tonnage.control.tick import tick
+from tonnage.estimate.budget import Ledger
+from tonnage.estimate.calibration import Calibrations
+from tonnage.estimate.posterior import ObjectPosterior
+from tonnage.units import HOUR_S
+
+INF = math.inf
+WINDOW_S = 120
+SLO = {"timeToFirstToken": {"p95": "2s"}, "timePerOutputToken": {"p95": "50ms"}}
+EACH_PER_S = 5.0
+
+
+def judged(*, late=0.0, slow=0.0):
+    """Two engines of whose requests so large a share misses the target of TTFT, and of TPOT."""
+    told = {
+        "completions_per_s": EACH_PER_S,
+        "ttft_within": {2.0: (1 - late) * EACH_PER_S, INF: EACH_PER_S},
+        "tpot_within": {0.05: (1 - slow) * EACH_PER_S, INF: EACH_PER_S},
+    }
+    return tuple(an_engine(pod, **told) for pod in "ab")
+
+
+def after(*, memory=None, now_s=NOW_S, attainment=None, **shares):
+    """The assessment of one more tick; ``attainment``: of the spec."""
+    slo = SLO if attainment is None else SLO | {"attainment": attainment}
+    state = a_state(a_manifest(slo=slo), engines=judged(**shares))
+    known = memory or a_memory(state)
+    return assessed(state, memory=known, fleet=a_fleet(state, now_s=now_s))
+
+
+def test_counts_the_requests_of_each_window_once():
+    first = after(late=0.1)
+    again = after(memory=first.memory, now_s=NOW_S + 15, late=0.1)
+    next_one = after(memory=again.memory, now_s=NOW_S + WINDOW_S, late=0.1)
+
+    requests = 2 * EACH_PER_S * WINDOW_S
+    assert (first.budget.num_requests, first.budget.num_late) == pytest.approx((requests, 120))
+    assert again.budget == first.budget
+    assert next_one.budget.num_requests == pytest.approx(2 * requests)
+
+
+def test_is_of_the_percentile_of_each_target_over_a_day():
+    budget = after(late=0.02, slow=0.04).budget
+
+    assert (budget.target, budget.window_s) == ("TPOT 50.0 ms", 24 * HOUR_S)
+    assert budget.left == pytest.approx(0.2)
+
+
+def test_is_of_the_percent_and_the_window_of_the_spec():
+    budget = after(late=0.02, attainment={"percent": "97.5", "window": "2h"}).budget
+
+    assert (budget.target, budget.window_s) == ("TTFT 2.00 s", 2 * HOUR_S)
+    assert budget.left == pytest.approx(0.2)
+
+
+def test_a_window_that_is_edited_keeps_what_was_counted():
+    before = after(late=0.02)
+
+    budget = after(memory=before.memory, now_s=NOW_S + WINDOW_S, attainment={"window": "6h"}).budget
+
+    assert budget.window_s == 6 * HOUR_S
+    assert budget.num_requests == pytest.approx(2 * before.budget.num_requests)
+
+
+def test_what_was_late_for_another_limit_goes():
+    memory = remembering(
+        after(late=0.5).memory, ledger=Ledger(targets={"TTFT 1.00 s": {1: (100.0, 50.0)}})
+    )
+
+    found = after(memory=memory, now_s=NOW_S + WINDOW_S)
+
+    assert set(found.memory.goodput.ledger.targets) == {"TTFT 2.00 s", "TPOT 50.0 ms"}
+
+
+def test_no_metrics_count_nothing_and_keep_what_was_counted():
+    before = after(late=0.1)
+    state = replace(before.state, engines=())
+
+    found = assessed(state, memory=before.memory, fleet=a_fleet(state, now_s=NOW_S + WINDOW_S))
+
+    assert found.budget == before.budget
+
+
+def test_changes_no_number_of_replicas():
+    burnt = {"TTFT 2.00 s": {int(NOW_S // HOUR_S): (10_000.0, 9_000.0)}}
+    memory = remembering(after().memory, ledger=Ledger(targets=burnt))
+
+    found = after(memory=memory, now_s=NOW_S + 15)
+
+    assert found.budget.left < 0
+    assert found.decision.replicas == after(now_s=NOW_S + 15).decision.replicas
+
+
+class TestTheNextProcess:
+    def ticked(self, *, posterior=None, memory=None, now_s=NOW_S, **shares):
+        state = a_state(a_manifest(slo=SLO), engines=judged(**shares))
+        uid = state.view.uid
+        known = Calibrations(objects={uid: posterior} if posterior else {})
+        fleet = a_fleet(state, now_s=now_s, calibrations=known)
+        outcome = tick(fleet, memory or Memory())
+        return outcome.memory.objects[uid], outcome.memory
+
+    def test_goes_on_with_what_was_stored(self):
+        stored = Ledger(targets={"TTFT 2.00 s": {int(NOW_S // HOUR_S) - 1: (10_000.0, 300.0)}})
+
+        found, _ = self.ticked(posterior=ObjectPosterior(ledger=stored))
+
+        requests = sum(each for each, _ in found.goodput.ledger.targets["TTFT 2.00 s"].values())
+        assert requests == pytest.approx(10_000 + 2 * EACH_PER_S * WINDOW_S)
+
+    def test_is_told_once_an_hour(self):
+        found, memory = self.ticked(late=0.1)
+        kept = [found.posterior.ledger]
+        for minutes in range(2, 122, 2):
+            found, memory = self.ticked(memory=memory, now_s=NOW_S + 60 * minutes, late=0.1)
+            if found.posterior.ledger != kept[-1]:
+                kept.append(found.posterior.ledger)
+
+        assert kept[0] is None
+        assert len(kept) - 1 == 2
