@@ -83,7 +83,7 @@ WRITERS_OF_MEMORY = {
     "traffic": {"measure/remembered"},
     "tracks": {"assess"},
     "sizing": {"assess"},
-    "goodput": {"assess"},
+    "goodput": {"assess", "tick"},
     "demand": {"decide/outlook", "tick"},
     "decided": {"assess", "decide/budget", "decide/rollout", "report/status", "tick"},
     "writers": {"decide/writers"},

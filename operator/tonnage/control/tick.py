@@ -28,7 +28,7 @@ from tonnage.control.decide.outlook import recalled_demand
 from tonnage.control.decide.rollout import EVERYWHERE, is_rolling, reach, with_rollout
 from tonnage.control.input.answers import Asker
 from tonnage.control.input.fault import Fault, assessment_with_bug, of_each, with_faults
-from tonnage.control.input.memory import DecisionMemory, Memory, ObjectMemory
+from tonnage.control.input.memory import DecisionMemory, GoodputMemory, Memory, ObjectMemory
 from tonnage.control.input.state import Assessment, Fleet, ModelState
 from tonnage.control.learn.learning import Lesson, Observation, learn_from, observation
 from tonnage.control.observe.ownership import as_owned
@@ -37,6 +37,7 @@ from tonnage.control.report.status import memory_from_status, report
 from tonnage.control.size.turns import searched_in_turn
 from tonnage.control.write.carried import Carried, with_fates
 from tonnage.control.write.writes import Writes, writes_for
+from tonnage.estimate.budget import Ledger
 from tonnage.estimate.posterior import ObjectPosterior, not_to_come
 from tonnage.sizing.plan import Between, keep_searching
 
@@ -117,12 +118,11 @@ def _recall(
 def _first_sight(state: ModelState, fleet: Fleet) -> ObjectMemory:
     stored = fleet.calibrations.objects.get(state.view.uid, ObjectPosterior())
     learned = not_to_come(stored, fleet.now_s)
-    known = memory_from_status(state.view, now_s=fleet.now_s)
     return replace(
-        known,
+        memory_from_status(state.view, now_s=fleet.now_s),
         posterior=learned,
         demand=recalled_demand(learned, now_s=fleet.now_s),
-        goodput=replace(known.goodput, ledger=learned.ledger or known.goodput.ledger),
+        goodput=GoodputMemory(ledger=learned.ledger or Ledger()),
     )
 
 

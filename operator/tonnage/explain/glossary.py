@@ -74,6 +74,9 @@ GLOSSARY: Final[Mapping[str, Term]] = {
     "engine model": Term(
         meaning="a simulation of vLLM's scheduler, step by step, that finds the goodput",
     ),
+    "error budget": Term(
+        meaning="late requests that the SLO allows over slo.attainment.window, of those that came",
+    ),
     "FLOP per byte": Term(
         meaning="arithmetic intensity: work for each byte that is read from the GPU's memory",
     ),
