@@ -122,6 +122,7 @@ SCHEDULE: Mapping[str, Any] = {
     "cron": "0 8 * * 1-5", "timeZone": "Europe/Berlin", "duration": "2h", "minReplicas": 4,
 }  # fmt: skip
 TTFT = "spec.slo.timeToFirstToken.p95"
+ATTAINED = "spec.slo.attainment.percent"
 LONG_DURATION_FORM = ("30m or 2h", "at most 168h")
 RATE_FORM = ("positive whole number", '"0.5"')
 DURATION_FORM = ("50ms, 1.5s or 5m", "at most 1h")
@@ -175,6 +176,14 @@ REFUSED: tuple[BadInput, ...] = (
           "0.0s", "0.000s", "1.s", ".5s", "1.2345s", "60.001m", "\u0662s", "", shows=DURATION_FORM),
     *each(5, TTFT, 5, True),
     *each(5, "spec.slo.timeToFirstToken", {}, shows=("one of p50, p90, p95, p99",)),
+    *each(4, ATTAINED, 49, 100, -1, "99.555", "99,5", "NaN", "1e2", "", "99\n", " 99",
+          shows=("from 50 to 99", '"99.5"')),
+    *each(4, ATTAINED, 99.5, True, [99]),
+    *each(5, "spec.slo.attainment.window", "0h", "-5h", "1d", "169h", "2h\n", "1h30m", "",
+          shows=LONG_DURATION_FORM),
+    *each(5, "spec.slo.attainment.window", "59m", field="spec.slo.attainment",
+          shows=("from 1h to 168h",)),
+    *each(5, "spec.slo", {"attainment": {}}, shows=("attainment needs a target",)),
     *each(6, f"{MODEL}.id", "../../etc/passwd", "/abs", "a//b", "a/b/c", "..", "a", "a/..", "x\ny",
           "a/b\n", "a/" + "b" * 300, "", *UNICODE_TRICKS),
     *each(6, f"{MODEL}.revision", "../../x", "a/../b", "--help", "a b", "r" * 101, ""),

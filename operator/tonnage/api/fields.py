@@ -183,7 +183,7 @@ Percent = Annotated[
     WithJsonSchema(
         {
             "x-kubernetes-int-or-string": True,
-            "maxLength": 5,
+            "maxLength": 16,
             "x-kubernetes-validations": [
                 rule(f"string(self).matches('{_PERCENT_PATTERN}')", _PERCENT_MESSAGE)
             ],
