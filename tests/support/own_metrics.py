@@ -46,11 +46,13 @@ def with_status(**conditions):
 
 
 HEALTHY = {"engines": judged(0.99)}
-BURNT = Ledger(targets={"TTFT 2.00 s": {int(NOW_S // 3600): (10_000.0, 700.0)}})
+BURNT, AMPLE = (
+    Ledger(limits={"TTFT 2.00 s": {int(NOW_S // 3600): (1e6, late)}}) for late in (7e4, 0.0)
+)
 OF_THE_OPERATOR = {"TonnageOperatorBlind", "TonnageSettingsRefused"}
 """Alerts that are about no object."""
 FAULTS = {
-    "TonnageSLOMissed": {"engines": judged(0.5)},
+    "TonnageSLOMissed": {"engines": judged(0.5), "ledger": AMPLE},
     "TonnageErrorBudgetBurnt": HEALTHY | {"ledger": BURNT},
     "TonnageMetricsMissing": {"engines": ()},
     "TonnageNoCapacity": HEALTHY
@@ -63,10 +65,7 @@ FAULTS = {
     },
 }
 """What a tick sees when something is wrong, by the alert that it is to raise."""
-ALONGSIDE = {
-    "TonnageStalled": {"TonnageMetricsMissing"},
-    "TonnageSLOMissed": {"TonnageErrorBudgetBurnt"},
-}
+ALONGSIDE = {"TonnageStalled": {"TonnageMetricsMissing"}}
 """Alerts that a fault raises beside its own."""
 
 

@@ -136,6 +136,31 @@ LongDuration = Annotated[
     ),
     AfterValidator(_duration_check(*_LONG_DURATION, most_s=7 * DAY_S)),
 ]
+_WINDOW_PATTERN, _WINDOW_MESSAGE = "^[1-9][0-9]{0,4}(m|h)$", "must be from 1h to 168h, such as 24h"
+
+
+def _checked_window(value: str) -> str:
+    if not re.fullmatch(_WINDOW_PATTERN, value) or not HOUR_S <= seconds(value) <= 7 * DAY_S:
+        raise ValueError(_WINDOW_MESSAGE)
+    return value
+
+
+Window = Annotated[
+    str,
+    Field(
+        max_length=6,
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                rule(
+                    f"self.matches('{_WINDOW_PATTERN}') && duration(self) >= duration('1h') "
+                    "&& duration(self) <= duration('168h')",
+                    _WINDOW_MESSAGE,
+                )
+            ]
+        },
+    ),
+    AfterValidator(_checked_window),
+]
 _RATE_PATTERN = "^[0-9]{1,12}([.][0-9]{1,4})?$"
 _RATE_MESSAGE = (
     'must be a positive whole number of at most 12 digits, or a string such as "0.5" '

@@ -9,17 +9,17 @@ from tonnage.api.base import ApiModel, rule, rules
 from tonnage.api.fields import (
     Duration,
     HubId,
-    LongDuration,
     OperatorClass,
     Percent,
     Rate,
     Revision,
     Tokens,
+    Window,
 )
 from tonnage.api.pods import UNTEMPLATED, EngineSpec, Pods, ScaleTarget
 from tonnage.api.references import ConfigMapKey
 from tonnage.api.schedules import Schedule
-from tonnage.units import HOUR_S, seconds
+from tonnage.units import seconds
 
 GROUP = "tonnage.dev"
 VERSION = "v1alpha1"
@@ -194,27 +194,14 @@ class Percentiles(ApiModel):
         return {quantile: seconds(limit) for quantile, limit in given.items() if limit is not None}
 
 
-class Attainment(ApiModel):
+class AttainmentTarget(ApiModel):
     """The share of requests that must be in time over a window: the rest is the error budget."""
 
-    model_config = rules(
-        rule(
-            "!has(self.window) || duration(self.window) >= duration('1h')",
-            "window must be from 1h to 168h",
-        ),
-    )
-
     percent: Percent | None = None
-    """Of the requests, that must be within the limit of each target; absent: the percentile of each
-    target, such as 95 of one at p95."""
-    window: LongDuration = "24h"
+    """Of the requests, that must be within the limit of the highest percentile of each latency;
+    absent: the percentile itself, such as 95 of p95."""
+    window: Window = "24h"
     """Over which requests are counted, from 1h to 168h; it ends now."""
-
-    @model_validator(mode="after")
-    def _check_window(self) -> "Attainment":
-        if seconds(self.window) < HOUR_S:
-            raise ValueError("window must be from 1h to 168h")
-        return self
 
 
 class Slo(ApiModel):
@@ -231,7 +218,7 @@ class Slo(ApiModel):
     """TTFT: from a request until its first token, by percentiles."""
     time_per_output_token: Percentiles | None = None
     """TPOT: the mean time of a request between its tokens, by percentiles."""
-    attainment: Attainment | None = None
+    attainment: AttainmentTarget | None = None
     """Over which window the targets are to be kept; absent: each at its percentile over a day."""
 
     @model_validator(mode="after")

@@ -34,7 +34,7 @@ from tonnage.control.input.state import (
 )
 from tonnage.control.learn.believed import cache_reasons, doubt_reasons
 from tonnage.control.learn.promises import factor_reasons, judge
-from tonnage.control.measure.attained import budget_of
+from tonnage.control.measure.attained import budgets_of
 from tonnage.control.measure.remembered import with_observed
 from tonnage.control.measure.traffic import measure_traffic, observe_engines
 from tonnage.control.observe.evicted import never_evictable
@@ -231,8 +231,8 @@ def assess_need(
     memory = replace(found.memory, sizing=sizing, goodput=goodput, posterior=learned)
     events = events_of(chosen, learned, fleet)
     memory = remembered_demand(memory, found.traffics, chosen.sizing, events, fleet)
-    budget = budget_of(memory, chosen, now_s=fleet.now_s)
-    found = replace(found, memory=memory, observed=observed, budget=budget)
+    budgets = budgets_of(memory, chosen, now_s=fleet.windows_end_s)
+    found = replace(found, memory=memory, observed=observed, budgets=budgets)
     return found, _need(found, chosen, events, fleet)
 
 

@@ -87,11 +87,12 @@ FAMILIES: Final[Mapping[str, Family]] = {
         text="Share of requests within the limit of an SLO target", labels=("slo", "quantile")
     ),
     "tonnage_error_budget_left": Family(
-        text="Share left of the late requests that the SLO allows over its window", labels=("slo",)
+        text="Share left of the late requests that an SLO target allows over its window",
+        labels=("slo", "quantile"),
     ),
     "tonnage_error_budget_burn_rate": Family(
-        text="Late requests of the last hour over those that the SLO allows of them",
-        labels=("slo",),
+        text="Recent late requests over those that an SLO target allows of as many",
+        labels=("slo", "quantile"),
     ),
     "tonnage_calibration": Family(
         text="Constants of the step time: before anything was measured, as learned, and as planned",
@@ -157,9 +158,10 @@ def gauges(found: Assessment, memory: ObjectMemory) -> Iterator[MetricSample]:
         yield from _capacity(found, found.chosen, replicas)
         yield from _calibration(found.chosen)
     yield from _engine_samples(found)
-    if budget := found.budget:
-        yield MetricSample("tonnage_error_budget_left", budget.left, (budget.target,))
-        yield MetricSample("tonnage_error_budget_burn_rate", budget.burn_rate, (budget.target,))
+    for budget in found.budgets:
+        target = (budget.objective.latency, f"{budget.objective.quantile:g}")
+        yield MetricSample("tonnage_error_budget_left", budget.left, target)
+        yield MetricSample("tonnage_error_budget_burn_rate", budget.burn_rate, target)
     unwritten = found.memory.written.status_retry
     yield MetricSample("tonnage_status_failures", unwritten.times if unwritten else 0)
     for condition in memory.reported.conditions.values():

@@ -171,10 +171,14 @@ def fitting_objects(
 ) -> Mapping[str, ObjectPosterior]:
     """Return what fits into a shard; ``live``: UIDs of the objects that are there.
 
-    Histories of demand go first, then the oldest of those that are gone.
+    Ledgers go first, which decide nothing, and all at once; then histories of demand, then the
+    oldest of those that are gone.
     """
     if len(dump_objects(objects)) <= max_bytes:
         return objects
+    if any(each.ledger for each in objects.values()):
+        objects = {uid: replace(each, ledger=None) for uid, each in objects.items()}
+        return fitting_objects(objects, live=live, max_bytes=max_bytes)
     objects = _with_fewer_histories(objects, live, max_bytes)
     if len(dump_objects(objects)) <= max_bytes:
         return objects

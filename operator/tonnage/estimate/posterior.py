@@ -87,7 +87,7 @@ class ObjectPosterior:
     demand: KeptHistory | None = None
     """When last kept; None: nothing that the last value does not tell."""
     ledger: Ledger | None = None
-    """Requests in time and late, as last kept."""
+    """Requests in time and late, when last kept; None: none were judged."""
 
 
 LONGEST_START_S = 2 * HOUR_S

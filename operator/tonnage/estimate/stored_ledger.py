@@ -2,7 +2,7 @@
 
 The form::
 
-    {"windowSeconds", "targets": {LATENCY AND LIMIT: {"first": number of the bin,
+    {"windowSeconds", "limits": {LATENCY AND LIMIT: {"first": number of the bin,
                                                       "bins": [[requests, late requests], ...]}}}
 
 A bin in which nothing was judged is [0, 0].
@@ -14,13 +14,13 @@ from typing import Any, Final
 from tonnage.estimate.budget import BINS, LEAST_WINDOW_S, MOST_WINDOW_S, Bins, Judged, Ledger
 from tonnage.estimate.checked import amount, check, count, figure, figure_between, name
 
-MOST_TARGETS: Final = 8
+MOST_LIMITS: Final = 8
 """Four percentiles of each latency."""
 
 
 def ledger_entry(known: Ledger) -> dict[str, Any]:
-    targets = {target: _bins_entry(bins) for target, bins in known.targets.items()}
-    return {"windowSeconds": figure(known.window_s), "targets": targets}
+    limits = {limit: _bins_entry(bins) for limit, bins in known.limits.items()}
+    return {"windowSeconds": figure(known.window_s), "limits": limits}
 
 
 def read_ledger(entry: Any) -> Ledger:
@@ -29,11 +29,11 @@ def read_ledger(entry: Any) -> Ledger:
     Raises:
         ValueError, TypeError, LookupError: with a figure that we would not write.
     """
-    targets = entry["targets"]
-    check(isinstance(targets, dict) and len(targets) <= MOST_TARGETS)
+    limits = entry["limits"]
+    check(isinstance(limits, dict) and len(limits) <= MOST_LIMITS)
     return Ledger(
         window_s=figure_between(LEAST_WINDOW_S, MOST_WINDOW_S)(entry["windowSeconds"]),
-        targets={name(target): _read_bins(bins) for target, bins in targets.items()},
+        limits={name(limit): _read_bins(bins) for limit, bins in limits.items()},
     )
 
 
@@ -46,7 +46,9 @@ def _bins_entry(bins: Bins) -> Mapping[str, Any]:
 def _read_bins(entry: Any) -> Bins:
     first, row = count(entry["first"]), entry["bins"]
     check(isinstance(row, list) and 0 < len(row) <= BINS)
-    return {first + number: each for number, each in enumerate(map(_judged, row)) if each[0]}
+    found = {first + number: each for number, each in enumerate(map(_judged, row)) if each[0]}
+    check(bool(found))
+    return found
 
 
 def _judged(entry: Any) -> Judged:

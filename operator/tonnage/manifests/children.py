@@ -294,13 +294,19 @@ def running_model(model: ModelDeployment, made_from: str | None) -> ModelDeploym
         try:
             made = json.loads(made_from or "")
             if (made.get("engine") or {}).get("queue") == "newestFirst":
-                kept["slo"] = made["slo"]
+                kept["slo"] = made["slo"] | _attainment_of(spec)
             pods = {key: value for key, value in made.items() if key not in {"slo", "demand"}}
             found = Spec.model_validate_json(json.dumps(pods | kept), extra="ignore")
         except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
             continue
         return replace(model, spec=found)
     return None
+
+
+def _attainment_of(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what of today's SLO no engine goes by."""
+    given = (spec.get("slo") or {}).get("attainment")
+    return {"attainment": given} if given else {}
 
 
 def _count(figure: Any) -> int | None:

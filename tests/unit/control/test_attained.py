@@ -7,6 +7,7 @@ import pytest
 
 from fleet_builders import NOW_S, a_fleet, a_manifest, a_memory, a_state, assessed, remembering
 from measured_builders import an_engine
+from tonnage.api.objects import parse_model_deployment
 from tonnage.control.input.memory import Memory
 from tonnage.control.tick import tick
 from tonnage.estimate.budget import Ledger
@@ -44,22 +45,48 @@ def test_counts_the_requests_of_each_window_once():
     next_one = after(memory=again.memory, now_s=NOW_S + WINDOW_S, late=0.1)
 
     requests = 2 * EACH_PER_S * WINDOW_S
-    assert (first.budget.num_requests, first.budget.num_late) == pytest.approx((requests, 120))
+    late = first.budget.num_late
+    assert (first.budget.num_requests, late) == pytest.approx((requests, 0.1 * requests))
     assert again.budget == first.budget
     assert next_one.budget.num_requests == pytest.approx(2 * requests)
+
+
+def test_a_late_tick_counts_what_came_since_the_last_one_up_to_two_windows():
+    first = after(late=0.1)
+
+    late = after(memory=first.memory, now_s=NOW_S + 1.5 * WINDOW_S, late=0.1)
+    later = after(memory=first.memory, now_s=NOW_S + 20 * WINDOW_S, late=0.1)
+
+    assert late.budget.num_requests == pytest.approx(2.5 * first.budget.num_requests)
+    assert later.budget.num_requests == pytest.approx(3 * first.budget.num_requests)
+
+
+def test_a_percent_is_of_the_highest_percentile_of_each_latency():
+    slo = {
+        "timeToFirstToken": {"p50": "500ms", "p99": "2s"},
+        "timePerOutputToken": {"p95": "50ms"},
+        "attainment": {"percent": 98},
+    }
+    state = a_state(a_manifest(slo=slo), engines=judged())
+
+    allowed = {
+        each.objective.limit: each.objective.allowed_share for each in assessed(state).budgets
+    }
+
+    assert allowed == pytest.approx({"TTFT 500 ms": 0.5, "TTFT 2.00 s": 0.02, "TPOT 50.0 ms": 0.02})
 
 
 def test_is_of_the_percentile_of_each_target_over_a_day():
     budget = after(late=0.02, slow=0.04).budget
 
-    assert (budget.target, budget.window_s) == ("TPOT 50.0 ms", 24 * HOUR_S)
+    assert (budget.objective.limit, budget.window_s) == ("TPOT 50.0 ms", 24 * HOUR_S)
     assert budget.left == pytest.approx(0.2)
 
 
 def test_is_of_the_percent_and_the_window_of_the_spec():
     budget = after(late=0.02, attainment={"percent": "97.5", "window": "2h"}).budget
 
-    assert (budget.target, budget.window_s) == ("TTFT 2.00 s", 2 * HOUR_S)
+    assert (budget.objective.limit, budget.window_s) == ("TTFT 2.00 s", 2 * HOUR_S)
     assert budget.left == pytest.approx(0.2)
 
 
@@ -74,12 +101,12 @@ def test_a_window_that_is_edited_keeps_what_was_counted():
 
 def test_what_was_late_for_another_limit_goes():
     memory = remembering(
-        after(late=0.5).memory, ledger=Ledger(targets={"TTFT 1.00 s": {1: (100.0, 50.0)}})
+        after(late=0.5).memory, ledger=Ledger(limits={"TTFT 1.00 s": {1: (100.0, 50.0)}})
     )
 
     found = after(memory=memory, now_s=NOW_S + WINDOW_S)
 
-    assert set(found.memory.goodput.ledger.targets) == {"TTFT 2.00 s", "TPOT 50.0 ms"}
+    assert set(found.memory.goodput.ledger.limits) == {"TTFT 2.00 s", "TPOT 50.0 ms"}
 
 
 def test_no_metrics_count_nothing_and_keep_what_was_counted():
@@ -91,9 +118,17 @@ def test_no_metrics_count_nothing_and_keep_what_was_counted():
     assert found.budget == before.budget
 
 
+def test_an_edit_of_it_alone_replaces_no_pod():
+    edited = SLO | {"attainment": {"percent": "99.5", "window": "168h"}}
+
+    before, after_it = (parse_model_deployment(a_manifest(slo=slo)).spec for slo in (SLO, edited))
+
+    assert before.to_digestible() == after_it.to_digestible()
+
+
 def test_changes_no_number_of_replicas():
     burnt = {"TTFT 2.00 s": {int(NOW_S // HOUR_S): (10_000.0, 9_000.0)}}
-    memory = remembering(after().memory, ledger=Ledger(targets=burnt))
+    memory = remembering(after().memory, ledger=Ledger(limits=burnt))
 
     found = after(memory=memory, now_s=NOW_S + 15)
 
@@ -111,20 +146,21 @@ class TestTheNextProcess:
         return outcome.memory.objects[uid], outcome.memory
 
     def test_goes_on_with_what_was_stored(self):
-        stored = Ledger(targets={"TTFT 2.00 s": {int(NOW_S // HOUR_S) - 1: (10_000.0, 300.0)}})
+        stored = Ledger(limits={"TTFT 2.00 s": {int(NOW_S // HOUR_S) - 1: (10_000.0, 300.0)}})
 
         found, _ = self.ticked(posterior=ObjectPosterior(ledger=stored))
 
-        requests = sum(each for each, _ in found.goodput.ledger.targets["TTFT 2.00 s"].values())
+        requests = sum(each for each, _ in found.goodput.ledger.limits["TTFT 2.00 s"].values())
         assert requests == pytest.approx(10_000 + 2 * EACH_PER_S * WINDOW_S)
 
-    def test_is_told_once_an_hour(self):
+    def test_is_told_once_an_hour_with_the_history_of_demand(self):
         found, memory = self.ticked(late=0.1)
-        kept = [found.posterior.ledger]
-        for minutes in range(2, 122, 2):
-            found, memory = self.ticked(memory=memory, now_s=NOW_S + 60 * minutes, late=0.1)
-            if found.posterior.ledger != kept[-1]:
-                kept.append(found.posterior.ledger)
+        kept = [(found.posterior.ledger, found.posterior.demand)]
+        for number in range(1, 2 * HOUR_S // 15):
+            now_s = NOW_S + 15 * number
+            found, memory = self.ticked(memory=memory, now_s=now_s, late=0.1)
+            if (found.posterior.ledger, found.posterior.demand) != kept[-1]:
+                kept.append((found.posterior.ledger, found.posterior.demand))
 
-        assert kept[0] is None
+        assert kept[0] == (None, None)
         assert len(kept) - 1 == 2

@@ -642,12 +642,21 @@ class TestErrorBudget:
 
         assert (found.status, found.reason) == ("False", "Burnt")
         assert found.message == (
-            "TTFT 2.00 s: 10.0% of 240 requests within 24 h were late, 5.0% may be; of the last "
-            "hour's 10.0%"
+            "TTFT 2.00 s: 10% of 240 requests within 24 h were late, 5% may be; lately 10%"
         )
 
+    @pytest.mark.parametrize(
+        ("before", "fraction", "status"),
+        [("True", 0.953, "True"), ("False", 0.953, "False"), ("False", 0.96, "True")],
+    )
+    def test_that_was_burnt_is_left_with_a_tenth_of_it(self, before, fraction, status):
+        state = a_state(engines=with_attainment(fraction))
+        memory = a_memory(state, conditions={"ErrorBudget": a_condition("ErrorBudget", before)})
+
+        assert said("ErrorBudget", assessed(state, memory=memory))[0] == status
+
     def test_is_unknown_without_traffic(self):
-        assert said("ErrorBudget") == ("Unknown", "TooFewRequests")
+        assert said("ErrorBudget") == ("Unknown", "NotJudged")
 
 
 def test_an_invalid_object_still_has_all_its_conditions():

@@ -6,101 +6,143 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tonnage.estimate.budget import BINS, FEWEST, Ledger, error_budget, with_judged
-from tonnage.units import DAY_S, HOUR_S
+from tonnage.estimate.budget import BINS, Ledger, Objective, error_budget, in_window, with_judged
+from tonnage.units import DAY_S, HOUR_S, MINUTE_S
 
 TTFT = "TTFT 2.00 s"
-ALLOWED = {TTFT: 0.05}
 NOW_S = 1_767_312_000.0
+"""An hour begins."""
 
 
-def a_ledger(*judged, every_s=HOUR_S, window_s=DAY_S):
-    """Judged in turn, (requests, late) each; the last one now."""
+def an_objective(allowed_share=0.05):
+    return Objective(latency="TTFT", quantile=0.95, limit_s=2, allowed_share=allowed_share)
+
+
+def a_ledger(*judged, every_s=HOUR_S, window_s=DAY_S, until_s=NOW_S):
+    """Judged in turn, (requests, late) each; the last one at ``until_s``."""
     ledger = Ledger(window_s=window_s)
     for number, each in enumerate(judged):
-        at_s = NOW_S - every_s * (len(judged) - 1 - number)
-        ledger = with_judged(ledger, {TTFT: each}, at_s=at_s, window_s=window_s)
+        at_s = until_s - every_s * (len(judged) - 1 - number)
+        ledger = with_judged(ledger, {TTFT: each}, at_s=at_s)
     return ledger
 
 
-def left(ledger, *, now_s=NOW_S, allowed=None):
-    return error_budget(ledger, allowed or ALLOWED, now_s=now_s).left
+def budget(ledger, *, now_s=NOW_S, allowed_share=0.05, **changes):
+    return error_budget(ledger, an_objective(allowed_share), now_s=now_s, **changes)
+
+
+def requests_of(ledger):
+    return sum(requests for requests, _ in ledger.limits[TTFT].values())
 
 
 def test_half_of_what_may_be_late_leaves_half():
-    assert left(a_ledger((10_000, 250))) == pytest.approx(0.5)
+    assert budget(a_ledger((10_000, 250))).left == pytest.approx(0.5)
 
 
 def test_more_late_than_may_be_leaves_less_than_nothing():
-    assert left(a_ledger((10_000, 1000))) == pytest.approx(-1)
+    found = budget(a_ledger((10_000, 1000)))
+
+    assert found.left == pytest.approx(-1)
+    assert found.is_burnt
+
+
+def test_as_many_late_as_may_be_burn_nothing_more():
+    assert not budget(a_ledger((1000, 100)), allowed_share=1 - 0.9).is_burnt
 
 
 def test_requests_that_are_still_to_come_earn_none():
     busy_hour, quiet_hour = (10_000, 1000), (100, 0)
 
-    assert left(a_ledger(quiet_hour, busy_hour)) == pytest.approx(1 - 1000 / (0.05 * 10_100))
+    found = budget(a_ledger(quiet_hour, busy_hour))
+
+    assert found.left == pytest.approx(1 - 1000 / (0.05 * 10_100))
 
 
 def test_what_leaves_the_window_takes_its_late_requests_with_it():
     ledger = a_ledger((10_000, 1000), *[(10_000, 100)] * (BINS - 1))
 
-    assert left(ledger) < left(ledger, now_s=NOW_S + HOUR_S)
-    assert left(ledger, now_s=NOW_S + HOUR_S) == pytest.approx(1 - 100 / (0.05 * 10_000))
+    before, after = budget(ledger), budget(ledger, now_s=NOW_S + HOUR_S)
+
+    assert before.left < after.left == pytest.approx(1 - 100 / (0.05 * 10_000))
 
 
-def test_is_that_of_the_target_with_least_left():
-    judged = {TTFT: (10_000, 100), "TPOT 50.0 ms": (10_000, 60)}
-    ledger = with_judged(Ledger(), judged, at_s=NOW_S, window_s=DAY_S)
+class TestTooFew:
+    @pytest.mark.parametrize(
+        ("requests", "allowed_share"), [(99, 0.05), (999, 0.001), (9999, 0.0001)]
+    )
+    def test_requests_say_nothing(self, requests, allowed_share):
+        assert budget(a_ledger((requests, 1)), allowed_share=allowed_share) is None
+        assert budget(a_ledger((requests + 1, 1)), allowed_share=allowed_share) is not None
 
-    budget = error_budget(ledger, {TTFT: 0.05, "TPOT 50.0 ms": 0.01}, now_s=NOW_S)
+    def test_say_something_down_to_half_of_that_where_they_did_before(self):
+        assert budget(a_ledger((51, 1)), was_known=True) is not None
+        assert budget(a_ledger((49, 1)), was_known=True) is None
 
-    assert budget.target == "TPOT 50.0 ms"
-    assert budget.attainment == pytest.approx(0.994)
+    def test_is_a_limit_that_was_not_judged(self):
+        ledger = with_judged(Ledger(), {"TTFT 1.00 s": (10_000, 1)}, at_s=NOW_S)
 
-
-def test_says_nothing_of_few_requests():
-    assert error_budget(a_ledger((FEWEST - 1, 1)), ALLOWED, now_s=NOW_S) is None
-
-
-def test_says_nothing_of_a_target_that_was_not_judged():
-    assert error_budget(a_ledger((10_000, 1)), {"TTFT 1.00 s": 0.05}, now_s=NOW_S) is None
-
-
-def test_burns_by_the_last_hour():
-    ledger = a_ledger((10_000, 0), (10_000, 1500))
-
-    assert error_budget(ledger, ALLOWED, now_s=NOW_S).burn_rate == pytest.approx(3)
+        assert budget(ledger) is None
 
 
-def test_burns_nothing_in_an_hour_without_requests():
-    ledger = a_ledger((10_000, 1500))
+class TestTheBurnRate:
+    def test_is_of_an_hour_at_least(self):
+        ledger = a_ledger((10_000, 0), (10_000, 0), (10_000, 1500))
 
-    assert error_budget(ledger, ALLOWED, now_s=NOW_S + 2 * HOUR_S).burn_rate == 0
+        assert budget(ledger).burn_rate == pytest.approx(1.5)
+
+    @pytest.mark.parametrize("window_s", [HOUR_S, DAY_S, 2 * DAY_S, 7 * DAY_S])
+    def test_stays_over_the_edge_of_a_bin(self, window_s):
+        ledger = Ledger(window_s=window_s)
+        rates = []
+        for tick in range(3 * HOUR_S // 15):
+            now_s = NOW_S + 45 + 15 * tick
+            if tick % 8 == 0:
+                ledger = with_judged(ledger, {TTFT: (1000, 100)}, at_s=now_s)
+            rates.append(budget(ledger, now_s=now_s).burn_rate)
+
+        assert rates == pytest.approx([2.0] * len(rates))
+
+    def test_is_nothing_in_hours_without_requests(self):
+        assert budget(a_ledger((10_000, 1500)), now_s=NOW_S + 3 * HOUR_S).burn_rate == 0
 
 
-def test_of_a_week_the_last_hour_is_its_last_bin():
-    ledger = a_ledger((10_000, 0), (10_000, 1500), every_s=7 * HOUR_S, window_s=7 * DAY_S)
+class TestAnotherWindow:
+    @pytest.mark.parametrize("window_s", [6 * HOUR_S, 7 * DAY_S])
+    def test_loses_nothing_that_is_within_both(self, window_s):
+        ledger = a_ledger((1000, 100), (1000, 10), every_s=2 * HOUR_S)
 
-    assert error_budget(ledger, ALLOWED, now_s=NOW_S).burn_rate == pytest.approx(3)
+        moved = in_window(ledger, window_s, now_s=NOW_S)
+
+        assert requests_of(moved) == 2000
+        assert len(moved.limits[TTFT]) <= BINS
+
+    def test_that_is_shorter_loses_what_it_does_not_reach(self):
+        ledger = a_ledger((1000, 100), (1000, 10), every_s=2 * HOUR_S)
+
+        assert requests_of(in_window(ledger, HOUR_S, now_s=NOW_S)) == 1000
 
 
-@given(st.sampled_from([HOUR_S, 6 * HOUR_S, 7 * DAY_S]))
-def test_another_window_loses_nothing_that_is_within_both(window_s):
-    ledger = a_ledger((1000, 100), (1000, 10), every_s=2 * HOUR_S)
+def test_a_clock_that_was_set_back_loses_nothing():
+    ledger = a_ledger((1000, 100), (1000, 10), (1000, 1))
 
-    moved = with_judged(ledger, {TTFT: (0, 0)}, at_s=NOW_S, window_s=window_s)
+    assert requests_of(with_judged(ledger, {TTFT: (1, 0)}, at_s=NOW_S - 5 * HOUR_S)) == 3001
 
-    requests = sum(each for each, _ in moved.targets[TTFT].values())
-    assert requests == (2000 if window_s > HOUR_S else 1000)
-    assert len(moved.targets[TTFT]) <= BINS
+
+def test_age_changes_no_newest_bin():
+    ledger = a_ledger((1000, 100), (1000, 10))
+
+    aged = with_judged(ledger, {}, at_s=NOW_S + 23 * HOUR_S)
+
+    assert requests_of(aged) < requests_of(ledger)
+    assert aged.newest == ledger.newest
+    assert with_judged(ledger, {TTFT: (1, 0)}, at_s=NOW_S).newest != ledger.newest
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1)), min_size=1, max_size=3 * BINS))
 def test_never_holds_more_than_a_window(judged):
-    ledger = a_ledger(*((requests, requests * share) for requests, share in judged))
+    rows = [(requests, requests * share) for requests, share in judged]
+    ledger = a_ledger(*rows, until_s=NOW_S + MINUTE_S)
 
-    bins = ledger.targets[TTFT]
+    bins = ledger.limits[TTFT]
     assert max(bins) - min(bins) < BINS
-    assert sum(requests for requests, _ in bins.values()) == pytest.approx(
-        math.fsum(requests for requests, _ in judged[-BINS:])
-    )
+    assert requests_of(ledger) == pytest.approx(math.fsum(requests for requests, _ in rows[-BINS:]))

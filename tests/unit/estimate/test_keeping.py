@@ -48,7 +48,7 @@ def a_history(kept_at_s=1.8e9):
 
 HISTORY = a_history()
 LEDGER = Ledger(
-    targets={
+    limits={
         target: {490_000 + each: (12_345.6 + each, 123.456) for each in range(24)}
         for target in ("TTFT 2.00 s", "TPOT 50.0 ms")
     }
@@ -250,6 +250,16 @@ class TestRoom:
             shards[shard_of(f"uid-{each}")][f"{each:036}"] = replace(known, ledger=LEDGER)
 
         assert max(len(dump_objects(shard)) for shard in shards) < 0.8 * MAX_SHARD_BYTES
+
+    def test_ledgers_go_before_histories(self):
+        known = replace(OBJECT, demand=HISTORY, ledger=LEDGER)
+        objects = {f"u{each}": known for each in range(6)}
+        most = len(dump_objects({uid: replace(known, ledger=None) for uid in objects}))
+
+        fitting = fitting_objects(objects, live=objects, max_bytes=most)
+
+        assert set(fitting) == set(objects)
+        assert all((each.ledger, each.demand) == (None, HISTORY) for each in fitting.values())
 
     def test_histories_go_before_what_else_is_known(self):
         objects = {f"u{each}": replace(OBJECT, demand=a_history(1.8e9 + each)) for each in range(6)}

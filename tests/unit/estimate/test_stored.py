@@ -66,7 +66,7 @@ judged = st.tuples(st.integers(1, 999_999), st.integers(0, 99)).map(
 ledgers = st.builds(
     Ledger,
     window_s=st.sampled_from([3600.0, 86_400.0, 604_800.0]),
-    targets=st.dictionaries(
+    limits=st.dictionaries(
         st.sampled_from(["TTFT 2.00 s", "TPOT 50.0 ms"]),
         st.dictionaries(st.integers(490_000, 490_023), judged, min_size=1),
         max_size=2,
@@ -528,10 +528,10 @@ def test_a_covariance_that_is_none_is_set_wide_and_the_constants_stay():
     assert (loaded.num_dropped, loaded.num_widened) == (0, 1)
 
 
-LEDGER = Ledger(targets={"TTFT 2.00 s": {490_000: (1234.5, 12.0), 490_002: (10.0, 0.0)}})
+LEDGER = Ledger(limits={"TTFT 2.00 s": {490_000: (1234.5, 12.0), 490_002: (10.0, 0.0)}})
 ENTRY = {
     "windowSeconds": 86_400,
-    "targets": {"TTFT 2.00 s": {"first": 490_000, "bins": [[1234.5, 12], [0, 0], [10, 0]]}},
+    "limits": {"TTFT 2.00 s": {"first": 490_000, "bins": [[1234.5, 12], [0, 0], [10, 0]]}},
 }
 
 
@@ -547,15 +547,16 @@ class TestALedger:
             {"windowSeconds": 60},
             {"windowSeconds": 1e9},
             {"windowSeconds": None},
-            {"targets": []},
-            {"targets": {f"TTFT {each} s": {"first": 1, "bins": [[1, 0]]} for each in range(9)}},
-            {"targets": {"x" * 65: {"first": 1, "bins": [[1, 0]]}}},
-            {"targets": {"TTFT 2.00 s": {"first": 1.5, "bins": [[1, 0]]}}},
-            {"targets": {"TTFT 2.00 s": {"first": 1, "bins": []}}},
-            {"targets": {"TTFT 2.00 s": {"first": 1, "bins": [[1, 0]] * 25}}},
-            {"targets": {"TTFT 2.00 s": {"first": 1, "bins": [[1, 2]]}}},
-            {"targets": {"TTFT 2.00 s": {"first": 1, "bins": [[1, -1]]}}},
-            {"targets": {"TTFT 2.00 s": {"first": 1, "bins": [[1]]}}},
+            {"limits": []},
+            {"limits": {f"TTFT {each} s": {"first": 1, "bins": [[1, 0]]} for each in range(9)}},
+            {"limits": {"x" * 65: {"first": 1, "bins": [[1, 0]]}}},
+            {"limits": {"TTFT 2.00 s": {"first": 1.5, "bins": [[1, 0]]}}},
+            {"limits": {"TTFT 2.00 s": {"first": 1, "bins": []}}},
+            {"limits": {"TTFT 2.00 s": {"first": 1, "bins": [[0, 0]]}}},
+            {"limits": {"TTFT 2.00 s": {"first": 1, "bins": [[1, 0]] * 25}}},
+            {"limits": {"TTFT 2.00 s": {"first": 1, "bins": [[1, 2]]}}},
+            {"limits": {"TTFT 2.00 s": {"first": 1, "bins": [[1, -1]]}}},
+            {"limits": {"TTFT 2.00 s": {"first": 1, "bins": [[1]]}}},
         ],
     )
     def test_that_cannot_be_goes_alone(self, changes):

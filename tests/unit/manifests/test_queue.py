@@ -193,6 +193,14 @@ class TestWhatRuns:
 
         assert newest_first_s(found.spec) == 2.5
 
+    def test_is_judged_over_the_window_of_today(self):
+        slo = {"timeToFirstToken": {"p95": "5s"}, "attainment": {"window": "168h"}}
+
+        found = self.ran(engine=NEWEST_FIRST, slo=slo)
+
+        assert found.spec.slo.attainment.window == "168h"
+        assert found.spec.slo.time_to_first_token.p95 == "2s"
+
     def test_is_known_where_the_spec_drops_the_target_with_the_queue(self):
         found = self.ran(engine={"version": "0.33"}, slo={"timePerOutputToken": {"p95": "50ms"}})
 

@@ -130,15 +130,18 @@ def remembered_demand(
 
 
 def _with_kept(memory: ObjectMemory, before: History, fleet: Fleet) -> ObjectMemory:
-    """Keep the history for the next process, where an hour ended that tells something new."""
+    """Keep history and ledger for the next process, where an hour ended that tells of more."""
     known, most = memory.demand, memory.demand.most_requests_per_s
     last_s = before.recent[-1][0] if before.recent else fleet.now_s
     if most is None or not is_look_due(memory.uid, before_s=last_s, now_s=fleet.now_s):
         return memory
+    learned, ledger = memory.posterior, memory.goodput.ledger
+    if ledger.newest != (learned.ledger.newest if learned.ledger else {}):
+        learned = replace(learned, ledger=ledger)
     now = to_stored(known.history, unit=known.unit, unit_requests_per_s=most, now_s=fleet.now_s)
-    if not is_news(memory.posterior.demand, now):
-        return memory
-    return replace(memory, posterior=replace(memory.posterior, demand=now))
+    if is_news(learned.demand, now):
+        learned = replace(learned, demand=now)
+    return replace(memory, posterior=learned)
 
 
 def recalled_demand(learned: ObjectPosterior, *, now_s: float) -> DemandMemory:

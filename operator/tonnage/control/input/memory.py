@@ -166,7 +166,10 @@ class JudgedGoodput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoodputMemory:
-    """Evidence about what a replica serves, by requests in time and late. Written by ``learn``."""
+    """Evidence about what a replica serves, by requests in time and late. Written by ``learn``.
+
+    The ledger is that of the process before, at first.
+    """
 
     tally: Tally = field(default_factory=Tally)
     """Requests in time and late since the factor on goodput last moved."""

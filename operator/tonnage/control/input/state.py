@@ -22,7 +22,6 @@ from tonnage.policy.need import Capacity
 from tonnage.policy.situation import Decision, Metrics, Need
 from tonnage.settings import Settings
 from tonnage.sizing.plan import Sizing
-from tonnage.units import format_s
 
 AUTO: Final = "Auto"
 APPROVE: Final = "Approve"
@@ -261,11 +260,6 @@ class Attainment:
     requests_per_s: float
     """That were judged."""
 
-    @property
-    def limit(self) -> str:
-        """Latency and limit: the name under which late requests are counted."""
-        return f"{self.name} {format_s(self.limit_s)}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
@@ -373,8 +367,8 @@ class Assessment:
     pending: Pending | None = None
     chosen: Chosen | None = None
     observed: Observed | None = None
-    budget: ErrorBudget | None = None
-    """Of the SLO target that has least left of its own; None: too few requests were judged."""
+    budgets: tuple[ErrorBudget, ...] = ()
+    """Of the SLO targets of which enough requests were judged."""
     need: Need | None = None
     """That the decision began with."""
     decision: Decision | None = None
@@ -390,6 +384,11 @@ class Assessment:
     """A bug of ours that a part of the tick met: the object goes on without that part."""
     is_of_before: bool = False
     """The spec is refused, and ``chosen`` is what runs, sized by the spec that it was made from."""
+
+    @property
+    def budget(self) -> ErrorBudget | None:
+        """That of the SLO target which has least left of its own."""
+        return min(self.budgets, key=lambda each: each.left, default=None)
 
     @property
     def is_due(self) -> bool:

@@ -19,7 +19,6 @@ from tonnage.control.measure.bursts import (
 from tonnage.control.measure.saturation import served_at_most
 from tonnage.estimate.burst_factor import HIGHEST, BurstWindow
 from tonnage.estimate.calibration import is_material, memory_key
-from tonnage.estimate.keeping import is_look_due
 from tonnage.estimate.metrics import ATTAINMENT_SCRAPES
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.estimate.promise import (
@@ -43,6 +42,8 @@ DRAIN_TOLERANCE = 2.0
 """Times the time that a queue should take to be served, for which it is an overload's."""
 LONGEST_DRAIN_S = 1800.0
 """After which a queue that is still there is no overload's."""
+LONGEST_JUDGED = 2.0
+"""Windows, for which the requests of the last one are counted where a tick is late."""
 QUEUED = 1.0
 """Requests that wait at each replica, from which on there is a queue."""
 
@@ -95,10 +96,9 @@ def judge(found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet) -
         return known, learned
     goodput = _goodput_now(chosen)
     ratio = _moved(known.judged_goodput, goodput)
-    ledger = ledger_after(known.ledger, observed, chosen, at_s=now_s, judged_s=window_s)
-    before_s = known.judged_at_s or now_s
-    if ledger.targets and is_look_due(found.memory.uid, before_s=before_s, now_s=now_s):
-        learned = replace(learned, ledger=ledger)
+    since_s = now_s - known.judged_at_s if known.judged_at_s else window_s
+    judged_s = min(since_s, LONGEST_JUDGED * window_s)
+    ledger = ledger_after(known.ledger, observed, chosen, at_s=now_s, judged_s=judged_s)
     known = replace(known, judged_at_s=now_s, judged_goodput=goodput, ledger=ledger)
     if abs(math.log(ratio)) > MOVED:
         learned = given_back(learned, ratio)

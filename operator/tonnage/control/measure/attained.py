@@ -1,20 +1,26 @@
 """Requests in time and late over the window of the SLO, and what is left of its error budget."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
-from tonnage.api.spec import Slo
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Attainment, Chosen, Observed
 from tonnage.estimate.budget import (
     DEFAULT_WINDOW_S,
     ErrorBudget,
+    Judged,
     Ledger,
+    Objective,
     error_budget,
+    in_window,
+    limit_key,
     with_judged,
 )
-from tonnage.sizing.workload import PERCENT, Target
-from tonnage.units import format_s, seconds
+from tonnage.sizing.workload import PERCENT
+from tonnage.units import seconds
+
+SHOWN = "errorBudgetLeft"
+"""Name of the figure in the status."""
 
 
 def ledger_after(
@@ -24,38 +30,52 @@ def ledger_after(
 
     What was late for a limit that the SLO does not have any more goes.
     """
-    allowed = _allowed_shares(chosen)
-    known = replace(
-        known, targets={each: known.targets[each] for each in known.targets if each in allowed}
+    limits = {each.limit for each in objectives(chosen)}
+    kept = {limit: bins for limit, bins in known.limits.items() if limit in limits}
+    known = in_window(replace(known, limits=kept), _window_s(chosen), now_s=at_s)
+    judged = {
+        limit_key(each.name, each.limit_s): _counted(each, judged_s)
+        for each in observed.attainments
+    }
+    return with_judged(known, judged, at_s=at_s)
+
+
+def budgets_of(memory: ObjectMemory, chosen: Chosen, *, now_s: float) -> tuple[ErrorBudget, ...]:
+    """Return the error budgets of the targets of which enough requests were judged."""
+    known = in_window(memory.goodput.ledger, _window_s(chosen), now_s=now_s)
+    was_known = SHOWN in memory.reported.shown
+    found = (
+        error_budget(known, each, now_s=now_s, was_known=was_known) for each in objectives(chosen)
     )
-    judged = {each.limit: _counted(each, judged_s) for each in observed.attainments}
-    return with_judged(known, judged, at_s=at_s, window_s=_window_s(chosen.model.spec.slo))
+    return tuple(each for each in found if each)
 
 
-def budget_of(memory: ObjectMemory, chosen: Chosen, *, now_s: float) -> ErrorBudget | None:
-    """Return the error budget of the target that has least left; None: too little was judged."""
-    known, slo = memory.goodput.ledger, chosen.model.spec.slo
-    if known.window_s != _window_s(slo):
-        return None  # it is counted anew with the next judgement
-    return error_budget(known, _allowed_shares(chosen), now_s=now_s)
+def objectives(chosen: Chosen) -> Iterator[Objective]:
+    """Yield the shares of requests that may be late.
+
+    ``slo.attainment.percent`` is of the highest percentile of each latency: of a lower one it would
+    ask what nobody promised.
+    """
+    slo, given = chosen.sizing.request.slo, chosen.model.spec.slo
+    percent = given.attainment.percent if given and given.attainment else None
+    for latency, targets in (("TTFT", slo.ttft), ("TPOT", slo.tpot)):
+        highest = max((each.quantile for each in targets), default=None)
+        for each in targets:
+            is_given = percent is not None and each.quantile == highest
+            share = float(percent) / PERCENT if percent and is_given else each.quantile
+            yield Objective(
+                latency=latency,
+                quantile=each.quantile,
+                limit_s=each.limit_s,
+                allowed_share=1 - share,
+            )
 
 
-def _counted(each: Attainment, judged_s: float) -> tuple[float, float]:
+def _counted(each: Attainment, judged_s: float) -> Judged:
     number = each.requests_per_s * judged_s
     return number, number * (1 - each.fraction)
 
 
-def _window_s(slo: Slo | None) -> float:
+def _window_s(chosen: Chosen) -> float:
+    slo = chosen.model.spec.slo
     return seconds(slo.attainment.window) if slo and slo.attainment else DEFAULT_WINDOW_S
-
-
-def _allowed_shares(chosen: Chosen) -> Mapping[str, float]:
-    """Return {latency and limit: the share of requests that may exceed it}."""
-    slo, given = chosen.sizing.request.slo, chosen.model.spec.slo
-    percent = given.attainment.percent if given and given.attainment else None
-
-    def allowed(target: Target) -> float:
-        return 1 - (target.quantile if percent is None else float(percent) / PERCENT)
-
-    targets = [("TTFT", each) for each in slo.ttft] + [("TPOT", each) for each in slo.tpot]
-    return {f"{name} {format_s(each.limit_s)}": allowed(each) for name, each in targets}

@@ -23,10 +23,13 @@ from tonnage.control.report.kstatus import ready, reconciling, stall
 from tonnage.control.report.plausible import speed_plausible
 from tonnage.estimate.metrics import TABLE
 from tonnage.policy.situation import Metrics
+from tonnage.sizing.workload import PERCENT
 from tonnage.units import HOUR_S, KIB
 
 HYSTERESIS = 0.01
 """Attainment must miss its percentile by more than this before SLOMet turns False."""
+BUDGET_HYSTERESIS = 0.1
+"""Of an error budget that was burnt, that must be left for ErrorBudget to turn True."""
 BUDGET_CODES = {"GPUBudget": "BudgetExceeded", "GPUsUncounted": "BudgetUncounted"}
 """Reason of CapacityAvailable for what a limit of the budget is called."""
 OTHER_LIMITS = {"MaxReplicas", "MinReplicas", "StepCap", NEEDED, DISRUPTION_BUDGET}
@@ -173,18 +176,25 @@ def slo_met(found: Assessment) -> Finding:
 
 
 def error_budget(found: Assessment) -> Finding:
-    """Say whether more requests were late over the window of the SLO than may be."""
+    """Say whether more requests were late over the window of the SLO than may be.
+
+    What was burnt is left again with a tenth of it: late requests come and go.
+    """
     kind, budget = "ErrorBudget", found.budget
+    before = found.memory.reported.conditions.get(kind)
     if budget is None:
-        return Finding(kind, "Unknown", "TooFewRequests", "too few finished requests to judge")
-    window = f"{budget.window_s / HOUR_S:g} h"
-    if budget.left >= 0:
+        return Finding(kind, "Unknown", "NotJudged", "no SLO, no plan or too few requests to judge")
+    window, objective = f"{budget.window_s / HOUR_S:.3g} h", budget.objective
+    was_burnt = before is not None and before.status == "False"
+    if not budget.is_burnt and not (was_burnt and budget.left < BUDGET_HYSTERESIS):
         message = f"within {window} no more requests are late than every SLO target allows"
         return Finding(kind, "True", "Left", message)
+    late_share = budget.num_late / budget.num_requests
+    shares = (late_share, objective.allowed_share, budget.recent_share)
+    late, allowed, lately = (f"{PERCENT * share:.3g}%" for share in shares)
     message = (
-        f"{budget.target}: {1 - budget.attainment:.1%} of {budget.num_requests:,.0f} requests "
-        f"within {window} were late, {budget.allowed_share:.1%} may be; of the last hour's "
-        f"{budget.recent_share:.1%}"
+        f"{objective.limit}: {late} of {budget.num_requests:,.0f} requests within {window} were "
+        f"late, {allowed} may be; lately {lately}"
     )
     return Finding(kind, "False", "Burnt", message)
 

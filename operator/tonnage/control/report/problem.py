@@ -18,10 +18,10 @@ ORDER: Final = (
     "MetricsAvailable",
     "Drifted",
     "SLOMet",
-    "ErrorBudget",
     "SpeedPlausible",
     "KVCapacityAsPlanned",
     "CalibrationStored",
+    "ErrorBudget",
 )
 """Causes before what comes of them."""
 CAUSES: Final = frozenset({"Stalled", "CapacityAvailable", "ScalingActive", "Ready"})
