@@ -59,6 +59,7 @@ def a_calibration(**changes):
         "priorKvTokens": 593354,
         "coldStartSeconds": 95.0,
         "coldStartDeviationSeconds": 12.0,
+        "nodeWaitSeconds": 42.0,
         "coldStarts": 3,
         **changes,
     }
@@ -152,6 +153,7 @@ def test_explain_shows_the_chain_from_signal_to_decision(a_cluster):
         "-5% capacity: 310 of 4200 requests missed TPOT p95",
         "KV tokens of a rank 590,000 reported by its own engines, estimated were 593,354",
         "cold start 95.00 s, standard deviation 12.00 s, scheduled to Ready in 3 starts",
+        "wait for a node 42.00 s before that",
         "SpeedInDoubt planned for steps 4% longer than expected",
         "SpeedPlausible False (SlowPod): pod x on node y takes 20% longer",
         "Demand 2.10 requests/s (measured) at 0.47 per replica need 5",

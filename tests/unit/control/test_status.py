@@ -447,6 +447,25 @@ class TestCalibration:
         assert (shown.cold_start_seconds, shown.cold_start_deviation_seconds) == (95.0, 12.0)
         assert (shown.kv_tokens, shown.prior_kv_tokens) == (math.floor(KV_TOKENS),) * 2
 
+    def test_tells_how_long_its_pods_waited_for_a_node(self):
+        own = ObjectPosterior(cold_start_s=95.0, node_wait_s=30.0, num_starts=3)
+        state = a_state()
+        memory = a_memory(state, posterior=own)
+
+        shown = reported(state, memory=memory).status.to_dict()["calibration"]
+
+        assert (shown["coldStartSeconds"], shown["nodeWaitSeconds"]) == (95.0, 30.0)
+        assert shown["coldStarts"] == 3
+
+    def test_tells_a_wait_of_nothing_and_none_before_the_first_start(self):
+        state = a_state()
+        at_once = ObjectPosterior(cold_start_s=95.0, num_starts=1)
+
+        first = reported(state, memory=a_memory(state, posterior=at_once)).status.calibration
+
+        assert first.node_wait_seconds == 0.0
+        assert reported(state).status.calibration.node_wait_seconds is None
+
     def test_a_report_on_other_flags_is_not_shown(self):
         state = a_state(engines=())
         own = ObjectPosterior(memory_key="of other flags", kv_tokens=5.0)
