@@ -160,13 +160,17 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{value:.{decimals}f}"
 
 
-def count_of(number: int, noun: str, nouns: str = "") -> str:
+def count_of(number: int | str, noun: str, nouns: str = "") -> str:
     """Write so many of something; ``nouns``: of several, where an s at the end is not all.
+
+    ``number``: a text is a number as it is to be written.
 
     >>> count_of(1, "pod"), count_of(0, "pod"), count_of(2, "pod waits", "pods wait")
     ('1 pod', '0 pods', '2 pods wait')
+    >>> count_of(f"{1.2:.0f}", "request"), count_of(f"{1e6:,.0f}", "request")
+    ('1 request', '1,000,000 requests')
     """
-    return f"{number} {noun if number == 1 else nouns or noun + 's'}"
+    return f"{number} {noun if str(number) == '1' else nouns or noun + 's'}"
 
 
 def one_line(text: str, most: int) -> str:

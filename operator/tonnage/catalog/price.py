@@ -6,6 +6,8 @@ from typing import Annotated, Final
 
 from pydantic import ConfigDict, Field
 
+from tonnage.units import count_of
+
 FORBID_EXTRA: Final = ConfigDict(extra="forbid", allow_inf_nan=False)
 PositiveInt = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -74,7 +76,7 @@ class Rent:
         """
         if self.num_gpus is None:
             return self.instance
-        gpus = "1 GPU" if self.num_gpus == 1 else f"{self.num_gpus} GPUs"
+        gpus = count_of(self.num_gpus, "GPU")
         return f"{self.instance} ({gpus})" if self.instance else f"instance of {gpus}"
 
     @property

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tonnage.catalog.safetensors import Checkpoint, CheckpointError, Tensor, json_object
+from tonnage.units import count_of
 
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,230}\.safetensors")
 _SHARD: Final = re.compile(r"(?P<stem>.*)-[0-9]+-of-(?P<total>[0-9]{1,9})\.safetensors")
@@ -62,7 +63,8 @@ def files_without_index(names: Iterable[str]) -> tuple[str, ...]:
     for stem, total in {(match["stem"], match["total"]) for match in shards}:
         present = sum((match["stem"], match["total"]) == (stem, total) for match in shards)
         if present < int(total):
-            raise CheckpointError(f"{present} of {int(total)} files {stem}-*-of-{total} are there")
+            files = count_of(int(total), "file")
+            raise CheckpointError(f"{present} of {files} {stem}-*-of-{total} are there")
     return tuple(chosen)
 
 

@@ -22,6 +22,7 @@ from tonnage.catalog.engine_speed import (
 )
 from tonnage.catalog.gpu import Gpu
 from tonnage.catalog.shape import Attention, GroupedAttention, ModelShape, WeightFormat
+from tonnage.units import count_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +97,8 @@ def _of_model(shape: ModelShape) -> Iterator[Unmeasured]:
         yield Unmeasured(kind="attention", words=f"{' and '.join(missing)} attention")
     if shape.num_layers < table.measured_layers:
         yield Unmeasured(
-            kind="depth", words=f"a model of fewer than {table.measured_layers} layers"
+            kind="depth",
+            words=f"a model of fewer than {count_of(table.measured_layers, 'layer')}",
         )
 
 

@@ -16,6 +16,7 @@ from tonnage.estimate.errors import CalibrationFileError
 from tonnage.estimate.posterior import COVARIANCES, SpeedPosterior
 from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.split import Parallelism
+from tonnage.units import count_of
 
 VERSION: Final = 1
 """Bumped when the meaning of a figure changes: an older program then refuses the file."""
@@ -131,8 +132,8 @@ class Validation(ApiModel):
         tpot = self.tpot_p95_error_fraction
         written = "not measured" if tpot is None else f"{tpot:+.1%}"
         return (
-            f"validated by measurement: {self.date}, {self.requests} requests, TPOT p95 error "
-            f"{written}, TTFT p95 error {self.ttft_p95_error_fraction:+.1%}"
+            f"validated by measurement: {self.date}, {count_of(self.requests, 'request')}, "
+            f"TPOT p95 error {written}, TTFT p95 error {self.ttft_p95_error_fraction:+.1%}"
         )
 
 

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from tonnage.estimate.posterior import ObjectPosterior
-from tonnage.units import HOUR_S
+from tonnage.units import HOUR_S, count_of
 
 LOWEST, HIGHEST = 0.2, 1.5
 LARGEST_DOWN = 0.15
@@ -257,8 +257,9 @@ def _words(tally: Tally, name: str | None, step: float, load: float) -> str:
         return f"{change}: requests wait at {load:.0%} of what the replicas should serve"
     late, allowed, expected = tally.late[name], tally.allowed[name], tally.expected[name]
     return (
-        f"{change}: {late:.0f} of {tally.num_requests:.0f} requests missed {name} at {load:.0%} "
-        f"of what the replicas should serve, {expected:.0f} were expected and {allowed:.0f} allowed"
+        f"{change}: {late:.0f} of {count_of(f'{tally.num_requests:.0f}', 'request')} missed {name} "
+        f"at {load:.0%} of what the replicas should serve, {expected:.0f} were expected and "
+        f"{allowed:.0f} allowed"
     )
 
 

@@ -66,7 +66,8 @@ def _demand(sizing: Sizing) -> Iterator[KeyFigure]:
         return
     demand, is_offline = sizing.request.demand, sizing.request.slo.is_offline
     if demand.num_users is not None:
-        yield _count("users", demand.num_users, f"{demand.num_users:.0f} users")
+        users = count_of(f"{demand.num_users:.0f}", "user")
+        yield _count("users", demand.num_users, users)
         duty = demand.duty_fraction
         yield _figure("dutyFraction", duty, f"in flight {duty:.0%} of the time")
     yield _figure("requestsPerSecond", rate, f"{significant(rate)} requests/s")

@@ -25,7 +25,7 @@ from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.serving.ttft import typical_ttft_s
 from tonnage.sizing.step_time.roofline import ridge_flop_per_byte
 from tonnage.sizing.step_time.step import StepTime
-from tonnage.units import format_s, significant
+from tonnage.units import count_of, format_s, significant
 
 DIGITS = 4
 
@@ -225,7 +225,8 @@ def _kind(attention: Attention) -> str:
         case StateAttention():
             return f"state ({attention.kind})"
         case GroupedAttention(window_tokens=None):
-            return f"{attention.num_heads} heads, {attention.num_kv_heads} KV heads"
+            heads = count_of(attention.num_heads, "head")
+            return f"{heads}, {count_of(attention.num_kv_heads, 'KV head')}"
         case GroupedAttention():
             name = "chunks" if attention.is_chunked else "window"
             return f"{name} of {attention.window_tokens}"

@@ -148,7 +148,8 @@ def _reads(sizing: Sizing) -> str:
     )
     bandwidth = f" of {format_si(model.speeds.memory_bytes_per_s, 'B/s')}"
     terms = [f"{format_bytes(size)} {name} at {share:.0%}" for name, size, share in parts if size]
-    each = f"per GPU, in each of {stages} stages in turn," if stages > 1 else "per GPU"
+    turns = f", in each of {count_of(stages, 'stage')} in turn," if stages > 1 else ""
+    each = f"per GPU{turns}"
     first, *others = terms
     total = " + ".join([first + bandwidth, *others])
     size, time = format_bytes(step.decode_bytes - step.draft_bytes), format_s(step.memory_s)
@@ -313,9 +314,9 @@ def _together(sizing: Sizing) -> Iterator[str]:
         each = max(1, round(concurrency / sizing.replicas))
         loop = client(each)
         yield (
-            f"a load test of {each} requests in flight on each replica, {REQUESTS_PER_USER} times "
-            f"as many prompts: mean TTFT {format_s(loop.mean_ttft_s)}, mean TPOT "
-            f"{format_s(loop.mean_tpot_s)}, {significant(loop.requests_per_s)} requests/s"
+            f"a load test of {count_of(each, 'request')} in flight on each replica, "
+            f"{REQUESTS_PER_USER} times as many prompts: mean TTFT {format_s(loop.mean_ttft_s)}, "
+            f"mean TPOT {format_s(loop.mean_tpot_s)}, {significant(loop.requests_per_s)} requests/s"
         )
 
 

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Final
 
 from tonnage.estimate.metrics import COMPLETED, REJECTED, RUNNING, WAITING, prometheus_duration
-from tonnage.units import format_s
+from tonnage.units import count_of, format_s
 
 WINDOW_STEPS: Final = 10
 """In which lengths are told: those of a minute are few."""
@@ -161,8 +161,8 @@ def _one_model(told: Told) -> str | None:
     models = [labels.get("model_name") for labels, points in told[COMPLETIONS] if points]
     if len(models) > 1:
         names = ", ".join(sorted(str(each) for each in models))
-        message = f"the series are of {len(models)} models, {names}: choose one by its model_name"
-        raise CountedError(message)
+        several = count_of(len(models), "model")
+        raise CountedError(f"the series are of {several}, {names}: choose one by its model_name")
     return models[0] if models else None
 
 

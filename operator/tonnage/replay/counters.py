@@ -30,6 +30,7 @@ from tonnage.replay.histogram import Histogram
 from tonnage.replay.prometheus import SeriesKey
 from tonnage.replay.regime import DECODING, PREFILLING, WAITING, taken_over
 from tonnage.replay.truth import Machine
+from tonnage.units import count_of
 
 DONE: Final = 3
 FINISHED_REASONS: Final = ("stop", "length", "abort", "error", "repetition")
@@ -68,8 +69,8 @@ class EngineCounters:
             raise ValueError("spec.engine.speculative: an engine that drafts cannot be scraped")
         if limits.num_ranks > 1:
             raise ValueError(
-                f"spec.hardware.gpusPerReplica: {limits.num_ranks} data-parallel ranks in a "
-                "replica; only one can be scraped"
+                f"spec.hardware.gpusPerReplica: {count_of(limits.num_ranks, 'data-parallel rank')} "
+                "in a replica; only one can be scraped"
             )
         self._engine = engine
         self._columns = {name: memoryview(getattr(engine.table, name)) for name in COLUMNS}

@@ -19,7 +19,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from tonnage.units import DAY_S, MS_PER_S
+from tonnage.units import DAY_S, MS_PER_S, count_of
 
 LARGEST_TOKENS: Final = 1 << 31
 """More than any engine's context: beyond, a figure is about something else."""
@@ -107,7 +107,8 @@ def read_trace(path: Path) -> Trace:
             prompt.append(prompt_tokens)
             output.append(output_tokens)
     if columns is None or not arrival:
-        without = f": {num_empty} rows are without a token" if num_empty else ""
+        are_empty = count_of(num_empty, "row is without a token", "rows are without a token")
+        without = f": {are_empty}" if num_empty else ""
         raise TraceError(f"it has no requests{without}", path=path)
     clock = ARRIVAL[columns.arrival]
     if columns.arrival == "timestamp" and UNIX_S <= MS_PER_S * min(arrival) < MS_PER_S * UNIX_S:
@@ -120,8 +121,8 @@ def read_trace(path: Path) -> Trace:
 def notes_of(trace: Trace) -> Iterator[str]:
     """Yield what a reader of a file should know of what became of it."""
     if trace.num_empty:
-        rows = len(trace) + trace.num_empty
-        yield f"{trace.num_empty} of {rows} requests without a token are left out"
+        rows = count_of(len(trace) + trace.num_empty, "request")
+        yield f"{trace.num_empty} of {rows} without a token are left out"
     if trace.was_unsorted:
         yield "requests were not in order of arrival; they are replayed in it"
 
@@ -292,7 +293,7 @@ def _csv_rows(path: Path, lines: TextIO) -> Iterator[tuple[int, Row]]:
                 _Columns.among(names, path=path, line=reader.line_num)
                 continue
             if len(fields) > len(names):
-                message = f"{len(fields)} fields, the header has {len(names)}"
+                message = f"{count_of(len(fields), 'field')}, the header has {len(names)}"
                 raise TraceError(message, path=path, line=reader.line_num)
             yield reader.line_num, dict(zip(names, map(_non_empty, fields), strict=False))
     except csv.Error as error:

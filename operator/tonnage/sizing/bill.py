@@ -197,7 +197,7 @@ def nodes_written(found: Bill) -> Iterator[str]:
         machines = f"{found.nodes} x {name}" if name else count_of(found.nodes, "node")
         yield (
             f"{machines} of {count_of(found.hour.gpus_per_node or 1, 'GPU')}, "
-            f"{used} of {found.gpus_paid} GPUs used, {found.gpus_paid - used} idle"
+            f"{used} of {count_of(found.gpus_paid, 'GPU')} used, {found.gpus_paid - used} idle"
         )
 
 
@@ -218,8 +218,9 @@ def _of_users(sizing: Sizing, found: Bill) -> str:
     carried = sizing.at_capacity.num_running / demand.duty_fraction
     return (
         f"{found.usd_per_hour_and_user:.4f} {found.currency} per hour and user, "
-        f"{found.usd_per_month_and_user:.2f} per month: {demand.num_users:.0f} users, each in "
-        f"flight {demand.duty_fraction:.0%} of the time; a replica carries {significant(carried)}"
+        f"{found.usd_per_month_and_user:.2f} per month: "
+        f"{count_of(f'{demand.num_users:.0f}', 'user')}, each in flight {demand.duty_fraction:.0%} "
+        f"of the time; a replica carries {significant(carried)}"
     )
 
 

@@ -17,6 +17,7 @@ from tonnage.sizing.errors import (
 from tonnage.sizing.provenance import Figure, format_input, with_changed
 from tonnage.sizing.request import HALF_TYPES, SizingRequest, with_prior
 from tonnage.sizing.speculation import Speculation
+from tonnage.units import count_of
 
 PACKED_SINCE: Final = "0.27"
 
@@ -153,8 +154,8 @@ def check_drafts(shape: ModelShape, speculation: Speculation) -> None:
         )
     if tokens > layers and tokens % layers:
         raise InvalidSpeculationError(
-            f"engine.speculative: {tokens} tokens of {layers} draft layers of {shape.name}: vLLM "
-            f"takes up to {layers}, or a multiple"
+            f"engine.speculative: {tokens} tokens of {count_of(layers, 'draft layer')} of "
+            f"{shape.name}: vLLM takes up to {layers}, or a multiple"
         )
     if any(isinstance(kind, CompressedAttention) for _, kind in shape.attentions()):
         raise InvalidSpeculationError(

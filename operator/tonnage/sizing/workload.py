@@ -6,7 +6,7 @@ from enum import StrEnum
 from functools import cached_property
 from statistics import NormalDist
 
-from tonnage.units import format_s, significant
+from tonnage.units import count_of, format_s, significant
 
 PERCENT = 100
 NORMAL = NormalDist()
@@ -168,4 +168,5 @@ class Demand:
         in_flight = f"{significant(self.concurrency)} requests always in flight"
         if self.duty_fraction == 1:
             return in_flight
-        return f"{in_flight} ({self.num_users:.0f} users, {self.duty_fraction:.0%} of the time)"
+        users = count_of(f"{self.num_users:.0f}", "user")
+        return f"{in_flight} ({users}, {self.duty_fraction:.0%} of the time)"

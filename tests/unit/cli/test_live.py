@@ -210,6 +210,21 @@ def test_a_prior_is_not_called_learned(a_cluster):
         assert expected in text
 
 
+def test_one_of_each_is_not_written_as_several(a_cluster):
+    counts = ("corroboratingNamespaces", "windows", "busySteps", "judgedRequests", "coldStarts")
+    model = a_model(calibration=a_calibration(**dict.fromkeys(counts, 1)))
+    kubeconfig = a_cluster({f"{NAMESPACED}/llama-70b": (200, model)})
+    result = run("explain", "llama-70b", "--kubeconfig", kubeconfig)
+
+    text = " ".join(result.stdout.split())
+    for expected in (
+        "1 window, 1 busy step, of this namespace's own engines; 1 other namespace measured",
+        "from 1 request judged",
+        "in 1 start of its own pods",
+    ):
+        assert expected in text
+
+
 def test_a_calibration_of_a_former_version_is_still_explained(a_cluster):
     former = {"bandwidthEfficiency": 0.774, "priorBandwidthEfficiency": 0.82, "busySteps": 9}
     kubeconfig = a_cluster({f"{NAMESPACED}/llama-70b": (200, a_model(calibration=former))})

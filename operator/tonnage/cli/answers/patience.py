@@ -59,7 +59,8 @@ def with_progress(
     speaks_at = clock() + PATIENCE_S
     for number, gpu in enumerate(gpus):
         if (now := clock()) >= speaks_at:
-            tell(f"Comparing: {number} of {len(gpus)} GPU classes done, {gpu.name} is next")
+            all_of_them = count_of(len(gpus), "GPU class", "GPU classes")
+            tell(f"Comparing: {number} of {all_of_them} done, {gpu.name} is next")
             speaks_at = now + BETWEEN_S
         yield gpu
 

@@ -194,7 +194,8 @@ def notes(found: Replays) -> Iterator[str]:
         for name, limit in (("TTFT", limits.ttft_s), ("mean TPOT", limits.tpot_s))
         if limit < float("inf")
     ]
-    seeds = "1 seed" if question.num_seeds == 1 else f"medians of {question.num_seeds} seeds"
+    seeds = count_of(question.num_seeds, "seed")
+    seeds = seeds if question.num_seeds == 1 else f"medians of {seeds}"
     yield (
         f"in SLO: requests with {' and '.join(asked)}, unserved ones missed; worst hour: the least "
         f"share in any 60 minutes with {FEWEST_OF_AN_HOUR} requests (of all seeds); {seeds}"

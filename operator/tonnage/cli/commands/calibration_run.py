@@ -45,6 +45,7 @@ from tonnage.estimate.calibration_file import CalibrationFile, ReportedCache
 from tonnage.replay.traces import Trace
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.request import Flags
+from tonnage.units import count_of
 
 DRAINING_SHARE: Final = 0.2
 """Of the time left for a replay, kept for requests in flight when sending ends."""
@@ -234,7 +235,8 @@ async def _replay(
         tell=remark,
     )
     if not sent.ended:
-        raise StoppedError(f"none of the {len(trace)} requests of --trace was answered in time")
+        asked = count_of(len(trace), "request")
+        raise StoppedError(f"none of the {asked} of --trace was answered in time")
     await watch.check()
     return sent
 
@@ -244,7 +246,8 @@ def _remarks(watch: EngineWatch, early: str) -> list[str]:
     if watch.first is None:
         found.append(NO_METRICS)
     if watch.others:
-        found.append(f"{watch.others:.0f} requests of others were served meanwhile (--yes)")
+        served = ("request of others was served", "requests of others were served")
+        found.append(f"{count_of(f'{watch.others:.0f}', *served)} meanwhile (--yes)")
     return found
 
 

@@ -23,7 +23,7 @@ from tonnage.replay.shapes import SHAPES
 from tonnage.replay.traces import Trace, TraceError, notes_of, read_trace
 from tonnage.settings import Settings
 from tonnage.sizing.request import ask, look_up
-from tonnage.units import DAY_S, MILLION, significant
+from tonnage.units import DAY_S, MILLION, count_of, significant
 
 RATELESS: Final = frozenset({"llmd"})
 """Shapes that bring a rate of their own."""
@@ -108,14 +108,14 @@ def _check_size(part: Trace, duration_s: float, options: ReplayOptions) -> None:
             f"the trace lasts {significant(duration_s / DAY_S)} days, from its first request to "
             f"its last: at most {MOST_LAST_S / DAY_S:g} are replayed; --window takes a part of it"
         )
-    number = len(part) * options.times
+    number, requests = len(part) * options.times, count_of(len(part), "request")
     if number > MOST_REQUESTS:
         raise Failure(
-            f"{len(part)} requests x {options.times:g} are {number / MILLION:.0f} million: at most "
+            f"{requests} x {options.times:g} are {number / MILLION:.0f} million: at most "
             f"{MOST_REQUESTS / MILLION:g} million are replayed"
         )
     if number < 1:
-        raise Failure(f"{len(part)} requests x {options.times:g} leave none to judge by")
+        raise Failure(f"{requests} x {options.times:g} leave none to judge by")
 
 
 def _rate(deployment: ModelDeployment) -> float:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tonnage.cli.load.stream import RequestResult, RequestSize, Streamer
 from tonnage.cli.load.watch import EngineWatch, StoppedError
 from tonnage.replay.traces import Trace
+from tonnage.units import count_of
 
 TOLD_EVERY_S = 10.0
 
@@ -128,7 +129,7 @@ async def _send_all(
                     group.create_task(one(number, body, each))
                     if time.monotonic() - told_s > TOLD_EVERY_S:
                         told_s = time.monotonic()
-                        tell(f"replay: {number + 1} of {len(due)} requests sent")
+                        tell(f"replay: {number + 1} of {count_of(len(due), 'request')} sent")
     except* StoppedError as stopped:
         raise stopped.exceptions[0] from None
     return answers

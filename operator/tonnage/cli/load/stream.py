@@ -11,6 +11,7 @@ from typing import Any, Final
 import aiohttp
 
 from tonnage.cli.load.endpoint import Endpoint
+from tonnage.units import count_of
 
 EVENT: Final = b"\ndata: {"
 DONE: Final = b"\ndata: [DONE]"
@@ -115,7 +116,8 @@ class Streamer:
         except aiohttp.ClientError as error:
             answer.error = f"{type(error).__name__}: {error}"[:SHOWN]
         if answer.is_complete and answer.output_tokens != asked.output_tokens:
-            answer.error = f"{answer.output_tokens} of {asked.output_tokens} tokens came"
+            wanted = count_of(asked.output_tokens, "token")
+            answer.error = f"{answer.output_tokens} of {wanted} came"
         return answer
 
     async def _stream(self, answer: RequestResult, body: bytes) -> None:

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from tonnage.cli.load.stream import RequestResult, RequestSize, Streamer
 from tonnage.cli.load.watch import EngineWatch, StoppedError
-from tonnage.units import format_s
+from tonnage.units import count_of, format_s
 
 MOST_TOGETHER: Final = 4
 """Events read at the same moment, in the mean of an answer."""
@@ -84,7 +84,9 @@ async def sweep(
         found.append(measured)
         tell(f"{number}/{len(loads)} {load}: {format_s(measured.seconds)}")
     remark = (
-        "" if math.isinf(refused) else f"the engine does not run {refused:.0f} requests at once"
+        ""
+        if math.isinf(refused)
+        else f"the engine does not run {count_of(f'{refused:.0f}', 'request')} at once"
     )
     return found, remark
 
@@ -113,8 +115,8 @@ def _check_streamed(answers: Sequence[RequestResult]) -> None:
         moments = len(set(answer.event_s))
         if len(answer.event_s) >= FEWEST_STEPS and moments * MOST_TOGETHER < len(answer.event_s):
             raise StoppedError(
-                f"{len(answer.event_s)} tokens came at {moments} moments: something between holds "
-                "the stream back, or this machine is too slow to read it"
+                f"{len(answer.event_s)} tokens came at {count_of(moments, 'moment')}: something "
+                "between holds the stream back, or this machine is too slow to read it"
             )
 
 

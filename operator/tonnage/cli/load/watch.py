@@ -10,7 +10,7 @@ from tonnage.cli.console import Failure
 from tonnage.cli.load.endpoint import EndpointProbe
 from tonnage.cli.load.engine_page import EnginePage
 from tonnage.cli.load.stream import RequestResult
-from tonnage.units import format_s
+from tonnage.units import count_of, format_s
 
 MOST_ERRORS: Final = 0.02
 MOST_CACHED: Final = 0.05
@@ -89,7 +89,8 @@ class EngineWatch:
         most = max(len(page.engines) for page in pages)
         if most > self.bounds.num_engines:
             raise StoppedError(
-                f"/metrics shows {most} engines, --data-parallel says {self.bounds.num_engines}: "
+                f"/metrics shows {count_of(most, 'engine')}, --data-parallel says "
+                f"{self.bounds.num_engines}: "
                 "either it is another split, or a router is in front of several replicas"
             )
 
@@ -99,8 +100,8 @@ class EngineWatch:
         self.others = max(in_flight, came)
         if self.others and not self.bounds.may_share:
             raise StoppedError(
-                f"others are being served: {in_flight:.0f} requests in the engine, {came:.0f} "
-                f"ended while it was watched; {CONTINUE}"
+                f"others are being served: {count_of(f'{in_flight:.0f}', 'request')} in the "
+                f"engine, {came:.0f} ended while it was watched; {CONTINUE}"
             )
 
     def note(self, answers: Iterable[RequestResult]) -> None:
@@ -124,7 +125,7 @@ class EngineWatch:
             raise StoppedError(f"the endpoint answers {answer.status}: the API key is refused")
         if not answer.is_complete and self.num_failed > MOST_ERRORS * self.num_sent:
             raise StoppedError(
-                f"{self.num_failed} of {self.num_sent} requests failed, more than "
+                f"{self.num_failed} of {count_of(self.num_sent, 'request')} failed, more than "
                 f"{MOST_ERRORS:.0%}; the last: {answer.error}"
             )
 
@@ -174,13 +175,15 @@ class EngineWatch:
         counted = page.succeeded - first.succeeded
         if counted < self._num_complete:
             raise StoppedError(
-                f"the engine counts {counted:.0f} of our {self._num_complete} requests: a router "
-                "is in front of several replicas; measure one"
+                f"the engine counts {counted:.0f} of our "
+                f"{count_of(self._num_complete, 'request')}: a router is in front of several "
+                "replicas; measure one"
             )
         self.others = max(self.others, counted - self.num_sent)
         if counted > self.num_sent and not self.bounds.may_share:
             raise StoppedError(
-                f"others are being served: {counted - self.num_sent:.0f} requests beside our "
+                "others are being served: "
+                f"{count_of(f'{counted - self.num_sent:.0f}', 'request')} beside our "
                 f"{self.num_sent}; {CONTINUE}"
             )
 

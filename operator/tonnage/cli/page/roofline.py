@@ -26,7 +26,7 @@ from tonnage.cli.page.drawing import (
 )
 from tonnage.cli.page.labels import LabelWriter, PlotPoint
 from tonnage.cli.page.tables import Column, Row, Table, numbers
-from tonnage.units import format_si, significant
+from tonnage.units import count_of, format_si, significant
 
 PLOT_PX: Final = 370
 DOT_PX: Final = 7.0
@@ -55,7 +55,7 @@ def roofline_picture(roofline: Roofline, *, name: str) -> Picture:
     """Return the picture with the table by batch; ``name`` is unique in the page."""
     peak, ridge = format_si(roofline.peak_flop_per_s, "FLOP/s"), roofline.ridge_flop_per_byte
     ceilings = ", ".join(
-        f"{each.name} {requests_written(each.num_requests)} requests at "
+        f"{each.name} {count_of(requests_written(each.num_requests), 'request')} at "
         f"{significant(each.intensity_flop_per_byte)} FLOP per byte"
         for each in roofline.ceilings
     )
@@ -171,7 +171,7 @@ def _ceilings(axes: Axes, roofline: Roofline) -> Iterator[Line2D]:
             color=COLORS[each.name],
             linestyle=DASHES[each.name],
             linewidth=1.4,
-            label=f"{each.name}: {requests_written(each.num_requests)} requests",
+            label=f"{each.name}: {count_of(requests_written(each.num_requests), 'request')}",
         )
 
 

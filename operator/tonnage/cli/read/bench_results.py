@@ -14,7 +14,7 @@ from typing import Any, Final
 from tonnage.cli.console import Failure
 from tonnage.cli.read.manifest import read_text
 from tonnage.cli.read.strict_yaml import ManifestError
-from tonnage.units import MIB, MS_PER_S
+from tonnage.units import MIB, MS_PER_S, count_of
 
 MAX_BYTES: Final = 512 * MIB
 """A report of GuideLLM holds every request with its text."""
@@ -192,8 +192,8 @@ def _check_run(run: BenchmarkRun) -> BenchmarkRun:
 def _check_errors(completed: float, failed: float, where: str) -> None:
     if failed > MOST_ERRORS * (completed + failed):
         raise ManifestError(
-            f"{where}: {failed:.0f} of {completed + failed:.0f} requests failed, more than "
-            f"{MOST_ERRORS:.0%}"
+            f"{where}: {failed:.0f} of {count_of(f'{completed + failed:.0f}', 'request')} failed, "
+            f"more than {MOST_ERRORS:.0%}"
         )
 
 

@@ -16,6 +16,7 @@ from tonnage.catalog.safetensors import (
 )
 from tonnage.catalog.shards import Index, files_without_index, join_files, read_index
 from tonnage.cli.console import Failure
+from tonnage.units import count_of
 
 INDEX: Final = "model.safetensors.index.json"
 MAX_INDEX_BYTES: Final = MAX_HEADER_BYTES
@@ -56,7 +57,7 @@ def read_checkpoint(files: Files, *, max_headers_bytes: int = MAX_HEADERS_BYTES)
     index = _index(files)
     names = files_without_index(files.names()) if index is None else index.files
     if len(names) > MAX_FILES:
-        raise CheckpointError(f"{len(names)} files; at most {MAX_FILES} are read")
+        raise CheckpointError(f"{count_of(len(names), 'file')}; at most {MAX_FILES} are read")
     headers: dict[str, tuple[Tensor, ...]] = {}
     left_bytes = max_headers_bytes
     for name in names:

@@ -14,7 +14,7 @@ from tonnage.cli.answers.replayed import QUANTILES, Latencies, Replayed
 from tonnage.cli.console import printable
 from tonnage.cli.text.figures import DIM, heading
 from tonnage.estimate.calibration_file import CalibrationFile
-from tonnage.units import format_s, significant
+from tonnage.units import count_of, format_s, significant
 
 INDENT = 3
 PERCENT = 100
@@ -52,7 +52,8 @@ def _headline(file: CalibrationFile) -> str:
         for name, kind in (("TPOT", "decode"), ("TTFT", "prefill"))
         if any(each.kind == kind for each in file.points)
     ]
-    return f"{'; '.join(written)} (medians; {file.requests} requests, {file.steps} steps)"
+    measured = f"{count_of(file.requests, 'request')}, {count_of(file.steps, 'step')}"
+    return f"{'; '.join(written)} (medians; {measured})"
 
 
 def _constants(file: CalibrationFile, prior: SpeedConstants) -> Table:
@@ -97,7 +98,7 @@ def _replay_headline(replayed: Replayed) -> str:
     words = [f"{number} {what}" for what, number in others.items() if number]
     beside = f" ({', '.join(words)})" if words else ""
     return (
-        f"Replay: {len(sent.ended)} requests at {significant(replayed.requests_per_s)} "
+        f"Replay: {count_of(len(sent.ended), 'request')} at {significant(replayed.requests_per_s)} "
         f"requests/s{beside}"
     )
 

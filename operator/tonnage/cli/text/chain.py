@@ -82,7 +82,7 @@ def _headline(links: Mapping[str, Any]) -> Text:
     if links["observedGeneration"] is None:
         return Text("the operator has not looked at this object yet", style="yellow")
     replicas, plan = links["decision"]["replicas"], links["sizing"]["plan"]
-    parts = [f"{replicas.get('summary', '0/0')} replicas ready"]
+    parts = [f"{count_of(replicas.get('summary', '0/0'), 'replica')} ready"]
     if plan:
         parts.append(f"max-num-seqs {plan.get('maxNumSeqs')}, limited by {plan.get('limitedBy')}")
     if links["observedGeneration"] != links["metadata"]["generation"]:
@@ -134,9 +134,11 @@ def _evidence(known: Object) -> Iterator[Row]:
         yield "evidence", "nothing measured yet: the prior holds"
         return
     whose = EVIDENCE.get(str(source), str(source))
-    also = f"; {others} other namespaces measured the same" if source == "Namespace" else ""
-    amount = f"{known['windows']:,} windows, {known.get('busySteps', 0):,} busy steps"
-    yield "evidence", printable(f"{amount}, of {whose}{also if others else ''}")
+    same = f"; {count_of(others, 'other namespace')} measured the same"
+    also = same if others and source == "Namespace" else ""
+    windows = count_of(f"{known['windows']:,}", "window")
+    steps = count_of(f"{known.get('busySteps', 0):,}", "busy step")
+    yield "evidence", printable(f"{windows}, {steps}, of {whose}{also}")
     if known.get("changedAt"):
         yield "last window", printable(str(known["changedAt"]))
 
@@ -189,7 +191,8 @@ def _effects(known: Object) -> Iterator[Row]:
     factor, judged = known.get("goodputFactor", 1.0), known.get("judgedRequests", 0)
     if judged:
         when = f", last {known['judgedAt']}" if known.get("judgedAt") else ""
-        yield "goodput factor", printable(f"{factor:.2f}, from {judged:,} requests judged{when}")
+        requests = count_of(f"{judged:,}", "request")
+        yield "goodput factor", printable(f"{factor:.2f}, from {requests} judged{when}")
         if known.get("goodputFactorReason"):
             yield "", printable(str(known["goodputFactorReason"]))
     elif known.get("goodputFactor") is not None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tonnage.control.input.state import Assessment
 from tonnage.control.input.times import rfc3339
-from tonnage.units import format_s
+from tonnage.units import count_of, format_s
 
 ONCE_S = 300.0
 """Within which metrics are lost at once: scrapes and rates end one after the other."""
@@ -86,7 +86,7 @@ def _common_loss(lost_at_s: LostAt, *, least: float = LEAST_SHARE) -> str | None
     if len(together) < LEAST_OBJECTS or len(together) < least * len(lost_at_s):
         return None
     return (
-        f"{len(together)} of {len(lost_at_s)} objects lost their metrics within "
+        f"{len(together)} of {count_of(len(lost_at_s), 'object')} lost their metrics within "
         f"{format_s(ONCE_S)}: until they are back, or {rfc3339(together[-1] + LASTS_S)}, nothing "
         "is taken away, and objects without metrics get no more than schedules and minReplicas ask"
     )

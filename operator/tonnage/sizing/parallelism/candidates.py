@@ -8,6 +8,7 @@ from tonnage.catalog.shape import ModelShape, MoeFfn, WeightFormat
 from tonnage.sizing.parallelism.rules import broken_rules, has_whole_experts
 from tonnage.sizing.request import ANY_SIZES
 from tonnage.sizing.split import Parallelism, kv_is_replicated
+from tonnage.units import count_of
 
 FACTORS = (1, 2, 4, 8, 16, 32)
 """GPUs of a replica that are tried beyond a node: times the sizes that are given."""
@@ -112,9 +113,10 @@ def explain_no_candidate(
     asked = [f"hardware.gpusPerReplica {num_gpus}"] if num_gpus else []
     if sizes != ANY_SIZES:
         asked.append(f"hardware.parallelism {sizes}")
-    node = f"a node of {gpus_per_node} GPUs"
+    gpus = count_of(gpus_per_node, "GPU")
+    node = f"a node of {gpus}"
     if num_gpus and num_gpus > gpus_per_node and num_gpus % gpus_per_node:
-        rules.append(f"no whole number of nodes of {gpus_per_node} GPUs")
+        rules.append(f"no whole number of nodes of {gpus}")
     split = next(_splits(num_gpus, gpus_per_node, shape, sizes), None)
     if split is None and sizes != ANY_SIZES:
         rules.append(f"no split within {node}, or of tensor {gpus_per_node} beyond one, has these")

@@ -25,7 +25,7 @@ from tonnage.catalog.shape import (
 )
 from tonnage.sizing.errors import InvalidParallelismError
 from tonnage.sizing.split import Parallelism
-from tonnage.units import round_up
+from tonnage.units import count_of, round_up
 
 VOCAB_ALIGNMENT = 64
 """The engine pads the vocabulary to its multiples."""
@@ -45,7 +45,7 @@ def broken_rules(shape: ModelShape, weights: WeightFormat, split: Parallelism) -
     """Yield every rule that this split breaks."""
     tensor = split.tensor
     if split.pipeline > shape.num_layers:
-        yield f"PP {split.pipeline} exceeds the {shape.num_layers} layers"
+        yield f"PP {split.pipeline} exceeds the {count_of(shape.num_layers, 'layer')}"
     if tensor % split.context:
         yield f"DCP {split.context} does not divide TP {tensor}"
     for _, attention in shape.attentions():
@@ -60,7 +60,7 @@ def broken_rules(shape: ModelShape, weights: WeightFormat, split: Parallelism) -
 def _attention_rules(attention: Attention, split: Parallelism) -> Iterator[str]:
     tensor = split.tensor
     if attention.num_heads % tensor:
-        yield f"TP {tensor} does not divide the {attention.num_heads} attention heads"
+        yield f"TP {tensor} does not divide the {count_of(attention.num_heads, 'attention head')}"
     if split.context > 1:
         yield from _context_rules(attention, split)
     match attention:
@@ -68,15 +68,18 @@ def _attention_rules(attention: Attention, split: Parallelism) -> Iterator[str]:
             yield from _kv_head_rules(attention.num_kv_heads, split.tensor)
         case StateAttention(kind="mamba2") if attention.num_key_heads > 1:
             if attention.num_key_heads % tensor:
-                yield f"TP {tensor} does not divide the {attention.num_key_heads} state groups"
+                groups = count_of(attention.num_key_heads, "state group")
+                yield f"TP {tensor} does not divide the {groups}"
         case StateAttention() if attention.num_key_heads % tensor and attention.num_key_heads > 1:
-            yield f"TP {tensor} does not divide the {attention.num_key_heads} key heads"
+            heads = count_of(attention.num_key_heads, "key head")
+            yield f"TP {tensor} does not divide the {heads}"
 
 
 def _kv_head_rules(num_kv_heads: int, tensor: int) -> Iterator[str]:
     larger, smaller = max(num_kv_heads, tensor), min(num_kv_heads, tensor)
     if larger % smaller:
-        yield f"TP {tensor} and the {num_kv_heads} KV heads do not divide one another"
+        heads = count_of(num_kv_heads, "KV head")
+        yield f"TP {tensor} and the {heads} do not divide one another"
 
 
 def _context_rules(attention: Attention, split: Parallelism) -> Iterator[str]:
@@ -102,12 +105,14 @@ def _shared_heads_rules(attention: GroupedAttention, split: Parallelism) -> Iter
     copies = max(1, split.tensor // heads)
     if split.context > copies:
         yield (
-            f"DCP {split.context} exceeds the {copies} copies that TP {split.tensor} makes of "
-            f"{heads} KV heads"
+            f"DCP {split.context} exceeds the "
+            f"{count_of(copies, 'copy', 'copies')} that TP {split.tensor} makes of "
+            f"{count_of(heads, 'KV head')}"
         )
     queries = attention.num_heads // heads
     if queries % split.context:
-        yield f"DCP {split.context} does not divide the {queries} query heads per KV head"
+        each = f"{count_of(queries, 'query head')} per KV head"
+        yield f"DCP {split.context} does not divide the {each}"
 
 
 def _ffn_rules(group: LayerGroup, weights: WeightFormat, split: Parallelism) -> Iterator[str]:

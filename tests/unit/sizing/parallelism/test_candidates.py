@@ -101,6 +101,11 @@ class TestDecodeContextParallel:
         assert rules(attention, tensor=8, context=2) == []
         assert "exceeds the 2 copies" in rules(attention, tensor=8, context=4)[0]
 
+    def test_says_one_copy_of_one_head(self):
+        attention = an_attention(num_kv_heads=1)
+
+        assert "makes of 1 KV head" in rules(attention, tensor=8, context=16)[-1]
+
     def test_divides_the_queries_of_a_kv_head(self):
         # 24 heads in 8 groups of 3; 16 ranks would hold two copies of each.
         attention = an_attention(num_heads=48, num_kv_heads=16)

@@ -14,6 +14,7 @@ from tonnage.catalog.config.keys.decoder import (
 from tonnage.catalog.config.layers.attention import by_layer_type, wide_global_heads
 from tonnage.catalog.config.layers.ffn import experts_beside_dense
 from tonnage.catalog.shape import Attention, DenseFfn, Ffn, GroupedAttention
+from tonnage.units import count_of
 
 LAYER_TABLE_MATRICES: Final = 3
 """Per layer: into the width of the layer's table, out of it, and the model's share of the sum."""
@@ -45,8 +46,8 @@ def _first_shared(keys: DecoderKeys) -> int:
     shared = keys.num_kv_shared_layers or 0
     if shared >= keys.num_hidden_layers:
         raise ModelConfigError(
-            f"num_kv_shared_layers = {shared} leaves none of the {keys.num_hidden_layers} layers "
-            "with a cache"
+            f"num_kv_shared_layers = {shared} leaves none of the "
+            f"{count_of(keys.num_hidden_layers, 'layer')} with a cache"
         )
     return keys.num_hidden_layers - shared
 

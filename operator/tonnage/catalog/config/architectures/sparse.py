@@ -21,6 +21,7 @@ from tonnage.catalog.shape import (
     Ffn,
     Indexer,
 )
+from tonnage.units import count_of
 
 KEY_BLOCK: Final = 128
 KEY_SCALE_BYTES: Final = 4
@@ -129,8 +130,8 @@ def compressed_attentions(keys: DecoderKeys) -> list[Attention]:
         raise ModelConfigError("compress_ratios is missing")
     if len(ratios) < keys.num_hidden_layers:
         raise ModelConfigError(
-            f"compress_ratios has {len(ratios)} entries, but num_hidden_layers is "
-            f"{keys.num_hidden_layers}"
+            f"compress_ratios has {count_of(len(ratios), 'entry', 'entries')}, but "
+            f"num_hidden_layers is {keys.num_hidden_layers}"
         )
     return [
         _compressed_attention(keys, layer, ratio)

@@ -2,6 +2,7 @@
 
 from tonnage.catalog.config.encoders.keys import EncoderKeys
 from tonnage.catalog.config.keys.decoder import ModelConfigError, required_number
+from tonnage.units import count_of
 
 
 def llava_encoder(keys: EncoderKeys) -> int:
@@ -53,7 +54,8 @@ def layers_read(keys: EncoderKeys) -> int:
         return num_layers
     layers = last + 1 + num_layers if last < 0 else last
     if not 0 < layers <= num_layers:
-        raise ModelConfigError(f"vision_feature_layer = {last} is none of the {num_layers} layers")
+        known = count_of(num_layers, "layer")
+        raise ModelConfigError(f"vision_feature_layer = {last} is none of the {known}")
     return layers
 
 

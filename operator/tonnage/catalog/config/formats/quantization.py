@@ -15,6 +15,7 @@ from tonnage.catalog.config.keys.decoder import (
 )
 from tonnage.catalog.config.keys.types import Block
 from tonnage.catalog.shape import HalfType, WeightFormat
+from tonnage.units import count_of
 
 SCALE_BYTES: Final = 2
 """Of a group of int4 or int8 weights: one fp16 number."""
@@ -286,7 +287,8 @@ def _same_weights(keys: QuantizationKeys) -> QuantizedGroup | None:
     """Return the group of all matrices; several that differ in the weights are not understood."""
     groups = list((keys.config_groups or {}).values())
     if any(group.weights != groups[0].weights for group in groups):
-        raise _unknown("config_groups", f"{len(groups)} groups with different weights")
+        several = count_of(len(groups), "group")
+        raise _unknown("config_groups", f"{several} with different weights")
     if any(target != "Linear" for group in groups for target in group.targets):
         target = next(t for group in groups for t in group.targets if t != "Linear")
         raise _unknown("config_groups", f"target {target!r:.100}")

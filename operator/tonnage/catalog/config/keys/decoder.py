@@ -27,6 +27,7 @@ from tonnage.catalog.config.keys.types import (
     ZerosAndOnes,
 )
 from tonnage.catalog.gpu import CatalogError
+from tonnage.units import count_of
 
 
 class ModelConfigError(CatalogError):
@@ -263,5 +264,6 @@ def check_length(key: str, values: Sized, num_layers: int) -> None:
     """
     if len(values) != num_layers:
         raise ModelConfigError(
-            f"{key} has {len(values)} entries, but num_hidden_layers is {num_layers}"
+            f"{key} has {count_of(len(values), 'entry', 'entries')}, but num_hidden_layers is "
+            f"{num_layers}"
         )

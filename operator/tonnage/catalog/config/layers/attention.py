@@ -9,6 +9,7 @@ from tonnage.catalog.config.keys.decoder import (
     required_number,
 )
 from tonnage.catalog.shape import Attention, GroupedAttention, LatentAttention
+from tonnage.units import count_of
 
 
 def full(keys: DecoderKeys) -> list[Attention]:
@@ -193,7 +194,8 @@ def grouped_attention(keys: DecoderKeys) -> GroupedAttention:
 def _check_heads(num_heads: int, attention: GroupedAttention, *, key: str) -> GroupedAttention:
     if num_heads % attention.num_kv_heads:
         raise ModelConfigError(
-            f"{key} = {attention.num_kv_heads} does not divide the {num_heads} attention heads"
+            f"{key} = {attention.num_kv_heads} does not divide the "
+            f"{count_of(num_heads, 'attention head')}"
         )
     return attention
 

@@ -6,6 +6,7 @@ from typing import Final
 from tonnage.catalog.config.keys.decoder import DecoderKeys, ModelConfigError, required_number
 from tonnage.catalog.config.layers.state import MODEL_TYPE_BYTES, delta_net
 from tonnage.catalog.shape import Attention, GroupedAttention, Indexer
+from tonnage.units import count_of
 
 MIXES_PER_LAYER: Final = 2
 """Before attention and before experts."""
@@ -86,7 +87,8 @@ def ngram_tables(keys: DecoderKeys) -> int:
     num_heads = (required_number(keys, "ngram_size") - 1) * required_number(keys, "heads_per_ngram")
     width = _ngram_width(keys)
     if width % num_heads:
-        raise ModelConfigError(f"ple_embed_dim = {width} is no multiple of {num_heads} heads")
+        heads = count_of(num_heads, "head")
+        raise ModelConfigError(f"ple_embed_dim = {width} is no multiple of {heads}")
     return len(keys.ple_layer_ids) * required_number(keys, "ngram_vocab_size_base") * width
 
 

@@ -24,6 +24,7 @@ from tonnage.catalog.shape import (
     MoeFfn,
     StateAttention,
 )
+from tonnage.units import count_of
 
 MODEL_TYPE_BYTES: Final = 2
 """Of an element in the type that vLLM serves the model in: always one of 16 bits."""
@@ -92,7 +93,7 @@ def kimi_delta(keys: DecoderKeys) -> list[Attention]:
     if indices != list(range(1, keys.num_hidden_layers + 1)):
         raise ModelConfigError(
             "linear_attn_config.kda_layers and full_attn_layers do not name each of the "
-            f"{keys.num_hidden_layers} layers once"
+            f"{count_of(keys.num_hidden_layers, 'layer')} once"
         )
     state = StateAttention(
         kind="kimi_delta",
@@ -226,7 +227,7 @@ def _kinds(keys: DecoderKeys, key: str, entries: list[str]) -> list[str]:
 def _check_state(layer: StateAttention, *, key: str) -> StateAttention:
     if layer.num_value_heads % layer.num_key_heads:
         raise ModelConfigError(
-            f"{key} = {layer.num_key_heads} does not divide the {layer.num_value_heads} heads "
-            "that keep a state"
+            f"{key} = {layer.num_key_heads} does not divide the "
+            f"{count_of(layer.num_value_heads, 'head')} that keep a state"
         )
     return layer
