@@ -258,7 +258,7 @@ def _project(kind: Kind, body: Mapping[str, Any]) -> View | None:
 
 
 def _tell_size(kind: Kind, key: Key, body: Oversized) -> None:
-    message = f"{body.num_bytes} bytes, at most {MOST_OBJECT_BYTES} are read"
+    message = f"{body.num_bytes} bytes: beyond {MOST_OBJECT_BYTES} nothing but its name is kept"
     LOG.warning(Line("too large", kind=kind, object="/".join(key), message=message))
 
 

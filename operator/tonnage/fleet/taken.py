@@ -37,7 +37,7 @@ class Taken:
     names: set[Key]
     """That something is known to stand under: whoever meets one adds it."""
     oversized: dict[Key, int] = field(default_factory=dict)
-    """Of these the bytes of what is too large to be read."""
+    """Of these the bytes of what is too large for more than its name to be kept."""
     _read: dict[Key, tuple[float, DeploymentView | None]] = field(default_factory=dict)
 
     def look(self, needed: Set[Key], now_s: float) -> None:

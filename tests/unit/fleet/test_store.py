@@ -341,7 +341,7 @@ class TestWhatIsTooLarge:
         assert woke(store)
         [line] = [str(each.msg) for each in caplog.records]
         assert "object=serving/llama" in line
-        assert "300000 bytes, at most 262144 are read" in line
+        assert "300000 bytes: beyond 262144 nothing but its name is kept" in line
 
     def test_wakes_nobody_where_nobody_names_it(self, store):
         store.serve(ReferencedKeys(deployments=set(), owners=set()))

@@ -157,7 +157,7 @@ _REFUSALS: Final[Mapping[str, str]] = {
     "ClaimNotShared": "several pods would mount a claim that one node, or one pod, alone may",
     "ConflictingOwner": "an older ModelDeployment scales the same Deployment",
     "ContextTooLong": "the model was not made for so long a context",
-    "DeploymentTooLarge": "the Deployment of that name has more than 256 KiB, and is not read",
+    "DeploymentTooLarge": "of a Deployment of more than 256 KiB nothing but its name is kept",
     "DoesNotFit": "the weights and one request of the full length exceed the memory",
     "EngineVersionUnknown": "neither engine.version nor the image's tag says a version of vLLM",
     "FlagsUnknown": "the flags that run cannot be read",

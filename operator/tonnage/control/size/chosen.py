@@ -367,8 +367,8 @@ def _check_deployment(state: ModelState, model: ModelDeployment) -> None:
         raise RefusedError(
             "DeploymentTooLarge",
             f"Deployment {target.name if target else state.view.name} has "
-            f"{state.oversized_bytes} bytes, of which at most 256 KiB are read: take labels, "
-            "annotations or variables out of it",
+            f"{state.oversized_bytes} bytes, and of one of more than 256 KiB nothing but its name "
+            "is kept: take labels, annotations or variables out of it",
         )
     deployment = state.deployment or state.in_the_way
     if target:
