@@ -1,6 +1,6 @@
 """What wrong beliefs about the outside cost: GPU-hours and attainment, in the closed loop.
 
-    python tests/bench/beliefs.py [--scene late-node] [--json]
+    python tests/bench/beliefs.py [--scene late-node] [--json] [--page]
 
 The operator's own tick runs against simulated engines (``tonnage.replay``), as in
 ``closed_loop.py``, and something around them goes wrong once:
@@ -15,7 +15,8 @@ fourth for an hour meanwhile, little to the others.
 
 GPU-hours and late requests are counted from when that is over; the oracle is the smallest fleet
 that keeps the promise at the rate of each minute and the replicas of the schedule, for whoever
-knows the truth. It runs on earlier commits too: what these do not know of a pod is left out.
+knows the truth. It runs on earlier commits too: what these do not know of a pod is left out, and
+their engine is compiled by ``deploy/hatch_build.py``. ``--page`` writes ``beliefs.md``.
 """
 
 import json
@@ -23,6 +24,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Final
 
 import click
@@ -49,6 +51,7 @@ LITTLE, MUCH = 1.0, 8.0
 NODE_S, SURGE_S, BUSY_S = 3 * HOUR_S, 5 * HOUR_S, HOUR_S
 DEAD_FROM_S, DEAD_S = 600.0, 600.0
 GONE_S, GONE_FOR_S = HOUR_S / 2, 4 * HOUR_S
+PAGE: Final = Path(__file__).with_name("beliefs.md")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,14 +267,48 @@ def oracle_gpu_s(scene: Scene, record: Record) -> float:
     return sum(replicas) * MINUTE_S * cluster.machine.num_gpus
 
 
+HEAD: Final = """# What wrong beliefs cost, before and after
+
+Written by `python tests/bench/beliefs.py --page`, which says what happens in each scene. Engines
+are simulated, so that each run has the same figures, and none is of a real fleet. *Before* is this
+bench on commit b9463f35, the last one without
+[decision 51](../../operator/decisions/0051-beliefs-with-bounds.md); models of the engine and of
+the oracle were older, too. GPU-hours and requests are counted from when what went wrong is over.
+*Attained* is the least share of requests within a limit, of which 95% are promised: replicas that
+were kept by mistake served the busy hour, too. *Lead* is what the operator believes in the end that
+a new replica takes.
+
+| scene | | GPU-hours | oracle's | attained | late / allowed | lead, s |
+| --- | --- | --- | --- | --- | --- | --- |
+"""
+BEFORE: Final[Mapping[str, str]] = {
+    "late-node": "56.1 | 22.0 | 95.6% | 0.89 | 6231",
+    "restart": "101.9 | 13.2 | 94.8% | 1.03 | 82998",
+}
+NOT_RUN: Final = "not run: decision 51 is not about it | | | |"
+
+
+def page_rows(found: Result) -> str:
+    """Return the lines of a scene: as it was, as it is."""
+    now = (
+        f"{found.gpu_hours:.1f} | {found.oracle_gpu_hours:.1f} | {found.attained:.1%} | "
+        f"{found.late_over_allowed:.2f} | {found.lead_s:.0f}"
+    )
+    before = BEFORE.get(found.scene, NOT_RUN)
+    return f"| {found.scene} | before | {before} |\n| | now | {now} |\n"
+
+
 @click.command(help=__doc__)
 @click.option("--scene", "names", multiple=True, type=click.Choice(list(SCENES)), default=SCENES)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-def main(*, names: Sequence[str], as_json: bool) -> None:
+@click.option("--page", is_flag=True, help="Write beliefs.md, of these scenes.")
+def main(*, names: Sequence[str], as_json: bool, page: bool) -> None:
     if not as_json:
         click.echo("scene       | GPU-h  oracle | attained  late/allowed | lead, s")
+    rows = []
     for name in names:
         found = result_of(name)
+        rows.append(page_rows(found))
         if as_json:
             click.echo(json.dumps(asdict(found)))
             continue
@@ -281,6 +318,8 @@ def main(*, names: Sequence[str], as_json: bool) -> None:
         )
         for fault in found.faults:
             click.echo(f"      {fault[:150]}")
+    if page:
+        PAGE.write_text(HEAD + "".join(rows))
 
 
 if __name__ == "__main__":
