@@ -2,10 +2,11 @@
 
 import itertools
 import time
+import uuid
 
 import pytest
 
-from api_world import MOST_PER_S
+from api_world import MOST_PER_S, an_api_world
 from site_lab import a_model
 from tonnage.cluster.kube import DEPLOYMENTS
 
@@ -104,15 +105,18 @@ class TestRow48AnAutoscalerHasTheSameTarget:
 
 
 class TestRow51TheNamespaceGoes:
-    def test_and_nothing_is_written_to_it_and_others_are_served(self, fault_plane, world):
-        other = f"{world.namespace}-b"
+    @pytest.fixture
+    def other(self):
+        return f"fault-other-{uuid.uuid4().hex[:8]}"
+
+    @pytest.fixture
+    def world(self, fault_plane, administrator, tmp_path, other):
         fault_plane.kubectl("create", "namespace", other)
-        world.operator.kill()
-        world.operators.clear()
-        world.proxies.clear()
-        world.unbind(f"operator-{world.namespace}-0")
-        (world.folder / "0").rename(world.folder / "former")
-        world.add_operator(namespaces=(world.namespace, other))
+        with an_api_world(fault_plane, administrator, tmp_path) as made:
+            made.add_operator(namespaces=(made.namespace, other))
+            yield made
+
+    def test_and_nothing_is_written_to_it_and_others_are_served(self, fault_plane, world, other):
         world.begin()
         world.plane.kubectl.apply([a_model() | {"metadata": {"name": "llama", "namespace": other}}])
         path = DEPLOYMENTS.path(other, "llama")

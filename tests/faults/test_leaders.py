@@ -37,6 +37,7 @@ class TestRow29ItIsAskedToEnd:
         lease = world.get(LEASES, NAME)
         assert code == 0
         assert not lease["spec"].get("holderIdentity")
+        world.operator.start()
         world.until_replicas(2)
 
 

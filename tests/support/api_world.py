@@ -159,13 +159,14 @@ class ApiWorld:
 
 @contextmanager
 def an_api_world(plane: ControlPlane, api: KubeApi, folder: Path) -> Iterator[ApiWorld]:
-    """Make a namespace with one operator; in the end no log has a traceback or a token."""
+    """Make a namespace; in the end no operator ended by itself, and no log has a token."""
     namespace = f"fault-{uuid.uuid4().hex[:8]}"
     plane.kubectl("create", "namespace", namespace)
     with ExitStack() as stack:
         world = ApiWorld(plane=plane, api=api, namespace=namespace, folder=folder, stack=stack)
         yield world
     plane.kubectl("delete", "namespace", namespace, "--wait=false", "--ignore-not-found")
-    for each in world.operators:
-        world.unbind(f"operator-{namespace}-{world.operators.index(each)}")
+    for number, each in enumerate(world.operators):
+        world.unbind(f"operator-{namespace}-{number}")
         assert CANARY not in each.log()
+        assert each.codes == [], f"{each.name} ended by itself"

@@ -28,7 +28,7 @@ class OperatorProcess:
     num_starts: int = 0
     process: subprocess.Popen[bytes] | None = None
     codes: list[int] = field(default_factory=list)
-    """With which the processes ended that ended by themselves."""
+    """With which the processes ended that no test ended."""
 
     @property
     def log_path(self) -> Path:
@@ -49,10 +49,17 @@ class OperatorProcess:
 
     def revive(self) -> bool:
         """Start it again where it has ended, as a kubelet does; tell whether it had."""
+        if not self.has_ended():
+            return False
+        self.start()
+        return True
+
+    def has_ended(self) -> bool:
+        """Tell whether it ended by itself since this was asked, and note with what."""
         if self.process is None or self.process.poll() is None:
             return False
         self.codes.append(self.process.returncode)
-        self.start()
+        self.process = None
         return True
 
     def send(self, number: int) -> None:
@@ -60,17 +67,20 @@ class OperatorProcess:
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """As a crash would."""
-        if self.process is not None:
+        """As a crash would; it stays ended until it is started."""
+        if not self.has_ended() and self.process is not None:
             self.process.kill()
             self.process.wait(10)
             self.process = None
 
     def end(self, *, timeout_s: float) -> int:
-        """Ask it to end; return with what it did."""
+        """Ask it to end; return with what it did. It stays ended until it is started."""
+        assert not self.has_ended(), self.codes
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout_s)
+        code = self.process.wait(timeout_s)
+        self.process = None
+        return code
 
     def page(self, path: str) -> requests.Response:
         with requests.Session() as session:
