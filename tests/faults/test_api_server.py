@@ -6,6 +6,7 @@ are not there and nobody measures them: what is changed is the least number of r
 
 import json
 import time
+from collections import Counter
 
 import pytest
 
@@ -19,6 +20,8 @@ pytestmark = pytest.mark.lab
 
 OUTAGE_S = 20
 """Longer than a Lease lasts."""
+ANSWER_S = 3
+"""Of each answer of a slow one: longer than a tick waits for a write, and the Lease is renewed."""
 
 
 class TestRow18TheApiServerIsDown:
@@ -143,6 +146,29 @@ class TestRow22WatchesAreSilent:
         world.ask_for(2)
 
         world.until_replicas(2, timeout_s=120)
+
+
+class TestRow62TheApiServerIsSlow:
+    def test_and_no_probe_fails_and_what_is_asked_for_is_done(self, world):
+        world.begin()
+        held = Counter()
+
+        def hold(passed):
+            held[passed.method] += 1
+            world.proxy.stopping.wait(ANSWER_S)
+
+        world.proxy.fail(hold)
+        world.ask_for(2)
+        probed = []
+
+        def is_done():
+            probed.append(world.operator.probe("/healthz"))
+            return world.replicas() == 2
+
+        world.until(is_done, "2 replicas")
+
+        assert set(probed) == {200}
+        assert held["PATCH"] > 0, "its writes are slow too"
 
 
 class TestRow24AListOfLongAgo:
