@@ -83,7 +83,7 @@ def refusals(asked: Asked, root: Path = ROOT) -> list[str]:
         f"base image {asked.base} has no digest: give NAME:TAG@sha256:...": (
             DIGEST.fullmatch(asked.base) is None
         ),
-        f"the tree is dirty: {len(changed)} files differ from the commit": bool(changed),
+        f"the tree is dirty; files that differ from the commit: {len(changed)}": bool(changed),
         f"CHANGELOG.md has no entry for {released}": (
             entry.search((root / "CHANGELOG.md").read_text()) is None
         ),

@@ -91,7 +91,7 @@ class TestRefusals:
         with (tree / name).open("a") as file:
             file.write("\n")
 
-        assert refused(tree) == ["the tree is dirty: 1 files differ from the commit"]
+        assert refused(tree) == ["the tree is dirty; files that differ from the commit: 1"]
 
     @pytest.mark.parametrize("heading", ["Unreleased", f"{VERSION}0", f"1{VERSION}", "of 0.1.0"])
     def test_a_version_that_the_changelog_does_not_know(self, tree, heading):

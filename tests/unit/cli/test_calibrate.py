@@ -209,7 +209,7 @@ def test_prompts_are_random_and_an_answer_that_was_held_back_is_not_timed(tmp_pa
 
     said = refusal(tmp_path, double)
 
-    assert "tokens came at 1 moments: something between holds the stream back" in said
+    assert "tokens came at 1 moment: something between holds the stream back" in said
     begins = [prompt[:16] for prompt in double.prompts]
     assert len(begins) > 10
     assert len(set(begins)) == len(begins)

@@ -125,7 +125,7 @@ def test_a_trace_of_nothing_but_those_has_no_requests(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("arrival_s,prompt_tokens,output_tokens\n1,2,0\n")
 
-    with pytest.raises(TraceError, match="no requests: 1 rows are without a token"):
+    with pytest.raises(TraceError, match="no requests: 1 row is without a token"):
         read_trace(path)
 
 

@@ -274,7 +274,7 @@ def test_more_experts_per_token_than_experts_are_refused() -> None:
 
 
 def test_a_list_by_layer_must_have_one_entry_per_layer() -> None:
-    with pytest.raises(ModelConfigError, match="layer_types has 1 entries, but num_hidden_layers"):
+    with pytest.raises(ModelConfigError, match="layer_types has 1 entry, but num_hidden_layers"):
         read(model_type="qwen3", head_dim=128, layer_types=["full_attention"])
 
 

@@ -650,7 +650,7 @@ DELTA = {
     [
         ("Qwen/Qwen3.5-27B", {"linear_num_key_heads": 7}, "linear_num_key_heads = 7 does not div"),
         ("Qwen/Qwen3.5-27B", {"mamba_ssm_dtype": "int8"}, "mamba_ssm_dtype = 'int8'"),
-        ("Qwen/Qwen3.5-27B", {"layer_types": ["linear_attention"]}, "layer_types has 1 entries"),
+        ("Qwen/Qwen3.5-27B", {"layer_types": ["linear_attention"]}, "layer_types has 1 entry"),
         (KIMI, {"linear_attn_config": None}, "linear_attn_config is missing"),
         (KIMI, {"linear_attn_config": 5}, "linear_attn_config = 5"),
         (KIMI, {"linear_attn_config": DELTA | {"head_dim": 0}}, "linear_attn_config.head_dim = 0"),

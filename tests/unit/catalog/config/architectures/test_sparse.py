@@ -252,7 +252,7 @@ def test_ratios_beyond_the_layers_are_not_read() -> None:
     [
         ("deepseek-ai/DeepSeek-V3.2", {"index_n_heads": None}, "index_n_heads is missing"),
         ("deepseek-ai/DeepSeek-V3.2", {"q_lora_rank": None}, "q_lora_rank is missing"),
-        ("zai-org/GLM-5.2", {"indexer_types": ["full"]}, "indexer_types has 1 entries"),
+        ("zai-org/GLM-5.2", {"indexer_types": ["full"]}, "indexer_types has 1 entry"),
         ("zai-org/GLM-5.2", {"indexer_types": ["half"] * 78}, "indexer_types has 'half'"),
         (
             "deepseek-ai/DeepSeek-V4-Flash",
