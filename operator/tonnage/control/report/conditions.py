@@ -24,7 +24,7 @@ from tonnage.control.report.plausible import speed_plausible
 from tonnage.estimate.metrics import TABLE
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.workload import PERCENT
-from tonnage.units import HOUR_S, KIB
+from tonnage.units import HOUR_S, KIB, count_of
 
 HYSTERESIS = 0.01
 """Attainment must miss its percentile by more than this before SLOMet turns False."""
@@ -192,9 +192,10 @@ def error_budget(found: Assessment) -> Finding:
     late_share = budget.num_late / budget.num_requests
     shares = (late_share, objective.allowed_share, budget.recent_share)
     late, allowed, lately = (f"{PERCENT * share:.3g}%" for share in shares)
+    judged = count_of(f"{budget.num_requests:,.0f}", "request")
     message = (
-        f"{objective.limit}: {late} of {budget.num_requests:,.0f} requests within {window} were "
-        f"late, {allowed} may be; lately {lately}"
+        f"{objective.limit}: {late} of {judged} within {window} were late, {allowed} may be; "
+        f"lately {lately}"
     )
     return Finding(kind, "False", "Burnt", message)
 
