@@ -518,7 +518,8 @@ def test_latencies_on_the_page_are_those_of_the_hidden_step_time():
     page = asyncio.run(scenario())
     mean_s = sample(page, "vllm:inter_token_latency_seconds_sum") / 20
 
-    assert 0.0195 < mean_s < 0.03  # a busy machine may be late, never early
+    # On a busy machine tokens are late, the first one too, which brings it nearer to the last.
+    assert 0.016 < mean_s < 0.03
 
 
 def test_hidden_constants_may_be_those_of_the_products_own_formula():
