@@ -96,18 +96,22 @@ OperatorClass = Annotated[str, Field(pattern="^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])
 Tokens = Annotated[int, Field(ge=1, le=16_777_216)]
 
 
-def _duration_check(pattern: str, message: str, *, most_s: float) -> Callable[[str], str]:
+def _duration_check(
+    pattern: str, message: str, *, most_s: float, least_s: float = 0.0
+) -> Callable[[str], str]:
     def checked(value: str) -> str:
-        if not re.fullmatch(pattern, value) or seconds(value) > most_s:
+        if not re.fullmatch(pattern, value) or not least_s <= seconds(value) <= most_s:
             raise ValueError(message)
         return value
 
     return checked
 
 
-def _duration_rule(pattern: str, message: str, *, most: str) -> JsonDict:
+def _duration_rule(pattern: str, message: str, *, most: str, least: str = "") -> JsonDict:
     """One rule and no pattern: the API server would call duration() where a pattern fails too."""
-    return rule(f"self.matches('{pattern}') && duration(self) <= duration('{most}')", message)
+    from_least = f"duration(self) >= duration('{least}') && " if least else ""
+    up_to_most = f"duration(self) <= duration('{most}')"
+    return rule(f"self.matches('{pattern}') && {from_least}{up_to_most}", message)
 
 
 _DURATION = (
@@ -136,30 +140,16 @@ LongDuration = Annotated[
     ),
     AfterValidator(_duration_check(*_LONG_DURATION, most_s=7 * DAY_S)),
 ]
-_WINDOW_PATTERN, _WINDOW_MESSAGE = "^[1-9][0-9]{0,4}(m|h)$", "must be from 1h to 168h, such as 24h"
-
-
-def _checked_window(value: str) -> str:
-    if not re.fullmatch(_WINDOW_PATTERN, value) or not HOUR_S <= seconds(value) <= 7 * DAY_S:
-        raise ValueError(_WINDOW_MESSAGE)
-    return value
-
-
+_WINDOW = (_LONG_DURATION[0], "must be from 1h to 168h, such as 24h")
 Window = Annotated[
     str,
     Field(
         max_length=6,
         json_schema_extra={
-            "x-kubernetes-validations": [
-                rule(
-                    f"self.matches('{_WINDOW_PATTERN}') && duration(self) >= duration('1h') "
-                    "&& duration(self) <= duration('168h')",
-                    _WINDOW_MESSAGE,
-                )
-            ]
+            "x-kubernetes-validations": [_duration_rule(*_WINDOW, most="168h", least="1h")]
         },
     ),
-    AfterValidator(_checked_window),
+    AfterValidator(_duration_check(*_WINDOW, most_s=7 * DAY_S, least_s=HOUR_S)),
 ]
 _RATE_PATTERN = "^[0-9]{1,12}([.][0-9]{1,4})?$"
 _RATE_MESSAGE = (
@@ -168,11 +158,16 @@ _RATE_MESSAGE = (
 )
 
 
-def _checked_rate(value: object) -> object:
-    is_number = isinstance(value, int | str) and not isinstance(value, bool)
-    if not is_number or not re.fullmatch(_RATE_PATTERN, text := str(value)) or float(text) <= 0:
-        raise ValueError(_RATE_MESSAGE)
-    return value
+def _number_check(pattern: str, message: str) -> Callable[[object], object]:
+    """Return what takes a positive number: a whole one, or a string, since specs have no floats."""
+
+    def checked(value: object) -> object:
+        is_number = isinstance(value, int | str) and not isinstance(value, bool)
+        if not is_number or not re.fullmatch(pattern, text := str(value)) or float(text) <= 0:
+            raise ValueError(message)
+        return value
+
+    return checked
 
 
 _RATE_RULE = rule(
@@ -182,7 +177,7 @@ _RATE_RULE = rule(
 )
 Rate = Annotated[
     int | str,
-    BeforeValidator(_checked_rate),
+    BeforeValidator(_number_check(_RATE_PATTERN, _RATE_MESSAGE)),
     WithJsonSchema(
         {
             "x-kubernetes-int-or-string": True,
@@ -194,17 +189,9 @@ Rate = Annotated[
 _PERCENT_PATTERN = "^[5-9][0-9]([.][0-9]{1,2})?$"
 _PERCENT_MESSAGE = 'must be from 50 to 99, or a string such as "99.5" with at most 2 decimals'
 
-
-def _checked_percent(value: object) -> object:
-    is_number = isinstance(value, int | str) and not isinstance(value, bool)
-    if not is_number or not re.fullmatch(_PERCENT_PATTERN, str(value)):
-        raise ValueError(_PERCENT_MESSAGE)
-    return value
-
-
 Percent = Annotated[
     int | str,
-    BeforeValidator(_checked_percent),
+    BeforeValidator(_number_check(_PERCENT_PATTERN, _PERCENT_MESSAGE)),
     WithJsonSchema(
         {
             "x-kubernetes-int-or-string": True,

@@ -187,14 +187,19 @@ class _Reader:
         """Return an object; starts, a history and a ledger that cannot be go alone."""
         check(isinstance(entry, dict))
         starts = {"starts": entry} if STARTS[0].key in entry else {}
-        history = {"demand": entry["demand"]} if entry.get("demand") is not None else {}
-        ledger = {"ledger": entry["ledger"]} if entry.get("ledger") is not None else {}
         return ObjectPosterior(
             **values_of(OBJECT, entry),
             **self.entries(starts, partial(values_of, STARTS)).get("starts", {}),
-            demand=self.entries(history, read_history).get("demand"),
-            ledger=self.entries(ledger, read_ledger).get("ledger"),
+            demand=self.part(entry, "demand", read_history),
+            ledger=self.part(entry, "ledger", read_ledger),
         )
+
+    def part(
+        self, entry: Mapping[str, Any], key: str, read: Callable[[Any], Entry]
+    ) -> Entry | None:
+        """Return a part of an entry; None: there is none, or it cannot be and goes alone."""
+        found = {key: entry[key]} if entry.get(key) is not None else {}
+        return self.entries(found, read).get(key)
 
     def result(self, known: Calibrations) -> Loaded:
         return Loaded(

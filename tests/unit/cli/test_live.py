@@ -193,13 +193,17 @@ def test_an_object_that_was_never_looked_at_says_so(a_cluster, status):
     assert "the operator has not looked at this object yet" in result.stdout
 
 
+def explained(a_cluster, model):
+    """What `explain` prints of a model, in one line."""
+    kubeconfig = a_cluster({f"{NAMESPACED}/llama-70b": (200, model)})
+    return " ".join(run("explain", "llama-70b", "--kubeconfig", kubeconfig).stdout.split())
+
+
 def test_a_prior_is_not_called_learned(a_cluster):
     model = a_model(calibration=NOTHING_LEARNED)
     Status.model_validate_json(json.dumps(model["status"]))
-    kubeconfig = a_cluster({f"{NAMESPACED}/llama-70b": (200, model)})
-    result = run("explain", "llama-70b", "--kubeconfig", kubeconfig)
 
-    text = " ".join(result.stdout.split())
+    text = explained(a_cluster, model)
     for expected in (
         "evidence nothing measured yet: the prior holds",
         "bandwidth efficiency 0.820 0.820 +0.0% 14.0% 0.680",
@@ -212,11 +216,9 @@ def test_a_prior_is_not_called_learned(a_cluster):
 
 def test_one_of_each_is_not_written_as_several(a_cluster):
     counts = ("corroboratingNamespaces", "windows", "busySteps", "judgedRequests", "coldStarts")
-    model = a_model(calibration=a_calibration(**dict.fromkeys(counts, 1)))
-    kubeconfig = a_cluster({f"{NAMESPACED}/llama-70b": (200, model)})
-    result = run("explain", "llama-70b", "--kubeconfig", kubeconfig)
 
-    text = " ".join(result.stdout.split())
+    text = explained(a_cluster, a_model(calibration=a_calibration(**dict.fromkeys(counts, 1))))
+
     for expected in (
         "1 window, 1 busy step, of this namespace's own engines; 1 other namespace measured",
         "from 1 request judged",

@@ -66,8 +66,7 @@ def exit_code(answers: Iterable[Planned | Refused], *, is_broken: bool) -> int:
 def headline(answer: Planned) -> str:
     """Return the answer in a line: replicas, GPUs, slots, price."""
     sizing, num_gpus = answer.sizing, answer.sizing.flags.parallelism.num_gpus
-    gpus = f" of {count_of(num_gpus, 'GPU')} ({sizing.flags.parallelism})"
-    each = gpus if num_gpus > 1 else ""
+    each = f" of {count_of(num_gpus, 'GPU')} ({sizing.flags.parallelism})" if num_gpus > 1 else ""
     cost = bill(sizing, replicas=answer.replicas)
     price = f", {cost.usd_per_hour:.2f} {cost.currency} per hour" if cost else ""
     tokens = sizing.flags.max_num_batched_tokens

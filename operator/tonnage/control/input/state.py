@@ -260,6 +260,11 @@ class Attainment:
     requests_per_s: float
     """That were judged."""
 
+    def counted(self, judged_s: float) -> tuple[float, float]:
+        """Return (requests, late requests) of so long a time."""
+        number = self.requests_per_s * judged_s
+        return number, number * (1 - self.fraction)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:

@@ -239,12 +239,12 @@ def _is_calm(found: Assessment, known: GoodputMemory, chosen: Chosen, fleet: Fle
 
 def _verdicts(observed: Observed, window_s: float) -> Iterator[Verdict]:
     for each in observed.attainments:
-        number = each.requests_per_s * window_s
+        number, late = each.counted(window_s)
         yield Verdict(
             target=f"{each.name} p{100 * each.quantile:g}",
             quantile=each.quantile,
             num_requests=number,
-            late=number * (1 - each.fraction),
+            late=late,
         )
 
 

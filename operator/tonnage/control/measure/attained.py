@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tonnage.control.input.memory import ObjectMemory
-from tonnage.control.input.state import Attainment, Chosen, Observed
+from tonnage.control.input.state import Chosen, Observed
 from tonnage.estimate.budget import (
     DEFAULT_WINDOW_S,
     ErrorBudget,
-    Judged,
     Ledger,
     Objective,
     error_budget,
@@ -19,7 +18,7 @@ from tonnage.estimate.budget import (
 from tonnage.sizing.workload import PERCENT
 from tonnage.units import seconds
 
-SHOWN = "errorBudgetLeft"
+BUDGET_FIGURE = "errorBudgetLeft"
 """Name of the figure in the status."""
 
 
@@ -34,8 +33,7 @@ def ledger_after(
     kept = {limit: bins for limit, bins in known.limits.items() if limit in limits}
     known = in_window(replace(known, limits=kept), _window_s(chosen), now_s=at_s)
     judged = {
-        limit_key(each.name, each.limit_s): _counted(each, judged_s)
-        for each in observed.attainments
+        limit_key(each.name, each.limit_s): each.counted(judged_s) for each in observed.attainments
     }
     return with_judged(known, judged, at_s=at_s)
 
@@ -43,7 +41,7 @@ def ledger_after(
 def budgets_of(memory: ObjectMemory, chosen: Chosen, *, now_s: float) -> tuple[ErrorBudget, ...]:
     """Return the error budgets of the targets of which enough requests were judged."""
     known = in_window(memory.goodput.ledger, _window_s(chosen), now_s=now_s)
-    was_known = SHOWN in memory.reported.shown
+    was_known = BUDGET_FIGURE in memory.reported.shown
     found = (
         error_budget(known, each, now_s=now_s, was_known=was_known) for each in objectives(chosen)
     )
@@ -61,19 +59,15 @@ def objectives(chosen: Chosen) -> Iterator[Objective]:
     for latency, targets in (("TTFT", slo.ttft), ("TPOT", slo.tpot)):
         highest = max((each.quantile for each in targets), default=None)
         for each in targets:
-            is_given = percent is not None and each.quantile == highest
-            share = float(percent) / PERCENT if percent and is_given else each.quantile
+            share = each.quantile
+            if percent is not None and each.quantile == highest:
+                share = float(percent) / PERCENT
             yield Objective(
                 latency=latency,
                 quantile=each.quantile,
                 limit_s=each.limit_s,
                 allowed_share=1 - share,
             )
-
-
-def _counted(each: Attainment, judged_s: float) -> Judged:
-    number = each.requests_per_s * judged_s
-    return number, number * (1 - each.fraction)
 
 
 def _window_s(chosen: Chosen) -> float:

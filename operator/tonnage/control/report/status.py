@@ -29,7 +29,7 @@ from tonnage.control.input.memory import (
 )
 from tonnage.control.input.state import Assessment, Fleet, ModelView
 from tonnage.control.input.times import rfc3339
-from tonnage.control.measure.attained import SHOWN
+from tonnage.control.measure.attained import BUDGET_FIGURE
 from tonnage.control.report.calibrated import calibration_status
 from tonnage.control.report.conditions import conditions
 from tonnage.control.report.differing import GAUGE_SECTIONS, facts, gauges_moved, is_moved
@@ -252,7 +252,7 @@ def _gauges(found: Assessment) -> Iterator[tuple[str, float | None, str]]:
         for each in strictest.values():
             yield f"{each.name.lower()}Attainment", each.fraction, SLO_SOURCES[each.name]
     left = found.budget.left if found.budget else None
-    yield SHOWN, left, "late requests over slo.attainment.window"
+    yield BUDGET_FIGURE, left, "late requests over slo.attainment.window"
     yield "coldStartSeconds", found.memory.posterior.cold_start_s, "scheduled to Ready of own pods"
 
 
