@@ -9,7 +9,8 @@ import yaml
 from pydantic import BaseModel
 
 from tonnage.api.base import rule
-from tonnage.api.spec import GROUP, KIND, NAME_MESSAGE, NAME_PATTERN, PLURAL, VERSION, Spec
+from tonnage.api.group import GROUP, KIND, PLURAL, VERSION
+from tonnage.api.spec import NAME_MESSAGE, NAME_PATTERN, Spec
 from tonnage.api.status import Status
 
 Schema = dict[str, Any]

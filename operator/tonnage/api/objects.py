@@ -10,7 +10,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from tonnage.api.fields import flag_refusal
-from tonnage.api.spec import GROUP, KIND, NAME_MESSAGE, NAME_PATTERN, VERSION, Spec
+from tonnage.api.group import GROUP, KIND, VERSION
+from tonnage.api.spec import NAME_MESSAGE, NAME_PATTERN, Spec
 
 MAX_ERRORS_SHOWN = 5
 _DURATIONS = frozenset({"p50", "p90", "p95", "p99", "duration"})

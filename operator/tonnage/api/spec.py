@@ -21,10 +21,6 @@ from tonnage.api.references import ConfigMapKey
 from tonnage.api.schedules import Schedule
 from tonnage.units import seconds
 
-GROUP = "tonnage.dev"
-VERSION = "v1alpha1"
-KIND = "ModelDeployment"
-PLURAL = "modeldeployments"
 MAX_NAME_LENGTH = 52
 """A Deployment adds an 11-character hash to the names of its pods' labels: 63 in all."""
 NAME_PATTERN = f"^[a-z]([-a-z0-9]{{0,{MAX_NAME_LENGTH - 2}}}[a-z0-9])?$"

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from tonnage.api.spec import KIND
+from tonnage.api.group import KIND
 from tonnage.cluster.errors import (
     BugError,
     ConflictError,

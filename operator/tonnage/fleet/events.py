@@ -2,7 +2,7 @@
 
 from hashlib import sha256
 
-from tonnage.api.spec import KIND
+from tonnage.api.group import KIND
 from tonnage.control.report.happenings import Happening
 from tonnage.control.write.writes import Writes
 from tonnage.manifests.names import API_VERSION, Manifest

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from tonnage.api.spec import GROUP, KIND, VERSION
+from tonnage.api.group import GROUP, KIND, VERSION
 
 Manifest = dict[str, Any]
 
@@ -27,6 +27,10 @@ DELETION_COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"
 """On pods of our Deployments: a ReplicaSet takes those with the lowest away first."""
 QUEUE_ANNOTATION: Final = "tonnage.dev/queue-module"
 """On pods whose queue admits the newest first: what gives each request its priority."""
+QUEUE_MODULE: Final = "tonnage_queue"
+MIDDLEWARE: Final = f"{QUEUE_MODULE}.NewestFirst"
+CLASS_VARIABLE: Final = "TONNAGE_QUEUE_CLASS_S"
+"""Time in which arrivals make a class, for that module."""
 CONTAINER: Final = "vllm"
 """The one container of our pods."""
 MANAGER: Final = "tonnage"

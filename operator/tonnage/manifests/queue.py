@@ -11,14 +11,17 @@ from importlib.resources import files
 from typing import Final
 
 from tonnage.api.spec import Spec
-from tonnage.manifests.names import QUEUE_ANNOTATION, Manifest
+from tonnage.manifests.names import (
+    CLASS_VARIABLE,
+    MIDDLEWARE,
+    QUEUE_ANNOTATION,
+    QUEUE_MODULE,
+    Manifest,
+)
 from tonnage.sizing.expected import newest_first_s
 
-MODULE: Final = "tonnage_queue"
-MIDDLEWARE: Final = f"{MODULE}.NewestFirst"
 FOLDER: Final = "/etc/tonnage"
 VOLUME: Final = "queue"
-CLASS_VARIABLE: Final = "TONNAGE_QUEUE_CLASS_S"
 
 
 def queue_arguments(spec: Spec) -> Iterator[str]:
@@ -46,7 +49,7 @@ def queue_annotations(spec: Spec) -> dict[str, str]:
 def queue_volumes(spec: Spec) -> list[Manifest]:
     """Return the volume that makes a file of the annotation."""
     field = {"fieldPath": f"metadata.annotations['{QUEUE_ANNOTATION}']"}
-    items = [{"path": f"{MODULE}.py", "fieldRef": field}]
+    items = [{"path": f"{QUEUE_MODULE}.py", "fieldRef": field}]
     return [{"name": VOLUME, "downwardAPI": {"items": items}}] if newest_first_s(spec) else []
 
 
@@ -58,4 +61,4 @@ def queue_mounts(spec: Spec) -> list[Manifest]:
 
 @cache
 def _module() -> str:
-    return files("tonnage.manifests").joinpath("in_pod", f"{MODULE}.py").read_text()
+    return files("tonnage.manifests").joinpath("in_pod", f"{QUEUE_MODULE}.py").read_text()

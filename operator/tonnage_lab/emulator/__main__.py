@@ -10,7 +10,7 @@ import sys
 from aiohttp import web
 
 from tonnage.engine.limits import EngineLimits, LimitsError
-from tonnage.manifests.queue import CLASS_VARIABLE
+from tonnage.manifests.names import CLASS_VARIABLE
 from tonnage_lab.emulator import authentication, buckets, truth
 from tonnage_lab.emulator.arguments import Arguments, parse
 from tonnage_lab.emulator.cache_config import cache_config

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tonnage.manifests.queue import MIDDLEWARE
-from tonnage.sizing.adapters import DEFAULT_NUMBER, DEFAULT_RANK, Adapters
+from tonnage.manifests.names import MIDDLEWARE
 from tonnage.units import GB, GIB, KB, KIB, MB, MIB
 from tonnage_lab.emulator.buckets import parse_custom
 from tonnage_lab.emulator.flags import BOOLEANS, SWITCHES, VALUED
@@ -61,7 +60,9 @@ class Arguments:
     """``--scheduler-reserve-full-isl``."""
     enable_mfu_metrics: bool = False
     shutdown_timeout_s: float = 0.0
-    adapters: Adapters | None = None
+    max_loras: int = 0
+    """0: without ``--enable-lora``."""
+    max_lora_rank: int = 16
     speculation: Drafting | None = None
     is_newest_first: bool = False
     """By priority, which the middleware gives each request."""
@@ -180,8 +181,8 @@ def _add_model_flags(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--quantization", "-q")
     serve.add_argument("--speculative-config", "-sc", type=_drafting)
     _add_boolean(serve, "enable-lora", default=False)
-    serve.add_argument("--max-loras", type=positive, default=DEFAULT_NUMBER)
-    serve.add_argument("--max-lora-rank", type=positive, default=DEFAULT_RANK)
+    serve.add_argument("--max-loras", type=positive, default=1)
+    serve.add_argument("--max-lora-rank", type=positive, default=16)
     _add_boolean(serve, "enable-expert-parallel", "-ep", default=False)
     _add_boolean(serve, "enable-prefix-caching", default=True)
 
@@ -233,9 +234,8 @@ def parse(argv: Sequence[str]) -> Arguments:
         admits_whole_prompts=read.scheduler_reserve_full_isl,
         enable_mfu_metrics=read.enable_mfu_metrics,
         shutdown_timeout_s=read.shutdown_timeout,
-        adapters=Adapters(number=read.max_loras, rank=read.max_lora_rank)
-        if read.enable_lora
-        else None,
+        max_loras=read.max_loras if read.enable_lora else 0,
+        max_lora_rank=read.max_lora_rank,
         speculation=read.speculative_config,
         is_newest_first=read.scheduling_policy == "priority" and MIDDLEWARE in read.middleware,
         custom_buckets=read.custom_histogram_buckets,

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from tonnage.api.group import KIND
 from tonnage.api.objects import parse_model_deployment
-from tonnage.api.spec import KIND
 from tonnage.catalog.gpu import built_in_gpus, find_gpu
 from tonnage.engine.step_costs import StepCosts
 from tonnage.manifests.names import API_VERSION
-from tonnage.sizing.adapters import are_counted
+from tonnage.sizing.adapters import Adapters, are_counted
 from tonnage.sizing.parallelism.draft import rank_of
 from tonnage.sizing.request import Flags, SizingRequest, ask, look_up
 from tonnage.sizing.serving.flags import replica_under
@@ -48,11 +48,13 @@ def _request(gpu: str, arguments: Arguments, acceptance_rate: float) -> SizingRe
     }
     spec = parse_model_deployment(manifest).spec
     request = ask(spec, look_up(spec, {gpu: find_gpu(gpu, built_in_gpus())}))
+    has_adapters = arguments.max_loras and are_counted(request.shape)
+    adapters = Adapters(number=arguments.max_loras, rank=arguments.max_lora_rank)
     return replace(
         request,
         flags=flags(arguments),
         speculation=speculation(arguments, acceptance_rate),
-        adapters=arguments.adapters if are_counted(request.shape) else None,
+        adapters=adapters if has_adapters else None,
     )
 
 

@@ -14,7 +14,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from tonnage.engine.core import Engine
 from tonnage.engine.limits import EngineLimits, LimitsError, RequestError
 from tonnage.engine.table import RequestTable
-from tonnage.manifests.queue import CLASS_VARIABLE, MIDDLEWARE
+from tonnage.manifests.names import CLASS_VARIABLE, MIDDLEWARE
 from tonnage_lab.emulator.__main__ import build, drain
 from tonnage_lab.emulator.arguments import parse
 from tonnage_lab.emulator.buckets import effective, parse_custom

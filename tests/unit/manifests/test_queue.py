@@ -10,9 +10,8 @@ import pytest
 from fleet_builders import SITE, a_model, a_sizing
 from tonnage.api.objects import InvalidSpecError
 from tonnage.catalog.gpu import UnsupportedEngineError, built_in_gpus
-from tonnage.manifests import queue
 from tonnage.manifests.children import deployment, running_model, spec_digest
-from tonnage.manifests.names import QUEUE_ANNOTATION, SPEC_ANNOTATION
+from tonnage.manifests.names import CLASS_VARIABLE, QUEUE_ANNOTATION, SPEC_ANNOTATION
 from tonnage.sizing.expected import newest_first_s
 from tonnage.sizing.request import look_up
 from tonnage_lab.emulator.arguments import parse
@@ -68,7 +67,7 @@ def test_arrivals_are_a_class_for_a_quarter_longer_than_the_shortest_ttft_target
     model = a_model(engine=NEWEST_FIRST, slo=slo)
     [only] = deployment(model, a_sizing(), SITE)["spec"]["template"]["spec"]["containers"]
 
-    assert {"name": queue.CLASS_VARIABLE, "value": "0.625"} in only["env"]
+    assert {"name": CLASS_VARIABLE, "value": "0.625"} in only["env"]
 
 
 @pytest.mark.parametrize("slo", [None, {"timePerOutputToken": {"p95": "50ms"}}])
@@ -81,7 +80,7 @@ def test_without_a_ttft_target_it_is_refused_by_name(slo):
 def module(monkeypatch):
     """The module as a pod has it, on a clock that does not move."""
     source = template(queue="newestFirst")["metadata"]["annotations"][QUEUE_ANNOTATION]
-    monkeypatch.setenv(queue.CLASS_VARIABLE, "2")
+    monkeypatch.setenv(CLASS_VARIABLE, "2")
     found = ModuleType("tonnage_queue")
     exec(compile(source, "tonnage_queue.py", "exec"), found.__dict__)  # noqa: S102 -- our own
     monkeypatch.setattr(found.time, "time", lambda: NOW_S)

@@ -6,8 +6,8 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from tonnage.api.group import KIND
 from tonnage.api.objects import parse_model_deployment
-from tonnage.api.spec import KIND
 from tonnage.catalog.engine import parse_version
 from tonnage.catalog.gpu import CatalogError, Gpu, UnknownModelError
 from tonnage.cli.answers.calibrating import Subject

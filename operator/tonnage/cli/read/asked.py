@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tonnage.api.spec import KIND, MAX_NAME_LENGTH, Scaling
+from tonnage.api.group import KIND
+from tonnage.api.spec import MAX_NAME_LENGTH, Scaling
 from tonnage.catalog.engine import newest_version
 from tonnage.catalog.gpu import CatalogError
 from tonnage.catalog.models import built_in_model

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from kubernetes import config
 
-from tonnage.api.spec import GROUP, PLURAL
+from tonnage.api.group import GROUP, PLURAL
 from tonnage.cli.console import NO, NO_CLUSTER, NO_CRD, NO_RIGHTS, Failure
 from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS, KubeApi, load_client

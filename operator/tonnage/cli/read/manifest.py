@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from tonnage.api.group import GROUP, KIND
 from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_deployment
-from tonnage.api.spec import GROUP, KIND
 from tonnage.cli.console import remark
 from tonnage.cli.read.strict_yaml import Doubt, ManifestError, read_documents
 from tonnage.units import MIB
