@@ -15,6 +15,8 @@ from staffing import row_of as staffing_row_of
 from reference_engine import EngineLimits
 from tonnage.sizing.workload import Lengths, Routing, Slo, Target, Workload
 
+pytestmark = pytest.mark.thorough
+
 FEW_REQUESTS = 2000
 """With so few the truth is uncertain by some 4 %."""
 SPECIAL = {FEW, BURSTS, OVERFLOW, SPECULATION, DATA_PARALLEL}

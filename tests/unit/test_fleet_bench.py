@@ -5,7 +5,7 @@ import pytest
 
 from tonnage.sizing.serving.arrivals import requests
 
-NUM_OBJECTS, NUM_QUESTIONS = 40, 2
+NUM_OBJECTS, NUM_QUESTIONS = 12, 2
 WARM_TICKS = 88
 """Until other flags were searched for, once: ten minutes after constants were asked with last."""
 CHECK_TICKS = 20

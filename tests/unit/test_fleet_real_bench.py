@@ -3,11 +3,14 @@
 import json
 from contextlib import closing
 
+import pytest
 from fleet_real import tick_walls
 from fleet_real_page import TABLES, page_of, rows_of, with_figures
 from fleet_real_world import Look, a_question
 
 from audit_log import AuditLog
+
+pytestmark = pytest.mark.thorough
 
 MARKS = (b'"us"',)
 HERD, FIXED, CHANGES = TABLES

@@ -16,6 +16,8 @@ from tonnage.catalog.gpu import CatalogError
 from tonnage.catalog.models import built_in_model
 from tonnage.units import GIB
 
+pytestmark = pytest.mark.thorough
+
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",

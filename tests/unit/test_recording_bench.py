@@ -11,6 +11,8 @@ from recording import main
 
 from recordings import change_points
 
+pytestmark = pytest.mark.thorough
+
 LADDERS_S = {
     "time_to_first_token_seconds": (0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
     "request_time_per_output_token_seconds": (0.01, 0.025, 0.05, 0.075, 0.1),

@@ -12,6 +12,8 @@ from replay_runs import Draw, Job, Run, read, write
 
 from tonnage.replay.policies import policy_of
 
+pytestmark = pytest.mark.thorough
+
 STEP = next(case for case in shape_cases() if case.name == "step")
 
 

@@ -17,6 +17,8 @@ from replay_recording import (
 
 from reference_engine import EngineLimits, Request
 
+pytestmark = pytest.mark.thorough
+
 LIMITS = EngineLimits(max_num_seqs=4, max_num_batched_tokens=256, num_blocks=200, max_model_len=400)
 TRUE = StepConstants(
     per_step_s=0.02,

@@ -8,6 +8,8 @@ from replay_cases import Case, NoCaseError
 from replay_runs import Draw, Run
 from replay_unseen import FEWEST, Family, page_of, windows
 
+pytestmark = pytest.mark.thorough
+
 TIMES = [hour * 3600 + 12 * each for hour in (0, 1, 4) for each in range(300)]
 
 

@@ -7,6 +7,8 @@ import soak
 
 from tonnage.estimate.series import Series
 
+pytestmark = pytest.mark.thorough
+
 MINUTES = 15
 
 

@@ -20,6 +20,8 @@ import tonnage.catalog.models
 from tonnage.catalog.gpu import CatalogError
 from tonnage.units import GIB
 
+pytestmark = pytest.mark.thorough
+
 LLAMA = {
     "model_type": "llama", "torch_dtype": "bfloat16", "hidden_size": 4096,
     "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,

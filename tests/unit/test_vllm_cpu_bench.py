@@ -10,6 +10,8 @@ from tonnage.estimate.learner import constants_of
 from tonnage.estimate.posterior import SpeedPosterior
 from tonnage_lab.load_records import RequestRecord
 
+pytestmark = pytest.mark.thorough
+
 PRIOR = TEXTBOOK_SPEED
 LEARNED = SpeedPosterior(
     overhead_factor=3.0,

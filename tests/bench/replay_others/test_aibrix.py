@@ -1,5 +1,9 @@
+import pytest
+
 from replay_others.aibrix import Apa, Kpa, Window
 from rival_builders import a_signal
+
+pytestmark = pytest.mark.thorough
 
 
 def after(rule, usages, *, asked=4):

@@ -7,6 +7,8 @@ from replay_others.dynamo_model import Limits, StepModel, plane_through
 from rival_builders import a_signal
 from tonnage.replay.rivals.rule import Pass
 
+pytestmark = pytest.mark.thorough
+
 PLANE = (0.01, 2e-5, 1e-7)
 LIMITS = Limits(max_batched_tokens=8192, max_num_seqs=64, kv_tokens=100_000, ttft_s=2.0, itl_s=0.02)
 BUSY = Pass(decode_tokens=90_000, num_decoding=45, queued_tokens=200_000)

@@ -9,6 +9,8 @@ from replay_others.keda_saturation import epp_saturation
 from replay_others.llmd_token import token_law
 from rival_builders import a_signal
 
+pytestmark = pytest.mark.thorough
+
 
 def test_an_hpa_brings_the_mean_kv_usage_to_its_target():
     # 4 x 0.9 / 0.7 = 5.14

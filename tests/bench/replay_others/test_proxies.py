@@ -1,9 +1,13 @@
 from dataclasses import replace
 
+import pytest
+
 from replay_others.kubeai import kubeai
 from replay_others.skyserve import SkyServe
 from replay_others.true_rate import TrueRate
 from rival_builders import a_signal, turns
+
+pytestmark = pytest.mark.thorough
 
 
 def test_kubeai_goes_up_at_once_and_down_after_three_asks():

@@ -5,6 +5,8 @@ from rival_builders import DURATION_S, simulated
 from tonnage.replay.record import slo_shares
 from tonnage.replay.rivals.registry import RIVALS
 
+pytestmark = pytest.mark.thorough
+
 
 def test_the_benchmark_compares_what_the_product_compares_and_more():
     assert ALL.keys() == RIVALS.keys() | OTHERS.keys()

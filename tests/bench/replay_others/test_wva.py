@@ -4,6 +4,8 @@ from replay_others.wva1 import Saturation
 from replay_others.wva2 import TokenSaturation
 from rival_builders import a_signal, told
 
+pytestmark = pytest.mark.thorough
+
 LENGTHS = {"input": [4000.0, 4000.0], "output": [400.0, 400.0], "finished": [2.0, 2.0]}
 """2,000 prompt and 200 output tokens."""
 
