@@ -76,6 +76,13 @@ class Labels(Mapping[str, str]):
     def __len__(self) -> int:
         return len(self._values) - self._values.count(None)
 
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Labels) and self._places == other._places:
+            return self._values == other._values
+        return super().__eq__(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
     def __repr__(self) -> str:
         return repr(dict(self))
 
