@@ -24,6 +24,7 @@ from tonnage_lab.runner.api import open_api
 ATTENTION_S: Final = 0.1
 """A changed rate or number of users, or a stop, is noticed within this time."""
 FIRST_LIST_S: Final = 30.0
+REQUEST_TIMEOUT: Final = aiohttp.ClientTimeout(total=600)
 PAUSE_S: Final = 0.5
 """Of a user whose request failed, before the next one."""
 
@@ -88,7 +89,7 @@ async def _client(target: LoadTarget, shape: RequestShape) -> AsyncIterator[Clie
     connector = aiohttp.TCPConnector(limit=0)
     async with (
         open_api(target.kubeconfig) as api,
-        aiohttp.ClientSession(connector=connector) as session,
+        aiohttp.ClientSession(connector=connector, timeout=REQUEST_TIMEOUT) as session,
     ):
         following = asyncio.create_task(follow_service(api, target.service, endpoints, listed))
         await asyncio.wait_for(listed.wait(), FIRST_LIST_S)

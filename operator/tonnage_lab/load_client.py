@@ -1,20 +1,20 @@
-"""One request: drawn, sent, streamed, timed."""
+"""Requests of one shape, drawn and sent to the endpoints of one Service."""
 
-import json
 import random
 import time
-from collections.abc import Sequence
+from array import array
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Final
 
 import aiohttp
 
+from tonnage.cli.load.endpoint import Endpoint
+from tonnage.cli.load.stream import Prompts, RequestResult, RequestSize, Streamer
 from tonnage_lab.load_endpoints import Endpoints, PodChoice, PodEndpoint
 from tonnage_lab.load_records import RequestRecord
 
-_NO_ANSWER: Final = (aiohttp.ClientConnectorError, aiohttp.ServerDisconnectedError)
-"""Nothing of the request was served: another endpoint may take it."""
+VOCAB_SIZE: Final = 32_000
+"""Few vocabularies are smaller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +35,6 @@ class LengthDistribution:
         return max(1, round(value))
 
 
-WORDS: Final = range(100, 32_000)
-"""Token ids that prompts are drawn from: most vocabularies begin with special ones, and few are
-smaller."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestShape:
     """What all requests of a load have in common."""
@@ -47,42 +42,10 @@ class RequestShape:
     model: str
     prompt: LengthDistribution
     output: LengthDistribution
-    words: range = WORDS
+    vocab_size: int = VOCAB_SIZE
     """Every prompt is drawn anew: one that an engine has seen costs it nothing."""
     routing: PodChoice = PodChoice.RANDOM
-    timeout_s: float = 600.0
     seed: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Draft:
-    due_s: float
-    prompt: Sequence[int]
-    output_tokens: int
-
-    @property
-    def prompt_tokens(self) -> int:
-        return len(self.prompt)
-
-    def body(self, model: str) -> bytes:
-        prompt = ",".join(map(str, self.prompt))
-        rest = {
-            "model": model,
-            "max_tokens": self.output_tokens,
-            "ignore_eos": True,
-            "stream": True,
-        }
-        return f'{{"prompt":[{prompt}],{json.dumps(rest)[1:]}'.encode()
-
-    def failure(self, error: str, *, status: int | None = None, pod: str = "") -> RequestRecord:
-        return RequestRecord(
-            start_s=self.due_s,
-            prompt_tokens=self.prompt_tokens,
-            output_tokens=self.output_tokens,
-            status=status,
-            pod=pod,
-            error=error,
-        )
 
 
 class Client:
@@ -91,84 +54,59 @@ class Client:
     def __init__(
         self, session: aiohttp.ClientSession, endpoints: Endpoints, shape: RequestShape
     ) -> None:
-        self._session = session
-        self._endpoints = endpoints
-        self._shape = shape
+        self._session, self._endpoints, self._shape = session, endpoints, shape
         self._generator = random.Random(shape.seed)  # noqa: S311 -- a load has no secrets
-        self._words = random.Random()  # noqa: S311 -- another run must not repeat the prompts
+        self._prompts = Prompts(vocab_size=shape.vocab_size)
 
     async def send(self, due_s: float) -> RequestRecord:
         """Send a request that was due at this time; one that nobody took is tried once more."""
-        num_words = self._shape.prompt.draw(self._generator)
-        draft = _Draft(
-            due_s=due_s,
-            prompt=self._words.choices(self._shape.words, k=num_words),
+        asked = RequestSize(
+            prompt_tokens=self._shape.prompt.draw(self._generator),
             output_tokens=self._shape.output.draw(self._generator),
         )
         endpoint = self._choose()
         if endpoint is None:
-            return draft.failure("no endpoint is ready")
-        try:
-            return await self._to(endpoint, draft)
-        except _NO_ANSWER:
-            other = self._choose(but=endpoint) or endpoint
-        try:
-            return await self._to(other, draft)
-        except _NO_ANSWER as error:
-            return draft.failure(str(error), pod=other.pod)
+            return _record(RequestResult(asked=asked, due_s=due_s, error="no endpoint is ready"))
+        answer = await self._to(endpoint, asked, due_s)
+        if answer.status is None and not answer.is_late:  # nobody took it
+            endpoint = self._choose(but=endpoint) or endpoint
+            answer = await self._to(endpoint, asked, due_s)
+        return _record(answer, pod=endpoint.pod)
 
     def _choose(self, *, but: PodEndpoint | None = None) -> PodEndpoint | None:
         return self._endpoints.choose(self._shape.routing, self._generator, but=but)
 
-    async def _to(self, endpoint: PodEndpoint, draft: _Draft) -> RequestRecord:
+    async def _to(self, endpoint: PodEndpoint, asked: RequestSize, due_s: float) -> RequestResult:
+        """Return the answer of an endpoint, with times in seconds since the epoch."""
+        streamer = Streamer(
+            self._session,
+            Endpoint(url=endpoint.url),
+            model=self._shape.model,
+            prompts=self._prompts,
+        )
+        ahead_s = time.time() - time.monotonic()
         self._endpoints.outstanding[endpoint] += 1
         try:
-            return await self._stream(endpoint, draft)
-        except _NO_ANSWER:
-            raise
-        except (aiohttp.ClientError, TimeoutError) as error:
-            return draft.failure(str(error) or type(error).__name__, pod=endpoint.pod)
+            answer = await streamer.send(streamer.body(asked), asked, due_s=due_s - ahead_s)
         finally:
             self._endpoints.outstanding[endpoint] -= 1
             if not self._endpoints.outstanding[endpoint]:
                 del self._endpoints.outstanding[endpoint]
-
-    async def _stream(self, endpoint: PodEndpoint, draft: _Draft) -> RequestRecord:
-        async with self._session.post(
-            f"{endpoint.url}/v1/completions",
-            data=draft.body(self._shape.model),
-            headers={"Content-Type": "application/json"},
-            timeout=aiohttp.ClientTimeout(total=self._shape.timeout_s),
-        ) as response:
-            if response.status != HTTPStatus.OK:
-                text = await response.text()
-                return draft.failure(text, status=response.status, pod=endpoint.pod)
-            first_s = last_s = 0.0
-            tail = b""
-            async for chunk in response.content.iter_any():
-                last_s = time.time()
-                first_s = first_s or last_s
-                tail = (tail + chunk)[-4 * len(_ABORTED) :]
-        return self._record(endpoint, draft, first_s=first_s, last_s=last_s, tail=tail)
-
-    @staticmethod
-    def _record(
-        endpoint: PodEndpoint, draft: _Draft, *, first_s: float, last_s: float, tail: bytes
-    ) -> RequestRecord:
-        if b"[DONE]" not in tail:
-            return draft.failure("the stream broke off", status=HTTPStatus.OK, pod=endpoint.pod)
-        later_tokens = draft.output_tokens - 1
-        return RequestRecord(
-            start_s=draft.due_s,
-            prompt_tokens=draft.prompt_tokens,
-            output_tokens=draft.output_tokens,
-            status=HTTPStatus.OK,
-            ttft_s=first_s - draft.due_s,
-            tpot_s=(last_s - first_s) / later_tokens if later_tokens else 0.0,
-            e2e_s=last_s - draft.due_s,
-            pod=endpoint.pod,
-            error="aborted" if _ABORTED in tail else "",
-        )
+        answer.due_s = due_s
+        answer.event_s = array("d", (each + ahead_s for each in answer.event_s))
+        return answer
 
 
-_ABORTED: Final = b'"finish_reason":"abort"'
+def _record(answer: RequestResult, *, pod: str = "") -> RequestRecord:
+    is_complete = answer.is_complete
+    return RequestRecord(
+        start_s=answer.due_s,
+        prompt_tokens=answer.asked.prompt_tokens,
+        output_tokens=answer.asked.output_tokens,
+        status=answer.status,
+        ttft_s=answer.ttft_s if is_complete else None,
+        tpot_s=answer.tpot_s if is_complete else None,
+        e2e_s=answer.last_s - answer.due_s if is_complete else None,
+        pod=pod,
+        error=answer.error,
+    )
