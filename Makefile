@@ -14,13 +14,12 @@ COMPILED := $(wildcard operator/tonnage/engine/*.py operator/tonnage/engine/*.px
 
 # Which tests the parts take: all of them if it is empty.
 MARKED ?= not thorough
-# The tests in parts, all at a time. `timed`, `server`, `cluster` and `faults` each have a control plane, and wait for
-# most of their time; `unit` and `cli` compute, and get what those leave of two cores.
-PARTS := timed server cluster faults unit cli
-tests-timed: NICE := -10
-tests-unit tests-cli: NICE := 10
-# These measure times under load, so they come before all others (as root; else they take their turn).
+# The tests in parts, four at a time on two cores: those first that take longest, and of the same length together.
+# All but `unit` and `cli` have a control plane, and wait for half of their time.
+PARTS := unit faults timed server cluster cli
+# These measure times under load, so they come before the others (as root; else they take their turn).
 TIMED := $(addprefix tests/cluster/test_,fixed_point.py latency.py story.py) tests/unit/cli/test_calibrate_engine.py
+tests-timed: NICE := -10
 
 # An API server that fails, and operators that are killed or lead: each waits for outages and Leases.
 SERVER := $(addprefix tests/faults/test_,api_server.py leaders.py)
@@ -39,7 +38,7 @@ test-all: export MARKED :=
 
 test test-all:
 	@rm -rf $(LOGS) && mkdir -p $(LOGS)
-	@$(MAKE) --no-print-directory --keep-going --jobs=$(words $(PARTS)) $(PARTS:%=tests-%); failed=$$?; \
+	@$(MAKE) --no-print-directory --keep-going --jobs=4 $(PARTS:%=tests-%); failed=$$?; \
 	grep -E '^(_{4,} |E  |FAILED |ERROR|INTERNALERROR|Fatal )' $(LOGS)/*.log; exit $$failed
 
 tests-cluster: TESTS := tests/cluster $(TIMED:%=--ignore=%)
