@@ -37,6 +37,7 @@ from tonnage.fleet.watches import (
     Watches,
     readable_namespaces,
     require_served,
+    serves_groups,
     watch,
     when_reachable,
 )
@@ -195,7 +196,8 @@ def _keep_watching(
 
     def find() -> tuple[str, ...]:
         when_reachable(lambda: require_served(kube))
-        return readable_namespaces(kube, settings)
+        watches.has_groups = when_reachable(lambda: serves_groups(kube))
+        return readable_namespaces(kube, settings, has_groups=watches.has_groups)
 
     watches.keep(find, watch_all)
 
@@ -242,7 +244,7 @@ def run(settings_path: str) -> int:
     for thread in (leading, deciding):
         thread.start()
     watches = Watches(beat=lambda: heartbeat.beat(WATCHES), rest=lambda: heartbeat.rest(WATCHES))
-    loop.lists.readable = watches.note_readable
+    loop.lists.readable, loop.lists.watch_groups = watches.note_readable, watches.note_groups
 
     try:
         _keep_watching(settings, kube, loop.store, identity, watches)

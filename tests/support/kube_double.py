@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tonnage.cluster.errors import ConflictError, HeldBackError, KubernetesError
+from tonnage.cluster.kube import LEADER_WORKER_SETS, Resource
 from tonnage.cluster.pages import limit_size
+from tonnage.manifests.workload import WORKLOADS
 
 Object = dict[str, Any]
 DEPLOYMENTS = "apps/v1/namespaces"
@@ -48,6 +50,7 @@ class KubeDouble:
         self.fail = fail
         self.read_only: set[str | None] = set()
         """Namespaces in which nothing may be written, as far as somebody asks; None: anywhere."""
+        self.unserved = {LEADER_WORKER_SETS}
         self._versions = itertools.count(1)
         self._lock = threading.Lock()
         for path, body in objects:
@@ -82,14 +85,15 @@ class KubeDouble:
     def list(self, path: str, *, label_selector: str = "") -> Iterator[Object]:
         self.fail("list", path)
         kind = path.rsplit("/", 1)[1]
-        wanted = dict([label_selector.split("=")]) if label_selector else {}
+        name, _, value = label_selector.partition("=")
         for place, body in sorted(self.objects.items()):
             labels = body["metadata"].get("labels") or {}
-            if place.split("/")[-2] == kind and wanted.items() <= labels.items():
+            is_selected = not name or (name in labels and labels[name] == (value or labels[name]))
+            if place.split("/")[-2] == kind and is_selected:
                 yield limit_size(copy.deepcopy(body), len(json.dumps(body)))
 
-    def serves(self, resource: object) -> bool:
-        return True
+    def serves(self, resource: Resource) -> bool:
+        return resource not in self.unserved
 
     def may(self, verb: str, resource: object, namespace: str | None, *, sub: str) -> bool:
         return namespace not in self.read_only
@@ -162,7 +166,7 @@ class KubeDouble:
             return self.put(path, _defaulted(_owned(body, body, manager)))
         if not force and manager not in live.get("managers", [manager]):
             raise ConflictError("somebody else owns these fields", status=409)
-        if body.get("kind") != "Deployment":
+        if body.get("kind") not in WORKLOADS:
             return self.put(path, _applied(live, body, manager))
         metadata = live["metadata"] | body["metadata"]
         spec = live.get("spec", {}) | body.get("spec", {})
@@ -197,7 +201,7 @@ def _applied(live: Object, body: Object, manager: str) -> Object:
 
 def _owned(made: Object, body: Object, manager: str) -> Object:
     """Note which fields a manager applied; lists count as a whole."""
-    if body.get("kind") == "Deployment":
+    if body.get("kind") in WORKLOADS:
         return made
     metadata = {k: v for k, v in body["metadata"].items() if k not in ("name", "namespace", "uid")}
     others = made["metadata"].get("managedFields") or ()
@@ -234,7 +238,7 @@ def _without(live: Any, body: Any, before: Object) -> Any:
 
 def _defaulted(body: Object) -> Object:
     """What the API server adds to a new Deployment."""
-    if body.get("kind") != "Deployment":
+    if body.get("kind") not in WORKLOADS:
         return body
     return body | {"spec": {"replicas": 1} | body["spec"]}
 

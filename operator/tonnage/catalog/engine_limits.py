@@ -107,6 +107,21 @@ def flag_refusals(engine_minor: str, arguments: Iterable[str]) -> Iterator[str]:
             yield f"{argument.partition('=')[0]} is known to vLLM from {first} on"
 
 
+def nodes_refusal(engine_minor: str) -> str | None:
+    """Return why a version runs no replica over several nodes; None: it does.
+
+    >>> nodes_refusal("0.11")
+    'vLLM runs a replica over several nodes without Ray (--nnodes) from 0.12 on, not 0.11'
+    """
+    since = _limits()["nodes"]["since"]
+    if parse_version(engine_minor) >= parse_version(since):
+        return None
+    return (
+        f"vLLM runs a replica over several nodes without Ray (--nnodes) from {since} on, "
+        f"not {engine_minor}"
+    )
+
+
 def needs_bf16(model_type: str) -> bool:
     """Tell whether vLLM refuses to compute a kind of model in float16."""
     return model_type in _limits()["float16"]["refused"]

@@ -72,6 +72,8 @@ class Resource:
 MODEL_DEPLOYMENTS = Resource("apis/tonnage.dev/v1alpha1", "modeldeployments")
 DEPLOYMENTS = Resource("apis/apps/v1", "deployments")
 REPLICA_SETS = Resource("apis/apps/v1", "replicasets")
+STATEFUL_SETS = Resource("apis/apps/v1", "statefulsets")
+LEADER_WORKER_SETS = Resource("apis/leaderworkerset.x-k8s.io/v1", "leaderworkersets")
 SERVICES = Resource("api/v1", "services")
 PODS = Resource("api/v1", "pods")
 NODES = Resource("api/v1", "nodes")

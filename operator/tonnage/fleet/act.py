@@ -20,7 +20,6 @@ from tonnage.cluster.errors import (
     WorldError,
 )
 from tonnage.cluster.kube import (
-    DEPLOYMENTS,
     EVENTS,
     MODEL_DEPLOYMENTS,
     PODS,
@@ -31,7 +30,7 @@ from tonnage.control.input.fault import bug_message, fault_id
 from tonnage.control.input.writers import Fate
 from tonnage.control.write.carried import Carried
 from tonnage.control.write.writes import Scale, Writes
-from tonnage.fleet.children import Children, NoPathError, controller_uid
+from tonnage.fleet.children import RESOURCES, Children, NoPathError, controller_uid
 from tonnage.fleet.events import event
 from tonnage.fleet.lanes import Failures, Lane, Lanes, lanes
 from tonnage.fleet.limiter import Limiter
@@ -47,6 +46,7 @@ from tonnage.manifests.names import (
     SCALE_MANAGER,
     Manifest,
 )
+from tonnage.manifests.workload import WORKLOADS
 from tonnage.units import count_of
 
 LOG = logging.getLogger("tonnage.act")
@@ -152,9 +152,9 @@ class Writer:
         """Return it for replicas: while the Deployment is the object's to scale as well."""
 
         def fence() -> None:
-            live = self.kube.get(DEPLOYMENTS.path(writes.namespace, scale.deployment))
+            live = self.kube.get(RESOURCES[scale.kind].path(writes.namespace, scale.deployment))
             if live is None or not _may_be_scaled(live, writes):
-                raise StaleError("the Deployment was handed to somebody else: decided again")
+                raise StaleError(f"the {scale.kind} was handed to somebody else: decided again")
 
         return self._current(writes).with_fence(fence)
 
@@ -169,7 +169,7 @@ class Writer:
             HeldBackError: the object is not the one any more that was decided on.
             StaleError: another number stands there, or ever another version.
         """
-        path = DEPLOYMENTS.path(writes.namespace, scale.deployment, "scale")
+        path = RESOURCES[scale.kind].path(writes.namespace, scale.deployment, "scale")
         for attempt in range(SCALE_ATTEMPTS):
             live = self.kube.get(path)
             if live is None or _scale_of(live) != (scale.uid, scale.seen):
@@ -229,7 +229,7 @@ class Writer:
     def _template(self, writes: Writes) -> None:
         self._children(writes).protect(writes)
         if writes.template is not None:
-            self._apply_deployment(writes, writes.template)
+            self._apply_workload(writes, writes.template)
 
     def _publish(self, writes: Writes) -> None:
         self._children(writes).publish(writes)
@@ -237,19 +237,21 @@ class Writer:
     def _children(self, writes: Writes) -> Children:
         return Children(kube=self._current(writes), site=self.site)
 
-    def _apply_deployment(self, writes: Writes, template: Manifest) -> None:
+    def _apply_workload(self, writes: Writes, template: Manifest) -> None:
         """Create without force, or update what is provably ours."""
-        path = DEPLOYMENTS.path(writes.namespace, writes.name)
+        kind = template["kind"]
+        path = RESOURCES[kind].path(writes.namespace, writes.name)
         live = self.kube.get(path)
         kube = self._current(writes)
         if live is None:
+            self._check_alone(writes, kind)
             made = kube.apply(path, template, manager=MANAGER, force=False)
-            LOG.info(Line("created", object=writes.label, kind="Deployment"))
-            self._move_first(writes, made["metadata"]["uid"])
+            LOG.info(Line("created", object=writes.label, kind=kind))
+            self._move_first(writes, kind, made["metadata"]["uid"])
             return
         if controller_uid(live) != writes.uid and not _is_handed_over(live, writes):
             self.taken_names.add((writes.namespace, writes.name))
-            raise HeldBackError(f"Deployment {writes.label} is not ours: it is left alone")
+            raise HeldBackError(f"{kind} {writes.label} is not ours: it is left alone")
         if writes.creates:
             _show_again(kube, path, live)
             return
@@ -257,11 +259,22 @@ class Writer:
         kube.apply(path, pinned, manager=MANAGER, force=True)
         LOG.info(Line("applied template", object=writes.label))
 
-    def _move_first(self, writes: Writes, uid: str) -> None:
-        """Bring a Deployment up that was just made: it asks for one replica."""
+    def _check_alone(self, writes: Writes, kind: str) -> None:
+        """Ask whether a workload of the other kind stands there, with pods of the same labels.
+
+        Raises:
+            HeldBackError: one does.
+        """
+        for other in WORKLOADS.keys() - {kind}:
+            if self.kube.get(RESOURCES[other].path(writes.namespace, writes.name)) is not None:
+                self.taken_names.add((writes.namespace, writes.name))
+                raise HeldBackError(f"{other} {writes.label} is there: no {kind} is made beside it")
+
+    def _move_first(self, writes: Writes, kind: str, uid: str) -> None:
+        """Bring a workload up that was just made: it asks for one replica."""
         wanted = writes.first_replicas or 1
         if wanted > 1:
-            first = Scale(deployment=writes.name, uid=uid, seen=1, replicas=wanted)
+            first = Scale(deployment=writes.name, kind=kind, uid=uid, seen=1, replicas=wanted)
             with suppress(StaleError):
                 self._move(writes, first)
 

@@ -12,8 +12,10 @@ from typing import Any, Final
 
 from tonnage.cluster.errors import HeldBackError, KubernetesError, WorldError
 from tonnage.cluster.kube import (
+    DEPLOYMENTS,
     DISRUPTION_BUDGETS,
     EVENTS,
+    LEADER_WORKER_SETS,
     NETWORK_POLICIES,
     POD_MONITORS,
     SERVICES,
@@ -33,6 +35,8 @@ from tonnage.manifests.protection import protections
 
 LOG = logging.getLogger("tonnage.children")
 RESOURCES: Final[Mapping[str, Resource]] = {
+    "Deployment": DEPLOYMENTS,
+    "LeaderWorkerSet": LEADER_WORKER_SETS,
     "Service": SERVICES,
     "PodMonitor": POD_MONITORS,
     "PodDisruptionBudget": DISRUPTION_BUDGETS,
@@ -69,7 +73,7 @@ class Children:
         """
         if not writes.check_children or writes.model is None:
             return
-        for kind, wanted in protections(writes.model, self.site).items():
+        for kind, wanted in protections(writes.model, self.site, writes.num_nodes).items():
             if wanted is None:
                 if writes.check_leftovers:
                     self._remove(kind, writes)
@@ -84,10 +88,11 @@ class Children:
         """
         if not writes.check_children or writes.model is None:
             return
-        is_reached = self._bring(service(writes.model), writes)
-        monitor = pod_monitor(writes.model, self.site) if self.site.has_pod_monitors else None
-        if monitor and not self._bring(monitor, writes):
-            LOG.warning(Line("not ours: left alone", object=writes.label, kind="PodMonitor"))
+        is_reached = self._bring(service(writes.model, writes.num_nodes), writes)
+        if self.site.has_pod_monitors:
+            monitor = pod_monitor(writes.model, self.site, writes.num_nodes)
+            if not self._bring(monitor, writes):
+                LOG.warning(Line("not ours: left alone", object=writes.label, kind="PodMonitor"))
         if not is_reached:
             raise NoPathError(f"Service {writes.label} is not ours: it is left alone")
 

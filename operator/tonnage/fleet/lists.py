@@ -10,9 +10,11 @@ from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import (
     AUTOSCALERS,
     DEPLOYMENTS,
+    LEADER_WORKER_SETS,
     MODEL_DEPLOYMENTS,
     PODS,
     REPLICA_SETS,
+    STATEFUL_SETS,
     KubeApi,
     Resource,
 )
@@ -20,6 +22,7 @@ from tonnage.fleet.aside import Aside
 from tonnage.fleet.logs import Line
 from tonnage.fleet.store import Kind, Store
 from tonnage.manifests.names import MANAGED_LABEL
+from tonnage.manifests.workload import NAME_LABEL
 from tonnage.units import format_s
 
 LOG = logging.getLogger("tonnage.lists")
@@ -37,10 +40,21 @@ RELISTED: Sequence[tuple[Kind, Resource, str]] = (
     (Kind.POD, PODS, f"{MANAGED_LABEL}=true"),
     (Kind.AUTOSCALER, AUTOSCALERS, ""),
 )
+OF_GROUPS: Sequence[tuple[Kind, Resource, str]] = (
+    (Kind.GROUPS, LEADER_WORKER_SETS, f"{MANAGED_LABEL}=true"),
+    (Kind.STATEFUL_SET, STATEFUL_SETS, NAME_LABEL),
+)
+"""Where the cluster has LeaderWorkerSets."""
+LOOK_S = 60.0
+"""How often that is asked: somebody installs them, or takes them away."""
 
 
 def _ignore(_: Collection[str]) -> None:
     """All namespaces are watched."""
+
+
+def _ignore_groups(_: bool) -> None:
+    """Nobody watches."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,6 +69,11 @@ class Lists:
     """The lists being read: come to the namespaces that may not be, and why."""
     readable: Callable[[Collection[str]], None] = _ignore
     """Takes the namespaces that could be read, of those that are named."""
+    watch_groups: Callable[[bool], None] = _ignore_groups
+    """Takes whether the cluster has LeaderWorkerSets."""
+    has_groups: bool = False
+    """It has, as far as is known."""
+    looked_at_s: float = 0.0
     unlisted: Mapping[str, str] = field(default_factory=dict)
     """Namespaces that could not be read the last time, and what the API server said."""
     checked_at_s: float = 0.0
@@ -65,6 +84,7 @@ class Lists:
         Raises:
             KubernetesError: the API server fails, or lets us read no namespace at all.
         """
+        self._look(now_s)
         since_s = now_s - self.checked_at_s
         if self.work.is_free and (since_s >= RELIST_S or self.store.has_gap.is_set()):
             self.store.has_gap.clear()
@@ -78,11 +98,23 @@ class Lists:
             self._note(refused)
             self.checked_at_s = now_s
 
+    def _look(self, now_s: float) -> None:
+        """Ask whether the cluster has LeaderWorkerSets; where that changed all lists are due."""
+        if 0 <= now_s - self.looked_at_s < LOOK_S:
+            return
+        has_groups = self.kube.serves(LEADER_WORKER_SETS)
+        self.looked_at_s = now_s
+        if has_groups != self.has_groups:
+            LOG.info(Line("LeaderWorkerSets are" + (" served" if has_groups else " gone")))
+            self.has_groups = has_groups
+            self.store.has_gap.set()
+        self.watch_groups(has_groups)
+
     def forget(self) -> None:
         """Begin anew: lists of before say nothing of now."""
         self.work.wait()
         self.work.drop()
-        self.checked_at_s = 0.0
+        self.checked_at_s = self.looked_at_s = 0.0
 
     def _take(self) -> dict[str, str] | None:
         """Return what came of them, if they are done; where they failed, they are due again."""
@@ -104,8 +136,9 @@ class Lists:
     def _reconcile(self) -> dict[str, str]:
         """Read all lists into the store; return the namespaces that may not be read, and why."""
         refused: dict[str, str] = {}
-        for kind, resource, selector in RELISTED:
-            listed = self._list(resource, selector, refused)
+        for kind, resource, selector in (*RELISTED, *OF_GROUPS):
+            is_absent = (kind, resource, selector) in OF_GROUPS and not self.has_groups
+            listed = () if is_absent else self._list(resource, selector, refused)
             if ghosts := self.store.reconcile(kind, listed, unlisted=refused):
                 LOG.warning(Line("ghosts removed from the store", kind=kind, ghosts=ghosts))
                 self.store.changed.set()

@@ -147,7 +147,12 @@ class Loop:
         news.clear()  # what is observed now has all of it
 
     def _observe(self, now_s: float) -> Fleet:
-        fleet = self.observer.observe(self.store.snapshot(), self.memory.calibrations, now_s)
+        fleet = self.observer.observe(
+            self.store.snapshot(),
+            self.memory.calibrations,
+            now_s,
+            has_groups=self.lists.has_groups,
+        )
         problem = self.state_problem
         return replace(
             fleet,
@@ -191,12 +196,17 @@ def _apart(part: Callable[[], None], otherwise: str) -> None:
 
 
 def served_by(models: Iterable[ModelState]) -> ReferencedKeys:
-    """Return the Deployments that objects name, whether or not they are there."""
+    """Return the workloads that objects name, whether or not they are there.
+
+    Workers are owned by their leader.
+    """
     deployments, owners = set[Key](), set[Owner]()
     for state in models:
         deployments.add(key_of(state.view, state.model))
         if state.deployment:
             owners.add((state.view.namespace, state.deployment.uid))
+            if state.deployment.num_nodes > 1:
+                owners |= {(pod.namespace, pod.uid) for pod in state.pods}
     return ReferencedKeys(deployments=deployments, owners=owners)
 
 

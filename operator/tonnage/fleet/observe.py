@@ -28,6 +28,9 @@ from tonnage.fleet.views import AutoscalerView
 from tonnage.settings import Settings
 from tonnage.sizing.expected import slo_of
 
+Target = tuple[str, str, str]
+"""(kind, namespace, name)"""
+
 
 def _untold(_: Answers) -> None:
     """Nobody listens."""
@@ -52,8 +55,8 @@ class FleetReading:
     scrape: Scrape
     oldest_claims: Mapping[Key, ModelView]
     """By scale target."""
-    autoscalers: Mapping[Key, str]
-    """By the Deployment that they scale."""
+    autoscalers: Mapping[Target, str]
+    """By what they scale."""
     now_s: float
 
 
@@ -132,15 +135,22 @@ class Observer:
         self.rounds.forget()
         self._said = None
 
-    def observe(self, snapshot: Snapshot, known: Calibrations, now_s: float) -> Fleet:
-        """Return the fleet. What Prometheus does not answer is missing in it, and named."""
+    def observe(
+        self, snapshot: Snapshot, known: Calibrations, now_s: float, *, has_groups: bool = False
+    ) -> Fleet:
+        """Return the fleet. What Prometheus does not answer is missing in it, and named.
+
+        ``has_groups``: the cluster serves LeaderWorkerSets.
+        """
         parsed = self._manifests.parse(snapshot.models.values())
         views, ours = self._ours(snapshot, parsed)
         self._configs.forget(parsed, filter(None, map(place_of, ours)))
         self._claims.forget(ours)
         needed = {key_of(view, parsed[view.uid]) for view in views}
-        seen_names = snapshot.deployments.keys() | snapshot.oversized.keys()
-        self._taken.look(needed - seen_names, now_s)
+        seen_names = (
+            snapshot.deployments.keys() | snapshot.groups.keys() | snapshot.oversized.keys()
+        )
+        self._taken.look(needed - seen_names, now_s, has_groups=has_groups)
         heard = self._latest(now_s)
         said = heard if ours else Said(at_s=now_s)
         answers = said.answers
@@ -164,6 +174,7 @@ class Observer:
             gpus=self.gpus,
             settings=self.settings,
             has_pod_monitors=self.has_pod_monitors,
+            has_groups=has_groups,
             said_at_s=said.at_s,
         )
 
@@ -213,14 +224,15 @@ class Observer:
         if not isinstance(model, ModelDeployment):
             return ModelState(view=view, model=model, deployment=_still_running(view, snapshot))
         target, key = model.spec.scale_target, key_of(view, model)
-        deployment = snapshot.deployments.get(key) or self._read_unlabelled(view, model)
-        pods = snapshot.pods_of(deployment) if deployment else ()
+        seen_there = snapshot.deployments.get(key) if target else snapshot.workload(key, view.uid)
+        deployment = seen_there or self._read_unlabelled(view, model)
+        pods = snapshot.replicas_of(deployment, seen.now_s) if deployment else ()
         config, problem = self._configs.of(view, model, seen.now_s)
         names = ((pod.namespace, pod.name) for pod in pods)
         engines = chain.from_iterable(seen.scrape.engines.get(name, ()) for name in names)
         held_s = self.rounds.held_s
         oldest = seen.oldest_claims.get(key) if target else None
-        scaler = seen.autoscalers.get(key) if deployment else None
+        scaler = seen.autoscalers.get((deployment.kind, *key)) if deployment else None
         return ModelState(
             view=view,
             model=model,
@@ -252,19 +264,15 @@ def key_of(view: ModelView, model: ModelDeployment | InvalidSpecError) -> Key:
 
 def _still_running(view: ModelView, snapshot: Snapshot) -> DeploymentView | None:
     """Return what was made for an object that is not valid any more: it takes up GPUs."""
-    deployment = snapshot.deployments.get(view.key)
+    deployment = snapshot.workload(view.key, view.uid)
     is_ours = deployment is not None and deployment.owner_uid == view.uid
     return deployment if is_ours else None
 
 
-def by_target(scalers: Iterable[AutoscalerView]) -> Mapping[Key, str]:
-    """Return the first HorizontalPodAutoscaler of each Deployment that one scales."""
+def by_target(scalers: Iterable[AutoscalerView]) -> Mapping[Target, str]:
+    """Return the first HorizontalPodAutoscaler of each object that one scales."""
     named = sorted(scalers, key=lambda each: each.name, reverse=True)
-    return {
-        (each.namespace, each.target_name): each.name
-        for each in named
-        if each.target_kind == "Deployment"
-    }
+    return {(each.target_kind, each.namespace, each.target_name): each.name for each in named}
 
 
 def oldest_claims(

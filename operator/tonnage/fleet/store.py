@@ -6,10 +6,12 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import chain
 from typing import Any
 
 from tonnage.cluster.pages import MOST_OBJECT_BYTES, Oversized
 from tonnage.control.input.state import DeploymentView, ModelView, PodView
+from tonnage.fleet.group import as_group
 from tonnage.fleet.logs import Line
 from tonnage.fleet.views import (
     AutoscalerView,
@@ -17,6 +19,7 @@ from tonnage.fleet.views import (
     View,
     autoscaler_view,
     deployment_view,
+    groups_view,
     model_view,
     pod_view,
     replica_set_view,
@@ -34,16 +37,24 @@ class Kind(StrEnum):
 
     MODEL = "models"
     DEPLOYMENT = "deployments"
+    GROUPS = "groups"
+    """LeaderWorkerSets, where the cluster has them."""
     POD = "pods"
     REPLICA_SET = "replica_sets"
+    STATEFUL_SET = "stateful_sets"
+    """Of LeaderWorkerSets."""
     AUTOSCALER = "autoscalers"
 
 
+OF_WORKLOADS = (Kind.DEPLOYMENT, Kind.GROUPS)
+OF_SETS = (Kind.REPLICA_SET, Kind.STATEFUL_SET)
 PROJECTIONS: Mapping[Kind, Callable[[Mapping[str, Any]], View]] = {
     Kind.MODEL: model_view,
     Kind.DEPLOYMENT: deployment_view,
+    Kind.GROUPS: groups_view,
     Kind.POD: pod_view,
     Kind.REPLICA_SET: replica_set_view,
+    Kind.STATEFUL_SET: replica_set_view,
     Kind.AUTOSCALER: autoscaler_view,
 }
 
@@ -54,24 +65,47 @@ class Snapshot:
 
     models: Mapping[Key, ModelView]
     deployments: Mapping[Key, DeploymentView]
+    groups: Mapping[Key, DeploymentView]
     pods: Mapping[Key, PodView]
     replica_sets: Mapping[Key, ReplicaSetView]
+    stateful_sets: Mapping[Key, ReplicaSetView]
     autoscalers: Mapping[Key, AutoscalerView]
 
     pods_by_deployment: Mapping[Owner, tuple[PodView, ...]]
-    """By namespace and uid of the Deployment, sorted by name."""
+    """By namespace and uid of the workload, sorted by name; workers by that of their leader."""
     oversized: Mapping[Key, int] = field(default_factory=dict)
-    """Deployments of which no more than the name is known, and their bytes."""
+    """Workloads of which no more than the name is known, and their bytes."""
+
+    def workload(self, key: Key, owner_uid: str) -> DeploymentView | None:
+        """Return the workload of a name: that of the owner before any other."""
+        found = [each[key] for each in (self.deployments, self.groups) if key in each]
+        return next(
+            (each for each in found if each.owner_uid == owner_uid), next(iter(found), None)
+        )
 
     def pods_of(self, deployment: DeploymentView) -> tuple[PodView, ...]:
-        """Return the pods that a ReplicaSet of this Deployment owns, whatever their labels say."""
+        """Return the pods that a set of this workload owns, whatever their labels say.
+
+        Of a LeaderWorkerSet these are the leaders.
+        """
         return self.pods_by_deployment.get((deployment.namespace, deployment.uid), ())
+
+    def replicas_of(self, deployment: DeploymentView, now_s: float) -> tuple[PodView, ...]:
+        """Return the pod that stands for each replica."""
+        pods, num_nodes = self.pods_of(deployment), deployment.num_nodes
+        if num_nodes == 1:
+            return pods
+        workers = (self.pods_by_deployment.get((pod.namespace, pod.uid), ()) for pod in pods)
+        return tuple(
+            as_group(leader, each, num_nodes=num_nodes, now_s=now_s)
+            for leader, each in zip(pods, workers, strict=True)
+        )
 
 
 def by_deployment(
     pods: Iterable[PodView], replica_sets: Iterable[ReplicaSetView]
 ) -> Mapping[Owner, tuple[PodView, ...]]:
-    """Join pods to Deployments through the ReplicaSets that own them, once for the whole fleet.
+    """Join pods to workloads through the sets that own them, once for the whole fleet.
 
     Pods that are over count no more, as for their ReplicaSet. Owners are of the same namespace.
     Who writes an owner elsewhere names any uid: the API server checks none, and the garbage
@@ -87,7 +121,7 @@ def by_deployment(
 
 
 def owners_of(replica_sets: Iterable[View]) -> dict[Owner, str | None]:
-    """Return the UID of the Deployment that each ReplicaSet is of, by namespace and UID."""
+    """Return the UID of what controls each set of pods, by namespace and UID."""
     return {
         (each.namespace, each.uid): each.deployment_uid
         for each in replica_sets
@@ -117,7 +151,7 @@ class Store:
         self._served: ReferencedKeys | None = None
         """None: not known yet."""
         self._deployment_uids: dict[Owner, str | None] = {}
-        """Of the Deployment that owns a ReplicaSet."""
+        """Of what owns a set of pods."""
         self.has_gap = threading.Event()
         """Set when a watch begins without a version: what happened before is found by a list."""
         self.changed = threading.Event()
@@ -171,7 +205,7 @@ class Store:
             known[key] = body.num_bytes
             if before is None:
                 _tell_size(kind, key, body)
-        if kind is Kind.DEPLOYMENT and before is None and self._is_named(key):
+        if kind in OF_WORKLOADS and before is None and self._is_named(key):
             self.changed.set()
         return True
 
@@ -231,19 +265,20 @@ class Store:
             self._oversized[kind] = {k: large[k] for k in newer & large.keys()} | oversized
             views = {key: _reuse(known.get(key), view) for key, view in views.items()}
             self._views[kind] = views | {key: known[key] for key in newer if key in known}
-            if kind is Kind.REPLICA_SET:
-                self._deployment_uids = owners_of(self._views[kind].values())
+            if kind in OF_SETS:
+                sets = (self._views[each].values() for each in OF_SETS)
+                self._deployment_uids = owners_of(chain.from_iterable(sets))
         return len(ghosts)
 
     def snapshot(self) -> Snapshot:
         """Return everything as it is now."""
         with self._lock:
             copies: dict[str, Any] = {str(kind): dict(self._views[kind]) for kind in Kind}
-            oversized = dict(self._oversized[Kind.DEPLOYMENT])
-        pods, replica_sets = copies[Kind.POD].values(), copies[Kind.REPLICA_SET].values()
+            oversized = {k: v for each in OF_WORKLOADS for k, v in self._oversized[each].items()}
+        sets = chain.from_iterable(copies[each].values() for each in OF_SETS)
         return Snapshot(
             **copies,
-            pods_by_deployment=by_deployment(pods, replica_sets),
+            pods_by_deployment=by_deployment(copies[Kind.POD].values(), sets),
             oversized=oversized,
         )
 

@@ -1,4 +1,4 @@
-"""Deployments of a name that an object needs and that no watch shows, since they lack our label.
+"""Workloads of a name that an object needs and that no watch shows, since they lack our label.
 
 Somebody else's, or one of ours that lost it. A few are read in a tick, in turn by namespace:
 anybody may put thousands in the way of objects of theirs.
@@ -7,25 +7,27 @@ anybody may put thousands in the way of objects of theirs.
 import json
 import logging
 import math
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Final
 
 from tonnage.cluster.errors import WorldError
-from tonnage.cluster.kube import DEPLOYMENTS, KubeApi
+from tonnage.cluster.kube import DEPLOYMENTS, LEADER_WORKER_SETS, KubeApi, Resource
 from tonnage.cluster.pages import Oversized, limit_size
 from tonnage.control.input.state import DeploymentView
 from tonnage.control.size.turns import by_turns
 from tonnage.fleet.logs import Line
 from tonnage.fleet.store import Key
-from tonnage.fleet.views import deployment_view
+from tonnage.fleet.views import workload_view
+from tonnage.manifests.workload import DEPLOYMENT, GROUPS, Workload
 
 LOG = logging.getLogger("tonnage.taken")
 MOST_READS: Final = 10
 """In a tick, each of which may be tried several times."""
 ABSENT_S: Final = 300.0
 """After which a name is looked up again under which nothing stood."""
+PLACES: Final = ((DEPLOYMENT, DEPLOYMENTS), (GROUPS, LEADER_WORKER_SETS))
 NEVER: Final = (-math.inf, None)
 
 
@@ -40,7 +42,7 @@ class Taken:
     """Of these the bytes of what is too large for more than its name to be kept."""
     _read: dict[Key, tuple[float, DeploymentView | None]] = field(default_factory=dict)
 
-    def look(self, needed: Set[Key], now_s: float) -> None:
+    def look(self, needed: Set[Key], now_s: float, *, has_groups: bool = False) -> None:
         """Read a few again; what no object needs that no watch shows is forgotten."""
         self.names &= needed
         self.oversized = {key: each for key, each in self.oversized.items() if key in needed}
@@ -48,12 +50,12 @@ class Taken:
         for key in self._in_turn(needed, now_s)[:MOST_READS]:
             found = self.of(key)
             try:
-                found = self._looked_up(key)
+                found = self._looked_up(key, PLACES if has_groups else PLACES[:1])
             except WorldError as error:
                 LOG.warning(Line("not read", object="/".join(key), message=str(error)))
                 break  # the others fare no better, and each is tried for a while
             except Exception:  # anybody may make one: it must not stop the others
-                LOG.exception(Line("its Deployment cannot be read", object="/".join(key)))
+                LOG.exception(Line("its workload cannot be read", object="/".join(key)))
             finally:
                 self._read[key] = (now_s, found)
             if found is None and key not in self.oversized:
@@ -61,16 +63,19 @@ class Taken:
             else:
                 self.names.add(key)
 
-    def _looked_up(self, key: Key) -> DeploymentView | None:
-        body = self.kube.get(DEPLOYMENTS.path(*key))
+    def _looked_up(
+        self, key: Key, places: Iterable[tuple[Workload, Resource]]
+    ) -> DeploymentView | None:
         self.oversized.pop(key, None)
+        found = ((workload, self.kube.get(place.path(*key))) for workload, place in places)
+        workload, body = next((each for each in found if each[1] is not None), (DEPLOYMENT, None))
         if body is None:
             return None
         body = limit_size(body, len(json.dumps(body, ensure_ascii=False).encode(errors="replace")))
         if isinstance(body, Oversized):
             self.oversized[key] = body.num_bytes
             return None
-        return deployment_view(body)
+        return workload_view(body, workload)
 
     def _in_turn(self, needed: Set[Key], now_s: float) -> list[Key]:
         """Return, of each namespace, what was read longest ago, then the next."""

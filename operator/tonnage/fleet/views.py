@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from tonnage.control.input.state import DeploymentView, ModelView, PodView
@@ -23,6 +24,7 @@ from tonnage.manifests.names import (
     SPEC_ANNOTATION,
     TEMPLATE_ANNOTATION,
 )
+from tonnage.manifests.workload import DEPLOYMENT, GROUPS, Workload
 
 Object = Mapping[str, Any]
 
@@ -33,17 +35,21 @@ SEEN_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSetView:
-    """What links a pod to its Deployment."""
+    """What links a pod to its workload: a ReplicaSet, or a StatefulSet of a LeaderWorkerSet.
+
+    A LeaderWorkerSet has one of leaders; each of these has one of its workers.
+    """
 
     namespace: str
     name: str
     uid: str
     deployment_uid: str | None
+    """Of what controls it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoscalerView:
-    """A HorizontalPodAutoscaler: it conflicts with us where it targets our Deployment."""
+    """A HorizontalPodAutoscaler: it conflicts with us where it targets our workload."""
 
     namespace: str
     name: str
@@ -92,15 +98,28 @@ def _text(value: object) -> str:
 
 
 def deployment_view(body: Object) -> DeploymentView:
+    return workload_view(body, DEPLOYMENT)
+
+
+def groups_view(body: Object) -> DeploymentView:
+    return workload_view(body, GROUPS)
+
+
+def workload_view(body: Object, workload: Workload) -> DeploymentView:
     metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
-    template = spec.get("template") or {}
-    pod_spec = template.get("spec") or {}
+    template = spec.get(workload.template) or {}
+    answering, *others_of_group = workload.templates(template)
+    num_workers = int(template.get("size", 1)) - 1 if workload.is_group else 0
+    pod_spec = answering.get("spec") or {}
+    pod_specs = [pod_spec, *(each.get("spec") or {} for each in others_of_group)]
     container: Object = next(iter(pod_spec.get("containers") or ()), {})
-    template_labels = (template.get("metadata") or {}).get("labels") or {}
+    template_labels = (answering.get("metadata") or {}).get("labels") or {}
     annotations = metadata.get("annotations") or {}
     own = (metadata.get("labels") or {}).get(MANAGED_LABEL) == "true"
-    others = _template_owners(metadata)
+    others = _template_owners(metadata, workload)
     return DeploymentView(
+        kind=workload.kind,
+        num_nodes=1 + num_workers,
         namespace=metadata["namespace"],
         name=metadata["name"],
         uid=metadata["uid"],
@@ -120,18 +139,18 @@ def deployment_view(body: Object) -> DeploymentView:
         flags=annotations.get(FLAGS_ANNOTATION),
         arguments=(*(container.get("command") or ()), *(container.get("args") or ())),
         image=container.get("image", ""),
-        gpus_per_replica=num_gpus(pod_spec),
-        uncounted_gpus=uncounted_gpus(pod_spec),
+        gpus_per_replica=num_gpus(pod_spec) + num_workers * sum(map(num_gpus, pod_specs[1:])),
+        uncounted_gpus=tuple(dict.fromkeys(chain.from_iterable(map(uncounted_gpus, pod_specs)))),
         replicas_managers=_replicas_managers(metadata),
         template_managers=frozenset(name for name, _ in others),
         template_owners=_text(others),
         template_digest=_digest(template),
-        pod_spec_digest=_digest(pod_spec),
-        problems=tuple(_problems(status)),
+        pod_spec_digest=_digest(pod_specs if others_of_group else pod_spec),
+        problems=() if workload.is_group else tuple(_problems(status)),
         drain_s=_integer(annotations.get(DRAIN_ANNOTATION)),
-        grace_s=(template.get("spec") or {}).get("terminationGracePeriodSeconds"),
+        grace_s=pod_spec.get("terminationGracePeriodSeconds"),
         template=_text(template),
-        template_fields=_text(_own_fields(metadata)),
+        template_fields=_text(_own_fields(metadata, workload)),
         rendered=annotations.get(TEMPLATE_ANNOTATION),
         made_from=annotations.get(SPEC_ANNOTATION),
     )
@@ -161,7 +180,7 @@ def _replicas_managers(metadata: Object) -> tuple[str, ...]:
     return tuple(sorted(f"{name} (/{way})" if way else name for name, way in others))
 
 
-def _template_owners(metadata: Object) -> list[tuple[str, Object]]:
+def _template_owners(metadata: Object, workload: Workload) -> list[tuple[str, Object]]:
     """Return (manager, fields) of those, not us, that own fields of the pods' spec.
 
     Annotations and labels of the template are no edit: ``kubectl rollout restart`` writes one.
@@ -169,13 +188,26 @@ def _template_owners(metadata: Object) -> list[tuple[str, Object]]:
     return [
         (_manager_name(entry), fields)
         for entry in metadata.get("managedFields") or ()
-        if "f:spec" in (fields := _template_fields(entry)) and not _is_ours(entry)
+        if (fields := _template_fields(entry, workload))
+        and _is_of_pods(fields, workload)
+        and not _is_ours(entry)
     ]
 
 
-def _template_fields(entry: Object) -> Object:
+def _template_fields(entry: Object, workload: Workload) -> Object:
     """Return what an entry of managedFields says of the pod template."""
-    return ((entry.get("fieldsV1") or {}).get("f:spec") or {}).get("f:template") or {}
+    spec = (entry.get("fieldsV1") or {}).get("f:spec") or {}
+    fields: Object = spec.get(f"f:{workload.template}") or {}
+    return fields
+
+
+def _is_of_pods(fields: Object, workload: Workload) -> bool:
+    """Tell whether fields of a template are of more than its labels and annotations."""
+    if not workload.pods:
+        return "f:spec" in fields
+    parts = {name: fields.get(f"f:{name}") for name in workload.pods}
+    beside = fields.keys() - {".", *(f"f:{name}" for name in parts)}
+    return bool(beside) or any("f:spec" in part for part in parts.values() if part)
 
 
 def _is_ours(entry: Object) -> bool:
@@ -188,10 +220,10 @@ def _manager_name(entry: Object) -> str:
     return f"somebody as {name}" if name in OURS else name
 
 
-def _own_fields(metadata: Object) -> Object | None:
+def _own_fields(metadata: Object, workload: Workload) -> Object | None:
     """Return the fields of the pod template that our manager owns, if it owns any."""
     for entry in metadata.get("managedFields") or ():
-        if _is_ours(entry) and (fields := _template_fields(entry)):
+        if _is_ours(entry) and (fields := _template_fields(entry, workload)):
             return dict(fields)
     return None
 
@@ -203,7 +235,7 @@ def _integer(text: str | None) -> int | None:
         return None
 
 
-def _digest(template: Object) -> str:
+def _digest(template: object) -> str:
     text = json.dumps(template, sort_keys=True, default=dict)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

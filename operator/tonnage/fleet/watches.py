@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,9 +15,9 @@ import aiohttp
 import kopf
 
 from tonnage.cluster.errors import KubernetesError, WorldError
-from tonnage.cluster.kube import CHUNK, MODEL_DEPLOYMENTS, KubeApi
+from tonnage.cluster.kube import CHUNK, LEADER_WORKER_SETS, MODEL_DEPLOYMENTS, KubeApi, Resource
 from tonnage.fleet.follow import Follower, end_all
-from tonnage.fleet.lists import RELISTED
+from tonnage.fleet.lists import OF_GROUPS, RELISTED
 from tonnage.fleet.logs import Line
 from tonnage.fleet.store import Kind, Store
 from tonnage.settings import Settings
@@ -165,6 +165,8 @@ class Watches:
         self.beat, self.rest, self._wait = beat, rest, wait
         self._failures = 0
         self.namespaces: tuple[str, ...] = ()
+        self.has_groups = False
+        """LeaderWorkerSets are watched, too."""
         self.stale = threading.Event()
         """Set when others can be read than are watched, or another authority is given."""
         self._is_over = False
@@ -176,6 +178,11 @@ class Watches:
     def note_readable(self, namespaces: Collection[str]) -> None:
         """Take in which namespaces could be listed: a watch that is refused ends all of them."""
         if namespaces and set(namespaces) != set(self.namespaces):
+            self.stale.set()
+
+    def note_groups(self, has_groups: bool) -> None:
+        """Take in whether the cluster has LeaderWorkerSets."""
+        if has_groups != self.has_groups:
             self.stale.set()
 
     def end(self) -> None:
@@ -234,7 +241,19 @@ def require_served(kube: KubeApi) -> None:
         raise WorldError("it does not know modeldeployments.tonnage.dev, is the CRD installed?")
 
 
-def readable_namespaces(kube: KubeApi, settings: Settings) -> tuple[str, ...]:
+def serves_groups(kube: KubeApi) -> bool:
+    """Tell whether the cluster has LeaderWorkerSets."""
+    return kube.serves(LEADER_WORKER_SETS)
+
+
+def followed(*, has_groups: bool) -> Sequence[tuple[Kind, Resource, str]]:
+    """Return what is watched: (kind, resource, label selector)."""
+    return [*RELISTED, *OF_GROUPS] if has_groups else RELISTED
+
+
+def readable_namespaces(
+    kube: KubeApi, settings: Settings, *, has_groups: bool = False
+) -> tuple[str, ...]:
     """Return the namespaces to watch: without those of which we may not read every kind.
 
     A watch that is refused while we run ends all of them, and they begin again without it. So they
@@ -244,7 +263,7 @@ def readable_namespaces(kube: KubeApi, settings: Settings) -> tuple[str, ...]:
 
     def is_refused(namespace: str) -> bool:
         try:
-            for _, resource, selector in RELISTED:
+            for _, resource, selector in followed(has_groups=has_groups):
                 next(iter(kube.list(resource.path(namespace), label_selector=selector)), None)
         except KubernetesError as error:
             LOG.warning(Line("not watched", namespace=namespace, message=str(error)))
@@ -272,7 +291,7 @@ async def watch(namespaces: tuple[str, ...], store: Store, identity: str, watche
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         event_loop.add_signal_handler(signal_number, stop)
     looking = asyncio.create_task(look(watches, stop_flag))
-    following = asyncio.create_task(_follow_all(namespaces, store))
+    following = asyncio.create_task(_follow_all(namespaces, store, has_groups=watches.has_groups))
     ours = asyncio.all_tasks()
     tasks = await kopf.spawn_tasks(
         registry=registry,
@@ -294,14 +313,14 @@ async def watch(namespaces: tuple[str, ...], store: Store, identity: str, watche
     await end_all({following})
 
 
-async def _follow_all(namespaces: tuple[str, ...], store: Store) -> None:
+async def _follow_all(namespaces: tuple[str, ...], store: Store, *, has_groups: bool) -> None:
     """Watch everything but our own kind, until one may not be watched."""
     given = await log_in(settings=kopf.OperatorSettings())
     if given is None:
         return  # Kopf says so
     followers = [
         Follower(store=store, kind=kind, resource=resource, namespace=each, selector=selector)
-        for kind, resource, selector in RELISTED
+        for kind, resource, selector in followed(has_groups=has_groups)
         if kind is not Kind.MODEL
         for each in namespaces or (None,)
     ]

@@ -24,6 +24,8 @@ MOST_READ_SEQS = 16_384
 """Of a data-parallel rank: four times what is ever planned. Sizing has a table of their costs."""
 MOST_READ_SEQS_OF_REPLICA = 131_072
 """Of all ranks, of which the table is: 4 MiB."""
+MASTER_PORT = 29501
+"""Where the first process of a replica waits for those on further nodes: vLLM's own default."""
 MOST_READ_GPUS = 512
 """Of a replica: eight times what a spec may ask for. Each rank is an engine that is simulated."""
 FLAGS_NEEDED = (
@@ -51,11 +53,19 @@ class Serving:
     """That the engine gets to finish what it answers when it is told to stop."""
     quantization: str | None = None
     """For ``--quantization``: weights that the engine quantizes while it loads them."""
+    num_nodes: int = 1
+    """Over which a replica runs, a process with its GPUs on each."""
 
 
-def engine_arguments(spec: Spec, flags: Flags, serving: Serving) -> list[str]:
-    """Return the arguments after ``vllm serve``. Every flag that decides capacity is explicit."""
+def engine_arguments(
+    spec: Spec, flags: Flags, serving: Serving, *, is_worker: bool = False
+) -> list[str]:
+    """Return the arguments after ``vllm serve``. Every flag that decides capacity is explicit.
+
+    ``is_worker``: of a process on a further node, which answers no requests.
+    """
     return [spec.model.id, *_model(spec, serving), *_capacity(spec, flags, serving),
+            *_nodes(serving, is_worker=is_worker),
             *_adapters(spec.model.adapters), *_operation(serving),
             *(spec.engine.args if spec.engine else ())]  # fmt: skip
 
@@ -94,6 +104,26 @@ def _capacity(spec: Spec, flags: Flags, serving: Serving) -> Iterator[str]:
     yield from queue_arguments(spec)
     if spec.engine and spec.engine.speculative:
         yield from ("--speculative-config", _speculative_config(spec.engine.speculative))
+
+
+def _nodes(serving: Serving, *, is_worker: bool) -> Iterator[str]:
+    """Yield what joins the processes of a replica: tensor ranks within a node, stages across.
+
+    The kubelet fills in what LeaderWorkerSet puts before all other variables of a container.
+
+    Sources:
+        [vllm-source] config/parallel.py nnodes, node_rank, master_addr, master_port;
+        entrypoints/cli/serve.py run_headless.
+        [lws-source] pkg/utils/pod/pod_utils.go AddLWSVariables.
+    """
+    if serving.num_nodes == 1:
+        return
+    yield from ("--nnodes", str(serving.num_nodes))
+    yield from ("--node-rank", "$(LWS_WORKER_INDEX)" if is_worker else "0")
+    yield from ("--master-addr", "$(LWS_LEADER_ADDRESS)")
+    yield from ("--master-port", str(MASTER_PORT))
+    if is_worker:
+        yield "--headless"
 
 
 def _adapters(given: Adapters | None) -> Iterator[str]:

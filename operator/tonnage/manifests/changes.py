@@ -128,7 +128,9 @@ def departures(
     Labels and annotations are no matter of it: ``kubectl rollout restart`` writes one.
     """
     found = _in_mapping("", live, wanted, hands)
-    return tuple(each for each in found if not each.is_added or each.field.startswith("spec."))
+    return tuple(
+        each for each in found if not (each.is_added and "metadata" in each.field.split(".")[:2])
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The objects of one ModelDeployment: Deployment, Service, PodMonitor. No replicas anywhere."""
+"""The objects of one ModelDeployment: its workload, Service, PodMonitor. No replicas anywhere."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ from typing import Any
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.pods import Pods
 from tonnage.api.spec import Spec
-from tonnage.catalog.engine_limits import auto_means_fp8
+from tonnage.catalog.engine_limits import auto_means_fp8, nodes_refusal
 from tonnage.estimate.metrics import prometheus_duration
 from tonnage.manifests.arguments import Serving, is_runnable
 from tonnage.manifests.drain import drain_time_s, longest_answer
@@ -26,6 +26,7 @@ from tonnage.manifests.names import (
     selector,
 )
 from tonnage.manifests.pod import HTTP_PORT, PodFigures, pod_template, startup_budget_s
+from tonnage.manifests.workload import GROUPS, Workload, template_in, workload_over
 from tonnage.memoize import memoize
 from tonnage.settings import Settings
 from tonnage.sizing.checks import use_of
@@ -48,16 +49,19 @@ class Site:
 
     has_pod_monitors: bool
     scrape_interval_s: float
+    has_groups: bool = True
+    """It serves LeaderWorkerSets."""
     monitor_labels: Mapping[str, str] = field(default_factory=dict)
     """Further labels of PodMonitors, by which a Prometheus selects them."""
     scraper_namespaces: tuple[str, ...] = ()
     """Where the pods run that scrape engines."""
 
 
-def site_of(settings: Settings, *, has_pod_monitors: bool) -> Site:
+def site_of(settings: Settings, *, has_pod_monitors: bool, has_groups: bool = True) -> Site:
     """Return what an administrator says about the cluster."""
     return Site(
         has_pod_monitors=has_pod_monitors,
+        has_groups=has_groups,
         scrape_interval_s=settings.scrape_interval_s,
         monitor_labels=settings.pod_monitor_labels,
         scraper_namespaces=settings.scraper_namespaces,
@@ -81,17 +85,18 @@ def _written_spec(spec: Spec) -> str:
 def deployment(
     model: ModelDeployment, sizing: Sizing, site: Site, *, drain_s: int | None = None
 ) -> Manifest:
-    """Return the Deployment for a plan, without ``replicas``: those go through ``/scale`` only.
+    """Return the workload for a plan, without ``replicas``: those go through ``/scale`` only.
 
-    ``drain_s``: that its pods get to finish what they answer; None: the longest answer says.
+    A Deployment, or a LeaderWorkerSet where a replica takes more GPUs than a node has. ``drain_s``:
+    that its pods get to finish what they answer; None: the longest answer says.
 
     Raises:
-        NotServableError: the plan spans nodes, or asks for weights that no engine makes on load.
+        NotServableError: the engine's version or the cluster runs no replica over several nodes, or
+            the plan asks for weights that no engine makes on load.
     """
     if drain_s is None:
         drain_s = drain_time_s(longest_answer(model.spec, sizing), running_s=None)
     figures = _figures(sizing, site, drain_s)
-    surge = (model.spec.pods or Pods()).max_surge
     annotations = {
         DIGEST_ANNOTATION: spec_digest(model),
         FLAGS_ANNOTATION: write_flags(sizing.flags),
@@ -99,30 +104,63 @@ def deployment(
         SPEC_ANNOTATION: _written_spec(model.spec),
     }
     made = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
+        "apiVersion": figures.workload.api_version,
+        "kind": figures.workload.kind,
         "metadata": metadata_of(model) | {"annotations": annotations},
-        "spec": {
-            "progressDeadlineSeconds": math.ceil(startup_budget_s(figures.weights_bytes)) + 600,
-            "strategy": {
-                "type": "RollingUpdate",
-                "rollingUpdate": {"maxSurge": surge, "maxUnavailable": 1 - surge},
-            },
-            "selector": {"matchLabels": selector(model.name)},
-            "template": pod_template(model.name, model.spec, figures),
-        },
+        "spec": _groups(model, figures) if figures.workload.is_group else _pods(model, figures),
     }
     annotations[TEMPLATE_ANNOTATION] = _template_digest(made)
     return made
 
 
+def _pods(model: ModelDeployment, figures: PodFigures) -> Manifest:
+    """Return the spec of a Deployment: each replica is a pod."""
+    return {
+        "progressDeadlineSeconds": math.ceil(startup_budget_s(figures.weights_bytes)) + 600,
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": _rolling(model)},
+        "selector": {"matchLabels": selector(model.name)},
+        "template": pod_template(model.name, model.spec, figures),
+    }
+
+
+def _groups(model: ModelDeployment, figures: PodFigures) -> Manifest:
+    """Return the spec of a LeaderWorkerSet: each replica is a group of as many pods as nodes.
+
+    A leader is Ready when the workers have joined it, so these are made before. With a headless
+    Service for each group none has the name of ours.
+
+    Sources:
+        [lws-source] pkg/controllers/leaderworkerset_controller.go reconcileHeadlessServices,
+        pod_controller.go Reconcile.
+    """
+    return {
+        "startupPolicy": "LeaderCreated",
+        "networkConfig": {"subdomainPolicy": "UniquePerReplica"},
+        "rolloutStrategy": {
+            "type": "RollingUpdate",
+            "rollingUpdateConfiguration": _rolling(model),
+        },
+        "leaderWorkerTemplate": {
+            "size": figures.serving.num_nodes,
+            "restartPolicy": "RecreateGroupOnPodRestart",
+            "leaderTemplate": pod_template(model.name, model.spec, figures),
+            "workerTemplate": pod_template(model.name, model.spec, figures, is_worker=True),
+        },
+    }
+
+
+def _rolling(model: ModelDeployment) -> Manifest:
+    surge = (model.spec.pods or Pods()).max_surge
+    return {"maxSurge": surge, "maxUnavailable": 1 - surge}
+
+
 def _template_digest(made: Manifest) -> str:
-    """Return a digest of the pod template of a Deployment as we write it, without defaults."""
-    text = json.dumps(made["spec"]["template"], sort_keys=True)
+    """Return a digest of the pod templates of a workload as we write it, without defaults."""
+    text = json.dumps(template_in(made), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
 
 
-def service(model: ModelDeployment) -> Manifest:
+def service(model: ModelDeployment, num_nodes: int = 1) -> Manifest:
     """Return the Service through which clients reach the replicas."""
     return {
         "apiVersion": "v1",
@@ -130,7 +168,7 @@ def service(model: ModelDeployment) -> Manifest:
         "metadata": metadata_of(model),
         "spec": {
             "type": "ClusterIP",  # else nobody takes back what another makes of it
-            "selector": selector(model.name),
+            "selector": workload_over(num_nodes).engines(model.name),
             "ports": [{"name": "http", "port": HTTP_PORT, "targetPort": "http"}],
         },
     }
@@ -143,7 +181,7 @@ MOST_LABELS = 64
 """Of one series: those of a cache's configuration have some 40, with what a scrape adds."""
 
 
-def pod_monitor(model: ModelDeployment, site: Site) -> Manifest:
+def pod_monitor(model: ModelDeployment, site: Site, num_nodes: int = 1) -> Manifest:
     """Return the PodMonitor by which a Prometheus operator scrapes the replicas."""
     interval = prometheus_duration(site.scrape_interval_s)
     endpoint = {"port": "http", "path": "/metrics", "interval": interval}
@@ -153,7 +191,7 @@ def pod_monitor(model: ModelDeployment, site: Site) -> Manifest:
         "kind": "PodMonitor",
         "metadata": metadata | {"labels": {**site.monitor_labels, **metadata["labels"]}},
         "spec": {
-            "selector": {"matchLabels": selector(model.name)},
+            "selector": {"matchLabels": workload_over(num_nodes).engines(model.name)},
             "podMetricsEndpoints": [endpoint],
             "sampleLimit": MOST_SAMPLES,
             "labelLimit": MOST_LABELS,
@@ -171,15 +209,23 @@ def metadata_of(model: ModelDeployment) -> Manifest:
     }
 
 
+def workload_of(sizing: Sizing) -> Workload:
+    """Return what runs the replicas of a plan."""
+    return workload_over(_num_nodes(sizing))
+
+
+def _num_nodes(sizing: Sizing) -> int:
+    return -(-sizing.parallelism.num_gpus // sizing.request.gpu.gpus_per_node)
+
+
 def _figures(sizing: Sizing, site: Site, drain_s: int) -> PodFigures:
     request, split = sizing.request, sizing.flags.parallelism
-    if split.num_gpus > request.gpu.gpus_per_node:
-        raise NotServableError(
-            f"{split} needs {count_of(split.num_gpus, 'GPU')}, a node of {request.gpu.name} has "
-            f"{request.gpu.gpus_per_node}: replicas over several nodes are not supported yet"
-        )
+    num_nodes = _num_nodes(sizing)
+    if num_nodes > 1:
+        _check_groups(sizing, site)
     return PodFigures(
         flags=sizing.flags,
+        workload=workload_over(num_nodes),
         serving=Serving(
             dtype=request.dtype,
             kv_cache_dtype=_kv_cache_dtype(request),
@@ -189,11 +235,37 @@ def _figures(sizing: Sizing, site: Site, drain_s: int) -> PodFigures:
             ),
             drain_s=drain_s,
             quantization=_quantization(sizing),
+            num_nodes=num_nodes,
         ),
         weights_bytes=sizing.shard.weights_bytes * split.num_gpus,
         product_labels=request.gpu.product_labels,
         annotate_scrape=not site.has_pod_monitors,
     )
+
+
+def _check_groups(sizing: Sizing, site: Site) -> None:
+    """Refuse a replica over several nodes that cannot be run.
+
+    Raises:
+        NotServableError: by its split, the version of its engine, or the cluster.
+    """
+    request, split = sizing.request, sizing.flags.parallelism
+    node = request.gpu.gpus_per_node
+    asked = (
+        f"{split} needs {count_of(split.num_gpus, 'GPU')}, a node of {request.gpu.name} has {node}"
+    )
+    if split.data > 1 or split.num_gpus % node or node % split.tensor:
+        raise NotServableError(
+            f"{asked}: over several nodes Tonnage runs pipeline stages on whole nodes, each "
+            "within one"
+        )
+    if refused := nodes_refusal(request.engine.minor):
+        raise NotServableError(f"{asked}: {refused}")
+    if not site.has_groups:
+        raise NotServableError(
+            f"{asked}, and {GROUPS.kind} ({GROUPS.api_version}) is not installed in this cluster: "
+            "install it, and the plan is carried out"
+        )
 
 
 def _kv_cache_dtype(request: SizingRequest) -> str:

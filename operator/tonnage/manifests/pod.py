@@ -18,6 +18,7 @@ from tonnage.manifests.queue import (
     queue_volumes,
 )
 from tonnage.manifests.scheduling import scheduling, tolerations
+from tonnage.manifests.workload import Workload
 from tonnage.sizing.request import Flags
 from tonnage.units import GB, MINUTE_S
 
@@ -44,6 +45,8 @@ class PodFigures:
     product_labels: tuple[str, ...]
     annotate_scrape: bool
     """No PodMonitor there: tell Prometheus by annotation."""
+    workload: Workload
+    """What the pods are part of."""
 
 
 def startup_budget_s(weights_bytes: float) -> float:
@@ -58,8 +61,14 @@ def startup_budget_s(weights_bytes: float) -> float:
     return max(MIN_STARTUP_S, 2 * (weights_bytes / SLOW_LOAD_BYTES_PER_S + COMPILE_S))
 
 
-def pod_template(name: str, spec: Spec, figures: PodFigures) -> Manifest:
-    """Return the pod template: one vLLM container and nothing of the user's but the closed set."""
+def pod_template(
+    name: str, spec: Spec, figures: PodFigures, *, is_worker: bool = False
+) -> Manifest:
+    """Return the pod template: one vLLM container and nothing of the user's but the closed set.
+
+    ``is_worker``: of a pod on a further node of a replica. Nobody asks it, scrapes it or probes it:
+    where it ends, all pods of its group are made anew.
+    """
     pods = spec.pods or Pods()
     metadata: Manifest = {"labels": labels(name) | pods.labels}
     scraped = {
@@ -67,22 +76,24 @@ def pod_template(name: str, spec: Spec, figures: PodFigures) -> Manifest:
         "prometheus.io/port": str(HTTP_PORT),
         "prometheus.io/path": "/metrics",
     }
-    own = (scraped if figures.annotate_scrape else {}) | queue_annotations(spec)
+    is_scraped = figures.annotate_scrape and not is_worker
+    own = (scraped if is_scraped else {}) | queue_annotations(spec)
     if annotations := own | pods.annotations:
         metadata["annotations"] = annotations
-    return {"metadata": metadata, "spec": _pod_spec(name, spec, pods, figures)}
+    return {"metadata": metadata, "spec": _pod_spec(name, spec, figures, is_worker=is_worker)}
 
 
-def _pod_spec(name: str, spec: Spec, pods: Pods, figures: PodFigures) -> Manifest:
+def _pod_spec(name: str, spec: Spec, figures: PodFigures, *, is_worker: bool) -> Manifest:
+    pods = spec.pods or Pods()
     pod: Manifest = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": grace_period_s(figures.serving.drain_s),
         "securityContext": _security(pods),
         "tolerations": tolerations(pods),
-        "containers": [_container(spec, pods, figures)],
+        "containers": [_container(spec, figures, is_worker=is_worker)],
         "volumes": [*_volumes(pods), *queue_volumes(spec)],
-        **scheduling(name, pods, figures.product_labels),
+        **scheduling(name, pods, figures.product_labels, figures.workload, is_worker=is_worker),
     }
     if pods.service_account_name:
         pod["serviceAccountName"] = pods.service_account_name
@@ -110,18 +121,19 @@ def _of_volumes(pods: Pods) -> Manifest:
     return {"fsGroupChangePolicy": policy} if policy else {}
 
 
-def _container(spec: Spec, pods: Pods, figures: PodFigures) -> Manifest:
-    engine = spec.engine
+def _container(spec: Spec, figures: PodFigures, *, is_worker: bool) -> Manifest:
+    engine, pods, serving = spec.engine, spec.pods or Pods(), figures.serving
+    ports = {"ports": [{"name": "http", "containerPort": HTTP_PORT}]}
     image = engine.image if engine and engine.image else default_image(spec)
     return {
         "name": CONTAINER,
         "image": image,
         "command": list(COMMAND),
-        "args": engine_arguments(spec, figures.flags, figures.serving),
-        "ports": [{"name": "http", "containerPort": HTTP_PORT}],
+        "args": engine_arguments(spec, figures.flags, serving, is_worker=is_worker),
+        **({} if is_worker else ports),
         "env": environment(pods, queue_environment(spec)),
-        "resources": _resources(pods, figures.flags.parallelism.num_gpus),
-        **_probes(figures.weights_bytes),
+        "resources": _resources(pods, figures.flags.parallelism.num_gpus // serving.num_nodes),
+        **({} if is_worker else _probes(figures.weights_bytes)),
         "terminationMessagePolicy": "FallbackToLogsOnError",  # else there is none
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(PRE_STOP_S)]}}},
         "securityContext": {

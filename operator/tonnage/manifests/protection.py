@@ -13,27 +13,38 @@ DNS_PORT = 53
 NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
 
 
-def protections(model: ModelDeployment, site: Site) -> Mapping[str, Manifest | None]:
+def protections(
+    model: ModelDeployment, site: Site, num_nodes: int = 1
+) -> Mapping[str, Manifest | None]:
     """Return {kind: manifest}, None for what the spec does not ask for.
 
-    The policy comes first: no engine starts before it.
+    ``num_nodes``: over which each replica runs, a pod on each. The policy comes first: no engine
+    starts before it.
     """
     pods = model.spec.pods or Pods()
     budget, network = pods.disruption_budget, pods.network_policy
     return {
-        "NetworkPolicy": network_policy(model, network, site) if network else None,
-        "PodDisruptionBudget": disruption_budget(model, budget) if budget else None,
+        "NetworkPolicy": network_policy(model, network, site, num_nodes) if network else None,
+        "PodDisruptionBudget": disruption_budget(model, budget, num_nodes) if budget else None,
     }
 
 
-def disruption_budget(model: ModelDeployment, asked: DisruptionBudget) -> Manifest:
-    """Return the budget. An engine that is not Ready answers nobody: it may always be evicted."""
+def disruption_budget(
+    model: ModelDeployment, asked: DisruptionBudget, num_nodes: int = 1
+) -> Manifest:
+    """Return the budget. An engine that is not Ready answers nobody: it may always be evicted.
+
+    A replica over several nodes ends with any pod of it, so all of them are counted.
+    """
+    kept = asked.min_available
+    pods = {"minAvailable": kept * num_nodes} if isinstance(kept, int) else {}
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": metadata_of(model),
         "spec": {
             **asked.to_dict(),
+            **pods,
             "selector": {"matchLabels": selector(model.name)},
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },
@@ -53,14 +64,21 @@ def evictable_from(asked: DisruptionBudget) -> int:
     return -(-100 // (100 - int(kept.removesuffix("%"))))
 
 
-def network_policy(model: ModelDeployment, asked: EngineNetwork, site: Site) -> Manifest:
+def network_policy(
+    model: ModelDeployment, asked: EngineNetwork, site: Site, num_nodes: int = 1
+) -> Manifest:
     """Return the policy: only clients and scrapers come in, and what goes out may be bounded.
 
     A rule without peers would let everybody in, so it is left out where there is nobody to let in.
+    Pods of a replica over several nodes reach each other on ports that are found when they start.
     """
     peers = [*_scrapers(site), *(_peer(each) for each in asked.clients)]
-    ingress = [{"from": peers, "ports": [_port(HTTP_PORT)]}] if peers else []
+    ingress: list[Manifest] = [{"from": peers, "ports": [_port(HTTP_PORT)]}] if peers else []
     has_egress = asked.egress_ports is not None
+    egress = _egress(asked.egress_ports or ())
+    if num_nodes > 1:
+        ingress.append({"from": [_own_pods(model)]})
+        egress.append({"to": [_own_pods(model)]})
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -69,9 +87,13 @@ def network_policy(model: ModelDeployment, asked: EngineNetwork, site: Site) -> 
             "podSelector": {"matchLabels": selector(model.name)},
             "policyTypes": ["Ingress", *(["Egress"] if has_egress else [])],
             **({"ingress": ingress} if ingress else {}),
-            **({"egress": _egress(asked.egress_ports or ())} if has_egress else {}),
+            **({"egress": egress} if has_egress else {}),
         },
     }
+
+
+def _own_pods(model: ModelDeployment) -> Manifest:
+    return {"podSelector": {"matchLabels": selector(model.name)}}
 
 
 def _scrapers(site: Site) -> list[Manifest]:

@@ -2,19 +2,25 @@
 
 from tonnage.api.placement import NodeRequirement
 from tonnage.api.pods import Pods
-from tonnage.manifests.names import Manifest, selector
+from tonnage.manifests.names import Manifest
+from tonnage.manifests.workload import Workload
 
 PRODUCT_LABEL = "nvidia.com/gpu.product"
 
 
-def scheduling(name: str, pods: Pods, product_labels: tuple[str, ...]) -> Manifest:
-    """Return the fields of a pod that choose its node; those that say nothing are left out."""
+def scheduling(
+    name: str, pods: Pods, product_labels: tuple[str, ...], workload: Workload, *, is_worker: bool
+) -> Manifest:
+    """Return the fields of a pod that choose its node; those that say nothing are left out.
+
+    Replicas are what is spread, so the workers of one are not.
+    """
     optional = {
         "affinity": _affinity(_gpu_nodes(pods, product_labels)),
         "nodeSelector": dict(pods.node_selector),
         "priorityClassName": pods.priority_class_name,
         "runtimeClassName": pods.runtime_class_name,
-        "topologySpreadConstraints": _spread(name, pods),
+        "topologySpreadConstraints": [] if is_worker else _spread(name, pods, workload),
     }
     return {key: value for key, value in optional.items() if value}
 
@@ -46,13 +52,13 @@ def _expression(requirement: NodeRequirement) -> Manifest:
     return {"key": requirement.key, "operator": requirement.operator, **values}
 
 
-def _spread(name: str, pods: Pods) -> list[Manifest]:
+def _spread(name: str, pods: Pods, workload: Workload) -> list[Manifest]:
     """Return the constraints, each over the pods of one revision: a rollout spreads its own."""
     return [
         {
             **each.to_dict(),
-            "labelSelector": {"matchLabels": selector(name)},
-            "matchLabelKeys": ["pod-template-hash"],
+            "labelSelector": {"matchLabels": workload.engines(name)},
+            "matchLabelKeys": [workload.revision_label],
         }
         for each in pods.topology_spread_constraints
     ]

@@ -16,6 +16,7 @@ from tonnage.explain.report import usd_per_hour
 from tonnage.manifests.changes import ALL, Change, Owned, template_changes
 from tonnage.manifests.children import Site, flags_from_annotation, spec_digest
 from tonnage.manifests.names import DRAIN_ANNOTATION
+from tonnage.manifests.workload import template_in
 from tonnage.sizing.cost import GpuHour, cents, gpu_hour
 from tonnage.sizing.request import Flags
 
@@ -53,7 +54,7 @@ def running_of_plan(planned: Planned) -> RunningObject:
     """Return what would run for a plan: everything in it is ours."""
     made = template_manifest(planned, FILE_SITE)
     return RunningObject(
-        template=made["spec"]["template"],
+        template=template_in(made),
         owned=ALL,
         replicas=None,
         digest=spec_digest(planned.deployment),
@@ -114,7 +115,7 @@ class Difference:
             scrape_interval_s=FILE_SITE.scrape_interval_s,
         )
         wanted = template_manifest(after, site, running_drain_s=running.drain_s)
-        return template_changes(running.template, wanted["spec"]["template"], owned=running.owned)
+        return template_changes(running.template, template_in(wanted), owned=running.owned)
 
     @property
     def causes(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from tonnage.manifests.children import (
 from tonnage.manifests.drain import drain_time_s, longest_answer
 from tonnage.manifests.names import Manifest
 from tonnage.manifests.protection import protections
+from tonnage.manifests.workload import WORKLOADS, num_nodes_in, template_in
 from tonnage.units import count_of
 
 FILE_SITE: Final = Site(has_pod_monitors=True, scrape_interval_s=15)
@@ -26,7 +27,7 @@ FILE_SITE: Final = Site(has_pod_monitors=True, scrape_interval_s=15)
 def template_manifest(
     planned: Planned, site: Site, *, running_drain_s: int | None = None
 ) -> Manifest:
-    """Return the Deployment that would be applied, without replicas: those go through ``/scale``.
+    """Return the workload that would be applied, without replicas: those go through ``/scale``.
 
     ``running_drain_s``: what the pods that run have to finish; it stays while it is enough.
 
@@ -46,9 +47,11 @@ def children(planned: Planned, site: Site) -> Iterator[Manifest]:
     model = planned.deployment
     if model.spec.scale_target:
         return
-    made = [each for each in protections(model, site).values() if each]
-    made += [template_manifest(planned, site), service(model)]
-    made += [pod_monitor(model, site)] if site.has_pod_monitors else []
+    workload = template_manifest(planned, site)
+    num_nodes = num_nodes_in(workload)
+    made = [each for each in protections(model, site, num_nodes).values() if each]
+    made += [workload, service(model, num_nodes)]
+    made += [pod_monitor(model, site, num_nodes)] if site.has_pod_monitors else []
     for manifest in made:
         if not model.uid:
             del manifest["metadata"]["ownerReferences"]
@@ -56,11 +59,16 @@ def children(planned: Planned, site: Site) -> Iterator[Manifest]:
 
 
 def serve_line(planned: Planned, site: Site) -> str | None:
-    """Return the ``vllm serve`` line of one replica, for a shell; None for a scale target."""
+    """Return the ``vllm serve`` line of one replica, for a shell; None for a scale target.
+
+    Over several nodes there is a second line, for each node but the first.
+    """
     if planned.deployment.spec.scale_target:
         return None
-    [container] = template_manifest(planned, site)["spec"]["template"]["spec"]["containers"]
-    return shlex.join([*container["command"], *container["args"]])
+    made = template_manifest(planned, site)
+    templates = WORKLOADS[made["kind"]].templates(template_in(made))
+    containers = [each["spec"]["containers"][0] for each in templates]
+    return "\n".join(shlex.join([*each["command"], *each["args"]]) for each in containers)
 
 
 def servable(answer: Planned | Refused, site: Site) -> Planned | Refused:

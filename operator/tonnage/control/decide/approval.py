@@ -31,7 +31,7 @@ from tonnage.control.size.question import RefusedError
 from tonnage.control.size.running import as_it_runs
 from tonnage.explain.report import usd_per_hour
 from tonnage.manifests.changes import Change
-from tonnage.manifests.children import spec_digest, write_flags
+from tonnage.manifests.children import spec_digest, workload_of, write_flags
 from tonnage.manifests.names import APPROVE_ANNOTATION
 from tonnage.policy.situation import Decision
 from tonnage.sizing.plan import Sizing
@@ -105,7 +105,11 @@ def _with_approved_split(
 ) -> tuple[Chosen, Proposal | None]:
     """Return what runs with the split that would save GPUs proposed, or that split, once agreed."""
     other = chosen.other_split
-    changes = other and roll_changes(state.deployment, template_of(state, fleet, other, memory))
+    live = state.deployment
+    is_same_kind = other and live and live.workload is workload_of(other.sizing)
+    changes = (
+        other and is_same_kind and roll_changes(live, template_of(state, fleet, other, memory))
+    )
     if other is None or not changes:
         return chosen, None
     if is_roll_approved(state, other.model, other.sizing):

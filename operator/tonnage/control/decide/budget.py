@@ -169,7 +169,7 @@ def uncounted_by(state: ModelState, fleet: Fleet) -> str | None:
         return None
     live = state.deployment
     of_template = (
-        f"{name} of Deployment {live.namespace}/{live.name}" for name in live.uncounted_gpus
+        f"{name} of {live.kind} {live.namespace}/{live.name}" for name in live.uncounted_gpus
     )
     return next(chain(of_template, *map(_uncounted_gpus, state.pods)), None)
 

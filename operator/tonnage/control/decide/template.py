@@ -7,8 +7,9 @@ from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Chosen, DeploymentView, Fleet, ModelState
 from tonnage.control.observe.ownership import is_adopted
 from tonnage.manifests.changes import Change, template_changes
-from tonnage.manifests.children import deployment, site_of
+from tonnage.manifests.children import NotServableError, Site, deployment, site_of
 from tonnage.manifests.names import Manifest
+from tonnage.manifests.workload import template_in
 from tonnage.units import count_of
 
 MOST_NAMED = 8
@@ -18,15 +19,38 @@ MOST_NAMED = 8
 def template_of(
     state: ModelState, fleet: Fleet, chosen: Chosen, memory: ObjectMemory
 ) -> Manifest | None:
-    """Return the Deployment to apply; None: the live one stays."""
+    """Return the workload to apply; None: the live one stays.
+
+    Raises:
+        NotServableError: it cannot be written, or one of the other kind runs.
+    """
     writers = memory.writers
     if writers.template.is_left or chosen.model.spec.scale_target:
         return None
     is_due = writers.template.edit or (chosen.must_apply and not writers.is_reverted)
     if not (is_due or is_adopted(state, state.deployment)):
         return None
-    site = site_of(fleet.settings, has_pod_monitors=fleet.has_pod_monitors)
-    return deployment(chosen.model, chosen.sizing, site, drain_s=drain_to_write_s(state, chosen))
+    made = deployment(
+        chosen.model, chosen.sizing, site_in(fleet), drain_s=drain_to_write_s(state, chosen)
+    )
+    if state.deployment and state.deployment.kind != made["kind"]:
+        raise _another_kind(state.deployment, made)
+    return made
+
+
+def site_in(fleet: Fleet) -> Site:
+    """Return what the cluster offers that decides how a manifest is written."""
+    return site_of(
+        fleet.settings, has_pod_monitors=fleet.has_pod_monitors, has_groups=fleet.has_groups
+    )
+
+
+def _another_kind(live: DeploymentView, made: Manifest) -> NotServableError:
+    """Say what a person has to do: the two have pods of one label, so one has to go first."""
+    return NotServableError(
+        f"the plan runs as a {made['kind']}, and {live.kind} {live.name} runs: it stays as it is "
+        f"until it is deleted (kubectl delete {live.kind.lower()} {live.name})"
+    )
 
 
 def roll_changes(live: DeploymentView | None, template: Manifest | None) -> tuple[Change, ...]:
@@ -34,12 +58,13 @@ def roll_changes(live: DeploymentView | None, template: Manifest | None) -> tupl
     if live is None or template is None:
         return ()
     owned = json.loads(live.template_fields)
-    return template_changes(json.loads(live.template), template["spec"]["template"], owned=owned)
+    return template_changes(json.loads(live.template), template_in(template), owned=owned)
 
 
 def roll_written(live: DeploymentView | None, changes: tuple[Change, ...]) -> str:
     """Say how many pods roll, and for which fields."""
     named = "; ".join(str(each) for each in changes[:MOST_NAMED])
     more = f"; and {len(changes) - MOST_NAMED} more" if len(changes) > MOST_NAMED else ""
-    pods = count_of(live.replicas if live else 0, "pod is", "pods are")
+    words = ("group is", "groups are") if live and live.num_nodes > 1 else ("pod is", "pods are")
+    pods = count_of(live.replicas if live else 0, *words)
     return f"{pods} replaced for {named}{more}"

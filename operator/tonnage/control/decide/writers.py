@@ -13,7 +13,7 @@ from typing import Final
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError
 from tonnage.control.decide.draining import recorded_drain_s
-from tonnage.control.decide.template import MOST_NAMED
+from tonnage.control.decide.template import MOST_NAMED, site_in
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Assessment, BadConfig, DeploymentView, Fleet, ModelState
 from tonnage.control.input.writers import SOMEBODY, Drift, Fate, Scaled, Writers
@@ -25,10 +25,10 @@ from tonnage.manifests.children import (
     deployment,
     flags_from_annotation,
     running_model,
-    site_of,
     spec_digest,
 )
 from tonnage.manifests.names import TEMPLATE_ANNOTATION, Manifest
+from tonnage.manifests.workload import template_in
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.search import size
 from tonnage.sizing.workload import Slo
@@ -171,7 +171,7 @@ def _drift(
     if live.owner_uid != state.view.uid:
         return None
     recorded = (live.rendered, live.digest, live.flags, live.drain_s, live.made_from)
-    around = (state.view.generation, state.model_config, fleet.has_pod_monitors)
+    around = (state.view.generation, state.model_config, site_in(fleet))
     compared = (live.uid, live.template_digest, live.template_managers, *recorded, *around)
     if memory.writers.drift is not None and memory.writers.drift.compared == compared:
         return memory.writers.drift
@@ -180,7 +180,7 @@ def _drift(
         return Drift(compared=compared)
     owners = tuple((name, fields) for name, fields in json.loads(live.template_owners))
     hands = Hands(ours=json.loads(live.template_fields), others=owners)
-    found = departures(json.loads(live.template), ours["spec"]["template"], hands)
+    found = departures(json.loads(live.template), template_in(ours), hands)
     return Drift(
         compared=compared,
         is_known=True,
@@ -199,11 +199,10 @@ def _as_recorded(
     shape = state.model_config if model.spec.model and model.spec.model.config else None
     if isinstance(shape, BadConfig):
         return None
-    site = site_of(fleet.settings, has_pod_monitors=fleet.has_pod_monitors)
     try:
         request = replace(by_spec(model.spec, fleet.gpus, shape, None), slo=Slo())
         sizing = size(with_known_cache(request, flags, state, fleet, memory))
-        made = deployment(model, sizing, site, drain_s=recorded_drain_s(live))
+        made = deployment(model, sizing, site_in(fleet), drain_s=recorded_drain_s(live))
     except (CatalogError, SizingError, NotServableError):
         return None
     return made if made["metadata"]["annotations"][TEMPLATE_ANNOTATION] == live.rendered else None

@@ -18,6 +18,7 @@ from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.samples import EngineSamples
 from tonnage.manifests.changes import Change
 from tonnage.manifests.names import Manifest
+from tonnage.manifests.workload import DEPLOYMENT, WORKLOADS, Workload
 from tonnage.policy.need import Capacity
 from tonnage.policy.situation import Decision, Metrics, Need
 from tonnage.settings import Settings
@@ -55,11 +56,14 @@ class ModelView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentView:
-    """A Deployment of ours, or a scale target."""
+    """A Deployment of ours, a LeaderWorkerSet in its place, or a scale target."""
 
     namespace: str
     name: str
     uid: str
+    kind: str = DEPLOYMENT.kind
+    num_nodes: int = 1
+    """Of a replica, which has a pod on each."""
     owner_uid: str | None
     """UID of its controller, if it has one."""
     is_opted_in: bool
@@ -92,7 +96,7 @@ class DeploymentView:
     uncounted_gpus: tuple[str, ...] = ()
     """What its pods take GPUs by that ``gpus_per_replica`` does not count."""
     template: str = "{}"
-    """JSON of the pod template as it is."""
+    """JSON of the pod template, or of those of a group, as it is."""
     template_fields: str = "null"
     """JSON of what our field manager owns of it; null: nothing."""
     template_owners: str = "[]"
@@ -102,13 +106,18 @@ class DeploymentView:
     adopt: str | None = None
     """UID of the ModelDeployment that it is handed over to."""
     selector: frozenset[tuple[str, str]] = frozenset()
-    """Labels of the pods that it counts as its own; nobody can change them."""
+    """Labels of the pods that it counts as its own; nobody can change them. A LeaderWorkerSet gives
+    pods such labels itself."""
     rendered: str | None = None
     """Digest of the pod template as we wrote it, as we recorded it."""
     made_from: str | None = None
     """JSON of the part of the spec that its template was made from, as we recorded it."""
     is_paused: bool = False
     """Somebody stopped its rollouts: pods are added and taken away, and none is replaced."""
+
+    @property
+    def workload(self) -> Workload:
+        return WORKLOADS[self.kind]
 
     @property
     def is_rolling(self) -> bool:
@@ -130,7 +139,7 @@ class Trouble(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodView:
-    """One pod with the managed label."""
+    """One pod with the managed label; the leader's of a group, with what its workers wait for."""
 
     namespace: str
     name: str
@@ -207,6 +216,8 @@ class Fleet:
     gpus: Mapping[str, Gpu]
     settings: Settings
     has_pod_monitors: bool
+    has_groups: bool = True
+    """The cluster serves LeaderWorkerSets."""
     problems: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """(reason, message) of each query that failed, by its name, or by query@namespace."""
     partial: frozenset[str] = frozenset()

@@ -56,36 +56,39 @@ def is_adopted(state: ModelState, live: DeploymentView | None) -> bool:
 
 
 def _would_stay(live: DeploymentView) -> Sequence[str]:
-    """Return what of a Deployment's pods would go on beside our container."""
-    pod = json.loads(live.template).get("spec") or {}
+    """Return what of a workload's pods would go on beside our container."""
+    templates = live.workload.templates(json.loads(live.template))
+    pods = [template.get("spec") or {} for template in templates]
     kinds = (("containers", "container"), ("initContainers", "init container"))
     others = [
         f"{kind} {each.get('name')}"
+        for pod in pods
         for key, kind in kinds
         for each in pod.get(key) or ()
         if (key, each.get("name")) != ("containers", CONTAINER)
     ]
-    return [*others, *(key for key in HOST if pod.get(key))]
+    return [*dict.fromkeys(others), *(key for key in HOST if any(pod.get(key) for pod in pods))]
 
 
 def _selects(live: DeploymentView) -> bool:
-    return live.selector == frozenset(selector(live.name).items())
+    return live.workload.is_group or live.selector == frozenset(selector(live.name).items())
 
 
 def conflict_written(live: DeploymentView, uid: str) -> str:
     """Say whose Deployment stands in the way, and how it could become ours."""
     if live.owner is not None:
-        return f"Deployment {live.name} is controlled by {live.owner}, not by this ModelDeployment"
-    said = f"Deployment {live.name} exists and is not owned by this ModelDeployment"
+        return f"{live.kind} {live.name} is controlled by {live.owner}, not by this ModelDeployment"
+    said = f"{live.kind} {live.name} exists and is not owned by this ModelDeployment"
+    scaled = "" if live.workload.is_group else "scale it by spec.scaleTarget, "
     if not _selects(live):
         wanted = ",".join(f"{key}={value}" for key, value in selector(live.name).items())
         return (
-            f"{said}; it cannot be handed over, since its selector is not {wanted}: scale it by "
-            "spec.scaleTarget, or delete it"
+            f"{said}; it cannot be handed over, since its selector is not {wanted}: {scaled}"
+            "or delete it"
         )
     if others := _would_stay(live):
         return (
             f"{said}; it cannot be handed over while its pods have {', '.join(others)}, which "
-            "would stay beside ours: take that out, scale it by spec.scaleTarget, or delete it"
+            f"would stay beside ours: take that out, {scaled}or delete it"
         )
     return f"{said}; to hand it over: label it {ADOPT_LABEL}={uid}"

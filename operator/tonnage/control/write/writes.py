@@ -9,12 +9,13 @@ from tonnage.control.decide.retries import apart_s, is_waiting
 from tonnage.control.decide.template import roll_written
 from tonnage.control.decide.writers import with_written
 from tonnage.control.input.memory import ObjectMemory
-from tonnage.control.input.state import Assessment, Fleet
+from tonnage.control.input.state import Assessment, DeploymentView, Fleet
 from tonnage.control.input.writers import Fate, Scaled
 from tonnage.control.observe.permission import may_act, may_scale, owns_children
 from tonnage.control.report.happenings import Happening, happenings
 from tonnage.control.report.status import Reported
 from tonnage.manifests.names import Manifest
+from tonnage.manifests.workload import DEPLOYMENT, num_nodes_in
 
 CHILDREN_CHECK_S = 300
 NUM_CREATED = 6
@@ -28,6 +29,8 @@ class Scale:
     deployment: str
     uid: str
     """Of the Deployment: a namesake is left alone."""
+    kind: str = DEPLOYMENT.kind
+    """A LeaderWorkerSet in its place."""
     seen: int
     replicas: int
     costs: tuple[PodCost, ...] = ()
@@ -46,6 +49,8 @@ class Writes:
     model: ModelDeployment | None = None
     scale: Scale | None = None
     template: Manifest | None = None
+    num_nodes: int = 1
+    """Of a replica, which has a pod on each."""
     creates: bool = False
     """No Deployment was seen when this was decided."""
     first_replicas: int | None = None
@@ -110,6 +115,7 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
         model=found.state.model if isinstance(found.state.model, ModelDeployment) else None,
         scale=scale,
         template=template,
+        num_nodes=_num_nodes(found, template),
         creates=deployment is None,
         rolls=rolls,
         first_replicas=found.decision.replicas if found.decision else None,
@@ -139,6 +145,12 @@ def _template(found: Assessment, fleet: Fleet) -> Manifest | None:
     return found.template
 
 
+def _num_nodes(found: Assessment, template: Manifest | None) -> int:
+    if template is not None:
+        return num_nodes_in(template)
+    return found.state.deployment.num_nodes if found.state.deployment else 1
+
+
 def _is_check_due(found: Assessment, fleet: Fleet) -> bool:
     checked_at_s = found.memory.written.children_checked_at_s
     every_s = apart_s(CHILDREN_CHECK_S, found.memory.uid)
@@ -164,13 +176,17 @@ def _scale(found: Assessment, fleet: Fleet) -> Scale | None:
     return Scale(
         deployment=deployment.name,
         uid=deployment.uid,
+        kind=deployment.kind,
         seen=deployment.replicas,
         replicas=decision.replicas,
-        costs=_costs(found, fleet) if is_down and owns_children(found) else (),
+        costs=_costs(found, deployment, fleet) if is_down and owns_children(found) else (),
     )
 
 
-def _costs(found: Assessment, fleet: Fleet) -> tuple[PodCost, ...]:
+def _costs(found: Assessment, deployment: DeploymentView, fleet: Fleet) -> tuple[PodCost, ...]:
+    """Return the marks of the pods that are to go: of groups that with the highest index goes."""
+    if deployment.workload.is_group:
+        return ()
     kept = found.decision.replicas if found.decision else 0
     interval_s = fleet.settings.scrape_interval_s
     return costs_to_go(found.state, kept, scrape_interval_s=interval_s)

@@ -1,0 +1,48 @@
+"""A group of pods as the one replica that it is: its leader, with what keeps the others away."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from tonnage.control.input.state import PodView, Trouble
+from tonnage.control.observe.capacity import NOT_MADE
+
+MADE_S: Final = 60.0
+"""Within which the workers of a leader are made, as a rule."""
+
+
+def as_group(
+    leader: PodView, workers: Sequence[PodView], *, num_nodes: int, now_s: float
+) -> PodView:
+    """Return the leader of a group: where a worker waits, fails or is missing, so does it."""
+    group = (leader, *workers)
+    scheduled_s = [pod.scheduled_at_s for pod in group if pod.scheduled_at_s is not None]
+    is_whole = len(group) >= num_nodes
+    is_placed = is_whole and len(scheduled_s) == len(group)
+    return replace(
+        leader,
+        unschedulable=leader.unschedulable or _waits(workers),
+        trouble=leader.trouble or _fails(workers) or _lacks(leader, len(group), num_nodes, now_s),
+        scheduled_at_s=max(scheduled_s) if is_placed else None,
+        has_restarted=any(pod.has_restarted for pod in group),
+        uncounted_gpus=tuple(dict.fromkeys(each for pod in group for each in pod.uncounted_gpus)),
+    )
+
+
+def _waits(workers: Sequence[PodView]) -> str | None:
+    waiting = (pod for pod in workers if pod.unschedulable is not None)
+    return next((f"worker {pod.name}: {pod.unschedulable}" for pod in waiting), None)
+
+
+def _fails(workers: Sequence[PodView]) -> Trouble | None:
+    failing = ((pod.name, pod.trouble) for pod in workers if pod.trouble)
+    return next(
+        (each._replace(words=f"worker {name}: {each.words}") for name, each in failing), None
+    )
+
+
+def _lacks(leader: PodView, num_pods: int, num_nodes: int, now_s: float) -> Trouble | None:
+    """Return what a group lacks whose workers are not made, as where a quota is used up."""
+    if num_pods >= num_nodes or leader.is_deleting or now_s - leader.created_at_s < MADE_S:
+        return None
+    return Trouble(NOT_MADE, f"{num_pods} of the {num_nodes} pods of its group exist")
