@@ -137,6 +137,63 @@ def a_deployment_body(model=None, *, replicas=2, ready=None, sizing=None, **meta
     return made
 
 
+R1 = {
+    "name": "r1",
+    "model": {"id": "deepseek-ai/DeepSeek-R1"},
+    "hardware": {"gpu": "H100", "gpusPerReplica": 16},
+    "contextLength": 16_384,
+    "slo": {"timeToFirstToken": {"p95": "8s"}, "timePerOutputToken": {"p95": "150ms"}},
+    "demand": {
+        "requestsPerSecond": 1,
+        "promptTokens": {"mean": 2000, "p99": 8000},
+        "outputTokens": {"mean": 800},
+    },
+    "scaling": {"minReplicas": 1, "maxReplicas": 3},
+}
+"""A model that takes two nodes of eight GPUs."""
+
+
+def a_model_over_nodes(**changes):
+    return a_model(**R1 | changes)
+
+
+def a_groups_body(model=None, **options):
+    """The LeaderWorkerSet that Tonnage made for a model over several nodes, rolled out."""
+    made = a_deployment_body(model or a_model_over_nodes(), **options)
+    fields = {"f:leaderWorkerTemplate": {"f:leaderTemplate": {}, "f:workerTemplate": {}}}
+    entry = {"manager": "tonnage", "operation": "Apply", "fieldsV1": {"f:spec": fields}}
+    made["metadata"]["managedFields"] = [entry]
+    return made
+
+
+def a_stateful_set_body(name, owner):
+    """A StatefulSet of a LeaderWorkerSet: of leaders, or of the workers of one."""
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "serving",
+            "uid": f"uid-of-set-{name}",
+            "labels": {"leaderworkerset.sigs.k8s.io/name": name},
+            "ownerReferences": owned_by(*owner),
+        }
+    }
+
+
+def the_sets_of_groups(model, *, num_groups):
+    """The StatefulSets of a LeaderWorkerSet: that of its leaders, and one for each of these."""
+    owner = ("LeaderWorkerSet", model.name, f"uid-of-deployment-{model.name}")
+    names = [f"{model.name}-{index}" for index in range(num_groups)]
+    workers = [a_stateful_set_body(name, ("Pod", name, f"uid-of-{name}")) for name in names]
+    return [a_stateful_set_body(model.name, owner), *workers]
+
+
+def a_group_pod_body(name, *, of, **options):
+    """A pod of a group, by the name of the StatefulSet that made it."""
+    made = a_pod_body(name, **options)
+    made["metadata"]["ownerReferences"] = owned_by("StatefulSet", of, f"uid-of-set-{of}")
+    return made
+
+
 def a_deployment_of_a_config_map():
     """The same for a spec whose model is read from a ConfigMap."""
     config = {"configMapKeyRef": {"name": "config", "key": "config.json"}}

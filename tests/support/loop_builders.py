@@ -5,16 +5,26 @@ from dataclasses import dataclass, field
 from fleet_builders import (
     NOW_S,
     SITE,
+    UNSCHEDULABLE,
+    a_group_pod_body,
     a_manifest,
     a_model,
     a_pod_body,
     a_replica_set_body,
+    the_sets_of_groups,
 )
 from kube_double import KubeDouble, led
 from prometheus_double import asking
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.cluster.errors import PrometheusError
-from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, PODS, REPLICA_SETS
+from tonnage.cluster.kube import (
+    DEPLOYMENTS,
+    LEADER_WORKER_SETS,
+    MODEL_DEPLOYMENTS,
+    PODS,
+    REPLICA_SETS,
+    STATEFUL_SETS,
+)
 from tonnage.estimate.metrics import (
     BUSY_SCRAPES,
     FAST_SCRAPES,
@@ -27,11 +37,12 @@ from tonnage.estimate.series import Series
 from tonnage.fleet.act import Writer
 from tonnage.fleet.calibration import CalibrationConfigMap
 from tonnage.fleet.limiter import Limiter
-from tonnage.fleet.lists import RELISTED, Lists
+from tonnage.fleet.lists import Lists
 from tonnage.fleet.loop import Loop
 from tonnage.fleet.observe import Observer
 from tonnage.fleet.pauses import Pauses
 from tonnage.fleet.store import Store
+from tonnage.fleet.watches import followed
 from tonnage.settings import Settings
 
 SETTINGS = Settings(prometheus_url="http://prometheus.test:9090", speed_range=0)
@@ -117,6 +128,46 @@ class World:
             self.kube.put(PODS.path("serving", f"{name}-{index}"), pod)
         return [f"{name}-{index}" for index in range(number)]
 
+    def serve_groups(self, model, *, pending=(), missing=()):
+        """Play the controller of LeaderWorkerSets: the groups that are asked for, of two pods each.
+
+        ``pending``, ``missing``: pods that no node takes, or that are not made.
+        """
+        place = LEADER_WORKER_SETS.path("serving", model.name)
+        live = self.kube.objects[place]
+        number = live["spec"]["replicas"]
+        groups = [f"{model.name}-{index}" for index in range(number)]
+        out = {*pending, *missing}
+        whole = [each for each in groups if not {each, f"{each}-1"} & out]
+        status = {"replicas": number, "updatedReplicas": number, "readyReplicas": len(whole)}
+        status["observedGeneration"] = live["metadata"].get("generation", 0)
+        self.kube.put(place, live | {"status": status})
+        sets = the_sets_of_groups(model, num_groups=number)
+        sets[0]["metadata"]["ownerReferences"][0]["uid"] = live["metadata"]["uid"]
+        for each in sets:
+            self.kube.put(STATEFUL_SETS.path("serving", each["metadata"]["name"]), each)
+        for group in groups:
+            for name, owner in ((group, model.name), (f"{group}-1", group)):
+                is_ready = group in whole or (name == f"{group}-1" and name not in out)
+                self._put_pod(
+                    a_group_pod_body(
+                        name,
+                        of=owner,
+                        model=model,
+                        ready_for_s=3600 if is_ready else None,
+                        **(UNSCHEDULABLE if name in pending else {}),
+                    ),
+                    is_there=name not in missing,
+                )
+        return whole
+
+    def _put_pod(self, body, *, is_there):
+        place = PODS.path("serving", body["metadata"]["name"])
+        body["metadata"]["labels"] = {"tonnage.dev/managed": "true"}
+        self.kube.objects.pop(place, None)
+        if is_there:
+            self.kube.put(place, body)
+
 
 def a_world(*manifests):
     objects = [
@@ -161,7 +212,8 @@ def a_loop_asking(ask, world, **settings):
 
 def show(loop, world):
     """Play the watches: show the loop what stands on the API server."""
-    for kind, resource, selector in RELISTED:
+    has_groups = LEADER_WORKER_SETS not in world.kube.unserved
+    for kind, resource, selector in followed(has_groups=has_groups):
         listed = world.kube.list(resource.path(None), label_selector=selector)
         loop.store.reconcile(kind, listed)
 

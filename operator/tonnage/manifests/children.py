@@ -9,7 +9,7 @@ from typing import Any
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.pods import Pods
-from tonnage.api.spec import Spec
+from tonnage.api.spec import MAX_NAME_LENGTH, Spec
 from tonnage.catalog.engine_limits import auto_means_fp8, nodes_refusal
 from tonnage.estimate.metrics import prometheus_duration
 from tonnage.manifests.arguments import Serving, is_runnable
@@ -97,6 +97,8 @@ def deployment(
     if drain_s is None:
         drain_s = drain_time_s(longest_answer(model.spec, sizing), running_s=None)
     figures = _figures(sizing, site, drain_s)
+    if figures.workload.is_group:
+        _check_name(model)
     annotations = {
         DIGEST_ANNOTATION: spec_digest(model),
         FLAGS_ANNOTATION: write_flags(sizing.flags),
@@ -265,6 +267,24 @@ def _check_groups(sizing: Sizing, site: Site) -> None:
         raise NotServableError(
             f"{asked}, and {GROUPS.kind} ({GROUPS.api_version}) is not installed in this cluster: "
             "install it, and the plan is carried out"
+        )
+
+
+def _check_name(model: ModelDeployment) -> None:
+    """Refuse a name with which no worker could be made.
+
+    The workers of a group have a StatefulSet named by the group, which adds a hash to that.
+
+    Raises:
+        NotServableError: it is too long.
+    """
+    longest = f"{model.name}-{model.spec.scaling.max_replicas}"
+    if len(longest) > MAX_NAME_LENGTH:
+        most = MAX_NAME_LENGTH - len(longest) + len(model.name)
+        raise NotServableError(
+            f"the name {model.name} has {len(model.name)} characters: where a replica runs over "
+            f"several nodes, and maxReplicas is {model.spec.scaling.max_replicas}, it may have "
+            f"{most}, since the names of its groups are longer"
         )
 
 

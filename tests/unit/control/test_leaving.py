@@ -134,5 +134,13 @@ class TestAScaleDown:
         assert scale.replicas == 2
         assert scale.costs == ()
 
+    def test_marks_no_group_since_that_with_the_highest_index_goes(self):
+        state = a_state(replicas=3, load=1)
+        groups = replace(state.deployment, kind="LeaderWorkerSet")
+
+        scale = scale_of(replace(state, deployment=groups))
+
+        assert (scale.kind, scale.replicas, scale.costs) == ("LeaderWorkerSet", 2, ())
+
     def test_marks_nobody_when_it_is_none(self):
         assert scale_of(a_state(replicas=2, load=5)).costs == ()
