@@ -181,15 +181,27 @@ def test_the_policies_come_with_the_rights_that_they_bound_and_only_then(helm):
     assert policies(helm, admissionPolicy={"create": False}) == set()
 
 
+def test_the_scale_of_groups_is_held_where_the_cluster_has_leader_worker_sets(helm):
+    served = ["leaderworkerset.x-k8s.io/v1"]
+
+    assert policies(helm, served=served) - policies(helm) == {".own.groups"}
+
+
 @pytest.mark.parametrize("is_asked", [False, True])
-def test_a_pod_monitor_is_asked_for_only_where_that_is_wished(helm, is_asked: bool):
-    values = {"admissionPolicy": {"askPodMonitors": is_asked}}
+@pytest.mark.parametrize(
+    ("value", "resource"),
+    [("askPodMonitors", "podmonitors"), ("askLeaderWorkerSets", "leaderworkersets")],
+)
+def test_what_no_editor_may_make_is_asked_for_only_where_that_is_wished(
+    helm, value, resource, is_asked: bool
+):
+    values = {"admissionPolicy": {value: is_asked}}
     rendered = of_kind(helm.template(**values), "ValidatingAdmissionPolicy")
     [policy] = [each for each in rendered if each["metadata"]["name"] == "tonnage.tonnage-system"]
     asked = [rule["expression"] for rule in policy["spec"]["validations"]]
 
     assert any("services" in each for each in asked)
-    assert any("podmonitors" in each for each in asked) == is_asked
+    assert any(resource in each for each in asked) == is_asked
 
 
 def test_only_who_serves_all_namespaces_sees_leases_of_others(helm):

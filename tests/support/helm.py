@@ -1,7 +1,7 @@
 """Helm on the chart of this repository, for tests."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,11 +36,16 @@ class Helm:
             text=json.dumps(values),
         )
 
-    def template(self, **values: Any) -> list[Manifest]:
-        """Render the chart; a Prometheus is given unless the values say otherwise."""
+    def template(self, *, served: Sequence[str] = (), **values: Any) -> list[Manifest]:
+        """Render the chart; a Prometheus is given unless the values say otherwise.
+
+        ``served``: API versions that the cluster has beside those of Kubernetes.
+        """
+        more = [word for each in served for word in ("--api-versions", each)]
         text = self(
-            "template", "tonnage", CHART, "--namespace", NAMESPACE, values=with_prometheus(values)
-        )
+            "template", "tonnage", CHART, "--namespace", NAMESPACE, *more,
+            values=with_prometheus(values),
+        )  # fmt: skip
         return [manifest for manifest in yaml.safe_load_all(text) if manifest]
 
 

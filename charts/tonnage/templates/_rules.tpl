@@ -13,8 +13,11 @@
   resources: [deployments/scale]
   verbs: [get, patch]
 - apiGroups: [apps]
-  resources: [replicasets]
+  resources: [replicasets, statefulsets]  # what links pods to Deployments, and to LeaderWorkerSets
   verbs: [list, watch]
+- apiGroups: [leaderworkerset.x-k8s.io]
+  resources: [leaderworkersets]
+  verbs: [get, list, watch]
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]
@@ -34,6 +37,12 @@
 - apiGroups: [apps]
   resources: [deployments]
   verbs: [create, patch]
+- apiGroups: [leaderworkerset.x-k8s.io]
+  resources: [leaderworkersets]  # in place of Deployments, where a replica runs over several nodes
+  verbs: [create, patch]
+- apiGroups: [leaderworkerset.x-k8s.io]
+  resources: [leaderworkersets/scale]
+  verbs: [get, patch]
 - apiGroups: [""]
   resources: [pods]  # one annotation, by which the pods with the least to do go first
   verbs: [patch]
@@ -70,6 +79,9 @@ networkPolicy: {group: networking.k8s.io, resource: networkpolicies}
 {{- if .Values.admissionPolicy.askPodMonitors }}
 - {group: monitoring.coreos.com, resource: podmonitors, name: podmonitors.monitoring.coreos.com}
 {{- end }}
+{{- if .Values.admissionPolicy.askLeaderWorkerSets }}
+- {group: leaderworkerset.x-k8s.io, resource: leaderworkersets, name: leaderworkersets.leaderworkerset.x-k8s.io}
+{{- end }}
 {{- end }}
 
 {{- /* Every write of the operator's own account to what it serves, for policies. */}}
@@ -80,6 +92,10 @@ matchConstraints:
       apiVersions: ["*"]
       operations: [CREATE, UPDATE]
       resources: [deployments, deployments/scale]
+    - apiGroups: [leaderworkerset.x-k8s.io]
+      apiVersions: ["*"]
+      operations: [CREATE, UPDATE]
+      resources: [leaderworkersets, leaderworkersets/scale]
     - apiGroups: [""]
       apiVersions: ["*"]
       operations: [CREATE, UPDATE]
