@@ -629,9 +629,10 @@ def test_help_and_version_import_no_more_than_click():
 def test_a_plan_over_several_nodes_says_what_is_missing_to_run_it():
     large = ("meta-llama/Llama-3.3-70B-Instruct\n    weights: fp8", "deepseek-ai/DeepSeek-V3")
     several = ("gpusPerReplica: 2", "gpusPerReplica: 16")
-    several_nodes = "replicas over several nodes are not supported yet"
+    older = ('version: "0.33"', 'version: "0.11"')
+    several_nodes = "over several nodes without Ray (--nnodes) from 0.12 on, not 0.11"
     text, data, row = (
-        plan(llama(large, several), options=["--rps", "0.1", "-o", form]).stdout
+        plan(llama(large, several, older), options=["--rps", "0.1", "-o", form]).stdout
         for form in ("text", "json", "csv")
     )
 
@@ -646,7 +647,8 @@ def test_a_plan_over_several_nodes_says_what_is_missing_to_run_it():
 
 def test_init_of_a_plan_over_several_nodes_says_so_in_the_manifest():
     line = ["--model", "deepseek-ai/DeepSeek-V3", "--gpu", "H100", "--rps", "0.1"]
-    made = run("init", *line, "--set", "hardware.gpusPerReplica=16")
+    asked = ("hardware.gpusPerReplica=16", "engine.version=0.11")
+    made = run("init", *line, *(word for each in asked for word in ("--set", each)))
 
     first, *_ = made.stdout.splitlines()
     assert first.startswith(
