@@ -1,7 +1,7 @@
 """The store against lists: a watch is silent about what vanished while it was being re-listed."""
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
@@ -138,7 +138,7 @@ class Lists:
         refused: dict[str, str] = {}
         for kind, resource, selector in (*RELISTED, *OF_GROUPS):
             is_absent = (kind, resource, selector) in OF_GROUPS and not self.has_groups
-            listed = () if is_absent else self._list(resource, selector, refused)
+            listed: Iterable[Object] = () if is_absent else self._list(resource, selector, refused)
             if ghosts := self.store.reconcile(kind, listed, unlisted=refused):
                 LOG.warning(Line("ghosts removed from the store", kind=kind, ghosts=ghosts))
                 self.store.changed.set()
