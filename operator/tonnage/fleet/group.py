@@ -6,6 +6,7 @@ from typing import Final
 
 from tonnage.control.input.state import PodView, Trouble
 from tonnage.control.observe.capacity import NOT_MADE
+from tonnage.units import count_of
 
 MADE_S: Final = 60.0
 """Within which the workers of a leader are made, as a rule."""
@@ -45,4 +46,4 @@ def _lacks(leader: PodView, num_pods: int, num_nodes: int, now_s: float) -> Trou
     """Return what a group lacks whose workers are not made, as where a quota is used up."""
     if num_pods >= num_nodes or leader.is_deleting or now_s - leader.created_at_s < MADE_S:
         return None
-    return Trouble(NOT_MADE, f"{num_pods} of the {num_nodes} pods of its group exist")
+    return Trouble(NOT_MADE, f"its group has {count_of(num_pods, 'pod')} of {num_nodes}")

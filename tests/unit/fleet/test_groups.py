@@ -76,7 +76,7 @@ class TestAGroup:
 
     @pytest.mark.parametrize(
         ("after_s", "words"),
-        [(601, None), (3600, "1 of the 2 pods of its group exist")],
+        [(601, None), (3600, "its group has 1 pod of 2")],
     )
     def test_that_lacks_a_worker_for_a_minute_says_so(self, after_s, words):
         young = leader(ready_for_s=None)
@@ -91,7 +91,7 @@ class TestAGroup:
 
         [found] = replicas_in(a_store(leader(), borrowed))
 
-        assert found.trouble.words == "1 of the 2 pods of its group exist"
+        assert found.trouble.words == "its group has 1 pod of 2"
 
     def test_wakes_the_loop_by_its_workers_too(self):
         store = a_store(leader(), worker())
