@@ -27,7 +27,7 @@ from tonnage.fleet.calibration_folder import read_calibrations
 from tonnage.fleet.heartbeat import LOOP, WATCHES, Heartbeat, serve
 from tonnage.fleet.lanes import lanes
 from tonnage.fleet.limiter import Limiter
-from tonnage.fleet.lists import Lists
+from tonnage.fleet.lists import Lists, reads_groups
 from tonnage.fleet.logs import Line, log_as
 from tonnage.fleet.loop import Loop
 from tonnage.fleet.observe import Observer
@@ -37,7 +37,6 @@ from tonnage.fleet.watches import (
     Watches,
     readable_namespaces,
     require_served,
-    serves_groups,
     watch,
     when_reachable,
 )
@@ -196,7 +195,7 @@ def _keep_watching(
 
     def find() -> tuple[str, ...]:
         when_reachable(lambda: require_served(kube))
-        watches.has_groups = when_reachable(lambda: serves_groups(kube))
+        watches.has_groups = when_reachable(lambda: reads_groups(kube, settings.namespaces))
         return readable_namespaces(kube, settings, has_groups=watches.has_groups)
 
     watches.keep(find, watch_all)

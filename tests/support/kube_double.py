@@ -51,6 +51,8 @@ class KubeDouble:
         self.read_only: set[str | None] = set()
         """Namespaces in which nothing may be written, as far as somebody asks; None: anywhere."""
         self.unserved = {LEADER_WORKER_SETS}
+        self.unreadable: set[Resource] = set()
+        """Kinds that we may neither list nor watch."""
         self._versions = itertools.count(1)
         self._lock = threading.Lock()
         for path, body in objects:
@@ -95,7 +97,9 @@ class KubeDouble:
     def serves(self, resource: Resource) -> bool:
         return resource not in self.unserved
 
-    def may(self, verb: str, resource: object, namespace: str | None, *, sub: str) -> bool:
+    def may(self, verb: str, resource: Resource, namespace: str | None, *, sub: str = "") -> bool:
+        if verb in {"list", "watch"}:
+            return resource not in self.unreadable
         return namespace not in self.read_only
 
     def apply(self, path: str, body: Object, *, manager: str, force: bool) -> Object:

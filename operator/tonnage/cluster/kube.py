@@ -240,7 +240,7 @@ class KubeApi:
         kinds = (group or {}).get("resources") or ()
         return any(kind.get("name") == resource.plural for kind in kinds)
 
-    def may(self, verb: str, resource: Resource, namespace: str | None, *, sub: str) -> bool:
+    def may(self, verb: str, resource: Resource, namespace: str | None, *, sub: str = "") -> bool:
         """Tell whether we have a right in a namespace, or everywhere, as far as that is told."""
         group = resource.prefix.split("/")[1] if resource.prefix.startswith("apis/") else ""
         attributes = {

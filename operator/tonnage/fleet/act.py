@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from itertools import chain
 
 from tonnage.api.group import KIND
@@ -46,7 +47,7 @@ from tonnage.manifests.names import (
     SCALE_MANAGER,
     Manifest,
 )
-from tonnage.manifests.workload import WORKLOADS
+from tonnage.manifests.workload import GROUPS, WORKLOADS
 from tonnage.units import count_of
 
 LOG = logging.getLogger("tonnage.act")
@@ -266,7 +267,13 @@ class Writer:
             HeldBackError: one does.
         """
         for other in WORKLOADS.keys() - {kind}:
-            if self.kube.get(RESOURCES[other].path(writes.namespace, writes.name)) is not None:
+            try:
+                found = self.kube.get(RESOURCES[other].path(writes.namespace, writes.name))
+            except KubernetesError as error:
+                if other != GROUPS.kind or error.status != HTTPStatus.FORBIDDEN:
+                    raise
+                continue  # who may not read them has made none
+            if found is not None:
                 self.taken_names.add((writes.namespace, writes.name))
                 raise HeldBackError(f"{other} {writes.label} is there: no {kind} is made beside it")
 

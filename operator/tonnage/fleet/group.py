@@ -22,6 +22,7 @@ def as_group(
     is_placed = is_whole and len(scheduled_s) == len(group)
     return replace(
         leader,
+        is_ready=leader.is_ready and is_placed and not any(pod.trouble for pod in workers),
         unschedulable=leader.unschedulable or _waits(workers),
         trouble=leader.trouble or _fails(workers) or _lacks(leader, len(group), num_nodes, now_s),
         scheduled_at_s=max(scheduled_s) if is_placed else None,

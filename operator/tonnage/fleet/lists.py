@@ -57,6 +57,20 @@ def _ignore_groups(_: bool) -> None:
     """Nobody watches."""
 
 
+def reads_groups(kube: KubeApi, namespaces: Collection[str]) -> bool:
+    """Tell whether the cluster has LeaderWorkerSets, and we may read them wherever Deployments."""
+
+    def may(resource: Resource, namespace: str | None) -> bool:
+        return all(kube.may(verb, resource, namespace) for verb in ("list", "watch"))
+
+    return kube.serves(LEADER_WORKER_SETS) and all(
+        may(resource, namespace)
+        for namespace in namespaces or (None,)
+        if may(DEPLOYMENTS, namespace)
+        for _, resource, _ in OF_GROUPS
+    )
+
+
 @dataclass(slots=True, kw_only=True)
 class Lists:
     """Checks the store against lists, beside the loop unless the last are long ago."""
@@ -72,7 +86,9 @@ class Lists:
     watch_groups: Callable[[bool], None] = _ignore_groups
     """Takes whether the cluster has LeaderWorkerSets."""
     has_groups: bool = False
-    """It has, as far as is known."""
+    """It has, and we may read them, as far as is known."""
+    is_missed: bool = False
+    """They were not there when it was last asked: once more, and they are gone."""
     looked_at_s: float = 0.0
     unlisted: Mapping[str, str] = field(default_factory=dict)
     """Namespaces that could not be read the last time, and what the API server said."""
@@ -99,13 +115,25 @@ class Lists:
             self.checked_at_s = now_s
 
     def _look(self, now_s: float) -> None:
-        """Ask whether the cluster has LeaderWorkerSets; where that changed all lists are due."""
+        """Ask whether there are LeaderWorkerSets to read; where that changed all lists are due.
+
+        What cannot be asked is as it was. They are gone when two ticks in a row say so.
+        """
         if 0 <= now_s - self.looked_at_s < LOOK_S:
             return
-        has_groups = self.kube.serves(LEADER_WORKER_SETS)
         self.looked_at_s = now_s
+        try:
+            has_groups = reads_groups(self.kube, self.namespaces)
+        except KubernetesError as error:
+            LOG.warning(Line("not known whether LeaderWorkerSets are served", message=str(error)))
+            return
+        if self.has_groups and not has_groups and not self.is_missed:
+            self.is_missed, self.looked_at_s = True, 0.0
+            return
+        self.is_missed = False
         if has_groups != self.has_groups:
-            LOG.info(Line("LeaderWorkerSets are" + (" served" if has_groups else " gone")))
+            said = "are read" if has_groups else "are gone, or may not be read"
+            LOG.info(Line(f"LeaderWorkerSets {said}"))
             self.has_groups = has_groups
             self.store.has_gap.set()
         self.watch_groups(has_groups)
@@ -136,15 +164,25 @@ class Lists:
     def _reconcile(self) -> dict[str, str]:
         """Read all lists into the store; return the namespaces that may not be read, and why."""
         refused: dict[str, str] = {}
-        for kind, resource, selector in (*RELISTED, *OF_GROUPS):
-            is_absent = (kind, resource, selector) in OF_GROUPS and not self.has_groups
-            listed: Iterable[Object] = () if is_absent else self._list(resource, selector, refused)
-            if ghosts := self.store.reconcile(kind, listed, unlisted=refused):
-                LOG.warning(Line("ghosts removed from the store", kind=kind, ghosts=ghosts))
-                self.store.changed.set()
+        for kind, resource, selector in RELISTED:
+            self._take_over(kind, self._list(resource, selector, refused), refused)
+        for kind, resource, selector in OF_GROUPS:
+            unread = dict(refused)
+            listed = self._list(resource, selector, unread) if self.has_groups else ()
+            try:
+                self._take_over(kind, listed, unread)
+            except KubernetesError as error:
+                if error.status not in NAMESPACE_GONE:
+                    raise
+                self.looked_at_s = 0.0  # taken away, or the right to read them
         for namespace in self.namespaces or (None,):
             self._check_rights(namespace, refused)
         return refused
+
+    def _take_over(self, kind: Kind, listed: Iterable[Object], unlisted: Collection[str]) -> None:
+        if ghosts := self.store.reconcile(kind, listed, unlisted=unlisted):
+            LOG.warning(Line("ghosts removed from the store", kind=kind, ghosts=ghosts))
+            self.store.changed.set()
 
     def _check_rights(self, namespace: str | None, refused: dict[str, str]) -> None:
         """Add a namespace of which no status may be written: what is decided would reach nobody.

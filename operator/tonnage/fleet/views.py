@@ -117,6 +117,8 @@ def workload_view(body: Object, workload: Workload) -> DeploymentView:
     annotations = metadata.get("annotations") or {}
     own = (metadata.get("labels") or {}).get(MANAGED_LABEL) == "true"
     others = _template_owners(metadata, workload)
+    # Up to 0.8 a LeaderWorkerSet does not say which generation it has observed.
+    unobserved = metadata.get("generation", 0) if workload.is_group and status else 0
     return DeploymentView(
         kind=workload.kind,
         num_nodes=1 + num_workers,
@@ -131,7 +133,7 @@ def workload_view(body: Object, workload: Workload) -> DeploymentView:
         replicas=spec.get("replicas", 1),
         is_paused=spec.get("paused") is True,
         generation=metadata.get("generation", 0),
-        observed_generation=status.get("observedGeneration", 0),
+        observed_generation=status.get("observedGeneration", unobserved),
         ready=status.get("readyReplicas", 0),
         updated=status.get("updatedReplicas", 0),
         total=status.get("replicas", 0),

@@ -15,7 +15,7 @@ import aiohttp
 import kopf
 
 from tonnage.cluster.errors import KubernetesError, WorldError
-from tonnage.cluster.kube import CHUNK, LEADER_WORKER_SETS, MODEL_DEPLOYMENTS, KubeApi, Resource
+from tonnage.cluster.kube import CHUNK, MODEL_DEPLOYMENTS, KubeApi, Resource
 from tonnage.fleet.follow import Follower, end_all
 from tonnage.fleet.lists import OF_GROUPS, RELISTED
 from tonnage.fleet.logs import Line
@@ -181,7 +181,7 @@ class Watches:
             self.stale.set()
 
     def note_groups(self, has_groups: bool) -> None:
-        """Take in whether the cluster has LeaderWorkerSets."""
+        """Take in whether there are LeaderWorkerSets to read."""
         if has_groups != self.has_groups:
             self.stale.set()
 
@@ -239,11 +239,6 @@ def require_served(kube: KubeApi) -> None:
     """
     if not kube.serves(MODEL_DEPLOYMENTS):
         raise WorldError("it does not know modeldeployments.tonnage.dev, is the CRD installed?")
-
-
-def serves_groups(kube: KubeApi) -> bool:
-    """Tell whether the cluster has LeaderWorkerSets."""
-    return kube.serves(LEADER_WORKER_SETS)
 
 
 def followed(*, has_groups: bool) -> Sequence[tuple[Kind, Resource, str]]:

@@ -26,6 +26,8 @@ MOST_READ_SEQS_OF_REPLICA = 131_072
 """Of all ranks, of which the table is: 4 MiB."""
 MASTER_PORT = 29501
 """Where the first process of a replica waits for those on further nodes: vLLM's own default."""
+LEADER, RANK = "$(LWS_LEADER_ADDRESS)", "$(LWS_WORKER_INDEX)"
+"""Variables that the controller of LeaderWorkerSets puts before all others of a container."""
 MOST_READ_GPUS = 512
 """Of a replica: eight times what a spec may ask for. Each rank is an engine that is simulated."""
 FLAGS_NEEDED = (
@@ -119,8 +121,8 @@ def _nodes(serving: Serving, *, is_worker: bool) -> Iterator[str]:
     if serving.num_nodes == 1:
         return
     yield from ("--nnodes", str(serving.num_nodes))
-    yield from ("--node-rank", "$(LWS_WORKER_INDEX)" if is_worker else "0")
-    yield from ("--master-addr", "$(LWS_LEADER_ADDRESS)")
+    yield from ("--node-rank", RANK if is_worker else "0")
+    yield from ("--master-addr", LEADER)
     yield from ("--master-port", str(MASTER_PORT))
     if is_worker:
         yield "--headless"

@@ -99,6 +99,7 @@ def deployment(
     figures = _figures(sizing, site, drain_s)
     if figures.workload.is_group:
         _check_name(model)
+        _check_budget(model, figures.serving.num_nodes)
     annotations = {
         DIGEST_ANNOTATION: spec_digest(model),
         FLAGS_ANNOTATION: write_flags(sizing.flags),
@@ -265,8 +266,8 @@ def _check_groups(sizing: Sizing, site: Site) -> None:
         raise NotServableError(f"{asked}: {refused}")
     if not site.has_groups:
         raise NotServableError(
-            f"{asked}, and {GROUPS.kind} ({GROUPS.api_version}) is not installed in this cluster: "
-            "install it, and the plan is carried out"
+            f"{asked}, and {GROUPS.kind} ({GROUPS.api_version}) is not installed in this cluster, "
+            "or Tonnage may not list it: change that, and the plan is carried out"
         )
 
 
@@ -285,6 +286,21 @@ def _check_name(model: ModelDeployment) -> None:
             f"the name {model.name} has {len(model.name)} characters: where a replica runs over "
             f"several nodes, and maxReplicas is {model.spec.scaling.max_replicas}, it may have "
             f"{most}, since the names of its groups are longer"
+        )
+
+
+def _check_budget(model: ModelDeployment, num_nodes: int) -> None:
+    """Refuse a disruption budget that would count pods where it means replicas.
+
+    Raises:
+        NotServableError: it is a percentage.
+    """
+    budget = (model.spec.pods or Pods()).disruption_budget
+    share = budget and (budget.min_available or budget.max_unavailable)
+    if isinstance(share, str):
+        raise NotServableError(
+            f"pods.disruptionBudget: {share} would be of pods, and a replica over {num_nodes} "
+            f"nodes has {num_nodes}: say how many replicas"
         )
 
 

@@ -34,10 +34,11 @@ def disruption_budget(
 ) -> Manifest:
     """Return the budget. An engine that is not Ready answers nobody: it may always be evicted.
 
-    A replica over several nodes ends with any pod of it, so all of them are counted.
+    It counts pods, and a replica over several nodes ends with any of its pods, of which workers are
+    Ready long before their leader: one pod may go where all of one more replica are Ready.
     """
     kept = asked.min_available
-    pods = {"minAvailable": kept * num_nodes} if isinstance(kept, int) else {}
+    pods = {"minAvailable": (kept + 1) * num_nodes - 1} if isinstance(kept, int) else {}
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",

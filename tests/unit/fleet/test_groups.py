@@ -1,5 +1,7 @@
 """Replicas over several nodes: LeaderWorkerSets, of which a group of pods is one replica."""
 
+from functools import partial
+
 import pytest
 
 from fleet_builders import (
@@ -14,8 +16,9 @@ from fleet_builders import (
     a_model_over_nodes,
     the_sets_of_groups,
 )
-from loop_builders import a_loop, a_world, condition, status_of, tick
-from tonnage.cluster.kube import DEPLOYMENTS, LEADER_WORKER_SETS, SERVICES
+from loop_builders import a_loop, a_world, condition, show, status_of, tick
+from tonnage.cluster.errors import KubernetesError
+from tonnage.cluster.kube import DEPLOYMENTS, LEADER_WORKER_SETS, SERVICES, STATEFUL_SETS
 from tonnage.fleet.store import Kind, ReferencedKeys, Store
 from tonnage.fleet.views import groups_view
 
@@ -92,6 +95,25 @@ class TestAGroup:
         [found] = replicas_in(a_store(leader(), borrowed))
 
         assert found.trouble.words == "its group has 1 pod of 2"
+        assert not found.is_ready
+
+    def test_is_not_ready_where_a_worker_fails_beside_a_ready_leader(self):
+        [found] = replicas_in(a_store(leader(), worker(**CRASH_LOOPING)))
+
+        assert not found.is_ready
+
+    @pytest.mark.parametrize(
+        ("observed", "is_rolling"), [({}, False), ({"observedGeneration": 1}, True)]
+    )
+    def test_of_a_controller_that_tells_no_generation_rolls_by_what_is_updated(
+        self, observed, is_rolling
+    ):
+        body = a_groups_body()
+        body["metadata"]["generation"] = 2
+        del body["status"]["observedGeneration"]
+        body["status"] |= observed
+
+        assert groups_view(body).is_rolling == is_rolling
 
     def test_wakes_the_loop_by_its_workers_too(self):
         store = a_store(leader(), worker())
@@ -131,8 +153,8 @@ class TestWithoutLeaderWorkerSets:
         ]
         assert said == (
             "TP8 x PP2 needs 16 GPUs, a node of H100 has 8, and LeaderWorkerSet "
-            "(leaderworkerset.x-k8s.io/v1) is not installed in this cluster: install it, and the "
-            "plan is carried out"
+            "(leaderworkerset.x-k8s.io/v1) is not installed in this cluster, or Tonnage may not "
+            "list it: change that, and the plan is carried out"
         )
 
     def test_it_is_carried_out_once_they_are_installed(self):
@@ -144,6 +166,64 @@ class TestWithoutLeaderWorkerSets:
 
         assert "apply leaderworkersets/r1" in writes
         assert condition(world, "PlanValid", "r1")[0] == "True"
+
+    @pytest.mark.parametrize("resource", [LEADER_WORKER_SETS, STATEFUL_SETS])
+    def test_nothing_of_them_is_asked_where_we_may_not_list_them(self, resource):
+        """Rights of an earlier chart: what runs on one node goes on."""
+        world = a_world(a_manifest(), a_manifest(**R1))
+        world.kube.unserved.clear()
+        world.kube.unreadable.add(resource)
+        loop = a_loop(world)
+        show(loop, world)
+        world.kube.fail = forbidden("leaderworkersets", "statefulsets")
+
+        loop.tick()
+
+        assert DEPLOYMENTS.path("serving", "llama") in world.kube.objects
+        assert condition(world, "PlanValid", "r1") == ("False", "NotServable")
+
+    def test_their_crd_may_be_taken_away(self):
+        world, loop = a_world_of_groups()
+        tick(loop, world)
+        world.serve_groups(MODEL)
+        tick(loop, world)
+        assert len(loop.store.snapshot().groups) == 1
+
+        world.kube.unserved.add(LEADER_WORKER_SETS)
+        world.kube.fail = absent("leaderworkersets", "statefulsets")
+        for after_s in (400, 15, 15):
+            tick(loop, world, after_s=after_s)
+
+        assert loop.store.snapshot().groups == {}
+        assert condition(world, "PlanValid", "r1") == ("False", "NotServable")
+
+    def test_a_discovery_that_fails_leaves_them_as_they_were(self, monkeypatch):
+        world, loop = a_world_of_groups()
+        tick(loop, world)
+        world.serve_groups(MODEL)
+        tick(loop, world)
+        monkeypatch.setattr(world.kube, "serves", unavailable)
+
+        tick(loop, world, after_s=400)
+
+        assert len(loop.store.snapshot().groups) == 1
+
+
+def answering(status, *plurals):
+    """Answer all that is asked of some kinds with an error."""
+
+    def fail(_, path):
+        if {*path.split("/")} & {*plurals}:
+            raise KubernetesError("the API server says no", status=status)
+
+    return fail
+
+
+forbidden, absent = partial(answering, 403), partial(answering, 404)
+
+
+def unavailable(_):
+    raise KubernetesError("the API server says 503", status=503)
 
 
 class TestTheLoop:
@@ -200,7 +280,9 @@ class TestTheLoop:
         models = next(each for each in world.kube.objects if "modeldeployments" in each)
         over_nodes = world.kube.objects[models]
         world.kube.put(models, one_node)
-        tick(loop, world)
+        for _ in range(10):  # a search may take several ticks of a busy machine
+            if DEPLOYMENTS.path("serving", "r1") not in world.kube.objects:
+                tick(loop, world)
         over_nodes["metadata"]["generation"] = 2
         world.kube.put(models, over_nodes)
 
@@ -214,8 +296,30 @@ class TestTheLoop:
         ]
         assert said == (
             "the plan runs as a LeaderWorkerSet, and Deployment r1 runs: it stays as it is until "
-            "it is deleted (kubectl delete deployment r1)"
+            "it is deleted (kubectl delete deployment -n serving r1)"
         )
+
+    def test_makes_no_deployment_beside_one_that_no_watch_shows(self):
+        world = a_world()
+        world.kube.put(LEADER_WORKER_SETS.path("serving", "llama"), a_groups_body())
+        loop = a_loop(world)
+
+        tick(loop, world)
+
+        assert DEPLOYMENTS.path("serving", "llama") not in world.kube.objects
+
+    def test_gives_back_no_group_that_serves_for_one_that_finds_no_node(self):
+        for stuck, expected in (("r1-0", 3), ("r1-2", 2)):
+            world, loop = a_world_of_groups()
+            tick(loop, world)
+            groups_in(world)["spec"]["replicas"] = 3
+            for name in world.serve_groups(MODEL, pending=[stuck]):
+                world.completions_per_s[name] = 20
+
+            for _ in range(4):
+                tick(loop, world, after_s=400)
+
+            assert groups_in(world)["spec"]["replicas"] == expected, stuck
 
     def test_leaves_a_foreign_one_alone(self):
         world, loop = a_world_of_groups()

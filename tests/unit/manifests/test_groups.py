@@ -159,12 +159,20 @@ class TestRefusals:
 
 
 class TestWhatIsBesideThem:
-    def test_a_budget_counts_all_pods_of_the_groups_that_stay(self):
+    def test_a_budget_lets_one_pod_go_where_one_more_group_is_ready_than_stays(self):
+        """While one of three loads, its worker is Ready: 5 pods are, and none may go."""
         model = a_model_over_nodes(pods={"disruptionBudget": {"minAvailable": 2}})
 
         spec = protections(model, SITE, 2)["PodDisruptionBudget"]["spec"]
-        assert spec["minAvailable"] == 4
+        assert spec["minAvailable"] == 5
         assert INDEX_LABEL not in spec["selector"]["matchLabels"]
+
+    @pytest.mark.parametrize("field", ["minAvailable", "maxUnavailable"])
+    def test_a_share_of_pods_is_no_budget_of_groups(self, field):
+        model = a_model_over_nodes(pods={"disruptionBudget": {field: "50%"}})
+
+        with pytest.raises(NotServableError, match="a replica over 2 nodes has 2: say how many"):
+            made(model)
 
     def test_a_network_policy_lets_the_pods_of_a_group_reach_each_other(self):
         model = a_model_over_nodes(pods={"networkPolicy": {"egressPorts": [443]}})

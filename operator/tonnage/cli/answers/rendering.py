@@ -7,6 +7,7 @@ from typing import Final
 
 from tonnage.api.status import Reason
 from tonnage.cli.answers.planning import CANNOT_RUN, Planned, Refused
+from tonnage.manifests.arguments import LEADER, RANK
 from tonnage.manifests.children import (
     NotServableError,
     Site,
@@ -61,14 +62,17 @@ def children(planned: Planned, site: Site) -> Iterator[Manifest]:
 def serve_line(planned: Planned, site: Site) -> str | None:
     """Return the ``vllm serve`` line of one replica, for a shell; None for a scale target.
 
-    Over several nodes there is a second line, for each node but the first.
+    Over several nodes there is a second line, for each node but the first, and words in capitals
+    stand for what the group of pods says.
     """
     if planned.deployment.spec.scale_target:
         return None
     made = template_manifest(planned, site)
     templates = WORKLOADS[made["kind"]].templates(template_in(made))
     containers = [each["spec"]["containers"][0] for each in templates]
-    return "\n".join(shlex.join([*each["command"], *each["args"]]) for each in containers)
+    lines = (shlex.join([*each["command"], *each["args"]]) for each in containers)
+    said = "\n".join(lines)
+    return said.replace(f"'{LEADER}'", "LEADER_ADDRESS").replace(f"'{RANK}'", "NODE_RANK")
 
 
 def servable(answer: Planned | Refused, site: Site) -> Planned | Refused:

@@ -1,6 +1,7 @@
 """Pods that are not Ready: which no node takes, and which replace one that was lost."""
 
 from dataclasses import replace
+from itertools import takewhile
 
 from tonnage.control.input.memory import GivenBack, PodMemory
 from tonnage.control.input.state import Fleet, ModelState, PodView
@@ -18,6 +19,23 @@ def is_given_up(pod: PodView, fleet: Fleet) -> bool:
     waited_s = fleet.now_s - pod.created_at_s
     is_stuck = pod.unschedulable is not None and not pod.is_deleting
     return is_stuck and waited_s > fleet.settings.pending_timeout_s
+
+
+def num_given_up(state: ModelState, fleet: Fleet) -> int:
+    """Return the pods that are given up, and go first where fewer are asked for.
+
+    A ReplicaSet takes those away that are not Ready, a LeaderWorkerSet the highest index.
+    """
+    pods = state.pods
+    if state.deployment and state.deployment.workload.is_group:
+        from_highest = sorted(pods, key=_index_of, reverse=True)
+        return sum(1 for _ in takewhile(lambda pod: is_given_up(pod, fleet), from_highest))
+    return sum(is_given_up(pod, fleet) for pod in pods)
+
+
+def _index_of(leader: PodView) -> int:
+    index = leader.name.rpartition("-")[2]
+    return int(index) if index.isdecimal() else -1
 
 
 def num_placed(state: ModelState, fleet: Fleet) -> int:

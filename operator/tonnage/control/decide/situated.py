@@ -4,8 +4,8 @@ from tonnage.control.decide.budget import Left, gpus_of_replica, template_gpus
 from tonnage.control.decide.needed import needs_in_replicas_of_now
 from tonnage.control.decide.outlook import held_s, scale_down_window_s, unseen_room
 from tonnage.control.decide.pending import (
-    is_given_up,
     is_replacing,
+    num_given_up,
     num_placed,
     retry_at_s,
     unplaced_reason,
@@ -31,7 +31,7 @@ def situation_of(
     return Situation(
         now_s=fleet.now_s,
         current=state.deployment.replicas if state.deployment else 0,
-        given_up=sum(is_given_up(pod, fleet) for pod in state.pods),
+        given_up=num_given_up(state, fleet),
         placed=num_placed(state, fleet),
         retry_at_s=retry_at_s(back, fleet.settings) if back else None,
         unplaced_reason=unplaced_reason(state, back, fleet),

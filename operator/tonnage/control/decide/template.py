@@ -1,6 +1,7 @@
 """The Deployment that is to be applied, if one is, and what of it makes pods roll."""
 
 import json
+from dataclasses import replace
 
 from tonnage.control.decide.draining import drain_to_write_s
 from tonnage.control.input.memory import ObjectMemory
@@ -30,11 +31,13 @@ def template_of(
     is_due = writers.template.edit or (chosen.must_apply and not writers.is_reverted)
     if not (is_due or is_adopted(state, state.deployment)):
         return None
-    made = deployment(
-        chosen.model, chosen.sizing, site_in(fleet), drain_s=drain_to_write_s(state, chosen)
-    )
-    if state.deployment and state.deployment.kind != made["kind"]:
-        raise _another_kind(state.deployment, made)
+    live = state.deployment
+    site = site_in(fleet)
+    if live and live.workload.is_group:
+        site = replace(site, has_groups=True)
+    made = deployment(chosen.model, chosen.sizing, site, drain_s=drain_to_write_s(state, chosen))
+    if live and live.kind != made["kind"]:
+        raise _another_kind(live, made)
     return made
 
 
@@ -49,7 +52,7 @@ def _another_kind(live: DeploymentView, made: Manifest) -> NotServableError:
     """Say what a person has to do: the two have pods of one label, so one has to go first."""
     return NotServableError(
         f"the plan runs as a {made['kind']}, and {live.kind} {live.name} runs: it stays as it is "
-        f"until it is deleted (kubectl delete {live.kind.lower()} {live.name})"
+        f"until it is deleted (kubectl delete {live.kind.lower()} -n {live.namespace} {live.name})"
     )
 
 

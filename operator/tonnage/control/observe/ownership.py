@@ -56,22 +56,20 @@ def is_adopted(state: ModelState, live: DeploymentView | None) -> bool:
 
 
 def _would_stay(live: DeploymentView) -> Sequence[str]:
-    """Return what of a workload's pods would go on beside our container."""
-    templates = live.workload.templates(json.loads(live.template))
-    pods = [template.get("spec") or {} for template in templates]
+    """Return what of a Deployment's pods would go on beside our container."""
+    pod = json.loads(live.template).get("spec") or {}
     kinds = (("containers", "container"), ("initContainers", "init container"))
     others = [
         f"{kind} {each.get('name')}"
-        for pod in pods
         for key, kind in kinds
         for each in pod.get(key) or ()
         if (key, each.get("name")) != ("containers", CONTAINER)
     ]
-    return [*dict.fromkeys(others), *(key for key in HOST if any(pod.get(key) for pod in pods))]
+    return [*others, *(key for key in HOST if pod.get(key))]
 
 
 def _selects(live: DeploymentView) -> bool:
-    return live.workload.is_group or live.selector == frozenset(selector(live.name).items())
+    return live.selector == frozenset(selector(live.name).items())
 
 
 def conflict_written(live: DeploymentView, uid: str) -> str:
@@ -79,7 +77,9 @@ def conflict_written(live: DeploymentView, uid: str) -> str:
     if live.owner is not None:
         return f"{live.kind} {live.name} is controlled by {live.owner}, not by this ModelDeployment"
     said = f"{live.kind} {live.name} exists and is not owned by this ModelDeployment"
-    scaled = "" if live.workload.is_group else "scale it by spec.scaleTarget, "
+    if live.workload.is_group:
+        return f"{said}; a {live.kind} cannot be handed over: delete it"
+    scaled = "scale it by spec.scaleTarget, "
     if not _selects(live):
         wanted = ",".join(f"{key}={value}" for key, value in selector(live.name).items())
         return (
