@@ -433,12 +433,12 @@ def test_the_newest_are_admitted_first_where_each_request_gets_a_priority(
         answered.append(name)
 
     async def scenario():
-        slow = a_truth(step={"per_step_s": 0.1})
+        slow = a_truth(step={"per_step_s": 0.5})
         async with a_server("--max-num-seqs", "1", *flags, truth=slow) as client:
             asked = []
             for number, name in enumerate(("running", "first", "newest"), 1):
                 asked.append(asyncio.create_task(ask(client, name)))
-                while client.loop_.num_requests < number:
+                while client.loop_.engine.table.size < number:  # those that have ended, too
                     await asyncio.sleep(0)
                 await asyncio.sleep(0.02)
             await asyncio.gather(*asked)
