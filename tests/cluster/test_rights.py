@@ -22,6 +22,15 @@ EXPLAINED = {
     "get podmonitors": "needs the CRD of the Prometheus operator",
     "create podmonitors": "the same",
     "patch podmonitors": "the same",
+    "list leaderworkersets": "needs the CRD of LeaderWorkerSet",
+    "watch leaderworkersets": "the same",
+    "get leaderworkersets": "the same",
+    "create leaderworkersets": "the same",
+    "patch leaderworkersets": "the same",
+    "get leaderworkersets/scale": "the same",
+    "patch leaderworkersets/scale": "the same",
+    "list statefulsets": "reads those of LeaderWorkerSets, so it needs their CRD",
+    "watch statefulsets": "the same",
     "get modeldeployments/status": "reads no more than get modeldeployments does",
 }
 """Rights that no request of these tests shows, and why they are granted all the same."""
