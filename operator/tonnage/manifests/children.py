@@ -299,8 +299,8 @@ def _check_budget(model: ModelDeployment, num_nodes: int) -> None:
     share = budget and (budget.min_available or budget.max_unavailable)
     if isinstance(share, str):
         raise NotServableError(
-            f"pods.disruptionBudget: {share} would be of pods, and a replica over {num_nodes} "
-            f"nodes has {num_nodes}: say how many replicas"
+            f"pods.disruptionBudget: {share} would be of pods, and a replica over "
+            f"{count_of(num_nodes, 'node')} has {num_nodes}: say how many replicas"
         )
 
 
