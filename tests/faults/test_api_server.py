@@ -278,7 +278,7 @@ class TestRow32TheAuthorityIsReplaced:
         certificates.ca.write_bytes(new.ca.read_bytes())
         world.until_replicas(2)  # by a watch: the lists come after minutes
 
-        assert "watching again" in world.operator.log()
+        world.until(lambda: "watching again" in world.operator.log(), "all is watched again")
         assert world.operator.num_starts == 1
 
 
