@@ -2,7 +2,6 @@
 
 import random
 import time
-from array import array
 from dataclasses import dataclass
 from typing import Final
 
@@ -66,18 +65,19 @@ class Client:
         )
         endpoint = self._choose()
         if endpoint is None:
-            return _record(RequestResult(asked=asked, due_s=due_s, error="no endpoint is ready"))
+            nobody = RequestResult(asked=asked, due_s=due_s, error="no endpoint is ready")
+            return _record(nobody, due_s=due_s)
         answer = await self._to(endpoint, asked, due_s)
         if answer.status is None and not answer.is_late:  # nobody took it
             endpoint = self._choose(but=endpoint) or endpoint
             answer = await self._to(endpoint, asked, due_s)
-        return _record(answer, pod=endpoint.pod)
+        return _record(answer, due_s=due_s, pod=endpoint.pod)
 
     def _choose(self, *, but: PodEndpoint | None = None) -> PodEndpoint | None:
         return self._endpoints.choose(self._shape.routing, self._generator, but=but)
 
     async def _to(self, endpoint: PodEndpoint, asked: RequestSize, due_s: float) -> RequestResult:
-        """Return the answer of an endpoint, with times in seconds since the epoch."""
+        """Return the answer of an endpoint to a request that was due then, since the epoch."""
         streamer = Streamer(
             self._session,
             Endpoint(url=endpoint.url),
@@ -87,20 +87,17 @@ class Client:
         ahead_s = time.time() - time.monotonic()
         self._endpoints.outstanding[endpoint] += 1
         try:
-            answer = await streamer.send(streamer.body(asked), asked, due_s=due_s - ahead_s)
+            return await streamer.send(streamer.body(asked), asked, due_s=due_s - ahead_s)
         finally:
             self._endpoints.outstanding[endpoint] -= 1
             if not self._endpoints.outstanding[endpoint]:
                 del self._endpoints.outstanding[endpoint]
-        answer.due_s = due_s
-        answer.event_s = array("d", (each + ahead_s for each in answer.event_s))
-        return answer
 
 
-def _record(answer: RequestResult, *, pod: str = "") -> RequestRecord:
+def _record(answer: RequestResult, *, due_s: float, pod: str = "") -> RequestRecord:
     is_complete = answer.is_complete
     return RequestRecord(
-        start_s=answer.due_s,
+        start_s=due_s,
         prompt_tokens=answer.asked.prompt_tokens,
         output_tokens=answer.asked.output_tokens,
         status=answer.status,

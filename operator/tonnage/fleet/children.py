@@ -32,11 +32,12 @@ from tonnage.manifests.children import Site, pod_monitor, service
 from tonnage.manifests.difference import differs, edits, removal_patch
 from tonnage.manifests.names import MANAGER, Manifest
 from tonnage.manifests.protection import protections
+from tonnage.manifests.workload import DEPLOYMENT, GROUPS
 
 LOG = logging.getLogger("tonnage.children")
 RESOURCES: Final[Mapping[str, Resource]] = {
-    "Deployment": DEPLOYMENTS,
-    "LeaderWorkerSet": LEADER_WORKER_SETS,
+    DEPLOYMENT.kind: DEPLOYMENTS,
+    GROUPS.kind: LEADER_WORKER_SETS,
     "Service": SERVICES,
     "PodMonitor": POD_MONITORS,
     "PodDisruptionBudget": DISRUPTION_BUDGETS,

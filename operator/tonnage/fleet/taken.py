@@ -13,10 +13,11 @@ from operator import itemgetter
 from typing import Final
 
 from tonnage.cluster.errors import WorldError
-from tonnage.cluster.kube import DEPLOYMENTS, LEADER_WORKER_SETS, KubeApi, Resource
+from tonnage.cluster.kube import KubeApi
 from tonnage.cluster.pages import Oversized, limit_size
 from tonnage.control.input.state import DeploymentView
 from tonnage.control.size.turns import by_turns
+from tonnage.fleet.children import RESOURCES
 from tonnage.fleet.logs import Line
 from tonnage.fleet.store import Key
 from tonnage.fleet.views import workload_view
@@ -27,7 +28,6 @@ MOST_READS: Final = 10
 """In a tick, each of which may be tried several times."""
 ABSENT_S: Final = 300.0
 """After which a name is looked up again under which nothing stood."""
-PLACES: Final = ((DEPLOYMENT, DEPLOYMENTS), (GROUPS, LEADER_WORKER_SETS))
 NEVER: Final = (-math.inf, None)
 
 
@@ -50,7 +50,7 @@ class Taken:
         for key in self._in_turn(needed, now_s)[:MOST_READS]:
             found = self.of(key)
             try:
-                found = self._looked_up(key, PLACES if has_groups else PLACES[:1])
+                found = self._looked_up(key, (DEPLOYMENT, GROUPS) if has_groups else (DEPLOYMENT,))
             except WorldError as error:
                 LOG.warning(Line("not read", object="/".join(key), message=str(error)))
                 break  # the others fare no better, and each is tried for a while
@@ -63,11 +63,9 @@ class Taken:
             else:
                 self.names.add(key)
 
-    def _looked_up(
-        self, key: Key, places: Iterable[tuple[Workload, Resource]]
-    ) -> DeploymentView | None:
+    def _looked_up(self, key: Key, workloads: Iterable[Workload]) -> DeploymentView | None:
         self.oversized.pop(key, None)
-        found = ((workload, self.kube.get(place.path(*key))) for workload, place in places)
+        found = ((each, self.kube.get(RESOURCES[each.kind].path(*key))) for each in workloads)
         workload, body = next((each for each in found if each[1] is not None), (DEPLOYMENT, None))
         if body is None:
             return None

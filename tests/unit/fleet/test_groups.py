@@ -134,6 +134,11 @@ def a_world_of_groups(*, are_served=True):
     return world, a_loop(world)
 
 
+def message(world, kind):
+    [said] = [each for each in status_of(world, "r1")["conditions"] if each["type"] == kind]
+    return said["message"]
+
+
 def groups_in(world):
     return world.kube.objects.get(LEADER_WORKER_SETS.path("serving", "r1"))
 
@@ -146,12 +151,7 @@ class TestWithoutLeaderWorkerSets:
 
         assert [each for each in writes if each.startswith("apply leaderworkersets")] == []
         assert condition(world, "PlanValid", "r1") == ("False", "NotServable")
-        [said] = [
-            each["message"]
-            for each in status_of(world, "r1")["conditions"]
-            if each["type"] == "PlanValid"
-        ]
-        assert said == (
+        assert message(world, "PlanValid") == (
             "TP8 x PP2 needs 16 GPUs, a node of H100 has 8, and LeaderWorkerSet "
             "(leaderworkerset.x-k8s.io/v1) is not installed in this cluster, or Tonnage may not "
             "list it: change that, and the plan is carried out"
@@ -265,13 +265,8 @@ class TestTheLoop:
 
         tick(loop, world)
 
-        [said] = [
-            each
-            for each in status_of(world, "r1")["conditions"]
-            if each["type"] == "CapacityAvailable"
-        ]
-        assert (said["status"], said["reason"]) == ("False", "InsufficientGPU")
-        assert "worker r1-0-1" in said["message"]
+        assert condition(world, "CapacityAvailable", "r1") == ("False", "InsufficientGPU")
+        assert "worker r1-0-1" in message(world, "CapacityAvailable")
 
     def test_makes_none_beside_a_deployment_of_its_own(self):
         world, loop = a_world_of_groups()
@@ -289,12 +284,7 @@ class TestTheLoop:
         tick(loop, world)
 
         assert place not in world.kube.objects
-        [said] = [
-            each["message"]
-            for each in status_of(world, "r1")["conditions"]
-            if each["type"] == "PlanValid"
-        ]
-        assert said == (
+        assert message(world, "PlanValid") == (
             "the plan runs as a LeaderWorkerSet, and Deployment r1 runs: it stays as it is until "
             "it is deleted (kubectl delete deployment -n serving r1)"
         )

@@ -106,11 +106,10 @@ def _with_approved_split(
     """Return what runs with the split that would save GPUs proposed, or that split, once agreed."""
     other = chosen.other_split
     live = state.deployment
-    is_same_kind = other and live and live.workload is workload_of(other.sizing)
-    changes = (
-        other and is_same_kind and roll_changes(live, template_of(state, fleet, other, memory))
-    )
-    if other is None or not changes:
+    if other is None or live is None or live.workload is not workload_of(other.sizing):
+        return chosen, None
+    changes = roll_changes(live, template_of(state, fleet, other, memory))
+    if not changes:
         return chosen, None
     if is_roll_approved(state, other.model, other.sizing):
         return other, None
