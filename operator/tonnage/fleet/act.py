@@ -261,7 +261,7 @@ class Writer:
         LOG.info(Line("applied template", object=writes.label))
 
     def _check_alone(self, writes: Writes, kind: str) -> None:
-        """Ask whether a workload of the other kind stands there, with pods of the same labels.
+        """Ask whether a workload of the other kind has the name: its pods have the same labels.
 
         Raises:
             HeldBackError: one does.

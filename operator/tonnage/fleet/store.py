@@ -91,7 +91,7 @@ class Snapshot:
         return self.pods_by_deployment.get((deployment.namespace, deployment.uid), ())
 
     def replicas_of(self, deployment: DeploymentView, now_s: float) -> tuple[PodView, ...]:
-        """Return the pod that stands for each replica."""
+        """Return one pod for each replica: of a group the leader."""
         pods, num_nodes = self.pods_of(deployment), deployment.num_nodes
         if num_nodes == 1:
             return pods

@@ -67,7 +67,7 @@ def pod_template(
     """Return the pod template: one vLLM container and nothing of the user's but the closed set.
 
     ``is_worker``: of a pod on a further node of a replica. Nobody asks it, scrapes it or probes it:
-    where it ends, all pods of its group are made anew.
+    where it ends, all pods of its group are recreated.
     """
     pods = spec.pods or Pods()
     metadata: Manifest = {"labels": labels(name) | pods.labels}
