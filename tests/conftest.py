@@ -14,8 +14,10 @@ LANES = ("alerts", "release", "upgrade")
 """Marks of tests that run when they are asked for by ``-m``, and are skipped otherwise."""
 
 # The same examples in every run; no deadline, since machines differ. `--hypothesis-profile=default`
-# looks for new ones.
+# looks for new ones. Without the thorough tests there are a quarter of them: drawing a hundred took
+# half of the CPU of the tests of `policy` and `estimate`.
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("quick", settings.get_profile("ci"), max_examples=25)
 settings.load_profile("ci")
 
 
@@ -24,9 +26,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let ``-m kind`` take clusters of kind wherever a test wants one."""
-    if config.getoption("-m") == "kind":
-        os.environ["TONNAGE_CLUSTER"] = "kind"
+    """Let ``-m kind`` take clusters of kind where a test wants one, ``not thorough`` be quick."""
+    match config.getoption("-m"):
+        case "kind":
+            os.environ["TONNAGE_CLUSTER"] = "kind"
+        case "not thorough":
+            settings.load_profile("quick")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -34,6 +34,8 @@ _QUANTITY_SCALES: Final[Mapping[str, Fraction | int]] = {
     "m": Fraction(1, KB), "": 1, "k": KB, "M": MB, "G": GB, "T": TERA, "P": PETA,
     "Ki": KIB, "Mi": MIB, "Gi": GIB, "Ti": KIB * GIB,
 }  # fmt: skip
+_RATE = re.compile(r"(?P<amount>[0-9]{1,9}([.][0-9]{1,3})?) ?(?P<prefix>[MGT])(?P<unit>B|b)/s")
+_BITS_PER_BYTE: Final = 8
 _UNIT_S: Final = {"ms": 1 / MS_PER_S, "s": 1, "m": MINUTE_S, "h": HOUR_S}
 
 
@@ -51,6 +53,23 @@ def seconds(duration: str) -> float:
         raise ValueError(f"{duration!r} is not a duration like 50ms, 2s, 5m or 1h")
     amount = match["amount"]
     return (float(amount) if "." in amount else int(amount)) * _UNIT_S[match["unit"]]
+
+
+def bytes_per_second(text: str) -> float:
+    """Read what a link moves: of bytes (B) as engines count, or of bits (b) as networks are sold.
+
+    Raises:
+        ValueError: it has another form, or nothing moves.
+
+    >>> bytes_per_second("50GB/s") == bytes_per_second("400Gb/s") == 50e9
+    True
+    """
+    match = _RATE.fullmatch(text)
+    amount = float(match["amount"]) if match else 0.0
+    if not match or not amount:
+        raise ValueError(f"{text!r} is not a rate like 50GB/s or 400Gb/s")
+    bits = 1 if match["unit"] == "B" else _BITS_PER_BYTE
+    return amount * int(_QUANTITY_SCALES[match["prefix"]]) / bits
 
 
 def quantity(text: str) -> Fraction:

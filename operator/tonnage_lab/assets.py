@@ -118,6 +118,14 @@ TOOLS: Final[Mapping[str, Tool]] = {
             versioned_by="github.com/yannh/kubeconform",
             is_of_lab=False,
         ),
+        Tool(
+            name="lws",
+            module="lws",
+            package="sigs.k8s.io/lws/cmd",
+            versioned_by="sigs.k8s.io/lws",
+            stamps=("sigs.k8s.io/lws/pkg/version.GitVersion={version}",),
+            is_of_lab=False,
+        ),
     )
 }
 OF_LAB: Final = tuple(name for name, tool in TOOLS.items() if tool.is_of_lab)

@@ -199,8 +199,6 @@ def _etcd_flags(site: _Site) -> list[str]:
         f"--initial-cluster=lab={peers}",
         "--log-level=warn",
         "--unsafe-no-fsync",  # a lab may be lost with the machine's power
-        "--heartbeat-interval=25",  # alone, it elects itself: why wait
-        "--election-timeout=125",
     ]
 
 

@@ -20,6 +20,8 @@ from typing import Final
 import requests
 
 POLL_INTERVAL_S: Final = 0.05
+LONGEST_POLL_INTERVAL_S: Final = 0.5
+"""After a while: many conditions start a kubectl, which takes a tenth of a second of CPU."""
 GRACE_S: Final = 3.0
 """From SIGTERM to SIGKILL. An API server without its etcd ignores SIGTERM for over 30 s."""
 NUM_LOG_LINES: Final = 15
@@ -181,14 +183,16 @@ def wait_until(
     Raises:
         LabError: when one of them ends, or time is up; with the last lines of the logs.
     """
-    deadline_s = time.monotonic() + timeout_s
+    began_s = time.monotonic()
+    deadline_s = began_s + timeout_s
     while not condition():
         dead = {name: record for name, record in needs.items() if not is_alive(record)}
         if dead:
             raise LabError(f"{what}: {' and '.join(dead)} ended\n{_log_tails(dead)}")
         if time.monotonic() > deadline_s:
             raise LabError(f"{what}: not within {timeout_s:g} s\n{_log_tails(needs)}")
-        time.sleep(POLL_INTERVAL_S)
+        waited_s = time.monotonic() - began_s
+        time.sleep(min(max(POLL_INTERVAL_S, waited_s / 10), LONGEST_POLL_INTERVAL_S))
 
 
 def _log_tails(records: Mapping[str, ProcessRecord]) -> str:
@@ -256,11 +260,6 @@ class ProcessGroup:
         stop(self.records[name], grace_s=self.grace_s.get(name, GRACE_S))
         del self.records[name]
         self.on_change()
-
-    def restart(self, name: str) -> ProcessRecord:
-        """Stop a member and start it with the same command, at its old place in the order."""
-        stop(self.records[name])
-        return self.start(name, self.records[name].command)
 
     def stop_all(self) -> None:
         for name in reversed(list(self.records)):

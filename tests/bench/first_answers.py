@@ -152,7 +152,8 @@ def answer_of(line: str) -> dict[str, object]:
 
 def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
     program = [sys.executable, "-m", "tonnage", *arguments]
-    return subprocess.run(program, capture_output=True, text=True, check=False)  # noqa: S603
+    wide = os.environ | {"COLUMNS": "200"}  # so that no heading takes two lines
+    return subprocess.run(program, capture_output=True, text=True, check=False, env=wide)  # noqa: S603
 
 
 def gpus_in(verb: str, options: list[str], printed: str) -> dict[str, object]:

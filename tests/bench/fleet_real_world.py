@@ -265,7 +265,7 @@ def a_crowd(
         prometheus = CrowdApi(
             completions_per_s={}, kinds=kinds, kind_of=kind_of, told_for_s=TOLD_FOR_S
         )
-        server = stack.enter_context(serving(prometheus, keeps_alive=True))
+        server = stack.enter_context(serving(prometheus))
         made = Crowd(
             plane=plane,
             api=api,

@@ -19,7 +19,7 @@ from first_answers import request_of
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.search import size
-from tonnage.sizing.serving import arrivals, demand
+from tonnage.sizing.serving import arrivals, demand, goodput
 from tonnage.units import count_of
 
 DRAW = 7
@@ -90,9 +90,10 @@ def with_seed(seed: int, plan: Sizing) -> list[float]:
 
 
 def forget() -> None:
-    """Forget what was drawn: it is memoized by everything but the seed."""
+    """Forget what was drawn and what became of it: both are memoized by all but the seed."""
     for function in DRAWN:
         function.cache_clear()
+    goodput._remembered.clear()
 
 
 @click.command()

@@ -158,6 +158,13 @@ def _width(row: Row, name: str) -> int:
     return int(found[1]) if found else 1
 
 
+def has_second_runner(row: Row, shape: ModelShape) -> bool:
+    """Tell whether vLLM's second runner served a dense model: not where no version is told."""
+    minor = minor_of(row) if row["engine"] == "vllm" else ""
+    server = engine_of(RunMode(minor=minor))
+    return bool(minor) and not shape.has_experts and server.runner_of(shape) is not None
+
+
 def case_of(row: Row, configs: Configs) -> Case:
     """Read a row.
 
@@ -172,6 +179,7 @@ def case_of(row: Row, configs: Configs) -> Case:
         kv_format=kv_format,
         minor=minor_of(row),
         schedules_async=schedules_async(row),
+        has_second_runner=has_second_runner(row, shape),
     )
     replica = replica_of(row, shape, gpu, split, run)
     pool_gib = kv_pool_gib_of(row)

@@ -8,7 +8,9 @@ import pytest
 from rich.console import Console
 
 import kind_lab
+from api_hand import a_namespace, administering
 from site_lab import Site, Tenant, a_quick_site, a_tenant
+from tonnage.cluster.kube import KubeApi
 from tonnage_lab import assets, controlplane, kwok
 from tonnage_lab.controlplane import ControlPlane
 from tonnage_lab.kubectl import Kubectl
@@ -56,14 +58,17 @@ def kubectl(control_plane: ControlPlane) -> Kubectl:
     return control_plane.kubectl
 
 
+@pytest.fixture(scope="session")
+def administrator(control_plane: ControlPlane) -> Iterator[KubeApi]:
+    with administering(control_plane.kubeconfig) as api:
+        yield api
+
+
 @pytest.fixture
-def namespace(kubectl: Kubectl) -> Iterator[str]:
+def namespace(administrator: KubeApi) -> Iterator[str]:
     """A new namespace in which pods can be created at once."""
-    name = f"test-{uuid.uuid4().hex[:8]}"
-    kubectl("create", "namespace", name)
-    kubectl("wait", "--for=create", "--timeout=30s", "-n", name, "serviceaccount/default")
-    yield name
-    kubectl("delete", "namespace", name, "--wait=false")
+    with a_namespace(administrator, f"test-{uuid.uuid4().hex[:8]}") as name:
+        yield name
 
 
 @pytest.fixture(scope="session")

@@ -2,10 +2,11 @@
 
 import json
 import re
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+import api_hand
+from api_hand import Object
 from bad_input import (
     GOOD,
     REFUSED,
@@ -14,12 +15,15 @@ from bad_input import (
     UNSERVABLE,
     BadInput,
     BadText,
+    Change,
     Unservable,
     manifest,
 )
 from thorough import one_of_each
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import CatalogError, built_in_gpus
+from tonnage.cluster.errors import KubernetesError
+from tonnage.cluster.kube import MODEL_DEPLOYMENTS, KubeApi
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.request import ask, look_up
 from tonnage.sizing.search import size
@@ -29,17 +33,27 @@ from tonnage_lab.processes import LabError
 pytestmark = pytest.mark.lab
 
 
-def dry_run(kubectl: Kubectl, namespace: str, text: str, *more: str) -> str:
-    return kubectl("create", "--dry-run=server", "-n", namespace, "-f", "-", *more, text=text)
+def dry_run(api: KubeApi, namespace: str, *changes: Change, **how: str) -> Object:
+    return api_hand.dry_run(api, MODEL_DEPLOYMENTS, namespace, manifest(*changes), **how)
 
 
-def refusal_of(kubectl: Kubectl, text: str) -> str:
+def refusal_of(api: KubeApi, *changes: Change) -> str:
     """Return what the API server says, in which a list item is written as the parser does."""
     try:
-        dry_run(kubectl, "default", text)
-    except LabError as error:
-        return re.sub(r"\[(\d+)\]", r".\1", str(error))
+        dry_run(api, "default", *changes)
+    except KubernetesError as error:
+        return re.sub(r"\[(\d+)\]", r".\1", error.said)
     return ""
+
+
+def read_text(kubectl: Kubectl, namespace: str, text: str) -> str:
+    return kubectl("create", "--dry-run=server", "-n", namespace, "-f", "-", text=text)
+
+
+def refusal_of_text(kubectl: Kubectl, text: str) -> str:
+    with pytest.raises(LabError) as refusal:
+        read_text(kubectl, "default", text)
+    return str(refusal.value)
 
 
 def rule(case: BadInput) -> tuple[str, type]:
@@ -47,22 +61,9 @@ def rule(case: BadInput) -> tuple[str, type]:
     return case.field, type(case.changes[-1][1])
 
 
-@pytest.fixture(scope="session")
-def refusals(control_plane, request: pytest.FixtureRequest) -> dict[str, str]:
-    """The answers to all cases that run: kubectl is slow to start, and three start at once."""
-    params = (item.callspec.params for item in request.session.items if hasattr(item, "callspec"))
-    cases = [each["case"] for each in params if isinstance(each.get("case"), BadInput)]
-    with ThreadPoolExecutor(max_workers=3) as pool:
-        said = pool.map(
-            lambda case: refusal_of(control_plane.kubectl, json.dumps(manifest(*case.changes))),
-            cases,
-        )
-        return dict(zip((case.id for case in cases), said, strict=True))
-
-
-def test_the_good_manifest_is_taken(kubectl: Kubectl, namespace: str):
-    assert "created" in dry_run(kubectl, namespace, json.dumps(GOOD))
-    assert "created" in dry_run(kubectl, namespace, TEXT)
+def test_the_good_manifest_is_taken(administrator: KubeApi, kubectl: Kubectl, namespace: str):
+    assert dry_run(administrator, namespace)["spec"]["slo"] == GOOD["spec"]["slo"]
+    assert "created" in read_text(kubectl, namespace, TEXT)
 
 
 def test_every_case_has_a_name_of_its_own():
@@ -70,8 +71,8 @@ def test_every_case_has_a_name_of_its_own():
 
 
 @pytest.mark.parametrize("case", one_of_each(REFUSED, rule, name=lambda case: case.id))
-def test_the_api_server_refuses_and_names_the_field(refusals: dict[str, str], case: BadInput):
-    said = refusals[case.id]
+def test_the_api_server_refuses_and_names_the_field(administrator: KubeApi, case: BadInput):
+    said = refusal_of(administrator, *case.changes)
 
     assert case.field in said
     assert [part for part in case.shows if part not in said] == []
@@ -82,20 +83,18 @@ def test_yaml_is_refused_or_read_as_older_yaml_says(
     kubectl: Kubectl, namespace: str, case: BadText
 ):
     if case.api_says is None:
-        assert "created" in dry_run(kubectl, namespace, case.text)
+        assert "created" in read_text(kubectl, namespace, case.text)
     else:
-        assert case.api_says in refusal_of(kubectl, case.text)
+        assert case.api_says in refusal_of_text(kubectl, case.text)
 
 
 @pytest.mark.parametrize(
     "case", [case for case in UNSERVABLE if case.changes], ids=lambda case: case.id
 )
 def test_the_planner_says_why_for_an_object_that_the_api_server_took(
-    kubectl: Kubectl, namespace: str, case: Unservable
+    administrator: KubeApi, namespace: str, case: Unservable
 ):
-    stored = json.loads(
-        dry_run(kubectl, namespace, json.dumps(manifest(*case.changes)), "-o", "json")
-    )
+    stored = dry_run(administrator, namespace, *case.changes)
     spec = parse_model_deployment(stored, tolerate_unknown=True).spec
 
     with pytest.raises((SizingError, CatalogError)) as refusal:
@@ -105,13 +104,13 @@ def test_the_planner_says_why_for_an_object_that_the_api_server_took(
 
 
 def test_row_12_what_is_not_in_the_schema_is_refused_by_default_and_never_kept(
-    kubectl: Kubectl, namespace: str
+    administrator: KubeApi, kubectl: Kubectl, namespace: str
 ):
-    text = json.dumps(manifest(("spec.pods", {"hostNetwork": True, "cpu": "2"})))
+    change = ("spec.pods", {"hostNetwork": True, "cpu": "2"})
 
     with pytest.raises(LabError, match=r'unknown field "spec.pods.hostNetwork"'):
-        dry_run(kubectl, namespace, text)
-    kept = json.loads(dry_run(kubectl, namespace, text, "--validate=ignore", "-o", "json"))
+        read_text(kubectl, namespace, json.dumps(manifest(change)))
+    kept = dry_run(administrator, namespace, change, validation="Ignore")
     assert kept["spec"]["pods"] == {"cpu": "2", "maxSurge": 1, "sharedMemory": "8Gi"}
 
 
@@ -129,21 +128,23 @@ def test_row_12_what_is_not_in_the_schema_is_refused_by_default_and_never_kept(
     ids=lambda each: ascii(each)[:40],
 )
 def test_rows_20_and_21_labels_that_are_none_are_refused(kubectl: Kubectl, labels, complaint: str):
-    said = refusal_of(kubectl, json.dumps(manifest(("metadata.labels", labels))))
+    said = refusal_of_text(kubectl, json.dumps(manifest(("metadata.labels", labels))))
 
     assert complaint in said
 
 
-def test_row_20_annotations_have_a_limit(kubectl: Kubectl):
+def test_row_20_annotations_have_a_limit(administrator: KubeApi):
     annotations = {f"a{number}": "x" * 100_000 for number in range(3)}
 
-    said = refusal_of(kubectl, json.dumps(manifest(("metadata.annotations", annotations))))
+    said = refusal_of(administrator, ("metadata.annotations", annotations))
 
     assert "metadata.annotations: Too long" in said
 
 
 def test_row_31_an_object_beyond_the_limit_of_the_store_is_refused(kubectl: Kubectl):
-    said = refusal_of(kubectl, json.dumps(manifest(("spec.model.id", "a/" + "b" * 4_000_000))))
+    long = manifest(("spec.model.id", "a/" + "b" * 4_000_000))
+
+    said = refusal_of_text(kubectl, json.dumps(long))
 
     assert "limit is 3145728" in said, "of the request, before any field is looked at"
 

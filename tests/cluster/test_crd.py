@@ -152,9 +152,13 @@ def test_defaults_are_filled_in_by_the_api_server(kubectl: Kubectl, namespace: s
     assert (spec["model"]["kvCache"], spec["demand"]["cachedPromptPercent"]) == ("auto", 0)
 
 
+OVER_NODES = {"groupTopology": "example.com/rack"}
+"""What only a replica over several nodes may have."""
+
+
 def test_every_field_of_the_pods_is_taken_and_comes_back(kubectl: Kubectl, namespace: str):
     # Quantities written differently compare by what they mean.
-    asked = EVERY_POD_FIELD | {"cpu": "1", "cpuLimit": "1000m", "user": {}}
+    asked = EVERY_POD_FIELD | OVER_NODES | {"cpu": "1", "cpuLimit": "1000m", "user": {}}
     create(kubectl, namespace, manifest(("spec.pods", asked)))
 
     kept = stored(kubectl, namespace)
@@ -163,7 +167,7 @@ def test_every_field_of_the_pods_is_taken_and_comes_back(kubectl: Kubectl, names
 
 
 def test_the_pods_tried_above_have_every_field():
-    assert set(EVERY_POD_FIELD) | {"sharedMemory"} == {
+    assert set(EVERY_POD_FIELD | OVER_NODES) | {"sharedMemory"} == {
         field.alias for field in Pods.model_fields.values()
     }
 

@@ -120,8 +120,8 @@ def test_what_vllm_would_not_start_with_ends_it_and_is_named(tmp_path, flags, co
 
 
 @pytest.fixture
-def lab(kubectl, namespace, tmp_path):
-    with a_lab(kubectl, namespace, tmp_path, truth=TRUTH) as made:
+def lab(kubectl, administrator, namespace, tmp_path):
+    with a_lab(kubectl, administrator, namespace, tmp_path, truth=TRUTH) as made:
         made.apply(
             a_deployment(
                 made,
@@ -153,6 +153,24 @@ def is_of_hidden_speed(records):
     median_s = quantile([each.tpot_s for each in records], 0.5)
     is_steady = attainment(records, ttft_s=0.5, tpot_s=2 * STEP_S) > 0.9
     return is_steady and STEP_S * 0.9 < median_s < STEP_S * 1.5
+
+
+def test_of_several_nodes_the_first_serves_when_the_other_has_come(tmp_path):
+    (port,) = free_ports(1)
+    nodes = ["--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(port)]
+    with a_program(tmp_path, *nodes, load_s=0.0) as (_, url):
+        eventually(lambda: answered(f"{url}/health") == 503, "it waits")
+        with a_program(tmp_path, *nodes, "--node-rank", "1", "--headless") as (_, other):
+            eventually(lambda: answered(f"{url}/health") == 200, "it serves")
+
+            assert answered(f"{other}/health") is None
+
+
+def answered(url):
+    try:
+        return status_of(url)
+    except OSError:
+        return None
 
 
 @needs_root
@@ -193,8 +211,7 @@ def test_scaling_down_under_load_loses_no_request(lab):
         control.requests_per_s = 20
         eventually(lambda: len(control.records) >= 20, "twenty requests have ended")
         lab.kubectl("scale", "deployment/m", "--replicas=1", "-n", lab.namespace)
-        get = ["get", "pods", "-n", lab.namespace, "-o", "name"]
-        eventually(lambda: len(lab.kubectl(*get).split()) == 1, "one pod is left")
+        eventually(lambda: len(lab.pods()) == 1, "one pod is left")
 
     assert [each for each in control.records if not each.is_complete] == []
 

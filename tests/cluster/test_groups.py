@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 
 import lws
-from fleet_builders import SITE, a_model_over_nodes, a_sizing
-from site_lab import until
-from tonnage.cluster.kube import LEADER_WORKER_SETS, KubeApi, load_client
+from fleet_builders import SITE, a_manifest, a_model_over_nodes, a_sizing
+from site_lab import CRDS, until
+from tonnage.api.objects import parse_model_deployment
+from tonnage.cluster.kube import LEADER_WORKER_SETS, MODEL_DEPLOYMENTS, KubeApi, load_client
 from tonnage.control.input.state import DeploymentView
+from tonnage.control.write.carried import Carried
+from tonnage.control.write.writes import Scale, Writes
+from tonnage.fleet.act import Writer
 from tonnage.fleet.views import groups_view
 from tonnage.manifests.changes import Hands, departures, template_changes
 from tonnage.manifests.children import deployment, service
@@ -29,6 +33,7 @@ MODEL = a_model_over_nodes(
         "sharedMemory": "32Gi",
         "modelCacheClaim": "weights",
         "topologySpreadConstraints": [{"topologyKey": "zone"}],
+        "groupTopology": "example.com/rack",
     }
 )
 
@@ -40,7 +45,7 @@ def plane(
     """A control plane of its own: others are to have no LeaderWorkerSets."""
     folder = tmp_path_factory.mktemp("plane-with-groups")
     crd = lws.copy_crd(tmp_path_factory.mktemp("crds"))
-    made = controlplane.start(folder, programs=programs)
+    made = controlplane.start(folder, programs=programs, crds=CRDS)
     made.kubectl("apply", "--server-side", "-f", crd)
     until(
         lambda: "leaderworkersets" in made.kubectl("api-resources", "-o", "name"),
@@ -136,3 +141,27 @@ def test_the_edit_of_another_is_named_with_its_field(api: KubeApi):
     assert change.by == ("kubectl-edit",)
     api.apply(PATH, wanted(), manager=MANAGER, force=True)
     assert view_of(api).num_nodes == 2
+
+
+def test_one_of_somebody_else_is_scaled_and_otherwise_left_alone(plane: ControlPlane, api: KubeApi):
+    theirs, path = wanted(), LEADER_WORKER_SETS.path("serving", "theirs")
+    theirs["metadata"] = {"name": "theirs", "labels": {"tonnage.dev/managed": "true"}}
+    del theirs["spec"]["leaderWorkerTemplate"]["leaderTemplate"]
+    target = {"kind": "LeaderWorkerSet", "name": "theirs"}
+    asks = a_manifest("asks", engine=None, scaleTarget=target, namespace="serving")
+    del asks["metadata"]["uid"]
+    for each in (theirs, asks):
+        plane.kubectl("create", "-n", "serving", "-f", "-", text=json.dumps(each))
+    model = parse_model_deployment(api.get(MODEL_DEPLOYMENTS.path("serving", "asks")) or {})
+    before = api.get(path) or {}
+    view = groups_view(before)
+
+    scale = Scale(deployment="theirs", uid=view.uid, kind=view.kind, seen=1, replicas=3)
+    writes = Writes(namespace="serving", name="asks", uid=model.uid, model=model, scale=scale)
+    carried = Writer(kube=api, site=SITE).act([writes], now="2026-01-01T00:00:00Z")
+
+    after = api.get(path) or {}
+    assert carried.get(model.uid, Carried()) == Carried()
+    assert view.is_opted_in
+    assert after["spec"] == before["spec"] | {"replicas": 3}
+    assert groups_view(after).replicas_managers == ()

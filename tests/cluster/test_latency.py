@@ -40,22 +40,14 @@ def latencies_s(tenant, *, since_s):
         for each in tenant.site.requests(since_s=since_s)
         if (each.namespace, each.name, each.verb) == (tenant.namespace, NAME, "patch")
     ]
-    events = [
-        (each.asked_at_s, True)
-        for each in patches
-        if each.resource == "modeldeployments" and each.user != OPERATOR
-    ] + [
-        (each.at_s, False)
-        for each in patches
-        if each.resource == "deployments" and each.user == OPERATOR
-    ]
-    asked_at_s, taken = None, []
-    for at_s, is_change in sorted(events):
-        if is_change:
-            asked_at_s = at_s
-        elif asked_at_s is not None:
-            taken.append(at_s - asked_at_s)
-            asked_at_s = None
+    change_asked_at_s, taken = None, []
+    # As they were asked for: a write can be seen, and the next change sent, before it is answered.
+    for each in sorted(patches, key=lambda each: each.asked_at_s):
+        if each.resource == "modeldeployments" and each.user != OPERATOR:
+            change_asked_at_s = each.asked_at_s
+        elif each.resource == "deployments" and each.user == OPERATOR and change_asked_at_s:
+            taken.append(each.at_s - change_asked_at_s)
+            change_asked_at_s = None
     return taken
 
 

@@ -32,8 +32,8 @@ pytestmark = [
 
 
 @pytest.fixture
-def lab(kubectl, namespace, tmp_path):
-    with a_lab(kubectl, namespace, tmp_path) as made:
+def lab(kubectl, administrator, namespace, tmp_path):
+    with a_lab(kubectl, administrator, namespace, tmp_path) as made:
         yield made
 
 
@@ -51,9 +51,11 @@ def test_a_deployment_gets_ready_pods_with_addresses_that_answer(lab):
 
 def test_gpus_limit_how_many_pods_a_node_takes(lab):
     lab.apply(a_deployment(lab, 3))
-    pods = ["get", "pods", "-n", lab.namespace, "-o", "jsonpath={.items[*].status.phase}"]
     eventually(
-        lambda: sorted(lab.kubectl(*pods).split()) == ["Pending", "Running", "Running"],
+        lambda: (
+            sorted(pod["status"]["phase"] for pod in lab.pods())
+            == ["Pending", "Running", "Running"]
+        ),
         "two of three pods run on four GPUs",
     )
 
@@ -62,8 +64,7 @@ def test_scaling_down_drains_a_pod_and_frees_its_address(lab):
     lab.apply(a_deployment(lab, 2), a_service())
     eventually(lambda: len(ready_addresses(lab)) == 2, "two endpoints", timeout_s=60)
     lab.kubectl("scale", "deployment/m", "--replicas=1", "-n", lab.namespace)
-    get = ["get", "pods", "-n", lab.namespace, "-o", "name"]
-    eventually(lambda: len(lab.kubectl(*get).split()) == 1, "one pod is left")
+    eventually(lambda: len(lab.pods()) == 1, "one pod is left")
 
     assert len(ready_addresses(lab)) == 1
 
@@ -120,6 +121,42 @@ def test_environment_command_and_volumes_are_as_the_pod_says(lab):
     assert "read-only" in rest
     assert rest[-2:] == ["/tmp", "data"]  # noqa: S108
     assert not any(Path(path).exists() for path in ("/made", "/cache/z", "/left-behind"))
+
+
+def test_a_pod_finds_another_that_is_not_ready_by_its_name_in_a_headless_service(lab):
+    server = "import socket; s = socket.create_server(('', 9000)); s.accept()[0].send(b'hi')"
+    client = (
+        "import socket, time\n"
+        "while True:\n"
+        "    try:\n"
+        f"        print(socket.create_connection(('first.peers.{lab.namespace}', 9000)).recv(2))\n"
+        "        break\n"
+        "    except OSError:\n"
+        "        time.sleep(0.1)\n"
+    )
+    lab.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "peers"},
+            "spec": {
+                "clusterIP": "None",
+                "selector": {"app": "first"},
+                "publishNotReadyAddresses": True,
+            },
+        }
+    )
+    never = {"tcpSocket": {"port": 1}}
+    for name, script, place in (
+        ("first", server, {"hostname": "first", "subdomain": "peers"}),
+        ("second", client, {}),
+    ):
+        made = {"name": "main", "image": SHELL, "command": ["py", "-c", script]}
+        probe = {"readinessProbe": never} if place else {}
+        lab.run(name, restartPolicy="Never", containers=[made | probe], **place)
+    lab.wait("second", "jsonpath={.status.phase}=Succeeded")
+
+    assert lab.log("second") == "b'hi'\n"
 
 
 def test_a_host_network_pod_reaches_the_api_with_its_own_rights_only(lab):
@@ -289,9 +326,9 @@ def namespaces():
     return {path.name for path in NAMESPACE_FOLDER.glob("tonnage-*")}
 
 
-def test_sigterm_leaves_nothing_behind(kubectl, namespace, tmp_path):
+def test_sigterm_leaves_nothing_behind(kubectl, administrator, namespace, tmp_path):
     before = namespaces()
-    lab = Lab(kubectl, namespace, tmp_path)
+    lab = Lab(kubectl, administrator, namespace, tmp_path)
     lab.start()
     tag = f"left-{uuid.uuid4().hex}"
     lab.shell("left", f"echo {tag}; while :; do sleep 0.1; done")
@@ -312,10 +349,9 @@ def test_containers_die_with_a_killed_runner_and_the_next_one_takes_the_pods_up_
     state = str(lab.folder / "state" / "pods")
     eventually(lambda: not is_alive(record) and state not in all_command_lines(), "all are dead")
     lab.start()
-    get = ["pods", "-n", lab.namespace, "-l", "app=m"]
 
     def restarted():
-        (pod,) = lab.kubectl.get(*get)["items"]
+        (pod,) = lab.pods()
         (container,) = pod["status"]["containerStatuses"]
         return container["restartCount"] == 1 and container["ready"]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from api_hand import administering
 from api_world import an_api_world
-from tonnage.cluster.kube import KubeApi, load_client
 from tonnage_lab import assets, controlplane, kwok
 from tonnage_lab.progress import on_console
 
@@ -33,9 +33,8 @@ def kwok_plane(fault_plane):
 
 @pytest.fixture(scope="session")
 def administrator(fault_plane):
-    client = load_client(str(fault_plane.kubeconfig))
-    yield KubeApi(client)
-    client.close()
+    with administering(fault_plane.kubeconfig) as api:
+        yield api
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from fault_world import (
     LITTLE,
     LONG,
     MUCH,
+    PATIENT,
     PODS,
     SHORT,
     a_world,
@@ -74,7 +75,7 @@ class TestRow2PrometheusHangs:
         return reply
 
     def test_for_one_query_that_only_shows_and_all_is_decided(self):
-        with a_world(limits=SHORT) as world:
+        with a_world(limits=PATIENT) as world:
             assert world.tick(4) == BOTH
             world.api.fault = failing(self.hang(world), "preemptions")
 
@@ -142,7 +143,10 @@ class TestRow4PrometheusAnswersSomethingElse:
             (Reply(status=502, body=f"<html>{PAGE}</html>".encode()), "QueryRefused"),
             (Reply(body=f"<html>{PAGE}: sign in</html>".encode()), "BadAnswer"),
             (Reply(body=b'{"status":"success","data":{"resultType":"vector","re'), "BadAnswer"),
-            (Reply(body=PAGE.encode() * 500), "BadAnswer"),
+            (
+                Reply(body=PAGE.encode() * 100),
+                "BadAnswer",
+            ),  # all together below the bytes of a tick
         ],
     )
     def test_and_replicas_are_kept_with_a_short_reason(self, reply, reason, caplog):
@@ -301,7 +305,7 @@ class TestANamespaceThatFloods:
 
     def test_that_hangs_holds_up_no_other(self, monkeypatch):
         monkeypatch.setattr(parts, "PART_PODS", 3)
-        with a_world(limits=SHORT) as world:
+        with a_world(limits=PATIENT) as world:
             assert world.tick(4) == BOTH
             world.api.fault = self.hanging(world)
 

@@ -2,12 +2,11 @@
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fault_world import SHORT, a_world, failing
+from fault_world import PATIENT, SHORT, a_world, failing
 from fleet_builders import NOW_S
 from helm import memory_limit_bytes
 from http_double import Reply, serving
@@ -124,8 +123,7 @@ class TestAServerThatDrips:
             assert world.fleet.metrics_problem[0] == "QueryTimeout"
 
     def test_in_one_query_that_shows_takes_nothing_else_away(self):
-        # Time enough for the answers of the others on a machine that is busy.
-        with a_world(limits=replace(SHORT, request_s=4, all_s=20)) as world:
+        with a_world(limits=PATIENT) as world:
             assert world.tick(4) == {"blue": 2, "green": 2}
             world.api.fault = failing(self.dripping(world), "preemptions")
 

@@ -203,7 +203,8 @@ def checked(arguments: list, wanted: str | None, parser_only: bool) -> dict:
             return {"stage": stage, "verdict": "not run", "words": "the parser alone was asked"}
         from vllm.usage.usage_lib import UsageContext
 
-        config = engine.create_engine_config(UsageContext.OPENAI_API_SERVER)
+        further = {"headless": True} if getattr(found, "headless", False) else {}
+        config = engine.create_engine_config(UsageContext.OPENAI_API_SERVER, **further)
     except SystemExit:
         said = words.getvalue().rpartition("error: ")[2].strip()
         return {"stage": stage, "verdict": "refused", "words": said[:400]}

@@ -11,8 +11,9 @@ from tonnage.catalog.gpu import built_in_gpus
 from tonnage.catalog.models import built_in_config
 from tonnage.cli.answers.planning import Planned, Refused, Terms, answer
 from tonnage.cli.answers.rendering import servable, template_manifest
-from tonnage.manifests.arguments import read_flags
+from tonnage.manifests.arguments import LEADER, RANK, read_flags
 from tonnage.manifests.children import Site
+from tonnage.manifests.workload import WORKLOADS, template_in
 from tonnage.sizing.split import Parallelism
 
 Config = dict[str, Any]
@@ -58,6 +59,8 @@ class Case:
     """Of a model that the catalogue lacks."""
     split: Parallelism | None = None
     """In place of the planner's."""
+    node: int = 0
+    """Of a replica over several: 0 is the leader's."""
 
     @property
     def model(self) -> str:
@@ -79,6 +82,7 @@ def _case(  # noqa: PLR0913  (what a manifest may say)
     *,
     config: Config | None = None,
     split: Parallelism | None = None,
+    node: int = 0,
     of_model: Config | None = None,
     engine: Config | None = None,
     **parts: Any,
@@ -93,7 +97,7 @@ def _case(  # noqa: PLR0913  (what a manifest may say)
         "engine": engine or {},
         **parts,
     }
-    return Case(spec=spec, config=config, split=split or Parallelism(tensor=gpus))
+    return Case(spec=spec, config=config, split=split or Parallelism(tensor=gpus), node=node)
 
 
 def _drafts(method: str, tokens: int) -> Config:
@@ -183,6 +187,17 @@ CASES: Final[dict[str, Case]] = {
     "pipeline parallel": _case(
         "meta-llama/Llama-3.3-70B-Instruct", gpus=4, split=Parallelism(tensor=2, pipeline=2)
     ),
+    **{
+        f"over two nodes, {what}": _case(
+            model, gpu, 16, split=Parallelism(tensor=8, pipeline=2), node=node
+        )
+        for what, model, gpu, node in (
+            ("MLA, leader", "deepseek-ai/DeepSeek-R1", "H100", 0),
+            ("MLA, worker", "deepseek-ai/DeepSeek-R1", "H100", 1),
+            ("bf16, leader", "meta-llama/Llama-3.1-405B-Instruct", "H100", 0),
+            ("bf16, worker", "meta-llama/Llama-3.1-405B-Instruct", "H100", 1),
+        )
+    },
     "every field": _case(
         LLAMA, of_model={"revision": "main"}, pods=EVERY_POD_FIELD,
         engine={"maxNumBatchedTokens": 4096},
@@ -263,7 +278,9 @@ def rendered_case(case: Case, minor: str) -> Config:
     found = servable(found, site)
     if isinstance(found, Refused):
         return {"refused": found.message}
-    return _container(template_manifest(found, site)["spec"]["template"]["spec"])
+    made = template_manifest(found, site)
+    templates = list(WORKLOADS[made["kind"]].templates(template_in(made)))
+    return _container(templates[min(case.node, len(templates) - 1)]["spec"], case.node)
 
 
 def _deployment(case: Case, minor: str) -> ModelDeployment:
@@ -278,14 +295,16 @@ def _deployment(case: Case, minor: str) -> ModelDeployment:
     return parse_model_deployment(manifest)
 
 
-def _container(pod: Config) -> Config:
+def _container(pod: Config, node: int) -> Config:
+    """Return a container, with the variables of LeaderWorkerSet expanded, as by the kubelet."""
     [container] = pod["containers"]
+    variables = {LEADER: "proof-0.proof-0.serving", RANK: str(node)}
     security = pod["securityContext"]
     plain = {each["name"]: each.get("value", "(a Secret)") for each in container["env"]}
     return {
         "image": container["image"].rpartition(":")[0],
         "command": container.get("command", []),
-        "args": container["args"],
+        "args": [variables.get(each, each) for each in container["args"]],
         "env": plain,
         "user": security.get("runAsUser"),
         "group": security.get("runAsGroup"),

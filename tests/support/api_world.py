@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import api_hand
 from api_proxy import ApiProxy, proxying
 from http_double import a_kubeconfig
 from operator_process import OperatorProcess, an_operator
@@ -19,7 +20,7 @@ from tonnage_lab.controlplane import ControlPlane
 CANARY = "secret"
 """The token of the kubeconfig of http_double."""
 NAME = "llama"
-SLOW_S = 90
+SLOW_S = 180
 """In which anything is over on a busy machine."""
 
 MOST_PER_S = 40
@@ -82,18 +83,13 @@ class ApiWorld:
         return made
 
     def bind(self, user: str) -> None:
-        self.plane.kubectl(
-            "create", "clusterrolebinding", user, "--clusterrole=cluster-admin", f"--user={user}"
-        )
+        api_hand.bind_administrator(self.api, user)
 
     def unbind(self, user: str) -> None:
-        self.plane.kubectl("delete", "clusterrolebinding", user, "--ignore-not-found")
+        api_hand.unbind(self.api, user)
 
     def apply(self, *manifests: Object) -> None:
-        self.plane.kubectl.apply(
-            {**each, "metadata": {"namespace": self.namespace, **each["metadata"]}}
-            for each in manifests
-        )
+        api_hand.apply(self.api, manifests, namespace=self.namespace)
 
     def get(self, resource: Resource, name: str = NAME) -> Object | None:
         return self.api.get(resource.path(self.namespace, name))
@@ -161,11 +157,11 @@ class ApiWorld:
 def an_api_world(plane: ControlPlane, api: KubeApi, folder: Path) -> Iterator[ApiWorld]:
     """Make a namespace; in the end no operator ended by itself, and no log has a token."""
     namespace = f"fault-{uuid.uuid4().hex[:8]}"
-    plane.kubectl("create", "namespace", namespace)
+    api_hand.add_namespace(api, namespace)
     with ExitStack() as stack:
         world = ApiWorld(plane=plane, api=api, namespace=namespace, folder=folder, stack=stack)
         yield world
-    plane.kubectl("delete", "namespace", namespace, "--wait=false", "--ignore-not-found")
+    api_hand.delete(api, api_hand.NAMESPACES.path(None, namespace))
     for number, each in enumerate(world.operators):
         world.unbind(f"operator-{namespace}-{number}")
         assert CANARY not in each.log()

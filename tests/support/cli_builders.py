@@ -106,6 +106,19 @@ def a_deployment(*, image="vllm/vllm-openai:v0.33.0", args=None):
     return yaml.safe_dump(manifest)
 
 
+def groups_that_exist(*, leader=True):
+    """Return the LeaderWorkerSet of two nodes that a scaleTarget named my-vllm means."""
+    manifest = yaml.safe_load(a_deployment(args=[*OVER_NODES, "--node-rank=0"]))
+    pod = manifest["spec"].pop("template")
+    template = {"size": 2, "workerTemplate": pod} | ({"leaderTemplate": pod} if leader else {})
+    manifest["spec"]["leaderWorkerTemplate"] = template
+    manifest |= {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet"}
+    return yaml.safe_dump(manifest)
+
+
+OVER_NODES = (
+    "--max-num-seqs=48", "--max-num-batched-tokens=8192", "-tp=8", "-pp=2", "--nnodes=2",
+)  # fmt: skip
 SCALED = llama(
     ('  engine: {version: "0.33"}\n', "  scaleTarget: {name: my-vllm}\n"),
     ("    gpusPerReplica: 2\n", ""),

@@ -24,6 +24,8 @@ LITTLE, MUCH = 0.1, 6.0
 LIMITS = QueryLimits(answer_bytes=200_000, all_bytes=800_000, pod_bytes=0)
 SHORT = replace(LIMITS, request_s=0.7, all_s=5)
 """For those who wait until they are over."""
+PATIENT = replace(SHORT, request_s=4, all_s=20)
+"""For those who wait for one query alone: a busy machine still answers the others in time."""
 
 
 @dataclass(kw_only=True)

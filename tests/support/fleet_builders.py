@@ -250,6 +250,10 @@ def a_pod_body(name="a", *, model=None, ready_for_s=3600, **status):
     }
 
 
+def uids_of(names):
+    return frozenset(f"uid-of-{name}" for name in names)
+
+
 UNSCHEDULABLE = {
     "conditions": [
         {
@@ -339,7 +343,7 @@ def a_memory(state, *, needs=1, recent_needs=None, **changes):
         traffic=TrafficMemory(served_since_s=OLD_S),
         pods=PodMemory(
             ready=ready,
-            present=frozenset(pod.name for pod in state.pods),
+            present=frozenset(pod.uid for pod in state.pods),
             replicas=state.deployment.replicas if state.deployment else None,
         ),
         written=WriteMemory(children_checked_at_s=NOW_S, children_generation=state.view.generation),

@@ -46,7 +46,8 @@ class Helm:
             "template", "tonnage", CHART, "--namespace", NAMESPACE, *more,
             values=with_prometheus(values),
         )  # fmt: skip
-        return [manifest for manifest in yaml.safe_load_all(text) if manifest]
+        made = yaml.load_all(text, Loader=yaml.CSafeLoader)  # a fifth of the time of safe_load_all
+        return [manifest for manifest in made if manifest]
 
 
 def with_prometheus(values: Mapping[str, Any]) -> Mapping[str, Any]:

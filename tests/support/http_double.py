@@ -65,19 +65,16 @@ def serving(
     answer: Callable[[Asked], Reply],
     *,
     tls: ssl.SSLContext | None = None,
-    keeps_alive: bool = False,
 ) -> Iterator[Server]:
     """Serve until the end of the block; requests that still hang are let go then.
 
-    ``keeps_alive``: a connection takes one request after the other, as those of Prometheus do;
-    replies have no pieces then.
+    A connection takes one request after the other, as those of Prometheus and Kubernetes do.
     """
     server = Server(url="")
 
     class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1" if keeps_alive else "HTTP/1.0"
-        disable_nagle_algorithm = keeps_alive
-        wbufsize = -1 if keeps_alive else 0
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
 
         def answer(self) -> None:
             parts = urlsplit(self.path)
@@ -93,14 +90,16 @@ def serving(
             reply = answer(asked)
             self.send_response(reply.status)
             length = {} if reply.pieces else {"Content-Length": len(reply.body)}
-            for name, value in (length | reply.headers).items():
+            told = length | reply.headers
+            self.close_connection |= told.get("Content-Length") != length.get("Content-Length", -1)
+            for name, value in told.items():
                 self.send_header(name, str(value))
             self.end_headers()
             try:
                 for piece in chain([reply.body], reply.pieces):
                     self.wfile.write(piece)
             except ConnectionError:
-                return  # the client has read enough
+                self.close_connection = True  # the client has read enough
 
         do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer  # noqa: N815 - names of the base class
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import yaml
 
+import api_hand
+from tonnage.cluster.kube import PODS, Resource
 from tonnage_lab.processes import ProcessGroup, wait_until
 
 SHELL = "example.test/shell:1"
@@ -16,6 +18,7 @@ VLLM_IMAGE = "vllm/vllm-openai:v0.33.0"
 TRUTH = {"kv_tokens": 65536, "load_s": 0.2, "step": {"per_step_s": 0.002}}
 SERVE = ["meta/model", "--served-model-name", "m", "--max-model-len", "4096"]
 PROBE = {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 2}
+ENDPOINT_SLICES = Resource("apis/discovery.k8s.io/v1", "endpointslices")
 OPERATOR = Path(__file__).parents[2] / "operator"
 
 
@@ -26,8 +29,9 @@ def eventually(condition, what, *, timeout_s=90):
 class Lab:
     """A runner with one GPU node that only this test's pods select."""
 
-    def __init__(self, kubectl, namespace, folder):
-        self.kubectl, self.namespace, self.folder = kubectl, namespace, folder
+    def __init__(self, kubectl, api, namespace, folder):
+        self.kubectl, self.api = kubectl, api
+        self.namespace, self.folder = namespace, folder
         self.node = f"gpu-{uuid.uuid4().hex[:8]}"
         self.group = ProcessGroup(logs=folder / "logs")
 
@@ -68,15 +72,13 @@ class Lab:
         )
 
     def apply(self, *manifests):
-        self.kubectl.apply(
-            [
-                {**each, "metadata": {"namespace": self.namespace, **each["metadata"]}}
-                for each in manifests
-            ]
-        )
+        api_hand.apply(self.api, manifests, namespace=self.namespace)
 
     def pod(self, name):
-        return self.kubectl.get("pod", name, "-n", self.namespace)
+        return self.api.get(PODS.path(self.namespace, name))
+
+    def pods(self):
+        return list(self.api.list(PODS.path(self.namespace)))
 
     def run(self, name, **spec):
         """Create a pod on this lab's node and return its name."""
@@ -105,24 +107,21 @@ class Lab:
 
     def wait(self, name, condition):
         self.kubectl(
-            "wait", f"--for={condition}", "--timeout=30s", "-n", self.namespace, f"pod/{name}"
+            "wait", f"--for={condition}", "--timeout=90s", "-n", self.namespace, f"pod/{name}"
         )
 
     def is_gone(self, name):
-        found = self.kubectl(
-            "get", "pod", name, "-n", self.namespace, "--ignore-not-found", "-o", "name"
-        )
-        return not found.strip()
+        return self.pod(name) is None
 
 
 @contextmanager
-def a_lab(kubectl, namespace, folder, **config):
+def a_lab(kubectl, api, namespace, folder, **config):
     """Start a runner, wait for its node, and stop it in the end."""
-    made = Lab(kubectl, namespace, folder)
+    made = Lab(kubectl, api, namespace, folder)
     made.start(**config)
     try:
-        made.kubectl("wait", "--for=create", "--timeout=30s", f"node/{made.node}")
-        made.kubectl("wait", "--for=condition=Ready", "--timeout=30s", f"node/{made.node}")
+        made.kubectl("wait", "--for=create", "--timeout=90s", f"node/{made.node}")
+        made.kubectl("wait", "--for=condition=Ready", "--timeout=90s", f"node/{made.node}")
         yield made
     finally:
         made.group.stop_all()
@@ -173,9 +172,9 @@ def a_service():
 
 
 def ready_addresses(lab):
-    slices = lab.kubectl.get(
-        "endpointslices", "-n", lab.namespace, "-l", "kubernetes.io/service-name=m"
-    )["items"]
+    slices = lab.api.list(
+        ENDPOINT_SLICES.path(lab.namespace), label_selector="kubernetes.io/service-name=m"
+    )
     endpoints = itertools.chain.from_iterable(each.get("endpoints") or [] for each in slices)
     return sorted(
         each["addresses"][0] for each in endpoints if each.get("conditions", {}).get("ready")

@@ -11,9 +11,8 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,10 @@ import pytest
 import requests
 import yaml
 
+import api_hand
 import kind_lab
+from api_hand import a_namespace, administering
+from audit_log import AuditLog, Request
 from operator_hand import Hand, process_hand
 from tonnage.cluster.kube import (
     ACCESS_REVIEWS,
@@ -32,7 +34,6 @@ from tonnage.cluster.kube import (
     SERVICES,
     KubeApi,
     Resource,
-    load_client,
 )
 from tonnage_lab import assets, controlplane, site
 from tonnage_lab.controlplane import ControlPlane
@@ -45,7 +46,8 @@ OPERATOR = f"system:serviceaccount:{NAMESPACE}:tonnage"
 CALIBRATION = "tonnage-calibration"
 NAME = "llama"
 WRITE_VERBS = frozenset({"create", "update", "patch", "delete", "deletecollection"})
-POLL_S = 0.1
+POLL_S, LONGEST_POLL_S = 0.1, 0.3
+"""Between two looks, at first and after a while: four parts of the tests wait at a time."""
 
 pytestmark = [
     pytest.mark.lab,
@@ -89,7 +91,7 @@ def until(
     ask: Callable[[], Any],
     what: str,
     *,
-    timeout_s: float = 90,
+    timeout_s: float = 180,
     every_s: float = POLL_S,
     told: Callable[[], Any] = str,
 ) -> Any:
@@ -97,51 +99,13 @@ def until(
 
     ``told``: what there is instead, for the message of the failure.
     """
-    deadline_s = time.monotonic() + timeout_s
+    began_s = time.monotonic()
     while not (found := ask()):
-        if time.monotonic() > deadline_s:
+        waited_s = time.monotonic() - began_s
+        if waited_s > timeout_s:
             pytest.fail(f"{what}: not within {timeout_s:g} s {told()}")
-        time.sleep(every_s)
+        time.sleep(max(every_s, min(waited_s / 20, LONGEST_POLL_S)))
     return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """One line of the audit log."""
-
-    asked_at_s: float
-    at_s: float
-    """When it was answered."""
-    user: str
-    verb: str
-    resource: str
-    """With its subresource, such as ``deployments/scale``."""
-    namespace: str
-    name: str
-    code: int
-    is_allowed: bool
-    """By the rights of the user; what is allowed may still be refused, by what is there."""
-
-
-def audited(line: str) -> Request | None:
-    """Return what a line of the audit log says."""
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return None  # the last line, half written
-    about = event.get("objectRef") or {}
-    parts = (about.get("resource", event.get("requestURI", "")), about.get("subresource"))
-    return Request(
-        asked_at_s=datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp(),
-        at_s=datetime.fromisoformat(event["stageTimestamp"]).timestamp(),
-        user=event["user"]["username"],
-        verb=event["verb"],
-        resource="/".join(filter(None, parts)),
-        namespace=about.get("namespace", ""),
-        name=about.get("name", ""),
-        code=(event.get("responseStatus") or {}).get("code", 0),
-        is_allowed=event["annotations"].get("authorization.k8s.io/decision") == "allow",
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,11 +117,14 @@ class Site:
     api: KubeApi
     """As an administrator."""
     hand: Hand
+    audit: AuditLog
+    answered: list[Request] = field(default_factory=list)
+    """What the audit log said so far, which tests look through ten times a second."""
 
     def requests(self, *, user: str | None = None, since_s: float = 0) -> list[Request]:
         """Return what the API server answered, in the order of the answers."""
-        lines = Path(str(self.plane.audit_log)).read_text().splitlines()
-        found = [each for each in map(audited, lines) if each and each.at_s >= since_s]
+        self.answered.extend(self.audit.read())
+        found = (each for each in self.answered if each.at_s >= since_s)
         return sorted(
             (each for each in found if user in {None, each.user}), key=lambda each: each.at_s
         )
@@ -274,10 +241,7 @@ class Tenant:
     namespace: str
 
     def apply(self, *manifests: Object) -> None:
-        self.site.plane.kubectl.apply(
-            {**each, "metadata": {"namespace": self.namespace, **each["metadata"]}}
-            for each in manifests
-        )
+        api_hand.apply(self.site.api, manifests, namespace=self.namespace)
 
     def kubectl(self, *arguments: str, text: str | None = None) -> str:
         return self.site.plane.kubectl(*arguments, "-n", self.namespace, text=text)
@@ -348,26 +312,28 @@ class Tenant:
             for kind, resource in kinds.items()
         }
 
-    def settled(self, what: str, *, num_ticks: int = 2, tick_s: float = 1.0) -> None:
-        """Wait until the operator has left this namespace alone for so many ticks."""
+    def settled(self, what: str, *, num_ticks: int = 2) -> None:
+        """Wait until the operator has left this namespace alone for so many whole ticks."""
+        quiet_since = (time.time(), self.site.num_ticks())
 
         def is_quiet() -> bool:
-            writes = self.site.writes(since_s=time.time() - num_ticks * tick_s)
-            return not any(each.namespace == self.namespace for each in writes)
+            nonlocal quiet_since
+            since_s, ticks_then = quiet_since
+            now_s, ticks_now = time.time(), self.site.num_ticks()
+            if any(each.namespace == self.namespace for each in self.site.writes(since_s=since_s)):
+                quiet_since = now_s, ticks_now
+                return False
+            return ticks_now > ticks_then + num_ticks
 
-        began_s = time.time()
-        until(lambda: time.time() - began_s > num_ticks * tick_s and is_quiet(), what, every_s=0.2)
+        until(is_quiet, what, every_s=0.2)
 
 
 @contextmanager
 def a_tenant(found: Site) -> Iterator[Tenant]:
     """Make a namespace, and take it away in the end."""
     name = f"test-{uuid.uuid4().hex[:8]}"
-    kubectl = found.plane.kubectl
-    kubectl("create", "namespace", name)
-    kubectl("wait", "--for=create", "--timeout=30s", "-n", name, "serviceaccount/default")
-    yield Tenant(site=found, namespace=name)
-    kubectl("delete", "namespace", name, "--wait=false")
+    with a_namespace(found.api, name):
+        yield Tenant(site=found, namespace=name)
 
 
 @contextmanager
@@ -387,23 +353,37 @@ def a_site(
 @contextmanager
 def a_site_of(folder: Path, programs: Mapping[str, Path], config: SiteConfig) -> Iterator[Site]:
     """Start what a configuration says, and stop it in the end."""
-    opened = kind_lab.a_plane if kind_lab.on_kind() else _a_plane
-    with opened(folder, programs, config) as (plane, url, hand):
-        client = load_client(str(plane.kubeconfig))
-        try:
-            made = Site(plane=plane, prometheus_url=url, api=KubeApi(client), hand=hand)
-            yield made
-            assert made.refused() == []
-        finally:
-            client.close()
+    opened = kind_lab.a_plane if kind_lab.on_kind() else a_plane
+    with a_site_on(opened(folder, programs, config)) as made:
+        yield made
 
 
 @contextmanager
-def _a_plane(
-    folder: Path, programs: Mapping[str, Path], config: SiteConfig
+def a_site_on(opened: AbstractContextManager[tuple[ControlPlane, str, Hand]]) -> Iterator[Site]:
+    """Look at what was started; what the operator is refused there fails in the end."""
+    with (
+        opened as (plane, url, hand),
+        administering(plane.kubeconfig) as api,
+        closing(AuditLog(Path(str(plane.audit_log)))) as log,
+    ):
+        made = Site(plane=plane, prometheus_url=url, api=api, hand=hand, audit=log)
+        yield made
+        assert made.refused() == []
+
+
+@contextmanager
+def a_plane(
+    folder: Path,
+    programs: Mapping[str, Path],
+    config: SiteConfig,
+    *,
+    crds: Path = CRDS,
+    install: Callable[[ControlPlane], object] = lambda _: None,
 ) -> Iterator[tuple[ControlPlane, str, Hand]]:
-    plane = controlplane.start(folder, programs=programs, crds=CRDS)
+    """Start our own control plane with all that is beside it; ``install`` comes before these."""
+    plane = controlplane.start(folder, programs=programs, crds=crds)
     try:
+        install(plane)
         yield plane, site.start(plane, config), process_hand(folder)
     finally:
         plane.stop()

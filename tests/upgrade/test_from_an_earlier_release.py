@@ -19,9 +19,10 @@ import yaml
 
 import earlier
 import site_lab
+from audit_log import AuditLog, Request
 from helm import CHART, NAMESPACE, Helm
 from operator_hand import process_hand
-from site_lab import CRDS, OPERATOR, QUICK_TRUTH, WRITE_VERBS, Request, Site, Tenant, a_model, until
+from site_lab import CRDS, OPERATOR, QUICK_TRUTH, WRITE_VERBS, Site, Tenant, a_model, until
 from tonnage.cluster.kube import DEPLOYMENTS, PODS, KubeApi, load_client
 from tonnage_lab import assets, controlplane, prometheus, site
 from tonnage_lab.load import LoadControl, LoadTarget, background_load
@@ -189,13 +190,15 @@ def an_old_site(folder: Path, old: Path) -> Iterator[Driver]:
     )
     plane = controlplane.start(folder / "plane", programs=programs, crds=old / "crds")
     client = load_client(str(plane.kubeconfig))
+    log = AuditLog(Path(str(plane.audit_log)))
     try:
         url = prometheus.start(plane, scrape_interval_s=TICK_S)
         site.start_nodes(plane, config)
         values = operator_values(url)
         (plane.folder / "values.yaml").write_text(yaml.safe_dump(values))
         hand = process_hand(plane.folder)
-        made = Site(plane=plane, prometheus_url=url, api=KubeApi(client), hand=hand)
+        api = KubeApi(client)
+        made = Site(plane=plane, prometheus_url=url, api=api, hand=hand, audit=log)
         plane.kubectl("create", "namespace", "serving")
         record = Record(site=made, tenant=Tenant(site=made, namespace="serving"))
         helm = Helm(program=programs["helm"], home=folder, kubeconfig=plane.kubeconfig)
@@ -206,6 +209,7 @@ def an_old_site(folder: Path, old: Path) -> Iterator[Driver]:
             values=values,
         )
     finally:
+        log.close()
         client.close()
         plane.stop()
 

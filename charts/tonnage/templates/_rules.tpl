@@ -12,6 +12,9 @@
 - apiGroups: [apps]
   resources: [deployments/scale]
   verbs: [get, patch]
+- apiGroups: [leaderworkerset.x-k8s.io]
+  resources: [leaderworkersets/scale]
+  verbs: [get, patch]
 - apiGroups: [apps]
   resources: [replicasets, statefulsets]  # what links pods to Deployments, and to LeaderWorkerSets
   verbs: [list, watch]
@@ -40,9 +43,6 @@
 - apiGroups: [leaderworkerset.x-k8s.io]
   resources: [leaderworkersets]  # in place of Deployments, where a replica runs over several nodes
   verbs: [create, patch]
-- apiGroups: [leaderworkerset.x-k8s.io]
-  resources: [leaderworkersets/scale]
-  verbs: [get, patch]
 - apiGroups: [""]
   resources: [pods]  # one annotation, by which the pods with the least to do go first
   verbs: [patch]

@@ -9,6 +9,7 @@ from pydantic.config import JsonDict
 from tonnage.api.base import ApiModel, rule, rules
 from tonnage.api.fields import (
     Argument,
+    LabelName,
     NodeSelector,
     PodAnnotations,
     PodLabels,
@@ -148,6 +149,9 @@ class Pods(ApiModel):
     label GPUs differently. Empty: any node."""
     topology_spread_constraints: Annotated[tuple[TopologySpread, ...], Field(max_length=4)] = ()
     """How the pods spread over zones or nodes; absent: by the defaults of the scheduler."""
+    group_topology: LabelName | None = None
+    """Label of nodes, as of a rack: where a replica takes several nodes, all have one value of it,
+    and no group of another replica is there. Absent: any nodes."""
     service_account_name: ResourceName | None = None
     """For pull secrets and a cloud's identity. Its token is not mounted."""
     image_pull_secrets: Annotated[tuple[PullSecret, ...], Field(max_length=8)] = ()
@@ -204,7 +208,9 @@ UNTEMPLATED = frozenset({"disruption_budget", "network_policy"})
 
 
 class ScaleTarget(ApiModel):
-    """An existing Deployment whose template stays untouched."""
+    """An existing Deployment or LeaderWorkerSet whose template stays untouched."""
 
+    kind: Literal["Deployment", "LeaderWorkerSet"] = "Deployment"
+    """Whose replicas are pods, or groups of pods of which the leader answers."""
     name: ResourceName
-    """The Deployment, labelled tonnage.dev/managed: "true" by its owner."""
+    """It is labelled tonnage.dev/managed: "true" by its owner."""

@@ -426,7 +426,8 @@ class Spec(ApiModel):
     pods: Pods | None = None
     """The part of the pods that a user decides: a closed set, not a pod template."""
     scale_target: ScaleTarget | None = None
-    """An existing Deployment to scale instead of making one; its template stays untouched."""
+    """An existing Deployment or LeaderWorkerSet to scale instead of making one; its template stays
+    untouched."""
     operator_class: OperatorClass | None = None
     """Only the release of Tonnage with this class acts; absent: the one without a class."""
 

@@ -137,7 +137,9 @@ class SpeedTable:
     source: str
     per_step_s: Mapping[str, float]
     """By how the host schedules: ``async`` while another step runs, or ``sync``."""
-    per_sequence_s: float
+    per_sequence_s: Mapping[str, float]
+    """By vLLM's model runner: ``first``, or ``second``, which keeps what it knows of sequences on
+    the GPU."""
     per_sequence_limit: float
     """The largest batch that was measured."""
     compute_efficiency: float
@@ -218,6 +220,8 @@ class RunMode:
     minor: str = ""
     """Of the engine's version; the newest if empty."""
     schedules_async: bool = True
+    has_second_runner: bool = False
+    """And no experts: with experts it was not measured."""
 
 
 PLAIN_RUN = RunMode()
@@ -245,7 +249,7 @@ def prior_speed(
         per_step_s=table.per_step_s["async" if run.schedules_async else "sync"],
         per_kernel_s=_of(table.per_kernel_s, generation),
         per_scaled_product_s=table.per_scaled_product_s.get(scaling_of(weights), 0.0),
-        per_sequence_s=table.per_sequence_s,
+        per_sequence_s=table.per_sequence_s["second" if run.has_second_runner else "first"],
         per_sequence_limit=table.per_sequence_limit,
         per_cached_head_s=_of(table.per_cached_head_s, generation),
         cache_bandwidth_factor=cache_bandwidth(

@@ -86,18 +86,18 @@ def size_object(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: As
     memory = replace(memory, tracks=tracks)
     traffics = measure_traffic(state, fleet, memory)
     memory = with_observed(memory, state, fleet, traffics)
-    found = Assessment(state=state, memory=memory, traffics=traffics)
+    sized = partial(Assessment, state=state, memory=memory, traffics=traffics)
     if why := fleet.unlisted.get(state.view.namespace):
         message = f"what runs in this namespace cannot be read, so it stays as it is: {why}"
-        return replace(found, refusal=Refusal(reason=UNREADABLE, message=message))
+        return sized(refusal=Refusal(reason=UNREADABLE, message=message))
     try:
         chosen = choose(state, fleet, memory, asker)
         chosen, proposal = until_approved(chosen, state, fleet, memory, asker)
     except SearchAbandonedError as abandoned:
-        return _waiting(found, fleet, str(abandoned))
+        return _waiting(sized(), fleet, str(abandoned))
     except REFUSALS as refused:
-        return _with_refusal(found, refused, fleet, asker)
-    found = replace(found, chosen=chosen, proposals=(proposal,) if proposal else ())
+        return _with_refusal(sized(), refused, fleet, asker)
+    found = sized(chosen=chosen, proposals=(proposal,) if proposal else ())
     return _without_right(found, chosen) if fleet.settings.mode == "scaleOnly" else found
 
 
@@ -184,10 +184,7 @@ def decide_object(found: Assessment, fleet: Fleet, asker: Asker, left: Left) -> 
     observed = observe_engines(found.state, fleet, chosen.sizing, held.constants, believed=believed)
     found = without_unapproved(found, chosen)
     found, wanted = assess_need(found, chosen, observed, fleet)
-    memory = found.memory
-    hold_s = held_s(memory.demand, memory.posterior, chosen.sizing, fleet.settings)
-    known = remember_need(found, chosen, wanted, fleet, hold_s)
-    found = replace(found, memory=replace(memory, decided=known), need=wanted)
+    known = found.memory.decided
     decision = decide(situation_of(found, chosen, wanted, fleet, left))
     back = with_given_back(known.given_back, found.state, decision, fleet)
     if back is not known.given_back:
@@ -217,7 +214,7 @@ def _with_template(found: Assessment, fleet: Fleet, left: Left) -> Assessment:
 def assess_need(
     found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet
 ) -> tuple[Assessment, Need]:
-    """Take in load, promises and demand as they are now, and say what is needed for them."""
+    """Take in load, promises and demand as they are now, and remember what is needed for them."""
     goodput, learned = judge(found, chosen, observed, fleet)
     is_made = may_act(found, fleet) and not found.memory.written.has_failed
     if found.state.deployment is None and not is_made:
@@ -231,9 +228,16 @@ def assess_need(
     memory = replace(found.memory, sizing=sizing, goodput=goodput, posterior=learned)
     events = events_of(chosen, learned, fleet)
     memory = remembered_demand(memory, found.traffics, chosen.sizing, events, fleet)
-    budgets = budgets_of(memory, chosen, now_s=fleet.windows_end_s)
-    found = replace(found, memory=memory, observed=observed, budgets=budgets)
-    return found, _need(found, chosen, events, fleet)
+    wanted = _need(found, memory, chosen, events, fleet)
+    hold_s = held_s(memory.demand, memory.posterior, chosen.sizing, fleet.settings)
+    decided = remember_need(found, chosen, wanted, fleet, hold_s)
+    return replace(
+        found,
+        memory=replace(memory, decided=decided),
+        observed=observed,
+        budgets=budgets_of(memory, chosen, now_s=fleet.windows_end_s),
+        need=wanted,
+    ), wanted
 
 
 def _refusal(refused: Exception) -> Refusal:
@@ -241,9 +245,15 @@ def _refusal(refused: Exception) -> Refusal:
     return Refusal(reason=reason.removesuffix("Error"), message=str(refused))
 
 
-def _need(found: Assessment, chosen: Chosen, events: tuple[Event, ...], fleet: Fleet) -> Need:
+def _need(
+    found: Assessment,
+    memory: ObjectMemory,
+    chosen: Chosen,
+    events: tuple[Event, ...],
+    fleet: Fleet,
+) -> Need:
     """Return the need for the demand and for known events, and what else there is to say of it."""
-    wanted, memory = _need_for_demand(found, chosen, fleet), found.memory
+    wanted = _need_for_demand(found, memory, chosen, fleet)
     wanted = raise_to_floor(wanted, chosen.capacity, events)
     said = (
         *doubt_reasons(chosen.belief, share=fleet.settings.speed_range),
@@ -257,9 +267,9 @@ def _need(found: Assessment, chosen: Chosen, events: tuple[Event, ...], fleet: F
     return replace(wanted, reasons=(*said, *wanted.reasons))  # the last one names the decision
 
 
-def _need_for_demand(found: Assessment, chosen: Chosen, fleet: Fleet) -> Need:
+def _need_for_demand(found: Assessment, memory: ObjectMemory, chosen: Chosen, fleet: Fleet) -> Need:
     """Return the need for what is measured, else for what was last measured, else expected."""
-    demand, memory = found.traffics.demand, found.memory
+    demand = found.traffics.demand
     needed = partial(need, chosen.capacity, drain_s=fleet.settings.backlog_drain_s)
     if demand is not None:
         return needed(

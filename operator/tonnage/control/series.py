@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from tonnage.api.status import ReplicasStatus
 from tonnage.control.input.memory import ObjectMemory
@@ -26,8 +26,7 @@ class Family:
     is_counter: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MetricSample:
+class MetricSample(NamedTuple):
     """One value of one object; a family that is missing here was not known in this tick."""
 
     family: str

@@ -1,5 +1,6 @@
 """A router in front of engines: what reaches which of them, and when."""
 
+from array import array
 from collections.abc import Sequence
 from enum import IntEnum
 
@@ -14,13 +15,18 @@ class Routing(IntEnum):
     LEAST_OUTSTANDING = 1
 
 
-def serve(engines: list[Engine], table: RequestTable, routing: int, draws: Sequence[float]) -> None:
-    """Send each request of the table to an engine, and run all engines to the end.
+def serve(
+    engines: list[Engine], table: RequestTable, routing: int, draws: Sequence[float]
+) -> "array[int]":
+    """Send each request to an engine, run all to the end, and return the rank that served each.
+
+    Ranks are numbered through all engines, which have as many each.
 
     ``draws``: a uniform share of 0 to 1 for each request, by which a random router chooses, and one
     that counts breaks ties.
     """
     num_engines = len(engines)
+    ranks = array("q", bytes(8 * table.size))
     for number in range(table.size):
         arrival_s = table.arrival_s[number]
         if routing == 0 or num_engines == 1:
@@ -29,9 +35,10 @@ def serve(engines: list[Engine], table: RequestTable, routing: int, draws: Seque
             chosen = _least_outstanding(engines, arrival_s, draws[number])
         engine = engines[chosen]
         engine.advance(arrival_s)
-        engine.submit(number)
+        ranks[number] = chosen * engine.num_ranks + engine.submit(number)
     for engine in engines:
         engine.advance(float("inf"))
+    return ranks
 
 
 def send(engine: Engine, table: RequestTable, first: int, last: int) -> None:

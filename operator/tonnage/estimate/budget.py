@@ -9,6 +9,7 @@ with it, so a budget that is burnt comes back by itself.
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final
 
 from tonnage.units import DAY_S, HOUR_S, format_s
@@ -56,7 +57,7 @@ class Ledger:
         return {limit: max(bins.items()) for limit, bins in self.limits.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Objective:
     """The share of the requests that may exceed a limit."""
 
@@ -65,7 +66,7 @@ class Objective:
     limit_s: float
     allowed_share: float
 
-    @property
+    @cached_property
     def limit(self) -> str:
         return limit_key(self.latency, self.limit_s)
 

@@ -10,6 +10,7 @@ from statistics import median
 from typing import Final, Literal, NamedTuple
 
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior, SpeedPosterior
+from tonnage.memoize import memoize
 from tonnage.sizing.request import Flags, SizingRequest
 
 WRITE_THRESHOLD: Final = 0.02
@@ -227,6 +228,7 @@ def inherit(calibrations: Calibrations, key: str, prior: SpeedPosterior) -> Spee
     return replace(prior, bandwidth_efficiency=efficiency, covariance=covariance)
 
 
+@memoize
 def speed_key(request: SizingRequest, flags: Flags) -> str:
     """Return the key under which speed is learned: model, formats, GPU, split, engine minor."""
     split = flags.parallelism
@@ -244,6 +246,7 @@ def speed_key(request: SizingRequest, flags: Flags) -> str:
     )
 
 
+@memoize
 def memory_key(request: SizingRequest, flags: Flags) -> str:
     """Return the key under which KV tokens are learned: also all flags that share the memory."""
     return _digest(

@@ -16,6 +16,7 @@ highest of an hour's counts is two or three errors above the mean, and stays for
 that was a replica in ten."""
 SIGNIFICANT = 3.0
 """Standard deviations by which a shorter window must differ to be believed."""
+NOTHING_SAID = ArrivalWindow()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +97,7 @@ def measure_demand(
     requests in a time over its mean, 1 where they come by chance.
     """
     fresh = [each for each in samples if is_fresh(each, scrape_interval_s=scrape_interval_s)]
-    windows = _told_windows(fresh, gone.longest_s / scrape_interval_s)
+    windows = _complete_windows(fresh, gone.longest_s / scrape_interval_s)
     if not windows:
         return None
     counts = {
@@ -110,7 +111,7 @@ def measure_demand(
     stale_pods = {
         each.pod for each in samples if not is_fresh(each, scrape_interval_s=scrape_interval_s)
     }
-    reporting = _reporting(fresh, chosen) - stale_pods
+    reporting = windows[chosen] - stale_pods
     queues = defaultdict[str, float](float)
     for each in fresh:
         queues[each.pod] += each.waiting or 0.0
@@ -179,34 +180,36 @@ def _arrivals(each: EngineSamples, scrapes: int, interval_s: float) -> float:
     return max(0.0, per_s * scrapes * interval_s)
 
 
-def _told_windows(samples: Sequence[EngineSamples], longest_scrapes: float) -> list[int]:
-    """Return the windows over which most pods told everything, the shortest first.
+def _complete_windows(
+    samples: Sequence[EngineSamples], longest_scrapes: float
+) -> Mapping[int, frozenset[str]]:
+    """Return the pods whose windows lack no figure, by window: those with most pods, ascending.
 
     One query that fails takes its own window away, not the figure. The shortest may always be used.
     """
-    told = {
-        scrapes: len(_reporting(samples, scrapes))
+    reporting = {
+        scrapes: _reporting(samples, scrapes)
         for scrapes in WINDOWS
         if scrapes <= max(longest_scrapes, WINDOWS[0])
         and any(_says_completions(each, scrapes) for each in samples)
     }
-    return [scrapes for scrapes, number in told.items() if number == max(told.values())]
+    most = max(map(len, reporting.values()), default=0)
+    return {scrapes: pods for scrapes, pods in reporting.items() if len(pods) == most}
 
 
 def _says_completions(each: EngineSamples, scrapes: int) -> bool:
-    return each.arrivals.get(scrapes, ArrivalWindow()).completions_per_s is not None
+    return each.arrivals.get(scrapes, NOTHING_SAID).completions_per_s is not None
 
 
 def _reporting(samples: Iterable[EngineSamples], scrapes: int) -> frozenset[str]:
     known = {each.pod for each in samples if _says_completions(each, scrapes)}
-    return frozenset(known - {each.pod for each in samples if not _says_all(each, scrapes)})
+    return frozenset(known.difference(e.pod for e in samples if not _says_all(e, scrapes)))
 
 
 def _says_all(each: EngineSamples, scrapes: int) -> bool:
     """Tell whether nothing is missing; the counter of rejections came with vLLM 0.32."""
-    window = each.arrivals.get(scrapes, ArrivalWindow())
-    figures = (window.completions_per_s, window.backlog_growth_per_s, each.waiting)
-    return all(figure is not None for figure in figures)
+    window = each.arrivals.get(scrapes, NOTHING_SAID)
+    return None not in {window.completions_per_s, window.backlog_growth_per_s, each.waiting}
 
 
 def _choose_window(counts: Mapping[int, ArrivalCount], dispersion: float) -> int:

@@ -12,7 +12,7 @@ grows with age.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from statistics import NormalDist
 
 from tonnage.catalog.engine_speed import SpeedConstants
@@ -102,6 +102,7 @@ def deviation_of(spread_fraction: float) -> float:
     return math.log1p(spread_fraction) / quantile_z(0.8)
 
 
+@cache
 def quantile_z(share: float) -> float:
     """Return the standard deviations on either side that hold such a share of a normal."""
     return NormalDist().inv_cdf((1 + share) / 2)

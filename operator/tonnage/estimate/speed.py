@@ -108,24 +108,32 @@ def busy_window(
     gap_s, ranks = gap_s_per_s / gaps, flags.parallelism.data
     chunk = min(prompts.new_tokens, prompts.most_tokens)
     varied = varied_share(window_s, prompts.answer_tokens * gap_s)
-    beside = _step(decoding * ranks, context_tokens, prompts)
     prefill_s = _prefill_s(samples, window_s)
     full_share = waiting_share(decoding + prefilling, slots)
     more = _extra_prefill_tokens(prompts, prefill * ranks, (prefill_s or gap_s) - gap_s, full_share)
     company = max(0.0, prefill * gap_s * ranks + more)
+    together = max(1.0, decoding + varied) * ranks
     return BusyWindow(
         gap_s=gap_s,
         num_gaps=gaps * window_s,
-        step=replace(
-            _step(max(1.0, decoding + varied) * ranks, context_tokens, prompts),
+        step=Step(
+            num_sequences=together,
+            context_tokens=together * context_tokens,
             prefill_tokens=company,
             prefill_chunk_tokens=chunk,
+            prefill_context_tokens=prompts.context_tokens,
             prefill_ranks=ranks_together(company / chunk, ranks),
         ),
         num_variance=varied * decoding,
         prefill_s=prefill_s,
         num_prefills=(samples.prefills_per_s or 0.0) * window_s,
-        prefill_step=replace(beside, prefill_tokens=chunk, prefill_ranks=1),
+        prefill_step=Step(
+            num_sequences=decoding * ranks,
+            context_tokens=max(1.0, decoding * ranks) * context_tokens,
+            prefill_tokens=chunk,
+            prefill_context_tokens=prompts.context_tokens,
+            prefill_ranks=1,
+        ),
         prompts=prompts,
         prompt_tokens_per_s=prefill,
         full_share=full_share,
@@ -171,14 +179,6 @@ def waiting_share(num_running: float, slots: int) -> float:
     for number in range(1, slots + 1):
         blocked = num_running * blocked / (number + num_running * blocked)
     return blocked / (1 - num_running / slots * (1 - blocked))
-
-
-def _step(num_sequences: float, context_tokens: float, prompts: PromptShape) -> Step:
-    return Step(
-        num_sequences=num_sequences,
-        context_tokens=max(1.0, num_sequences) * context_tokens,
-        prefill_context_tokens=prompts.context_tokens,
-    )
 
 
 def _is_possible(samples: EngineSamples, slots: int) -> bool:

@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
+from operator import sub, truediv
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -152,28 +153,29 @@ class _Steps:
     """How likely one reading of an engine follows another, as exceptions that it takes."""
 
     def __init__(self, readings: Sequence[Reading], interval_s: float) -> None:
-        self._readings = readings
-        self._least_s = interval_s / 2
-        rates = [self._per_s(before, after) for before, after in pairwise(readings)]
+        self._readings, self._ended = readings, [each.num_ended for each in readings]
+        times = [max(interval_s / 2, after[0] - before[0]) for before, after in pairwise(readings)]
+        grown = map(sub, self._ended[1:], self._ended)
+        rates: list[float] = list(map(truediv, grown, times))
         self._usual_per_s = max(0.0, median(rates)) if rates else 0.0
         self._before_per_s, self._after_per_s = [0.0, *rates], [*rates, 0.0]
-
-    def _per_s(self, before: Reading, after: Reading) -> float:
-        return (after.num_ended - before.num_ended) / max(self._least_s, after.at_s - before.at_s)
 
     @property
     def is_plain(self) -> bool:
         """Tell whether every reading follows the one before it."""
-        return not any(self.cost(at, at + 1) for at in range(len(self._readings) - 1))
+        places = range(len(self._readings))
+        return not any(map(self.cost, places, places[1:]))
 
     def cost(self, first: int, second: int) -> float:
         before, after = self._readings[first], self._readings[second]
-        seconds, usual = after.at_s - before.at_s, self._usual(first, second)
-        if not _has_fallen(before, after):
-            return _cost_of_growth(
-                before.num_ended, after.num_ended - before.num_ended, usual, seconds
-            )
-        return CHANGED + _cost_of_growth(0.0, after.num_ended, usual, seconds)
+        has_fallen, ended = _has_fallen(before, after), self._ended[second]
+        known = 0.0 if has_fallen else self._ended[first]
+        grown = ended - known
+        again = CHANGED if has_fallen else 0.0
+        if grown <= LEAST_SUDDEN or grown <= self._usual(first, second):
+            return again
+        is_possible = grown <= max(known, MOST_PER_S * (after.at_s - before.at_s))
+        return again + (SUDDEN if is_possible else IMPOSSIBLE)
 
     def _usual(self, first: int, second: int) -> float:
         """Return the most requests that are usual in such a time, or before or after it."""
@@ -190,12 +192,6 @@ class _Steps:
         grown = after.arrived - (0.0 if _has_fallen(before, after) else before.arrived)
         most = self._usual(first, second) if self.cost(first, second) else grown
         return max(0.0, min(grown, most))
-
-
-def _cost_of_growth(known: float, grown: float, usual: float, seconds: float) -> float:
-    if grown <= usual:
-        return 0.0
-    return SUDDEN if grown <= max(known, MOST_PER_S * seconds) else IMPOSSIBLE
 
 
 def _follow(number: int, steps: _Steps) -> Sequence[int]:

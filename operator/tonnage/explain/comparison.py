@@ -37,7 +37,8 @@ def compared_splits(sizing: Sizing) -> tuple[SplitAnswer, ...]:
     request, num_gpus = sizing.request, sizing.flags.parallelism.num_gpus
     if not kv_is_replicated(request.shape, num_gpus):
         return ()
-    return tuple(_answers(sizing))
+    answers = tuple(_answers(sizing))
+    return answers if len(answers) > 1 else ()
 
 
 def _answers(sizing: Sizing) -> Iterator[SplitAnswer]:

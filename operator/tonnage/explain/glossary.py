@@ -89,6 +89,11 @@ GLOSSARY: Final[Mapping[str, Term]] = {
         meaning="factor on the goodput of one object, adjusted from SLO attainment: between 0.4 "
         "and 1.5, fast down and slowly up",
     ),
+    "group": Term(
+        meaning="the pods of a replica over several nodes, one on each: a leader, which answers "
+        "requests, and workers; they start, end and count as one",
+        vllm="--nnodes, --node-rank, --headless",
+    ),
     "KV cache": Term(
         meaning="keys and values that attention keeps of each token of the requests that run; in "
         "bytes of a GPU, or in tokens of a replica",
@@ -161,6 +166,11 @@ GLOSSARY: Final[Mapping[str, Term]] = {
         meaning="FLOP per byte at which memory and arithmetic of a GPU take equally long: peak "
         "FLOP/s / bandwidth",
     ),
+    "role": Term(
+        meaning="prefill or decode, where engines of their own do each: the cache of a prompt is "
+        "moved from one to the other",
+        vllm="--kv-transfer-config",
+    ),
     "routing": Term(
         meaning="how requests find a replica: Service (at random) or LeastOutstanding (a router "
         "sends each where fewest are in flight)",
@@ -200,6 +210,10 @@ GLOSSARY: Final[Mapping[str, Term]] = {
     "verified tokens": Term(
         meaning="tokens of a sequence that one step computes with speculative decoding: its draft "
         "tokens and one more",
+    ),
+    "working set": Term(
+        meaning="tokens of different prompts that later requests begin with again",
+        vllm="vllm:prefix_cache_hits counts what of it was found",
     ),
 }
 """In the order in which they are shown: by letter, whatever the case."""

@@ -72,6 +72,7 @@ def intensity(sizing: Sizing) -> float:
     return step.decode_flop / step.decode_bytes
 
 
+@memoize
 def usd_per_hour(sizing: Sizing, replicas: int) -> float | None:
     """Return the cost of so many replicas; None where the class has no price in USD."""
     gpu, each = sizing.request.gpu, sizing.parallelism.num_gpus

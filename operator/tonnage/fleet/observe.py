@@ -53,7 +53,7 @@ class FleetReading:
 
     snapshot: Snapshot
     scrape: Scrape
-    oldest_claims: Mapping[Key, ModelView]
+    oldest_claims: Mapping[Target, ModelView]
     """By scale target."""
     autoscalers: Mapping[Target, str]
     """By what they scale."""
@@ -224,14 +224,16 @@ class Observer:
         if not isinstance(model, ModelDeployment):
             return ModelState(view=view, model=model, deployment=_still_running(view, snapshot))
         target, key = model.spec.scale_target, key_of(view, model)
-        seen_there = snapshot.deployments.get(key) if target else snapshot.workload(key, view.uid)
+        seen_there = (
+            snapshot.of_kind(target.kind).get(key) if target else snapshot.workload(key, view.uid)
+        )
         deployment = seen_there or self._read_unlabelled(view, model)
         pods = snapshot.replicas_of(deployment, seen.now_s) if deployment else ()
         config, problem = self._configs.of(view, model, seen.now_s)
         names = ((pod.namespace, pod.name) for pod in pods)
         engines = chain.from_iterable(seen.scrape.engines.get(name, ()) for name in names)
         held_s = self.rounds.held_s
-        oldest = seen.oldest_claims.get(key) if target else None
+        oldest = seen.oldest_claims.get((target.kind, *key)) if target else None
         scaler = seen.autoscalers.get((deployment.kind, *key)) if deployment else None
         return ModelState(
             view=view,
@@ -251,13 +253,15 @@ class Observer:
 
     def _read_unlabelled(self, view: ModelView, model: ModelDeployment) -> DeploymentView | None:
         """Return what no watch shows. Ours is none where the writer labels it again."""
-        found = self._taken.of(key_of(view, model))
+        found, target = self._taken.of(key_of(view, model)), model.spec.scale_target
+        if found and target and found.kind != target.kind:
+            return None
         is_ours = found is not None and found.owner_uid == view.uid
         return None if is_ours and model.spec.scaling.mode in ACTING else found
 
 
 def key_of(view: ModelView, model: ModelDeployment | InvalidSpecError) -> Key:
-    """Return the Deployment that an object is about: of its own name, or its scale target."""
+    """Return the workload that an object is about: of its own name, or its scale target."""
     target = model.spec.scale_target if isinstance(model, ModelDeployment) else None
     return view.namespace, target.name if target else view.name
 
@@ -277,11 +281,12 @@ def by_target(scalers: Iterable[AutoscalerView]) -> Mapping[Target, str]:
 
 def oldest_claims(
     views: Iterable[ModelView], parsed: Mapping[str, ModelDeployment | InvalidSpecError]
-) -> Mapping[Key, ModelView]:
+) -> Mapping[Target, ModelView]:
     """Return the oldest ModelDeployment of each scale target, whichever release acts on it."""
-    claims = dict[Key, ModelView]()
+    claims = dict[Target, ModelView]()
     for view in sorted(views, key=lambda each: (each.created, each.uid), reverse=True):
         model = parsed[view.uid]
         if isinstance(model, ModelDeployment) and model.spec.scale_target:
-            claims[view.namespace, model.spec.scale_target.name] = view
+            target = model.spec.scale_target
+            claims[target.kind, view.namespace, target.name] = view
     return claims

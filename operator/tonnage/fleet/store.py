@@ -24,6 +24,7 @@ from tonnage.fleet.views import (
     pod_view,
     replica_set_view,
 )
+from tonnage.manifests.workload import WORKLOADS
 
 LOG = logging.getLogger("tonnage.store")
 Key = tuple[str, str]
@@ -75,6 +76,10 @@ class Snapshot:
     """By namespace and uid of the workload, sorted by name; workers by that of their leader."""
     oversized: Mapping[Key, int] = field(default_factory=dict)
     """Workloads of which no more than the name is known, and their bytes."""
+
+    def of_kind(self, kind: str) -> Mapping[Key, DeploymentView]:
+        """Return the workloads of a kind."""
+        return self.groups if WORKLOADS[kind].is_group else self.deployments
 
     def workload(self, key: Key, owner_uid: str) -> DeploymentView | None:
         """Return the workload of a name: that of the owner before any other."""

@@ -108,12 +108,12 @@ def groups_view(body: Object) -> DeploymentView:
 def workload_view(body: Object, workload: Workload) -> DeploymentView:
     metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
     template = spec.get(workload.template) or {}
-    answering, *others_of_group = workload.templates(template)
+    answering, *others_of_group = templates = tuple(workload.templates(template))
     num_workers = int(template.get("size", 1)) - 1 if workload.is_group else 0
     pod_spec = answering.get("spec") or {}
     pod_specs = [pod_spec, *(each.get("spec") or {} for each in others_of_group)]
     container: Object = next(iter(pod_spec.get("containers") or ()), {})
-    template_labels = (answering.get("metadata") or {}).get("labels") or {}
+    pod_labels = [(each.get("metadata") or {}).get("labels") or {} for each in templates]
     annotations = metadata.get("annotations") or {}
     own = (metadata.get("labels") or {}).get(MANAGED_LABEL) == "true"
     others = _template_owners(metadata, workload)
@@ -129,9 +129,10 @@ def workload_view(body: Object, workload: Workload) -> DeploymentView:
         owner=_controller(metadata),
         adopt=(metadata.get("labels") or {}).get(ADOPT_LABEL),
         selector=frozenset(((spec.get("selector") or {}).get("matchLabels") or {}).items()),
-        is_opted_in=own and template_labels.get(MANAGED_LABEL) == "true",
+        is_opted_in=own and all(each.get(MANAGED_LABEL) == "true" for each in pod_labels),
         replicas=spec.get("replicas", 1),
         is_paused=spec.get("paused") is True,
+        is_deleting="deletionTimestamp" in metadata,
         generation=metadata.get("generation", 0),
         observed_generation=status.get("observedGeneration", unobserved),
         ready=status.get("readyReplicas", 0),

@@ -26,6 +26,7 @@ from tonnage.manifests.names import (
     selector,
 )
 from tonnage.manifests.pod import HTTP_PORT, PodFigures, pod_template, startup_budget_s
+from tonnage.manifests.scheduling import together
 from tonnage.manifests.workload import GROUPS, Workload, template_in, workload_over
 from tonnage.memoize import memoize
 from tonnage.settings import Settings
@@ -96,11 +97,17 @@ def deployment(
     """
     if drain_s is None:
         drain_s = drain_time_s(longest_answer(model.spec, sizing), running_s=None)
-    figures = _figures(sizing, site, drain_s)
+    figures, placed = _figures(sizing, site, drain_s), together(model.spec.pods or Pods())
     if figures.workload.is_group:
         _check_name(model)
         _check_budget(model, figures.serving.num_nodes)
+    elif placed:
+        raise NotServableError(
+            f"pods.groupTopology is of a replica over several nodes: {sizing.flags.parallelism} "
+            f"takes one of {count_of(sizing.request.gpu.gpus_per_node, 'GPU')}"
+        )
     annotations = {
+        **placed,
         DIGEST_ANNOTATION: spec_digest(model),
         FLAGS_ANNOTATION: write_flags(sizing.flags),
         DRAIN_ANNOTATION: str(drain_s),
@@ -214,16 +221,17 @@ def metadata_of(model: ModelDeployment) -> Manifest:
 
 def workload_of(sizing: Sizing) -> Workload:
     """Return what runs the replicas of a plan."""
-    return workload_over(_num_nodes(sizing))
+    return workload_over(num_nodes_of(sizing))
 
 
-def _num_nodes(sizing: Sizing) -> int:
+def num_nodes_of(sizing: Sizing) -> int:
+    """Return over how many nodes each replica of a plan runs."""
     return -(-sizing.parallelism.num_gpus // sizing.request.gpu.gpus_per_node)
 
 
 def _figures(sizing: Sizing, site: Site, drain_s: int) -> PodFigures:
     request, split = sizing.request, sizing.flags.parallelism
-    num_nodes = _num_nodes(sizing)
+    num_nodes = num_nodes_of(sizing)
     if num_nodes > 1:
         _check_groups(sizing, site)
     return PodFigures(

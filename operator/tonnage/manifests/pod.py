@@ -17,7 +17,7 @@ from tonnage.manifests.queue import (
     queue_mounts,
     queue_volumes,
 )
-from tonnage.manifests.scheduling import scheduling, tolerations
+from tonnage.manifests.scheduling import scheduling, together, tolerations
 from tonnage.manifests.workload import Workload
 from tonnage.sizing.request import Flags
 from tonnage.units import GB, MINUTE_S
@@ -77,7 +77,7 @@ def pod_template(
         "prometheus.io/path": "/metrics",
     }
     is_scraped = figures.annotate_scrape and not is_worker
-    own = (scraped if is_scraped else {}) | queue_annotations(spec)
+    own = (scraped if is_scraped else {}) | queue_annotations(spec) | together(pods)
     if annotations := own | pods.annotations:
         metadata["annotations"] = annotations
     return {"metadata": metadata, "spec": _pod_spec(name, spec, figures, is_worker=is_worker)}

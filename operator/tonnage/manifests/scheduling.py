@@ -3,7 +3,7 @@
 from tonnage.api.placement import NodeRequirement
 from tonnage.api.pods import Pods
 from tonnage.manifests.names import Manifest
-from tonnage.manifests.workload import Workload
+from tonnage.manifests.workload import TOPOLOGY_ANNOTATION, Workload
 
 PRODUCT_LABEL = "nvidia.com/gpu.product"
 
@@ -23,6 +23,19 @@ def scheduling(
         "topologySpreadConstraints": [] if is_worker else _spread(name, pods, workload),
     }
     return {key: value for key, value in optional.items() if value}
+
+
+def together(pods: Pods) -> dict[str, str]:
+    """Return the annotation by which a group has all its nodes in one place, with no other group.
+
+    The pods have it too: a change of the LeaderWorkerSet's own annotation rolls none of them.
+
+    Sources:
+        [lws-source] pkg/webhooks/pod_webhook.go SetExclusiveAffinities (the pod's), and
+        pkg/controllers/pod_controller.go Reconcile: workers are made where their leader is, once it
+        has a node (the LeaderWorkerSet's).
+    """
+    return {TOPOLOGY_ANNOTATION: pods.group_topology} if pods.group_topology else {}
 
 
 def tolerations(pods: Pods) -> list[Manifest]:

@@ -14,6 +14,8 @@ NAME_LABEL: Final = "leaderworkerset.sigs.k8s.io/name"
 """On what a LeaderWorkerSet makes: whose it is."""
 INDEX_LABEL: Final = "leaderworkerset.sigs.k8s.io/worker-index"
 """On a pod of a group: 0 is the leader's."""
+TOPOLOGY_ANNOTATION: Final = "leaderworkerset.sigs.k8s.io/exclusive-topology"
+"""On a LeaderWorkerSet: the label of nodes by which its pods are put together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +33,14 @@ class Workload:
     is_group: bool = False
 
     def templates(self, template: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-        """Yield the pod templates, that of the pod which answers requests first."""
+        """Yield the pod templates, that of the pod which answers requests first.
+
+        A LeaderWorkerSet of somebody else may have none for leaders: they are as workers.
+        """
         if not self.pods:
             yield template
         for name in self.pods:
-            yield template.get(name) or {}
+            yield template.get(name) or template.get(self.pods[-1]) or {}
 
     def engines(self, name: str) -> dict[str, str]:
         """Return the labels of the pods of a ModelDeployment that answer requests."""

@@ -95,12 +95,14 @@ def _beginning(cron: str, time_zone: str, after_s: float) -> float:
 def raise_to_floor(wanted: Need, capacity: Capacity, events: Iterable[Event]) -> Need:
     """Return the need with the highest floor of the events; a floor below it changes nothing."""
     floors = [(_floor(event, capacity), event) for event in events]
-    replicas, event = max(floors, key=lambda each: each[0], default=(0, None))
-    wanted = replace(wanted, floor=replicas)
-    if event is None or replicas <= wanted.replicas:
+    if not floors:
         return wanted
+    replicas, event = max(floors, key=lambda each: each[0])
+    if replicas <= wanted.replicas:
+        return replace(wanted, floor=replicas)
     return replace(
         wanted,
+        floor=replicas,
         replicas=replicas,
         replicas_with_margin=max(replicas, wanted.replicas_with_margin),
         reasons=(*wanted.reasons, _reason(event, capacity, replicas)),

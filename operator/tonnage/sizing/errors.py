@@ -16,6 +16,11 @@ class DoesNotFitError(SizingError):
 class SLOInfeasibleError(SizingError):
     """One request alone on an idle replica already misses the SLO: replicas do not help."""
 
+    def __init__(self, message: str, *, excess: float = 1.0) -> None:
+        super().__init__(message)
+        self.excess = excess
+        """What it takes over the target."""
+
 
 class SeveralNodesError(SizingError):
     """No replica within a node serves, and what one over several nodes serves was not asked."""

@@ -264,18 +264,25 @@ class Finalist:
 
 
 def finalist_of(
-    outline: Outline, *, worth_requests_per_s: float = 0.0, between: Between
+    outline: Outline,
+    *,
+    worth_requests_per_s: float = 0.0,
+    enough_requests_per_s: float = math.inf,
+    between: Between,
 ) -> Finalist:
     """Try a split with short runs; one whose flags run, or offline, is taken as it is.
 
     ``worth_requests_per_s``: what full runs have to find; where short ones see that they will not,
-    what it serves is not searched for.
+    what it serves is not searched for. ``enough_requests_per_s``: of which more is worth no more;
+    the first flags that serve it by short runs are taken.
     """
     request, coarse = outline.request, outline.widest
     if request.flags is None:
         worth = worth_requests_per_s / (SHORT_RUN_DOUBT * BUDGET_GAIN)
         search = FlagSearch(request, outline.shard, between)
-        coarse = search.coarse(coarse, worth if _serves_alike(request) else 0.0)
+        coarse = search.coarse(
+            coarse, worth if _serves_alike(request) else 0.0, enough_requests_per_s
+        )
     return Finalist(outline=outline, coarse=coarse)
 
 
@@ -466,7 +473,8 @@ def _check_target(
     if alone_s > target.limit_s:
         raise SLOInfeasibleError(
             f"{name}: one request alone on {request.gpu.name} {replica.model.shard.parallelism} "
-            f"takes {format_s(alone_s)}, the SLO is {format_s(target.limit_s)}"
+            f"takes {format_s(alone_s)}, the SLO is {format_s(target.limit_s)}",
+            excess=alone_s / target.limit_s,
         )
 
 

@@ -119,6 +119,10 @@ class SizingRequest:
         return KV_ELEMENT_BYTES[self.kv_format]
 
     @property
+    def drafts_by_ngram(self) -> bool:
+        return self.speculation is not None and self.speculation.method == "ngram"
+
+    @property
     def dtype(self) -> str:
         """The 16-bit type that the engine computes in, ``--dtype``; a 16-bit cache has it too."""
         return dtype_of(self.shape, self.weights, self.gpu)
@@ -310,6 +314,8 @@ def prior_of(request: SizingRequest) -> SpeedConstants:
         kv_format=request.kv_format,
         minor=request.engine.minor,
         schedules_async=request.cache_rules.schedules_async,
+        has_second_runner=not request.shape.has_experts
+        and request.engine.runner_of(request.shape, by_ngram=request.drafts_by_ngram) is not None,
     )
     return prior_speed(request.gpu, request.weights, run)
 

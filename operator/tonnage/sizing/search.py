@@ -9,6 +9,14 @@ from typing import Final
 
 from tonnage.sizing.checks import check_request
 from tonnage.sizing.cost import gpu_hour
+from tonnage.sizing.counting import (
+    FLAGS_DOUBT,
+    MOST_COUNTED,
+    can_be_counted,
+    count_replicas,
+    enough_requests_per_s,
+    expected_replicas,
+)
 from tonnage.sizing.errors import (
     InvalidParallelismError,
     SeveralNodesError,
@@ -35,9 +43,6 @@ from tonnage.sizing.plan import (
 from tonnage.sizing.request import SizingRequest
 from tonnage.sizing.serving.staffing import ROUNDING
 from tonnage.sizing.split import Parallelism
-
-FLAGS_DOUBT: Final = 1.03
-"""What the best flags serve over those that short runs find, at most times."""
 
 
 def size(
@@ -90,26 +95,28 @@ def size(
         refusals += refused
     # A split that fits but is too slow says more than a smaller one that does not fit.
     slow = [refusal for refusal in refusals if isinstance(refusal, SLOInfeasibleError)]
-    raise (slow or refusals)[-1]
+    raise min(reversed(slow), key=lambda each: each.excess) if slow else refusals[-1]
 
 
 def size_below(
     request: SizingRequest,
     cost: "Cost",
     *,
-    refines: bool = True,
+    is_beyond_node: bool = False,
+    counts: bool = False,
     between: Between = keep_searching,
 ) -> Sizing | None:
-    """Return the answer of ``size`` where it costs less than that, within a node.
+    """Return the best split within a node, or of several nodes, where it costs less than that.
 
-    What bounds or short runs show to cost as much is not simulated. ``refines``: look for better
-    flags than those of short runs, which serve as much but for a percent or two; without that
-    only where a tenth of the replicas hangs on it.
+    What bounds or short runs show to cost as much is not simulated. ``counts``: only the number of
+    replicas is asked for. The goodput is then a rate that each was seen to keep, no highest one,
+    and flags are those of short runs, unless a replica less, or one of ten, hangs on better ones.
     """
+    node = request.gpu.gpus_per_node
     splits = splits_for(request, num_gpus=request.num_gpus)
-    within = [split for split in splits if split.num_gpus <= request.gpu.gpus_per_node]
+    tried = [split for split in splits if (split.num_gpus > node) == is_beyond_node]
     limit = (False, cost, 0, -math.inf)
-    found, _ = _cheapest(request, within, between, limit=limit, refines=refines)
+    found, _ = _cheapest(request, tried, between, limit=limit, counts=counts)
     return found if found and cost_of(found) < cost else None
 
 
@@ -128,7 +135,7 @@ def _cheapest(
     between: Between,
     *,
     limit: Rank = NO_LIMIT,
-    refines: bool = True,
+    counts: bool = False,
 ) -> tuple[Sizing | None, list[SizingError]]:
     """Return the best of some splits, leaving out what ranks higher, and what refuses others.
 
@@ -145,7 +152,7 @@ def _cheapest(
     rival = limit
     refusals: list[SizingError] = []
     too_slow: list[SizingError] = []
-    while queue and queue[0][0] <= (rank_of_sizing(best) if best else limit):
+    while queue and queue[0][0] <= (bound := _bound_of(best, counts=counts) if best else limit):
         _, number, tried = heappop(queue)
         if isinstance(tried, Parallelism):
             for outline in outlines_of(request, [tried], refusals):
@@ -154,21 +161,51 @@ def _cheapest(
         if isinstance(tried, Outline) or tried.is_bound:
             outline = tried.outline if isinstance(tried, Finalist) else tried
             worth = 0.0 if isinstance(tried, Finalist) else _rate_to_match(outline, rival)
-            finalist = finalist_of(outline, worth_requests_per_s=worth, between=between)
+            finalist = finalist_of(
+                outline,
+                worth_requests_per_s=worth,
+                enough_requests_per_s=enough_requests_per_s(request) if counts else math.inf,
+                between=between,
+            )
             if not finalist.is_bound:
                 rival = min(rival, _rank_at(outline, finalist.least_requests_per_s))
             rank = _rank_at(outline, finalist.most_requests_per_s)
             heappush(queue, (rank, number, finalist))
             continue
         try:
-            found = confirm_targets(simulate(tried, refines=refines, between=between), between)
-            if not refines and _may_take_fewer(found):
-                found = confirm_targets(simulate(tried, between=between), between)
+            found = _by_count(tried, bound, between) if counts else _in_full(tried, between)
         except SizingError as refusal:
             too_slow.append(refusal)
             continue
-        best = found if best is None else min(best, found, key=rank_of_sizing)
+        if found is not None:
+            best = found if best is None else min(best, found, key=rank_of_sizing)
     return best, [*refusals, *too_slow]
+
+
+def _in_full(finalist: Finalist, between: Between, *, refines: bool = True) -> Sizing:
+    return confirm_targets(simulate(finalist, refines=refines, between=between), between)
+
+
+def _bound_of(best: Sizing, *, counts: bool) -> Rank:
+    """Return the rank that a better answer may have at most; where one counts, by cost and size."""
+    rank = rank_of_sizing(best)
+    return (*rank[:3], -math.inf) if counts else rank
+
+
+def _by_count(finalist: Finalist, bound: Rank, between: Between) -> Sizing | None:
+    """Return what full runs say of a split by its replicas alone; None: it ranks no lower."""
+    outline = finalist.outline
+    ranks = (
+        _rank_of(outline.request, outline.num_gpus, number, math.inf)
+        for number in range(1, MOST_COUNTED + 2)
+    )
+    most = sum(rank < bound for rank in ranks)
+    if can_be_counted(outline) and min(most, expected_replicas(finalist)) <= MOST_COUNTED:
+        found = count_replicas(finalist, min(most, MOST_COUNTED), between)
+        if found is not None or most <= MOST_COUNTED:
+            return found
+    found = _in_full(finalist, between, refines=False)
+    return _in_full(finalist, between) if _may_take_fewer(found) else found
 
 
 def _may_take_fewer(sizing: Sizing) -> bool:

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+from typing import Any
 
 from aiohttp import web
 
@@ -16,6 +17,7 @@ from tonnage_lab.emulator.arguments import Arguments, parse
 from tonnage_lab.emulator.cache_config import cache_config
 from tonnage_lab.emulator.loop import EngineLoop
 from tonnage_lab.emulator.metrics import MetricsPage
+from tonnage_lab.emulator.nodes import Group, join
 from tonnage_lab.emulator.server import Server
 from tonnage_lab.emulator.truth import EngineTruth, TruthError
 
@@ -78,11 +80,33 @@ def build(arguments: Arguments, hidden: EngineTruth) -> tuple[Server, EngineLoop
     return server, loop
 
 
-async def serve(arguments: Arguments, hidden: EngineTruth) -> None:
-    """Load, serve until SIGTERM or SIGINT, drain for ``--shutdown-timeout``, and return."""
+def told_to_stop() -> asyncio.Task[bool]:
+    """Return what is done when SIGTERM or SIGINT comes."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return asyncio.create_task(stop.wait())
+
+
+async def wait_for_others(others: asyncio.Task[Any], stopping: asyncio.Task[bool]) -> None:
+    """Wait for the other processes, or for the stop; what broke the search is raised."""
+    await asyncio.wait([stopping, others], return_when=asyncio.FIRST_COMPLETED)
+    if others.done():
+        others.result()
+
+
+async def work(arguments: Arguments) -> None:
+    """Be the process of a further node until SIGTERM or SIGINT."""
+    stopping = told_to_stop()
+    joining = asyncio.create_task(join(arguments))
+    await wait_for_others(joining, stopping)
+    await stopping
+    joining.cancel()
+
+
+async def serve(arguments: Arguments, hidden: EngineTruth) -> None:
+    """Load, serve until SIGTERM or SIGINT, drain for ``--shutdown-timeout``, and return."""
+    stopping = told_to_stop()
     server, loop = build(arguments, hidden)
     runner = web.AppRunner(
         server.application(api_key=os.environ.get(authentication.VARIABLE)),
@@ -94,15 +118,19 @@ async def serve(arguments: Arguments, hidden: EngineTruth) -> None:
     site = web.TCPSite(runner, arguments.host, arguments.port)
     await site.start()
     stepper = asyncio.create_task(loop.run())
-    stopping = asyncio.create_task(stop.wait())
-    await asyncio.wait([stopping], timeout=hidden.load_s)
-    server.ready = True
-    logger.info("serving %s on port %d", arguments.served_model_names[0], arguments.port)
-    await asyncio.wait([stopping, stepper], return_when=asyncio.FIRST_COMPLETED)
-    server.draining = True
-    await site.stop()
-    await drain(loop, timeout_s=arguments.shutdown_timeout_s)
-    await runner.cleanup()
+    gathering = asyncio.create_task(Group(arguments, on_loss=loop.stall).gather())
+    try:
+        await wait_for_others(gathering, stopping)
+        await asyncio.wait([stopping], timeout=hidden.load_s)
+        server.ready = True
+        logger.info("serving %s on port %d", arguments.served_model_names[0], arguments.port)
+        await asyncio.wait([stopping, stepper], return_when=asyncio.FIRST_COMPLETED)
+        server.draining = True
+        await site.stop()
+        await drain(loop, timeout_s=arguments.shutdown_timeout_s)
+    finally:
+        await runner.cleanup()
+    gathering.cancel()
     stepper.cancel()
     with contextlib.suppress(asyncio.CancelledError):  # what broke the loop is raised
         await stepper
@@ -122,7 +150,7 @@ def main(argv: list[str]) -> int:
     arguments = parse(argv)
     try:
         hidden = EngineTruth.from_environment()
-        asyncio.run(serve(arguments, hidden))
+        asyncio.run(work(arguments) if arguments.is_headless else serve(arguments, hidden))
     except (TruthError, LimitsError) as error:
         logger.error("%s", error)  # noqa: TRY400 -- a wrong argument needs no traceback
         return 1

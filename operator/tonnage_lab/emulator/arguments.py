@@ -67,6 +67,12 @@ class Arguments:
     is_newest_first: bool = False
     """By priority, which the middleware gives each request."""
     custom_buckets: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    num_nodes: int = 1
+    node_rank: int = 0
+    master_address: str = "127.0.0.1"
+    master_port: int = 29501
+    is_headless: bool = False
+    """A process on a further node, which answers no requests."""
 
     @property
     def num_active_seqs(self) -> int:
@@ -136,6 +142,7 @@ def parser() -> argparse.ArgumentParser:
     serve.add_argument("--served-model-name", nargs="+", default=[])
     _add_server_flags(serve)
     _add_capacity_flags(serve)
+    _add_node_flags(serve)
     _add_model_flags(serve)
     _add_flags_without_effect(serve)
     return root
@@ -173,6 +180,15 @@ def _add_capacity_flags(serve: argparse.ArgumentParser) -> None:
     _add_boolean(serve, "scheduler-reserve-full-isl", default=True)
     serve.add_argument("--scheduling-policy", choices=("fcfs", "priority"), default="fcfs")
     serve.add_argument("--middleware", action="append", default=[])
+
+
+def _add_node_flags(serve: argparse.ArgumentParser) -> None:
+    defaults = Arguments(model="", served_model_names=())
+    serve.add_argument("--nnodes", "-n", type=positive, default=defaults.num_nodes)
+    serve.add_argument("--node-rank", "-r", type=int, default=defaults.node_rank)
+    serve.add_argument("--master-addr", default=defaults.master_address)
+    serve.add_argument("--master-port", type=int, default=defaults.master_port)
+    serve.add_argument("--headless", action="store_true")
 
 
 def _add_model_flags(serve: argparse.ArgumentParser) -> None:
@@ -235,6 +251,11 @@ def parse(argv: Sequence[str]) -> Arguments:
         enable_mfu_metrics=read.enable_mfu_metrics,
         shutdown_timeout_s=read.shutdown_timeout,
         max_loras=read.max_loras if read.enable_lora else 0,
+        num_nodes=read.nnodes,
+        node_rank=read.node_rank,
+        master_address=read.master_addr,
+        master_port=read.master_port,
+        is_headless=read.headless,
         max_lora_rank=read.max_lora_rank,
         speculation=read.speculative_config,
         is_newest_first=read.scheduling_policy == "priority" and MIDDLEWARE in read.middleware,

@@ -12,7 +12,6 @@ SWITCHES: Final = (
     "disable-frontend-multiprocessing",
     "disable-log-stats",
     "disable-uvicorn-access-log",
-    "headless",
 )
 """Without a value and without a ``--no-`` form."""
 
@@ -119,8 +118,6 @@ VALUED: Final = (
     "mamba-cache-dtype",
     "mamba-cache-mode",
     "mamba-ssm-cache-dtype",
-    "master-addr",
-    "master-port",
     "max-cpu-loras",
     "max-cudagraph-capture-size",
     "max-log-len",
@@ -137,8 +134,6 @@ VALUED: Final = (
     "model-impl",
     "model-loader-extra-config",
     "moe-backend",
-    "nnodes",
-    "node-rank",
     "optimization-level",
     "otlp-traces-endpoint",
     "override-generation-config",

@@ -60,6 +60,8 @@ class EngineLoop:
         self._work = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
+        self._goes_on = asyncio.Event()
+        self._goes_on.set()
 
     @property
     def num_requests(self) -> int:
@@ -111,6 +113,10 @@ class EngineLoop:
         for number in list(self._tickets):
             self.abort(number)
 
+    def stall(self) -> None:
+        """Begin no step any more, as where a process on another node is lost."""
+        self._goes_on.clear()
+
     async def wait_until_idle(self) -> None:
         """Wait until no request is left."""
         await self._empty.wait()
@@ -122,6 +128,7 @@ class EngineLoop:
             await self._work.wait()
             started_s = clock()
             while self.engine.num_outstanding:
+                await self._goes_on.wait()
                 ended_s = started_s + self.engine.step()
                 steps = [self._read(rank) for rank in self.engine.ranks]
                 await asyncio.sleep(max(0.0, ended_s - clock()))

@@ -224,7 +224,3 @@ def missing_programs() -> list[str]:
     """Return what a Docker of the lane's own needs and this machine lacks."""
     needed = ("docker", "dockerd", "containerd", "runc", "ip")
     return [name for name in needed if shutil.which(name) is None]
-
-
-def may_start_own() -> bool:
-    return os.geteuid() == 0 and not missing_programs()

@@ -7,7 +7,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -194,7 +194,3 @@ def build_all(docker: Docker, truth: Mapping[str, Any], *, step: Step = silent) 
     prometheus(docker, step=step)
     engine(docker, truth)
     return Images()
-
-
-def all_names(images: Images) -> Iterable[str]:
-    return (images.operator, images.engine, images.prometheus)

@@ -81,6 +81,8 @@ class ContainerWorker:
                 image = self._sandbox.image_of(self._container)
                 wanted = self._probes(image.probe_period_scale)
                 launch = await self._sandbox.launch(self._container, image)
+                if self._stop.is_set():
+                    return  # meanwhile: who stopped it found no process to signal
                 process = self._start(launch)
             except NotStartableError as error:
                 await self._show_and_retry(error)

@@ -6,6 +6,7 @@ back whichever way it dies. What a dead owner left in a block is removed by the 
 
 import ipaddress
 import json
+import logging
 import os
 import shutil
 import signal
@@ -14,6 +15,8 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+logger = logging.getLogger(__name__)
 
 POD_NETWORK: Final = ipaddress.IPv4Network("10.244.0.0/16")
 _BLOCK_PREFIX: Final = 22
@@ -195,6 +198,10 @@ def _make(network: PodNetwork) -> None:
         f"address add {gateway}/{_LINK_PREFIX} dev {link}\n"
         f"link set {link} up\n",
     )  # fmt: skip
+    try:
+        Path(f"/proc/sys/net/ipv4/conf/{link}/forwarding").write_text("1")
+    except OSError as error:  # read-only in some containers
+        logger.warning("the pod at %s reaches no other pod: %s", network.pod_ip, error)
     _ip(
         "-n", network.namespace, "-batch", "-",
         script="link set lo up\n"

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from tonnage_lab.runner import network
+from tonnage_lab.runner import names, network
 from tonnage_lab.runner.api import Api
 from tonnage_lab.runner.config import NodeConfig, RunnerConfig
 from tonnage_lab.runner.mounts import submounts
@@ -121,6 +121,7 @@ async def _run_nodes(runtime: Runtime, stop: asyncio.Event) -> None:
         asyncio.create_task(_pods_of(runtime.api, name).follow(pods.follower()))
         for name, pods in pod_keepers.items()
     ]
+    tasks.append(asyncio.create_task(names.serve(runtime.api, runtime.block.host_ip)))
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
     broken = [task for task in tasks if task.done()]

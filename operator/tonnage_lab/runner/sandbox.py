@@ -1,5 +1,6 @@
 """Where one pod runs: its network, folders and devices, and what its containers are given."""
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +13,8 @@ import tonnage
 from tonnage_lab.runner.api import Api
 from tonnage_lab.runner.config import ImageConfig, RunnerConfig
 from tonnage_lab.runner.environment import NotStartableError, PodFacts, command_line, environment
-from tonnage_lab.runner.mounts import script, shown_again
+from tonnage_lab.runner.mounts import Bind, script, shown_again
+from tonnage_lab.runner.names import resolver_configuration
 from tonnage_lab.runner.network import AddressBlock, PodNetwork
 from tonnage_lab.runner.process import Launch, program
 from tonnage_lab.runner.source import ObjectSource
@@ -121,6 +123,8 @@ class Sandbox:
         scratch.mkdir(parents=True, exist_ok=True)
         path = scratch.with_suffix(".sh")
         volumes = binds(container, self.pod["spec"].get("volumes") or [], self.folders)
+        if self.network is not None:
+            volumes.append(self._resolver())
         path.write_text(
             script(
                 scratch=str(scratch),
@@ -130,6 +134,18 @@ class Sandbox:
             )
         )
         return path
+
+    def _resolver(self) -> Bind:
+        """Return what lets the container ask for names of the cluster."""
+        path = self.folder / "resolv.conf"
+        namespace, server = self.pod["metadata"]["namespace"], self.runtime.block.host_ip
+        path.write_text(resolver_configuration(namespace, server))
+        return Bind(
+            source=str(path),
+            target=os.path.realpath("/etc/resolv.conf"),
+            is_file=True,
+            read_only=True,
+        )
 
     def _base_environment(self, container: Json) -> dict[str, str]:
         host, port = self.runtime.api_address if self.network is None else CLUSTER_API

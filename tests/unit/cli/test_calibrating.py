@@ -71,7 +71,7 @@ def found(subject, engine):
 
 def test_constants_and_what_passes_outside_are_told_apart(found):
     # Overheads are 2.5 of 16 ms of a step of one: what passes outside takes a little of them.
-    assert found.fit.overhead_factor == pytest.approx(3, rel=0.06)
+    assert found.fit.overhead_factor == pytest.approx(3, rel=0.1)
     assert found.fit.bandwidth_efficiency == pytest.approx(0.6, rel=0.02)
     assert found.fit.prefill_efficiency == pytest.approx(0.3, rel=0.03)
     # A prompt of 16 tokens takes about 1 ms longer than a step of one sequence.

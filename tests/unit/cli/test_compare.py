@@ -263,7 +263,7 @@ def test_the_ways_out_and_the_plans_with_them_agree_with_it_to_the_cent():
     text = manifest(
         ("weights: fp8", "weights: bfloat16"),
         ("H200\n    gpusPerReplica: 2", "H100\n    gpusPerReplica: 1"),
-        ("maxReplicas: 8", "maxReplicas: 3"),
+        ("maxReplicas: 8", "maxReplicas: 2"),
     )
     (no,) = json.loads(run("plan", "-f", "-", "-o", "json", text=text).stdout)
     others = [each for each in no["offers"] if each["changes"][0].startswith("hardware.gpu: ")][:3]

@@ -125,6 +125,25 @@ def test_everything_that_a_bug_report_needs_is_in_it(diagnose):
     assert "SLOMet" in files["modeldeployments.yaml"]
 
 
+def test_groups_over_nodes_are_in_it_where_the_cluster_serves_them(diagnose):
+    def set_of(name):
+        labels = {"leaderworkerset.sigs.k8s.io/name": name}
+        return {"metadata": {"name": f"{name}-0", "labels": labels}}
+
+    kind, sets = "/apis/leaderworkerset.x-k8s.io/v1", "/apis/apps/v1/namespaces/serving"
+    served = {
+        kind: {"resources": [{"name": "leaderworkersets"}]},
+        f"{kind}/namespaces/serving/leaderworkersets": items(named("r1")),
+        f"{sets}/statefulsets": items(set_of("r1"), set_of("of-somebody-else")),
+    }
+
+    _, files = diagnose(Cluster(ANSWERS | served))
+
+    assert "name: r1\n" in files["leaderworkersets.yaml"]
+    assert "r1-0" in files["statefulsets.yaml"]
+    assert "of-somebody-else" not in files["statefulsets.yaml"]
+
+
 def test_nothing_secret_is_in_it_and_nothing_of_others(diagnose):
     _, files = diagnose(Cluster())
 

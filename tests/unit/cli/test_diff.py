@@ -8,16 +8,18 @@ import yaml
 
 from api_server_double import serving
 from cli_builders import SCALED, a_deployment, llama, run
-from fleet_builders import SITE
+from fleet_builders import R1, SITE, a_groups_body, a_manifest
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.cli.answers.planning import Terms, answer
+from tonnage.cli.console import NO_CLUSTER
 from tonnage.manifests.children import deployment
 
 LONGER = ("contextLength: 8192", "contextLength: 16384")
 BUSIER = ("requestsPerSecond: 4", "requestsPerSecond: 6")
 OBJECT = "/apis/tonnage.dev/v1alpha1/namespaces/serving/modeldeployments/llama-70b"
 DEPLOYMENT = "/apis/apps/v1/namespaces/serving/deployments/llama-70b"
+GROUPS_SERVED = "/apis/leaderworkerset.x-k8s.io/v1"
 EACH_USD = 15.824
 """Two H200 at 63.296 / 8."""
 
@@ -87,7 +89,7 @@ class TestFiles:
             "### Tonnage: 1 of 1 ModelDeployment changes, 4 pods are replaced, "
             "63.30 → 94.94 USD per hour\n"
         )
-        assert "| serving/llama-70b | changed | **4** | 4 → 6 | 60 | 63.30 → 94.94 |" in text
+        assert "| serving/llama-70b | changed | **4** | 4 → 6 | 63 | 63.30 → 94.94 |" in text
         assert "prices: AWS us-east-1, on demand, 2026-07; H200 p5en.48xlarge (8 GPUs)" in text
         assert "4 pods are replaced, because of spec.contextLength:" in text
         assert "args --max-model-len: 8192 → 16384" in text
@@ -290,6 +292,54 @@ class TestFromACluster:
 
         assert figures(result)["objects"][0]["podsRolled"] == 4
         assert "taken from the specs alone" in result.stderr
+
+    def test_a_group_over_nodes_is_compared_with_the_leader_worker_set_that_runs(self, against):
+        text = yaml.safe_dump(a_manifest(**R1))
+        live = a_groups_body(replicas=2)
+        containers = {"f:spec": {"f:containers": {}}}
+        fields = {"f:leaderTemplate": containers, "f:workerTemplate": containers}
+        [entry] = live["metadata"]["managedFields"]
+        entry["fieldsV1"] = {"f:spec": {"f:leaderWorkerTemplate": fields}}
+        answers = {
+            OBJECT.replace("llama-70b", "r1"): (200, yaml.safe_load(text)),
+            GROUPS_SERVED: (200, {"resources": [{"name": "leaderworkersets"}]}),
+            f"{GROUPS_SERVED}/namespaces/serving/leaderworkersets/r1": (200, live),
+        }
+        longer = text.replace("contextLength: 16384", "contextLength: 32768")
+
+        [found] = figures(against(answers, longer, "-o", "json"))["objects"]
+
+        assert "none of 1 ModelDeployment changes" in against(answers, text).stdout
+        assert found["podsRolled"] == 2 * 2
+        assert {each["field"] for each in found["podChanges"]} == {
+            f"{part}.spec.containers[vllm].args --max-model-len"
+            for part in ("leaderTemplate", "workerTemplate")
+        }
+
+    def test_without_the_right_to_discovery_the_specs_are_compared(self, against):
+        answers = {OBJECT: (200, yaml.safe_load(llama())), GROUPS_SERVED: (403, {"message": "no"})}
+
+        result = against(answers, llama(LONGER), "-o", "json")
+
+        assert figures(result)["objects"][0]["podsRolled"] == 4
+        assert "no right to ask whether leaderworkersets are served" in result.stderr
+
+    def test_a_discovery_that_fails_is_one_line(self, against):
+        answers = {OBJECT: (200, yaml.safe_load(llama())), GROUPS_SERVED: (503, {"message": "no"})}
+
+        result = against(answers, llama(LONGER), "-o", "json")
+
+        assert result.exit_code == NO_CLUSTER
+        assert "the API server refused" in result.stderr
+
+    def test_a_scale_target_is_no_leader_worker_set(self, against):
+        model = yaml.safe_load(SCALED)
+        path = OBJECT.replace("llama-70b", model["metadata"]["name"])
+        answers = {path: (200, model), GROUPS_SERVED: (503, {"message": "no"})}
+
+        result = against(answers, SCALED + "---\n" + a_deployment())
+
+        assert "none of 1 ModelDeployment changes" in result.stdout, result.stderr
 
     def test_a_manifest_without_a_namespace_is_meant_for_that_of_the_context(self, against):
         bare = llama(("  namespace: serving\n", ""))

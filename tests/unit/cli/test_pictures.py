@@ -37,7 +37,7 @@ EXAMPLES = sorted((ROOT / "deploy" / "examples").glob("*.yaml"))
 ALONE = [path for path in EXAMPLES if path.stem != "scale-target"]
 """Those that need no Deployment beside them."""
 WIDE, NARROW = SCREENS
-FEW = settings(max_examples=25)
+FEW = settings(max_examples=settings().max_examples // 4)
 """A picture takes a tenth of a second."""
 SAMPLED = one_in(5, ALONE, name=lambda path: path.stem)
 

@@ -15,6 +15,7 @@ from cli_builders import (
     SCALED,
     a_config_map,
     a_deployment,
+    groups_that_exist,
     llama,
     plan,
     run,
@@ -285,6 +286,22 @@ def test_a_scale_target_keeps_the_flags_that_run():
 
     assert answer["plan"]["maxNumSeqs"] == 48
     assert answer["plan"]["parallelism"] == {"tensor": 2, "pipeline": 1, "data": 1}
+
+
+@pytest.mark.parametrize("leader", [True, False], ids=["with a leader's", "without"])
+def test_groups_that_exist_are_a_scale_target(leader):
+    groups = SCALED.replace("{name: my-vllm}", "{kind: LeaderWorkerSet, name: my-vllm}")
+    answer = as_json(groups, groups_that_exist(leader=leader))
+
+    assert answer["plan"]["maxNumSeqs"] == 48
+    assert answer["plan"]["parallelism"] == {"tensor": 8, "pipeline": 2, "data": 1}
+
+
+def test_a_scale_target_of_the_other_kind_is_not_found():
+    result = plan(SCALED, groups_that_exist())
+
+    assert result.exit_code == 3
+    assert "Deployment serving/my-vllm is not in these files" in result.stderr
 
 
 @pytest.mark.parametrize(

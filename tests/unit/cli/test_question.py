@@ -46,6 +46,22 @@ def said(result):
     return " ".join(result.stdout.split())
 
 
+def test_a_replica_over_several_nodes_is_named_where_it_saves_much():
+    line = [{"meta-llama/Llama-3.1-8B-Instruct": "meta-llama/Llama-3.3-70B-Instruct",
+             "H100": "L40S", "50ms": "80ms"}.get(each, each) for each in LINE]  # fmt: skip
+    found = as_json(*line)
+    (over_nodes,) = [each for each in found["savings"] if "gpusPerReplica" in each["change"]]
+    num_gpus = over_nodes["gpusPerReplica"]
+    taken = as_json(*line, "--set", f"hardware.gpusPerReplica={num_gpus}")
+
+    assert found["plan"]["gpusPerReplica"] == 8
+    assert num_gpus in {16, 32, 64}
+    assert taken["plan"]["replicas"] == over_nodes["replicas"]
+    before, after = found["estimate"]["usdPerHour"], taken["estimate"]["usdPerHour"]
+    assert after <= 0.75 * before
+    assert before - after == pytest.approx(over_nodes["savedPerHour"], abs=0.02)
+
+
 def test_a_given_token_budget_decides_the_chunk_and_what_it_costs_is_told():
     free, given = (
         as_json(*LINE, *more) for more in ((), ("--set", "engine.maxNumBatchedTokens=64"))
@@ -113,8 +129,8 @@ def test_a_plan_of_sizes_that_are_given_says_what_the_best_split_would_save():
     taken = found["plan"]["replicas"] * found["plan"]["gpusPerReplica"]
     saved = {each["change"]: taken - each["fewerGpus"] for each in found["savings"]}
 
-    # 4 x TP4, which is what is found when nothing is given.
-    assert saved["hardware.parallelism left out, hardware.gpusPerReplica: 4"] == 16
+    # 3 x TP4, which is what is found when nothing is given.
+    assert saved["hardware.parallelism left out, hardware.gpusPerReplica: 4"] == 12
 
 
 @pytest.mark.parametrize(
@@ -221,9 +237,9 @@ class TestALine:
     def test_of_init_has_the_split_of_the_plan(self):
         line = (*LINE, "--rps", "40")
         spec = yaml.safe_load(run("init", *line).stdout)["spec"]
-        split = as_json(*line)["plan"]["parallelism"]
+        num_gpus = as_json(*line)["plan"]["gpusPerReplica"]
 
-        assert spec["hardware"] == {"gpu": "H100", "gpusPerReplica": split["tensor"]}
+        assert spec["hardware"] == {"gpu": "H100", "gpusPerReplica": num_gpus}
 
     def test_of_init_that_cannot_be_served_allows_the_fewest_replicas_asked_for(self):
         made = run("init", *LINE, "--ttft", "1ms", "--set", "scaling.minReplicas=3")
@@ -578,6 +594,14 @@ class TestSavings:
         (found,) = savings(sizing, sizing.replicas)
 
         assert (found.num_fewer_gpus, found.saved_per_hour) == (1, None)
+
+    def test_are_no_single_replica_of_many(self):
+        # contextLength 4096 would take 77 replicas, by a rate with a standard error of 0.7 %.
+        sizing = size(a_sizing_request(demand=Demand(requests_per_s=500), num_gpus=1))
+        found = savings(sizing, sizing.replicas)
+
+        assert sizing.replicas == 78
+        assert {each.replicas for each in found} == {60, 62, 67}
 
     def test_are_none_of_a_single_gpu(self):
         planned = answered(

@@ -54,7 +54,7 @@ def test_the_serve_line_is_what_the_container_runs():
     [container] = manifests(render(llama()))[0]["spec"]["template"]["spec"]["containers"]
 
     assert shlex.split(line) == ["vllm", "serve", *container["args"]]
-    assert "--max-num-seqs 60" in line
+    assert "--max-num-seqs 63" in line
 
 
 def test_as_json_it_is_one_list():

@@ -112,7 +112,8 @@ def test_gpu_hours_are_told_relative_to_both_of_hindsight(told):
 
 
 def test_the_text_begins_with_what_is_kept_and_explains_its_columns(trace):
-    result = replay(trace, "--policy", "tonnage,static-peak")
+    asked = SMALL.replace("requestsPerSecond: 8", "requestsPerSecond: 14")  # two replicas
+    result = replay(trace, "--policy", "tonnage,static-peak", text=asked)
 
     assert result.exit_code == 0
     lines = result.stdout.splitlines()

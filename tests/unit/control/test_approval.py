@@ -227,10 +227,10 @@ class TestPodsThatWouldRoll:
         assert found.template is None
         assert said("Approved", found) == ("True", "PlanApproved")
 
-    def test_stay_approved_when_requests_turn_out_longer(self):
+    def test_stay_approved_when_answers_turn_out_longer(self):
         digest = the_digest(self.waiting())
         manifest = a_waiting_manifest(approve=digest, **LONGER)
-        state = with_lengths(a_state(manifest, live=a_deployment_body()), 8000, 200)
+        state = with_lengths(a_state(manifest, live=a_deployment_body()), 100, 3000)
         approved = assessed(state, fleet=a_fleet(state))
 
         assert approved.sizing.flags != self.waiting(approve=digest).sizing.flags

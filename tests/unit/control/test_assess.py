@@ -21,6 +21,7 @@ from fleet_builders import (
     at,
     first_replicas,
     remembering,
+    uids_of,
     with_lengths,
 )
 from measured_builders import an_engine
@@ -492,14 +493,14 @@ class TestGrowth:
             ),
         )
 
-        loading = frozenset(names[num_ready:])
+        loading = uids_of(names[num_ready:])
         return assessed(state, memory=a_memory(state, loading=loading)), current
 
     def test_pods_that_fail_after_they_were_ready_hold_back_no_growth(self):
         pods = [a_pod_body("a"), *(a_pod_body(name, **CRASH_LOOPING) for name in "bcd")]
         known = a_memory(
             a_state(pods=pods),
-            present=frozenset("abcd"),
+            present=uids_of("abcd"),
             loading=frozenset(),
             ready=frozenset("abcd"),
         )
@@ -728,8 +729,8 @@ class TestMemory:
 
     def test_learns_how_long_a_replica_takes_to_start(self):
         state = a_state(pods=[a_pod_body("a"), a_pod_body("b")])
-        fresh = a_memory(state, ready=frozenset(), loading=frozenset("a"))
-        fresh = remembering(fresh, present=frozenset("a"))  # the other came since
+        fresh = a_memory(state, ready=frozenset(), loading=uids_of("a"))
+        fresh = remembering(fresh, present=uids_of("a"))  # the other came since
 
         first = assessed(state, memory=fresh).memory
         again = assessed(state, memory=first).memory
@@ -748,10 +749,17 @@ class TestMemory:
         for memory in (remembering(first, ready=frozenset()), lost):
             assert assessed(state, memory=memory).memory.posterior.num_starts == 0
 
+    def test_learns_from_a_pod_that_has_the_name_of_one_before(self):
+        # As a leader that is made anew.
+        state = a_state(pods=[a_pod_body("a")])
+        known = a_memory(state, present=frozenset({"uid-of-the-one-before"}))
+
+        assert assessed(state, memory=known).memory.posterior.num_starts == 1
+
     def test_learns_nothing_from_a_pod_whose_container_began_again(self):
         again = [{"name": "vllm", "restartCount": 1, "state": {"running": {}}}]
         state = a_state(pods=[a_pod_body("a", containerStatuses=again)])
-        loading = a_memory(state, ready=frozenset(), loading=frozenset("a"))
+        loading = a_memory(state, ready=frozenset(), loading=uids_of("a"))
 
         assert assessed(state, memory=loading).memory.posterior.num_starts == 0
 
@@ -777,7 +785,7 @@ class TestMemory:
         pod["metadata"]["creationTimestamp"] = at(15 + 90 + 10_800)
         pod["status"]["conditions"][1]["lastTransitionTime"] = at(15 + 90)
         state = a_state(pods=[pod])
-        loading = a_memory(state, ready=frozenset(), loading=frozenset("a"))
+        loading = a_memory(state, ready=frozenset(), loading=uids_of("a"))
 
         memory = assessed(state, memory=loading).memory
 
@@ -788,7 +796,7 @@ class TestMemory:
     def test_smooths_how_long_starts_take(self):
         state = a_state(pods=[a_pod_body("a")])
         known = ObjectPosterior(cold_start_s=200, num_starts=9)
-        memory = a_memory(state, ready=frozenset(), loading=frozenset("a"), posterior=known)
+        memory = a_memory(state, ready=frozenset(), loading=uids_of("a"), posterior=known)
 
         after = assessed(state, memory=memory).memory.posterior
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar
 
@@ -125,9 +126,9 @@ class TestTheSplitOfANewObject:
     @cache
     def found_rates(cls):
         """Return them: where the two change places moves with every constant of speed."""
-        splits = {rate: cls().planned(rate).sizing.parallelism for rate in range(20, 80, 5)}
+        planned = ((rate, cls().planned(rate).sizing.parallelism) for rate in range(20, 60))
         wanted = (cls.TWO, cls.FOUR)
-        return next((r, r + 5) for r in splits if (splits[r], splits.get(r + 5)) == wanted)
+        return next((r, s) for (r, low), (s, high) in pairwise(planned) if (low, high) == wanted)
 
     def planned(self, requests_per_s, memory=None, **spec):
         tokens = {"promptTokens": {"mean": 4000, "p99": 7000}, "outputTokens": {"mean": 1000}}

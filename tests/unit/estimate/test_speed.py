@@ -93,11 +93,11 @@ class TestAgainstTheEngineModel:
 
     @pytest.mark.parametrize("load", LOADS)
     @pytest.mark.parametrize("name", [DENSE, EXPERTS])
-    def test_prefill_in_chunks_is_told_within_a_tenth(self, name, load):
+    def test_prefill_in_chunks_is_told_within_an_eighth(self, name, load):
         model, window = served(name, load, tokens=1024)
 
         assert predicted_gap_s(model, window) == pytest.approx(window.gap_s, rel=0.03)
-        assert predicted_prefill_s(model, window) == pytest.approx(window.prefill_s, rel=0.1)
+        assert predicted_prefill_s(model, window) == pytest.approx(window.prefill_s, rel=0.125)
 
     @pytest.mark.parametrize("load", [0.1, 0.3, 0.5])
     def test_windows_as_long_as_answers_show_their_own_mean(self, load):

@@ -311,6 +311,52 @@ class TestTheLoop:
 
             assert groups_in(world)["spec"]["replicas"] == expected, stuck
 
+    def test_names_groups_that_hold_nodes_of_each_other_and_leaves_them(self):
+        world = a_world(a_manifest(**R1 | {"scaling": {"minReplicas": 2, "maxReplicas": 3}}))
+        world.kube.unserved.clear()
+        loop = a_loop(world)
+        tick(loop, world)
+        groups_in(world)["spec"]["replicas"] = 2
+        world.serve_groups(MODEL, pending=["r1-0-1", "r1-1-1"])
+
+        for _ in range(4):
+            tick(loop, world, after_s=400)
+
+        assert groups_in(world)["spec"]["replicas"] == 2
+        assert condition(world, "CapacityAvailable", "r1") == ("False", "InsufficientGPU")
+        assert "worker r1-0-1" in message(world, "CapacityAvailable")
+
+    def test_says_that_their_controller_does_nothing(self):
+        world, loop = a_world_of_groups()
+        tick(loop, world)
+        world.serve_groups(MODEL)
+        groups_in(world)["metadata"]["generation"] = 8
+        groups_in(world)["status"]["observedGeneration"] = 7
+        states = [condition(world, "CapacityAvailable", "r1")]
+        for after_s in (1, 58, 3):
+            tick(loop, world, after_s=after_s)
+            states.append(condition(world, "CapacityAvailable", "r1"))
+
+        assert [each[0] for each in states] == ["True", "True", "True", "False"]
+        assert states[-1][1] == "ControllerSilent"
+        assert "has not acted on generation 8 for a minute, only on 7" in message(
+            world, "CapacityAvailable"
+        )
+
+    def test_does_not_say_so_while_they_are_being_deleted(self):
+        world, loop = a_world_of_groups()
+        tick(loop, world)
+        world.serve_groups(MODEL)
+        groups_in(world)["metadata"] |= {
+            "generation": 8,
+            "deletionTimestamp": "2026-01-02T00:00:00Z",
+        }
+        groups_in(world)["status"]["observedGeneration"] = 7
+        for after_s in (1, 61):
+            tick(loop, world, after_s=after_s)
+
+        assert condition(world, "CapacityAvailable", "r1") == ("True", "Scheduled")
+
     def test_leaves_a_foreign_one_alone(self):
         world, loop = a_world_of_groups()
         foreign = a_groups_body() | {"spec": {"replicas": 1, "leaderWorkerTemplate": {}}}

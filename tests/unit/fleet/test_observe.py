@@ -8,6 +8,7 @@ from bad_input import LLAMA_8B
 from fleet_builders import (
     NOW_S,
     a_deployment_body,
+    a_groups_body,
     a_manifest,
     a_model,
     a_pod_body,
@@ -309,13 +310,26 @@ class TestConflictingAutoscalers:
         assert one(an_observer(), *bodies).conflicting_autoscaler is None
 
 
-def claiming(name, created, *, target="my-vllm", namespace="serving"):
-    body = a_manifest(name, engine=None, scaleTarget={"name": target}, namespace=namespace)
+def claiming(name, created, *, target="my-vllm", namespace="serving", kind="Deployment"):
+    scaled = {"kind": kind, "name": target}
+    body = a_manifest(name, engine=None, scaleTarget=scaled, namespace=namespace)
     body["metadata"]["creationTimestamp"] = created
     return Kind.MODEL, body
 
 
 OLD, NEW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
+
+
+def test_a_scale_target_is_what_has_its_name_and_its_kind():
+    bodies = [(Kind.DEPLOYMENT, a_deployment_body()), (Kind.GROUPS, a_groups_body())]
+    names = {"Deployment": "llama", "LeaderWorkerSet": "r1"}
+
+    for kind, name in names.items():
+        for asked in names:
+            target = claiming("a", OLD, target=name, kind=asked)
+            found = one(an_observer(), target, *bodies).deployment
+
+            assert (found and (found.kind, found.name)) == ((kind, name) if asked == kind else None)
 
 
 class TestClaims:
@@ -330,7 +344,14 @@ class TestClaims:
 
         assert self.claims(first, second) == self.claims(second, first) == {"a": None, "b": "a"}
 
-    @pytest.mark.parametrize("change", [{"target": "other"}, {"namespace": "elsewhere"}])
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"target": "other"},
+            {"namespace": "elsewhere"},
+            {"kind": "LeaderWorkerSet"},
+        ],
+    )
     def test_on_something_else_are_none(self, change):
         found = observed(an_observer(), claiming("a", OLD), claiming("b", NEW, **change))
 

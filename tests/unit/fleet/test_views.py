@@ -9,6 +9,7 @@ from fleet_builders import (
     NOW_S,
     UNSCHEDULABLE,
     a_deployment_body,
+    a_groups_body,
     a_manifest,
     a_model,
     a_pod_body,
@@ -21,6 +22,7 @@ from fleet_builders import (
 from tonnage.fleet.views import (
     autoscaler_view,
     deployment_view,
+    groups_view,
     model_view,
     pod_view,
     replica_set_view,
@@ -85,6 +87,22 @@ class TestDeployment:
         assert view.problems == ()
         assert json.loads(view.template)["spec"]["containers"][0]["name"] == "vllm"
         assert json.loads(view.made_from) == a_model().spec.to_digestible()
+
+    def test_of_groups_without_a_template_for_leaders_is_as_their_workers(self):
+        body = a_groups_body()
+        template = body["spec"]["leaderWorkerTemplate"]
+        del template["leaderTemplate"]
+        view = groups_view(body)
+
+        assert "--headless" in view.arguments
+        assert (view.gpus_per_replica, view.num_nodes, view.is_opted_in) == (16, 2, True)
+
+    @pytest.mark.parametrize("role", ["leaderTemplate", "workerTemplate"])
+    def test_of_groups_is_opted_in_by_all_its_pods(self, role):
+        body = a_groups_body()
+        body["spec"]["leaderWorkerTemplate"][role]["metadata"]["labels"] = {}
+
+        assert not groups_view(body).is_opted_in
 
     def test_tells_which_fields_of_its_template_are_ours(self):
         fields = [*managed_by("kubectl-edit", "f:template"), *managed_by("tonnage", "f:template")]

@@ -5,6 +5,7 @@ import contextlib
 import json
 import random
 import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tonnage.engine.core import Engine
 from tonnage.engine.limits import EngineLimits, LimitsError, RequestError
 from tonnage.engine.table import RequestTable
 from tonnage.manifests.names import CLASS_VARIABLE, MIDDLEWARE
-from tonnage_lab.emulator.__main__ import build, drain
+from tonnage_lab.emulator.__main__ import build, drain, serve, work
 from tonnage_lab.emulator.arguments import parse
 from tonnage_lab.emulator.buckets import effective, parse_custom
 from tonnage_lab.emulator.truth import EngineTruth, TruthError, kv_tokens, step_costs
@@ -675,3 +676,19 @@ def test_what_an_engine_can_never_serve_is_refused_by_its_loop():
             )
 
     asyncio.run(scenario())
+
+
+class TestSeveralNodes:
+    def test_a_leader_whose_port_is_taken_ends_with_the_reason(self):
+        with socket.create_server(("0.0.0.0", 0)) as taken:  # noqa: S104
+            port = str(taken.getsockname()[1])
+            nodes = arguments("--nnodes", "2", "--master-port", port, "--port", "0")
+
+            with pytest.raises(OSError, match="address already in use"):
+                asyncio.run(serve(nodes, a_truth()))
+
+    def test_a_worker_whose_leader_cannot_have_such_a_name_ends_with_the_reason(self):
+        flags = ("--nnodes", "2", "--node-rank", "1", "--headless", "--master-addr", "m" * 64)
+
+        with pytest.raises(UnicodeError):
+            asyncio.run(work(arguments(*flags)))

@@ -115,19 +115,6 @@ def test_a_group_stops_in_the_reverse_order_of_its_start(tmp_path: Path):
     assert left == [["etcd", "server"], ["etcd"], []]
 
 
-def test_a_restarted_member_keeps_its_place(tmp_path: Path):
-    group = ProcessGroup(logs=tmp_path)
-    first = group.start("etcd", ["sleep", "600"])
-    group.start("server", ["sleep", "600"])
-
-    second = group.restart("etcd")
-
-    assert list(group.records) == ["etcd", "server"]
-    assert second.pid != first.pid
-    assert not is_alive(first)
-    group.stop_all()
-
-
 def test_a_group_refuses_a_second_member_of_one_name(tmp_path: Path):
     group = ProcessGroup(logs=tmp_path)
     group.start("etcd", ["sleep", "600"])

@@ -1,5 +1,6 @@
 """The pod runner's pure parts: environment, mounts, probes, status, volumes, addresses."""
 
+import asyncio
 import base64
 import itertools
 import json
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tonnage_lab.runner import network, node, volumes
+from tonnage_lab.runner import names, network, node, volumes
 from tonnage_lab.runner.config import NodeConfig, RunnerConfig
 from tonnage_lab.runner.environment import (
     NotStartableError,
@@ -562,3 +563,61 @@ def test_restarts_of_a_block_index_come_in_order():
     numbers = itertools.islice(iter(network.AddressBlock(index=0, lock=None).reserve, None), 4)
 
     assert list(numbers) == [0, 1, 2, 3]
+
+
+ENDPOINT_SLICE = {
+    "metadata": {
+        "uid": "1",
+        "namespace": "llm",
+        "labels": {"kubernetes.io/service-name": "m-0"},
+    },
+    "endpoints": [
+        {"hostname": "m-0", "addresses": ["10.244.0.2"]},
+        {"addresses": ["10.0.0.9"]},
+    ],
+}
+
+
+class TestNames:
+    NAME = b"\x03m-0\x03M-0\x03llm\x03svc\x07cluster\x05local\x00"
+
+    @staticmethod
+    def asked(name, kind=1):
+        return b"\x12\x34\x01\x00\x00\x01" + bytes(6) + name + bytes([0, kind, 0, 1])
+
+    @pytest.fixture
+    def known(self):
+        made = names.Names()
+        made.follower().on_list([ENDPOINT_SLICE])
+        return made
+
+    def test_a_pod_has_that_of_its_host_in_its_service(self, known):
+        told = names.answer(self.asked(self.NAME), known)
+
+        assert told[:12] == b"\x12\x34\x85\x80\x00\x01\x00\x01" + bytes(4)
+        assert told.endswith(b"\xc0\x0c\x00\x01\x00\x01\x00\x00\x00\x01\x00\x04\x0a\xf4\x00\x02")
+
+    def test_it_has_no_address_of_another_kind(self, known):
+        told = names.answer(self.asked(self.NAME, kind=28), known)
+
+        assert told[2:8] == b"\x85\x80\x00\x01\x00\x00"
+
+    def test_where_the_port_cannot_be_had_the_runner_goes_on_without(self, caplog):
+        class FollowedError(Exception):
+            """The names are asked for in spite of it."""
+
+        class Slices:
+            async def list(self, path):
+                raise FollowedError(path)
+
+        with pytest.raises(FollowedError):
+            asyncio.run(names.serve(Slices(), "192.0.2.1"))  # an address that no machine has
+
+        assert "pods have no names: UDP port 53 of 192.0.2.1" in caplog.text
+
+    def test_what_is_gone_or_was_never_there_is_no_name(self, known):
+        unknown = names.answer(self.asked(b"\x07example\x04test\x00"), known)
+        known.follower().on_event("DELETED", ENDPOINT_SLICE)
+        gone = names.answer(self.asked(self.NAME), known)
+
+        assert unknown[2:8] == gone[2:8] == b"\x85\x83\x00\x01\x00\x00"

@@ -9,7 +9,13 @@ from fleet_builders import R1, SITE, a_model, a_model_over_nodes, a_sizing
 from tonnage.manifests.changes import Hands, departures, template_changes
 from tonnage.manifests.children import NotServableError, deployment, pod_monitor, service
 from tonnage.manifests.protection import protections
-from tonnage.manifests.workload import INDEX_LABEL, num_nodes_in, template_in
+from tonnage.manifests.workload import (
+    GROUPS,
+    INDEX_LABEL,
+    TOPOLOGY_ANNOTATION,
+    num_nodes_in,
+    template_in,
+)
 from tonnage.sizing.split import Parallelism
 
 DRAIN_S = 240
@@ -123,6 +129,14 @@ class TestPods:
         assert found["matchLabelKeys"] == ["leaderworkerset.sigs.k8s.io/template-revision-hash"]
         assert "topologySpreadConstraints" not in template["workerTemplate"]["spec"]
 
+    def test_of_a_group_are_put_together_where_it_is_asked(self):
+        manifest = made(a_model_over_nodes(pods={"groupTopology": "example.com/rack"}))
+        holders = [manifest, *GROUPS.templates(template_in(manifest))]
+
+        asked = [each["metadata"]["annotations"].get(TOPOLOGY_ANNOTATION) for each in holders]
+        assert asked == ["example.com/rack"] * 3
+        assert TOPOLOGY_ANNOTATION not in str(made())
+
 
 class TestRefusals:
     def test_of_a_version_before_there_were_nodes_names_the_first_that_has_them(self):
@@ -146,6 +160,12 @@ class TestRefusals:
     def test_of_ranks_across_nodes_that_are_no_pipeline_stages(self, split):
         with pytest.raises(NotServableError, match="pipeline stages on whole nodes"):
             made(split=split)
+
+    def test_of_a_place_for_groups_where_a_replica_takes_one_node(self):
+        model = a_model(pods={"groupTopology": "example.com/rack"})
+
+        with pytest.raises(NotServableError, match=r"pods.groupTopology .* takes one of 8 GPUs"):
+            deployment(model, a_sizing(), SITE)
 
     @pytest.mark.parametrize(("length", "is_refused"), [(50, False), (51, True)])
     def test_of_a_name_with_which_no_worker_could_be_made(self, length, is_refused):

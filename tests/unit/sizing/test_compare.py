@@ -165,8 +165,15 @@ class TestTheOrder:
 
 
 class TestTheSplit:
-    @pytest.mark.parametrize("requests_per_s", [0.1, 4, 40, 400])
-    @pytest.mark.parametrize("name", ["H100", "L4", "A100-40GB"])
+    @pytest.mark.parametrize(
+        ("name", "requests_per_s"),
+        [
+            pytest.param(name, rate, marks=() if is_quick else pytest.mark.thorough)
+            for name, quick in (("H100", 4), ("L4", 0.1), ("A100-40GB", 400))
+            for rate in (0.1, 4, 40, 400)
+            for is_quick in (rate == quick,)
+        ],
+    )
     def test_costs_as_much_as_the_cheapest_of_every_split_searched_alone(
         self, name, requests_per_s
     ):

@@ -124,8 +124,32 @@ def notes(found: Compared) -> Iterator[str]:
             f"{', '.join(names)}: closer than the estimate of their speed is sure; a measurement "
             "may change their order"
         )
+    yield from _roles_notes(found)
     if len(found.in_full) < len(choices):
-        yield "in full below: the cheapest and the manifest's own; --gpu NAME,NAME shows others"
+        shown = ", ".join(each.gpu.name for each in found.in_full)
+        yield f"in full below: {shown}; --gpu NAME,NAME shows others"
+
+
+def _roles_notes(found: Compared) -> Iterator[str]:
+    """Yield on which classes roles apart cost less: what is ranked is one fleet for both."""
+    if not found.roles:
+        return
+    less = {
+        name: figures["apart"]
+        for name, (_, figures) in found.roles.items()
+        if figures["verdict"] == "Apart"
+    }
+    costs = ", ".join(
+        f"{name} ({each['prefill']['replicas']} prefill + {each['decode']['replicas']} decode"
+        + (f", {each['costPerHour']:.2f} per hour)" if "costPerHour" in each else ")")
+        for name, each in less.items()
+    )
+    over = "; assumed: moved as within a node, --kv-link says otherwise"
+    is_assumed = any(each["linkIsAssumed"] for each in less.values())
+    yield (
+        "ranked as one fleet for both; prefill and decode apart, of the classes in full, cost "
+        f"less on {costs or 'none'}{over if is_assumed else ''}"
+    )
 
 
 def _price_notes(found: Compared) -> Iterator[str]:
@@ -251,6 +275,8 @@ def class_aspects(found: Compared, choice: Choice) -> Iterator[tuple[str, str]]:
     """Yield (aspect, figures in words); of what is to be validated only what others lack."""
     *earlier, last = aspects(choice)
     yield from ((aspect.name, str(aspect)) for aspect in earlier)
+    if verdict := found.roles.get(choice.gpu.name):
+        yield "roles apart", verdict[0].answer
     own = [each for each in unconfirmed_figures(choice.sizing) if each not in in_common(found)]
     said = "; ".join(f"{each.name}: {each.value}" for each in own)
     yield last.name, said or "as for every class, below"

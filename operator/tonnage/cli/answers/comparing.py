@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError, Gpu
@@ -20,6 +20,9 @@ from tonnage.sizing.parallelism.candidates import has_sizes
 from tonnage.sizing.plan import size_with
 from tonnage.sizing.request import SizingRequest
 from tonnage.sizing.search import size
+
+if TYPE_CHECKING:
+    from tonnage.cli.answers.planning import Verdict
 
 TOO_MANY: Final = 50
 """Times the GPUs of the class that takes the fewest."""
@@ -58,6 +61,8 @@ class Compared:
     """Somebody asked for these classes; without that all are compared."""
     measured: tuple[str, ...] = ()
     """Classes that are answered with constants of a load test."""
+    roles: "Mapping[str, Verdict]" = field(default_factory=dict)
+    """Of classes shown in full, by name, where it is asked: whether roles apart cost less."""
 
     @property
     def in_full(self) -> tuple[Choice, ...]:
@@ -85,7 +90,7 @@ class Compared:
             "mode": "offline" if self.is_offline else "online",
             "asWritten": _as_written(self.as_written) if self.as_written else None,
             "classes": [
-                _ranking_entry(number + 1, choice)
+                _ranking_entry(number + 1, choice, self.roles.get(choice.gpu.name))
                 for number, choice in enumerate(self.selection.choices)
             ],
             "leftOut": [
@@ -194,7 +199,7 @@ def _statuses(choice: Choice) -> dict[str, Any]:
     }
 
 
-def _ranking_entry(number: int, choice: Choice) -> dict[str, Any]:
+def _ranking_entry(number: int, choice: Choice, roles: "Verdict | None") -> dict[str, Any]:
     return {
         "rank": number,
         **_statuses(choice),
@@ -211,6 +216,7 @@ def _ranking_entry(number: int, choice: Choice) -> dict[str, Any]:
             }
             for each in unconfirmed_figures(choice.sizing)
         ],
+        **({} if roles is None else {"rolesApart": roles[1]}),
     }
 
 

@@ -16,7 +16,7 @@ from tonnage.explain.report import usd_per_hour
 from tonnage.manifests.changes import ALL, Change, Owned, template_changes
 from tonnage.manifests.children import Site, flags_from_annotation, spec_digest
 from tonnage.manifests.names import DRAIN_ANNOTATION
-from tonnage.manifests.workload import template_in
+from tonnage.manifests.workload import num_nodes_in, template_in, workload_over
 from tonnage.sizing.cost import GpuHour, cents, gpu_hour
 from tonnage.sizing.request import Flags
 
@@ -37,11 +37,19 @@ class RunningObject:
     owned: Owned
     """What our field manager owns of the template."""
     replicas: int | None
-    """That the Deployment asks for; None: nobody knows but the plan."""
+    """That are asked for; None: nobody knows but the plan."""
     digest: str | None
     """Of the part of the spec that it was made from."""
     flags: Flags | None
     drain_s: int | None
+    num_nodes: int = 1
+    """Over which each replica runs: a pod on each."""
+
+    @property
+    def is_annotated(self) -> bool:
+        """Tell whether Prometheus finds the pods by their annotations."""
+        template = next(workload_over(self.num_nodes).templates(self.template))
+        return SCRAPE_ANNOTATION in ((template.get("metadata") or {}).get("annotations") or {})
 
     def live(self, model: ModelDeployment) -> Live | None:
         """Return what the flags for a spec are chosen by."""
@@ -60,6 +68,7 @@ def running_of_plan(planned: Planned) -> RunningObject:
         digest=spec_digest(planned.deployment),
         flags=planned.sizing.flags,
         drain_s=int(made["metadata"]["annotations"][DRAIN_ANNOTATION]),
+        num_nodes=num_nodes_in(made),
     )
 
 
@@ -111,7 +120,7 @@ class Difference:
         if running.digest == spec_digest(after.deployment):
             return ()
         site = Site(
-            has_pod_monitors=SCRAPE_ANNOTATION not in _annotations(running.template),
+            has_pod_monitors=not running.is_annotated,
             scrape_interval_s=FILE_SITE.scrape_interval_s,
         )
         wanted = template_manifest(after, site, running_drain_s=running.drain_s)
@@ -131,10 +140,12 @@ class Difference:
     @property
     def num_rolled(self) -> int:
         """Pods that are replaced."""
-        if not self.pod_changes:
+        running = self.running
+        if running is None or not self.pod_changes:
             return 0
-        known = self.running.replicas if self.running else None
-        return replicas_of(self.before) or 0 if known is None else known
+        known = running.replicas
+        replicas = replicas_of(self.before) or 0 if known is None else known
+        return replicas * running.num_nodes
 
 
 def replicas_of(answer: Planned | Refused | None) -> int | None:
@@ -215,7 +226,3 @@ def _leaves(path: str, node: Any) -> Iterator[tuple[str, str]]:
             yield from _leaves(f"{path}.{key}", value)
         return
     yield path, node if isinstance(node, str) else json.dumps(node, sort_keys=True)
-
-
-def _annotations(template: Mapping[str, Any]) -> Mapping[str, Any]:
-    return (template.get("metadata") or {}).get("annotations") or {}

@@ -10,6 +10,8 @@ from tonnage.units import count_of
 
 PATIENCE_S: Final = 2.0
 BETWEEN_S: Final = 1.0
+GROWTH: Final = 1.5
+"""A long search speaks ever more seldom: a minute has nine lines, not sixty."""
 UNCOMPILED: Final = (
     "The engine model is not compiled on this machine: plans take seconds; see CONTRIBUTING.md"
 )
@@ -72,16 +74,18 @@ def counting(
     begin: Callable[[], None] = lambda: None,
 ) -> Between:
     """Return what to call before each run of the engine model: it tells how many there were."""
-    num_runs, speaks_at = 0, clock() + PATIENCE_S
+    num_runs, waits_s = 0, PATIENCE_S
+    speaks_at = clock() + waits_s
 
     def between() -> None:
-        nonlocal num_runs, speaks_at
+        nonlocal num_runs, waits_s, speaks_at
         if not num_runs:
             begin()
         if (now := clock()) >= speaks_at:
             runs = count_of(num_runs, "run")
             tell(f"Searching for goodput: {runs} of the engine model so far")
-            speaks_at = now + BETWEEN_S
+            waits_s *= GROWTH
+            speaks_at = now + waits_s
         num_runs += 1
 
     return between

@@ -13,6 +13,7 @@ from tonnage.cli.answers.savings import Saving
 from tonnage.cli.console import BAD_INPUT, NO, OK
 from tonnage.explain.at_demand import at_demand, reached_targets
 from tonnage.explain.words import Answer, explain
+from tonnage.manifests.children import num_nodes_of
 from tonnage.sizing.bill import bill
 from tonnage.sizing.plan import requests_per_s_asked
 from tonnage.sizing.request import Flags
@@ -152,13 +153,16 @@ def questions(answer: Planned) -> tuple[Answer, ...]:
     bounds = [each.message for each in answer.reasons if each.code in BOUNDS]
     if bounds:
         replicas = replace(replicas, answer="; ".join([replicas.answer, *bounds]))
-    return (*earlier, replicas, cost)
+    return (*earlier, replicas, cost, *(words for words, _ in answer.verdicts.values()))
 
 
 def summary(answer: Planned) -> dict[str, str]:
     """Return what is to be run, and what limits it."""
     flags, split = answer.sizing.flags, answer.sizing.flags.parallelism
-    each = f"{split}, {count_of(split.num_gpus, 'GPU')} per replica"
+    num_nodes = num_nodes_of(answer.sizing)
+    pods = count_of(num_nodes, "pod")
+    group = f", a group of {pods} of a LeaderWorkerSet" if num_nodes > 1 else ""
+    each = f"{split}, {count_of(split.num_gpus, 'GPU')} per replica{group}"
     return {
         "replicas": str(answer.replicas),
         "GPUs": f"{answer.replicas * split.num_gpus} ({each})",

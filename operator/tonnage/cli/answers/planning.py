@@ -1,7 +1,7 @@
 """One ModelDeployment from a file: answered with a plan, or refused with the ways out."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,6 +40,10 @@ from tonnage.units import count_of, significant
 
 if TYPE_CHECKING:  # what only a calibration needs
     from tonnage.estimate.calibration_file import CalibrationFile, Validation
+    from tonnage.explain.words import Answer
+
+    Verdict = tuple[Answer, dict[str, Any]]
+    """In words and as data."""
 
 CANNOT_RUN: Final = "CannotRun"
 """Reason of a plan that holds on paper, and that the operator refuses."""
@@ -92,6 +96,8 @@ class Planned:
     """How well the constants were found to predict the user's own traffic."""
     savings: tuple[Saving, ...] = ()
     """Changes with which the demand would cost less, the most saved first."""
+    verdicts: "Mapping[str, Verdict]" = field(default_factory=dict)
+    """What else was asked for, as words and as data, by its name there."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return what status would hold."""
@@ -105,6 +111,7 @@ class Planned:
             "plan": plan.to_dict(),
             "estimate": estimate.to_dict(),
             "savings": [each.to_dict() for each in self.savings],
+            **{name: figures for name, (_, figures) in self.verdicts.items()},
             **validated,
         }
 

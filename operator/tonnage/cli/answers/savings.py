@@ -15,6 +15,7 @@ from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import Between, Sizing, keep_searching, requests_per_s_asked
 from tonnage.sizing.request import ANY_SIZES, SizingRequest, on_gpu, spread_of, with_prior
 from tonnage.sizing.search import Cost, cost_of, size_below
+from tonnage.sizing.serving.goodput import LARGE_ERROR
 from tonnage.sizing.workload import Slo, Target
 from tonnage.units import MS_PER_S
 
@@ -25,6 +26,11 @@ CACHED_FRACTION: Final = 0.5
 CONTEXT_STEP_TOKENS: Final = 512
 ROOM: Final = 1.5
 """What a shorter context leaves over the mean request."""
+NUM_ERRORS: Final = 2
+"""Standard errors of goodput that a saving is more than."""
+OVER_NODES: Final = 0.75
+"""Of the cost within a node, for replicas over several: they need LeaderWorkerSets and a fabric
+between nodes, and nobody measured their steps."""
 SIZE_FIELD: Final = "hardware.gpusPerReplica"
 SLO_FIELDS: Final = {"TimePerOutputToken": "tpot", "TimeToFirstToken": "ttft"}
 SPEC_FIELDS: Final = {"tpot": "timePerOutputToken", "ttft": "timeToFirstToken"}
@@ -36,6 +42,7 @@ class Saving:
 
     change: str
     sizing: Sizing
+    """Of a change with a rate that one replica was seen to keep, not its goodput."""
     replicas: int
     num_fewer_gpus: int
     """Below zero: more of them cost less, as in smaller instances."""
@@ -77,7 +84,8 @@ def savings(
     """Return what costs less than a plan, without prices what takes fewer GPUs: most saved first.
 
     Of as much what is sure comes first. Each is searched for as a plan of its own, until a bound
-    says that it costs as much.
+    says that it costs as much, but for two standard errors of what a replica serves: one replica
+    of hundreds is no saving.
     ``fewest``: replicas that run whatever the demand.
     """
     rate = requests_per_s_asked(sizing)
@@ -85,9 +93,11 @@ def savings(
     if not rate or sizing.request.flags or num_gpus == 1:
         return ()
     before = bill(sizing, replicas=replicas)
+    error = NUM_ERRORS * min(LARGE_ERROR, sizing.goodput.standard_error)
+    has_no_price, amount = cost_of(sizing, replicas)
     found = (
         _saving(change, other, max(other.replicas, fewest), num_gpus, before)
-        for change, other in _answers(sizing, cost_of(sizing, replicas), between)
+        for change, other in _answers(sizing, (has_no_price, (1 - error) * amount), between)
     )
     most = sizing.request.max_replicas or math.inf
     known = (each for each in found if before is None or each.saved_per_hour is not None)
@@ -100,7 +110,6 @@ def _saving(
 ) -> Saving:
     after = bill(other, replicas=replicas)
     rate = requests_per_s_asked(other) or 0.0
-    slower = other.sustained_requests_per_s(replicas) / (1 + spread_of(other.request))
     return Saving(
         change=change,
         is_split=change.startswith(SIZE_FIELD),
@@ -110,18 +119,15 @@ def _saving(
         saved_per_hour=cents(before.usd_per_hour - after.usd_per_hour)
         if before and after
         else None,
-        is_sure=rate <= slower,
+        is_sure=other.staffing.sustains((1 + spread_of(other.request)) * rate, replicas),
     )
 
 
 def _answers(sizing: Sizing, cost: Cost, between: Between) -> Iterator[tuple[str, Sizing]]:
-    request = sizing.request
     try:
-        free = replace(on_gpu(request, request.gpu), sizes=ANY_SIZES)
-        is_given = request.num_gpus is not None or request.sizes != ANY_SIZES
-        if is_given and (other := size_below(free, cost, between=between)):
+        if other := _other_split(sizing, cost, between):
             each = other.parallelism
-            if request.sizes != ANY_SIZES:
+            if sizing.request.sizes != ANY_SIZES:
                 yield f"hardware.parallelism left out, {SIZE_FIELD}: {each.num_gpus}", other
             elif each != sizing.parallelism:
                 yield f"{SIZE_FIELD}: {each.num_gpus} ({each})", other
@@ -129,10 +135,23 @@ def _answers(sizing: Sizing, cost: Cost, between: Between) -> Iterator[tuple[str
         pass  # the splits that are left will not do; the plan's own does
     for change, changed in _changes(sizing):
         try:
-            if other := size_below(changed, cost, refines=False, between=between):
+            if other := size_below(changed, cost, counts=True, between=between):
                 yield change, other
         except (SizingError, CatalogError):
             continue
+
+
+def _other_split(sizing: Sizing, cost: Cost, between: Between) -> Sizing | None:
+    """Return a split within a node in place of one that was given, else one of several nodes."""
+    request = sizing.request
+    free = replace(on_gpu(request, request.gpu), sizes=ANY_SIZES)
+    if request.num_gpus is not None or request.sizes != ANY_SIZES:
+        return size_below(free, cost, between=between)
+    if sizing.parallelism.num_gpus > request.gpu.gpus_per_node:
+        return None  # the plan chose among these
+    has_no_price, amount = cost
+    worth = (has_no_price, OVER_NODES * amount)
+    return size_below(free, worth, is_beyond_node=True, between=between)
 
 
 def _changes(sizing: Sizing) -> Iterator[tuple[str, SizingRequest]]:

@@ -12,9 +12,10 @@ import click
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.cli.answers.comparing import Compared, compare_classes
-from tonnage.cli.answers.patience import with_progress
+from tonnage.cli.answers.patience import counting, with_progress
 from tonnage.cli.answers.planning import Terms, code_of, request_of
 from tonnage.cli.answers.rows import choice_row
+from tonnage.cli.commands.beside_plan import RolesAsked, roles_options
 from tonnage.cli.commands.forms import serialize
 from tonnage.cli.commands.options import calibrations_option, html_option, output_option
 from tonnage.cli.commands.question import (
@@ -62,6 +63,7 @@ Examples:
   tonnage compare -f model.yaml --gpu H100,H200,L40S         only these
   tonnage compare -f model.yaml --prices FILE --rate spot    your prices
   tonnage compare -f model.yaml --calibration FILE           as measured
+  tonnage compare -f model.yaml --roles-apart --kv-link 400Gb/s
   tonnage compare -f model.yaml --html compare.html          a page
   tonnage compare -f model.yaml -o json | jq '.classes[0].plan'
 
@@ -71,18 +73,21 @@ Exit codes: 0 a class can serve it; 2 none can; 3 invalid input; 1 unexpected er
 
 @click.command(help=HELP)
 @question_options
+@roles_options
 @output_option
 @html_option
 @calibrations_option
 def compare(
     *,
     question: QuestionOptions,
+    roles: RolesAsked,
     form: str,
     page_file: str | None,
     calibration_files: tuple[Path, ...],
 ) -> None:
     if question.textbook and calibration_files:
         raise Failure("--textbook takes no --calibration: it has an efficiency of 1")
+    roles.check(form)
     check_page(page_file, form)
     terms = terms_of(question)
     named = named_classes(question.classes, terms.gpus) if question.classes else []
@@ -98,6 +103,13 @@ def compare(
         is_written=bool(question.names),
         measured=_measured_by_class(request, gpus, calibration_files),
     )
+    if roles.roles_apart:
+        between = counting(clock=time.monotonic, tell=progress.tell)
+        weighed = {
+            each.gpu.name: roles.verdict(each.sizing, each.replicas, between)
+            for each in found.in_full
+        }
+        found = replace(found, roles=weighed)
     if page_file is not None:
         from tonnage.cli.page.compare import compare_page  # noqa: PLC0415  (needs an extra)
 

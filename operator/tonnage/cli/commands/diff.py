@@ -306,4 +306,5 @@ def _running(live: LiveObject) -> RunningObject | None:
         digest=view.digest,
         flags=recorded_flags(view.flags),
         drain_s=view.drain_s,
+        num_nodes=view.num_nodes,
     )

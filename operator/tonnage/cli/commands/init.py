@@ -25,6 +25,7 @@ from tonnage.cli.console import Failure, remark
 from tonnage.cli.read.asked import MOST_REPLICAS
 from tonnage.cli.read.manifest import parse
 from tonnage.cli.read.strict_yaml import ManifestError
+from tonnage.manifests.children import num_nodes_of
 from tonnage.sizing.provenance import Figure
 from tonnage.units import count_of
 
@@ -71,6 +72,9 @@ def init(*, question: QuestionOptions) -> None:
         )
     for each in obstacles(planned) if planned else ():
         click.echo(f"# As it is {each}.")
+    if planned and (num_nodes := num_nodes_of(planned.sizing)) > 1:
+        nodes = count_of(num_nodes, "node")
+        click.echo(f"# A replica takes {nodes}: the cluster must serve LeaderWorkerSets.")
     click.echo(with_comments({**resource.content, "spec": spec}, guessed))
 
 

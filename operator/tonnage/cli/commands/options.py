@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import fields
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -72,6 +74,19 @@ def with_options(
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def with_group(
+    command: Callable[..., None], options: tuple[Callable[..., Any], ...], name: str, kind: type
+) -> Callable[..., None]:
+    """Add options to a command, which gets them as one argument: a data class of their names."""
+
+    @wraps(command)
+    def grouped(**given: Any) -> None:
+        taken = {each.name: given.pop(each.name) for each in fields(kind)}
+        command(**{name: kind(**taken)}, **given)
+
+    return with_options(grouped, options)
 
 
 CLUSTER_EXIT_CODES: Final = """\

@@ -13,6 +13,7 @@ from tonnage.cli.answers.plan_words import exit_code, object_label, obstacles
 from tonnage.cli.answers.planning import Planned, Refused, Terms, answer, with_savings
 from tonnage.cli.answers.rendering import with_obstacle
 from tonnage.cli.answers.rows import plan_row
+from tonnage.cli.commands.beside_plan import BesidePlan, beside_plan_options
 from tonnage.cli.commands.forms import serialize
 from tonnage.cli.commands.options import (
     calibration_in,
@@ -68,6 +69,7 @@ Examples:
   tonnage plan -f model.yaml --checkpoint DIR          exact weight sizes
   tonnage plan -f model.yaml --calibration FILE        measured constants
   tonnage plan -f model.yaml --sources                 where figures are from
+  tonnage plan -f model.yaml --roles-apart --kv-link 400Gb/s   roles apart?
   tonnage plan -f models/ --html plan.html             an HTML page
   tonnage plan -f models/ -o json | jq '.[].plan.replicas'
   kubectl get mdep llama -o yaml | tonnage plan -f -
@@ -83,15 +85,17 @@ NO_CLASS: Final = (
 
 @click.command(help=HELP)
 @question_options
+@beside_plan_options
 @output_option
 @html_option
 @calibration_option
 @click.option(
     "--sources", "has_sources", is_flag=True, help="Say where every figure is taken from."
 )
-def plan(
+def plan(  # noqa: PLR0913  (one of each group of options)
     *,
     question: QuestionOptions,
+    beside_plan: BesidePlan,
     form: str,
     page_file: str | None,
     calibration_file: Path | None,
@@ -99,6 +103,7 @@ def plan(
 ) -> None:
     if question.textbook and calibration_file is not None:
         raise Failure("--textbook takes no --calibration: it has an efficiency of 1")
+    beside_plan.check(form)
     check_page(page_file, form)
     asked = asking(question, class_of(question))
     progress = search_progress()
@@ -113,6 +118,7 @@ def plan(
     if not asked.with_guesses and not asked.manifests.problems:
         raise Failure(f"no ModelDeployment of tonnage.dev in {', '.join(question.names)}")
     answers = answers_of(asked, terms, beside(question))
+    answers = [beside_plan.answered(each, terms.between) for each in answers]
     if page_file is not None and answers:
         from tonnage.cli.page.plan import plan_page  # noqa: PLC0415  (needs an extra)
 

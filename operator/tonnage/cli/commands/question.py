@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import wraps
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +19,7 @@ from tonnage.cli.commands.options import (
     model_config_option,
     positive,
     textbook_option,
-    with_options,
+    with_group,
 )
 from tonnage.cli.console import Failure, remark
 from tonnage.cli.read.asked import (
@@ -302,10 +301,4 @@ OPTIONS: Final = (
 
 def question_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that make a question; the command gets them as one ``question``."""
-
-    @wraps(command)
-    def collected(**options: Any) -> None:
-        taken = {name: options.pop(name) for name in QuestionOptions.__dataclass_fields__}
-        command(question=QuestionOptions(**taken), **options)
-
-    return with_options(collected, OPTIONS)
+    return with_group(command, OPTIONS, "question", QuestionOptions)

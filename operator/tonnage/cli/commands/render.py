@@ -127,8 +127,8 @@ def _remark_on(answer: Planned | Refused) -> None:
     name = f"{answer.deployment.namespace}/{answer.deployment.name}"
     if isinstance(answer, Refused):
         complain(f"{name}: {answer.code}: {answer.message}")
-    elif answer.deployment.spec.scale_target:
-        remark(f"Note: {name}: scales a Deployment of yours and leaves its template alone")
+    elif target := answer.deployment.spec.scale_target:
+        remark(f"Note: {name}: scales a {target.kind} of yours and leaves its template alone")
 
 
 def _manifest_text(planned: list[Planned], site: Site, form: str) -> str:

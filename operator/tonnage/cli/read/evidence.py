@@ -7,11 +7,21 @@ from typing import Any, Final, TypeVar
 from tonnage.cli.read.leading import leases_of
 from tonnage.cli.read.live import LiveCluster, Resource, read_all
 from tonnage.cluster.errors import KubernetesError
-from tonnage.cluster.kube import CONFIG_MAPS, DEPLOYMENTS, EVENTS, PODS, REPLICA_SETS
+from tonnage.cluster.kube import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    EVENTS,
+    LEADER_WORKER_SETS,
+    PODS,
+    REPLICA_SETS,
+    STATEFUL_SETS,
+)
+from tonnage.cluster.kube import Resource as Kind
 from tonnage.cluster.lease import NAME as LEASE
 from tonnage.estimate.keeping import NUM_SHARDS
 from tonnage.fleet.calibration import NAME as CALIBRATION
 from tonnage.manifests.names import MANAGED_LABEL
+from tonnage.manifests.workload import NAME_LABEL
 
 OPERATOR: Final = "app.kubernetes.io/name=tonnage"
 PORT: Final = "http"
@@ -86,14 +96,27 @@ def read_evidence(cluster: LiveCluster, wanted: Wanted) -> Evidence:
 
 
 def _read_serving(reading: _Reading, namespace: str | None, models: Sequence[Resource]) -> None:
-    """Read what serves: Deployments, ReplicaSets and pods of ours, and Events about them."""
-    ours, names = f"{MANAGED_LABEL}=true", {str(_meta(each).get("name")) for each in models}
-    for kind in (DEPLOYMENTS, REPLICA_SETS, PODS):
-        found = reading.list(kind.plural, kind.path(namespace), ours)
-        names |= {str(_meta(each).get("name")) for each in found}
+    """Read what serves: workloads and pods of ours with what joins them, and Events about them."""
+    names = {str(_meta(each).get("name")) for each in models}
+
+    def keep(kind: Kind, selector: str = f"{MANAGED_LABEL}=true") -> None:
+        found = reading.list(kind.plural, kind.path(namespace), selector)
+        if kind is STATEFUL_SETS:  # those of LeaderWorkerSets have none of our labels
+            found = [each for each in found if _labels(each).get(NAME_LABEL) in names]
+        names.update(str(_meta(each).get("name")) for each in found)
         reading.keep(f"{kind.plural}.yaml", found)
+
+    for kind in (DEPLOYMENTS, REPLICA_SETS, PODS):
+        keep(kind)
+    if reading.attempt("groups", lambda: reading.cluster.api.serves(LEADER_WORKER_SETS), False):
+        keep(LEADER_WORKER_SETS)
+        keep(STATEFUL_SETS, NAME_LABEL)
     events = reading.list("events", EVENTS.path(namespace))
     reading.keep("events.yaml", (each for each in events if _about(each) in names))
+
+
+def _labels(found: Resource) -> Mapping[str, Any]:
+    return _meta(found).get("labels") or {}
 
 
 def _about(event: Resource) -> str:

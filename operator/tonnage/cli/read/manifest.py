@@ -11,6 +11,7 @@ from tonnage.api.group import GROUP, KIND
 from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_deployment
 from tonnage.cli.console import remark
 from tonnage.cli.read.strict_yaml import Doubt, ManifestError, read_documents
+from tonnage.manifests.workload import WORKLOADS
 from tonnage.units import MIB
 
 MAX_FILE_BYTES: Final = MIB
@@ -203,9 +204,17 @@ def _list_members(resource: ManifestObject) -> Iterator[ManifestObject]:
         )
 
 
+GROUPS_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    KIND: (GROUP, ""),
+    "ConfigMap": ("",),
+    **{kind: (each.api_version.partition("/")[0],) for kind, each in WORKLOADS.items()},
+}
+"""API groups of the kinds that count here."""
+
+
 def _sort_by_kind(resources: list[ManifestObject], problems: list[str]) -> Manifests:
     seen: dict[ObjectKey, ManifestObject] = {}
-    found: dict[str, list[ManifestObject]] = {KIND: [], "ConfigMap": [], "Deployment": [], "": []}
+    found: dict[str, list[ManifestObject]] = {kind: [] for kind in (*GROUPS_OF, "")}
     for resource in resources:
         kind = _role(resource)
         earlier = seen.setdefault(resource.key, resource) if kind else resource
@@ -219,7 +228,7 @@ def _sort_by_kind(resources: list[ManifestObject], problems: list[str]) -> Manif
     return Manifests(
         model_deployments=tuple(found[KIND]),
         config_maps={each.key: each for each in found["ConfigMap"]},
-        deployments={each.key: each for each in found["Deployment"]},
+        deployments={each.key: each for kind in WORKLOADS for each in found[kind]},
         others=tuple(found[""]),
         problems=tuple(problems),
     )
@@ -227,8 +236,7 @@ def _sort_by_kind(resources: list[ManifestObject], problems: list[str]) -> Manif
 
 def _role(resource: ManifestObject) -> str:
     """Return the kind of an object that counts here, and nothing for any other."""
-    groups = {KIND: (GROUP, ""), "ConfigMap": ("",), "Deployment": ("apps",)}
-    return resource.kind if resource.group in groups.get(resource.kind, ()) else ""
+    return resource.kind if resource.group in GROUPS_OF.get(resource.kind, ()) else ""
 
 
 def _with_rates(resource: ManifestObject) -> Mapping[str, Any]:

@@ -47,15 +47,16 @@ def config_of(
 def target_of(
     deployment: ModelDeployment, resource: ManifestObject, manifests: Manifests
 ) -> TargetContainer | None:
-    """Return the Deployment that the spec scales, from the same files."""
-    if deployment.spec.scale_target is None:
+    """Return the workload that the spec scales, from the same files."""
+    target = deployment.spec.scale_target
+    if target is None:
         return None
-    name = deployment.spec.scale_target.name
-    found = manifests.deployments.get(("Deployment", deployment.namespace, name))
+    found = manifests.deployments.get((target.kind, deployment.namespace, target.name))
     if found is None:
         location = f"{resource.source}:{resource.line_of('spec.scaleTarget')}"
         raise ManifestError(
-            f"{location}: spec.scaleTarget: Deployment {deployment.namespace}/{name} is not in "
-            "these files; engine version and flags are read from it, so add its manifest with -f"
+            f"{location}: spec.scaleTarget: {target.kind} {deployment.namespace}/{target.name} is "
+            "not in these files; engine version and flags are read from it, so add its manifest "
+            "with -f"
         )
     return scale_target(found)

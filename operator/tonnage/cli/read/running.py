@@ -1,17 +1,27 @@
-"""An object of a live cluster with the Deployment that runs for it."""
+"""An object of a live cluster with what runs for it: a Deployment or a LeaderWorkerSet."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_deployment
 from tonnage.cli.console import NO_RIGHTS, Failure, remark
 from tonnage.cli.read.live import LiveCluster, failures
 from tonnage.cli.read.manifest import ManifestObject
-from tonnage.cluster.kube import CONFIG_MAPS, DEPLOYMENTS, MODEL_DEPLOYMENTS
+from tonnage.cluster.kube import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    LEADER_WORKER_SETS,
+    MODEL_DEPLOYMENTS,
+    Resource,
+)
 from tonnage.control.input.state import DeploymentView
-from tonnage.fleet.views import deployment_view
+from tonnage.fleet.children import RESOURCES
+from tonnage.fleet.views import workload_view
+from tonnage.manifests.workload import WORKLOADS
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +29,7 @@ class LiveObject:
     """One ModelDeployment as it stands in the cluster."""
 
     model: ModelDeployment
-    deployment: Mapping[str, Any] | None
+    workload: Mapping[str, Any] | None
     """Of its own name, or its scale target; None: there is none, or no right to read it."""
     config: str | None
     """The config.json that its spec refers to."""
@@ -28,14 +38,15 @@ class LiveObject:
 
     @property
     def view(self) -> DeploymentView | None:
-        return deployment_view(self.deployment) if self.deployment else None
+        found = self.workload
+        return workload_view(found, WORKLOADS[found["kind"]]) if found else None
 
     @property
     def target(self) -> ManifestObject | None:
-        """The Deployment as a file would hold it."""
-        if self.deployment is None:
+        """The Deployment or LeaderWorkerSet as a file would hold it."""
+        if self.workload is None:
             return None
-        return ManifestObject(source="cluster", line=0, content=self.deployment)
+        return ManifestObject(source="cluster", line=0, content=self.workload)
 
 
 def read_live(cluster: LiveCluster, *, namespace: str, name: str) -> LiveObject | None:
@@ -55,16 +66,37 @@ def read_live(cluster: LiveCluster, *, namespace: str, name: str) -> LiveObject 
     target = model.spec.scale_target
     return LiveObject(
         model=model,
-        deployment=_deployment(cluster, namespace, target.name if target else name),
+        workload=(
+            _read(cluster, RESOURCES[target.kind], namespace, target.name)
+            if target
+            else _workload(cluster, namespace, name)
+        ),
         config=_config(cluster, model),
         planned=_planned_constants(found),
     )
 
 
-def _deployment(cluster: LiveCluster, namespace: str, name: str) -> Mapping[str, Any] | None:
+def _workload(cluster: LiveCluster, namespace: str, name: str) -> Mapping[str, Any] | None:
+    found = _read(cluster, DEPLOYMENTS, namespace, name)
+    if found is not None:
+        return found
+    kind = LEADER_WORKER_SETS
+    is_served = _answer(f"ask whether {kind.plural} are served", lambda: cluster.api.serves(kind))
+    return _read(cluster, kind, namespace, name) if is_served else None
+
+
+def _read(
+    cluster: LiveCluster, kind: Resource, namespace: str, name: str
+) -> Mapping[str, Any] | None:
+    request = f"get {kind.plural} {name} in namespace {namespace}"
+    return _answer(request, lambda: cluster.api.get(kind.path(namespace, name)))
+
+
+def _answer(request: str, ask: Callable[[], Answer]) -> Answer | None:
+    """Return what the cluster answers; None, with a note, where we have no right to ask."""
     try:
-        with failures(f"get deployments {name} in namespace {namespace}"):
-            return cluster.api.get(DEPLOYMENTS.path(namespace, name))
+        with failures(request):
+            return ask()
     except Failure as failure:
         if failure.exit_code != NO_RIGHTS:
             raise

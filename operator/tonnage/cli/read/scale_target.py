@@ -1,4 +1,4 @@
-"""A scale target from a file: what its Deployment says about the engine that runs."""
+"""A scale target from a file: what the workload says about the engine that runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,11 +8,12 @@ from tonnage.catalog.engine import parse_version
 from tonnage.catalog.gpu import CatalogError
 from tonnage.cli.read.manifest import ManifestObject
 from tonnage.manifests.arguments import FLAGS_NEEDED, read_flags
+from tonnage.manifests.workload import WORKLOADS
 from tonnage.sizing.request import Flags
 
 
 class TargetError(Exception):
-    """The Deployment does not say what a plan for it needs; ``code`` is a condition's reason."""
+    """The workload does not say what a plan for it needs; ``code`` is a condition's reason."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -21,7 +22,7 @@ class TargetError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetContainer:
-    """The engine container of a Deployment."""
+    """The engine container of a workload."""
 
     name: str
     image: str
@@ -60,8 +61,11 @@ class TargetContainer:
 
 
 def scale_target(deployment: ManifestObject) -> TargetContainer:
-    """Read a Deployment from a file; its first container is the engine."""
-    pod = _block(_block(_block(deployment.content, "spec"), "template"), "spec")
+    """Read a workload from a file; the first container of who answers is the engine."""
+    workload = WORKLOADS[deployment.kind]
+    template = _block(_block(deployment.content, "spec"), workload.template)
+    pod = _block({"answers": next(workload.templates(template))}, "answers")
+    pod = _block(pod, "spec")
     containers = pod.get("containers")
     first = containers[0] if isinstance(containers, list) and containers else {}
     container: Mapping[str, Any] = first if isinstance(first, Mapping) else {}

@@ -57,7 +57,8 @@ def needs_in_replicas_of_now(
 
 
 def _replicas_now(need: Needed, now: ReplicaGoodput) -> int:
-    before = need.served.requests_per_s
-    if need.served != replace(now, requests_per_s=before):
+    before = need.served
+    is_same = (before.engine, before.workload, before.slo) == (now.engine, now.workload, now.slo)
+    if not is_same:
         return need.replicas  # of other engines, or in other requests
-    return math.ceil(min(1.0, before / now.requests_per_s) * need.replicas)
+    return math.ceil(min(1.0, before.requests_per_s / now.requests_per_s) * need.replicas)

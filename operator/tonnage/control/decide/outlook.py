@@ -30,6 +30,7 @@ from tonnage.estimate.holding import STARTS, held_starts
 from tonnage.estimate.keeping import is_look_due
 from tonnage.estimate.kept_history import from_stored, is_news, to_stored
 from tonnage.estimate.posterior import ObjectPosterior
+from tonnage.memoize import memoize
 from tonnage.policy.need import Outlook, Supply
 from tonnage.policy.schedules import Event, events_within
 from tonnage.policy.situation import Metrics
@@ -215,6 +216,7 @@ def outlook_of(
     )
 
 
+@memoize
 def _usd_per_replica_hour(sizing: Sizing) -> float | None:
     each = sizing.parallelism.num_gpus
     return fleet_usd_per_hour(sizing.request.gpu, gpus_per_replica=each, replicas=1)

@@ -35,6 +35,16 @@ def _past(at_s: float | None, now_s: float) -> float | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Behind:
+    """What the controller of a workload has not seen."""
+
+    generation: int
+    """The last one that it has."""
+    since_s: float
+    is_long: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rolling:
     """How far the pods of a Deployment have been replaced."""
 
@@ -52,9 +62,12 @@ class PodMemory:
     """Pods and replicas as they were last observed. Written by ``measure``."""
 
     ready: frozenset[str] = frozenset()
+    """Names, by which engines are known too."""
     loading: frozenset[str] = frozenset()
-    """That have not been Ready since they were made."""
+    """UIDs of those that have not been Ready since they were made: what is made anew in a group
+    has the name of what it replaces."""
     present: frozenset[str] = frozenset()
+    """UIDs."""
     vanished_at_s: float = 0.0
     """When a pod was last gone for good: what came to it is in no window any more."""
     lost_at_s: float | None = None
@@ -71,6 +84,8 @@ class PodMemory:
     """While pods are being replaced."""
     template: tuple[str, str] | None = None
     """(uid, template digest) of the Deployment when its controller last knew all of it."""
+    behind: Behind | None = None
+    """Where a later generation stands there than its controller has seen."""
 
     def without_future(self, now_s: float) -> Self:
         return replace(
@@ -80,6 +95,7 @@ class PodMemory:
             stepped=(min(self.stepped[0], now_s), self.stepped[1]) if self.stepped else None,
             window_began=None,
             rolling=None,
+            behind=None,
         )
 
 

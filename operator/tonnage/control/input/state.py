@@ -114,6 +114,7 @@ class DeploymentView:
     """JSON of the part of the spec that its template was made from, as we recorded it."""
     is_paused: bool = False
     """Somebody stopped its rollouts: pods are added and taken away, and none is replaced."""
+    is_deleting: bool = False
 
     @property
     def workload(self) -> Workload:

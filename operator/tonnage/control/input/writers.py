@@ -81,8 +81,8 @@ class Part:
         is_same = generation == self.generation and not is_forgotten
         times, reapplied_at_s = self.times if is_same else 0, min(self.reapplied_at_s, now_s)
         is_waiting = times > 0 and now_s - reapplied_at_s < self.wait_s
-        return replace(
-            self,
+        return type(self)(
+            longest_s=self.longest_s,
             edit=edit,
             is_new=edit is not None and edit != self.edit,
             is_left=edit is not None and is_waiting,

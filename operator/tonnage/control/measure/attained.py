@@ -1,8 +1,8 @@
 """Requests in time and late over the window of the SLO, and what is left of its error budget."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
+from tonnage.api.spec import AttainmentTarget
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Chosen, Observed
 from tonnage.estimate.budget import (
@@ -15,6 +15,8 @@ from tonnage.estimate.budget import (
     limit_key,
     with_judged,
 )
+from tonnage.memoize import memoize
+from tonnage.sizing.plan import Sizing
 from tonnage.sizing.workload import PERCENT
 from tonnage.units import seconds
 
@@ -48,26 +50,35 @@ def budgets_of(memory: ObjectMemory, chosen: Chosen, *, now_s: float) -> tuple[E
     return tuple(each for each in found if each)
 
 
-def objectives(chosen: Chosen) -> Iterator[Objective]:
-    """Yield the shares of requests that may be late.
+def objectives(chosen: Chosen) -> tuple[Objective, ...]:
+    """Return the shares of requests that may be late."""
+    given = chosen.model.spec.slo
+    return _objectives(chosen.sizing, given.attainment if given else None)
 
-    ``slo.attainment.percent`` is of the highest percentile of each latency: of a lower one it would
-    ask what nobody promised.
+
+@memoize
+def _objectives(sizing: Sizing, given: AttainmentTarget | None) -> tuple[Objective, ...]:
+    """Return one of each target; ``slo.attainment.percent`` is of the highest percentile.
+
+    Of a lower one it would ask what nobody promised.
     """
-    slo, given = chosen.sizing.request.slo, chosen.model.spec.slo
-    percent = given.attainment.percent if given and given.attainment else None
+    found, slo = list[Objective](), sizing.request.slo
+    percent = given.percent if given else None
     for latency, targets in (("TTFT", slo.ttft), ("TPOT", slo.tpot)):
         highest = max((each.quantile for each in targets), default=None)
         for each in targets:
             share = each.quantile
             if percent is not None and each.quantile == highest:
                 share = float(percent) / PERCENT
-            yield Objective(
-                latency=latency,
-                quantile=each.quantile,
-                limit_s=each.limit_s,
-                allowed_share=1 - share,
+            found.append(
+                Objective(
+                    latency=latency,
+                    quantile=each.quantile,
+                    limit_s=each.limit_s,
+                    allowed_share=1 - share,
+                )
             )
+    return tuple(found)
 
 
 def _window_s(chosen: Chosen) -> float:

@@ -3,25 +3,28 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tonnage.control.input.memory import PodMemory, Rolling
-from tonnage.control.input.state import Fleet, ModelState, PodView
+from tonnage.control.input.memory import Behind, PodMemory, Rolling
+from tonnage.control.input.state import DeploymentView, Fleet, ModelState, PodView
 from tonnage.control.measure.traffic import pods_named
 from tonnage.estimate.metrics import WINDOWS
 from tonnage.estimate.posterior import PodStart
 from tonnage.settings import Settings
 
+SILENT_S = 60.0
+"""Within which a controller sees what was written, as a rule."""
+
 
 def with_pods(known: PodMemory, state: ModelState, fleet: Fleet) -> PodMemory:
     """Remember which pods are there, which were lost, and when replicas changed."""
     ready = _ready(state)
-    present = frozenset(pod.name for pod in state.pods)
+    present = frozenset(pod.uid for pod in state.pods)
     asked = state.deployment.replicas if state.deployment else 0
     # Fewer than are asked for: what an update replaced, or scaling down took away, is no loss.
     lost = known.ready - set(ready)
     has_lost = bool(lost) and len(ready) < asked
     return PodMemory(
         ready=frozenset(ready),
-        loading=frozenset(pod.name for pod in state.pods if _is_loading(pod, known)),
+        loading=frozenset(pod.uid for pod in state.pods if _is_loading(pod, known)),
         present=present,
         vanished_at_s=known.vanished_at_s if known.present <= present else fleet.now_s,
         lost_at_s=fleet.now_s if has_lost else known.lost_at_s,
@@ -31,6 +34,7 @@ def with_pods(known: PodMemory, state: ModelState, fleet: Fleet) -> PodMemory:
         window_began=_window_began(known, asked, fleet),
         rolling=_rolling(known.rolling, state, fleet.now_s),
         template=_template(known, state),
+        behind=_behind(known.behind, state.deployment, fleet.now_s),
     )
 
 
@@ -41,8 +45,8 @@ def starts_of(known: PodMemory, state: ModelState) -> Iterator[PodStart]:
     """
     is_first = known.replicas is None
     for pod in _ready(state).values():
-        is_new = not is_first and pod.name not in known.present
-        was_seen = pod.name in known.loading or is_new
+        is_new = not is_first and pod.uid not in known.present
+        was_seen = pod.uid in known.loading or is_new
         taken_s, ready_s = pod.scheduled_at_s, pod.ready_at_s
         if was_seen and not pod.has_restarted and taken_s is not None and ready_s is not None:
             yield PodStart(waited_s=taken_s - pod.created_at_s, took_s=ready_s - taken_s)
@@ -54,8 +58,8 @@ def _ready(state: ModelState) -> dict[str, PodView]:
 
 def _is_loading(pod: PodView, known: PodMemory) -> bool:
     """Tell whether a pod has not been Ready since it was made, as far as was seen and it tells."""
-    is_new = known.replicas is None or pod.name not in known.present
-    has_loaded = not is_new and pod.name not in known.loading
+    is_new = known.replicas is None or pod.uid not in known.present
+    has_loaded = not is_new and pod.uid not in known.loading
     return not (pod.is_ready or pod.was_ready or has_loaded)
 
 
@@ -64,6 +68,14 @@ def _template(known: PodMemory, state: ModelState) -> tuple[str, str] | None:
     if live is None or live.observed_generation < live.generation:
         return known.template
     return live.uid, live.template_digest
+
+
+def _behind(before: Behind | None, live: DeploymentView | None, now_s: float) -> Behind | None:
+    if live is None or live.observed_generation >= live.generation:
+        return None
+    if before is None or before.generation != live.observed_generation:
+        return Behind(generation=live.observed_generation, since_s=now_s)
+    return replace(before, is_long=now_s - before.since_s >= SILENT_S)
 
 
 def _rolling(before: Rolling | None, state: ModelState, now_s: float) -> Rolling | None:

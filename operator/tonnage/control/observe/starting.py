@@ -42,7 +42,7 @@ def no_more_start(state: ModelState, known: PodMemory) -> tuple[str, str] | None
 
     Those that were Ready before and failed since are no sign of it.
     """
-    failing = [pod for pod in state.pods if pod.trouble and pod.name in known.loading]
+    failing = [pod for pod in state.pods if pod.trouble and pod.uid in known.loading]
     ready = [pod for pod in state.pods if pod.is_ready]
     most = max(1, len(ready) // WELL_PER_FAILING) if ready else 0
     return failing_told(failing) if len(_faults(failing, ready)) > most else None

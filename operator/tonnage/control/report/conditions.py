@@ -19,7 +19,7 @@ from tonnage.control.observe.capacity import WHY_NO_POD, why_refused
 from tonnage.control.observe.evicted import DISRUPTION_BUDGET
 from tonnage.control.observe.starting import held_up
 from tonnage.control.report.drift import template_drift
-from tonnage.control.report.kstatus import ready, reconciling, stall
+from tonnage.control.report.kstatus import ready, reconciling, stall, workload_kind
 from tonnage.control.report.plausible import speed_plausible
 from tonnage.estimate.metrics import TABLE
 from tonnage.policy.situation import Metrics
@@ -111,6 +111,8 @@ def capacity_available(found: Assessment) -> Finding:
     elif "ReplicaFailure" in problems:
         message = problems["ReplicaFailure"]
         reason = why_refused(message)
+    elif silent := _silent_controller(found):
+        reason, message = "ControllerSilent", silent
     elif decision and decision.limited_by in BUDGET_CODES:
         reason, message = BUDGET_CODES[decision.limited_by], decision.reasons[-1].message
     else:
@@ -123,12 +125,26 @@ def capacity_available(found: Assessment) -> Finding:
     return Finding("CapacityAvailable", "False", reason, message)
 
 
+def _silent_controller(found: Assessment) -> str | None:
+    """Say that nobody acts on what was written: pods are neither made nor replaced.
+
+    Of a workload that is being deleted nobody makes any.
+    """
+    live, behind = found.state.deployment, found.memory.pods.behind
+    if live is None or live.is_deleting or behind is None or not behind.is_long:
+        return None
+    return (
+        f"the controller of {live.kind} {live.name} has not acted on generation {live.generation} "
+        f"for a minute, only on {behind.generation}: it does not run, or its Events say why"
+    )
+
+
 def scaling_active(found: Assessment) -> Finding:
     if found.refusal and not found.is_of_before:
         state: tuple[State, str, str] = ("False", "PlanInvalid", "nothing is scaled without a plan")
     elif found.state.conflicting_autoscaler:
         other = found.state.conflicting_autoscaler
-        message = f"{other} scales the same Deployment: Tonnage does not write"
+        message = f"{other} scales the same {workload_kind(found)}: Tonnage does not write"
         state = ("False", "ConflictingScaler", message)
     elif found.is_acting and (conflict := found.memory.writers.conflict):
         state = ("False", *conflict)

@@ -1,13 +1,11 @@
 """Whether a status differs enough from the one that stands there to be written."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tonnage.control.report.reasons import CONDITIONS
 
-Path = tuple[str, str]
-"""Name in a section of the status, and part."""
 MATERIAL = 0.10
 FLOORS = {
     "queueDepth": 2.0,
@@ -64,13 +62,20 @@ def gauges_moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     """Tell whether any number that a status shows changed materially, appeared or vanished."""
     for section in GAUGE_SECTIONS:
         old, new = before.get(section) or {}, after.get(section) or {}
-        changed = [name for name in old.keys() | new.keys() if old.get(name) != new.get(name)]
-        olds, news = (dict(_numbers(each, changed)) for each in (old, new))
-        if olds.keys() != news.keys():
-            return True
-        if any(is_moved(path[-1], olds[path], number) for path, number in news.items()):
+        names = () if old == new else old.keys() | new.keys()
+        if any(_is_moved(name, old.get(name), new.get(name)) for name in names):
             return True
     return False
+
+
+def _is_moved(name: str, before: Any, after: Any) -> bool:
+    if before == after:
+        return False
+    olds, news = _numbers(name, before), _numbers(name, after)
+    if olds.keys() != news.keys():
+        return True
+    paths = ((part, name if part == "value" else part) for part in news)
+    return any(is_moved(shown, olds[part], news[part]) for part, shown in paths)
 
 
 GAUGE_SECTIONS = ("estimate", "measured", "calibration")
@@ -87,12 +92,13 @@ COUNTERS = frozenset(
 """Grows for ever, or shrinks: goes along, asks for no write of its own."""
 
 
-def _numbers(section: Mapping[str, Any], names: Iterable[str]) -> Iterator[tuple[Path, float]]:
-    for name in names:
-        value = section.get(name)
-        parts = value if isinstance(value, dict) else {name: value}
-        for part, number in parts.items():
-            if name in COUNTERS or part in COUNTERS or isinstance(number, bool):
-                continue
-            if isinstance(number, int | float) and math.isfinite(number):
-                yield (name, name if part == "value" else part), float(number)
+def _numbers(name: str, value: Any) -> Mapping[str, float]:
+    """Return the numbers of a figure by part, but counters."""
+    parts = value if isinstance(value, dict) else {"value": value}
+    return {
+        part: float(number)
+        for part, number in parts.items()
+        if not (name in COUNTERS or part in COUNTERS or isinstance(number, bool))
+        and isinstance(number, int | float)
+        and math.isfinite(number)
+    }

@@ -7,6 +7,7 @@ from tonnage.control.input.state import APPROVE, Assessment, DeploymentView, Mod
 from tonnage.control.observe.starting import held_up
 from tonnage.control.size.chosen import FLAGS_UNKNOWN
 from tonnage.control.size.running import is_spec_ahead
+from tonnage.manifests.workload import DEPLOYMENT
 from tonnage.units import count_of
 
 NO_PATH = "NoTrafficPath"
@@ -21,11 +22,14 @@ def ready(found: Assessment) -> Finding:
             "Ready",
             "True" if is_passive else "False",
             "StatusOnly" if is_passive else "NotDeployed",
-            f"mode is {found.mode}, no Deployment exists",
+            f"mode is {found.mode}, no {workload_kind(found)} exists",
         )
     if _is_due(found) and found.is_acting:
         return Finding(
-            "Ready", "False", "SpecPending", "the Deployment does not yet follow the spec"
+            "Ready",
+            "False",
+            "SpecPending",
+            f"the {workload_kind(found)} does not yet follow the spec",
         )
     return Finding("Ready", *_by_pods(found, found.state.deployment))
 
@@ -34,7 +38,9 @@ def _by_pods(found: Assessment, live: DeploymentView) -> tuple[State, str, str]:
     """Return (state, reason, message) by the pods that are of the template that stands there."""
     model = found.state.model
     minimum = model.spec.scaling.min_replicas if isinstance(model, ModelDeployment) else 1
-    counts = f"{count_of(live.ready, 'replica')} ready, minReplicas {minimum}"
+    pods = count_of(live.num_nodes, "pod")
+    group = f", each a group of {pods}" if live.num_nodes > 1 else ""
+    counts = f"{count_of(live.ready, 'replica')} ready{group}, minReplicas {minimum}"
     if _is_template_unseen(found):
         seen = f"generation {live.observed_generation} of {live.generation}"
         message = f"{counts}, of an earlier template: its controller has seen {seen}"
@@ -89,10 +95,18 @@ def reconciling(found: Assessment) -> Finding:
     state: State | None = "True" if is_going_on and is_changing else None
     if found.pending and _is_due(found):
         return Finding("Reconciling", state, PENDING, found.pending.message)
-    message = "the Deployment is brought to the spec"
+    message = f"the {workload_kind(found)} is brought to the spec"
     if found.changes:
         message = f"{message}: {roll_written(found.state.deployment, found.changes)}"
     return Finding("Reconciling", state, "RollingOut", message)
+
+
+def workload_kind(found: Assessment) -> str:
+    """Return the kind of what runs, or will."""
+    live, made = found.state.deployment, found.template
+    if live is None:
+        return str(made["kind"]) if made else DEPLOYMENT.kind
+    return live.kind
 
 
 def _is_due(found: Assessment) -> bool:

@@ -1,5 +1,6 @@
 """Whether an administrator lets a spec have its image and its ServiceAccount. Pure."""
 
+from functools import lru_cache
 from typing import Final
 
 from tonnage.api.objects import ModelDeployment
@@ -14,6 +15,8 @@ DEFAULT_ACCOUNT: Final = "default"
 """Of a pod that names none."""
 _OFFICIAL: Final = "library"
 """Where the default registry has names of one part."""
+ANSWERS: Final = 512
+"""About images that are remembered: each object asks again in each tick."""
 
 
 def check_allowed(model: ModelDeployment, settings: Settings) -> None:
@@ -42,6 +45,7 @@ def check_allowed(model: ModelDeployment, settings: Settings) -> None:
         )
 
 
+@lru_cache(maxsize=ANSWERS)
 def is_allowed(image: str, prefixes: tuple[str, ...]) -> bool:
     """Tell whether an image is of one of these repositories, or below one in its path.
 

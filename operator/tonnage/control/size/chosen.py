@@ -212,7 +212,9 @@ def _with_other_split(question: SizingQuestion, found: Chosen) -> Chosen:
             return replace(found, split_asked=last)  # what runs was answered: this can wait
         other = best if best.parallelism != flags.parallelism else None
         last = BetterAsked(at_s=now_s, flags=flags, asked=held.asked, sizing=other)
-    split = last.sizing if last else None
+    if last is None:
+        return found
+    split = last.sizing
     if split is None:
         return replace(found, split_asked=last)
     other_split = _chosen_with(question, found.model, split, must_apply=True)
@@ -364,9 +366,10 @@ def _check_claim(state: ModelState, model: ModelDeployment) -> None:
 def _check_deployment(state: ModelState, model: ModelDeployment) -> None:
     target = model.spec.scale_target
     if state.oversized_bytes is not None:
+        kind, name = (target.kind, target.name) if target else ("Deployment", state.view.name)
         raise RefusedError(
             "DeploymentTooLarge",
-            f"Deployment {target.name if target else state.view.name} has "
+            f"{kind} {name} has "
             f"{state.oversized_bytes} bytes, and of one of more than 256 KiB nothing but its name "
             "is kept: take labels, annotations or variables out of it",
         )
@@ -375,12 +378,13 @@ def _check_deployment(state: ModelState, model: ModelDeployment) -> None:
         if deployment is None or not deployment.is_opted_in:
             raise RefusedError(
                 "TargetNotAllowed",
-                f"Deployment {target.name} must exist and carry the label "
-                'tonnage.dev/managed: "true" on itself and on its pod template',
+                f"{target.kind} {target.name} must exist and carry the label "
+                'tonnage.dev/managed: "true" on itself and on its pod template, each of those of a '
+                "LeaderWorkerSet",
             )
         if deployment.owner_uid is not None:
             raise RefusedError(
-                "TargetNotAllowed", f"Deployment {target.name} is controlled by another object"
+                "TargetNotAllowed", f"{target.kind} {target.name} is controlled by another object"
             )
     elif state.in_the_way is not None:
         raise RefusedError("NameConflict", conflict_written(state.in_the_way, model.uid))

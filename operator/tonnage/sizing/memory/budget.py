@@ -66,7 +66,7 @@ def memory_budget(request: SizingRequest, shard: Shard, flags: Flags) -> MemoryB
             gpu=gpu,
             kv_element_bytes=request.kv_element_bytes,
             is_eager=request.switches.is_eager,
-            drafts_by_ngram=bool(request.speculation and request.speculation.method == "ngram"),
+            drafts_by_ngram=request.drafts_by_ngram,
         ),
     )
     parts = (*parts, *board_parts(gpu, shard.weights_bytes, request.engine))

@@ -97,7 +97,8 @@ def _refusals(
     if sizes.expert is False and has_whole_experts(shape, weights, split):
         yield f"expert: false does not go with {split}, whose ranks hold whole experts"
     if split.data > 1 and not (shape.has_experts or kv_is_replicated(shape, split.num_gpus)):
-        yield f"DP {split.data} finds neither experts nor a cache that TP copies in the layers"
+        needs = "experts or a cache that TP copies"
+        yield f"DP {split.data} needs {needs}: use replicas for the layers"
 
 
 def explain_no_candidate(

@@ -79,7 +79,7 @@ def _kv_head_rules(num_kv_heads: int, tensor: int) -> Iterator[str]:
     larger, smaller = max(num_kv_heads, tensor), min(num_kv_heads, tensor)
     if larger % smaller:
         heads = count_of(num_kv_heads, "KV head")
-        yield f"TP {tensor} and the {heads} do not divide one another"
+        yield f"TP {tensor} neither divides nor is a multiple of the {heads}"
 
 
 def _context_rules(attention: Attention, split: Parallelism) -> Iterator[str]:

@@ -22,9 +22,9 @@ class ServiceLevel:
     busy: float
     """Share of the time in which a replica has something to do."""
     running: float
-    """Sequences decoding on a replica, in the mean over that time."""
+    """Sequences decoding on a replica, in the mean over all time, as its gauge averages."""
     kv_usage: float
-    """Share of its KV cache that is held then."""
+    """Share of its KV cache that is held, in the same mean."""
 
     def at(self, quantile: float) -> Latency:
         """Return the latencies at a percentile that was asked for."""
@@ -69,6 +69,6 @@ def service_at(
         num_replicas=num_replicas,
         latencies=outcome.latencies,
         busy=outcome.busy,
-        running=outcome.running,
-        kv_usage=outcome.kv_usage,
+        running=outcome.busy * outcome.running,
+        kv_usage=outcome.busy * outcome.kv_usage,
     )

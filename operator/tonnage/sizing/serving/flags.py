@@ -12,7 +12,7 @@ from tonnage.sizing.memory.ceiling import check_fits, check_given, shortfall
 from tonnage.sizing.memory.layout import default_block_tokens
 from tonnage.sizing.parallelism.shard import Shard
 from tonnage.sizing.request import Flags, SizingRequest
-from tonnage.sizing.serving.goodput import NOTHING, Goodput, Length, goodput, ratio_at
+from tonnage.sizing.serving.goodput import NOTHING, Goodput, Length, goodput, outcome_at, ratio_at
 from tonnage.sizing.serving.load_line import bound_requests_per_s, tpot_ceiling
 from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.serving.steady import prompts_step_s
@@ -58,14 +58,22 @@ class FlagSearch:
         self._widest_of: dict[int, ChosenFlags] = {}
         """By token budget."""
 
-    def coarse(self, widest: ChosenFlags, worth_requests_per_s: float = 0.0) -> ChosenFlags:
+    def coarse(
+        self,
+        widest: ChosenFlags,
+        worth_requests_per_s: float = 0.0,
+        enough_requests_per_s: float = math.inf,
+    ) -> ChosenFlags:
         """Return what short runs say of the flags of a split, to rank it by.
 
-        Where none serves clearly more than is worth it, that rate without an outcome.
+        Where none serves clearly more than is worth it, that rate without an outcome; where the
+        first that are tried serve enough, these.
         """
         if self._request.slo.is_offline:
             return widest
         first = self._stall_free(widest)
+        if enough_requests_per_s < math.inf and self._keeps(first, enough_requests_per_s):
+            return self._as_kept(first, enough_requests_per_s)
         if worth_requests_per_s and not self._keeps(first, worth_requests_per_s):
             best = replace(first, goodput=replace(NOTHING, requests_per_s=worth_requests_per_s))
         else:
@@ -145,6 +153,13 @@ class FlagSearch:
         trial = trial_of(self._request, chosen.replica)
         return ratio_at(trial, rate, length=Length.COARSE, between=self._between) <= 1
 
+    def _as_kept(self, chosen: ChosenFlags, rate: float) -> ChosenFlags:
+        """Return the flags with a rate that short runs kept."""
+        trial = trial_of(self._request, chosen.replica)
+        outcome = outcome_at(trial, rate, length=Length.COARSE, between=self._between)
+        kept = replace(NOTHING, requests_per_s=rate, outcome=outcome)
+        return replace(chosen, goodput=kept)
+
     def _best_slots(self, best: ChosenFlags) -> ChosenFlags:
         """Return the best among more slots, where all are in use, and fewer."""
         return self._fewer(self._more(best))
@@ -189,15 +204,17 @@ class FlagSearch:
         return best
 
     def _other(self, tokens: int, best: ChosenFlags) -> Iterator[ChosenFlags]:
-        """Yield the most slots that a token budget leaves, as few as are best so far, and between.
+        """Yield the most slots that a token budget leaves, as many as are used so far, and between.
 
-        More than that a budget is not tried with, where none of these serves clearly more.
+        Fewer are tried too: beside longer steps of prompts less decodes at a time.
+        A budget is given up where none of these serves clearly more.
         """
         with suppress(DoesNotFitError):
-            widest, few = self._widest(tokens), best.flags.max_num_seqs
+            widest, used = self._widest(tokens), _used_slots(best)
             most = widest.flags.max_num_seqs
             yield widest
-            for seqs in sorted({math.isqrt(most * few), few}, reverse=True):
+            fewer = next(_ladder(used), used)
+            for seqs in sorted({math.isqrt(most * used), used, fewer}, reverse=True):
                 if seqs < most:
                     yield self._with(widest, max_num_seqs=seqs)
 
@@ -305,21 +322,20 @@ def largest_fitting(request: SizingRequest, shard: Shard) -> ChosenFlags:
         DoesNotFitError: not even with a single slot.
     """
     flags = _flags(request, shard.parallelism, 1)
-    replica = replica_under(request, shard, flags)
-    seqs = most_slots(request, replica)
+    single = ChosenFlags(flags=flags, replica=replica_under(request, shard, flags))
+    seqs = most_slots(request, single.replica)
     while seqs > 1:
+        flags = _flags(request, shard.parallelism, seqs)
         try:
-            flags = _flags(request, shard.parallelism, seqs)
             replica = replica_under(request, shard, flags)
         except DoesNotFitError:
             seqs //= 2
             continue
         most = most_slots(request, replica)
         if most >= seqs:
-            break
+            return ChosenFlags(flags=flags, replica=replica)
         seqs = most
-    flags = _flags(request, shard.parallelism, seqs)
-    return ChosenFlags(flags=flags, replica=replica_under(request, shard, flags))
+    return single
 
 
 def widest_fitting(request: SizingRequest, shard: Shard) -> ChosenFlags:

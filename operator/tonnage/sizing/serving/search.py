@@ -1,6 +1,5 @@
 """Where a quantity that grows with load crosses zero."""
 
-import math
 from collections.abc import Callable
 
 ROUNDS = 40
@@ -40,8 +39,3 @@ def crossing(excess: Callable[[float], float], high: float, *, close: float = CL
         if -close < found <= 0 or high - low <= PRECISION * high or high < least:
             break
     return low
-
-
-def excess_of(missed: float, quantile: float) -> float:
-    """Return the logarithm of misses over those that a target at this quantile allows."""
-    return math.log(missed / (1 - quantile)) if missed > 0 else -math.inf

@@ -75,6 +75,11 @@ class Staffing:
         return number
 
 
+def serves_as_alone(routing: Routing, arrival_scv: float) -> bool:
+    """Tell whether each of any number of replicas serves what one alone does: Poisson arrivals."""
+    return routing is Routing.SERVICE and arrival_scv == 1
+
+
 def staffing_of(
     trial: Trial,
     alone_requests_per_s: float,
@@ -90,7 +95,7 @@ def staffing_of(
     """
     is_pooled = routing is Routing.LEAST_OUTSTANDING
     known = [(1, alone_requests_per_s)]
-    is_same = trial.slo.is_offline or not (is_pooled or trial.arrival_scv != 1)
+    is_same = trial.slo.is_offline or serves_as_alone(routing, trial.arrival_scv)
     farther = max if is_pooled or trial.arrival_scv > 1 else min
     if alone_requests_per_s > 0 and not is_same:
         most = most_requests_per_s(trial, alone_requests_per_s, between=between)

@@ -214,7 +214,8 @@ def test_kv_heads_that_do_not_divide_are_refused_with_the_numbers():
     attention = an_attention(num_heads=24, num_kv_heads=6)
     shape = a_shape(groups=(a_layer_group(attention=attention),))
 
-    with pytest.raises(InvalidParallelismError, match="TP 4 and the 6 KV heads"):
+    message = "TP 4 neither divides nor is a multiple of the 6 KV heads"
+    with pytest.raises(InvalidParallelismError, match=message):
         check_parallelism(shape, BF16, Parallelism(tensor=4))
 
 

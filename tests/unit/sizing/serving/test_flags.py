@@ -163,11 +163,11 @@ class TestFewSlots:
         demand=Demand(requests_per_s=0.2),
     )
 
-    def test_of_prompts_of_8000_are_three_on_seven_replicas_at_most(self):
+    def test_of_prompts_of_8000_are_seven_on_three_replicas_at_most(self):
         sizing = size(self.SHORT)
 
-        assert sizing.flags.max_num_seqs == 3
-        assert sizing.replicas <= 7
+        assert sizing.flags.max_num_seqs == 7
+        assert sizing.replicas <= 3
 
     def test_of_prompts_of_100_000_take_15_replicas_at_most(self):
         sizing = size(self.LONG)
@@ -294,7 +294,8 @@ class TestTheSearch:
         ("tpot_s", "tokens"),
         [
             (0.5, 8_192),  # the default: 270 ms of prompts
-            (0.1, 2_048),
+            (0.1, 4_096),
+            (0.06, 2_048),
             (0.05, 1_024),
             (0.008, 8_192),  # 512 take 24 ms: no budget keeps it, and none serves more
         ],
@@ -314,7 +315,7 @@ class TestTheSearch:
 
         assert chosen.flags.max_num_batched_tokens < few.flags.max_num_batched_tokens
         assert chosen.flags.max_num_seqs > few.flags.max_num_seqs
-        assert serves(request, chosen.flags) >= 1.5 * serves(request, few.flags)
+        assert serves(request, chosen.flags) >= 1.4 * serves(request, few.flags)
 
     @pytest.mark.parametrize(
         "model_id",

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tonnage.sizing.serving.search import PRECISION, crossing, excess_of
+from tonnage.sizing.serving.search import PRECISION, crossing
 
 
 @pytest.mark.parametrize("root", [1e-3, 0.3, 5.0, 9.9])
@@ -35,8 +35,3 @@ def test_is_nothing_where_the_excess_is_never_below():
 def test_takes_what_is_close_from_below_and_never_from_above():
     assert crossing(lambda x: x - 3, 10.0, close=0.5) <= 3
     assert crossing(lambda x: x - 3, 10.0, close=0.5) >= 2.5
-
-
-def test_of_misses_is_a_logarithm_of_those_over_those_allowed():
-    assert excess_of(0.10, 0.95) == pytest.approx(math.log(2))
-    assert excess_of(0.0, 0.95) == -math.inf

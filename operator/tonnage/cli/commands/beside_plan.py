@@ -1,0 +1,138 @@
+"""What is asked beside a plan: roles apart, of GPU classes too, and a cache in host memory."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from tonnage.cli.answers.planning import Planned, Refused
+from tonnage.cli.commands.options import with_group
+from tonnage.cli.console import Failure
+from tonnage.sizing.plan import Between, Sizing
+from tonnage.units import GIB, bytes_per_second
+
+if TYPE_CHECKING:
+    from tonnage.cli.answers.planning import Verdict
+
+TABLES: Final = ("csv", "markdown")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolesAsked:
+    """The options of roles apart."""
+
+    roles_apart: bool
+    kv_link: float | None
+    """Bytes per second of a GPU."""
+
+    def check(self, form: str) -> None:
+        """Refuse options that mean nothing without another, or in a form.
+
+        Raises:
+            Failure: one was given so.
+        """
+        if self.kv_link is not None and not self.roles_apart:
+            raise Failure("--kv-link is between roles: it needs --roles-apart")
+        if self.roles_apart:
+            _check_form(form, "--roles-apart")
+
+    def verdict(self, sizing: Sizing, replicas: int, between: Between) -> "Verdict":
+        """Return whether roles apart cost less than so many replicas for both."""
+        from tonnage.explain import topology as words  # noqa: PLC0415  (only where it is asked)
+        from tonnage.sizing.roles import weigh_roles  # noqa: PLC0415
+
+        is_assumed = self.kv_link is None
+        link = self.kv_link or sizing.request.gpu.interconnect_bytes_per_s
+        found = weigh_roles(sizing, replicas, link, between=between)
+        return (
+            words.roles_answer(found, link_is_assumed=is_assumed),
+            words.roles_figures(found, link_is_assumed=is_assumed),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BesidePlan(RolesAsked):
+    """All options."""
+
+    kv_offload: float | None
+    """Bytes of a replica; infinity: as many as it takes."""
+    working_set: int | None
+
+    def check(self, form: str) -> None:
+        """Refuse options that mean nothing without another, or in a form.
+
+        Raises:
+            Failure: one was given so.
+        """
+        super().check(form)
+        if (self.working_set is None) != (self.kv_offload is None):
+            raise Failure("--kv-offload and --working-set need each other")
+        if self.kv_offload is not None:
+            _check_form(form, "--kv-offload")
+
+    def answered(self, answer: Planned | Refused, between: Between) -> Planned | Refused:
+        """Return a plan with what is asked beside it."""
+        if isinstance(answer, Refused) or not (self.roles_apart or self.kv_offload):
+            return answer
+        return replace(answer, verdicts=dict(self._verdicts(answer, between)))
+
+    def _verdicts(self, planned: Planned, between: Between) -> Iterator[tuple[str, "Verdict"]]:
+        sizing = planned.sizing
+        if self.roles_apart:
+            replicas = max(planned.replicas, sizing.replicas)
+            yield "rolesApart", self.verdict(sizing, replicas, between)
+        if self.kv_offload is not None and self.working_set is not None:
+            from tonnage.explain import topology as words  # noqa: PLC0415
+            from tonnage.sizing.offload import offload_of  # noqa: PLC0415
+
+            offload = offload_of(sizing, planned.replicas, self.working_set, self.kv_offload)
+            answer = words.offload_answer(offload, sizing)
+            yield "kvOffload", (answer, words.offload_figures(offload))
+
+
+def _check_form(form: str, name: str) -> None:
+    if form in TABLES:
+        raise Failure(f"-o {form} has no column for {name}: text, json and yaml say it")
+
+
+def _link(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
+    try:
+        return None if value is None else bytes_per_second(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _host_bytes(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
+    if value is None or value == "auto":
+        return None if value is None else math.inf
+    if not (value.isascii() and value.isdecimal()) or int(value) == 0:
+        raise click.BadParameter(f"{value!r} is neither a number of GiB nor auto")
+    return float(value) * GIB
+
+
+ROLES: Final = (
+    click.option("--roles-apart", "roles_apart", is_flag=True,
+        help="Weigh prefill and decode apart against one fleet for both."),
+    click.option("--kv-link", "kv_link", metavar="RATE", callback=_link,
+        help="What a GPU moves to a replica of the other role, such as 50GB/s or 400Gb/s. Default: "
+        "the link between the GPUs of a node."),
+)  # fmt: skip
+OFFLOAD: Final = (
+    click.option("--kv-offload", "kv_offload", metavar="GIB|auto", callback=_host_bytes,
+        help="Say whether a KV cache of so much host memory of a replica is worth it."),
+    click.option("--working-set", "working_set", type=click.IntRange(min=0), metavar="TOKENS",
+        help="For --kv-offload: tokens of different prompts that later requests to a replica begin "
+        "with again; 0: none."),
+)  # fmt: skip
+
+
+def beside_plan_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options; the command gets them as one ``beside_plan``."""
+    return with_group(command, (*ROLES, *OFFLOAD), "beside_plan", BesidePlan)
+
+
+def roles_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of roles apart; the command gets them as one ``roles``."""
+    return with_group(command, ROLES, "roles", RolesAsked)

@@ -1,0 +1,157 @@
+"""Roles apart, and a cache in the host's memory: the verdicts in words and numbers."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from tonnage.explain.report import round_estimate
+from tonnage.explain.words import Answer
+from tonnage.sizing.offload import Offload, break_even_bytes_per_s
+from tonnage.sizing.plan import Sizing
+from tonnage.sizing.roles import Comparison, Pair, Rank
+from tonnage.units import count_of, format_bytes, format_s, format_si, significant
+
+NOT_RUN: Final = "the operator does not run roles apart: it is for you to deploy"
+NOT_RENDERED: Final = "the operator does not render --kv-offloading-size: it is for engine.args"
+PERCENT: Final = 100
+
+
+def roles_answer(found: Comparison, *, link_is_assumed: bool) -> Answer:
+    """Return whether roles apart cost less, and why."""
+    lines = _pair_lines(found.pair, link_is_assumed=link_is_assumed) if found.pair else ()
+    return Answer(
+        question="Would prefill and decode apart cost less?",
+        answer=_roles_verdict(found),
+        lines=tuple(lines),
+    )
+
+
+def _roles_verdict(found: Comparison) -> str:
+    if not found.is_weighed:
+        return f"not weighed: {found.refusal}"
+    if found.pair is None:
+        return f"no: {found.refusal}"
+    prefill, decode = found.pair.replicas
+    currency = found.unified.request.gpu.price.currency
+    apart = f"{prefill} prefill + {count_of(decode, 'decode replica')}"
+    both = f"{count_of(found.replicas, 'replica')} for both {_cost(found.rank, currency)}"
+    if found.is_short:
+        most = found.unified.request.max_replicas
+        both = f"one fleet needs {found.replicas}, maxReplicas allows {most}"
+    cost = _cost(found.pair.rank, currency)
+    return f"{'yes' if found.is_apart else 'no'}: {apart} {cost}, {both}; {NOT_RUN}"
+
+
+def _cost(rank: Rank, currency: str) -> str:
+    (has_no_price, amount), num_gpus = rank
+    if has_no_price:
+        return f"take {count_of(num_gpus, 'GPU')}"
+    return f"({count_of(num_gpus, 'GPU')}) cost {amount:.2f} {currency} per hour"
+
+
+def _pair_lines(pair: Pair, *, link_is_assumed: bool) -> Iterator[str]:
+    for name, number, sizing in _roles(pair):
+        flags = sizing.flags
+        yield (
+            f"{name}: {number} x {flags.parallelism}, max-num-seqs {flags.max_num_seqs}, "
+            f"max-num-batched-tokens {flags.max_num_batched_tokens}; by itself each keeps the "
+            f"targets up to {significant(sizing.goodput_requests_per_s)} requests/s"
+        )
+    request, handover = pair.decode.request, pair.handover
+    node = request.gpu.gpus_per_node
+    origin = f"assumed: as within a node of {count_of(node, 'GPU')}; --kv-link says otherwise"
+    tokens = request.workload.prompt.mean_tokens
+    yield (
+        f"transfer: {format_bytes(pair.roles.sent_bytes(tokens))} per prompt and prefill GPU in "
+        f"{format_s(pair.roles.transfer_s(tokens))} over "
+        f"{format_si(pair.roles.link_bytes_per_s, 'B/s')} per GPU "
+        f"({origin if link_is_assumed else 'given'}); prefill keeps the blocks for "
+        f"{format_s(handover.held_s)}, its cache is {handover.prefill_kv_usage:.0%} full"
+    )
+    at = {each.quantile: each for each in handover.result.latencies}
+    slo = request.slo
+    reached = [("TTFT", each, at[each.quantile].ttft_s) for each in slo.ttft]
+    reached += [("TPOT", each, at[each.quantile].tpot_s or 0.0) for each in slo.tpot]
+    words = (f"{name} p{each.quantile * PERCENT:g} {format_s(s)}" for name, each, s in reached)
+    yield f"both roles in sequence at the demand asked: {', '.join(words)}"
+
+
+def _roles(pair: Pair) -> Iterator[tuple[str, int, Sizing]]:
+    yield from zip(("prefill", "decode"), pair.replicas, (pair.prefill, pair.decode), strict=True)
+
+
+def roles_figures(found: Comparison, *, link_is_assumed: bool) -> dict[str, Any]:
+    """Return the same as data."""
+    verdict = "Apart" if found.is_apart else "Unified"
+    return {
+        "verdict": verdict if found.is_weighed else "NotWeighed",
+        "message": _roles_verdict(found),
+        "unified": {"replicas": found.replicas, **_cost_figures(found.rank)},
+        **({"apart": _pair_figures(found.pair, link_is_assumed)} if found.pair else {}),
+    }
+
+
+def _cost_figures(rank: Rank) -> dict[str, Any]:
+    (has_no_price, amount), num_gpus = rank
+    return {"gpus": num_gpus, **({} if has_no_price else {"costPerHour": amount})}
+
+
+def _pair_figures(pair: Pair, link_is_assumed: bool) -> dict[str, Any]:
+    tokens = pair.decode.request.workload.prompt.mean_tokens
+    roles = {
+        name: {
+            "replicas": number,
+            "parallelism": str(sizing.parallelism),
+            "maxNumSeqs": sizing.flags.max_num_seqs,
+            "maxNumBatchedTokens": sizing.flags.max_num_batched_tokens,
+        }
+        for name, number, sizing in _roles(pair)
+    }
+    return {
+        **_cost_figures(pair.rank),
+        **roles,
+        "linkBytesPerSecond": pair.roles.link_bytes_per_s,
+        "linkIsAssumed": link_is_assumed,
+        "transferSeconds": round_estimate(pair.roles.transfer_s(tokens)),
+        "prefillCacheFraction": round_estimate(pair.handover.prefill_kv_usage),
+        "latencies": [
+            {
+                "quantile": each.quantile,
+                "timeToFirstTokenSeconds": round_estimate(each.ttft_s),
+                "timePerOutputTokenSeconds": round_estimate(each.tpot_s or 0.0),
+            }
+            for each in pair.handover.result.latencies
+        ],
+    }
+
+
+def offload_answer(offload: Offload, sizing: Sizing) -> Answer:
+    """Return whether a cache in the host's memory is worth it, and why."""
+    rate = format_si(break_even_bytes_per_s(sizing), "B/s")
+    beats = f"reading beats computing where a GPU reads more than {rate} from the host"
+    return Answer(
+        question="Is a KV cache in host memory worth it?",
+        answer=_offload_verdict(offload),
+        lines=(beats,) if offload.is_worth_it else (),
+    )
+
+
+def _offload_verdict(offload: Offload) -> str:
+    gpu = f"the {offload.gpu_tokens:,.0f} that a replica's GPU cache holds beside running requests"
+    host = f"{format_bytes(offload.needed_bytes)} of host memory"
+    working = f"the working set of {offload.working_set_tokens:,.0f} tokens"
+    if offload.fits_gpu:
+        return f"not worth it: {working} is within {gpu}"
+    if not offload.is_worth_it:
+        return f"not worth it: {working} takes {host}, there are {format_bytes(offload.host_bytes)}"
+    return f"worth it: {working} is beyond {gpu}, and takes {host}; {NOT_RENDERED}"
+
+
+def offload_figures(offload: Offload) -> dict[str, Any]:
+    """Return the same as data."""
+    return {
+        "isWorthIt": offload.is_worth_it,
+        "message": _offload_verdict(offload),
+        "workingSetTokens": round(offload.working_set_tokens),
+        "gpuCacheTokens": round(offload.gpu_tokens),
+        "hostBytesNeeded": round(offload.needed_bytes),
+    }

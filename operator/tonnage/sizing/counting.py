@@ -1,0 +1,101 @@
+"""The fewest replicas that serve a demand, where nobody asks what each could serve beside it."""
+
+import math
+from dataclasses import replace
+from typing import Final
+
+from tonnage.sizing.memory.budget import memory_budget
+from tonnage.sizing.plan import LEAST_SHARE, Between, Finalist, Outline, Sizing
+from tonnage.sizing.request import SizingRequest, spread_of
+from tonnage.sizing.serving.flags import ChosenFlags, FlagSearch, trial_of
+from tonnage.sizing.serving.goodput import MOST, NOTHING, Length, ratio_at
+from tonnage.sizing.serving.load_line import top_requests_per_s
+from tonnage.sizing.serving.staffing import ROUNDING, Staffing, serves_as_alone
+
+MOST_COUNTED: Final = 10
+"""Replicas up to which each number is tried: a search for the rate of one takes as many runs."""
+FLAGS_DOUBT: Final = 1.03
+"""What the best flags serve over those that short runs find, at most times."""
+FEWEST_LATE: Final = 100
+"""Requests that may be late in a full run, from which one of it says whether targets are kept."""
+
+
+def enough_requests_per_s(request: SizingRequest) -> float:
+    """Return the rate of one replica with which the fewest replicas serve the demand.
+
+    Also were their steps longer by the spread of their prior. Infinity: no rate is asked for.
+    """
+    rate = request.demand.requests_per_s
+    return (1 + spread_of(request)) * rate / _least(request) if rate else math.inf
+
+
+def can_be_counted(outline: Outline) -> bool:
+    """Tell whether one run of one replica says if some number of them serves the demand.
+
+    Not for a closed loop or offline, nor where what one serves hangs on how many there are, where
+    few requests may be late, or where a plan may refuse so low a rate.
+    """
+    request = outline.request
+    slo, rate = request.slo, request.demand.requests_per_s
+    if not rate or slo.is_offline or not serves_as_alone(request.routing, request.arrival_scv):
+        return False
+    top = top_requests_per_s(outline.widest.replica, request.workload)
+    strictest = max(target.quantile for target in (*slo.ttft, *slo.tpot))
+    has_enough_late = (1 - strictest) * MOST[Length.FULL] >= FEWEST_LATE
+    return has_enough_late and rate / _least(request) > LEAST_SHARE * top
+
+
+def expected_replicas(finalist: Finalist) -> int:
+    """Return how many replicas the rate of short runs comes to; that of a finalist is not 0."""
+    request = finalist.outline.request
+    rate = (request.demand.requests_per_s or 0.0) * (1 - ROUNDING)
+    return max(_least(request), math.ceil(rate / finalist.requests_per_s))
+
+
+def count_replicas(finalist: Finalist, most: int, between: Between) -> Sizing | None:
+    """Return the answer for a split with the fewest replicas; None: it takes more than ``most``.
+
+    Each number is tried by a full run of one replica at its part of the demand, with the flags of
+    short runs; where one replica less hangs on these, with better ones. The goodput is a rate that
+    each was seen to keep: its part of the demand, or more by the spread of the prior.
+    """
+    outline, chosen = finalist.outline, finalist.coarse
+    asked, least = outline.request.demand.requests_per_s or 0.0, _least(outline.request)
+    number = max(least, min(most, expected_replicas(finalist)))
+    while number <= most and not _keeps(outline, chosen, asked / number, between):
+        number += 1
+    while least < number and _keeps(outline, chosen, asked / (number - 1), between):
+        number -= 1
+    if least < number and _keeps(outline, chosen, asked / (number - 1) / FLAGS_DOUBT, between):
+        better = FlagSearch(outline.request, outline.shard, between).refine(chosen)
+        if _keeps(outline, better, asked / (number - 1), between):
+            chosen, number = better, number - 1
+    return _sizing(outline, chosen, number, between) if number <= most else None
+
+
+def _least(request: SizingRequest) -> int:
+    return max(1, request.min_replicas)
+
+
+def _keeps(outline: Outline, chosen: ChosenFlags, requests_per_s: float, between: Between) -> bool:
+    """Tell whether a replica keeps every target at a rate."""
+    trial = trial_of(outline.request, chosen.replica)
+    return ratio_at(trial, requests_per_s, length=Length.FULL, between=between) <= 1
+
+
+def _sizing(outline: Outline, chosen: ChosenFlags, number: int, between: Between) -> Sizing:
+    request = outline.request
+    rate = (request.demand.requests_per_s or 0.0) / number
+    more = (1 + spread_of(request)) * rate
+    kept = more if _keeps(outline, chosen, more, between) else rate
+    return Sizing(
+        request=request,
+        flags=chosen.flags,
+        shard=outline.shard,
+        budget=memory_budget(request, outline.shard, chosen.flags),
+        replica=chosen.replica,
+        idle=outline.idle,
+        goodput=replace(NOTHING, requests_per_s=kept),
+        staffing=Staffing(each_requests_per_s=((1, kept),)),
+        replicas=number,
+    )

@@ -1,0 +1,79 @@
+"""A cache in the host's memory behind that of the GPU: is it worth its copies?
+
+Every block is copied there when it is full, so the host's memory holds what the GPU's does too.
+That is lost on what the GPU's cache holds anyway, beside the requests that run; a working set
+beyond the host's memory is gone before it is asked for again. What is left is worth it.
+
+Sources:
+    [llm-d-guides] random prompts, document questions and a working set of 1.32 times the cache.
+    [vllm-source] config/vllm.py ``kv_offloading_size`` is of all tensor-parallel ranks, and each
+    data-parallel rank takes as much; v1/kv_offload: a copy of a cache that all ranks have is kept
+    once.
+"""
+
+import math
+from dataclasses import dataclass
+
+from tonnage.sizing.plan import Sizing, requests_per_s_asked
+from tonnage.sizing.serving.ttft import own_prefill_s
+from tonnage.sizing.split import kv_is_replicated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offload:
+    """Of one replica, all its ranks: the working set between two limits."""
+
+    working_set_tokens: float
+    """Of different prompts that later requests begin with again. 0: they come back to nothing."""
+    gpu_tokens: float
+    """That the GPU's cache holds beside the requests that run."""
+    host_bytes_per_token: float
+    host_bytes: float = math.inf
+    """Infinity: as much as the working set takes."""
+
+    @property
+    def needed_bytes(self) -> float:
+        """Of host memory, for the working set."""
+        return self.working_set_tokens * self.host_bytes_per_token
+
+    @property
+    def fits_gpu(self) -> bool:
+        return self.working_set_tokens <= self.gpu_tokens
+
+    @property
+    def is_worth_it(self) -> bool:
+        return not self.fits_gpu and self.needed_bytes <= self.host_bytes
+
+
+def offload_of(
+    sizing: Sizing, replicas: int, working_set_tokens: float, host_bytes: float
+) -> Offload:
+    """Return the caches of one of so many replicas of a plan."""
+    replica, split = sizing.replica, sizing.parallelism
+    is_one_copy = kv_is_replicated(sizing.request.shape, split.tensor)
+    copies = split.pipeline * (1 if is_one_copy else split.tensor)
+    each = replica.bytes_per_reported_token(sizing.request.context_tokens)
+    pool_tokens = replica.kv_pool_bytes / each * replica.model.dp_size
+    return Offload(
+        working_set_tokens=working_set_tokens,
+        gpu_tokens=pool_tokens * (1 - _share_held(sizing, replicas)),
+        host_bytes_per_token=each * copies,
+        host_bytes=host_bytes,
+    )
+
+
+def _share_held(sizing: Sizing, replicas: int) -> float:
+    """Return what running requests hold of the cache: at the demand, without one at capacity."""
+    rate = requests_per_s_asked(sizing)
+    if rate and not sizing.request.slo.is_offline:
+        return min(1.0, sizing.at(rate, replicas).kv_usage)
+    return min(1.0, sizing.at_capacity.num_running / sizing.memory_ceiling_typical)
+
+
+def break_even_bytes_per_s(sizing: Sizing) -> float:
+    """Return what a GPU has to read from the host's memory for that to be faster than prefill."""
+    replica, workload = sizing.replica, sizing.request.workload
+    tokens = workload.prompt.mean_tokens
+    prefill_s = own_prefill_s(replica, workload, sizing.idle, tokens)
+    computed_bytes = replica.layout.bytes_of_sequence(tokens) * (1 - workload.cached_fraction)
+    return computed_bytes / prefill_s

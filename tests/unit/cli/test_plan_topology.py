@@ -1,0 +1,167 @@
+"""What ``tonnage plan`` is asked beside the plan: roles apart, and a cache in host memory."""
+
+import json
+
+import pytest
+
+from cli_builders import SCALED, a_deployment, plan, run
+
+ASKED = (
+    "plan", "--model", "meta-llama/Llama-3.1-8B-Instruct", "--gpu", "H100", "--rps", "8",
+    "--prompt", "8000", "--output", "100", "--ttft", "2s", "--tpot", "20ms",
+    "--set", "hardware.gpusPerReplica=1",
+)  # fmt: skip
+QUESTION = "7. Would prefill and decode apart cost less?"
+
+
+@pytest.fixture(scope="module")
+def apart():
+    result = run(*ASKED, "--roles-apart", "--kv-link", "400Gb/s")
+    assert result.exit_code == 0
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def figures():
+    result = run(*ASKED, "--roles-apart", "-o", "json")
+    (answer,) = json.loads(result.stdout)
+    return answer["rolesApart"]
+
+
+def test_a_plan_that_is_not_asked_weighs_nothing():
+    result = run(*ASKED, "-o", "json")
+    (answer,) = json.loads(result.stdout)
+
+    assert not {"rolesApart", "kvOffload"} & answer.keys()
+
+
+def test_the_verdict_says_both_costs_and_that_nothing_runs_it(apart):
+    assert QUESTION in apart
+    verdict = " ".join(apart.partition(QUESTION)[2].split())
+    assert verdict.startswith("yes: ")
+    assert "USD per hour" in verdict
+    assert "the operator does not run roles apart" in verdict
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "transfer: 1000.0 MiB per prompt and prefill GPU in 21.0 ms",
+        "over 50.00 GB/s per GPU (given)",
+        "both roles in sequence at the demand asked: TTFT p95 ",
+    ],
+)
+def test_the_reasons_are_in_numbers(apart, reason):
+    assert reason in " ".join(apart.split())
+
+
+def test_data_has_the_same(figures):
+    roles = figures["apart"]
+
+    assert figures["verdict"] == "Apart"
+    assert roles["gpus"] == roles["prefill"]["replicas"] + roles["decode"]["replicas"]
+    assert roles["costPerHour"] < figures["unified"]["costPerHour"]
+    assert roles["linkBytesPerSecond"] == 450e9
+
+
+def test_a_link_that_is_assumed_is_said_to_be():
+    result = run(*ASKED, "--roles-apart")
+
+    assert "assumed: as within a node of 8 GPUs" in " ".join(result.stdout.split())
+
+
+def test_where_one_fleet_may_not_serve_the_bound_is_the_reason(figures):
+    apart, one = figures["apart"], figures["unified"]["replicas"]
+    most = max(apart[name]["replicas"] for name in ("prefill", "decode"))
+    assert most < one
+
+    result = run(*ASKED, "--set", f"scaling.maxReplicas={most}", "--roles-apart", "-o", "json")
+    (answer,) = json.loads(result.stdout)
+
+    assert answer["rolesApart"]["verdict"] == "Apart"
+    reason = f"one fleet needs {one}, maxReplicas allows {most}"
+    assert reason in answer["rolesApart"]["message"]
+
+
+def test_the_flags_of_a_scale_target_stay():
+    result = plan(SCALED, a_deployment(), options=["--roles-apart", "-o", "json"])
+    (answer,) = json.loads(result.stdout)
+
+    assert answer["rolesApart"]["verdict"] == "NotWeighed"
+    assert answer["rolesApart"]["message"].startswith("not weighed: spec.scaleTarget")
+
+
+COMPARED = ("compare", *ASKED[1:-2], "--roles-apart")
+
+
+def test_a_comparison_says_of_a_class_what_its_plan_does():
+    (answer,) = json.loads(run("plan", *COMPARED[1:], "-o", "json").stdout)
+    (choice,) = json.loads(run(*COMPARED, "-o", "json").stdout)["classes"]
+
+    assert choice["rolesApart"] == answer["rolesApart"]
+
+
+def test_a_comparison_names_the_classes_where_roles_apart_cost_less():
+    result = run(*COMPARED, "--kv-link", "1GB/s", COLUMNS="80")
+    text = " ".join(result.stdout.split())
+
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert "prefill and decode apart, of the classes in full, cost less on none" in text
+    assert "roles apart no: 9 prefill replicas and 9 decode replicas keep the targets each" in text
+
+
+def test_a_comparison_says_which_link_it_assumes():
+    text = " ".join(run(*COMPARED).stdout.split())
+
+    assert (
+        "cost less on H100 (2 prefill + 1 decode, 20.64 per hour); assumed: moved as within" in text
+    )
+
+
+@pytest.mark.parametrize("options", [["--kv-link", "1GB/s"], ["--roles-apart", "-o", "csv"]])
+def test_a_comparison_refuses_what_a_plan_does(options):
+    assert run(*COMPARED[:-1], *options).exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--kv-link", "50GB/s"], "--kv-link is between roles"),
+        (["--roles-apart", "--kv-link", "fast"], "'fast' is not a rate like 50GB/s"),
+        (["--roles-apart", "--kv-link", "0GB/s"], "'0GB/s' is not a rate"),
+        (["--working-set", "1000"], "--kv-offload and --working-set need each other"),
+        (["--kv-offload", "auto"], "--kv-offload and --working-set need each other"),
+        (["--roles-apart", "-o", "csv"], "-o csv has no column for --roles-apart"),
+        (
+            ["--kv-offload", "auto", "--working-set", "9", "-o", "markdown"],
+            "-o markdown has no column for --kv-offload",
+        ),
+        (["--kv-offload", "some"], "'some' is neither a number of GiB nor auto"),
+    ],
+)
+def test_an_option_that_means_nothing_is_refused(options, why):
+    result = run(*ASKED, *options)
+
+    assert result.exit_code == 3
+    assert why in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("host", "working_set", "verdict"),
+    [
+        ("auto", "0", "not worth it: the working set of 0 tokens is within "),
+        ("200", "100000", "not worth it: the working set of 100,000 tokens is within "),
+        ("200", "700000", "worth it: the working set of 700,000 tokens is beyond "),
+        (
+            "20",
+            "700000",
+            "not worth it: the working set of 700,000 tokens takes 85.4 GiB of host memory, there "
+            "are 20.0 GiB",
+        ),
+    ],
+)
+def test_a_cache_in_host_memory_is_worth_it_between_both_caches(host, working_set, verdict):
+    result = run(*ASKED, "--kv-offload", host, "--working-set", working_set)
+
+    _, _, answer = result.stdout.partition("7. Is a KV cache in host memory worth it?")
+    assert " ".join(answer.split()).startswith(verdict)
