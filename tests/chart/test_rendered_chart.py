@@ -137,9 +137,7 @@ def test_scale_only_can_neither_create_a_pod_nor_change_one(helm):
     assert {verb for resource, verb in rights if resource == "deployments"} == {
         "get", "list", "watch",
     }  # fmt: skip
-    assert {verb for resource, verb in rights if resource == "deployments/scale"} == {
-        "get", "patch",
-    }  # fmt: skip
+    assert {verb for resource, verb in rights if resource == "deployments/scale"} == {"patch"}
     assert {verb for resource, verb in rights if resource == "pods"} == {"list", "watch"}
     assert not {resource for resource, _ in rights} & {
         "services", "podmonitors", "poddisruptionbudgets", "networkpolicies",

@@ -27,7 +27,6 @@ EXPLAINED = {
     "get leaderworkersets": "the same",
     "create leaderworkersets": "the same",
     "patch leaderworkersets": "the same",
-    "get leaderworkersets/scale": "the same",
     "patch leaderworkersets/scale": "the same",
     "list statefulsets": "reads those of LeaderWorkerSets, so it needs their CRD",
     "watch statefulsets": "the same",

@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.lab, pytest.mark.thorough]
 
 NUM_OBJECTS, REPLICAS = 40, 2
 MOST_REQUESTS = 26
-"""Of an object that nothing was made for, beside statuses: 12 without a retry, its Deployment
-before replicas, and itself before each status and before Events."""
+"""Of an object that nothing was made for, beside statuses: 12 without a retry, with its Deployment
+before replicas and each retry of them, and itself before each status and before Events."""
 QUIET_TICKS = 10
 NODE = "gpu-crowd"
 SETTINGS = {"scrapeIntervalS": 1, "coldStartS": 1, "statusIntervalS": 1, "searchBudgetS": 0.8}

@@ -11,10 +11,10 @@
   verbs: [get, list, watch]
 - apiGroups: [apps]
   resources: [deployments/scale]
-  verbs: [get, patch]
+  verbs: [patch]
 - apiGroups: [leaderworkerset.x-k8s.io]
   resources: [leaderworkersets/scale]
-  verbs: [get, patch]
+  verbs: [patch]
 - apiGroups: [apps]
   resources: [replicasets, statefulsets]  # what links pods to Deployments, and to LeaderWorkerSets
   verbs: [list, watch]

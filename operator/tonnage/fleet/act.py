@@ -149,40 +149,34 @@ class Writer:
         """
         return self.kube.with_fence(lambda: self._check_current(writes))
 
-    def _movable(self, writes: Writes, scale: Scale) -> KubeApi:
-        """Return it for replicas: while the Deployment is the object's to scale as well."""
-
-        def fence() -> None:
-            live = self.kube.get(RESOURCES[scale.kind].path(writes.namespace, scale.deployment))
-            if live is None or not _may_be_scaled(live, writes):
-                raise StaleError(f"the {scale.kind} was handed to somebody else: decided again")
-
-        return self._current(writes).with_fence(fence)
-
     def _scale(self, writes: Writes) -> None:
         if writes.scale is not None:
             self._move(writes, writes.scale)
 
     def _move(self, writes: Writes, scale: Scale) -> None:
-        """Write replicas through ``/scale``; other fields may change at the same time.
+        """Write replicas through ``/scale``, while nothing else of the workload changes.
 
         Raises:
             HeldBackError: the object is not the one any more that was decided on.
-            StaleError: another number stands there, or ever another version.
+            StaleError: the workload asks for another number, is somebody else's now, or changes
+                each time.
         """
-        path = RESOURCES[scale.kind].path(writes.namespace, scale.deployment, "scale")
+        resource = RESOURCES[scale.kind]
         for attempt in range(SCALE_ATTEMPTS):
-            live = self.kube.get(path)
-            if live is None or _scale_of(live) != (scale.uid, scale.seen):
+            live = self.kube.get(resource.path(writes.namespace, scale.deployment))
+            if live is None or _uid_and_replicas(live) != (scale.uid, scale.seen):
                 raise StaleError(
                     f"does not ask for {count_of(scale.seen, 'replica')} any more: decided again"
                 )
+            if not _may_be_scaled(live, writes):
+                raise StaleError(f"the {scale.kind} was handed to somebody else: decided again")
             for cost in scale.costs if attempt == 0 else ():
                 self._mark(writes, cost)
+            path = resource.path(writes.namespace, scale.deployment, "scale")
             version = live["metadata"]["resourceVersion"]
             body = {"metadata": {"resourceVersion": version}, "spec": {"replicas": scale.replicas}}
             try:
-                self._movable(writes, scale).merge_patch(path, body, manager=SCALE_MANAGER)
+                self._current(writes).merge_patch(path, body, manager=SCALE_MANAGER)
             except ConflictError:
                 continue
             LOG.info(
@@ -393,6 +387,5 @@ def _fate(said: WorldError | None) -> Fate:
     return Fate.UNDONE if said.is_undone else Fate.UNKNOWN
 
 
-def _scale_of(live: Manifest) -> tuple[str, int]:
-    """Return (uid, replicas) of a Scale, which leaves out a zero."""
-    return live["metadata"]["uid"], (live.get("spec") or {}).get("replicas", 0)
+def _uid_and_replicas(live: Manifest) -> tuple[str, int]:
+    return live["metadata"]["uid"], live["spec"].get("replicas", 1)

@@ -165,7 +165,7 @@ class TestAnotherWriter:
         numbers = itertools.cycle([1, 2])
 
         def scaled_meanwhile(verb, path):
-            if verb == "get" and path.endswith("/scale"):
+            if verb == "get" and path.endswith("/deployments/llama"):
                 self.undo(world, next(numbers))
 
         world.kube.fail = scaled_meanwhile

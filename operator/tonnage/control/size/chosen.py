@@ -22,6 +22,7 @@ from tonnage.estimate.promise import factor_now
 from tonnage.explain.report import usd_per_hour
 from tonnage.manifests.arguments import FLAGS_NEEDED, as_told, read_flags
 from tonnage.manifests.children import differs_in_pods, flags_from_annotation, spec_digest
+from tonnage.manifests.workload import DEPLOYMENT
 from tonnage.sizing.errors import (
     SearchAbandonedError,
     SizingError,
@@ -366,7 +367,7 @@ def _check_claim(state: ModelState, model: ModelDeployment) -> None:
 def _check_deployment(state: ModelState, model: ModelDeployment) -> None:
     target = model.spec.scale_target
     if state.oversized_bytes is not None:
-        kind, name = (target.kind, target.name) if target else ("Deployment", state.view.name)
+        kind, name = (target.kind, target.name) if target else (DEPLOYMENT.kind, state.view.name)
         raise RefusedError(
             "DeploymentTooLarge",
             f"{kind} {name} has "
