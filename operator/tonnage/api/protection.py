@@ -60,7 +60,9 @@ class EngineNetwork(ApiModel):
     """Who may reach the engines, and what they may reach. Everybody else is kept out."""
 
     clients: Annotated[tuple[Peer, ...], Field(max_length=16)] = ()
-    """Requests and metrics have one port: Prometheus must be among them, unless the operator's
-    settings name its namespace."""
+    """Pods that may send requests to the engines, and read their metrics on the same port.
+
+    Prometheus must be among them, unless the operator's settings name its namespace.
+    """
     egress_ports: Annotated[tuple[Port, ...], Field(max_length=32)] | None = None
     """TCP ports that engines may reach beside DNS, such as 443 to download; absent: all."""

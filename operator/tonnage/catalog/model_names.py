@@ -44,11 +44,15 @@ REQUANTIZERS: Final = frozenset(
     }
 )  # fmt: skip
 """Publishers of others' models in other formats, under the names that these have."""
-_POOLS: Final = re.compile(
-    r"(?:^|[-_./])(?:bge|colbert|e5-(?:small|base|large|mistral)|embed(?:ders?|dings?)"
-    r"|embeddinggemma|gte|minilm|nomic-embed|reranker|sentence-transformers)(?:[-_./]|$)"
-)
-"""Words for models of sentences: they embed, compare or rank texts."""
+_NO_DECODE: Final = "it generates no tokens, and there is no decode to plan"
+_NO_DECODERS: Final = {
+    f"embeds or ranks texts: {_NO_DECODE}": "bge|colbert|e5-(?:small|base|large|mistral)"
+    "|embed(?:ders?|dings?)|embeddinggemma|gte|minilm|nomic-embed|reranker|sentence-transformers",
+    f"is an encoder: {_NO_DECODE}": "(?:al|camem|distil|mobile|modern|neo|sci)?bert"
+    "|deberta|roberta",
+    "turns speech into text: no formula here covers its encoder": "whisper",
+}
+"""What other models do than to answer texts with texts, and words for those in names."""
 _INT8_TENSOR: Final = {"num_bits": 8, "type": "int", "symmetric": True}
 QUANTIZATION: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     {
@@ -103,15 +107,19 @@ def name_parts(model_id: str) -> NameParts | None:
     )
 
 
-def pools_texts(model_id: str) -> bool:
-    """Tell whether a name is one of a model that embeds or ranks texts, and generates none.
+def no_decoder(model_id: str) -> str | None:
+    """Return what a model does by its name, if not answer texts with texts.
 
-    >>> pools_texts("Qwen/Qwen3-Embedding-8B"), pools_texts("BAAI/bge-reranker-v2-m3")
-    (True, True)
-    >>> pools_texts("Qwen/Qwen3-8B"), pools_texts("someone/embedded-llama")
-    (False, False)
+    >>> no_decoder("bert-base-uncased")
+    'is an encoder: it generates no tokens, and there is no decode to plan'
+    >>> no_decoder("Qwen/Qwen3-8B"), no_decoder("someone/embedded-llama")
+    (None, None)
     """
-    return _POOLS.search(model_id.casefold()) is not None
+    name = model_id.casefold()
+    for deed, words in _NO_DECODERS.items():
+        if re.search(rf"(?:^|[-_./])(?:{words})(?:[-_./]|$)", name):
+            return deed
+    return None
 
 
 def publisher_of(model_id: str) -> str | None:

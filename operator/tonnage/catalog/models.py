@@ -22,7 +22,7 @@ from tonnage.catalog.model_names import (
     QUANTIZATION,
     may_rename,
     name_parts,
-    pools_texts,
+    no_decoder,
     publisher_of,
 )
 from tonnage.catalog.shape import ModelShape
@@ -151,6 +151,15 @@ def model_names() -> tuple[str, ...]:
     return tuple(dict.fromkeys(_names().values()))
 
 
+def full_model_name(name: str) -> str:
+    """Return the hub id of a built-in model, which may be given in any case, without publisher.
+
+    Raises:
+        CatalogError: unknown, or short for several; the message says what to do.
+    """
+    return find_model(name, _names())
+
+
 def find_model(model_id: str, models: Mapping[str, str]) -> str:
     """Look up a model by its hub id, in any case, or by the part after the publisher.
 
@@ -172,20 +181,17 @@ def find_model(model_id: str, models: Mapping[str, str]) -> str:
         return found[0]
     if found:
         raise UnknownModelError(f"model {model_id!r} is short for several: {', '.join(found)}")
-    _refuse_pooling(model_id)
+    _refuse_no_decoder(model_id)
     raise UnknownModelError(
         f"model {model_id!r} is not in the catalogue{_near(asked, models)}; "
         "any other model needs its config.json (spec.model.config)"
     )
 
 
-def _refuse_pooling(name: str) -> None:
-    """Refuse what by its name embeds or ranks texts: its config.json often says nothing of that."""
-    if pools_texts(name):
-        raise UnknownArchitectureError(
-            f"model {name}: by its name it embeds or ranks texts: it generates no tokens, and "
-            "there is no decode to plan"
-        )
+def _refuse_no_decoder(name: str) -> None:
+    """Refuse what by its name does not answer texts with texts: its config often does not say."""
+    if deed := no_decoder(name):
+        raise UnknownArchitectureError(f"model {name}: by its name it {deed}")
 
 
 def _matching(models: Mapping[str, str], accept: Callable[[str], bool]) -> list[str]:
@@ -193,13 +199,21 @@ def _matching(models: Mapping[str, str], accept: Callable[[str], bool]) -> list[
 
 
 def _near(asked: str, models: Mapping[str, str]) -> str:
-    """Return the nearest names; where none is, those near but for the publisher."""
+    """Return the nearest names; where none is, those near or alike but for the publisher."""
     by_folded = {name.casefold(): name for name in models}
     by_stem = {name.rpartition("/")[2]: known for name, known in by_folded.items()}
     near = [by_folded[name] for name in get_close_matches(asked, by_folded, n=3)]
     stem = asked.rpartition("/")[2]
     near = near or [by_stem[name] for name in get_close_matches(stem, by_stem, n=3)]
-    return f" (near: {', '.join(near)})" if near else ""
+    begun = _letters(stem)
+    if begun and not near:
+        near = [by_stem[name] for name in by_stem if _letters(name).startswith(begun)]
+    known = list(dict.fromkeys(models[name] for name in near))[:3]
+    return f" (near: {', '.join(known)})" if known else ""
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name))
 
 
 def read_model_config(text: str, *, name: str) -> ModelShape:
@@ -209,7 +223,7 @@ def read_model_config(text: str, *, name: str) -> ModelShape:
         ModelConfigError: it is no JSON object, or one that cannot be right.
         UnknownArchitectureError: the model has parts that no formula here covers.
     """
-    _refuse_pooling(name)
+    _refuse_no_decoder(name)
     size_bytes = len(text.encode("utf-8", "surrogatepass"))
     if size_bytes > MAX_CONFIG_BYTES:
         raise ModelConfigError(

@@ -8,6 +8,7 @@ from tonnage.explain.report import DIGITS, round_estimate
 from tonnage.sizing.bill import Bill, Commitment, bill, commitment_written, nodes_written
 from tonnage.sizing.cost import GpuHour, cents, missing_price
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
+from tonnage.sizing.request import spread_of
 from tonnage.sizing.serving.demand import ServiceLevel
 from tonnage.units import count_of, format_s, significant
 
@@ -26,6 +27,13 @@ class AtDemand:
     bill: Bill | None
     next_bill: Bill | None
     """Of one replica more."""
+    spread: float
+    """By which fraction a step may be longer than its prior, eight times in ten."""
+
+    @property
+    def is_sure(self) -> bool:
+        """Tell whether the replicas serve the demand also if steps are longer by the spread."""
+        return self.load * (1 + self.spread) <= 1
 
     @property
     def load(self) -> float:
@@ -52,6 +60,7 @@ def at_demand(sizing: Sizing, replicas: int) -> AtDemand | None:
         and sizing.keeps_targets(rate / replicas, replicas),
         bill=found,
         next_bill=more,
+        spread=spread_of(sizing.request),
     )
 
 
@@ -98,6 +107,7 @@ def demand_figures(sizing: Sizing, replicas: int) -> dict[str, Any] | None:
         "requestsPerSecond": round_estimate(served.requests_per_s),
         "replicas": served.num_replicas,
         "isServed": found.is_served,
+        "isSure": found.is_sure,
         "loadFraction": round_estimate(found.load),
         "latencies": _latency_figures(served),
         "busyFraction": round_estimate(served.busy),
@@ -200,9 +210,15 @@ def room_written(found: AtDemand) -> str:
             f"{significant(found.served.requests_per_s)} requests/s asked for; {replicas + 1} cost"
             f"{price or ' an unknown amount'}"
         )
+    doubt = (
+        ""
+        if found.is_sure
+        else f"; within model error, measure first: steps {found.spread:.0%} longer take "
+        f"{replicas + 1}"
+    )
     return (
         f"headroom: up to {significant(found.sustained_requests_per_s)} requests/s "
-        f"({max(0.0, found.growth):+.0%}) before {replicas + 1} are needed{price}"
+        f"({max(0.0, found.growth):+.0%}) before {replicas + 1} are needed{price}{doubt}"
     )
 
 

@@ -89,16 +89,22 @@ def _memory(sizing: Sizing) -> Iterator[Unconfirmed]:
         if part.name != "weights" and part.spread_bytes:
             yield Unconfirmed(
                 name=part.name,
-                value=f"{format_bytes(part.num_bytes)}, {format_bytes(part.spread_bytes)} either "
-                "way",
+                value=_within(part.num_bytes, part.spread_bytes),
                 origin="estimated",
                 confirmed_by=ON_START,
             )
 
 
+def _within(num_bytes: float, spread_bytes: float) -> str:
+    """Write an amount with its 90 % interval, of which nothing is below zero."""
+    if spread_bytes < num_bytes:
+        return f"{format_bytes(num_bytes)}, {format_bytes(spread_bytes)} either way"
+    return f"{format_bytes(num_bytes)}, at most {format_bytes(num_bytes + spread_bytes)}"
+
+
 def _kv_tokens(sizing: Sizing) -> Unconfirmed:
     low, high = sizing.kv_tokens_range
-    between = f", 9 times in 10 between {low:,.0f} and {high:,.0f}" if low < high else ""
+    between = f", 90% interval {low:,.0f} to {high:,.0f}" if low < high else ""
     return Unconfirmed(
         name="KV tokens",
         value=f"{sizing.kv_tokens:,.0f} a replica{between}",

@@ -101,7 +101,7 @@ def _kv_range(sizing: Sizing) -> Iterator[str]:
     if low < high:
         yield (
             f"KV tokens of a replica at the maximum length = {sizing.kv_tokens:,.0f}, "
-            f"9 times in 10 between {low:,.0f} and {high:,.0f}"
+            f"90% interval {low:,.0f} to {high:,.0f}"
         )
         yield from _cause(sizing.budget.widest)
 

@@ -45,6 +45,20 @@ def test_a_name_leads_to_the_shape_of_its_base_and_to_its_format(
 
 
 @pytest.mark.parametrize(
+    ("name", "deed"),
+    [
+        ("google-bert/bert-base-uncased", "is an encoder"),
+        ("answerdotai/ModernBERT-base", "is an encoder"),
+        ("FacebookAI/xlm-roberta-large", "is an encoder"),
+        ("openai/whisper-large-v3", "turns speech into text"),
+    ],
+)
+def test_a_model_that_answers_no_texts_is_refused_by_what_it_is(name: str, deed: str) -> None:
+    with pytest.raises(UnknownArchitectureError, match=f"by its name it {deed}"):
+        built_in_model(name)
+
+
+@pytest.mark.parametrize(
     "name",
     [
         "Qwen/Qwen3-Embedding-8B",

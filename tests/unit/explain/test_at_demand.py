@@ -53,6 +53,7 @@ FOUND = AtDemand(
     is_served=True,
     bill=a_bill(8.0),
     next_bill=a_bill(12.0),
+    spread=0.15,
 )
 
 
@@ -85,6 +86,15 @@ class TestInWords:
         assert FOUND.growth == pytest.approx(0.25)
         assert room_written(FOUND) == (
             "headroom: up to 5.00 requests/s (+25%) before 3 are needed for 12.00 USD/h"
+        )
+
+    def test_a_load_within_the_model_error_is_said_to_be(self):
+        # 4.0 * 1.15 is 4.6 of 5.0 or 4.5
+        close = replace(FOUND, sustained_requests_per_s=4.5)
+
+        assert (FOUND.is_sure, close.is_sure) == (True, False)
+        assert room_written(close).endswith(
+            "for 12.00 USD/h; within model error, measure first: steps 15% longer take 3"
         )
 
     def test_the_load_is_the_demand_over_what_is_sustained(self):

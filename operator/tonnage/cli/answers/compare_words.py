@@ -208,13 +208,13 @@ def doubtful_winner(found: Compared) -> str | None:
     if len(ranked) < 2 or asked is None or asked.next_bill is None:  # noqa: PLR2004  (first, second)
         return None
     (_, first), (_, second) = ranked[:2]
-    spread, other = spread_of(first.sizing.request), second.bill
+    other = second.bill
     dearer, cheaper = asked.next_bill.usd_per_hour, other.usd_per_hour if other else 0.0
-    if asked.load * (1 + spread) <= 1 or dearer <= cheaper:
+    if asked.is_sure or dearer <= cheaper:
         return None
     return (
         f"within model error, measure first: {first.gpu.name} is {asked.load:.1%} loaded, and its "
-        f"speed is known within {spread:.0%}; with one more replica "
+        f"speed is known within {asked.spread:.0%}; with one more replica "
         f"({dearer:.2f} per hour) {second.gpu.name} costs less"
     )
 

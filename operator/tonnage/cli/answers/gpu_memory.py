@@ -42,10 +42,14 @@ def bytes_with_spread(num_bytes: float, spread_bytes: float, *, is_ascii: bool =
 
     >>> bytes_with_spread(41.2 * GIB, 0.6 * GIB), bytes_with_spread(41.2 * GIB, 5 * MIB)
     ('41.2 GiB ± 0.6', '41.2 GiB ± 5.0 MiB')
+    >>> bytes_with_spread(266 * MIB, 532 * MIB)  # not below zero
+    '266.0 MiB, at most 798.0 MiB'
     """
     amount = format_bytes(num_bytes)
     if spread_bytes <= 0:
         return amount
+    if spread_bytes >= num_bytes:
+        return f"{amount}, at most {format_bytes(num_bytes + spread_bytes)}"
     in_unit = spread_bytes / UNIT_BYTES[amount.split()[1]]
     reads_well = NARROWEST <= in_unit < KIB
     spread = f"{in_unit:.1f}" if reads_well else format_bytes(spread_bytes)

@@ -34,7 +34,8 @@ HEADROOM: Final = 2
 HELP: Final = """Print the manifest of a line of options, with comments.
 
 Takes the options of plan. The split is that of the plan, and the number of replicas that it allows
-twice what the plan takes. It creates nothing until mode: Recommend is made Auto or Approve.
+twice what the plan takes, at most 1000. It creates nothing until mode: Recommend is made Auto or
+Approve.
 
 \b
 Examples:

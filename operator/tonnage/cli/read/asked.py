@@ -9,7 +9,7 @@ from tonnage.api.group import KIND
 from tonnage.api.spec import MAX_NAME_LENGTH, Scaling
 from tonnage.catalog.engine import newest_version
 from tonnage.catalog.gpu import CatalogError
-from tonnage.catalog.models import built_in_model
+from tonnage.catalog.models import built_in_model, full_model_name
 from tonnage.cli.read.manifest import ManifestObject
 from tonnage.cli.read.strict_yaml import ManifestError, read_documents
 from tonnage.manifests.names import API_VERSION
@@ -82,6 +82,7 @@ def manifest_of_changes(changes: tuple[Change, ...]) -> ManifestWithGuesses:
     """Return a ModelDeployment from options alone, with what it needs beside them."""
     spec = _spec_with({"engine": {}, "scaling": {}}, changes)
     _check_mappings(spec, ("model", "demand", "scaling", "engine"))
+    spec["model"] = _with_full_name(spec["model"])
     guessed = {*_guessed_lengths(spec), *_guessed_engine(spec), *_guessed_context(spec)}
     spec["scaling"] = dict(spec["scaling"] or {})
     if "maxReplicas" not in spec["scaling"]:
@@ -97,6 +98,24 @@ def manifest_of_changes(changes: tuple[Change, ...]) -> ManifestWithGuesses:
     return ManifestWithGuesses(
         resource=ManifestObject(source=OPTIONS, line=0, content=content), guessed=frozenset(guessed)
     )
+
+
+def _with_full_name(model: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Write out the name of a built-in model that is given without its publisher.
+
+    Raises:
+        ManifestError: none or several are called so.
+    """
+    short = model["id"]
+    if not isinstance(short, str) or "/" in short:
+        return model
+    try:
+        return {**model, "id": full_model_name(short)}
+    except CatalogError as error:
+        raise ManifestError(
+            f"spec.model.id: must be ORGANISATION/NAME, as on Hugging Face (read: {short!r}): "
+            f"{error}"
+        ) from error
 
 
 def _check_mappings(content: Mapping[str, Any], fields: tuple[str, ...]) -> None:

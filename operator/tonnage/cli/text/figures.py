@@ -21,7 +21,7 @@ LEGEND_WIDTH: Final = 77
 """What an indented legend may take of a screen of 80 columns."""
 LEGEND_COLUMNS: Final = (3, 2, 1)
 LEGEND_GAP: Final = 3
-EDGE_NOTE: Final = "KV cache begins, 9 times in 10"
+EDGE_NOTE: Final = "KV cache begins (90% interval)"
 DIM: Final = "dim"
 MARKS: Final = {
     "weights": ("█", "W", "blue"),
