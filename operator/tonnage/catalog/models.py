@@ -208,7 +208,7 @@ def _near(asked: str, models: Mapping[str, str]) -> str:
     begun = _letters(stem)
     if begun and not near:
         near = [by_stem[name] for name in by_stem if _letters(name).startswith(begun)]
-    known = list(dict.fromkeys(models[name] for name in near))[:3]
+    known = list(dict.fromkeys(name if "/" in name else models[name] for name in near))[:3]
     return f" (near: {', '.join(known)})" if known else ""
 
 

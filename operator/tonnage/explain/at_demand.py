@@ -213,8 +213,8 @@ def room_written(found: AtDemand) -> str:
     doubt = (
         ""
         if found.is_sure
-        else f"; within model error, measure first: steps {found.spread:.0%} longer take "
-        f"{replicas + 1}"
+        else f"; within model error, measure first: with steps {found.spread:.0%} longer "
+        f"{replicas + 1} are needed"
     )
     return (
         f"headroom: up to {significant(found.sustained_requests_per_s)} requests/s "

@@ -94,7 +94,7 @@ class TestInWords:
 
         assert (FOUND.is_sure, close.is_sure) == (True, False)
         assert room_written(close).endswith(
-            "for 12.00 USD/h; within model error, measure first: steps 15% longer take 3"
+            "for 12.00 USD/h; within model error, measure first: with steps 15% longer 3 are needed"
         )
 
     def test_the_load_is_the_demand_over_what_is_sustained(self):
