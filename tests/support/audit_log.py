@@ -55,7 +55,9 @@ class AuditLog:
         self._file, self._rest = path.open("rb"), b""
 
     def read(self) -> list[Request]:
-        """Return what was answered since this was last asked."""
+        """Return what was answered since this was last asked; nothing once it is closed."""
+        if self._file.closed:
+            return []
         found = self._new_lines()
         if self._path.stat().st_ino != os.fstat(self._file.fileno()).st_ino:
             found += self._new_lines()
