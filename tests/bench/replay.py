@@ -33,6 +33,7 @@ from replay_report import report
 from replay_runs import Draw, Job, Run, all_done, read
 
 from tonnage.replay.policies import (
+    NEWEST_FIRST,
     OWN,
     STAIRCASE,
     STATIC_PEAK,
@@ -43,8 +44,8 @@ from tonnage.replay.policies import (
 )
 
 POLICIES = (
-    TONNAGE, STATIC_PEAK, STAIRCASE, "hpa-kv", "hpa-concurrency", "keda-queue", "keda-epp-queue",
-    "llmd-slo", "llmd-token", "wva1", "wva2", "wva-queueing", "aibrix-kpa", "aibrix-apa",
+    TONNAGE, NEWEST_FIRST, STATIC_PEAK, STAIRCASE, "hpa-kv", "hpa-concurrency", "keda-queue",
+    "keda-epp-queue", "llmd-slo", "llmd-token", "wva1", "wva2", "wva-queueing", "aibrix-kpa", "aibrix-apa",
     "dynamo-classic", "dynamo-hybrid", "kubeai", "ray", "true-rate", "wva-throughput",
 )  # fmt: skip
 STARTS_S = (60.0, 120.0, 240.0, 600.0)

@@ -11,12 +11,13 @@ from replay_cases import CONTEXT_TOKENS, MAX_REPLICAS, TARGET, Case
 from replay_others.registry import KNOWS_TRUTH
 from replay_runs import Job, Run
 
-from tonnage.replay.policies import STAIRCASE, STATIC_PEAK, TONNAGE
+from tonnage.replay.policies import NEWEST_FIRST, STAIRCASE, STATIC_PEAK, TONNAGE
 from tonnage.replay.scenario import LOST_SCRAPES
 from tonnage.units import DAY_S, HOUR_S, format_s, significant
 
-TOLD = frozenset({STATIC_PEAK, STAIRCASE, KNOWS_TRUTH})
-"""They are told what nobody knows: the traffic, or what a replica serves."""
+BESIDE = frozenset({NEWEST_FIRST, STATIC_PEAK, STAIRCASE, KNOWS_TRUTH})
+"""What nobody competes with: another queue, which any autoscaler could have, and what is told the
+traffic or what a replica serves."""
 EVEN = 0.005
 """Costs that differ by no more are equal."""
 NO_GAP = 0.02
@@ -40,7 +41,8 @@ Cold starts vary by 25 % to either side, {LOST_SCRAPES:.0%} of scrapes are lost.
   hindsight.
 - gap closed: of what the staircase saves over the static peak; only where the target is kept, and
   where it is at least {NO_GAP:.0%} of the peak.
-- `{KNOWS_TRUTH}` is handed what a replica truly serves.
+- `{KNOWS_TRUTH}` is handed what a replica truly serves. `{NEWEST_FIRST}` is Tonnage with another
+  order of the queue, which engines of any policy could have: it stands beside, too.
 - With several seeds: medians, ratios each seed by itself; in brackets the least of the seeds. Not
   all policies have the same: under Seeds, which have several, and how far these are apart."""
 
@@ -132,7 +134,7 @@ class Meeting:
         return [
             each
             for base, family in self.families.items()
-            if base not in TOLD
+            if base not in BESIDE
             for each in family
             if each.policy == base or base not in self.asked
         ]
