@@ -333,7 +333,7 @@ class Scaling(ApiModel):
     min_replicas: Annotated[int, Field(ge=1, le=1000)] = 1
     """Replicas that run without traffic too; never 0."""
     max_replicas: Annotated[int, Field(ge=1, le=1000)]
-    """The most replicas that may run, however much traffic comes: it bounds the cost."""
+    """The most replicas that may run. Required: cost is never unbounded, whatever traffic comes."""
     routing: Literal["Service", "LeastOutstanding"] = "Service"
     """What spreads requests: a plain Service (random), or a router that knows the load."""
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
