@@ -96,7 +96,7 @@ def test_draws_the_cheapest_and_the_own_class_where_all_are_compared():
 
     assert len(names) == 6
     assert "H20" in names
-    assert "more classes are in the ranking only" in words(root)
+    assert "1 more class is in the ranking only" in words(root)
 
 
 def test_without_a_price_has_no_bars():
