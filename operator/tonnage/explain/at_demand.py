@@ -10,6 +10,7 @@ from tonnage.sizing.cost import GpuHour, cents, missing_price
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.request import spread_of
 from tonnage.sizing.serving.demand import ServiceLevel
+from tonnage.sizing.serving.staffing import is_within
 from tonnage.units import count_of, format_s, significant
 
 PERCENT = 100
@@ -33,7 +34,9 @@ class AtDemand:
     @property
     def is_sure(self) -> bool:
         """Tell whether the replicas serve the demand also if steps are longer by the spread."""
-        return self.load * (1 + self.spread) <= 1
+        return is_within(
+            (1 + self.spread) * self.served.requests_per_s, self.sustained_requests_per_s
+        )
 
     @property
     def load(self) -> float:

@@ -97,6 +97,17 @@ class TestInWords:
             "for 12.00 USD/h; within model error, measure first: with steps 15% longer 3 are needed"
         )
 
+    def test_a_load_that_is_kept_with_longer_steps_is_sure_to_the_digit(self):
+        # As plans that only count replicas say it: 4.0 times 1.15 and no more.
+        assert replace(FOUND, sustained_requests_per_s=2 * (1.15 * 4.0 / 2)).is_sure
+        assert all(
+            replace(
+                FOUND, spread=spread, sustained_requests_per_s=n * ((1 + spread) * (4.0 / n))
+            ).is_sure
+            for spread in (0.07, 0.15, 0.23, 0.31)
+            for n in range(1, 40)
+        )
+
     def test_the_load_is_the_demand_over_what_is_sustained(self):
         assert FOUND.load == pytest.approx(0.8)  # 4 / 5
 

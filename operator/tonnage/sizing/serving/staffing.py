@@ -29,6 +29,11 @@ ROUNDING = 5e-4
 """What the search for a rate leaves open: it must not take one more replica."""
 
 
+def is_within(requests_per_s: float, sustained_requests_per_s: float) -> bool:
+    """Tell whether a rate is no more than what is sustained, as far as the search for it says."""
+    return requests_per_s * (1 - ROUNDING) <= sustained_requests_per_s
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staffing:
     """What each of N replicas serves, by N."""
@@ -51,7 +56,7 @@ class Staffing:
 
     def sustains(self, requests_per_s: float, num_replicas: int) -> bool:
         """Tell whether so many replicas serve this rate within every target."""
-        return requests_per_s * (1 - ROUNDING) <= num_replicas * self.each(num_replicas)
+        return is_within(requests_per_s, num_replicas * self.each(num_replicas))
 
     def replicas_for(self, requests_per_s: float) -> int:
         """Return the smallest number of replicas that sustains this rate, at least one.
