@@ -171,6 +171,7 @@ REFUSED: tuple[BadInput, ...] = (
     *each(4, f"{DEMAND}.requestsPerSecond", 0.5, True, [4]),
     *each(4, f"{DEMAND}.cachedPromptPercent", -1, 100, 101, 0.5, "50"),
     *each(4, f"{DEMAND}.tokensPerDay", 5, field=DEMAND, shows=("at most one of",)),
+    *each(4, f"{DEMAND}.peakPercent", 99, 10_001, 0.5, "200"),
     *each(4, f"{DEMAND}.dutyCyclePercent", 50, field=DEMAND, shows=("needs concurrentUsers",)),
     *each(5, TTFT, "0s", "-5m", "1y", "1 day", "9999999h", "5", "2S", "2s\n", "61m", "3600001ms",
           "0.0s", "0.000s", "1.s", ".5s", "1.2345s", "60.001m", "\u0662s", "", shows=DURATION_FORM),

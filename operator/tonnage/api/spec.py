@@ -263,6 +263,10 @@ class Demand(ApiModel):
             "!has(self.dutyCyclePercent) || has(self.concurrentUsers)",
             "dutyCyclePercent needs concurrentUsers",
         ),
+        rule(
+            f"!has(self.peakPercent) || {' || '.join(f'has(self.{name})' for name in _RATES)}",
+            f"peakPercent needs one of {', '.join(_RATES)}",
+        ),
     )
 
     requests_per_second: Rate | None = None
@@ -275,6 +279,9 @@ class Demand(ApiModel):
     """Users who each wait for an answer before they ask again."""
     duty_cycle_percent: Annotated[int, Field(ge=1, le=100)] | None = None
     """Share of the time that a user waits for an answer; 100 when absent."""
+    peak_percent: Annotated[int, Field(ge=100, le=10_000)] | None = None
+    """The peak that may come sooner than a replica starts, in percent of the rate that is given:
+    replicas for it are planned, and stay whatever is measured."""
     prompt_tokens: TokenCounts
     """Tokens of a prompt, those that the prefix cache holds included."""
     output_tokens: TokenCounts
@@ -297,6 +304,8 @@ class Demand(ApiModel):
             raise ValueError(f"at most one of {', '.join(_RATES)}")
         if self.duty_cycle_percent is not None and self.concurrent_users is None:
             raise ValueError("dutyCyclePercent needs concurrentUsers")
+        if self.peak_percent is not None and all(rate is None for rate in rates):
+            raise ValueError(f"peakPercent needs one of {', '.join(_RATES)}")
         return self
 
 

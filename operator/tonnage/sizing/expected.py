@@ -84,19 +84,19 @@ def expected_adapters(spec: Spec) -> Adapters | None:
 
 
 def expected_demand(demand: DemandSpec | None) -> Demand:
-    """Return the traffic that the spec expects, as a rate or as requests in flight."""
+    """Return the traffic to plan for, as a rate or as requests in flight: its peak, if given."""
     if demand is None:
         return Demand()
-    output = demand.output_tokens.mean
+    output, peak = demand.output_tokens.mean, (demand.peak_percent or PERCENT) / PERCENT
     if demand.requests_per_second is not None:
-        return Demand(requests_per_s=float(demand.requests_per_second))
+        return Demand(requests_per_s=peak * float(demand.requests_per_second))
     if demand.tokens_per_second is not None:
-        return Demand(requests_per_s=float(demand.tokens_per_second) / output)
+        return Demand(requests_per_s=peak * float(demand.tokens_per_second) / output)
     if demand.tokens_per_day is not None:
-        return Demand(requests_per_s=float(demand.tokens_per_day) / DAY_S / output)
+        return Demand(requests_per_s=peak * float(demand.tokens_per_day) / DAY_S / output)
     if demand.concurrent_users is not None:
         duty_fraction = (demand.duty_cycle_percent or PERCENT) / PERCENT
         return Demand(
-            concurrency=demand.concurrent_users * duty_fraction, duty_fraction=duty_fraction
+            concurrency=peak * demand.concurrent_users * duty_fraction, duty_fraction=duty_fraction
         )
     return Demand()

@@ -7,8 +7,10 @@ import pytest
 
 from fleet_builders import (
     NOW_S,
+    SPEC,
     a_deployment_body,
     a_fleet,
+    a_manifest,
     a_memory,
     a_pod_body,
     a_sizing,
@@ -123,6 +125,39 @@ class TestLateInBursts:
         assert (
             after(a_bursty_state(late=0.4), burst_tally=tally).memory.posterior.burst_factor < FIRST
         )
+
+
+class TestDeclaredPeak:
+    DEMAND = SPEC["demand"] | {"requestsPerSecond": "0.5"}
+
+    def test_is_planned_for_whatever_comes(self):
+        declared = a_manifest(demand=self.DEMAND | {"peakPercent": 1000})
+
+        mean, peak = (
+            assessed(a_state(each, replicas=1, load=USUAL)).need
+            for each in (a_manifest(demand=self.DEMAND), declared)
+        )
+
+        assert (mean.replicas, peak.replicas) == (1, SIZING.replicas_for(5.0))
+        assert peak.replicas_with_margin == peak.replicas > 1
+        reason = next(each for each in peak.reasons if each.code == "Reserve")
+        assert reason.message.startswith("5.00 requests/s in bursts (by spec.demand.peakPercent)")
+
+    def test_gives_way_to_bursts_that_were_seen_to_be_higher(self):
+        state = a_state(
+            a_manifest(demand=self.DEMAND | {"peakPercent": 101}), replicas=1, load=USUAL
+        )
+
+        reason = next(each for each in after(state).need.reasons if each.code == "Reserve")
+
+        assert "times what usually comes" in reason.message
+
+    def test_is_what_a_plan_is_for(self):
+        first = assessed(
+            a_state(a_manifest(demand=self.DEMAND | {"peakPercent": 1000}), replicas=None)
+        )
+
+        assert first.need.replicas == SIZING.replicas_for(5.0)
 
 
 class TestReserve:

@@ -36,7 +36,7 @@ from tonnage.policy.schedules import Event, events_within
 from tonnage.policy.situation import Metrics
 from tonnage.settings import Settings
 from tonnage.sizing.cost import fleet_usd_per_hour
-from tonnage.sizing.plan import Sizing
+from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.units import format_s
 
 OVERDUE_SHARE = 0.25
@@ -173,14 +173,26 @@ def _forecast(known: DemandMemory, demand: float, lead: float, fleet: Fleet) -> 
     return forecast(known.history, at_s=fleet.now_s, demand=demand, lead_s=lead)
 
 
+def declared_peak_per_s(chosen: Chosen) -> float:
+    """Return the requests/s of the peak that spec.demand states; 0: it states none."""
+    demand = chosen.model.spec.demand
+    has_peak = demand is not None and demand.peak_percent is not None
+    return (requests_per_s_asked(chosen.sizing) or 0.0) if has_peak else 0.0
+
+
 def unseen_room(requests_per_s: float, chosen: Chosen, settings: Settings) -> float:
     """Return the share to add to what spec.demand tells, while none of it was measured.
 
-    0 where replicas beside the plan would break a bound, take what other objects plan for, wait
-    for somebody, never come, or keep no promise.
+    0 where a peak is planned for, or where replicas beside the plan would break a bound, take what
+    other objects plan for, wait for somebody, never come, or keep no promise.
     """
     scaling, slo = chosen.model.spec.scaling, chosen.sizing.request.slo
-    if scaling.mode != AUTO or settings.max_gpus is not None or slo.is_offline:
+    if (
+        declared_peak_per_s(chosen)
+        or scaling.mode != AUTO
+        or settings.max_gpus is not None
+        or slo.is_offline
+    ):
         return 0.0
     with_room = chosen.capacity.replicas((1 + UNSEEN) * requests_per_s)
     return UNSEEN if with_room <= scaling.max_replicas else 0.0
@@ -205,13 +217,16 @@ def outlook_of(
     sizing, lead = chosen.sizing, lead_s(learned, fleet.settings)
     most = sizing.most_requests_per_s
     expected = _forecast(known, requests_per_s / most, lead, fleet)
-    burst_requests_per_s = reserved_requests_per_s(known, learned, sizing)
+    peak_per_s = declared_peak_per_s(chosen)
+    reserved_per_s = reserved_requests_per_s(known, learned, sizing)
     return Outlook(
         requests_per_s=expected.demand * most,
         origin=f"by {expected.origin}",
         headroom=headroom(known.history.rises, quantile=promised_quantile(sizing)),
-        burst_requests_per_s=burst_requests_per_s,
-        burst_origin=_burst_origin(known, learned, sizing, lead) if burst_requests_per_s else "",
+        burst_requests_per_s=max(peak_per_s, reserved_per_s),
+        burst_origin=_burst_origin(known, learned, sizing, lead)
+        if reserved_per_s > peak_per_s
+        else "by spec.demand.peakPercent",
         usd_per_replica_hour=_usd_per_replica_hour(sizing),
     )
 
