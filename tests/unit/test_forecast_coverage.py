@@ -1,0 +1,39 @@
+"""The bench that holds plans against the demand that came."""
+
+from forecast_coverage import LEADS_S, QUANTILES, Counted, coverage_of, page_of
+
+from tonnage.units import HOUR_S
+
+EACH_S = 0.5
+
+
+def arrivals(until_s, *, jump_s=None):
+    """Two requests a second, four times as many from ``jump_s`` on."""
+    found, at_s = [], 0.0
+    while at_s < until_s:
+        found.append(at_s)
+        at_s += EACH_S if jump_s is None or at_s < jump_s else EACH_S / 4
+    return found
+
+
+class TestCoverage:
+    def test_of_an_even_rate_is_whole_and_for_nothing_more(self):
+        found = coverage_of(Counted(arrivals(2 * HOUR_S)), 2 * HOUR_S)
+
+        assert {cell[0] for cell in found} == {False, True}
+        assert all(cell.covered == cell.plans for cell in found.values())
+        assert all(0.99 <= cell.planned / cell.came <= 1.06 for cell in found.values())
+
+    def test_lacks_the_minutes_of_a_jump_that_no_plan_could_know(self):
+        found = coverage_of(Counted(arrivals(HOUR_S, jump_s=HOUR_S / 2)), HOUR_S)
+
+        missed = [found[False, lead_s, 0.5] for lead_s in LEADS_S]
+        # The minutes of a lead, and the one in which it jumps.
+        assert [each.plans - each.covered for each in missed] == [2, 5, 11]
+
+    def test_is_a_row_for_each_lead(self):
+        page = page_of({"even": coverage_of(Counted(arrivals(HOUR_S)), HOUR_S)})
+
+        rows = [line for line in page.splitlines() if line.startswith("| even")]
+        assert len(rows) == len(LEADS_S)
+        assert all(row.count("100%, ") == len(QUANTILES) for row in rows)
