@@ -18,7 +18,7 @@ Distributions of single gaps between tokens are not kept: only their sum and cou
 import math
 from array import array
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from operator import sub, truediv
@@ -74,9 +74,10 @@ class EngineCounters:
             )
         self._engine = engine
         self._columns = {name: memoryview(getattr(engine.table, name)) for name in COLUMNS}
+        self._is_in_order = not limits.newest_first_s
+        """Engines admit first come first served: what has begun is before all that waits."""
         self._starting = deque[int]()
-        """Without a token yet, in their order: engines admit and prefill first come first served,
-        so what has begun is at its head, and a long queue is not looked through."""
+        """Without a token yet, as they came."""
         self._decoding: list[int] = []
         self._given_tokens = array("q", [0])
         """Of prompts, in all: before the first request that was given, and after each."""
@@ -118,8 +119,10 @@ class EngineCounters:
 
     @property
     def queued_tokens(self) -> int:
-        """Of the prompts that wait: in front those to be computed again, then the last given."""
+        """Of the prompts that wait: in order those to be computed again, then the last given."""
         (rank,) = self._engine.ranks
+        if not self._is_in_order:
+            return int(sum(self._of("prompt_tokens", rank.waiting)))
         again = list(takewhile(self._columns["preemptions"].__getitem__, rank.waiting))
         num_new = len(rank.waiting) - len(again)
         new = self._given_tokens[-1] - self._given_tokens[-1 - num_new]
@@ -140,7 +143,7 @@ class EngineCounters:
             self._moves[number] = self._moves.get(number, 0) + 1
         return self._engine
 
-    def _of(self, name: str, numbers: Sequence[int]) -> list[Any]:
+    def _of(self, name: str, numbers: Iterable[int]) -> list[Any]:
         """Return what a column says of some requests."""
         column = self._columns[name]
         return [column[number] for number in numbers]
@@ -188,10 +191,10 @@ class EngineCounters:
     def _settle(self) -> None:
         """Count what has happened to requests since the last scrape."""
         emitted, state = self._columns["emitted"], self._columns["state"]
-        started = list(takewhile(emitted.__getitem__, self._starting))
+        started = list(self._begun(emitted.__getitem__, self._starting))
         if started:
-            for _ in started:
-                self._starting.popleft()
+            for number in started:
+                self._starting.remove(number)  # the first in order, and found at once
             self._count_first_tokens(started)
             self._decoding += started
         ended = [number for number in self._decoding if state[number] == DONE]
@@ -269,7 +272,11 @@ class EngineCounters:
     def _admitted_requests(self) -> Iterable[int]:
         """Return the requests without a token that were admitted, those preempted since too."""
         state, preemptions = self._columns["state"], self._columns["preemptions"]
-        return takewhile(lambda n: state[n] != WAITING or preemptions[n], self._starting)
+        return self._begun(lambda n: state[n] != WAITING or preemptions[n], self._starting)
+
+    def _begun(self, is_so: Callable[[int], object], numbers: Iterable[int]) -> Iterable[int]:
+        """Return those that are so: in order they come first, and a long queue is not read."""
+        return (takewhile if self._is_in_order else filter)(is_so, numbers)
 
     def _show_gauges(self, page: dict[SeriesKey, float], steps: int) -> None:
         engine, (rank,) = self._engine, self._engine.ranks
@@ -304,9 +311,9 @@ class EngineCounters:
         ]
 
     def _later_than(self, at_s: float, newest_first: Iterable[int]) -> int:
-        """Return how many of these requests, the newest first, came after a time."""
+        """Return how many of these requests, in order the newest first, came after a time."""
         arrival_s = self._columns["arrival_s"]
-        return sum(1 for _ in takewhile(lambda n: arrival_s[n] > at_s, newest_first))
+        return sum(1 for _ in self._begun(lambda n: arrival_s[n] > at_s, newest_first))
 
     def _show_labelled(self, page: dict[SeriesKey, float]) -> None:
         computed = self._prompt_tokens - self._cached_tokens

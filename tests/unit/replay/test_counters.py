@@ -16,6 +16,8 @@ LABELS = (("engine", "0"), ("model_name", "m"))
 COSTS = costs(0.01, per_sequence_s=0.0005, kv_s_per_token=1e-6, prefill_s_per_token=1e-4)
 ROOM = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "num_blocks": 400, "max_model_len": 256}
 TIGHT = {**ROOM, "num_blocks": 30}
+NEWEST = {"newest_first_s": 0.5}
+QUEUES = pytest.mark.parametrize("queue", [{}, NEWEST], ids=["in order", "newest first"])
 
 
 def requests_at(rate, number=120, seed=3):
@@ -73,27 +75,31 @@ EXACT = {
 }
 
 
+@QUEUES
 @pytest.mark.parametrize("rate", [3.0, 12.0, 30.0], ids=["idle at times", "busy", "overloaded"])
-def test_counters_and_gauges_are_those_of_an_engine_that_is_stepped(rate):
-    for noted, page, _ in both(rate, ROOM):
+def test_counters_and_gauges_are_those_of_an_engine_that_is_stepped(rate, queue):
+    for noted, page, _ in both(rate, ROOM | queue):
         found = {name: page[f"vllm:{name}"] for name in EXACT}
         assert found == {name: getattr(noted, told) for name, told in EXACT.items()}
 
 
+@QUEUES
 @pytest.mark.parametrize("rate", [3.0, 12.0, 30.0], ids=["idle at times", "busy", "overloaded"])
-def test_as_many_wait_as_at_an_engine_that_is_stepped_but_for_those_who_came_in_a_step(rate):
+def test_as_many_wait_as_at_an_engine_that_is_stepped_but_for_those_who_came_in_a_step(rate, queue):
     # At 30/s and 20 ms a step 0.6 come in each, and the length of the last one is not known.
     differences = [
-        page["vllm:num_requests_waiting"] - noted.waiting for noted, page, _ in both(rate, ROOM)
+        page["vllm:num_requests_waiting"] - noted.waiting
+        for noted, page, _ in both(rate, ROOM | queue)
     ]
 
     assert max(map(abs, differences)) <= 3
     assert abs(sum(differences) / len(differences)) < 0.6
 
 
+@QUEUES
 @pytest.mark.parametrize("rate", [3.0, 12.0, 30.0])
-def test_gaps_between_tokens_add_up_to_those_of_an_engine_that_is_stepped(rate):
-    for noted, page, _ in both(rate, ROOM):
+def test_gaps_between_tokens_add_up_to_those_of_an_engine_that_is_stepped(rate, queue):
+    for noted, page, _ in both(rate, ROOM | queue):
         assert page["vllm:inter_token_latency_seconds_sum"] == pytest.approx(noted.gap_s)
 
 
@@ -128,9 +134,10 @@ def test_preemptions_are_counted_and_tokens_stay_exact_through_them():
     assert page["vllm:inter_token_latency_seconds_sum"] == pytest.approx(noted.gap_s)
 
 
+@QUEUES
 @pytest.mark.parametrize("rate", [3.0, 30.0])
-def test_what_was_submitted_has_ended_or_is_in_the_engine(rate):
-    scraped = Scraped(requests_at(rate), ROOM)
+def test_what_was_submitted_has_ended_or_is_in_the_engine(rate, queue):
+    scraped = Scraped(requests_at(rate), ROOM | queue)
     for index in range(1, 40):
         page, _ = scraped.page(index * 0.337)
 
@@ -139,8 +146,10 @@ def test_what_was_submitted_has_ended_or_is_in_the_engine(rate):
         )
 
 
+@QUEUES
 @pytest.mark.parametrize("bounds", [ROOM, TIGHT], ids=["room", "preempting"])
-def test_nothing_that_has_begun_is_missed_behind_what_waits(bounds):
+def test_nothing_that_has_begun_is_missed_behind_what_waits(bounds, queue):
+    bounds = bounds | queue
     scraped, moves = Scraped(requests_at(30.0), bounds), Counter()
     for index in range(1, 60):
         page, _ = scraped.page(index * 0.337)
