@@ -108,6 +108,7 @@ def need(
         replicas=max(for_rate, draining),
         replicas_with_margin=max(for_rate, draining, capacity.replicas(more), rest),
         reasons=tuple(reasons),
+        planned_requests_per_s=rate,
     )
 
 

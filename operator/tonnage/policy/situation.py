@@ -29,6 +29,8 @@ class Need:
     reasons: tuple[Reason, ...]
     floor: int = 0
     """Of known events, whatever is measured."""
+    planned_requests_per_s: float | None = None
+    """What comes, or is expected to, with headroom and the reserve for bursts; None: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,8 @@ class Moment:
     waiting_at_router: int
     requests_per_s: float | None = None
     """Measured, as all that follows by the operator; rivals leave it out."""
+    planned_requests_per_s: float | None = None
+    """That the replicas are for, limits aside: what comes or is forecast, headroom and reserve."""
     waiting: float | None = None
     goodput_requests_per_s: float | None = None
     """Of one replica, as believed."""
@@ -139,6 +141,7 @@ def moment_of_tick(
     return replace(
         moment(record, at_s),
         requests_per_s=demand.requests_per_s if demand else None,
+        planned_requests_per_s=found.need.planned_requests_per_s if found.need else None,
         waiting=demand.waiting if demand else None,
         goodput_requests_per_s=sizing.goodput_requests_per_s if sizing else None,
         limited_by=found.decision.limited_by if found.decision else None,

@@ -3,7 +3,7 @@
 import math
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -11,7 +11,7 @@ from typing import Final
 from tonnage.replay.drawn import Drawn
 from tonnage.replay.fluid import Work
 from tonnage.replay.judge import Fates
-from tonnage.replay.record import Record
+from tonnage.replay.record import Moment, Record
 
 WIDTHS_S: Final = (60.0, 300.0, 600.0, 900.0, 1800.0, 3600.0)
 MOST: Final = 300
@@ -34,6 +34,8 @@ class SeriesPoint:
     load: float
     """Replicas at their fluid bound that the requests of the time take."""
     requests_per_s: float
+    planned_requests_per_s: float | None
+    """None: no controller says what it plans for."""
     waiting: float
     """Requests without their first token, at the end of the while."""
     attainment: float | None
@@ -58,14 +60,16 @@ def _points(
     until_s, pods = drawn.duration_s, record.cluster.pods
     arrival_s = drawn.traffic.arrival_s
     first_s = array("d", sorted(each or math.inf for each in record.cluster.table.first_token_s))
+    plans = any(each.planned_requests_per_s is not None for each in record.moments)
     rows = zip(
         found.by_window(width_s, width_s, until_s),
-        _means(_replica_spans(record), width_s, until_s),
+        _means(_spans(record, lambda each: each.replicas), width_s, until_s),
+        _means(_spans(record, _planned), width_s, until_s),
         _means(((pod.ready_s, pod.deleted_s, 1) for pod in pods), width_s, until_s),
         _means(((pod.created_s, pod.ended_s, 1) for pod in pods), width_s, until_s),
         strict=True,
     )
-    for window, replicas, ready, live in rows:
+    for window, replicas, planned, ready, live in rows:
         from_s, to_s = window.start_s, min(until_s, window.start_s + width_s)
         yield SeriesPoint(
             at_s=from_s,
@@ -75,21 +79,26 @@ def _points(
             live=live,
             load=work.mean(from_s, to_s),
             requests_per_s=window.num_requests / (to_s - from_s),
+            planned_requests_per_s=planned if plans else None,
             waiting=bisect_right(arrival_s, to_s) - bisect_right(first_s, to_s),
             attainment=window.attainment,
         )
 
 
-Span = tuple[float, float, int]
+Span = tuple[float, float, float]
 """From when, until when, and how many."""
 
 
-def _replica_spans(record: Record) -> Iterator[Span]:
-    """Yield what was asked for from each act of the controller to its next."""
+def _planned(moment: Moment) -> float:
+    return moment.planned_requests_per_s or 0.0
+
+
+def _spans(record: Record, value: Callable[[Moment], float]) -> Iterator[Span]:
+    """Yield a figure of each act of the controller, which holds until its next."""
     for early, late in pairwise(record.moments):
-        yield early.at_s, late.at_s, early.replicas
+        yield early.at_s, late.at_s, value(early)
     for last in record.moments[-1:]:
-        yield last.at_s, math.inf, last.replicas
+        yield last.at_s, math.inf, value(last)
 
 
 def _means(spans: Iterable[Span], width_s: float, until_s: float) -> list[float]:

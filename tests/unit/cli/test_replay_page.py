@@ -63,6 +63,7 @@ def some_points(number=6, *, width_s=300.0):
             live=2.0 + k % 2,
             load=1.5,
             requests_per_s=4.0,
+            planned_requests_per_s=4.5,
             waiting=3.0,
             attainment=None if k == 3 else 0.97,
         )
@@ -255,7 +256,7 @@ def test_a_share_below_the_target_has_another_colour_than_one_that_meets_it():
     def colours(shares):
         points = tuple(replace(some_points(1)[0], attainment=share) for share in shares)
         course = PolicyCourse(name="x", points=points, target=0.95, most=4.0, color="#000000")
-        axes = course_figure(course, SCREENS[0]).axes[2]
+        axes = course_figure(course, SCREENS[0]).axes[3]
         return {
             line.get_label(): sum(math.isfinite(share) for share in line.get_ydata())
             for line in axes.lines
@@ -266,6 +267,28 @@ def test_a_share_below_the_target_has_another_colour_than_one_that_meets_it():
     assert counts == {"in SLO": 2, "below the target": 2}
     assert colors["below the target"] == colors["target 95%"] == BAD
     assert colors["in SLO"] == GOOD
+
+
+def a_course(*shares, target=0.95, **changes):
+    points = tuple(
+        replace(some_points(1)[0], attainment=share, requests_per_s=4.0 * (share is not None))
+        for share in shares
+    )
+    points = tuple(replace(each, **changes) for each in points)
+    return PolicyCourse(name="x", points=points, target=target, most=4.0, color="#000000")
+
+
+def test_the_budget_is_of_the_requests_that_came():
+    # One in twenty may be late: of as many more in time a half is left, of none nothing changes.
+    assert a_course(0.95, 1.0, None, 0.8).budget_left == pytest.approx([1, 0, 0.5, 0.5, -2 / 3])
+    assert a_course(0.5, target=1.0).budget_left == [1, 1]
+
+
+@pytest.mark.parametrize(("planned", "lines"), [(4.5, 2), (None, 1)])
+def test_what_is_planned_for_is_drawn_where_a_policy_says_it(planned, lines):
+    course = a_course(1.0, 1.0, planned_requests_per_s=planned)
+
+    assert len(course_figure(course, SCREENS[0]).axes[1].lines) == lines
 
 
 def test_a_policy_has_its_colour_over_time_too(text):

@@ -2,6 +2,7 @@
 
 import math
 from array import array
+from itertools import zip_longest
 from types import SimpleNamespace
 
 import pytest
@@ -22,11 +23,17 @@ def a_pod(created_s, ready_s, deleted_s=math.inf, ended_s=math.inf):
     )
 
 
-def points(*pods, asked, duration_s):
-    """Of nobody's requests; replicas asked for as (time, number), at each act of a controller."""
+def points(*pods, asked, duration_s, planned=()):
+    """Of nobody's requests; replicas asked for as (time, number), at each act of a controller.
+
+    ``planned``: requests/s, by act; none of them is known.
+    """
     record = SimpleNamespace(
         cluster=SimpleNamespace(table=SimpleNamespace(first_token_s=array("d")), pods=pods),
-        moments=[SimpleNamespace(at_s=at_s, replicas=number) for at_s, number in asked],
+        moments=[
+            SimpleNamespace(at_s=at_s, replicas=number, planned_requests_per_s=rate)
+            for (at_s, number), rate in zip_longest(asked, planned)
+        ],
     )
     none = array("d")
     return series(
@@ -41,6 +48,16 @@ def test_what_was_asked_for_holds_until_the_next_act():
     found = points(asked=[(-180.0, 1), (0.0, 2), (180.0, 4)], duration_s=240.0)
 
     assert [each.replicas for each in found] == [2, 2, 2, 4]
+
+
+def test_what_is_planned_for_is_told_by_a_controller_that_says_it():
+    asked = [(-180.0, 1), (0.0, 2), (90.0, 4)]
+
+    told = points(asked=asked, duration_s=120.0, planned=[None, 4.0, 8.0])
+    silent = points(asked=asked, duration_s=120.0)
+
+    assert [each.planned_requests_per_s for each in told] == [4.0, 6.0]
+    assert [each.planned_requests_per_s for each in silent] == [None, None]
 
 
 def test_pods_are_billed_from_creation_to_their_end_and_ready_until_they_are_deleted():

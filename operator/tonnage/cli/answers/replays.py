@@ -270,6 +270,7 @@ def _point(point: SeriesPoint) -> dict[str, Any]:
         "billed": _finite(point.live),
         "load": _finite(point.load),
         "requestsPerSecond": _finite(point.requests_per_s),
+        "plannedRequestsPerSecond": _finite(point.planned_requests_per_s),
         "waiting": point.waiting,
         "attainmentFraction": point.attainment,
     }

@@ -1,4 +1,4 @@
-"""A policy over time: its replicas and the load, who waited, and what was kept."""
+"""A policy over time: its replicas, what came and was planned for, who waited, the error budget."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -28,14 +28,16 @@ from tonnage.cli.page.tables import Column, Row, Table, numbers
 from tonnage.replay.series import SeriesPoint
 from tonnage.units import HOUR_S, MINUTE_S, significant
 
-PLOT_PX: Final = 400
-HEIGHTS: Final = (3, 1.4, 1.6)
-"""Of replicas, of the queue and of what is kept, to each other."""
+PLOT_PX: Final = 560
+HEIGHTS: Final = (3, 2, 1.2, 1.4, 1.4)
+"""Of replicas, demand, the queue, what is kept and the budget, to each other."""
 LONG_S: Final = 3 * HOUR_S
 """Traffic from which on the axis of time is in hours."""
 ROWS: Final = 24
 """Of the table below a picture."""
 MARGIN: Final = 1.08
+MOST_BURNT: Final = 3.0
+"""Budgets below zero that a plot shows."""
 UNKNOWN: Final = "-"
 
 Value = Callable[[SeriesPoint], float]
@@ -65,6 +67,17 @@ class PolicyCourse:
         times_s = (*(point.at_s for point in self.points), self.points[-1].until_s)
         return [at_s / each_s for at_s in times_s]
 
+    @property
+    def budget_left(self) -> list[float]:
+        """The share of the requests that may be late of all that came so far, by edges."""
+        left, came, late = [1.0], 0.0, 0.0
+        for point in self.points:
+            number = point.requests_per_s * (point.until_s - point.at_s)
+            came += number
+            late += number * (1 - (1.0 if point.attainment is None else point.attainment))
+            left.append(1 - late / ((1 - self.target) * came) if came and self.target < 1 else 1.0)
+        return left
+
 
 def top_of(courses: Sequence[Sequence[SeriesPoint]]) -> float:
     """Return the most replicas that any of some runs shows."""
@@ -90,14 +103,16 @@ def course_picture(course: PolicyCourse, *, name: str) -> Picture:
 
 
 def course_figure(course: PolicyCourse, screen: Screen) -> Figure:
-    """Draw three plots with one scale of time."""
+    """Draw five plots with one scale of time."""
     figure = screen.figure(PLOT_PX)
-    plots = figure.subplots(3, 1, sharex=True, height_ratios=HEIGHTS)
+    plots = figure.subplots(len(HEIGHTS), 1, sharex=True, height_ratios=HEIGHTS)
     edges = course.edges
     middles = [mean(each) for each in pairwise(edges)]
-    handles = [*_replicas(plots[0], edges, course), *_queue(plots[1], edges, course)]
-    handles += _draw_attainment(plots[2], middles, course)
-    plots[2].set(xlabel=f"{course.unit[0]} since the traffic began", xlim=(0, edges[-1]))
+    handles = [*_replicas(plots[0], edges, course), *_demand(plots[1], edges, course)]
+    handles += _queue(plots[2], edges, course)
+    handles += _draw_attainment(plots[3], middles, course)
+    handles += _budget(plots[4], edges, course)
+    plots[-1].set(xlabel=f"{course.unit[0]} since the traffic began", xlim=(0, edges[-1]))
     add_legend(figure, handles, screen, plot_px=PLOT_PX)
     return figure
 
@@ -127,6 +142,27 @@ def _replicas(axes: Axes, edges: Sequence[float], course: PolicyCourse) -> list[
         handles.append(handle)
     axes.set(ylabel="replicas", ylim=(0, course.most))
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    return handles
+
+
+def _demand(axes: Axes, edges: Sequence[float], course: PolicyCourse) -> list[Line2D]:
+    """Draw what came, and what replicas were planned for where the policy says it."""
+    points = (*course.points, course.points[-1])
+    lines: list[tuple[str, str, list[float]]] = [
+        ("requests/s", INK, [point.requests_per_s for point in points])
+    ]
+    if any(point.planned_requests_per_s is not None for point in points):
+        planned = [_number(point.planned_requests_per_s) for point in points]
+        lines.append(("planned for", course.color, planned))
+    handles = []
+    for label, color, values in lines:
+        (handle,) = axes.plot(
+            edges, values, color=color, linewidth=1.2, drawstyle="steps-post", label=label
+        )
+        handles.append(handle)
+    top = max(value for *_, values in lines for value in values)
+    axes.set(ylabel="requests/s", ylim=(0, MARGIN * max(top, 1e-9)))
+    axes.yaxis.set_major_locator(MaxNLocator(3))
     return handles
 
 
@@ -164,6 +200,19 @@ def _draw_attainment(axes: Axes, times: Sequence[float], course: PolicyCourse) -
     return [*lines, limit]
 
 
+def _budget(axes: Axes, edges: Sequence[float], course: PolicyCourse) -> list[Line2D]:
+    """Draw what is left of the requests that may be late; below zero more were."""
+    left = course.budget_left
+    (line,) = axes.plot(edges, left, color=GOOD, linewidth=1.2, label="error budget left")
+    burnt = [min(0.0, each) for each in left]
+    axes.fill_between(edges, burnt, color=BAD, alpha=0.25, linewidth=0)
+    axes.axhline(0, color=BAD, linestyle="--", linewidth=1.0)
+    axes.set(ylabel="budget left", ylim=(max(-MOST_BURNT, min(-0.1, *left)), 1.1))
+    axes.yaxis.set_major_locator(MaxNLocator(3))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    return [line]
+
+
 def _number(value: float | None) -> float:
     """Return a value as a plot takes it; what is missing is a gap."""
     return math.nan if value is None else value
@@ -181,14 +230,27 @@ def _table(course: PolicyCourse) -> Table:
                 f"{point.ready:.1f}",
                 significant(point.load),
                 significant(point.requests_per_s),
+                UNKNOWN
+                if point.planned_requests_per_s is None
+                else significant(point.planned_requests_per_s),
                 f"{point.waiting:g}",
                 UNKNOWN if point.attainment is None else f"{point.attainment:.1%}",
+                f"{left:.0%}",
             )
         )
-        for point in course.points[::every]
+        for point, left in list(zip(course.points, course.budget_left[1:], strict=True))[::every]
     )
     columns = (
         Column(title=unit, kind="name"),
-        *numbers("billed", "Ready", "load", "requests/s", "waiting after it", "in SLO"),
+        *numbers(
+            "billed",
+            "Ready",
+            "load",
+            "requests/s",
+            "planned for",
+            "waiting after it",
+            "in SLO",
+            "budget left",
+        ),
     )
     return Table(columns=columns, rows=tuple(rows))
