@@ -17,6 +17,7 @@ from typing import Final
 
 import click
 
+from tonnage.estimate.burst_factor import FIRST
 from tonnage.estimate.demand import MeasuredDemand, measure_demand
 from tonnage.estimate.forecast import (
     CHANCE_Z,
@@ -48,7 +49,8 @@ MEANING = """\
 Written by `tests/bench/forecast_coverage.py`.
 
 Once a minute the operator's own code counts the arrivals of a trace, notes them and plans: for the
-forecast, the headroom of a promise and the reserve for bursts. Held against a plan are the requests
+forecast, the headroom of a promise and the reserve for bursts (with the factor that it begins with:
+no requests are served here, so none are late in bursts). Held against a plan are the requests
 of the minute that begins after the lead, less what chance may have added (two standard deviations
 of a Poisson count). Each cell: minutes that stay below the plan, and the mean of the plan over the
 mean of what came.
@@ -64,11 +66,11 @@ class Coverage:
 
     plans: int = 0
     covered: int = 0
-    came: float = 0.0
-    planned: float = 0.0
+    came_per_s: float = 0.0
+    planned_per_s: float = 0.0
 
     def __str__(self) -> str:
-        over = f"{self.planned / self.came:.2f}" if self.came else "-"
+        over = f"{self.planned_per_s / self.came_per_s:.2f}" if self.came_per_s else "-"
         return f"{self.covered / self.plans:.0%}, {over}"
 
 
@@ -125,7 +127,8 @@ class Planner:
         expected, usually = self._expected(rate, at_s), usual(self.history) or 0.0
         for quantile in QUANTILES:
             share = headroom(self.history.rises, quantile=quantile)
-            bursts = (1 + reserve(self.history, quantile=quantile)) * usually
+            burst = reserve(self.history, quantile=quantile)
+            bursts = (1 + FIRST * burst) * usually if burst else 0.0
             yield quantile, max((1 + share) * expected, bursts)
 
     def _expected(self, rate: float, at_s: float) -> float:
@@ -147,8 +150,8 @@ def coverage_of(counted: Counted, until_s: float) -> Mapping[Cell, Coverage]:
                 cell = found[at_s >= FIRST_S, planner.lead_s, quantile]
                 cell.plans += 1
                 cell.covered += without_chance(came, scv=1.0) / NOTE_S <= planned
-                cell.came += came / NOTE_S
-                cell.planned += planned
+                cell.came_per_s += came / NOTE_S
+                cell.planned_per_s += planned
         at_s += NOTE_S
     return found
 

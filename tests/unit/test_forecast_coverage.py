@@ -22,7 +22,18 @@ class TestCoverage:
 
         assert {cell[0] for cell in found} == {False, True}
         assert all(cell.covered == cell.plans for cell in found.values())
-        assert all(0.99 <= cell.planned / cell.came <= 1.06 for cell in found.values())
+        ratios = [cell.planned_per_s / cell.came_per_s for cell in found.values()]
+        assert all(0.99 <= ratio <= 1.06 for ratio in ratios)
+
+    def test_of_a_fall_plans_for_what_came_last_where_there_is_no_burst(self):
+        falls = [
+            at_s for index, at_s in enumerate(arrivals(HOUR_S)) if at_s < 1800 or index % 4 == 0
+        ]
+        found = coverage_of(Counted(falls), HOUR_S)
+
+        cell = found[False, LEADS_S[0], QUANTILES[0]]
+        # A window of 15 minutes ends within two where it is denied; a median lasts for five more.
+        assert cell.planned_per_s - cell.came_per_s < 4 * (2.0 - 0.5)
 
     def test_lacks_the_minutes_of_a_jump_that_no_plan_could_know(self):
         found = coverage_of(Counted(arrivals(HOUR_S, jump_s=HOUR_S / 2)), HOUR_S)

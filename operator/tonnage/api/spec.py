@@ -252,7 +252,7 @@ _RATES = ("requestsPerSecond", "tokensPerSecond", "tokensPerDay", "concurrentUse
 
 
 class Demand(ApiModel):
-    """Expected traffic: what holds until traffic is measured."""
+    """Expected traffic: what holds until traffic is measured, and a peak that stays."""
 
     model_config = rules(
         rule(
@@ -426,7 +426,7 @@ class Spec(ApiModel):
     slo: Slo | None = None
     """SLO targets on latency; absent: offline, at the memory ceiling."""
     demand: Demand | None = None
-    """Expected traffic: it holds until traffic is measured."""
+    """Expected traffic: it holds until traffic is measured, ``peakPercent`` from then on, too."""
     scaling: Scaling
     """What Tonnage may do, and within which bounds."""
     engine: EngineSpec | None = None

@@ -9,8 +9,10 @@ from tonnage.control.decide.budget import Left, over_budget
 from tonnage.control.decide.draining import drain_reasons
 from tonnage.control.decide.needed import carry_last_need, remember_need
 from tonnage.control.decide.outlook import (
+    declared_peak_requests_per_s,
     events_of,
     held_s,
+    outlook_last_measured,
     outlook_of,
     outlook_unseen,
     remembered_demand,
@@ -278,11 +280,13 @@ def _need_for_demand(found: Assessment, memory: ObjectMemory, chosen: Chosen, fl
             supply=supply_of(found.state, memory.posterior, fleet),
         )
     if memory.traffic.measured is not None:
-        return needed(replace(memory.traffic.measured, origin="last measured"))
+        last = replace(memory.traffic.measured, origin="last measured")
+        return needed(last, outlook=outlook_last_measured(last.requests_per_s, chosen))
     expected = requests_per_s_asked(chosen.sizing)
     if expected is None:
         return need_without_demand(chosen.model.spec.scaling.min_replicas)
-    traffic = CurrentTraffic(requests_per_s=expected, origin="expected by spec.demand")
+    which = "peak of" if declared_peak_requests_per_s(chosen) else "expected by"
+    traffic = CurrentTraffic(requests_per_s=expected, origin=f"{which} spec.demand")
     begins = found.traffics.metrics is Metrics.NEVER
     outlook = outlook_unseen(expected, chosen, fleet.settings) if begins else None
     return needed(traffic, outlook=outlook)

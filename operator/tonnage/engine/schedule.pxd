@@ -49,6 +49,7 @@ cdef class Rank:
     cdef void _take_prices(self, object costs) except *
     @cython.locals(arrived=integer)
     cdef void queue(self, integer number) except *
+    cpdef void take_line_of(self, Rank other, list running) except *
     @cython.locals(budget=integer, is_short=bint)
     cdef bint schedule(self, integer step, double now_s) except -1
     cdef integer steps_alike(self, integer step, integer most) except -1

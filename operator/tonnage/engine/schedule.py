@@ -166,6 +166,14 @@ class Rank:
         else:
             self.waiting.append(number)
 
+    def take_line_of(self, other: "Rank", running: list[int]) -> None:
+        """Let all wait as they do at another engine, behind what runs there."""
+        waiting = [number for number in other.waiting if number not in running]
+        self.waiting = deque([*running, *waiting])
+        if self.class_s and other.class_s:
+            self.newest_class = other.newest_class
+            self.num_newest = other.num_newest + len(running)
+
     def schedule(self, step: int, now_s: float) -> bool:
         """Choose what this step computes; true when a sequence had to be preempted for it."""
         self.prefill_tokens = 0

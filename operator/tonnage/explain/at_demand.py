@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tonnage.explain.report import DIGITS, round_estimate
+from tonnage.explain.report import DIGITS, rate_written, round_estimate
 from tonnage.sizing.bill import Bill, Commitment, bill, commitment_written, nodes_written
 from tonnage.sizing.cost import GpuHour, cents, missing_price
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
@@ -233,7 +233,7 @@ def demand_rows(sizing: Sizing, replicas: int) -> Iterator[tuple[str, str]]:
     if rate:
         yield (
             "demand",
-            f"{significant(rate)} requests/s, {rate / sustained:.1%} of what "
+            f"{rate_written(sizing, rate)}, {rate / sustained:.1%} of what "
             f"{count_of(replicas, 'replica sustains', 'replicas sustain')}",
         )
     if asked:

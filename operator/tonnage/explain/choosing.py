@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tonnage.explain.report import bottleneck, round_estimate
+from tonnage.explain.report import bottleneck, rate_written, round_estimate
 from tonnage.explain.validation import unconfirmed_figures
 from tonnage.sizing.bill import full_use, tokens_per_day, tokens_per_s_asked
 from tonnage.sizing.compare import Choice
@@ -65,12 +65,11 @@ def _demand(sizing: Sizing) -> Iterator[KeyFigure]:
         yield KeyFigure(name="demand", value="not given", written="no demand given")
         return
     demand, is_offline = sizing.request.demand, sizing.request.slo.is_offline
-    if demand.num_users is not None:
-        users = count_of(f"{demand.num_users:.0f}", "user")
-        yield _count("users", demand.num_users, users)
+    if (num_users := demand.usual.num_users) is not None:
+        yield _count("users", num_users, count_of(f"{num_users:.0f}", "user"))
         duty = demand.duty_fraction
         yield _figure("dutyFraction", duty, f"in flight {duty:.0%} of the time")
-    yield _figure("requestsPerSecond", rate, f"{significant(rate)} requests/s")
+    yield _figure("requestsPerSecond", rate, rate_written(sizing, rate))
     per_s = f"{significant(tokens_per_s)} output tokens/s"
     written = tokens_per_day(tokens_per_s) if is_offline else per_s
     yield _figure("outputTokensPerSecond", tokens_per_s, written)

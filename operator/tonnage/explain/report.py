@@ -182,12 +182,18 @@ def sizing_reasons(sizing: Sizing) -> tuple[Reason, ...]:
     rate = requests_per_s_asked(sizing)
     if rate is not None:
         message = (
-            f"{significant(rate)} requests/s over "
+            f"{rate_written(sizing, rate)} over "
             f"{significant(sizing.staffing.each(sizing.replicas))} per replica need "
             f"{sizing.replicas}"
         )
         reasons = (*reasons, Reason(code="Demand", message=message))
     return (*reasons, *memory_reasons(sizing))
+
+
+def rate_written(sizing: Sizing, requests_per_s: float) -> str:
+    """Write a rate that is asked for, and whether it is that of the peak."""
+    peak = " at the peak" if sizing.request.demand.peak_ratio != 1 else ""
+    return f"{significant(requests_per_s)} requests/s{peak}"
 
 
 def goodput_written(sizing: Sizing) -> str:

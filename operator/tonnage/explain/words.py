@@ -18,6 +18,7 @@ from tonnage.explain.report import (
     goodput_written,
     intensity,
     memory_reasons,
+    rate_written,
     ridge,
 )
 from tonnage.explain.startup_log import logged_lines
@@ -345,7 +346,7 @@ def _replicas(sizing: Sizing) -> Answer:
     if rate is None:
         answer = "1, since no demand is given; scaling follows what is measured"
     else:
-        answer = f"{sizing.replicas} for {significant(rate)} requests/s"
+        answer = f"{sizing.replicas} for {rate_written(sizing, rate)}"
     asked = at_demand(sizing, sizing.replicas)
     return Answer(
         question="How many replicas?",

@@ -30,7 +30,8 @@ class Need:
     floor: int = 0
     """Of known events, whatever is measured."""
     planned_requests_per_s: float | None = None
-    """What comes, or is expected to, with headroom and the reserve for bursts; None: not known."""
+    """What comes, or is expected to, with headroom, reserve for bursts and events; None: not
+    known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

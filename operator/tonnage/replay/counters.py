@@ -193,8 +193,11 @@ class EngineCounters:
         emitted, state = self._columns["emitted"], self._columns["state"]
         started = list(self._begun(emitted.__getitem__, self._starting))
         if started:
-            for number in started:
-                self._starting.remove(number)  # the first in order, and found at once
+            if self._is_in_order:
+                for _ in started:
+                    self._starting.popleft()
+            else:
+                self._starting = deque(n for n in self._starting if not emitted[n])
             self._count_first_tokens(started)
             self._decoding += started
         ended = [number for number in self._decoding if state[number] == DONE]

@@ -43,7 +43,8 @@ class Moment:
     requests_per_s: float | None = None
     """Measured, as all that follows by the operator; rivals leave it out."""
     planned_requests_per_s: float | None = None
-    """That the replicas are for, limits aside: what comes or is forecast, headroom and reserve."""
+    """That the replicas are for, limits aside: what comes or is forecast, headroom, reserve and
+    events."""
     waiting: float | None = None
     goodput_requests_per_s: float | None = None
     """Of one replica, as believed."""

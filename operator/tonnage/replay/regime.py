@@ -25,12 +25,12 @@ def taken_over(engine: Engine, kind: Machine, *, steps: int, from_s: float, seed
     """
     (rank,) = engine.ranks
     running = [n for n in rank.order if engine.table.state[n] in {PREFILLING, DECODING}]
-    waiting = [n for n in rank.waiting if n not in set(running)]
     _suspend(engine, running, steps)
     found = Engine(kind.limits, kind.costs, engine.table, seed)
     found.now_s = from_s
-    for number in (*running, *waiting):
+    for number in (*running, *(n for n in rank.waiting if n not in set(running))):
         found.submit(number)
+    found.ranks[0].take_line_of(rank, running)
     return found
 
 

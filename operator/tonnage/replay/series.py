@@ -5,7 +5,6 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 from tonnage.replay.drawn import Drawn
@@ -35,7 +34,7 @@ class SeriesPoint:
     """Replicas at their fluid bound that the requests of the time take."""
     requests_per_s: float
     planned_requests_per_s: float | None
-    """None: no controller says what it plans for."""
+    """None: no controller says what it plans for in this time."""
     waiting: float
     """Requests without their first token, at the end of the while."""
     attainment: float | None
@@ -60,16 +59,16 @@ def _points(
     until_s, pods = drawn.duration_s, record.cluster.pods
     arrival_s = drawn.traffic.arrival_s
     first_s = array("d", sorted(each or math.inf for each in record.cluster.table.first_token_s))
-    plans = any(each.planned_requests_per_s is not None for each in record.moments)
     rows = zip(
         found.by_window(width_s, width_s, until_s),
         _means(_spans(record, lambda each: each.replicas), width_s, until_s),
-        _means(_spans(record, _planned), width_s, until_s),
+        _means(_spans(record, lambda each: each.planned_requests_per_s), width_s, until_s),
+        _means(_spans(record, _is_planned), width_s, until_s),
         _means(((pod.ready_s, pod.deleted_s, 1) for pod in pods), width_s, until_s),
         _means(((pod.created_s, pod.ended_s, 1) for pod in pods), width_s, until_s),
         strict=True,
     )
-    for window, replicas, planned, ready, live in rows:
+    for window, replicas, planned, known, ready, live in rows:
         from_s, to_s = window.start_s, min(until_s, window.start_s + width_s)
         yield SeriesPoint(
             at_s=from_s,
@@ -79,7 +78,7 @@ def _points(
             live=live,
             load=work.mean(from_s, to_s),
             requests_per_s=window.num_requests / (to_s - from_s),
-            planned_requests_per_s=planned if plans else None,
+            planned_requests_per_s=planned / known if known else None,
             waiting=bisect_right(arrival_s, to_s) - bisect_right(first_s, to_s),
             attainment=window.attainment,
         )
@@ -89,16 +88,16 @@ Span = tuple[float, float, float]
 """From when, until when, and how many."""
 
 
-def _planned(moment: Moment) -> float:
-    return moment.planned_requests_per_s or 0.0
+def _is_planned(moment: Moment) -> float:
+    return moment.planned_requests_per_s is not None
 
 
-def _spans(record: Record, value: Callable[[Moment], float]) -> Iterator[Span]:
-    """Yield a figure of each act of the controller, which holds until its next."""
-    for early, late in pairwise(record.moments):
-        yield early.at_s, late.at_s, value(early)
-    for last in record.moments[-1:]:
-        yield last.at_s, math.inf, value(last)
+def _spans(record: Record, figure: Callable[[Moment], float | None]) -> Iterator[Span]:
+    """Yield a figure of each act of the controller that has one, which holds until the next act."""
+    ends_s = [*(moment.at_s for moment in record.moments[1:]), math.inf]
+    for moment, until_s in zip(record.moments, ends_s, strict=False):
+        if (value := figure(moment)) is not None:
+            yield moment.at_s, until_s, value
 
 
 def _means(spans: Iterable[Span], width_s: float, until_s: float) -> list[float]:

@@ -93,7 +93,8 @@ def bill(sizing: Sizing, *, replicas: int, hour: GpuHour | None = None) -> Bill 
     hour = hour or gpu_hour(sizing.request.gpu, each)
     if hour is None:
         return None
-    asked, users = tokens_per_s_asked(sizing), sizing.request.demand.num_users
+    demand, asked = sizing.request.demand, tokens_per_s_asked(sizing)
+    users = demand.usual.num_users
     fleet_usd = hour.usd * hour.gpus_paid(replicas, each)
     running = max(1, replicas)  # of none that may be made yet, what one would cost
     one_usd = hour.usd * hour.gpus_paid(running, each) / running  # with its share of idle GPUs
@@ -106,7 +107,7 @@ def bill(sizing: Sizing, *, replicas: int, hour: GpuHour | None = None) -> Bill 
             usd_per_hour=one_usd, tokens_per_s=sizing.output_tokens_per_s
         ),
         usd_per_million_tokens_asked=usd_per_million_tokens(
-            usd_per_hour=fleet_usd, tokens_per_s=asked
+            usd_per_hour=fleet_usd, tokens_per_s=asked / demand.peak_ratio
         )
         if asked
         else None,
@@ -214,7 +215,7 @@ def commitment_written(found: Commitment) -> str:
 
 
 def _of_users(sizing: Sizing, found: Bill) -> str:
-    demand = sizing.request.demand
+    demand = sizing.request.demand.usual
     carried = sizing.at_capacity.num_running / demand.duty_fraction
     return (
         f"{found.usd_per_hour_and_user:.4f} {found.currency} per hour and user, "

@@ -89,14 +89,20 @@ def expected_demand(demand: DemandSpec | None) -> Demand:
         return Demand()
     output, peak = demand.output_tokens.mean, (demand.peak_percent or PERCENT) / PERCENT
     if demand.requests_per_second is not None:
-        return Demand(requests_per_s=peak * float(demand.requests_per_second))
+        return _at_peak(float(demand.requests_per_second), peak)
     if demand.tokens_per_second is not None:
-        return Demand(requests_per_s=peak * float(demand.tokens_per_second) / output)
+        return _at_peak(float(demand.tokens_per_second) / output, peak)
     if demand.tokens_per_day is not None:
-        return Demand(requests_per_s=peak * float(demand.tokens_per_day) / DAY_S / output)
+        return _at_peak(float(demand.tokens_per_day) / DAY_S / output, peak)
     if demand.concurrent_users is not None:
         duty_fraction = (demand.duty_cycle_percent or PERCENT) / PERCENT
         return Demand(
-            concurrency=peak * demand.concurrent_users * duty_fraction, duty_fraction=duty_fraction
+            concurrency=peak * demand.concurrent_users * duty_fraction,
+            duty_fraction=duty_fraction,
+            peak_ratio=peak,
         )
     return Demand()
+
+
+def _at_peak(requests_per_s: float, peak: float) -> Demand:
+    return Demand(requests_per_s=peak * requests_per_s, peak_ratio=peak)

@@ -137,14 +137,9 @@ def _targets_written(slo: Slo) -> str:
 
 def _demand_written(demand: Demand | None) -> str:
     """Write the demand in the words of the spec, where these are not a rate of requests."""
-    rate = str(expected_demand(demand))
-    if demand is None:
-        return rate
-    if demand.peak_percent is not None:
-        mean = expected_demand(demand.model_copy(update={"peak_percent": None}))
-        rate = f"{rate}, the peak: {demand.peak_percent}% of {mean}"
-    if demand.tokens_per_day is None:
-        return rate
+    rate = expected_demand(demand)
+    if demand is None or demand.tokens_per_day is None:
+        return str(rate)
     return f"{float(demand.tokens_per_day):,.0f} output tokens per day = {rate}"
 
 

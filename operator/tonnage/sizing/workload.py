@@ -1,7 +1,7 @@
 """What is asked of a replica: the shape of the traffic and the SLO targets."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from statistics import NormalDist
@@ -150,6 +150,17 @@ class Demand:
     concurrency: float | None = None
     duty_fraction: float = 1.0
     """Share of the time in which a user waits for an answer; the others are idle meanwhile."""
+    peak_ratio: float = 1.0
+    """What is asked for is a peak: so many times what usually comes."""
+
+    @property
+    def usual(self) -> "Demand":
+        """What is paid for: the demand without its peak."""
+        rate, concurrency = (
+            None if value is None else value / self.peak_ratio
+            for value in (self.requests_per_s, self.concurrency)
+        )
+        return replace(self, requests_per_s=rate, concurrency=concurrency, peak_ratio=1.0)
 
     @property
     def num_users(self) -> float | None:
@@ -161,6 +172,9 @@ class Demand:
         )
 
     def __str__(self) -> str:
+        if self.peak_ratio != 1:
+            peak = self.requests_per_s or self.concurrency or 0.0
+            return f"{self.usual}, {significant(peak)} at the peak"
         if self.requests_per_s is not None:
             return f"{significant(self.requests_per_s)} requests/s"
         if self.concurrency is None:

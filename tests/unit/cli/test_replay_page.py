@@ -20,7 +20,7 @@ from tonnage.cli.answers.replay_words import (
 from tonnage.cli.answers.replays import Case, RefusedCase, ReplayQuestion, Replays
 from tonnage.cli.page.cost_kept import colors_of
 from tonnage.cli.page.drawing import BAD, GOOD, SCREENS
-from tonnage.cli.page.over_time import PolicyCourse, course_figure
+from tonnage.cli.page.over_time import PolicyCourse, course_figure, course_picture
 from tonnage.cli.page.replay import replay_page
 from tonnage.replay.judge import RunFigures
 from tonnage.replay.policies import PolicyResult, policy_of
@@ -280,8 +280,21 @@ def a_course(*shares, target=0.95, **changes):
 
 def test_the_budget_is_of_the_requests_that_came():
     # One in twenty may be late: of as many more in time a half is left, of none nothing changes.
-    assert a_course(0.95, 1.0, None, 0.8).budget_left == pytest.approx([1, 0, 0.5, 0.5, -2 / 3])
-    assert a_course(0.5, target=1.0).budget_left == [1, 1]
+    course = a_course(0.95, 1.0, None, 0.8)
+    assert course.budget_left_fractions == pytest.approx([1, 0, 0.5, 0.5, -2 / 3])
+
+
+def test_there_is_no_budget_where_none_may_be_late():
+    course = a_course(0.5, target=1.0)
+
+    assert all(map(math.isnan, course.budget_left_fractions))
+    assert course_picture(course, name="x").table.rows[-1].cells[-1] == "-"
+
+
+def test_the_last_row_of_the_numbers_is_the_end():
+    rows = course_picture(a_course(*[1.0] * 60, 0.4), name="x").table.rows
+
+    assert [row.cells[-1] for row in rows[-2:]] == ["100%", "80%"]
 
 
 @pytest.mark.parametrize(("planned", "lines"), [(4.5, 2), (None, 1)])

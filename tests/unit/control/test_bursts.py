@@ -158,6 +158,30 @@ class TestDeclaredPeak:
         )
 
         assert first.need.replicas == SIZING.replicas_for(5.0)
+        demand = next(each for each in first.need.reasons if each.code == "Demand")
+        assert "5.00 requests/s (peak of spec.demand)" in demand.message
+
+    @pytest.mark.parametrize(
+        ("percent", "room"), [(None, 0.15), (100, 0.15), (110, 0.05), (150, 0)]
+    )
+    def test_is_room_for_what_was_not_measured_yet(self, percent, room):
+        demand = self.DEMAND | ({} if percent is None else {"peakPercent": percent})
+        state = a_state(a_manifest(demand=demand), replicas=None)
+
+        found = assessed(state)
+
+        rate = 0.5 * (percent or 100) / 100
+        planned = found.need.planned_requests_per_s
+        assert planned == pytest.approx((1 + room) * rate, rel=0.01)
+
+    def test_stays_planned_for_while_metrics_are_missing(self):
+        manifest = a_manifest(demand=self.DEMAND | {"peakPercent": 1000})
+        before = a_state(manifest, replicas=1, load=USUAL)
+        memory = assessed(before).memory
+
+        blind = assessed(replace(before, engines=()), memory=memory)
+
+        assert blind.need.planned_requests_per_s == 5.0
 
 
 class TestReserve:

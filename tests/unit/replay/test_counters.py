@@ -169,8 +169,9 @@ def test_nothing_that_has_begun_is_missed_behind_what_waits(bounds, queue):
             moves.update({n: told.preemptions[n] - own for n, own in enumerate(before)})
 
 
-def a_kind(the_costs):
-    return Machine(limits=limits(**ROOM), costs=the_costs, kv_tokens=6400, num_gpus=1)
+def a_kind(the_costs, **changes):
+    limited = limits(**ROOM | changes)
+    return Machine(limits=limited, costs=the_costs, kv_tokens=6400, num_gpus=1)
 
 
 def test_an_engine_whose_costs_become_the_same_ones_goes_on_as_if_nothing_had_been():
@@ -190,6 +191,24 @@ def test_an_engine_whose_costs_become_the_same_ones_goes_on_as_if_nothing_had_be
     for name in ("inter_token_latency_seconds_sum", "time_to_first_token_seconds_sum",
                  "iteration_tokens_total_count", "request_queue_time_seconds_sum"):  # fmt: skip
         assert after[f"vllm:{name}"] == pytest.approx(before[f"vllm:{name}"], rel=0.02)
+
+
+def test_what_runs_newest_first_goes_on_before_what_waits_when_costs_change():
+    bounds = NEWEST | {"max_num_seqs": 2}
+    scraped = Scraped([(0.1 * n, 20, 60) for n in range(25)], ROOM | bounds)
+    scraped.page(2.0)
+    (rank,) = scraped.engine.ranks
+    running = [n for n in rank.order if not scraped.table.ended_s[n]]
+    waiting = list(rank.waiting)
+
+    scraped.engine = scraped.counters.go_on_with(a_kind(COSTS, **bounds), 2.0)
+
+    (rank,) = scraped.engine.ranks
+    assert (len(running), waiting != sorted(waiting)) == (2, True)
+    assert list(rank.waiting) == [*running, *waiting]
+    scraped.page(2.45)
+    newest = [n for n in rank.waiting if n >= 20]  # of the class that began at 2.0 s
+    assert list(rank.waiting)[: len(newest)] == newest == sorted(newest) != []
 
 
 def test_an_engine_that_becomes_half_as_fast_takes_twice_as_long_from_then_on():

@@ -53,10 +53,11 @@ def test_what_was_asked_for_holds_until_the_next_act():
 def test_what_is_planned_for_is_told_by_a_controller_that_says_it():
     asked = [(-180.0, 1), (0.0, 2), (90.0, 4)]
 
-    told = points(asked=asked, duration_s=120.0, planned=[None, 4.0, 8.0])
+    told = points(asked=[*asked, (120.0, 4), (150.0, 4)], duration_s=180.0,
+                  planned=[None, 4.0, 8.0, None, 2.0])  # fmt: skip
     silent = points(asked=asked, duration_s=120.0)
 
-    assert [each.planned_requests_per_s for each in told] == [4.0, 6.0]
+    assert [each.planned_requests_per_s for each in told] == [4.0, 6.0, 2.0]
     assert [each.planned_requests_per_s for each in silent] == [None, None]
 
 

@@ -12,6 +12,7 @@ from tonnage.cli.answers.price_words import price_notes
 from tonnage.cli.answers.savings import Saving
 from tonnage.cli.console import BAD_INPUT, NO, OK
 from tonnage.explain.at_demand import at_demand, reached_targets
+from tonnage.explain.report import rate_written
 from tonnage.explain.words import Answer, explain
 from tonnage.manifests.children import num_nodes_of
 from tonnage.sizing.bill import bill
@@ -79,9 +80,9 @@ def headline(answer: Planned) -> str:
     )
     after = f"{_cheaper_split(answer)}{''.join(f'; {each}' for each in obstacles(answer))}"
     if is_short(answer):
-        rate = significant(requests_per_s_asked(sizing) or 0.0)
+        rate = rate_written(sizing, requests_per_s_asked(sizing) or 0.0)
         return (
-            f"{rate} requests/s need {count_of(sizing.replicas, 'replica')}, maxReplicas allows "
+            f"{rate} need {count_of(sizing.replicas, 'replica')}, maxReplicas allows "
             f"{answer.replicas}: {line}{after}"
         )
     return f"{line}{after}"

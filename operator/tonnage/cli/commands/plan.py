@@ -54,7 +54,8 @@ config.json is read from the ConfigMap, engine version and flags from the Deploy
 
 Engines are taken to be as fast as expected. The operator may begin with more replicas and
 fewer sequences: until they are measured it plans for the slow end of what is believed (speedRange),
-and in mode Auto, until traffic comes, for more of it than spec.demand tells (Headroom).
+and in mode Auto, until traffic comes, for more of it than spec.demand tells (Headroom). A peak
+(demand.peakPercent) is what a plan is for; its costs per token and user are of what usually comes.
 
 \b
 Examples:

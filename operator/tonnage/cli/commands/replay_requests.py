@@ -123,7 +123,7 @@ def _rate(deployment: ModelDeployment) -> float:
         request = ask(deployment.spec, look_up(deployment.spec, built_in_gpus()))
     except CatalogError as error:
         raise Failure(f"{deployment.name}: {error}") from error
-    rate = request.demand.requests_per_s if request.demand else None
+    rate = request.demand.usual.requests_per_s
     if rate is None:
         raise Failure(
             f"--shape needs a rate in spec.demand, such as requestsPerSecond; of these it needs "

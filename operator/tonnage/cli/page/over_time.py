@@ -37,7 +37,10 @@ ROWS: Final = 24
 """Of the table below a picture."""
 MARGIN: Final = 1.08
 MOST_BURNT: Final = 3.0
-"""Budgets below zero that a plot shows."""
+"""Budgets below zero that a plot shows: more are drawn as so many."""
+LEAST_LEFT: Final = -0.1
+LEAST_RATE: Final = 1e-9
+"""Of scales, where nothing is below or above."""
 UNKNOWN: Final = "-"
 
 Value = Callable[[SeriesPoint], float]
@@ -68,14 +71,20 @@ class PolicyCourse:
         return [at_s / each_s for at_s in times_s]
 
     @property
-    def budget_left(self) -> list[float]:
-        """The share of the requests that may be late of all that came so far, by edges."""
+    def budget_left_fractions(self) -> list[float]:
+        """What is left of the requests that may be late of all that came so far, by edges.
+
+        NaN where none may be.
+        """
+        allowed = 1 - self.target
+        if not allowed:
+            return [math.nan] * (len(self.points) + 1)
         left, came, late = [1.0], 0.0, 0.0
         for point in self.points:
             number = point.requests_per_s * (point.until_s - point.at_s)
             came += number
             late += number * (1 - (1.0 if point.attainment is None else point.attainment))
-            left.append(1 - late / ((1 - self.target) * came) if came and self.target < 1 else 1.0)
+            left.append(1 - late / (allowed * came) if came else 1.0)
         return left
 
 
@@ -148,20 +157,23 @@ def _replicas(axes: Axes, edges: Sequence[float], course: PolicyCourse) -> list[
 def _demand(axes: Axes, edges: Sequence[float], course: PolicyCourse) -> list[Line2D]:
     """Draw what came, and what replicas were planned for where the policy says it."""
     points = (*course.points, course.points[-1])
-    lines: list[tuple[str, str, list[float]]] = [
-        ("requests/s", INK, [point.requests_per_s for point in points])
-    ]
-    if any(point.planned_requests_per_s is not None for point in points):
-        planned = [_number(point.planned_requests_per_s) for point in points]
-        lines.append(("planned for", course.color, planned))
+    came = [point.requests_per_s for point in points]
+    planned = [_number(point.planned_requests_per_s) for point in points]
+    lines = [("requests/s", SOFT, "-", came), ("planned for", course.color, ":", planned)]
     handles = []
-    for label, color, values in lines:
+    for label, color, line, values in lines[: 2 if any(map(math.isfinite, planned)) else 1]:
         (handle,) = axes.plot(
-            edges, values, color=color, linewidth=1.2, drawstyle="steps-post", label=label
+            edges,
+            values,
+            color=color,
+            linestyle=line,
+            linewidth=1.4,
+            drawstyle="steps-post",
+            label=label,
         )
         handles.append(handle)
-    top = max(value for *_, values in lines for value in values)
-    axes.set(ylabel="requests/s", ylim=(0, MARGIN * max(top, 1e-9)))
+    top = max(value for value in (*came, *planned, LEAST_RATE) if math.isfinite(value))
+    axes.set(ylabel="requests/s", ylim=(0, MARGIN * top))
     axes.yaxis.set_major_locator(MaxNLocator(3))
     return handles
 
@@ -202,12 +214,13 @@ def _draw_attainment(axes: Axes, times: Sequence[float], course: PolicyCourse) -
 
 def _budget(axes: Axes, edges: Sequence[float], course: PolicyCourse) -> list[Line2D]:
     """Draw what is left of the requests that may be late; below zero more were."""
-    left = course.budget_left
+    left = [max(-MOST_BURNT, each) for each in course.budget_left_fractions]
     (line,) = axes.plot(edges, left, color=GOOD, linewidth=1.2, label="error budget left")
     burnt = [min(0.0, each) for each in left]
     axes.fill_between(edges, burnt, color=BAD, alpha=0.25, linewidth=0)
     axes.axhline(0, color=BAD, linestyle="--", linewidth=1.0)
-    axes.set(ylabel="budget left", ylim=(max(-MOST_BURNT, min(-0.1, *left)), 1.1))
+    least = min(each for each in (*left, LEAST_LEFT) if math.isfinite(each))
+    axes.set(ylabel="budget left", ylim=(least, 1.1))
     axes.yaxis.set_major_locator(MaxNLocator(3))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     return [line]
@@ -222,6 +235,8 @@ def _table(course: PolicyCourse) -> Table:
     """Return some of the points, evenly spread."""
     unit, each_s = course.unit
     every = max(1, -(-len(course.points) // ROWS))
+    rated = list(zip(course.points, course.budget_left_fractions[1:], strict=True))
+    shown = rated[:-1:every] + rated[-1:]
     rows = (
         Row(
             cells=(
@@ -235,10 +250,10 @@ def _table(course: PolicyCourse) -> Table:
                 else significant(point.planned_requests_per_s),
                 f"{point.waiting:g}",
                 UNKNOWN if point.attainment is None else f"{point.attainment:.1%}",
-                f"{left:.0%}",
+                UNKNOWN if math.isnan(left) else f"{round(left, 2) + 0.0:.0%}",
             )
         )
-        for point, left in list(zip(course.points, course.budget_left[1:], strict=True))[::every]
+        for point, left in shown
     )
     columns = (
         Column(title=unit, kind="name"),

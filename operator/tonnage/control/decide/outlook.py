@@ -173,29 +173,24 @@ def _forecast(known: DemandMemory, demand: float, lead: float, fleet: Fleet) -> 
     return forecast(known.history, at_s=fleet.now_s, demand=demand, lead_s=lead)
 
 
-def declared_peak_per_s(chosen: Chosen) -> float:
-    """Return the requests/s of the peak that spec.demand states; 0: it states none."""
-    demand = chosen.model.spec.demand
-    has_peak = demand is not None and demand.peak_percent is not None
-    return (requests_per_s_asked(chosen.sizing) or 0.0) if has_peak else 0.0
+def declared_peak_requests_per_s(chosen: Chosen) -> float | None:
+    """Return the peak that spec.demand states; None: it states none."""
+    has_peak = chosen.sizing.request.demand.peak_ratio > 1
+    return requests_per_s_asked(chosen.sizing) if has_peak else None
 
 
 def unseen_room(requests_per_s: float, chosen: Chosen, settings: Settings) -> float:
     """Return the share to add to what spec.demand tells, while none of it was measured.
 
-    0 where a peak is planned for, or where replicas beside the plan would break a bound, take what
-    other objects plan for, wait for somebody, never come, or keep no promise.
+    A peak that it tells is room for as much. 0 where replicas beside the plan would break a bound,
+    take what other objects plan for, wait for somebody, never come, or keep no promise.
     """
-    scaling, slo = chosen.model.spec.scaling, chosen.sizing.request.slo
-    if (
-        declared_peak_per_s(chosen)
-        or scaling.mode != AUTO
-        or settings.max_gpus is not None
-        or slo.is_offline
-    ):
+    scaling, request = chosen.model.spec.scaling, chosen.sizing.request
+    room = max(0.0, (1 + UNSEEN) / request.demand.peak_ratio - 1)
+    if scaling.mode != AUTO or settings.max_gpus is not None or request.slo.is_offline:
         return 0.0
-    with_room = chosen.capacity.replicas((1 + UNSEEN) * requests_per_s)
-    return UNSEEN if with_room <= scaling.max_replicas else 0.0
+    with_room = chosen.capacity.replicas((1 + room) * requests_per_s)
+    return room if with_room <= scaling.max_replicas else 0.0
 
 
 def outlook_unseen(requests_per_s: float, chosen: Chosen, settings: Settings) -> Outlook:
@@ -217,17 +212,27 @@ def outlook_of(
     sizing, lead = chosen.sizing, lead_s(learned, fleet.settings)
     most = sizing.most_requests_per_s
     expected = _forecast(known, requests_per_s / most, lead, fleet)
-    peak_per_s = declared_peak_per_s(chosen)
-    reserved_per_s = reserved_requests_per_s(known, learned, sizing)
+    found = outlook_last_measured(expected.demand * most, chosen)
+    burst_requests_per_s = reserved_requests_per_s(known, learned, sizing)
+    if burst_requests_per_s > found.burst_requests_per_s:
+        found = replace(
+            found,
+            burst_requests_per_s=burst_requests_per_s,
+            burst_origin=_burst_origin(known, learned, sizing, lead),
+        )
+    share = headroom(known.history.rises, quantile=promised_quantile(sizing))
+    return replace(found, origin=f"by {expected.origin}", headroom=share)
+
+
+def outlook_last_measured(requests_per_s: float, chosen: Chosen) -> Outlook:
+    """Return what is expected where nothing is measured: the same, and the peak of spec.demand."""
+    peak = declared_peak_requests_per_s(chosen)
     return Outlook(
-        requests_per_s=expected.demand * most,
-        origin=f"by {expected.origin}",
-        headroom=headroom(known.history.rises, quantile=promised_quantile(sizing)),
-        burst_requests_per_s=max(peak_per_s, reserved_per_s),
-        burst_origin=_burst_origin(known, learned, sizing, lead)
-        if reserved_per_s > peak_per_s
-        else "by spec.demand.peakPercent",
-        usd_per_replica_hour=_usd_per_replica_hour(sizing),
+        requests_per_s=requests_per_s,
+        origin="as last measured",
+        burst_requests_per_s=peak or 0.0,
+        burst_origin="by spec.demand.peakPercent" if peak else "",
+        usd_per_replica_hour=_usd_per_replica_hour(chosen.sizing),
     )
 
 
