@@ -189,6 +189,19 @@ def test_a_shape_needs_no_trace():
     assert "shape steady" in result.stdout
 
 
+def test_a_shape_is_of_what_usually_comes():
+    slower = ("requestsPerSecond: 8", "requestsPerSecond: 1")
+    peak = (slower[0], "requestsPerSecond: 1\n    peakPercent: 250")
+    asked = ("--shape", "steady", "--policy", "static:1", "-o", "json")
+
+    runs = [
+        json.loads(replay(*asked, text=small(each)).stdout)["cases"][0]["policies"][0]["runs"][0]
+        for each in (slower, peak)
+    ]
+
+    assert runs[0]["requests"] == runs[1]["requests"] > 0
+
+
 def test_the_policies_are_listed_without_a_manifest():
     result = run("replay", "--policy", "list", COLUMNS="80")
     lines = result.stdout.splitlines()

@@ -184,6 +184,7 @@ class TestFloor:
         answer = self.raised(2, known)
 
         assert answer.replicas == 3
+        assert answer.planned_requests_per_s == float(rate)
         assert answer.reasons[-1].message.endswith(
             f"{significant(float(rate))} requests/s at {significant(EACH)} per replica need 3"
         )

@@ -295,6 +295,17 @@ class TestTheBill:
         assert found.usd_per_hour_and_user == pytest.approx(0.04)
         assert found.usd_per_month_and_user == pytest.approx(29.22)
 
+    def test_is_of_what_usually_comes_where_a_peak_is_planned_for(self):
+        usual = at_rate(2.0, demand=Demand(concurrency=90, duty_fraction=0.3))
+        peak = at_rate(2.0, demand=Demand(concurrency=225, duty_fraction=0.3, peak_ratio=2.5))
+
+        found = bill(peak, replicas=3)
+
+        assert peak.request.demand.usual == usual.request.demand
+        assert found.usd_per_hour_and_user == pytest.approx(0.04)
+        expected = bill(usual, replicas=3).usd_per_million_tokens_asked
+        assert found.usd_per_million_tokens_asked == pytest.approx(expected)
+
     def test_of_an_owned_gpu_is_price_over_life_and_power_and_upkeep(self):
         # 26,280 USD / 26,280 h + 0.7 kW * 0.1 USD/kWh + 0.33 USD
         hour = owned_hour(a_gpu(price=OWNED, tdp_watts=700))

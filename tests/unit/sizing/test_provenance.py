@@ -1,6 +1,9 @@
 """What an answer stands on: inputs are told apart by what they are about, not by how they read."""
 
+import pytest
+
 from fleet_builders import a_model
+from tonnage.api.objects import InvalidSpecError
 from tonnage.sizing.provenance import (
     Figure,
     Input,
@@ -43,6 +46,35 @@ def schedules_written(*schedules):
     spec = a_model(scaling={"maxReplicas": 8, "schedules": schedules}).spec
     [found] = [each for each in spec_inputs(spec) if each.figure is Figure.SCHEDULES]
     return found.value
+
+
+@pytest.mark.parametrize(
+    ("demand", "written"),
+    [
+        ({"requestsPerSecond": 4}, "4.00 requests/s, 10.0 at the peak"),
+        ({"tokensPerSecond": 400}, "4.00 requests/s, 10.0 at the peak"),
+        (
+            {"tokensPerDay": 34_560_000},
+            "34,560,000 output tokens per day = 4.00 requests/s, 10.0 at the peak",
+        ),
+        (
+            {"concurrentUsers": 40, "dutyCyclePercent": 50},
+            "20.0 requests always in flight (40 users, 50% of the time), 50.0 at the peak",
+        ),
+    ],
+)
+def test_a_peak_is_written_beside_what_usually_comes(demand, written):
+    lengths = {"promptTokens": {"mean": 1000}, "outputTokens": {"mean": 100}}
+    spec = a_model(demand=demand | lengths | {"peakPercent": 250}).spec
+
+    assert written in [each.value for each in spec_inputs(spec)]
+
+
+def test_a_peak_of_no_rate_is_refused():
+    demand = {"promptTokens": {"mean": 9}, "outputTokens": {"mean": 9}, "peakPercent": 250}
+
+    with pytest.raises(InvalidSpecError, match=r"peakPercent needs one of requestsPerSecond, "):
+        a_model(demand=demand)
 
 
 def test_known_events_are_among_what_is_given():
