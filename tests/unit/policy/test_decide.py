@@ -24,6 +24,7 @@ from tonnage.policy.decide import (
     walk_down,
 )
 from tonnage.policy.situation import Decision, Metrics
+from tonnage.units import format_s
 
 JUST_STARTED = {"watching_since_s": NOW_S - WINDOW_S + 1}
 JUST_LOST = {"lost_at_s": NOW_S - 60}
@@ -31,6 +32,7 @@ QUOTA = ("QuotaExceeded", "pods are refused: exceeded quota: gpus, used: 8, limi
 REFUSED = {"refused": QUOTA}
 DARK = {"blackout": "3 of 4 objects lost their metrics within 5.0 min"}
 BLIND = DARK | {"is_blind": True}
+HELD = a_situation(current=5, need=2, recent=[9, 2])
 DRAINABLE = {"evictable": (3, "pods.disruptionBudget.minAvailable 2")}
 UNCOUNTED = {"free_budget_gpus": 100, "uncounted_gpus": "amd.com/gpu of Deployment a/b"}
 
@@ -208,6 +210,24 @@ def test_a_limit_that_changes_nothing_says_nothing():
         (
             a_situation(current=4, need=6, free_budget_gpus=3),
             "2 more replicas of 2 GPUs exceed the 3 left in the fleet's budget",
+        ),
+        (
+            a_situation(current=5, need=2, draining=(300, NOW_S + 60)),
+            "300 still wait after an overload: no scale-down until they are served, for 60.00 s",
+        ),
+        (a_situation(current=3, need=6, retry_at_s=NOW_S + 60), "asked again in 60.00 s"),
+        (
+            a_situation(current=5, need=2, lost_at_s=NOW_S - 60),
+            "60.00 s ago and its demand with it: no scale-down",
+        ),
+        (
+            a_situation(current=5, need=2, lost_at_s=NOW_S - 60, is_replacing=True),
+            "its demand with it, what replaces it still loads: no scale-down",
+        ),
+        (HELD, f"9 were needed within the last {format_s(WINDOW_S)}: 5 stay"),
+        (
+            replace(HELD, settings=replace(HELD.settings, hold_s=2 * WINDOW_S)),
+            f"the last {format_s(2 * WINDOW_S)}, in which demand has come back so often",
         ),
     ],
 )
