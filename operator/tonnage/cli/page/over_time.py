@@ -1,11 +1,11 @@
 """A policy over time: its replicas, what came and was planned for, who waited, the error budget."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import mean
-from typing import Final
+from typing import Final, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -43,7 +43,14 @@ LEAST_RATE: Final = 1e-9
 """Of scales, where nothing is below or above."""
 UNKNOWN: Final = "-"
 
-Value = Callable[[SeriesPoint], float]
+
+class Steps(NamedTuple):
+    """A line of means of whiles."""
+
+    label: str
+    color: str
+    style: str
+    values: Sequence[float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,29 +133,32 @@ def course_figure(course: PolicyCourse, screen: Screen) -> Figure:
     return figure
 
 
+def _draw_steps(axes: Axes, edges: Sequence[float], lines: Sequence[Steps]) -> list[Line2D]:
+    return [
+        axes.plot(
+            edges,
+            line.values,
+            color=line.color,
+            linestyle=line.style,
+            linewidth=1.3,
+            drawstyle="steps-post",
+            label=line.label,
+        )[0]
+        for line in lines
+    ]
+
+
 def _replicas(axes: Axes, edges: Sequence[float], course: PolicyCourse) -> list[Line2D]:
     """Draw means of a while as steps, the last one as wide as the others."""
     points = (*course.points, course.points[-1])
     live = [point.live for point in points]
     axes.fill_between(edges, live, step="post", color=course.color, alpha=0.18, linewidth=0)
-    lines: list[tuple[str, str, str, Value]] = [
-        ("billed", course.color, "-", lambda point: point.live),
-        ("Ready", SOFT, "--", lambda point: point.ready),
-        ("load, in full replicas", INK, "-", lambda point: point.load),
+    lines = [
+        Steps("billed", course.color, "-", live),
+        Steps("Ready", SOFT, "--", [point.ready for point in points]),
+        Steps("load, in full replicas", INK, "-", [point.load for point in points]),
     ]
-    handles = []
-    for label, color, line, value in lines:
-        values = [value(point) for point in points]
-        (handle,) = axes.plot(
-            edges,
-            values,
-            color=color,
-            linestyle=line,
-            linewidth=1.3,
-            drawstyle="steps-post",
-            label=label,
-        )
-        handles.append(handle)
+    handles = _draw_steps(axes, edges, lines)
     axes.set(ylabel="replicas", ylim=(0, course.most))
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     return handles
@@ -159,19 +169,10 @@ def _demand(axes: Axes, edges: Sequence[float], course: PolicyCourse) -> list[Li
     points = (*course.points, course.points[-1])
     came = [point.requests_per_s for point in points]
     planned = [_number(point.planned_requests_per_s) for point in points]
-    lines = [("requests/s", SOFT, "-", came), ("planned for", course.color, ":", planned)]
-    handles = []
-    for label, color, line, values in lines[: 2 if any(map(math.isfinite, planned)) else 1]:
-        (handle,) = axes.plot(
-            edges,
-            values,
-            color=color,
-            linestyle=line,
-            linewidth=1.4,
-            drawstyle="steps-post",
-            label=label,
-        )
-        handles.append(handle)
+    lines = [Steps("requests/s", SOFT, "-", came)]
+    if any(map(math.isfinite, planned)):
+        lines.append(Steps("planned for", course.color, ":", planned))
+    handles = _draw_steps(axes, edges, lines)
     top = max(value for value in (*came, *planned, LEAST_RATE) if math.isfinite(value))
     axes.set(ylabel="requests/s", ylim=(0, MARGIN * top))
     axes.yaxis.set_major_locator(MaxNLocator(3))
