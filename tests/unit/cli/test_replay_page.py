@@ -71,6 +71,15 @@ def some_points(number=6, *, width_s=300.0):
     )
 
 
+def a_course(*shares, target=0.95, **changes):
+    (point,) = some_points(1)
+    points = tuple(
+        replace(point, attainment=share, requests_per_s=4.0 * (share is not None), **changes)
+        for share in shares
+    )
+    return PolicyCourse(name="x", points=points, target=target, most=4.0, color="#000000")
+
+
 def an_outcome(name, gpu_hours, attainment, *, seed=0, **more):
     return PolicyResult(
         policy=policy_of(name),
@@ -254,9 +263,7 @@ def test_each_policy_has_a_picture_for_each_screen_beside_the_scatter(text):
 
 def test_a_share_below_the_target_has_another_colour_than_one_that_meets_it():
     def colours(shares):
-        points = tuple(replace(some_points(1)[0], attainment=share) for share in shares)
-        course = PolicyCourse(name="x", points=points, target=0.95, most=4.0, color="#000000")
-        axes = course_figure(course, SCREENS[0]).axes[3]
+        axes = course_figure(a_course(*shares), SCREENS[0]).axes[3]
         return {
             line.get_label(): sum(math.isfinite(share) for share in line.get_ydata())
             for line in axes.lines
@@ -267,15 +274,6 @@ def test_a_share_below_the_target_has_another_colour_than_one_that_meets_it():
     assert counts == {"in SLO": 2, "below the target": 2}
     assert colors["below the target"] == colors["target 95%"] == BAD
     assert colors["in SLO"] == GOOD
-
-
-def a_course(*shares, target=0.95, **changes):
-    points = tuple(
-        replace(some_points(1)[0], attainment=share, requests_per_s=4.0 * (share is not None))
-        for share in shares
-    )
-    points = tuple(replace(each, **changes) for each in points)
-    return PolicyCourse(name="x", points=points, target=target, most=4.0, color="#000000")
 
 
 def test_the_budget_is_of_the_requests_that_came():
@@ -289,6 +287,8 @@ def test_there_is_no_budget_where_none_may_be_late():
 
     assert all(map(math.isnan, course.budget_left_fractions))
     assert course_picture(course, name="x").table.rows[-1].cells[-1] == "-"
+    (budget, _) = course_figure(course, SCREENS[0]).axes[-1].lines
+    assert all(map(math.isnan, budget.get_ydata()))
 
 
 def test_the_last_row_of_the_numbers_is_the_end():

@@ -30,22 +30,22 @@ from tonnage.units import HOUR_S, MINUTE_S, significant
 
 PLOT_PX: Final = 560
 HEIGHTS: Final = (3, 2, 1.2, 1.4, 1.4)
-"""Of replicas, demand, the queue, what is kept and the budget, to each other."""
+"""Relative heights of the plots: replicas, demand, queue, attainment, error budget."""
 LONG_S: Final = 3 * HOUR_S
 """Traffic from which on the axis of time is in hours."""
 ROWS: Final = 24
 """Of the table below a picture."""
 MARGIN: Final = 1.08
 MOST_BURNT: Final = 3.0
-"""Budgets below zero that a plot shows: more are drawn as so many."""
+"""Whole budgets: a plot ends so far below zero."""
 LEAST_LEFT: Final = -0.1
 LEAST_RATE: Final = 1e-9
-"""Of scales, where nothing is below or above."""
+"""Ends of the scales of budget and demand where nothing goes beyond."""
 UNKNOWN: Final = "-"
 
 
 class Steps(NamedTuple):
-    """A line of means of whiles."""
+    """One line of a plot: a mean for each point."""
 
     label: str
     color: str
@@ -215,7 +215,7 @@ def _draw_attainment(axes: Axes, times: Sequence[float], course: PolicyCourse) -
 
 def _budget(axes: Axes, edges: Sequence[float], course: PolicyCourse) -> list[Line2D]:
     """Draw what is left of the requests that may be late; below zero more were."""
-    left = [max(-MOST_BURNT, each) for each in course.budget_left_fractions]
+    left = [max(each, -MOST_BURNT) for each in course.budget_left_fractions]
     (line,) = axes.plot(edges, left, color=GOOD, linewidth=1.2, label="error budget left")
     burnt = [min(0.0, each) for each in left]
     axes.fill_between(edges, burnt, color=BAD, alpha=0.25, linewidth=0)
