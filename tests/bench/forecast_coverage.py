@@ -39,8 +39,8 @@ from tonnage.units import HOUR_S, format_s
 LEADS_S: Final = (60.0, 240.0, 600.0)
 QUANTILES: Final = (0.5, 0.9, 0.99)
 SCRAPE_S: Final = 15.0
-FIRST_S: Final = HOUR_S
-"""At the beginning of a trace, that is told apart: little is known there yet."""
+BEGINNING_S: Final = HOUR_S
+"""Of a trace, with rows of its own: little is known there yet."""
 MOST_S: Final = 72 * HOUR_S
 """Of a trace, from its beginning: two of three days have a day before."""
 MEANING = """\
@@ -147,7 +147,7 @@ def coverage_of(counted: Counted, until_s: float) -> Mapping[Cell, Coverage]:
             due_s = at_s + planner.lead_s
             came = counted.between(due_s, due_s + NOTE_S)
             for quantile, planned in planner.plans(demand, at_s):
-                cell = found[at_s >= FIRST_S, planner.lead_s, quantile]
+                cell = found[at_s >= BEGINNING_S, planner.lead_s, quantile]
                 cell.plans += 1
                 cell.covered += without_chance(came, scv=1.0) / NOTE_S <= planned
                 cell.came_per_s += came / NOTE_S
@@ -190,9 +190,10 @@ def main(*, traces: Path, page: Path | None) -> None:
         found[path.name.partition(".")[0]] = coverage_of(
             Counted(arrival_s), min(arrival_s[-1], MOST_S)
         )
+    text = page_of(found)
     if page:
-        page.write_text(page_of(found))
-    click.echo(page_of(found))
+        page.write_text(text)
+    click.echo(text)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ Cold starts vary by 25 % to either side, {LOST_SCRAPES:.0%} of scrapes are lost.
 - gap closed: of what the staircase saves over the static peak; only where the target is kept, and
   where it is at least {NO_GAP:.0%} of the peak.
 - `{KNOWS_TRUTH}` is handed what a replica truly serves. `{NEWEST_FIRST}` is Tonnage with another
-  order of the queue, which engines of any policy could have: it stands beside, too.
+  order of the queue, which engines of any policy could have: it is shown, and not compared.
 - With several seeds: medians, ratios each seed by itself; in brackets the least of the seeds. Not
   all policies have the same: under Seeds, which have several, and how far these are apart."""
 

@@ -9,7 +9,6 @@ from tonnage.control.decide.budget import Left, over_budget
 from tonnage.control.decide.draining import drain_reasons
 from tonnage.control.decide.needed import carry_last_need, remember_need
 from tonnage.control.decide.outlook import (
-    declared_peak_requests_per_s,
     events_of,
     held_s,
     outlook_last_measured,
@@ -285,7 +284,7 @@ def _need_for_demand(found: Assessment, memory: ObjectMemory, chosen: Chosen, fl
     expected = requests_per_s_asked(chosen.sizing)
     if expected is None:
         return need_without_demand(chosen.model.spec.scaling.min_replicas)
-    which = "peak of" if declared_peak_requests_per_s(chosen) else "expected by"
+    which = "peak of" if chosen.sizing.request.demand.is_peak else "expected by"
     traffic = CurrentTraffic(requests_per_s=expected, origin=f"{which} spec.demand")
     begins = found.traffics.metrics is Metrics.NEVER
     outlook = outlook_unseen(expected, chosen, fleet.settings) if begins else None

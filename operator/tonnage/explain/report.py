@@ -192,7 +192,7 @@ def sizing_reasons(sizing: Sizing) -> tuple[Reason, ...]:
 
 def rate_written(sizing: Sizing, requests_per_s: float) -> str:
     """Write a rate that is asked for, and whether it is that of the peak."""
-    peak = " at the peak" if sizing.request.demand.peak_ratio != 1 else ""
+    peak = " at the peak" if sizing.request.demand.is_peak else ""
     return f"{significant(requests_per_s)} requests/s{peak}"
 
 

@@ -98,13 +98,12 @@ def raise_to_floor(wanted: Need, capacity: Capacity, events: Iterable[Event]) ->
     if not floors:
         return wanted
     replicas, event = max(floors, key=lambda each: each[0])
-    planned_requests_per_s = max(wanted.planned_requests_per_s or 0.0, event.requests_per_s)
     if replicas <= wanted.replicas:
         return replace(wanted, floor=replicas)
     return replace(
         wanted,
         floor=replicas,
-        planned_requests_per_s=planned_requests_per_s,
+        planned_requests_per_s=max(wanted.planned_requests_per_s or 0.0, event.requests_per_s),
         replicas=replicas,
         replicas_with_margin=max(replicas, wanted.replicas_with_margin),
         reasons=(*wanted.reasons, _reason(event, capacity, replicas)),

@@ -191,7 +191,7 @@ class EngineCounters:
     def _settle(self) -> None:
         """Count what has happened to requests since the last scrape."""
         emitted, state = self._columns["emitted"], self._columns["state"]
-        started = list(self._begun(emitted.__getitem__, self._starting))
+        started = list(self._matching(emitted.__getitem__, self._starting))
         if started:
             if self._is_in_order:
                 for _ in started:
@@ -275,11 +275,11 @@ class EngineCounters:
     def _admitted_requests(self) -> Iterable[int]:
         """Return the requests without a token that were admitted, those preempted since too."""
         state, preemptions = self._columns["state"], self._columns["preemptions"]
-        return self._begun(lambda n: state[n] != WAITING or preemptions[n], self._starting)
+        return self._matching(lambda n: state[n] != WAITING or preemptions[n], self._starting)
 
-    def _begun(self, is_so: Callable[[int], object], numbers: Iterable[int]) -> Iterable[int]:
-        """Return those that are so: in order they come first, and a long queue is not read."""
-        return (takewhile if self._is_in_order else filter)(is_so, numbers)
+    def _matching(self, matches: Callable[[int], object], numbers: Iterable[int]) -> Iterable[int]:
+        """Return those that match: in order they come first, and a long queue is not read."""
+        return (takewhile if self._is_in_order else filter)(matches, numbers)
 
     def _show_gauges(self, page: dict[SeriesKey, float], steps: int) -> None:
         engine, (rank,) = self._engine, self._engine.ranks
@@ -316,7 +316,7 @@ class EngineCounters:
     def _later_than(self, at_s: float, newest_first: Iterable[int]) -> int:
         """Return how many of these requests, in order the newest first, came after a time."""
         arrival_s = self._columns["arrival_s"]
-        return sum(1 for _ in self._begun(lambda n: arrival_s[n] > at_s, newest_first))
+        return sum(1 for _ in self._matching(lambda n: arrival_s[n] > at_s, newest_first))
 
     def _show_labelled(self, page: dict[SeriesKey, float]) -> None:
         computed = self._prompt_tokens - self._cached_tokens

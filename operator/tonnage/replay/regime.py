@@ -28,7 +28,7 @@ def taken_over(engine: Engine, kind: Machine, *, steps: int, from_s: float, seed
     _suspend(engine, running, steps)
     found = Engine(kind.limits, kind.costs, engine.table, seed)
     found.now_s = from_s
-    for number in (*running, *(n for n in rank.waiting if n not in set(running))):
+    for number in dict.fromkeys((*running, *rank.waiting)):
         found.submit(number)
     found.ranks[0].take_line_of(rank, running)
     return found

@@ -154,6 +154,10 @@ class Demand:
     """What is asked for is a peak: so many times what usually comes."""
 
     @property
+    def is_peak(self) -> bool:
+        return self.peak_ratio > 1
+
+    @property
     def usual(self) -> "Demand":
         """What is paid for: the demand without its peak."""
         rate, concurrency = (
@@ -172,7 +176,7 @@ class Demand:
         )
 
     def __str__(self) -> str:
-        if self.peak_ratio != 1:
+        if self.is_peak:
             peak = self.requests_per_s or self.concurrency or 0.0
             return f"{self.usual}, {significant(peak)} at the peak"
         if self.requests_per_s is not None:

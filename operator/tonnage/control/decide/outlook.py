@@ -173,12 +173,6 @@ def _forecast(known: DemandMemory, demand: float, lead: float, fleet: Fleet) -> 
     return forecast(known.history, at_s=fleet.now_s, demand=demand, lead_s=lead)
 
 
-def declared_peak_requests_per_s(chosen: Chosen) -> float | None:
-    """Return the peak that spec.demand states; None: it states none."""
-    has_peak = chosen.sizing.request.demand.peak_ratio > 1
-    return requests_per_s_asked(chosen.sizing) if has_peak else None
-
-
 def unseen_room(requests_per_s: float, chosen: Chosen, settings: Settings) -> float:
     """Return the share to add to what spec.demand tells, while none of it was measured.
 
@@ -212,28 +206,37 @@ def outlook_of(
     sizing, lead = chosen.sizing, lead_s(learned, fleet.settings)
     most = sizing.most_requests_per_s
     expected = _forecast(known, requests_per_s / most, lead, fleet)
-    found = outlook_last_measured(expected.demand * most, chosen)
-    burst_requests_per_s = reserved_requests_per_s(known, learned, sizing)
-    if burst_requests_per_s > found.burst_requests_per_s:
-        found = replace(
-            found,
-            burst_requests_per_s=burst_requests_per_s,
-            burst_origin=_burst_origin(known, learned, sizing, lead),
-        )
-    share = headroom(known.history.rises, quantile=promised_quantile(sizing))
-    return replace(found, origin=f"by {expected.origin}", headroom=share)
+    burst_requests_per_s, burst_origin = _declared_burst(chosen)
+    reserved = reserved_requests_per_s(known, learned, sizing)
+    if reserved > burst_requests_per_s:
+        burst_requests_per_s = reserved
+        burst_origin = _burst_origin(known, learned, sizing, lead)
+    return Outlook(
+        requests_per_s=expected.demand * most,
+        origin=f"by {expected.origin}",
+        headroom=headroom(known.history.rises, quantile=promised_quantile(sizing)),
+        burst_requests_per_s=burst_requests_per_s,
+        burst_origin=burst_origin,
+        usd_per_replica_hour=_usd_per_replica_hour(sizing),
+    )
 
 
 def outlook_last_measured(requests_per_s: float, chosen: Chosen) -> Outlook:
     """Return what is expected where nothing is measured: the same, and the peak of spec.demand."""
-    peak = declared_peak_requests_per_s(chosen)
+    burst_requests_per_s, burst_origin = _declared_burst(chosen)
     return Outlook(
         requests_per_s=requests_per_s,
         origin="as last measured",
-        burst_requests_per_s=peak or 0.0,
-        burst_origin="by spec.demand.peakPercent" if peak else "",
+        burst_requests_per_s=burst_requests_per_s,
+        burst_origin=burst_origin,
         usd_per_replica_hour=_usd_per_replica_hour(chosen.sizing),
     )
+
+
+def _declared_burst(chosen: Chosen) -> tuple[float, str]:
+    """Return (requests/s, origin) of the peak that spec.demand states; 0: it states none."""
+    peak = requests_per_s_asked(chosen.sizing) if chosen.sizing.request.demand.is_peak else None
+    return (peak, "by spec.demand.peakPercent") if peak else (0.0, "")
 
 
 @memoize
