@@ -19,7 +19,7 @@ import aiohttp
 from tonnage_lab.load_client import Client, RequestShape
 from tonnage_lab.load_endpoints import Endpoints, ServiceRef, follow_service
 from tonnage_lab.load_records import RequestRecord
-from tonnage_lab.runner.api import open_api
+from tonnage_lab.runner.api import Api, open_api
 
 ATTENTION_S: Final = 0.1
 """A changed rate or number of users, or a stop, is noticed within this time."""
@@ -35,6 +35,8 @@ class LoadTarget:
 
     kubeconfig: Path
     service: ServiceRef
+    prefill: ServiceRef | None = None
+    """Whose engines read the prompts that those of the other Service answer."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,20 +87,31 @@ def background_load(
 
 @asynccontextmanager
 async def _client(target: LoadTarget, shape: RequestShape) -> AsyncIterator[Client]:
-    endpoints, listed = Endpoints(), asyncio.Event()
     connector = aiohttp.TCPConnector(limit=0)
     async with (
         open_api(target.kubeconfig) as api,
         aiohttp.ClientSession(connector=connector, timeout=REQUEST_TIMEOUT) as session,
+        _followed(api, target.service) as endpoints,
+        _followed(api, target.prefill) as prefill,
     ):
-        following = asyncio.create_task(follow_service(api, target.service, endpoints, listed))
-        await asyncio.wait_for(listed.wait(), FIRST_LIST_S)
-        try:
-            yield Client(session, endpoints, shape)
-        finally:
-            following.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await following
+        yield Client(session, endpoints or Endpoints(), shape, prefill)
+
+
+@asynccontextmanager
+async def _followed(api: Api, service: ServiceRef | None) -> AsyncIterator[Endpoints | None]:
+    """Yield the endpoints of a Service, which change as it does."""
+    if service is None:
+        yield None
+        return
+    endpoints, listed = Endpoints(), asyncio.Event()
+    following = asyncio.create_task(follow_service(api, service, endpoints, listed))
+    await asyncio.wait_for(listed.wait(), FIRST_LIST_S)
+    try:
+        yield endpoints
+    finally:
+        following.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await following
 
 
 async def _send(client: Client, control: LoadControl, due_s: float) -> RequestRecord:

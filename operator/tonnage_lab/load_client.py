@@ -1,5 +1,6 @@
 """Requests of one shape, drawn and sent to the endpoints of one Service."""
 
+import json
 import random
 import time
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from tonnage.cli.load.stream import Prompts, RequestResult, RequestSize, Streame
 from tonnage_lab.load_endpoints import Endpoints, PodChoice, PodEndpoint
 from tonnage_lab.load_records import RequestRecord
 
+TRANSFER: Final = "kv_transfer_params"
+"""By which engines tell where the KV cache of a prompt is."""
 VOCAB_SIZE: Final = 32_000
 """Few vocabularies are smaller."""
 
@@ -48,12 +51,20 @@ class RequestShape:
 
 
 class Client:
-    """Sends requests of one shape to the endpoints of one Service."""
+    """Sends requests of one shape to the endpoints of one Service.
+
+    With a second one, whose engines read the prompts, it is the proxy in front of both roles.
+    """
 
     def __init__(
-        self, session: aiohttp.ClientSession, endpoints: Endpoints, shape: RequestShape
+        self,
+        session: aiohttp.ClientSession,
+        endpoints: Endpoints,
+        shape: RequestShape,
+        prefill: Endpoints | None = None,
     ) -> None:
         self._session, self._endpoints, self._shape = session, endpoints, shape
+        self._prefill = prefill
         self._generator = random.Random(shape.seed)  # noqa: S311 -- a load has no secrets
         self._prompts = Prompts(vocab_size=shape.vocab_size)
 
@@ -84,14 +95,36 @@ class Client:
             model=self._shape.model,
             prompts=self._prompts,
         )
-        ahead_s = time.time() - time.monotonic()
+        due_s -= time.time() - time.monotonic()
         self._endpoints.outstanding[endpoint] += 1
         try:
-            return await streamer.send(streamer.body(asked), asked, due_s=due_s - ahead_s)
+            body = await self._read(streamer.body(asked))
+            return await streamer.send(body, asked, due_s=due_s)
+        except aiohttp.ClientError as error:
+            return RequestResult(asked=asked, due_s=due_s, error=f"prefill: {error}")
         finally:
             self._endpoints.outstanding[endpoint] -= 1
             if not self._endpoints.outstanding[endpoint]:
                 del self._endpoints.outstanding[endpoint]
+
+    async def _read(self, body: bytes) -> bytes:
+        """Have the prompt read by an engine of the other role, if there is one.
+
+        Raises:
+            aiohttp.ClientError: it was not.
+        """
+        if self._prefill is None:
+            return body
+        endpoint = self._prefill.choose(self._shape.routing, self._generator)
+        if endpoint is None:
+            raise aiohttp.ClientError("no endpoint is ready")
+        content = json.loads(body)
+        first = {key: value for key, value in content.items() if key != "stream_options"}
+        first |= {"max_tokens": 1, "stream": False, TRANSFER: {"do_remote_decode": True}}
+        url = f"{endpoint.url}/v1/completions"
+        async with self._session.post(url, json=first, raise_for_status=True) as response:
+            answer = await response.json()
+        return json.dumps(content | {TRANSFER: answer[TRANSFER]}).encode()
 
 
 def _record(answer: RequestResult, *, due_s: float, pod: str = "") -> RequestRecord:

@@ -35,6 +35,9 @@ class Speculative(ApiModel):
     """How often a draft token is accepted when those before it were: by model and traffic."""
 
 
+Role = Literal["prefill", "decode"]
+
+
 class EngineSpec(ApiModel):
     """The serving engine. Its version decides flags, memory constants and metric names."""
 
@@ -70,6 +73,11 @@ class EngineSpec(ApiModel):
     queue: Literal["fcfs", "newestFirst"] = "fcfs"
     """Who is admitted first. fcfs: who came first. newestFirst: who came in the newest stretch of
     time, 1.25 times the shortest TTFT target; requests that are late already wait for a lull."""
+    role: Role | None = None
+    """Which part of each request the replicas serve; absent: all of it. prefill: they read prompts,
+    and hand the KV cache over; decode: they take it and make the answer. One ModelDeployment for
+    each role, and a router that sends every request to both. The SLO counts from when an engine of
+    the role gets a request."""
 
     @model_validator(mode="after")
     def _known_version(self) -> "EngineSpec":

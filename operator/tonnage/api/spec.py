@@ -371,6 +371,10 @@ _TARGET_FIXED = (
 )
 
 _NEEDS_TTFT = "newestFirst needs slo.timeToFirstToken, which says how long a class of arrivals is"
+_SINGLE_OUTPUT = "prefill makes one token of each answer: timePerOutputToken is a target of decode"
+_UNKNOWN_PORTS = (
+    "networkPolicy must not be set with engine.role: the ports of transfers are unknown"
+)
 _BUDGET = "self.pods.disruptionBudget"
 _KEPT = f"{_BUDGET}.minAvailable"
 
@@ -389,6 +393,18 @@ class Spec(ApiModel):
             "(has(self.slo) && has(self.slo.timeToFirstToken))",
             _NEEDS_TTFT,
             fieldPath=".engine.queue",
+        ),
+        rule(
+            "!has(self.engine) || !has(self.engine.role) || self.engine.role != 'prefill' || "
+            "!has(self.slo) || !has(self.slo.timePerOutputToken)",
+            _SINGLE_OUTPUT,
+            fieldPath=".slo.timePerOutputToken",
+        ),
+        rule(
+            "!has(self.engine) || !has(self.engine.role) || !has(self.pods) || "
+            "!has(self.pods.networkPolicy)",
+            _UNKNOWN_PORTS,
+            fieldPath=".pods.networkPolicy",
         ),
         rule(_TARGET_FIXED, "scaleTarget cannot be added, changed or removed"),
         *(
@@ -452,9 +468,17 @@ class Spec(ApiModel):
             and not (self.slo and self.slo.time_to_first_token)
         ):
             raise ValueError(f"engine.queue: {_NEEDS_TTFT}")
+        self._check_role()
         self._check_lengths()
         self._check_budget()
         return self
+
+    def _check_role(self) -> None:
+        role = self.engine.role if self.engine else None
+        if role == "prefill" and self.slo and self.slo.time_per_output_token:
+            raise ValueError(f"slo.timePerOutputToken: {_SINGLE_OUTPUT}")
+        if role and self.pods and self.pods.network_policy:
+            raise ValueError(f"pods.{_UNKNOWN_PORTS}")
 
     def _check_budget(self) -> None:
         budget = self.pods.disruption_budget if self.pods else None

@@ -12,6 +12,7 @@ from tonnage.api.spec import Adapters, Spec
 from tonnage.catalog.engine import EngineVersion
 from tonnage.estimate.metrics import LATENCY_BOUNDS_S
 from tonnage.manifests.queue import queue_arguments
+from tonnage.manifests.role import role_arguments
 from tonnage.sizing.request import Flags
 from tonnage.sizing.split import Parallelism
 from tonnage.units import engine_integer
@@ -104,6 +105,7 @@ def _capacity(spec: Spec, flags: Flags, serving: Serving) -> Iterator[str]:
     if serving.has_whole_experts:
         yield "--enable-expert-parallel"
     yield from queue_arguments(spec)
+    yield from role_arguments(spec)
     if spec.engine and spec.engine.speculative:
         yield from ("--speculative-config", _speculative_config(spec.engine.speculative))
 

@@ -17,6 +17,7 @@ from tonnage.manifests.queue import (
     queue_mounts,
     queue_volumes,
 )
+from tonnage.manifests.role import role_environment
 from tonnage.manifests.scheduling import scheduling, together, tolerations
 from tonnage.manifests.workload import Workload
 from tonnage.sizing.request import Flags
@@ -131,7 +132,7 @@ def _container(spec: Spec, figures: PodFigures, *, is_worker: bool) -> Manifest:
         "command": list(COMMAND),
         "args": engine_arguments(spec, figures.flags, serving, is_worker=is_worker),
         **({} if is_worker else ports),
-        "env": environment(pods, queue_environment(spec)),
+        "env": [*environment(pods, queue_environment(spec)), *role_environment(spec)],
         "resources": _resources(pods, figures.flags.parallelism.num_gpus // serving.num_nodes),
         **({} if is_worker else _probes(figures.weights_bytes)),
         "terminationMessagePolicy": "FallbackToLogsOnError",  # else there is none

@@ -19,7 +19,7 @@ from tonnage.replay.traces import Trace
 from tonnage.replay.traffic import Traffic, TrafficSource, constant_rate
 from tonnage.replay.truth import Truth
 from tonnage.settings import Settings
-from tonnage.sizing.expected import expected_workload, slo_of
+from tonnage.sizing.expected import expected_workload, role_of, slo_of
 from tonnage.sizing.request import Flags
 from tonnage.sizing.workload import Slo
 
@@ -128,9 +128,11 @@ class Scenario:
                 seed=self.seed,
             )
             return SHAPES[requests.name].draw(asked)
-        duration_s = requests.duration_s
+        duration_s, trace = requests.duration_s, requests.trace
+        if role_of(spec) == "prefill":
+            trace = replace(trace, output_tokens=array("q", [1]) * len(trace))
         return drawn_from(
-            times(requests.trace, requests.times, duration_s=duration_s, seed=self.seed),
+            times(trace, requests.times, duration_s=duration_s, seed=self.seed),
             duration_s=duration_s,
             context_tokens=spec.context_length,
             cached_fraction=workload.cached_fraction,

@@ -1,5 +1,6 @@
 """What a spec expects: the traffic, the SLO targets, and how the engine is to decode."""
 
+from tonnage.api.pods import Role
 from tonnage.api.spec import Demand as DemandSpec
 from tonnage.api.spec import Spec
 from tonnage.memoize import memoize
@@ -46,7 +47,16 @@ def newest_first_s(spec: Spec) -> float:
 
 
 def expected_workload(spec: Spec) -> Workload:
-    """Return the lengths that the spec expects, or a guess within the context length."""
+    """Return the lengths that the spec expects, or a guess: of what engines of its role serve."""
+    return _whole_requests(spec).of_role(role_of(spec))
+
+
+def role_of(spec: Spec) -> Role | None:
+    """Return which part of each request the replicas serve; None: all of it."""
+    return spec.engine.role if spec.engine else None
+
+
+def _whole_requests(spec: Spec) -> Workload:
     demand = spec.demand
     if demand is None:
         return Workload(

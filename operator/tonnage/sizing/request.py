@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
+from tonnage.api.pods import Role
 from tonnage.api.spec import ParallelSizes, Spec
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.engine import CacheRules, KnownEngine, find_engine, parse_version
@@ -13,16 +14,25 @@ from tonnage.catalog.engine_speed import TEXTBOOK_SPEED, RunMode, SpeedConstants
 from tonnage.catalog.gpu import Gpu, UnsupportedEngineError, find_gpu
 from tonnage.catalog.gpu_names import boards_named
 from tonnage.catalog.models import built_in_model, read_model_config
-from tonnage.catalog.shape import CompressedAttention, ModelShape, WeightFormat
+from tonnage.catalog.shape import (
+    Attention,
+    CompressedAttention,
+    GroupedAttention,
+    LatentAttention,
+    ModelShape,
+    WeightFormat,
+)
 from tonnage.catalog.speed_range import speed_spread
 from tonnage.memoize import memoize
 from tonnage.sizing.adapters import Adapters
+from tonnage.sizing.errors import InvalidParallelismError
 from tonnage.sizing.expected import (
     expected_adapters,
     expected_demand,
     expected_speculation,
     expected_workload,
     newest_first_s,
+    role_of,
     slo_of,
 )
 from tonnage.sizing.provenance import (
@@ -49,6 +59,7 @@ HALF_TYPES = {"bf16": "bfloat16", "fp16": "float16"}
 """As the engine calls them, by the format of weights."""
 DIGEST_LENGTH = 12
 SINCE_SAFE_PRIORITIES = (0, 12)
+SINCE_REASONS_TO_WAIT = (0, 20)
 EXPERT_ARGUMENT: Final = "--enable-expert-parallel"
 
 
@@ -108,6 +119,8 @@ class SizingRequest:
     """None: LoRA is off."""
     max_num_batched_tokens: int | None = None
     """As the spec has it: flags that are to be chosen have this. None: it is chosen too."""
+    role: Role | None = None
+    """Which part of each request the replicas serve; None: all of it."""
     is_textbook: bool = False
     inputs: tuple[Input, ...] = ()
 
@@ -187,6 +200,7 @@ def look_up(
     if spec.scale_target is None:
         _refuse_other_half(spec, dtype_of(shape, known.weights, gpu))
     _refuse_queue(spec, known.engine)
+    _refuse_role(spec, known)
     return known
 
 
@@ -226,6 +240,50 @@ def _refuse_queue(spec: Spec, engine: KnownEngine) -> None:
             f"engine.queue: newestFirst needs engine.version 0.12; {engine.minor} answers wrongly "
             "after it has preempted a request by its priority"
         )
+
+
+def _refuse_role(spec: Spec, known: Known) -> None:
+    """Refuse roles where nobody can tell what waits for what, or caches are not handed over.
+
+    Sources:
+        [vllm-source] v1/metrics/loggers.py: num_requests_waiting_by_reason since 0.20.
+        [vllm-nixl] of layers with windows or a state it depends on the version what is handed over.
+    """
+    if role_of(spec) is None:
+        return
+    if parse_version(known.engine.minor) < SINCE_REASONS_TO_WAIT:
+        raise UnsupportedEngineError(
+            f"engine.role needs engine.version 0.20: {known.engine.minor} does not tell requests "
+            "that wait for their KV cache from those that wait for capacity"
+        )
+    if not all(_keeps_every_token(each) for _, each in known.shape.attentions()):
+        raise UnsupportedEngineError(
+            f"engine.role: {spec.model.id} has layers with a window or a state, whose cache is not "
+            "handed over by every version"
+        )
+
+
+def _keeps_every_token(attention: Attention) -> bool:
+    match attention:
+        case GroupedAttention():
+            return attention.window_tokens is None
+        case LatentAttention():
+            return attention.chosen_tokens is None
+    return False
+
+
+def without_stages(sizes: ParallelSizes) -> ParallelSizes:
+    """Return the sizes of a split whose cache can be handed over.
+
+    Raises:
+        InvalidParallelismError: pipeline stages are asked for.
+
+    Sources:
+        [vllm-source] kv_connector/v1/nixl: pipeline stages are refused by the engine that pulls.
+    """
+    if (sizes.pipeline or 1) > 1:
+        raise InvalidParallelismError("hardware.parallelism.pipeline: no role has pipeline stages")
+    return sizes.model_copy(update={"pipeline": 1})
 
 
 def _refuse_boards(name: str, gpus: Mapping[str, Gpu], version: str) -> None:
@@ -279,7 +337,12 @@ def _refuse_other_half(spec: Spec, dtype: str) -> None:
 
 
 def ask(spec: Spec, known: Known) -> SizingRequest:
-    """Make the request of a spec: what it expects, and the priors for all that is learned."""
+    """Make the request of a spec: what it expects, and the priors for all that is learned.
+
+    Raises:
+        InvalidParallelismError: a role is asked for with pipeline stages.
+    """
+    sizes, role = spec.hardware.parallelism or ANY_SIZES, role_of(spec)
     request = SizingRequest(
         shape=known.shape,
         gpu=known.gpu,
@@ -292,7 +355,7 @@ def ask(spec: Spec, known: Known) -> SizingRequest:
         slo=slo_of(spec),
         demand=expected_demand(spec.demand),
         num_gpus=spec.hardware.gpus_per_replica,
-        sizes=spec.hardware.parallelism or ANY_SIZES,
+        sizes=without_stages(sizes) if role else sizes,
         min_replicas=spec.scaling.min_replicas,
         max_replicas=spec.scaling.max_replicas,
         engine_digest=_engine_digest(spec),
@@ -303,6 +366,7 @@ def ask(spec: Spec, known: Known) -> SizingRequest:
         speculation=expected_speculation(spec),
         adapters=expected_adapters(spec),
         max_num_batched_tokens=spec.engine.max_num_batched_tokens if spec.engine else None,
+        role=role,
     )
     request = with_prior(request)
     return replace(request, inputs=(*spec_inputs(spec), *_catalog_inputs(request, spec)))
@@ -341,7 +405,8 @@ def _engine_digest(spec: Spec) -> str:
     adapted = (f"adapters {adapters}",) if adapters else ()
     is_expert = spec.hardware.parallelism is not None and spec.hardware.parallelism.expert
     spread = (EXPERT_ARGUMENT,) if is_expert and EXPERT_ARGUMENT not in spec.engine.args else ()
-    parts = (spec.engine.image or "", *spec.engine.args, *spread, *drafted, *adapted)
+    part = (f"role {spec.engine.role}",) if spec.engine.role else ()
+    parts = (spec.engine.image or "", *spec.engine.args, *spread, *drafted, *adapted, *part)
     return digest_of(parts)
 
 

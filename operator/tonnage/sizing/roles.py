@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
-from tonnage.api.spec import ParallelSizes
 from tonnage.catalog.shape import LatentAttention, ModelShape, StateAttention
 from tonnage.sizing.cost import cents, gpu_hour
-from tonnage.sizing.errors import InvalidParallelismError, SizingError, SLOInfeasibleError
+from tonnage.sizing.errors import SizingError, SLOInfeasibleError
 from tonnage.sizing.plan import Between, Sizing, keep_searching, requests_per_s_asked
-from tonnage.sizing.request import SizingRequest
+from tonnage.sizing.request import SizingRequest, without_stages
 from tonnage.sizing.search import Cost, cost_of, size
 from tonnage.sizing.serving.flags import trial_of
 from tonnage.sizing.serving.handover import Handover, Roles, hand_over
@@ -101,7 +100,9 @@ def weigh_roles(
     """
     found = Comparison(unified=unified, replicas=replicas)
     request, rate = unified.request, requests_per_s_asked(unified)
-    if request.flags is not None:
+    if request.role is not None:
+        why = "engine.role: it is one of both roles already"
+    elif request.flags is not None:
         why = "spec.scaleTarget: its engines keep their flags, so no roles"
     elif not (request.slo.ttft and request.slo.tpot):
         why = "slo: roles are weighed by both timeToFirstToken and timePerOutputToken"
@@ -129,36 +130,23 @@ def prefill_request(request: SizingRequest, rate: float, later_s: float) -> Sizi
                 f"{format_s(later_s)}"
             )
     targets = (replace(each, limit_s=each.limit_s - later_s) for each in request.slo.ttft)
-    workload = replace(request.workload, output_tokens=1.0, output_second_moment=1.0)
     return replace(
         request,
-        workload=workload,
+        workload=request.workload.of_role("prefill"),
         slo=Slo(ttft=tuple(targets)),
         demand=Demand(requests_per_s=rate),
-        sizes=_without_stages(request),
+        sizes=without_stages(request.sizes),
     )
 
 
 def decode_request(request: SizingRequest, rate: float) -> SizingRequest:
-    """Return what is asked of the decode role: all of a prompt but a token is in its cache."""
-    cached = 1 - 1 / max(1.0, request.workload.prompt.mean_tokens)
+    """Return what is asked of the decode role."""
     return replace(
         request,
-        workload=replace(request.workload, cached_fraction=cached),
+        workload=request.workload.of_role("decode"),
         demand=Demand(requests_per_s=rate),
-        sizes=_without_stages(request),
+        sizes=without_stages(request.sizes),
     )
-
-
-def _without_stages(request: SizingRequest) -> ParallelSizes:
-    """Return the sizes of a split whose cache can be handed over.
-
-    Sources:
-        [vllm-source] kv_connector/v1/nixl: pipeline stages are refused by the engine that pulls.
-    """
-    if (request.sizes.pipeline or 1) > 1:
-        raise InvalidParallelismError("hardware.parallelism.pipeline: no role has pipeline stages")
-    return request.sizes.model_copy(update={"pipeline": 1})
 
 
 def go_together(shape: ModelShape, prefill_tensor: int, decode_tensor: int) -> bool:

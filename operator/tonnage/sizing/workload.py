@@ -6,6 +6,7 @@ from enum import StrEnum
 from functools import cached_property
 from statistics import NormalDist
 
+from tonnage.api.pods import Role
 from tonnage.units import count_of, format_s, significant
 
 PERCENT = 100
@@ -84,6 +85,21 @@ class Workload:
     cached_fraction: float = 0.0
     """Share of the prompt tokens that the prefix cache holds."""
     output_second_moment: float | None = None
+
+    def of_role(self, role: Role | None) -> "Workload":
+        """Return what is left of requests for engines of a role.
+
+        prefill makes one token of each. decode finds all of a prompt in its cache but the last
+        token, which is computed again.
+
+        Sources:
+            [vllm-source] kv_connector/v1/nixl; v1/core/sched/scheduler.py.
+        """
+        if role == "prefill":
+            return replace(self, output_tokens=1.0, output_second_moment=1.0)
+        if role == "decode":
+            return replace(self, cached_fraction=1 - 1 / max(1.0, self.prompt.mean_tokens))
+        return self
 
     @property
     def new_prompt_tokens(self) -> float:

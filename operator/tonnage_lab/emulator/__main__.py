@@ -75,7 +75,7 @@ def build(arguments: Arguments, hidden: EngineTruth) -> tuple[Server, EngineLoop
         loop=loop,
         page=page,
         max_model_len=limits.max_model_len,
-        cached_prompt_fraction=hidden.cached_prompt_fraction,
+        hidden=hidden,
     )
     return server, loop
 

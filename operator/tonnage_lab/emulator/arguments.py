@@ -64,6 +64,8 @@ class Arguments:
     """0: without ``--enable-lora``."""
     max_lora_rank: int = 16
     speculation: Drafting | None = None
+    hands_over: bool = False
+    """KV caches of prompts, or takes them: by ``--kv-transfer-config``."""
     is_newest_first: bool = False
     """By priority, which the middleware gives each request."""
     custom_buckets: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -132,6 +134,19 @@ def _drafting(text: str) -> Drafting:
     )
 
 
+def _transfer(text: str) -> bool:
+    try:
+        given = json.loads(text)
+    except ValueError:
+        given = None
+    match given:
+        case {"kv_connector": str(), "kv_role": "kv_producer" | "kv_consumer" | "kv_both"}:
+            return True
+    raise argparse.ArgumentTypeError(
+        f"expected an object with kv_connector and kv_role, not {text}"
+    )
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser; like vLLM's it exits with 2 on an unknown flag."""
     root = argparse.ArgumentParser(prog="vllm", allow_abbrev=False)
@@ -196,6 +211,7 @@ def _add_model_flags(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--kv-cache-dtype", choices=KV_CACHE_DTYPES, default="auto")
     serve.add_argument("--quantization", "-q")
     serve.add_argument("--speculative-config", "-sc", type=_drafting)
+    serve.add_argument("--kv-transfer-config", type=_transfer, default=False)
     _add_boolean(serve, "enable-lora", default=False)
     serve.add_argument("--max-loras", type=positive, default=1)
     serve.add_argument("--max-lora-rank", type=positive, default=16)
@@ -258,6 +274,7 @@ def parse(argv: Sequence[str]) -> Arguments:
         is_headless=read.headless,
         max_lora_rank=read.max_lora_rank,
         speculation=read.speculative_config,
+        hands_over=read.kv_transfer_config,
         is_newest_first=read.scheduling_policy == "priority" and MIDDLEWARE in read.middleware,
         custom_buckets=read.custom_histogram_buckets,
     )

@@ -4,7 +4,7 @@ import json
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 DEFAULT_MAX_TOKENS: Final = 16
@@ -51,6 +51,8 @@ class CompletionRequest:
     max_tokens: int
     stream: bool
     include_usage: bool
+    transfer: Mapping[str, Any] = field(default_factory=dict)
+    """``kv_transfer_params``: empty where nothing is handed over."""
 
 
 def parse(body: object, *, models: tuple[str, ...], max_model_len: int) -> CompletionRequest:
@@ -86,6 +88,7 @@ def parse(body: object, *, models: tuple[str, ...], max_model_len: int) -> Compl
         max_tokens=max_tokens,
         stream=bool(body.get("stream", False)),
         include_usage=bool((body.get("stream_options") or {}).get("include_usage", False)),
+        transfer=body.get("kv_transfer_params") or {},
     )
 
 

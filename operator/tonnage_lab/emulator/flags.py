@@ -106,7 +106,6 @@ VALUED: Final = (
     "kv-events-config",
     "kv-offloading-backend",
     "kv-offloading-size",
-    "kv-transfer-config",
     "limit-mm-per-prompt",
     "load-format",
     "logits-processors",

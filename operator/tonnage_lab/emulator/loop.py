@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +13,7 @@ from tonnage.engine.schedule import Rank
 from tonnage.engine.step_costs import StepCosts
 from tonnage.engine.table import RequestTable
 from tonnage_lab.emulator.metrics import EngineSeries, RequestTimes
-from tonnage_lab.emulator.step import Emission, RankStep
+from tonnage_lab.emulator.step import Emission, Prompt, RankStep
 
 Listener = Callable[[str | None], None]
 """Called once for each token; with a finish reason for the last one, or when it is cut off."""
@@ -30,8 +31,7 @@ class _Ticket:
     """One request in the engine, as its client sees it."""
 
     rank: int
-    prompt_tokens: int
-    cached_tokens: int
+    prompt: Prompt
     listener: Listener
     arrived_s: float
     started_s: float = 0.0
@@ -68,30 +68,46 @@ class EngineLoop:
         """Requests in the engine, waiting or running."""
         return len(self._tickets)
 
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Count a request as one that waits, and not for capacity."""
+        step = self._series[0].last_step
+        step.num_deferred += 1
+        try:
+            yield
+        finally:
+            step.num_deferred -= 1
+
     def submit(
-        self, *, prompt_tokens: int, output_tokens: int, cached_tokens: int, listener: Listener
+        self,
+        prompt: Prompt,
+        *,
+        output_tokens: int,
+        listener: Listener,
+        arrived_s: float | None = None,
     ) -> int:
-        """Queue a request, and return its row.
+        """Queue a request, and return its row. ``arrived_s``: on the loop's clock; None: now.
 
         Raises:
             RequestError: it can never be served.
         """
         self._limits.check(
-            prompt_tokens=prompt_tokens, output_tokens=output_tokens, cached_tokens=cached_tokens
+            prompt_tokens=prompt.tokens,
+            output_tokens=output_tokens,
+            cached_tokens=prompt.cached_tokens,
         )
         now_s = asyncio.get_running_loop().time()
         number = self.engine.table.add(
-            prompt_tokens=prompt_tokens,
+            prompt_tokens=prompt.tokens,
             output_tokens=output_tokens,
-            cached_tokens=cached_tokens,
+            cached_tokens=prompt.cached_tokens,
             arrival_s=now_s,
         )
         self._tickets[number] = _Ticket(
             rank=self.engine.submit(number),
-            prompt_tokens=prompt_tokens,
-            cached_tokens=cached_tokens,
+            prompt=prompt,
             listener=listener,
-            arrived_s=now_s,
+            arrived_s=now_s if arrived_s is None else arrived_s,
         )
         self._empty.clear()
         self._work.set()
@@ -153,8 +169,8 @@ class EngineLoop:
             emission = Emission(
                 number=number,
                 num_tokens=self.engine.emitted(number) - ticket.num_tokens,
-                context_tokens=ticket.prompt_tokens + ticket.num_tokens,
-                prompt_tokens=0 if ticket.num_tokens else ticket.prompt_tokens,
+                context_tokens=ticket.prompt.tokens + ticket.num_tokens,
+                prompt_tokens=0 if ticket.num_tokens else ticket.prompt.tokens,
                 is_prefill=number in prefilled,
             )
             emissions.append(emission)
@@ -177,9 +193,7 @@ class EngineLoop:
         for number in step.started:
             if ticket := self._tickets.get(number):
                 ticket.started_s = max(started_s, ticket.arrived_s)
-                series.count_start(
-                    prompt_tokens=ticket.prompt_tokens, cached_tokens=ticket.cached_tokens
-                )
+                series.count_start(ticket.prompt)
         for emission in step.emissions:
             if ticket := self._tickets.get(emission.number):
                 self._emit(ticket, emission, now_s, is_last=emission.number in step.finished)
@@ -201,11 +215,7 @@ class EngineLoop:
             series.count_later_tokens(now_s - ticket.last_token_s)
         else:
             ticket.first_token_s = now_s
-            series.count_first_token(
-                now_s - ticket.arrived_s,
-                prompt_tokens=ticket.prompt_tokens,
-                cached_tokens=ticket.cached_tokens,
-            )
+            series.count_first_token(now_s - ticket.arrived_s, ticket.prompt)
         ticket.num_tokens += emission.num_tokens
         ticket.last_token_s = now_s
         if is_last:
@@ -224,8 +234,7 @@ class EngineLoop:
                 first_token_s=ticket.first_token_s,
                 last_token_s=ticket.last_token_s,
             ),
-            prompt_tokens=ticket.prompt_tokens,
-            cached_tokens=ticket.cached_tokens,
+            ticket.prompt,
             output_tokens=ticket.num_tokens,
             num_preemptions=ticket.num_preemptions,
         )

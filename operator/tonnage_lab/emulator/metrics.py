@@ -15,7 +15,7 @@ from prometheus_client import (
 
 from tonnage.engine.schedule import Rank
 from tonnage_lab.emulator import families
-from tonnage_lab.emulator.step import RankStep
+from tonnage_lab.emulator.step import Prompt, RankStep
 from tonnage_lab.emulator.truth import StepWork
 
 
@@ -35,6 +35,8 @@ class LastStep:
 
     num_running: int = 0
     num_waiting: int = 0
+    num_deferred: int = 0
+    """Requests whose KV cache is on its way from another engine."""
     kv_usage_fraction: float = 0.0
 
     def note(self, rank: Rank, *, left_waiting: int | None = None) -> None:
@@ -155,11 +157,11 @@ class MetricsPage:
 
     def _gauges_of(self, step: LastStep, labels: tuple[str, str]) -> None:
         self.running.labels(*labels).set_function(lambda: step.num_running)
-        self.waiting.labels(*labels).set_function(lambda: step.num_waiting)
+        self.waiting.labels(*labels).set_function(lambda: step.num_waiting + step.num_deferred)
         self.kv_usage.labels(*labels).set_function(lambda: step.kv_usage_fraction)
         by_reason = self.waiting_by_reason
         by_reason.labels(*labels, "capacity").set_function(lambda: step.num_waiting)
-        by_reason.labels(*labels, "deferred").set(0)
+        by_reason.labels(*labels, "deferred").set_function(lambda: step.num_deferred)
         for state, value in families.SLEEP_STATES.items():
             self.sleep_state.labels(*labels, state).set(value)
 
@@ -206,20 +208,26 @@ class EngineSeries:
         self.work_counters["estimated_read_bytes_per_gpu"].inc(work.read_bytes(step.context_tokens))
         self.work_counters["estimated_write_bytes_per_gpu"].inc(work.write_bytes(num_tokens))
 
-    def count_start(self, *, prompt_tokens: int, cached_tokens: int) -> None:
+    def count_start(self, prompt: Prompt) -> None:
         """Note a request that was scheduled for the first time."""
-        self.counters["prefix_cache_queries"].inc(prompt_tokens)
-        self.counters["prefix_cache_hits"].inc(cached_tokens)
-        self.labelled["prompt_tokens_cached_by_source", "device"].inc(cached_tokens)
+        self.counters["prefix_cache_queries"].inc(prompt.tokens)
+        self.counters["prefix_cache_hits"].inc(prompt.local_tokens)
+        if prompt.taken_tokens:
+            self.counters["external_prefix_cache_queries"].inc(prompt.tokens)
+            self.counters["external_prefix_cache_hits"].inc(prompt.taken_tokens)
+        by_tier = "prompt_tokens_cached_by_source"
+        self.labelled[by_tier, "device"].inc(prompt.local_tokens)
+        self.labelled[by_tier, "p2p"].inc(prompt.taken_tokens)
 
-    def count_first_token(self, ttft_s: float, *, prompt_tokens: int, cached_tokens: int) -> None:
+    def count_first_token(self, ttft_s: float, prompt: Prompt) -> None:
         """Note the end of a prefill."""
         self.histograms["time_to_first_token_seconds"].observe(ttft_s)
-        self.counters["prompt_tokens"].inc(prompt_tokens)
-        self.counters["prompt_tokens_cached"].inc(cached_tokens)
-        computed_tokens = prompt_tokens - cached_tokens
-        self.labelled["prompt_tokens_by_source", "local_compute"].inc(computed_tokens)
-        self.labelled["prompt_tokens_by_source", "local_cache_hit"].inc(cached_tokens)
+        self.counters["prompt_tokens"].inc(prompt.tokens)
+        self.counters["prompt_tokens_cached"].inc(prompt.cached_tokens)
+        by_source = "prompt_tokens_by_source"
+        self.labelled[by_source, "local_compute"].inc(prompt.tokens - prompt.cached_tokens)
+        self.labelled[by_source, "local_cache_hit"].inc(prompt.local_tokens)
+        self.labelled[by_source, "external_kv_transfer"].inc(prompt.taken_tokens)
 
     def count_later_tokens(self, latency_s: float) -> None:
         """Note what a step after the first token gave, several tokens as one."""
@@ -230,13 +238,7 @@ class EngineSeries:
         self.labelled["request_success", "abort"].inc()
 
     def count_end(
-        self,
-        times: RequestTimes,
-        *,
-        prompt_tokens: int,
-        cached_tokens: int,
-        output_tokens: int,
-        num_preemptions: int,
+        self, times: RequestTimes, prompt: Prompt, *, output_tokens: int, num_preemptions: int
     ) -> None:
         """Note a request that got all its tokens."""
         decode_s = times.last_token_s - times.first_token_s
@@ -247,13 +249,13 @@ class EngineSeries:
             "request_prefill_time_seconds": times.first_token_s - times.started_s,
             "request_decode_time_seconds": decode_s,
             "request_time_per_output_token_seconds": decode_s / max(output_tokens - 1, 1),
-            "request_prompt_tokens": prompt_tokens,
+            "request_prompt_tokens": prompt.tokens,
             "request_generation_tokens": output_tokens,
             "request_max_num_generation_tokens": output_tokens,
             "request_params_max_tokens": output_tokens,
             "request_params_n": 1,
             "request_num_preemptions": num_preemptions,
-            "request_prefill_kv_computed_tokens": prompt_tokens - cached_tokens,
+            "request_prefill_kv_computed_tokens": prompt.tokens - prompt.cached_tokens,
         }.items():
             self.histograms[name].observe(value)
         self.labelled["request_success", "length"].inc()

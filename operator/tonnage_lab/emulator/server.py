@@ -24,6 +24,9 @@ from tonnage_lab.emulator.completions import (
 )
 from tonnage_lab.emulator.loop import EngineLoop
 from tonnage_lab.emulator.metrics import MetricsPage
+from tonnage_lab.emulator.step import Prompt
+from tonnage_lab.emulator.transfer import PATH, Leases, pull
+from tonnage_lab.emulator.truth import EngineTruth
 
 MAX_BODY_BYTES: Final = 16 * MIB
 
@@ -38,7 +41,7 @@ class Server:
         loop: EngineLoop,
         page: MetricsPage,
         max_model_len: int,
-        cached_prompt_fraction: float,
+        hidden: EngineTruth,
     ) -> None:
         self.ready = False
         self.draining = False
@@ -46,7 +49,8 @@ class Server:
         self._loop = loop
         self._page = page
         self._max_model_len = max_model_len
-        self._cached_prompt_fraction = cached_prompt_fraction
+        self._hidden = hidden
+        self._leases = Leases(arguments.port)
 
     def application(self, *, api_key: str | None = None) -> web.Application:
         """Return the routes; with a key, those that vLLM asks it for do."""
@@ -59,6 +63,7 @@ class Server:
                 web.get("/version", self._version),
                 web.get("/health", self._health),
                 web.get("/metrics", self._metrics),
+                web.delete(PATH, self._leases.give),
             ]
         )
         return application
@@ -138,7 +143,7 @@ class Server:
     def _cached_tokens(self, asked: CompletionRequest) -> int:
         if not self._arguments.enable_prefix_caching:
             return 0
-        found = int(self._cached_prompt_fraction * asked.prompt_tokens)
+        found = int(self._hidden.cached_prompt_fraction * asked.prompt_tokens)
         return min(found, asked.prompt_tokens - 1)
 
     async def _collect(self, asked: CompletionRequest) -> web.Response:
@@ -149,7 +154,10 @@ class Server:
             )
         text = EACH_TEXT * asked.max_tokens
         whole = answer(asked, text, reason, created_s=int(time.time()))
-        return web.json_response(whole | {"usage": usage(asked, asked.max_tokens)})
+        kept = {}
+        if self._arguments.hands_over and asked.transfer.get("do_remote_decode"):
+            kept = {"kv_transfer_params": self._leases.keep(asked.id, asked.prompt_tokens)}
+        return web.json_response(whole | {"usage": usage(asked, asked.max_tokens)} | kept)
 
     async def _stream(self, request: web.Request, asked: CompletionRequest) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
@@ -170,6 +178,18 @@ class Server:
         await response.write_eof()
         return response
 
+    async def _take(self, asked: CompletionRequest) -> int:
+        """Take a prompt's cache from the engine that read it; return its tokens but the last.
+
+        0: there is none to take, or it cannot be had, and is computed here.
+        """
+        if not (self._arguments.hands_over and asked.transfer.get("do_remote_prefill")):
+            return 0
+        takes_s = self._hidden.transfer_s_per_token * asked.prompt_tokens
+        with self._loop.deferred():
+            is_taken = await pull(asked.transfer, takes_s=takes_s)
+        return asked.prompt_tokens - 1 if is_taken else 0
+
     async def _generate(
         self, asked: CompletionRequest, listener: Callable[[str | None], None]
     ) -> str:
@@ -184,11 +204,17 @@ class Server:
                 if not ended.done():
                     ended.set_result(reason)
 
+        arrived_s = asyncio.get_running_loop().time()
+        taken_tokens = await self._take(asked)
         number = self._loop.submit(
-            prompt_tokens=asked.prompt_tokens,
+            Prompt(
+                tokens=asked.prompt_tokens,
+                cached_tokens=taken_tokens or self._cached_tokens(asked),
+                taken_tokens=taken_tokens,
+            ),
             output_tokens=asked.max_tokens,
-            cached_tokens=self._cached_tokens(asked),
             listener=listen,
+            arrived_s=arrived_s,
         )
         try:
             return await ended

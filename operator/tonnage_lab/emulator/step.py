@@ -4,6 +4,21 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """The tokens of a prompt, and where they come from."""
+
+    tokens: int
+    cached_tokens: int = 0
+    taken_tokens: int = 0
+    """Of the cached ones, those that another engine has read."""
+
+    @property
+    def local_tokens(self) -> int:
+        """Those that this engine's own cache holds."""
+        return self.cached_tokens - self.taken_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Emission:
     """The tokens that one request gets from a step."""
 

@@ -79,6 +79,8 @@ class EngineTruth:
     max_model_len: int | None = None
     """Of the checkpoint, for when the flag is absent."""
     cached_prompt_fraction: float = 0.0
+    transfer_s_per_token: float = 0.0
+    """Of a prompt whose cache comes from another engine."""
     acceptance_rate: float = 0.0
     """Chance that a draft token is right when all before it were."""
     work: StepWork | None = None

@@ -19,6 +19,7 @@ from tonnage.manifests.names import CLASS_VARIABLE, MIDDLEWARE
 from tonnage_lab.emulator.__main__ import build, drain, serve, work
 from tonnage_lab.emulator.arguments import parse
 from tonnage_lab.emulator.buckets import effective, parse_custom
+from tonnage_lab.emulator.step import Prompt
 from tonnage_lab.emulator.truth import EngineTruth, TruthError, kv_tokens, step_costs
 
 LISTED = Path(__file__).parent / "data" / "vllm-0.33-metrics.txt"
@@ -137,6 +138,8 @@ def test_arguments_are_those_of_vllm_serve():
         (["--custom-histogram-buckets", '{"speed": [1]}'], "unknown bucket family 'speed'"),
         (["--speculative-config", "{no json"], "num_speculative_tokens"),
         (["--speculative-config", '{"method": "mtp"}'], "num_speculative_tokens"),
+        (["--kv-transfer-config", "{no json"], "kv_connector"),
+        (["--kv-transfer-config", '{"kv_connector": "C", "kv_role": "prefill"}'], "kv_role"),
     ],
 )
 def test_a_flag_that_vllm_does_not_know_or_take_exits_with_2_and_says_which(flags, message, capsys):
@@ -598,6 +601,94 @@ def test_without_drafts_their_series_are_absent():
     assert "spec_decode" not in asyncio.run(scenario())
 
 
+# Prefill and decode apart
+
+
+def a_role(kv_role):
+    config = {"kv_connector": "NixlConnector", "kv_role": kv_role}
+    return ["--kv-transfer-config", json.dumps(config)]
+
+
+async def handed_over(prefill, prompt_tokens):
+    """Return the parameters with which a proxy asks for the answer."""
+    answer = await prefill.post(
+        "/v1/completions",
+        json={
+            "prompt": [1] * prompt_tokens,
+            "max_tokens": 1,
+            "kv_transfer_params": {"do_remote_decode": True},
+        },
+    )
+    told = (await answer.json()).get("kv_transfer_params")
+    return told and told | {"remote_host": prefill.host, "remote_port": prefill.port}
+
+
+async def answered(decode, prompt_tokens, transfer):
+    body = {"prompt": [1] * prompt_tokens, "max_tokens": 3, "kv_transfer_params": transfer}
+    answer = await decode.post("/v1/completions", json=body)
+    return await answer.json(), await (await decode.get("/metrics")).text()
+
+
+def test_a_prompt_that_another_engine_has_read_is_taken_from_it_after_a_wait():
+    async def scenario():
+        slow = a_truth(transfer_s_per_token=0.002)
+        async with (
+            a_server(*a_role("kv_producer")) as prefill,
+            a_server(*a_role("kv_consumer"), truth=slow) as decode,
+        ):
+            told = await handed_over(prefill, 100)
+            asking = asyncio.create_task(answered(decode, 100, told))
+            await asyncio.sleep(0.1)
+            midway = await (await decode.get("/metrics")).text()
+            return told, midway, *(await asking)
+
+    told, midway, answer, page = asyncio.run(scenario())
+    by_source = {
+        source: sample(page, "vllm:prompt_tokens_by_source_total", source=source)
+        for source in ("local_compute", "local_cache_hit", "external_kv_transfer")
+    }
+
+    assert told["do_remote_prefill"]
+    assert answer["usage"]["completion_tokens"] == 3
+    assert by_source == {"local_compute": 1, "local_cache_hit": 0, "external_kv_transfer": 99}
+    assert sample(page, "vllm:time_to_first_token_seconds_sum") >= 0.2
+    assert sample(midway, "vllm:num_requests_waiting") == 1
+    assert sample(midway, "vllm:num_requests_waiting_by_reason", reason="deferred") == 1
+    assert sample(midway, "vllm:num_requests_waiting_by_reason", reason="capacity") == 0
+    assert sample(page, "vllm:num_requests_waiting") == 0
+
+
+def test_a_prompt_whose_cache_is_gone_is_computed():
+    async def scenario():
+        async with a_server(*a_role("kv_consumer")) as decode:
+            async with a_server(*a_role("kv_producer")) as prefill:
+                told = await handed_over(prefill, 100)
+                await answered(decode, 100, told)
+                again, page = await answered(decode, 100, told)
+                left = await handed_over(prefill, 50)
+            alone, last = await answered(decode, 50, left)
+            return again, page, alone, last
+
+    again, page, alone, last = asyncio.run(scenario())
+
+    assert again["usage"]["completion_tokens"] == alone["usage"]["completion_tokens"] == 3
+    assert sample(page, "vllm:prompt_tokens_by_source_total", source="local_compute") == 1 + 100
+    assert sample(last, "vllm:prompt_tokens_by_source_total", source="local_compute") == 151
+
+
+def test_an_engine_without_a_connector_hands_nothing_over_and_takes_nothing():
+    async def scenario():
+        async with a_server() as client, a_server(*a_role("kv_producer")) as prefill:
+            told = await handed_over(prefill, 100)
+            return await handed_over(client, 100), *(await answered(client, 100, told))
+
+    nothing, answer, page = asyncio.run(scenario())
+
+    assert nothing is None
+    assert answer["usage"]["completion_tokens"] == 3
+    assert sample(page, "vllm:prompt_tokens_by_source_total", source="local_compute") == 200
+
+
 # The loop and its rows
 
 
@@ -612,7 +703,7 @@ def test_rows_of_requests_that_have_ended_are_used_again():
         stepper = asyncio.create_task(loop.run())
         tokens = []
         for _ in range(1500):
-            loop.submit(prompt_tokens=3, output_tokens=2, cached_tokens=0, listener=tokens.append)
+            loop.submit(Prompt(tokens=3), output_tokens=2, listener=tokens.append)
             await loop.wait_until_idle()
         stepper.cancel()
         return loop.engine.table, tokens
@@ -636,10 +727,8 @@ def test_each_client_gets_its_own_tokens_while_others_end_go_away_and_come():
             if reason or len(got) == patience:
                 ended.cancelled() or ended.done() or ended.set_result(reason)
 
-        number = loop.submit(
-            prompt_tokens=chance.randint(1, 90), output_tokens=output, cached_tokens=0,
-            listener=listen,
-        )  # fmt: skip
+        prompt = Prompt(tokens=chance.randint(1, 90))
+        number = loop.submit(prompt, output_tokens=output, listener=listen)
         reason = await ended
         if reason is None:
             loop.abort(number)
@@ -671,9 +760,7 @@ def test_each_client_gets_its_own_tokens_while_others_end_go_away_and_come():
 def test_what_an_engine_can_never_serve_is_refused_by_its_loop():
     async def scenario():
         with pytest.raises(RequestError, match="exceed max_model_len"):
-            a_loop().submit(
-                prompt_tokens=250, output_tokens=7, cached_tokens=0, listener=lambda _: None
-            )
+            a_loop().submit(Prompt(tokens=250), output_tokens=7, listener=lambda _: None)
 
     asyncio.run(scenario())
 

@@ -220,7 +220,7 @@ def _with_lengths(request: SizingRequest, lengths: MeasuredLengths) -> SizingReq
         output_second_moment=None
         if expected.output_second_moment is None
         else expected.output_second_moment * (lengths.output_tokens / expected.output_tokens) ** 2,
-    )
+    ).of_role(request.role)
     others = without_figures(request.inputs, Figure.LENGTHS, Figure.SPREAD)
     measured = lengths_inputs(workload, Origin.MEASURED)
     return replace(request, workload=workload, inputs=(*measured, *others))
