@@ -10,7 +10,7 @@ from tonnage.sizing.plan import Sizing
 from tonnage.sizing.roles import Comparison, Pair, Rank
 from tonnage.units import count_of, format_bytes, format_s, format_si, significant
 
-NOT_RUN: Final = "the operator does not run roles apart: it is for you to deploy"
+RUN_APART: Final = "each role is a ModelDeployment with engine.role, behind a proxy of yours"
 NOT_RENDERED: Final = "the operator does not render --kv-offloading-size: it is for engine.args"
 PERCENT: Final = 100
 
@@ -38,7 +38,7 @@ def _roles_verdict(found: Comparison) -> str:
         most = found.unified.request.max_replicas
         both = f"one fleet needs {found.replicas}, maxReplicas allows {most}"
     cost = _cost(found.pair.rank, currency)
-    return f"{'yes' if found.is_apart else 'no'}: {apart} {cost}, {both}; {NOT_RUN}"
+    return f"{'yes' if found.is_apart else 'no'}: {apart} {cost}, {both}; {RUN_APART}"
 
 
 def _cost(rank: Rank, currency: str) -> str:

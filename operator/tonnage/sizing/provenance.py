@@ -17,6 +17,7 @@ from tonnage.sizing.expected import (
     expected_speculation,
     expected_workload,
     newest_first_s,
+    role_of,
     slo_of,
 )
 from tonnage.sizing.workload import Slo, Workload
@@ -52,6 +53,7 @@ class Figure(Enum):
     """No input of the arithmetic: nobody gave a bound where it is guessed, and none counts."""
     ARRIVALS = "arrivals"
     QUEUE = "queue"
+    ROLE = "role"
     SCHEDULES = "schedules"
     GPU = "GPU"
     MEMORY = "memory"
@@ -122,6 +124,8 @@ def spec_inputs(spec: Spec) -> Iterator[Input]:
     yield _arrivals_input(spec)
     if class_s := newest_first_s(spec):
         yield _given_input(Figure.QUEUE, f"newest {format_s(class_s)} of arrivals first")
+    if role := role_of(spec):
+        yield _given_input(Figure.ROLE, role)
     if spec.scaling.schedules:
         yield _given_input(Figure.SCHEDULES, _schedules_written(spec.scaling.schedules))
 

@@ -256,10 +256,15 @@ def _refuse_role(spec: Spec, known: Known) -> None:
             f"engine.role needs engine.version 0.20: {known.engine.minor} does not tell requests "
             "that wait for their KV cache from those that wait for capacity"
         )
+    if ((spec.hardware.parallelism or ANY_SIZES).pipeline or 1) > 1:
+        raise UnsupportedEngineError(
+            "engine.role: hardware.parallelism.pipeline must be 1, as no cache of stages is handed "
+            "over"
+        )
     if not all(_keeps_every_token(each) for _, each in known.shape.attentions()):
         raise UnsupportedEngineError(
-            f"engine.role: {spec.model.id} has layers with a window or a state, whose cache is not "
-            "handed over by every version"
+            "engine.role: not every version hands over the cache of layers with a window or a state, "
+            f"as in {spec.model.id}"
         )
 
 
@@ -337,11 +342,7 @@ def _refuse_other_half(spec: Spec, dtype: str) -> None:
 
 
 def ask(spec: Spec, known: Known) -> SizingRequest:
-    """Make the request of a spec: what it expects, and the priors for all that is learned.
-
-    Raises:
-        InvalidParallelismError: a role is asked for with pipeline stages.
-    """
+    """Make the request of a spec: what it expects, and the priors for all that is learned."""
     sizes, role = spec.hardware.parallelism or ANY_SIZES, role_of(spec)
     request = SizingRequest(
         shape=known.shape,

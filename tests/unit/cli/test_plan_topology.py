@@ -35,12 +35,12 @@ def test_a_plan_that_is_not_asked_weighs_nothing():
     assert not {"rolesApart", "kvOffload"} & answer.keys()
 
 
-def test_the_verdict_says_both_costs_and_that_nothing_runs_it(apart):
+def test_the_verdict_says_both_costs_and_what_runs_it(apart):
     assert QUESTION in apart
     verdict = " ".join(apart.partition(QUESTION)[2].split())
     assert verdict.startswith("yes: ")
     assert "USD per hour" in verdict
-    assert "the operator does not run roles apart" in verdict
+    assert "each role is a ModelDeployment with engine.role" in verdict
 
 
 @pytest.mark.parametrize(
