@@ -263,8 +263,8 @@ def _refuse_role(spec: Spec, known: Known) -> None:
         )
     if not all(_keeps_every_token(each) for _, each in known.shape.attentions()):
         raise UnsupportedEngineError(
-            "engine.role: not every version hands over the cache of layers with a window or a state, "
-            f"as in {spec.model.id}"
+            "engine.role: not every version hands over the cache of layers with a window or a state"
+            f", as in {spec.model.id}"
         )
 
 
