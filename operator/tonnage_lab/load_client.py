@@ -3,6 +3,8 @@
 import json
 import random
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -96,22 +98,19 @@ class Client:
             prompts=self._prompts,
         )
         due_s -= time.time() - time.monotonic()
-        self._endpoints.outstanding[endpoint] += 1
-        try:
-            body = await self._read(streamer.body(asked))
+        with _counted(self._endpoints, endpoint):
+            try:
+                body = await self._read(streamer.body(asked))
+            except (aiohttp.ClientError, TimeoutError, KeyError) as error:
+                return RequestResult(asked=asked, due_s=due_s, error=f"prefill: {error!r}")
             return await streamer.send(body, asked, due_s=due_s)
-        except aiohttp.ClientError as error:
-            return RequestResult(asked=asked, due_s=due_s, error=f"prefill: {error}")
-        finally:
-            self._endpoints.outstanding[endpoint] -= 1
-            if not self._endpoints.outstanding[endpoint]:
-                del self._endpoints.outstanding[endpoint]
 
     async def _read(self, body: bytes) -> bytes:
         """Have the prompt read by an engine of the other role, if there is one.
 
         Raises:
-            aiohttp.ClientError: it was not.
+            aiohttp.ClientError, TimeoutError: it was not.
+            KeyError: the engine keeps no cache for others.
         """
         if self._prefill is None:
             return body
@@ -122,9 +121,22 @@ class Client:
         first = {key: value for key, value in content.items() if key != "stream_options"}
         first |= {"max_tokens": 1, "stream": False, TRANSFER: {"do_remote_decode": True}}
         url = f"{endpoint.url}/v1/completions"
-        async with self._session.post(url, json=first, raise_for_status=True) as response:
-            answer = await response.json()
+        with _counted(self._prefill, endpoint):
+            async with self._session.post(url, json=first, raise_for_status=True) as response:
+                answer = await response.json()
         return json.dumps(content | {TRANSFER: answer[TRANSFER]}).encode()
+
+
+@contextmanager
+def _counted(endpoints: Endpoints, endpoint: PodEndpoint) -> Iterator[None]:
+    """Count a request that an endpoint has in flight."""
+    endpoints.outstanding[endpoint] += 1
+    try:
+        yield
+    finally:
+        endpoints.outstanding[endpoint] -= 1
+        if not endpoints.outstanding[endpoint]:
+            del endpoints.outstanding[endpoint]
 
 
 def _record(answer: RequestResult, *, due_s: float, pod: str = "") -> RequestRecord:

@@ -37,7 +37,9 @@ def a_role(role, slo):
             "requestsPerSecond": str(BASE_PER_S),
             "promptTokens": {"mean": PROMPT_TOKENS},
             "outputTokens": {"mean": OUTPUT_TOKENS, "p99": OUTPUT_TOKENS},
+            "cacheTransfer": f"{TRANSFER_S:g}s",
         },
+        hardware={"gpu": "H200", "parallelism": {"tensor": 1}},
         scaling={"maxReplicas": 6},
         engine={"version": "0.33", "role": role},
     )
@@ -96,6 +98,10 @@ def has_grown(run, number):
     return run.replicas()[number] > run.base[number]
 
 
+def has_shrunk(run, number):
+    return run.replicas()[number] < run.peak[number]
+
+
 def drive(run):
     run.load.requests_per_s = BASE_PER_S
     until(
@@ -116,7 +122,8 @@ def drive(run):
     run.statuses = tuple(run.tenant.status(role) for role in ("prefill", "decode"))
     run.low_s = time.time()
     run.load.requests_per_s = BASE_PER_S
-    until(lambda: run.replicas()[0] < run.peak[0], "prefill is scaled down", timeout_s=180)
+    for number, role in enumerate(("prefill", "decode")):
+        until(partial(has_shrunk, run, number), f"{role} is scaled down", timeout_s=180)
     time.sleep(SETTLED_S / 2)
 
 

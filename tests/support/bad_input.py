@@ -121,6 +121,7 @@ SCHEDULES = "spec.scaling.schedules"
 SCHEDULE: Mapping[str, Any] = {
     "cron": "0 8 * * 1-5", "timeZone": "Europe/Berlin", "duration": "2h", "minReplicas": 4,
 }  # fmt: skip
+TENSOR = ("spec.hardware.parallelism", {"tensor": 1})
 TTFT = "spec.slo.timeToFirstToken.p95"
 ATTAINED = "spec.slo.attainment.percent"
 LONG_DURATION_FORM = ("30m or 2h", "at most 168h")
@@ -214,10 +215,18 @@ REFUSED: tuple[BadInput, ...] = (
                              ("spec.engine.queue", "newestFirst")),
              field="engine.queue", shows=("slo.timeToFirstToken",)),
     *each(9, "spec.engine.role", "Prefill", "both", "", True),
-    BadInput(row=9, changes=(("spec.engine.role", "prefill"),),
+    BadInput(row=9, changes=(("spec.engine.role", "prefill"), TENSOR),
              field="slo.timePerOutputToken", shows=("one token",)),
-    BadInput(row=9, changes=(("spec.engine.role", "decode"), (f"{PODS}.networkPolicy", {})),
+    BadInput(row=9, changes=(("spec.engine.role", "decode"), TENSOR,
+                             (f"{PODS}.networkPolicy", {})),
              field="pods.networkPolicy", shows=("engine.role",)),
+    BadInput(row=9, changes=(("spec.engine.role", "decode"),),
+             field="hardware", shows=("parallelism.tensor",)),
+    BadInput(row=9, changes=(("spec.engine.role", "decode"), TENSOR,
+                             ("spec.demand.requestsPerSecond", ABSENT),
+                             ("spec.demand.concurrentUsers", 200)),
+             field="demand.concurrentUsers", shows=("a rate",)),
+    *each(9, "spec.demand.cacheTransfer", "0ms", "50", 50, "2h"),
     *each(9, "spec.engine.maxNumBatchedTokens", 0, 31, 1_048_577, "4096", 4096.5),
     *each(10, "spec.env", [{"name": "LD_PRELOAD", "value": "/x.so"}]),
     *each(10, "spec.engine.env", [{"name": "HF_TOKEN", "value": "hf_secret"}]),

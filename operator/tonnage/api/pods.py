@@ -76,8 +76,8 @@ class EngineSpec(ApiModel):
     role: Role | None = None
     """Which part of each request the replicas serve; absent: all of it. prefill: they read prompts,
     and hand the KV cache over; decode: they take it and make the answer. One ModelDeployment for
-    each role, and a router that sends every request to both. The SLO counts from when an engine of
-    the role gets a request."""
+    each role, and a proxy that sends every request to both. ``demand`` is of whole requests; the
+    SLO counts from when an engine of the role gets one."""
 
     @model_validator(mode="after")
     def _known_version(self) -> "EngineSpec":

@@ -288,6 +288,9 @@ class Demand(ApiModel):
     """Tokens of an answer."""
     cached_prompt_percent: Annotated[int, Field(ge=0, le=99)] = 0
     """Share of the prompt tokens that the prefix cache holds."""
+    cache_transfer: Duration | None = None
+    """Time in which the KV cache of a mean prompt comes from prefill: part of the TTFT of
+    ``engine.role: decode``, which needs it."""
     arrival_scv: Annotated[int, Field(ge=1, le=100)] = 1
     """Squared coefficient of variation of the times between requests: 1 at random (Poisson), more
     in bursts; a gamma process of shape 1/4 has 4."""
@@ -372,6 +375,10 @@ _TARGET_FIXED = (
 
 _NEEDS_TTFT = "newestFirst needs slo.timeToFirstToken, which says how long a class of arrivals is"
 _SINGLE_OUTPUT = "prefill makes one token of each answer: timePerOutputToken is a target of decode"
+_NEEDS_TENSOR = (
+    "engine.role needs parallelism.tensor, of prefill at most that of decode, and no pipeline"
+)
+_NO_USERS = "users wait for both roles: engine.role needs a rate"
 _UNKNOWN_PORTS = (
     "networkPolicy must not be set with engine.role: the ports of transfers are unknown"
 )
@@ -399,6 +406,19 @@ class Spec(ApiModel):
             "!has(self.slo) || !has(self.slo.timePerOutputToken)",
             _SINGLE_OUTPUT,
             fieldPath=".slo.timePerOutputToken",
+        ),
+        rule(
+            "!has(self.engine) || !has(self.engine.role) || (has(self.hardware.parallelism) && "
+            "has(self.hardware.parallelism.tensor) && (!has(self.hardware.parallelism.pipeline) || "
+            "self.hardware.parallelism.pipeline == 1))",
+            _NEEDS_TENSOR,
+            fieldPath=".hardware",
+        ),
+        rule(
+            "!has(self.engine) || !has(self.engine.role) || !has(self.demand) || "
+            "!has(self.demand.concurrentUsers)",
+            _NO_USERS,
+            fieldPath=".demand.concurrentUsers",
         ),
         rule(
             "!has(self.engine) || !has(self.engine.role) || !has(self.pods) || "
@@ -475,9 +495,16 @@ class Spec(ApiModel):
 
     def _check_role(self) -> None:
         role = self.engine.role if self.engine else None
+        if role is None:
+            return
         if role == "prefill" and self.slo and self.slo.time_per_output_token:
             raise ValueError(f"slo.timePerOutputToken: {_SINGLE_OUTPUT}")
-        if role and self.pods and self.pods.network_policy:
+        split = self.hardware.parallelism
+        if split is None or split.tensor is None or (split.pipeline or 1) > 1:
+            raise ValueError(f"hardware: {_NEEDS_TENSOR}")
+        if self.demand and self.demand.concurrent_users is not None:
+            raise ValueError(f"demand.concurrentUsers: {_NO_USERS}")
+        if self.pods and self.pods.network_policy:
             raise ValueError(f"pods.{_UNKNOWN_PORTS}")
 
     def _check_budget(self) -> None:

@@ -7,10 +7,12 @@ from tonnage.explain.report import round_estimate
 from tonnage.explain.words import Answer
 from tonnage.sizing.offload import Offload, break_even_bytes_per_s
 from tonnage.sizing.plan import Sizing
+from tonnage.sizing.request import hands_over
 from tonnage.sizing.roles import Comparison, Pair, Rank
 from tonnage.units import count_of, format_bytes, format_s, format_si, significant
 
-RUN_APART: Final = "each role is a ModelDeployment with engine.role, behind a proxy of yours"
+RUN_APART: Final = "a role is a ModelDeployment with engine.role, behind a proxy of yours"
+NOT_RUN: Final = "the operator runs no roles of a model with windows or states"
 NOT_RENDERED: Final = "the operator does not render --kv-offloading-size: it is for engine.args"
 PERCENT: Final = 100
 
@@ -38,7 +40,8 @@ def _roles_verdict(found: Comparison) -> str:
         most = found.unified.request.max_replicas
         both = f"one fleet needs {found.replicas}, maxReplicas allows {most}"
     cost = _cost(found.pair.rank, currency)
-    return f"{'yes' if found.is_apart else 'no'}: {apart} {cost}, {both}; {RUN_APART}"
+    how = RUN_APART if hands_over(found.unified.request.shape) else NOT_RUN
+    return f"{'yes' if found.is_apart else 'no'}: {apart} {cost}, {both}; {how}"
 
 
 def _cost(rank: Rank, currency: str) -> str:

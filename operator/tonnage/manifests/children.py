@@ -400,17 +400,18 @@ def differs_in_pods(model: ModelDeployment, made_from: str | None) -> bool:
 def running_model(model: ModelDeployment, made_from: str | None) -> ModelDeployment | None:
     """Return the model whose engines run, by the annotation: with today's SLO, demand and bounds.
 
-    With the SLO of its time where the engines' queue goes by that. Without the demand where that is
-    too long for what runs. None: nobody wrote down what they were made from, or it has a form of
-    another version.
+    With the SLO of its time where the engines' queue goes by that, or they had another role.
+    Without the demand where that is too long for what runs. None: nobody wrote down what they were
+    made from, or it has a form of another version.
     """
     spec = model.spec.to_dict()
     for today in (("slo", "scaling", "demand"), ("slo", "scaling")):
         kept = {key: spec[key] for key in today if key in spec}
         try:
             made = json.loads(made_from or "")
-            if (made.get("engine") or {}).get("queue") == "newestFirst":
-                kept["slo"] = made["slo"] | _attainment_of(spec)
+            engine, role = made.get("engine") or {}, (spec.get("engine") or {}).get("role")
+            if engine.get("queue") == "newestFirst" or engine.get("role") != role:
+                kept["slo"] = made.get("slo", {}) | _attainment_of(spec)
             pods = {key: value for key, value in made.items() if key not in {"slo", "demand"}}
             found = Spec.model_validate_json(json.dumps(pods | kept), extra="ignore")
         except (ValueError, AttributeError, KeyError, TypeError, RecursionError):

@@ -7,7 +7,7 @@ from tonnage.memoize import memoize
 from tonnage.sizing.adapters import Adapters
 from tonnage.sizing.speculation import Speculation
 from tonnage.sizing.workload import Demand, Lengths, Slo, Target, Workload
-from tonnage.units import DAY_S
+from tonnage.units import DAY_S, seconds
 
 PERCENT = 100
 GUESSED_PROMPT_TOKENS = 2048
@@ -54,6 +54,12 @@ def expected_workload(spec: Spec) -> Workload:
 def role_of(spec: Spec) -> Role | None:
     """Return which part of each request the replicas serve; None: all of it."""
     return spec.engine.role if spec.engine else None
+
+
+def transfer_s_of(spec: Spec) -> float:
+    """Return how long decode waits for the cache of a mean prompt; 0 for all others."""
+    given = spec.demand.cache_transfer if spec.demand else None
+    return seconds(given) if given and role_of(spec) == "decode" else 0.0
 
 
 def _whole_requests(spec: Spec) -> Workload:

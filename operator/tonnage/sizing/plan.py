@@ -484,6 +484,8 @@ def _what_fails(outline: Outline) -> str:
     for target in outline.request.slo.ttft:
         tokens = workload.prompt.quantile(target.quantile)
         own_s = own_prefill_s(replica, workload, idle, tokens)
+        if outline.request.transfer_s >= target.limit_s:
+            return f"TTFT {target}: its cache takes {format_s(outline.request.transfer_s)} to come"
         if own_s + idle.step_s > target.limit_s:
             return (
                 f"TTFT {target}: a prompt of {significant(tokens)} tokens takes {format_s(own_s)}"

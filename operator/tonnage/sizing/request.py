@@ -34,6 +34,7 @@ from tonnage.sizing.expected import (
     newest_first_s,
     role_of,
     slo_of,
+    transfer_s_of,
 )
 from tonnage.sizing.provenance import (
     Figure,
@@ -59,7 +60,7 @@ HALF_TYPES = {"bf16": "bfloat16", "fp16": "float16"}
 """As the engine calls them, by the format of weights."""
 DIGEST_LENGTH = 12
 SINCE_SAFE_PRIORITIES = (0, 12)
-SINCE_REASONS_TO_WAIT = (0, 20)
+SINCE_SHORT_LEASES = (0, 22)
 EXPERT_ARGUMENT: Final = "--enable-expert-parallel"
 
 
@@ -121,6 +122,8 @@ class SizingRequest:
     """As the spec has it: flags that are to be chosen have this. None: it is chosen too."""
     role: Role | None = None
     """Which part of each request the replicas serve; None: all of it."""
+    transfer_s: float = 0.0
+    """In which the KV cache of a mean prompt comes from another engine: part of TTFT."""
     is_textbook: bool = False
     inputs: tuple[Input, ...] = ()
 
@@ -247,25 +250,35 @@ def _refuse_role(spec: Spec, known: Known) -> None:
 
     Sources:
         [vllm-source] v1/metrics/loggers.py: num_requests_waiting_by_reason since 0.20.
-        [vllm-nixl] of layers with windows or a state it depends on the version what is handed over.
+        [vllm-nixl-usage] since 0.22 a cache that nobody takes is given up after 30 s, before that
+        after 480 s.
     """
-    if role_of(spec) is None:
+    role = role_of(spec)
+    if role is None:
         return
-    if parse_version(known.engine.minor) < SINCE_REASONS_TO_WAIT:
+    if parse_version(known.engine.minor) < SINCE_SHORT_LEASES:
         raise UnsupportedEngineError(
-            f"engine.role needs engine.version 0.20: {known.engine.minor} does not tell requests "
-            "that wait for their KV cache from those that wait for capacity"
+            f"engine.role needs engine.version 0.22: {known.engine.minor} holds a cache for 480 s "
+            "that nobody takes"
         )
-    if ((spec.hardware.parallelism or ANY_SIZES).pipeline or 1) > 1:
-        raise UnsupportedEngineError(
-            "engine.role: hardware.parallelism.pipeline must be 1, as no cache of stages is handed "
-            "over"
-        )
-    if not all(_keeps_every_token(each) for _, each in known.shape.attentions()):
+    if not hands_over(known.shape):
         raise UnsupportedEngineError(
             "engine.role: not every version hands over the cache of layers with a window or a state"
             f", as in {spec.model.id}"
         )
+    if role == "decode" and slo_of(spec).ttft and not transfer_s_of(spec):
+        raise UnsupportedEngineError(
+            "engine.role: decode with slo.timeToFirstToken needs demand.cacheTransfer, a part of it"
+        )
+
+
+def hands_over(shape: ModelShape) -> bool:
+    """Tell whether engines of a role hand over all that attention of this model keeps.
+
+    Sources:
+        [vllm-nixl] of layers with windows or a state it depends on the version.
+    """
+    return all(_keeps_every_token(each) for _, each in shape.attentions())
 
 
 def _keeps_every_token(attention: Attention) -> bool:
@@ -368,6 +381,7 @@ def ask(spec: Spec, known: Known) -> SizingRequest:
         adapters=expected_adapters(spec),
         max_num_batched_tokens=spec.engine.max_num_batched_tokens if spec.engine else None,
         role=role,
+        transfer_s=transfer_s_of(spec),
     )
     request = with_prior(request)
     return replace(request, inputs=(*spec_inputs(spec), *_catalog_inputs(request, spec)))

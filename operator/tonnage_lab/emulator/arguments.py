@@ -64,8 +64,8 @@ class Arguments:
     """0: without ``--enable-lora``."""
     max_lora_rank: int = 16
     speculation: Drafting | None = None
-    hands_over: bool = False
-    """KV caches of prompts, or takes them: by ``--kv-transfer-config``."""
+    kv_role: str = ""
+    """Of ``--kv-transfer-config``: whether KV caches of prompts are kept for others, or taken."""
     is_newest_first: bool = False
     """By priority, which the middleware gives each request."""
     custom_buckets: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -80,6 +80,15 @@ class Arguments:
     def num_active_seqs(self) -> int:
         """Sequences that run at once on each data-parallel rank."""
         return self.max_num_active_seqs or self.max_num_seqs
+
+    @property
+    def keeps_caches(self) -> bool:
+        """KV caches of prompts, for engines that make the answers."""
+        return self.kv_role in {"kv_producer", "kv_both"}
+
+    @property
+    def takes_caches(self) -> bool:
+        return self.kv_role in {"kv_consumer", "kv_both"}
 
     @property
     def num_draft_tokens(self) -> int:
@@ -134,14 +143,14 @@ def _drafting(text: str) -> Drafting:
     )
 
 
-def _transfer(text: str) -> bool:
+def _kv_role(text: str) -> str:
     try:
         given = json.loads(text)
     except ValueError:
         given = None
     match given:
-        case {"kv_connector": str(), "kv_role": "kv_producer" | "kv_consumer" | "kv_both"}:
-            return True
+        case {"kv_connector": str(), "kv_role": "kv_producer" | "kv_consumer" | "kv_both" as role}:
+            return role
     raise argparse.ArgumentTypeError(
         f"expected an object with kv_connector and kv_role, not {text}"
     )
@@ -211,7 +220,7 @@ def _add_model_flags(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--kv-cache-dtype", choices=KV_CACHE_DTYPES, default="auto")
     serve.add_argument("--quantization", "-q")
     serve.add_argument("--speculative-config", "-sc", type=_drafting)
-    serve.add_argument("--kv-transfer-config", type=_transfer, default=False)
+    serve.add_argument("--kv-transfer-config", type=_kv_role)
     _add_boolean(serve, "enable-lora", default=False)
     serve.add_argument("--max-loras", type=positive, default=1)
     serve.add_argument("--max-lora-rank", type=positive, default=16)
@@ -274,7 +283,7 @@ def parse(argv: Sequence[str]) -> Arguments:
         is_headless=read.headless,
         max_lora_rank=read.max_lora_rank,
         speculation=read.speculative_config,
-        hands_over=read.kv_transfer_config,
+        kv_role=read.kv_transfer_config or "",
         is_newest_first=read.scheduling_policy == "priority" and MIDDLEWARE in read.middleware,
         custom_buckets=read.custom_histogram_buckets,
     )

@@ -155,7 +155,7 @@ class Server:
         text = EACH_TEXT * asked.max_tokens
         whole = answer(asked, text, reason, created_s=int(time.time()))
         kept = {}
-        if self._arguments.hands_over and asked.transfer.get("do_remote_decode"):
+        if self._arguments.keeps_caches and asked.transfer.get("do_remote_decode"):
             kept = {"kv_transfer_params": self._leases.keep(asked.id, asked.prompt_tokens)}
         return web.json_response(whole | {"usage": usage(asked, asked.max_tokens)} | kept)
 
@@ -183,7 +183,7 @@ class Server:
 
         0: there is none to take, or it cannot be had, and is computed here.
         """
-        if not (self._arguments.hands_over and asked.transfer.get("do_remote_prefill")):
+        if not (self._arguments.takes_caches and asked.transfer.get("do_remote_prefill")):
             return 0
         takes_s = self._hidden.transfer_s_per_token * asked.prompt_tokens
         with self._loop.deferred():

@@ -1,7 +1,6 @@
 """``engine.role``: what is rendered for it, what is sized for it, and who may not have one."""
 
 import json
-from dataclasses import replace
 
 import kubernetes_validate
 import pytest
@@ -9,8 +8,9 @@ import pytest
 from fleet_builders import SITE, a_model, a_sizing
 from tonnage.api.objects import InvalidSpecError
 from tonnage.catalog.gpu import UnsupportedEngineError, built_in_gpus
-from tonnage.manifests.children import deployment, spec_digest
+from tonnage.manifests.children import deployment, running_model, spec_digest
 from tonnage.manifests.names import SPEC_ANNOTATION
+from tonnage.sizing.errors import SLOInfeasibleError
 from tonnage.sizing.request import ask, look_up
 from tonnage.sizing.search import size
 from tonnage_lab.emulator.arguments import parse
@@ -20,9 +20,19 @@ BOTH = {**TTFT, "timePerOutputToken": {"p95": "50ms"}}
 SLO = {"prefill": TTFT, "decode": BOTH, None: BOTH}
 
 
+HARDWARE = {"gpu": "H200", "gpusPerReplica": 2, "parallelism": {"tensor": 2}}
+DEMAND = {
+    "requestsPerSecond": 4,
+    "promptTokens": {"mean": 4000, "p99": 7000},
+    "outputTokens": {"mean": 1000},
+    "cacheTransfer": "50ms",
+}
+
+
 def a_model_of(role, *, version="0.33", **spec):
     engine = {"version": version, **({"role": role} if role else {})}
-    return a_model(**{"engine": engine, "slo": SLO[role], **spec})
+    given = {"engine": engine, "slo": SLO[role], "hardware": HARDWARE, "demand": DEMAND}
+    return a_model(**(given | spec))
 
 
 def made(role):
@@ -53,7 +63,7 @@ def test_the_engine_hands_over_and_is_found_at_its_pods_address(role, kv_role):
         "kv_load_failure_policy": "recompute",
     }
     assert address["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
-    assert parse(["serve", *only["args"]]).hands_over
+    assert parse(["serve", *only["args"]]).kv_role == kv_role
     kubernetes_validate.validate(made(role), "1.33", strict=True)
 
 
@@ -86,22 +96,36 @@ def test_decode_is_sized_for_answers_whose_prompts_are_there_but_for_a_token():
 
 
 def test_the_demand_is_that_of_whole_requests():
-    demand = {
-        "tokensPerSecond": 4000, "promptTokens": {"mean": 4000}, "outputTokens": {"mean": 1000},
-    }  # fmt: skip
+    demand = {**DEMAND, "tokensPerSecond": 4000}
+    del demand["requestsPerSecond"]
 
     assert asked("prefill", demand=demand).demand.requests_per_s == 4
 
 
 def test_each_role_takes_fewer_replicas_than_both_on_one_fleet():
     def replicas(role):
-        demand = {
-            "requestsPerSecond": 20, "promptTokens": {"mean": 8000}, "outputTokens": {"mean": 500},
-        }  # fmt: skip
-        request = asked(role, demand=demand, contextLength=16384, scaling={"maxReplicas": 64})
-        return size(replace(request, num_gpus=2)).replicas
+        demand = {**DEMAND, "requestsPerSecond": 20}
+        return size(asked(role, demand=demand, scaling={"maxReplicas": 64})).replicas
 
     assert max(replicas("prefill"), replicas("decode")) < replicas(None)
+
+
+def test_the_transfer_is_a_part_of_the_time_to_the_first_token_of_decode():
+    def latencies(transfer):
+        found = size(asked("decode", demand={**DEMAND, "cacheTransfer": transfer}))
+        return found.at(1.0, 1).latencies
+
+    near, far = latencies("10ms"), latencies("510ms")
+
+    for one, other in zip(near, far, strict=True):
+        assert other.ttft_s - one.ttft_s == pytest.approx(0.5)
+        assert other.tpot_s == one.tpot_s
+    assert asked("prefill").transfer_s == 0
+
+
+def test_a_transfer_longer_than_the_target_is_named():
+    with pytest.raises(SLOInfeasibleError, match=r"its cache takes 3\.00 s to come"):
+        size(asked("decode", demand={**DEMAND, "cacheTransfer": "3s"}))
 
 
 def test_what_engines_of_a_role_have_learned_is_not_what_others_have():
@@ -113,6 +137,20 @@ def test_what_engines_of_a_role_have_learned_is_not_what_others_have():
     [
         ("prefill", {"slo": BOTH}, r"slo\.timePerOutputToken: prefill makes one token"),
         ("decode", {"pods": {"networkPolicy": {}}}, r"pods\.networkPolicy must not be set with"),
+        ("decode", {"hardware": {"gpu": "H200"}}, r"needs parallelism\.tensor"),
+        (
+            "prefill",
+            {"hardware": {"gpu": "H200", "parallelism": {"tensor": 2, "pipeline": 2}}},
+            "no pipeline",
+        ),
+        (
+            "decode",
+            {
+                "demand": {key: DEMAND[key] for key in DEMAND if key != "requestsPerSecond"}
+                | {"concurrentUsers": 200}
+            },
+            r"demand\.concurrentUsers: users wait for both roles",
+        ),
     ],
 )
 def test_what_a_role_cannot_have_is_refused_by_its_field(role, spec, message):
@@ -120,23 +158,35 @@ def test_what_a_role_cannot_have_is_refused_by_its_field(role, spec, message):
         a_model_of(role, **spec)
 
 
-def test_releases_that_do_not_tell_why_requests_wait_are_refused():
-    with pytest.raises(UnsupportedEngineError, match=r"engine\.role needs engine\.version 0\.20"):
-        asked("decode", version="0.19")
-    assert asked("decode", version="0.20")
+def test_releases_that_hold_a_cache_for_minutes_are_refused():
+    with pytest.raises(UnsupportedEngineError, match=r"engine\.role needs engine\.version 0\.22"):
+        asked("decode", version="0.21")
+    assert asked("decode", version="0.22")
 
 
 @pytest.mark.parametrize("model_id", ["openai/gpt-oss-20b", "Qwen/Qwen3-Next-80B-A3B-Instruct"])
 def test_caches_with_windows_or_states_are_refused(model_id):
     with pytest.raises(
-        UnsupportedEngineError, match="cache of layers with a window or a state, as in"
+        UnsupportedEngineError, match="cache of layers with a window or a state, as"
     ):
         asked("decode", model={"id": model_id})
 
 
-def test_no_role_has_pipeline_stages():
-    hardware = {"gpu": "H200", "parallelism": {"pipeline": 2}}
+def test_decode_with_a_target_for_the_first_token_says_how_long_its_cache_takes():
+    with pytest.raises(UnsupportedEngineError, match=r"needs demand\.cacheTransfer"):
+        asked("decode", demand={key: DEMAND[key] for key in DEMAND if key != "cacheTransfer"})
+    assert asked("decode", slo={"timePerOutputToken": {"p95": "50ms"}})
 
-    with pytest.raises(UnsupportedEngineError, match=r"parallelism\.pipeline must be 1"):
-        asked("decode", hardware=hardware)
-    assert asked("decode", hardware={"gpu": "H200"}).sizes.pipeline == 1
+
+ROLES = (None, "prefill", "decode")
+
+
+@pytest.mark.parametrize(
+    ("before", "today"), [(one, other) for one in ROLES for other in ROLES if one != other]
+)
+def test_what_runs_is_known_while_its_role_changes(before, today):
+    made_from = made(before)["metadata"]["annotations"][SPEC_ANNOTATION]
+
+    found = running_model(a_model_of(today), made_from)
+
+    assert (found.spec.engine.role, found.spec.slo) == (before, a_model_of(before).spec.slo)

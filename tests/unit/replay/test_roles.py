@@ -47,13 +47,14 @@ def scenario(role, *stages):
             "metadata": {"name": role, "namespace": "s", "uid": role, "generation": 1},
             "spec": {
                 "model": {"id": "Qwen/Qwen3-0.6B"},
-                "hardware": {"gpu": "H200", "gpusPerReplica": 1},
+                "hardware": {"gpu": "H200", "parallelism": {"tensor": 1}},
                 "contextLength": 16384,
                 "slo": SLO[role],
                 "demand": {
                     "requestsPerSecond": int(RATE),
                     "promptTokens": {"mean": prompt, "p99": prompt},
                     "outputTokens": {"mean": output, "p99": output},
+                    "cacheTransfer": "20ms",
                 },
                 "scaling": {"maxReplicas": 16},
                 "engine": {"version": "0.33", "role": role},

@@ -37,6 +37,10 @@ from tonnage.sizing.split import Parallelism
 from tonnage.sizing.switches import switches_in
 from tonnage.sizing.workload import Demand, Lengths, Workload
 
+ALL_TAKEN = 0.98
+"""Cached share of prompts from which on decode computes a token of each: no more than 0.99 is ever
+measured."""
+
 
 class RefusedError(Exception):
     """An object that is understood and not acted on; the reason is a condition's reason."""
@@ -220,7 +224,9 @@ def _with_lengths(request: SizingRequest, lengths: MeasuredLengths) -> SizingReq
         output_second_moment=None
         if expected.output_second_moment is None
         else expected.output_second_moment * (lengths.output_tokens / expected.output_tokens) ** 2,
-    ).of_role(request.role)
+    )
+    if request.role == "decode" and lengths.cached_fraction >= ALL_TAKEN:
+        workload = workload.of_role("decode")
     others = without_figures(request.inputs, Figure.LENGTHS, Figure.SPREAD)
     measured = lengths_inputs(workload, Origin.MEASURED)
     return replace(request, workload=workload, inputs=(*measured, *others))

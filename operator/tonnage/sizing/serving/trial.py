@@ -49,6 +49,12 @@ class Trial:
     """Time in which arrivals make a class, of which the newest is admitted first. 0: fcfs."""
     num_replicas: int = 1
     routing: Routing = Routing.SERVICE
+    transfer_s: float = 0.0
+    """Part of every TTFT: the KV cache comes from another engine."""
+
+    def wait_limit_s(self, target: Target) -> float:
+        """Return what a TTFT target leaves for the engines of the trial."""
+        return target.limit_s - self.transfer_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,11 +245,11 @@ class TableRun:
         earliest, latest = self._counted_range(peak)
         first, last = self._counted_range(max(peak, self.limits.max_num_seqs))
         until, most = min(last, num_arrived), most_ratio * (latest - earliest)
-        kinds = ((slo.ttft, table.late_starts), (slo.tpot, table.slow_outputs))
+        late = [(each, table.late_starts, self.trial.wait_limit_s(each)) for each in slo.ttft]
+        late += [(each, table.slow_outputs, each.limit_s) for each in slo.tpot]
         return until > first and any(
-            late(first, until, target.limit_s) > most * (1 - target.quantile)
-            for targets, late in kinds
-            for target in targets
+            found(first, until, limit_s) > most * (1 - target.quantile)
+            for target, found, limit_s in late
         )
 
     def outcome(self) -> TrialResult:
@@ -287,7 +293,11 @@ class TableRun:
         shown = sorted({*SHOWN, *(target.quantile for target in (*slo.ttft, *slo.tpot))})
         ttft_s, tpot_s = self.table.spread_s(self.first, self.last, (*shown, 1.0))
         for quantile, start_s, gap_s in zip(shown, ttft_s, tpot_s, strict=False):
-            yield Latency(quantile=quantile, ttft_s=start_s, tpot_s=gap_s if tpot_s[-1] else None)
+            yield Latency(
+                quantile=quantile,
+                ttft_s=start_s + self.trial.transfer_s,
+                tpot_s=gap_s if tpot_s[-1] else None,
+            )
 
     def _counts(self) -> Iterator[Count]:
         table, slo = self.table, self.trial.slo
@@ -298,10 +308,11 @@ class TableRun:
         kinds = ((True, slo.ttft, table.late_starts), (False, slo.tpot, table.slow_outputs))
         for is_ttft, targets, late in kinds:
             for target in targets:
+                limit_s = self.trial.wait_limit_s(target) if is_ttft else target.limit_s
                 yield Count(
                     target=target,
                     is_ttft=is_ttft,
-                    late=tuple(late(low, high, target.limit_s) for low, high in parts),
+                    late=tuple(late(low, high, limit_s) for low, high in parts),
                     counted=self.last - self.first,
                 )
 
