@@ -89,9 +89,9 @@ class Run:
         return float(series["value"][1])
 
     def tokens(self, role, source):
-        """Return prompt tokens by where they came from, of all pods of a role."""
+        """Return prompt tokens by where they came from, of all pods that a role has had."""
         of = f'pod=~"{role}-.*",source="{source}",namespace="{self.tenant.namespace}"'
-        return self.asked(f"sum(vllm:prompt_tokens_by_source_total{{{of}}})")
+        return self.asked(f"sum(max_over_time(vllm:prompt_tokens_by_source_total{{{of}}}[20m]))")
 
 
 def has_grown(run, number):

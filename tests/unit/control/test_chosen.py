@@ -551,6 +551,34 @@ class TestAChangeOfWhatPodsNeed:
             assert not differs_in_pods(a_model(pods={"cpu": "3"}), made_from)
 
 
+class TestARole:
+    MODEL = a_manifest(
+        engine={"version": "0.33", "role": "decode"},
+        hardware={"gpu": "H200", "parallelism": {"tensor": 2}},
+        slo={"timePerOutputToken": {"p95": "50ms"}},
+    )
+
+    def computed(self, cached_fraction):
+        """Return the prompt tokens that a plan takes decode to compute of each request."""
+        state = a_state(self.MODEL)
+        memory = a_memory(state)
+        lengths = MeasuredLengths(
+            prompt_tokens=4000, output_tokens=900, cached_fraction=cached_fraction
+        )
+        traffic = replace(memory.traffic, asked_lengths=lengths)
+        asked = question_of(
+            state.model, state, a_fleet(state), replace(memory, traffic=traffic), Asker()
+        )
+        return asked.request.workload.new_prompt_tokens
+
+    def test_whose_prompts_are_taken_computes_a_token_of_each(self):
+        assert self.computed(0.99) == pytest.approx(1)
+
+    @pytest.mark.parametrize("cached", [0.0, 0.5, 0.9])
+    def test_that_computes_prompts_after_all_is_planned_for_them(self, cached):
+        assert self.computed(cached) == pytest.approx(4000 * (1 - cached))
+
+
 class TestAForeignEdit:
     def edited(self, flags, image="example.test/other:1"):
         body = running(flags)
