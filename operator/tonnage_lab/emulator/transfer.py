@@ -52,13 +52,13 @@ class Leases:
 
 async def pull(parameters: Mapping[str, Any], *, takes_s: float) -> bool:
     """Move a cache from the engine that keeps it; False: it cannot be had."""
-    place = PATH.format(id=parameters["remote_request_id"])
-    url = f"http://{parameters['remote_host']}:{parameters['remote_port']}{place}"
     timeout = aiohttp.ClientTimeout(total=ANSWER_S)
     try:
+        place = PATH.format(id=parameters["remote_request_id"])
+        url = f"http://{parameters['remote_host']}:{parameters['remote_port']}{place}"
         async with aiohttp.ClientSession(timeout=timeout) as session, session.delete(url) as reply:
             is_there = reply.status == web.HTTPNoContent.status_code
-    except (aiohttp.ClientError, TimeoutError):
+    except (aiohttp.ClientError, TimeoutError, KeyError):
         return False
     await asyncio.sleep(takes_s if is_there else 0.0)
     return is_there

@@ -667,6 +667,7 @@ def test_a_prompt_whose_cache_is_gone_is_computed():
                 again, page = await answered(decode, 100, told)
                 left = await handed_over(prefill, 50)
             alone, last = await answered(decode, 50, left)
+            await answered(decode, 50, {"do_remote_prefill": True})
             return again, page, alone, last
 
     again, page, alone, last = asyncio.run(scenario())
