@@ -15,10 +15,10 @@ from tonnage.engine.table import RequestTable
 from tonnage.manifests.children import flags_from_annotation
 from tonnage.manifests.names import DIGEST_ANNOTATION, FLAGS_ANNOTATION
 from tonnage.replay.counters import EngineCounters, Ladders
-from tonnage.replay.traffic import NORMAL, Traffic
+from tonnage.replay.traffic import Traffic
 from tonnage.replay.truth import Machine, Truth, machine
 from tonnage.sizing.request import Flags, SizingRequest
-from tonnage.sizing.workload import Routing
+from tonnage.sizing.workload import NORMAL, Routing
 
 DRAIN_S: Final = 600.0
 LEAST_SPEED: Final = 0.5

@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from tonnage.sizing.memory.budget import memory_budget
 from tonnage.sizing.plan import LEAST_SHARE, Between, Finalist, Outline, Sizing
 from tonnage.sizing.request import SizingRequest, spread_of
 from tonnage.sizing.serving.flags import ChosenFlags, FlagSearch, trial_of
@@ -88,14 +87,5 @@ def _sizing(outline: Outline, chosen: ChosenFlags, number: int, between: Between
     rate = (request.demand.requests_per_s or 0.0) / number
     more = (1 + spread_of(request)) * rate
     kept = more if _keeps(outline, chosen, more, between) else rate
-    return Sizing(
-        request=request,
-        flags=chosen.flags,
-        shard=outline.shard,
-        budget=memory_budget(request, outline.shard, chosen.flags),
-        replica=chosen.replica,
-        idle=outline.idle,
-        goodput=replace(NOTHING, requests_per_s=kept),
-        staffing=Staffing(each_requests_per_s=((1, kept),)),
-        replicas=number,
-    )
+    served = replace(NOTHING, requests_per_s=kept)
+    return outline.sizing(chosen, served, Staffing(each_requests_per_s=((1, kept),)), number)
