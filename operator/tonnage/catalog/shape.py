@@ -300,6 +300,10 @@ class ModelShape:
     def num_heads(self) -> int:
         return max(attention.num_heads for _, attention in self.attentions())
 
+    def has_kind(self, *kinds: type) -> bool:
+        """Tell whether some of the layers have attention of one of these kinds."""
+        return any(isinstance(attention, kinds) for _, attention in self.attentions())
+
     def attentions(self) -> Iterator[tuple[int, Attention]]:
         """Yield (number of layers, attention) for each group that has any."""
         return (

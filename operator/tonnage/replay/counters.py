@@ -199,9 +199,7 @@ class EngineCounters:
             request_time_per_output_token_seconds=map(truediv, decoding_s, gaps),
             request_prompt_tokens=prompts,
             request_generation_tokens=outputs,
-            request_prefill_kv_computed_tokens=map(
-                sub, prompts, self._of("cached_tokens", numbers)
-            ),
+            request_prefill_kv_computed_tokens=map(sub, prompts, cached),
             request_num_preemptions=preemptions,
         )
         self._finished += len(numbers)
