@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field, ValidationError
 
-from tonnage.catalog.config.keys.family import FamilyKeys
-from tonnage.catalog.config.keys.state import KimiDelta, StateKeys
+from tonnage.catalog.config.keys.family import FamilyKeys, KimiDelta
 from tonnage.catalog.config.keys.types import (
     Block,
     Experts,
@@ -80,7 +79,7 @@ class Needed:
         return number
 
 
-class DecoderKeys(FamilyKeys, StateKeys):
+class DecoderKeys(FamilyKeys):
     """The text part of a configuration, under the names that most families use."""
 
     hidden_size: Size = Field(validation_alias=AliasChoices("hidden_size", "n_embed"))
