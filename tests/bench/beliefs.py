@@ -29,6 +29,7 @@ from typing import Final
 
 import click
 
+from slo_shares import slo_shares
 from tonnage.api.objects import ModelDeployment, parse_model_deployment
 from tonnage.control.input.memory import Memory
 from tonnage.control.input.state import Fleet, ModelState, PodView
@@ -36,7 +37,7 @@ from tonnage.replay.cluster import Pod
 from tonnage.replay.operator import Operator
 from tonnage.replay.oracle import Oracle
 from tonnage.replay.prometheus import SimulatedPrometheus
-from tonnage.replay.record import Record, ReplayedModel, slo_shares
+from tonnage.replay.record import Record, ReplayedModel
 from tonnage.replay.simulation import Simulation
 from tonnage.replay.traffic import Rate, TrafficSource, traffic
 from tonnage.replay.views import EPOCH_S

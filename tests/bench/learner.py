@@ -31,7 +31,6 @@ from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.learner import constants_of, deviation_of_step, prior_posterior
 from tonnage.estimate.posterior import SpeedPosterior
 from tonnage.replay.record import ReplayedModel
-from tonnage.replay.simulation import Simulation
 from tonnage.replay.traffic import TrafficSource, constant_rate, traffic
 from tonnage.replay.truth import Truth
 from tonnage.settings import Settings
@@ -46,6 +45,7 @@ from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.serving.steady import mean_step
 
 sys.path.append(str(Path(__file__).parents[1] / "support"))  # so that it is one command
+from changing_engines import ChangingSimulation
 from scrape_faults import multiplied, without_numbers, zeroed
 
 MINUTES = (0, 5, 15, 60)
@@ -224,7 +224,6 @@ def learned(case: Drawn, first: Known, trouble: Trouble) -> dict[int, SpeedPoste
         model=model,
         traffic=found,
         truth=case.truth,
-        changes=((origin_s, trouble.later),) if trouble.later else (),
         speed_spread=0.03,
     )
     share = trouble.corrupted / 3
@@ -234,7 +233,9 @@ def learned(case: Drawn, first: Known, trouble: Trouble) -> dict[int, SpeedPoste
         without_numbers(share, seed=3),
     )
     settings = Settings(prometheus_url="http://prometheus.test:9090")
-    (record,) = Simulation([served], settings=settings, faults=bad).run(until_s)
+    changes = ((origin_s, trouble.later),) if trouble.later else ()
+    simulation = ChangingSimulation([served], changes=changes, settings=settings, faults=bad)
+    (record,) = simulation.run(until_s)
     prior = prior_posterior(first.prior, spread_fraction=spread_of(first.sizing.request))
     return {minute: at(record.moments, origin_s + 60.0 * minute) or prior for minute in moments}
 

@@ -26,6 +26,7 @@ from tonnage.replay.judge import QUANTILES
 from tonnage.replay.policies import DrawnScenario, PolicyResult, policy_of
 from tonnage.replay.scenario import Scenario
 from tonnage.termination import process_pool
+from tonnage.units import MINUTE_S
 
 DIGITS = 12
 """Of a digest."""
@@ -148,7 +149,7 @@ def figures_of(outcome: PolicyResult) -> dict[str, Any] | None:
         "scaled_down": judged.scaled_down,
         "mean_replicas": judged.mean_replicas,
         "max_replicas": judged.max_replicas,
-        "wasted_replica_minutes": judged.wasted_replica_minutes,
+        "wasted_replica_minutes": (judged.starting_s + judged.draining_s) / MINUTE_S,
         "ttft_s": _by_quantile(judged.ttft_s),
         "tpot_s": _by_quantile(judged.tpot_s),
     }

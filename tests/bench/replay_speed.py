@@ -135,7 +135,7 @@ def replayed(watch: Stopwatch, *, hours: float, mean: float, swing: float, routi
 def report(
     record: Any, watch: Stopwatch, wall_s: float, cpu_s: float, duration_s: float
 ) -> Iterator[str]:
-    from tonnage.replay.record import slo_shares  # noqa: PLC0415
+    from slo_shares import slo_shares  # noqa: PLC0415
 
     num_requests = record.served.traffic.num_requests
     ready = [moment.ready for moment in record.moments if moment.at_s >= 0]

@@ -55,8 +55,6 @@ class CacheRules:
     """One batch is prepared while another runs."""
     tokens_from_concurrency: bool = True
     """The logged tokens are concurrency times length, not blocks times their size."""
-    reports_tokens: bool = True
-    """The metrics have the label ``kv_cache_size_tokens``."""
     latent_state_alignment: int = 128
     """Tokens to whose multiples blocks of latent attention grow beside layers with a state."""
     latent_elements: int | None = None

@@ -93,8 +93,7 @@ class SecondRunner:
         is_listed = shape.model_type in self.kinds
         if is_listed and not self.quantized:
             return shape.weight_format.bytes_per_parameter == WIDE_BYTES
-        has_states = any(isinstance(each, StateAttention) for _, each in shape.attentions())
-        is_dense = not shape.has_experts and not has_states
+        is_dense = not shape.has_experts and not shape.has_kind(StateAttention)
         return is_listed or (self.others == "dense" and is_dense)
 
 

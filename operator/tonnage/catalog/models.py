@@ -61,13 +61,8 @@ def built_in_model(model_id: str) -> ModelShape:
         CatalogError: it does not; the message lists near names.
         UnknownArchitectureError: it does, but has parts that no formula here covers.
     """
-    try:
-        return _shape(find_model(model_id, _names()))
-    except UnknownModelError:
-        other = base_checkpoint(model_id)
-        if other is None:
-            raise
-    return _renamed_shape(model_id, other)
+    found = _known(model_id)
+    return _shape(found) if isinstance(found, str) else _renamed_shape(model_id, found)
 
 
 def model_origin(model_id: str) -> ConfigOrigin:
@@ -76,7 +71,8 @@ def model_origin(model_id: str) -> ConfigOrigin:
     Raises:
         CatalogError: it does not ship with Tonnage.
     """
-    shape, checkpoint = _blocks(_base_name(model_id))
+    found = _known(model_id)
+    shape, checkpoint = _blocks(found if isinstance(found, str) else found.name)
     parts = [part for part in (shape, checkpoint) if "certainty" in part]
     return ConfigOrigin(
         source="; ".join(part["source"] for part in parts),
@@ -84,14 +80,15 @@ def model_origin(model_id: str) -> ConfigOrigin:
     )
 
 
-def _base_name(model_id: str) -> str:
+def _known(model_id: str) -> str | BaseCheckpoint:
+    """Return the name of a built-in model, or the one that stands for it by rule."""
     try:
-        return find_model(model_id, _names())
+        return full_model_name(model_id)
     except UnknownModelError:
         other = base_checkpoint(model_id)
         if other is None:
             raise
-        return other.name
+        return other
 
 
 def base_checkpoint(model_id: str) -> BaseCheckpoint | None:
@@ -274,17 +271,11 @@ def _names() -> Mapping[str, str]:
     }
 
 
-@cache
 def _index() -> Mapping[str, Mapping[str, list[str] | None]]:
-    index: Mapping[str, Mapping[str, list[str] | None]] = _read("index")
-    return index
+    return _read("index")
 
 
 @cache
-def _family(family: str) -> Mapping[str, Any]:
-    return _read(family)
-
-
 def _read(stem: str) -> Mapping[str, Any]:
     text = (MODELS_FOLDER / f"{stem}.yaml").read_text()
     values: Mapping[str, Any] = yaml.load(text, Loader=_Loader)  # noqa: S506 (a safe loader)
@@ -294,8 +285,9 @@ def _read(stem: str) -> Mapping[str, Any]:
 def _blocks(name: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return the block of the shape and that of the checkpoint."""
     family = next(family for family, models in _index().items() if name in models)
-    checkpoint = _family(family)["models"][name]
-    return _family(family)["shapes"][checkpoint["shape"]], checkpoint
+    content = _read(family)
+    checkpoint = content["models"][name]
+    return content["shapes"][checkpoint["shape"]], checkpoint
 
 
 @cache

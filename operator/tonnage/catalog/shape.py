@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from tonnage.catalog.stored_weights import StoredWeights
 
@@ -138,6 +138,9 @@ class StateAttention:
     """Mamba-1: width of the vector that the steps are made of."""
     has_full_rank_gate: bool = False
     """Kimi delta: the output gate is one matrix instead of two narrow ones."""
+    indexer: ClassVar[None] = None
+    chosen_tokens: ClassVar[None] = None
+    """No tokens are chosen: none is kept."""
 
     @property
     def num_heads(self) -> int:
@@ -299,6 +302,10 @@ class ModelShape:
     @property
     def num_heads(self) -> int:
         return max(attention.num_heads for _, attention in self.attentions())
+
+    def has_kind(self, *kinds: type) -> bool:
+        """Tell whether some of the layers have attention of one of these kinds."""
+        return any(isinstance(attention, kinds) for _, attention in self.attentions())
 
     def attentions(self) -> Iterator[tuple[int, Attention]]:
         """Yield (number of layers, attention) for each group that has any."""

@@ -33,91 +33,54 @@ _ENCODERS: Final = frozenset(
 )  # fmt: skip
 _TABLES: Final = frozenset({"embed_tokens_per_layer", "engram", "ple_embedding"})
 _OUTSIDE: Final[Mapping[str, str]] = {
-    "embed_tokens": "embedding",
-    "wte": "embedding",
-    "word_embeddings": "embedding",
-    "tok_embeddings": "embedding",
-    "embed_in": "embedding",
-    "embeddings": "embedding",
-    "embed": "embedding",
-    "lm_head": "head",
-    "embed_out": "head",
-    "output_layer": "head",
-    "output": "head",
-    "head": "head",
-    "wpe": "replicated",
-    "embed_positions": "replicated",
-    "per_layer_model_projection": "replicated",
-    "altup_projections": "replicated",
-    "altup_unembed_projections": "replicated",
-}
+    **dict.fromkeys(
+        ("embed_tokens", "wte", "word_embeddings", "tok_embeddings", "embed_in", "embeddings",
+         "embed"),
+        "embedding",
+    ),
+    **dict.fromkeys(("lm_head", "embed_out", "output_layer", "output", "head"), "head"),
+    **dict.fromkeys(
+        ("wpe", "embed_positions", "per_layer_model_projection", "altup_projections",
+         "altup_unembed_projections"),
+        "replicated",
+    ),
+}  # fmt: skip
 _BLOCKS: Final[Mapping[str, str]] = {
-    "self_attn": "attention",
-    "self_attention": "attention",
-    "attn": "attention",
-    "attention": "attention",
-    "cross_attn": "attention",
-    "linear_attn": "state_attention",
-    "mamba": "state_attention",
-    "short_conv": "state_attention",
-    "conv": "state_attention",
-    "mlp": "dense_ffn",
-    "mlps": "dense_ffn",
-    "feed_forward": "dense_ffn",
-    "ffn": "dense_ffn",
-    "block_sparse_moe": "dense_ffn",
-    "residual_mlp": "dense_ffn",
-    "fc1": "dense_ffn",
-    "fc2": "dense_ffn",
-    "moe": "experts",
-    "mixer": "state_attention",
-    "experts": "experts",
-    "shared_mlp": "shared_experts",
-    "share_expert": "shared_experts",
-    "shared_expert": "shared_experts",
-    "shared_experts": "shared_experts",
-    "gate": "replicated",
-    "router": "replicated",
-    "ple": "replicated",
-    "altup": "replicated",
-    "laurel": "replicated",
-    "layer_scalar": "replicated",
-    "per_layer_input_gate": "replicated",
-    "per_layer_projection": "replicated",
-}
+    **dict.fromkeys(
+        ("self_attn", "self_attention", "attn", "attention", "cross_attn"), "attention"
+    ),
+    **dict.fromkeys(("linear_attn", "mamba", "short_conv", "conv", "mixer"), "state_attention"),
+    **dict.fromkeys(
+        ("mlp", "mlps", "feed_forward", "ffn", "block_sparse_moe", "residual_mlp", "fc1", "fc2"),
+        "dense_ffn",
+    ),
+    **dict.fromkeys(("moe", "experts"), "experts"),
+    **dict.fromkeys(
+        ("shared_mlp", "share_expert", "shared_expert", "shared_experts"), "shared_experts"
+    ),
+    **dict.fromkeys(
+        ("gate", "router", "ple", "altup", "laurel", "layer_scalar", "per_layer_input_gate",
+         "per_layer_projection"),
+        "replicated",
+    ),
+}  # fmt: skip
 """Modules of a layer; more is told by what stands in them."""
 _IN_FFN: Final[Mapping[str, str]] = {
-    "gate": "replicated",
-    "router": "replicated",
-    "shared_expert_gate": "replicated",
-    "moe_statics": "replicated",
-    "router_bias": "replicated",
-    "gate_bias": "replicated",
-    "expert_bias": "replicated",
-    "correction_bias": "replicated",
-    "e_score_correction_bias": "replicated",
-    "fc1_latent_proj": "replicated",
-    "fc2_latent_proj": "replicated",
-    "routed_expert_down_proj": "replicated",
-    "routed_expert_up_proj": "replicated",
-    "shared_mlp": "shared_experts",
-    "share_expert": "shared_experts",
-    "shared_expert": "shared_experts",
-    "shared_experts": "shared_experts",
-    "experts": "experts",
-    "input_linear": "experts",
-    "output_linear": "experts",
-}
+    **dict.fromkeys(
+        ("gate", "router", "shared_expert_gate", "moe_statics", "router_bias", "gate_bias",
+         "expert_bias", "correction_bias", "e_score_correction_bias", "fc1_latent_proj",
+         "fc2_latent_proj", "routed_expert_down_proj", "routed_expert_up_proj"),
+        "replicated",
+    ),
+    **dict.fromkeys(
+        ("shared_mlp", "share_expert", "shared_expert", "shared_experts"), "shared_experts"
+    ),
+    **dict.fromkeys(("experts", "input_linear", "output_linear"), "experts"),
+}  # fmt: skip
 _IN_MIXER: Final[Mapping[str, str]] = {
     **_IN_FFN,
-    "q_proj": "attention",
-    "k_proj": "attention",
-    "v_proj": "attention",
-    "qkv_proj": "attention",
-    "o_proj": "attention",
-    "up_proj": "dense_ffn",
-    "gate_proj": "dense_ffn",
-    "down_proj": "dense_ffn",
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj"), "attention"),
+    **dict.fromkeys(("up_proj", "gate_proj", "down_proj"), "dense_ffn"),
 }
 """Nemotron-H calls every kind of layer so."""
 _NUMBER: Final = re.compile("[0-9]{1,5}")

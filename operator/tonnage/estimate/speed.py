@@ -26,8 +26,8 @@ from tonnage.memoize import memoize
 from tonnage.sizing.request import Flags
 from tonnage.sizing.serving.steady import prefill_context_tokens, ranks_together
 from tonnage.sizing.step_time.model import StepTimeModel
+from tonnage.sizing.step_time.roofline import observed_mbu_fraction
 from tonnage.sizing.step_time.step import Step, StepTime
-from tonnage.sizing.step_time.utilization import observed_mbu_fraction
 from tonnage.sizing.workload import Workload
 
 MIN_GAPS = 100

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tonnage.explain.cost_words import commitment_written, missing_price, nodes_written
 from tonnage.explain.report import DIGITS, rate_written, round_estimate
-from tonnage.sizing.bill import Bill, Commitment, bill, commitment_written, nodes_written
-from tonnage.sizing.cost import GpuHour, cents, missing_price
+from tonnage.sizing.bill import Bill, Commitment, bill
+from tonnage.sizing.cost import GpuHour, cents
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.request import spread_of
 from tonnage.sizing.serving.demand import ServiceLevel

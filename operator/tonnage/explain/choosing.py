@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from tonnage.explain.cost_words import full_use, missing_price, tokens_per_day
 from tonnage.explain.report import bottleneck, rate_written, round_estimate
 from tonnage.explain.validation import unconfirmed_figures
-from tonnage.sizing.bill import full_use, tokens_per_day, tokens_per_s_asked
+from tonnage.sizing.bill import tokens_per_s_asked
 from tonnage.sizing.compare import Choice
-from tonnage.sizing.cost import amount, missing_price
+from tonnage.sizing.cost import amount
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.serving.ttft import typical_ttft_s
 from tonnage.units import count_of, format_bytes, format_s, significant

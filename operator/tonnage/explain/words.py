@@ -12,6 +12,7 @@ from tonnage.explain.at_demand import (
     room_written,
 )
 from tonnage.explain.comparison import compared_splits
+from tonnage.explain.cost_words import bill_lines, full_use, missing_price, tokens_per_day
 from tonnage.explain.report import (
     attention_name,
     bottleneck,
@@ -22,15 +23,7 @@ from tonnage.explain.report import (
     ridge,
 )
 from tonnage.explain.startup_log import logged_lines
-from tonnage.sizing.bill import (
-    bill,
-    bill_lines,
-    full_use,
-    inputs_with_price,
-    tokens_per_day,
-    tokens_per_s_asked,
-)
-from tonnage.sizing.cost import missing_price
+from tonnage.sizing.bill import bill, inputs_with_price, tokens_per_s_asked
 from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.request import prior_of

@@ -4,7 +4,7 @@ import math
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from tonnage.api.objects import ModelDeployment
@@ -15,10 +15,10 @@ from tonnage.engine.table import RequestTable
 from tonnage.manifests.children import flags_from_annotation
 from tonnage.manifests.names import DIGEST_ANNOTATION, FLAGS_ANNOTATION
 from tonnage.replay.counters import EngineCounters, Ladders
-from tonnage.replay.traffic import NORMAL, Traffic
+from tonnage.replay.traffic import Traffic
 from tonnage.replay.truth import Machine, Truth, machine
 from tonnage.sizing.request import Flags, SizingRequest
-from tonnage.sizing.workload import Routing
+from tonnage.sizing.workload import NORMAL, Routing
 
 DRAIN_S: Final = 600.0
 LEAST_SPEED: Final = 0.5
@@ -194,17 +194,6 @@ class SimulatedCluster:
         pod.deleted_s = at_s
         if pod in self._open:
             self._open.remove(pod)
-
-    def change(self, truth: Truth, at_s: float) -> None:
-        """Let all engines cost something else from now on."""
-        self.truth = truth
-        if self.template is not None:
-            flags = self.template.flags
-            self.template = replace(self.template, machine=machine(self.request, flags, truth))
-        for pod in self.live:
-            pod.engine.advance(at_s)
-            pod.machine = machine(self.request, pod.flags, truth).times(pod.speed)
-            pod.engine = pod.counters.go_on_with(pod.machine, at_s)
 
     def _create(self, template: Template, at_s: float) -> None:
         number, chance, start = len(self.pods), self._chance, self.start

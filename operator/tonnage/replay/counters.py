@@ -28,11 +28,10 @@ from tonnage.engine.core import Engine
 from tonnage.engine.limits import EngineLimits
 from tonnage.replay.histogram import Histogram
 from tonnage.replay.prometheus import SeriesKey
-from tonnage.replay.regime import DECODING, PREFILLING, WAITING, taken_over
-from tonnage.replay.truth import Machine
 from tonnage.units import count_of
 
-DONE: Final = 3
+WAITING, PREFILLING, DECODING, DONE = range(4)
+"""States of a request in the table."""
 FINISHED_REASONS: Final = ("stop", "length", "abort", "error", "repetition")
 REJECTION_REASONS: Final = ("max_num_queued_reqs", "max_num_queued_tokens")
 COLUMNS: Final = (
@@ -103,9 +102,6 @@ class EngineCounters:
         self._prompt_tokens = self._cached_tokens = self._first_tokens = 0
         self._finished = self._finished_tokens = self._finished_preemptions = 0
         self._most_gap_s = 0.0
-        self._past_steps = 0
-        self._cached = dict[int, int]()
-        self._moves = dict[int, int]()
 
     @property
     def num_finished(self) -> int:
@@ -128,39 +124,10 @@ class EngineCounters:
         new = self._given_tokens[-1] - self._given_tokens[-1 - num_new]
         return new + int(sum(self._of("prompt_tokens", again)))
 
-    def go_on_with(self, kind: Machine, at_s: float) -> Engine:
-        """Let another engine go on from here, and return it; counters go on too."""
-        self._settle()
-        engine, table = self._engine, self._engine.table
-        steps, last_end_s = self._ended(at_s)
-        live = (*self._starting, *self._decoding)
-        before = {number: table.cached_tokens[number] for number in live}
-        begun = {number for number in live if table.state[number] in {PREFILLING, DECODING}}
-        self._past_steps += engine.num_steps + steps
-        self._engine = taken_over(engine, kind, steps=steps, from_s=last_end_s, seed=0)
-        for number in begun:
-            self._cached.setdefault(number, before[number])
-            self._moves[number] = self._moves.get(number, 0) + 1
-        return self._engine
-
     def _of(self, name: str, numbers: Iterable[int]) -> list[Any]:
         """Return what a column says of some requests."""
         column = self._columns[name]
         return [column[number] for number in numbers]
-
-    def _cached_tokens_of(self, numbers: Sequence[int]) -> list[int]:
-        """Return the prompt tokens that the cache held; a move counts what was computed too."""
-        found, before = self._of("cached_tokens", numbers), self._cached
-        if not before:
-            return found
-        return [before.get(number, own) for number, own in zip(numbers, found, strict=True)]
-
-    def _preemptions_of(self, numbers: Sequence[int]) -> list[int]:
-        """Return how often they were preempted, without those by which an engine was taken over."""
-        found, moves = self._of("preemptions", numbers), self._moves
-        if not moves:
-            return found
-        return [own - moves.get(number, 0) for number, own in zip(numbers, found, strict=True)]
 
     def page(self, at_s: float) -> dict[SeriesKey, float]:
         """Return what a scrape at this time shows; the engine has been advanced to it."""
@@ -170,7 +137,7 @@ class EngineCounters:
         tokens += self._finished_tokens
         self._most_gap_s = max(self._most_gap_s, gap_s + self._finished_gap_s)
         found: dict[SeriesKey, float] = {}
-        num_steps = self._past_steps + self._engine.num_steps + steps
+        num_steps = self._engine.num_steps + steps
         self._show_gauges(found, steps)
         for name, value in {
             "num_preemptions_total": preemptions + self._finished_preemptions,
@@ -211,19 +178,18 @@ class EngineCounters:
         )
         self._histograms["time_to_first_token_seconds"].observe(waited_s)
         self._prompt_tokens += sum(self._of("prompt_tokens", numbers))
-        self._cached_tokens += sum(self._cached_tokens_of(numbers))
+        self._cached_tokens += sum(self._of("cached_tokens", numbers))
         self._first_tokens += len(numbers)
 
     def _count_ends(self, numbers: Sequence[int]) -> None:
         """Count requests that have ended, in their order."""
-        arrived_s, started_s, first_s, ended_s, prompts, outputs = (
+        arrived_s, started_s, first_s, ended_s, prompts, outputs, cached, preemptions = (
             self._of(name, numbers)
             for name in ("arrival_s", "started_s", "first_token_s", "ended_s", "prompt_tokens",
-                         "output_tokens")
+                         "output_tokens", "cached_tokens", "preemptions")
         )  # fmt: skip
         decoding_s = list(map(sub, ended_s, first_s))
         gaps = [max(1, output - 1) for output in outputs]
-        preemptions = self._preemptions_of(numbers)
         self._observe(
             e2e_request_latency_seconds=map(sub, ended_s, arrived_s),
             request_queue_time_seconds=map(sub, started_s, arrived_s),
@@ -233,7 +199,7 @@ class EngineCounters:
             request_time_per_output_token_seconds=map(truediv, decoding_s, gaps),
             request_prompt_tokens=prompts,
             request_generation_tokens=outputs,
-            request_prefill_kv_computed_tokens=map(sub, prompts, self._cached_tokens_of(numbers)),
+            request_prefill_kv_computed_tokens=map(sub, prompts, cached),
             request_num_preemptions=preemptions,
         )
         self._finished += len(numbers)
@@ -270,7 +236,7 @@ class EngineCounters:
         gaps = self._finished_tokens - self._finished
         gap_s += preempted_gaps * (self._finished_gap_s / gaps if gaps else 0.0)
         begun = (*self._admitted_requests(), *self._decoding)
-        return tokens, gap_s, sum(self._preemptions_of(begun))
+        return tokens, gap_s, sum(self._of("preemptions", begun))
 
     def _admitted_requests(self) -> Iterable[int]:
         """Return the requests without a token that were admitted, those preempted since too."""

@@ -13,7 +13,7 @@ from tonnage.replay.cluster import Pod
 from tonnage.replay.drawn import Drawn
 from tonnage.replay.record import Record
 from tonnage.sizing.workload import Slo, Target
-from tonnage.units import HOUR_S, MINUTE_S
+from tonnage.units import HOUR_S
 
 QUANTILES: Final = (0.5, 0.95, 0.99)
 SLIDING_S: Final = 300.0
@@ -180,10 +180,6 @@ class RunFigures:
     @property
     def gpu_hours_per_day(self) -> float:
         return self.gpu_hours * 24 * HOUR_S / self.duration_s
-
-    @property
-    def wasted_replica_minutes(self) -> float:
-        return (self.starting_s + self.draining_s) / MINUTE_S
 
 
 def run_figures(record: Record, drawn: Drawn, found: Fates) -> RunFigures:

@@ -10,7 +10,6 @@ from tonnage.engine.chance import Chance
 from tonnage.replay.drawn import Drawn, drawn_from
 from tonnage.replay.traces import Trace
 from tonnage.replay.traffic import (
-    NORMAL,
     Rate,
     Shapes,
     TrafficSource,
@@ -19,7 +18,7 @@ from tonnage.replay.traffic import (
     piecewise,
     traffic,
 )
-from tonnage.sizing.workload import Workload
+from tonnage.sizing.workload import NORMAL, Workload
 from tonnage.units import DAY_S, HOUR_S, MINUTE_S
 
 LOW, HIGH = 0.5, 1.5

@@ -61,9 +61,6 @@ class Simulation:
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._num_events = 0
         self._at(self.begins_s, self._act)
-        for record in self.records:
-            for at_s, truth in record.served.changes:
-                self._at(at_s, partial(record.cluster.change, truth))
 
     def _record(self, served: ReplayedModel) -> Record:
         spec = served.model.spec

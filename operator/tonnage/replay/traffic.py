@@ -6,19 +6,17 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import NormalDist
 from typing import Final
 
 from tonnage.engine.chance import Chance, lognormal
 from tonnage.engine.table import RequestTable
-from tonnage.sizing.workload import Workload
+from tonnage.sizing.workload import NORMAL, Workload
 
 Rate = Callable[[float], float]
 """Requests per second by the seconds since the start."""
 Shapes = Sequence[tuple[float, Workload]]
 """From when on requests are of which shape; the first from the start."""
 
-NORMAL: Final = NormalDist()
 DRAWN: Final = 4096
 """Gaps drawn at once."""
 GRID_S: Final = 1.0
@@ -141,10 +139,9 @@ def _normals(shares: Sequence[float]) -> "array[float]":
 
 
 def _outputs(shape: Workload, context_tokens: int, shares: Sequence[float]) -> "array[int]":
-    mean, second = shape.output_tokens, shape.output_second_moment
+    mean, sigma = shape.output_tokens, shape.output_sigma
     longest = max(1, context_tokens - 1)
-    if second is not None:
-        sigma = math.sqrt(math.log1p(max(0.0, second / mean**2 - 1)))
+    if sigma is not None:
         return lognormal(_normals(shares), mean, sigma, longest)
     drawn = [round(-mean * math.log1p(-share)) for share in shares]
     return array("q", [min(longest, max(1, tokens)) for tokens in drawn])

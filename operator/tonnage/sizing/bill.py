@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tonnage.catalog.price import RESERVED
-from tonnage.sizing.cost import GpuHour, amount, gpu_hour, rented_hour, usd_per_million_tokens
+from tonnage.sizing.cost import GpuHour, gpu_hour, rented_hour, usd_per_million_tokens
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.provenance import Figure, Input, Origin
-from tonnage.units import DAY_S, HOURS_PER_MONTH, HOURS_PER_YEAR, MILLION, count_of, significant
+from tonnage.units import HOURS_PER_MONTH, HOURS_PER_YEAR
 
 
 def usd_per_user(*, usd: float, num_users: float) -> float:
@@ -155,81 +155,3 @@ def tokens_per_s_asked(sizing: Sizing) -> float | None:
     """Return the output tokens per second that the demand means; None where none is known."""
     rate = requests_per_s_asked(sizing)
     return None if rate is None else rate * sizing.request.workload.output_tokens
-
-
-def tokens_per_day(tokens_per_s: float) -> str:
-    """Write a rate of output tokens as people plan offline work.
-
-    >>> tokens_per_day(11_574.08)
-    '1000 million output tokens per day'
-    """
-    return f"{significant(tokens_per_s * DAY_S / MILLION)} million output tokens per day"
-
-
-def full_use(sizing: Sizing) -> str:
-    """Name the state at which a replica is fully used."""
-    is_memory = sizing.request.slo.is_offline and sizing.limited_by == "KVCache"
-    return "memory ceiling" if is_memory else "load line"
-
-
-def bill_lines(sizing: Sizing, found: Bill, *, replicas: int) -> Iterator[str]:
-    """Yield what stands behind a bill, a line each: requests, users, days, owned beside rented."""
-    if found.usd_per_hour_and_request is not None:
-        each = f"{found.usd_per_hour_and_request:.4f} {found.currency}"
-        yield f"{each} per hour and concurrent request"
-    if found.usd_per_hour_and_user is not None:
-        yield _of_users(sizing, found)
-    if sizing.request.slo.is_offline and found.usd_per_million_tokens_asked is not None:
-        yield (
-            f"for the tokens asked: {found.usd_per_million_tokens_asked:.2f} {found.currency} per "
-            "million, "
-            f"{found.usd_per_month:,.0f} {found.currency} per month"
-        )
-    if found.hour.basis == "owned":
-        yield str(found.hour)
-        yield from _rented_instead(sizing, replicas)
-
-
-def nodes_written(found: Bill) -> Iterator[str]:
-    """Yield the nodes that are paid as a whole, and how many of their GPUs are used."""
-    if found.nodes is not None:
-        used = found.replicas * found.gpus_per_replica
-        name = found.hour.rent.instance if found.hour.rent else ""
-        machines = f"{found.nodes} x {name}" if name else count_of(found.nodes, "node")
-        yield (
-            f"{machines} of {count_of(found.hour.gpus_per_node or 1, 'GPU')}, "
-            f"{used} of {count_of(found.gpus_paid, 'GPU')} used, {found.gpus_paid - used} idle"
-        )
-
-
-def commitment_written(found: Commitment) -> str:
-    """Say what a commitment saves a year, and from which use on."""
-    unit, saved = found.hour.currency, found.saved_per_year
-    replicas = count_of(found.replicas, "replica that always runs", "replicas that always run")
-    change = f"{abs(saved):,.0f} {unit} per year {'less' if saved >= 0 else 'more'}"
-    worth = f"; lower for a replica that runs more than {found.worth_from:.0%} of the time"
-    return (
-        f"{amount(found.hour.usd)} {unit} per GPU and hour, {change} for the {replicas} "
-        f"(minReplicas){worth if found.worth_from < 1 else ''}"
-    )
-
-
-def _of_users(sizing: Sizing, found: Bill) -> str:
-    demand = sizing.request.demand.usual
-    carried = sizing.at_capacity.num_running / demand.duty_fraction
-    return (
-        f"{found.usd_per_hour_and_user:.4f} {found.currency} per hour and user, "
-        f"{found.usd_per_month_and_user:.2f} per month: "
-        f"{count_of(f'{demand.num_users:.0f}', 'user')}, each in flight {demand.duty_fraction:.0%} "
-        f"of the time; a replica carries {significant(carried)}"
-    )
-
-
-def _rented_instead(sizing: Sizing, replicas: int) -> Iterator[str]:
-    rented = rented_hour(sizing.request.gpu, sizing.parallelism.num_gpus)
-    found = bill(sizing, replicas=replicas, hour=rented) if rented else None
-    if found:
-        yield (
-            f"rented: {found.hour}, {found.usd_per_hour:.2f} {found.currency} per hour in all, "
-            f"{found.usd_per_million_tokens:.2f} {found.currency} per million output tokens"
-        )

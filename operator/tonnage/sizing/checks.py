@@ -121,8 +121,7 @@ def check_cache(request: SizingRequest) -> None:
         [vllm-source] models/deepseek_v4/attention.py _resolve_dsv4_kv_cache_dtype: 16 bits are
         refused, but by a backend that has to be chosen; model_executor/models/registry.py.
     """
-    kinds = (attention for _, attention in request.shape.attentions())
-    if not any(isinstance(kind, CompressedAttention) for kind in kinds):
+    if not request.shape.has_kind(CompressedAttention):
         return
     if request.kv_format != "fp8":
         raise InvalidKvCacheError(
@@ -157,7 +156,7 @@ def check_drafts(shape: ModelShape, speculation: Speculation) -> None:
             f"engine.speculative: {tokens} tokens of {count_of(layers, 'draft layer')} of "
             f"{shape.name}: vLLM takes up to {layers}, or a multiple"
         )
-    if any(isinstance(kind, CompressedAttention) for _, kind in shape.attentions()):
+    if shape.has_kind(CompressedAttention):
         raise InvalidSpeculationError(
             f"engine.speculative: the draft layers of {shape.name} have compressed attention, "
             "which is not planned for"

@@ -164,21 +164,6 @@ def least_usd_per_gpu_hour(gpu: Gpu) -> float | None:
     return owned.usd if owned else min(usd, default=None)
 
 
-def missing_price(gpu: Gpu, num_gpus: int) -> str:
-    """Say why a replica of so many GPUs has no price."""
-    price = gpu.price
-    if price.missing:
-        return price.missing
-    if rents := price.paid():
-        listed = ", ".join(rent.machine for rent in rents)
-        return f"no price is known of an instance with {num_gpus} {gpu.name}, only of {listed}"
-    if price.offered:
-        return f"{gpu.name} has no {price.term} price"
-    if price.purchase_usd is None:
-        return f"{gpu.name} has no rental price"
-    return f"{gpu.name} has no rental price; price.amortization_hours would spread its purchase"
-
-
 def cents(usd: float) -> float:
     """Return an amount in whole cents: sums of prices are not exact.
 

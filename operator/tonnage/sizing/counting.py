@@ -4,9 +4,16 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from tonnage.sizing.memory.budget import memory_budget
-from tonnage.sizing.plan import LEAST_SHARE, Between, Finalist, Outline, Sizing
+from tonnage.sizing.plan import (
+    LEAST_SHARE,
+    Between,
+    Finalist,
+    Outline,
+    Sizing,
+    requests_per_s_asked,
+)
 from tonnage.sizing.request import SizingRequest, spread_of
+from tonnage.sizing.search import Judge, Rank, in_full, rank_by_cost, rank_of_sizing
 from tonnage.sizing.serving.flags import ChosenFlags, FlagSearch, trial_of
 from tonnage.sizing.serving.goodput import MOST, NOTHING, Length, ratio_at
 from tonnage.sizing.serving.load_line import top_requests_per_s
@@ -18,6 +25,13 @@ FLAGS_DOUBT: Final = 1.03
 """What the best flags serve over those that short runs find, at most times."""
 FEWEST_LATE: Final = 100
 """Requests that may be late in a full run, from which one of it says whether targets are kept."""
+
+
+def counted(request: SizingRequest) -> Judge:
+    """Return how a search answers that asks for the number of replicas alone."""
+    return Judge(
+        answer=by_count, bound_of=_bound_of, enough_requests_per_s=enough_requests_per_s(request)
+    )
 
 
 def enough_requests_per_s(request: SizingRequest) -> float:
@@ -73,6 +87,33 @@ def count_replicas(finalist: Finalist, most: int, between: Between) -> Sizing | 
     return _sizing(outline, chosen, number, between) if number <= most else None
 
 
+def _bound_of(best: Sizing) -> Rank:
+    """Return the rank that a better answer may have at most, by cost and size."""
+    return (*rank_of_sizing(best)[:3], -math.inf)
+
+
+def by_count(finalist: Finalist, bound: Rank, between: Between) -> Sizing | None:
+    """Return what full runs say of a split by its replicas alone; None: it ranks no lower."""
+    outline = finalist.outline
+    ranks = (
+        rank_by_cost(outline.request, outline.num_gpus, number, math.inf)
+        for number in range(1, MOST_COUNTED + 2)
+    )
+    most = sum(rank < bound for rank in ranks)
+    if can_be_counted(outline) and min(most, expected_replicas(finalist)) <= MOST_COUNTED:
+        found = count_replicas(finalist, min(most, MOST_COUNTED), between)
+        if found is not None or most <= MOST_COUNTED:
+            return found
+    found = in_full(finalist, between, refines=False)
+    return in_full(finalist, between) if _may_take_fewer(found) else found
+
+
+def _may_take_fewer(sizing: Sizing) -> bool:
+    """Tell whether better flags than those of short runs may save one replica in ten."""
+    rate = requests_per_s_asked(sizing) or 0.0
+    return sizing.replicas_for(rate / FLAGS_DOUBT) <= 0.9 * sizing.replicas
+
+
 def _least(request: SizingRequest) -> int:
     return max(1, request.min_replicas)
 
@@ -88,14 +129,5 @@ def _sizing(outline: Outline, chosen: ChosenFlags, number: int, between: Between
     rate = (request.demand.requests_per_s or 0.0) / number
     more = (1 + spread_of(request)) * rate
     kept = more if _keeps(outline, chosen, more, between) else rate
-    return Sizing(
-        request=request,
-        flags=chosen.flags,
-        shard=outline.shard,
-        budget=memory_budget(request, outline.shard, chosen.flags),
-        replica=chosen.replica,
-        idle=outline.idle,
-        goodput=replace(NOTHING, requests_per_s=kept),
-        staffing=Staffing(each_requests_per_s=((1, kept),)),
-        replicas=number,
-    )
+    served = replace(NOTHING, requests_per_s=kept)
+    return outline.sizing(chosen, served, Staffing(each_requests_per_s=((1, kept),)), number)

@@ -2,7 +2,7 @@
 
 from tonnage.api.pods import Role
 from tonnage.api.spec import Demand as DemandSpec
-from tonnage.api.spec import Spec
+from tonnage.api.spec import Percentiles, Spec
 from tonnage.memoize import memoize
 from tonnage.sizing.adapters import Adapters
 from tonnage.sizing.speculation import Speculation
@@ -23,16 +23,12 @@ def slo_of(spec: Spec) -> Slo:
     if spec.slo is None:
         return Slo()
     ttft, tpot = spec.slo.time_to_first_token, spec.slo.time_per_output_token
-    return Slo(
-        ttft=tuple(
-            Target(quantile=quantile, limit_s=limit_s)
-            for quantile, limit_s in (ttft.targets() if ttft else {}).items()
-        ),
-        tpot=tuple(
-            Target(quantile=quantile, limit_s=limit_s)
-            for quantile, limit_s in (tpot.targets() if tpot else {}).items()
-        ),
-    )
+    return Slo(ttft=_targets(ttft), tpot=_targets(tpot))
+
+
+def _targets(given: Percentiles | None) -> tuple[Target, ...]:
+    limits = given.targets() if given else {}
+    return tuple(Target(quantile=q, limit_s=limit_s) for q, limit_s in limits.items())
 
 
 def newest_first_s(spec: Spec) -> float:

@@ -181,6 +181,22 @@ class Outline:
     def num_gpus(self) -> int:
         return self.shard.parallelism.num_gpus
 
+    def sizing(
+        self, chosen: ChosenFlags, served: Goodput, staffing: Staffing, replicas: int = 1
+    ) -> Sizing:
+        """Return the answer with these flags."""
+        return Sizing(
+            request=self.request,
+            flags=chosen.flags,
+            shard=self.shard,
+            budget=memory_budget(self.request, self.shard, chosen.flags),
+            replica=chosen.replica,
+            idle=self.idle,
+            goodput=served,
+            staffing=staffing,
+            replicas=replicas,
+        )
+
 
 def outlines_of(
     request: SizingRequest, splits: Iterable[Parallelism], refusals: list[SizingError]
@@ -336,22 +352,9 @@ def simulate(
             f"{request.gpu.name} {shard.parallelism}: one request alone meets the SLO, but no "
             f"rate that is worth a replica does ({_what_fails(outline)})"
         )
-    return Sizing(
-        request=request,
-        flags=chosen.flags,
-        shard=shard,
-        budget=memory_budget(request, shard, chosen.flags),
-        replica=chosen.replica,
-        idle=outline.idle,
-        goodput=served,
-        staffing=staffing_of(
-            trial_of(request, chosen.replica),
-            served.requests_per_s,
-            request.routing,
-            between=between,
-        ),
-        replicas=1,
-    )
+    trial = trial_of(request, chosen.replica)
+    staffing = staffing_of(trial, served.requests_per_s, request.routing, between=between)
+    return outline.sizing(chosen, served, staffing)
 
 
 def _with_scv_of_replica(request: SizingRequest, finalist: Finalist) -> SizingRequest:

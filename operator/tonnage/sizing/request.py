@@ -456,9 +456,7 @@ def kv_cache_format(asked: str, shape: ModelShape) -> str:
     Sources:
         [vllm-source] models/deepseek_v4/attention.py _resolve_dsv4_kv_cache_dtype: auto is fp8.
     """
-    kinds = (attention for _, attention in shape.attentions())
-    is_compressed = any(isinstance(kind, CompressedAttention) for kind in kinds)
-    automatic = "fp8" if is_compressed else shape.kv_cache_format
+    automatic = "fp8" if shape.has_kind(CompressedAttention) else shape.kv_cache_format
     return {"auto": automatic, "fp8": "fp8"}.get(asked, "bf16")
 
 

@@ -3,20 +3,13 @@
 import itertools
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Final
 
 from tonnage.sizing.checks import check_request
 from tonnage.sizing.cost import gpu_hour
-from tonnage.sizing.counting import (
-    FLAGS_DOUBT,
-    MOST_COUNTED,
-    can_be_counted,
-    count_replicas,
-    enough_requests_per_s,
-    expected_replicas,
-)
 from tonnage.sizing.errors import (
     InvalidParallelismError,
     SeveralNodesError,
@@ -89,35 +82,13 @@ def size(
         tried = list(each)
         if is_beyond and is_within_node and next(outlines_of(request, tried, []), None):
             raise SeveralNodesError(f"no split within a node of {node} {request.gpu.name} serves")
-        found, refused = _cheapest(request, tried, between)
+        found, refused = cheapest(request, tried, between)
         if found:
             return found
         refusals += refused
     # A split that fits but is too slow says more than a smaller one that does not fit.
     slow = [refusal for refusal in refusals if isinstance(refusal, SLOInfeasibleError)]
     raise min(reversed(slow), key=lambda each: each.excess) if slow else refusals[-1]
-
-
-def size_below(
-    request: SizingRequest,
-    cost: "Cost",
-    *,
-    is_beyond_node: bool = False,
-    counts: bool = False,
-    between: Between = keep_searching,
-) -> Sizing | None:
-    """Return the best split within a node, or of several nodes, where it costs less than that.
-
-    What bounds or short runs show to cost as much is not simulated. ``counts``: only the number of
-    replicas is asked for. The goodput is then a rate that each was seen to keep, no highest one,
-    and flags are those of short runs, unless a replica less, or one of ten, hangs on better ones.
-    """
-    node = request.gpu.gpus_per_node
-    splits = splits_for(request, num_gpus=request.num_gpus)
-    tried = [split for split in splits if (split.num_gpus > node) == is_beyond_node]
-    limit = (False, cost, 0, -math.inf)
-    found, _ = _cheapest(request, tried, between, limit=limit, counts=counts)
-    return found if found and cost_of(found) < cost else None
 
 
 Cost = tuple[bool, float]
@@ -129,13 +100,44 @@ the more they serve); the GPUs of one replica; the less the more that one serves
 NO_LIMIT: Final[Rank] = (True, (True, math.inf), sys.maxsize, math.inf)
 
 
-def _cheapest(
+def rank_of_sizing(sizing: Sizing) -> Rank:
+    """Return the rank of an answer."""
+    replicas = None if requests_per_s_asked(sizing) is None else sizing.replicas
+    each = sizing.staffing.each(sizing.request.max_replicas or sizing.replicas)
+    return rank_by_cost(sizing.request, sizing.parallelism.num_gpus, replicas, each)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """How a search comes to the answer of a split that short runs may find best."""
+
+    answer: Callable[[Finalist, Rank, Between], Sizing | None]
+    """By longer runs; the rank is what it may have at most. None: it ranks no lower."""
+    bound_of: Callable[[Sizing], Rank] = rank_of_sizing
+    """What a better answer than this may have at most."""
+    enough_requests_per_s: float = math.inf
+    """Of a replica, of which more is worth no more."""
+
+
+def in_full(finalist: Finalist, between: Between, *, refines: bool = True) -> Sizing:
+    """Return what full runs say of a split, all targets confirmed.
+
+    Raises:
+        SLOInfeasibleError: no rate that is worth a replica keeps them.
+    """
+    return confirm_targets(simulate(finalist, refines=refines, between=between), between)
+
+
+IN_FULL: Final = Judge(answer=lambda finalist, _, between: in_full(finalist, between))
+
+
+def cheapest(
     request: SizingRequest,
     splits: Iterable[Parallelism],
     between: Between,
     *,
     limit: Rank = NO_LIMIT,
-    counts: bool = False,
+    judge: Judge = IN_FULL,
 ) -> tuple[Sizing | None, list[SizingError]]:
     """Return the best of some splits, leaving out what ranks higher, and what refuses others.
 
@@ -152,7 +154,7 @@ def _cheapest(
     rival = limit
     refusals: list[SizingError] = []
     too_slow: list[SizingError] = []
-    while queue and queue[0][0] <= (bound := _bound_of(best, counts=counts) if best else limit):
+    while queue and queue[0][0] <= (bound := judge.bound_of(best) if best else limit):
         _, number, tried = heappop(queue)
         if isinstance(tried, Parallelism):
             for outline in outlines_of(request, [tried], refusals):
@@ -164,7 +166,7 @@ def _cheapest(
             finalist = finalist_of(
                 outline,
                 worth_requests_per_s=worth,
-                enough_requests_per_s=enough_requests_per_s(request) if counts else math.inf,
+                enough_requests_per_s=judge.enough_requests_per_s,
                 between=between,
             )
             if not finalist.is_bound:
@@ -173,45 +175,13 @@ def _cheapest(
             heappush(queue, (rank, number, finalist))
             continue
         try:
-            found = _by_count(tried, bound, between) if counts else _in_full(tried, between)
+            found = judge.answer(tried, bound, between)
         except SizingError as refusal:
             too_slow.append(refusal)
             continue
         if found is not None:
             best = found if best is None else min(best, found, key=rank_of_sizing)
     return best, [*refusals, *too_slow]
-
-
-def _in_full(finalist: Finalist, between: Between, *, refines: bool = True) -> Sizing:
-    return confirm_targets(simulate(finalist, refines=refines, between=between), between)
-
-
-def _bound_of(best: Sizing, *, counts: bool) -> Rank:
-    """Return the rank that a better answer may have at most; where one counts, by cost and size."""
-    rank = rank_of_sizing(best)
-    return (*rank[:3], -math.inf) if counts else rank
-
-
-def _by_count(finalist: Finalist, bound: Rank, between: Between) -> Sizing | None:
-    """Return what full runs say of a split by its replicas alone; None: it ranks no lower."""
-    outline = finalist.outline
-    ranks = (
-        _rank_of(outline.request, outline.num_gpus, number, math.inf)
-        for number in range(1, MOST_COUNTED + 2)
-    )
-    most = sum(rank < bound for rank in ranks)
-    if can_be_counted(outline) and min(most, expected_replicas(finalist)) <= MOST_COUNTED:
-        found = count_replicas(finalist, min(most, MOST_COUNTED), between)
-        if found is not None or most <= MOST_COUNTED:
-            return found
-    found = _in_full(finalist, between, refines=False)
-    return _in_full(finalist, between) if _may_take_fewer(found) else found
-
-
-def _may_take_fewer(sizing: Sizing) -> bool:
-    """Tell whether better flags than those of short runs may save one replica in ten."""
-    rate = requests_per_s_asked(sizing) or 0.0
-    return sizing.replicas_for(rate / FLAGS_DOUBT) <= 0.9 * sizing.replicas
 
 
 def _least_rank(request: SizingRequest, num_gpus: int) -> Rank:
@@ -248,7 +218,7 @@ def _rank_at(outline: Outline, requests_per_s: float) -> Rank:
         return True, (True, math.inf), outline.num_gpus, 0.0
     rate = rate_asked(request, replica, lambda: state_at_capacity(request, replica, requests_per_s))
     replicas = None if rate is None else math.ceil(rate * (1 - ROUNDING) / requests_per_s)
-    return _rank_of(request, outline.num_gpus, replicas, requests_per_s)
+    return rank_by_cost(request, outline.num_gpus, replicas, requests_per_s)
 
 
 def gpus_taken(sizing: Sizing) -> float:
@@ -272,14 +242,7 @@ def costs_less(sizing: Sizing, other: Sizing, *, gain: float) -> bool:
     return (has_no_price, (1 + gain) * amount) < cost_of(other)
 
 
-def rank_of_sizing(sizing: Sizing) -> Rank:
-    """Return the rank of an answer."""
-    replicas = None if requests_per_s_asked(sizing) is None else sizing.replicas
-    each = sizing.staffing.each(sizing.request.max_replicas or sizing.replicas)
-    return _rank_of(sizing.request, sizing.parallelism.num_gpus, replicas, each)
-
-
-def _rank_of(
+def rank_by_cost(
     request: SizingRequest, num_gpus: int, replicas: int | None, requests_per_s: float
 ) -> Rank:
     """Return the rank of as many replicas, or, without a demand, of one."""
@@ -307,25 +270,3 @@ def _cost_at(
     if replicas is None:
         return False, hour.usd_per_replica(num_gpus) / requests_per_s
     return False, hour.usd * hour.gpus_paid(max(replicas, request.min_replicas), num_gpus)
-
-
-def fewest_gpus(request: SizingRequest) -> float:
-    """Return the GPUs below which no split within a node serves the demand, by fluid bounds.
-
-    Raises:
-        SizingError: none fits, or none keeps the SLO for one request alone.
-    """
-    refusals: list[SizingError] = []
-    splits = splits_for(request, num_gpus=None)
-    within = [split for split in splits if split.num_gpus <= request.gpu.gpus_per_node]
-    rate = request.demand.requests_per_s or 0.0
-    fewest = math.inf
-    for split in within:
-        if split.num_gpus >= fewest:
-            break  # the smallest come first
-        for outline in outlines_of(request, [split], refusals):
-            replicas = max(1, math.ceil(rate / outline.bound_requests_per_s))
-            fewest = min(fewest, replicas * outline.num_gpus)
-    if fewest == math.inf:
-        raise refusals[-1] if refusals else InvalidParallelismError("no split within a node")
-    return fewest

@@ -68,5 +68,4 @@ def kv_is_replicated(shape: ModelShape, tensor: int) -> bool:
 
     So it is under latent and compressed attention, also beside layers with a state.
     """
-    latent = LatentAttention | CompressedAttention
-    return tensor > 1 and any(isinstance(each, latent) for _, each in shape.attentions())
+    return tensor > 1 and shape.has_kind(LatentAttention, CompressedAttention)

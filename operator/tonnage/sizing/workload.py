@@ -106,6 +106,14 @@ class Workload:
         return self.prompt.mean_tokens * (1 - self.cached_fraction)
 
     @property
+    def output_sigma(self) -> float | None:
+        """The spread of lognormal outputs; None: they are exponential."""
+        second_moment = self.output_second_moment
+        if second_moment is None:
+            return None
+        return math.sqrt(math.log1p(max(0.0, second_moment / self.output_tokens**2 - 1)))
+
+    @property
     def mean_context_tokens(self) -> float:
         """Tokens of a decoding sequence, seen from a step: longer outputs are seen more often.
 

@@ -16,13 +16,23 @@ from typing import Final
 
 from replay_others.dynamo_model import Limits, StepModel
 from tonnage.estimate.metrics import Query
-from tonnage.replay.rivals.dynamo_traffic import TABLE, CounterGrowth
-from tonnage.replay.rivals.rule import Pass, Signals, limit_s, whole
+from tonnage.replay.rivals.dynamo_classic import CounterGrowth
+from tonnage.replay.rivals.rule import Pass, Signals, counters, limit_s, whole
 
 LOAD_S: Final = 5.0
 THROUGHPUT_S: Final = 180.0
 SENSITIVITY: Final = 0.8
 QUANTILE: Final = 0.9
+
+COUNTERS: Final = {
+    "prompts": "time_to_first_token_seconds_count",
+    "prompt_tokens": "prompt_tokens_total",
+    "cached_tokens": "prompt_tokens_cached_total",
+    "finished": "request_generation_tokens_count",
+    "input_tokens": "request_prompt_tokens_sum",
+    "output_tokens": "request_generation_tokens_sum",
+}
+TABLE: Final[Mapping[str, Query]] = counters(COUNTERS)
 
 IsLate = Callable[[Pass], bool]
 IsSafe = Callable[[Pass], bool]
@@ -51,7 +61,7 @@ class Planner:
     share: float = 1.0
     """Of the SLO's limits, that is its SLA."""
     model: StepModel = field(default_factory=StepModel)
-    counted: CounterGrowth = field(default_factory=CounterGrowth)
+    counted: CounterGrowth = field(default_factory=lambda: CounterGrowth(table=TABLE))
     traffic: Traffic | None = None
     hits: float = 0.0
     """Share of prompt tokens that the cache held, of the last interval."""

@@ -2,7 +2,7 @@ import pytest
 
 from replay_others.registry import ALL, OTHERS
 from rival_builders import DURATION_S, simulated
-from tonnage.replay.record import slo_shares
+from slo_shares import slo_shares
 from tonnage.replay.rivals.registry import RIVALS
 
 pytestmark = pytest.mark.thorough

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
+from replay_others.wva1 import peaks
 from tonnage.estimate.metrics import Query
 from tonnage.replay.rivals.rule import RuleInput, Signals
 from tonnage.replay.rivals.wva import (
@@ -20,7 +21,6 @@ from tonnage.replay.rivals.wva import (
     desired_replicas,
     lengths,
     mean_shape,
-    peaks,
     shapes,
 )
 

@@ -4,11 +4,12 @@ from itertools import count
 
 import pytest
 
+from changing_engines import ChangingCounters
 from engine_builders import costs, limits, table
 from stepped_page import Stepped
 from tonnage.engine.chance import Chance
 from tonnage.engine.core import Engine
-from tonnage.replay.counters import EngineCounters, Ladders
+from tonnage.replay.counters import Ladders
 from tonnage.replay.truth import Machine
 
 LADDERS = Ladders(ttft_s=(0.05, 0.2, 1.0), tpot_s=(0.012, 0.015, 0.02))
@@ -36,7 +37,7 @@ class Scraped:
         self.rows, self.next = rows, 0
         self.limits, self.table = limits(**bounds), table(*rows)
         self.engine = Engine(self.limits, the_costs, self.table, 0)
-        self.counters = EngineCounters(
+        self.counters = ChangingCounters(
             self.engine, self.limits, model_name="m", kv_tokens=6400, ladders=LADDERS
         )
 
@@ -251,4 +252,4 @@ def test_engines_with_ranks_or_drafts_are_refused_with_the_field_that_asks_for_t
     engine = Engine(bounds, costs(), table((0.0, 10, 10)), 0)
 
     with pytest.raises(ValueError, match=said):
-        EngineCounters(engine, bounds, model_name="m", kv_tokens=1, ladders=LADDERS)
+        ChangingCounters(engine, bounds, model_name="m", kv_tokens=1, ladders=LADDERS)

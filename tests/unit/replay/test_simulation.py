@@ -5,8 +5,10 @@ from functools import cache
 
 import pytest
 
+from changing_engines import ChangingSimulation
 from fleet_builders import SITE, a_model, a_request_of, a_sizing
 from scrape_faults import lying, multiplied, silent, stale, without_numbers
+from slo_shares import slo_shares
 from tonnage.control.write.writes import Scale, Writes
 from tonnage.estimate.metrics import LATENCY_BOUNDS_S
 from tonnage.manifests.children import deployment
@@ -15,7 +17,7 @@ from tonnage.replay.cluster import SimulatedCluster, StartupTime
 from tonnage.replay.counters import Ladders
 from tonnage.replay.faults import drop_scrapes
 from tonnage.replay.oracle import Oracle
-from tonnage.replay.record import ReplayedModel, slo_shares
+from tonnage.replay.record import ReplayedModel
 from tonnage.replay.scheduled import Scheduled
 from tonnage.replay.simulation import Simulation
 from tonnage.replay.traffic import TrafficSource, constant_rate, traffic
@@ -319,9 +321,9 @@ def test_a_regime_that_changes_is_noticed_by_those_who_come_later():
     served = ReplayedModel(
         model=model,
         traffic=some_traffic(model, 8.0, duration_s=300.0),
-        changes=((150.0, Truth(speed=0.5)),),
     )
-    (record,) = Simulation([served], settings=SETTINGS).run(300.0)
+    changes = ((150.0, Truth(speed=0.5)),)
+    (record,) = ChangingSimulation([served], changes=changes, settings=SETTINGS).run(300.0)
 
     table = record.cluster.table
     tpots_s = [

@@ -14,9 +14,10 @@ from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.catalog.price import Price
 from tonnage.explain.choosing import aspects
+from tonnage.explain.cost_words import full_use
 from tonnage.explain.validation import unconfirmed_figures
 from tonnage.explain.words import explain
-from tonnage.sizing.bill import bill, full_use, tokens_per_s_asked
+from tonnage.sizing.bill import bill, tokens_per_s_asked
 from tonnage.sizing.compare import Choice, select
 from tonnage.sizing.cost import gpu_hour, owned_hour, rented_hour
 from tonnage.sizing.plan import size_with

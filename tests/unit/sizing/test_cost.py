@@ -6,9 +6,10 @@ import pytest
 
 from builders import a_gpu, a_sizing_request
 from tonnage.catalog.price import ON_DEMAND, Price, Rent, Source
+from tonnage.explain.cost_words import commitment_written, missing_price, nodes_written
 from tonnage.explain.report import estimate_status, round_estimate
-from tonnage.sizing.bill import bill, commitment_written, nodes_written
-from tonnage.sizing.cost import gpu_hour, least_usd_per_gpu_hour, missing_price, rented_hour
+from tonnage.sizing.bill import bill
+from tonnage.sizing.cost import gpu_hour, least_usd_per_gpu_hour, rented_hour
 from tonnage.sizing.search import cost_of, costs_less, size
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Demand

@@ -6,14 +6,16 @@ from dataclasses import replace
 import pytest
 
 from builders import a_sizing_request, an_slo
+from tonnage.sizing.below import size_below
 from tonnage.sizing.counting import (
     MOST_COUNTED,
+    by_count,
     can_be_counted,
     count_replicas,
     enough_requests_per_s,
 )
 from tonnage.sizing.plan import finalist_of, keep_searching, outline_of, size_with
-from tonnage.sizing.search import NO_LIMIT, _by_count, cost_of, size, size_below
+from tonnage.sizing.search import NO_LIMIT, cost_of, size
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Demand, Routing, Slo
 
@@ -90,7 +92,7 @@ def test_more_than_ten_that_short_runs_took_for_ten_are_searched_for():
     optimist = replace(finalist, coarse=replace(finalist.coarse, goodput=quick))
 
     assert count_replicas(optimist, MOST_COUNTED, keep_searching) is None
-    assert _by_count(optimist, NO_LIMIT, keep_searching).replicas == 12
+    assert by_count(optimist, NO_LIMIT, keep_searching).replicas == 12
 
 
 def test_flags_that_serve_enough_are_taken_as_they_come():

@@ -20,10 +20,13 @@ from tonnage.sizing.cost import owned_usd_per_hour, usd_per_million_tokens
 from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
 from tonnage.sizing.parallelism.kv_share import KvShare
 from tonnage.sizing.split import Parallelism
-from tonnage.sizing.step_time.roofline import batch_at_ridge, ridge_flop_per_byte
+from tonnage.sizing.step_time.roofline import (
+    batch_at_ridge,
+    observed_mbu_fraction,
+    ridge_flop_per_byte,
+)
 from tonnage.sizing.step_time.speeds import Speeds
 from tonnage.sizing.step_time.step import Step, step_time
-from tonnage.sizing.step_time.utilization import observed_mbu_fraction
 
 unit = pint.UnitRegistry()
 unit.define("flop = [work]")

@@ -21,6 +21,7 @@ from golden.formulas import Need, ways_out
 from tonnage.catalog.price import Price
 from tonnage.explain.report import estimate_status, plan_status
 from tonnage.explain.words import explain, inputs
+from tonnage.sizing.below import fewest_gpus, size_below
 from tonnage.sizing.errors import (
     DoesNotFitError,
     InvalidParallelismError,
@@ -37,7 +38,7 @@ from tonnage.sizing.plan import (
 )
 from tonnage.sizing.provenance import Figure, Input, Origin
 from tonnage.sizing.request import Demand, Flags, as_textbook
-from tonnage.sizing.search import fewest_gpus, gpus_taken, size, size_below
+from tonnage.sizing.search import gpus_taken, size
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Lengths, Slo
 from tonnage.units import GB

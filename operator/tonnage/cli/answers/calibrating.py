@@ -23,9 +23,9 @@ from tonnage.sizing.request import SizingRequest
 from tonnage.sizing.serving.steady import mixed_step, ranks_together
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.model import StepTimeModel
+from tonnage.sizing.step_time.roofline import observed_mbu_fraction
 from tonnage.sizing.step_time.speeds import speeds
 from tonnage.sizing.step_time.step import Step
-from tonnage.sizing.step_time.utilization import observed_mbu_fraction
 from tonnage.sizing.workload import Lengths, Workload
 
 MUCH_LEFT: Final = 0.05

@@ -9,11 +9,11 @@ from tonnage.cli.answers.price_words import price_notes
 from tonnage.cli.console import printable
 from tonnage.explain.at_demand import AtDemand, at_demand
 from tonnage.explain.choosing import aspects
+from tonnage.explain.cost_words import missing_price, nodes_written
 from tonnage.explain.report import bottleneck_of
 from tonnage.explain.validation import Unconfirmed, unconfirmed_figures
-from tonnage.sizing.bill import Bill, nodes_written
+from tonnage.sizing.bill import Bill
 from tonnage.sizing.compare import Choice, RefusedClass
-from tonnage.sizing.cost import missing_price
 from tonnage.sizing.plan import requests_per_s_asked
 from tonnage.sizing.request import ANY_SIZES, spread_of
 from tonnage.sizing.serving.ttft import typical_ttft_s

@@ -9,12 +9,13 @@ from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.gpu import CatalogError
 from tonnage.cli.answers.stored import WIDE_FORMATS
 from tonnage.explain.at_demand import cost_figures
+from tonnage.sizing.below import size_below
 from tonnage.sizing.bill import Bill, bill
 from tonnage.sizing.cost import cents
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import Between, Sizing, keep_searching, requests_per_s_asked
 from tonnage.sizing.request import ANY_SIZES, SizingRequest, on_gpu, spread_of, with_prior
-from tonnage.sizing.search import Cost, cost_of, size_below
+from tonnage.sizing.search import Cost, cost_of
 from tonnage.sizing.serving.goodput import LARGE_ERROR
 from tonnage.sizing.workload import Slo, Target
 from tonnage.units import MS_PER_S

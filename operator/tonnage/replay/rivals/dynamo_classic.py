@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tonnage.estimate.metrics import Query
-from tonnage.replay.rivals.dynamo_traffic import CounterGrowth
 from tonnage.replay.rivals.rule import Signals, counters, limit_s, whole
 
 INTERVAL_S: Final = 180.0
@@ -37,6 +36,25 @@ COUNTERS: Final = {
     "duration_s": "e2e_request_latency_seconds_sum",
 }
 TABLE: Final[Mapping[str, Query]] = counters(COUNTERS)
+
+
+@dataclass(slots=True, kw_only=True)
+class CounterGrowth:
+    """What counters grew by since the last read, pods that are gone left out."""
+
+    table: Mapping[str, Query]
+    before: dict[str, Mapping[str, float]] = field(default_factory=dict)
+    """By query and pod, at the last read."""
+
+    def read(self, signals: Signals) -> dict[str, float]:
+        now = {name: signals.by_pod(name) for name in self.table}
+        grown = {name: _growth(found, self.before.get(name, {})) for name, found in now.items()}
+        self.before.update(now)
+        return grown
+
+
+def _growth(now: Mapping[str, float], before: Mapping[str, float]) -> float:
+    return sum(value - before.get(pod, 0.0) for pod, value in now.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

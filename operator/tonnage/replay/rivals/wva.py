@@ -2,7 +2,7 @@
 
 Every 15 s an analyzer says how many replicas it desires, and an HPA on that gauge brings them:
 AverageValue 1, 10 pods in 150 s, a window of 240 s on the way down, as in docs/benchmark.md.
-Queries are maxima over a minute, lengths means over five. In their favour the HPA's tolerance is
+Lengths are means over five minutes. In their favour the HPA's tolerance is
 left out: from ten replicas on it would swallow a step of one, which analyzers wait for.
 """
 
@@ -10,9 +10,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
-from tonnage.estimate.metrics import RUNNING, WAITING, Query
+from tonnage.estimate.metrics import Query
 from tonnage.replay.rivals.hpa import Behavior, Hpa, Rate
-from tonnage.replay.rivals.rule import KV_USAGE, Signals, rates, scrapes_in, whole
+from tonnage.replay.rivals.rule import Signals, rates, scrapes_in, whole
 
 INTERVAL_S: Final = 15.0
 PEAK_S: Final = 60.0
@@ -51,15 +51,6 @@ def desired_replicas(signals: Signals, demand: float, each: float, *, load: floa
         return coming + whole(missing / each)
     spare = signals.ready * each - demand / (BAND * load)
     return coming - math.floor(max(0.0, spare) / each)
-
-
-def peaks(scrape_interval_s: float) -> dict[str, Query]:
-    """Return the queries of KV usage and waiting requests: the most of a minute."""
-    scrapes = scrapes_in(PEAK_S, scrape_interval_s)
-    return {
-        name: Query(metric=metric, function="max_over_time", scrapes=scrapes)
-        for name, metric in (("kv_usage", KV_USAGE), ("waiting", WAITING), ("running", RUNNING))
-    }
 
 
 def lengths(scrape_interval_s: float) -> dict[str, Query]:

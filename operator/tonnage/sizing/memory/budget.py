@@ -206,8 +206,8 @@ def unsaid_bytes(shape: ModelShape, split: Parallelism) -> float:
     that keep a state, many quantize the experts or the feed-forward blocks alone.
     """
     weights = shape.weight_format
-    has_states = any(isinstance(each, StateAttention) for _, each in shape.attentions())
-    if weights.says_unquantized or shape.stored or not (shape.has_experts or has_states):
+    is_plain = not shape.has_experts and not shape.has_kind(StateAttention)
+    if weights.says_unquantized or shape.stored or is_plain:
         return 0.0
     narrow, wide = (counted_bytes(each) for each in (shape, replace(shape, weight_format=BF16)))
     more = sum(wide.get(part, 0) - narrow.get(part, 0) for part in UNSAID_PARTS)

@@ -7,7 +7,6 @@ import math
 from dataclasses import dataclass
 
 from tonnage.catalog.shape import ModelShape, MoeFfn
-from tonnage.sizing.errors import DoesNotFitError
 from tonnage.units import format_bytes
 
 LOGIT_BYTES = 4
@@ -214,21 +213,11 @@ def sequences_held(*, pool_bytes: float, bytes_per_sequence: float) -> float:
     return max(0.0, pool_bytes) / bytes_per_sequence
 
 
-def check_fits(budget: MemoryBudget, *, request_bytes: float, context_tokens: int) -> None:
-    """Refuse a budget that may leave nothing, or less than one request of the maximum length.
-
-    Raises:
-        DoesNotFitError: with the whole budget in numbers.
-    """
-    lack = shortfall(budget, request_bytes=request_bytes, context_tokens=context_tokens)
-    if lack:
-        raise DoesNotFitError(lack)
-
-
 def shortfall(budget: MemoryBudget, *, request_bytes: float, context_tokens: int) -> str | None:
     """Say with the whole budget in numbers why it may not do; None: it does."""
     if budget.given_pool:
-        return _given_shortfall(budget, request_bytes, context_tokens)
+        lack = _too_small(budget, request_bytes, context_tokens)
+        return lack or (_too_large(budget) if budget.unused_bytes < 0 else None)
     left, spread = budget.kv_pool_bytes, budget.kv_pool_spread_bytes
     if left < request_bytes:
         return (
@@ -243,22 +232,16 @@ def shortfall(budget: MemoryBudget, *, request_bytes: float, context_tokens: int
     return None
 
 
-def check_given(budget: MemoryBudget, *, request_bytes: float, context_tokens: int) -> None:
-    """Refuse a given cache with which no engine can run, whatever is estimated beside it.
+def given_shortfall(
+    budget: MemoryBudget, *, request_bytes: float, context_tokens: int
+) -> str | None:
+    """Say why no engine runs with a given cache, whatever is estimated beside it; None: one does.
 
-    Raises:
-        DoesNotFitError: it holds no request of the maximum length, or the GPU cannot hold it.
+    It holds no request of the maximum length, or the GPU cannot hold it.
     """
     lack = _too_small(budget, request_bytes, context_tokens)
-    if lack:
-        raise DoesNotFitError(lack)
-    if budget.kv_pool_bytes > budget.total_bytes + budget.total_spread_bytes:
-        raise DoesNotFitError(_too_large(budget))
-
-
-def _given_shortfall(budget: MemoryBudget, request_bytes: float, context_tokens: int) -> str | None:
-    lack = _too_small(budget, request_bytes, context_tokens)
-    return lack or (_too_large(budget) if budget.unused_bytes < 0 else None)
+    can_hold = budget.kv_pool_bytes <= budget.total_bytes + budget.total_spread_bytes
+    return lack if lack or can_hold else _too_large(budget)
 
 
 def _too_small(budget: MemoryBudget, request_bytes: float, context_tokens: int) -> str | None:

@@ -231,7 +231,6 @@ def default_block_tokens(shape: ModelShape) -> int:
     Sources:
         [vllm-source] platforms/interface.py (preferred sizes of the attention backends).
     """
-    kinds = {type(attention) for _, attention in shape.attentions()}
-    if CompressedAttention in kinds:
+    if shape.has_kind(CompressedAttention):
         return COMPRESSED_BLOCK_TOKENS
-    return LATENT_BLOCK_TOKENS if LatentAttention in kinds else DEFAULT_BLOCK_TOKENS
+    return LATENT_BLOCK_TOKENS if shape.has_kind(LatentAttention) else DEFAULT_BLOCK_TOKENS

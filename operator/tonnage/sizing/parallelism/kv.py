@@ -9,7 +9,6 @@ from tonnage.catalog.shape import (
     Attention,
     CompressedAttention,
     GroupedAttention,
-    Indexer,
     LatentAttention,
     ModelShape,
     StateAttention,
@@ -93,18 +92,12 @@ def _latent_elements(attention: LatentAttention, rules: CacheRules) -> float:
 
 def index_bytes(attention: Attention) -> int:
     """Return the bytes of the key by which one token is chosen, in one layer."""
-    indexer = _indexer(attention)
-    return indexer.key_bytes if indexer else 0
+    return attention.indexer.key_bytes if attention.indexer else 0
 
 
 def index_flop_per_pair(attention: Attention) -> int:
     """Return the work of one query token on one key by which tokens are chosen."""
-    indexer = _indexer(attention)
-    return indexer.flop_per_key if indexer else 0
-
-
-def _indexer(attention: Attention) -> Indexer | None:
-    return None if isinstance(attention, StateAttention) else attention.indexer
+    return attention.indexer.flop_per_key if attention.indexer else 0
 
 
 def kv_bytes_per_token(
@@ -227,7 +220,7 @@ def kv_shares(
             is_chunked=grouped is not None and grouped.is_chunked,
             flop_per_pair=layers * flop_per_pair(mine),
             prefill_flop_per_pair=layers * prefill_flop_per_pair(mine),
-            attended_tokens=None if isinstance(mine, StateAttention) else mine.chosen_tokens,
+            attended_tokens=mine.chosen_tokens,
             index_bytes_per_token=layers * index_bytes(mine) / parallelism.context,
             index_flop_per_pair=layers * index_flop_per_pair(mine),
             state_bytes=layers * state_bytes(mine),

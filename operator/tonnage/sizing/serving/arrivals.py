@@ -5,11 +5,9 @@ spec gives; lengths spread evenly over their distributions. What does not depend
 drawn once for each number of requests.
 """
 
-import math
 from array import array
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import NormalDist
 
 from tonnage.engine.chance import (
     Chance,
@@ -22,12 +20,11 @@ from tonnage.engine.chance import (
     scaled,
 )
 from tonnage.engine.table import RequestTable
-from tonnage.sizing.workload import Workload
+from tonnage.sizing.workload import NORMAL, Workload
 
 SEED = 36
 """Of those tried, the one whose arrivals make queues wait most like any others
 (``tests/bench/arrival_seed.py``)."""
-NORMAL = NormalDist()
 REMEMBERED = 12
 """Draws, of 6 MB each where a run is the longest: a plan takes fewer."""
 
@@ -71,10 +68,9 @@ def requests(
 
 
 def _outputs(workload: Workload, context_tokens: int, count: int) -> "array[int]":
-    mean, second = workload.output_tokens, workload.output_second_moment
+    mean, sigma = workload.output_tokens, workload.output_sigma
     longest = max(1, context_tokens - 1)
-    if second is not None:
-        sigma = math.sqrt(math.log1p(max(0.0, second / mean**2 - 1)))
+    if sigma is not None:
         return lognormal(_normals(count, SEED + 2), mean, sigma, longest)
     return lengths(_exponentials(count), mean, longest)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tonnage.catalog.engine import default_batched_tokens
 from tonnage.sizing.errors import DoesNotFitError
 from tonnage.sizing.memory.budget import memory_budget
-from tonnage.sizing.memory.ceiling import check_fits, check_given, shortfall
+from tonnage.sizing.memory.ceiling import given_shortfall, shortfall
 from tonnage.sizing.memory.layout import default_block_tokens
 from tonnage.sizing.parallelism.shard import Shard
 from tonnage.sizing.request import Flags, SizingRequest
@@ -432,8 +432,9 @@ def _pool_bytes(request: SizingRequest, replica: Replica, flags: Flags) -> float
     budget = memory_budget(request, replica.model.shard, flags)
     if request.flags and budget.given_pool is None:
         return max(budget.kv_pool_bytes, needed)
-    check = check_given if request.flags else check_fits
-    check(budget, request_bytes=needed, context_tokens=context)
+    told = given_shortfall if request.flags else shortfall
+    if lack := told(budget, request_bytes=needed, context_tokens=context):
+        raise DoesNotFitError(lack)
     return budget.kv_pool_bytes
 
 

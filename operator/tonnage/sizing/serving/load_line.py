@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import lru_cache, partial
 
 from tonnage.sizing.serving.replica import Replica
-from tonnage.sizing.serving.search import crossing
 from tonnage.sizing.serving.short_answers import can_be_missed, undisturbed_share
 from tonnage.sizing.serving.steady import (
     SteadyState,
@@ -23,6 +22,16 @@ from tonnage.sizing.workload import Slo, Target, Workload
 
 BISECTIONS = 40
 EXACT = 1e-12
+ROUNDS = 40
+PRECISION = 1e-4
+CLOSE = 1e-4
+TINY = 1e-12
+NOTHING = 1e-6
+"""Share of the first bracket below which what is left of it is as good as 0."""
+NEAR = 0.02
+"""Least share of the bracket by which it shrinks, unless it is nearly closed."""
+CLEAR = 5.0
+"""A logarithm of misses over those allowed beyond which its size says nothing more."""
 
 Limit = Callable[[float], bool]
 """Does a mean number of decoding sequences stay within this limit?"""
@@ -142,6 +151,33 @@ def _ceiling(replica: Replica, workload: Workload, target: Target) -> float:
 
 def _below(excess: Callable[[float], float], top: float) -> float:
     return top if excess(top) <= 0 else crossing(excess, top, close=EXACT)
+
+
+def crossing(excess: Callable[[float], float], high: float, *, close: float = CLOSE) -> float:
+    """Return a number below ``high`` at which the excess crosses zero; 0 when it is never below.
+
+    The largest such number where the excess grows throughout.
+
+    ``excess(high)`` is positive. False position between the ends; an end that stays twice counts
+    half (the Illinois rule), so that a smooth excess takes some eight calls. One that leaps takes
+    bisections. ``close``: an excess this little below zero is as good as none.
+    """
+    least = NOTHING * high
+    low, at_low, at_high = 0.0, -CLEAR, min(CLEAR, excess(high))
+    side = 0
+    for _ in range(ROUNDS):
+        share = at_low / (at_low - at_high)
+        middle = low + (high - low) * min(1 - NEAR, max(NEAR, share))
+        found = max(-CLEAR, min(CLEAR, excess(middle)))
+        if found <= 0:
+            low, at_low = middle, min(found, -TINY)
+            at_high, side = at_high / 2 if side < 0 else at_high, -1
+        else:
+            high, at_high = middle, found
+            at_low, side = at_low / 2 if side > 0 else at_low, 1
+        if -close < found <= 0 or high - low <= PRECISION * high or high < least:
+            break
+    return low
 
 
 def _most_verified(replica: Replica) -> float:

@@ -34,7 +34,7 @@ def one_token_share(workload: Workload) -> float:
     0.14
     """
     edge = ROUNDING * SECOND_TOKEN
-    mean, sigma = workload.output_tokens, _sigma(workload)
+    mean, sigma = workload.output_tokens, workload.output_sigma
     if sigma is None:
         return -math.expm1(-edge / mean)
     if sigma == 0:
@@ -64,13 +64,7 @@ def _later(workload: Workload) -> tuple[int, ...]:
 
 
 def _tokens_at_share(workload: Workload, share: float) -> float:
-    mean, sigma = workload.output_tokens, _sigma(workload)
+    mean, sigma = workload.output_tokens, workload.output_sigma
     if sigma is None:
         return -mean * math.log1p(-share)
     return mean * math.exp(sigma * NORMAL.inv_cdf(share) - sigma**2 / 2)
-
-
-def _sigma(workload: Workload) -> float | None:
-    """Return the spread of lognormal answers; None: exponential ones."""
-    mean, second = workload.output_tokens, workload.output_second_moment
-    return None if second is None else math.sqrt(math.log1p(max(0.0, second / mean**2 - 1)))

@@ -1,4 +1,4 @@
-"""The roofline: how much work per byte a GPU needs to be busy, and how much a step offers."""
+"""The roofline: how much work per byte a GPU needs to be busy, and how busy a speed keeps it."""
 
 
 def ridge_flop_per_byte(*, peak_flop_per_s: float, memory_bytes_per_s: float) -> float:
@@ -21,3 +21,15 @@ def batch_at_ridge(*, ridge: float, weight_element_bytes: float) -> float:
     281.25
     """
     return ridge * weight_element_bytes / 2
+
+
+def observed_mbu_fraction(*, step_bytes: float, step_s: float, memory_bytes_per_s: float) -> float:
+    """Return memory bandwidth utilization as shown to people, per rank and over busy time.
+
+    ``step_bytes / step_s / memory_bytes_per_s``. Counts the weights touched and the KV of the
+    running sequences once per step, against the nominal bandwidth: no engine exceeds 1.
+
+    >>> observed_mbu_fraction(step_bytes=24e9, step_s=0.010, memory_bytes_per_s=4.8e12)
+    0.5
+    """
+    return step_bytes / step_s / memory_bytes_per_s

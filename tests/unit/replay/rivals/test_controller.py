@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 
 from rival_builders import DURATION_S, a_record, simulated
-from tonnage.replay.record import slo_shares
+from slo_shares import slo_shares
 from tonnage.replay.rivals.registry import RIVALS
 from tonnage.replay.rivals.rule import gauges
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tonnage.sizing.serving.search import PRECISION, crossing
+from tonnage.sizing.serving.load_line import PRECISION, crossing
 
 
 @pytest.mark.parametrize("root", [1e-3, 0.3, 5.0, 9.9])

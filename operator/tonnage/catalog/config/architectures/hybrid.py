@@ -43,7 +43,7 @@ _LFM2_NAMES: Mapping[str, str] = {
 _QWEN3_NEXT = Architecture(
     rotary_fraction=0.25,
     attention=state.delta_net_in_model_type,
-    ffn=state.experts_with_shared,
+    ffn=ffn.sparse_steps_and_shared,
     derives_head_dim=False,
     query_bias=False,
     output_bias=False,
@@ -69,7 +69,7 @@ _QWEN3_5 = Architecture(
 )
 _QWEN3_5_MOE = replace(
     _QWEN3_5,
-    ffn=state.experts_with_shared,
+    ffn=ffn.sparse_steps_and_shared,
     has_shared_gate=True,
     sparse_defaults={
         **_DELTA_NET_DEFAULTS,
@@ -202,11 +202,4 @@ HYBRID: Mapping[str, Architecture] = {
     "qwen3_5_text": _QWEN3_5,
     "qwen3_next": _QWEN3_NEXT,
     "qwen4_exp_text": _QWEN4_EXP,
-}
-
-HYBRID_WRAPPERS: Mapping[str, tuple[str, ...]] = {
-    "kimi_k3": ("text_config",),
-    "qwen3_5": ("text_config",),
-    "qwen3_5_moe": ("text_config",),
-    "qwen4_exp": ("text_config",),
 }

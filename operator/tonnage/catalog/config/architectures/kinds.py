@@ -6,15 +6,12 @@ work. A model of any other kind is refused by name.
 
 from collections.abc import Mapping
 
-from tonnage.catalog.config.architectures.hybrid import HYBRID, HYBRID_WRAPPERS
-from tonnage.catalog.config.architectures.plain import PLAIN, PLAIN_WRAPPERS
+from tonnage.catalog.config.architectures.hybrid import HYBRID
+from tonnage.catalog.config.architectures.plain import PLAIN
 from tonnage.catalog.config.architectures.plain_moe import PLAIN_MOE
-from tonnage.catalog.config.architectures.sharing import SHARING, SHARING_WRAPPERS
-from tonnage.catalog.config.architectures.side_by_side import (
-    SIDE_BY_SIDE,
-    SIDE_BY_SIDE_WRAPPERS,
-)
-from tonnage.catalog.config.architectures.sparse import SPARSE, SPARSE_WRAPPERS
+from tonnage.catalog.config.architectures.sharing import SHARING
+from tonnage.catalog.config.architectures.side_by_side import SIDE_BY_SIDE
+from tonnage.catalog.config.architectures.sparse import SPARSE
 from tonnage.catalog.config.architectures.traits import Architecture
 from tonnage.catalog.config.layers import attention, ffn
 
@@ -133,24 +130,17 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 }
 
 WRAPPERS: Mapping[str, tuple[str, ...]] = {
-    **HYBRID_WRAPPERS,
-    **PLAIN_WRAPPERS,
-    **SHARING_WRAPPERS,
-    **SIDE_BY_SIDE_WRAPPERS,
-    **SPARSE_WRAPPERS,
-    "gemma3": ("text_config",),
-    "gemma4": ("text_config",),
-    "gemma4_unified": ("text_config",),
-    "kimi_k25": ("text_config",),
-    "llama4": ("text_config",),
-    "llava_next": ("text_config",),
-    "mistral3": ("text_config",),
+    **dict.fromkeys(
+        ("aya_vision", "cohere2_vision", "gemma3", "gemma3n", "gemma4", "gemma4_unified", "glm4v",
+         "glm4v_moe", "idefics3", "internvl", "kimi_k25", "kimi_k3", "kimi_vl", "llama4", "llava",
+         "llava_next", "llava_onevision", "minimax_m3_vl", "mistral3", "mllama", "qwen2_5_vl",
+         "qwen2_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", "qwen4_exp", "smolvlm",
+         "step3_vl"),
+        ("text_config",),
+    ),
+    "internvl_chat": ("llm_config",),
     "qwen2_5_omni": ("thinker_config", "text_config"),
-    "qwen2_5_vl": ("text_config",),
-    "qwen2_vl": ("text_config",),
-    "qwen3_vl": ("text_config",),
-    "qwen3_vl_moe": ("text_config",),
-}
+}  # fmt: skip
 """Multimodal models: the path to the part that generates text."""
 
 WRAPPED_TYPES: Mapping[object, str] = {

@@ -232,18 +232,3 @@ PLAIN: Mapping[str, Architecture] = {
         defaults={"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 2},
     ),
 }
-
-_TEXT = ("text_config",)
-PLAIN_WRAPPERS: Mapping[str, tuple[str, ...]] = {
-    "aya_vision": _TEXT,
-    "cohere2_vision": _TEXT,
-    "glm4v": _TEXT,
-    "glm4v_moe": _TEXT,
-    "idefics3": _TEXT,
-    "internvl": _TEXT,
-    "internvl_chat": ("llm_config",),
-    "kimi_vl": _TEXT,
-    "llava": _TEXT,
-    "llava_onevision": _TEXT,
-    "smolvlm": _TEXT,
-}

@@ -75,7 +75,7 @@ PLAIN_MOE: Mapping[str, Architecture] = {
     ),
     "qwen2_moe": Architecture(
         attention=family.alternating_if_used,
-        ffn=family.experts_with_a_shared_one,
+        ffn=ffn.sparse_steps_and_shared,
         output_bias=False,
         has_shared_gate=True,
         names={"attention_bias": "qkv_bias"},

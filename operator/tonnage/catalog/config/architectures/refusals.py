@@ -12,54 +12,37 @@ from tonnage.catalog.config.keys.decoder import UnknownArchitectureError
 from tonnage.catalog.config.layers.attention import LAYER_TYPES
 
 _LINEAR = "linear attention layers"
-_STATE = "layers with a state per sequence"
-_INDEXER = "sparse-attention indexers"
-_EXTRA_STREAMS = "parallel residual streams"
-_EXTRA_TABLES = "embedding tables inside the layers"
-
-MARKS: Mapping[str, str] = {
-    "linear_attn_config": _LINEAR,
-    "linear_num_key_heads": _LINEAR,
-    "linear_num_value_heads": _LINEAR,
-    "linear_conv_kernel_dim": _LINEAR,
-    "full_attention_interval": _LINEAR,
-    "mamba_num_heads": _STATE,
-    "mamba_d_state": _STATE,
-    "mamba_ssm_dtype": _STATE,
-    "ssm_state_size": _STATE,
-    "ssm_cfg": _STATE,
-    "state_size": _STATE,
-    "conv_L_cache": _STATE,
-    "hybrid_override_pattern": _STATE,
-    "layers_block_type": _STATE,
-    "layer_block_types": _STATE,
-    "block_configs": "layers of different kinds",
-    "compress_ratios": "compressed caches",
-    "compress_ratio": "compressed caches",
-    "index_head_dim": _INDEXER,
-    "index_n_heads": _INDEXER,
-    "index_topk": _INDEXER,
-    "indexer_types": _INDEXER,
-    "indexer_head_dim": _INDEXER,
-    "sparse_attention_config": "sparse-attention layers with an index cache",
-    "expert_dtype": "experts in a format of their own",
-    "moe_latent_size": "experts on a narrower vector",
-    "routed_expert_hidden_size": "experts on a narrower vector",
-    "hc_mult": _EXTRA_STREAMS,
-    "hc_count": _EXTRA_STREAMS,
-    "altup_num_inputs": _EXTRA_STREAMS,
-    "ple_layer_ids": _EXTRA_TABLES,
-    "hidden_size_per_layer_input": _EXTRA_TABLES,
-    "ngram_size": _EXTRA_TABLES,
-    "num_kv_shared_layers": "layers that share a cache",
-    "cross_attention_layers": "cross-attention layers",
-    "num_attention_groups": "layers with factorized queries",
-    "use_double_wide_mlp": "layers with a doubled feed-forward block",
-    "vision_n_layers": "vision layers inside the text part",
-    "is_encoder_decoder": "encoder layers",
-}
-"""Keys that mean an unpriced part whenever their value is not null, false, zero or empty; but for
-the kinds of model that read them."""
+MARKS: Mapping[str, tuple[str, ...]] = {
+    _LINEAR: (
+        "linear_attn_config", "linear_num_key_heads", "linear_num_value_heads",
+        "linear_conv_kernel_dim", "full_attention_interval",
+    ),
+    "layers with a state per sequence": (
+        "mamba_num_heads", "mamba_d_state", "mamba_ssm_dtype", "ssm_state_size", "ssm_cfg",
+        "state_size", "conv_L_cache", "hybrid_override_pattern", "layers_block_type",
+        "layer_block_types",
+    ),
+    "layers of different kinds": ("block_configs",),
+    "compressed caches": ("compress_ratios", "compress_ratio"),
+    "sparse-attention indexers": (
+        "index_head_dim", "index_n_heads", "index_topk", "indexer_types", "indexer_head_dim",
+    ),
+    "sparse-attention layers with an index cache": ("sparse_attention_config",),
+    "experts in a format of their own": ("expert_dtype",),
+    "experts on a narrower vector": ("moe_latent_size", "routed_expert_hidden_size"),
+    "parallel residual streams": ("hc_mult", "hc_count", "altup_num_inputs"),
+    "embedding tables inside the layers": (
+        "ple_layer_ids", "hidden_size_per_layer_input", "ngram_size",
+    ),
+    "layers that share a cache": ("num_kv_shared_layers",),
+    "cross-attention layers": ("cross_attention_layers",),
+    "layers with factorized queries": ("num_attention_groups",),
+    "layers with a doubled feed-forward block": ("use_double_wide_mlp",),
+    "vision layers inside the text part": ("vision_n_layers",),
+    "encoder layers": ("is_encoder_decoder",),
+}  # fmt: skip
+"""Parts that are not priced, and the keys that mean one whenever their value is not null, false,
+zero or empty; but for the kinds of model that read them."""
 
 TEXT_BLOCKS = ("text_config", "thinker_config", "llm_config", "language_config")
 """Where multimodal models keep the configuration of the text model."""
@@ -122,10 +105,11 @@ def _unknown_parts(
     yield from _odd_entries(block, "layer_types", understood=LAYER_TYPES | understands)
     kinds = frozenset({0, 1}) if "attn_type_list" in understands else frozenset({1})
     yield from _odd_entries(block, "attn_type_list", understood=kinds)
-    for key, what in MARKS.items():
-        value = block.get(key)
-        if value and key not in understands:
-            yield what, f"{key} = {reprlib.repr(value)}"
+    for what, keys in MARKS.items():
+        for key in keys:
+            value = block.get(key)
+            if value and key not in understands:
+                yield what, f"{key} = {reprlib.repr(value)}"
 
 
 def _odd_entries(

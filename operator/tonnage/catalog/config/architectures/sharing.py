@@ -5,12 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from tonnage.catalog.config.architectures.traits import Architecture
-from tonnage.catalog.config.keys.decoder import (
-    DecoderKeys,
-    ModelConfigError,
-    check_length,
-    required_number,
-)
+from tonnage.catalog.config.keys.decoder import DecoderKeys, ModelConfigError, check_length
 from tonnage.catalog.config.layers.attention import by_layer_type, wide_global_heads
 from tonnage.catalog.config.layers.ffn import experts_beside_dense
 from tonnage.catalog.shape import Attention, DenseFfn, Ffn, GroupedAttention
@@ -59,7 +54,7 @@ def double_where_shared(keys: DecoderKeys) -> list[Ffn]:
         return blocks
     if keys.enable_moe_block:
         raise ModelConfigError("use_double_wide_mlp = True with enable_moe_block = True")
-    double = DenseFfn(intermediate_size=2 * required_number(keys, "intermediate_size"))
+    double = DenseFfn(intermediate_size=2 * keys.needed.intermediate_size)
     return [*blocks[:first], *[double] * (len(blocks) - first)]
 
 
@@ -67,7 +62,7 @@ def listed_widths(keys: DecoderKeys) -> list[Ffn]:
     """Gemma 3n: ``intermediate_size`` may be a list with the width of each layer."""
     widths = keys.intermediate_size
     if not isinstance(widths, list):
-        widths = [required_number(keys, "intermediate_size")] * keys.num_hidden_layers
+        widths = [keys.needed.intermediate_size] * keys.num_hidden_layers
     check_length("intermediate_size", widths, keys.num_hidden_layers)
     return [DenseFfn(intermediate_size=width) for width in widths]
 
@@ -89,7 +84,7 @@ def layer_table_norm(keys: DecoderKeys) -> int:
 def layer_tables(keys: DecoderKeys) -> int:
     """Count the tables of all layers, which have a vocabulary of their own."""
     width = keys.hidden_size_per_layer_input or 0
-    rows = required_number(keys, "vocab_size_per_layer_input") if width else 0
+    rows = keys.needed.vocab_size_per_layer_input if width else 0
     return rows * keys.num_hidden_layers * width
 
 
@@ -102,15 +97,15 @@ def alternating_streams(keys: DecoderKeys, layer: Attention | None) -> int:
     Sources:
         [vllm-source] model_executor/models/gemma3n.py.
     """
-    streams, hidden = required_number(keys, "altup_num_inputs"), keys.hidden_size
+    streams, hidden = keys.needed.altup_num_inputs, keys.hidden_size
     mixing = streams * hidden + 2 * hidden + streams**3 + streams**2
-    residual = 2 * hidden * required_number(keys, "laurel_rank") + hidden
+    residual = 2 * hidden * keys.needed.laurel_rank + hidden
     return mixing + residual + layer_table_matrices(keys, layer)
 
 
 def stream_projections(keys: DecoderKeys) -> int:
     """Count what splits the embedding into streams and joins them again: a matrix each way."""
-    others = required_number(keys, "altup_num_inputs") - 1
+    others = keys.needed.altup_num_inputs - 1
     return 2 * others * keys.hidden_size**2 + layer_table_norm(keys)
 
 
@@ -163,5 +158,3 @@ SHARING: Mapping[str, Architecture] = {
     "gemma4_text": _GEMMA4,
     "gemma4_unified_text": _GEMMA4,
 }
-
-SHARING_WRAPPERS: Mapping[str, tuple[str, ...]] = {"gemma3n": ("text_config",)}

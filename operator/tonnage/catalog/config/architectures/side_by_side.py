@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from tonnage.catalog.config.architectures.hybrid import MAMBA_NAMES
 from tonnage.catalog.config.architectures.traits import Architecture
-from tonnage.catalog.config.layers import ffn
+from tonnage.catalog.config.layers import attention, ffn
 from tonnage.catalog.config.layers import side_by_side as mixes
 
 _MINIMAX_TEXT = Architecture(
@@ -39,9 +39,10 @@ SIDE_BY_SIDE: Mapping[str, Architecture] = {
     "minimax": _MINIMAX_TEXT,
     "minimax_m1": _MINIMAX_TEXT,
     "minimax_text_01": _MINIMAX_TEXT,
+    # Layers that attend to an image have a cache as wide as the others'. The first engine gave them
+    # as many blocks ([vllm-source] mllama.py, 0.6 to 0.10); the second does not serve them.
     "mllama_text_model": Architecture(
-        attention=mixes.with_cross_attention,
-        understands=frozenset({"cross_attention_layers"}),
+        attention=attention.full, understands=frozenset({"cross_attention_layers"})
     ),
     "step3_text": Architecture(
         attention=mixes.narrow_queries,
@@ -72,9 +73,4 @@ SIDE_BY_SIDE: Mapping[str, Architecture] = {
         understands=frozenset({"mamba_d_state", "layers_block_type"}),
         outer=mixes.shared_blocks,
     ),
-}
-
-SIDE_BY_SIDE_WRAPPERS: Mapping[str, tuple[str, ...]] = {
-    "mllama": ("text_config",),
-    "step3_vl": ("text_config",),
 }

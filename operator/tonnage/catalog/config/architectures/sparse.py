@@ -5,14 +5,9 @@ from dataclasses import replace
 from typing import Final
 
 from tonnage.catalog.config.architectures.traits import Architecture
-from tonnage.catalog.config.keys.decoder import (
-    DecoderKeys,
-    ModelConfigError,
-    check_length,
-    required_number,
-)
+from tonnage.catalog.config.keys.decoder import DecoderKeys, ModelConfigError, check_length
 from tonnage.catalog.config.layers.attention import grouped_attention, latent
-from tonnage.catalog.config.layers.ffn import dense_then_experts, moe
+from tonnage.catalog.config.layers.ffn import dense_then_experts, expert_marks, moe
 from tonnage.catalog.shape import (
     OVERLAPPING_RATIO,
     Attention,
@@ -38,8 +33,9 @@ def sparse_latent(keys: DecoderKeys) -> list[Attention]:
     Sources:
         [vllm-source] models/deepseek_v32/attention.py.
     """
-    required_number(keys, "q_lora_rank")
-    indexer, chosen = _quantized_indexer(keys), required_number(keys, "index_topk")
+    if keys.q_lora_rank is None:
+        raise ModelConfigError("q_lora_rank is missing")
+    indexer, chosen = _quantized_indexer(keys), keys.needed.index_topk
     return [
         replace(attention, chosen_tokens=chosen, indexer=None if shares else indexer)
         for attention, shares in zip(latent(keys), _shares_choice(keys), strict=True)
@@ -48,9 +44,9 @@ def sparse_latent(keys: DecoderKeys) -> list[Attention]:
 
 def _quantized_indexer(keys: DecoderKeys) -> Indexer:
     """Read an indexer whose keys are 8-bit whatever the format of the cache."""
-    head_dim = required_number(keys, "index_head_dim")
+    head_dim = keys.needed.index_head_dim
     return Indexer(
-        num_heads=required_number(keys, "index_n_heads"),
+        num_heads=keys.needed.index_n_heads,
         head_dim=head_dim,
         key_bytes=head_dim + head_dim // KEY_BLOCK * KEY_SCALE_BYTES,
     )
@@ -58,13 +54,10 @@ def _quantized_indexer(keys: DecoderKeys) -> Indexer:
 
 def _shares_choice(keys: DecoderKeys) -> list[bool]:
     """Tell which layers share: as listed, else as in the pattern, else all but every n-th."""
-    kinds, pattern = keys.indexer_types, keys.index_topk_pattern
-    if kinds is not None:
-        check_length("indexer_types", kinds, keys.num_hidden_layers)
-        return [_is_shared("indexer_types", kind, ("full", "shared")) for kind in kinds]
-    if pattern is not None:
-        check_length("index_topk_pattern", pattern, keys.num_hidden_layers)
-        return [_is_shared("index_topk_pattern", kind, ("F", "S")) for kind in pattern]
+    listings = (("indexer_types", ("full", "shared")), ("index_topk_pattern", ("F", "S")))
+    for key, names in listings:
+        if getattr(keys, key) is not None:
+            return [_is_shared(key, kind, names) for kind in keys.by_layer(key)]
     first = keys.index_skip_topk_offset - 1
     return [
         max(layer - first, 0) % keys.index_topk_freq != 0 for layer in range(keys.num_hidden_layers)
@@ -103,15 +96,12 @@ def sparse_grouped(keys: DecoderKeys) -> list[Attention]:
 
 def wide_then_experts(keys: DecoderKeys) -> list[Ffn]:
     """MiniMax M3: unmarked layers are dense and wider; shared experts are as wide as the others."""
-    width = required_number(keys, "intermediate_size")
-    experts = moe(keys, width=width, shared=required_number(keys, "n_shared_experts") * width)
-    marks = keys.moe_layer_freq
-    if not isinstance(marks, list):
-        raise ModelConfigError("moe_layer_freq is missing or no list of 0 and 1")
-    check_length("moe_layer_freq", marks, keys.num_hidden_layers)
+    width = keys.needed.intermediate_size
+    experts = moe(keys, width=width, shared=keys.needed.n_shared_experts * width)
+    marks = expert_marks(keys)
     if all(marks):
         return [experts] * keys.num_hidden_layers
-    wide = DenseFfn(intermediate_size=required_number(keys, "dense_intermediate_size"))
+    wide = DenseFfn(intermediate_size=keys.needed.dense_intermediate_size)
     return [experts if mark else wide for mark in marks]
 
 
@@ -146,22 +136,22 @@ def _compressed_attention(keys: DecoderKeys, layer: int, ratio: int) -> Compress
     is_chosen = ratio == OVERLAPPING_RATIO
     return CompressedAttention(
         num_heads=keys.num_attention_heads,
-        head_dim=required_number(keys, "head_dim"),
-        qk_rope_head_dim=required_number(keys, "qk_rope_head_dim"),
-        q_lora_rank=required_number(keys, "q_lora_rank"),
-        output_groups=required_number(keys, "o_groups"),
-        output_lora_rank=required_number(keys, "o_lora_rank"),
-        window_tokens=required_number(keys, "sliding_window"),
+        head_dim=keys.needed.head_dim,
+        qk_rope_head_dim=keys.needed.qk_rope_head_dim,
+        q_lora_rank=keys.needed.q_lora_rank,
+        output_groups=keys.needed.o_groups,
+        output_lora_rank=keys.needed.o_lora_rank,
+        window_tokens=keys.needed.sliding_window,
         compress_ratio=ratio or None,
         indexer=_quantized_indexer(keys) if is_chosen else None,
-        chosen_tokens=required_number(keys, "index_topk") * ratio if is_chosen else None,
+        chosen_tokens=keys.needed.index_topk * ratio if is_chosen else None,
     )
 
 
 def shared_and_routed(keys: DecoderKeys) -> list[Ffn]:
     """DeepSeek V4: experts and shared ones in every layer."""
-    width = required_number(keys, "moe_intermediate_size")
-    block = moe(keys, width=width, shared=required_number(keys, "n_shared_experts") * width)
+    width = keys.needed.moe_intermediate_size
+    block = moe(keys, width=width, shared=keys.needed.n_shared_experts * width)
     return [block] * keys.num_hidden_layers
 
 
@@ -174,7 +164,7 @@ def compressors_and_streams(keys: DecoderKeys, layer: Attention | None) -> int:
     Sources:
         [vllm-source] models/deepseek_v4: compressor.py and nvidia/model.py.
     """
-    streams = required_number(keys, "hc_mult")
+    streams = keys.needed.hc_mult
     mixed = (2 + streams) * streams
     mixes = 2 * (mixed * (streams * keys.hidden_size + 1) + 3)
     if not isinstance(layer, CompressedAttention):
@@ -184,7 +174,7 @@ def compressors_and_streams(keys: DecoderKeys, layer: Attention | None) -> int:
 
 def stream_head(keys: DecoderKeys) -> int:
     """Count what joins the residual streams before the head."""
-    streams = required_number(keys, "hc_mult")
+    streams = keys.needed.hc_mult
     return streams * (streams * keys.hidden_size + 1) + 1
 
 
@@ -224,5 +214,3 @@ SPARSE: Mapping[str, Architecture] = {
     "minimax_m3_text": _MINIMAX_M3,
     "minimax_m3_vl_text": _MINIMAX_M3,
 }
-
-SPARSE_WRAPPERS: Mapping[str, tuple[str, ...]] = {"minimax_m3_vl": ("text_config",)}

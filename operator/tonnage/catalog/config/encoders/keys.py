@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field
 
-from tonnage.catalog.config.keys.decoder import ModelConfigError, required_number
+from tonnage.catalog.config.keys.decoder import ModelConfigError, Needed
 from tonnage.catalog.config.keys.types import Block, Heads, LayerIndex, Layers, Size
 
 _Pair = Annotated[list[Size], Field(min_length=2, max_length=2)]
@@ -91,6 +91,10 @@ class EncoderKeys(Block):
     num_mel_bins: Size | None = None
 
     @property
+    def needed(self) -> Needed:
+        return Needed(self)
+
+    @property
     def positions(self) -> int:
         """Patches of one image of the size that the encoder was made for."""
         return (_side(self, "image_size") // _side(self, "patch_size")) ** 2
@@ -99,12 +103,17 @@ class EncoderKeys(Block):
     def patch_elements(self) -> int:
         return self.num_channels * _side(self, "patch_size") ** 2
 
+    @property
+    def frame_elements(self) -> int:
+        """Of a patch over the frames that are read together."""
+        return self.temporal_patch_size * self.patch_elements
+
 
 def _side(keys: EncoderKeys, key: str) -> int:
     """Return the side of a square, which may be written as a pair."""
     value = getattr(keys, key)
     if not isinstance(value, list):
-        return required_number(keys, key)
+        return int(getattr(keys.needed, key))
     if value[0] != value[1]:
         raise ModelConfigError(f"{key} = {value} is no square")
     return int(value[0])

@@ -1,6 +1,6 @@
 """Which encoders of images and sound stand beside the text part of a model, and their size."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -32,7 +32,6 @@ class Encoder:
     """One encoder of a kind of multimodal model."""
 
     count: Callable[[EncoderKeys, int], int]
-    key: str = VISION
     defaults: Mapping[str, object] = field(default_factory=dict)
     """What the class means by leaving a key out."""
     is_optional: bool = False
@@ -80,77 +79,69 @@ HIDDEN_AT_PEAK: Final = 2
 ATTENTION_WIDTHS: Final = 8
 """Queries, keys and values; queries and keys side by side, and rotated; what attention makes."""
 
-_QWEN3_VL = (Encoder(count=counts.qwen3_vl),)
-_QWEN3_5 = (Encoder(count=counts.qwen3_vl, defaults={"deepstack_visual_indexes": []}),)
-_GLM4V = (Encoder(count=counts.glm4v),)
-_MOONVIT = (Encoder(count=counts.moonvit),)
+_QWEN3_VL = Encoder(count=counts.qwen3_vl)
+_QWEN3_5 = Encoder(count=counts.qwen3_vl, defaults={"deepstack_visual_indexes": []})
+_GLM4V = Encoder(count=counts.glm4v)
+_MOONVIT = Encoder(count=counts.moonvit)
+_IDEFICS3 = Encoder(count=counts.idefics3, defaults={"scale_factor": 2})
 
-ENCODERS: Mapping[str, tuple[Encoder, ...]] = {
-    "aya_vision": (Encoder(count=counts.aya_vision, defaults={"downsample_factor": 2}),),
-    "cohere2_vision": (
-        Encoder(
-            count=counts.cohere2_vision,
-            defaults={"downsample_factor": 2, "alignment_intermediate_size": 36_864},
-        ),
+VISION_ENCODERS: Mapping[str, Encoder] = {
+    "aya_vision": Encoder(count=counts.aya_vision, defaults={"downsample_factor": 2}),
+    "cohere2_vision": Encoder(
+        count=counts.cohere2_vision,
+        defaults={"downsample_factor": 2, "alignment_intermediate_size": 36_864},
     ),
-    "gemma3": (Encoder(count=counts.gemma3),),
-    "gemma4": (
-        Encoder(count=counts.gemma4),
-        Encoder(
-            count=counts.gemma4_audio,
-            key=AUDIO,
-            is_optional=True,
-            defaults={
-                "num_hidden_layers": 12,
-                "num_attention_heads": 8,
-                "subsampling_conv_channels": [128, 32],
-                "conv_kernel_size": 5,
-                "output_proj_dims": 1536,
-            },
-        ),
-    ),
-    "gemma4_unified": (
-        Encoder(count=counts.gemma4_unified),
-        Encoder(count=counts.gemma4_unified_audio, key=AUDIO, is_optional=True),
-    ),
+    "gemma3": Encoder(count=counts.gemma3),
+    "gemma4": Encoder(count=counts.gemma4),
+    "gemma4_unified": Encoder(count=counts.gemma4_unified),
     "glm4v": _GLM4V,
     "glm4v_moe": _GLM4V,
-    "idefics3": (Encoder(count=counts.idefics3, defaults={"scale_factor": 2}),),
-    "internvl": (
-        Encoder(
-            count=counts.internvl,
-            defaults={
-                "attention_bias": False,
-                "use_qk_norm": False,
-                "vision_feature_layer": -1,
-                "downsample_ratio": 0.5,
-            },
-        ),
+    "idefics3": _IDEFICS3,
+    "internvl": Encoder(
+        count=counts.internvl,
+        defaults={
+            "attention_bias": False,
+            "use_qk_norm": False,
+            "vision_feature_layer": -1,
+            "downsample_ratio": 0.5,
+        },
     ),
-    "internvl_chat": (Encoder(count=counts.internvl, defaults={"select_layer": -1}),),
+    "internvl_chat": Encoder(count=counts.internvl, defaults={"select_layer": -1}),
     "kimi_k25": _MOONVIT,
     "kimi_k3": _MOONVIT,
     "kimi_vl": _MOONVIT,
-    "llama4": (Encoder(count=counts.llama4),),
-    "llava": (Encoder(count=counts.llava, defaults={"vision_feature_layer": -2}),),
-    "llava_next": (Encoder(count=counts.llava_next, defaults={"vision_feature_layer": -2}),),
-    "llava_onevision": (Encoder(count=counts.llava_next, defaults={"vision_feature_layer": -1}),),
-    "minimax_m3_vl": (Encoder(count=counts.minimax_m3),),
-    "mllama": (Encoder(count=counts.mllama),),
-    "mistral3": (Encoder(count=counts.mistral3),),
-    "qwen2_5_omni": (
-        Encoder(count=counts.qwen2_5_vl),
-        Encoder(count=counts.qwen2_5_omni_audio, key=AUDIO),
-    ),
-    "qwen2_5_vl": (Encoder(count=counts.qwen2_5_vl),),
-    "qwen2_vl": (Encoder(count=counts.qwen2_vl),),
+    "llama4": Encoder(count=counts.llama4),
+    "llava": Encoder(count=counts.llava, defaults={"vision_feature_layer": -2}),
+    "llava_next": Encoder(count=counts.llava_next, defaults={"vision_feature_layer": -2}),
+    "llava_onevision": Encoder(count=counts.llava_next, defaults={"vision_feature_layer": -1}),
+    "minimax_m3_vl": Encoder(count=counts.minimax_m3),
+    "mllama": Encoder(count=counts.mllama),
+    "mistral3": Encoder(count=counts.mistral3),
+    "qwen2_5_omni": Encoder(count=counts.qwen2_5_vl),
+    "qwen2_5_vl": Encoder(count=counts.qwen2_5_vl),
+    "qwen2_vl": Encoder(count=counts.qwen2_vl),
     "qwen3_5": _QWEN3_5,
     "qwen3_5_moe": _QWEN3_5,
     "qwen3_vl": _QWEN3_VL,
     "qwen3_vl_moe": _QWEN3_VL,
     "qwen4_exp": _QWEN3_5,
-    "step3_vl": (Encoder(count=counts.step3),),
-    "smolvlm": (Encoder(count=counts.idefics3, defaults={"scale_factor": 2}),),
+    "step3_vl": Encoder(count=counts.step3),
+    "smolvlm": _IDEFICS3,
+}
+AUDIO_ENCODERS: Mapping[str, Encoder] = {
+    "gemma4": Encoder(
+        count=counts.gemma4_audio,
+        is_optional=True,
+        defaults={
+            "num_hidden_layers": 12,
+            "num_attention_heads": 8,
+            "subsampling_conv_channels": [128, 32],
+            "conv_kernel_size": 5,
+            "output_proj_dims": 1536,
+        },
+    ),
+    "gemma4_unified": Encoder(count=counts.gemma4_unified_audio, is_optional=True),
+    "qwen2_5_omni": Encoder(count=counts.qwen2_5_omni_audio),
 }
 
 
@@ -160,8 +151,9 @@ def read_encoders(
     """Count the encoders that stand beside the text part; what cannot be counted is a note."""
     if not text_path:
         return Encoders()
-    encoders = ENCODERS.get(str(config.get("model_type")), ())
-    if not encoders:
+    kind = str(config.get("model_type"))
+    vision, audio = VISION_ENCODERS.get(kind), AUDIO_ENCODERS.get(kind)
+    if vision is None:
         where = ".".join(text_path)
         note = f"only {where} counts: other encoders need memory beside it"
         return Encoders(num_uncounted=1, notes=(note,))
@@ -169,9 +161,12 @@ def read_encoders(
     for key in text_path[:-1]:
         inner = outer[key]
         outer = inner if isinstance(inner, Mapping) else {}
-    kind = str(config.get("model_type"))
-    token_bytes, split_token_bytes = _token_bytes(kind, encoders[0], outer)
-    found = list(_parameter_counts(encoders, outer, text_path[:-1], text_width))
+    token_bytes, split_token_bytes = _token_bytes(kind, vision, outer)
+    found = [
+        _parameter_count(encoder, key, outer, text_path[:-1], text_width)
+        for key, encoder in ((VISION, vision), (AUDIO, audio))
+        if encoder and outer.get(key, None if encoder.is_optional else "missing") is not None
+    ]
     return Encoders(
         num_parameters=sum(number or 0 for number, _ in found),
         num_uncounted=sum(number is None for number, _ in found),
@@ -191,7 +186,7 @@ def _token_bytes(kind: str, encoder: Encoder, outer: Mapping[str, object]) -> tu
         [vllm-source] model_executor/models/qwen2_5_vl.py and its kin.
     """
     try:
-        keys = _keys(encoder, outer)
+        keys = _keys(encoder, VISION, outer)
     except ModelConfigError:
         return 0, 0
     hidden = keys.hidden_size or 0
@@ -202,28 +197,28 @@ def _token_bytes(kind: str, encoder: Encoder, outer: Mapping[str, object]) -> tu
     return each_bytes * HIDDEN_AT_PEAK * hidden, int(each_bytes * split)
 
 
-def _parameter_counts(
-    encoders: Sequence[Encoder], outer: Mapping[str, object], path: Sequence[str], text_width: int
-) -> Iterator[tuple[int | None, str]]:
-    """Yield (parameters, note); None: they cannot be counted."""
-    for encoder in encoders:
-        if outer.get(encoder.key, None if encoder.is_optional else "missing") is None:
-            continue
-        where = ".".join((*path, encoder.key))
-        try:
-            number = encoder.count(_keys(encoder, outer), text_width)
-        except ModelConfigError as error:
-            yield None, f"{where} is not counted and needs memory beside the rest: {error}"
-        else:
-            millions = f"{number / MILLION:,.0f} million"
-            yield number, f"{where} counts with {millions} parameters in 16 bits"
+def _parameter_count(
+    encoder: Encoder,
+    key: str,
+    outer: Mapping[str, object],
+    path: Sequence[str],
+    text_width: int,
+) -> tuple[int | None, str]:
+    """Return (parameters, note); None: they cannot be counted."""
+    where = ".".join((*path, key))
+    try:
+        number = encoder.count(_keys(encoder, key, outer), text_width)
+    except ModelConfigError as error:
+        return None, f"{where} is not counted and needs memory beside the rest: {error}"
+    millions = f"{number / MILLION:,.0f} million"
+    return number, f"{where} counts with {millions} parameters in 16 bits"
 
 
-def _keys(encoder: Encoder, outer: Mapping[str, object]) -> EncoderKeys:
-    block = outer.get(encoder.key)
+def _keys(encoder: Encoder, key: str, outer: Mapping[str, object]) -> EncoderKeys:
+    block = outer.get(key)
     if not isinstance(block, Mapping):
         raise ModelConfigError("it is missing" if block is None else f"{block!r:.100} is no object")
-    beside = {key: outer[key] for key in OUTER_KEYS if key in outer}
+    beside = {name: outer[name] for name in OUTER_KEYS if name in outer}
     try:
         return EncoderKeys.model_validate({**encoder.defaults, **block, **beside})
     except ValidationError as error:

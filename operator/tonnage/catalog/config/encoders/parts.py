@@ -1,7 +1,7 @@
 """Parts that encoders of images and sound have in common, as numbers of parameters."""
 
 from tonnage.catalog.config.encoders.keys import EncoderKeys
-from tonnage.catalog.config.keys.decoder import ModelConfigError, required_number
+from tonnage.catalog.config.keys.decoder import ModelConfigError
 from tonnage.units import count_of
 
 
@@ -18,28 +18,24 @@ def llava_encoder(keys: EncoderKeys) -> int:
 
 
 def siglip(keys: EncoderKeys) -> int:
-    width = required_number(keys, "hidden_size")
+    width = keys.needed.hidden_size
     embedding = linear(keys.patch_elements, width) + keys.positions * width
-    return embedding + layers_read(keys) * biased_block(
-        width, required_number(keys, "intermediate_size")
-    )
+    return embedding + layers_read(keys) * biased_block(width, keys.needed.intermediate_size)
 
 
 def normed_siglip(keys: EncoderKeys) -> int:
-    return siglip(keys) + biased_norm(required_number(keys, "hidden_size"))
+    return siglip(keys) + biased_norm(keys.needed.hidden_size)
 
 
 def _clip(keys: EncoderKeys) -> int:
-    width = required_number(keys, "hidden_size")
+    width = keys.needed.hidden_size
     embedding = (keys.patch_elements + keys.positions + 2) * width + biased_norm(width)
-    return embedding + layers_read(keys) * biased_block(
-        width, required_number(keys, "intermediate_size")
-    )
+    return embedding + layers_read(keys) * biased_block(width, keys.needed.intermediate_size)
 
 
 def _pixtral(keys: EncoderKeys) -> int:
-    width = required_number(keys, "hidden_size")
-    block = 4 * width * width + 3 * width * required_number(keys, "intermediate_size") + 2 * width
+    width = keys.needed.hidden_size
+    block = 4 * width * width + 3 * width * keys.needed.intermediate_size + 2 * width
     return keys.patch_elements * width + width + layers_read(keys) * block
 
 
@@ -49,7 +45,7 @@ def layers_read(keys: EncoderKeys) -> int:
     Sources:
         [vllm-source] model_executor/models/llava.py.
     """
-    num_layers, last = required_number(keys, "num_hidden_layers"), keys.vision_feature_layer
+    num_layers, last = keys.needed.num_hidden_layers, keys.vision_feature_layer
     if last is None:
         return num_layers
     layers = last + 1 + num_layers if last < 0 else last
@@ -66,7 +62,7 @@ def biased_block(width: int, inner_width: int) -> int:
 
 
 def merging_matrices(keys: EncoderKeys, text_width: int) -> int:
-    merged = keys.spatial_merge_size**2 * required_number(keys, "hidden_size")
+    merged = keys.spatial_merge_size**2 * keys.needed.hidden_size
     return linear(merged, merged) + linear(merged, text_width)
 
 

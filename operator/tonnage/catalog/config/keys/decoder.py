@@ -6,12 +6,11 @@ becomes a number. Everything else is an error that names the key.
 
 import reprlib
 from collections.abc import Mapping, Sized
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field, ValidationError
 
-from tonnage.catalog.config.keys.family import FamilyKeys
-from tonnage.catalog.config.keys.state import KimiDelta, StateKeys
+from tonnage.catalog.config.keys.family import FamilyKeys, KimiDelta
 from tonnage.catalog.config.keys.types import (
     Block,
     Experts,
@@ -60,7 +59,27 @@ class SparseAttention(Block):
     sparse_block_size: Size
 
 
-class DecoderKeys(FamilyKeys, StateKeys):
+class Needed:
+    """The numbers of a block that a kind of model cannot do without, by their keys.
+
+    Raises:
+        ModelConfigError: one that is asked for is missing, null or one number per layer.
+    """
+
+    def __init__(self, keys: Block) -> None:
+        self._keys = keys
+
+    def __getattr__(self, key: str) -> int:
+        value = getattr(self._keys, key)
+        if value is None:
+            raise ModelConfigError(f"{key} is missing")
+        if isinstance(value, list):
+            raise ModelConfigError(f"{key} is a list of {len(value)}, not a number")
+        number: int = value
+        return number
+
+
+class DecoderKeys(FamilyKeys):
     """The text part of a configuration, under the names that most families use."""
 
     hidden_size: Size = Field(validation_alias=AliasChoices("hidden_size", "n_embed"))
@@ -173,9 +192,25 @@ class DecoderKeys(FamilyKeys, StateKeys):
         ),
     )
 
+    @property
+    def needed(self) -> Needed:
+        return Needed(self)
+
     def was_given(self, key: str) -> bool:
         """Tell whether the key was written, be it as null."""
         return key in self.model_fields_set
+
+    def by_layer(self, key: str) -> list[Any]:
+        """Return a list that has one entry per layer.
+
+        Raises:
+            ModelConfigError: it is missing, or has more or fewer.
+        """
+        values: list[Any] | None = getattr(self, key)
+        if values is None:
+            raise ModelConfigError(f"{key} is missing")
+        check_length(key, values, self.num_hidden_layers)
+        return values
 
 
 def read_keys(block: Mapping[str, object]) -> DecoderKeys:
@@ -239,21 +274,6 @@ def first_problem(error: ValidationError) -> str:
     if first["type"] == "missing":
         return f"{key}{nested} is missing"
     return f"{key}{nested}{index} = {reprlib.repr(first['input'])}: {first['msg']}"
-
-
-def required_number(keys: Block, key: str) -> int:
-    """Return a key that this kind of model cannot do without.
-
-    Raises:
-        ModelConfigError: it is missing, null or one number per layer.
-    """
-    value = getattr(keys, key)
-    if value is None:
-        raise ModelConfigError(f"{key} is missing")
-    if isinstance(value, list):
-        raise ModelConfigError(f"{key} is a list of {len(value)}, not a number")
-    number: int = value
-    return number
 
 
 def check_length(key: str, values: Sized, num_layers: int) -> None:

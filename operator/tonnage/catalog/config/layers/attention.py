@@ -1,13 +1,9 @@
 """From configuration keys to the attention of each layer, one function per family of rules."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from tonnage.catalog.config.keys.decoder import (
-    DecoderKeys,
-    ModelConfigError,
-    check_length,
-    required_number,
-)
+from tonnage.catalog.config.keys.decoder import DecoderKeys, ModelConfigError
 from tonnage.catalog.shape import Attention, GroupedAttention, LatentAttention
 from tonnage.units import count_of
 
@@ -38,50 +34,55 @@ def window_if_used(keys: DecoderKeys) -> list[Attention]:
         return by_layer_type(keys, [])
     if not keys.use_sliding_window:
         return full(keys)
-    first = required_number(keys, "max_window_layers")
-    types = [_SLIDING if layer >= first else _FULL for layer in range(keys.num_hidden_layers)]
-    return by_layer_type(keys, types)
+    first = keys.needed.max_window_layers
+    marks = [layer >= first for layer in range(keys.num_hidden_layers)]
+    return by_layer_type(keys, window_types(marks))
 
 
 def alternating_windows(keys: DecoderKeys) -> list[Attention]:
     """Window and full in turn, window first, unless ``layer_types`` says it (Gemma 2, gpt-oss)."""
-    return by_layer_type(keys, windows_with_full(keys, 2))
+    return by_layer_type(keys, window_types(all_but_every(2, keys)))
 
 
 def five_windows_to_one(keys: DecoderKeys) -> list[Attention]:
     """Every sixth layer is full, unless the file says otherwise (Gemma 3)."""
-    return by_layer_type(keys, windows_with_full(keys, keys.sliding_window_pattern or 6))
+    period = keys.sliding_window_pattern or 6
+    return by_layer_type(keys, window_types(all_but_every(period, keys)))
 
 
 _SLIDING, _FULL, _CHUNKED = "sliding_attention", "full_attention", "chunked_attention"
 LAYER_TYPES = frozenset({_SLIDING, _FULL, _CHUNKED})
 
 
-def windows_with_full(keys: DecoderKeys, period: int) -> list[str]:
-    """Return the types of layers of which every ``period``-th is full, the others have windows."""
-    return [
-        _FULL if layer % period == period - 1 else _SLIDING
-        for layer in range(keys.num_hidden_layers)
-    ]
+def all_but_every(period: int, keys: DecoderKeys) -> list[bool]:
+    """Mark the layers, but every ``period``-th."""
+    return [(layer + 1) % period != 0 for layer in range(keys.num_hidden_layers)]
+
+
+def window_types(marks: Iterable[bool]) -> list[str]:
+    """Return the types of layers of which the marked ones have windows."""
+    return [_SLIDING if is_window else _FULL for is_window in marks]
+
+
+def has_positions(keys: DecoderKeys) -> list[bool]:
+    """Mark the layers whose heads turn with the position: as listed, else all but every n-th."""
+    if not keys.no_rope_layers:
+        return all_but_every(keys.no_rope_layer_interval, keys)
+    return [bool(mark) for mark in keys.by_layer("no_rope_layers")]
 
 
 def by_layer_type(keys: DecoderKeys, default: list[str]) -> list[Attention]:
     """Read ``layer_types``; a chunk of local attention holds as much as a window of its size."""
-    types = default if keys.layer_types is None else keys.layer_types
-    check_length("layer_types", types, keys.num_hidden_layers)
+    types = default if keys.layer_types is None else keys.by_layer("layer_types")
     return [_of_type(keys, layer_type) for layer_type in types]
 
 
 def _of_type(keys: DecoderKeys, layer_type: str) -> Attention:
     match layer_type:
         case "sliding_attention":
-            return with_window(
-                keys, grouped_attention(keys), required_number(keys, "sliding_window")
-            )
+            return with_window(keys, grouped_attention(keys), keys.needed.sliding_window)
         case "chunked_attention":
-            chunk = with_window(
-                keys, grouped_attention(keys), required_number(keys, "attention_chunk_size")
-            )
+            chunk = with_window(keys, grouped_attention(keys), keys.needed.attention_chunk_size)
             return replace(chunk, is_chunked=chunk.window_tokens is not None)
         case _:
             return grouped_attention(keys)
@@ -91,12 +92,8 @@ def chunked_with_full(keys: DecoderKeys) -> list[Attention]:
     """Llama 4: layers without rotary positions are full, the others attend within a chunk."""
     if keys.layer_types is not None:
         return by_layer_type(keys, [])
-    has_rope = keys.no_rope_layers or [
-        int((layer + 1) % keys.no_rope_layer_interval != 0)
-        for layer in range(keys.num_hidden_layers)
-    ]
-    check_length("no_rope_layers", has_rope, keys.num_hidden_layers)
-    return by_layer_type(keys, [_CHUNKED if rope else _FULL for rope in has_rope])
+    types = [_CHUNKED if turns else _FULL for turns in has_positions(keys)]
+    return by_layer_type(keys, types)
 
 
 def wide_global_heads(keys: DecoderKeys) -> list[Attention]:
@@ -108,8 +105,8 @@ def wide_global_heads(keys: DecoderKeys) -> list[Attention]:
         keys.num_attention_heads,
         GroupedAttention(
             num_heads=keys.num_attention_heads,
-            num_kv_heads=fewer or required_number(keys, "num_key_value_heads"),
-            head_dim=required_number(keys, "global_head_dim"),
+            num_kv_heads=fewer or keys.needed.num_key_value_heads,
+            head_dim=keys.needed.global_head_dim,
             has_bias=keys.attention_bias,
             values_are_keys=keys.attention_k_eq_v,
         ),
@@ -124,21 +121,18 @@ def wide_global_heads(keys: DecoderKeys) -> list[Attention]:
 
 def mimo_windows(keys: DecoderKeys) -> list[Attention]:
     """MiMo-V2: ``hybrid_layer_pattern`` marks window layers, which have their own heads."""
-    pattern = keys.hybrid_layer_pattern
-    if pattern is None:
-        raise ModelConfigError("hybrid_layer_pattern is missing")
-    check_length("hybrid_layer_pattern", pattern, keys.num_hidden_layers)
-    wide = replace(grouped_attention(keys), value_head_dim=required_number(keys, "v_head_dim"))
-    heads = required_number(keys, "swa_num_attention_heads")
+    pattern = keys.by_layer("hybrid_layer_pattern")
+    wide = replace(grouped_attention(keys), value_head_dim=keys.needed.v_head_dim)
+    heads = keys.needed.swa_num_attention_heads
     local = GroupedAttention(
         num_heads=heads,
-        num_kv_heads=required_number(keys, "swa_num_key_value_heads"),
-        head_dim=required_number(keys, "swa_head_dim"),
-        value_head_dim=required_number(keys, "swa_v_head_dim"),
+        num_kv_heads=keys.needed.swa_num_key_value_heads,
+        head_dim=keys.needed.swa_head_dim,
+        value_head_dim=keys.needed.swa_v_head_dim,
         has_bias=keys.attention_bias,
     )
     local = _check_heads(heads, local, key="swa_num_key_value_heads")
-    local = with_window(keys, local, required_number(keys, "sliding_window"))
+    local = with_window(keys, local, keys.needed.sliding_window)
     return [local if is_window else wide for is_window in pattern]
 
 
@@ -148,10 +142,10 @@ def latent(keys: DecoderKeys) -> list[LatentAttention]:
         raise ModelConfigError("q_lora_rank is missing (null means none)")
     attention = LatentAttention(
         num_heads=keys.num_attention_heads,
-        kv_lora_rank=required_number(keys, "kv_lora_rank"),
-        qk_rope_head_dim=required_number(keys, "qk_rope_head_dim"),
-        qk_nope_head_dim=required_number(keys, "qk_nope_head_dim"),
-        value_head_dim=required_number(keys, "v_head_dim"),
+        kv_lora_rank=keys.needed.kv_lora_rank,
+        qk_rope_head_dim=keys.needed.qk_rope_head_dim,
+        qk_nope_head_dim=keys.needed.qk_nope_head_dim,
+        value_head_dim=keys.needed.v_head_dim,
         q_lora_rank=keys.q_lora_rank,
     )
     return [attention] * keys.num_hidden_layers
@@ -184,8 +178,8 @@ def grouped_attention(keys: DecoderKeys) -> GroupedAttention:
     """Read the heads that most families have; the KV heads must be given."""
     attention = GroupedAttention(
         num_heads=keys.num_attention_heads,
-        num_kv_heads=required_number(keys, "num_key_value_heads"),
-        head_dim=required_number(keys, "head_dim"),
+        num_kv_heads=keys.needed.num_key_value_heads,
+        head_dim=keys.needed.head_dim,
         has_bias=keys.attention_bias,
     )
     return _check_heads(keys.num_attention_heads, attention, key="num_key_value_heads")

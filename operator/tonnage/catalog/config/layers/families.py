@@ -12,17 +12,17 @@ from tonnage.catalog.config.keys.decoder import (
     DecoderKeys,
     ModelConfigError,
     UnknownArchitectureError,
-    check_length,
-    required_number,
 )
 from tonnage.catalog.config.layers import ffn
 from tonnage.catalog.config.layers.attention import (
+    all_but_every,
     by_layer_type,
     full,
     grouped_attention,
+    has_positions,
     plain,
     window_everywhere,
-    windows_with_full,
+    window_types,
     with_kv_heads,
     with_window,
 )
@@ -34,7 +34,7 @@ OPT_POSITION_OFFSET = 2
 
 def every_fourth_full(keys: DecoderKeys) -> list[Attention]:
     """Three windows, then a full layer, unless the file says otherwise (Cohere 2, OLMo 3)."""
-    return _windows(keys, keys.sliding_window_pattern or 4)
+    return _windows(keys, all_but_every(keys.sliding_window_pattern or 4, keys))
 
 
 def windows_if_any(keys: DecoderKeys) -> list[Attention]:
@@ -46,7 +46,7 @@ def windows_if_any(keys: DecoderKeys) -> list[Attention]:
     pattern = keys.window_pattern
     if keys.layer_types is None and not isinstance(pattern, int):
         raise ModelConfigError(f"layer_types is missing (window_pattern is {pattern!r:.20})")
-    return _windows(keys, pattern if isinstance(pattern, int) else 1)
+    return _windows(keys, all_but_every(pattern if isinstance(pattern, int) else 1, keys))
 
 
 def windows_unless_listed(keys: DecoderKeys) -> list[Attention]:
@@ -60,30 +60,24 @@ def windows_late(keys: DecoderKeys) -> list[Attention]:
     """dots: windows from ``max_window_layers`` on, unless the window is null."""
     if keys.was_given("sliding_window") and keys.sliding_window is None:
         return full(with_kv_heads(keys))
-    first = required_number(keys, "max_window_layers")
-    marks = [layer >= first for layer in range(keys.num_hidden_layers)]
-    return by_layer_type(with_kv_heads(keys), _types(marks))
+    first = keys.needed.max_window_layers
+    return _windows(keys, [layer >= first for layer in range(keys.num_hidden_layers)])
 
 
 def windows_without_positions(keys: DecoderKeys) -> list[Attention]:
     """SmolLM 3: with ``use_sliding_window``, layers without rotary positions have the window."""
     if not keys.use_sliding_window or keys.sliding_window is None:
         return full(with_kv_heads(keys))
-    has_rope = keys.no_rope_layers or [
-        int((layer + 1) % keys.no_rope_layer_interval != 0)
-        for layer in range(keys.num_hidden_layers)
-    ]
-    check_length("no_rope_layers", has_rope, keys.num_hidden_layers)
-    return by_layer_type(with_kv_heads(keys), _types([not rope for rope in has_rope]))
+    return _windows(keys, [not rope for rope in has_positions(keys)])
 
 
 def alternating_if_used(keys: DecoderKeys) -> list[Attention]:
     """Qwen 2 MoE: with ``use_sliding_window``, every second layer below ``max_window_layers``."""
     if not keys.use_sliding_window:
         return full(with_kv_heads(keys))
-    end = required_number(keys, "max_window_layers")
+    end = keys.needed.max_window_layers
     marks = [layer % 2 == 0 and layer < end for layer in range(keys.num_hidden_layers)]
-    return by_layer_type(with_kv_heads(keys), _types(marks))
+    return _windows(keys, marks)
 
 
 def one_kv_head_or_all(keys: DecoderKeys) -> list[Attention]:
@@ -109,40 +103,28 @@ def on_full_embeddings(keys: DecoderKeys) -> list[Attention]:
     return plain(keys)
 
 
-def _windows(keys: DecoderKeys, period: int) -> list[Attention]:
-    return by_layer_type(with_kv_heads(keys), windows_with_full(keys, period))
-
-
-def _types(is_window: Sequence[bool]) -> list[str]:
-    return ["sliding_attention" if window else "full_attention" for window in is_window]
+def _windows(keys: DecoderKeys, marks: Sequence[bool]) -> list[Attention]:
+    return by_layer_type(with_kv_heads(keys), window_types(marks))
 
 
 def two_matrices(keys: DecoderKeys) -> list[Ffn]:
     """A block without a gate, of the given width."""
-    return _ungated_ffns(keys, required_number(keys, "intermediate_size"))
+    return _ungated_ffns(keys, keys.needed.intermediate_size)
 
 
 def two_matrices_of_four_widths(keys: DecoderKeys) -> list[Ffn]:
     """The same, four times as wide as the model where the file does not say (GPT-2, Falcon)."""
     is_given = keys.intermediate_size is not None
-    return _ungated_ffns(
-        keys, required_number(keys, "intermediate_size") if is_given else 4 * keys.hidden_size
-    )
+    return _ungated_ffns(keys, keys.needed.intermediate_size if is_given else 4 * keys.hidden_size)
 
 
 def two_matrices_by_ratio(keys: DecoderKeys) -> list[Ffn]:
     """MPT: a block without a gate, ``expansion_ratio`` times as wide as the model."""
-    return _ungated_ffns(keys, required_number(keys, "expansion_ratio") * keys.hidden_size)
+    return _ungated_ffns(keys, keys.needed.expansion_ratio * keys.hidden_size)
 
 
 def _ungated_ffns(keys: DecoderKeys, width: int) -> list[Ffn]:
     return [DenseFfn(intermediate_size=width, num_matrices=2)] * keys.num_hidden_layers
-
-
-def experts_with_a_shared_one(keys: DecoderKeys) -> list[Ffn]:
-    """Qwen 2 MoE: as later Qwens, but that the width of the shared expert must be given."""
-    required_number(keys, "shared_expert_intermediate_size")
-    return ffn.sparse_steps(keys)
 
 
 def experts_if_any(keys: DecoderKeys) -> list[Ffn]:
@@ -152,14 +134,10 @@ def experts_if_any(keys: DecoderKeys) -> list[Ffn]:
 
 def experts_between(keys: DecoderKeys) -> list[Ffn]:
     """ERNIE 4.5: experts from one layer to another, every so many; -1 means the last layer."""
-    width = required_number(keys, "moe_intermediate_size")
-    experts = ffn.moe(keys, width=width, shared=required_number(keys, "n_shared_experts") * width)
-    first, last = required_number(keys, "moe_layer_start_index"), keys.moe_layer_end_index
-    end = (
-        keys.num_hidden_layers
-        if last in {None, -1}
-        else required_number(keys, "moe_layer_end_index") + 1
-    )
+    width = keys.needed.moe_intermediate_size
+    experts = ffn.moe(keys, width=width, shared=keys.needed.n_shared_experts * width)
+    first, last = keys.needed.moe_layer_start_index, keys.moe_layer_end_index
+    end = keys.num_hidden_layers if last in {None, -1} else keys.needed.moe_layer_end_index + 1
     is_sparse = [
         first <= layer < end and (layer + 1) % keys.moe_layer_interval == 0
         for layer in range(keys.num_hidden_layers)
@@ -169,23 +147,25 @@ def experts_between(keys: DecoderKeys) -> list[Ffn]:
 
 def wide_shared_expert(keys: DecoderKeys) -> list[Ffn]:
     """Ling: like DeepSeek, but that the shared experts may have a width of their own."""
-    width = required_number(keys, "moe_intermediate_size")
+    width = keys.needed.moe_intermediate_size
     shared = keys.moe_shared_expert_intermediate_size or width
-    experts = ffn.moe(keys, width=width, shared=required_number(keys, "n_shared_experts") * shared)
-    first = required_number(keys, "first_k_dense_replace")
+    experts = ffn.moe(keys, width=width, shared=keys.needed.n_shared_experts * shared)
+    first = keys.needed.first_k_dense_replace
     is_sparse = [layer >= first for layer in range(keys.num_hidden_layers)]
     return ffn.experts_where_sparse(keys, is_sparse, experts)
 
 
 def experts_by_layer(keys: DecoderKeys) -> list[Ffn]:
     """Hunyuan: each layer may have its own choice, width and number of shared experts."""
-    widest = required_number(keys, "intermediate_size")
+    widest = keys.needed.intermediate_size
     num_layers = keys.num_hidden_layers
-    chosen = _by_layer("chosen_by_layer", keys.chosen_by_layer, num_layers)
-    widths = _by_layer("widths_by_layer", keys.widths_by_layer or widest, num_layers)
+    chosen = _one_or_each(keys, "chosen_by_layer")
+    widths = (
+        _one_or_each(keys, "widths_by_layer") if keys.widths_by_layer else [widest] * num_layers
+    )
     shared = [0] * num_layers
-    if required_number(keys, "use_mixed_mlp_moe"):
-        shared = _by_layer("num_shared_by_layer", keys.num_shared_by_layer, num_layers)
+    if keys.needed.use_mixed_mlp_moe:
+        shared = _one_or_each(keys, "num_shared_by_layer")
     return [
         _hunyuan_layer(keys, chosen=chosen[layer], width=widths[layer], shared=shared[layer])
         for layer in range(num_layers)
@@ -193,24 +173,19 @@ def experts_by_layer(keys: DecoderKeys) -> list[Ffn]:
 
 
 def _hunyuan_layer(keys: DecoderKeys, *, chosen: int, width: int, shared: int) -> MoeFfn:
-    num_experts = required_number(keys, "num_experts")
+    num_experts = keys.needed.num_experts
     if not 1 <= chosen <= num_experts:
         raise ModelConfigError(
             f"chosen_by_layer = {chosen} is not between 1 and num_experts = {num_experts}"
         )
     choosing = keys.model_copy(update={"num_experts_per_tok": chosen})
-    return ffn.moe(
-        choosing, width=width, shared=shared * required_number(keys, "intermediate_size")
-    )
+    return ffn.moe(choosing, width=width, shared=shared * keys.needed.intermediate_size)
 
 
-def _by_layer(key: str, value: int | list[int] | None, num_layers: int) -> list[int]:
-    if value is None:
-        raise ModelConfigError(f"{key} is missing")
-    if isinstance(value, int):
-        return [value] * num_layers
-    check_length(key, value, num_layers)
-    return value
+def _one_or_each(keys: DecoderKeys, key: str) -> list[int]:
+    """Return a number for each layer: one for all, or a list."""
+    value = getattr(keys, key)
+    return [value] * keys.num_hidden_layers if isinstance(value, int) else keys.by_layer(key)
 
 
 def falcon_norms(keys: DecoderKeys) -> int:
@@ -238,7 +213,7 @@ def head_bias_by_key(keys: DecoderKeys) -> int:
 
 def positions(keys: DecoderKeys) -> int:
     """Return a learned vector for each position."""
-    return required_number(keys, "max_position_embeddings") * keys.hidden_size
+    return keys.needed.max_position_embeddings * keys.hidden_size
 
 
 def opt_positions(keys: DecoderKeys) -> int:

@@ -1,11 +1,6 @@
 """From configuration keys to the feed-forward block of each layer, one function per family."""
 
-from tonnage.catalog.config.keys.decoder import (
-    DecoderKeys,
-    ModelConfigError,
-    check_length,
-    required_number,
-)
+from tonnage.catalog.config.keys.decoder import DecoderKeys, ModelConfigError
 from tonnage.catalog.shape import DenseFfn, Ffn, MoeFfn
 
 
@@ -23,21 +18,29 @@ def dense_ungated(keys: DecoderKeys) -> list[Ffn]:
 def all_experts(keys: DecoderKeys) -> list[Ffn]:
     """Experts in every layer, each as wide as ``intermediate_size`` (Mixtral, MiniMax M2)."""
     shared = keys.shared_intermediate_size or 0
-    block = moe(keys, width=required_number(keys, "intermediate_size"), shared=shared)
+    block = moe(keys, width=keys.needed.intermediate_size, shared=shared)
     return [block] * keys.num_hidden_layers
 
 
 def all_experts_with_bias(keys: DecoderKeys) -> list[Ffn]:
     """Like ``all_experts``, and each expert's matrices have a bias (gpt-oss)."""
-    width = required_number(keys, "intermediate_size")
+    width = keys.needed.intermediate_size
     block = moe(keys, width=width, biases=2 * width + keys.hidden_size)
     return [block] * keys.num_hidden_layers
 
 
 def sparse_steps(keys: DecoderKeys) -> list[Ffn]:
     """Qwen: experts in every ``decoder_sparse_step``-th layer but the ``mlp_only_layers``."""
-    width = required_number(keys, "moe_intermediate_size")
-    experts = moe(keys, width=width, shared=keys.shared_expert_intermediate_size or 0)
+    return _sparse_steps(keys, keys.shared_expert_intermediate_size or 0)
+
+
+def sparse_steps_and_shared(keys: DecoderKeys) -> list[Ffn]:
+    """The same, and a shared expert whose width must be given (Qwen 2 MoE, Qwen3-Next)."""
+    return _sparse_steps(keys, keys.needed.shared_expert_intermediate_size)
+
+
+def _sparse_steps(keys: DecoderKeys, shared: int) -> list[Ffn]:
+    experts = moe(keys, width=keys.needed.moe_intermediate_size, shared=shared)
     plain = set(keys.mlp_only_layers or [])
     is_sparse = [
         layer not in plain and (layer + 1) % keys.decoder_sparse_step == 0
@@ -48,9 +51,9 @@ def sparse_steps(keys: DecoderKeys) -> list[Ffn]:
 
 def dense_then_experts(keys: DecoderKeys) -> list[Ffn]:
     """DeepSeek, Kimi, GLM: the first layers are dense, the rest have experts and shared ones."""
-    width = required_number(keys, "moe_intermediate_size")
-    experts = moe(keys, width=width, shared=required_number(keys, "n_shared_experts") * width)
-    first = required_number(keys, "first_k_dense_replace")
+    width = keys.needed.moe_intermediate_size
+    experts = moe(keys, width=width, shared=keys.needed.n_shared_experts * width)
+    first = keys.needed.first_k_dense_replace
     step = keys.moe_layer_freq or 1
     if not isinstance(step, int):
         raise ModelConfigError(f"moe_layer_freq is a list of {len(step)}, not a number")
@@ -60,26 +63,33 @@ def dense_then_experts(keys: DecoderKeys) -> list[Ffn]:
 
 def marked_layers(keys: DecoderKeys) -> list[Ffn]:
     """MiMo-V2: ``moe_layer_freq`` lists which layers have experts."""
-    marks = keys.moe_layer_freq
-    if not isinstance(marks, list):
-        raise ModelConfigError("moe_layer_freq is missing or no list of 0 and 1")
-    check_length("moe_layer_freq", marks, keys.num_hidden_layers)
-    width = required_number(keys, "moe_intermediate_size")
+    marks, width = expert_marks(keys), keys.needed.moe_intermediate_size
     experts = moe(keys, width=width, shared=(keys.n_shared_experts or 0) * width)
-    return experts_where_sparse(keys, [bool(mark) for mark in marks], experts)
+    return experts_where_sparse(keys, marks, experts)
+
+
+def expert_marks(keys: DecoderKeys) -> list[bool]:
+    """Mark the layers with experts, as ``moe_layer_freq`` lists them.
+
+    Raises:
+        ModelConfigError: it is missing, no list, or not of one entry per layer.
+    """
+    if not isinstance(keys.moe_layer_freq, list):
+        raise ModelConfigError("moe_layer_freq is missing or no list of 0 and 1")
+    return [bool(mark) for mark in keys.by_layer("moe_layer_freq")]
 
 
 def interleaved_experts(keys: DecoderKeys) -> list[Ffn]:
     """Llama 4: experts of ``intermediate_size`` and a shared one like them; else the wider MLP."""
-    width = required_number(keys, "intermediate_size")
+    width = keys.needed.intermediate_size
     experts = moe(keys, width=width, shared=width)
     sparse = keys.moe_layers
     if sparse is None:
-        step = required_number(keys, "interleave_moe_layer_step")
+        step = keys.needed.interleave_moe_layer_step
         sparse = list(range(step - 1, keys.num_hidden_layers, step))
     if set(sparse) >= set(range(keys.num_hidden_layers)):
         return [experts] * keys.num_hidden_layers
-    wide = DenseFfn(intermediate_size=required_number(keys, "intermediate_size_mlp"))
+    wide = DenseFfn(intermediate_size=keys.needed.intermediate_size_mlp)
     return [experts if layer in set(sparse) else wide for layer in range(keys.num_hidden_layers)]
 
 
@@ -87,8 +97,8 @@ def experts_beside_dense(keys: DecoderKeys) -> list[Ffn]:
     """Gemma 4: where there are experts, every token passes the dense block too."""
     if not keys.enable_moe_block:
         return dense(keys)
-    shared = required_number(keys, "intermediate_size")
-    block = moe(keys, width=required_number(keys, "moe_intermediate_size"), shared=shared)
+    shared = keys.needed.intermediate_size
+    block = moe(keys, width=keys.needed.moe_intermediate_size, shared=shared)
     return [block] * keys.num_hidden_layers
 
 
@@ -101,15 +111,12 @@ def experts_where_sparse(keys: DecoderKeys, is_sparse: list[bool], experts: MoeF
 
 
 def _dense(keys: DecoderKeys) -> DenseFfn:
-    return DenseFfn(intermediate_size=required_number(keys, "intermediate_size"))
+    return DenseFfn(intermediate_size=keys.needed.intermediate_size)
 
 
 def moe(keys: DecoderKeys, *, width: int, shared: int = 0, biases: int = 0) -> MoeFfn:
     """Read numbers and input of the experts, given their own width and that of shared ones."""
-    num_experts, chosen = (
-        required_number(keys, "num_experts"),
-        required_number(keys, "num_experts_per_tok"),
-    )
+    num_experts, chosen = keys.needed.num_experts, keys.needed.num_experts_per_tok
     if not 1 <= chosen <= num_experts:
         raise ModelConfigError(
             f"num_experts_per_tok = {chosen} is not between 1 and num_experts = {num_experts}"

@@ -1,11 +1,6 @@
 """LFM2: short convolutions, with attention in some layers, before feed-forward blocks."""
 
-from tonnage.catalog.config.keys.decoder import (
-    DecoderKeys,
-    ModelConfigError,
-    check_length,
-    required_number,
-)
+from tonnage.catalog.config.keys.decoder import DecoderKeys, ModelConfigError
 from tonnage.catalog.config.layers.attention import grouped_attention
 from tonnage.catalog.config.layers.ffn import moe
 from tonnage.catalog.config.layers.state import MODEL_TYPE_BYTES
@@ -27,12 +22,11 @@ def short_convolutions(keys: DecoderKeys) -> list[Attention]:
         num_value_heads=heads,
         key_head_dim=0,
         value_head_dim=keys.hidden_size // heads,
-        conv_kernel=required_number(keys, "conv_l_cache"),
+        conv_kernel=keys.needed.conv_l_cache,
         state_element_bytes=MODEL_TYPE_BYTES,
     )
     if keys.layer_types is not None:
-        check_length("layer_types", keys.layer_types, keys.num_hidden_layers)
-        return [convolution if kind == "conv" else full for kind in keys.layer_types]
+        return [convolution if kind == "conv" else full for kind in keys.by_layer("layer_types")]
     if keys.full_attn_idxs is None:
         raise ModelConfigError("layer_types is missing, and full_attn_idxs too")
     indices = set(keys.full_attn_idxs)
@@ -45,11 +39,11 @@ def adjusted_dense(keys: DecoderKeys) -> list[Ffn]:
     Sources:
         [vllm-source] model_executor/models/lfm2.py.
     """
-    width = required_number(keys, "intermediate_size")
+    width = keys.needed.intermediate_size
     if keys.block_auto_adjust_ff_dim is None:
         raise ModelConfigError("block_auto_adjust_ff_dim is missing")
     if keys.block_auto_adjust_ff_dim:
-        multiple = required_number(keys, "block_multiple_of")
+        multiple = keys.needed.block_multiple_of
         narrowed = int(keys.block_ffn_dim_multiplier * (2 * width // 3))
         width = -(-narrowed // multiple) * multiple
     return [DenseFfn(intermediate_size=width)] * keys.num_hidden_layers
@@ -57,7 +51,7 @@ def adjusted_dense(keys: DecoderKeys) -> list[Ffn]:
 
 def dense_then_routed(keys: DecoderKeys) -> list[Ffn]:
     """LFM2 MoE: the first ``num_dense_layers`` are dense, the rest have experts."""
-    experts = moe(keys, width=required_number(keys, "moe_intermediate_size"))
-    dense = DenseFfn(intermediate_size=required_number(keys, "intermediate_size"))
-    first = required_number(keys, "num_dense_layers")
+    experts = moe(keys, width=keys.needed.moe_intermediate_size)
+    dense = DenseFfn(intermediate_size=keys.needed.intermediate_size)
+    first = keys.needed.num_dense_layers
     return [dense if layer < first else experts for layer in range(keys.num_hidden_layers)]

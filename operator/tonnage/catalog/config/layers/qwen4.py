@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from tonnage.catalog.config.keys.decoder import DecoderKeys, ModelConfigError, required_number
+from tonnage.catalog.config.keys.decoder import DecoderKeys, ModelConfigError
 from tonnage.catalog.config.layers.state import MODEL_TYPE_BYTES, delta_net
 from tonnage.catalog.shape import Attention, GroupedAttention, Indexer
 from tonnage.units import count_of
@@ -27,10 +27,7 @@ def indexed_delta_net(keys: DecoderKeys) -> list[Attention]:
     layers = delta_net(keys)
     if keys.indexer_n_heads is None:
         return layers
-    head_dim, ratio = (
-        required_number(keys, "indexer_head_dim"),
-        required_number(keys, "indexer_compress_ratio"),
-    )
+    head_dim, ratio = keys.needed.indexer_head_dim, keys.needed.indexer_compress_ratio
     if MODEL_TYPE_BYTES * head_dim % ratio:
         raise ModelConfigError(
             f"indexer_compress_ratio = {ratio} does not divide the bytes of a key of {head_dim}"
@@ -40,7 +37,7 @@ def indexed_delta_net(keys: DecoderKeys) -> list[Attention]:
         head_dim=head_dim,
         key_bytes=MODEL_TYPE_BYTES * head_dim // ratio,
     )
-    chosen = required_number(keys, "indexer_budget")
+    chosen = keys.needed.indexer_budget
     return [
         replace(layer, indexer=indexer, chosen_tokens=chosen)
         if isinstance(layer, GroupedAttention)
@@ -55,7 +52,7 @@ def stream_mixes(keys: DecoderKeys, _: Attention | None) -> int:
     Sources:
         [vllm-source] models/qwen4_exp/nvidia/hyperconnection.py.
     """
-    written = required_number(keys, "hc_count") * _streams_width(keys)
+    written = keys.needed.hc_count * _streams_width(keys)
     return MIXES_PER_LAYER * (_mix(keys) + written)
 
 
@@ -69,7 +66,7 @@ def last_mix_and_ngram_layers(keys: DecoderKeys) -> int:
         return _mix(keys)
     streams = _streams_width(keys)
     projections = _ngram_width(keys) * (streams + keys.hidden_size)
-    convolution = required_number(keys, "ple_conv_kernel_size") * streams
+    convolution = keys.needed.ple_conv_kernel_size * streams
     each = projections + convolution + GROUPED_NORMS * streams
     return _mix(keys) + len(keys.ple_layer_ids) * each
 
@@ -84,21 +81,21 @@ def ngram_tables(keys: DecoderKeys) -> int:
     """
     if not keys.ple_layer_ids:
         return 0
-    num_heads = (required_number(keys, "ngram_size") - 1) * required_number(keys, "heads_per_ngram")
+    num_heads = (keys.needed.ngram_size - 1) * keys.needed.heads_per_ngram
     width = _ngram_width(keys)
     if width % num_heads:
         heads = count_of(num_heads, "head")
         raise ModelConfigError(f"ple_embed_dim = {width} is no multiple of {heads}")
-    return len(keys.ple_layer_ids) * required_number(keys, "ngram_vocab_size_base") * width
+    return len(keys.ple_layer_ids) * keys.needed.ngram_vocab_size_base * width
 
 
 def _mix(keys: DecoderKeys) -> int:
     """Count a norm, and the way to the narrow gate and back."""
-    return (2 * required_number(keys, "hc_lowrank") + 1) * _streams_width(keys)
+    return (2 * keys.needed.hc_lowrank + 1) * _streams_width(keys)
 
 
 def _streams_width(keys: DecoderKeys) -> int:
-    return required_number(keys, "hc_count") * keys.hidden_size
+    return keys.needed.hc_count * keys.hidden_size
 
 
 def _ngram_width(keys: DecoderKeys) -> int:

@@ -12,10 +12,8 @@ from tonnage.catalog.config.keys.decoder import (
     DecoderKeys,
     ModelConfigError,
     UnknownArchitectureError,
-    check_length,
-    required_number,
 )
-from tonnage.catalog.config.layers.attention import full, grouped_attention, with_kv_heads
+from tonnage.catalog.config.layers.attention import grouped_attention, with_kv_heads
 from tonnage.catalog.config.layers.ffn import dense, experts_where_sparse, moe
 from tonnage.catalog.config.layers.state import MODEL_TYPE_BYTES, mamba2
 from tonnage.catalog.shape import Attention, Ffn, GroupedAttention, StateAttention
@@ -34,7 +32,7 @@ def attention_and_mamba(keys: DecoderKeys) -> list[Attention]:
     """
     width = keys.mamba_d_ssm
     if width is not None and not isinstance(keys.mamba_head_dim, int):
-        head_dim = width // required_number(keys, "mamba_num_heads")
+        head_dim = width // keys.needed.mamba_num_heads
         keys = keys.model_copy(update={"mamba_head_dim": head_dim})
     layer: list[Attention] = [grouped_attention(with_kv_heads(keys)), mamba2(keys)]
     return layer * keys.num_hidden_layers
@@ -51,7 +49,7 @@ def mamba_with_some_attention(keys: DecoderKeys) -> list[Attention]:
     Sources:
         [vllm-source] model_executor/models/jamba.py, layers/mamba/mamba_mixer.py.
     """
-    period = required_number(keys, "attn_layer_period")
+    period = keys.needed.attn_layer_period
     attention = grouped_attention(keys)
     state = _mamba1(keys)
     return [
@@ -61,7 +59,7 @@ def mamba_with_some_attention(keys: DecoderKeys) -> list[Attention]:
 
 
 def _mamba1(keys: DecoderKeys) -> StateAttention:
-    width = required_number(keys, "mamba_expand") * keys.hidden_size
+    width = keys.needed.mamba_expand * keys.hidden_size
     heads = keys.num_attention_heads
     if width % heads:
         raise ModelConfigError(
@@ -72,9 +70,9 @@ def _mamba1(keys: DecoderKeys) -> StateAttention:
         kind="mamba1",
         num_key_heads=1,
         num_value_heads=heads,
-        key_head_dim=required_number(keys, "ssm_state_size"),
+        key_head_dim=keys.needed.ssm_state_size,
         value_head_dim=width // heads,
-        conv_kernel=required_number(keys, "conv_kernel"),
+        conv_kernel=keys.needed.conv_kernel,
         state_element_bytes=MODEL_TYPE_BYTES,
         step_rank=rank if isinstance(rank, int) else math.ceil(keys.hidden_size / STEP_SHARE),
     )
@@ -82,15 +80,13 @@ def _mamba1(keys: DecoderKeys) -> StateAttention:
 
 def experts_in_some(keys: DecoderKeys) -> list[Ffn]:
     """Jamba: experts in every ``expert_layer_period``-th layer, as wide as the dense blocks."""
-    if required_number(keys, "num_experts") == 1:
+    if keys.needed.num_experts == 1:
         return dense(keys)
-    period = required_number(keys, "expert_layer_period")
+    period = keys.needed.expert_layer_period
     is_sparse = [
         layer % period == keys.expert_layer_offset for layer in range(keys.num_hidden_layers)
     ]
-    return experts_where_sparse(
-        keys, is_sparse, moe(keys, width=required_number(keys, "intermediate_size"))
-    )
+    return experts_where_sparse(keys, is_sparse, moe(keys, width=keys.needed.intermediate_size))
 
 
 def lightning_with_some_attention(keys: DecoderKeys) -> list[Attention]:
@@ -115,12 +111,10 @@ def lightning_with_some_attention(keys: DecoderKeys) -> list[Attention]:
 
 def _full_layers(keys: DecoderKeys) -> list[bool]:
     if keys.attn_type_list is not None:
-        check_length("attn_type_list", keys.attn_type_list, keys.num_hidden_layers)
-        return [bool(kind) for kind in keys.attn_type_list]
+        return [bool(kind) for kind in keys.by_layer("attn_type_list")]
     if keys.layer_types is None:
         raise ModelConfigError("attn_type_list is missing, and layer_types too")
-    check_length("layer_types", keys.layer_types, keys.num_hidden_layers)
-    return [kind == "full_attention" for kind in keys.layer_types]
+    return [kind == "full_attention" for kind in keys.by_layer("layer_types")]
 
 
 def narrow_queries(keys: DecoderKeys) -> list[Attention]:
@@ -129,18 +123,18 @@ def narrow_queries(keys: DecoderKeys) -> list[Attention]:
     Sources:
         [vllm-source] model_executor/models/step3_text.py.
     """
-    groups = required_number(keys, "num_key_value_heads")
+    groups = keys.needed.num_key_value_heads
     if groups != 1:
         raise UnknownArchitectureError(f"num_attention_groups = {groups} is not understood yet")
-    attention = replace(grouped_attention(keys), query_rank=required_number(keys, "share_q_dim"))
+    attention = replace(grouped_attention(keys), query_rank=keys.needed.share_q_dim)
     return [attention] * keys.num_hidden_layers
 
 
 def experts_where_listed(keys: DecoderKeys) -> list[Ffn]:
     """Step-3: ``moe_layers_enum`` names the layers with experts; by default all but the first."""
     sparse = _layer_numbers(keys.moe_layers_enum) or set(range(1, keys.num_hidden_layers))
-    shared = required_number(keys, "shared_intermediate_size")
-    experts = moe(keys, width=required_number(keys, "moe_intermediate_size"), shared=shared)
+    shared = keys.needed.shared_intermediate_size
+    experts = moe(keys, width=keys.needed.moe_intermediate_size, shared=shared)
     return experts_where_sparse(
         keys, [layer in sparse for layer in range(keys.num_hidden_layers)], experts
     )
@@ -184,10 +178,7 @@ def _wide_attention(keys: DecoderKeys) -> GroupedAttention:
 
 
 def _zamba_kinds(keys: DecoderKeys) -> list[str]:
-    kinds = keys.layers_block_type
-    if kinds is None:
-        raise ModelConfigError("layers_block_type is missing")
-    check_length("layers_block_type", kinds, keys.num_hidden_layers)
+    kinds: list[str] = keys.by_layer("layers_block_type")
     for index, kind in enumerate(kinds):
         if kind not in _MAMBA and kind != _HYBRID:
             raise UnknownArchitectureError(
@@ -199,7 +190,7 @@ def _zamba_kinds(keys: DecoderKeys) -> list[str]:
 
 def shared_blocks(keys: DecoderKeys) -> int:
     """Count the shared blocks of Zamba2, and what each layer that uses one has of its own."""
-    hidden, inner = keys.hidden_size, required_number(keys, "intermediate_size")
+    hidden, inner = keys.hidden_size, keys.needed.intermediate_size
     attention = _wide_attention(keys)
     width = 2 * hidden
     each = 3 * width * width + width * hidden + 3 * hidden * inner + width + hidden
@@ -209,14 +200,3 @@ def shared_blocks(keys: DecoderKeys) -> int:
         adapters += 3 * rank * (width + attention.num_heads * attention.head_dim)
     users = sum(kind == _HYBRID for kind in _zamba_kinds(keys))
     return keys.num_mem_blocks * each + users * (hidden * hidden + adapters)
-
-
-def with_cross_attention(keys: DecoderKeys) -> list[Attention]:
-    """Mllama: layers that attend to an image have a cache as wide as the others'.
-
-    The first engine gave them as many blocks; the second does not serve them.
-
-    Sources:
-        [vllm-source] model_executor/models/mllama.py, 0.6 to 0.10.
-    """
-    return list(full(keys))

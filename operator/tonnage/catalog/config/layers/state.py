@@ -11,19 +11,10 @@ from tonnage.catalog.config.keys.decoder import (
     DecoderKeys,
     ModelConfigError,
     UnknownArchitectureError,
-    check_length,
-    required_number,
 )
 from tonnage.catalog.config.layers.attention import grouped_attention, latent, with_window
-from tonnage.catalog.config.layers.ffn import moe, sparse_steps
-from tonnage.catalog.shape import (
-    Attention,
-    DenseFfn,
-    Ffn,
-    GroupedAttention,
-    MoeFfn,
-    StateAttention,
-)
+from tonnage.catalog.config.layers.ffn import moe
+from tonnage.catalog.shape import Attention, DenseFfn, Ffn, GroupedAttention, MoeFfn, StateAttention
 from tonnage.units import count_of
 
 MODEL_TYPE_BYTES: Final = 2
@@ -58,25 +49,19 @@ def _delta_nets(keys: DecoderKeys, state_element_bytes: int) -> list[Attention]:
     state = _check_state(
         StateAttention(
             kind="gated_delta_net",
-            num_key_heads=required_number(keys, "linear_num_key_heads"),
-            num_value_heads=required_number(keys, "linear_num_value_heads"),
-            key_head_dim=required_number(keys, "linear_key_head_dim"),
-            value_head_dim=required_number(keys, "linear_value_head_dim"),
-            conv_kernel=required_number(keys, "linear_conv_kernel_dim"),
+            num_key_heads=keys.needed.linear_num_key_heads,
+            num_value_heads=keys.needed.linear_num_value_heads,
+            key_head_dim=keys.needed.linear_key_head_dim,
+            value_head_dim=keys.needed.linear_value_head_dim,
+            conv_kernel=keys.needed.linear_conv_kernel_dim,
             state_element_bytes=state_element_bytes,
         ),
         key="linear_num_key_heads",
     )
     if keys.layer_types is not None:
-        return _state_or_full(keys, "layer_types", keys.layer_types, full, state)
-    interval = required_number(keys, "full_attention_interval")
+        return _state_or_full(keys, full, state)
+    interval = keys.needed.full_attention_interval
     return [state if (layer + 1) % interval else full for layer in range(keys.num_hidden_layers)]
-
-
-def experts_with_shared(keys: DecoderKeys) -> list[Ffn]:
-    """Experts as in Qwen3, and a shared one whose width must be given."""
-    required_number(keys, "shared_expert_intermediate_size")
-    return sparse_steps(keys)
 
 
 def kimi_delta(keys: DecoderKeys) -> list[Attention]:
@@ -119,7 +104,8 @@ def nemotron_mixers(keys: DecoderKeys) -> list[Attention | None]:
         [vllm-source] model_executor/models/config.py: the state is float32 unless
         ``mamba_ssm_cache_dtype`` says otherwise.
     """
-    required_number(keys, "mamba_head_dim")
+    if keys.mamba_head_dim is None:
+        raise ModelConfigError("mamba_head_dim is missing")
     mixers: dict[str, Attention] = {
         _STATE: mamba2(keys, _type_bytes(keys.mamba_ssm_cache_dtype)),
         _FULL: with_window(keys, grouped_attention(keys), keys.sliding_window),
@@ -132,7 +118,7 @@ def nemotron_blocks(keys: DecoderKeys) -> list[Ffn | None]:
     kinds = _nemotron_kinds(keys)
     blocks: dict[str, Ffn] = {}
     if _DENSE in kinds:
-        width = required_number(keys, "intermediate_size")
+        width = keys.needed.intermediate_size
         blocks[_DENSE] = DenseFfn(intermediate_size=width, num_matrices=2)
     if _EXPERTS in kinds:
         blocks[_EXPERTS] = _ungated_experts(keys)
@@ -140,20 +126,18 @@ def nemotron_blocks(keys: DecoderKeys) -> list[Ffn | None]:
 
 
 def _ungated_experts(keys: DecoderKeys) -> MoeFfn:
-    num_shared = required_number(keys, "n_shared_experts")
-    width = required_number(keys, "moe_shared_expert_intermediate_size") if num_shared else 0
-    experts = moe(
-        keys, width=required_number(keys, "moe_intermediate_size"), shared=num_shared * width
-    )
+    num_shared = keys.needed.n_shared_experts
+    width = keys.needed.moe_shared_expert_intermediate_size if num_shared else 0
+    experts = moe(keys, width=keys.needed.moe_intermediate_size, shared=num_shared * width)
     return replace(experts, num_matrices=2)
 
 
 def _nemotron_kinds(keys: DecoderKeys) -> list[str]:
     if keys.layers_block_type is not None:
-        return _kinds(keys, "layers_block_type", keys.layers_block_type)
+        return _kinds(keys, "layers_block_type")
     if keys.hybrid_override_pattern is None:
         raise ModelConfigError("hybrid_override_pattern is missing, and layers_block_type too")
-    return _kinds(keys, "hybrid_override_pattern", list(keys.hybrid_override_pattern))
+    return _kinds(keys, "hybrid_override_pattern")
 
 
 def mamba2(keys: DecoderKeys, state_element_bytes: int = MODEL_TYPE_BYTES) -> StateAttention:
@@ -162,16 +146,16 @@ def mamba2(keys: DecoderKeys, state_element_bytes: int = MODEL_TYPE_BYTES) -> St
     Raises:
         ModelConfigError: a key is missing, or heads are no multiple of groups.
     """
-    heads, head_dim = required_number(keys, "mamba_num_heads"), keys.mamba_head_dim
+    heads, head_dim = keys.needed.mamba_num_heads, keys.mamba_head_dim
     if not isinstance(head_dim, int):
-        head_dim = required_number(keys, "mamba_expand") * keys.hidden_size // heads
+        head_dim = keys.needed.mamba_expand * keys.hidden_size // heads
     layer = StateAttention(
         kind="mamba2",
-        num_key_heads=required_number(keys, "n_groups"),
+        num_key_heads=keys.needed.n_groups,
         num_value_heads=heads,
-        key_head_dim=required_number(keys, "ssm_state_size"),
+        key_head_dim=keys.needed.ssm_state_size,
         value_head_dim=head_dim,
-        conv_kernel=required_number(keys, "conv_kernel"),
+        conv_kernel=keys.needed.conv_kernel,
         state_element_bytes=state_element_bytes,
     )
     return _check_state(layer, key="n_groups")
@@ -181,17 +165,15 @@ def granite_mixers(keys: DecoderKeys) -> list[Attention]:
     """Granite 4: Mamba-2 or attention, as ``layer_types`` says, before a feed-forward block."""
     if keys.layer_types is None:
         raise ModelConfigError("layer_types is missing")
-    return _state_or_full(
-        keys, "layer_types", keys.layer_types, grouped_attention(keys), mamba2(keys)
-    )
+    return _state_or_full(keys, grouped_attention(keys), mamba2(keys))
 
 
 def granite_blocks(keys: DecoderKeys) -> list[Ffn]:
     """Granite 4: experts and a shared one, or only the shared one for models without experts."""
-    shared = required_number(keys, "shared_intermediate_size")
+    shared = keys.needed.shared_intermediate_size
     if keys.num_experts == 0:
         return [DenseFfn(intermediate_size=shared)] * keys.num_hidden_layers
-    block = moe(keys, width=required_number(keys, "intermediate_size"), shared=shared)
+    block = moe(keys, width=keys.needed.intermediate_size, shared=shared)
     return [block] * keys.num_hidden_layers
 
 
@@ -209,13 +191,13 @@ def _type_bytes(name: str | None) -> int:
 
 
 def _state_or_full(
-    keys: DecoderKeys, key: str, entries: list[str], full: GroupedAttention, state: StateAttention
+    keys: DecoderKeys, full: GroupedAttention, state: StateAttention
 ) -> list[Attention]:
-    return [state if kind == _STATE else full for kind in _kinds(keys, key, entries)]
+    return [state if kind == _STATE else full for kind in _kinds(keys, "layer_types")]
 
 
-def _kinds(keys: DecoderKeys, key: str, entries: list[str]) -> list[str]:
-    check_length(key, entries, keys.num_hidden_layers)
+def _kinds(keys: DecoderKeys, key: str) -> list[str]:
+    entries = keys.by_layer(key)
     for index, entry in enumerate(entries):
         if entry not in _KINDS:
             raise UnknownArchitectureError(
