@@ -8,7 +8,7 @@ from typing import Final
 from tonnage.cli.answers.calibrating import Subject
 from tonnage.cli.answers.subjects import Named, subject_of
 from tonnage.cli.commands.calibrate import CalibrateOptions
-from tonnage.cli.console import Failure, remark
+from tonnage.cli.console import Failure, failing, remark
 from tonnage.cli.load.endpoint import Endpoint, ServedModel, endpoint_at, probing
 from tonnage.cli.load.watch import Bounds
 from tonnage.cli.read.calibration import check_target
@@ -87,10 +87,8 @@ def named_subject(
 
 
 def _trace(path: Path) -> Trace:
-    try:
+    with failing(TraceError, where="--trace "):
         trace = read_trace(path)
-    except TraceError as error:
-        raise Failure(f"--trace {error}") from error
     for note in notes_of(trace):
         remark(f"Note: {path}: {note}")
     return trace

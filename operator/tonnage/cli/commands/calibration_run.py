@@ -31,7 +31,7 @@ from tonnage.cli.commands.calibration_plan import (
     plan_of,
 )
 from tonnage.cli.commands.forms import serialize
-from tonnage.cli.console import NO, Failure, output, remark, show
+from tonnage.cli.console import NO, Failure, failing, output, remark, show
 from tonnage.cli.load.endpoint import probing
 from tonnage.cli.load.engine_page import EnginePage
 from tonnage.cli.load.replaying import ReplayLimits, Sent, replay
@@ -130,10 +130,8 @@ def _from_results(options: CalibrateOptions) -> tuple[Subject, CalibrationFile]:
         options.max_num_batched_tokens
         or batch_defaults(request.gpu, request.engine.minor).max_num_batched_tokens
     )
-    try:
+    with failing(SizingError):
         found = calibrated_by_runs(subject, runs, max_batched_tokens=batched)
-    except SizingError as error:
-        raise Failure(str(error)) from error
     at_s = max((run.at_s for run in runs if run.at_s), default=time.time())
     around = Circumstances(
         date=_date(at_s),
@@ -198,10 +196,8 @@ async def _swept(plan: Plan, streamer: Streamer, watch: EngineWatch) -> _Seen:
 def _loads(plan: Plan, page: EnginePage | None) -> tuple[Load, ...]:
     options, subject = plan.options, plan.subject
     kv_tokens = page.kv_tokens if page else None
-    try:
+    with failing(SizingError):
         model = subject.model
-    except SizingError as error:
-        raise Failure(str(error)) from error
     room = Room(
         context_tokens=subject.request.context_tokens,
         max_concurrency=options.max_concurrency or options.max_num_seqs or WIDEST,

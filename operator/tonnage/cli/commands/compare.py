@@ -38,7 +38,6 @@ from tonnage.cli.console import NO, OK, Failure, complain, output, show
 from tonnage.cli.read.manifest import parse
 from tonnage.cli.read.references import target_of
 from tonnage.cli.read.scale_target import TargetError
-from tonnage.cli.read.strict_yaml import ManifestError
 from tonnage.cli.text.compare import comparison_report
 from tonnage.estimate.errors import CalibrationFileError
 from tonnage.sizing.compare import Measured
@@ -124,8 +123,8 @@ def _request(
 ) -> tuple[ModelDeployment, SizingRequest]:
     resource = the_one(asked.manifests, question.names, command="compare")
     [(_, guessed)] = asked.with_guesses
+    deployment = parse(resource)
     try:
-        deployment = parse(resource)
         request = request_of(
             deployment.spec,
             replace(terms, guessed=guessed),
@@ -133,8 +132,6 @@ def _request(
             target=target_of(deployment, resource, asked.manifests),
             checkpoint=beside.checkpoint_of(deployment),
         )
-    except ManifestError as error:
-        raise Failure(str(error)) from error
     except (CatalogError, TargetError) as error:
         raise Failure(f"{resource.name}: {code_of(error)}: {error}") from error
     return deployment, request

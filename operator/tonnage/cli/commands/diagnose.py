@@ -13,7 +13,7 @@ import click
 
 from tonnage.cli.answers.bundle import MODE, archive, files_of
 from tonnage.cli.commands.options import CLUSTER_EXIT_CODES, access_options
-from tonnage.cli.console import Failure, output, remark, show
+from tonnage.cli.console import Failure, failing, output, remark, show
 from tonnage.cli.read.evidence import OPERATOR, Wanted, read_evidence
 from tonnage.cli.read.live import LiveCluster, connect
 from tonnage.cluster.errors import KubernetesError
@@ -137,8 +137,8 @@ def _kubernetes(cluster: LiveCluster) -> str:
 
 def _write(path: Path, content: bytes) -> None:
     """Write a file that only its owner may read, and only where there is none."""
-    try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE), "wb") as file:
-            file.write(content)
-    except OSError as error:
-        raise Failure(f"--save {path}: {error.strerror}") from error
+    with (
+        failing(OSError, where=f"--save {path}: "),
+        os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE), "wb") as file,
+    ):
+        file.write(content)

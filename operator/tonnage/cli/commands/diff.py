@@ -29,14 +29,13 @@ from tonnage.cli.commands.options import (
     gpus_option,
     model_config_option,
 )
-from tonnage.cli.console import OK, OVER_BUDGET, Failure, complain
+from tonnage.cli.console import OK, OVER_BUDGET, Failure, ManifestError, complain
 from tonnage.cli.read.classes import known_gpus
 from tonnage.cli.read.live import LiveCluster, connect
 from tonnage.cli.read.manifest import SUFFIXES, ManifestObject, Manifests, load, parse
 from tonnage.cli.read.references import checked_text, config_of, target_of
 from tonnage.cli.read.running import LiveObject, owned_fields, read_live
 from tonnage.cli.read.scale_target import TargetContainer, scale_target
-from tonnage.cli.read.strict_yaml import ManifestError
 from tonnage.cli.text.difference import markdown
 
 HELP: Final = """Show what a change of manifests does, as Markdown for a pull request.

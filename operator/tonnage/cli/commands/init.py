@@ -24,7 +24,6 @@ from tonnage.cli.commands.writing import search_progress
 from tonnage.cli.console import Failure, remark
 from tonnage.cli.read.asked import MOST_REPLICAS
 from tonnage.cli.read.manifest import parse
-from tonnage.cli.read.strict_yaml import ManifestError
 from tonnage.manifests.children import num_nodes_of
 from tonnage.sizing.provenance import Figure
 from tonnage.units import count_of
@@ -103,11 +102,8 @@ def _plan_or_failure(asked: PlanInput, terms: Terms, beside: Beside) -> Planned 
         Failure: what is asked names something unknown, or contradicts itself.
     """
     [(resource, _)] = asked.with_guesses
-    try:
-        deployment = parse(resource)
-        config = beside.config_of(deployment, resource, asked.manifests)
-    except ManifestError as error:
-        raise Failure(str(error)) from error
+    deployment = parse(resource)
+    config = beside.config_of(deployment, resource, asked.manifests)
     checkpoint = beside.checkpoint_of(deployment)
     found = answer(deployment, terms, model_config=config, checkpoint=checkpoint)
     if isinstance(found, Planned):

@@ -36,10 +36,9 @@ from tonnage.cli.commands.writing import (
     search_progress,
     write_page,
 )
-from tonnage.cli.console import Failure, complain, output, remark, show
+from tonnage.cli.console import Failure, ManifestError, complain, output, remark, show
 from tonnage.cli.read.manifest import ManifestObject, parse
 from tonnage.cli.read.references import target_of
-from tonnage.cli.read.strict_yaml import ManifestError
 from tonnage.cli.text.plan import answer_report, sources_of
 from tonnage.explain.sources import citations
 from tonnage.sizing.provenance import Figure

@@ -9,7 +9,7 @@ import click
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.spec import MOST_GPUS
-from tonnage.catalog.gpu import CatalogError, Gpu, find_gpu
+from tonnage.catalog.gpu import Gpu
 from tonnage.catalog.safetensors import Checkpoint
 from tonnage.cli.answers.planning import Terms
 from tonnage.cli.commands.options import (
@@ -30,11 +30,10 @@ from tonnage.cli.read.asked import (
     with_changes,
 )
 from tonnage.cli.read.checkpoint import checkpoint_in
-from tonnage.cli.read.classes import known_gpus
+from tonnage.cli.read.classes import known_gpus, named_gpu
 from tonnage.cli.read.manifest import ManifestObject, Manifests, load
 from tonnage.cli.read.prices import Prices, with_prices
 from tonnage.cli.read.references import checked_text, config_of
-from tonnage.cli.read.strict_yaml import ManifestError
 from tonnage.sizing.provenance import Figure
 
 DECIMALS: Final = 4
@@ -105,10 +104,7 @@ class QuestionOptions:
             "hardware.parallelism.data": self.data,
             "hardware.parallelism.expert": self.expert,
         }
-        try:
-            further = [change_of(each) for each in self.settings]
-        except ManifestError as error:
-            raise Failure(str(error)) from error
+        further = [change_of(each) for each in self.settings]
         return (*((path, value) for path, value in given.items() if value is not None), *further)
 
 
@@ -139,14 +135,11 @@ def asking(question: QuestionOptions, gpu: str | None) -> PlanInput:
         manifests = _none_yet()
     else:
         raise Failure("nothing is asked: give manifests with -f, or a model with --model")
-    try:
-        found = (
-            [with_changes(each, changes) for each in manifests.model_deployments]
-            if question.names
-            else [_manifest_of_options(changes)]
-        )
-    except ManifestError as error:
-        raise Failure(str(error)) from error
+    found = (
+        [with_changes(each, changes) for each in manifests.model_deployments]
+        if question.names
+        else [_manifest_of_options(changes)]
+    )
     return PlanInput(
         manifests=replace(manifests, model_deployments=tuple(each.resource for each in found)),
         guessed={number: each.guessed for number, each in enumerate(found)},
@@ -175,10 +168,7 @@ def _rate(requests_per_s: float | None) -> int | str | None:
 
 def named_classes(classes: Iterable[str], known: Mapping[str, Gpu]) -> list[Gpu]:
     """Return the classes that were named, by name or alias, each once."""
-    try:
-        found = [find_gpu(name, known) for name in _names(classes)]
-    except CatalogError as error:
-        raise Failure(str(error).replace("hardware.gpu", "--gpu")) from error
+    found = [named_gpu(name, known, field="--gpu") for name in _names(classes)]
     return list({gpu.name: gpu for gpu in found}.values())
 
 

@@ -21,11 +21,10 @@ from tonnage.cli.commands.options import (
     requests_per_second_option,
 )
 from tonnage.cli.commands.writing import list_ignored
-from tonnage.cli.console import Failure, complain, printable, remark
+from tonnage.cli.console import Failure, ManifestError, complain, printable, remark
 from tonnage.cli.read.classes import known_gpus
 from tonnage.cli.read.manifest import ManifestObject, Manifests, load, parse
 from tonnage.cli.read.references import checked_text, config_of, target_of
-from tonnage.cli.read.strict_yaml import ManifestError
 from tonnage.manifests.children import Site
 from tonnage.settings import Settings
 

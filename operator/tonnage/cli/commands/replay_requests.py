@@ -12,7 +12,7 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError, built_in_gpus
 from tonnage.cli.commands.replay import MOST_LAST_S, ReplayOptions
 from tonnage.cli.commands.writing import write_trace
-from tonnage.cli.console import NO_CLUSTER, Failure, remark
+from tonnage.cli.console import NO_CLUSTER, Failure, failing, remark
 from tonnage.cluster.errors import PrometheusError
 from tonnage.cluster.ranges import Steps, ask_range
 from tonnage.replay.counted import CountedError, CountedTraffic, Span, count_traffic
@@ -76,10 +76,8 @@ def _has_window(options: ReplayOptions) -> bool:
 
 
 def _read(file: Path) -> Trace:
-    try:
+    with failing(TraceError):
         trace = read_trace(file)
-    except TraceError as error:
-        raise Failure(str(error)) from error
     for note in notes_of(trace):
         remark(f"Note: {file}: {note}")
     return trace
@@ -90,10 +88,8 @@ def _of_trace(trace: Trace, options: ReplayOptions, duration_s: float | None = N
     if duration_s is not None and not _has_window(options):
         part = trace
     else:
-        try:
+        with failing(ValueError, where="--window: "):
             part = window_of(trace, *options.window_s)
-        except ValueError as error:
-            raise Failure(f"--window: {error}") from error
         duration_s = duration_of(trace, *options.window_s)
     _check_size(part, duration_s, options)
     if options.saved_trace is not None:
@@ -119,10 +115,8 @@ def _check_size(part: Trace, duration_s: float, options: ReplayOptions) -> None:
 
 
 def _rate(deployment: ModelDeployment) -> float:
-    try:
+    with failing(CatalogError, where=f"{deployment.name}: "):
         request = ask(deployment.spec, look_up(deployment.spec, built_in_gpus()))
-    except CatalogError as error:
-        raise Failure(f"{deployment.name}: {error}") from error
     rate = request.demand.usual.requests_per_s
     if rate is None:
         raise Failure(
@@ -135,10 +129,8 @@ def _rate(deployment: ModelDeployment) -> float:
 def _of_fleet(options: ReplayOptions, deployment: ModelDeployment, scaled: str) -> RequestSource:
     """Draw a trace of what Prometheus counted."""
     found = _query_traffic(options, deployment)
-    try:
+    with failing(CountedError, where="--prometheus: "):
         trace = trace_of(found, longest_tokens=deployment.spec.context_length)
-    except CountedError as error:
-        raise Failure(f"--prometheus: {error}") from error
     if found.gaps:
         remark(f"Note: {found.gaps}")
     if found.model_name not in {None, deployment.spec.model.id}:

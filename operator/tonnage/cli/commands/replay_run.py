@@ -36,10 +36,9 @@ from tonnage.cli.commands.writing import (
     the_one,
     write_page,
 )
-from tonnage.cli.console import NO, OK, UNEXPECTED, Failure, complain, output, remark, show
+from tonnage.cli.console import NO, OK, UNEXPECTED, Failure, complain, failing, output, remark, show
 from tonnage.cli.read.manifest import ManifestObject, load, parse
 from tonnage.cli.read.prices import Prices, with_prices
-from tonnage.cli.read.strict_yaml import ManifestError
 from tonnage.cli.text.replay import replay_report
 from tonnage.control.input.state import AUTO
 from tonnage.control.input.times import rfc3339
@@ -80,10 +79,7 @@ def run(options: ReplayOptions) -> None:
 
 
 def _deployment(resource: ManifestObject) -> ModelDeployment:
-    try:
-        found = parse(resource)
-    except ManifestError as error:
-        raise Failure(str(error)) from error
+    found = parse(resource)
     for place, why in _ignored_fields(found.spec):
         raise Failure(f"{resource.at(place)}: {place}: {why}")
     try:
@@ -158,7 +154,8 @@ def _cases(
 ) -> tuple[list[Case], list[RefusedCase]]:
     """Return every class with every cold start, and the classes that cannot serve it."""
     own = deployment.spec.hardware.gpu
-    _check_known(own, gpus, where=resource.at("spec.hardware.gpu"))
+    with failing(CatalogError, where=f"{resource.at('spec.hardware.gpu')}: "):
+        find_gpu(own, gpus)
     names = [gpu.name for gpu in named_classes(options.classes, gpus)] if options.classes else [own]
     cases: list[Case] = []
     refused: list[RefusedCase] = []
@@ -175,13 +172,6 @@ def _cases(
             for start_s in options.starts_s
         ]
     return cases, refused
-
-
-def _check_known(name: str, gpus: Mapping[str, Gpu], *, where: str) -> None:
-    try:
-        find_gpu(name, gpus)
-    except CatalogError as error:
-        raise Failure(f"{where}: {error}") from error
 
 
 def _content(resource: ManifestObject, gpu: str, gpus: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tonnage.cli.answers.patience import Progress, is_compiled
-from tonnage.cli.console import Failure, complain, needs_extra, remark
+from tonnage.cli.console import Failure, complain, failing, needs_extra, remark
 from tonnage.cli.read.manifest import ManifestObject, Manifests
 from tonnage.units import count_of
 
@@ -85,10 +85,8 @@ def write_page(page_file: str, text: str) -> None:
     if page_file == "-":
         click.echo(text, nl=False)
         return
-    try:
+    with failing(OSError, where=f"--html {page_file}: "):
         Path(page_file).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise Failure(f"--html {page_file}: {error.strerror}") from error
     remark(f"Wrote {page_file}")
 
 
@@ -98,12 +96,12 @@ def write_trace(path: Path, trace: "Trace") -> None:
     if not name.removesuffix(".gz").endswith(".csv"):
         raise Failure(f"--save-trace {path}: a trace is written as .csv or .csv.gz")
     opened = gzip.open if name.endswith(".gz") else open
-    try:
-        with opened(path, "wt", encoding="utf-8", newline="") as lines:
-            writer = csv.writer(lines, lineterminator="\n")
-            writer.writerow(("arrival_s", "prompt_tokens", "output_tokens"))
-            rows = zip(trace.arrival_s, trace.prompt_tokens, trace.output_tokens, strict=True)
-            writer.writerows((f"{at_s:.3f}", prompt, output) for at_s, prompt, output in rows)
-    except OSError as error:
-        raise Failure(f"--save-trace {path}: {error.strerror}") from error
+    with (
+        failing(OSError, where=f"--save-trace {path}: "),
+        opened(path, "wt", encoding="utf-8", newline="") as lines,
+    ):
+        writer = csv.writer(lines, lineterminator="\n")
+        writer.writerow(("arrival_s", "prompt_tokens", "output_tokens"))
+        rows = zip(trace.arrival_s, trace.prompt_tokens, trace.output_tokens, strict=True)
+        writer.writerows((f"{at_s:.3f}", prompt, output) for at_s, prompt, output in rows)
     remark(f"Wrote {path}: {count_of(len(trace), 'request')}")

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from tonnage.cli.console import Failure
+from tonnage.cli.console import ManifestError, failing
 from tonnage.cli.read.manifest import read_text
-from tonnage.cli.read.strict_yaml import ManifestError
 from tonnage.units import MIB, MS_PER_S, count_of
 
 MAX_BYTES: Final = 512 * MIB
@@ -56,12 +55,8 @@ def read_runs(path: str) -> list[BenchmarkRun]:
     Raises:
         Failure: the file is no such result, or a run in it tells nothing of steps; with the field.
     """
-    try:
+    with failing(ManifestError, where="--result "):
         return [run for where, content in _objects(path) for run in _runs(content, where)]
-    except ManifestError as error:
-        raise Failure(f"--result {error}") from error
-    except OSError as error:
-        raise Failure(f"--result {path}: {error.strerror}") from error
 
 
 def _objects(path: str) -> Iterator[tuple[str, Fields]]:

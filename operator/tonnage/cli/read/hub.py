@@ -11,7 +11,7 @@ from urllib.parse import quote, urljoin, urlsplit
 from tonnage.catalog.gpu import CatalogError, UnknownModelError
 from tonnage.catalog.models import built_in_model
 from tonnage.catalog.safetensors import Checkpoint, CheckpointError, json_object
-from tonnage.cli.console import Failure
+from tonnage.cli.console import Failure, failing
 from tonnage.cli.read.checkpoint import Beginning, read_checkpoint
 from tonnage.units import KIB, MIB
 
@@ -61,11 +61,8 @@ def checkpoint_from_hub(
     """
     import requests  # noqa: PLC0415  (a plan needs no network)
 
-    with requests.Session() as session:
-        try:
-            return read_checkpoint(_files(session, model_id, revision, environment))
-        except CheckpointError as error:
-            raise Failure(f"--hub: {model_id}: {error}") from error
+    with requests.Session() as session, failing(CheckpointError, where=f"--hub: {model_id}: "):
+        return read_checkpoint(_files(session, model_id, revision, environment))
 
 
 def _config(model_id: str, revision: str | None, environment: Mapping[str, str]) -> str:

@@ -3,14 +3,15 @@
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from tonnage.api.group import GROUP, KIND
 from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_deployment
-from tonnage.cli.console import remark
-from tonnage.cli.read.strict_yaml import Doubt, ManifestError, read_documents
+from tonnage.cli.console import ManifestError, remark
+from tonnage.cli.read.strict_yaml import Doubt, read_documents
 from tonnage.manifests.workload import WORKLOADS
 from tonnage.units import MIB
 
@@ -23,6 +24,10 @@ _NAMESPACE: Final = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 ObjectKey = tuple[str, str, str]
 """Kind, namespace and name."""
+
+
+class UnreadableError(ManifestError):
+    """A file is not there, or not to be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,21 +107,16 @@ def load(names: Iterable[str]) -> Manifests:
         try:
             for file in _files(name):
                 resources.extend(_resources(file, problems))
-        except (ManifestError, OSError) as error:
-            problems.append(_error_text(error, name))
+        except ManifestError as error:
+            problems.append(error.message)
     return _sort_by_kind(resources, problems)
-
-
-def _error_text(error: Exception, name: str) -> str:
-    if isinstance(error, OSError):
-        return f"{name}: {error.strerror or error}"
-    return str(error)
 
 
 def _files(name: str) -> list[str]:
     if name == STANDARD_INPUT or not Path(name).is_dir():
         return [name]
-    files = sorted(str(path) for path in Path(name).iterdir() if path.suffix in SUFFIXES)
+    with _reading(name):
+        files = sorted(str(path) for path in Path(name).iterdir() if path.suffix in SUFFIXES)
     if not files:
         raise ManifestError(f"{name}: no {', '.join(sorted(SUFFIXES))} file in this folder")
     return files
@@ -141,9 +141,17 @@ def _resources(name: str, problems: list[str]) -> list[ManifestObject]:
                 )
             )
         ]
-    except (ManifestError, OSError) as error:
-        problems.append(_error_text(error, name))
+    except ManifestError as error:
+        problems.append(error.message)
         return []
+
+
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UnreadableError(f"{name}: {error.strerror or error}") from error
 
 
 def _mapping(content: object, location: str) -> Mapping[str, Any]:
@@ -157,12 +165,12 @@ def read_text(name: str, *, max_bytes: int = MAX_FILE_BYTES) -> str:
 
     Raises:
         ManifestError: it is too large, or no UTF-8.
-        OSError: it cannot be read.
+        UnreadableError: it cannot be read.
     """
     if name == STANDARD_INPUT:
         content = sys.stdin.buffer.read(max_bytes + 1)
     else:
-        with Path(name).open("rb") as file:
+        with _reading(name), Path(name).open("rb") as file:
             content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise ManifestError(f"{name}: larger than {max_bytes / MIB:g} MiB")

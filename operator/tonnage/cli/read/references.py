@@ -3,21 +3,16 @@
 from collections.abc import Mapping
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.cli.console import Failure
+from tonnage.cli.console import ManifestError, failing
 from tonnage.cli.read.manifest import ManifestObject, Manifests, read_text
 from tonnage.cli.read.scale_target import TargetContainer, scale_target
 from tonnage.cli.read.strict_json import check_json
-from tonnage.cli.read.strict_yaml import ManifestError
 
 
 def checked_text(config_file: str, *, option: str) -> str:
-    try:
+    with failing(ManifestError, where=f"{option} "):
         text = read_text(config_file)
         check_json(text, source=config_file)
-    except ManifestError as error:
-        raise Failure(f"{option} {error}") from error
-    except OSError as error:
-        raise Failure(f"{option} {config_file}: {error.strerror}") from error
     return text
 
 

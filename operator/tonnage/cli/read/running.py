@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_deployment
-from tonnage.cli.console import NO_RIGHTS, Failure, remark
+from tonnage.cli.console import NO_RIGHTS, Failure, failing, remark
 from tonnage.cli.read.live import LiveCluster, failures
 from tonnage.cli.read.manifest import ManifestObject
 from tonnage.cluster.kube import (
@@ -59,10 +59,8 @@ def read_live(cluster: LiveCluster, *, namespace: str, name: str) -> LiveObject 
         found = cluster.api.get(MODEL_DEPLOYMENTS.path(namespace, name))
     if found is None:
         return None
-    try:
+    with failing(InvalidSpecError, where=f"{namespace}/{name} in the cluster: "):
         model = parse_model_deployment(found, tolerate_unknown=True)
-    except InvalidSpecError as error:
-        raise Failure(f"{namespace}/{name} in the cluster: {error}") from error
     target = model.spec.scale_target
     return LiveObject(
         model=model,
