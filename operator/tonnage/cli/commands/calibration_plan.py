@@ -12,8 +12,6 @@ from tonnage.cli.console import Failure, failing, remark
 from tonnage.cli.load.endpoint import Endpoint, ServedModel, endpoint_at, probing
 from tonnage.cli.load.watch import Bounds
 from tonnage.cli.read.calibration import check_target
-from tonnage.cli.read.classes import known_gpus
-from tonnage.cli.read.references import checked_text
 from tonnage.estimate.calibration_file import key_of
 from tonnage.replay.traces import Trace, TraceError, notes_of, read_trace
 
@@ -67,7 +65,6 @@ def named_subject(
     Raises:
         Failure: a name is unknown, or the target is a calibration of another engine.
     """
-    config = options.config_file
     subject = subject_of(
         Named(
             model=options.model,
@@ -75,9 +72,9 @@ def named_subject(
             weights=options.weights,
             kv_cache=options.kv_cache,
             parallelism=options.parallelism,
-            model_config=None if config is None else checked_text(config, option="--model-config"),
+            model_config=options.catalog.config(),
         ),
-        known_gpus(options.gpus_folder),
+        options.catalog.gpus(),
         engine_version=engine_version,
         context_tokens=context_tokens,
     )

@@ -4,6 +4,7 @@ import os
 import platform
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -12,10 +13,16 @@ from typing import Any, Final
 import click
 
 from tonnage.cli.answers.bundle import MODE, archive, files_of
-from tonnage.cli.commands.options import CLUSTER_EXIT_CODES, access_options
+from tonnage.cli.commands.options import (
+    CLUSTER_EXIT_CODES,
+    AccessOptions,
+    namespace_option,
+    option,
+    takes,
+)
 from tonnage.cli.console import Failure, failing, output, remark, show
 from tonnage.cli.read.evidence import OPERATOR, Wanted, read_evidence
-from tonnage.cli.read.live import LiveCluster, connect
+from tonnage.cli.read.live import LiveCluster
 from tonnage.cluster.errors import KubernetesError
 from tonnage.units import count_of
 
@@ -42,58 +49,54 @@ Examples:
 {CLUSTER_EXIT_CODES}"""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiagnoseOptions:
+    """What the command was given."""
+
+    namespace: str | None = namespace_option()
+    is_all: bool = option("-A", "--all-namespaces", is_flag=True, help="All namespaces.")
+    operator_namespace: str = option(
+        "--operator-namespace",
+        default="tonnage-system",
+        show_default=True,
+        help="Namespace that the chart is installed in.",
+    )
+    operator_selector: str = option(
+        "--operator-selector",
+        default=OPERATOR,
+        show_default=True,
+        metavar="LABEL=VALUE",
+        help="Label of the operator's Deployment and pods.",
+    )
+    log_lines: int = option(
+        "--log-lines",
+        type=click.IntRange(min=1, max=500_000),
+        default=5000,
+        show_default=True,
+        help="Last lines of each log of the operator.",
+    )
+    target: Path | None = option(
+        "--save",
+        metavar="FILE",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help=f"File to write, {ENDING}. Default: tonnage-diagnose-TIME{ENDING} in this folder.",
+    )
+    access: AccessOptions
+
+
 @click.command(help=HELP)
-@click.option("-n", "--namespace", help="Namespace. Default: the one of the context.")
-@click.option("-A", "--all-namespaces", "is_all", is_flag=True, help="All namespaces.")
-@click.option(
-    "--operator-namespace",
-    default="tonnage-system",
-    show_default=True,
-    help="Namespace that the chart is installed in.",
-)
-@click.option(
-    "--operator-selector",
-    default=OPERATOR,
-    show_default=True,
-    metavar="LABEL=VALUE",
-    help="Label of the operator's Deployment and pods.",
-)
-@click.option(
-    "--log-lines",
-    type=click.IntRange(min=1, max=500_000),
-    default=5000,
-    show_default=True,
-    help="Last lines of each log of the operator.",
-)
-@click.option(
-    "--save",
-    "target",
-    metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help=f"File to write, {ENDING}. Default: tonnage-diagnose-TIME{ENDING} in this folder.",
-)
-@access_options
-def diagnose(  # noqa: PLR0913  (one argument per option)
-    *,
-    namespace: str | None,
-    is_all: bool,
-    operator_namespace: str,
-    operator_selector: str,
-    log_lines: int,
-    target: Path | None,
-    context: str | None,
-    kubeconfig: str | None,
-) -> None:
+@takes(DiagnoseOptions)
+def diagnose(*, options: DiagnoseOptions) -> None:
     now_s = time.time()
     moment = datetime.fromtimestamp(now_s, UTC).strftime("%Y%m%dT%H%M%SZ")
-    path = target or Path(f"tonnage-diagnose-{moment}{ENDING}")
+    path = options.target or Path(f"tonnage-diagnose-{moment}{ENDING}")
     _check(path)
-    cluster = connect(kubeconfig=kubeconfig, context=context)
+    cluster = options.access.connect()
     wanted = Wanted(
-        namespace=None if is_all else namespace or cluster.namespace,
-        operator_namespace=operator_namespace,
-        operator_selector=operator_selector,
-        log_lines=log_lines,
+        namespace=None if options.is_all else options.namespace or cluster.namespace,
+        operator_namespace=options.operator_namespace,
+        operator_selector=options.operator_selector,
+        log_lines=options.log_lines,
     )
     evidence = read_evidence(cluster, wanted)
     files = files_of(evidence, _about(cluster, wanted, moment))

@@ -19,21 +19,24 @@ from tonnage.cli.answers.differing import (
     total_cost,
 )
 from tonnage.cli.answers.plan_words import exit_code
-from tonnage.cli.answers.planning import Live, Planned, PlannedConstants, Refused, Terms, answer
+from tonnage.cli.answers.planning import Planned, PlannedConstants, Refused, Terms, answer
 from tonnage.cli.answers.rendering import FILE_SITE, servable
+from tonnage.cli.commands.forms import serialize
 from tonnage.cli.commands.options import (
-    access_options,
+    AccessOptions,
+    CatalogOptions,
+    argument,
     calibration_in,
     calibration_option,
     format_option,
-    gpus_option,
-    model_config_option,
+    namespace_option,
+    option,
+    takes,
 )
 from tonnage.cli.console import OK, OVER_BUDGET, Failure, ManifestError, complain
-from tonnage.cli.read.classes import known_gpus
-from tonnage.cli.read.live import LiveCluster, connect
+from tonnage.cli.read.live import LiveCluster
 from tonnage.cli.read.manifest import SUFFIXES, ManifestObject, Manifests, load, parse
-from tonnage.cli.read.references import checked_text, config_of, target_of
+from tonnage.cli.read.references import References, config_of, references_of, target_of
 from tonnage.cli.read.running import LiveObject, owned_fields, read_live
 from tonnage.cli.read.scale_target import TargetContainer, scale_target
 from tonnage.cli.text.difference import markdown
@@ -72,54 +75,51 @@ class _Inputs:
     """Not empty: something could not be read, and the user knows."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffOptions:
+    """What the command was given."""
+
+    names: tuple[str, ...] = argument(nargs=-1, required=True, metavar="[OLD] NEW")
+    from_cluster: bool = option(
+        "--from-cluster", is_flag=True, help="Compare with the objects in the cluster."
+    )
+    form: str = format_option("markdown", "json")
+    max_usd_per_hour: float | None = option(
+        "--max-usd-per-hour",
+        type=click.FloatRange(min=0),
+        help="Budget for all ModelDeployments of NEW together, at their spec.demand.",
+    )
+    namespace: str | None = namespace_option("Namespace of manifests that name none.")
+    catalog: CatalogOptions
+    calibration_file: Path | None = calibration_option()
+    access: AccessOptions
+
+
 @click.command(help=HELP)
-@click.argument("names", nargs=-1, required=True, metavar="[OLD] NEW")
-@click.option("--from-cluster", is_flag=True, help="Compare with the objects in the cluster.")
-@format_option("markdown", "json")
-@click.option(
-    "--max-usd-per-hour",
-    "max_usd_per_hour",
-    type=click.FloatRange(min=0),
-    help="Budget for all ModelDeployments of NEW together, at their spec.demand.",
-)
-@click.option("-n", "--namespace", help="Namespace of manifests that name none.")
-@gpus_option
-@model_config_option
-@calibration_option
-@access_options
-def diff(  # noqa: PLR0913  (one argument per option)
-    *,
-    names: tuple[str, ...],
-    from_cluster: bool,
-    form: str,
-    max_usd_per_hour: float | None,
-    namespace: str | None,
-    gpus_folder: Path | None,
-    config_file: str | None,
-    calibration_file: Path | None,
-    context: str | None,
-    kubeconfig: str | None,
-) -> None:
-    if len(names) != (1 if from_cluster else OLD_AND_NEW):
+@takes(DiffOptions)
+def diff(*, options: DiffOptions) -> None:
+    names, namespace, most = options.names, options.namespace, options.max_usd_per_hour
+    if len(names) != (1 if options.from_cluster else OLD_AND_NEW):
         raise click.UsageError("give OLD and NEW, or NEW with --from-cluster")
     inputs = _Inputs(
         terms=Terms(
-            gpus=known_gpus(gpus_folder),
-            calibration=calibration_in(calibration_file),
+            gpus=options.catalog.gpus(),
+            calibration=calibration_in(options.calibration_file),
         ),
-        config=None if config_file is None else checked_text(config_file, option="--model-config"),
+        config=options.catalog.config(),
         is_broken=[],
     )
     new = _load_manifests(names[-1], inputs)
-    if from_cluster:
-        cluster = connect(kubeconfig=kubeconfig, context=context)
+    if options.from_cluster:
+        cluster = options.access.connect()
         place = namespace or cluster.namespace
-        found = [_against(cluster, each, new, place, inputs) for each in new.model_deployments]
+        compared = [_against(cluster, each, new, place, inputs) for each in new.model_deployments]
     else:
         old = load([]) if _is_empty(names[0]) else _load_manifests(names[0], inputs)
-        found = _between(old, new, namespace, inputs)
-    _print([each for each in found if each], form, max_usd_per_hour)
-    sys.exit(_exit_code([each for each in found if each], inputs, max_usd_per_hour))
+        compared = _between(old, new, namespace, inputs)
+    found = [each for each in compared if each]
+    _print(found, options.form, most)
+    sys.exit(_exit_code(found, inputs, most))
 
 
 def _is_empty(name: str) -> bool:
@@ -145,7 +145,7 @@ def _print(found: list[Difference], form: str, most: float | None) -> None:
     )
     cost = {"before": before, "after": after, "most": most}
     content = {"usdPerHour": cost, "objects": [figures(each) for each in found]}
-    click.echo(json.dumps(content, indent=2, ensure_ascii=False))
+    click.echo(serialize(content, "json"))
 
 
 def _exit_code(found: list[Difference], inputs: _Inputs, most: float | None) -> int:
@@ -179,7 +179,7 @@ def _by_name(manifests: Manifests, namespace: str | None, inputs: _Inputs) -> Ma
         try:
             model = _in_namespace(resource, parse(resource), namespace)
         except ManifestError as error:
-            complain(str(error))
+            complain(error.message)
             inputs.is_broken.append(True)
         else:
             found[model.key] = resource, model
@@ -204,7 +204,7 @@ def _difference(
         running = running_of_plan(before) if isinstance(before, Planned) and is_ours else None
         after = None if new is None else _plan_object(*new, news, inputs, running)
     except ManifestError as error:
-        complain(str(error))
+        complain(error.message)
         inputs.is_broken.append(True)
         return None
     return Difference(before=before, after=after, running=running)
@@ -217,20 +217,15 @@ def _plan_object(
     inputs: _Inputs,
     running: RunningObject | None,
 ) -> Planned | Refused:
-    text = inputs.config or config_of(model, resource, manifests)
-    target = target_of(model, resource, manifests)
-    return _answer(model, inputs, text, target, running.live(model) if running else None)
+    references = references_of(model, resource, manifests, config=inputs.config)
+    return _answer(model, inputs, references, running)
 
 
 def _answer(
-    model: ModelDeployment,
-    inputs: _Inputs,
-    config: str | None,
-    target: TargetContainer | None,
-    live: Live | None,
+    model: ModelDeployment, inputs: _Inputs, references: References, running: RunningObject | None
 ) -> Planned | Refused:
-    found = answer(model, inputs.terms, model_config=config, target=target, live=live)
-    return servable(found, FILE_SITE)
+    live = running.live(model) if running else None
+    return servable(answer(model, inputs.terms, references, live=live), FILE_SITE)
 
 
 def _against(
@@ -240,23 +235,23 @@ def _against(
     try:
         model = _in_namespace(resource, parse(resource), namespace)
         live = read_live(cluster, namespace=model.namespace, name=model.name)
-        config = inputs.config or _config(resource, model, new, live)
-        target = _target(resource, model, new, live)
+        references = References(
+            config=inputs.config or _config(resource, model, new, live),
+            target=_target(resource, model, new, live),
+        )
     except ManifestError as error:
-        complain(str(error))
+        complain(error.message)
         inputs.is_broken.append(True)
         return None
     if live is None:
-        return Difference(before=None, after=_answer(model, inputs, config, target, None))
+        return Difference(before=None, after=_answer(model, inputs, references, None))
     running, inputs = _running(live), _as_the_operator_plans(inputs, live, model)
-    flags = running.live(live.model) if running else None
-    before = _answer(live.model, inputs, inputs.config or live.config, target, flags)
+    theirs = replace(references, config=inputs.config or live.config)
+    before = _answer(live.model, inputs, theirs, running)
     if running is None and isinstance(before, Planned) and not live.model.spec.scale_target:
         running = running_of_plan(before)
-    flags = running.live(model) if running else None
-    return Difference(
-        before=before, after=_answer(model, inputs, config, target, flags), running=running
-    )
+    after = _answer(model, inputs, references, running)
+    return Difference(before=before, after=after, running=running)
 
 
 def _as_the_operator_plans(inputs: _Inputs, live: LiveObject, model: ModelDeployment) -> _Inputs:

@@ -10,6 +10,7 @@ from tonnage.cli.answers.patience import counting
 from tonnage.cli.answers.plan_words import headline, obstacles
 from tonnage.cli.answers.planning import Planned, Terms, answer
 from tonnage.cli.answers.rendering import with_obstacle
+from tonnage.cli.commands.options import takes
 from tonnage.cli.commands.plan import class_of
 from tonnage.cli.commands.question import (
     Beside,
@@ -17,7 +18,6 @@ from tonnage.cli.commands.question import (
     QuestionOptions,
     asking,
     beside,
-    question_options,
     terms_of,
 )
 from tonnage.cli.commands.writing import search_progress
@@ -48,12 +48,13 @@ Exit codes: 0 written; 3 invalid input; 1 unexpected error.
 
 
 @click.command(help=HELP)
-@question_options
+@takes(QuestionOptions, "question")
 def init(*, question: QuestionOptions) -> None:
     if question.names:
         raise Failure("init makes a manifest of options: it takes no -f")
     asked = asking(question, class_of(question))
-    [(resource, guessed)] = asked.with_guesses
+    [made] = asked.models
+    resource, guessed = made.resource, made.guessed
     progress = search_progress()
     terms = terms_of(
         question,
@@ -101,11 +102,9 @@ def _plan_or_failure(asked: PlanInput, terms: Terms, beside: Beside) -> Planned 
     Raises:
         Failure: what is asked names something unknown, or contradicts itself.
     """
-    [(resource, _)] = asked.with_guesses
-    deployment = parse(resource)
-    config = beside.config_of(deployment, resource, asked.manifests)
-    checkpoint = beside.checkpoint_of(deployment)
-    found = answer(deployment, terms, model_config=config, checkpoint=checkpoint)
+    [made] = asked.models
+    deployment = parse(made.resource)
+    found = answer(deployment, terms, beside.references(deployment, made.resource, asked.manifests))
     if isinstance(found, Planned):
         found = with_obstacle(found)
         remark(f"The plan: {headline(found)}")

@@ -63,16 +63,12 @@ def requests_asked(options: ReplayOptions, deployment: ModelDeployment) -> Reque
 
 
 def _of_shape(shape: str, options: ReplayOptions, deployment: ModelDeployment) -> OfShape:
-    if _has_window(options):
+    if options.window_s is not None:
         raise Failure("--window is a part of a TRACE: a --shape has none")
     if options.saved_trace is not None:
         raise Failure("--save-trace writes a trace: a --shape differs with each seed")
     rate = 1.0 if shape in RATELESS else _rate(deployment)
     return OfShape(name=shape, requests_per_s=rate, times=options.times)
-
-
-def _has_window(options: ReplayOptions) -> bool:
-    return options.window_s != (0.0, math.inf)
 
 
 def _read(file: Path) -> Trace:
@@ -85,12 +81,13 @@ def _read(file: Path) -> Trace:
 
 def _of_trace(trace: Trace, options: ReplayOptions, duration_s: float | None = None) -> OfTrace:
     """``duration_s``: of a trace from its start, where that is known better than by requests."""
-    if duration_s is not None and not _has_window(options):
+    if duration_s is not None and options.window_s is None:
         part = trace
     else:
+        window_s = options.window_s or (0.0, math.inf)
         with failing(ValueError, where="--window: "):
-            part = window_of(trace, *options.window_s)
-        duration_s = duration_of(trace, *options.window_s)
+            part = window_of(trace, *window_s)
+        duration_s = duration_of(trace, *window_s)
     _check_size(part, duration_s, options)
     if options.saved_trace is not None:
         write_trace(options.saved_trace, part)
@@ -139,7 +136,7 @@ def _of_fleet(options: ReplayOptions, deployment: ModelDeployment, scaled: str) 
             f"{deployment.spec.model.id}"
         )
     duration_s = found.span.num_steps * found.span.step_s
-    is_whole = options.times == 1 and not _has_window(options)
+    is_whole = options.times == 1 and options.window_s is None
     days = significant(duration_s / DAY_S)
     return RequestSource(
         source=f"{options.prometheus_url}, {days} days to now{scaled}",

@@ -38,7 +38,6 @@ from tonnage.cli.commands.writing import (
 )
 from tonnage.cli.console import NO, OK, UNEXPECTED, Failure, complain, failing, output, remark, show
 from tonnage.cli.read.manifest import ManifestObject, load, parse
-from tonnage.cli.read.prices import Prices, with_prices
 from tonnage.cli.text.replay import replay_report
 from tonnage.control.input.state import AUTO
 from tonnage.control.input.times import rfc3339
@@ -118,7 +117,7 @@ def _question(
 ) -> ReplayQuestion:
     target = options.target
     asked = requests_asked(options, deployment)
-    gpus = _priced_gpus(options)
+    gpus = options.prices.over(built_in_gpus())
     cases, refused = _cases(options, resource, deployment, gpus)
     if not cases:
         raise Failure("; ".join(f"{each.gpu}: {each.message}" for each in refused), NO)
@@ -134,16 +133,6 @@ def _question(
         speed=options.speed,
         gpus=gpus,
     )
-
-
-def _priced_gpus(options: ReplayOptions) -> Mapping[str, Gpu]:
-    prices = Prices(
-        single=options.single_prices,
-        file=options.price_file,
-        rate=options.rate,
-        currency=options.currency,
-    )
-    return with_prices(built_in_gpus(), prices)
 
 
 def _cases(

@@ -1,12 +1,44 @@
 """What a spec refers to, from the files beside it: a config.json, and a Deployment to scale."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from tonnage.api.objects import ModelDeployment
+from tonnage.catalog.safetensors import Checkpoint
 from tonnage.cli.console import ManifestError, failing
 from tonnage.cli.read.manifest import ManifestObject, Manifests, read_text
 from tonnage.cli.read.scale_target import TargetContainer, scale_target
 from tonnage.cli.read.strict_json import check_json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class References:
+    """What a spec refers to, and what is known of its model beside it."""
+
+    config: str | None = None
+    """The text of its config.json."""
+    target: TargetContainer | None = None
+    """Of the workload that it scales; its flags stay as they are."""
+    checkpoint: Checkpoint | None = None
+    """What the files of its model hold; without it weights are counted."""
+
+
+def references_of(
+    deployment: ModelDeployment,
+    resource: ManifestObject,
+    manifests: Manifests,
+    *,
+    config: str | None,
+) -> References:
+    """Return what a spec refers to, from the same files; ``config``: a config.json that is given.
+
+    Raises:
+        ManifestError: something is not in these files, or cannot be read.
+    """
+    return References(
+        config=config or config_of(deployment, resource, manifests),
+        target=target_of(deployment, resource, manifests),
+    )
 
 
 def checked_text(config_file: str, *, option: str) -> str:
