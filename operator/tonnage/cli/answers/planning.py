@@ -39,6 +39,7 @@ from tonnage.sizing.workload import Demand
 from tonnage.units import count_of, significant
 
 if TYPE_CHECKING:  # what only a calibration needs
+    from tonnage.cli.read.running import PlannedConstants
     from tonnage.estimate.calibration_file import CalibrationFile, Validation
     from tonnage.explain.words import Answer
 
@@ -51,15 +52,6 @@ CANNOT_RUN: Final = "CannotRun"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedConstants:
-    """Constants of the step time that the plan of a live object stands on."""
-
-    overhead_factor: float
-    bandwidth_efficiency: float
-    prefill_efficiency: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
     """What the command line adds to every object."""
 
@@ -68,7 +60,7 @@ class Terms:
     requests_per_s: float | None = None
     calibration: "CalibrationFile | None" = None
     """What was measured of an engine; refused for another."""
-    planned: PlannedConstants | None = None
+    planned: "PlannedConstants | None" = None
     """What an operator plans an object with."""
     guessed: frozenset[Figure] = frozenset()
     """What of a spec nobody said."""

@@ -5,7 +5,6 @@ from typing import Any, Final
 
 import click
 
-from tonnage.cli.answers.chain import block, objects
 from tonnage.cli.commands.options import (
     CLUSTER_EXIT_CODES,
     AccessOptions,
@@ -15,6 +14,7 @@ from tonnage.cli.commands.options import (
 )
 from tonnage.cli.console import NO, Failure, remark
 from tonnage.cli.read.live import LiveCluster, Resource, failures, read_one
+from tonnage.cli.read.nested import block, objects
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS
 from tonnage.control.input.state import APPROVE
 from tonnage.manifests.names import APPROVE_ANNOTATION

@@ -1,6 +1,5 @@
 """``tonnage diff``: what a change of manifests does to pods, replicas, latency and cost."""
 
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,12 +13,12 @@ from tonnage.cli.answers.differing import (
     Difference,
     RunningObject,
     figures,
-    recorded_flags,
     running_of_plan,
+    running_of_view,
     total_cost,
 )
 from tonnage.cli.answers.plan_words import exit_code
-from tonnage.cli.answers.planning import Planned, PlannedConstants, Refused, Terms, answer
+from tonnage.cli.answers.planning import Planned, Refused, Terms, answer
 from tonnage.cli.answers.rendering import FILE_SITE, servable
 from tonnage.cli.commands.forms import serialize
 from tonnage.cli.commands.options import (
@@ -37,7 +36,7 @@ from tonnage.cli.console import OK, OVER_BUDGET, Failure, ManifestError, complai
 from tonnage.cli.read.live import LiveCluster
 from tonnage.cli.read.manifest import SUFFIXES, ManifestObject, Manifests, load, parse
 from tonnage.cli.read.references import References, config_of, references_of, target_of
-from tonnage.cli.read.running import LiveObject, owned_fields, read_live
+from tonnage.cli.read.running import LiveObject, read_live
 from tonnage.cli.read.scale_target import TargetContainer, scale_target
 from tonnage.cli.text.difference import markdown
 
@@ -260,11 +259,7 @@ def _as_the_operator_plans(inputs: _Inputs, live: LiveObject, model: ModelDeploy
     is_same = len({(each.model, each.hardware, each.engine) for each in specs}) == 1
     if live.planned is None or not is_same or inputs.terms.calibration is not None:
         return inputs
-    overhead, bandwidth, prefill = live.planned
-    planned = PlannedConstants(
-        overhead_factor=overhead, bandwidth_efficiency=bandwidth, prefill_efficiency=prefill
-    )
-    return replace(inputs, terms=replace(inputs.terms, planned=planned))
+    return replace(inputs, terms=replace(inputs.terms, planned=live.planned))
 
 
 def _config(
@@ -293,12 +288,4 @@ def _running(live: LiveObject) -> RunningObject | None:
     view = live.view
     if view is None or live.model.spec.scale_target:
         return None
-    return RunningObject(
-        template=json.loads(view.template),
-        owned=owned_fields(view),
-        replicas=view.replicas,
-        digest=view.digest,
-        flags=recorded_flags(view.flags),
-        drain_s=view.drain_s,
-        num_nodes=view.num_nodes,
-    )
+    return running_of_view(view)

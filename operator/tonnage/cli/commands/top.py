@@ -11,7 +11,6 @@ from rich.live import Live
 from rich.padding import Padding
 from rich.text import Text
 
-from tonnage.cli.answers.chain import block, objects
 from tonnage.cli.commands.options import (
     CLUSTER_EXIT_CODES,
     AccessOptions,
@@ -22,6 +21,7 @@ from tonnage.cli.commands.options import (
 from tonnage.cli.console import Failure, output, printable, remark, show
 from tonnage.cli.read.leading import leases_of, stale_note
 from tonnage.cli.read.live import Resource, read_all
+from tonnage.cli.read.nested import block, objects
 from tonnage.cli.text.parts import parts
 from tonnage.units import HOUR_S, significant
 

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from tonnage.cli.answers.replay_words import percent
-from tonnage.cli.page.drawing import BAD, Picture, Screen, drawings
+from tonnage.cli.page.drawing import BAD, Picture, Screen, picture
 from tonnage.cli.page.labels import LabelWriter, PlotPoint
 from tonnage.cli.page.plain import short
 from tonnage.cli.page.tables import Column, Row, Table, numbers
@@ -38,7 +38,6 @@ def colors_of(policies: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 def cost_kept_picture(dots: Sequence[Dot], target: float, *, unit: str, name: str) -> Picture:
     """Return the picture of all runs of a case; ``unit``: of the GPU-hours."""
-    title = "GPU-hours against SLO attainment"
     colors = colors_of([dot.policy for dot in dots])
     rows = (
         Row(
@@ -47,16 +46,13 @@ def cost_kept_picture(dots: Sequence[Dot], target: float, *, unit: str, name: st
         )
         for dot in dots
     )
-    about = (title, f"{', '.join(colors)}: a point for each seed.")
-    return Picture(
-        title=title,
-        drawings=drawings(
-            lambda screen: cost_kept_figure(dots, target, unit, screen), name=name, about=about
-        ),
-        table=Table(
-            columns=(Column(title="policy", kind="name"), *numbers("GPU-h", "in SLO")),
-            rows=tuple(rows),
-        ),
+    columns = (Column(title="policy", kind="name"), *numbers("GPU-h", "in SLO"))
+    return picture(
+        lambda screen: cost_kept_figure(dots, target, unit, screen),
+        Table(columns=columns, rows=tuple(rows)),
+        name=name,
+        title="GPU-hours against SLO attainment",
+        about=f"{', '.join(colors)}: a point for each seed.",
     )
 
 

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Final
 
 from tonnage.cli.read.live import LiveCluster, Resource
+from tonnage.cli.read.nested import block
 from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import LEASES
 from tonnage.cluster.lease import CLASS_LABEL, DURATION_S, NAME
@@ -52,5 +53,5 @@ def stale_note(read: Callable[[], list[Resource]], *, now_s: float) -> str | Non
 
 def _renewals_s(leases: list[Resource]) -> Iterator[float]:
     for each in leases:
-        if renewed := (each.get("spec") or {}).get("renewTime"):
+        if renewed := block(each, "spec").get("renewTime"):
             yield datetime.fromisoformat(renewed).timestamp()

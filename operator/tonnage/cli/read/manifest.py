@@ -4,13 +4,14 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from tonnage.api.group import GROUP, KIND
 from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_deployment
 from tonnage.cli.console import ManifestError, remark
+from tonnage.cli.read.nested import block
 from tonnage.cli.read.strict_yaml import Doubt, read_documents
 from tonnage.manifests.workload import WORKLOADS
 from tonnage.units import MIB
@@ -54,11 +55,11 @@ class ManifestObject:
 
     @property
     def namespace(self) -> str:
-        return str(self._metadata.get("namespace") or DEFAULT_NAMESPACE)
+        return str(block(self.content, "metadata").get("namespace") or DEFAULT_NAMESPACE)
 
     @property
     def name(self) -> str:
-        return str(self._metadata.get("name") or "")
+        return str(block(self.content, "metadata").get("name") or "")
 
     @property
     def key(self) -> ObjectKey:
@@ -67,11 +68,6 @@ class ManifestObject:
     @property
     def location(self) -> str:
         return f"{self.source}:{self.line}"
-
-    @property
-    def _metadata(self) -> Mapping[str, Any]:
-        metadata = self.content.get("metadata")
-        return metadata if isinstance(metadata, Mapping) else {}
 
     def at(self, path: str) -> str:
         """Return where a field is: the file with the line, or the options."""
@@ -200,12 +196,7 @@ def _list_members(resource: ManifestObject) -> Iterator[ManifestObject]:
                 if path.startswith(prefix)
             },
             doubts=tuple(
-                Doubt(
-                    path=doubt.path.removeprefix(prefix),
-                    line=doubt.line,
-                    text=doubt.text,
-                    reason=doubt.reason,
-                )
+                replace(doubt, path=doubt.path.removeprefix(prefix))
                 for doubt in resource.doubts
                 if doubt.path.startswith(prefix)
             ),
