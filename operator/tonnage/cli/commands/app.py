@@ -104,10 +104,8 @@ Exit codes:
 class LazyGroup(click.Group):
     """A group whose commands are imported on demand: a plan must not wait for Kubernetes."""
 
-    def __init__(
-        self, *arguments: Any, entries: Mapping[str, Entry] = COMMANDS, **settings: Any
-    ) -> None:
-        super().__init__(*arguments, **settings)
+    def __init__(self, name: str, *, entries: Mapping[str, Entry], **settings: Any) -> None:
+        super().__init__(name, **settings)
         self._entries = entries
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's form)
@@ -171,25 +169,14 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-@click.group(
-    cls=LazyGroup,
-    help=HELP,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
-@click.version_option(package_name="tonnage", message="tonnage %(version)s")
-def program() -> None:
-    pass
+def _group(name: str, entries: Mapping[str, Entry], help_text: str) -> click.Group:
+    settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    group = LazyGroup(name, entries=entries, help=help_text, context_settings=settings)
+    return click.version_option(package_name="tonnage", message="tonnage %(version)s")(group)
 
 
-@click.group(
-    cls=LazyGroup,
-    entries=PLUGIN,
-    help=PLUGIN_HELP,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
-@click.version_option(package_name="tonnage", message="tonnage %(version)s")
-def plugin() -> None:
-    pass
+program: Final = _group("program", COMMANDS, HELP)
+plugin: Final = _group("plugin", PLUGIN, PLUGIN_HELP)
 
 
 def _report_bug(

@@ -5,7 +5,6 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
 import aiohttp
@@ -14,7 +13,6 @@ import click
 from tonnage.catalog.engine import batch_defaults
 from tonnage.cli.answers.calibrating import (
     Calibrated,
-    Circumstances,
     Subject,
     calibrate,
     calibrated_by_runs,
@@ -133,18 +131,14 @@ def _from_results(options: CalibrateOptions) -> tuple[Subject, CalibrationFile]:
     with failing(SizingError):
         found = calibrated_by_runs(subject, runs, max_batched_tokens=batched)
     at_s = max((run.at_s for run in runs if run.at_s), default=time.time())
-    around = Circumstances(
-        date=_date(at_s),
+    file = calibration_of(
+        found,
         measured_at_s=at_s,
         num_requests=sum(run.num_requests for run in runs),
         has_metrics=False,
         remarks=(f"from {', '.join(options.results)}; {UNSAID}",),
     )
-    return subject, calibration_of(found, around)
-
-
-def _date(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).date().isoformat()
+    return subject, file
 
 
 async def _measure(plan: Plan) -> _Seen:
@@ -276,8 +270,7 @@ def _compare_replay(plan: Plan, found: Calibrated, seen: _Seen, sent: Sent) -> R
 
 
 def _file(plan: Plan, found: Calibrated, seen: _Seen, served: Replayed | None) -> CalibrationFile:
-    now_s, page = time.time(), seen.page
-    date = _date(now_s)
+    page = seen.page
     cache = None
     if page is not None and page.kv_tokens is not None:
         cache = ReportedCache(
@@ -287,18 +280,15 @@ def _file(plan: Plan, found: Calibrated, seen: _Seen, served: Replayed | None) -
         )
     file = calibration_of(
         found,
-        Circumstances(
-            date=date,
-            measured_at_s=now_s,
-            num_requests=seen.num_requests,
-            has_metrics=page is not None,
-            cache=cache,
-            remarks=seen.remarks,
-        ),
+        measured_at_s=time.time(),
+        num_requests=seen.num_requests,
+        has_metrics=page is not None,
+        cache=cache,
+        remarks=seen.remarks,
     )
     if served is None:
         return file
-    return file.model_copy(update={"validation": served.validation(date)})
+    return file.model_copy(update={"validation": served.validation(file.date)})
 
 
 def _show(file: CalibrationFile, form: str, subject: Subject, served: Replayed | None) -> None:

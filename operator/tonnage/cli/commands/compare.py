@@ -1,7 +1,6 @@
 """``tonnage compare``: which GPU class serves a model for least. Needs no cluster."""
 
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +11,6 @@ import click
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.cli.answers.comparing import Compared, compare_classes
-from tonnage.cli.answers.patience import counting, with_progress
 from tonnage.cli.answers.planning import Terms, code_of, request_of
 from tonnage.cli.answers.rows import choice_row
 from tonnage.cli.commands.beside_plan import RolesAsked
@@ -103,13 +101,13 @@ def compare(*, options: CompareOptions) -> None:
     found = compare_classes(
         deployment,
         request,
-        with_progress(gpus, clock=time.monotonic, tell=progress.tell, begin=progress.begin),
+        progress.over(gpus),
         are_named=bool(named),
         is_written=bool(question.names),
         measured=_measured_by_class(request, gpus, options.calibration_files),
     )
     if roles.roles_apart:
-        between = counting(clock=time.monotonic, tell=progress.tell)
+        between = progress.counting()
         weighed = {
             each.gpu.name: roles.verdict(each.sizing, each.replicas, between)
             for each in found.in_full

@@ -1,9 +1,12 @@
 """``tonnage diagnose``: what a bug report needs, in one file, without secrets."""
 
+import gzip
+import io
 import os
 import platform
+import tarfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -11,8 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+import yaml
 
-from tonnage.cli.answers.bundle import MODE, archive, files_of
+from tonnage.cli.answers.redaction import redact, redacted_text
 from tonnage.cli.commands.options import (
     CLUSTER_EXIT_CODES,
     AccessOptions,
@@ -21,12 +25,13 @@ from tonnage.cli.commands.options import (
     takes,
 )
 from tonnage.cli.console import Failure, failing, output, remark, show
-from tonnage.cli.read.evidence import OPERATOR, Wanted, read_evidence
+from tonnage.cli.read.evidence import OPERATOR, Evidence, Wanted, read_evidence
 from tonnage.cli.read.live import LiveCluster
 from tonnage.cluster.errors import KubernetesError
 from tonnage.units import count_of
 
 ENDING: Final = ".tar.gz"
+MODE: Final = 0o600
 
 HELP: Final = f"""Collect what a bug report needs into one file, without secrets.
 
@@ -99,9 +104,9 @@ def diagnose(*, options: DiagnoseOptions) -> None:
         log_lines=options.log_lines,
     )
     evidence = read_evidence(cluster, wanted)
-    files = files_of(evidence, _about(cluster, wanted, moment))
+    files = _files_of(evidence, _about(cluster, wanted, moment))
     folder = path.name.removesuffix(ENDING)
-    _write(path, archive(files, folder=folder, now_s=now_s))
+    _write(path, _archive(files, folder=folder, now_s=now_s))
     console = output()
     for name, text in files.items():
         show(console, f"{name}  {count_of(len(text.splitlines()), 'line')}")
@@ -136,6 +141,34 @@ def _kubernetes(cluster: LiveCluster) -> str:
     except KubernetesError as error:
         return f"not known: {error}"
     return str(said.get("gitVersion"))
+
+
+def _files_of(evidence: Evidence, about: Mapping[str, Any]) -> dict[str, str]:
+    """Return {name: text} of every file; the only way from what was read to what is written."""
+    problems = [redacted_text(each) for each in evidence.problems]
+    first = {**about, "not read": problems}
+    return {
+        "about.yaml": _yaml([first]),
+        **{name: _yaml(redact(found)) for name, found in sorted(evidence.objects.items())},
+        **{name: redacted_text(text) for name, text in sorted(evidence.texts.items())},
+    }
+
+
+def _yaml(objects: Sequence[Any]) -> str:
+    text: str = yaml.safe_dump_all(objects, sort_keys=False, allow_unicode=True)
+    return text
+
+
+def _archive(files: Mapping[str, str], *, folder: str, now_s: float) -> bytes:
+    """Return a tar.gz of files in one folder."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for name, text in files.items():
+            content = text.encode()
+            member = tarfile.TarInfo(f"{folder}/{name}")
+            member.size, member.mtime, member.mode = len(content), int(now_s), MODE
+            tar.addfile(member, io.BytesIO(content))
+    return gzip.compress(packed.getvalue(), mtime=int(now_s))
 
 
 def _write(path: Path, content: bytes) -> None:

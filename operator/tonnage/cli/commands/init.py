@@ -1,20 +1,17 @@
 """``tonnage init``: the manifest of a line of options."""
 
-import time
 from typing import Any, Final
 
 import click
 
+from tonnage.api.objects import ModelDeployment
 from tonnage.cli.answers.manifest_words import with_comments
-from tonnage.cli.answers.patience import counting
 from tonnage.cli.answers.plan_words import headline, obstacles
 from tonnage.cli.answers.planning import Planned, Terms, answer
 from tonnage.cli.answers.rendering import with_obstacle
 from tonnage.cli.commands.options import takes
 from tonnage.cli.commands.plan import class_of
 from tonnage.cli.commands.question import (
-    Beside,
-    PlanInput,
     QuestionOptions,
     asking,
     beside,
@@ -24,6 +21,7 @@ from tonnage.cli.commands.writing import search_progress
 from tonnage.cli.console import Failure, remark
 from tonnage.cli.read.asked import MOST_REPLICAS
 from tonnage.cli.read.manifest import parse
+from tonnage.cli.read.references import References
 from tonnage.manifests.children import num_nodes_of
 from tonnage.sizing.provenance import Figure
 from tonnage.units import count_of
@@ -55,15 +53,12 @@ def init(*, question: QuestionOptions) -> None:
     asked = asking(question, class_of(question))
     [made] = asked.models
     resource, guessed = made.resource, made.guessed
-    progress = search_progress()
-    terms = terms_of(
-        question,
-        guessed=guessed,
-        between=counting(clock=time.monotonic, tell=progress.tell, begin=progress.begin),
-    )
+    terms = terms_of(question, guessed=guessed, between=search_progress().counting())
     spec: dict[str, Any] = dict(resource.content["spec"])
     spec["scaling"] = {"mode": "Recommend"} | spec["scaling"]
-    planned = _plan_or_failure(asked, terms, beside(question))
+    deployment = parse(resource)
+    references = beside(question).references(deployment, resource, asked.manifests)
+    planned = _plan_or_failure(deployment, terms, references)
     if planned:
         split = {"gpusPerReplica": planned.sizing.parallelism.num_gpus}
         spec["hardware"] = {**spec["hardware"], **split}
@@ -96,15 +91,15 @@ def _most_replicas(planned: Planned | None, fewest: int) -> int:
     return min(MOST_REPLICAS, HEADROOM * planned.replicas)
 
 
-def _plan_or_failure(asked: PlanInput, terms: Terms, beside: Beside) -> Planned | None:
+def _plan_or_failure(
+    deployment: ModelDeployment, terms: Terms, references: References
+) -> Planned | None:
     """Return the plan; where there is none, say why.
 
     Raises:
         Failure: what is asked names something unknown, or contradicts itself.
     """
-    [made] = asked.models
-    deployment = parse(made.resource)
-    found = answer(deployment, terms, beside.references(deployment, made.resource, asked.manifests))
+    found = answer(deployment, terms, references)
     if isinstance(found, Planned):
         found = with_obstacle(found)
         remark(f"The plan: {headline(found)}")

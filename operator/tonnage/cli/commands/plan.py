@@ -1,14 +1,12 @@
 """``tonnage plan``: what it takes to serve the models of some manifests. Needs no cluster."""
 
 import sys
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from tonnage.cli.answers.patience import counting
 from tonnage.cli.answers.plan_words import exit_code, object_label, obstacles
 from tonnage.cli.answers.planning import Planned, Refused, Terms, answer, with_savings
 from tonnage.cli.answers.rendering import with_obstacle
@@ -33,7 +31,7 @@ from tonnage.cli.commands.question import (
 )
 from tonnage.cli.commands.writing import (
     check_page,
-    list_ignored,
+    check_some,
     search_progress,
     write_page,
 )
@@ -106,17 +104,12 @@ def plan(*, options: PlanOptions) -> None:
     beside_plan.check(options.form)
     check_page(page_file, options.form)
     asked = asking(question, class_of(question))
-    progress = search_progress()
     terms = terms_of(
         question,
         calibration=calibration_in(options.calibration_file),
-        between=counting(clock=time.monotonic, tell=progress.tell, begin=progress.begin),
+        between=search_progress().counting(),
     )
-    for problem in asked.manifests.problems:
-        complain(problem)
-    list_ignored(asked.manifests.others)
-    if not asked.models and not asked.manifests.problems:
-        raise Failure(f"no ModelDeployment of tonnage.dev in {', '.join(question.names)}")
+    check_some(asked.manifests, question.names)
     answers = answers_of(asked, terms, beside(question))
     answers = [beside_plan.answered(each, terms.between) for each in answers]
     if page_file is not None and answers:

@@ -23,8 +23,8 @@ from tonnage.cli.commands.options import (
     positive,
     takes,
 )
-from tonnage.cli.commands.writing import list_ignored
-from tonnage.cli.console import Failure, ManifestError, complain, printable, remark
+from tonnage.cli.commands.writing import check_some
+from tonnage.cli.console import ManifestError, complain, printable, remark
 from tonnage.cli.read.manifest import ManifestObject, Manifests, load, parse
 from tonnage.cli.read.references import references_of
 from tonnage.manifests.children import Site
@@ -88,11 +88,7 @@ def render(*, options: RenderOptions) -> None:
     )
     config = options.catalog.config()
     manifests = load(options.names)
-    for problem in manifests.problems:
-        complain(problem)
-    list_ignored(manifests.others)
-    if not manifests.model_deployments and not manifests.problems:
-        raise Failure(f"no ModelDeployment of tonnage.dev in {', '.join(options.names)}")
+    check_some(manifests, options.names)
     found = [
         each
         for resource in manifests.model_deployments

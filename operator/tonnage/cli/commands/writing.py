@@ -6,7 +6,7 @@ import gzip
 import importlib
 import os
 import sys
-from collections.abc import Iterable
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,13 +23,27 @@ if TYPE_CHECKING:  # slow to import, and plans have none
 PAGE_MODULES: Final = frozenset({"jinja2", "markupsafe", "matplotlib"})
 
 
-def list_ignored(others: Iterable[ManifestObject]) -> None:
-    for resource in others:
+def tell_skipped(manifests: Manifests) -> None:
+    """Say what cannot be read, and what is none of ours."""
+    for problem in manifests.problems:
+        complain(problem)
+    for resource in manifests.others:
         kind = " ".join(part for part in (resource.api_version, resource.kind) if part)
         remark(
             f"Note: {resource.location}: skipped {kind or 'an object without a kind'} "
             f"{resource.name}"
         )
+
+
+def check_some(manifests: Manifests, names: tuple[str, ...]) -> None:
+    """Say what is skipped, and refuse files that hold nothing else.
+
+    Raises:
+        Failure: there is no ModelDeployment, and no file that cannot be read.
+    """
+    tell_skipped(manifests)
+    if not (manifests.model_deployments or manifests.problems):
+        raise Failure(f"no ModelDeployment of tonnage.dev in {', '.join(names)}")
 
 
 def the_one(manifests: Manifests, names: tuple[str, ...], *, command: str) -> ManifestObject:
@@ -38,9 +52,7 @@ def the_one(manifests: Manifests, names: tuple[str, ...], *, command: str) -> Ma
     Raises:
         Failure: there are none or several, or a file cannot be read.
     """
-    for problem in manifests.problems:
-        complain(problem)
-    list_ignored(manifests.others)
+    tell_skipped(manifests)
     if manifests.problems:
         raise Failure("the manifests are not valid")
     found = manifests.model_deployments
@@ -54,7 +66,12 @@ def the_one(manifests: Manifests, names: tuple[str, ...], *, command: str) -> Ma
 
 def search_progress() -> Progress:
     """Return what tells on standard error how far a search is."""
-    return Progress(remark, is_compiled=is_compiled(), is_terminal=sys.stderr.isatty())
+    return Progress(
+        remark,
+        clock=time.monotonic,
+        is_compiled=is_compiled(),
+        is_terminal=sys.stderr.isatty(),
+    )
 
 
 def check_page(page_file: str | None, form: str) -> None:
