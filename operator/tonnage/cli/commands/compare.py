@@ -32,7 +32,7 @@ from tonnage.cli.commands.writing import (
     write_page,
 )
 from tonnage.cli.console import NO, OK, Failure, complain, output, show
-from tonnage.cli.read.manifest import parse
+from tonnage.cli.read.references import parsed_model
 from tonnage.cli.read.scale_target import TargetError
 from tonnage.cli.text.compare import comparison_report
 from tonnage.estimate.errors import CalibrationFileError
@@ -127,8 +127,8 @@ def _request(
 ) -> tuple[ModelDeployment, SizingRequest]:
     the_one(asked.manifests, question.names, command="compare")
     [model] = asked.models
-    deployment = parse(model.resource)
-    references = beside.references(deployment, model.resource, asked.manifests)
+    parsed = parsed_model(model.resource, asked.manifests)
+    deployment, references = parsed.model, beside.references(parsed)
     try:
         request = request_of(deployment.spec, replace(terms, guessed=model.guessed), references)
     except (CatalogError, TargetError) as error:

@@ -1,7 +1,8 @@
 """``tonnage diff``: what a change of manifests does to pods, replicas, latency and cost."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -34,8 +35,16 @@ from tonnage.cli.commands.options import (
 )
 from tonnage.cli.console import OK, OVER_BUDGET, Failure, ManifestError, complain
 from tonnage.cli.read.live import LiveCluster
-from tonnage.cli.read.manifest import SUFFIXES, ManifestObject, Manifests, load, parse
-from tonnage.cli.read.references import References, config_of, references_of, target_of
+from tonnage.cli.read.manifest import SUFFIXES, ManifestObject, Manifests, load
+from tonnage.cli.read.nested import block
+from tonnage.cli.read.references import (
+    ParsedModel,
+    References,
+    config_of,
+    parsed_model,
+    references_of,
+    target_of,
+)
 from tonnage.cli.read.running import LiveObject, read_live
 from tonnage.cli.read.scale_target import TargetContainer, scale_target
 from tonnage.cli.text.difference import markdown
@@ -64,14 +73,39 @@ OLD_AND_NEW: Final = 2
 Key = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Inputs:
     """What both versions are planned with."""
 
     terms: Terms
     config: str | None
-    is_broken: list[bool]
-    """Not empty: something could not be read, and the user knows."""
+    namespace: str | None
+    """Of objects that name none."""
+    is_broken: bool = False
+    """Something could not be read, and the user knows."""
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Say what cannot be read, and go on behind it."""
+        try:
+            yield
+        except ManifestError as error:
+            complain(error.message)
+            self.is_broken = True
+
+    def load(self, name: str) -> Manifests:
+        manifests = load([name])
+        for problem in manifests.problems:
+            complain(problem)
+            self.is_broken = True
+        return manifests
+
+    def parse(self, resource: ManifestObject, manifests: Manifests) -> ParsedModel:
+        """Read an object; one that names no namespace is in the one that is meant."""
+        found = parsed_model(resource, manifests)
+        if self.namespace is None or block(resource.content, "metadata").get("namespace"):
+            return found
+        return replace(found, model=replace(found.model, namespace=self.namespace))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +131,7 @@ class DiffOptions:
 @click.command(help=HELP)
 @takes(DiffOptions)
 def diff(*, options: DiffOptions) -> None:
-    names, namespace, most = options.names, options.namespace, options.max_usd_per_hour
+    names, most = options.names, options.max_usd_per_hour
     if len(names) != (1 if options.from_cluster else OLD_AND_NEW):
         raise click.UsageError("give OLD and NEW, or NEW with --from-cluster")
     inputs = _Inputs(
@@ -106,17 +140,16 @@ def diff(*, options: DiffOptions) -> None:
             calibration=calibration_in(options.calibration_file),
         ),
         config=options.catalog.config(),
-        is_broken=[],
+        namespace=options.namespace,
     )
-    new = _load_manifests(names[-1], inputs)
+    new = inputs.load(names[-1])
     if options.from_cluster:
         cluster = options.access.connect()
-        place = namespace or cluster.namespace
-        compared = [_against(cluster, each, new, place, inputs) for each in new.model_deployments]
+        inputs.namespace = options.namespace or cluster.namespace
+        found = list(_against(cluster, new, inputs))
     else:
-        old = load([]) if _is_empty(names[0]) else _load_manifests(names[0], inputs)
-        compared = _between(old, new, namespace, inputs)
-    found = [each for each in compared if each]
+        old = load([]) if _is_empty(names[0]) else inputs.load(names[0])
+        found = list(_between(old, new, inputs))
     _print(found, options.form, most)
     sys.exit(_exit_code(found, inputs, most))
 
@@ -125,14 +158,6 @@ def _is_empty(name: str) -> bool:
     """Tell whether OLD is a folder from before there were any manifests."""
     folder = Path(name)
     return folder.is_dir() and not any(each.suffix in SUFFIXES for each in folder.iterdir())
-
-
-def _load_manifests(name: str, inputs: _Inputs) -> Manifests:
-    manifests = load([name])
-    for problem in manifests.problems:
-        complain(problem)
-        inputs.is_broken.append(True)
-    return manifests
 
 
 def _print(found: list[Difference], form: str, most: float | None) -> None:
@@ -151,73 +176,43 @@ def _exit_code(found: list[Difference], inputs: _Inputs, most: float | None) -> 
     after = [each.after for each in found if each.after]
     cost = total_cost(after)
     over = OVER_BUDGET if most is not None and (cost is None or cost > most) else OK
-    return exit_code(after, is_broken=bool(inputs.is_broken)) or over
+    return exit_code(after, is_broken=inputs.is_broken) or over
 
 
-def _between(
-    old: Manifests, new: Manifests, namespace: str | None, inputs: _Inputs
-) -> list[Difference | None]:
+def _between(old: Manifests, new: Manifests, inputs: _Inputs) -> Iterator[Difference]:
     """Compare two versions of files, object by object."""
-    before, after = (_by_name(each, namespace, inputs) for each in (old, new))
+    before, after = (_by_name(each, inputs) for each in (old, new))
     if inputs.is_broken:
         raise Failure("nothing is compared: what cannot be read would look removed")
     if not (before or after):
         raise Failure("there is no ModelDeployment of tonnage.dev in OLD or NEW")
-    return [
-        _difference(before.get(key), after.get(key), old, new, inputs)
-        for key in sorted(before.keys() | after.keys())
-    ]
+    for key in sorted(before.keys() | after.keys()):
+        with inputs.reading():
+            yield _difference(before.get(key), after.get(key), inputs)
 
 
-_Parsed = tuple[ManifestObject, ModelDeployment]
-
-
-def _by_name(manifests: Manifests, namespace: str | None, inputs: _Inputs) -> Mapping[Key, _Parsed]:
+def _by_name(manifests: Manifests, inputs: _Inputs) -> Mapping[Key, ParsedModel]:
     found = {}
     for resource in manifests.model_deployments:
-        try:
-            model = _in_namespace(resource, parse(resource), namespace)
-        except ManifestError as error:
-            complain(error.message)
-            inputs.is_broken.append(True)
-        else:
-            found[model.key] = resource, model
+        with inputs.reading():
+            parsed = inputs.parse(resource, manifests)
+            found[parsed.model.key] = parsed
     return found
 
 
-def _in_namespace(
-    resource: ManifestObject, model: ModelDeployment, namespace: str | None
-) -> ModelDeployment:
-    """Return the object in the namespace that it names, else in the one that is meant."""
-    metadata = resource.content.get("metadata")
-    names_one = isinstance(metadata, Mapping) and metadata.get("namespace")
-    return model if names_one or namespace is None else replace(model, namespace=namespace)
-
-
-def _difference(
-    old: _Parsed | None, new: _Parsed | None, olds: Manifests, news: Manifests, inputs: _Inputs
-) -> Difference | None:
-    try:
-        before = None if old is None else _plan_object(*old, olds, inputs, None)
-        is_ours = isinstance(before, Planned) and before.deployment.spec.scale_target is None
-        running = running_of_plan(before) if isinstance(before, Planned) and is_ours else None
-        after = None if new is None else _plan_object(*new, news, inputs, running)
-    except ManifestError as error:
-        complain(error.message)
-        inputs.is_broken.append(True)
-        return None
+def _difference(old: ParsedModel | None, new: ParsedModel | None, inputs: _Inputs) -> Difference:
+    before = None if old is None else _plan_object(old, inputs, None)
+    is_ours = isinstance(before, Planned) and before.deployment.spec.scale_target is None
+    running = running_of_plan(before) if isinstance(before, Planned) and is_ours else None
+    after = None if new is None else _plan_object(new, inputs, running)
     return Difference(before=before, after=after, running=running)
 
 
 def _plan_object(
-    resource: ManifestObject,
-    model: ModelDeployment,
-    manifests: Manifests,
-    inputs: _Inputs,
-    running: RunningObject | None,
+    parsed: ParsedModel, inputs: _Inputs, running: RunningObject | None
 ) -> Planned | Refused:
-    references = references_of(model, resource, manifests, config=inputs.config)
-    return _answer(model, inputs, references, running)
+    references = references_of(parsed, config=inputs.config)
+    return _answer(parsed.model, inputs, references, running)
 
 
 def _answer(
@@ -227,21 +222,22 @@ def _answer(
     return servable(answer(model, inputs.terms, references, live=live), FILE_SITE)
 
 
-def _against(
-    cluster: LiveCluster, resource: ManifestObject, new: Manifests, namespace: str, inputs: _Inputs
-) -> Difference | None:
-    """Compare one object of a file with what stands in the cluster."""
-    try:
-        model = _in_namespace(resource, parse(resource), namespace)
-        live = read_live(cluster, namespace=model.namespace, name=model.name)
-        references = References(
-            config=inputs.config or _config(resource, model, new, live),
-            target=_target(resource, model, new, live),
-        )
-    except ManifestError as error:
-        complain(error.message)
-        inputs.is_broken.append(True)
-        return None
+def _against(cluster: LiveCluster, new: Manifests, inputs: _Inputs) -> Iterator[Difference]:
+    """Compare the objects of files with what stands in the cluster."""
+    for resource in new.model_deployments:
+        with inputs.reading():
+            parsed = inputs.parse(resource, new)
+            model = parsed.model
+            live = read_live(cluster, namespace=model.namespace, name=model.name)
+            references = References(
+                config=inputs.config or _config(parsed, live), target=_target(parsed, live)
+            )
+            yield _against_live(model, references, live, inputs)
+
+
+def _against_live(
+    model: ModelDeployment, references: References, live: LiveObject | None, inputs: _Inputs
+) -> Difference:
     if live is None:
         return Difference(before=None, after=_answer(model, inputs, references, None))
     running, inputs = _running(live), _as_the_operator_plans(inputs, live, model)
@@ -262,25 +258,21 @@ def _as_the_operator_plans(inputs: _Inputs, live: LiveObject, model: ModelDeploy
     return replace(inputs, terms=replace(inputs.terms, planned=live.planned))
 
 
-def _config(
-    resource: ManifestObject, model: ModelDeployment, new: Manifests, live: LiveObject | None
-) -> str | None:
+def _config(parsed: ParsedModel, live: LiveObject | None) -> str | None:
     """Return the config.json that the cluster has, where the files do not bring another."""
-    source = model.spec.model.config
+    source = parsed.model.spec.model.config
     if source and live and live.config:
-        key = ("ConfigMap", model.namespace, source.config_map_key_ref.name)
-        if key not in new.config_maps:
+        key = ("ConfigMap", parsed.model.namespace, source.config_map_key_ref.name)
+        if key not in parsed.manifests.config_maps:
             return live.config
-    return config_of(model, resource, new)
+    return config_of(parsed)
 
 
-def _target(
-    resource: ManifestObject, model: ModelDeployment, new: Manifests, live: LiveObject | None
-) -> TargetContainer | None:
+def _target(parsed: ParsedModel, live: LiveObject | None) -> TargetContainer | None:
     """Return the Deployment that is scaled: as it runs, else as the files have it."""
-    if model.spec.scale_target and live and live.model.spec.scale_target and live.target:
+    if parsed.model.spec.scale_target and live and live.model.spec.scale_target and live.target:
         return scale_target(live.target)
-    return target_of(model, resource, new)
+    return target_of(parsed)
 
 
 def _running(live: LiveObject) -> RunningObject | None:

@@ -20,8 +20,7 @@ from tonnage.cli.commands.question import (
 from tonnage.cli.commands.writing import search_progress
 from tonnage.cli.console import Failure, remark
 from tonnage.cli.read.asked import MOST_REPLICAS
-from tonnage.cli.read.manifest import parse
-from tonnage.cli.read.references import References
+from tonnage.cli.read.references import References, parsed_model
 from tonnage.manifests.children import num_nodes_of
 from tonnage.sizing.provenance import Figure
 from tonnage.units import count_of
@@ -56,9 +55,8 @@ def init(*, question: QuestionOptions) -> None:
     terms = terms_of(question, guessed=guessed, between=search_progress().counting())
     spec: dict[str, Any] = dict(resource.content["spec"])
     spec["scaling"] = {"mode": "Recommend"} | spec["scaling"]
-    deployment = parse(resource)
-    references = beside(question).references(deployment, resource, asked.manifests)
-    planned = _plan_or_failure(deployment, terms, references)
+    parsed = parsed_model(resource, asked.manifests)
+    planned = _plan_or_failure(parsed.model, terms, beside(question).references(parsed))
     if planned:
         split = {"gpusPerReplica": planned.sizing.parallelism.num_gpus}
         spec["hardware"] = {**spec["hardware"], **split}

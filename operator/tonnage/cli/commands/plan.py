@@ -37,7 +37,8 @@ from tonnage.cli.commands.writing import (
 )
 from tonnage.cli.console import Failure, ManifestError, complain, output, remark, show
 from tonnage.cli.read.asked import ManifestWithGuesses
-from tonnage.cli.read.manifest import Manifests, parse
+from tonnage.cli.read.manifest import Manifests
+from tonnage.cli.read.references import parsed_model
 from tonnage.cli.text.plan import answer_report, sources_of
 from tonnage.explain.sources import citations
 
@@ -147,12 +148,12 @@ def _answer(
     asked: ManifestWithGuesses, manifests: Manifests, terms: Terms, beside: Beside
 ) -> Planned | Refused | None:
     try:
-        deployment = parse(asked.resource)
-        references = beside.references(deployment, asked.resource, manifests)
+        parsed = parsed_model(asked.resource, manifests)
+        references = beside.references(parsed)
     except ManifestError as error:
         complain(error.message)
         return None
-    found = answer(deployment, replace(terms, guessed=asked.guessed), references)
+    found = answer(parsed.model, replace(terms, guessed=asked.guessed), references)
     if isinstance(found, Refused):
         return found
     found = with_obstacle(found)

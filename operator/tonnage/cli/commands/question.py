@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import click
 
-from tonnage.api.objects import ModelDeployment
-from tonnage.api.spec import MOST_GPUS
+from tonnage.api.spec import MOST_GPUS, Model
 from tonnage.catalog.gpu import Gpu
 from tonnage.catalog.safetensors import Checkpoint
 from tonnage.cli.answers.planning import Terms
@@ -29,8 +28,8 @@ from tonnage.cli.read.asked import (
 )
 from tonnage.cli.read.checkpoint import checkpoint_in
 from tonnage.cli.read.classes import named_gpu
-from tonnage.cli.read.manifest import ManifestObject, Manifests, load
-from tonnage.cli.read.references import References, checked_text, config_of, target_of
+from tonnage.cli.read.manifest import Manifests, load
+from tonnage.cli.read.references import ParsedModel, References, checked_text, config_of, target_of
 from tonnage.units import seconds
 
 DECIMALS: Final = 4
@@ -188,34 +187,29 @@ class Beside:
     checkpoint: Checkpoint | None
     asks_hub: bool
 
-    def references(
-        self, deployment: ModelDeployment, resource: ManifestObject, manifests: Manifests
-    ) -> References:
+    def references(self, parsed: ParsedModel) -> References:
         """Return what a spec refers to: as given, else in the same files, else on the hub."""
         return References(
-            config=self._config(deployment, resource, manifests),
-            target=target_of(deployment, resource, manifests),
-            checkpoint=self._checkpoint(deployment),
+            config=self._config(parsed),
+            target=target_of(parsed),
+            checkpoint=self._checkpoint(parsed.model.spec.model),
         )
 
-    def _config(
-        self, deployment: ModelDeployment, resource: ManifestObject, manifests: Manifests
-    ) -> str | None:
-        config = self.config or config_of(deployment, resource, manifests)
+    def _config(self, parsed: ParsedModel) -> str | None:
+        config = self.config or config_of(parsed)
         if config is None and self.asks_hub:
             from tonnage.cli.read.hub import config_from_hub  # noqa: PLC0415  (slow)
 
-            model = deployment.spec.model
+            model = parsed.model.spec.model
             return config_from_hub(model.id, model.revision)
         return config
 
-    def _checkpoint(self, deployment: ModelDeployment) -> Checkpoint | None:
+    def _checkpoint(self, model: Model) -> Checkpoint | None:
         """Return the checkpoint that was given, else the one that the hub has, if it has one."""
         if self.checkpoint is not None or not self.asks_hub:
             return self.checkpoint
         from tonnage.cli.read.hub import checkpoint_from_hub  # noqa: PLC0415  (slow)
 
-        model = deployment.spec.model
         try:
             return checkpoint_from_hub(model.id, model.revision)
         except Failure as failure:

@@ -25,8 +25,8 @@ from tonnage.cli.commands.options import (
 )
 from tonnage.cli.commands.writing import check_some
 from tonnage.cli.console import ManifestError, complain, printable, remark
-from tonnage.cli.read.manifest import ManifestObject, Manifests, load, parse
-from tonnage.cli.read.references import references_of
+from tonnage.cli.read.manifest import ManifestObject, Manifests, load
+from tonnage.cli.read.references import parsed_model, references_of
 from tonnage.manifests.children import Site
 from tonnage.settings import Settings
 
@@ -112,12 +112,12 @@ def _answer(
 ) -> Planned | Refused | None:
     """Return the answer for one object, or none where it is not valid."""
     try:
-        model = parse(resource)
-        references = references_of(model, resource, manifests, config=config)
+        parsed = parsed_model(resource, manifests)
+        references = references_of(parsed, config=config)
     except ManifestError as error:
         complain(error.message)
         return None
-    return servable(answer(model, terms, references), site)
+    return servable(answer(parsed.model, terms, references), site)
 
 
 def _remark_on(answer: Planned | Refused) -> None:
