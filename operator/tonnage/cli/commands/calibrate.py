@@ -64,7 +64,6 @@ def _ranks_option(name: str, help_text: str) -> Any:
         name,
         type=click.IntRange(min=1, max=4096),
         default=1,
-        show_default=True,
         help=help_text,
     )
 
@@ -90,14 +89,11 @@ class CalibrateOptions:
     pipeline: int = _ranks_option("--pipeline-parallel", "Pipeline-parallel size.")
     data: int = _ranks_option("--data-parallel", "Data-parallel size.")
     context: int = _ranks_option("--context-parallel", "Decode context parallel size.")
-    weights: str = option(
-        "--weights", type=click.Choice(WEIGHTS), default="auto", show_default=True
-    )
+    weights: str = option("--weights", type=click.Choice(WEIGHTS), default="auto")
     kv_cache: str = option(
         "--kv-cache",
         type=click.Choice(["auto", "bfloat16", "float16", "fp8"]),
         default="auto",
-        show_default=True,
     )
     engine_version: str | None = option(
         "--engine-version",
@@ -127,13 +123,11 @@ class CalibrateOptions:
         "--max-seconds",
         type=click.FloatRange(min=1, max=86_400),
         default=300,
-        show_default=True,
         help="Longest that the test may take, a replay included.",
     )
     max_ttft_s: float = duration_option(
         "--max-ttft",
         default="30s",
-        show_default=True,
         help="Stop when a first token takes longer.",
     )
     may_share: bool = option("--yes", is_flag=True, help="Measure even while others are served.")

@@ -16,7 +16,6 @@ from tonnage.cli.answers.calibrating import Subject
 from tonnage.cli.commands.calibrate import CalibrateOptions
 from tonnage.cli.console import Failure, failing, remark
 from tonnage.cli.load.endpoint import Endpoint, ServedModel, endpoint_at, probing
-from tonnage.cli.load.watch import Bounds
 from tonnage.cli.read.calibration import check_target
 from tonnage.estimate.calibration_file import key_of
 from tonnage.manifests.names import API_VERSION
@@ -41,15 +40,6 @@ class Plan:
     served: ServedModel
     subject: Subject
     trace: Trace | None
-
-    @property
-    def bounds(self) -> Bounds:
-        return Bounds(
-            max_seconds=self.options.max_seconds,
-            max_ttft_s=self.options.max_ttft_s,
-            may_share=self.options.may_share,
-            num_engines=self.options.data,
-        )
 
 
 def plan_of(options: CalibrateOptions) -> Plan:

@@ -35,7 +35,7 @@ from tonnage.cli.load.engine_page import EnginePage
 from tonnage.cli.load.replaying import ReplayLimits, Sent, replay
 from tonnage.cli.load.stream import Prompts, Streamer
 from tonnage.cli.load.sweep import Load, LoadMeasurement, sweep
-from tonnage.cli.load.watch import EngineWatch, StoppedError
+from tonnage.cli.load.watch import Bounds, EngineWatch, StoppedError
 from tonnage.cli.read.bench_results import read_runs
 from tonnage.cli.read.calibration import write_calibration
 from tonnage.cli.text.calibration import calibration
@@ -142,8 +142,14 @@ def _from_results(options: CalibrateOptions) -> tuple[Subject, CalibrationFile]:
 
 
 async def _measure(plan: Plan) -> _Seen:
+    options = plan.options
     timeout = aiohttp.ClientTimeout(
-        total=None, sock_connect=CONNECT_S, sock_read=plan.options.max_ttft_s
+        total=None, sock_connect=CONNECT_S, sock_read=options.max_ttft_s
+    )
+    bounds = Bounds(
+        max_ttft_s=options.max_ttft_s,
+        may_share=options.may_share,
+        num_engines=options.data,
     )
     async with (
         probing(plan.endpoint) as probe,
@@ -155,7 +161,7 @@ async def _measure(plan: Plan) -> _Seen:
             model=plan.served.id,
             prompts=Prompts(vocab_size=plan.subject.request.shape.vocab_size),
         )
-        return await _swept(plan, streamer, EngineWatch(probe, plan.bounds))
+        return await _swept(plan, streamer, EngineWatch(probe, bounds))
 
 
 async def _swept(plan: Plan, streamer: Streamer, watch: EngineWatch) -> _Seen:

@@ -1,9 +1,9 @@
 """``tonnage catalog``: the GPU classes and models that are known, with where figures come from."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -91,6 +91,8 @@ def models(*, options: TableOptions, match: str) -> None:
 def _gpu_row(gpu: Gpu) -> tuple[str, ...]:
     peaks = (gpu.peak_flop_per_s.get(name) for name in ("bf16", "fp8", "fp4"))
     rent, purchase = smallest(gpu.price.paid(), 1), gpu.price.purchase_usd
+    keys = [source.key for source in gpu.sources]
+    keys += [rent.source.key for rent in gpu.price.offered if rent.source]
     return (
         gpu.name,
         f"{gpu.memory_bytes / GIB:.1f}",
@@ -101,13 +103,8 @@ def _gpu_row(gpu: Gpu) -> tuple[str, ...]:
         MISSING if rent is None else amount(rent.usd_per_gpu_hour),
         MISSING if rent is None else rent.basis,
         MISSING if purchase is None else f"{purchase:.0f}",
-        ", ".join(dict.fromkeys(_source_keys(gpu))),
+        ", ".join(dict.fromkeys(keys)),
     )
-
-
-def _source_keys(gpu: Gpu) -> Iterator[str]:
-    yield from (source.key for source in gpu.sources)
-    yield from (rent.source.key for rent in gpu.price.offered if rent.source)
 
 
 def _model_row(name: str) -> tuple[str, ...]:
@@ -144,7 +141,8 @@ def _figures(shape: ModelShape) -> tuple[str, ...]:
 def _print(columns: Sequence[str], rows: Sequence[Sequence[str]], options: TableOptions) -> None:
     cells = [dict(zip(columns, row, strict=True)) for row in rows]
     if options.form != "text":
-        click.echo(serialize([_typed_row(row) for row in cells], options.form, rows=cells))
+        data = [{name: _value(name, cell) for name, cell in row.items()} for row in cells]
+        click.echo(serialize(data, options.form, rows=cells))
         return
     first, *_, last = columns
     left_out = () if options.has_sources else (last,)
@@ -156,12 +154,8 @@ def _print(columns: Sequence[str], rows: Sequence[Sequence[str]], options: Table
         show(console, table)
 
 
-def _typed_row(row: Mapping[str, str]) -> dict[str, Any]:
-    """Return a row as data: figures as numbers, sources with their title and where they are."""
-    return {name: _value(name, cell) for name, cell in row.items()}
-
-
 def _value(name: str, cell: str) -> object:
+    """Return a cell as data: figures as numbers, sources with their title and where they are."""
     if cell == MISSING:
         return None
     if name == "sources":

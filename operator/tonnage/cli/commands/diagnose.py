@@ -63,13 +63,11 @@ class DiagnoseOptions:
     operator_namespace: str = option(
         "--operator-namespace",
         default="tonnage-system",
-        show_default=True,
         help="Namespace that the chart is installed in.",
     )
     operator_selector: str = option(
         "--operator-selector",
         default=OPERATOR,
-        show_default=True,
         metavar="LABEL=VALUE",
         help="Label of the operator's Deployment and pods.",
     )
@@ -77,7 +75,6 @@ class DiagnoseOptions:
         "--log-lines",
         type=click.IntRange(min=1, max=500_000),
         default=5000,
-        show_default=True,
         help="Last lines of each log of the operator.",
     )
     target: Path | None = option(

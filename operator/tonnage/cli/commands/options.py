@@ -27,7 +27,11 @@ have the ModelDeployment CRD; 6 access denied (RBAC); 1 unexpected error.
 
 
 def option(*names: str, **settings: Any) -> Any:
-    """Return a field for an option; the arguments are those of ``click.option``."""
+    """Return a field for an option; the arguments are those of ``click.option``.
+
+    A default stands in the help.
+    """
+    settings["show_default"] = settings.get("default") is not None
     return field(metadata={"decorator": lambda name: click.option(*names, name, **settings)})
 
 
@@ -109,7 +113,6 @@ def format_option(*forms: str, more: str = "") -> Any:
         "--format",
         type=click.Choice(forms),
         default=forms[0],
-        show_default=True,
         help=f"Output format. {more}".rstrip(),
     )
 

@@ -23,7 +23,6 @@ from tonnage.cli.commands.options import (
 )
 from tonnage.cli.commands.question import (
     Beside,
-    PlanInput,
     QuestionOptions,
     asking,
     beside,
@@ -111,8 +110,9 @@ def plan(*, options: PlanOptions) -> None:
         between=search_progress().counting(),
     )
     check_some(asked.manifests, question.names)
-    answers = answers_of(asked, terms, beside(question))
-    answers = [beside_plan.answered(each, terms.between) for each in answers]
+    around = beside(question)
+    found = [_answer(each, asked.manifests, terms, around) for each in asked.models]
+    answers = [beside_plan.answered(each, terms.between) for each in found if each]
     if page_file is not None and answers:
         from tonnage.cli.page.plan import plan_page  # noqa: PLC0415  (needs an extra)
 
@@ -138,15 +138,10 @@ def class_of(question: QuestionOptions) -> str | None:
     return names[0] if names else None
 
 
-def answers_of(asked: PlanInput, terms: Terms, beside: Beside) -> list[Planned | Refused]:
-    """Return the answers for all objects that are valid; of the others it is said what is wrong."""
-    found = (_answer(each, asked.manifests, terms, beside) for each in asked.models)
-    return [each for each in found if each]
-
-
 def _answer(
     asked: ManifestWithGuesses, manifests: Manifests, terms: Terms, beside: Beside
 ) -> Planned | Refused | None:
+    """Return the answer for one object; of one that is not valid it is said what is wrong."""
     try:
         parsed = parsed_model(asked.resource, manifests)
         references = beside.references(parsed)

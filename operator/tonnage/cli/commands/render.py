@@ -63,7 +63,6 @@ class RenderOptions:
     has_pod_monitors: bool = option(
         "--pod-monitor/--no-pod-monitor",
         default=True,
-        show_default=True,
         help="Whether the cluster has the PodMonitor kind; without it pods are annotated for "
         "scraping.",
     )

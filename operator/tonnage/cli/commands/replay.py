@@ -153,7 +153,6 @@ def _count_option(name: str, default: int, help_text: str) -> Any:
         name,
         type=click.IntRange(min=1, max=100),
         default=default,
-        show_default=True,
         help=help_text,
     )
 
@@ -180,7 +179,6 @@ class ReplayOptions:
         "--last",
         metavar="DURATION",
         default="1d",
-        show_default=True,
         callback=parsed(_last),
         help="With --prometheus: up to now, as 12h or 14d.",
     )
@@ -194,7 +192,6 @@ class ReplayOptions:
         "--step",
         metavar="DURATION",
         default="60s",
-        show_default=True,
         callback=parsed(_step),
         help="With --prometheus: query step, at least two scrape intervals.",
     )
@@ -222,7 +219,6 @@ class ReplayOptions:
         "--start-up",
         metavar="DURATION[,...]",
         default="240s",
-        show_default=True,
         callback=parsed(_starts),
         help="Mean time from creating a replica to Ready, each of them a case; 25 % to either "
         "side.",
@@ -240,7 +236,6 @@ class ReplayOptions:
         "--scale",
         type=float,
         default=1.0,
-        show_default=True,
         callback=parsed(_times),
         help="Times as many requests: a random share of TRACE, or copies within 20 s; of a shape "
         "its rate.",
@@ -249,7 +244,6 @@ class ReplayOptions:
         "--speed",
         metavar="FACTOR|drawn",
         default="1.0",
-        show_default=True,
         callback=parsed(_speed),
         help="Of the engines, against what is believed at first; drawn: other constants in each "
         "seed.",

@@ -61,7 +61,6 @@ class TopOptions:
         "--interval",
         type=click.FloatRange(min=1, max=HOUR_S),
         default=5,
-        show_default=True,
         help="Seconds between updates.",
     )
     access: AccessOptions

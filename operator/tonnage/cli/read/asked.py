@@ -72,11 +72,9 @@ def with_changes(resource: ManifestObject, changes: tuple[Change, ...]) -> Manif
     _check_mappings({"spec": before}, ("spec",))
     spec = _spec_with(dict(before), changes)
     _check_mappings(spec, ("demand",))
-    guessed = set(_guessed_lengths(spec))
-    return ManifestWithGuesses(
-        resource=replace(resource, content={**resource.content, "spec": spec}),
-        guessed=frozenset(guessed),
-    )
+    guessed = frozenset(_guessed_lengths(spec))
+    changed = replace(resource, content={**resource.content, "spec": spec})
+    return ManifestWithGuesses(resource=changed, guessed=guessed)
 
 
 def manifest_of_changes(changes: tuple[Change, ...]) -> ManifestWithGuesses:

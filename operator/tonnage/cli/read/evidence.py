@@ -1,6 +1,6 @@
 """The parts of a bug report, read from a cluster one by one, so that one may fail."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -43,22 +43,13 @@ class Wanted:
     log_lines: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class Evidence:
     """What was read, as it is: nothing of it is written before it is redacted."""
 
-    objects: Mapping[str, Sequence[Resource]]
-    """By the file that they are to be in."""
-    texts: Mapping[str, str]
-    problems: Sequence[str]
-
-
-@dataclass(slots=True)
-class _Reading:
-    """One bug report in the making."""
-
     cluster: LiveCluster
     objects: dict[str, Sequence[Resource]] = field(default_factory=dict)
+    """By the file that they are to be in."""
     texts: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
@@ -89,14 +80,14 @@ def read_evidence(cluster: LiveCluster, wanted: Wanted) -> Evidence:
         Failure: the cluster does not answer, or has no ModelDeployments to be read.
     """
     models = read_all(cluster, namespace=wanted.namespace)
-    reading = _Reading(cluster)
+    reading = Evidence(cluster)
     reading.keep("modeldeployments.yaml", models)
     _read_serving(reading, wanted.namespace, models)
     _read_operator(reading, wanted)
-    return Evidence(objects=reading.objects, texts=reading.texts, problems=reading.problems)
+    return reading
 
 
-def _read_serving(reading: _Reading, namespace: str | None, models: Sequence[Resource]) -> None:
+def _read_serving(reading: Evidence, namespace: str | None, models: Sequence[Resource]) -> None:
     """Read what serves: workloads and pods of ours with what joins them, and Events about them."""
     names = {_name(each) for each in models}
 
@@ -122,7 +113,7 @@ def _about(event: Resource) -> str:
     return str(block(event, "regarding").get("name", ""))
 
 
-def _read_operator(reading: _Reading, wanted: Wanted) -> None:
+def _read_operator(reading: Evidence, wanted: Wanted) -> None:
     namespace, selector = wanted.operator_namespace, wanted.operator_selector
     found = reading.list("operator", DEPLOYMENTS.path(namespace), selector)
     pods = reading.list("operator's pods", PODS.path(namespace), selector)
@@ -142,7 +133,7 @@ def _read_operator(reading: _Reading, wanted: Wanted) -> None:
         _read_pod(reading, namespace, pod, wanted.log_lines)
 
 
-def _read_lease(reading: _Reading, namespace: str) -> None:
+def _read_lease(reading: Evidence, namespace: str) -> None:
     """Read who leads, or led last; where there is no Lease the file says so."""
     file, before = "operator/lease.yaml", len(reading.problems)
     none: list[Resource] = []
@@ -158,7 +149,7 @@ def _read_lease(reading: _Reading, namespace: str) -> None:
     reading.texts[file] = f"# {reading.problems[-1]}\n"
 
 
-def _config_maps(reading: _Reading, namespace: str, names: Iterable[str]) -> Iterator[Resource]:
+def _config_maps(reading: Evidence, namespace: str, names: Iterable[str]) -> Iterator[Resource]:
     """Yield the ConfigMaps of these names that are there."""
     for name in names:
         path = CONFIG_MAPS.path(namespace, name)
@@ -176,7 +167,7 @@ def _settings_of(deployments: Iterable[Resource]) -> Iterator[str]:
                 yield str(config_map["name"])
 
 
-def _read_pod(reading: _Reading, namespace: str, pod: Resource, log_lines: int) -> None:
+def _read_pod(reading: Evidence, namespace: str, pod: Resource, log_lines: int) -> None:
     name = _name(pod)
     log = PODS.path(namespace, name, "log")
     reading.text(f"operator/{name}.log", log, tailLines=str(log_lines))

@@ -5,7 +5,6 @@ from typing import Final
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from tonnage.cli.answers import compare_words as words
@@ -31,7 +30,11 @@ def comparison_report(found: Compared, console: Console) -> Iterator[RenderableT
         yield from (indent(part) for part in _ranking(found, console))
         yield from (indent(Text(note, style=DIM)) for note in words.notes(found))
     if found.selection.refused:
-        yield Group(*section("Refused", indent(_refused_table(found))))
+        refused = (
+            (each.gpu.name, Text(printable(each.message).partition(";")[0], style=DIM))
+            for each in found.selection.refused
+        )
+        yield Group(*section("Refused", indent(grid(refused))))
     for choice in found.in_full:
         yield Group(Text(), *_class(found, choice))
     yield from _validation(found)
@@ -62,13 +65,6 @@ def _tables(rows: list[dict[str, str]], console: Console) -> Iterator[Renderable
     found = parts(shown, names=NAMES, words=words.WORDS, console=console, indent=INDENT)
     for number, part in enumerate(found):
         yield Padding(part, (1 if number else 0, 0, 0, 0))
-
-
-def _refused_table(found: Compared) -> Table:
-    return grid(
-        (each.gpu.name, Text(printable(each.message).partition(";")[0], style=DIM))
-        for each in found.selection.refused
-    )
 
 
 def _class(found: Compared, choice: Choice) -> Iterator[RenderableType]:

@@ -37,7 +37,10 @@ def plan_report(answer: Planned, *, is_ascii: bool = False, width: int = WIDEST)
     for number, each in enumerate(words.questions(answer)):
         parts += _question(number + 1, each, figures.get(number))
     parts += section("Assumptions", _inputs(sizing))
-    parts += section("Plan", _summary(answer))
+    summary = grid(words.summary(answer).items())
+    for reason in answer.reasons:
+        summary.add_row(*_reason(reason))
+    parts += section("Plan", indent(summary))
     if answer.validation is not None:
         parts += [Text(), Text(str(answer.validation), style="green")]
     return Group(*parts)
@@ -82,10 +85,6 @@ def sources_of(answer: Planned) -> RenderableType:
     rows = ((each.figure, Text(text, style=DIM)) for each, text in zip(found, said, strict=True))
     columns = (Column(overflow="fold") for _ in range(2))
     return Group(*section("Sources", indent(grid(rows, *columns))))
-
-
-def _summary(answer: Planned) -> RenderableType:
-    return indent(grid([*words.summary(answer).items(), *map(_reason, answer.reasons)]))
 
 
 def _reason(reason: Reason) -> tuple[Text, Text]:
