@@ -7,7 +7,6 @@ from typing import Final
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from tonnage.cli.answers.replay_words import percent
 from tonnage.cli.page.drawing import BAD, Picture, Screen, picture
 from tonnage.cli.page.labels import LabelWriter, PlotPoint
 from tonnage.cli.page.plain import short
@@ -97,7 +96,3 @@ def _span(values: Sequence[float], *, least: float) -> tuple[float, float]:
     low, high = min(values), max(values)
     room = ROOM * max(high - low, least)
     return low - (room if low else 0.0), high + room
-
-
-def target_note(target: float) -> str:
-    return f"Below the line the target of {percent(target)} is missed."

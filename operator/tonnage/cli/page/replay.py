@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tonnage.cli.answers import replay_words as words
 from tonnage.cli.answers.replays import Case, CaseResult, ReplayQuestion, Replays
-from tonnage.cli.page.cost_kept import Dot, colors_of, cost_kept_picture, target_note
+from tonnage.cli.page.cost_kept import Dot, colors_of, cost_kept_picture
 from tonnage.cli.page.document import document
 from tonnage.cli.page.over_time import PolicyCourse, course_picture, top_of
 from tonnage.cli.page.tables import Column, Row, Table, facts, numbers
@@ -42,7 +42,7 @@ def _case(
         "notes": [f"{each.policy}: {note}" for each in fared for note in each.notes],
         "fluid": words.fluid_words(fared),
         "scatter": scatter,
-        "target_note": target_note(target),
+        "target_note": f"Below the line the target of {words.percent(target)} is missed.",
         "courses": list(_courses(number, fared, target)),
     }
 

@@ -215,7 +215,8 @@ def _sort_by_kind(resources: list[ManifestObject], problems: list[str]) -> Manif
     seen: dict[ObjectKey, ManifestObject] = {}
     found: dict[str, list[ManifestObject]] = {kind: [] for kind in (*GROUPS_OF, "")}
     for resource in resources:
-        kind = _role(resource)
+        counts = resource.group in GROUPS_OF.get(resource.kind, ())
+        kind = resource.kind if counts else ""
         earlier = seen.setdefault(resource.key, resource) if kind else resource
         if earlier is not resource:
             name = f"{resource.kind} {resource.namespace}/{resource.name}"
@@ -231,11 +232,6 @@ def _sort_by_kind(resources: list[ManifestObject], problems: list[str]) -> Manif
         others=tuple(found[""]),
         problems=tuple(problems),
     )
-
-
-def _role(resource: ManifestObject) -> str:
-    """Return the kind of an object that counts here, and nothing for any other."""
-    return resource.kind if resource.group in GROUPS_OF.get(resource.kind, ()) else ""
 
 
 def _with_rates(resource: ManifestObject) -> Mapping[str, Any]:
