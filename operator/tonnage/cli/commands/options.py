@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tonnage.cli.read.classes import known_gpus
 from tonnage.units import MILLION, seconds
 
 if TYPE_CHECKING:
@@ -214,6 +213,8 @@ class CatalogOptions:
     )
 
     def gpus(self) -> "Mapping[str, Gpu]":
+        from tonnage.cli.read.classes import known_gpus  # noqa: PLC0415  (slow)
+
         return known_gpus(self.gpus_folder)
 
     def config(self) -> str | None:
