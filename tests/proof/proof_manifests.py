@@ -11,6 +11,7 @@ from tonnage.catalog.gpu import built_in_gpus
 from tonnage.catalog.models import built_in_config
 from tonnage.cli.answers.planning import Planned, Refused, Terms, answer
 from tonnage.cli.answers.rendering import servable, template_manifest
+from tonnage.cli.read.references import References
 from tonnage.manifests.arguments import LEADER, RANK, read_flags
 from tonnage.manifests.children import Site
 from tonnage.manifests.workload import WORKLOADS, template_in
@@ -270,7 +271,7 @@ def rendered_case(case: Case, minor: str) -> Config:
     except InvalidSpecError as error:
         return {"refused": str(error)}
     config = json.dumps(case.config) if case.config else None
-    found = answer(model, Terms(gpus=built_in_gpus()), model_config=config)
+    found = answer(model, Terms(gpus=built_in_gpus()), References(config=config))
     if isinstance(found, Planned) and case.split:
         flags = replace(found.sizing.flags, parallelism=case.split)
         found = replace(found, sizing=replace(found.sizing, flags=flags))

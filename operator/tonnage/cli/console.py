@@ -44,6 +44,20 @@ class Failure(click.ClickException):
         self.__dict__["exit_code"] = exit_code  # click declares it for the whole class
 
 
+class ManifestError(Failure):
+    """A file cannot be read as manifests. The message has the file, the line and the reason."""
+
+
+@contextmanager
+def failing(*kinds: type[Exception], where: str = "") -> Iterator[None]:
+    """Turn errors of these kinds into one line that begins with ``where``."""
+    try:
+        yield
+    except kinds as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise Failure(f"{where}{why}") from error
+
+
 @contextmanager
 def needs_extra(installs: str, user: str, modules: frozenset[str]) -> Iterator[None]:
     """Turn a missing module of an extra into one line; ``installs``: what pip is given for it."""

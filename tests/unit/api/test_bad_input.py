@@ -21,8 +21,8 @@ from bad_input import (
 )
 from tonnage.api.objects import InvalidSpecError, parse_model_deployment
 from tonnage.catalog.gpu import CatalogError, built_in_gpus
+from tonnage.cli.console import ManifestError
 from tonnage.cli.read.manifest import load, parse
-from tonnage.cli.read.strict_yaml import ManifestError
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import ask, look_up

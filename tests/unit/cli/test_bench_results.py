@@ -6,7 +6,7 @@ import pytest
 
 from cli_builders import run
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.cli.answers.subjects import Named, subject_of
+from tonnage.cli.commands.calibration_plan import subject_of
 from tonnage.estimate.speed import with_speed
 from tonnage.sizing.serving.steady import mixed_step
 from tonnage.sizing.split import Parallelism
@@ -22,11 +22,10 @@ MADE_S = 1_760_000_000.0
 
 def engine():
     """Return an engine with constants that are not the prior's."""
-    named = Named(
-        model=MODEL, gpu="H100", weights="auto", kv_cache="auto", parallelism=Parallelism(),
-        model_config=None,
+    subject = subject_of(
+        {"id": MODEL}, Parallelism(), built_in_gpus(), gpu="H100", engine_version="0.33",
+        context_tokens=4096,
     )  # fmt: skip
-    subject = subject_of(named, built_in_gpus(), engine_version="0.33", context_tokens=4096)
     model = subject.model
     speed = with_speed(model.constants, overhead=OVERHEAD, bandwidth=BANDWIDTH, prefill=PREFILL)
     return StepTimeModel(shard=model.shard, speeds=model.speeds, constants=speed)

@@ -8,7 +8,6 @@ import pytest
 from endpoint_double import MODEL
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.cli.answers.calibrating import (
-    Circumstances,
     calibrate,
     calibration_of,
     hopes_of,
@@ -16,7 +15,7 @@ from tonnage.cli.answers.calibrating import (
 )
 from tonnage.cli.answers.loads import Room, loads_for
 from tonnage.cli.answers.replayed import Targets, compare_with_model
-from tonnage.cli.answers.subjects import Named, subject_of
+from tonnage.cli.commands.calibration_plan import subject_of
 from tonnage.cli.load.replaying import ScheduledRequest, Sent
 from tonnage.cli.load.stream import RequestResult, RequestSize
 from tonnage.cli.load.sweep import LoadMeasurement
@@ -33,11 +32,10 @@ ROOM = Room(context_tokens=8192, max_concurrency=16, max_seconds=300, max_ttft_s
 
 @pytest.fixture
 def subject():
-    named = Named(
-        model=MODEL, gpu="L4", weights="auto", kv_cache="auto", parallelism=Parallelism(),
-        model_config=None,
+    return subject_of(
+        {"id": MODEL}, Parallelism(), built_in_gpus(), gpu="L4", engine_version="0.33",
+        context_tokens=8192,
     )  # fmt: skip
-    return subject_of(named, built_in_gpus(), engine_version="0.33", context_tokens=8192)
 
 
 def measured_on(model, load):
@@ -81,11 +79,9 @@ def test_constants_and_what_passes_outside_are_told_apart(found):
 
 
 def test_the_file_says_what_could_not_be_seen(found):
-    around = Circumstances(
-        date="2026-11-20", measured_at_s=1.0, num_requests=9, has_metrics=False, remarks=("alone",)
+    file = calibration_of(
+        found, measured_at_s=1.0, num_requests=9, has_metrics=False, remarks=("alone",)
     )
-
-    file = calibration_of(found, around)
 
     assert (file.has_metrics, file.cache, file.remarks) == (False, None, ("alone",))
     assert file.observed.mbu_fraction == pytest.approx(0.45, abs=0.1)
@@ -93,9 +89,9 @@ def test_the_file_says_what_could_not_be_seen(found):
 
 
 def test_the_learner_means_the_same_by_the_constants_of_a_file(found, subject):
-    around = Circumstances(date="d", measured_at_s=1.0, num_requests=9, has_metrics=True)
+    file = calibration_of(found, measured_at_s=1.0, num_requests=9, has_metrics=True)
 
-    known = speed_posterior_of(calibration_of(found, around))
+    known = speed_posterior_of(file)
 
     assert constants_of(known, subject.request.speed) == found.request.speed
 
@@ -106,9 +102,9 @@ def test_an_engine_faster_than_its_class_is_doubted(subject, engine):
     )
     loads = loads_for(ROOM, hopes_of(subject.model))
     found = calibrate(subject, [measured_on(fast, load) for load in loads])
-    around = Circumstances(date="d", measured_at_s=1.0, num_requests=9, has_metrics=True)
+    file = calibration_of(found, measured_at_s=1.0, num_requests=9, has_metrics=True)
 
-    remarks = " ".join(calibration_of(found, around).remarks)
+    remarks = " ".join(file.remarks)
 
     assert "another GPU class or split than L4 TP1?" in remarks
     assert "observed MBU is" in remarks
@@ -118,9 +114,9 @@ def test_an_engine_of_another_form_is_told(subject, engine):
     slow = replace(engine, constants=replace(engine.constants, per_sequence_s=0.005))
     loads = loads_for(ROOM, hopes_of(subject.model))
     found = calibrate(subject, [measured_on(slow, load) for load in loads])
-    around = Circumstances(date="d", measured_at_s=1.0, num_requests=9, has_metrics=True)
+    file = calibration_of(found, measured_at_s=1.0, num_requests=9, has_metrics=True)
 
-    assert "do not express this engine" in " ".join(calibration_of(found, around).remarks)
+    assert "do not express this engine" in " ".join(file.remarks)
 
 
 def a_sent(step_s, *, every_s=1.0, cut=()):

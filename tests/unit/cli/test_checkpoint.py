@@ -17,6 +17,7 @@ from tonnage.cli.answers.planning import Refused, Terms, answer
 from tonnage.cli.console import Failure
 from tonnage.cli.read.checkpoint import INDEX, Folder, checkpoint_in, read_checkpoint
 from tonnage.cli.read.hub import FIRST_BYTES, HubFiles, checkpoint_from_hub, may_lead_to
+from tonnage.cli.read.references import References
 from tonnage.cli.read.strict_yaml import read_documents
 
 SMALL = {"num_layers": 2, "hidden": 64, "kv": 32, "ffn": 128, "vocab": 512}
@@ -223,7 +224,7 @@ def test_what_changes_the_weights_is_offered_without_the_bytes_of_the_files():
     refused = answer(
         parse_model_deployment(document.content),
         Terms(gpus=built_in_gpus()),
-        checkpoint=a_checkpoint(tensors),
+        References(checkpoint=a_checkpoint(tensors)),
     )
 
     assert isinstance(refused, Refused)

@@ -30,7 +30,7 @@ from tonnage.catalog.gpu import built_in_gpus
 from tonnage.catalog.price import Price
 from tonnage.cli.answers.compare_words import as_written, notes
 from tonnage.cli.answers.comparing import LeftOut, compare_classes
-from tonnage.cli.answers.patience import with_progress
+from tonnage.cli.answers.patience import Progress
 from tonnage.cli.commands.question import named_classes
 from tonnage.cli.console import Failure
 from tonnage.cli.text.compare import comparison_report
@@ -466,7 +466,11 @@ class TestProgress:
         lines = []
         gpus = list(itertools.islice(GPUS.values(), number))
 
-        assert list(with_progress(gpus, clock=lambda: next(times), tell=lines.append)) == gpus
+        progress = Progress(
+            lines.append, clock=lambda: next(times), is_compiled=True, is_terminal=False
+        )
+
+        assert list(progress.over(gpus)) == gpus
         return lines
 
     def test_is_silent_for_two_seconds(self):

@@ -3,8 +3,8 @@
 import pytest
 
 from cli_builders import LLAMA, a_config_map, llama, plan, run
+from tonnage.cli.console import ManifestError
 from tonnage.cli.read.manifest import load, parse
-from tonnage.cli.read.strict_yaml import ManifestError
 from tonnage.units import MIB
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from cli_builders import llama, run
 from tonnage.cli.answers import patience
-from tonnage.cli.answers.patience import UNCOMPILED, Progress, counting, with_progress
+from tonnage.cli.answers.patience import UNCOMPILED, Progress
 from tonnage.cli.commands import writing
 
 
@@ -16,8 +16,10 @@ def said():
 def a_search(said, seconds, *, is_compiled=False, is_terminal=False):
     """Call what is called before each run, at these times; the first is when it is made."""
     times = iter(seconds)
-    progress = Progress(said.append, is_compiled=is_compiled, is_terminal=is_terminal)
-    between = counting(clock=lambda: next(times), tell=progress.tell, begin=progress.begin)
+    progress = Progress(
+        said.append, clock=lambda: next(times), is_compiled=is_compiled, is_terminal=is_terminal
+    )
+    between = progress.counting()
     for _ in seconds[1:]:
         between()
 
@@ -53,9 +55,9 @@ class TestAnUncompiledEngineModel:
         assert said == ["Searching for goodput: 1 run of the engine model so far"]
 
     def test_is_said_by_a_comparison_when_it_begins(self, said):
-        progress = Progress(said.append, is_compiled=False, is_terminal=True)
+        progress = Progress(said.append, clock=lambda: 0.0, is_compiled=False, is_terminal=True)
 
-        list(with_progress([], clock=lambda: 0.0, tell=progress.tell, begin=progress.begin))
+        list(progress.over([]))
 
         assert said == [UNCOMPILED]
 

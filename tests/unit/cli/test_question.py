@@ -21,8 +21,9 @@ from tonnage.cli.answers.savings import savings
 from tonnage.cli.commands.app import program
 from tonnage.cli.commands.compare import compare as compare_command
 from tonnage.cli.commands.init import init as init_command
+from tonnage.cli.commands.options import options_of
 from tonnage.cli.commands.plan import plan as plan_command
-from tonnage.cli.commands.question import OPTIONS
+from tonnage.cli.commands.question import QuestionOptions
 from tonnage.cli.text.figures import EDGE_NOTE
 from tonnage.sizing.search import size
 from tonnage.sizing.workload import Demand
@@ -303,7 +304,9 @@ class TestALine:
             for command in commands
         ]
 
-        assert [each[: len(OPTIONS)] for each in shared] == [shared[2]] * 3
+        num_shared = len(list(options_of(QuestionOptions)))
+
+        assert [each[:num_shared] for each in shared] == [shared[2]] * 3
 
 
 class TestChanges:

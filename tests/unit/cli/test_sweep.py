@@ -123,7 +123,7 @@ class Slots:
 
 
 def test_a_ladder_ends_where_requests_wait_and_is_measured_no_rung_twice():
-    watch = EngineWatch(None, Bounds(max_seconds=1, max_ttft_s=99))
+    watch = EngineWatch(None, Bounds(max_ttft_s=99))
     told = []
 
     loads = loads_for(ROOM, QUICK)
@@ -186,7 +186,7 @@ class Instant:
 
 def test_a_replay_is_bounded_and_tells_what_it_left_out():
     streamer = Instant()
-    watch = EngineWatch(None, Bounds(max_seconds=1, max_ttft_s=9))
+    watch = EngineWatch(None, Bounds(max_ttft_s=9))
     trace = Trace(
         arrival_s=array("d", [100.0, 100.02, 100.04, 100.06, 200.0]),
         prompt_tokens=array("q", [1, 13, 999, 4, 5]),

@@ -6,8 +6,9 @@ import time
 
 import pytest
 
+from tonnage.cli.console import ManifestError
 from tonnage.cli.read.strict_json import check_json
-from tonnage.cli.read.strict_yaml import MAX_DEPTH, MAX_FIELDS, ManifestError, read_documents
+from tonnage.cli.read.strict_yaml import MAX_DEPTH, MAX_FIELDS, read_documents
 from tonnage.units import MIB
 
 ABUSE = {

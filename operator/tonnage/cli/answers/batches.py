@@ -1,6 +1,5 @@
 """What one replica does with different numbers of decoding requests."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final
@@ -65,19 +64,17 @@ def _batch_row(sizing: Sizing, num_decoding: float) -> BatchRow:
     remark = f"load line ({limit})" if is_load_line else f"over {', '.join(over)}" if over else ""
     return BatchRow(
         state=state,
-        cells=tuple(_batch_cells(sizing, state)),
+        cells=(
+            requests_written(state.num_decoding),
+            format_s(state.tpot_s),
+            significant(state.requests_per_s * sizing.request.workload.output_tokens),
+            f"{state.num_running / sizing.memory_ceiling_typical:.0%}",
+            BOUNDS[bottleneck_of(state.step)],
+        ),
         is_load_line=is_load_line,
         over=over,
         remark=remark,
     )
-
-
-def _batch_cells(sizing: Sizing, state: SteadyState) -> Iterator[str]:
-    yield requests_written(state.num_decoding)
-    yield format_s(state.tpot_s)
-    yield significant(state.requests_per_s * sizing.request.workload.output_tokens)
-    yield f"{state.num_running / sizing.memory_ceiling_typical:.0%}"
-    yield BOUNDS[bottleneck_of(state.step)]
 
 
 def requests_written(number: float) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from statistics import median
 from typing import Final, Literal
 
@@ -261,24 +262,20 @@ def remarks_on(found: Calibrated) -> Iterable[str]:
             yield f"observed {name} is {share:.0%}: no such GPU is so fast"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Circumstances:
-    """What a file says beside the constants."""
-
-    date: str
-    measured_at_s: float
-    num_requests: int
-    has_metrics: bool
-    cache: ReportedCache | None = None
-    remarks: tuple[str, ...] = ()
-
-
-def calibration_of(found: Calibrated, around: Circumstances) -> CalibrationFile:
+def calibration_of(  # noqa: PLR0913  (what a file says beside the constants)
+    found: Calibrated,
+    *,
+    measured_at_s: float,
+    num_requests: int,
+    has_metrics: bool,
+    cache: ReportedCache | None = None,
+    remarks: tuple[str, ...] = (),
+) -> CalibrationFile:
     """Return the file that is written."""
     fit = found.fit
     return CalibrationFile(
-        date=around.date,
-        measured_at_s=around.measured_at_s,
+        date=datetime.fromtimestamp(measured_at_s, UTC).date().isoformat(),
+        measured_at_s=measured_at_s,
         key=key_of(found.subject.request, found.subject.parallelism),
         constants=LearnedConstants(
             overhead_factor=fit.overhead_factor,
@@ -286,11 +283,11 @@ def calibration_of(found: Calibrated, around: Circumstances) -> CalibrationFile:
             prefill_efficiency=fit.prefill_efficiency,
             covariance=fit.covariance,
         ),
-        cache=around.cache,
-        requests=around.num_requests,
+        cache=cache,
+        requests=num_requests,
         steps=round(found.num_steps),
         points=found.points,
         observed=found.observed,
-        has_metrics=around.has_metrics,
-        remarks=(*around.remarks, *remarks_on(found)),
+        has_metrics=has_metrics,
+        remarks=(*remarks, *remarks_on(found)),
     )

@@ -1,11 +1,10 @@
 """The chain behind a live object: signal, correction, sizing, caps, decision."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
 from tonnage.api.crd import UNSEEN
-
-Object = Mapping[str, Any]
+from tonnage.cli.read.nested import Object, block, objects
 
 SIZING_CODES: Final = frozenset({"Capacity", "Slots"})
 NEED_CODES: Final = frozenset({"Demand", "Backlog", "NoDemand"})
@@ -17,19 +16,6 @@ CORRECTION_CONDITIONS: Final = ("SpeedPlausible", "KVCapacityAsPlanned", "Calibr
 SIZING_CONDITIONS: Final = ("PlanValid",)
 CAP_CONDITIONS: Final = ("ScalingActive", "ScalingLimited", "CapacityAvailable")
 DECISION_CONDITIONS: Final = ("Ready", "Reconciling", "Stalled", "Approved")
-
-
-def block(content: object, *keys: str) -> Object:
-    """Return a nested mapping; one that is absent, or no mapping, is empty."""
-    for key in keys:
-        content = content.get(key) if isinstance(content, Mapping) else None
-    return content if isinstance(content, Mapping) else {}
-
-
-def objects(content: Object, key: str) -> list[Object]:
-    """Return a list of mappings; absent: none."""
-    found = content.get(key)
-    return [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []
 
 
 def chain(resource: Object) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """GPU classes compared, in words: what text and pages say alike."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from tonnage.cli.answers.batches import BOUNDS
@@ -12,7 +13,6 @@ from tonnage.explain.choosing import aspects
 from tonnage.explain.cost_words import missing_price, nodes_written
 from tonnage.explain.report import bottleneck_of
 from tonnage.explain.validation import Unconfirmed, unconfirmed_figures
-from tonnage.sizing.bill import Bill
 from tonnage.sizing.compare import Choice, RefusedClass
 from tonnage.sizing.plan import requests_per_s_asked
 from tonnage.sizing.request import ANY_SIZES, spread_of
@@ -235,7 +235,8 @@ def row_cells(number: int, choice: Choice) -> Iterator[tuple[str, str]]:
     yield "tokens/s\nGPU", significant(choice.tokens_per_s_per_gpu)
     yield "bound by", BOUNDS[bottleneck_of(state.step)]
     yield "per\nhour", f"{found.usd_per_hour:.2f}" if found else UNKNOWN
-    yield "per M\ntokens", f"{_per_million(found):.2f}" if found else UNKNOWN
+    per_million = found and (found.usd_per_million_tokens_asked or found.usd_per_million_tokens)
+    yield "per M\ntokens", UNKNOWN if per_million is None else f"{per_million:.2f}"
     yield "next\nreplica", f"{more.usd_per_hour:.2f}" if more else UNKNOWN
 
 
@@ -244,10 +245,6 @@ def _load(choice: Choice) -> str:
     if rate is None:
         return UNKNOWN
     return f"{rate / choice.sizing.sustained_requests_per_s(choice.replicas):.1%}"
-
-
-def _per_million(found: Bill) -> float:
-    return found.usd_per_million_tokens_asked or found.usd_per_million_tokens
 
 
 def _latency_cells(choice: Choice, asked: AtDemand | None) -> Iterator[tuple[str, str]]:
@@ -298,6 +295,4 @@ def unconfirmed_once(found: Compared) -> Iterator[Unconfirmed]:
             if name not in seen:
                 seen.add(name)
                 value = each.value if each in common else "differs"
-                yield Unconfirmed(
-                    name=name, value=value, origin=each.origin, confirmed_by=each.confirmed_by
-                )
+                yield replace(each, name=name, value=value)

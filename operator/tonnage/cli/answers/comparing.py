@@ -83,12 +83,12 @@ class Compared:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as data: names as in status where status has them."""
-        model = self.deployment.spec.model.id
+        own = self.as_written
         return {
             "metadata": identity(self.deployment),
-            "model": model,
+            "model": self.deployment.spec.model.id,
             "mode": "offline" if self.is_offline else "online",
-            "asWritten": _as_written(self.as_written) if self.as_written else None,
+            "asWritten": _refusal(own) if isinstance(own, RefusedClass) else own and _statuses(own),
             "classes": [
                 _ranking_entry(number + 1, choice, self.roles.get(choice.gpu.name))
                 for number, choice in enumerate(self.selection.choices)
@@ -177,10 +177,6 @@ def _size_manifest(
     except (SizingError, CatalogError) as error:
         return RefusedClass(gpu=request.gpu, reason=code_of(error), message=str(error))
     return Choice(sizing=sizing, fewest=fewest, most=request.max_replicas)
-
-
-def _as_written(found: Choice | RefusedClass) -> dict[str, Any]:
-    return _refusal(found) if isinstance(found, RefusedClass) else _statuses(found)
 
 
 def _refusal(found: RefusedClass) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.api.pods import UNTEMPLATED
 from tonnage.cli.answers.planning import Live, Planned, Refused
 from tonnage.cli.answers.rendering import FILE_SITE, template_manifest
+from tonnage.control.input.state import DeploymentView
 from tonnage.explain.at_demand import at_demand, price_figures, reached_targets
 from tonnage.explain.report import usd_per_hour
 from tonnage.manifests.changes import ALL, Change, Owned, template_changes
@@ -72,8 +73,17 @@ def running_of_plan(planned: Planned) -> RunningObject:
     )
 
 
-def recorded_flags(text: str | None) -> Flags | None:
-    return flags_from_annotation(text or "")
+def running_of_view(view: DeploymentView) -> RunningObject:
+    """Return what runs in a cluster, as the API server says."""
+    return RunningObject(
+        template=json.loads(view.template),
+        owned=json.loads(view.template_fields),
+        replicas=view.replicas,
+        digest=view.digest,
+        flags=flags_from_annotation(view.flags or ""),
+        drain_s=view.drain_s,
+        num_nodes=view.num_nodes,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

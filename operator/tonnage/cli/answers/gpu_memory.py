@@ -1,9 +1,8 @@
 """Where the memory of one GPU goes, part by part, and how sure that is."""
 
-from dataclasses import dataclass
 from typing import Final
 
-from tonnage.sizing.memory.ceiling import MemoryBudget
+from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
 from tonnage.units import GIB, KIB, MIB, format_bytes
 
 CACHE: Final = "KV cache"
@@ -13,26 +12,13 @@ NARROWEST: Final = 0.05
 UNIT_BYTES: Final = {"TiB": KIB * GIB, "GiB": GIB, "MiB": MIB, "KiB": KIB, "B": 1}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
-    """A part of the memory of one GPU; the truth lies within the spread nine times in ten."""
-
-    name: str
-    num_bytes: float
-    spread_bytes: float = 0.0
-
-
-def memory_segments(budget: MemoryBudget) -> list[Segment]:
+def memory_segments(budget: MemoryBudget) -> list[BudgetPart]:
     """Return the parts of the fullest GPU's memory; those that are empty are left out."""
-    parts = [
-        Segment(name=part.name, num_bytes=part.num_bytes, spread_bytes=part.spread_bytes)
-        for part in budget.parts
-    ]
-    cache = Segment(
+    cache = BudgetPart(
         name=CACHE, num_bytes=budget.kv_pool_bytes, spread_bytes=budget.kv_pool_spread_bytes
     )
-    unused = Segment(name=UNUSED, num_bytes=budget.unused_bytes)
-    return [segment for segment in (*parts, cache, unused) if segment.num_bytes > 0]
+    unused = BudgetPart(name=UNUSED, num_bytes=budget.unused_bytes)
+    return [part for part in (*budget.parts, cache, unused) if part.num_bytes > 0]
 
 
 def bytes_with_spread(num_bytes: float, spread_bytes: float, *, is_ascii: bool = False) -> str:

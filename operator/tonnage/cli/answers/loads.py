@@ -72,18 +72,15 @@ def loads_for(room: Room, hopes: Hopes) -> tuple[Load, ...]:
     same: the limit then ends it.
     """
     kept: tuple[Load, ...] = ()
+    longest_s = TTFT_SHARE * room.max_ttft_s
     for scale in SCALES:
         for long_prompt in LONG_PROMPTS:
             loads = tuple(_loads(room, scale, long_prompt))
-            kept = tuple(load for load in loads if _is_prompt(room, hopes, load))
+            kept = tuple(load for load in loads if hopes.ttft_of(load) <= longest_s)
             takes_s = sum(map(hopes.seconds_of, kept))
             if _is_whole(loads, kept, scale) and takes_s <= TIME_SHARE * room.max_seconds:
                 return kept
     return kept
-
-
-def _is_prompt(room: Room, hopes: Hopes, load: Load) -> bool:
-    return hopes.ttft_of(load) <= TTFT_SHARE * room.max_ttft_s
 
 
 def _is_whole(loads: tuple[Load, ...], kept: tuple[Load, ...], scale: SweepScale) -> bool:

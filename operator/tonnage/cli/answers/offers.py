@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any, Final
 
-from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.engine import find_engine, newest_version, parse_version
 from tonnage.catalog.gpu import CatalogError, Gpu
-from tonnage.cli.answers.stored import WIDE_FORMATS
+from tonnage.cli.answers.stored import narrowed
 from tonnage.explain.at_demand import cost_figures
 from tonnage.sizing.below import fewest_gpus
 from tonnage.sizing.bill import Bill, bill
@@ -126,12 +125,8 @@ def _other_numbers(request: SizingRequest, between: Between) -> Iterator[Offer]:
 
 def _smaller(request: SizingRequest, between: Between) -> Iterator[Offer]:
     """Yield what takes fewer bytes on the same GPUs: weights, cache, a shorter context."""
-    if request.weights.name in WIDE_FORMATS:
-        counted = replace(request.shape, stored=None)
-        narrow = with_prior(replace(request, weights=WEIGHT_FORMATS["fp8"], shape=counted))
-        yield from _offer(narrow, "model.weights: fp8", between)
-    if request.kv_format != "fp8":
-        yield from _offer(replace(request, kv_format="fp8"), "model.kvCache: fp8", between)
+    for change, narrow in narrowed(request):
+        yield from _offer(narrow, change, between)
     longest = request.workload.prompt.mean_tokens + request.workload.output_tokens
     tokens = _largest(
         lambda tokens: _try(replace(request, context_tokens=tokens), between) is not None,

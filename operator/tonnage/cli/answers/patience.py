@@ -30,9 +30,14 @@ class Progress:
     """
 
     def __init__(
-        self, tell: Callable[[str], None], *, is_compiled: bool, is_terminal: bool
+        self,
+        tell: Callable[[str], None],
+        *,
+        clock: Callable[[], float],
+        is_compiled: bool,
+        is_terminal: bool,
     ) -> None:
-        self._tell, self._is_terminal = tell, is_terminal
+        self._tell, self._clock, self._is_terminal = tell, clock, is_terminal
         self._is_known = is_compiled
 
     def begin(self) -> None:
@@ -48,44 +53,31 @@ class Progress:
             self._is_known = True
             self._tell(UNCOMPILED)
 
+    def over(self, gpus: Sequence[Gpu]) -> Iterator[Gpu]:
+        """Yield the classes; once that takes long, tell from time to time how far it is."""
+        self.begin()
+        speaks_at = self._clock() + PATIENCE_S
+        for number, gpu in enumerate(gpus):
+            if (now := self._clock()) >= speaks_at:
+                all_of_them = count_of(len(gpus), "GPU class", "GPU classes")
+                self.tell(f"Comparing: {number} of {all_of_them} done, {gpu.name} is next")
+                speaks_at = now + BETWEEN_S
+            yield gpu
 
-def with_progress(
-    gpus: Sequence[Gpu],
-    *,
-    clock: Callable[[], float],
-    tell: Callable[[str], None],
-    begin: Callable[[], None] = lambda: None,
-) -> Iterator[Gpu]:
-    """Yield the classes; once that takes long, tell from time to time how far it is."""
-    begin()
-    speaks_at = clock() + PATIENCE_S
-    for number, gpu in enumerate(gpus):
-        if (now := clock()) >= speaks_at:
-            all_of_them = count_of(len(gpus), "GPU class", "GPU classes")
-            tell(f"Comparing: {number} of {all_of_them} done, {gpu.name} is next")
-            speaks_at = now + BETWEEN_S
-        yield gpu
+    def counting(self) -> Between:
+        """Return what to call before each run of the engine model: it tells how many there were."""
+        num_runs, waits_s = 0, PATIENCE_S
+        speaks_at = self._clock() + waits_s
 
+        def between() -> None:
+            nonlocal num_runs, waits_s, speaks_at
+            if not num_runs:
+                self.begin()
+            if (now := self._clock()) >= speaks_at:
+                runs = count_of(num_runs, "run")
+                self.tell(f"Searching for goodput: {runs} of the engine model so far")
+                waits_s *= GROWTH
+                speaks_at = now + waits_s
+            num_runs += 1
 
-def counting(
-    *,
-    clock: Callable[[], float],
-    tell: Callable[[str], None],
-    begin: Callable[[], None] = lambda: None,
-) -> Between:
-    """Return what to call before each run of the engine model: it tells how many there were."""
-    num_runs, waits_s = 0, PATIENCE_S
-    speaks_at = clock() + waits_s
-
-    def between() -> None:
-        nonlocal num_runs, waits_s, speaks_at
-        if not num_runs:
-            begin()
-        if (now := clock()) >= speaks_at:
-            runs = count_of(num_runs, "run")
-            tell(f"Searching for goodput: {runs} of the engine model so far")
-            waits_s *= GROWTH
-            speaks_at = now + waits_s
-        num_runs += 1
-
-    return between
+        return between

@@ -9,11 +9,11 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.api.spec import Spec
 from tonnage.api.status import Reason
 from tonnage.catalog.gpu import CatalogError, Gpu
-from tonnage.catalog.safetensors import Checkpoint
 from tonnage.cli.answers.offers import Offer, offers
 from tonnage.cli.answers.savings import Saving, savings
 from tonnage.cli.answers.stored import as_stored
-from tonnage.cli.read.scale_target import TargetContainer, TargetError
+from tonnage.cli.read.references import References
+from tonnage.cli.read.scale_target import TargetError
 from tonnage.control.observe.evicted import DISRUPTION_BUDGET, evictable, never_evictable
 from tonnage.control.size.resized import size_changed_spec
 from tonnage.estimate.errors import CalibrationFileError
@@ -39,23 +39,16 @@ from tonnage.sizing.workload import Demand
 from tonnage.units import count_of, significant
 
 if TYPE_CHECKING:  # what only a calibration needs
+    from tonnage.cli.read.running import PlannedConstants
     from tonnage.estimate.calibration_file import CalibrationFile, Validation
     from tonnage.explain.words import Answer
 
     Verdict = tuple[Answer, dict[str, Any]]
     """In words and as data."""
 
+NONE: Final = References()
 CANNOT_RUN: Final = "CannotRun"
 """Reason of a plan that holds on paper, and that the operator refuses."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedConstants:
-    """Constants of the step time that the plan of a live object stands on."""
-
-    overhead_factor: float
-    bandwidth_efficiency: float
-    prefill_efficiency: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +60,7 @@ class Terms:
     requests_per_s: float | None = None
     calibration: "CalibrationFile | None" = None
     """What was measured of an engine; refused for another."""
-    planned: PlannedConstants | None = None
+    planned: "PlannedConstants | None" = None
     """What an operator plans an object with."""
     guessed: frozenset[Figure] = frozenset()
     """What of a spec nobody said."""
@@ -146,30 +139,16 @@ def identity(deployment: ModelDeployment) -> dict[str, str]:
     return {"name": deployment.name, "namespace": deployment.namespace}
 
 
-def answer(  # noqa: PLR0913  (one argument per thing that a spec may refer to)
+def answer(
     deployment: ModelDeployment,
     terms: Terms,
+    references: References = NONE,
     *,
-    model_config: str | None = None,
-    target: TargetContainer | None = None,
-    checkpoint: Checkpoint | None = None,
     live: Live | None = None,
 ) -> Planned | Refused:
-    """Size one object.
-
-    ``model_config``: the text of the config.json that its spec refers to.
-    ``target``: the Deployment that its spec scales; its flags stay as they are.
-    ``checkpoint``: what the files of its model hold; without it weights are counted.
-    ``live``: what runs for it, by which flags are chosen as the operator does.
-    """
+    """Size one object; by what runs for it, ``live``, flags are chosen as the operator does."""
     try:
-        request = request_of(
-            deployment.spec,
-            terms,
-            model_config=model_config,
-            target=target,
-            checkpoint=checkpoint,
-        )
+        request = request_of(deployment.spec, terms, references)
     except (CatalogError, TargetError, CalibrationFileError) as error:
         return _not_asked(deployment, error)
     try:
@@ -240,26 +219,20 @@ def _size(request: SizingRequest, live: Live | None, between: Between) -> Sizing
     return size_changed_spec(size_with, live.flags, request)
 
 
-def request_of(
-    spec: Spec,
-    terms: Terms,
-    *,
-    model_config: str | None = None,
-    target: TargetContainer | None = None,
-    checkpoint: Checkpoint | None = None,
-) -> SizingRequest:
-    """Make the request of a spec on these terms; the arguments are those of ``answer``.
+def request_of(spec: Spec, terms: Terms, references: References = NONE) -> SizingRequest:
+    """Make the request of a spec on these terms.
 
     Raises:
         CatalogError: a model, class or version is unknown, or lacks a figure.
         TargetError: the Deployment says too little about its engine.
         CalibrationFileError: what was measured is of another engine.
     """
-    request = _with_notes(_request(spec, terms, model_config, target))
+    request = _with_notes(_request(spec, terms, references))
     request = replace(request, inputs=as_guessed(request.inputs, terms.guessed))
     if Figure.MAX_REPLICAS in terms.guessed:
         request = replace(request, max_replicas=None)
-    request = request if checkpoint is None else as_stored(request, checkpoint)
+    if references.checkpoint is not None:
+        request = as_stored(request, references.checkpoint)
     if terms.planned is None and terms.calibration is None:
         return request
     from tonnage.cli.answers.measured import as_measured, as_planned  # noqa: PLC0415  (slow)
@@ -275,11 +248,10 @@ def _with_notes(request: SizingRequest) -> SizingRequest:
     return replace(request, inputs=(*request.inputs, *notes))
 
 
-def _request(
-    spec: Spec, terms: Terms, model_config: str | None, target: TargetContainer | None
-) -> SizingRequest:
+def _request(spec: Spec, terms: Terms, references: References) -> SizingRequest:
+    target = references.target
     version = target.engine_version if target else None
-    known = look_up(spec, terms.gpus, model_config=model_config, engine_version=version)
+    known = look_up(spec, terms.gpus, model_config=references.config, engine_version=version)
     if target is None:
         return _on_these_terms(ask(spec, known), terms)
     flags = dict(argument_pairs(target.arguments))

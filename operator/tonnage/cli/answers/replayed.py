@@ -67,13 +67,12 @@ class Replayed:
         """Return what the calibration says of it."""
         measured, predicted = self.measured.at_slo_percentile(), self.predicted.at_slo_percentile()
         tpot_s, predicted_tpot_s = measured[1], predicted[1]
-        has_tpot = tpot_s is not None and predicted_tpot_s is not None
         return Validation(
             date=date,
             requests=len(self.sent.ended),
             ttft_p95_error_fraction=predicted[0] / measured[0] - 1,
             tpot_p95_error_fraction=predicted_tpot_s / tpot_s - 1
-            if has_tpot and predicted_tpot_s is not None and tpot_s
+            if tpot_s and predicted_tpot_s is not None
             else None,
         )
 

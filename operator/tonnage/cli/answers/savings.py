@@ -5,16 +5,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.gpu import CatalogError
-from tonnage.cli.answers.stored import WIDE_FORMATS
+from tonnage.cli.answers.stored import narrowed
 from tonnage.explain.at_demand import cost_figures
 from tonnage.sizing.below import size_below
 from tonnage.sizing.bill import Bill, bill
 from tonnage.sizing.cost import cents
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import Between, Sizing, keep_searching, requests_per_s_asked
-from tonnage.sizing.request import ANY_SIZES, SizingRequest, on_gpu, spread_of, with_prior
+from tonnage.sizing.request import ANY_SIZES, SizingRequest, on_gpu, spread_of
 from tonnage.sizing.search import Cost, cost_of
 from tonnage.sizing.serving.goodput import LARGE_ERROR
 from tonnage.sizing.workload import Slo, Target
@@ -158,12 +157,7 @@ def _other_split(sizing: Sizing, cost: Cost, between: Between) -> Sizing | None:
 def _changes(sizing: Sizing) -> Iterator[tuple[str, SizingRequest]]:
     """Yield changes to the spec that may help, in its own words."""
     request = sizing.request
-    if request.weights.name in WIDE_FORMATS:
-        counted = replace(request.shape, stored=None)
-        narrow = replace(request, weights=WEIGHT_FORMATS["fp8"], shape=counted)
-        yield "model.weights: fp8", with_prior(narrow)
-    if request.kv_format != "fp8":
-        yield "model.kvCache: fp8", replace(request, kv_format="fp8")
+    yield from narrowed(request)
     yield from _relaxed_slos(sizing)
     if request.max_num_batched_tokens:
         chosen = replace(request, max_num_batched_tokens=None)

@@ -1,12 +1,14 @@
 """A request with the bytes that the files of its model have, where these are known."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.safetensors import Checkpoint
 from tonnage.catalog.stored import apply_checkpoint, weights_by_part
 from tonnage.sizing.provenance import Figure, Input, Origin
-from tonnage.sizing.request import SizingRequest
+from tonnage.sizing.request import SizingRequest, with_prior
 from tonnage.units import format_bytes
 
 WIDE_FORMATS: Final = frozenset({"bf16", "fp16"})
@@ -27,6 +29,16 @@ def as_stored(request: SizingRequest, checkpoint: Checkpoint) -> SizingRequest:
     value = f"{format_bytes(held_bytes)} in {len(checkpoint.tensors)} tensors"
     notes = held.notes[len(shape.notes) :]
     return _with_inputs(replace(request, shape=held), f"{value}: safetensors headers", *notes)
+
+
+def narrowed(request: SizingRequest) -> Iterator[tuple[str, SizingRequest]]:
+    """Yield changes to a spec with which weights and cache take fewer bytes, in its own words."""
+    if request.weights.name in WIDE_FORMATS:
+        counted = replace(request.shape, stored=None)
+        narrow = replace(request, weights=WEIGHT_FORMATS["fp8"], shape=counted)
+        yield "model.weights: fp8", with_prior(narrow)
+    if request.kv_format != "fp8":
+        yield "model.kvCache: fp8", replace(request, kv_format="fp8")
 
 
 def _with_inputs(request: SizingRequest, *values: str) -> SizingRequest:

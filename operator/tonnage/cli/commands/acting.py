@@ -1,14 +1,20 @@
 """``pause``, ``resume`` and ``approve``: what a user does to a live object, with own rights."""
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import click
 
-from tonnage.cli.answers.chain import block, objects
-from tonnage.cli.commands.options import CLUSTER_EXIT_CODES, access_options
+from tonnage.cli.commands.options import (
+    CLUSTER_EXIT_CODES,
+    AccessOptions,
+    argument,
+    namespace_option,
+    takes,
+)
 from tonnage.cli.console import NO, Failure, remark
-from tonnage.cli.read.live import LiveCluster, Resource, connect, failures, read_one
+from tonnage.cli.read.live import LiveCluster, Resource, failures, read_one
+from tonnage.cli.read.nested import block, objects
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS
 from tonnage.control.input.state import APPROVE
 from tonnage.manifests.names import APPROVE_ANNOTATION
@@ -50,106 +56,104 @@ Examples:
 {CLUSTER_EXIT_CODES}"""
 
 
-def _on_object(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say which object is meant."""
-    command = access_options(command)
-    command = click.option("-n", "--namespace", help="Namespace. Default: the one of the context.")(
-        command
-    )
-    return click.argument("name")(command)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectOptions:
+    """Which object is meant."""
+
+    name: str = argument()
+    namespace: str | None = namespace_option()
+    access: AccessOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """An object, and where it is."""
+
+    cluster: LiveCluster
+    namespace: str
+    name: str
+    content: Resource
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def mode(self) -> str:
+        return str(block(self.content, "spec", "scaling").get("mode") or "Auto")
+
+    def patch(self, *, annotations: dict[str, str | None], mode: str | None = None) -> None:
+        change: dict[str, Any] = {"metadata": {"annotations": annotations}}
+        if mode is not None:
+            change["spec"] = {"scaling": {"mode": mode}}
+        with failures(f"patch modeldeployments {self.name} in namespace {self.namespace}"):
+            path = MODEL_DEPLOYMENTS.path(self.namespace, self.name)
+            self.cluster.api.merge_patch(path, change, manager=MANAGER)
+
+
+def _find(options: ObjectOptions) -> _Found:
+    cluster = options.access.connect()
+    place, name = options.namespace or cluster.namespace, options.name
+    found = read_one(cluster, namespace=place, name=name)
+    return _Found(cluster=cluster, namespace=place, name=name, content=found)
 
 
 @click.command(help=PAUSE_HELP)
-@_on_object
-def pause(*, name: str, namespace: str | None, context: str | None, kubeconfig: str | None) -> None:
-    cluster = connect(kubeconfig=kubeconfig, context=context)
-    place = namespace or cluster.namespace
-    found = read_one(cluster, namespace=place, name=name)
-    mode = _mode(found)
-    if mode == PAUSED:
-        remark(f"{place}/{name} is paused already")
+@takes(ObjectOptions)
+def pause(*, options: ObjectOptions) -> None:
+    found = _find(options)
+    if found.mode == PAUSED:
+        remark(f"{found} is paused already")
         return
-    _patch(cluster, place, name, mode=PAUSED, annotations={MODE_ANNOTATION: mode})
-    _warn_of_git(found)
-    click.echo(f"{place}/{name} paused; it was {mode}")
+    found.patch(mode=PAUSED, annotations={MODE_ANNOTATION: found.mode})
+    _warn_of_git(found.content)
+    click.echo(f"{found} paused; it was {found.mode}")
 
 
 @click.command(help=RESUME_HELP)
-@_on_object
-def resume(
-    *, name: str, namespace: str | None, context: str | None, kubeconfig: str | None
-) -> None:
-    cluster = connect(kubeconfig=kubeconfig, context=context)
-    place = namespace or cluster.namespace
-    found = read_one(cluster, namespace=place, name=name)
-    if _mode(found) != PAUSED:
-        remark(f"{place}/{name} is not paused: its mode is {_mode(found)}")
+@takes(ObjectOptions)
+def resume(*, options: ObjectOptions) -> None:
+    found = _find(options)
+    if found.mode != PAUSED:
+        remark(f"{found} is not paused: its mode is {found.mode}")
         return
-    before = str(block(found, "metadata", "annotations").get(MODE_ANNOTATION) or "")
+    before = str(block(found.content, "metadata", "annotations").get(MODE_ANNOTATION) or "")
     if not before:
         raise Failure(
-            f"{place}/{name} was not paused by this command, so the mode to go back to is not "
+            f"{found} was not paused by this command, so the mode to go back to is not "
             "known: set spec.scaling.mode",
             NO,
         )
-    _patch(cluster, place, name, mode=before, annotations={MODE_ANNOTATION: None})
-    _warn_of_git(found)
-    click.echo(f"{place}/{name} goes on in mode {before}")
+    found.patch(mode=before, annotations={MODE_ANNOTATION: None})
+    _warn_of_git(found.content)
+    click.echo(f"{found} goes on in mode {before}")
 
 
 @click.command(help=APPROVE_HELP)
-@_on_object
+@takes(ObjectOptions)
 @click.argument("digest", required=False)
-def approve(
-    *,
-    name: str,
-    digest: str | None,
-    namespace: str | None,
-    context: str | None,
-    kubeconfig: str | None,
-) -> None:
-    cluster = connect(kubeconfig=kubeconfig, context=context)
-    place = namespace or cluster.namespace
-    proposal = _proposal(read_one(cluster, namespace=place, name=name), f"{place}/{name}", digest)
-    _patch(cluster, place, name, annotations={APPROVE_ANNOTATION: proposal["digest"]})
-    click.echo(f"{place}/{name}: approved {proposal['digest']}: {proposal.get('message', '')}")
+def approve(*, options: ObjectOptions, digest: str | None) -> None:
+    found = _find(options)
+    proposal = _proposal(found, digest)
+    found.patch(annotations={APPROVE_ANNOTATION: proposal["digest"]})
+    click.echo(f"{found}: approved {proposal['digest']}: {proposal.get('message', '')}")
 
 
-def _proposal(found: Resource, name: str, digest: str | None) -> Resource:
+def _proposal(found: _Found, digest: str | None) -> Resource:
     """Return the plan that is meant.
 
     Raises:
         Failure: none waits, or it is not clear which.
     """
-    if _mode(found) != APPROVE:
-        raise Failure(f"{name}: mode is {_mode(found)}, in which nothing waits for approval", NO)
-    waiting = objects(block(found, "status"), "proposals")
+    if found.mode != APPROVE:
+        raise Failure(f"{found}: mode is {found.mode}, in which nothing waits for approval", NO)
+    waiting = objects(block(found.content, "status"), "proposals")
     meant = [each for each in waiting if digest in {None, each.get("digest")}]
     if len(meant) == 1:
         return meant[0]
     if not waiting:
-        raise Failure(f"{name}: no plan waits", NO)
+        raise Failure(f"{found}: no plan waits", NO)
     plans = "; ".join(f"{each.get('digest')}: {each.get('message')}" for each in waiting)
-    raise Failure(f"{name}: name the DIGEST of a plan that waits: {plans}", NO)
-
-
-def _mode(found: Resource) -> str:
-    return str(block(found, "spec", "scaling").get("mode") or "Auto")
-
-
-def _patch(
-    cluster: LiveCluster,
-    namespace: str,
-    name: str,
-    *,
-    annotations: dict[str, str | None],
-    mode: str | None = None,
-) -> None:
-    change: dict[str, Any] = {"metadata": {"annotations": annotations}}
-    if mode is not None:
-        change["spec"] = {"scaling": {"mode": mode}}
-    with failures(f"patch modeldeployments {name} in namespace {namespace}"):
-        cluster.api.merge_patch(MODEL_DEPLOYMENTS.path(namespace, name), change, manager=MANAGER)
+    raise Failure(f"{found}: name the DIGEST of a plan that waits: {plans}", NO)
 
 
 def _warn_of_git(found: Resource) -> None:

@@ -7,9 +7,8 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -25,70 +24,34 @@ from tonnage.cli.console import (
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """A command that is not imported yet: where it is, and what it does in a line."""
+class Entry(NamedTuple):
+    """A command that is not imported yet: the module of ``commands`` that it is in, and a line."""
 
     module: str
     summary: str
 
 
 COMMANDS: Final[Mapping[str, Entry]] = {
-    "plan": Entry(
-        module="tonnage.cli.commands.plan",
-        summary="Compute replicas and max-num-seqs for manifests.",
-    ),
-    "init": Entry(
-        module="tonnage.cli.commands.init", summary="Print the manifest of a line of options."
-    ),
+    "plan": Entry("plan", "Compute replicas and max-num-seqs for manifests."),
+    "init": Entry("init", "Print the manifest of a line of options."),
     "diff": Entry(
-        module="tonnage.cli.commands.diff",
-        summary="Show which pods roll, and what replicas and cost become, between manifests.",
+        "diff", "Show which pods roll, and what replicas and cost become, between manifests."
     ),
-    "render": Entry(
-        module="tonnage.cli.commands.render",
-        summary="Print the objects that the operator would apply.",
-    ),
-    "compare": Entry(
-        module="tonnage.cli.commands.compare",
-        summary="Rank GPU classes for a manifest by cost.",
-    ),
-    "explain": Entry(
-        module="tonnage.cli.commands.explain",
-        summary="Show why a ModelDeployment has its replicas, or what terms mean.",
-    ),
-    "top": Entry(
-        module="tonnage.cli.commands.top", summary="Show the ModelDeployments of a cluster, live."
-    ),
-    "diagnose": Entry(
-        module="tonnage.cli.commands.diagnose",
-        summary="Collect a bug report's files, without secrets.",
-    ),
-    "replay": Entry(
-        module="tonnage.cli.commands.replay",
-        summary="Simulate what autoscalers would have done with a trace.",
-    ),
-    "calibrate": Entry(
-        module="tonnage.cli.commands.calibrate",
-        summary="Measure the speed of a live vLLM server.",
-    ),
-    "catalog": Entry(
-        module="tonnage.cli.commands.catalog",
-        summary="List the GPU classes and models in the catalogue.",
-    ),
-    "crd": Entry(module="tonnage.cli.commands.crd", summary="Print the CustomResourceDefinition."),
-    "pause": Entry(module="tonnage.cli.commands.acting", summary="Freeze a live ModelDeployment."),
-    "resume": Entry(
-        module="tonnage.cli.commands.acting", summary="Let a paused ModelDeployment go on."
-    ),
-    "approve": Entry(
-        module="tonnage.cli.commands.acting", summary="Agree to the plan that waits (mode Approve)."
-    ),
-    "completion": Entry(
-        module="tonnage.cli.commands.completion", summary="Print the completion script of a shell."
-    ),
-    "lab": Entry(module="tonnage.cli.commands.lab", summary="Run a test cluster on this machine."),
-    "run": Entry(module="tonnage.cli.commands.run", summary="Run the operator."),
+    "render": Entry("render", "Print the objects that the operator would apply."),
+    "compare": Entry("compare", "Rank GPU classes for a manifest by cost."),
+    "explain": Entry("explain", "Show why a ModelDeployment has its replicas, or what terms mean."),
+    "top": Entry("top", "Show the ModelDeployments of a cluster, live."),
+    "diagnose": Entry("diagnose", "Collect a bug report's files, without secrets."),
+    "replay": Entry("replay", "Simulate what autoscalers would have done with a trace."),
+    "calibrate": Entry("calibrate", "Measure the speed of a live vLLM server."),
+    "catalog": Entry("catalog", "List the GPU classes and models in the catalogue."),
+    "crd": Entry("crd", "Print the CustomResourceDefinition."),
+    "pause": Entry("acting", "Freeze a live ModelDeployment."),
+    "resume": Entry("acting", "Let a paused ModelDeployment go on."),
+    "approve": Entry("acting", "Agree to the plan that waits (mode Approve)."),
+    "completion": Entry("completion", "Print the completion script of a shell."),
+    "lab": Entry("lab", "Run a test cluster on this machine."),
+    "run": Entry("run", "Run the operator."),
 }
 
 PLUGIN: Final[Mapping[str, Entry]] = {
@@ -141,10 +104,8 @@ Exit codes:
 class LazyGroup(click.Group):
     """A group whose commands are imported on demand: a plan must not wait for Kubernetes."""
 
-    def __init__(
-        self, *arguments: Any, entries: Mapping[str, Entry] = COMMANDS, **settings: Any
-    ) -> None:
-        super().__init__(*arguments, **settings)
+    def __init__(self, name: str, *, entries: Mapping[str, Entry], **settings: Any) -> None:
+        super().__init__(name, **settings)
         self._entries = entries
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's form)
@@ -170,7 +131,7 @@ class LazyGroup(click.Group):
             return None
         gc.disable()  # of what is imported nothing is ever garbage
         try:
-            module = importlib.import_module(self._entries[cmd_name].module)
+            module = importlib.import_module(f"{__package__}.{self._entries[cmd_name].module}")
             gc.freeze()
         finally:
             gc.enable()
@@ -208,25 +169,14 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-@click.group(
-    cls=LazyGroup,
-    help=HELP,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
-@click.version_option(package_name="tonnage", message="tonnage %(version)s")
-def program() -> None:
-    pass
+def _group(name: str, entries: Mapping[str, Entry], help_text: str) -> click.Group:
+    settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    group = LazyGroup(name, entries=entries, help=help_text, context_settings=settings)
+    return click.version_option(package_name="tonnage", message="tonnage %(version)s")(group)
 
 
-@click.group(
-    cls=LazyGroup,
-    entries=PLUGIN,
-    help=PLUGIN_HELP,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
-@click.version_option(package_name="tonnage", message="tonnage %(version)s")
-def plugin() -> None:
-    pass
+program: Final = _group("program", COMMANDS, HELP)
+plugin: Final = _group("plugin", PLUGIN, PLUGIN_HELP)
 
 
 def _report_bug(

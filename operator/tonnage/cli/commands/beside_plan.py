@@ -1,14 +1,14 @@
 """What is asked beside a plan: roles apart, of GPU classes too, and a cache in host memory."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from tonnage.cli.answers.planning import Planned, Refused
-from tonnage.cli.commands.options import with_group
+from tonnage.cli.commands.options import option, parsed
 from tonnage.cli.console import Failure
 from tonnage.sizing.plan import Between, Sizing
 from tonnage.units import GIB, bytes_per_second
@@ -19,13 +19,26 @@ if TYPE_CHECKING:
 TABLES: Final = ("csv", "markdown")
 
 
-@dataclass(frozen=True, kw_only=True)
+def _host_bytes(value: str) -> float:
+    if value == "auto":
+        return math.inf
+    if not (value.isascii() and value.isdecimal()) or int(value) == 0:
+        raise ValueError(f"{value!r} is neither a number of GiB nor auto")
+    return float(value) * GIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RolesAsked:
     """The options of roles apart."""
 
-    roles_apart: bool
-    kv_link: float | None
+    # fmt: off
+    roles_apart: bool = option("--roles-apart", is_flag=True,
+        help="Weigh prefill and decode apart against one fleet for both.")
+    kv_link: float | None = option("--kv-link", metavar="RATE", callback=parsed(bytes_per_second),
+        help="What a GPU moves to a replica of the other role, such as 50GB/s or 400Gb/s. Default: "
+        "the link between the GPUs of a node.")
     """Bytes per second of a GPU."""
+    # fmt: on
 
     def check(self, form: str) -> None:
         """Refuse options that mean nothing without another, or in a form.
@@ -52,13 +65,20 @@ class RolesAsked:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class BesidePlan(RolesAsked):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BesidePlan:
     """All options."""
 
-    kv_offload: float | None
+    roles: RolesAsked
+    # fmt: off
+    kv_offload: float | None = option("--kv-offload", metavar="GIB|auto",
+        callback=parsed(_host_bytes),
+        help="Say whether a KV cache of so much host memory of a replica is worth it.")
     """Bytes of a replica; infinity: as many as it takes."""
-    working_set: int | None
+    working_set: int | None = option("--working-set", type=click.IntRange(min=0), metavar="TOKENS",
+        help="For --kv-offload: tokens of different prompts that later requests to a replica begin "
+        "with again; 0: none.")
+    # fmt: on
 
     def check(self, form: str) -> None:
         """Refuse options that mean nothing without another, or in a form.
@@ -66,7 +86,7 @@ class BesidePlan(RolesAsked):
         Raises:
             Failure: one was given so.
         """
-        super().check(form)
+        self.roles.check(form)
         if (self.working_set is None) != (self.kv_offload is None):
             raise Failure("--kv-offload and --working-set need each other")
         if self.kv_offload is not None:
@@ -74,15 +94,15 @@ class BesidePlan(RolesAsked):
 
     def answered(self, answer: Planned | Refused, between: Between) -> Planned | Refused:
         """Return a plan with what is asked beside it."""
-        if isinstance(answer, Refused) or not (self.roles_apart or self.kv_offload):
+        if isinstance(answer, Refused) or not (self.roles.roles_apart or self.kv_offload):
             return answer
         return replace(answer, verdicts=dict(self._verdicts(answer, between)))
 
     def _verdicts(self, planned: Planned, between: Between) -> Iterator[tuple[str, "Verdict"]]:
         sizing = planned.sizing
-        if self.roles_apart:
+        if self.roles.roles_apart:
             replicas = max(planned.replicas, sizing.replicas)
-            yield "rolesApart", self.verdict(sizing, replicas, between)
+            yield "rolesApart", self.roles.verdict(sizing, replicas, between)
         if self.kv_offload is not None and self.working_set is not None:
             from tonnage.explain import topology as words  # noqa: PLC0415
             from tonnage.sizing.offload import offload_of  # noqa: PLC0415
@@ -95,44 +115,3 @@ class BesidePlan(RolesAsked):
 def _check_form(form: str, name: str) -> None:
     if form in TABLES:
         raise Failure(f"-o {form} has no column for {name}: text, json and yaml say it")
-
-
-def _link(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
-    try:
-        return None if value is None else bytes_per_second(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-
-
-def _host_bytes(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
-    if value is None or value == "auto":
-        return None if value is None else math.inf
-    if not (value.isascii() and value.isdecimal()) or int(value) == 0:
-        raise click.BadParameter(f"{value!r} is neither a number of GiB nor auto")
-    return float(value) * GIB
-
-
-ROLES: Final = (
-    click.option("--roles-apart", "roles_apart", is_flag=True,
-        help="Weigh prefill and decode apart against one fleet for both."),
-    click.option("--kv-link", "kv_link", metavar="RATE", callback=_link,
-        help="What a GPU moves to a replica of the other role, such as 50GB/s or 400Gb/s. Default: "
-        "the link between the GPUs of a node."),
-)  # fmt: skip
-OFFLOAD: Final = (
-    click.option("--kv-offload", "kv_offload", metavar="GIB|auto", callback=_host_bytes,
-        help="Say whether a KV cache of so much host memory of a replica is worth it."),
-    click.option("--working-set", "working_set", type=click.IntRange(min=0), metavar="TOKENS",
-        help="For --kv-offload: tokens of different prompts that later requests to a replica begin "
-        "with again; 0: none."),
-)  # fmt: skip
-
-
-def beside_plan_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options; the command gets them as one ``beside_plan``."""
-    return with_group(command, (*ROLES, *OFFLOAD), "beside_plan", BesidePlan)
-
-
-def roles_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of roles apart; the command gets them as one ``roles``."""
-    return with_group(command, ROLES, "roles", RolesAsked)

@@ -1,7 +1,6 @@
 """``tonnage calibrate``: a short load test of one live engine, and what it says of its speed."""
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -9,10 +8,12 @@ from typing import Any, Final
 import click
 
 from tonnage.cli.commands.options import (
+    FILE,
+    CatalogOptions,
     duration_option,
     format_option,
-    gpus_option,
-    model_config_option,
+    option,
+    takes,
 )
 from tonnage.cli.console import INTERRUPTED, Failure, complain
 from tonnage.sizing.split import Parallelism
@@ -58,36 +59,94 @@ error.
 """
 
 
+def _ranks_option(name: str, help_text: str) -> Any:
+    return option(
+        name,
+        type=click.IntRange(min=1, max=4096),
+        default=1,
+        help=help_text,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrateOptions:
     """What the command was given."""
 
-    url: str | None
-    results: tuple[str, ...]
-    model: str
-    served_model_name: str | None
-    gpu: str
-    weights: str
-    kv_cache: str
-    tensor: int
-    pipeline: int
-    data: int
-    context: int
-    engine_version: str | None
-    gpus_folder: Path | None
-    config_file: str | None
-    form: str
-    target: Path | None
-    max_concurrency: int | None
-    max_num_seqs: int | None
-    max_num_batched_tokens: int | None
-    max_seconds: float
-    max_ttft_s: float
-    may_share: bool
-    api_key_file: Path | None
-    trace_file: Path | None
-    ttft_limit_s: float | None
-    tpot_limit_s: float | None
+    url: str | None = option("--url", help="Address of one vLLM server, such as http://vllm:8000.")
+    results: tuple[str, ...] = option(
+        "--result",
+        multiple=True,
+        metavar="FILE",
+        help="Instead of --url: a result of 'vllm bench serve' (--save-result or --append-result), "
+        "or a JSON report of GuideLLM. May be repeated.",
+    )
+    model: str = option("--model", required=True, help="Hugging Face id of the model.")
+    served_model_name: str | None = option(
+        "--served-model-name", help="Name that the server has for the model, if it is another."
+    )
+    gpu: str = option("--gpu", required=True, metavar="CLASS", help="GPU class of the catalogue.")
+    tensor: int = _ranks_option("--tensor-parallel", "Tensor-parallel size of the server.")
+    pipeline: int = _ranks_option("--pipeline-parallel", "Pipeline-parallel size.")
+    data: int = _ranks_option("--data-parallel", "Data-parallel size.")
+    context: int = _ranks_option("--context-parallel", "Decode context parallel size.")
+    weights: str = option("--weights", type=click.Choice(WEIGHTS), default="auto")
+    kv_cache: str = option(
+        "--kv-cache",
+        type=click.Choice(["auto", "bfloat16", "float16", "fp8"]),
+        default="auto",
+    )
+    engine_version: str | None = option(
+        "--engine-version",
+        help="Version of vLLM. Default: as the server says; required with --result.",
+    )
+    catalog: CatalogOptions
+    form: str = format_option("text", "json", "yaml")
+    target: Path | None = option(
+        "--save", metavar="FILE", type=FILE, help="Write the calibration there."
+    )
+    max_concurrency: int | None = option(
+        "--max-concurrency",
+        type=click.IntRange(min=1, max=4096),
+        help="Most requests at once. Default: --max-num-seqs, else 64.",
+    )
+    max_num_seqs: int | None = option(
+        "--max-num-seqs",
+        type=click.IntRange(min=1, max=65536),
+        help="The flag that the server runs with, for the prediction of a replay.",
+    )
+    max_num_batched_tokens: int | None = option(
+        "--max-num-batched-tokens",
+        type=click.IntRange(min=16, max=2_000_000),
+        help="The same. Default: the engine's for this GPU.",
+    )
+    max_seconds: float = option(
+        "--max-seconds",
+        type=click.FloatRange(min=1, max=86_400),
+        default=300,
+        help="Longest that the test may take, a replay included.",
+    )
+    max_ttft_s: float = duration_option(
+        "--max-ttft",
+        default="30s",
+        help="Stop when a first token takes longer.",
+    )
+    may_share: bool = option("--yes", is_flag=True, help="Measure even while others are served.")
+    api_key_file: Path | None = option(
+        "--api-key-file", type=FILE, help="File with the key of the endpoint."
+    )
+    trace_file: Path | None = option(
+        "--trace",
+        type=FILE,
+        metavar="FILE",
+        help="Requests to replay: csv, csv.gz, jsonl or parquet with arrival_s, prompt_tokens, "
+        "output_tokens.",
+    )
+    ttft_limit_s: float | None = duration_option(
+        "--ttft", help="SLO target at p95 of time to first token, as 2s."
+    )
+    tpot_limit_s: float | None = duration_option(
+        "--tpot", help="SLO target at p95 of time per output token, as 50ms."
+    )
 
     @property
     def parallelism(self) -> Parallelism:
@@ -123,95 +182,9 @@ def check_source(options: CalibrateOptions) -> None:
             raise Failure("--result does not name the version of vLLM: give --engine-version")
 
 
-def _split_option(name: str, destination: str, help_text: str) -> Callable[..., Any]:
-    return click.option(
-        f"--{name}",
-        destination,
-        type=click.IntRange(min=1, max=4096),
-        default=1,
-        show_default=True,
-        help=help_text,
-    )
-
-
 @click.command(help=HELP)
-@click.option("--url", help="Address of one vLLM server, such as http://vllm:8000.")
-@click.option(
-    "--result",
-    "results",
-    multiple=True,
-    metavar="FILE",
-    help="Instead of --url: a result of 'vllm bench serve' (--save-result or --append-result), or "
-    "a JSON report of GuideLLM. May be repeated.",
-)
-@click.option("--model", required=True, help="Hugging Face id of the model.")
-@click.option(
-    "--served-model-name", help="Name that the server has for the model, if it is another."
-)
-@click.option("--gpu", required=True, metavar="CLASS", help="GPU class of the catalogue.")
-@_split_option("tensor-parallel", "tensor", "Tensor-parallel size of the server.")
-@_split_option("pipeline-parallel", "pipeline", "Pipeline-parallel size.")
-@_split_option("data-parallel", "data", "Data-parallel size.")
-@_split_option("context-parallel", "context", "Decode context parallel size.")
-@click.option("--weights", type=click.Choice(WEIGHTS), default="auto", show_default=True)
-@click.option(
-    "--kv-cache",
-    type=click.Choice(["auto", "bfloat16", "float16", "fp8"]),
-    default="auto",
-    show_default=True,
-)
-@click.option(
-    "--engine-version", help="Version of vLLM. Default: as the server says; required with --result."
-)
-@gpus_option
-@model_config_option
-@format_option("text", "json", "yaml")
-@click.option(
-    "--save",
-    "target",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Write the calibration there.",
-)
-@click.option(
-    "--max-concurrency",
-    type=click.IntRange(min=1, max=4096),
-    help="Most requests at once. Default: --max-num-seqs, else 64.",
-)
-@click.option(
-    "--max-num-seqs",
-    type=click.IntRange(min=1, max=65536),
-    help="The flag that the server runs with, for the prediction of a replay.",
-)
-@click.option(
-    "--max-num-batched-tokens",
-    type=click.IntRange(min=16, max=2_000_000),
-    help="The same. Default: the engine's for this GPU.",
-)
-@click.option(
-    "--max-seconds",
-    type=click.FloatRange(min=1, max=86_400),
-    default=300,
-    show_default=True,
-    help="Longest that the test may take, a replay included.",
-)
-@duration_option("--max-ttft", "max_ttft_s", "Stop when a first token takes longer.", "30s")
-@click.option("--yes", "may_share", is_flag=True, help="Measure even while others are served.")
-@click.option(
-    "--api-key-file", type=click.Path(path_type=Path), help="File with the key of the endpoint."
-)
-@click.option(
-    "--trace",
-    "trace_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Requests to replay: csv, csv.gz, jsonl or parquet with arrival_s, prompt_tokens, "
-    "output_tokens.",
-)
-@duration_option("--ttft", "ttft_limit_s", "SLO target at p95 of time to first token, as 2s.")
-@duration_option("--tpot", "tpot_limit_s", "SLO target at p95 of time per output token, as 50ms.")
-def calibrate(**given: Any) -> None:
-    options = CalibrateOptions(**given)
+@takes(CalibrateOptions)
+def calibrate(*, options: CalibrateOptions) -> None:
     try:
         from tonnage.cli.commands.calibration_run import run  # noqa: PLC0415
 

@@ -1,22 +1,32 @@
 """What ``tonnage calibrate`` knows before it sends anything, and what it refuses by then."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tonnage.cli.answers.calibrating import Subject
-from tonnage.cli.answers.subjects import Named, subject_of
-from tonnage.cli.commands.calibrate import CalibrateOptions
-from tonnage.cli.console import Failure, remark
-from tonnage.cli.load.endpoint import Endpoint, ServedModel, endpoint_at, probing
-from tonnage.cli.load.watch import Bounds
-from tonnage.cli.read.calibration import check_target
-from tonnage.cli.read.classes import known_gpus
-from tonnage.cli.read.references import checked_text
-from tonnage.estimate.calibration_file import key_of
-from tonnage.replay.traces import Trace, TraceError, notes_of, read_trace
+from pydantic import ValidationError
 
+from tonnage.api.group import KIND
+from tonnage.api.objects import parse_model_deployment
+from tonnage.catalog.engine import parse_version
+from tonnage.catalog.gpu import CatalogError, Gpu, UnknownModelError
+from tonnage.cli.answers.calibrating import Subject
+from tonnage.cli.commands.calibrate import CalibrateOptions
+from tonnage.cli.console import Failure, failing, remark
+from tonnage.cli.load.endpoint import Endpoint, ServedModel, endpoint_at, probing
+from tonnage.cli.read.calibration import check_target
+from tonnage.estimate.calibration_file import key_of
+from tonnage.manifests.names import API_VERSION
+from tonnage.replay.traces import Trace, TraceError, notes_of, read_trace
+from tonnage.sizing.errors import SizingError
+from tonnage.sizing.parallelism.rules import check_parallelism
+from tonnage.sizing.request import ask, look_up
+from tonnage.sizing.split import Parallelism
+
+LEAST_CONTEXT: Final = 64
+"""Tokens; a sweep has no room in less."""
 UNKNOWN_CONTEXT: Final = 4096
 """Where the server does not say what it takes; a sweep needs little of it."""
 
@@ -30,15 +40,6 @@ class Plan:
     served: ServedModel
     subject: Subject
     trace: Trace | None
-
-    @property
-    def bounds(self) -> Bounds:
-        return Bounds(
-            max_seconds=self.options.max_seconds,
-            max_ttft_s=self.options.max_ttft_s,
-            may_share=self.options.may_share,
-            num_engines=self.options.data,
-        )
 
 
 def plan_of(options: CalibrateOptions) -> Plan:
@@ -67,30 +68,69 @@ def named_subject(
     Raises:
         Failure: a name is unknown, or the target is a calibration of another engine.
     """
-    config = options.config_file
+    config = options.catalog.config()
     subject = subject_of(
-        Named(
-            model=options.model,
-            gpu=options.gpu,
-            weights=options.weights,
-            kv_cache=options.kv_cache,
-            parallelism=options.parallelism,
-            model_config=None if config is None else checked_text(config, option="--model-config"),
-        ),
-        known_gpus(options.gpus_folder),
+        {"id": options.model, "weights": options.weights, "kvCache": options.kv_cache},
+        options.parallelism,
+        options.catalog.gpus(),
+        gpu=options.gpu,
         engine_version=engine_version,
         context_tokens=context_tokens,
+        config=config,
     )
     if options.target is not None:
         check_target(options.target, key_of(subject.request, subject.parallelism))
     return subject
 
 
-def _trace(path: Path) -> Trace:
+def subject_of(  # noqa: PLR0913  (what a user says of an engine)
+    model: Mapping[str, str],
+    parallelism: Parallelism,
+    gpus: Mapping[str, Gpu],
+    *,
+    gpu: str,
+    engine_version: str,
+    context_tokens: int,
+    config: str | None = None,
+) -> Subject:
+    """Return what is measured; ``model``: as ``spec.model`` has it, ``config``: its config.json.
+
+    Raises:
+        Failure: a name is unknown, or the engine refuses the split.
+    """
+    if context_tokens < LEAST_CONTEXT:
+        raise Failure(f"max_model_len is {context_tokens}: a sweep needs {LEAST_CONTEXT} at least")
     try:
+        major, minor = parse_version(engine_version)
+        manifest = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {"name": "calibration"},
+            "spec": {
+                "model": model,
+                "hardware": {"gpu": gpu},
+                "contextLength": context_tokens,
+                "scaling": {"maxReplicas": 1},
+                "engine": {"version": f"{major}.{minor}"},
+            },
+        }
+        spec = parse_model_deployment(manifest).spec
+        request = ask(spec, look_up(spec, gpus, model_config=config))
+        check_parallelism(request.shape, request.weights, parallelism)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise Failure(f"{where}: {first['msg']}") from error
+    except UnknownModelError as error:
+        raise Failure(f"{error}: give it with --model-config") from error
+    except (CatalogError, SizingError) as error:
+        raise Failure(str(error)) from error
+    return Subject(request=request, parallelism=parallelism)
+
+
+def _trace(path: Path) -> Trace:
+    with failing(TraceError, where="--trace "):
         trace = read_trace(path)
-    except TraceError as error:
-        raise Failure(f"--trace {error}") from error
     for note in notes_of(trace):
         remark(f"Note: {path}: {note}")
     return trace

@@ -5,7 +5,6 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
 import aiohttp
@@ -14,7 +13,6 @@ import click
 from tonnage.catalog.engine import batch_defaults
 from tonnage.cli.answers.calibrating import (
     Calibrated,
-    Circumstances,
     Subject,
     calibrate,
     calibrated_by_runs,
@@ -31,13 +29,13 @@ from tonnage.cli.commands.calibration_plan import (
     plan_of,
 )
 from tonnage.cli.commands.forms import serialize
-from tonnage.cli.console import NO, Failure, output, remark, show
+from tonnage.cli.console import NO, Failure, failing, output, remark, show
 from tonnage.cli.load.endpoint import probing
 from tonnage.cli.load.engine_page import EnginePage
 from tonnage.cli.load.replaying import ReplayLimits, Sent, replay
 from tonnage.cli.load.stream import Prompts, Streamer
 from tonnage.cli.load.sweep import Load, LoadMeasurement, sweep
-from tonnage.cli.load.watch import EngineWatch, StoppedError
+from tonnage.cli.load.watch import Bounds, EngineWatch, StoppedError
 from tonnage.cli.read.bench_results import read_runs
 from tonnage.cli.read.calibration import write_calibration
 from tonnage.cli.text.calibration import calibration
@@ -130,28 +128,28 @@ def _from_results(options: CalibrateOptions) -> tuple[Subject, CalibrationFile]:
         options.max_num_batched_tokens
         or batch_defaults(request.gpu, request.engine.minor).max_num_batched_tokens
     )
-    try:
+    with failing(SizingError):
         found = calibrated_by_runs(subject, runs, max_batched_tokens=batched)
-    except SizingError as error:
-        raise Failure(str(error)) from error
     at_s = max((run.at_s for run in runs if run.at_s), default=time.time())
-    around = Circumstances(
-        date=_date(at_s),
+    file = calibration_of(
+        found,
         measured_at_s=at_s,
         num_requests=sum(run.num_requests for run in runs),
         has_metrics=False,
         remarks=(f"from {', '.join(options.results)}; {UNSAID}",),
     )
-    return subject, calibration_of(found, around)
-
-
-def _date(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).date().isoformat()
+    return subject, file
 
 
 async def _measure(plan: Plan) -> _Seen:
+    options = plan.options
     timeout = aiohttp.ClientTimeout(
-        total=None, sock_connect=CONNECT_S, sock_read=plan.options.max_ttft_s
+        total=None, sock_connect=CONNECT_S, sock_read=options.max_ttft_s
+    )
+    bounds = Bounds(
+        max_ttft_s=options.max_ttft_s,
+        may_share=options.may_share,
+        num_engines=options.data,
     )
     async with (
         probing(plan.endpoint) as probe,
@@ -163,7 +161,7 @@ async def _measure(plan: Plan) -> _Seen:
             model=plan.served.id,
             prompts=Prompts(vocab_size=plan.subject.request.shape.vocab_size),
         )
-        return await _swept(plan, streamer, EngineWatch(probe, plan.bounds))
+        return await _swept(plan, streamer, EngineWatch(probe, bounds))
 
 
 async def _swept(plan: Plan, streamer: Streamer, watch: EngineWatch) -> _Seen:
@@ -198,10 +196,8 @@ async def _swept(plan: Plan, streamer: Streamer, watch: EngineWatch) -> _Seen:
 def _loads(plan: Plan, page: EnginePage | None) -> tuple[Load, ...]:
     options, subject = plan.options, plan.subject
     kv_tokens = page.kv_tokens if page else None
-    try:
+    with failing(SizingError):
         model = subject.model
-    except SizingError as error:
-        raise Failure(str(error)) from error
     room = Room(
         context_tokens=subject.request.context_tokens,
         max_concurrency=options.max_concurrency or options.max_num_seqs or WIDEST,
@@ -280,8 +276,7 @@ def _compare_replay(plan: Plan, found: Calibrated, seen: _Seen, sent: Sent) -> R
 
 
 def _file(plan: Plan, found: Calibrated, seen: _Seen, served: Replayed | None) -> CalibrationFile:
-    now_s, page = time.time(), seen.page
-    date = _date(now_s)
+    page = seen.page
     cache = None
     if page is not None and page.kv_tokens is not None:
         cache = ReportedCache(
@@ -291,18 +286,15 @@ def _file(plan: Plan, found: Calibrated, seen: _Seen, served: Replayed | None) -
         )
     file = calibration_of(
         found,
-        Circumstances(
-            date=date,
-            measured_at_s=now_s,
-            num_requests=seen.num_requests,
-            has_metrics=page is not None,
-            cache=cache,
-            remarks=seen.remarks,
-        ),
+        measured_at_s=time.time(),
+        num_requests=seen.num_requests,
+        has_metrics=page is not None,
+        cache=cache,
+        remarks=seen.remarks,
     )
     if served is None:
         return file
-    return file.model_copy(update={"validation": served.validation(date)})
+    return file.model_copy(update={"validation": served.validation(file.date)})
 
 
 def _show(file: CalibrationFile, form: str, subject: Subject, served: Replayed | None) -> None:

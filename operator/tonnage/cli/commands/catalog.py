@@ -1,8 +1,9 @@
 """``tonnage catalog``: the GPU classes and models that are known, with where figures come from."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -12,7 +13,7 @@ from tonnage.catalog.parameters import num_active_parameters, num_parameters
 from tonnage.catalog.price import smallest
 from tonnage.catalog.shape import ModelShape
 from tonnage.cli.commands.forms import NUMBER, serialize
-from tonnage.cli.commands.options import output_option
+from tonnage.cli.commands.options import option, output_option, takes
 from tonnage.cli.console import Failure, output, show
 from tonnage.cli.read.classes import known_gpus
 from tonnage.cli.text.parts import parts
@@ -48,14 +49,12 @@ Examples:
 """
 
 
-def form_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that choose the form of a table."""
-    for option in (
-        output_option,
-        click.option("--sources", "has_sources", is_flag=True, help="Show sources in the text."),
-    ):
-        command = option(command)
-    return command
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOptions:
+    """How a table is printed."""
+
+    has_sources: bool = option("--sources", is_flag=True, help="Show sources in the text.")
+    form: str = output_option()
 
 
 @click.group(help=HELP)
@@ -64,34 +63,36 @@ def catalog() -> None:
 
 
 @catalog.command()
-@form_options
+@takes(TableOptions)
 @click.option(
     "--gpus",
     "folder",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Folder with TOML files of GPU classes, to add or to override.",
 )
-def gpus(*, form: str, has_sources: bool, folder: Path | None) -> None:
+def gpus(*, options: TableOptions, folder: Path | None) -> None:
     """List GPU classes: memory as the driver reports it, dense peak FLOP/s, link speed one way."""
     rows = [_gpu_row(gpu) for gpu in sorted(known_gpus(folder).values(), key=lambda gpu: gpu.name)]
-    _print(GPU_COLUMNS, rows, form=form, has_sources=has_sources)
+    _print(GPU_COLUMNS, rows, options)
 
 
 @catalog.command()
-@form_options
+@takes(TableOptions)
 @click.option("--match", default="", help="Show only models whose name contains this text.")
-def models(*, form: str, has_sources: bool, match: str) -> None:
+def models(*, options: TableOptions, match: str) -> None:
     """List models; others are supported with their config.json."""
     names = [name for name in model_names() if match.casefold() in name.casefold()]
     if not names:
         raise Failure(f"no model has {match!r} in its name")
     rows = [_model_row(name) for name in names]
-    _print(MODEL_COLUMNS, rows, form=form, has_sources=has_sources)
+    _print(MODEL_COLUMNS, rows, options)
 
 
 def _gpu_row(gpu: Gpu) -> tuple[str, ...]:
     peaks = (gpu.peak_flop_per_s.get(name) for name in ("bf16", "fp8", "fp4"))
     rent, purchase = smallest(gpu.price.paid(), 1), gpu.price.purchase_usd
+    keys = [source.key for source in gpu.sources]
+    keys += [rent.source.key for rent in gpu.price.offered if rent.source]
     return (
         gpu.name,
         f"{gpu.memory_bytes / GIB:.1f}",
@@ -102,13 +103,8 @@ def _gpu_row(gpu: Gpu) -> tuple[str, ...]:
         MISSING if rent is None else amount(rent.usd_per_gpu_hour),
         MISSING if rent is None else rent.basis,
         MISSING if purchase is None else f"{purchase:.0f}",
-        ", ".join(dict.fromkeys(_source_keys(gpu))),
+        ", ".join(dict.fromkeys(keys)),
     )
-
-
-def _source_keys(gpu: Gpu) -> Iterator[str]:
-    yield from (source.key for source in gpu.sources)
-    yield from (rent.source.key for rent in gpu.price.offered if rent.source)
 
 
 def _model_row(name: str) -> tuple[str, ...]:
@@ -142,15 +138,14 @@ def _figures(shape: ModelShape) -> tuple[str, ...]:
     )
 
 
-def _print(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], *, form: str, has_sources: bool
-) -> None:
+def _print(columns: Sequence[str], rows: Sequence[Sequence[str]], options: TableOptions) -> None:
     cells = [dict(zip(columns, row, strict=True)) for row in rows]
-    if form != "text":
-        click.echo(serialize([_typed_row(row) for row in cells], form, rows=cells))
+    if options.form != "text":
+        data = [{name: _value(name, cell) for name, cell in row.items()} for row in cells]
+        click.echo(serialize(data, options.form, rows=cells))
         return
     first, *_, last = columns
-    left_out = () if has_sources else (last,)
+    left_out = () if options.has_sources else (last,)
     shown = [{name: row[name] for name in columns if name not in left_out} for row in cells]
     console = output(is_wide=True)
     for number, table in enumerate(parts(shown, names=[first], words=WORDS, console=console)):
@@ -159,12 +154,8 @@ def _print(
         show(console, table)
 
 
-def _typed_row(row: Mapping[str, str]) -> dict[str, Any]:
-    """Return a row as data: figures as numbers, sources with their title and where they are."""
-    return {name: _value(name, cell) for name, cell in row.items()}
-
-
 def _value(name: str, cell: str) -> object:
+    """Return a cell as data: figures as numbers, sources with their title and where they are."""
     if cell == MISSING:
         return None
     if name == "sources":

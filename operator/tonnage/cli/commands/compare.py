@@ -1,9 +1,8 @@
 """``tonnage compare``: which GPU class serves a model for least. Needs no cluster."""
 
 import sys
-import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -12,12 +11,11 @@ import click
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.cli.answers.comparing import Compared, compare_classes
-from tonnage.cli.answers.patience import counting, with_progress
 from tonnage.cli.answers.planning import Terms, code_of, request_of
 from tonnage.cli.answers.rows import choice_row
-from tonnage.cli.commands.beside_plan import RolesAsked, roles_options
+from tonnage.cli.commands.beside_plan import RolesAsked
 from tonnage.cli.commands.forms import serialize
-from tonnage.cli.commands.options import calibrations_option, html_option, output_option
+from tonnage.cli.commands.options import FILE, option, output_option, page_option, takes
 from tonnage.cli.commands.question import (
     Beside,
     PlanInput,
@@ -25,7 +23,6 @@ from tonnage.cli.commands.question import (
     asking,
     beside,
     named_classes,
-    question_options,
     terms_of,
 )
 from tonnage.cli.commands.writing import (
@@ -35,10 +32,8 @@ from tonnage.cli.commands.writing import (
     write_page,
 )
 from tonnage.cli.console import NO, OK, Failure, complain, output, show
-from tonnage.cli.read.manifest import parse
-from tonnage.cli.read.references import target_of
+from tonnage.cli.read.references import parsed_model
 from tonnage.cli.read.scale_target import TargetError
-from tonnage.cli.read.strict_yaml import ManifestError
 from tonnage.cli.text.compare import comparison_report
 from tonnage.estimate.errors import CalibrationFileError
 from tonnage.sizing.compare import Measured
@@ -71,24 +66,32 @@ Exit codes: 0 a class can serve it; 2 none can; 3 invalid input; 1 unexpected er
 """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareOptions:
+    """What the command was given."""
+
+    question: QuestionOptions
+    roles: RolesAsked
+    form: str = output_option()
+    page_file: str | None = page_option()
+    calibration_files: tuple[Path, ...] = option(
+        "--calibration",
+        type=FILE,
+        metavar="FILE",
+        multiple=True,
+        help="Constants that 'tonnage calibrate' measured on one of the classes, instead of those "
+        "of the catalogue; may be repeated.",
+    )
+
+
 @click.command(help=HELP)
-@question_options
-@roles_options
-@output_option
-@html_option
-@calibrations_option
-def compare(
-    *,
-    question: QuestionOptions,
-    roles: RolesAsked,
-    form: str,
-    page_file: str | None,
-    calibration_files: tuple[Path, ...],
-) -> None:
-    if question.textbook and calibration_files:
+@takes(CompareOptions)
+def compare(*, options: CompareOptions) -> None:
+    question, roles, page_file = options.question, options.roles, options.page_file
+    if question.textbook and options.calibration_files:
         raise Failure("--textbook takes no --calibration: it has an efficiency of 1")
-    roles.check(form)
-    check_page(page_file, form)
+    roles.check(options.form)
+    check_page(page_file, options.form)
     terms = terms_of(question)
     named = named_classes(question.classes, terms.gpus) if question.classes else []
     gpus = named or list(terms.gpus.values())
@@ -98,13 +101,13 @@ def compare(
     found = compare_classes(
         deployment,
         request,
-        with_progress(gpus, clock=time.monotonic, tell=progress.tell, begin=progress.begin),
+        progress.over(gpus),
         are_named=bool(named),
         is_written=bool(question.names),
-        measured=_measured_by_class(request, gpus, calibration_files),
+        measured=_measured_by_class(request, gpus, options.calibration_files),
     )
     if roles.roles_apart:
-        between = counting(clock=time.monotonic, tell=progress.tell)
+        between = progress.counting()
         weighed = {
             each.gpu.name: roles.verdict(each.sizing, each.replicas, between)
             for each in found.in_full
@@ -115,28 +118,21 @@ def compare(
 
         write_page(page_file, compare_page(found))
     if page_file != "-":
-        _print(found, form)
+        _print(found, options.form)
     sys.exit(OK if found.selection.choices else NO)
 
 
 def _request(
     asked: PlanInput, question: QuestionOptions, terms: Terms, beside: Beside
 ) -> tuple[ModelDeployment, SizingRequest]:
-    resource = the_one(asked.manifests, question.names, command="compare")
-    [(_, guessed)] = asked.with_guesses
+    the_one(asked.manifests, question.names, command="compare")
+    [model] = asked.models
+    parsed = parsed_model(model.resource, asked.manifests)
+    deployment, references = parsed.model, beside.references(parsed)
     try:
-        deployment = parse(resource)
-        request = request_of(
-            deployment.spec,
-            replace(terms, guessed=guessed),
-            model_config=beside.config_of(deployment, resource, asked.manifests),
-            target=target_of(deployment, resource, asked.manifests),
-            checkpoint=beside.checkpoint_of(deployment),
-        )
-    except ManifestError as error:
-        raise Failure(str(error)) from error
+        request = request_of(deployment.spec, replace(terms, guessed=model.guessed), references)
     except (CatalogError, TargetError) as error:
-        raise Failure(f"{resource.name}: {code_of(error)}: {error}") from error
+        raise Failure(f"{model.resource.name}: {code_of(error)}: {error}") from error
     return deployment, request
 
 

@@ -1,8 +1,8 @@
 """``tonnage diff``: what a change of manifests does to pods, replicas, latency and cost."""
 
-import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -14,29 +14,39 @@ from tonnage.cli.answers.differing import (
     Difference,
     RunningObject,
     figures,
-    recorded_flags,
     running_of_plan,
+    running_of_view,
     total_cost,
 )
 from tonnage.cli.answers.plan_words import exit_code
-from tonnage.cli.answers.planning import Live, Planned, PlannedConstants, Refused, Terms, answer
+from tonnage.cli.answers.planning import Planned, Refused, Terms, answer
 from tonnage.cli.answers.rendering import FILE_SITE, servable
+from tonnage.cli.commands.forms import serialize
 from tonnage.cli.commands.options import (
-    access_options,
+    AccessOptions,
+    CatalogOptions,
+    argument,
     calibration_in,
     calibration_option,
     format_option,
-    gpus_option,
-    model_config_option,
+    namespace_option,
+    option,
+    takes,
 )
-from tonnage.cli.console import OK, OVER_BUDGET, Failure, complain
-from tonnage.cli.read.classes import known_gpus
-from tonnage.cli.read.live import LiveCluster, connect
-from tonnage.cli.read.manifest import SUFFIXES, ManifestObject, Manifests, load, parse
-from tonnage.cli.read.references import checked_text, config_of, target_of
-from tonnage.cli.read.running import LiveObject, owned_fields, read_live
+from tonnage.cli.console import OK, OVER_BUDGET, Failure, ManifestError, complain
+from tonnage.cli.read.live import LiveCluster
+from tonnage.cli.read.manifest import SUFFIXES, ManifestObject, Manifests, load
+from tonnage.cli.read.nested import block
+from tonnage.cli.read.references import (
+    ParsedModel,
+    References,
+    config_of,
+    parsed_model,
+    references_of,
+    target_of,
+)
+from tonnage.cli.read.running import LiveObject, read_live
 from tonnage.cli.read.scale_target import TargetContainer, scale_target
-from tonnage.cli.read.strict_yaml import ManifestError
 from tonnage.cli.text.difference import markdown
 
 HELP: Final = """Show what a change of manifests does, as Markdown for a pull request.
@@ -63,78 +73,91 @@ OLD_AND_NEW: Final = 2
 Key = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Inputs:
     """What both versions are planned with."""
 
     terms: Terms
     config: str | None
-    is_broken: list[bool]
-    """Not empty: something could not be read, and the user knows."""
+    namespace: str | None
+    """Of objects that name none."""
+    is_broken: bool = False
+    """Something could not be read, and the user knows."""
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Say what cannot be read, and go on behind it."""
+        try:
+            yield
+        except ManifestError as error:
+            complain(error.message)
+            self.is_broken = True
+
+    def load(self, name: str) -> Manifests:
+        manifests = load([name])
+        for problem in manifests.problems:
+            complain(problem)
+            self.is_broken = True
+        return manifests
+
+    def parse(self, resource: ManifestObject, manifests: Manifests) -> ParsedModel:
+        """Read an object; one that names no namespace is in the one that is meant."""
+        found = parsed_model(resource, manifests)
+        if self.namespace is None or block(resource.content, "metadata").get("namespace"):
+            return found
+        return replace(found, model=replace(found.model, namespace=self.namespace))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffOptions:
+    """What the command was given."""
+
+    names: tuple[str, ...] = argument(nargs=-1, required=True, metavar="[OLD] NEW")
+    from_cluster: bool = option(
+        "--from-cluster", is_flag=True, help="Compare with the objects in the cluster."
+    )
+    form: str = format_option("markdown", "json")
+    max_usd_per_hour: float | None = option(
+        "--max-usd-per-hour",
+        type=click.FloatRange(min=0),
+        help="Budget for all ModelDeployments of NEW together, at their spec.demand.",
+    )
+    namespace: str | None = namespace_option("Namespace of manifests that name none.")
+    catalog: CatalogOptions
+    calibration_file: Path | None = calibration_option()
+    access: AccessOptions
 
 
 @click.command(help=HELP)
-@click.argument("names", nargs=-1, required=True, metavar="[OLD] NEW")
-@click.option("--from-cluster", is_flag=True, help="Compare with the objects in the cluster.")
-@format_option("markdown", "json")
-@click.option(
-    "--max-usd-per-hour",
-    "max_usd_per_hour",
-    type=click.FloatRange(min=0),
-    help="Budget for all ModelDeployments of NEW together, at their spec.demand.",
-)
-@click.option("-n", "--namespace", help="Namespace of manifests that name none.")
-@gpus_option
-@model_config_option
-@calibration_option
-@access_options
-def diff(  # noqa: PLR0913  (one argument per option)
-    *,
-    names: tuple[str, ...],
-    from_cluster: bool,
-    form: str,
-    max_usd_per_hour: float | None,
-    namespace: str | None,
-    gpus_folder: Path | None,
-    config_file: str | None,
-    calibration_file: Path | None,
-    context: str | None,
-    kubeconfig: str | None,
-) -> None:
-    if len(names) != (1 if from_cluster else OLD_AND_NEW):
+@takes(DiffOptions)
+def diff(*, options: DiffOptions) -> None:
+    names, most = options.names, options.max_usd_per_hour
+    if len(names) != (1 if options.from_cluster else OLD_AND_NEW):
         raise click.UsageError("give OLD and NEW, or NEW with --from-cluster")
     inputs = _Inputs(
         terms=Terms(
-            gpus=known_gpus(gpus_folder),
-            calibration=calibration_in(calibration_file),
+            gpus=options.catalog.gpus(),
+            calibration=calibration_in(options.calibration_file),
         ),
-        config=None if config_file is None else checked_text(config_file, option="--model-config"),
-        is_broken=[],
+        config=options.catalog.config(),
+        namespace=options.namespace,
     )
-    new = _load_manifests(names[-1], inputs)
-    if from_cluster:
-        cluster = connect(kubeconfig=kubeconfig, context=context)
-        place = namespace or cluster.namespace
-        found = [_against(cluster, each, new, place, inputs) for each in new.model_deployments]
+    new = inputs.load(names[-1])
+    if options.from_cluster:
+        cluster = options.access.connect()
+        inputs.namespace = options.namespace or cluster.namespace
+        found = list(_against(cluster, new, inputs))
     else:
-        old = load([]) if _is_empty(names[0]) else _load_manifests(names[0], inputs)
-        found = _between(old, new, namespace, inputs)
-    _print([each for each in found if each], form, max_usd_per_hour)
-    sys.exit(_exit_code([each for each in found if each], inputs, max_usd_per_hour))
+        old = load([]) if _is_empty(names[0]) else inputs.load(names[0])
+        found = list(_between(old, new, inputs))
+    _print(found, options.form, most)
+    sys.exit(_exit_code(found, inputs, most))
 
 
 def _is_empty(name: str) -> bool:
     """Tell whether OLD is a folder from before there were any manifests."""
     folder = Path(name)
     return folder.is_dir() and not any(each.suffix in SUFFIXES for each in folder.iterdir())
-
-
-def _load_manifests(name: str, inputs: _Inputs) -> Manifests:
-    manifests = load([name])
-    for problem in manifests.problems:
-        complain(problem)
-        inputs.is_broken.append(True)
-    return manifests
 
 
 def _print(found: list[Difference], form: str, most: float | None) -> None:
@@ -146,118 +169,84 @@ def _print(found: list[Difference], form: str, most: float | None) -> None:
     )
     cost = {"before": before, "after": after, "most": most}
     content = {"usdPerHour": cost, "objects": [figures(each) for each in found]}
-    click.echo(json.dumps(content, indent=2, ensure_ascii=False))
+    click.echo(serialize(content, "json"))
 
 
 def _exit_code(found: list[Difference], inputs: _Inputs, most: float | None) -> int:
     after = [each.after for each in found if each.after]
     cost = total_cost(after)
     over = OVER_BUDGET if most is not None and (cost is None or cost > most) else OK
-    return exit_code(after, is_broken=bool(inputs.is_broken)) or over
+    return exit_code(after, is_broken=inputs.is_broken) or over
 
 
-def _between(
-    old: Manifests, new: Manifests, namespace: str | None, inputs: _Inputs
-) -> list[Difference | None]:
+def _between(old: Manifests, new: Manifests, inputs: _Inputs) -> Iterator[Difference]:
     """Compare two versions of files, object by object."""
-    before, after = (_by_name(each, namespace, inputs) for each in (old, new))
+    before, after = (_by_name(each, inputs) for each in (old, new))
     if inputs.is_broken:
         raise Failure("nothing is compared: what cannot be read would look removed")
     if not (before or after):
         raise Failure("there is no ModelDeployment of tonnage.dev in OLD or NEW")
-    return [
-        _difference(before.get(key), after.get(key), old, new, inputs)
-        for key in sorted(before.keys() | after.keys())
-    ]
+    for key in sorted(before.keys() | after.keys()):
+        with inputs.reading():
+            yield _difference(before.get(key), after.get(key), inputs)
 
 
-_Parsed = tuple[ManifestObject, ModelDeployment]
-
-
-def _by_name(manifests: Manifests, namespace: str | None, inputs: _Inputs) -> Mapping[Key, _Parsed]:
+def _by_name(manifests: Manifests, inputs: _Inputs) -> Mapping[Key, ParsedModel]:
     found = {}
     for resource in manifests.model_deployments:
-        try:
-            model = _in_namespace(resource, parse(resource), namespace)
-        except ManifestError as error:
-            complain(str(error))
-            inputs.is_broken.append(True)
-        else:
-            found[model.key] = resource, model
+        with inputs.reading():
+            parsed = inputs.parse(resource, manifests)
+            found[parsed.model.key] = parsed
     return found
 
 
-def _in_namespace(
-    resource: ManifestObject, model: ModelDeployment, namespace: str | None
-) -> ModelDeployment:
-    """Return the object in the namespace that it names, else in the one that is meant."""
-    metadata = resource.content.get("metadata")
-    names_one = isinstance(metadata, Mapping) and metadata.get("namespace")
-    return model if names_one or namespace is None else replace(model, namespace=namespace)
-
-
-def _difference(
-    old: _Parsed | None, new: _Parsed | None, olds: Manifests, news: Manifests, inputs: _Inputs
-) -> Difference | None:
-    try:
-        before = None if old is None else _plan_object(*old, olds, inputs, None)
-        is_ours = isinstance(before, Planned) and before.deployment.spec.scale_target is None
-        running = running_of_plan(before) if isinstance(before, Planned) and is_ours else None
-        after = None if new is None else _plan_object(*new, news, inputs, running)
-    except ManifestError as error:
-        complain(str(error))
-        inputs.is_broken.append(True)
-        return None
+def _difference(old: ParsedModel | None, new: ParsedModel | None, inputs: _Inputs) -> Difference:
+    before = None if old is None else _plan_object(old, inputs, None)
+    is_ours = isinstance(before, Planned) and before.deployment.spec.scale_target is None
+    running = running_of_plan(before) if isinstance(before, Planned) and is_ours else None
+    after = None if new is None else _plan_object(new, inputs, running)
     return Difference(before=before, after=after, running=running)
 
 
 def _plan_object(
-    resource: ManifestObject,
-    model: ModelDeployment,
-    manifests: Manifests,
-    inputs: _Inputs,
-    running: RunningObject | None,
+    parsed: ParsedModel, inputs: _Inputs, running: RunningObject | None
 ) -> Planned | Refused:
-    text = inputs.config or config_of(model, resource, manifests)
-    target = target_of(model, resource, manifests)
-    return _answer(model, inputs, text, target, running.live(model) if running else None)
+    references = references_of(parsed, config=inputs.config)
+    return _answer(parsed.model, inputs, references, running)
 
 
 def _answer(
-    model: ModelDeployment,
-    inputs: _Inputs,
-    config: str | None,
-    target: TargetContainer | None,
-    live: Live | None,
+    model: ModelDeployment, inputs: _Inputs, references: References, running: RunningObject | None
 ) -> Planned | Refused:
-    found = answer(model, inputs.terms, model_config=config, target=target, live=live)
-    return servable(found, FILE_SITE)
+    live = running.live(model) if running else None
+    return servable(answer(model, inputs.terms, references, live=live), FILE_SITE)
 
 
-def _against(
-    cluster: LiveCluster, resource: ManifestObject, new: Manifests, namespace: str, inputs: _Inputs
-) -> Difference | None:
-    """Compare one object of a file with what stands in the cluster."""
-    try:
-        model = _in_namespace(resource, parse(resource), namespace)
-        live = read_live(cluster, namespace=model.namespace, name=model.name)
-        config = inputs.config or _config(resource, model, new, live)
-        target = _target(resource, model, new, live)
-    except ManifestError as error:
-        complain(str(error))
-        inputs.is_broken.append(True)
-        return None
+def _against(cluster: LiveCluster, new: Manifests, inputs: _Inputs) -> Iterator[Difference]:
+    """Compare the objects of files with what stands in the cluster."""
+    for resource in new.model_deployments:
+        with inputs.reading():
+            parsed = inputs.parse(resource, new)
+            model = parsed.model
+            live = read_live(cluster, namespace=model.namespace, name=model.name)
+            references = References(
+                config=inputs.config or _config(parsed, live), target=_target(parsed, live)
+            )
+            yield _against_live(model, references, live, inputs)
+
+
+def _against_live(
+    model: ModelDeployment, references: References, live: LiveObject | None, inputs: _Inputs
+) -> Difference:
     if live is None:
-        return Difference(before=None, after=_answer(model, inputs, config, target, None))
+        return Difference(before=None, after=_answer(model, inputs, references, None))
     running, inputs = _running(live), _as_the_operator_plans(inputs, live, model)
-    flags = running.live(live.model) if running else None
-    before = _answer(live.model, inputs, inputs.config or live.config, target, flags)
+    theirs = replace(references, config=inputs.config or live.config)
+    before = _answer(live.model, inputs, theirs, running)
     if running is None and isinstance(before, Planned) and not live.model.spec.scale_target:
         running = running_of_plan(before)
-    flags = running.live(model) if running else None
-    return Difference(
-        before=before, after=_answer(model, inputs, config, target, flags), running=running
-    )
+    after = _answer(model, inputs, references, running)
+    return Difference(before=before, after=after, running=running)
 
 
 def _as_the_operator_plans(inputs: _Inputs, live: LiveObject, model: ModelDeployment) -> _Inputs:
@@ -266,32 +255,24 @@ def _as_the_operator_plans(inputs: _Inputs, live: LiveObject, model: ModelDeploy
     is_same = len({(each.model, each.hardware, each.engine) for each in specs}) == 1
     if live.planned is None or not is_same or inputs.terms.calibration is not None:
         return inputs
-    overhead, bandwidth, prefill = live.planned
-    planned = PlannedConstants(
-        overhead_factor=overhead, bandwidth_efficiency=bandwidth, prefill_efficiency=prefill
-    )
-    return replace(inputs, terms=replace(inputs.terms, planned=planned))
+    return replace(inputs, terms=replace(inputs.terms, planned=live.planned))
 
 
-def _config(
-    resource: ManifestObject, model: ModelDeployment, new: Manifests, live: LiveObject | None
-) -> str | None:
+def _config(parsed: ParsedModel, live: LiveObject | None) -> str | None:
     """Return the config.json that the cluster has, where the files do not bring another."""
-    source = model.spec.model.config
+    source = parsed.model.spec.model.config
     if source and live and live.config:
-        key = ("ConfigMap", model.namespace, source.config_map_key_ref.name)
-        if key not in new.config_maps:
+        key = ("ConfigMap", parsed.model.namespace, source.config_map_key_ref.name)
+        if key not in parsed.manifests.config_maps:
             return live.config
-    return config_of(model, resource, new)
+    return config_of(parsed)
 
 
-def _target(
-    resource: ManifestObject, model: ModelDeployment, new: Manifests, live: LiveObject | None
-) -> TargetContainer | None:
+def _target(parsed: ParsedModel, live: LiveObject | None) -> TargetContainer | None:
     """Return the Deployment that is scaled: as it runs, else as the files have it."""
-    if model.spec.scale_target and live and live.model.spec.scale_target and live.target:
+    if parsed.model.spec.scale_target and live and live.model.spec.scale_target and live.target:
         return scale_target(live.target)
-    return target_of(model, resource, new)
+    return target_of(parsed)
 
 
 def _running(live: LiveObject) -> RunningObject | None:
@@ -299,12 +280,4 @@ def _running(live: LiveObject) -> RunningObject | None:
     view = live.view
     if view is None or live.model.spec.scale_target:
         return None
-    return RunningObject(
-        template=json.loads(view.template),
-        owned=owned_fields(view),
-        replicas=view.replicas,
-        digest=view.digest,
-        flags=recorded_flags(view.flags),
-        drain_s=view.drain_s,
-        num_nodes=view.num_nodes,
-    )
+    return running_of_view(view)

@@ -1,18 +1,27 @@
 """``tonnage explain``: why a live object runs as it does, from its status alone; the glossary."""
 
-import json
 import time
+from dataclasses import dataclass
 
 import click
 
 from tonnage.cli.answers.chain import chain
-from tonnage.cli.answers.glossary import glossary
-from tonnage.cli.commands.options import CLUSTER_EXIT_CODES, access_options, format_option
+from tonnage.cli.commands.forms import serialize
+from tonnage.cli.commands.options import (
+    CLUSTER_EXIT_CODES,
+    AccessOptions,
+    argument,
+    format_option,
+    namespace_option,
+    option,
+    takes,
+)
 from tonnage.cli.console import output, remark, show
 from tonnage.cli.read.leading import leases_of, stale_note
-from tonnage.cli.read.live import connect, read_one
+from tonnage.cli.read.live import read_one
 from tonnage.cli.text.chain import chain_report
 from tonnage.cli.text.glossary import terms
+from tonnage.explain.glossary import GLOSSARY
 
 HELP = f"""Show how the operator arrived at the replicas of a ModelDeployment.
 
@@ -29,37 +38,37 @@ Examples:
 {CLUSTER_EXIT_CODES}"""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainOptions:
+    """What the command was given."""
+
+    name: str | None = argument(required=False)
+    is_glossary: bool = option(
+        "--glossary",
+        is_flag=True,
+        help="Print what the terms mean, with vLLM's flags and metrics, instead of an object.",
+    )
+    namespace: str | None = namespace_option()
+    form: str = format_option("text", "json")
+    access: AccessOptions
+
+
 @click.command(help=HELP)
-@click.argument("name", required=False)
-@click.option(
-    "--glossary",
-    "is_glossary",
-    is_flag=True,
-    help="Print what the terms mean, with vLLM's flags and metrics, instead of an object.",
-)
-@click.option("-n", "--namespace", help="Namespace. Default: the one of the context.")
-@format_option("text", "json")
-@access_options
-def explain(  # noqa: PLR0913  (one argument per option)
-    *,
-    name: str | None,
-    is_glossary: bool,
-    namespace: str | None,
-    form: str,
-    context: str | None,
-    kubeconfig: str | None,
-) -> None:
-    if is_glossary and name is not None:
+@takes(ExplainOptions)
+def explain(*, options: ExplainOptions) -> None:
+    name = options.name
+    if options.is_glossary and name is not None:
         raise click.UsageError("give NAME or --glossary, not both")
-    if is_glossary:
-        _print_glossary(form)
+    if options.is_glossary:
+        _print_glossary(options.form)
         return
     if name is None:
         raise click.UsageError("give the NAME of a ModelDeployment, or --glossary")
-    cluster = connect(kubeconfig=kubeconfig, context=context)
-    links = chain(read_one(cluster, namespace=namespace or cluster.namespace, name=name))
-    if form == "json":
-        click.echo(json.dumps(links, indent=2, ensure_ascii=False))
+    cluster = options.access.connect()
+    found = read_one(cluster, namespace=options.namespace or cluster.namespace, name=name)
+    links = chain(found)
+    if options.form == "json":
+        click.echo(serialize(links, options.form))
     else:
         show(output(), chain_report(links))
     if note := stale_note(lambda: leases_of(cluster), now_s=time.time()):
@@ -67,7 +76,12 @@ def explain(  # noqa: PLR0913  (one argument per option)
 
 
 def _print_glossary(form: str) -> None:
+    """Print the terms in order; ``vllm`` only where the engine has a name for it."""
+    entries = [
+        {"term": name, "meaning": term.meaning, **({"vllm": term.vllm} if term.vllm else {})}
+        for name, term in GLOSSARY.items()
+    ]
     if form == "json":
-        click.echo(json.dumps(glossary(), indent=2, ensure_ascii=False))
+        click.echo(serialize(entries, form))
     else:
-        show(output(), terms(glossary()))
+        show(output(), terms(entries))

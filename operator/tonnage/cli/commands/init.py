@@ -1,30 +1,26 @@
 """``tonnage init``: the manifest of a line of options."""
 
-import time
 from typing import Any, Final
 
 import click
 
+from tonnage.api.objects import ModelDeployment
 from tonnage.cli.answers.manifest_words import with_comments
-from tonnage.cli.answers.patience import counting
 from tonnage.cli.answers.plan_words import headline, obstacles
 from tonnage.cli.answers.planning import Planned, Terms, answer
 from tonnage.cli.answers.rendering import with_obstacle
+from tonnage.cli.commands.options import takes
 from tonnage.cli.commands.plan import class_of
 from tonnage.cli.commands.question import (
-    Beside,
-    PlanInput,
     QuestionOptions,
     asking,
     beside,
-    question_options,
     terms_of,
 )
 from tonnage.cli.commands.writing import search_progress
 from tonnage.cli.console import Failure, remark
 from tonnage.cli.read.asked import MOST_REPLICAS
-from tonnage.cli.read.manifest import parse
-from tonnage.cli.read.strict_yaml import ManifestError
+from tonnage.cli.read.references import References, parsed_model
 from tonnage.manifests.children import num_nodes_of
 from tonnage.sizing.provenance import Figure
 from tonnage.units import count_of
@@ -49,21 +45,18 @@ Exit codes: 0 written; 3 invalid input; 1 unexpected error.
 
 
 @click.command(help=HELP)
-@question_options
+@takes(QuestionOptions, "question")
 def init(*, question: QuestionOptions) -> None:
     if question.names:
         raise Failure("init makes a manifest of options: it takes no -f")
     asked = asking(question, class_of(question))
-    [(resource, guessed)] = asked.with_guesses
-    progress = search_progress()
-    terms = terms_of(
-        question,
-        guessed=guessed,
-        between=counting(clock=time.monotonic, tell=progress.tell, begin=progress.begin),
-    )
+    [made] = asked.models
+    resource, guessed = made.resource, made.guessed
+    terms = terms_of(question, guessed=guessed, between=search_progress().counting())
     spec: dict[str, Any] = dict(resource.content["spec"])
     spec["scaling"] = {"mode": "Recommend"} | spec["scaling"]
-    planned = _plan_or_failure(asked, terms, beside(question))
+    parsed = parsed_model(resource, asked.manifests)
+    planned = _plan_or_failure(parsed.model, terms, beside(question).references(parsed))
     if planned:
         split = {"gpusPerReplica": planned.sizing.parallelism.num_gpus}
         spec["hardware"] = {**spec["hardware"], **split}
@@ -96,20 +89,15 @@ def _most_replicas(planned: Planned | None, fewest: int) -> int:
     return min(MOST_REPLICAS, HEADROOM * planned.replicas)
 
 
-def _plan_or_failure(asked: PlanInput, terms: Terms, beside: Beside) -> Planned | None:
+def _plan_or_failure(
+    deployment: ModelDeployment, terms: Terms, references: References
+) -> Planned | None:
     """Return the plan; where there is none, say why.
 
     Raises:
         Failure: what is asked names something unknown, or contradicts itself.
     """
-    [(resource, _)] = asked.with_guesses
-    try:
-        deployment = parse(resource)
-        config = beside.config_of(deployment, resource, asked.manifests)
-    except ManifestError as error:
-        raise Failure(str(error)) from error
-    checkpoint = beside.checkpoint_of(deployment)
-    found = answer(deployment, terms, model_config=config, checkpoint=checkpoint)
+    found = answer(deployment, terms, references)
     if isinstance(found, Planned):
         found = with_obstacle(found)
         remark(f"The plan: {headline(found)}")

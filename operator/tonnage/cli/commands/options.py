@@ -1,8 +1,8 @@
-"""Options that several commands have."""
+"""Options of commands as data classes: each field says its type, and what click is told of it."""
 
 import math
-from collections.abc import Callable
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,162 +12,150 @@ import click
 from tonnage.units import MILLION, seconds
 
 if TYPE_CHECKING:
+    from tonnage.catalog.gpu import Gpu
+    from tonnage.cli.read.live import LiveCluster
     from tonnage.estimate.calibration_file import CalibrationFile
 
-
-def positive(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
-    """Take a rate that is one."""
-    if value is not None and not (math.isfinite(value) and 0 < value <= MILLION):
-        raise click.BadParameter(f"{value} is not between 0 and {MILLION}")
-    return value
-
-
-def duration(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
-    """Take a duration as manifests have it, as it is written."""
-    if value is not None:
-        _seconds(_, __, value)
-    return value
-
-
-def _seconds(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
-    try:
-        return None if value is None else seconds(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-
-
-def duration_option(
-    name: str, destination: str, help_text: str, default: str | None = None
-) -> Callable[..., Any]:
-    """Return an option that takes a duration as manifests do, and gives seconds."""
-    return click.option(
-        name,
-        destination,
-        metavar="DURATION",
-        default=default,
-        show_default=default is not None,
-        callback=_seconds,
-        help=help_text,
-    )
-
-
-PRICE_OPTIONS: Final = (
-    click.option("--price", "single_prices", multiple=True, metavar="NAME=AMOUNT",
-        help="Your price of a GPU class, per GPU and hour; may be repeated."),
-    click.option("--prices", "price_file", metavar="FILE",
-        help="Your price list: a line 'NAME: AMOUNT' for each class, or 'NAME: {onDemand: AMOUNT, "
-        "spot: AMOUNT, reserved: AMOUNT}' with any of them, per GPU and hour; and 'currency: EUR'. "
-        "Classes that are not in it have no price."),
-    click.option("--rate", metavar="NAME",
-        help="Which rate of --prices: onDemand (the default where any class has it), spot, "
-        "reserved, reserved1Year, reserved3Years or a name of yours."),
-    click.option("--currency", metavar="CODE",
-        help="Currency of your prices, a label. Default: USD, or as --prices says."),
-)  # fmt: skip
-"""Of a buyer's own prices."""
-
-
-def with_options(
-    command: Callable[..., None], options: tuple[Callable[..., Any], ...]
-) -> Callable[..., None]:
-    """Add options to a command, in the order of its help."""
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def with_group(
-    command: Callable[..., None], options: tuple[Callable[..., Any], ...], name: str, kind: type
-) -> Callable[..., None]:
-    """Add options to a command, which gets them as one argument: a data class of their names."""
-
-    @wraps(command)
-    def grouped(**given: Any) -> None:
-        taken = {each.name: given.pop(each.name) for each in fields(kind)}
-        command(**{name: kind(**taken)}, **given)
-
-    return with_options(grouped, options)
-
+Command = Callable[..., None]
+FILE: Final = click.Path(path_type=Path)
 
 CLUSTER_EXIT_CODES: Final = """\
 Exit codes: 0 success; 2 not found; 3 invalid input; 4 the cluster cannot be reached; 5 it does not
 have the ModelDeployment CRD; 6 access denied (RBAC); 1 unexpected error.
 """
 
-filename_option: Final = click.option(
-    "-f",
-    "--filename",
-    "names",
-    multiple=True,
-    required=True,
-    metavar="FILE|DIR|-",
-    help="File or folder with manifests; may be repeated. '-' reads standard input.",
-)
+
+def option(*names: str, **settings: Any) -> Any:
+    """Return a field for an option; the arguments are those of ``click.option``.
+
+    A default stands in the help.
+    """
+    settings["show_default"] = settings.get("default") is not None
+    return field(metadata={"decorator": lambda name: click.option(*names, name, **settings)})
 
 
-def format_option(*forms: str, more: str = "") -> Callable[..., Any]:
-    """Return ``-o``, which means the format of what is printed in every command.
+def argument(**settings: Any) -> Any:
+    """Return a field for an argument; the settings are those of ``click.argument``."""
+    return field(metadata={"decorator": lambda name: click.argument(name, **settings)})
+
+
+def takes(kind: type, name: str = "options") -> Callable[[Command], Command]:
+    """Add the options of a data class to a command, which gets them as one argument.
+
+    A field that is no option is a data class of options itself.
+    """
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def taking(**given: Any) -> None:
+            taken = _take(kind, given)
+            command(**{name: taken}, **given)
+
+        found: Command = taking
+        for add in reversed([*options_of(kind)]):
+            found = add(found)
+        return found
+
+    return decorate
+
+
+def options_of(kind: Any) -> Iterator[Callable[[Command], Command]]:
+    """Yield what adds the options of a data class, in the order of the help."""
+    for each in fields(kind):
+        if each.metadata:
+            yield each.metadata["decorator"](each.name)
+        else:
+            yield from options_of(each.type)
+
+
+def _take(kind: Any, given: dict[str, Any]) -> Any:
+    """Make the data class of what was given, and leave the rest."""
+    return kind(
+        **{
+            each.name: given.pop(each.name) if each.metadata else _take(each.type, given)
+            for each in fields(kind)
+        }
+    )
+
+
+def parsed(read: Callable[[Any], object]) -> Callable[..., object]:
+    """Return a callback that reads a value where one is given; a ValueError tells what is wrong."""
+
+    def callback(_: click.Context, __: click.Parameter, value: object) -> object:
+        try:
+            return None if value is None else read(value)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+
+    return callback
+
+
+def positive(value: float) -> float:
+    """Take a rate that is one."""
+    if not (math.isfinite(value) and 0 < value <= MILLION):
+        raise ValueError(f"{value} is not between 0 and {MILLION}")
+    return value
+
+
+def duration_option(*names: str, **settings: Any) -> Any:
+    """Return a field for a duration as manifests have it, in seconds."""
+    return option(*names, metavar="DURATION", callback=parsed(seconds), **settings)
+
+
+def format_option(*forms: str, more: str = "") -> Any:
+    """Return a field for ``-o``: the format of what is printed, in every command.
 
     ``forms``: the first is the default. ``more``: what they hold.
     """
-    return click.option(
+    return option(
         "-o",
         "--format",
-        "form",
         type=click.Choice(forms),
         default=forms[0],
-        show_default=True,
         help=f"Output format. {more}".rstrip(),
     )
 
 
-output_option: Final = format_option(
-    "text",
-    "json",
-    "yaml",
-    "markdown",
-    "csv",
-    more="json and yaml have all figures, markdown and csv a row for each answer.",
-)
-html_option: Final = click.option(
-    "--html",
-    "page_file",
-    metavar="FILE|-",
-    help="Write an HTML page with charts; '-' writes it to standard output instead of the text.",
-)
+def output_option() -> Any:
+    """Return a field for the format of a command that prints its answer in any of five."""
+    return format_option(
+        "text",
+        "json",
+        "yaml",
+        "markdown",
+        "csv",
+        more="json and yaml have all figures, markdown and csv a row for each answer.",
+    )
 
 
-def _folder(_: click.Context, __: click.Parameter, value: Path | None) -> Path | None:
-    """Take a folder; names of classes were meant for another option."""
-    if value is not None and not value.is_dir():
-        hint = f"; to name GPU classes write --gpu {value}" if "/" not in str(value) else ""
-        raise click.BadParameter(f"there is no folder {value}{hint}")
-    return value
+def files_option() -> Any:
+    """Return a field for the manifests of a command that needs some."""
+    return option(
+        "-f",
+        "--filename",
+        multiple=True,
+        required=True,
+        metavar="FILE|DIR|-",
+        help="File or folder with manifests; may be repeated. '-' reads standard input.",
+    )
 
 
-gpus_option: Final = click.option(
-    "--gpus",
-    "gpus_folder",
-    type=click.Path(path_type=Path),
-    callback=_folder,
-    help="Folder with TOML files of GPU classes, to add classes or to set prices.",
-)
-textbook_option: Final = click.option(
-    "--textbook", is_flag=True, help="Use nominal memory, no overhead, and an efficiency of 1."
-)
-model_config_option: Final = click.option(
-    "--model-config",
-    "config_file",
-    metavar="FILE",
-    help="config.json of the model, instead of the one in the catalogue.",
-)
-calibration_option: Final = click.option(
-    "--calibration",
-    "calibration_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Constants that 'tonnage calibrate' measured, instead of those of the catalogue.",
-)
+def page_option() -> Any:
+    return option(
+        "--html",
+        metavar="FILE|-",
+        help="Write an HTML page with charts; '-' writes it to standard output instead of the "
+        "text.",
+    )
+
+
+def calibration_option() -> Any:
+    return option(
+        "--calibration",
+        type=FILE,
+        metavar="FILE",
+        help="Constants that 'tonnage calibrate' measured, instead of those of the catalogue.",
+    )
 
 
 def calibration_in(path: Path | None) -> "CalibrationFile | None":
@@ -179,31 +167,92 @@ def calibration_in(path: Path | None) -> "CalibrationFile | None":
     return read_calibration(path)
 
 
-calibrations_option: Final = click.option(
-    "--calibration",
-    "calibration_files",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    multiple=True,
-    help="Constants that 'tonnage calibrate' measured on one of the classes, instead of those of "
-    "the catalogue; may be repeated.",
-)
-requests_per_second_option: Final = click.option(
-    "--requests-per-second",
-    "requests_per_s",
-    type=float,
-    callback=positive,
-    help="Requests per second, instead of the demand in the spec.",
-)
+def namespace_option(help_text: str = "Namespace. Default: the one of the context.") -> Any:
+    return option("-n", "--namespace", help=help_text)
 
 
-def access_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say which cluster is meant."""
-    for option in (
-        click.option("--context", help="Context of the kubeconfig. Default: the current context."),
-        click.option(
-            "--kubeconfig", metavar="FILE", help="Path to the kubeconfig. Default: as for kubectl."
-        ),
-    ):
-        command = option(command)
-    return command
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessOptions:
+    """Which cluster is meant."""
+
+    kubeconfig: str | None = option(
+        "--kubeconfig", metavar="FILE", help="Path to the kubeconfig. Default: as for kubectl."
+    )
+    context: str | None = option(
+        "--context", help="Context of the kubeconfig. Default: the current context."
+    )
+
+    def connect(self) -> "LiveCluster":
+        from tonnage.cli.read.live import connect  # noqa: PLC0415  (slow)
+
+        return connect(kubeconfig=self.kubeconfig, context=self.context)
+
+
+def _folder(value: Path) -> Path:
+    """Take a folder; names of classes were meant for another option."""
+    if not value.is_dir():
+        hint = f"; to name GPU classes write --gpu {value}" if "/" not in str(value) else ""
+        raise ValueError(f"there is no folder {value}{hint}")
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogOptions:
+    """What is known beside the catalogue."""
+
+    gpus_folder: Path | None = option(
+        "--gpus",
+        type=FILE,
+        callback=parsed(_folder),
+        help="Folder with TOML files of GPU classes, to add classes or to set prices.",
+    )
+    config_file: str | None = option(
+        "--model-config",
+        metavar="FILE",
+        help="config.json of the model, instead of the one in the catalogue.",
+    )
+
+    def gpus(self) -> "Mapping[str, Gpu]":
+        from tonnage.cli.read.classes import known_gpus  # noqa: PLC0415  (slow)
+
+        return known_gpus(self.gpus_folder)
+
+    def config(self) -> str | None:
+        """Return the text of the config.json, if one is given."""
+        if self.config_file is None:
+            return None
+        from tonnage.cli.read.references import checked_text  # noqa: PLC0415  (slow)
+
+        return checked_text(self.config_file, option="--model-config")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceOptions:
+    """A buyer's own prices."""
+
+    # fmt: off
+    single_prices: tuple[str, ...] = option("--price", multiple=True, metavar="NAME=AMOUNT",
+        help="Your price of a GPU class, per GPU and hour; may be repeated.")
+    price_file: str | None = option("--prices", metavar="FILE",
+        help="Your price list: a line 'NAME: AMOUNT' for each class, or 'NAME: {onDemand: AMOUNT, "
+        "spot: AMOUNT, reserved: AMOUNT}' with any of them, per GPU and hour; and 'currency: EUR'. "
+        "Classes that are not in it have no price.")
+    rate: str | None = option("--rate", metavar="NAME",
+        help="Which rate of --prices: onDemand (the default where any class has it), spot, "
+        "reserved, reserved1Year, reserved3Years or a name of yours.")
+    currency: str | None = option("--currency", metavar="CODE",
+        help="Currency of your prices, a label. Default: USD, or as --prices says.")
+    # fmt: on
+
+    def over(self, gpus: "Mapping[str, Gpu]", **more: Any) -> "Mapping[str, Gpu]":
+        """Return the classes at these prices."""
+        from tonnage.cli.read.prices import Prices, with_prices  # noqa: PLC0415  (slow)
+
+        prices = Prices(
+            single=self.single_prices,
+            file=self.price_file,
+            rate=self.rate,
+            currency=self.currency,
+            **more,
+        )
+        return with_prices(gpus, prices)

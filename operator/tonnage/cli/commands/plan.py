@@ -1,48 +1,45 @@
 """``tonnage plan``: what it takes to serve the models of some manifests. Needs no cluster."""
 
 import sys
-import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from tonnage.cli.answers.patience import counting
 from tonnage.cli.answers.plan_words import exit_code, object_label, obstacles
 from tonnage.cli.answers.planning import Planned, Refused, Terms, answer, with_savings
 from tonnage.cli.answers.rendering import with_obstacle
 from tonnage.cli.answers.rows import plan_row
-from tonnage.cli.commands.beside_plan import BesidePlan, beside_plan_options
+from tonnage.cli.commands.beside_plan import BesidePlan
 from tonnage.cli.commands.forms import serialize
 from tonnage.cli.commands.options import (
     calibration_in,
     calibration_option,
-    html_option,
+    option,
     output_option,
+    page_option,
+    takes,
 )
 from tonnage.cli.commands.question import (
     Beside,
-    PlanInput,
     QuestionOptions,
     asking,
     beside,
-    question_options,
     terms_of,
 )
 from tonnage.cli.commands.writing import (
     check_page,
-    list_ignored,
+    check_some,
     search_progress,
     write_page,
 )
-from tonnage.cli.console import Failure, complain, output, remark, show
-from tonnage.cli.read.manifest import ManifestObject, parse
-from tonnage.cli.read.references import target_of
-from tonnage.cli.read.strict_yaml import ManifestError
+from tonnage.cli.console import Failure, ManifestError, complain, output, remark, show
+from tonnage.cli.read.asked import ManifestWithGuesses
+from tonnage.cli.read.manifest import Manifests
+from tonnage.cli.read.references import parsed_model
 from tonnage.cli.text.plan import answer_report, sources_of
 from tonnage.explain.sources import citations
-from tonnage.sizing.provenance import Figure
 
 HELP: Final = """Compute replicas, max-num-seqs and cost for models. Needs no cluster.
 
@@ -84,49 +81,45 @@ NO_CLASS: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """What the command was given."""
+
+    question: QuestionOptions
+    beside_plan: BesidePlan
+    form: str = output_option()
+    page_file: str | None = page_option()
+    calibration_file: Path | None = calibration_option()
+    has_sources: bool = option(
+        "--sources", is_flag=True, help="Say where every figure is taken from."
+    )
+
+
 @click.command(help=HELP)
-@question_options
-@beside_plan_options
-@output_option
-@html_option
-@calibration_option
-@click.option(
-    "--sources", "has_sources", is_flag=True, help="Say where every figure is taken from."
-)
-def plan(  # noqa: PLR0913  (one of each group of options)
-    *,
-    question: QuestionOptions,
-    beside_plan: BesidePlan,
-    form: str,
-    page_file: str | None,
-    calibration_file: Path | None,
-    has_sources: bool,
-) -> None:
-    if question.textbook and calibration_file is not None:
+@takes(PlanOptions)
+def plan(*, options: PlanOptions) -> None:
+    question, beside_plan, page_file = options.question, options.beside_plan, options.page_file
+    if question.textbook and options.calibration_file is not None:
         raise Failure("--textbook takes no --calibration: it has an efficiency of 1")
-    beside_plan.check(form)
-    check_page(page_file, form)
+    beside_plan.check(options.form)
+    check_page(page_file, options.form)
     asked = asking(question, class_of(question))
-    progress = search_progress()
     terms = terms_of(
         question,
-        calibration=calibration_in(calibration_file),
-        between=counting(clock=time.monotonic, tell=progress.tell, begin=progress.begin),
+        calibration=calibration_in(options.calibration_file),
+        between=search_progress().counting(),
     )
-    for problem in asked.manifests.problems:
-        complain(problem)
-    list_ignored(asked.manifests.others)
-    if not asked.with_guesses and not asked.manifests.problems:
-        raise Failure(f"no ModelDeployment of tonnage.dev in {', '.join(question.names)}")
-    answers = answers_of(asked, terms, beside(question))
-    answers = [beside_plan.answered(each, terms.between) for each in answers]
+    check_some(asked.manifests, question.names)
+    around = beside(question)
+    found = [_answer(each, asked.manifests, terms, around) for each in asked.models]
+    answers = [beside_plan.answered(each, terms.between) for each in found if each]
     if page_file is not None and answers:
         from tonnage.cli.page.plan import plan_page  # noqa: PLC0415  (needs an extra)
 
         write_page(page_file, plan_page(answers))
     if page_file != "-":
-        _print(answers, form, has_sources=has_sources)
-    is_broken = bool(asked.manifests.problems) or len(answers) < len(asked.with_guesses)
+        _print(answers, options.form, has_sources=options.has_sources)
+    is_broken = bool(asked.manifests.problems) or len(answers) < len(asked.models)
     sys.exit(exit_code(answers, is_broken=is_broken))
 
 
@@ -145,33 +138,17 @@ def class_of(question: QuestionOptions) -> str | None:
     return names[0] if names else None
 
 
-def answers_of(asked: PlanInput, terms: Terms, beside: Beside) -> list[Planned | Refused]:
-    """Return the answers for all objects that are valid; of the others it is said what is wrong."""
-    found = (_answer(each, guessed, asked, terms, beside) for each, guessed in asked.with_guesses)
-    return [each for each in found if each]
-
-
 def _answer(
-    resource: ManifestObject,
-    guessed: frozenset[Figure],
-    asked: PlanInput,
-    terms: Terms,
-    beside: Beside,
+    asked: ManifestWithGuesses, manifests: Manifests, terms: Terms, beside: Beside
 ) -> Planned | Refused | None:
+    """Return the answer for one object; of one that is not valid it is said what is wrong."""
     try:
-        deployment = parse(resource)
-        config = beside.config_of(deployment, resource, asked.manifests)
-        target = target_of(deployment, resource, asked.manifests)
+        parsed = parsed_model(asked.resource, manifests)
+        references = beside.references(parsed)
     except ManifestError as error:
-        complain(str(error))
+        complain(error.message)
         return None
-    found = answer(
-        deployment,
-        replace(terms, guessed=guessed),
-        model_config=config,
-        target=target,
-        checkpoint=beside.checkpoint_of(deployment),
-    )
+    found = answer(parsed.model, replace(terms, guessed=asked.guessed), references)
     if isinstance(found, Refused):
         return found
     found = with_obstacle(found)

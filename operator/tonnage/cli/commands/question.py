@@ -1,25 +1,22 @@
 """What ``plan``, ``compare`` and ``init`` are asked: manifests, a line of options, or both."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from tonnage.api.objects import ModelDeployment
-from tonnage.api.spec import MOST_GPUS
-from tonnage.catalog.gpu import CatalogError, Gpu, find_gpu
+from tonnage.api.spec import MOST_GPUS, Model
+from tonnage.catalog.gpu import Gpu
 from tonnage.catalog.safetensors import Checkpoint
 from tonnage.cli.answers.planning import Terms
 from tonnage.cli.commands.options import (
-    PRICE_OPTIONS,
-    duration,
-    gpus_option,
-    model_config_option,
+    CatalogOptions,
+    PriceOptions,
+    option,
+    parsed,
     positive,
-    textbook_option,
-    with_group,
 )
 from tonnage.cli.console import Failure, remark
 from tonnage.cli.read.asked import (
@@ -30,12 +27,10 @@ from tonnage.cli.read.asked import (
     with_changes,
 )
 from tonnage.cli.read.checkpoint import checkpoint_in
-from tonnage.cli.read.classes import known_gpus
-from tonnage.cli.read.manifest import ManifestObject, Manifests, load
-from tonnage.cli.read.prices import Prices, with_prices
-from tonnage.cli.read.references import checked_text, config_of
-from tonnage.cli.read.strict_yaml import ManifestError
-from tonnage.sizing.provenance import Figure
+from tonnage.cli.read.classes import named_gpu
+from tonnage.cli.read.manifest import Manifests, load
+from tonnage.cli.read.references import ParsedModel, References, checked_text, config_of, target_of
+from tonnage.units import seconds
 
 DECIMALS: Final = 4
 """Of a rate in a spec."""
@@ -47,48 +42,76 @@ def _names(classes: Iterable[str]) -> list[str]:
     return ["-".join(name.split()) for each in classes for name in each.split(",")]
 
 
+def _tokens(value: str) -> int:
+    if value in FORMATS:
+        raise ValueError(f"{value} is a format: write -o {value}; this counts tokens")
+    if not (value.isascii() and value.isdecimal()) or int(value) == 0:
+        raise ValueError(f"{value!r} is not a number of tokens")
+    return int(value)
+
+
+def _duration(value: str) -> str:
+    """Take a duration as manifests have it, as it is written."""
+    seconds(value)
+    return value
+
+
+def _split_option(name: str, ranks: str) -> Any:
+    return option(
+        name,
+        type=click.IntRange(1, MOST_GPUS),
+        metavar="N",
+        help=f"Take splits with so many {ranks} only.",
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionOptions:
     """What the options say, as they were given."""
 
-    names: tuple[str, ...]
-    model_id: str | None
-    classes: tuple[str, ...]
-    requests_per_s: float | None
-    prompt_tokens: int | None
-    output_tokens: int | None
-    ttft: str | None
-    tpot: str | None
-    tensor: int | None
-    pipeline: int | None
-    data: int | None
-    expert: bool | None
-    settings: tuple[str, ...]
-    single_prices: tuple[str, ...]
-    price_file: str | None
-    rate: str | None
-    currency: str | None
-    whole_nodes: bool
-    gpus_folder: Path | None
-    config_file: str | None
-    checkpoint_folder: Path | None
-    asks_hub: bool
-    textbook: bool
+    # fmt: off
+    names: tuple[str, ...] = option("-f", "--filename", multiple=True, metavar="FILE|DIR|-",
+        help="File or folder with manifests; may be repeated. '-' reads standard input. Without it "
+        "the options below make one; with it they change it.")
+    model_id: str | None = option("--model", metavar="ID", help="Hugging Face id of the model.")
+    classes: tuple[str, ...] = option("--gpu", multiple=True, metavar="NAME[,NAME...]",
+        help="GPU class; compare takes several, with all details, and all classes by default.")
+    requests_per_s: float | None = option("--rps", "--requests-per-second", type=float,
+        callback=parsed(positive),
+        help="Demand: requests per second.")
+    prompt_tokens: int | None = option("--prompt", metavar="TOKENS", callback=parsed(_tokens),
+        help="Demand: tokens of a prompt, in the mean.")
+    output_tokens: int | None = option("--output", metavar="TOKENS", callback=parsed(_tokens),
+        help="Demand: tokens of an answer, in the mean.")
+    ttft: str | None = option("--ttft", metavar="DURATION", callback=parsed(_duration),
+        help="SLO: time to the first token that 95 % of requests keep, such as 2s.")
+    tpot: str | None = option("--tpot", metavar="DURATION", callback=parsed(_duration),
+        help="SLO: time per output token that 95 % of requests keep, such as 50ms.")
+    tensor: int | None = _split_option("--tensor-parallel", "tensor-parallel ranks")
+    pipeline: int | None = _split_option("--pipeline-parallel", "pipeline stages")
+    data: int | None = _split_option("--data-parallel", "data-parallel ranks")
+    expert: bool | None = option("--expert-parallel/--no-expert-parallel", default=None,
+        help="Whole experts on each rank, or a slice of each.")
+    settings: tuple[str, ...] = option("--set", multiple=True, metavar="PATH=VALUE",
+        help="Any other field of the spec, such as contextLength=32768; may be repeated.")
+    prices: PriceOptions
+    whole_nodes: bool = option("--whole-nodes", is_flag=True,
+        help="Pay for whole instances, with the GPUs that no replica uses.")
+    catalog: CatalogOptions
+    checkpoint_folder: Path | None = option("--checkpoint",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        help="Folder with a checkpoint: weight sizes are read from the safetensors headers, the "
+        "model from config.json.")
+    asks_hub: bool = option("--hub", is_flag=True,
+        help="Fetch safetensors headers, and config.json of models that are not in the catalogue, "
+        "from the Hugging Face Hub.")
+    textbook: bool = option("--textbook", is_flag=True,
+        help="Use nominal memory, no overhead, and an efficiency of 1.")
+    # fmt: on
 
     @property
     def gpu_names(self) -> list[str]:
         return _names(self.classes)
-
-    def gpus(self) -> Mapping[str, Gpu]:
-        """Return the classes that are known, at the buyer's prices."""
-        prices = Prices(
-            single=self.single_prices,
-            file=self.price_file,
-            rate=self.rate,
-            currency=self.currency,
-            whole_nodes=self.whole_nodes,
-        )
-        return with_prices(known_gpus(self.gpus_folder), prices)
 
     def changes(self, gpu: str | None) -> tuple[Change, ...]:
         """Return what the options say of fields of a spec; ``gpu``: the class that is meant."""
@@ -105,10 +128,7 @@ class QuestionOptions:
             "hardware.parallelism.data": self.data,
             "hardware.parallelism.expert": self.expert,
         }
-        try:
-            further = [change_of(each) for each in self.settings]
-        except ManifestError as error:
-            raise Failure(str(error)) from error
+        further = [change_of(each) for each in self.settings]
         return (*((path, value) for path, value in given.items() if value is not None), *further)
 
 
@@ -117,13 +137,8 @@ class PlanInput:
     """The ModelDeployments that are asked about, and what stands beside them."""
 
     manifests: Manifests
-    guessed: Mapping[int, frozenset[Figure]]
-    """What nobody said, by the number of the ModelDeployment."""
-
-    @property
-    def with_guesses(self) -> list[tuple[ManifestObject, frozenset[Figure]]]:
-        found = enumerate(self.manifests.model_deployments)
-        return [(each, self.guessed.get(number, frozenset())) for number, each in found]
+    """Before any change."""
+    models: tuple[ManifestWithGuesses, ...]
 
 
 def asking(question: QuestionOptions, gpu: str | None) -> PlanInput:
@@ -135,32 +150,17 @@ def asking(question: QuestionOptions, gpu: str | None) -> PlanInput:
     changes = question.changes(gpu)
     if question.names:
         manifests = load(question.names)
-    elif any(path == "model.id" for path, _ in changes):
-        manifests = _none_yet()
-    else:
+        changed = (with_changes(each, changes) for each in manifests.model_deployments)
+        return PlanInput(manifests=manifests, models=tuple(changed))
+    paths = {path for path, _ in changes}
+    if "model.id" not in paths:
         raise Failure("nothing is asked: give manifests with -f, or a model with --model")
-    try:
-        found = (
-            [with_changes(each, changes) for each in manifests.model_deployments]
-            if question.names
-            else [_manifest_of_options(changes)]
-        )
-    except ManifestError as error:
-        raise Failure(str(error)) from error
-    return PlanInput(
-        manifests=replace(manifests, model_deployments=tuple(each.resource for each in found)),
-        guessed={number: each.guessed for number, each in enumerate(found)},
-    )
-
-
-def _manifest_of_options(changes: tuple[Change, ...]) -> ManifestWithGuesses:
-    if not any(path.startswith("slo") for path, _ in changes):
+    if not any(path.startswith("slo") for path in paths):
         remark("Note: without --ttft or --tpot it is planned offline, at the memory ceiling")
-    return manifest_of_changes(changes)
-
-
-def _none_yet() -> Manifests:
-    return Manifests(model_deployments=(), config_maps={}, deployments={}, others=(), problems=())
+    made = manifest_of_changes(changes)
+    return PlanInput(
+        manifests=replace(load([]), model_deployments=(made.resource,)), models=(made,)
+    )
 
 
 def _rate(requests_per_s: float | None) -> int | str | None:
@@ -175,10 +175,7 @@ def _rate(requests_per_s: float | None) -> int | str | None:
 
 def named_classes(classes: Iterable[str], known: Mapping[str, Gpu]) -> list[Gpu]:
     """Return the classes that were named, by name or alias, each once."""
-    try:
-        found = [find_gpu(name, known) for name in _names(classes)]
-    except CatalogError as error:
-        raise Failure(str(error).replace("hardware.gpu", "--gpu")) from error
+    found = [named_gpu(name, known, field="--gpu") for name in _names(classes)]
     return list({gpu.name: gpu for gpu in found}.values())
 
 
@@ -190,25 +187,29 @@ class Beside:
     checkpoint: Checkpoint | None
     asks_hub: bool
 
-    def config_of(
-        self, deployment: ModelDeployment, resource: ManifestObject, manifests: Manifests
-    ) -> str | None:
-        """Return the config.json that was given, else that of the files, else the hub's."""
-        config = self.config or config_of(deployment, resource, manifests)
+    def references(self, parsed: ParsedModel) -> References:
+        """Return what a spec refers to: as given, else in the same files, else on the hub."""
+        return References(
+            config=self._config(parsed),
+            target=target_of(parsed),
+            checkpoint=self._checkpoint(parsed.model.spec.model),
+        )
+
+    def _config(self, parsed: ParsedModel) -> str | None:
+        config = self.config or config_of(parsed)
         if config is None and self.asks_hub:
             from tonnage.cli.read.hub import config_from_hub  # noqa: PLC0415  (slow)
 
-            model = deployment.spec.model
+            model = parsed.model.spec.model
             return config_from_hub(model.id, model.revision)
         return config
 
-    def checkpoint_of(self, deployment: ModelDeployment) -> Checkpoint | None:
+    def _checkpoint(self, model: Model) -> Checkpoint | None:
         """Return the checkpoint that was given, else the one that the hub has, if it has one."""
         if self.checkpoint is not None or not self.asks_hub:
             return self.checkpoint
         from tonnage.cli.read.hub import checkpoint_from_hub  # noqa: PLC0415  (slow)
 
-        model = deployment.spec.model
         try:
             return checkpoint_from_hub(model.id, model.revision)
         except Failure as failure:
@@ -221,84 +222,17 @@ class Beside:
 def beside(question: QuestionOptions) -> Beside:
     """Read what the options name beside the manifests."""
     folder = question.checkpoint_folder
+    config = question.catalog.config()
+    if config is None and folder and (path := folder / "config.json").is_file():
+        config = checked_text(str(path), option="--checkpoint")
     return Beside(
-        config=_config_text(question.config_file, folder),
+        config=config,
         checkpoint=checkpoint_in(folder) if folder else None,
         asks_hub=question.asks_hub,
     )
 
 
-def _config_text(config_file: str | None, checkpoint_folder: Path | None) -> str | None:
-    """Return the config.json that was given, else that of the checkpoint."""
-    if config_file is not None:
-        return checked_text(config_file, option="--model-config")
-    if checkpoint_folder is None or not (path := checkpoint_folder / "config.json").is_file():
-        return None
-    return checked_text(str(path), option="--checkpoint")
-
-
 def terms_of(question: QuestionOptions, **more: Any) -> Terms:
     """Return what the options add to every object."""
-    return Terms(gpus=question.gpus(), is_textbook=question.textbook, **more)
-
-
-def _tokens(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
-    if value is None:
-        return None
-    if value in FORMATS:
-        raise click.BadParameter(f"{value} is a format: write -o {value}; this counts tokens")
-    if not (value.isascii() and value.isdecimal()) or int(value) == 0:
-        raise click.BadParameter(f"{value!r} is not a number of tokens")
-    return int(value)
-
-
-OPTIONS: Final = (
-    click.option("-f", "--filename", "names", multiple=True, metavar="FILE|DIR|-",
-        help="File or folder with manifests; may be repeated. '-' reads standard input. Without "
-        "it the options below make one; with it they change it."),
-    click.option("--model", "model_id", metavar="ID", help="Hugging Face id of the model."),
-    click.option("--gpu", "classes", multiple=True, metavar="NAME[,NAME...]",
-        help="GPU class; compare takes several, with all details, and all classes by default."),
-    click.option("--rps", "--requests-per-second", "requests_per_s", type=float, callback=positive,
-        help="Demand: requests per second."),
-    click.option("--prompt", "prompt_tokens", metavar="TOKENS", callback=_tokens,
-        help="Demand: tokens of a prompt, in the mean."),
-    click.option("--output", "output_tokens", metavar="TOKENS", callback=_tokens,
-        help="Demand: tokens of an answer, in the mean."),
-    click.option("--ttft", metavar="DURATION", callback=duration,
-        help="SLO: time to the first token that 95 % of requests keep, such as 2s."),
-    click.option("--tpot", metavar="DURATION", callback=duration,
-        help="SLO: time per output token that 95 % of requests keep, such as 50ms."),
-    *(
-        click.option(f"--{name}-parallel", name, type=click.IntRange(1, MOST_GPUS), metavar="N",
-            help=f"Take splits with so many {ranks} only.")
-        for name, ranks in (
-            ("tensor", "tensor-parallel ranks"),
-            ("pipeline", "pipeline stages"),
-            ("data", "data-parallel ranks"),
-        )
-    ),
-    click.option("--expert-parallel/--no-expert-parallel", "expert", default=None,
-        help="Whole experts on each rank, or a slice of each."),
-    click.option("--set", "settings", multiple=True, metavar="PATH=VALUE",
-        help="Any other field of the spec, such as contextLength=32768; may be repeated."),
-    *PRICE_OPTIONS,
-    click.option("--whole-nodes", "whole_nodes", is_flag=True,
-        help="Pay for whole instances, with the GPUs that no replica uses."),
-    gpus_option,
-    model_config_option,
-    click.option("--checkpoint", "checkpoint_folder",
-        type=click.Path(exists=True, file_okay=False, path_type=Path),
-        help="Folder with a checkpoint: weight sizes are read from the safetensors headers, the "
-        "model from config.json."),
-    click.option("--hub", "asks_hub", is_flag=True,
-        help="Fetch safetensors headers, and config.json of models that are not in the catalogue, "
-        "from the Hugging Face Hub."),
-    textbook_option,
-)  # fmt: skip
-"""In the order of the help."""
-
-
-def question_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that make a question; the command gets them as one ``question``."""
-    return with_group(command, OPTIONS, "question", QuestionOptions)
+    gpus = question.prices.over(question.catalog.gpus(), whole_nodes=question.whole_nodes)
+    return Terms(gpus=gpus, is_textbook=question.textbook, **more)

@@ -1,31 +1,32 @@
 """``tonnage render``: the objects that the operator would apply for some manifests."""
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import click
 import yaml
 
-from tonnage.cli.answers.plan_words import exit_code, headline
+from tonnage.cli.answers.plan_words import exit_code, headline, object_label
 from tonnage.cli.answers.planning import Planned, Refused, Terms, answer
 from tonnage.cli.answers.rendering import children, servable, serve_line
 from tonnage.cli.commands.forms import serialize
 from tonnage.cli.commands.options import (
+    CatalogOptions,
     calibration_in,
     calibration_option,
-    filename_option,
+    files_option,
     format_option,
-    gpus_option,
-    model_config_option,
-    requests_per_second_option,
+    option,
+    parsed,
+    positive,
+    takes,
 )
-from tonnage.cli.commands.writing import list_ignored
-from tonnage.cli.console import Failure, complain, printable, remark
-from tonnage.cli.read.classes import known_gpus
-from tonnage.cli.read.manifest import ManifestObject, Manifests, load, parse
-from tonnage.cli.read.references import checked_text, config_of, target_of
-from tonnage.cli.read.strict_yaml import ManifestError
+from tonnage.cli.commands.writing import check_some
+from tonnage.cli.console import ManifestError, complain, printable, remark
+from tonnage.cli.read.manifest import ManifestObject, Manifests, load
+from tonnage.cli.read.references import parsed_model, references_of
 from tonnage.manifests.children import Site
 from tonnage.settings import Settings
 
@@ -50,47 +51,43 @@ Exit codes: 0 all can be served; 2 one cannot; 3 invalid input; 1 unexpected err
 DEFAULT_INTERVAL_S: Final = Settings.model_fields["scrape_interval_s"].default
 
 
-@click.command(help=HELP)
-@filename_option
-@format_option("yaml", "json")
-@click.option(
-    "--serve", "is_line", is_flag=True, help="Print the vllm serve line of each model instead."
-)
-@click.option(
-    "--pod-monitor/--no-pod-monitor",
-    "has_pod_monitors",
-    default=True,
-    show_default=True,
-    help="Whether the cluster has the PodMonitor kind; without it pods are annotated for scraping.",
-)
-@gpus_option
-@model_config_option
-@requests_per_second_option
-@calibration_option
-def render(  # noqa: PLR0913  (one argument per option)
-    *,
-    names: tuple[str, ...],
-    form: str,
-    is_line: bool,
-    has_pod_monitors: bool,
-    gpus_folder: Path | None,
-    config_file: str | None,
-    requests_per_s: float | None,
-    calibration_file: Path | None,
-) -> None:
-    site = Site(has_pod_monitors=has_pod_monitors, scrape_interval_s=DEFAULT_INTERVAL_S)
-    terms = Terms(
-        gpus=known_gpus(gpus_folder),
-        requests_per_s=requests_per_s,
-        calibration=calibration_in(calibration_file),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderOptions:
+    """What the command was given."""
+
+    names: tuple[str, ...] = files_option()
+    form: str = format_option("yaml", "json")
+    is_line: bool = option(
+        "--serve", is_flag=True, help="Print the vllm serve line of each model instead."
     )
-    config = None if config_file is None else checked_text(config_file, option="--model-config")
-    manifests = load(names)
-    for problem in manifests.problems:
-        complain(problem)
-    list_ignored(manifests.others)
-    if not manifests.model_deployments and not manifests.problems:
-        raise Failure(f"no ModelDeployment of tonnage.dev in {', '.join(names)}")
+    has_pod_monitors: bool = option(
+        "--pod-monitor/--no-pod-monitor",
+        default=True,
+        help="Whether the cluster has the PodMonitor kind; without it pods are annotated for "
+        "scraping.",
+    )
+    catalog: CatalogOptions
+    requests_per_s: float | None = option(
+        "--requests-per-second",
+        type=float,
+        callback=parsed(positive),
+        help="Requests per second, instead of the demand in the spec.",
+    )
+    calibration_file: Path | None = calibration_option()
+
+
+@click.command(help=HELP)
+@takes(RenderOptions)
+def render(*, options: RenderOptions) -> None:
+    site = Site(has_pod_monitors=options.has_pod_monitors, scrape_interval_s=DEFAULT_INTERVAL_S)
+    terms = Terms(
+        gpus=options.catalog.gpus(),
+        requests_per_s=options.requests_per_s,
+        calibration=calibration_in(options.calibration_file),
+    )
+    config = options.catalog.config()
+    manifests = load(options.names)
+    check_some(manifests, options.names)
     found = [
         each
         for resource in manifests.model_deployments
@@ -99,11 +96,11 @@ def render(  # noqa: PLR0913  (one argument per option)
     planned = [each for each in found if isinstance(each, Planned)]
     for each in found:
         _remark_on(each)
-    lines = [serve_line(each, site) for each in planned] if is_line else []
+    lines = [serve_line(each, site) for each in planned] if options.is_line else []
     click.echo(
         "\n".join(line for line in lines if line)
-        if is_line
-        else _manifest_text(planned, site, form)
+        if options.is_line
+        else _manifest_text(planned, site, options.form)
     )
     is_broken = bool(manifests.problems) or len(found) < len(manifests.model_deployments)
     sys.exit(exit_code(found, is_broken=is_broken))
@@ -114,17 +111,16 @@ def _answer(
 ) -> Planned | Refused | None:
     """Return the answer for one object, or none where it is not valid."""
     try:
-        model = parse(resource)
-        text = config or config_of(model, resource, manifests)
-        target = target_of(model, resource, manifests)
+        parsed = parsed_model(resource, manifests)
+        references = references_of(parsed, config=config)
     except ManifestError as error:
-        complain(str(error))
+        complain(error.message)
         return None
-    return servable(answer(model, terms, model_config=text, target=target), site)
+    return servable(answer(parsed.model, terms, references), site)
 
 
 def _remark_on(answer: Planned | Refused) -> None:
-    name = f"{answer.deployment.namespace}/{answer.deployment.name}"
+    name = object_label(answer)
     if isinstance(answer, Refused):
         complain(f"{name}: {answer.code}: {answer.message}")
     elif target := answer.deployment.spec.scale_target:
@@ -139,7 +135,6 @@ def _manifest_text(planned: list[Planned], site: Site, form: str) -> str:
 
 
 def _documents(planned: Planned, site: Site) -> str:
-    name = f"{planned.deployment.namespace}/{planned.deployment.name}"
     made: list[dict[str, Any]] = list(children(planned, site))
     text = yaml.safe_dump_all(made, sort_keys=False, allow_unicode=True) if made else ""
-    return f"# {printable(name)}: {printable(headline(planned))}\n{text}"
+    return f"# {printable(object_label(planned))}: {printable(headline(planned))}\n{text}"

@@ -2,20 +2,22 @@
 
 import math
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from tonnage.cli.commands.options import (
-    PRICE_OPTIONS,
-    filename_option,
+    FILE,
+    PriceOptions,
+    argument,
+    files_option,
     format_option,
-    html_option,
-    with_options,
+    option,
+    page_option,
+    parsed,
+    takes,
 )
 from tonnage.cli.console import INTERRUPTED, complain
 from tonnage.replay.policies import DEFAULT, Policy, UnknownPolicyError, descriptions, policy_of
@@ -63,45 +65,10 @@ answer; 130 Ctrl-C; 1 unexpected error.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayOptions:
-    """What the command was given."""
-
-    trace_file: Path | None
-    names: tuple[str, ...]
-    shape: str | None
-    prometheus_url: str | None
-    last_s: float
-    step_s: float
-    selector: str | None
-    token_file: str | None
-    ca_file: str | None
-    saved_trace: Path | None
-    policies: tuple[Policy, ...]
-    starts_s: tuple[float, ...]
-    num_seeds: int
-    window_s: tuple[float, float]
-    times: float
-    speed: float | None
-    target: float | None
-    classes: tuple[str, ...]
-    single_prices: tuple[str, ...]
-    price_file: str | None
-    rate: str | None
-    currency: str | None
-    num_processes: int
-    form: str
-    page_file: str | None
-
-
-def _split(values: tuple[str, ...]) -> list[str]:
-    return [part.strip() for value in values for part in value.split(",")]
-
-
 def _policies(
     context: click.Context, _: click.Parameter, values: tuple[str, ...]
 ) -> tuple[Policy, ...]:
-    texts = _split(values)
+    texts = [part.strip() for value in values for part in value.split(",")]
     if "list" in texts:
         formatter = context.make_formatter()
         formatter.write_dl(list(descriptions().items()))
@@ -113,209 +80,198 @@ def _policies(
         raise click.BadParameter(str(error)) from error
 
 
-def _starts(_: click.Context, __: click.Parameter, value: str) -> tuple[float, ...]:
-    try:
-        found = tuple(dict.fromkeys(seconds(part.strip()) for part in value.split(",")))
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
+def _starts(value: str) -> tuple[float, ...]:
+    found = tuple(dict.fromkeys(seconds(part.strip()) for part in value.split(",")))
     low_s, high_s = START_UPS_S
     if not all(low_s <= start_s <= high_s for start_s in found):
-        raise click.BadParameter(f"{value!r} is not from {low_s:g}s to {high_s / HOUR_S:g}h")
+        raise ValueError(f"{value!r} is not from {low_s:g}s to {high_s / HOUR_S:g}h")
     return found
 
 
-def _window(_: click.Context, __: click.Parameter, value: str | None) -> tuple[float, float]:
-    if value is None:
-        return 0.0, math.inf
+def _window(value: str) -> tuple[float, float]:
     first, dash, last = value.partition("-")
     try:
         begins_s = 0.0 if first.strip() in {"0", "0s", "0m", "0h"} else seconds(first.strip())
         ends_s = seconds(last.strip())
     except ValueError as error:
-        raise click.BadParameter(f"{value!r} is not a time like 0h-48h: {error}") from error
+        raise ValueError(f"{value!r} is not a time like 0h-48h: {error}") from error
     if not dash or begins_s >= ends_s:
-        raise click.BadParameter(f"{value!r} ends before it begins")
+        raise ValueError(f"{value!r} ends before it begins")
     return begins_s, ends_s
 
 
-def _last(_: click.Context, __: click.Parameter, value: str) -> float:
+def _last(value: str) -> float:
     """Take a time in days, too: of traffic that is what people ask for."""
     days = value.removesuffix("d")
-    try:
-        is_days = value.endswith("d") and days.isascii() and days.isdigit()
-        time_s = int(days) * DAY_S if is_days else seconds(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
+    is_days = value.endswith("d") and days.isascii() and days.isdigit()
+    time_s = int(days) * DAY_S if is_days else seconds(value)
     if not LEAST_LAST_S <= time_s <= MOST_LAST_S:
-        raise click.BadParameter(f"{value!r} is not from 10m to 90d")
+        raise ValueError(f"{value!r} is not from 10m to 90d")
     return float(time_s)
 
 
-def _step(_: click.Context, __: click.Parameter, value: str) -> float:
-    try:
-        step_s = seconds(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
+def _step(value: str) -> float:
+    step_s = seconds(value)
     low, high = STEPS_S
     if not low <= step_s <= high or step_s != int(step_s):
-        raise click.BadParameter(f"{value!r} is not in whole seconds from {low}s to {high // 60}m")
+        raise ValueError(f"{value!r} is not in whole seconds from {low}s to {high // 60}m")
     return float(step_s)
 
 
-def _target(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
-    if value is None:
-        return None
+def _number(value: str) -> float:
     try:
-        share = float(value.removesuffix("%")) / PERCENT
+        return float(value)
     except ValueError:
-        share = math.nan
+        return math.nan
+
+
+def _target(value: str) -> float:
+    share = _number(value.removesuffix("%")) / PERCENT
     if not LEAST_TARGET <= share <= 1:
-        raise click.BadParameter(f"{value!r} is not a share from 50% to 100%")
+        raise ValueError(f"{value!r} is not a share from 50% to 100%")
     return share
 
 
-def _speed(_: click.Context, __: click.Parameter, value: str) -> float | None:
+def _speed(value: str) -> float | None:
     if value == DRAWN:
         return None
     low, high = SPEEDS
-    try:
-        factor = float(value)
-    except ValueError:
-        factor = math.nan
+    factor = _number(value)
     if not low <= factor <= high:
-        raise click.BadParameter(f"{value!r} is neither 'drawn' nor from {low:g} to {high:g}")
+        raise ValueError(f"{value!r} is neither 'drawn' nor from {low:g} to {high:g}")
     return factor
 
 
-def _times(_: click.Context, __: click.Parameter, value: float) -> float:
+def _times(value: float) -> float:
     if not 0 < value <= MOST_TIMES:
-        raise click.BadParameter(f"{value} is not above 0 and up to {MOST_TIMES:g}")
+        raise ValueError(f"{value} is not above 0 and up to {MOST_TIMES:g}")
     return value
 
 
-def _count_option(name: str, destination: str, default: int, help_text: str) -> Callable[..., Any]:
-    return click.option(
+def _count_option(name: str, default: int, help_text: str) -> Any:
+    return option(
         name,
-        destination,
         type=click.IntRange(min=1, max=100),
         default=default,
-        show_default=True,
         help=help_text,
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions:
+    """What the command was given."""
+
+    trace_file: Path | None = argument(metavar="[TRACE]", required=False, type=FILE)
+    names: tuple[str, ...] = files_option()
+    shape: str | None = option(
+        "--shape",
+        type=click.Choice(list(SHAPES)),
+        help="Synthetic requests instead of a trace, around spec.demand: "
+        + "; ".join(f"{name}: {each.summary}" for name, each in SHAPES.items())
+        + ".",
+    )
+    prometheus_url: str | None = option(
+        "--prometheus",
+        metavar="URL",
+        help="Instead of a trace: what this Prometheus counted of your own engines.",
+    )
+    last_s: float = option(
+        "--last",
+        metavar="DURATION",
+        default="1d",
+        callback=parsed(_last),
+        help="With --prometheus: up to now, as 12h or 14d.",
+    )
+    selector: str | None = option(
+        "--selector",
+        metavar="MATCHERS",
+        help='With --prometheus: whose series, as \'namespace="serving",pod=~"my-vllm-.+"\'. '
+        "Default: the pods of the manifest's own name, in its namespace.",
+    )
+    step_s: float = option(
+        "--step",
+        metavar="DURATION",
+        default="60s",
+        callback=parsed(_step),
+        help="With --prometheus: query step, at least two scrape intervals.",
+    )
+    token_file: str | None = option(
+        "--prometheus-token-file", metavar="FILE", help="A bearer token."
+    )
+    ca_file: str | None = option("--prometheus-ca-file", metavar="FILE", help="CA bundle for TLS.")
+    saved_trace: Path | None = option(
+        "--save-trace",
+        metavar="FILE.csv[.gz]",
+        type=FILE,
+        help="Write what is replayed, before --scale, as a trace with our own columns.",
+    )
+    policies: tuple[Policy, ...] = option(
+        "--policy",
+        multiple=True,
+        metavar="NAME[:KNOB][,...]",
+        is_eager=True,
+        callback=_policies,
+        help=f"What to compare; may be repeated. Known are {', '.join(descriptions())}; 'list' "
+        f"says what each is. Default: {','.join(DEFAULT)}, the second where spec.engine.queue is "
+        "fcfs.",
+    )
+    starts_s: tuple[float, ...] = option(
+        "--start-up",
+        metavar="DURATION[,...]",
+        default="240s",
+        callback=parsed(_starts),
+        help="Mean time from creating a replica to Ready, each of them a case; 25 % to either "
+        "side.",
+    )
+    num_seeds: int = _count_option(
+        "--seeds", 3, "Draws of cold starts, routes and sampled requests."
+    )
+    window_s: tuple[float, float] | None = option(
+        "--window",
+        metavar="FROM-TO",
+        callback=parsed(_window),
+        help="Part of TRACE, as 0h-48h.",
+    )
+    times: float = option(
+        "--scale",
+        type=float,
+        default=1.0,
+        callback=parsed(_times),
+        help="Times as many requests: a random share of TRACE, or copies within 20 s; of a shape "
+        "its rate.",
+    )
+    speed: float | None = option(
+        "--speed",
+        metavar="FACTOR|drawn",
+        default="1.0",
+        callback=parsed(_speed),
+        help="Of the engines, against what is believed at first; drawn: other constants in each "
+        "seed.",
+    )
+    target: float | None = option(
+        "--target",
+        metavar="PERCENT",
+        callback=parsed(_target),
+        help="Share of requests that must meet the SLO, as 99%. Default: the highest percentile of "
+        "spec.slo.",
+    )
+    classes: tuple[str, ...] = option(
+        "--gpu",
+        multiple=True,
+        metavar="NAME[,NAME...]",
+        help="GPU classes instead of the manifest's; on another one gpusPerReplica is left open.",
+    )
+    prices: PriceOptions
+    num_processes: int = _count_option("--processes", 2, "Runs at a time.")
+    form: str = format_option(
+        "text", "json", "yaml", more="json and yaml have every seed, and each policy over time."
+    )
+    page_file: str | None = page_option()
+
+
 @click.command(help=HELP)
-@click.argument("trace_file", metavar="[TRACE]", required=False, type=click.Path(path_type=Path))
-@filename_option
-@click.option(
-    "--shape",
-    type=click.Choice(list(SHAPES)),
-    help="Synthetic requests instead of a trace, around spec.demand: "
-    + "; ".join(f"{name}: {each.summary}" for name, each in SHAPES.items())
-    + ".",
-)
-@click.option(
-    "--prometheus",
-    "prometheus_url",
-    metavar="URL",
-    help="Instead of a trace: what this Prometheus counted of your own engines.",
-)
-@click.option(
-    "--last",
-    "last_s",
-    metavar="DURATION",
-    default="1d",
-    show_default=True,
-    callback=_last,
-    help="With --prometheus: up to now, as 12h or 14d.",
-)
-@click.option(
-    "--selector",
-    metavar="MATCHERS",
-    help='With --prometheus: whose series, as \'namespace="serving",pod=~"my-vllm-.+"\'. '
-    "Default: the pods of the manifest's own name, in its namespace.",
-)
-@click.option(
-    "--step",
-    "step_s",
-    metavar="DURATION",
-    default="60s",
-    show_default=True,
-    callback=_step,
-    help="With --prometheus: query step, at least two scrape intervals.",
-)
-@click.option("--prometheus-token-file", "token_file", metavar="FILE", help="A bearer token.")
-@click.option("--prometheus-ca-file", "ca_file", metavar="FILE", help="CA bundle for TLS.")
-@click.option(
-    "--save-trace",
-    "saved_trace",
-    metavar="FILE.csv[.gz]",
-    type=click.Path(path_type=Path),
-    help="Write what is replayed, before --scale, as a trace with our own columns.",
-)
-@click.option(
-    "--policy",
-    "policies",
-    multiple=True,
-    metavar="NAME[:KNOB][,...]",
-    is_eager=True,
-    callback=_policies,
-    help=f"What to compare; may be repeated. Known are {', '.join(descriptions())}; 'list' says "
-    f"what each is. Default: {','.join(DEFAULT)}, the second where spec.engine.queue is fcfs.",
-)
-@click.option(
-    "--start-up",
-    "starts_s",
-    metavar="DURATION[,...]",
-    default="240s",
-    show_default=True,
-    callback=_starts,
-    help="Mean time from creating a replica to Ready, each of them a case; 25 % to either side.",
-)
-@_count_option("--seeds", "num_seeds", 3, "Draws of cold starts, routes and sampled requests.")
-@click.option(
-    "--window", "window_s", metavar="FROM-TO", callback=_window, help="Part of TRACE, as 0h-48h."
-)
-@click.option(
-    "--scale",
-    "times",
-    type=float,
-    default=1.0,
-    show_default=True,
-    callback=_times,
-    help="Times as many requests: a random share of TRACE, or copies within 20 s; of a shape its "
-    "rate.",
-)
-@click.option(
-    "--speed",
-    metavar="FACTOR|drawn",
-    default="1.0",
-    show_default=True,
-    callback=_speed,
-    help="Of the engines, against what is believed at first; drawn: other constants in each seed.",
-)
-@click.option(
-    "--target",
-    metavar="PERCENT",
-    callback=_target,
-    help="Share of requests that must meet the SLO, as 99%. Default: the highest percentile of "
-    "spec.slo.",
-)
-@click.option(
-    "--gpu",
-    "classes",
-    multiple=True,
-    metavar="NAME[,NAME...]",
-    help="GPU classes instead of the manifest's; on another one gpusPerReplica is left open.",
-)
-@partial(with_options, options=PRICE_OPTIONS)
-@_count_option("--processes", "num_processes", 2, "Runs at a time.")
-@format_option(
-    "text", "json", "yaml", more="json and yaml have every seed, and each policy over time."
-)
-@html_option
-def replay(**given: Any) -> None:
-    options = ReplayOptions(**given)
+@takes(ReplayOptions)
+def replay(*, options: ReplayOptions) -> None:
     try:
         from tonnage.cli.commands.replay_run import run  # noqa: PLC0415
 

@@ -12,7 +12,7 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError, built_in_gpus
 from tonnage.cli.commands.replay import MOST_LAST_S, ReplayOptions
 from tonnage.cli.commands.writing import write_trace
-from tonnage.cli.console import NO_CLUSTER, Failure, remark
+from tonnage.cli.console import NO_CLUSTER, Failure, failing, remark
 from tonnage.cluster.errors import PrometheusError
 from tonnage.cluster.ranges import Steps, ask_range
 from tonnage.replay.counted import CountedError, CountedTraffic, Span, count_traffic
@@ -63,7 +63,7 @@ def requests_asked(options: ReplayOptions, deployment: ModelDeployment) -> Reque
 
 
 def _of_shape(shape: str, options: ReplayOptions, deployment: ModelDeployment) -> OfShape:
-    if _has_window(options):
+    if options.window_s is not None:
         raise Failure("--window is a part of a TRACE: a --shape has none")
     if options.saved_trace is not None:
         raise Failure("--save-trace writes a trace: a --shape differs with each seed")
@@ -71,15 +71,9 @@ def _of_shape(shape: str, options: ReplayOptions, deployment: ModelDeployment) -
     return OfShape(name=shape, requests_per_s=rate, times=options.times)
 
 
-def _has_window(options: ReplayOptions) -> bool:
-    return options.window_s != (0.0, math.inf)
-
-
 def _read(file: Path) -> Trace:
-    try:
+    with failing(TraceError):
         trace = read_trace(file)
-    except TraceError as error:
-        raise Failure(str(error)) from error
     for note in notes_of(trace):
         remark(f"Note: {file}: {note}")
     return trace
@@ -87,14 +81,13 @@ def _read(file: Path) -> Trace:
 
 def _of_trace(trace: Trace, options: ReplayOptions, duration_s: float | None = None) -> OfTrace:
     """``duration_s``: of a trace from its start, where that is known better than by requests."""
-    if duration_s is not None and not _has_window(options):
+    if duration_s is not None and options.window_s is None:
         part = trace
     else:
-        try:
-            part = window_of(trace, *options.window_s)
-        except ValueError as error:
-            raise Failure(f"--window: {error}") from error
-        duration_s = duration_of(trace, *options.window_s)
+        window_s = options.window_s or (0.0, math.inf)
+        with failing(ValueError, where="--window: "):
+            part = window_of(trace, *window_s)
+        duration_s = duration_of(trace, *window_s)
     _check_size(part, duration_s, options)
     if options.saved_trace is not None:
         write_trace(options.saved_trace, part)
@@ -119,10 +112,8 @@ def _check_size(part: Trace, duration_s: float, options: ReplayOptions) -> None:
 
 
 def _rate(deployment: ModelDeployment) -> float:
-    try:
+    with failing(CatalogError, where=f"{deployment.name}: "):
         request = ask(deployment.spec, look_up(deployment.spec, built_in_gpus()))
-    except CatalogError as error:
-        raise Failure(f"{deployment.name}: {error}") from error
     rate = request.demand.usual.requests_per_s
     if rate is None:
         raise Failure(
@@ -135,10 +126,8 @@ def _rate(deployment: ModelDeployment) -> float:
 def _of_fleet(options: ReplayOptions, deployment: ModelDeployment, scaled: str) -> RequestSource:
     """Draw a trace of what Prometheus counted."""
     found = _query_traffic(options, deployment)
-    try:
+    with failing(CountedError, where="--prometheus: "):
         trace = trace_of(found, longest_tokens=deployment.spec.context_length)
-    except CountedError as error:
-        raise Failure(f"--prometheus: {error}") from error
     if found.gaps:
         remark(f"Note: {found.gaps}")
     if found.model_name not in {None, deployment.spec.model.id}:
@@ -147,7 +136,7 @@ def _of_fleet(options: ReplayOptions, deployment: ModelDeployment, scaled: str) 
             f"{deployment.spec.model.id}"
         )
     duration_s = found.span.num_steps * found.span.step_s
-    is_whole = options.times == 1 and not _has_window(options)
+    is_whole = options.times == 1 and options.window_s is None
     days = significant(duration_s / DAY_S)
     return RequestSource(
         source=f"{options.prometheus_url}, {days} days to now{scaled}",

@@ -36,10 +36,8 @@ from tonnage.cli.commands.writing import (
     the_one,
     write_page,
 )
-from tonnage.cli.console import NO, OK, UNEXPECTED, Failure, complain, output, remark, show
+from tonnage.cli.console import NO, OK, UNEXPECTED, Failure, complain, failing, output, remark, show
 from tonnage.cli.read.manifest import ManifestObject, load, parse
-from tonnage.cli.read.prices import Prices, with_prices
-from tonnage.cli.read.strict_yaml import ManifestError
 from tonnage.cli.text.replay import replay_report
 from tonnage.control.input.state import AUTO
 from tonnage.control.input.times import rfc3339
@@ -80,10 +78,7 @@ def run(options: ReplayOptions) -> None:
 
 
 def _deployment(resource: ManifestObject) -> ModelDeployment:
-    try:
-        found = parse(resource)
-    except ManifestError as error:
-        raise Failure(str(error)) from error
+    found = parse(resource)
     for place, why in _ignored_fields(found.spec):
         raise Failure(f"{resource.at(place)}: {place}: {why}")
     try:
@@ -122,7 +117,7 @@ def _question(
 ) -> ReplayQuestion:
     target = options.target
     asked = requests_asked(options, deployment)
-    gpus = _priced_gpus(options)
+    gpus = options.prices.over(built_in_gpus())
     cases, refused = _cases(options, resource, deployment, gpus)
     if not cases:
         raise Failure("; ".join(f"{each.gpu}: {each.message}" for each in refused), NO)
@@ -140,16 +135,6 @@ def _question(
     )
 
 
-def _priced_gpus(options: ReplayOptions) -> Mapping[str, Gpu]:
-    prices = Prices(
-        single=options.single_prices,
-        file=options.price_file,
-        rate=options.rate,
-        currency=options.currency,
-    )
-    return with_prices(built_in_gpus(), prices)
-
-
 def _cases(
     options: ReplayOptions,
     resource: ManifestObject,
@@ -158,7 +143,8 @@ def _cases(
 ) -> tuple[list[Case], list[RefusedCase]]:
     """Return every class with every cold start, and the classes that cannot serve it."""
     own = deployment.spec.hardware.gpu
-    _check_known(own, gpus, where=resource.at("spec.hardware.gpu"))
+    with failing(CatalogError, where=f"{resource.at('spec.hardware.gpu')}: "):
+        find_gpu(own, gpus)
     names = [gpu.name for gpu in named_classes(options.classes, gpus)] if options.classes else [own]
     cases: list[Case] = []
     refused: list[RefusedCase] = []
@@ -175,13 +161,6 @@ def _cases(
             for start_s in options.starts_s
         ]
     return cases, refused
-
-
-def _check_known(name: str, gpus: Mapping[str, Gpu], *, where: str) -> None:
-    try:
-        find_gpu(name, gpus)
-    except CatalogError as error:
-        raise Failure(f"{where}: {error}") from error
 
 
 def _content(resource: ManifestObject, gpu: str, gpus: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """``tonnage top``: all models of a cluster in one table, live."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import click
 from rich.console import Console, Group, RenderableType
@@ -11,11 +11,17 @@ from rich.live import Live
 from rich.padding import Padding
 from rich.text import Text
 
-from tonnage.cli.answers.chain import block, objects
-from tonnage.cli.commands.options import CLUSTER_EXIT_CODES, access_options
+from tonnage.cli.commands.options import (
+    CLUSTER_EXIT_CODES,
+    AccessOptions,
+    namespace_option,
+    option,
+    takes,
+)
 from tonnage.cli.console import Failure, output, printable, remark, show
 from tonnage.cli.read.leading import leases_of, stale_note
-from tonnage.cli.read.live import connect, read_all
+from tonnage.cli.read.live import Resource, read_all
+from tonnage.cli.read.nested import block, objects
 from tonnage.cli.text.parts import parts
 from tonnage.units import HOUR_S, significant
 
@@ -40,34 +46,31 @@ Examples:
 {CLUSTER_EXIT_CODES}"""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopOptions:
+    """What the command was given."""
+
+    namespace: str | None = namespace_option()
+    is_all: bool = option("-A", "--all-namespaces", is_flag=True, help="All namespaces.")
+    once: bool = option(
+        "--once",
+        is_flag=True,
+        help="Print the table once; the default when the output is not a terminal.",
+    )
+    interval_s: float = option(
+        "--interval",
+        type=click.FloatRange(min=1, max=HOUR_S),
+        default=5,
+        help="Seconds between updates.",
+    )
+    access: AccessOptions
+
+
 @click.command(help=HELP)
-@click.option("-n", "--namespace", help="Namespace. Default: the one of the context.")
-@click.option("-A", "--all-namespaces", "is_all", is_flag=True, help="All namespaces.")
-@click.option(
-    "--once",
-    is_flag=True,
-    help="Print the table once; the default when the output is not a terminal.",
-)
-@click.option(
-    "--interval",
-    "interval_s",
-    type=click.FloatRange(min=1, max=HOUR_S),
-    default=5,
-    show_default=True,
-    help="Seconds between updates.",
-)
-@access_options
-def top(  # noqa: PLR0913  (one argument per option)
-    *,
-    namespace: str | None,
-    is_all: bool,
-    once: bool,
-    interval_s: float,
-    context: str | None,
-    kubeconfig: str | None,
-) -> None:
-    cluster = connect(kubeconfig=kubeconfig, context=context)
-    chosen = None if is_all else namespace or cluster.namespace
+@takes(TopOptions)
+def top(*, options: TopOptions) -> None:
+    cluster, is_all = options.access.connect(), options.is_all
+    chosen = None if is_all else options.namespace or cluster.namespace
     console = output(is_wide=True)
 
     def read() -> list[RenderableType]:
@@ -76,8 +79,8 @@ def top(  # noqa: PLR0913  (one argument per option)
     def noted() -> str | None:
         return stale_note(lambda: leases_of(cluster), now_s=time.time())
 
-    if not once and console.is_terminal:
-        _watch(console, lambda: [*read(), *_notes(noted())], interval_s)
+    if not options.once and console.is_terminal:
+        _watch(console, lambda: [*read(), *_notes(noted())], options.interval_s)
         return
     show(console, Group(*read()))
     if note := noted():
@@ -107,7 +110,7 @@ def _watch(console: Console, read: Callable[[], list[RenderableType]], interval_
 
 
 def tables(
-    resources: Sequence[Mapping[str, Any]], console: Console, *, has_namespaces: bool
+    resources: Sequence[Resource], console: Console, *, has_namespaces: bool
 ) -> list[RenderableType]:
     """Return a row for each ModelDeployment: in one table, or in several on a narrow screen."""
     if not resources:
@@ -124,9 +127,6 @@ def tables(
     styles = ["yellow" if _problem_reasons(resource) else "" for resource in resources]
     found = parts(rows, names=["name"], words=WORDS, console=console, styles=styles, is_ruled=False)
     return [Padding(table, (1 if number else 0, 0, 0, 0)) for number, table in enumerate(found)]
-
-
-Resource = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,14 +6,14 @@ import gzip
 import importlib
 import os
 import sys
-from collections.abc import Iterable
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from tonnage.cli.answers.patience import Progress, is_compiled
-from tonnage.cli.console import Failure, complain, needs_extra, remark
+from tonnage.cli.console import Failure, complain, failing, needs_extra, remark
 from tonnage.cli.read.manifest import ManifestObject, Manifests
 from tonnage.units import count_of
 
@@ -23,13 +23,27 @@ if TYPE_CHECKING:  # slow to import, and plans have none
 PAGE_MODULES: Final = frozenset({"jinja2", "markupsafe", "matplotlib"})
 
 
-def list_ignored(others: Iterable[ManifestObject]) -> None:
-    for resource in others:
+def tell_skipped(manifests: Manifests) -> None:
+    """Say what cannot be read, and what is none of ours."""
+    for problem in manifests.problems:
+        complain(problem)
+    for resource in manifests.others:
         kind = " ".join(part for part in (resource.api_version, resource.kind) if part)
         remark(
             f"Note: {resource.location}: skipped {kind or 'an object without a kind'} "
             f"{resource.name}"
         )
+
+
+def check_some(manifests: Manifests, names: tuple[str, ...]) -> None:
+    """Say what is skipped, and refuse files that hold nothing else.
+
+    Raises:
+        Failure: there is no ModelDeployment, and no file that cannot be read.
+    """
+    tell_skipped(manifests)
+    if not (manifests.model_deployments or manifests.problems):
+        raise Failure(f"no ModelDeployment of tonnage.dev in {', '.join(names)}")
 
 
 def the_one(manifests: Manifests, names: tuple[str, ...], *, command: str) -> ManifestObject:
@@ -38,9 +52,7 @@ def the_one(manifests: Manifests, names: tuple[str, ...], *, command: str) -> Ma
     Raises:
         Failure: there are none or several, or a file cannot be read.
     """
-    for problem in manifests.problems:
-        complain(problem)
-    list_ignored(manifests.others)
+    tell_skipped(manifests)
     if manifests.problems:
         raise Failure("the manifests are not valid")
     found = manifests.model_deployments
@@ -54,7 +66,12 @@ def the_one(manifests: Manifests, names: tuple[str, ...], *, command: str) -> Ma
 
 def search_progress() -> Progress:
     """Return what tells on standard error how far a search is."""
-    return Progress(remark, is_compiled=is_compiled(), is_terminal=sys.stderr.isatty())
+    return Progress(
+        remark,
+        clock=time.monotonic,
+        is_compiled=is_compiled(),
+        is_terminal=sys.stderr.isatty(),
+    )
 
 
 def check_page(page_file: str | None, form: str) -> None:
@@ -85,10 +102,8 @@ def write_page(page_file: str, text: str) -> None:
     if page_file == "-":
         click.echo(text, nl=False)
         return
-    try:
+    with failing(OSError, where=f"--html {page_file}: "):
         Path(page_file).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise Failure(f"--html {page_file}: {error.strerror}") from error
     remark(f"Wrote {page_file}")
 
 
@@ -98,12 +113,12 @@ def write_trace(path: Path, trace: "Trace") -> None:
     if not name.removesuffix(".gz").endswith(".csv"):
         raise Failure(f"--save-trace {path}: a trace is written as .csv or .csv.gz")
     opened = gzip.open if name.endswith(".gz") else open
-    try:
-        with opened(path, "wt", encoding="utf-8", newline="") as lines:
-            writer = csv.writer(lines, lineterminator="\n")
-            writer.writerow(("arrival_s", "prompt_tokens", "output_tokens"))
-            rows = zip(trace.arrival_s, trace.prompt_tokens, trace.output_tokens, strict=True)
-            writer.writerows((f"{at_s:.3f}", prompt, output) for at_s, prompt, output in rows)
-    except OSError as error:
-        raise Failure(f"--save-trace {path}: {error.strerror}") from error
+    with (
+        failing(OSError, where=f"--save-trace {path}: "),
+        opened(path, "wt", encoding="utf-8", newline="") as lines,
+    ):
+        writer = csv.writer(lines, lineterminator="\n")
+        writer.writerow(("arrival_s", "prompt_tokens", "output_tokens"))
+        rows = zip(trace.arrival_s, trace.prompt_tokens, trace.output_tokens, strict=True)
+        writer.writerows((f"{at_s:.3f}", prompt, output) for at_s, prompt, output in rows)
     remark(f"Wrote {path}: {count_of(len(trace), 'request')}")

@@ -129,7 +129,8 @@ class Streamer:
         ) as response:
             answer.status = response.status
             if response.status != HTTPStatus.OK:
-                answer.error = await _error_text(response)
+                said = (await response.content.read(SHOWN)).decode(errors="replace")
+                answer.error = f"{response.status}: {said}"
                 return
             tail = b"\n"
             async for chunk in response.content.iter_any():
@@ -138,11 +139,6 @@ class Streamer:
                 answer.event_s.extend([now_s] * (tail.count(EVENT) - seen))
                 tail = tail[-TAIL_BYTES:]
         _conclude(answer, tail)
-
-
-async def _error_text(response: aiohttp.ClientResponse) -> str:
-    said = (await response.content.read(SHOWN)).decode(errors="replace")
-    return f"{response.status}: {said}"
 
 
 def _conclude(answer: RequestResult, tail: bytes) -> None:

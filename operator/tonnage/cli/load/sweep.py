@@ -33,10 +33,6 @@ class Load:
     def request_size(self) -> RequestSize:
         return RequestSize(prompt_tokens=self.prompt_tokens, output_tokens=self.output_tokens)
 
-    def is_like(self, other: "Load") -> bool:
-        """Tell whether the other one has the same batch, however long its answers are."""
-        return replace(self, output_tokens=other.output_tokens) == other
-
     def __str__(self) -> str:
         if self.kind == "prefill":
             return f"prefill of {self.prompt_tokens} tokens"
@@ -74,7 +70,8 @@ async def sweep(
     refused = math.inf
     for number, planned in enumerate(loads, start=1):
         load = _limit_sequences(planned, refused, found)
-        if any(load.is_like(each.load) for each in found):
+        known = [replace(each.load, output_tokens=load.output_tokens) for each in found]
+        if load in known:  # the same batch, however long its answers are
             continue
         measured = await _measure(load, streamer, watch)
         await watch.check()

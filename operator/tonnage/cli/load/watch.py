@@ -30,7 +30,6 @@ class StoppedError(Exception):
 class Bounds:
     """How far a load test may go."""
 
-    max_seconds: float
     max_ttft_s: float
     may_share: bool = False
     """Others may be served meanwhile."""

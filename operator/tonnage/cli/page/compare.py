@@ -3,25 +3,12 @@
 from collections.abc import Iterator
 from typing import Final
 
+from tonnage.cli.answers import compare_words as words
 from tonnage.cli.answers.batches import BATCH_NUMBERS, batch_rows
-from tonnage.cli.answers.compare_words import (
-    CLASS,
-    RANKING,
-    WORDS,
-    as_written,
-    class_aspects,
-    headline,
-    in_short,
-    notes,
-    ranked_by,
-    row_cells,
-    to_write,
-    unconfirmed_once,
-)
 from tonnage.cli.answers.comparing import Compared
 from tonnage.cli.page.cost import cost_picture
 from tonnage.cli.page.document import document
-from tonnage.cli.page.tables import Column, Row, Table, facts, numbers
+from tonnage.cli.page.tables import Column, Row, Table, facts, numbers, plain_table
 from tonnage.cli.page.throughput import SERIES, course, load_lines, throughput_picture
 from tonnage.sizing.compare import Choice
 from tonnage.sizing.plan import Sizing
@@ -49,8 +36,8 @@ def compare_page(found: Compared) -> str:
         object=f"{deployment.namespace}/{deployment.name}",
         model=deployment.spec.model.id,
         kind="yes" if found.selection.choices else "no",
-        verdict=headline(found),
-        as_written=as_written(found),
+        verdict=words.headline(found),
+        as_written=words.as_written(found),
         refused=facts(
             (each.gpu.name, f"{each.reason}: {each.message}") for each in found.selection.refused
         ),
@@ -66,8 +53,8 @@ def _ranking_page(found: Compared) -> dict[str, object]:
     courses = [course(choice) for choice in choices]
     return {
         "ranking": _ranking(found),
-        "ranked_by": ranked_by(found),
-        "notes": list(notes(found)),
+        "ranked_by": words.ranked_by(found),
+        "notes": list(words.notes(found)),
         "throughput": throughput_picture(courses, found.request.slo, name="compare-throughput"),
         "load_lines": load_lines(courses),
         "has_tpot_target": bool(found.request.slo.tpot),
@@ -88,9 +75,12 @@ def choices_with_line(found: Compared) -> tuple[Choice, ...]:
 
 
 def _ranking(found: Compared) -> Table:
-    titles = ("#", CLASS, *RANKING)
+    titles = ("#", words.CLASS, *words.RANKING)
     columns = tuple(
-        Column(title=each, kind="name" if each == CLASS else "word" if each in WORDS else "number")
+        Column(
+            title=each,
+            kind="name" if each == words.CLASS else "word" if each in words.WORDS else "number",
+        )
         for each in titles
     )
     return Table(columns=columns, rows=tuple(_rows(found, titles)))
@@ -98,7 +88,7 @@ def _ranking(found: Compared) -> Table:
 
 def _rows(found: Compared, titles: tuple[str, ...]) -> Iterator[Row]:
     for number, choice in enumerate(found.selection.choices, start=1):
-        cells = dict(row_cells(number, choice))
+        cells = dict(words.row_cells(number, choice))
         is_own = choice.gpu == found.request.gpu
         yield Row(cells=tuple(cells[each] for each in titles), mark="own" if is_own else "")
 
@@ -107,9 +97,9 @@ def _class(found: Compared, choice: Choice) -> dict[str, object]:
     return {
         "number": found.selection.choices.index(choice) + 1,
         "gpu": choice.gpu.name,
-        "in_short": in_short(choice),
-        "to_write": to_write(choice),
-        "aspects": facts(class_aspects(found, choice)),
+        "in_short": words.in_short(choice),
+        "to_write": words.to_write(choice),
+        "aspects": facts(words.class_aspects(found, choice)),
         "batches": _batches(choice.sizing),
     }
 
@@ -125,8 +115,10 @@ def _batches(sizing: Sizing) -> Table:
 
 
 def _unconfirmed_table(found: Compared) -> Table:
-    rows = (
-        Row(cells=(each.name, each.value, each.origin, each.confirmed_by))
-        for each in unconfirmed_once(found)
+    return plain_table(
+        VALIDATED,
+        (
+            (each.name, each.value, each.origin, each.confirmed_by)
+            for each in words.unconfirmed_once(found)
+        ),
     )
-    return Table(columns=VALIDATED, rows=tuple(rows))

@@ -6,7 +6,7 @@ from typing import Final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tonnage.cli.page.drawing import INK, PAPER, SMALL_PX, SOFT, Picture, Screen, drawings
+from tonnage.cli.page.drawing import INK, PAPER, SMALL_PX, SOFT, Picture, Screen, picture
 from tonnage.cli.page.plain import short
 from tonnage.cli.page.tables import Column, Row, Table, numbers
 from tonnage.sizing.bill import Bill
@@ -40,14 +40,12 @@ def cost_picture(priced: Sequence[Priced], colors: Mapping[str, str], *, name: s
         for each, bill in priced
     )
     prices = ", ".join(f"{each} {bill.usd_per_million_tokens:.2f}" for each, bill in priced)
-    return Picture(
+    return picture(
+        lambda screen: cost_figure(priced, colors, screen),
+        Table(columns=COLUMNS, rows=rows),
+        name=name,
         title=title,
-        drawings=drawings(
-            lambda screen: cost_figure(priced, colors, screen),
-            name=name,
-            about=(title, f"{prices}."),
-        ),
-        table=Table(columns=COLUMNS, rows=rows),
+        about=f"{prices}.",
     )
 
 

@@ -7,8 +7,7 @@ from typing import Final
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from tonnage.cli.answers.replay_words import percent
-from tonnage.cli.page.drawing import BAD, Picture, Screen, drawings
+from tonnage.cli.page.drawing import BAD, Picture, Screen, picture
 from tonnage.cli.page.labels import LabelWriter, PlotPoint
 from tonnage.cli.page.plain import short
 from tonnage.cli.page.tables import Column, Row, Table, numbers
@@ -38,7 +37,6 @@ def colors_of(policies: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 def cost_kept_picture(dots: Sequence[Dot], target: float, *, unit: str, name: str) -> Picture:
     """Return the picture of all runs of a case; ``unit``: of the GPU-hours."""
-    title = "GPU-hours against SLO attainment"
     colors = colors_of([dot.policy for dot in dots])
     rows = (
         Row(
@@ -47,16 +45,13 @@ def cost_kept_picture(dots: Sequence[Dot], target: float, *, unit: str, name: st
         )
         for dot in dots
     )
-    about = (title, f"{', '.join(colors)}: a point for each seed.")
-    return Picture(
-        title=title,
-        drawings=drawings(
-            lambda screen: cost_kept_figure(dots, target, unit, screen), name=name, about=about
-        ),
-        table=Table(
-            columns=(Column(title="policy", kind="name"), *numbers("GPU-h", "in SLO")),
-            rows=tuple(rows),
-        ),
+    columns = (Column(title="policy", kind="name"), *numbers("GPU-h", "in SLO"))
+    return picture(
+        lambda screen: cost_kept_figure(dots, target, unit, screen),
+        Table(columns=columns, rows=tuple(rows)),
+        name=name,
+        title="GPU-hours against SLO attainment",
+        about=f"{', '.join(colors)}: a point for each seed.",
     )
 
 
@@ -101,7 +96,3 @@ def _span(values: Sequence[float], *, least: float) -> tuple[float, float]:
     low, high = min(values), max(values)
     room = ROOM * max(high - low, least)
     return low - (room if low else 0.0), high + room
-
-
-def target_note(target: float) -> str:
-    return f"Below the line the target of {percent(target)} is missed."

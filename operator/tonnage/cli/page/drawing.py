@@ -105,18 +105,19 @@ def look() -> Iterator[None]:
         yield
 
 
-def drawings(
-    draw: Callable[[Screen], Figure], *, name: str, about: tuple[str, str]
-) -> dict[str, Markup]:
+def picture(
+    draw: Callable[[Screen], Figure], table: Table, *, name: str, title: str, about: str
+) -> Picture:
     """Return a picture for every width of screen, as elements of a page.
 
-    ``name``: of the picture, unique in the page; ``about``: a title and a description for those
-    who do not see it.
+    ``name``: of the picture, unique in the page; ``about``: for those who do not see it.
     """
     with look():
-        return {
-            screen.name: _inline(draw(screen), f"{name}-{screen.name}", about) for screen in SCREENS
+        drawings = {
+            screen.name: _inline(draw(screen), f"{name}-{screen.name}", (title, about))
+            for screen in SCREENS
         }
+    return Picture(title=title, drawings=drawings, table=table)
 
 
 def _inline(figure: Figure, name: str, about: tuple[str, str]) -> Markup:

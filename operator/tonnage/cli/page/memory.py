@@ -10,7 +10,6 @@ from matplotlib.ticker import FuncFormatter
 from tonnage.cli.answers.gpu_memory import (
     CACHE,
     UNUSED,
-    Segment,
     bytes_with_spread,
     memory_segments,
 )
@@ -22,10 +21,10 @@ from tonnage.cli.page.drawing import (
     SOFT,
     Picture,
     Screen,
-    drawings,
+    picture,
 )
 from tonnage.cli.page.tables import Column, Row, Table, numbers
-from tonnage.sizing.memory.ceiling import MemoryBudget
+from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
 from tonnage.units import GIB, format_bytes
 
 COLORS: Final = {
@@ -56,19 +55,16 @@ COLUMNS: Final = (Column(title="part", kind="name"), *numbers("size", "share"))
 
 def memory_picture(budget: MemoryBudget, *, name: str) -> Picture:
     """Return the bar; the table is its legend. ``name`` is unique in the page."""
-    title = f"Memory of one GPU: {format_bytes(budget.total_bytes)}"
     parts = [
         f"{each.name} {bytes_with_spread(each.num_bytes, each.spread_bytes)}"
         for each in memory_segments(budget)
     ]
-    return Picture(
-        title=title,
-        drawings=drawings(
-            lambda screen: memory_figure(budget, screen),
-            name=name,
-            about=(title, f"From the left: {', '.join(parts)}."),
-        ),
-        table=_table(budget),
+    return picture(
+        lambda screen: memory_figure(budget, screen),
+        _table(budget),
+        name=name,
+        title=f"Memory of one GPU: {format_bytes(budget.total_bytes)}",
+        about=f"From the left: {', '.join(parts)}.",
     )
 
 
@@ -88,7 +84,7 @@ def _table(budget: MemoryBudget) -> Table:
     return Table(columns=COLUMNS, rows=(*rows, total))
 
 
-def segment_colors(budget: MemoryBudget) -> list[tuple[Segment, str]]:
+def segment_colors(budget: MemoryBudget) -> list[tuple[BudgetPart, str]]:
     """Return the parts from the left, each with its colour."""
     others = cycle(OTHER_COLORS)
     return [

@@ -22,9 +22,9 @@ from tonnage.cli.page.drawing import (
     Picture,
     Screen,
     add_legend,
-    drawings,
+    picture,
 )
-from tonnage.cli.page.tables import Column, Row, Table, numbers
+from tonnage.cli.page.tables import Column, Table, numbers, plain_table
 from tonnage.replay.series import SeriesPoint
 from tonnage.units import HOUR_S, MINUTE_S, significant
 
@@ -42,6 +42,10 @@ LEAST_LEFT: Final = -0.1
 LEAST_RATE: Final = 1e-9
 """Ends of the scales of budget and demand where nothing goes beyond."""
 UNKNOWN: Final = "-"
+COLUMNS: Final = numbers(
+    "billed", "Ready", "load", "requests/s", "planned for", "waiting after it", "in SLO",
+    "budget left",
+)  # fmt: skip
 
 
 class Steps(NamedTuple):
@@ -103,18 +107,15 @@ def top_of(courses: Sequence[Sequence[SeriesPoint]]) -> float:
 
 def course_picture(course: PolicyCourse, *, name: str) -> Picture:
     """Return the picture of one run; ``name`` is unique in the page."""
-    title = f"{course.name} over time"
     worst = min((p.attainment for p in course.points if p.attainment is not None), default=1.0)
     live = [point.live for point in course.points]
-    about = (
-        title,
-        f"{significant(min(live))} to {significant(max(live))} replicas, at worst "
+    return picture(
+        lambda screen: course_figure(course, screen),
+        _table(course),
+        name=name,
+        title=f"{course.name} over time",
+        about=f"{significant(min(live))} to {significant(max(live))} replicas, at worst "
         f"{worst:.0%} of the requests within the SLO.",
-    )
-    return Picture(
-        title=title,
-        drawings=drawings(lambda screen: course_figure(course, screen), name=name, about=about),
-        table=_table(course),
     )
 
 
@@ -239,34 +240,19 @@ def _table(course: PolicyCourse) -> Table:
     rated = list(zip(course.points, course.budget_left_fractions[1:], strict=True))
     shown = rated[:-1:every] + rated[-1:]
     rows = (
-        Row(
-            cells=(
-                significant(point.at_s / each_s),
-                f"{point.live:.1f}",
-                f"{point.ready:.1f}",
-                significant(point.load),
-                significant(point.requests_per_s),
-                UNKNOWN
-                if point.planned_requests_per_s is None
-                else significant(point.planned_requests_per_s),
-                f"{point.waiting:g}",
-                UNKNOWN if point.attainment is None else f"{point.attainment:.1%}",
-                UNKNOWN if math.isnan(left) else f"{round(left, 2) + 0.0:.0%}",
-            )
+        (
+            significant(point.at_s / each_s),
+            f"{point.live:.1f}",
+            f"{point.ready:.1f}",
+            significant(point.load),
+            significant(point.requests_per_s),
+            UNKNOWN
+            if point.planned_requests_per_s is None
+            else significant(point.planned_requests_per_s),
+            f"{point.waiting:g}",
+            UNKNOWN if point.attainment is None else f"{point.attainment:.1%}",
+            UNKNOWN if math.isnan(left) else f"{round(left, 2) + 0.0:.0%}",
         )
         for point, left in shown
     )
-    columns = (
-        Column(title=unit, kind="name"),
-        *numbers(
-            "billed",
-            "Ready",
-            "load",
-            "requests/s",
-            "planned for",
-            "waiting after it",
-            "in SLO",
-            "budget left",
-        ),
-    )
-    return Table(columns=columns, rows=tuple(rows))
+    return plain_table((Column(title=unit, kind="name"), *COLUMNS), rows)

@@ -4,28 +4,13 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from tonnage.cli.answers.offers import Offer
-from tonnage.cli.answers.plan_words import (
-    OFFER_NUMBERS,
-    SAVING_NUMBERS,
-    is_short,
-    key_figures,
-    object_label,
-    obstacles,
-    offer_notes,
-    offer_numbers,
-    questions,
-    saving_cells,
-    subject,
-    summary,
-    verdict,
-)
+from tonnage.cli.answers import plan_words as words
 from tonnage.cli.answers.planning import Planned, Refused
 from tonnage.cli.answers.roofline import roofline
 from tonnage.cli.page.document import document
 from tonnage.cli.page.memory import edge_range, memory_picture
 from tonnage.cli.page.roofline import ceilings_table, roofline_picture
-from tonnage.cli.page.tables import Column, Row, Table, facts, numbers
+from tonnage.cli.page.tables import Column, facts, numbers, plain_table
 from tonnage.explain.at_demand import demand_rows
 from tonnage.explain.words import inputs
 
@@ -36,8 +21,8 @@ INPUTS: Final = (
     Column(title="value", kind="text"),
     Column(title="origin", kind="origin"),
 )
-SAVINGS: Final = (Column(title="change in the spec", kind="name"), *numbers(*SAVING_NUMBERS))
-OFFERS: Final = (Column(title="change in the spec", kind="name"), *numbers(*OFFER_NUMBERS))
+SAVINGS: Final = (Column(title="change in the spec", kind="name"), *numbers(*words.SAVING_NUMBERS))
+OFFERS: Final = (Column(title="change in the spec", kind="name"), *numbers(*words.OFFER_NUMBERS))
 
 
 def plan_page(answers: Sequence[Planned | Refused]) -> str:
@@ -51,9 +36,9 @@ def plan_page(answers: Sequence[Planned | Refused]) -> str:
 def _section(answer: Planned | Refused, name: str) -> dict[str, object]:
     section = {
         "id": name,
-        "object": object_label(answer),
-        "subject": subject(answer),
-        "verdict": verdict(answer),
+        "object": words.object_label(answer),
+        "subject": words.subject(answer),
+        "verdict": words.verdict(answer),
     }
     more = _plan_page(answer, name) if isinstance(answer, Planned) else _refusal_page(answer)
     return section | more
@@ -64,8 +49,8 @@ def _plan_page(answer: Planned, name: str) -> dict[str, object]:
     reasons = [(reason.code, reason.message) for reason in answer.reasons]
     roof = roofline(sizing)
     return {
-        "kind": "short" if is_short(answer) or obstacles(answer) else "yes",
-        "figures": key_figures(answer),
+        "kind": "short" if words.is_short(answer) or words.obstacles(answer) else "yes",
+        "figures": words.key_figures(answer),
         "memory": memory_picture(sizing.budget, name=f"{name}-memory"),
         "has_edge": edge_range(sizing.budget) is not None,
         "has_spread": sizing.budget.parts_spread_bytes > 0,
@@ -74,12 +59,10 @@ def _plan_page(answer: Planned, name: str) -> dict[str, object]:
         "ceilings": ceilings_table(roof),
         "gpu": sizing.request.gpu.name,
         "demand": facts(demand_rows(sizing, answer.replicas)),
-        "savings": Table(
-            columns=SAVINGS, rows=tuple(Row(cells=saving_cells(each)) for each in answer.savings)
-        ),
-        "questions": questions(answer),
-        "inputs": Table(columns=INPUTS, rows=tuple(Row(cells=each) for each in inputs(sizing))),
-        "plan": facts([*summary(answer).items(), *reasons]),
+        "savings": plain_table(SAVINGS, map(words.saving_cells, answer.savings)),
+        "questions": words.questions(answer),
+        "inputs": plain_table(INPUTS, inputs(sizing)),
+        "plan": facts([*words.summary(answer).items(), *reasons]),
     }
 
 
@@ -87,11 +70,9 @@ def _refusal_page(answer: Refused) -> dict[str, object]:
     return {
         "kind": "no",
         "steps": STEP.split(answer.message),
-        "offers": _offers(answer.offers),
-        "offer_notes": list(offer_notes(answer.offers)),
+        "offers": plain_table(
+            OFFERS,
+            (("\n".join(each.changes), *words.offer_numbers(each)) for each in answer.offers),
+        ),
+        "offer_notes": list(words.offer_notes(answer.offers)),
     }
-
-
-def _offers(offers: Sequence[Offer]) -> Table:
-    rows = (Row(cells=("\n".join(each.changes), *offer_numbers(each))) for each in offers)
-    return Table(columns=OFFERS, rows=tuple(rows))

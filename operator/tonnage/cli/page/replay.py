@@ -2,20 +2,9 @@
 
 from collections.abc import Sequence
 
-from tonnage.cli.answers.replay_words import (
-    COLUMNS,
-    POLICY,
-    case_title,
-    cells,
-    fluid_words,
-    headline,
-    is_by_day,
-    notes,
-    ran_words,
-    verdict_kind,
-)
+from tonnage.cli.answers import replay_words as words
 from tonnage.cli.answers.replays import Case, CaseResult, ReplayQuestion, Replays
-from tonnage.cli.page.cost_kept import Dot, colors_of, cost_kept_picture, target_note
+from tonnage.cli.page.cost_kept import Dot, colors_of, cost_kept_picture
 from tonnage.cli.page.document import document
 from tonnage.cli.page.over_time import PolicyCourse, course_picture, top_of
 from tonnage.cli.page.tables import Column, Row, Table, facts, numbers
@@ -35,7 +24,7 @@ def replay_page(found: Replays) -> str:
             for number, (case, fared) in enumerate(found.by_case())
         ],
         refused=facts((each.gpu, each.message) for each in found.question.refused),
-        notes=list(notes(found)),
+        notes=list(words.notes(found)),
     )
 
 
@@ -45,15 +34,15 @@ def _case(
     fared, target = list(found), question.target
     scatter = _scatter(number, fared, target)
     return {
-        "title": case_title(case),
-        "kind": verdict_kind(fared, target),
-        "verdict": headline(fared, target),
-        "ran": ran_words(case, fared, question),
+        "title": words.case_title(case),
+        "kind": words.verdict_kind(fared, target),
+        "verdict": words.headline(fared, target),
+        "ran": words.ran_words(case, fared, question),
         "table": _table(fared, target),
         "notes": [f"{each.policy}: {note}" for each in fared for note in each.notes],
-        "fluid": fluid_words(fared),
+        "fluid": words.fluid_words(fared),
         "scatter": scatter,
-        "target_note": target_note(target),
+        "target_note": f"Below the line the target of {words.percent(target)} is missed.",
         "courses": list(_courses(number, fared, target)),
     }
 
@@ -64,14 +53,14 @@ def _table(found: Sequence[CaseResult], target: float) -> Table:
         Row(
             cells=(
                 str(each.policy),
-                *cells(each),
+                *words.cells(each),
                 "" if each.keeps(target) else "misses the target",
             ),
             color=colors[str(each.policy)][0],
         )
         for each in found
     )
-    columns = (Column(title=POLICY, kind="name"), *numbers(*COLUMNS), Column(title=""))
+    columns = (Column(title=words.POLICY, kind="name"), *numbers(*words.COLUMNS), Column(title=""))
     return Table(columns=columns, rows=tuple(rows))
 
 
@@ -79,7 +68,7 @@ def _scatter(number: int, found: Sequence[CaseResult], target: float) -> object:
     judged = [(str(each.policy), one) for each in found for one in each.figures]
     if not judged:
         return None
-    by_day = is_by_day(judged[0][1])
+    by_day = words.is_by_day(judged[0][1])
     dots = [
         Dot(
             policy=policy,

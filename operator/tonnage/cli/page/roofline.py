@@ -21,11 +21,11 @@ from tonnage.cli.page.drawing import (
     Picture,
     Screen,
     add_legend,
-    drawings,
     log_scale,
+    picture,
 )
 from tonnage.cli.page.labels import LabelWriter, PlotPoint
-from tonnage.cli.page.tables import Column, Row, Table, numbers
+from tonnage.cli.page.tables import Column, Row, Table, numbers, plain_table
 from tonnage.units import count_of, format_si, significant
 
 PLOT_PX: Final = 370
@@ -59,32 +59,28 @@ def roofline_picture(roofline: Roofline, *, name: str) -> Picture:
         f"{significant(each.intensity_flop_per_byte)} FLOP per byte"
         for each in roofline.ceilings
     )
-    about = (
-        "Roofline of one GPU and the batches under it",
-        f"The roof rises with {format_si(roofline.memory_bytes_per_s, 'B/s')} of bandwidth to the "
-        f"ridge at {significant(ridge)} FLOP per byte and stays at {peak}. {ceilings}.",
-    )
-    return Picture(
-        title=about[0],
-        drawings=drawings(lambda screen: roofline_figure(roofline, screen), name=name, about=about),
-        table=Table(columns=COLUMNS, rows=tuple(_row(roofline, each) for each in roofline.points)),
+    return picture(
+        lambda screen: roofline_figure(roofline, screen),
+        Table(columns=COLUMNS, rows=tuple(_row(roofline, each) for each in roofline.points)),
+        name=name,
+        title="Roofline of one GPU and the batches under it",
+        about=f"The roof rises with {format_si(roofline.memory_bytes_per_s, 'B/s')} of bandwidth "
+        f"to the ridge at {significant(ridge)} FLOP per byte and stays at {peak}. {ceilings}.",
     )
 
 
 def ceilings_table(roofline: Roofline) -> Table:
     """Return what the vertical lines of the picture stand for."""
     found = [
-        Row(
-            cells=(
-                each.name,
-                requests_written(each.num_requests),
-                significant(each.intensity_flop_per_byte),
-            )
+        (
+            each.name,
+            requests_written(each.num_requests),
+            significant(each.intensity_flop_per_byte),
         )
         for each in roofline.ceilings
     ]
-    ridge = Row(cells=("ridge", "", significant(roofline.ridge_flop_per_byte)))
-    return Table(columns=CEILINGS, rows=(*found, ridge))
+    ridge = ("ridge", "", significant(roofline.ridge_flop_per_byte))
+    return plain_table(CEILINGS, (*found, ridge))
 
 
 def _row(roofline: Roofline, batch: Batch) -> Row:

@@ -44,7 +44,12 @@ FACTS: Final = (Column(title="", kind="name"), Column(title="", kind="text"))
 
 def facts(pairs: Iterable[tuple[str, str]]) -> Table:
     """Return a table of names and what they are."""
-    return Table(columns=FACTS, rows=tuple(Row(cells=pair) for pair in pairs))
+    return plain_table(FACTS, pairs)
+
+
+def plain_table(columns: tuple[Column, ...], rows: Iterable[Iterable[str]]) -> Table:
+    """Return a table of which no row stands out."""
+    return Table(columns=columns, rows=tuple(Row(cells=tuple(row)) for row in rows))
 
 
 def numbers(*titles: str) -> tuple[Column, ...]:

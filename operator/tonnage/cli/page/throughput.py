@@ -16,8 +16,8 @@ from tonnage.cli.page.drawing import (
     Picture,
     Screen,
     add_legend,
-    drawings,
     log_scale,
+    picture,
 )
 from tonnage.cli.page.labels import LabelWriter, PlotPoint
 from tonnage.cli.page.plain import short
@@ -89,14 +89,12 @@ def course(choice: Choice) -> ThroughputCurve:
 
 def throughput_picture(courses: Sequence[ThroughputCurve], slo: Slo, *, name: str) -> Picture:
     """Return the picture of tokens per second of a GPU; ``name`` is unique in the page."""
-    title = "Output tokens per second of one GPU against TPOT"
-    about = (title, f"{', '.join(each.name for each in courses)}, by batch.")
-    return Picture(
-        title=title,
-        drawings=drawings(
-            lambda screen: throughput_figure(courses, slo, screen), name=name, about=about
-        ),
-        table=_table(BATCHES, courses),
+    return picture(
+        lambda screen: throughput_figure(courses, slo, screen),
+        _table(BATCHES, courses),
+        name=name,
+        title="Output tokens per second of one GPU against TPOT",
+        about=f"{', '.join(each.name for each in courses)}, by batch.",
     )
 
 

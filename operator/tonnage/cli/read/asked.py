@@ -10,8 +10,9 @@ from tonnage.api.spec import MAX_NAME_LENGTH, Scaling
 from tonnage.catalog.engine import newest_version
 from tonnage.catalog.gpu import CatalogError
 from tonnage.catalog.models import built_in_model, full_model_name
+from tonnage.cli.console import ManifestError
 from tonnage.cli.read.manifest import ManifestObject
-from tonnage.cli.read.strict_yaml import ManifestError, read_documents
+from tonnage.cli.read.strict_yaml import read_documents
 from tonnage.manifests.names import API_VERSION
 from tonnage.sizing.expected import GUESSED_OUTPUT_TOKENS, GUESSED_PROMPT_TOKENS
 from tonnage.sizing.provenance import Figure
@@ -71,11 +72,9 @@ def with_changes(resource: ManifestObject, changes: tuple[Change, ...]) -> Manif
     _check_mappings({"spec": before}, ("spec",))
     spec = _spec_with(dict(before), changes)
     _check_mappings(spec, ("demand",))
-    guessed = set(_guessed_lengths(spec))
-    return ManifestWithGuesses(
-        resource=replace(resource, content={**resource.content, "spec": spec}),
-        guessed=frozenset(guessed),
-    )
+    guessed = frozenset(_guessed_lengths(spec))
+    changed = replace(resource, content={**resource.content, "spec": spec})
+    return ManifestWithGuesses(resource=changed, guessed=guessed)
 
 
 def manifest_of_changes(changes: tuple[Change, ...]) -> ManifestWithGuesses:

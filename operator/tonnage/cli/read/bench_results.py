@@ -9,11 +9,11 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
-from tonnage.cli.console import Failure
+from tonnage.cli.console import ManifestError, failing
 from tonnage.cli.read.manifest import read_text
-from tonnage.cli.read.strict_yaml import ManifestError
+from tonnage.cli.read.nested import Object, block
 from tonnage.units import MIB, MS_PER_S, count_of
 
 MAX_BYTES: Final = 512 * MIB
@@ -21,7 +21,6 @@ MAX_BYTES: Final = 512 * MIB
 MOST_ERRORS: Final = 0.02
 FEWEST_TOKENS: Final = 2
 """Of an answer: its first token tells nothing of steps."""
-Fields = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,15 +55,11 @@ def read_runs(path: str) -> list[BenchmarkRun]:
     Raises:
         Failure: the file is no such result, or a run in it tells nothing of steps; with the field.
     """
-    try:
+    with failing(ManifestError, where="--result "):
         return [run for where, content in _objects(path) for run in _runs(content, where)]
-    except ManifestError as error:
-        raise Failure(f"--result {error}") from error
-    except OSError as error:
-        raise Failure(f"--result {path}: {error.strerror}") from error
 
 
-def _objects(path: str) -> Iterator[tuple[str, Fields]]:
+def _objects(path: str) -> Iterator[tuple[str, Object]]:
     """Yield the object of a file, or those of its lines, as ``--append-result`` writes them."""
     text = read_text(path, max_bytes=MAX_BYTES)
     try:
@@ -85,7 +80,7 @@ def _parse_json(line: str, where: str) -> object:
         raise ManifestError(f"{where}: no JSON: {error}") from error
 
 
-def _runs(content: Fields, where: str) -> Iterator[BenchmarkRun]:
+def _runs(content: Object, where: str) -> Iterator[BenchmarkRun]:
     benchmarks = content.get("benchmarks")
     if isinstance(benchmarks, list):
         for number, each in enumerate(benchmarks, 1):
@@ -99,7 +94,7 @@ def _runs(content: Fields, where: str) -> Iterator[BenchmarkRun]:
         )
 
 
-def _of_vllm(content: Fields, where: str) -> BenchmarkRun:
+def _of_vllm(content: Object, where: str) -> BenchmarkRun:
     concurrency, rate = content.get("max_concurrency"), content.get("request_rate")
     if concurrency is None and rate in {"inf", None}:
         raise ManifestError(
@@ -143,30 +138,30 @@ def _second_of(date: str | None) -> float | None:
 
 
 def _of_guidellm(content: object, where: str) -> BenchmarkRun:
-    metrics = _below(content, "metrics")
-    config = _below(content, "config") or _below(content, "args")  # args: 0.3
-    strategy = _below(config, "strategy")
+    metrics = block(content, "metrics")
+    config = block(content, "config") or block(content, "args")  # args: 0.3
+    strategy = block(config, "strategy")
     kind = strategy.get("type_")
     if kind == "throughput":
         raise ManifestError(
             f"{where}: strategy throughput sends all requests at once, which is no steady load; "
             "run it with concurrent, or leave this benchmark out"
         )
-    totals = _below(metrics, "request_totals") or _below(content, "request_totals")  # 0.3
+    totals = block(metrics, "request_totals") or block(content, "request_totals")  # 0.3
     completed = _figure(totals, "successful", where)
     _check_errors(completed, totals.get("errored") or 0, where)
 
     def summary(name: str, figure: str = "mean") -> float:
-        found = _below(metrics, name, "successful")
+        found = block(metrics, name, "successful")
         return _figure(found, figure, f"{where}: metrics.{name}.successful")
 
     outputs = summary("output_token_count")
-    spread = _below(metrics, "output_token_count", "successful").get("std_dev") or 0.0
+    spread = block(metrics, "output_token_count", "successful").get("std_dev") or 0.0
     return _check_run(
         BenchmarkRun(
             source=where,
-            model=_text(_below(config, "backend"), "model")
-            or _text(_below(content, "worker"), "backend_model"),  # 0.3
+            model=_text(block(config, "backend"), "model")
+            or _text(block(content, "worker"), "backend_model"),  # 0.3
             num_requests=round(completed),
             is_alone=kind == "synchronous" or strategy.get("streams") == 1,
             prompt_tokens=summary("prompt_token_count"),
@@ -175,7 +170,7 @@ def _of_guidellm(content: object, where: str) -> BenchmarkRun:
             requests_per_s=summary("requests_per_second"),
             ttft_s=summary("time_to_first_token_ms", "median") / MS_PER_S,
             tpot_s=summary("inter_token_latency_ms") / MS_PER_S,
-            at_s=_below(content).get("end_time"),
+            at_s=block(content).get("end_time"),
         )
     )
 
@@ -197,19 +192,13 @@ def _check_errors(completed: float, failed: float, where: str) -> None:
         )
 
 
-def _below(content: object, *keys: str) -> Fields:
-    for key in keys:
-        content = content.get(key) if isinstance(content, Mapping) else None
-    return content if isinstance(content, Mapping) else {}
-
-
-def _figure(content: Fields, name: str, where: str) -> float:
+def _figure(content: Object, name: str, where: str) -> float:
     value = content.get(name)
     if isinstance(value, int | float) and 0 < value < math.inf:
         return float(value)
     raise ManifestError(f"{where}: {name} is missing, or no positive number")
 
 
-def _text(content: Fields, name: str) -> str | None:
+def _text(content: Object, name: str) -> str | None:
     value = content.get(name)
     return value if isinstance(value, str) and value not in {"", "None"} else None

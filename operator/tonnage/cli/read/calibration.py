@@ -4,7 +4,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from tonnage.cli.console import Failure
+from tonnage.cli.console import Failure, failing
 from tonnage.estimate.calibration_file import (
     CalibrationFile,
     CalibrationKey,
@@ -21,12 +21,8 @@ def read_calibration(path: Path) -> CalibrationFile:
     Raises:
         Failure: there is none, or it is something else.
     """
-    try:
+    with failing(OSError, UnicodeDecodeError, CalibrationFileError, where=f"{path}: "):
         return calibration_folder.read_calibration(path)
-    except OSError as error:
-        raise Failure(f"{path}: {error.strerror}") from error
-    except (UnicodeDecodeError, CalibrationFileError) as error:
-        raise Failure(f"{path}: {error}") from error
 
 
 def check_target(path: Path, key: CalibrationKey) -> None:
@@ -39,10 +35,8 @@ def check_target(path: Path, key: CalibrationKey) -> None:
         raise Failure(f"{path}: there is no folder {path.parent}")
     if not path.exists():
         return
-    try:
+    with failing(CalibrationFileError, where=f"{path} is not replaced: "):
         check_key(read_calibration(path), key)
-    except CalibrationFileError as error:
-        raise Failure(f"{path} is not replaced: {error}") from error
 
 
 def write_calibration(path: Path, file: CalibrationFile) -> None:
@@ -51,18 +45,18 @@ def write_calibration(path: Path, file: CalibrationFile) -> None:
     Raises:
         Failure: the folder does not take it.
     """
-    try:
-        with tempfile.NamedTemporaryFile(
+    with (
+        failing(OSError, where=f"{path}: "),
+        tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-        ) as draft:
-            try:
-                draft.write(dump(file))
-                draft.flush()
-                os.fsync(draft.fileno())
-                Path(draft.name).chmod(0o644)
-                Path(draft.name).replace(path)
-            except OSError:
-                Path(draft.name).unlink(missing_ok=True)
-                raise
-    except OSError as error:
-        raise Failure(f"{path}: {error.strerror}") from error
+        ) as draft,
+    ):
+        try:
+            draft.write(dump(file))
+            draft.flush()
+            os.fsync(draft.fileno())
+            Path(draft.name).chmod(0o644)
+            Path(draft.name).replace(path)
+        except OSError:
+            Path(draft.name).unlink(missing_ok=True)
+            raise

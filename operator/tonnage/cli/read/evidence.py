@@ -1,11 +1,12 @@
 """The parts of a bug report, read from a cluster one by one, so that one may fail."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from tonnage.cli.read.leading import leases_of
 from tonnage.cli.read.live import LiveCluster, Resource, read_all
+from tonnage.cli.read.nested import block, objects
 from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import (
     CONFIG_MAPS,
@@ -42,22 +43,13 @@ class Wanted:
     log_lines: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class Evidence:
     """What was read, as it is: nothing of it is written before it is redacted."""
 
-    objects: Mapping[str, Sequence[Resource]]
-    """By the file that they are to be in."""
-    texts: Mapping[str, str]
-    problems: Sequence[str]
-
-
-@dataclass(slots=True)
-class _Reading:
-    """One bug report in the making."""
-
     cluster: LiveCluster
     objects: dict[str, Sequence[Resource]] = field(default_factory=dict)
+    """By the file that they are to be in."""
     texts: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
@@ -88,22 +80,24 @@ def read_evidence(cluster: LiveCluster, wanted: Wanted) -> Evidence:
         Failure: the cluster does not answer, or has no ModelDeployments to be read.
     """
     models = read_all(cluster, namespace=wanted.namespace)
-    reading = _Reading(cluster)
+    reading = Evidence(cluster)
     reading.keep("modeldeployments.yaml", models)
     _read_serving(reading, wanted.namespace, models)
     _read_operator(reading, wanted)
-    return Evidence(objects=reading.objects, texts=reading.texts, problems=reading.problems)
+    return reading
 
 
-def _read_serving(reading: _Reading, namespace: str | None, models: Sequence[Resource]) -> None:
+def _read_serving(reading: Evidence, namespace: str | None, models: Sequence[Resource]) -> None:
     """Read what serves: workloads and pods of ours with what joins them, and Events about them."""
-    names = {str(_meta(each).get("name")) for each in models}
+    names = {_name(each) for each in models}
 
     def keep(kind: Kind, selector: str = f"{MANAGED_LABEL}=true") -> None:
         found = reading.list(kind.plural, kind.path(namespace), selector)
         if kind is STATEFUL_SETS:  # those of LeaderWorkerSets have none of our labels
-            found = [each for each in found if _labels(each).get(NAME_LABEL) in names]
-        names.update(str(_meta(each).get("name")) for each in found)
+            found = [
+                each for each in found if block(each, "metadata", "labels").get(NAME_LABEL) in names
+            ]
+        names.update(_name(each) for each in found)
         reading.keep(f"{kind.plural}.yaml", found)
 
     for kind in (DEPLOYMENTS, REPLICA_SETS, PODS):
@@ -115,16 +109,11 @@ def _read_serving(reading: _Reading, namespace: str | None, models: Sequence[Res
     reading.keep("events.yaml", (each for each in events if _about(each) in names))
 
 
-def _labels(found: Resource) -> Mapping[str, Any]:
-    return _meta(found).get("labels") or {}
-
-
 def _about(event: Resource) -> str:
-    regarding = event.get("regarding")
-    return str(regarding.get("name")) if isinstance(regarding, Mapping) else ""
+    return str(block(event, "regarding").get("name", ""))
 
 
-def _read_operator(reading: _Reading, wanted: Wanted) -> None:
+def _read_operator(reading: Evidence, wanted: Wanted) -> None:
     namespace, selector = wanted.operator_namespace, wanted.operator_selector
     found = reading.list("operator", DEPLOYMENTS.path(namespace), selector)
     pods = reading.list("operator's pods", PODS.path(namespace), selector)
@@ -144,7 +133,7 @@ def _read_operator(reading: _Reading, wanted: Wanted) -> None:
         _read_pod(reading, namespace, pod, wanted.log_lines)
 
 
-def _read_lease(reading: _Reading, namespace: str) -> None:
+def _read_lease(reading: Evidence, namespace: str) -> None:
     """Read who leads, or led last; where there is no Lease the file says so."""
     file, before = "operator/lease.yaml", len(reading.problems)
     none: list[Resource] = []
@@ -160,7 +149,7 @@ def _read_lease(reading: _Reading, namespace: str) -> None:
     reading.texts[file] = f"# {reading.problems[-1]}\n"
 
 
-def _config_maps(reading: _Reading, namespace: str, names: Iterable[str]) -> Iterator[Resource]:
+def _config_maps(reading: Evidence, namespace: str, names: Iterable[str]) -> Iterator[Resource]:
     """Yield the ConfigMaps of these names that are there."""
     for name in names:
         path = CONFIG_MAPS.path(namespace, name)
@@ -172,17 +161,18 @@ def _config_maps(reading: _Reading, namespace: str, names: Iterable[str]) -> Ite
 def _settings_of(deployments: Iterable[Resource]) -> Iterator[str]:
     """Yield the names of the ConfigMaps of the chart's own that the operator mounts."""
     for each in deployments:
-        for volume in _pod_spec(each).get("volumes") or ():
-            config_map = volume.get("configMap") or {}
+        for volume in objects(block(each, "spec", "template", "spec"), "volumes"):
+            config_map = block(volume, "configMap")
             if volume.get("name") in VOLUMES and config_map.get("name"):
                 yield str(config_map["name"])
 
 
-def _read_pod(reading: _Reading, namespace: str, pod: Resource, log_lines: int) -> None:
-    name = str(_meta(pod).get("name"))
+def _read_pod(reading: Evidence, namespace: str, pod: Resource, log_lines: int) -> None:
+    name = _name(pod)
     log = PODS.path(namespace, name, "log")
     reading.text(f"operator/{name}.log", log, tailLines=str(log_lines))
-    if any(each.get("restartCount") for each in _statuses(pod)):
+    statuses = objects(block(pod, "status"), "containerStatuses")
+    if any(each.get("restartCount") for each in statuses):
         reading.text(
             f"operator/{name}.previous.log", log, tailLines=str(log_lines), previous="true"
         )
@@ -192,23 +182,12 @@ def _read_pod(reading: _Reading, namespace: str, pod: Resource, log_lines: int) 
         reading.text(f"operator/{name}.metrics.txt", page)
 
 
-def _statuses(pod: Resource) -> Iterable[Mapping[str, Any]]:
-    return (pod.get("status") or {}).get("containerStatuses") or ()
-
-
 def _ports(pod: Resource) -> Iterator[int]:
-    for container in (pod.get("spec") or {}).get("containers") or ():
-        for port in container.get("ports") or ():
+    for container in objects(block(pod, "spec"), "containers"):
+        for port in objects(container, "ports"):
             if port.get("name") == PORT:
                 yield int(port["containerPort"])
 
 
-def _meta(found: Resource) -> Mapping[str, Any]:
-    metadata = found.get("metadata")
-    return metadata if isinstance(metadata, Mapping) else {}
-
-
-def _pod_spec(deployment: Resource) -> Mapping[str, Any]:
-    spec = deployment.get("spec") or {}
-    found: Mapping[str, Any] = (spec.get("template") or {}).get("spec") or {}
-    return found
+def _name(found: Resource) -> str:
+    return str(block(found, "metadata").get("name"))

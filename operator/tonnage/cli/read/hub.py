@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
@@ -11,7 +12,7 @@ from urllib.parse import quote, urljoin, urlsplit
 from tonnage.catalog.gpu import CatalogError, UnknownModelError
 from tonnage.catalog.models import built_in_model
 from tonnage.catalog.safetensors import Checkpoint, CheckpointError, json_object
-from tonnage.cli.console import Failure
+from tonnage.cli.console import Failure, failing
 from tonnage.cli.read.checkpoint import Beginning, read_checkpoint
 from tonnage.units import KIB, MIB
 
@@ -59,36 +60,35 @@ def checkpoint_from_hub(
     Raises:
         Failure: the hub does not answer, or has no such files for this user, or damaged ones.
     """
-    import requests  # noqa: PLC0415  (a plan needs no network)
-
-    with requests.Session() as session:
-        try:
-            return read_checkpoint(_files(session, model_id, revision, environment))
-        except CheckpointError as error:
-            raise Failure(f"--hub: {model_id}: {error}") from error
+    with (
+        _files(model_id, revision, environment) as files,
+        failing(CheckpointError, where=f"--hub: {model_id}: "),
+    ):
+        return read_checkpoint(files)
 
 
 def _config(model_id: str, revision: str | None, environment: Mapping[str, str]) -> str:
-    import requests  # noqa: PLC0415  (a plan needs no network)
-
-    with requests.Session() as session:
-        files = _files(session, model_id, revision, environment)
+    with _files(model_id, revision, environment) as files:
         answer = files.fetch(files.address_of("config.json"), num_bytes=MAX_BYTES + 1)
     if len(answer.content) > MAX_BYTES:
         raise Failure(f"--hub: config.json of {model_id} exceeds {MAX_BYTES} bytes")
     return answer.content.decode(errors="replace")
 
 
+@contextmanager
 def _files(
-    session: "Session", model_id: str, revision: str | None, environment: Mapping[str, str]
-) -> "HubFiles":
-    return HubFiles(
-        session=session,
-        hub=environment.get("HF_ENDPOINT", PUBLIC_HUB).rstrip("/"),
-        token=environment.get("HF_TOKEN"),
-        model_id=model_id,
-        revision=quote(revision or "main", safe=""),
-    )
+    model_id: str, revision: str | None, environment: Mapping[str, str]
+) -> "Iterator[HubFiles]":
+    import requests  # noqa: PLC0415  (a plan needs no network)
+
+    with requests.Session() as session:
+        yield HubFiles(
+            session=session,
+            hub=environment.get("HF_ENDPOINT", PUBLIC_HUB).rstrip("/"),
+            token=environment.get("HF_TOKEN"),
+            model_id=model_id,
+            revision=quote(revision or "main", safe=""),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

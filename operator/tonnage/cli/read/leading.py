@@ -1,10 +1,11 @@
 """Whether an operator keeps what a cluster's objects say up to date, by its Lease."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
 from tonnage.cli.read.live import LiveCluster, Resource
+from tonnage.cli.read.nested import block
 from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import LEASES
 from tonnage.cluster.lease import CLASS_LABEL, DURATION_S, NAME
@@ -41,16 +42,11 @@ def stale_note(read: Callable[[], list[Resource]], *, now_s: float) -> str | Non
         leases = read()
     except KubernetesError as error:
         return f"whether an operator runs is not known, its Lease cannot be read: {error}"
-    renewed_s = max(_renewals_s(leases), default=None)
+    times = filter(None, (block(each, "spec").get("renewTime") for each in leases))
+    renewed_s = max((datetime.fromisoformat(each).timestamp() for each in times), default=None)
     if renewed_s is None:
         return "no operator has ever held a Lease here: figures are as they were last written"
     age_s = now_s - renewed_s
     if age_s <= OVERDUE_S:
         return None
     return f"no operator has renewed its Lease for {format_s(age_s)}: figures are of then"
-
-
-def _renewals_s(leases: list[Resource]) -> Iterator[float]:
-    for each in leases:
-        if renewed := (each.get("spec") or {}).get("renewTime"):
-            yield datetime.fromisoformat(renewed).timestamp()

@@ -3,14 +3,16 @@
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from tonnage.api.group import GROUP, KIND
 from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_deployment
-from tonnage.cli.console import remark
-from tonnage.cli.read.strict_yaml import Doubt, ManifestError, read_documents
+from tonnage.cli.console import ManifestError, remark
+from tonnage.cli.read.nested import block
+from tonnage.cli.read.strict_yaml import Doubt, read_documents
 from tonnage.manifests.workload import WORKLOADS
 from tonnage.units import MIB
 
@@ -23,6 +25,10 @@ _NAMESPACE: Final = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 ObjectKey = tuple[str, str, str]
 """Kind, namespace and name."""
+
+
+class UnreadableError(ManifestError):
+    """A file is not there, or not to be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +55,11 @@ class ManifestObject:
 
     @property
     def namespace(self) -> str:
-        return str(self._metadata.get("namespace") or DEFAULT_NAMESPACE)
+        return str(block(self.content, "metadata").get("namespace") or DEFAULT_NAMESPACE)
 
     @property
     def name(self) -> str:
-        return str(self._metadata.get("name") or "")
+        return str(block(self.content, "metadata").get("name") or "")
 
     @property
     def key(self) -> ObjectKey:
@@ -62,11 +68,6 @@ class ManifestObject:
     @property
     def location(self) -> str:
         return f"{self.source}:{self.line}"
-
-    @property
-    def _metadata(self) -> Mapping[str, Any]:
-        metadata = self.content.get("metadata")
-        return metadata if isinstance(metadata, Mapping) else {}
 
     def at(self, path: str) -> str:
         """Return where a field is: the file with the line, or the options."""
@@ -102,21 +103,16 @@ def load(names: Iterable[str]) -> Manifests:
         try:
             for file in _files(name):
                 resources.extend(_resources(file, problems))
-        except (ManifestError, OSError) as error:
-            problems.append(_error_text(error, name))
+        except ManifestError as error:
+            problems.append(error.message)
     return _sort_by_kind(resources, problems)
-
-
-def _error_text(error: Exception, name: str) -> str:
-    if isinstance(error, OSError):
-        return f"{name}: {error.strerror or error}"
-    return str(error)
 
 
 def _files(name: str) -> list[str]:
     if name == STANDARD_INPUT or not Path(name).is_dir():
         return [name]
-    files = sorted(str(path) for path in Path(name).iterdir() if path.suffix in SUFFIXES)
+    with _reading(name):
+        files = sorted(str(path) for path in Path(name).iterdir() if path.suffix in SUFFIXES)
     if not files:
         raise ManifestError(f"{name}: no {', '.join(sorted(SUFFIXES))} file in this folder")
     return files
@@ -141,9 +137,17 @@ def _resources(name: str, problems: list[str]) -> list[ManifestObject]:
                 )
             )
         ]
-    except (ManifestError, OSError) as error:
-        problems.append(_error_text(error, name))
+    except ManifestError as error:
+        problems.append(error.message)
         return []
+
+
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UnreadableError(f"{name}: {error.strerror or error}") from error
 
 
 def _mapping(content: object, location: str) -> Mapping[str, Any]:
@@ -157,12 +161,12 @@ def read_text(name: str, *, max_bytes: int = MAX_FILE_BYTES) -> str:
 
     Raises:
         ManifestError: it is too large, or no UTF-8.
-        OSError: it cannot be read.
+        UnreadableError: it cannot be read.
     """
     if name == STANDARD_INPUT:
         content = sys.stdin.buffer.read(max_bytes + 1)
     else:
-        with Path(name).open("rb") as file:
+        with _reading(name), Path(name).open("rb") as file:
             content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise ManifestError(f"{name}: larger than {max_bytes / MIB:g} MiB")
@@ -192,12 +196,7 @@ def _list_members(resource: ManifestObject) -> Iterator[ManifestObject]:
                 if path.startswith(prefix)
             },
             doubts=tuple(
-                Doubt(
-                    path=doubt.path.removeprefix(prefix),
-                    line=doubt.line,
-                    text=doubt.text,
-                    reason=doubt.reason,
-                )
+                replace(doubt, path=doubt.path.removeprefix(prefix))
                 for doubt in resource.doubts
                 if doubt.path.startswith(prefix)
             ),
@@ -216,7 +215,8 @@ def _sort_by_kind(resources: list[ManifestObject], problems: list[str]) -> Manif
     seen: dict[ObjectKey, ManifestObject] = {}
     found: dict[str, list[ManifestObject]] = {kind: [] for kind in (*GROUPS_OF, "")}
     for resource in resources:
-        kind = _role(resource)
+        counts = resource.group in GROUPS_OF.get(resource.kind, ())
+        kind = resource.kind if counts else ""
         earlier = seen.setdefault(resource.key, resource) if kind else resource
         if earlier is not resource:
             name = f"{resource.kind} {resource.namespace}/{resource.name}"
@@ -232,11 +232,6 @@ def _sort_by_kind(resources: list[ManifestObject], problems: list[str]) -> Manif
         others=tuple(found[""]),
         problems=tuple(problems),
     )
-
-
-def _role(resource: ManifestObject) -> str:
-    """Return the kind of an object that counts here, and nothing for any other."""
-    return resource.kind if resource.group in GROUPS_OF.get(resource.kind, ()) else ""
 
 
 def _with_rates(resource: ManifestObject) -> Mapping[str, Any]:

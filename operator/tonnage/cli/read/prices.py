@@ -7,11 +7,12 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from tonnage.catalog.gpu import CatalogError, Gpu, find_gpu
+from tonnage.catalog.gpu import Gpu
 from tonnage.catalog.price import TERMS, Price, Rent
-from tonnage.cli.console import Failure
-from tonnage.cli.read.manifest import read_text
-from tonnage.cli.read.strict_yaml import ManifestError, read_documents
+from tonnage.cli.console import ManifestError, failing
+from tonnage.cli.read.classes import named_gpu
+from tonnage.cli.read.manifest import UnreadableError, read_text
+from tonnage.cli.read.strict_yaml import read_documents
 from tonnage.sizing.cost import least_usd_per_gpu_hour
 from tonnage.units import MILLION
 
@@ -50,13 +51,10 @@ def with_prices(gpus: Mapping[str, Gpu], prices: Prices) -> Mapping[str, Gpu]:
     Raises:
         Failure: a class is unknown, or an amount is none.
     """
-    try:
-        listed, currency = _price_list(prices)
-        single = [(name, Price(rents=(rent,), term="")) for name, rent in map(_one, prices.single)]
-        named = _by_class(listed, gpus, prices.file or "") | _by_class(single, gpus, "--price")
-        currency = _currency(prices, currency)
-    except (CatalogError, ManifestError) as error:
-        raise Failure(str(error).replace("hardware.gpu", "price of")) from error
+    listed, currency = _price_list(prices)
+    single = [(name, Price(rents=(rent,), term="")) for name, rent in map(_one, prices.single)]
+    named = _by_class(listed, gpus, prices.file or "") | _by_class(single, gpus, "--price")
+    currency = _currency(prices, currency)
     return {
         name: replace(gpu, price=_price_of(gpu, named.get(name), prices, currency))
         for name, gpu in gpus.items()
@@ -69,7 +67,7 @@ def _by_class(
     """Return the prices by the names of the classes, none of which is named twice."""
     found: dict[str, tuple[str, Price]] = {}
     for written, price in priced:
-        name = find_gpu(written, gpus).name
+        name = named_gpu(written, gpus, field="price of").name
         if name in found:
             raise ManifestError(f"{where}: {found[name][0]} and {written} are both {name}")
         found[name] = written, price
@@ -143,10 +141,8 @@ def _common(content: dict[str, Any], file: str) -> Rent:
 
 
 def _content(file: str) -> Mapping[str, Any]:
-    try:
+    with failing(UnreadableError, where="--prices "):
         documents = read_documents(read_text(file), source=file)
-    except OSError as error:
-        raise Failure(f"--prices {file}: {error.strerror}") from error
     content = documents[0].content if len(documents) == 1 else None
     if not isinstance(content, Mapping):
         raise ManifestError(f"{file}: no price list: one line for each class, such as H100: 2.10")

@@ -1,61 +1,94 @@
 """What a spec refers to, from the files beside it: a config.json, and a Deployment to scale."""
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.cli.console import Failure
-from tonnage.cli.read.manifest import ManifestObject, Manifests, read_text
+from tonnage.catalog.safetensors import Checkpoint
+from tonnage.cli.console import ManifestError, failing
+from tonnage.cli.read.manifest import ManifestObject, Manifests, parse, read_text
+from tonnage.cli.read.nested import block
 from tonnage.cli.read.scale_target import TargetContainer, scale_target
 from tonnage.cli.read.strict_json import check_json
-from tonnage.cli.read.strict_yaml import ManifestError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class References:
+    """What a spec refers to, and what is known of its model beside it."""
+
+    config: str | None = None
+    """The text of its config.json."""
+    target: TargetContainer | None = None
+    """Of the workload that it scales; its flags stay as they are."""
+    checkpoint: Checkpoint | None = None
+    """What the files of its model hold; without it weights are counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedModel:
+    """A ModelDeployment of some files: what it says, where that stands, and what is beside it."""
+
+    model: ModelDeployment
+    resource: ManifestObject
+    manifests: Manifests
+
+
+def parsed_model(resource: ManifestObject, manifests: Manifests) -> ParsedModel:
+    """Read a ModelDeployment as the API server would.
+
+    Raises:
+        ManifestError: with the file, the line, the field and what is wrong with it.
+    """
+    return ParsedModel(model=parse(resource), resource=resource, manifests=manifests)
+
+
+def references_of(parsed: ParsedModel, *, config: str | None) -> References:
+    """Return what a spec refers to, from the same files; ``config``: a config.json that is given.
+
+    Raises:
+        ManifestError: something is not in these files, or cannot be read.
+    """
+    return References(config=config or config_of(parsed), target=target_of(parsed))
 
 
 def checked_text(config_file: str, *, option: str) -> str:
-    try:
+    with failing(ManifestError, where=f"{option} "):
         text = read_text(config_file)
         check_json(text, source=config_file)
-    except ManifestError as error:
-        raise Failure(f"{option} {error}") from error
-    except OSError as error:
-        raise Failure(f"{option} {config_file}: {error.strerror}") from error
     return text
 
 
-def config_of(
-    deployment: ModelDeployment, resource: ManifestObject, manifests: Manifests
-) -> str | None:
+def config_of(parsed: ParsedModel) -> str | None:
     """Return the config.json that the spec refers to, from a ConfigMap in the same files."""
-    config = deployment.spec.model.config
+    resource, namespace = parsed.resource, parsed.model.namespace
+    config = parsed.model.spec.model.config
     if config is None:
         return None
     reference = config.config_map_key_ref
     where = f"{resource.source}:{resource.line_of('spec.model.config')}: spec.model.config"
-    config_map = manifests.config_maps.get(("ConfigMap", deployment.namespace, reference.name))
+    config_map = parsed.manifests.config_maps.get(("ConfigMap", namespace, reference.name))
     if config_map is None:
         raise ManifestError(
-            f"{where}: ConfigMap {deployment.namespace}/{reference.name} is not in these files; "
+            f"{where}: ConfigMap {namespace}/{reference.name} is not in these files; "
             "add its file with -f, or give the config.json with --model-config"
         )
-    data = config_map.content.get("data")
-    text = data.get(reference.key) if isinstance(data, Mapping) else None
+    text = block(config_map.content, "data").get(reference.key)
     if not isinstance(text, str):
         raise ManifestError(f"{where}: {config_map.location}: ConfigMap has no key {reference.key}")
     check_json(text, source=f"{config_map.location}: {reference.key}")
     return text
 
 
-def target_of(
-    deployment: ModelDeployment, resource: ManifestObject, manifests: Manifests
-) -> TargetContainer | None:
+def target_of(parsed: ParsedModel) -> TargetContainer | None:
     """Return the workload that the spec scales, from the same files."""
-    target = deployment.spec.scale_target
+    resource, namespace = parsed.resource, parsed.model.namespace
+    target = parsed.model.spec.scale_target
     if target is None:
         return None
-    found = manifests.deployments.get((target.kind, deployment.namespace, target.name))
+    found = parsed.manifests.deployments.get((target.kind, namespace, target.name))
     if found is None:
         location = f"{resource.source}:{resource.line_of('spec.scaleTarget')}"
         raise ManifestError(
-            f"{location}: spec.scaleTarget: {target.kind} {deployment.namespace}/{target.name} is "
+            f"{location}: spec.scaleTarget: {target.kind} {namespace}/{target.name} is "
             "not in these files; engine version and flags are read from it, so add its manifest "
             "with -f"
         )

@@ -1,14 +1,14 @@
 """An object of a live cluster with what runs for it: a Deployment or a LeaderWorkerSet."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_deployment
-from tonnage.cli.console import NO_RIGHTS, Failure, remark
+from tonnage.cli.console import NO_RIGHTS, Failure, failing, remark
 from tonnage.cli.read.live import LiveCluster, failures
 from tonnage.cli.read.manifest import ManifestObject
+from tonnage.cli.read.nested import block
 from tonnage.cluster.kube import (
     CONFIG_MAPS,
     DEPLOYMENTS,
@@ -25,6 +25,15 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedConstants:
+    """Constants of the step time that the plan of a live object stands on."""
+
+    overhead_factor: float
+    bandwidth_efficiency: float
+    prefill_efficiency: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LiveObject:
     """One ModelDeployment as it stands in the cluster."""
 
@@ -33,8 +42,7 @@ class LiveObject:
     """Of its own name, or its scale target; None: there is none, or no right to read it."""
     config: str | None
     """The config.json that its spec refers to."""
-    planned: tuple[float, float, float] | None = None
-    """Overhead factor, bandwidth and prefill efficiency that the operator plans with."""
+    planned: PlannedConstants | None = None
 
     @property
     def view(self) -> DeploymentView | None:
@@ -59,10 +67,8 @@ def read_live(cluster: LiveCluster, *, namespace: str, name: str) -> LiveObject 
         found = cluster.api.get(MODEL_DEPLOYMENTS.path(namespace, name))
     if found is None:
         return None
-    try:
+    with failing(InvalidSpecError, where=f"{namespace}/{name} in the cluster: "):
         model = parse_model_deployment(found, tolerate_unknown=True)
-    except InvalidSpecError as error:
-        raise Failure(f"{namespace}/{name} in the cluster: {error}") from error
     target = model.spec.scale_target
     return LiveObject(
         model=model,
@@ -104,15 +110,17 @@ def _answer(request: str, ask: Callable[[], Answer]) -> Answer | None:
         return None
 
 
-def _planned_constants(found: Mapping[str, Any]) -> tuple[float, float, float] | None:
+def _planned_constants(found: Mapping[str, Any]) -> PlannedConstants | None:
     """Return the constants in the status; None where no plan was made, or another version's."""
-    calibration = (found.get("status") or {}).get("calibration") or {}
     names = ("overheadFactor", "bandwidthEfficiency", "prefillEfficiency")
     overhead, bandwidth, prefill = (
-        (calibration.get(name) or {}).get("planned") or 0.0 for name in names
+        float(block(found, "status", "calibration", name).get("planned") or 0.0) for name in names
     )
-    is_known = min(overhead, bandwidth, prefill) > 0
-    return (float(overhead), float(bandwidth), float(prefill)) if is_known else None
+    if min(overhead, bandwidth, prefill) <= 0:
+        return None
+    return PlannedConstants(
+        overhead_factor=overhead, bandwidth_efficiency=bandwidth, prefill_efficiency=prefill
+    )
 
 
 def _config(cluster: LiveCluster, model: ModelDeployment) -> str | None:
@@ -121,12 +129,6 @@ def _config(cluster: LiveCluster, model: ModelDeployment) -> str | None:
         return None
     reference = source.config_map_key_ref
     with failures(f"get configmaps {reference.name} in namespace {model.namespace}"):
-        found = cluster.api.get(CONFIG_MAPS.path(model.namespace, reference.name)) or {}
-    text = (found.get("data") or {}).get(reference.key)
+        found = cluster.api.get(CONFIG_MAPS.path(model.namespace, reference.name))
+    text = block(found, "data").get(reference.key)
     return text if isinstance(text, str) else None
-
-
-def owned_fields(view: DeploymentView) -> Mapping[str, Any] | None:
-    """Return what our field manager owns of the template, as the API server says."""
-    found: Mapping[str, Any] | None = json.loads(view.template_fields)
-    return found

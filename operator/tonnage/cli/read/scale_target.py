@@ -7,6 +7,7 @@ from typing import Any
 from tonnage.catalog.engine import parse_version
 from tonnage.catalog.gpu import CatalogError
 from tonnage.cli.read.manifest import ManifestObject
+from tonnage.cli.read.nested import block
 from tonnage.manifests.arguments import FLAGS_NEEDED, read_flags
 from tonnage.manifests.workload import WORKLOADS
 from tonnage.sizing.request import Flags
@@ -63,21 +64,14 @@ class TargetContainer:
 def scale_target(deployment: ManifestObject) -> TargetContainer:
     """Read a workload from a file; the first container of who answers is the engine."""
     workload = WORKLOADS[deployment.kind]
-    template = _block(_block(deployment.content, "spec"), workload.template)
-    pod = _block({"answers": next(workload.templates(template))}, "answers")
-    pod = _block(pod, "spec")
-    containers = pod.get("containers")
+    template = block(deployment.content, "spec", workload.template)
+    containers = block(next(workload.templates(template)), "spec").get("containers")
     first = containers[0] if isinstance(containers, list) and containers else {}
     container: Mapping[str, Any] = first if isinstance(first, Mapping) else {}
     words = [*_words(container, "command"), *_words(container, "args")]
     return TargetContainer(
         name=deployment.name, image=str(container.get("image", "")), arguments=tuple(words)
     )
-
-
-def _block(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    block = content.get(key)
-    return block if isinstance(block, Mapping) else {}
 
 
 def _words(container: Mapping[str, Any], key: str) -> list[str]:

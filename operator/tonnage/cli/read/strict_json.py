@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tonnage.cli.read.strict_yaml import ManifestError, read_documents
+from tonnage.cli.console import ManifestError
+from tonnage.cli.read.strict_yaml import read_documents
 
 _TOKEN: Final = re.compile(
     r'(?P<text>"(?:[^"\\\n]|\\.)*")(?P<colon>\s*:)?|(?P<number>-?Infinity|NaN|-?[0-9][0-9.eE+-]*)'

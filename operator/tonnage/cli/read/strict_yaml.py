@@ -25,6 +25,8 @@ from yaml.events import (
     SequenceStartEvent,
 )
 
+from tonnage.cli.console import ManifestError
+
 MAX_DEPTH: Final = 50
 MAX_DIGITS: Final = 30
 """Of a number. No field holds a longer one."""
@@ -56,10 +58,6 @@ _DOUBTFUL: Final = (
     (re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"), "no finite number"),
     (re.compile(rf"[-+]?[0-9.]{{{MAX_DIGITS},}}"), "longer than any number that a field holds"),
 )
-
-
-class ManifestError(Exception):
-    """A file cannot be read as manifests. The message has the file, the line and the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

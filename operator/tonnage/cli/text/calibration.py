@@ -2,9 +2,7 @@
 
 from collections.abc import Iterable
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -12,11 +10,10 @@ from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.cli.answers.calibrating import typical_error
 from tonnage.cli.answers.replayed import QUANTILES, Latencies, Replayed
 from tonnage.cli.console import printable
-from tonnage.cli.text.figures import DIM, heading
+from tonnage.cli.text.layout import DIM, heading, indent, table
 from tonnage.estimate.calibration_file import CalibrationFile
 from tonnage.units import count_of, format_s, significant
 
-INDENT = 3
 PERCENT = 100
 
 
@@ -28,21 +25,17 @@ def calibration(
         heading(str(file.key)),
         Text(_headline(file), style="green"),
         Text(),
-        _indent(_constants(file, prior)),
+        indent(_constants(file, prior)),
         Text(),
-        _indent(_points(file)),
+        indent(_points(file)),
     ]
     if replayed is not None:
         parts += [Text(), Text(_replay_headline(replayed), style="bold")]
-        parts.append(_indent(_latencies(replayed)))
+        parts.append(indent(_latencies(replayed)))
     parts += [Text(f"Note: {printable(each)}", style="yellow") for each in file.remarks]
     if file.validation is not None:
         parts += [Text(), Text(str(file.validation))]
     return Group(*parts)
-
-
-def _indent(content: RenderableType) -> Padding:
-    return Padding(content, (0, 0, 0, INDENT), expand=False)
 
 
 def _headline(file: CalibrationFile) -> str:
@@ -57,7 +50,7 @@ def _headline(file: CalibrationFile) -> str:
 
 
 def _constants(file: CalibrationFile, prior: SpeedConstants) -> Table:
-    table = _table("", "prior", "measured")
+    found = table("", numbers=("prior", "measured"), no_wrap=True)
     learned, seen = file.constants, file.observed
     rows = {
         "bandwidth efficiency": (prior.bandwidth_efficiency, learned.bandwidth_efficiency),
@@ -65,18 +58,19 @@ def _constants(file: CalibrationFile, prior: SpeedConstants) -> Table:
         "overheads": (1.0, learned.overhead_factor),
     }
     for name, (before, after) in rows.items():
-        table.add_row(name, significant(before), significant(after))
-    table.add_row("observed MBU, at most", "", _share(seen.mbu_fraction))
-    table.add_row("observed MFU, at most", "", _share(seen.mfu_fraction))
+        found.add_row(name, significant(before), significant(after))
+    found.add_row("observed MBU, at most", "", _share(seen.mbu_fraction))
+    found.add_row("observed MFU, at most", "", _share(seen.mfu_fraction))
     if file.cache is not None:
-        table.add_row("KV tokens of a rank", "", f"{file.cache.tokens:,.0f}")
-    return table
+        found.add_row("KV tokens of a rank", "", f"{file.cache.tokens:,.0f}")
+    return found
 
 
 def _points(file: CalibrationFile) -> Table:
-    table = _table("load", "at once", "prompt", "measured", "prior is off", "fit is off")
+    columns = ("at once", "prompt", "measured", "prior is off", "fit is off")
+    found = table("load", numbers=columns, no_wrap=True)
     for each in file.points:
-        table.add_row(
+        found.add_row(
             each.kind,
             str(each.sequences),
             str(each.prompt_tokens),
@@ -84,7 +78,7 @@ def _points(file: CalibrationFile) -> Table:
             f"{each.prior_error_fraction:+.1%}",
             f"{each.error_fraction:+.1%}",
         )
-    return table
+    return found
 
 
 def _replay_headline(replayed: Replayed) -> str:
@@ -104,28 +98,21 @@ def _replay_headline(replayed: Replayed) -> str:
 
 
 def _latencies(replayed: Replayed) -> Table:
-    table = _table("", *(f"p{each * PERCENT:g}" for each in QUANTILES), "SLO p95", "")
+    percentiles = (f"p{each * PERCENT:g}" for each in QUANTILES)
+    found = table("", numbers=(*percentiles, "SLO p95", ""), no_wrap=True)
     limits = {"TTFT": replayed.limits.ttft_s, "TPOT": replayed.limits.tpot_s}
     kept = replayed.targets_met()
     for name, limit_s in limits.items():
         asked = "" if limit_s is None else format_s(limit_s)
         verdict = {True: "met", False: "missed", None: ""}[kept.get(name)]
-        table.add_row(name, *_row(replayed.measured, name), asked, verdict)
-        table.add_row("  predicted", *_row(replayed.predicted, name), "", "", style=DIM)
-    return table
+        found.add_row(name, *_row(replayed.measured, name), asked, verdict)
+        found.add_row("  predicted", *_row(replayed.predicted, name), "", "", style=DIM)
+    return found
 
 
 def _row(latencies: Latencies, name: str) -> Iterable[str]:
     found = latencies.ttft_s if name == "TTFT" else latencies.tpot_s
     return [format_s(each) for each in found] if found else ["-"] * len(QUANTILES)
-
-
-def _table(first: str, *names: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    table.add_column(first, no_wrap=True)
-    for name in names:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
 
 
 def _share(value: float | None) -> str:

@@ -8,12 +8,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tonnage.cli.answers.chain import Object, block, objects
 from tonnage.cli.console import printable
-from tonnage.cli.text.figures import DIM, heading
+from tonnage.cli.read.nested import Object, block, objects
+from tonnage.cli.text.layout import DIM, grid, heading, indent, section
 from tonnage.units import count_of, format_s, significant
 
-INDENT: Final = 3
 NOTHING: Final = "nothing yet"
 MEASURED: Final = {
     "requestsPerSecond": "requests/s",
@@ -66,8 +65,8 @@ def chain_report(links: Mapping[str, Any]) -> RenderableType:
         ("Decision: what was done", _grid(_decision(links["decision"]))),
     )
     parts: list[RenderableType] = [_title(links), _headline(links)]
-    for number, (title, body) in enumerate(sections):
-        parts += [Text(), Text(f"{number + 1}. {title}", style="bold"), body]
+    for number, (title, body) in enumerate(sections, start=1):
+        parts += section(f"{number}. {title}", body)
     return Group(*parts)
 
 
@@ -94,12 +93,7 @@ Row = tuple[str | Text, str | Text]
 
 
 def _grid(rows: Iterable[Row]) -> Padding:
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    for name, value in rows:
-        grid.add_row(name, value)
-    if not grid.rows:
-        grid.add_row(Text(NOTHING, style=DIM))
-    return Padding(grid, (0, 0, 0, INDENT), expand=False)
+    return indent(grid(list(rows) or [[Text(NOTHING, style=DIM)]]))
 
 
 def _signal(link: Mapping[str, Any]) -> Iterator[Row]:
@@ -160,7 +154,7 @@ def _constants(rows: Iterable[tuple[str, Object]]) -> Padding:
             f"{constant['deviationFraction']:.1%}",
             f"{constant['planned']:.3f}",
         )
-    return Padding(table, (0, 0, 0, INDENT), expand=False)
+    return indent(table)
 
 
 def _correction(link: Mapping[str, Any]) -> Iterator[Row]:

@@ -8,7 +8,6 @@ from tonnage.cli.answers.differing import (
     cost_of,
     hour_of,
     latencies_of,
-    replicas_of,
     total_cost,
 )
 from tonnage.cli.answers.plan_words import is_short
@@ -19,6 +18,7 @@ from tonnage.manifests.changes import Change
 from tonnage.units import count_of
 
 ABSENT: Final = "-"
+FIGURES: Final = ("replicas", "max-num-seqs", "USD/h")
 ESCAPED: Final = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_[]<>|#&@!~"})
 """What Markdown would act on: manifests come from whoever opens a pull request."""
 
@@ -64,7 +64,7 @@ def _prices(changed: Sequence[Difference]) -> Iterator[str]:
     hours = [
         (answer.sizing.request.gpu.name, hour)
         for each in changed
-        for answer in _sides(each)
+        for answer in (each.before, each.after)
         if isinstance(answer, Planned) and (hour := hour_of(answer))
     ]
     for note in price_notes(hours):
@@ -82,58 +82,36 @@ def _budget(found: Sequence[Difference], most: float) -> str:
 
 
 def _table(changed: Sequence[Difference]) -> Iterator[str]:
-    targets = sorted(
-        {name for each in changed for side in _sides(each) for name in latencies_of(side)}
-    )
-    heads = ["object", "", "pods replaced", "replicas", "max-num-seqs", "USD/h", *targets]
-    yield _row(heads)
-    yield _row([":--", ":--", *["--:"] * (len(heads) - 2)])
-    for each in changed:
-        before, after = _sides(each)
-        latencies = (
-            _before_after(_latency(before, name), _latency(after, name)) for name in targets
+    sides = [(_cells(each.before), _cells(each.after)) for each in changed]
+    named = {name for both in sides for side in both for name in side}
+    columns = [*FIGURES, *sorted(named - {*FIGURES})]
+    yield _row(["object", "", "pods replaced", *columns])
+    yield _row([":--", ":--", "--:", *["--:"] * len(columns)])
+    for each, (before, after) in zip(changed, sides, strict=True):
+        figures = (
+            _before_after(before.get(name, ABSENT), after.get(name, ABSENT)) for name in columns
         )
-        yield _row(
-            [
-                _text(each.name),
-                each.kind,
-                f"**{each.num_rolled}**" if each.num_rolled else "0",
-                _before_after(_replicas(before), _replicas(after)),
-                _before_after(_slots(before), _slots(after)),
-                _before_after(_cost(before), _cost(after)),
-                *latencies,
-            ]
-        )
+        rolled = f"**{each.num_rolled}**" if each.num_rolled else "0"
+        yield _row([_text(each.name), each.kind, rolled, *figures])
+
+
+def _cells(side: Planned | Refused | None) -> dict[str, str]:
+    """Return the figures of one side; one that has no plan has none."""
+    if not isinstance(side, Planned):
+        return {}
+    latencies = {
+        name: f"{reached} of {target}" for name, (reached, target) in latencies_of(side).items()
+    }
+    figures = (str(side.replicas), str(side.sizing.flags.max_num_seqs), _usd(cost_of(side)))
+    return dict(zip(FIGURES, figures, strict=True)) | latencies
 
 
 def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _sides(each: Difference) -> tuple[Planned | Refused | None, Planned | Refused | None]:
-    return each.before, each.after
-
-
 def _before_after(before: str, after: str) -> str:
     return after if before == after else f"{before} → {after}"
-
-
-def _replicas(side: Planned | Refused | None) -> str:
-    number = replicas_of(side)
-    return ABSENT if number is None else str(number)
-
-
-def _slots(side: Planned | Refused | None) -> str:
-    return str(side.sizing.flags.max_num_seqs) if isinstance(side, Planned) else ABSENT
-
-
-def _cost(side: Planned | Refused | None) -> str:
-    return _usd(cost_of(side)) if isinstance(side, Planned) else ABSENT
-
-
-def _latency(side: Planned | Refused | None, name: str) -> str:
-    reached, target = latencies_of(side).get(name, (ABSENT, ""))
-    return f"{reached} of {target}" if target else ABSENT
 
 
 def _details(each: Difference) -> Iterator[str]:

@@ -1,18 +1,17 @@
 """The figures of a plan for a terminal: a bar of one GPU's memory, and a table of batches."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
 
-from rich import box
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.rule import Rule
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from tonnage.cli.answers.batches import BATCH_NOTE, BATCH_NUMBERS, batch_rows
-from tonnage.cli.answers.gpu_memory import CACHE, Segment, bytes_with_spread, memory_segments
+from tonnage.cli.answers.gpu_memory import CACHE, bytes_with_spread, memory_segments
+from tonnage.cli.text.layout import DIM, grid, table
+from tonnage.sizing.memory.ceiling import BudgetPart
 from tonnage.sizing.plan import Sizing
 from tonnage.units import format_bytes
 
@@ -22,7 +21,6 @@ LEGEND_WIDTH: Final = 77
 LEGEND_COLUMNS: Final = (3, 2, 1)
 LEGEND_GAP: Final = 3
 EDGE_NOTE: Final = "KV cache begins (90% interval)"
-DIM: Final = "dim"
 MARKS: Final = {
     "weights": ("█", "W", "blue"),
     "adapters": ("▧", "L", "bright_blue"),
@@ -65,7 +63,9 @@ def memory_bar(sizing: Sizing, *, is_ascii: bool = False, width: int = LEGEND_WI
     return Group(bar, *([Text(edge, style=DIM)] if edge else []), _legend(entries, width))
 
 
-def edge_line(segments: Sequence[Segment], shares: Sequence[int], *, is_ascii: bool) -> str | None:
+def edge_line(
+    segments: Sequence[BudgetPart], shares: Sequence[int], *, is_ascii: bool
+) -> str | None:
     """Return a line that marks where the cache may begin; None where that is within one cell."""
     begins = next((k for k, each in enumerate(segments) if each.name == CACHE), None)
     if begins is None:
@@ -92,10 +92,7 @@ def _legend(entries: Sequence[Text], width: int) -> Table:
         if _width(rows := list(_rows(entries, num_columns))) <= min(width, LEGEND_WIDTH)
         or num_columns == 1
     )
-    legend = Table.grid(padding=(0, LEGEND_GAP, 0, 0))
-    for row in rows:
-        legend.add_row(*row)
-    return legend
+    return grid(rows, gap=LEGEND_GAP)
 
 
 def _rows(entries: Sequence[Text], num_columns: int) -> Iterator[Sequence[Text]]:
@@ -109,28 +106,10 @@ def _width(rows: Sequence[Sequence[Text]]) -> int:
 
 def batch_table(sizing: Sizing) -> Group:
     """Return the batches as a table, and below it what is to be said of some of them."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    for name in BATCH_NUMBERS:
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("bound by", no_wrap=True)
+    found = table(numbers=BATCH_NUMBERS)
+    found.add_column("bound by", no_wrap=True)
     rows = batch_rows(sizing)
     for row in rows:
-        table.add_row(*row.cells, style="bold" if row.is_load_line else "")
+        found.add_row(*row.cells, style="bold" if row.is_load_line else "")
     remarks = [f"{row.cells[0]} decoding: {row.remark}" for row in rows if row.remark]
-    return Group(table, *(Text(each, style=DIM) for each in (*remarks, BATCH_NOTE)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Heading:
-    """A title on a rule; one that is wider than the screen is wrapped, not cut."""
-
-    title: Text
-
-    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
-        is_wide = len(self.title) + len("  ") <= options.max_width
-        yield Rule(self.title, align="left", style=DIM) if is_wide else self.title
-
-
-def heading(title: str) -> RenderableType:
-    """Return the title of an answer."""
-    return _Heading(Text(title, style="bold"))
+    return Group(found, *(Text(each, style=DIM) for each in (*remarks, BATCH_NOTE)))

@@ -1,23 +1,22 @@
 """The glossary as text for a person."""
 
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 from rich.console import RenderableType
-from rich.table import Table
+from rich.table import Column
 from rich.text import Text
 
-DIM: Final = "dim"
+from tonnage.cli.text.layout import DIM, grid
 
 
 def terms(entries: Iterable[Mapping[str, str]]) -> RenderableType:
     """Lay out terms and meanings; what vLLM calls it is on a line of its own."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    for entry in entries:
-        meaning = Text(entry["meaning"])
-        if "vllm" in entry:
-            meaning.append(f"\nvLLM: {entry['vllm']}", style=DIM)
-        grid.add_row(Text(entry["term"], style="bold"), meaning)
-    return grid
+    rows = ((Text(each["term"], style="bold"), _meaning(each)) for each in entries)
+    return grid(rows, Column(no_wrap=True), Column(overflow="fold"))
+
+
+def _meaning(entry: Mapping[str, str]) -> Text:
+    meaning = Text(entry["meaning"])
+    if "vllm" in entry:
+        meaning.append(f"\nvLLM: {entry['vllm']}", style=DIM)
+    return meaning

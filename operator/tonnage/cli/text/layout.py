@@ -1,0 +1,62 @@
+"""What answers on a terminal are laid out with: titles, indented parts, tables."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Column, Table
+from rich.text import Text
+
+INDENT: Final = 3
+DIM: Final = "dim"
+
+
+@dataclass(frozen=True, slots=True)
+class _Heading:
+    """A title on a rule; one that is wider than the screen is wrapped, not cut."""
+
+    title: Text
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
+        is_wide = len(self.title) + len("  ") <= options.max_width
+        yield Rule(self.title, align="left", style=DIM) if is_wide else self.title
+
+
+def heading(title: str) -> RenderableType:
+    """Return the title of an answer."""
+    return _Heading(Text(title, style="bold"))
+
+
+def section(title: str, *content: RenderableType) -> list[RenderableType]:
+    """Return a part of an answer, below an empty line and its title."""
+    return [Text(), Text(title, style="bold"), *content]
+
+
+def indent(content: RenderableType, *, above: int = 0) -> Padding:
+    """Return something below a title; ``above``: empty lines before it."""
+    return Padding(content, (above, 0, 0, INDENT), expand=False)
+
+
+def grid(rows: Iterable[Iterable[str | Text]], *columns: Column, gap: int = 2) -> Table:
+    """Return rows without a head; ``columns``: those that are set in another way than usual."""
+    found = Table.grid(*columns, padding=(0, gap, 0, 0))
+    for row in rows:
+        found.add_row(*row)
+    return found
+
+
+def table(*names: str, numbers: Iterable[str] = (), no_wrap: bool = False) -> Table:
+    """Return a table without rows: columns of words, then of numbers, which stand right.
+
+    ``no_wrap``: the words of a cell stay in one line, as numbers do.
+    """
+    found = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    for name in names:
+        found.add_column(name, no_wrap=no_wrap)
+    for name in numbers:
+        found.add_column(name, justify="right", no_wrap=True)
+    return found
