@@ -158,9 +158,9 @@ class _Steps:
 
     def __init__(self, readings: Readings, interval_s: float) -> None:
         self._at_s, self._arrived, running, waiting = readings.columns
-        self._in_flight = list(map(add, running, waiting))
-        self._ended = list(map(sub, map(sub, self._arrived, running), waiting))
-        self._grown = list(map(sub, self._ended[1:], self._ended))
+        self._in_flight: list[float] = list(map(add, running, waiting))
+        self._ended: list[float] = list(map(sub, map(sub, self._arrived, running), waiting))
+        self._grown: list[float] = list(map(sub, self._ended[1:], self._ended))
         self._least_s = interval_s / 2
 
     @cached_property
