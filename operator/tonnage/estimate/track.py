@@ -9,11 +9,11 @@ anew some. So one reading, or three, beside a track to which the next returns wa
 track that goes on elsewhere is another one.
 """
 
+import math
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate, chain, pairwise
 from operator import add, sub, truediv
 from statistics import median
@@ -52,14 +52,28 @@ class Reading(NamedTuple):
     waiting: float
     """For capacity."""
 
+    @property
+    def num_ended(self) -> float:
+        return self.arrived - self.running - self.waiting
+
+
+def _is_change(before: Reading, after: Reading) -> bool:
+    """Tell whether one reading may be no plain successor of another, whatever is usual."""
+    has_grown = after.num_ended - before.num_ended > LEAST_SUDDEN
+    return has_grown or after.arrived - before.arrived < -SLACK
+
 
 class Readings:
     """What the scrapes of one engine said, by time: in one array, a fifth of so many objects."""
 
-    __slots__ = ("_figures",)
+    __slots__ = ("_figures", "changed_at_s")
 
     def __init__(self, readings: Iterable[Reading] = ()) -> None:
-        self._figures = array("d", chain.from_iterable(readings))
+        known = tuple(readings)
+        self._figures = array("d", chain.from_iterable(known))
+        changes = (after.at_s for before, after in pairwise(known) if _is_change(before, after))
+        self.changed_at_s = max(changes, default=-math.inf)
+        """When one last was far from the one before it."""
 
     def __len__(self) -> int:
         return len(self._figures) // WIDTH
@@ -90,6 +104,8 @@ class Readings:
         found = Readings([newest])
         dropped = bisect_right(self._figures[::WIDTH], since_s)
         found._figures = self._figures[dropped * WIDTH :] + found._figures
+        is_change = bool(self) and _is_change(self.last, newest)
+        found.changed_at_s = newest.at_s if is_change else self.changed_at_s
         return found
 
 
@@ -134,7 +150,7 @@ def add_reading(readings: Readings, newest: Reading, *, interval_s: float) -> Re
 
 def is_plain(read: Readings, *, interval_s: float) -> bool:
     """Tell whether every reading follows the one before it: then all are the engine's own."""
-    return _Steps(read, interval_s).are_plain
+    return read.changed_at_s <= read.first.at_s or _Steps(read, interval_s).are_plain
 
 
 def track_of(read: Iterable[Reading], *, interval_s: float) -> Track:
@@ -160,29 +176,16 @@ class _Steps:
         self._at_s, self._arrived, running, waiting = readings.columns
         self._in_flight: list[float] = list(map(add, running, waiting))
         self._ended: list[float] = list(map(sub, map(sub, self._arrived, running), waiting))
-        self._grown: list[float] = list(map(sub, self._ended[1:], self._ended))
-        self._least_s = interval_s / 2
-
-    @cached_property
-    def _per_s(self) -> Sequence[float]:
-        """Requests/s that ended from each reading to the next."""
-        times = [max(self._least_s, each) for each in map(sub, self._at_s[1:], self._at_s)]
-        return list(map(truediv, self._grown, times))
-
-    @cached_property
-    def _usual_per_s(self) -> float:
-        return max(0.0, median(self._per_s)) if self._per_s else 0.0
+        grown = map(sub, self._ended[1:], self._ended)
+        times = [max(interval_s / 2, each) for each in map(sub, self._at_s[1:], self._at_s)]
+        rates: list[float] = list(map(truediv, grown, times))
+        self._usual_per_s = max(0.0, median(rates)) if rates else 0.0
+        self._before_per_s, self._after_per_s = [0.0, *rates], [*rates, 0.0]
 
     @property
     def are_plain(self) -> bool:
         """Tell whether every reading follows the one before it."""
-        came = map(sub, self._arrived[1:], self._arrived)
-        large = (
-            at
-            for at, (ended, arrived) in enumerate(zip(self._grown, came, strict=True))
-            if ended > LEAST_SUDDEN or arrived < -SLACK
-        )
-        return not any(self.cost(at, at + 1) for at in large)
+        return not any(self.cost(at, at + 1) for at in range(len(self._at_s) - 1))
 
     def has_fallen(self, first: int, second: int) -> bool:
         slack = SLACK + SLACK_SHARE * self._in_flight[first]
@@ -201,9 +204,8 @@ class _Steps:
     def _usual(self, first: int, second: int) -> float:
         """Return the most requests that are usual in such a time, or before or after it."""
         seconds = self._at_s[second] - self._at_s[first]
-        before_per_s = self._per_s[first - 1] if first else 0.0
-        after_per_s = self._per_s[second] if second < len(self._per_s) else 0.0
-        return LEAST_SUDDEN + USUAL * seconds * max(self._usual_per_s, before_per_s, after_per_s)
+        around = max(self._usual_per_s, self._before_per_s[first], self._after_per_s[second])
+        return LEAST_SUDDEN + USUAL * seconds * around
 
     def growth(self, first: int, second: int) -> float:
         """Return the requests that came between two readings; a new beginning counts from zero.

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment
@@ -299,7 +300,7 @@ class Observed:
     """Of the pods that were busy, by name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Chosen:
     """The sizing in force, and whether the live template must move to it."""
 
@@ -318,7 +319,7 @@ class Chosen:
     other_split: "Chosen | None" = None
     """The plan that would replace what runs, for less of what it costs."""
 
-    @property
+    @cached_property
     def replica_goodput(self) -> ReplicaGoodput:
         """What one of its replicas is believed to serve, and of what."""
         request = self.sizing.request
@@ -329,7 +330,7 @@ class Chosen:
             requests_per_s=self.capacity.each_requests_per_s(1),
         )
 
-    @property
+    @cached_property
     def capacity(self) -> Capacity:
         """What its replicas are believed to serve."""
         return Capacity(sizing=self.sizing, goodput_factor=self.goodput_factor)
