@@ -89,8 +89,7 @@ def supply_of(state: ModelState, learned: ObjectPosterior, fleet: Fleet) -> Supp
         for pod in kept
         if not pod.is_ready and not pod.trouble and not is_given_up(pod, fleet)
     ]
-    asked = state.deployment.replicas if state.deployment else 0
-    due += [lead] * max(0, asked - len(kept))
+    due += [lead] * max(0, state.replicas - len(kept))
     return Supply(ready=ready, due_s=tuple(sorted(due)), lead_s=lead)
 
 

@@ -204,6 +204,11 @@ class ModelState:
     bug: Exception | None = None
     """Of ours, which kept the rest from being read."""
 
+    @property
+    def replicas(self) -> int:
+        """That its Deployment asks for; 0: there is none."""
+        return self.deployment.replicas if self.deployment else 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:

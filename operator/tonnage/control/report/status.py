@@ -194,8 +194,7 @@ def _frozen_plan(found: Assessment) -> PlanStatus | None:
 
 def replicas_status(found: Assessment) -> ReplicasStatus:
     """Return the replicas of an object; those wanted where Tonnage may write them."""
-    deployment = found.state.deployment
-    current = deployment.replicas if deployment else 0
+    deployment, current = found.state.deployment, found.state.replicas
     is_left = found.memory.writers.leaves_replicas
     is_acting = found.is_acting and found.decision is not None and not is_left
     desired = found.decision.replicas if found.decision and is_acting else current
@@ -207,8 +206,7 @@ def replicas_status(found: Assessment) -> ReplicasStatus:
 
 def _with_decision(found: Assessment, now: str) -> ReportMemory:
     """Add a decision to the last five when it changes the number of replicas, or would."""
-    known, decision, deployment = found.memory.reported, found.decision, found.state.deployment
-    current = deployment.replicas if deployment else 0
+    known, decision, current = found.memory.reported, found.decision, found.state.replicas
     if decision is None or decision.replicas == current or found.mode == "Paused":
         return known
     if found.memory.writers.leaves_replicas:
