@@ -70,6 +70,8 @@ COUNTERS = frozenset(
     }
 )
 """Grows for ever, or shrinks: goes along, asks for no write of its own."""
+NUMBERS = frozenset({int, float})
+"""A bool is none."""
 Figures = Mapping[tuple[str, str, str], float]
 """By section, name and part; what is no object is its own ``value``."""
 
@@ -82,13 +84,8 @@ def figures(status: Mapping[str, Any]) -> Figures:
         for name, shown in (status.get(section) or {}).items()
         if name not in COUNTERS
         for part, number in (shown if isinstance(shown, dict) else {"value": shown}).items()
-        if part not in COUNTERS and _is_figure(number)
+        if part not in COUNTERS and type(number) in NUMBERS and math.isfinite(number)
     }
-
-
-def _is_figure(value: Any) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value)
 
 
 def figures_moved(before: Figures, after: Figures) -> bool:
