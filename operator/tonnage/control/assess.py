@@ -20,7 +20,7 @@ from tonnage.control.decide.outlook import (
 from tonnage.control.decide.pending import with_given_back
 from tonnage.control.decide.situated import situation_of
 from tonnage.control.decide.template import roll_changes, template_of
-from tonnage.control.decide.writers import with_writers
+from tonnage.control.decide.writers import writers_now
 from tonnage.control.input.answers import Asker
 from tonnage.control.input.finding import UNREADABLE
 from tonnage.control.input.memory import ObjectMemory, SizingMemory
@@ -82,9 +82,9 @@ def assess(
 
 def size_object(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Assessment:
     """Measure an object and size it, as far as the time for searches goes."""
-    memory = with_writers(memory.without_future(fleet.now_s), state, fleet)
+    memory = memory.without_future(fleet.now_s)
     tracks, state = with_tracks(memory.tracks, state, fleet)
-    memory = replace(memory, tracks=tracks)
+    memory = replace(memory, tracks=tracks, writers=writers_now(memory, state, fleet))
     traffics = measure_traffic(state, fleet, memory)
     memory = with_observed(memory, state, fleet, traffics)
     sized = partial(Assessment, state=state, memory=memory, traffics=traffics)
@@ -184,8 +184,17 @@ def decide_object(found: Assessment, fleet: Fleet, asker: Asker, left: Left) -> 
     believed = held.constants_at(held.posterior)
     observed = observe_engines(found.state, fleet, chosen.sizing, held.constants, believed=believed)
     found = without_unapproved(found, chosen)
-    found, wanted = assess_need(found, chosen, observed, fleet)
-    known = found.memory.decided
+    memory, events = _with_load(found, chosen, observed, fleet)
+    wanted = _need(found, memory, chosen, events, fleet)
+    hold_s = held_s(memory.demand, memory.posterior, chosen.sizing, fleet.settings)
+    known = remember_need(found, chosen, wanted, fleet, hold_s)
+    found = replace(
+        found,
+        memory=replace(memory, decided=known),
+        observed=observed,
+        budgets=budgets_of(memory, chosen, now_s=fleet.windows_end_s),
+        need=wanted,
+    )
     decision = decide(situation_of(found, chosen, wanted, fleet, left))
     back = with_given_back(known.given_back, found.state, decision, fleet)
     if back is not known.given_back:
@@ -212,10 +221,10 @@ def _with_template(found: Assessment, fleet: Fleet, left: Left) -> Assessment:
     return replace(found, template=template, changes=roll_changes(state.deployment, template))
 
 
-def assess_need(
+def _with_load(
     found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet
-) -> tuple[Assessment, Need]:
-    """Take in load, promises and demand as they are now, and remember what is needed for them."""
+) -> tuple[ObjectMemory, tuple[Event, ...]]:
+    """Take in load, promises and demand as they are now; return the events that are known, too."""
     goodput, learned = judge(found, chosen, observed, fleet)
     is_made = may_act(found, fleet) and not found.memory.written.has_failed
     if found.state.deployment is None and not is_made:
@@ -226,19 +235,10 @@ def assess_need(
         better_asked=chosen.better_asked,
         split_asked=chosen.split_asked,
     )
-    memory = replace(found.memory, sizing=sizing, goodput=goodput, posterior=learned)
     events = events_of(chosen, learned, fleet)
-    memory = remembered_demand(memory, found.traffics, chosen.sizing, events, fleet)
-    wanted = _need(found, memory, chosen, events, fleet)
-    hold_s = held_s(memory.demand, memory.posterior, chosen.sizing, fleet.settings)
-    decided = remember_need(found, chosen, wanted, fleet, hold_s)
-    return replace(
-        found,
-        memory=replace(memory, decided=decided),
-        observed=observed,
-        budgets=budgets_of(memory, chosen, now_s=fleet.windows_end_s),
-        need=wanted,
-    ), wanted
+    demand, learned = remembered_demand(found, (goodput, learned), chosen.sizing, events, fleet)
+    memory = replace(found.memory, sizing=sizing, goodput=goodput, posterior=learned, demand=demand)
+    return memory, events
 
 
 def _refusal(refused: Exception) -> Refusal:

@@ -197,7 +197,8 @@ def with_carried(
 def _of_objects(found: Iterable[Assessment]) -> dict[str, ObjectPosterior]:
     """Return {UID: posterior} of the objects about which anything was learned."""
     known = {each.state.view.uid: each.memory.posterior for each in found}
-    return {uid: posterior for uid, posterior in known.items() if posterior != ObjectPosterior()}
+    nothing = ObjectPosterior()
+    return {uid: posterior for uid, posterior in known.items() if posterior != nothing}
 
 
 def _with_blackouts(sizings: Mapping[str, Assessment], fleet: Fleet) -> dict[str, Assessment]:

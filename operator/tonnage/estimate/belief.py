@@ -19,7 +19,7 @@ SETTLED_BAND: Final = 0.01
 SETTLED_S: Final = 600.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PlannedSpeed:
     """What a plan was asked with: the middle of what was believed, and its slow end."""
 

@@ -142,9 +142,12 @@ def error_budget(
     ``was_known``: it said something before, and goes on down to fewer.
     """
     now, recent_bins = math.floor(now_s / known.bin_s), math.ceil(HOUR_S / known.bin_s) + 1
-    bins = known.limits.get(objective.limit, {}).items()
-    requests, late = _sum(each for at, each in bins if at > now - BINS)
-    recent, recent_late = _sum(each for at, each in bins if at > now - recent_bins)
+    requests = late = recent = recent_late = 0.0
+    for at, (number, num_late) in known.limits.get(objective.limit, {}).items():
+        if at > now - BINS:
+            requests, late = requests + number, late + num_late
+        if at > now - recent_bins:
+            recent, recent_late = recent + number, recent_late + num_late
     allowed, share = objective.allowed_share * requests, STAYS if was_known else 1.0
     if requests < share * FEWEST or allowed < share * FEWEST_ALLOWED - ROUNDING:
         return None

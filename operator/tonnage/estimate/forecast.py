@@ -40,6 +40,7 @@ from tonnage.estimate.ways import (
     WEEK_S,
     ForecastInput,
     forecasts,
+    noted_since,
 )
 from tonnage.units import HOUR_S
 
@@ -98,6 +99,9 @@ class Score:
     @property
     def mean(self) -> float:
         return self.loss / self.weight if self.weight else math.inf
+
+
+UNSCORED: Final = Score()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +250,7 @@ def _score_due(history: History, note: Note) -> History:
         if note.at_s - each.due_s > LATEST_S:
             continue
         for name, forecast in each.forecasts.items():
-            scores[name] = _add_miss(scores.get(name, Score()), note.demand - forecast)
+            scores[name] = _add_miss(scores.get(name, UNSCORED), note.demand - forecast)
         peaks = _with_peak(peaks, each, stays=note.demand)
         rises = _with_rise(rises, history, each, note)
         held = with_held(held, [max(each.base, value) for value in each.highest], came=note.sure)
@@ -316,11 +320,11 @@ def _with_peak(
 def forecast(history: History, *, at_s: float, demand: float, lead_s: float) -> Forecast:
     """Return what is expected after ``lead_s``: the last value, if nothing does better."""
     ways = _forecasts(history, at_s, demand, lead_s)
-    last = history.scores.get(LAST, Score())
+    last = history.scores.get(LAST, UNSCORED)
     known = {
         name: score
         for name in ways
-        if (score := history.scores.get(name, Score())).weight >= MIN_SCORED
+        if (score := history.scores.get(name, UNSCORED)).weight >= MIN_SCORED
     }
     # It never tells of less, so loses less than a trend does while demand falls: which is no merit.
     others = [name for name in known if name != RISE]
@@ -374,8 +378,7 @@ def usual(history: History) -> float | None:
     """Return the demand that usually comes: bursts leave a median alone; None: not known."""
     if len(history.recent) < MIN_USUAL:
         return None
-    since_s = history.recent[-1][0] - TREND_S
-    return median(rate for at_s, rate in history.recent if at_s >= since_s)
+    return median(rate for _, rate in noted_since(history.recent, history.recent[-1][0] - TREND_S))
 
 
 def is_burst(history: History, *, sure: float) -> bool:

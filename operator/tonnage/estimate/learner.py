@@ -18,6 +18,7 @@ from statistics import NormalDist
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.estimate.posterior import SpeedPosterior, Three
 from tonnage.estimate.speed import (
+    REMEMBERED,
     BusyWindow,
     predicted_gap_s,
     predicted_prefill_s,
@@ -46,8 +47,6 @@ of windows with the engine's very constants differs from what they show."""
 PREFILL_NOISE = 0.04
 COMPANY_NOISE = 0.25
 """Of a prefill, times the share of prompts in a step: who else is in it is not known."""
-REMEMBERED = 1_500
-"""Arguments of which results are kept: objects of a key ask the same in each tick."""
 MOST_POOLED = 4
 """Pods beyond these make the median no surer: what they have in common stays."""
 GATE = 3.0
@@ -108,7 +107,6 @@ def quantile_z(share: float) -> float:
     return NormalDist().inv_cdf((1 + share) / 2)
 
 
-@lru_cache(maxsize=REMEMBERED)
 def constants_of(posterior: SpeedPosterior, prior: SpeedConstants) -> SpeedConstants:
     return with_speed(
         prior,

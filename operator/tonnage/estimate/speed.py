@@ -17,6 +17,7 @@ taken none arrive but those that follow an end, and its own slot has none to fol
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from statistics import fmean
 
 from tonnage.catalog.engine_speed import SpeedConstants
@@ -39,6 +40,8 @@ SHORT = 1e-3
 LEVEL_DEVIATIONS, LEVEL_SHARE = 2.5, 0.1
 """By which those running may differ from one end of a window to the other: of the difference of two
 Poisson numbers, and of their mean."""
+REMEMBERED = 1_500
+"""Arguments of which results are kept: objects of a key ask the same in each tick."""
 MOST_OVER_SLOTS = 1.25
 """Mean decoding over the slots that the engine has: beyond, the counters cannot be right."""
 
@@ -296,6 +299,7 @@ def observed_mfu(model: StepTimeModel, window: BusyWindow) -> float:
     return flop / window.gap_s / model.speeds.peak_flop_per_s
 
 
+@lru_cache(maxsize=REMEMBERED)
 def with_speed(
     constants: SpeedConstants, *, overhead: float, bandwidth: float, prefill: float
 ) -> SpeedConstants:

@@ -9,12 +9,13 @@ anew some. So one reading, or three, beside a track to which the next returns wa
 track that goes on elsewhere is another one.
 """
 
+import math
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
-from operator import sub, truediv
+from operator import add, sub, truediv
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -56,24 +57,39 @@ class Reading(NamedTuple):
         return self.arrived - self.running - self.waiting
 
 
+def _is_change(before: Reading, after: Reading) -> bool:
+    """Tell whether one reading may be no plain successor of another, whatever is usual."""
+    has_grown = after.num_ended - before.num_ended > LEAST_SUDDEN
+    return has_grown or after.arrived - before.arrived < -SLACK
+
+
 class Readings:
     """What the scrapes of one engine said, by time: in one array, a fifth of so many objects."""
 
-    __slots__ = ("_figures",)
+    __slots__ = ("_figures", "changed_at_s")
 
     def __init__(self, readings: Iterable[Reading] = ()) -> None:
-        self._figures = array("d", chain.from_iterable(readings))
+        known = tuple(readings)
+        self._figures = array("d", chain.from_iterable(known))
+        changes = (after.at_s for before, after in pairwise(known) if _is_change(before, after))
+        self.changed_at_s = max(changes, default=-math.inf)
+        """When one last was far from the one before it."""
 
     def __len__(self) -> int:
         return len(self._figures) // WIDTH
 
     def __iter__(self) -> Iterator[Reading]:
-        return map(Reading, *(self._figures[part::WIDTH] for part in range(WIDTH)))
+        return map(Reading, *self.columns)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Readings) and self._figures == other._figures
 
     __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def columns(self) -> Iterator["array[float]"]:
+        """The figures of all readings, one field of ``Reading`` after the other."""
+        return (self._figures[part::WIDTH] for part in range(WIDTH))
 
     @property
     def first(self) -> Reading:
@@ -88,6 +104,8 @@ class Readings:
         found = Readings([newest])
         dropped = bisect_right(self._figures[::WIDTH], since_s)
         found._figures = self._figures[dropped * WIDTH :] + found._figures
+        is_change = bool(self) and _is_change(self.last, newest)
+        found.changed_at_s = newest.at_s if is_change else self.changed_at_s
         return found
 
 
@@ -130,17 +148,19 @@ def add_reading(readings: Readings, newest: Reading, *, interval_s: float) -> Re
     return readings.with_newest(newest, since_s=newest.at_s - KEPT_SCRAPES * interval_s)
 
 
+def is_plain(read: Readings, *, interval_s: float) -> bool:
+    """Tell whether every reading follows the one before it: then all are the engine's own."""
+    return read.changed_at_s <= read.first.at_s or _Steps(read, interval_s).are_plain
+
+
 def track_of(read: Iterable[Reading], *, interval_s: float) -> Track:
     """Return the readings that are the engine's own, by the fewest exceptions."""
     readings = tuple(read)
-    steps = _Steps(readings, interval_s)
-    if steps.is_plain:  # then none fell, and each growth is what it looks like
-        grown = [max(0.0, after.arrived - before.arrived) for before, after in pairwise(readings)]
-        return Track(sound=readings, totals=tuple(accumulate(grown, initial=0.0)), odd_s=())
+    steps = _Steps(Readings(readings), interval_s)
     followed = _follow(len(readings), steps)
     sound = tuple(readings[at] for at in followed)
     grown = [steps.growth(first, second) for first, second in pairwise(followed)]
-    began = {after.at_s for before, after in pairwise(sound) if _has_fallen(before, after)}
+    began = {readings[to].at_s for at, to in pairwise(followed) if steps.has_fallen(at, to)}
     left_out = {each.at_s for each in readings} - {each.at_s for each in sound}
     return Track(
         sound=sound,
@@ -152,34 +172,38 @@ def track_of(read: Iterable[Reading], *, interval_s: float) -> Track:
 class _Steps:
     """How likely one reading of an engine follows another, as exceptions that it takes."""
 
-    def __init__(self, readings: Sequence[Reading], interval_s: float) -> None:
-        self._readings, self._ended = readings, [each.num_ended for each in readings]
-        times = [max(interval_s / 2, after[0] - before[0]) for before, after in pairwise(readings)]
+    def __init__(self, readings: Readings, interval_s: float) -> None:
+        self._at_s, self._arrived, running, waiting = readings.columns
+        self._in_flight: list[float] = list(map(add, running, waiting))
+        self._ended: list[float] = list(map(sub, map(sub, self._arrived, running), waiting))
         grown = map(sub, self._ended[1:], self._ended)
+        times = [max(interval_s / 2, each) for each in map(sub, self._at_s[1:], self._at_s)]
         rates: list[float] = list(map(truediv, grown, times))
         self._usual_per_s = max(0.0, median(rates)) if rates else 0.0
         self._before_per_s, self._after_per_s = [0.0, *rates], [*rates, 0.0]
 
     @property
-    def is_plain(self) -> bool:
+    def are_plain(self) -> bool:
         """Tell whether every reading follows the one before it."""
-        places = range(len(self._readings))
-        return not any(map(self.cost, places, places[1:]))
+        return not any(self.cost(at, at + 1) for at in range(len(self._at_s) - 1))
+
+    def has_fallen(self, first: int, second: int) -> bool:
+        slack = SLACK + SLACK_SHARE * self._in_flight[first]
+        return self._arrived[second] < self._arrived[first] - slack
 
     def cost(self, first: int, second: int) -> float:
-        before, after = self._readings[first], self._readings[second]
-        has_fallen, ended = _has_fallen(before, after), self._ended[second]
+        has_fallen, ended = self.has_fallen(first, second), self._ended[second]
         known = 0.0 if has_fallen else self._ended[first]
         grown = ended - known
         again = CHANGED if has_fallen else 0.0
         if grown <= LEAST_SUDDEN or grown <= self._usual(first, second):
             return again
-        is_possible = grown <= max(known, MOST_PER_S * (after.at_s - before.at_s))
-        return again + (SUDDEN if is_possible else IMPOSSIBLE)
+        seconds = self._at_s[second] - self._at_s[first]
+        return again + (SUDDEN if grown <= max(known, MOST_PER_S * seconds) else IMPOSSIBLE)
 
     def _usual(self, first: int, second: int) -> float:
         """Return the most requests that are usual in such a time, or before or after it."""
-        seconds = self._readings[second].at_s - self._readings[first].at_s
+        seconds = self._at_s[second] - self._at_s[first]
         around = max(self._usual_per_s, self._before_per_s[first], self._after_per_s[second])
         return LEAST_SUDDEN + USUAL * seconds * around
 
@@ -188,8 +212,8 @@ class _Steps:
 
         What is no plain growth counts as the most that is: it may still be none of the engine's.
         """
-        before, after = self._readings[first], self._readings[second]
-        grown = after.arrived - (0.0 if _has_fallen(before, after) else before.arrived)
+        known = 0.0 if self.has_fallen(first, second) else self._arrived[first]
+        grown = self._arrived[second] - known
         most = self._usual(first, second) if self.cost(first, second) else grown
         return max(0.0, min(grown, most))
 
@@ -219,8 +243,3 @@ def _backwards(before: Sequence[int | None], last: int) -> Iterator[int]:
     while at is not None:
         yield at
         at = before[at]
-
-
-def _has_fallen(before: Reading, after: Reading) -> bool:
-    slack = SLACK + SLACK_SHARE * (before.running + before.waiting)
-    return after.arrived < before.arrived - slack

@@ -68,6 +68,11 @@ def _forecast_by_rise(seen: ForecastInput) -> float | None:
     return min(seen.demand + max(0.0, risen) * seen.lead_s / half_s, most)
 
 
+def noted_since(recent: Recent, since_s: float) -> Recent:
+    """Return the notes from a time on."""
+    return recent[bisect_left(recent, since_s, key=itemgetter(0)) :]
+
+
 def _near(seen: ForecastInput, at_s: float) -> list[float]:
     first = bisect_left(seen.recent, at_s - NEAR_S, key=itemgetter(0))
     last = bisect_right(seen.recent, at_s + NEAR_S, lo=first, key=itemgetter(0))
@@ -76,8 +81,7 @@ def _near(seen: ForecastInput, at_s: float) -> list[float]:
 
 def _forecast_by_trend(seen: ForecastInput) -> float | None:
     """Go on by the slope of least squares over the last ten minutes, or a lead if that is more."""
-    since_s = seen.at_s - max(TREND_S, seen.lead_s)
-    points = [each for each in seen.recent if each[0] >= since_s]
+    points = noted_since(seen.recent, seen.at_s - max(TREND_S, seen.lead_s))
     if len(points) < TREND_S / NOTE_S / 2:
         return None
     mean_s = sum(at for at, _ in points) / len(points)

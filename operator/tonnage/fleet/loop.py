@@ -1,10 +1,11 @@
 """The loop: observe the fleet once, decide each object, write what differs. A table of contents."""
 
+import gc
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
@@ -42,6 +43,16 @@ def _untold(_: FleetSeries) -> None:
 
 def _at_once() -> None:
     """Nothing more is waited for."""
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Look for no rings: a tick is a function of values, which hold none and are many."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _no_timer(_: str) -> AbstractContextManager[object]:
@@ -100,7 +111,7 @@ class Loop:
         with self.step("observe"):
             fleet = self._observe(now_s)
             self.store.serve(served_by(fleet.models))
-        with self.step("decide"):
+        with self.step("decide"), _without_collector():
             between = within(self.settings.search_budget_s, self.clock)
             outcome = tick(fleet, self.memory, between=between)
         _log(outcome, fleet)

@@ -66,7 +66,7 @@ def judged(*speeds, learned=None, before=None, generation=None):
     scope = Scope("serving", speed_key(sizing.request, sizing.flags))
     calibrations = Calibrations(speed={scope: learned} if learned else {})
     fleet = a_fleet(state, calibrations=calibrations, settings={"speed_range": 0})
-    return speed_plausible(assess_one(state, memory=memory, fleet=fleet))
+    return speed_plausible(assess_one(state, memory=memory, fleet=fleet), known)
 
 
 class TestTheRange:

@@ -27,7 +27,7 @@ from tonnage.api.status import MAX_DECISIONS, Status
 from tonnage.catalog.config.formats.quantization import FP8
 from tonnage.control.input.memory import ReportMemory
 from tonnage.control.input.times import rfc3339
-from tonnage.control.report.differing import facts, gauges_moved, is_moved
+from tonnage.control.report.differing import facts, figures, figures_moved, is_moved
 from tonnage.control.report.plausible import MIN_WINDOWS
 from tonnage.control.report.status import memory_from_status, report
 from tonnage.estimate.calibration import Calibrations, Scope, speed_key
@@ -60,6 +60,10 @@ def as_planned(state):
 def written(state, told):
     """The object as it stands after a write of its status."""
     return replace(state, view=replace(state.view, status=json.dumps(told.status.to_dict())))
+
+
+def gauges_moved(before, after):
+    return figures_moved(figures(before), figures(after))
 
 
 def in_mode(mode, **changes):

@@ -1,6 +1,7 @@
 """The loop called as a function: from nothing to a fleet at rest, and what disturbs it."""
 
 import copy
+import gc
 import json
 import logging
 import math
@@ -94,6 +95,16 @@ class TestAtRest:
 
         assert [tick(loop, world) for _ in range(30)] == [[]] * 30
         assert condition(world, "Ready") == ("True", "MinimumReady")
+
+    def test_nothing_is_left_for_the_garbage_collector(self):
+        loop, world = served()
+        tick(loop, world)
+        gc.collect()
+
+        tick(loop, world)
+
+        assert gc.isenabled()
+        assert gc.collect() == 0
 
     def test_nothing_is_written_after_a_restart_either(self):
         _, world = served()

@@ -154,8 +154,7 @@ def roll_proposal(
 def _beyond(state: ModelState, model: ModelDeployment, sizing: Sizing) -> int:
     """Return the replicas that there are, where with these flags they pass the stated cost."""
     within = replicas_within(model, sizing)
-    live = state.deployment.replicas if state.deployment else 0
-    return 0 if within is None or live <= within else live
+    return 0 if within is None or state.replicas <= within else state.replicas
 
 
 def replicas_within(model: ModelDeployment, sizing: Sizing) -> int | None:
@@ -180,9 +179,8 @@ def within_cost(found: Assessment, chosen: Chosen, decision: Decision) -> Assess
     within = replicas_within(model, sizing) if model.spec.scaling.mode == APPROVE else None
     if within is None:
         return replace(found, decision=decision)
-    current = found.state.deployment.replicas if found.state.deployment else 0
     agreed = approved_replicas(found.state, model, sizing.flags) or 0
-    most = max(within, agreed, current)
+    most = max(within, agreed, found.state.replicas)
     if decision.replicas <= most:
         return replace(found, decision=decision)
     asked = _replicas_to_approve(found, chosen, decision)

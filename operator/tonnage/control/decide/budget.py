@@ -71,8 +71,7 @@ def growth_gpus(found: Assessment, fleet: Fleet) -> int:
     """Return what an object is about to grow by, in replicas and in each of them."""
     if found.decision is None or found.chosen is None or not may_scale(found, fleet):
         return template_gpus(found, fleet)
-    current = found.state.deployment.replicas if found.state.deployment else 0
-    grown = max(0, found.decision.replicas - current)
+    grown = max(0, found.decision.replicas - found.state.replicas)
     return grown * gpus_of_replica(found, found.chosen) + template_gpus(found, fleet)
 
 

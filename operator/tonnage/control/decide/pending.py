@@ -74,7 +74,7 @@ def with_given_back(
     back: GivenBack | None, state: ModelState, decision: Decision, fleet: Fleet
 ) -> GivenBack | None:
     """Count how often pods were asked for and given back, until a node takes one or none waits."""
-    asked = state.deployment.replicas if state.deployment else 0
+    asked = state.replicas
     why = unplaced_reason(state, back, fleet)
     if back is not None:
         back = _carried_out(back, asked, fleet)
@@ -100,10 +100,9 @@ def _is_over(back: GivenBack, state: ModelState, decision: Decision, fleet: Flee
 
     Where more are wanted than are asked for they wait, too.
     """
-    asked = state.deployment.replicas if state.deployment else 0
     placed = sum(map(_has_node, state.pods))
     may_ask = fleet.now_s >= retry_at_s(back, fleet.settings)
-    return placed > back.placed or (may_ask and placed >= max(asked, decision.replicas))
+    return placed > back.placed or (may_ask and placed >= max(state.replicas, decision.replicas))
 
 
 def _has_node(pod: PodView) -> bool:

@@ -30,7 +30,7 @@ def situation_of(
     back = known.given_back
     return Situation(
         now_s=fleet.now_s,
-        current=state.deployment.replicas if state.deployment else 0,
+        current=state.replicas,
         given_up=num_given_up(state, fleet),
         placed=num_placed(state, fleet),
         retry_at_s=retry_at_s(back, fleet.settings) if back else None,

@@ -37,16 +37,15 @@ REVERTED: Final = "the record of the spec"
 """A difference: the Deployment says that it was made for another spec than it was."""
 
 
-def with_writers(memory: ObjectMemory, state: ModelState, fleet: Fleet) -> ObjectMemory:
-    """Remember how others changed the Deployment since the last tick."""
+def writers_now(memory: ObjectMemory, state: ModelState, fleet: Fleet) -> Writers:
+    """Return what is remembered of other writers, with how they changed the Deployment since."""
     live, known = state.deployment, memory.writers
     if live is None:
-        return replace(memory, writers=Writers())
+        return Writers()
     if known.deployment_uid != live.uid:
         known = Writers(deployment_uid=live.uid)
     known = _with_replicas(known, memory, live, state.view.generation, fleet.now_s)
-    known = _with_template(known, memory, live, state, fleet)
-    return replace(memory, writers=known)
+    return _with_template(known, memory, live, state, fleet)
 
 
 def _with_replicas(

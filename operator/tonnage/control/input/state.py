@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment
@@ -203,6 +204,11 @@ class ModelState:
     bug: Exception | None = None
     """Of ours, which kept the rest from being read."""
 
+    @property
+    def replicas(self) -> int:
+        """That its Deployment asks for; 0: there is none."""
+        return self.deployment.replicas if self.deployment else 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
@@ -299,7 +305,7 @@ class Observed:
     """Of the pods that were busy, by name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Chosen:
     """The sizing in force, and whether the live template must move to it."""
 
@@ -318,7 +324,7 @@ class Chosen:
     other_split: "Chosen | None" = None
     """The plan that would replace what runs, for less of what it costs."""
 
-    @property
+    @cached_property
     def replica_goodput(self) -> ReplicaGoodput:
         """What one of its replicas is believed to serve, and of what."""
         request = self.sizing.request
@@ -329,7 +335,7 @@ class Chosen:
             requests_per_s=self.capacity.each_requests_per_s(1),
         )
 
-    @property
+    @cached_property
     def capacity(self) -> Capacity:
         """What its replicas are believed to serve."""
         return Capacity(sizing=self.sizing, goodput_factor=self.goodput_factor)

@@ -7,7 +7,7 @@ from tonnage.api.status import Reason
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Fleet, ModelState
-from tonnage.estimate.belief import BAND, Belief, asked_now
+from tonnage.estimate.belief import BAND, Belief, PlannedSpeed, asked_now
 from tonnage.estimate.calibration import Beliefs, inherit, memory_key, speed_key
 from tonnage.estimate.calibration_file import LoadTest, key_of, reported_kv_tokens
 from tonnage.estimate.learner import age, prior_posterior, slow_end
@@ -101,12 +101,12 @@ def asked_with(request: SizingRequest, held: Belief, posterior: SpeedPosterior) 
     """Return the request with constants that are believed, or planned with."""
     is_looked_up = not held.is_measured and held.calibrated_at_s is None
     origin = Origin.LOOKED_UP if is_looked_up else Origin.MEASURED
-    return _with_speed(request, held.constants_at(posterior), origin, _load_test(held))
+    return _with_speed(held.asked, request, held.constants_at(posterior), origin, _load_test(held))
 
 
-@memoize
+@memoize  # of what one object asks: others with its spec have other constants
 def _with_speed(
-    request: SizingRequest, speed: SpeedConstants, origin: Origin, remark: str
+    _: PlannedSpeed, request: SizingRequest, speed: SpeedConstants, origin: Origin, remark: str
 ) -> SizingRequest:
     inputs = with_changed(request.inputs, speed_input(speed, origin, remark=remark))
     return replace(request, speed=speed, inputs=inputs)

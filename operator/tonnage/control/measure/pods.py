@@ -18,7 +18,7 @@ def with_pods(known: PodMemory, state: ModelState, fleet: Fleet) -> PodMemory:
     """Remember which pods are there, which were lost, and when replicas changed."""
     ready = _ready(state)
     present = frozenset(pod.uid for pod in state.pods)
-    asked = state.deployment.replicas if state.deployment else 0
+    asked = state.replicas
     # Fewer than are asked for: what an update replaced, or scaling down took away, is no loss.
     lost = known.ready - set(ready)
     has_lost = bool(lost) and len(ready) < asked

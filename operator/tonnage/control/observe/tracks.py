@@ -18,6 +18,7 @@ from tonnage.estimate.track import (
     Readings,
     Track,
     add_reading,
+    is_plain,
     track_of,
 )
 
@@ -74,10 +75,13 @@ def _limit_engines(tracks: Tracks) -> Tracks:
 
 def _sound(each: EngineSamples, readings: Readings, interval_s: float) -> EngineSamples:
     """Return what an engine says without the scrapes that were none of it."""
-    track = track_of(readings, interval_s=interval_s)
+    last_s = readings.last.at_s
     # Where the last scrape failed, rates pass over it.
-    at_s = readings.last.at_s if each.scraped_at_s is None else each.scraped_at_s
-    odd_s = track.odd_s if readings.last.at_s == at_s else (*track.odd_s, at_s)
+    at_s = last_s if each.scraped_at_s is None else each.scraped_at_s
+    if at_s == last_s and not each.num_falls and is_plain(readings, interval_s=interval_s):
+        return each
+    track = track_of(readings, interval_s=interval_s)
+    odd_s = track.odd_s if last_s == at_s else (*track.odd_s, at_s)
 
     def is_spoiled(scrapes: int) -> bool:
         since_s = at_s - scrapes * interval_s  # the one before the window too: it may fall from it

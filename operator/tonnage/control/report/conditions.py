@@ -1,12 +1,13 @@
 """Conditions as people read them: one short rule each."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from statistics import median_low
 
 from tonnage.api.status import Condition
 from tonnage.control.decide.approval import NEEDED, approval
 from tonnage.control.input.finding import PENDING, UNREADABLE, Finding, State
+from tonnage.control.input.memory import PodSpeed
 from tonnage.control.input.state import Assessment, Fleet
 from tonnage.control.learn.learning import (
     believable_range,
@@ -52,10 +53,6 @@ OF_THE_PLAN = frozenset(
     }
 )
 """Conditions that stand on the plan: they stay as they were while it waits for its search."""
-
-
-Rule = Callable[[Assessment], Finding]
-FleetRule = Callable[[Assessment, Fleet], Finding]
 
 
 def plan_valid(found: Assessment) -> Finding:
@@ -240,35 +237,39 @@ def kv_capacity(found: Assessment) -> Finding:
     return Finding(kind, "True", "AsPlanned", told)
 
 
-def calibration_stored(_: Assessment, fleet: Fleet) -> Finding:
+def calibration_stored(fleet: Fleet) -> Finding:
     kind = "CalibrationStored"
     if fleet.state_problem:
         return Finding(kind, "False", *fleet.state_problem)
     return Finding(kind, "True", "Stored", "what is learned is saved for the next start")
 
 
-RULES: tuple[Rule, ...] = (
-    ready,
-    reconciling,
-    stall,
-    plan_valid,
-    capacity_available,
-    scaling_active,
-    scaling_limited,
-    slo_met,
-    error_budget,
-    speed_plausible,
-    kv_capacity,
-    approval,
-    template_drift,
-)
-FLEET_RULES: tuple[FleetRule, ...] = (metrics_available, calibration_stored)
+def conditions(
+    found: Assessment, speeds: Mapping[str, PodSpeed], fleet: Fleet, *, now: str
+) -> tuple[Condition, ...]:
+    """Return every condition that is present; a transition time moves only with its status.
 
-
-def conditions(found: Assessment, fleet: Fleet, *, now: str) -> tuple[Condition, ...]:
-    """Return every condition that is present; a transition time moves only with its status."""
+    ``speeds``: of its pods, as of this tick.
+    """
     generation, before = found.state.view.generation, found.memory.reported.conditions
-    said = (*(rule(found) for rule in RULES), *(rule(found, fleet) for rule in FLEET_RULES))
+    is_ready, stalled = ready(found), stall(found)
+    said = (
+        is_ready,
+        reconciling(found, is_ready, stalled),
+        stalled,
+        plan_valid(found),
+        capacity_available(found),
+        scaling_active(found),
+        scaling_limited(found),
+        slo_met(found),
+        error_budget(found),
+        speed_plausible(found, speeds),
+        kv_capacity(found),
+        approval(found),
+        template_drift(found),
+        metrics_available(found, fleet),
+        calibration_stored(fleet),
+    )
     return tuple(
         _condition(finding, finding.state, before.get(finding.type), generation, now)
         for finding in (_as_planned(each, found) for each in said)

@@ -58,26 +58,6 @@ def facts(status: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-def gauges_moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Tell whether any number that a status shows changed materially, appeared or vanished."""
-    for section in GAUGE_SECTIONS:
-        old, new = before.get(section) or {}, after.get(section) or {}
-        names = () if old == new else old.keys() | new.keys()
-        if any(_is_moved(name, old.get(name), new.get(name)) for name in names):
-            return True
-    return False
-
-
-def _is_moved(name: str, before: Any, after: Any) -> bool:
-    if before == after:
-        return False
-    olds, news = _numbers(name, before), _numbers(name, after)
-    if olds.keys() != news.keys():
-        return True
-    paths = ((part, name if part == "value" else part) for part in news)
-    return any(is_moved(shown, olds[part], news[part]) for part, shown in paths)
-
-
 GAUGE_SECTIONS = ("estimate", "measured", "calibration")
 COUNTERS = frozenset(
     {
@@ -90,15 +70,30 @@ COUNTERS = frozenset(
     }
 )
 """Grows for ever, or shrinks: goes along, asks for no write of its own."""
+NUMBERS = frozenset({int, float})
+"""A bool is none."""
+Figures = Mapping[tuple[str, str, str], float]
+"""By section, name and part; what is no object is its own ``value``."""
 
 
-def _numbers(name: str, value: Any) -> Mapping[str, float]:
-    """Return the numbers of a figure by part, but counters."""
-    parts = value if isinstance(value, dict) else {"value": value}
+def figures(status: Mapping[str, Any]) -> Figures:
+    """Return the numbers that a status shows, but counters."""
     return {
-        part: float(number)
-        for part, number in parts.items()
-        if not (name in COUNTERS or part in COUNTERS or isinstance(number, bool))
-        and isinstance(number, int | float)
-        and math.isfinite(number)
+        (section, name, part): number
+        for section in GAUGE_SECTIONS
+        for name, shown in (status.get(section) or {}).items()
+        if name not in COUNTERS
+        for part, number in (shown if isinstance(shown, dict) else {"value": shown}).items()
+        if part not in COUNTERS and type(number) in NUMBERS and math.isfinite(number)
     }
+
+
+def figures_moved(before: Figures, after: Figures) -> bool:
+    """Tell whether any number that a status shows changed materially, appeared or vanished."""
+    if before.keys() != after.keys():
+        return True
+    changed = (key for key, number in after.items() if number != before[key])
+    return any(
+        is_moved(key[1] if key[2] == "value" else key[2], before[key], after[key])
+        for key in changed
+    )

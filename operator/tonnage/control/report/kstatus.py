@@ -84,14 +84,14 @@ def _is_of_another_spec(found: Assessment) -> bool:
     return not is_spec or is_spec_ahead(found.state)
 
 
-def reconciling(found: Assessment) -> Finding:
+def reconciling(found: Assessment, is_ready: Finding, stalled: Finding) -> Finding:
     """Present only while a change of spec is carried out; autoscaling never sets it."""
     deployment = found.state.deployment
     is_alone = found.state.conflicting_autoscaler is None
     is_ours = is_alone and not found.memory.writers.template.is_left
     is_waiting = found.is_acting and found.refusal is None and is_ours
-    is_changing = deployment is None or _is_due(found) or _is_rolling_out(found)
-    is_going_on = is_waiting and stall(found).state is None
+    is_changing = deployment is None or _is_due(found) or _is_rolling_out(found, is_ready)
+    is_going_on = is_waiting and stalled.state is None
     state: State | None = "True" if is_going_on and is_changing else None
     if found.pending and _is_due(found):
         return Finding("Reconciling", state, PENDING, found.pending.message)
@@ -119,7 +119,7 @@ def _is_due(found: Assessment) -> bool:
     return found.is_due or (is_sought and is_spec_ahead(found.state))
 
 
-def _is_rolling_out(found: Assessment) -> bool:
+def _is_rolling_out(found: Assessment, is_ready: Finding) -> bool:
     """Tell whether a template change is under way, or its replicas are still awaited.
 
     Once a change is through, a replica that fails or is added later is no change of spec.
@@ -129,7 +129,7 @@ def _is_rolling_out(found: Assessment) -> bool:
         return True
     is_under_way = not known or "Reconciling" in known
     is_awaited = is_under_way and not found.memory.writers.leaves_replicas
-    return is_awaited and ready(found).state != "True"
+    return is_awaited and is_ready.state != "True"
 
 
 def _is_template_unseen(found: Assessment) -> bool:

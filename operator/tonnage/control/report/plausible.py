@@ -1,10 +1,10 @@
 """Whether engines are as fast as such engines can be, what slows them if not, and which one."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from statistics import median, median_high
-from typing import Final
+from typing import Final, NamedTuple, Self
 
 from tonnage.catalog.engine_speed import is_measured
 from tonnage.control.input.finding import Finding, is_false
@@ -70,67 +70,81 @@ def _smooth(before: PodSpeed | None, now: PodSpeed) -> PodSpeed:
     )
 
 
-def speed_plausible(found: Assessment) -> Finding:
-    """False where a figure leaves what is published or possible, or one pod lags behind."""
+def speed_plausible(found: Assessment, of_pods: Mapping[str, PodSpeed]) -> Finding:
+    """False where a figure leaves what is published or possible, or one pod lags behind.
+
+    ``of_pods``: by name, as of this tick.
+    """
     chosen = found.chosen
-    speeds = {n: s for n, s in found.memory.reported.speeds.items() if s.windows >= MIN_WINDOWS}
+    speeds = {name: each for name, each in of_pods.items() if each.windows >= MIN_WINDOWS}
     if chosen is None or not speeds:
-        return _standing(found) or Finding(
+        return _standing(found, of_pods) or Finding(
             TYPE, "Unknown", "NotBusy", "no replica has been busy for long enough"
         )
-    ease = BACK if is_false(found, TYPE) else 1.0
+    ease, pods = BACK if is_false(found, TYPE) else 1.0, _Middle.of(speeds.values())
     doubts = [
-        *_beyond_physics(speeds, ease),
-        *_outside_published(chosen, speeds, ease),
+        *_beyond_physics(pods, ease),
+        *_outside_published(chosen, pods, ease),
         *_at_the_edge(chosen.belief, ease),
     ]
     if doubts:
-        doubts = [(doubts[0][0], f"{doubts[0][1]}; likely: {_causes(chosen, speeds)}"), *doubts[1:]]
+        doubts = [(doubts[0][0], f"{doubts[0][1]}; likely: {_causes(chosen, pods)}"), *doubts[1:]]
     doubts += _slow_pod(speeds, ease)
     if not doubts:
-        return Finding(TYPE, "True", "AsPublished", _well(chosen, speeds))
+        return Finding(TYPE, "True", "AsPublished", _well(chosen, pods))
     return Finding(TYPE, "False", doubts[0][0], "; ".join(words for _, words in doubts))
 
 
-def _standing(found: Assessment) -> Finding | None:
+def _standing(found: Assessment, of_pods: Mapping[str, PodSpeed]) -> Finding | None:
     """Return what was said of this spec before, while its pods are watched but not yet judged.
 
     A process that began just now would otherwise tell each object of doubts that it will not have.
     """
     before = found.memory.reported.conditions.get(TYPE)
-    if before is None or before.status == "Unknown" or not found.memory.reported.speeds:
+    if before is None or before.status == "Unknown" or not of_pods:
         return None
     if before.observed_generation != found.state.view.generation:
         return None
     return Finding(TYPE, before.status, before.reason, before.message)
 
 
-def _well(chosen: Chosen, speeds: Mapping[str, PodSpeed]) -> str:
-    low, high = _published_mbu_range(chosen, speeds, 1.0)
-    mbu = median(speed.mbu for speed in speeds.values())
-    return f"MBU {mbu:.0%}, published for such a state of the engine: {low:.0%} to {high:.0%}"
+class _Middle(NamedTuple):
+    """Medians over the pods that are judged."""
+
+    mbu: float
+    mfu: float
+    slower_than_prior: float
+    predicted_mbu: float
+    """In the state that was met."""
+
+    @classmethod
+    def of(cls, speeds: Iterable[PodSpeed]) -> Self:
+        each = (
+            (pod.mbu, pod.mfu, pod.slower_than_prior, pod.mbu * math.exp(pod.slower_than_prior))
+            for pod in speeds
+        )
+        return cls(*map(median, zip(*each, strict=True)))
 
 
-def _beyond_physics(speeds: Mapping[str, PodSpeed], ease: float) -> Iterator[tuple[str, str]]:
+def _well(chosen: Chosen, pods: _Middle) -> str:
+    low, high = _published_mbu_range(chosen, pods)
+    return f"MBU {pods.mbu:.0%}, published for such a state of the engine: {low:.0%} to {high:.0%}"
+
+
+def _beyond_physics(pods: _Middle, ease: float) -> Iterator[tuple[str, str]]:
     """Nothing reads faster than memory, or computes faster than the peak."""
-    for name, value in (
-        ("MBU", median(speed.mbu for speed in speeds.values())),
-        ("MFU", median(speed.mfu for speed in speeds.values())),
-    ):
+    for name, value in (("MBU", pods.mbu), ("MFU", pods.mfu)):
         if value > 1 - PHYSICS_SLACK * (1 - ease):
             yield "FasterThanPossible", f"{name} {value:.0%}, more than the GPU class can do"
 
 
-def _published_mbu_range(
-    chosen: Chosen, speeds: Mapping[str, PodSpeed], ease: float
-) -> tuple[float, float]:
+def _published_mbu_range(chosen: Chosen, pods: _Middle) -> tuple[float, float]:
     """Return the range of MBU in which published measurements lie, in the state that was met.
 
     Their spread about the prediction is that of the GPU's generation.
     """
-    width = ease * _width(chosen)
-    predicted = median(speed.mbu * math.exp(speed.slower_than_prior) for speed in speeds.values())
-    return predicted * math.exp(-width), min(1.0, predicted * math.exp(width))
+    width, mbu = _width(chosen), pods.predicted_mbu
+    return mbu * math.exp(-width), min(1.0, mbu * math.exp(width))
 
 
 def _width(chosen: Chosen) -> float:
@@ -138,21 +152,17 @@ def _width(chosen: Chosen) -> float:
     return quantile_z(PUBLISHED_SHARE) * deviation_of(spread_of(chosen.sizing.request))
 
 
-def _outside_published(
-    chosen: Chosen, speeds: Mapping[str, PodSpeed], ease: float
-) -> Iterator[tuple[str, str]]:
-    gpu = chosen.sizing.request.gpu
-    slower = median(speed.slower_than_prior for speed in speeds.values())
+def _outside_published(chosen: Chosen, pods: _Middle, ease: float) -> Iterator[tuple[str, str]]:
+    gpu, slower = chosen.sizing.request.gpu, pods.slower_than_prior
     if abs(slower) <= ease * _width(chosen):
         return
-    low, high = _published_mbu_range(chosen, speeds, 1.0)
-    mbu = median(speed.mbu for speed in speeds.values())
+    low, high = _published_mbu_range(chosen, pods)
     published = f"{PUBLISHED_SHARE:.0%} of what is published for {gpu.generation} GPUs lies"
     if not is_measured(gpu):
         published = f"for {gpu.generation} GPUs nothing is published; by other GPUs it lies"
     yield (
         "SlowerThanPublished" if slower > 0 else "FasterThanPublished",
-        f"steps take {math.exp(slower):.2f} times as long as predicted: MBU {mbu:.0%}; "
+        f"steps take {math.exp(slower):.2f} times as long as predicted: MBU {pods.mbu:.0%}; "
         f"{published} between {low:.0%} and {high:.0%} in this state",
     )
 
@@ -181,12 +191,11 @@ def _constants(held: Belief) -> tuple[tuple[str, float, float, float], ...]:
     return tuple(zip(names, held.posterior.constants, held.prior.constants, most, strict=True))
 
 
-def _causes(chosen: Chosen, speeds: Mapping[str, PodSpeed]) -> str:
+def _causes(chosen: Chosen, pods: _Middle) -> str:
     """Name what usually puts the constants where they are."""
     (_, overhead, before, _), *efficiencies = _constants(chosen.belief)
     bandwidth, prefill = (prior / value for _, value, prior, _ in efficiencies)
-    slower = median(speed.slower_than_prior for speed in speeds.values())
-    if slower < 0:
+    if pods.slower_than_prior < 0:
         return (
             "a faster GPU class than hardware.gpu declares, or weights that are smaller than "
             "model.weights says"

@@ -32,7 +32,7 @@ from tonnage.control.input.times import rfc3339
 from tonnage.control.measure.attained import BUDGET_FIGURE
 from tonnage.control.report.calibrated import calibration_status
 from tonnage.control.report.conditions import conditions
-from tonnage.control.report.differing import GAUGE_SECTIONS, facts, gauges_moved, is_moved
+from tonnage.control.report.differing import Figures, facts, figures, figures_moved, is_moved
 from tonnage.control.report.happenings import bad_conditions
 from tonnage.control.report.kstatus import NO_PATH
 from tonnage.control.report.plausible import with_speeds
@@ -95,7 +95,9 @@ def report(found: Assessment, fleet: Fleet) -> Reported:
     )
     (facts_before, before), after = _on_server(found.state.view), status.to_dict()
     gauges_due = fleet.now_s - known.gauges_written_at_s >= fleet.settings.status_interval_s
-    must_write = facts_before != facts(after) or (gauges_due and gauges_moved(before, after))
+    must_write = facts_before != facts(after) or (
+        gauges_due and figures_moved(before, figures(after))
+    )
     frozen_plan = known.frozen_plan
     if found.mode != "Paused":
         frozen_plan = None
@@ -111,17 +113,16 @@ def report(found: Assessment, fleet: Fleet) -> Reported:
 
 
 @memoize
-def _on_server(view: ModelView) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return the facts and the gauges of the status that stands there."""
+def _on_server(view: ModelView) -> tuple[Mapping[str, Any], Figures]:
+    """Return the facts and the figures of the status that stands there."""
     status = json.loads(view.status)
-    return facts(status), {section: status.get(section) for section in GAUGE_SECTIONS}
+    return facts(status), figures(status)
 
 
 def _planned_status(found: Assessment, fleet: Fleet) -> tuple[Status, ReportMemory]:
     now = rfc3339(fleet.now_s)
     known, measured = _measured_status(found, _with_decision(found, now), fleet)
-    found = replace(found, memory=replace(found.memory, reported=known))
-    met = conditions(found, fleet, now=now)
+    met = conditions(found, known.speeds, fleet, now=now)
     status = Status(
         observed_generation=found.state.view.generation,
         replicas=replicas_status(found),
@@ -145,7 +146,7 @@ def _planned_status(found: Assessment, fleet: Fleet) -> tuple[Status, ReportMemo
 def _pending_status(found: Assessment, fleet: Fleet) -> tuple[Status, ReportMemory]:
     """Return the status that stands there, with what is known without the plan."""
     before, pending = _standing(found.state.view), found.pending
-    known = conditions(found, fleet, now=rfc3339(fleet.now_s))
+    known = conditions(found, found.memory.reported.speeds, fleet, now=rfc3339(fleet.now_s))
     display = {"problem": problem_cell(problem_of(known))}
     if pending and pending.is_told:
         display |= {"reason": PENDING}
@@ -193,8 +194,7 @@ def _frozen_plan(found: Assessment) -> PlanStatus | None:
 
 def replicas_status(found: Assessment) -> ReplicasStatus:
     """Return the replicas of an object; those wanted where Tonnage may write them."""
-    deployment = found.state.deployment
-    current = deployment.replicas if deployment else 0
+    deployment, current = found.state.deployment, found.state.replicas
     is_left = found.memory.writers.leaves_replicas
     is_acting = found.is_acting and found.decision is not None and not is_left
     desired = found.decision.replicas if found.decision and is_acting else current
@@ -206,8 +206,7 @@ def replicas_status(found: Assessment) -> ReplicasStatus:
 
 def _with_decision(found: Assessment, now: str) -> ReportMemory:
     """Add a decision to the last five when it changes the number of replicas, or would."""
-    known, decision, deployment = found.memory.reported, found.decision, found.state.deployment
-    current = deployment.replicas if deployment else 0
+    known, decision, current = found.memory.reported, found.decision, found.state.replicas
     if decision is None or decision.replicas == current or found.mode == "Paused":
         return known
     if found.memory.writers.leaves_replicas:
