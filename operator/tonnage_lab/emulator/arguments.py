@@ -16,6 +16,7 @@ DTYPES: Final = ("auto", "bfloat16", "float", "float16", "float32", "half")
 KV_CACHE_DTYPES: Final = (
     "auto", "bfloat16", "float16", "fp8", "fp8_ds_mla", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "nvfp4",
 )  # fmt: skip
+KV_ROLES: Final = ("kv_producer", "kv_consumer", "kv_both")
 _SUFFIX: Final = {"": 1, "k": KB, "m": MB, "g": GB, "K": KIB, "M": MIB, "G": GIB}
 _HUMAN_INTEGER: Final = re.compile(r"(?P<amount>[0-9]+(\.[0-9]+)?)(?P<suffix>[kmgKMG]?)")
 
@@ -149,7 +150,7 @@ def _kv_role(text: str) -> str:
     except ValueError:
         given = None
     match given:
-        case {"kv_connector": str(), "kv_role": "kv_producer" | "kv_consumer" | "kv_both" as role}:
+        case {"kv_connector": str(), "kv_role": str(role)} if role in KV_ROLES:
             return role
     raise argparse.ArgumentTypeError(
         f"expected an object with kv_connector and kv_role, not {text}"
