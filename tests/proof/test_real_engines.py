@@ -48,14 +48,14 @@ QUEUES = ("fcfs", "newestFirst")
 TTFT_S = 2
 
 
-def rendered(version: str, config: str, **engine: str) -> dict[str, Any]:
+def rendered(version: str, config: str, **more: str) -> dict[str, Any]:
     """Return the pod template that the operator would write for this model on this version."""
     real = vllm_site.site_of(Path(sys.executable), A_CORE, num_cores=2)
     manifest = dict(real.manifest)
     minor = ".".join(version.split(".")[:2])
     args = ["--load-format=dummy", "--enforce-eager"]
     slo = {"timeToFirstToken": {"p95": f"{TTFT_S}s"}}
-    engine = {"version": minor, "args": args, **engine}
+    engine = {"version": minor, "args": args, **more}
     manifest["spec"] = {**manifest["spec"], "engine": engine, "slo": slo}
     made = parse_model_deployment(manifest)
     sizing = vllm_site.cpu_class.fitting(
@@ -236,7 +236,7 @@ def tokens_of(said: Mapping[str, Any]) -> list[int]:
 def read_first(prefill: str, prompt: Sequence[int]) -> Any:
     """Let an engine read a prompt, as vLLM's proxy does; return what to tell the other one."""
     nobody = ("engine_id", "block_ids", "host", "port")
-    asked = {"do_remote_decode": True, "do_remote_prefill": False}
+    asked: dict[str, Any] = {"do_remote_decode": True, "do_remote_prefill": False}
     asked |= {f"remote_{name}": None for name in nobody}
     said = answer(prefill, prompt, max_tokens=1, stream=False, kv_transfer_params=asked)
     return said["kv_transfer_params"]
