@@ -214,6 +214,11 @@ CASES: Final[dict[str, Case]] = {
         DEEPSEEK, "H200", 8, split=Parallelism(data=8), engine={"queue": "newestFirst"},
         slo={"timeToFirstToken": {"p95": "2s"}},
     ),
+    "prefill": _case(LLAMA, engine={"role": "prefill"}),
+    "decode": _case(LLAMA, engine={"role": "decode"}),
+    "decode, MLA, data parallel": _case(
+        DEEPSEEK, "H200", 8, split=Parallelism(data=8), engine={"role": "decode"}
+    ),
     "another user": _case(LLAMA, pods={"user": {"id": 1000, "group": 1000}}),
     "the platform's user": _case(LLAMA, pods={"user": {}}),
     **{f"engine.args: {each}": _case(LLAMA, engine={"args": each.split()}) for each in ARGS},
@@ -301,7 +306,7 @@ def _container(pod: Config, node: int) -> Config:
     [container] = pod["containers"]
     variables = {LEADER: "proof-0.proof-0.serving", RANK: str(node)}
     security = pod["securityContext"]
-    plain = {each["name"]: each.get("value", "(a Secret)") for each in container["env"]}
+    plain = {each["name"]: _value(each) for each in container["env"]}
     return {
         "image": container["image"].rpartition(":")[0],
         "command": container.get("command", []),
@@ -310,6 +315,12 @@ def _container(pod: Config, node: int) -> Config:
         "user": security.get("runAsUser"),
         "group": security.get("runAsGroup"),
     }
+
+
+def _value(variable: Config) -> str:
+    """Return a variable's value, or what it is read from when the pod starts."""
+    of_pod = variable.get("valueFrom", {}).get("fieldRef")
+    return f"({of_pod['fieldPath']})" if of_pod else str(variable.get("value", "(a Secret)"))
 
 
 def masked(arguments: Sequence[str]) -> list[str]:

@@ -1,5 +1,6 @@
 """The sources of releases of vLLM, by pip: an archive each, unpacked and not built."""
 
+import hashlib
 import os
 import re
 import subprocess
@@ -60,6 +61,17 @@ def unpacked(release: str, cache: Path) -> Path:
     [archive] = archives.glob(f"vllm-{release}[.-]*")
     (_unpack_wheel if archive.suffix == ".whl" else _unpack_source)(archive, folder)
     return folder
+
+
+def installed(names: Path, cache: Path) -> Path:
+    """Return the folder of the packages of a list, installed first where it is missing."""
+    target = cache / f"{names.stem}-{hashlib.sha256(names.read_bytes()).hexdigest()[:12]}"
+    if not target.is_dir():
+        _pip(
+            "install", "--quiet", "--no-deps", "--target", str(target),
+            "--requirement", str(names),
+        )  # fmt: skip
+    return target
 
 
 def _download(release: str, archives: Path, backend: Path) -> None:

