@@ -20,7 +20,7 @@ from tonnage.control.decide.outlook import (
 from tonnage.control.decide.pending import with_given_back
 from tonnage.control.decide.situated import situation_of
 from tonnage.control.decide.template import roll_changes, template_of
-from tonnage.control.decide.writers import writers_now
+from tonnage.control.decide.writers import with_writers
 from tonnage.control.input.answers import Asker
 from tonnage.control.input.finding import UNREADABLE
 from tonnage.control.input.memory import ObjectMemory, SizingMemory
@@ -82,9 +82,9 @@ def assess(
 
 def size_object(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Assessment:
     """Measure an object and size it, as far as the time for searches goes."""
-    memory = memory.without_future(fleet.now_s)
+    memory = with_writers(memory.without_future(fleet.now_s), state, fleet)
     tracks, state = with_tracks(memory.tracks, state, fleet)
-    memory = replace(memory, tracks=tracks, writers=writers_now(memory, state, fleet))
+    memory = replace(memory, tracks=tracks)
     traffics = measure_traffic(state, fleet, memory)
     memory = with_observed(memory, state, fleet, traffics)
     sized = partial(Assessment, state=state, memory=memory, traffics=traffics)
@@ -236,9 +236,8 @@ def _with_load(
         split_asked=chosen.split_asked,
     )
     events = events_of(chosen, learned, fleet)
-    demand, learned = remembered_demand(found, (goodput, learned), chosen.sizing, events, fleet)
-    memory = replace(found.memory, sizing=sizing, goodput=goodput, posterior=learned, demand=demand)
-    return memory, events
+    memory = replace(found.memory, sizing=sizing, goodput=goodput, posterior=learned)
+    return remembered_demand(memory, found.traffics, chosen.sizing, events, fleet), events
 
 
 def _refusal(refused: Exception) -> Refusal:

@@ -6,19 +6,18 @@ from dataclasses import replace
 
 from tonnage.control.decide.pending import is_given_up
 from tonnage.control.input.memory import DemandMemory, ObjectMemory
-from tonnage.control.input.state import AUTO, Assessment, Chosen, Fleet, ModelState, PodView
-from tonnage.control.learn.promises import Judged
+from tonnage.control.input.state import AUTO, Chosen, Fleet, ModelState, PodView, Traffics
 from tonnage.control.measure.bursts import (
     burst_factor,
     burst_share,
     promised_quantile,
     reserved_requests_per_s,
 )
-from tonnage.estimate.budget import Ledger
 from tonnage.estimate.calibration import memory_key
 from tonnage.estimate.forecast import (
     CHANCE_Z,
     Forecast,
+    History,
     Note,
     add_note,
     forecast,
@@ -29,7 +28,7 @@ from tonnage.estimate.forecast import (
 from tonnage.estimate.headroom import UNSEEN, headroom
 from tonnage.estimate.holding import STARTS, held_starts
 from tonnage.estimate.keeping import is_look_due
-from tonnage.estimate.kept_history import KeptHistory, from_stored, is_news, to_stored
+from tonnage.estimate.kept_history import from_stored, is_news, to_stored
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.memoize import memoize
 from tonnage.policy.need import Outlook, Supply
@@ -104,19 +103,16 @@ def _due_s(pod: PodView, lead: float, wait_s: float, fleet: Fleet) -> float:
 
 
 def remembered_demand(
-    found: Assessment, judged: Judged, sizing: Sizing, events: Iterable[Event], fleet: Fleet
-) -> tuple[DemandMemory, ObjectPosterior]:
-    """Note what is measured now, and score what was forecast for now.
-
-    ``judged``: what promises taught in this tick.
-    """
-    (goodput, learned), demand = judged, found.traffics.demand
-    if demand is None or found.traffics.metrics is not Metrics.COMPLETE:
-        return found.memory.demand, learned
-    known = _in_units_of(found.memory.demand, sizing)
+    memory: ObjectMemory, traffics: Traffics, sizing: Sizing, events: Iterable[Event], fleet: Fleet
+) -> ObjectMemory:
+    """Note what is measured now, and score what was forecast for now."""
+    demand = traffics.demand
+    if demand is None or traffics.metrics is not Metrics.COMPLETE:
+        return memory
+    known = _in_units_of(memory.demand, sizing)
     most, count = sizing.most_requests_per_s, demand.newest
     sure = without_chance(count.requests, scv=sizing.request.arrival_scv) if count else 0.0
-    lead, now = lead_s(learned, fleet.settings), demand.requests_per_s / most
+    lead, now = lead_s(memory.posterior, fleet.settings), demand.requests_per_s / most
     planned = [now, *(each.requests_per_s / most for each in events)]
     if is_note_due(known.history, fleet.now_s):
         planned.append(_forecast(known, now, lead, fleet).demand)
@@ -128,19 +124,24 @@ def remembered_demand(
         planned=max(planned),
         lead_s=lead,
     )
-    noted, unit = add_note(known.history, note), _unit(sizing)
-    last_s = known.history.recent[-1][0] if known.history.recent else fleet.now_s
-    if is_look_due(found.memory.uid, before_s=last_s, now_s=fleet.now_s):
-        stored = to_stored(noted, unit=unit, unit_requests_per_s=most, now_s=fleet.now_s)
-        learned = _with_kept(learned, stored, goodput.ledger)
-    return DemandMemory(history=noted, unit=unit, most_requests_per_s=most), learned
+    before, unit = known.history, _unit(sizing)
+    known = DemandMemory(history=add_note(before, note), unit=unit, most_requests_per_s=most)
+    return _with_kept(replace(memory, demand=known), before, fleet)
 
 
-def _with_kept(learned: ObjectPosterior, now: KeptHistory, ledger: Ledger) -> ObjectPosterior:
-    """Keep history and ledger for the next process, as far as they tell of more."""
+def _with_kept(memory: ObjectMemory, before: History, fleet: Fleet) -> ObjectMemory:
+    """Keep history and ledger for the next process, where an hour ended that tells of more."""
+    known, most = memory.demand, memory.demand.most_requests_per_s
+    last_s = before.recent[-1][0] if before.recent else fleet.now_s
+    if most is None or not is_look_due(memory.uid, before_s=last_s, now_s=fleet.now_s):
+        return memory
+    learned, ledger = memory.posterior, memory.goodput.ledger
     if ledger.newest != (learned.ledger.newest if learned.ledger else {}):
         learned = replace(learned, ledger=ledger)
-    return replace(learned, demand=now) if is_news(learned.demand, now) else learned
+    now = to_stored(known.history, unit=known.unit, unit_requests_per_s=most, now_s=fleet.now_s)
+    if is_news(learned.demand, now):
+        learned = replace(learned, demand=now)
+    return replace(memory, posterior=learned)
 
 
 def recalled_demand(learned: ObjectPosterior, *, now_s: float) -> DemandMemory:

@@ -37,15 +37,16 @@ REVERTED: Final = "the record of the spec"
 """A difference: the Deployment says that it was made for another spec than it was."""
 
 
-def writers_now(memory: ObjectMemory, state: ModelState, fleet: Fleet) -> Writers:
-    """Return what is remembered of other writers, with how they changed the Deployment since."""
+def with_writers(memory: ObjectMemory, state: ModelState, fleet: Fleet) -> ObjectMemory:
+    """Remember how others changed the Deployment since the last tick."""
     live, known = state.deployment, memory.writers
     if live is None:
-        return Writers()
+        return replace(memory, writers=Writers())
     if known.deployment_uid != live.uid:
         known = Writers(deployment_uid=live.uid)
     known = _with_replicas(known, memory, live, state.view.generation, fleet.now_s)
-    return _with_template(known, memory, live, state, fleet)
+    known = _with_template(known, memory, live, state, fleet)
+    return replace(memory, writers=known)
 
 
 def _with_replicas(
