@@ -105,6 +105,10 @@ def _drafts(method: str, tokens: int) -> Config:
     return {"speculative": {"method": method, "tokens": tokens, "acceptedPercent": 60}}
 
 
+def _of_role(gpu: str, **sizes: int) -> Config:
+    return {"gpu": gpu, "parallelism": sizes}
+
+
 EVERY_POD_FIELD: Final[Config] = {
     "nodeSelector": {"pool": "gpu"},
     "tolerations": [{"key": "gpu", "operator": "Exists"}],
@@ -214,10 +218,11 @@ CASES: Final[dict[str, Case]] = {
         DEEPSEEK, "H200", 8, split=Parallelism(data=8), engine={"queue": "newestFirst"},
         slo={"timeToFirstToken": {"p95": "2s"}},
     ),
-    "prefill": _case(LLAMA, engine={"role": "prefill"}),
-    "decode": _case(LLAMA, engine={"role": "decode"}),
+    "prefill": _case(LLAMA, engine={"role": "prefill"}, hardware=_of_role("H100", tensor=1)),
+    "decode": _case(LLAMA, engine={"role": "decode"}, hardware=_of_role("H100", tensor=1)),
     "decode, MLA, data parallel": _case(
-        DEEPSEEK, "H200", 8, split=Parallelism(data=8), engine={"role": "decode"}
+        DEEPSEEK, "H200", 8, split=Parallelism(data=8), engine={"role": "decode"},
+        hardware=_of_role("H200", tensor=1, data=8),
     ),
     "another user": _case(LLAMA, pods={"user": {"id": 1000, "group": 1000}}),
     "the platform's user": _case(LLAMA, pods={"user": {}}),

@@ -19,8 +19,9 @@ KV_ROLES: Final = {"prefill": "kv_producer", "decode": "kv_consumer"}
 def role_arguments(spec: Spec) -> Iterator[str]:
     """Yield the flags.
 
-    A cache that cannot be taken is computed anew: ``fail``, which is the default since 0.18, would
-    lose each request whose prefill replica is scaled down before its cache is taken.
+    A cache that cannot be taken is computed anew: ``fail``, which is the default since 0.17, would
+    end each request whose prefill replica is gone, and all of them while one role has rolled and
+    the other has not.
 
     Sources:
         [vllm-source] config/kv_transfer.py.

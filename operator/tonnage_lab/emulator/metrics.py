@@ -223,9 +223,9 @@ class EngineSeries:
         """Note the end of a prefill."""
         self.histograms["time_to_first_token_seconds"].observe(ttft_s)
         self.counters["prompt_tokens"].inc(prompt.tokens)
-        self.counters["prompt_tokens_cached"].inc(prompt.cached_tokens)
+        self.counters["prompt_tokens_cached"].inc(prompt.taken_tokens + prompt.local_tokens)
         by_source = "prompt_tokens_by_source"
-        self.labelled[by_source, "local_compute"].inc(prompt.tokens - prompt.cached_tokens)
+        self.labelled[by_source, "local_compute"].inc(prompt.computed_tokens)
         self.labelled[by_source, "local_cache_hit"].inc(prompt.local_tokens)
         self.labelled[by_source, "external_kv_transfer"].inc(prompt.taken_tokens)
 
@@ -255,7 +255,7 @@ class EngineSeries:
             "request_params_max_tokens": output_tokens,
             "request_params_n": 1,
             "request_num_preemptions": num_preemptions,
-            "request_prefill_kv_computed_tokens": prompt.tokens - prompt.cached_tokens,
+            "request_prefill_kv_computed_tokens": prompt.computed_tokens,
         }.items():
             self.histograms[name].observe(value)
         self.labelled["request_success", "length"].inc()

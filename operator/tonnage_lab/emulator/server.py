@@ -140,7 +140,9 @@ class Server:
                 message=f"{limit} requests are in flight, the limit of --max-num-queued-reqs",
             )
 
-    def _cached_tokens(self, asked: CompletionRequest) -> int:
+    def _cached_tokens(self, asked: CompletionRequest, *, is_taken: bool) -> int:
+        if is_taken:
+            return asked.prompt_tokens - 1
         if not self._arguments.enable_prefix_caching:
             return 0
         found = int(self._hidden.cached_prompt_fraction * asked.prompt_tokens)
@@ -178,17 +180,16 @@ class Server:
         await response.write_eof()
         return response
 
-    async def _take(self, asked: CompletionRequest) -> int:
-        """Take a prompt's cache from the engine that read it; return its tokens but the last.
+    async def _take(self, asked: CompletionRequest) -> bool:
+        """Take a prompt's cache from the engine that read it.
 
-        0: there is none to take, or it cannot be had, and is computed here.
+        False: there is none to take, or it cannot be had, and is computed here.
         """
         if not (self._arguments.takes_caches and asked.transfer.get("do_remote_prefill")):
-            return 0
+            return False
         takes_s = self._hidden.transfer_s_per_token * asked.prompt_tokens
         with self._loop.deferred():
-            is_taken = await pull(asked.transfer, takes_s=takes_s)
-        return asked.prompt_tokens - 1 if is_taken else 0
+            return await pull(asked.transfer, takes_s=takes_s)
 
     async def _generate(
         self, asked: CompletionRequest, listener: Callable[[str | None], None]
@@ -205,12 +206,12 @@ class Server:
                     ended.set_result(reason)
 
         arrived_s = asyncio.get_running_loop().time()
-        taken_tokens = await self._take(asked)
+        is_taken = await self._take(asked)
         number = self._loop.submit(
             Prompt(
                 tokens=asked.prompt_tokens,
-                cached_tokens=taken_tokens or self._cached_tokens(asked),
-                taken_tokens=taken_tokens,
+                cached_tokens=self._cached_tokens(asked, is_taken=is_taken),
+                is_taken=is_taken,
             ),
             output_tokens=asked.max_tokens,
             listener=listen,

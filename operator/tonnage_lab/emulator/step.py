@@ -9,13 +9,22 @@ class Prompt:
 
     tokens: int
     cached_tokens: int = 0
-    taken_tokens: int = 0
-    """Of the cached ones, those that another engine has read."""
+    is_taken: bool = False
+    """From another engine that has read it. vLLM counts all of it so, though the last token is
+    computed again (`tests/proof/test_real_engines.py`)."""
+
+    @property
+    def taken_tokens(self) -> int:
+        return self.tokens if self.is_taken else 0
 
     @property
     def local_tokens(self) -> int:
         """Those that this engine's own cache holds."""
-        return self.cached_tokens - self.taken_tokens
+        return 0 if self.is_taken else self.cached_tokens
+
+    @property
+    def computed_tokens(self) -> int:
+        return self.tokens - self.taken_tokens - self.local_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
