@@ -114,7 +114,7 @@ def planned_requests_per_s(point: Point, predict: Predict) -> float:
         return 0.0
     (few_ms, few), (many_ms, many) = at(low), at(low + 1)
     share = (limit_ms - few_ms) / (many_ms - few_ms) if few_ms < many_ms < math.inf else 0.0
-    return few + share * (many - few)
+    return few + min(1.0, share) * (many - few)  # at the most users that are tried both may keep it
 
 
 def replicas_planned(point: Point, predict: Predict) -> float:

@@ -14,6 +14,7 @@ from speed_row import (
     arrival_of,
     batched_tokens_of,
     concurrency_of,
+    keeps_experts_whole,
     kv_pool_gib_of,
     limit_of,
     low_fraction_of,
@@ -165,6 +166,13 @@ def has_second_runner(row: Row, shape: ModelShape) -> bool:
     return bool(minor) and not shape.has_experts and server.runner_of(shape) is not None
 
 
+def kv_dtype_of(row: Row, shape: ModelShape) -> str:
+    """Return what a row's cache is stored in; where it does not say, what its checkpoint asks of
+    vLLM, as in a plan."""
+    is_asked = not row["kv_dtype"] and row["engine"] == "vllm"
+    return shape.kv_cache_format if is_asked else row["kv_dtype"]
+
+
 def case_of(row: Row, configs: Configs) -> Case:
     """Read a row.
 
@@ -174,7 +182,7 @@ def case_of(row: Row, configs: Configs) -> Case:
     shape, gpu = shape_of(row, configs), find_gpu(row["gpu"].rstrip("?"), built_in_gpus())
     workload, split = workload_of(row), split_of(row)
     concurrency, arrival = concurrency_of(row), arrival_of(row)
-    kv_format = "fp8" if row["kv_dtype"].startswith("fp8") else "bf16"
+    kv_format = "fp8" if kv_dtype_of(row, shape).startswith("fp8") else "bf16"
     run = RunMode(
         kv_format=kv_format,
         minor=minor_of(row),
@@ -213,6 +221,7 @@ def replica_of(row: Row, shape: ModelShape, gpu: Gpu, split: Parallelism, run: R
         weights=shape.weight_format,
         kv_element_bytes=element_bytes,
         parallelism=split,
+        keeps_experts_whole=keeps_experts_whole(row),
     )
     batched_tokens, utilization = batched_tokens_of(row, gpu), utilization_of(row)
     asked = round(concurrency_of(row))

@@ -35,6 +35,7 @@ from speed_priors import (
     LAUNCH_SCALE,
     LAUNCHES_SINCE,
     LIKE_UNKNOWN,
+    OF_GENERATION,
     OLD_EXCHANGE_GROWTH,
     OVERLAP_POWER,
     PRIORS,
@@ -54,6 +55,7 @@ from tonnage.catalog.engine_speed import (
     prefill_class,
     scaling_of,
 )
+from tonnage.catalog.gpu import built_in_gpus
 from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.step_time.step import Step
 from tonnage.units import MS_PER_S
@@ -143,6 +145,7 @@ def _prefill_numbers(case: Case, step: Step, name: str, *, times: float = 1.0) -
             wide_prefill_factor=wide_factor,
             experts_prefill_factor=experts_factor,
             experts_half_width=known.half_width,
+            routing_evenness=MIDDLES["routing_evenness"],
         )
         return times * replace(nominal, constants=constants).step(step).prefill_s
 
@@ -181,7 +184,7 @@ def _kernel_numbers(case: Case) -> dict[str, float]:
         * (shard.num_layers + shard.num_split_norms / 2)
         * growth
         * (tensor > 1),
-        "layers": stages * shard.num_layers,
+        "launched": stages * shard.num_launches,
     }
 
 
@@ -280,11 +283,11 @@ def _launching_s(values: Values, columns: Columns) -> Any:
     """Return what the host takes to launch one step with prompts."""
     label = columns.labels["launches"]
     known = {name: launch_s_of(values, name) for name in label.names}
-    return columns["layers"] * label.chosen(known)
+    return columns["launched"] * label.chosen(known)
 
 
 def launch_s_of(values: Values, since: str) -> float:
-    """Return what the host takes to launch one layer, from this version on."""
+    """Return what the host takes to launch one kernel, from this version on."""
     fixed = LAUNCHES_SINCE.get(since, 0.0)
     return values[f"prefill_launch_s.{since}"] if fixed is None else fixed
 
@@ -401,6 +404,9 @@ def prefill_values(values: Values) -> dict[str, dict[str, float]]:
             found.setdefault(generation, {})[precision] = value
     for generation, kernels in KERNEL_EFFICIENCY.items():
         found[generation] = {key: SERVED_SHARE * value for key, value in kernels.items()}
+    for name, factors in OF_GENERATION.items():
+        generation = built_in_gpus()[name].generation
+        found[name] = {key: factors[key] * value for key, value in found[generation].items()}
     return {**found, "other": found[LIKE_UNKNOWN]}
 
 

@@ -61,7 +61,7 @@ PRIORS: Mapping[str, tuple[float, float]] = {
     "prefill_efficiency.blackwell.bf16": (0.45, 0.2),
     "prefill_efficiency.blackwell.fp8": (0.36, 0.15),
     "prefill_efficiency.blackwell.fp4": (0.27, 0.15),
-    "prefill_launch_s.0.0": (0.4e-3, 0.5),
+    "prefill_launch_s.0.0": (25e-6, 0.5),
     "per_request_s": (0.015, 0.7),
     "per_running_request_s": (0.4e-3, 0.7),
     "per_prompt_token_s": (5e-6, 0.8),
@@ -76,7 +76,7 @@ tables, and narrow where they are; prefill: earlier fits by others; the exchange
 Llama-2-70B on that engine by others (94 to 136 microseconds per layer and doubling); the rest: what
 servers in Python take."""
 LAUNCHES_SINCE = {"0.0": None, "0.19": 0.0}
-"""The host's launches of a layer of a prompt by version: fitted, or no longer seen."""
+"""The host's launches of a kernel of a prompt by version: fitted, or no longer seen."""
 
 SECOND_RUNNER_SEQUENCE_S = 5e-6
 """By vLLM's second model runner, which no public row had: ``h200_server_speed.csv`` alone, with the
@@ -110,15 +110,32 @@ EXPERTS_BANDWIDTH: Mapping[str, Mapping[str, float]] = {
 """Of the grouped products of the MoE tables. On Hopper mxfp4 is unpacked to 16 bits, as int4 is on
 Hopper and Blackwell; on Blackwell mxfp4 has products of its own (activations in mxfp8), and those
 that unpack it there are no evidence. The A100's rows are of skewed choices only, and left out."""
+_BLACKWELL = {
+    "bf16": _rate("bf16", 0.267, 200), "fp8": _rate("fp8", 0.27, 310),
+    "fp8-block": _rate("fp8", 0.087, 45), "nvfp4": _rate("fp4", 0.284, 490),
+    "mxfp4": _rate("fp8", 0.346, 455), "int4": _rate("bf16", 0.07, 58),
+    "other": _rate("bf16", 0.07, 58),
+}  # fmt: skip
+
+
+def _blackwell(**factors: float) -> dict[str, ExpertsPrefill]:
+    """Return the rates of B200's experts, times these of its own peaks."""
+    return {
+        name: _rate(
+            rate.precision, rate.efficiency * factors.get(name, factors["bf16"]), rate.half_width
+        )
+        for name, rate in _BLACKWELL.items()
+    }
+
+
 EXPERTS_PREFILL: Mapping[str, Mapping[str, ExpertsPrefill]] = {
     "ampere": {"bf16": _rate("bf16", 0.24, 10), "other": _rate("bf16", 0.24, 10)},
     "hopper": {"bf16": _rate("bf16", 0.41, 145), "fp8": _rate("fp8", 0.35, 280),
                "fp8-block": _rate("fp8", 0.226, 185), "mxfp4": _rate("bf16", 0.33, 52),
                "int4": _rate("bf16", 0.15, 65), "other": _rate("bf16", 0.15, 65)},
-    "blackwell": {"bf16": _rate("bf16", 0.267, 200), "fp8": _rate("fp8", 0.27, 310),
-                  "fp8-block": _rate("fp8", 0.087, 45), "nvfp4": _rate("fp4", 0.284, 490),
-                  "mxfp4": _rate("fp8", 0.346, 455), "int4": _rate("bf16", 0.07, 58),
-                  "other": _rate("bf16", 0.07, 58)},
+    "blackwell": _BLACKWELL,
+    "B300": _blackwell(bf16=1.03, fp8=1.04, **{"fp8-block": 1.065, "nvfp4": 0.69, "mxfp4": 1.12}),
+    "GB300": _blackwell(bf16=1.0, fp8=1.02, **{"fp8-block": 1.02, "nvfp4": 0.70, "mxfp4": 1.07}),
     "ada": {"bf16": _rate("bf16", 0.33, 110), "fp8": _rate("fp8", 0.24, 174),
             "fp8-block": _rate("fp8", 0.22, 71), "mxfp4": _rate("bf16", 0.31, 70),
             "int4": _rate("bf16", 0.32, 69), "other": _rate("bf16", 0.32, 69)},
@@ -152,15 +169,22 @@ switch later and lose more. Over PCIe the ring's share is taken throughout."""
 SERVED_SHARE = 0.62
 """Of the efficiency of large products in kernel tables, what prefill has of it when served: the
 mean over A100, H100, H200 and B200. It stands in where only kernels were measured."""
+OF_GENERATION: Mapping[str, Mapping[str, float]] = {
+    "B300": {"bf16": 1.10, "fp8": 1.09, "fp4": 0.70},
+    "GB300": {"bf16": 1.14, "fp8": 1.14, "fp4": 0.75},
+}
+"""Large products' share of the peak over that of B200, in kernel tables: with more power they are
+faster in every format by as much, though only the peak of fp4 is higher."""
 KERNEL_EFFICIENCY = {
     "ada": {"bf16": 0.66, "fp8": 0.52, "int8": 0.52},
     "blackwell-rtx": {"bf16": 0.92, "fp8": 0.87, "int8": 0.87, "fp4": 0.72},
 }
 EXPOSED = 0.9
 """Share of the prefill work that decode's reads do not hide: speed.md section 3b."""
-MEASURED = {"ampere": ("bf16", "fp8"), "hopper": ("bf16", "fp8", "fp8-block"),
+MEASURED = {"ampere": ("bf16",), "hopper": ("bf16", "fp8", "fp8-block"),
             "blackwell": ("fp8", "fp8-block", "nvfp4")}  # fmt: skip
-"""Formats of weights that rows of vLLM have, by generation."""
+"""Formats of weights that rows of vLLM have, by generation. fp8 on Ampere, unpacked to 16 bits, is
+three models on servers of 2024, whose hosts set the pace: too little."""
 MEASURED_ATTENTION, MEASURED_LAYERS = ("full",), 28
 SPREADS = {"step": 0.15, "first_token": 0.5}
 """What eight of ten keep whose model is left out of the fit: of rows of steps, and of first tokens

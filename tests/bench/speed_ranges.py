@@ -5,13 +5,17 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import mean, median
 
-from speed_cases import FIRST_TOKENS, STEPS
+from speed_cases import FIRST_TOKENS, STEPS, Case
 from speed_eras import Row
+
+from tonnage.catalog.shape import StateAttention
 
 Found = Mapping[str, object]
 Errors = Mapping[str, float]
 OUTSIDE = 0.2
 """Of measured values that a range of eight in ten leaves outside."""
+FEW_MODELS = 5
+"""Of a class: with fewer its share says little of other models."""
 KINDS = {"TPOT": STEPS, "TTFT": FIRST_TOKENS, "static batch": frozenset({"batch_e2e_ms"})}
 
 
@@ -72,3 +76,59 @@ def range_lines(
                 f"| {width:.2f} | {score:.2f} |"
             )
     return lines
+
+
+def class_of(case: Case) -> str:
+    """Name what decides which kernels a row ran: kind of model, format on its board, and memory."""
+    shape, weights = case.shape, case.shape.weight_format
+    states = [isinstance(each, StateAttention) for _, each in shape.attentions()]
+    layers = "hybrid" if any(states) else "experts" if shape.has_experts else "dense"
+    kernels = "native" if weights.compute in case.gpu.peak_flop_per_s else "unpacked"
+    return f"{layers}, {kernels}, {case.gpu.memory_kind.upper()}"
+
+
+def class_lines(cases: Sequence[Case], found: Sequence[Found], errors: Errors) -> list[str]:
+    """Say by class how rows whose model the fit had not seen lie in their ranges."""
+    widths = widths_of(found)
+    lines = [
+        "| by class, model left out | models | rows | held | pairs | held | range that eight in "
+        "ten pairs need |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for title, metrics in KINDS.items():
+        classes: defaultdict[str, defaultdict[tuple[str, str], list[Case]]]
+        classes = defaultdict(lambda: defaultdict(list))
+        for case in cases:
+            if case.metric in metrics and case.row["id"] in errors:
+                classes[class_of(case)][case.row["model"], case.row["gpu"]].append(case)
+        for name, pairs in sorted(classes.items()):
+            held = [
+                [_distance(case, errors) <= math.log(widths[case.row["id"]]) for case in each]
+                for each in pairs.values()
+            ]
+            num_models = len({model for model, _ in pairs})
+            few = " (few)" if num_models < FEW_MODELS else ""
+            needed = math.expm1(
+                _needed([[_distance(c, errors) for c in e] for e in pairs.values()])
+            )
+            lines.append(
+                f"| {title}, {name} | {num_models}{few} | {sum(map(len, held))} "
+                f"| {mean(each for pair in held for each in pair):.0%} | {len(held)} "
+                f"| {mean(map(mean, held)):.0%} | {needed:.0%} |"
+            )
+    return lines
+
+
+def _distance(case: Case, errors: Errors) -> float:
+    return abs(math.log1p(errors[case.row["id"]]))
+
+
+def _needed(pairs: Sequence[Sequence[float]]) -> float:
+    """Return the distance that eight in ten keep where each pair counts once."""
+    weighed = sorted((each, 1 / len(pair)) for pair in pairs for each in pair)
+    left = (1 - OUTSIDE) * len(pairs)
+    for each, weight in weighed:
+        left -= weight
+        if left <= 0:
+            return each
+    return weighed[-1][0]

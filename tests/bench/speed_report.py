@@ -14,7 +14,7 @@ from speed_cases import FIRST_TOKENS, STEPS, case_of, predicted, with_speed
 from speed_doubt import doubt_lines
 from speed_eras import Row
 from speed_left_out import left_out
-from speed_ranges import KINDS, range_lines
+from speed_ranges import FEW_MODELS, KINDS, class_lines, range_lines
 from speed_row import number
 
 from tonnage.catalog.engine_speed import SpeedConstants
@@ -49,8 +49,21 @@ def report(
     others = {"naive": naive}
     if with_rivals:
         others["aiconfigurator"] = errors_of(rows, rival_speeds(rows, models))
+    judged = _judged(rows)
+    by_left_out = left_out(judged, samples, models)
+    cases = [case_of(row, models) for row in judged if row["id"] in by_left_out["model"]]
     sections = [
-        _head(rows, found, own, naive, left_out(_judged(rows), samples, models)),
+        _head(rows, found, own, naive, by_left_out),
+        "\n".join(
+            [
+                "## Ranges by class",
+                "",
+                "Kind of model, whether the board has products in its weights' format, memory",
+                f"of that board. Few: fewer than {FEW_MODELS} models, which says little of others.",
+                "",
+                *class_lines(cases, found, by_left_out["model"]),
+            ]
+        ),
         "\n".join(["## What the rows cannot tell", "", *doubt_lines(samples)]),
         *(
             _groups(title, rows, own, others, key)

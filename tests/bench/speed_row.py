@@ -28,7 +28,9 @@ NOTED_LOW = 0.8
 MEAN_OF_BOUND = 0.5
 OLDEST, ASYNC_SINCE = "0.0", (0, 14)
 FIRST_DATED = "2026-04-03"
-"""When 0.19 was first measured: builds without a number are older until then."""
+"""When 0.19 was first measured: builds without a number are older before. A nightly one of that day
+is of what came after its branch."""
+WHOLE_ANYWAY, WHOLE_MINORS = "MiniMax-M2.5", frozenset({"0.17", "0.18"})
 UTILIZATION = 0.9
 DEFAULT_SEQS = 256
 
@@ -141,7 +143,21 @@ def minor_of(row: Row) -> str:
     if found or row["engine"] != "vllm":
         return found[1] if found else ""
     dates = re.findall(r"20\d\d-\d\d-\d\d", row["note"])
-    return OLDEST if dates and dates[-1] <= FIRST_DATED else ""
+    return OLDEST if dates and dates[-1] < FIRST_DATED else ""
+
+
+def keeps_experts_whole(row: Row) -> bool:
+    """Tell whether ranks shared whole experts out: by the row's label, or by its recipe.
+
+    Sources:
+        [serving-measurements] InferenceX, ``minimaxm2.5_fp8_b200.sh`` and ``_h200.sh``: in March
+        2026 they passed ``--enable-expert-parallel`` whatever the label said.
+    """
+    label = re.search(r"(?:^|;)ep(\d+)", row["dp_or_ep"])
+    if label and int(label[1]) > 1:
+        return True
+    is_known = "InferenceX" in row["note"] and row["model"].endswith(WHOLE_ANYWAY)
+    return is_known and row["engine"] == "vllm" and minor_of(row) in WHOLE_MINORS
 
 
 def schedules_async(row: Row) -> bool:

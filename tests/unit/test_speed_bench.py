@@ -1,6 +1,7 @@
 """The fit of the speed constants and the predictions that are judged by measurements."""
 
 import csv
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -10,11 +11,12 @@ import pytest
 import yaml
 from fit_speed import with_client
 from speed import answer
-from speed_cases import case_of, predicted, shape_of, split_of, with_constants
+from speed_cases import case_of, kv_dtype_of, predicted, shape_of, split_of, with_constants
 from speed_eras import NOW
 from speed_files import table_of
 from speed_formula import columns_of, formula, sample_of
-from speed_row import REQUIRED, check_columns, number, requests_of
+from speed_ranges import class_lines
+from speed_row import REQUIRED, check_columns, keeps_experts_whole, number, requests_of
 
 import tonnage.catalog.models
 from tonnage.catalog.gpu import CatalogError
@@ -47,7 +49,7 @@ VALUES = {
     "per_step_s.async": 0.2e-3, "per_step_s.sync": 1e-3, "per_kernel_s": 2e-6,
     "per_sequence_s.first": 25e-6, "routing_evenness": 2.0, "compute_efficiency": 0.6,
     "experts_served_share": 0.8, "bandwidth_efficiency.hopper.bf16": 0.8,
-    "prefill_launch_s.0.0": 0.7e-3, "per_scaled_product_s.fp8": 2e-6,
+    "prefill_launch_s.0.0": 50e-6, "per_scaled_product_s.fp8": 2e-6,
     "per_scaled_product_s.fp8-block": 3e-6, "per_scaled_product_s.nvfp4": 2e-6,
     "per_all_reduce_s.nvlink": 8e-6,
     "per_all_reduce_s.pcie": 100e-6, "prefill_efficiency.ampere.bf16": 0.55,
@@ -348,3 +350,36 @@ def test_the_recipe_in_a_note_says_the_flags():
 
 def test_a_bound_stands_for_half_of_it():
     assert (number("<=256"), number("64"), number("")) == (128, 64, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"dp_or_ep": "dp1;moe_tp2;ep1"}, False),
+        ({"dp_or_ep": "dp1;moe_tp1;ep2"}, True),
+        ({"model": "MiniMaxAI/MiniMax-M2.5", "engine_version": "0.17.0"}, True),
+        ({"model": "MiniMaxAI/MiniMax-M2.5", "engine_version": "0.19.0"}, False),
+    ],
+)
+def test_experts_are_whole_by_label_or_by_the_recipe_of_the_time(changes, expected):
+    assert keeps_experts_whole(ROW | changes) is expected
+
+
+def test_a_cache_that_no_row_tells_is_what_the_checkpoint_asks_for():
+    shape = replace(shape_of(ROW, CONFIGS), kv_cache_format="fp8")
+
+    assert kv_dtype_of(ROW, shape) == "fp8"
+    assert kv_dtype_of(ROW | {"kv_dtype": "bf16"}, shape) == "bf16"
+    assert kv_dtype_of(ROW | {"engine": "sglang"}, shape) == ""
+
+
+def test_coverage_is_told_by_class_and_few_models_are_said_to_be():
+    rows = [ROW, ROW | {"id": "two:tpot_p50_ms", "model": "mixtral"}]
+    cases = [case_of(row, CONFIGS) for row in rows]
+    found = [{"id": row["id"], "predicted": "10", "high": "12", "refused": ""} for row in rows]
+
+    errors = {"one:tpot_p50_ms": 0.1, "two:tpot_p50_ms": -0.3}
+    _, _, dense, experts = class_lines(cases, found, errors)
+
+    assert dense == "| TPOT, dense, native, HBM | 1 (few) | 1 | 100% | 1 | 100% | 10% |"
+    assert experts == "| TPOT, experts, native, HBM | 1 (few) | 1 | 0% | 1 | 0% | 43% |"

@@ -58,7 +58,7 @@ class SpeedConstants:
     bulk_extra_s: float = 0.0
     """Latency that a ring has beyond one shot."""
     prefill_launch_s: float = 0.0
-    """What the host takes to launch one layer of a step with prompts, which has no CUDA graph."""
+    """What the host takes to launch one kernel of a step with prompts, which has no CUDA graph."""
     all_reduce_growth: float = 0.0
     """That latency grows as this power of the group: 0 not at all, 1 in proportion."""
     per_experts_block_s: float = 0.0
@@ -160,8 +160,8 @@ class SpeedTable:
     experts_served_share: float
     """Of the rate of experts in kernel tables, what prefill has of it when served."""
     experts_prefill: Mapping[str, Mapping[str, ExpertsPrefill]]
-    """By generation and the format of the experts; ``other`` for those not listed; from kernel
-    tables."""
+    """By GPU class or generation, and the format of the experts; ``other`` for those not listed;
+    from kernel tables."""
     bandwidth_efficiency: Mapping[str, Mapping[str, float]]
     """By generation, or kind of memory where none of the generation with that kind was measured,
     and by weight format, fp8 in blocks apart; ``other`` for those not listed."""
@@ -186,7 +186,8 @@ class SpeedTable:
     bulk_extra_s: Mapping[str, float]
     """The same."""
     prefill_efficiency: Mapping[str, Mapping[str, float]]
-    """By generation and the precision of the products; ``other`` for generations not listed."""
+    """By GPU class or generation, and the precision of the products; ``other`` for those not
+    listed."""
     measured: Mapping[str, tuple[str, ...]]
     """Generations whose serving was measured, with the formats of weights that it was measured in;
     of the others only kernels, or nothing, was."""
@@ -352,7 +353,7 @@ def experts_prefill(
 
     Where the GPU class has no peak in the precision of the format, it is that of other formats.
     """
-    by_format = known.get(gpu.generation, known["other"])
+    by_format = known[kernels_class(known, gpu)]
     found = by_format.get(format_of_experts(weights), by_format["other"])
     return found if found.precision in gpu.peak_flop_per_s else by_format["other"]
 
@@ -373,11 +374,16 @@ def _prefill_flop_per_s(table: SpeedTable, gpu: Gpu, compute: str) -> float:
     return table.prefill_efficiency[generation][precision] * gpu.flop_per_s(compute)
 
 
+def kernels_class(known: Iterable[str], gpu: Gpu) -> str:
+    """Name what a GPU's kernels are looked up by: itself if it has some of its own."""
+    return next((name for name in (gpu.name, gpu.generation) if name in known), "other")
+
+
 def prefill_class(
     known: Mapping[str, Mapping[str, float]], gpu: Gpu, compute: str
 ) -> tuple[str, str]:
-    """Return the generation, or ``other``, and the precision in which the GPU really multiplies."""
-    generation = gpu.generation if gpu.generation in known else "other"
+    """Return the class of kernels and the precision in which the GPU really multiplies."""
+    generation = kernels_class(known, gpu)
     for precision in COMPUTE_FALLBACK.get(compute, (compute,)):
         if precision in gpu.peak_flop_per_s and precision in known[generation]:
             return generation, precision

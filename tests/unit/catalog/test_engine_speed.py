@@ -141,3 +141,19 @@ def test_a_figure_by_version_is_that_of_the_last_version_that_is_not_newer(minor
 def test_an_all_reduce_over_a_bus_is_always_a_ring():
     assert prior_speed(GPUS["L40S"], BF16).one_shot_efficiency is None
     assert prior_speed(GPUS["H100"], BF16).one_shot_efficiency is not None
+
+
+def test_a_board_with_more_power_is_faster_in_every_format_by_as_much():
+    """The peak of fp4 alone is higher on a B300 than on a B200; its kernels gain as in fp8."""
+
+    def rates(name, weights):
+        board, constants = GPUS[name], prior_speed(GPUS[name], weights)
+        rate = board.flop_per_s(weights.compute) * constants.prefill_efficiency
+        return rate, rate * constants.experts_prefill_factor
+
+    for weights in (BF16, FP8, NVFP4):
+        faster = [
+            b300 / b200
+            for b300, b200 in zip(rates("B300", weights), rates("B200", weights), strict=True)
+        ]
+        assert all(1.0 < factor < 1.15 for factor in faster)

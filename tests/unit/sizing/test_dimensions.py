@@ -130,6 +130,7 @@ def test_a_step_is_a_time_and_reads_bytes():
     }
     shard = a_shard(
         dense_read_bytes=16e9 * unit.byte,
+        num_launches=320,
         kv=(KvShare(bytes_per_token=131_072 * unit.byte, flop_per_pair=5e5 * unit.flop),),
         flop_per_token=16e9 * unit.flop,
         parallelism=Parallelism(tensor=2),

@@ -376,7 +376,7 @@ class TestTheWords:
 
 class TestTheStatus:
     def test_shows_the_plan_and_its_reasons(self):
-        sizing = size(a_sizing_request(slo=an_slo(ttft_s=10, tpot_s=0.01)))
+        sizing = size(a_sizing_request(slo=an_slo(ttft_s=10, tpot_s=0.009)))
 
         status = plan_status(sizing)
 

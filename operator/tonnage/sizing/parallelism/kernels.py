@@ -29,6 +29,10 @@ from tonnage.catalog.shape import (
 
 PRODUCT_FLOOR, ATTENTION_FLOOR = 2, 5
 """In kernels of the smallest kind."""
+EXPERTS_LAUNCHES = 8
+"""Of a block of routed experts: choosing, sorting (2), products (2), activation, scales, sum."""
+EXCHANGES = 2
+"""Of a layer that is split over tensor-parallel ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,11 @@ class KernelCount:
     def total(self) -> int:
         """In kernels of the smallest kind."""
         return PRODUCT_FLOOR * self.products + ATTENTION_FLOOR * self.attentions + self.others
+
+    @property
+    def launches(self) -> int:
+        """Whatever their kind, those of scales among them."""
+        return self.products + self.attentions + self.others + self.scaled_products
 
     def __add__(self, other: "KernelCount") -> "KernelCount":
         return KernelCount(

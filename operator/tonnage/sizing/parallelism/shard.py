@@ -22,7 +22,7 @@ from tonnage.sizing.parallelism.beside_layers import (
     absorbed_bytes,
     beside_layers_parameters,
 )
-from tonnage.sizing.parallelism.kernels import model_kernels
+from tonnage.sizing.parallelism.kernels import EXCHANGES, EXPERTS_LAUNCHES, model_kernels
 from tonnage.sizing.parallelism.kv import exchange_bytes, kv_shares
 from tonnage.sizing.parallelism.kv_share import KvShare
 from tonnage.sizing.parallelism.rules import VOCAB_ALIGNMENT, has_whole_experts
@@ -45,6 +45,8 @@ class ExpertShare:
     """Of one rank's tokens, wherever their experts are."""
     slice_width: float = math.inf
     """Of an expert's inner width, what a rank multiplies by."""
+    num_ranks: int = 1
+    """Over which whole experts are spread."""
     is_padded: bool = False
     """Its matrices are larger than in the checkpoint: the kernels take certain sizes only."""
 
@@ -101,6 +103,8 @@ class Shard:
     """That decode context parallelism moves to and from this rank for one token, in all layers."""
     num_kernels: float = 0.0
     """Launched in every step but for routed experts, in kernels of the smallest kind."""
+    num_launches: float = 0.0
+    """Kernels of a step without CUDA graphs, whatever their kind: of exchanges and experts too."""
     num_scaled_products: float = 0.0
     """Products of quantized matrices outside the routed experts: each needs its scales."""
     num_cached_heads: float = 0.0
@@ -149,6 +153,10 @@ def shard_of(  # noqa: PLR0913  (a model, how it is stored, and how it is split)
         _GroupShare(group, shape.hidden_size, weights, parallelism, stored, expert_slices=slices)
         for group in shape.groups
     ]
+    num_layers = math.ceil(fraction * shape.num_layers)
+    num_moe_layers = math.ceil(
+        fraction * sum(g.num_layers for g in shape.groups if isinstance(g.ffn, MoeFfn))
+    )
     wide_bytes = weights.wide_bytes_per_parameter
     rows = round_up(shape.vocab_size, VOCAB_ALIGNMENT)
     table_bytes = rows * shape.hidden_size * wide_bytes / parallelism.tensor
@@ -185,13 +193,14 @@ def shard_of(  # noqa: PLR0913  (a model, how it is stored, and how it is split)
         * stage
         * sum(group.wide_parameters for group in groups),
         num_kernels=stage * kernels.total,
+        num_launches=stage * kernels.launches
+        + EXPERTS_LAUNCHES * num_moe_layers
+        + EXCHANGES * num_layers * is_split,
         num_scaled_products=stage * kernels.scaled_products,
         num_cached_heads=stage * _cached_heads(shape, parallelism.tensor),
         num_split_norms=stage * _wide_norms(shape) if is_split else 0.0,
-        num_layers=math.ceil(fraction * shape.num_layers),
-        num_moe_layers=math.ceil(
-            fraction * sum(g.num_layers for g in shape.groups if isinstance(g.ffn, MoeFfn))
-        ),
+        num_layers=num_layers,
+        num_moe_layers=num_moe_layers,
         hidden_size=shape.hidden_size,
         parallelism=parallelism,
     )
@@ -287,6 +296,7 @@ class _GroupShare:
                 resident_bytes=layers * each * ffn.num_experts / ranks,
                 flop_per_token=FLOP_PER_PARAMETER * layers * self._routed_parameters(ffn),
                 slice_width=ffn.expert_intermediate_size / self._expert_slices,
+                num_ranks=ranks // self._expert_slices,
                 is_padded=loaded > stored,
             )
 

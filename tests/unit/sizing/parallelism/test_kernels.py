@@ -62,3 +62,9 @@ def test_norms_over_all_heads_are_kernels_of_their_own_and_more_where_heads_are_
 
     plain = layer_kernels(GROUPED, None, BF16)
     assert (alone.others - plain.others, split.others - plain.others) == (2, 6)
+
+
+def test_the_host_launches_kernels_one_by_one_whatever_their_kind():
+    found = layer_kernels(GROUPED, DENSE, FP8)  # 4 products with scales, attention, 3 + 2 others
+
+    assert found.launches == 4 + 4 + 1 + 5

@@ -294,3 +294,11 @@ class TestChosenTokens:
         share = share_of(built_in_model("DeepSeek-V3.2"), tensor=8)
 
         assert sum(kind.bytes_per_token for kind in share.kv) == 61 * (1152 + 132)
+
+
+def test_experts_and_exchanges_are_launched_too():
+    dense, split = (share_of(a_shape(), tensor=tensor) for tensor in (1, 2))
+    experts = share_of(latent_model(), tensor=2)
+
+    assert split.num_launches - dense.num_launches == 2 * dense.num_layers
+    assert experts.num_launches > 8 * experts.num_moe_layers
