@@ -69,8 +69,11 @@ def are_told(world):
 
 
 def is_about_objects(asked):
-    """Tell it from the Lease, and from ConfigMaps in which the operator keeps what it learned."""
-    return "/leases" not in asked.path and "/configmaps/tonnage-" not in asked.path
+    """Tell it from the Lease, from ConfigMaps in which the operator keeps what it learned, and from
+    the question whether LeaderWorkerSets are served at all, which is asked again every few minutes.
+    """
+    is_own = "/leases" in asked.path or "/configmaps/tonnage-" in asked.path
+    return not is_own and asked.path != "/apis/leaderworkerset.x-k8s.io/v1"
 
 
 def written(world, *, since_s):
