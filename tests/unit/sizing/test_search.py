@@ -26,13 +26,14 @@ MODELS = (
 )
 GPUS = ("H100", "H200", "A100-80GB", "L40S", "B200")
 FLAGS = (
-    "the stricter target finds better flags: one replica of 24 or of a hundred less, three of 84"
+    "the stricter target finds better flags, as another token budget has to bring 6 %: one replica "
+    "of 24, of 71 or of a hundred less, three of 84"
 )
 SHORT = (
     "under a p95 of TPOT short answers are the dear ones: 359 replicas, and 250 for longer answers"
 )
-CHEAPER = {83: FLAGS, 98: FLAGS, 129: FLAGS} | dict.fromkeys(
-    (94, 149, 168, 171, 192, 214, 240, 265, 282), SHORT
+CHEAPER = dict.fromkeys((0, 83, 98, 129, 135, 153), FLAGS) | dict.fromkeys(
+    (94, 149, 168, 171, 192, 214, 240, 272, 282), SHORT
 )
 """Harder requests that cost less, by seed."""
 NUM_SEEDS = 300
