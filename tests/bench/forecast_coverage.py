@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import click
+from bench_options import PAGE, TRACES
 
 from tonnage.estimate.burst_factor import FIRST
 from tonnage.estimate.demand import MeasuredDemand, measure_demand
@@ -174,13 +175,8 @@ def page_of(found: Mapping[str, Mapping[Cell, Coverage]]) -> str:
 
 
 @click.command()
-@click.option(
-    "--traces",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    required=True,
-    help="Folder with the traces of the replay benchmark.",
-)
-@click.option("--page", type=click.Path(path_type=Path), help="Markdown to write at the end.")
+@TRACES
+@PAGE
 def main(*, traces: Path, page: Path | None) -> None:
     """Plan for the arrivals of each trace, and say how often fewer came."""
     found = {}

@@ -19,6 +19,7 @@ from itertools import chain, product
 from pathlib import Path
 
 import click
+from bench_options import OUT, PAGE, PROCESSES
 from replay_cases import (
     TRACES,
     Case,
@@ -154,8 +155,8 @@ def _speeds(_: click.Context, parameter: click.Parameter, value: str) -> tuple[f
 
 @click.command()
 @click.argument("traces", nargs=-1, metavar="[FILE[:SCALE[:FROM-TO]]]...")
-@click.option("--out", "folder", type=click.Path(path_type=Path, file_okay=False), required=True)
-@click.option("--page", type=click.Path(path_type=Path), help="Markdown to write at the end.")
+@OUT
+@PAGE
 @click.option("--only", callback=_names, help="CASE,...: shapes and names of traces.")
 @click.option("--policy", "names", callback=_names, help="NAME[:KNOB],... instead of all.")
 @click.option(
@@ -186,7 +187,7 @@ def _speeds(_: click.Context, parameter: click.Parameter, value: str) -> tuple[f
     help="SPEED,... of engines against what is believed; 'drawn': constants by seed.",
 )
 @click.option("--seeds", type=click.IntRange(min=1), default=SEEDS, show_default=True)
-@click.option("--processes", type=click.IntRange(min=1), default=2, show_default=True)
+@PROCESSES
 @click.option("--page-only", is_flag=True, help="Run nothing: the page of what there is.")
 def main(  # noqa: PLR0913
     *,

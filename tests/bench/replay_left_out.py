@@ -18,6 +18,7 @@ from statistics import fmean
 from typing import Any, Final, cast
 
 import click
+from bench_options import OUT, PAGE, PROCESSES, TRACES
 from replay import told
 from replay_cases import TARGET, Case, NoCaseError, chosen_cases, traces_in
 from replay_runs import Draw, Job, Run, read, run_of, sources_digest, write
@@ -237,17 +238,11 @@ def page_of(found: Mapping[Variant, Figures]) -> str:
 
 
 @click.command()
-@click.option(
-    "--traces",
-    "traces",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    required=True,
-    help="Folder with the traces of the benchmark.",
-)
-@click.option("--out", "folder", type=click.Path(path_type=Path, file_okay=False), required=True)
-@click.option("--page", type=click.Path(path_type=Path), help="Markdown to write at the end.")
+@TRACES
+@OUT
+@PAGE
 @click.option("--case", "only", help="NAME,... instead of all.")
-@click.option("--processes", type=click.IntRange(min=1), default=2, show_default=True)
+@PROCESSES
 def main(
     *, traces: Path, folder: Path, page: Path | None, only: str | None, processes: int
 ) -> None:

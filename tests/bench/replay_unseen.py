@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import fmean
 
 import click
+from bench_options import OUT, PAGE, PROCESSES, TRACES
 from replay import told
 from replay_cases import TARGET, Case, NoCaseError
 from replay_runs import Draw, Job, Run, all_done, read
@@ -211,17 +212,11 @@ def _cases(found: Found, policies: Sequence[str]) -> str:
 
 
 @click.command()
-@click.option(
-    "--traces",
-    "traces",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    required=True,
-    help="Folder with the traces of the benchmark.",
-)
-@click.option("--out", "folder", type=click.Path(path_type=Path, file_okay=False), required=True)
-@click.option("--page", type=click.Path(path_type=Path), help="Markdown to write at the end.")
+@TRACES
+@OUT
+@PAGE
 @click.option("--policy", "names", help="NAME,... instead of all.")
-@click.option("--processes", type=click.IntRange(min=1), default=2, show_default=True)
+@PROCESSES
 def main(
     *, traces: Path, folder: Path, page: Path | None, names: str | None, processes: int
 ) -> None:

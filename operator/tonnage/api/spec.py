@@ -4,6 +4,7 @@ import math
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
+from pydantic.config import JsonDict
 
 from tonnage.api.base import ApiModel, rule, rules
 from tonnage.api.fields import (
@@ -386,6 +387,12 @@ _BUDGET = "self.pods.disruptionBudget"
 _KEPT = f"{_BUDGET}.minAvailable"
 
 
+def _role_rule(condition: str, message: str, field: str) -> JsonDict:
+    """Return a rule for objects whose engines have a role."""
+    no_role = "!has(self.engine) || !has(self.engine.role)"
+    return rule(f"{no_role} || {condition}", message, fieldPath=field)
+
+
 class Spec(ApiModel):
     """What a ModelDeployment asks for."""
 
@@ -401,30 +408,27 @@ class Spec(ApiModel):
             _NEEDS_TTFT,
             fieldPath=".engine.queue",
         ),
-        rule(
-            "!has(self.engine) || !has(self.engine.role) || self.engine.role != 'prefill' || "
-            "!has(self.slo) || !has(self.slo.timePerOutputToken)",
+        _role_rule(
+            "self.engine.role != 'prefill' || !has(self.slo) || !has(self.slo.timePerOutputToken)",
             _SINGLE_OUTPUT,
-            fieldPath=".slo.timePerOutputToken",
+            ".slo.timePerOutputToken",
         ),
-        rule(
-            "!has(self.engine) || !has(self.engine.role) || (has(self.hardware.parallelism) && "
-            "has(self.hardware.parallelism.tensor) && (!has(self.hardware.parallelism.pipeline) || "
+        _role_rule(
+            "(has(self.hardware.parallelism) && has(self.hardware.parallelism.tensor) && "
+            "(!has(self.hardware.parallelism.pipeline) || "
             "self.hardware.parallelism.pipeline == 1))",
             _NEEDS_TENSOR,
-            fieldPath=".hardware",
+            ".hardware",
         ),
-        rule(
-            "!has(self.engine) || !has(self.engine.role) || !has(self.demand) || "
-            "!has(self.demand.concurrentUsers)",
+        _role_rule(
+            "!has(self.demand) || !has(self.demand.concurrentUsers)",
             _NO_USERS,
-            fieldPath=".demand.concurrentUsers",
+            ".demand.concurrentUsers",
         ),
-        rule(
-            "!has(self.engine) || !has(self.engine.role) || !has(self.pods) || "
-            "!has(self.pods.networkPolicy)",
+        _role_rule(
+            "!has(self.pods) || !has(self.pods.networkPolicy)",
             _UNKNOWN_PORTS,
-            fieldPath=".pods.networkPolicy",
+            ".pods.networkPolicy",
         ),
         rule(_TARGET_FIXED, "scaleTarget cannot be added, changed or removed"),
         *(

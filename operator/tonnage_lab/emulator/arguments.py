@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from tonnage.manifests.names import MIDDLEWARE
 from tonnage.units import GB, GIB, KB, KIB, MB, MIB
@@ -131,12 +131,16 @@ def _custom_buckets(text: str) -> dict[str, tuple[float, ...]]:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _drafting(text: str) -> Drafting:
+def _json(text: str) -> Any:
+    """Read JSON; what is none is None, as nothing that is asked for is."""
     try:
-        given = json.loads(text)
+        return json.loads(text)
     except ValueError:
-        given = None
-    match given:
+        return None
+
+
+def _drafting(text: str) -> Drafting:
+    match _json(text):
         case {"method": str(method), "num_speculative_tokens": int(tokens)} if tokens > 0:
             return Drafting(method=method, num_tokens=tokens)
     raise argparse.ArgumentTypeError(
@@ -145,11 +149,7 @@ def _drafting(text: str) -> Drafting:
 
 
 def _kv_role(text: str) -> str:
-    try:
-        given = json.loads(text)
-    except ValueError:
-        given = None
-    match given:
+    match _json(text):
         case {"kv_connector": str(), "kv_role": str(role)} if role in KV_ROLES:
             return role
     raise argparse.ArgumentTypeError(

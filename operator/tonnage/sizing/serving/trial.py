@@ -2,8 +2,9 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tonnage.engine.core import Engine
 from tonnage.engine.limits import EngineLimits
@@ -51,10 +52,6 @@ class Trial:
     routing: Routing = Routing.SERVICE
     transfer_s: float = 0.0
     """Part of every TTFT: the KV cache comes from another engine."""
-
-    def wait_limit_s(self, target: Target) -> float:
-        """Return what a TTFT target leaves for the engines of the trial."""
-        return target.limit_s - self.transfer_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,16 +238,22 @@ class TableRun:
 
     def _is_above(self, most_ratio: float, num_arrived: int) -> bool:
         """Tell whether those late so far are too many, however many requests run at once later."""
-        peak, table, slo = self.engines[0].peak_running, self.table, self.trial.slo
+        peak = self.engines[0].peak_running
         earliest, latest = self._counted_range(peak)
         first, last = self._counted_range(max(peak, self.limits.max_num_seqs))
         until, most = min(last, num_arrived), most_ratio * (latest - earliest)
-        late = [(each, table.late_starts, self.trial.wait_limit_s(each)) for each in slo.ttft]
-        late += [(each, table.slow_outputs, each.limit_s) for each in slo.tpot]
         return until > first and any(
-            found(first, until, limit_s) > most * (1 - target.quantile)
-            for target, found, limit_s in late
+            late(first, until) > most * (1 - target.quantile) for target, _, late in self._judged()
         )
+
+    def _judged(self) -> Iterator[tuple[Target, bool, Callable[[int, int], int]]]:
+        """Yield each target, whether it is of TTFT, and what counts who is late from row to row."""
+        table, slo = self.table, self.trial.slo
+        for target in slo.ttft:
+            limit_s = target.limit_s - self.trial.transfer_s
+            yield target, True, partial(table.late_starts, limit_s=limit_s)
+        for target in slo.tpot:
+            yield target, False, partial(table.slow_outputs, limit_s=target.limit_s)
 
     def outcome(self) -> TrialResult:
         """Return what became of the requests that count."""
@@ -300,21 +303,17 @@ class TableRun:
             )
 
     def _counts(self) -> Iterator[Count]:
-        table, slo = self.table, self.trial.slo
         edges = [
             self.first + (self.last - self.first) * part // BLOCKS for part in range(BLOCKS + 1)
         ]
         parts = list(itertools.pairwise(edges))
-        kinds = ((True, slo.ttft, table.late_starts), (False, slo.tpot, table.slow_outputs))
-        for is_ttft, targets, late in kinds:
-            for target in targets:
-                limit_s = self.trial.wait_limit_s(target) if is_ttft else target.limit_s
-                yield Count(
-                    target=target,
-                    is_ttft=is_ttft,
-                    late=tuple(late(low, high, limit_s) for low, high in parts),
-                    counted=self.last - self.first,
-                )
+        for target, is_ttft, late in self._judged():
+            yield Count(
+                target=target,
+                is_ttft=is_ttft,
+                late=tuple(late(low, high) for low, high in parts),
+                counted=self.last - self.first,
+            )
 
 
 class TrialRun(TableRun):
