@@ -81,7 +81,7 @@ def model_origin(model_id: str) -> ConfigOrigin:
 
 
 def _known(model_id: str) -> str | BaseCheckpoint:
-    """Return the name of a built-in model, or the one that stands for it by rule."""
+    """Return the name of a built-in model, or the base model that a rule gives for it."""
     try:
         return full_model_name(model_id)
     except UnknownModelError:

@@ -140,7 +140,7 @@ class StateAttention:
     """Kimi delta: the output gate is one matrix instead of two narrow ones."""
     indexer: ClassVar[None] = None
     chosen_tokens: ClassVar[None] = None
-    """No tokens are chosen: none is kept."""
+    """No tokens are chosen among: a state has none."""
 
     @property
     def num_heads(self) -> int:

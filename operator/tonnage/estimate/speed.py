@@ -41,7 +41,7 @@ LEVEL_DEVIATIONS, LEVEL_SHARE = 2.5, 0.1
 """By which those running may differ from one end of a window to the other: of the difference of two
 Poisson numbers, and of their mean."""
 REMEMBERED = 1_500
-"""Arguments of which results are kept: objects of a key ask the same in each tick."""
+"""Results that are memoized: objects of a key ask the same in each tick."""
 MOST_OVER_SLOTS = 1.25
 """Mean decoding over the slots that the engine has: beyond, the counters cannot be right."""
 

@@ -1,4 +1,4 @@
-"""What replicas cost, in words: what stands behind a bill, and why there is none."""
+"""What replicas cost, in words: the parts of a bill, and why there is none."""
 
 from collections.abc import Iterator
 
@@ -25,7 +25,7 @@ def full_use(sizing: Sizing) -> str:
 
 
 def bill_lines(sizing: Sizing, found: Bill, *, replicas: int) -> Iterator[str]:
-    """Yield what stands behind a bill, a line each: requests, users, days, owned beside rented."""
+    """Yield the parts of a bill, a line each: requests, users, days, owned beside rented."""
     if found.usd_per_hour_and_request is not None:
         each = f"{found.usd_per_hour_and_request:.4f} {found.currency}"
         yield f"{each} per hour and concurrent request"

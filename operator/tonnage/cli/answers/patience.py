@@ -65,7 +65,7 @@ class Progress:
             yield gpu
 
     def counting(self) -> Between:
-        """Return what to call before each run of the engine model: it tells how many there were."""
+        """Return what to call before each run of the engine model: it shows their number."""
         num_runs, waits_s = 0, PATIENCE_S
         speaks_at = self._clock() + waits_s
 

@@ -223,7 +223,7 @@ def _answer(
 
 
 def _against(cluster: LiveCluster, new: Manifests, inputs: _Inputs) -> Iterator[Difference]:
-    """Compare the objects of files with what stands in the cluster."""
+    """Compare the objects of files with what runs in the cluster."""
     for resource in new.model_deployments:
         with inputs.reading():
             parsed = inputs.parse(resource, new)

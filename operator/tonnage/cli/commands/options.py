@@ -1,4 +1,4 @@
-"""Options of commands as data classes: each field says its type, and what click is told of it."""
+"""Options of commands as data classes: each field has its type and its settings for click."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +28,7 @@ have the ModelDeployment CRD; 6 access denied (RBAC); 1 unexpected error.
 def option(*names: str, **settings: Any) -> Any:
     """Return a field for an option; the arguments are those of ``click.option``.
 
-    A default stands in the help.
+    The help shows the default.
     """
     settings["show_default"] = settings.get("default") is not None
     return field(metadata={"decorator": lambda name: click.option(*names, name, **settings)})
@@ -79,7 +79,7 @@ def _take(kind: Any, given: dict[str, Any]) -> Any:
 
 
 def parsed(read: Callable[[Any], object]) -> Callable[..., object]:
-    """Return a callback that reads a value where one is given; a ValueError tells what is wrong."""
+    """Return a callback that reads a value where one is given; a ValueError says what is wrong."""
 
     def callback(_: click.Context, __: click.Parameter, value: object) -> object:
         try:

@@ -48,7 +48,7 @@ def facts(pairs: Iterable[tuple[str, str]]) -> Table:
 
 
 def plain_table(columns: tuple[Column, ...], rows: Iterable[Iterable[str]]) -> Table:
-    """Return a table of which no row stands out."""
+    """Return a table without highlighted rows."""
     return Table(columns=columns, rows=tuple(Row(cells=tuple(row)) for row in rows))
 
 

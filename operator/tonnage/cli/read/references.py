@@ -25,7 +25,7 @@ class References:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedModel:
-    """A ModelDeployment of some files: what it says, where that stands, and what is beside it."""
+    """A ModelDeployment of some files: its spec, its place in them, and the manifests beside it."""
 
     model: ModelDeployment
     resource: ManifestObject

@@ -26,7 +26,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedConstants:
-    """Constants of the step time that the plan of a live object stands on."""
+    """Constants of the step time that the plan of a live object uses."""
 
     overhead_factor: float
     bandwidth_efficiency: float

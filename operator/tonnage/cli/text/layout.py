@@ -50,7 +50,7 @@ def grid(rows: Iterable[Iterable[str | Text]], *columns: Column, gap: int = 2) -
 
 
 def table(*names: str, numbers: Iterable[str] = (), no_wrap: bool = False) -> Table:
-    """Return a table without rows: columns of words, then of numbers, which stand right.
+    """Return a table without rows: columns of words, then of numbers, aligned right.
 
     ``no_wrap``: the words of a cell stay in one line, as numbers do.
     """

@@ -114,7 +114,7 @@ def report(found: Assessment, fleet: Fleet) -> Reported:
 
 @memoize
 def _on_server(view: ModelView) -> tuple[Mapping[str, Any], Figures]:
-    """Return the facts and the figures of the status that stands there."""
+    """Return the facts and the figures of the status that the API server has."""
     status = json.loads(view.status)
     return facts(status), figures(status)
 

@@ -432,8 +432,8 @@ def _pool_bytes(request: SizingRequest, replica: Replica, flags: Flags) -> float
     budget = memory_budget(request, replica.model.shard, flags)
     if request.flags and budget.given_pool is None:
         return max(budget.kv_pool_bytes, needed)
-    told = given_shortfall if request.flags else shortfall
-    if lack := told(budget, request_bytes=needed, context_tokens=context):
+    lacking = given_shortfall if request.flags else shortfall
+    if lack := lacking(budget, request_bytes=needed, context_tokens=context):
         raise DoesNotFitError(lack)
     return budget.kv_pool_bytes
 
