@@ -166,14 +166,18 @@ class Site:
 
     def num_ticks(self, namespace: str = NAMESPACE) -> int:
         """Return how often the operator that runs now has decided."""
+        return int(self.operator_metric("tonnage_tick_seconds_count", namespace))
+
+    def operator_metric(self, name: str, namespace: str = NAMESPACE) -> float:
+        """Return a series without labels of the operator that runs now."""
         values = yaml.safe_load((self.plane.folder / "values.yaml").read_text())
         (pod,) = self.operator_pods(namespace)
         with requests.Session() as session:
             session.trust_env = False
             host, port = self.hand.address(pod), values["settings"]["probePort"]
             text = session.get(f"http://{host}:{port}/metrics", timeout=10).text
-        (line,) = re.findall(r"(?m)^tonnage_tick_seconds_count (\S+)$", text)
-        return int(float(line))
+        (found,) = re.findall(rf"(?m)^{name} (\S+)$", text)
+        return float(found)
 
     def kill_operator(self) -> int:
         """Kill the operator's process as a crash would; return how often it had restarted."""
