@@ -37,6 +37,9 @@ class ConfigSource(ApiModel):
     """The ConfigMap, in the same namespace, and its key."""
 
 
+_NO_HOST_MEMORY = "needs gib, or workingSetTokens, which say how much it takes"
+
+
 class Adapters(ApiModel):
     """LoRA adapters. Buffers for them stand on every GPU, whether any is loaded or not."""
 
@@ -44,6 +47,27 @@ class Adapters(ApiModel):
     """That one step may use, ``--max-loras``."""
     rank: Literal[8, 16, 32, 64, 128, 256, 320, 512]
     """The largest of theirs, ``--max-lora-rank``: smaller ones take as much."""
+
+
+class KvOffload(ApiModel):
+    """A KV cache in the memory of the host, behind that of the GPUs."""
+
+    model_config = rules(
+        rule("has(self.gib) || has(self.workingSetTokens)", _NO_HOST_MEMORY),
+    )
+
+    gib: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    """Memory of the host for it, in GiB, of a replica with all its ranks; absent: what
+    workingSetTokens take."""
+    working_set_tokens: Annotated[int, Field(ge=0, le=10**12)] | None = None
+    """Tokens of different prompts that later requests to one replica begin with again. With it a
+    plan says whether the cache is worth its copies."""
+
+    @model_validator(mode="after")
+    def _sized(self) -> "KvOffload":
+        if self.gib is None and self.working_set_tokens is None:
+            raise ValueError(_NO_HOST_MEMORY)
+        return self
 
 
 class Model(ApiModel):
@@ -63,6 +87,9 @@ class Model(ApiModel):
     """A config.json for a model that the catalogue lacks."""
     adapters: Adapters | None = None
     """LoRA adapters that are served beside the model; absent: none can be."""
+    kv_offload: KvOffload | None = None
+    """A KV cache in the memory of the host; absent: what leaves that of the GPUs is computed
+    again."""
 
 
 MOST_GPUS = 64
@@ -383,6 +410,8 @@ _NO_USERS = "users wait for both roles: engine.role needs a rate"
 _UNKNOWN_PORTS = (
     "networkPolicy must not be set with engine.role: the ports of transfers are unknown"
 )
+_ONE_CONNECTOR = "kvOffload must not be set with engine.role: vLLM has one KV connector"
+_OWN_FLAGS = "kvOffload must not be set beside scaleTarget: its template stays untouched"
 _BUDGET = "self.pods.disruptionBudget"
 _KEPT = f"{_BUDGET}.minAvailable"
 
@@ -429,6 +458,12 @@ class Spec(ApiModel):
             "!has(self.pods) || !has(self.pods.networkPolicy)",
             _UNKNOWN_PORTS,
             ".pods.networkPolicy",
+        ),
+        _role_rule("!has(self.model.kvOffload)", _ONE_CONNECTOR, ".model.kvOffload"),
+        rule(
+            "!has(self.scaleTarget) || !has(self.model.kvOffload)",
+            _OWN_FLAGS,
+            fieldPath=".model.kvOffload",
         ),
         rule(_TARGET_FIXED, "scaleTarget cannot be added, changed or removed"),
         *(
@@ -486,6 +521,8 @@ class Spec(ApiModel):
             raise ValueError("engine and pods must not be set beside scaleTarget")
         if not self.scale_target and not self.engine:
             raise ValueError("engine is required without scaleTarget")
+        if self.scale_target and self.model.kv_offload:
+            raise ValueError(f"model.{_OWN_FLAGS}")
         if (
             self.engine
             and self.engine.queue == "newestFirst"
@@ -501,6 +538,8 @@ class Spec(ApiModel):
         role = self.engine.role if self.engine else None
         if role is None:
             return
+        if self.model.kv_offload:
+            raise ValueError(f"model.{_ONE_CONNECTOR}")
         if role == "prefill" and self.slo and self.slo.time_per_output_token:
             raise ValueError(f"slo.timePerOutputToken: {_SINGLE_OUTPUT}")
         split = self.hardware.parallelism

@@ -140,6 +140,8 @@ class MeasuredStatus(ApiModel):
     """Tokens of a prompt, in the mean."""
     output_tokens: MeasuredFigure | None = None
     """Tokens of an answer, in the mean."""
+    moved_prompt_fraction: MeasuredFigure | None = None
+    """Share of prompt tokens whose KV cache came from host memory or from another engine."""
     queue_depth: MeasuredFigure | None = None
     """Requests that wait for a slot or for cache, on all pods."""
     running: MeasuredFigure | None = None

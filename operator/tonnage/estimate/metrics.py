@@ -100,6 +100,8 @@ RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
 COMPLETED, REJECTED = "vllm:request_success_total", "vllm:admission_rejections_total"
 STEPS = "vllm:iteration_tokens_total_count"
 LOCAL_COMPUTE = 'source="local_compute"'
+MOVED = 'source="external_kv_transfer"'
+"""From another engine, or from the host's memory."""
 
 
 def _arrivals(scrapes: int) -> dict[str, Query]:
@@ -215,6 +217,9 @@ TABLE: Mapping[str, Query] = {
         scrapes=ATTAINMENT_SCRAPES,
         own_labels=("le",),
     ),
+    "moved_prompt_tokens": _rate(
+        "vllm:prompt_tokens_by_source_total", matchers=MOVED, decides=False
+    ),
     "read_bytes": _rate("vllm:estimated_read_bytes_per_gpu_total", decides=False),
     "write_bytes": _rate("vllm:estimated_write_bytes_per_gpu_total", decides=False),
     "dram_active": Query(
@@ -241,7 +246,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "memory": ("cache",),
     "latency": ("ttft", "tpot"),
-    "shown": ("read_bytes", "write_bytes", "dram_active"),
+    "shown": ("moved_prompt_tokens", "read_bytes", "write_bytes", "dram_active"),
 }  # fmt: skip
 """Queries by what they are for: what is wrong while they fail."""
 

@@ -82,6 +82,9 @@ class EngineSamples:
     kv_usage_fraction: float | None = None
     computed_prompt_tokens_per_s: float | None = None
     """Without those that a cache held."""
+    started_prompt_tokens_per_s: float | None = None
+    moved_prompt_tokens_per_s: float | None = None
+    """Of those, whose cache came from another engine or from the host's memory."""
     token_gap_s_per_s: float | None = None
     """Rate of the sum of inter-token latencies."""
     token_gaps_per_s: float | None = None
@@ -152,6 +155,8 @@ def engine_samples(pod: str, engine: str, found: Found, interval_s: float) -> En
         mean_running=_one(found, "mean_running"),
         kv_usage_fraction=_one(found, "kv_usage"),
         computed_prompt_tokens_per_s=_computed_prompt_tokens_per_s(found, BUSY_SCRAPES),
+        started_prompt_tokens_per_s=_one(found, f"started_prompt_tokens_{BUSY_SCRAPES}"),
+        moved_prompt_tokens_per_s=_one(found, "moved_prompt_tokens"),
         token_gap_s_per_s=_one(found, "token_gap_s"),
         token_gaps_per_s=_one(found, "token_gaps"),
         num_resets=_one(found, "resets"),

@@ -99,6 +99,11 @@ GLOSSARY: Final[Mapping[str, Term]] = {
         "bytes of a GPU, or in tokens of a replica",
         vllm="vllm:cache_config_info, vllm:kv_cache_usage_perc",
     ),
+    "KV offload": Term(
+        meaning="a KV cache in the host's memory behind that of the GPUs: prompts that come again "
+        "after they left the GPU are read from it",
+        vllm="--kv-offloading-size, vllm:external_prefix_cache_hits_total",
+    ),
     "load line": Term(
         meaning="highest load within the memory ceiling and every SLO target; replicas are "
         "counted at it",

@@ -13,7 +13,6 @@ from tonnage.units import count_of, format_bytes, format_s, format_si, significa
 
 RUN_APART: Final = "a role is a ModelDeployment with engine.role, behind a proxy of yours"
 NOT_RUN: Final = "the operator runs no roles of a model with windows or states"
-NOT_RENDERED: Final = "the operator does not render --kv-offloading-size: it is for engine.args"
 PERCENT: Final = 100
 
 
@@ -133,12 +132,13 @@ def offload_answer(offload: Offload, sizing: Sizing) -> Answer:
     beats = f"reading beats computing where a GPU reads more than {rate} from the host"
     return Answer(
         question="Is a KV cache in host memory worth it?",
-        answer=_offload_verdict(offload),
+        answer=offload_verdict(offload),
         lines=(beats,) if offload.is_worth_it else (),
     )
 
 
-def _offload_verdict(offload: Offload) -> str:
+def offload_verdict(offload: Offload) -> str:
+    """Say in a line whether a cache in host memory is worth it, and why."""
     gpu = f"the {offload.gpu_tokens:,.0f} that a replica's GPU cache holds beside running requests"
     host = f"{format_bytes(offload.needed_bytes)} of host memory"
     working = f"the working set of {offload.working_set_tokens:,.0f} tokens"
@@ -146,14 +146,14 @@ def _offload_verdict(offload: Offload) -> str:
         return f"not worth it: {working} is within {gpu}"
     if not offload.is_worth_it:
         return f"not worth it: {working} takes {host}, there are {format_bytes(offload.host_bytes)}"
-    return f"worth it: {working} is beyond {gpu}, and takes {host}; {NOT_RENDERED}"
+    return f"worth it: {working} is beyond {gpu}, and takes {host}"
 
 
 def offload_figures(offload: Offload) -> dict[str, Any]:
     """Return the same as data."""
     return {
         "isWorthIt": offload.is_worth_it,
-        "message": _offload_verdict(offload),
+        "message": offload_verdict(offload),
         "workingSetTokens": round(offload.working_set_tokens),
         "gpuCacheTokens": round(offload.gpu_tokens),
         "hostBytesNeeded": round(offload.needed_bytes),

@@ -11,6 +11,7 @@ from tonnage.api.pods import Speculative
 from tonnage.api.spec import Adapters, Spec
 from tonnage.catalog.engine import EngineVersion
 from tonnage.estimate.metrics import LATENCY_BOUNDS_S
+from tonnage.manifests.offload import offload_arguments
 from tonnage.manifests.queue import queue_arguments
 from tonnage.manifests.role import role_arguments
 from tonnage.sizing.request import Flags
@@ -58,6 +59,8 @@ class Serving:
     """For ``--quantization``: weights that the engine quantizes while it loads them."""
     num_nodes: int = 1
     """Over which a replica runs, a process with its GPUs on each."""
+    host_cache_gib: int = 0
+    """Of the host's memory for the cache of a replica, with all its ranks."""
 
 
 def engine_arguments(
@@ -106,6 +109,7 @@ def _capacity(spec: Spec, flags: Flags, serving: Serving) -> Iterator[str]:
         yield "--enable-expert-parallel"
     yield from queue_arguments(spec)
     yield from role_arguments(spec)
+    yield from offload_arguments(serving.host_cache_gib / split.data)
     if spec.engine and spec.engine.speculative:
         yield from ("--speculative-config", _speculative_config(spec.engine.speculative))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.pods import Pods
-from tonnage.api.spec import MAX_NAME_LENGTH, Spec
+from tonnage.api.spec import MAX_NAME_LENGTH, Model, Spec
 from tonnage.catalog.engine_limits import auto_means_fp8, nodes_refusal
 from tonnage.estimate.metrics import prometheus_duration
 from tonnage.manifests.arguments import Serving, is_runnable
@@ -31,11 +31,12 @@ from tonnage.manifests.workload import GROUPS, Workload, template_in, workload_o
 from tonnage.memoize import memoize
 from tonnage.settings import Settings
 from tonnage.sizing.checks import use_of
+from tonnage.sizing.offload import host_cache_gib
 from tonnage.sizing.parallelism.rules import has_whole_experts
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import HALF_TYPES, Flags, SizingRequest
 from tonnage.sizing.split import Parallelism
-from tonnage.units import count_of
+from tonnage.units import GIB, count_of
 
 DIGEST_LENGTH = 16
 
@@ -97,7 +98,8 @@ def deployment(
     """
     if drain_s is None:
         drain_s = drain_time_s(longest_answer(model.spec, sizing), running_s=None)
-    figures, placed = _figures(sizing, site, drain_s), together(model.spec.pods or Pods())
+    figures = _figures(model.spec.model, sizing, site, drain_s)
+    placed = together(model.spec.pods or Pods())
     if figures.workload.is_group:
         _check_name(model)
         _check_budget(model, figures.serving.num_nodes)
@@ -126,7 +128,7 @@ def deployment(
 def _pods(model: ModelDeployment, figures: PodFigures) -> Manifest:
     """Return the spec of a Deployment: each replica is a pod."""
     return {
-        "progressDeadlineSeconds": math.ceil(startup_budget_s(figures.weights_bytes)) + 600,
+        "progressDeadlineSeconds": math.ceil(startup_budget_s(figures.loaded_bytes)) + 600,
         "strategy": {"type": "RollingUpdate", "rollingUpdate": _rolling(model)},
         "selector": {"matchLabels": selector(model.name)},
         "template": pod_template(model.name, model.spec, figures),
@@ -229,11 +231,12 @@ def num_nodes_of(sizing: Sizing) -> int:
     return -(-sizing.parallelism.num_gpus // sizing.request.gpu.gpus_per_node)
 
 
-def _figures(sizing: Sizing, site: Site, drain_s: int) -> PodFigures:
+def _figures(model: Model, sizing: Sizing, site: Site, drain_s: int) -> PodFigures:
     request, split = sizing.request, sizing.flags.parallelism
     num_nodes = num_nodes_of(sizing)
     if num_nodes > 1:
         _check_groups(sizing, site)
+    cache_gib = host_cache_gib(model.kv_offload, sizing) if model.kv_offload else 0
     return PodFigures(
         flags=sizing.flags,
         workload=workload_over(num_nodes),
@@ -247,8 +250,9 @@ def _figures(sizing: Sizing, site: Site, drain_s: int) -> PodFigures:
             drain_s=drain_s,
             quantization=_quantization(sizing),
             num_nodes=num_nodes,
+            host_cache_gib=cache_gib,
         ),
-        weights_bytes=sizing.shard.weights_bytes * split.num_gpus,
+        loaded_bytes=sizing.shard.weights_bytes * split.num_gpus + cache_gib * GIB,
         product_labels=request.gpu.product_labels,
         annotate_scrape=not site.has_pod_monitors,
     )

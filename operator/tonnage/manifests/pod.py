@@ -11,6 +11,7 @@ from tonnage.manifests.arguments import Serving, engine_arguments
 from tonnage.manifests.drain import PRE_STOP_S, grace_period_s
 from tonnage.manifests.environment import environment
 from tonnage.manifests.names import CONTAINER, Manifest, labels
+from tonnage.manifests.offload import host_cache_room_gib, with_host_cache
 from tonnage.manifests.queue import (
     queue_annotations,
     queue_environment,
@@ -41,8 +42,8 @@ class PodFigures:
 
     flags: Flags
     serving: Serving
-    weights_bytes: float
-    """Of the whole model: the start-up budget grows with it."""
+    loaded_bytes: float
+    """Weights of the whole model, and a cache in host memory: the start-up budget grows with it."""
     product_labels: tuple[str, ...]
     annotate_scrape: bool
     """No PodMonitor there: tell Prometheus by annotation."""
@@ -50,16 +51,16 @@ class PodFigures:
     """What the pods are part of."""
 
 
-def startup_budget_s(weights_bytes: float) -> float:
+def startup_budget_s(loaded_bytes: float) -> float:
     """Return how long a replica may take from container start to healthy.
 
     Twice the time to load the weights at a slow 0.5 GB/s and to compile, never below half an
-    hour, since the first start downloads.
+    hour, since the first start downloads. A cache in host memory is filled with zeros, faster.
 
     Sources:
         [vllm-source] docs/deployment/k8s.md: too small a budget kills a loading engine.
     """
-    return max(MIN_STARTUP_S, 2 * (weights_bytes / SLOW_LOAD_BYTES_PER_S + COMPILE_S))
+    return max(MIN_STARTUP_S, 2 * (loaded_bytes / SLOW_LOAD_BYTES_PER_S + COMPILE_S))
 
 
 def pod_template(
@@ -93,7 +94,7 @@ def _pod_spec(name: str, spec: Spec, figures: PodFigures, *, is_worker: bool) ->
         "securityContext": _security(pods),
         "tolerations": tolerations(pods),
         "containers": [_container(spec, figures, is_worker=is_worker)],
-        "volumes": [*_volumes(pods), *queue_volumes(spec)],
+        "volumes": [*_volumes(pods, figures.serving), *queue_volumes(spec)],
         **scheduling(name, pods, figures.product_labels, figures.workload, is_worker=is_worker),
     }
     if pods.service_account_name:
@@ -133,8 +134,8 @@ def _container(spec: Spec, figures: PodFigures, *, is_worker: bool) -> Manifest:
         "args": engine_arguments(spec, figures.flags, serving, is_worker=is_worker),
         **({} if is_worker else ports),
         "env": [*environment(pods, queue_environment(spec)), *role_environment(spec)],
-        "resources": _resources(pods, figures.flags.parallelism.num_gpus // serving.num_nodes),
-        **({} if is_worker else _probes(figures.weights_bytes)),
+        "resources": _resources(pods, figures),
+        **({} if is_worker else _probes(figures.loaded_bytes)),
         "terminationMessagePolicy": "FallbackToLogsOnError",  # else there is none
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(PRE_STOP_S)]}}},
         "securityContext": {
@@ -156,12 +157,17 @@ def default_image(spec: Spec) -> str:
     return f"vllm/vllm-openai:v{'.'.join(parts)}"
 
 
-def _resources(pods: Pods, num_gpus: int) -> Manifest:
-    requests = {"cpu": pods.cpu, "memory": pods.memory, "ephemeral-storage": pods.ephemeral_storage}
+def _resources(pods: Pods, figures: PodFigures) -> Manifest:
+    gib = host_cache_room_gib(figures.serving.host_cache_gib, figures.flags.parallelism.tensor)
+    requests = {
+        "cpu": pods.cpu,
+        "memory": with_host_cache(pods.memory or "", gib),
+        "ephemeral-storage": pods.ephemeral_storage,
+    }
     limits = {
-        "nvidia.com/gpu": str(num_gpus),
+        "nvidia.com/gpu": str(figures.flags.parallelism.num_gpus // figures.serving.num_nodes),
         "cpu": pods.cpu_limit,
-        "memory": pods.memory_limit,
+        "memory": pods.memory_limit and with_host_cache(pods.memory_limit, gib),
         "ephemeral-storage": pods.ephemeral_storage_limit,
     }
     resources = {"limits": _non_empty(limits), "requests": _non_empty(requests)}
@@ -172,7 +178,7 @@ def _non_empty(amounts: Mapping[str, str | None]) -> dict[str, str]:
     return {name: amount for name, amount in amounts.items() if amount}
 
 
-def _probes(weights_bytes: float) -> Manifest:
+def _probes(loaded_bytes: float) -> Manifest:
     def health(period_s: int, failures: int) -> Manifest:
         return {
             "httpGet": {"path": "/health", "port": "http"},
@@ -181,7 +187,7 @@ def _probes(weights_bytes: float) -> Manifest:
             "timeoutSeconds": 5,
         }
 
-    budget = math.ceil(startup_budget_s(weights_bytes) / PROBE_S)
+    budget = math.ceil(startup_budget_s(loaded_bytes) / PROBE_S)
     return {
         "startupProbe": health(PROBE_S, budget),
         "livenessProbe": health(PROBE_S, 3),
@@ -189,11 +195,9 @@ def _probes(weights_bytes: float) -> Manifest:
     }
 
 
-def _volumes(pods: Pods) -> list[Manifest]:
-    shm: Manifest = {
-        "name": "shm",
-        "emptyDir": {"medium": "Memory", "sizeLimit": pods.shared_memory},
-    }
+def _volumes(pods: Pods, serving: Serving) -> list[Manifest]:
+    size = with_host_cache(pods.shared_memory, serving.host_cache_gib)
+    shm: Manifest = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": size}}
     if pods.model_cache_claim:
         claim = {"claimName": pods.model_cache_claim}
         return [shm, {"name": "cache", "persistentVolumeClaim": claim}]

@@ -14,9 +14,11 @@ Sources:
 import math
 from dataclasses import dataclass
 
+from tonnage.api.spec import KvOffload
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.serving.ttft import own_prefill_s
 from tonnage.sizing.split import kv_is_replicated
+from tonnage.units import GIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,17 +51,42 @@ def offload_of(
     sizing: Sizing, replicas: int, working_set_tokens: float, host_bytes: float
 ) -> Offload:
     """Return the caches of one of so many replicas of a plan."""
-    replica, split = sizing.replica, sizing.parallelism
-    is_one_copy = kv_is_replicated(sizing.request.shape, split.tensor)
-    copies = split.pipeline * (1 if is_one_copy else split.tensor)
-    each = replica.bytes_per_reported_token(sizing.request.context_tokens)
-    pool_tokens = replica.kv_pool_bytes / each * replica.model.dp_size
+    replica = sizing.replica
+    pool_tokens = replica.kv_pool_bytes / _bytes_per_token(sizing) * replica.model.dp_size
     return Offload(
         working_set_tokens=working_set_tokens,
         gpu_tokens=pool_tokens * (1 - _share_held(sizing, replicas)),
-        host_bytes_per_token=each * copies,
+        host_bytes_per_token=_host_bytes_per_token(sizing),
         host_bytes=host_bytes,
     )
+
+
+def asked_offload(given: KvOffload, sizing: Sizing, replicas: int) -> Offload | None:
+    """Return the caches of a replica as a spec asks for them; None: it says no working set."""
+    if given.working_set_tokens is None:
+        return None
+    host_bytes = math.inf if given.gib is None else given.gib * GIB
+    return offload_of(sizing, replicas, given.working_set_tokens, host_bytes)
+
+
+def host_cache_gib(given: KvOffload, sizing: Sizing) -> int:
+    """Return the host memory of a replica, all its ranks: as given, or for the working set."""
+    if given.gib is not None:
+        return given.gib
+    needed_bytes = (given.working_set_tokens or 0) * _host_bytes_per_token(sizing)
+    return max(1, math.ceil(needed_bytes / GIB))
+
+
+def _bytes_per_token(sizing: Sizing) -> float:
+    """Return what a token takes of the cache of a rank."""
+    return sizing.replica.bytes_per_reported_token(sizing.request.context_tokens)
+
+
+def _host_bytes_per_token(sizing: Sizing) -> float:
+    """Return what a token takes of host memory: each different part of its cache once."""
+    split = sizing.parallelism
+    is_one_copy = kv_is_replicated(sizing.request.shape, split.tensor)
+    return _bytes_per_token(sizing) * split.pipeline * (1 if is_one_copy else split.tensor)
 
 
 def _share_held(sizing: Sizing, replicas: int) -> float:

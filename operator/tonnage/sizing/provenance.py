@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 
 from tonnage.api.schedules import Schedule
-from tonnage.api.spec import Demand, Spec
+from tonnage.api.spec import Demand, KvOffload, Spec
 from tonnage.catalog.engine import KnownEngine
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.catalog.gpu import Gpu
@@ -21,7 +21,7 @@ from tonnage.sizing.expected import (
     slo_of,
 )
 from tonnage.sizing.workload import Slo, Workload
-from tonnage.units import format_bytes, format_s, format_si, significant
+from tonnage.units import count_of, format_bytes, format_s, format_si, significant
 
 MOST_NAMED = 3
 """Schedules that are written out."""
@@ -54,6 +54,7 @@ class Figure(Enum):
     ARRIVALS = "arrivals"
     QUEUE = "queue"
     ROLE = "role"
+    HOST_CACHE = "KV cache in host memory"
     SCHEDULES = "schedules"
     GPU = "GPU"
     MEMORY = "memory"
@@ -126,8 +127,17 @@ def spec_inputs(spec: Spec) -> Iterator[Input]:
         yield _given_input(Figure.QUEUE, f"newest {format_s(class_s)} of arrivals first")
     if role := role_of(spec):
         yield _given_input(Figure.ROLE, role)
+    if given := spec.model.kv_offload:
+        yield _given_input(Figure.HOST_CACHE, _host_cache_written(given))
     if spec.scaling.schedules:
         yield _given_input(Figure.SCHEDULES, _schedules_written(spec.scaling.schedules))
+
+
+def _host_cache_written(given: KvOffload) -> str:
+    parts = [] if given.gib is None else [f"{given.gib} GiB"]
+    if given.working_set_tokens is not None:
+        parts.append(f"for {count_of(given.working_set_tokens, 'token')} that come again")
+    return " ".join(parts)
 
 
 def _given_input(figure: Figure, value: str) -> Input:

@@ -61,6 +61,7 @@ HALF_TYPES = {"bf16": "bfloat16", "fp16": "float16"}
 DIGEST_LENGTH = 12
 SINCE_SAFE_PRIORITIES = (0, 12)
 SINCE_SHORT_LEASES = (0, 22)
+SINCE_WHOLE_HOST_CACHES = (0, 31)
 EXPERT_ARGUMENT: Final = "--enable-expert-parallel"
 
 
@@ -122,6 +123,8 @@ class SizingRequest:
     """As the spec has it: flags that are to be chosen have this. None: it is chosen too."""
     role: Role | None = None
     """Which part of each request the replicas serve; None: all of it."""
+    has_host_cache: bool = False
+    """A KV cache in host memory is behind that of the GPUs."""
     transfer_s: float = 0.0
     """In which the KV cache of a mean prompt comes from another engine: part of TTFT."""
     is_textbook: bool = False
@@ -133,6 +136,11 @@ class SizingRequest:
     @property
     def kv_element_bytes(self) -> int:
         return KV_ELEMENT_BYTES[self.kv_format]
+
+    @property
+    def is_cache_moved(self) -> bool:
+        """To other engines or to the host: then each rank has all of the tokens it caches."""
+        return self.role is not None or self.has_host_cache
 
     @property
     def drafts_by_ngram(self) -> bool:
@@ -204,6 +212,7 @@ def look_up(
         _refuse_other_half(spec, dtype_of(shape, known.weights, gpu))
     _refuse_queue(spec, known.engine)
     _refuse_role(spec, known)
+    _refuse_offload(spec, known)
     return known
 
 
@@ -272,8 +281,35 @@ def _refuse_role(spec: Spec, known: Known) -> None:
         )
 
 
+def _refuse_offload(spec: Spec, known: Known) -> None:
+    """Refuse a KV cache in host memory where engines end on it, or nobody can tell what it holds.
+
+    Sources:
+        [vllm-source] v1/kv_offload/cpu/spec.py, shared_offload_region.py, config.py: until 0.20 the
+        flags end the start, until 0.26 the memory is up to twice what is asked for, until 0.28 a
+        restart leaves it behind, until 0.30 from 512 GiB on a worker ends.
+    """
+    if spec.model.kv_offload is None:
+        return
+    if parse_version(known.engine.minor) < SINCE_WHOLE_HOST_CACHES:
+        raise UnsupportedEngineError(
+            f"model.kvOffload needs engine.version 0.31: {known.engine.minor} does not start with "
+            "it, takes more memory than it is given, or loses it at a restart"
+        )
+    if not hands_over(known.shape):
+        raise UnsupportedEngineError(
+            "model.kvOffload: what host memory holds of layers with a window or a state is not "
+            f"known, and {spec.model.id} has some"
+        )
+    if switches_in(spec.engine.args if spec.engine else ()).prefix_caching is False:
+        raise UnsupportedEngineError(
+            "model.kvOffload holds prompts that come again: --no-enable-prefix-caching computes "
+            "them anew"
+        )
+
+
 def hands_over(shape: ModelShape) -> bool:
-    """Tell whether engines of a role hand over all that attention of this model keeps.
+    """Tell whether engines move all that attention of this model keeps, to others or to the host.
 
     Sources:
         [vllm-nixl] of layers with windows or a state it depends on the version.
@@ -291,16 +327,20 @@ def _keeps_every_token(attention: Attention) -> bool:
 
 
 def without_stages(sizes: ParallelSizes) -> ParallelSizes:
-    """Return the sizes of a split whose cache can be handed over.
+    """Return the sizes of a split whose cache can be moved.
 
     Raises:
         InvalidParallelismError: pipeline stages are asked for.
 
     Sources:
         [vllm-source] kv_connector/v1/nixl: pipeline stages are refused by the engine that pulls.
+        v1/core/kv_cache_utils.py: of host memory each stage is counted as the first.
     """
     if (sizes.pipeline or 1) > 1:
-        raise InvalidParallelismError("hardware.parallelism.pipeline: no role has pipeline stages")
+        raise InvalidParallelismError(
+            "hardware.parallelism.pipeline: no KV cache of pipeline stages is moved, so neither "
+            "engine.role nor model.kvOffload goes with them"
+        )
     return sizes.model_copy(update={"pipeline": 1})
 
 
@@ -357,6 +397,7 @@ def _refuse_other_half(spec: Spec, dtype: str) -> None:
 def ask(spec: Spec, known: Known) -> SizingRequest:
     """Make the request of a spec: what it expects, and the priors for all that is learned."""
     sizes, role = spec.hardware.parallelism or ANY_SIZES, role_of(spec)
+    has_host_cache = spec.model.kv_offload is not None
     request = SizingRequest(
         shape=known.shape,
         gpu=known.gpu,
@@ -369,7 +410,7 @@ def ask(spec: Spec, known: Known) -> SizingRequest:
         slo=slo_of(spec),
         demand=expected_demand(spec.demand),
         num_gpus=spec.hardware.gpus_per_replica,
-        sizes=without_stages(sizes) if role else sizes,
+        sizes=without_stages(sizes) if role or has_host_cache else sizes,
         min_replicas=spec.scaling.min_replicas,
         max_replicas=spec.scaling.max_replicas,
         engine_digest=_engine_digest(spec),
@@ -381,6 +422,7 @@ def ask(spec: Spec, known: Known) -> SizingRequest:
         adapters=expected_adapters(spec),
         max_num_batched_tokens=spec.engine.max_num_batched_tokens if spec.engine else None,
         role=role,
+        has_host_cache=has_host_cache,
         transfer_s=transfer_s_of(spec),
     )
     request = with_prior(request)
@@ -421,7 +463,16 @@ def _engine_digest(spec: Spec) -> str:
     is_expert = spec.hardware.parallelism is not None and spec.hardware.parallelism.expert
     spread = (EXPERT_ARGUMENT,) if is_expert and EXPERT_ARGUMENT not in spec.engine.args else ()
     part = (f"role {spec.engine.role}",) if spec.engine.role else ()
-    parts = (spec.engine.image or "", *spec.engine.args, *spread, *drafted, *adapted, *part)
+    copied = ("host cache",) if spec.model.kv_offload else ()
+    parts = (
+        spec.engine.image or "",
+        *spec.engine.args,
+        *spread,
+        *drafted,
+        *adapted,
+        *part,
+        *copied,
+    )
     return digest_of(parts)
 
 

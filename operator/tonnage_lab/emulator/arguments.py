@@ -67,6 +67,8 @@ class Arguments:
     speculation: Drafting | None = None
     kv_role: str = ""
     """Of ``--kv-transfer-config``: whether KV caches of prompts are kept for others, or taken."""
+    host_cache_gib: float = 0.0
+    """Of the host's memory, for the cache of a data-parallel rank."""
     is_newest_first: bool = False
     """By priority, which the middleware gives each request."""
     custom_buckets: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -222,6 +224,8 @@ def _add_model_flags(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--quantization", "-q")
     serve.add_argument("--speculative-config", "-sc", type=_drafting)
     serve.add_argument("--kv-transfer-config", type=_kv_role)
+    serve.add_argument("--kv-offloading-size", type=float, default=0.0)
+    serve.add_argument("--kv-offloading-backend", choices=("native",), default="native")
     _add_boolean(serve, "enable-lora", default=False)
     serve.add_argument("--max-loras", type=positive, default=1)
     serve.add_argument("--max-lora-rank", type=positive, default=16)
@@ -285,6 +289,7 @@ def parse(argv: Sequence[str]) -> Arguments:
         max_lora_rank=read.max_lora_rank,
         speculation=read.speculative_config,
         kv_role=read.kv_transfer_config or "",
+        host_cache_gib=read.kv_offloading_size,
         is_newest_first=read.scheduling_policy == "priority" and MIDDLEWARE in read.middleware,
         custom_buckets=read.custom_histogram_buckets,
     )

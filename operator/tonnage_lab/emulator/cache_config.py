@@ -23,6 +23,7 @@ def cache_config(
         "kv_cache_max_concurrency": size_tokens / limits.max_model_len,
         "kv_cache_size_tokens": size_tokens,
         "num_gpu_blocks": num_gpu_blocks,
+        "kv_offloading_size": arguments.host_cache_gib or None,
         "num_gpu_blocks_override": arguments.num_gpu_blocks_override,
     }
     return {name: str(value) for name, value in (FIXED | known).items()}
@@ -38,7 +39,6 @@ FIXED: dict[str, object] = {
     "kv_cache_layout": None,
     "kv_cache_memory_bytes": None,
     "kv_offloading_backend": "native",
-    "kv_offloading_size": None,
     "kv_sharing_fast_prefill": False,
     "mamba_block_size": None,
     "mamba_cache_dtype": "auto",

@@ -104,8 +104,6 @@ VALUED: Final = (
     "kernel-config",
     "kv-cache-memory-bytes",
     "kv-events-config",
-    "kv-offloading-backend",
-    "kv-offloading-size",
     "limit-mm-per-prompt",
     "load-format",
     "logits-processors",

@@ -217,7 +217,7 @@ class EngineSeries:
             self.counters["external_prefix_cache_hits"].inc(prompt.taken_tokens)
         by_tier = "prompt_tokens_cached_by_source"
         self.labelled[by_tier, "device"].inc(prompt.local_tokens)
-        self.labelled[by_tier, "p2p"].inc(prompt.taken_tokens)
+        self.labelled[by_tier, prompt.tier].inc(prompt.taken_tokens)
 
     def count_first_token(self, ttft_s: float, prompt: Prompt) -> None:
         """Note the end of a prefill."""

@@ -140,13 +140,20 @@ class Server:
                 message=f"{limit} requests are in flight, the limit of --max-num-queued-reqs",
             )
 
-    def _cached_tokens(self, asked: CompletionRequest, *, is_taken: bool) -> int:
-        if is_taken:
-            return asked.prompt_tokens - 1
+    async def _prompt(self, asked: CompletionRequest) -> Prompt:
+        """Return the tokens of a prompt by where they come from, when those are there."""
+        tokens, hidden = asked.prompt_tokens, self._hidden
+        if await self._take(asked):
+            return Prompt(tokens=tokens, taken_tokens=tokens)
         if not self._arguments.enable_prefix_caching:
-            return 0
-        found = int(self._hidden.cached_prompt_fraction * asked.prompt_tokens)
-        return min(found, asked.prompt_tokens - 1)
+            return Prompt(tokens=tokens)
+        local = min(int(hidden.cached_prompt_fraction * tokens), tokens - 1)
+        held = hidden.host_cached_prompt_fraction if self._arguments.host_cache_gib else 0.0
+        taken = min(int(held * tokens), tokens - 1 - local)
+        if taken:
+            with self._loop.deferred():
+                await asyncio.sleep(hidden.transfer_s_per_token * taken)
+        return Prompt(tokens=tokens, local_tokens=local, taken_tokens=taken, tier="host")
 
     async def _collect(self, asked: CompletionRequest) -> web.Response:
         reason = await self._generate(asked, lambda _: None)
@@ -206,13 +213,9 @@ class Server:
                     ended.set_result(reason)
 
         arrived_s = asyncio.get_running_loop().time()
-        is_taken = await self._take(asked)
+        prompt = await self._prompt(asked)
         number = self._loop.submit(
-            Prompt(
-                tokens=asked.prompt_tokens,
-                cached_tokens=self._cached_tokens(asked, is_taken=is_taken),
-                is_taken=is_taken,
-            ),
+            prompt,
             output_tokens=asked.max_tokens,
             listener=listen,
             arrived_s=arrived_s,

@@ -1,6 +1,7 @@
 """What a step of the engine did on one data-parallel rank, kept until the step has lasted."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -8,19 +9,18 @@ class Prompt:
     """The tokens of a prompt, and where they come from."""
 
     tokens: int
-    cached_tokens: int = 0
-    is_taken: bool = False
-    """From another engine that has read it. vLLM counts all of it so, though the last token is
-    computed again (`tests/proof/test_real_engines.py`)."""
+    local_tokens: int = 0
+    """Those that the cache of the engine's GPUs holds."""
+    taken_tokens: int = 0
+    """Those whose cache comes from elsewhere. vLLM counts all of a prompt so that another engine
+    has read, though the last token is computed again (`tests/proof/test_real_engines.py`)."""
+    tier: Literal["p2p", "host"] = "p2p"
+    """Where from: another engine, or the host's memory."""
 
     @property
-    def taken_tokens(self) -> int:
-        return self.tokens if self.is_taken else 0
-
-    @property
-    def local_tokens(self) -> int:
-        """Those that this engine's own cache holds."""
-        return 0 if self.is_taken else self.cached_tokens
+    def cached_tokens(self) -> int:
+        """Those that no step computes."""
+        return min(self.local_tokens + self.taken_tokens, self.tokens - 1)
 
     @property
     def computed_tokens(self) -> int:

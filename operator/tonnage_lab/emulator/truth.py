@@ -79,8 +79,10 @@ class EngineTruth:
     max_model_len: int | None = None
     """Of the checkpoint, for when the flag is absent."""
     cached_prompt_fraction: float = 0.0
+    host_cached_prompt_fraction: float = 0.0
+    """Of a prompt, that comes from the host's memory where a cache is there."""
     transfer_s_per_token: float = 0.0
-    """Of a prompt whose cache comes from another engine."""
+    """Of a prompt whose cache comes from another engine, or from the host."""
     acceptance_rate: float = 0.0
     """Chance that a draft token is right when all before it were."""
     work: StepWork | None = None

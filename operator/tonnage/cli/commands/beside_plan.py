@@ -1,6 +1,5 @@
 """What is asked beside a plan: roles apart, of GPU classes too, and a cache in host memory."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -10,8 +9,9 @@ import click
 from tonnage.cli.answers.planning import Planned, Refused
 from tonnage.cli.commands.options import option, parsed
 from tonnage.cli.console import Failure
+from tonnage.cli.read.asked import Change
 from tonnage.sizing.plan import Between, Sizing
-from tonnage.units import GIB, bytes_per_second
+from tonnage.units import bytes_per_second
 
 if TYPE_CHECKING:
     from tonnage.cli.answers.planning import Verdict
@@ -19,12 +19,15 @@ if TYPE_CHECKING:
 TABLES: Final = ("csv", "markdown")
 
 
-def _host_bytes(value: str) -> float:
-    if value == "auto":
-        return math.inf
+AUTO: Final = "auto"
+
+
+def _gib(value: str) -> int | str:
+    if value == AUTO:
+        return value
     if not (value.isascii() and value.isdecimal()) or int(value) == 0:
         raise ValueError(f"{value!r} is neither a number of GiB nor auto")
-    return float(value) * GIB
+    return int(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +74,12 @@ class BesidePlan:
 
     roles: RolesAsked
     # fmt: off
-    kv_offload: float | None = option("--kv-offload", metavar="GIB|auto",
-        callback=parsed(_host_bytes),
-        help="Say whether a KV cache of so much host memory of a replica is worth it.")
-    """Bytes of a replica; infinity: as many as it takes."""
+    kv_offload: int | str | None = option("--kv-offload", metavar="GIB|auto",
+        callback=parsed(_gib),
+        help="Give a replica a KV cache of so much host memory; auto: of what --working-set takes.")
     working_set: int | None = option("--working-set", type=click.IntRange(min=0), metavar="TOKENS",
-        help="For --kv-offload: tokens of different prompts that later requests to a replica begin "
-        "with again; 0: none.")
+        help="Say whether a KV cache in host memory is worth it: tokens of different prompts that "
+        "later requests to a replica begin with again; 0: none.")
     # fmt: on
 
     def check(self, form: str) -> None:
@@ -87,29 +89,39 @@ class BesidePlan:
             Failure: one was given so.
         """
         self.roles.check(form)
-        if (self.working_set is None) != (self.kv_offload is None):
-            raise Failure("--kv-offload and --working-set need each other")
-        if self.kv_offload is not None:
-            _check_form(form, "--kv-offload")
+        if self.kv_offload == AUTO and self.working_set is None:
+            raise Failure("--kv-offload auto needs --working-set")
+        if self.working_set is not None:
+            _check_form(form, "--working-set")
+
+    def changes(self) -> tuple[Change, ...]:
+        """Return what the options say of fields of a spec."""
+        given = {"gib": self.kv_offload, "workingSetTokens": self.working_set}
+        return tuple(
+            (f"model.kvOffload.{name}", value)
+            for name, value in given.items()
+            if value not in {None, AUTO}
+        )
 
     def answered(self, answer: Planned | Refused, between: Between) -> Planned | Refused:
         """Return a plan with what is asked beside it."""
-        if isinstance(answer, Refused) or not (self.roles.roles_apart or self.kv_offload):
+        if isinstance(answer, Refused):
             return answer
         return replace(answer, verdicts=dict(self._verdicts(answer, between)))
 
     def _verdicts(self, planned: Planned, between: Between) -> Iterator[tuple[str, "Verdict"]]:
-        sizing = planned.sizing
+        sizing, given = planned.sizing, planned.deployment.spec.model.kv_offload
         if self.roles.roles_apart:
             replicas = max(planned.replicas, sizing.replicas)
             yield "rolesApart", self.roles.verdict(sizing, replicas, between)
-        if self.kv_offload is not None and self.working_set is not None:
-            from tonnage.explain import topology as words  # noqa: PLC0415
-            from tonnage.sizing.offload import offload_of  # noqa: PLC0415
+        if given is not None:
+            from tonnage.explain import topology as words  # noqa: PLC0415  (only where it is asked)
+            from tonnage.sizing.offload import asked_offload  # noqa: PLC0415
 
-            offload = offload_of(sizing, planned.replicas, self.working_set, self.kv_offload)
-            answer = words.offload_answer(offload, sizing)
-            yield "kvOffload", (answer, words.offload_figures(offload))
+            offload = asked_offload(given, sizing, planned.replicas)
+            if offload is not None:
+                answer = words.offload_answer(offload, sizing)
+                yield "kvOffload", (answer, words.offload_figures(offload))
 
 
 def _check_form(form: str, name: str) -> None:

@@ -103,7 +103,7 @@ def plan(*, options: PlanOptions) -> None:
         raise Failure("--textbook takes no --calibration: it has an efficiency of 1")
     beside_plan.check(options.form)
     check_page(page_file, options.form)
-    asked = asking(question, class_of(question))
+    asked = asking(question, class_of(question), beside_plan.changes())
     terms = terms_of(
         question,
         calibration=calibration_in(options.calibration_file),

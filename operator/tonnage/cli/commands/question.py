@@ -141,13 +141,15 @@ class PlanInput:
     models: tuple[ManifestWithGuesses, ...]
 
 
-def asking(question: QuestionOptions, gpu: str | None) -> PlanInput:
+def asking(question: QuestionOptions, gpu: str | None, more: tuple[Change, ...] = ()) -> PlanInput:
     """Return what is asked about: manifests with the changes of the options, or theirs alone.
+
+    ``more``: changes of options that only one command has.
 
     Raises:
         Failure: there is neither, or a change does not go where it is meant to.
     """
-    changes = question.changes(gpu)
+    changes = (*question.changes(gpu), *more)
     if question.names:
         manifests = load(question.names)
         changed = (with_changes(each, changes) for each in manifests.model_deployments)

@@ -185,6 +185,7 @@ def observe_engines(
         step_s=_mean([each.gap_s for each in busy]),
         mbu=_mean([mbu for of_pod in used.values() for mbu, _ in of_pod]),
         mfu=_mean([mfu for of_pod in used.values() for _, mfu in of_pod]),
+        moved_prompt_fraction=_moved_prompt_fraction(state.engines),
         dram_active=_mean(active),
         engine_mbu=_engine_mbu(state, sizing),
         kv_tokens=min(reported) * sizing.flags.parallelism.data if reported else None,
@@ -198,6 +199,16 @@ def observe_engines(
             for pod in pods
         },
     )
+
+
+def _moved_prompt_fraction(engines: Iterable[EngineSamples]) -> float | None:
+    known = [
+        (each.moved_prompt_tokens_per_s, each.started_prompt_tokens_per_s)
+        for each in engines
+        if each.moved_prompt_tokens_per_s is not None and each.started_prompt_tokens_per_s
+    ]
+    started = sum(of_all for _, of_all in known)
+    return sum(moved for moved, _ in known) / started if known else None
 
 
 def _utilization(pod: PodWindow) -> list[tuple[float, float]]:

@@ -16,6 +16,7 @@ from tonnage.api.status import (
     MeasuredStatus,
     PlanStatus,
     ProposalStatus,
+    Reason,
     ReplicasStatus,
     Status,
 )
@@ -44,13 +45,16 @@ from tonnage.explain.report import (
     plan_status,
     round_estimate,
 )
+from tonnage.explain.topology import offload_verdict
 from tonnage.memoize import memoize
+from tonnage.sizing.offload import asked_offload
 from tonnage.units import PETA
 
 SLO_SOURCES = {
     "TTFT": "vllm:time_to_first_token_seconds",
     "TPOT": "vllm:request_time_per_output_token_seconds",
 }
+MOVED_SOURCE = "vllm:prompt_tokens_by_source"
 MOST_SHOWN = PETA
 """In a column of the table, which holds no more than 253 characters."""
 SMOOTHING = 0.3
@@ -177,9 +181,20 @@ def _plan(found: Assessment) -> PlanStatus | None:
         return frozen
     if found.sizing is None or found.decision is None or found.is_of_before:
         return None
-    own = (*batch_reasons(found.sizing), *memory_reasons(found.sizing))
+    sizing, replicas = found.sizing, found.decision.replicas
+    own = (*batch_reasons(sizing), *memory_reasons(sizing), *_offload_reasons(found, replicas))
     reasons = (*own, *found.decision.reasons)
-    return plan_status(found.sizing, replicas=found.decision.replicas, reasons=reasons)
+    return plan_status(sizing, replicas=replicas, reasons=reasons)
+
+
+def _offload_reasons(found: Assessment, replicas: int) -> Iterator[Reason]:
+    """Say whether the KV cache in host memory is worth it, where its working set is known."""
+    given = found.chosen.model.spec.model.kv_offload if found.chosen else None
+    if given is None or found.sizing is None:
+        return
+    offload = asked_offload(given, found.sizing, replicas)
+    if offload is not None:
+        yield Reason(code="KVOffload", message=offload_verdict(offload))
 
 
 def _frozen_plan(found: Assessment) -> PlanStatus | None:
@@ -241,6 +256,8 @@ def _gauges(found: Assessment) -> Iterator[tuple[str, float | None, str]]:
     yield "promptTokens", lengths.prompt_tokens if lengths else None, "vllm:prompt_tokens"
     yield "outputTokens", lengths.output_tokens if lengths else None, "vllm:generation_tokens"
     if observed:
+        if found.sizing and found.sizing.request.is_cache_moved:
+            yield "movedPromptFraction", observed.moved_prompt_fraction, MOVED_SOURCE
         yield "stepSeconds", observed.step_s, "vllm:inter_token_latency_seconds"
         yield "memoryBandwidthUtilization", observed.mbu, "step bytes over step time"
         yield "modelFlopsUtilization", observed.mfu, "step work over step time"
