@@ -218,6 +218,10 @@ CASES: Final[dict[str, Case]] = {
         DEEPSEEK, "H200", 8, split=Parallelism(data=8), engine={"queue": "newestFirst"},
         slo={"timeToFirstToken": {"p95": "2s"}},
     ),
+    "cache in host memory": _case(LLAMA, of_model={"kvOffload": {"gib": 64}}),
+    "cache in host memory, of two ranks": _case(
+        DEEPSEEK, "H200", 8, split=Parallelism(data=8), of_model={"kvOffload": {"gib": 100}},
+    ),
     "prefill": _case(LLAMA, engine={"role": "prefill"}, hardware=_of_role("H100", tensor=1)),
     "decode": _case(LLAMA, engine={"role": "decode"}, hardware=_of_role("H100", tensor=1)),
     "decode, MLA, data parallel": _case(
