@@ -66,7 +66,7 @@ FULL_STATUS = {
             "requestsPerSecond", "promptTokens", "outputTokens", "queueDepth", "running",
             "stepSeconds", "memoryBandwidthUtilization", "modelFlopsUtilization", "dramActive",
             "engineBandwidthUtilization", "preemptionsPerRequest", "kvTokens", "ttftAttainment",
-            "tpotAttainment", "errorBudgetLeft", "coldStartSeconds",
+            "tpotAttainment", "errorBudgetLeft", "coldStartSeconds", "movedPromptFraction",
         )
     },
     "calibration": {

@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import requests
@@ -48,15 +48,23 @@ QUEUES = ("fcfs", "newestFirst")
 TTFT_S = 2
 
 
-def rendered(version: str, config: str, **more: str) -> dict[str, Any]:
-    """Return the pod template that the operator would write for this model on this version."""
+def rendered(
+    version: str, config: str, *, model: Mapping[str, Any] | None = None, **more: str
+) -> dict[str, Any]:
+    """Return the pod template that the operator would write for this model on this version.
+
+    ``model``: further fields of ``spec.model``, others of ``spec.engine``.
+    """
     real = vllm_site.site_of(Path(sys.executable), A_CORE, num_cores=2)
     manifest = dict(real.manifest)
     minor = ".".join(version.split(".")[:2])
     args = ["--load-format=dummy", "--enforce-eager"]
     slo = {"timeToFirstToken": {"p95": f"{TTFT_S}s"}}
     engine = {"version": minor, "args": args, **more}
-    manifest["spec"] = {**manifest["spec"], "engine": engine, "slo": slo}
+    spec = manifest["spec"]
+    manifest["spec"] = {
+        **spec, "model": {**spec["model"], **(model or {})}, "engine": engine, "slo": slo,
+    }  # fmt: skip
     made = parse_model_deployment(manifest)
     sizing = vllm_site.cpu_class.fitting(
         made.spec, config, real.gpu, kv_bytes=vllm_site.KV_SPACE_GIB * 2**30
@@ -327,6 +335,66 @@ def test_decode_takes_the_cache_of_a_prompt_and_computes_it_once_prefill_is_gone
     assert computed == alone[tuple(late)]
     assert by_computing == {"local_compute": PROMPT_TOKENS}
     assert max(deferred) == 1
+
+
+COPYING: Final = {
+    "kv_connector": "OffloadingConnector",
+    "kv_role": "kv_both",
+    "kv_connector_extra_config": {
+        "spec_name": "HostCacheOnCpu", "spec_module_path": "host_cache_on_cpu",
+    },
+}  # fmt: skip
+"""What vLLM makes of the rendered flags, but for the copies."""
+BLOCK_TOKENS: Final = 128
+"""Of vLLM for CPU."""
+
+
+def test_a_prompt_that_left_the_gpu_cache_is_read_from_host_memory(tmp_path: Path) -> None:
+    """With the flags that are rendered, and a cache of eight blocks in front of it."""
+    chance = random.Random(3)  # noqa: S311
+    prompt, *others = (
+        [chance.randrange(3, CONTEXTUAL["vocab_size"]) for _ in range(PROMPT_TOKENS)]
+        for _ in range(5)
+    )
+    packages = vllm_cpu.PACKAGES
+    config = json.loads(vllm_site.MODEL_CONFIG.read_text()) | CONTEXTUAL
+    model = tmp_path / "cache/vllm/models/tonnage-lab/llama-cpu"
+    write_checkpoint(config, model / "model.safetensors")
+    version = vllm_cpu.version(packages)
+    template = rendered(version, json.dumps(config), model={"kvOffload": {"gib": 1}})
+    further = (
+        "--load-format=safetensors", "--num-gpu-blocks-override", "8",
+        "--kv-transfer-config", json.dumps(COPYING),
+    )  # fmt: skip
+    variables = {"PYTHONPATH": str(Path(__file__).parent)}
+
+    with started(
+        template, json.dumps(config), packages, tmp_path, *further, variables=variables
+    ) as url:
+        first = tokens_of(answer(url, prompt))
+        at_first = prompt_tokens(url)
+        for each in others:
+            answer(url, each)
+        before = prompt_tokens(url)
+        again = tokens_of(answer(url, prompt))
+        by_again = prompt_tokens(url) - before
+        page = requests.get(f"{url}/metrics", timeout=30).text
+
+    held = PROMPT_TOKENS // BLOCK_TOKENS * BLOCK_TOKENS
+    assert "--kv-offloading-size" in template["spec"]["containers"][0]["args"]
+    assert again == first
+    assert at_first == {"local_compute": PROMPT_TOKENS}
+    assert by_again == {"external_kv_transfer": held, "local_compute": PROMPT_TOKENS - held}
+    assert figure(page, "vllm:external_prefix_cache_hits_total") == held
+    assert figure(page, "vllm:prefix_cache_hits_total") == 0
+    assert figure(page, 'vllm:prompt_tokens_cached_by_source_total{.*source="host"') == held
+    assert figure(page, "vllm:kv_offload_load_bytes_total") > 0
+
+
+def figure(page: str, name: str) -> float:
+    """Return the one series of a page whose name, or name and labels, begin so."""
+    (found,) = re.findall(rf"^{name}.* (\S+)$", page, re.MULTILINE)
+    return float(found)
 
 
 def test_it_starts_in_the_checkpoints_own_type_and_answers(served: str) -> None:

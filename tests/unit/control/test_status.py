@@ -62,6 +62,16 @@ def written(state, told):
     return replace(state, view=replace(state.view, status=json.dumps(told.status.to_dict())))
 
 
+HELD = {
+    "model": {
+        "id": "meta-llama/Llama-3.3-70B-Instruct",
+        "weights": "fp8",
+        "kvOffload": {"gib": 300, "workingSetTokens": 900_000},
+    }
+}
+"""A KV cache in host memory."""
+
+
 def gauges_moved(before, after):
     return figures_moved(figures(before), figures(after))
 
@@ -212,6 +222,20 @@ class TestMaterial:
         assert facts({"conditions": [ours | {"status": "False"}, blessed]}) != facts(
             {"conditions": [ours]}
         )
+
+
+class TestThePlan:
+    def test_says_whether_a_cache_in_host_memory_is_worth_it(self):
+        plan = reported(a_state(a_manifest(**HELD))).status.plan
+
+        [message] = [each.message for each in plan.reasons if each.code == "KVOffload"]
+        assert message.startswith("worth it: the working set of 900,000 tokens is beyond the ")
+
+    def test_says_nothing_of_one_whose_working_set_nobody_knows(self):
+        model = {**HELD["model"], "kvOffload": {"gib": 300}}
+        plan = reported(a_state(a_manifest(model=model))).status.plan
+
+        assert "KVOffload" not in {each.code for each in plan.reasons}
 
 
 class TestDecisions:
@@ -365,6 +389,22 @@ class TestMeasured:
         told = reported(a_state(a_manifest(slo=slo), engines=engines, live=a_deployment_body()))
 
         assert told.status.measured.ttft_attainment.value == 0.98
+
+    def test_shows_what_share_of_prompts_came_from_host_memory_where_there_is_such_a_cache(self):
+        counted = {"started_prompt_tokens_per_s": 400.0}
+        engines = tuple(
+            an_engine(pod, moved_prompt_tokens_per_s=moved, **counted)
+            for pod, moved in (("a", 100.0), ("b", 300.0))
+        )
+
+        held, without = (
+            reported(a_state(a_manifest(**given), engines=engines)).status.measured
+            for given in (HELD, {})
+        )
+
+        assert held.moved_prompt_fraction.value == 0.5
+        assert held.moved_prompt_fraction.source == "vllm:prompt_tokens_by_source"
+        assert without.moved_prompt_fraction is None
 
     def test_of_figures_beyond_all_measure_is_still_a_status(self):
         # A tenant's pod may expose whatever it likes.

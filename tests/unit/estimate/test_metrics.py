@@ -96,6 +96,7 @@ GOLDEN = {
     **lengths(60, "900s"),
     "ttft": rate(f"{TTFT}_bucket", "120s", "le"),
     "tpot": rate(f"{TPOT}_bucket", "120s", "le"),
+    "moved_prompt_tokens": rate(SOURCE + '{source="external_kv_transfer"}', "60s"),
     "read_bytes": rate("vllm:estimated_read_bytes_per_gpu_total", "60s"),
     "write_bytes": rate("vllm:estimated_write_bytes_per_gpu_total", "60s"),
     "dram_active": "max by (namespace, pod, UUID, GPU_I_ID) (label_replace(label_replace("
@@ -271,7 +272,7 @@ class TestDecisions:
     def test_rest_on_all_but_what_checks_the_engine_from_outside(self):
         shown = [name for name, query in TABLE.items() if not query.decides]
 
-        assert shown == ["read_bytes", "write_bytes", "dram_active"]
+        assert shown == ["moved_prompt_tokens", "read_bytes", "write_bytes", "dram_active"]
 
     def test_take_no_negative_value_but_of_the_growth_of_a_gauge(self):
         negative = [name for name, query in TABLE.items() if query.least < 0]

@@ -690,6 +690,47 @@ def test_an_engine_without_a_connector_hands_nothing_over_and_takes_nothing():
     assert sample(page, "vllm:prompt_tokens_by_source_total", source="local_compute") == 200
 
 
+# A cache in the host's memory
+
+
+HELD = {"host_cached_prompt_fraction": 0.5, "transfer_s_per_token": 0.002}
+
+
+def test_what_the_host_holds_of_a_prompt_is_read_from_it_after_a_wait():
+    async def scenario():
+        truth = a_truth(cached_prompt_fraction=0.2, **HELD)
+        async with a_server("--kv-offloading-size", "4", truth=truth) as client:
+            asking = asyncio.create_task(answered(client, 100, {}))
+            await asyncio.sleep(0.05)
+            midway = await (await client.get("/metrics")).text()
+            return midway, *(await asking)
+
+    midway, answer, page = asyncio.run(scenario())
+    by_source = {
+        source: sample(page, "vllm:prompt_tokens_by_source_total", source=source)
+        for source in ("local_compute", "local_cache_hit", "external_kv_transfer")
+    }
+
+    assert answer["usage"]["completion_tokens"] == 3
+    assert by_source == {"local_compute": 30, "local_cache_hit": 20, "external_kv_transfer": 50}
+    assert sample(page, "vllm:prefix_cache_hits_total") == 20
+    assert sample(page, "vllm:external_prefix_cache_hits_total") == 50
+    assert sample(page, "vllm:prompt_tokens_cached_by_source_total", source="host") == 50
+    assert sample(page, "vllm:time_to_first_token_seconds_sum") >= 0.1
+    assert sample(midway, "vllm:num_requests_waiting_by_reason", reason="deferred") == 1
+
+
+@pytest.mark.parametrize("flags", [[], ["--kv-offloading-size", "4", "--no-enable-prefix-caching"]])
+def test_without_such_a_cache_nothing_comes_from_the_host(flags):
+    async def scenario():
+        async with a_server(*flags, truth=a_truth(**HELD)) as client:
+            return await answered(client, 100, {})
+
+    _, page = asyncio.run(scenario())
+
+    assert sample(page, "vllm:prompt_tokens_by_source_total", source="local_compute") == 100
+
+
 # The loop and its rows
 
 

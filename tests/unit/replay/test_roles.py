@@ -8,6 +8,7 @@ import pytest
 
 from tonnage.api.objects import parse_model_deployment
 from tonnage.replay.cluster import StartupTime
+from tonnage.replay.judge import LatencyLimits, fates
 from tonnage.replay.policies import TONNAGE, DrawnScenario, Policy
 from tonnage.replay.scenario import OfTrace, Scenario, first_plan
 from tonnage.replay.traces import Trace
@@ -16,6 +17,7 @@ RATE = 6.0
 STAGE_S = 600.0
 START_S = 100.0
 LONG_PROMPTS, LONG_ANSWERS = (6000, 1000), (1000, 4000)
+TTFT_S, TRANSFER_S = 2.0, 0.02
 LONGER_ANSWERS, LONGER_PROMPTS = (1000, 6000), (8000, 1000)
 SLO = {
     "prefill": {"timeToFirstToken": {"p95": "2s"}},
@@ -127,3 +129,50 @@ def test_where_answers_get_shorter_nothing_is_late_and_replicas_go():
     assert found.judged.attainment > 0.999
     assert most_replicas(found, 0, STAGE_S) <= 1.5 * needed("decode", stages, LONGER_ANSWERS)
     assert found.points[-1].replicas < found.points[0].replicas
+
+
+def ran(found):
+    """Run the operator, and return the requests and what became of each."""
+    drawn = found.draw()
+    (record,) = found.simulation(drawn, found.operator()).run(drawn.duration_s)
+    assert not record.faults
+    return drawn, fates(record, drawn, LatencyLimits.of(found.slo))
+
+
+def read_by(prefill):
+    """Return the requests as they leave prefill, and how long each was there."""
+    asked = prefill.requests.trace
+    drawn, found = ran(prefill)
+    assert found.num_unserved == found.num_too_long == 0
+    assert list(drawn.traffic.prompt_tokens) == list(asked.prompt_tokens)
+    left = sorted(
+        (at_s + ttft_s, ttft_s, prompt, output)
+        for at_s, ttft_s, prompt, output in zip(
+            found.arrival_s, found.ttft_s, asked.prompt_tokens, asked.output_tokens, strict=True
+        )
+    )
+    trace = Trace(
+        arrival_s=array("d", [at_s for at_s, *_ in left]),
+        prompt_tokens=array("q", [prompt for *_, prompt, _ in left]),
+        output_tokens=array("q", [output for *_, output in left]),
+    )
+    return trace, [ttft_s for _, ttft_s, *_ in left]
+
+
+@pytest.mark.thorough
+def test_requests_go_through_both_roles_one_after_the_other():
+    stages = LONG_PROMPTS, LONG_ANSWERS, LONG_PROMPTS
+    decode = scenario("decode", *stages)
+    trace, read_s = read_by(scenario("prefill", *stages))
+    whole = replace(
+        decode,
+        requests=OfTrace(trace=trace, duration_s=trace.arrival_s[-1] + 1),
+    )
+
+    _, alone = ran(decode)
+    _, after = ran(whole)
+
+    both_s = [a + TRANSFER_S + b for a, b in zip(read_s, after.ttft_s, strict=True)]
+    in_time = sum(each <= 2 * TTFT_S for each in both_s) / len(both_s)
+    assert after.attainment == pytest.approx(alone.attainment, abs=0.02)
+    assert in_time > 0.95
