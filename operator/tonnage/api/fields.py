@@ -55,7 +55,7 @@ SET_ELSEWHERE = {
     "kv-cache-memory-bytes": "Tonnage counts it",
     "kv-offloading-size": "model.kvOffload sets it",
     "kv-offloading-backend": "model.kvOffload sets it",
-    "kv-transfer-config": "engine.role or model.kvOffload sets it",
+    "kv-transfer-config": "engine.role sets it",
     "enable-lora": "model.adapters sets it",
     "max-loras": "model.adapters sets it",
     "max-lora-rank": "model.adapters sets it",

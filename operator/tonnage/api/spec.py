@@ -37,9 +37,6 @@ class ConfigSource(ApiModel):
     """The ConfigMap, in the same namespace, and its key."""
 
 
-_NO_HOST_MEMORY = "needs gib, or workingSetTokens, which say how much it takes"
-
-
 class Adapters(ApiModel):
     """LoRA adapters. Buffers for them stand on every GPU, whether any is loaded or not."""
 
@@ -49,23 +46,31 @@ class Adapters(ApiModel):
     """The largest of theirs, ``--max-lora-rank``: smaller ones take as much."""
 
 
+MOST_HOST_GIB = 65_536
+"""Of one replica."""
+_NO_HOST_MEMORY = "needs gib, or workingSetTokens above 0, which say how much it takes"
+
+
 class KvOffload(ApiModel):
     """A KV cache in the memory of the host, behind that of the GPUs."""
 
     model_config = rules(
-        rule("has(self.gib) || has(self.workingSetTokens)", _NO_HOST_MEMORY),
+        rule(
+            "has(self.gib) || (has(self.workingSetTokens) && self.workingSetTokens > 0)",
+            _NO_HOST_MEMORY,
+        ),
     )
 
-    gib: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    gib: Annotated[int, Field(ge=1, le=MOST_HOST_GIB)] | None = None
     """Memory of the host for it, in GiB, of a replica with all its ranks; absent: what
-    workingSetTokens take."""
+    workingSetTokens take. Prompts that never come again pass through it, too."""
     working_set_tokens: Annotated[int, Field(ge=0, le=10**12)] | None = None
     """Tokens of different prompts that later requests to one replica begin with again. With it a
     plan says whether the cache is worth its copies."""
 
     @model_validator(mode="after")
     def _sized(self) -> "KvOffload":
-        if self.gib is None and self.working_set_tokens is None:
+        if self.gib is None and not self.working_set_tokens:
             raise ValueError(_NO_HOST_MEMORY)
         return self
 
@@ -576,10 +581,13 @@ class Spec(ApiModel):
 
     def to_digestible(self) -> dict[str, Any]:
         """Return the part of the spec that a pod template is made from."""
+        given, said = self.model.kv_offload, dict[str, dict[str, set[str]]]()
+        if given and given.gib is not None:
+            said = {"model": {"kv_offload": {"working_set_tokens"}}}
         digestible = self.model_dump(
             mode="json",
             include={"model", "hardware", "context_length", "engine", "pods", "slo"},
-            exclude={"pods": set(UNTEMPLATED), "slo": {"attainment"}},
+            exclude={"pods": set(UNTEMPLATED), "slo": {"attainment"}, **said},
             exclude_defaults=True,  # a field added later must not change what stands
             exclude_none=True,
         )

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
+from tonnage.api.spec import KvOffload
 from tonnage.explain.report import round_estimate
 from tonnage.explain.words import Answer
-from tonnage.sizing.offload import Offload, break_even_bytes_per_s
+from tonnage.sizing.offload import Offload, break_even_bytes_per_s, host_cache_gib
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import hands_over
 from tonnage.sizing.roles import Comparison, Pair, Rank
@@ -126,14 +127,18 @@ def _pair_figures(pair: Pair, link_is_assumed: bool) -> dict[str, Any]:
     }
 
 
-def offload_answer(offload: Offload, sizing: Sizing) -> Answer:
+def offload_answer(offload: Offload, given: KvOffload, sizing: Sizing) -> Answer:
     """Return whether a cache in the host's memory is worth it, and why."""
     rate = format_si(break_even_bytes_per_s(sizing), "B/s")
     beats = f"reading beats computing where a GPU reads more than {rate} from the host"
+    gib = host_cache_gib(given, sizing)
     return Answer(
         question="Is a KV cache in host memory worth it?",
         answer=offload_verdict(offload),
-        lines=(beats,) if offload.is_worth_it else (),
+        lines=(
+            f"model.kvOffload gives each replica {gib} GiB",
+            *((beats,) if offload.is_worth_it else ()),
+        ),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.pods import Pods
-from tonnage.api.spec import MAX_NAME_LENGTH, Model, Spec
+from tonnage.api.spec import MAX_NAME_LENGTH, MOST_HOST_GIB, KvOffload, Model, Spec
 from tonnage.catalog.engine_limits import auto_means_fp8, nodes_refusal
 from tonnage.estimate.metrics import prometheus_duration
 from tonnage.manifests.arguments import Serving, is_runnable
@@ -25,7 +25,7 @@ from tonnage.manifests.names import (
     owner_reference,
     selector,
 )
-from tonnage.manifests.pod import HTTP_PORT, PodFigures, pod_template, startup_budget_s
+from tonnage.manifests.pod import HTTP_PORT, PodFigures, pod_template
 from tonnage.manifests.scheduling import together
 from tonnage.manifests.workload import GROUPS, Workload, template_in, workload_over
 from tonnage.memoize import memoize
@@ -36,7 +36,7 @@ from tonnage.sizing.parallelism.rules import has_whole_experts
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import HALF_TYPES, Flags, SizingRequest
 from tonnage.sizing.split import Parallelism
-from tonnage.units import GIB, count_of
+from tonnage.units import count_of
 
 DIGEST_LENGTH = 16
 
@@ -128,7 +128,7 @@ def deployment(
 def _pods(model: ModelDeployment, figures: PodFigures) -> Manifest:
     """Return the spec of a Deployment: each replica is a pod."""
     return {
-        "progressDeadlineSeconds": math.ceil(startup_budget_s(figures.loaded_bytes)) + 600,
+        "progressDeadlineSeconds": math.ceil(figures.startup_s) + 600,
         "strategy": {"type": "RollingUpdate", "rollingUpdate": _rolling(model)},
         "selector": {"matchLabels": selector(model.name)},
         "template": pod_template(model.name, model.spec, figures),
@@ -236,7 +236,6 @@ def _figures(model: Model, sizing: Sizing, site: Site, drain_s: int) -> PodFigur
     num_nodes = num_nodes_of(sizing)
     if num_nodes > 1:
         _check_groups(sizing, site)
-    cache_gib = host_cache_gib(model.kv_offload, sizing) if model.kv_offload else 0
     return PodFigures(
         flags=sizing.flags,
         workload=workload_over(num_nodes),
@@ -250,12 +249,27 @@ def _figures(model: Model, sizing: Sizing, site: Site, drain_s: int) -> PodFigur
             drain_s=drain_s,
             quantization=_quantization(sizing),
             num_nodes=num_nodes,
-            host_cache_gib=cache_gib,
+            host_cache_gib=_host_cache_gib(model.kv_offload, sizing) if model.kv_offload else 0,
         ),
-        loaded_bytes=sizing.shard.weights_bytes * split.num_gpus + cache_gib * GIB,
+        weights_bytes=sizing.shard.weights_bytes * split.num_gpus,
         product_labels=request.gpu.product_labels,
         annotate_scrape=not site.has_pod_monitors,
     )
+
+
+def _host_cache_gib(given: KvOffload, sizing: Sizing) -> int:
+    """Return the memory of the host that a replica gets for its cache.
+
+    Raises:
+        NotServableError: the working set takes more than may be given.
+    """
+    gib = host_cache_gib(given, sizing)
+    if gib > MOST_HOST_GIB:
+        raise NotServableError(
+            f"model.kvOffload.workingSetTokens {given.working_set_tokens} takes {gib} GiB of host "
+            f"memory, at most {MOST_HOST_GIB} may be given"
+        )
+    return gib
 
 
 def _check_groups(sizing: Sizing, site: Site) -> None:

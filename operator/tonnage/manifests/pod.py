@@ -22,7 +22,7 @@ from tonnage.manifests.role import role_environment
 from tonnage.manifests.scheduling import scheduling, together, tolerations
 from tonnage.manifests.workload import Workload
 from tonnage.sizing.request import Flags
-from tonnage.units import GB, MINUTE_S
+from tonnage.units import GB, GIB, MINUTE_S
 
 HTTP_PORT = 8000
 USER_ID = 2000
@@ -32,6 +32,7 @@ COMMAND = ["vllm", "serve"]
 place and would serve its own default."""
 PROBE_S = 10
 SLOW_LOAD_BYTES_PER_S = 0.5 * GB
+SLOW_TOUCH_BYTES_PER_S = 2 * GB
 MIN_STARTUP_S = 30 * MINUTE_S
 COMPILE_S = 5 * MINUTE_S
 
@@ -42,25 +43,38 @@ class PodFigures:
 
     flags: Flags
     serving: Serving
-    loaded_bytes: float
-    """Weights of the whole model, and a cache in host memory: the start-up budget grows with it."""
+    weights_bytes: float
+    """Of the whole model: the start-up budget grows with it."""
     product_labels: tuple[str, ...]
     annotate_scrape: bool
     """No PodMonitor there: tell Prometheus by annotation."""
     workload: Workload
     """What the pods are part of."""
 
+    @property
+    def startup_s(self) -> float:
+        """That a replica may take to start."""
+        return startup_budget_s(self.weights_bytes, self.serving.host_cache_gib * GIB)
 
-def startup_budget_s(loaded_bytes: float) -> float:
+
+def startup_budget_s(weights_bytes: float, host_cache_bytes: float = 0) -> float:
     """Return how long a replica may take from container start to healthy.
 
-    Twice the time to load the weights at a slow 0.5 GB/s and to compile, never below half an
-    hour, since the first start downloads. A cache in host memory is filled with zeros, faster.
+    Twice the time to load the weights at a slow 0.5 GB/s, to touch a cache in host memory at a slow
+    2 GB/s and to compile, never below half an hour, since the first start downloads.
 
     Sources:
         [vllm-source] docs/deployment/k8s.md: too small a budget kills a loading engine.
     """
-    return max(MIN_STARTUP_S, 2 * (loaded_bytes / SLOW_LOAD_BYTES_PER_S + COMPILE_S))
+    return max(
+        MIN_STARTUP_S,
+        2
+        * (
+            weights_bytes / SLOW_LOAD_BYTES_PER_S
+            + host_cache_bytes / SLOW_TOUCH_BYTES_PER_S
+            + COMPILE_S
+        ),
+    )
 
 
 def pod_template(
@@ -135,7 +149,7 @@ def _container(spec: Spec, figures: PodFigures, *, is_worker: bool) -> Manifest:
         **({} if is_worker else ports),
         "env": [*environment(pods, queue_environment(spec)), *role_environment(spec)],
         "resources": _resources(pods, figures),
-        **({} if is_worker else _probes(figures.loaded_bytes)),
+        **({} if is_worker else _probes(figures.startup_s)),
         "terminationMessagePolicy": "FallbackToLogsOnError",  # else there is none
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(PRE_STOP_S)]}}},
         "securityContext": {
@@ -159,9 +173,10 @@ def default_image(spec: Spec) -> str:
 
 def _resources(pods: Pods, figures: PodFigures) -> Manifest:
     gib = host_cache_room_gib(figures.serving.host_cache_gib, figures.flags.parallelism.tensor)
+    asked = pods.memory or (pods.memory_limit if gib else None)  # as the API server has it
     requests = {
         "cpu": pods.cpu,
-        "memory": with_host_cache(pods.memory or "", gib),
+        "memory": with_host_cache(asked or "", gib),
         "ephemeral-storage": pods.ephemeral_storage,
     }
     limits = {
@@ -178,7 +193,7 @@ def _non_empty(amounts: Mapping[str, str | None]) -> dict[str, str]:
     return {name: amount for name, amount in amounts.items() if amount}
 
 
-def _probes(loaded_bytes: float) -> Manifest:
+def _probes(startup_s: float) -> Manifest:
     def health(period_s: int, failures: int) -> Manifest:
         return {
             "httpGet": {"path": "/health", "port": "http"},
@@ -187,7 +202,7 @@ def _probes(loaded_bytes: float) -> Manifest:
             "timeoutSeconds": 5,
         }
 
-    budget = math.ceil(startup_budget_s(loaded_bytes) / PROBE_S)
+    budget = math.ceil(startup_s / PROBE_S)
     return {
         "startupProbe": health(PROBE_S, budget),
         "livenessProbe": health(PROBE_S, 3),

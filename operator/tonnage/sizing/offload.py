@@ -4,6 +4,9 @@ Every block is copied there when it is full, so the host's memory holds what the
 That is lost on what the GPU's cache holds anyway, beside the requests that run; a working set
 beyond the host's memory is gone before it is asked for again. What is left is worth it.
 
+Each data-parallel rank has both caches of its own, and gets requests without a look at prefixes: it
+meets the whole working set.
+
 Sources:
     [llm-d-guides] random prompts, document questions and a working set of 1.32 times the cache.
     [vllm-source] config/vllm.py ``kv_offloading_size`` is of all tensor-parallel ranks, and each
@@ -23,13 +26,14 @@ from tonnage.units import GIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offload:
-    """Of one replica, all its ranks: the working set between two limits."""
+    """Of one replica: the working set between two limits."""
 
     working_set_tokens: float
     """Of different prompts that later requests begin with again. 0: they come back to nothing."""
     gpu_tokens: float
-    """That the GPU's cache holds beside the requests that run."""
+    """That the GPU cache of a data-parallel rank holds beside the requests that run."""
     host_bytes_per_token: float
+    """Of all ranks together."""
     host_bytes: float = math.inf
     """Infinity: as much as the working set takes."""
 
@@ -48,25 +52,24 @@ class Offload:
 
 
 def offload_of(
-    sizing: Sizing, replicas: int, working_set_tokens: float, host_bytes: float
+    sizing: Sizing, held_fraction: float, working_set_tokens: float, host_bytes: float
 ) -> Offload:
-    """Return the caches of one of so many replicas of a plan."""
-    replica = sizing.replica
-    pool_tokens = replica.kv_pool_bytes / _bytes_per_token(sizing) * replica.model.dp_size
+    """Return the caches of a replica; ``held_fraction``: of the GPU cache, by running requests."""
+    pool_tokens = sizing.replica.kv_pool_bytes / _bytes_per_token(sizing)
     return Offload(
         working_set_tokens=working_set_tokens,
-        gpu_tokens=pool_tokens * (1 - _share_held(sizing, replicas)),
+        gpu_tokens=pool_tokens * (1 - held_fraction),
         host_bytes_per_token=_host_bytes_per_token(sizing),
         host_bytes=host_bytes,
     )
 
 
-def asked_offload(given: KvOffload, sizing: Sizing, replicas: int) -> Offload | None:
+def asked_offload(given: KvOffload, sizing: Sizing, held_fraction: float) -> Offload | None:
     """Return the caches of a replica as a spec asks for them; None: it says no working set."""
     if given.working_set_tokens is None:
         return None
     host_bytes = math.inf if given.gib is None else given.gib * GIB
-    return offload_of(sizing, replicas, given.working_set_tokens, host_bytes)
+    return offload_of(sizing, held_fraction, given.working_set_tokens, host_bytes)
 
 
 def host_cache_gib(given: KvOffload, sizing: Sizing) -> int:
@@ -74,7 +77,7 @@ def host_cache_gib(given: KvOffload, sizing: Sizing) -> int:
     if given.gib is not None:
         return given.gib
     needed_bytes = (given.working_set_tokens or 0) * _host_bytes_per_token(sizing)
-    return max(1, math.ceil(needed_bytes / GIB))
+    return math.ceil(needed_bytes / GIB)
 
 
 def _bytes_per_token(sizing: Sizing) -> float:
@@ -83,13 +86,14 @@ def _bytes_per_token(sizing: Sizing) -> float:
 
 
 def _host_bytes_per_token(sizing: Sizing) -> float:
-    """Return what a token takes of host memory: each different part of its cache once."""
+    """Return what a token takes of host memory: in each rank's each part of its cache once."""
     split = sizing.parallelism
     is_one_copy = kv_is_replicated(sizing.request.shape, split.tensor)
-    return _bytes_per_token(sizing) * split.pipeline * (1 if is_one_copy else split.tensor)
+    parts = split.pipeline * (1 if is_one_copy else split.tensor)
+    return _bytes_per_token(sizing) * parts * sizing.replica.model.dp_size
 
 
-def _share_held(sizing: Sizing, replicas: int) -> float:
+def held_at(sizing: Sizing, replicas: int) -> float:
     """Return what running requests hold of the cache: at the demand, without one at capacity."""
     rate = requests_per_s_asked(sizing)
     if rate and not sizing.request.slo.is_offline:

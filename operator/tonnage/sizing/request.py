@@ -62,6 +62,9 @@ DIGEST_LENGTH = 12
 SINCE_SAFE_PRIORITIES = (0, 12)
 SINCE_SHORT_LEASES = (0, 22)
 SINCE_WHOLE_HOST_CACHES = (0, 31)
+SINCE_CONTEXT_RANKS_HAND_OVER = (0, 29)
+BESIDE_HOST_CACHE: Final = {"PYTORCH_CUDA_ALLOC_CONF", "VLLM_USE_SIMPLE_KV_OFFLOAD"}
+"""Variables with which an engine does not start, or keeps another cache."""
 EXPERT_ARGUMENT: Final = "--enable-expert-parallel"
 
 
@@ -138,9 +141,20 @@ class SizingRequest:
         return KV_ELEMENT_BYTES[self.kv_format]
 
     @property
-    def is_cache_moved(self) -> bool:
-        """To other engines or to the host: then each rank has all of the tokens it caches."""
+    def is_without_stages(self) -> bool:
+        """No pipeline is planned, since the cache of its stages is moved nowhere."""
         return self.role is not None or self.has_host_cache
+
+    @property
+    def shares_context(self) -> bool:
+        """Ranks may share out a context: not where what they cache is moved in a way not proven.
+
+        Sources:
+            [vllm-source] kv_connector/v1/nixl/tp_mapping.py knows such ranks since 0.29;
+            v1/kv_offload/config.py: nobody has seen them copied to the host.
+        """
+        hands_over = parse_version(self.engine.minor) >= SINCE_CONTEXT_RANKS_HAND_OVER
+        return not self.has_host_cache and (self.role is None or hands_over)
 
     @property
     def drafts_by_ngram(self) -> bool:
@@ -301,6 +315,12 @@ def _refuse_offload(spec: Spec, known: Known) -> None:
             "model.kvOffload: what host memory holds of layers with a window or a state is not "
             f"known, and {spec.model.id} has some"
         )
+    if known.gpu.is_unified:
+        raise UnsupportedEngineError(
+            f"model.kvOffload: the memory of {known.gpu.name} is that of its host"
+        )
+    if others := BESIDE_HOST_CACHE & {each.name for each in (spec.pods.env if spec.pods else ())}:
+        raise UnsupportedEngineError(f"model.kvOffload does not go with pods.env {min(others)}")
     if switches_in(spec.engine.args if spec.engine else ()).prefix_caching is False:
         raise UnsupportedEngineError(
             "model.kvOffload holds prompts that come again: --no-enable-prefix-caching computes "

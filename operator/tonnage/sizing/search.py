@@ -67,15 +67,15 @@ def size(
         return size_with(request, split, confirms=confirms, between=between)
     splits = splits_for(request, num_gpus=request.num_gpus)
     if not splits:
-        raise InvalidParallelismError(
-            explain_no_candidate(
-                request.shape,
-                request.weights,
-                num_gpus=request.num_gpus,
-                gpus_per_node=request.gpu.gpus_per_node,
-                sizes=request.sizes,
-            )
+        why = explain_no_candidate(
+            request.shape,
+            request.weights,
+            num_gpus=request.num_gpus,
+            gpus_per_node=request.gpu.gpus_per_node,
+            sizes=request.sizes,
         )
+        no_stages = "engine.role or model.kvOffload takes no pipeline stages; "
+        raise InvalidParallelismError(f"{no_stages if request.is_without_stages else ''}{why}")
     refusals: list[SizingError] = []
     node = request.gpu.gpus_per_node
     for is_beyond, each in itertools.groupby(splits, key=lambda split: split.num_gpus > node):

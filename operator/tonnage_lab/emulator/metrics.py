@@ -212,12 +212,12 @@ class EngineSeries:
         """Note a request that was scheduled for the first time."""
         self.counters["prefix_cache_queries"].inc(prompt.tokens)
         self.counters["prefix_cache_hits"].inc(prompt.local_tokens)
-        if prompt.taken_tokens:
-            self.counters["external_prefix_cache_queries"].inc(prompt.tokens)
-            self.counters["external_prefix_cache_hits"].inc(prompt.taken_tokens)
         by_tier = "prompt_tokens_cached_by_source"
         self.labelled[by_tier, "device"].inc(prompt.local_tokens)
-        self.labelled[by_tier, prompt.tier].inc(prompt.taken_tokens)
+        if prompt.tier:
+            self.counters["external_prefix_cache_queries"].inc(prompt.tokens - prompt.local_tokens)
+            self.counters["external_prefix_cache_hits"].inc(prompt.taken_tokens)
+            self.labelled[by_tier, prompt.tier].inc(prompt.taken_tokens)
 
     def count_first_token(self, ttft_s: float, prompt: Prompt) -> None:
         """Note the end of a prefill."""

@@ -144,12 +144,13 @@ class Server:
         """Return the tokens of a prompt by where they come from, when those are there."""
         tokens, hidden = asked.prompt_tokens, self._hidden
         if await self._take(asked):
-            return Prompt(tokens=tokens, taken_tokens=tokens)
+            return Prompt(tokens=tokens, taken_tokens=tokens, tier="p2p")
         if not self._arguments.enable_prefix_caching:
             return Prompt(tokens=tokens)
         local = min(int(hidden.cached_prompt_fraction * tokens), tokens - 1)
-        held = hidden.host_cached_prompt_fraction if self._arguments.host_cache_gib else 0.0
-        taken = min(int(held * tokens), tokens - 1 - local)
+        if not self._arguments.host_cache_gib:
+            return Prompt(tokens=tokens, local_tokens=local)
+        taken = min(int(hidden.host_cached_prompt_fraction * tokens), tokens - 1 - local)
         if taken:
             with self._loop.deferred():
                 await asyncio.sleep(hidden.transfer_s_per_token * taken)

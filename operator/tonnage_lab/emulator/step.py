@@ -14,8 +14,9 @@ class Prompt:
     taken_tokens: int = 0
     """Those whose cache comes from elsewhere. vLLM counts all of a prompt so that another engine
     has read, though the last token is computed again (`tests/proof/test_real_engines.py`)."""
-    tier: Literal["p2p", "host"] = "p2p"
-    """Where from: another engine, or the host's memory."""
+    tier: Literal["p2p", "host"] | None = None
+    """Where what no GPU of the engine holds is looked up: at another engine, or in the host's
+    memory."""
 
     @property
     def cached_tokens(self) -> int:

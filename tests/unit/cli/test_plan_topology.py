@@ -129,7 +129,7 @@ def test_a_comparison_refuses_what_a_plan_does(options):
         (["--kv-link", "50GB/s"], "--kv-link is between roles"),
         (["--roles-apart", "--kv-link", "fast"], "'fast' is not a rate like 50GB/s"),
         (["--roles-apart", "--kv-link", "0GB/s"], "'0GB/s' is not a rate"),
-        (["--kv-offload", "auto"], "--kv-offload auto needs --working-set"),
+        (["--kv-offload", "auto"], "spec.model.kvOffload: needs gib, or workingSetTokens"),
         (["--roles-apart", "-o", "csv"], "-o csv has no column for --roles-apart"),
         (
             ["--kv-offload", "auto", "--working-set", "9", "-o", "markdown"],
@@ -148,7 +148,8 @@ def test_an_option_that_means_nothing_is_refused(options, why):
 @pytest.mark.parametrize(
     ("host", "working_set", "verdict"),
     [
-        ("auto", "0", "not worth it: the working set of 0 tokens is within "),
+        ("200", "0", "not worth it: the working set of 0 tokens is within "),
+        ("auto", "700000", "worth it: the working set of 700,000 tokens is beyond "),
         ("200", "100000", "not worth it: the working set of 100,000 tokens is within "),
         ("200", "700000", "worth it: the working set of 700,000 tokens is beyond "),
         (
@@ -164,3 +165,19 @@ def test_a_cache_in_host_memory_is_worth_it_between_both_caches(host, working_se
 
     _, _, answer = result.stdout.partition("7. Is a KV cache in host memory worth it?")
     assert " ".join(answer.split()).startswith(verdict)
+
+
+def test_auto_takes_the_place_of_what_a_file_gives(tmp_path):
+    fields = ("model.kvOffload.gib=200", "model.kvOffload.workingSetTokens=700000")
+    settings = [word for each in fields for word in ("--set", each)]
+    file = tmp_path / "model.yaml"
+    file.write_text(run("init", *ASKED[1:], *settings).stdout)
+
+    given, auto, larger = (
+        run("plan", "-f", str(file), *options).stdout
+        for options in ([], ["--kv-offload", "auto"], ["--kv-offload", "300"])
+    )
+
+    assert "model.kvOffload gives each replica 200 GiB" in given
+    assert "model.kvOffload gives each replica 86 GiB" in auto
+    assert "model.kvOffload gives each replica 300 GiB" in larger

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -70,6 +71,16 @@ HELD = {
     }
 }
 """A KV cache in host memory."""
+
+
+def offload_message(told):
+    """What the plan says of it; None: nothing."""
+    found = [each.message for each in told.status.plan.reasons if each.code == "KVOffload"]
+    return found[0] if found else None
+
+
+def kept_busy(usage):
+    return tuple(an_engine(pod, kv_usage_fraction=usage) for pod in "ab")
 
 
 def gauges_moved(before, after):
@@ -226,16 +237,26 @@ class TestMaterial:
 
 class TestThePlan:
     def test_says_whether_a_cache_in_host_memory_is_worth_it(self):
-        plan = reported(a_state(a_manifest(**HELD))).status.plan
+        messages = [
+            offload_message(reported(a_state(a_manifest(**HELD), engines=kept_busy(usage))))
+            for usage in (0.25, 0.75)
+        ]
 
-        [message] = [each.message for each in plan.reasons if each.code == "KVOffload"]
-        assert message.startswith("worth it: the working set of 900,000 tokens is beyond the ")
+        held = [
+            int(re.search(r"beyond the ([\d,]+) that", each)[1].replace(",", ""))
+            for each in messages
+        ]
+        assert all(
+            each.startswith("worth it: the working set of 900,000 tokens") for each in messages
+        )
+        assert held == [pytest.approx(share * KV_TOKENS, rel=0.001) for share in (0.75, 0.25)]
+
+    def test_says_nothing_of_it_before_engines_say_how_full_they_are(self):
+        assert offload_message(reported(a_state(a_manifest(**HELD), engines=()))) is None
 
     def test_says_nothing_of_one_whose_working_set_nobody_knows(self):
         model = {**HELD["model"], "kvOffload": {"gib": 300}}
-        plan = reported(a_state(a_manifest(model=model))).status.plan
-
-        assert "KVOffload" not in {each.code for each in plan.reasons}
+        assert offload_message(reported(a_state(a_manifest(model=model)))) is None
 
 
 class TestDecisions:

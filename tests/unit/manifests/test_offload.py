@@ -10,7 +10,7 @@ from fleet_builders import SITE, a_model
 from tonnage.api.objects import InvalidSpecError
 from tonnage.catalog.gpu import UnsupportedEngineError, built_in_gpus
 from tonnage.manifests.arguments import argument_pairs
-from tonnage.manifests.children import deployment
+from tonnage.manifests.children import NotServableError, deployment, spec_digest
 from tonnage.sizing.errors import InvalidParallelismError
 from tonnage.sizing.parallelism.draft import splits_for
 from tonnage.sizing.request import ask, look_up
@@ -73,6 +73,13 @@ def test_what_the_spec_asks_of_memory_is_beside_it():
     assert room(pod)[0] == f"{500 + 1024 * 1024}Mi"
 
 
+def test_a_pod_that_has_only_a_limit_asks_for_that_and_the_cache():
+    pod = pod_of(made({"gib": 200}, pods={"memoryLimit": "80Gi"}))
+
+    # Without the cache the API server takes the limit as what is asked for.
+    assert room(pod)[1] == "281Gi" == pod["containers"][0]["resources"]["limits"]["memory"]
+
+
 def test_each_data_parallel_rank_gets_its_part():
     hardware = {"gpu": "H200", "parallelism": {"tensor": 2, "pipeline": 1, "data": 2}}
     model = {"id": "Qwen/Qwen3-30B-A3B", "kvOffload": {"gib": 201}}
@@ -93,11 +100,30 @@ def test_it_is_as_large_as_the_working_set_where_only_that_is_said():
     assert flags["--kv-offloading-size"] == "275"
 
 
+def test_a_working_set_that_no_host_holds_is_refused():
+    with pytest.raises(NotServableError, match="takes 305176 GiB of host memory, at most 65536"):
+        made({"workingSetTokens": 10**9})
+
+
+def test_what_is_said_of_the_working_set_replaces_no_pods():
+    with_it, other, without = (
+        spec_digest(a_model_with({"gib": 200, **said}))
+        for said in ({"workingSetTokens": 1}, {"workingSetTokens": 2}, {})
+    )
+
+    assert with_it == other == without
+    assert spec_digest(a_model_with({"workingSetTokens": 1})) != spec_digest(
+        a_model_with({"workingSetTokens": 2})
+    )
+
+
 def test_a_pod_has_longer_to_start_with_it():
     def failures(manifest):
         return pod_of(manifest)["containers"][0]["startupProbe"]["failureThreshold"]
 
-    assert failures(made({"gib": 8_000})) > failures(made({"gib": 1})) == failures(made(None))
+    # At 2 GB/s, twice: 8,000 GiB take 8,590 s, in probes of 10 s.
+    assert failures(made({"gib": 200})) == failures(made(None)) == 180
+    assert 859 < failures(made({"gib": 8_000})) < 859 + 100
 
 
 def test_without_it_nothing_is_rendered():
@@ -129,6 +155,27 @@ def test_it_replaces_pods_and_what_is_learned_is_of_it_alone():
             },
             "layers with a window or a state",
         ),
+        (
+            {
+                "kv_offload": {"gib": 10},
+                "hardware": {"gpu": "GB10", "gpusPerReplica": 1},
+            },
+            "the memory of GB10 is that of its host",
+        ),
+        (
+            {
+                "kv_offload": {"gib": 10},
+                "pods": {
+                    "env": [
+                        {
+                            "name": "PYTORCH_CUDA_ALLOC_CONF",
+                            "secretKeyRef": {"name": "a", "key": "b"},
+                        }
+                    ]
+                },
+            },
+            "does not go with pods.env PYTORCH_CUDA_ALLOC_CONF",
+        ),
     ],
 )
 def test_what_no_engine_can_is_refused(given, why):
@@ -141,24 +188,36 @@ def test_pipeline_stages_are_refused_and_not_chosen():
     with pytest.raises(InvalidParallelismError, match="pipeline"):
         asked(a_model_with({"gib": 200}, hardware=stages))
 
+    several = asked(a_model_with({"gib": 200}, hardware={"gpu": "H200", "gpusPerReplica": 16}))
+    with pytest.raises(InvalidParallelismError, match="kvOffload takes no pipeline"):
+        size(several)
+
     open_split = asked(a_model_with({"gib": 200}, hardware={"gpu": "H200", "gpusPerReplica": 2}))
     assert {each.pipeline for each in splits_for(open_split, num_gpus=2)} == {1}
 
 
-def test_no_context_is_shared_out():
+@pytest.mark.parametrize(
+    ("version", "moved", "is_shared"),
+    [
+        ("0.33", {}, True),
+        ("0.33", {"has_host_cache": True}, False),
+        ("0.33", {"role": "decode"}, True),
+        ("0.28", {"role": "decode"}, False),  # its connector knows no such ranks
+    ],
+)
+def test_ranks_share_out_a_context_only_where_its_cache_is_moved_right(version, moved, is_shared):
     latent = a_shape(groups=(a_layer_group(attention=a_latent_attention()),))
-    without = asked(a_model_with(None, hardware={"gpu": "H200"}))
-    both = [replace(without, shape=latent, has_host_cache=each) for each in (False, True)]
+    given = asked(a_model_with(None, hardware={"gpu": "H200"}, version=version))
+    request = replace(given, shape=latent, **moved)
 
-    shared = [any(s.context > 1 for s in splits_for(each, num_gpus=2)) for each in both]
-
-    assert shared == [True, False]
+    assert any(each.context > 1 for each in splits_for(request, num_gpus=2)) is is_shared
 
 
 @pytest.mark.parametrize(
     ("spec", "why"),
     [
         ({"kv_offload": {"gib": 0}}, "model.kvOffload.gib"),
+        ({"kv_offload": {"workingSetTokens": 0}}, "needs gib, or workingSetTokens above 0"),
         ({"kv_offload": None, "model": {"id": "a/b", "kvOffload": {}}}, "needs gib, or working"),
         (
             {"kv_offload": {"gib": 1}, "engine": {"version": "0.33", "role": "prefill"}},

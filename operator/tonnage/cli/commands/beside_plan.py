@@ -79,7 +79,7 @@ class BesidePlan:
         help="Give a replica a KV cache of so much host memory; auto: of what --working-set takes.")
     working_set: int | None = option("--working-set", type=click.IntRange(min=0), metavar="TOKENS",
         help="Say whether a KV cache in host memory is worth it: tokens of different prompts that "
-        "later requests to a replica begin with again; 0: none.")
+        "later requests to a replica begin with again; 0: none. Alone it gives replicas one.")
     # fmt: on
 
     def check(self, form: str) -> None:
@@ -89,18 +89,17 @@ class BesidePlan:
             Failure: one was given so.
         """
         self.roles.check(form)
-        if self.kv_offload == AUTO and self.working_set is None:
-            raise Failure("--kv-offload auto needs --working-set")
         if self.working_set is not None:
             _check_form(form, "--working-set")
 
     def changes(self) -> tuple[Change, ...]:
         """Return what the options say of fields of a spec."""
-        given = {"gib": self.kv_offload, "workingSetTokens": self.working_set}
+        gib = None if self.kv_offload == AUTO else self.kv_offload
+        given = {"gib": gib, "workingSetTokens": self.working_set}
         return tuple(
             (f"model.kvOffload.{name}", value)
             for name, value in given.items()
-            if value not in {None, AUTO}
+            if value is not None or (name == "gib" and self.kv_offload == AUTO)
         )
 
     def answered(self, answer: Planned | Refused, between: Between) -> Planned | Refused:
@@ -116,11 +115,11 @@ class BesidePlan:
             yield "rolesApart", self.roles.verdict(sizing, replicas, between)
         if given is not None:
             from tonnage.explain import topology as words  # noqa: PLC0415  (only where it is asked)
-            from tonnage.sizing.offload import asked_offload  # noqa: PLC0415
+            from tonnage.sizing.offload import asked_offload, held_at  # noqa: PLC0415
 
-            offload = asked_offload(given, sizing, planned.replicas)
+            offload = asked_offload(given, sizing, held_at(sizing, planned.replicas))
             if offload is not None:
-                answer = words.offload_answer(offload, sizing)
+                answer = words.offload_answer(offload, given, sizing)
                 yield "kvOffload", (answer, words.offload_figures(offload))
 
 

@@ -15,6 +15,7 @@ FLOORS = {
     "coldStartDeviationSeconds": 10.0,
     "nodeWaitSeconds": 10.0,
     "errorBudgetLeft": 0.05,
+    "movedPromptFraction": 0.02,
 }
 """A gauge that differs by less than this has not changed, whatever the ratio."""
 COUNTS = frozenset({"queueDepth", "running"})

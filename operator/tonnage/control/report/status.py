@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 from pydantic import ValidationError
@@ -181,18 +182,19 @@ def _plan(found: Assessment) -> PlanStatus | None:
         return frozen
     if found.sizing is None or found.decision is None or found.is_of_before:
         return None
-    sizing, replicas = found.sizing, found.decision.replicas
-    own = (*batch_reasons(sizing), *memory_reasons(sizing), *_offload_reasons(found, replicas))
+    own = (*batch_reasons(found.sizing), *memory_reasons(found.sizing), *_offload_reasons(found))
     reasons = (*own, *found.decision.reasons)
-    return plan_status(sizing, replicas=replicas, reasons=reasons)
+    return plan_status(found.sizing, replicas=found.decision.replicas, reasons=reasons)
 
 
-def _offload_reasons(found: Assessment, replicas: int) -> Iterator[Reason]:
-    """Say whether the KV cache in host memory is worth it, where its working set is known."""
+def _offload_reasons(found: Assessment) -> Iterator[Reason]:
+    """Say whether the KV cache in host memory is worth it, by what running requests hold now."""
     given = found.chosen.model.spec.model.kv_offload if found.chosen else None
-    if given is None or found.sizing is None:
+    usages = [each.kv_usage_fraction for each in found.state.engines]
+    held = fmean(known) if (known := [each for each in usages if each is not None]) else None
+    if given is None or found.sizing is None or held is None:
         return
-    offload = asked_offload(given, found.sizing, replicas)
+    offload = asked_offload(given, found.sizing, held)
     if offload is not None:
         yield Reason(code="KVOffload", message=offload_verdict(offload))
 
@@ -256,7 +258,7 @@ def _gauges(found: Assessment) -> Iterator[tuple[str, float | None, str]]:
     yield "promptTokens", lengths.prompt_tokens if lengths else None, "vllm:prompt_tokens"
     yield "outputTokens", lengths.output_tokens if lengths else None, "vllm:generation_tokens"
     if observed:
-        if found.sizing and found.sizing.request.is_cache_moved:
+        if found.sizing and found.sizing.request.has_host_cache:
             yield "movedPromptFraction", observed.moved_prompt_fraction, MOVED_SOURCE
         yield "stepSeconds", observed.step_s, "vllm:inter_token_latency_seconds"
         yield "memoryBandwidthUtilization", observed.mbu, "step bytes over step time"

@@ -92,7 +92,7 @@ def _size_with_live_flags(
 def _are_as_asked(live: Flags, request: SizingRequest) -> bool:
     split, sizes = live.parallelism, request.sizes
     is_split = request.num_gpus in {None, split.num_gpus} and has_sizes(split, sizes)
-    if request.is_cache_moved and split.context > 1:
+    if split.context > 1 and not request.shares_context:
         return False
     if sizes.expert is False and has_whole_experts(request.shape, request.weights, split):
         return False

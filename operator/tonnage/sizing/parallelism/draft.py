@@ -48,10 +48,7 @@ def _last_ffn(shape: ModelShape) -> Ffn | None:
 
 
 def splits_for(request: SizingRequest, *, num_gpus: int | None) -> list[Parallelism]:
-    """Return the splits to try, smallest first; drafts go without a pipeline if they can.
-
-    Ranks that share out a context are none where the cache is moved: nobody has proven that.
-    """
+    """Return the splits to try, smallest first; drafts go without a pipeline if they can."""
     splits = list(
         candidates(
             request.shape,
@@ -61,7 +58,7 @@ def splits_for(request: SizingRequest, *, num_gpus: int | None) -> list[Parallel
             sizes=request.sizes,
         )
     )
-    if request.is_cache_moved:
+    if not request.shares_context:
         splits = [split for split in splits if split.context == 1]
     if request.speculation is None:
         return splits
