@@ -15,7 +15,7 @@ def offload_arguments(rank_gib: float) -> Iterator[str]:
         all of it from the start on.
     """
     if rank_gib:
-        yield from ("--kv-offloading-size", f"{math.floor(rank_gib * 1000) / 1000:.9g}")
+        yield from ("--kv-offloading-size", f"{rank_gib:.9g}")
         yield from ("--kv-offloading-backend", "native")
 
 
