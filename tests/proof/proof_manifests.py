@@ -219,7 +219,7 @@ CASES: Final[dict[str, Case]] = {
         slo={"timeToFirstToken": {"p95": "2s"}},
     ),
     "cache in host memory": _case(LLAMA, of_model={"kvOffload": {"gib": 64}}),
-    "cache in host memory, of two ranks": _case(
+    "cache in host memory, MLA, data parallel": _case(
         DEEPSEEK, "H200", 8, split=Parallelism(data=8), of_model={"kvOffload": {"gib": 100}},
     ),
     "prefill": _case(LLAMA, engine={"role": "prefill"}, hardware=_of_role("H100", tensor=1)),
