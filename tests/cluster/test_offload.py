@@ -115,7 +115,7 @@ def run(tmp_path_factory, programs):
         a_tenant(site) as tenant,
     ):
         tenant.apply(a_model_with(HOST_CACHE))
-        until(lambda: tenant.replicas(), "replicas are asked for")
+        until(tenant.replicas, "replicas are asked for")
         tenant.wait_ready(replicas=tenant.replicas())
         service = ServiceRef(namespace=tenant.namespace, name=NAME)
         target = LoadTarget(kubeconfig=site.plane.kubeconfig, service=service)
