@@ -27,7 +27,6 @@ from capacity_grid import (
     TPOT_FACTORS,
     TTFT_LIMITS_S,
     Case,
-    alone_s,
     engine_limits,
 )
 from capacity_grid import _feasible as a_feasible_case
@@ -64,8 +63,6 @@ PREFILL_FLAGS = ((256, 8192), (16, 8192), (2, 8192), (16, 2048))
 STRIDE = 0.6
 """Ratio of neighbouring numbers of decode slots."""
 MOST_REPLICAS = 40
-SURELY_FULL = 1.2
-"""Of the prompts that engines read one after the other: some do better together."""
 COLUMNS = ("workload", "prefill", "decode", "best", "off", "fleet_for_both", "link_gb_per_s")
 NEAR = 1
 
@@ -188,9 +185,6 @@ class Sweep:
 
     def keeps(self, num_prefill: int, num_decode: int) -> bool:
         """Tell whether so many keep every target, each role with some of its flags."""
-        busy = self.question.rate * alone_s(self.question.case.figures, self._mean_new_tokens)
-        if busy > num_prefill * SURELY_FULL:
-            return False
         return any(
             self._is_kept(self._chained(served, num_prefill, num_decode, making))
             for reading in self.prefills
@@ -198,10 +192,6 @@ class Sweep:
             for making in self.decodes
             if self._makes_alone(num_decode, making)
         )
-
-    @property
-    def _mean_new_tokens(self) -> float:
-        return self.question.request.workload.new_prompt_tokens
 
     def _prefilled(self, number: int, replica: Replica) -> list[Served]:
         if (number, replica) not in self._read:
@@ -229,17 +219,20 @@ class Sweep:
     def _chained(
         self, read: Sequence[Served], num_prefill: int, num_decode: int, replica: Replica
     ) -> list[Served]:
-        """Move each cache once its prefill engine's link is free, then decode it."""
+        """Move each cache once the links of both its engines have passed it, then decode it."""
         layouts = (self.prefills[0].layout, replica.layout)
-        free_s = [0.0] * num_prefill
+        sent_s, taken_s = [0.0] * num_prefill, [0.0] * num_decode
         moved: list[Request] = []
         for each in sorted(read, key=lambda served: served.ended_s):
-            engine = self._routes[each.request.number] % num_prefill
-            tokens = each.request.prompt_tokens
+            number, tokens = each.request.number, each.request.prompt_tokens
             took_s = max(layout.bytes_of_sequence(tokens) for layout in layouts)
             took_s /= self.question.link_bytes_per_s
-            free_s[engine] = max(free_s[engine], each.ended_s) + took_s
-            moved.append(self._handed(each.request.number, free_s[engine]))
+            ends = ((sent_s, self._senders), (taken_s, self._takers))
+            for free_s, engines in ends:
+                engine = engines[number] % len(free_s)
+                free_s[engine] = max(free_s[engine], each.ended_s) + took_s
+            there_s = max(free_s[engines[number] % len(free_s)] for free_s, engines in ends)
+            moved.append(self._handed(number, there_s))
         moved.sort(key=lambda request: request.arrival_s)
         made = self._serve(moved, num_decode, replica, "decode")
         for served in made:
@@ -248,8 +241,16 @@ class Sweep:
         return made
 
     @cached_property
-    def _routes(self) -> list[int]:
-        chance = random.Random(f"{SEED} links")  # noqa: S311
+    def _senders(self) -> list[int]:
+        return self._routes("links")
+
+    @cached_property
+    def _takers(self) -> list[int]:
+        """Of decode: drawn apart from the engines that serve, which stay as in other runs."""
+        return self._routes("links of decode")
+
+    def _routes(self, name: str) -> list[int]:
+        chance = random.Random(f"{SEED} {name}")  # noqa: S311
         return [chance.randrange(1 << 20) for _ in self.arrived]
 
     def _handed(self, index: int, arrival_s: float) -> Request:

@@ -114,7 +114,7 @@ class BesidePlan:
             replicas = max(planned.replicas, sizing.replicas)
             yield "rolesApart", self.roles.verdict(sizing, replicas, between)
         if given is not None:
-            from tonnage.explain import topology as words  # noqa: PLC0415  (only where it is asked)
+            from tonnage.explain import offload as words  # noqa: PLC0415  (only where it is asked)
             from tonnage.sizing.offload import asked_offload, held_at  # noqa: PLC0415
 
             offload = asked_offload(given, sizing, held_at(sizing, planned.replicas))

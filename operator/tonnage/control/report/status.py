@@ -39,6 +39,7 @@ from tonnage.control.report.happenings import bad_conditions
 from tonnage.control.report.kstatus import NO_PATH
 from tonnage.control.report.plausible import with_speeds
 from tonnage.control.report.problem import CAUSES, problem_cell, problem_of
+from tonnage.explain.offload import offload_verdict
 from tonnage.explain.report import (
     batch_reasons,
     estimate_status,
@@ -46,7 +47,6 @@ from tonnage.explain.report import (
     plan_status,
     round_estimate,
 )
-from tonnage.explain.topology import offload_verdict
 from tonnage.memoize import memoize
 from tonnage.sizing.offload import asked_offload
 from tonnage.units import PETA
