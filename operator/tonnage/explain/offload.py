@@ -2,26 +2,8 @@
 
 from typing import Any
 
-from tonnage.api.spec import KvOffload
-from tonnage.explain.words import Answer
-from tonnage.sizing.offload import Offload, break_even_bytes_per_s, host_cache_gib
-from tonnage.sizing.plan import Sizing
-from tonnage.units import format_bytes, format_si
-
-
-def offload_answer(offload: Offload, given: KvOffload, sizing: Sizing) -> Answer:
-    """Return whether a cache in the host's memory is worth it, and why."""
-    rate = format_si(break_even_bytes_per_s(sizing), "B/s")
-    beats = f"reading beats computing where a GPU reads more than {rate} from the host"
-    gib = host_cache_gib(given, sizing)
-    return Answer(
-        question="Is a KV cache in host memory worth it?",
-        answer=offload_verdict(offload),
-        lines=(
-            f"model.kvOffload gives each replica {gib} GiB",
-            *((beats,) if offload.is_worth_it else ()),
-        ),
-    )
+from tonnage.sizing.offload import Offload
+from tonnage.units import format_bytes
 
 
 def offload_verdict(offload: Offload) -> str:

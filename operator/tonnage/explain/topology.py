@@ -1,10 +1,13 @@
-"""Roles apart: the verdict in words and numbers."""
+"""What a plan is asked beside: roles apart, and a cache in the host's memory."""
 
 from collections.abc import Iterator
 from typing import Any, Final
 
+from tonnage.api.spec import KvOffload
+from tonnage.explain.offload import offload_verdict
 from tonnage.explain.report import round_estimate
 from tonnage.explain.words import Answer
+from tonnage.sizing.offload import Offload, break_even_bytes_per_s, host_cache_gib
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import hands_over
 from tonnage.sizing.roles import Comparison, Pair, Rank
@@ -123,3 +126,18 @@ def _pair_figures(pair: Pair, link_is_assumed: bool) -> dict[str, Any]:
             for each in pair.handover.result.latencies
         ],
     }
+
+
+def offload_answer(offload: Offload, given: KvOffload, sizing: Sizing) -> Answer:
+    """Return whether a cache in the host's memory is worth it, and why."""
+    rate = format_si(break_even_bytes_per_s(sizing), "B/s")
+    beats = f"reading beats computing where a GPU reads more than {rate} from the host"
+    gib = host_cache_gib(given, sizing)
+    return Answer(
+        question="Is a KV cache in host memory worth it?",
+        answer=offload_verdict(offload),
+        lines=(
+            f"model.kvOffload gives each replica {gib} GiB",
+            *((beats,) if offload.is_worth_it else ()),
+        ),
+    )

@@ -114,13 +114,14 @@ class BesidePlan:
             replicas = max(planned.replicas, sizing.replicas)
             yield "rolesApart", self.roles.verdict(sizing, replicas, between)
         if given is not None:
-            from tonnage.explain import offload as words  # noqa: PLC0415  (only where it is asked)
+            from tonnage.explain.offload import offload_figures  # noqa: PLC0415  (where it is asked)
+            from tonnage.explain.topology import offload_answer  # noqa: PLC0415
             from tonnage.sizing.offload import asked_offload, held_at  # noqa: PLC0415
 
             offload = asked_offload(given, sizing, held_at(sizing, planned.replicas))
             if offload is not None:
-                answer = words.offload_answer(offload, given, sizing)
-                yield "kvOffload", (answer, words.offload_figures(offload))
+                answer = offload_answer(offload, given, sizing)
+                yield "kvOffload", (answer, offload_figures(offload))
 
 
 def _check_form(form: str, name: str) -> None:
