@@ -65,6 +65,18 @@ class TestAsked:
 
         assert (moved.middle, moved.since_s) == (of(**far), 200)
 
+    def test_stays_within_one_percent_once_the_same_was_asked_for_ten_minutes(self):
+        # Half of a step: 1.5 % shorter, and 0.7 %.
+        first, far, near = (
+            asked(SURE),
+            of(bandwidth_efficiency=1.03),
+            of(bandwidth_efficiency=1.014),
+        )
+
+        assert asked(far, first, now_s=699) is first
+        assert asked(far, first, now_s=700).since_s == 700
+        assert asked(near, first, now_s=700) is first
+
     def test_moves_where_two_constants_change_against_each_other(self):
         # A typical step is as long as before, one of long contexts is not.
         shifted = of(overhead_factor=1.30, bandwidth_efficiency=1.11)

@@ -35,6 +35,10 @@ def requests_of(ledger):
     return sum(requests for requests, _ in ledger.limits[TTFT].values())
 
 
+def late_of(ledger):
+    return sum(late for _, late in ledger.limits[TTFT].values())
+
+
 def test_half_of_what_may_be_late_leaves_half():
     assert budget(a_ledger((10_000, 250))).left == pytest.approx(0.5)
 
@@ -113,7 +117,7 @@ class TestAnotherWindow:
 
         moved = in_window(ledger, window_s, now_s=NOW_S)
 
-        assert requests_of(moved) == 2000
+        assert (requests_of(moved), late_of(moved)) == (2000, 110)
         assert len(moved.limits[TTFT]) <= BINS
 
     def test_that_is_shorter_loses_what_it_does_not_reach(self):

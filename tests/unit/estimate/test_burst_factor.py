@@ -14,6 +14,7 @@ from tonnage.estimate.burst_factor import (
     add_window,
     factor_after,
 )
+from tonnage.estimate.metrics import WINDOWS
 from tonnage.estimate.promise import LARGEST_DOWN, LARGEST_UP, Verdict
 
 
@@ -27,6 +28,12 @@ def after(*windows, factor=FIRST):
     for window in windows:
         tally = add_window(tally, window)
     return factor_after(factor, tally)
+
+
+def test_bursts_last_for_two_of_the_gaps_between_scrapes_for_all_or_for_one():
+    gaps = WINDOWS[0] - 1
+
+    assert (gaps / 2, gaps / gaps, gaps / 1) == (FIRST, LOWEST, HIGHEST)
 
 
 class TestFactor:
@@ -61,7 +68,18 @@ class TestFactor:
         assert after(*windows) == FIRST
 
     def test_stays_where_too_few_came_to_tell(self):
+        # 19 may be late, and 20.5.
         assert after(a_window(late=0, requests=1900)) == FIRST
+        assert after(a_window(late=0, requests=2050)) < FIRST
+
+    def test_stays_where_one_request_is_late_that_no_share_of_so_few_allows(self):
+        assert after(a_window(late=1, requests=50)) == FIRST
+
+    def test_does_not_hang_on_a_target_that_nothing_came_for(self):
+        calm = a_window(late=0, requests=5000)
+        nothing = a_window(late=0, requests=0, target="TPOT")
+
+        assert after(calm, nothing) == after(calm) < FIRST
 
     def test_follows_the_target_that_is_missed_most(self):
         late, kept = a_window(late=100, target="TPOT"), a_window(late=0)

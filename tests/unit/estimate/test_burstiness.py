@@ -56,6 +56,21 @@ class TestScv:
     def test_is_that_of_the_spec_again_when_it_may_be(self):
         assert arrival_scv(state_of(stream(1)), 4, given=1) == 1
 
+    @pytest.mark.parametrize(
+        ("chi_square", "share", "believed"),
+        [(31.41, 1.02, "given"), (31.41, 0.98, 3), (10.85, 0.98, "given"), (10.85, 1.02, 3)],
+    )
+    def test_is_that_of_the_spec_within_nine_tenths_of_what_windows_leave(
+        self, chi_square, share, believed
+    ):
+        # 20 degrees of freedom: chi-square is from 10.85 to 31.41 in all but 5 % each.
+        state = state_of([20, 30] * 17 + [20])
+        ratio, freedom = dispersion(state)
+        given = share * ratio * freedom / chi_square
+
+        assert freedom == pytest.approx(20)
+        assert arrival_scv(state, 3, given=given) == (given if believed == "given" else believed)
+
     def test_is_not_moved_by_traffic_that_begins(self):
         counts = [0, 0, 0, 100, 240, *stream(1, per_s=5, windows=40)]
 

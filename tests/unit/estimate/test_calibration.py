@@ -185,6 +185,25 @@ class TestPool:
 
     def test_that_everyone_may_believe_is_the_last_resort(self):
         assert tokens_in("own", pools(b=16, **{EVERYONE: 90})) == 90
+        assert tokens_in("own", pools(**{EVERYONE: 90}), corroborating=1) == 90
+
+
+class TestWitnesses:
+    @pytest.mark.parametrize(
+        ("windows", "told"),
+        [
+            ({}, ("Prior", 0)),
+            ({"own": 1, "b": 4, "c": 4}, ("Namespace", 2)),
+            ({"own": 0, "b": 4, "c": 4}, ("OtherNamespaces", 2)),
+            ({"own": 0, "b": 4, "c": 3}, ("Prior", 1)),
+            ({EVERYONE: 4, "b": 4}, ("Everyone", 1)),
+            ({EVERYONE: 4, "b": 4, "c": 4}, ("OtherNamespaces", 2)),
+        ],
+    )
+    def test_are_those_whose_evidence_is_taken(self, windows, told):
+        known = speeds(**{name: a_posterior(num_windows=num) for name, num in windows.items()})
+
+        assert witnesses(known, "own", "k", corroborating=2) == told
 
 
 def test_beliefs_are_those_of_one_namespace():

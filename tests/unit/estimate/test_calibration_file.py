@@ -46,6 +46,17 @@ def test_its_key_stands_in_clear():
     )
 
 
+def test_it_is_written_for_people():
+    text = dump(a_file(remarks=("Zürich",)))
+
+    assert text.startswith('{\n  "version": 1,\n  "date"')
+    assert "Zürich" in text
+
+
+def test_a_split_that_names_nothing_is_one_gpu():
+    assert SplitKey() == SplitKey(tensor=1, pipeline=1, data=1, context=1)
+
+
 def test_the_learner_can_start_from_it():
     posterior = speed_posterior_of(a_file())
 
@@ -132,6 +143,13 @@ def changed(**changes):
         (changed(extra=1), "extra: Extra inputs are not permitted"),
         (changed(requests=0), "requests: "),
         (changed(points=[]), "points: "),
+        (changed(requests=0, points=[]), "requests: "),
+        (changed(measuredAtS=-1), "measuredAtS: "),
+        (
+            changed(constants={"overheadFactor": 0, "bandwidthEfficiency": 0.5,
+                               "prefillEfficiency": 0.5, "covariance": [0] * 6}),
+            "constants.overheadFactor: ",
+        ),
         (
             changed(constants={"overheadFactor": 1, "bandwidthEfficiency": 1.5,
                                "prefillEfficiency": 1, "covariance": [0] * 6}),

@@ -162,6 +162,9 @@ class TestCount:
 
         assert count.requests == pytest.approx(30)
 
+    def test_of_an_engine_that_was_scraped_once_is_of_the_time_between_two(self):
+        assert count_arrivals([an_engine(num_scrapes=1)], 60, scrape_interval_s=15).seconds == 15
+
     def test_of_an_old_engine_beside_a_young_one_covers_the_whole_window(self):
         young = an_engine("b", num_scrapes=10)
 
@@ -244,6 +247,21 @@ class TestWindow:
 
         assert measure_demand([stepped]).requests_per_s == pytest.approx(0.4)
 
+    def test_that_is_short_is_believed_for_two_requests_after_none(self):
+        # Of two by chance in a quarter of an hour, both come in the last 45 s once in 400 times;
+        # in the last 105 s once in 70, in the last 285 s once in ten.
+        begun = an_engine_with({4: 2 / 45, 8: 2 / 105, 20: 2 / 285, 60: 2 / 885})
+
+        assert measure_demand([begun]).window_s == 45
+
+    def test_that_is_short_is_not_believed_against_one_of_the_same_time(self):
+        # 13.5 requests in ten scrapes, which are all there is of 20 and of 60: for Prometheus 14 in
+        # windows of 300 and 900 s.
+        rates = {4: 0.1, 8: 0.1, 20: 14 / 300, 60: 14 / 900}
+        young = an_engine_with(rates, num_scrapes=10, age_s=5)
+
+        assert measure_demand([young]).window_scrapes == 60
+
     def test_that_is_short_is_believed_when_the_load_stopped(self):
         stopped = an_engine_with({4: 0, 8: 0, 20: 0.045, 60: 0.1})
 
@@ -325,7 +343,7 @@ class TestMissing:
         demand = measure_demand([idle])
 
         assert (demand.requests_per_s, demand.is_complete) == (0, True)
-        assert demand.standard_error_per_s > 0
+        assert demand.standard_error_per_s == pytest.approx(1 / 885)  # as of one request
 
     def test_an_idle_engine_beside_a_busy_one_adds_nothing(self):
         idle = an_engine("b", completions_per_s=0)

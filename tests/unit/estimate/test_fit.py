@@ -9,6 +9,7 @@ import pytest
 from measured_builders import a_machine
 from tonnage.estimate.fit import (
     HIGHEST_EFFICIENCY,
+    MEASUREMENT_DEVIATION,
     PRIOR_DEVIATIONS,
     TimedStep,
     errors,
@@ -60,6 +61,95 @@ def factors(machine, fit):
         fit.bandwidth_efficiency / prior.bandwidth_efficiency,
         fit.prefill_efficiency / prior.prefill_efficiency,
     )
+
+
+def slopes(machine, at, work):
+    """How the logarithm of a step follows those of the constants, by differences of 2 %."""
+
+    def log_s(axis, by):
+        moved = [each * math.exp(by * (axis == number)) for number, each in enumerate(at)]
+        return math.log(an_engine(machine, *moved).step(work).total_s)
+
+    return [(log_s(axis, 0.01) - log_s(axis, -0.01)) / 0.02 for axis in range(3)]
+
+
+def information(machine, at, steps):
+    """What steps say of the constants, and the prior: the inverse of their covariance."""
+    rows = [slopes(machine, at, each) for each in steps]
+    return [
+        [
+            sum(row[one] * row[other] for row in rows) / MEASUREMENT_DEVIATION**2
+            + (one == other) / PRIOR_DEVIATIONS[one] ** 2
+            for other in range(3)
+        ]
+        for one in range(3)
+    ]
+
+
+def doubt_times_information(fit, known):
+    a, b, c, d, e, f = fit.covariance
+    doubt = ((a, b, c), (b, d, e), (c, e, f))
+    columns = list(zip(*known, strict=True))
+    return [
+        sum(map(math.prod, zip(row, column, strict=True))) for row in doubt for column in columns
+    ]
+
+
+def times_identity(share):
+    return pytest.approx(
+        [share * (one == other) for one in range(3) for other in range(3)], abs=2e-3 * share
+    )
+
+
+def test_without_any_step_all_stays_at_the_prior_and_as_doubtful():
+    machine = a_machine()
+
+    fit = fit_speed(machine, [])
+
+    assert factors(machine, fit) == (1.0, 1.0, 1.0)
+    assert fit.covariance == pytest.approx((1.0, 0, 0, 0.25, 0, 0.25))  # of 1, 0.5 and 0.5
+
+
+def test_an_engine_that_takes_as_long_as_expected_moves_nothing():
+    machine = a_machine()
+
+    assert factors(machine, fit_speed(machine, timed(machine, BATCHES))) == (1.0, 1.0, 1.0)
+
+
+def test_no_constant_moves_by_more_than_a_factor_of_twenty_and_the_bound_is_named():
+    machine = a_machine()
+
+    fit = fit_speed(machine, timed(an_engine(machine, 60, 1, 1), [*BATCHES, *PROMPTS]))
+
+    assert fit.overhead_factor == pytest.approx(20)
+    assert "overhead factor" in fit.at_bounds
+
+
+def test_the_doubt_is_the_inverse_of_what_the_steps_say():
+    machine, steps = a_machine(), [*BATCHES, *PROMPTS]
+
+    fit = fit_speed(machine, timed(an_engine(machine, 2, 0.7, 0.8), steps))
+
+    known = information(machine, factors(machine, fit), steps)
+    assert doubt_times_information(fit, known) == times_identity(1)
+
+
+def test_the_doubt_is_as_much_wider_as_steps_scatter_beyond_a_clock():
+    machine, steps = a_machine(), [*BATCHES[::3], *PROMPTS[::2]]
+    wild = [
+        replace(each, step_s=each.step_s * (1.3 if number % 2 else 0.8))
+        for number, each in enumerate(timed(machine, steps))
+    ]
+
+    fit = fit_speed(machine, wild)
+
+    at = factors(machine, fit)
+    off = [
+        math.log1p(each) / MEASUREMENT_DEVIATION for each in errors(an_engine(machine, *at), wild)
+    ]
+    pulls = [math.log(each) / wide for each, wide in zip(at, PRIOR_DEVIATIONS, strict=True)]
+    wider = sum(each**2 for each in [*off, *pulls]) / (len(wild) - 3)
+    assert doubt_times_information(fit, information(machine, at, steps)) == times_identity(wider)
 
 
 @pytest.mark.parametrize("truth", [(1, 1, 1), (3, 0.6, 0.7), (0.5, 1.1, 1.3), (8, 0.4, 0.3)])

@@ -20,7 +20,7 @@ from tonnage.estimate.forecast import (
     usual,
     without_chance,
 )
-from tonnage.estimate.headroom import headroom
+from tonnage.estimate.headroom import FIRST, headroom, with_rise
 from tonnage.estimate.ways import BIN_S, DAY_S, LAST, RISE, WEEK_S
 
 START_S = 2000 * WEEK_S
@@ -46,6 +46,23 @@ def after(rate, minutes, *, history=None, since=0, peak=None):
         shown = None if peak is None else peak(at_s)
         history = add_note(history, a_note(at_s, rate(at_s), peak=shown))
     return history
+
+
+def a_due(*, due_s=300, noted_s=0, base=1.0, **changes):
+    """A forecast that is due, made when the fleet was planned for ``base``."""
+    due = PendingForecast(
+        noted_s=START_S + noted_s,
+        due_s=START_S + due_s,
+        forecasts={},
+        base=base,
+        peak_s=START_S + noted_s,
+    )
+    return replace(due, **changes)
+
+
+def notes_of(demands):
+    """Notes by the seconds at which they were taken."""
+    return tuple((START_S + at_s, demand) for at_s, demand in demands.items())
 
 
 def told(history, at_s, rate, *, lead_s=LEAD_S):
@@ -137,6 +154,14 @@ class TestForecast:
 
         assert headroom(history.rises, quantile=0.99) == 0.0
 
+    def test_keeps_no_headroom_for_what_stood_in_the_two_minutes_before_a_low_plan(self):
+        # Planned for 8, with 10 two minutes before: 9 is a tenth less than the fleet stood for.
+        recent = notes_of({-120: 10.0, -60: 8.0, 0: 8.0, 60: 8.0, 120: 8.0})
+
+        history = add_note(History(recent=recent, due=(a_due(base=8.0),)), a_note(300, 9.0))
+
+        assert history.rises == with_rise(FIRST, -0.1, risen=0.0)
+
     def test_goes_on_by_stages_of_six_minutes_where_a_start_takes_ten(self):
         # 3, 6 and 9: 3 in each half of 14 minutes.
         def stages(at_s):
@@ -200,11 +225,39 @@ class TestForecast:
 
         assert told(history, DAY_S, 8.0, lead_s=3600).demand == pytest.approx(12.0)
 
-    def test_needs_a_record_of_half_an_hour(self):
-        scores = {LAST: Score(loss=50, weight=29), "trend": Score(loss=0, weight=29)}
+    @pytest.mark.parametrize(
+        ("notes", "origin"),
+        [(29, LAST), (30, "trend, which missed 100% less than the last value did")],
+    )
+    def test_needs_a_record_of_half_an_hour(self, notes, origin):
+        scores = {LAST: Score(loss=50, weight=notes), "trend": Score(loss=0, weight=notes)}
         history = replace(after(lambda at_s: at_s, 9), scores=scores)
 
-        assert told(history, 540, 540.0).origin == LAST
+        assert told(history, 540, 540.0).origin == origin
+
+    def test_is_not_by_a_way_that_missed_as_much_in_fewer_notes(self):
+        # One a note, both of them.
+        scores = {LAST: Score(loss=100, weight=100), "trend": Score(loss=40, weight=40)}
+        history = replace(after(lambda _: 4.0, 20), scores=scores)
+
+        assert told(history, 1200, 4.0).origin == LAST
+
+    def test_tells_of_no_gain_over_a_last_value_that_never_missed(self):
+        scores = {LAST: Score(weight=20), "trend": Score(weight=50)}
+        history = replace(after(lambda _: 4.0, 20), scores=scores)
+
+        assert told(history, 1200, 4.0).origin == (
+            "trend, which missed 0% less than the last value did"
+        )
+
+    def test_of_what_was_just_noted_is_the_one_that_was_noted_with_it(self):
+        before = after(lambda _: 4.0, 20)
+        newest = replace(before.due[-1], forecasts={LAST: 4.0, RISE: 7.0})
+        history = replace(before, due=(*before.due[:-1], newest))
+
+        assert told(history, 19 * 60, 4.0) == Forecast(demand=7.0, origin=RISE)
+        assert told(history, 19 * 60, 4.0, lead_s=LEAD_S + 60) == Forecast(demand=4.0, origin=LAST)
+        assert told(history, 19 * 60, 4.5) == Forecast(demand=4.5, origin=LAST)
 
     def test_of_a_trend_is_three_times_what_comes_at_most(self):
         good = {LAST: Score(loss=50, weight=50), "trend": Score(loss=1, weight=50)}
@@ -221,6 +274,17 @@ class TestForecast:
 
         assert history.scores["low"].loss == pytest.approx(4 * history.scores["high"].loss)
 
+    def test_has_a_record_that_begins_with_its_first_note_and_fades_in_twelve_hours(self):
+        due = a_due(forecasts={"new": 3.0, "known": 4.0})
+        scores = {"known": Score(loss=100, weight=200)}
+
+        found = add_note(History(due=(due,), scores=scores), a_note(300, 4.0)).scores
+
+        assert (found["new"].loss, found["new"].weight) == pytest.approx((0.8, 1))
+        kept = math.exp(-1 / 720)  # a minute of 12 hours
+        assert found["known"].loss == pytest.approx(100 * kept)
+        assert found["known"].weight == pytest.approx(200 * kept + 1)
+
 
 class TestHistory:
     def test_takes_one_note_a_minute(self):
@@ -236,11 +300,12 @@ class TestHistory:
         assert len(history.peaks) <= 24 * 6 + 1
         assert len(history.due) == 5
 
-    def test_begins_anew_where_the_clock_was_set_back_and_keeps_its_record(self):
+    @pytest.mark.parametrize("at_s", [-600, 3000])
+    def test_begins_anew_where_the_clock_was_set_back_and_keeps_its_record(self, at_s):
         history = after(lambda _: 2.0, 60)
-        back = add_note(history, a_note(-600, 3.0))
+        back = add_note(history, a_note(at_s, 3.0))
 
-        assert back.recent == ((START_S - 600, 3.0),)
+        assert back.recent == ((START_S + at_s, 3.0),)
         assert back.scores == history.scores
 
     def test_scores_nothing_that_is_about_another_hour(self):
@@ -264,6 +329,32 @@ class TestHistory:
         assert usual(history) == 3.0
         assert {mean for mean, _ in history.pattern.values()} == {3.0}
         assert history.due[0].forecasts[LAST] == history.due[0].base == 3.0
+        assert {(each.demand, each.height) for each in history.peaks} == {(3.0, 3.0)}
+
+    @pytest.mark.parametrize(("planned", "stays"), [(3.0, 6.0), (6.0, 3.0)])
+    def test_takes_a_burst_to_rise_above_the_plan_and_what_stays(self, planned, stays):
+        due = a_due(base=planned, peak=9.0)
+
+        history = add_note(History(due=(due,)), a_note(300, stays))
+
+        burst = DemandPeak(bin=int(START_S // BIN_S), ratio=9 / 6, demand=6.0, height=9.0)
+        assert history.peaks == (burst,)
+
+    def test_takes_a_lead_in_which_nothing_came_for_one_of_the_bin_in_which_it_began(self):
+        history = add_note(History(due=(a_due(noted_s=540, due_s=600),)), a_note(600, 0.0))
+
+        assert [each.bin for each in history.peaks] == [START_S // BIN_S]
+
+    def test_has_no_bursts_above_nothing(self):
+        assert after(lambda _: 0.0, 20).peaks == ()
+
+    def test_stood_for_the_plan_or_for_what_was_held(self):
+        # Planned for 10; held for 4, 4, 12 and 12: 8 came.
+        due = a_due(base=10.0, highest=(4.0, 4.0, 12.0, 12.0))
+
+        history = add_note(History(due=(due,)), a_note(300, 8.0))
+
+        assert history.held == ((0.0, 2.0), (0.0, 2.0), (0.0, 4.0), (0.0, 4.0))
 
 
 class TestReserve:
@@ -327,6 +418,16 @@ class TestReserve:
         assert max(each.ratio for each in history.peaks) > 50
         assert (1 + reserve(history, quantile=0.99)) * usual(history) <= 10.0
 
+    def test_is_no_higher_than_bursts_were_where_as_much_was_planned_for_at_another_hour(self):
+        # Ten times 1, where 4 was planned for later: 10 at 4 as well.
+        lows = [DemandPeak(bin=at, ratio=10.0, demand=1.0, height=10.0) for at in range(3)]
+        highs = [DemandPeak(bin=at, ratio=1.0, demand=4.0, height=4.0) for at in range(3, 6)]
+        recent = notes_of({60 * minute: 4.0 for minute in range(10)})
+
+        history = History(peaks=(*lows, *highs), recent=recent)
+
+        assert reserve(history, quantile=0.99) == 10 / 4 - 1
+
     def test_grows_with_what_usually_comes_beyond_what_was_planned_for(self):
         peaks = tuple(DemandPeak(bin=at, ratio=3.0, demand=4.0, height=12.0) for at in range(4))
 
@@ -365,6 +466,11 @@ class TestBursts:
         assert usual(history) == 4.0
         assert is_burst(history, sure=6.1)
         assert not is_burst(history, sure=6.0)
+
+    def test_stand_out_from_the_last_ten_minutes(self):
+        history = after(lambda at_s: 2.0 if at_s < 2700 else 4.0, 60)
+
+        assert usual(history) == 4.0
 
     def test_are_not_known_before_anything_is_usual(self):
         assert usual(after(lambda _: 4.0, 5)) is None

@@ -1,6 +1,6 @@
 """Headroom: what demand has risen by, as often as a promise cannot bear."""
 
-from tonnage.estimate.headroom import EDGES, FIRST, headroom, with_rise
+from tonnage.estimate.headroom import EDGES, FIRST, UNSEEN, headroom, with_rise
 
 
 def after(*shares, times=1, rises=FIRST, risen=0.0):
@@ -30,12 +30,18 @@ def test_rises_that_few_notes_show_are_what_the_promise_allows():
 
 
 def test_it_is_the_edge_above_the_rises_and_no_more_than_the_last():
+    assert headroom(after(0.01, times=100), quantile=0.99) == 0.02
     assert headroom(after(0.07, times=100), quantile=0.99) == 0.1
     assert headroom(after(0.4, times=100), quantile=0.99) == EDGES[-1]
 
 
+def test_before_anything_is_measured_it_is_the_most_that_is_ever_kept():
+    assert headroom(after(0.4, times=100), quantile=0.99) == UNSEEN
+
+
 def test_a_jump_is_no_matter_of_headroom():
-    assert after(2.0) == FIRST
+    assert after(2.0) == after(0.51) == FIRST
+    assert after(0.49) != FIRST
 
 
 def test_a_jump_that_was_half_seen_when_it_was_planned_for_is_none_either():

@@ -58,6 +58,15 @@ class TestHowLongReplicasAreHeld:
 
         assert held_starts(held, quantile=0.9999) == held_starts(held, quantile=1.0) == 3
 
+    def test_is_as_long_under_a_promise_that_is_higher_still_as_under_p99(self):
+        # One short costs 99, nine tenths of which are 89.1.
+        def held(over):
+            return ((1.0, 0.0), *((0.0, over),) * 3)
+
+        for quantile in (0.99, 0.9999, 1.0):
+            assert held_starts(held(89.0), quantile=quantile) == 6
+            assert held_starts(held(89.2), quantile=quantile) == 3
+
     def test_is_no_longer_for_a_jump_that_no_holding_helps(self):
         jump = ((4.0, 4.0, 4.0, 4.0), 8.0)
         fell = ((4.0, 4.5, 5.0, 6.0), 4.0)

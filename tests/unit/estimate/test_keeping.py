@@ -87,6 +87,7 @@ class TestWhatIsWorthAWrite:
             {"overhead_factor": 1.019, "bandwidth_efficiency": 0.71, "prefill_efficiency": 0.492},
             {"covariance": (0.0064, 0.001, 0, 0.01, 0, 0.01)},
             {"num_windows": 15, "num_steps": 1e9, "surprise": 3, "learned_at_s": 1e9},
+            {"num_windows": 5},  # half of it
         ],
     )
     def test_is_not_a_speed_that_wavers(self, changes):
@@ -217,6 +218,16 @@ class TestRoom:
         num_bytes = len(dump_shared(fitting_shared(known, live={"blue"}, max_bytes=max_bytes)))
 
         assert 0.6 * max_bytes < num_bytes <= max_bytes
+
+    def test_what_was_inherited_stays_and_takes_of_the_room(self):
+        inherited = {f"{each:020}": 0.6 for each in range(50)}
+        known = Calibrations(speed=speeds("blue", 20), inherited=inherited)
+
+        fitting = fitting_shared(known, live={"blue"}, max_bytes=4 * KIB)
+
+        assert fitting.inherited == inherited
+        assert 0 < len(fitting.speed) < 20
+        assert len(dump_shared(fitting)) <= 4 * KIB
 
     def test_of_objects_the_oldest_that_are_gone_go_first(self):
         objects = {f"u{each:02}": replace(OBJECT, judged_at_s=each) for each in range(30)}

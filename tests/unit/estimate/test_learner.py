@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -24,7 +25,7 @@ from tonnage.estimate.learner import (
     slow_end,
 )
 from tonnage.estimate.posterior import SpeedPosterior
-from tonnage.estimate.speed import predicted_gap_s, with_speed
+from tonnage.estimate.speed import predicted_gap_s, prefill_share, with_speed
 
 MACHINE = a_machine()
 CONSTANTS = MACHINE.constants
@@ -91,6 +92,19 @@ def longer(factor, **state):
 
 KNOWN = after([longer(1.0)] * 30)
 """After half an hour of what was believed: sure of the step of 25 sequences, to half a percent."""
+
+
+def log_gap_variance(known, window):
+    """The doubt of the logarithm of a gap in the state of a window, by differences of 2 %."""
+
+    def log_gap(name, by):
+        moved = replace(known, **{name: math.exp(by) * getattr(known, name)})
+        return math.log(gap_ratio(moved, window))
+
+    names = ("overhead_factor", "bandwidth_efficiency", "prefill_efficiency")
+    o, b, f = ((log_gap(name, 0.01) - log_gap(name, -0.01)) / 0.02 for name in names)
+    oo, ob, of, bb, bf, ff = known.covariance
+    return o * o * oo + b * b * bb + f * f * ff + 2 * (o * b * ob + o * f * of + b * f * bf)
 
 
 def correlation(known):
@@ -160,6 +174,12 @@ class TestBounds:
         for ratio, band in zip(found, BAND, strict=True):
             assert 1 / band - 1e-9 <= ratio <= band + 1e-9
 
+    @pytest.mark.parametrize(("factor", "band"), [(20, (5, 1 / 2.5)), (1 / 20, (1 / 5, 2.5, 2.5))])
+    def test_an_engine_that_cannot_be_is_at_the_ends_of_the_band(self, factor, band):
+        window = a_window(replace(MACHINE, constants=slowed(CONSTANTS, factor)), decoding=25)
+
+        assert ratios(after([window] * 300))[: len(band)] == pytest.approx(band)
+
     @given(st.lists(numbers(0.05, 20), min_size=1, max_size=30))
     @settings(max_examples=25, deadline=None)
     def test_no_window_moves_a_constant_by_more_than_the_largest_step(self, factors):
@@ -225,6 +245,90 @@ class TestTheGate:
         assert ratios(found)[2] > 0.8 * ratios(known)[2]
         assert deviation_of_step(found) >= deviation_of_step(as_believed)
 
+    def test_of_a_prefill_that_cannot_be_moves_as_much_as_one_that_just_can(self):
+        base = a_window(MACHINE, decoding=25, prompts_per_s=4)
+        known = after([base] * 30)
+
+        def moved(by):
+            window = replace(base, prefill_s=math.exp(by) * base.prefill_s)
+            return -math.log(ratios(after([window], known=known, from_s=1800))[2])
+
+        steps = [later - before for before, later in pairwise(moved(0.02 * n) for n in range(40))]
+        assert max(steps) == pytest.approx(steps[0], rel=0.05)
+        assert moved(5.0) == pytest.approx(moved(0.8))
+
+    def test_a_new_regime_leaves_half_of_the_doubt_there_was_at_first(self):
+        sure = replace(KNOWN, covariance=(1e-6, 0, 0, 1e-6, 0, 1e-6))
+
+        found = after([longer(1.3)] * 2, known=sure, from_s=1800)
+
+        # No prompts came, so nothing is learned of what they take.
+        assert found.covariance[5] == pytest.approx(0.5 * PRIOR.covariance[5], rel=0.01)
+
+
+class TestMisfit:
+    """What no constants explain, where an engine changes again and again."""
+
+    def again(self, ago_s, *, factor=1.3):
+        """Two windows that make a regime, so long after the last one."""
+        known = replace(KNOWN, regime_at_s=1800 + 2 * MINUTE_S - ago_s)
+        return after([longer(factor)] * 2, known=known, from_s=1800)
+
+    @pytest.mark.parametrize("ago_s", [599, 2401])
+    def test_is_none_where_the_engine_still_changes_or_did_long_ago(self, ago_s):
+        assert self.again(ago_s).misfit == 0
+
+    def test_is_none_at_the_first_change(self):
+        found = after([longer(1.3)] * 2, known=KNOWN, from_s=1800)
+
+        assert (found.misfit, found.surprise, found.regime_at_s) == (0, 0, 1920)
+
+    @pytest.mark.parametrize(("factor", "residual"), [(1.3, math.log(1.3)), (math.exp(2), 1.0)])
+    def test_is_three_tenths_of_the_square_of_what_comes_soon_again(self, factor, residual):
+        assert self.again(1200, factor=factor).misfit == pytest.approx(
+            math.sqrt(0.3 * residual**2), rel=0.01
+        )
+
+    def test_is_half_of_its_square_after_35_minutes(self):
+        found = after([longer(1.0)] * 35, known=replace(KNOWN, misfit=0.1), from_s=1800)
+
+        assert found.misfit**2 == pytest.approx(0.5 * 0.1**2, rel=0.02)
+
+    def test_makes_windows_teach_less_by_its_square(self):
+        def untaught(misfit):
+            """What a window shows over what is learned of it: 1 and its doubt over that before."""
+            found = after([longer(1.01)], known=replace(KNOWN, misfit=misfit), from_s=1800)
+            return math.log(1.01) / math.log(gap_ratio(found, longer(1.0)))
+
+        without = untaught(0.0)
+        assert untaught(0.02) - without == pytest.approx(4 * (untaught(0.01) - without), rel=0.02)
+
+    def test_is_doubt_beside_that_of_constants_which_is_one_percent_at_least(self):
+        sure = replace(PRIOR, covariance=(0.0,) * 6)
+
+        assert deviation_of_step(sure) == 0.01
+        assert deviation_of_step(replace(sure, misfit=0.1)) == pytest.approx(math.hypot(0.01, 0.1))
+
+
+class TestOneWindow:
+    def test_moves_a_step_by_its_share_of_all_doubt(self):
+        window = longer(1.05)
+        before = log_gap_variance(PRIOR, window)
+
+        moved = math.log(gap_ratio(after([window]), window) / gap_ratio(PRIOR, window))
+
+        assert moved == pytest.approx(math.log(1.05) * before / (before + 0.02**2), rel=0.01)
+
+    def test_teaches_as_much_as_noise_and_the_chance_of_its_prompts_leave(self):
+        base = a_window(MACHINE, decoding=25, prompts_per_s=6)
+        window = replace(base, prefill_s=None)
+
+        before, now = (log_gap_variance(known, window) for known in (PRIOR, after([window])))
+
+        share = prefill_share(MACHINE, window)
+        chance = share**2 * (1 + window.prompts.scv) / window.num_prefills
+        assert 1 / now - 1 / before == pytest.approx(1 / (0.02**2 + chance), rel=0.01)
+
 
 class TestVotes:
     def pods(self, *factors):
@@ -235,6 +339,13 @@ class TestVotes:
         honest = learn(KNOWN, PRIOR, self.pods(1.01, 1.01, 1.01), now_s=1860)
 
         assert ratios(found) == pytest.approx(ratios(honest))
+
+    @pytest.mark.parametrize(("factors", "both"), [((1.01, 1.03), 1.01), ((0.97, 0.99), 0.99)])
+    def test_of_two_that_disagree_teach_what_both_say(self, factors, both):
+        found = learn(KNOWN, PRIOR, self.pods(*factors), now_s=1860)
+        agreed = learn(KNOWN, PRIOR, self.pods(both, both), now_s=1860)
+
+        assert ratios(found) == pytest.approx(ratios(agreed))
 
     def test_of_twenty_engines_in_one_pod_are_one(self):
         liar = a_pod(*[longer(1.05)] * 20, pod="liar")
@@ -293,6 +404,11 @@ class TestAge:
     def test_changes_no_constant(self):
         assert ratios(age(KNOWN, PRIOR, now_s=1e9)) == ratios(KNOWN)
 
+    def test_of_what_nobody_learned_is_none(self):
+        narrow = replace(PRIOR, covariance=tuple(0.25 * each for each in PRIOR.covariance))
+
+        assert age(narrow, PRIOR, now_s=1e9).covariance == narrow.covariance
+
     def test_of_a_clock_that_went_back_is_none(self):
         assert age(KNOWN, PRIOR, now_s=0).covariance == pytest.approx(KNOWN.covariance)
 
@@ -304,6 +420,11 @@ class TestThePrior:
 
         # 1.2816 standard deviations on either side hold 80 %.
         assert deviation_of_step(prior) == pytest.approx(math.log1p(spread) / 1.28155, rel=1e-5)
+
+    def test_knows_overheads_and_prefill_half_as_well_as_bandwidth(self):
+        overhead, bandwidth, prefill = map(math.sqrt, PRIOR.variances)
+
+        assert (overhead, prefill) == pytest.approx((2 * bandwidth, 2 * bandwidth))
 
     def test_is_of_no_window_and_the_constants_of_the_catalogue(self):
         assert constants_of(PRIOR, CONSTANTS) == CONSTANTS

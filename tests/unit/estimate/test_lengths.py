@@ -114,6 +114,12 @@ class TestChange:
         assert lengths.prompt_tokens == 2000
         assert lengths.cached_fraction == pytest.approx(0.9)
 
+    def test_of_a_cached_share_that_was_there_before_is_to_the_new_one(self):
+        half, most = of_lengths(computed_tokens=1000), of_lengths(computed_tokens=200)
+
+        assert measured({SLOW: half, FAST: most}).cached_fraction == pytest.approx(0.9)
+        assert measured({SLOW: most, FAST: half}).cached_fraction == pytest.approx(0.5)
+
     def test_to_shorter_outputs_is_not_believed_while_requests_pile_up(self):
         # 2/s start and 1/s finish: the short ones, and the long ones are still on their way.
         short = replace(of_lengths(), finished_per_s=1, finished_output_tokens_per_s=100)

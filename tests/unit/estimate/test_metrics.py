@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tonnage.estimate.metrics import (
+    DECIDING,
     LATENCY_BOUNDS_S,
     TABLE,
     TPOT_BOUNDS_S,
@@ -273,6 +274,9 @@ class TestDecisions:
         shown = [name for name, query in TABLE.items() if not query.decides]
 
         assert shown == ["moved_prompt_tokens", "read_bytes", "write_bytes", "dram_active"]
+
+    def test_rest_on_the_shortest_window(self):
+        assert set(DECIDING) == {"timestamp", "waiting", *arrivals(4, "60s")}
 
     def test_take_no_negative_value_but_of_the_growth_of_a_gauge(self):
         negative = [name for name, query in TABLE.items() if query.least < 0]

@@ -38,6 +38,10 @@ def test_a_start_that_no_clock_can_have_told_teaches_nothing(took_s):
     assert after(took_s) is NOTHING
 
 
+def test_a_start_of_a_second_is_one():
+    assert after(1).cold_start_s == (240 + 1) / 2
+
+
 def test_a_start_counts_for_three_times_the_mean_at_most():
     known = after(7200, known=ObjectPosterior(cold_start_s=100, num_starts=9))
 

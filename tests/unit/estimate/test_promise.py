@@ -88,6 +88,22 @@ class TestLowering:
         assert moved(window) == 0
         assert moved(replace(window, verdicts=(replace(few, late=10),))) < 0
 
+    def test_is_for_more_than_two_deviations_of_one_where_next_to_none_is_expected(self):
+        # Half of one of ten may be late, and at half of the load a 64th of that is expected. Late
+        # ones come by threes: two deviations of one are 3.46.
+        assert moved(a_window(late=3.4, requests=10, load=0.5)) == 0
+        assert moved(a_window(late=3.6, requests=10, load=0.5)) < 0
+
+    def test_takes_late_requests_to_grow_with_the_fourth_power_of_the_load_at_least(self):
+        expected = 50 * 0.9**4
+
+        assert moved(a_window(late=55, steepness=2)) == pytest.approx(-math.log(55 / expected) / 4)
+
+    def test_takes_what_is_expected_for_half_of_one_at_least(self):
+        few = a_window(late=10, requests=20, load=0.5, steepness=25)
+
+        assert moved(few) == pytest.approx(-math.log(10 / 0.5) / 25)
+
     def test_is_not_for_an_overload(self):
         found = judge(a_window(late=1000, load=1.06))
 
@@ -112,10 +128,24 @@ class TestLowering:
 
         assert "TTFT p99" in judge(window).reason
 
+    def test_is_not_by_a_target_that_nothing_came_for(self):
+        nothing = Verdict(target="TPOT p95", quantile=0.95, num_requests=0, late=0)
+        missed = a_window(late=100)
+
+        window = replace(missed, verdicts=(nothing, *missed.verdicts))
+
+        assert moved(window) == moved(missed) < 0
+
 
 class TestRaising:
     def test_is_slow_where_promises_are_kept_at_high_load(self):
         assert moved(a_window(late=0, load=0.95)) == pytest.approx(LARGEST_UP)
+
+    def test_is_by_half_of_what_fewer_late_ones_than_expected_say(self):
+        # 50 may be late and are expected: one more than the 20 that are is taken for it.
+        found = moved(a_window(late=20, load=1.0, steepness=25))
+
+        assert found == pytest.approx(0.5 * math.log(50 / 21) / 25)
 
     @pytest.mark.parametrize("load", [0.2, 0.5, 0.84])
     def test_is_not_for_promises_kept_at_low_load(self, load):
@@ -267,6 +297,7 @@ class TestWhatIsServedWhileRequestsWait:
 
     def test_of_which_few_suffice_where_it_is_much_less(self):
         assert self.held(0.6, requests=50).goodput_factor == 0.6
+        assert self.held(0.64, requests=50).goodput_factor == 0.64
 
     def test_halves_capacity_at_most_in_one_judgement(self):
         once = self.held(0.3)
@@ -302,6 +333,13 @@ class TestRecovery:
         assert 0.7 < half < 0.8
         assert 0.9 < hour < 1
 
+    def test_is_by_all_but_one_in_e_in_half_an_hour_and_three_percent_a_window_at_most(self):
+        near = replace(self.LOW, goodput_factor=0.8)
+        calm = a_window(late=24, load=0.8, seconds=120.0)  # of 25 that are half of what may be
+
+        assert moved(calm, known=near) == pytest.approx(math.log(0.8) * math.exp(-120 / 1800))
+        assert moved(calm, known=self.LOW) == pytest.approx(math.log(0.5) + 0.03)
+
     def test_ends(self):
         assert (
             judge(*[a_window(late=0, load=0.3)] * 90, known=self.LOW).posterior.goodput_factor == 1
@@ -313,6 +351,15 @@ class TestRecovery:
         found = judge(*[a_window(late=late, load=load)] * 3, known=self.LOW)
 
         assert found.posterior == self.LOW
+
+    def test_is_not_in_a_window_in_which_many_are_late_though_few_were_before(self):
+        # 40 of the window's 50, of 500 in all.
+        calm = [a_window(late=0, load=0.3)] * 9
+
+        before = judge(*calm, known=self.LOW).posterior
+        found = judge(*calm, a_window(late=40, load=0.3), known=self.LOW).posterior
+
+        assert found == before
 
     def test_is_not_in_a_window_in_which_something_changed(self):
         assert judge(a_window(late=0, may_raise=False), known=self.LOW).posterior == self.LOW

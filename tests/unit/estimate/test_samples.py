@@ -164,6 +164,9 @@ class TestJoin:
         assert (without.arrivals[4].completions_per_s, without.arrived) == (2, 10)
         assert (bad.arrivals[4], bad.arrived) == (ArrivalWindow(), None)
 
+    def test_an_engine_without_a_scrape_that_can_be_seen_is_three_intervals_old(self):
+        assert the_engine(running=[series(1)]).age_s == 3 * 15
+
     def test_a_scrape_without_a_time_is_not_the_newest(self):
         ages = [series(NOW_S - 15), series(UNUSABLE, job="other")]
 

@@ -202,6 +202,8 @@ class TestBusyWindow:
             (20, 0.33, False),  # from none
             (5, -0.5, False),  # 35 at first
             (100, 0.4, True),  # from 76
+            (100, 0.6, True),  # from 64: a tenth of 82 beside 32 by chance
+            (100, 0.75, False),  # from 55
             (100, 1, False),  # from 40
         ],
     )
@@ -225,6 +227,17 @@ class TestBusyWindow:
         )
 
         assert window_of(full).full_share > 0.85
+
+    def test_has_fewer_prompts_beside_a_token_where_each_takes_the_slot_of_another(self):
+        # 19.7 decode and 0.4 are prefilled: all of 20 slots. A prompt of 2,000 less in 249 steps.
+        samples = an_engine(token_gap_s_per_s=19.7, prefill_s_per_s=0.4)
+
+        full, free = (
+            window_of(samples, flags=some_flags(max_num_seqs=slots)) for slots in (20, 256)
+        )
+
+        assert full.full_share == 1
+        assert free.step.prefill_tokens - full.step.prefill_tokens == pytest.approx(2000 / 249)
 
     def test_that_nobody_can_tell_to_be_level_is_taken(self):
         assert window_of(an_engine(running=None))
@@ -300,6 +313,17 @@ class TestTheFormula:
 
         assert predicted_prefill_s(machine, busy) > 1.2 * predicted_prefill_s(machine, quiet)
 
+    def test_gives_a_prompt_no_more_company_for_a_long_step_where_it_waits_for_a_slot(self):
+        machine = a_machine()
+        window = a_window(machine, decoding=20, prompts_per_s=8)
+
+        free, half, full = (
+            predicted_prefill_s(machine, replace(window, full_share=share)) for share in (0, 0.5, 1)
+        )
+
+        assert full < free
+        assert half == pytest.approx((free + full) / 2)
+
     def test_takes_a_prompt_that_is_longer_than_a_step_for_several(self):
         machine = a_machine()
         short = replace(PROMPTS, most_tokens=512, chunks=4)
@@ -308,6 +332,45 @@ class TestTheFormula:
         parts = a_window(machine, decoding=20, prompts_per_s=1, prompts=short)
 
         assert parts.prefill_s > whole.prefill_s + 2.5 * parts.gap_s / 2
+
+    def test_with_other_overheads_has_so_many_times_each(self):
+        constants = replace(a_machine().constants, per_all_reduce_s=2e-5)
+
+        longer = with_speed(
+            constants,
+            overhead=1.5,
+            bandwidth=constants.bandwidth_efficiency,
+            prefill=constants.prefill_efficiency,
+        )
+
+        scaled = [
+            "per_step_s", "per_kernel_s", "per_scaled_product_s", "per_experts_block_s",
+            "per_sequence_s", "per_cached_head_s", "per_all_reduce_s",
+        ]  # fmt: skip
+        assert longer == replace(constants, **{n: 1.5 * getattr(constants, n) for n in scaled})
+
+    @pytest.mark.parametrize(
+        ("mean", "variance", "mixture"),
+        [
+            (10, 9, {7: 1 / 2, 13: 1 / 2}),
+            (5, 100, {1: 25 / 29, 30: 4 / 29}),  # 5 in the mean, 25 * 16 + 4 * 625 over 29 is 100
+            (1, 0, {1: 1.0}),
+        ],
+    )
+    def test_of_experts_is_that_of_two_numbers_with_the_mean_and_the_variance_of_those_met(
+        self, mean, variance, mixture
+    ):
+        machine = a_catalog_sizing(EXPERTS).replica.model
+        base = a_window(a_machine(), decoding=20).step
+
+        def step(number):
+            return replace(base, num_sequences=number, context_tokens=2000 * number)
+
+        window = replace(a_window(a_machine(), decoding=20), step=step(mean), num_variance=variance)
+
+        assert predicted_gap_s(machine, window) == pytest.approx(
+            sum(share * machine.step(step(number)).total_s for number, share in mixture.items())
+        )
 
     def test_with_other_constants_makes_every_part_take_that_longer(self):
         machine = a_machine()

@@ -546,6 +546,7 @@ class TestALedger:
         [
             {"windowSeconds": 60},
             {"windowSeconds": 1e9},
+            {"windowSeconds": 604_801},  # more than a week
             {"windowSeconds": None},
             {"limits": []},
             {"limits": {f"TTFT {each} s": {"first": 1, "bins": [[1, 0]]} for each in range(9)}},

@@ -2,7 +2,15 @@
 
 import pytest
 
-from tonnage.estimate.track import KEPT_SCRAPES, Reading, Readings, add_reading, track_of
+from tonnage.estimate.metrics import WINDOWS
+from tonnage.estimate.track import (
+    KEPT_SCRAPES,
+    Reading,
+    Readings,
+    add_reading,
+    is_plain,
+    track_of,
+)
 
 INTERVAL_S = 15.0
 
@@ -98,6 +106,12 @@ class TestACrowd:
         assert two.odd_s == ()
         assert two.totals[-1] == 370
 
+    @pytest.mark.parametrize(("ended", "odd_s"), [(1500, ()), (1520, (120.0, 135.0, 150.0))])
+    def test_of_more_than_a_hundred_a_second_is_impossible(self, ended, odd_s):
+        first = STEADY[-1] + ended
+
+        assert track(*STEADY, first, first + 10, first + 20).odd_s == odd_s
+
     def test_that_no_engine_can_serve_is_not_believed(self):
         found = track(*STEADY, *(1_000_000 + 10 * at for at in range(8)))
 
@@ -113,6 +127,35 @@ class TestRequestsThatVanish:
 
         assert found.odd_s == ()
         assert found.totals[-1] == 10
+
+
+class TestReadingsThatFollowEachOther:
+    def is_plain(self, *arrived, newest=()):
+        readings = [*(reading(at, each) for at, each in enumerate(arrived)), *newest]
+        return is_plain(Readings(readings), interval_s=INTERVAL_S)
+
+    def test_are_the_engines_own(self):
+        assert self.is_plain(*STEADY)
+        assert self.is_plain(*range(100, 400, 30))
+        assert self.is_plain(*STEADY, newest=[reading(8, 480, running=100, waiting=200)])
+
+    def test_are_none_across_a_sudden_growth_or_a_fall(self):
+        assert not self.is_plain(*STEADY, 500)
+        assert not self.is_plain(*STEADY, 4)
+        assert not self.is_plain(*range(100, 250, 30), 720)
+
+    def test_grow_by_four_times_the_usual_and_twenty_at_most(self):
+        # Ten in a scrape are usual.
+        assert self.is_plain(*STEADY, STEADY[-1] + 4 * 10 + 20)
+        assert not self.is_plain(*STEADY, STEADY[-1] + 4 * 10 + 21)
+
+    def test_tell_what_has_ended(self):
+        assert reading(0, 100, running=30, waiting=20).num_ended == 50
+
+
+class TestTheRate:
+    def test_is_of_the_readings_since_a_time(self):
+        assert track(*STEADY).per_s(since_s=40, least_s=0) == pytest.approx((170 - 130) / 60)
 
 
 class TestATimeThatWasHardlyWatched:
@@ -137,6 +180,9 @@ class TestReadings:
 
     def test_are_dropped_when_too_old_to_matter(self):
         assert self.noted(*range(KEPT_SCRAPES + 3)) == [*range(3, KEPT_SCRAPES + 3)]
+
+    def test_are_of_the_longest_window_and_eight_before_it(self):
+        assert self.noted(*range(100)) == [*range(100 - WINDOWS[-1] - 8, 100)]
 
     def test_begin_anew_when_the_clock_was_set_back(self):
         assert self.noted(5, 6, 2) == [2]
