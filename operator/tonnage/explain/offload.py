@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tonnage.api.status import Reason
 from tonnage.sizing.offload import Offload
 from tonnage.units import format_bytes
 
@@ -16,6 +17,11 @@ def offload_verdict(offload: Offload) -> str:
     if not offload.is_worth_it:
         return f"not worth it: {working} takes {host}, there are {format_bytes(offload.host_bytes)}"
     return f"worth it: {working} is beyond {gpu}, and takes {host}"
+
+
+def offload_reason(offload: Offload) -> Reason:
+    """Say the same as a reason of a plan."""
+    return Reason(code="KVOffload", message=offload_verdict(offload))
 
 
 def offload_figures(offload: Offload) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from tonnage.control.report.happenings import bad_conditions
 from tonnage.control.report.kstatus import NO_PATH
 from tonnage.control.report.plausible import with_speeds
 from tonnage.control.report.problem import CAUSES, problem_cell, problem_of
-from tonnage.explain.offload import offload_verdict
+from tonnage.explain.offload import offload_reason
 from tonnage.explain.report import (
     batch_reasons,
     estimate_status,
@@ -196,7 +196,7 @@ def _offload_reasons(found: Assessment) -> Iterator[Reason]:
         return
     offload = asked_offload(given, found.sizing, held)
     if offload is not None:
-        yield Reason(code="KVOffload", message=offload_verdict(offload))
+        yield offload_reason(offload)
 
 
 def _frozen_plan(found: Assessment) -> PlanStatus | None:
