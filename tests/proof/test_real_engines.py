@@ -62,6 +62,11 @@ def rendered(
     slo = {"timeToFirstToken": {"p95": f"{TTFT_S}s"}}
     engine = {"version": minor, "args": args, **more}
     spec = manifest["spec"]
+    if "role" in more:
+        spec = spec | {
+            "hardware": {**spec["hardware"], "parallelism": {"tensor": 1}},
+            "demand": {**spec["demand"], "cacheTransfer": "20ms"},
+        }
     manifest["spec"] = {
         **spec, "model": {**spec["model"], **(model or {})}, "engine": engine, "slo": slo,
     }  # fmt: skip
@@ -218,6 +223,21 @@ def write_checkpoint(config: Mapping[str, Any], file: Path) -> None:
     file.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
+def with_checkpoint(folder: Path) -> str:
+    """Write a checkpoint whose answers hang on all of a prompt, and return its config.json."""
+    config = json.loads(vllm_site.MODEL_CONFIG.read_text()) | CONTEXTUAL
+    write_checkpoint(config, folder / "cache/vllm/models/tonnage-lab/llama-cpu/model.safetensors")
+    return json.dumps(config)
+
+
+def random_prompts(number: int, seed: int) -> list[list[int]]:
+    chance = random.Random(seed)  # noqa: S311
+    return [
+        [chance.randrange(3, CONTEXTUAL["vocab_size"]) for _ in range(PROMPT_TOKENS)]
+        for _ in range(number)
+    ]
+
+
 @pytest.fixture(scope="module")
 def nixl() -> Path:
     """Return the folder of what hands caches over: an image has it, vLLM for CPU does not."""
@@ -257,11 +277,15 @@ def prompt_tokens(url: str) -> Counter[str]:
     return Counter({labels.split('source="')[1].split('"')[0]: float(n) for labels, n in found})
 
 
+def figure(page: str, name: str) -> float:
+    """Return the one series of a page whose name, or name and labels, begin so."""
+    (found,) = re.findall(rf"^{name}.* (\S+)$", page, re.MULTILINE)
+    return float(found)
+
+
 def waiting(url: str, reason: str) -> float:
     page = requests.get(f"{url}/metrics", timeout=30).text
-    by_reason = rf'^vllm:num_requests_waiting_by_reason{{.*reason="{reason}".*}} (.*)$'
-    (found,) = re.findall(by_reason, page, re.MULTILINE)
-    return float(found)
+    return figure(page, rf'vllm:num_requests_waiting_by_reason{{.*reason="{reason}"')
 
 
 def is_closed(port: int) -> bool:
@@ -279,27 +303,21 @@ def test_decode_takes_the_cache_of_a_prompt_and_computes_it_once_prefill_is_gone
 
     The counter says that all of a prompt was taken. Its last token is computed again all the same.
     """
-    chance = random.Random(2)  # noqa: S311
-    prompt, other, late = (
-        [chance.randrange(3, CONTEXTUAL["vocab_size"]) for _ in range(PROMPT_TOKENS)]
-        for _ in range(3)
-    )
+    prompt, other, late = random_prompts(3, seed=2)
     other[-1] = prompt[-1]
     packages = vllm_cpu.PACKAGES
-    config = json.loads(vllm_site.MODEL_CONFIG.read_text()) | CONTEXTUAL
-    model = tmp_path / "cache/vllm/models/tonnage-lab/llama-cpu"
-    write_checkpoint(config, model / "model.safetensors")
+    config = with_checkpoint(tmp_path)
     ports = dict(zip(("prefill", "decode"), free_ports(2), strict=True))
 
     def engine(role: str) -> AbstractContextManager[str]:
-        template = rendered(vllm_cpu.version(packages), json.dumps(config), role=role)
+        template = rendered(vllm_cpu.version(packages), config, role=role)
         variables = {
             "PYTHONPATH": str(nixl),
             "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
             "VLLM_NIXL_SIDE_CHANNEL_PORT": str(ports[role]),
         }
         return started(
-            template, json.dumps(config), packages, tmp_path, "--load-format=safetensors",
+            template, config, packages, tmp_path, "--load-format=safetensors",
             name=role, variables=variables,
         )  # fmt: skip
 
@@ -351,28 +369,20 @@ BLOCK_TOKENS: Final = 128
 
 def test_a_prompt_that_left_the_gpu_cache_is_read_from_host_memory(tmp_path: Path) -> None:
     """With the flags that are rendered, and a cache of eight blocks in front of it."""
-    chance = random.Random(3)  # noqa: S311
-    prompt, *others = (
-        [chance.randrange(3, CONTEXTUAL["vocab_size"]) for _ in range(PROMPT_TOKENS)]
-        for _ in range(5)
-    )
+    prompt, *others = random_prompts(5, seed=3)
     packages = vllm_cpu.PACKAGES
-    config = json.loads(vllm_site.MODEL_CONFIG.read_text()) | CONTEXTUAL
-    model = tmp_path / "cache/vllm/models/tonnage-lab/llama-cpu"
-    write_checkpoint(config, model / "model.safetensors")
+    config = with_checkpoint(tmp_path)
     version = vllm_cpu.version(packages)
-    template = rendered(version, json.dumps(config), model={"kvOffload": {"gib": 1}})
+    template = rendered(version, config, model={"kvOffload": {"gib": 1}})
     further = (
-        "--load-format=safetensors", "--num-gpu-blocks-override", "8",
+        "--load-format=safetensors", "--num-gpu-blocks-override", "8", "--max-model-len", "512",
         "--kv-transfer-config", json.dumps(COPYING),
     )  # fmt: skip
     variables = {"PYTHONPATH": str(Path(__file__).parent)}
 
-    with started(
-        template, json.dumps(config), packages, tmp_path, *further, variables=variables
-    ) as url:
+    with started(template, config, packages, tmp_path, *further, variables=variables) as url:
         first = tokens_of(answer(url, prompt))
-        at_first = prompt_tokens(url)
+        at_first = +prompt_tokens(url)
         for each in others:
             answer(url, each)
         before = prompt_tokens(url)
@@ -389,12 +399,6 @@ def test_a_prompt_that_left_the_gpu_cache_is_read_from_host_memory(tmp_path: Pat
     assert figure(page, "vllm:prefix_cache_hits_total") == 0
     assert figure(page, 'vllm:prompt_tokens_cached_by_source_total{.*source="host"') == held
     assert figure(page, "vllm:kv_offload_load_bytes_total") > 0
-
-
-def figure(page: str, name: str) -> float:
-    """Return the one series of a page whose name, or name and labels, begin so."""
-    (found,) = re.findall(rf"^{name}.* (\S+)$", page, re.MULTILINE)
-    return float(found)
 
 
 def test_it_starts_in_the_checkpoints_own_type_and_answers(served: str) -> None:

@@ -609,6 +609,14 @@ def a_role(kv_role):
     return ["--kv-transfer-config", json.dumps(config)]
 
 
+def by_source(page):
+    """Return the prompt tokens that were counted, by where they came from."""
+    return {
+        source: sample(page, "vllm:prompt_tokens_by_source_total", source=source)
+        for source in ("local_compute", "local_cache_hit", "external_kv_transfer")
+    }
+
+
 async def handed_over(prefill, prompt_tokens):
     """Return the parameters with which a proxy asks for the answer."""
     answer = await prefill.post(
@@ -643,14 +651,14 @@ def test_a_prompt_that_another_engine_has_read_is_taken_from_it_after_a_wait():
             return told, midway, *(await asking)
 
     told, midway, answer, page = asyncio.run(scenario())
-    by_source = {
-        source: sample(page, "vllm:prompt_tokens_by_source_total", source=source)
-        for source in ("local_compute", "local_cache_hit", "external_kv_transfer")
-    }
 
     assert told["do_remote_prefill"]
     assert answer["usage"]["completion_tokens"] == 3
-    assert by_source == {"local_compute": 0, "local_cache_hit": 0, "external_kv_transfer": 100}
+    assert by_source(page) == {
+        "local_compute": 0,
+        "local_cache_hit": 0,
+        "external_kv_transfer": 100,
+    }
     assert sample(page, "vllm:time_to_first_token_seconds_sum") >= 0.2
     assert sample(midway, "vllm:num_requests_waiting") == 1
     assert sample(midway, "vllm:num_requests_waiting_by_reason", reason="deferred") == 1
@@ -706,13 +714,13 @@ def test_what_the_host_holds_of_a_prompt_is_read_from_it_after_a_wait():
             return midway, *(await asking)
 
     midway, answer, page = asyncio.run(scenario())
-    by_source = {
-        source: sample(page, "vllm:prompt_tokens_by_source_total", source=source)
-        for source in ("local_compute", "local_cache_hit", "external_kv_transfer")
-    }
 
     assert answer["usage"]["completion_tokens"] == 3
-    assert by_source == {"local_compute": 30, "local_cache_hit": 20, "external_kv_transfer": 50}
+    assert by_source(page) == {
+        "local_compute": 30,
+        "local_cache_hit": 20,
+        "external_kv_transfer": 50,
+    }
     assert sample(page, "vllm:prefix_cache_hits_total") == 20
     assert sample(page, "vllm:external_prefix_cache_hits_total") == 50
     assert sample(page, "vllm:prompt_tokens_cached_by_source_total", source="host") == 50
