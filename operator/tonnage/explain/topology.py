@@ -9,7 +9,7 @@ from tonnage.explain.report import round_estimate
 from tonnage.explain.words import Answer
 from tonnage.sizing.offload import Offload, break_even_bytes_per_s, host_cache_gib
 from tonnage.sizing.plan import Sizing
-from tonnage.sizing.request import hands_over
+from tonnage.sizing.refusals import hands_over
 from tonnage.sizing.roles import Comparison, Pair, Rank
 from tonnage.units import count_of, format_bytes, format_s, format_si, significant
 

@@ -15,10 +15,7 @@ from tonnage.catalog.gpu import Gpu, UnsupportedEngineError, find_gpu
 from tonnage.catalog.gpu_names import boards_named
 from tonnage.catalog.models import built_in_model, read_model_config
 from tonnage.catalog.shape import (
-    Attention,
     CompressedAttention,
-    GroupedAttention,
-    LatentAttention,
     ModelShape,
     WeightFormat,
 )
@@ -50,6 +47,7 @@ from tonnage.sizing.provenance import (
     with_changed,
     without_figures,
 )
+from tonnage.sizing.refusals import refusals
 from tonnage.sizing.speculation import Speculation
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.switches import DEFAULT_SWITCHES, EngineSwitches, switches_in
@@ -59,12 +57,7 @@ KV_ELEMENT_BYTES = {"bf16": 2, "fp8": 1}
 HALF_TYPES = {"bf16": "bfloat16", "fp16": "float16"}
 """As the engine calls them, by the format of weights."""
 DIGEST_LENGTH = 12
-SINCE_SAFE_PRIORITIES = (0, 12)
-SINCE_SHORT_LEASES = (0, 22)
-SINCE_WHOLE_HOST_CACHES = (0, 31)
 SINCE_CONTEXT_RANKS_HAND_OVER = (0, 29)
-BESIDE_HOST_CACHE: Final = {"PYTORCH_CUDA_ALLOC_CONF", "VLLM_USE_SIMPLE_KV_OFFLOAD"}
-"""Variables with which an engine does not start, or keeps another cache."""
 EXPERT_ARGUMENT: Final = "--enable-expert-parallel"
 
 
@@ -224,9 +217,8 @@ def look_up(
     )
     if spec.scale_target is None:
         _refuse_other_half(spec, dtype_of(shape, known.weights, gpu))
-    _refuse_queue(spec, known.engine)
-    _refuse_role(spec, known)
-    _refuse_offload(spec, known)
+    for reason in refusals(spec, known.engine.minor, shape, gpu):
+        raise UnsupportedEngineError(reason)
     return known
 
 
@@ -252,98 +244,6 @@ def _refuse_arguments(spec: Spec, shape: ModelShape, version: str) -> None:
         raise UnsupportedEngineError(
             f"{asked} needs a model with experts, {spec.model.id} has none"
         )
-
-
-def _refuse_queue(spec: Spec, engine: KnownEngine) -> None:
-    """Refuse priorities where a preempted request would go on with a cache that is gone.
-
-    Sources:
-        [vllm-source] v1/core/sched/scheduler.py schedule: 0.11 leaves the tokens of a victim that
-        was scheduled in this step scheduled, and counts them as computed.
-    """
-    if newest_first_s(spec) and parse_version(engine.minor) < SINCE_SAFE_PRIORITIES:
-        raise UnsupportedEngineError(
-            f"engine.queue: newestFirst needs engine.version 0.12; {engine.minor} answers wrongly "
-            "after it has preempted a request by its priority"
-        )
-
-
-def _refuse_role(spec: Spec, known: Known) -> None:
-    """Refuse roles where nobody can tell what waits for what, or caches are not handed over.
-
-    Sources:
-        [vllm-source] v1/metrics/loggers.py: num_requests_waiting_by_reason since 0.20.
-        [vllm-nixl-usage] since 0.22 a cache that nobody takes is given up after 30 s, before that
-        after 480 s.
-    """
-    role = role_of(spec)
-    if role is None:
-        return
-    if parse_version(known.engine.minor) < SINCE_SHORT_LEASES:
-        raise UnsupportedEngineError(
-            f"engine.role needs engine.version 0.22: {known.engine.minor} holds a cache for 480 s "
-            "that nobody takes"
-        )
-    if not hands_over(known.shape):
-        raise UnsupportedEngineError(
-            "engine.role: not every version hands over the cache of layers with a window or a state"
-            f", as in {spec.model.id}"
-        )
-    if role == "decode" and slo_of(spec).ttft and not transfer_s_of(spec):
-        raise UnsupportedEngineError(
-            "engine.role: decode with slo.timeToFirstToken needs demand.cacheTransfer, a part of it"
-        )
-
-
-def _refuse_offload(spec: Spec, known: Known) -> None:
-    """Refuse a KV cache in host memory where engines end on it, or nobody can tell what it holds.
-
-    Sources:
-        [vllm-source] v1/kv_offload/cpu/spec.py, shared_offload_region.py, config.py: until 0.20 the
-        flags end the start, until 0.26 the memory is up to twice what is asked for, until 0.28 a
-        restart leaves it behind, until 0.30 from 512 GiB on a worker ends.
-    """
-    if spec.model.kv_offload is None:
-        return
-    if parse_version(known.engine.minor) < SINCE_WHOLE_HOST_CACHES:
-        raise UnsupportedEngineError(
-            f"model.kvOffload needs engine.version 0.31: {known.engine.minor} does not start with "
-            "it, takes more memory than it is given, or loses it at a restart"
-        )
-    if not hands_over(known.shape):
-        raise UnsupportedEngineError(
-            "model.kvOffload: what host memory holds of layers with a window or a state is not "
-            f"known, and {spec.model.id} has some"
-        )
-    if known.gpu.is_unified:
-        raise UnsupportedEngineError(
-            f"model.kvOffload: the memory of {known.gpu.name} is that of its host"
-        )
-    if others := BESIDE_HOST_CACHE & {each.name for each in (spec.pods.env if spec.pods else ())}:
-        raise UnsupportedEngineError(f"model.kvOffload does not go with pods.env {min(others)}")
-    if switches_in(spec.engine.args if spec.engine else ()).prefix_caching is False:
-        raise UnsupportedEngineError(
-            "model.kvOffload holds prompts that come again: --no-enable-prefix-caching computes "
-            "them anew"
-        )
-
-
-def hands_over(shape: ModelShape) -> bool:
-    """Tell whether engines move all that attention of this model keeps, to others or to the host.
-
-    Sources:
-        [vllm-nixl] of layers with windows or a state it depends on the version.
-    """
-    return all(_keeps_every_token(each) for _, each in shape.attentions())
-
-
-def _keeps_every_token(attention: Attention) -> bool:
-    match attention:
-        case GroupedAttention():
-            return attention.window_tokens is None
-        case LatentAttention():
-            return attention.chosen_tokens is None
-    return False
 
 
 def without_stages(sizes: ParallelSizes) -> ParallelSizes:
