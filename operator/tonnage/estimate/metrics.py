@@ -99,6 +99,7 @@ def _requests(metric: str, **more: object) -> Query:
 RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
 COMPLETED, REJECTED = "vllm:request_success_total", "vllm:admission_rejections_total"
 STEPS = "vllm:iteration_tokens_total_count"
+PROMPT_TOKENS = "vllm:prompt_tokens_by_source_total"
 LOCAL_COMPUTE = 'source="local_compute"'
 MOVED = 'source="external_kv_transfer"'
 """From another engine, or from the host's memory."""
@@ -143,7 +144,7 @@ def _prompt_tokens(scrapes: int) -> dict[str, Query]:
     return {
         f"started_prompt_tokens_{scrapes}": _rate("vllm:prompt_tokens_total", scrapes=scrapes),
         f"computed_prompt_tokens_{scrapes}": _rate(
-            "vllm:prompt_tokens_by_source_total", scrapes=scrapes, matchers=LOCAL_COMPUTE
+            PROMPT_TOKENS, scrapes=scrapes, matchers=LOCAL_COMPUTE
         ),
         f"cached_prompt_tokens_{scrapes}": _rate(
             "vllm:prefix_cache_hits_total",
@@ -217,9 +218,7 @@ TABLE: Mapping[str, Query] = {
         scrapes=ATTAINMENT_SCRAPES,
         own_labels=("le",),
     ),
-    "moved_prompt_tokens": _rate(
-        "vllm:prompt_tokens_by_source_total", matchers=MOVED, decides=False
-    ),
+    "moved_prompt_tokens": _rate(PROMPT_TOKENS, matchers=MOVED, decides=False),
     "read_bytes": _rate("vllm:estimated_read_bytes_per_gpu_total", decides=False),
     "write_bytes": _rate("vllm:estimated_write_bytes_per_gpu_total", decides=False),
     "dram_active": Query(

@@ -66,15 +66,9 @@ def startup_budget_s(weights_bytes: float, host_cache_bytes: float = 0) -> float
     Sources:
         [vllm-source] docs/deployment/k8s.md: too small a budget kills a loading engine.
     """
-    return max(
-        MIN_STARTUP_S,
-        2
-        * (
-            weights_bytes / SLOW_LOAD_BYTES_PER_S
-            + host_cache_bytes / SLOW_TOUCH_BYTES_PER_S
-            + COMPILE_S
-        ),
-    )
+    loads_s = weights_bytes / SLOW_LOAD_BYTES_PER_S
+    touches_s = host_cache_bytes / SLOW_TOUCH_BYTES_PER_S
+    return max(MIN_STARTUP_S, 2 * (loads_s + touches_s + COMPILE_S))
 
 
 def pod_template(

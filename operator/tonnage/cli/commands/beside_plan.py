@@ -92,15 +92,13 @@ class BesidePlan:
         if self.working_set is not None:
             _check_form(form, "--working-set")
 
-    def changes(self) -> tuple[Change, ...]:
-        """Return what the options say of fields of a spec."""
-        gib = None if self.kv_offload == AUTO else self.kv_offload
-        given = {"gib": gib, "workingSetTokens": self.working_set}
-        return tuple(
-            (f"model.kvOffload.{name}", value)
-            for name, value in given.items()
-            if value is not None or (name == "gib" and self.kv_offload == AUTO)
-        )
+    def changes(self) -> Iterator[Change]:
+        """Yield what the options say of fields of a spec; ``auto`` takes away what a file says."""
+        if self.kv_offload is not None:
+            gib = None if self.kv_offload == AUTO else self.kv_offload
+            yield "model.kvOffload.gib", gib
+        if self.working_set is not None:
+            yield "model.kvOffload.workingSetTokens", self.working_set
 
     def answered(self, answer: Planned | Refused, between: Between) -> Planned | Refused:
         """Return a plan with what is asked beside it."""

@@ -141,7 +141,7 @@ class PlanInput:
     models: tuple[ManifestWithGuesses, ...]
 
 
-def asking(question: QuestionOptions, gpu: str | None, more: tuple[Change, ...] = ()) -> PlanInput:
+def asking(question: QuestionOptions, gpu: str | None, more: Iterable[Change] = ()) -> PlanInput:
     """Return what is asked about: manifests with the changes of the options, or theirs alone.
 
     ``more``: changes of options that only one command has.

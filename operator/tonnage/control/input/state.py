@@ -290,8 +290,6 @@ class Observed:
 
     step_s: float | None = None
     mbu: float | None = None
-    moved_prompt_fraction: float | None = None
-    """Of prompt tokens, whose cache came from another engine or from the host's memory."""
     dram_active: float | None = None
     """As DCGM says, over all time."""
     engine_mbu: float | None = None

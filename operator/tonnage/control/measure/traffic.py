@@ -185,7 +185,6 @@ def observe_engines(
         step_s=_mean([each.gap_s for each in busy]),
         mbu=_mean([mbu for of_pod in used.values() for mbu, _ in of_pod]),
         mfu=_mean([mfu for of_pod in used.values() for _, mfu in of_pod]),
-        moved_prompt_fraction=_moved_prompt_fraction(state.engines),
         dram_active=_mean(active),
         engine_mbu=_engine_mbu(state, sizing),
         kv_tokens=min(reported) * sizing.flags.parallelism.data if reported else None,
@@ -201,7 +200,8 @@ def observe_engines(
     )
 
 
-def _moved_prompt_fraction(engines: Iterable[EngineSamples]) -> float | None:
+def moved_prompt_fraction(engines: Iterable[EngineSamples]) -> float | None:
+    """Return the share of prompt tokens whose cache came from another engine or from the host."""
     known = [
         (each.moved_prompt_tokens_per_s, each.started_prompt_tokens_per_s)
         for each in engines

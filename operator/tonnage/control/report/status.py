@@ -32,6 +32,7 @@ from tonnage.control.input.memory import (
 from tonnage.control.input.state import Assessment, Fleet, ModelView
 from tonnage.control.input.times import rfc3339
 from tonnage.control.measure.attained import BUDGET_FIGURE
+from tonnage.control.measure.traffic import moved_prompt_fraction
 from tonnage.control.report.calibrated import calibration_status
 from tonnage.control.report.conditions import conditions
 from tonnage.control.report.differing import Figures, facts, figures, figures_moved, is_moved
@@ -55,7 +56,6 @@ SLO_SOURCES = {
     "TTFT": "vllm:time_to_first_token_seconds",
     "TPOT": "vllm:request_time_per_output_token_seconds",
 }
-MOVED_SOURCE = "vllm:prompt_tokens_by_source"
 MOST_SHOWN = PETA
 """In a column of the table, which holds no more than 253 characters."""
 SMOOTHING = 0.3
@@ -190,11 +190,11 @@ def _plan(found: Assessment) -> PlanStatus | None:
 def _offload_reasons(found: Assessment) -> Iterator[Reason]:
     """Say whether the KV cache in host memory is worth it, by what running requests hold now."""
     given = found.chosen.model.spec.model.kv_offload if found.chosen else None
-    usages = [each.kv_usage_fraction for each in found.state.engines]
-    held = fmean(known) if (known := [each for each in usages if each is not None]) else None
-    if given is None or found.sizing is None or held is None:
+    if given is None or found.sizing is None:
         return
-    offload = asked_offload(given, found.sizing, held)
+    usages = (each.kv_usage_fraction for each in found.state.engines)
+    known = [each for each in usages if each is not None]
+    offload = asked_offload(given, found.sizing, fmean(known)) if known else None
     if offload is not None:
         yield offload_reason(offload)
 
@@ -259,7 +259,8 @@ def _gauges(found: Assessment) -> Iterator[tuple[str, float | None, str]]:
     yield "outputTokens", lengths.output_tokens if lengths else None, "vllm:generation_tokens"
     if observed:
         if found.sizing and found.sizing.request.has_host_cache:
-            yield "movedPromptFraction", observed.moved_prompt_fraction, MOVED_SOURCE
+            moved = moved_prompt_fraction(found.state.engines)
+            yield "movedPromptFraction", moved, "vllm:prompt_tokens_by_source"
         yield "stepSeconds", observed.step_s, "vllm:inter_token_latency_seconds"
         yield "memoryBandwidthUtilization", observed.mbu, "step bytes over step time"
         yield "modelFlopsUtilization", observed.mfu, "step work over step time"
