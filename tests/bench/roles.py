@@ -227,11 +227,11 @@ class Sweep:
             number, tokens = each.request.number, each.request.prompt_tokens
             took_s = max(layout.bytes_of_sequence(tokens) for layout in layouts)
             took_s /= self.question.link_bytes_per_s
-            ends = ((sent_s, self._senders), (taken_s, self._takers))
-            for free_s, engines in ends:
-                engine = engines[number] % len(free_s)
+            there_s = 0.0
+            for free_s, drawn in ((sent_s, self._senders), (taken_s, self._takers)):
+                engine = drawn[number] % len(free_s)
                 free_s[engine] = max(free_s[engine], each.ended_s) + took_s
-            there_s = max(free_s[engines[number] % len(free_s)] for free_s, engines in ends)
+                there_s = max(there_s, free_s[engine])
             moved.append(self._handed(number, there_s))
         moved.sort(key=lambda request: request.arrival_s)
         made = self._serve(moved, num_decode, replica, "decode")

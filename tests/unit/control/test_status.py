@@ -73,9 +73,9 @@ HELD = {
 """A KV cache in host memory."""
 
 
-def offload_message(told):
+def offload_message(result):
     """What the plan says of it; None: nothing."""
-    found = [each.message for each in told.status.plan.reasons if each.code == "KVOffload"]
+    found = [each.message for each in result.status.plan.reasons if each.code == "KVOffload"]
     return found[0] if found else None
 
 

@@ -190,7 +190,7 @@ class TestPool:
 
 class TestWitnesses:
     @pytest.mark.parametrize(
-        ("windows", "told"),
+        ("windows", "expected"),
         [
             ({}, ("Prior", 0)),
             ({"own": 1, "b": 4, "c": 4}, ("Namespace", 2)),
@@ -200,10 +200,10 @@ class TestWitnesses:
             ({EVERYONE: 4, "b": 4, "c": 4}, ("OtherNamespaces", 2)),
         ],
     )
-    def test_are_those_whose_evidence_is_taken(self, windows, told):
+    def test_are_those_whose_evidence_is_taken(self, windows, expected):
         known = speeds(**{name: a_posterior(num_windows=num) for name, num in windows.items()})
 
-        assert witnesses(known, "own", "k", corroborating=2) == told
+        assert witnesses(known, "own", "k", corroborating=2) == expected
 
 
 def test_beliefs_are_those_of_one_namespace():

@@ -65,18 +65,18 @@ def notes_of(demands):
     return tuple((START_S + at_s, demand) for at_s, demand in demands.items())
 
 
-def told(history, at_s, rate, *, lead_s=LEAD_S):
+def forecast_at(history, at_s, rate, *, lead_s=LEAD_S):
     return forecast(history, at_s=START_S + at_s, demand=rate, lead_s=lead_s)
 
 
 class TestForecast:
     def test_is_the_last_value_where_nothing_is_known(self):
-        assert told(History(), 0, 4.0) == Forecast(demand=4.0, origin=LAST)
+        assert forecast_at(History(), 0, 4.0) == Forecast(demand=4.0, origin=LAST)
 
     def test_stays_the_last_value_under_a_constant_load(self):
         history = after(lambda _: 4.0, 180)
 
-        assert told(history, 180 * 60, 4.0).origin == LAST
+        assert forecast_at(history, 180 * 60, 4.0).origin == LAST
 
     def test_goes_on_by_the_trend_of_a_ramp_once_its_record_is_better(self):
         # One request/s more every ten minutes: half a one in a lead of five.
@@ -85,7 +85,7 @@ class TestForecast:
 
         late = after(ramp, 60)
 
-        found = told(late, 3600, ramp(3600))
+        found = forecast_at(late, 3600, ramp(3600))
         assert found.demand == pytest.approx(7.5)
         assert found.origin == "trend, which missed 100% less than the last value did"
 
@@ -93,7 +93,7 @@ class TestForecast:
         # One more in ten minutes: at least 0.3 in 5, a minute to either side of all times left out.
         history = after(lambda at_s: 1 + at_s / 600, 20)
 
-        found = told(history, 1200, 3.0)
+        found = forecast_at(history, 1200, 3.0)
 
         assert found.origin == RISE
         assert found.demand == pytest.approx(3.3)
@@ -107,7 +107,7 @@ class TestForecast:
         history = after(jump, minute)
         rate = jump(60 * minute)
 
-        assert told(history, 60 * minute, rate) == Forecast(demand=rate, origin=LAST)
+        assert forecast_at(history, 60 * minute, rate) == Forecast(demand=rate, origin=LAST)
 
     def test_keeps_no_headroom_for_a_jump_that_was_planned_for_in_its_midst(self):
         # Planned for 5 on the way from 2 to 6: a fifth more came, and it was the jump. From 4 to
@@ -167,7 +167,7 @@ class TestForecast:
         def stages(at_s):
             return 3.0 + 3.0 * (at_s // 360)
 
-        found = told(after(stages, 15), 840, 9.0, lead_s=600)
+        found = forecast_at(after(stages, 15), 840, 9.0, lead_s=600)
 
         assert found.demand == pytest.approx(9 + 3 * 600 / 420)
 
@@ -179,20 +179,20 @@ class TestForecast:
             history = after(bursty, minutes)
             rate = bursty(60 * (minutes - 1))
 
-            assert told(history, 60 * (minutes - 1), rate).demand == rate
+            assert forecast_at(history, 60 * (minutes - 1), rate).demand == rate
 
     def test_of_a_rise_is_not_believed_where_it_has_misled(self):
         history = after(lambda at_s: 1 + at_s / 600, 20)
         bad = {LAST: Score(loss=50, weight=50), RISE: Score(loss=51, weight=50)}
 
-        assert told(replace(history, scores=bad), 1200, 3.0).origin == LAST
+        assert forecast_at(replace(history, scores=bad), 1200, 3.0).origin == LAST
 
     def test_of_a_trend_with_a_good_record_comes_before_a_rise_with_a_better_one(self):
         good = {LAST: Score(loss=50, weight=50), "trend": Score(loss=40, weight=50)}
         better = {**good, RISE: Score(loss=10, weight=50)}
         history = replace(after(lambda at_s: 1 + at_s / 600, 20), scores=better)
 
-        assert told(history, 1200, 3.0).origin.startswith("trend")
+        assert forecast_at(history, 1200, 3.0).origin.startswith("trend")
 
     def test_is_switched_off_where_the_trend_misleads(self):
         # Up and down every ten minutes: the trend is right never, the last value half of the time.
@@ -201,18 +201,18 @@ class TestForecast:
 
         history = after(square, 240)
 
-        assert told(history, 240 * 60, square(240 * 60)).origin == LAST
+        assert forecast_at(history, 240 * 60, square(240 * 60)).origin == LAST
 
     def test_follows_the_day_before(self):
         def daily(at_s):
             return 10 + 6 * math.sin(math.tau * at_s / DAY_S)
 
         history = after(daily, 2 * 24 * 60)
-        found = told(history, 2 * DAY_S, daily(2 * DAY_S), lead_s=3600)
+        found = forecast_at(history, 2 * DAY_S, daily(2 * DAY_S), lead_s=3600)
 
         assert found.origin.startswith(("the day before", "trend"))
         known = replace(history, scores={**history.scores, "trend": Score(loss=99, weight=99)})
-        found = told(known, 2 * DAY_S, daily(2 * DAY_S), lead_s=3600)
+        found = forecast_at(known, 2 * DAY_S, daily(2 * DAY_S), lead_s=3600)
         assert found.origin.startswith("the day before")
         assert found.demand == pytest.approx(daily(2 * DAY_S + 3600), rel=0.01)
 
@@ -223,7 +223,7 @@ class TestForecast:
         good = {LAST: Score(loss=50, weight=50), "the day before": Score(loss=1, weight=50)}
         history = History(pattern=bins, scores=good)
 
-        assert told(history, DAY_S, 8.0, lead_s=3600).demand == pytest.approx(12.0)
+        assert forecast_at(history, DAY_S, 8.0, lead_s=3600).demand == pytest.approx(12.0)
 
     @pytest.mark.parametrize(
         ("notes", "origin"),
@@ -233,20 +233,20 @@ class TestForecast:
         scores = {LAST: Score(loss=50, weight=notes), "trend": Score(loss=0, weight=notes)}
         history = replace(after(lambda at_s: at_s, 9), scores=scores)
 
-        assert told(history, 540, 540.0).origin == origin
+        assert forecast_at(history, 540, 540.0).origin == origin
 
     def test_is_not_by_a_way_that_missed_as_much_in_fewer_notes(self):
         # One a note, both of them.
         scores = {LAST: Score(loss=100, weight=100), "trend": Score(loss=40, weight=40)}
         history = replace(after(lambda _: 4.0, 20), scores=scores)
 
-        assert told(history, 1200, 4.0).origin == LAST
+        assert forecast_at(history, 1200, 4.0).origin == LAST
 
     def test_tells_of_no_gain_over_a_last_value_that_never_missed(self):
         scores = {LAST: Score(weight=20), "trend": Score(weight=50)}
         history = replace(after(lambda _: 4.0, 20), scores=scores)
 
-        assert told(history, 1200, 4.0).origin == (
+        assert forecast_at(history, 1200, 4.0).origin == (
             "trend, which missed 0% less than the last value did"
         )
 
@@ -255,15 +255,17 @@ class TestForecast:
         newest = replace(before.due[-1], forecasts={LAST: 4.0, RISE: 7.0})
         history = replace(before, due=(*before.due[:-1], newest))
 
-        assert told(history, 19 * 60, 4.0) == Forecast(demand=7.0, origin=RISE)
-        assert told(history, 19 * 60, 4.0, lead_s=LEAD_S + 60) == Forecast(demand=4.0, origin=LAST)
-        assert told(history, 19 * 60, 4.5) == Forecast(demand=4.5, origin=LAST)
+        assert forecast_at(history, 19 * 60, 4.0) == Forecast(demand=7.0, origin=RISE)
+        assert forecast_at(history, 19 * 60, 4.0, lead_s=LEAD_S + 60) == Forecast(
+            demand=4.0, origin=LAST
+        )
+        assert forecast_at(history, 19 * 60, 4.5) == Forecast(demand=4.5, origin=LAST)
 
     def test_of_a_trend_is_three_times_what_comes_at_most(self):
         good = {LAST: Score(loss=50, weight=50), "trend": Score(loss=1, weight=50)}
         history = replace(after(lambda at_s: at_s / 60, 10), scores=good)
 
-        assert told(history, 600, 10.0, lead_s=3000).demand == 30.0
+        assert forecast_at(history, 600, 10.0, lead_s=3000).demand == 30.0
 
     def test_too_low_by_one_counts_four_times_too_high_by_one(self):
         due = [
@@ -281,9 +283,9 @@ class TestForecast:
         found = add_note(History(due=(due,), scores=scores), a_note(300, 4.0)).scores
 
         assert (found["new"].loss, found["new"].weight) == pytest.approx((0.8, 1))
-        kept = math.exp(-1 / 720)  # a minute of 12 hours
-        assert found["known"].loss == pytest.approx(100 * kept)
-        assert found["known"].weight == pytest.approx(200 * kept + 1)
+        left = math.exp(-1 / 720)  # a minute of 12 hours
+        assert found["known"].loss == pytest.approx(100 * left)
+        assert found["known"].weight == pytest.approx(200 * left + 1)
 
 
 class TestHistory:
