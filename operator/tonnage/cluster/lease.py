@@ -52,7 +52,7 @@ class Leadership:
         self._renewed_at: float | None = None
         self.holder: str | None = None
         """Who held the Lease when it was last read."""
-        self.problem: str | None = None
+        self.problem: str | None = "the Lease has not been read yet"
         """Why it was not read or written the last time, if so."""
         self.is_unanswered = False
         """That was because the API server is busy or away."""

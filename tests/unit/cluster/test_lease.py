@@ -65,6 +65,14 @@ class TestAcquiring:
     def test_nobody_leads_before_asking(self, elector):
         assert not elector("a").is_leader()
 
+    def test_nobody_is_said_to_hold_a_lease_that_was_not_read(self, elector):
+        elector("a").maintain()
+        second = elector("b")
+
+        assert (second.holder, second.problem) == (None, "the Lease has not been read yet")
+        second.maintain()
+        assert (second.holder, second.problem) == ("a", None)
+
     def test_the_first_one_leads_at_once(self, elector, kube):
         leadership = elector("a")
 
