@@ -38,7 +38,7 @@ from reference_engine import Request, Served
 from reference_fast import FastServer
 from reference_router import at_random, serve
 from reference_step_time import Figures, figures
-from tonnage.api.spec import ParallelSizes
+from tonnage.api.hardware import ParallelSizes
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.parallelism.draft import rank_of
 from tonnage.sizing.plan import size_with

@@ -1,6 +1,5 @@
 """What a user writes: the spec of a ModelDeployment, and the single source of its CRD schema."""
 
-import math
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -17,6 +16,7 @@ from tonnage.api.fields import (
     Tokens,
     Window,
 )
+from tonnage.api.hardware import Hardware
 from tonnage.api.pods import UNTEMPLATED, EngineSpec, Pods, ScaleTarget
 from tonnage.api.references import ConfigMapKey
 from tonnage.api.schedules import Schedule
@@ -95,101 +95,6 @@ class Model(ApiModel):
     kv_offload: KvOffload | None = None
     """A KV cache in the memory of the host; absent: what leaves that of the GPUs is computed
     again."""
-
-
-MOST_GPUS = 64
-"""Of one replica."""
-_SIZES = ("tensor", "pipeline", "data")
-
-
-def _given(of: str) -> str:
-    """Return the CEL product of the sizes that are given."""
-    return " * ".join(f"(has({of}.{name}) ? {of}.{name} : 1)" for name in _SIZES)
-
-
-class ParallelSizes(ApiModel):
-    """Sizes of a split of the model over GPUs; those that are absent are chosen."""
-
-    model_config = rules(
-        rule(
-            f"{_given('self')} <= {MOST_GPUS}",
-            f"tensor x pipeline x data must not exceed {MOST_GPUS} GPUs",
-            messageExpression="'tensor x pipeline x data = %d must not exceed "
-            f"{MOST_GPUS} GPUs'.format([{_given('self')}])",
-        ),
-    )
-
-    tensor: Annotated[int, Field(ge=1, le=MOST_GPUS)] | None = None
-    """Tensor-parallel ranks, ``--tensor-parallel-size``: each holds a slice of every layer."""
-    pipeline: Annotated[int, Field(ge=1, le=MOST_GPUS)] | None = None
-    """Pipeline stages, ``--pipeline-parallel-size``: each holds some of the layers."""
-    data: Annotated[int, Field(ge=1, le=MOST_GPUS)] | None = None
-    """Data-parallel ranks, ``--data-parallel-size``: each has requests and a cache of its own."""
-    expert: bool | None = None
-    """True: ranks hold whole experts, ``--enable-expert-parallel``; its size is tensor x data.
-    False: each rank holds a slice of every expert. Absent: whole ones where slices cannot be."""
-
-    @property
-    def num_given(self) -> int:
-        """The product of the sizes that are given: GPUs of a replica are a multiple of it."""
-        return math.prod(size or 1 for size in (self.tensor, self.pipeline, self.data))
-
-    @property
-    def are_all_given(self) -> bool:
-        return None not in {self.tensor, self.pipeline, self.data}
-
-    @model_validator(mode="after")
-    def _bounded(self) -> "ParallelSizes":
-        if self.num_given > MOST_GPUS:
-            raise ValueError(
-                f"tensor x pipeline x data = {self.num_given} must not exceed {MOST_GPUS} GPUs"
-            )
-        return self
-
-    def __str__(self) -> str:
-        given = ", ".join(f"{key}: {value}" for key, value in self.to_dict().items())
-        return f"{{{given.replace('True', 'true').replace('False', 'false')}}}"
-
-
-_PRODUCT = _given("self.parallelism")
-_ALL_GIVEN = " && ".join(f"has(self.parallelism.{name})" for name in _SIZES)
-
-
-class Hardware(ApiModel):
-    """What it runs on."""
-
-    model_config = rules(
-        rule(
-            "!has(self.gpusPerReplica) || !has(self.parallelism) || "
-            f"({_ALL_GIVEN} ? self.gpusPerReplica == {_PRODUCT} : "
-            f"self.gpusPerReplica % ({_PRODUCT}) == 0)",
-            "gpusPerReplica must be tensor x pipeline x data of parallelism, or a multiple of "
-            "those that are given",
-            messageExpression="'gpusPerReplica %d must be tensor x pipeline x data of parallelism, "
-            "or a multiple of those that are given, which are %d'.format([self.gpusPerReplica, "
-            f"{_PRODUCT}])",
-        ),
-    )
-
-    gpu: Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", max_length=63)]
-    """A GPU class of the catalogue."""
-    gpus_per_replica: Annotated[int, Field(ge=1, le=MOST_GPUS)] | None = None
-    """GPUs of one replica; absent: the split that costs least at the demand asked."""
-    parallelism: ParallelSizes | None = None
-    """Sizes of the split that are given; absent: all are chosen."""
-
-    @model_validator(mode="after")
-    def _check_product(self) -> "Hardware":
-        num_gpus, sizes = self.gpus_per_replica, self.parallelism
-        if num_gpus is None or sizes is None:
-            return self
-        given = sizes.num_given
-        if num_gpus != given if sizes.are_all_given else num_gpus % given:
-            raise ValueError(
-                f"gpusPerReplica {num_gpus} must be tensor x pipeline x data of parallelism, or a "
-                f"multiple of those that are given, which are {given}"
-            )
-        return self
 
 
 class Percentiles(ApiModel):

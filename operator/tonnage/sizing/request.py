@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
+from tonnage.api.hardware import ParallelSizes
 from tonnage.api.pods import Role
-from tonnage.api.spec import ParallelSizes, Spec
+from tonnage.api.spec import Spec
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.engine import CacheRules, KnownEngine, find_engine, parse_version
 from tonnage.catalog.engine_limits import board_refusals, flag_refusals, needs_bf16

@@ -8,7 +8,7 @@ from questions import catalog_request
 
 from builders import a_latent_attention, a_layer_group, a_shape, a_sizing_request, a_workload
 from strategies import numbers
-from tonnage.api.spec import ParallelSizes
+from tonnage.api.hardware import ParallelSizes
 from tonnage.sizing.offload import Offload, break_even_bytes_per_s, held_at, offload_of
 from tonnage.sizing.search import size
 from tonnage.sizing.workload import Demand, Lengths, Slo

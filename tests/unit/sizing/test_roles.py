@@ -14,7 +14,7 @@ from builders import (
     a_workload,
     an_slo,
 )
-from tonnage.api.spec import ParallelSizes
+from tonnage.api.hardware import ParallelSizes
 from tonnage.catalog.gpu import built_in_gpus, find_gpu
 from tonnage.catalog.models import built_in_model
 from tonnage.catalog.price import Price

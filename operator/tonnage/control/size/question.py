@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+from tonnage.api.hardware import ParallelSizes
 from tonnage.api.objects import ModelDeployment
-from tonnage.api.spec import ParallelSizes, Spec
+from tonnage.api.spec import Spec
 from tonnage.catalog.engine import parse_version
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.catalog.shape import ModelShape

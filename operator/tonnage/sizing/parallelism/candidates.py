@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from tonnage.api.spec import MOST_GPUS, ParallelSizes
+from tonnage.api.hardware import MOST_GPUS, ParallelSizes
 from tonnage.catalog.shape import ModelShape, MoeFfn, WeightFormat
 from tonnage.sizing.parallelism.rules import broken_rules, has_whole_experts
 from tonnage.sizing.request import ANY_SIZES

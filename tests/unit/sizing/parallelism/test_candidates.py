@@ -11,7 +11,7 @@ from builders import (
     an_attention,
     an_expert_ffn,
 )
-from tonnage.api.spec import ParallelSizes
+from tonnage.api.hardware import ParallelSizes
 from tonnage.catalog.engine import find_engine
 from tonnage.catalog.gpu import CatalogError, built_in_gpus, find_gpu
 from tonnage.catalog.models import built_in_model, model_names
