@@ -10,7 +10,13 @@ from pydantic import BaseModel
 
 from tonnage.api.base import rule
 from tonnage.api.group import GROUP, KIND, PLURAL, VERSION
-from tonnage.api.spec import NAME_MESSAGE, NAME_PATTERN, Spec
+from tonnage.api.spec import (
+    MAX_TOPOLOGY_NAME_LENGTH,
+    NAME_MESSAGE,
+    NAME_PATTERN,
+    TOPOLOGY_NAME_MESSAGE,
+    Spec,
+)
 from tonnage.api.status import Status
 
 Schema = dict[str, Any]
@@ -124,7 +130,12 @@ def _root_schema() -> Schema:
             "status": structural_schema(Status) | {"default": deepcopy(UNSEEN)},
         },
         "x-kubernetes-validations": [
-            rule(f"self.metadata.name.matches('{NAME_PATTERN}')", f"metadata.name {NAME_MESSAGE}")
+            rule(f"self.metadata.name.matches('{NAME_PATTERN}')", f"metadata.name {NAME_MESSAGE}"),
+            rule(
+                "!has(self.spec.topology) || "
+                f"size(self.metadata.name) <= {MAX_TOPOLOGY_NAME_LENGTH}",
+                f"metadata.name {TOPOLOGY_NAME_MESSAGE}",
+            ),
         ],
     }
 

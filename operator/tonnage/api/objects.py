@@ -11,7 +11,13 @@ from pydantic_core import ErrorDetails
 
 from tonnage.api.fields import flag_refusal
 from tonnage.api.group import GROUP, KIND, VERSION
-from tonnage.api.spec import NAME_MESSAGE, NAME_PATTERN, Spec
+from tonnage.api.spec import (
+    MAX_TOPOLOGY_NAME_LENGTH,
+    NAME_MESSAGE,
+    NAME_PATTERN,
+    TOPOLOGY_NAME_MESSAGE,
+    Spec,
+)
 
 MAX_ERRORS_SHOWN = 5
 _DURATIONS = frozenset({"p50", "p90", "p95", "p99", "duration"})
@@ -72,6 +78,8 @@ def parse_model_deployment(
     _check_kind(manifest)
     metadata = _read(Metadata, manifest, "metadata", extra="ignore")
     spec = _read(Spec, manifest, "spec", extra="ignore" if tolerate_unknown else "forbid")
+    if spec.topology and len(metadata.name) > MAX_TOPOLOGY_NAME_LENGTH:
+        raise InvalidSpecError(f"metadata.name: {TOPOLOGY_NAME_MESSAGE}")
     return ModelDeployment(
         namespace=metadata.namespace or "default",
         name=metadata.name,

@@ -20,6 +20,7 @@ from tonnage.api.hardware import Hardware
 from tonnage.api.pods import UNTEMPLATED, EngineSpec, Pods, ScaleTarget
 from tonnage.api.references import ConfigMapKey
 from tonnage.api.schedules import Schedule
+from tonnage.api.topology import Topology
 from tonnage.units import seconds
 
 MAX_NAME_LENGTH = 52
@@ -27,6 +28,11 @@ MAX_NAME_LENGTH = 52
 NAME_PATTERN = f"^[a-z]([-a-z0-9]{{0,{MAX_NAME_LENGTH - 2}}}[a-z0-9])?$"
 NAME_MESSAGE = (
     f"must be a DNS label of at most {MAX_NAME_LENGTH} characters that starts with a letter"
+)
+MAX_TOPOLOGY_NAME_LENGTH = MAX_NAME_LENGTH - len("-prefill")
+TOPOLOGY_NAME_MESSAGE = (
+    f"must have at most {MAX_TOPOLOGY_NAME_LENGTH} characters with spec.topology, whose roles are "
+    "called NAME-prefill and NAME-decode"
 )
 
 
@@ -332,6 +338,53 @@ def _role_rule(condition: str, message: str, field: str) -> JsonDict:
     return rule(f"{no_role} || {condition}", message, fieldPath=field)
 
 
+_TOPOLOGY_FIXED = (
+    "has(self.topology) == has(oldSelf.topology) && "
+    "(!has(self.topology) || self.topology.roles == oldSelf.topology.roles)"
+)
+_TOPOLOGY_RULES = (
+    (
+        "has(self.slo) && has(self.slo.timeToFirstToken) && has(self.slo.timePerOutputToken)",
+        "topology needs both timeToFirstToken, which the roles share, and timePerOutputToken",
+        "slo",
+    ),
+    (
+        "has(self.demand) && !has(self.demand.concurrentUsers) && "
+        f"({' || '.join(f'has(self.demand.{name})' for name in _RATES[:-1])})",
+        f"topology needs one of {', '.join(_RATES[:-1])}",
+        "demand",
+    ),
+    (
+        "!has(self.demand) || !has(self.demand.cacheTransfer)",
+        "cacheTransfer must not be set with topology, which computes it",
+        "demand",
+    ),
+    ("!has(self.scaleTarget)", "topology must not be set beside scaleTarget", "topology"),
+    (
+        "!has(self.engine) || !has(self.engine.role)",
+        "engine.role must not be set with topology, which has both",
+        "engine",
+    ),
+    (
+        "!has(self.model.kvOffload)",
+        "kvOffload must not be set with topology: vLLM has one KV connector",
+        "model",
+    ),
+    (
+        "!has(self.pods) || !has(self.pods.networkPolicy)",
+        "networkPolicy must not be set with topology: the ports of transfers are unknown",
+        "pods",
+    ),
+    (
+        "!has(self.hardware.parallelism) || !has(self.hardware.parallelism.pipeline) || "
+        "self.hardware.parallelism.pipeline == 1",
+        "parallelism.pipeline must be 1 with topology: no KV cache of pipeline stages is moved",
+        "hardware",
+    ),
+)
+"""(CEL, message, field): what goes with ``topology``."""
+
+
 class Spec(ApiModel):
     """What a ModelDeployment asks for."""
 
@@ -376,6 +429,11 @@ class Spec(ApiModel):
             fieldPath=".model.kvOffload",
         ),
         rule(_TARGET_FIXED, "scaleTarget cannot be added, changed or removed"),
+        rule(_TOPOLOGY_FIXED, "topology cannot be added or removed, nor its roles be changed"),
+        *(
+            rule(f"!has(self.topology) || ({condition})", message, fieldPath=f".{field}")
+            for condition, message, field in _TOPOLOGY_RULES
+        ),
         *(
             rule(
                 f"!has(self.demand) || !has(self.demand.{name}.p99) || "
@@ -422,6 +480,9 @@ class Spec(ApiModel):
     scale_target: ScaleTarget | None = None
     """An existing Deployment or LeaderWorkerSet to scale instead of making one; its template stays
     untouched."""
+    topology: Topology | None = None
+    """Prefill and decode apart; absent: one fleet for both. ``minReplicas`` and ``maxReplicas`` are
+    of a role then."""
     operator_class: OperatorClass | None = None
     """Only the release of Tonnage with this class acts; absent: the one without a class."""
 
@@ -440,6 +501,7 @@ class Spec(ApiModel):
         ):
             raise ValueError(f"engine.queue: {_NEEDS_TTFT}")
         self._check_role()
+        self._check_topology()
         self._check_lengths()
         self._check_budget()
         return self
@@ -459,6 +521,29 @@ class Spec(ApiModel):
             raise ValueError(f"demand.concurrentUsers: {_NO_USERS}")
         if self.pods and self.pods.network_policy:
             raise ValueError(f"pods.{_UNKNOWN_PORTS}")
+
+    def _check_topology(self) -> None:
+        if self.topology is None:
+            return
+        slo, demand, split = self.slo, self.demand, self.hardware.parallelism
+        rates = (
+            (demand.requests_per_second, demand.tokens_per_second, demand.tokens_per_day)
+            if (demand)
+            else ()
+        )
+        holds = (
+            slo is not None and slo.time_to_first_token and slo.time_per_output_token,
+            any(each is not None for each in rates),
+            demand is None or demand.cache_transfer is None,
+            self.scale_target is None,
+            self.engine is None or self.engine.role is None,
+            self.model.kv_offload is None,
+            self.pods is None or self.pods.network_policy is None,
+            split is None or (split.pipeline or 1) == 1,
+        )
+        for is_so, (_, message, field) in zip(holds, _TOPOLOGY_RULES, strict=True):
+            if not is_so:
+                raise ValueError(f"{field}: {message}")
 
     def _check_budget(self) -> None:
         budget = self.pods.disruption_budget if self.pods else None

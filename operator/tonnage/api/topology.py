@@ -1,0 +1,65 @@
+"""Prefill and decode apart, asked for by one object."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from tonnage.api.base import ApiModel, rule, rules
+from tonnage.api.hardware import ParallelSizes
+from tonnage.api.pods import Role
+
+_RATE = "^[0-9]{1,9}([.][0-9]{1,3})?[MGT][Bb]/s$"
+_NO_STAGES = "parallelism.pipeline must be 1: no KV cache of pipeline stages is moved"
+_ORDER = "minReplicas must not exceed maxReplicas"
+
+
+class RoleOptions(ApiModel):
+    """What one role has of its own; the rest is as the spec says for both."""
+
+    model_config = rules(
+        rule(
+            "!has(self.parallelism) || !has(self.parallelism.pipeline) || "
+            "self.parallelism.pipeline == 1",
+            _NO_STAGES,
+            fieldPath=".parallelism",
+        ),
+        rule(
+            "!has(self.minReplicas) || !has(self.maxReplicas) || "
+            "self.minReplicas <= self.maxReplicas",
+            _ORDER,
+        ),
+    )
+
+    parallelism: ParallelSizes | None = None
+    """Sizes of its split that are given; absent: as hardware.parallelism says, else chosen."""
+    min_replicas: Annotated[int, Field(ge=1, le=1000)] | None = None
+    """Replicas that run without traffic too; absent: scaling.minReplicas."""
+    max_replicas: Annotated[int, Field(ge=1, le=1000)] | None = None
+    """The most replicas that may run; absent: scaling.maxReplicas."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "RoleOptions":
+        if self.parallelism and (self.parallelism.pipeline or 1) > 1:
+            raise ValueError(_NO_STAGES)
+        if self.min_replicas and self.max_replicas and self.min_replicas > self.max_replicas:
+            raise ValueError(_ORDER)
+        return self
+
+
+class Topology(ApiModel):
+    """Prefill and decode apart: a ModelDeployment for each role, made and changed by Tonnage."""
+
+    roles: Literal["Apart", "Auto"] = "Apart"
+    """Apart: two roles. Auto: two roles where they cost less than one fleet for both at the demand
+    that the spec expects, decided once, before anything runs."""
+    kv_link: Annotated[str, Field(pattern=_RATE, max_length=18)] | None = None
+    """What one GPU moves to a replica of the other role, such as 50GB/s or 400Gb/s; absent: the
+    link between the GPUs of a node."""
+    prefill: RoleOptions | None = None
+    """Of the replicas that read prompts."""
+    decode: RoleOptions | None = None
+    """Of the replicas that make answers."""
+
+    def options_of(self, role: Role) -> RoleOptions:
+        """Return what a role has of its own."""
+        return (self.prefill if role == "prefill" else self.decode) or RoleOptions()
