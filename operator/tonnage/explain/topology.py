@@ -10,27 +10,35 @@ from tonnage.explain.words import Answer
 from tonnage.sizing.offload import Offload, break_even_bytes_per_s, host_cache_gib
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.refusals import hands_over
-from tonnage.sizing.roles import Comparison, Pair, Rank
+from tonnage.sizing.roles import Comparison, Divided, Pair, Rank
 from tonnage.units import count_of, format_bytes, format_s, format_si, significant
 
-RUN_APART: Final = "a role is a ModelDeployment with engine.role, behind a proxy of yours"
+RUN_APART: Final = "spec.topology runs both, behind a proxy of yours"
 NOT_RUN: Final = "the operator runs no roles of a model with windows or states"
 PERCENT: Final = 100
 
 
-def roles_answer(found: Comparison, *, link_is_assumed: bool) -> Answer:
+def roles_answer(found: Comparison[Pair], *, link_is_assumed: bool) -> Answer:
     """Return whether roles apart cost less, and why."""
     lines = _pair_lines(found.pair, link_is_assumed=link_is_assumed) if found.pair else ()
     return Answer(
         question="Would prefill and decode apart cost less?",
-        answer=_roles_verdict(found),
+        answer=_weighed(found),
         lines=tuple(lines),
     )
 
 
-def _roles_verdict(found: Comparison) -> str:
+def _weighed(found: Comparison[Pair]) -> str:
     if not found.is_weighed:
         return f"not weighed: {found.refusal}"
+    if found.pair is None:
+        return roles_verdict(found)
+    how = RUN_APART if hands_over(found.unified.request.shape) else NOT_RUN
+    return f"{roles_verdict(found)}; {how}"
+
+
+def roles_verdict(found: Comparison[Pair] | Comparison[Divided]) -> str:
+    """Return whether roles apart cost less than one fleet for both, with the numbers."""
     if found.pair is None:
         return f"no: {found.refusal}"
     prefill, decode = found.pair.replicas
@@ -41,8 +49,7 @@ def _roles_verdict(found: Comparison) -> str:
         most = found.unified.request.max_replicas
         both = f"one fleet needs {found.replicas}, maxReplicas allows {most}"
     cost = _cost(found.pair.rank, currency)
-    how = RUN_APART if hands_over(found.unified.request.shape) else NOT_RUN
-    return f"{'yes' if found.is_apart else 'no'}: {apart} {cost}, {both}; {how}"
+    return f"{'yes' if found.is_apart else 'no'}: {apart} {cost}, {both}"
 
 
 def _cost(rank: Rank, currency: str) -> str:
@@ -83,12 +90,12 @@ def _roles(pair: Pair) -> Iterator[tuple[str, int, Sizing]]:
     yield from zip(("prefill", "decode"), pair.replicas, (pair.prefill, pair.decode), strict=True)
 
 
-def roles_figures(found: Comparison, *, link_is_assumed: bool) -> dict[str, Any]:
+def roles_figures(found: Comparison[Pair], *, link_is_assumed: bool) -> dict[str, Any]:
     """Return the same as data."""
     verdict = "Apart" if found.is_apart else "Unified"
     return {
         "verdict": verdict if found.is_weighed else "NotWeighed",
-        "message": _roles_verdict(found),
+        "message": _weighed(found),
         "unified": {"replicas": found.replicas, **_cost_figures(found.rank)},
         **({"apart": _pair_figures(found.pair, link_is_assumed)} if found.pair else {}),
     }

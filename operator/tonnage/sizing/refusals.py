@@ -22,8 +22,8 @@ def refusals(spec: Spec, minor: str, shape: ModelShape, gpu: Gpu) -> Iterator[st
     version = parse_version(minor)
     if newest_first_s(spec) and version < SINCE_SAFE_PRIORITIES:
         yield _unsafe_priorities(minor)
-    if role_of(spec):
-        yield from _role_refusals(spec, minor, shape)
+    if role_of(spec) or (spec.topology and spec.topology.roles == "Apart"):
+        yield from role_refusals(spec, minor, shape)
     if spec.model.kv_offload:
         yield from _offload_refusals(spec, minor, shape, gpu)
 
@@ -41,7 +41,7 @@ def _unsafe_priorities(minor: str) -> str:
     )
 
 
-def _role_refusals(spec: Spec, minor: str, shape: ModelShape) -> Iterator[str]:
+def role_refusals(spec: Spec, minor: str, shape: ModelShape) -> Iterator[str]:
     """Refuse roles where nobody can tell what waits for what, or caches are not handed over.
 
     Sources:

@@ -8,21 +8,21 @@ keep every target; of the pairs that do the cheapest is taken.
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from tonnage.catalog.shape import LatentAttention, ModelShape, StateAttention
 from tonnage.sizing.cost import cents, gpu_hour
-from tonnage.sizing.errors import SizingError, SLOInfeasibleError
+from tonnage.sizing.errors import InvalidParallelismError, SizingError, SLOInfeasibleError
 from tonnage.sizing.plan import Between, Sizing, keep_searching, requests_per_s_asked
 from tonnage.sizing.request import SizingRequest, without_stages
 from tonnage.sizing.search import Cost, cost_of, size
 from tonnage.sizing.serving.flags import trial_of
 from tonnage.sizing.serving.handover import Handover, Roles, hand_over
 from tonnage.sizing.workload import Demand, Slo
-from tonnage.units import count_of, format_s, format_si
+from tonnage.units import MS_PER_S, count_of, format_s, format_si
 
 MOST_REPLICAS: Final = 256
 """Of a role that are run."""
@@ -58,14 +58,37 @@ class Pair:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """The cheapest fleet for both roles, and the cheapest pair or why there is none."""
+class Divided:
+    """Roles that each keep their own part of TTFT, as objects of their own do."""
+
+    prefill: Sizing
+    decode: Sizing
+    transfer_s: float
+    """Of the cache of a mean prompt, in whole milliseconds."""
+    decode_s: float
+    """Of TTFT, that decode may take: the transfer is in it."""
+
+    @property
+    def replicas(self) -> tuple[int, int]:
+        return self.prefill.replicas, self.decode.replicas
+
+    @property
+    def rank(self) -> Rank:
+        return _rank(self.prefill, self.decode, self.replicas)
+
+
+Apart = TypeVar("Apart", Pair, Divided)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison(Generic[Apart]):
+    """The cheapest fleet for both roles, and roles apart or why there are none."""
 
     unified: Sizing
     """Of the fleet for both."""
     replicas: int
     """Of it, as many as the demand takes."""
-    pair: Pair | None = None
+    pair: Apart | None = None
     refusal: str = ""
     is_weighed: bool = True
     """A pair was searched for."""
@@ -93,12 +116,12 @@ def weigh_roles(
     link_bytes_per_s: float,
     *,
     between: Between = keep_searching,
-) -> Comparison:
+) -> Comparison[Pair]:
     """Weigh roles apart against a fleet for both.
 
     ``link_bytes_per_s``: of one GPU, one direction, as transfers achieve it.
     """
-    found = Comparison(unified=unified, replicas=replicas)
+    found = Comparison[Pair](unified=unified, replicas=replicas)
     request, rate = unified.request, requests_per_s_asked(unified)
     if request.role is not None:
         why = "engine.role: it is one of both roles already"
@@ -132,6 +155,7 @@ def prefill_request(request: SizingRequest, rate: float, later_s: float) -> Sizi
     targets = (replace(each, limit_s=each.limit_s - later_s) for each in request.slo.ttft)
     return replace(
         request,
+        role="prefill",
         workload=request.workload.of_role("prefill"),
         slo=Slo(ttft=tuple(targets)),
         demand=Demand(requests_per_s=rate),
@@ -143,9 +167,79 @@ def decode_request(request: SizingRequest, rate: float) -> SizingRequest:
     """Return what is asked of the decode role."""
     return replace(
         request,
+        role="decode",
         workload=request.workload.of_role("decode"),
         demand=Demand(requests_per_s=rate),
         sizes=without_stages(request.sizes),
+    )
+
+
+def divide(
+    prefill: SizingRequest,
+    decode: SizingRequest,
+    link_bytes_per_s: float,
+    size: Callable[[SizingRequest], Sizing],
+) -> Divided:
+    """Size both roles of a request, with a fixed part of TTFT for each.
+
+    Percentiles of two queues do not add up: parts that are kept one by one are kept together, for a
+    little more than ``weigh_roles`` finds. Decode gets twice the transfer, since caches queue for a
+    link, and three steps at the limit of TPOT: the one in progress, the one that ends the prompt,
+    and one for a queue.
+    ``prefill``, ``decode``: whole requests, with the split and the bounds of a role; of a rate.
+
+    Raises:
+        SLOInfeasibleError: a limit of TTFT leaves nothing for prefill.
+        SizingError: as ``size`` does.
+    """
+    rate = decode.demand.requests_per_s or 0.0
+    tokens = decode.workload.prompt.mean_tokens
+    step_s = min(each.limit_s for each in decode.slo.tpot)
+
+    def part_s(transfer_s: float) -> float:
+        return _whole_ms(2 * transfer_s + 3 * step_s)
+
+    second = size(decode_request(decode, rate))
+    alone_s = second.replica.layout.bytes_of_sequence(tokens) / link_bytes_per_s
+    first = size(prefill_request(prefill, rate, part_s(alone_s)))
+    tensors = first.parallelism.tensor, second.parallelism.tensor
+    if not go_together(decode.shape, *tensors):
+        return divide(*_of_one_tensor(prefill, decode, tensors), link_bytes_per_s, size)
+    roles = Roles(
+        prefill=first.replica,
+        decode=second.replica,
+        num_prefill=1,
+        num_decode=1,
+        link_bytes_per_s=link_bytes_per_s,
+    )
+    transfer_s = _whole_ms(roles.transfer_s(tokens))
+    decode_s = part_s(transfer_s)
+    read = prefill_request(_with_split(prefill, first), rate, decode_s)
+    made = decode_request(_with_split(decode, second), rate)
+    parts = (replace(each, limit_s=decode_s) for each in decode.slo.ttft)
+    made = replace(made, slo=replace(made.slo, ttft=tuple(parts)), transfer_s=transfer_s)
+    return Divided(prefill=size(read), decode=size(made), transfer_s=transfer_s, decode_s=decode_s)
+
+
+def _whole_ms(duration_s: float) -> float:
+    return math.ceil(round(duration_s * MS_PER_S, 6)) / MS_PER_S
+
+
+def _of_one_tensor(
+    prefill: SizingRequest, decode: SizingRequest, tensors: tuple[int, int]
+) -> tuple[SizingRequest, SizingRequest]:
+    """Return both requests with the tensor-parallel ranks of the one that the spec does not give.
+
+    Raises:
+        InvalidParallelismError: it gives both.
+    """
+    if prefill.sizes.tensor is None:
+        return _with_tensor(prefill, tensors[1]), decode
+    if decode.sizes.tensor is None:
+        return prefill, _with_tensor(decode, tensors[0])
+    raise InvalidParallelismError(
+        f"topology: {tensors[0]} tensor-parallel ranks of prefill hand no cache over to "
+        f"{tensors[1]} of decode"
     )
 
 
@@ -280,6 +374,13 @@ class _Search:
             needed = count_of(fewest, f"{role} replica")
             raise SLOInfeasibleError(f"{needed} would be needed, {by} {most} of a role")
         return range(fewest, min(most, fewest + max(MOST_MORE, fewest // 4)) + 1)
+
+
+def _with_split(request: SizingRequest, found: Sizing) -> SizingRequest:
+    """Return a request for the split that was found alone."""
+    split = found.parallelism
+    sizes = {"tensor": split.tensor, "pipeline": split.pipeline, "data": split.data}
+    return replace(request, num_gpus=None, sizes=request.sizes.model_copy(update=sizes))
 
 
 def _with_tensor(request: SizingRequest, tensor: int) -> SizingRequest:

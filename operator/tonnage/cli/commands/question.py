@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import click
 
-from tonnage.api.spec import MOST_GPUS, Model
+from tonnage.api.hardware import MOST_GPUS
+from tonnage.api.spec import Model
 from tonnage.catalog.gpu import Gpu
 from tonnage.catalog.safetensors import Checkpoint
 from tonnage.cli.answers.planning import Terms
