@@ -2,15 +2,23 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment
+from tonnage.api.pods import Role
 from tonnage.catalog.gpu import Gpu
 from tonnage.cluster.kube import KubeApi
 from tonnage.cluster.questions import Answers
-from tonnage.control.input.state import ACTING, DeploymentView, Fleet, ModelState, ModelView
+from tonnage.control.input.state import (
+    ACTING,
+    DeploymentView,
+    Fleet,
+    ModelState,
+    ModelView,
+    RoleObject,
+)
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.calibration_file import Identity, LoadTest
 from tonnage.estimate.joined import Scrape, join
@@ -25,6 +33,7 @@ from tonnage.fleet.scrape import Scraper, nothing_decides
 from tonnage.fleet.store import Key, Snapshot
 from tonnage.fleet.taken import Taken
 from tonnage.fleet.views import AutoscalerView
+from tonnage.manifests.roles import ROLES, role_name
 from tonnage.settings import Settings
 from tonnage.sizing.expected import slo_of
 
@@ -53,6 +62,8 @@ class FleetReading:
 
     snapshot: Snapshot
     scrape: Scrape
+    parsed: Mapping[str, ModelDeployment | InvalidSpecError]
+    """By UID."""
     oldest_claims: Mapping[Target, ModelView]
     """By scale target."""
     autoscalers: Mapping[Target, str]
@@ -157,6 +168,7 @@ class Observer:
         seen = FleetReading(
             snapshot=snapshot,
             scrape=said.scrape,
+            parsed=parsed,
             oldest_claims=oldest_claims(snapshot.models.values(), parsed),
             autoscalers=by_target(snapshot.autoscalers.values()),
             now_s=now_s,
@@ -246,6 +258,7 @@ class Observer:
             claim_modes=self._claims.modes_of(model, seen.now_s),
             conflicting_autoscaler=f"HorizontalPodAutoscaler {scaler}" if scaler else None,
             older_claim=oldest.name if oldest and oldest.uid != view.uid else None,
+            roles=dict(_roles(view, seen)) if model.spec.topology else {},
             engines=tuple(
                 each if each.held_s == held_s else replace(each, held_s=held_s) for each in engines
             ),
@@ -258,6 +271,14 @@ class Observer:
             return None
         is_ours = found is not None and found.owner_uid == view.uid
         return None if is_ours and model.spec.scaling.mode in ACTING else found
+
+
+def _roles(view: ModelView, seen: FleetReading) -> Iterator[tuple[Role, RoleObject]]:
+    """Yield the objects that have the names of both roles of another one, whoever made them."""
+    for role in ROLES:
+        other = seen.snapshot.models.get((view.namespace, role_name(view.name, role)))
+        if other is not None:
+            yield role, RoleObject(view=other, model=seen.parsed[other.uid])
 
 
 def key_of(view: ModelView, model: ModelDeployment | InvalidSpecError) -> Key:

@@ -90,6 +90,8 @@ def model_view(body: Object) -> ModelView:
         is_deleting="deletionTimestamp" in metadata,
         approve=annotations.get(APPROVE_ANNOTATION),
         operator_class=asked if isinstance(asked, str) else None,
+        owner_uid=_controller_uid(metadata),
+        digest=annotations.get(DIGEST_ANNOTATION),
     )
 
 

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment
+from tonnage.api.pods import Role
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.catalog.shape import ModelShape
 from tonnage.control.input.memory import BetterAsked, ObjectMemory, PodSpeed, ReplicaGoodput
@@ -49,6 +50,10 @@ class ModelView:
     """The annotation by which somebody agrees to a plan, as it stands there."""
     operator_class: str | None = None
     """As it stands in the spec, which may be invalid."""
+    owner_uid: str | None = None
+    """UID of its controller: the ModelDeployment whose role it is."""
+    digest: str | None = None
+    """Of the spec, as it was written for that one."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -179,6 +184,14 @@ class BadConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoleObject:
+    """The ModelDeployment that has the name of a role of another one."""
+
+    view: ModelView
+    model: ModelDeployment | InvalidSpecError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelState:
     """One ModelDeployment and everything in the cluster that is about it."""
 
@@ -201,6 +214,8 @@ class ModelState:
     older_claim: str | None = None
     """Name of an older ModelDeployment with the same scale target."""
     engines: tuple[EngineSamples, ...] = ()
+    roles: Mapping[Role, RoleObject] = field(default_factory=dict)
+    """Of an object with a topology: those that there are."""
     bug: Exception | None = None
     """Of ours, which kept the rest from being read."""
 
