@@ -37,6 +37,9 @@
   resources: [events]
   verbs: [create]
 {{- if eq .Values.settings.mode "full" }}
+- apiGroups: [tonnage.dev]
+  resources: [modeldeployments]  # of the roles of one with spec.topology
+  verbs: [create, patch]
 - apiGroups: [apps]
   resources: [deployments]
   verbs: [create, patch]
@@ -88,6 +91,10 @@ networkPolicy: {group: networking.k8s.io, resource: networkpolicies}
 {{- define "tonnage.ownWrites" -}}
 matchConstraints:
   resourceRules:
+    - apiGroups: [tonnage.dev]
+      apiVersions: ["*"]
+      operations: [CREATE, UPDATE]
+      resources: [modeldeployments]
     - apiGroups: [apps]
       apiVersions: ["*"]
       operations: [CREATE, UPDATE]

@@ -42,6 +42,7 @@ from tonnage.control.observe.evicted import never_evictable
 from tonnage.control.observe.ownership import own_only
 from tonnage.control.observe.permission import may_act
 from tonnage.control.observe.tracks import with_tracks
+from tonnage.control.size.apart import apart, weigh_topology
 from tonnage.control.size.chosen import (
     choose,
     choose_running,
@@ -92,6 +93,10 @@ def size_object(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: As
         message = f"what runs in this namespace cannot be read, so it stays as it is: {why}"
         return sized(refusal=Refusal(reason=UNREADABLE, message=message))
     try:
+        weighed = weigh_topology(state, fleet, asker)
+        if weighed and (roles := apart(state, fleet, weighed)):
+            return _without_right_to_roles(sized(apart=roles), fleet)
+        sized = partial(sized, verdict=weighed.message if weighed else None)
         chosen = choose(state, fleet, memory, asker)
         chosen, proposal = until_approved(chosen, state, fleet, memory, asker)
     except SearchAbandonedError as abandoned:
@@ -133,6 +138,15 @@ def _without_right(found: Assessment, chosen: Chosen) -> Assessment:
         "Recommend, or install the operator with settings.mode full"
     )
     return replace(found, refusal=Refusal(reason="ScaleOnly", message=message))
+
+
+def _without_right_to_roles(found: Assessment, fleet: Fleet) -> Assessment:
+    """Say that this operator makes no ModelDeployments where it may not."""
+    found = _without_wait(found)
+    if fleet.settings.mode == "full":
+        return found
+    message = "spec.topology makes ModelDeployments, and this operator only scales (scaleOnly)"
+    return replace(found, apart=None, refusal=Refusal(reason="ScaleOnly", message=message))
 
 
 def _without_wait(found: Assessment) -> Assessment:

@@ -47,6 +47,7 @@ from tonnage.manifests.names import (
     SCALE_MANAGER,
     Manifest,
 )
+from tonnage.manifests.roles import RoleManifest
 from tonnage.manifests.workload import GROUPS, WORKLOADS
 from tonnage.units import count_of
 
@@ -98,7 +99,7 @@ class Writer:
         said = [each for each in todo if each.status is not None]
         # Before the first pod is replaced.
         announced = run(telling, hasty._write_status, (each for each in said if each.rolls))
-        made = [each for each in todo if each.template is not None or each.check_children]
+        made = [each for each in todo if each.makes]
         applied = run(templates, hasty._templating(announced), made)
         looked_at = (each for each in made if each.check_children and each.uid not in applied)
         published = run(templates, hasty._publish, looked_at)
@@ -222,9 +223,23 @@ class Writer:
         return apply
 
     def _template(self, writes: Writes) -> None:
+        for each in writes.roles:
+            self._apply_role(writes, each)
+        if writes.template is None and not writes.check_children:
+            return
         self._children(writes).protect(writes)
         if writes.template is not None:
             self._apply_workload(writes, writes.template)
+
+    def _apply_role(self, writes: Writes, wanted: RoleManifest) -> None:
+        """Create the ModelDeployment of a role without force, or update what is provably ours."""
+        path = MODEL_DEPLOYMENTS.path(writes.namespace, wanted.name)
+        live, kube = self.kube.get(path), self._current(writes)
+        if live is not None and controller_uid(live) != writes.uid:
+            raise HeldBackError(f"{KIND} {wanted.name} is not ours: it is left alone")
+        manifest = wanted.manifest if live is None else _pinned(wanted.manifest, live)
+        kube.apply(path, manifest, manager=MANAGER, force=live is not None)
+        LOG.info(Line("applied role", object=writes.label, role=wanted.role))
 
     def _publish(self, writes: Writes) -> None:
         self._children(writes).publish(writes)
@@ -250,8 +265,7 @@ class Writer:
         if writes.creates:
             _show_again(kube, path, live)
             return
-        pinned = template | {"metadata": template["metadata"] | {"uid": live["metadata"]["uid"]}}
-        kube.apply(path, pinned, manager=MANAGER, force=True)
+        kube.apply(path, _pinned(template, live), manager=MANAGER, force=True)
         LOG.info(Line("applied template", object=writes.label))
 
     def _check_alone(self, writes: Writes, kind: str) -> None:
@@ -306,6 +320,11 @@ class Writer:
         }
         path = MODEL_DEPLOYMENTS.path(writes.namespace, writes.name, "status")
         self._current(writes).apply(path, body, manager=MANAGER, force=True)
+
+
+def _pinned(manifest: Manifest, live: Manifest) -> Manifest:
+    """Return a manifest for the object that was read, and no other of its name."""
+    return manifest | {"metadata": manifest["metadata"] | {"uid": live["metadata"]["uid"]}}
 
 
 def _show_again(kube: KubeApi, path: str, live: Manifest) -> None:

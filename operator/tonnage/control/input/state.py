@@ -20,6 +20,7 @@ from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.samples import EngineSamples
 from tonnage.manifests.changes import Change
 from tonnage.manifests.names import Manifest
+from tonnage.manifests.roles import RoleManifest
 from tonnage.manifests.workload import DEPLOYMENT, WORKLOADS, Workload
 from tonnage.policy.need import Capacity
 from tonnage.policy.situation import Decision, Metrics, Need
@@ -366,6 +367,15 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Apart:
+    """Both roles of an object as they should be, each a ModelDeployment of its own."""
+
+    manifests: tuple[RoleManifest, ...]
+    message: str
+    """What they cost beside one fleet for both, and how TTFT is divided."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """Why nothing is planned for an object."""
 
@@ -404,6 +414,10 @@ class Assessment:
     refusal: Refusal | None = None
     pending: Pending | None = None
     chosen: Chosen | None = None
+    apart: Apart | None = None
+    """Two objects in place of one; nothing is chosen for this one then."""
+    verdict: str | None = None
+    """Why one fleet serves an object whose topology is Auto."""
     observed: Observed | None = None
     budgets: tuple[ErrorBudget, ...] = ()
     """Of the SLO targets of which enough requests were judged."""

@@ -22,6 +22,7 @@ from tonnage.control.observe.starting import held_up
 from tonnage.control.report.drift import template_drift
 from tonnage.control.report.kstatus import ready, reconciling, stall, workload_kind
 from tonnage.control.report.plausible import speed_plausible
+from tonnage.control.report.roles import role_findings
 from tonnage.estimate.metrics import TABLE
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.workload import PERCENT
@@ -252,8 +253,19 @@ def conditions(
     ``speeds``: of its pods, as of this tick.
     """
     generation, before = found.state.view.generation, found.memory.reported.conditions
+    said = _said(found, speeds, fleet)
+    return tuple(
+        _condition(finding, finding.state, before.get(finding.type), generation, now)
+        for finding in (_as_planned(each, found) for each in said)
+        if finding.state is not None
+    )
+
+
+def _said(found: Assessment, speeds: Mapping[str, PodSpeed], fleet: Fleet) -> tuple[Finding, ...]:
+    if found.apart:
+        return tuple(role_findings(found, found.apart))
     is_ready, stalled = ready(found), stall(found)
-    said = (
+    return (
         is_ready,
         reconciling(found, is_ready, stalled),
         stalled,
@@ -269,11 +281,6 @@ def conditions(
         template_drift(found),
         metrics_available(found, fleet),
         calibration_stored(fleet),
-    )
-    return tuple(
-        _condition(finding, finding.state, before.get(finding.type), generation, now)
-        for finding in (_as_planned(each, found) for each in said)
-        if finding.state is not None
     )
 
 

@@ -57,6 +57,7 @@ _DECISIONS: Final[Mapping[str, str]] = {
     "SpeedInDoubt": "planned for the slow end of the range that the evidence leaves",
     "Stabilizing": "more were needed not long ago, so none is taken away yet",
     "StepCap": "one decision adds no more than settings.maxScaleUpReplicas",
+    "Topology": "why one fleet serves an object whose topology is Auto",
     "WalkingDown": "replicas go a quarter of the fleet at a time",
 }
 _OF_CONDITIONS: Final[Mapping[str, str]] = {
@@ -102,6 +103,7 @@ _OF_CONDITIONS: Final[Mapping[str, str]] = {
     "PodsWouldRoll": "the plan replaces pods, and waits for approval",
     "PriorityClassMissing": "the PriorityClass of spec.pods does not exist",
     "RecommendOnly": "mode is Recommend: status only",
+    "RolesPending": "a role is to be made, to follow the spec, or to say how it is",
     "RollingOut": "the Deployment is being brought to the spec",
     "RolloutPaused": "somebody paused the Deployment, so no pod is replaced: resume its rollout",
     "RolloutStuck": "the rollout makes no progress",
@@ -172,7 +174,8 @@ _REFUSALS: Final[Mapping[str, str]] = {
     "MissingFigure": "no source states a figure that the plan needs",
     "ModelConfig": "the config.json has what no rule reads, or lacks what is needed",
     "ModelConfigMissing": "the ConfigMap of spec.model.config, or its key, is not there",
-    "NameConflict": "a Deployment of that name is not ours",
+    "NameConflict": "a Deployment, or the ModelDeployment of a role, of that name is not ours",
+    "NoRoles": "no roles keep the SLO, and they are what runs",
     "NamespaceUnreadable": "what runs in the namespace cannot be read: it stays as it is",
     "NotServable": "a plan exists that the operator cannot carry out",
     "RunningSpecUnknown": "what the running pods were made from is not recorded (mode Approve)",

@@ -40,6 +40,7 @@ from tonnage.control.report.happenings import bad_conditions
 from tonnage.control.report.kstatus import NO_PATH
 from tonnage.control.report.plausible import with_speeds
 from tonnage.control.report.problem import CAUSES, problem_cell, problem_of
+from tonnage.control.report.roles import roles_replicas
 from tonnage.explain.offload import offload_reason
 from tonnage.explain.report import (
     batch_reasons,
@@ -182,7 +183,12 @@ def _plan(found: Assessment) -> PlanStatus | None:
         return frozen
     if found.sizing is None or found.decision is None or found.is_of_before:
         return None
-    own = (*batch_reasons(found.sizing), *memory_reasons(found.sizing), *_offload_reasons(found))
+    own = (
+        *batch_reasons(found.sizing),
+        *memory_reasons(found.sizing),
+        *_offload_reasons(found),
+        *((Reason(code="Topology", message=found.verdict),) if found.verdict else ()),
+    )
     reasons = (*own, *found.decision.reasons)
     return plan_status(found.sizing, replicas=found.decision.replicas, reasons=reasons)
 
@@ -211,6 +217,8 @@ def _frozen_plan(found: Assessment) -> PlanStatus | None:
 
 def replicas_status(found: Assessment) -> ReplicasStatus:
     """Return the replicas of an object; those wanted where Tonnage may write them."""
+    if found.apart:
+        return roles_replicas(found)
     deployment, current = found.state.deployment, found.state.replicas
     is_left = found.memory.writers.leaves_replicas
     is_acting = found.is_acting and found.decision is not None and not is_left

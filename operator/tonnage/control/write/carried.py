@@ -94,7 +94,7 @@ def _is_left(retry: Retry | None, writes: Writes) -> bool:
     """Tell whether what was refused of template or children was not among what was written."""
     if retry is None or retry.generation != writes.generation:
         return False
-    is_of_this = retry.is_of_template and writes.template is not None
+    is_of_this = retry.is_of_template and (writes.template is not None or bool(writes.roles))
     return not (writes.check_children or is_of_this)
 
 

@@ -13,8 +13,10 @@ from tonnage.control.input.state import Assessment, DeploymentView, Fleet
 from tonnage.control.input.writers import Fate, Scaled
 from tonnage.control.observe.permission import may_act, may_scale, owns_children
 from tonnage.control.report.happenings import Happening, happenings
+from tonnage.control.report.roles import due
 from tonnage.control.report.status import Reported
 from tonnage.manifests.names import Manifest
+from tonnage.manifests.roles import RoleManifest
 from tonnage.manifests.workload import DEPLOYMENT, num_nodes_in
 
 CHILDREN_CHECK_S = 300
@@ -49,6 +51,8 @@ class Writes:
     model: ModelDeployment | None = None
     scale: Scale | None = None
     template: Manifest | None = None
+    roles: tuple[RoleManifest, ...] = ()
+    """ModelDeployments to make or change, of an object that has two in its place."""
     num_nodes: int = 1
     """Of a replica, which has a pod on each."""
     creates: bool = False
@@ -68,11 +72,16 @@ class Writes:
         return f"{self.namespace}/{self.name}"
 
     @property
+    def makes(self) -> bool:
+        """Tell whether anything is made or looked at beside replicas and status."""
+        return self.template is not None or self.check_children or bool(self.roles)
+
+    @property
     def num_limited(self) -> int:
         """How much of what is limited this asks for: all but replicas."""
         templates = 0 if self.template is None else NUM_CREATED if self.creates else 1
         told = len(self.happenings) + (self.status is not None)
-        return templates + self.check_children + told
+        return templates + len(self.roles) + self.check_children + told
 
     @property
     def is_routine(self) -> bool:
@@ -91,6 +100,8 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     may_apply = acts and not (waits and retry and retry.is_of_template)
     may_apply = may_apply and not (is_mute and found.changes)  # said before it is done
     template = _template(found, fleet) if may_apply else None
+    may_apply_roles = may_apply or (bool(found.state.roles) and not (waits or view.is_deleting))
+    roles = due(found) if may_apply_roles else ()
     checks = acts and not waits and owns_children(found) and _is_check_due(found, fleet)
     is_scaling = scale is not None or (template is not None and deployment is None)
     rolls = template is not None and bool(found.changes)
@@ -115,6 +126,7 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
         model=found.state.model if isinstance(found.state.model, ModelDeployment) else None,
         scale=scale,
         template=template,
+        roles=roles,
         num_nodes=_num_nodes(found, template),
         creates=deployment is None,
         rolls=rolls,

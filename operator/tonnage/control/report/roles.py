@@ -1,0 +1,114 @@
+"""What an object says that has two others in its place: what both say, in one."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from tonnage.api.pods import Role
+from tonnage.api.status import ReplicasStatus
+from tonnage.control.input.finding import Finding, State
+from tonnage.control.input.state import Apart, Assessment, RoleObject
+from tonnage.control.report.kstatus import stall
+from tonnage.manifests.roles import RoleManifest
+
+ROLES_MISSING: Final = "RolesPending"
+"""Reason of what waits for a ModelDeployment of a role to be made, or to follow the spec."""
+SAID_OF_BOTH: Final = ("CapacityAvailable", "ScalingActive", "Approved", "SLOMet", "ErrorBudget")
+"""Conditions that are False where one role says so, and present where both say something."""
+
+
+def due(found: Assessment) -> tuple[RoleManifest, ...]:
+    """Return the ModelDeployments of roles that are missing, or are not as they should be.
+
+    Where nothing may be made none is missing; what is there follows its mode, too.
+    """
+    roles, wanted = found.state.roles, found.apart
+    if wanted is None:
+        return ()
+    return tuple(
+        each
+        for each in wanted.manifests
+        if (not _follows(roles[each.role], each) if each.role in roles else found.is_acting)
+    )
+
+
+def _follows(other: RoleObject, wanted: RoleManifest) -> bool:
+    """Tell whether an object was written with this spec, and nobody has changed that part of it."""
+    spec = json.loads(other.view.manifest)["spec"]
+    return other.view.digest == wanted.digest and _contains(spec, wanted.spec)
+
+
+def _contains(live: Any, wanted: Any) -> bool:
+    if isinstance(wanted, Mapping):
+        is_mapping = isinstance(live, Mapping)
+        return is_mapping and all(_contains(live.get(key), wanted[key]) for key in wanted)
+    return bool(live == wanted)
+
+
+def role_findings(found: Assessment, wanted: Apart) -> Iterator[Finding]:
+    """Yield the conditions of an object with two roles."""
+    said = {role: _conditions(other) for role, other in found.state.roles.items()}
+    missing = ", ".join(each.role for each in due(found))
+    stalled = _stalled(found, said)
+    yield _ready(found, said, missing)
+    is_changing = bool(missing) and found.is_acting and stalled.state is None
+    message = f"made or changed: {missing}"
+    yield Finding("Reconciling", "True" if is_changing else None, ROLES_MISSING, message)
+    yield stalled
+    yield Finding("PlanValid", "True", "Planned", wanted.message)
+    for kind in SAID_OF_BOTH:
+        if finding := _of_both(kind, said, is_bad="False"):
+            yield finding
+
+
+def _ready(
+    found: Assessment, said: Mapping[Role, Mapping[str, Mapping[str, Any]]], missing: str
+) -> Finding:
+    if not found.state.roles and not found.is_acting:
+        message = f"mode is {found.mode}, no role exists"
+        return Finding("Ready", "True", "StatusOnly", message)
+    if missing:
+        return Finding("Ready", "False", ROLES_MISSING, f"not as the spec asks: {missing}")
+    both = _of_both("Ready", said, is_bad="False")
+    return both or Finding("Ready", "False", ROLES_MISSING, "the roles have no status yet")
+
+
+def _stalled(found: Assessment, said: Mapping[Role, Mapping[str, Mapping[str, Any]]]) -> Finding:
+    own = stall(found)
+    if own.state is not None:
+        return own
+    of_role = _of_both("Stalled", said, is_bad="True")
+    return of_role if of_role and of_role.state == "True" else own
+
+
+def _of_both(
+    kind: str, said: Mapping[Role, Mapping[str, Mapping[str, Any]]], *, is_bad: State
+) -> Finding | None:
+    """Return a condition as both roles have it: bad where one is, else that of the first."""
+    met = {role: conditions[kind] for role, conditions in said.items() if kind in conditions}
+    if not met or (is_bad == "False" and len(met) < len(said)):
+        return None
+    order = (is_bad, "Unknown", "True")
+    worst = min(met.values(), key=lambda each: order.index(each["status"]))
+    message = "; ".join(f"{role}: {each['message']}" for role, each in met.items())
+    return Finding(kind, worst["status"], worst["reason"], message)
+
+
+def _conditions(other: RoleObject) -> Mapping[str, Mapping[str, Any]]:
+    """Return what the object of a role says of its present spec, by type of condition."""
+    status = json.loads(other.view.status)
+    if status.get("observedGeneration") != other.view.generation:
+        return {}
+    return {each["type"]: each for each in status.get("conditions") or ()}
+
+
+def roles_replicas(found: Assessment) -> ReplicasStatus:
+    """Return the replicas of both roles together, as they say themselves."""
+    parts = [
+        json.loads(other.view.status).get("replicas") or {} for other in found.state.roles.values()
+    ]
+    desired, current, ready = (
+        sum(part.get(key) or 0 for part in parts) for key in ("desired", "current", "ready")
+    )
+    summary = " + ".join(str(part.get("summary") or "0/0") for part in parts) or "0/0"
+    return ReplicasStatus(desired=desired, current=current, ready=ready, summary=summary)
