@@ -93,7 +93,7 @@ def size_object(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: As
         message = f"what runs in this namespace cannot be read, so it stays as it is: {why}"
         return sized(refusal=Refusal(reason=UNREADABLE, message=message))
     try:
-        weighed = weigh_topology(state, fleet, asker)
+        weighed = weigh_topology(state, fleet, memory, asker)
         if weighed and (roles := apart(state, fleet, weighed)):
             return _without_right_to_roles(sized(apart=roles), fleet)
         sized = partial(sized, verdict=weighed.message if weighed else None)

@@ -238,8 +238,8 @@ def _of_one_tensor(
     if decode.sizes.tensor is None:
         return prefill, _with_tensor(decode, tensors[0])
     raise InvalidParallelismError(
-        f"topology: {tensors[0]} tensor-parallel ranks of prefill hand no cache over to "
-        f"{tensors[1]} of decode"
+        f"topology: prefill with tensor {tensors[0]} hands no cache over to decode with tensor "
+        f"{tensors[1]}"
     )
 
 

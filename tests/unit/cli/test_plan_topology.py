@@ -40,7 +40,7 @@ def test_the_verdict_says_both_costs_and_what_runs_it(apart):
     verdict = " ".join(apart.partition(QUESTION)[2].split())
     assert verdict.startswith("yes: ")
     assert "USD per hour" in verdict
-    assert "a role is a ModelDeployment with engine.role" in verdict
+    assert "spec.topology runs both, behind a proxy of yours" in verdict
 
 
 @pytest.mark.parametrize(

@@ -54,13 +54,19 @@ class RolesAsked:
         if self.roles_apart:
             _check_form(form, "--roles-apart")
 
-    def verdict(self, sizing: Sizing, replicas: int, between: Between) -> "Verdict":
-        """Return whether roles apart cost less than so many replicas for both."""
+    def verdict(
+        self, sizing: Sizing, replicas: int, between: Between, *, link: float | None = None
+    ) -> "Verdict":
+        """Return whether roles apart cost less than so many replicas for both.
+
+        ``link``: bytes per second of a GPU where no option gives them.
+        """
         from tonnage.explain import topology as words  # noqa: PLC0415  (only where it is asked)
         from tonnage.sizing.roles import weigh_roles  # noqa: PLC0415
 
-        is_assumed = self.kv_link is None
-        link = self.kv_link or sizing.request.gpu.interconnect_bytes_per_s
+        link = self.kv_link or link
+        is_assumed = link is None
+        link = link or sizing.request.gpu.interconnect_bytes_per_s
         found = weigh_roles(sizing, replicas, link, between=between)
         return (
             words.roles_answer(found, link_is_assumed=is_assumed),
@@ -107,18 +113,21 @@ class BesidePlan:
         return replace(answer, verdicts=dict(self._verdicts(answer, between)))
 
     def _verdicts(self, planned: Planned, between: Between) -> Iterator[tuple[str, "Verdict"]]:
-        sizing, given = planned.sizing, planned.deployment.spec.model.kv_offload
-        if self.roles.roles_apart:
+        sizing, offload_given = planned.sizing, planned.deployment.spec.model.kv_offload
+        topology = planned.deployment.spec.topology
+        if self.roles.roles_apart or topology:
             replicas = max(planned.replicas, sizing.replicas)
-            yield "rolesApart", self.roles.verdict(sizing, replicas, between)
-        if given is not None:
+            given = topology.kv_link if topology else None
+            link = bytes_per_second(given) if given else None
+            yield "rolesApart", self.roles.verdict(sizing, replicas, between, link=link)
+        if offload_given is not None:
             from tonnage.explain.offload import offload_figures  # noqa: PLC0415  (where it is asked)
             from tonnage.explain.topology import offload_answer  # noqa: PLC0415
             from tonnage.sizing.offload import asked_offload, held_at  # noqa: PLC0415
 
-            offload = asked_offload(given, sizing, held_at(sizing, planned.replicas))
+            offload = asked_offload(offload_given, sizing, held_at(sizing, planned.replicas))
             if offload is not None:
-                answer = offload_answer(offload, given, sizing)
+                answer = offload_answer(offload, offload_given, sizing)
                 yield "kvOffload", (answer, offload_figures(offload))
 
 

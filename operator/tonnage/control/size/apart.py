@@ -1,6 +1,6 @@
 """Both roles of an object with a topology: whether it has them, and how each is split."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -9,12 +9,16 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.api.pods import Role
 from tonnage.api.topology import Topology
 from tonnage.control.input.answers import Asker
+from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Apart, BadConfig, Fleet, ModelState, RoleObject
+from tonnage.control.learn.believed import asked_with, belief
 from tonnage.control.size.allowed import check_allowed
 from tonnage.control.size.question import RefusedError, by_spec
+from tonnage.estimate.belief import Belief
 from tonnage.explain.topology import roles_verdict
 from tonnage.manifests.roles import ROLES, role_manifests, role_name
-from tonnage.sizing.errors import SizingError
+from tonnage.sizing.errors import SizingError, SLOInfeasibleError
+from tonnage.sizing.plan import Sizing
 from tonnage.sizing.refusals import role_refusals
 from tonnage.sizing.request import ANY_SIZES, SizingRequest
 from tonnage.sizing.roles import Comparison, Divided, divide
@@ -36,7 +40,12 @@ class Weighed:
     """Why, with the numbers."""
 
 
-def weigh_topology(state: ModelState, fleet: Fleet, asker: Asker) -> Weighed | None:
+Size = Callable[[SizingRequest], Sizing]
+
+
+def weigh_topology(
+    state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker
+) -> Weighed | None:
     """Weigh the roles of an object against one fleet for both; None: it asks for no roles.
 
     Raises:
@@ -49,12 +58,13 @@ def weigh_topology(state: ModelState, fleet: Fleet, asker: Asker) -> Weighed | N
     if state.config_problem or isinstance(shape, BadConfig):
         return None  # refused as any object is
     request = by_spec(model.spec, fleet.gpus, shape, None)
+    size = _as_unmeasured(belief(request, None, state, fleet, memory), asker)
     if model.spec.topology.roles == "Apart":
-        return _compared(request, _divided(state, model, request, asker), asker)
+        return _compared(request, _divided(state, model, request, size), size)
     if reason := next(role_refusals(model.spec, request.engine.minor, request.shape), None):
         return Weighed(divided=None, is_cheaper=False, message=f"no roles: {reason}")
     try:
-        return _compared(request, _divided(state, model, request, asker), asker)
+        return _compared(request, _divided(state, model, request, size), size)
     except SizingError as refusal:
         return Weighed(divided=None, is_cheaper=False, message=f"no roles: {refusal}")
 
@@ -88,8 +98,20 @@ def apart(state: ModelState, fleet: Fleet, weighed: Weighed) -> Apart | None:
     return Apart(manifests=role_manifests(model, weighed.divided), message=weighed.message)
 
 
+def _as_unmeasured(held: Belief, asker: Asker) -> Size:
+    """Return what sizes a role as an object of its own is sized before it is measured."""
+
+    def size(request: SizingRequest) -> Sizing:
+        try:
+            return asker.size(asked_with(request, held, held.asked.slow))
+        except SLOInfeasibleError:
+            return asker.size(asked_with(request, held, held.asked.middle))
+
+    return size
+
+
 def _divided(
-    state: ModelState, model: ModelDeployment, request: SizingRequest, asker: Asker
+    state: ModelState, model: ModelDeployment, request: SizingRequest, size: Size
 ) -> Divided:
     """Divide an object; the splits that run stay where they still serve it."""
     topology = model.spec.topology or Topology()
@@ -112,7 +134,7 @@ def _divided(
 
     def sized(sizes: Mapping[Role, ParallelSizes]) -> Divided:
         prefill, decode = (of_role(role, sizes[role]) for role in ROLES)
-        return divide(prefill, decode, link, asker.size)
+        return divide(prefill, decode, link, size)
 
     if held := dict(_held(model, state.roles, given)):
         with suppress(SizingError):
@@ -138,14 +160,14 @@ def _held(
             yield role, sizes
 
 
-def _compared(request: SizingRequest, divided: Divided, asker: Asker) -> Weighed:
+def _compared(request: SizingRequest, divided: Divided, size: Size) -> Weighed:
     """Say what roles cost beside one fleet for both, and how TTFT is divided."""
     parts = (
         f"of TTFT decode has {format_s(divided.decode_s)}, of which the cache of a mean prompt "
         f"takes {format_s(divided.transfer_s)}; prefill has the rest"
     )
     try:
-        unified = asker.size(request)
+        unified = size(request)
     except SizingError as refusal:
         message = f"one fleet for both: {refusal}; {parts}"
         return Weighed(divided=divided, is_cheaper=True, message=message)
