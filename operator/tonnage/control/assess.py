@@ -42,7 +42,7 @@ from tonnage.control.observe.evicted import never_evictable
 from tonnage.control.observe.ownership import own_only
 from tonnage.control.observe.permission import may_act
 from tonnage.control.observe.tracks import with_tracks
-from tonnage.control.size.apart import apart, weigh_topology
+from tonnage.control.size.apart import apart, weighed
 from tonnage.control.size.chosen import (
     choose,
     choose_running,
@@ -93,10 +93,10 @@ def size_object(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: As
         message = f"what runs in this namespace cannot be read, so it stays as it is: {why}"
         return sized(refusal=Refusal(reason=UNREADABLE, message=message))
     try:
-        weighed = weigh_topology(state, fleet, memory, asker)
-        if weighed and (roles := apart(state, fleet, weighed)):
+        beside = weighed(state, fleet, memory, asker)
+        if beside and (roles := apart(state, fleet, beside)):
             return _without_right_to_roles(sized(apart=roles), fleet)
-        sized = partial(sized, verdict=weighed.message if weighed else None)
+        sized = partial(sized, verdict=beside.message if beside else None)
         chosen = choose(state, fleet, memory, asker)
         chosen, proposal = until_approved(chosen, state, fleet, memory, asker)
     except SearchAbandonedError as abandoned:

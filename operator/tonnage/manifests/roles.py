@@ -1,8 +1,10 @@
-"""The ModelDeployments of both roles, as the spec of the one that asks for them has them."""
+"""Both roles of an object: what they cost beside one fleet, and the two objects that they are."""
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tonnage.api.group import KIND
@@ -10,6 +12,8 @@ from tonnage.api.hardware import ParallelSizes
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.pods import Role
 from tonnage.api.spec import Percentiles, Spec
+from tonnage.api.topology import Topology
+from tonnage.explain.topology import roles_verdict
 from tonnage.manifests.names import (
     API_VERSION,
     DIGEST_ANNOTATION,
@@ -17,12 +21,114 @@ from tonnage.manifests.names import (
     labels,
     owner_reference,
 )
-from tonnage.sizing.roles import Divided
+from tonnage.sizing.errors import SizingError
+from tonnage.sizing.plan import Sizing
+from tonnage.sizing.refusals import role_refusals
+from tonnage.sizing.request import ANY_SIZES, SizingRequest
+from tonnage.sizing.roles import Comparison, Divided, divide
 from tonnage.sizing.split import Parallelism
-from tonnage.units import MS_PER_S, seconds
+from tonnage.units import MS_PER_S, bytes_per_second, format_s, seconds
 
 ROLES: Final[tuple[Role, ...]] = ("prefill", "decode")
 DIGEST_LENGTH: Final = 12
+SIZES: Final = ("tensor", "data", "expert")
+"""Of a split whose cache is handed over."""
+Size = Callable[[SizingRequest], Sizing]
+Specs = Mapping[Role, Spec]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weighed:
+    """Both roles of an object beside one fleet for both."""
+
+    divided: Divided | None
+    """None: no roles keep the SLO."""
+    is_cheaper: bool
+    """Roles cost less than one fleet, or serve alone."""
+    message: str
+    """Why, with the numbers."""
+
+
+def weigh_topology(
+    spec: Spec, request: SizingRequest, size: Size, running: Specs
+) -> Weighed | None:
+    """Weigh the roles of a spec against one fleet for both; None: it asks for no roles.
+
+    ``request``: of the whole; ``running``: the specs of the roles that there are.
+
+    Raises:
+        SizingError: roles are asked for, and none keep the SLO.
+        SearchAbandonedError: as ``size`` does.
+    """
+    if spec.topology is None:
+        return None
+    if spec.topology.roles == "Apart":
+        return _compared(request, _divided(spec, request, size, running), size)
+    if reason := next(role_refusals(spec, request.engine.minor, request.shape), None):
+        return Weighed(divided=None, is_cheaper=False, message=f"no roles: {reason}")
+    try:
+        return _compared(request, _divided(spec, request, size, running), size)
+    except SizingError as refusal:
+        return Weighed(divided=None, is_cheaper=False, message=f"no roles: {refusal}")
+
+
+def _divided(spec: Spec, request: SizingRequest, size: Size, running: Specs) -> Divided:
+    """Divide a spec; the splits that run stay where they still serve it."""
+    topology = spec.topology or Topology()
+    given_link, node_link = topology.kv_link, request.gpu.interconnect_bytes_per_s
+    link = bytes_per_second(given_link) if given_link else node_link
+    given = {
+        role: topology.options_of(role).parallelism or spec.hardware.parallelism or ANY_SIZES
+        for role in ROLES
+    }
+
+    def of_role(role: Role, sizes: ParallelSizes) -> SizingRequest:
+        options = topology.options_of(role)
+        return replace(
+            request,
+            sizes=sizes,
+            num_gpus=None if sizes.num_given > 1 else request.num_gpus,
+            min_replicas=options.min_replicas or request.min_replicas,
+            max_replicas=options.max_replicas or request.max_replicas,
+        )
+
+    def sized(sizes: Mapping[Role, ParallelSizes]) -> Divided:
+        prefill, decode = (of_role(role, sizes[role]) for role in ROLES)
+        return divide(prefill, decode, link, size)
+
+    if held := dict(_held(spec, running, given)):
+        with suppress(SizingError):
+            return sized(given | held)
+    return sized(given)
+
+
+def _held(
+    spec: Spec, running: Specs, given: Mapping[Role, ParallelSizes]
+) -> Iterator[tuple[Role, ParallelSizes]]:
+    """Yield the splits that run, of the same model and GPUs, where the spec does not forbid them."""
+    for role, own in running.items():
+        sizes = own.hardware.parallelism
+        is_same = (own.model, own.hardware.gpu) == (spec.model, spec.hardware.gpu)
+        if sizes is None or not is_same:
+            continue
+        if all(getattr(given[role], name) in {None, getattr(sizes, name)} for name in SIZES):
+            yield role, sizes
+
+
+def _compared(request: SizingRequest, divided: Divided, size: Size) -> Weighed:
+    """Say what roles cost beside one fleet for both, and how TTFT is divided."""
+    parts = (
+        f"of TTFT decode has {format_s(divided.decode_s)}, of which the cache of a mean prompt "
+        f"takes {format_s(divided.transfer_s)}; prefill has the rest"
+    )
+    try:
+        unified = size(request)
+    except SizingError as refusal:
+        message = f"one fleet for both: {refusal}; {parts}"
+        return Weighed(divided=divided, is_cheaper=True, message=message)
+    found = Comparison[Divided](unified=unified, replicas=unified.replicas, pair=divided)
+    message = f"apart costs less: {roles_verdict(found)}; {parts}"
+    return Weighed(divided=divided, is_cheaper=found.is_apart, message=message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +160,20 @@ def role_manifests(model: ModelDeployment, divided: Divided) -> tuple[RoleManife
     return tuple(_role_manifest(model, role, divided) for role in ROLES)
 
 
+def role_models(model: ModelDeployment, divided: Divided) -> tuple[ModelDeployment, ...]:
+    """Return the same as values."""
+    return tuple(
+        replace(
+            model,
+            name=role_name(model.name, role),
+            spec=Spec.model_validate_json(json.dumps(_role_spec(model.spec, role, divided))),
+        )
+        for role in ROLES
+    )
+
+
 def _role_manifest(model: ModelDeployment, role: Role, divided: Divided) -> RoleManifest:
-    spec = role_spec(model.spec, role, divided)
+    spec = _role_spec(model.spec, role, divided)
     digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:DIGEST_LENGTH]
     name = role_name(model.name, role)
     manifest = {
@@ -73,7 +191,7 @@ def _role_manifest(model: ModelDeployment, role: Role, divided: Divided) -> Role
     return RoleManifest(role=role, manifest=manifest, digest=digest)
 
 
-def role_spec(spec: Spec, role: Role, divided: Divided) -> dict[str, Any]:
+def _role_spec(spec: Spec, role: Role, divided: Divided) -> dict[str, Any]:
     """Return the spec of one role: what both share, its split, its bounds, its part of the SLO."""
     sizing = divided.prefill if role == "prefill" else divided.decode
     own = spec.to_dict()

@@ -10,6 +10,7 @@ from typing import Final
 import click
 
 from tonnage.api.objects import ModelDeployment
+from tonnage.catalog.gpu import CatalogError
 from tonnage.cli.answers.differing import (
     Difference,
     RunningObject,
@@ -21,6 +22,7 @@ from tonnage.cli.answers.differing import (
 from tonnage.cli.answers.plan_words import exit_code
 from tonnage.cli.answers.planning import Planned, Refused, Terms, answer
 from tonnage.cli.answers.rendering import FILE_SITE, servable
+from tonnage.cli.answers.roles import parts_of
 from tonnage.cli.commands.forms import serialize
 from tonnage.cli.commands.options import (
     AccessOptions,
@@ -48,6 +50,7 @@ from tonnage.cli.read.references import (
 from tonnage.cli.read.running import LiveObject, read_live
 from tonnage.cli.read.scale_target import TargetContainer, scale_target
 from tonnage.cli.text.difference import markdown
+from tonnage.sizing.errors import SizingError
 
 HELP: Final = """Show what a change of manifests does, as Markdown for a pull request.
 
@@ -106,6 +109,20 @@ class _Inputs:
         if self.namespace is None or block(resource.content, "metadata").get("namespace"):
             return found
         return replace(found, model=replace(found.model, namespace=self.namespace))
+
+    def parse_parts(self, resource: ManifestObject, manifests: Manifests) -> list[ParsedModel]:
+        """Read an object; of one with a topology those of its roles.
+
+        Raises:
+            ManifestError: it cannot be read, or asks for roles that cannot be.
+        """
+        found = self.parse(resource, manifests)
+        references = references_of(found, config=self.config)
+        try:
+            parts = parts_of(found.model, self.terms, references)
+        except (CatalogError, SizingError) as error:
+            raise ManifestError(f"{'/'.join(found.model.key)}: {error}") from error
+        return [replace(found, model=part) for part in parts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,8 +212,8 @@ def _by_name(manifests: Manifests, inputs: _Inputs) -> Mapping[Key, ParsedModel]
     found = {}
     for resource in manifests.model_deployments:
         with inputs.reading():
-            parsed = inputs.parse(resource, manifests)
-            found[parsed.model.key] = parsed
+            for part in inputs.parse_parts(resource, manifests):
+                found[part.model.key] = part
     return found
 
 
@@ -226,13 +243,13 @@ def _against(cluster: LiveCluster, new: Manifests, inputs: _Inputs) -> Iterator[
     """Compare the objects of files with what runs in the cluster."""
     for resource in new.model_deployments:
         with inputs.reading():
-            parsed = inputs.parse(resource, new)
-            model = parsed.model
-            live = read_live(cluster, namespace=model.namespace, name=model.name)
-            references = References(
-                config=inputs.config or _config(parsed, live), target=_target(parsed, live)
-            )
-            yield _against_live(model, references, live, inputs)
+            for parsed in inputs.parse_parts(resource, new):
+                model = parsed.model
+                live = read_live(cluster, namespace=model.namespace, name=model.name)
+                references = References(
+                    config=inputs.config or _config(parsed, live), target=_target(parsed, live)
+                )
+                yield _against_live(model, references, live, inputs)
 
 
 def _against_live(

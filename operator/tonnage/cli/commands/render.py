@@ -8,9 +8,11 @@ from typing import Any, Final
 import click
 import yaml
 
+from tonnage.catalog.gpu import CatalogError
 from tonnage.cli.answers.plan_words import exit_code, headline, object_label
-from tonnage.cli.answers.planning import Planned, Refused, Terms, answer
+from tonnage.cli.answers.planning import Planned, Refused, Terms, answer, code_of
 from tonnage.cli.answers.rendering import children, servable, serve_line
+from tonnage.cli.answers.roles import parts_of
 from tonnage.cli.commands.forms import serialize
 from tonnage.cli.commands.options import (
     CatalogOptions,
@@ -29,12 +31,13 @@ from tonnage.cli.read.manifest import ManifestObject, Manifests, load
 from tonnage.cli.read.references import parsed_model, references_of
 from tonnage.manifests.children import Site
 from tonnage.settings import Settings
+from tonnage.sizing.errors import SizingError
 
 HELP: Final = """Print the objects that the operator would apply for manifests. Needs no cluster.
 
 Prints the Deployment, the Service and the PodMonitor of each ModelDeployment, with the flags of
-vLLM that a plan for its spec.demand chooses. The Deployment has no replicas: the operator writes
-those through its /scale. A Deployment that runs already keeps its flags while others gain little:
+vLLM that a plan for its spec.demand chooses; of one with spec.topology those of each role. The
+Deployment has no replicas: the operator writes those through its /scale. A Deployment that runs already keeps its flags while others gain little:
 see 'tonnage diff --from-cluster'. Of engines that were never measured the operator expects less
 than plan and render do (speedRange), so that a first --max-num-seqs may be lower than that.
 
@@ -88,11 +91,11 @@ def render(*, options: RenderOptions) -> None:
     config = options.catalog.config()
     manifests = load(options.names)
     check_some(manifests, options.names)
-    found = [
-        each
+    answers = [
+        _answers(resource, manifests, terms, config, site)
         for resource in manifests.model_deployments
-        if (each := _answer(resource, manifests, terms, config, site))
     ]
+    found = [each for some in answers for each in some]
     planned = [each for each in found if isinstance(each, Planned)]
     for each in found:
         _remark_on(each)
@@ -102,21 +105,25 @@ def render(*, options: RenderOptions) -> None:
         if options.is_line
         else _manifest_text(planned, site, options.form)
     )
-    is_broken = bool(manifests.problems) or len(found) < len(manifests.model_deployments)
+    is_broken = bool(manifests.problems) or not all(answers)
     sys.exit(exit_code(found, is_broken=is_broken))
 
 
-def _answer(
+def _answers(
     resource: ManifestObject, manifests: Manifests, terms: Terms, config: str | None, site: Site
-) -> Planned | Refused | None:
-    """Return the answer for one object, or none where it is not valid."""
+) -> list[Planned | Refused]:
+    """Return the answer for one object, or for each of its roles; none where it is not valid."""
     try:
         parsed = parsed_model(resource, manifests)
         references = references_of(parsed, config=config)
     except ManifestError as error:
         complain(error.message)
-        return None
-    return servable(answer(parsed.model, terms, references), site)
+        return []
+    try:
+        parts = parts_of(parsed.model, terms, references)
+    except (CatalogError, SizingError) as error:
+        return [Refused(deployment=parsed.model, code=code_of(error), message=str(error))]
+    return [servable(answer(part, terms, references), site) for part in parts]
 
 
 def _remark_on(answer: Planned | Refused) -> None:
