@@ -51,13 +51,13 @@ def role_refusals(spec: Spec, minor: str, shape: ModelShape) -> Iterator[str]:
     """
     if parse_version(minor) < SINCE_SHORT_LEASES:
         yield (
-            f"engine.role and topology need engine.version 0.22: {minor} holds a cache for 480 s "
-            "that nobody takes"
+            f"engine.role needs engine.version 0.22: {minor} holds a cache for 480 s that nobody "
+            "takes"
         )
     if not hands_over(shape):
         yield (
-            "engine.role and topology: not every version hands over the cache of layers with a "
-            f"window or a state, as in {spec.model.id}"
+            "engine.role: not every version hands over the cache of layers with a window or a state"
+            f", as in {spec.model.id}"
         )
     if role_of(spec) == "decode" and slo_of(spec).ttft and not transfer_s_of(spec):
         yield (
