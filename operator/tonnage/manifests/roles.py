@@ -105,7 +105,7 @@ def _divided(spec: Spec, request: SizingRequest, size: Size, running: Specs) -> 
 def _held(
     spec: Spec, running: Specs, given: Mapping[Role, ParallelSizes]
 ) -> Iterator[tuple[Role, ParallelSizes]]:
-    """Yield the splits that run, of the same model and GPUs, where the spec does not forbid them."""
+    """Yield the splits that run, of the same model and GPUs, where the spec lets them stay."""
     for role, own in running.items():
         sizes = own.hardware.parallelism
         is_same = (own.model, own.hardware.gpu) == (spec.model, spec.hardware.gpu)
@@ -194,7 +194,7 @@ def _role_manifest(model: ModelDeployment, role: Role, divided: Divided) -> Role
 def _role_spec(spec: Spec, role: Role, divided: Divided) -> dict[str, Any]:
     """Return the spec of one role: what both share, its split, its bounds, its part of the SLO."""
     sizing = divided.prefill if role == "prefill" else divided.decode
-    own = spec.to_dict()
+    own = spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
     topology = spec.topology
     del own["topology"]
     options = topology.options_of(role).to_dict() if topology else {}

@@ -19,10 +19,11 @@ from tonnage.catalog.gpu import built_in_gpus, find_gpu
 from tonnage.catalog.models import built_in_model
 from tonnage.catalog.price import Price
 from tonnage.catalog.shape import StateAttention
-from tonnage.sizing.errors import SLOInfeasibleError
+from tonnage.sizing.errors import InvalidParallelismError, SLOInfeasibleError
 from tonnage.sizing.request import with_prior
 from tonnage.sizing.roles import (
     decode_request,
+    divide,
     go_together,
     prefill_request,
     weigh_roles,
@@ -273,3 +274,68 @@ class TestAMeasuredFleet:
         assert 0.8 * measured[0] <= each <= 1.2 * measured[1]
         # For as little as that, one fleet for both takes a replica less.
         assert not found.is_apart
+
+
+def ranks(tensor=None):
+    return ParallelSizes(tensor=tensor, pipeline=1, data=1)
+
+
+class TestDividing:
+    """Each role as an object of its own, with its own part of TTFT."""
+
+    def test_decode_has_twice_the_transfer_and_three_steps_of_ttft_and_prefill_the_rest(self):
+        found = divide(asked(), asked(), FAST, size)
+        (first,), (second,) = (each.request.slo.ttft for each in (found.prefill, found.decode))
+        moved = found.decode.replica.layout.bytes_of_sequence(8000)
+
+        assert found.transfer_s == pytest.approx(moved / FAST, abs=1e-3)
+        assert found.transfer_s >= moved / FAST
+        assert found.decode_s == second.limit_s
+        assert second.limit_s == pytest.approx(2 * found.transfer_s + 3 * 0.02)
+        assert first.limit_s == pytest.approx(2.0 - second.limit_s)
+        assert found.decode.request.transfer_s == found.transfer_s
+        assert [found.prefill.request.slo.tpot, found.decode.request.slo.tpot] == [
+            (),
+            asked().slo.tpot,
+        ]
+
+    def test_each_role_keeps_its_part_with_the_replicas_that_are_planned(self):
+        found = divide(asked(rate=20.0), asked(rate=20.0), FAST, size)
+
+        assert found.replicas == (found.prefill.replicas, found.decode.replicas)
+        for each in (found.prefill, found.decode):
+            assert each.sustained_requests_per_s(each.replicas) >= 20.0
+
+    def test_bounds_are_of_a_role(self):
+        prefill, decode = asked(min_replicas=3), asked(min_replicas=2)
+
+        found = divide(prefill, decode, FAST, size)
+
+        assert (found.prefill.request.min_replicas, found.decode.request.min_replicas) == (3, 2)
+
+    def test_a_ttft_that_decode_takes_alone_is_refused_with_the_numbers(self):
+        with pytest.raises(SLOInfeasibleError, match=r"TTFT p95 60\.0 ms: moving the cache"):
+            divide(asked(ttft_s=0.06), asked(ttft_s=0.06), FAST, size)
+
+    def test_prefill_is_split_as_decode_is_where_it_would_have_more_ranks(self):
+        free, one = (
+            replace(asked(rate=20.0, ttft_s=0.45), sizes=sizes, num_gpus=None)
+            for sizes in (ParallelSizes(), ranks(1))
+        )
+        wider = size(prefill_request(free, 20.0, divide(one, one, FAST, size).decode_s))
+        found = divide(free, one, FAST, size)
+
+        assert wider.parallelism.tensor > 1, "what it would be alone"
+        assert found.prefill.parallelism.tensor == found.decode.parallelism.tensor == 1
+
+    def test_decode_is_split_as_prefill_is_where_that_is_given(self):
+        two = replace(asked(), sizes=ranks(2), num_gpus=None)
+        found = divide(two, replace(asked(), sizes=ParallelSizes(), num_gpus=None), FAST, size)
+
+        assert found.decode.parallelism.tensor == 2
+
+    def test_splits_that_are_both_given_and_do_not_go_together_are_refused(self):
+        prefill = replace(asked(), sizes=ranks(2), num_gpus=2)
+
+        with pytest.raises(InvalidParallelismError, match="tensor 2 hands no cache over"):
+            divide(prefill, replace(asked(), sizes=ranks(1)), FAST, size)

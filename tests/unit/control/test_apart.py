@@ -1,0 +1,297 @@
+"""An object with two roles in its place: what is made of it, when, and what it says."""
+
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+
+from fleet_builders import a_deployment_body, a_fleet, a_manifest, a_model, a_state
+from tonnage.api.objects import parse_model_deployment
+from tonnage.control.input.memory import Memory
+from tonnage.control.input.state import RoleObject
+from tonnage.control.tick import tick
+from tonnage.fleet.views import model_view
+
+LONG_PROMPTS = {
+    "requestsPerSecond": 20,
+    "promptTokens": {"mean": 6000},
+    "outputTokens": {"mean": 100, "p99": 100},
+}
+SHORT_PROMPTS = {
+    "requestsPerSecond": "0.5",
+    "promptTokens": {"mean": 100},
+    "outputTokens": {"mean": 400},
+}
+AUTO = {"roles": "Auto"}
+
+
+def an_object(topology=None, **spec):
+    asked = {
+        "model": {"id": "meta-llama/Llama-3.1-8B-Instruct"},
+        "hardware": {"gpu": "H100", "parallelism": {"tensor": 1}},
+        "slo": {"timeToFirstToken": {"p95": "2s"}, "timePerOutputToken": {"p95": "20ms"}},
+        "demand": LONG_PROMPTS,
+        "scaling": {"maxReplicas": 16},
+        "topology": topology or {},
+    }
+    return a_manifest(**(asked | spec))
+
+
+def ticked(manifest, *, roles=(), replicas=None, memory=None, settings=None, **changes):
+    """Return what a tick writes for an object, and what it remembers."""
+    there = {
+        body["spec"]["engine"]["role"]: RoleObject(
+            view=model_view(body),
+            model=parse_model_deployment(
+                {key: value for key, value in body.items() if key != "status"}
+            ),
+        )
+        for body in roles
+    }
+    live = a_deployment_body(a_model(), replicas=2) if replicas else None
+    state = a_state(manifest, replicas=replicas, live=live, roles=there, **changes)
+    outcome = tick(a_fleet(state, settings=settings or {}), memory or Memory())
+    assert outcome.faults == ()
+    (writes,) = outcome.writes
+    return writes, outcome.memory
+
+
+def as_made(writes, *, generation=1, **status):
+    """Return the objects of roles as the API server has them after a write."""
+    return [
+        deepcopy(each.manifest)
+        | {
+            "metadata": each.manifest["metadata"]
+            | {"uid": f"uid-of-{each.name}", "generation": generation},
+            "status": {"observedGeneration": generation} | status,
+        }
+        for each in writes.roles
+    ]
+
+
+def conditions(writes):
+    return {each.type: each for each in writes.status.conditions}
+
+
+def a_condition(kind, status, reason="Why", message="why"):
+    return {"type": kind, "status": status, "reason": reason, "message": message}
+
+
+@pytest.fixture(scope="module")
+def made():
+    return ticked(an_object())[0]
+
+
+class TestMaking:
+    def test_there_is_one_object_for_each_role_and_nothing_beside_it(self, made):
+        assert [each.name for each in made.roles] == ["llama-prefill", "llama-decode"]
+        assert made.template is None
+        assert not made.check_children
+
+    def test_each_is_owned_and_has_its_part_of_the_spec(self, made):
+        prefill, decode = (each.manifest for each in made.roles)
+        (owner,) = prefill["metadata"]["ownerReferences"]
+
+        assert (owner["uid"], owner["controller"]) == ("uid-of-llama", True)
+        assert prefill["spec"]["engine"] == {"version": "0.33", "role": "prefill"}
+        assert prefill["spec"]["slo"] == {"timeToFirstToken": {"p95": "1936ms"}}
+        assert decode["spec"]["slo"] == {
+            "timeToFirstToken": {"p95": "64ms"},
+            "timePerOutputToken": {"p95": "20ms"},
+        }
+        assert decode["spec"]["demand"]["cacheTransfer"] == "2ms"
+        for each in (prefill, decode):
+            assert each["spec"]["hardware"] == {
+                "gpu": "H100",
+                "parallelism": {"tensor": 1, "data": 1},
+            }
+            assert "topology" not in each["spec"]
+
+    def test_bounds_of_a_role_replace_those_of_both(self):
+        own = {"prefill": {"minReplicas": 2}, "decode": {"maxReplicas": 3}}
+        writes, _ = ticked(an_object(own))
+
+        assert [each.spec["scaling"] for each in writes.roles] == [
+            {"minReplicas": 2, "maxReplicas": 16},
+            {"maxReplicas": 3},
+        ]
+
+    def test_nothing_is_written_once_they_are_as_they_should_be(self, made):
+        writes, _ = ticked(an_object(), roles=as_made(made))
+
+        assert writes.roles == ()
+
+    def test_one_that_was_edited_is_reapplied_and_what_others_added_stays(self, made):
+        prefill, decode = as_made(made)
+        edited = deepcopy(decode)
+        edited["spec"]["slo"]["timePerOutputToken"]["p95"] = "1s"
+        added = deepcopy(prefill)
+        added["spec"]["pods"] = {"nodeSelector": {"zone": "a"}}
+
+        writes, _ = ticked(an_object(), roles=[added, edited])
+
+        assert [each.role for each in writes.roles] == ["decode"]
+
+    def test_what_the_spec_no_longer_has_is_taken_away(self, made):
+        before, _ = ticked(an_object(pods={"nodeSelector": {"zone": "a"}}))
+
+        writes, _ = ticked(an_object(), roles=as_made(before))
+
+        assert len(writes.roles) == 2, "what is there has all of it, and a node selector"
+
+    def test_the_split_that_runs_stays_where_another_would_be_planned_now(self):
+        any_split = {"gpu": "H100"}
+        wide = {"gpu": "H100", "parallelism": {"tensor": 2}}
+        before, _ = ticked(an_object(hardware=wide))
+
+        writes, _ = ticked(an_object(hardware=any_split), roles=as_made(before))
+        fresh, _ = ticked(an_object(hardware=any_split))
+
+        assert [each.spec["hardware"]["parallelism"]["tensor"] for each in fresh.roles] == [1, 1]
+        assert writes.roles == ()
+
+    def test_another_gpu_is_split_anew(self, made):
+        writes, _ = ticked(an_object(hardware={"gpu": "H200"}), roles=as_made(made))
+
+        assert {each.spec["hardware"]["gpu"] for each in writes.roles} == {"H200"}
+
+
+class TestWhereNothingIsMade:
+    def test_the_mode_forbids_it(self):
+        scaling = {"mode": "Recommend", "maxReplicas": 16}
+        writes, _ = ticked(an_object(scaling=scaling))
+
+        assert writes.roles == ()
+        assert conditions(writes)["Ready"].reason == "StatusOnly"
+
+    def test_and_roles_that_there_are_follow_the_mode(self, made):
+        scaling = {"mode": "Paused", "maxReplicas": 16}
+        writes, _ = ticked(an_object(scaling=scaling), roles=as_made(made)[:1])
+
+        (only,) = writes.roles
+        assert (only.role, only.spec["scaling"]["mode"]) == ("prefill", "Paused")
+
+    def test_the_operator_only_scales(self):
+        writes, _ = ticked(an_object(), settings={"mode": "scaleOnly"})
+
+        assert writes.roles == ()
+        assert conditions(writes)["PlanValid"].reason == "ScaleOnly"
+
+    def test_the_name_of_a_role_is_taken(self, made):
+        prefill, decode = as_made(made)
+        other = decode | {"metadata": decode["metadata"] | {"ownerReferences": []}}
+        writes, _ = ticked(an_object(), roles=[prefill, other])
+
+        assert writes.roles == ()
+        assert conditions(writes)["Stalled"].reason == "NameConflict"
+
+    def test_the_object_is_about_to_go(self, made):
+        body = an_object()
+        view = replace(model_view(body), is_deleting=True)
+        writes, _ = ticked(body, roles=as_made(made)[:1], view=view)
+
+        assert writes.roles == ()
+
+
+class TestAuto:
+    def test_takes_roles_where_they_cost_less(self):
+        hardware = {"gpu": "H100"}
+        writes, _ = ticked(an_object(AUTO, hardware=hardware))
+        verdict = conditions(writes)["PlanValid"].message
+
+        assert len(writes.roles) == 2
+        assert verdict.startswith("apart costs less: yes: ")
+
+    def test_takes_one_fleet_where_they_do_not_and_says_why(self):
+        writes, _ = ticked(an_object(AUTO, demand=SHORT_PROMPTS))
+        (reason,) = (each for each in writes.status.plan.reasons if each.code == "Topology")
+
+        assert writes.roles == ()
+        assert writes.template["kind"] == "Deployment"
+        assert reason.message.startswith("apart costs less: no: 1 prefill + 1 decode replica")
+
+    def test_keeps_what_runs(self, made):
+        roles = as_made(made)
+        for each in roles:
+            each["spec"]["demand"] |= SHORT_PROMPTS
+        apart, _ = ticked(an_object(AUTO, demand=SHORT_PROMPTS), roles=roles)
+        whole, _ = ticked(an_object(AUTO, hardware={"gpu": "H100"}), replicas=2)
+
+        assert len(apart.roles) == 2
+        assert whole.roles == ()
+
+    def test_takes_one_fleet_where_engines_hand_nothing_over(self):
+        old = {"version": "0.20"}
+        writes, _ = ticked(an_object(AUTO, engine=old))
+        (reason,) = (each for each in writes.status.plan.reasons if each.code == "Topology")
+
+        assert writes.roles == ()
+        assert "needs engine.version 0.22" in reason.message
+
+    def test_which_are_refused_where_they_are_asked_for(self):
+        writes, _ = ticked(an_object(engine={"version": "0.20"}))
+
+        assert conditions(writes)["PlanValid"].reason == "UnsupportedEngine"
+
+
+class TestStatus:
+    def test_waits_for_roles_that_say_nothing_yet(self, made):
+        writes, _ = ticked(an_object(), roles=as_made(made))
+        said = conditions(writes)
+
+        assert (said["Ready"].status, said["Ready"].reason) == ("False", "RolesPending")
+        assert "Reconciling" not in said
+
+    def test_is_under_way_while_they_are_made(self, made):
+        said = conditions(made)
+
+        assert said["Reconciling"].message == "made or changed: prefill, decode"
+        assert said["Ready"].reason == "RolesPending"
+
+    @pytest.mark.parametrize(
+        ("states", "expected"),
+        [
+            (("True", "True"), "True"),
+            (("True", "False"), "False"),
+            (("Unknown", "True"), "Unknown"),
+        ],
+    )
+    def test_is_ready_when_both_are(self, made, states, expected):
+        roles = as_made(made)
+        for body, state in zip(roles, states, strict=True):
+            body["status"]["conditions"] = [a_condition("Ready", state, message=f"is {state}")]
+        said = conditions(ticked(an_object(), roles=roles)[0])["Ready"]
+
+        assert said.status == expected
+        assert said.message == f"prefill: is {states[0]}; decode: is {states[1]}"
+
+    def test_says_nothing_by_what_a_role_said_of_an_earlier_spec(self, made):
+        met = [a_condition("Ready", "True")]
+        roles = as_made(made, observedGeneration=0, conditions=met)
+
+        assert conditions(ticked(an_object(), roles=roles)[0])["Ready"].reason == "RolesPending"
+
+    def test_stalls_where_one_does(self, made):
+        roles = as_made(made)
+        roles[1]["status"]["conditions"] = [a_condition("Stalled", "True", "WriteRefused")]
+        said = conditions(ticked(an_object(), roles=roles)[0])
+
+        assert said["Stalled"].reason == "WriteRefused"
+        assert said["Stalled"].message == "decode: why"
+
+    def test_misses_the_slo_where_one_does(self, made):
+        roles = as_made(made, conditions=[a_condition("SLOMet", "True", "Met")])
+        roles[0]["status"]["conditions"] = [a_condition("SLOMet", "False", "Missed")]
+        said = conditions(ticked(an_object(), roles=roles)[0])
+
+        assert (said["SLOMet"].status, said["SLOMet"].reason) == ("False", "Missed")
+
+    def test_counts_the_replicas_of_both(self, made):
+        roles = as_made(made)
+        for body, ready in zip(roles, (1, 2), strict=True):
+            body["status"]["replicas"] = {
+                "desired": 2, "current": 2, "ready": ready, "summary": f"{ready}/2"
+            }  # fmt: skip
+        replicas = ticked(an_object(), roles=roles)[0].status.replicas
+
+        assert (replicas.desired, replicas.ready, replicas.summary) == (4, 3, "1/2 + 2/2")
