@@ -376,10 +376,11 @@ GRANTED = [
     ("patch", "deployments.apps/scale"), ("list", "pods"), ("get", "configmaps"),
     ("patch", "modeldeployments.tonnage.dev/status"), ("create", "events.events.k8s.io"),
     ("create", "services"), ("watch", "horizontalpodautoscalers.autoscaling"),
+    ("create", "modeldeployments.tonnage.dev"), ("patch", "modeldeployments.tonnage.dev"),
 ]  # fmt: skip
 NOT_GRANTED = [
-    ("get", "secrets"), ("list", "secrets"), ("patch", "modeldeployments.tonnage.dev"),
-    ("create", "modeldeployments.tonnage.dev"), ("delete", "deployments.apps"),
+    ("get", "secrets"), ("list", "secrets"), ("update", "modeldeployments.tonnage.dev"),
+    ("delete", "modeldeployments.tonnage.dev"), ("delete", "deployments.apps"),
     ("update", "deployments.apps"), ("create", "pods"), ("delete", "pods"),
     ("create", "pods/exec"), ("create", "configmaps"), ("patch", "configmaps"),
     ("list", "configmaps"), ("create", "serviceaccounts/token"), ("delete", "services"),
@@ -639,6 +640,26 @@ def test_the_operator_labels_what_it_makes_and_gives_it_the_name_of_its_owner(
         apply_as(kubectl, held, held.served, unlabelled)
     with pytest.raises(LabError, match="only what a ModelDeployment of its name controls"):
         apply_as(kubectl, held, held.served, other)
+
+
+def a_role(name: str, owner: str = "both") -> dict[str, Any]:
+    """Return the ModelDeployment of a role as the operator applies it."""
+    by = {"apiVersion": "tonnage.dev/v1alpha1", "kind": "ModelDeployment", "name": owner}
+    body = manifest(("metadata.name", name), ("metadata.labels", {"tonnage.dev/managed": "true"}))
+    body["metadata"]["ownerReferences"] = [by | {"uid": str(uuid.UUID(int=0)), "controller": True}]
+    return body
+
+
+def test_of_model_deployments_the_operator_writes_roles_and_no_spec_of_a_user(
+    kubectl: Kubectl, held: Release
+):
+    of_a_user = manifest(("metadata.name", "both-decode"))
+    apply_as(kubectl, held, held.served, a_role("both-prefill"))
+    kubectl("create", "-n", held.served, "-f", "-", text=json.dumps(of_a_user))
+
+    for body in (a_role("both-decode"), a_role("another"), manifest(("metadata.name", "mine"))):
+        with pytest.raises(LabError, match="or one whose role it is"):
+            apply_as(kubectl, held, held.served, body)
 
 
 def test_the_operator_writes_nothing_beside_itself(kubectl: Kubectl, held: Release):

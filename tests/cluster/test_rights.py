@@ -7,7 +7,12 @@ import pytest
 import site_lab
 from family_configs import LLAMA_3_1_8B
 from site_lab import CALIBRATION, NAMESPACE, OPERATOR, WRITE_VERBS, a_model, show, until
-from tonnage.cluster.kube import ACCESS_REVIEWS, DISRUPTION_BUDGETS, NETWORK_POLICIES
+from tonnage.cluster.kube import (
+    ACCESS_REVIEWS,
+    DISRUPTION_BUDGETS,
+    MODEL_DEPLOYMENTS,
+    NETWORK_POLICIES,
+)
 from tonnage_lab.processes import LabError
 
 pytestmark = site_lab.pytestmark
@@ -71,8 +76,10 @@ def use_everything(tenant):
             },
         ),
         a_model("with-claim", pods={"modelCacheClaim": "weights"}, scaling=RECOMMEND),
+        a_model("with-roles", topology={}, hardware={"gpu": "H200"}),
     )
     tenant.wait_ready(replicas=2)
+    until(lambda: tenant.get(MODEL_DEPLOYMENTS, "with-roles-decode"), "roles are made")
     assert tenant.get(DISRUPTION_BUDGETS)
     assert tenant.get(NETWORK_POLICIES)
     until(tenant.site.calibration, f"{CALIBRATION} is written", timeout_s=90)
@@ -126,7 +133,7 @@ def test_it_writes_in_no_other_ways_than_these(tenant):
     [
         "get secrets", "create pods", "create pods/exec", "delete deployments.apps",
         "delete services", "deletecollection networkpolicies.networking.k8s.io",
-        "patch modeldeployments.tonnage.dev", "update deployments.apps", "patch nodes",
+        "delete modeldeployments.tonnage.dev", "update deployments.apps", "patch nodes",
         "create clusterrolebindings.rbac.authorization.k8s.io",
     ],
 )  # fmt: skip

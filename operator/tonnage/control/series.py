@@ -9,6 +9,7 @@ from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Assessment, Chosen, Fleet
 from tonnage.control.report.calibrated import learned_constants
 from tonnage.control.report.reasons import label_reason
+from tonnage.control.report.roles import has_roles
 from tonnage.control.report.status import newest_decision, replicas_status
 from tonnage.control.tick import TickResult
 from tonnage.explain.report import usd_per_hour
@@ -151,7 +152,8 @@ def _object_series(found: Assessment, outcome: TickResult, fleet: Fleet) -> Obje
 def gauges(found: Assessment, memory: ObjectMemory) -> Iterator[MetricSample]:
     """Yield what is known of an object now; ``memory``: as this tick leaves it."""
     replicas = replicas_status(found)
-    yield from _replicas(found, replicas)
+    if not has_roles(found):  # whose series say it
+        yield from _replicas(found, replicas)
     yield from _traffic(found)
     if found.chosen:
         yield from _capacity(found, found.chosen, replicas)

@@ -9,6 +9,7 @@ from fleet_builders import a_deployment_body, a_fleet, a_manifest, a_model, a_st
 from tonnage.api.objects import parse_model_deployment
 from tonnage.control.input.memory import Memory
 from tonnage.control.input.state import RoleObject
+from tonnage.control.series import gauges
 from tonnage.control.tick import tick
 from tonnage.fleet.views import model_view
 
@@ -271,6 +272,15 @@ class TestStatus:
 
         assert conditions(ticked(an_object(), roles=roles)[0])["Ready"].reason == "RolesPending"
 
+    def test_leaves_series_of_replicas_to_the_roles(self, made):
+        state = a_state(an_object(), replicas=None)
+        outcome = tick(a_fleet(state), Memory())
+        (found,) = outcome.found
+        names = {each.family for each in gauges(found, outcome.memory.objects["uid-of-llama"])}
+
+        assert "tonnage_condition" in names
+        assert not {each for each in names if each.startswith("tonnage_replicas")}
+
     def test_stalls_where_one_does(self, made):
         roles = as_made(made)
         roles[1]["status"]["conditions"] = [a_condition("Stalled", "True", "WriteRefused")]
@@ -295,3 +305,11 @@ class TestStatus:
         replicas = ticked(an_object(), roles=roles)[0].status.replicas
 
         assert (replicas.desired, replicas.ready, replicas.summary) == (4, 3, "1/2 + 2/2")
+
+    def test_says_on_what_its_roles_say_while_its_spec_is_refused(self, made):
+        roles = as_made(made, conditions=[a_condition("Ready", "True", "MinimumReady")])
+        refused = an_object(engine={"version": "0.20"})
+        said = conditions(ticked(refused, roles=roles)[0])
+
+        assert said["Ready"].status == "True"
+        assert (said["PlanValid"].status, said["Stalled"].status) == ("False", "True")

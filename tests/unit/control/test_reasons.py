@@ -19,7 +19,7 @@ SOURCES = [
     PACKAGE / "fleet/stored_map.py",
 ]
 NO_REASONS = {
-    "Apart", "Approve", "Approved", "Attainment", "Authorization", "Auto", "BandwidthEfficiency",
+    "Approve", "Approved", "Attainment", "Authorization", "Auto", "BandwidthEfficiency",
     "CalibrationStored", "CapacityAvailable", "Complete", "ConfigMap", "Decision", "Drifted",
     "ErrImagePull", "Error", "ErrorBudget", "False", "KVCache", "KVCapacityAsPlanned",
     "MetricsAvailable", "Missing", "Never",

@@ -34,6 +34,7 @@ from tonnage.fleet.act import Scale, Writer, Writes
 from tonnage.fleet.aside import beside
 from tonnage.fleet.lanes import lanes
 from tonnage.manifests.children import deployment
+from tonnage.manifests.roles import RoleManifest
 
 NOW = "2026-01-02T00:00:00Z"
 PLACE = DEPLOYMENTS.path("serving", "llama")
@@ -390,6 +391,52 @@ class TestUpdating:
 
         assert act(kube, asking(template=TEMPLATE)) == {"uid-of-llama"}
         assert PLACE not in kube.objects
+
+
+ROLE = MODEL_DEPLOYMENTS.path("serving", "llama-decode")
+
+
+def a_role(**metadata):
+    body = a_manifest("llama-decode")
+    body["metadata"] |= {"ownerReferences": [owned_by("ModelDeployment", "llama", "uid-of-llama")]}
+    body["metadata"] |= metadata
+    return body
+
+
+def asking_for_a_role():
+    wanted = a_role()
+    del wanted["metadata"]["uid"]
+    return asking(roles=(RoleManifest(role="decode", manifest=wanted, digest="x"),))
+
+
+class TestRoles:
+    def test_are_made_without_force(self):
+        kube = KubeDouble([(OBJECT, a_manifest())])
+
+        assert act(kube, asking_for_a_role()) == frozenset()
+        assert [(call.verb, call.force) for call in kube.writes] == [("apply", False)]
+
+    def test_that_are_ours_are_changed_with_force_and_no_namesake_is(self):
+        kube = KubeDouble([(OBJECT, a_manifest()), (ROLE, a_role(uid="uid-of-ours"))])
+
+        act(kube, asking_for_a_role())
+        (call,) = kube.writes
+
+        assert call.force
+        assert call.body["metadata"]["uid"] == "uid-of-ours"
+
+    def test_of_somebody_else_are_left_alone(self):
+        kube = KubeDouble([(OBJECT, a_manifest()), (ROLE, a_role(ownerReferences=[]))])
+
+        assert carried(kube, asking_for_a_role()).template is Fate.UNDONE
+        assert kube.writes == []
+
+    def test_are_not_written_for_a_spec_that_changed_meanwhile(self):
+        kube = KubeDouble([(OBJECT, a_manifest(generation=2))])
+
+        act(kube, replace(asking_for_a_role(), generation=1))
+
+        assert kube.writes == []
 
 
 class TestAStatusThatHangs:

@@ -221,6 +221,12 @@ class ModelState:
     """Of ours, which kept the rest from being read."""
 
     @property
+    def own_roles(self) -> Mapping[Role, RoleObject]:
+        """Those that were made for it."""
+        uid = self.view.uid
+        return {role: each for role, each in self.roles.items() if each.view.owner_uid == uid}
+
+    @property
     def replicas(self) -> int:
         """That its Deployment asks for; 0: there is none."""
         return self.deployment.replicas if self.deployment else 0

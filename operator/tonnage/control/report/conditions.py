@@ -22,7 +22,7 @@ from tonnage.control.observe.starting import held_up
 from tonnage.control.report.drift import template_drift
 from tonnage.control.report.kstatus import ready, reconciling, stall, workload_kind
 from tonnage.control.report.plausible import speed_plausible
-from tonnage.control.report.roles import role_findings
+from tonnage.control.report.roles import has_roles, role_findings
 from tonnage.estimate.metrics import TABLE
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.workload import PERCENT
@@ -262,8 +262,8 @@ def conditions(
 
 
 def _said(found: Assessment, speeds: Mapping[str, PodSpeed], fleet: Fleet) -> tuple[Finding, ...]:
-    if found.apart:
-        return tuple(role_findings(found, found.apart))
+    if has_roles(found):
+        return tuple(role_findings(found, plan_valid(found)))
     is_ready, stalled = ready(found), stall(found)
     return (
         is_ready,

@@ -7,7 +7,7 @@ from typing import Any, Final
 from tonnage.api.pods import Role
 from tonnage.api.status import ReplicasStatus
 from tonnage.control.input.finding import Finding, State
-from tonnage.control.input.state import Apart, Assessment, RoleObject
+from tonnage.control.input.state import Assessment, RoleObject
 from tonnage.control.report.kstatus import stall
 from tonnage.manifests.roles import RoleManifest
 
@@ -45,9 +45,14 @@ def _contains(live: Any, wanted: Any) -> bool:
     return bool(live == wanted)
 
 
-def role_findings(found: Assessment, wanted: Apart) -> Iterator[Finding]:
-    """Yield the conditions of an object with two roles."""
-    said = {role: _conditions(other) for role, other in found.state.roles.items()}
+def has_roles(found: Assessment) -> bool:
+    """Tell whether two objects are, or are to be, in place of this one."""
+    return found.apart is not None or bool(found.state.own_roles)
+
+
+def role_findings(found: Assessment, planned: Finding) -> Iterator[Finding]:
+    """Yield the conditions of an object with two roles; ``planned``: where none are planned now."""
+    said = {role: _conditions(other) for role, other in found.state.own_roles.items()}
     missing = ", ".join(each.role for each in due(found))
     stalled = _stalled(found, said)
     yield _ready(found, said, missing)
@@ -55,7 +60,8 @@ def role_findings(found: Assessment, wanted: Apart) -> Iterator[Finding]:
     message = f"made or changed: {missing}"
     yield Finding("Reconciling", "True" if is_changing else None, ROLES_MISSING, message)
     yield stalled
-    yield Finding("PlanValid", "True", "Planned", wanted.message)
+    message = found.apart.message if found.apart else ""
+    yield Finding("PlanValid", "True", "Planned", message) if found.apart else planned
     for kind in SAID_OF_BOTH:
         if finding := _of_both(kind, said, is_bad="False"):
             yield finding
@@ -64,7 +70,7 @@ def role_findings(found: Assessment, wanted: Apart) -> Iterator[Finding]:
 def _ready(
     found: Assessment, said: Mapping[Role, Mapping[str, Mapping[str, Any]]], missing: str
 ) -> Finding:
-    if not found.state.roles and not found.is_acting:
+    if not said and not found.is_acting:
         message = f"mode is {found.mode}, no role exists"
         return Finding("Ready", "True", "StatusOnly", message)
     if missing:
@@ -104,9 +110,8 @@ def _conditions(other: RoleObject) -> Mapping[str, Mapping[str, Any]]:
 
 def roles_replicas(found: Assessment) -> ReplicasStatus:
     """Return the replicas of both roles together, as they say themselves."""
-    parts = [
-        json.loads(other.view.status).get("replicas") or {} for other in found.state.roles.values()
-    ]
+    known = found.state.own_roles.values()
+    parts = [json.loads(other.view.status).get("replicas") or {} for other in known]
     desired, current, ready = (
         sum(part.get(key) or 0 for part in parts) for key in ("desired", "current", "ready")
     )

@@ -40,7 +40,7 @@ from tonnage.control.report.happenings import bad_conditions
 from tonnage.control.report.kstatus import NO_PATH
 from tonnage.control.report.plausible import with_speeds
 from tonnage.control.report.problem import CAUSES, problem_cell, problem_of
-from tonnage.control.report.roles import roles_replicas
+from tonnage.control.report.roles import has_roles, roles_replicas
 from tonnage.explain.offload import offload_reason
 from tonnage.explain.report import (
     batch_reasons,
@@ -217,7 +217,7 @@ def _frozen_plan(found: Assessment) -> PlanStatus | None:
 
 def replicas_status(found: Assessment) -> ReplicasStatus:
     """Return the replicas of an object; those wanted where Tonnage may write them."""
-    if found.apart:
+    if has_roles(found):
         return roles_replicas(found)
     deployment, current = found.state.deployment, found.state.replicas
     is_left = found.memory.writers.leaves_replicas

@@ -36,7 +36,7 @@ def weighed(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker)
 
     running = {
         role: other.model.spec
-        for role, other in state.roles.items()
+        for role, other in state.own_roles.items()
         if isinstance(other.model, ModelDeployment)
     }
     return weigh_topology(model.spec, request, size, running)
@@ -54,18 +54,16 @@ def apart(state: ModelState, fleet: Fleet, found: Weighed) -> Apart | None:
     if not isinstance(model, ModelDeployment) or model.spec.topology is None:
         return None
     runs_whole = state.deployment is not None
-    runs_apart = any(each.view.owner_uid == state.view.uid for each in state.roles.values())
     is_auto = model.spec.topology.roles == "Auto"
-    if is_auto and (runs_whole or not (runs_apart or found.is_cheaper)):
+    if is_auto and (runs_whole or not (state.own_roles or found.is_cheaper)):
         return None
     if found.divided is None:
         raise RefusedError("NoRoles", found.message)
     check_allowed(model, fleet.settings)
-    for role, other in state.roles.items():
-        if other.view.owner_uid != state.view.uid:
-            raise RefusedError(
-                "NameConflict",
-                f"ModelDeployment {role_name(model.name, role)} exists and is not controlled by "
-                f"{model.name}: delete or rename one of them",
-            )
+    for role in state.roles.keys() - state.own_roles.keys():
+        raise RefusedError(
+            "NameConflict",
+            f"ModelDeployment {role_name(model.name, role)} exists and is not controlled by "
+            f"{model.name}: delete or rename one of them",
+        )
     return Apart(manifests=role_manifests(model, found.divided), message=found.message)

@@ -100,7 +100,7 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     may_apply = acts and not (waits and retry and retry.is_of_template)
     may_apply = may_apply and not (is_mute and found.changes)  # said before it is done
     template = _template(found, fleet) if may_apply else None
-    may_apply_roles = may_apply or (bool(found.state.roles) and not (waits or view.is_deleting))
+    may_apply_roles = may_apply or (bool(found.state.own_roles) and not (waits or view.is_deleting))
     roles = due(found) if may_apply_roles else ()
     checks = acts and not waits and owns_children(found) and _is_check_due(found, fleet)
     is_scaling = scale is not None or (template is not None and deployment is None)
