@@ -398,7 +398,7 @@ ROLE = MODEL_DEPLOYMENTS.path("serving", "llama-decode")
 
 def a_role(**metadata):
     body = a_manifest("llama-decode")
-    body["metadata"] |= {"ownerReferences": [owned_by("ModelDeployment", "llama", "uid-of-llama")]}
+    body["metadata"]["ownerReferences"] = owned_by("ModelDeployment", "llama", "uid-of-llama")
     body["metadata"] |= metadata
     return body
 
