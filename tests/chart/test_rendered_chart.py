@@ -128,11 +128,16 @@ def test_no_right_is_broad(helm, values):
         "poddisruptionbudgets", "networkpolicies",
     }  # fmt: skip
     assert "nodes" not in {resource for resource, _ in rights}
-    assert ("modeldeployments", "patch") not in rights
+    of_objects = {verb for resource, verb in rights if resource == "modeldeployments"}
+    assert of_objects <= {"get", "list", "watch", "create", "patch"}, "of roles, by the policy"
 
 
 def test_scale_only_can_neither_create_a_pod_nor_change_one(helm):
     rights = granted(helm.template(**SCALE_ONLY))
+
+    assert {verb for resource, verb in rights if resource == "modeldeployments"} == {
+        "get", "list", "watch",
+    }  # fmt: skip
 
     assert {verb for resource, verb in rights if resource == "deployments"} == {
         "get", "list", "watch",

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tonnage.api.objects import ModelDeployment
@@ -20,6 +20,7 @@ from tonnage.estimate.errors import CalibrationFileError
 from tonnage.explain.at_demand import capacity_figures, demand_figures
 from tonnage.explain.report import estimate_status, plan_status, sizing_reasons
 from tonnage.manifests.arguments import argument_pairs
+from tonnage.manifests.roles import Weighed, weigh_topology
 from tonnage.sizing.adapters import running_adapters
 from tonnage.sizing.checks import with_running_cache
 from tonnage.sizing.errors import SizingError
@@ -152,6 +153,7 @@ def answer(
     except (CatalogError, TargetError, CalibrationFileError) as error:
         return _not_asked(deployment, error)
     try:
+        weighed_roles(deployment.spec, request, terms)
         sizing = _size(request, live, terms.between)
     except (CatalogError, SizingError) as error:
         return Refused(
@@ -185,6 +187,15 @@ def answer(
         reasons=reasons,
         validation=calibration.validation if calibration else None,
     )
+
+
+def weighed_roles(spec: Spec, request: SizingRequest, terms: Terms) -> Weighed | None:
+    """Weigh the roles of a spec, none of which runs; None: it asks for none.
+
+    Raises:
+        SizingError: it asks for roles that keep no SLO.
+    """
+    return weigh_topology(spec, request, partial(size, between=terms.between), {})
 
 
 def fewest_replicas(model: ModelDeployment) -> int:

@@ -1,30 +1,24 @@
 """The objects that are made of one with a topology."""
 
-from functools import partial
-
 from tonnage.api.objects import ModelDeployment
-from tonnage.cli.answers.planning import NONE, Terms, request_of
+from tonnage.catalog.gpu import CatalogError
+from tonnage.cli.answers.planning import NONE, Terms, request_of, weighed_roles
 from tonnage.cli.read.references import References
-from tonnage.manifests.roles import role_models, weigh_topology
-from tonnage.sizing.search import size
+from tonnage.manifests.roles import role_models
+from tonnage.sizing.errors import SizingError
 
 
 def parts_of(
     model: ModelDeployment, terms: Terms, references: References = NONE
 ) -> tuple[ModelDeployment, ...]:
-    """Return those of both roles where an object is run so while nothing runs, else itself.
-
-    Raises:
-        CatalogError, SizingError: it asks for roles that cannot be.
-    """
+    """Return those of both roles where an object begins with them; else itself, refused or not."""
     if model.spec.topology is None:
         return (model,)
-    request = request_of(model.spec, terms, references)
-    sized = partial(size, between=terms.between)
-    weighed = weigh_topology(model.spec, request, sized, {})
-    is_apart = weighed and (weighed.is_cheaper or model.spec.topology.roles == "Apart")
-    return (
-        role_models(model, weighed.divided)
-        if weighed and weighed.divided and is_apart
-        else (model,)
-    )
+    try:
+        found = weighed_roles(model.spec, request_of(model.spec, terms, references), terms)
+    except (CatalogError, SizingError):
+        return (model,)
+    is_apart = model.spec.topology.roles == "Apart" or (found and found.is_cheaper)
+    if found is None or found.divided is None or not is_apart:
+        return (model,)
+    return role_models(model, found.divided)

@@ -10,7 +10,6 @@ from typing import Final
 import click
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.catalog.gpu import CatalogError
 from tonnage.cli.answers.differing import (
     Difference,
     RunningObject,
@@ -50,7 +49,6 @@ from tonnage.cli.read.references import (
 from tonnage.cli.read.running import LiveObject, read_live
 from tonnage.cli.read.scale_target import TargetContainer, scale_target
 from tonnage.cli.text.difference import markdown
-from tonnage.sizing.errors import SizingError
 
 HELP: Final = """Show what a change of manifests does, as Markdown for a pull request.
 
@@ -114,14 +112,11 @@ class _Inputs:
         """Read an object; of one with a topology those of its roles.
 
         Raises:
-            ManifestError: it cannot be read, or asks for roles that cannot be.
+            ManifestError: it cannot be read.
         """
         found = self.parse(resource, manifests)
         references = references_of(found, config=self.config)
-        try:
-            parts = parts_of(found.model, self.terms, references)
-        except (CatalogError, SizingError) as error:
-            raise ManifestError(f"{'/'.join(found.model.key)}: {error}") from error
+        parts = parts_of(found.model, self.terms, references)
         return [replace(found, model=part) for part in parts]
 
 

@@ -8,9 +8,8 @@ from typing import Any, Final
 import click
 import yaml
 
-from tonnage.catalog.gpu import CatalogError
 from tonnage.cli.answers.plan_words import exit_code, headline, object_label
-from tonnage.cli.answers.planning import Planned, Refused, Terms, answer, code_of
+from tonnage.cli.answers.planning import Planned, Refused, Terms, answer
 from tonnage.cli.answers.rendering import children, servable, serve_line
 from tonnage.cli.answers.roles import parts_of
 from tonnage.cli.commands.forms import serialize
@@ -31,7 +30,6 @@ from tonnage.cli.read.manifest import ManifestObject, Manifests, load
 from tonnage.cli.read.references import parsed_model, references_of
 from tonnage.manifests.children import Site
 from tonnage.settings import Settings
-from tonnage.sizing.errors import SizingError
 
 HELP: Final = """Print the objects that the operator would apply for manifests. Needs no cluster.
 
@@ -120,10 +118,7 @@ def _answers(
     except ManifestError as error:
         complain(error.message)
         return []
-    try:
-        parts = parts_of(parsed.model, terms, references)
-    except (CatalogError, SizingError) as error:
-        return [Refused(deployment=parsed.model, code=code_of(error), message=str(error))]
+    parts = parts_of(parsed.model, terms, references)
     return [servable(answer(part, terms, references), site) for part in parts]
 
 
