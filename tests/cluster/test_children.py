@@ -21,8 +21,11 @@ from tonnage.cluster.kube import (
 )
 from tonnage.control.write.writes import Writes
 from tonnage.fleet.children import RESOURCES, Children, NoPathError
+from tonnage.fleet.views import deployment_view
+from tonnage.manifests.changes import Hands, departures, template_changes
 from tonnage.manifests.children import Site, deployment
 from tonnage.manifests.names import MANAGER
+from tonnage.manifests.workload import template_in
 from tonnage_lab.controlplane import ControlPlane
 
 pytestmark = pytest.mark.lab
@@ -402,3 +405,41 @@ def test_a_service_of_somebody_else_is_left_alone(family: Family):
         family.write()
 
     assert family.versions()["Service"] == made["metadata"]["resourceVersion"]
+
+
+ROLE = {
+    "hardware": {"gpu": "H200", "parallelism": {"tensor": 2}},
+    "slo": {"timeToFirstToken": {"p95": "2s"}},
+}
+RENDERED: dict[str, dict[str, Any]] = {
+    "every pod field": {"pods": EVERY_POD_FIELD},
+    "prefill": ROLE | {"engine": {"version": "0.33", "role": "prefill"}},
+    "newest first": {"engine": {"version": "0.33", "queue": "newestFirst"}},
+    "a cache in host memory": {
+        "model": {"id": "meta-llama/Llama-3.1-8B-Instruct", "kvOffload": {"gib": 8}}
+    },
+    "adapters": {
+        "model": {"id": "meta-llama/Llama-3.1-8B-Instruct", "adapters": {"number": 2, "rank": 16}}
+    },
+    "a config": {
+        "model": {
+            "id": "meta-llama/Llama-3.3-70B-Instruct",
+            "config": {"configMapKeyRef": {"name": "my-model", "key": "config.json"}},
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("spec", RENDERED.values(), ids=RENDERED)
+def test_a_template_is_no_roll_and_no_drift_when_it_is_read_back(
+    api: KubeApi, namespace: str, spec: dict[str, Any]
+):
+    model = a_model(namespace=namespace, **spec)
+    wanted = deployment(model, a_sizing(model), SITE)
+    wanted["metadata"].pop("ownerReferences")  # of an object that is not there
+    made = api.apply(DEPLOYMENTS.path(namespace, "llama"), wanted, manager=MANAGER, force=False)
+    view = deployment_view(made)
+    live, owned = json.loads(view.template), json.loads(view.template_fields)
+
+    assert template_changes(live, template_in(wanted), owned=owned) == ()
+    assert departures(live, template_in(wanted), Hands(ours=owned)) == ()

@@ -17,6 +17,7 @@ from tonnage.manifests.names import (
     QUEUE_ANNOTATION,
     QUEUE_MODULE,
     Manifest,
+    field_of_pod,
 )
 from tonnage.sizing.expected import newest_first_s
 
@@ -48,7 +49,7 @@ def queue_annotations(spec: Spec) -> dict[str, str]:
 
 def queue_volumes(spec: Spec) -> list[Manifest]:
     """Return the volume that makes a file of the annotation."""
-    field = {"fieldPath": f"metadata.annotations['{QUEUE_ANNOTATION}']"}
+    field = field_of_pod(f"metadata.annotations['{QUEUE_ANNOTATION}']")
     items = [{"path": f"{QUEUE_MODULE}.py", "fieldRef": field}]
     return [{"name": VOLUME, "downwardAPI": {"items": items}}] if newest_first_s(spec) else []
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tonnage.api.spec import Spec
-from tonnage.manifests.names import Manifest
+from tonnage.manifests.names import Manifest, field_of_pod
 from tonnage.sizing.expected import role_of
 
 CONNECTOR: Final = "NixlConnector"
@@ -45,5 +45,5 @@ def role_environment(spec: Spec) -> list[Manifest]:
     """
     if role_of(spec) is None:
         return []
-    address = {"fieldRef": {"fieldPath": "status.podIP"}}
+    address = {"fieldRef": field_of_pod("status.podIP")}
     return [{"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": address}]
