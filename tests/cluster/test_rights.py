@@ -21,6 +21,7 @@ RECOMMEND = {"mode": "Recommend", "maxReplicas": 2}
 EXPLAINED = {
     "create deployments": "the API server asks for it when an apply makes an object",
     "create services": "the same",
+    "create modeldeployments": "the same",
     "create configmaps": "the same",
     "create poddisruptionbudgets": "the same",
     "create networkpolicies": "the same",
@@ -122,7 +123,7 @@ def test_it_writes_in_no_other_ways_than_these(tenant):
 
     assert written <= {
         "create events", "create leases", "patch configmaps", "patch deployments",
-        "patch deployments/scale", "patch modeldeployments/status", "patch pods", "patch services",
+        "patch deployments/scale", "patch modeldeployments", "patch modeldeployments/status", "patch pods", "patch services",
         "patch networkpolicies", "patch poddisruptionbudgets", "delete networkpolicies",
         "delete poddisruptionbudgets", "update leases",
     }  # fmt: skip

@@ -272,6 +272,19 @@ class TestStatus:
 
         assert conditions(ticked(an_object(), roles=roles)[0])["Ready"].reason == "RolesPending"
 
+    @pytest.mark.parametrize(
+        ("cells", "expected"),
+        [(("met", "met"), "met"), (("", "TPOT 93%"), "TPOT 93%"), (("", ""), ""),
+         (("TTFT 90%", "TPOT 93%"), "TTFT 90%, TPOT 93%")],
+    )  # fmt: skip
+    def test_shows_what_either_role_misses(self, made, cells, expected):
+        roles = as_made(made)
+        for body, cell in zip(roles, cells, strict=True):
+            body["status"]["display"] = {"slo": cell}
+        display = ticked(an_object(), roles=roles)[0].status.display
+
+        assert (display.slo, display.reason) == (expected, "Topology")
+
     def test_leaves_series_of_replicas_to_the_roles(self, made):
         state = a_state(an_object(), replicas=None)
         outcome = tick(a_fleet(state), Memory())

@@ -31,6 +31,7 @@ AS_MEANT: Final = frozenset(
         "NotDeployed",
         "Paused",
         "RecommendOnly",
+        "RolesPending",
         "SpecPending",
         "WaitingForReplicas",
         PENDING,

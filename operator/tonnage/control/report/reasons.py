@@ -57,7 +57,7 @@ _DECISIONS: Final[Mapping[str, str]] = {
     "SpeedInDoubt": "planned for the slow end of the range that the evidence leaves",
     "Stabilizing": "more were needed not long ago, so none is taken away yet",
     "StepCap": "one decision adds no more than settings.maxScaleUpReplicas",
-    "Topology": "why one fleet serves an object whose topology is Auto",
+    "Topology": "two roles serve the object, or why one fleet does where its topology is Auto",
     "WalkingDown": "replicas go a quarter of the fleet at a time",
 }
 _OF_CONDITIONS: Final[Mapping[str, str]] = {

@@ -13,6 +13,8 @@ from tonnage.manifests.roles import RoleManifest
 
 ROLES_MISSING: Final = "RolesPending"
 """Reason of what waits for a ModelDeployment of a role to be made, or to follow the spec."""
+TOPOLOGY: Final = "Topology"
+"""Reason of what hangs on whether there are roles."""
 SAID_OF_BOTH: Final = ("CapacityAvailable", "ScalingActive", "Approved", "SLOMet", "ErrorBudget")
 """Conditions that are False where one role says so, and present where both say something."""
 
@@ -110,10 +112,20 @@ def _conditions(other: RoleObject) -> Mapping[str, Mapping[str, Any]]:
 
 def roles_replicas(found: Assessment) -> ReplicasStatus:
     """Return the replicas of both roles together, as they say themselves."""
-    known = found.state.own_roles.values()
-    parts = [json.loads(other.view.status).get("replicas") or {} for other in known]
+    parts = [status.get("replicas") or {} for status in _statuses(found)]
     desired, current, ready = (
         sum(part.get(key) or 0 for part in parts) for key in ("desired", "current", "ready")
     )
     summary = " + ".join(str(part.get("summary") or "0/0") for part in parts) or "0/0"
     return ReplicasStatus(desired=desired, current=current, ready=ready, summary=summary)
+
+
+def roles_slo(found: Assessment) -> str:
+    """Return what the column says of the SLO: what either role misses, else whether it is met."""
+    cells = [(status.get("display") or {}).get("slo") or "" for status in _statuses(found)]
+    missed = [each for each in cells if each not in {"", "met"}]
+    return ", ".join(missed) or ("met" if "met" in cells else "")
+
+
+def _statuses(found: Assessment) -> list[dict[str, Any]]:
+    return [json.loads(other.view.status) for other in found.state.own_roles.values()]

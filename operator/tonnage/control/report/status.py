@@ -40,7 +40,7 @@ from tonnage.control.report.happenings import bad_conditions
 from tonnage.control.report.kstatus import NO_PATH
 from tonnage.control.report.plausible import with_speeds
 from tonnage.control.report.problem import CAUSES, problem_cell, problem_of
-from tonnage.control.report.roles import has_roles, roles_replicas
+from tonnage.control.report.roles import TOPOLOGY, has_roles, roles_replicas, roles_slo
 from tonnage.explain.offload import offload_reason
 from tonnage.explain.report import (
     batch_reasons,
@@ -187,7 +187,7 @@ def _plan(found: Assessment) -> PlanStatus | None:
         *batch_reasons(found.sizing),
         *memory_reasons(found.sizing),
         *_offload_reasons(found),
-        *((Reason(code="Topology", message=found.verdict),) if found.verdict else ()),
+        *((Reason(code=TOPOLOGY, message=found.verdict),) if found.verdict else ()),
     )
     reasons = (*own, *found.decision.reasons)
     return plan_status(found.sizing, replicas=found.decision.replicas, reasons=reasons)
@@ -330,6 +330,10 @@ def _display(found: Assessment, known: ReportMemory, met: tuple[Condition, ...])
     reason = problem.reason if problem and problem.type in CAUSES else ""
     if found.decision and not reason:
         reason = NEEDED if found.proposals else found.decision.reasons[-1].code
+    if has_roles(found):
+        return Display(
+            slo=roles_slo(found), reason=reason or TOPOLOGY, problem=problem_cell(problem)
+        )
     return Display(
         mbu=f"{min(mbu.value, MOST_SHOWN):.0%}" if mbu else "",
         queue=f"{min(queue.value, MOST_SHOWN):.0f}" if queue else "",
