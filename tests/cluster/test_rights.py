@@ -123,7 +123,8 @@ def test_it_writes_in_no_other_ways_than_these(tenant):
 
     assert written <= {
         "create events", "create leases", "patch configmaps", "patch deployments",
-        "patch deployments/scale", "patch modeldeployments", "patch modeldeployments/status", "patch pods", "patch services",
+        "patch deployments/scale", "patch modeldeployments", "patch modeldeployments/status",
+        "patch pods", "patch services",
         "patch networkpolicies", "patch poddisruptionbudgets", "delete networkpolicies",
         "delete poddisruptionbudgets", "update leases",
     }  # fmt: skip

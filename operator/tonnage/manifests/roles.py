@@ -87,7 +87,7 @@ def _divided(spec: Spec, request: SizingRequest, size: Size, running: Specs) -> 
         return replace(
             request,
             sizes=sizes,
-            num_gpus=None if sizes.num_given > 1 else request.num_gpus,
+            num_gpus=None if options.parallelism else request.num_gpus,
             min_replicas=options.min_replicas or request.min_replicas,
             max_replicas=options.max_replicas or request.max_replicas,
         )

@@ -151,6 +151,14 @@ class TestMaking:
         assert [each.spec["hardware"]["parallelism"]["tensor"] for each in fresh.roles] == [1, 1]
         assert writes.roles == ()
 
+    def test_more_gpus_of_a_replica_are_taken_though_fewer_run(self):
+        one, two = ({"gpu": "H100", "gpusPerReplica": number} for number in (1, 2))
+        before, _ = ticked(an_object(hardware=one))
+
+        writes, _ = ticked(an_object(hardware=two), roles=as_made(before))
+
+        assert [each.spec["hardware"]["parallelism"]["tensor"] for each in writes.roles] == [2, 2]
+
     def test_another_gpu_is_split_anew(self, made):
         writes, _ = ticked(an_object(hardware={"gpu": "H200"}), roles=as_made(made))
 
