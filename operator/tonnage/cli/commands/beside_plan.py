@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from tonnage.api.topology import Topology
 from tonnage.cli.answers.planning import Planned, Refused
 from tonnage.cli.commands.options import option, parsed
 from tonnage.cli.console import Failure
@@ -55,18 +56,19 @@ class RolesAsked:
             _check_form(form, "--roles-apart")
 
     def verdict(
-        self, sizing: Sizing, replicas: int, between: Between, *, link: float | None = None
+        self, sizing: Sizing, replicas: int, between: Between, topology: Topology | None
     ) -> "Verdict":
         """Return whether roles apart cost less than so many replicas for both.
 
-        ``link``: bytes per second of a GPU where no option gives them.
+        ``topology``: of the spec, which may say what the link moves.
         """
         from tonnage.explain import topology as words  # noqa: PLC0415  (only where it is asked)
         from tonnage.sizing.roles import weigh_roles  # noqa: PLC0415
 
-        link = self.kv_link or link
-        is_assumed = link is None
-        link = link or sizing.request.gpu.interconnect_bytes_per_s
+        given = topology.kv_link if topology else None
+        asked = self.kv_link or (bytes_per_second(given) if given else None)
+        is_assumed = asked is None
+        link = asked or sizing.request.gpu.interconnect_bytes_per_s
         found = weigh_roles(sizing, replicas, link, between=between)
         return (
             words.roles_answer(found, link_is_assumed=is_assumed),
@@ -117,9 +119,7 @@ class BesidePlan:
         topology = planned.deployment.spec.topology
         if self.roles.roles_apart or topology:
             replicas = max(planned.replicas, sizing.replicas)
-            given = topology.kv_link if topology else None
-            link = bytes_per_second(given) if given else None
-            yield "rolesApart", self.roles.verdict(sizing, replicas, between, link=link)
+            yield "rolesApart", self.roles.verdict(sizing, replicas, between, topology)
         if offload_given is not None:
             from tonnage.explain.offload import offload_figures  # noqa: PLC0415  (where it is asked)
             from tonnage.explain.topology import offload_answer  # noqa: PLC0415

@@ -106,10 +106,11 @@ def compare(*, options: CompareOptions) -> None:
         is_written=bool(question.names),
         measured=_measured_by_class(request, gpus, options.calibration_files),
     )
-    if roles.roles_apart:
+    topology = deployment.spec.topology
+    if roles.roles_apart or topology:
         between = progress.counting()
         weighed = {
-            each.gpu.name: roles.verdict(each.sizing, each.replicas, between)
+            each.gpu.name: roles.verdict(each.sizing, each.replicas, between, topology)
             for each in found.in_full
         }
         found = replace(found, roles=weighed)

@@ -97,6 +97,8 @@ def _ignored_fields(spec: Spec) -> Iterator[tuple[str, str]]:
         yield "spec.slo", "a replay needs an SLO to judge by"
     if spec.scale_target is not None:
         yield "spec.scaleTarget", "a replay runs engines of its own flags"
+    if spec.topology is not None:
+        yield "spec.topology", "a replay runs one fleet: take an object of each engine.role"
     if spec.engine is not None and spec.engine.speculative is not None:
         yield "spec.engine.speculative", "a replay runs engines that draft no tokens only"
     if spec.model.config is not None:
