@@ -127,8 +127,10 @@ def _compared(request: SizingRequest, divided: Divided, size: Size) -> Weighed:
         message = f"one fleet for both: {refusal}; {parts}"
         return Weighed(divided=divided, is_cheaper=True, message=message)
     found = Comparison[Divided](unified=unified, replicas=unified.replicas, pair=divided)
-    message = f"apart costs less: {roles_verdict(found)}; {parts}"
-    return Weighed(divided=divided, is_cheaper=found.is_apart, message=message)
+    bound = "; maxReplicas of a role allows fewer" if divided.is_short else ""
+    message = f"apart costs less: {roles_verdict(found)}{bound}; {parts}"
+    is_cheaper = found.is_apart and (found.is_short or not divided.is_short)
+    return Weighed(divided=divided, is_cheaper=is_cheaper, message=message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

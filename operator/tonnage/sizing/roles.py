@@ -73,6 +73,12 @@ class Divided:
         return self.prefill.replicas, self.decode.replicas
 
     @property
+    def is_short(self) -> bool:
+        """Whether a role may not have as many replicas as it takes."""
+        each = (self.prefill, self.decode)
+        return any(role.replicas > (role.request.max_replicas or math.inf) for role in each)
+
+    @property
     def rank(self) -> Rank:
         return _rank(self.prefill, self.decode, self.replicas)
 

@@ -219,6 +219,14 @@ class TestAuto:
         assert writes.template["kind"] == "Deployment"
         assert reason.message.startswith("apart costs less: no: 1 prefill + 1 decode replica")
 
+    def test_takes_no_roles_of_which_one_may_not_have_what_it_takes(self):
+        few = {"roles": "Auto", "prefill": {"maxReplicas": 1}}
+        writes, _ = ticked(an_object(few, hardware={"gpu": "H100"}))
+        (reason,) = (each for each in writes.status.plan.reasons if each.code == "Topology")
+
+        assert writes.roles == ()
+        assert "maxReplicas of a role allows fewer" in reason.message
+
     def test_keeps_what_runs(self, made):
         roles = as_made(made)
         for each in roles:
