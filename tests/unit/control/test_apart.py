@@ -2,10 +2,11 @@
 
 from copy import deepcopy
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
-from fleet_builders import a_deployment_body, a_fleet, a_manifest, a_model, a_state
+from fleet_builders import NOW_S, a_deployment_body, a_fleet, a_manifest, a_model, a_state
 from tonnage.api.objects import parse_model_deployment
 from tonnage.control.input.memory import Memory
 from tonnage.control.input.state import RoleObject
@@ -38,7 +39,7 @@ def an_object(topology=None, **spec):
     return a_manifest(**(asked | spec))
 
 
-def ticked(manifest, *, roles=(), replicas=None, memory=None, settings=None, **changes):
+def ticked(manifest, *, roles=(), replicas=None, memory=None, fleet=None, **changes):
     """Return what a tick writes for an object, and what it remembers."""
     there = {
         body["spec"]["engine"]["role"]: RoleObject(
@@ -51,7 +52,7 @@ def ticked(manifest, *, roles=(), replicas=None, memory=None, settings=None, **c
     }
     live = a_deployment_body(a_model(), replicas=2) if replicas else None
     state = a_state(manifest, replicas=replicas, live=live, roles=there, **changes)
-    outcome = tick(a_fleet(state, settings=settings or {}), memory or Memory())
+    outcome = tick(a_fleet(state, **fleet or {}), memory or Memory())
     assert outcome.faults == ()
     (writes,) = outcome.writes
     return writes, outcome.memory
@@ -165,6 +166,43 @@ class TestMaking:
         assert {each.spec["hardware"]["gpu"] for each in writes.roles} == {"H200"}
 
 
+def an_edited_role(made):
+    roles = as_made(made)
+    roles[1]["spec"]["slo"]["timePerOutputToken"]["p95"] = "1s"
+    return roles
+
+
+class TestAnEditOfARole:
+    def test_is_named_and_is_no_change_under_way(self, made):
+        said = conditions(ticked(an_object(), roles=an_edited_role(made))[0])
+
+        assert said["Drifted"].reason == "SpecEdited"
+        assert "llama-decode spec.slo.timePerOutputToken.p95" in said["Drifted"].message
+        assert "Reconciling" not in said
+
+    def test_that_comes_back_is_reapplied_later_each_time(self, made):
+        roles, memory, written_s, now_s = an_edited_role(made), None, [], NOW_S
+        while now_s < NOW_S + 900:
+            writes, memory = ticked(an_object(), roles=roles, memory=memory, fleet={"now_s": now_s})
+            written_s += [now_s - NOW_S] if writes.roles else []
+            now_s += 15
+        pauses_s = [after - before for before, after in pairwise(written_s)]
+
+        assert written_s[0] == 0
+        assert pauses_s == sorted(pauses_s)
+        assert pauses_s[0] == 15
+        assert 240 <= pauses_s[-1] <= 300
+
+    def test_is_forgotten_when_it_stays_away(self, made):
+        _, memory = ticked(an_object(), roles=an_edited_role(made))
+        for later_s in (60, 400):
+            later = {"now_s": NOW_S + later_s}
+            _, memory = ticked(an_object(), roles=as_made(made), memory=memory, fleet=later)
+        writes, _ = ticked(an_object(), roles=an_edited_role(made), memory=memory, fleet=later)
+
+        assert [each.role for each in writes.roles] == ["decode"]
+
+
 class TestWhereNothingIsMade:
     def test_the_mode_forbids_it(self):
         scaling = {"mode": "Recommend", "maxReplicas": 16}
@@ -181,7 +219,7 @@ class TestWhereNothingIsMade:
         assert (only.role, only.spec["scaling"]["mode"]) == ("prefill", "Paused")
 
     def test_the_operator_only_scales(self):
-        writes, _ = ticked(an_object(), settings={"mode": "scaleOnly"})
+        writes, _ = ticked(an_object(), fleet={"settings": {"mode": "scaleOnly"}})
 
         assert writes.roles == ()
         assert conditions(writes)["PlanValid"].reason == "ScaleOnly"

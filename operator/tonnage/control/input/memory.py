@@ -308,6 +308,8 @@ class WriteMemory:
     """Of template and children; None: they did not fail."""
     status_retry: Retry | None = None
     """Of the status."""
+    edit_retry: Retry | None = None
+    """Of what others made of the specs of roles: later each time."""
     children_checked_at_s: float | None = None
     children_generation: int | None = None
     """Of the spec that they were checked for."""
@@ -318,7 +320,7 @@ class WriteMemory:
         return any((self.problem, self.fault, self.no_path, self.retry, self.status_retry))
 
     def without_future(self) -> Self:
-        return replace(self, retry=None, status_retry=None)
+        return replace(self, retry=None, status_retry=None, edit_retry=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

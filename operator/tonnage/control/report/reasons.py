@@ -23,7 +23,7 @@ CONDITIONS: Final[Mapping[str, str]] = {
     "SpeedPlausible": "what engines show of their speed lies within what is published and possible",
     "KVCapacityAsPlanned": "the caches that engines report are as large as estimated",
     "Approved": "no plan waits for a person (mode Approve)",
-    "Drifted": "somebody else changed the pod template",
+    "Drifted": "somebody else changed the pod template, or the spec of a role",
     "CalibrationStored": "what was learned is saved for the next start",
 }
 _DECISIONS: Final[Mapping[str, str]] = {
@@ -114,6 +114,7 @@ _OF_CONDITIONS: Final[Mapping[str, str]] = {
     "ScrapedInPart": "queries without which decisions can be made lack an answer",
     "SlowPod": "one pod takes much longer than the others for the same step: look at its node",
     "SlowerThanPublished": "slower than is published of such engines",
+    "SpecEdited": "somebody else changed the spec of a role: reapplied, later each time",
     "SpecPending": "the Deployment does not yet follow the spec",
     "StatusOnly": "no Deployment or LeaderWorkerSet exists, and the mode makes none",
     "Stored": "what is learned is saved for the next start",

@@ -20,31 +20,41 @@ SAID_OF_BOTH: Final = ("CapacityAvailable", "ScalingActive", "Approved", "SLOMet
 
 
 def due(found: Assessment) -> tuple[RoleManifest, ...]:
-    """Return the ModelDeployments of roles that are missing, or are not as they should be.
+    """Return the ModelDeployments of roles that are missing, or were written for another spec.
 
     Where nothing may be made none is missing; what is there follows its mode, too.
     """
-    roles, wanted = found.state.roles, found.apart
-    if wanted is None:
-        return ()
+    roles = found.state.roles
     return tuple(
         each
-        for each in wanted.manifests
-        if (not _follows(roles[each.role], each) if each.role in roles else found.is_acting)
+        for each in (found.apart.manifests if found.apart else ())
+        if (roles[each.role].view.digest != each.digest if each.role in roles else found.is_acting)
     )
 
 
-def _follows(other: RoleObject, wanted: RoleManifest) -> bool:
-    """Tell whether an object was written with this spec, and nobody has changed that part of it."""
-    spec = json.loads(other.view.manifest)["spec"]
-    return other.view.digest == wanted.digest and _contains(spec, wanted.spec)
+def edited(found: Assessment) -> dict[str, RoleManifest]:
+    """Return {field: ModelDeployment of a role} of what others made of what Tonnage wrote.
+
+    What they wrote beside it stays.
+    """
+    roles = found.state.roles
+    edits = dict[str, RoleManifest]()
+    for each in found.apart.manifests if found.apart else ():
+        if each.role in roles and roles[each.role].view.digest == each.digest:
+            spec = json.loads(roles[each.role].view.manifest)["spec"]
+            field = next(_departures(spec, each.spec, f"{each.name} spec"), None)
+            edits |= {field: each} if field else {}
+    return edits
 
 
-def _contains(live: Any, wanted: Any) -> bool:
-    if isinstance(wanted, Mapping):
-        is_mapping = isinstance(live, Mapping)
-        return is_mapping and all(_contains(live.get(key), wanted[key]) for key in wanted)
-    return bool(live == wanted)
+def _departures(live: Any, wanted: Any, path: str) -> Iterator[str]:
+    """Yield the fields that are not as they were written."""
+    if not isinstance(wanted, Mapping) or not isinstance(live, Mapping):
+        if live != wanted:
+            yield path
+        return
+    for key, value in wanted.items():
+        yield from _departures(live.get(key), value, f"{path}.{key}")
 
 
 def has_roles(found: Assessment) -> bool:
@@ -64,6 +74,9 @@ def role_findings(found: Assessment, planned: Finding) -> Iterator[Finding]:
     yield stalled
     message = found.apart.message if found.apart else ""
     yield Finding("PlanValid", "True", "Planned", message) if found.apart else planned
+    edits = ", ".join(edited(found))
+    message = f"somebody wrote {edits}: reapplied, later each time"
+    yield Finding("Drifted", "True" if edits else None, "SpecEdited", message)
     for kind in SAID_OF_BOTH:
         if finding := _of_both(kind, said, is_bad="False"):
             yield finding

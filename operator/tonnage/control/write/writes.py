@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Status
 from tonnage.control.decide.leaving import PodCost, costs_to_go
-from tonnage.control.decide.retries import apart_s, is_waiting
+from tonnage.control.decide.retries import MOST_RETRY_S, apart_s, is_waiting, next_retry
 from tonnage.control.decide.template import roll_written
 from tonnage.control.decide.writers import with_written
-from tonnage.control.input.memory import ObjectMemory
+from tonnage.control.input.memory import ObjectMemory, WriteMemory
 from tonnage.control.input.state import Assessment, DeploymentView, Fleet
 from tonnage.control.input.writers import Fate, Scaled
 from tonnage.control.observe.permission import may_act, may_scale, owns_children
 from tonnage.control.report.happenings import Happening, happenings
-from tonnage.control.report.roles import due
+from tonnage.control.report.roles import due, edited
 from tonnage.control.report.status import Reported
 from tonnage.manifests.names import Manifest
 from tonnage.manifests.roles import RoleManifest
@@ -101,7 +101,7 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     may_apply = may_apply and not (is_mute and found.changes)  # said before it is done
     template = _template(found, fleet) if may_apply else None
     may_apply_roles = may_apply or (bool(found.state.own_roles) and not (waits or view.is_deleting))
-    roles = due(found) if may_apply_roles else ()
+    roles, known = _roles(found, known, fleet) if may_apply_roles else ((), known)
     checks = acts and not waits and owns_children(found) and _is_check_due(found, fleet)
     is_scaling = scale is not None or (template is not None and deployment is None)
     rolls = template is not None and bool(found.changes)
@@ -146,6 +146,21 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
         now_s=fleet.now_s,
     )
     return writes, memory
+
+
+def _roles(
+    found: Assessment, known: WriteMemory, fleet: Fleet
+) -> tuple[tuple[RoleManifest, ...], WriteMemory]:
+    """Return the ModelDeployments of roles to apply: what others made of them later each time."""
+    edits, retry, now_s = edited(found), known.edit_retry, fleet.now_s
+    generation = found.state.view.generation
+    if not edits:
+        is_over = retry is not None and now_s >= retry.at_s + MOST_RETRY_S
+        return due(found), replace(known, edit_retry=None) if is_over else known
+    if is_waiting(retry, generation, now_s=now_s):
+        return due(found), known
+    retry = next_retry(retry, generation, uid=found.state.view.uid, now_s=now_s)
+    return (*due(found), *edits.values()), replace(known, edit_retry=retry)
 
 
 def _template(found: Assessment, fleet: Fleet) -> Manifest | None:
