@@ -228,7 +228,17 @@ REFUSED: tuple[BadInput, ...] = (
              field="demand.concurrentUsers", shows=("a rate",)),
     *each(9, "spec.demand.cacheTransfer", "0ms", "50", 50, "2h"),
     *each(9, "spec.topology.roles", "apart", "Both", "", True),
-    *each(4, "spec.topology.kvLink", "50", "50GB", "fast", "-1GB/s", 50),
+    *(BadInput(row=1, changes=(*changes, (f"spec.topology.{role}", own)), field=field,
+               shows=("maxReplicas of a role",))
+      for role, own, field, *changes in (
+        ("prefill", {"minReplicas": 9}, "spec.topology.prefill"),
+        ("decode", {"maxReplicas": 1}, "spec.topology.decode", ("spec.scaling.minReplicas", 2)),
+        ("decode", {"maxReplicas": 2}, "spec.scaling.schedules", ("spec.scaling.schedules", [
+            {"cron": "0 8 * * *", "duration": "2h", "minReplicas": 5}])),
+        ("prefill", {"maxReplicas": 2}, "disruptionBudget",
+         (f"{PODS}.disruptionBudget", {"minAvailable": 3})),
+      )),
+    *each(4, "spec.topology.kvLink", "0GB/s", "0.0Gb/s", "50", "50GB", "fast", "-1GB/s", 50),
     BadInput(row=1, changes=(("spec.topology.prefill", {"minReplicas": 3, "maxReplicas": 2}),),
              field="spec.topology.prefill", shows=("minReplicas must not exceed",)),
     *each(2, "spec.topology.decode.maxReplicas", 0, 1001, "2"),

@@ -1,6 +1,7 @@
 """What a user writes: the spec of a ModelDeployment, and the single source of its CRD schema."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
@@ -17,10 +18,10 @@ from tonnage.api.fields import (
     Window,
 )
 from tonnage.api.hardware import Hardware
-from tonnage.api.pods import UNTEMPLATED, EngineSpec, Pods, ScaleTarget
+from tonnage.api.pods import UNTEMPLATED, EngineSpec, Pods, Role, ScaleTarget
 from tonnage.api.references import ConfigMapKey
 from tonnage.api.schedules import Schedule
-from tonnage.api.topology import Topology
+from tonnage.api.topology import RoleOptions, Topology
 from tonnage.units import seconds
 
 MAX_NAME_LENGTH = 52
@@ -285,7 +286,8 @@ class Scaling(ApiModel):
     annotation tonnage.dev/approve with the digest that the condition Approved names.
     """
     approval_above_usd_per_hour: Rate | None = None
-    """In mode Approve: replicas that cost more wait; absent: only what replaces pods does."""
+    """In mode Approve: replicas that cost more wait; absent: only what replaces pods does. With
+    ``topology`` of each role."""
     min_replicas: Annotated[int, Field(ge=1, le=1000)] = 1
     """Replicas that run without traffic too; never 0."""
     max_replicas: Annotated[int, Field(ge=1, le=1000)]
@@ -342,6 +344,45 @@ _TOPOLOGY_FIXED = (
     "has(self.topology) == has(oldSelf.topology) && "
     "(!has(self.topology) || self.topology.roles == oldSelf.topology.roles)"
 )
+_BEYOND_ROLE = "must not exceed maxReplicas of a role, by topology or scaling"
+_MIN_OF_ROLE = f"minReplicas of a role {_BEYOND_ROLE}"
+_SCHEDULE_OF_ROLE = f"minReplicas of a schedule {_BEYOND_ROLE}"
+_BUDGET_OF_ROLE = (
+    "disruptionBudget.minAvailable must be below maxReplicas of a role, by topology or scaling: no "
+    "pod could ever go"
+)
+
+
+def _of_role(role: str, bound: str) -> str:
+    """Return the CEL of a bound that a role has."""
+    own = f"self.topology.{role}"
+    given = f"has({own}) && has({own}.{bound})"
+    return f"({given} ? {own}.{bound} : self.scaling.{bound})"
+
+
+def _bounds_of_roles() -> Iterator[JsonDict]:
+    """Yield rules for the bounds that each role has."""
+    for role in ("prefill", "decode"):
+        least, most = _of_role(role, "minReplicas"), _of_role(role, "maxReplicas")
+        many = f"has(each.minReplicas) && each.minReplicas > {most}"
+        rules_of_role = (
+            (f"{least} <= {most}", _MIN_OF_ROLE, f".topology.{role}"),
+            (
+                f"!has(self.scaling.schedules) || !self.scaling.schedules.exists(each, {many})",
+                _SCHEDULE_OF_ROLE,
+                ".scaling.schedules",
+            ),
+            (
+                f"!has(self.pods) || !has({_BUDGET}) || !has({_KEPT}) || type({_KEPT}) != int || "
+                f"{_KEPT} < {most}",
+                _BUDGET_OF_ROLE,
+                ".pods.disruptionBudget",
+            ),
+        )
+        for condition, message, field in rules_of_role:
+            yield rule(f"!has(self.topology) || ({condition})", message, fieldPath=field)
+
+
 _TOPOLOGY_RULES = (
     (
         "has(self.slo) && has(self.slo.timeToFirstToken) && has(self.slo.timePerOutputToken)",
@@ -434,6 +475,7 @@ class Spec(ApiModel):
             rule(f"!has(self.topology) || ({condition})", message, fieldPath=f".{field}")
             for condition, message, field in _TOPOLOGY_RULES
         ),
+        *_bounds_of_roles(),
         *(
             rule(
                 f"!has(self.demand) || !has(self.demand.{name}.p99) || "
@@ -544,6 +586,19 @@ class Spec(ApiModel):
         for is_so, (_, message, field) in zip(holds, _TOPOLOGY_RULES, strict=True):
             if not is_so:
                 raise ValueError(f"{field}: {message}")
+        for role in get_args(Role):
+            self._check_bounds(role, self.topology.options_of(role))
+
+    def _check_bounds(self, role: Role, own: RoleOptions) -> None:
+        most = own.max_replicas or self.scaling.max_replicas
+        if (own.min_replicas or self.scaling.min_replicas) > most:
+            raise ValueError(f"topology.{role}: {_MIN_OF_ROLE}")
+        if any((each.min_replicas or 0) > most for each in self.scaling.schedules):
+            raise ValueError(f"scaling.schedules: {_SCHEDULE_OF_ROLE}")
+        budget = self.pods.disruption_budget if self.pods else None
+        kept = budget.min_available if budget else None
+        if isinstance(kept, int) and kept >= most:
+            raise ValueError(f"pods.{_BUDGET_OF_ROLE}")
 
     def _check_budget(self) -> None:
         budget = self.pods.disruption_budget if self.pods else None

@@ -8,7 +8,7 @@ from tonnage.api.base import ApiModel, rule, rules
 from tonnage.api.hardware import ParallelSizes
 from tonnage.api.pods import Role
 
-_RATE = "^[0-9]{1,9}([.][0-9]{1,3})?[MGT][Bb]/s$"
+_RATE = "^[1-9][0-9]{0,8}([.][0-9]{1,3})?[MGT][Bb]/s$"
 _NO_STAGES = "parallelism.pipeline must be 1: no KV cache of pipeline stages is moved"
 _ORDER = "minReplicas must not exceed maxReplicas"
 

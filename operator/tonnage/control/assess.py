@@ -163,6 +163,8 @@ def _waiting(found: Assessment, fleet: Fleet, why: str) -> Assessment:
     waited_s = 0.0 if since_s is None else fleet.now_s - since_s
     stay = ("replica stays as it is", "replicas stay as they are")
     runs = count_of(deployment.replicas, *stay) if deployment else "nothing runs yet"
+    if found.state.own_roles:
+        runs = "both roles stay as they are"
     return replace(
         found,
         memory=memory,

@@ -9,7 +9,7 @@ from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Assessment, Chosen, Fleet
 from tonnage.control.report.calibrated import learned_constants
 from tonnage.control.report.reasons import label_reason
-from tonnage.control.report.roles import has_roles
+from tonnage.control.report.roles import has_roles, said_by_roles
 from tonnage.control.report.status import newest_decision, replicas_status
 from tonnage.control.tick import TickResult
 from tonnage.explain.report import usd_per_hour
@@ -165,7 +165,10 @@ def gauges(found: Assessment, memory: ObjectMemory) -> Iterator[MetricSample]:
         yield MetricSample("tonnage_error_budget_burn_rate", budget.burn_rate, target)
     unwritten = found.memory.written.status_retry
     yield MetricSample("tonnage_status_failures", unwritten.times if unwritten else 0)
+    repeated = said_by_roles(found)
     for condition in memory.reported.conditions.values():
+        if condition.type in repeated:
+            continue
         labels = (condition.type, condition.status, label_reason(condition.reason))
         yield MetricSample("tonnage_condition", 1.0, labels)
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -31,10 +32,20 @@ from tonnage.units import MS_PER_S, bytes_per_second, format_s, seconds
 
 ROLES: Final[tuple[Role, ...]] = ("prefill", "decode")
 DIGEST_LENGTH: Final = 12
-SIZES: Final = ("tensor", "data", "expert")
-"""Of a split whose cache is handed over."""
+_DIGEST: Final = re.compile(f"[0-9a-f]{{{DIGEST_LENGTH}}} ([1-9][0-9]?)x([1-9][0-9]?) [0-9]+")
 Size = Callable[[SizingRequest], Sizing]
-Specs = Mapping[Role, Spec]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningRole:
+    """The ModelDeployment of a role that is there."""
+
+    spec: Spec
+    sizes: ParallelSizes
+    """Of its split, as it was planned."""
+
+
+Running = Mapping[Role, RunningRole]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +61,11 @@ class Weighed:
 
 
 def weigh_topology(
-    spec: Spec, request: SizingRequest, size: Size, running: Specs
+    spec: Spec, request: SizingRequest, size: Size, running: Running
 ) -> Weighed | None:
     """Weigh the roles of a spec against one fleet for both; None: it asks for no roles.
 
-    ``request``: of the whole; ``running``: the specs of the roles that there are.
+    ``request``: of the whole; ``running``: the roles that there are.
 
     Raises:
         SizingError: roles are asked for, and none keep the SLO.
@@ -72,7 +83,7 @@ def weigh_topology(
         return Weighed(divided=None, is_cheaper=False, message=f"no roles: {refusal}")
 
 
-def _divided(spec: Spec, request: SizingRequest, size: Size, running: Specs) -> Divided:
+def _divided(spec: Spec, request: SizingRequest, size: Size, running: Running) -> Divided:
     """Divide a spec; the splits that run stay where they still serve it."""
     topology = spec.topology or Topology()
     given_link, node_link = topology.kv_link, request.gpu.interconnect_bytes_per_s
@@ -103,16 +114,15 @@ def _divided(spec: Spec, request: SizingRequest, size: Size, running: Specs) -> 
 
 
 def _held(
-    spec: Spec, running: Specs, given: Mapping[Role, ParallelSizes]
+    spec: Spec, running: Running, given: Mapping[Role, ParallelSizes]
 ) -> Iterator[tuple[Role, ParallelSizes]]:
     """Yield the splits that run, of the same model and GPUs, where the spec lets them stay."""
     for role, own in running.items():
-        sizes = own.hardware.parallelism
-        is_same = (own.model, own.hardware.gpu) == (spec.model, spec.hardware.gpu)
-        if sizes is None or not is_same:
-            continue
-        if all(getattr(given[role], name) in {None, getattr(sizes, name)} for name in SIZES):
-            yield role, sizes
+        asked, sizes = given[role], own.sizes
+        is_same = (own.spec.model, own.spec.hardware.gpu) == (spec.model, spec.hardware.gpu)
+        fits = asked.tensor in {None, sizes.tensor} and asked.data in {None, sizes.data}
+        if is_same and fits:
+            yield role, sizes.model_copy(update={"expert": asked.expert})
 
 
 def _compared(request: SizingRequest, divided: Divided, size: Size) -> Weighed:
@@ -140,7 +150,7 @@ class RoleManifest:
     role: Role
     manifest: Manifest
     digest: str
-    """Of its spec."""
+    """Of its spec; the split that was planned, and the generation of the spec it was made from."""
 
     @property
     def name(self) -> str:
@@ -150,6 +160,21 @@ class RoleManifest:
     def spec(self) -> Manifest:
         spec: Manifest = self.manifest["spec"]
         return spec
+
+
+def sizes_written(digest: str | None) -> ParallelSizes | None:
+    """Return the split that a role was planned with; None: Tonnage did not write it.
+
+    >>> sizes_written("0123456789ab 4x1 7")
+    ParallelSizes(tensor=4, pipeline=None, data=1, expert=None)
+    """
+    found = _DIGEST.fullmatch(digest or "")
+    return ParallelSizes(tensor=int(found[1]), data=int(found[2])) if found else None
+
+
+def is_written_for(digest: str | None, generation: int) -> bool:
+    """Tell whether a role was made from this generation of the spec."""
+    return (digest or "").rpartition(" ")[2] == str(generation)
 
 
 def role_name(name: str, role: Role) -> str:
@@ -176,7 +201,14 @@ def role_models(model: ModelDeployment, divided: Divided) -> tuple[ModelDeployme
 
 def _role_manifest(model: ModelDeployment, role: Role, divided: Divided) -> RoleManifest:
     spec = _role_spec(model.spec, role, divided)
-    digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:DIGEST_LENGTH]
+    text, sizes = json.dumps(spec, sort_keys=True), spec["hardware"]["parallelism"]
+    digest = " ".join(
+        (
+            hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH],
+            f"{sizes['tensor']}x{sizes['data']}",
+            str(model.generation),
+        )
+    )
     name = role_name(model.name, role)
     manifest = {
         "apiVersion": API_VERSION,

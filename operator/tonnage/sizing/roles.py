@@ -188,10 +188,10 @@ def divide(
 ) -> Divided:
     """Size both roles of a request, with a fixed part of TTFT for each.
 
-    Percentiles of two queues do not add up: parts that are kept one by one are kept together, for a
-    little more than ``weigh_roles`` finds. Decode gets twice the transfer, since caches queue for a
-    link, and three steps at the limit of TPOT: the one in progress, the one that ends the prompt,
-    and one for a queue.
+    Percentiles of two queues do not add up: parts that are kept one by one are together late for up
+    to twice as many, and mostly for fewer, since an early one makes up for a late one. Decode gets
+    twice the transfer, since caches queue for a link, and three steps at the limit of TPOT: the one
+    in progress, the one that ends the prompt, and one for a queue.
     ``prefill``, ``decode``: whole requests, with the split and the bounds of a role; of a rate.
 
     Raises:
@@ -210,7 +210,9 @@ def divide(
     first = size(prefill_request(prefill, rate, part_s(alone_s)))
     tensors = first.parallelism.tensor, second.parallelism.tensor
     if not go_together(decode.shape, *tensors):
-        return divide(*_of_one_tensor(prefill, decode, tensors), link_bytes_per_s, size)
+        return _of_one_tensor(
+            prefill, decode, tensors, lambda one, other: divide(one, other, link_bytes_per_s, size)
+        )
     roles = Roles(
         prefill=first.replica,
         decode=second.replica,
@@ -232,21 +234,37 @@ def _whole_ms(duration_s: float) -> float:
 
 
 def _of_one_tensor(
-    prefill: SizingRequest, decode: SizingRequest, tensors: tuple[int, int]
-) -> tuple[SizingRequest, SizingRequest]:
-    """Return both requests with the tensor-parallel ranks of the one that the spec does not give.
+    prefill: SizingRequest,
+    decode: SizingRequest,
+    tensors: tuple[int, int],
+    divide_both: Callable[[SizingRequest, SizingRequest], Divided],
+) -> Divided:
+    """Divide with as many tensor-parallel ranks of both: those of the one or of the other.
+
+    What costs less is taken. A number that the spec gives stays.
 
     Raises:
         InvalidParallelismError: it gives both.
+        SizingError: neither keeps the SLO.
     """
-    if prefill.sizes.tensor is None:
-        return _with_tensor(prefill, tensors[1]), decode
+    tried: list[tuple[SizingRequest, SizingRequest]] = []
     if decode.sizes.tensor is None:
-        return prefill, _with_tensor(decode, tensors[0])
-    raise InvalidParallelismError(
+        tried.append((prefill, _with_tensor(decode, tensors[0])))
+    if prefill.sizes.tensor is None:
+        tried.append((_with_tensor(prefill, tensors[1]), decode))
+    found = list[Divided]()
+    refusal: SizingError = InvalidParallelismError(
         f"topology: prefill with tensor {tensors[0]} hands no cache over to decode with tensor "
         f"{tensors[1]}"
     )
+    for both in tried:
+        try:
+            found.append(divide_both(*both))
+        except SizingError as refused:
+            refusal = refused
+    if not found:
+        raise refusal
+    return min(found, key=lambda each: (each.is_short, each.rank))
 
 
 def go_together(shape: ModelShape, prefill_tensor: int, decode_tensor: int) -> bool:

@@ -13,6 +13,7 @@ from tonnage.control.input.state import RoleObject
 from tonnage.control.series import gauges
 from tonnage.control.tick import tick
 from tonnage.fleet.views import model_view
+from tonnage.sizing.errors import SearchAbandonedError
 
 LONG_PROMPTS = {
     "requestsPerSecond": 20,
@@ -39,9 +40,9 @@ def an_object(topology=None, **spec):
     return a_manifest(**(asked | spec))
 
 
-def ticked(manifest, *, roles=(), replicas=None, memory=None, fleet=None, **changes):
-    """Return what a tick writes for an object, and what it remembers."""
-    there = {
+def there(roles):
+    """Return what is observed of the objects of roles."""
+    return {
         body["spec"]["engine"]["role"]: RoleObject(
             view=model_view(body),
             model=parse_model_deployment(
@@ -50,8 +51,12 @@ def ticked(manifest, *, roles=(), replicas=None, memory=None, fleet=None, **chan
         )
         for body in roles
     }
+
+
+def ticked(manifest, *, roles=(), replicas=None, memory=None, fleet=None, **changes):
+    """Return what a tick writes for an object, and what it remembers."""
     live = a_deployment_body(a_model(), replicas=2) if replicas else None
-    state = a_state(manifest, replicas=replicas, live=live, roles=there, **changes)
+    state = a_state(manifest, replicas=replicas, live=live, roles=there(roles), **changes)
     outcome = tick(a_fleet(state, **fleet or {}), memory or Memory())
     assert outcome.faults == ()
     (writes,) = outcome.writes
@@ -173,6 +178,13 @@ def an_edited_role(made):
 
 
 class TestAnEditOfARole:
+    def test_of_its_split_is_no_plan(self, made):
+        roles = as_made(made)
+        roles[1]["spec"]["hardware"]["parallelism"]["tensor"] = 4
+        writes, _ = ticked(an_object(hardware={"gpu": "H100"}), roles=roles)
+
+        assert {each.spec["hardware"]["parallelism"]["tensor"] for each in writes.roles} == {1}
+
     def test_is_named_and_is_no_change_under_way(self, made):
         said = conditions(ticked(an_object(), roles=an_edited_role(made))[0])
 
@@ -232,6 +244,13 @@ class TestWhereNothingIsMade:
         assert writes.roles == ()
         assert conditions(writes)["Stalled"].reason == "NameConflict"
 
+    def test_one_fleet_runs_already(self):
+        writes, _ = ticked(an_object(), replicas=2)
+
+        assert writes.roles == ()
+        assert conditions(writes)["Stalled"].reason == "NameConflict"
+        assert "serves both roles" in conditions(writes)["Stalled"].message
+
     def test_the_object_is_about_to_go(self, made):
         body = an_object()
         view = replace(model_view(body), is_deleting=True)
@@ -259,7 +278,7 @@ class TestAuto:
 
     def test_takes_no_roles_of_which_one_may_not_have_what_it_takes(self):
         few = {"roles": "Auto", "prefill": {"maxReplicas": 1}}
-        writes, _ = ticked(an_object(few, hardware={"gpu": "H100"}))
+        writes, _ = ticked(an_object(few))
         (reason,) = (each for each in writes.status.plan.reasons if each.code == "Topology")
 
         assert writes.roles == ()
@@ -274,6 +293,13 @@ class TestAuto:
 
         assert len(apart.roles) == 2
         assert whole.roles == ()
+
+    def test_takes_no_roles_beside_a_fleet_that_is_too_large_to_be_read(self):
+        whole = an_object(AUTO, hardware={"gpu": "H100"})
+        writes, _ = ticked(whole, oversized_bytes=300_000)
+
+        assert writes.roles == ()
+        assert conditions(writes)["PlanValid"].reason == "DeploymentTooLarge"
 
     def test_takes_one_fleet_where_engines_hand_nothing_over(self):
         old = {"version": "0.20"}
@@ -318,7 +344,7 @@ class TestStatus:
         said = conditions(ticked(an_object(), roles=roles)[0])["Ready"]
 
         assert said.status == expected
-        assert said.message == f"prefill: is {states[0]}; decode: is {states[1]}"
+        assert said.message == f"llama-prefill: is {states[0]}; llama-decode: is {states[1]}"
 
     def test_says_nothing_by_what_a_role_said_of_an_earlier_spec(self, made):
         met = [a_condition("Ready", "True")]
@@ -354,7 +380,7 @@ class TestStatus:
         said = conditions(ticked(an_object(), roles=roles)[0])
 
         assert said["Stalled"].reason == "WriteRefused"
-        assert said["Stalled"].message == "decode: why"
+        assert said["Stalled"].message == "llama-decode: why"
 
     def test_misses_the_slo_where_one_does(self, made):
         roles = as_made(made, conditions=[a_condition("SLOMet", "True", "Met")])
@@ -373,10 +399,43 @@ class TestStatus:
 
         assert (replicas.desired, replicas.ready, replicas.summary) == (4, 3, "1/2 + 2/2")
 
-    def test_says_on_what_its_roles_say_while_its_spec_is_refused(self, made):
+    @pytest.mark.parametrize(("generation", "is_ready"), [(1, "True"), (2, "False")])
+    def test_is_as_ready_as_its_roles_unless_a_new_spec_is_refused(
+        self, made, generation, is_ready
+    ):
         roles = as_made(made, conditions=[a_condition("Ready", "True", "MinimumReady")])
-        refused = an_object(engine={"version": "0.20"})
+        refused = an_object(engine={"version": "0.20"}, generation=generation)
         said = conditions(ticked(refused, roles=roles)[0])
 
-        assert said["Ready"].status == "True"
+        assert said["Ready"].status == is_ready
         assert (said["PlanValid"].status, said["Stalled"].status) == ("False", "True")
+
+    def test_is_under_way_while_a_new_spec_waits_for_its_search(self, made):
+        roles = as_made(made, conditions=[a_condition("Ready", "True", "MinimumReady")])
+        later = an_object(generation=2, demand=LONG_PROMPTS | {"requestsPerSecond": 10})
+        state = a_state(later, replicas=None, roles=there(roles))
+
+        def abandon():
+            raise SearchAbandonedError("no time")
+
+        (writes,) = tick(a_fleet(state), Memory(), between=abandon).writes
+        said = conditions(writes)
+
+        assert (said["Ready"].status, said["Reconciling"].reason) == ("False", "PlanPending")
+        assert writes.status.replicas.summary == "0/0 + 0/0"
+
+    def test_has_no_valid_plan_where_a_role_has_none(self, made):
+        roles = as_made(made, conditions=[a_condition("PlanValid", "True")])
+        roles[0]["status"]["conditions"] = [a_condition("PlanValid", "False", "SLOInfeasible")]
+        said = conditions(ticked(an_object(), roles=roles)[0])["PlanValid"]
+
+        assert (said.status, said.reason) == ("False", "SLOInfeasible")
+        assert said.message.startswith("llama-prefill: why; ")
+
+    def test_posts_no_event_of_what_a_role_posts_itself(self, made):
+        bad = [a_condition(kind, "False") for kind in ("SLOMet", "CapacityAvailable", "PlanValid")]
+        roles = as_made(made, conditions=[*bad, a_condition("Stalled", "True")])
+        writes, _ = ticked(an_object(), roles=roles)
+
+        assert conditions(writes)["SLOMet"].status == "False"
+        assert writes.happenings == ()

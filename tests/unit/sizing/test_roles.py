@@ -339,3 +339,13 @@ class TestDividing:
 
         with pytest.raises(InvalidParallelismError, match="tensor 2 hands no cache over"):
             divide(prefill, replace(asked(), sizes=ranks(1)), FAST, size)
+
+    def test_of_open_splits_that_do_not_go_together_what_costs_less_is_taken(self):
+        free = replace(
+            asked(rate=20.0, ttft_s=0.45, tpot_s=0.04), sizes=ParallelSizes(), num_gpus=None
+        )
+        found = divide(free, free, FAST, size)
+        narrow = divide(replace(free, sizes=ranks(1)), replace(free, sizes=ranks(1)), FAST, size)
+
+        assert found.prefill.parallelism.tensor == found.decode.parallelism.tensor
+        assert found.rank < narrow.rank

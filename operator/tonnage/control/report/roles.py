@@ -4,12 +4,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tonnage.api.pods import Role
 from tonnage.api.status import ReplicasStatus
-from tonnage.control.input.finding import Finding, State
+from tonnage.control.input.finding import PENDING, Finding, State
 from tonnage.control.input.state import Assessment, RoleObject
 from tonnage.control.report.kstatus import stall
-from tonnage.manifests.roles import RoleManifest
+from tonnage.manifests.roles import RoleManifest, is_written_for
 
 ROLES_MISSING: Final = "RolesPending"
 """Reason of what waits for a ModelDeployment of a role to be made, or to follow the spec."""
@@ -17,6 +16,10 @@ TOPOLOGY: Final = "Topology"
 """Reason of what hangs on whether there are roles."""
 SAID_OF_BOTH: Final = ("CapacityAvailable", "ScalingActive", "Approved", "SLOMet", "ErrorBudget")
 """Conditions that are False where one role says so, and present where both say something."""
+
+
+Said = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""What roles say of their present specs: conditions by the object's name, by type."""
 
 
 def due(found: Assessment) -> tuple[RoleManifest, ...]:
@@ -64,16 +67,15 @@ def has_roles(found: Assessment) -> bool:
 
 def role_findings(found: Assessment, planned: Finding) -> Iterator[Finding]:
     """Yield the conditions of an object with two roles; ``planned``: where none are planned now."""
-    said = {role: _conditions(other) for role, other in found.state.own_roles.items()}
+    said = _said(found)
     missing = ", ".join(each.role for each in due(found))
-    stalled = _stalled(found, said)
+    stalled = stall(found)
+    if stalled.state is None:
+        stalled = _of_both("Stalled", said, is_bad="True") or stalled
     yield _ready(found, said, missing)
-    is_changing = bool(missing) and found.is_acting and stalled.state is None
-    message = f"made or changed: {missing}"
-    yield Finding("Reconciling", "True" if is_changing else None, ROLES_MISSING, message)
+    yield _reconciling(found, stalled, missing)
     yield stalled
-    message = found.apart.message if found.apart else ""
-    yield Finding("PlanValid", "True", "Planned", message) if found.apart else planned
+    yield _plan_valid(found, said) or planned
     edits = ", ".join(edited(found))
     message = f"somebody wrote {edits}: reapplied, later each time"
     yield Finding("Drifted", "True" if edits else None, "SpecEdited", message)
@@ -82,37 +84,69 @@ def role_findings(found: Assessment, planned: Finding) -> Iterator[Finding]:
             yield finding
 
 
-def _ready(
-    found: Assessment, said: Mapping[Role, Mapping[str, Mapping[str, Any]]], missing: str
-) -> Finding:
+def said_by_roles(found: Assessment) -> frozenset[str]:
+    """Return the types of conditions that repeat those of roles, which post Events themselves."""
+    if not has_roles(found):
+        return frozenset()
+    own = _plan_valid(found, {})
+    is_planned = own is None or _plan_valid(found, _said(found)) == own
+    stalled = () if stall(found).state is not None else ("Stalled",)
+    return frozenset((*SAID_OF_BOTH, *stalled, *(() if is_planned else ("PlanValid",))))
+
+
+def _is_ahead(found: Assessment) -> bool:
+    """Tell whether the roles were made from an earlier spec, and none are planned for this one."""
+    generation, roles = found.state.view.generation, found.state.own_roles.values()
+    is_old = any(not is_written_for(each.view.digest, generation) for each in roles)
+    return found.apart is None and is_old
+
+
+def _ready(found: Assessment, said: Said, missing: str) -> Finding:
     if not said and not found.is_acting:
         message = f"mode is {found.mode}, no role exists"
         return Finding("Ready", "True", "StatusOnly", message)
     if missing:
         return Finding("Ready", "False", ROLES_MISSING, f"not as the spec asks: {missing}")
+    if _is_ahead(found):
+        why = found.refusal
+        reason = (why.reason, why.message) if why else (PENDING, "the roles are of an earlier spec")
+        return Finding("Ready", "False", *reason)
     both = _of_both("Ready", said, is_bad="False")
     return both or Finding("Ready", "False", ROLES_MISSING, "the roles have no status yet")
 
 
-def _stalled(found: Assessment, said: Mapping[Role, Mapping[str, Mapping[str, Any]]]) -> Finding:
-    own = stall(found)
-    if own.state is not None:
-        return own
-    of_role = _of_both("Stalled", said, is_bad="True")
-    return of_role if of_role and of_role.state == "True" else own
+def _reconciling(found: Assessment, stalled: Finding, missing: str) -> Finding:
+    is_going_on = found.is_acting and stalled.state is None
+    if found.pending and _is_ahead(found):
+        state: State | None = "True" if is_going_on else None
+        return Finding("Reconciling", state, PENDING, found.pending.message)
+    state = "True" if is_going_on and missing else None
+    return Finding("Reconciling", state, ROLES_MISSING, f"made or changed: {missing}")
 
 
-def _of_both(
-    kind: str, said: Mapping[Role, Mapping[str, Mapping[str, Any]]], *, is_bad: State
-) -> Finding | None:
+def _plan_valid(found: Assessment, said: Said) -> Finding | None:
+    """Return whether roles are planned, and each can be; None: none are planned now."""
+    if found.apart is None:
+        return None
+    own, of_role = found.apart.message, _of_both("PlanValid", said, is_bad="False")
+    if of_role and of_role.state == "False":
+        return of_role._replace(message=f"{of_role.message}; {own}")
+    return Finding("PlanValid", "True", "Planned", own)
+
+
+def _of_both(kind: str, said: Said, *, is_bad: State) -> Finding | None:
     """Return a condition as both roles have it: bad where one is, else that of the first."""
-    met = {role: conditions[kind] for role, conditions in said.items() if kind in conditions}
+    met = {name: conditions[kind] for name, conditions in said.items() if kind in conditions}
     if not met or (is_bad == "False" and len(met) < len(said)):
         return None
-    order = (is_bad, "Unknown", "True")
-    worst = min(met.values(), key=lambda each: order.index(each["status"]))
-    message = "; ".join(f"{role}: {each['message']}" for role, each in met.items())
+    order = {is_bad: 0, "Unknown": 1}
+    worst = min(met.values(), key=lambda each: order.get(each["status"], 2))
+    message = "; ".join(f"{name}: {each['message']}" for name, each in met.items())
     return Finding(kind, worst["status"], worst["reason"], message)
+
+
+def _said(found: Assessment) -> Said:
+    return {other.view.name: _conditions(other) for other in found.state.own_roles.values()}
 
 
 def _conditions(other: RoleObject) -> Mapping[str, Mapping[str, Any]]:

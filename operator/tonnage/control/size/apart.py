@@ -1,13 +1,23 @@
 """Whether an object has two roles in its place, and the objects that these are."""
 
+from collections.abc import Iterator
+
 from tonnage.api.objects import ModelDeployment
+from tonnage.api.pods import Role
 from tonnage.control.input.answers import Asker
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Apart, BadConfig, Fleet, ModelState
 from tonnage.control.learn.believed import asked_with, belief
 from tonnage.control.size.allowed import check_allowed
 from tonnage.control.size.question import RefusedError, by_spec
-from tonnage.manifests.roles import Weighed, role_manifests, role_name, weigh_topology
+from tonnage.manifests.roles import (
+    RunningRole,
+    Weighed,
+    role_manifests,
+    role_name,
+    sizes_written,
+    weigh_topology,
+)
 from tonnage.sizing.errors import SLOInfeasibleError
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import SizingRequest
@@ -34,12 +44,14 @@ def weighed(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker)
         except SLOInfeasibleError:
             return asker.size(asked_with(asked, held, held.asked.middle))
 
-    running = {
-        role: other.model.spec
-        for role, other in state.own_roles.items()
-        if isinstance(other.model, ModelDeployment)
-    }
-    return weigh_topology(model.spec, request, size, running)
+    return weigh_topology(model.spec, request, size, dict(_running(state)))
+
+
+def _running(state: ModelState) -> Iterator[tuple[Role, RunningRole]]:
+    for role, other in state.own_roles.items():
+        sizes = sizes_written(other.view.digest)
+        if isinstance(other.model, ModelDeployment) and sizes:
+            yield role, RunningRole(spec=other.model.spec, sizes=sizes)
 
 
 def apart(state: ModelState, fleet: Fleet, found: Weighed) -> Apart | None:
@@ -53,10 +65,16 @@ def apart(state: ModelState, fleet: Fleet, found: Weighed) -> Apart | None:
     model = state.model
     if not isinstance(model, ModelDeployment) or model.spec.topology is None:
         return None
-    runs_whole = state.deployment is not None
-    is_auto = model.spec.topology.roles == "Auto"
-    if is_auto and (runs_whole or not (state.own_roles or found.is_cheaper)):
+    is_there = state.deployment or state.in_the_way or state.oversized_bytes is not None
+    is_auto, has_roles = model.spec.topology.roles == "Auto", bool(state.own_roles)
+    if is_auto and not has_roles and (is_there or not found.is_cheaper):
         return None
+    if state.deployment is not None:
+        raise RefusedError(
+            "NameConflict",
+            f"{state.deployment.kind} {model.name} of this ModelDeployment serves both roles, and "
+            "would run beside them: delete it",
+        )
     if found.divided is None:
         raise RefusedError("NoRoles", found.message)
     check_allowed(model, fleet.settings)

@@ -13,7 +13,7 @@ from tonnage.control.input.state import Assessment, DeploymentView, Fleet
 from tonnage.control.input.writers import Fate, Scaled
 from tonnage.control.observe.permission import may_act, may_scale, owns_children
 from tonnage.control.report.happenings import Happening, happenings
-from tonnage.control.report.roles import due, edited
+from tonnage.control.report.roles import due, edited, said_by_roles
 from tonnage.control.report.status import Reported
 from tonnage.manifests.names import Manifest
 from tonnage.manifests.roles import RoleManifest
@@ -105,9 +105,10 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     checks = acts and not waits and owns_children(found) and _is_check_due(found, fleet)
     is_scaling = scale is not None or (template is not None and deployment is None)
     rolls = template is not None and bool(found.changes)
+    repeated = said_by_roles(found)
     events, said = happenings(
         reported.memory,
-        reported.status.conditions,
+        [each for each in reported.status.conditions if each.type not in repeated],
         scaling=next(iter(reported.memory.decisions), None) if is_scaling else None,
         rolling=roll_written(deployment, found.changes) if rolls else None,
         now_s=fleet.now_s,
