@@ -231,9 +231,9 @@ REFUSED: tuple[BadInput, ...] = (
     *(BadInput(row=1, changes=(*changes, (f"spec.topology.{role}", own)), field=field,
                shows=("maxReplicas of a role",))
       for role, own, field, *changes in (
-        ("prefill", {"minReplicas": 9}, "spec.topology.prefill"),
-        ("decode", {"maxReplicas": 1}, "spec.topology.decode", ("spec.scaling.minReplicas", 2)),
-        ("decode", {"maxReplicas": 2}, "spec.scaling.schedules", ("spec.scaling.schedules", [
+        ("prefill", {"minReplicas": 9}, "topology.prefill"),
+        ("decode", {"maxReplicas": 1}, "topology.decode", ("spec.scaling.minReplicas", 2)),
+        ("decode", {"maxReplicas": 2}, "scaling.schedules", ("spec.scaling.schedules", [
             {"cron": "0 8 * * *", "duration": "2h", "minReplicas": 5}])),
         ("prefill", {"maxReplicas": 2}, "disruptionBudget",
          (f"{PODS}.disruptionBudget", {"minAvailable": 3})),
@@ -244,8 +244,9 @@ REFUSED: tuple[BadInput, ...] = (
     *each(2, "spec.topology.decode.maxReplicas", 0, 1001, "2"),
     BadInput(row=41, changes=(("spec.topology.decode.parallelism", {"pipeline": 2}),),
              field="spec.topology.decode", shows=("pipeline must be 1",)),
-    *(BadInput(row=9, changes=(("spec.topology", {}), *changes), field=field, shows=(shown,))
-      for changes, field, shown in (
+    *(BadInput(row=9, changes=(*changes, ("spec.topology", {"kvLink": f"{number}GB/s"})),
+               field=field, shows=(shown,))
+      for number, (changes, field, shown) in enumerate((
         ((("spec.slo.timePerOutputToken", ABSENT),), "slo", "topology needs both"),
         ((("spec.demand", ABSENT),), "demand", "topology needs one of"),
         ((("spec.demand.requestsPerSecond", ABSENT), ("spec.demand.concurrentUsers", 200)),
@@ -255,7 +256,7 @@ REFUSED: tuple[BadInput, ...] = (
         ((("spec.model.kvOffload", {"gib": 1}),), "model", "one KV connector"),
         ((("spec.hardware.parallelism", {"pipeline": 2}),), "hardware", "pipeline must be 1"),
         ((("metadata.name", "x" * 45),), "metadata.name", "at most 44 characters"),
-      )),
+      ), 1)),
     *each(9, "spec.engine.maxNumBatchedTokens", 0, 31, 1_048_577, "4096", 4096.5),
     *each(10, "spec.env", [{"name": "LD_PRELOAD", "value": "/x.so"}]),
     *each(10, "spec.engine.env", [{"name": "HF_TOKEN", "value": "hf_secret"}]),
