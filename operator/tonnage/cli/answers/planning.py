@@ -20,7 +20,7 @@ from tonnage.estimate.errors import CalibrationFileError
 from tonnage.explain.at_demand import capacity_figures, demand_figures
 from tonnage.explain.report import estimate_status, plan_status, sizing_reasons
 from tonnage.manifests.arguments import argument_pairs
-from tonnage.manifests.roles import Weighed, weigh_topology
+from tonnage.manifests.roles import Running, Weighed, weigh_topology
 from tonnage.sizing.adapters import running_adapters
 from tonnage.sizing.checks import with_running_cache
 from tonnage.sizing.errors import SizingError
@@ -153,7 +153,7 @@ def answer(
     except (CatalogError, TargetError, CalibrationFileError) as error:
         return _not_asked(deployment, error)
     try:
-        weighed_roles(deployment.spec, request, terms)
+        weighed_roles(deployment.spec, request, terms, {})
         sizing = _size(request, live, terms.between)
     except (CatalogError, SizingError) as error:
         return Refused(
@@ -189,13 +189,15 @@ def answer(
     )
 
 
-def weighed_roles(spec: Spec, request: SizingRequest, terms: Terms) -> Weighed | None:
-    """Weigh the roles of a spec, none of which runs; None: it asks for none.
+def weighed_roles(
+    spec: Spec, request: SizingRequest, terms: Terms, running: Running
+) -> Weighed | None:
+    """Weigh the roles of a spec; None: it asks for none.
 
     Raises:
         SizingError: it asks for roles that keep no SLO.
     """
-    return weigh_topology(spec, request, partial(size, between=terms.between), {})
+    return weigh_topology(spec, request, partial(size, between=terms.between), running)
 
 
 def fewest_replicas(model: ModelDeployment) -> int:

@@ -1,24 +1,57 @@
 """The objects that are made of one with a topology."""
 
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
 from tonnage.api.objects import ModelDeployment
+from tonnage.api.pods import Role
 from tonnage.catalog.gpu import CatalogError
 from tonnage.cli.answers.planning import NONE, Terms, request_of, weighed_roles
 from tonnage.cli.read.references import References
-from tonnage.manifests.roles import role_models
+from tonnage.manifests.roles import ROLES, RunningRole, role_models, role_name
 from tonnage.sizing.errors import SizingError
+
+There = Mapping[tuple[str, str], ModelDeployment]
+"""Objects whose engines run, by namespace and name."""
+NOTHING: Final[There] = {}
+
+
+class Parts(NamedTuple):
+    """Both roles of an object, or the object itself."""
+
+    models: tuple[ModelDeployment, ...]
+    message: str | None = None
+    """What roles cost beside one fleet for both, and how TTFT is divided."""
 
 
 def parts_of(
-    model: ModelDeployment, terms: Terms, references: References = NONE
-) -> tuple[ModelDeployment, ...]:
-    """Return those of both roles where an object begins with them; else itself, refused or not."""
-    if model.spec.topology is None:
-        return (model,)
+    model: ModelDeployment,
+    terms: Terms,
+    references: References = NONE,
+    *,
+    there: There = NOTHING,
+) -> Parts:
+    """Return the objects of both roles where an object has them, else itself, refused or not.
+
+    ``there``: what runs, which Auto leaves as it is, and of which roles keep their splits.
+    """
+    topology, running = model.spec.topology, dict(_running(model, there))
+    itself = Parts((model,))
+    if topology is None or (topology.roles == "Auto" and not running and model.key in there):
+        return itself
     try:
-        found = weighed_roles(model.spec, request_of(model.spec, terms, references), terms)
+        found = weighed_roles(model.spec, request_of(model.spec, terms, references), terms, running)
     except (CatalogError, SizingError):
-        return (model,)
-    is_apart = model.spec.topology.roles == "Apart" or (found and found.is_cheaper)
+        return itself
+    is_apart = topology.roles == "Apart" or running or (found and found.is_cheaper)
     if found is None or found.divided is None or not is_apart:
-        return (model,)
-    return role_models(model, found.divided)
+        return itself
+    return Parts(role_models(model, found.divided), found.message)
+
+
+def _running(model: ModelDeployment, there: There) -> Iterator[tuple[Role, RunningRole]]:
+    for role in ROLES:
+        own = there.get((model.namespace, role_name(model.name, role)))
+        sizes = own.spec.hardware.parallelism if own else None
+        if own and sizes and own.spec.engine and own.spec.engine.role == role:
+            yield role, RunningRole(spec=own.spec, sizes=sizes)

@@ -21,7 +21,7 @@ from tonnage.cli.answers.differing import (
 from tonnage.cli.answers.plan_words import exit_code
 from tonnage.cli.answers.planning import Planned, Refused, Terms, answer
 from tonnage.cli.answers.rendering import FILE_SITE, servable
-from tonnage.cli.answers.roles import parts_of
+from tonnage.cli.answers.roles import NOTHING, There, parts_of
 from tonnage.cli.commands.forms import serialize
 from tonnage.cli.commands.options import (
     AccessOptions,
@@ -49,6 +49,7 @@ from tonnage.cli.read.references import (
 from tonnage.cli.read.running import LiveObject, read_live
 from tonnage.cli.read.scale_target import TargetContainer, scale_target
 from tonnage.cli.text.difference import markdown
+from tonnage.manifests.roles import ROLES, role_name
 
 HELP: Final = """Show what a change of manifests does, as Markdown for a pull request.
 
@@ -107,17 +108,6 @@ class _Inputs:
         if self.namespace is None or block(resource.content, "metadata").get("namespace"):
             return found
         return replace(found, model=replace(found.model, namespace=self.namespace))
-
-    def parse_parts(self, resource: ManifestObject, manifests: Manifests) -> list[ParsedModel]:
-        """Read an object; of one with a topology those of its roles.
-
-        Raises:
-            ManifestError: it cannot be read.
-        """
-        found = self.parse(resource, manifests)
-        references = references_of(found, config=self.config)
-        parts = parts_of(found.model, self.terms, references)
-        return [replace(found, model=part) for part in parts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +183,8 @@ def _exit_code(found: list[Difference], inputs: _Inputs, most: float | None) -> 
 
 def _between(old: Manifests, new: Manifests, inputs: _Inputs) -> Iterator[Difference]:
     """Compare two versions of files, object by object."""
-    before, after = (_by_name(each, inputs) for each in (old, new))
+    before = _by_name(old, inputs, NOTHING)
+    after = _by_name(new, inputs, {key: each.model for key, each in before.items()})
     if inputs.is_broken:
         raise Failure("nothing is compared: what cannot be read would look removed")
     if not (before or after):
@@ -203,12 +194,17 @@ def _between(old: Manifests, new: Manifests, inputs: _Inputs) -> Iterator[Differ
             yield _difference(before.get(key), after.get(key), inputs)
 
 
-def _by_name(manifests: Manifests, inputs: _Inputs) -> Mapping[Key, ParsedModel]:
+def _by_name(manifests: Manifests, inputs: _Inputs, there: There) -> Mapping[Key, ParsedModel]:
+    """Return the objects of files, in place of one with a topology those of its roles."""
     found = {}
     for resource in manifests.model_deployments:
         with inputs.reading():
-            for part in inputs.parse_parts(resource, manifests):
-                found[part.model.key] = part
+            parsed = inputs.parse(resource, manifests)
+            references = References()
+            if parsed.model.spec.topology:
+                references = references_of(parsed, config=inputs.config)
+            for part in parts_of(parsed.model, inputs.terms, references, there=there).models:
+                found[part.key] = replace(parsed, model=part)
     return found
 
 
@@ -238,13 +234,26 @@ def _against(cluster: LiveCluster, new: Manifests, inputs: _Inputs) -> Iterator[
     """Compare the objects of files with what runs in the cluster."""
     for resource in new.model_deployments:
         with inputs.reading():
-            for parsed in inputs.parse_parts(resource, new):
-                model = parsed.model
-                live = read_live(cluster, namespace=model.namespace, name=model.name)
-                references = References(
-                    config=inputs.config or _config(parsed, live), target=_target(parsed, live)
-                )
-                yield _against_live(model, references, live, inputs)
+            parsed = inputs.parse(resource, new)
+            known = dict(_live_parts(cluster, parsed.model))
+            whole = known[parsed.model.key]
+            references = References(
+                config=inputs.config or _config(parsed, whole), target=_target(parsed, whole)
+            )
+            there = {key: live.model for key, live in known.items() if live and live.view}
+            for model in parts_of(parsed.model, inputs.terms, references, there=there).models:
+                yield _against_live(model, references, known[model.key], inputs)
+
+
+def _live_parts(
+    cluster: LiveCluster, model: ModelDeployment
+) -> Iterator[tuple[Key, LiveObject | None]]:
+    """Yield what the cluster has of an object, and of its roles."""
+    names = [model.name]
+    if model.spec.topology:
+        names += [role_name(model.name, role) for role in ROLES]
+    for name in names:
+        yield (model.namespace, name), read_live(cluster, namespace=model.namespace, name=name)
 
 
 def _against_live(

@@ -7,9 +7,11 @@ from typing import Any, Final
 
 import click
 
+from tonnage.api.objects import ModelDeployment
 from tonnage.cli.answers.plan_words import exit_code, object_label, obstacles
 from tonnage.cli.answers.planning import Planned, Refused, Terms, answer, with_savings
 from tonnage.cli.answers.rendering import with_obstacle
+from tonnage.cli.answers.roles import parts_of
 from tonnage.cli.answers.rows import plan_row
 from tonnage.cli.commands.beside_plan import BesidePlan
 from tonnage.cli.commands.forms import serialize
@@ -37,7 +39,7 @@ from tonnage.cli.commands.writing import (
 from tonnage.cli.console import Failure, ManifestError, complain, output, remark, show
 from tonnage.cli.read.asked import ManifestWithGuesses
 from tonnage.cli.read.manifest import Manifests
-from tonnage.cli.read.references import parsed_model
+from tonnage.cli.read.references import References, parsed_model
 from tonnage.cli.text.plan import answer_report, sources_of
 from tonnage.explain.sources import citations
 
@@ -111,15 +113,15 @@ def plan(*, options: PlanOptions) -> None:
     )
     check_some(asked.manifests, question.names)
     around = beside(question)
-    found = [_answer(each, asked.manifests, terms, around) for each in asked.models]
-    answers = [beside_plan.answered(each, terms.between) for each in found if each]
+    found = [_answers(each, asked.manifests, terms, around) for each in asked.models]
+    answers = [beside_plan.answered(each, terms.between) for some in found for each in some]
     if page_file is not None and answers:
         from tonnage.cli.page.plan import plan_page  # noqa: PLC0415  (needs an extra)
 
         write_page(page_file, plan_page(answers))
     if page_file != "-":
         _print(answers, options.form, has_sources=options.has_sources)
-    is_broken = bool(asked.manifests.problems) or len(answers) < len(asked.models)
+    is_broken = bool(asked.manifests.problems) or not all(found)
     sys.exit(exit_code(answers, is_broken=is_broken))
 
 
@@ -138,17 +140,28 @@ def class_of(question: QuestionOptions) -> str | None:
     return names[0] if names else None
 
 
-def _answer(
+def _answers(
     asked: ManifestWithGuesses, manifests: Manifests, terms: Terms, beside: Beside
-) -> Planned | Refused | None:
-    """Return the answer for one object; of one that is not valid it is said what is wrong."""
+) -> list[Planned | Refused]:
+    """Return the answer for one object, or for each of its roles.
+
+    Of one that is not valid it is said what is wrong, and there is none.
+    """
     try:
         parsed = parsed_model(asked.resource, manifests)
         references = beside.references(parsed)
     except ManifestError as error:
         complain(error.message)
-        return None
-    found = answer(parsed.model, replace(terms, guessed=asked.guessed), references)
+        return []
+    terms = replace(terms, guessed=asked.guessed)
+    parts = parts_of(parsed.model, terms, references)
+    if parts.message:
+        remark(f"Note: {'/'.join(parsed.model.key)}: {parts.message}")
+    return [_answer(each, terms, references) for each in parts.models]
+
+
+def _answer(model: ModelDeployment, terms: Terms, references: References) -> Planned | Refused:
+    found = answer(model, terms, references)
     if isinstance(found, Refused):
         return found
     found = with_obstacle(found)

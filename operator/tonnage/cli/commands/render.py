@@ -119,7 +119,9 @@ def _answers(
         complain(error.message)
         return []
     parts = parts_of(parsed.model, terms, references)
-    return [servable(answer(part, terms, references), site) for part in parts]
+    if parts.message:
+        remark(f"Note: {'/'.join(parsed.model.key)}: {parts.message}")
+    return [servable(answer(part, terms, references), site) for part in parts.models]
 
 
 def _remark_on(answer: Planned | Refused) -> None:
