@@ -1,5 +1,6 @@
 """``tonnage diff``: pods, replicas, latency and cost before and after, and a budget."""
 
+import copy
 import json
 from contextlib import ExitStack
 
@@ -276,6 +277,41 @@ class TestFromACluster:
         [found] = figures(against(answers, llama(change), "-o", "json"))["objects"]
 
         assert (found["before"]["replicas"] > 4) == is_slower
+
+    def test_a_scale_target_that_the_cluster_alone_has_is_read_there(self, against):
+        target = yaml.safe_load(a_deployment())
+        target["metadata"]["labels"] = {"tonnage.dev/managed": "true"}
+        answers = {
+            OBJECT: (200, yaml.safe_load(SCALED)),
+            DEPLOYMENT.replace("llama-70b", "my-vllm"): (200, target),
+        }
+
+        assert "none of 1 ModelDeployment changes" in against(answers, SCALED).stdout
+
+    def test_roles_that_run_keep_their_splits(self, against):
+        topology = ("  engine:", "  topology: {kvLink: 50GB/s}\n  engine:")
+        apart = llama(("    gpusPerReplica: 2\n", ""), topology)
+        spec = yaml.safe_load(apart)["spec"]
+        del spec["topology"]
+        answers = {OBJECT: (200, yaml.safe_load(apart))}
+        for role in ("prefill", "decode"):
+            own = copy.deepcopy(spec)
+            own["engine"]["role"] = role
+            own["hardware"]["parallelism"] = {"tensor": 4, "data": 1}
+            own["slo"] = {"timeToFirstToken": {"p95": "1s"}}
+            own["demand"] |= {"cacheTransfer": "20ms"} if role == "decode" else {}
+            body = yaml.safe_load(apart) | {"spec": own}
+            body["metadata"] = {"name": f"llama-70b-{role}", "namespace": "serving"}
+            live = a_live(yaml.safe_dump(body))
+            answers |= {
+                f"{OBJECT}-{role}": (200, body),
+                f"{DEPLOYMENT}-{role}": (200, live),
+            }
+        found = figures(against(answers, apart, "-o", "json"))["objects"]
+
+        names = ["serving/llama-70b-prefill", "serving/llama-70b-decode"]
+        assert [each["name"] for each in found] == names
+        assert [each["after"]["gpus"] / each["after"]["replicas"] for each in found] == [4, 4]
 
     def test_an_object_that_the_cluster_lacks_is_new(self, against):
         [found] = figures(against({}, llama(), "-o", "json"))["objects"]

@@ -240,7 +240,7 @@ def _against(cluster: LiveCluster, new: Manifests, inputs: _Inputs) -> Iterator[
             references = References(
                 config=inputs.config or _config(parsed, whole), target=_target(parsed, whole)
             )
-            there = {key: live.model for key, live in known.items() if live and live.view}
+            there = {key: live.model for key, live in known.items() if live and live.workload}
             for model in parts_of(parsed.model, inputs.terms, references, there=there).models:
                 yield _against_live(model, references, known[model.key], inputs)
 
