@@ -280,7 +280,7 @@ class TestFromACluster:
 
     def test_a_scale_target_that_the_cluster_alone_has_is_read_there(self, against):
         target = yaml.safe_load(a_deployment())
-        target["metadata"]["labels"] = {"tonnage.dev/managed": "true"}
+        target["metadata"] |= {"labels": {"tonnage.dev/managed": "true"}, "uid": "uid"}
         answers = {
             OBJECT: (200, yaml.safe_load(SCALED)),
             DEPLOYMENT.replace("llama-70b", "my-vllm"): (200, target),
