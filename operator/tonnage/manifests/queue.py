@@ -48,7 +48,7 @@ def queue_annotations(spec: Spec) -> dict[str, str]:
 
 def queue_volumes(spec: Spec) -> list[Manifest]:
     """Return the volume that makes a file of the annotation."""
-    field = {"fieldPath": f"metadata.annotations['{QUEUE_ANNOTATION}']"}
+    field = {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{QUEUE_ANNOTATION}']"}
     items = [{"path": f"{QUEUE_MODULE}.py", "fieldRef": field}]
     return [{"name": VOLUME, "downwardAPI": {"items": items}}] if newest_first_s(spec) else []
 

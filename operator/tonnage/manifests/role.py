@@ -45,5 +45,5 @@ def role_environment(spec: Spec) -> list[Manifest]:
     """
     if role_of(spec) is None:
         return []
-    address = {"fieldRef": {"fieldPath": "status.podIP"}}
+    address = {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.podIP"}}
     return [{"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": address}]

@@ -62,7 +62,7 @@ def test_the_engine_hands_over_and_is_found_at_its_pods_address(role, kv_role):
         "kv_role": kv_role,
         "kv_load_failure_policy": "recompute",
     }
-    assert address["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    assert address["valueFrom"] == {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.podIP"}}
     assert parse(["serve", *only["args"]]).kv_role == kv_role
     kubernetes_validate.validate(made(role), "1.33", strict=True)
 
