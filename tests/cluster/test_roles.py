@@ -104,6 +104,12 @@ def test_each_role_has_its_own_replicas_for_the_same_requests(run):
         assert float(measured["requestsPerSecond"]["value"]) == pytest.approx(SURGE_PER_S, rel=0.25)
 
 
+def test_nobody_is_said_to_have_edited_what_the_operator_wrote(run):
+    conditions = [each for status in run.statuses for each in status["conditions"]]
+
+    assert [each["status"] for each in conditions if each["type"] == "Drifted"] == ["False"] * 2
+
+
 def test_at_the_high_load_both_targets_are_kept(run, request, tmp_path):
     settled = within(run.roles.load.records, since_s=run.settled_s, until_s=run.low_s)
     kept = attainment(settled, ttft_s=TTFT_S, tpot_s=TPOT_S)
