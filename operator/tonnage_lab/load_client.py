@@ -1,5 +1,6 @@
 """Requests of one shape, drawn and sent to the endpoints of one Service."""
 
+import contextlib
 import json
 import random
 import time
@@ -55,7 +56,8 @@ class RequestShape:
 class Client:
     """Sends requests of one shape to the endpoints of one Service.
 
-    With a second one, whose engines read the prompts, it is the proxy in front of both roles.
+    With a second one, whose engines read the prompts, it is the proxy in front of both roles. What
+    none of them reads is sent to the first alone.
     """
 
     def __init__(
@@ -101,29 +103,35 @@ class Client:
         with _counted(self._endpoints, endpoint):
             try:
                 body = await self._read(streamer.body(asked))
-            except (aiohttp.ClientError, TimeoutError, KeyError) as error:
+            except KeyError as error:
                 return RequestResult(asked=asked, due_s=due_s, error=f"prefill: {error!r}")
             return await streamer.send(body, asked, due_s=due_s)
 
     async def _read(self, body: bytes) -> bytes:
-        """Have the prompt read by an engine of the other role, if there is one.
+        """Have an engine of the other role read the prompt, and another if it fails.
 
         Raises:
-            aiohttp.ClientError, TimeoutError: it was not.
             KeyError: the engine keeps no cache for others.
         """
-        if self._prefill is None:
-            return body
-        endpoint = self._prefill.choose(self._shape.routing, self._generator)
-        if endpoint is None:
-            raise aiohttp.ClientError("no endpoint is ready")
+        prefill, endpoint = self._prefill or Endpoints(), None
+        for _ in range(2):
+            endpoint = prefill.choose(self._shape.routing, self._generator, but=endpoint)
+            if endpoint is None:
+                break
+            with (
+                contextlib.suppress(aiohttp.ClientError, TimeoutError),
+                _counted(prefill, endpoint),
+            ):
+                return await self._read_by(endpoint, body)
+        return body
+
+    async def _read_by(self, endpoint: PodEndpoint, body: bytes) -> bytes:
         content = json.loads(body)
         first = {key: value for key, value in content.items() if key != "stream_options"}
         first |= {"max_tokens": 1, "stream": False, TRANSFER: {"do_remote_decode": True}}
         url = f"{endpoint.url}/v1/completions"
-        with _counted(self._prefill, endpoint):
-            async with self._session.post(url, json=first, raise_for_status=True) as response:
-                answer = await response.json()
+        async with self._session.post(url, json=first, raise_for_status=True) as response:
+            answer = await response.json()
         return json.dumps(content | {TRANSFER: answer[TRANSFER]}).encode()
 
 

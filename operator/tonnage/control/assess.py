@@ -36,6 +36,7 @@ from tonnage.control.input.state import (
 from tonnage.control.learn.believed import cache_reasons, doubt_reasons
 from tonnage.control.learn.promises import factor_reasons, judge
 from tonnage.control.measure.attained import budgets_of
+from tonnage.control.measure.handover import untaken_reasons, without_waiting_for_decode
 from tonnage.control.measure.remembered import with_observed
 from tonnage.control.measure.traffic import measure_traffic, observe_engines
 from tonnage.control.observe.evicted import never_evictable
@@ -85,7 +86,7 @@ def size_object(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: As
     """Measure an object and size it, as far as the time for searches goes."""
     memory = with_writers(memory.without_future(fleet.now_s), state, fleet)
     tracks, state = with_tracks(memory.tracks, state, fleet)
-    memory = replace(memory, tracks=tracks)
+    memory, state = replace(memory, tracks=tracks), without_waiting_for_decode(state)
     traffics = measure_traffic(state, fleet, memory)
     memory = with_observed(memory, state, fleet, traffics)
     sized = partial(Assessment, state=state, memory=memory, traffics=traffics)
@@ -279,6 +280,7 @@ def _need(
         *split_reasons(chosen),
         *drain_reasons(found, chosen),
         *never_evictable(chosen.model),
+        *untaken_reasons(found.state.engines),
     )
     return replace(wanted, reasons=(*said, *wanted.reasons))  # the last one names the decision
 

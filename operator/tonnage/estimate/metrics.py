@@ -97,6 +97,7 @@ def _requests(metric: str, **more: object) -> Query:
 
 
 RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
+BY_REASON = "vllm:num_requests_waiting_by_reason"
 COMPLETED, REJECTED = "vllm:request_success_total", "vllm:admission_rejections_total"
 STEPS = "vllm:iteration_tokens_total_count"
 PROMPT_TOKENS = "vllm:prompt_tokens_by_source_total"
@@ -163,7 +164,7 @@ def _of_windows(
 TABLE: Mapping[str, Query] = {
     "timestamp": Query(metric=RUNNING, function="timestamp"),
     "waiting": _requests(
-        "vllm:num_requests_waiting_by_reason",
+        BY_REASON,
         function="last_over_time",
         scrapes=FRESH_SCRAPES,
         matchers='reason="capacity"',
@@ -218,6 +219,12 @@ TABLE: Mapping[str, Query] = {
         scrapes=ATTAINMENT_SCRAPES,
         own_labels=("le",),
     ),
+    "deferred": _requests(
+        BY_REASON,
+        function="avg_over_time",
+        scrapes=ATTAINMENT_SCRAPES,
+        matchers='reason="deferred"',
+    ),
     "moved_prompt_tokens": _rate(PROMPT_TOKENS, matchers=MOVED, decides=False),
     "read_bytes": _rate("vllm:estimated_read_bytes_per_gpu_total", decides=False),
     "write_bytes": _rate("vllm:estimated_write_bytes_per_gpu_total", decides=False),
@@ -244,7 +251,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "preemptions", *_prompt_tokens(BUSY_SCRAPES),
     ),
     "memory": ("cache",),
-    "latency": ("ttft", "tpot"),
+    "latency": ("ttft", "tpot", "deferred"),
     "shown": ("moved_prompt_tokens", "read_bytes", "write_bytes", "dram_active"),
 }  # fmt: skip
 """Queries by what they are for: what is wrong while they fail."""

@@ -105,6 +105,12 @@ class EngineSamples:
     ttft_within: Mapping[float, float] = field(default_factory=dict)
     """Rate of requests by upper bound of TTFT in seconds, infinity for all."""
     tpot_within: Mapping[float, float] = field(default_factory=dict)
+    untaken_share: float | None = None
+    """Of its cache, where prompts that engines of the other role have yet to take fill most."""
+    waiting_for_decode: float = 0.0
+    """Requests that wait for that room: they are none of ``waiting``."""
+    mean_deferred: float | None = None
+    """Requests that wait, and not for capacity, over ``ATTAINMENT_SCRAPES``."""
     dram_active_fraction: float | None = None
     """Of the cycles of the memory interface, mean over the pod's GPUs; with its first engine."""
     read_bytes_per_s: float | None = None
@@ -168,6 +174,7 @@ def engine_samples(pod: str, engine: str, found: Found, interval_s: float) -> En
         num_gpu_blocks=_cache_label(found, "num_gpu_blocks"),
         ttft_within=_buckets(found, "ttft"),
         tpot_within=_buckets(found, "tpot"),
+        mean_deferred=_one(found, "deferred"),
         dram_active_fraction=_mean(_usable(found, "dram_active")),
         read_bytes_per_s=_one(found, "read_bytes"),
         write_bytes_per_s=_one(found, "write_bytes"),

@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import math
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +22,8 @@ Listener = Callable[[str | None], None]
 
 MAX_LAG_S: Final = 1.0
 """A process that was starved longer than this does not try to catch up: a GPU could not."""
+BLOCKED_S: Final = 0.005
+"""Between two looks at requests of which none has room."""
 ENDED_ROWS: Final = 256
 """Requests that have ended and still have a row of the table, at most, in steady work."""
 
@@ -57,6 +61,8 @@ class EngineLoop:
         self._series = series
         self._tickets: dict[int, _Ticket] = {}
         self._ended: list[int] = []
+        self._for_room: deque[tuple[int, asyncio.Future[Callable[[], None]]]] = deque()
+        self._num_coming = 0
         self._work = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -65,8 +71,41 @@ class EngineLoop:
 
     @property
     def num_requests(self) -> int:
-        """Requests in the engine, waiting or running."""
-        return len(self._tickets)
+        """Requests in the engine: waiting, running, or with their cache on its way."""
+        return len(self._tickets) + self._num_coming
+
+    def hold(self, num_tokens: int) -> Callable[[], None]:
+        """Take the room of so many tokens off the emptiest cache; return what gives it back."""
+        rank, num_blocks = self._emptiest(), self._blocks(num_tokens)
+
+        def take(number: int) -> None:
+            rank.num_blocks -= number
+            rank.free_blocks -= number
+
+        def give_back() -> None:
+            take(-num_blocks)
+            self._let_in()
+
+        take(num_blocks)
+        return give_back
+
+    @asynccontextmanager
+    async def room(self, num_tokens: int) -> AsyncIterator[None]:
+        """Wait in turn for the room of a cache that comes from elsewhere, and hold it."""
+        held: asyncio.Future[Callable[[], None]] = asyncio.get_running_loop().create_future()
+        self._for_room.append((num_tokens, held))
+        self._num_coming += 1
+        self._empty.clear()
+        self._let_in()
+        try:
+            await held
+            yield
+        finally:
+            if not held.cancelled():
+                held.result()()
+            self._num_coming -= 1
+            self._let_in()
+            self._note_empty()
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
@@ -119,7 +158,7 @@ class EngineLoop:
         self.engine.abort(number)
         self._ended.append(number)
         series = self._series[ticket.rank]
-        series.last_step.note(self.engine.ranks[ticket.rank])
+        self._note(ticket.rank)
         series.count_abort()
         ticket.listener("abort")
         self._note_empty()
@@ -135,7 +174,8 @@ class EngineLoop:
 
     async def wait_until_idle(self) -> None:
         """Wait until no request is left."""
-        await self._empty.wait()
+        while self.num_requests:
+            await self._empty.wait()
 
     async def run(self) -> None:
         """Step for ever. Deadlines are absolute, so that lateness of timers does not add up."""
@@ -145,14 +185,49 @@ class EngineLoop:
             started_s = clock()
             while self.engine.num_outstanding:
                 await self._goes_on.wait()
-                ended_s = started_s + self.engine.step()
+                lasts_s = self.engine.step()
                 steps = [self._read(rank) for rank in self.engine.ranks]
+                if all(step.is_empty for step in steps):
+                    lasts_s = max(lasts_s, BLOCKED_S)
+                ended_s = started_s + lasts_s
                 await asyncio.sleep(max(0.0, ended_s - clock()))
                 for index, step in enumerate(steps):
                     self._deliver(index, step, started_s=started_s, now_s=clock())
                 self._release()
+                self._let_in()
+                self._series[0].last_step.num_without_room = len(self._for_room)
                 started_s = self._next_start_s(ended_s, clock())
             self._work.clear()
+
+    def _let_in(self) -> None:
+        """Give room to those who wait for it, in turn."""
+        while self._for_room:
+            num_tokens, held = self._for_room[0]
+            if not held.done():
+                if not self._has_room(num_tokens):
+                    break
+                held.set_result(self.hold(num_tokens))
+            self._for_room.popleft()
+        step = self._series[0].last_step
+        step.num_without_room = min(step.num_without_room, len(self._for_room))
+
+    def _has_room(self, num_tokens: int) -> bool:
+        """Tell whether a request would be scheduled at once, behind those that wait."""
+        rank, limits = self._emptiest(), self._limits
+        waiting = [self._blocks(self._tickets[each].prompt.tokens) for each in rank.waiting]
+        num_blocks = self._blocks(num_tokens) + sum(waiting) + limits.watermark_blocks
+        num_seqs = rank.num_running + len(waiting)
+        return num_seqs < limits.max_num_seqs and num_blocks <= rank.free_blocks
+
+    def _emptiest(self) -> Rank:
+        return max(self.engine.ranks, key=lambda rank: rank.free_blocks)
+
+    def _blocks(self, num_tokens: int) -> int:
+        return math.ceil(num_tokens / self._limits.block_size)
+
+    def _note(self, index: int, *, left_waiting: int | None = None) -> None:
+        rank, num_blocks = self.engine.ranks[index], self._limits.num_blocks
+        self._series[index].last_step.note(rank, num_blocks, left_waiting=left_waiting)
 
     def _next_start_s(self, ended_s: float, now_s: float) -> float:
         if now_s - ended_s <= MAX_LAG_S:
@@ -185,7 +260,7 @@ class EngineLoop:
 
     def _deliver(self, index: int, step: RankStep, *, started_s: float, now_s: float) -> None:
         series = self._series[index]
-        series.last_step.note(self.engine.ranks[index], left_waiting=step.left_waiting)
+        self._note(index, left_waiting=step.left_waiting)
         series.count_step(step)
         for number in step.preempted:
             if ticket := self._tickets.get(number):
@@ -200,7 +275,7 @@ class EngineLoop:
         self._note_empty()
 
     def _note_empty(self) -> None:
-        if not self._tickets:
+        if not self.num_requests:
             self._empty.set()
 
     def _release(self) -> None:

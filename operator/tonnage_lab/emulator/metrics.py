@@ -37,9 +37,15 @@ class LastStep:
     num_waiting: int = 0
     num_deferred: int = 0
     """Requests whose KV cache is on its way from another engine."""
+    num_without_room: int = 0
+    """Requests whose KV cache has no room here yet."""
     kv_usage_fraction: float = 0.0
 
-    def note(self, rank: Rank, *, left_waiting: int | None = None) -> None:
+    @property
+    def num_short_of_capacity(self) -> int:
+        return self.num_waiting + self.num_without_room
+
+    def note(self, rank: Rank, num_blocks: int, *, left_waiting: int | None = None) -> None:
         """Take the figures; ``left_waiting`` by the step's schedule: who came since is no queue.
 
         vLLM puts those who come during a step into the scheduler's queue when the next one begins.
@@ -47,7 +53,7 @@ class LastStep:
         self.num_running = rank.num_running
         num_waiting = len(rank.waiting)
         self.num_waiting = num_waiting if left_waiting is None else min(left_waiting, num_waiting)
-        self.kv_usage_fraction = max(0.0, 1 - rank.free_blocks / rank.num_blocks)
+        self.kv_usage_fraction = max(0.0, 1 - rank.free_blocks / num_blocks)
 
 
 class MetricsPage:
@@ -157,10 +163,12 @@ class MetricsPage:
 
     def _gauges_of(self, step: LastStep, labels: tuple[str, str]) -> None:
         self.running.labels(*labels).set_function(lambda: step.num_running)
-        self.waiting.labels(*labels).set_function(lambda: step.num_waiting + step.num_deferred)
+        self.waiting.labels(*labels).set_function(
+            lambda: step.num_short_of_capacity + step.num_deferred
+        )
         self.kv_usage.labels(*labels).set_function(lambda: step.kv_usage_fraction)
         by_reason = self.waiting_by_reason
-        by_reason.labels(*labels, "capacity").set_function(lambda: step.num_waiting)
+        by_reason.labels(*labels, "capacity").set_function(lambda: step.num_short_of_capacity)
         by_reason.labels(*labels, "deferred").set_function(lambda: step.num_deferred)
         for state, value in families.SLEEP_STATES.items():
             self.sleep_state.labels(*labels, state).set(value)
@@ -182,7 +190,7 @@ class EngineSeries:
 
     def count_step(self, step: RankStep) -> None:
         """Note one engine step; one that found nothing to do on this rank is none."""
-        if not (step.emissions or step.prefill_tokens or step.preempted):
+        if step.is_empty:
             return
         num_tokens = step.prompt_tokens + step.generated_tokens
         self.histograms["iteration_tokens_total"].observe(num_tokens)

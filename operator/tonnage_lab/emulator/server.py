@@ -3,9 +3,10 @@
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
+import aiohttp
 from aiohttp import HttpVersion11, web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
@@ -25,7 +26,7 @@ from tonnage_lab.emulator.completions import (
 from tonnage_lab.emulator.loop import EngineLoop
 from tonnage_lab.emulator.metrics import MetricsPage
 from tonnage_lab.emulator.step import Prompt
-from tonnage_lab.emulator.transfer import PATH, Leases, pull
+from tonnage_lab.emulator.transfer import ANSWER, PATH, Leases, renewed
 from tonnage_lab.emulator.truth import EngineTruth
 
 MAX_BODY_BYTES: Final = 16 * MIB
@@ -51,11 +52,13 @@ class Server:
         self._max_model_len = max_model_len
         self._hidden = hidden
         self._leases = Leases(arguments.port)
+        self._session: aiohttp.ClientSession
 
     def application(self, *, api_key: str | None = None) -> web.Application:
         """Return the routes; with a key, those that vLLM asks it for do."""
         middlewares = [self._guard, *([authentication(api_key)] if api_key else [])]
         application = web.Application(middlewares=middlewares, client_max_size=MAX_BODY_BYTES)
+        application.cleanup_ctx.append(self._connected)
         application.add_routes(
             [
                 web.post("/v1/completions", self._completions),
@@ -63,10 +66,16 @@ class Server:
                 web.get("/version", self._version),
                 web.get("/health", self._health),
                 web.get("/metrics", self._metrics),
+                web.post(PATH, self._leases.renew),
                 web.delete(PATH, self._leases.give),
             ]
         )
         return application
+
+    async def _connected(self, _: web.Application) -> AsyncIterator[None]:
+        """Have connections to the engines that keep caches."""
+        async with aiohttp.ClientSession(timeout=ANSWER) as self._session:
+            yield
 
     @web.middleware
     async def _guard(
@@ -153,11 +162,17 @@ class Server:
         taken = min(int(hidden.host_cached_prompt_fraction * tokens), tokens - 1 - local)
         if taken:
             with self._loop.deferred():
-                await asyncio.sleep(hidden.transfer_s_per_token * taken)
+                await asyncio.sleep(self._transfer_s(taken))
         return Prompt(tokens=tokens, local_tokens=local, taken_tokens=taken, tier="host")
 
     async def _collect(self, asked: CompletionRequest) -> web.Response:
-        reason = await self._generate(asked, lambda _: None)
+        is_kept = self._arguments.keeps_caches and bool(asked.transfer.get("do_remote_decode"))
+
+        def listen(reason: str | None) -> None:
+            if is_kept and reason == "length":
+                self._leases.keep(asked.id, self._loop.hold(asked.prompt_tokens))
+
+        reason = await self._generate(asked, listen)
         if reason == "abort":
             raise ReplyError(
                 status=503, kind="ServiceUnavailable", message="the request was aborted"
@@ -165,8 +180,8 @@ class Server:
         text = EACH_TEXT * asked.max_tokens
         whole = answer(asked, text, reason, created_s=int(time.time()))
         kept = {}
-        if self._arguments.keeps_caches and asked.transfer.get("do_remote_decode"):
-            kept = {"kv_transfer_params": self._leases.keep(asked.id, asked.prompt_tokens)}
+        if is_kept:
+            kept = {"kv_transfer_params": self._leases.parameters(asked.id, asked.prompt_tokens)}
         return web.json_response(whole | {"usage": usage(asked, asked.max_tokens)} | kept)
 
     async def _stream(self, request: web.Request, asked: CompletionRequest) -> web.StreamResponse:
@@ -195,9 +210,14 @@ class Server:
         """
         if not (self._arguments.takes_caches and asked.transfer.get("do_remote_prefill")):
             return False
-        takes_s = self._hidden.transfer_s_per_token * asked.prompt_tokens
-        with self._loop.deferred():
-            return await pull(asked.transfer, takes_s=takes_s)
+        tokens = asked.prompt_tokens
+        with renewed(self._session, asked.transfer) as cache:
+            async with self._loop.room(tokens):
+                with self._loop.deferred():
+                    return await cache.pull(takes_s=self._transfer_s(tokens))
+
+    def _transfer_s(self, num_tokens: int) -> float:
+        return self._hidden.now().transfer_s_per_token * num_tokens
 
     async def _generate(
         self, asked: CompletionRequest, listener: Callable[[str | None], None]

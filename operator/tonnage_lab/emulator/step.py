@@ -57,6 +57,11 @@ class RankStep:
     """Requests that the step's schedule left in the queue."""
 
     @property
+    def is_empty(self) -> bool:
+        """True where there was nothing to do on the rank, or no room for it."""
+        return not (self.emissions or self.prefill_tokens or self.preempted)
+
+    @property
     def decoding(self) -> tuple[Emission, ...]:
         return tuple(each for each in self.emissions if not each.is_prefill)
 

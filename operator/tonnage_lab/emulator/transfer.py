@@ -1,15 +1,18 @@
 """KV caches of prompts that one emulator hands over to another: kept for a while, and pulled once.
 
 As with vLLM's NixlConnector the answer of the engine that read a prompt says where its cache is,
-and a proxy gives that to the engine which makes the answer. Here the HTTP port is asked, and a
-transfer is a wait, as long as the hidden constants say. Blocks that wait to be pulled take no room
-in the emulated cache.
+and a proxy gives that to the engine which makes the answer. That one renews the lease from when
+the request comes, pulls when its own cache has room, and says when it has all. Here the HTTP port
+is asked, and a transfer is a wait, as long as the hidden constants say.
+
+Sources:
+    [vllm-source] docs/design/nixl_kv_cache_lease.md.
 """
 
 import asyncio
 import os
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import aiohttp
@@ -17,24 +20,26 @@ from aiohttp import web
 
 LEASE_S: Final = 30.0
 """For which a cache is kept: ``kv_lease_duration`` of vLLM since 0.22."""
+RENEWAL_S: Final = LEASE_S / 6
 HOST_VARIABLE: Final = "VLLM_NIXL_SIDE_CHANNEL_HOST"
 PATH: Final = "/kv/{id}"
-ANSWER_S: Final = 5.0
+ANSWER: Final = aiohttp.ClientTimeout(total=5)
 """In which the other engine must answer."""
 
 
 class Leases:
-    """The caches that this engine keeps until somebody pulls them."""
+    """The caches that this engine keeps until somebody has pulled them."""
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self._until_s: dict[str, float] = {}
+        self._kept: dict[str, tuple[Callable[[], None], asyncio.TimerHandle]] = {}
 
-    def keep(self, request_id: str, prompt_tokens: int) -> dict[str, Any]:
-        """Keep the cache of a request that ended, and return what the proxy passes on."""
-        now_s = time.monotonic()
-        self._until_s = {key: end_s for key, end_s in self._until_s.items() if end_s > now_s}
-        self._until_s[request_id] = now_s + LEASE_S
+    def keep(self, request_id: str, let_go: Callable[[], None]) -> None:
+        """Keep the cache of a request that ended; ``let_go`` frees its blocks."""
+        self._kept[request_id] = let_go, self._timer(request_id)
+
+    def parameters(self, request_id: str, prompt_tokens: int) -> dict[str, Any]:
+        """Return what the proxy passes on."""
         return {
             "do_remote_prefill": True,
             "do_remote_decode": False,
@@ -44,21 +49,74 @@ class Leases:
             "remote_port": self._port,
         }
 
+    async def renew(self, request: web.Request) -> web.Response:
+        """Keep a cache for longer: 404 where it is unknown, was pulled, or its lease is over."""
+        request_id = request.match_info["id"]
+        if request_id not in self._kept:
+            return web.Response(status=404)
+        let_go, timer = self._kept[request_id]
+        timer.cancel()
+        self._kept[request_id] = let_go, self._timer(request_id)
+        return web.Response(status=204)
+
     async def give(self, request: web.Request) -> web.Response:
-        """Let go of a cache: 404 where it is unknown, was pulled before, or its lease is over."""
-        end_s = self._until_s.pop(request.match_info["id"], 0.0)
-        return web.Response(status=204 if end_s > time.monotonic() else 404)
+        """Let go of a cache that was pulled: 404 as above."""
+        is_there = self._end(request.match_info["id"])
+        return web.Response(status=204 if is_there else 404)
+
+    def _timer(self, request_id: str) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(LEASE_S, self._end, request_id)
+
+    def _end(self, request_id: str) -> bool:
+        if request_id not in self._kept:
+            return False
+        let_go, timer = self._kept.pop(request_id)
+        timer.cancel()
+        let_go()
+        return True
 
 
-async def pull(parameters: Mapping[str, Any], *, takes_s: float) -> bool:
-    """Move a cache from the engine that keeps it; False: it cannot be had."""
-    timeout = aiohttp.ClientTimeout(total=ANSWER_S)
+class RemoteCache:
+    """The cache of a prompt that another engine keeps."""
+
+    def __init__(self, session: aiohttp.ClientSession, parameters: Mapping[str, Any]) -> None:
+        self._session, self._parameters = session, parameters
+
+    async def renew(self) -> bool:
+        """Ask for it to be kept for longer; False: it cannot be had."""
+        return await self._ask("POST")
+
+    async def pull(self, *, takes_s: float) -> bool:
+        """Move it; False: it cannot be had."""
+        if not await self.renew():
+            return False
+        await asyncio.sleep(takes_s)
+        return await self._ask("DELETE")
+
+    async def _ask(self, method: str) -> bool:
+        try:
+            place = PATH.format(id=self._parameters["remote_request_id"])
+            url = (
+                f"http://{self._parameters['remote_host']}:{self._parameters['remote_port']}{place}"
+            )
+            async with self._session.request(method, url) as reply:
+                return reply.status == web.HTTPNoContent.status_code
+        except (aiohttp.ClientError, TimeoutError, KeyError):
+            return False
+
+
+@contextmanager
+def renewed(session: aiohttp.ClientSession, parameters: Mapping[str, Any]) -> Iterator[RemoteCache]:
+    """Yield a cache whose lease is renewed until the block ends."""
+    cache = RemoteCache(session, parameters)
+    renewing = asyncio.create_task(_renew(cache))
     try:
-        place = PATH.format(id=parameters["remote_request_id"])
-        url = f"http://{parameters['remote_host']}:{parameters['remote_port']}{place}"
-        async with aiohttp.ClientSession(timeout=timeout) as session, session.delete(url) as reply:
-            is_there = reply.status == web.HTTPNoContent.status_code
-    except (aiohttp.ClientError, TimeoutError, KeyError):
-        return False
-    await asyncio.sleep(takes_s if is_there else 0.0)
-    return is_there
+        yield cache
+    finally:
+        renewing.cancel()
+
+
+async def _renew(cache: RemoteCache) -> None:
+    while True:
+        await asyncio.sleep(RENEWAL_S)
+        await cache.renew()

@@ -82,10 +82,16 @@ class EngineTruth:
     host_cached_prompt_fraction: float = 0.0
     """Of a prompt, that comes from the host's memory where a cache is there."""
     transfer_s_per_token: float = 0.0
-    """Of a prompt whose cache comes from another engine, or from the host."""
+    """Of a prompt whose cache comes from another engine, or from the host; may change."""
     acceptance_rate: float = 0.0
     """Chance that a draft token is right when all before it were."""
     work: StepWork | None = None
+    path: Path | None = None
+    """Where it was read."""
+
+    def now(self) -> "EngineTruth":
+        """Return what the file says by now, for what may change while the engine runs."""
+        return EngineTruth.load(self.path) if self.path else self
 
     @classmethod
     def load(cls, path: Path) -> "EngineTruth":
@@ -95,7 +101,7 @@ class EngineTruth:
             TruthError: it is missing, no JSON, or its fields are wrong.
         """
         try:
-            return cls.from_dict(json.loads(path.read_text()))
+            return cls.from_dict(json.loads(path.read_text()) | {"path": path})
         except (OSError, ValueError, TypeError) as error:
             raise TruthError(f"{ENVIRONMENT}={path}: {error}") from error
 

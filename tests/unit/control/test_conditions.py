@@ -611,6 +611,23 @@ def with_attainment(fraction):
 
 
 class TestSloMet:
+    def test_names_caches_that_are_late(self):
+        manifest = a_manifest(
+            engine={"version": "0.33", "role": "decode"},
+            hardware={"gpu": "H200", "parallelism": {"tensor": 1}},
+            demand={"requestsPerSecond": 1, "cacheTransfer": "80ms"}
+            | {"promptTokens": {"mean": 4000}, "outputTokens": {"mean": 1000}},
+        )
+        engines = tuple(
+            replace(each, mean_deferred=deferred)
+            for each, deferred in zip(with_attainment(0.05), (3.0, 5.0), strict=True)
+        )
+
+        assert shown(manifest=manifest, engines=engines)["SLOMet"].message == (
+            "TTFT: 5.0% within the limit, target 95% "
+            "(caches take 4.00 s to come: more replicas do not help)"
+        )
+
     @pytest.mark.parametrize(
         ("fraction", "status"), [(0.99, "True"), (0.95, "True"), (0.949, "False"), (0.5, "False")]
     )

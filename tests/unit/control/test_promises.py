@@ -161,6 +161,52 @@ class TestWhatElseExplainsIt:
         assert factor(silent) == 1
 
 
+class TestCachesThatAreLate:
+    """Of decode: they come over a link that more replicas make no faster."""
+
+    MANIFEST = a_manifest(
+        engine={"version": "0.33", "role": "decode"},
+        hardware={"gpu": "H200", "parallelism": {"tensor": 1}},
+        demand={"promptTokens": {"mean": 4000}, "outputTokens": {"mean": 1000}}
+        | {"cacheTransfer": "80ms"},
+    )
+    SIZING = a_sizing(parse_model_deployment(MANIFEST))
+
+    def assessed(self, wait_s, *, manifest=MANIFEST, sizing=SIZING, tpot_late=0.0):
+        """Of two replicas, of whose requests nearly all miss TTFT."""
+        rate = 0.45 * sizing.goodput_requests_per_s
+        engines = engines_at(
+            0.9,
+            "ab",
+            sizing=sizing,
+            ttft_within={2.0: 0.05 * rate, INF: rate},
+            tpot_within={0.05: (1 - tpot_late) * rate, INF: rate},
+            mean_deferred=None if wait_s is None else wait_s * rate,
+        )
+        model = parse_model_deployment(manifest)
+        live = a_deployment_body(model, sizing=sizing)
+        state = a_state(manifest=manifest, engines=engines, live=live)
+        return assessed(state)
+
+    @pytest.mark.parametrize(
+        ("wait_s", "judged"),
+        [(None, LOWERED), (0.0, LOWERED), (0.08, LOWERED), (1.0, LOWERED), (1.1, 1), (9.0, 1)],
+    )
+    def test_do_not_lower_what_replicas_serve(self, wait_s, judged):
+        # Half of 2 s less the 80 ms that are planned is left for a slower link.
+        found = self.assessed(wait_s)
+
+        assert found.memory.posterior.goodput_factor == pytest.approx(judged)
+
+    def test_excuse_no_slow_steps(self):
+        assert self.assessed(9.0, tpot_late=0.4).memory.posterior.goodput_factor < 1
+
+    def test_are_none_of_an_engine_that_does_both(self):
+        both = {"manifest": a_manifest(), "sizing": SIZING}
+
+        assert self.assessed(9.0, **both).memory.posterior.goodput_factor < 1
+
+
 def digest_of(manifest):
     return spec_digest(parse_model_deployment(manifest))
 

@@ -71,6 +71,11 @@ HELD = {
     }
 }
 """A KV cache in host memory."""
+DECODE = {
+    "engine": {"version": "0.33", "role": "decode"},
+    "hardware": {"gpu": "H200", "parallelism": {"tensor": 1}},
+    "slo": {"timePerOutputToken": {"p95": "50ms"}},
+}
 
 
 def offload_message(result):
@@ -411,7 +416,8 @@ class TestMeasured:
 
         assert told.status.measured.ttft_attainment.value == 0.98
 
-    def test_shows_what_share_of_prompts_came_from_host_memory_where_there_is_such_a_cache(self):
+    @pytest.mark.parametrize("given", [HELD, DECODE])
+    def test_shows_what_share_of_prompts_came_from_elsewhere_where_that_may_be(self, given):
         counted = {"started_prompt_tokens_per_s": 400.0}
         engines = tuple(
             an_engine(pod, moved_prompt_tokens_per_s=moved, **counted)
@@ -419,8 +425,8 @@ class TestMeasured:
         )
 
         held, without = (
-            reported(a_state(a_manifest(**given), engines=engines)).status.measured
-            for given in (HELD, {})
+            reported(a_state(a_manifest(**spec), engines=engines)).status.measured
+            for spec in (given, {})
         )
 
         assert held.moved_prompt_fraction.value == 0.5

@@ -631,6 +631,16 @@ async def handed_over(prefill, prompt_tokens):
     return told and told | {"remote_host": prefill.host, "remote_port": prefill.port}
 
 
+async def one_short_of_capacity(client):
+    """Return the page once a request waits for capacity."""
+    reason = {"reason": "capacity"}
+    async with asyncio.timeout(10):
+        while True:
+            page = await (await client.get("/metrics")).text()
+            if sample(page, "vllm:num_requests_waiting_by_reason", **reason) == 1:
+                return page
+
+
 async def answered(decode, prompt_tokens, transfer):
     body = {"prompt": [1] * prompt_tokens, "max_tokens": 3, "kv_transfer_params": transfer}
     answer = await decode.post("/v1/completions", json=body)
@@ -664,6 +674,93 @@ def test_a_prompt_that_another_engine_has_read_is_taken_from_it_after_a_wait():
     assert sample(midway, "vllm:num_requests_waiting_by_reason", reason="deferred") == 1
     assert sample(midway, "vllm:num_requests_waiting_by_reason", reason="capacity") == 0
     assert sample(page, "vllm:num_requests_waiting") == 0
+
+
+def test_the_time_of_a_transfer_may_change_while_engines_run(tmp_path):
+    async def scenario():
+        file = tmp_path / "truth.json"
+        file.write_text(json.dumps({"kv_tokens": 4096, "step": FAST}))
+        async with (
+            a_server(*a_role("kv_producer")) as prefill,
+            a_server(*a_role("kv_consumer"), truth=EngineTruth.load(file)) as decode,
+        ):
+            _, fast = await answered(decode, 100, await handed_over(prefill, 100))
+            slow = {"kv_tokens": 4096, "step": FAST, "transfer_s_per_token": 0.005}
+            file.write_text(json.dumps(slow))
+            return fast, *(await answered(decode, 100, await handed_over(prefill, 100)))
+
+    fast, _, slow = asyncio.run(scenario())
+
+    before, after = (sample(page, "vllm:time_to_first_token_seconds_sum") for page in (fast, slow))
+    assert after - before >= 0.5
+
+
+def test_a_cache_that_nobody_has_pulled_holds_its_blocks():
+    async def scenario():
+        flags = [*a_role("kv_producer"), "--max-num-batched-tokens", "2048"]
+        async with a_server(*flags, truth=a_truth(kv_tokens=272)) as prefill:
+            told = await handed_over(prefill, 160)
+            second = asyncio.create_task(handed_over(prefill, 160))
+            full = await one_short_of_capacity(prefill)
+            is_waiting = not second.done()
+            await prefill.delete(f"/kv/{told['remote_request_id']}")
+            await second
+            renewed = await prefill.post(f"/kv/{told['remote_request_id']}")
+            return full, is_waiting, renewed.status
+
+    full, is_waiting, status = asyncio.run(scenario())
+
+    assert is_waiting
+    assert sample(full, "vllm:kv_cache_usage_perc") == pytest.approx(10 / 16)
+    assert sample(full, "vllm:num_requests_running") == 0
+    assert status == 404
+
+
+def test_an_engine_that_is_full_leaves_caches_where_they_are_until_it_has_room():
+    async def scenario():
+        slow = a_truth(step={"per_step_s": 0.01})
+        async with (
+            a_server(*a_role("kv_producer")) as prefill,
+            a_server(*a_role("kv_consumer"), "--max-num-seqs", "1", truth=slow) as decode,
+        ):
+            first = await handed_over(prefill, 100)
+            second = await handed_over(prefill, 100)
+            body = {"prompt": [1] * 100, "max_tokens": 100, "kv_transfer_params": first}
+            long = asyncio.create_task(decode.post("/v1/completions", json=body))
+            while not decode.loop_.num_requests:
+                await asyncio.sleep(0.01)
+            short = asyncio.create_task(answered(decode, 100, second))
+            midway = await one_short_of_capacity(decode)
+            kept = await prefill.post(f"/kv/{second['remote_request_id']}")
+            _, page = await short
+            gone = await prefill.post(f"/kv/{second['remote_request_id']}")
+            await long
+            return midway, kept.status, page, gone.status
+
+    midway, kept, page, gone = asyncio.run(scenario())
+
+    assert sample(midway, "vllm:num_requests_waiting_by_reason", reason="deferred") == 0
+    assert (kept, gone) == (204, 404)
+    assert by_source(page)["external_kv_transfer"] == 200
+
+
+def test_an_engine_that_stops_waits_for_those_whose_cache_is_on_its_way():
+    async def scenario():
+        slow = a_truth(transfer_s_per_token=0.003)
+        async with (
+            a_server(*a_role("kv_producer")) as prefill,
+            a_server(*a_role("kv_consumer"), truth=slow) as decode,
+        ):
+            told = await handed_over(prefill, 100)
+            asking = asyncio.create_task(answered(decode, 100, told))
+            while not decode.loop_.num_requests:
+                await asyncio.sleep(0.01)
+            await drain(decode.loop_, timeout_s=5)
+            return await asking
+
+    answer, _ = asyncio.run(scenario())
+
+    assert answer["usage"]["completion_tokens"] == 3
 
 
 def test_a_prompt_whose_cache_is_gone_is_computed():

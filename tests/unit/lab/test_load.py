@@ -3,6 +3,7 @@
 import asyncio
 import random
 import statistics
+from contextlib import AsyncExitStack
 
 import pytest
 from aiohttp import ClientSession, web
@@ -259,3 +260,65 @@ def test_no_two_prompts_are_alike_and_a_seed_decides_lengths_alone():
     assert len({tuple(each[:16]) for each in first + second}) == 6
     assert [len(each) for each in first] == [len(each) for each in second]
     assert all(100 <= token < 900 for each in first for token in each)
+
+
+def run_through_both(*prefill):
+    """Send one request through engines that read prompts with these handlers."""
+
+    async def scenario():
+        asked = []
+
+        async def answer(request):
+            asked.append((await request.json()).get("kv_transfer_params"))
+            return await as_asked(request)
+
+        async with AsyncExitStack() as servers, ClientSession() as session:
+
+            async def endpoint(handler, pod):
+                application = web.Application()
+                application.router.add_post("/v1/completions", handler)
+                server = await servers.enter_async_context(TestServer(application))
+                return PodEndpoint(address=server.host, port=server.port, pod=pod)
+
+            decode = Endpoints(ready=[await endpoint(answer, "decode")])
+            readers = Endpoints(ready=[await endpoint(each, "prefill") for each in prefill])
+            readers.outstanding.update({each: n for n, each in enumerate(readers.ready)})
+            shape = a_shape(routing=PodChoice.LEAST_OUTSTANDING)
+            return asked, await Client(session, decode, shape, readers).send(1000.0)
+
+    return asyncio.run(scenario())
+
+
+async def reads(_):
+    return web.json_response({"kv_transfer_params": {"remote_request_id": "r"}})
+
+
+async def fails(_):
+    return web.Response(status=503)
+
+
+@pytest.mark.parametrize(
+    ("prefill", "passed_on"),
+    [
+        ([reads], {"remote_request_id": "r"}),
+        ([fails, reads], {"remote_request_id": "r"}),
+        ([fails, fails, reads], None),
+        ([fails], None),
+        ([], None),
+    ],
+)
+def test_what_two_engines_do_not_read_is_answered_all_the_same(prefill, passed_on):
+    asked, record = run_through_both(*prefill)
+
+    assert asked == [passed_on]
+    assert record.is_complete
+
+
+def test_an_engine_that_keeps_no_cache_is_not_passed_over():
+    async def keeps_none(_):
+        return web.json_response({})
+
+    asked, record = run_through_both(keeps_none)
+
+    assert asked == []
+    assert record.error == "prefill: KeyError('kv_transfer_params')"

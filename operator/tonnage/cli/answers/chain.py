@@ -7,7 +7,7 @@ from tonnage.api.crd import UNSEEN
 from tonnage.cli.read.nested import Object, block, objects
 
 SIZING_CODES: Final = frozenset({"Capacity", "Slots"})
-NEED_CODES: Final = frozenset({"Demand", "Backlog", "NoDemand"})
+NEED_CODES: Final = frozenset({"CachesUntaken", "Demand", "Backlog", "NoDemand"})
 LEARNED_CODES: Final = frozenset(
     {"SpeedInDoubt", "KVCacheCalibrated", "PromisesJudged", "MaxNumSeqs"}
 )

@@ -299,6 +299,8 @@ class Attainment:
     fraction: float
     requests_per_s: float
     """That were judged."""
+    other_cause: str = ""
+    """Of what is late, where that is no lack of replicas."""
 
     def counted(self, judged_s: float) -> tuple[float, float]:
         """Return (requests, late requests) of so long a time."""

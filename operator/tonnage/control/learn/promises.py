@@ -130,7 +130,8 @@ def judge(found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet) -
             is_queue_standing=queued_since_s is not None
             and not chosen.sizing.request.newest_first_s
             and now_s - queued_since_s >= STANDING_WINDOWS * window_s,
-            may_raise=stepped is None or now_s - stepped[0] > window_s,
+            may_raise=(stepped is None or now_s - stepped[0] > window_s)
+            and not any(each.other_cause for each in observed.attainments),
         ),
         now_s=fleet.now_s,
     )
@@ -238,7 +239,10 @@ def _is_calm(found: Assessment, known: GoodputMemory, chosen: Chosen, fleet: Fle
 
 
 def _verdicts(observed: Observed, window_s: float) -> Iterator[Verdict]:
+    """Yield what says something of capacity: not what is late for another cause."""
     for each in observed.attainments:
+        if each.other_cause:
+            continue
         number, late = each.counted(window_s)
         yield Verdict(
             target=f"{each.name} p{100 * each.quantile:g}",

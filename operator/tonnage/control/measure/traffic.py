@@ -8,6 +8,7 @@ from statistics import median
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.control.input.memory import ObjectMemory, PodSpeed
 from tonnage.control.input.state import Attainment, Fleet, ModelState, Observed, PodView, Traffics
+from tonnage.control.measure.handover import with_causes
 from tonnage.control.observe.tracks import cut_off
 from tonnage.estimate.demand import Gone, MeasuredDemand, attainment, is_fresh, measure_demand
 from tonnage.estimate.learner import PodWindow
@@ -190,7 +191,11 @@ def observe_engines(
         kv_tokens=min(reported) * sizing.flags.parallelism.data if reported else None,
         kv_reports=tuple(reported),
         attainments=(
-            *_attainments("TTFT", [e.ttft_within for e in state.engines], slo.ttft),
+            *with_causes(
+                _attainments("TTFT", [e.ttft_within for e in state.engines], slo.ttft),
+                state.engines,
+                sizing.request,
+            ),
             *_attainments("TPOT", [e.tpot_within for e in state.engines], slo.tpot),
         ),
         speeds={
@@ -208,7 +213,7 @@ def moved_prompt_fraction(engines: Iterable[EngineSamples]) -> float | None:
         if each.moved_prompt_tokens_per_s is not None and each.started_prompt_tokens_per_s
     ]
     started = sum(of_all for _, of_all in known)
-    return sum(moved for moved, _ in known) / started if known else None
+    return min(1.0, sum(moved for moved, _ in known) / started) if known else None
 
 
 def _utilization(pod: PodWindow) -> list[tuple[float, float]]:

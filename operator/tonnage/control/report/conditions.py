@@ -8,7 +8,7 @@ from tonnage.api.status import Condition
 from tonnage.control.decide.approval import NEEDED, approval
 from tonnage.control.input.finding import PENDING, UNREADABLE, Finding, State
 from tonnage.control.input.memory import PodSpeed
-from tonnage.control.input.state import Assessment, Fleet
+from tonnage.control.input.state import Assessment, Attainment, Fleet
 from tonnage.control.learn.learning import (
     believable_range,
     estimated_kv_tokens,
@@ -179,6 +179,7 @@ def slo_met(found: Assessment) -> Finding:
     slack = HYSTERESIS if before and before.status == "True" else 0.0
     misses = [
         f"{each.name}: {each.fraction:.1%} within the limit, target {each.quantile:.0%}"
+        f"{_because(each)}"
         for each in shares
         if each.fraction < each.quantile - slack
     ]
@@ -187,6 +188,10 @@ def slo_met(found: Assessment) -> Finding:
     if misses:
         return Finding("SLOMet", "False", "Missed", "; ".join(misses))
     return Finding("SLOMet", "True", "Met", "every SLO target is met")
+
+
+def _because(each: Attainment) -> str:
+    return f" ({each.other_cause}: more replicas do not help)" if each.other_cause else ""
 
 
 def error_budget(found: Assessment) -> Finding:

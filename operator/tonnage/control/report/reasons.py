@@ -30,6 +30,7 @@ _DECISIONS: Final[Mapping[str, str]] = {
     "ApprovalNeeded": "more replicas would cost more than approvalAboveUsdPerHour",
     "AwaitingTraffic": "no traffic has come yet: the fleet stays as spec.demand asks, for a while",
     "Backlog": "requests wait, and so many replicas drain them in time",
+    "CachesUntaken": "what waits for decode to take caches of prompts is no lack of prefill",
     "Demand": "replicas required by measured, or configured, demand",
     "DisruptionBudget": "pods.disruptionBudget lets no replica go while there are fewer",
     "DrainTooShort": "the longest answers take longer than a leaving replica has: they are cut off",

@@ -51,6 +51,7 @@ from tonnage.explain.report import (
 )
 from tonnage.memoize import memoize
 from tonnage.sizing.offload import asked_offload
+from tonnage.sizing.request import SizingRequest
 from tonnage.units import PETA
 
 SLO_SOURCES = {
@@ -255,18 +256,25 @@ def newest_decision(before: ReportMemory, after: ReportMemory) -> DecisionStatus
     return newest if after.decisions != before.decisions else None
 
 
+def _takes_caches(request: SizingRequest) -> bool:
+    """Tell whether caches of prompts come from host memory or from another engine."""
+    return request.has_host_cache or request.role == "decode"
+
+
 def _gauges(found: Assessment) -> Iterator[tuple[str, float | None, str]]:
     traffics, observed = found.traffics, found.observed
     demand, lengths = traffics.demand, traffics.lengths
     yield "requestsPerSecond", demand.requests_per_s if demand else None, "completions and backlog"
     preemptions = demand.preemptions_per_request if demand else None
     yield "preemptionsPerRequest", preemptions, "vllm:num_preemptions"
-    yield "queueDepth", demand.waiting if demand else None, "vllm:num_requests_waiting"
+    for_decode = sum(each.waiting_for_decode for each in found.state.engines)
+    waiting = demand.waiting + for_decode if demand else None
+    yield "queueDepth", waiting, "vllm:num_requests_waiting"
     yield "running", demand.running if demand else None, "vllm:num_requests_running"
     yield "promptTokens", lengths.prompt_tokens if lengths else None, "vllm:prompt_tokens"
     yield "outputTokens", lengths.output_tokens if lengths else None, "vllm:generation_tokens"
     if observed:
-        if found.sizing and found.sizing.request.has_host_cache:
+        if found.sizing and _takes_caches(found.sizing.request):
             moved = moved_prompt_fraction(found.state.engines)
             yield "movedPromptFraction", moved, "vllm:prompt_tokens_by_source"
         yield "stepSeconds", observed.step_s, "vllm:inter_token_latency_seconds"
