@@ -14,6 +14,7 @@ from speed_row import (
     arrival_of,
     batched_tokens_of,
     concurrency_of,
+    experts_kernels_of,
     keeps_experts_whole,
     kv_pool_gib_of,
     limit_of,
@@ -188,6 +189,7 @@ def case_of(row: Row, configs: Configs) -> Case:
         minor=minor_of(row),
         schedules_async=schedules_async(row),
         has_second_runner=has_second_runner(row, shape),
+        experts=experts_kernels_of(row, gpu),
     )
     replica = replica_of(row, shape, gpu, split, run)
     pool_gib = kv_pool_gib_of(row)
@@ -262,6 +264,8 @@ def with_constants(case: Case, table: SpeedTable, era: Era) -> Case:
         prefill_launch_s=0.0 if era.name in BEFORE_2025 else constants.prefill_launch_s,
         per_kernel_s=constants.per_kernel_s * era.overhead_factor,
         per_experts_block_s=constants.per_experts_block_s * era.overhead_factor,
+        cutlass_block_s=constants.cutlass_block_s * era.overhead_factor,
+        cutlass_expert_s=constants.cutlass_expert_s * era.overhead_factor,
         per_all_reduce_s=constants.per_all_reduce_s * era.exchange_factor,
         all_reduce_growth=constants.all_reduce_growth + era.exchange_growth,
         per_sequence_s=constants.per_sequence_s * era.sequence_factor + streaming_s,

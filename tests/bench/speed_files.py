@@ -13,6 +13,9 @@ from speed_priors import (
     BULK_EXTRA_S,
     CACHE_BANDWIDTH,
     CACHED_HEAD_S,
+    CUTLASS_BLOCK_S,
+    CUTLASS_EXPERT_S,
+    CUTLASS_EXPERTS,
     EXPERTS_BANDWIDTH,
     EXPERTS_FLOOR_S,
     EXPERTS_PREFILL,
@@ -50,6 +53,7 @@ def table_of(values: Values) -> SpeedTable:
 
     scaled = group("per_scaled_product_s")
     per_kernel_s = values["per_kernel_s"]
+    slower = per_kernel_s / SMALLEST_KERNEL_S
     return SpeedTable(
         source="serving-measurements",
         **{
@@ -61,12 +65,12 @@ def table_of(values: Values) -> SpeedTable:
         overlap_power=OVERLAP_POWER,
         per_kernel_s={name: per_kernel_s * scale for name, scale in LAUNCH_SCALE.items()},
         per_experts_block_s={
-            generation: {
-                name: per_kernel_s / SMALLEST_KERNEL_S * floor_s
-                for name, floor_s in by_format.items()
-            }
+            generation: {name: slower * floor_s for name, floor_s in by_format.items()}
             for generation, by_format in EXPERTS_FLOOR_S.items()
         },
+        cutlass_block_s=slower * CUTLASS_BLOCK_S,
+        cutlass_expert_s=slower * CUTLASS_EXPERT_S,
+        cutlass_experts=CUTLASS_EXPERTS,
         experts_bandwidth_efficiency=EXPERTS_BANDWIDTH,
         experts_prefill=EXPERTS_PREFILL,
         bandwidth_efficiency={

@@ -28,6 +28,9 @@ from speed_priors import (
     BANDWIDTH,
     CACHE_BANDWIDTH,
     CACHED_HEAD_S,
+    CUTLASS_BLOCK_S,
+    CUTLASS_EXPERT_S,
+    CUTLASS_EXPERTS,
     EXPERTS_BANDWIDTH,
     EXPERTS_FLOOR_S,
     EXPERTS_PREFILL,
@@ -47,7 +50,9 @@ from speed_priors import (
 from tonnage.catalog.engine import parse_version
 from tonnage.catalog.engine_speed import (
     TEXTBOOK_SPEED,
+    SpeedConstants,
     cache_bandwidth,
+    cutlass_experts,
     experts_bandwidth,
     experts_block,
     experts_prefill,
@@ -57,7 +62,7 @@ from tonnage.catalog.engine_speed import (
 )
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.sizing.serving.replica import Replica
-from tonnage.sizing.step_time.step import Step
+from tonnage.sizing.step_time.step import Step, experts_block_s
 from tonnage.units import MS_PER_S
 
 Values = Mapping[str, Any]
@@ -124,7 +129,9 @@ def _efficiencies_of(case: Case) -> dict[str, float]:
     generation, run = case.gpu.generation, case.run
     weights = case.shape.weight_format
     return {
-        "experts_efficiency": experts_bandwidth(EXPERTS_BANDWIDTH, generation, weights, plain=0),
+        "experts_efficiency": experts_bandwidth(
+            EXPERTS_BANDWIDTH, generation, weights, plain=0, kernels=run.experts
+        ),
         "cache_efficiency": cache_bandwidth(CACHE_BANDWIDTH, generation, run.kv_format, plain=0),
         "per_head_s": CACHED_HEAD_S.get(generation, CACHED_HEAD_S["other"]),
     }
@@ -168,9 +175,7 @@ def _nominal(replica: Replica) -> Replica:
 def _kernel_numbers(case: Case) -> dict[str, float]:
     shard = case.replica.model.shard
     stages, tensor = shard.parallelism.pipeline, shard.parallelism.tensor
-    floor_s = experts_block(
-        EXPERTS_FLOOR_S, generation=case.gpu.generation, weights=case.shape.weight_format
-    )
+    floor_s = experts_block_s(shard, _experts_floors(case))
     scale = LAUNCH_SCALE.get(case.gpu.generation, LAUNCH_SCALE["other"])
     power = ALL_REDUCE_GROWTH[case.gpu.interconnect]
     if era_name(case.row) == "2023":
@@ -186,6 +191,20 @@ def _kernel_numbers(case: Case) -> dict[str, float]:
         * (tensor > 1),
         "launched": stages * shard.num_launches,
     }
+
+
+def _experts_floors(case: Case) -> SpeedConstants:
+    """Return what kernel tables say of a block of experts, and nothing else."""
+    generation, weights, run = case.gpu.generation, case.shape.weight_format, case.run
+    return replace(
+        TEXTBOOK_SPEED,
+        per_experts_block_s=experts_block(
+            EXPERTS_FLOOR_S, generation=generation, weights=weights, kernels=run.experts
+        ),
+        cutlass_block_s=CUTLASS_BLOCK_S,
+        cutlass_expert_s=CUTLASS_EXPERT_S,
+        cutlass_experts=cutlass_experts(CUTLASS_EXPERTS, generation, weights, run),
+    )
 
 
 def _request_numbers(case: Case) -> dict[str, float]:

@@ -31,6 +31,7 @@ FIRST_DATED = "2026-04-03"
 """When 0.19 was first measured: builds without a number are older before. A nightly one of that day
 is of what came after its branch."""
 WHOLE_ANYWAY, WHOLE_MINORS = "MiniMax-M2.5", frozenset({"0.17", "0.18"})
+TRITON_IS_LEFT = "flashinfer MoE and DeepGEMM off"
 UTILIZATION = 0.9
 DEFAULT_SEQS = 256
 
@@ -158,6 +159,22 @@ def keeps_experts_whole(row: Row) -> bool:
         return True
     is_known = "InferenceX" in row["note"] and row["model"].endswith(WHOLE_ANYWAY)
     return is_known and row["engine"] == "vllm" and minor_of(row) in WHOLE_MINORS
+
+
+def experts_kernels_of(row: Row, gpu: Gpu) -> str:
+    """Name the kernels that a recipe has routed experts multiplied in; empty: those of the version.
+
+    Another engine has its own.
+
+    Sources:
+        [serving-measurements] InferenceX, ``minimaxm2.5_fp8_b200.sh`` of March 2026:
+        ``VLLM_USE_FLASHINFER_MOE_FP8=0``, ``VLLM_MOE_USE_DEEP_GEMM=0``. Triton's are what is left.
+        ``minimaxm2.5_fp8_h200.sh`` has neither, though the notes of its rows say so.
+    """
+    if row["engine"] != "vllm":
+        return row["engine"]
+    is_left = TRITON_IS_LEFT in row["note"] and gpu.generation == "blackwell"
+    return "triton" if is_left else ""
 
 
 def schedules_async(row: Row) -> bool:

@@ -34,10 +34,16 @@ MIXTRAL = LLAMA | {
     "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2,
     "vocab_size": 32000, "sliding_window": None,
 }  # fmt: skip
-CONFIGS = {
-    "shapes": {"llama": {"config": LLAMA}, "mixtral": {"config": MIXTRAL}},
-    "models": {"llama": {"shape": "llama"}, "mixtral": {"shape": "mixtral"}},
+IN_BLOCKS = MIXTRAL | {
+    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}
 }
+SHAPES = {"llama": LLAMA, "mixtral": MIXTRAL, "in-blocks": IN_BLOCKS}
+CONFIGS = {
+    "shapes": {name: {"config": config} for name, config in SHAPES.items()},
+    "models": {name: {"shape": name} for name in SHAPES},
+}
+EXPERTS_IN_BLOCKS = {"model": "in-blocks", "weight_quant": "fp8", "tp": "4", "n_gpus": "4"}
+NAMED_TRITON = {"note": "InferenceX closed loop; recipe: flashinfer MoE and DeepGEMM off"}
 ROW = {
     "id": "one:tpot_p50_ms", "source": "somewhere", "gpu": "H100-SXM", "n_gpus": "2", "tp": "2",
     "pp": "1", "dp_or_ep": "", "model": "llama", "weight_quant": "bf16", "kv_dtype": "",
@@ -157,7 +163,10 @@ def test_a_sequence_of_a_dense_model_costs_less_on_the_second_runner():
     "changes",
     [{}, {"model": "mixtral", "tp": "4", "n_gpus": "4"}, {"gpu": "B200-SXM", "weight_quant": "fp8"},
      {"gpu": "A10G", "tp": "1", "n_gpus": "1", "concurrency_or_batch": "4"},
-     {"engine_version": "0.16.0", "tp": "8", "n_gpus": "8"}],
+     {"engine_version": "0.16.0", "tp": "8", "n_gpus": "8"},
+     EXPERTS_IN_BLOCKS | {"dp_or_ep": "dp1;moe_tp1;ep4"},
+     EXPERTS_IN_BLOCKS | {"engine_version": "0.16.0"},
+     EXPERTS_IN_BLOCKS | NAMED_TRITON | {"gpu": "B200-SXM"}],
 )  # fmt: skip
 def test_the_fit_and_the_product_have_one_formula(metric, changes):
     """Of a step; what a client sees, the product says, and the fit takes over as a ratio."""
@@ -363,6 +372,19 @@ def test_a_bound_stands_for_half_of_it():
 )
 def test_experts_are_whole_by_label_or_by_the_recipe_of_the_time(changes, expected):
     assert keeps_experts_whole(ROW | changes) is expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"gpu": "B200-SXM", **NAMED_TRITON}, "triton"),
+        ({"gpu": "B200-SXM"}, ""),
+        ({"gpu": "H200-SXM", **NAMED_TRITON}, ""),
+        ({"gpu": "H200-SXM", "engine": "sglang"}, "sglang"),
+    ],
+)
+def test_experts_run_in_the_kernels_that_a_recipe_leaves(changes, expected):
+    assert case_of(ROW | changes, CONFIGS).run.experts == expected
 
 
 def test_a_cache_that_no_row_tells_is_what_the_checkpoint_asks_for():

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Literal, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter
 
@@ -22,6 +23,8 @@ OWN_LINKS = "nvlink"
 GENERATION_MEMORY = {"ampere": "hbm", "hopper": "hbm", "blackwell": "hbm", "ada": "gddr",
                      "blackwell-rtx": "gddr"}  # fmt: skip
 """The kind of memory of the boards of a generation whose kernels were measured."""
+CutlassExperts = Literal["none", "whole", "all"]
+Value = TypeVar("Value")
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
@@ -63,6 +66,12 @@ class SpeedConstants:
     """That latency grows as this power of the group: 0 not at all, 1 in proportion."""
     per_experts_block_s: float = 0.0
     """What routing and the routed experts of a layer take however little they do."""
+    cutlass_block_s: float = 0.0
+    """The same in FlashInfer's CUTLASS kernels."""
+    cutlass_expert_s: float = 0.0
+    """What these take more for each expert that a rank has, whole or a slice of it."""
+    cutlass_experts: CutlassExperts = "none"
+    """Which experts they multiply: none, those that ranks hold whole, or all."""
     experts_bandwidth_factor: float = 1.0
     """Of the bandwidth efficiency, what reading routed experts achieves: more in large grouped
     products, less where weights have to be unpacked."""
@@ -153,7 +162,12 @@ class SpeedTable:
     per_kernel_s: Mapping[str, float]
     """By generation; ``other`` for those not listed."""
     per_experts_block_s: Mapping[str, Mapping[str, float]]
-    """By generation and the format of the experts; ``other`` for those not listed."""
+    """By generation and the format of the experts, ``format.kernels`` in kernels that a recipe
+    names; ``other`` for those not listed."""
+    cutlass_block_s: float
+    cutlass_expert_s: float
+    cutlass_experts: Mapping[str, Mapping[str, Mapping[str, CutlassExperts]]]
+    """By generation, format of the experts, and the engine's first version that it holds for."""
     experts_bandwidth_efficiency: Mapping[str, Mapping[str, float]]
     """By generation and the format of the experts, that of plain products for those not listed;
     from kernel tables."""
@@ -223,6 +237,8 @@ class RunMode:
     schedules_async: bool = True
     has_second_runner: bool = False
     """And no experts: with experts it was not measured."""
+    experts: str = ""
+    """Kernels that a recipe has routed experts multiplied in; those of the version if empty."""
 
 
 PLAIN_RUN = RunMode()
@@ -262,17 +278,24 @@ def prior_speed(
         one_shot_efficiency=_of(table.one_shot_efficiency, generation) if has_links else None,
         bulk_extra_s=_of(table.bulk_extra_s, generation) if has_links else 0.0,
         per_experts_block_s=experts_block(
-            table.per_experts_block_s, generation=generation, weights=weights
+            table.per_experts_block_s, generation=generation, weights=weights, kernels=run.experts
         ),
+        cutlass_block_s=table.cutlass_block_s,
+        cutlass_expert_s=table.cutlass_expert_s,
+        cutlass_experts=cutlass_experts(table.cutlass_experts, generation, weights, run),
         experts_bandwidth_factor=experts_bandwidth(
-            table.experts_bandwidth_efficiency, generation, weights, plain=bandwidth
+            table.experts_bandwidth_efficiency,
+            generation,
+            weights,
+            plain=bandwidth,
+            kernels=run.experts,
         )
         / bandwidth,
         routing_evenness=table.routing_evenness,
         overlap_power=table.overlap_power,
         link_efficiency=_of(table.link_efficiency, generation if has_links else "pcie"),
         prefill_exposed_fraction=table.prefill_exposed_fraction,
-        prefill_launch_s=launch_of(table.prefill_launch_s, run.minor),
+        prefill_launch_s=at_version(table.prefill_launch_s, run.minor),
         per_request_s=table.per_request_s,
         per_running_request_s=table.per_running_request_s,
         per_prompt_token_s=table.per_prompt_token_s,
@@ -313,12 +336,11 @@ def cache_bandwidth(
     return efficiencies.get(generation, {}).get(kv_format, plain)
 
 
-def launch_of(by_version: Mapping[str, float], minor: str) -> float:
+def at_version(by_version: Mapping[str, Value], minor: str) -> Value:
     """Return what holds for a version: the entry of the last version that is not newer."""
-    known = sorted((parse_version(since), value) for since, value in by_version.items())
-    if not minor:
-        return known[-1][1]
-    return max(each for each in known if each[0] <= parse_version(minor))[1]
+    known = sorted(by_version, key=parse_version)
+    held = [since for since in known if not minor or parse_version(since) <= parse_version(minor)]
+    return by_version[held[-1]]
 
 
 def scaling_of(weights: WeightFormat) -> str:
@@ -328,11 +350,26 @@ def scaling_of(weights: WeightFormat) -> str:
 
 
 def experts_block(
-    floors: Mapping[str, Mapping[str, float]], *, generation: str, weights: WeightFormat
+    floors: Mapping[str, Mapping[str, float]],
+    *,
+    generation: str,
+    weights: WeightFormat,
+    kernels: str = "",
 ) -> float:
     """Return the floor of a block of routed experts: that of the format they are stored in."""
     by_format = floors.get(generation, floors["other"])
-    return by_format.get(format_of_experts(weights), by_format["other"])
+    return _in_kernels(by_format, weights, kernels, plain=by_format["other"])
+
+
+def cutlass_experts(
+    known: Mapping[str, Mapping[str, Mapping[str, CutlassExperts]]],
+    generation: str,
+    weights: WeightFormat,
+    run: RunMode,
+) -> CutlassExperts:
+    """Return which experts FlashInfer's CUTLASS kernels multiply: none if a recipe names others."""
+    by_version = known.get(generation, {}).get(format_of_experts(weights))
+    return "none" if by_version is None or run.experts else at_version(by_version, run.minor)
 
 
 def experts_bandwidth(
@@ -341,9 +378,18 @@ def experts_bandwidth(
     weights: WeightFormat,
     *,
     plain: float,
+    kernels: str = "",
 ) -> float:
     """Return the bandwidth efficiency with which experts of a format are read."""
-    return efficiencies.get(generation, {}).get(format_of_experts(weights), plain)
+    return _in_kernels(efficiencies.get(generation, {}), weights, kernels, plain=plain)
+
+
+def _in_kernels(
+    by_format: Mapping[str, float], weights: WeightFormat, kernels: str, *, plain: float
+) -> float:
+    """Return the figure of the format in these kernels, or in those of the version."""
+    name = format_of_experts(weights)
+    return by_format.get(f"{name}.{kernels}", by_format.get(name, plain))
 
 
 def experts_prefill(

@@ -318,6 +318,8 @@ def with_speed(
         per_kernel_s=overhead * constants.per_kernel_s,
         per_scaled_product_s=overhead * constants.per_scaled_product_s,
         per_experts_block_s=overhead * constants.per_experts_block_s,
+        cutlass_block_s=overhead * constants.cutlass_block_s,
+        cutlass_expert_s=overhead * constants.cutlass_expert_s,
         per_sequence_s=overhead * constants.per_sequence_s,
         per_cached_head_s=overhead * constants.per_cached_head_s,
         per_all_reduce_s=overhead * constants.per_all_reduce_s,

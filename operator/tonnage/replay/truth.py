@@ -17,7 +17,7 @@ from tonnage.sizing.step_time.costs import step_costs
 
 OVERHEADS: Final = (
     "per_step_s", "per_kernel_s", "per_scaled_product_s", "per_sequence_s", "per_all_reduce_s",
-    "per_experts_block_s", "per_cached_head_s",
+    "per_experts_block_s", "cutlass_block_s", "cutlass_expert_s", "per_cached_head_s",
 )  # fmt: skip
 
 

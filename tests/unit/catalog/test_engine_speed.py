@@ -13,8 +13,8 @@ from tonnage.catalog.config.formats.quantization import (
 )
 from tonnage.catalog.engine_speed import (
     RunMode,
+    at_version,
     experts_prefill,
-    launch_of,
     prior_speed,
     scaling_of,
     speed_table,
@@ -135,7 +135,28 @@ def test_attention_and_what_is_not_quantized_are_no_faster_than_16_bits():
 
 @pytest.mark.parametrize(("minor", "expected"), [("0.9", 3.0), ("0.19", 1.0), ("", 1.0)])
 def test_a_figure_by_version_is_that_of_the_last_version_that_is_not_newer(minor, expected):
-    assert launch_of({"0.0": 3.0, "0.19": 1.0}, minor) == expected
+    assert at_version({"0.0": 3.0, "0.19": 1.0}, minor) == expected
+
+
+@pytest.mark.parametrize(
+    ("minor", "used_for"),
+    [("0.14", "none"), ("0.15", "all"), ("0.16", "all"), ("0.17", "whole"), ("", "whole")],
+)
+def test_which_experts_cutlass_kernels_multiply_on_hopper_changes_with_the_version(minor, used_for):
+    run = RunMode(minor=minor)
+
+    assert prior_speed(GPUS["H200"], BLOCKS, run).cutlass_experts == used_for
+    assert prior_speed(GPUS["H200"], FP8, run).cutlass_experts == "none"
+    assert prior_speed(GPUS["B200"], BLOCKS, run).cutlass_experts == "none"
+
+
+def test_kernels_that_a_recipe_names_have_figures_of_their_own_where_they_are_known():
+    usual, triton = (prior_speed(GPUS["B200"], BLOCKS, RunMode(experts=e)) for e in ("", "triton"))
+    on_hopper = prior_speed(GPUS["H200"], BLOCKS, RunMode(experts="triton"))
+
+    assert triton.per_experts_block_s > usual.per_experts_block_s
+    assert triton.experts_bandwidth_factor < usual.experts_bandwidth_factor
+    assert on_hopper == replace(prior_speed(GPUS["H200"], BLOCKS), cutlass_experts="none")
 
 
 def test_an_all_reduce_over_a_bus_is_always_a_ring():

@@ -123,6 +123,8 @@ def test_a_step_is_a_time_and_reads_bytes():
             "per_sequence_s",
             "per_all_reduce_s",
             "per_experts_block_s",
+            "cutlass_block_s",
+            "cutlass_expert_s",
             "per_cached_head_s",
             "bulk_extra_s",
             "prefill_launch_s",

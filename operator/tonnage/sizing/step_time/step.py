@@ -375,9 +375,28 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
 
 def _kernels_s(shard: Shard, constants: SpeedConstants, num_sequences: float) -> float:
     scales_s = constants.per_scaled_product_s * shard.num_scaled_products
-    experts_s = constants.per_experts_block_s * shard.num_moe_layers
+    experts_s = experts_block_s(shard, constants) * shard.num_moe_layers
     heads_s = constants.per_cached_head_s * shard.num_cached_heads * num_sequences
     return constants.per_kernel_s * shard.num_kernels + scales_s + experts_s + heads_s
+
+
+def experts_block_s(shard: Shard, constants: SpeedConstants) -> float:
+    """Return what the routed experts of a layer take however little they do.
+
+    Sources:
+        [vllm-source] model_executor/layers/fused_moe/oracle/fp8.py: experts in blocks of fp8 on
+        Hopper ran in FlashInfer's CUTLASS kernels in 0.15 and 0.16, and from 0.17 on those that
+        ranks hold whole do, while slices run in Triton's.
+    """
+    used_for = constants.cutlass_experts
+    if used_for == "none" or (used_for == "whole" and not _has_whole_experts(shard)):
+        return constants.per_experts_block_s
+    held = max((share.num_experts / share.num_ranks for share in shard.experts), default=0.0)
+    return constants.cutlass_block_s + constants.cutlass_expert_s * held
+
+
+def _has_whole_experts(shard: Shard) -> bool:
+    return any(share.num_ranks > 1 for share in shard.experts)
 
 
 def _sequences_s(constants: SpeedConstants, num_sequences: float) -> float:

@@ -145,6 +145,33 @@ def test_each_layer_with_experts_has_the_floor_of_their_block():
     assert time.overhead_s == pytest.approx(30 * 40e-6)
 
 
+@pytest.mark.parametrize(
+    ("used_for", "num_ranks", "each_s"),
+    [
+        ("none", 1, 45e-6),
+        ("none", 8, 45e-6),
+        ("whole", 1, 45e-6),
+        ("whole", 8, 20e-6 + 32 * 0.25e-6),
+        ("all", 1, 20e-6 + 256 * 0.25e-6),
+        ("all", 8, 20e-6 + 32 * 0.25e-6),
+    ],
+)
+def test_cutlass_kernels_look_at_each_expert_that_a_rank_has(used_for, num_ranks, each_s):
+    share = ExpertShare(
+        num_experts=256, experts_per_token=8, resident_bytes=GB, num_ranks=num_ranks
+    )
+
+    time = time_of(
+        shard=a_shard(num_moe_layers=62, experts=(share,)),
+        per_experts_block_s=45e-6,
+        cutlass_block_s=20e-6,
+        cutlass_expert_s=0.25e-6,
+        cutlass_experts=used_for,
+    )
+
+    assert time.overhead_s == pytest.approx(62 * each_s)
+
+
 @pytest.mark.parametrize(("growth", "seconds"), [(0.0, 8e-6), (1.0, 32e-6)])
 def test_the_latency_of_an_exchange_grows_with_the_group_as_far_as_it_is_said_to(growth, seconds):
     speeds = some_speeds(interconnect_bytes_per_s=float("inf"))
