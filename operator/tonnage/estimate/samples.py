@@ -105,7 +105,7 @@ class EngineSamples:
     ttft_within: Mapping[float, float] = field(default_factory=dict)
     """Rate of requests by upper bound of TTFT in seconds, infinity for all."""
     tpot_within: Mapping[float, float] = field(default_factory=dict)
-    untaken_share: float | None = None
+    untaken_share: float = 0.0
     """Of its cache, where prompts that engines of the other role have yet to take fill most."""
     waiting_for_decode: float = 0.0
     """Requests that wait for that room: they are none of ``waiting``."""

@@ -53,7 +53,7 @@ def _untaken_share(each: EngineSamples) -> float:
 
 def untaken_reasons(engines: Iterable[EngineSamples]) -> tuple[Reason, ...]:
     """Say what is not counted as waiting for prefill."""
-    full = [each for each in engines if each.untaken_share is not None]
+    full = [each for each in engines if each.untaken_share]
     if not full:
         return ()
     waiting = sum(each.waiting_for_decode for each in full)
@@ -62,7 +62,7 @@ def untaken_reasons(engines: Iterable[EngineSamples]) -> tuple[Reason, ...]:
 
 
 def _untaken(full: Iterable[EngineSamples]) -> str:
-    share = max(each.untaken_share or 0.0 for each in full)
+    share = max(each.untaken_share for each in full)
     return f"prompts that decode has not taken fill {share:.0%} of a cache"
 
 
@@ -71,7 +71,7 @@ def with_causes(
 ) -> Iterator[Attainment]:
     """Note what makes TTFT late and is no lack of replicas."""
     known = tuple(engines)
-    full = [each for each in known if each.untaken_share is not None]
+    full = [each for each in known if each.untaken_share]
     wait_s = _cache_wait_s(known) if request.role == "decode" else 0.0
     for each in attainments:
         left_s = each.limit_s - request.transfer_s
