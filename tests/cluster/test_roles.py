@@ -1,4 +1,4 @@
-"""Prefill and decode apart: two objects, real pods, and a proxy that sends each request to both."""
+"""Prefill and decode apart: one object, real pods, and a proxy that sends each request to both."""
 
 import time
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from statistics import fmean
 import pytest
 
 import site_lab
-from roles_lab import ROLES, TPOT_S, TTFT_S, Roles, a_site_of_roles, both_loaded
+from roles_lab import ROLES, TPOT_S, TTFT_S, Roles, a_site_of_roles, one_loaded
 from site_lab import a_tenant, rounded, show, until
 from tonnage_lab.load_records import attainment, quantile, within
 
@@ -37,7 +37,7 @@ class Run:
 
     def tokens(self, role, source):
         """Return prompt tokens by where they came from, of all pods that a role has had."""
-        of = f'pod=~"{role}-.*",source="{source}",namespace="{self.roles.tenant.namespace}"'
+        of = f'pod=~"both-{role}-.*",source="{source}",namespace="{self.roles.tenant.namespace}"'
         return self.asked(f"sum(max_over_time(vllm:prompt_tokens_by_source_total{{{of}}}[20m]))")
 
 
@@ -60,7 +60,7 @@ def drive(run):
     run.settled_s = time.time()
     time.sleep(SETTLED_S)
     run.peak = run.roles.replicas()
-    run.statuses = tuple(run.roles.tenant.status(role) for role in ROLES)
+    run.statuses = tuple(run.roles.status(role) for role in ROLES)
     run.low_s = time.time()
     run.roles.load.requests_per_s = BASE_PER_S
     for number, role in enumerate(ROLES):
@@ -73,7 +73,7 @@ def run(tmp_path_factory, programs):
     with (
         a_site_of_roles(tmp_path_factory.mktemp("roles"), programs) as site,
         a_tenant(site) as tenant,
-        both_loaded(tenant, requests_per_s=BASE_PER_S) as roles,
+        one_loaded(tenant, requests_per_s=BASE_PER_S) as roles,
     ):
         found = Run(roles=roles)
         drive(found)

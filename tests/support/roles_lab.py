@@ -1,4 +1,4 @@
-"""Prefill and decode on a site: two objects, and a proxy that sends each request to both."""
+"""Prefill and decode on a site: two objects, or one, and a proxy that sends requests to both."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -59,20 +59,26 @@ class Roles:
 
     tenant: Tenant
     load: LoadControl
+    prefix: str = ""
+    """Of the objects of both roles, where one object has them made."""
 
     def replicas(self) -> tuple[int, ...]:
-        return tuple(self.tenant.replicas(role) or 0 for role in ROLES)
+        return tuple(self.tenant.replicas(self.prefix + role) or 0 for role in ROLES)
 
     def are_ready(self) -> bool:
-        return tuple(self.tenant.num_ready(role) for role in ROLES) == self.replicas()
+        ready = tuple(self.tenant.num_ready(self.prefix + role) for role in ROLES)
+        return ready == self.replicas()
+
+    def status(self, role: str) -> Object:
+        return self.tenant.status(self.prefix + role)
 
     def measured(self, role: str, name: str) -> float | None:
-        found = self.tenant.status(role).get("measured", {}).get(name)
+        found = self.status(role).get("measured", {}).get(name)
         return None if found is None else float(found["value"])
 
     def reasons(self, role: str) -> dict[str, str]:
         """Return the reasons of the plan by their codes."""
-        plan = self.tenant.status(role).get("plan", {})
+        plan = self.status(role).get("plan", {})
         return {each["code"]: each["message"] for each in plan.get("reasons", ())}
 
     def failed(self) -> list[str]:
@@ -89,9 +95,26 @@ def both_loaded(
     """
     given = {role: specs.get(role, {}) for role in ROLES}
     tenant.apply(*(a_role(role, requests_per_s, **spec) for role, spec in given.items()))
+    with loaded(tenant, requests_per_s) as made:
+        yield made
+
+
+@contextmanager
+def one_loaded(tenant: Tenant, *, requests_per_s: float) -> Iterator[Roles]:
+    """Apply one object with both roles, and load them."""
+    spec = a_role("decode", requests_per_s)["spec"]
+    del spec["engine"]["role"], spec["demand"]["cacheTransfer"]
+    tenant.apply(a_model("both", **spec | {"topology": {"kvLink": "16GB/s"}}))
+    with loaded(tenant, requests_per_s, prefix="both-") as made:
+        yield made
+
+
+@contextmanager
+def loaded(tenant: Tenant, requests_per_s: float, *, prefix: str = "") -> Iterator[Roles]:
+    """Load both roles once a replica of each is Ready."""
     for role in ROLES:
-        until(partial(tenant.num_ready, role), f"a replica of {role} is Ready")
-    services = {role: ServiceRef(namespace=tenant.namespace, name=role) for role in ROLES}
+        until(partial(tenant.num_ready, prefix + role), f"a replica of {role} is Ready")
+    services = {role: ServiceRef(namespace=tenant.namespace, name=prefix + role) for role in ROLES}
     target = LoadTarget(
         kubeconfig=tenant.site.plane.kubeconfig,
         service=services["decode"],
@@ -104,7 +127,7 @@ def both_loaded(
     )
     with background_load(target, shape) as control:
         control.requests_per_s = requests_per_s
-        made = Roles(tenant=tenant, load=control)
+        made = Roles(tenant=tenant, load=control, prefix=prefix)
         until(
             lambda: all(made.measured(role, "requestsPerSecond") for role in ROLES),
             "both roles are measured",
