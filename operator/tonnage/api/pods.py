@@ -222,3 +222,6 @@ class ScaleTarget(ApiModel):
     """Whose replicas are pods, or groups of pods of which the leader answers."""
     name: ResourceName
     """It is labelled tonnage.dev/managed: "true" by its owner."""
+    role: Role | None = None
+    """Which part of each request its engines serve, as ``engine.role`` says of ours: they have a KV
+    connector; absent: all of it."""

@@ -334,10 +334,19 @@ _BUDGET = "self.pods.disruptionBudget"
 _KEPT = f"{_BUDGET}.minAvailable"
 
 
+_NO_ROLE = (
+    "(!has(self.engine) || !has(self.engine.role)) && "
+    "(!has(self.scaleTarget) || !has(self.scaleTarget.role))"
+)
+_IS_PREFILL = (
+    "(has(self.engine) && has(self.engine.role) && self.engine.role == 'prefill') || "
+    "(has(self.scaleTarget) && has(self.scaleTarget.role) && self.scaleTarget.role == 'prefill')"
+)
+
+
 def _role_rule(condition: str, message: str, field: str) -> JsonDict:
     """Return a rule for objects whose engines have a role."""
-    no_role = "!has(self.engine) || !has(self.engine.role)"
-    return rule(f"{no_role} || {condition}", message, fieldPath=field)
+    return rule(f"({_NO_ROLE}) || {condition}", message, fieldPath=field)
 
 
 _TOPOLOGY_FIXED = (
@@ -442,11 +451,12 @@ class Spec(ApiModel):
             fieldPath=".engine.queue",
         ),
         _role_rule(
-            "self.engine.role != 'prefill' || !has(self.slo) || !has(self.slo.timePerOutputToken)",
+            f"!({_IS_PREFILL}) || !has(self.slo) || !has(self.slo.timePerOutputToken)",
             _SINGLE_OUTPUT,
             ".slo.timePerOutputToken",
         ),
         _role_rule(
+            "has(self.scaleTarget) || "
             "(has(self.hardware.parallelism) && has(self.hardware.parallelism.tensor) && "
             "(!has(self.hardware.parallelism.pipeline) || "
             "self.hardware.parallelism.pipeline == 1))",
@@ -548,8 +558,15 @@ class Spec(ApiModel):
         self._check_budget()
         return self
 
+    @property
+    def role(self) -> Role | None:
+        """Which part of each request the replicas serve; None: all of it."""
+        if self.scale_target:
+            return self.scale_target.role
+        return self.engine.role if self.engine else None
+
     def _check_role(self) -> None:
-        role = self.engine.role if self.engine else None
+        role = self.role
         if role is None:
             return
         if self.model.kv_offload:
@@ -557,7 +574,8 @@ class Spec(ApiModel):
         if role == "prefill" and self.slo and self.slo.time_per_output_token:
             raise ValueError(f"slo.timePerOutputToken: {_SINGLE_OUTPUT}")
         split = self.hardware.parallelism
-        if split is None or split.tensor is None or (split.pipeline or 1) > 1:
+        is_open = split is None or split.tensor is None or (split.pipeline or 1) > 1
+        if is_open and not self.scale_target:
             raise ValueError(f"hardware: {_NEEDS_TENSOR}")
         if self.demand and self.demand.concurrent_users is not None:
             raise ValueError(f"demand.concurrentUsers: {_NO_USERS}")

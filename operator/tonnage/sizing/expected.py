@@ -49,7 +49,7 @@ def expected_workload(spec: Spec) -> Workload:
 
 def role_of(spec: Spec) -> Role | None:
     """Return which part of each request the replicas serve; None: all of it."""
-    return spec.engine.role if spec.engine else None
+    return spec.role
 
 
 def transfer_s_of(spec: Spec) -> float:

@@ -11,6 +11,7 @@ import yaml
 
 from fleet_builders import (
     NOW_S,
+    SPEC,
     a_deployment_body,
     a_fleet,
     a_manifest,
@@ -665,6 +666,38 @@ class TestAScaleTarget:
         closed = a_target(labels={})
 
         assert assessed(a_target_state(closed)).refusal.reason == "TargetNotAllowed"
+
+    def test_that_has_a_role_is_sized_for_its_part_of_each_request(self):
+        connector = '--kv-transfer-config={"kv_connector":"NixlConnector","kv_role":"kv_both"}'
+        slo = {"timeToFirstToken": {"p95": "1s"}}
+        demand = SPEC["demand"] | {"cacheTransfer": "20ms"}
+        sizings = {}
+        for role in ("prefill", "decode"):
+            asked = TARGET | {"scaleTarget": {"name": "my-vllm", "role": role}}
+            manifest = a_manifest(**asked, slo=slo, demand=demand)
+            live = a_target(arguments=[*TARGET_ARGUMENTS, connector], image="vllm:v0.33.0")
+            sizings[role] = assessed(a_state(manifest, live=live, engines=())).sizing
+        prefill, decode = (sizings[role].request for role in ("prefill", "decode"))
+
+        assert (prefill.role, decode.role) == ("prefill", "decode")
+        assert prefill.workload.output_tokens == 1
+        assert decode.transfer_s == 0.02
+        assert prefill.flags == decode.flags
+        assert prefill.engine_digest != decode.engine_digest, "each learns its own speed"
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"image": "vllm:v0.20.0"}, "needs engine.version 0.22"),
+            ({}, "needs demand.cacheTransfer"),
+        ],
+    )
+    def test_that_cannot_have_its_role_is_refused_by_name(self, changes, message):
+        asked = TARGET | {"scaleTarget": {"name": "my-vllm", "role": "decode"}}
+        live = a_target(**({"image": "vllm:v0.33.0"} | changes))
+        found = assessed(a_state(a_manifest(**asked), live=live))
+
+        assert message in found.refusal.message
 
     def test_that_does_not_exist_is_refused(self):
         state = a_state(a_manifest(**TARGET), replicas=None)

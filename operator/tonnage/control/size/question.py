@@ -186,7 +186,13 @@ def _expected_request(
         flags = dict(argument_pairs(arguments))
         request = replace(
             with_running_cache(request, model.spec.model.kv_cache, flags),
-            engine_digest=digest_of((state.deployment.image, *without_capacity_flags(arguments))),
+            engine_digest=digest_of(
+                (
+                    state.deployment.image,
+                    *without_capacity_flags(arguments),
+                    *((f"role {request.role}",) if request.role else ()),
+                )
+            ),
             switches=switches_in(arguments),
             adapters=running_adapters(request.shape, flags),
         )
