@@ -115,7 +115,7 @@ def run(tmp_path_factory, programs):
         a_tenant(site) as tenant,
     ):
         tenant.apply(a_model_with(HOST_CACHE))
-        until(tenant.replicas, "replicas are asked for")
+        until(lambda: (tenant.replicas() or 0) > 1, "more replicas than that of the first apply")
         tenant.wait_ready(replicas=tenant.replicas())
         service = ServiceRef(namespace=tenant.namespace, name=NAME)
         target = LoadTarget(kubeconfig=site.plane.kubeconfig, service=service)
