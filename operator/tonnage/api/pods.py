@@ -1,7 +1,7 @@
 """The parts of a spec that reach a pod: the engine, and the closed set of pod fields."""
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
@@ -36,6 +36,7 @@ class Speculative(ApiModel):
 
 
 Role = Literal["prefill", "decode"]
+ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 
 class EngineSpec(ApiModel):

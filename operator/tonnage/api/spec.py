@@ -1,7 +1,7 @@
 """What a user writes: the spec of a ModelDeployment, and the single source of its CRD schema."""
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
@@ -18,7 +18,7 @@ from tonnage.api.fields import (
     Window,
 )
 from tonnage.api.hardware import Hardware
-from tonnage.api.pods import UNTEMPLATED, EngineSpec, Pods, Role, ScaleTarget
+from tonnage.api.pods import ROLES, UNTEMPLATED, EngineSpec, Pods, Role, ScaleTarget
 from tonnage.api.references import ConfigMapKey
 from tonnage.api.schedules import Schedule
 from tonnage.api.topology import RoleOptions, Topology
@@ -332,21 +332,22 @@ _ONE_CONNECTOR = "kvOffload must not be set with engine.role: vLLM has one KV co
 _OWN_FLAGS = "kvOffload must not be set beside scaleTarget: its template stays untouched"
 _BUDGET = "self.pods.disruptionBudget"
 _KEPT = f"{_BUDGET}.minAvailable"
-
-
-_NO_ROLE = (
-    "(!has(self.engine) || !has(self.engine.role)) && "
-    "(!has(self.scaleTarget) || !has(self.scaleTarget.role))"
+_ROLE = (
+    "(has(self.engine) && has(self.engine.role) ? self.engine.role : "
+    "has(self.scaleTarget) && has(self.scaleTarget.role) ? self.scaleTarget.role : '')"
 )
-_IS_PREFILL = (
-    "(has(self.engine) && has(self.engine.role) && self.engine.role == 'prefill') || "
-    "(has(self.scaleTarget) && has(self.scaleTarget.role) && self.scaleTarget.role == 'prefill')"
-)
+"""CEL of the role that engines have; empty: they serve all of each request."""
 
 
 def _role_rule(condition: str, message: str, field: str) -> JsonDict:
     """Return a rule for objects whose engines have a role."""
-    return rule(f"({_NO_ROLE}) || {condition}", message, fieldPath=field)
+    return rule(f"{_ROLE} == '' || {condition}", message, fieldPath=field)
+
+
+def _lets_a_pod_go(most: str) -> str:
+    """Return the CEL of a disruption budget that is kept with fewer than ``most`` replicas."""
+    is_number = f"has(self.pods) && has({_BUDGET}) && has({_KEPT}) && type({_KEPT}) == int"
+    return f"!({is_number}) || {_KEPT} < {most}"
 
 
 _TOPOLOGY_FIXED = (
@@ -371,7 +372,7 @@ def _of_role(role: str, bound: str) -> str:
 
 def _bounds_of_roles() -> Iterator[JsonDict]:
     """Yield rules for the bounds that each role has."""
-    for role in ("prefill", "decode"):
+    for role in ROLES:
         least, most = _of_role(role, "minReplicas"), _of_role(role, "maxReplicas")
         many = f"has(each.minReplicas) && each.minReplicas > {most}"
         rules_of_role = (
@@ -381,12 +382,7 @@ def _bounds_of_roles() -> Iterator[JsonDict]:
                 _SCHEDULE_OF_ROLE,
                 ".scaling.schedules",
             ),
-            (
-                f"!has(self.pods) || !has({_BUDGET}) || !has({_KEPT}) || type({_KEPT}) != int || "
-                f"{_KEPT} < {most}",
-                _BUDGET_OF_ROLE,
-                ".pods.disruptionBudget",
-            ),
+            (_lets_a_pod_go(most), _BUDGET_OF_ROLE, ".pods.disruptionBudget"),
         )
         for condition, message, field in rules_of_role:
             yield rule(f"!has(self.topology) || ({condition})", message, fieldPath=field)
@@ -451,7 +447,7 @@ class Spec(ApiModel):
             fieldPath=".engine.queue",
         ),
         _role_rule(
-            f"!({_IS_PREFILL}) || !has(self.slo) || !has(self.slo.timePerOutputToken)",
+            f"{_ROLE} != 'prefill' || !has(self.slo) || !has(self.slo.timePerOutputToken)",
             _SINGLE_OUTPUT,
             ".slo.timePerOutputToken",
         ),
@@ -505,8 +501,7 @@ class Spec(ApiModel):
             fieldPath=".demand",
         ),
         rule(
-            f"!has(self.pods) || !has({_BUDGET}) || !has({_KEPT}) || type({_KEPT}) != int || "
-            f"{_KEPT} < self.scaling.maxReplicas",
+            _lets_a_pod_go("self.scaling.maxReplicas"),
             "disruptionBudget.minAvailable must be below maxReplicas: no pod could ever go",
             fieldPath=".pods.disruptionBudget",
         ),
@@ -586,14 +581,12 @@ class Spec(ApiModel):
         if self.topology is None:
             return
         slo, demand, split = self.slo, self.demand, self.hardware.parallelism
-        rates = (
-            (demand.requests_per_second, demand.tokens_per_second, demand.tokens_per_day)
-            if (demand)
-            else ()
+        has_rate = demand is not None and (
+            demand.requests_per_second or demand.tokens_per_second or demand.tokens_per_day
         )
         holds = (
             slo is not None and slo.time_to_first_token and slo.time_per_output_token,
-            any(each is not None for each in rates),
+            has_rate,
             demand is None or demand.cache_transfer is None,
             self.scale_target is None,
             self.engine is None or self.engine.role is None,
@@ -604,7 +597,7 @@ class Spec(ApiModel):
         for is_so, (_, message, field) in zip(holds, _TOPOLOGY_RULES, strict=True):
             if not is_so:
                 raise ValueError(f"{field}: {message}")
-        for role in get_args(Role):
+        for role in ROLES:
             self._check_bounds(role, self.topology.options_of(role))
 
     def _check_bounds(self, role: Role, own: RoleOptions) -> None:
@@ -613,15 +606,17 @@ class Spec(ApiModel):
             raise ValueError(f"topology.{role}: {_MIN_OF_ROLE}")
         if any((each.min_replicas or 0) > most for each in self.scaling.schedules):
             raise ValueError(f"scaling.schedules: {_SCHEDULE_OF_ROLE}")
-        budget = self.pods.disruption_budget if self.pods else None
-        kept = budget.min_available if budget else None
-        if isinstance(kept, int) and kept >= most:
+        if self._lets_no_pod_go(most):
             raise ValueError(f"pods.{_BUDGET_OF_ROLE}")
 
-    def _check_budget(self) -> None:
+    def _lets_no_pod_go(self, most: int) -> bool:
+        """Tell whether the disruption budget takes as many pods as there may be."""
         budget = self.pods.disruption_budget if self.pods else None
-        kept = budget.min_available if budget else None
-        if isinstance(kept, int) and kept >= self.scaling.max_replicas:
+        available = budget.min_available if budget else None
+        return isinstance(available, int) and available >= most
+
+    def _check_budget(self) -> None:
+        if self._lets_no_pod_go(self.scaling.max_replicas):
             raise ValueError(
                 "pods.disruptionBudget.minAvailable must be below maxReplicas: no pod could ever go"
             )

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from tonnage.api.base import ApiModel, rule, rules
 from tonnage.api.hardware import ParallelSizes
 from tonnage.api.pods import Role
+from tonnage.units import bytes_per_second
 
 _RATE = "^[1-9][0-9]{0,8}([.][0-9]{1,3})?[MGT][Bb]/s$"
 _NO_STAGES = "parallelism.pipeline must be 1: no KV cache of pipeline stages is moved"
@@ -59,6 +60,11 @@ class Topology(ApiModel):
     """Of the replicas that read prompts."""
     decode: RoleOptions | None = None
     """Of the replicas that make answers."""
+
+    @property
+    def kv_link_bytes_per_s(self) -> float | None:
+        """Of one GPU, one direction; None: it is not given."""
+        return bytes_per_second(self.kv_link) if self.kv_link else None
 
     def options_of(self, role: Role) -> RoleOptions:
         """Return what a role has of its own."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment
-from tonnage.api.pods import Role
+from tonnage.api.pods import ROLES, Role
 from tonnage.catalog.gpu import Gpu
 from tonnage.cluster.kube import KubeApi
 from tonnage.cluster.questions import Answers
@@ -33,7 +33,7 @@ from tonnage.fleet.scrape import Scraper, nothing_decides
 from tonnage.fleet.store import Key, Snapshot
 from tonnage.fleet.taken import Taken
 from tonnage.fleet.views import AutoscalerView
-from tonnage.manifests.roles import ROLES, role_name
+from tonnage.manifests.roles import role_name
 from tonnage.settings import Settings
 from tonnage.sizing.expected import slo_of
 

@@ -10,7 +10,6 @@ from typing import Final
 
 from tonnage.api.spec import Spec
 from tonnage.manifests.names import Manifest, field_of_pod
-from tonnage.sizing.expected import role_of
 
 CONNECTOR: Final = "NixlConnector"
 KV_ROLES: Final = {"prefill": "kv_producer", "decode": "kv_consumer"}
@@ -27,7 +26,7 @@ def role_arguments(spec: Spec) -> Iterator[str]:
         [vllm-source] config/kv_transfer.py.
         [vllm-nixl-usage]
     """
-    if role := role_of(spec):
+    if role := spec.role:
         config = {
             "kv_connector": CONNECTOR,
             "kv_role": KV_ROLES[role],
@@ -43,7 +42,7 @@ def role_environment(spec: Spec) -> list[Manifest]:
         [vllm-nixl-usage] VLLM_NIXL_SIDE_CHANNEL_HOST; its port is 5600 and more, by data-parallel
         rank, on each pod's own address.
     """
-    if role_of(spec) is None:
+    if spec.role is None:
         return []
     address = {"fieldRef": field_of_pod("status.podIP")}
     return [{"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": address}]

@@ -1,6 +1,5 @@
 """Both roles of an object: what they cost beside one fleet, and the two objects that they are."""
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -11,7 +10,7 @@ from typing import Any, Final
 from tonnage.api.group import KIND
 from tonnage.api.hardware import ParallelSizes
 from tonnage.api.objects import ModelDeployment
-from tonnage.api.pods import Role
+from tonnage.api.pods import ROLES, Role
 from tonnage.api.spec import Percentiles, Spec
 from tonnage.api.topology import Topology
 from tonnage.explain.topology import roles_verdict
@@ -25,13 +24,11 @@ from tonnage.manifests.names import (
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.refusals import role_refusals
-from tonnage.sizing.request import ANY_SIZES, SizingRequest
+from tonnage.sizing.request import ANY_SIZES, DIGEST_LENGTH, SizingRequest, digest_of
 from tonnage.sizing.roles import Comparison, Divided, divide
 from tonnage.sizing.split import Parallelism
-from tonnage.units import MS_PER_S, bytes_per_second, format_s, seconds
+from tonnage.units import MS_PER_S, format_s, seconds
 
-ROLES: Final[tuple[Role, ...]] = ("prefill", "decode")
-DIGEST_LENGTH: Final = 12
 _DIGEST: Final = re.compile(f"[0-9a-f]{{{DIGEST_LENGTH}}} ([1-9][0-9]?)x([1-9][0-9]?) [0-9]+")
 Size = Callable[[SizingRequest], Sizing]
 
@@ -58,6 +55,14 @@ class Weighed:
     """Roles cost less than one fleet, or serve alone."""
     message: str
     """Why, with the numbers."""
+
+    def takes_roles(self, topology: Topology, *, has_roles: bool, is_one_fleet: bool) -> bool:
+        """Tell whether roles serve an object. What Auto chose stays once it runs.
+
+        ``has_roles``, ``is_one_fleet``: what runs.
+        """
+        is_new = self.is_cheaper and not is_one_fleet
+        return topology.roles == "Apart" or has_roles or is_new
 
 
 def weigh_topology(
@@ -86,8 +91,7 @@ def weigh_topology(
 def _divided(spec: Spec, request: SizingRequest, size: Size, running: Running) -> Divided:
     """Divide a spec; the splits that run stay where they still serve it."""
     topology = spec.topology or Topology()
-    given_link, node_link = topology.kv_link, request.gpu.interconnect_bytes_per_s
-    link = bytes_per_second(given_link) if given_link else node_link
+    link = topology.kv_link_bytes_per_s or request.gpu.interconnect_bytes_per_s
     given = {
         role: topology.options_of(role).parallelism or spec.hardware.parallelism or ANY_SIZES
         for role in ROLES
@@ -204,7 +208,7 @@ def _role_manifest(model: ModelDeployment, role: Role, divided: Divided) -> Role
     text, sizes = json.dumps(spec, sort_keys=True), spec["hardware"]["parallelism"]
     digest = " ".join(
         (
-            hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH],
+            digest_of((text,)),
             f"{sizes['tensor']}x{sizes['data']}",
             str(model.generation),
         )

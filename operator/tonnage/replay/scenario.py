@@ -19,7 +19,7 @@ from tonnage.replay.traces import Trace
 from tonnage.replay.traffic import Traffic, TrafficSource, constant_rate
 from tonnage.replay.truth import Truth
 from tonnage.settings import Settings
-from tonnage.sizing.expected import expected_workload, role_of, slo_of
+from tonnage.sizing.expected import expected_workload, slo_of
 from tonnage.sizing.request import Flags
 from tonnage.sizing.workload import Slo
 
@@ -129,7 +129,7 @@ class Scenario:
             )
             return SHAPES[requests.name].draw(asked)
         duration_s, trace = requests.duration_s, requests.trace
-        if role_of(spec) == "prefill":
+        if spec.role == "prefill":
             trace = replace(trace, output_tokens=array("q", [1]) * len(trace))
         return drawn_from(
             times(trace, requests.times, duration_s=duration_s, seed=self.seed),

@@ -1,6 +1,5 @@
 """What a spec expects: the traffic, the SLO targets, and how the engine is to decode."""
 
-from tonnage.api.pods import Role
 from tonnage.api.spec import Demand as DemandSpec
 from tonnage.api.spec import Percentiles, Spec
 from tonnage.memoize import memoize
@@ -44,18 +43,13 @@ def newest_first_s(spec: Spec) -> float:
 
 def expected_workload(spec: Spec) -> Workload:
     """Return the lengths that the spec expects, or a guess: of what engines of its role serve."""
-    return _whole_requests(spec).of_role(role_of(spec))
-
-
-def role_of(spec: Spec) -> Role | None:
-    """Return which part of each request the replicas serve; None: all of it."""
-    return spec.role
+    return _whole_requests(spec).of_role(spec.role)
 
 
 def transfer_s_of(spec: Spec) -> float:
     """Return how long decode waits for the cache of a mean prompt; 0 for all others."""
     given = spec.demand.cache_transfer if spec.demand else None
-    return seconds(given) if given and role_of(spec) == "decode" else 0.0
+    return seconds(given) if given and spec.role == "decode" else 0.0
 
 
 def _whole_requests(spec: Spec) -> Workload:

@@ -17,7 +17,6 @@ from tonnage.sizing.expected import (
     expected_speculation,
     expected_workload,
     newest_first_s,
-    role_of,
     slo_of,
 )
 from tonnage.sizing.workload import Slo, Workload
@@ -125,7 +124,7 @@ def spec_inputs(spec: Spec) -> Iterator[Input]:
     yield _arrivals_input(spec)
     if class_s := newest_first_s(spec):
         yield _given_input(Figure.QUEUE, f"newest {format_s(class_s)} of arrivals first")
-    if role := role_of(spec):
+    if role := spec.role:
         yield _given_input(Figure.ROLE, role)
     if given := spec.model.kv_offload:
         yield _given_input(Figure.HOST_CACHE, _host_cache_written(given))

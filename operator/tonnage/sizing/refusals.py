@@ -7,7 +7,7 @@ from tonnage.api.spec import Spec
 from tonnage.catalog.engine import parse_version
 from tonnage.catalog.gpu import Gpu
 from tonnage.catalog.shape import Attention, GroupedAttention, LatentAttention, ModelShape
-from tonnage.sizing.expected import newest_first_s, role_of, slo_of, transfer_s_of
+from tonnage.sizing.expected import newest_first_s, slo_of, transfer_s_of
 from tonnage.sizing.switches import switches_in
 
 SINCE_SAFE_PRIORITIES: Final = (0, 12)
@@ -22,7 +22,7 @@ def refusals(spec: Spec, minor: str, shape: ModelShape, gpu: Gpu) -> Iterator[st
     version = parse_version(minor)
     if newest_first_s(spec) and version < SINCE_SAFE_PRIORITIES:
         yield _unsafe_priorities(minor)
-    if role_of(spec) or (spec.topology and spec.topology.roles == "Apart"):
+    if spec.role or (spec.topology and spec.topology.roles == "Apart"):
         yield from role_refusals(spec, minor, shape)
     if spec.model.kv_offload:
         yield from _offload_refusals(spec, minor, shape, gpu)
@@ -59,7 +59,7 @@ def role_refusals(spec: Spec, minor: str, shape: ModelShape) -> Iterator[str]:
             "engine.role: not every version hands over the cache of layers with a window or a state"
             f", as in {spec.model.id}"
         )
-    if role_of(spec) == "decode" and slo_of(spec).ttft and not transfer_s_of(spec):
+    if spec.role == "decode" and slo_of(spec).ttft and not transfer_s_of(spec):
         yield (
             "engine.role: decode with slo.timeToFirstToken needs demand.cacheTransfer, a part of it"
         )

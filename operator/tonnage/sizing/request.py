@@ -30,7 +30,6 @@ from tonnage.sizing.expected import (
     expected_speculation,
     expected_workload,
     newest_first_s,
-    role_of,
     slo_of,
     transfer_s_of,
 )
@@ -317,7 +316,7 @@ def _refuse_other_half(spec: Spec, dtype: str) -> None:
 
 def ask(spec: Spec, known: Known) -> SizingRequest:
     """Make the request of a spec: what it expects, and the priors for all that is learned."""
-    sizes, role = spec.hardware.parallelism or ANY_SIZES, role_of(spec)
+    sizes, role = spec.hardware.parallelism or ANY_SIZES, spec.role
     has_host_cache = spec.model.kv_offload is not None
     request = SizingRequest(
         shape=known.shape,

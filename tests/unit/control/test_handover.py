@@ -38,7 +38,7 @@ def found(usage, running, *, role="prefill", waiting=400.0, **changes):
     model = parse_model_deployment(manifest)
     sizing = a_sizing(model)
     rate = LOAD * sizing.goodput_requests_per_s / 2
-    told = {
+    full = {
         "waiting": waiting,
         "running": running,
         "mean_running": running,
@@ -47,7 +47,7 @@ def found(usage, running, *, role="prefill", waiting=400.0, **changes):
         "ttft_within": {2.0: 0.05 * rate, INF: rate},
         "lengths": steady_lengths(4000, 1),
     }
-    engines = engines_at(LOAD, "ab", sizing=sizing, **told | changes)
+    engines = engines_at(LOAD, "ab", sizing=sizing, **full | changes)
     live = a_deployment_body(model, sizing=sizing)
     return assessed(a_state(manifest=manifest, engines=engines, live=live))
 
@@ -65,13 +65,13 @@ class TestPromptsThatDecodeHasNotTaken:
     """Requests of 4,000 prompt tokens each in caches of 100,000."""
 
     def test_make_what_waits_for_their_room_no_lack_of_prefill(self):
-        told = found(0.98, 1)
+        full = found(0.98, 1)
 
-        assert told.decision.replicas == 2
-        assert told.traffics.demand.waiting == 0
-        assert shown(told).queue_depth.value == 800
-        assert told.memory.posterior.goodput_factor == 1
-        assert reason(told) == (
+        assert full.decision.replicas == 2
+        assert full.traffics.demand.waiting == 0
+        assert shown(full).queue_depth.value == 800
+        assert full.memory.posterior.goodput_factor == 1
+        assert reason(full) == (
             "800 waiting for decode, not for prefill: prompts that decode has not taken fill 94% "
             "of a cache"
         )
@@ -85,11 +85,11 @@ class TestPromptsThatDecodeHasNotTaken:
         ],
     )
     def test_are_not_those_that_are_read_or_on_their_way(self, usage, running):
-        told = found(usage, running)
+        full = found(usage, running)
 
-        assert told.decision.replicas > 2
-        assert told.memory.posterior.goodput_factor < 1
-        assert reason(told) is None
+        assert full.decision.replicas > 2
+        assert full.memory.posterior.goodput_factor < 1
+        assert reason(full) is None
 
     @pytest.mark.parametrize(
         "changes",

@@ -153,7 +153,9 @@ def answer(
     except (CatalogError, TargetError, CalibrationFileError) as error:
         return _not_asked(deployment, error)
     try:
-        weighed_roles(deployment.spec, request, terms, {})
+        topology = deployment.spec.topology
+        if topology and topology.roles == "Apart":  # where roles can be, they ask in its place
+            weighed_roles(deployment.spec, request, terms, {})
         sizing = _size(request, live, terms.between)
     except (CatalogError, SizingError) as error:
         return Refused(

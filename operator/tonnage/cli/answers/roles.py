@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.api.pods import Role
+from tonnage.api.pods import ROLES, Role
 from tonnage.catalog.gpu import CatalogError
 from tonnage.cli.answers.planning import NONE, Terms, request_of, weighed_roles
 from tonnage.cli.read.references import References
-from tonnage.manifests.roles import ROLES, RunningRole, role_models, role_name
+from tonnage.manifests.roles import RunningRole, role_models, role_name
 from tonnage.sizing.errors import SizingError
 
 There = Mapping[tuple[str, str], ModelDeployment]
@@ -21,7 +21,7 @@ class Parts(NamedTuple):
 
     models: tuple[ModelDeployment, ...]
     message: str | None = None
-    """What roles cost beside one fleet for both, and how TTFT is divided."""
+    """Of which object: what roles cost beside one fleet for both, and how TTFT is divided."""
 
 
 def parts_of(
@@ -35,18 +35,21 @@ def parts_of(
 
     ``there``: what runs, which Auto leaves as it is, and of which roles keep their splits.
     """
-    topology, running = model.spec.topology, dict(_running(model, there))
-    itself = Parts((model,))
-    if topology is None or (topology.roles == "Auto" and not running and model.key in there):
+    topology, itself = model.spec.topology, Parts((model,))
+    if topology is None:
         return itself
+    running = dict(_running(model, there))
     try:
         found = weighed_roles(model.spec, request_of(model.spec, terms, references), terms, running)
     except (CatalogError, SizingError):
         return itself
-    is_apart = topology.roles == "Apart" or running or (found and found.is_cheaper)
-    if found is None or found.divided is None or not is_apart:
+    if (
+        found is None
+        or found.divided is None
+        or not found.takes_roles(topology, has_roles=bool(running), is_one_fleet=model.key in there)
+    ):
         return itself
-    return Parts(role_models(model, found.divided), found.message)
+    return Parts(role_models(model, found.divided), f"{'/'.join(model.key)}: {found.message}")
 
 
 def _running(model: ModelDeployment, there: There) -> Iterator[tuple[Role, RunningRole]]:

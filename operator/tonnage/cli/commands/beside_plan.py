@@ -65,10 +65,9 @@ class RolesAsked:
         from tonnage.explain import topology as words  # noqa: PLC0415  (only where it is asked)
         from tonnage.sizing.roles import weigh_roles  # noqa: PLC0415
 
-        given = topology.kv_link if topology else None
-        asked = self.kv_link or (bytes_per_second(given) if given else None)
-        is_assumed = asked is None
-        link = asked or sizing.request.gpu.interconnect_bytes_per_s
+        given = self.kv_link or (topology.kv_link_bytes_per_s if topology else None)
+        is_assumed = given is None
+        link = given or sizing.request.gpu.interconnect_bytes_per_s
         found = weigh_roles(sizing, replicas, link, between=between)
         return (
             words.roles_answer(found, link_is_assumed=is_assumed),
@@ -115,19 +114,19 @@ class BesidePlan:
         return replace(answer, verdicts=dict(self._verdicts(answer, between)))
 
     def _verdicts(self, planned: Planned, between: Between) -> Iterator[tuple[str, "Verdict"]]:
-        sizing, offload_given = planned.sizing, planned.deployment.spec.model.kv_offload
+        sizing, given = planned.sizing, planned.deployment.spec.model.kv_offload
         topology = planned.deployment.spec.topology
         if self.roles.roles_apart or topology:
             replicas = max(planned.replicas, sizing.replicas)
             yield "rolesApart", self.roles.verdict(sizing, replicas, between, topology)
-        if offload_given is not None:
+        if given is not None:
             from tonnage.explain.offload import offload_figures  # noqa: PLC0415  (where it is asked)
             from tonnage.explain.topology import offload_answer  # noqa: PLC0415
             from tonnage.sizing.offload import asked_offload, held_at  # noqa: PLC0415
 
-            offload = asked_offload(offload_given, sizing, held_at(sizing, planned.replicas))
+            offload = asked_offload(given, sizing, held_at(sizing, planned.replicas))
             if offload is not None:
-                answer = offload_answer(offload, offload_given, sizing)
+                answer = offload_answer(offload, given, sizing)
                 yield "kvOffload", (answer, offload_figures(offload))
 
 

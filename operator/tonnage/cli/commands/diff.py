@@ -10,6 +10,7 @@ from typing import Final
 import click
 
 from tonnage.api.objects import ModelDeployment
+from tonnage.api.pods import ROLES
 from tonnage.cli.answers.differing import (
     Difference,
     RunningObject,
@@ -49,7 +50,7 @@ from tonnage.cli.read.references import (
 from tonnage.cli.read.running import LiveObject, read_live
 from tonnage.cli.read.scale_target import TargetContainer, scale_target
 from tonnage.cli.text.difference import markdown
-from tonnage.manifests.roles import ROLES, role_name
+from tonnage.manifests.roles import role_name
 
 HELP: Final = """Show what a change of manifests does, as Markdown for a pull request.
 

@@ -156,7 +156,7 @@ def _answers(
     terms = replace(terms, guessed=asked.guessed)
     parts = parts_of(parsed.model, terms, references)
     if parts.message:
-        remark(f"Note: {'/'.join(parsed.model.key)}: {parts.message}")
+        remark(f"Note: {parts.message}")
     return [_answer(each, terms, references) for each in parts.models]
 
 

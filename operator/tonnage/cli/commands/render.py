@@ -120,7 +120,7 @@ def _answers(
         return []
     parts = parts_of(parsed.model, terms, references)
     if parts.message:
-        remark(f"Note: {'/'.join(parsed.model.key)}: {parts.message}")
+        remark(f"Note: {parts.message}")
     return [servable(answer(part, terms, references), site) for part in parts.models]
 
 

@@ -14,7 +14,6 @@ from tonnage.api.status import Reason
 from tonnage.control.input.state import Attainment, ModelState
 from tonnage.estimate.metrics import FAST_SCRAPES
 from tonnage.estimate.samples import EngineSamples
-from tonnage.sizing.expected import role_of
 from tonnage.sizing.request import SizingRequest
 from tonnage.units import format_s, significant
 
@@ -28,7 +27,7 @@ UNTAKEN_SHARE = 0.5
 def without_waiting_for_decode(state: ModelState) -> ModelState:
     """Return the state in which requests that wait for decode are none that wait for capacity."""
     model = state.model
-    if not isinstance(model, ModelDeployment) or role_of(model.spec) != "prefill":
+    if not isinstance(model, ModelDeployment) or model.spec.role != "prefill":
         return state
     return replace(state, engines=tuple(_without_waiting(each) for each in state.engines))
 

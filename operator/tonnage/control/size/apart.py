@@ -57,8 +57,6 @@ def _running(state: ModelState) -> Iterator[tuple[Role, RunningRole]]:
 def apart(state: ModelState, fleet: Fleet, found: Weighed) -> Apart | None:
     """Return both roles as they should be; None: one fleet serves the object.
 
-    What Auto chose stays once it runs.
-
     Raises:
         RefusedError: something of another has the name of a role, or is not allowed.
     """
@@ -66,8 +64,9 @@ def apart(state: ModelState, fleet: Fleet, found: Weighed) -> Apart | None:
     if not isinstance(model, ModelDeployment) or model.spec.topology is None:
         return None
     is_there = state.deployment or state.in_the_way or state.oversized_bytes is not None
-    is_auto, has_roles = model.spec.topology.roles == "Auto", bool(state.own_roles)
-    if is_auto and not has_roles and (is_there or not found.is_cheaper):
+    if not found.takes_roles(
+        model.spec.topology, has_roles=bool(state.own_roles), is_one_fleet=bool(is_there)
+    ):
         return None
     if state.deployment is not None:
         raise RefusedError(

@@ -80,8 +80,8 @@ class Writes:
     def num_limited(self) -> int:
         """How much of what is limited this asks for: all but replicas."""
         templates = 0 if self.template is None else NUM_CREATED if self.creates else 1
-        told = len(self.happenings) + (self.status is not None)
-        return templates + len(self.roles) + self.check_children + told
+        reports = len(self.happenings) + (self.status is not None)
+        return templates + len(self.roles) + self.check_children + reports
 
     @property
     def is_routine(self) -> bool:
