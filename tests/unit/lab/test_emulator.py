@@ -718,20 +718,22 @@ def test_a_cache_that_nobody_has_pulled_holds_its_blocks():
 
 def test_an_engine_that_is_full_leaves_caches_where_they_are_until_it_has_room():
     async def scenario():
+        one_that_is_long = ("--max-num-seqs", "1", "--max-model-len", "3200")
         slow = a_truth(step={"per_step_s": 0.01})
         async with (
             a_server(*a_role("kv_producer")) as prefill,
-            a_server(*a_role("kv_consumer"), "--max-num-seqs", "1", truth=slow) as decode,
+            a_server(*a_role("kv_consumer"), *one_that_is_long, truth=slow) as decode,
         ):
             first = await handed_over(prefill, 100)
             second = await handed_over(prefill, 100)
-            body = {"prompt": [1] * 100, "max_tokens": 100, "kv_transfer_params": first}
+            body = {"prompt": [1] * 100, "max_tokens": 3000, "kv_transfer_params": first}
             long = asyncio.create_task(decode.post("/v1/completions", json=body))
             while not decode.loop_.num_requests:
                 await asyncio.sleep(0.01)
             short = asyncio.create_task(answered(decode, 100, second))
             midway = await one_short_of_capacity(decode)
             kept = await prefill.post(f"/kv/{second['remote_request_id']}")
+            decode.loop_.abort_all()
             _, page = await short
             gone = await prefill.post(f"/kv/{second['remote_request_id']}")
             await long
