@@ -131,8 +131,7 @@ def timed(model: str, gpu: str, *, quantile: float, repeat: int) -> Timed | None
 
 
 def splits_of(request: SizingRequest) -> Iterator[object]:
-    node = request.gpu.gpus_per_node
-    return candidates(request.shape, request.weights, num_gpus=None, gpus_per_node=node)
+    return candidates(request.shape, request.weights, num_gpus=None, nodes=request.nodes)
 
 
 def answer_of(request: SizingRequest) -> str:

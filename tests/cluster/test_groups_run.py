@@ -6,6 +6,7 @@ worker has come.
 """
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -127,6 +128,24 @@ class TestAGroup:
         assert f"joined {address} as node 1" in log_of(groups, f"{NAME}-0-1")
         table = groups.tenant.kubectl("get", "mdep", NAME)
         assert " 1/1 " in table
+
+    def test_of_data_parallel_ranks_answers_with_those_of_both_nodes(self, groups: Groups):
+        ranks = {"gpu": "H100", "parallelism": {"data": 16}, "nodeLink": "400Gb/s"}
+        groups.tenant.apply(the_model(hardware=ranks, demand=SHORT))
+        groups.wait_ready(1)
+        with a_load(groups, 20.0) as control:
+            until(lambda: len(control.records) > 100, "requests are answered", told=groups.told)
+        with requests.Session() as session:
+            session.trust_env = False
+            address = groups.pods()[f"{NAME}-0"]["status"]["podIP"]
+            page = session.get(f"http://{address}:8000/metrics", timeout=10).text
+        answered = re.findall(
+            r'^vllm:e2e_request_latency_seconds_count{engine="(\d+)".* (\S+)$', page, re.M
+        )
+
+        assert failed(control) == []
+        assert {int(rank) for rank, number in answered if float(number) > 0} == set(range(16))
+        assert groups.tenant.status(NAME)["plan"]["parallelism"]["data"] == 16
 
     def test_whose_worker_crashes_is_made_anew_beside_one_that_serves_on(self, groups: Groups):
         groups.tenant.apply(the_model(**scaling(2), demand=SHORT))

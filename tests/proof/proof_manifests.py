@@ -203,6 +203,13 @@ CASES: Final[dict[str, Case]] = {
             ("bf16, worker", "meta-llama/Llama-3.1-405B-Instruct", "H100", 1),
         )
     },
+    **{
+        f"over two nodes, MLA, data parallel, {what}": _case(
+            "deepseek-ai/DeepSeek-R1", "H100", 16, split=Parallelism(data=16), node=node,
+            hardware={"gpu": "H100", "gpusPerReplica": 16, "nodeLink": "400Gb/s"},
+        )
+        for node, what in enumerate(("leader", "worker"))
+    },
     "every field": _case(
         LLAMA, of_model={"revision": "main"}, pods=EVERY_POD_FIELD,
         engine={"maxNumBatchedTokens": 4096},

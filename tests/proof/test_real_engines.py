@@ -6,6 +6,7 @@ Each is installed once, 6 GB of packages. What a CPU cannot show: the kernels of
 formats and parallelism that only they have; ``README.md`` has those, from the engines' sources.
 """
 
+import itertools
 import json
 import math
 import os
@@ -28,7 +29,9 @@ import pytest
 import requests
 from proof_sources import installed
 
+from fleet_builders import SITE, a_model_over_nodes, a_sizing
 from tonnage.api.objects import parse_model_deployment
+from tonnage.manifests.arguments import argument_pairs
 from tonnage.manifests.children import Site, deployment
 from tonnage.manifests.names import QUEUE_ANNOTATION
 from tonnage_lab import vllm_cpu, vllm_entry, vllm_site
@@ -85,8 +88,7 @@ def config(request: pytest.FixtureRequest) -> str:
     )
 
 
-@contextmanager
-def started(  # noqa: PLR0913  (what an engine is started with)
+def start_engine(  # noqa: PLR0913  (what an engine is started with)
     template: dict[str, Any],
     config: str,
     packages: Path,
@@ -94,8 +96,8 @@ def started(  # noqa: PLR0913  (what an engine is started with)
     *more: str,
     name: str = "vllm",
     variables: Mapping[str, str] | None = None,
-) -> Iterator[str]:
-    """Start vLLM as the template says, with further arguments and variables, and yield its URL."""
+) -> tuple[ProcessGroup, str]:
+    """Start vLLM as the template says, with further arguments and variables; return its URL too."""
     python = vllm_cpu.ensure(packages=packages)
     (folder / "config.json").write_text(config)
     (port,) = free_ports(1)
@@ -122,7 +124,13 @@ def started(  # noqa: PLR0913  (what an engine is started with)
             **(variables or {}),
         },
     )  # fmt: skip
-    url = f"http://127.0.0.1:{port}"
+    return group, f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def started(template: dict[str, Any], *what: Any, name: str = "vllm", **more: Any) -> Iterator[str]:
+    """Start an engine, wait until it answers, and yield its URL."""
+    group, url = start_engine(template, *what, name=name, **more)
     try:
         group.wait_until(answers(f"{url}/health"), what="vLLM", timeout_s=READY_S, needs=(name,))
         yield url
@@ -399,6 +407,57 @@ def test_a_prompt_that_left_the_gpu_cache_is_read_from_host_memory(tmp_path: Pat
     assert figure(page, "vllm:prefix_cache_hits_total") == 0
     assert figure(page, 'vllm:prompt_tokens_cached_by_source_total{.*source="host"') == held
     assert figure(page, "vllm:kv_offload_load_bytes_total") > 0
+
+
+JOINING: Final = ("--data-parallel-size", "--nnodes", "--node-rank", "--master-addr",
+                  "--master-port", "--headless")  # fmt: skip
+"""What makes one engine of the processes on several nodes."""
+
+
+def joining(template: str, here: Mapping[str, str]) -> list[str]:
+    """Return what a pod of sixteen data-parallel ranks on two nodes is told of the others.
+
+    ``here``: by what is rendered, what it is on this machine.
+    """
+    hardware = {"gpu": "H100", "parallelism": {"data": 16}, "nodeLink": "400Gb/s"}
+    model = a_model_over_nodes(hardware=hardware)
+    manifest = deployment(model, a_sizing(model), SITE)
+    (container,) = manifest["spec"]["leaderWorkerTemplate"][template]["spec"]["containers"]
+    pairs = dict(argument_pairs(container["args"]))
+    valued = {name: here.get(value, value) for name, value in pairs.items() if name in JOINING}
+    headless = ["--headless"] if valued.pop("--headless", None) is not None else []
+    return [*itertools.chain.from_iterable(valued.items()), *headless]
+
+
+def test_data_parallel_ranks_on_two_nodes_are_one_engine(tmp_path: Path) -> None:
+    """On loopback, a rank on each; the experts of a model are beyond vLLM for CPU."""
+    packages, config = vllm_cpu.PACKAGES, vllm_site.MODEL_CONFIG.read_text()
+    template = rendered(vllm_cpu.version(packages), config)
+    here = {"16": "2", "$(LWS_WORKER_INDEX)": "1", "$(LWS_LEADER_ADDRESS)": "127.0.0.1"}
+    leader, worker = (joining(f"{each}Template", here) for each in ("leader", "worker"))
+    asked = {
+        "model": "tonnage-lab/llama-cpu", "prompt": [1, 5, 6], "max_tokens": 5,
+        "ignore_eos": True, "detokenize": False,
+    }  # fmt: skip
+    folder = tmp_path / "worker"
+    folder.mkdir()
+    group, _ = start_engine(template, config, packages, folder, *worker, name="worker")
+    try:
+        with (
+            started(template, config, packages, tmp_path, *leader) as url,
+            ThreadPoolExecutor(8) as pool,
+        ):
+            ask = partial(requests.post, f"{url}/v1/completions", json=asked, timeout=120)
+            codes = list(pool.map(lambda _: ask().status_code, range(16)))
+            page = requests.get(f"{url}/metrics", timeout=30).text
+    finally:
+        group.stop_all()
+
+    of_ranks = [figure(page, f'vllm:generation_tokens_total{{engine="{rank}"') for rank in (0, 1)]
+    assert worker[-1] == "--headless" != leader[-1]
+    assert codes == [200] * 16
+    assert sum(of_ranks) == 16 * 5
+    assert min(of_ranks) > 0
 
 
 def test_it_starts_in_the_checkpoints_own_type_and_answers(served: str) -> None:

@@ -25,7 +25,8 @@ NUM_NODES = 2
 
 def the_model(**spec: Any) -> Object:
     """Return the ModelDeployment that the how-to page shows; ``spec`` overrides."""
-    [text] = [each.text for each in doc_blocks.blocks(PAGE) if each.language == "yaml"]
+    blocks = (each.text for each in doc_blocks.blocks(PAGE) if each.language == "yaml")
+    [text] = [each for each in blocks if "kind:" in each]
     made: Object = yaml.safe_load(text)
     made["spec"] |= spec
     return made

@@ -6,10 +6,16 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from tonnage.api.base import ApiModel, rule, rules
+from tonnage.units import bytes_per_second
 
 MOST_GPUS = 64
 """Of one replica."""
 _SIZES = ("tensor", "pipeline", "data")
+
+LinkRate = Annotated[
+    str, Field(pattern="^[1-9][0-9]{0,8}([.][0-9]{1,3})?[MGT][Bb]/s$", max_length=18)
+]
+"""What one GPU moves in one direction, in bytes or bits, as transfers achieve it."""
 
 
 def _given(of: str) -> str:
@@ -87,6 +93,14 @@ class Hardware(ApiModel):
     """GPUs of one replica; absent: the split that costs least at the demand asked."""
     parallelism: ParallelSizes | None = None
     """Sizes of the split that are given; absent: all are chosen."""
+    node_link: LinkRate | None = None
+    """What one GPU moves to another node, such as 50GB/s or 400Gb/s; absent: no data-parallel
+    ranks are planned over several nodes."""
+
+    @property
+    def node_link_bytes_per_s(self) -> float | None:
+        """Of one GPU, one direction; None: it is not given."""
+        return bytes_per_second(self.node_link) if self.node_link else None
 
     @model_validator(mode="after")
     def _check_product(self) -> "Hardware":

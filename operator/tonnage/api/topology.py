@@ -5,11 +5,10 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from tonnage.api.base import ApiModel, rule, rules
-from tonnage.api.hardware import ParallelSizes
+from tonnage.api.hardware import LinkRate, ParallelSizes
 from tonnage.api.pods import Role
 from tonnage.units import bytes_per_second
 
-_RATE = "^[1-9][0-9]{0,8}([.][0-9]{1,3})?[MGT][Bb]/s$"
 _NO_STAGES = "parallelism.pipeline must be 1: no KV cache of pipeline stages is moved"
 _ORDER = "minReplicas must not exceed maxReplicas"
 
@@ -53,9 +52,9 @@ class Topology(ApiModel):
     roles: Literal["Apart", "Auto"] = "Apart"
     """Apart: two roles. Auto: two roles where they cost less than one fleet for both at the demand
     that the spec expects, decided once, before anything runs."""
-    kv_link: Annotated[str, Field(pattern=_RATE, max_length=18)] | None = None
-    """What one GPU moves to a replica of the other role, such as 50GB/s or 400Gb/s; absent: the
-    link between the GPUs of a node."""
+    kv_link: LinkRate | None = None
+    """What one GPU moves to a replica of the other role, such as 50GB/s or 400Gb/s; absent:
+    hardware.nodeLink, else the link between the GPUs of a node."""
     prefill: RoleOptions | None = None
     """Of the replicas that read prompts."""
     decode: RoleOptions | None = None

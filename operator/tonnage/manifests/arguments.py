@@ -115,13 +115,15 @@ def _capacity(spec: Spec, flags: Flags, serving: Serving) -> Iterator[str]:
 
 
 def _nodes(serving: Serving, *, is_worker: bool) -> Iterator[str]:
-    """Yield what joins the processes of a replica: tensor ranks within a node, stages across.
+    """Yield what joins the processes of a replica: tensor ranks within a node, others across.
 
-    The kubelet fills in what LeaderWorkerSet puts before all other variables of a container.
+    The kubelet fills in what LeaderWorkerSet puts before all other variables of a container. Of
+    data-parallel ranks the engine makes their number on this node, the first of them and the
+    address of the leader from the same flags.
 
     Sources:
         [vllm-source] config/parallel.py nnodes, node_rank, master_addr, master_port;
-        entrypoints/cli/serve.py run_headless.
+        engine/arg_utils.py inferred_data_parallel_rank; entrypoints/cli/serve.py run_headless.
         [lws-source] pkg/utils/pod/pod_utils.go AddLWSVariables.
     """
     if serving.num_nodes == 1:

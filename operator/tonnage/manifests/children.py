@@ -283,10 +283,11 @@ def _check_groups(sizing: Sizing, site: Site) -> None:
     asked = (
         f"{split} needs {count_of(split.num_gpus, 'GPU')}, a node of {request.gpu.name} has {node}"
     )
-    if split.data > 1 or split.num_gpus % node or node % split.tensor:
+    alone = split.tensor * split.pipeline if split.data > 1 else split.tensor
+    if split.num_gpus % node or node % alone:
         raise NotServableError(
-            f"{asked}: over several nodes Tonnage runs pipeline stages on whole nodes, each "
-            "within one"
+            f"{asked}: over several nodes Tonnage runs data-parallel ranks or pipeline stages on "
+            "whole nodes, each within one"
         )
     if refused := nodes_refusal(request.engine.minor):
         raise NotServableError(f"{asked}: {refused}")

@@ -54,6 +54,7 @@ class Figure(Enum):
     QUEUE = "queue"
     ROLE = "role"
     HOST_CACHE = "KV cache in host memory"
+    NODE_LINK = "link between nodes"
     SCHEDULES = "schedules"
     GPU = "GPU"
     MEMORY = "memory"
@@ -128,6 +129,8 @@ def spec_inputs(spec: Spec) -> Iterator[Input]:
         yield _given_input(Figure.ROLE, role)
     if given := spec.model.kv_offload:
         yield _given_input(Figure.HOST_CACHE, _host_cache_written(given))
+    if link := spec.hardware.node_link:
+        yield _given_input(Figure.NODE_LINK, f"{link} of a GPU")
     if spec.scaling.schedules:
         yield _given_input(Figure.SCHEDULES, _schedules_written(spec.scaling.schedules))
 

@@ -49,7 +49,7 @@ from tonnage.sizing.provenance import (
 )
 from tonnage.sizing.refusals import refusals
 from tonnage.sizing.speculation import Speculation
-from tonnage.sizing.split import Parallelism
+from tonnage.sizing.split import Nodes, Parallelism
 from tonnage.sizing.switches import DEFAULT_SWITCHES, EngineSwitches, switches_in
 from tonnage.sizing.workload import Demand, Routing, Slo, Workload
 
@@ -121,6 +121,8 @@ class SizingRequest:
     """Which part of each request the replicas serve; None: all of it."""
     has_host_cache: bool = False
     """A KV cache in host memory is behind that of the GPUs."""
+    node_link_bytes_per_s: float | None = None
+    """Of one GPU to other nodes; None: no data-parallel ranks are over several."""
     transfer_s: float = 0.0
     """In which the KV cache of a mean prompt comes from another engine: part of TTFT."""
     is_textbook: bool = False
@@ -134,8 +136,13 @@ class SizingRequest:
         return KV_ELEMENT_BYTES[self.kv_format]
 
     @property
-    def is_without_stages(self) -> bool:
-        """No pipeline is planned, since the cache of its stages is moved nowhere."""
+    def nodes(self) -> Nodes:
+        has_link = self.node_link_bytes_per_s is not None
+        return Nodes(self.gpu.gpus_per_node, has_link=has_link)
+
+    @property
+    def is_within_node(self) -> bool:
+        """Neither stages nor further nodes are planned: nobody has seen their cache moved."""
         return self.role is not None or self.has_host_cache
 
     @property
@@ -343,6 +350,7 @@ def ask(spec: Spec, known: Known) -> SizingRequest:
         max_num_batched_tokens=spec.engine.max_num_batched_tokens if spec.engine else None,
         role=role,
         has_host_cache=has_host_cache,
+        node_link_bytes_per_s=spec.hardware.node_link_bytes_per_s,
         transfer_s=transfer_s_of(spec),
     )
     request = with_prior(request)

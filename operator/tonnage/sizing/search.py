@@ -71,11 +71,11 @@ def size(
             request.shape,
             request.weights,
             num_gpus=request.num_gpus,
-            gpus_per_node=request.gpu.gpus_per_node,
+            nodes=request.nodes,
             sizes=request.sizes,
         )
-        no_stages = "engine.role or model.kvOffload takes no pipeline stages; "
-        raise InvalidParallelismError(f"{no_stages if request.is_without_stages else ''}{why}")
+        within = "engine.role or model.kvOffload takes no pipeline stages and no further node; "
+        raise InvalidParallelismError(f"{within if request.is_within_node else ''}{why}")
     refusals: list[SizingError] = []
     node = request.gpu.gpus_per_node
     for is_beyond, each in itertools.groupby(splits, key=lambda split: split.num_gpus > node):

@@ -37,6 +37,16 @@ class Parallelism:
         return " x ".join(used) or "TP1"
 
 
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """What a split may be spread over."""
+
+    num_gpus: int
+    """Of each node."""
+    has_link: bool = False
+    """It is known what a GPU moves to another node."""
+
+
 def on_rank(attention: Attention, tensor: int) -> Attention:
     """Return the attention that one tensor-parallel rank computes.
 

@@ -21,6 +21,7 @@ from tonnage.sizing.split import Parallelism
 DRAIN_S = 240
 """Whatever the longest answer takes by today's constants."""
 OVER_NODES = Parallelism(tensor=8, pipeline=2)
+RANKS = {"gpu": "H100", "gpusPerReplica": 16, "nodeLink": "400Gb/s"}
 
 
 def sized(model, split=OVER_NODES):
@@ -50,7 +51,24 @@ def test_deepseek_r1_over_two_nodes_of_eight_h100(golden):
     golden("vllm-deepseek-r1-groups", made(model), service(model, 2), pod_monitor(model, SITE, 2))
 
 
+def test_deepseek_r1_as_data_parallel_ranks_on_two_nodes(golden):
+    model = a_model_over_nodes(hardware=RANKS)
+
+    golden("vllm-deepseek-r1-ranks", made(model, split=Parallelism(data=16)))
+
+
 class TestArguments:
+    @pytest.mark.parametrize("role", ["leader", "worker"])
+    def test_of_data_parallel_ranks_leave_their_nodes_to_the_engine(self, role):
+        manifest = made(a_model_over_nodes(hardware=RANKS), split=Parallelism(data=16))
+        args = container(role, manifest)["args"]
+
+        assert value("--data-parallel-size", args) == "16"
+        assert value("--nnodes", args) == "2"
+        assert "--enable-expert-parallel" in args
+        assert [each for each in args if each.startswith("--data-p")] == ["--data-parallel-size"]
+        assert container(role, manifest)["resources"]["limits"]["nvidia.com/gpu"] == "8"
+
     def test_join_the_nodes_without_ray(self):
         for role, rank in (("leader", "0"), ("worker", "$(LWS_WORKER_INDEX)")):
             args = container(role)["args"]
@@ -154,10 +172,15 @@ class TestRefusals:
 
     @pytest.mark.parametrize(
         "split",
-        [Parallelism(data=16), Parallelism(tensor=16), Parallelism(tensor=8, pipeline=2, data=2)],
+        [
+            Parallelism(tensor=16),
+            Parallelism(tensor=8, pipeline=2, data=2),
+            Parallelism(tensor=16, data=2),
+            Parallelism(data=12),
+        ],
         ids=str,
     )
-    def test_of_ranks_across_nodes_that_are_no_pipeline_stages(self, split):
+    def test_of_ranks_that_are_not_within_a_node(self, split):
         with pytest.raises(NotServableError, match="pipeline stages on whole nodes"):
             made(split=split)
 

@@ -40,7 +40,7 @@ class RolesAsked:
         help="Weigh prefill and decode apart against one fleet for both.")
     kv_link: float | None = option("--kv-link", metavar="RATE", callback=parsed(bytes_per_second),
         help="What a GPU moves to a replica of the other role, such as 50GB/s or 400Gb/s. Default: "
-        "the link between the GPUs of a node.")
+        "hardware.nodeLink, else the link between the GPUs of a node.")
     """Bytes per second of a GPU."""
     # fmt: on
 
@@ -65,7 +65,8 @@ class RolesAsked:
         from tonnage.explain import topology as words  # noqa: PLC0415  (only where it is asked)
         from tonnage.sizing.roles import weigh_roles  # noqa: PLC0415
 
-        given = self.kv_link or (topology.kv_link_bytes_per_s if topology else None)
+        of_spec = topology.kv_link_bytes_per_s if topology else None
+        given = self.kv_link or of_spec or sizing.request.node_link_bytes_per_s
         is_assumed = given is None
         link = given or sizing.request.gpu.interconnect_bytes_per_s
         found = weigh_roles(sizing, replicas, link, between=between)

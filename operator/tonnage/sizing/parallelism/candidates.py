@@ -7,7 +7,7 @@ from tonnage.api.hardware import MOST_GPUS, ParallelSizes
 from tonnage.catalog.shape import ModelShape, MoeFfn, WeightFormat
 from tonnage.sizing.parallelism.rules import broken_rules, has_whole_experts
 from tonnage.sizing.request import ANY_SIZES
-from tonnage.sizing.split import Parallelism, kv_is_replicated
+from tonnage.sizing.split import Nodes, Parallelism, kv_is_replicated
 from tonnage.units import count_of
 
 FACTORS = (1, 2, 4, 8, 16, 32)
@@ -19,7 +19,7 @@ def candidates(
     weights: WeightFormat,
     *,
     num_gpus: int | None,
-    gpus_per_node: int,
+    nodes: Nodes,
     sizes: ParallelSizes = ANY_SIZES,
 ) -> Iterator[Parallelism]:
     """Yield the valid splits to try, smallest first; within a node tensor parallel comes first.
@@ -27,11 +27,12 @@ def candidates(
     Within a node a replica may have any number of GPUs: three stages of two GPUs serve what takes
     more than four, and leave two to others. A model whose cache is replicated under tensor
     parallelism is also tried with data-parallel attention, and with decode context parallelism
-    where the engine has it. Beyond one node, whole nodes are pipeline stages. Sizes that are given
-    are those of every split.
+    where the engine has it. Beyond one node, whole nodes are pipeline stages; where it is known
+    what the link between nodes moves, data-parallel ranks too. Sizes that are given are those of
+    every split.
     """
-    for split in _splits(num_gpus, gpus_per_node, shape, sizes):
-        if next(_refusals(shape, weights, split, sizes), None) is None:
+    for split in _splits(num_gpus, nodes.num_gpus, shape, sizes):
+        if next(_refusals(shape, weights, split, sizes, nodes), None) is None:
             yield split
 
 
@@ -66,7 +67,7 @@ def _splits_of(
 ) -> Iterator[Parallelism]:
     """Yield the splits of as many GPUs; ``data``: the data-parallel ranks that are asked for."""
     if data and data > 1:
-        if num_gpus % data == 0 and num_gpus <= gpus_per_node:
+        if num_gpus % data == 0:
             of_rank = _splits_of(num_gpus // data, gpus_per_node, shape, 1)
             yield from (replace(split, data=data) for split in of_rank)
     elif num_gpus <= gpus_per_node:
@@ -82,6 +83,8 @@ def _splits_of(
         )
     elif num_gpus % gpus_per_node == 0:
         yield Parallelism(tensor=gpus_per_node, pipeline=num_gpus // gpus_per_node)
+        if data is None and kv_is_replicated(shape, num_gpus) and _divides_experts(shape, num_gpus):
+            yield Parallelism(data=num_gpus)
 
 
 def _divides_experts(shape: ModelShape, num_ranks: int) -> bool:
@@ -91,9 +94,15 @@ def _divides_experts(shape: ModelShape, num_ranks: int) -> bool:
 
 
 def _refusals(
-    shape: ModelShape, weights: WeightFormat, split: Parallelism, sizes: ParallelSizes
+    shape: ModelShape,
+    weights: WeightFormat,
+    split: Parallelism,
+    sizes: ParallelSizes,
+    nodes: Nodes,
 ) -> Iterator[str]:
     yield from broken_rules(shape, weights, split)
+    if split.data > 1 and split.num_gpus > nodes.num_gpus:
+        yield from _refusals_beyond_node(split, nodes)
     if sizes.expert is False and has_whole_experts(shape, weights, split):
         yield f"expert: false does not go with {split}, whose ranks hold whole experts"
     if split.data > 1 and not (shape.has_experts or kv_is_replicated(shape, split.num_gpus)):
@@ -101,12 +110,24 @@ def _refusals(
         yield f"DP {split.data} needs {needs}: use replicas for the layers"
 
 
+def _refusals_beyond_node(split: Parallelism, nodes: Nodes) -> Iterator[str]:
+    gpus = count_of(split.num_gpus // split.data, "GPU")
+    node = f"a node of {count_of(nodes.num_gpus, 'GPU')}"
+    if nodes.num_gpus % (split.num_gpus // split.data):
+        yield f"data-parallel ranks of {gpus} do not divide {node}"
+    if not nodes.has_link:
+        yield (
+            f"DP {split.data} takes more than {node}: hardware.nodeLink must say what a GPU moves "
+            "to another one"
+        )
+
+
 def explain_no_candidate(
     shape: ModelShape,
     weights: WeightFormat,
     *,
     num_gpus: int | None,
-    gpus_per_node: int,
+    nodes: Nodes,
     sizes: ParallelSizes = ANY_SIZES,
 ) -> str:
     """Say which rules refuse the GPUs, or the sizes, that are asked for."""
@@ -114,14 +135,14 @@ def explain_no_candidate(
     asked = [f"hardware.gpusPerReplica {num_gpus}"] if num_gpus else []
     if sizes != ANY_SIZES:
         asked.append(f"hardware.parallelism {sizes}")
-    gpus = count_of(gpus_per_node, "GPU")
+    gpus = count_of(nodes.num_gpus, "GPU")
     node = f"a node of {gpus}"
-    if num_gpus and num_gpus > gpus_per_node and num_gpus % gpus_per_node:
+    if num_gpus and num_gpus > nodes.num_gpus and num_gpus % nodes.num_gpus:
         rules.append(f"no whole number of nodes of {gpus}")
-    split = next(_splits(num_gpus, gpus_per_node, shape, sizes), None)
+    split = next(_splits(num_gpus, nodes.num_gpus, shape, sizes), None)
     if split is None and sizes != ANY_SIZES:
-        rules.append(f"no split within {node}, or of tensor {gpus_per_node} beyond one, has these")
+        rules.append(f"no split within {node}, or of tensor {nodes.num_gpus} beyond one, has these")
     split = split or Parallelism(tensor=num_gpus or sizes.tensor or 1)
-    if broken := dict.fromkeys(_refusals(shape, weights, split, sizes)):
+    if broken := dict.fromkeys(_refusals(shape, weights, split, sizes, nodes)):
         rules.append(f"{', and '.join(broken)} of {shape.name}")
     return f"{' and '.join(asked)}: {', and '.join(rules)}"

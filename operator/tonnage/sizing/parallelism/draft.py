@@ -54,10 +54,12 @@ def splits_for(request: SizingRequest, *, num_gpus: int | None) -> list[Parallel
             request.shape,
             request.weights,
             num_gpus=num_gpus,
-            gpus_per_node=request.gpu.gpus_per_node,
+            nodes=request.nodes,
             sizes=request.sizes,
         )
     )
+    if request.is_within_node:
+        splits = [split for split in splits if split.num_gpus <= request.gpu.gpus_per_node]
     if not request.shares_context:
         splits = [split for split in splits if split.context == 1]
     if request.speculation is None:

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from tonnage.api.hardware import MOST_GPUS
 from tonnage.catalog.gpu import Gpu
 
 
@@ -13,12 +14,21 @@ class Speeds:
     memory_bytes_per_s: float
     peak_flop_per_s: float
     interconnect_bytes_per_s: float = math.inf
+    """Of one GPU to others of its node."""
+    node_link_bytes_per_s: float = math.inf
+    """Of one GPU to other nodes."""
+    gpus_per_node: int = MOST_GPUS
 
 
-def speeds(gpu: Gpu, precision: str) -> Speeds:
-    """Return what a GPU class can do for weights of this precision."""
+def speeds(gpu: Gpu, precision: str, node_link_bytes_per_s: float | None = None) -> Speeds:
+    """Return what a GPU class can do for weights of this precision.
+
+    ``node_link_bytes_per_s``: None where no replica has data-parallel ranks over several nodes.
+    """
     return Speeds(
         memory_bytes_per_s=gpu.memory_bytes_per_s,
         peak_flop_per_s=gpu.flop_per_s(precision),
         interconnect_bytes_per_s=gpu.interconnect_bytes_per_s,
+        node_link_bytes_per_s=node_link_bytes_per_s or math.inf,
+        gpus_per_node=gpu.gpus_per_node,
     )

@@ -1,5 +1,7 @@
 """Which splits are tried, and the rules by which the engine refuses others."""
 
+from dataclasses import replace
+
 import pytest
 
 from builders import (
@@ -18,12 +20,13 @@ from tonnage.catalog.models import built_in_model, model_names
 from tonnage.catalog.shape import StateAttention
 from tonnage.explain.report import attention_name, estimate_status
 from tonnage.explain.words import explain
+from tonnage.sizing.checks import check_request
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.parallelism.candidates import candidates
+from tonnage.sizing.parallelism.candidates import candidates, explain_no_candidate
 from tonnage.sizing.parallelism.rules import broken_rules
-from tonnage.sizing.request import kv_cache_format
+from tonnage.sizing.request import Flags, kv_cache_format
 from tonnage.sizing.search import size
-from tonnage.sizing.split import Parallelism
+from tonnage.sizing.split import Nodes, Parallelism
 from tonnage.sizing.workload import Slo
 
 STATE = StateAttention(
@@ -44,20 +47,73 @@ def rules(attention, **split):
 
 def tried(model_id, num_gpus=8):
     shape = built_in_model(model_id)
-    splits = candidates(shape, shape.weight_format, num_gpus=num_gpus, gpus_per_node=8)
+    splits = candidates(shape, shape.weight_format, num_gpus=num_gpus, nodes=Nodes(8))
     return {str(split) for split in splits}
 
 
-def with_sizes(model_id="Qwen/Qwen3-235B-A22B", num_gpus=None, **sizes):
+def with_sizes(model_id="Qwen/Qwen3-235B-A22B", num_gpus=None, *, has_node_link=False, **sizes):
     shape = built_in_model(model_id)
     found = candidates(
         shape,
         shape.weight_format,
         num_gpus=num_gpus,
-        gpus_per_node=8,
+        nodes=Nodes(8, has_link=has_node_link),
         sizes=ParallelSizes(**sizes),
     )
     return [str(split) for split in found]
+
+
+R1 = "deepseek-ai/DeepSeek-R1"
+
+
+class TestRanksOverNodes:
+    def test_are_tried_where_it_is_known_what_the_link_moves(self):
+        assert with_sizes(R1, 16) == ["TP8 x PP2"]
+        assert with_sizes(R1, 16, has_node_link=True) == ["TP8 x PP2", "DP16"]
+
+    def test_are_tried_of_what_has_no_cache_that_tensor_ranks_copy_if_asked_for(self):
+        assert with_sizes(num_gpus=16, has_node_link=True) == ["TP8 x PP2"]
+        assert "TP2 x DP8" in with_sizes(num_gpus=16, has_node_link=True, data=8)
+        assert with_sizes(num_gpus=16, data=8) == []
+
+    def test_are_each_within_one(self):
+        assert with_sizes(R1, 48, has_node_link=True, data=4) == []
+        assert "TP4 x DP4" in with_sizes(R1, 16, has_node_link=True, data=4)
+
+    @pytest.mark.parametrize(
+        ("num_gpus", "data", "has_node_link", "why"),
+        [
+            (
+                16, 16, False,
+                "DP 16 takes more than a node of 8 GPUs: hardware.nodeLink must say what a GPU "
+                "moves to another one of",
+            ),
+            (64, 4, True, "data-parallel ranks of 16 GPUs do not divide a node of 8 GPUs of"),
+        ],
+    )  # fmt: skip
+    def test_are_refused_by_name(self, num_gpus, data, has_node_link, why):
+        shape = built_in_model(R1)
+
+        assert why in explain_no_candidate(
+            shape,
+            shape.weight_format,
+            num_gpus=num_gpus,
+            nodes=Nodes(8, has_link=has_node_link),
+            sizes=ParallelSizes(data=data),
+        )
+
+    def test_that_run_need_the_link_to_be_known(self):
+        flags = Flags(
+            max_num_seqs=16,
+            max_num_batched_tokens=2048,
+            gpu_memory_utilization=0.9,
+            parallelism=Parallelism(data=16),
+        )
+        request = a_sizing_request(flags=flags)
+
+        with pytest.raises(SizingError, match=r"^DP16 is over several nodes .* hardware.nodeLink"):
+            check_request(request)
+        check_request(replace(request, node_link_bytes_per_s=50e9))
 
 
 class TestSizesThatAreGiven:
@@ -161,7 +217,7 @@ class TestTried:
         )
         shape = a_shape(groups=groups)
 
-        splits = candidates(shape, BF16, num_gpus=4, gpus_per_node=8)
+        splits = candidates(shape, BF16, num_gpus=4, nodes=Nodes(8))
 
         assert Parallelism(data=4) in splits
 

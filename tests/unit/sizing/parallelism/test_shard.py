@@ -20,7 +20,7 @@ from tonnage.sizing.parallelism.candidates import candidates, explain_no_candida
 from tonnage.sizing.parallelism.kv import kv_elements_per_layer
 from tonnage.sizing.parallelism.rules import check_parallelism
 from tonnage.sizing.parallelism.shard import shard_of
-from tonnage.sizing.split import Parallelism, on_rank
+from tonnage.sizing.split import Nodes, Parallelism, on_rank
 from tonnage.units import GIB
 
 
@@ -225,7 +225,7 @@ def test_more_stages_than_layers_are_refused():
 
 
 def test_splits_come_smallest_first_and_tensor_parallel_first():
-    splits = list(candidates(a_shape(), BF16, num_gpus=None, gpus_per_node=8))
+    splits = list(candidates(a_shape(), BF16, num_gpus=None, nodes=Nodes(8)))
 
     assert [str(split) for split in splits[:5]] == ["TP1", "TP2", "PP2", "PP3", "TP4"]
     assert "TP2 x PP3" in {str(split) for split in splits}
@@ -234,13 +234,13 @@ def test_splits_come_smallest_first_and_tensor_parallel_first():
 
 
 def test_a_replicated_cache_is_also_tried_with_data_parallel_attention():
-    splits = [str(s) for s in candidates(latent_model(), BF16, num_gpus=8, gpus_per_node=8)]
+    splits = [str(s) for s in candidates(latent_model(), BF16, num_gpus=8, nodes=Nodes(8))]
 
     assert splits[:2] == ["TP8", "DP8"]
 
 
 def test_data_parallel_ranks_hold_as_many_experts_each():
-    splits = candidates(latent_model(), BF16, num_gpus=None, gpus_per_node=8)
+    splits = candidates(latent_model(), BF16, num_gpus=None, nodes=Nodes(8))
 
     assert {split.data for split in splits} == {1, 2, 4, 8}
 
@@ -249,7 +249,7 @@ def test_data_parallel_ranks_hold_as_many_experts_each():
     ("num_gpus", "words"), [(3, "TP 3 does not divide"), (12, "no whole number of nodes of 8")]
 )
 def test_a_number_of_gpus_that_will_not_do_is_explained(num_gpus, words):
-    assert words in explain_no_candidate(a_shape(), BF16, num_gpus=num_gpus, gpus_per_node=8)
+    assert words in explain_no_candidate(a_shape(), BF16, num_gpus=num_gpus, nodes=Nodes(8))
 
 
 class TestChosenTokens:

@@ -12,6 +12,7 @@ from tonnage.sizing.parallelism.kv_share import KvShare
 from tonnage.sizing.parallelism.shard import ExpertShare, shard_of
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.step import (
+    NODE_LATENCY_S,
     Step,
     all_reduce_s,
     experts_touched,
@@ -198,6 +199,45 @@ def test_norms_over_split_heads_pay_an_exchange_more():
     time = time_of(shard=shard, speeds=speeds, per_all_reduce_s=8e-6)
 
     assert time.communication_s == pytest.approx(32 * (8e-6 + 4e-6))  # half of what two take
+
+
+def between_ranks_s(*, data, tensor=1, **speeds):
+    share = ExpertShare(
+        num_experts=256, experts_per_token=8, resident_bytes=1.0, slice_width=2048,
+        flop_per_token=0.0, num_ranks=data * tensor,
+    )  # fmt: skip
+    split = Parallelism(data=data, tensor=tensor)
+    shard = a_shard(parallelism=split, num_layers=0, num_moe_layers=10, experts=(share,))
+    step = a_step(num_sequences=100 * data)
+    return time_of(step, shard=shard, speeds=some_speeds(**speeds)).communication_s
+
+
+def test_data_parallel_ranks_gather_the_tokens_of_all_others_and_scatter_their_sums():
+    # 100 tokens of 4,096 elements of two bytes from each of seven others, there and back.
+    each_s = 2 * 7 * 100 * 2 * 4096 / 450e9
+
+    assert between_ranks_s(data=8) == pytest.approx(10 * each_s)
+
+
+@pytest.mark.parametrize(
+    ("data", "tensor", "node_link", "bytes_per_s"),
+    [
+        (16, 1, 100e9, 450e9),  # eight links of a node together move more than one within it
+        (16, 1, 12.5e9, 8 * 12.5e9),
+        (4, 4, 12.5e9, 2 * 12.5e9),
+        (2, 8, 12.5e9, 12.5e9),
+    ],
+)
+def test_a_ring_over_nodes_has_a_link_of_each_rank_of_a_node(data, tensor, node_link, bytes_per_s):
+    within_s = between_ranks_s(data=data, tensor=tensor, gpus_per_node=64)
+
+    over_s = between_ranks_s(
+        data=data, tensor=tensor, gpus_per_node=8, node_link_bytes_per_s=node_link
+    )
+
+    moved_bytes = 2 * (data - 1) * 100 * 2 * 4096
+    slower_s = moved_bytes / bytes_per_s - moved_bytes / 450e9
+    assert over_s - within_s == pytest.approx(10 * (slower_s + 2 * NODE_LATENCY_S))
 
 
 def all_reduce_of(num_bytes):
