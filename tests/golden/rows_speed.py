@@ -19,6 +19,7 @@ from tonnage.sizing.serving.load_line import most_decoding, tpot_ceiling
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.speeds import Speeds
 from tonnage.sizing.step_time.step import (
+    RankTokens,
     Step,
     all_reduce_bytes,
     communication_s,
@@ -242,7 +243,7 @@ def tp_allreduce_bytes():
             peak_flop_per_s=989e12,
             interconnect_bytes_per_s=link_bytes_per_s,
         )
-        return communication_s(shard, speeds, TEXTBOOK_SPEED, num_tokens=32)
+        return communication_s(shard, speeds, TEXTBOOK_SPEED, RankTokens(decode=32))
 
     return {
         "B=32 D=8192": all_reduce_bytes(num_tokens=32, hidden_size=8192),

@@ -125,14 +125,19 @@ def spec_inputs(spec: Spec) -> Iterator[Input]:
     yield _arrivals_input(spec)
     if class_s := newest_first_s(spec):
         yield _given_input(Figure.QUEUE, f"newest {format_s(class_s)} of arrivals first")
+    yield from _replica_inputs(spec)
+    if spec.scaling.schedules:
+        yield _given_input(Figure.SCHEDULES, _schedules_written(spec.scaling.schedules))
+
+
+def _replica_inputs(spec: Spec) -> Iterator[Input]:
+    """Yield what a spec says of each replica beside its engine."""
     if role := spec.role:
         yield _given_input(Figure.ROLE, role)
     if given := spec.model.kv_offload:
         yield _given_input(Figure.HOST_CACHE, _host_cache_written(given))
     if link := spec.hardware.node_link:
         yield _given_input(Figure.NODE_LINK, f"{link} of a GPU")
-    if spec.scaling.schedules:
-        yield _given_input(Figure.SCHEDULES, _schedules_written(spec.scaling.schedules))
 
 
 def _host_cache_written(given: KvOffload) -> str:

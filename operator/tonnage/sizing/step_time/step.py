@@ -39,6 +39,16 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankTokens:
+    """What a data-parallel rank works on in a step."""
+
+    decode: float
+    prefill: float = 0.0
+    mean_prefill: float = 0.0
+    """Of all ranks in the mean."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
     """The parts of a step's time, in seconds, over all pipeline stages."""
 
@@ -218,12 +228,7 @@ def all_reduce_s(
 
 
 def communication_s(
-    shard: Shard,
-    speeds: Speeds,
-    constants: SpeedConstants,
-    *,
-    num_tokens: float,
-    prefill_tokens: float = 0.0,
+    shard: Shard, speeds: Speeds, constants: SpeedConstants, tokens: RankTokens
 ) -> float:
     """Return the time that one stage spends between GPUs.
 
@@ -231,20 +236,23 @@ def communication_s(
     latency that grows with the group where all share one bus and hardly where each pair has its own
     link. Those of prompts are rings, those of decoding tokens what ``all_reduce_s`` says.
     Data-parallel attention: each layer with experts gathers the tokens of all ranks and scatters
-    what comes of them. Decode context parallelism: queries are gathered and outputs scattered, two
-    more exchanges per layer.
+    what comes of them; steps with prompts, which no CUDA graph covers, are not padded to the
+    fullest rank. Decode context parallelism: queries are gathered and outputs scattered, two more
+    exchanges per layer.
 
     Sources:
-        [vllm-source] config/parallel.py all2all_backend: allgather_reducescatter since 0.12.
+        [vllm-source] config/parallel.py all2all_backend: allgather_reducescatter since 0.12;
+        v1/worker/dp_utils.py should_dp_pad.
     """
     data, link = shard.parallelism.data, speeds.interconnect_bytes_per_s * constants.link_efficiency
-    total_s = _all_reduces_s(shard, speeds, constants, num_tokens, prefill_tokens)
-    num_tokens += prefill_tokens
+    total_s = _all_reduces_s(shard, speeds, constants, tokens)
     if shard.parallelism.context > 1:
         total_s += shard.num_layers * 2 * _latency_s(constants, shard.parallelism.context)
-        total_s += num_tokens * shard.context_exchange_bytes / link
+        total_s += (tokens.decode + tokens.prefill) * shard.context_exchange_bytes / link
     if data > 1 and shard.experts:
-        sent = all_reduce_bytes(num_tokens=num_tokens, hidden_size=shard.hidden_size)
+        sent = all_reduce_bytes(
+            num_tokens=tokens.decode + tokens.mean_prefill, hidden_size=shard.hidden_size
+        )
         link, latency_s = _ring_of_ranks(shard.parallelism, speeds, constants)
         there_and_back_s = 2 * (data - 1) * sent / link
         total_s += shard.num_moe_layers * (latency_s + there_and_back_s)
@@ -273,20 +281,16 @@ def _ring_of_ranks(
 
 
 def _all_reduces_s(
-    shard: Shard,
-    speeds: Speeds,
-    constants: SpeedConstants,
-    num_tokens: float,
-    prefill_tokens: float,
+    shard: Shard, speeds: Speeds, constants: SpeedConstants, tokens: RankTokens
 ) -> float:
     tensor, link = shard.parallelism.tensor, speeds.interconnect_bytes_per_s
     if tensor == 1:
         return 0.0
-    moved = all_reduce_bytes(num_tokens=num_tokens, hidden_size=shard.hidden_size)
+    moved = all_reduce_bytes(num_tokens=tokens.decode, hidden_size=shard.hidden_size)
     each_s = all_reduce_s(
         num_bytes=moved, num_ranks=tensor, link_bytes_per_s=link, constants=constants
     )
-    prompts = all_reduce_bytes(num_tokens=prefill_tokens, hidden_size=shard.hidden_size)
+    prompts = all_reduce_bytes(num_tokens=tokens.prefill, hidden_size=shard.hidden_size)
     each_s += 2 * (tensor - 1) / tensor * prompts / (link * constants.link_efficiency)
     num_latencies = shard.num_layers + shard.num_split_norms / 2
     return num_latencies * _latency_s(constants, tensor) + 2 * shard.num_layers * each_s
@@ -332,8 +336,8 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
     expert that a rank has, ``s / (s + half width)``. With speculation each sequence has several
     tokens in the step: they share the reads of its cache, not the work. Data-parallel ranks each
     hold their share of the sequences; experts see the tokens of all ranks. The slowest rank is
-    taken to be the mean one, but for prefill that only some have: those compute and send all of it,
-    and routed experts alone spread their work over all ranks.
+    taken to be the mean one, but for prefill that only some have: those compute all of it, and
+    routed experts alone spread their work over all ranks.
 
     Sources:
         [pope2022] section 2 (the two bounds); [serving-measurements] (the additive terms);
@@ -390,7 +394,9 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
         serial_s=max(0.0, decode_s - max(memory_s, compute_s)),
         prefill_s=stages * constants.prefill_exposed_fraction * prefill_work / prefill_peak,
         communication_s=stages
-        * communication_s(shard, speeds, constants, num_tokens=tokens, prefill_tokens=own),
+        * communication_s(
+            shard, speeds, constants, RankTokens(decode=tokens, prefill=own, mean_prefill=prefill)
+        ),
         dense_bytes=dense_bytes,
         decode_flop=product_flop + pair_flop,
         prefill_flop=prefill_flop,
