@@ -5,6 +5,7 @@ from dataclasses import replace
 from tonnage.api.objects import ModelDeployment
 from tonnage.control.input.memory import DemandMemory, ObjectMemory, TrafficMemory
 from tonnage.control.input.state import Fleet, ModelState, Traffics
+from tonnage.control.measure.host_cache import with_host_cache
 from tonnage.control.measure.pods import starts_of, with_pods
 from tonnage.control.measure.steady import lengths_of, steady_lengths
 from tonnage.control.measure.traffic import is_blind
@@ -25,7 +26,7 @@ def with_observed(
     """Remember the pods that are there, how they started, and what is measured of the traffic."""
     starts = starts_of(memory.pods, state)
     expected_s = fleet.settings.cold_start_s
-    return replace(
+    known = replace(
         memory,
         pods=with_pods(memory.pods, state, fleet),
         traffic=_with_traffic(
@@ -33,6 +34,7 @@ def with_observed(
         ),
         posterior=with_starts(memory.posterior, starts, expected_s=expected_s),
     )
+    return with_host_cache(known, state, fleet)
 
 
 def _with_traffic(
