@@ -1,20 +1,21 @@
 """What the KV cache in host memory gives, counted while it runs."""
 
 import json
-from dataclasses import replace
 from statistics import fmean
+from typing import Final
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.spec import Spec
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Fleet, ModelState
-from tonnage.estimate.host_cache import HostCacheDay, share_after
+from tonnage.estimate.host_cache import HostCacheDay, HostCacheShare, share_after
 from tonnage.estimate.metrics import BUSY_SCRAPES
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.memoize import memoize
 from tonnage.sizing.request import digest_of
 
-LATE: float = 2.0
+NO_DAY: Final = HostCacheDay()
+LATE: Final = 2.0
 """Windows, for which the rates of the last one are counted where a tick is late."""
 
 
@@ -36,22 +37,20 @@ def measured_share(learned: ObjectPosterior, spec: Spec) -> float | None:
     return known.fraction if known and known.asked == asked_of(spec) else None
 
 
-def with_host_cache(memory: ObjectMemory, state: ModelState, fleet: Fleet) -> ObjectMemory:
-    """Count the last window; of a whole day it is remembered what the cache gave."""
-    model, day, at_s = state.model, memory.traffic.host_cache, fleet.windows_end_s
+def counted(
+    memory: ObjectMemory, state: ModelState, fleet: Fleet
+) -> tuple[HostCacheDay, HostCacheShare | None]:
+    """Return the day with the last window, and what the cache gives by all whole days."""
+    model, day, known = state.model, memory.traffic.host_cache, memory.posterior.host_cache
     if not (isinstance(model, ModelDeployment) and state.runs_host_cache):
-        return _with_day(memory, HostCacheDay()) if day.asked else memory
-    asked, window_s = asked_of(model.spec), BUSY_SCRAPES * fleet.settings.scrape_interval_s
+        return NO_DAY, known
+    asked, at_s = asked_of(model.spec), fleet.windows_end_s
+    new_day = HostCacheDay(asked=asked, counted_at_s=at_s)
     if day.asked != asked:
-        return _with_day(memory, HostCacheDay(asked=asked, counted_at_s=at_s))
-    rates = [
-        (each.moved_prompt_tokens_per_s, each.started_prompt_tokens_per_s)
-        for each in state.engines
-        if each.moved_prompt_tokens_per_s is not None
-        and each.started_prompt_tokens_per_s is not None
-    ]
+        return new_day, known
+    rates, window_s = _rates(state), BUSY_SCRAPES * fleet.settings.scrape_interval_s
     if at_s - day.counted_at_s < window_s or not rates:
-        return memory
+        return day, known
     day = day.with_window(
         moved_per_s=fmean(moved for moved, _ in rates),
         started_per_s=fmean(started for _, started in rates),
@@ -59,12 +58,15 @@ def with_host_cache(memory: ObjectMemory, state: ModelState, fleet: Fleet) -> Ob
         longest_s=LATE * window_s,
     )
     given = model.spec.model.kv_offload
-    if not day.is_whole((given and given.working_set_tokens) or 0):
-        return _with_day(memory, day)
-    share = share_after(memory.posterior.host_cache, day)
-    memory = replace(memory, posterior=replace(memory.posterior, host_cache=share))
-    return _with_day(memory, HostCacheDay(asked=asked, counted_at_s=at_s))
+    is_whole = day.is_whole((given and given.working_set_tokens) or 0)
+    return (new_day, share_after(known, day)) if is_whole else (day, known)
 
 
-def _with_day(memory: ObjectMemory, day: HostCacheDay) -> ObjectMemory:
-    return replace(memory, traffic=replace(memory.traffic, host_cache=day))
+def _rates(state: ModelState) -> list[tuple[float, float]]:
+    """Return prompt tokens per second of each engine that says both: from the cache, and all."""
+    return [
+        (each.moved_prompt_tokens_per_s, each.started_prompt_tokens_per_s)
+        for each in state.engines
+        if each.moved_prompt_tokens_per_s is not None
+        and each.started_prompt_tokens_per_s is not None
+    ]
