@@ -57,7 +57,9 @@ def offload_reasons(
     elif held_fraction is not None and (offload := asked_offload(given, sizing, held_fraction)):
         said.append(offload_verdict(offload))
         if given.is_auto and offload.is_worth_it != has_cache and not gives_little(measured_share):
-            said.append("chosen again with a change of what the spec says of engines")
+            said.append(
+                "what runs stays until the spec asks for other engines, within 10% even then"
+            )
     if measured_share is not None:
         said.append(_measured(measured_share))
         if gives_little(measured_share) and has_cache:

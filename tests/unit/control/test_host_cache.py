@@ -51,7 +51,7 @@ def running(manifest, *, has_cache):
     return a_deployment_body(model, sizing=answer_to(request))
 
 
-def told(found, state):
+def verdict_of(found, state):
     """What the plan in status says of it."""
     plan = report(found, a_fleet(state)).status.plan
     return next((each.message for each in plan.reasons if each.code == "KVOffload"), None)
@@ -76,7 +76,9 @@ class TestTheFirstPlan:
 
         assert cache_gib(found.template) == 275
         assert json.loads(found.template["metadata"]["annotations"][FLAGS_ANNOTATION])["hostCache"]
-        assert told(found, state).startswith("Auto: on, 275 GiB a replica; worth it: the working")
+        assert verdict_of(found, state).startswith(
+            "Auto: on, 275 GiB a replica; worth it: the working"
+        )
 
     def test_has_none_where_the_gpus_hold_it(self):
         state = a_state(auto(WITHIN), replicas=None)
@@ -84,7 +86,9 @@ class TestTheFirstPlan:
 
         assert cache_gib(found.template) is None
         assert "hostCache" not in found.template["metadata"]["annotations"][FLAGS_ANNOTATION]
-        assert told(found, state).startswith("Auto: off; not worth it: the working set of 100,000")
+        assert verdict_of(found, state).startswith(
+            "Auto: off; not worth it: the working set of 100,000"
+        )
 
     @pytest.mark.parametrize(
         ("manifest", "why"),
@@ -102,7 +106,7 @@ class TestTheFirstPlan:
 
         assert found.refusal is None
         assert cache_gib(found.template) is None
-        assert why in told(found, state)
+        assert why in verdict_of(found, state)
 
     def test_asks_the_gpu_class_where_the_spec_does_not_say_how_much_there_is(self):
         gpus = {
@@ -139,9 +143,9 @@ class TestWhatRuns:
 
         assert found.template is None
         assert found.sizing.request.has_host_cache is has_cache
-        assert told(found, state).startswith(verdict)
-        assert told(found, state).endswith(
-            "chosen again with a change of what the spec says of engines"
+        assert verdict_of(found, state).startswith(verdict)
+        assert verdict_of(found, state).endswith(
+            "what runs stays until the spec asks for other engines, within 10% even then"
         )
 
     @pytest.mark.parametrize("has_cache", [True, False])
@@ -163,7 +167,10 @@ class TestWhatRuns:
     def test_stays_while_the_working_set_of_a_new_spec_is_near_the_limit(self, has_cache):
         state = a_state(auto(), replicas=None)
         holds = int(
-            told(assessed(state), state).partition("beyond the ")[2].split()[0].replace(",", "")
+            verdict_of(assessed(state), state)
+            .partition("beyond the ")[2]
+            .split()[0]
+            .replace(",", "")
         )
         live = running(auto(), has_cache=has_cache)
 
@@ -201,7 +208,7 @@ class TestWhatIsMeasured:
         found = assessed(state, memory=a_memory(state, posterior=gave(manifest, 0.004)))
 
         assert found.template is None
-        assert told(found, state).endswith(
+        assert verdict_of(found, state).endswith(
             "0.4% of prompt tokens came from it over days that it ran, its copies take 2% to pay; "
             "it goes when pods are replaced next"
         )
@@ -238,7 +245,7 @@ class TestWhatIsMeasured:
         )
 
         assert cache_gib(later.template) is None
-        assert told(later, states[0]).startswith("Auto: off; worth it: ")
+        assert verdict_of(later, states[0]).startswith("Auto: off; worth it: ")
         assert cache_gib(asked.template) == 550
 
     def test_is_said_of_a_cache_that_the_spec_gives_too(self):
@@ -247,7 +254,7 @@ class TestWhatIsMeasured:
 
         found = assessed(state, memory=a_memory(state, posterior=gave(manifest, 0.004)))
 
-        assert told(found, state) == (
+        assert verdict_of(found, state) == (
             "0.4% of prompt tokens came from it over days that it ran, its copies take 2% to pay; "
             "take the field out"
         )
@@ -255,11 +262,11 @@ class TestWhatIsMeasured:
 
 def watched(manifest, *, has_cache=True, until_s=DAY_S, memory=None, **rates):
     """The memory after windows of a minute each, in which engines say so."""
-    told = {
+    said = {
         f"{name}_prompt_tokens_per_s": rate
         for name, rate in ({"moved": 40.0, "started": 1000.0} | rates).items()
     }
-    engines = tuple(an_engine(pod, **told) for pod in "ab")
+    engines = tuple(an_engine(pod, **said) for pod in "ab")
     state = a_state(manifest, live=running(manifest, has_cache=has_cache), engines=engines)
     memory = memory or a_memory(state)
     for number in range(until_s // WINDOW_S + 1):
