@@ -21,8 +21,10 @@ from fleet_builders import (
 from measured_builders import an_engine
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
+from tonnage.control.input.memory import Memory
 from tonnage.control.measure.host_cache import asked_of, counted
 from tonnage.control.report.status import report
+from tonnage.control.tick import tick
 from tonnage.estimate.host_cache import HostCacheDay, HostCacheShare
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.manifests.arguments import argument_pairs
@@ -275,6 +277,23 @@ def watched(manifest, *, has_cache=True, until_s=DAY_S, memory=None, **rates):
         posterior = replace(memory.posterior, host_cache=share)
         memory = remembering(memory, host_cache=day, posterior=posterior)
     return memory
+
+
+def test_a_day_of_ticks_that_gave_nothing_takes_it_away_with_the_next_rollout():
+    live = running(auto(), has_cache=True)
+    gave_nothing = {"moved_prompt_tokens_per_s": 0.0, "started_prompt_tokens_per_s": 1000.0}
+    state = a_state(auto(), live=live)
+    engines = tuple(replace(each, **gave_nothing) for each in state.engines)
+    state, memory = replace(state, engines=engines), Memory()
+    for at_s in range(0, DAY_S + 4 * WINDOW_S, 2 * WINDOW_S):
+        outcome = tick(a_fleet(state, now_s=NOW_S + at_s), memory)
+        assert [each.template for each in outcome.writes] == [None]
+        memory = outcome.memory
+    changed = a_state(auto(pods={"labels": {"team": "a"}}), live=live, engines=engines)
+
+    [writes] = tick(a_fleet(changed, now_s=NOW_S + at_s), memory).writes
+
+    assert cache_gib(writes.template) is None
 
 
 class TestADay:
