@@ -5,6 +5,7 @@ import json
 import pytest
 
 from cli_builders import SCALED, a_deployment, plan, run
+from tonnage.catalog.gpu import GPU_FOLDER
 
 ASKED = (
     "plan", "--model", "meta-llama/Llama-3.1-8B-Instruct", "--gpu", "H100", "--rps", "8",
@@ -209,6 +210,16 @@ def test_auto_without_what_it_needs_says_what_is_missing():
         "message": "Auto: off; model.kvOffload.gib is not given, nor is host_cache_bytes of GPU "
         "class H100",
     }
+
+
+def test_auto_asks_a_class_of_yours_how_much_host_memory_there_is(tmp_path):
+    own = (GPU_FOLDER / "h100.toml").read_text()
+    (tmp_path / "h100.toml").write_text(f"host_cache_bytes = 200_000_000_000\n{own}")
+
+    result = run(*ASKED, *AUTO, "--gpus", str(tmp_path), "-o", "json")
+    (answer,) = json.loads(result.stdout)
+
+    assert answer["kvOffload"]["message"].startswith("Auto: on, 86 GiB a replica; worth it: ")
 
 
 def test_a_comparison_says_what_auto_chooses_on_each_class():
