@@ -73,6 +73,7 @@ ledgers = st.builds(
         max_size=2,
     ),
 )
+fractions = st.integers(0, 1000).map(lambda thousandths: thousandths / 1000)
 objects = st.builds(
     ObjectPosterior,
     goodput_factor=numbers(0.2, 1.5),
@@ -88,7 +89,7 @@ objects = st.builds(
     slots_moved_at_s=st.none() | times,
     demand=st.none() | histories,
     ledger=st.none() | ledgers,
-    host_cache=st.none() | st.builds(HostCacheShare, asked=digests, fraction=numbers(0, 1)),
+    host_cache=st.none() | st.builds(HostCacheShare, asked=digests, fraction=fractions),
 )
 shared = st.builds(
     Calibrations,
