@@ -174,6 +174,7 @@ required:
 optional:
   aliases: slice
   gpus_per_node: float64
+  host_cache_bytes: float64
   product_labels: slice
   has_bf16: bool
   generation: string

@@ -56,6 +56,7 @@ class Adapters(ApiModel):
 MOST_HOST_GIB = 65_536
 """Of one replica."""
 _NO_HOST_MEMORY = "needs gib, or workingSetTokens above 0, which say how much it takes"
+_IS_AUTO = "(has(self.mode) && self.mode == 'Auto')"
 
 
 class KvOffload(ApiModel):
@@ -63,21 +64,30 @@ class KvOffload(ApiModel):
 
     model_config = rules(
         rule(
-            "has(self.gib) || (has(self.workingSetTokens) && self.workingSetTokens > 0)",
+            f"{_IS_AUTO} || has(self.gib) || "
+            "(has(self.workingSetTokens) && self.workingSetTokens > 0)",
             _NO_HOST_MEMORY,
         ),
     )
 
+    mode: Literal["Always", "Auto"] = "Always"
+    """Auto: where workingSetTokens exceed what the GPUs' cache holds beside running requests, and
+    host memory holds them. It replaces no pods for a change of its mind alone."""
     gib: Annotated[int, Field(ge=1, le=MOST_HOST_GIB)] | None = None
     """Memory of the host for it, in GiB, of a replica with all its ranks; absent: what
-    workingSetTokens take. Prompts that never come again pass through it, too."""
+    workingSetTokens take. Prompts that never come again pass through it, too. In mode Auto the most
+    that it may take; absent: what the GPU class says."""
     working_set_tokens: Annotated[int, Field(ge=0, le=10**12)] | None = None
     """Tokens of different prompts that later requests to one replica begin with again. With it a
-    plan says whether the cache is worth its copies."""
+    plan says whether the cache is worth its copies; in mode Auto it has their size."""
+
+    @property
+    def is_auto(self) -> bool:
+        return self.mode == "Auto"
 
     @model_validator(mode="after")
     def _sized(self) -> "KvOffload":
-        if self.gib is None and not self.working_set_tokens:
+        if not self.is_auto and self.gib is None and not self.working_set_tokens:
             raise ValueError(_NO_HOST_MEMORY)
         return self
 
@@ -640,7 +650,7 @@ class Spec(ApiModel):
     def to_digestible(self) -> dict[str, Any]:
         """Return the part of the spec that a pod template is made from."""
         given, said = self.model.kv_offload, dict[str, dict[str, set[str]]]()
-        if given and given.gib is not None:
+        if given and given.gib is not None and not given.is_auto:
             said = {"model": {"kv_offload": {"working_set_tokens"}}}
         digestible = self.model_dump(
             mode="json",

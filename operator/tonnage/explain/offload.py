@@ -1,10 +1,23 @@
 """A cache in the host's memory: the verdict in words and numbers."""
 
-from typing import Any
+from typing import Any, Final
 
+from tonnage.api.spec import KvOffload, Spec
 from tonnage.api.status import Reason
-from tonnage.sizing.offload import Offload
+from tonnage.sizing.offload import (
+    LEAST_SHARE,
+    Offload,
+    asked_offload,
+    auto_obstacle,
+    gives_little,
+    held_as_planned,
+    host_cache_gib,
+)
+from tonnage.sizing.plan import Sizing
 from tonnage.units import format_bytes
+
+OFFLOAD: Final = "KVOffload"
+"""Code of a plan's reason."""
 
 
 def offload_verdict(offload: Offload) -> str:
@@ -19,16 +32,69 @@ def offload_verdict(offload: Offload) -> str:
     return f"worth it: {working} is beyond {gpu}, and takes {host}"
 
 
-def offload_reason(offload: Offload) -> Reason:
-    """Say the same as a reason of a plan."""
-    return Reason(code="KVOffload", message=offload_verdict(offload))
+def offload_reasons(
+    spec: Spec,
+    sizing: Sizing,
+    *,
+    held_fraction: float | None = None,
+    measured_share: float | None = None,
+) -> tuple[Reason, ...]:
+    """Say of replicas whether their cache in host memory is worth it, and what Auto chose.
+
+    ``held_fraction``: of the GPU cache, by running requests. ``measured_share``: of prompt tokens
+    that the cache gave, where it ran. None: not measured.
+    """
+    given = spec.model.kv_offload
+    if given is None:
+        return ()
+    has_cache = sizing.request.has_host_cache
+    said = [_choice(given, sizing)] if given.is_auto else []
+    obstacle = auto_obstacle(spec, sizing.request) if given.is_auto else None
+    if obstacle is None and given.is_auto and held_fraction is None:
+        held_fraction = held_as_planned(sizing)
+    if obstacle is not None:
+        said.append(obstacle)
+    elif held_fraction is not None and (offload := asked_offload(given, sizing, held_fraction)):
+        said.append(offload_verdict(offload))
+        if given.is_auto and offload.is_worth_it != has_cache and not gives_little(measured_share):
+            said.append(
+                "what runs stays until the spec asks for other engines, within 10% even then"
+            )
+    if measured_share is not None:
+        said.append(_measured(measured_share))
+        if gives_little(measured_share) and has_cache:
+            said.append(
+                "it goes when pods are replaced next" if given.is_auto else "take the field out"
+            )
+    return (Reason(code=OFFLOAD, message="; ".join(said)),) if said else ()
 
 
-def offload_figures(offload: Offload) -> dict[str, Any]:
-    """Return the same as data."""
+def _choice(given: KvOffload, sizing: Sizing) -> str:
+    if sizing.request.has_host_cache:
+        return f"Auto: on, {host_cache_gib(given, sizing)} GiB a replica"
+    return "Auto: off"
+
+
+def _measured(share: float) -> str:
+    least = f", its copies take {LEAST_SHARE:.0%} to pay" if gives_little(share) else ""
+    return f"{share:.1%} of prompt tokens came from it over days that it ran{least}"
+
+
+def offload_figures(spec: Spec, sizing: Sizing, *, held_fraction: float) -> dict[str, Any] | None:
+    """Return the same of a plan as data; None: there is nothing to say."""
+    given = spec.model.kv_offload
+    reasons = offload_reasons(spec, sizing, held_fraction=held_fraction)
+    if given is None or not reasons:
+        return None
+    said = {"message": reasons[0].message}
+    auto = {"isOn": sizing.request.has_host_cache} if given.is_auto else {}
+    offload = asked_offload(given, sizing, held_fraction)
+    if offload is None or (given.is_auto and auto_obstacle(spec, sizing.request)):
+        return said | auto
     return {
         "isWorthIt": offload.is_worth_it,
-        "message": offload_verdict(offload),
+        **said,
+        **auto,
         "workingSetTokens": round(offload.working_set_tokens),
         "gpuCacheTokens": round(offload.gpu_tokens),
         "hostBytesNeeded": round(offload.needed_bytes),

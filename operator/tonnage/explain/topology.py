@@ -1,13 +1,12 @@
 """What a plan is asked beside: roles apart, and a cache in the host's memory."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tonnage.api.spec import KvOffload
-from tonnage.explain.offload import offload_verdict
+from tonnage.api.spec import Spec
 from tonnage.explain.report import round_estimate
 from tonnage.explain.words import Answer
-from tonnage.sizing.offload import Offload, break_even_bytes_per_s, host_cache_gib
+from tonnage.sizing.offload import break_even_bytes_per_s, host_cache_gib
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.refusals import hands_over
 from tonnage.sizing.roles import Comparison, Divided, Pair, Rank
@@ -135,16 +134,17 @@ def _pair_figures(pair: Pair, link_is_assumed: bool) -> dict[str, Any]:
     }
 
 
-def offload_answer(offload: Offload, given: KvOffload, sizing: Sizing) -> Answer:
+def offload_answer(spec: Spec, sizing: Sizing, figures: Mapping[str, Any]) -> Answer:
     """Return whether a cache in the host's memory is worth it, and why."""
+    given = spec.model.kv_offload
     rate = format_si(break_even_bytes_per_s(sizing), "B/s")
     beats = f"reading beats computing where a GPU reads more than {rate} from the host"
-    gib = host_cache_gib(given, sizing)
+    lines = [beats] if figures.get("isWorthIt") else []
+    if given is not None and sizing.request.has_host_cache:
+        gib = host_cache_gib(given, sizing)
+        lines.insert(0, f"model.kvOffload gives each replica {gib} GiB")
     return Answer(
         question="Is a KV cache in host memory worth it?",
-        answer=offload_verdict(offload),
-        lines=(
-            f"model.kvOffload gives each replica {gib} GiB",
-            *((beats,) if offload.is_worth_it else ()),
-        ),
+        answer=figures["message"],
+        lines=tuple(lines),
     )

@@ -39,6 +39,8 @@ from tonnage.sizing.split import Parallelism
 from tonnage.units import count_of
 
 DIGEST_LENGTH = 16
+HOST_CACHE = "hostCache"
+"""Among the flags of the annotation."""
 
 
 class NotServableError(Exception):
@@ -111,7 +113,7 @@ def deployment(
     annotations = {
         **placed,
         DIGEST_ANNOTATION: spec_digest(model),
-        FLAGS_ANNOTATION: write_flags(sizing.flags),
+        FLAGS_ANNOTATION: _written_flags(sizing),
         DRAIN_ANNOTATION: str(drain_s),
         SPEC_ANNOTATION: _written_spec(model.spec),
     }
@@ -249,7 +251,9 @@ def _figures(model: Model, sizing: Sizing, site: Site, drain_s: int) -> PodFigur
             drain_s=drain_s,
             quantization=_quantization(sizing),
             num_nodes=num_nodes,
-            host_cache_gib=_host_cache_gib(model.kv_offload, sizing) if model.kv_offload else 0,
+            host_cache_gib=_host_cache_gib(model.kv_offload, sizing)
+            if model.kv_offload and request.has_host_cache
+            else 0,
         ),
         weights_bytes=sizing.shard.weights_bytes * split.num_gpus,
         product_labels=request.gpu.product_labels,
@@ -377,6 +381,23 @@ def write_flags(flags: Flags) -> str:
             **({"numGpuBlocks": flags.num_gpu_blocks} if flags.num_gpu_blocks else {}),
         }
     )
+
+
+def _written_flags(sizing: Sizing) -> str:
+    """Write for the annotation what is chosen: flags, and whether host memory has a cache."""
+    text = write_flags(sizing.flags)
+    if not sizing.request.has_host_cache:
+        return text
+    return json.dumps({**json.loads(text), HOST_CACHE: True})
+
+
+def records_host_cache(text: str | None) -> bool:
+    """Tell whether what runs has a cache in host memory, by the annotation."""
+    try:
+        found = json.loads(text or "")
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and found.get(HOST_CACHE) is True
 
 
 def flags_from_annotation(text: str) -> Flags | None:

@@ -7,6 +7,9 @@ beyond the host's memory is gone before it is asked for again. What is left is w
 Each data-parallel rank has both caches of its own, and gets requests without a look at prefixes: it
 meets the whole working set.
 
+Where a spec says Auto, replicas have it if it is worth it by what is planned. What runs stays while
+the working set is near the limit: another choice replaces pods.
+
 Sources:
     [llm-d-guides] random prompts, document questions and a working set of 1.32 times the cache.
     [vllm-source] config/vllm.py ``kv_offloading_size`` is of all tensor-parallel ranks, and each
@@ -15,13 +18,23 @@ Sources:
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
 
-from tonnage.api.spec import KvOffload
+from tonnage.api.spec import KvOffload, Spec
+from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
+from tonnage.sizing.refusals import offload_refusals
+from tonnage.sizing.request import SizingRequest
 from tonnage.sizing.serving.ttft import own_prefill_s
 from tonnage.sizing.split import kv_is_replicated
 from tonnage.units import GIB
+
+NEAR: Final = 0.1
+"""Of what the GPU cache holds: a working set that is this near leaves what runs as it is."""
+LEAST_SHARE: Final = 0.02
+"""Of prompt tokens, that a host cache gives back where its copies buy anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +60,22 @@ class Offload:
         return self.working_set_tokens <= self.gpu_tokens
 
     @property
+    def fits_host(self) -> bool:
+        return self.needed_bytes <= self.host_bytes
+
+    @property
     def is_worth_it(self) -> bool:
-        return not self.fits_gpu and self.needed_bytes <= self.host_bytes
+        return not self.fits_gpu and self.fits_host
+
+    def is_taken(self, *, runs: bool | None) -> bool:
+        """Tell whether Auto takes it; ``runs``: replicas have it, or run without. None: none run.
+
+        >>> near = Offload(working_set_tokens=105, gpu_tokens=100, host_bytes_per_token=1)
+        >>> [near.is_taken(runs=each) for each in (None, True, False)]
+        [True, True, False]
+        """
+        margin = 0.0 if runs is None else -NEAR if runs else NEAR
+        return self.working_set_tokens > (1 + margin) * self.gpu_tokens and self.fits_host
 
 
 def offload_of(
@@ -68,13 +95,94 @@ def asked_offload(given: KvOffload, sizing: Sizing, held_fraction: float) -> Off
     """Return the caches of a replica as a spec asks for them; None: it says no working set."""
     if given.working_set_tokens is None:
         return None
-    host_bytes = math.inf if given.gib is None else given.gib * GIB
-    return offload_of(sizing, held_fraction, given.working_set_tokens, host_bytes)
+    return offload_of(sizing, held_fraction, given.working_set_tokens, _host_bytes(given, sizing))
+
+
+def _host_bytes(given: KvOffload, sizing: Sizing) -> float:
+    of_gpu_bytes = sizing.request.gpu.host_cache_bytes
+    if given.gib is not None:
+        return given.gib * GIB
+    if given.is_auto and of_gpu_bytes is not None:
+        return of_gpu_bytes * sizing.parallelism.num_gpus
+    return math.inf
+
+
+def auto_obstacle(spec: Spec, request: SizingRequest) -> str | None:
+    """Return why replicas have no cache in host memory, whatever is worth it; None: they may.
+
+    What nobody said is no zero: neither is a cache sized by a guess.
+    """
+    given = spec.model.kv_offload
+    if given is None:
+        return None
+    if given.working_set_tokens is None:
+        return "model.kvOffload.workingSetTokens is not given"
+    if given.gib is None and request.gpu.host_cache_bytes is None:
+        return (
+            "model.kvOffload.gib is not given, nor is host_cache_bytes of GPU class "
+            f"{request.gpu.name}"
+        )
+    return next(offload_refusals(spec, request.engine.minor, request.shape, request.gpu), None)
+
+
+def decide_offload(
+    spec: Spec,
+    size: Callable[[bool], Sizing],
+    *,
+    runs: bool | None = None,
+    measured_share: float | None = None,
+) -> Sizing:
+    """Return the plan with the cache that Auto takes, else without.
+
+    ``size``: with it, or without. ``measured_share``: of prompt tokens that it gave, where it ran.
+
+    Raises:
+        SizingError, SearchAbandonedError: as ``size`` does without it.
+    """
+    without, given = size(False), spec.model.kv_offload
+    if given is None or not given.is_auto or not _is_taken(given, without, runs):
+        return without
+    if is_refused(spec, without, measured_share):
+        return without
+    try:
+        with_cache = size(True)
+    except SizingError:
+        return without
+    return with_cache if _is_taken(given, with_cache, runs) else without
+
+
+def is_refused(spec: Spec, sizing: Sizing, measured_share: float | None) -> bool:
+    """Tell whether Auto leaves it out whatever the plan says."""
+    return gives_little(measured_share) or auto_obstacle(spec, sizing.request) is not None
+
+
+def without_refused(spec: Spec, sizing: Sizing, measured_share: float | None) -> Sizing:
+    """Return what runs without the cache that Auto took, where it is to go with other changes."""
+    given = spec.model.kv_offload
+    if given is None or not given.is_auto or not is_refused(spec, sizing, measured_share):
+        return sizing
+    return replace(sizing, request=replace(sizing.request, has_host_cache=False))
+
+
+def gives_little(measured_share: float | None) -> bool:
+    """Tell whether a cache that ran gave less than its copies cost; None: it was not measured."""
+    return measured_share is not None and measured_share < LEAST_SHARE
+
+
+def _is_taken(given: KvOffload, sizing: Sizing, runs: bool | None) -> bool:
+    offload = asked_offload(given, sizing, held_as_planned(sizing))
+    return offload is not None and offload.is_taken(runs=runs)
+
+
+def held_as_planned(sizing: Sizing) -> float:
+    """Return what running requests hold of the cache of the replicas that are planned."""
+    most = sizing.request.max_replicas or sizing.replicas
+    return held_at(sizing, max(min(sizing.replicas, most), sizing.request.min_replicas))
 
 
 def host_cache_gib(given: KvOffload, sizing: Sizing) -> int:
     """Return the host memory of a replica, all its ranks: as given, or for the working set."""
-    if given.gib is not None:
+    if given.gib is not None and not given.is_auto:
         return given.gib
     needed_bytes = (given.working_set_tokens or 0) * _host_bytes_per_token(sizing)
     return math.ceil(needed_bytes / GIB)

@@ -141,7 +141,9 @@ def _replica_inputs(spec: Spec) -> Iterator[Input]:
 
 
 def _host_cache_written(given: KvOffload) -> str:
-    parts = [] if given.gib is None else [f"{given.gib} GiB"]
+    parts = ["Auto"] if given.is_auto else []
+    if given.gib is not None:
+        parts.append(f"{'up to ' if given.is_auto else ''}{given.gib} GiB")
     if given.working_set_tokens is not None:
         parts.append(f"for {count_of(given.working_set_tokens, 'token')} that come again")
     return " ".join(parts)

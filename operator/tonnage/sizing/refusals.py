@@ -24,8 +24,8 @@ def refusals(spec: Spec, minor: str, shape: ModelShape, gpu: Gpu) -> Iterator[st
         yield _unsafe_priorities(minor)
     if spec.role or (spec.topology and spec.topology.roles == "Apart"):
         yield from role_refusals(spec, minor, shape)
-    if spec.model.kv_offload:
-        yield from _offload_refusals(spec, minor, shape, gpu)
+    if spec.model.kv_offload and not spec.model.kv_offload.is_auto:
+        yield from offload_refusals(spec, minor, shape, gpu)
 
 
 def _unsafe_priorities(minor: str) -> str:
@@ -65,7 +65,7 @@ def role_refusals(spec: Spec, minor: str, shape: ModelShape) -> Iterator[str]:
         )
 
 
-def _offload_refusals(spec: Spec, minor: str, shape: ModelShape, gpu: Gpu) -> Iterator[str]:
+def offload_refusals(spec: Spec, minor: str, shape: ModelShape, gpu: Gpu) -> Iterator[str]:
     """Refuse a KV cache in host memory where engines end on it, or nobody can tell what it holds.
 
     Sources:

@@ -271,6 +271,15 @@ def without_stages(sizes: ParallelSizes) -> ParallelSizes:
     return sizes.model_copy(update={"pipeline": 1})
 
 
+def with_host_cache(request: SizingRequest) -> SizingRequest:
+    """Return the same of engines with a KV cache in host memory.
+
+    Raises:
+        InvalidParallelismError: pipeline stages are asked for.
+    """
+    return replace(request, has_host_cache=True, sizes=without_stages(request.sizes))
+
+
 def _refuse_boards(name: str, gpus: Mapping[str, Gpu], version: str) -> None:
     """Refuse a name that means several boards, where the engine runs on none of them."""
     boards = boards_named(name, gpus)
@@ -321,10 +330,17 @@ def _refuse_other_half(spec: Spec, dtype: str) -> None:
             )
 
 
-def ask(spec: Spec, known: Known) -> SizingRequest:
-    """Make the request of a spec: what it expects, and the priors for all that is learned."""
+def ask(spec: Spec, known: Known, *, has_host_cache: bool = False) -> SizingRequest:
+    """Make the request of a spec: what it expects, and the priors for all that is learned.
+
+    ``has_host_cache``: with the KV cache in host memory that the spec leaves open (Auto).
+
+    Raises:
+        InvalidParallelismError: the spec asks for a split whose cache cannot be moved.
+    """
     sizes, role = spec.hardware.parallelism or ANY_SIZES, spec.role
-    has_host_cache = spec.model.kv_offload is not None
+    given = spec.model.kv_offload
+    has_host_cache = given is not None and (has_host_cache or not given.is_auto)
     request = SizingRequest(
         shape=known.shape,
         gpu=known.gpu,
@@ -340,7 +356,7 @@ def ask(spec: Spec, known: Known) -> SizingRequest:
         sizes=without_stages(sizes) if role or has_host_cache else sizes,
         min_replicas=spec.scaling.min_replicas,
         max_replicas=spec.scaling.max_replicas,
-        engine_digest=_engine_digest(spec),
+        engine_digest=_engine_digest(spec, has_host_cache=has_host_cache),
         switches=switches_in(spec.engine.args) if spec.engine else DEFAULT_SWITCHES,
         routing=Routing(spec.scaling.routing),
         arrival_scv=float(spec.demand.arrival_scv) if spec.demand else 1.0,
@@ -382,7 +398,7 @@ def with_prior(request: SizingRequest) -> SizingRequest:
     return replace(request, speed=prior_of(request))
 
 
-def _engine_digest(spec: Spec) -> str:
+def _engine_digest(spec: Spec, *, has_host_cache: bool) -> str:
     if spec.engine is None:
         return ""
     drafts, adapters = spec.engine.speculative, expected_adapters(spec)
@@ -391,7 +407,7 @@ def _engine_digest(spec: Spec) -> str:
     is_expert = spec.hardware.parallelism is not None and spec.hardware.parallelism.expert
     spread = (EXPERT_ARGUMENT,) if is_expert and EXPERT_ARGUMENT not in spec.engine.args else ()
     part = (f"role {spec.engine.role}",) if spec.engine.role else ()
-    copied = ("host cache",) if spec.model.kv_offload else ()
+    copied = ("host cache",) if has_host_cache else ()
     parts = (
         spec.engine.image or "",
         *spec.engine.args,

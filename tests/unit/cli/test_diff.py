@@ -25,6 +25,15 @@ EACH_USD = 15.824
 """Two H200 at 63.296 / 8."""
 
 
+ENOUGH = "gib: 300, workingSetTokens: 900000"
+
+
+def with_auto(given):
+    """The object with KV offload in mode Auto."""
+    auto = f"    kvOffload: {{mode: Auto, {given}}}\n"
+    return llama(("  hardware:\n", f"{auto}  hardware:\n"))
+
+
 @pytest.fixture
 def diff(tmp_path):
     """Return a function that compares two texts."""
@@ -56,6 +65,23 @@ class TestFiles:
                 "after": "16384",
             }
         ]
+
+    def test_what_auto_chooses_of_kv_offload_is_said_with_the_pods_that_it_replaces(self, diff):
+        result = diff(with_auto("workingSetTokens: 900000"), with_auto(ENOUGH))
+        [found] = figures(diff(with_auto("gib: 300"), with_auto(ENOUGH), "-o", "json"))["objects"]
+
+        changed = [each["field"] for each in found["podChanges"]]
+        assert "spec.containers[vllm].args --kv-offloading-size" in changed
+        assert found["before"]["kvOffload"].startswith("Auto: off; model.kvOffload.workingSet")
+        assert found["after"]["kvOffload"].startswith("Auto: on, 275 GiB a replica; worth it: ")
+        assert "- KV offload: Auto: on, 275 GiB a replica; worth it: " in result.stdout
+
+    def test_what_auto_chose_stays_for_a_working_set_that_is_near(self, diff):
+        near = diff(with_auto(ENOUGH), with_auto("gib: 300, workingSetTokens: 420000"))
+        none = diff(with_auto("gib: 300"), with_auto("gib: 300, workingSetTokens: 420000"))
+
+        assert "Auto: on, 129 GiB a replica; not worth it: " in near.stdout
+        assert "Auto: off; not worth it: " in none.stdout
 
     def test_a_given_token_budget_replaces_every_pod_however_little_it_gains(self, diff):
         given = ('{version: "0.33"}', '{version: "0.33", maxNumBatchedTokens: 6000}')

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from cli_builders import SCALED, a_deployment, plan, run
+from tonnage.catalog.gpu import GPU_FOLDER
 
 ASKED = (
     "plan", "--model", "meta-llama/Llama-3.1-8B-Instruct", "--gpu", "H100", "--rps", "8",
@@ -181,3 +182,53 @@ def test_auto_takes_the_place_of_what_a_file_gives(tmp_path):
     assert "model.kvOffload gives each replica 200 GiB" in given
     assert "model.kvOffload gives each replica 86 GiB" in auto
     assert "model.kvOffload gives each replica 300 GiB" in larger
+
+
+AUTO = ("--set", "model.kvOffload.mode=Auto", "--set", "model.kvOffload.workingSetTokens=700000")
+ROOM = ("--set", "model.kvOffload.gib=200")
+
+
+def test_auto_says_what_it_chose_and_why():
+    (answer,) = json.loads(run(*ASKED, *AUTO, *ROOM, "-o", "json").stdout)
+    text = " ".join(run(*ASKED, *AUTO, *ROOM).stdout.split())
+
+    assert answer["kvOffload"]["isOn"]
+    assert answer["kvOffload"]["isWorthIt"]
+    assert answer["kvOffload"]["message"].startswith("Auto: on, 86 GiB a replica; worth it: ")
+    assert answer["kvOffload"]["message"] in text
+    assert answer["kvOffload"]["message"] in [
+        each["message"] for each in answer["plan"]["reasons"] if each["code"] == "KVOffload"
+    ]
+    assert "Auto up to 200 GiB for 700000 tokens that come again given" in text
+
+
+def test_auto_without_what_it_needs_says_what_is_missing():
+    (answer,) = json.loads(run(*ASKED, *AUTO, "-o", "json").stdout)
+
+    assert answer["kvOffload"] == {
+        "isOn": False,
+        "message": "Auto: off; model.kvOffload.gib is not given, nor is host_cache_bytes of GPU "
+        "class H100",
+    }
+
+
+def test_auto_asks_a_class_of_yours_how_much_host_memory_there_is(tmp_path):
+    own = (GPU_FOLDER / "h100.toml").read_text()
+    (tmp_path / "h100.toml").write_text(f"host_cache_bytes = 200_000_000_000\n{own}")
+
+    result = run(*ASKED, *AUTO, "--gpus", str(tmp_path), "-o", "json")
+    (answer,) = json.loads(result.stdout)
+
+    assert answer["kvOffload"]["message"].startswith("Auto: on, 86 GiB a replica; worth it: ")
+
+
+def test_a_comparison_says_what_auto_chooses_on_each_class():
+    more = ("--set", "model.kvOffload.workingSetTokens=1500000")
+    asked = ("compare", *ASKED[1:-2], "--gpu", "H100,GB10", *AUTO, *ROOM, *more)
+    classes = json.loads(run(*asked, "-o", "json").stdout)["classes"]
+    said = {each["gpu"]: each["kvOffload"] for each in classes}
+    text = " ".join(run(*asked).stdout.split())
+
+    assert said["H100"].startswith("Auto: on, 184 GiB a replica; worth it: ")
+    assert all(each in text for each in said.values())
+    assert f"KV offload {said['H100']}" in text

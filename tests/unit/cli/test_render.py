@@ -94,3 +94,14 @@ def test_what_cannot_be_applied_is_refused_by_name(change, said, exit_code):
     assert result.exit_code == exit_code
     assert said in result.stderr
     assert manifests(result) == []
+
+
+def test_what_auto_chose_of_kv_offload_is_a_note():
+    auto = "    kvOffload: {mode: Auto, gib: 300, workingSetTokens: 900000}\n"
+    result = render(llama(("  hardware:\n", f"{auto}  hardware:\n")))
+
+    [deployment, *_] = manifests(result)
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+
+    assert "--kv-offloading-size" in container["args"]
+    assert "KV offload: Auto: on, 275 GiB a replica; worth it: " in result.stderr

@@ -16,6 +16,7 @@ from tonnage.estimate.checked import CorruptedStateError, NewerStateError
 from tonnage.estimate.forecast import Score
 from tonnage.estimate.headroom import FIRST
 from tonnage.estimate.holding import NOTHING_HELD
+from tonnage.estimate.host_cache import HostCacheShare
 from tonnage.estimate.kept_history import BinRow, KeptHistory, figures, row
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior, SpeedPosterior
 from tonnage.estimate.stored import (
@@ -72,6 +73,7 @@ ledgers = st.builds(
         max_size=2,
     ),
 )
+fractions = st.integers(0, 1000).map(lambda thousandths: thousandths / 1000)
 objects = st.builds(
     ObjectPosterior,
     goodput_factor=numbers(0.2, 1.5),
@@ -87,6 +89,7 @@ objects = st.builds(
     slots_moved_at_s=st.none() | times,
     demand=st.none() | histories,
     ledger=st.none() | ledgers,
+    host_cache=st.none() | st.builds(HostCacheShare, asked=digests, fraction=fractions),
 )
 shared = st.builds(
     Calibrations,

@@ -7,9 +7,19 @@ from hypothesis import given
 from questions import catalog_request
 
 from builders import a_latent_attention, a_layer_group, a_shape, a_sizing_request, a_workload
+from fleet_builders import a_model, answer_to
 from strategies import numbers
 from tonnage.api.hardware import ParallelSizes
-from tonnage.sizing.offload import Offload, break_even_bytes_per_s, held_at, offload_of
+from tonnage.catalog.gpu import built_in_gpus
+from tonnage.sizing.errors import DoesNotFitError
+from tonnage.sizing.offload import (
+    Offload,
+    break_even_bytes_per_s,
+    decide_offload,
+    held_at,
+    offload_of,
+)
+from tonnage.sizing.request import ask, look_up
 from tonnage.sizing.search import size
 from tonnage.sizing.workload import Demand, Lengths, Slo
 from tonnage.units import GIB
@@ -89,6 +99,65 @@ def test_more_host_memory_never_makes_it_less_worth(working_set_tokens, factor):
     more = replace(some, host_bytes=factor * some.host_bytes)
 
     assert more.is_worth_it >= some.is_worth_it
+
+
+AUTO = {"mode": "Auto", "gib": 200, "workingSetTokens": 700_000}
+SPLIT = {"gpu": "H100", "gpusPerReplica": 1}
+
+
+def a_spec(**offload):
+    """A replica holds some 440,000 tokens beside running requests."""
+    given = {key: value for key, value in (AUTO | offload).items() if value is not None}
+    model = {"id": "meta-llama/Llama-3.1-8B-Instruct", "kvOffload": given}
+    return a_model(model=model, hardware=SPLIT).spec
+
+
+def decided(spec, **what):
+    """Whether replicas of the plan have the cache, and of what it was asked."""
+    asked = []
+
+    def plan(has_host_cache):
+        asked.append(has_host_cache)
+        known = look_up(spec, built_in_gpus())
+        return answer_to(ask(spec, known, has_host_cache=has_host_cache))
+
+    found = decide_offload(spec, plan, **what)
+    return found.request.has_host_cache, asked
+
+
+class TestAuto:
+    def test_takes_it_where_it_is_worth_it(self):
+        assert decided(a_spec()) == (True, [False, True])
+
+    @pytest.mark.parametrize(
+        "offload",
+        [
+            {"workingSetTokens": 100_000},
+            {"workingSetTokens": 0},
+            {"workingSetTokens": None},
+            {"gib": 50},
+            {"gib": None},
+        ],
+    )
+    def test_searches_once_where_it_is_not(self, offload):
+        assert decided(a_spec(**offload)) == (False, [False])
+
+    def test_leaves_it_out_where_what_ran_gave_little(self):
+        assert decided(a_spec(), measured_share=0.0199) == (False, [False])
+        assert decided(a_spec(), measured_share=0.02) == (True, [False, True])
+
+    def test_leaves_it_out_where_no_split_with_it_serves(self):
+        def plan(has_host_cache):
+            if has_host_cache:
+                raise DoesNotFitError("pipeline stages alone fit")
+            return answer_to(ask(a_spec(), look_up(a_spec(), built_in_gpus())))
+
+        assert not decide_offload(a_spec(), plan).request.has_host_cache
+
+    def test_asks_what_runs_that_is_given_by_the_field_for_nothing_else(self):
+        model = {"id": "meta-llama/Llama-3.1-8B-Instruct", "kvOffload": {"gib": 1}}
+
+        assert decided(a_model(model=model, hardware=SPLIT).spec) == (True, [False])
 
 
 def offline(**changes):

@@ -274,6 +274,8 @@ def class_aspects(found: Compared, choice: Choice) -> Iterator[tuple[str, str]]:
     yield from ((aspect.name, str(aspect)) for aspect in earlier)
     if verdict := found.roles.get(choice.gpu.name):
         yield "roles apart", verdict[0].answer
+    if offload := found.offload.get(choice.gpu.name):
+        yield "KV offload", offload
     own = [each for each in unconfirmed_figures(choice.sizing) if each not in in_common(found)]
     said = "; ".join(f"{each.name}: {each.value}" for each in own)
     yield last.name, said or "as for every class, below"

@@ -11,14 +11,16 @@ from tonnage.cli.answers.batches import BatchRow, batch_rows
 from tonnage.cli.answers.planning import code_of, fewest_replicas, identity
 from tonnage.explain.at_demand import capacity_figures, demand_figures
 from tonnage.explain.choosing import aspects
+from tonnage.explain.offload import offload_reasons
 from tonnage.explain.report import estimate_status, plan_status, round_estimate
 from tonnage.explain.validation import unconfirmed_figures
 from tonnage.sizing.compare import Choice, Measured, RefusedClass, Selection, select
 from tonnage.sizing.cost import gpu_hour
 from tonnage.sizing.errors import SizingError
+from tonnage.sizing.offload import decide_offload
 from tonnage.sizing.parallelism.candidates import has_sizes
-from tonnage.sizing.plan import size_with
-from tonnage.sizing.request import SizingRequest
+from tonnage.sizing.plan import Sizing, size_with
+from tonnage.sizing.request import SizingRequest, with_host_cache
 from tonnage.sizing.search import size
 
 if TYPE_CHECKING:
@@ -63,6 +65,9 @@ class Compared:
     """Classes that are answered with constants of a load test."""
     roles: "Mapping[str, Verdict]" = field(default_factory=dict)
     """Of classes shown in full, by name, where it is asked: whether roles apart cost less."""
+    offload: Mapping[str, str] = field(default_factory=dict)
+    """Of classes shown in full, by name: what Auto chooses of a KV cache in host memory, and why.
+    Ranked are replicas without it."""
 
     @property
     def in_full(self) -> tuple[Choice, ...]:
@@ -81,6 +86,10 @@ class Compared:
     def is_offline(self) -> bool:
         return self.request.slo.is_offline
 
+    def _offload_entry(self, choice: Choice) -> dict[str, str]:
+        message = self.offload.get(choice.gpu.name)
+        return {} if message is None else {"kvOffload": message}
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything as data: names as in status where status has them."""
         own = self.as_written
@@ -91,6 +100,7 @@ class Compared:
             "asWritten": _refusal(own) if isinstance(own, RefusedClass) else own and _statuses(own),
             "classes": [
                 _ranking_entry(number + 1, choice, self.roles.get(choice.gpu.name))
+                | self._offload_entry(choice)
                 for number, choice in enumerate(self.selection.choices)
             ],
             "leftOut": [
@@ -140,6 +150,24 @@ def compare_classes(  # noqa: PLR0913  (what is compared, and how it was asked)
         are_named=are_named,
         measured=tuple(sorted(measured or {})),
     )
+
+
+def with_offload(found: Compared) -> Compared:
+    """Say of classes in full what Auto chooses of a KV cache in host memory."""
+    spec = found.deployment.spec
+    if spec.model.kv_offload is None or not spec.model.kv_offload.is_auto:
+        return found
+
+    def chosen(choice: Choice) -> str:
+        without = choice.sizing
+
+        def plan(has_host_cache: bool) -> Sizing:
+            return size(with_host_cache(without.request)) if has_host_cache else without
+
+        sizing = decide_offload(spec, plan)
+        return "; ".join(each.message for each in offload_reasons(spec, sizing))
+
+    return replace(found, offload={each.gpu.name: chosen(each) for each in found.in_full})
 
 
 def unsaleable(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:

@@ -13,9 +13,15 @@ from tonnage.cli.answers.planning import Live, Planned, Refused
 from tonnage.cli.answers.rendering import FILE_SITE, template_manifest
 from tonnage.control.input.state import DeploymentView
 from tonnage.explain.at_demand import at_demand, price_figures, reached_targets
+from tonnage.explain.offload import OFFLOAD
 from tonnage.explain.report import usd_per_hour
 from tonnage.manifests.changes import ALL, Change, Owned, template_changes
-from tonnage.manifests.children import Site, flags_from_annotation, spec_digest
+from tonnage.manifests.children import (
+    Site,
+    flags_from_annotation,
+    records_host_cache,
+    spec_digest,
+)
 from tonnage.manifests.names import DRAIN_ANNOTATION
 from tonnage.manifests.workload import num_nodes_in, template_in, workload_over
 from tonnage.sizing.cost import GpuHour, cents, gpu_hour
@@ -45,6 +51,7 @@ class RunningObject:
     drain_s: int | None
     num_nodes: int = 1
     """Over which each replica runs: a pod on each."""
+    has_host_cache: bool = False
 
     @property
     def is_annotated(self) -> bool:
@@ -56,7 +63,11 @@ class RunningObject:
         """Return what the flags for a spec are chosen by."""
         if self.flags is None:
             return None
-        return Live(flags=self.flags, is_current=self.digest == spec_digest(model))
+        return Live(
+            flags=self.flags,
+            is_current=self.digest == spec_digest(model),
+            has_host_cache=self.has_host_cache,
+        )
 
 
 def running_of_plan(planned: Planned) -> RunningObject:
@@ -70,6 +81,7 @@ def running_of_plan(planned: Planned) -> RunningObject:
         flags=planned.sizing.flags,
         drain_s=int(made["metadata"]["annotations"][DRAIN_ANNOTATION]),
         num_nodes=num_nodes_in(made),
+        has_host_cache=planned.sizing.request.has_host_cache,
     )
 
 
@@ -83,6 +95,7 @@ def running_of_view(view: DeploymentView) -> RunningObject:
         flags=flags_from_annotation(view.flags or ""),
         drain_s=view.drain_s,
         num_nodes=view.num_nodes,
+        has_host_cache=records_host_cache(view.flags),
     )
 
 
@@ -162,6 +175,12 @@ def replicas_of(answer: Planned | Refused | None) -> int | None:
     return answer.replicas if isinstance(answer, Planned) else None
 
 
+def offload_of(answer: Planned | Refused | None) -> str | None:
+    """Return what Auto chose of the KV cache in host memory, and why; None: it was not asked."""
+    reasons = answer.reasons if isinstance(answer, Planned) else ()
+    return next((each.message for each in reasons if each.code == OFFLOAD), None)
+
+
 def cost_of(answer: Planned | Refused | None) -> float | None:
     """Return USD per hour of the replicas planned; None: there is no price, or no plan."""
     return usd_per_hour(answer.sizing, answer.replicas) if isinstance(answer, Planned) else None
@@ -223,6 +242,7 @@ def _figures_of(answer: Planned | Refused | None) -> dict[str, Any] | None:
         "maxNumSeqs": flags.max_num_seqs,
         "usdPerHour": None if cost is None else cents(cost),
         "price": None if hour is None else price_figures(hour),
+        **({"kvOffload": offload} if (offload := offload_of(answer)) else {}),
         "latencies": {
             name: {"reached": reached, "target": target}
             for name, (reached, target) in latencies_of(answer).items()

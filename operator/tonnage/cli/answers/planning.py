@@ -1,6 +1,6 @@
 """One ModelDeployment from a file: answered with a plan, or refused with the ways out."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
@@ -18,12 +18,14 @@ from tonnage.control.observe.evicted import DISRUPTION_BUDGET, evictable, never_
 from tonnage.control.size.resized import size_changed_spec
 from tonnage.estimate.errors import CalibrationFileError
 from tonnage.explain.at_demand import capacity_figures, demand_figures
+from tonnage.explain.offload import offload_reasons
 from tonnage.explain.report import estimate_status, plan_status, sizing_reasons
 from tonnage.manifests.arguments import argument_pairs
 from tonnage.manifests.roles import Running, Weighed, weigh_topology
 from tonnage.sizing.adapters import running_adapters
 from tonnage.sizing.checks import with_running_cache
 from tonnage.sizing.errors import SizingError
+from tonnage.sizing.offload import decide_offload
 from tonnage.sizing.plan import Between, Sizing, keep_searching, requests_per_s_asked
 from tonnage.sizing.provenance import (
     Figure,
@@ -76,6 +78,8 @@ class Live:
     flags: Flags
     is_current: bool
     """It was made for the same part of the spec, so its flags stay whatever others would gain."""
+    has_host_cache: bool = False
+    """It has a KV cache in host memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,15 +152,22 @@ def answer(
     live: Live | None = None,
 ) -> Planned | Refused:
     """Size one object; by what runs for it, ``live``, flags are chosen as the operator does."""
+    spec = deployment.spec
+
+    @cache
+    def asked(has_host_cache: bool) -> SizingRequest:
+        return request_of(spec, terms, references, has_host_cache=has_host_cache)
+
     try:
-        request = request_of(deployment.spec, terms, references)
+        request = asked(False)
     except (CatalogError, TargetError, CalibrationFileError) as error:
         return _not_asked(deployment, error)
     try:
-        topology = deployment.spec.topology
+        topology = spec.topology
         if topology and topology.roles == "Apart":  # where roles can be, they ask in its place
-            weighed_roles(deployment.spec, request, terms, {})
-        sizing = _size(request, live, terms.between)
+            weighed_roles(spec, request, terms, {})
+        sizing = _decided(spec, asked, live, terms.between)
+        request = asked(sizing.request.has_host_cache)
     except (CatalogError, SizingError) as error:
         return Refused(
             deployment=deployment,
@@ -188,6 +199,19 @@ def answer(
         replicas=replicas,
         reasons=reasons,
         validation=calibration.validation if calibration else None,
+    )
+
+
+def _decided(
+    spec: Spec, asked: Callable[[bool], SizingRequest], live: Live | None, between: Between
+) -> Sizing:
+    """Return the plan, with or without a cache in host memory where the spec leaves that open."""
+    if live is not None and live.is_current:
+        return _size(asked(live.has_host_cache), live, between)
+    return decide_offload(
+        spec,
+        lambda has_host_cache: _size(asked(has_host_cache), live, between),
+        runs=live.has_host_cache if live else None,
     )
 
 
@@ -234,15 +258,17 @@ def _size(request: SizingRequest, live: Live | None, between: Between) -> Sizing
     return size_changed_spec(size_with, live.flags, request)
 
 
-def request_of(spec: Spec, terms: Terms, references: References = NONE) -> SizingRequest:
-    """Make the request of a spec on these terms.
+def request_of(
+    spec: Spec, terms: Terms, references: References = NONE, *, has_host_cache: bool = False
+) -> SizingRequest:
+    """Make the request of a spec on these terms; ``has_host_cache``: where it leaves that open.
 
     Raises:
         CatalogError: a model, class or version is unknown, or lacks a figure.
         TargetError: the Deployment says too little about its engine.
         CalibrationFileError: what was measured is of another engine.
     """
-    request = _with_notes(_request(spec, terms, references))
+    request = _with_notes(_request(spec, terms, references, has_host_cache))
     request = replace(request, inputs=as_guessed(request.inputs, terms.guessed))
     if Figure.MAX_REPLICAS in terms.guessed:
         request = replace(request, max_replicas=None)
@@ -263,12 +289,14 @@ def _with_notes(request: SizingRequest) -> SizingRequest:
     return replace(request, inputs=(*request.inputs, *notes))
 
 
-def _request(spec: Spec, terms: Terms, references: References) -> SizingRequest:
+def _request(
+    spec: Spec, terms: Terms, references: References, has_host_cache: bool
+) -> SizingRequest:
     target = references.target
     version = target.engine_version if target else None
     known = look_up(spec, terms.gpus, model_config=references.config, engine_version=version)
     if target is None:
-        return _on_these_terms(ask(spec, known), terms)
+        return _on_these_terms(ask(spec, known, has_host_cache=has_host_cache), terms)
     flags = dict(argument_pairs(target.arguments))
     asked = with_running_cache(ask(spec, known), spec.model.kv_cache, flags)
     request = _on_these_terms(asked, terms)
@@ -303,7 +331,12 @@ def _on_these_terms(request: SizingRequest, terms: Terms) -> SizingRequest:
 
 def within_bounds(sizing: Sizing, model: ModelDeployment) -> tuple[int, tuple[Reason, ...]]:
     """Return the replicas that the spec allows, and every reason for them."""
-    reasons, scaling = (*sizing_reasons(sizing), *never_evictable(model)), model.spec.scaling
+    reasons = (
+        *sizing_reasons(sizing),
+        *never_evictable(model),
+        *offload_reasons(model.spec, sizing),
+    )
+    scaling = model.spec.scaling
     needed, evicted = sizing.replicas, evictable(model)
     most = sizing.request.max_replicas
     if most is not None and needed > most:

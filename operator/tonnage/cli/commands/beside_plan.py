@@ -115,20 +115,19 @@ class BesidePlan:
         return replace(answer, verdicts=dict(self._verdicts(answer, between)))
 
     def _verdicts(self, planned: Planned, between: Between) -> Iterator[tuple[str, "Verdict"]]:
-        sizing, given = planned.sizing, planned.deployment.spec.model.kv_offload
-        topology = planned.deployment.spec.topology
+        sizing, spec = planned.sizing, planned.deployment.spec
+        topology = spec.topology
         if self.roles.roles_apart or topology:
             replicas = max(planned.replicas, sizing.replicas)
             yield "rolesApart", self.roles.verdict(sizing, replicas, between, topology)
-        if given is not None:
+        if spec.model.kv_offload is not None:
             from tonnage.explain.offload import offload_figures  # noqa: PLC0415  (where it is asked)
             from tonnage.explain.topology import offload_answer  # noqa: PLC0415
-            from tonnage.sizing.offload import asked_offload, held_at  # noqa: PLC0415
+            from tonnage.sizing.offload import held_at  # noqa: PLC0415
 
-            offload = asked_offload(given, sizing, held_at(sizing, planned.replicas))
-            if offload is not None:
-                answer = offload_answer(offload, given, sizing)
-                yield "kvOffload", (answer, offload_figures(offload))
+            held = held_at(sizing, planned.replicas)
+            if figures := offload_figures(spec, sizing, held_fraction=held):
+                yield "kvOffload", (offload_answer(spec, sizing, figures), figures)
 
 
 def _check_form(form: str, name: str) -> None:

@@ -10,7 +10,7 @@ import click
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError, Gpu
-from tonnage.cli.answers.comparing import Compared, compare_classes
+from tonnage.cli.answers.comparing import Compared, compare_classes, with_offload
 from tonnage.cli.answers.planning import Terms, code_of, request_of
 from tonnage.cli.answers.rows import choice_row
 from tonnage.cli.commands.beside_plan import RolesAsked
@@ -106,6 +106,7 @@ def compare(*, options: CompareOptions) -> None:
         is_written=bool(question.names),
         measured=_measured_by_class(request, gpus, options.calibration_files),
     )
+    found = with_offload(found)
     topology = deployment.spec.topology
     if roles.roles_apart or topology:
         between = progress.counting()

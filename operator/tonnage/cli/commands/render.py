@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 import yaml
 
+from tonnage.cli.answers.differing import offload_of
 from tonnage.cli.answers.plan_words import exit_code, headline, object_label
 from tonnage.cli.answers.planning import Planned, Refused, Terms, answer
 from tonnage.cli.answers.rendering import children, servable, serve_line
@@ -130,6 +131,8 @@ def _remark_on(answer: Planned | Refused) -> None:
         complain(f"{name}: {answer.code}: {answer.message}")
     elif target := answer.deployment.spec.scale_target:
         remark(f"Note: {name}: scales a {target.kind} of yours and leaves its template alone")
+    elif offload := offload_of(answer):
+        remark(f"Note: {name}: KV offload: {offload}")
 
 
 def _manifest_text(planned: list[Planned], site: Site, form: str) -> str:

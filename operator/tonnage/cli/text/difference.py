@@ -8,6 +8,7 @@ from tonnage.cli.answers.differing import (
     cost_of,
     hour_of,
     latencies_of,
+    offload_of,
     total_cost,
 )
 from tonnage.cli.answers.plan_words import is_short
@@ -140,6 +141,8 @@ def _notes(each: Difference) -> Iterator[str]:
         most = after.replicas
         needed = count_of(after.sizing.replicas, "replica")
         yield f"- **Not enough:** {needed} are needed, {most} are allowed"
+    if offload := offload_of(after):
+        yield f"- KV offload: {_text(offload)}"
 
 
 def _change(change: Change) -> str:

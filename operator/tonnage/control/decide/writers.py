@@ -24,6 +24,7 @@ from tonnage.manifests.children import (
     NotServableError,
     deployment,
     flags_from_annotation,
+    records_host_cache,
     running_model,
     spec_digest,
 )
@@ -200,7 +201,8 @@ def _as_recorded(
     if isinstance(shape, BadConfig):
         return None
     try:
-        request = replace(by_spec(model.spec, fleet.gpus, shape, None), slo=Slo())
+        asked = by_spec(model.spec, fleet.gpus, shape, None, records_host_cache(live.flags))
+        request = replace(asked, slo=Slo())
         sizing = size(with_known_cache(request, flags, state, fleet, memory))
         made = deployment(model, sizing, site_in(fleet), drain_s=recorded_drain_s(live))
     except (CatalogError, SizingError, NotServableError):

@@ -5,6 +5,7 @@ from dataclasses import replace
 from tonnage.api.objects import ModelDeployment
 from tonnage.control.input.memory import DemandMemory, ObjectMemory, TrafficMemory
 from tonnage.control.input.state import Fleet, ModelState, Traffics
+from tonnage.control.measure.host_cache import counted
 from tonnage.control.measure.pods import starts_of, with_pods
 from tonnage.control.measure.steady import lengths_of, steady_lengths
 from tonnage.control.measure.traffic import is_blind
@@ -25,13 +26,14 @@ def with_observed(
     """Remember the pods that are there, how they started, and what is measured of the traffic."""
     starts = starts_of(memory.pods, state)
     expected_s = fleet.settings.cold_start_s
+    day, share = counted(memory, state, fleet)
+    learned = with_starts(memory.posterior, starts, expected_s=expected_s)
+    traffic = _with_traffic(_with_arrivals(memory, state, fleet, traffics), state, fleet, traffics)
     return replace(
         memory,
         pods=with_pods(memory.pods, state, fleet),
-        traffic=_with_traffic(
-            _with_arrivals(memory, state, fleet, traffics), state, fleet, traffics
-        ),
-        posterior=with_starts(memory.posterior, starts, expected_s=expected_s),
+        traffic=replace(traffic, host_cache=day),
+        posterior=learned if share is learned.host_cache else replace(learned, host_cache=share),
     )
 
 

@@ -32,6 +32,7 @@ from tonnage.control.input.memory import (
 from tonnage.control.input.state import Assessment, Fleet, ModelView
 from tonnage.control.input.times import rfc3339
 from tonnage.control.measure.attained import BUDGET_FIGURE
+from tonnage.control.measure.host_cache import measured_share
 from tonnage.control.measure.traffic import moved_prompt_fraction
 from tonnage.control.report.calibrated import calibration_status
 from tonnage.control.report.conditions import conditions
@@ -41,7 +42,7 @@ from tonnage.control.report.kstatus import NO_PATH
 from tonnage.control.report.plausible import with_speeds
 from tonnage.control.report.problem import CAUSES, problem_cell, problem_of
 from tonnage.control.report.roles import TOPOLOGY, has_roles, roles_replicas, roles_slo
-from tonnage.explain.offload import offload_reason
+from tonnage.explain.offload import offload_reasons
 from tonnage.explain.report import (
     batch_reasons,
     estimate_status,
@@ -50,7 +51,6 @@ from tonnage.explain.report import (
     round_estimate,
 )
 from tonnage.memoize import memoize
-from tonnage.sizing.offload import asked_offload
 from tonnage.sizing.request import SizingRequest
 from tonnage.units import PETA
 
@@ -196,14 +196,17 @@ def _plan(found: Assessment) -> PlanStatus | None:
 
 def _offload_reasons(found: Assessment) -> Iterator[Reason]:
     """Say whether the KV cache in host memory is worth it, by what running requests hold now."""
-    given = found.chosen.model.spec.model.kv_offload if found.chosen else None
-    if given is None or found.sizing is None:
+    if found.chosen is None or found.sizing is None:
         return
+    spec = found.chosen.model.spec
     usages = (each.kv_usage_fraction for each in found.state.engines)
     known = [each for each in usages if each is not None]
-    offload = asked_offload(given, found.sizing, fmean(known)) if known else None
-    if offload is not None:
-        yield offload_reason(offload)
+    yield from offload_reasons(
+        spec,
+        found.sizing,
+        held_fraction=fmean(known) if known else None,
+        measured_share=measured_share(found.memory.posterior, spec),
+    )
 
 
 def _frozen_plan(found: Assessment) -> PlanStatus | None:

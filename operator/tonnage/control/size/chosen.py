@@ -2,13 +2,14 @@
 
 import math
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Reason
 from tonnage.control.input.answers import Asker
 from tonnage.control.input.memory import BetterAsked, ObjectMemory
 from tonnage.control.input.state import ACTING, Chosen, DeploymentView, Fleet, ModelState
+from tonnage.control.measure.host_cache import measured_share
 from tonnage.control.observe.ownership import conflict_written
 from tonnage.control.size.allowed import check_allowed
 from tonnage.control.size.question import RefusedError, SizingQuestion, question_of
@@ -28,6 +29,7 @@ from tonnage.sizing.errors import (
     SizingError,
     SLOInfeasibleError,
 )
+from tonnage.sizing.offload import decide_offload
 from tonnage.sizing.parallelism.draft import splits_for
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.request import Flags
@@ -57,17 +59,24 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) 
     """
     model = actionable_model(state)
     check_allowed(model, fleet.settings)
-    question = question_of(model, state, fleet, memory, asker)
+    is_current = bool(model.spec.scale_target) or (
+        state.deployment is not None and state.deployment.digest == spec_digest(model)
+    )
+    may_stay = is_current or _asks_the_same(state, model)
+    runs_cache = state.runs_host_cache
+
+    @cache
+    def ask(has_host_cache: bool) -> SizingQuestion:
+        return question_of(model, state, fleet, memory, asker, has_host_cache=has_host_cache)
+
+    question = ask(may_stay and bool(runs_cache))
     live = _live_flags(state, model, question)
     if model.spec.scale_target and live is None:
         raise RefusedError(
             FLAGS_UNKNOWN,
             f"scaleTarget {model.spec.scale_target.name} {FLAGS_NEEDED}",
         )
-    is_current = bool(model.spec.scale_target) or (
-        state.deployment is not None and state.deployment.digest == spec_digest(model)
-    )
-    if live and (is_current or _asks_the_same(state, model)):
+    if live and may_stay:
         sizing, problem = _as_it_runs(question, live)
         found = _chosen_with(question, model, sizing, must_apply=not is_current, problem=problem)
         if not is_current:
@@ -75,7 +84,13 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) 
             return replace(found, better_asked=last.better_asked, split_asked=last.split_asked)
         found = replace(found, better_asked=_better_asked(question, found))
         return _with_other_split(question, found)
-    sizing = _freely(question, live)
+    sizing = decide_offload(
+        model.spec,
+        lambda has_host_cache: _freely(ask(has_host_cache), live),
+        runs=runs_cache,
+        measured_share=measured_share(memory.posterior, model.spec),
+    )
+    question = ask(sizing.request.has_host_cache)
     if live is None:
         sizing = _with_planned_split(question, model, sizing)
     return _chosen_with(question, model, sizing, must_apply=True)

@@ -160,27 +160,41 @@ class SizingQuestion:
         return near_posterior(posterior, held.prior, share=self.fleet.settings.speed_range)
 
 
-def question_of(
-    model: ModelDeployment, state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker
+def question_of(  # noqa: PLR0913  (who asks, and what is left open)
+    model: ModelDeployment,
+    state: ModelState,
+    fleet: Fleet,
+    memory: ObjectMemory,
+    asker: Asker,
+    *,
+    has_host_cache: bool | None = None,
 ) -> SizingQuestion:
     """Return what an object asks: its spec's figures, and those that are measured instead.
 
+    ``has_host_cache``: where the spec leaves it open; None: as it runs.
+
     Raises:
-        RefusedError, CatalogError: what it names is unknown.
+        RefusedError, CatalogError, SizingError: what it names is unknown, or cannot be.
     """
-    expected = _expected_request(model, state, fleet, memory)
+    if has_host_cache is None:
+        has_host_cache = bool(state.runs_host_cache)
+    expected = _expected_request(model, state, fleet, memory, has_host_cache)
     return SizingQuestion(expected=expected, state=state, fleet=fleet, memory=memory, asker=asker)
 
 
 def _expected_request(
-    model: ModelDeployment, state: ModelState, fleet: Fleet, memory: ObjectMemory
+    model: ModelDeployment,
+    state: ModelState,
+    fleet: Fleet,
+    memory: ObjectMemory,
+    has_host_cache: bool,
 ) -> SizingRequest:
     """Return the request with the lengths that the spec expects."""
     version = _image_version(state) if model.spec.scale_target else None
     shape = state.model_config
     if isinstance(shape, BadConfig):
         raise shape.kind(shape.message)
-    request = by_spec(model.spec, fleet.gpus, shape, version)
+    request = by_spec(model.spec, fleet.gpus, shape, version, has_host_cache)
     if model.spec.scale_target and state.deployment:
         arguments = state.deployment.arguments
         flags = dict(argument_pairs(arguments))
@@ -203,10 +217,15 @@ def _expected_request(
 
 @memoize
 def by_spec(
-    spec: Spec, gpus: Mapping[str, Gpu], shape: ModelShape | None, engine_version: str | None
+    spec: Spec,
+    gpus: Mapping[str, Gpu],
+    shape: ModelShape | None,
+    engine_version: str | None,
+    has_host_cache: bool,
 ) -> SizingRequest:
-    """Return what a spec alone asks for."""
-    return ask(spec, look_up(spec, gpus, shape=shape, engine_version=engine_version))
+    """Return what a spec alone asks for; ``has_host_cache``: where it leaves that open."""
+    known = look_up(spec, gpus, shape=shape, engine_version=engine_version)
+    return ask(spec, known, has_host_cache=has_host_cache)
 
 
 @memoize
