@@ -280,6 +280,8 @@ def _sureness(sizing: Sizing) -> Iterator[str]:
         f"+-{first_token_spread(*subject):.0%}"
     )
     new = [each.words for each in unmeasured_parts(*subject)]
+    if sizing.parallelism.data > 1:
+        new.append("data-parallel ranks, which the interval leaves out")
     yield f"{words}; never measured: {', '.join(new)}" if new else words
 
 
