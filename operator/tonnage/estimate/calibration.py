@@ -230,7 +230,11 @@ def inherit(calibrations: Calibrations, key: str, prior: SpeedPosterior) -> Spee
 
 @memoize
 def speed_key(request: SizingRequest, flags: Flags) -> str:
-    """Return the key under which speed is learned: model, formats, GPU, split, engine minor."""
+    """Return the key under which speed is learned: model, formats, GPU, split, engine minor.
+
+    And how data-parallel ranks were said to exchange: constants learned beside another exchange
+    make up for it.
+    """
     split = flags.parallelism
     return _digest(
         request.shape.digest or request.shape.name,
@@ -243,6 +247,7 @@ def speed_key(request: SizingRequest, flags: Flags) -> str:
         request.engine.minor,
         request.engine_digest,
         *([split.context] if split.context > 1 else []),
+        *(["gathered"] if split.data > 1 and request.shape.has_experts else []),
     )
 
 

@@ -272,6 +272,9 @@ def _latency(sizing: Sizing) -> Answer:
 def _sureness(sizing: Sizing) -> Iterator[str]:
     """Say how far speeds that nobody measured here may be off, and what widens that."""
     request = sizing.request
+    if request.crosses_nodes(sizing.parallelism) and not request.nodes.has_link:
+        link = format_si(request.gpu.interconnect_bytes_per_s, "B/s")
+        yield f"link between nodes: {link} a GPU guessed, as within one; set hardware.nodeLink"
     if request.speed != prior_of(request):
         return
     subject = (request.gpu, request.weights, request.shape)

@@ -12,7 +12,6 @@ from tonnage.sizing.errors import (
     ContextTooLongError,
     InvalidAdaptersError,
     InvalidKvCacheError,
-    InvalidParallelismError,
     InvalidSpeculationError,
 )
 from tonnage.sizing.provenance import Figure, format_input, with_changed
@@ -28,13 +27,12 @@ def check_request(request: SizingRequest) -> None:
 
     Raises:
         ContextTooLongError, InvalidKvCacheError, InvalidSpeculationError, InvalidAdaptersError,
-        InvalidParallelismError, UnsupportedEngineError.
+        UnsupportedEngineError.
 
     Sources:
         [vllm-source] docs/features (compatibility matrix): LoRA and speculative decoding.
     """
     check_context(request)
-    check_node_link(request)
     check_engine(request)
     check_cache(request)
     if request.adapters:
@@ -44,22 +42,6 @@ def check_request(request: SizingRequest) -> None:
     if request.adapters and request.speculation:
         raise InvalidAdaptersError(
             "model.adapters: vLLM does not combine LoRA with engine.speculative"
-        )
-
-
-def check_node_link(request: SizingRequest) -> None:
-    """Refuse flags of a running engine whose step time hangs on a link that nobody has named.
-
-    Raises:
-        InvalidParallelismError: data-parallel ranks are over several nodes.
-    """
-    if request.flags is None or request.nodes.has_link:
-        return
-    split, node = request.flags.parallelism, request.nodes.num_gpus
-    if split.data > 1 and split.num_gpus > node:
-        raise InvalidParallelismError(
-            f"{split} is over several nodes of {count_of(node, 'GPU')}: hardware.nodeLink must say "
-            "what a GPU moves to another one"
         )
 
 

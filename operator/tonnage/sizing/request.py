@@ -140,6 +140,11 @@ class SizingRequest:
         has_link = self.node_link_bytes_per_s is not None
         return Nodes(self.gpu.gpus_per_node, has_link=has_link)
 
+    def crosses_nodes(self, split: Parallelism) -> bool:
+        """Tell whether a split's data-parallel ranks exchange tokens between nodes."""
+        is_beyond = split.data > 1 and split.num_gpus > self.gpu.gpus_per_node
+        return is_beyond and self.shape.has_experts
+
     @property
     def is_within_node(self) -> bool:
         """Neither stages nor further nodes are planned: nobody has seen their cache moved."""

@@ -16,6 +16,7 @@ from tonnage.cli.answers.calibrating import (
 from tonnage.cli.answers.loads import Room, loads_for
 from tonnage.cli.answers.replayed import Targets, compare_with_model
 from tonnage.cli.commands.calibration_plan import subject_of
+from tonnage.cli.console import Failure
 from tonnage.cli.load.replaying import ScheduledRequest, Sent
 from tonnage.cli.load.stream import RequestResult, RequestSize
 from tonnage.cli.load.sweep import LoadMeasurement
@@ -36,6 +37,14 @@ def subject():
         {"id": MODEL}, Parallelism(), built_in_gpus(), gpu="L4", engine_version="0.33",
         context_tokens=8192,
     )  # fmt: skip
+
+
+def test_ranks_over_nodes_are_not_fitted():
+    with pytest.raises(Failure, match="^--data-parallel 16 is over several nodes, each of 8 GPUs"):
+        subject_of(
+            {"id": "deepseek-ai/DeepSeek-R1"}, Parallelism(data=16), built_in_gpus(), gpu="H100",
+            engine_version="0.33", context_tokens=8192,
+        )  # fmt: skip
 
 
 def measured_on(model, load):

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from builders import (
     FP8,
     a_gpu,
+    a_layer_group,
     a_shape,
     a_sizing_request,
+    an_expert_ffn,
 )
 from measured_builders import a_posterior
 from strategies import numbers
@@ -303,6 +305,14 @@ class TestKeys:
         other = some_flags(parallelism=split)
 
         assert speed_key(a_sizing_request(), other) != speed_key(a_sizing_request(), some_flags())
+
+    def test_speed_learned_beside_another_exchange_between_ranks_is_left_behind(self):
+        flags = some_flags(parallelism=Parallelism(data=8))
+        experts = a_shape(digest="experts", groups=(a_layer_group(ffn=an_expert_ffn()),))
+        dense = a_sizing_request(shape=a_shape(digest="dense"))
+
+        assert speed_key(dense, flags) == "f4985117661043d2ef72"  # as it was
+        assert speed_key(a_sizing_request(shape=experts), flags) != "e92798bee5243cb0841f"
 
     def test_speed_is_shared_over_batch_sizes_and_traffic(self):
         other = a_sizing_request(context_tokens=4096)

@@ -22,8 +22,9 @@ from tonnage.manifests.names import API_VERSION
 from tonnage.replay.traces import Trace, TraceError, notes_of, read_trace
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.parallelism.rules import check_parallelism
-from tonnage.sizing.request import ask, look_up
+from tonnage.sizing.request import SizingRequest, ask, look_up
 from tonnage.sizing.split import Parallelism
+from tonnage.units import count_of
 
 LEAST_CONTEXT: Final = 64
 """Tokens; a sweep has no room in less."""
@@ -117,6 +118,7 @@ def subject_of(  # noqa: PLR0913  (what a user says of an engine)
         spec = parse_model_deployment(manifest).spec
         request = ask(spec, look_up(spec, gpus, model_config=config))
         check_parallelism(request.shape, request.weights, parallelism)
+        _check_node(request, parallelism)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -126,6 +128,17 @@ def subject_of(  # noqa: PLR0913  (what a user says of an engine)
     except (CatalogError, SizingError) as error:
         raise Failure(str(error)) from error
     return Subject(request=request, parallelism=parallelism)
+
+
+def _check_node(request: SizingRequest, split: Parallelism) -> None:
+    """Refuse ranks whose exchange is between nodes: constants would make up for its link.
+
+    Raises:
+        Failure: they are over several nodes.
+    """
+    if request.crosses_nodes(split):
+        node = count_of(request.gpu.gpus_per_node, "GPU")
+        raise Failure(f"--data-parallel {split.data} is over several nodes, each of {node}")
 
 
 def _trace(path: Path) -> Trace:

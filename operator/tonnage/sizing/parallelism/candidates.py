@@ -102,7 +102,8 @@ def _refusals(
 ) -> Iterator[str]:
     yield from broken_rules(shape, weights, split)
     if split.data > 1 and split.num_gpus > nodes.num_gpus:
-        yield from _refusals_beyond_node(split, nodes)
+        needs_link = shape.has_experts and not nodes.has_link
+        yield from _refusals_beyond_node(split, nodes, needs_link=needs_link)
     if sizes.expert is False and has_whole_experts(shape, weights, split):
         yield f"expert: false does not go with {split}, whose ranks hold whole experts"
     if split.data > 1 and not (shape.has_experts or kv_is_replicated(shape, split.num_gpus)):
@@ -110,16 +111,14 @@ def _refusals(
         yield f"DP {split.data} needs {needs}: use replicas for the layers"
 
 
-def _refusals_beyond_node(split: Parallelism, nodes: Nodes) -> Iterator[str]:
-    gpus = count_of(split.num_gpus // split.data, "GPU")
+def _refusals_beyond_node(split: Parallelism, nodes: Nodes, *, needs_link: bool) -> Iterator[str]:
+    of_rank = split.num_gpus // split.data
     node = f"a node of {count_of(nodes.num_gpus, 'GPU')}"
-    if nodes.num_gpus % (split.num_gpus // split.data):
-        yield f"data-parallel ranks of {gpus} do not divide {node}"
-    if not nodes.has_link:
-        yield (
-            f"DP {split.data} takes more than {node}: hardware.nodeLink must say what a GPU moves "
-            "to another one"
-        )
+    if split.num_gpus % nodes.num_gpus or nodes.num_gpus % of_rank:
+        gpus = count_of(of_rank, "GPU")
+        yield f"DP {split.data} x {gpus} fills no whole number of nodes, each {node}"
+    if needs_link:
+        yield f"DP {split.data} exceeds {node}: set hardware.nodeLink, what a GPU moves beyond it"
 
 
 def explain_no_candidate(

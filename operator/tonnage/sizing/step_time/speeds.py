@@ -15,20 +15,17 @@ class Speeds:
     peak_flop_per_s: float
     interconnect_bytes_per_s: float = math.inf
     """Of one GPU to others of its node."""
-    node_link_bytes_per_s: float = math.inf
-    """Of one GPU to other nodes."""
+    node_link_bytes_per_s: float | None = None
+    """Of one GPU to other nodes. None: unknown, and taken to move as much as within a node."""
     gpus_per_node: int = MOST_GPUS
 
 
 def speeds(gpu: Gpu, precision: str, node_link_bytes_per_s: float | None = None) -> Speeds:
-    """Return what a GPU class can do for weights of this precision.
-
-    ``node_link_bytes_per_s``: None where no replica has data-parallel ranks over several nodes.
-    """
+    """Return what a GPU class can do for weights of this precision."""
     return Speeds(
         memory_bytes_per_s=gpu.memory_bytes_per_s,
         peak_flop_per_s=gpu.flop_per_s(precision),
         interconnect_bytes_per_s=gpu.interconnect_bytes_per_s,
-        node_link_bytes_per_s=node_link_bytes_per_s or math.inf,
+        node_link_bytes_per_s=node_link_bytes_per_s,
         gpus_per_node=gpu.gpus_per_node,
     )

@@ -276,7 +276,7 @@ def _ring_of_ranks(
     ranks_of_node = max(1, speeds.gpus_per_node * split.data // split.num_gpus)
     if split.data <= ranks_of_node:
         return within, latency_s
-    beyond = ranks_of_node * speeds.node_link_bytes_per_s
+    beyond = ranks_of_node * (speeds.node_link_bytes_per_s or math.inf)
     return min(within, beyond), latency_s + 2 * NODE_LATENCY_S
 
 

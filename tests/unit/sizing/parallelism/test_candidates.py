@@ -20,7 +20,6 @@ from tonnage.catalog.models import built_in_model, model_names
 from tonnage.catalog.shape import StateAttention
 from tonnage.explain.report import attention_name, estimate_status
 from tonnage.explain.words import explain
-from tonnage.sizing.checks import check_request
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.parallelism.candidates import candidates, explain_no_candidate
 from tonnage.sizing.parallelism.rules import broken_rules
@@ -66,6 +65,14 @@ def with_sizes(model_id="Qwen/Qwen3-235B-A22B", num_gpus=None, *, has_node_link=
 R1 = "deepseek-ai/DeepSeek-R1"
 
 
+RANKS = Flags(
+    max_num_seqs=16,
+    max_num_batched_tokens=2048,
+    gpu_memory_utilization=0.92,
+    parallelism=Parallelism(data=16),
+)
+
+
 class TestRanksOverNodes:
     def test_are_tried_where_it_is_known_what_the_link_moves(self):
         assert with_sizes(R1, 16) == ["TP8 x PP2"]
@@ -83,12 +90,9 @@ class TestRanksOverNodes:
     @pytest.mark.parametrize(
         ("num_gpus", "data", "has_node_link", "why"),
         [
-            (
-                16, 16, False,
-                "DP 16 takes more than a node of 8 GPUs: hardware.nodeLink must say what a GPU "
-                "moves to another one of",
-            ),
-            (64, 4, True, "data-parallel ranks of 16 GPUs do not divide a node of 8 GPUs of"),
+            (16, 16, False, "DP 16 exceeds a node of 8 GPUs: set hardware.nodeLink, what a GPU"),
+            (64, 4, True, "DP 4 x 16 GPUs fills no whole number of nodes, each a node of 8 GPUs"),
+            (12, 12, True, "DP 12 x 1 GPU fills no whole number of nodes, each a node of 8 GPUs"),
         ],
     )  # fmt: skip
     def test_are_refused_by_name(self, num_gpus, data, has_node_link, why):
@@ -102,18 +106,24 @@ class TestRanksOverNodes:
             sizes=ParallelSizes(data=data),
         )
 
-    def test_that_run_need_the_link_to_be_known(self):
-        flags = Flags(
-            max_num_seqs=16,
-            max_num_batched_tokens=2048,
-            gpu_memory_utilization=0.9,
-            parallelism=Parallelism(data=16),
-        )
-        request = a_sizing_request(flags=flags)
+    def test_that_run_without_a_known_link_are_sized_and_the_guess_is_named(self):
+        shape = built_in_model(R1)
+        request = a_sizing_request(shape=shape, weights=shape.weight_format, flags=RANKS)
 
-        with pytest.raises(SizingError, match=r"^DP16 is over several nodes .* hardware.nodeLink"):
-            check_request(request)
-        check_request(replace(request, node_link_bytes_per_s=50e9))
+        guessed, known = (
+            "".join(line for each in explain(size(asked)) for line in each.lines)
+            for asked in (request, replace(request, node_link_bytes_per_s=50e9))
+        )
+
+        assert "link between nodes: 450.00 GB/s a GPU guessed" in guessed
+        assert "link between nodes" not in known
+
+    def test_without_experts_exchange_nothing(self):
+        shape = a_shape(groups=(a_layer_group(attention=a_latent_attention()),))
+
+        found = candidates(shape, BF16, num_gpus=16, nodes=Nodes(8))
+
+        assert "DP16" in {str(split) for split in found}
 
 
 class TestSizesThatAreGiven:
