@@ -40,7 +40,7 @@ def subject():
 
 
 def test_ranks_over_nodes_are_not_fitted():
-    with pytest.raises(Failure, match="^--data-parallel 16 is over several nodes, each of 8 GPUs"):
+    with pytest.raises(Failure, match=r"^--data-parallel 16 is over several nodes, each of 8 GPUs"):
         subject_of(
             {"id": "deepseek-ai/DeepSeek-R1"}, Parallelism(data=16), built_in_gpus(), gpu="H100",
             engine_version="0.33", context_tokens=8192,
