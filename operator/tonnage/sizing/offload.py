@@ -7,8 +7,8 @@ beyond the host's memory is gone before it is asked for again. What is left is w
 Each data-parallel rank has both caches of its own, and gets requests without a look at prefixes: it
 meets the whole working set.
 
-Where a spec says Auto, replicas have it if it is worth it by what is planned. What runs stays while
-the working set is near the limit: another choice replaces pods.
+Where a spec says Auto, replicas have it if it is worth it by what is planned, and the plan with it
+costs no more. What runs stays while the working set is near the limit: another choice replaces pods.
 
 Sources:
     [llm-d-guides] random prompts, document questions and a working set of 1.32 times the cache.
@@ -20,19 +20,22 @@ Sources:
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from tonnage.api.spec import KvOffload, Spec
-from tonnage.sizing.errors import SizingError
+from tonnage.sizing.errors import InvalidParallelismError, SizingError
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.refusals import offload_refusals
-from tonnage.sizing.request import SizingRequest
+from tonnage.sizing.request import SizingRequest, without_stages
+from tonnage.sizing.search import cost_of, rank_of_sizing
 from tonnage.sizing.serving.ttft import own_prefill_s
 from tonnage.sizing.split import kv_is_replicated
-from tonnage.units import GIB
+from tonnage.units import GIB, count_of, significant
 
 NEAR: Final = 0.1
 """Of what the GPU cache holds: a working set that is this near leaves what runs as it is."""
+RUNS_ON: Final = "what runs stays until the spec asks for other engines, within 10% even then"
+"""Why what runs is another than the verdict says."""
 LEAST_SHARE: Final = 0.02
 """Of prompt tokens, that a host cache gives back where its copies buy anything."""
 
@@ -122,7 +125,19 @@ def auto_obstacle(spec: Spec, request: SizingRequest) -> str | None:
             "model.kvOffload.gib is not given, nor is host_cache_bytes of GPU class "
             f"{request.gpu.name}"
         )
+    try:
+        without_stages(request.sizes)
+    except InvalidParallelismError as error:
+        return str(error)
     return next(offload_refusals(spec, request.engine.minor, request.shape, request.gpu), None)
+
+
+class Decided(NamedTuple):
+    """What Auto chose."""
+
+    sizing: Sizing
+    why: str = ""
+    """Why it is another than the verdict says."""
 
 
 def decide_offload(
@@ -131,7 +146,7 @@ def decide_offload(
     *,
     runs: bool | None = None,
     measured_share: float | None = None,
-) -> Sizing:
+) -> Decided:
     """Return the plan with the cache that Auto takes, else without.
 
     ``size``: with it, or without. ``measured_share``: of prompt tokens that it gave, where it ran.
@@ -141,14 +156,39 @@ def decide_offload(
     """
     without, given = size(False), spec.model.kv_offload
     if given is None or not given.is_auto or not _is_taken(given, without, runs):
-        return without
+        return Decided(without, "" if runs is None else RUNS_ON)
     if is_refused(spec, without, measured_share):
-        return without
+        return Decided(without)
     try:
         with_cache = size(True)
-    except SizingError:
-        return without
-    return with_cache if _is_taken(given, with_cache, runs) else without
+    except SizingError as error:
+        return Decided(without, f"no plan has it: {error}")
+    if rank_of_sizing(with_cache)[:2] > rank_of_sizing(without)[:2]:
+        return Decided(without, _why_dearer(with_cache, without))
+    if not _is_taken(given, with_cache, runs):
+        return Decided(without, f"not worth it on {with_cache.parallelism}, as the plan with it")
+    return Decided(with_cache, "" if runs is None else RUNS_ON)
+
+
+def _why_dearer(with_cache: Sizing, without: Sizing) -> str:
+    most = with_cache.request.max_replicas
+    if most is not None and rank_of_sizing(with_cache)[0]:
+        return (
+            f"the plan with it needs {count_of(with_cache.replicas, 'replica')}, the plan without "
+            f"it {without.replicas}, and maxReplicas allows {most}"
+        )
+    return (
+        f"the plan with it costs {_cost_written(with_cache)}, the plan without it "
+        f"{_cost_written(without)}"
+    )
+
+
+def _cost_written(sizing: Sizing) -> str:
+    has_no_price, amount = cost_of(sizing)
+    if requests_per_s_asked(sizing) is None:
+        unit = "GPUs" if has_no_price else "USD per hour"
+        return f"{significant(amount)} {unit} for a request per second"
+    return count_of(round(amount), "GPU") if has_no_price else f"{amount:.2f} USD per hour"
 
 
 def is_refused(spec: Spec, sizing: Sizing, measured_share: float | None) -> bool:

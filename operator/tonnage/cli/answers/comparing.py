@@ -164,8 +164,8 @@ def with_offload(found: Compared) -> Compared:
         def plan(has_host_cache: bool) -> Sizing:
             return size(with_host_cache(without.request)) if has_host_cache else without
 
-        sizing = decide_offload(spec, plan)
-        return "; ".join(each.message for each in offload_reasons(spec, sizing))
+        sizing, why = decide_offload(spec, plan)
+        return "; ".join(each.message for each in offload_reasons(spec, sizing, why=why))
 
     return replace(found, offload={each.gpu.name: chosen(each) for each in found.in_full})
 

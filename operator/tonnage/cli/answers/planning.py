@@ -25,7 +25,7 @@ from tonnage.manifests.roles import Running, Weighed, weigh_topology
 from tonnage.sizing.adapters import running_adapters
 from tonnage.sizing.checks import with_running_cache
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.offload import decide_offload
+from tonnage.sizing.offload import RUNS_ON, Decided, decide_offload
 from tonnage.sizing.plan import Between, Sizing, keep_searching, requests_per_s_asked
 from tonnage.sizing.provenance import (
     Figure,
@@ -94,6 +94,8 @@ class Planned:
     """How well the constants were found to predict the user's own traffic."""
     savings: tuple[Saving, ...] = ()
     """Changes with which the demand would cost less, the most saved first."""
+    why_offload: str = ""
+    """Why Auto chose another KV cache in host memory than the verdict says."""
     verdicts: "Mapping[str, Verdict]" = field(default_factory=dict)
     """What else was asked for, as words and as data, by its name there."""
 
@@ -166,7 +168,7 @@ def answer(
         topology = spec.topology
         if topology and topology.roles == "Apart":  # where roles can be, they ask in its place
             weighed_roles(spec, request, terms, {})
-        sizing = _decided(spec, asked, live, terms.between)
+        sizing, why_offload = _decided(spec, asked, live, terms.between)
         request = asked(sizing.request.has_host_cache)
     except (CatalogError, SizingError) as error:
         return Refused(
@@ -192,22 +194,23 @@ def answer(
         return _not_asked(deployment, error)
     except SizingError as error:
         return Refused(deployment=deployment, code=code_of(error), message=str(error))
-    replicas, reasons = within_bounds(sizing, deployment)
+    replicas, reasons = within_bounds(sizing, deployment, why_offload)
     return Planned(
         deployment=deployment,
         sizing=sizing,
         replicas=replicas,
         reasons=reasons,
         validation=calibration.validation if calibration else None,
+        why_offload=why_offload,
     )
 
 
 def _decided(
     spec: Spec, asked: Callable[[bool], SizingRequest], live: Live | None, between: Between
-) -> Sizing:
+) -> Decided:
     """Return the plan, with or without a cache in host memory where the spec leaves that open."""
     if live is not None and live.is_current:
-        return _size(asked(live.has_host_cache), live, between)
+        return Decided(_size(asked(live.has_host_cache), live, between), RUNS_ON)
     return decide_offload(
         spec,
         lambda has_host_cache: _size(asked(has_host_cache), live, between),
@@ -329,12 +332,14 @@ def _on_these_terms(request: SizingRequest, terms: Terms) -> SizingRequest:
     return as_textbook(request) if terms.is_textbook else request
 
 
-def within_bounds(sizing: Sizing, model: ModelDeployment) -> tuple[int, tuple[Reason, ...]]:
+def within_bounds(
+    sizing: Sizing, model: ModelDeployment, why_offload: str = ""
+) -> tuple[int, tuple[Reason, ...]]:
     """Return the replicas that the spec allows, and every reason for them."""
     reasons = (
         *sizing_reasons(sizing),
         *never_evictable(model),
-        *offload_reasons(model.spec, sizing),
+        *offload_reasons(model.spec, sizing, why=why_offload),
     )
     scaling = model.spec.scaling
     needed, evicted = sizing.replicas, evictable(model)

@@ -362,6 +362,8 @@ class Chosen:
     """The same of another split."""
     other_split: "Chosen | None" = None
     """The plan that would replace what runs, for less of what it costs."""
+    why_offload: str = ""
+    """Why Auto chose another KV cache in host memory than the verdict says."""
 
     @cached_property
     def replica_goodput(self) -> ReplicaGoodput:

@@ -29,7 +29,7 @@ from tonnage.sizing.errors import (
     SizingError,
     SLOInfeasibleError,
 )
-from tonnage.sizing.offload import decide_offload
+from tonnage.sizing.offload import RUNS_ON, decide_offload
 from tonnage.sizing.parallelism.draft import splits_for
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.request import Flags
@@ -79,12 +79,13 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) 
     if live and may_stay:
         sizing, problem = _as_it_runs(question, live)
         found = _chosen_with(question, model, sizing, must_apply=not is_current, problem=problem)
+        found = replace(found, why_offload=RUNS_ON)
         if not is_current:
             last = memory.sizing
             return replace(found, better_asked=last.better_asked, split_asked=last.split_asked)
         found = replace(found, better_asked=_better_asked(question, found))
         return _with_other_split(question, found)
-    sizing = decide_offload(
+    sizing, why_offload = decide_offload(
         model.spec,
         lambda has_host_cache: _freely(ask(has_host_cache), live),
         runs=runs_cache,
@@ -93,7 +94,8 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) 
     question = ask(sizing.request.has_host_cache)
     if live is None:
         sizing = _with_planned_split(question, model, sizing)
-    return _chosen_with(question, model, sizing, must_apply=True)
+    found = _chosen_with(question, model, sizing, must_apply=True)
+    return replace(found, why_offload=why_offload)
 
 
 def _with_planned_split(question: SizingQuestion, model: ModelDeployment, best: Sizing) -> Sizing:
@@ -143,7 +145,8 @@ def choose_running(
     if live is None:
         raise RefusedError(FLAGS_UNKNOWN, "the flags that run cannot be read")
     sizing, problem = _as_it_runs(question, live)
-    return _chosen_with(question, model, sizing, must_apply=False, problem=problem)
+    found = _chosen_with(question, model, sizing, must_apply=False, problem=problem)
+    return replace(found, why_offload=RUNS_ON)
 
 
 def _chosen_with(
