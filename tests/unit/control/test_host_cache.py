@@ -35,9 +35,27 @@ from tonnage.units import DAY_S, GIB, HOUR_S
 WORTH_IT, WITHIN = 900_000, 100_000
 """Tokens: the cache of a replica has 545,000."""
 WINDOW_S = 60
+FLAG = "--kv-offloading-size"
 ALLOCATOR = {
     "env": [{"name": "PYTORCH_CUDA_ALLOC_CONF", "secretKeyRef": {"name": "a", "key": "b"}}]
 }
+
+OVER_NODES = {"hardware": {"gpu": "H200", "gpusPerReplica": 16}}
+DEAR = {
+    "model": {
+        "id": "meta-llama/Llama-3.1-70B-Instruct",
+        "kvOffload": {"mode": "Auto", "gib": 2000, "workingSetTokens": 1_000_000},
+    },
+    "hardware": {"gpu": "H100"},
+    "contextLength": 16_384,
+    "slo": {"timeToFirstToken": {"p95": "8s"}, "timePerOutputToken": {"p95": "150ms"}},
+    "demand": {
+        "requestsPerSecond": "0.3",
+        "promptTokens": {"mean": 2000, "p99": 8000},
+        "outputTokens": {"mean": 800},
+    },
+}
+"""Three pipeline stages, or four ranks without any."""
 
 
 def auto(working_set_tokens=WORTH_IT, *, gib=300, **spec):
@@ -61,7 +79,7 @@ def verdict_of(found, state):
 
 def cache_gib(template):
     [container] = template["spec"]["template"]["spec"]["containers"]
-    size = dict(argument_pairs(container["args"])).get("--kv-offloading-size")
+    size = dict(argument_pairs(container["args"])).get(FLAG)
     return size and int(size)
 
 
@@ -121,12 +139,24 @@ class TestTheFirstPlan:
 
         assert cache_gib(found.template) == 275
 
-    def test_of_pipeline_stages_has_none(self):
-        hardware = {"gpu": "H200", "parallelism": {"tensor": 1, "pipeline": 2}}
+    @pytest.mark.parametrize(
+        ("manifest", "why"),
+        [
+            (
+                auto(hardware={"gpu": "H200", "parallelism": {"tensor": 1, "pipeline": 2}}),
+                "Auto: off; hardware.parallelism.pipeline: no KV cache of pipeline stages is moved",
+            ),
+            (auto(**OVER_NODES), "; no plan has it: "),
+            (auto(**DEAR), "; the plan with it costs 27.52 USD per hour, the plan without it 20."),
+        ],
+    )
+    def test_says_why_the_plan_with_it_is_not_taken(self, manifest, why):
+        state = a_state(manifest, replicas=None)
+        found = assessed(state)
 
-        found = assessed(a_state(auto(hardware=hardware), replicas=None))
-
-        assert cache_gib(found.template) is None
+        assert FLAG not in json.dumps(found.template)
+        assert why in verdict_of(found, state)
+        assert "what runs" not in verdict_of(found, state)
 
 
 class TestWhatRuns:
@@ -186,7 +216,7 @@ class TestWhatRuns:
     def test_comes_back_as_it_was_where_somebody_edited_it(self):
         live = running(auto(), has_cache=True)
         [container] = live["spec"]["template"]["spec"]["containers"]
-        at = container["args"].index("--kv-offloading-size")
+        at = container["args"].index(FLAG)
         del container["args"][at : at + 4]
         live["metadata"]["managedFields"] += managed_by("kubectl-edit", "f:template")
 
@@ -197,7 +227,7 @@ class TestWhatRuns:
     def test_is_not_taken_from_a_template_that_somebody_wrote(self):
         live = running(auto(WITHIN), has_cache=False)
         [container] = live["spec"]["template"]["spec"]["containers"]
-        container["args"] += ["--kv-offloading-size", "9"]
+        container["args"] += [FLAG, "9"]
 
         assert not assessed(a_state(auto(WITHIN), live=live)).sizing.request.has_host_cache
 
