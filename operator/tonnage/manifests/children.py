@@ -427,14 +427,23 @@ def differs_in_pods(model: ModelDeployment, made_from: str | None) -> bool:
 
     Nothing is sized by these. Where nobody can read what it was made from, the answer is no.
     """
+    made, asked = _made_part(made_from), model.spec.to_digestible()
+    return made is not None and {**made, "pods": None} == {**asked, "pods": None}
+
+
+def replaces_pods(model: ModelDeployment, made_from: str | None) -> bool:
+    """Tell whether ``pods`` differ in what a pod template holds."""
+    specs = (_made_part(made_from) or {}, model.spec.to_digestible())
+    made, asked = ({**(spec.get("pods") or {}), "max_surge": None} for spec in specs)
+    return made != asked
+
+
+def _made_part(made_from: str | None) -> dict[str, Any] | None:
     try:
         made = json.loads(made_from or "")
     except (ValueError, RecursionError):
-        return False
-    if not isinstance(made, dict):
-        return False
-    sized = model.spec.to_digestible()
-    return {**made, "pods": None} == {**sized, "pods": None}
+        return None
+    return made if isinstance(made, dict) else None
 
 
 def running_model(model: ModelDeployment, made_from: str | None) -> ModelDeployment | None:

@@ -196,7 +196,7 @@ def is_refused(spec: Spec, sizing: Sizing, measured_share: float | None) -> bool
     return gives_little(measured_share) or auto_obstacle(spec, sizing.request) is not None
 
 
-def without_refused(spec: Spec, sizing: Sizing, measured_share: float | None) -> Sizing:
+def without_refused(spec: Spec, sizing: Sizing, measured_share: float | None = None) -> Sizing:
     """Return what runs without the cache that Auto took, where it is to go with other changes."""
     given = spec.model.kv_offload
     if given is None or not given.is_auto or not is_refused(spec, sizing, measured_share):

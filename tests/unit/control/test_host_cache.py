@@ -146,7 +146,7 @@ class TestTheFirstPlan:
                 auto(hardware={"gpu": "H200", "parallelism": {"tensor": 1, "pipeline": 2}}),
                 "Auto: off; hardware.parallelism.pipeline: no KV cache of pipeline stages is moved",
             ),
-            (auto(**OVER_NODES), "; no plan has it: "),
+            (auto(9_000_000, gib=4000, **OVER_NODES), "; no plan has it: "),
             (auto(**DEAR), "; the plan with it costs 27.52 USD per hour, the plan without it 20."),
         ],
     )

@@ -18,8 +18,10 @@ from tonnage.explain.report import usd_per_hour
 from tonnage.manifests.changes import ALL, Change, Owned, template_changes
 from tonnage.manifests.children import (
     Site,
+    differs_in_pods,
     flags_from_annotation,
     records_host_cache,
+    replaces_pods,
     spec_digest,
 )
 from tonnage.manifests.names import DRAIN_ANNOTATION
@@ -47,6 +49,8 @@ class RunningObject:
     """That are asked for; None: nobody knows but the plan."""
     digest: str | None
     """Of the part of the spec that it was made from."""
+    made_from: str | None
+    """JSON of that part."""
     flags: Flags | None
     drain_s: int | None
     num_nodes: int = 1
@@ -63,9 +67,11 @@ class RunningObject:
         """Return what the flags for a spec are chosen by."""
         if self.flags is None:
             return None
+        is_same = self.digest == spec_digest(model)
         return Live(
             flags=self.flags,
-            is_current=self.digest == spec_digest(model),
+            asks_the_same=is_same or differs_in_pods(model, self.made_from),
+            is_rolled=not is_same and replaces_pods(model, self.made_from),
             has_host_cache=self.has_host_cache,
         )
 
@@ -78,6 +84,7 @@ def running_of_plan(planned: Planned) -> RunningObject:
         owned=ALL,
         replicas=None,
         digest=spec_digest(planned.deployment),
+        made_from=json.dumps(planned.deployment.spec.to_digestible()),
         flags=planned.sizing.flags,
         drain_s=int(made["metadata"]["annotations"][DRAIN_ANNOTATION]),
         num_nodes=num_nodes_in(made),
@@ -92,6 +99,7 @@ def running_of_view(view: DeploymentView) -> RunningObject:
         owned=json.loads(view.template_fields),
         replicas=view.replicas,
         digest=view.digest,
+        made_from=view.made_from,
         flags=flags_from_annotation(view.flags or ""),
         drain_s=view.drain_s,
         num_nodes=view.num_nodes,

@@ -25,7 +25,7 @@ from tonnage.manifests.roles import Running, Weighed, weigh_topology
 from tonnage.sizing.adapters import running_adapters
 from tonnage.sizing.checks import with_running_cache
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.offload import RUNS_ON, Decided, decide_offload
+from tonnage.sizing.offload import RUNS_ON, Decided, decide_offload, without_refused
 from tonnage.sizing.plan import Between, Sizing, keep_searching, requests_per_s_asked
 from tonnage.sizing.provenance import (
     Figure,
@@ -76,8 +76,10 @@ class Live:
     """What runs for an object."""
 
     flags: Flags
-    is_current: bool
-    """It was made for the same part of the spec, so its flags stay whatever others would gain."""
+    asks_the_same: bool
+    """Its spec differs in pods at most, so its flags stay whatever others would gain."""
+    is_rolled: bool = False
+    """Pods are replaced for these all the same."""
     has_host_cache: bool = False
     """It has a KV cache in host memory."""
 
@@ -209,8 +211,9 @@ def _decided(
     spec: Spec, asked: Callable[[bool], SizingRequest], live: Live | None, between: Between
 ) -> Decided:
     """Return the plan, with or without a cache in host memory where the spec leaves that open."""
-    if live is not None and live.is_current:
-        return Decided(_size(asked(live.has_host_cache), live, between), RUNS_ON)
+    if live is not None and live.asks_the_same:
+        sizing = _size(asked(live.has_host_cache), live, between)
+        return Decided(without_refused(spec, sizing) if live.is_rolled else sizing, RUNS_ON)
     return decide_offload(
         spec,
         lambda has_host_cache: _size(asked(has_host_cache), live, between),
@@ -256,7 +259,7 @@ def _size(request: SizingRequest, live: Live | None, between: Between) -> Sizing
             return size(replace(request, flags=flags), between=between)
         return size(request, between=between) if flags is None else size_with(None, False)
 
-    if live.is_current:
+    if live.asks_the_same:
         return size_with(live.flags, True)
     return size_changed_spec(size_with, live.flags, request)
 
