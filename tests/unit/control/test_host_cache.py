@@ -326,6 +326,32 @@ def test_a_day_of_ticks_that_gave_nothing_takes_it_away_with_the_next_rollout():
     assert cache_gib(writes.template) is None
 
 
+class TestWhatIsAsked:
+    def test_has_the_same_digest_in_every_release(self):
+        assert asked_of(parse_model_deployment(auto()).spec) == "89321a64923c"
+
+    @pytest.mark.parametrize(
+        "spec",
+        [
+            {"hardware": SPEC["hardware"] | {"nodeLink": "50GB/s"}},
+            {"engine": {"version": "0.32"}},
+            {"model": SPEC["model"] | {"kvOffload": {"gib": 300, "workingSetTokens": WORTH_IT}}},
+        ],
+    )
+    def test_is_the_same_with_what_says_nothing_of_it(self, spec):
+        asked, other = (parse_model_deployment(each).spec for each in (auto(), auto(**spec)))
+
+        assert asked_of(asked) == asked_of(other)
+
+    @pytest.mark.parametrize(
+        "manifest", [auto(gib=200), auto(hardware=SPEC["hardware"] | {"gpu": "H100"})]
+    )
+    def test_is_another_with_other_memory(self, manifest):
+        asked, other = (parse_model_deployment(each).spec for each in (auto(), manifest))
+
+        assert asked_of(asked) != asked_of(other)
+
+
 class TestADay:
     def test_is_remembered_when_it_is_whole(self):
         assert watched(auto()).posterior.host_cache == HostCacheShare(

@@ -23,12 +23,16 @@ LATE: Final = 2.0
 def asked_of(spec: Spec) -> str:
     """Return a digest of what decides how much comes back from host memory.
 
-    A new revision or release says nothing new of that.
+    A new revision or release says nothing new of that, nor does a field that a release adds.
     """
-    asked = spec.model_dump_json(
-        include={"model": {"id", "weights", "kv_cache", "kv_offload"}, "hardware": True}
+    asked = spec.model_dump(
+        mode="json",
+        include={"model": {"id", "weights", "kv_cache", "kv_offload"}, "hardware": True},
+        exclude={"model": {"kv_offload": {"mode"}}, "hardware": {"node_link"}},
+        exclude_defaults=True,
+        exclude_none=True,
     )
-    return digest_of([json.dumps(json.loads(asked), sort_keys=True)])
+    return digest_of([json.dumps(asked, sort_keys=True)])
 
 
 def measured_share(learned: ObjectPosterior, spec: Spec) -> float | None:
