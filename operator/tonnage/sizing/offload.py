@@ -8,7 +8,8 @@ Each data-parallel rank has both caches of its own, and gets requests without a 
 meets the whole working set.
 
 Where a spec says Auto, replicas have it if it is worth it by what is planned, and the plan with it
-costs no more. What runs stays while the working set is near the limit: another choice replaces pods.
+costs no more. What runs stays while the working set is near the limit, and has the size that it has
+while that is about enough: another choice replaces pods.
 
 Sources:
     [llm-d-guides] random prompts, document questions and a working set of 1.32 times the cache.
@@ -70,8 +71,8 @@ class Offload:
     def is_worth_it(self) -> bool:
         return not self.fits_gpu and self.fits_host
 
-    def is_taken(self, *, runs: bool | None) -> bool:
-        """Tell whether Auto takes it; ``runs``: replicas have it, or run without. None: none run.
+    def is_taken(self, *, runs: int | None) -> bool:
+        """Tell whether Auto takes it; ``runs``: what replicas have, 0: none. None: none run.
 
         >>> near = Offload(working_set_tokens=105, gpu_tokens=100, host_bytes_per_token=1)
         >>> [near.is_taken(runs=each) for each in (None, True, False)]
@@ -144,12 +145,13 @@ def decide_offload(
     spec: Spec,
     size: Callable[[bool], Sizing],
     *,
-    runs: bool | None = None,
+    runs: int | None = None,
     measured_share: float | None = None,
 ) -> Decided:
     """Return the plan with the cache that Auto takes, else without.
 
-    ``size``: with it, or without. ``measured_share``: of prompt tokens that it gave, where it ran.
+    ``size``: with it, or without. ``runs``: GiB that replicas have, 0: they run without. None: none
+    run. ``measured_share``: of prompt tokens that it gave, where it ran.
 
     Raises:
         SizingError, SearchAbandonedError: as ``size`` does without it.
@@ -209,7 +211,7 @@ def gives_little(measured_share: float | None) -> bool:
     return measured_share is not None and measured_share < LEAST_SHARE
 
 
-def _is_taken(given: KvOffload, sizing: Sizing, runs: bool | None) -> bool:
+def _is_taken(given: KvOffload, sizing: Sizing, runs: int | None) -> bool:
     offload = asked_offload(given, sizing, held_as_planned(sizing))
     return offload is not None and offload.is_taken(runs=runs)
 
@@ -221,10 +223,16 @@ def held_as_planned(sizing: Sizing) -> float:
 
 
 def host_cache_gib(given: KvOffload, sizing: Sizing) -> int:
-    """Return the host memory of a replica, all its ranks: as given, or for the working set."""
+    """Return the host memory of a replica, all its ranks: as given, or for the working set.
+
+    Where Auto chooses, as much as runs, if that holds the working set but for what is near.
+    """
     if given.gib is not None and not given.is_auto:
         return given.gib
     needed_bytes = (given.working_set_tokens or 0) * _host_bytes_per_token(sizing)
+    running = sizing.request.running_cache_gib
+    if given.is_auto and (1 - NEAR) * needed_bytes <= running * GIB <= _host_bytes(given, sizing):
+        return running
     return math.ceil(needed_bytes / GIB)
 
 

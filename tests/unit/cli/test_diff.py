@@ -84,7 +84,7 @@ class TestFiles:
         near = diff(with_auto(ENOUGH), with_auto("gib: 300, workingSetTokens: 420000"))
         none = diff(with_auto("gib: 300"), with_auto("gib: 300, workingSetTokens: 420000"))
 
-        assert "Auto: on, 129 GiB a replica; not worth it: " in near.stdout
+        assert "Auto: on, 275 GiB a replica; not worth it: " in near.stdout
         assert "Auto: off; not worth it: " in none.stdout
 
     def test_a_given_token_budget_replaces_every_pod_however_little_it_gains(self, diff):

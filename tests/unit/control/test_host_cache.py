@@ -95,7 +95,8 @@ class TestTheFirstPlan:
         found = assessed(state)
 
         assert cache_gib(found.template) == 275
-        assert json.loads(found.template["metadata"]["annotations"][FLAGS_ANNOTATION])["hostCache"]
+        record = json.loads(found.template["metadata"]["annotations"][FLAGS_ANNOTATION])
+        assert record["hostCache"] == 275
         assert verdict_of(found, state).startswith(
             "Auto: on, 275 GiB a replica; worth it: the working"
         )
@@ -212,6 +213,30 @@ class TestWhatRuns:
 
         assert near.sizing.request.has_host_cache is has_cache
         assert far.sizing.request.has_host_cache
+
+    @pytest.mark.parametrize(
+        ("share", "gib", "takes"),
+        [(1.01, 300, 275), (1.1, 400, 275), (0.7, 300, 275), (1.2, 400, 330), (0.8, 250, 220)],
+    )
+    def test_has_the_same_size_while_that_holds_about_the_working_set(self, share, gib, takes):
+        live = running(auto(), has_cache=True)
+        state = a_state(auto(round(share * WORTH_IT), gib=gib), live=live)
+
+        found = assessed(state)
+
+        assert cache_gib(found.template) == takes
+        assert bool(found.changes) is (takes != 275)
+        assert verdict_of(found, state).startswith(f"Auto: on, {takes} GiB a replica; worth it: ")
+
+    def test_has_the_recorded_size_where_the_spec_does_not_change(self):
+        grown = auto(round(1.01 * WORTH_IT))
+        made = assessed(a_state(grown, live=running(auto(), has_cache=True))).template
+        manifest = json.loads(json.dumps(made))
+        manifest["metadata"] |= {"uid": "uid-of-deployment", "generation": 1}
+
+        found = assessed(a_state(grown, live=running(auto(), has_cache=True) | manifest))
+
+        assert found.template is None
 
     def test_comes_back_as_it_was_where_somebody_edited_it(self):
         live = running(auto(), has_cache=True)

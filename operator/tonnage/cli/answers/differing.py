@@ -20,11 +20,11 @@ from tonnage.manifests.children import (
     Site,
     differs_in_pods,
     flags_from_annotation,
-    records_host_cache,
+    recorded_cache_gib,
     replaces_pods,
     spec_digest,
 )
-from tonnage.manifests.names import DRAIN_ANNOTATION
+from tonnage.manifests.names import DRAIN_ANNOTATION, FLAGS_ANNOTATION
 from tonnage.manifests.workload import num_nodes_in, template_in, workload_over
 from tonnage.sizing.cost import GpuHour, cents, gpu_hour
 from tonnage.sizing.request import Flags
@@ -55,7 +55,7 @@ class RunningObject:
     drain_s: int | None
     num_nodes: int = 1
     """Over which each replica runs: a pod on each."""
-    has_host_cache: bool = False
+    running_cache_gib: int = 0
 
     @property
     def is_annotated(self) -> bool:
@@ -72,7 +72,7 @@ class RunningObject:
             flags=self.flags,
             asks_the_same=is_same or differs_in_pods(model, self.made_from),
             is_rolled=not is_same and replaces_pods(model, self.made_from),
-            has_host_cache=self.has_host_cache,
+            running_cache_gib=self.running_cache_gib,
         )
 
 
@@ -88,7 +88,7 @@ def running_of_plan(planned: Planned) -> RunningObject:
         flags=planned.sizing.flags,
         drain_s=int(made["metadata"]["annotations"][DRAIN_ANNOTATION]),
         num_nodes=num_nodes_in(made),
-        has_host_cache=planned.sizing.request.has_host_cache,
+        running_cache_gib=recorded_cache_gib(made["metadata"]["annotations"][FLAGS_ANNOTATION]),
     )
 
 
@@ -103,7 +103,7 @@ def running_of_view(view: DeploymentView) -> RunningObject:
         flags=flags_from_annotation(view.flags or ""),
         drain_s=view.drain_s,
         num_nodes=view.num_nodes,
-        has_host_cache=records_host_cache(view.flags),
+        running_cache_gib=recorded_cache_gib(view.flags),
     )
 
 

@@ -46,7 +46,7 @@ def counted(
 ) -> tuple[HostCacheDay, HostCacheShare | None]:
     """Return the day with the last window, and what the cache gives by all whole days."""
     model, day, known = state.model, memory.traffic.host_cache, memory.posterior.host_cache
-    if not (isinstance(model, ModelDeployment) and state.runs_host_cache):
+    if not (isinstance(model, ModelDeployment) and state.running_cache_gib):
         return NO_DAY, known
     asked, at_s = asked_of(model.spec), fleet.windows_end_s
     new_day = HostCacheDay(asked=asked, counted_at_s=at_s)

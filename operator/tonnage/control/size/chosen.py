@@ -63,13 +63,13 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) 
         state.deployment is not None and state.deployment.digest == spec_digest(model)
     )
     may_stay = is_current or _asks_the_same(state, model)
-    runs_cache = state.runs_host_cache
+    running_gib = state.running_cache_gib
 
     @cache
     def ask(has_host_cache: bool) -> SizingQuestion:
         return question_of(model, state, fleet, memory, asker, has_host_cache=has_host_cache)
 
-    question = ask(may_stay and bool(runs_cache))
+    question = ask(may_stay and bool(running_gib))
     live = _live_flags(state, model, question)
     if model.spec.scale_target and live is None:
         raise RefusedError(
@@ -88,7 +88,7 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) 
     sizing, why_offload = decide_offload(
         model.spec,
         lambda has_host_cache: _freely(ask(has_host_cache), live),
-        runs=runs_cache,
+        runs=running_gib,
         measured_share=measured_share(memory.posterior, model.spec),
     )
     question = ask(sizing.request.has_host_cache)
