@@ -273,15 +273,6 @@ def without_stages(sizes: ParallelSizes) -> ParallelSizes:
     return sizes.model_copy(update={"pipeline": 1})
 
 
-def with_host_cache(request: SizingRequest) -> SizingRequest:
-    """Return the same of engines with a KV cache in host memory.
-
-    Raises:
-        InvalidParallelismError: pipeline stages are asked for.
-    """
-    return replace(request, has_host_cache=True, sizes=without_stages(request.sizes))
-
-
 def _refuse_boards(name: str, gpus: Mapping[str, Gpu], version: str) -> None:
     """Refuse a name that means several boards, where the engine runs on none of them."""
     boards = boards_named(name, gpus)

@@ -217,7 +217,7 @@ def _expected_request(
 
 
 @memoize
-def by_spec(  # noqa: PLR0913  (what a spec leaves open)
+def by_spec(  # noqa: PLR0913, PLR0917  (what a spec leaves open)
     spec: Spec,
     gpus: Mapping[str, Gpu],
     shape: ModelShape | None,
