@@ -432,7 +432,7 @@ def differs_in_pods(model: ModelDeployment, made_from: str | None) -> bool:
 def replaces_pods(model: ModelDeployment, made_from: str | None) -> bool:
     """Tell whether ``pods`` differ in what a pod template holds."""
     specs = (_made_part(made_from) or {}, model.spec.to_digestible())
-    made, asked = ({**(spec.get("pods") or {}), "max_surge": None} for spec in specs)
+    made, asked = ({**(spec.get("pods") or {}), "maxSurge": None} for spec in specs)
     return made != asked
 
 

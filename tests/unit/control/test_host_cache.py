@@ -280,7 +280,10 @@ class TestWhatIsMeasured:
         )
 
         assert cache_gib(little.template) is None
+        assert not little.sizing.request.has_host_cache
+        assert verdict_of(little, state).startswith("Auto: off; worth it: ")
         assert cache_gib(much.template) == 275
+        assert verdict_of(much, state).startswith("Auto: on, 275 GiB a replica; worth it: ")
 
     def test_takes_nothing_away_with_a_change_that_replaces_no_pods(self):
         changed = auto(pods={"maxSurge": 0})
