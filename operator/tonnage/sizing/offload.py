@@ -236,6 +236,12 @@ def host_cache_gib(given: KvOffload, sizing: Sizing) -> int:
     return math.ceil(needed_bytes / GIB)
 
 
+def tokens_cached(given: KvOffload, sizing: Sizing) -> float:
+    """Return the working set, or where none is given the tokens that host memory holds."""
+    held = host_cache_gib(given, sizing) * GIB / _host_bytes_per_token(sizing)
+    return given.working_set_tokens or held
+
+
 def _bytes_per_token(sizing: Sizing) -> float:
     """Return what a token takes of the cache of a rank."""
     return sizing.replica.bytes_per_reported_token(sizing.request.context_tokens)

@@ -328,10 +328,10 @@ def watched(manifest, *, has_cache=True, until_s=DAY_S, memory=None, **rates):
     }
     engines = tuple(an_engine(pod, **said) for pod in "ab")
     state = a_state(manifest, live=running(manifest, has_cache=has_cache), engines=engines)
-    memory = memory or a_memory(state)
+    memory, sizing = memory or a_memory(state), assessed(state).sizing
     for number in range(until_s // WINDOW_S + 1):
         fleet = a_fleet(state, now_s=NOW_S + number * WINDOW_S)
-        day, share = counted(memory, state, fleet)
+        day, share = counted(memory, state, fleet, sizing)
         posterior = replace(memory.posterior, host_cache=share)
         memory = remembering(memory, host_cache=day, posterior=posterior)
     return memory
@@ -393,6 +393,13 @@ class TestADay:
             watched(auto(), moved=0.0, started=10.0, until_s=2 * DAY_S).posterior.host_cache is None
         )
         assert watched(auto(), moved=0.0, started=10.0, until_s=3 * DAY_S).posterior.host_cache
+
+    def test_lasts_so_long_for_what_host_memory_holds_where_no_working_set_is_given(self):
+        always = a_manifest(model=SPEC["model"] | {"kvOffload": {"gib": 275}})
+
+        for days, is_whole in ((2, False), (3, True)):
+            after = watched(always, moved=0.0, started=10.0, until_s=days * DAY_S)
+            assert (after.posterior.host_cache is not None) is is_whole
 
     def test_without_traffic_says_nothing(self):
         assert (

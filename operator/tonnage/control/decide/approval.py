@@ -3,8 +3,8 @@
 In mode Approve what replaces pods, or costs more than the spec states, waits for an annotation with
 the plan's digest. The digest is computed anew in every tick, from what a person agrees to: the
 object, its generation, the spec of the pods, the split of each, the KV cache in host memory where
-the spec leaves that open, and the replicas where those pass the stated cost. So an annotation that is stale, malformed or absent agrees to nothing: what runs
-stays, and is scaled as before.
+the spec leaves that open, and the replicas where those pass the stated cost. So an annotation that
+is stale, malformed or absent agrees to nothing: what runs stays, and is scaled as before.
 
 Flags are no part of it: those of a batch follow the lengths and constants that are measured, from
 tick to tick, and an approval would go stale by itself. Where other flags are all that a plan

@@ -12,6 +12,8 @@ from tonnage.estimate.host_cache import HostCacheDay, HostCacheShare, share_afte
 from tonnage.estimate.metrics import BUSY_SCRAPES
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.memoize import memoize
+from tonnage.sizing.offload import tokens_cached
+from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import digest_of
 
 NO_DAY: Final = HostCacheDay()
@@ -42,7 +44,7 @@ def measured_share(learned: ObjectPosterior, spec: Spec) -> float | None:
 
 
 def counted(
-    memory: ObjectMemory, state: ModelState, fleet: Fleet
+    memory: ObjectMemory, state: ModelState, fleet: Fleet, sizing: Sizing
 ) -> tuple[HostCacheDay, HostCacheShare | None]:
     """Return the day with the last window, and what the cache gives by all whole days."""
     model, day, known = state.model, memory.traffic.host_cache, memory.posterior.host_cache
@@ -62,7 +64,7 @@ def counted(
         longest_s=LATE * window_s,
     )
     given = model.spec.model.kv_offload
-    is_whole = day.is_whole((given and given.working_set_tokens) or 0)
+    is_whole = given is not None and day.is_whole(tokens_cached(given, sizing))
     return (new_day, share_after(known, day)) if is_whole else (day, known)
 
 
