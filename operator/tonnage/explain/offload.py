@@ -65,7 +65,9 @@ def offload_reasons(
         said.append(_measured(measured_share))
         if gives_little(measured_share) and has_cache:
             said.append(
-                "it goes when pods are replaced next" if given.is_auto else "take the field out"
+                "it goes with the next change of the pod template"
+                if given.is_auto
+                else "take the field out"
             )
     return (Reason(code=OFFLOAD, message="; ".join(said)),) if said else ()
 
@@ -78,7 +80,8 @@ def _choice(given: KvOffload, sizing: Sizing) -> str:
 
 def _measured(share: float) -> str:
     least = f", its copies take {LEAST_SHARE:.0%} to pay" if gives_little(share) else ""
-    return f"{share:.1%} of prompt tokens came from it over days that it ran{least}"
+    given = f"{share:.1%} of prompt tokens came from it on a day, halved for each day since"
+    return f"{given}{least}"
 
 
 def offload_figures(

@@ -266,8 +266,8 @@ class TestWhatIsMeasured:
 
         assert found.template is None
         assert verdict_of(found, state).endswith(
-            "0.4% of prompt tokens came from it over days that it ran, its copies take 2% to pay; "
-            "it goes when pods are replaced next"
+            "0.4% of prompt tokens came from it on a day, halved for each day since, "
+            "its copies take 2% to pay; it goes with the next change of the pod template"
         )
 
     def test_takes_it_away_when_pods_are_replaced_anyway(self):
@@ -308,6 +308,17 @@ class TestWhatIsMeasured:
         assert verdict_of(later, states[0]).startswith("Auto: off; worth it: ")
         assert cache_gib(asked.template) == 550
 
+    def test_is_said_as_what_is_left_of_a_day(self):
+        manifest = auto()
+        state = a_state(manifest, live=running(manifest, has_cache=True))
+        memory = watched(auto(), moved=0.0, memory=a_memory(state, posterior=gave(auto(), 0.3)))
+
+        found = assessed(state, memory=memory)
+
+        assert verdict_of(found, state).endswith(
+            "15.0% of prompt tokens came from it on a day, halved for each day since"
+        )
+
     def test_is_said_of_a_cache_that_the_spec_gives_too(self):
         manifest = a_manifest(model=SPEC["model"] | {"kvOffload": {"gib": 300}})
         state = a_state(manifest)
@@ -315,8 +326,8 @@ class TestWhatIsMeasured:
         found = assessed(state, memory=a_memory(state, posterior=gave(manifest, 0.004)))
 
         assert verdict_of(found, state) == (
-            "0.4% of prompt tokens came from it over days that it ran, its copies take 2% to pay; "
-            "take the field out"
+            "0.4% of prompt tokens came from it on a day, halved for each day since, "
+            "its copies take 2% to pay; take the field out"
         )
 
 
