@@ -114,7 +114,7 @@ def _host_bytes(given: KvOffload, sizing: Sizing) -> float:
 def auto_obstacle(spec: Spec, request: SizingRequest) -> str | None:
     """Return why replicas have no cache in host memory, whatever is worth it; None: they may.
 
-    What nobody said is no zero: neither is a cache sized by a guess.
+    What is not given is no zero: neither is a cache sized by a guess.
     """
     given = spec.model.kv_offload
     if given is None:
