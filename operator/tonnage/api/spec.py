@@ -72,7 +72,8 @@ class KvOffload(ApiModel):
 
     mode: Literal["Always", "Auto"] = "Always"
     """Auto: where workingSetTokens exceed what the GPUs' cache holds beside running requests, and
-    host memory holds them. It replaces no pods for a change of its mind alone."""
+    host memory holds them, and the plan costs no more with it. Another choice alone replaces no
+    pods."""
     gib: Annotated[int, Field(ge=1, le=MOST_HOST_GIB)] | None = None
     """Memory of the host for it, in GiB, of a replica with all its ranks; absent: what
     workingSetTokens take. Prompts that never come again pass through it, too. In mode Auto the most

@@ -67,7 +67,7 @@ class Gpu:
     """nvlink or pcie."""
     gpus_per_node: PositiveInt = 8
     host_cache_bytes: PositiveInt | None = None
-    """Of the host's memory, per GPU: what KV caches may take. None: nobody said, nodes differ."""
+    """Of the host's memory, per GPU: what KV caches may take. None: not given, nodes differ."""
     product_labels: tuple[str, ...] = ()
     """Values of the node label ``nvidia.com/gpu.product`` that mean this class."""
     is_unified: bool = False

@@ -10,7 +10,7 @@ from typing import Final, Self
 from tonnage.units import DAY_S
 
 FILLED_AND_USED: Final = 2
-"""Working sets of prompt tokens, with fewer of which nothing could have come back."""
+"""Times the tokens of the cache in prompts, with fewer of which nothing could have come back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +47,9 @@ class HostCacheDay:
             started_tokens=self.started_tokens + seconds * started_per_s,
         )
 
-    def is_whole(self, working_set_tokens: float) -> bool:
-        tokens = FILLED_AND_USED * working_set_tokens
+    def is_whole(self, cached_tokens: float) -> bool:
+        """Tell whether so many tokens could have been cached, and have come back."""
+        tokens = FILLED_AND_USED * cached_tokens
         return self.watched_s >= DAY_S and self.started_tokens > 0 and self.started_tokens >= tokens
 
 

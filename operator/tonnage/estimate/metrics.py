@@ -225,7 +225,7 @@ TABLE: Mapping[str, Query] = {
         scrapes=ATTAINMENT_SCRAPES,
         matchers='reason="deferred"',
     ),
-    "moved_prompt_tokens": _rate(PROMPT_TOKENS, matchers=MOVED, decides=False),
+    "moved_prompt_tokens": _rate(PROMPT_TOKENS, matchers=MOVED),
     "read_bytes": _rate("vllm:estimated_read_bytes_per_gpu_total", decides=False),
     "write_bytes": _rate("vllm:estimated_write_bytes_per_gpu_total", decides=False),
     "dram_active": Query(
@@ -250,9 +250,9 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "mean_running", "kv_usage", "token_gap_s", "token_gaps", "resets", "prefill_s", "prefills",
         "preemptions", *_prompt_tokens(BUSY_SCRAPES),
     ),
-    "memory": ("cache",),
+    "memory": ("cache", "moved_prompt_tokens"),
     "latency": ("ttft", "tpot", "deferred"),
-    "shown": ("moved_prompt_tokens", "read_bytes", "write_bytes", "dram_active"),
+    "shown": ("read_bytes", "write_bytes", "dram_active"),
 }  # fmt: skip
 """Queries by what they are for: what is wrong while they fail."""
 

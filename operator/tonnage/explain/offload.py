@@ -38,11 +38,13 @@ def offload_reasons(
     *,
     held_fraction: float | None = None,
     measured_share: float | None = None,
+    why: str = "",
 ) -> tuple[Reason, ...]:
     """Say of replicas whether their cache in host memory is worth it, and what Auto chose.
 
     ``held_fraction``: of the GPU cache, by running requests. ``measured_share``: of prompt tokens
-    that the cache gave, where it ran. None: not measured.
+    that the cache gave, where it ran. None: not measured. ``why``: the choice is another than the
+    verdict.
     """
     given = spec.model.kv_offload
     if given is None:
@@ -56,15 +58,16 @@ def offload_reasons(
         said.append(obstacle)
     elif held_fraction is not None and (offload := asked_offload(given, sizing, held_fraction)):
         said.append(offload_verdict(offload))
-        if given.is_auto and offload.is_worth_it != has_cache and not gives_little(measured_share):
-            said.append(
-                "what runs stays until the spec asks for other engines, within 10% even then"
-            )
+        is_other = given.is_auto and offload.is_worth_it != has_cache
+        if why and is_other and not gives_little(measured_share):
+            said.append(why)
     if measured_share is not None:
         said.append(_measured(measured_share))
         if gives_little(measured_share) and has_cache:
             said.append(
-                "it goes when pods are replaced next" if given.is_auto else "take the field out"
+                "it goes with the next change of the pod template"
+                if given.is_auto
+                else "take the field out"
             )
     return (Reason(code=OFFLOAD, message="; ".join(said)),) if said else ()
 
@@ -77,13 +80,16 @@ def _choice(given: KvOffload, sizing: Sizing) -> str:
 
 def _measured(share: float) -> str:
     least = f", its copies take {LEAST_SHARE:.0%} to pay" if gives_little(share) else ""
-    return f"{share:.1%} of prompt tokens came from it over days that it ran{least}"
+    given = f"{share:.1%} of prompt tokens came from it on a day, halved for each day since"
+    return f"{given}{least}"
 
 
-def offload_figures(spec: Spec, sizing: Sizing, *, held_fraction: float) -> dict[str, Any] | None:
+def offload_figures(
+    spec: Spec, sizing: Sizing, *, held_fraction: float, why: str = ""
+) -> dict[str, Any] | None:
     """Return the same of a plan as data; None: there is nothing to say."""
     given = spec.model.kv_offload
-    reasons = offload_reasons(spec, sizing, held_fraction=held_fraction)
+    reasons = offload_reasons(spec, sizing, held_fraction=held_fraction, why=why)
     if given is None or not reasons:
         return None
     said = {"message": reasons[0].message}

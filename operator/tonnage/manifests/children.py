@@ -113,7 +113,7 @@ def deployment(
     annotations = {
         **placed,
         DIGEST_ANNOTATION: spec_digest(model),
-        FLAGS_ANNOTATION: _written_flags(sizing),
+        FLAGS_ANNOTATION: _written_flags(figures),
         DRAIN_ANNOTATION: str(drain_s),
         SPEC_ANNOTATION: _written_spec(model.spec),
     }
@@ -383,21 +383,19 @@ def write_flags(flags: Flags) -> str:
     )
 
 
-def _written_flags(sizing: Sizing) -> str:
-    """Write for the annotation what is chosen: flags, and whether host memory has a cache."""
-    text = write_flags(sizing.flags)
-    if not sizing.request.has_host_cache:
-        return text
-    return json.dumps({**json.loads(text), HOST_CACHE: True})
+def _written_flags(figures: PodFigures) -> str:
+    """Write for the annotation what is chosen: flags, and the GiB of a cache in host memory."""
+    text, gib = write_flags(figures.flags), figures.serving.host_cache_gib
+    return json.dumps({**json.loads(text), HOST_CACHE: gib}) if gib else text
 
 
-def records_host_cache(text: str | None) -> bool:
-    """Tell whether what runs has a cache in host memory, by the annotation."""
+def recorded_cache_gib(text: str | None) -> int:
+    """Return the host memory that what runs has for a cache, by the annotation; 0: none."""
     try:
-        found = json.loads(text or "")
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(found, dict) and found.get(HOST_CACHE) is True
+        gib = json.loads(text or "")[HOST_CACHE]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return 0
+    return gib if type(gib) is int and 0 < gib <= MOST_HOST_GIB else 0
 
 
 def flags_from_annotation(text: str) -> Flags | None:
@@ -427,14 +425,23 @@ def differs_in_pods(model: ModelDeployment, made_from: str | None) -> bool:
 
     Nothing is sized by these. Where nobody can read what it was made from, the answer is no.
     """
+    made, asked = _made_part(made_from), model.spec.to_digestible()
+    return made is not None and {**made, "pods": None} == {**asked, "pods": None}
+
+
+def replaces_pods(model: ModelDeployment, made_from: str | None) -> bool:
+    """Tell whether ``pods`` differ in what a pod template holds."""
+    specs = (_made_part(made_from) or {}, model.spec.to_digestible())
+    made, asked = ({**(spec.get("pods") or {}), "maxSurge": None} for spec in specs)
+    return made != asked
+
+
+def _made_part(made_from: str | None) -> dict[str, Any] | None:
     try:
         made = json.loads(made_from or "")
     except (ValueError, RecursionError):
-        return False
-    if not isinstance(made, dict):
-        return False
-    sized = model.spec.to_digestible()
-    return {**made, "pods": None} == {**sized, "pods": None}
+        return None
+    return made if isinstance(made, dict) else None
 
 
 def running_model(model: ModelDeployment, made_from: str | None) -> ModelDeployment | None:

@@ -7,8 +7,9 @@ beyond the host's memory is gone before it is asked for again. What is left is w
 Each data-parallel rank has both caches of its own, and gets requests without a look at prefixes: it
 meets the whole working set.
 
-Where a spec says Auto, replicas have it if it is worth it by what is planned. What runs stays while
-the working set is near the limit: another choice replaces pods.
+Where a spec says Auto, replicas have it if it is worth it by what is planned, and the plan with it
+costs no more. What runs stays while the working set is near the limit, and has the size that it has
+while that is about enough: another choice replaces pods.
 
 Sources:
     [llm-d-guides] random prompts, document questions and a working set of 1.32 times the cache.
@@ -20,19 +21,22 @@ Sources:
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from tonnage.api.spec import KvOffload, Spec
-from tonnage.sizing.errors import SizingError
+from tonnage.sizing.errors import InvalidParallelismError, SizingError
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.refusals import offload_refusals
-from tonnage.sizing.request import SizingRequest
+from tonnage.sizing.request import SizingRequest, without_stages
+from tonnage.sizing.search import cost_of, rank_of_sizing
 from tonnage.sizing.serving.ttft import own_prefill_s
 from tonnage.sizing.split import kv_is_replicated
-from tonnage.units import GIB
+from tonnage.units import GIB, count_of, significant
 
 NEAR: Final = 0.1
 """Of what the GPU cache holds: a working set that is this near leaves what runs as it is."""
+RUNS_ON: Final = "what runs stays until the spec asks for other engines, within 10% even then"
+"""Why what runs is another than the verdict says."""
 LEAST_SHARE: Final = 0.02
 """Of prompt tokens, that a host cache gives back where its copies buy anything."""
 
@@ -67,8 +71,8 @@ class Offload:
     def is_worth_it(self) -> bool:
         return not self.fits_gpu and self.fits_host
 
-    def is_taken(self, *, runs: bool | None) -> bool:
-        """Tell whether Auto takes it; ``runs``: replicas have it, or run without. None: none run.
+    def is_taken(self, *, runs: int | None) -> bool:
+        """Tell whether Auto takes it; ``runs``: what replicas have, 0: none. None: none run.
 
         >>> near = Offload(working_set_tokens=105, gpu_tokens=100, host_bytes_per_token=1)
         >>> [near.is_taken(runs=each) for each in (None, True, False)]
@@ -110,7 +114,7 @@ def _host_bytes(given: KvOffload, sizing: Sizing) -> float:
 def auto_obstacle(spec: Spec, request: SizingRequest) -> str | None:
     """Return why replicas have no cache in host memory, whatever is worth it; None: they may.
 
-    What nobody said is no zero: neither is a cache sized by a guess.
+    What is not given is no zero: neither is a cache sized by a guess.
     """
     given = spec.model.kv_offload
     if given is None:
@@ -122,33 +126,71 @@ def auto_obstacle(spec: Spec, request: SizingRequest) -> str | None:
             "model.kvOffload.gib is not given, nor is host_cache_bytes of GPU class "
             f"{request.gpu.name}"
         )
+    try:
+        without_stages(request.sizes)
+    except InvalidParallelismError as error:
+        return str(error)
     return next(offload_refusals(spec, request.engine.minor, request.shape, request.gpu), None)
+
+
+class Decided(NamedTuple):
+    """What Auto chose."""
+
+    sizing: Sizing
+    why: str = ""
+    """Why it is another than the verdict says."""
 
 
 def decide_offload(
     spec: Spec,
     size: Callable[[bool], Sizing],
     *,
-    runs: bool | None = None,
+    runs: int | None = None,
     measured_share: float | None = None,
-) -> Sizing:
+) -> Decided:
     """Return the plan with the cache that Auto takes, else without.
 
-    ``size``: with it, or without. ``measured_share``: of prompt tokens that it gave, where it ran.
+    ``size``: with it, or without. ``runs``: GiB that replicas have, 0: they run without. None: none
+    run. ``measured_share``: of prompt tokens that it gave, where it ran.
 
     Raises:
         SizingError, SearchAbandonedError: as ``size`` does without it.
     """
     without, given = size(False), spec.model.kv_offload
     if given is None or not given.is_auto or not _is_taken(given, without, runs):
-        return without
+        return Decided(without, "" if runs is None else RUNS_ON)
     if is_refused(spec, without, measured_share):
-        return without
+        return Decided(without)
     try:
         with_cache = size(True)
-    except SizingError:
-        return without
-    return with_cache if _is_taken(given, with_cache, runs) else without
+    except SizingError as error:
+        return Decided(without, f"no plan has it: {error}")
+    if rank_of_sizing(with_cache)[:2] > rank_of_sizing(without)[:2]:
+        return Decided(without, _why_dearer(with_cache, without))
+    if not _is_taken(given, with_cache, runs):
+        return Decided(without, f"not worth it on {with_cache.parallelism}, as the plan with it")
+    return Decided(with_cache, "" if runs is None else RUNS_ON)
+
+
+def _why_dearer(with_cache: Sizing, without: Sizing) -> str:
+    most = with_cache.request.max_replicas
+    if most is not None and rank_of_sizing(with_cache)[0]:
+        return (
+            f"the plan with it needs {count_of(with_cache.replicas, 'replica')}, the plan without "
+            f"it {without.replicas}, and maxReplicas allows {most}"
+        )
+    return (
+        f"the plan with it costs {_cost_written(with_cache)}, the plan without it "
+        f"{_cost_written(without)}"
+    )
+
+
+def _cost_written(sizing: Sizing) -> str:
+    has_no_price, amount = cost_of(sizing)
+    if requests_per_s_asked(sizing) is None:
+        unit = "GPUs" if has_no_price else "USD per hour"
+        return f"{significant(amount)} {unit} for a request per second"
+    return count_of(round(amount), "GPU") if has_no_price else f"{amount:.2f} USD per hour"
 
 
 def is_refused(spec: Spec, sizing: Sizing, measured_share: float | None) -> bool:
@@ -156,7 +198,7 @@ def is_refused(spec: Spec, sizing: Sizing, measured_share: float | None) -> bool
     return gives_little(measured_share) or auto_obstacle(spec, sizing.request) is not None
 
 
-def without_refused(spec: Spec, sizing: Sizing, measured_share: float | None) -> Sizing:
+def without_refused(spec: Spec, sizing: Sizing, measured_share: float | None = None) -> Sizing:
     """Return what runs without the cache that Auto took, where it is to go with other changes."""
     given = spec.model.kv_offload
     if given is None or not given.is_auto or not is_refused(spec, sizing, measured_share):
@@ -169,7 +211,7 @@ def gives_little(measured_share: float | None) -> bool:
     return measured_share is not None and measured_share < LEAST_SHARE
 
 
-def _is_taken(given: KvOffload, sizing: Sizing, runs: bool | None) -> bool:
+def _is_taken(given: KvOffload, sizing: Sizing, runs: int | None) -> bool:
     offload = asked_offload(given, sizing, held_as_planned(sizing))
     return offload is not None and offload.is_taken(runs=runs)
 
@@ -181,11 +223,23 @@ def held_as_planned(sizing: Sizing) -> float:
 
 
 def host_cache_gib(given: KvOffload, sizing: Sizing) -> int:
-    """Return the host memory of a replica, all its ranks: as given, or for the working set."""
+    """Return the host memory of a replica, all its ranks: as given, or for the working set.
+
+    Where Auto chooses, as much as runs, if that holds the working set but for what is near.
+    """
     if given.gib is not None and not given.is_auto:
         return given.gib
     needed_bytes = (given.working_set_tokens or 0) * _host_bytes_per_token(sizing)
+    running = sizing.request.running_cache_gib
+    if given.is_auto and (1 - NEAR) * needed_bytes <= running * GIB <= _host_bytes(given, sizing):
+        return running
     return math.ceil(needed_bytes / GIB)
+
+
+def tokens_cached(given: KvOffload, sizing: Sizing) -> float:
+    """Return the working set, or where none is given the tokens that host memory holds."""
+    held = host_cache_gib(given, sizing) * GIB / _host_bytes_per_token(sizing)
+    return given.working_set_tokens or held
 
 
 def _bytes_per_token(sizing: Sizing) -> float:

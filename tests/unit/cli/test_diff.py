@@ -28,6 +28,10 @@ EACH_USD = 15.824
 ENOUGH = "gib: 300, workingSetTokens: 900000"
 
 
+LABELLED = "  pods: {labels: {team: a}}\n"
+ALLOCATOR = "  pods: {env: [{name: PYTORCH_CUDA_ALLOC_CONF, secretKeyRef: {name: a, key: b}}]}\n"
+
+
 def with_auto(given):
     """The object with KV offload in mode Auto."""
     auto = f"    kvOffload: {{mode: Auto, {given}}}\n"
@@ -80,7 +84,7 @@ class TestFiles:
         near = diff(with_auto(ENOUGH), with_auto("gib: 300, workingSetTokens: 420000"))
         none = diff(with_auto("gib: 300"), with_auto("gib: 300, workingSetTokens: 420000"))
 
-        assert "Auto: on, 129 GiB a replica; not worth it: " in near.stdout
+        assert "Auto: on, 275 GiB a replica; not worth it: " in near.stdout
         assert "Auto: off; not worth it: " in none.stdout
 
     def test_a_given_token_budget_replaces_every_pod_however_little_it_gains(self, diff):
@@ -303,6 +307,33 @@ class TestFromACluster:
         [found] = figures(against(answers, llama(change), "-o", "json"))["objects"]
 
         assert (found["before"]["replicas"] > 4) == is_slower
+
+    def test_what_auto_chose_stays_where_pods_alone_change(self, against):
+        text = with_auto(ENOUGH)
+        live = a_live(text)
+        flags = json.loads(live["metadata"]["annotations"]["tonnage.dev/flags"])
+        del flags["hostCache"]
+        live["metadata"]["annotations"]["tonnage.dev/flags"] = json.dumps(flags)
+
+        found = figures(against(self.answers(live, text), f"{text}{LABELLED}", "-o", "json"))[
+            "objects"
+        ]
+
+        assert found[0]["podsRolled"] == 7
+        assert found[0]["after"]["kvOffload"].startswith("Auto: off; worth it: ")
+        assert "what runs stays" in found[0]["after"]["kvOffload"]
+
+    def test_what_auto_chose_goes_with_pods_that_it_does_not_go_with(self, against):
+        text = with_auto(ENOUGH)
+
+        [found] = figures(against(self.answers(None, text), f"{text}{ALLOCATOR}", "-o", "json"))[
+            "objects"
+        ]
+
+        assert found["after"]["kvOffload"].startswith("Auto: off; model.kvOffload does not go with")
+        assert "spec.containers[vllm].args --kv-offloading-size" in [
+            each["field"] for each in found["podChanges"]
+        ]
 
     def test_a_scale_target_that_the_cluster_alone_has_is_read_there(self, against):
         target = yaml.safe_load(a_deployment())

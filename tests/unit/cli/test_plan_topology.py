@@ -186,6 +186,7 @@ def test_auto_takes_the_place_of_what_a_file_gives(tmp_path):
 
 AUTO = ("--set", "model.kvOffload.mode=Auto", "--set", "model.kvOffload.workingSetTokens=700000")
 ROOM = ("--set", "model.kvOffload.gib=200")
+MORE = ("--set", "model.kvOffload.workingSetTokens=1500000")
 
 
 def test_auto_says_what_it_chose_and_why():
@@ -222,9 +223,28 @@ def test_auto_asks_a_class_of_yours_how_much_host_memory_there_is(tmp_path):
     assert answer["kvOffload"]["message"].startswith("Auto: on, 86 GiB a replica; worth it: ")
 
 
+# fmt: off
+DEAR = (
+    "--model", "meta-llama/Llama-3.1-70B-Instruct", "--gpu", "H100", "--rps", "0.3",
+    "--prompt", "2000", "--output", "800", "--ttft", "8s", "--tpot", "150ms",
+    "--set", "model.kvOffload.mode=Auto", "--set", "model.kvOffload.workingSetTokens=1000000",
+    "--set", "model.kvOffload.gib=2000",
+)
+# fmt: on
+
+
+@pytest.mark.parametrize("asked", [DEAR, (*ASKED[1:-2], *AUTO, *ROOM, *MORE)])
+def test_a_comparison_has_the_plan_that_auto_chooses(asked):
+    [compared] = json.loads(run("compare", *asked, "-o", "json").stdout)["classes"]
+    [planned] = json.loads(run("plan", *asked, "-o", "json").stdout)
+
+    for name in ("replicas", "gpusPerReplica", "parallelism", "maxNumSeqs"):
+        assert compared["plan"][name] == planned["plan"][name]
+    assert compared["kvOffload"] in [each["message"] for each in planned["plan"]["reasons"]]
+
+
 def test_a_comparison_says_what_auto_chooses_on_each_class():
-    more = ("--set", "model.kvOffload.workingSetTokens=1500000")
-    asked = ("compare", *ASKED[1:-2], "--gpu", "H100,GB10", *AUTO, *ROOM, *more)
+    asked = ("compare", *ASKED[1:-2], "--gpu", "H100,GB10", *AUTO, *ROOM, *MORE)
     classes = json.loads(run(*asked, "-o", "json").stdout)["classes"]
     said = {each["gpu"]: each["kvOffload"] for each in classes}
     text = " ".join(run(*asked).stdout.split())

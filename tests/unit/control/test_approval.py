@@ -7,6 +7,7 @@ import pytest
 
 from fleet_builders import (
     NOW_S,
+    SPEC,
     a_deployment_body,
     a_fleet,
     a_manifest,
@@ -83,9 +84,14 @@ def the_digest(found):
 
 
 class TestDigest:
-    def digest(self, *, replicas=0, flags=None, replaced=None, **changes):
-        flags = flags or a_sizing().flags
-        return plan_digest(a_model(**changes), flags, replicas=replicas, replaced=replaced)
+    def digest(self, *, flags=None, replicas=0, replaced=None, has_host_cache=False, **changes):
+        return plan_digest(
+            a_model(**changes),
+            flags or a_sizing().flags,
+            replicas=replicas,
+            replaced=replaced,
+            has_host_cache=has_host_cache,
+        )
 
     def test_is_sixteen_digits_and_the_same_every_time(self):
         assert self.digest() == self.digest()
@@ -107,6 +113,15 @@ class TestDigest:
         }
 
         assert len(digests) == 8
+
+    def test_names_the_host_cache_where_the_spec_leaves_it_open(self):
+        def both(**cache):
+            model = SPEC["model"] | {"kvOffload": {"workingSetTokens": 9, "gib": 9} | cache}
+            return {self.digest(model=model, has_host_cache=each) for each in (True, False)}
+
+        assert len(both(mode="Auto")) == 2
+        assert len(both()) == 1
+        assert self.digest() == "cdf7631182757eb5"
 
     @pytest.mark.parametrize(
         "measured",

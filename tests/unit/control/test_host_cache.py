@@ -35,9 +35,27 @@ from tonnage.units import DAY_S, GIB, HOUR_S
 WORTH_IT, WITHIN = 900_000, 100_000
 """Tokens: the cache of a replica has 545,000."""
 WINDOW_S = 60
+FLAG = "--kv-offloading-size"
 ALLOCATOR = {
     "env": [{"name": "PYTORCH_CUDA_ALLOC_CONF", "secretKeyRef": {"name": "a", "key": "b"}}]
 }
+
+OVER_NODES = {"hardware": {"gpu": "H200", "gpusPerReplica": 16}}
+DEAR = {
+    "model": {
+        "id": "meta-llama/Llama-3.1-70B-Instruct",
+        "kvOffload": {"mode": "Auto", "gib": 2000, "workingSetTokens": 1_000_000},
+    },
+    "hardware": {"gpu": "H100"},
+    "contextLength": 16_384,
+    "slo": {"timeToFirstToken": {"p95": "8s"}, "timePerOutputToken": {"p95": "150ms"}},
+    "demand": {
+        "requestsPerSecond": "0.3",
+        "promptTokens": {"mean": 2000, "p99": 8000},
+        "outputTokens": {"mean": 800},
+    },
+}
+"""Three pipeline stages, or four ranks without any."""
 
 
 def auto(working_set_tokens=WORTH_IT, *, gib=300, **spec):
@@ -61,7 +79,7 @@ def verdict_of(found, state):
 
 def cache_gib(template):
     [container] = template["spec"]["template"]["spec"]["containers"]
-    size = dict(argument_pairs(container["args"])).get("--kv-offloading-size")
+    size = dict(argument_pairs(container["args"])).get(FLAG)
     return size and int(size)
 
 
@@ -77,7 +95,8 @@ class TestTheFirstPlan:
         found = assessed(state)
 
         assert cache_gib(found.template) == 275
-        assert json.loads(found.template["metadata"]["annotations"][FLAGS_ANNOTATION])["hostCache"]
+        record = json.loads(found.template["metadata"]["annotations"][FLAGS_ANNOTATION])
+        assert record["hostCache"] == 275
         assert verdict_of(found, state).startswith(
             "Auto: on, 275 GiB a replica; worth it: the working"
         )
@@ -121,12 +140,24 @@ class TestTheFirstPlan:
 
         assert cache_gib(found.template) == 275
 
-    def test_of_pipeline_stages_has_none(self):
-        hardware = {"gpu": "H200", "parallelism": {"tensor": 1, "pipeline": 2}}
+    @pytest.mark.parametrize(
+        ("manifest", "why"),
+        [
+            (
+                auto(hardware={"gpu": "H200", "parallelism": {"tensor": 1, "pipeline": 2}}),
+                "Auto: off; hardware.parallelism.pipeline: no KV cache of pipeline stages is moved",
+            ),
+            (auto(9_000_000, gib=4000, **OVER_NODES), "; no plan has it: "),
+            (auto(**DEAR), "; the plan with it costs 27.52 USD per hour, the plan without it 20."),
+        ],
+    )
+    def test_says_why_the_plan_with_it_is_not_taken(self, manifest, why):
+        state = a_state(manifest, replicas=None)
+        found = assessed(state)
 
-        found = assessed(a_state(auto(hardware=hardware), replicas=None))
-
-        assert cache_gib(found.template) is None
+        assert FLAG not in json.dumps(found.template)
+        assert why in verdict_of(found, state)
+        assert "what runs" not in verdict_of(found, state)
 
 
 class TestWhatRuns:
@@ -183,10 +214,34 @@ class TestWhatRuns:
         assert near.sizing.request.has_host_cache is has_cache
         assert far.sizing.request.has_host_cache
 
+    @pytest.mark.parametrize(
+        ("share", "gib", "takes"),
+        [(1.01, 300, 275), (1.1, 400, 275), (0.7, 300, 275), (1.2, 400, 330), (0.8, 250, 220)],
+    )
+    def test_has_the_same_size_while_that_holds_about_the_working_set(self, share, gib, takes):
+        live = running(auto(), has_cache=True)
+        state = a_state(auto(round(share * WORTH_IT), gib=gib), live=live)
+
+        found = assessed(state)
+
+        assert cache_gib(found.template) == takes
+        assert bool(found.changes) is (takes != 275)
+        assert verdict_of(found, state).startswith(f"Auto: on, {takes} GiB a replica; worth it: ")
+
+    def test_has_the_recorded_size_where_the_spec_does_not_change(self):
+        grown = auto(round(1.01 * WORTH_IT))
+        made = assessed(a_state(grown, live=running(auto(), has_cache=True))).template
+        manifest = json.loads(json.dumps(made))
+        manifest["metadata"] |= {"uid": "uid-of-deployment", "generation": 1}
+
+        found = assessed(a_state(grown, live=running(auto(), has_cache=True) | manifest))
+
+        assert found.template is None
+
     def test_comes_back_as_it_was_where_somebody_edited_it(self):
         live = running(auto(), has_cache=True)
         [container] = live["spec"]["template"]["spec"]["containers"]
-        at = container["args"].index("--kv-offloading-size")
+        at = container["args"].index(FLAG)
         del container["args"][at : at + 4]
         live["metadata"]["managedFields"] += managed_by("kubectl-edit", "f:template")
 
@@ -197,7 +252,7 @@ class TestWhatRuns:
     def test_is_not_taken_from_a_template_that_somebody_wrote(self):
         live = running(auto(WITHIN), has_cache=False)
         [container] = live["spec"]["template"]["spec"]["containers"]
-        container["args"] += ["--kv-offloading-size", "9"]
+        container["args"] += [FLAG, "9"]
 
         assert not assessed(a_state(auto(WITHIN), live=live)).sizing.request.has_host_cache
 
@@ -211,8 +266,8 @@ class TestWhatIsMeasured:
 
         assert found.template is None
         assert verdict_of(found, state).endswith(
-            "0.4% of prompt tokens came from it over days that it ran, its copies take 2% to pay; "
-            "it goes when pods are replaced next"
+            "0.4% of prompt tokens came from it on a day, halved for each day since, "
+            "its copies take 2% to pay; it goes with the next change of the pod template"
         )
 
     def test_takes_it_away_when_pods_are_replaced_anyway(self):
@@ -225,7 +280,10 @@ class TestWhatIsMeasured:
         )
 
         assert cache_gib(little.template) is None
+        assert not little.sizing.request.has_host_cache
+        assert verdict_of(little, state).startswith("Auto: off; worth it: ")
         assert cache_gib(much.template) == 275
+        assert verdict_of(much, state).startswith("Auto: on, 275 GiB a replica; worth it: ")
 
     def test_takes_nothing_away_with_a_change_that_replaces_no_pods(self):
         changed = auto(pods={"maxSurge": 0})
@@ -250,6 +308,17 @@ class TestWhatIsMeasured:
         assert verdict_of(later, states[0]).startswith("Auto: off; worth it: ")
         assert cache_gib(asked.template) == 550
 
+    def test_is_said_as_what_is_left_of_a_day(self):
+        manifest = auto()
+        state = a_state(manifest, live=running(manifest, has_cache=True))
+        memory = watched(auto(), moved=0.0, memory=a_memory(state, posterior=gave(auto(), 0.3)))
+
+        found = assessed(state, memory=memory)
+
+        assert verdict_of(found, state).endswith(
+            "15.0% of prompt tokens came from it on a day, halved for each day since"
+        )
+
     def test_is_said_of_a_cache_that_the_spec_gives_too(self):
         manifest = a_manifest(model=SPEC["model"] | {"kvOffload": {"gib": 300}})
         state = a_state(manifest)
@@ -257,8 +326,8 @@ class TestWhatIsMeasured:
         found = assessed(state, memory=a_memory(state, posterior=gave(manifest, 0.004)))
 
         assert verdict_of(found, state) == (
-            "0.4% of prompt tokens came from it over days that it ran, its copies take 2% to pay; "
-            "take the field out"
+            "0.4% of prompt tokens came from it on a day, halved for each day since, "
+            "its copies take 2% to pay; take the field out"
         )
 
 
@@ -270,10 +339,10 @@ def watched(manifest, *, has_cache=True, until_s=DAY_S, memory=None, **rates):
     }
     engines = tuple(an_engine(pod, **said) for pod in "ab")
     state = a_state(manifest, live=running(manifest, has_cache=has_cache), engines=engines)
-    memory = memory or a_memory(state)
+    memory, sizing = memory or a_memory(state), assessed(state).sizing
     for number in range(until_s // WINDOW_S + 1):
         fleet = a_fleet(state, now_s=NOW_S + number * WINDOW_S)
-        day, share = counted(memory, state, fleet)
+        day, share = counted(memory, state, fleet, sizing)
         posterior = replace(memory.posterior, host_cache=share)
         memory = remembering(memory, host_cache=day, posterior=posterior)
     return memory
@@ -296,6 +365,32 @@ def test_a_day_of_ticks_that_gave_nothing_takes_it_away_with_the_next_rollout():
     assert cache_gib(writes.template) is None
 
 
+class TestWhatIsAsked:
+    def test_has_the_same_digest_in_every_release(self):
+        assert asked_of(parse_model_deployment(auto()).spec) == "89321a64923c"
+
+    @pytest.mark.parametrize(
+        "spec",
+        [
+            {"hardware": SPEC["hardware"] | {"nodeLink": "50GB/s"}},
+            {"engine": {"version": "0.32"}},
+            {"model": SPEC["model"] | {"kvOffload": {"gib": 300, "workingSetTokens": WORTH_IT}}},
+        ],
+    )
+    def test_is_the_same_with_what_says_nothing_of_it(self, spec):
+        asked, other = (parse_model_deployment(each).spec for each in (auto(), auto(**spec)))
+
+        assert asked_of(asked) == asked_of(other)
+
+    @pytest.mark.parametrize(
+        "manifest", [auto(gib=200), auto(hardware=SPEC["hardware"] | {"gpu": "H100"})]
+    )
+    def test_is_another_with_other_memory(self, manifest):
+        asked, other = (parse_model_deployment(each).spec for each in (auto(), manifest))
+
+        assert asked_of(asked) != asked_of(other)
+
+
 class TestADay:
     def test_is_remembered_when_it_is_whole(self):
         assert watched(auto()).posterior.host_cache == HostCacheShare(
@@ -309,6 +404,13 @@ class TestADay:
             watched(auto(), moved=0.0, started=10.0, until_s=2 * DAY_S).posterior.host_cache is None
         )
         assert watched(auto(), moved=0.0, started=10.0, until_s=3 * DAY_S).posterior.host_cache
+
+    def test_lasts_so_long_for_what_host_memory_holds_where_no_working_set_is_given(self):
+        always = a_manifest(model=SPEC["model"] | {"kvOffload": {"gib": 275}})
+
+        for days, is_whole in ((2, False), (3, True)):
+            after = watched(always, moved=0.0, started=10.0, until_s=days * DAY_S)
+            assert (after.posterior.host_cache is not None) is is_whole
 
     def test_without_traffic_says_nothing(self):
         assert (

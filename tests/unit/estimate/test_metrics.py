@@ -274,7 +274,7 @@ class TestDecisions:
     def test_rest_on_all_but_what_checks_the_engine_from_outside(self):
         shown = [name for name, query in TABLE.items() if not query.decides]
 
-        assert shown == ["moved_prompt_tokens", "read_bytes", "write_bytes", "dram_active"]
+        assert shown == ["read_bytes", "write_bytes", "dram_active"]
 
     def test_rest_on_the_shortest_window(self):
         assert set(DECIDING) == {"timestamp", "waiting", *arrivals(4, "60s")}

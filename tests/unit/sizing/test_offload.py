@@ -112,6 +112,17 @@ def a_spec(**offload):
     return a_model(model=model, hardware=SPLIT).spec
 
 
+def dear_spec(requests_per_s):
+    lengths = {"promptTokens": {"mean": 2000, "p99": 8000}, "outputTokens": {"mean": 800}}
+    return a_model(
+        model={"id": "meta-llama/Llama-3.1-70B-Instruct", "kvOffload": AUTO | {"gib": 2000}},
+        hardware={"gpu": "H100"},
+        contextLength=16_384,
+        slo={"timeToFirstToken": {"p95": "8s"}, "timePerOutputToken": {"p95": "150ms"}},
+        demand=lengths | ({"requestsPerSecond": requests_per_s} if requests_per_s else {}),
+    ).spec
+
+
 def decided(spec, **what):
     """Whether replicas of the plan have the cache, and of what it was asked."""
     asked = []
@@ -121,7 +132,7 @@ def decided(spec, **what):
         known = look_up(spec, built_in_gpus())
         return answer_to(ask(spec, known, has_host_cache=has_host_cache))
 
-    found = decide_offload(spec, plan, **what)
+    found, _ = decide_offload(spec, plan, **what)
     return found.request.has_host_cache, asked
 
 
@@ -152,7 +163,49 @@ class TestAuto:
                 raise DoesNotFitError("pipeline stages alone fit")
             return answer_to(ask(a_spec(), look_up(a_spec(), built_in_gpus())))
 
-        assert not decide_offload(a_spec(), plan).request.has_host_cache
+        found, why = decide_offload(a_spec(), plan)
+
+        assert not found.request.has_host_cache
+        assert why == "no plan has it: pipeline stages alone fit"
+
+    @pytest.mark.parametrize(
+        ("demand", "why"),
+        [
+            ("0.3", "the plan with it costs 27.52 USD per hour, the plan without it 20.64 USD per"),
+            (None, " USD per hour for a request per second, the plan without it "),
+        ],
+    )
+    def test_leaves_it_out_where_the_plan_with_it_costs_more(self, demand, why):
+        """Three pipeline stages hold 70 billion parameters; of ranks without stages it takes four.
+
+        At that demand each of them has less to do than it could.
+        """
+        spec = dear_spec(demand)
+
+        def plan(has_host_cache):
+            known = look_up(spec, built_in_gpus())
+            return size(ask(spec, known, has_host_cache=has_host_cache))
+
+        found, said = decide_offload(spec, plan)
+
+        assert not found.request.has_host_cache
+        assert why in said
+
+    def test_leaves_it_out_where_maxreplicas_allows_the_plan_without_it_alone(self):
+        def plan(has_host_cache):
+            asked = ask(a_spec(), look_up(a_spec(), built_in_gpus()), has_host_cache=has_host_cache)
+            sizing = answer_to(asked)
+            if not has_host_cache:
+                return sizing
+            most = replace(sizing.request, max_replicas=sizing.replicas - 1)
+            return replace(sizing, request=most)
+
+        found, said = decide_offload(a_spec(), plan)
+
+        assert not found.request.has_host_cache
+        assert said == (
+            "the plan with it needs 2 replicas, the plan without it 2, and maxReplicas allows 1"
+        )
 
     def test_asks_what_runs_that_is_given_by_the_field_for_nothing_else(self):
         model = {"id": "meta-llama/Llama-3.1-8B-Instruct", "kvOffload": {"gib": 1}}

@@ -1,8 +1,9 @@
 """GPU classes compared for one ModelDeployment: what was asked of which, and the answer as data."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from tonnage.api.objects import ModelDeployment
@@ -17,10 +18,10 @@ from tonnage.explain.validation import unconfirmed_figures
 from tonnage.sizing.compare import Choice, Measured, RefusedClass, Selection, select
 from tonnage.sizing.cost import gpu_hour
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.offload import decide_offload
+from tonnage.sizing.offload import Decided, decide_offload
 from tonnage.sizing.parallelism.candidates import has_sizes
 from tonnage.sizing.plan import Sizing, size_with
-from tonnage.sizing.request import SizingRequest, with_host_cache
+from tonnage.sizing.request import SizingRequest, on_gpu
 from tonnage.sizing.search import size
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Compared:
     """Of classes shown in full, by name, where it is asked: whether roles apart cost less."""
     offload: Mapping[str, str] = field(default_factory=dict)
     """Of classes shown in full, by name: what Auto chooses of a KV cache in host memory, and why.
-    Ranked are replicas without it."""
+    Their plans are with it where it is on; those of others are not."""
 
     @property
     def in_full(self) -> tuple[Choice, ...]:
@@ -152,22 +153,41 @@ def compare_classes(  # noqa: PLR0913  (what is compared, and how it was asked)
     )
 
 
-def with_offload(found: Compared) -> Compared:
-    """Say of classes in full what Auto chooses of a KV cache in host memory."""
+def with_offload(found: Compared, ask: Callable[[], SizingRequest]) -> Compared:
+    """Plan classes in full with the KV cache in host memory that Auto takes, and say why.
+
+    ``ask``: for the request with it. A plan with it costs no less, so that it ranks as without.
+    """
     spec = found.deployment.spec
     if spec.model.kv_offload is None or not spec.model.kv_offload.is_auto:
         return found
+    asked = cache(ask)
 
-    def chosen(choice: Choice) -> str:
-        without = choice.sizing
-
+    def decided(choice: Choice, gpu: Gpu | None) -> Decided:
         def plan(has_host_cache: bool) -> Sizing:
-            return size(with_host_cache(without.request)) if has_host_cache else without
+            if not has_host_cache:
+                return choice.sizing
+            return size(on_gpu(replace(asked(), max_replicas=None), gpu) if gpu else asked())
 
-        sizing = decide_offload(spec, plan)
-        return "; ".join(each.message for each in offload_reasons(spec, sizing))
+        return decide_offload(spec, plan)
 
-    return replace(found, offload={each.gpu.name: chosen(each) for each in found.in_full})
+    chosen = {each.gpu.name: decided(each, each.gpu) for each in found.in_full}
+    choices = tuple(
+        replace(each, sizing=chosen[each.gpu.name].sizing) if each.gpu.name in chosen else each
+        for each in found.selection.choices
+    )
+    own = found.as_written
+    return replace(
+        found,
+        selection=replace(found.selection, choices=choices),
+        as_written=replace(own, sizing=decided(own, None).sizing)
+        if isinstance(own, Choice)
+        else own,
+        offload={
+            name: "; ".join(each.message for each in offload_reasons(spec, sizing, why=why))
+            for name, (sizing, why) in chosen.items()
+        },
+    )
 
 
 def unsaleable(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:

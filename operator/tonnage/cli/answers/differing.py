@@ -18,11 +18,13 @@ from tonnage.explain.report import usd_per_hour
 from tonnage.manifests.changes import ALL, Change, Owned, template_changes
 from tonnage.manifests.children import (
     Site,
+    differs_in_pods,
     flags_from_annotation,
-    records_host_cache,
+    recorded_cache_gib,
+    replaces_pods,
     spec_digest,
 )
-from tonnage.manifests.names import DRAIN_ANNOTATION
+from tonnage.manifests.names import DRAIN_ANNOTATION, FLAGS_ANNOTATION
 from tonnage.manifests.workload import num_nodes_in, template_in, workload_over
 from tonnage.sizing.cost import GpuHour, cents, gpu_hour
 from tonnage.sizing.request import Flags
@@ -47,11 +49,13 @@ class RunningObject:
     """That are asked for; None: nobody knows but the plan."""
     digest: str | None
     """Of the part of the spec that it was made from."""
+    made_from: str | None
+    """JSON of that part."""
     flags: Flags | None
     drain_s: int | None
     num_nodes: int = 1
     """Over which each replica runs: a pod on each."""
-    has_host_cache: bool = False
+    running_cache_gib: int = 0
 
     @property
     def is_annotated(self) -> bool:
@@ -63,10 +67,12 @@ class RunningObject:
         """Return what the flags for a spec are chosen by."""
         if self.flags is None:
             return None
+        is_same = self.digest == spec_digest(model)
         return Live(
             flags=self.flags,
-            is_current=self.digest == spec_digest(model),
-            has_host_cache=self.has_host_cache,
+            asks_the_same=is_same or differs_in_pods(model, self.made_from),
+            is_rolled=not is_same and replaces_pods(model, self.made_from),
+            running_cache_gib=self.running_cache_gib,
         )
 
 
@@ -78,10 +84,11 @@ def running_of_plan(planned: Planned) -> RunningObject:
         owned=ALL,
         replicas=None,
         digest=spec_digest(planned.deployment),
+        made_from=json.dumps(planned.deployment.spec.to_digestible()),
         flags=planned.sizing.flags,
         drain_s=int(made["metadata"]["annotations"][DRAIN_ANNOTATION]),
         num_nodes=num_nodes_in(made),
-        has_host_cache=planned.sizing.request.has_host_cache,
+        running_cache_gib=recorded_cache_gib(made["metadata"]["annotations"][FLAGS_ANNOTATION]),
     )
 
 
@@ -92,10 +99,11 @@ def running_of_view(view: DeploymentView) -> RunningObject:
         owned=json.loads(view.template_fields),
         replicas=view.replicas,
         digest=view.digest,
+        made_from=view.made_from,
         flags=flags_from_annotation(view.flags or ""),
         drain_s=view.drain_s,
         num_nodes=view.num_nodes,
-        has_host_cache=records_host_cache(view.flags),
+        running_cache_gib=recorded_cache_gib(view.flags),
     )
 
 

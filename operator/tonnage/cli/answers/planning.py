@@ -25,7 +25,7 @@ from tonnage.manifests.roles import Running, Weighed, weigh_topology
 from tonnage.sizing.adapters import running_adapters
 from tonnage.sizing.checks import with_running_cache
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.offload import decide_offload
+from tonnage.sizing.offload import RUNS_ON, Decided, decide_offload, without_refused
 from tonnage.sizing.plan import Between, Sizing, keep_searching, requests_per_s_asked
 from tonnage.sizing.provenance import (
     Figure,
@@ -76,10 +76,12 @@ class Live:
     """What runs for an object."""
 
     flags: Flags
-    is_current: bool
-    """It was made for the same part of the spec, so its flags stay whatever others would gain."""
-    has_host_cache: bool = False
-    """It has a KV cache in host memory."""
+    asks_the_same: bool
+    """Its spec differs in pods at most, so its flags stay whatever others would gain."""
+    is_rolled: bool = False
+    """Pods are replaced for these all the same."""
+    running_cache_gib: int = 0
+    """Of its KV cache in host memory; 0: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +96,8 @@ class Planned:
     """How well the constants were found to predict the user's own traffic."""
     savings: tuple[Saving, ...] = ()
     """Changes with which the demand would cost less, the most saved first."""
+    why_offload: str = ""
+    """Why Auto chose another KV cache in host memory than the verdict says."""
     verdicts: "Mapping[str, Verdict]" = field(default_factory=dict)
     """What else was asked for, as words and as data, by its name there."""
 
@@ -156,7 +160,9 @@ def answer(
 
     @cache
     def asked(has_host_cache: bool) -> SizingRequest:
-        return request_of(spec, terms, references, has_host_cache=has_host_cache)
+        request = request_of(spec, terms, references, has_host_cache=has_host_cache)
+        running_gib = live.running_cache_gib if live and has_host_cache else 0
+        return replace(request, running_cache_gib=running_gib)
 
     try:
         request = asked(False)
@@ -166,7 +172,7 @@ def answer(
         topology = spec.topology
         if topology and topology.roles == "Apart":  # where roles can be, they ask in its place
             weighed_roles(spec, request, terms, {})
-        sizing = _decided(spec, asked, live, terms.between)
+        sizing, why_offload = _decided(spec, asked, live, terms.between)
         request = asked(sizing.request.has_host_cache)
     except (CatalogError, SizingError) as error:
         return Refused(
@@ -192,26 +198,28 @@ def answer(
         return _not_asked(deployment, error)
     except SizingError as error:
         return Refused(deployment=deployment, code=code_of(error), message=str(error))
-    replicas, reasons = within_bounds(sizing, deployment)
+    replicas, reasons = within_bounds(sizing, deployment, why_offload)
     return Planned(
         deployment=deployment,
         sizing=sizing,
         replicas=replicas,
         reasons=reasons,
         validation=calibration.validation if calibration else None,
+        why_offload=why_offload,
     )
 
 
 def _decided(
     spec: Spec, asked: Callable[[bool], SizingRequest], live: Live | None, between: Between
-) -> Sizing:
+) -> Decided:
     """Return the plan, with or without a cache in host memory where the spec leaves that open."""
-    if live is not None and live.is_current:
-        return _size(asked(live.has_host_cache), live, between)
+    if live is not None and live.asks_the_same:
+        sizing = _size(asked(live.running_cache_gib > 0), live, between)
+        return Decided(without_refused(spec, sizing) if live.is_rolled else sizing, RUNS_ON)
     return decide_offload(
         spec,
         lambda has_host_cache: _size(asked(has_host_cache), live, between),
-        runs=live.has_host_cache if live else None,
+        runs=live.running_cache_gib if live else None,
     )
 
 
@@ -253,7 +261,7 @@ def _size(request: SizingRequest, live: Live | None, between: Between) -> Sizing
             return size(replace(request, flags=flags), between=between)
         return size(request, between=between) if flags is None else size_with(None, False)
 
-    if live.is_current:
+    if live.asks_the_same:
         return size_with(live.flags, True)
     return size_changed_spec(size_with, live.flags, request)
 
@@ -329,12 +337,14 @@ def _on_these_terms(request: SizingRequest, terms: Terms) -> SizingRequest:
     return as_textbook(request) if terms.is_textbook else request
 
 
-def within_bounds(sizing: Sizing, model: ModelDeployment) -> tuple[int, tuple[Reason, ...]]:
+def within_bounds(
+    sizing: Sizing, model: ModelDeployment, why_offload: str = ""
+) -> tuple[int, tuple[Reason, ...]]:
     """Return the replicas that the spec allows, and every reason for them."""
     reasons = (
         *sizing_reasons(sizing),
         *never_evictable(model),
-        *offload_reasons(model.spec, sizing),
+        *offload_reasons(model.spec, sizing, why=why_offload),
     )
     scaling = model.spec.scaling
     needed, evicted = sizing.replicas, evictable(model)

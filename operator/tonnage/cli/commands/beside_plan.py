@@ -126,7 +126,9 @@ class BesidePlan:
             from tonnage.sizing.offload import held_at  # noqa: PLC0415
 
             held = held_at(sizing, planned.replicas)
-            if figures := offload_figures(spec, sizing, held_fraction=held):
+            if figures := offload_figures(
+                spec, sizing, held_fraction=held, why=planned.why_offload
+            ):
                 yield "kvOffload", (offload_answer(spec, sizing, figures), figures)
 
 

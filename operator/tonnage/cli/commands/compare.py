@@ -1,8 +1,9 @@
 """``tonnage compare``: which GPU class serves a model for least. Needs no cluster."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -96,7 +97,8 @@ def compare(*, options: CompareOptions) -> None:
     named = named_classes(question.classes, terms.gpus) if question.classes else []
     gpus = named or list(terms.gpus.values())
     asked = asking(question, None if question.names else gpus[0].name)
-    deployment, request = _request(asked, question, terms, beside(question))
+    deployment, ask = _request(asked, question, terms, beside(question))
+    request = ask()
     progress = search_progress()
     found = compare_classes(
         deployment,
@@ -106,7 +108,7 @@ def compare(*, options: CompareOptions) -> None:
         is_written=bool(question.names),
         measured=_measured_by_class(request, gpus, options.calibration_files),
     )
-    found = with_offload(found)
+    found = with_offload(found, partial(ask, has_host_cache=True))
     topology = deployment.spec.topology
     if roles.roles_apart or topology:
         between = progress.counting()
@@ -126,16 +128,19 @@ def compare(*, options: CompareOptions) -> None:
 
 def _request(
     asked: PlanInput, question: QuestionOptions, terms: Terms, beside: Beside
-) -> tuple[ModelDeployment, SizingRequest]:
+) -> tuple[ModelDeployment, Callable[..., SizingRequest]]:
     the_one(asked.manifests, question.names, command="compare")
     [model] = asked.models
     parsed = parsed_model(model.resource, asked.manifests)
     deployment, references = parsed.model, beside.references(parsed)
     try:
-        request = request_of(deployment.spec, replace(terms, guessed=model.guessed), references)
+        ask = partial(
+            request_of, deployment.spec, replace(terms, guessed=model.guessed), references
+        )
+        ask()
     except (CatalogError, TargetError) as error:
         raise Failure(f"{model.resource.name}: {code_of(error)}: {error}") from error
-    return deployment, request
+    return deployment, ask
 
 
 def _measured_by_class(

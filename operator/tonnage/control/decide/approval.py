@@ -2,9 +2,9 @@
 
 In mode Approve what replaces pods, or costs more than the spec states, waits for an annotation with
 the plan's digest. The digest is computed anew in every tick, from what a person agrees to: the
-object, its generation, the spec of the pods, the split of each, and the replicas where those pass
-the stated cost. So an annotation that is stale, malformed or absent agrees to nothing: what runs
-stays, and is scaled as before.
+object, its generation, the spec of the pods, the split of each, the KV cache in host memory where
+the spec leaves that open, and the replicas where those pass the stated cost. So an annotation that
+is stale, malformed or absent agrees to nothing: what runs stays, and is scaled as before.
 
 Flags are no part of it: those of a batch follow the lengths and constants that are measured, from
 tick to tick, and an approval would go stale by itself. Where other flags are all that a plan
@@ -49,21 +49,29 @@ HALF_CENT: Final = 0.005
 
 
 def plan_digest(
-    model: ModelDeployment, flags: Flags, *, replicas: int, replaced: Flags | None = None
+    model: ModelDeployment,
+    flags: Flags,
+    *,
+    replicas: int,
+    replaced: Flags | None = None,
+    has_host_cache: bool = False,
 ) -> str:
     """Return what the plan for one generation of an object is called.
 
     ``model``: with the spec of the pods that the plan runs.
     ``replicas``: that pass the stated cost; 0: the plan is within it.
     ``replaced``: flags of the same spec that run, where the plan is to run others.
+    ``has_host_cache``: as the plan has it, where the spec leaves that open.
     """
     split, leaves = str(flags.parallelism), write_flags(replaced) if replaced else None
-    named = [model.uid, model.generation, spec_digest(model), split, leaves, replicas]
+    given = model.spec.model.kv_offload
+    left_open = [has_host_cache] if given and given.is_auto else []
+    named = [model.uid, model.generation, spec_digest(model), split, leaves, replicas, *left_open]
     return hashlib.sha256(json.dumps(named).encode()).hexdigest()[:DIGEST_LENGTH]
 
 
 def approved_replicas(
-    state: ModelState, model: ModelDeployment, flags: Flags, *, replaced: Flags | None = None
+    state: ModelState, model: ModelDeployment, sizing: Sizing, *, replaced: Flags | None = None
 ) -> int | None:
     """Return up to how many replicas a plan is agreed to; 0: within the stated cost. None: not."""
     given = state.view.approve
@@ -72,9 +80,18 @@ def approved_replicas(
     most = model.spec.scaling.max_replicas
 
     def digest(replicas: int) -> str:
-        return plan_digest(model, flags, replicas=replicas, replaced=replaced)
+        return _digest_of(model, sizing, replicas, replaced)
 
     return next((n for n in range(most + 1) if digest(n) == given), None)
+
+
+def _digest_of(
+    model: ModelDeployment, sizing: Sizing, replicas: int, replaced: Flags | None = None
+) -> str:
+    has_cache = sizing.request.has_host_cache
+    return plan_digest(
+        model, sizing.flags, replicas=replicas, replaced=replaced, has_host_cache=has_cache
+    )
 
 
 def until_approved(
@@ -131,7 +148,7 @@ def is_roll_approved(
     state: ModelState, model: ModelDeployment, sizing: Sizing, *, replaced: Flags | None = None
 ) -> bool:
     """Tell whether somebody agreed to such pods, for the replicas that there are."""
-    agreed = approved_replicas(state, model, sizing.flags, replaced=replaced)
+    agreed = approved_replicas(state, model, sizing, replaced=replaced)
     return agreed is not None and agreed >= _beyond(state, model, sizing)
 
 
@@ -145,7 +162,7 @@ def roll_proposal(
 ) -> Proposal:
     """Return a plan that would replace pods, with the fields for which it would."""
     beyond = _beyond(state, model, sizing)
-    digest = plan_digest(model, sizing.flags, replicas=beyond, replaced=replaced)
+    digest = _digest_of(model, sizing, beyond, replaced)
     cost = f", at {_cost_written(sizing, beyond)}" if beyond else ""
     message = f"{roll_written(state.deployment, changes)}{cost}"
     return Proposal(digest=digest, reason=ROLLS, message=message)
@@ -179,7 +196,7 @@ def within_cost(found: Assessment, chosen: Chosen, decision: Decision) -> Assess
     within = replicas_within(model, sizing) if model.spec.scaling.mode == APPROVE else None
     if within is None:
         return replace(found, decision=decision)
-    agreed = approved_replicas(found.state, model, sizing.flags) or 0
+    agreed = approved_replicas(found.state, model, sizing) or 0
     most = max(within, agreed, found.state.replicas)
     if decision.replicas <= most:
         return replace(found, decision=decision)
@@ -190,7 +207,7 @@ def within_cost(found: Assessment, chosen: Chosen, decision: Decision) -> Assess
         f", above the {model.spec.scaling.approval_above_usd_per_hour} of "
         f"approvalAboveUsdPerHour: {most} until so many are approved"
     )
-    digest = plan_digest(model, sizing.flags, replicas=asked)
+    digest = _digest_of(model, sizing, asked)
     proposal = Proposal(digest=digest, reason=COSTS, message=message)
     limited = decision.limited_to(most, NEEDED, message)
     return replace(found, decision=limited, proposals=(*found.proposals, proposal))
@@ -220,9 +237,10 @@ def without_unapproved(found: Assessment, chosen: Chosen) -> Assessment:
 
 def _is_agreed_to(state: ModelState, chosen: Chosen) -> bool:
     """Tell whether the annotation is of what runs, or of other flags for it, which may wait yet."""
-    flags = chosen.sizing.flags
+    sizing = chosen.sizing
     agreed = (
-        approved_replicas(state, chosen.model, flags, replaced=each) for each in (None, flags)
+        approved_replicas(state, chosen.model, sizing, replaced=each)
+        for each in (None, sizing.flags)
     )
     return any(each is not None for each in agreed)
 

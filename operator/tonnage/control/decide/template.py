@@ -6,13 +6,11 @@ from dataclasses import replace
 from tonnage.control.decide.draining import drain_to_write_s
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Chosen, DeploymentView, Fleet, ModelState
-from tonnage.control.measure.host_cache import measured_share
 from tonnage.control.observe.ownership import is_adopted
 from tonnage.manifests.changes import Change, template_changes
 from tonnage.manifests.children import NotServableError, Site, deployment, site_of
 from tonnage.manifests.names import Manifest
 from tonnage.manifests.workload import template_in
-from tonnage.sizing.offload import without_refused
 from tonnage.units import count_of
 
 MOST_NAMED = 8
@@ -34,21 +32,14 @@ def template_of(
     if not (is_due or is_adopted(state, state.deployment)):
         return None
     live = state.deployment
-    made = _made(state, fleet, chosen)
-    if chosen.must_apply and roll_changes(live, made):
-        spec, learned = chosen.model.spec, memory.posterior
-        sizing = without_refused(spec, chosen.sizing, measured_share(learned, spec))
-        made = _made(state, fleet, replace(chosen, sizing=sizing))
+    site = site_in(fleet)
+    if live and live.workload.is_group:
+        site = replace(site, has_groups=True)
+    drain_s = drain_to_write_s(state, chosen)
+    made = deployment(chosen.model, chosen.sizing, site, drain_s=drain_s)
     if live and live.kind != made["kind"]:
         raise _another_kind(live, made)
     return made
-
-
-def _made(state: ModelState, fleet: Fleet, chosen: Chosen) -> Manifest:
-    site, live = site_in(fleet), state.deployment
-    if live and live.workload.is_group:
-        site = replace(site, has_groups=True)
-    return deployment(chosen.model, chosen.sizing, site, drain_s=drain_to_write_s(state, chosen))
 
 
 def site_in(fleet: Fleet) -> Site:

@@ -24,7 +24,7 @@ from tonnage.manifests.children import (
     NotServableError,
     deployment,
     flags_from_annotation,
-    records_host_cache,
+    recorded_cache_gib,
     running_model,
     spec_digest,
 )
@@ -201,7 +201,8 @@ def _as_recorded(
     if isinstance(shape, BadConfig):
         return None
     try:
-        asked = by_spec(model.spec, fleet.gpus, shape, None, records_host_cache(live.flags))
+        gib = recorded_cache_gib(live.flags)
+        asked = by_spec(model.spec, fleet.gpus, shape, None, gib > 0, gib)
         request = replace(asked, slo=Slo())
         sizing = size(with_known_cache(request, flags, state, fleet, memory))
         made = deployment(model, sizing, site_in(fleet), drain_s=recorded_drain_s(live))

@@ -19,7 +19,7 @@ from tonnage.estimate.learner import PodWindow
 from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.samples import EngineSamples
 from tonnage.manifests.changes import Change
-from tonnage.manifests.children import records_host_cache, spec_digest
+from tonnage.manifests.children import recorded_cache_gib
 from tonnage.manifests.names import Manifest
 from tonnage.manifests.roles import RoleManifest
 from tonnage.manifests.workload import DEPLOYMENT, WORKLOADS, Workload
@@ -228,18 +228,11 @@ class ModelState:
         return {role: each for role, each in self.roles.items() if each.view.owner_uid == uid}
 
     @property
-    def runs_host_cache(self) -> bool | None:
-        """Replicas have a KV cache in host memory, as we recorded it; None: none of ours run."""
-        live, model = self.deployment, self.model
-        if (
-            live is None
-            or live.owner_uid != self.view.uid
-            or not isinstance(model, ModelDeployment)
-        ):
-            return None
-        given = model.spec.model.kv_offload
-        is_asked = given is not None and not given.is_auto and live.digest == spec_digest(model)
-        return is_asked or records_host_cache(live.flags)
+    def running_cache_gib(self) -> int | None:
+        """Of a KV cache in host memory, as we recorded it; 0: none. None: none of ours run."""
+        live = self.deployment
+        is_ours = live is not None and live.owner_uid == self.view.uid
+        return recorded_cache_gib(live.flags) if live and is_ours else None
 
     @property
     def replicas(self) -> int:
@@ -362,6 +355,8 @@ class Chosen:
     """The same of another split."""
     other_split: "Chosen | None" = None
     """The plan that would replace what runs, for less of what it costs."""
+    why_offload: str = ""
+    """Why Auto chose another KV cache in host memory than the verdict says."""
 
     @cached_property
     def replica_goodput(self) -> ReplicaGoodput:

@@ -12,6 +12,8 @@ from tonnage.estimate.host_cache import HostCacheDay, HostCacheShare, share_afte
 from tonnage.estimate.metrics import BUSY_SCRAPES
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.memoize import memoize
+from tonnage.sizing.offload import tokens_cached
+from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import digest_of
 
 NO_DAY: Final = HostCacheDay()
@@ -23,12 +25,16 @@ LATE: Final = 2.0
 def asked_of(spec: Spec) -> str:
     """Return a digest of what decides how much comes back from host memory.
 
-    A new revision or release says nothing new of that.
+    A new revision or release says nothing new of that, nor does a field that a release adds.
     """
-    asked = spec.model_dump_json(
-        include={"model": {"id", "weights", "kv_cache", "kv_offload"}, "hardware": True}
+    asked = spec.model_dump(
+        mode="json",
+        include={"model": {"id", "weights", "kv_cache", "kv_offload"}, "hardware": True},
+        exclude={"model": {"kv_offload": {"mode"}}, "hardware": {"node_link"}},
+        exclude_defaults=True,
+        exclude_none=True,
     )
-    return digest_of([json.dumps(json.loads(asked), sort_keys=True)])
+    return digest_of([json.dumps(asked, sort_keys=True)])
 
 
 def measured_share(learned: ObjectPosterior, spec: Spec) -> float | None:
@@ -38,11 +44,11 @@ def measured_share(learned: ObjectPosterior, spec: Spec) -> float | None:
 
 
 def counted(
-    memory: ObjectMemory, state: ModelState, fleet: Fleet
+    memory: ObjectMemory, state: ModelState, fleet: Fleet, sizing: Sizing
 ) -> tuple[HostCacheDay, HostCacheShare | None]:
     """Return the day with the last window, and what the cache gives by all whole days."""
     model, day, known = state.model, memory.traffic.host_cache, memory.posterior.host_cache
-    if not (isinstance(model, ModelDeployment) and state.runs_host_cache):
+    if not (isinstance(model, ModelDeployment) and state.running_cache_gib):
         return NO_DAY, known
     asked, at_s = asked_of(model.spec), fleet.windows_end_s
     new_day = HostCacheDay(asked=asked, counted_at_s=at_s)
@@ -58,7 +64,7 @@ def counted(
         longest_s=LATE * window_s,
     )
     given = model.spec.model.kv_offload
-    is_whole = day.is_whole((given and given.working_set_tokens) or 0)
+    is_whole = given is not None and day.is_whole(tokens_cached(given, sizing))
     return (new_day, share_after(known, day)) if is_whole else (day, known)
 
 

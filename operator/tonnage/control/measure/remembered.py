@@ -18,6 +18,7 @@ from tonnage.estimate.posterior import with_starts
 from tonnage.policy.need import CurrentTraffic
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.expected import expected_workload
+from tonnage.sizing.plan import Sizing
 
 
 def with_observed(
@@ -26,13 +27,24 @@ def with_observed(
     """Remember the pods that are there, how they started, and what is measured of the traffic."""
     starts = starts_of(memory.pods, state)
     expected_s = fleet.settings.cold_start_s
-    day, share = counted(memory, state, fleet)
     learned = with_starts(memory.posterior, starts, expected_s=expected_s)
     traffic = _with_traffic(_with_arrivals(memory, state, fleet, traffics), state, fleet, traffics)
     return replace(
         memory,
         pods=with_pods(memory.pods, state, fleet),
-        traffic=replace(traffic, host_cache=day),
+        traffic=traffic,
+        posterior=learned,
+    )
+
+
+def with_host_cache(
+    memory: ObjectMemory, state: ModelState, fleet: Fleet, sizing: Sizing
+) -> ObjectMemory:
+    """Remember what the KV cache in host memory gave."""
+    learned, (day, share) = memory.posterior, counted(memory, state, fleet, sizing)
+    return replace(
+        memory,
+        traffic=replace(memory.traffic, host_cache=day),
         posterior=learned if share is learned.host_cache else replace(learned, host_cache=share),
     )
 

@@ -206,6 +206,7 @@ def _offload_reasons(found: Assessment) -> Iterator[Reason]:
         found.sizing,
         held_fraction=fmean(known) if known else None,
         measured_share=measured_share(found.memory.posterior, spec),
+        why=found.chosen.why_offload,
     )
 
 

@@ -35,7 +35,7 @@ def weighed(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker)
         return None
     if state.config_problem or isinstance(shape, BadConfig):
         return None  # refused as any object is
-    request = by_spec(model.spec, fleet.gpus, shape, None, False)
+    request = by_spec(model.spec, fleet.gpus, shape, None, False, 0)
     held = belief(request, None, state, fleet, memory)
 
     def size(asked: SizingRequest) -> Sizing:

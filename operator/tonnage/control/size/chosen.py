@@ -22,14 +22,19 @@ from tonnage.estimate.belief import BAND, SETTLED_S, Belief
 from tonnage.estimate.promise import factor_now
 from tonnage.explain.report import usd_per_hour
 from tonnage.manifests.arguments import FLAGS_NEEDED, as_told, read_flags
-from tonnage.manifests.children import differs_in_pods, flags_from_annotation, spec_digest
+from tonnage.manifests.children import (
+    differs_in_pods,
+    flags_from_annotation,
+    replaces_pods,
+    spec_digest,
+)
 from tonnage.manifests.workload import DEPLOYMENT
 from tonnage.sizing.errors import (
     SearchAbandonedError,
     SizingError,
     SLOInfeasibleError,
 )
-from tonnage.sizing.offload import decide_offload
+from tonnage.sizing.offload import RUNS_ON, decide_offload, without_refused
 from tonnage.sizing.parallelism.draft import splits_for
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.request import Flags
@@ -63,13 +68,13 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) 
         state.deployment is not None and state.deployment.digest == spec_digest(model)
     )
     may_stay = is_current or _asks_the_same(state, model)
-    runs_cache = state.runs_host_cache
+    running_gib = state.running_cache_gib
 
     @cache
     def ask(has_host_cache: bool) -> SizingQuestion:
         return question_of(model, state, fleet, memory, asker, has_host_cache=has_host_cache)
 
-    question = ask(may_stay and bool(runs_cache))
+    question = ask(may_stay and bool(running_gib))
     live = _live_flags(state, model, question)
     if model.spec.scale_target and live is None:
         raise RefusedError(
@@ -78,22 +83,32 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) 
         )
     if live and may_stay:
         sizing, problem = _as_it_runs(question, live)
+        if not is_current and _replaces_pods(state, model):
+            sizing = _replacing(question, model, sizing)
         found = _chosen_with(question, model, sizing, must_apply=not is_current, problem=problem)
+        found = replace(found, why_offload=RUNS_ON)
         if not is_current:
             last = memory.sizing
             return replace(found, better_asked=last.better_asked, split_asked=last.split_asked)
         found = replace(found, better_asked=_better_asked(question, found))
         return _with_other_split(question, found)
-    sizing = decide_offload(
+    sizing, why_offload = decide_offload(
         model.spec,
         lambda has_host_cache: _freely(ask(has_host_cache), live),
-        runs=runs_cache,
+        runs=running_gib,
         measured_share=measured_share(memory.posterior, model.spec),
     )
     question = ask(sizing.request.has_host_cache)
     if live is None:
         sizing = _with_planned_split(question, model, sizing)
-    return _chosen_with(question, model, sizing, must_apply=True)
+    found = _chosen_with(question, model, sizing, must_apply=True)
+    return replace(found, why_offload=why_offload)
+
+
+def _replacing(question: SizingQuestion, model: ModelDeployment, best: Sizing) -> Sizing:
+    """Return what replaces pods, without the cache in host memory that is to go with them."""
+    share = measured_share(question.memory.posterior, model.spec)
+    return without_refused(model.spec, best, share)
 
 
 def _with_planned_split(question: SizingQuestion, model: ModelDeployment, best: Sizing) -> Sizing:
@@ -121,6 +136,10 @@ def _asks_the_same(state: ModelState, model: ModelDeployment) -> bool:
     return live is not None and differs_in_pods(model, live.made_from)
 
 
+def _replaces_pods(state: ModelState, model: ModelDeployment) -> bool:
+    return state.deployment is not None and replaces_pods(model, state.deployment.made_from)
+
+
 def choose_running(
     state: ModelState,
     fleet: Fleet,
@@ -143,7 +162,8 @@ def choose_running(
     if live is None:
         raise RefusedError(FLAGS_UNKNOWN, "the flags that run cannot be read")
     sizing, problem = _as_it_runs(question, live)
-    return _chosen_with(question, model, sizing, must_apply=False, problem=problem)
+    found = _chosen_with(question, model, sizing, must_apply=False, problem=problem)
+    return replace(found, why_offload=RUNS_ON)
 
 
 def _chosen_with(
@@ -226,7 +246,8 @@ def _with_other_split(question: SizingQuestion, found: Chosen) -> Chosen:
             best = _freely(served, flags)
         except (SizingError, SearchAbandonedError):
             return replace(found, split_asked=last)  # what runs was answered: this can wait
-        other = best if best.parallelism != flags.parallelism else None
+        is_other = best.parallelism != flags.parallelism
+        other = _replacing(question, found.model, best) if is_other else None
         last = BetterAsked(at_s=now_s, flags=flags, asked=held.asked, sizing=other)
     if last is None:
         return found
@@ -288,7 +309,8 @@ def _better_slots(question: SizingQuestion, found: Chosen) -> Sizing | None:
     is_same_split = best.flags.parallelism == flags.parallelism
     known = "KVCache" not in {best.limited_by, found.sizing.limited_by}
     is_worth_it = _is_worth_it(found, best)
-    return best if is_other and is_same_split and is_worth_it and known else None
+    is_taken = is_other and is_same_split and is_worth_it and known
+    return _replacing(question, found.model, best) if is_taken else None
 
 
 def moved_flags(running: Flags, best: Flags) -> str:
