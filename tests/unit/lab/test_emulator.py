@@ -728,7 +728,7 @@ def test_an_engine_that_is_full_leaves_caches_where_they_are_until_it_has_room()
             second = await handed_over(prefill, 100)
             body = {"prompt": [1] * 100, "max_tokens": 3000, "kv_transfer_params": first}
             long = asyncio.create_task(decode.post("/v1/completions", json=body))
-            while not decode.loop_.num_requests:
+            while not decode.loop_.engine.ranks[0].num_running:
                 await asyncio.sleep(0.01)
             short = asyncio.create_task(answered(decode, 100, second))
             midway = await one_short_of_capacity(decode)
