@@ -415,7 +415,7 @@ JOINING: Final = ("--data-parallel-size", "--nnodes", "--node-rank", "--master-a
 
 
 def joining(template: str, here: Mapping[str, str]) -> list[str]:
-    """Return what a pod of sixteen data-parallel ranks on two nodes is told of the others.
+    """Return the arguments by which a pod of sixteen data-parallel ranks on two nodes joins.
 
     ``here``: by what is rendered, what it is on this machine.
     """

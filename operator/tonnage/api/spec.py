@@ -356,7 +356,7 @@ def _role_rule(condition: str, message: str, field: str) -> JsonDict:
 
 
 def _lets_a_pod_go(most: str) -> str:
-    """Return the CEL of a disruption budget that is kept with fewer than ``most`` replicas."""
+    """Return the CEL of a disruption budget that lets one of ``most`` replicas go."""
     is_number = f"has(self.pods) && has({_BUDGET}) && has({_KEPT}) && type({_KEPT}) == int"
     return f"!({is_number}) || {_KEPT} < {most}"
 

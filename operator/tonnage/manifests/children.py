@@ -113,7 +113,7 @@ def deployment(
     annotations = {
         **placed,
         DIGEST_ANNOTATION: spec_digest(model),
-        FLAGS_ANNOTATION: _written_flags(figures),
+        FLAGS_ANNOTATION: write_flags(figures.flags, figures.serving.host_cache_gib),
         DRAIN_ANNOTATION: str(drain_s),
         SPEC_ANNOTATION: _written_spec(model.spec),
     }
@@ -365,8 +365,8 @@ def _quantization(sizing: Sizing) -> str | None:
     )
 
 
-def write_flags(flags: Flags) -> str:
-    """Write flags for the annotation."""
+def write_flags(flags: Flags, host_cache_gib: int = 0) -> str:
+    """Write for the annotation what is chosen: flags, and host memory for a cache; 0: none."""
     split = flags.parallelism
     return json.dumps(
         {
@@ -379,14 +379,9 @@ def write_flags(flags: Flags) -> str:
             **({"context": split.context} if split.context > 1 else {}),
             **({"kvCacheBytes": flags.kv_cache_bytes} if flags.kv_cache_bytes else {}),
             **({"numGpuBlocks": flags.num_gpu_blocks} if flags.num_gpu_blocks else {}),
+            **({HOST_CACHE: host_cache_gib} if host_cache_gib else {}),
         }
     )
-
-
-def _written_flags(figures: PodFigures) -> str:
-    """Write for the annotation what is chosen: flags, and the GiB of a cache in host memory."""
-    text, gib = write_flags(figures.flags), figures.serving.host_cache_gib
-    return json.dumps({**json.loads(text), HOST_CACHE: gib}) if gib else text
 
 
 def recorded_cache_gib(text: str | None) -> int:

@@ -91,11 +91,7 @@ def weigh_topology(
 def _divided(spec: Spec, request: SizingRequest, size: Size, running: Running) -> Divided:
     """Divide a spec; the splits that run stay where they still serve it."""
     topology = spec.topology or Topology()
-    link = (
-        topology.kv_link_bytes_per_s
-        or request.node_link_bytes_per_s
-        or request.gpu.interconnect_bytes_per_s
-    )
+    link = topology.kv_link_bytes_per_s or request.other_node_bytes_per_s
     given = {
         role: topology.options_of(role).parallelism or spec.hardware.parallelism or ANY_SIZES
         for role in ROLES

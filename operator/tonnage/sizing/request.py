@@ -144,8 +144,12 @@ class SizingRequest:
 
     def crosses_nodes(self, split: Parallelism) -> bool:
         """Tell whether a split's data-parallel ranks exchange tokens between nodes."""
-        is_beyond = split.data > 1 and split.num_gpus > self.gpu.gpus_per_node
-        return is_beyond and self.shape.has_experts
+        return self.shape.has_experts and self.nodes.separate(split)
+
+    @property
+    def other_node_bytes_per_s(self) -> float:
+        """Of one GPU to a replica elsewhere; not given: as to others of its node."""
+        return self.node_link_bytes_per_s or self.gpu.interconnect_bytes_per_s
 
     @property
     def is_within_node(self) -> bool:

@@ -46,6 +46,10 @@ class Nodes:
     has_link: bool = False
     """It is known what a GPU moves to another node."""
 
+    def separate(self, split: Parallelism) -> bool:
+        """Tell whether data-parallel ranks of a split are on several nodes."""
+        return split.data > 1 and split.num_gpus > self.num_gpus
+
 
 def on_rank(attention: Attention, tensor: int) -> Attention:
     """Return the attention that one tensor-parallel rank computes.

@@ -66,9 +66,9 @@ class RolesAsked:
         from tonnage.sizing.roles import weigh_roles  # noqa: PLC0415
 
         of_spec = topology.kv_link_bytes_per_s if topology else None
-        given = self.kv_link or of_spec or sizing.request.node_link_bytes_per_s
-        is_assumed = given is None
-        link = given or sizing.request.gpu.interconnect_bytes_per_s
+        given = self.kv_link or of_spec
+        is_assumed = given is None and not sizing.request.nodes.has_link
+        link = given or sizing.request.other_node_bytes_per_s
         found = weigh_roles(sizing, replicas, link, between=between)
         return (
             words.roles_answer(found, link_is_assumed=is_assumed),

@@ -35,8 +35,7 @@ def template_of(
     site = site_in(fleet)
     if live and live.workload.is_group:
         site = replace(site, has_groups=True)
-    drain_s = drain_to_write_s(state, chosen)
-    made = deployment(chosen.model, chosen.sizing, site, drain_s=drain_s)
+    made = deployment(chosen.model, chosen.sizing, site, drain_s=drain_to_write_s(state, chosen))
     if live and live.kind != made["kind"]:
         raise _another_kind(live, made)
     return made

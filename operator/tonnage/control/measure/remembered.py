@@ -27,13 +27,13 @@ def with_observed(
     """Remember the pods that are there, how they started, and what is measured of the traffic."""
     starts = starts_of(memory.pods, state)
     expected_s = fleet.settings.cold_start_s
-    learned = with_starts(memory.posterior, starts, expected_s=expected_s)
-    traffic = _with_traffic(_with_arrivals(memory, state, fleet, traffics), state, fleet, traffics)
     return replace(
         memory,
         pods=with_pods(memory.pods, state, fleet),
-        traffic=traffic,
-        posterior=learned,
+        traffic=_with_traffic(
+            _with_arrivals(memory, state, fleet, traffics), state, fleet, traffics
+        ),
+        posterior=with_starts(memory.posterior, starts, expected_s=expected_s),
     )
 
 

@@ -101,7 +101,7 @@ def _refusals(
     nodes: Nodes,
 ) -> Iterator[str]:
     yield from broken_rules(shape, weights, split)
-    if split.data > 1 and split.num_gpus > nodes.num_gpus:
+    if nodes.separate(split):
         needs_link = shape.has_experts and not nodes.has_link
         yield from _refusals_beyond_node(split, nodes, needs_link=needs_link)
     if sizes.expert is False and has_whole_experts(shape, weights, split):
