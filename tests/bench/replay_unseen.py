@@ -28,8 +28,8 @@ from tonnage.units import HOUR_S, format_s
 
 SEED = 35
 POLICIES = (
-    TONNAGE, STATIC_PEAK, "llmd-slo", "wva-queueing", "wva-throughput", "hpa-concurrency", "ray",
-    "dynamo-classic",
+    TONNAGE, STATIC_PEAK, "llmd-slo", "wva-queueing", "wva-throughput", "llm-scaling-manager",
+    "hpa-concurrency", "ray", "dynamo-classic",
 )  # fmt: skip
 STARTS_S = (60.0, 120.0, 180.0, 300.0, 480.0)
 SPEEDS = (None, None, 1.0, 1.0, 0.75, 1.3)

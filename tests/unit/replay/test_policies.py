@@ -87,7 +87,7 @@ def test_every_policy_is_described_in_a_line():
     assert list(told) == [*OWN, *RIVALS]
     assert list(RIVALS) == [
         "hpa-concurrency", "keda-epp-queue", "llmd-slo", "wva-queueing", "wva-throughput",
-        "dynamo-classic", "ray",
+        "llm-scaling-manager", "dynamo-classic", "ray",
     ]  # fmt: skip
     assert all(what and "\n" not in what for what in told.values())
 
