@@ -1,7 +1,7 @@
 """The cases of the replay benchmark: what is served, and the traffic that it gets.
 
 One model throughout: 8 billion parameters on H100, one GPU a replica, p99 targets. The rate of each
-shape is such that the smallest constant fleet that keeps the target has 6 to 12 replicas, so that
+shape is such that the smallest constant fleet that keeps the target has 4 to 12 replicas, so that
 whole replicas matter less than who scales them. A trace keeps its own rate, times a factor, and its
 spec declares the mean lengths, their p99s and the mean rate of the part that is replayed: what an
 owner would write who knows the day, but not its hours.
@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from tonnage.api.objects import ModelDeployment, parse_model_deployment
 from tonnage.replay.cluster import StartupTime
 from tonnage.replay.drawn import duration_of, window_of
 from tonnage.replay.scenario import FirstPlan, OfShape, OfTrace, Scenario, first_plan
-from tonnage.replay.shapes import LLMD_OUTPUT, LLMD_PROMPT, LLMD_STAGES, SHAPES
+from tonnage.replay.shapes import LLMD_OUTPUT, LLMD_PROMPT, LLMD_STAGES, SHAPES, SWAPS, Swap
 from tonnage.replay.traces import Trace, read_trace
 from tonnage.units import seconds
 
@@ -40,8 +41,9 @@ TRACES = (
     "servegen_tenant_steady_c78_12h.parquet:10:0m-60m",
 )
 """Those of the whole benchmark, as FILE:SCALE:FROM-TO: windows in which replicas come and go."""
-LLMD_TIMES = 1.5
-"""Of llm-d's own rates."""
+TIMES = {"llmd": 1.5, "swap-long": 0.5, "swap-slow": 2.0}
+"""Of the rates that shapes bring with them, so that 4 to 7 replicas are needed: as published
+``swap-long`` takes 12 and ``swap-slow`` 2. The other swaps take 5 and 7 as they are."""
 TARGET = 0.99
 CONTEXT_TOKENS = 32_768
 MAX_REPLICAS = 16
@@ -83,7 +85,7 @@ class NoCaseError(ValueError):
 
 
 def shape_cases() -> list[Case]:
-    return [Case(name=name, times=LLMD_TIMES if name == "llmd" else 1.0) for name in SHAPES]
+    return [Case(name=name, times=TIMES.get(name, 1.0)) for name in SHAPES]
 
 
 def trace_case(text: str) -> Case:
@@ -172,6 +174,10 @@ def scenario(
 
 
 def _of_shape(case: Case) -> tuple[OfShape, Lengths, float]:
+    if found := SWAPS.get(case.name):
+        rate = case.times * found.requests_per_s
+        requests = OfShape(name=case.name, requests_per_s=1.0, times=case.times)
+        return requests, _of_swap(found), rate
     if case.name != "llmd":
         rate = RATES[case.name]
         requests = OfShape(name=case.name, requests_per_s=rate, times=case.times)
@@ -186,6 +192,16 @@ def _of_shape(case: Case) -> tuple[OfShape, Lengths, float]:
     number = sum(rate * stage_s for rate, stage_s in LLMD_STAGES)
     mean = case.times * number / sum(stage_s for _, stage_s in LLMD_STAGES)
     return OfShape(name="llmd", requests_per_s=1.0, times=case.times), lengths, mean
+
+
+def _of_swap(found: Swap) -> Lengths:
+    prompts, outputs = zip(*found.stages, strict=True)
+    return Lengths(
+        prompt_mean=fmean(prompts),
+        prompt_p99=max(prompts),
+        output_mean=fmean(outputs),
+        output_p99=max(outputs),
+    )
 
 
 def _of_trace(case: Case) -> tuple[OfTrace, Lengths, float]:
