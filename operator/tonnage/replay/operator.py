@@ -1,6 +1,7 @@
 """The operator as a controller: its own tick, a simulated cluster in place of Kubernetes."""
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from tonnage.catalog.gpu import Gpu, built_in_gpus
 from tonnage.control.input.memory import Memory
@@ -15,6 +16,9 @@ from tonnage.settings import Settings
 from tonnage.sizing.expected import slo_of
 from tonnage.sizing.plan import Between, keep_searching
 
+MOST_REPLICAS: Final = 1000
+"""That an object may have."""
+
 
 class Operator:
     """Ticks as the operator's loop does."""
@@ -28,14 +32,18 @@ class Operator:
         gpus: Mapping[str, Gpu] | None = None,
         memory: Memory | None = None,
         between: Between = keep_searching,
+        is_brought_up: bool = False,
     ) -> None:
         """``gpus``: other than those of the catalogue, or with other prices.
 
         ``memory``: what an operator knew before; ``between``: as ``tick`` takes it.
+        ``is_brought_up``: a fleet is created whole, as if the steps up to it were over.
         """
         self.settings, self.memory = settings, memory or Memory()
         self.interval_s = settings.tick_s
         self._between = between
+        bringing_up = {"max_scale_up_replicas": MOST_REPLICAS} if is_brought_up else {}
+        self._first_settings = settings.model_copy(update=bringing_up)
         self._gpus = built_in_gpus() if gpus is None else gpus
 
     def act(self, records: Sequence[Record], prometheus: SimulatedPrometheus, at_s: float) -> None:
@@ -55,13 +63,14 @@ class Operator:
     ) -> Fleet:
         answers = prometheus.ask(EPOCH_S + at_s, le_matchers=_le_matchers(records))
         scrape = join(answers, self.settings)
+        is_first = all(record.cluster.template is None for record in records)
         return Fleet(
             now_s=EPOCH_S + at_s,
             models=tuple(_state(record, scrape, at_s) for record in records),
             metrics_problem=None,
             calibrations=self.memory.calibrations,
             gpus=self._gpus,
-            settings=self.settings,
+            settings=self._first_settings if is_first else self.settings,
             has_pod_monitors=True,
         )
 
