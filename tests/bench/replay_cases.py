@@ -10,7 +10,7 @@ owner would write who knows the day, but not its hours.
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -47,6 +47,36 @@ TIMES = {"llmd": 1.5, "swap-long": 0.5, "swap-slow": 2.0}
 TARGET = 0.99
 CONTEXT_TOKENS = 32_768
 MAX_REPLICAS = 16
+
+
+VLLM_FLAGS = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
+"""What a server of vLLM runs with where nobody says, on a GPU of 70 GiB or more that is no A100:
+``EngineArgs.get_batch_defaults`` in vllm/engine/arg_utils.py of 0.33.0. Its share of the memory,
+0.92 (``CacheConfig``), is the plan's too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """Who spreads requests, and what engines run with where Tonnage does not choose it."""
+
+    routing: str = "Service"
+    has_vllm_flags: bool = False
+
+    def __str__(self) -> str:
+        flags = "vLLM's flags" if self.has_vllm_flags else "Tonnage's flags"
+        return f"{flags}, {self.routing}"
+
+    def of(self, scenario: Scenario) -> Scenario:
+        """Return the same traffic and promises in this view; plans know who routes."""
+        model = scenario.model
+        if self.routing != model.spec.scaling.routing:
+            scaling = model.spec.scaling.model_copy(update={"routing": self.routing})
+            model = replace(model, spec=model.spec.model_copy(update={"scaling": scaling}))
+            scenario = replace(scenario, model=model, planned=first_plan(model))
+        plan = scenario.planned
+        if not self.has_vllm_flags:
+            return scenario
+        return replace(scenario, planned=replace(plan, flags=replace(plan.flags, **VLLM_FLAGS)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
