@@ -1,7 +1,6 @@
 """The operator as a controller: its own tick, a simulated cluster in place of Kubernetes."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from tonnage.catalog.gpu import Gpu, built_in_gpus
 from tonnage.control.input.memory import Memory
@@ -15,9 +14,6 @@ from tonnage.replay.views import EPOCH_S, deployment_view, model_view, pod_views
 from tonnage.settings import Settings
 from tonnage.sizing.expected import slo_of
 from tonnage.sizing.plan import Between, keep_searching
-
-MOST_REPLICAS: Final = 1000
-"""That an object may have."""
 
 
 class Operator:
@@ -41,9 +37,7 @@ class Operator:
         """
         self.settings, self.memory = settings, memory or Memory()
         self.interval_s = settings.tick_s
-        self._between = between
-        bringing_up = {"max_scale_up_replicas": MOST_REPLICAS} if is_brought_up else {}
-        self._first_settings = settings.model_copy(update=bringing_up)
+        self._between, self._is_brought_up = between, is_brought_up
         self._gpus = built_in_gpus() if gpus is None else gpus
 
     def act(self, records: Sequence[Record], prometheus: SimulatedPrometheus, at_s: float) -> None:
@@ -63,16 +57,22 @@ class Operator:
     ) -> Fleet:
         answers = prometheus.ask(EPOCH_S + at_s, le_matchers=_le_matchers(records))
         scrape = join(answers, self.settings)
-        is_first = all(record.cluster.template is None for record in records)
         return Fleet(
             now_s=EPOCH_S + at_s,
             models=tuple(_state(record, scrape, at_s) for record in records),
             metrics_problem=None,
             calibrations=self.memory.calibrations,
             gpus=self._gpus,
-            settings=self._first_settings if is_first else self.settings,
+            settings=self._settings_of(records),
             has_pod_monitors=True,
         )
+
+    def _settings_of(self, records: Sequence[Record]) -> Settings:
+        """Return the settings; in the act that creates fleets one step may be all of them."""
+        if not self._is_brought_up or any(record.cluster.template for record in records):
+            return self.settings
+        most = max(record.served.model.spec.scaling.max_replicas for record in records)
+        return self.settings.model_copy(update={"max_scale_up_replicas": most})
 
 
 def _faults_of(state: ModelState, outcome: TickResult) -> list[Exception]:

@@ -21,7 +21,7 @@ from tonnage.replay.traffic import (
     traffic,
 )
 from tonnage.sizing.workload import NORMAL, Workload
-from tonnage.units import DAY_S, HOUR_S, MINUTE_S
+from tonnage.units import DAY_S, HOUR_S, MINUTE_S, THOUSAND
 
 LOW, HIGH = 0.5, 1.5
 """Of the mean rate, before and after a step or a ramp: 2 to 6 requests/s where the mean is 4."""
@@ -49,11 +49,17 @@ class Swap:
 
     requests_per_s: float
     stage_s: float
-    stages: tuple[tuple[int, int], ...]
+    thousands: tuple[tuple[int, int], ...]
+    """Of tokens."""
 
     @property
     def duration_s(self) -> float:
-        return self.stage_s * len(self.stages)
+        return self.stage_s * len(self.thousands)
+
+    @property
+    def stages(self) -> list[tuple[int, int]]:
+        """Tokens of prompt and answer."""
+        return [(THOUSAND * prompt, THOUSAND * output) for prompt, output in self.thousands]
 
     @property
     def summary(self) -> str:
@@ -64,13 +70,13 @@ class Swap:
         )
 
 
-LONG_PROMPTS, LONG_ANSWERS = (6000, 1000), (1000, 4000)
+LONG_PROMPTS, LONG_ANSWERS = (6, 1), (1, 4)
 SWAPS: Final[Mapping[str, Swap]] = {
-    "swap": Swap(requests_per_s=6, stage_s=1100, stages=(LONG_PROMPTS, LONG_ANSWERS)),
-    "swap-back": Swap(requests_per_s=6, stage_s=1100, stages=(LONG_ANSWERS, LONG_PROMPTS)),
-    "swap-long": Swap(requests_per_s=6, stage_s=1100, stages=((1000, 6000), (8000, 1000))),
-    "swap-short": Swap(requests_per_s=4, stage_s=720, stages=(LONG_PROMPTS, LONG_ANSWERS)),
-    "swap-slow": Swap(requests_per_s=2, stage_s=720, stages=((4000, 1000), LONG_ANSWERS)),
+    "swap": Swap(requests_per_s=6, stage_s=1100, thousands=(LONG_PROMPTS, LONG_ANSWERS)),
+    "swap-back": Swap(requests_per_s=6, stage_s=1100, thousands=(LONG_ANSWERS, LONG_PROMPTS)),
+    "swap-long": Swap(requests_per_s=6, stage_s=1100, thousands=((1, 6), (8, 1))),
+    "swap-short": Swap(requests_per_s=4, stage_s=720, thousands=(LONG_PROMPTS, LONG_ANSWERS)),
+    "swap-slow": Swap(requests_per_s=2, stage_s=720, thousands=((4, 1), LONG_ANSWERS)),
 }
 """Those by which llm-scaling-manager is measured, of the same rates, lengths and times: in
 ev-shindin/llm-scaler test/benchmark/scenarios, shape_6k1000_1k4000_rps6_20m.params.yaml (61065e90),
@@ -220,7 +226,8 @@ def _swap(found: Swap, asked: MeanTraffic) -> Drawn:
     rate = constant_rate(asked.times * found.requests_per_s)
     chance = Chance(FIRST_SEED + 2 * asked.seed)
     arrival_s = array("d", arrivals(rate, found.duration_s, 1.0, chance))
-    rows = [found.stages[int(at_s / found.stage_s)] for at_s in arrival_s]
+    stages = found.stages
+    rows = [stages[int(at_s / found.stage_s)] for at_s in arrival_s]
     trace = Trace(
         arrival_s=arrival_s,
         prompt_tokens=array("q", (prompt for prompt, _ in rows)),
