@@ -46,9 +46,11 @@ seed. Rivals are models of their controllers, with the knobs that their projects
 all policies get the same requests and begin with as many replicas.
 
 - Tonnage's flags: those of its plan, which [the benchmark](replay.md) gives to all. vLLM's flags:
-  `--max-num-seqs {VLLM_FLAGS["max_num_seqs"]:,}` and `--max-num-batched-tokens
-  {VLLM_FLAGS["max_num_batched_tokens"]:,}`, which vLLM 0.33 takes on an H100 where nobody says
-  otherwise. Tonnage chooses its flags, so it is the same there, and stands beside.
+  `--max-num-seqs {VLLM_FLAGS["max_num_seqs"]}` and
+  `--max-num-batched-tokens {VLLM_FLAGS["max_num_batched_tokens"]}`, which vLLM 0.33 takes on an
+  H100 where nobody says otherwise. Rivals that model a replica (`wva-queueing`, `dynamo-classic`,
+  `llm-scaling-manager`) are told the flags that run. Tonnage chooses its own: it is the same there,
+  and stands beside.
 - Service: requests go to any replica, at random. LeastOutstanding: a router sends each to the
   replica with the fewest; plans know of it (`scaling.routing`), rivals meet what it changes.
 - kept: cases in which {TARGET:.0%} of the requests met TTFT within 2 s and mean TPOT within 50 ms.
