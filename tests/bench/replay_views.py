@@ -10,6 +10,7 @@ seed. Runs are files, as those of ``replay.py``, and those of the usual view are
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 import click
@@ -20,7 +21,7 @@ from replay_runs import Draw, Job, Run, all_done, read
 from replay_unseen import Found, over_all
 
 from tonnage.replay.policies import STATIC_PEAK, TONNAGE
-from tonnage.units import format_s
+from tonnage.units import MILLION, format_s
 
 CASES = (
     "ramp", "drift", "bursts", "llmd", "swap", "azure2023_conv", "servegen_mlarge_14d_x125",
@@ -59,6 +60,13 @@ all policies get the same requests and begin with as many replicas.
 - `{STATIC_PEAK}`: in hindsight the smallest constant fleet that keeps the target, with the view's
   flags and routing."""
 
+CPU: Final = """\
+## What a replay takes
+
+CPU seconds per million requests, the median of the cases, on a busy machine: hours of 13,000 to
+209,000 requests. Who comes first in a case pays for the requests that are drawn; hindsight runs
+several fleets. A day of a million requests takes Tonnage 41 s (`tests/bench/replay_speed.py`)."""
+
 
 def job_of(draw: Draw, policy: str) -> Job:
     """Return the run of a policy in a view: Tonnage's is that with its own flags."""
@@ -72,10 +80,30 @@ def page_of(by_view: Mapping[View, Found], policies: Sequence[str]) -> str:
     parts = [MEANING, "## Over all cases"]
     for view, found in by_view.items():
         parts += [f"### {view}", over_all(found, policies)]
-    parts += ["## By case", "Share kept / GPU-hours."]
+    parts += [CPU, _cpu(by_view, policies), "## By case", "Share kept / GPU-hours."]
     for places in zip(*by_view.values(), strict=True):
         parts += [f"### {places[0].case}", _case(by_view, places, policies)]
     return "\n\n".join(parts) + "\n"
+
+
+def _cpu(by_view: Mapping[View, Found], policies: Sequence[str]) -> str:
+    rows = [
+        f"| policy | {' | '.join(map(str, by_view))} |",
+        f"|---|{'---|' * len(by_view)}",
+    ]
+    for policy in policies:
+        runs = (
+            [by_policy.get(policy) for by_policy in found.values()] for found in by_view.values()
+        )
+        rows.append(f"| {policy} | {' | '.join(map(_cpu_s, runs))} |")
+    return "\n".join(rows)
+
+
+def _cpu_s(runs: Sequence[Run | None]) -> str:
+    each = [
+        MILLION * run.cpu_s / run.figures["num_requests"] for run in runs if run and run.figures
+    ]
+    return f"{median(each):.0f}" if each else "-"
 
 
 def _case(by_view: Mapping[View, Found], places: Sequence[Draw], policies: Sequence[str]) -> str:

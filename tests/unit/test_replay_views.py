@@ -16,7 +16,12 @@ def a_draw(view=USUAL):
 
 
 def a_run(attainment, gpu_hours):
-    figures = {"attainment": attainment, "worst_hour": attainment, "gpu_hours": gpu_hours}
+    figures = {
+        "attainment": attainment,
+        "worst_hour": attainment,
+        "gpu_hours": gpu_hours,
+        "num_requests": 50_000,
+    }
     return Run(cpu_s=1.0, sources="x", figures=figures)
 
 
@@ -68,4 +73,5 @@ def test_a_page_shows_each_view_over_all_cases_and_all_views_of_a_case():
     assert "| ray | 1 | 1 | 100.0% | 100.0% | 100.0% | 2.00 |" in page
     assert "| ray | 1 | 0 | 50.0% | 50.0% | 50.0% | 1.50 |" in page
     assert "| policy | Tonnage's flags, Service | vLLM's flags, Service |" in page
+    assert "| ray | 20 | 20 |" in page
     assert "| ray | 100.00% / 8.00 | **50.00%** / 6.00 |" in page
