@@ -14,6 +14,7 @@ MIB: Final = 2**20
 GIB: Final = 2**30
 TERA: Final = 10**12
 PETA: Final = 10**15
+THOUSAND: Final = 10**3
 MILLION: Final = 10**6
 MS_PER_S: Final = 1000
 MINUTE_S: Final = 60

@@ -1,7 +1,7 @@
 """The cases of the replay benchmark: what is served, and the traffic that it gets.
 
 One model throughout: 8 billion parameters on H100, one GPU a replica, p99 targets. The rate of each
-shape is such that the smallest constant fleet that keeps the target has 6 to 12 replicas, so that
+shape is such that the smallest constant fleet that keeps the target has 4 to 12 replicas, so that
 whole replicas matter less than who scales them. A trace keeps its own rate, times a factor, and its
 spec declares the mean lengths, their p99s and the mean rate of the part that is replayed: what an
 owner would write who knows the day, but not its hours.
@@ -10,16 +10,17 @@ owner would write who knows the day, but not its hours.
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from tonnage.api.objects import ModelDeployment, parse_model_deployment
 from tonnage.replay.cluster import StartupTime
 from tonnage.replay.drawn import duration_of, window_of
 from tonnage.replay.scenario import FirstPlan, OfShape, OfTrace, Scenario, first_plan
-from tonnage.replay.shapes import LLMD_OUTPUT, LLMD_PROMPT, LLMD_STAGES, SHAPES
+from tonnage.replay.shapes import LLMD_OUTPUT, LLMD_PROMPT, LLMD_STAGES, SHAPES, SWAPS, Swap
 from tonnage.replay.traces import Trace, read_trace
 from tonnage.units import seconds
 
@@ -40,11 +41,42 @@ TRACES = (
     "servegen_tenant_steady_c78_12h.parquet:10:0m-60m",
 )
 """Those of the whole benchmark, as FILE:SCALE:FROM-TO: windows in which replicas come and go."""
-LLMD_TIMES = 1.5
-"""Of llm-d's own rates."""
+TIMES = {"llmd": 1.5, "swap-long": 0.5, "swap-slow": 2.0}
+"""Of the rates that shapes bring with them, so that 4 to 7 replicas are needed: as published
+``swap-long`` takes 12 and ``swap-slow`` 2. The other swaps take 5 and 7 as they are."""
 TARGET = 0.99
 CONTEXT_TOKENS = 32_768
 MAX_REPLICAS = 16
+
+
+VLLM_FLAGS = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
+"""What a server of vLLM runs with where nobody says, on a GPU of 70 GiB or more that is no A100:
+``EngineArgs.get_batch_defaults`` in vllm/engine/arg_utils.py of 0.33.0. Its share of the memory,
+0.92 (``CacheConfig``), is the plan's too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """Who spreads requests, and what engines run with where Tonnage does not choose it."""
+
+    routing: str = "Service"
+    has_vllm_flags: bool = False
+
+    def __str__(self) -> str:
+        flags = "vLLM's flags" if self.has_vllm_flags else "Tonnage's flags"
+        return f"{flags}, {self.routing}"
+
+    def of(self, scenario: Scenario) -> Scenario:
+        """Return the same traffic and promises in this view; plans know who routes."""
+        model = scenario.model
+        if self.routing != model.spec.scaling.routing:
+            scaling = model.spec.scaling.model_copy(update={"routing": self.routing})
+            model = replace(model, spec=model.spec.model_copy(update={"scaling": scaling}))
+            scenario = replace(scenario, model=model, planned=first_plan(model))
+        plan = scenario.planned
+        if not self.has_vllm_flags:
+            return scenario
+        return replace(scenario, planned=replace(plan, flags=replace(plan.flags, **VLLM_FLAGS)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +115,7 @@ class NoCaseError(ValueError):
 
 
 def shape_cases() -> list[Case]:
-    return [Case(name=name, times=LLMD_TIMES if name == "llmd" else 1.0) for name in SHAPES]
+    return [Case(name=name, times=TIMES.get(name, 1.0)) for name in SHAPES]
 
 
 def trace_case(text: str) -> Case:
@@ -172,6 +204,10 @@ def scenario(
 
 
 def _of_shape(case: Case) -> tuple[OfShape, Lengths, float]:
+    if found := SWAPS.get(case.name):
+        rate = case.times * found.requests_per_s
+        requests = OfShape(name=case.name, requests_per_s=1.0, times=case.times)
+        return requests, _of_swap(found), rate
     if case.name != "llmd":
         rate = RATES[case.name]
         requests = OfShape(name=case.name, requests_per_s=rate, times=case.times)
@@ -186,6 +222,16 @@ def _of_shape(case: Case) -> tuple[OfShape, Lengths, float]:
     number = sum(rate * stage_s for rate, stage_s in LLMD_STAGES)
     mean = case.times * number / sum(stage_s for _, stage_s in LLMD_STAGES)
     return OfShape(name="llmd", requests_per_s=1.0, times=case.times), lengths, mean
+
+
+def _of_swap(found: Swap) -> Lengths:
+    prompts, outputs = zip(*found.stages, strict=True)
+    return Lengths(
+        prompt_mean=fmean(prompts),
+        prompt_p99=max(prompts),
+        output_mean=fmean(outputs),
+        output_p99=max(outputs),
+    )
 
 
 def _of_trace(case: Case) -> tuple[OfTrace, Lengths, float]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import replay_others
-from replay_cases import Case, scenario, setup_of
+from replay_cases import Case, View, scenario, setup_of
 from replay_others.registry import ALL
 
 import tonnage
@@ -34,6 +34,7 @@ BESIDE = frozenset({"cli", "cluster", "fleet"})
 """Parts of Tonnage that no replay imports."""
 MOST_AT_ONCE = 24
 """Policies of a draw that one process runs, before anybody hears of them."""
+USUAL = View()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,15 +49,17 @@ class Draw:
     seed: int
     declared: float = 1.0
     """Of the rate that comes, as the spec declares it."""
+    view: View = USUAL
 
     def scenario(self) -> Scenario:
-        return scenario(
+        found = scenario(
             self.case,
             start_s=self.start_s,
             seed=self.seed,
             speed=self.speed,
             declared=self.declared,
         )
+        return self.view.of(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +71,8 @@ class Job:
 
     def __str__(self) -> str:
         draw = self.draw
-        return f"{draw.case}, {draw.start_s:g} s, seed {draw.seed}, {self.policy}"
+        view = "" if draw.view == USUAL else f"{draw.view}, "
+        return f"{draw.case}, {draw.start_s:g} s, seed {draw.seed}, {view}{self.policy}"
 
     @property
     def file_name(self) -> str:
@@ -80,6 +84,7 @@ class Job:
             f"speed {speed}",
             f"seed {draw.seed}",
             *([] if draw.declared == 1 else [f"declared {draw.declared:g}"]),
+            *([] if draw.view == USUAL else [str(draw.view)]),
             self.policy,
         )
         return "--".join(re.sub(r"[^A-Za-z0-9.-]+", "_", part) for part in parts) + ".json"
@@ -92,6 +97,7 @@ class Job:
             "speed": self.draw.speed,
             "seed": self.draw.seed,
             **({} if self.draw.declared == 1 else {"declared": self.draw.declared}),
+            **({} if self.draw.view == USUAL else {"view": asdict(self.draw.view)}),
             "policy": self.policy,
             **setup_of(self.draw.case),
         }

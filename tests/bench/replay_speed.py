@@ -126,7 +126,7 @@ def replayed(watch: Stopwatch, *, hours: float, mean: float, swing: float, routi
         ("joined", user_of(join), "join"),
         ("ticks", user_of(tick), "tick"),
         ("asked of sizing", Asker, "size"),
-        ("searched", Asker, "_searched"),
+        ("searched", Asker, "_search"),
     ):
         (record,) = loop.run(duration_s)
     return record

@@ -28,8 +28,8 @@ from tonnage.units import HOUR_S, format_s
 
 SEED = 35
 POLICIES = (
-    TONNAGE, STATIC_PEAK, "llmd-slo", "wva-queueing", "wva-throughput", "hpa-concurrency", "ray",
-    "dynamo-classic",
+    TONNAGE, STATIC_PEAK, "llmd-slo", "wva-queueing", "wva-throughput", "llm-scaling-manager",
+    "hpa-concurrency", "ray", "dynamo-classic",
 )  # fmt: skip
 STARTS_S = (60.0, 120.0, 180.0, 300.0, 480.0)
 SPEEDS = (None, None, 1.0, 1.0, 0.75, 1.3)
@@ -134,7 +134,7 @@ def page_of(found: Found, policies: Sequence[str]) -> str:
         MEANING,
         f"{len(found)} cases of {len(families)} families.",
         "## Over all cases",
-        _table(found, policies),
+        over_all(found, policies),
         "## By family",
         "Kept of the cases / mean of the shares / GPU-hours.",
         _families(found, families, policies),
@@ -150,7 +150,8 @@ def _figures(found: Found, policy: str) -> dict[Draw, Mapping[str, float]]:
     return {draw: run.figures for draw, run in runs if run and run.figures}
 
 
-def _table(found: Found, policies: Sequence[str]) -> str:
+def over_all(found: Found, policies: Sequence[str]) -> str:
+    """Return the table of how each policy fares in all cases that it has."""
     own = _figures(found, TONNAGE)
     rows = [
         "| policy | cases | kept | mean | worst | worst hour | over Tonnage's |",
@@ -237,7 +238,7 @@ def main(
     }
     if page:
         page.write_text(page_of(found, policies))
-    click.echo(_table(found, policies))
+    click.echo(over_all(found, policies))
 
 
 if __name__ == "__main__":

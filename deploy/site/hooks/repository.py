@@ -23,6 +23,7 @@ PAGES: Final = {
     "accuracy/step-costs.md": "tests/bench/step_costs.md",
     "accuracy/replay.md": "tests/bench/replay.md",
     "accuracy/replay-truth.md": "tests/bench/replay_truth.md",
+    "accuracy/replay-views.md": "tests/bench/replay_views.md",
     "accuracy/forecast.md": "tests/bench/forecast_coverage.md",
     "accuracy/constants.md": "tests/bench/replay_left_out.md",
     "accuracy/mutation.md": "tests/bench/mutation.md",

@@ -28,14 +28,16 @@ class Operator:
         gpus: Mapping[str, Gpu] | None = None,
         memory: Memory | None = None,
         between: Between = keep_searching,
+        is_brought_up: bool = False,
     ) -> None:
         """``gpus``: other than those of the catalogue, or with other prices.
 
         ``memory``: what an operator knew before; ``between``: as ``tick`` takes it.
+        ``is_brought_up``: a fleet is created whole, as if the steps up to it were over.
         """
         self.settings, self.memory = settings, memory or Memory()
         self.interval_s = settings.tick_s
-        self._between = between
+        self._between, self._is_brought_up = between, is_brought_up
         self._gpus = built_in_gpus() if gpus is None else gpus
 
     def act(self, records: Sequence[Record], prometheus: SimulatedPrometheus, at_s: float) -> None:
@@ -61,9 +63,16 @@ class Operator:
             metrics_problem=None,
             calibrations=self.memory.calibrations,
             gpus=self._gpus,
-            settings=self.settings,
+            settings=self._settings_of(records),
             has_pod_monitors=True,
         )
+
+    def _settings_of(self, records: Sequence[Record]) -> Settings:
+        """Return the settings; in the act that creates fleets one step may be all of them."""
+        if not self._is_brought_up or any(record.cluster.template for record in records):
+            return self.settings
+        most = max(record.served.model.spec.scaling.max_replicas for record in records)
+        return self.settings.model_copy(update={"max_scale_up_replicas": most})
 
 
 def _faults_of(state: ModelState, outcome: TickResult) -> list[Exception]:

@@ -149,7 +149,7 @@ class Scenario:
         )
 
     def operator(self) -> Operator:
-        return Operator(SETTINGS, gpus=self.gpus)
+        return Operator(SETTINGS, gpus=self.gpus, is_brought_up=True)
 
     def simulation(self, drawn: Drawn, controller: Controller) -> Simulation:
         faults: tuple[Fault, ...] = (drop_scrapes(LOST_SCRAPES, seed=self.seed),)
@@ -161,6 +161,7 @@ class Scenario:
 def first_plan(model: ModelDeployment, gpus: Mapping[str, Gpu] | None = None) -> FirstPlan:
     """Return what the operator deploys when it sees an object for the first time.
 
+    All of it: the steps in which it brings up a large fleet are over when the traffic begins.
     ``gpus``: with other prices than those of the catalogue.
 
     Raises:
@@ -178,7 +179,7 @@ def first_plan(model: ModelDeployment, gpus: Mapping[str, Gpu] | None = None) ->
     simulation = Simulation(
         [ReplayedModel(model=model, traffic=nobody)],
         settings=SETTINGS,
-        controller=Operator(SETTINGS, gpus=gpus),
+        controller=Operator(SETTINGS, gpus=gpus, is_brought_up=True),
     )
     try:
         (record,) = simulation.run(simulation.begins_s)

@@ -86,7 +86,7 @@ def traffic(
 ) -> Traffic:
     """Return the requests of a time, none longer than the engine takes."""
     first, shapes = FIRST_SEED + 4 * seed, source.shapes
-    arrival_s = array("d", _arrivals(source.rate, duration_s, source.arrival_scv, Chance(first)))
+    arrival_s = array("d", arrivals(source.rate, duration_s, source.arrival_scv, Chance(first)))
     prompts, outputs, cached = array("q"), array("q"), array("q")
     starts = [start for start, _ in shapes]
     edges = [0, *(bisect_right(arrival_s, start) for start in starts[1:]), len(arrival_s)]
@@ -113,7 +113,7 @@ def traffic(
     )
 
 
-def _arrivals(rate: Rate, duration_s: float, arrival_scv: float, chance: Chance) -> Iterator[float]:
+def arrivals(rate: Rate, duration_s: float, arrival_scv: float, chance: Chance) -> Iterator[float]:
     """Yield times at which the expected number of arrivals so far reaches the sum of the gaps."""
     gaps = _gaps(chance, 1 / arrival_scv)
     passed, due, at_s = 0.0, next(gaps), 0.0

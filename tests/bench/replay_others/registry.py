@@ -16,7 +16,7 @@ from replay_others.skyserve import SkyServe
 from replay_others.true_rate import TrueRate
 from replay_others.wva1 import Saturation
 from replay_others.wva2 import TokenSaturation
-from tonnage.replay.rivals.registry import LIMIT_SHARES, REQUESTS, RIVALS, Rival
+from tonnage.replay.rivals.registry import LIMIT_SHARES, LOADS, REQUESTS, RIVALS, Rival
 from tonnage.replay.rivals.rule import Rule
 
 KNOWS_TRUTH: Final = "true-rate"
@@ -81,7 +81,7 @@ PLANNERS: Final[Mapping[str, Rival]] = {
         description="the same, second analyzer: tokens over the capacity in tokens",
         knob="utilization above which it goes up",
         default=0.85,
-        sweep=(0.4, 0.55, 0.7, 0.85, 1.0),
+        sweep=LOADS,
         factory=lambda knob, interval_s: TokenSaturation(load=knob, scrape_interval_s=interval_s),
     ),
     "dynamo-throughput": Rival(

@@ -8,22 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tonnage.estimate.metrics import RUNNING, WAITING, Query
-from tonnage.replay.rivals.rule import KV_USAGE, Signals, scrapes_in
-from tonnage.replay.rivals.wva import INTERVAL_S, PEAK_S, Gauge
+from tonnage.estimate.metrics import Query
+from tonnage.replay.rivals.rule import Signals
+from tonnage.replay.rivals.wva import INTERVAL_S, Gauge, peaks
 
 FULL_QUEUE: Final = 5.0
 SPARE_KV: Final = 0.1
 SPARE_QUEUE: Final = 3.0
-
-
-def peaks(scrape_interval_s: float) -> dict[str, Query]:
-    """Return the queries of KV usage and waiting requests: the most of a minute."""
-    scrapes = scrapes_in(PEAK_S, scrape_interval_s)
-    return {
-        name: Query(metric=metric, function="max_over_time", scrapes=scrapes)
-        for name, metric in (("kv_usage", KV_USAGE), ("waiting", WAITING), ("running", RUNNING))
-    }
 
 
 @dataclass(slots=True, kw_only=True)

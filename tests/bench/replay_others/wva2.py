@@ -11,16 +11,17 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
-from replay_others.wva1 import peaks
 from tonnage.estimate.metrics import Query
 from tonnage.replay.rivals.rule import RuleInput, Signals
 from tonnage.replay.rivals.wva import (
     INTERVAL_S,
     Gauge,
     MeanRequest,
+    allowed_tokens,
     desired_replicas,
     lengths,
     mean_shape,
+    peaks,
     shapes,
 )
 
@@ -75,16 +76,7 @@ class TokenSaturation:
             return min(by_memory, tokens)
         if seen:
             return min(by_memory, sum(seen) / len(seen))
-        return min(by_memory, _derived(shape, told) or by_memory)
-
-
-def _derived(shape: MeanRequest, told: RuleInput) -> float:
-    """Return what the engine's flags allow, where prompts are computed as fast as they leave."""
-    prompt, output, flags = shape.input_tokens, shape.output_tokens, told.flags
-    if output <= 0:
-        return 0.0
-    balanced = flags.max_num_batched_tokens * output / (prompt + output)
-    return min(balanced, flags.max_num_seqs) * (prompt + output / 2)
+        return min(by_memory, allowed_tokens(shape, told.flags) or by_memory)
 
 
 def _class_of(shape: MeanRequest) -> str:

@@ -20,7 +20,7 @@ from tonnage.replay.policies import (
     policy_of,
 )
 from tonnage.replay.rivals.registry import RIVALS, Rival
-from tonnage.replay.scenario import OfShape, OfTrace, ReplayError, Scenario, first_plan
+from tonnage.replay.scenario import SETTINGS, OfShape, OfTrace, ReplayError, Scenario, first_plan
 from tonnage.replay.series import width_of
 from tonnage.replay.traces import Trace
 from tonnage.replay.truth import Truth, true_replica
@@ -87,7 +87,7 @@ def test_every_policy_is_described_in_a_line():
     assert list(told) == [*OWN, *RIVALS]
     assert list(RIVALS) == [
         "hpa-concurrency", "keda-epp-queue", "llmd-slo", "wva-queueing", "wva-throughput",
-        "dynamo-classic", "ray",
+        "llm-scaling-manager", "dynamo-classic", "ray",
     ]  # fmt: skip
     assert all(what and "\n" not in what for what in told.values())
 
@@ -135,6 +135,19 @@ def test_all_begin_with_what_the_operator_deploys_first():
     assert plan.flags.parallelism == sizing.flags.parallelism
     assert plan.replicas >= sizing.replicas
     assert 0 < plan.believed_requests_per_s <= sizing.goodput_requests_per_s
+
+
+def test_a_first_fleet_of_more_than_one_step_is_there_for_all():
+    demand = SMALL["demand"] | {"requestsPerSecond": 100}
+    model = a_model(**SMALL | {"demand": demand, "scaling": {"maxReplicas": 16}})
+    plan = first_plan(model)
+    scenario = a_scenario(even_trace((100.0, 30.0)), model=model, planned=plan)
+    drawn = DrawnScenario.of(scenario)
+
+    found = [drawn.outcome_of(policy_of(name)) for name in ("tonnage", "hpa-concurrency")]
+
+    assert plan.replicas > SETTINGS.max_scale_up_replicas
+    assert [each.points[0].ready for each in found] == [plan.replicas] * 2
 
 
 def test_what_cannot_be_served_is_refused_with_the_reason():

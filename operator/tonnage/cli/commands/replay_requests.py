@@ -25,8 +25,6 @@ from tonnage.settings import Settings
 from tonnage.sizing.request import ask, look_up
 from tonnage.units import DAY_S, MILLION, count_of, significant
 
-RATELESS: Final = frozenset({"llmd"})
-"""Shapes that bring a rate of their own."""
 UNREACHABLE: Final = frozenset({"PrometheusUnreachable"})
 
 
@@ -67,7 +65,7 @@ def _of_shape(shape: str, options: ReplayOptions, deployment: ModelDeployment) -
         raise Failure("--window is a part of a TRACE: a --shape has none")
     if options.saved_trace is not None:
         raise Failure("--save-trace writes a trace: a --shape differs with each seed")
-    rate = 1.0 if shape in RATELESS else _rate(deployment)
+    rate = 1.0 if SHAPES[shape].has_own_rate else _rate(deployment)
     return OfShape(name=shape, requests_per_s=rate, times=options.times)
 
 
@@ -116,9 +114,10 @@ def _rate(deployment: ModelDeployment) -> float:
         request = ask(deployment.spec, look_up(deployment.spec, built_in_gpus()))
     rate = request.demand.usual.requests_per_s
     if rate is None:
+        without = ", ".join(name for name, each in SHAPES.items() if each.has_own_rate)
         raise Failure(
-            f"--shape needs a rate in spec.demand, such as requestsPerSecond; of these it needs "
-            f"none: {', '.join(sorted(RATELESS & set(SHAPES)))}"
+            "--shape needs a rate in spec.demand, such as requestsPerSecond; of these it needs "
+            f"none: {without}"
         )
     return rate
 

@@ -13,6 +13,7 @@ from tonnage.replay.rivals.keda_epp import epp_queue
 from tonnage.replay.rivals.llmd_slo import SloLaw
 from tonnage.replay.rivals.ray_serve import ray_serve
 from tonnage.replay.rivals.rule import Rule
+from tonnage.replay.rivals.scaling_manager import ScalingManager
 from tonnage.replay.rivals.wva_queueing import QueueingModel
 from tonnage.replay.rivals.wva_throughput import Throughput
 
@@ -36,6 +37,7 @@ class Rival:
 
 REQUESTS: Final = (8.0, 12.0, 16.0, 24.0, 32.0, 45.0, 64.0, 96.0)
 LIMIT_SHARES: Final = (0.4, 0.55, 0.7, 0.85, 1.0, 1.2)
+LOADS: Final = (0.4, 0.55, 0.7, 0.85, 1.0)
 
 RIVALS: Final[Mapping[str, Rival]] = {
     "hpa-concurrency": Rival(
@@ -70,8 +72,15 @@ RIVALS: Final[Mapping[str, Rival]] = {
         description="llm-d's WVA, throughput analyzer: output tokens over what a full cache makes",
         knob="utilization above which it goes up",
         default=0.85,
-        sweep=(0.4, 0.55, 0.7, 0.85, 1.0),
+        sweep=LOADS,
         factory=lambda knob, interval_s: Throughput(load=knob, scrape_interval_s=interval_s),
+    ),
+    "llm-scaling-manager": Rival(
+        description="a fork of WVA: tokens in the cache, and the rate that full replicas showed",
+        knob="utilization above which it goes up",
+        default=0.85,
+        sweep=LOADS,
+        factory=lambda knob, interval_s: ScalingManager(load=knob, scrape_interval_s=interval_s),
     ),
     "dynamo-classic": Rival(
         description="NVIDIA Dynamo's first planner: a profile, corrected by what is measured",

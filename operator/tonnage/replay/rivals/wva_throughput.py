@@ -24,6 +24,7 @@ from tonnage.replay.rivals.wva import (
     Gauge,
     MeanRequest,
     desired_replicas,
+    is_other,
     lengths,
     mean_shape,
     shapes,
@@ -39,7 +40,6 @@ OLDEST_S: Final = 1800.0
 BASE_S: Final = 0.006
 DRAIN: Final = 2.0
 """Times of an answer, in which a queue is to be served."""
-NEW_SHAPE: Final = 0.20
 MISMATCH: Final = 0.15
 MISMATCHED: Final = 3
 """Times in a row, after which points are given up."""
@@ -112,7 +112,7 @@ class Throughput:
         """Take what replicas show, of requests of one shape and of half an hour."""
         if not shape.output_tokens:
             return
-        if self.shape is None or _is_other(shape, self.shape):
+        if self.shape is None or is_other(shape, self.shape):
             self.shape = shape
             self._give_up()
         self.points += (each for each in shown if LOWEST <= each.usage <= HIGHEST)
@@ -175,11 +175,3 @@ def _kv_tokens(shape: MeanRequest, signals: Signals) -> float:
     prompt, cached = signals.total("prompt_tokens"), signals.total("cached_tokens")
     hits = min(1.0, cached / prompt) if prompt and cached else 0.0
     return shape.input_tokens * (1 - hits) + shape.output_tokens / 2
-
-
-def _is_other(shape: MeanRequest, known: MeanRequest) -> bool:
-    pairs = (
-        (shape.input_tokens, known.input_tokens),
-        (shape.output_tokens, known.output_tokens),
-    )
-    return any(abs(now - before) > NEW_SHAPE * before for now, before in pairs)

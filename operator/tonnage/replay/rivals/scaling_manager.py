@@ -1,0 +1,252 @@
+"""llm-scaling-manager, which went on from WVA: tokens held, and what full replicas were seen to do.
+
+Follows the source of ev-shindin/llm-scaling-manager, of September and October 2026:
+internal/engines/analyzers/saturation/{analyze (050a3b22), replica_capacity (273ea4fb),
+throughput_floor (116fc310), aggregate (412b8e7c)}.go, internal/signals/floor/floor.go (22d0b18d),
+internal/engines/allocation/analyzer_helpers.go (c19cb827), the sticky scale-down of its decisions,
+and docs/developer-guide/saturation-analyzer.md (3efed19f), for one kind of replica that prefills
+and decodes, with its default policy and no limiter::
+
+    capacity = min(0.8 * pool, tokens held with five waiting, else what flags allow)
+    mu       = output tokens/s with five waiting / output tokens of a request
+    demand   = max(tokens held, (lambda + backlog / max(60 s, start)) / mu * capacity)
+
+The backlog is that at the end of a start. Before a replica was ever full there is no mu: requests
+that wait count with all their tokens then. A mu may hold the fleet at first, and asks for replicas
+once a full replica was read twice, a minute apart, with the lengths that come. KEDA leaves the HPA
+at its defaults: down after 300 s.
+
+Left out is the line of ITL over KV usage, by which it prices a fleet that only decodes; the warm
+pool, scale to zero and quotas; and the lengths that the router reads off the bytes of its queue.
+Rates are those that its router sends. In its favour the HPA's tolerance is left out, as for WVA.
+"""
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median
+from typing import Final, NamedTuple
+
+from tonnage.estimate.metrics import Query
+from tonnage.replay.rivals.arrivals import Arrivals
+from tonnage.replay.rivals.full_rates import (
+    READINGS,
+    FullRate,
+    FullRates,
+    ShapeWatch,
+    Starts,
+    size_class,
+)
+from tonnage.replay.rivals.hpa import Hpa
+from tonnage.replay.rivals.rule import Signals, rates, scrapes_in, whole
+from tonnage.replay.rivals.wva import (
+    BAND,
+    INTERVAL_S,
+    PEAK_S,
+    Gauge,
+    MeanRequest,
+    allowed_tokens,
+    lengths,
+    peaks,
+    shapes,
+)
+
+FULL_KV: Final = 0.8
+FULL_QUEUE: Final = 5.0
+DRAIN_S: Final = 60.0
+"""In which a backlog is to be served, where a replica starts sooner."""
+STUCK_STARTS: Final = 2.0
+"""Starts, after which a pod is not expected any more."""
+GO: Final = 0.25
+"""Of the way from the lower threshold to the upper, at which what is left is to be."""
+
+
+class Row(NamedTuple):
+    """What one replica said."""
+
+    tokens: float
+    """In its cache, the most of a minute."""
+    waiting: float
+    shape: MeanRequest
+    made_per_s: float
+    """Output tokens."""
+
+    @property
+    def is_full(self) -> bool:
+        return self.waiting >= FULL_QUEUE and self.tokens > 0
+
+    @property
+    def all_tokens(self) -> float:
+        """With those that its queue would hold at its end."""
+        return self.tokens + self.waiting * (self.shape.input_tokens + self.shape.output_tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supply:
+    """What is there, and what is on its way."""
+
+    each: float
+    """Tokens that a replica can hold."""
+    ready: int
+    """Replicas that said something."""
+    coming: int
+    """The same with those that will."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ScalingManager:
+    """Keeps demand in tokens at most at ``load`` of the capacity that is there or on its way."""
+
+    load: float
+    scrape_interval_s: float
+    gauge: Gauge = field(default_factory=lambda: Gauge(hpa=Hpa()))
+    arrivals: Arrivals = field(default_factory=lambda: Arrivals(window_s=PEAK_S))
+    held: dict[int, deque[float]] = field(default_factory=dict)
+    """Tokens that full replicas had in use, by the class of their answers."""
+    rates: FullRates = field(default_factory=FullRates)
+    watch: ShapeWatch = field(default_factory=ShapeWatch)
+    starts: Starts = field(default_factory=Starts)
+    interval_s: float = INTERVAL_S
+    reads_engines: bool = False
+
+    @property
+    def table(self) -> Mapping[str, Query]:
+        scrapes = scrapes_in(PEAK_S, self.scrape_interval_s)
+        return {
+            **peaks(self.scrape_interval_s),
+            **lengths(self.scrape_interval_s),
+            **rates({"made": "generation_tokens_total"}, scrapes=scrapes),
+        }
+
+    def replicas(self, signals: Signals) -> int:
+        requests_per_s, rows = self.arrivals.requests_per_s(signals), _rows(signals)
+        if not rows:
+            return self.gauge.replicas(signals, signals.asked)
+        self.starts.note(signals.pods)
+        shape = _fleet_shape(signals)
+        is_stale = bool(shape.output_tokens) and self.watch.note(shape, signals.at_s)
+        capacities = [self._capacity(row, signals) for row in rows]
+        supply = Supply(
+            each=median(capacities), ready=len(rows), coming=max(signals.asked, len(rows))
+        )
+        rate = self._full_rate(rows, shape, signals.at_s)
+        if is_stale and rate and rate.is_sure:
+            self.watch.settle()
+            is_stale = False
+        demand = sum(row.all_tokens for row in rows) + _queued_tokens(rows, signals)
+        if rate and requests_per_s:
+            wanted = self._floor(requests_per_s, rate, supply, signals, rows)
+            if is_stale or not rate.is_sure:
+                wanted = min(wanted, self._bound(requests_per_s, rate, supply, signals, is_stale))
+            demand = max(sum(row.tokens for row in rows), wanted)
+        return self.gauge.replicas(signals, self._desired(demand, supply, signals))
+
+    def _capacity(self, row: Row, signals: Signals) -> float:
+        """Return the tokens that a replica can have in its cache, by memory and by compute."""
+        by_memory = FULL_KV * signals.told.kv_tokens
+        held = self.held.setdefault(size_class(row.shape.output_tokens), deque(maxlen=READINGS))
+        if row.is_full:
+            held.append(row.tokens)
+        if held:
+            return min(by_memory, fmean(held))
+        return min(by_memory, allowed_tokens(row.shape, signals.told.flags) or by_memory)
+
+    def _full_rate(self, rows: Sequence[Row], shape: MeanRequest, at_s: float) -> FullRate | None:
+        """Take what full replicas make, and return what one serves of the lengths known."""
+        if self.watch.known is None:
+            return None
+        for row in rows:
+            if row.is_full and row.made_per_s > 0 and shape.output_tokens:
+                self.rates.take(self.watch.known, row.made_per_s / shape.output_tokens, at_s)
+        return self.rates.read(self.watch.known)
+
+    def _floor(
+        self,
+        requests_per_s: float,
+        rate: FullRate,
+        supply: Supply,
+        signals: Signals,
+        rows: Sequence[Row],
+    ) -> float:
+        """Return the tokens of as many replicas as keep up, and serve the backlog in time."""
+        backlog = sum(row.waiting for row in rows) + signals.waiting_at_router
+        start_s = self.starts.mean_s
+        if start_s is not None:
+            served = rate.requests_per_s * (supply.ready * start_s + _credit_s(signals, start_s))
+            backlog = max(0.0, backlog + requests_per_s * start_s - served)
+        drain_s = max(DRAIN_S, start_s or 0.0)
+        return (requests_per_s + backlog / drain_s) / rate.requests_per_s * supply.each
+
+    def _bound(
+        self,
+        requests_per_s: float,
+        rate: FullRate,
+        supply: Supply,
+        signals: Signals,
+        is_stale: bool,
+    ) -> float:
+        """Return the demand that brings no replica; or those that the router's queue takes."""
+        each, queued = rate.requests_per_s, signals.waiting_at_router
+        if rate.is_own and not is_stale and queued > max(requests_per_s, each):
+            justified = max(1, math.floor(queued / (each * DRAIN_S)))
+            return self.load * (supply.ready + justified) * supply.each
+        return self.load * supply.coming * supply.each
+
+    def _desired(self, demand: float, supply: Supply, signals: Signals) -> int:
+        """Return replicas of which demand takes ``load``, and what goes where less is taken.
+
+        A number on the way down that was told stays while it would be enough.
+        """
+        missing = demand / self.load - supply.coming * supply.each
+        if missing > 0:
+            return supply.coming + whole(missing / supply.each)
+        low, now, told = BAND * self.load, signals.asked, self.gauge.desired
+        spare = supply.ready * supply.each - demand / low
+        fresh = now
+        if spare > 0:
+            left = demand / (low + GO * (self.load - low))
+            spare = max(spare, supply.ready * supply.each - left)
+            fresh = max(1, now - math.floor(spare / supply.each))
+        if told and told < min(now, fresh) and demand < self.load * told * supply.each:
+            return told
+        return fresh
+
+
+def _rows(signals: Signals) -> list[Row]:
+    used, waiting = signals.by_pod("kv_usage"), signals.by_pod("waiting")
+    made, found = signals.by_pod("made"), shapes(signals)
+    return [
+        Row(
+            tokens=used[pod] * signals.told.kv_tokens,
+            waiting=waiting[pod],
+            shape=found.get(pod, MeanRequest()),
+            made_per_s=made.get(pod, 0.0),
+        )
+        for pod in used
+        if pod in waiting
+    ]
+
+
+def _fleet_shape(signals: Signals) -> MeanRequest:
+    """Return the mean of all requests that finished."""
+    finished = signals.total("finished") or 0.0
+    prompt, output = signals.total("input") or 0.0, signals.total("output") or 0.0
+    if not finished:
+        return MeanRequest()
+    return MeanRequest(input_tokens=prompt / finished, output_tokens=output / finished)
+
+
+def _queued_tokens(rows: Sequence[Row], signals: Signals) -> float:
+    """Return what the router's queue would hold at its end, as replicas' mean requests."""
+    known = [row.shape for row in rows if row.shape.output_tokens]
+    if not known:
+        return 0.0
+    each = fmean(shape.input_tokens + shape.output_tokens for shape in known)
+    return signals.waiting_at_router * each
+
+
+def _credit_s(signals: Signals, start_s: float) -> float:
+    """Return the time for which replicas that start will serve, of the start of one more."""
+    ages = (pod.age_s for pod in signals.pods if pod.ready_for_s is None)
+    return sum(min(age_s, start_s) for age_s in ages if age_s <= STUCK_STARTS * start_s)

@@ -1,0 +1,163 @@
+"""Rivals with vLLM's own flags beside Tonnage's, and a plain Service beside a router that knows.
+
+    python tests/bench/replay_views.py --traces FOLDER --out runs --page tests/bench/replay_views.md
+
+``replay.py`` gives rivals the flags that Tonnage chose, and spreads requests at random, as a plain
+Service does. Here some of its cases are replayed in other views too, with one cold start and one
+seed. Runs are files, as those of ``replay.py``, and those of the usual view are the same files.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+import click
+from bench_options import OUT, PAGE, PROCESSES, TRACES
+from replay import told
+from replay_cases import CONTEXT_TOKENS, TARGET, VLLM_FLAGS, View, chosen_cases, traces_in
+from replay_runs import Draw, Job, Run, all_done, read
+from replay_unseen import Found, over_all
+
+from tonnage.replay.policies import STATIC_PEAK, TONNAGE
+from tonnage.units import MILLION, format_s
+
+CASES = (
+    "ramp", "drift", "bursts", "llmd", "swap", "azure2023_conv", "servegen_mlarge_14d_x125",
+)  # fmt: skip
+POLICIES = (
+    TONNAGE, STATIC_PEAK, "llmd-slo", "wva-queueing", "wva-throughput", "llm-scaling-manager",
+    "dynamo-classic", "ray",
+)  # fmt: skip
+START_S: Final = 120.0
+VIEWS = tuple(
+    View(routing=routing, has_vllm_flags=has_vllm_flags)
+    for routing in ("Service", "LeastOutstanding")
+    for has_vllm_flags in (False, True)
+)
+MEANING = f"""\
+# Replay: whose flags, and who routes
+
+Written by `tests/bench/replay_views.py`.
+
+Simulated, not measured: the model, the GPU and the promises of [the benchmark](replay.md),
+contextLength {CONTEXT_TOKENS}, engines as fast as believed, starts of {format_s(START_S)}, one
+seed. Rivals are models of their controllers, with the knobs that their projects ship. In each view
+all policies get the same requests and begin with as many replicas.
+
+- Tonnage's flags: those of its plan, which [the benchmark](replay.md) gives to all. vLLM's flags:
+  `--max-num-seqs {VLLM_FLAGS["max_num_seqs"]}` and
+  `--max-num-batched-tokens {VLLM_FLAGS["max_num_batched_tokens"]}`, which vLLM 0.33 takes on an
+  H100 where nobody says otherwise. Rivals that model a replica (`wva-queueing`, `dynamo-classic`,
+  `llm-scaling-manager`) are told the flags that run. Tonnage chooses its own: it is the same there,
+  and stands beside.
+- Service: requests go to any replica, at random. LeastOutstanding: a router sends each to the
+  replica with the fewest; plans know of it (`scaling.routing`), rivals meet what it changes.
+- kept: cases in which {TARGET:.0%} of the requests met TTFT within 2 s and mean TPOT within 50 ms.
+  mean, worst: of that share. worst hour: the least share in any 60 minutes of any case.
+- over Tonnage's: GPU-hours of all cases over those of Tonnage in the same view.
+- `{STATIC_PEAK}`: in hindsight the smallest constant fleet that keeps the target, with the view's
+  flags and routing."""
+
+CPU: Final = """\
+## What a replay takes
+
+CPU seconds per million requests, the median of the cases, on a busy machine: hours of 13,000 to
+209,000 requests. Who comes first in a case pays for the requests that are drawn; hindsight runs
+several fleets. A day of a million requests takes Tonnage 41 s (`tests/bench/replay_speed.py`)."""
+
+
+def job_of(draw: Draw, policy: str) -> Job:
+    """Return the run of a policy in a view: Tonnage's is that with its own flags."""
+    if policy == TONNAGE:
+        draw = replace(draw, view=replace(draw.view, has_vllm_flags=False))
+    return Job(draw=draw, policy=policy)
+
+
+def page_of(by_view: Mapping[View, Found], policies: Sequence[str]) -> str:
+    """Return the page: each view over all cases, then all views case by case."""
+    parts = [MEANING, "## Over all cases"]
+    for view, found in by_view.items():
+        parts += [f"### {view}", over_all(found, policies)]
+    parts += [CPU, _cpu(by_view, policies), "## By case", "Share kept / GPU-hours."]
+    for places in zip(*by_view.values(), strict=True):
+        parts += [f"### {places[0].case}", _case(by_view, places, policies)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _cpu(by_view: Mapping[View, Found], policies: Sequence[str]) -> str:
+    rows = [
+        f"| policy | {' | '.join(map(str, by_view))} |",
+        f"|---|{'---|' * len(by_view)}",
+    ]
+    for policy in policies:
+        runs = (
+            [by_policy.get(policy) for by_policy in found.values()] for found in by_view.values()
+        )
+        rows.append(f"| {policy} | {' | '.join(map(_cpu_s, runs))} |")
+    return "\n".join(rows)
+
+
+def _cpu_s(runs: Sequence[Run | None]) -> str:
+    each = [
+        MILLION * run.cpu_s / run.figures["num_requests"] for run in runs if run and run.figures
+    ]
+    return f"{median(each):.0f}" if each else "-"
+
+
+def _case(by_view: Mapping[View, Found], places: Sequence[Draw], policies: Sequence[str]) -> str:
+    rows = [
+        f"| policy | {' | '.join(map(str, by_view))} |",
+        f"|---|{'---|' * len(by_view)}",
+    ]
+    for policy in policies:
+        runs = (
+            found[place].get(policy) for found, place in zip(by_view.values(), places, strict=True)
+        )
+        rows.append(f"| {policy} | {' | '.join(map(_figures, runs))} |")
+    return "\n".join(rows)
+
+
+def _figures(run: Run | None) -> str:
+    if run is None or run.figures is None:
+        return "-"
+    share = f"{run.figures['attainment']:.2%}"
+    shown = share if run.figures["attainment"] >= TARGET else f"**{share}**"
+    return f"{shown} / {run.figures['gpu_hours']:.2f}"
+
+
+@click.command()
+@TRACES
+@OUT
+@PAGE
+@PROCESSES
+def main(*, traces: Path, folder: Path, page: Path | None, processes: int) -> None:
+    """Replay policies in each view, and write how they fare in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    cases = chosen_cases(traces_in(traces), CASES)
+    draws = {
+        view: [Draw(case=case, start_s=START_S, speed=1.0, seed=0, view=view) for case in cases]
+        for view in VIEWS
+    }
+    jobs = [job_of(draw, policy) for each in draws.values() for draw in each for policy in POLICIES]
+    for done in all_done(list(dict.fromkeys(jobs)), folder, processes):
+        for job, run in done:
+            click.echo(f"{job}: {told(run)}, {run.cpu_s:.0f} s")
+    by_view = {
+        view: {
+            draw: {
+                policy: run for policy in POLICIES if (run := read(folder, job_of(draw, policy)))
+            }
+            for draw in of_view
+        }
+        for view, of_view in draws.items()
+    }
+    if page:
+        page.write_text(page_of(by_view, POLICIES))
+    for view, found in by_view.items():
+        click.echo(f"{view}\n{over_all(found, POLICIES)}")
+
+
+if __name__ == "__main__":
+    main()
