@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tonnage.cluster.kube import PODS
+from tonnage.cluster.kube import EVENTS, PODS
 
 pytestmark = pytest.mark.lab
 
@@ -37,8 +37,14 @@ def crashing(wait, number):
 
 
 def until_told(world, reason):
+    """Wait for the condition, and for the Event that follows it."""
+    events = EVENTS.path(world.namespace)
     world.until(
         lambda: world.condition("CapacityAvailable").get("reason") == reason, f"told: {reason}"
+    )
+    world.until(
+        lambda: any(each["reason"] == reason for each in world.api.list(events)),
+        f"an Event of {reason}",
     )
     return world.condition("CapacityAvailable")["message"]
 
