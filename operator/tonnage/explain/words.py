@@ -355,6 +355,7 @@ def _latency_offline(sizing: Sizing) -> Answer:
         ),
         lines=(
             f"one request alone: TPOT {format_s(sizing.idle.tpot_s)}",
+            *_unpacked(sizing.request),
             *_sureness(sizing),
             f"a replica makes {significant(tokens_per_s)} output tokens/s = "
             f"{tokens_per_day(tokens_per_s)}",
