@@ -31,6 +31,7 @@ from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.engine import KnownEngine, find_engine
 from tonnage.catalog.engine_speed import RunMode, SpeedConstants, SpeedTable, prior_speed
 from tonnage.catalog.gpu import CatalogError, Gpu, built_in_gpus, find_gpu
+from tonnage.catalog.kernels import products_in
 from tonnage.catalog.shape import ModelShape
 from tonnage.engine.chance import Chance
 from tonnage.engine.table import RequestTable
@@ -242,7 +243,7 @@ def replica_of(row: Row, shape: ModelShape, gpu: Gpu, split: Parallelism, run: R
     return Replica(
         model=StepTimeModel(
             shard=shard,
-            speeds=speeds(gpu, shape.weight_format.compute),
+            speeds=speeds(gpu, products_in(gpu, shape.weight_format, run.minor)),
             constants=prior_speed(gpu, shape.weight_format, run),
         ),
         kv_pool_bytes=max(1.0, budget.kv_pool_bytes),

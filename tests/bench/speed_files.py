@@ -137,7 +137,11 @@ def as_toml(table: SpeedTable, values: Values, num_rows: int) -> str:
 def _table_lines(name: str, value: Mapping[str, Any]) -> list[str]:
     inner = {key: each for key, each in value.items() if isinstance(each, dict)}
     if inner:
-        return [line for key, each in inner.items() for line in _table_lines(f"{name}.{key}", each)]
+        return [
+            line
+            for key, each in inner.items()
+            for line in _table_lines(f"{name}.{_key(key)}", each)
+        ]
     return ["", f"[{name}]", *(f"{_key(key)} = {_written(each)}" for key, each in value.items())]
 
 

@@ -56,11 +56,13 @@ from tonnage.catalog.engine_speed import (
     experts_bandwidth,
     experts_block,
     experts_prefill,
+    kernels_of,
     memory_class,
     prefill_class,
-    scaling_of,
+    unpacked_share,
 )
 from tonnage.catalog.gpu import built_in_gpus
+from tonnage.catalog.kernels import products_in, scaling_of
 from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.step_time.step import Step, experts_block_s
 from tonnage.units import MS_PER_S
@@ -141,7 +143,9 @@ def _prefill_numbers(case: Case, step: Step, name: str, *, times: float = 1.0) -
     """Return the seconds of prompts in quantized matrices, in 16 bits, and in experts' tables."""
     nominal, gpu = _nominal(case.replica).model, case.gpu
     weights = case.shape.weight_format
-    known = experts_prefill(EXPERTS_PREFILL, gpu, weights)
+    kernels = kernels_of(gpu, weights, case.run.minor)
+    known = experts_prefill(EXPERTS_PREFILL, gpu, weights, kernels.experts)
+    unpacked = unpacked_share(EXPERTS_PREFILL, gpu, kernels.dense)
     peak = nominal.speeds.peak_flop_per_s
     wide = gpu.flop_per_s("bf16") / peak
     experts = known.efficiency * gpu.flop_per_s(known.precision) / peak
@@ -158,7 +162,7 @@ def _prefill_numbers(case: Case, step: Step, name: str, *, times: float = 1.0) -
 
     narrow_s = prefill_s(math.inf, math.inf)
     return {
-        f"{name}_narrow_s": narrow_s,
+        f"{name}_narrow_s": narrow_s / unpacked,
         f"{name}_wide_s": prefill_s(wide, math.inf) - narrow_s,
         f"{name}_experts_s": prefill_s(math.inf, experts) - narrow_s,
     }
@@ -246,7 +250,9 @@ def _groups(case: Case) -> dict[str, str]:
         "schedule": "async" if case.run.schedules_async else "sync",
         "launches": _launches(case),
         "scaling": scaling_of(weights),
-        "prefill": ".".join(prefill_class(known, case.gpu, weights.compute)),
+        "prefill": ".".join(
+            prefill_class(known, case.gpu, products_in(case.gpu, weights, case.run.minor))
+        ),
         "wide": ".".join(prefill_class(known, case.gpu, "bf16")),
         "interconnect": case.gpu.interconnect,
     }

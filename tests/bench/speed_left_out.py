@@ -9,7 +9,7 @@ from speed_cases import FIRST_TOKENS, STEPS, Case, case_of
 from speed_eras import BEFORE_2025, Row, era_name
 from speed_formula import Sample
 
-from tonnage.catalog.engine_speed import scaling_of
+from tonnage.catalog.kernels import scaling_of
 from tonnage.units import MS_PER_S
 
 Errors = Mapping[str, float]

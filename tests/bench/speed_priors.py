@@ -122,7 +122,8 @@ that unpack it there are no evidence. The A100's rows are of skewed choices only
 _BLACKWELL = {
     "bf16": _rate("bf16", 0.267, 200), "fp8": _rate("fp8", 0.27, 310),
     "fp8-block": _rate("fp8", 0.087, 45), "nvfp4": _rate("fp4", 0.284, 490),
-    "mxfp4": _rate("fp8", 0.346, 455), "int4": _rate("bf16", 0.07, 58),
+    "mxfp4": _rate("fp8", 0.346, 455), "mxfp4.trtllm": _rate("bf16", 0.234, 251),
+    "int4": _rate("bf16", 0.07, 58),
     "other": _rate("bf16", 0.07, 58),
 }  # fmt: skip
 
@@ -140,7 +141,8 @@ def _blackwell(**factors: float) -> dict[str, ExpertsPrefill]:
 EXPERTS_PREFILL: Mapping[str, Mapping[str, ExpertsPrefill]] = {
     "ampere": {"bf16": _rate("bf16", 0.24, 10), "other": _rate("bf16", 0.24, 10)},
     "hopper": {"bf16": _rate("bf16", 0.41, 145), "fp8": _rate("fp8", 0.35, 280),
-               "fp8-block": _rate("fp8", 0.226, 185), "mxfp4": _rate("bf16", 0.33, 52),
+               "fp8-block": _rate("fp8", 0.226, 185), "mxfp4": _rate("bf16", 0.156, 17),
+               "mxfp4.triton": _rate("bf16", 0.44, 96),
                "int4": _rate("bf16", 0.15, 65), "other": _rate("bf16", 0.15, 65)},
     "blackwell": _BLACKWELL,
     "B300": _blackwell(bf16=1.03, fp8=1.04, **{"fp8-block": 1.065, "nvfp4": 0.69, "mxfp4": 1.12}),

@@ -21,6 +21,7 @@ from tonnage.catalog.gpu import Gpu, UnsupportedEngineError
 from tonnage.catalog.shape import ModelShape
 from tonnage.units import GIB
 
+Value = TypeVar("Value")
 ENGINES_FOLDER = Path(__file__).parent / "engines"
 StateCacheKind = Literal[
     "gated_delta_net", "kimi_delta", "kimi_k3", "lightning", "mamba1", "mamba2", "short_conv"
@@ -127,6 +128,13 @@ def parse_version(text: str) -> tuple[int, int]:
             f"engine.version {text!r} is not a version like 0.33, nor dated like latest@2026-08-28"
         )
     return found
+
+
+def at_version(by_version: Mapping[str, Value], minor: str) -> Value:
+    """Return what holds for a version: the entry of the last version that is not newer."""
+    known = sorted(by_version, key=parse_version)
+    held = [since for since in known if not minor or parse_version(since) <= parse_version(minor)]
+    return by_version[held[-1]]
 
 
 def _dated_version(text: str) -> tuple[int, int] | None:

@@ -10,21 +10,30 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 from pydantic import ConfigDict, TypeAdapter
 
-from tonnage.catalog.engine import parse_version
+from tonnage.catalog.engine import at_version
 from tonnage.catalog.gpu import COMPUTE_FALLBACK, Gpu
+from tonnage.catalog.kernels import (
+    WIDE,
+    format_of_experts,
+    products_in,
+    scaling_of,
+    unpacking_kernels,
+)
 from tonnage.catalog.shape import WeightFormat
 
 SPEED_FILE = Path(__file__).parent / "engines" / "speed.toml"
 OWN_LINKS = "nvlink"
+AS_MARLIN = ("marlin", "humming")
+"""Kernels whose rate is Marlin's. Humming goes before Marlin on Hopper from 0.32 on, and is in no
+table: a bound."""
 GENERATION_MEMORY = {"ampere": "hbm", "hopper": "hbm", "blackwell": "hbm", "ada": "gddr",
                      "blackwell-rtx": "gddr"}  # fmt: skip
 """The kind of memory of the boards of a generation whose kernels were measured."""
 CutlassExperts = Literal["none", "whole", "all"]
-Value = TypeVar("Value")
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
@@ -250,14 +259,19 @@ def prior_speed(
     """Return the constants for weights of this format on a GPU class; ``table``: not ours."""
     table = table or speed_table()
     generation, bandwidth = gpu.generation, bandwidth_of(table.bandwidth_efficiency, gpu, weights)
-    prefill_flop_per_s = _prefill_flop_per_s(table, gpu, weights.compute)
-    experts = experts_prefill(table.experts_prefill, gpu, weights)
+    compute = products_in(gpu, weights, run.minor)
+    kernels = kernels_of(gpu, weights, run.minor)
+    wide_flop_per_s = _prefill_flop_per_s(table, gpu, WIDE)
+    prefill_flop_per_s = _prefill_flop_per_s(table, gpu, compute) * unpacked_share(
+        table.experts_prefill, gpu, kernels.dense
+    )
+    experts = experts_prefill(table.experts_prefill, gpu, weights, kernels.experts)
     has_links = gpu.interconnect == OWN_LINKS
     return SpeedConstants(
         bandwidth_efficiency=bandwidth,
         compute_efficiency=table.compute_efficiency,
-        prefill_efficiency=prefill_flop_per_s / gpu.flop_per_s(weights.compute),
-        wide_prefill_factor=_prefill_flop_per_s(table, gpu, "bf16") / prefill_flop_per_s,
+        prefill_efficiency=prefill_flop_per_s / gpu.flop_per_s(compute),
+        wide_prefill_factor=wide_flop_per_s / prefill_flop_per_s,
         experts_prefill_factor=table.experts_served_share
         * experts.efficiency
         * gpu.flop_per_s(experts.precision)
@@ -306,6 +320,22 @@ def _of(by_name: Mapping[str, float], name: str) -> float:
     return by_name.get(name, by_name["other"])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpacking:
+    """The kernels that unpack weights to 16 bits, by what they multiply; empty: none."""
+
+    dense: str
+    experts: str
+
+
+def kernels_of(gpu: Gpu, weights: WeightFormat, minor: str = "") -> Unpacking:
+    """Return which kernels of a version unpack these weights on a GPU class."""
+    return Unpacking(
+        dense=unpacking_kernels(gpu, scaling_of(weights), "dense", minor),
+        experts=unpacking_kernels(gpu, format_of_experts(weights), "experts", minor),
+    )
+
+
 def bandwidth_of(
     efficiencies: Mapping[str, Mapping[str, float]], gpu: Gpu, weights: WeightFormat
 ) -> float:
@@ -334,19 +364,6 @@ def cache_bandwidth(
 ) -> float:
     """Return the bandwidth efficiency of reading a cache of this format."""
     return efficiencies.get(generation, {}).get(kv_format, plain)
-
-
-def at_version(by_version: Mapping[str, Value], minor: str) -> Value:
-    """Return what holds for a version: the entry of the last version that is not newer."""
-    known = sorted(by_version, key=parse_version)
-    held = [since for since in known if not minor or parse_version(since) <= parse_version(minor)]
-    return by_version[held[-1]]
-
-
-def scaling_of(weights: WeightFormat) -> str:
-    """Name how the products of quantized matrices are scaled: fp8 in blocks is another kernel."""
-    is_in_blocks = weights.name == "fp8" and weights.block_size is not None
-    return "fp8-block" if is_in_blocks else weights.name
 
 
 def experts_block(
@@ -393,21 +410,36 @@ def _in_kernels(
 
 
 def experts_prefill(
-    known: Mapping[str, Mapping[str, ExpertsPrefill]], gpu: Gpu, weights: WeightFormat
+    known: Mapping[str, Mapping[str, ExpertsPrefill]],
+    gpu: Gpu,
+    weights: WeightFormat,
+    kernels: str = "",
 ) -> ExpertsPrefill:
     """Return how fast experts of a format multiply the tokens of prompts.
 
-    Where the GPU class has no peak in the precision of the format, it is that of other formats.
+    ``kernels``: that unpack them. Where these have no rate of their own, or the GPU class no peak
+    in the precision of the format, it is that of other formats.
     """
     by_format = known[kernels_class(known, gpu)]
-    found = by_format.get(format_of_experts(weights), by_format["other"])
-    return found if found.precision in gpu.peak_flop_per_s else by_format["other"]
+    name, other = format_of_experts(weights), by_format["other"]
+    found = by_format.get(f"{name}.{kernels}", by_format.get(name, other))
+    is_narrow = found.precision != WIDE
+    is_unpacked = bool(kernels) or found.precision not in gpu.peak_flop_per_s
+    return other if is_narrow and is_unpacked else found
 
 
-def format_of_experts(weights: WeightFormat) -> str:
-    """Name the format in which routed experts are stored."""
-    each_bytes = weights.part_bytes_per_parameter("experts")
-    return "bf16" if each_bytes >= weights.wide_bytes_per_parameter else scaling_of(weights)
+def unpacked_share(
+    known: Mapping[str, Mapping[str, ExpertsPrefill]], gpu: Gpu, kernels: str
+) -> float:
+    """Return what kernels that unpack weights have of the rate of products in 16 bits.
+
+    Machete's and those of before Marlin: at most all of it. Marlin's: what it has in grouped
+    products of experts, which are the same kernels; no table has others of its own.
+    """
+    if kernels not in AS_MARLIN:
+        return 1.0
+    by_format = known[kernels_class(known, gpu)]
+    return min(1.0, by_format["other"].efficiency / by_format[WIDE].efficiency)
 
 
 def is_measured(gpu: Gpu) -> bool:

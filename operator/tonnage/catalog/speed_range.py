@@ -8,19 +8,13 @@ the fit; every kind that no row shows widens that, as independent errors add::
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tonnage.catalog.engine_speed import (
-    SpeedTable,
-    format_of_experts,
-    is_measured,
-    memory_class,
-    scaling_of,
-    speed_table,
-)
+from tonnage.catalog.engine_speed import SpeedTable, is_measured, memory_class, speed_table
 from tonnage.catalog.gpu import Gpu
+from tonnage.catalog.kernels import format_of_experts, kernel_table, scaling_of, unpacking_kernels
 from tonnage.catalog.shape import Attention, GroupedAttention, ModelShape, WeightFormat
 from tonnage.units import count_of
 
@@ -37,17 +31,19 @@ class Unmeasured:
 @lru_cache(maxsize=256)
 def speed_spread(gpu: Gpu, weights: WeightFormat, shape: ModelShape) -> float:
     """Return by which fraction a predicted step may be off, either way, eight times in ten."""
-    return _spread(gpu, weights, shape, "step")
+    return _spread("step", unmeasured_parts(gpu, weights, shape))
 
 
-def first_token_spread(gpu: Gpu, weights: WeightFormat, shape: ModelShape) -> float:
-    """Return the same for a time to first token."""
-    return _spread(gpu, weights, shape, "first_token")
+def first_token_spread(
+    gpu: Gpu, weights: WeightFormat, shape: ModelShape, minor: str = ""
+) -> float:
+    """Return the same for a time to first token, in a version of the engine."""
+    alike = unmeasured_parts(gpu, weights, shape)
+    return _spread("first_token", (*alike, *unmeasured_prompts(gpu, weights, minor)))
 
 
-def _spread(gpu: Gpu, weights: WeightFormat, shape: ModelShape, what: str) -> float:
+def _spread(what: str, found: Iterable[Unmeasured]) -> float:
     table = speed_table()
-    found = unmeasured_parts(gpu, weights, shape)
     parts = [table.unmeasured_fraction[each.kind] for each in found]
     return together(table.spread_fraction[what], *parts)
 
@@ -65,6 +61,20 @@ def unmeasured_parts(gpu: Gpu, weights: WeightFormat, shape: ModelShape) -> tupl
     """Return all that no measured row had."""
     table = speed_table()
     return (*_of_board(table, gpu), *_of_weights(table, gpu, weights, shape), *_of_model(shape))
+
+
+def unmeasured_prompts(gpu: Gpu, weights: WeightFormat, minor: str = "") -> tuple[Unmeasured, ...]:
+    """Return what no measurement, of a kernel either, had of prompts alone.
+
+    Sources:
+        [kernel-tables] have no plain products of kernels that unpack weights, of vLLM.
+    """
+    stored = scaling_of(weights)
+    kernels = unpacking_kernels(gpu, stored, "dense", minor)
+    if not kernels:
+        return ()
+    words = f"prompts through {kernel_table().names[kernels]}, which unpacks {stored}"
+    return (Unmeasured(kind="kernels", words=words),)
 
 
 def _of_board(table: SpeedTable, gpu: Gpu) -> Iterator[Unmeasured]:

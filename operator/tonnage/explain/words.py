@@ -4,7 +4,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import median
 
-from tonnage.catalog.speed_range import first_token_spread, speed_spread, unmeasured_parts
+from tonnage.catalog.engine_speed import kernels_of
+from tonnage.catalog.kernels import format_of_experts, kernel_table, scaling_of
+from tonnage.catalog.speed_range import (
+    first_token_spread,
+    speed_spread,
+    unmeasured_parts,
+    unmeasured_prompts,
+)
 from tonnage.explain.at_demand import (
     at_demand,
     latencies_written,
@@ -26,7 +33,7 @@ from tonnage.explain.startup_log import logged_lines
 from tonnage.sizing.bill import bill, inputs_with_price, tokens_per_s_asked
 from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
-from tonnage.sizing.request import prior_of
+from tonnage.sizing.request import SizingRequest, prior_of
 from tonnage.sizing.serving.closed_loop import REQUESTS_PER_USER, ClosedLoop, closed_loop
 from tonnage.sizing.serving.ttft import own_prefill_s, typical_ttft_s
 from tonnage.sizing.step_time.roofline import batch_at_ridge
@@ -263,10 +270,27 @@ def _latency(sizing: Sizing) -> Answer:
             f"one request alone: TPOT {format_s(sizing.idle.tpot_s)}, TTFT "
             f"{format_s(typical_ttft_s(replica, workload, sizing.idle))}, of which its own prefill "
             f"of {significant(workload.new_prompt_tokens)} new tokens takes {format_s(own_s)}",
+            *_unpacked(sizing.request),
             *_sureness(sizing),
             *_together(sizing),
         ),
     )
+
+
+def _unpacked(request: SizingRequest) -> Iterator[str]:
+    """Say which kernels multiply in 16 bits what is stored in fewer, in this version."""
+    weights, names = request.weights, kernel_table().names
+    used = kernels_of(request.gpu, weights, request.engine.minor)
+    parts = []
+    if used.dense:
+        parts.append(f"{scaling_of(weights)} by {names[used.dense]}")
+    if used.experts and request.shape.has_experts:
+        parts.append(f"experts in {format_of_experts(weights)} by {names[used.experts]}")
+    if parts:
+        yield (
+            f"kernels: vLLM {request.engine.minor} unpacks weights on {request.gpu.name} and "
+            f"multiplies in 16 bits: {', '.join(parts)}"
+        )
 
 
 def _sureness(sizing: Sizing) -> Iterator[str]:
@@ -280,9 +304,10 @@ def _sureness(sizing: Sizing) -> Iterator[str]:
     subject = (request.gpu, request.weights, request.shape)
     words = (
         f"80% prediction interval: a step +-{speed_spread(*subject):.0%}, a first token "
-        f"+-{first_token_spread(*subject):.0%}"
+        f"+-{first_token_spread(*subject, request.engine.minor):.0%}"
     )
-    new = [each.words for each in unmeasured_parts(*subject)]
+    prompts = unmeasured_prompts(request.gpu, request.weights, request.engine.minor)
+    new = [each.words for each in (*unmeasured_parts(*subject), *prompts)]
     if sizing.parallelism.data > 1:
         new.append("data-parallel ranks, which the interval leaves out")
     yield f"{words}; never measured: {', '.join(new)}" if new else words
@@ -330,6 +355,7 @@ def _latency_offline(sizing: Sizing) -> Answer:
         ),
         lines=(
             f"one request alone: TPOT {format_s(sizing.idle.tpot_s)}",
+            *_unpacked(sizing.request),
             *_sureness(sizing),
             f"a replica makes {significant(tokens_per_s)} output tokens/s = "
             f"{tokens_per_day(tokens_per_s)}",

@@ -10,7 +10,6 @@ from tonnage.api.spec import Demand, KvOffload, Spec
 from tonnage.catalog.engine import KnownEngine
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.catalog.gpu import Gpu
-from tonnage.catalog.shape import WeightFormat
 from tonnage.sizing.expected import (
     expected_adapters,
     expected_demand,
@@ -219,9 +218,9 @@ def lengths_inputs(workload: Workload, origin: Origin) -> Iterator[Input]:
         yield Input(figure=Figure.SPREAD, value="; ".join(assumed), origin=Origin.GUESSED)
 
 
-def gpu_input(gpu: Gpu, weights: WeightFormat) -> Input:
-    """Return what a class has and can do for weights of this format."""
-    peak = format_si(gpu.flop_per_s(weights.compute), "FLOP/s")
+def gpu_input(gpu: Gpu, precision: str) -> Input:
+    """Return what a class has and can do in products of this precision."""
+    peak = format_si(gpu.flop_per_s(precision), "FLOP/s")
     value = f"{format_bytes(gpu.memory_bytes)}, {format_si(gpu.memory_bytes_per_s, 'B/s')}, {peak}"
     return Input(figure=Figure.GPU, which=gpu.name, value=value, origin=Origin.LOOKED_UP)
 

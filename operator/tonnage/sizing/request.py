@@ -14,6 +14,7 @@ from tonnage.catalog.engine_limits import board_refusals, flag_refusals, needs_b
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED, RunMode, SpeedConstants, prior_speed
 from tonnage.catalog.gpu import Gpu, UnsupportedEngineError, find_gpu
 from tonnage.catalog.gpu_names import boards_named
+from tonnage.catalog.kernels import products_in
 from tonnage.catalog.models import built_in_model, read_model_config
 from tonnage.catalog.shape import (
     CompressedAttention,
@@ -170,6 +171,11 @@ class SizingRequest:
     @property
     def drafts_by_ngram(self) -> bool:
         return self.speculation is not None and self.speculation.method == "ngram"
+
+    @property
+    def products(self) -> str:
+        """The precision in which the engine multiplies quantized matrices."""
+        return products_in(self.gpu, self.weights, self.engine.minor)
 
     @property
     def dtype(self) -> str:
@@ -447,7 +453,7 @@ def on_gpu(request: SizingRequest, gpu: Gpu) -> SizingRequest:
     moved = with_prior(
         replace(request, gpu=gpu, num_gpus=None, flags=None, measured_kv_tokens=None)
     )
-    changed = (gpu_input(gpu, moved.weights), memory_input(gpu), _speed_input(moved))
+    changed = (gpu_input(gpu, moved.products), memory_input(gpu), _speed_input(moved))
     return replace(moved, inputs=with_changed(request.inputs, *changed))
 
 
@@ -462,7 +468,7 @@ def kv_cache_format(asked: str, shape: ModelShape) -> str:
 
 
 def _catalog_inputs(request: SizingRequest, spec: Spec) -> Iterator[Input]:
-    yield gpu_input(request.gpu, request.weights)
+    yield gpu_input(request.gpu, request.products)
     yield format_input(Figure.WEIGHTS, request.weights.name, asked=spec.model.weights)
     yield format_input(Figure.KV_CACHE, request.kv_format, asked=spec.model.kv_cache)
     yield engine_input(request.engine)

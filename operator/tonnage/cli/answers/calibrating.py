@@ -51,7 +51,7 @@ class Subject:
         request = self.request
         return StepTimeModel(
             shard=rank_of(request, self.parallelism),
-            speeds=speeds(request.gpu, request.weights.compute, request.node_link_bytes_per_s),
+            speeds=speeds(request.gpu, request.products, request.node_link_bytes_per_s),
             constants=request.speed,
         )
 

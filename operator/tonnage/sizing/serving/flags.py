@@ -407,7 +407,7 @@ def _without_cache(request: SizingRequest, shard: Shard, flags: Flags) -> Replic
     return Replica(
         model=StepTimeModel(
             shard=shard,
-            speeds=speeds(request.gpu, request.weights.compute, request.node_link_bytes_per_s),
+            speeds=speeds(request.gpu, request.products, request.node_link_bytes_per_s),
             constants=request.speed,
             speculation=request.speculation,
         ),

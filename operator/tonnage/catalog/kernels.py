@@ -1,0 +1,72 @@
+"""Which kernels unpack weights to 16 bits before they multiply, by version and board.
+
+A format has products of its own where the board has units for it, and the engine a kernel for
+them. Elsewhere the engine takes kernels that read narrow weights and multiply wide ones:
+``engines/kernels.toml`` names them as each release chooses by default.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ConfigDict, TypeAdapter
+from pydantic.dataclasses import dataclass
+
+from tonnage.catalog.engine import at_version
+from tonnage.catalog.gpu import Gpu
+from tonnage.catalog.shape import WeightFormat
+
+KERNELS_FILE = Path(__file__).parent / "engines" / "kernels.toml"
+Part = Literal["dense", "experts"]
+WIDE = "bf16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=ConfigDict(extra="forbid"))
+class KernelTable:
+    """The kernels by format, board or generation, and the first version that takes them."""
+
+    source: str
+    names: Mapping[str, str]
+    """As releases write them."""
+    dense: Mapping[str, Mapping[str, Mapping[str, str]]]
+    """Empty: products are those of the format."""
+    experts: Mapping[str, Mapping[str, Mapping[str, str]]]
+
+
+@cache
+def kernel_table() -> KernelTable:
+    """Return the table as the data file has it."""
+    return TypeAdapter(KernelTable).validate_python(tomllib.loads(KERNELS_FILE.read_text()))
+
+
+def unpacking_kernels(gpu: Gpu, stored: str, part: Part, minor: str = "") -> str:
+    """Name the kernels that unpack weights stored in a format; empty: none that is known of.
+
+    ``minor``: of the engine's version; the newest if empty.
+
+    Sources:
+        [vllm-source] layers/quantization, kernels/linear and layers/fused_moe/oracle: what each
+        release from 0.11 to 0.33 chooses, asked of its own functions.
+    """
+    by_board = (kernel_table().dense if part == "dense" else kernel_table().experts).get(stored, {})
+    name = gpu.name if gpu.name in by_board else gpu.generation
+    return at_version(by_board[name], minor) if name in by_board else ""
+
+
+def products_in(gpu: Gpu, weights: WeightFormat, minor: str = "") -> str:
+    """Return the precision in which a version multiplies quantized matrices beside experts."""
+    return WIDE if unpacking_kernels(gpu, scaling_of(weights), "dense", minor) else weights.compute
+
+
+def scaling_of(weights: WeightFormat) -> str:
+    """Name how the products of quantized matrices are scaled: fp8 in blocks is another kernel."""
+    is_in_blocks = weights.name == "fp8" and weights.block_size is not None
+    return "fp8-block" if is_in_blocks else weights.name
+
+
+def format_of_experts(weights: WeightFormat) -> str:
+    """Name the format in which routed experts are stored."""
+    each_bytes = weights.part_bytes_per_parameter("experts")
+    return WIDE if each_bytes >= weights.wide_bytes_per_parameter else scaling_of(weights)

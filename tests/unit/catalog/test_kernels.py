@@ -1,0 +1,104 @@
+"""Which kernels unpack weights: as the releases choose, and what prompts take by them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tonnage.catalog.config.formats.quantization import FP8, INT8, NVFP4, WEIGHT_FORMATS
+from tonnage.catalog.engine_speed import RunMode, prior_speed
+from tonnage.catalog.gpu import built_in_gpus
+from tonnage.catalog.kernels import kernel_table, products_in, unpacking_kernels
+
+GPUS = built_in_gpus()
+BLOCKS = replace(FP8, block_size=128)
+INT4 = WEIGHT_FORMATS["int4"]
+CHOICES = json.loads((Path(__file__).parents[2] / "proof" / "kernels.json").read_text())
+"""By release and capability, as ``proof_choices`` had them from the releases' own functions."""
+BOARDS = {"7.5": "T4", "8.0": "A100-80GB", "8.9": "L40S", "9.0": "H100", "10.0": "B200",
+          "12.0": "RTX-PRO-6000"}  # fmt: skip
+NOT_RUN = {
+    ("0.15", "fp8 experts"), ("0.29", "fp8 dense"), ("0.30", "fp8 dense"),
+    *((f"0.{minor}", "nvfp4 dense") for minor in range(11, 16)),
+}  # fmt: skip
+"""0.15: scales of activations made while it runs alone. 0.29 and 0.30: kernels that the board has
+not. Until 0.15: FlashInfer's, for files of ModelOpt on boards that it has no such kernels for."""
+REFUSED = {
+    *((minor, "mxfp4 experts") for minor in CHOICES),
+    *((minor, "int4 experts") for minor in ("0.11", "0.12", "0.13")),
+}
+"""On 7.5: int4 that is asked about is of compressed-tensors."""
+
+
+@pytest.mark.parametrize("minor", list(CHOICES))
+def test_the_table_names_what_the_release_itself_chooses(minor):
+    for capability, chosen in CHOICES[minor].items():
+        for what, kernels in chosen.items():
+            stored, part = what.split()
+            if (minor, what) in NOT_RUN | (REFUSED if capability == "7.5" else set()):
+                continue
+            found = unpacking_kernels(GPUS[BOARDS[capability]], stored, part, minor)
+
+            assert found == kernels, f"{what} on {capability}"
+
+
+def test_releases_were_asked_of_every_kind_of_board():
+    assert len(CHOICES) >= 20
+    assert all(chosen.keys() == BOARDS.keys() for chosen in CHOICES.values())
+
+
+def test_kernels_have_the_names_that_releases_write():
+    table = kernel_table()
+    used = {
+        kernels
+        for part in (table.dense, table.experts)
+        for by_board in part.values()
+        for by_version in by_board.values()
+        for kernels in by_version.values()
+    }
+
+    assert used - {""} == table.names.keys()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "weights", "minor", "precision"),
+    [
+        ("L4", BLOCKS, "0.28", "fp8"),  # Triton's
+        ("L4", BLOCKS, "0.29", "bf16"),  # Marlin goes before it
+        ("L4", FP8, "0.33", "fp8"),
+        ("A100-80GB", FP8, "0.33", "bf16"),
+        ("A100-80GB", INT8, "0.33", "int8"),
+        ("H100", NVFP4, "0.33", "bf16"),
+        ("RTX-PRO-6000", NVFP4, "0.11", "fp4"),
+    ],
+)
+def test_products_are_in_16_bits_where_kernels_unpack(gpu, weights, minor, precision):
+    assert products_in(GPUS[gpu], weights, minor) == precision
+
+
+def prompts_flop_per_s(gpu, weights, minor):
+    constants = prior_speed(GPUS[gpu], weights, RunMode(minor=minor))
+    return constants.prefill_efficiency * GPUS[gpu].flop_per_s(
+        products_in(GPUS[gpu], weights, minor)
+    )
+
+
+def test_prompts_pass_marlin_at_the_share_of_16_bits_that_its_experts_have():
+    """Kernel tables of experts: 157 of 600 TFLOP/s on B200; on L40S as fast as 16 bits."""
+    wide = WEIGHT_FORMATS["bfloat16"]
+    share = {
+        gpu: prompts_flop_per_s(gpu, INT4, "0.33") / prompts_flop_per_s(gpu, wide, "0.33")
+        for gpu in ("B200", "L40S", "H100", "A100-80GB")
+    }
+
+    assert share["B200"] == pytest.approx(0.26, abs=0.01)
+    assert share["L40S"] == pytest.approx(0.97, abs=0.01)
+    assert share["H100"] == 1  # Machete, of which nothing is known but that
+    assert share["A100-80GB"] == 1
+
+
+def test_blocks_of_fp8_on_ada_prefill_more_slowly_from_0_29_on():
+    before, after = (prompts_flop_per_s("L40S", BLOCKS, minor) for minor in ("0.28", "0.29"))
+
+    assert after < before
