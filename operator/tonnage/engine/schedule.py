@@ -171,6 +171,7 @@ class Rank:
         """Let all wait as they do at another engine, behind what runs there."""
         waiting = [number for number in other.waiting if number not in running]
         self.waiting = deque([*running, *waiting])
+        self.queued_tokens = other.queued_tokens
         if self.class_s and other.class_s:
             self.newest_class = other.newest_class
             self.num_newest = other.num_newest + len(running)
