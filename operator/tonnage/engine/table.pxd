@@ -1,8 +1,6 @@
 # C types of the columns, for when the module is compiled. Plain Python never reads this file.
 cimport cython
 
-cdef double INFINITY
-
 
 cdef class RequestTable:
     cdef public Py_ssize_t size, capacity

@@ -10,8 +10,6 @@ INTEGERS = (
 )  # fmt: skip
 REALS = ("arrival_s", "blocks", "rate", "started_s", "first_token_s", "ended_s")
 FEWEST_ROWS = 64
-INFINITY = float("inf")
-"""When a request that was refused gets its first token, and its last."""
 
 
 class RequestTable:
@@ -115,22 +113,16 @@ class RequestTable:
     def spread_s(
         self, first: int, last: int, quantiles: Sequence[float]
     ) -> tuple[list[float], list[float]]:
-        """Return, for each quantile, the least TTFT and TPOT that this share does not exceed.
-
-        Of those that were not refused.
-        """
+        """Return, for each quantile, the least TTFT and TPOT that this share does not exceed."""
         count = last - first
         ttft_s, tpot_s = array("d", bytes(8 * count)), array("d", bytes(8 * count))
         starts_s, gaps_s = ttft_s, tpot_s
-        index = 0
-        for number in range(first, last):
-            if self.first_token_s[number] < INFINITY:
-                starts_s[index] = self.first_token_s[number] - self.arrival_s[number]
-                later = max(1, self.output_tokens[number] - 1)
-                gaps_s[index] = (self.ended_s[number] - self.first_token_s[number]) / later
-                index += 1
-        places = [max(0, math.ceil(quantile * index) - 1) for quantile in quantiles]
-        starts_s, gaps_s = starts_s[: max(1, index)], gaps_s[: max(1, index)]
+        for index in range(count):
+            number = first + index
+            starts_s[index] = self.first_token_s[number] - self.arrival_s[number]
+            later = max(1, self.output_tokens[number] - 1)
+            gaps_s[index] = (self.ended_s[number] - self.first_token_s[number]) / later
+        places = [max(0, math.ceil(quantile * count) - 1) for quantile in quantiles]
         return (
             [_value_at(starts_s, place) for place in places],
             [_value_at(gaps_s, place) for place in places],

@@ -81,7 +81,6 @@ def test_the_router_tells_who_was_refused():
 
     assert list(serve(engines, rows, Routing.RANDOM, [0.0, 0.9] * 3)) == [0, 1, -1, -1, -1, -1]
     assert rows.late_starts(0, 6, 1e6) == 4
-    assert rows.spread_s(0, 6, (0.5, 1.0)) == (pytest.approx([0.01] * 2), [0, 0])
 
 
 @pytest.mark.parametrize(("tokens", "expected"), [(0, 15 / 900), (5 * 16, 600 / 900)])

@@ -19,7 +19,7 @@ from tonnage.manifests.children import (
 from tonnage.manifests.names import SPEC_ANNOTATION
 from tonnage.sizing.request import ask, look_up
 from tonnage.sizing.serving.admission import max_queued_tokens
-from tonnage.sizing.serving.flags import trial_of
+from tonnage.sizing.serving.flags import max_queued_tokens_of
 from tonnage.sizing.serving.load_line import top_requests_per_s
 from tonnage.sizing.workload import Slo, Target
 
@@ -105,10 +105,11 @@ def test_it_is_four_fifths_of_the_shortest_target_at_the_pace_of_a_full_replica(
     assert max_queued_tokens(replica, request.workload, Slo()) == 0
 
 
-def test_what_runs_is_tried_with_what_it_was_told():
+def test_what_runs_has_what_it_was_told_and_a_plan_what_it_would_be():
     spec = a_model(engine=IN_TIME).spec
     request, sizing = ask(spec, look_up(spec, built_in_gpus())), refusing(500)
 
-    assert trial_of(replace(request, flags=sizing.flags), sizing.replica).max_queued_tokens == 500
-    assert trial_of(request, sizing.replica).max_queued_tokens > 500
-    assert trial_of(a_sizing().request, sizing.replica).max_queued_tokens == 0
+    told = replace(request, flags=sizing.flags)
+    assert max_queued_tokens_of(told, sizing.replica) == 500
+    assert max_queued_tokens_of(request, sizing.replica) > 500
+    assert max_queued_tokens_of(a_sizing().request, sizing.replica) == 0

@@ -311,7 +311,6 @@ def trial_of(request: SizingRequest, replica: Replica) -> Trial:
         context_tokens=request.context_tokens,
         arrival_scv=request.arrival_scv,
         newest_first_s=request.newest_first_s,
-        max_queued_tokens=max_queued_tokens_of(request, replica),
         transfer_s=request.transfer_s,
     )
 

@@ -358,8 +358,7 @@ def limited_by(trial: Trial, outcome: TrialResult) -> str:
         return "KVCache"
     if outcome.full > OFTEN and trial.replica.max_num_seqs is not None:
         return "MaxNumSeqs"
-    is_by_wait = is_by_target or trial.max_queued_tokens  # who is refused would have waited
-    return "TimeToFirstToken" if is_by_wait else "BatchedTokens"
+    return "TimeToFirstToken" if is_by_target else "BatchedTokens"
 
 
 def with_rounded_inputs(trial: Trial) -> Trial:

@@ -48,8 +48,6 @@ class Trial:
     arrival_scv: float = 1.0
     newest_first_s: float = 0.0
     """Time in which arrivals make a class, of which the newest is admitted first. 0: fcfs."""
-    max_queued_tokens: int = 0
-    """Of prompts without a first token, from which on a rank refuses who comes. 0: never."""
     num_replicas: int = 1
     routing: Routing = Routing.SERVICE
     transfer_s: float = 0.0
@@ -144,7 +142,6 @@ def engine_limits(trial: Trial) -> EngineLimits:
         acceptance_rate=speculation.acceptance_rate if speculation else 0.0,
         num_ranks=replica.model.dp_size,
         newest_first_s=trial.newest_first_s,
-        max_queued_tokens=trial.max_queued_tokens,
     )
     held = int(replica.kv_pool_bytes // replica.layout.bytes_per_block)
     return replace(limits, num_blocks=max(held, limits.blocks_for(trial.context_tokens)))
@@ -263,8 +260,7 @@ class TableRun:
         table, engines = self.table, self.engines
         span_s = table.arrival_s[self.last - 1] - table.arrival_s[0]
         busy_s = sum(engine.busy_s for engine in engines)
-        passes_over = self.trial.newest_first_s or self.trial.max_queued_tokens
-        left = self._left() if passes_over else self._wait_s() * table.size / span_s
+        left = self._left() if self.trial.newest_first_s else self._wait_s() * table.size / span_s
         held = sum(engine.context_s for engine in engines)
         blocks = self.limits.num_blocks * self.trial.replica.model.dp_size
         return TrialResult(
@@ -289,8 +285,7 @@ class TableRun:
     def _left(self) -> int:
         """Return the requests that are left when the last one comes, beyond those that can run.
 
-        Newest first, the last ones do not wait for those that were passed over or preempted; nor
-        for those that were refused.
+        Newest first, the last ones do not wait for those that were passed over or preempted.
         """
         table, ends_s = self.table, self.table.arrival_s[self.table.size - 1]
         left = sum(ended_s > ends_s for ended_s in table.ended_s[: table.size])
