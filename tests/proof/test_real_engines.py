@@ -205,11 +205,10 @@ def test_who_comes_while_too_many_prompt_tokens_wait_is_refused_and_counted(tmp_
         ThreadPoolExecutor() as pool,
     ):
         running = pool.submit(ask, url, 3, 1000)
-        wait_until(
-            lambda: counted(url, "num_requests_running{") == 1, what="a running one", timeout_s=60
-        )
+        soon = partial(wait_until, timeout_s=60, needs={})
+        soon(lambda: counted(url, "num_requests_running{") == 1, what="a running one")
         taken = [pool.submit(ask, url, most // 2 + 1, 5) for _ in range(2)]
-        wait_until(lambda: counted(url, "num_requests_waiting{") == 2, what="a queue", timeout_s=60)
+        soon(lambda: counted(url, "num_requests_waiting{") == 2, what="a queue")
         refused = ask(url, 3, 5)
         assert not running.done()
         assert [each.result().status_code for each in (running, *taken)] == [200] * 3
