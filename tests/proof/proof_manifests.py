@@ -265,8 +265,6 @@ SAID: Final = {
     "kv_cache_memory_bytes": ("--kv-cache-memory-bytes 8589934592", "--kv-cache-memory-bytes 8G",
                               "--kv-cache-memory-bytes 8g", "--kv-cache-memory 8589934592"),
     "num_gpu_blocks_override": ("--num-gpu-blocks-override 512",),
-    "max_num_queued_tokens": ("--max-num-queued-tokens 40000", "--max-num-queued-tokens=40000",
-                              "--max-num-queued-tokens 40k", "--max_num_queued_tokens 40000"),
 }  # fmt: skip
 """What is read of a scale target's container, in the spellings that it is read in."""
 
@@ -284,7 +282,6 @@ def is_read(name: str, arguments: Sequence[str]) -> float | None:
         "tensor_parallel_size": split.tensor,
         "pipeline_parallel_size": split.pipeline,
         "data_parallel_size": split.data,
-        "max_num_queued_tokens": flags.max_num_queued_tokens,
         "decode_context_parallel_size": split.context,
         "kv_cache_memory_bytes": flags.kv_cache_bytes,
         "num_gpu_blocks_override": flags.num_gpu_blocks,
