@@ -21,8 +21,8 @@ GLOSSARY: Final[Mapping[str, Term]] = {
         vllm="vllm:spec_decode_num_accepted_tokens_per_pos_total",
     ),
     "admission": Term(
-        meaning="whether an engine takes whoever comes, or refuses at once (503) what would wait "
-        "longer for its first token than the SLO allows (engine.admission); refused is late",
+        meaning="whether an engine takes whoever comes, or refuses at once (503) what would get "
+        "its first token late (engine.admission); refused counts as late",
         vllm="--max-num-queued-tokens, vllm:admission_rejections_total",
     ),
     "arrival SCV": Term(

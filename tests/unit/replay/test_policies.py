@@ -78,7 +78,7 @@ def a_scenario(requests, **changes):
 @cache
 def fared(name, *stages, **changes):
     drawn = DrawnScenario.of(a_scenario(even_trace(*stages), **changes))
-    return drawn.outcome_of(policy_of("in-time"))
+    return drawn.outcome_of(policy_of(name))
 
 
 def test_every_policy_is_described_in_a_line():
@@ -187,7 +187,7 @@ def test_what_policies_of_a_draw_share_is_changed_by_none():
     stages = ((4.0, 60.0), (16.0, 60.0))
     names = ("staircase", "ray", "tonnage")
     drawn = DrawnScenario.of(a_scenario(even_trace(*stages)))
-    together = {name: drawn.outcome_of(policy_of("in-time")) for name in (*names, *reversed(names))}
+    together = {name: drawn.outcome_of(policy_of(name)) for name in (*names, *reversed(names))}
 
     assert together == {name: fared(name, *stages) for name in names}
 
