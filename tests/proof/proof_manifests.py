@@ -21,7 +21,8 @@ Config = dict[str, Any]
 
 COUNTED: Final = (
     "--max-num-seqs", "--max-num-batched-tokens", "--gpu-memory-utilization",
-    "--kv-cache-memory-bytes", "--num-gpu-blocks-override", "--shutdown-timeout",
+    "--kv-cache-memory-bytes", "--num-gpu-blocks-override", "--max-num-queued-tokens",
+    "--shutdown-timeout",
 )  # fmt: skip
 """Flags whose number is counted: it changes with every constant, and no engine refuses it."""
 
@@ -223,6 +224,14 @@ CASES: Final[dict[str, Case]] = {
     ),
     "newest first, MLA, data parallel": _case(
         DEEPSEEK, "H200", 8, split=Parallelism(data=8), engine={"queue": "newestFirst"},
+        slo={"timeToFirstToken": {"p95": "2s"}},
+    ),
+    "refusals": _case(
+        LLAMA, slo={"timeToFirstToken": {"p95": "2s"}}, engine={"admission": "inTime"}
+    ),
+    "refusals, newest first, MLA, data parallel": _case(
+        DEEPSEEK, "H200", 8, split=Parallelism(data=8),
+        engine={"queue": "newestFirst", "admission": "inTime"},
         slo={"timeToFirstToken": {"p95": "2s"}},
     ),
     "cache in host memory": _case(LLAMA, of_model={"kvOffload": {"gib": 64}}),

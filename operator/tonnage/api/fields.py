@@ -61,6 +61,7 @@ SET_ELSEWHERE = {
     "max-lora-rank": "model.adapters sets it",
     "scheduling-policy": "engine.queue sets it",
     "middleware": "engine.queue sets it",
+    "max-num-queued-tokens": "engine.admission sets it",
     "host": "the manifest sets it",
     "port": "the manifest sets it",
 }

@@ -331,6 +331,10 @@ _TARGET_FIXED = (
 )
 
 _NEEDS_TTFT = "newestFirst needs slo.timeToFirstToken, which says how long a class of arrivals is"
+_NEEDS_WAIT = "inTime needs slo.timeToFirstToken, which says how long a request may wait"
+_REFUSED_APART = (
+    "admission must be all where prefill and decode are apart: one would refuse what the other read"
+)
 _SINGLE_OUTPUT = "prefill makes one token of each answer: timePerOutputToken is a target of decode"
 _NEEDS_TENSOR = (
     "engine.role needs parallelism.tensor, of prefill at most that of decode, and no pipeline"
@@ -341,6 +345,8 @@ _UNKNOWN_PORTS = (
 )
 _ONE_CONNECTOR = "kvOffload must not be set with engine.role: vLLM has one KV connector"
 _OWN_FLAGS = "kvOffload must not be set beside scaleTarget: its template stays untouched"
+_IN_TIME = "has(self.engine) && has(self.engine.admission) && self.engine.admission == 'inTime'"
+"""CEL of engines that refuse what would be late."""
 _BUDGET = "self.pods.disruptionBudget"
 _KEPT = f"{_BUDGET}.minAvailable"
 _ROLE = (
@@ -457,6 +463,16 @@ class Spec(ApiModel):
             _NEEDS_TTFT,
             fieldPath=".engine.queue",
         ),
+        rule(
+            f"!({_IN_TIME}) || (has(self.slo) && has(self.slo.timeToFirstToken))",
+            _NEEDS_WAIT,
+            fieldPath=".engine.admission",
+        ),
+        rule(
+            f"!({_IN_TIME}) || ({_ROLE} == '' && !has(self.topology))",
+            _REFUSED_APART,
+            fieldPath=".engine.admission",
+        ),
         _role_rule(
             f"{_ROLE} != 'prefill' || !has(self.slo) || !has(self.slo.timePerOutputToken)",
             _SINGLE_OUTPUT,
@@ -552,12 +568,7 @@ class Spec(ApiModel):
             raise ValueError("engine is required without scaleTarget")
         if self.scale_target and self.model.kv_offload:
             raise ValueError(f"model.{_OWN_FLAGS}")
-        if (
-            self.engine
-            and self.engine.queue == "newestFirst"
-            and not (self.slo and self.slo.time_to_first_token)
-        ):
-            raise ValueError(f"engine.queue: {_NEEDS_TTFT}")
+        self._check_queue()
         self._check_role()
         self._check_topology()
         self._check_lengths()
@@ -570,6 +581,18 @@ class Spec(ApiModel):
         if self.scale_target:
             return self.scale_target.role
         return self.engine.role if self.engine else None
+
+    def _check_queue(self) -> None:
+        if self.engine is None:
+            return
+        has_ttft = self.slo and self.slo.time_to_first_token
+        if self.engine.queue == "newestFirst" and not has_ttft:
+            raise ValueError(f"engine.queue: {_NEEDS_TTFT}")
+        if self.engine.admission == "inTime":
+            if not has_ttft:
+                raise ValueError(f"engine.admission: {_NEEDS_WAIT}")
+            if self.role or self.topology:
+                raise ValueError(f"engine.admission: {_REFUSED_APART}")
 
     def _check_role(self) -> None:
         role = self.role

@@ -57,6 +57,9 @@ class PlanStatus(ApiModel):
     """``--max-num-seqs``: requests that a replica, or data-parallel rank, runs at once."""
     max_num_batched_tokens: int
     """``--max-num-batched-tokens``: tokens of one step."""
+    max_num_queued_tokens: int | None = None
+    """``--max-num-queued-tokens``: prompt tokens without a first token, from which on an engine, or
+    data-parallel rank, refuses who comes; absent: it refuses nobody."""
     gpus_per_replica: int
     """GPUs of one replica: tensor x pipeline x data."""
     parallelism: ParallelismStatus
@@ -144,6 +147,8 @@ class MeasuredStatus(ApiModel):
     """Share of prompt tokens whose KV cache came from host memory or from another engine."""
     queue_depth: MeasuredFigure | None = None
     """Requests that wait for a slot or for cache, on all pods."""
+    refused_per_second: MeasuredFigure | None = None
+    """Requests that ``engine.admission`` refuses per second, on all pods; they count as late."""
     running: MeasuredFigure | None = None
     """Requests that run, on all pods."""
     step_seconds: MeasuredFigure | None = None

@@ -16,7 +16,7 @@ cdef class Engine:
     cdef public RequestTable table
     cdef public double now_s, ends_s, first_s, more_s, busy_s, decoding_s, context_s, full_s
     cdef public bint has_chunks
-    cdef public integer num_outstanding, step_number, steps, num_steps, peak_running
+    cdef public integer max_queued_tokens, num_outstanding, step_number, steps, num_steps, peak_running
     cdef double[::1] base_s, memory_s, compute_s, factor, grid_tokens, grid_s
     cdef integer[::1] grid_num
     cdef integer grid_rows, grid_columns
@@ -24,7 +24,9 @@ cdef class Engine:
 
     @cython.locals(chosen=Rank, index=integer, found=integer, least=integer, outstanding=integer,
                    arrival_s=double)
-    cpdef integer submit(self, integer number) except -1
+    cpdef integer submit(self, integer number) except -2
+    @cython.locals(rank=Rank, tokens=integer)
+    cpdef integer queued_tokens(self) except -1
     cpdef advance(self, double until_s)
     cpdef advance_alike(self)
     cpdef double step(self) except -1

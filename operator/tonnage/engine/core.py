@@ -52,6 +52,7 @@ class Engine:
         for rank in self.ranks:
             rank.is_logged = is_logged
         self.num_ranks = limits.num_ranks
+        self.max_queued_tokens = limits.num_ranks * limits.max_queued_tokens
         self.table = table
         self.now_s = 0.0
         self.ends_s = INFINITY
@@ -82,8 +83,12 @@ class Engine:
     def submit(self, number: int) -> int:
         """Queue a request on the rank with the least to do, and return which that is.
 
-        It is seen when the step ends.
+        It is seen when the step ends. -1: it is refused, as too many tokens wait.
         """
+        if self.max_queued_tokens and self.queued_tokens() >= self.max_queued_tokens:
+            self.table.state[number] = DONE
+            self.table.first_token_s[number] = self.table.ended_s[number] = INFINITY
+            return -1
         found, least = 0, 0
         if self.num_ranks > 1:
             least = -1
@@ -101,6 +106,18 @@ class Engine:
         elif self.steps > 1 and chosen.partial < 0 and chosen.waiting[0] == number:
             self._cut(arrival_s)
         return found
+
+    def queued_tokens(self) -> int:
+        """Return the tokens of all prompts whose first token is not there yet, begun or not.
+
+        Sources:
+            [vllm-source] v1/engine/output_processor.py get_num_queued_tokens, which
+            v1/engine/async_llm.py check_admission holds against ``--max-num-queued-tokens``.
+        """
+        tokens = 0
+        for rank in self.ranks:
+            tokens += rank.queued_tokens
+        return tokens
 
     def advance(self, until_s: float) -> None:
         """End all steps that end by this time, and begin those that begin before it."""

@@ -44,6 +44,8 @@ class EngineLimits:
     newest_first_s: float = 0.0
     """Time in which arrivals make a class: the newest class is admitted first, and within a class
     who came first. 0: one class, first come first served."""
+    max_queued_tokens: int = 0
+    """Of prompts without a first token, from which on a rank refuses who comes. 0: never."""
     admits_whole_prompts: bool = True
     """A request is admitted when its whole prompt fits the cache, not only its first chunk."""
 

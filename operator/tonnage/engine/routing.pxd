@@ -6,7 +6,7 @@ from tonnage.engine.table cimport RequestTable
 
 
 @cython.locals(num_engines=Py_ssize_t, number=Py_ssize_t, arrival_s=double, chosen=Py_ssize_t,
-               engine=Engine)
+               engine=Engine, rank='long long')
 cpdef serve(list engines, RequestTable table, int routing, object draws)
 
 

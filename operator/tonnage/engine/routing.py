@@ -20,7 +20,7 @@ def serve(
 ) -> "array[int]":
     """Send each request to an engine, run all to the end, and return the rank that served each.
 
-    Ranks are numbered through all engines, which have as many each.
+    Ranks are numbered through all engines, which have as many each; -1: it was refused.
 
     ``draws``: a uniform share of 0 to 1 for each request, by which a random router chooses, and one
     that counts breaks ties.
@@ -35,7 +35,8 @@ def serve(
             chosen = _least_outstanding(engines, arrival_s, draws[number])
         engine = engines[chosen]
         engine.advance(arrival_s)
-        ranks[number] = chosen * engine.num_ranks + engine.submit(number)
+        rank = engine.submit(number)
+        ranks[number] = chosen * engine.num_ranks + rank if rank >= 0 else rank
     for engine in engines:
         engine.advance(float("inf"))
     return ranks

@@ -32,6 +32,7 @@ cdef class Rank:
     cdef public bint is_whole, is_logged, is_drafting
     cdef double class_s
     cdef integer newest_class, num_newest, chunk_budget
+    cdef public integer queued_tokens
     cdef public double free_blocks, growing_blocks, growing_tokens, context_tokens
     cdef public integer num_finished
     cdef public object waiting

@@ -101,7 +101,7 @@ class Rank:
         self.watermark_blocks = limits.watermark_blocks
         self.tokens_verified = limits.tokens_verified
         self.class_s = limits.newest_first_s
-        self.newest_class, self.num_newest = -1, 0
+        self.newest_class, self.num_newest, self.queued_tokens = -1, 0, 0
         self.is_whole = limits.admits_whole_prompts
         self.is_drafting = limits.num_draft_tokens > 0
         self.free_blocks = float(limits.num_blocks)
@@ -157,6 +157,7 @@ class Rank:
 
     def queue(self, number: int) -> None:
         """Let a request wait that has arrived after all others."""
+        self.queued_tokens += self.table.prompt_tokens[number]
         if self.class_s:
             arrived = self._class_of(number)
             if arrived > self.newest_class:
@@ -170,6 +171,7 @@ class Rank:
         """Let all wait as they do at another engine, behind what runs there."""
         waiting = [number for number in other.waiting if number not in running]
         self.waiting = deque([*running, *waiting])
+        self.queued_tokens = other.queued_tokens
         if self.class_s and other.class_s:
             self.newest_class = other.newest_class
             self.num_newest = other.num_newest + len(running)
@@ -250,6 +252,8 @@ class Rank:
     def abort(self, number: int, step: int) -> None:
         """Forget a request between two steps."""
         state = self.table.state[number]
+        if not self.table.emitted[number]:
+            self.queued_tokens -= self.table.prompt_tokens[number]
         if state == WAITING:
             self.waiting.remove(number)
             if self.class_s and self._class_of(number) == self.newest_class:
@@ -590,6 +594,7 @@ class Rank:
         table = self.table
         if not table.emitted[number]:
             table.first_token_s[number] = now_s
+            self.queued_tokens -= table.prompt_tokens[number]
         table.emitted[number] += 1
         remaining = table.output_tokens[number] - table.emitted[number]
         if remaining == 0:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tonnage.estimate.metrics import (
+    ATTAINMENT_SCRAPES,
     BUSY_SCRAPES,
     FAST_SCRAPES,
     FRESH_SCRAPES,
@@ -17,6 +18,7 @@ from tonnage.estimate.series import UNUSABLE, Series
 
 MAX_ENGINES = 64
 """Of one pod; more than any node has data-parallel ranks."""
+REFUSED = f"rejections_{ATTAINMENT_SCRAPES}"
 PodKey = tuple[str, str]
 """(namespace, pod)"""
 Found = Mapping[str, Sequence[Series]]
@@ -105,6 +107,9 @@ class EngineSamples:
     ttft_within: Mapping[float, float] = field(default_factory=dict)
     """Rate of requests by upper bound of TTFT in seconds, infinity for all."""
     tpot_within: Mapping[float, float] = field(default_factory=dict)
+    refused_per_s: float = 0.0
+    """Rate of requests that a queue limit refused, over ``ATTAINMENT_SCRAPES`` like the two above;
+    vLLM counts them since 0.32."""
     untaken_share: float = 0.0
     """Of its cache, where prompts that engines of the other role have yet to take fill most."""
     waiting_for_decode: float = 0.0
@@ -147,6 +152,7 @@ def _is_lost(found: Found, name: str, figure: float | None) -> bool:
 
 
 def engine_samples(pod: str, engine: str, found: Found, interval_s: float) -> EngineSamples:
+    refused = _one(found, REFUSED)
     return EngineSamples(
         pod=pod,
         engine=engine,
@@ -172,8 +178,9 @@ def engine_samples(pod: str, engine: str, found: Found, interval_s: float) -> En
         preemptions_per_s=_one(found, "preemptions"),
         kv_tokens=_cache_label(found, "kv_cache_size_tokens"),
         num_gpu_blocks=_cache_label(found, "num_gpu_blocks"),
-        ttft_within=_buckets(found, "ttft"),
+        ttft_within={} if _is_lost(found, REFUSED, refused) else _buckets(found, "ttft"),
         tpot_within=_buckets(found, "tpot"),
+        refused_per_s=refused or 0.0,
         mean_deferred=_one(found, "deferred"),
         dram_active_fraction=_mean(_usable(found, "dram_active")),
         read_bytes_per_s=_one(found, "read_bytes"),

@@ -20,6 +20,11 @@ GLOSSARY: Final[Mapping[str, Term]] = {
         "= 1 + a + ... + a^k with k draft tokens",
         vllm="vllm:spec_decode_num_accepted_tokens_per_pos_total",
     ),
+    "admission": Term(
+        meaning="whether an engine takes whoever comes, or refuses at once (503) what would get "
+        "its first token late (engine.admission); refused counts as late",
+        vllm="--max-num-queued-tokens, vllm:admission_rejections_total",
+    ),
     "arrival SCV": Term(
         meaning="squared coefficient of variation of the times between requests: 1 for Poisson "
         "arrivals, more for bursts",

@@ -107,7 +107,7 @@ def _capacity(spec: Spec, flags: Flags, serving: Serving) -> Iterator[str]:
         yield from ("--data-parallel-size", str(split.data))
     if serving.has_whole_experts:
         yield "--enable-expert-parallel"
-    yield from queue_arguments(spec)
+    yield from queue_arguments(spec, flags.max_num_queued_tokens)
     yield from role_arguments(spec)
     yield from offload_arguments(serving.host_cache_gib / split.data)
     if spec.engine and spec.engine.speculative:
@@ -177,6 +177,7 @@ def read_flags(arguments: Sequence[str], *, default_utilization: float) -> Flags
             ),
             kv_cache_bytes=_kv_cache_bytes(found),
             num_gpu_blocks=_num_gpu_blocks(found),
+            max_num_queued_tokens=_max_num_queued_tokens(found),
         )
     except (KeyError, ValueError):
         return None
@@ -207,6 +208,11 @@ def _num_gpu_blocks(found: Mapping[str, str]) -> int | None:
     return None if given is None else int(given)
 
 
+def _max_num_queued_tokens(found: Mapping[str, str]) -> int | None:
+    given = found.get("--max-num-queued-tokens")
+    return None if given is None else engine_integer(given)
+
+
 def is_runnable(flags: Flags) -> bool:
     """Tell whether an engine would start with these figures, which somebody may have edited.
 
@@ -216,7 +222,8 @@ def is_runnable(flags: Flags) -> bool:
     sizes = (split.tensor, split.pipeline, split.data, split.context)
     counts = (flags.max_num_seqs, flags.max_num_batched_tokens, *sizes)
     are_counts = all(1 <= count <= LARGEST_COUNT for count in counts)
-    is_sized = are_counts and _is_bounded(flags)
+    queued = flags.max_num_queued_tokens
+    is_sized = are_counts and _is_bounded(flags) and (queued is None or queued >= 1)
     return is_sized and _has_cache(flags) and 0 < flags.gpu_memory_utilization <= 1
 
 
@@ -252,7 +259,7 @@ CAPACITY_FLAGS = frozenset(
     {"--max-model-len", "--max-num-seqs", "--max-num-batched-tokens", "--gpu-memory-utilization",
      "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size",
      "-dp", "--decode-context-parallel-size", "-dcp", "--kv-cache-memory-bytes",
-     "--kv-cache-memory", "--num-gpu-blocks-override"}
+     "--kv-cache-memory", "--num-gpu-blocks-override", "--max-num-queued-tokens"}
 )  # fmt: skip
 
 

@@ -379,6 +379,11 @@ def write_flags(flags: Flags, host_cache_gib: int = 0) -> str:
             **({"context": split.context} if split.context > 1 else {}),
             **({"kvCacheBytes": flags.kv_cache_bytes} if flags.kv_cache_bytes else {}),
             **({"numGpuBlocks": flags.num_gpu_blocks} if flags.num_gpu_blocks else {}),
+            **(
+                {"maxNumQueuedTokens": flags.max_num_queued_tokens}
+                if flags.max_num_queued_tokens
+                else {}
+            ),
             **({HOST_CACHE: host_cache_gib} if host_cache_gib else {}),
         }
     )
@@ -409,6 +414,7 @@ def flags_from_annotation(text: str) -> Flags | None:
             ),
             kv_cache_bytes=_count(figures.get("kvCacheBytes")),
             num_gpu_blocks=_count(figures.get("numGpuBlocks")),
+            max_num_queued_tokens=_count(figures.get("maxNumQueuedTokens")),
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
@@ -452,7 +458,8 @@ def running_model(model: ModelDeployment, made_from: str | None) -> ModelDeploym
         try:
             made = json.loads(made_from or "")
             engine, role = made.get("engine") or {}, (spec.get("engine") or {}).get("role")
-            if engine.get("queue") == "newestFirst" or engine.get("role") != role:
+            goes_by_slo = (engine.get("queue"), engine.get("admission")) != (None, None)
+            if goes_by_slo or engine.get("role") != role:
                 kept["slo"] = made.get("slo", {}) | _attainment_of(spec)
             pods = {key: value for key, value in made.items() if key not in {"slo", "demand"}}
             found = Spec.model_validate_json(json.dumps(pods | kept), extra="ignore")

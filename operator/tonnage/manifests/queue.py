@@ -25,15 +25,18 @@ FOLDER: Final = "/etc/tonnage"
 VOLUME: Final = "queue"
 
 
-def queue_arguments(spec: Spec) -> Iterator[str]:
-    """Yield the flags.
+def queue_arguments(spec: Spec, max_queued_tokens: int | None) -> Iterator[str]:
+    """Yield the flags: who goes first, and when who comes is refused.
 
     Sources:
         [vllm-source] v1/core/sched/request_queue.py PriorityRequestQueue; ``--middleware`` in
-        entrypoints/openai/api_server.py, since 0.29 entrypoints/serve/middleware/register.py.
+        entrypoints/openai/api_server.py, since 0.29 entrypoints/serve/middleware/register.py;
+        v1/engine/async_llm.py check_admission.
     """
     if newest_first_s(spec):
         yield from ("--scheduling-policy", "priority", "--middleware", MIDDLEWARE)
+    if max_queued_tokens is not None:
+        yield from ("--max-num-queued-tokens", str(max_queued_tokens))
 
 
 def queue_environment(spec: Spec) -> dict[str, str]:

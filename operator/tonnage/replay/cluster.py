@@ -242,8 +242,10 @@ class SimulatedCluster:
             routed_s[number] = at_s
             pod = self._least(at_s, share) if self._is_pooled else pods[int(share * len(pods))]
             pod.engine.advance(at_s)
-            pod.engine.submit(number)
-            pod.counters.note_request(number)
+            if pod.engine.submit(number) < 0:
+                pod.counters.num_refused += 1
+            else:
+                pod.counters.note_request(number)
         self._next = last
 
     def _least(self, at_s: float, share: float) -> Pod:

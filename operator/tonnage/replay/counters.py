@@ -102,6 +102,8 @@ class EngineCounters:
         self._prompt_tokens = self._cached_tokens = self._first_tokens = 0
         self._finished = self._finished_tokens = self._finished_preemptions = 0
         self._most_gap_s = 0.0
+        self.num_refused = 0
+        """Requests that came while too many tokens waited."""
 
     @property
     def num_finished(self) -> int:
@@ -297,4 +299,5 @@ class EngineCounters:
             ended = (*self._labels, ("finished_reason", reason))
             page["vllm:request_success_total", ended] = self._finished if reason == "length" else 0
         for reason in REJECTION_REASONS:
-            page["vllm:admission_rejections_total", (*self._model, ("reason", reason))] = 0
+            refused = self.num_refused if reason == "max_num_queued_tokens" else 0
+            page["vllm:admission_rejections_total", (*self._model, ("reason", reason))] = refused

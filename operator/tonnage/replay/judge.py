@@ -75,7 +75,7 @@ class Fates:
 
     @property
     def num_unserved(self) -> int:
-        """Requests that came to no engine, or did not end."""
+        """Requests that came to no engine, were refused, or did not end."""
         lost = sum(
             math.isinf(ttft_s) or math.isinf(tpot_s)
             for ttft_s, tpot_s in zip(self.ttft_s, self.tpot_s, strict=True)
@@ -127,7 +127,9 @@ def fates(record: Record, drawn: Drawn, limits: LatencyLimits) -> Fates:
         for at_s, begun_s in zip(arrival_s, first_s, strict=True)
     ]
     tpots_s = [
-        (done_s - begun_s) / (num_tokens - 1 if num_tokens > 1 else 1) if done_s else math.inf
+        (done_s - begun_s) / (num_tokens - 1 if num_tokens > 1 else 1)
+        if 0 < done_s < math.inf
+        else math.inf
         for begun_s, done_s, num_tokens in zip(first_s, ended_s, tokens, strict=True)
     ]
     rows = zip(arrival_s, ttfts_s, tpots_s, strict=True)

@@ -22,20 +22,26 @@ from tonnage.replay.scheduled import Scheduled, Stages
 from tonnage.replay.series import SeriesPoint, series
 from tonnage.replay.simulation import Controller
 from tonnage.replay.truth import machine
-from tonnage.sizing.expected import newest_first_s, slo_of
+from tonnage.sizing.expected import newest_first_s, refuses_late, slo_of
 from tonnage.sizing.request import SizingRequest
 from tonnage.units import count_of
 
 TONNAGE, STATIC, STATIC_PEAK, STAIRCASE = "tonnage", "static", "static-peak", "staircase"
-NEWEST_FIRST: Final = "newest-first"
+NEWEST_FIRST, IN_TIME = "newest-first", "in-time"
 OWN: Final[Mapping[str, str]] = {
     TONNAGE: "the operator itself, with its default settings",
     NEWEST_FIRST: "tonnage with engine.queue: newestFirst, for all else the same",
+    IN_TIME: "tonnage with engine.admission: inTime, for all else the same",
     STATIC: "static:N, so many replicas all the time",
     STATIC_PEAK: "in hindsight, the smallest constant number that meets the target",
     STAIRCASE: "in hindsight, replicas by 5 minutes, Ready in time: what there is to win",
 }
-DEFAULT: Final = (TONNAGE, NEWEST_FIRST, STATIC_PEAK, STAIRCASE)
+OTHER_QUEUES: Final[Mapping[str, tuple[str, str]]] = {
+    NEWEST_FIRST: ("queue", "newestFirst"),
+    IN_TIME: ("admission", "inTime"),
+}
+"""By policy, the field of the engine and its value."""
+DEFAULT: Final = (TONNAGE, *OTHER_QUEUES, STATIC_PEAK, STAIRCASE)
 
 
 class UnknownPolicyError(ValueError):
@@ -88,8 +94,10 @@ def _number(name: str, written: str) -> float:
 
 def default_policies(spec: Spec) -> tuple[Policy, ...]:
     """Return what a replay compares where nothing is asked for: no other queue where none is."""
-    has_other = bool(slo_of(spec).ttft) and not newest_first_s(spec)
-    return tuple(Policy(name=name) for name in DEFAULT if has_other or name != NEWEST_FIRST)
+    runs = {NEWEST_FIRST} if newest_first_s(spec) else set()
+    runs |= {IN_TIME} if refuses_late(spec) else set()
+    left_out = runs if slo_of(spec).ttft else OTHER_QUEUES.keys()
+    return tuple(Policy(name=name) for name in DEFAULT if name not in left_out)
 
 
 def description_of(policy: Policy) -> str:
@@ -174,8 +182,8 @@ class DrawnScenario:
         """Run a policy; one of hindsight runs many fleets until it has its own."""
         if policy.name == TONNAGE:
             return self._outcome(policy, self._run(self.scenario.operator()))
-        if policy.name == NEWEST_FIRST:
-            return self._newest_first(policy)
+        if policy.name in OTHER_QUEUES:
+            return self._with_queue(policy, *OTHER_QUEUES[policy.name])
         if policy.name == STATIC:
             return self._outcome(policy, self._follow([(0.0, int(policy.knob or 1))]))
         if policy.name in {STATIC_PEAK, STAIRCASE}:
@@ -212,10 +220,10 @@ class DrawnScenario:
         notes.insert(0, f"began with {began}, {found.num_runs} runs")
         return self._outcome(policy, self._follow(stages(found.wanted)), notes)
 
-    def _newest_first(self, policy: Policy) -> PolicyResult:
+    def _with_queue(self, policy: Policy, field: str, value: str) -> PolicyResult:
         if not self.scenario.slo.ttft:
-            return self._nothing(policy, "newestFirst needs slo.timeToFirstToken")
-        scenario = self.scenario.newest_first()
+            return self._nothing(policy, f"{value} needs slo.timeToFirstToken")
+        scenario = self.scenario.with_engine(field, value)
         try:
             return self._outcome(policy, self._run(scenario.operator(), scenario))
         except UnsupportedEngineError as error:

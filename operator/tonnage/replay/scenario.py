@@ -89,12 +89,12 @@ class Scenario:
     def slo(self) -> Slo:
         return slo_of(self.model.spec)
 
-    def newest_first(self) -> "Scenario":
-        """Return the same with engines that admit the newest first."""
+    def with_engine(self, field: str, value: str) -> "Scenario":
+        """Return the same with another value of a field of the engine."""
         spec = self.model.spec
         if spec.engine is None:
             return self
-        engine = spec.engine.model_copy(update={"queue": "newestFirst"})
+        engine = spec.engine.model_copy(update={field: value})
         spec = spec.model_copy(update={"engine": engine})
         return replace(self, model=replace(self.model, spec=spec))
 

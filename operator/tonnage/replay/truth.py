@@ -78,7 +78,9 @@ def machine(request: SizingRequest, flags: Flags, truth: Truth) -> Machine:
     """Return the engine that runs with these flags; ``request`` has the priors of what it asks."""
     replica = true_replica(request, flags, truth)
     asked = replace(request, flags=flags, measured_kv_tokens=None)
-    limits = engine_limits(trial_of(asked, replica))
+    limits = replace(
+        engine_limits(trial_of(asked, replica)), max_queued_tokens=flags.max_num_queued_tokens or 0
+    )
     costs = step_costs(
         replica.model,
         max_num_seqs=limits.max_num_seqs,

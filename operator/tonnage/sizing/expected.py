@@ -41,6 +41,11 @@ def newest_first_s(spec: Spec) -> float:
     return CLASS_PER_TARGET * min((each.limit_s for each in slo_of(spec).ttft), default=0.0)
 
 
+def refuses_late(spec: Spec) -> bool:
+    """Tell whether engines refuse who would get a first token too late."""
+    return spec.engine is not None and spec.engine.admission == "inTime"
+
+
 def expected_workload(spec: Spec) -> Workload:
     """Return the lengths that the spec expects, or a guess: of what engines of its role serve."""
     return _whole_requests(spec).of_role(spec.role)

@@ -16,6 +16,7 @@ from tonnage.sizing.serving.flags import (
     BUDGET_GAIN,
     ChosenFlags,
     FlagSearch,
+    max_queued_tokens_of,
     memory_doubt,
     replica_under,
     request_bytes,
@@ -185,9 +186,10 @@ class Outline:
         self, chosen: ChosenFlags, served: Goodput, staffing: Staffing, replicas: int = 1
     ) -> Sizing:
         """Return the answer with these flags."""
+        queued = max_queued_tokens_of(self.request, chosen.replica)
         return Sizing(
             request=self.request,
-            flags=chosen.flags,
+            flags=replace(chosen.flags, max_num_queued_tokens=queued or None),
             shard=self.shard,
             budget=memory_budget(self.request, self.shard, chosen.flags),
             replica=chosen.replica,

@@ -16,6 +16,7 @@ from tonnage.sizing.expected import (
     expected_speculation,
     expected_workload,
     newest_first_s,
+    refuses_late,
     slo_of,
 )
 from tonnage.sizing.workload import Slo, Workload
@@ -51,6 +52,7 @@ class Figure(Enum):
     """No input of the arithmetic: nobody gave a bound where it is guessed, and none counts."""
     ARRIVALS = "arrivals"
     QUEUE = "queue"
+    ADMISSION = "admission"
     ROLE = "role"
     HOST_CACHE = "KV cache in host memory"
     NODE_LINK = "link between nodes"
@@ -124,6 +126,8 @@ def spec_inputs(spec: Spec) -> Iterator[Input]:
     yield _arrivals_input(spec)
     if class_s := newest_first_s(spec):
         yield _given_input(Figure.QUEUE, f"newest {format_s(class_s)} of arrivals first")
+    if refuses_late(spec):
+        yield _given_input(Figure.ADMISSION, "refuses what would be late")
     yield from _replica_inputs(spec)
     if spec.scaling.schedules:
         yield _given_input(Figure.SCHEDULES, _schedules_written(spec.scaling.schedules))

@@ -7,11 +7,12 @@ from tonnage.api.spec import Spec
 from tonnage.catalog.engine import parse_version
 from tonnage.catalog.gpu import Gpu
 from tonnage.catalog.shape import Attention, GroupedAttention, LatentAttention, ModelShape
-from tonnage.sizing.expected import newest_first_s, slo_of, transfer_s_of
+from tonnage.sizing.expected import newest_first_s, refuses_late, slo_of, transfer_s_of
 from tonnage.sizing.switches import switches_in
 
 SINCE_SAFE_PRIORITIES: Final = (0, 12)
 SINCE_SHORT_LEASES: Final = (0, 22)
+SINCE_COUNTED_REFUSALS: Final = (0, 32)
 SINCE_WHOLE_HOST_CACHES: Final = (0, 31)
 BESIDE_HOST_CACHE: Final = {"PYTORCH_CUDA_ALLOC_CONF", "VLLM_USE_SIMPLE_KV_OFFLOAD"}
 """Variables with which an engine does not start, or keeps another cache."""
@@ -22,6 +23,8 @@ def refusals(spec: Spec, minor: str, shape: ModelShape, gpu: Gpu) -> Iterator[st
     version = parse_version(minor)
     if newest_first_s(spec) and version < SINCE_SAFE_PRIORITIES:
         yield _unsafe_priorities(minor)
+    if refuses_late(spec) and version < SINCE_COUNTED_REFUSALS:
+        yield _uncounted_refusals(minor)
     if spec.role or (spec.topology and spec.topology.roles == "Apart"):
         yield from role_refusals(spec, minor, shape)
     if spec.model.kv_offload and not spec.model.kv_offload.is_auto:
@@ -38,6 +41,19 @@ def _unsafe_priorities(minor: str) -> str:
     return (
         f"engine.queue: newestFirst needs engine.version 0.12; {minor} answers wrongly after it "
         "has preempted a request by its priority"
+    )
+
+
+def _uncounted_refusals(minor: str) -> str:
+    """Refuse refusals that nobody counts: the more there are, the less demand would be seen.
+
+    Sources:
+        [vllm-source] config/scheduler.py max_num_queued_tokens since 0.29; v1/metrics/loggers.py
+        record_admission_rejection since 0.32.
+    """
+    return (
+        f"engine.admission: inTime needs engine.version 0.32; {minor} does not count the requests "
+        "that it refuses, so the more it refused the less demand would be seen"
     )
 
 

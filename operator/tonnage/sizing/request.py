@@ -31,6 +31,7 @@ from tonnage.sizing.expected import (
     expected_speculation,
     expected_workload,
     newest_first_s,
+    refuses_late,
     slo_of,
     transfer_s_of,
 )
@@ -78,6 +79,9 @@ class Flags:
     what is left."""
     num_gpu_blocks: int | None = None
     """Of the cache of one rank, whatever memory was found for it. None: as many as that holds."""
+    max_num_queued_tokens: int | None = None
+    """Of prompts without a first token, from which on an API server refuses who comes; an engine
+    has one for each data-parallel rank. None: it refuses nobody."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +108,8 @@ class SizingRequest:
     arrival_scv: float = 1.0
     newest_first_s: float = 0.0
     """Time in which arrivals make a class, of which the newest is admitted first. 0: fcfs."""
+    refuses_late: bool = False
+    """Engines refuse who would get a first token too late."""
     flags: Flags | None = None
     """Flags that run and stay: capacity is asked for them. None: they are to be chosen."""
     measured_kv_tokens: float | None = None
@@ -372,6 +378,7 @@ def ask(
         routing=Routing(spec.scaling.routing),
         arrival_scv=float(spec.demand.arrival_scv) if spec.demand else 1.0,
         newest_first_s=newest_first_s(spec),
+        refuses_late=refuses_late(spec),
         speculation=expected_speculation(spec),
         adapters=expected_adapters(spec),
         max_num_batched_tokens=spec.engine.max_num_batched_tokens if spec.engine else None,

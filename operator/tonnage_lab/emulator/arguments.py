@@ -44,6 +44,7 @@ class Arguments:
     max_num_batched_tokens: int = 8 << 10
     """vLLM's default on GPUs with 70 GiB or more."""
     max_num_queued_reqs: int | None = None
+    max_num_queued_tokens: int | None = None
     gpu_memory_utilization: float = 0.92
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
@@ -184,6 +185,7 @@ def _add_server_flags(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--custom-histogram-buckets", type=_custom_buckets, default={})
     serve.add_argument("--enable-mfu-metrics", action=argparse.BooleanOptionalAction, default=False)
     serve.add_argument("--max-num-queued-reqs", type=positive)
+    serve.add_argument("--max-num-queued-tokens", type=human_integer)
 
 
 def _add_capacity_flags(serve: argparse.ArgumentParser) -> None:
@@ -264,6 +266,7 @@ def parse(argv: Sequence[str]) -> Arguments:
         max_num_active_seqs=read.max_num_active_seqs,
         max_num_batched_tokens=read.max_num_batched_tokens,
         max_num_queued_reqs=read.max_num_queued_reqs,
+        max_num_queued_tokens=read.max_num_queued_tokens,
         gpu_memory_utilization=read.gpu_memory_utilization,
         tensor_parallel_size=read.tensor_parallel_size,
         pipeline_parallel_size=read.pipeline_parallel_size,

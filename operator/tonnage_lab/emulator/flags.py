@@ -121,7 +121,6 @@ VALUED: Final = (
     "max-logprobs",
     "max-long-partial-prefills",
     "max-num-partial-prefills",
-    "max-num-queued-tokens",
     "max-num-scheduled-tokens",
     "max-parallel-loading-workers",
     "mm-encoder-tp-mode",

@@ -74,6 +74,11 @@ class EngineLoop:
         """Requests in the engine: waiting, running, or with their cache on its way."""
         return len(self._tickets) + self._num_coming
 
+    def queued_tokens(self) -> int:
+        """Return the tokens of all prompts without a first token, as their clients see it."""
+        tickets = self._tickets.values()
+        return sum(each.prompt.tokens for each in tickets if not each.num_tokens)
+
     def hold(self, num_tokens: int) -> Callable[[], None]:
         """Take the room of so many tokens off the emptiest cache; return what gives it back."""
         rank, num_blocks = self._emptiest(), self._blocks(num_tokens)

@@ -148,6 +148,16 @@ class Server:
                 kind="ServiceUnavailable",
                 message=f"{limit} requests are in flight, the limit of --max-num-queued-reqs",
             )
+        limit = self._arguments.max_num_queued_tokens
+        num_servers = self._arguments.data_parallel_size  # of vLLM: one for each rank
+        if limit is not None and self._loop.queued_tokens() >= num_servers * limit:
+            self._page.count_rejection("max_num_queued_tokens")
+            raise ReplyError(
+                status=503,
+                kind="ServiceUnavailable",
+                message="The engine has reached its prefill token backlog limit. "
+                "Please try again later or on a different instance.",
+            )
 
     async def _prompt(self, asked: CompletionRequest) -> Prompt:
         """Return the tokens of a prompt by where they come from, when those are there."""

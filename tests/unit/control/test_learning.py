@@ -419,6 +419,27 @@ class TestObserved:
         [ttft] = seen.attainments
         assert (ttft.name, ttft.quantile, ttft.fraction) == ("TTFT", 0.95, 0.9)
 
+    def test_who_was_refused_is_late_though_no_histogram_has_it(self):
+        within = {2.0: 100.0, float("inf"): 100.0}
+
+        [ttft] = self.observed(
+            a_busy_engine("a", ttft_within=within, refused_per_s=50.0),
+            a_busy_engine("b", ttft_within=within),
+        ).attainments
+        assert (ttft.fraction, ttft.requests_per_s) == (0.8, 250.0)
+        assert ttft.refused_fraction == 0.2
+
+    def test_where_everybody_is_refused_nobody_is_in_time(self):
+        within = {2.0: 0.0, float("inf"): 0.0}
+
+        [ttft] = self.observed(
+            a_busy_engine("a", ttft_within=within, refused_per_s=5.0)
+        ).attainments
+        assert (ttft.fraction, ttft.requests_per_s) == (0.0, 5.0)
+
+    def test_refusals_of_an_engine_without_a_histogram_are_not_judged_alone(self):
+        assert self.observed(a_busy_engine("a", refused_per_s=5.0)).attainments == ()
+
     def test_cache_of_a_replica_is_that_of_all_its_ranks(self):
         sizing = deepseek("0.33", Parallelism(data=8))
         state = a_state(engines=(a_busy_engine("a", kv_tokens=5000),))

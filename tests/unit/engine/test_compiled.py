@@ -70,6 +70,11 @@ RUNS = {
         limits={"num_ranks": 4, "num_blocks": 1500, "newest_first_s": 1e-6},
         has_preemptions=True,
     ),
+    "refusals, two engines of two ranks": Run(
+        requests_per_s=80.0,
+        limits={"num_ranks": 2, "max_queued_tokens": 4000},
+        num_engines=2,
+    ),
     "prompts of many chunks": Run(
         prompt_tokens=3000, limits={"max_num_batched_tokens": 100}, has_knots=True
     ),

@@ -116,6 +116,17 @@ class TestJoin:
         assert [each.arrivals[4].rejections_per_s for each in ranks] == [5, None]
         assert [each.arrivals[4].completions_per_s for each in old] == [1]
 
+    def test_counts_who_was_refused_beside_the_histogram_of_those_who_were_not(self):
+        told = {"ttft": [series(3, le="2.0"), series(4, le="+Inf")]}
+        reasons = [series(1, reason="max_num_queued_reqs"), series(2, reason="other")]
+        [found] = joined(**told, rejections_8=reasons).engines["serving", "a"]
+        [older] = joined(**told).engines["serving", "a"]
+        [bad] = joined(**told, rejections_8=[series(-1, reason="other")]).engines["serving", "a"]
+
+        assert (found.refused_per_s, older.refused_per_s) == (3, 0)
+        assert found.ttft_within[2.0] == older.ttft_within[2.0] == 3
+        assert bad.ttft_within == {}  # how many more were late nobody knows
+
     def test_drops_series_of_nobody(self):
         found = joined(running=[series(1, pod=None), series(1, namespace=None)])
 

@@ -418,6 +418,27 @@ def test_a_queue_limit_rejects_with_503_and_counts_it():
     assert sample(page, "vllm:admission_rejections_total", reason="max_num_queued_reqs") == 1
 
 
+@pytest.mark.parametrize(("limit", "status"), [("3", 503), ("4", 200)])
+def test_who_comes_while_that_many_prompt_tokens_wait_is_refused_and_counted(limit, status):
+    async def scenario():
+        slow = a_truth(step={"per_step_s": 0.5})
+        async with a_server("--max-num-queued-tokens", limit, truth=slow) as client:
+            asked = {"prompt": [1, 2, 3], "max_tokens": 1}
+            first = asyncio.create_task(client.post("/v1/completions", json=asked))
+            while not client.loop_.num_requests:
+                await asyncio.sleep(0)
+            second = await client.post("/v1/completions", json=asked)
+            await first
+            third = await client.post("/v1/completions", json=asked)
+            return [second.status, third.status], await (await client.get("/metrics")).text()
+
+    statuses, page = asyncio.run(scenario())
+
+    refused = sample(page, "vllm:admission_rejections_total", reason="max_num_queued_tokens")
+    assert statuses == [status, 200]
+    assert refused == statuses.count(503)
+
+
 @pytest.mark.parametrize(
     ("flags", "order"),
     [

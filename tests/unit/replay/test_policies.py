@@ -250,6 +250,34 @@ def test_newest_first_keeps_more_of_a_step_and_no_less_else():
     assert fared("newest-first", *calm).judged == fared("tonnage", *calm).judged
 
 
+def test_refusals_keep_more_of_a_step_and_no_less_else():
+    calm, step = ((8.0, 120.0),), ((8.0, 60.0), (40.0, 120.0))
+
+    assert fared("in-time", *step).judged.attainment > 0.1 + (
+        fared("tonnage", *step).judged.attainment
+    )
+    assert fared("in-time", *calm).judged == fared("tonnage", *calm).judged
+
+
+def test_who_is_refused_came_and_was_not_served():
+    judged = fared("in-time", (8.0, 60.0), (40.0, 120.0)).judged
+
+    assert judged.num_requests == fared("tonnage", (8.0, 60.0), (40.0, 120.0)).judged.num_requests
+    assert judged.num_unserved > 1000
+    assert judged.attainment < 1 - judged.num_unserved / judged.num_requests + 0.001
+
+
+def test_refusals_are_nothing_on_a_release_that_does_not_count_them():
+    model, plan = small()
+    engine = model.spec.engine.model_copy(update={"version": "0.31"})
+    older = replace(model, spec=model.spec.model_copy(update={"engine": engine}))
+    scenario = a_scenario(even_trace((4.0, 60.0)), model=older, planned=plan)
+    found = DrawnScenario.of(scenario).outcome_of(policy_of("in-time"))
+
+    assert found.judged is None
+    assert "engine.version 0.32" in found.notes[0]
+
+
 def test_newest_first_is_nothing_without_a_ttft_target():
     model, plan = small()
     spec = model.spec.model_copy(
@@ -282,6 +310,16 @@ def test_a_replay_compares_the_other_queue_where_it_is_another():
 
     assert "newest-first" in map(str, default_policies(in_order))
     assert "newest-first" not in map(str, default_policies(newest))
+
+
+def test_a_replay_compares_refusals_where_nobody_is_refused():
+    waiting = small()[0].spec
+    refusing = waiting.model_copy(
+        update={"engine": waiting.engine.model_copy(update={"admission": "inTime"})}
+    )
+
+    assert "in-time" in map(str, default_policies(waiting))
+    assert "in-time" not in map(str, default_policies(refusing))
 
 
 def test_a_truth_that_is_drawn_is_another_with_another_seed():

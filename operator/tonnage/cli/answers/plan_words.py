@@ -169,6 +169,11 @@ def summary(answer: Planned) -> dict[str, str]:
         "GPUs": f"{answer.replicas * split.num_gpus} ({each})",
         "max-num-seqs": f"{flags.max_num_seqs}{_ranks(flags)}",
         "max-num-batched-tokens": str(flags.max_num_batched_tokens),
+        **(
+            {"max-num-queued-tokens": f"{flags.max_num_queued_tokens}, more is refused"}
+            if flags.max_num_queued_tokens
+            else {}
+        ),
         "gpu-memory-utilization": f"{flags.gpu_memory_utilization:g}",
         "limited by": answer.sizing.limited_by,
     }

@@ -1,13 +1,13 @@
 """A replay in words and cells: what text and page say alike."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Final, Literal
 
 from tonnage.cli.answers.replays import PERCENT, Case, CaseResult, ReplayQuestion, Replays
 from tonnage.control.input.times import rfc3339
 from tonnage.replay.judge import FEWEST_OF_AN_HOUR, LatencyLimits, RunFigures
-from tonnage.replay.policies import NEWEST_FIRST, STAIRCASE, STATIC_PEAK, TONNAGE
+from tonnage.replay.policies import OTHER_QUEUES, STAIRCASE, STATIC_PEAK, TONNAGE
 from tonnage.replay.scenario import FACTORS, LOST_SCRAPES, OVERHEADS
 from tonnage.replay.views import EPOCH_S
 from tonnage.sizing.cost import GpuHour
@@ -43,7 +43,7 @@ def headline(found: list[CaseResult], target: float) -> str:
     hours = gpu_hours(tonnage)
     if not tonnage.keeps(target):
         beside = f"; {CONSTANT} takes {_number(peak)}" if peak else ""
-        other = _of_newest_first(by_name.get(NEWEST_FIRST), share)
+        other = _of_other_queues(by_name, share)
         return f"Target of {percent(target)} missed: {kept} by Tonnage with {hours}{other}{beside}"
     verdict = f"at {kept} (target {percent(target)})"
     if peak is None:
@@ -52,12 +52,15 @@ def headline(found: list[CaseResult], target: float) -> str:
     return f"{hours} with Tonnage, {_compared(ratio)} {CONSTANT} ({_number(peak)}), {verdict}"
 
 
-def _of_newest_first(fared: CaseResult | None, share: float) -> str:
-    """Say what the other order of the queue keeps, where that is more."""
-    kept = fared.middle("attainment") if fared else None
-    if fared is None or kept is None or kept <= share:
-        return ""
-    return f"; {kept:.2%} with engine.queue: newestFirst and {_number(fared)}"
+def _of_other_queues(by_name: Mapping[str, CaseResult], share: float) -> str:
+    """Say what another order of the queue, or refusals, would keep, where that is more."""
+    words = ""
+    for name, (field, value) in OTHER_QUEUES.items():
+        fared = by_name.get(name)
+        kept = fared.middle("attainment") if fared else None
+        if fared is not None and kept is not None and kept > share:
+            words += f"; {kept:.2%} with engine.{field}: {value} and {_number(fared)}"
+    return words
 
 
 def ran_words(case: Case, found: list[CaseResult], question: ReplayQuestion) -> str:

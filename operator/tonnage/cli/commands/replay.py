@@ -213,7 +213,7 @@ class ReplayOptions:
         callback=_policies,
         help=f"What to compare; may be repeated. Known are {', '.join(descriptions())}; 'list' "
         f"says what each is. Default: {','.join(DEFAULT)}, the second where spec.engine.queue is "
-        "fcfs.",
+        "fcfs, the third where spec.engine.admission is all.",
     )
     starts_s: tuple[float, ...] = option(
         "--start-up",

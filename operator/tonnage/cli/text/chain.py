@@ -19,6 +19,7 @@ MEASURED: Final = {
     "promptTokens": "prompt tokens",
     "outputTokens": "output tokens",
     "queueDepth": "queue",
+    "refusedPerSecond": "refused/s",
     "running": "running",
     "stepSeconds": "step time",
     "memoryBandwidthUtilization": "MBU",

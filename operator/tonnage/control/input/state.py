@@ -307,6 +307,8 @@ class Attainment:
     fraction: float
     requests_per_s: float
     """That were judged."""
+    refused_fraction: float = 0.0
+    """Of these: they got no first token at all."""
     other_cause: str = ""
     """Of what is late, where that is no lack of replicas."""
 

@@ -192,7 +192,12 @@ def observe_engines(
         kv_reports=tuple(reported),
         attainments=(
             *with_causes(
-                _attainments("TTFT", [e.ttft_within for e in state.engines], slo.ttft),
+                _attainments(
+                    "TTFT",
+                    [e.ttft_within for e in state.engines],
+                    slo.ttft,
+                    sum(e.refused_per_s for e in state.engines if e.ttft_within),
+                ),
                 state.engines,
                 sizing.request,
             ),
@@ -292,18 +297,24 @@ def _mean(values: list[float]) -> float | None:
 
 
 def _attainments(
-    name: str, within: list[Mapping[float, float]], targets: tuple[Target, ...]
+    name: str,
+    within: list[Mapping[float, float]],
+    targets: tuple[Target, ...],
+    refused_per_s: float = 0.0,
 ) -> Iterator[Attainment]:
-    total = sum(each.get(math.inf, 0.0) for each in within)
+    """Yield how targets fared; who was refused is in no histogram, and late."""
+    answered = sum(each.get(math.inf, 0.0) for each in within)
+    refused = refused_per_s / (answered + refused_per_s) if refused_per_s else 0.0
     for target in targets:
         fraction = attainment(within, limit_s=target.limit_s)
-        if fraction is not None:
+        if fraction is not None or refused:
             yield Attainment(
                 name=name,
                 quantile=target.quantile,
                 limit_s=target.limit_s,
-                fraction=fraction,
-                requests_per_s=total,
+                fraction=(1 - refused) * (fraction or 0.0),
+                requests_per_s=answered + refused_per_s,
+                refused_fraction=refused,
             )
 
 

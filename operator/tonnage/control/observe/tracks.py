@@ -97,7 +97,7 @@ def _sound(each: EngineSamples, readings: Readings, interval_s: float) -> Engine
     }
     each = replace(_as_of(track, each, at_s, interval_s), arrivals=arrivals)
     if is_spoiled(ATTAINMENT_SCRAPES):
-        each = replace(each, ttft_within={}, tpot_within={})
+        each = replace(each, ttft_within={}, tpot_within={}, refused_per_s=0.0)
     if is_spoiled(BUSY_SCRAPES):
         each = replace(each, preemptions_per_s=None, num_resets=max(1.0, each.num_resets or 0.0))
     return each

@@ -191,7 +191,9 @@ def slo_met(found: Assessment) -> Finding:
 
 
 def _because(each: Attainment) -> str:
-    return f" ({each.other_cause}: more replicas do not help)" if each.other_cause else ""
+    if each.other_cause:
+        return f" ({each.other_cause}: more replicas do not help)"
+    return f" ({each.refused_fraction:.1%} were refused)" if each.refused_fraction else ""
 
 
 def error_budget(found: Assessment) -> Finding:

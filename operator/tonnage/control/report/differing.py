@@ -11,6 +11,7 @@ FLOORS = {
     "queueDepth": 2.0,
     "running": 2.0,
     "requestsPerSecond": 0.05,
+    "refusedPerSecond": 0.05,
     "deviationFraction": 0.05,
     "coldStartDeviationSeconds": 10.0,
     "nodeWaitSeconds": 10.0,

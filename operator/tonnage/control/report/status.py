@@ -286,6 +286,9 @@ def _gauges(found: Assessment) -> Iterator[tuple[str, float | None, str]]:
         yield "modelFlopsUtilization", observed.mfu, "step work over step time"
         yield "dramActive", observed.dram_active, "DCGM_FI_PROF_DRAM_ACTIVE"
         yield "engineBandwidthUtilization", observed.engine_mbu, "vllm:estimated_*_bytes_per_gpu"
+        if found.sizing and found.sizing.flags.max_num_queued_tokens:
+            refused = sum(each.refused_per_s for each in found.state.engines)
+            yield "refusedPerSecond", refused, "vllm:admission_rejections"
         yield "kvTokens", observed.kv_tokens, "vllm:cache_config_info"
         strictest = {each.name: each for each in observed.attainments}  # by rising quantile
         for each in strictest.values():

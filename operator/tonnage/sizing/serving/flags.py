@@ -12,6 +12,7 @@ from tonnage.sizing.memory.ceiling import given_shortfall, shortfall
 from tonnage.sizing.memory.layout import default_block_tokens
 from tonnage.sizing.parallelism.shard import Shard
 from tonnage.sizing.request import Flags, SizingRequest
+from tonnage.sizing.serving.admission import max_queued_tokens
 from tonnage.sizing.serving.goodput import NOTHING, Goodput, Length, goodput, outcome_at, ratio_at
 from tonnage.sizing.serving.load_line import bound_requests_per_s, tpot_ceiling
 from tonnage.sizing.serving.replica import Replica
@@ -312,6 +313,14 @@ def trial_of(request: SizingRequest, replica: Replica) -> Trial:
         newest_first_s=request.newest_first_s,
         transfer_s=request.transfer_s,
     )
+
+
+def max_queued_tokens_of(request: SizingRequest, replica: Replica) -> int:
+    """Return the prompt tokens from which on a rank refuses, as it runs or would; 0: never."""
+    if request.flags and request.flags.max_num_queued_tokens:
+        return request.flags.max_num_queued_tokens
+    asked = request.refuses_late
+    return max_queued_tokens(replica, request.workload, request.slo) if asked else 0
 
 
 def largest_fitting(request: SizingRequest, shard: Shard) -> ChosenFlags:
