@@ -22,14 +22,14 @@ from replay import told
 from replay_cases import TARGET, Case, NoCaseError
 from replay_runs import Draw, Job, Run, all_done, read
 
-from tonnage.replay.policies import STATIC_PEAK, TONNAGE
+from tonnage.replay.policies import IN_TIME, NEWEST_FIRST, STATIC_PEAK, TONNAGE
 from tonnage.replay.traces import read_trace
 from tonnage.units import HOUR_S, format_s
 
 SEED = 35
 POLICIES = (
     TONNAGE, STATIC_PEAK, "llmd-slo", "wva-queueing", "wva-throughput", "llm-scaling-manager",
-    "hpa-concurrency", "ray", "dynamo-classic",
+    "hpa-concurrency", "ray", "dynamo-classic", NEWEST_FIRST, IN_TIME,
 )  # fmt: skip
 STARTS_S = (60.0, 120.0, 180.0, 300.0, 480.0)
 SPEEDS = (None, None, 1.0, 1.0, 0.75, 1.3)
@@ -78,7 +78,10 @@ with Tonnage's flags.
   worst hour: the least share in any 60 minutes of any case.
 - over Tonnage's: GPU-hours of all cases.
 - `{STATIC_PEAK}`: in hindsight the smallest constant fleet that keeps the target; only the cases
-  that have one count, and its ratio is over Tonnage's in those."""
+  that have one count, and its ratio is over Tonnage's in those.
+- `{NEWEST_FIRST}`, `{IN_TIME}`: Tonnage with `engine.queue: newestFirst`, and with
+  `engine.admission: inTime`, by which engines refuse at once what would be late; refused counts as
+  missed."""
 
 
 def draws_in(folder: Path) -> Iterator[Draw]:

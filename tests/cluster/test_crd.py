@@ -35,6 +35,7 @@ FULL_STATUS = {
         "replicas": 4,
         "maxNumSeqs": 71,
         "maxNumBatchedTokens": 8192,
+        "maxNumQueuedTokens": 9800,
         "gpusPerReplica": 2,
         "parallelism": {"tensor": 2, "pipeline": 1, "data": 1, "context": 2},
         "limitedBy": "TimePerOutputToken",
@@ -67,6 +68,7 @@ FULL_STATUS = {
             "stepSeconds", "memoryBandwidthUtilization", "modelFlopsUtilization", "dramActive",
             "engineBandwidthUtilization", "preemptionsPerRequest", "kvTokens", "ttftAttainment",
             "tpotAttainment", "errorBudgetLeft", "coldStartSeconds", "movedPromptFraction",
+            "refusedPerSecond",
         )
     },
     "calibration": {
