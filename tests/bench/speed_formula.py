@@ -59,10 +59,9 @@ from tonnage.catalog.engine_speed import (
     kernels_of,
     memory_class,
     prefill_class,
-    unpacked_share,
 )
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.catalog.kernels import products_in, scaling_of
+from tonnage.catalog.kernels import products_in, scaling_of, unpacked_share
 from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.step_time.step import Step, experts_block_s
 from tonnage.units import MS_PER_S
@@ -145,7 +144,7 @@ def _prefill_numbers(case: Case, step: Step, name: str, *, times: float = 1.0) -
     weights = case.shape.weight_format
     kernels = kernels_of(gpu, weights, case.run.minor)
     known = experts_prefill(EXPERTS_PREFILL, gpu, weights, kernels.experts)
-    unpacked = unpacked_share(EXPERTS_PREFILL, gpu, kernels.dense)
+    unpacked = unpacked_share(gpu, kernels.dense)
     peak = nominal.speeds.peak_flop_per_s
     wide = gpu.flop_per_s("bf16") / peak
     experts = known.efficiency * gpu.flop_per_s(known.precision) / peak

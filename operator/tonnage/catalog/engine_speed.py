@@ -21,15 +21,13 @@ from tonnage.catalog.kernels import (
     format_of_experts,
     products_in,
     scaling_of,
+    unpacked_share,
     unpacking_kernels,
 )
 from tonnage.catalog.shape import WeightFormat
 
 SPEED_FILE = Path(__file__).parent / "engines" / "speed.toml"
 OWN_LINKS = "nvlink"
-AS_MARLIN = ("marlin", "humming")
-"""Kernels whose rate is Marlin's. Humming goes before Marlin on Hopper from 0.32 on, and is in no
-table: a bound."""
 GENERATION_MEMORY = {"ampere": "hbm", "hopper": "hbm", "blackwell": "hbm", "ada": "gddr",
                      "blackwell-rtx": "gddr"}  # fmt: skip
 """The kind of memory of the boards of a generation whose kernels were measured."""
@@ -263,7 +261,7 @@ def prior_speed(
     kernels = kernels_of(gpu, weights, run.minor)
     wide_flop_per_s = _prefill_flop_per_s(table, gpu, WIDE)
     prefill_flop_per_s = _prefill_flop_per_s(table, gpu, compute) * unpacked_share(
-        table.experts_prefill, gpu, kernels.dense
+        gpu, kernels.dense
     )
     experts = experts_prefill(table.experts_prefill, gpu, weights, kernels.experts)
     has_links = gpu.interconnect == OWN_LINKS
@@ -333,6 +331,23 @@ def kernels_of(gpu: Gpu, weights: WeightFormat, minor: str = "") -> Unpacking:
     return Unpacking(
         dense=unpacking_kernels(gpu, scaling_of(weights), "dense", minor),
         experts=unpacking_kernels(gpu, format_of_experts(weights), "experts", minor),
+    )
+
+
+def repriced(gpu: Gpu, weights: WeightFormat, minor: str = "") -> tuple[str, ...]:
+    """Name the kernels whose prompts have another rate than their format has.
+
+    What is learned beside one rate says nothing of another.
+    """
+    used = kernels_of(gpu, weights, minor)
+    by_format = speed_table().experts_prefill
+    known = by_format[kernels_class(by_format, gpu)]
+    has_own_rate = f"{format_of_experts(weights)}.{used.experts}" in known
+    has_units = used.dense and weights.compute in gpu.peak_flop_per_s and weights.compute != WIDE
+    is_slower = unpacked_share(gpu, used.dense) < 1
+    return (
+        *([f"dense {used.dense}"] if has_units or is_slower else []),
+        *([f"experts {used.experts}"] if has_own_rate else []),
     )
 
 
@@ -426,20 +441,6 @@ def experts_prefill(
     is_narrow = found.precision != WIDE
     is_unpacked = bool(kernels) or found.precision not in gpu.peak_flop_per_s
     return other if is_narrow and is_unpacked else found
-
-
-def unpacked_share(
-    known: Mapping[str, Mapping[str, ExpertsPrefill]], gpu: Gpu, kernels: str
-) -> float:
-    """Return what kernels that unpack weights have of the rate of products in 16 bits.
-
-    Machete's and those of before Marlin: at most all of it. Marlin's: what it has in grouped
-    products of experts, which are the same kernels; no table has others of its own.
-    """
-    if kernels not in AS_MARLIN:
-        return 1.0
-    by_format = known[kernels_class(known, gpu)]
-    return min(1.0, by_format["other"].efficiency / by_format[WIDE].efficiency)
 
 
 def is_measured(gpu: Gpu) -> bool:

@@ -16,11 +16,14 @@ from pydantic.dataclasses import dataclass
 
 from tonnage.catalog.engine import at_version
 from tonnage.catalog.gpu import Gpu
-from tonnage.catalog.shape import WeightFormat
+from tonnage.catalog.shape import ModelShape, WeightFormat
 
 KERNELS_FILE = Path(__file__).parent / "engines" / "kernels.toml"
 Part = Literal["dense", "experts"]
 WIDE = "bf16"
+AS_MARLIN = ("marlin", "humming")
+"""Kernels whose rate is Marlin's. Humming goes before Marlin on Hopper from 0.32 on, and is in no
+table: a bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=ConfigDict(extra="forbid"))
@@ -30,6 +33,8 @@ class KernelTable:
     source: str
     names: Mapping[str, str]
     """As releases write them."""
+    dense_share: Mapping[str, float]
+    """Of the rate in 16 bits, of ``AS_MARLIN``, by generation; elsewhere all of it."""
     dense: Mapping[str, Mapping[str, Mapping[str, str]]]
     """Empty: products are those of the format."""
     experts: Mapping[str, Mapping[str, Mapping[str, str]]]
@@ -55,9 +60,22 @@ def unpacking_kernels(gpu: Gpu, stored: str, part: Part, minor: str = "") -> str
     return at_version(by_board[name], minor) if name in by_board else ""
 
 
+def unpacked_share(gpu: Gpu, kernels: str) -> float:
+    """Return what kernels that unpack dense weights have of the rate of products in 16 bits.
+
+    Machete's and those of before Marlin: at most all of it.
+    """
+    return kernel_table().dense_share.get(gpu.generation, 1.0) if kernels in AS_MARLIN else 1.0
+
+
 def products_in(gpu: Gpu, weights: WeightFormat, minor: str = "") -> str:
     """Return the precision in which a version multiplies quantized matrices beside experts."""
     return WIDE if unpacking_kernels(gpu, scaling_of(weights), "dense", minor) else weights.compute
+
+
+def has_narrow_dense(weights: WeightFormat, shape: ModelShape) -> bool:
+    """Tell whether matrices beside routed experts are quantized: some files leave all of these."""
+    return not (shape.has_experts and "attention" in weights.unquantized)
 
 
 def scaling_of(weights: WeightFormat) -> str:

@@ -14,7 +14,13 @@ from functools import lru_cache
 
 from tonnage.catalog.engine_speed import SpeedTable, is_measured, memory_class, speed_table
 from tonnage.catalog.gpu import Gpu
-from tonnage.catalog.kernels import format_of_experts, kernel_table, scaling_of, unpacking_kernels
+from tonnage.catalog.kernels import (
+    format_of_experts,
+    has_narrow_dense,
+    kernel_table,
+    scaling_of,
+    unpacking_kernels,
+)
 from tonnage.catalog.shape import Attention, GroupedAttention, ModelShape, WeightFormat
 from tonnage.units import count_of
 
@@ -39,7 +45,7 @@ def first_token_spread(
 ) -> float:
     """Return the same for a time to first token, in a version of the engine."""
     alike = unmeasured_parts(gpu, weights, shape)
-    return _spread("first_token", (*alike, *unmeasured_prompts(gpu, weights, minor)))
+    return _spread("first_token", (*alike, *unmeasured_prompts(gpu, weights, shape, minor)))
 
 
 def _spread(what: str, found: Iterable[Unmeasured]) -> float:
@@ -63,7 +69,9 @@ def unmeasured_parts(gpu: Gpu, weights: WeightFormat, shape: ModelShape) -> tupl
     return (*_of_board(table, gpu), *_of_weights(table, gpu, weights, shape), *_of_model(shape))
 
 
-def unmeasured_prompts(gpu: Gpu, weights: WeightFormat, minor: str = "") -> tuple[Unmeasured, ...]:
+def unmeasured_prompts(
+    gpu: Gpu, weights: WeightFormat, shape: ModelShape, minor: str = ""
+) -> tuple[Unmeasured, ...]:
     """Return what no measurement, of a kernel either, had of prompts alone.
 
     Sources:
@@ -71,7 +79,7 @@ def unmeasured_prompts(gpu: Gpu, weights: WeightFormat, minor: str = "") -> tupl
     """
     stored = scaling_of(weights)
     kernels = unpacking_kernels(gpu, stored, "dense", minor)
-    if not kernels:
+    if not kernels or not has_narrow_dense(weights, shape):
         return ()
     words = f"prompts through {kernel_table().names[kernels]}, which unpacks {stored}"
     return (Unmeasured(kind="kernels", words=words),)

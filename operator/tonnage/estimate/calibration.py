@@ -9,6 +9,7 @@ from functools import cache, cached_property, lru_cache
 from statistics import median
 from typing import Final, Literal, NamedTuple
 
+from tonnage.catalog.engine_speed import repriced
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior, SpeedPosterior
 from tonnage.memoize import memoize
 from tonnage.sizing.request import Flags, SizingRequest
@@ -232,8 +233,8 @@ def inherit(calibrations: Calibrations, key: str, prior: SpeedPosterior) -> Spee
 def speed_key(request: SizingRequest, flags: Flags) -> str:
     """Return the key under which speed is learned: model, formats, GPU, split, engine minor.
 
-    And how data-parallel ranks were said to exchange: constants learned beside another exchange
-    make up for it.
+    And how data-parallel ranks were said to exchange, and which kernels have a rate of their own:
+    constants learned beside another exchange or rate make up for it.
     """
     split = flags.parallelism
     return _digest(
@@ -248,6 +249,7 @@ def speed_key(request: SizingRequest, flags: Flags) -> str:
         request.engine_digest,
         *([split.context] if split.context > 1 else []),
         *(["gathered"] if split.data > 1 and request.shape.has_experts else []),
+        *repriced(request.gpu, request.weights, request.engine.minor),
     )
 
 

@@ -5,7 +5,12 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from tonnage.catalog.engine_speed import kernels_of
-from tonnage.catalog.kernels import format_of_experts, kernel_table, scaling_of
+from tonnage.catalog.kernels import (
+    format_of_experts,
+    has_narrow_dense,
+    kernel_table,
+    scaling_of,
+)
 from tonnage.catalog.speed_range import (
     first_token_spread,
     speed_spread,
@@ -282,9 +287,11 @@ def _unpacked(request: SizingRequest) -> Iterator[str]:
     weights, names = request.weights, kernel_table().names
     used = kernels_of(request.gpu, weights, request.engine.minor)
     parts = []
-    if used.dense:
+    if used.dense and has_narrow_dense(weights, request.shape):
         parts.append(f"{scaling_of(weights)} by {names[used.dense]}")
-    if used.experts and request.shape.has_experts:
+    # Experts of another format than the rest are looked up by that of the rest.
+    is_one_format = weights.experts_bytes_per_parameter is None
+    if used.experts and request.shape.has_experts and is_one_format:
         parts.append(f"experts in {format_of_experts(weights)} by {names[used.experts]}")
     if parts:
         yield (
@@ -306,7 +313,7 @@ def _sureness(sizing: Sizing) -> Iterator[str]:
         f"80% prediction interval: a step +-{speed_spread(*subject):.0%}, a first token "
         f"+-{first_token_spread(*subject, request.engine.minor):.0%}"
     )
-    prompts = unmeasured_prompts(request.gpu, request.weights, request.engine.minor)
+    prompts = unmeasured_prompts(request.gpu, request.weights, request.shape, request.engine.minor)
     new = [each.words for each in (*unmeasured_parts(*subject), *prompts)]
     if sizing.parallelism.data > 1:
         new.append("data-parallel ranks, which the interval leaves out")

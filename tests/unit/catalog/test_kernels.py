@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tonnage.catalog.config.formats.quantization import FP8, INT8, NVFP4, WEIGHT_FORMATS
-from tonnage.catalog.engine_speed import RunMode, prior_speed
+from tonnage.catalog.engine_speed import RunMode, prior_speed, repriced
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.catalog.kernels import kernel_table, products_in, unpacking_kernels
 
@@ -84,18 +84,40 @@ def prompts_flop_per_s(gpu, weights, minor):
     )
 
 
-def test_prompts_pass_marlin_at_the_share_of_16_bits_that_its_experts_have():
-    """Kernel tables of experts: 157 of 600 TFLOP/s on B200; on L40S as fast as 16 bits."""
+def test_prompts_pass_marlin_at_its_share_of_16_bits():
     wide = WEIGHT_FORMATS["bfloat16"]
     share = {
-        gpu: prompts_flop_per_s(gpu, INT4, "0.33") / prompts_flop_per_s(gpu, wide, "0.33")
-        for gpu in ("B200", "L40S", "H100", "A100-80GB")
+        (gpu, weights.name): prompts_flop_per_s(gpu, weights, "0.33")
+        / prompts_flop_per_s(gpu, wide, "0.33")
+        for gpu, weights in (
+            ("B200", INT4),
+            ("L40S", INT4),
+            ("H100", INT4),
+            ("H100", NVFP4),
+            ("A100-80GB", INT4),
+        )
     }
 
-    assert share["B200"] == pytest.approx(0.26, abs=0.01)
-    assert share["L40S"] == pytest.approx(0.97, abs=0.01)
-    assert share["H100"] == 1  # Machete, of which nothing is known but that
-    assert share["A100-80GB"] == 1
+    assert share["B200", "int4"] == pytest.approx(0.26)
+    assert share["H100", "nvfp4"] == pytest.approx(0.56)
+    assert share["L40S", "int4"] == share["A100-80GB", "int4"] == 1
+    assert share["H100", "int4"] == 1  # Machete, of which nothing is known but that
+
+
+@pytest.mark.parametrize(
+    ("gpu", "weights", "minor", "kernels"),
+    [
+        ("L4", BLOCKS, "0.28", ()),
+        ("L4", BLOCKS, "0.29", ("dense marlin",)),
+        ("B200", INT4, "0.33", ("dense marlin",)),
+        ("H100", NVFP4, "0.33", ("dense humming",)),
+        ("A100-80GB", FP8, "0.33", ()),
+        ("H100", INT4, "0.33", ()),
+        ("B200", WEIGHT_FORMATS["mxfp4"], "0.33", ("experts trtllm",)),
+    ],
+)
+def test_what_is_learned_beside_the_rate_of_before_is_of_another_key(gpu, weights, minor, kernels):
+    assert repriced(GPUS[gpu], weights, minor) == kernels
 
 
 def test_blocks_of_fp8_on_ada_prefill_more_slowly_from_0_29_on():

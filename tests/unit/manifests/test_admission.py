@@ -95,18 +95,31 @@ def test_versions_that_do_not_count_refusals_are_refused(version):
         look_up(spec, built_in_gpus())
 
 
-def test_it_is_four_fifths_of_the_shortest_target_at_the_pace_of_a_full_replica():
+def test_it_is_four_fifths_of_the_strictest_target_at_the_pace_of_a_full_replica():
     replica, request = a_sizing().replica, a_sizing().request
     rate = top_requests_per_s(replica, request.workload)
     slo = Slo(ttft=(Target(quantile=0.5, limit_s=1.0), Target(quantile=0.99, limit_s=4.0)))
-    tokens = 0.8 * 1.0 * rate * 4000
+    tokens = 0.8 * 4.0 * rate * 4000
 
     assert max_queued_tokens(replica, request.workload, slo) == pytest.approx(tokens, rel=0.05)
     assert max_queued_tokens(replica, request.workload, Slo()) == 0
 
 
+def test_nobody_is_refused_where_that_is_less_than_chance_has_waiting_or_ranks_count_apart():
+    replica, request = a_sizing().replica, a_sizing().request
+    shard = replica.model.shard
+    shard = replace(shard, parallelism=replace(shard.parallelism, data=2))
+    ranks = replace(replica, model=replace(replica.model, shard=shard))
+    slo = Slo(ttft=(Target(quantile=0.99, limit_s=4.0),))
+    tight = Slo(ttft=(Target(quantile=0.99, limit_s=0.3),))
+
+    assert max_queued_tokens(replica, request.workload, slo) >= 4 * 4000
+    assert max_queued_tokens(replica, request.workload, tight) == 0
+    assert max_queued_tokens(ranks, request.workload, slo) == 0
+
+
 def test_what_runs_has_what_it_was_told_and_a_plan_what_it_would_be():
-    spec = a_model(engine=IN_TIME).spec
+    spec = a_model(engine=IN_TIME, slo={"timeToFirstToken": {"p95": "8s"}}).spec
     request, sizing = ask(spec, look_up(spec, built_in_gpus())), refusing(500)
 
     told = replace(request, flags=sizing.flags)

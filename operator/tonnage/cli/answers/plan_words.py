@@ -16,8 +16,9 @@ from tonnage.explain.report import rate_written
 from tonnage.explain.words import Answer, explain
 from tonnage.manifests.children import num_nodes_of
 from tonnage.sizing.bill import bill
-from tonnage.sizing.plan import requests_per_s_asked
+from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.request import Flags
+from tonnage.sizing.serving.admission import FEWEST_PROMPTS
 from tonnage.units import count_of, format_s, significant
 
 BOUNDS: Final = frozenset({"MaxReplicas", "MinReplicas"})
@@ -63,6 +64,22 @@ def exit_code(answers: Iterable[Planned | Refused], *, is_broken: bool) -> int:
     if is_broken or any(isinstance(each, Refused) and each.is_input for each in found):
         return BAD_INPUT
     return OK if all(map(is_served, found)) else NO
+
+
+def _refusals(sizing: Sizing) -> dict[str, str]:
+    """Say from how many waiting tokens on an engine refuses, or why it refuses nobody."""
+    tokens = sizing.flags.max_num_queued_tokens
+    if tokens:
+        prompts = significant(tokens / sizing.request.workload.prompt.mean_tokens)
+        return {"max-num-queued-tokens": f"{tokens}, {prompts} mean prompts: then 503"}
+    if not sizing.request.refuses_late:
+        return {}
+    why = (
+        "each data-parallel rank would count for itself"
+        if sizing.parallelism.data > 1
+        else f"fewer than {FEWEST_PROMPTS} mean prompts are served within the TTFT target"
+    )
+    return {"max-num-queued-tokens": f"none, nobody is refused: {why}"}
 
 
 def headline(answer: Planned) -> str:
@@ -169,11 +186,7 @@ def summary(answer: Planned) -> dict[str, str]:
         "GPUs": f"{answer.replicas * split.num_gpus} ({each})",
         "max-num-seqs": f"{flags.max_num_seqs}{_ranks(flags)}",
         "max-num-batched-tokens": str(flags.max_num_batched_tokens),
-        **(
-            {"max-num-queued-tokens": f"{flags.max_num_queued_tokens}, more is refused"}
-            if flags.max_num_queued_tokens
-            else {}
-        ),
+        **_refusals(answer.sizing),
         "gpu-memory-utilization": f"{flags.gpu_memory_utilization:g}",
         "limited by": answer.sizing.limited_by,
     }

@@ -482,6 +482,4 @@ def _freely(question: SizingQuestion, live: Flags | None) -> Sizing:
     def size(flags: Flags | None, run: bool) -> Sizing:
         return question.size(flags, run=run)
 
-    # What was refused goes with the spec: no flag of a batch stays for it.
-    live = live and replace(live, max_num_queued_tokens=None)
     return size_changed_spec(size, live, question.request)

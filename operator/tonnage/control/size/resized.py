@@ -1,6 +1,7 @@
 """Flags for a spec that changed: what runs stays where another choice gains too little. Pure."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from tonnage.sizing.errors import DoesNotFitError, SizingError
 from tonnage.sizing.parallelism.candidates import has_sizes
@@ -23,6 +24,8 @@ def size_changed_spec(size: SizeWith, live: Flags | None, request: SizingRequest
     Raises:
         SizingError, SearchAbandonedError: as sizing does.
     """
+    # What is refused goes with the spec: no flag of a batch stays for it.
+    live = live and replace(live, max_num_queued_tokens=None)
     kept = _size_with_live_flags(size, live, request)
     try:
         first = size(None, False)
