@@ -24,6 +24,7 @@ PAGES: Final = {
     "accuracy/replay.md": "tests/bench/replay.md",
     "accuracy/replay-truth.md": "tests/bench/replay_truth.md",
     "accuracy/replay-views.md": "tests/bench/replay_views.md",
+    "accuracy/replay-unseen.md": "tests/bench/replay_unseen.md",
     "accuracy/forecast.md": "tests/bench/forecast_coverage.md",
     "accuracy/constants.md": "tests/bench/replay_left_out.md",
     "accuracy/mutation.md": "tests/bench/mutation.md",

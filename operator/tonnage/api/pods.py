@@ -76,7 +76,7 @@ class EngineSpec(ApiModel):
     time, 1.25 times the shortest TTFT target; requests that are late already wait for a lull."""
     admission: Literal["all", "inTime"] = "all"
     """Who may wait for a first token. all: everybody. inTime: while more prompt tokens wait than
-    are served in 0.8 of the shortest TTFT target, who comes would be late and is refused at once,
+    are served in 0.8 of the strictest TTFT target, who comes would be late and is refused at once,
     with status 503. Needs vLLM 0.32, which counts who is refused."""
     role: Role | None = None
     """Which part of each request the replicas serve; absent: all of it. prefill: they read prompts,
