@@ -229,11 +229,6 @@ CASES: Final[dict[str, Case]] = {
     "refusals": _case(
         LLAMA, slo={"timeToFirstToken": {"p95": "2s"}}, engine={"admission": "inTime"}
     ),
-    "refusals, newest first, MLA, data parallel": _case(
-        DEEPSEEK, "H200", 8, split=Parallelism(data=8),
-        engine={"queue": "newestFirst", "admission": "inTime"},
-        slo={"timeToFirstToken": {"p95": "2s"}},
-    ),
     "cache in host memory": _case(LLAMA, of_model={"kvOffload": {"gib": 64}}),
     "cache in host memory, MLA, data parallel": _case(
         DEEPSEEK, "H200", 8, split=Parallelism(data=8), of_model={"kvOffload": {"gib": 100}},

@@ -166,6 +166,7 @@ class ReplayOptions:
     shape: str | None = option(
         "--shape",
         type=click.Choice(list(SHAPES)),
+        metavar="SHAPE",
         help="Synthetic requests instead of a trace, around spec.demand: "
         + "; ".join(f"{name}: {each.summary}" for name, each in SHAPES.items())
         + ".",
