@@ -14,7 +14,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, TypeAdapter
 
-from tonnage.catalog.engine import at_version
+from tonnage.catalog.engine import Value, at_version
 from tonnage.catalog.gpu import COMPUTE_FALLBACK, Gpu
 from tonnage.catalog.kernels import (
     WIDE,
@@ -417,8 +417,8 @@ def experts_bandwidth(
 
 
 def _in_kernels(
-    by_format: Mapping[str, float], weights: WeightFormat, kernels: str, *, plain: float
-) -> float:
+    by_format: Mapping[str, Value], weights: WeightFormat, kernels: str, *, plain: Value
+) -> Value:
     """Return the figure of the format in these kernels, or in those of the version."""
     name = format_of_experts(weights)
     return by_format.get(f"{name}.{kernels}", by_format.get(name, plain))
@@ -436,8 +436,8 @@ def experts_prefill(
     in the precision of the format, it is that of other formats.
     """
     by_format = known[kernels_class(known, gpu)]
-    name, other = format_of_experts(weights), by_format["other"]
-    found = by_format.get(f"{name}.{kernels}", by_format.get(name, other))
+    other = by_format["other"]
+    found = _in_kernels(by_format, weights, kernels, plain=other)
     is_narrow = found.precision != WIDE
     is_unpacked = bool(kernels) or found.precision not in gpu.peak_flop_per_s
     return other if is_narrow and is_unpacked else found

@@ -73,9 +73,14 @@ def products_in(gpu: Gpu, weights: WeightFormat, minor: str = "") -> str:
     return WIDE if unpacking_kernels(gpu, scaling_of(weights), "dense", minor) else weights.compute
 
 
-def has_narrow_dense(weights: WeightFormat, shape: ModelShape) -> bool:
-    """Tell whether matrices beside routed experts are quantized: some files leave all of these."""
-    return not (shape.has_experts and "attention" in weights.unquantized)
+def dense_kernels(gpu: Gpu, weights: WeightFormat, shape: ModelShape, minor: str = "") -> str:
+    """Name the kernels that unpack what a model multiplies beside routed experts; empty: none.
+
+    Some files leave all of these matrices in 16 bits.
+    """
+    if shape.has_experts and "attention" in weights.unquantized:
+        return ""
+    return unpacking_kernels(gpu, scaling_of(weights), "dense", minor)
 
 
 def scaling_of(weights: WeightFormat) -> str:

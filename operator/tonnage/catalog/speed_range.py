@@ -14,13 +14,7 @@ from functools import lru_cache
 
 from tonnage.catalog.engine_speed import SpeedTable, is_measured, memory_class, speed_table
 from tonnage.catalog.gpu import Gpu
-from tonnage.catalog.kernels import (
-    format_of_experts,
-    has_narrow_dense,
-    kernel_table,
-    scaling_of,
-    unpacking_kernels,
-)
+from tonnage.catalog.kernels import dense_kernels, format_of_experts, kernel_table, scaling_of
 from tonnage.catalog.shape import Attention, GroupedAttention, ModelShape, WeightFormat
 from tonnage.units import count_of
 
@@ -77,11 +71,10 @@ def unmeasured_prompts(
     Sources:
         [kernel-tables] have no plain products of kernels that unpack weights, of vLLM.
     """
-    stored = scaling_of(weights)
-    kernels = unpacking_kernels(gpu, stored, "dense", minor)
-    if not kernels or not has_narrow_dense(weights, shape):
+    kernels = dense_kernels(gpu, weights, shape, minor)
+    if not kernels:
         return ()
-    words = f"prompts through {kernel_table().names[kernels]}, which unpacks {stored}"
+    words = f"prompts through {kernel_table().names[kernels]}, which unpacks {scaling_of(weights)}"
     return (Unmeasured(kind="kernels", words=words),)
 
 

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import median
 
-from tonnage.catalog.engine_speed import kernels_of
 from tonnage.catalog.kernels import (
+    dense_kernels,
     format_of_experts,
-    has_narrow_dense,
     kernel_table,
     scaling_of,
+    unpacking_kernels,
 )
 from tonnage.catalog.speed_range import (
     first_token_spread,
@@ -284,18 +284,19 @@ def _latency(sizing: Sizing) -> Answer:
 
 def _unpacked(request: SizingRequest) -> Iterator[str]:
     """Say which kernels multiply in 16 bits what is stored in fewer, in this version."""
-    weights, names = request.weights, kernel_table().names
-    used = kernels_of(request.gpu, weights, request.engine.minor)
-    parts = []
-    if used.dense and has_narrow_dense(weights, request.shape):
-        parts.append(f"{scaling_of(weights)} by {names[used.dense]}")
+    gpu, weights, minor = request.gpu, request.weights, request.engine.minor
+    names, parts = kernel_table().names, []
+    if dense := dense_kernels(gpu, weights, request.shape, minor):
+        parts.append(f"{scaling_of(weights)} by {names[dense]}")
+    stored = format_of_experts(weights)
+    experts = unpacking_kernels(gpu, stored, "experts", minor)
     # Experts of another format than the rest are looked up by that of the rest.
     is_one_format = weights.experts_bytes_per_parameter is None
-    if used.experts and request.shape.has_experts and is_one_format:
-        parts.append(f"experts in {format_of_experts(weights)} by {names[used.experts]}")
+    if experts and request.shape.has_experts and is_one_format:
+        parts.append(f"experts in {stored} by {names[experts]}")
     if parts:
         yield (
-            f"kernels: vLLM {request.engine.minor} unpacks weights on {request.gpu.name} and "
+            f"kernels: vLLM {minor} unpacks weights on {gpu.name} and "
             f"multiplies in 16 bits: {', '.join(parts)}"
         )
 

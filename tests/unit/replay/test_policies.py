@@ -267,17 +267,6 @@ def test_who_is_refused_came_and_was_not_served():
     assert judged.attainment < 1 - judged.num_unserved / judged.num_requests + 0.001
 
 
-def test_refusals_are_nothing_on_a_release_that_does_not_count_them():
-    model, plan = small()
-    engine = model.spec.engine.model_copy(update={"version": "0.31"})
-    older = replace(model, spec=model.spec.model_copy(update={"engine": engine}))
-    scenario = a_scenario(even_trace((4.0, 60.0)), model=older, planned=plan)
-    found = DrawnScenario.of(scenario).outcome_of(policy_of("in-time"))
-
-    assert found.judged is None
-    assert "engine.version 0.32" in found.notes[0]
-
-
 def test_newest_first_is_nothing_without_a_ttft_target():
     model, plan = small()
     spec = model.spec.model_copy(
@@ -291,15 +280,18 @@ def test_newest_first_is_nothing_without_a_ttft_target():
     assert "newest-first" not in map(str, default_policies(spec))
 
 
-def test_newest_first_is_nothing_on_a_release_that_it_is_refused_for():
+@pytest.mark.parametrize(
+    ("policy", "before", "needed"), [("newest-first", "0.11", "0.12"), ("in-time", "0.31", "0.32")]
+)
+def test_another_queue_is_nothing_on_a_release_that_it_is_refused_for(policy, before, needed):
     model, plan = small()
-    engine = model.spec.engine.model_copy(update={"version": "0.11"})
+    engine = model.spec.engine.model_copy(update={"version": before})
     older = replace(model, spec=model.spec.model_copy(update={"engine": engine}))
     scenario = a_scenario(even_trace((4.0, 60.0)), model=older, planned=plan)
-    found = DrawnScenario.of(scenario).outcome_of(policy_of("newest-first"))
+    found = DrawnScenario.of(scenario).outcome_of(policy_of(policy))
 
     assert found.judged is None
-    assert "engine.version 0.12" in found.notes[0]
+    assert f"engine.version {needed}" in found.notes[0]
 
 
 def test_a_replay_compares_the_other_queue_where_it_is_another():

@@ -196,20 +196,20 @@ class ScalingManager:
     def _desired(self, demand: float, supply: Supply, signals: Signals) -> int:
         """Return replicas of which demand takes ``load``, and what goes where less is taken.
 
-        A number on the way down that was told stays while it would be enough.
+        The last number on the way down is asked for again while it would be enough.
         """
         missing = demand / self.load - supply.coming * supply.each
         if missing > 0:
             return supply.coming + whole(missing / supply.each)
-        low, now, told = BAND * self.load, signals.asked, self.gauge.desired
+        low, now, last = BAND * self.load, signals.asked, self.gauge.desired
         spare = supply.ready * supply.each - demand / low
         fresh = now
         if spare > 0:
             left = demand / (low + GO * (self.load - low))
             spare = max(spare, supply.ready * supply.each - left)
             fresh = max(1, now - math.floor(spare / supply.each))
-        if told and told < min(now, fresh) and demand < self.load * told * supply.each:
-            return told
+        if last and last < min(now, fresh) and demand < self.load * last * supply.each:
+            return last
         return fresh
 
 

@@ -41,5 +41,5 @@ def max_queued_tokens(replica: Replica, workload: Workload, slo: Slo) -> int:
     tokens = WAIT_SHARE * limit_s * top_requests_per_s(replica, workload) * mean_tokens
     if tokens < FEWEST_PROMPTS * mean_tokens:
         return 0
-    places = max(0, math.floor(math.log10(max(1.0, tokens))) + 1 - DIGITS)
-    return max(1, int(round(tokens, -places)))
+    places = max(0, math.floor(math.log10(tokens)) + 1 - DIGITS)
+    return int(round(tokens, -places))
