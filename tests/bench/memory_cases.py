@@ -207,7 +207,7 @@ def weights_of(shape: ModelShape, label: str) -> WeightFormat:
     if len(found) == 1:
         return found[0]
     if shape.has_experts:
-        return replace(found[-1], experts_bytes_per_parameter=found[0].bytes_per_parameter)
+        return replace(found[-1], own_of_experts=found[0])
     return found[0]
 
 

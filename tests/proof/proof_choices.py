@@ -48,17 +48,28 @@ FORMATS = {
         "pack-quantized", _packed(4, "int", "group", group_size=128), None
     )),
     "mxfp4": ("mxfp4", {"quant_method": "mxfp4"}),
+    "mxfp4-fp8": ("deepseek_v4_fp8", FP8 | {"weight_block_size": [128, 128]}),
+    "mxfp4-fp4": ("compressed-tensors", _compressed(
+        "mxfp4-pack-quantized", _packed(4, "float", "group", group_size=32), None
+    )),
     "nvfp4": ("modelopt_fp4", {"quant_method": "modelopt", "quant_algo": "NVFP4", "quantization": {
         "quant_algo": "NVFP4", "kv_cache_quant_algo": None, "group_size": 16, "exclude_modules": []
     }}),
 }  # fmt: skip
-"""By name: quant_method, and the quantization of a checkpoint. Of mxfp4 there is GPT-OSS."""
+"""By name: quant_method, and the quantization of a checkpoint.
+
+mxfp4 of GPT-OSS, whose activations stay in 16 bits; of DeepSeek V4, that asks for 8; and of
+compressed-tensors, of which releases make 4 where a board has such products.
+"""
+MODEL_TYPES = {"mxfp4": "gpt_oss", "mxfp4-fp8": "deepseek_v4"}
+DENSE = [name for name in FORMATS if not name.startswith("mxfp4")]
+"""Formats that are asked of plain matrices too."""
 
 
 CAPABILITIES = {
     "cutlass_scaled_mm_supports_fp8": (89, 999), "cutlass_scaled_mm_supports_block_fp8": (90, 999),
     "cutlass_scaled_mm_supports_fp4": (100, 999), "cutlass_group_gemm_supported": (90, 120),
-    "cutlass_sparse_scaled_mm_supported": (90, 100),
+    "cutlass_sparse_scaled_mm_supported": (90, 100), "mxfp4_experts_quant_supported": (100, 120),
 }  # fmt: skip
 """From which on and below which csrc says that a kernel supports a board."""
 
@@ -139,8 +150,8 @@ def words_of(value, seen, depth=0):
     for name, each in (getattr(value, "__dict__", None) or {}).items():
         if name in {"quant_config", "moe", "moe_config", "config", "vllm_config", "layer"}:
             continue
-        if isinstance(each, enum.Enum):
-            yield f"{name}={each.name}"
+        if isinstance(each, enum.Enum | type):
+            yield f"{name}={each.name if isinstance(each, enum.Enum) else each.__name__}"
         elif isinstance(each, bool | str) and ("marlin" in name or "backend" in name):
             yield f"{name}={each}"
         elif type(each).__module__.startswith("vllm"):
@@ -213,9 +224,21 @@ def experts(name):
     return [type(method).__name__, *words_of(method, set())]
 
 
+def _is_narrow(name, said):
+    """Tell whether products of mxfp4 are made of activations in 8 or 4 bits."""
+    if "cutlassexpertsmxfp4" in said:
+        return True  # whatever the backend of its base says
+    if "humming" in said and name == "mxfp4-fp8":
+        oracle = importlib.import_module("vllm.model_executor.layers.fused_moe.oracle.mxfp4")
+        return hasattr(oracle, "_humming_input_schema")
+    return "mxfp4_mxfp8" in said or "deepgemm" in said
+
+
 def unpacking(name, words):
     """Name the kernels among these words that unpack weights; empty: products of the format."""
     said = " ".join(words).lower()
+    if name.startswith("mxfp4") and _is_narrow(name, said):
+        return ""
     if "use_marlin=true" in said and "humming" not in said:
         return "marlin"
     for kernels in ("machete", "humming", "exllama"):
@@ -223,11 +246,10 @@ def unpacking(name, words):
             return kernels
     if "marlin" in said.replace("use_marlin=false", ""):
         return "marlin"
-    if name == "mxfp4":
-        return "trtllm" if "mxfp4_bf16" in said else "" if "mxfp8" in said else "triton"
-    if name == "nvfp4" and not any(each in said for each in ("flashinfer", "cutlass")):
-        return "marlin"
-    return ""
+    if name.startswith("mxfp4"):
+        return "trtllm" if "mxfp4_bf16" in said else "triton"
+    is_unpacked = name == "nvfp4" and "flashinfer" not in said and "cutlass" not in said
+    return "marlin" if is_unpacked else ""
 
 
 def answers(capability) -> dict:
@@ -241,13 +263,13 @@ def answers(capability) -> dict:
     found, config = {}, VllmConfig()
     with set_current_vllm_config(config):
         for name in FORMATS:
-            kind = SimpleNamespace(model_type="gpt_oss" if name == "mxfp4" else "llama")
+            kind = SimpleNamespace(model_type=MODEL_TYPES.get(name, "llama"), expert_dtype="fp4")
             config.model_config = SimpleNamespace(
                 dtype=torch.get_default_dtype(), hf_config=kind, hf_text_config=kind, is_moe=True,
                 quantization=None, quantization_config=None, enforce_eager=False,
             )  # fmt: skip
             for part, ask in (("dense", dense), ("experts", experts)):
-                if (name, part) != ("mxfp4", "dense"):
+                if part == "experts" or name in DENSE:
                     with contextlib.suppress(Exception):
                         found[f"{name} {part}"] = unpacking(name, ask(name))
     return found

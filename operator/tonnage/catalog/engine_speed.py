@@ -19,6 +19,7 @@ from tonnage.catalog.gpu import COMPUTE_FALLBACK, Gpu
 from tonnage.catalog.kernels import (
     WIDE,
     format_of_experts,
+    kernels_of_experts,
     products_in,
     scaling_of,
     unpacked_share,
@@ -330,7 +331,7 @@ def kernels_of(gpu: Gpu, weights: WeightFormat, minor: str = "") -> Unpacking:
     """Return which kernels of a version unpack these weights on a GPU class."""
     return Unpacking(
         dense=unpacking_kernels(gpu, scaling_of(weights), "dense", minor),
-        experts=unpacking_kernels(gpu, format_of_experts(weights), "experts", minor),
+        experts=kernels_of_experts(gpu, weights, minor),
     )
 
 

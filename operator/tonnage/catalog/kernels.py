@@ -92,4 +92,15 @@ def scaling_of(weights: WeightFormat) -> str:
 def format_of_experts(weights: WeightFormat) -> str:
     """Name the format in which routed experts are stored."""
     each_bytes = weights.part_bytes_per_parameter("experts")
-    return WIDE if each_bytes >= weights.wide_bytes_per_parameter else scaling_of(weights)
+    is_wide = each_bytes >= weights.wide_bytes_per_parameter
+    return WIDE if is_wide else scaling_of(weights.of_experts)
+
+
+def kernels_of_experts(gpu: Gpu, weights: WeightFormat, minor: str = "") -> str:
+    """Name the kernels that unpack routed experts; empty: none that is known of.
+
+    Of mxfp4 the kernels hang on the precision of activations that its file asks for.
+    """
+    stored, compute = format_of_experts(weights), weights.of_experts.compute
+    is_narrow = stored == "mxfp4" and compute != WIDE
+    return unpacking_kernels(gpu, f"{stored}-{compute}" if is_narrow else stored, "experts", minor)

@@ -224,7 +224,7 @@ class WeightFormat:
     """Of what is not quantized."""
     compute: str
     """The precision in which matrices are multiplied: a key of ``Gpu.peak_flop_per_s``."""
-    experts_bytes_per_parameter: float | None = None
+    own_of_experts: "WeightFormat | None" = None
     """Of routed experts that have a format of their own. None: as the rest."""
     unquantized: frozenset[str] = frozenset()
     """Of ``attention``, ``state_attention`` (layers of ``StateAttention``), ``dense_ffn``,
@@ -234,10 +234,15 @@ class WeightFormat:
 
     def part_bytes_per_parameter(self, part: str) -> float:
         """Return the bytes of a parameter of one of these parts; of any other it is wide."""
-        if part == "experts" and self.experts_bytes_per_parameter is not None:
-            return self.experts_bytes_per_parameter
-        is_wide = part in self.unquantized or part not in QUANTIZED_PARTS
-        return self.wide_bytes_per_parameter if is_wide else self.bytes_per_parameter
+        if part in self.unquantized or part not in QUANTIZED_PARTS:
+            return self.wide_bytes_per_parameter
+        stored = self.of_experts if part == "experts" else self
+        return stored.bytes_per_parameter
+
+    @property
+    def of_experts(self) -> "WeightFormat":
+        """Return the format of routed experts, where these are quantized."""
+        return self.own_of_experts or self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

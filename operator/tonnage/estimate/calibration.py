@@ -10,6 +10,7 @@ from statistics import median
 from typing import Final, Literal, NamedTuple
 
 from tonnage.catalog.engine_speed import repriced
+from tonnage.catalog.kernels import format_of_experts
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior, SpeedPosterior
 from tonnage.memoize import memoize
 from tonnage.sizing.request import Flags, SizingRequest
@@ -233,8 +234,9 @@ def inherit(calibrations: Calibrations, key: str, prior: SpeedPosterior) -> Spee
 def speed_key(request: SizingRequest, flags: Flags) -> str:
     """Return the key under which speed is learned: model, formats, GPU, split, engine minor.
 
-    And how data-parallel ranks were said to exchange, and which kernels have a rate of their own:
-    constants learned beside another exchange or rate make up for it.
+    And how data-parallel ranks were said to exchange, in which format of their own experts are
+    priced, and which kernels have a rate of their own: constants learned beside another exchange or
+    rate make up for it.
     """
     split = flags.parallelism
     return _digest(
@@ -249,6 +251,7 @@ def speed_key(request: SizingRequest, flags: Flags) -> str:
         request.engine_digest,
         *([split.context] if split.context > 1 else []),
         *(["gathered"] if split.data > 1 and request.shape.has_experts else []),
+        *([format_of_experts(request.weights)] if request.weights.own_of_experts else []),
         *repriced(request.gpu, request.weights, request.engine.minor),
     )
 

@@ -8,8 +8,8 @@ from tonnage.catalog.kernels import (
     dense_kernels,
     format_of_experts,
     kernel_table,
+    kernels_of_experts,
     scaling_of,
-    unpacking_kernels,
 )
 from tonnage.catalog.speed_range import (
     first_token_spread,
@@ -288,12 +288,9 @@ def _unpacked(request: SizingRequest) -> Iterator[str]:
     names, parts = kernel_table().names, []
     if dense := dense_kernels(gpu, weights, request.shape, minor):
         parts.append(f"{scaling_of(weights)} by {names[dense]}")
-    stored = format_of_experts(weights)
-    experts = unpacking_kernels(gpu, stored, "experts", minor)
-    # Experts of another format than the rest are looked up by that of the rest.
-    is_one_format = weights.experts_bytes_per_parameter is None
-    if experts and request.shape.has_experts and is_one_format:
-        parts.append(f"experts in {stored} by {names[experts]}")
+    experts = kernels_of_experts(gpu, weights, minor)
+    if experts and request.shape.has_experts:
+        parts.append(f"experts in {format_of_experts(weights)} by {names[experts]}")
     if parts:
         yield (
             f"kernels: vLLM {minor} unpacks weights on {gpu.name} and "

@@ -9,7 +9,14 @@ import pytest
 from tonnage.catalog.config.formats.quantization import FP8, INT8, NVFP4, WEIGHT_FORMATS
 from tonnage.catalog.engine_speed import RunMode, prior_speed, repriced
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.catalog.kernels import kernel_table, products_in, unpacking_kernels
+from tonnage.catalog.kernels import (
+    format_of_experts,
+    kernel_table,
+    kernels_of_experts,
+    products_in,
+    unpacking_kernels,
+)
+from tonnage.catalog.models import built_in_model
 
 GPUS = built_in_gpus()
 BLOCKS = replace(FP8, block_size=128)
@@ -118,6 +125,48 @@ def test_prompts_pass_marlin_at_its_share_of_16_bits():
 )
 def test_what_is_learned_beside_the_rate_of_before_is_of_another_key(gpu, weights, minor, kernels):
     assert repriced(GPUS[gpu], weights, minor) == kernels
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "minor", "kernels"),
+    [
+        ("deepseek-ai/DeepSeek-V4-Flash", "B200", "0.33", ""),  # TRTLLM's, in 8 bits
+        ("deepseek-ai/DeepSeek-V4-Flash", "H200", "0.31", "marlin"),
+        ("deepseek-ai/DeepSeek-V4-Flash", "H200", "0.32", "humming"),
+        ("deepseek-ai/DeepSeek-V4-Flash", "H200", "0.33", ""),  # Humming's, in 8 bits
+        ("moonshotai/Kimi-K3", "B200", "0.33", ""),  # CUTLASS, in 4 bits
+        ("moonshotai/Kimi-K3", "H200", "0.33", "marlin"),
+        ("openai/gpt-oss-120b", "H200", "0.33", "triton"),
+        ("openai/gpt-oss-120b", "B200", "0.33", "trtllm"),
+        ("nvidia/Qwen3.6-35B-A3B-NVFP4", "H200", "0.33", "humming"),
+        ("nvidia/Qwen3.6-35B-A3B-NVFP4", "B200", "0.33", ""),
+    ],
+)
+def test_experts_have_the_kernels_of_their_own_format(model, gpu, minor, kernels):
+    weights = built_in_model(model).weight_format
+
+    assert kernels_of_experts(GPUS[gpu], weights, minor) == kernels
+
+
+def test_prompts_pass_experts_at_the_rate_of_their_own_format():
+    weights = built_in_model("deepseek-ai/DeepSeek-V4-Flash").weight_format
+    alike = replace(weights, own_of_experts=None)
+
+    def rate(weights, gpu):
+        found = prior_speed(GPUS[gpu], weights)
+        return found.experts_prefill_factor * found.prefill_efficiency
+
+    assert rate(weights, "H200") < rate(alike, "H200")  # Marlin's 154 TFLOP/s, not 447 of blocks
+    assert rate(weights, "B200") > rate(alike, "B200")  # in 8 bits by TRTLLM, not in blocks of fp8
+
+
+def test_experts_that_are_left_wide_have_no_format_of_their_own():
+    weights = built_in_model("deepseek-ai/DeepSeek-V4-Flash").weight_format
+    wide = replace(weights, unquantized=frozenset({"experts"}))
+
+    assert wide.part_bytes_per_parameter("experts") == 2
+    assert format_of_experts(wide) == "bf16"
+    assert kernels_of_experts(GPUS["H100"], wide, "0.31") == ""
 
 
 def test_blocks_of_fp8_on_ada_prefill_more_slowly_from_0_29_on():

@@ -323,7 +323,8 @@ def test_counted_parts_are_those_of_the_formulas():
 
 
 def test_experts_may_be_counted_in_a_format_of_their_own():
-    weights = replace(a_shape().weight_format, experts_bytes_per_parameter=0.5)
+    plain = a_shape().weight_format
+    weights = replace(plain, own_of_experts=replace(plain, bytes_per_parameter=0.5))
     shape = a_shape(groups=(a_layer_group(ffn=an_expert_ffn()),), weight_format=weights)
 
     assert counted_bytes(shape)["experts"] == 32 * 0.5 * 128 * 3 * 4096 * 1536

@@ -283,6 +283,7 @@ class TestKeys:
         [
             a_sizing_request(shape=a_shape(digest="other")),
             a_sizing_request(weights=FP8),
+            a_sizing_request(weights=replace(a_sizing_request().weights, own_of_experts=FP8)),
             a_sizing_request(kv_format="fp8"),
             a_sizing_request(gpu=a_gpu(name="OTHER")),
             a_sizing_request(engine=find_engine("0.32")),

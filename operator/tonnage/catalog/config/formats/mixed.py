@@ -48,7 +48,7 @@ def mixed_weights(
     narrow = {part for part in formats if formats[part].bytes_per_parameter <= widest} | {"experts"}
     return replace(
         found,
-        experts_bytes_per_parameter=formats["experts"].bytes_per_parameter,
+        own_of_experts=formats["experts"].of_experts,
         unquantized=frozenset(PARTS - narrow),
     )
 
@@ -62,7 +62,8 @@ def with_expert_format(
         UnknownArchitectureError: it is neither fp4 nor fp8.
 
     Sources:
-        [vllm-source] models/deepseek_v4/quant_config.py: in fp8 checkpoints only.
+        [vllm-source] models/deepseek_v4/quant_config.py: in fp8 checkpoints only; it asks for
+        activations in 8 bits beside experts in mxfp4.
     """
     if keys.method != "fp8" or expert_dtype == "fp8":
         return found
@@ -70,5 +71,5 @@ def with_expert_format(
         raise UnknownArchitectureError(
             f"experts with expert_dtype = {expert_dtype!r:.100} are not understood yet"
         )
-    experts = NVFP4 if keys.moe_quant_algo == "NVFP4" else MXFP4
-    return replace(found, experts_bytes_per_parameter=experts.bytes_per_parameter)
+    is_nvfp4 = keys.moe_quant_algo == "NVFP4"
+    return replace(found, own_of_experts=NVFP4 if is_nvfp4 else replace(MXFP4, compute="fp8"))

@@ -261,7 +261,7 @@ def group_format(group: QuantizedGroup, keys: QuantizationKeys) -> WeightFormat:
         case "float", 4 if weights.group_size == NVFP4_GROUP:
             found = NVFP4
         case "float", 4 if weights.group_size == MXFP4_GROUP:
-            found = MXFP4
+            found = replace(MXFP4, own_of_experts=replace(MXFP4, compute="fp4"))
         case "int", 4 | 8:
             found = integer_group_format(
                 bits=weights.num_bits,

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tonnage.catalog.config.formats.quantization import NVFP4
 from tonnage.catalog.config.keys.decoder import ModelConfigError, UnknownArchitectureError
 from tonnage.catalog.config.read import shape_from_config
 from tonnage.catalog.models import built_in_config, built_in_model
@@ -559,7 +560,7 @@ def test_experts_may_have_a_format_of_their_own() -> None:
     found = built_in_model("nvidia/Qwen3.6-35B-A3B-NVFP4").weight_format
 
     assert (found.name, found.bytes_per_parameter) == ("fp8", 1)
-    assert found.experts_bytes_per_parameter == 0.5 + 1 / 16
+    assert found.own_of_experts == NVFP4
     assert not found.unquantized & {"attention", "state_attention", "experts", "shared_experts"}
 
 

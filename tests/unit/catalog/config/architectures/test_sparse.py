@@ -218,14 +218,14 @@ def test_what_compresses_and_what_mixes_streams_is_whole_on_every_rank() -> None
 @pytest.mark.parametrize(
     ("changes", "algorithm", "experts"),
     [
-        ({}, None, 0.5 + 1 / 32),
-        ({"expert_dtype": None}, None, 0.5 + 1 / 32),  # the default of the class
-        ({}, "NVFP4", 0.5 + 1 / 16),
+        ({}, None, ("mxfp4", "fp8", 0.5 + 1 / 32)),
+        ({"expert_dtype": None}, None, ("mxfp4", "fp8", 0.5 + 1 / 32)),  # the class's default
+        ({}, "NVFP4", ("nvfp4", "fp4", 0.5 + 1 / 16)),
         ({"expert_dtype": "fp8"}, None, None),
     ],
 )
 def test_experts_may_have_a_format_of_their_own(
-    changes: dict[str, Any], algorithm: str | None, experts: float | None
+    changes: dict[str, Any], algorithm: str | None, experts: tuple[str, str, float] | None
 ) -> None:
     quantization = built_in_config("deepseek-ai/DeepSeek-V4-Flash")["quantization_config"]
     if algorithm:
@@ -233,7 +233,9 @@ def test_experts_may_have_a_format_of_their_own(
 
     weights = read("deepseek-ai/DeepSeek-V4-Flash", **changes).weight_format
 
-    assert (weights.name, weights.experts_bytes_per_parameter) == ("fp8", experts)
+    own = weights.own_of_experts
+    assert weights.name == "fp8"
+    assert (own and (own.name, own.compute, own.bytes_per_parameter)) == experts
 
 
 def test_ratios_beyond_the_layers_are_not_read() -> None:
