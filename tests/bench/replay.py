@@ -34,6 +34,7 @@ from replay_report import report
 from replay_runs import Draw, Job, Run, all_done, read
 
 from tonnage.replay.policies import (
+    IN_TIME,
     NEWEST_FIRST,
     OWN,
     STAIRCASE,
@@ -45,10 +46,10 @@ from tonnage.replay.policies import (
 )
 
 POLICIES = (
-    TONNAGE, NEWEST_FIRST, STATIC_PEAK, STAIRCASE, "hpa-kv", "hpa-concurrency", "keda-queue",
-    "keda-epp-queue", "llmd-slo", "llmd-token", "wva1", "wva2", "wva-queueing", "aibrix-kpa",
-    "aibrix-apa", "dynamo-classic", "dynamo-hybrid", "kubeai", "ray", "true-rate", "wva-throughput",
-    "llm-scaling-manager",
+    TONNAGE, NEWEST_FIRST, IN_TIME, STATIC_PEAK, STAIRCASE, "hpa-kv", "hpa-concurrency",
+    "keda-queue", "keda-epp-queue", "llmd-slo", "llmd-token", "wva1", "wva2", "wva-queueing",
+    "aibrix-kpa", "aibrix-apa", "dynamo-classic", "dynamo-hybrid", "kubeai", "ray", "true-rate",
+    "wva-throughput", "llm-scaling-manager",
 )  # fmt: skip
 STARTS_S = (60.0, 120.0, 240.0, 600.0)
 SEEDS = 5

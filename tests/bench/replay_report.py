@@ -9,15 +9,16 @@ from statistics import median
 
 from replay_cases import CONTEXT_TOKENS, MAX_REPLICAS, TARGET, Case
 from replay_others.registry import KNOWS_TRUTH
-from replay_runs import Job, Run
+from replay_runs import Draw, Job, Run
+from replay_whole import IN_HINDSIGHT, WHOLE_MEANING, over_all
 
-from tonnage.replay.policies import NEWEST_FIRST, STAIRCASE, STATIC_PEAK, TONNAGE
+from tonnage.replay.policies import IN_TIME, NEWEST_FIRST, STAIRCASE, STATIC_PEAK, TONNAGE
 from tonnage.replay.scenario import LOST_SCRAPES
 from tonnage.units import DAY_S, HOUR_S, format_s, significant
 
-BESIDE = frozenset({NEWEST_FIRST, STATIC_PEAK, STAIRCASE, KNOWS_TRUTH})
-"""What nobody competes with: another queue, which any autoscaler could have, and what is told the
-traffic or what a replica serves."""
+BESIDE = IN_HINDSIGHT | {NEWEST_FIRST, IN_TIME}
+"""What nobody competes with: another queue or refusals, which any autoscaler could have, and what
+is handed the traffic or what a replica serves."""
 EVEN = 0.005
 """Costs that differ by no more are equal."""
 NO_GAP = 0.02
@@ -41,8 +42,9 @@ Cold starts vary by 25 % to either side, {LOST_SCRAPES:.0%} of scrapes are lost.
   hindsight.
 - gap closed: of what the staircase saves over the static peak; only where the target is kept, and
   where it is at least {NO_GAP:.0%} of the peak.
-- `{KNOWS_TRUTH}` is handed what a replica truly serves. `{NEWEST_FIRST}` is Tonnage with another
-  order of the queue, which engines of any policy could have: it is shown, and not compared.
+- `{KNOWS_TRUTH}` is handed what a replica truly serves. `{NEWEST_FIRST}` and `{IN_TIME}` are
+  Tonnage with another order of the queue, and with engines that refuse at once what would be late
+  (refused counts as missed). Engines of any policy could do so: both are shown, and not compared.
 - With several seeds: medians, ratios each seed by itself; in brackets the least of the seeds. Not
   all policies have the same: under Seeds, which have several, and how far these are apart."""
 
@@ -186,6 +188,9 @@ def report(jobs: Sequence[Job], runs: Mapping[Job, Run], *, left_out: Sequence[s
         "Written by `tests/bench/replay.py`.",
         "\n".join(_covered(jobs, runs, left_out)),
         MEANING,
+        "## Over all runs",
+        WHOLE_MEANING,
+        over_all(*_whole(runs)),
         "## Wins and losses",
         "\n".join(_wins(found)),
         *_frontiers(found),
@@ -196,6 +201,16 @@ def report(jobs: Sequence[Job], runs: Mapping[Job, Run], *, left_out: Sequence[s
     if failed:
         sections += ["## Not run, or failed", "\n".join(failed)]
     return "\n\n".join(sections) + "\n"
+
+
+def _whole(runs: Mapping[Job, Run]) -> tuple[Mapping[Draw, Mapping[str, Run]], list[str]]:
+    """Return the runs by draw, and the policies as they are shipped where they ran so."""
+    found: dict[Draw, dict[str, Run]] = {}
+    for job, run in runs.items():
+        found.setdefault(job.draw, {})[job.policy] = run
+    names = dict.fromkeys(job.policy for job in runs)
+    shipped = [each for each in names if ":" not in each]
+    return found, shipped or list(names)
 
 
 def _covered(jobs: Sequence[Job], runs: Mapping[Job, Run], left_out: Sequence[str]) -> list[str]:

@@ -8,10 +8,9 @@ judged over all cases, not against the best of the others in each. Runs are file
 ``replay.py``.
 """
 
-import math
 import random
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -20,7 +19,8 @@ import click
 from bench_options import OUT, PAGE, PROCESSES, TRACES
 from replay import told
 from replay_cases import TARGET, Case, NoCaseError
-from replay_runs import Draw, Job, Run, all_done, read
+from replay_runs import Draw, Job, all_done, read
+from replay_whole import WHOLE_MEANING, Found, figures_of_policy, over_all
 
 from tonnage.replay.policies import IN_TIME, NEWEST_FIRST, STATIC_PEAK, TONNAGE
 from tonnage.replay.traces import read_trace
@@ -74,9 +74,7 @@ drew windows of the traces, rates, cold starts, how fast engines are and what th
 the rate. All policies get the same of it. Rivals run with the knobs that their projects ship and
 with Tonnage's flags.
 
-- kept: cases in which {TARGET:.0%} of the requests met TTFT and TPOT. mean, worst: of that share.
-  worst hour: the least share in any 60 minutes of any case.
-- over Tonnage's: GPU-hours of all cases.
+{WHOLE_MEANING}
 - `{STATIC_PEAK}`: in hindsight the smallest constant fleet that keeps the target; only the cases
   that have one count, and its ratio is over Tonnage's in those.
 - `{NEWEST_FIRST}`, `{IN_TIME}`: Tonnage with `engine.queue: newestFirst`, and with
@@ -127,9 +125,6 @@ def _window(
     raise NoCaseError(f"{family.file}: no window of {MOST_TRIES} has {FEWEST} requests")
 
 
-Found = Mapping[Draw, Mapping[str, Run]]
-
-
 def page_of(found: Found, policies: Sequence[str]) -> str:
     """Return the page: all cases together, by family, then case by case."""
     families = list(dict.fromkeys(draw.case.name for draw in found))
@@ -148,42 +143,13 @@ def page_of(found: Found, policies: Sequence[str]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _figures(found: Found, policy: str) -> dict[Draw, Mapping[str, float]]:
-    runs = ((draw, by_policy.get(policy)) for draw, by_policy in found.items())
-    return {draw: run.figures for draw, run in runs if run and run.figures}
-
-
-def over_all(found: Found, policies: Sequence[str]) -> str:
-    """Return the table of how each policy fares in all cases that it has."""
-    own = _figures(found, TONNAGE)
-    rows = [
-        "| policy | cases | kept | mean | worst | worst hour | over Tonnage's |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for policy in policies:
-        figures = _figures(found, policy)
-        both = figures.keys() & own.keys()
-        if not figures:
-            continue
-        shares = [figures[draw]["attainment"] for draw in figures]
-        hours = [figures[draw]["worst_hour"] for draw in figures]
-        hours_of_own = sum(own[draw]["gpu_hours"] for draw in both)
-        ratio = sum(figures[draw]["gpu_hours"] for draw in both) / (hours_of_own or math.nan)
-        rows.append(
-            f"| {policy} | {len(shares)} | {sum(each >= TARGET for each in shares)} "
-            f"| {fmean(shares):.1%} | {min(shares):.1%} | {min(hours):.1%} | {ratio:.2f} |"
-        )
-    return "\n".join(rows)
-
-
 def _families(found: Found, families: Sequence[str], policies: Sequence[str]) -> str:
     rows = [f"| family | {' | '.join(policies)} |", f"|---|{'---|' * len(policies)}"]
     for name in families:
         cells = []
         for policy in policies:
-            figures = [
-                each for draw, each in _figures(found, policy).items() if draw.case.name == name
-            ]
+            of_all = figures_of_policy(found, policy)
+            figures = [each for draw, each in of_all.items() if draw.case.name == name]
             shares = [each["attainment"] for each in figures]
             cells.append(
                 f"{sum(each >= TARGET for each in shares)} of {len(shares)} / {fmean(shares):.1%}"

@@ -18,7 +18,7 @@ from bench_options import OUT, PAGE, PROCESSES, TRACES
 from replay import told
 from replay_cases import CONTEXT_TOKENS, TARGET, VLLM_FLAGS, View, chosen_cases, traces_in
 from replay_runs import Draw, Job, Run, all_done, read
-from replay_unseen import Found, over_all
+from replay_whole import WHOLE_MEANING, Found, over_all
 
 from tonnage.replay.policies import STATIC_PEAK, TONNAGE
 from tonnage.units import MILLION, format_s
@@ -54,9 +54,7 @@ all policies get the same requests and begin with as many replicas.
   and stands beside.
 - Service: requests go to any replica, at random. LeastOutstanding: a router sends each to the
   replica with the fewest; plans know of it (`scaling.routing`), rivals meet what it changes.
-- kept: cases in which {TARGET:.0%} of the requests met TTFT within 2 s and mean TPOT within 50 ms.
-  mean, worst: of that share. worst hour: the least share in any 60 minutes of any case.
-- over Tonnage's: GPU-hours of all cases over those of Tonnage in the same view.
+{WHOLE_MEANING}
 - `{STATIC_PEAK}`: in hindsight the smallest constant fleet that keeps the target, with the view's
   flags and routing."""
 

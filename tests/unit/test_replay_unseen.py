@@ -65,6 +65,20 @@ def test_policies_are_compared_over_all_cases_that_both_have():
     page = page_of(found, ["tonnage", "ray"])
 
     assert "3 cases of 2 families" in page
-    assert "| tonnage | 3 | 2 | 96.5% | 90.0% | 90.0% | 1.00 |" in page
-    assert "| ray | 2 | 1 | 99.0% | 98.0% | 98.0% | 2.00 |" in page
+    assert "| tonnage | 3 | 2 | 2 of 2 | 96.5% | 90.0% | 90.0% | 1.00 |" in page
+    assert "| ray | 2 | 1 | 1 of 1 | 99.0% | 98.0% | 98.0% | 2.00 |" in page
     assert "| step | 1 of 2 / 95.0% / 8.0 | 0 of 1 / 98.0% / 12.0 |" in page
+
+
+def test_what_can_be_kept_is_what_a_policy_without_hindsight_keeps():
+    found = {
+        a_draw("step", 1): {"tonnage": a_run(0.9, 4.0), "static-peak": a_run(1.0, 8.0)},
+        a_draw("step", 2): {"tonnage": a_run(0.9, 4.0), "ray": a_run(0.99, 8.0)},
+        a_draw("step", 3): {"tonnage": a_run(1.0, 4.0), "ray": a_run(0.9, 8.0)},
+    }
+
+    page = page_of(found, ["tonnage", "static-peak", "ray"])
+
+    assert "| tonnage | 3 | 1 | 1 of 2 |" in page
+    assert "| static-peak | 1 | 1 | 0 of 0 |" in page
+    assert "| ray | 2 | 1 | 1 of 2 |" in page
