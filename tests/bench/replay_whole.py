@@ -16,7 +16,7 @@ IN_HINDSIGHT = frozenset({STATIC_PEAK, STAIRCASE, KNOWS_TRUTH})
 """What is handed the traffic, or what a replica serves."""
 WHOLE_MEANING = f"""\
 - kept: runs in which {TARGET:.0%} of the requests met TTFT and TPOT. of what can be: of the runs
-  that any policy here keeps which knows no more than Tonnage does.
+  that any policy of this table keeps which knows no more than Tonnage does.
 - mean, worst: of the share of requests. worst hour: the least share in any 60 minutes of any run.
 - over Tonnage's: GPU-hours of all runs that both have."""
 

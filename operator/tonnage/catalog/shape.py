@@ -240,6 +240,12 @@ class WeightFormat:
         return stored.bytes_per_parameter
 
     @property
+    def described(self) -> str:
+        """Return its name, and that of experts that have another."""
+        own = self.of_experts.name
+        return self.name if own == self.name else f"{self.name}, experts {own}"
+
+    @property
     def of_experts(self) -> "WeightFormat":
         """Return the format of routed experts, where these are quantized."""
         return self.own_of_experts or self

@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from statistics import median
@@ -251,9 +251,14 @@ def speed_key(request: SizingRequest, flags: Flags) -> str:
         request.engine_digest,
         *([split.context] if split.context > 1 else []),
         *(["gathered"] if split.data > 1 and request.shape.has_experts else []),
-        *([format_of_experts(request.weights)] if request.weights.own_of_experts else []),
+        *_of_own_experts(request),
         *repriced(request.gpu, request.weights, request.engine.minor),
     )
+
+
+def _of_own_experts(request: SizingRequest) -> Iterator[str]:
+    if request.shape.has_experts and request.weights.own_of_experts:
+        yield format_of_experts(request.weights)
 
 
 @memoize

@@ -243,13 +243,19 @@ def look_up(
         shape=shape,
         gpu=gpu,
         engine=find_engine(version or ""),
-        weights=shape.weight_format if weights == "auto" else WEIGHT_FORMATS[weights],
+        weights=_asked_weights(weights, shape),
     )
     if spec.scale_target is None:
         _refuse_other_half(spec, dtype_of(shape, known.weights, gpu))
     for reason in refusals(spec, known.engine.minor, shape, gpu):
         raise UnsupportedEngineError(reason)
     return known
+
+
+def _asked_weights(asked: str, shape: ModelShape) -> WeightFormat:
+    """Return the format that is asked for: that of the files where they have one of this name."""
+    found = WEIGHT_FORMATS.get(asked, shape.weight_format)
+    return shape.weight_format if found.name == shape.weight_format.name else found
 
 
 def _refuse_arguments(spec: Spec, shape: ModelShape, version: str) -> None:
@@ -476,7 +482,7 @@ def kv_cache_format(asked: str, shape: ModelShape) -> str:
 
 def _catalog_inputs(request: SizingRequest, spec: Spec) -> Iterator[Input]:
     yield gpu_input(request.gpu, request.products)
-    yield format_input(Figure.WEIGHTS, request.weights.name, asked=spec.model.weights)
+    yield format_input(Figure.WEIGHTS, request.weights.described, asked=spec.model.weights)
     yield format_input(Figure.KV_CACHE, request.kv_format, asked=spec.model.kv_cache)
     yield engine_input(request.engine)
     yield _speed_input(request)

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from tonnage.catalog.config.formats.quantization import FP8, INT8, NVFP4, WEIGHT_FORMATS
+from tonnage.catalog.config.read import shape_from_config
+from tonnage.catalog.engine import parse_version
 from tonnage.catalog.engine_speed import RunMode, prior_speed, repriced
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.catalog.kernels import (
@@ -16,7 +18,7 @@ from tonnage.catalog.kernels import (
     products_in,
     unpacking_kernels,
 )
-from tonnage.catalog.models import built_in_model
+from tonnage.catalog.models import built_in_config, built_in_model
 
 GPUS = built_in_gpus()
 BLOCKS = replace(FP8, block_size=128)
@@ -53,6 +55,22 @@ def test_the_table_names_what_the_release_itself_chooses(minor):
 def test_releases_were_asked_of_every_kind_of_board():
     assert len(CHOICES) >= 23
     assert all(chosen.keys() == BOARDS.keys() for chosen in CHOICES.values())
+
+
+def test_releases_since_0_20_were_asked_of_every_format():
+    asked = {f"{stored} dense" for stored in ("fp8", "fp8-block", "int8", "int4", "nvfp4")}
+    asked |= {f"{each.removesuffix(' dense')} experts" for each in asked}
+    asked |= {f"{stored} experts" for stored in ("mxfp4", "mxfp4-fp8", "mxfp4-fp4")}
+
+    missing = {
+        (minor, what)
+        for minor, chosen in CHOICES.items()
+        if parse_version(minor) >= (0, 20)
+        for by_what in chosen.values()
+        for what in asked - by_what.keys()
+    }
+
+    assert missing == {("0.26", "int4 experts")}
 
 
 def test_kernels_have_the_names_that_releases_write():
@@ -134,8 +152,9 @@ def test_what_is_learned_beside_the_rate_of_before_is_of_another_key(gpu, weight
         ("deepseek-ai/DeepSeek-V4-Flash", "H200", "0.31", "marlin"),
         ("deepseek-ai/DeepSeek-V4-Flash", "H200", "0.32", "humming"),
         ("deepseek-ai/DeepSeek-V4-Flash", "H200", "0.33", ""),  # Humming's, in 8 bits
-        ("moonshotai/Kimi-K3", "B200", "0.33", ""),  # CUTLASS, in 4 bits
-        ("moonshotai/Kimi-K3", "H200", "0.33", "marlin"),
+        ("moonshotai/Kimi-K3", "B200", "0.33", ""),  # as DeepSeek V4's
+        ("moonshotai/Kimi-K3", "H200", "0.32", "humming"),
+        ("moonshotai/Kimi-K3", "RTX-PRO-6000", "0.27", ""),
         ("openai/gpt-oss-120b", "H200", "0.33", "triton"),
         ("openai/gpt-oss-120b", "B200", "0.33", "trtllm"),
         ("nvidia/Qwen3.6-35B-A3B-NVFP4", "H200", "0.33", "humming"),
@@ -144,6 +163,36 @@ def test_what_is_learned_beside_the_rate_of_before_is_of_another_key(gpu, weight
 )
 def test_experts_have_the_kernels_of_their_own_format(model, gpu, minor, kernels):
     weights = built_in_model(model).weight_format
+
+    assert kernels_of_experts(GPUS[gpu], weights, minor) == kernels
+
+
+@pytest.mark.parametrize(
+    ("inputs", "gpu", "minor", "kernels"),
+    [
+        (None, "H200", "0.33", "marlin"),
+        (None, "B200", "0.19", "marlin"),
+        (None, "B200", "0.33", ""),  # CUTLASS, in 4 bits
+        (None, "RTX-PRO-6000", "0.33", "marlin"),
+        ({"num_bits": 8, "type": "float"}, "RTX-PRO-6000", "0.33", ""),
+        ({"num_bits": 8, "type": "float"}, "H200", "0.32", "humming"),
+    ],
+)
+def test_experts_of_compressed_tensors_hang_on_what_the_file_asks_of_activations(
+    inputs, gpu, minor, kernels
+):
+    config = built_in_config("Qwen/Qwen3-30B-A3B")
+    config["quantization_config"] = {
+        "quant_method": "compressed-tensors",
+        "format": "mxfp4-pack-quantized",
+        "ignore": [],
+        "config_groups": {"group_0": {
+            "targets": ["Linear"], "weights": {"num_bits": 4, "type": "float", "group_size": 32},
+            "input_activations": inputs,
+        }},
+    }  # fmt: skip
+
+    weights = shape_from_config(config, name="m").weight_format
 
     assert kernels_of_experts(GPUS[gpu], weights, minor) == kernels
 

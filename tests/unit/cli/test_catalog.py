@@ -45,6 +45,13 @@ def test_the_figures_of_a_model_are_those_of_its_card():
     assert row[1:8] == ["70.6", "70.6", "80", "bf16", "141", "320", "131072"]
 
 
+def test_experts_in_another_format_than_the_rest_are_named():
+    table = rows(run("catalog", "models", "-o", "markdown", "--match", "v4-flash").stdout)
+    formats = {row[0]: row[4] for row in table}
+
+    assert formats["deepseek-ai/DeepSeek-V4-Flash"] == "fp8, experts mxfp4"
+
+
 def test_sources_are_shown_when_asked_for():
     assert "aiconfigurator" not in run("catalog", "gpus").stdout
     assert "aiconfigurator" in run("catalog", "gpus", "--sources", COLUMNS="300").stdout

@@ -283,7 +283,6 @@ class TestKeys:
         [
             a_sizing_request(shape=a_shape(digest="other")),
             a_sizing_request(weights=FP8),
-            a_sizing_request(weights=replace(a_sizing_request().weights, own_of_experts=FP8)),
             a_sizing_request(kv_format="fp8"),
             a_sizing_request(gpu=a_gpu(name="OTHER")),
             a_sizing_request(engine=find_engine("0.32")),
@@ -314,6 +313,16 @@ class TestKeys:
 
         assert speed_key(dense, flags) == "f4985117661043d2ef72"  # as it was
         assert speed_key(a_sizing_request(shape=experts), flags) != "e92798bee5243cb0841f"
+
+    def test_speed_of_experts_is_learned_apart_for_a_format_of_their_own(self):
+        weights = replace(a_sizing_request().weights, own_of_experts=FP8)
+        experts = a_shape(digest="experts", groups=(a_layer_group(ffn=an_expert_ffn()),))
+
+        def key(**changes):
+            return speed_key(a_sizing_request(**changes), some_flags())
+
+        assert key(shape=experts, weights=weights) != key(shape=experts)
+        assert key(weights=weights) == key()  # no experts
 
     def test_speed_is_shared_over_batch_sizes_and_traffic(self):
         other = a_sizing_request(context_tokens=4096)

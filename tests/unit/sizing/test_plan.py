@@ -464,3 +464,14 @@ def test_a_class_on_which_nothing_fits_has_no_bound():
 
     with pytest.raises(SizingError):
         fewest_gpus(a_sizing_request(gpu=tiny))
+
+
+def test_a_format_that_the_files_have_anyway_means_these_files():
+    def weights_of(asked):
+        model = {"id": "deepseek-ai/DeepSeek-V4-Flash", "weights": asked}
+        hardware = {"gpu": "H200", "gpusPerReplica": 8}
+        return a_request_of(a_model(model=model, hardware=hardware)).weights
+
+    assert weights_of("fp8") == weights_of("auto")
+    assert weights_of("fp8").of_experts.name == "mxfp4"
+    assert weights_of("int4").name == "int4"

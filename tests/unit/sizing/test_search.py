@@ -32,8 +32,11 @@ FLAGS = (
 SHORT = (
     "under a p95 of TPOT short answers are the dear ones: 359 replicas, and 250 for longer answers"
 )
-CHEAPER = dict.fromkeys((0, 83, 98, 129, 135, 153), FLAGS) | dict.fromkeys(
-    (94, 149, 168, 171, 192, 214, 240, 272, 282), SHORT
+SLOTS = "the stricter target finds other slots, which serve 2.4 % more: one replica of ten less"
+CHEAPER = (
+    dict.fromkeys((0, 83, 98, 129, 135, 153), FLAGS)
+    | dict.fromkeys((94, 149, 168, 192, 214, 240, 272, 282), SHORT)
+    | {242: SLOTS}
 )
 """Harder requests that cost less, by seed."""
 NUM_SEEDS = 300

@@ -25,7 +25,12 @@ from tonnage.catalog.config.architectures.traits import (
     vector_parameters,
 )
 from tonnage.catalog.config.encoders.kinds import read_encoders
-from tonnage.catalog.config.formats.mixed import is_mixed, mixed_weights, with_expert_format
+from tonnage.catalog.config.formats.mixed import (
+    as_kind_reads,
+    is_mixed,
+    mixed_weights,
+    with_expert_format,
+)
 from tonnage.catalog.config.formats.modules import Layer
 from tonnage.catalog.config.formats.quantization import (
     BF16,
@@ -258,7 +263,7 @@ def _formats(
         return _Formats(weights=FP16 if dtype == "float16" else BF16, dtype=dtype)
     keys = read_quantization(quantization)
     read = mixed_weights if is_mixed(keys) else stored_weights
-    weights = read(keys, layers, architecture.module_names)
+    weights = as_kind_reads(read(keys, layers, architecture.module_names), config.get("model_type"))
     if "expert_dtype" in architecture.understands:
         weights = with_expert_format(weights, keys, block.values.get("expert_dtype", "fp4"))
     return _Formats(

@@ -131,7 +131,7 @@ def _figures(shape: ModelShape) -> tuple[str, ...]:
         significant(num_parameters(shape) / GB),
         significant(num_active_parameters(shape) / GB),
         str(shape.num_layers),
-        shape.weight_format.name,
+        shape.weight_format.described,
         significant(whole.weights_bytes / GB),
         f"{kv_bytes / KIB:g}",
         MISSING if longest is None else str(longest),

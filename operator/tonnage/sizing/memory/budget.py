@@ -185,7 +185,7 @@ def _weights(shape: ModelShape, shard: Shard) -> BudgetPart:
         [kv-logs] 65.97 and 64.4 GiB of gpt-oss-120b.
     """
     padding = 0.0
-    if shape.weight_format.name == "mxfp4" and not shape.stored:
+    if any(share.is_padded for share in shard.experts) and not shape.stored:
         padding = shard.weights_bytes * MXFP4_PADDING
     more = unsaid_bytes(shape, shard.parallelism)
     cause = "experts that are not padded" if padding else ""

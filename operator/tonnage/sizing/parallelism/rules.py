@@ -131,16 +131,17 @@ def _width_rules(
 ) -> Iterator[str]:
     if width % split.tensor:
         yield f"TP {split.tensor} does not divide the {name} {width}"
-    elif not _keeps_blocks(width // split.tensor, part, weights):
+    elif width // split.tensor % (block_size := _block_size(part, weights)):
         yield (
             f"TP {split.tensor} leaves {width // split.tensor} of the {name} {width} to each rank, "
-            f"no multiple of the {weights.block_size} weights that share a scale"
+            f"no multiple of the {block_size} weights that share a scale"
         )
 
 
-def _keeps_blocks(width: int, part: str, weights: WeightFormat) -> bool:
-    is_plain = weights.block_size is None or part in weights.unquantized
-    return is_plain or width % (weights.block_size or 1) == 0
+def _block_size(part: str, weights: WeightFormat) -> int:
+    """Return how many weights of a part have to stay together; 1: any number."""
+    stored = weights.of_experts if part == "experts" else weights
+    return 1 if part in weights.unquantized else stored.block_size or 1
 
 
 def has_whole_experts(
@@ -161,4 +162,4 @@ def has_whole_experts(
 
 def _cuts_experts(width: int, weights: WeightFormat, tensor: int) -> bool:
     """Tell whether so many slices of an expert would cut through a block of weights."""
-    return width % tensor > 0 or not _keeps_blocks(width // tensor, "experts", weights)
+    return width % tensor > 0 or width // tensor % _block_size("experts", weights) > 0

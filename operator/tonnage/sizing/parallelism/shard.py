@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from tonnage.catalog.engine import CURRENT_CACHE_RULES, CacheRules
+from tonnage.catalog.kernels import format_of_experts
 from tonnage.catalog.parameters import attention_parameters, ffn_parts
 from tonnage.catalog.shape import (
     Attention,
@@ -311,7 +312,7 @@ class _GroupShare:
             [kv-logs] 65.97 GiB of gpt-oss-120b, whose checkpoint has 60.8.
         """
         width, inner = ffn.latent_size or self._hidden, ffn.expert_intermediate_size
-        if self._weights.name == "mxfp4":
+        if format_of_experts(self._weights) == "mxfp4":
             tensor = self._parallelism.tensor
             width = round_up(width, MXFP4_HIDDEN_ALIGNMENT)
             inner = tensor * round_up(math.ceil(inner / tensor), MXFP4_INNER_ALIGNMENT)

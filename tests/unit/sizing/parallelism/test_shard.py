@@ -182,6 +182,17 @@ def test_tensor_parallel_ranks_multiply_by_a_slice_of_each_expert(split, width):
     assert experts.slice_width == width
 
 
+def test_slices_of_experts_keep_the_blocks_of_their_own_format():
+    blocks = WeightFormat(name="fp8", bytes_per_parameter=1, compute="fp8", block_size=1024)
+    own, other = replace(BF16, own_of_experts=blocks), replace(blocks, own_of_experts=BF16)
+    (cut,) = share_of(latent_model(), weights=own, tensor=2).experts
+    (sliced,) = share_of(latent_model(), weights=other, tensor=2).experts
+    (alike,) = share_of(latent_model(), tensor=2).experts
+
+    assert cut.slice_width == 2 * alike.slice_width
+    assert sliced.slice_width == alike.slice_width
+
+
 def test_ranks_multiply_by_whole_experts_where_a_slice_would_cut_a_block():
     blocks = WeightFormat(name="fp8", bytes_per_parameter=1, compute="fp8", block_size=1024)
     (experts,) = share_of(latent_model(), weights=blocks, tensor=2).experts

@@ -53,6 +53,18 @@ def mixed_weights(
     )
 
 
+def as_kind_reads(found: WeightFormat, kind: object) -> WeightFormat:
+    """Return the format as the engine reads it: Kimi-K3's file is not one of compressed-tensors.
+
+    Sources:
+        [vllm-source] models/config.py KimiK3ForConditionalGenerationConfig, which has it read as
+        a file of mxfp4: experts as DeepSeek V4's, but for Humming, from 0.33 on.
+    """
+    if kind != "kimi_k3" or found.of_experts.name != MXFP4.name:
+        return found
+    return replace(found, own_of_experts=replace(MXFP4, compute="fp8"))
+
+
 def with_expert_format(
     found: WeightFormat, keys: QuantizationKeys, expert_dtype: object
 ) -> WeightFormat:

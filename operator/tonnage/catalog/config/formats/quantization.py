@@ -261,7 +261,7 @@ def group_format(group: QuantizedGroup, keys: QuantizationKeys) -> WeightFormat:
         case "float", 4 if weights.group_size == NVFP4_GROUP:
             found = NVFP4
         case "float", 4 if weights.group_size == MXFP4_GROUP:
-            found = replace(MXFP4, own_of_experts=replace(MXFP4, compute="fp4"))
+            found = replace(MXFP4, own_of_experts=_experts_in_mxfp4(inputs))
         case "int", 4 | 8:
             found = integer_group_format(
                 bits=weights.num_bits,
@@ -271,6 +271,16 @@ def group_format(group: QuantizedGroup, keys: QuantizationKeys) -> WeightFormat:
         case kind, bits:
             raise _unknown("config_groups", f"{bits} bits of {kind}")
     return replace(found, compute=_compute(inputs))
+
+
+def _experts_in_mxfp4(inputs: _Tensor | None) -> WeightFormat:
+    """Return the format of experts, of which vLLM makes products in 4 bits if nobody asks for 8.
+
+    Sources:
+        [vllm-source] compressed_tensors_moe.py: CompressedTensorsW4A4Mxfp4MoEMethod; from 0.32 on
+        CompressedTensorsW4A8Mxfp4MoEMethod beside it.
+    """
+    return replace(MXFP4, compute="fp8" if _compute(inputs) == "fp8" else "fp4")
 
 
 def _compute(inputs: _Tensor | None) -> str:
