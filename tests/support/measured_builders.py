@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from builders import a_model, a_prior
-from tonnage.estimate.metrics import FAST_SCRAPES, SLOW_SCRAPES, WINDOWS
+from tonnage.estimate.metrics import LENGTH_WINDOWS, WINDOWS
 from tonnage.estimate.posterior import SpeedPosterior
 from tonnage.estimate.samples import ArrivalWindow, EngineSamples, LengthWindow
 from tonnage.estimate.speed import (
@@ -72,8 +72,8 @@ def of_lengths(prompt_tokens=2000, output_tokens=500, *, computed_tokens=None, p
 
 
 def steady_lengths(*args, **changes):
-    """The same over both windows."""
-    return dict.fromkeys((FAST_SCRAPES, SLOW_SCRAPES), of_lengths(*args, **changes))
+    """The same over all windows."""
+    return dict.fromkeys(LENGTH_WINDOWS, of_lengths(*args, **changes))
 
 
 def a_machine(**changes):

@@ -203,11 +203,11 @@ def _says_completions(each: EngineSamples, scrapes: int) -> bool:
 
 def _reporting(samples: Iterable[EngineSamples], scrapes: int) -> frozenset[str]:
     known = {each.pod for each in samples if _says_completions(each, scrapes)}
-    return frozenset(known.difference(e.pod for e in samples if not _says_all(e, scrapes)))
+    return frozenset(known.difference(e.pod for e in samples if not says_all(e, scrapes)))
 
 
-def _says_all(each: EngineSamples, scrapes: int) -> bool:
-    """Tell whether nothing is missing; the counter of rejections came with vLLM 0.32."""
+def says_all(each: EngineSamples, scrapes: int) -> bool:
+    """Tell whether no part of arrivals is missing; the counter of rejections came with 0.32."""
     window = each.arrivals.get(scrapes, NOTHING_SAID)
     return None not in {window.completions_per_s, window.backlog_growth_per_s, each.waiting}
 
@@ -272,16 +272,20 @@ def attainment(within: Sequence[Mapping[float, float]], *, limit_s: float) -> fl
     total = sum(each[math.inf] for each in told)
     if total <= 0:
         return None
-    return sum(min(each[math.inf], _interpolate(each, limit_s)) for each in told) / total
+    return sum(min(each[math.inf], interpolate(each, limit_s)) for each in told) / total
 
 
-def _interpolate(within: Mapping[float, float], limit_s: float) -> float:
-    low_bound, low_count = 0.0, 0.0
-    for bound, count in sorted(within.items()):
-        if limit_s <= bound:
-            if bound == math.inf:
-                return low_count
-            share = (limit_s - low_bound) / (bound - low_bound)
-            return low_count + share * (count - low_count)
-        low_bound, low_count = bound, count
-    return low_count
+def interpolate(known: Mapping[float, float], at: float) -> float:
+    """Return what is known at a point: linear from (0, 0) on, the last that is finite beyond.
+
+    >>> interpolate({10: 60, 30: 120}, 20), interpolate({0: 45, 10: 60}, 0)
+    (90.0, 0.0)
+    """
+    low, found = 0.0, 0.0
+    for point, value in sorted(known.items()):
+        if at <= point:
+            if point in {low, math.inf}:
+                return found
+            return found + (at - low) / (point - low) * (value - found)
+        low, found = point, value
+    return found

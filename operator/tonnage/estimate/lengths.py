@@ -2,22 +2,23 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tonnage.estimate.metrics import FAST_SCRAPES, SLOW_SCRAPES
+from tonnage.estimate.demand import count_arrivals, interpolate, says_all
+from tonnage.estimate.metrics import LENGTH_WINDOWS, WINDOWS
 from tonnage.estimate.samples import EngineSamples, LengthWindow
 
 MIN_REQUESTS = 20
 """In a window before its lengths are believed."""
 LENGTH_CV = 1.5
 """Coefficient of variation that lengths are taken to have; those of chat and code have 0.7 to 2."""
-CHANCE, SIGNIFICANT = 1.0, 3.0
-"""Standard errors up to which a fast mean that differs from the slow one moves nothing, and from
-which it is believed. With nothing between, lengths that grew fourfold within an hour were told 22 %
-too short."""
-RAMP = 2.0
-"""Standard errors of a count by which more requests started than finished: those that did are the
-short ones. Where answers have become shorter, more finish than start."""
+Errors = tuple[float, float]
+"""Standard errors up to which a mean that differs moves nothing, and from which it is believed."""
+OF_CHANGE: Errors = (1.0, 3.0)
+"""With nothing between, lengths that grew fourfold within an hour were told 22 % too short."""
+OF_SHAPE: Errors = (2.0, 4.0)
+"""For requests of another shape alone: with the errors of a change the shortest window moves
+lengths in most minutes of a trace, and each move is a search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +45,8 @@ class _Means:
     prompt: _Mean | None
     computed: _Mean | None
     output: _Mean | None
-    is_ramp: bool
-    """Many more requests started than finished."""
+    grows: float
+    """Requests that started for each that finished."""
 
     @property
     def cached_fraction(self) -> float:
@@ -59,46 +60,96 @@ def measure_lengths(
 ) -> MeasuredLengths | None:
     """Return mean lengths; None when too few requests came over the slow window.
 
-    Each is the mean over the slow window, or lies between that and the fast one, the nearer to the
-    fast one the less chance explains that they differ: a shape that quadruples is believed within
-    its two minutes, one that grows is followed, and a few odd requests move nothing. Prompts count
-    when their first token comes. Outputs count when they end, the short ones first: while requests
-    pile up, a fast mean that is lower is not believed.
+    Each is the mean over the slow window, or lies between that and those over shorter ones, the
+    nearer to these the less chance explains that they differ: a shape that quadruples is believed
+    within a minute or two, one that grows is followed, and a few odd requests move nothing. Prompts
+    count when their first token comes, outputs when they end or, where they become longer, by how
+    long they run already. Prompts that become longer are told by the fast window at the soonest:
+    sooner than their answers end they would be planned with those of before.
     """
     known = list(samples)
-    slow = _means(known, SLOW_SCRAPES, scrape_interval_s)
-    fast = _means(known, FAST_SCRAPES, scrape_interval_s)
+    slow, fast, newest = (_means(known, each, scrape_interval_s) for each in LENGTH_WINDOWS)
     if not slow.prompt or not slow.output or not slow.prompt.tokens or not slow.output.tokens:
         return None
-    is_survivors = fast.is_ramp and _log_ratio(fast.output, slow.output) < 0
-    output = 0.0 if is_survivors else _trust(fast.output, slow.output)
-    computed = _trust(fast.computed, slow.computed)
+    prompt_tokens, output_tokens = slow.prompt.tokens, slow.output.tokens
+    cached = slow.cached_fraction
+    for means, errors in ((fast, OF_CHANGE), (newest, OF_SHAPE)):
+        if means is fast or _log_ratio(means.prompt, prompt_tokens) < 0:
+            computed = _trust(means.computed, (1 - cached) * prompt_tokens, errors)
+            cached += computed * (means.cached_fraction - cached)
+            prompt_tokens = _toward(means.prompt, prompt_tokens, errors)
+        ended = _without_survivors(means.output, output_tokens, means.grows)
+        output_tokens = _toward(ended, output_tokens, errors)
+    running = _of_running(known, scrape_interval_s) if newest.grows > 1 else None
+    if running and running.tokens > output_tokens:
+        output_tokens = _toward(running, output_tokens, OF_SHAPE)
     return MeasuredLengths(
-        prompt_tokens=_blend(slow.prompt, fast.prompt, _trust(fast.prompt, slow.prompt)),
-        output_tokens=_blend(slow.output, fast.output, output),
-        cached_fraction=slow.cached_fraction
-        + computed * (fast.cached_fraction - slow.cached_fraction),
+        prompt_tokens=prompt_tokens, output_tokens=output_tokens, cached_fraction=cached
     )
 
 
-def _trust(fast: _Mean | None, slow: _Mean | None) -> float:
-    """Return the share of the way from the slow mean to the fast one that is no chance."""
-    apart = abs(_log_ratio(fast, slow))
-    if fast is None or not apart:
+def _without_survivors(ended: _Mean | None, known_tokens: float, grows: float) -> _Mean | None:
+    """Return the mean answer of a window in which the short ones ended first.
+
+    As many times more as began than ended, squared: where lengths are exponential, a surge alone
+    tells no shorter answers then, from its first moment on. What is longer than known is no matter
+    of survivors.
+    """
+    if ended is None or ended.tokens >= known_tokens:
+        return ended
+    return replace(ended, tokens=min(known_tokens, ended.tokens * max(1.0, grows) ** 2))
+
+
+def _toward(mean: _Mean | None, known_tokens: float, errors: Errors) -> float:
+    """Return the tokens between what is known and a mean, by how far that is no chance."""
+    share = _trust(mean, known_tokens, errors)
+    return known_tokens * math.exp(share * _log_ratio(mean, known_tokens))
+
+
+def _trust(mean: _Mean | None, known_tokens: float, errors: Errors) -> float:
+    """Return the share of the way from what is known to a mean that is no chance."""
+    apart = abs(_log_ratio(mean, known_tokens))
+    if mean is None or not apart:
         return 0.0
-    error = LENGTH_CV / math.sqrt(fast.requests)
-    return min(1.0, max(0.0, (apart / error - CHANCE) / (SIGNIFICANT - CHANCE)))
+    chance, significant = errors
+    error = LENGTH_CV / math.sqrt(mean.requests)
+    return min(1.0, max(0.0, (apart / error - chance) / (significant - chance)))
 
 
-def _log_ratio(fast: _Mean | None, slow: _Mean | None) -> float:
+def _log_ratio(mean: _Mean | None, known_tokens: float) -> float:
     """Return by how much they differ; 0 where one is not known."""
-    if slow is None or fast is None or slow.tokens <= 0 or fast.tokens <= 0:
+    if mean is None or mean.tokens <= 0 or known_tokens <= 0:
         return 0.0
-    return math.log(fast.tokens / slow.tokens)
+    return math.log(mean.tokens / known_tokens)
 
 
-def _blend(slow: _Mean, fast: _Mean | None, share: float) -> float:
-    return slow.tokens * math.exp(share * _log_ratio(fast, slow))
+def _of_running(samples: Iterable[EngineSamples], interval_s: float) -> _Mean | None:
+    """Return how long answers are about, by how long requests run; None: that says nothing.
+
+    Where as many run as came in some time, they run for as long in the mean, and where answers have
+    become longer, for longer yet (Little's law). Who waits came last. What came within the shortest
+    window may have come at once, so it tells no time. Prefill and gaps are those of the last
+    minute; where an engine drafts, a gap has several tokens, and too few are told.
+    """
+    telling = [each for each in samples if _says_ages(each)]
+    running = sum(each.running or 0.0 for each in telling)
+    if running < MIN_REQUESTS:
+        return None
+    came = [count_arrivals(telling, each, scrape_interval_s=interval_s) for each in WINDOWS]
+    waiting = sum(each.waiting or 0.0 for each in telling)
+    if running + waiting <= came[0].requests:
+        return None
+    within_s = {each.requests: each.seconds for each in reversed(came)}
+    oldest_s, newest_s = (interpolate(within_s, many) for many in (running + waiting, waiting))
+    gaps = [(each.token_gap_s_per_s, each.token_gaps_per_s) for each in telling]
+    prefills = [(each.prefill_s_per_s, each.prefills_per_s) for each in telling]
+    gap_s, prefill_s = _ratio(gaps), _ratio(prefills)
+    return _Mean(tokens=(oldest_s - newest_s - prefill_s) / gap_s, requests=running)
+
+
+def _says_ages(each: EngineSamples) -> bool:
+    has_gaps = each.token_gap_s_per_s and each.token_gaps_per_s
+    return bool(has_gaps) and all(says_all(each, scrapes) for scrapes in WINDOWS)
 
 
 Rates = tuple[float | None, float | None]
@@ -108,13 +159,15 @@ Rates = tuple[float | None, float | None]
 def _means(samples: Sequence[EngineSamples], scrapes: int, interval_s: float) -> _Means:
     windows = [each.lengths[scrapes] for each in samples if scrapes in each.lengths]
     window_s = scrapes * interval_s
-    started = sum(each.started_per_s or 0.0 for each in windows)
-    finished = sum(each.finished_per_s or 0.0 for each in windows)
+    both = [each for each in windows if each.started_per_s and each.finished_per_s is not None]
+    started = sum(each.started_per_s or 0.0 for each in both)
+    finished = sum(each.finished_per_s or 0.0 for each in both)
+    grows = math.inf if started else 1.0
     return _Means(
         prompt=_mean([_prompt(each) for each in windows], window_s),
         computed=_mean([_computed_rates(each) for each in windows], window_s),
         output=_mean([_output(each) for each in windows], window_s),
-        is_ramp=(started - finished) * window_s > RAMP * math.sqrt(finished * window_s),
+        grows=started / finished if finished else grows,
     )
 
 
@@ -130,6 +183,11 @@ def _computed_rates(window: LengthWindow) -> Rates:
 
 def _output(window: LengthWindow) -> Rates:
     return window.finished_output_tokens_per_s, window.finished_per_s
+
+
+def _ratio(pairs: Sequence[Rates]) -> float:
+    of_all = sum(number or 0.0 for _, number in pairs)
+    return sum(total or 0.0 for total, _ in pairs) / of_all if of_all else 0.0
 
 
 def _mean(rates: Iterable[Rates], window_s: float) -> _Mean | None:

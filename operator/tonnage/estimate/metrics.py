@@ -38,8 +38,9 @@ ATTAINMENT_SCRAPES = 8
 """Over which latencies are judged."""
 FAST_SCRAPES = 8
 SLOW_SCRAPES = 60
-"""Over which the lengths of requests are told: the fast window sees a new shape, the slow one is
-steadier."""
+LENGTH_WINDOWS = (SLOW_SCRAPES, FAST_SCRAPES, BUSY_SCRAPES)
+"""Over which the lengths of requests are told: the slow window is steady, the fast one sees what
+changes, the shortest one another shape."""
 LARGEST = PETA
 """No rate or gauge of an engine comes near: what is beyond was not measured."""
 MOST_REQUESTS = 10 * MILLION
@@ -122,7 +123,8 @@ def _lengths(scrapes: int) -> dict[str, Query]:
     """Return the parts of mean lengths.
 
     vLLM counts the tokens of a prompt, and its TTFT, when its prefill ends, long before the
-    request does: a new shape of prompts shows there first.
+    request does: a new shape of prompts shows there first. Before 0.16 those that are computed are
+    what was started without the hits of the prefix cache.
     """
     return {
         f"finished_{scrapes}": _rate("vllm:request_generation_tokens_count", scrapes=scrapes),
@@ -133,16 +135,6 @@ def _lengths(scrapes: int) -> dict[str, Query]:
             "vllm:request_generation_tokens_sum", scrapes=scrapes
         ),
         f"started_{scrapes}": _rate("vllm:time_to_first_token_seconds_count", scrapes=scrapes),
-        **_prompt_tokens(scrapes),
-    }
-
-
-def _prompt_tokens(scrapes: int) -> dict[str, Query]:
-    """Return what the prompt tokens that are computed are told by.
-
-    Before 0.16 that is what was started without the hits of the prefix cache.
-    """
-    return {
         f"started_prompt_tokens_{scrapes}": _rate("vllm:prompt_tokens_total", scrapes=scrapes),
         f"computed_prompt_tokens_{scrapes}": _rate(
             PROMPT_TOKENS, scrapes=scrapes, matchers=LOCAL_COMPUTE
@@ -204,13 +196,8 @@ TABLE: Mapping[str, Query] = {
     ),
     "prefill_s": _rate("vllm:request_prefill_time_seconds_sum"),
     "prefills": _rate("vllm:request_prefill_time_seconds_count"),
-    **_prompt_tokens(BUSY_SCRAPES),
     "preemptions": _rate("vllm:num_preemptions_total"),
-    **{
-        name: query
-        for scrapes in (FAST_SCRAPES, SLOW_SCRAPES)
-        for name, query in _lengths(scrapes).items()
-    },
+    **{name: query for scrapes in LENGTH_WINDOWS for name, query in _lengths(scrapes).items()},
     "ttft": _rate(
         "vllm:time_to_first_token_seconds_bucket", scrapes=ATTAINMENT_SCRAPES, own_labels=("le",)
     ),
@@ -245,10 +232,10 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "timestamp", "waiting", "running", "completed", "rejected", "queued", "falls", "scrapes",
         *_of_windows(_arrivals, WINDOWS),
     ),
-    "lengths": _of_windows(_lengths, (FAST_SCRAPES, SLOW_SCRAPES)),
+    "lengths": _of_windows(_lengths, LENGTH_WINDOWS),
     "speed": (
         "mean_running", "kv_usage", "token_gap_s", "token_gaps", "resets", "prefill_s", "prefills",
-        "preemptions", *_prompt_tokens(BUSY_SCRAPES),
+        "preemptions",
     ),
     "memory": ("cache", "moved_prompt_tokens"),
     "latency": ("ttft", "tpot", "deferred"),

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from tonnage.estimate.metrics import (
     ATTAINMENT_SCRAPES,
     BUSY_SCRAPES,
-    FAST_SCRAPES,
     FRESH_SCRAPES,
-    SLOW_SCRAPES,
+    LENGTH_WINDOWS,
     TABLE,
     WINDOWS,
     Query,
@@ -79,7 +78,7 @@ class EngineSamples:
     arrivals: Mapping[int, ArrivalWindow] = field(default_factory=dict)
     """By window in scrapes."""
     lengths: Mapping[int, LengthWindow] = field(default_factory=dict)
-    """By window in scrapes: a fast and a slow one."""
+    """By window in scrapes."""
     mean_running: float | None = None
     kv_usage_fraction: float | None = None
     computed_prompt_tokens_per_s: float | None = None
@@ -163,7 +162,7 @@ def engine_samples(pod: str, engine: str, found: Found, interval_s: float) -> En
         waiting=_one(found, "waiting"),
         num_scrapes=_one(found, "scrapes"),
         arrivals={scrapes: _arrivals(found, scrapes, interval_s) for scrapes in WINDOWS},
-        lengths={scrapes: _lengths(found, scrapes) for scrapes in (FAST_SCRAPES, SLOW_SCRAPES)},
+        lengths={scrapes: _lengths(found, scrapes) for scrapes in LENGTH_WINDOWS},
         mean_running=_one(found, "mean_running"),
         kv_usage_fraction=_one(found, "kv_usage"),
         computed_prompt_tokens_per_s=_computed_prompt_tokens_per_s(found, BUSY_SCRAPES),

@@ -1,20 +1,40 @@
 """Mean lengths: steady while nothing changes, and quick when the shape of requests does."""
 
+import math
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from measured_builders import an_engine, of_lengths, steady_lengths
 from strategies import numbers
 from tonnage.estimate.lengths import MeasuredLengths, measure_lengths
+from tonnage.estimate.metrics import WINDOWS
+from tonnage.estimate.samples import ArrivalWindow, LengthWindow
 
-FAST, SLOW = 8, 60
+BUSY, FAST, SLOW = 4, 8, 60
 
 
 def measured(*lengths):
     """Lengths of engines that each tell of these windows, scraped every 15 s."""
     return measure_lengths([an_engine(lengths=each) for each in lengths], scrape_interval_s=15)
+
+
+counts = st.integers(0, 1000)
+
+
+@st.composite
+def of_any_lengths(draw):
+    """A window in which as many begin and end as may be, one request/s ends or none."""
+    window = of_lengths(draw(numbers(1, 1e5)), draw(numbers(1, 1e5)), per_s=1)
+    ended = draw(st.sampled_from([0, 1]))
+    return replace(
+        window,
+        started_per_s=draw(st.integers(0, 50)),
+        finished_per_s=ended,
+        finished_output_tokens_per_s=ended * window.finished_output_tokens_per_s,
+    )
 
 
 def changed(**fast):
@@ -120,14 +140,35 @@ class TestChange:
         assert measured({SLOW: half, FAST: most}).cached_fraction == pytest.approx(0.9)
         assert measured({SLOW: most, FAST: half}).cached_fraction == pytest.approx(0.5)
 
-    def test_to_shorter_outputs_is_not_believed_while_requests_pile_up(self):
-        # 2/s start and 1/s finish: the short ones, and the long ones are still on their way.
-        short = replace(of_lengths(), finished_per_s=1, finished_output_tokens_per_s=100)
+    @pytest.mark.parametrize(("ended", "believed"), [(50, 200), (100, 400), (125, 500), (400, 500)])
+    def test_to_shorter_outputs_is_believed_less_while_requests_pile_up(self, ended, believed):
+        # 40/s start and 20/s finish: the short ones, and the long ones are still on their way.
+        # So at least four times as long, up to what they were before.
+        short = replace(of_lengths(output_tokens=ended, per_s=20), started_per_s=40)
 
-        assert measured({SLOW: of_lengths(), FAST: short}).output_tokens == 500
+        assert measured({SLOW: of_lengths(), FAST: short}).output_tokens == pytest.approx(believed)
+
+    def test_to_shorter_outputs_stays_believed_where_somewhat_more_begin(self):
+        # The replicas that are left of a fleet get what went to those that are gone.
+        short = replace(of_lengths(output_tokens=100, per_s=20), started_per_s=22)
+
+        assert measured({SLOW: of_lengths(), FAST: short}).output_tokens == pytest.approx(121)
+
+    def test_to_shorter_outputs_is_to_no_shorter_ones_where_more_end_than_began(self):
+        short = replace(of_lengths(output_tokens=200, per_s=20), started_per_s=10)
+
+        assert measured({SLOW: of_lengths(), FAST: short}).output_tokens == pytest.approx(200)
+
+    def test_is_told_by_engines_that_say_what_began_and_what_ended(self):
+        # The second says nothing of what ended: all that it began would else pile up.
+        short = of_lengths(output_tokens=100, per_s=20)
+        silent = LengthWindow(started_per_s=100, started_prompt_tokens_per_s=200_000)
+        found = measured({SLOW: of_lengths(), FAST: short}, {SLOW: of_lengths(), FAST: silent})
+
+        assert found.output_tokens == pytest.approx(100)
 
     def test_to_shorter_outputs_is_not_believed_in_the_first_half_minute_of_a_step(self):
-        # 15/s became 30/s: of 2,400 in two minutes a tenth is on its way. Chance makes 2 % of it.
+        # 15/s became 30/s: of 2,400 in two minutes a tenth is on its way.
         short = replace(
             of_lengths(output_tokens=450, per_s=20), finished_per_s=18,
             finished_output_tokens_per_s=18 * 450,
@@ -155,6 +196,158 @@ class TestChange:
         assert is_between(lengths.prompt_tokens, 2000, prompt)
         assert is_between(lengths.output_tokens, 500, output)
         assert 0 <= lengths.cached_fraction <= 0.99
+
+    @given(
+        windows=st.dictionaries(st.sampled_from([BUSY, FAST]), of_any_lengths()),
+        running=counts,
+        waiting=counts,
+        came=st.tuples(counts, st.integers(-100, 100)),
+        gap_s=numbers(0.001, 1),
+    )
+    def test_is_a_figure_whatever_else_is_told(self, windows, running, waiting, came, gap_s):
+        engine = an_engine(
+            running=running,
+            waiting=waiting,
+            completions_per_s=came[0],
+            backlog_growth_per_s=came[1],
+            token_gap_s_per_s=gap_s,
+            token_gaps_per_s=1,
+        )
+        told = replace(engine, lengths={SLOW: of_lengths(), **windows})
+        lengths = measure_lengths([told], scrape_interval_s=15)
+
+        longest = max([500, *(each.finished_output_tokens_per_s for each in windows.values())])
+        assert 0 < lengths.output_tokens <= max(longest, 900 / gap_s) * (1 + 1e-9)
+        assert 0 < lengths.prompt_tokens < math.inf
+        assert 0 <= lengths.cached_fraction <= 0.99
+
+
+class TestShape:
+    """What the shortest window says."""
+
+    def shaped(self, **shape):
+        before = {SLOW: of_lengths(), FAST: of_lengths()}
+        return measured({**before, BUSY: of_lengths(**shape)})
+
+    def test_of_requests_by_four_is_believed_within_a_minute(self):
+        assert self.shaped(prompt_tokens=500, output_tokens=2000) == MeasuredLengths(
+            prompt_tokens=pytest.approx(500),
+            output_tokens=pytest.approx(2000),
+            cached_fraction=0,
+        )
+
+    @pytest.mark.parametrize(
+        ("requests", "share"),
+        [
+            (108, 0.0),  # ln 4/3 is 0.29, two standard errors of 1.5 / sqrt(108) = 0.144
+            (244, 0.5),  # three of 0.096
+            (440, 1.0),  # more than four of 0.0715
+        ],
+    )
+    def test_takes_more_than_a_change_to_be_believed(self, requests, share):
+        found = self.shaped(output_tokens=2000 / 3, per_s=requests / 60)
+
+        assert found.output_tokens == pytest.approx(500 * (4 / 3) ** share, rel=0.005)
+
+    def test_of_longer_prompts_waits_for_the_answers_that_go_with_them(self):
+        # Of which three quarters come from the cache, too: neither is told without the other.
+        found = self.shaped(prompt_tokens=8000, computed_tokens=2000 / 4)
+
+        assert (found.prompt_tokens, found.cached_fraction) == (2000, 0)
+
+    def test_starts_from_what_the_fast_window_says(self):
+        fast = of_lengths(output_tokens=1000, per_s=20)
+        windows = {SLOW: of_lengths(), FAST: fast, BUSY: of_lengths(output_tokens=990)}
+
+        assert measured(windows).output_tokens == pytest.approx(1000)
+
+
+class TestRunning:
+    """Answers that were 500 tokens, 40 ms each, run for 20 s; then they become longer."""
+
+    def of_running(self, running, /, *, other=None, **changes):
+        """Lengths where 10 requests/s came at each time and 9 of them ended in the last minute."""
+        window = replace(of_lengths(per_s=9), started_per_s=10)
+        told = {
+            "completions_per_s": 10,
+            "token_gap_s_per_s": running,
+            "token_gaps_per_s": running / 0.04,
+            "prefill_s_per_s": 0,
+        }
+        engine = an_engine(**{"running": running, **told, **changes})
+        engines = [engine]
+        if other:
+            engines.append(replace(engine, token_gaps_per_s=other["running"] / 0.04, **other))
+        windows = {SLOW: of_lengths(per_s=10), BUSY: window}
+        told = [replace(each, lengths=windows) for each in engines]
+        return measure_lengths(told, scrape_interval_s=15).output_tokens
+
+    @pytest.mark.parametrize("age_s", [60, 90, 200])
+    def test_answers_are_as_long_as_those_that_run_had_time_for(self, age_s):
+        assert self.of_running(10 * age_s) == pytest.approx(age_s / 0.04, rel=0.02)
+
+    def test_no_time_is_told_within_the_shortest_window(self):
+        assert self.of_running(440) == 500  # 44 s of arrivals, which may have come at once
+
+    def test_arrivals_of_each_window_tell_their_own_time(self):
+        # 10/s in the last minute, and 2/s before that.
+        steps = dict(zip(WINDOWS, (10, 10 * 45 / 105 + 2 * 60 / 105, 5, 5), strict=True))
+        arrivals = {
+            each: ArrivalWindow(completions_per_s=per_s, backlog_growth_per_s=0, rejections_per_s=0)
+            for each, per_s in steps.items()
+        }
+
+        assert self.of_running(550, arrivals=arrivals) == pytest.approx(95 / 0.04, rel=0.08)
+
+    def test_of_several_engines_all_run_and_all_that_came_count(self):
+        # One replica was added of late: few run there, and its tokens come twice as fast.
+        assert self.of_running(900, other={"running": 300, "token_gap_s_per_s": 150}) == (
+            pytest.approx((1200 / 20) / (1050 / 30_000), rel=0.02)
+        )
+
+    def test_who_waits_came_last(self):
+        assert self.of_running(500, waiting=400) == pytest.approx(50 / 0.04, rel=0.02)
+
+    def test_the_time_of_prefill_is_none_of_it(self):
+        assert self.of_running(900, prefill_s_per_s=20) == pytest.approx(80 / 0.04, rel=0.02)
+
+    @pytest.mark.parametrize(
+        "missing",
+        [
+            {"token_gaps_per_s": None},
+            {"token_gap_s_per_s": None},
+            {"running": None},
+            {"waiting": None},
+            {"completions_per_s": None},
+            {"backlog_growth_per_s": None},
+        ],
+    )
+    def test_nothing_is_told_of_an_engine_that_lacks_a_figure(self, missing):
+        assert self.of_running(900, **missing) == 500
+
+    def test_answers_are_longer_where_none_ended_in_the_last_minute(self):
+        none = LengthWindow(started_per_s=10, finished_per_s=0, finished_output_tokens_per_s=0)
+        long = an_engine(running=900, completions_per_s=10, token_gaps_per_s=500)
+        told = replace(long, lengths={SLOW: of_lengths(per_s=10), BUSY: none})
+
+        assert measure_lengths([told], scrape_interval_s=15).output_tokens > 2000
+
+    def test_nothing_is_told_where_more_end_than_begin(self):
+        # What is left of a burst runs on, and nobody comes.
+        window = replace(of_lengths(per_s=9), started_per_s=8)
+        left = an_engine(running=900, completions_per_s=1)
+        told = replace(left, lengths={SLOW: of_lengths(), BUSY: window})
+
+        assert measure_lengths([told], scrape_interval_s=15).output_tokens == 500
+
+    def test_chance_is_not_taken_for_longer_answers(self):
+        # 1,300 tokens have run 52 s where 20 do: a standard error is a third.
+        window = {SLOW: of_lengths(output_tokens=1300, per_s=0.3)}
+        window[BUSY] = replace(window[SLOW], started_per_s=0.4)
+        few = an_engine(running=20, completions_per_s=0.3, token_gaps_per_s=500)
+        told = replace(few, lengths=window)
+
+        assert measure_lengths([told], scrape_interval_s=15).output_tokens == 1300
 
 
 def is_between(value, one, other):

@@ -53,12 +53,6 @@ def lengths(scrapes, window):
         f"finished_prompt_tokens_{scrapes}": rate("vllm:request_prompt_tokens_sum", window),
         f"finished_output_tokens_{scrapes}": rate(f"{GENERATED}_sum", window),
         f"started_{scrapes}": rate(f"{TTFT}_count", window),
-        **prompt_tokens(scrapes, window),
-    }
-
-
-def prompt_tokens(scrapes, window):
-    return {
         f"started_prompt_tokens_{scrapes}": rate("vllm:prompt_tokens_total", window),
         f"computed_prompt_tokens_{scrapes}": rate(SOURCE + '{source="local_compute"}', window),
         f"cached_prompt_tokens_{scrapes}": (
@@ -91,7 +85,7 @@ GOLDEN = {
     "resets": f"max by {BY} (resets(vllm:iteration_tokens_total_count[75s]))",
     "prefill_s": rate(f"{PREFILL}_sum", "60s"),
     "prefills": rate(f"{PREFILL}_count", "60s"),
-    **prompt_tokens(4, "60s"),
+    **lengths(4, "60s"),
     "preemptions": rate("vllm:num_preemptions_total", "60s"),
     **lengths(8, "120s"),
     **lengths(60, "900s"),
