@@ -186,8 +186,8 @@ def loop_figures(
 
 
 def in_loop_s(replica: Replica, *, workload: Workload, users: int, kind: str) -> float:
-    found = closed_loop(replica, workload, users)
-    return found.tpot_s if kind == "tpot" else found.ttft_s
+    found = closed_loop(replica, workload, num_users=users, context_tokens=LONGEST)
+    return median(found.tpot_s if kind == "tpot" else found.ttft_s)
 
 
 def prompt_figures(bench: Bench, prompts: Sequence[int]) -> Iterator[Figure]:

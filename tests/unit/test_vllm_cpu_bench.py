@@ -2,8 +2,9 @@
 
 import pytest
 from vllm_cpu import line
-from vllm_cpu_figures import Figure, in_words, middle, with_learned
+from vllm_cpu_figures import Figure, in_loop_s, in_words, middle, with_learned
 
+from builders import a_replica, a_workload
 from tonnage.api.status import CalibrationStatus, LearnedConstant
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
 from tonnage.estimate.learner import constants_of
@@ -60,6 +61,15 @@ def test_every_prediction_stands_beside_the_one_measurement():
     assert line(figure, [0.06, 0.045]).split() == [
         "TPOT", "4", "0.0500", "0.0600", "+20.0%", "0.0450", "-10.0%",
     ]  # fmt: skip
+
+
+def test_users_who_wait_for_answers_are_predicted_by_the_engine_model():
+    tpot_s, ttft_s = (
+        in_loop_s(a_replica(), workload=a_workload(), users=4, kind=kind)
+        for kind in ("tpot", "ttft")
+    )
+
+    assert 0 < tpot_s < ttft_s
 
 
 def test_answers_of_one_token_have_no_tpot_and_do_not_count():
