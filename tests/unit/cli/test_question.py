@@ -276,6 +276,7 @@ class TestALine:
                 "the options: spec.contextLength: Input",
             ),
             (["plan", *LINE, "--gpus", "H100,H200"], "to name GPU classes write --gpu H100,H200"),
+            (["plan", *LINE, "--gpus", "8"], "replica are spec.hardware.gpusPerReplica: 8"),
             (["plan", *LINE, "--price", "H100"], "write NAME=AMOUNT, such as H100=2.10"),
             (["plan", *LINE, "--price", "H100=-1"], "'-1' is no price per GPU and hour"),
             (["plan", *LINE, "--price", "H1=1"], "price of 'H1' is not in the catalogue"),

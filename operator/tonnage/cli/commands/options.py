@@ -189,11 +189,13 @@ class AccessOptions:
 
 
 def _folder(value: Path) -> Path:
-    """Take a folder; names of classes were meant for another option."""
-    if not value.is_dir():
-        hint = f"; to name GPU classes write --gpu {value}" if "/" not in str(value) else ""
-        raise ValueError(f"there is no folder {value}{hint}")
-    return value
+    """Take a folder; a number, or names of classes, were meant for something else."""
+    if value.is_dir():
+        return value
+    hint = "" if "/" in str(value) else f"; to name GPU classes write --gpu {value}"
+    if str(value).isdecimal():
+        hint = f"; GPUs of a replica are spec.hardware.gpusPerReplica: {value}"
+    raise ValueError(f"there is no folder {value}{hint}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
