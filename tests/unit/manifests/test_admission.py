@@ -105,16 +105,16 @@ def test_it_is_four_fifths_of_the_strictest_target_at_the_pace_of_a_full_replica
     assert max_queued_tokens(replica, request.workload, Slo()) == 0
 
 
-def test_nobody_is_refused_where_that_is_less_than_chance_has_waiting_or_ranks_count_apart():
+def test_four_prompts_may_wait_in_any_case_and_nobody_is_refused_where_ranks_count_apart():
     replica, request = a_sizing().replica, a_sizing().request
     shard = replica.model.shard
     shard = replace(shard, parallelism=replace(shard.parallelism, data=2))
     ranks = replace(replica, model=replace(replica.model, shard=shard))
-    slo = Slo(ttft=(Target(quantile=0.99, limit_s=4.0),))
+    slo = Slo(ttft=(Target(quantile=0.99, limit_s=8.0),))
     tight = Slo(ttft=(Target(quantile=0.99, limit_s=0.3),))
 
-    assert max_queued_tokens(replica, request.workload, slo) >= 4 * 4000
-    assert max_queued_tokens(replica, request.workload, tight) == 0
+    assert max_queued_tokens(replica, request.workload, slo) > 4 * 4000
+    assert max_queued_tokens(replica, request.workload, tight) == 4 * 4000
     assert max_queued_tokens(ranks, request.workload, slo) == 0
 
 

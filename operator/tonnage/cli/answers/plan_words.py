@@ -18,7 +18,6 @@ from tonnage.manifests.children import num_nodes_of
 from tonnage.sizing.bill import bill
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.request import Flags
-from tonnage.sizing.serving.admission import FEWEST_PROMPTS
 from tonnage.units import count_of, format_s, significant
 
 BOUNDS: Final = frozenset({"MaxReplicas", "MinReplicas"})
@@ -74,11 +73,7 @@ def _refusals(sizing: Sizing) -> dict[str, str]:
         return {"max-num-queued-tokens": f"{tokens}, {prompts} mean prompts: then 503"}
     if not sizing.request.refuses_late:
         return {}
-    why = (
-        "each data-parallel rank would count for itself"
-        if sizing.parallelism.data > 1
-        else f"fewer than {FEWEST_PROMPTS} mean prompts are served within the TTFT target"
-    )
+    why = "each data-parallel rank would count for itself"
     return {"max-num-queued-tokens": f"none, nobody is refused: {why}"}
 
 

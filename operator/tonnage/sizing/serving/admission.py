@@ -13,8 +13,8 @@ is left is for its own prompt, and for engines that are slower than believed. Wi
 refused (decision 79).
 """
 FEWEST_PROMPTS = 4
-"""Of mean length, below which nobody is refused: chance alone has as many wait at an engine that
-keeps its targets, and what it refuses then is late in the judgement (decision 79)."""
+"""Of mean length, that may wait in any case: chance alone has as many wait at an engine that keeps
+its targets, and what it refuses then is late in the judgement (decision 79)."""
 DIGITS = 2
 """Of the number, which would else move with each digit of a constant."""
 
@@ -27,8 +27,8 @@ def max_queued_tokens(replica: Replica, workload: Workload, slo: Slo) -> int:
 
     ``tokens = WAIT_SHARE * ttft_limit_s * requests_per_s * mean_prompt_tokens``: the line moves as
     fast as a full replica serves whole requests, since prompts wait for slots, blocks and the token
-    budget beside those that decode. Whole prompts count, as the engine counts them, those parts too
-    that are read or that a cache holds.
+    budget beside those that decode; ``FEWEST_PROMPTS`` may wait in any case. Whole prompts count,
+    as the engine counts them, those parts too that are read or that a cache holds.
 
     Sources:
         [vllm-source] config/scheduler.py max_num_queued_tokens: ``target_TTFT *
@@ -39,7 +39,6 @@ def max_queued_tokens(replica: Replica, workload: Workload, slo: Slo) -> int:
     limit_s = max(slo.ttft, key=lambda each: each.quantile).limit_s
     mean_tokens = workload.prompt.mean_tokens
     tokens = WAIT_SHARE * limit_s * top_requests_per_s(replica, workload) * mean_tokens
-    if tokens < FEWEST_PROMPTS * mean_tokens:
-        return 0
+    tokens = max(tokens, FEWEST_PROMPTS * mean_tokens)
     places = max(0, math.floor(math.log10(tokens)) + 1 - DIGITS)
     return int(round(tokens, -places))
