@@ -89,11 +89,10 @@ def measure_lengths(
 
 
 def _without_survivors(ended: _Mean | None, known_tokens: float, grows: float) -> _Mean | None:
-    """Return the mean answer of a window in which the short ones ended first.
+    """Return the mean answer of a window, corrected for short answers that ended first.
 
-    As many times more as began than ended, squared: where lengths are exponential, a surge alone
-    tells no shorter answers then, from its first moment on. What is longer than known is no matter
-    of survivors.
+    ``ended * grows**2``, at most what was known: where lengths are exponential, a surge alone then
+    makes answers no shorter, from its first moment on. A mean that is longer than known stays.
     """
     if ended is None or ended.tokens >= known_tokens:
         return ended
@@ -124,12 +123,13 @@ def _log_ratio(mean: _Mean | None, known_tokens: float) -> float:
 
 
 def _of_running(samples: Iterable[EngineSamples], interval_s: float) -> _Mean | None:
-    """Return how long answers are about, by how long requests run; None: that says nothing.
+    """Return about how long answers are, by how long requests have run; None: that says nothing.
 
-    Where as many run as came in some time, they run for as long in the mean, and where answers have
-    become longer, for longer yet (Little's law). Who waits came last. What came within the shortest
-    window may have come at once, so it tells no time. Prefill and gaps are those of the last
-    minute; where an engine drafts, a gap has several tokens, and too few are told.
+    By Little's law: if as many run as came in the last T seconds, a request runs for T in the mean,
+    and for longer where answers have just become longer. Requests that wait came last. A T within
+    the shortest window is not used, since its requests may have come at once. Prefill and gaps are
+    those of the last minute; where an engine drafts, a gap yields several tokens, and the estimate
+    is too low.
     """
     telling = [each for each in samples if _says_ages(each)]
     running = sum(each.running or 0.0 for each in telling)
@@ -141,9 +141,8 @@ def _of_running(samples: Iterable[EngineSamples], interval_s: float) -> _Mean | 
         return None
     within_s = {each.requests: each.seconds for each in reversed(came)}
     oldest_s, newest_s = (interpolate(within_s, many) for many in (running + waiting, waiting))
-    gaps = [(each.token_gap_s_per_s, each.token_gaps_per_s) for each in telling]
-    prefills = [(each.prefill_s_per_s, each.prefills_per_s) for each in telling]
-    gap_s, prefill_s = _ratio(gaps), _ratio(prefills)
+    gap_s = _ratio((each.token_gap_s_per_s, each.token_gaps_per_s) for each in telling)
+    prefill_s = _ratio((each.prefill_s_per_s, each.prefills_per_s) for each in telling)
     return _Mean(tokens=(oldest_s - newest_s - prefill_s) / gap_s, requests=running)
 
 
@@ -153,21 +152,19 @@ def _says_ages(each: EngineSamples) -> bool:
 
 
 Rates = tuple[float | None, float | None]
-"""Of tokens, and of the requests that they belong to."""
+"""Of tokens, say, and of the requests that they belong to."""
 
 
 def _means(samples: Sequence[EngineSamples], scrapes: int, interval_s: float) -> _Means:
     windows = [each.lengths[scrapes] for each in samples if scrapes in each.lengths]
     window_s = scrapes * interval_s
-    both = [each for each in windows if each.started_per_s and each.finished_per_s is not None]
-    started = sum(each.started_per_s or 0.0 for each in both)
-    finished = sum(each.finished_per_s or 0.0 for each in both)
-    grows = math.inf if started else 1.0
+    finished, started = _sums((each.finished_per_s, each.started_per_s) for each in windows)
+    from_none = math.inf if started else 1.0
     return _Means(
         prompt=_mean([_prompt(each) for each in windows], window_s),
         computed=_mean([_computed_rates(each) for each in windows], window_s),
         output=_mean([_output(each) for each in windows], window_s),
-        grows=started / finished if finished else grows,
+        grows=started / finished if finished else from_none,
     )
 
 
@@ -185,15 +182,19 @@ def _output(window: LengthWindow) -> Rates:
     return window.finished_output_tokens_per_s, window.finished_per_s
 
 
-def _ratio(pairs: Sequence[Rates]) -> float:
-    of_all = sum(number or 0.0 for _, number in pairs)
-    return sum(total or 0.0 for total, _ in pairs) / of_all if of_all else 0.0
+def _sums(rates: Iterable[Rates]) -> tuple[float, float]:
+    """Return both sums, over the engines that tell both rates."""
+    told = [(total, number) for total, number in rates if total is not None and number]
+    return sum(total for total, _ in told), sum(number for _, number in told)
+
+
+def _ratio(rates: Iterable[Rates]) -> float:
+    total, number = _sums(rates)
+    return total / number if number else 0.0
 
 
 def _mean(rates: Iterable[Rates], window_s: float) -> _Mean | None:
-    told = [(tokens, number) for tokens, number in rates if tokens is not None and number]
-    requests_per_s = sum(number for _, number in told)
+    tokens_per_s, requests_per_s = _sums(rates)
     if requests_per_s * window_s < MIN_REQUESTS:
         return None
-    tokens_per_s = sum(tokens for tokens, _ in told)
     return _Mean(tokens=tokens_per_s / requests_per_s, requests=requests_per_s * window_s)

@@ -73,8 +73,8 @@ def _refusals(sizing: Sizing) -> dict[str, str]:
         return {"max-num-queued-tokens": f"{tokens}, {prompts} mean prompts: then 503"}
     if not sizing.request.refuses_late:
         return {}
-    why = "each data-parallel rank would count for itself"
-    return {"max-num-queued-tokens": f"none, nobody is refused: {why}"}
+    why = "none, nobody is refused: each data-parallel rank would count for itself"
+    return {"max-num-queued-tokens": why}
 
 
 def headline(answer: Planned) -> str:
