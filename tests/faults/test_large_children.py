@@ -4,7 +4,6 @@ import logging
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ from api_world import an_api_world
 from helm import memory_limit_bytes
 from site_lab import a_model
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS
-from tonnage.units import KIB, MIB
+from tonnage.units import MIB
 
 pytestmark = [pytest.mark.lab, pytest.mark.thorough]
 
@@ -64,11 +63,6 @@ def create_all(api, namespace):
         list(hands.map(lambda each: api.create(path, each), bodies))
 
 
-def peak_bytes(operator):
-    told = Path(f"/proc/{operator.process.pid}/status").read_text().splitlines()
-    return next(int(each.split()[1]) * KIB for each in told if each.startswith("VmHWM"))
-
-
 def refusal(api, namespace, name):
     status = api.get(MODEL_DEPLOYMENTS.path(namespace, name)).get("status") or {}
     found = {each["type"]: each["reason"] for each in status.get("conditions") or ()}
@@ -93,13 +87,13 @@ def test_a_hundred_of_1_3_mb_end_no_operator_and_hold_up_no_other_namespace(
             lambda: refusal(administrator, crowd, "large-007") == "DeploymentTooLarge",
             "it is refused by name",
         )
-        by_watches = peak_bytes(operator)
+        by_watches = operator.peak_bytes()
 
         operator.end(timeout_s=60)
         operator.start()
         world.ask_for(3)
         world.until_replicas(3, timeout_s=LONG_S)
-        by_lists = peak_bytes(operator)
+        by_lists = operator.peak_bytes()
         LOG.info("peaks: %.0f MiB, %.0f MiB", by_watches / MIB, by_lists / MIB)
         assert by_watches < memory_limit_bytes()
         assert by_lists < memory_limit_bytes()

@@ -10,7 +10,7 @@ from typing import Any
 
 from tonnage.cluster.errors import ConflictError, HeldBackError, KubernetesError
 from tonnage.cluster.kube import LEADER_WORKER_SETS, Resource
-from tonnage.cluster.pages import limit_size
+from tonnage.cluster.pages import reduce_object
 from tonnage.manifests.workload import WORKLOADS
 
 Object = dict[str, Any]
@@ -92,8 +92,7 @@ class KubeDouble:
             labels = body["metadata"].get("labels") or {}
             is_selected = not name or (name in labels and labels[name] == (value or labels[name]))
             if place.split("/")[-2] == kind and is_selected:
-                text = json.dumps(body)
-                yield limit_size(json.loads(text), len(text))
+                yield json.loads(reduce_object(json.dumps(body).encode()))
 
     def serves(self, resource: Resource) -> bool:
         return resource not in self.unserved

@@ -13,6 +13,7 @@ from typing import Any
 import requests
 import yaml
 
+from tonnage.units import KIB
 from tonnage_lab.processes import free_ports
 
 QUICK = {"tickS": 1, "coldStartS": 2, "statusIntervalS": 1, "scaleDownWindowS": 3}
@@ -81,6 +82,12 @@ class OperatorProcess:
         code = self.process.wait(timeout_s)
         self.process = None
         return code
+
+    def peak_bytes(self) -> int:
+        """Return the most memory that the process that runs has had."""
+        assert self.process is not None
+        told = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return next(int(each.split()[1]) * KIB for each in told if each.startswith("VmHWM"))
 
     def page(self, path: str) -> requests.Response:
         with requests.Session() as session:

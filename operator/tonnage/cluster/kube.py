@@ -188,7 +188,7 @@ class KubeApi:
     def list(self, path: str, *, label_selector: str = "") -> Iterator[Object]:
         """Yield every object of a collection, read in chunks of objects and of bytes.
 
-        Of one that is larger than an object may be its name is given (``Oversized``).
+        One that is larger than an object may be is reduced.
         """
         query = {"labelSelector": label_selector} if label_selector else {}
         chunk = FIRST_CHUNK

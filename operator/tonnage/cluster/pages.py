@@ -1,58 +1,96 @@
-"""Objects of a list or a watch, one by one: what is larger than an object may be is a name.
+"""Objects of a list or a watch, one by one: of what is larger than an object may be little is kept.
 
-Whoever may create Deployments can fill each of them with 1.5 MB, and what a parser makes of that
-takes ten times as much. So the text of a page is bounded, one object of it is parsed at a time, and
-of one that is too large no more is handed on than what it is called.
+Whoever may write an object can fill it with 1.5 MB, and what a parser makes of that takes ten times
+as much. So the bytes of one are counted before it is parsed, and one that is too large is reduced
+to what it is called, how old it is, and what was last said of it.
 """
 
 import json
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
-from tonnage.units import KIB
+from tonnage.units import KIB, MIB
 
 MOST_OBJECT_BYTES: Final = 256 * KIB
 """Of one object, as JSON. Deployments and pods of ours have 10 to 30 KiB."""
-HEAD_BYTES: Final = 4 * KIB
-"""In which name, namespace and UID of an object are found: labels come after them."""
-NAMES: Final = ("name", "namespace", "uid", "resourceVersion")
-_TEXTS: Final = rb'(?:"\w+": ?"[^"\\]*",? ?)*'
-_HEAD: Final = re.compile(
-    rb'\{"type": ?"(\w+)", ?"object": ?\{' + _TEXTS + rb'"metadata": ?\{(' + _TEXTS + rb")"
-)
-"""Of a watch's line, as the API server writes it: the names come first in the metadata."""
+MOST_STATUS_BYTES: Final = 32 * KIB
+"""Of the status of an object that is too large: a larger one is left out."""
+MOST_LINE_BYTES: Final = 16 * MIB
+"""Of a watch: etcd takes 1.5 MiB, which JSON may write six times as long."""
+OVERSIZED: Final = "oversizedBytes"
+"""Field of a reduced object. The API server lets nobody write such a field: no kind has it."""
 Object = dict[str, Any]
 
 
-class Oversized(dict[str, Any]):
-    """In the place of an object that is too large: its metadata with nothing but names."""
+class _Metadata(msgspec.Struct, omit_defaults=True, rename="camel"):
+    """What is kept of the metadata: each of these is short, whoever writes the object."""
 
-    def __init__(self, metadata: Object, num_bytes: int) -> None:
-        super().__init__(metadata={name: metadata[name] for name in NAMES if name in metadata})
-        self.num_bytes = num_bytes
-        """At least."""
-
-
-def limit_size(body: Object, num_bytes: int) -> Object:
-    """Return an object, or its name where it has more bytes than one may have."""
-    is_small = num_bytes <= MOST_OBJECT_BYTES
-    return body if is_small else Oversized(body.get("metadata") or {}, num_bytes)
+    name: str
+    namespace: str | None = None
+    uid: str | None = None
+    resource_version: str | None = None
+    generation: int | None = None
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
 
 
-class _List(msgspec.Struct):
+class _Spec(msgspec.Struct, omit_defaults=True, rename="camel"):
+    """What is kept of the spec: which release is to read the rest."""
+
+    operator_class: str | None = None
+
+
+class _Object(msgspec.Struct, omit_defaults=True, rename="camel"):
+    metadata: _Metadata
+    api_version: str | None = None
+    kind: str | None = None
+    spec: _Spec | None = None
+    status: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    oversized_bytes: int = 0
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class _List(msgspec.Struct, rename="camel"):
     metadata: Object | None = None
+    kind: str | None = None
+    api_version: str | None = None
     items: list[msgspec.Raw] | msgspec.UnsetType | None = msgspec.UNSET
 
 
+def oversized_bytes(body: Mapping[str, Any]) -> int | None:
+    """Return the bytes of an object that was reduced; None: it is whole."""
+    return body.get(OVERSIZED)
+
+
+def reduce_object(text: bytes) -> bytes:
+    """Return the JSON of an object, reduced where it has more bytes than one may have.
+
+    Raises:
+        ValueError: it is too large, and no object of the API.
+    """
+    if len(text) <= MOST_OBJECT_BYTES:
+        return text
+    found = msgspec.json.decode(text, type=_Object)
+    found.oversized_bytes = len(text)
+    if found.status and len(bytes(found.status)) > MOST_STATUS_BYTES:
+        found.status = msgspec.UNSET
+    return msgspec.json.encode(found)
+
+
 class ListPage:
-    """The JSON of a list. ``metadata`` is known when all objects were read."""
+    """The JSON of a list. ``head`` and ``metadata`` are known when all objects were read."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self.metadata: Object = {}
+        self.head: Object = {}
+        """What the list says of itself beside its metadata: kind and version."""
         self.is_list = False
 
     def items(self) -> Iterator[Object]:
@@ -63,36 +101,26 @@ class ListPage:
         """
         page = msgspec.json.decode(self._data, type=_List)
         self.metadata, self.is_list = page.metadata or {}, page.items is not msgspec.UNSET
+        self.head = {"kind": page.kind, "apiVersion": page.api_version}
         for raw in page.items or ():
-            text = bytes(raw)
-            yield limit_size(json.loads(text.decode(errors="replace")), len(text))
+            yield json.loads(reduce_object(bytes(raw)).decode(errors="replace"))
 
 
-def read_event(line: bytes, num_bytes: int) -> tuple[str, Object]:
-    """Return (type, object) of a line of a watch. ``num_bytes``: of the whole line.
+def reduce_event(line: bytes) -> bytes:
+    """Return a line of a watch with its object reduced.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is too large, and no event.
     """
-    if num_bytes <= MOST_OBJECT_BYTES:
-        told = json.loads(line)
-        if not isinstance(told, dict) or not isinstance(told.get("object"), dict):
-            raise ValueError("no event")
-        return str(told.get("type")), told["object"]
-    return _oversized_event(line[:HEAD_BYTES], num_bytes)
-
-
-def _oversized_event(head: bytes, num_bytes: int) -> tuple[str, Object]:
-    """Return the same by the beginning of a line."""
-    found = _HEAD.match(head)
-    metadata = json.loads(b"{%b}" % found[2].rstrip(b", ")) if found else {}
-    if not found or "name" not in metadata:
-        raise ValueError(f"an object of {num_bytes} bytes without a name")
-    return found[1].decode(), Oversized(metadata, num_bytes)
+    if len(line) <= MOST_OBJECT_BYTES:
+        return line
+    event = msgspec.json.decode(line, type=_Event)
+    event.object = msgspec.Raw(reduce_object(bytes(event.object)))
+    return msgspec.json.encode(event)
 
 
 class Lines:
-    """The lines of a watch as they come in; of one that is too long only the head is held."""
+    """The lines of a watch as they come in; of one that is too long only the beginning."""
 
     def __init__(self) -> None:
         self._line = bytearray()
@@ -111,6 +139,5 @@ class Lines:
 
     def _add(self, part: bytes) -> None:
         self._num_bytes += len(part)
-        self._line += part
-        if self._num_bytes > MOST_OBJECT_BYTES:
-            del self._line[HEAD_BYTES:]
+        if self._num_bytes <= MOST_LINE_BYTES:
+            self._line += part

@@ -1,13 +1,13 @@
 """Watches of what is kept small: Deployments, ReplicaSets, pods and autoscalers.
 
-Anybody may make these as large and as many as a quota lets them, so they are read line by line, and
-one object at a time is parsed. A watch that begins without a version is first told of all that is
-there, which makes a list of its own unnecessary; those versions come in no order, so none is gone
-on from before the API server has sent a bookmark. What vanished before it began is found by the
-lists of the loop, which are read then.
+A watch that begins without a version is first told of all that is there, which makes a list of its
+own unnecessary; those versions come in no order, so none is gone on from before the API server has
+sent a bookmark. What vanished before it began is found by the lists of the loop, which are read
+then. What is large is reduced before it comes here (``bounded``).
 """
 
 import asyncio
+import json
 import logging
 import random
 from collections.abc import Mapping
@@ -19,10 +19,10 @@ import aiohttp
 import kopf
 from yarl import URL
 
-from tonnage.cluster.calls import MESSAGE_LENGTH
+from tonnage.cluster.calls import MESSAGE_LENGTH, PIECE_BYTES
 from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import Resource
-from tonnage.cluster.pages import Lines, Object, read_event
+from tonnage.cluster.pages import Object
 from tonnage.fleet.logs import Line
 from tonnage.fleet.store import Kind, Store
 
@@ -91,10 +91,8 @@ class Follower:
             url.with_query(self._query()), headers=HEADERS, timeout=TIMEOUT
         ) as answer:
             self._check(answer)
-            lines = Lines()
-            async for piece in answer.content.iter_any():
-                for line, num_bytes in lines.take(piece):
-                    self._take_line(line, num_bytes)
+            async for line in answer.content.iter_chunked(PIECE_BYTES):
+                self._take_line(line)
 
     def _query(self) -> Mapping[str, str]:
         asked = {
@@ -115,10 +113,12 @@ class Follower:
             raise _EndedError("the version is too old")
         answer.raise_for_status()
 
-    def _take_line(self, line: bytes, num_bytes: int) -> None:
+    def _take_line(self, line: bytes) -> None:
         try:
-            event, body = read_event(line, num_bytes)
-        except (ValueError, RecursionError) as error:  # of one object: the others go on
+            told = json.loads(line)
+            event, body = str(told["type"]), {**told["object"]}
+        except (LookupError, TypeError, ValueError, RecursionError) as error:
+            # of one object: the others go on
             message = f"{type(error).__name__}: {error}"[:MESSAGE_LENGTH]
             LOG.warning(Line("an event cannot be read", kind=self.kind, message=message))
         else:

@@ -13,6 +13,10 @@ from tonnage.units import MIB
 
 MOST_CHARACTERS: Final = 8 * MIB
 """Of manifests that are kept parsed, some ten times as much memory: 10,000 of the usual size."""
+TOO_LARGE: Final = (
+    "metadata: the ModelDeployment has more than 256 KiB as JSON and is not read: take finalizers, "
+    "ownerReferences, annotations, labels, managedFields or parts of the spec out of it"
+)
 Parsed = ModelDeployment | InvalidSpecError
 
 
@@ -33,6 +37,9 @@ class ManifestCache:
         found, kept = dict[str, Parsed](), dict[str, Parsed]()
         room = self.most_characters
         for view in views:
+            if view.is_oversized:
+                found[view.uid] = InvalidSpecError(TOO_LARGE)
+                continue
             known = self._known.get(view.manifest)
             found[view.uid] = each = self._parse(view.manifest) if known is None else known
             room -= len(view.manifest)

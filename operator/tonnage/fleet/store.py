@@ -9,7 +9,7 @@ from enum import StrEnum
 from itertools import chain
 from typing import Any
 
-from tonnage.cluster.pages import MOST_OBJECT_BYTES, Oversized
+from tonnage.cluster.pages import MOST_OBJECT_BYTES, oversized_bytes
 from tonnage.control.input.state import DeploymentView, ModelView, PodView
 from tonnage.fleet.group import as_group
 from tonnage.fleet.logs import Line
@@ -198,18 +198,22 @@ class Store:
             self.changed.set()
 
     def _note_size(self, kind: Kind, event_type: str | None, body: Mapping[str, Any]) -> bool:
-        """Take in what is too large, and tell whether it is: nothing is known of it any more."""
+        """Take in what is too large, and tell whether nothing is known of it any more.
+
+        Of a ModelDeployment it is known that it is there.
+        """
         key, known = _key_of(body), self._oversized[kind]
-        if not isinstance(body, Oversized):
-            known.pop(key, None)
+        num_bytes, before = oversized_bytes(body), known.pop(key, None)
+        if num_bytes is None:
+            return False
+        if event_type != "DELETED":
+            known[key] = num_bytes
+            if before is None:
+                _tell_size(kind, key, num_bytes)
+        if kind is Kind.MODEL:
             return False
         self._noted.setdefault(kind, set()).add(key)
         self._views[kind].pop(key, None)
-        before = known.pop(key, None)
-        if event_type != "DELETED":
-            known[key] = body.num_bytes
-            if before is None:
-                _tell_size(kind, key, body)
         if kind in OF_WORKLOADS and before is None and self._is_named(key):
             self.changed.set()
         return True
@@ -247,9 +251,10 @@ class Store:
             self._noted[kind] = set()
         views, unread, oversized = dict[Key, View](), set[Key](), dict[Key, int]()
         for body in listed:
-            if isinstance(body, Oversized):
-                oversized[_key_of(body)] = body.num_bytes
-                continue
+            if num_bytes := oversized_bytes(body):
+                oversized[_key_of(body)] = num_bytes
+                if kind is not Kind.MODEL:
+                    continue
             view = _project(kind, body)
             if view is None:
                 unread.add(_key_of(body))
@@ -297,8 +302,8 @@ def _project(kind: Kind, body: Mapping[str, Any]) -> View | None:
         return None
 
 
-def _tell_size(kind: Kind, key: Key, body: Oversized) -> None:
-    message = f"{body.num_bytes} bytes: beyond {MOST_OBJECT_BYTES} nothing but its name is kept"
+def _tell_size(kind: Kind, key: Key, num_bytes: int) -> None:
+    message = f"{num_bytes} bytes: beyond {MOST_OBJECT_BYTES} nothing but its name is read"
     LOG.warning(Line("too large", kind=kind, object="/".join(key), message=message))
 
 

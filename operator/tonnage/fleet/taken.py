@@ -14,7 +14,7 @@ from typing import Final
 
 from tonnage.cluster.errors import WorldError
 from tonnage.cluster.kube import KubeApi
-from tonnage.cluster.pages import Oversized, limit_size
+from tonnage.cluster.pages import MOST_OBJECT_BYTES
 from tonnage.control.input.state import DeploymentView
 from tonnage.control.size.turns import by_turns
 from tonnage.fleet.children import RESOURCES
@@ -69,9 +69,9 @@ class Taken:
         workload, body = next((each for each in found if each[1] is not None), (DEPLOYMENT, None))
         if body is None:
             return None
-        body = limit_size(body, len(json.dumps(body, ensure_ascii=False).encode(errors="replace")))
-        if isinstance(body, Oversized):
-            self.oversized[key] = body.num_bytes
+        num_bytes = len(json.dumps(body, ensure_ascii=False).encode(errors="replace"))
+        if num_bytes > MOST_OBJECT_BYTES:
+            self.oversized[key] = num_bytes
             return None
         return workload_view(body, workload)
 

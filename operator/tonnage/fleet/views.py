@@ -8,6 +8,7 @@ from datetime import datetime
 from itertools import chain
 from typing import Any
 
+from tonnage.cluster.pages import oversized_bytes
 from tonnage.control.input.state import DeploymentView, ModelView, PodView
 from tonnage.fleet.devices import num_gpus, uncounted_gpus
 from tonnage.fleet.trouble import trouble_of
@@ -92,6 +93,7 @@ def model_view(body: Object) -> ModelView:
         operator_class=asked if isinstance(asked, str) else None,
         owner_uid=_controller_uid(metadata),
         digest=annotations.get(DIGEST_ANNOTATION),
+        is_oversized=oversized_bytes(body) is not None,
     )
 
 

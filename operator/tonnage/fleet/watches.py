@@ -15,7 +15,8 @@ import aiohttp
 import kopf
 
 from tonnage.cluster.errors import KubernetesError, WorldError
-from tonnage.cluster.kube import CHUNK, MODEL_DEPLOYMENTS, KubeApi, Resource
+from tonnage.cluster.kube import MODEL_DEPLOYMENTS, KubeApi, Resource
+from tonnage.fleet.bounded import BoundedResponse
 from tonnage.fleet.follow import Follower, end_all
 from tonnage.fleet.lists import OF_GROUPS, RELISTED
 from tonnage.fleet.logs import Line
@@ -26,6 +27,8 @@ LOG = logging.getLogger("tonnage.watches")
 Answer = TypeVar("Answer")
 LOOK_S = 1.0
 """How often it is asked whether something has changed of which nobody tells."""
+PAGE = 20
+"""ModelDeployments in an answer to Kopf's list: 31 MB of text where each has etcd's 1.5 MiB."""
 IDLE_S = 0.1
 """For how long Kopf keeps the whole of an object after an event. With its five seconds all that the
 first lists tell of was held at once."""
@@ -68,6 +71,7 @@ async def log_in(**kwargs: Any) -> kopf.AiohttpSession | None:
             connector=aiohttp.TCPConnector(limit=0, ssl=found.as_ssl_context()),
             headers=found.as_http_headers(),
             middlewares=(_send,),
+            response_class=BoundedResponse,
             proxy=found.proxy_url,
             trust_env=found.trust_env,
         ),
@@ -124,7 +128,7 @@ async def _configure(settings: kopf.OperatorSettings, **_: Any) -> None:
     settings.watching.client_timeout = 600
     settings.watching.inactivity_timeout = 70
     settings.watching.reconnect_backoff = 1.0
-    settings.watching.chunk_size = CHUNK
+    settings.watching.chunk_size = PAGE
     settings.queueing.idle_timeout = IDLE_S
 
 
@@ -203,15 +207,21 @@ class Watches:
             try:
                 watch(self.namespaces)
                 self._failures = 0
-            except Exception:
+            except Exception as error:
                 lasted_s = time.monotonic() - began_s
                 self._failures = 1 if lasted_s > LASTING_S else self._failures + 1
                 self.stale.set()
-                LOG.exception(Line("a watch failed, they begin again", pause_s=self._pause_s()))
+                self._tell(error)
             self.rest()
             if self._is_over or not self.stale.is_set():
                 return
             self._wait(self._pause_s())
+
+    def _tell(self, error: Exception) -> None:
+        """Write why the watches begin again; of a right that was taken there are no frames."""
+        is_refused = getattr(error, "status", None) == HTTPStatus.FORBIDDEN
+        line = Line("a watch failed, they begin again", pause_s=self._pause_s(), message=str(error))
+        LOG.warning(line, exc_info=None if is_refused else error)
 
     def _pause_s(self) -> float:
         longer = min(self._failures - 1, 10)

@@ -1,16 +1,17 @@
-"""Objects of lists and watches: one at a time, and of one that is too large the name."""
+"""Objects of lists and watches: one at a time, and of one that is too large little is kept."""
 
 import json
 
 import pytest
 
 from tonnage.cluster.pages import (
-    HEAD_BYTES,
+    MOST_LINE_BYTES,
     MOST_OBJECT_BYTES,
+    MOST_STATUS_BYTES,
     Lines,
     ListPage,
-    Oversized,
-    read_event,
+    reduce_event,
+    reduce_object,
 )
 
 PADDING = "x" * MOST_OBJECT_BYTES
@@ -41,16 +42,15 @@ class TestAPage:
 
         first, large, last = page.items()
         assert (first, last) == ({"a": 1}, {"b": 2})
-        assert isinstance(large, Oversized)
-        assert large == {"metadata": NAMES}
-        assert large.num_bytes == len(packed(LARGE))
+        size = {"oversizedBytes": len(packed(LARGE))}
+        assert large == {"kind": "Deployment", "metadata": NAMES} | size
 
     def test_counts_bytes_and_not_characters(self):
-        of_two_bytes = {"a": "é" * (MOST_OBJECT_BYTES // 2)}
+        of_two_bytes = {"metadata": NAMES | {"labels": {"a": "é" * (MOST_OBJECT_BYTES // 2)}}}
         text = json.dumps({"items": [of_two_bytes]}, ensure_ascii=False)
 
         [found] = ListPage(text.encode()).items()
-        assert isinstance(found, Oversized)
+        assert found["oversizedBytes"] > MOST_OBJECT_BYTES
 
     @pytest.mark.parametrize("broken", [b"", b"[]", b"{", b'{"items":[1', b"x"])
     def test_that_breaks_off_is_none(self, broken):
@@ -64,12 +64,74 @@ class TestAPage:
         assert (list(page.items()), page.is_list) == ([], is_list)
 
 
+MODEL = {
+    "apiVersion": "tonnage.dev/v1alpha1",
+    "kind": "ModelDeployment",
+    "metadata": {
+        "annotations": {"a": "b"},
+        "creationTimestamp": "2026-11-01T00:00:00Z",
+        "deletionTimestamp": "2026-11-02T00:00:00Z",
+        "finalizers": ["example.test/held"],
+        "generation": 3,
+        **NAMES,
+        "ownerReferences": [],
+    },
+    "spec": {"operatorClass": "blue", "contextLength": 8192},
+    "status": {"phase": 1},
+}
+
+
+class TestAReducedObject:
+    """Of a custom resource the API server writes the metadata in the order of the alphabet."""
+
+    @pytest.mark.parametrize(
+        "large",
+        [
+            {"annotations": {"a": PADDING}},
+            {"labels": {"a": PADDING}},
+            {"finalizers": [f"example.test/{each:060}" for each in range(5000)]},
+            {"ownerReferences": [{"name": f"{each:060}"} for each in range(5000)]},
+            {"managedFields": [{"fieldsV1": {f"f:{each:060}": {}}} for each in range(5000)]},
+        ],
+        ids=lambda each: next(iter(each)),
+    )
+    def test_says_what_it_is_whatever_makes_it_large(self, large):
+        text = packed(MODEL | {"metadata": MODEL["metadata"] | large})
+
+        reduced = json.loads(reduce_object(text))
+
+        dropped = {"annotations", "finalizers", "ownerReferences"}
+        metadata = {key: MODEL["metadata"][key] for key in MODEL["metadata"].keys() - dropped}
+        assert reduced == {
+            "apiVersion": "tonnage.dev/v1alpha1",
+            "kind": "ModelDeployment",
+            "metadata": metadata,
+            "spec": {"operatorClass": "blue"},
+            "status": {"phase": 1},
+            "oversizedBytes": len(text),
+        }
+
+    def test_has_no_status_that_is_large_itself(self):
+        text = packed(MODEL | {"status": {"a": PADDING}})
+
+        assert "status" not in json.loads(reduce_object(text))
+        assert len(reduce_object(text)) < MOST_STATUS_BYTES
+
+    def test_is_itself_where_it_is_small(self):
+        assert reduce_object(packed(MODEL)) == packed(MODEL)
+
+    @pytest.mark.parametrize("text", [b"[]", b"{}", b'{"metadata":{"name":3}}'])
+    def test_is_none_without_a_name(self, text):
+        with pytest.raises(ValueError, match=r"Expected|missing"):
+            reduce_object(text + b" " * MOST_OBJECT_BYTES)
+
+
 def events(data, piece_bytes):
     lines = Lines()
     return [
-        read_event(line, num_bytes)
+        json.loads(reduce_event(line))
         for start in range(0, len(data), piece_bytes)
-        for line, num_bytes in lines.take(data[start : start + piece_bytes])
+        for line, _ in lines.take(data[start : start + piece_bytes])
     ]
 
 
@@ -79,28 +141,23 @@ class TestAWatch:
         told = [{"type": "ADDED", "object": {"a": "é"}}, {"type": "BOOKMARK", "object": {}}]
         data = b"\n".join([*map(packed, told), b""])
 
-        assert events(data, piece_bytes) == [("ADDED", {"a": "é"}), ("BOOKMARK", {})]
+        assert events(data, piece_bytes) == told
 
     def test_names_an_object_that_is_too_large_and_goes_on(self):
         told = [{"type": "DELETED", "object": LARGE}, {"type": "BOOKMARK", "object": {}}]
         data = b"\n".join([*map(packed, told), b""])
 
         large, last = events(data, 10_000)
-        assert large == ("DELETED", {"metadata": NAMES})
-        assert large[1].num_bytes == len(packed(told[0]))
-        assert last == ("BOOKMARK", {})
+        assert (large["type"], large["object"]["metadata"]) == ("DELETED", NAMES)
+        assert large["object"]["oversizedBytes"] == len(packed(LARGE))
+        assert last == told[1]
 
-    def test_holds_the_beginning_of_a_long_line_alone(self):
-        lines = Lines()
-        for _ in range(100):
+    def test_holds_no_more_of_a_long_line_than_an_object_of_etcd_has(self):
+        lines, pieces = Lines(), 2 * MOST_LINE_BYTES // MOST_OBJECT_BYTES
+        for _ in range(pieces):
             assert list(lines.take(b"x" * MOST_OBJECT_BYTES)) == []
 
         [(line, num_bytes)] = lines.take(b"\n")
-        assert (len(line), num_bytes) == (HEAD_BYTES, 100 * MOST_OBJECT_BYTES)
-        with pytest.raises(ValueError, match="without a name"):
-            read_event(line, num_bytes)
-
-    @pytest.mark.parametrize("line", [b"x", b"[]", b"{}", b'{"type":"ADDED","object":3}'])
-    def test_may_say_what_is_no_event(self, line):
-        with pytest.raises(ValueError, match=r"Expecting|no "):
-            read_event(line, len(line))
+        assert (len(line), num_bytes) == (MOST_LINE_BYTES, 2 * MOST_LINE_BYTES)
+        with pytest.raises(ValueError, match="malformed"):
+            reduce_event(line)

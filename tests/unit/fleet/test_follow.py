@@ -13,6 +13,7 @@ from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import DEPLOYMENTS
 from tonnage.cluster.pages import MOST_OBJECT_BYTES
 from tonnage.fleet import follow as following
+from tonnage.fleet.bounded import BoundedResponse
 from tonnage.fleet.follow import Follower, end_all
 from tonnage.fleet.store import Kind, Store
 
@@ -42,7 +43,7 @@ def followed(*replies, until=None):
     store, left = Store(), list(replies)
 
     async def run(server, has_given_all):
-        session = aiohttp.ClientSession()
+        session = aiohttp.ClientSession(response_class=BoundedResponse)
         follower = Follower(
             store=store,
             kind=Kind.DEPLOYMENT,
@@ -153,7 +154,7 @@ def test_an_object_that_is_too_large_is_known_by_name_and_others_are_read():
     store, _ = followed(told(event(), large, other))
 
     assert store.snapshot().deployments.keys() == {("serving", "other")}
-    assert store.snapshot().oversized == {KEY: len(json.dumps(large))}
+    assert store.snapshot().oversized == {KEY: len(json.dumps(large["object"]))}
 
 
 def test_a_line_that_ends_with_the_connection_is_not_taken():

@@ -12,7 +12,6 @@ from fleet_builders import (
     a_pod_body,
     a_replica_set_body,
 )
-from tonnage.cluster.pages import Oversized
 from tonnage.fleet.store import Kind, ReferencedKeys, Store
 
 
@@ -326,7 +325,8 @@ def test_what_is_noted_is_not_shared_with_who_noted_it(store):
 
 
 def an_oversized(name="llama", num_bytes=300_000):
-    return Oversized({"namespace": "serving", "name": name, "uid": "u-1"}, num_bytes)
+    metadata = {"namespace": "serving", "name": name, "uid": "u-1"}
+    return {"metadata": metadata, "oversizedBytes": num_bytes}
 
 
 class TestWhatIsTooLarge:
@@ -341,7 +341,7 @@ class TestWhatIsTooLarge:
         assert woke(store)
         [line] = [str(each.msg) for each in caplog.records]
         assert "object=serving/llama" in line
-        assert "300000 bytes: beyond 262144 nothing but its name is kept" in line
+        assert "300000 bytes: beyond 262144 nothing but its name is read" in line
 
     def test_wakes_nobody_where_nobody_names_it(self, store):
         store.serve(ReferencedKeys(deployments=set(), owners=set()))
@@ -377,3 +377,18 @@ class TestWhatIsTooLarge:
 
         assert store.snapshot().oversized == {}
         assert names(store, Kind.DEPLOYMENT) == ["llama"]
+
+    @pytest.mark.parametrize("by", ["watch", "list"])
+    def test_stays_in_the_fleet_where_it_is_a_modeldeployment(self, store, by):
+        store.note(Kind.MODEL, "ADDED", a_manifest())
+        woke(store)
+        large = an_oversized() | {"spec": {"operatorClass": "blue"}, "status": {"a": 1}}
+        if by == "watch":
+            store.note(Kind.MODEL, "MODIFIED", large)
+            assert woke(store)
+        else:
+            store.reconcile(Kind.MODEL, [large])
+
+        [view] = store.snapshot().models.values()
+        assert (view.key, view.uid, view.is_oversized) == (("serving", "llama"), "u-1", True)
+        assert (view.operator_class, view.status) == ("blue", '{"a": 1}')

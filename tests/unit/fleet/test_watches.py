@@ -81,6 +81,23 @@ class TestAWatchThatFails:
 
         assert pauses == [1, 0, 1]
 
+    @pytest.mark.parametrize(
+        ("error", "has_frames"),
+        [(KubernetesError("we may not watch pods", status=403), False), (OSError("no"), True)],
+    )
+    def test_is_one_line_where_a_right_was_taken(self, caplog, error, has_frames):
+        failures, watches = [error], Watches(wait=lambda _: None)
+
+        def watch(_):
+            if failures:
+                raise failures.pop()
+
+        watches.keep(lambda: ("blue",), watch)
+
+        [record] = caplog.records
+        assert str(error) in str(record.msg)
+        assert bool(record.exc_info) is has_frames
+
     def test_ends_with_the_process(self):
         watches = Watches(wait=pytest.fail)
 

@@ -56,6 +56,8 @@ class ModelView:
     """UID of its controller: the ModelDeployment whose role it is."""
     digest: str | None = None
     """Of the spec, as it was written for that one."""
+    is_oversized: bool = False
+    """It has more bytes than are read of one."""
 
     @property
     def key(self) -> tuple[str, str]:

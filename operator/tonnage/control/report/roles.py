@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from tonnage.api.status import ReplicasStatus
 from tonnage.control.input.finding import PENDING, Finding, State
-from tonnage.control.input.state import Assessment, RoleObject
+from tonnage.control.input.state import Assessment, ModelView, RoleObject
 from tonnage.control.report.kstatus import stall
 from tonnage.manifests.roles import RoleManifest, is_written_for
 
@@ -25,14 +25,19 @@ Said = Mapping[str, Mapping[str, Mapping[str, Any]]]
 def due(found: Assessment) -> tuple[RoleManifest, ...]:
     """Return the ModelDeployments of roles that are missing, or were written for another spec.
 
-    Where nothing may be made none is missing; what is there follows its mode, too.
+    Where nothing may be made none is missing; what is there follows its mode, too. Of one that is
+    too large to be read nobody knows.
     """
-    roles = found.state.roles
+    views = {role: each.view for role, each in found.state.roles.items()}
     return tuple(
         each
         for each in (found.apart.manifests if found.apart else ())
-        if (roles[each.role].view.digest != each.digest if each.role in roles else found.is_acting)
+        if (_is_behind(views[each.role], each) if each.role in views else found.is_acting)
     )
+
+
+def _is_behind(view: ModelView, wanted: RoleManifest) -> bool:
+    return view.digest != wanted.digest and not view.is_oversized
 
 
 def edited(found: Assessment) -> dict[str, RoleManifest]:
