@@ -309,21 +309,36 @@ def test_who_may_not_create_deployments_may_not_approve_a_plan(kubectl: Kubectl,
     kubectl(*approve)
 
 
+def owners(number, **fields):
+    each = {"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": "u"}
+    return [each | {"name": f"a{number}"} | fields for number in range(number)]
+
+
+def managers(number):
+    """Entries of managedFields, of which the API server takes none when an object is created."""
+    entry = {"operation": "Apply", "apiVersion": "tonnage.dev/v1alpha1", "fieldsType": "FieldsV1"}
+    fields = {"time": "2026-01-01T00:00:00Z", "fieldsV1": {"f:spec": {"f:contextLength": {}}}}
+    return [entry | fields | {"manager": f"m{each}"} for each in range(number)]
+
+
 @pytest.mark.parametrize(
     ("metadata", "complaint"),
     [
         ({"labels": {f"l{each}": "" for each in range(64)}}, None),
-        ({"labels": {f"l{each}": "" for each in range(65)}}, "metadata.labels has 65 labels"),
-        ({"labels": {f"l{each}": "x" * 60 for each in range(20_000)}}, "has 20000 labels"),
+        ({"labels": {f"l{each}": "" for each in range(65)}}, "metadata.labels has 65 entries"),
+        ({"labels": {f"l{each}": "x" * 60 for each in range(20_000)}}, "has 20000 entries"),
         ({"annotations": {"a": "x" * 65_535}}, None),
-        ({"annotations": {"a": "x" * 65_536}}, "256 annotations of 65536 characters"),
-        ({"annotations": {f"a{each}": "" for each in range(257)}}, "256 annotations of 65536"),
-        ({"annotations": {f"a{each}": "" for each in range(30_000)}}, "256 annotations of 65536"),
+        ({"annotations": {"a": "x" * 65_536}}, "may have 65536 characters together"),
+        ({"annotations": {f"a{each}": "" for each in range(257)}}, "annotations has 257 entries"),
+        ({"finalizers": [f"test/{each}" for each in range(32)]}, None),
+        ({"finalizers": [f"test/{each}" for each in range(33)]}, "may have 32"),
+        ({"finalizers": [f"test/{each}" for each in range(20_000)]}, "has 20000 entries"),
+        ({"ownerReferences": owners(16)}, None),
+        ({"ownerReferences": owners(17)}, "ownerReferences has 17 entries"),
+        ({"ownerReferences": owners(1, uid="x" * 8192)}, "may have 8192 characters together"),
     ],
 )
-def test_labels_and_annotations_are_bounded(
-    kubectl: Kubectl, release: Release, metadata, complaint: str | None
-):
+def test_metadata_is_bounded(kubectl: Kubectl, release: Release, metadata, complaint: str | None):
     content = manifest(("metadata.name", "large"))
     content["metadata"] |= metadata
     options = ["create", "--dry-run=server", "-n", release.served, "-f", "-"]
@@ -333,6 +348,54 @@ def test_labels_and_annotations_are_bounded(
         return
     with pytest.raises(LabError, match=complaint):
         kubectl(*options, text=json.dumps(content))
+
+
+def test_what_is_too_large_can_become_smaller_and_no_larger(kubectl: Kubectl, release: Release):
+    """As what was written before the policy was there."""
+    name, policy = f"large-{uuid.uuid4().hex[:8]}", f"tonnage.{release.namespace}.size"
+    binding = f"validatingadmissionpolicybinding/{policy}"
+    kept = kubectl("get", binding, "-o", "json")
+    finalizers = [f"test/{each}" for each in range(40)]
+    content = manifest(("metadata.name", name))
+    content["metadata"]["finalizers"] = finalizers
+    kubectl("delete", binding)
+    try:
+        made = ["create", "-n", release.served, "-f", "-"]
+        wait_until(
+            lambda: create_unless_refused(kubectl, made, content),
+            what="the policy is gone", timeout_s=30, needs={},
+        )  # fmt: skip
+    finally:
+        kubectl("create", "-f", "-", text=without_identity(kept))
+    patch = ["patch", f"mdep/{name}", "-n", release.served, "--type=merge", "-p"]
+
+    def is_refused():
+        try:
+            kubectl(*patch, json.dumps({"metadata": {"finalizers": [*finalizers, "test/more"]}}))
+        except LabError as error:
+            return "has 41 entries" in str(error)
+        kubectl(*patch, json.dumps({"metadata": {"finalizers": finalizers}}))
+        return False
+
+    wait_until(is_refused, what="the policy is back", timeout_s=30, needs={})
+    kubectl(*patch, json.dumps({"metadata": {"managedFields": managers(64)}}))
+    with pytest.raises(LabError, match="managedFields has 65 entries"):
+        kubectl(*patch, json.dumps({"metadata": {"managedFields": managers(65)}}))
+    kubectl(*patch, json.dumps({"metadata": {"finalizers": finalizers[:35]}}))
+    kubectl(*patch, json.dumps({"metadata": {"finalizers": None}}))
+
+
+def create_unless_refused(kubectl, options, content):
+    try:
+        return "created" in kubectl(*options, text=json.dumps(content))
+    except LabError:
+        return False
+
+
+def without_identity(text):
+    found = json.loads(text)
+    found["metadata"] = {key: found["metadata"][key] for key in ("name", "labels")}
+    return json.dumps(found)
 
 
 @pytest.mark.parametrize(

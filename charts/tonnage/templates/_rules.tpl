@@ -152,3 +152,12 @@ spec:
 {{- " " -}} && {{ . }}.containers.all(each, !each.?securityContext.?privileged.orValue(false))
 {{- " " -}} && {{ . }}.?initContainers.orValue([]).all(each, !each.?securityContext.?privileged.orValue(false))
 {{- end }}
+
+{{- /* How many entries the metadata of a ModelDeployment may have: each of them has a length of its own. */}}
+{{- define "tonnage.sizes" -}}
+annotations: {most: 256, empty: "{}"}
+finalizers: {most: 32, empty: "[]"}
+labels: {most: 64, empty: "{}"}
+managedFields: {most: 64, empty: "[]"}
+ownerReferences: {most: 16, empty: "[]"}
+{{- end }}
