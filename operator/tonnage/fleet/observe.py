@@ -68,6 +68,8 @@ class FleetReading:
     """By scale target."""
     autoscalers: Mapping[Target, str]
     """By what they scale."""
+    numbered: Mapping[Key, tuple[str, ...]]
+    """Names that end with a number, by what comes before it."""
     now_s: float
 
 
@@ -104,8 +106,8 @@ class Observer:
         rounds = Rounds(
             ask=self.ask,
             every_s=self.settings.tick_s,
-            # What is a scrape old when it is told is fresh for as long.
-            reusable_s=(FRESH_SCRAPES - 1) * interval_s,
+            # What is a scrape old when it is said is fresh for so long.
+            reusable_s=FRESH_SCRAPES * interval_s,
             work=Aside(self.start),
             clock=self.clock,
         )
@@ -171,6 +173,7 @@ class Observer:
             parsed=parsed,
             oldest_claims=oldest_claims(snapshot.models.values(), parsed),
             autoscalers=by_target(snapshot.autoscalers.values()),
+            numbered=numbered_names(snapshot.models.values(), parsed),
             now_s=now_s,
         )
         models = tuple(self._read(view, parsed[view.uid], seen) for view in views)
@@ -258,6 +261,7 @@ class Observer:
             claim_modes=self._claims.modes_of(model, seen.now_s),
             conflicting_autoscaler=f"HorizontalPodAutoscaler {scaler}" if scaler else None,
             older_claim=oldest.name if oldest and oldest.uid != view.uid else None,
+            numbered=seen.numbered.get(view.key, ()),
             roles=dict(_roles(view, seen)) if model.spec.topology else {},
             engines=tuple(
                 each if each.held_s == held_s else replace(each, held_s=held_s) for each in engines
@@ -311,3 +315,17 @@ def oldest_claims(
             target = model.spec.scale_target
             claims[target.kind, view.namespace, target.name] = view
     return claims
+
+
+def numbered_names(
+    views: Iterable[ModelView], parsed: Mapping[str, ModelDeployment | InvalidSpecError]
+) -> Mapping[Key, tuple[str, ...]]:
+    """Return the ModelDeployments with a Service that have the name of a group of another one."""
+    names = dict[Key, tuple[str, ...]]()
+    for view in views:
+        base, _, number = view.name.rpartition("-")
+        model = parsed[view.uid]
+        has_service = isinstance(model, ModelDeployment) and not model.spec.scale_target
+        if base and number.isdecimal() and has_service:
+            names[view.namespace, base] = (*names.get((view.namespace, base), ()), view.name)
+    return names

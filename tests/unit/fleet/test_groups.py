@@ -226,6 +226,37 @@ def unavailable(_):
     raise KubernetesError("the API server says 503", status=503)
 
 
+class TestNamesOfGroups:
+    """Each group has a headless Service of its own, r1-0 and on."""
+
+    @pytest.mark.parametrize(
+        ("other", "is_valid"),
+        [("r1-0", "False"), ("r1-7", "False"), ("r1-8", "True"), ("r1-a", "True")],
+    )
+    def test_of_which_another_object_has_a_service_are_refused_by_name(self, other, is_valid):
+        world = a_world(
+            a_manifest(**R1 | {"scaling": {"minReplicas": 1, "maxReplicas": 8}}), a_manifest(other)
+        )
+        world.kube.unserved.clear()
+        loop = a_loop(world)
+
+        writes = tick(loop, world)
+
+        assert condition(world, "PlanValid", "r1")[0] == is_valid
+        assert ("apply leaderworkersets/r1" in writes) is (is_valid == "True")
+        if is_valid == "False":
+            assert f"ModelDeployment {other} has one of the same name" in message(
+                world, "PlanValid"
+            )
+
+    def test_are_free_of_what_scales_a_deployment_and_has_no_service(self):
+        target = a_manifest("r1-0", engine=None, pods=None, scaleTarget={"name": "theirs"})
+        world = a_world(a_manifest(**R1), target)
+        world.kube.unserved.clear()
+
+        assert "apply leaderworkersets/r1" in tick(a_loop(world), world)
+
+
 class TestTheLoop:
     def test_makes_groups_and_a_service_for_their_leaders(self):
         world, loop = a_world_of_groups()

@@ -240,6 +240,20 @@ class TestWhileARoundGoesOn:
 
         assert "apply deployments/llama" in hanging.tick(after_s=15)
 
+    def test_a_change_waits_for_no_slow_one_after_another(self):
+        """Rounds of 20 s, the longest that there are: the answers of before are 39 s old."""
+        hanging = Hanging()
+        hanging.tick(after_s=15)
+        hanging.world.now_s += 20
+        hanging.later.run()
+        hanging.tick(after_s=0)
+        hanging.change(pods={"cpu": "3"})
+
+        done = hanging.tick(after_s=19)
+
+        assert "apply deployments/llama" in done
+        assert len(hanging.later.waiting) == 1
+
     def test_no_other_begins_and_the_loop_comes_back_to_it_at_once(self):
         hanging = Hanging()
 

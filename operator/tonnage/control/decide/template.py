@@ -10,7 +10,7 @@ from tonnage.control.observe.ownership import is_adopted
 from tonnage.manifests.changes import Change, template_changes
 from tonnage.manifests.children import NotServableError, Site, deployment, site_of
 from tonnage.manifests.names import Manifest
-from tonnage.manifests.workload import template_in
+from tonnage.manifests.workload import GROUPS, template_in
 from tonnage.units import count_of
 
 MOST_NAMED = 8
@@ -38,7 +38,23 @@ def template_of(
     made = deployment(chosen.model, chosen.sizing, site, drain_s=drain_to_write_s(state, chosen))
     if live and live.kind != made["kind"]:
         raise _another_kind(live, made)
+    if live is None and made["kind"] == GROUPS.kind:
+        _check_services(state, chosen.model.spec.scaling.max_replicas)
     return made
+
+
+def _check_services(state: ModelState, max_replicas: int) -> None:
+    """Refuse a LeaderWorkerSet of which a group would get no headless Service.
+
+    Raises:
+        NotServableError: another ModelDeployment has a Service of that name.
+    """
+    groups = {f"{state.view.name}-{number}" for number in range(max_replicas)}
+    if taken := sorted(groups.intersection(state.numbered)):
+        raise NotServableError(
+            f"a {GROUPS.kind} makes a Service for each of its groups, and ModelDeployment "
+            f"{taken[0]} has one of the same name: give one of the two another name"
+        )
 
 
 def site_in(fleet: Fleet) -> Site:

@@ -217,6 +217,8 @@ class ModelState:
     """Kind and name of another one that scales the same Deployment."""
     older_claim: str | None = None
     """Name of an older ModelDeployment with the same scale target."""
+    numbered: tuple[str, ...] = ()
+    """Names of other ModelDeployments with a Service: this one's, a hyphen and a number."""
     engines: tuple[EngineSamples, ...] = ()
     roles: Mapping[Role, RoleObject] = field(default_factory=dict)
     """Of an object with a topology: those that there are."""
