@@ -56,13 +56,20 @@ class TickResult:
     """Those of them that the last tick had not answered."""
 
 
-def tick(fleet: Fleet, memory: Memory, *, between: Between = keep_searching) -> TickResult:
+def tick(
+    fleet: Fleet,
+    memory: Memory,
+    *,
+    between: Between = keep_searching,
+    begin: Between = keep_searching,
+) -> TickResult:
     """Return the outcome of a tick. A bug in one object's part must not stop the others.
 
-    ``between``: called before each run of the engine model, and before each search. Where it
-    raises SearchAbandonedError, the object keeps what runs until the search ends in a later tick.
+    ``between``: called before each run of the engine model, and before each search; ``begin``:
+    before each search alone. Where one raises SearchAbandonedError, the object keeps what runs
+    until the search ends in a later tick.
     """
-    asker = Asker(memory.answers, between)
+    asker = Asker(memory.answers, between, begin)
     found = assess_fleet(fleet, memory.objects, asker)
     lesson, unlearned = _learn(found, fleet, memory)
     written, unwritten = _write(

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -113,7 +114,7 @@ class Loop:
             self.store.serve(served_by(fleet.models))
         with self.step("decide"), _without_collector():
             between = within(self.settings.search_budget_s, self.clock)
-            outcome = tick(fleet, self.memory, between=between)
+            outcome = tick(fleet, self.memory, between=between, begin=until(self.store.asked))
         _log(outcome, fleet)
         self._log_blackouts(outcome)
         with self.step("act"):
@@ -156,6 +157,7 @@ class Loop:
         if news.is_set():
             self.gather()
         news.clear()  # what is observed now has all of it
+        self.store.asked.clear()
 
     def _observe(self, now_s: float) -> Fleet:
         fleet = self.observer.observe(
@@ -240,6 +242,23 @@ def within(budget_s: float, clock: Callable[[], float]) -> Between:
             raise SearchAbandonedError(f"{format_s(budget_s)} of each tick are for searches")
 
     return between
+
+
+def until(asked: threading.Event) -> Between:
+    """Return what begins no search but the first of a tick once somebody asks for something.
+
+    The change waits for the end of the tick. A search that has begun ends: under ever new changes
+    none would.
+    """
+    has_begun = False
+
+    def begin() -> None:
+        nonlocal has_begun
+        if has_begun and asked.is_set():
+            raise SearchAbandonedError("a ModelDeployment has changed, which is looked at first")
+        has_begun = True
+
+    return begin
 
 
 def _log(outcome: TickResult, fleet: Fleet) -> None:

@@ -161,6 +161,8 @@ class Store:
         """Set when a watch begins without a version: what happened before is found by a list."""
         self.changed = threading.Event()
         """Set when a view changed in a way that a decision can depend on."""
+        self.asked = threading.Event()
+        """Set with it where that is a ModelDeployment: somebody waits for what becomes of it."""
 
     def serve(self, served: ReferencedKeys) -> None:
         """Be woken by these Deployments and their pods alone, beside the objects themselves.
@@ -194,6 +196,8 @@ class Store:
             if isinstance(view, ReplicaSetView):
                 self._deployment_uids[view.namespace, view.uid] = view.deployment_uid
             is_news = is_news and self._is_served(view)
+        if is_news and kind is Kind.MODEL:
+            self.asked.set()
         if is_news:
             self.changed.set()
 

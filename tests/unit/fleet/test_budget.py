@@ -1,5 +1,6 @@
 """The time for searches in a tick of the loop."""
 
+from contextlib import nullcontext
 from itertools import count
 
 import pytest
@@ -8,6 +9,7 @@ from fleet_builders import a_manifest, first_replicas
 from loop_builders import a_loop, a_world, condition, replicas_of, served, status_of, tick
 from tonnage.cluster.kube import DEPLOYMENTS
 from tonnage.fleet.loop import within
+from tonnage.fleet.store import Kind
 from tonnage.sizing.errors import SearchAbandonedError
 from tonnage.sizing.serving.arrivals import requests
 
@@ -55,6 +57,30 @@ def test_a_tick_ends_with_the_run_in_which_its_time_is_spent():
     assert condition(world, "Reconciling") == ("True", "PlanPending")
     assert "Stalled" not in {each["type"] for each in status_of(world)["conditions"]}
     assert DEPLOYMENTS.path("serving", "llama") not in world.kube.objects
+
+
+@pytest.mark.parametrize(
+    ("changed", "num_planned"),
+    [(a_manifest("another", generation=2), 1), (None, 3)],
+    ids=["a ModelDeployment changes", "nothing changes"],
+)
+def test_after_one_search_the_tick_ends_for_who_changed_something(changed, num_planned):
+    names = ["a", "b", "c"]
+    asked = [a_manifest(each, slo=never_asked(number)) for number, each in enumerate(names, 10)]
+    world = a_world(*asked)
+    loop = a_loop(world, search_budget_s=1000)
+    loop.clock = count(step=0).__next__
+
+    def change_before_it_decides(step):
+        if changed and step == "decide":
+            loop.store.note(Kind.MODEL, "MODIFIED", changed)
+        return nullcontext()
+
+    loop.step = change_before_it_decides
+    tick(loop, world)
+
+    planned = [each for each in names if condition(world, "PlanValid", each)[0] == "True"]
+    assert len(planned) == num_planned
 
 
 def test_a_new_object_is_deployed_when_its_search_has_ended():

@@ -39,8 +39,13 @@ class Asker:
     tries: a large fleet would push its own answers out in each round.
     """
 
-    def __init__(self, last: Answers | None = None, between: Between = keep_searching) -> None:
-        self._last, self._between = last or {}, between
+    def __init__(
+        self,
+        last: Answers | None = None,
+        between: Between = keep_searching,
+        begin: Between = keep_searching,
+    ) -> None:
+        self._last, self._between, self._begin = last or {}, between, begin
         self.answers: dict[SizingRequest, Sizing | No] = {}
         """To what was asked in this tick."""
         self.num_asked = self.num_searched = 0
@@ -93,6 +98,7 @@ class Asker:
             return search(request)
 
     def _search(self, request: SizingRequest, *, confirms: bool = True) -> Sizing | No:
+        self._begin()
         self._between()
         self.num_searched += 1
         try:
