@@ -1,5 +1,6 @@
 """The environment and the command line of a container. Pure: what it needs is handed in."""
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -65,12 +66,15 @@ def command_line(
     entrypoint: Sequence[str],
     programs: Mapping[str, Sequence[str]],
 ) -> list[str]:
-    """Return what to run: the container's command or the image's, and the args."""
+    """Return what to run: the container's command or the image's, and the args.
+
+    A program of the image may follow another, which becomes it.
+    """
     args = [expand(each, variables) for each in container.get("args") or []]
     command = [expand(each, variables) for each in container.get("command") or []]
     if not command:
         return [*entrypoint, *args]
-    return [*programs.get(command[0], command[:1]), *command[1:], *args]
+    return [*itertools.chain(*(programs.get(each, [each]) for each in command)), *args]
 
 
 def references(container: Json) -> Iterator[ObjectRef]:

@@ -163,7 +163,8 @@ def test_references_to_objects_are_found_wherever_they_stand():
     [
         ({"args": ["$(M)", "--port", "1"]}, ["python", "serve", "m", "--port", "1"]),
         ({"command": ["vllm", "serve"], "args": ["m"]}, ["python", "emulator", "serve", "m"]),
-        ({"command": ["sleep", "1"]}, ["sleep", "1"]),
+        ({"command": ["sh", "vllm", "serve"]}, ["sh", "python", "emulator", "serve"]),
+        ({"command": ["sleep", "1"], "args": ["vllm"]}, ["sleep", "1", "vllm"]),
         ({}, ["python", "serve"]),
     ],
 )
