@@ -33,7 +33,7 @@ from fleet_builders import SITE, a_model_over_nodes, a_sizing
 from tonnage.api.objects import parse_model_deployment
 from tonnage.manifests.arguments import argument_pairs
 from tonnage.manifests.children import Site, deployment
-from tonnage.manifests.names import QUEUE_ANNOTATION
+from tonnage.manifests.queue import FOLDER
 from tonnage_lab import vllm_cpu, vllm_entry, vllm_site
 from tonnage_lab.assets import cache_folder
 from tonnage_lab.cpu_class import CoreFigures
@@ -102,19 +102,16 @@ def start_engine(  # noqa: PLR0913  (what an engine is started with)
     (folder / "config.json").write_text(config)
     (port,) = free_ports(1)
     (container,) = template["spec"]["containers"]
-    program, *command = container["command"]
+    *before, program, serve = container["command"]
     assert program == "vllm"
-    if module := template["metadata"].get("annotations", {}).get(QUEUE_ANNOTATION):
-        (folder / "tonnage").mkdir()
-        (folder / "tonnage/tonnage_queue.py").write_text(module)
-    here = {"/cache": str(folder / "cache"), "/etc/tonnage": str(folder / "tonnage")}
+    here = {"/cache": str(folder / "cache"), FOLDER: str(folder / "tonnage")}
     environment = {each["name"]: each["value"] for each in container["env"] if "value" in each}
     for theirs, ours in here.items():
         environment = {name: each.replace(theirs, ours) for name, each in environment.items()}
     group = ProcessGroup(logs=folder)
     group.start(
         name,
-        [python, "-P", vllm_entry.__file__, *command, *container["args"], *more,
+        [*before, python, "-P", vllm_entry.__file__, serve, *container["args"], *more,
          "--host", "127.0.0.1", "--port", str(port)],
         environment={
             **environment,

@@ -12,12 +12,7 @@ from tonnage.manifests.drain import PRE_STOP_S, grace_period_s
 from tonnage.manifests.environment import environment
 from tonnage.manifests.names import CONTAINER, Manifest, labels
 from tonnage.manifests.offload import host_cache_room_gib, with_host_cache
-from tonnage.manifests.queue import (
-    queue_annotations,
-    queue_environment,
-    queue_mounts,
-    queue_volumes,
-)
+from tonnage.manifests.queue import queue_command, queue_environment
 from tonnage.manifests.role import role_environment
 from tonnage.manifests.scheduling import scheduling, together, tolerations
 from tonnage.manifests.workload import Workload
@@ -27,9 +22,6 @@ from tonnage.units import GB, GIB, MINUTE_S
 HTTP_PORT = 8000
 USER_ID = 2000
 """The user of vLLM's non-root images."""
-COMMAND = ["vllm", "serve"]
-"""Said for every image: the entrypoint of 0.11.0 is another server, which takes no model by its
-place and would serve its own default."""
 PROBE_S = 10
 SLOW_LOAD_BYTES_PER_S = 0.5 * GB
 SLOW_TOUCH_BYTES_PER_S = 2 * GB
@@ -87,7 +79,7 @@ def pod_template(
         "prometheus.io/path": "/metrics",
     }
     is_scraped = figures.annotate_scrape and not is_worker
-    own = (scraped if is_scraped else {}) | queue_annotations(spec) | together(pods)
+    own = (scraped if is_scraped else {}) | together(pods)
     if annotations := own | pods.annotations:
         metadata["annotations"] = annotations
     return {"metadata": metadata, "spec": _pod_spec(name, spec, figures, is_worker=is_worker)}
@@ -102,7 +94,7 @@ def _pod_spec(name: str, spec: Spec, figures: PodFigures, *, is_worker: bool) ->
         "securityContext": _security(pods),
         "tolerations": tolerations(pods),
         "containers": [_container(spec, figures, is_worker=is_worker)],
-        "volumes": [*_volumes(pods, figures.serving), *queue_volumes(spec)],
+        "volumes": _volumes(pods, figures.serving),
         **scheduling(name, pods, figures.product_labels, figures.workload, is_worker=is_worker),
     }
     if pods.service_account_name:
@@ -138,7 +130,7 @@ def _container(spec: Spec, figures: PodFigures, *, is_worker: bool) -> Manifest:
     return {
         "name": CONTAINER,
         "image": image,
-        "command": list(COMMAND),
+        "command": queue_command(spec),
         "args": engine_arguments(spec, figures.flags, serving, is_worker=is_worker),
         **({} if is_worker else ports),
         "env": [*environment(pods, queue_environment(spec)), *role_environment(spec)],
@@ -153,7 +145,6 @@ def _container(spec: Spec, figures: PodFigures, *, is_worker: bool) -> Manifest:
         "volumeMounts": [
             {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - shared memory of NCCL
             {"name": "cache", "mountPath": "/cache"},
-            *queue_mounts(spec),
         ],
     }
 

@@ -1,28 +1,24 @@
 """What lets an engine admit the newest class of arrivals first: flags, and a module beside it.
 
 vLLM admits by priority, which somebody must give each request when it comes. The module does, in
-vLLM's own server. It travels in an annotation of the pod, which the downward API writes to a file:
-no object beside the Deployment, and no right to write one.
+vLLM's own server. It travels in a variable of the container and its digest in the command, which no
+pod can change: no object beside the Deployment, and no right to write one.
 """
 
+import hashlib
 from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from typing import Final
 
 from tonnage.api.spec import Spec
-from tonnage.manifests.names import (
-    CLASS_VARIABLE,
-    MIDDLEWARE,
-    QUEUE_ANNOTATION,
-    QUEUE_MODULE,
-    Manifest,
-    field_of_pod,
-)
+from tonnage.manifests.names import CLASS_VARIABLE, MIDDLEWARE, MODULE_VARIABLE, QUEUE_MODULE
 from tonnage.sizing.expected import newest_first_s
 
-FOLDER: Final = "/etc/tonnage"
-VOLUME: Final = "queue"
+COMMAND: Final = ("vllm", "serve")
+"""Said for every image: the entrypoint of 0.11.0 is another server, which takes no model by its
+place and would serve its own default."""
+FOLDER: Final = "/dev/shm/tonnage"  # noqa: S108 - a volume of the pod's own, which any user may write
 
 
 def queue_arguments(spec: Spec, max_queued_tokens: int | None) -> Iterator[str]:
@@ -39,30 +35,26 @@ def queue_arguments(spec: Spec, max_queued_tokens: int | None) -> Iterator[str]:
         yield from ("--max-num-queued-tokens", str(max_queued_tokens))
 
 
+def queue_command(spec: Spec) -> list[str]:
+    """Return what is run: vLLM, or what checks and writes the module and becomes vLLM."""
+    if not newest_first_s(spec):
+        return list(COMMAND)
+    digest = hashlib.sha256(_in_pod(QUEUE_MODULE).encode()).hexdigest()
+    return ["python3", "-I", "-c", _in_pod("start"), digest, *COMMAND]
+
+
 def queue_environment(spec: Spec) -> dict[str, str]:
-    """Return the variables: where the module is, and how long arrivals make a class."""
+    """Return the variables: the module, where it is to be, and how long arrivals make a class."""
     class_s = newest_first_s(spec)
-    return {"PYTHONPATH": FOLDER, CLASS_VARIABLE: f"{class_s:g}"} if class_s else {}
-
-
-def queue_annotations(spec: Spec) -> dict[str, str]:
-    """Return the annotation of the pod that holds the module."""
-    return {QUEUE_ANNOTATION: _module()} if newest_first_s(spec) else {}
-
-
-def queue_volumes(spec: Spec) -> list[Manifest]:
-    """Return the volume that makes a file of the annotation."""
-    field = field_of_pod(f"metadata.annotations['{QUEUE_ANNOTATION}']")
-    items = [{"path": f"{QUEUE_MODULE}.py", "fieldRef": field}]
-    return [{"name": VOLUME, "downwardAPI": {"items": items}}] if newest_first_s(spec) else []
-
-
-def queue_mounts(spec: Spec) -> list[Manifest]:
-    """Return where the container sees it."""
-    mount = {"name": VOLUME, "mountPath": FOLDER, "readOnly": True}
-    return [mount] if newest_first_s(spec) else []
+    if not class_s:
+        return {}
+    return {
+        "PYTHONPATH": FOLDER,
+        MODULE_VARIABLE: _in_pod(QUEUE_MODULE),
+        CLASS_VARIABLE: f"{class_s:g}",
+    }
 
 
 @cache
-def _module() -> str:
-    return files("tonnage.manifests").joinpath("in_pod", f"{QUEUE_MODULE}.py").read_text()
+def _in_pod(name: str) -> str:
+    return files("tonnage.manifests").joinpath("in_pod", f"{name}.py").read_text()

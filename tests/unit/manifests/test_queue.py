@@ -2,16 +2,34 @@
 
 import asyncio
 import json
+import subprocess
+import sys
+from pathlib import Path
 from types import ModuleType
 
 import kubernetes_validate
 import pytest
 
-from fleet_builders import SITE, a_model, a_sizing
+from fleet_builders import (
+    SITE,
+    a_deployment_body,
+    a_fleet,
+    a_manifest,
+    a_model,
+    a_sizing,
+    a_state,
+)
 from tonnage.api.objects import InvalidSpecError
 from tonnage.catalog.gpu import UnsupportedEngineError, built_in_gpus
+from tonnage.control.input.memory import Memory
+from tonnage.control.tick import tick
 from tonnage.manifests.children import deployment, running_model, spec_digest
-from tonnage.manifests.names import CLASS_VARIABLE, QUEUE_ANNOTATION, SPEC_ANNOTATION
+from tonnage.manifests.names import (
+    CLASS_VARIABLE,
+    MODULE_VARIABLE,
+    SPEC_ANNOTATION,
+    TEMPLATE_ANNOTATION,
+)
 from tonnage.sizing.expected import newest_first_s
 from tonnage.sizing.request import look_up
 from tonnage_lab.emulator.arguments import parse
@@ -48,18 +66,86 @@ def test_first_come_first_served_changes_no_template():
     )
 
 
-def test_the_engine_takes_priorities_from_the_module_that_is_mounted():
-    pod, only = template(queue="newestFirst"), container(queue="newestFirst")
-    [volume] = [each for each in pod["spec"]["volumes"] if each["name"] == "queue"]
-    [mount] = [each for each in only["volumeMounts"] if each["name"] == "queue"]
-    [item] = volume["downwardAPI"]["items"]
-    variables = {each["name"]: each.get("value") for each in only["env"]}
+def variables(**engine):
+    return {each["name"]: each.get("value") for each in container(**engine)["env"]}
 
-    assert parse(["serve", *only["args"]]).is_newest_first
-    assert item["fieldRef"]["fieldPath"] == f"metadata.annotations['{QUEUE_ANNOTATION}']"
-    assert f"{mount['mountPath']}/{item['path']}" == "/etc/tonnage/tonnage_queue.py"
-    assert variables["PYTHONPATH"] == mount["mountPath"]
-    assert "class NewestFirst" in pod["metadata"]["annotations"][QUEUE_ANNOTATION]
+
+def test_the_module_is_where_no_pod_can_change_it():
+    """An account that may patch pods can change their annotations, and no variable of theirs."""
+    pod, plain = template(queue="newestFirst"), template()
+
+    assert parse(["serve", *container(queue="newestFirst")["args"]]).is_newest_first
+    assert "class NewestFirst" in variables(queue="newestFirst")[MODULE_VARIABLE]
+    assert pod["metadata"] == plain["metadata"]
+    assert pod["spec"]["volumes"] == plain["spec"]["volumes"]
+
+
+def test_nothing_of_it_is_expanded_as_a_variable():
+    found = container(queue="newestFirst")
+    values = [each.get("value", "") for each in found["env"]]
+    assert [text for text in (*found["command"], *values) if "$" in text] == []
+
+
+VLLM = f"""#!{sys.executable}
+import importlib, sys
+middleware = sys.argv[sys.argv.index("--middleware") + 1]
+module, name = middleware.rsplit(".", 1)
+found = getattr(importlib.import_module(module), name)
+print(sys.argv[1], found.__name__, found.__call__.__code__.co_filename)
+"""
+
+
+@pytest.fixture
+def started(tmp_path):
+    """Run the container's command with a vLLM that loads its middleware and ends."""
+    programs, folder = tmp_path / "bin", tmp_path / "shm" / "tonnage"
+    programs.mkdir()
+    (programs / "vllm").write_text(VLLM)
+    (programs / "vllm").chmod(0o755)
+    here = {"PATH": f"{programs}:{Path(sys.executable).parent}", "PYTHONPATH": str(folder)}
+
+    def run(found, **changes):
+        given = {each["name"]: each["value"] for each in found["env"] if "value" in each}
+        return subprocess.run(  # noqa: S603
+            [*found["command"], *found["args"]], env=given | here | changes,
+            cwd=tmp_path, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    return run
+
+
+class TestTheStart:
+    def test_makes_a_module_of_the_variable_that_vllm_imports(self, started, tmp_path):
+        ended = started(container(queue="newestFirst"))
+
+        file = tmp_path / "shm/tonnage/tonnage_queue.py"
+        assert (ended.stdout, ended.stderr) == (f"serve NewestFirst {file}\n", "")
+
+    def test_writes_over_what_an_earlier_start_or_another_left(self, started, tmp_path):
+        (tmp_path / "shm/tonnage").mkdir(parents=True)
+        (tmp_path / "shm/tonnage/tonnage_queue.py").write_text("raise SystemExit('swapped')")
+
+        assert started(container(queue="newestFirst")).stdout.startswith("serve NewestFirst ")
+
+    def test_reads_no_module_of_its_own_from_where_vllm_finds_one(self, started, tmp_path):
+        for folder in (tmp_path, tmp_path / "shm/tonnage"):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "hashlib.py").write_text("raise SystemExit('swapped')")
+
+        assert started(container(queue="newestFirst")).stdout.startswith("serve NewestFirst ")
+
+    @pytest.mark.parametrize("module", ["class NewestFirst: 'swapped'", ""])
+    def test_refuses_another_module_and_names_both_digests(self, started, tmp_path, module):
+        found = container(queue="newestFirst")
+        digest = found["command"][4]
+
+        ended = started(found, **{MODULE_VARIABLE: module})
+
+        [line] = ended.stderr.splitlines()
+        assert line.startswith("vLLM is not started: the variable TONNAGE_QUEUE_MODULE has SHA-256")
+        assert f"the container's command names {digest}. Undo what was changed" in line
+        assert (ended.returncode, ended.stdout) == (1, "")
+        assert not (tmp_path / "shm").exists()
 
 
 def test_arrivals_are_a_class_for_a_quarter_longer_than_the_shortest_ttft_target():
@@ -79,7 +165,7 @@ def test_without_a_ttft_target_it_is_refused_by_name(slo):
 @pytest.fixture
 def module(monkeypatch):
     """The module as a pod has it, on a clock that does not move."""
-    source = template(queue="newestFirst")["metadata"]["annotations"][QUEUE_ANNOTATION]
+    source = variables(queue="newestFirst")[MODULE_VARIABLE]
     monkeypatch.setenv(CLASS_VARIABLE, "2")
     found = ModuleType("tonnage_queue")
     exec(compile(source, "tonnage_queue.py", "exec"), found.__dict__)  # noqa: S102 -- our own
@@ -212,3 +298,41 @@ class TestWhatRuns:
 
         assert found.spec.slo == today.spec.slo
         assert newest_first_s(found.spec) == 0
+
+
+def as_before(body):
+    """As the module was in an annotation of the pod, of which a volume made a file."""
+    pod = body["spec"]["template"]
+    [engine] = pod["spec"]["containers"]
+    engine["command"] = ["vllm", "serve"]
+    engine["env"] = [each for each in engine["env"] if each["name"] != MODULE_VARIABLE]
+    [path] = [each for each in engine["env"] if each["name"] == "PYTHONPATH"]
+    path["value"] = "/etc/tonnage"
+    engine["volumeMounts"].append({"name": "queue", "mountPath": "/etc/tonnage", "readOnly": True})
+    field = {"apiVersion": "v1", "fieldPath": "metadata.annotations['tonnage.dev/queue-module']"}
+    items = [{"path": "tonnage_queue.py", "fieldRef": field}]
+    pod["spec"]["volumes"].append({"name": "queue", "downwardAPI": {"items": items}})
+    pod["metadata"]["annotations"] = {"tonnage.dev/queue-module": "class NewestFirst: ..."}
+    body["metadata"]["annotations"][TEMPLATE_ANNOTATION] = "0123456789abcdef"
+    return body
+
+
+class TestAPodThatRunsWithTheModuleInAnAnnotation:
+    def outcome(self, **changes):
+        live = as_before(a_deployment_body(a_model(engine=NEWEST_FIRST)))
+        state = a_state(a_manifest(engine=NEWEST_FIRST, **changes), live=live)
+        return tick(a_fleet(state), Memory())
+
+    def test_stays_and_is_not_called_edited(self):
+        outcome = self.outcome()
+
+        drifted = outcome.memory.objects["uid-of-llama"].reported.conditions["Drifted"]
+        assert (drifted.status, drifted.reason) == ("Unknown", "WrittenOtherwise")
+        assert [each.template for each in outcome.writes if each.template] == []
+
+    def test_has_it_in_a_variable_with_the_next_change_of_the_template(self):
+        [writes] = self.outcome(contextLength=16_384, generation=2).writes
+
+        [engine] = writes.template["spec"]["template"]["spec"]["containers"]
+        assert MODULE_VARIABLE in {each["name"] for each in engine["env"]}
+        assert engine["command"][-2:] == ["vllm", "serve"]
