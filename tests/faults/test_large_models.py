@@ -14,7 +14,7 @@ from api_hand import MANAGER
 from api_world import an_api_world
 from helm import memory_limit_bytes
 from site_lab import a_model
-from tonnage.cluster.kube import MODEL_DEPLOYMENTS
+from tonnage.cluster.kube import EVENTS, MODEL_DEPLOYMENTS
 from tonnage.units import MIB
 
 pytestmark = [pytest.mark.lab, pytest.mark.thorough]
@@ -32,9 +32,13 @@ def finalizers(num_bytes):
 
 
 def owner_references(num_bytes):
-    owner = {"apiVersion": "v1", "kind": "ConfigMap"}
-    owners = [owner | {"name": f"{each:040}", "uid": str(each)} for each in range(num_bytes // 100)]
-    return {"ownerReferences": owners}
+    """A few: the garbage collector looks for each owner, and 10,000 take all that a cluster has."""
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "none"}
+    return {
+        "ownerReferences": [
+            owner | {"uid": f"{each:020000}"} for each in range(num_bytes // 20_100)
+        ]
+    }
 
 
 def managed_fields(num_bytes):
@@ -134,6 +138,7 @@ def changed_s(world, replicas):
 
 
 def refused(api, namespace, name):
-    status = api.get(MODEL_DEPLOYMENTS.path(namespace, name)).get("status") or {}
-    found = {each["type"]: each["message"] for each in status.get("conditions") or ()}
-    return "more than 256 KiB" in found.get("PlanValid", "")
+    """An Event says so: a status would cost the API server as much as the object does."""
+    found = api.list(EVENTS.path(namespace))
+    of_it = [each["note"] for each in found if each["regarding"]["name"] == name]
+    return any("more than 256 KiB" in each for each in of_it)

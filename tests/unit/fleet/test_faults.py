@@ -331,6 +331,34 @@ class TestADeploymentThatIsTooLarge:
         assert replicas_of(world) == 3
 
 
+class TestAModelDeploymentThatIsTooLarge:
+    def test_is_refused_by_an_event_once_and_what_runs_stays(self):
+        loop, world = served()
+        before = replicas_of(world)
+        finalizers = [f"example.test/{each:060}" for each in range(5000)]
+        world.kube.objects[OBJECT]["metadata"]["finalizers"] = finalizers
+        said = copy.deepcopy(status_of(world))
+
+        done = [write for _ in range(8) for write in tick(loop, world, after_s=60)]
+
+        assert {each.split()[0] for each in done} == {"create"}
+        [told] = [each for each in events(world) if each["reason"] == "InvalidSpec"]
+        assert "more than 256 KiB" in told["note"]
+        assert "take finalizers, ownerReferences," in told["note"]
+        assert (replicas_of(world), status_of(world)) == (before, said)
+
+        world.kube.objects[OBJECT]["metadata"]["finalizers"] = []
+        for pod in world.completions_per_s:
+            world.completions_per_s[pod] = 5.0
+        for _ in range(4):
+            tick(loop, world, after_s=60)
+        assert replicas_of(world) > before
+
+
+def events(world):
+    return [call.body for call in world.kube.writes if call.short.startswith("create events")]
+
+
 class TestNameConflict:
     @pytest.mark.parametrize("labels", [{}, {"tonnage.dev/managed": "true"}])
     def test_a_foreign_deployment_is_left_alone_and_told_of(self, labels):

@@ -96,7 +96,8 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     acts = may_act(found, fleet)
     scale = _scale(found, fleet) if may_scale(found, fleet) else None
     waits = is_waiting(retry, generation, now_s=fleet.now_s)
-    is_mute = is_waiting(known.status_retry, generation, now_s=fleet.now_s)
+    # A status of what is too large to be read costs the API server as much as the object does.
+    is_mute = view.is_oversized or is_waiting(known.status_retry, generation, now_s=fleet.now_s)
     may_apply = acts and not (waits and retry and retry.is_of_template)
     may_apply = may_apply and not (is_mute and found.changes)  # said before it is done
     template = _template(found, fleet) if may_apply else None
