@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from bad_input import GOOD, manifest
+from fleet_builders import SITE, a_model, a_sizing
 from helm import CHART, Helm, with_prometheus
+from pod_fields import EVERY_POD_FIELD
+from tonnage.manifests.children import deployment
 from tonnage_lab import assets
 from tonnage_lab.kubectl import Kubectl
 from tonnage_lab.processes import LabError, wait_until
@@ -741,17 +744,45 @@ def test_the_policies_for_the_operator_bind_nobody_else(kubectl: Kubectl, held: 
     assert "created" in said
 
 
+def a_volume(**source: Any) -> dict[str, Any]:
+    return {"volumes": [{"name": "v", **source}]}
+
+
+def a_container(kind: str = "containers", **fields: Any) -> dict[str, Any]:
+    return {
+        kind: [{"name": "engine" if kind == "containers" else "init", "image": "none"} | fields]
+    }
+
+
 @pytest.mark.parametrize(
     ("changed", "complaint"),
     [
         ({"hostNetwork": True}, "no privileges"),
         ({"hostPID": True}, "no privileges"),
-        ({"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}, "no privileges"),
+        ({"priorityClassName": "system-node-critical"}, "no priority of the cluster's own"),
         ({"automountServiceAccountToken": True}, "no token"),
-        ({"volumes": [{"name": "v", "projected": {"sources": [
-            {"serviceAccountToken": {"path": "token"}}]}}]}, "no token"),
-        ({"containers": [{"name": "engine", "image": "none",
-                          "securityContext": {"privileged": True}}]}, "no privileges"),
+        (a_volume(hostPath={"path": "/"}), "none of the node's"),
+        (a_volume(secret={"secretName": "s"}), "no Secret but keys"),
+        (a_volume(projected={"sources": [{"secret": {"name": "s"}}]}), "no Secret but keys"),
+        (a_volume(projected={"sources": [{"serviceAccountToken": {"path": "t"}}]}), "no token"),
+        (a_volume(csi={"driver": "example.test"}), "none of the node's"),
+        ({"securityContext": {"seccompProfile": {"type": "Unconfined"}}}, "no privileges"),
+        ({"securityContext": {"seLinuxOptions": {"type": "spc_t"}}}, "no privileges"),
+        ({"securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}},
+         "no privileges"),
+        (a_container(ports=[{"containerPort": 1, "hostPort": 22}]), "none of the node's"),
+        (a_container(envFrom=[{"secretRef": {"name": "s"}}]), "no Secret but keys"),
+        (a_container(securityContext={"privileged": True}), "no privileges"),
+        (a_container(securityContext={"capabilities": {"add": ["ALL"]}}), "no privileges"),
+        (a_container(securityContext={"seccompProfile": {"type": "Unconfined"}}), "no privileges"),
+        (a_container(securityContext={"windowsOptions": {"runAsUserName": "a"}}), "no privileges"),
+        ({"hostUsers": False} | a_container(securityContext={"procMount": "Unmasked"}),
+         "no privileges"),
+        (a_container("initContainers", securityContext={"privileged": True}), "no privileges"),
+        (a_container("initContainers", securityContext={"capabilities": {"add": ["SYS_ADMIN"]}}),
+         "no privileges"),
+        (a_container("initContainers", ports=[{"containerPort": 1, "hostPort": 22}]),
+         "none of the node's"),
         ({"serviceAccountName": "admin"}, "as the ServiceAccount default"),
     ],
 )  # fmt: skip
@@ -763,6 +794,35 @@ def test_the_pods_that_the_operator_makes_are_confined(
 
     with pytest.raises(LabError, match=complaint):
         apply_as(kubectl, held, held.served, engine)
+
+
+@pytest.mark.parametrize(
+    ("spec", "added"),
+    [
+        ({"pods": EVERY_POD_FIELD | {"serviceAccountName": None}}, []),
+        ({"engine": {"version": "0.33", "queue": "newestFirst"}}, []),
+        ({}, [{"name": "a", "configMap": {"name": "a"}}, {"name": "b", "downwardAPI": {}}]),
+    ],
+)
+def test_what_is_rendered_is_confined_and_may_have_more_of_no_power(
+    kubectl: Kubectl, held: Release, spec, added
+):
+    made = deployment(a_model(namespace=held.served, **spec), a_sizing(), SITE)
+    made["spec"]["template"]["spec"]["volumes"] += added
+
+    apply_as(kubectl, held, held.served, made)
+
+
+def test_a_template_that_another_left_unconfined_can_be_changed(kubectl: Kubectl, held: Release):
+    owner = json.dumps(manifest(("metadata.name", "unconfined")))
+    kubectl("create", "-n", held.served, "-f", "-", text=owner)
+    uid = kubectl.get("modeldeployment", "unconfined", "-n", held.served)["metadata"]["uid"]
+    engine = an_engine("unconfined", uid=uid)
+    engine["spec"]["template"]["spec"] |= a_volume(secret={"secretName": "s"})
+    kubectl("create", "-n", held.served, "-f", "-", text=json.dumps(engine))
+    engine["spec"]["template"]["metadata"]["annotations"] = {"changed": "yes"}
+
+    apply_as(kubectl, held, held.served, engine)
 
 
 def test_of_a_pod_the_operator_writes_one_annotation(kubectl: Kubectl, held: Release):

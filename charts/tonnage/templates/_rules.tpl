@@ -143,14 +143,24 @@ spec:
   validationActions: [Deny]
 {{- end }}
 
-{{- /* What a pod of ours never has, whoever may change its template beside us. */}}
+{{- /* What pods of ours may have, whoever may change their template beside us: all of it within Pod Security's baseline.
+Its rules for containers are asked of the pod too, which has some of the fields. */}}
 {{- define "tonnage.confined" -}}
 !{{ . }}.?hostNetwork.orValue(false) && !{{ . }}.?hostPID.orValue(false) && !{{ . }}.?hostIPC.orValue(false)
 {{- " " -}} && !{{ . }}.?automountServiceAccountToken.orValue(true)
-{{- " " -}} && {{ . }}.?volumes.orValue([]).all(each, !has(each.hostPath)
-{{- " " -}} && each.?projected.?sources.orValue([]).all(source, !has(source.serviceAccountToken)))
-{{- " " -}} && {{ . }}.containers.all(each, !each.?securityContext.?privileged.orValue(false))
-{{- " " -}} && {{ . }}.?initContainers.orValue([]).all(each, !each.?securityContext.?privileged.orValue(false))
+{{- " " -}} && !{{ . }}.?priorityClassName.orValue('').startsWith('system-')
+{{- " " -}} && {{ . }}.?volumes.orValue([]).all(each, has(each.emptyDir) || has(each.persistentVolumeClaim)
+{{- " " -}} || has(each.configMap) || has(each.downwardAPI))
+{{- " " -}} && ([{{ . }}] + {{ . }}.containers + {{ . }}.?initContainers.orValue([])).all(each,
+{{- " " -}} each.?ports.orValue([]).all(port, port.?hostPort.orValue(0) == 0)
+{{- " " -}} && !each.?envFrom.orValue([]).exists(source, has(source.secretRef))
+{{- " " -}} && each.?securityContext.orValue({}).all(field, field in ['allowPrivilegeEscalation', 'capabilities',
+{{- " " -}} 'fsGroup', 'fsGroupChangePolicy', 'privileged', 'procMount', 'readOnlyRootFilesystem', 'runAsGroup',
+{{- " " -}} 'runAsNonRoot', 'runAsUser', 'seccompProfile'])
+{{- " " -}} && !each.?securityContext.?privileged.orValue(false)
+{{- " " -}} && each.?securityContext.?procMount.orValue('Default') == 'Default'
+{{- " " -}} && each.?securityContext.?capabilities.?add.orValue([]) == []
+{{- " " -}} && each.?securityContext.?seccompProfile.?type.orValue('') != 'Unconfined')
 {{- end }}
 
 {{- /* How many entries the metadata of a ModelDeployment may have: each of them has a length of its own. */}}
