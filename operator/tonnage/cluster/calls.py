@@ -7,7 +7,8 @@ from http import HTTPStatus
 from typing import Any
 
 from tonnage.cluster.errors import ConflictError, KubernetesError, TooLargeError
-from tonnage.units import KIB, MIB, one_line
+from tonnage.redaction import redacted_line
+from tonnage.units import KIB, MIB
 
 Object = dict[str, Any]
 
@@ -59,7 +60,7 @@ def read_body(call: Call, response: Any) -> bytes:
 
 
 def refusal(call: Call, status: int, data: bytes, headers: Any, *, is_alone: bool) -> Exception:
-    said = _message(data)
+    said = _message(data, frozenset(call.path.split("/")))
     message = f"{call.method} {call.path}: {status} {said}"[:MESSAGE_LENGTH]
     if status == HTTPStatus.CONFLICT:
         return ConflictError(message, status=status, said=said)
@@ -78,10 +79,10 @@ def parsed_object(call: Call, data: bytes) -> Object:
     return parsed
 
 
-def _message(body: Any) -> str:
+def _message(body: Any, known: frozenset[str]) -> str:
     """Return what the server says, in one line: a webhook's words are anybody's."""
     try:
-        return one_line(str(json.loads(body)["message"]), most=10 * MESSAGE_LENGTH)
+        return redacted_line(str(json.loads(body)["message"]), 10 * MESSAGE_LENGTH, known)
     except (TypeError, ValueError, KeyError):
         return ""
 

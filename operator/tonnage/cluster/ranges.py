@@ -19,6 +19,7 @@ from urllib3 import Retry
 from urllib3.exceptions import HTTPError
 
 from tonnage.cluster.errors import PrometheusError
+from tonnage.redaction import redacted_line
 from tonnage.settings import Settings
 from tonnage.units import MIB
 
@@ -152,7 +153,7 @@ def _no_result(url: str) -> PrometheusError:
 
 def _refusal(url: str, status: int, body: bytes) -> PrometheusError:
     try:
-        said = msgspec.json.decode(body, type=_Error).error[:SHOWN]
+        said = redacted_line(msgspec.json.decode(body, type=_Error).error, SHOWN)
     except (msgspec.MsgspecError, UnicodeError):
         said = ""
     said = f": {said}" if said else ""

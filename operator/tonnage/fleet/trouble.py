@@ -1,7 +1,8 @@
 """Why a container of a pod does not start, by the kubelet's words.
 
-Short, printable, and the same for as long as nothing else is wrong: the time of a back-off is left
-out, and what alternates while a container is tried again and again has one name.
+Short, printable, without what may be a secret, and the same for as long as nothing else is wrong:
+the time of a back-off is left out, and what alternates while a container is tried again and again
+has one name.
 """
 
 import re
@@ -10,7 +11,7 @@ from typing import Any, Final
 
 from tonnage.control.input.state import Trouble
 from tonnage.control.observe.capacity import CRASHES, why_not_started
-from tonnage.units import one_line
+from tonnage.redaction import names_in, redacted_line
 
 Object = Mapping[str, Any]
 ON_ITS_WAY: Final = frozenset({None, "", "ContainerCreating", "PodInitializing"})
@@ -23,6 +24,8 @@ MOST_RESTARTS: Final = 1
 """After which a container that runs and is not Ready counts as on its way: it may be the last."""
 MOST_WORDS: Final = 200
 """Characters of what the kubelet says."""
+MOST_MESSAGE: Final = 800
+"""Of a condition: a scheduler goes through its nodes, and why each of them does not do."""
 BACK_OFF: Final = re.compile(r'^Back-off pulling image "[^"]*": ErrImagePull: ')
 """Before the cause, from Kubernetes 1.32 on: with it, and without, it is the same cause."""
 MOMENT: Final = re.compile(
@@ -31,15 +34,25 @@ MOMENT: Final = re.compile(
 """Of a line of a log, as vLLM and torch write it: another in each start that ends the same."""
 
 
-def trouble_of(status: Object) -> Trouble | None:
-    """Return what keeps the first container of a pod that does not start from it."""
+def trouble_of(status: Object, spec: Object) -> Trouble | None:
+    """Return what keeps the first container of a pod that does not start from it.
+
+    Of what a container or the kubelet says, names that stand in the spec can be read.
+    """
     for key, kind in (("initContainerStatuses", "init container "), ("containerStatuses", "")):
         for each in status.get(key) or ():
             if found := _start_failure(each):
                 reason, words = found
                 told = f"{kind}{each.get('name')}: {words}" if kind else words
-                return Trouble(reason, one_line(told, MOST_WORDS))
+                known = frozenset(names_in([status, spec]))
+                return Trouble(reason, redacted_line(told, MOST_WORDS, known))
     return None
+
+
+def message_of(condition: Object, of: Object) -> str:
+    """Return what a condition of an object says, with its names and without what may be a secret."""
+    said, known = str(condition.get("message") or ""), frozenset(names_in(of))
+    return redacted_line(said, MOST_MESSAGE, known)
 
 
 def _start_failure(container: Object) -> tuple[str, str] | None:

@@ -11,7 +11,7 @@ from typing import Any
 from tonnage.cluster.pages import oversized_bytes
 from tonnage.control.input.state import DeploymentView, ModelView, PodView
 from tonnage.fleet.devices import num_gpus, uncounted_gpus
-from tonnage.fleet.trouble import trouble_of
+from tonnage.fleet.trouble import message_of, trouble_of
 from tonnage.manifests.names import (
     ADOPT_LABEL,
     APPROVE_ANNOTATION,
@@ -153,7 +153,7 @@ def workload_view(body: Object, workload: Workload) -> DeploymentView:
         template_owners=_text(others),
         template_digest=_digest(template),
         pod_spec_digest=_digest(pod_specs if others_of_group else pod_spec),
-        problems=() if workload.is_group else tuple(_problems(status)),
+        problems=() if workload.is_group else tuple(_problems(body)),
         drain_s=_integer(annotations.get(DRAIN_ANNOTATION)),
         grace_s=pod_spec.get("terminationGracePeriodSeconds"),
         template=_text(template),
@@ -247,11 +247,11 @@ def _digest(template: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _problems(status: Object) -> list[tuple[str, str]]:
+def _problems(body: Object) -> list[tuple[str, str]]:
     bad = {"ReplicaFailure": "True", "Progressing": "False"}
     return [
-        (condition["type"], str(condition.get("message", "")))
-        for condition in status.get("conditions") or ()
+        (condition["type"], message_of(condition, body))
+        for condition in (body.get("status") or {}).get("conditions") or ()
         if bad.get(condition["type"]) == condition["status"]
     ]
 
@@ -277,8 +277,8 @@ def pod_view(body: Object) -> PodView:
         was_ready=_was_ready(ready, _scheduled_at_s(scheduled)),
         has_restarted=any(each.get("restartCount") for each in containers),
         ready_at_s=unix_s(ready.get("lastTransitionTime")) if is_ready else None,
-        unschedulable=str(scheduled.get("message", "")) if is_stuck else None,
-        trouble=None if is_deleting else trouble_of(status),
+        unschedulable=message_of(scheduled, spec) if is_stuck else None,
+        trouble=None if is_deleting else trouble_of(status, spec),
         node_name=spec.get("nodeName"),
         uncounted_gpus=uncounted_gpus(spec),
         deletion_cost=_integer(annotations.get(DELETION_COST_ANNOTATION)) or 0,

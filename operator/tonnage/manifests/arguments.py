@@ -2,10 +2,8 @@
 
 import itertools
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from tonnage.api.pods import Speculative
 from tonnage.api.spec import Adapters, Spec
@@ -237,13 +235,6 @@ def _has_cache(flags: Flags) -> bool:
     num_bytes, num_blocks = flags.kv_cache_bytes, flags.num_gpu_blocks
     has_bytes = num_bytes is None or 1 <= num_bytes <= LARGEST_BYTES
     return has_bytes and (num_blocks is None or 1 <= num_blocks <= LARGEST_COUNT)
-
-
-SECRET_FLAG: Final = re.compile(
-    r"^--?[\w.-]*(?:token|secret|passw\w*|api[-_]?key|credentials?)$", re.IGNORECASE
-)
-"""A flag whose value is shown nowhere."""
-REDACTED: Final = "[redacted]"
 
 
 def argument_pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:

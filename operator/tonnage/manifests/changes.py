@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tonnage.manifests.arguments import REDACTED, SECRET_FLAG, argument_pairs
+from tonnage.manifests.arguments import argument_pairs
+from tonnage.redaction import REDACTED, SECRET_NAME
 from tonnage.units import quantity
 
 Owned = Mapping[str, Any] | None
@@ -228,7 +229,7 @@ def _in_arguments(
 
 
 def _redact(flag: str, value: str | None) -> str | None:
-    return REDACTED if value and SECRET_FLAG.match(flag) else value
+    return REDACTED if value and SECRET_NAME.search(flag.lower()) else value
 
 
 def _by_flag(words: Sequence[str]) -> dict[str, str]:

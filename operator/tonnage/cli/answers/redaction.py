@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from tonnage.manifests.arguments import REDACTED, SECRET_FLAG
+from tonnage.redaction import REDACTED
+from tonnage.redaction import SECRET_NAME as SECRET_FLAG
 from tonnage.manifests.names import SPEC_ANNOTATION
 
 DROPPED: Final = frozenset(
