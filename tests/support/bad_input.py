@@ -309,6 +309,8 @@ REFUSED: tuple[BadInput, ...] = (
     *each(13, f"{PODS}.serviceAccountName", "kube-system/default", "../default", "Default", "",
           "system:serviceaccount:kube-system:default", {"name": "default"}),
     *each(13, f"{PODS}.automountServiceAccountToken", True),
+    *each(13, f"{PODS}.priorityClassName", "system-node-critical", "system-cluster-critical",
+          shows=("must not begin with system-",)),
     *each(13, "spec.serviceAccountName", "tonnage"),
     *each(12, f"{PODS}.user", {"id": 0}, {"id": -1}, {"id": "1000"}, {"id": 2**31},
           field=f"{PODS}.user.id"),

@@ -2,10 +2,31 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from tonnage.api.base import ApiModel, rule, rules
-from tonnage.api.fields import LabelName, LabelValue
+from tonnage.api.fields import LabelName, LabelValue, ResourceName
+
+_PRIORITY_MESSAGE = (
+    "must not begin with system-: name a PriorityClass that is not the cluster's own"
+)
+
+
+def _checked_priority(name: str) -> str:
+    if name.startswith("system-"):
+        raise ValueError(_PRIORITY_MESSAGE)
+    return name
+
+
+PriorityName = Annotated[
+    ResourceName,
+    Field(
+        json_schema_extra={
+            "x-kubernetes-validations": [rule("!self.startsWith('system-')", _PRIORITY_MESSAGE)]
+        }
+    ),
+    AfterValidator(_checked_priority),
+]
 
 
 class Toleration(ApiModel):

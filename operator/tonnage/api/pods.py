@@ -16,7 +16,7 @@ from tonnage.api.fields import (
     Quantity,
     ResourceName,
 )
-from tonnage.api.placement import NodeRequirement, Toleration, TopologySpread, User
+from tonnage.api.placement import NodeRequirement, PriorityName, Toleration, TopologySpread, User
 from tonnage.api.protection import DisruptionBudget, EngineNetwork
 from tonnage.api.references import PullSecret, SecretKey, SecretKeyRef, SecretVariable
 from tonnage.units import quantity
@@ -145,7 +145,7 @@ class Pods(ApiModel):
     """Memory of the host that a pod requests; absent: none is requested."""
     shared_memory: Quantity = "8Gi"
     """Size limit of /dev/shm."""
-    priority_class_name: ResourceName | None = None
+    priority_class_name: PriorityName | None = None
     """PriorityClass of the pods: which others they may preempt."""
     runtime_class_name: ResourceName | None = None
     """RuntimeClass of the pods, such as nvidia."""
