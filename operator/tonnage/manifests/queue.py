@@ -1,8 +1,8 @@
 """What lets an engine admit the newest class of arrivals first: flags, and a module beside it.
 
 vLLM admits by priority, which somebody must give each request when it comes. The module does, in
-vLLM's own server. It travels in a variable of the container and its digest in the command, which no
-pod can change: no object beside the Deployment, and no right to write one.
+vLLM's own server. It travels in a variable of the container and its digest in the command, which
+nobody can change once a pod is there: no object beside the Deployment, and no right to write one.
 """
 
 import hashlib

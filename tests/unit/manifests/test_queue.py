@@ -317,6 +317,22 @@ def as_before(body):
     return body
 
 
+def test_another_module_in_the_template_is_called_an_edit_and_undone():
+    live = a_deployment_body(a_model(engine=NEWEST_FIRST))
+    [engine] = live["spec"]["template"]["spec"]["containers"]
+    [module] = [each for each in engine["env"] if each["name"] == MODULE_VARIABLE]
+    ours, module["value"] = module["value"], "class NewestFirst: 'swapped'"
+
+    outcome = tick(a_fleet(a_state(a_manifest(engine=NEWEST_FIRST), live=live)), Memory())
+
+    drifted = outcome.memory.objects["uid-of-llama"].reported.conditions["Drifted"]
+    assert (drifted.status, drifted.reason) == ("True", "TemplateEdited")
+    assert "containers[vllm].env[TONNAGE_QUEUE_MODULE].value" in drifted.message
+    [writes] = outcome.writes
+    [engine] = writes.template["spec"]["template"]["spec"]["containers"]
+    assert {"name": MODULE_VARIABLE, "value": ours} in engine["env"]
+
+
 class TestAPodThatRunsWithTheModuleInAnAnnotation:
     def outcome(self, **changes):
         live = as_before(a_deployment_body(a_model(engine=NEWEST_FIRST)))
