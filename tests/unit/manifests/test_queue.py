@@ -23,6 +23,7 @@ from tonnage.api.objects import InvalidSpecError
 from tonnage.catalog.gpu import UnsupportedEngineError, built_in_gpus
 from tonnage.control.input.memory import Memory
 from tonnage.control.tick import tick
+from tonnage.fleet.trouble import trouble_of
 from tonnage.manifests.children import deployment, running_model, spec_digest
 from tonnage.manifests.names import (
     CLASS_VARIABLE,
@@ -146,6 +147,15 @@ class TestTheStart:
         assert f"the container's command names {digest}. Undo what was changed" in line
         assert (ended.returncode, ended.stdout) == (1, "")
         assert not (tmp_path / "shm").exists()
+
+    def test_that_is_refused_is_said_with_the_variable_and_the_cure(self, started):
+        ended = started(container(queue="newestFirst"), **{MODULE_VARIABLE: "swapped"})
+        end = {"reason": "Error", "exitCode": ended.returncode, "message": ended.stderr}
+        status = {"containerStatuses": [{"name": "vllm", "state": {"terminated": end}}]}
+
+        said = trouble_of(status, {}).words
+        assert said.startswith("exit code 1: vLLM is not started: the variable TONNAGE_QUEUE_MOD")
+        assert said.endswith("Undo what was changed in the pod template.")
 
 
 def test_arrivals_are_a_class_for_a_quarter_longer_than_the_shortest_ttft_target():
