@@ -300,7 +300,8 @@ class Writer:
         """
 
         def post(writes: Writes) -> None:
-            self._check_current(writes)  # once for all of them: none is tried twice
+            if not writes.is_oversized:
+                self._check_current(writes)  # once for all of them: none is tried twice
             for happening in writes.happenings:
                 if not (happening.is_of_write and writes.uid in undone):
                     with suppress(ConflictError):

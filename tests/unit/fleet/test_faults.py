@@ -337,7 +337,8 @@ class TestAModelDeploymentThatIsTooLarge:
         before = replicas_of(world)
         finalizers = [f"example.test/{each:060}" for each in range(5000)]
         world.kube.objects[OBJECT]["metadata"]["finalizers"] = finalizers
-        said = copy.deepcopy(status_of(world))
+        said, read = copy.deepcopy(status_of(world)), []
+        world.kube.fail = lambda verb, path: read.append(path) if verb == "get" else None
 
         done = [write for _ in range(8) for write in tick(loop, world, after_s=60)]
 
@@ -346,6 +347,7 @@ class TestAModelDeploymentThatIsTooLarge:
         assert "more than 256 KiB" in told["note"]
         assert "take finalizers, ownerReferences," in told["note"]
         assert (replicas_of(world), status_of(world)) == (before, said)
+        assert OBJECT not in read
 
         world.kube.objects[OBJECT]["metadata"]["finalizers"] = []
         for pod in world.completions_per_s:

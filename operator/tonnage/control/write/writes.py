@@ -66,6 +66,8 @@ class Writes:
     """Of children that this spec does not ask for, and another one may have."""
     status: Status | None = None
     happenings: tuple[Happening, ...] = ()
+    is_oversized: bool = False
+    """The object is too large to be read once more before an Event of it is posted."""
 
     @property
     def label(self) -> str:
@@ -137,6 +139,7 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
         check_leftovers=checks and _is_spec_new(found),
         status=reported.status if is_said and not view.is_deleting else None,
         happenings=() if view.is_deleting else events,
+        is_oversized=view.is_oversized,
     )
     if checks:
         known = replace(known, children_checked_at_s=fleet.now_s, children_generation=generation)
