@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import Any, Final, Literal, NamedTuple
 
 from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
-from detect_secrets.plugins.base import RegexBasedDetector
+from detect_secrets.plugins.base import BasePlugin, RegexBasedDetector
 from detect_secrets.plugins.ip_public import IPPublicDetector
 
 from tonnage.units import KIB, one_line
@@ -27,13 +27,26 @@ MOST_WORD_CHARS: Final = 200
 MOST_MARKS: Final = 4
 """Different ones in a word without a letter or a digit."""
 MOST_DIGITS: Final = 16
-"""Of a word: more are a number of bytes no longer."""
+"""Of a word."""
+MOST_WHOLE_DIGITS: Final = 9
+"""Of a whole number: more may be a code, and amounts of bytes are written with a unit."""
 WATCHED_WORDS: Final = 4
 """After the name of a secret in a sentence: a number among them may be it."""
+LEAST_HUMP_CHARS: Final = 3
+"""Of the words in a name such as that of a class; one of them may be shorter."""
 LEAST_DETECTED_CHARS: Final = 16
 MOST_NAME_CHARS: Final = 253
 NAMING: Final = frozenset(
-    {"name", "namespace", "image", "claimName", "secretName", "serviceAccountName", "nodeName"}
+    {
+        "name",
+        "namespace",
+        "image",
+        "id",
+        "claimName",
+        "secretName",
+        "serviceAccountName",
+        "nodeName",
+    }
 )
 """Fields of an object whose values a message repeats and a reader needs."""
 _OPENS: Final = (
@@ -60,17 +73,24 @@ COUNTED: Final = frozenset(
 _SPACE: Final = re.compile(r"(\s+)")
 _SHORT_FLAG: Final = re.compile(r"-[A-Za-z]")
 _PARTS: Final = re.compile(r"""[=/:,|()\[\]{}<>"'`\\]+""")
+_ODD: Final = re.compile(r"[A-Za-z0-9]\W*[!@#$^&*;?~+]|[!@#^&*;?+]\W*[A-Za-z0-9]|%\w")
+"""Marks that no word of a message has inside it, and many passwords have."""
 _RUN: Final = re.compile(r"[A-Za-z0-9]+")
-_HUMP: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d{1,2}")
+_HUMP: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_CLASS: Final = re.compile(r"(?:[A-Za-z]{3,}\d{1,2})?[A-Za-z]+")
+"""Of words in one, as names of classes and of fields are; Qwen3ForCausalLM has a figure too."""
+_FIGURE: Final = re.compile(r"[+-]?\d{1,15}\.\d{1,20}(?:e[+-]?\d{1,3})?")
 _AMOUNT: Final = re.compile(
-    r"\d{1,12}(?:[kKMGTP]i?[Bb]?|[num]?s|m|h|d|x|B|e|th|st|nd|rd|D|GPU|\d*x\d{1,6})|[xev]\d{1,4}|"
+    r"\d{1,9}(?:[kKMGTP]i?[Bb]?|[num]?s|m|h|x|B|th|st|nd|rd|GPU|\d*x\d{1,6})|[xev]\d{1,4}|"
     r"(?i:dp|tp|pp|ep|rank|gpu|cuda|layer|worker|node|eth|ib|mlx|stage|core)\d{1,3}"
 )
 _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d(?:[T ][\d:.,]{5,16}(?:Z|[+-]\d\d:?\d\d)?)?")
 _REPEATED: Final = re.compile(rf"{re.escape(REDACTED)}(?:\s+{re.escape(REDACTED)})+")
 _NAME: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._/:+-]*[A-Za-z0-9])?")
 _DIGEST: Final = re.compile(r"@sha256:[0-9a-f]{64}$")
-_RANDOM: Final = re.compile(r"(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{16}")
+_RANDOM: Final = re.compile(
+    rf"(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{{16}}|\d{{{MOST_WHOLE_DIGITS + 1}}}"
+)
 
 
 def redacted(text: str, known: Set[str] = frozenset()) -> str:
@@ -205,11 +225,13 @@ def _split(word: str) -> tuple[str, str, str]:
 
 def _is_harmless(core: str) -> bool:
     runs = _RUN.findall(core)
+    if _ODD.search(core):
+        return False
     if not runs or not core.isascii():
         return len(set(core)) <= MOST_MARKS and not any(map(str.isalnum, core))
-    if core[0].isdigit() and _MOMENT.fullmatch(core):
+    if core[0] in "+-0123456789" and (_MOMENT.fullmatch(core) or _FIGURE.fullmatch(core)):
         return True
-    is_known = "@" not in core and all(map(_is_word, runs)) and not _is_detected(core)
+    is_known = all(map(_is_word, runs)) and not _is_detected(core)
     return is_known and not _is_like_secret(core)
 
 
@@ -217,19 +239,20 @@ def _is_like_secret(core: str) -> bool:
     """Tell whether harmless words together are too many digits, or a password of such words."""
     num_digits = sum(map(str.isdigit, core))
     secret = SECRET_NAME.search(core.lower())
-    is_made = bool(num_digits) or "-" in core.strip("-")
+    is_made = bool(num_digits) or ("-" in core and not core.startswith("--"))
     return num_digits > MOST_DIGITS or bool(secret and secret["opens"] and is_made)
 
 
 def _is_word(run: str) -> bool:
     """Tell whether letters and digits are a known word, a figure, or a name made of such."""
-    if run.isdigit() or run.lower() in _words() or _AMOUNT.fullmatch(run):
+    if run.isdigit():
+        return len(run) <= MOST_WHOLE_DIGITS
+    if run.lower() in _words() or _AMOUNT.fullmatch(run):
         return True
     humps = _HUMP.findall(run)
-    words = [hump for hump in humps if not hump.isdigit()]
-    if "".join(humps) != run or (len(words) < len(humps) and not words[1:]):
-        return False
-    return all(word.lower() in _words() for word in words)
+    num_short = sum(len(hump) < LEAST_HUMP_CHARS for hump in humps)
+    is_class = _CLASS.fullmatch(run) is not None and bool(humps[1:]) and num_short <= 1
+    return is_class and all(hump.lower() in _words() for hump in humps)
 
 
 def _is_detected(word: str) -> bool:
@@ -244,10 +267,10 @@ def _words() -> frozenset[str]:
 @cache
 def _detectors() -> tuple[re.Pattern[str], ...]:
     """Return the patterns of credentials. The public address of a server is none."""
-    found = get_mapping_from_secret_type_to_class().values()
-    plain = [each for each in found if issubclass(each, RegexBasedDetector)]
+    found: Mapping[str, type[BasePlugin]] = get_mapping_from_secret_type_to_class()
+    plain = [each for each in found.values() if issubclass(each, RegexBasedDetector)]
     return tuple(
-        pattern for each in plain if each is not IPPublicDetector for pattern in each.denylist
+        pattern for each in plain if each is not IPPublicDetector for pattern in each().denylist
     )
 
 

@@ -6,7 +6,7 @@ import os
 import platform
 import tarfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -16,7 +16,7 @@ from typing import Any, Final
 import click
 import yaml
 
-from tonnage.cli.answers.redaction import redact, redacted_text
+from tonnage.cli.answers.shown import rules, shown, shown_events, shown_metrics
 from tonnage.cli.commands.options import (
     CLUSTER_EXIT_CODES,
     AccessOptions,
@@ -25,25 +25,38 @@ from tonnage.cli.commands.options import (
     takes,
 )
 from tonnage.cli.console import Failure, failing, output, remark, show
-from tonnage.cli.read.evidence import OPERATOR, Evidence, Wanted, read_evidence
+from tonnage.cli.read.evidence import (
+    EVENTS_FILE,
+    METRICS_ENDING,
+    MOST_LOG_CHARS,
+    OPERATOR,
+    Evidence,
+    Wanted,
+    read_evidence,
+)
 from tonnage.cli.read.live import LiveCluster
 from tonnage.cluster.errors import KubernetesError
-from tonnage.units import count_of
+from tonnage.redaction import REDACTED, names_in, redacted
+from tonnage.units import MIB, count_of
 
 ENDING: Final = ".tar.gz"
 MODE: Final = 0o600
 
-HELP: Final = f"""Collect what a bug report needs into one file, without secrets.
+HELP: Final = f"""Collect what a bug report needs into one file, and nothing else.
 
 Reads, and writes nothing to the cluster: ModelDeployments with their status, Deployments,
 ReplicaSets and pods of Tonnage, Events about them, and of the operator its settings, log, metrics,
 Lease and calibration, with the versions of everything. What may not be read is named in about.yaml,
 and the rest is collected.
 
-Left out: values of environment variables, Secrets, tokens, passwords, image pull secrets, and
-whatever looks like a credential in logs and arguments. Names of namespaces, models, nodes and
-images stay, and of Secrets where a message tells that another is used. Look through the file
-before you send it to anybody.
+Written of objects: fields of a list, such as names, images, resources, conditions, and flags of
+vLLM whose values open nothing; of environment variables and volumes the names. Commands, headers,
+labels and annotations of others, and names of Secrets that an object refers to are left out.
+
+Written of text, such as messages and logs: words that messages of vLLM, Kubernetes and Tonnage
+consist of, figures, and names of what was read. Other words are "{REDACTED}". A password that is
+such a word, in a place where nothing says that it is one, is written: look through the file before
+you send it to anybody.
 
 \b
 Examples:
@@ -75,7 +88,7 @@ class DiagnoseOptions:
         "--log-lines",
         type=click.IntRange(min=1, max=500_000),
         default=5000,
-        help="Last lines of each log of the operator.",
+        help=f"Last lines of each log of the operator, at most {MOST_LOG_CHARS // MIB} MiB.",
     )
     target: Path | None = option(
         "--save",
@@ -109,7 +122,7 @@ def diagnose(*, options: DiagnoseOptions) -> None:
         show(console, f"{name}  {count_of(len(text.splitlines()), 'line')}")
     for problem in evidence.problems:
         remark(f"Note: not read: {problem}")
-    remark(f"Wrote {path}. Secrets are left out as far as they can be known: look through it")
+    remark(f"Wrote {path}. Only fields and words of lists are in it: look through it all the same")
 
 
 def _check(path: Path) -> None:
@@ -142,13 +155,30 @@ def _kubernetes(cluster: LiveCluster) -> str:
 
 def _files_of(evidence: Evidence, about: Mapping[str, Any]) -> dict[str, str]:
     """Return {name: text} of every file; the only way from what was read to what is written."""
-    problems = [redacted_text(each) for each in evidence.problems]
-    first = {**about, "not read": problems}
+    found = {name: shown_events(each) if name == EVENTS_FILE else each
+             for name, each in sorted(evidence.objects.items())}  # fmt: skip
+    known = _known(found)
+    objects = {name: shown(each, rules(name, known)) for name, each in found.items()}
+    problems = [redacted(each, known) for each in evidence.problems]
+    num_events = len(evidence.objects.get(EVENTS_FILE, ())) - len(found.get(EVENTS_FILE, ()))
+    first = {**about, "not read": problems, "Events of other reasons": num_events}
     return {
         "about.yaml": _yaml([first]),
-        **{name: _yaml(redact(found)) for name, found in sorted(evidence.objects.items())},
-        **{name: redacted_text(text) for name, text in sorted(evidence.texts.items())},
+        **{name: _yaml(each) for name, each in objects.items()},
+        **{name: _text_of(name, text, known) for name, text in sorted(evidence.texts.items())},
     }
+
+
+def _known(found: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names that are written of objects, which messages repeat."""
+    nothing: frozenset[str] = frozenset()
+    written = (shown(each, rules(name, nothing)) for name, each in found.items())
+    return frozenset(each for part in written for each in names_in(part))
+
+
+def _text_of(name: str, text: str, known: Set[str]) -> str:
+    is_page = name.endswith(METRICS_ENDING)
+    return shown_metrics(text, known) if is_page else f"{redacted(text, known)}\n"
 
 
 def _yaml(objects: Sequence[Any]) -> str:

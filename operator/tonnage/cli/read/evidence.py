@@ -23,10 +23,15 @@ from tonnage.estimate.keeping import NUM_SHARDS
 from tonnage.fleet.calibration import NAME as CALIBRATION
 from tonnage.manifests.names import MANAGED_LABEL
 from tonnage.manifests.workload import NAME_LABEL
+from tonnage.units import MIB
 
 OPERATOR: Final = "app.kubernetes.io/name=tonnage"
 PORT: Final = "http"
 """Name of the port of the operator's probes and metrics."""
+EVENTS_FILE: Final = "events.yaml"
+METRICS_ENDING: Final = ".metrics.txt"
+MOST_LOG_CHARS: Final = 4 * MIB
+"""The last of a log: what is before them is left out."""
 VOLUMES: Final = frozenset({"settings", "gpus", "calibrations"})
 """What else an administrator mounts may hold anything."""
 T = TypeVar("T")
@@ -45,7 +50,7 @@ class Wanted:
 
 @dataclass(slots=True)
 class Evidence:
-    """What was read, as it is: nothing of it is written before it is redacted."""
+    """What was read, as it is: of it a report writes what ``cli.answers.shown`` names."""
 
     cluster: LiveCluster
     objects: dict[str, Sequence[Resource]] = field(default_factory=dict)
@@ -70,7 +75,7 @@ class Evidence:
     def text(self, file: str, path: str, **query: str) -> None:
         said = self.attempt(file, lambda: self.cluster.api.text(path, **query), None)
         if said is not None:
-            self.texts[file] = said
+            self.texts[file] = said[-MOST_LOG_CHARS:]
 
 
 def read_evidence(cluster: LiveCluster, wanted: Wanted) -> Evidence:
@@ -106,7 +111,7 @@ def _read_serving(reading: Evidence, namespace: str | None, models: Sequence[Res
         keep(LEADER_WORKER_SETS)
         keep(STATEFUL_SETS, NAME_LABEL)
     events = reading.list("events", EVENTS.path(namespace))
-    reading.keep("events.yaml", (each for each in events if _about(each) in names))
+    reading.keep(EVENTS_FILE, (each for each in events if _about(each) in names))
 
 
 def _about(event: Resource) -> str:
@@ -179,7 +184,7 @@ def _read_pod(reading: Evidence, namespace: str, pod: Resource, log_lines: int) 
     port = next(_ports(pod), None)
     if port is not None:
         page = PODS.path(namespace, f"{name}:{port}", "proxy/metrics")
-        reading.text(f"operator/{name}.metrics.txt", page)
+        reading.text(f"operator/{name}{METRICS_ENDING}", page)
 
 
 def _ports(pod: Resource) -> Iterator[int]:
