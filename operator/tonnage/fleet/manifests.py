@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_deployment
 from tonnage.api.spec import Spec
 from tonnage.control.input.state import ModelView
+from tonnage.redaction import redacted
 from tonnage.units import MIB
 
 MOST_CHARACTERS: Final = 8 * MIB
@@ -57,8 +58,8 @@ class ManifestCache:
 
 
 def parse_manifest(manifest: str) -> Parsed:
-    """Return what a manifest says, or why it is none: without the frames that found it out."""
+    """Return what a manifest says, or why it is none: without frames, and what may be a secret."""
     try:
         return parse_model_deployment(json.loads(manifest), tolerate_unknown=True)
     except InvalidSpecError as error:
-        return InvalidSpecError(str(error))
+        return InvalidSpecError(redacted(str(error)))

@@ -56,3 +56,11 @@ def test_what_is_wrong_is_kept_without_the_frames_that_found_it():
 
     assert isinstance(found, InvalidSpecError)
     assert (found.__cause__, found.__context__, found.__traceback__) == (None, None, None)
+
+
+def test_what_a_wrong_manifest_says_is_repeated_without_what_may_be_a_secret():
+    body = a_manifest(contextLength="s3cr3t-value-17")
+
+    found = str(parse_manifest(model_view(body).manifest))
+
+    assert found == "spec.contextLength: Input should be a valid integer (read: '[redacted]')"
