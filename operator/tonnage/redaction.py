@@ -231,23 +231,31 @@ def _is_harmless(core: str) -> bool:
         return len(set(core)) <= MOST_MARKS and not any(map(str.isalnum, core))
     if core[0] in "+-0123456789" and (_MOMENT.fullmatch(core) or _FIGURE.fullmatch(core)):
         return True
-    is_known = all(map(_is_word, runs)) and not _is_detected(core)
-    return is_known and not _is_like_secret(core)
+    return all(map(_is_word, runs)) and not _is_like_secret(core)
 
 
 def _is_like_secret(core: str) -> bool:
-    """Tell whether harmless words together are too many digits, or a password of such words."""
+    """Tell whether harmless words together are too many digits, or a password of such words.
+
+    Letters alone are no credential that detectors know: those have random letters.
+    """
     num_digits = sum(map(str.isdigit, core))
+    if num_digits > MOST_DIGITS or (num_digits and _is_detected(core)):
+        return True
     secret = SECRET_NAME.search(core.lower())
     is_made = bool(num_digits) or ("-" in core and not core.startswith("--"))
-    return num_digits > MOST_DIGITS or bool(secret and secret["opens"] and is_made)
+    return bool(secret and secret["opens"] and is_made)
 
 
 def _is_word(run: str) -> bool:
     """Tell whether letters and digits are a known word, a figure, or a name made of such."""
     if run.isdigit():
         return len(run) <= MOST_WHOLE_DIGITS
-    if run.lower() in _words() or _AMOUNT.fullmatch(run):
+    if run.lower() in _words():
+        return True
+    if run.isalpha() and (run.islower() or run.isupper()):
+        return False  # one word, as nearly all of them
+    if _AMOUNT.fullmatch(run):
         return True
     humps = _HUMP.findall(run)
     num_short = sum(len(hump) < LEAST_HUMP_CHARS for hump in humps)
