@@ -21,19 +21,14 @@ from detect_secrets.plugins.ip_public import IPPublicDetector
 from tonnage.units import KIB, one_line
 
 REDACTED: Final = "[redacted]"
-MOST_LINE_CHARS: Final = KIB
-"""Of a line: the rest is left out."""
+MOST_LINE_CHARS: Final = KIB  # the rest of a line is left out
 MOST_WORD_CHARS: Final = 200
-MOST_MARKS: Final = 4
-"""Different ones in a word without a letter or a digit."""
-MOST_DIGITS: Final = 16
-"""Of a word."""
+MOST_MARKS: Final = 4  # different ones, in a word without a letter or a digit
+MOST_DIGITS: Final = 16  # of a word
 MOST_WHOLE_DIGITS: Final = 9
 """Of a whole number: more may be a code, and amounts of bytes are written with a unit."""
-WATCHED_WORDS: Final = 4
-"""After the name of a secret in a sentence: a number among them may be it."""
-LEAST_HUMP_CHARS: Final = 3
-"""Of the words in a name such as that of a class; one of them may be shorter."""
+WATCHED_WORDS: Final = 4  # after the name of a secret: a number among them may be it
+LEAST_HUMP_CHARS: Final = 3  # of the words in a name such as that of a class, but one
 LEAST_DETECTED_CHARS: Final = 16
 MOST_NAME_CHARS: Final = 253
 NAMING: Final = frozenset(
@@ -129,7 +124,7 @@ class _Reader:
     def __init__(self, known: Set[str]) -> None:
         self._known = known
         self._until: str | None = None
-        """Words are left out up to one with any of these; with none the next one alone."""
+        """Words are left out up to one with any of these; with none only the next one."""
         self._is_begun, self._watched, self._before = False, 0, ""
 
     def redact(self, line: str) -> str:
