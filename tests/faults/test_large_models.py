@@ -32,13 +32,10 @@ def finalizers(num_bytes):
 
 
 def owner_references(num_bytes):
-    """A few: the garbage collector looks for each owner, and 10,000 take all that a cluster has."""
-    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "none"}
-    return {
-        "ownerReferences": [
-            owner | {"uid": f"{each:020000}"} for each in range(num_bytes // 20_100)
-        ]
-    }
+    """Of a kind that nobody serves: where all owners are gone, the garbage collector deletes."""
+    owner = {"apiVersion": "example.test/v1", "kind": "None", "name": "none"}
+    owners = [owner | {"uid": f"{each:020000}"} for each in range(num_bytes // 20_100)]
+    return {"ownerReferences": owners}
 
 
 def managed_fields(num_bytes):
