@@ -45,7 +45,8 @@ NAMING: Final = frozenset(
 )
 """Fields of an object whose values a message repeats and a reader needs."""
 _OPENS: Final = (
-    r"passw|passphrase|passcode|secret|credential|authorization|bearer|hmac|api[-_. ]?key|"
+    r"passw|passphrase|passcode|(?<!imagepull)secret|credential|authorization|bearer|hmac|"
+    r"api[-_. ]?key|"
     r"(?:access|auth|account|client|encryption|signing|service|ssh|master|db|private)[-_. ]?key|"
     r"token(?<!first.token)(?<!firsttoken)(?<!output.token)(?<!outputtoken)(?<!per.token)"
     r"(?!s|i[zs]|_?ids?(?![a-z]))|(?:pass|pwd|pw|pin|otp|basic)(?![a-z])(?<![a-z]pass)"
@@ -83,6 +84,11 @@ _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d(?:[T ][\d:.,]{5,16}(?:Z|[+-]\d\d:?
 _REPEATED: Final = re.compile(rf"{re.escape(REDACTED)}(?:\s+{re.escape(REDACTED)})+")
 _NAME: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._/:+-]*[A-Za-z0-9])?")
 _DIGEST: Final = re.compile(r"@sha256:[0-9a-f]{64}$")
+_SAID: Final = re.compile(
+    r"(?:webhook|policy|quota:|user|node|namespace|serviceaccount|configmap|persistentvolumeclaim) "
+    r"[\"']?([a-z0-9][a-z0-9.:-]{0,252})|taint \{([\w./-]{1,100})(?:: ([\w./-]{1,63}))?\}"
+)
+"""A name, or a taint, in the words of the API server, the kubelet or the scheduler."""
 _RANDOM: Final = re.compile(
     rf"(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{{16}}|\d{{{MOST_WHOLE_DIGITS + 1}}}"
 )
@@ -98,6 +104,16 @@ def redacted(text: str, known: Set[str] = frozenset()) -> str:
     """
     reader = _Reader(known)
     return "\n".join(line and reader.redact(line) for line in text.splitlines())
+
+
+def names_said(text: str) -> frozenset[str]:
+    """Return what Kubernetes says is a name: of a webhook, a quota, a claim, a taint.
+
+    >>> sorted(names_said('admission webhook "a.b-c" denied it; untolerated taint {pool: x1}'))
+    ['a.b-c', 'pool', 'x1']
+    """
+    found = _SAID.finditer(text[:MOST_LINE_CHARS])
+    return frozenset(each for match in found for each in match.groups() if each)
 
 
 def redacted_line(text: str, most: int, known: Set[str] = frozenset()) -> str:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tonnage.redaction import REDACTED, is_name, names_in, redacted, redacted_line
+from tonnage.redaction import REDACTED, is_name, names_in, names_said, redacted, redacted_line
 
 AWS = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 PEM = "MIIEowIBAAKCAQEAx7Jt0fW3pZ9mYq"
@@ -184,6 +184,26 @@ def test_a_name_that_is_known_does_not_show_what_is_assigned_beside_it():
     assert redacted("qx7?sig=12 qx7:token=ab1", {"qx7"}) == (
         f"qx7?{REDACTED}={REDACTED} qx7:token={REDACTED}"
     )
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        'admission webhook "validate.kyvern0.svc-fail" denied the request',
+        "is forbidden: exceeded quota: qx-17, requested: nvidia.com/gpu=2",
+        "0/4 nodes are available: 1 node(s) had untolerated taint {qx: zz17}",
+        'persistentvolumeclaim "qx-models" not found',
+        "spec.pods.imagePullSecrets: Too many: 9: must have at most 8 items",
+    ],
+)
+def test_what_kubernetes_says_is_a_name_stays(said):
+    assert redacted(said, names_said(said)) == said
+
+
+def test_a_value_that_kubernetes_repeats_is_no_name():
+    said = 'spec.env[0].value: Invalid value: "qx17zz": user is not zz17qx'
+
+    assert "qx17zz" not in redacted(said, names_said(said))
 
 
 def test_names_are_those_of_an_object_and_of_what_it_refers_to_and_no_values():

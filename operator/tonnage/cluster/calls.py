@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Any
 
 from tonnage.cluster.errors import ConflictError, KubernetesError, TooLargeError
-from tonnage.redaction import redacted_line
+from tonnage.redaction import names_said, redacted_line
 from tonnage.units import KIB, MIB
 
 Object = dict[str, Any]
@@ -82,7 +82,8 @@ def parsed_object(call: Call, data: bytes) -> Object:
 def _message(body: Any, known: frozenset[str]) -> str:
     """Return what the server says, in one line: a webhook's words are anybody's."""
     try:
-        return redacted_line(str(json.loads(body)["message"]), 10 * MESSAGE_LENGTH, known)
+        said = str(json.loads(body)["message"])
+        return redacted_line(said, 10 * MESSAGE_LENGTH, known | names_said(said))
     except (TypeError, ValueError, KeyError):
         return ""
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tonnage.control.input.state import Trouble
 from tonnage.control.observe.capacity import CRASHES, why_not_started
-from tonnage.redaction import names_in, redacted_line
+from tonnage.redaction import names_in, names_said, redacted_line
 
 Object = Mapping[str, Any]
 ON_ITS_WAY: Final = frozenset({None, "", "ContainerCreating", "PodInitializing"})
@@ -50,9 +50,9 @@ def trouble_of(status: Object, spec: Object) -> Trouble | None:
 
 
 def message_of(condition: Object, of: Object) -> str:
-    """Return what a condition of an object says, with its names and without what may be a secret."""
-    said, known = str(condition.get("message") or ""), frozenset(names_in(of))
-    return redacted_line(said, MOST_MESSAGE, known)
+    """Return what a condition of an object says, with names and without what may be a secret."""
+    said = str(condition.get("message") or "")
+    return redacted_line(said, MOST_MESSAGE, names_said(said).union(names_in(of)))
 
 
 def _start_failure(container: Object) -> tuple[str, str] | None:
