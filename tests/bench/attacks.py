@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 
@@ -27,17 +28,27 @@ from fleet_builders import (
     a_replica_set_body,
     owned_by,
 )
-from http_double import Reply, serving
+from http_double import Asked, Reply, a_kubeconfig, json_reply, serving
 from kube_double import KubeDouble
 from loop_builders import NAMES, SETTINGS, a_loop, a_loop_asking, a_world, replicas_of, show
 from loop_story import EACH, PLACE, Story
 from query_api import QueryApi, compact
-from tonnage.cluster.kube import CONFIG_MAPS, DEPLOYMENTS, MODEL_DEPLOYMENTS, PODS, REPLICA_SETS
+from tonnage.cluster.kube import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    MODEL_DEPLOYMENTS,
+    PODS,
+    REPLICA_SETS,
+    KubeApi,
+    load_client,
+)
 from tonnage.cluster.prometheus import Prometheus
 from tonnage.estimate.metrics import WINDOWS
 from tonnage.estimate.series import Series
 from tonnage.fleet.loop import Loop
+from tonnage.fleet.store import Kind, Store
 from tonnage.manifests.children import MOST_SAMPLES
+from tonnage.redaction import redacted
 from tonnage.units import KIB, MIB
 
 PAGE = Path(__file__).with_name("attacks.md")
@@ -301,6 +312,76 @@ def askers() -> Figures:
     }
 
 
+# Objects that are as large as the API server takes them
+
+
+LARGE_MODELS = 100
+LARGE_BYTES = 1_300_000
+LARGE = {
+    "finalizers": [f"example.test/{each:050}" for each in range(LARGE_BYTES // 66)],
+    "ownerReferences": [{"uid": f"{each:020000}"} for each in range(LARGE_BYTES // 20_100)],
+    "managedFields": [{"fieldsV1": {f"f:{each:060}": {} for each in range(LARGE_BYTES // 68)}}],
+    "labels": {f"example.test/{each:050}": "x" * 60 for each in range(LARGE_BYTES // 131)},
+    "annotations": {"note": "x" * LARGE_BYTES},
+}
+"""What of the metadata is large."""
+
+
+def large_models(field: str) -> Figures:
+    """Serve a hundred here, and list them in a process of its own."""
+
+    def answer(asked: Asked) -> Reply:
+        first, limit = int(asked.query.get("continue", "0")), int(asked.query["limit"])
+        numbers = range(first, min(first + limit, LARGE_MODELS))
+        bodies = [a_large_model(number, field) for number in numbers]
+        more = {"continue": str(numbers.stop)} if numbers.stop < LARGE_MODELS else {}
+        return json_reply({"metadata": more, "items": bodies})
+
+    with serving(answer) as server:
+        return {field: measured("large", server.url)}
+
+
+def a_large_model(number: int, field: str) -> dict:
+    body = a_manifest(f"m{number:03}", namespace="crowd")
+    body["metadata"][field] = LARGE[field]
+    return body
+
+
+def listed(url: str) -> str:
+    """Read the list into the store, as the loop does."""
+    with TemporaryDirectory() as folder:
+        kubeconfig = Path(folder) / "kubeconfig"
+        kubeconfig.write_text(a_kubeconfig(url))
+        kube = KubeApi(load_client(str(kubeconfig)))
+    store, before = Store(), memory_mib("VmRSS")
+    path = MODEL_DEPLOYMENTS.path(None)
+    took_s = timed(lambda: store.reconcile(Kind.MODEL, kube.list(path)))
+    large = sum(each.is_oversized for each in store.snapshot().models.values())
+    most = memory_mib("VmHWM") - before
+    return f"{large} known by name, {most:.0f} MiB more at most, {took_s:.1f} s"
+
+
+# Text of others
+
+
+TEXTS = {
+    "one character": "a",
+    "password and a blank": "password ",
+    "quotes": '"',
+    "distinct words": "".join(f"{number:x} " for number in range(200_000)),
+}
+
+
+def texts() -> Figures:
+    """Take what may be a secret out of 1 MB of text, in lines of 1,000 characters."""
+    found = {}
+    for name, piece in TEXTS.items():
+        text = (piece * (MIB // len(piece) + 1))[:MIB]
+        lines = "\n".join(text[start : start + 1000] for start in range(0, MIB, 1000))
+        found[name] = f"{timed(lambda lines=lines: redacted(lines)):.2f} s"
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
     """What somebody does, what came of it once, and how it is measured now."""
@@ -351,6 +432,17 @@ ATTACKS = {
         before="26 s a tick; another user's correction after 44 s",
         measure=askers,
     ),
+    **{
+        f"large-{field}": Attack(
+            text=f"{LARGE_MODELS} ModelDeployments of 1.3 MB by `{field}`, as a list is read",
+            before="581 MiB with 80 of them; killed, again and again" if not place else "",
+            measure=lambda field=field: large_models(field),
+        )
+        for place, field in enumerate(LARGE)
+    },
+    "texts": Attack(
+        text="1 MB of text in what `diagnose` reads", before="72 s with 20 KB", measure=texts
+    ),
 }
 HEAD = """# Attacks, before and after
 
@@ -386,13 +478,12 @@ def row(attack: Attack, figures: Figures) -> str:
 def main(only: tuple[str, ...], page: bool, child: tuple[str, str] | None) -> None:
     if child is not None:
         name, argument = child
-        click.echo(
-            under_flood(argument) if name == "flood" else json.dumps(ATTACKS[name].measure())
-        )
+        run = {"flood": under_flood, "large": listed}.get(name)
+        click.echo(run(argument) if run else json.dumps(ATTACKS[name].measure()))
         return
     text = HEAD
     for name in only or ATTACKS:
-        is_served_here = name.startswith("engines")
+        is_served_here = name.startswith(("engines", "large"))
         attack = ATTACKS[name]
         figures = attack.measure() if is_served_here else json.loads(measured(name, "-"))
         text += row(attack, figures)
