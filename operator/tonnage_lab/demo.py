@@ -22,7 +22,7 @@ from tonnage.units import format_s
 from tonnage_lab import assets, controlplane, site, state
 from tonnage_lab.controlplane import ControlPlane
 from tonnage_lab.dashboard import Stretch, draw_dashboard
-from tonnage_lab.kind import lane
+from tonnage_lab.kind import cluster as kind_cluster
 from tonnage_lab.kind import site as kind_site
 from tonnage_lab.load import LoadControl, LoadTarget, background_load
 from tonnage_lab.load_client import LengthDistribution, RequestShape
@@ -61,7 +61,7 @@ def run_demo(
     """Run the whole demo; return an exit status: 1 when this machine cannot run it."""
     console = Console()
     on_kind = _is_on_kind(cluster, engine)
-    if problem := lane.obstacle() if on_kind else obstacle():
+    if problem := kind_cluster.obstacle() if on_kind else obstacle():
         console.print(f"The demo cannot run here: {problem}.")
         return 1
     began_s = time.monotonic()

@@ -1,6 +1,5 @@
 """The lane of kind: it runs when it is asked for by its mark, and is skipped otherwise."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,6 @@ from rich.console import Console
 
 import kind_lab
 from tonnage_lab import assets
-from tonnage_lab.kind.lane import ClusterTools
 from tonnage_lab.progress import on_console
 
 HERE = Path(__file__).parent
@@ -16,9 +14,6 @@ HERE = Path(__file__).parent
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """These come first: later ones share a lane that stays open."""
-    if kind_lab.on_kind():
-        items.sort(key=lambda item: not item.path.is_relative_to(HERE))
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.kind)
@@ -29,9 +24,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def programs() -> dict[str, Path]:
     return assets.ensure(step=on_console(Console(stderr=True)))
-
-
-@pytest.fixture(scope="module")
-def lane() -> Iterator[ClusterTools]:
-    with kind_lab.SHARED.opened() as found:
-        yield found

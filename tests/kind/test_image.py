@@ -13,6 +13,7 @@ from site_lab import a_model, show, until
 from tonnage.units import MB, MIB
 from tonnage_lab import controlplane
 from tonnage_lab.kind import images
+from tonnage_lab.kind.docker import docker
 from tonnage_lab.processes import LabError, free_ports
 
 CRDS = Path(__file__).parents[2] / "crds"
@@ -28,8 +29,8 @@ TMP = "/tmp:size=64m"  # noqa: S108  (in the container)
 
 
 @pytest.fixture(scope="module")
-def image(lane) -> str:
-    return images.operator(lane.docker)
+def image() -> str:
+    return images.operator()
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +51,8 @@ def plane(tmp_path_factory: pytest.TempPathFactory, programs):
 class Container:
     """The operator's, with what the chart's pod has: read-only files, no capabilities, a /tmp."""
 
-    def __init__(self, lane, plane, folder: Path, user: int) -> None:
+    def __init__(self, plane, folder: Path, user: int) -> None:
         (self.port,) = free_ports(1)
-        self.docker = lane.docker
         settings = {"prometheusUrl": "http://127.0.0.1:9", "probePort": self.port, "tickS": 1,
                     "operatorNamespace": "tonnage-system"}  # fmt: skip
         folder.mkdir(exist_ok=True)
@@ -61,7 +61,7 @@ class Container:
         for path in (folder, *folder.iterdir()):
             path.chmod(0o755 if path.is_dir() else 0o644)
         self.began_s = time.monotonic()
-        self.id = self.docker(
+        self.id = docker(
             "run", "--detach", "--network", "host", "--user", f"{user}:{user}", "--read-only",
             "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--tmpfs", TMP,
             "--volume", f"{folder}:/etc/tonnage:ro", "--env", "KUBECONFIG=/etc/tonnage/kubeconfig",
@@ -84,40 +84,40 @@ class Container:
         return int(float(found[0].split()[1])) if found else 0
 
     def log(self) -> str:
-        return self.docker("logs", self.id)
+        return docker("logs", self.id)
 
     def resident_bytes(self) -> int:
         """Return what lies in memory of its processes, shared pages included."""
-        pids = self.docker("top", self.id, "-o", "pid").split()[1:]
+        pids = docker("top", self.id, "-o", "pid").split()[1:]
         texts = [Path(f"/proc/{pid}/status").read_text() for pid in pids]
         lines = [line for text in texts for line in text.splitlines() if line.startswith("VmRSS")]
         return sum(int(line.split()[1]) for line in lines) * 1024
 
     def remove(self) -> None:
-        self.docker("rm", "--force", self.id)
+        docker("rm", "--force", self.id)
 
 
 @pytest.fixture(params=[CHART_USER, RANDOM_USER], ids=["the chart's user", "any user"])
-def started(request, lane, plane, image, tmp_path):
-    made = Container(lane, plane, tmp_path / "settings", request.param)
+def started(request, plane, image, tmp_path):
+    made = Container(plane, tmp_path / "settings", request.param)
     yield made
     made.remove()
 
 
-def labels(docker, image: str) -> dict[str, Any]:
+def labels(image: str) -> dict[str, Any]:
     return dict(json.loads(docker("inspect", "--format", "{{json .Config.Labels}}", image)))
 
 
-def test_it_is_small(lane, image, request, tmp_path):
-    found_bytes = int(lane.docker("inspect", "--format", "{{.Size}}", image))
+def test_it_is_small(image, request, tmp_path):
+    found_bytes = int(docker("inspect", "--format", "{{.Size}}", image))
     show(request.config, "image", {"image_mb": round(found_bytes / MB)}, tmp_path)
 
     assert found_bytes <= MOST_IMAGE_BYTES
 
 
-def test_it_says_what_it_is_and_carries_its_licence(lane, image):
-    said = labels(lane.docker, image)
-    licence = lane.docker("run", "--rm", "--network", "none", "--entrypoint", "python", image,
+def test_it_says_what_it_is_and_carries_its_licence(image):
+    said = labels(image)
+    licence = docker("run", "--rm", "--network", "none", "--entrypoint", "python", image,
                           "-c", "print(open('/licenses/LICENSE').read())")  # fmt: skip
 
     assert said["org.opencontainers.image.licenses"] == "Apache-2.0"
@@ -125,9 +125,9 @@ def test_it_says_what_it_is_and_carries_its_licence(lane, image):
     assert "Apache License" in licence
 
 
-def test_nothing_that_installs_software_is_left(lane, image):
+def test_nothing_that_installs_software_is_left(image):
     with pytest.raises(LabError):
-        lane.docker("run", "--rm", "--network", "none", "--entrypoint", "pip", image, "--version")
+        docker("run", "--rm", "--network", "none", "--entrypoint", "pip", image, "--version")
 
 
 def test_it_is_ready_in_time_and_stays_small_as_any_user(started: Container, request, tmp_path):

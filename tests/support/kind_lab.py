@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,9 @@ import pytest
 
 from operator_hand import Hand
 from tonnage_lab.controlplane import ControlPlane
-from tonnage_lab.kind import cluster, lane
+from tonnage_lab.kind import cluster
 from tonnage_lab.kind import site as kind_site
 from tonnage_lab.kind.cluster import KindCluster
-from tonnage_lab.kind.lane import ClusterTools
 from tonnage_lab.site import NAMESPACE, SiteConfig
 
 CRDS = Path(__file__).parents[2] / "crds"
@@ -28,45 +27,19 @@ def on_kind() -> bool:
 @cache
 def problem() -> str | None:
     """Return why no test of the lane can run; None if they can."""
-    return lane.obstacle() if on_kind() else "only with -m kind"
-
-
-class Shared:
-    """One lane for all clusters that run at the same time: it opens once and closes once."""
-
-    def __init__(self) -> None:
-        self.num_users = 0
-        self.stack = ExitStack()
-        self.lane: ClusterTools | None = None
-
-    @contextmanager
-    def opened(self) -> Iterator[ClusterTools]:
-        if found := problem():
-            pytest.skip(found)
-        if self.lane is None:
-            self.lane = self.stack.enter_context(lane.cluster_tools())
-        self.num_users += 1
-        try:
-            yield self.lane
-        finally:
-            self.num_users -= 1
-            if self.num_users == 0:
-                self.lane = None
-                self.stack.close()
-
-
-SHARED = Shared()
+    return cluster.obstacle() if on_kind() else "only with -m kind"
 
 
 @contextmanager
 def a_cluster(folder: Path, **how: Any) -> Iterator[KindCluster]:
     """Create a cluster with the CRDs of this repository, and delete it in the end."""
-    with SHARED.opened() as found:
-        made = cluster.start(found, folder, crds=CRDS, **how)
-        try:
-            yield made
-        finally:
-            made.plane.stop()
+    if found := problem():
+        pytest.skip(found)
+    made = cluster.start(folder, crds=CRDS, **how)
+    try:
+        yield made
+    finally:
+        made.plane.stop()
 
 
 @contextmanager

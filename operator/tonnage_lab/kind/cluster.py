@@ -2,27 +2,35 @@
 
 import json
 import os
+import random
+import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
+from tonnage_lab import assets
 from tonnage_lab.controlplane import AUDIT_POLICY, ControlPlane
-from tonnage_lab.kind.docker import thawing
-from tonnage_lab.kind.lane import ClusterTools
+from tonnage_lab.kind import docker
 from tonnage_lab.kubectl import Kubectl
-from tonnage_lab.processes import ProcessGroup, run, wait_until
+from tonnage_lab.processes import LabError, ProcessGroup, run, wait_until
 from tonnage_lab.progress import Step, silent
 from tonnage_lab.site import GpuNode
 
+PUBLISHED_NODE: Final = (
+    "kindest/node:v1.37.0@sha256:a1ed56cfb0e7b93589bdf97c8cd566405a265939e3620fc4f5de89adff580ae5"
+)
+"""As kind 0.33.0 has it: pkg/apis/config/defaults/image.go."""
+IMAGE_VARIABLE: Final = "TONNAGE_KIND_IMAGE"
+POD_RANGES: Final = range(100, 200)
+"""Of 10.100.0.0/16 and those after it: clusters that run at once must not share one."""
 READY_TIMEOUT: Final = "180s"
 RANGE_TIMEOUT_S: Final = 60.0
 _AUDIT: Final = "/etc/kubernetes/audit"
 _AUDIT_LOGS: Final = "/var/log/kubernetes"
-_CNI_FILE: Final = "/etc/cni/net.d/10-tonnage.conflist"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,38 +39,49 @@ class KindCluster:
 
     plane: ControlPlane
     name: str
-    lane: ClusterTools
 
     def on_node(self, node: str, *command: str) -> str:
         """Run a command in a node, as root."""
-        return self.lane.docker("exec", node, *command)
+        return docker.docker("exec", node, *command)
 
     def nodes(self) -> list[str]:
         return [each["metadata"]["name"] for each in self.plane.kubectl.get("nodes")["items"]]
 
 
+def obstacle() -> str | None:
+    """Return why no cluster of kind can be made here; None if it can."""
+    if os.geteuid() != 0:
+        return "routes to the pods of a kind cluster take root"
+    if shutil.which("kind") is None:
+        return "there is no kind on the PATH"
+    return None if docker.answers() else "no Docker answers"
+
+
+def node_image() -> str:
+    """Return the image of a node; kind pulls it where it is not there."""
+    return os.environ.get(IMAGE_VARIABLE) or PUBLISHED_NODE
+
+
 def start(
-    lane: ClusterTools,
-    folder: Path,
-    *,
-    nodes: Sequence[GpuNode] = (),
-    crds: Path | None = None,
-    step: Step = silent,
+    folder: Path, *, nodes: Sequence[GpuNode] = (), crds: Path | None = None, step: Step = silent
 ) -> KindCluster:
     """Create a cluster and wait until its nodes are Ready; the first one is its control plane.
 
     Raises:
         LabError: kind cannot create it, or a node does not become Ready; nothing of it is left.
     """
+    if problem := obstacle():
+        raise LabError(problem)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    name = f"tonnage-{uuid.uuid4().hex[:6]}"
-    cluster = KindCluster(plane=_plane(lane, folder, name), name=name, lane=lane)
+    name, pod_range = f"tonnage-{uuid.uuid4().hex[:6]}", free_pod_range(run(["ip", "route"]))
+    kubectl = assets.ensure(["kubectl"], step=step)["kubectl"]
+    cluster = KindCluster(plane=_plane(folder, kubectl, name, pod_range), name=name)
     try:
         with step(f"creating a kind cluster of {max(1, len(nodes))}"):
-            _create(cluster, nodes)
-            _connect(cluster)
-            kubectl = cluster.plane.kubectl
-            kubectl("wait", "--for=condition=Ready", "nodes", "--all", f"--timeout={READY_TIMEOUT}")
+            _create(cluster, nodes, pod_range)
+            _lay_routes(cluster)
+            wait = ("wait", "--for=condition=Ready", f"--timeout={READY_TIMEOUT}")
+            cluster.plane.kubectl(*wait, "nodes", "--all")
             _prepare_nodes(cluster, nodes)
         if crds is not None:
             cluster.plane.kubectl.install_crds(crds)
@@ -72,58 +91,65 @@ def start(
     return cluster
 
 
-def _plane(lane: ClusterTools, folder: Path, name: str) -> ControlPlane:
+def free_pod_range(routes: str) -> str:
+    """Return a range of addresses that no route of this machine goes to.
+
+    Raises:
+        LabError: there is none.
+
+    >>> free_pod_range(" ".join(f"10.{number}.0.0/24 via 172.18.0.2" for number in range(199)))
+    '10.199.0.0/16'
+    """
+    free = [number for number in POD_RANGES if f"10.{number}." not in routes]
+    if not free:
+        raise LabError("every range of addresses for pods has routes on this machine")
+    return f"10.{random.choice(free)}.0.0/16"  # noqa: S311  (two may start at once)
+
+
+def _plane(folder: Path, kubectl: Path, name: str, pod_range: str) -> ControlPlane:
     kubeconfig = folder / "kubeconfig"
     audit_log = folder / "audit" / "logs" / "audit.log"
     return ControlPlane(
         folder=folder,
         server="",
         kubeconfig=kubeconfig,
-        audit_log=audit_log if os.geteuid() == 0 else None,  # the API server writes it as root
-        kubectl=Kubectl(program=lane.kubectl, kubeconfig=kubeconfig),
+        audit_log=audit_log,
+        kubectl=Kubectl(program=kubectl, kubeconfig=kubeconfig),
         group=ProcessGroup(logs=folder / "logs"),
-        at_end=lambda: _delete(lane, name),
+        at_end=lambda: _delete(name, pod_range),
     )
 
 
-def _create(cluster: KindCluster, nodes: Sequence[GpuNode]) -> None:
-    """Run kind; what differs on this machine stands in the configuration."""
-    lane, folder = cluster.lane, cluster.plane.folder
+def _delete(name: str, pod_range: str) -> None:
+    run(["kind", "delete", "cluster", "--name", name, "--quiet"])
+    run(["ip", "route", "flush", "root", pod_range])
+
+
+def _create(cluster: KindCluster, nodes: Sequence[GpuNode], pod_range: str) -> None:
+    folder = cluster.plane.folder
     audit = folder / "audit"
     (audit / "logs").mkdir(parents=True, exist_ok=True)
     (audit / "policy.yaml").write_text(yaml.safe_dump(AUDIT_POLICY))
     file = folder / "kind.yaml"
-    made = configuration(nodes, audit=audit, pod_range=lane.next_pod_range(), bare=lane.is_bare)
+    made = configuration(nodes, audit=audit, pod_range=pod_range)
     file.write_text(yaml.safe_dump(made, sort_keys=False))
     run(
         [
-            lane.kind, "create", "cluster", "--quiet", "--name", cluster.name,
-            "--image", lane.node_image, "--config", file,
-            "--kubeconfig", cluster.plane.kubeconfig,
-        ],
-        environment=lane.docker.environment,
+            "kind", "create", "cluster", "--quiet", "--name", cluster.name,
+            "--image", node_image(), "--config", file, "--kubeconfig", cluster.plane.kubeconfig,
+        ]
     )  # fmt: skip
 
 
-def configuration(
-    nodes: Sequence[GpuNode], *, audit: Path, pod_range: int, bare: bool
-) -> dict[str, Any]:
-    """Return what kind is told: nodes with the labels of GPUs, and an audit log that we can read.
-
-    ``bare``: the node image brings no network plugin, and the machine may have cgroup v1.
-    """
-    patches = [_audit_patch()]
-    networking: dict[str, Any] = {"podSubnet": f"10.{pod_range}.0.0/16"}
-    if bare:
-        networking["disableDefaultCNI"] = True
-        patches.append({"kind": "KubeletConfiguration", "failCgroupV1": False})
+def configuration(nodes: Sequence[GpuNode], *, audit: Path, pod_range: str) -> dict[str, Any]:
+    """Return what kind is given: nodes with the labels of GPUs, and an audit log for us to read."""
     made = [_node(node) for node in nodes] or [{"role": "control-plane"}]
     made[0] |= {"role": "control-plane", "extraMounts": _audit_mounts(audit)}
     return {
         "kind": "Cluster",
         "apiVersion": "kind.x-k8s.io/v1alpha4",
-        "networking": networking,
-        "kubeadmConfigPatches": [yaml.safe_dump(each, sort_keys=False) for each in patches],
+        "networking": {"podSubnet": pod_range},
+        "kubeadmConfigPatches": [yaml.safe_dump(_audit_patch(), sort_keys=False)],
         "nodes": made,
     }
 
@@ -160,61 +186,22 @@ def _audit_patch() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _connect(cluster: KindCluster) -> None:
-    """Give each node of a bare image its network, and this machine a way to the pods.
+def _lay_routes(cluster: KindCluster) -> None:
+    """Give this machine a way to the pods of each node."""
 
-    What kindnetd does on published images: the node's own pod range in its CNI configuration,
-    and a route to every other node's.
-    """
+    def found() -> list[dict[str, Any]]:
+        return list(cluster.plane.kubectl.get("nodes")["items"])
+
     wait_until(
-        lambda: all("podCIDR" in each["spec"] for each in _node_objects(cluster)),
+        lambda: all("podCIDR" in each["spec"] for each in found()),
         what="every node has a range of pods",
         timeout_s=RANGE_TIMEOUT_S,
         needs={},
     )
-    ways = _ways(cluster)
-    for node, own_range, _ in ways:
-        if cluster.lane.is_bare:
-            text = json.dumps(_cni(own_range))
-            cluster.lane.docker("exec", "-i", node, "cp", "/dev/stdin", _CNI_FILE, text=text)
-            for _, other_range, address in ways:
-                if other_range != own_range:
-                    cluster.on_node(node, "ip", "route", "replace", other_range, "via", address)
-    for _, own_range, address in ways:
-        run(["ip", "route", "replace", own_range, "via", address])
-
-
-def _ways(cluster: KindCluster) -> list[tuple[str, str, str]]:
-    """Return each node's name, its range of pods, and its address."""
-    return [
-        (
-            each["metadata"]["name"],
-            each["spec"]["podCIDR"],
-            next(a["address"] for a in each["status"]["addresses"] if a["type"] == "InternalIP"),
-        )
-        for each in _node_objects(cluster)
-    ]
-
-
-def _node_objects(cluster: KindCluster) -> list[dict[str, Any]]:
-    return list(cluster.plane.kubectl.get("nodes")["items"])
-
-
-def _cni(pod_range: str) -> Mapping[str, Any]:
-    addresses = {
-        "type": "host-local",
-        "dataDir": "/run/cni-ipam-state",
-        "routes": [{"dst": "0.0.0.0/0"}],
-        "ranges": [[{"subnet": pod_range}]],
-    }
-    return {
-        "cniVersion": "0.3.1",
-        "name": "tonnage",
-        "plugins": [
-            {"type": "ptp", "ipMasq": False, "mtu": 1400, "ipam": addresses},
-            {"type": "portmap", "capabilities": {"portMappings": True}},
-        ],
-    }
+    for each in found():
+        addresses = each["status"]["addresses"]
+        (address,) = (one["address"] for one in addresses if one["type"] == "InternalIP")
+        run(["ip", "route", "replace", each["spec"]["podCIDR"], "via", address])
 
 
 def _prepare_nodes(cluster: KindCluster, nodes: Sequence[GpuNode]) -> None:
@@ -232,16 +219,6 @@ def _prepare_nodes(cluster: KindCluster, nodes: Sequence[GpuNode]) -> None:
         kubectl("taint", "nodes", found[0], "node-role.kubernetes.io/control-plane-")
 
 
-def _delete(lane: ClusterTools, name: str) -> None:
-    command: list[str | Path] = [lane.kind, "delete", "cluster", "--name", name, "--quiet"]
-    thawing(lambda: run(command, environment=lane.docker.environment))
-
-
 def load_images(cluster: KindCluster, images: Sequence[str]) -> None:
-    """Copy images from Docker into every node.
-
-    Raises:
-        LabError: a node did not take them.
-    """
-    for node in cluster.nodes():
-        cluster.lane.docker.copy_images(images, node)
+    """Copy images from Docker into every node."""
+    run(["kind", "load", "docker-image", *images, "--name", cluster.name])

@@ -4,7 +4,6 @@ Nothing runs in the network of the machine: the operator finds Prometheus by its
 Prometheus the engines by their addresses.
 """
 
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +12,10 @@ from typing import Any, Final
 
 import yaml
 
+from tonnage.termination import termination_raises
 from tonnage_lab import assets, prometheus, site
 from tonnage_lab.controlplane import ControlPlane
-from tonnage_lab.kind import cluster, images, lane
+from tonnage_lab.kind import cluster, docker, images
 from tonnage_lab.kind.cluster import KindCluster
 from tonnage_lab.processes import LabError, answers, wait_until
 from tonnage_lab.progress import Step, silent
@@ -31,16 +31,13 @@ PROMETHEUS_TIMEOUT_S: Final = 120.0
 def running_site(
     config: SiteConfig, crds: Path, *, step: Step = silent
 ) -> Iterator[tuple[KindCluster, str]]:
-    """Yield a cluster with everything on it, and Prometheus' address; leave nothing behind.
+    """Yield a cluster with everything on it, and Prometheus' address; delete it in the end.
 
     Raises:
         LabError: this machine cannot run it.
     """
-    with (
-        lane.cluster_tools(step=step) as found,
-        tempfile.TemporaryDirectory(prefix="tonnage-") as folder,
-    ):
-        made = cluster.start(found, Path(folder), nodes=config.nodes, crds=crds, step=step)
+    with termination_raises(), tempfile.TemporaryDirectory(prefix="tonnage-") as folder:
+        made = cluster.start(Path(folder), nodes=config.nodes, crds=crds, step=step)
         try:
             yield made, start(made, config, step=step)
         finally:
@@ -52,9 +49,9 @@ def start(made: KindCluster, config: SiteConfig, *, step: Step = silent) -> str:
     """Start everything beside a cluster; return Prometheus' address, as this machine reaches it."""
     if config.engine is not None:
         raise LabError("real engines run on the built control plane only")
-    built = images.build_all(made.lane.docker, config.truth, step=step)
+    built = images.build_all(config.truth, step=step)
     with step("loading images into the nodes"):
-        cluster.load_images(made, [built.operator, built.engine, built.prometheus])
+        cluster.load_images(made, built)
     url = _start_prometheus(made.plane, config.scrape_interval_s, step)
     site.install_operator(made.plane, URL_IN_CLUSTER, config, on_host=False, step=step)
     return url
@@ -102,8 +99,6 @@ def _address(plane: ControlPlane) -> str | None:
 
 
 def suits_by_itself() -> bool:
-    """Tell whether Docker answers, and every image that a build needs is at hand: no pull."""
-    if shutil.which("docker") is None or lane.obstacle() is not None:
-        return False
-    found = lane.users_own()
-    return found.answers() and any(map(found.has, (images.LOCAL_PYTHON, images.PUBLISHED_PYTHON)))
+    """Tell whether Docker answers, and the images that a site is made of need no pull."""
+    wanted = (cluster.node_image(), images.PYTHON)
+    return cluster.obstacle() is None and all(map(docker.has, wanted))
