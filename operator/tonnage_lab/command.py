@@ -13,7 +13,7 @@ from rich.console import Console
 from tonnage.cli.console import UNEXPECTED, Failure, needs_extra
 from tonnage.units import HOUR_S
 
-MODULES: Final = frozenset({"cryptography", "matplotlib"})
+MODULES: Final = frozenset({"matplotlib", "trustme"})
 
 HELP = """Run a test cluster on this machine: control plane, Prometheus, engine emulators.
 

@@ -207,10 +207,10 @@ def test_without_the_lab_its_command_says_where_the_lab_is(asked):
 
 def test_a_missing_extra_says_how_to_install_it():
     with (
-        pytest.raises(Failure, match=r"needs cryptography.*pip install -e '\.\[lab\]'"),
+        pytest.raises(Failure, match=r"needs trustme.*pip install -e '\.\[lab\]'"),
         lab_errors(),
     ):
-        raise ModuleNotFoundError(name="cryptography")
+        raise ModuleNotFoundError(name="trustme")
 
 
 def test_a_module_of_ours_that_is_missing_is_our_fault():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.oid import ExtensionOID, NameOID
 
 from tonnage_lab import certificates, controlplane, kwok, prometheus
@@ -41,16 +42,31 @@ def test_the_administrator_is_in_the_group_that_may_do_all(issued):
     assert group.value == "system:masters"
 
 
-def test_every_certificate_is_signed_by_the_ca_and_valid_for_a_year(issued):
-    for path in (issued.ca, issued.server.certificate, issued.admin.certificate):
-        certificate = read(path)
+def test_no_certificate_has_an_empty_list_of_names_which_go_refuses(issued):
+    for pair in (issued.server, issued.admin):
+        extensions = read(pair.certificate).extensions
+        assert list(extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+
+
+def test_what_the_ca_signed_is_valid_for_a_year(issued):
+    for pair in (issued.server, issued.admin):
+        certificate = read(pair.certificate)
         certificate.verify_directly_issued_by(read(issued.ca))
         assert certificate.not_valid_before_utc < NOON
         assert certificate.not_valid_after_utc == datetime(2027, 9, 1, 12, tzinfo=UTC)
 
 
+def test_the_key_of_the_ca_is_written_nowhere(issued):
+    authority = read(issued.ca).public_key()
+    keys = (
+        load_pem_private_key(path.read_bytes(), None) for path in issued.ca.parent.glob("*.key")
+    )
+
+    assert authority not in [key.public_key() for key in keys]
+
+
 def test_only_the_owner_reads_keys(issued):
-    keys = (issued.server.key, issued.admin.key, issued.token_signing_key)
+    keys = (issued.server.key, issued.admin.key, issued.token_key)
 
     assert {path.stat().st_mode & 0o777 for path in keys} == {0o600}
     assert issued.ca.parent.stat().st_mode & 0o777 == 0o700
