@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, ValidationError, field_validator
 
 from tonnage.api.base import ApiModel
+from tonnage.api.strict_json import unique_keys
 from tonnage.estimate.covariance import repair
 from tonnage.estimate.errors import CalibrationFileError
 from tonnage.estimate.posterior import COVARIANCES, SpeedPosterior
@@ -215,7 +216,7 @@ def load(text: str) -> CalibrationFile:
         CalibrationFileError: no JSON object, of another version, or a field is wrong; names it.
     """
     try:
-        content: Any = json.loads(text)
+        content: Any = json.loads(text, object_pairs_hook=unique_keys)
     except (ValueError, RecursionError) as error:
         raise CalibrationFileError(f"no JSON: {error}") from error
     version = content.get("version") if isinstance(content, dict) else None

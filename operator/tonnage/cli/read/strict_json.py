@@ -4,8 +4,9 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
+from tonnage.api.strict_json import unique_keys
 from tonnage.cli.console import ManifestError
 from tonnage.cli.read.strict_yaml import read_documents
 
@@ -27,7 +28,7 @@ def check_json(text: str, *, source: str) -> None:
         if not math.isfinite(_value(number)):
             raise ManifestError(f"{source}:{line}: {key}: {number[:40]} is no finite number")
     try:
-        content = json.loads(text, object_pairs_hook=_unique)
+        content = json.loads(text, object_pairs_hook=unique_keys)
     except json.JSONDecodeError as error:
         raise ManifestError(f"{source}:{error.lineno}: {error.msg}") from error
     except _DECODER_LIMITS as error:
@@ -35,15 +36,6 @@ def check_json(text: str, *, source: str) -> None:
         raise ManifestError(f"{source}: {error}") from error
     if not isinstance(content, dict):
         raise ManifestError(f"{source}:1: not a JSON object")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"{twice} is given twice")
-    return content
 
 
 def _numbers(text: str) -> Iterator[tuple[int, str, str]]:
