@@ -7,6 +7,7 @@ import pytest
 from cli_builders import run
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.cli.commands.calibration_plan import subject_of
+from tonnage.cli.read.bench_results import MOST_VALUES
 from tonnage.estimate.speed import with_speed
 from tonnage.sizing.serving.steady import mixed_step
 from tonnage.sizing.split import Parallelism
@@ -180,6 +181,33 @@ def test_a_file_that_tells_nothing_of_steps_is_refused_by_name(tmp_path, content
 
     assert result.exit_code == 3, result.output
     assert message in result.stderr
+
+
+def test_a_file_is_refused_for_its_many_values_before_they_are_built(tmp_path):
+    path = tmp_path / "bench.json"
+    path.write_text('{"benchmarks": [' + "{}," * (MOST_VALUES // 2) + "{}]}")
+
+    result = calibrate(path)
+
+    assert result.exit_code == 3
+    assert "5,000,003 values, more than 5,000,000: leave out single requests" in result.stderr
+
+
+def test_lines_are_refused_at_the_first_that_is_no_result(tmp_path):
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(of_vllm(1)) + "\n" + "{}\n" + "no JSON\n")
+
+    result = calibrate(path)
+
+    assert "bench.json:2: neither a result of 'vllm bench serve'" in result.stderr
+
+
+def test_a_line_separator_within_a_text_ends_no_line(tmp_path):
+    path = tmp_path / "bench.json"
+    lines = (of_vllm(each, label="one\u2028line") for each in (1, 8, 16))
+    path.write_text("".join(json.dumps(each, ensure_ascii=False) + "\n" for each in lines))
+
+    assert calibrate(path).exit_code == 0
 
 
 @pytest.mark.parametrize(

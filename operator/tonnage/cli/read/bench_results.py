@@ -9,15 +9,19 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from io import StringIO
 from typing import Final
 
 from tonnage.cli.console import ManifestError, failing
 from tonnage.cli.read.manifest import read_text
 from tonnage.cli.read.nested import Object, block
-from tonnage.units import MIB, MS_PER_S, count_of
+from tonnage.units import MIB, MILLION, MS_PER_S, count_of
 
-MAX_BYTES: Final = 512 * MIB
-"""A report of GuideLLM holds every request with its text."""
+MAX_BYTES: Final = 128 * MIB
+"""A report of GuideLLM holds every request with its text: tens of MiB."""
+MOST_VALUES: Final = 5 * MILLION
+"""As many as 10,000 requests with the time of each of 500 tokens; an empty object in a list has 3
+bytes in a file, and takes 72 of memory."""
 MOST_ERRORS: Final = 0.02
 FEWEST_TOKENS: Final = 2
 """Of an answer: its first token tells nothing of steps."""
@@ -62,11 +66,15 @@ def read_runs(path: str) -> list[BenchmarkRun]:
 def _objects(path: str) -> Iterator[tuple[str, Object]]:
     """Yield the object of a file, or those of its lines, as ``--append-result`` writes them."""
     text = read_text(path, max_bytes=MAX_BYTES)
+    num_values = sum(map(text.count, ",[{"))
+    if num_values > MOST_VALUES:
+        message = f"{num_values:,} values, more than {MOST_VALUES:,}: leave out single requests"
+        raise ManifestError(f"{path}: {message} (--save-detailed)")
     try:
-        found = [(path, json.loads(text))]
+        found = iter([(path, json.loads(text))])
     except (ValueError, RecursionError):
-        lines = ((f"{path}:{number}", line) for number, line in enumerate(text.splitlines(), 1))
-        found = [(where, _parse_json(line, where)) for where, line in lines if line.strip()]
+        lines = ((f"{path}:{number}", line) for number, line in enumerate(StringIO(text), 1))
+        found = ((where, _parse_json(line, where)) for where, line in lines if line.strip())
     for where, content in found:
         if not isinstance(content, Mapping):
             raise ManifestError(f"{where}: no JSON object")
