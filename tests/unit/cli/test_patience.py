@@ -62,6 +62,17 @@ class TestAnUncompiledEngineModel:
         assert said == [UNCOMPILED]
 
 
+def test_reading_that_takes_long_says_how_far_it_is_ever_more_seldom(said):
+    times = iter([0, 1.9, 2.0, 4.9, 5.1])
+    progress = Progress(said.append, clock=lambda: next(times), is_compiled=False, is_terminal=True)
+
+    told = progress.reading("t.csv")
+    for number in (1, 2_000, 3_000, 4_000):
+        told(number, "row")
+
+    assert said == ["Reading t.csv: 2,000 rows so far", "Reading t.csv: 4,000 rows so far"]
+
+
 @pytest.mark.parametrize(
     ("file", "is_compiled"),
     [("engine/schedule.cpython-311-x86_64-linux-gnu.so", True), ("engine/schedule.py", False)],

@@ -66,18 +66,41 @@ class Progress:
 
     def counting(self) -> Between:
         """Return what to call before each run of the engine model: it shows their number."""
-        num_runs, waits_s = 0, PATIENCE_S
-        speaks_at = self._clock() + waits_s
+        num_runs = 0
+        is_due = self._seldom()
 
         def between() -> None:
-            nonlocal num_runs, waits_s, speaks_at
+            nonlocal num_runs
             if not num_runs:
                 self.begin()
-            if (now := self._clock()) >= speaks_at:
+            if is_due():
                 runs = count_of(num_runs, "run")
                 self.tell(f"Searching for goodput: {runs} of the engine model so far")
-                waits_s *= GROWTH
-                speaks_at = now + waits_s
             num_runs += 1
 
         return between
+
+    def reading(self, name: str) -> Callable[[int, str], None]:
+        """Return what to call with how many of something were read of a file so far."""
+        is_due = self._seldom()
+
+        def told(number: int, noun: str) -> None:
+            if is_due():
+                self._tell(f"Reading {name}: {count_of(f'{number:,}', noun)} so far")
+
+        return told
+
+    def _seldom(self) -> Callable[[], bool]:
+        """Return what says whether to speak: first after the patience, then ever more seldom."""
+        waits_s = PATIENCE_S
+        speaks_at = self._clock() + waits_s
+
+        def is_due() -> bool:
+            nonlocal waits_s, speaks_at
+            if (now := self._clock()) < speaks_at:
+                return False
+            waits_s *= GROWTH
+            speaks_at = now + waits_s
+            return True
+
+        return is_due
