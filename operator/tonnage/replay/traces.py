@@ -4,21 +4,19 @@ Files are csv, jsonl (either may end in .gz) or parquet. Beside our own columns,
 prompt_tokens,output_tokens``, the names of the published formats are known; others are ignored.
 """
 
-import csv
-import gzip
-import json
 import math
-import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
-from enum import Enum
+from itertools import islice
+from operator import gt
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
+from tonnage.replay.trace_file import Tell, TraceError, TraceLimits, trace_errors
+from tonnage.replay.trace_rows import ARRIVAL, SHOWN, Clock, Columns, Row, rows_of
 from tonnage.units import DAY_S, MS_PER_S, count_of
 
 LARGEST_TOKENS: Final = 1 << 31
@@ -26,42 +24,10 @@ LARGEST_TOKENS: Final = 1 << 31
 UNIX_S: Final = 30 * 365 * DAY_S
 """Since 1970. Milliseconds from the beginning of a trace come to as many after 11 days."""
 NUMBERS: Final = (int, float, Decimal)
-SHOWN: Final = 40
-"""Characters of a wrong value that are shown."""
-
-
-class Clock(Enum):
-    """How a column writes the time of an arrival."""
-
-    SECONDS = "seconds"
-    MILLISECONDS = "milliseconds"
-    DATE = "ISO 8601"
-
-
-ARRIVAL: Final = {
-    "arrival_s": Clock.SECONDS,
-    "time_s": Clock.SECONDS,
-    "arrival_ms": Clock.MILLISECONDS,
-    "TIMESTAMP": Clock.DATE,  # Azure
-    "Timestamp": Clock.SECONDS,  # BurstGPT
-    "timestamp": Clock.MILLISECONDS,  # Mooncake
-}
-PROMPT: Final = (
-    "prompt_tokens", "input_tokens", "ContextTokens", "Request tokens", "input_length",
-)  # fmt: skip
-OUTPUT: Final = ("output_tokens", "GeneratedTokens", "Response tokens", "output_length")
-
-
-class TraceError(ValueError):
-    """A trace cannot be read: which file, and where in it."""
-
-    def __init__(
-        self, message: str, *, path: Path, line: int | None = None, column: str | None = None
-    ) -> None:
-        """``line``: counted from 1; of parquet the row. ``column``: its name."""
-        where = ":".join(str(part) for part in (path, line, column) if part is not None)
-        super().__init__(f"{where}: {message}")
-        self.path, self.line, self.column = path, line, column
+LONGEST_VALUE: Final = 64
+"""Characters. No number and no date is longer; a few bytes of parquet can repeat a longer one in
+every row."""
+DEFAULT_LIMITS: Final = TraceLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,40 +48,53 @@ class Trace:
         return len(self.arrival_s)
 
 
-def read_trace(path: Path) -> Trace:
+def read_trace(
+    path: Path, *, limits: TraceLimits = DEFAULT_LIMITS, tell: Tell = lambda _, __: None
+) -> Trace:
     """Read a trace; rows that stand in another order are sorted by arrival, equal ones kept so.
 
+    ``tell``: called as the file is read.
+
     Raises:
-        TraceError: the file is not there, empty, in no known format, lacks a column, has a value
-            that is negative, not finite or no number, dates with and without a time zone, or no
-            row with tokens of both kinds.
+        TraceError: the file is not there, empty, beyond the limits, in no known format, lacks a
+            column, has a value that is negative, not finite or no number, dates with and without a
+            time zone, or no row with tokens of both kinds.
     """
     arrival, prompt, output = array("d"), array("q"), array("q")
-    num_empty = 0
+    num_rows = 0
     zoned = set[bool]()
-    columns: _Columns | None = None
-    with _trace_errors(path):
-        for line, row in _rows(path):
-            columns = columns or _Columns.among(row, path=path, line=line)
+    columns: Columns | None = None
+    with trace_errors(path):
+        for num_rows, (line, row) in enumerate(rows_of(path, limits, tell), 1):
+            tell(num_rows, "row")
+            columns = columns or Columns.among(row, path=path, line=line)
             at = _Place(path=path, line=line, row=row, zoned=zoned)
             came_s = at.arrival_s(columns.arrival)
             prompt_tokens, output_tokens = at.tokens(columns.prompt), at.tokens(columns.output)
-            if not prompt_tokens or not output_tokens:
-                num_empty += 1
-                continue
-            arrival.append(came_s)
-            prompt.append(prompt_tokens)
-            output.append(output_tokens)
-    if columns is None or not arrival:
-        are_empty = count_of(num_empty, "row is without a token", "rows are without a token")
-        without = f": {are_empty}" if num_empty else ""
+            if prompt_tokens and output_tokens:
+                arrival.append(came_s)
+                prompt.append(prompt_tokens)
+                output.append(output_tokens)
+    found = Trace(
+        arrival_s=arrival,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        num_empty=num_rows - len(arrival),
+    )
+    clock = _checked_clock(found, columns, path)
+    return _in_order(found, is_date=clock is Clock.DATE)
+
+
+def _checked_clock(trace: Trace, columns: Columns | None, path: Path) -> Clock:
+    if columns is None or not trace:
+        rows = count_of(trace.num_empty, "row is without a token", "rows are without a token")
+        without = f": {rows}" if trace.num_empty else ""
         raise TraceError(f"it has no requests{without}", path=path)
-    clock = ARRIVAL[columns.arrival]
-    if columns.arrival == "timestamp" and UNIX_S <= MS_PER_S * min(arrival) < MS_PER_S * UNIX_S:
+    first_s = min(trace.arrival_s)
+    if columns.arrival == "timestamp" and UNIX_S <= MS_PER_S * first_s < MS_PER_S * UNIX_S:
         message = "is read as milliseconds, and holds seconds since 1970: name it arrival_s"
         raise TraceError(message, path=path, column=columns.arrival)
-    found = _sort_requests(arrival, prompt, output, is_date=clock is Clock.DATE)
-    return replace(found, num_empty=num_empty)
+    return ARRIVAL[columns.arrival]
 
 
 def notes_of(trace: Trace) -> Iterator[str]:
@@ -127,56 +106,23 @@ def notes_of(trace: Trace) -> Iterator[str]:
         yield "requests were not in order of arrival; they are replayed in it"
 
 
-def _sort_requests(
-    arrival: "array[float]", prompt: "array[int]", output: "array[int]", *, is_date: bool
-) -> Trace:
-    order = sorted(range(len(arrival)), key=arrival.__getitem__)
-    start_s = arrival[order[0]] if is_date else 0.0
-    return Trace(
-        arrival_s=array("d", (arrival[number] - start_s for number in order)),
-        prompt_tokens=array("q", (prompt[number] for number in order)),
-        output_tokens=array("q", (output[number] for number in order)),
-        was_unsorted=any(number != place for place, number in enumerate(order)),
+def _in_order(trace: Trace, *, is_date: bool) -> Trace:
+    arrival, prompt, output = trace.arrival_s, trace.prompt_tokens, trace.output_tokens
+    was_unsorted = any(map(gt, arrival, islice(arrival, 1, None)))
+    if was_unsorted:
+        order = sorted(range(len(arrival)), key=arrival.__getitem__)
+        arrival = array("d", map(arrival.__getitem__, order))
+        prompt = array("q", map(prompt.__getitem__, order))
+        output = array("q", map(output.__getitem__, order))
+    if is_date:
+        arrival = array("d", (each - arrival[0] for each in arrival))
+    return replace(
+        trace,
+        arrival_s=arrival,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        was_unsorted=was_unsorted,
     )
-
-
-Row = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Columns:
-    """The names under which a file has the three figures."""
-
-    arrival: str
-    prompt: str
-    output: str
-
-    @classmethod
-    def among(cls, names: Iterable[str], *, path: Path, line: int | None) -> "_Columns":
-        there = list(names)
-        return cls(
-            arrival=_one(ARRIVAL, there, path=path, line=line),
-            prompt=_one(PROMPT, there, path=path, line=line),
-            output=_one(OUTPUT, there, path=path, line=line),
-        )
-
-
-def _one(known: Iterable[str], there: list[str], *, path: Path, line: int | None) -> str:
-    """Return the one name that is there.
-
-    Raises:
-        TraceError: none is, or several are and may contradict each other.
-    """
-    own, *aliases = known
-    found = [name for name in (own, *aliases) for _ in range(there.count(name))]
-    if not found:
-        names = ", ".join(name[:SHOWN] for name in there) or "none"
-        message = f"missing (or {', '.join(aliases)}); the columns are: {names}"
-        raise TraceError(message, path=path, line=line, column=own)
-    if len(found) > 1:
-        message = f"given twice, as {' and '.join(found)}"
-        raise TraceError(message, path=path, line=line, column=found[1])
-    return found[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,119 +181,11 @@ class _Place:
         value = self.row.get(column)
         if value is None:
             raise TraceError("no value", path=self.path, line=self.line, column=column)
+        if isinstance(value, str) and len(value) > LONGEST_VALUE:
+            message = f"a value of {len(value):,} characters, more than {LONGEST_VALUE}"
+            raise TraceError(message, path=self.path, line=self.line, column=column)
         return value
 
     def _error(self, column: str, what: str) -> TraceError:
         value = repr(self.row[column])[:SHOWN]
         return TraceError(f"{value} {what}", path=self.path, line=self.line, column=column)
-
-
-def _rows(path: Path) -> Iterator[tuple[int, Row]]:
-    """Yield the number of each row's line, and its values by column."""
-    name = path.name.lower()
-    plain = name.removesuffix(".gz")
-    if plain.endswith(".csv"):
-        with _text(path) as lines:
-            yield from _csv_rows(path, lines)
-    elif plain.endswith(".jsonl"):
-        with _text(path) as lines:
-            yield from _jsonl_rows(path, lines)
-    elif name.endswith(".parquet"):
-        yield from _parquet_rows(path)
-    else:
-        raise TraceError("a trace ends in .csv, .csv.gz, .jsonl, .jsonl.gz or .parquet", path=path)
-
-
-@contextmanager
-def _trace_errors(path: Path) -> Iterator[None]:
-    """Turn what files and decoders raise into an error that names the file."""
-    try:
-        yield
-    except OSError as error:  # gzip's own included
-        raise TraceError(error.strerror or str(error), path=path) from error
-    except (EOFError, zlib.error) as error:
-        raise TraceError(f"damaged: {error}", path=path) from error
-    except UnicodeDecodeError as error:
-        raise TraceError("is no text in UTF-8", path=path) from error
-
-
-@contextmanager
-def _text(path: Path) -> Iterator[TextIO]:
-    if path.name.lower().endswith(".gz"):
-        with gzip.open(path, "rt", encoding="utf-8-sig", newline="") as unpacked:
-            yield unpacked
-        return
-    with path.open(encoding="utf-8-sig", newline="") as lines:
-        yield lines
-
-
-def _csv_rows(path: Path, lines: TextIO) -> Iterator[tuple[int, Row]]:
-    reader = csv.reader(lines, strict=True)
-    names: list[str] | None = None
-    try:
-        for fields in reader:
-            if not any(field.strip() for field in fields):
-                continue
-            if names is None:
-                names = [field.strip() for field in fields]
-                _Columns.among(names, path=path, line=reader.line_num)
-                continue
-            if len(fields) > len(names):
-                message = f"{count_of(len(fields), 'field')}, the header has {len(names)}"
-                raise TraceError(message, path=path, line=reader.line_num)
-            yield reader.line_num, dict(zip(names, map(_non_empty, fields), strict=False))
-    except csv.Error as error:
-        raise TraceError(str(error), path=path, line=reader.line_num) from error
-
-
-def _non_empty(field: str) -> str | None:
-    """Return what a field holds; None where it is empty."""
-    return field.strip() or None
-
-
-def _jsonl_rows(path: Path, lines: TextIO) -> Iterator[tuple[int, Row]]:
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            message = f"no JSON: {error.msg} at character {error.colno}"
-            raise TraceError(message, path=path, line=number) from error
-        except (RecursionError, ValueError) as error:
-            raise TraceError(f"no JSON: {error}", path=path, line=number) from error
-        if not isinstance(row, dict):
-            raise TraceError("no JSON object", path=path, line=number)
-        yield number, row
-
-
-def _parquet_rows(path: Path) -> Iterator[tuple[int, Row]]:
-    try:
-        import pyarrow  # noqa: PLC0415  (an extra)
-        from pyarrow import parquet  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        message = "parquet needs pyarrow, which is not installed: pip install pyarrow"
-        raise TraceError(message, path=path) from error
-    try:
-        with parquet.ParquetFile(path) as file:
-            there = file.schema_arrow.names
-            columns = _Columns.among(there, path=path, line=None)
-            wanted = [columns.arrival, columns.prompt, columns.output]
-            number = 0
-            for batch in file.iter_batches(columns=wanted):
-                for row in _in_us(pyarrow, pyarrow.Table.from_batches([batch])).to_pylist():
-                    number += 1
-                    yield number, row
-    except pyarrow.ArrowException as error:
-        raise TraceError(f"no parquet: {error}", path=path) from error
-
-
-def _in_us(pyarrow: Any, table: Any) -> Any:
-    """Return an Arrow table whose dates are no finer than Python's."""
-    fields = [
-        field.with_type(pyarrow.timestamp("us", field.type.tz))
-        if pyarrow.types.is_timestamp(field.type)
-        else field
-        for field in table.schema
-    ]
-    return table.cast(pyarrow.schema(fields), safe=False)

@@ -243,11 +243,23 @@ def test_a_wrong_trace_is_refused_before_anything_is_asked(tmp_path):
     assert double.readings == 0
 
 
+def test_a_trace_beyond_the_limits_is_refused_before_anything_is_asked(tmp_path):
+    (tmp_path / "t.csv").write_text("arrival_s,prompt_tokens,output_tokens\n1,2,1\n2,2,1\n")
+    double, limit = EndpointDouble(), ("--max-trace-rows", "1")
+
+    said = refusal(tmp_path, double, "--trace", tmp_path / "t.csv", *limit, exit_code=3)
+
+    assert "--trace " in said
+    assert "t.csv: more than 1 line: --max-trace-rows raises the limit" in said
+    assert double.readings == 0
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (json.dumps({"version": 99}), "no calibration of version 1: version is 99"),
         ("my notes", "no JSON"),
+        ('{"version": 1, "date": "a", "version": 1}', "no JSON: version is given twice"),
     ],
 )
 def test_a_file_that_is_no_calibration_is_not_replaced(tmp_path, content, message):

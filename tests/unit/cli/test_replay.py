@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from cli_builders import SMALL, a_deployment, run
+from tonnage.cli.answers import patience
 from tonnage.cli.answers.replay_words import COLUMNS
 from tonnage.replay.policies import descriptions
 
@@ -309,6 +310,35 @@ def test_speculative_decoding_is_refused_with_its_line(trace):
     assert f"standard input:{line}: spec.engine.speculative: a replay runs engines that draft " in (
         result.stderr
     )
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        (("--max-trace-rows", 1679), "more than 1,679 lines: --max-trace-rows raises the limit"),
+        (("--max-trace-bytes", "1Ki"), "more than 1.0 KiB unpacked: --max-trace-bytes raises the"),
+    ],
+)
+def test_a_trace_beyond_a_limit_is_refused_with_its_option(trace, limit, said):
+    result = replay(trace, "--policy", "static:2", *limit)
+
+    assert result.exit_code == 3
+    assert f"trace.csv: {said}" in result.stderr
+
+
+def test_limits_of_a_trace_can_be_raised_and_lowered(trace):
+    limits = ("--max-trace-rows", 1680, "--max-trace-bytes", "64Gi")
+
+    assert replay(trace, "--policy", "static:2", *limits).exit_code == 0
+
+
+def test_a_trace_that_takes_long_to_read_is_told_on_standard_error(trace, monkeypatch):
+    monkeypatch.setattr(patience, "PATIENCE_S", 0)
+
+    result = replay(trace, "--policy", "static:2")
+
+    assert "Reading trace.csv: 1,681 lines so far" in result.stderr
+    assert "Reading" not in result.stdout
 
 
 def test_more_requests_than_memory_holds_are_refused_before_they_are_drawn(tmp_path):

@@ -15,6 +15,7 @@ from tonnage.cli.commands.options import (
     option,
     takes,
 )
+from tonnage.cli.commands.trace_options import TraceOptions
 from tonnage.cli.console import INTERRUPTED, Failure, complain
 from tonnage.sizing.split import Parallelism
 
@@ -141,6 +142,7 @@ class CalibrateOptions:
         help="Requests to replay: csv, csv.gz, jsonl or parquet with arrival_s, prompt_tokens, "
         "output_tokens.",
     )
+    traces: TraceOptions
     ttft_limit_s: float | None = duration_option(
         "--ttft", help="SLO target at p95 of time to first token, as 2s."
     )

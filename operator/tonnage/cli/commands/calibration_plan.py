@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from pydantic import ValidationError
@@ -14,12 +13,12 @@ from tonnage.catalog.engine import parse_version
 from tonnage.catalog.gpu import CatalogError, Gpu, UnknownModelError
 from tonnage.cli.answers.calibrating import Subject
 from tonnage.cli.commands.calibrate import CalibrateOptions
-from tonnage.cli.console import Failure, failing, remark
+from tonnage.cli.console import Failure
 from tonnage.cli.load.endpoint import Endpoint, ServedModel, endpoint_at, probing
 from tonnage.cli.read.calibration import check_target
 from tonnage.estimate.calibration_file import key_of
 from tonnage.manifests.names import API_VERSION
-from tonnage.replay.traces import Trace, TraceError, notes_of, read_trace
+from tonnage.replay.traces import Trace
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.parallelism.rules import check_parallelism
 from tonnage.sizing.request import SizingRequest, ask, look_up
@@ -49,7 +48,8 @@ def plan_of(options: CalibrateOptions) -> Plan:
     Raises:
         Failure: they differ, a name is unknown, or the trace or the target is no good.
     """
-    trace = None if options.trace_file is None else _trace(options.trace_file)
+    file = options.trace_file
+    trace = None if file is None else options.traces.read(file, where="--trace ")
     endpoint = endpoint_at(options.url or "", options.api_key_file)
     models, said = asyncio.run(_probe_endpoint(endpoint))
     served = _choose_model(endpoint, models, options)
@@ -139,14 +139,6 @@ def _check_node(request: SizingRequest, split: Parallelism) -> None:
     if request.crosses_nodes(split):
         node = count_of(request.gpu.gpus_per_node, "GPU")
         raise Failure(f"--data-parallel {split.data} is over several nodes, each of {node}")
-
-
-def _trace(path: Path) -> Trace:
-    with failing(TraceError, where="--trace "):
-        trace = read_trace(path)
-    for note in notes_of(trace):
-        remark(f"Note: {path}: {note}")
-    return trace
 
 
 async def _probe_endpoint(endpoint: Endpoint) -> tuple[tuple[ServedModel, ...], str | None]:

@@ -19,6 +19,7 @@ from tonnage.cli.commands.options import (
     parsed,
     takes,
 )
+from tonnage.cli.commands.trace_options import TraceOptions
 from tonnage.cli.console import INTERRUPTED, complain
 from tonnage.replay.policies import DEFAULT, Policy, UnknownPolicyError, descriptions, policy_of
 from tonnage.replay.shapes import SHAPES
@@ -162,6 +163,7 @@ class ReplayOptions:
     """What the command was given."""
 
     trace_file: Path | None = argument(metavar="[TRACE]", required=False, type=FILE)
+    traces: TraceOptions
     names: tuple[str, ...] = files_option()
     shape: str | None = option(
         "--shape",

@@ -3,7 +3,6 @@
 import math
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from pydantic import ValidationError
@@ -20,7 +19,7 @@ from tonnage.replay.drawn import duration_of, window_of
 from tonnage.replay.redrawn import MOST_REQUESTS, trace_of
 from tonnage.replay.scenario import OfShape, OfTrace
 from tonnage.replay.shapes import SHAPES
-from tonnage.replay.traces import Trace, TraceError, notes_of, read_trace
+from tonnage.replay.traces import Trace
 from tonnage.settings import Settings
 from tonnage.sizing.request import ask, look_up
 from tonnage.units import DAY_S, MILLION, count_of, significant
@@ -55,7 +54,7 @@ def requests_asked(options: ReplayOptions, deployment: ModelDeployment) -> Reque
         )
     if file is not None:
         return RequestSource(
-            source=f"{file.name}{scaled}", requests=_of_trace(_read(file), options)
+            source=f"{file.name}{scaled}", requests=_of_trace(options.traces.read(file), options)
         )
     return _of_fleet(options, deployment, scaled)
 
@@ -67,14 +66,6 @@ def _of_shape(shape: str, options: ReplayOptions, deployment: ModelDeployment) -
         raise Failure("--save-trace writes a trace: a --shape differs with each seed")
     rate = 1.0 if SHAPES[shape].has_own_rate else _rate(deployment)
     return OfShape(name=shape, requests_per_s=rate, times=options.times)
-
-
-def _read(file: Path) -> Trace:
-    with failing(TraceError):
-        trace = read_trace(file)
-    for note in notes_of(trace):
-        remark(f"Note: {file}: {note}")
-    return trace
 
 
 def _of_trace(trace: Trace, options: ReplayOptions, duration_s: float | None = None) -> OfTrace:

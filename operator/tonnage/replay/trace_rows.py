@@ -1,0 +1,216 @@
+"""The rows of a trace file, by column: csv, jsonl or parquet."""
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TextIO
+
+from tonnage.replay.trace_file import (
+    MORE_ROWS,
+    Tell,
+    TraceError,
+    TraceLimits,
+    check_bytes,
+    check_line,
+    open_text,
+)
+from tonnage.units import MIB, count_of, format_bytes
+
+SHOWN: Final = 40
+"""Characters of a wrong value that are shown, and columns."""
+MOST_COLUMN_BYTES: Final = 32 * MIB
+"""Of a column in a row group of parquet, after unpacking. A million rows, the most that writers put
+into one unasked, take 8 MB of numbers or 31 MB of dates as text; reading takes four times that."""
+
+
+class Clock(Enum):
+    """How a column writes the time of an arrival."""
+
+    SECONDS = "seconds"
+    MILLISECONDS = "milliseconds"
+    DATE = "ISO 8601"
+
+
+ARRIVAL: Final = {
+    "arrival_s": Clock.SECONDS,
+    "time_s": Clock.SECONDS,
+    "arrival_ms": Clock.MILLISECONDS,
+    "TIMESTAMP": Clock.DATE,  # Azure
+    "Timestamp": Clock.SECONDS,  # BurstGPT
+    "timestamp": Clock.MILLISECONDS,  # Mooncake
+}
+PROMPT: Final = (
+    "prompt_tokens", "input_tokens", "ContextTokens", "Request tokens", "input_length",
+)  # fmt: skip
+OUTPUT: Final = ("output_tokens", "GeneratedTokens", "Response tokens", "output_length")
+
+
+Row = Mapping[str, Any]
+
+
+class Columns(NamedTuple):
+    """The names under which a file has the three figures."""
+
+    arrival: str
+    prompt: str
+    output: str
+
+    @classmethod
+    def among(cls, names: Iterable[str], *, path: Path, line: int | None) -> "Columns":
+        there = list(names)
+        return cls(
+            *(_one(known, there, path=path, line=line) for known in (ARRIVAL, PROMPT, OUTPUT))
+        )
+
+
+def _one(known: Iterable[str], there: list[str], *, path: Path, line: int | None) -> str:
+    """Return the one name that is there.
+
+    Raises:
+        TraceError: none is, or several are and may contradict each other.
+    """
+    own, *aliases = known
+    found = [name for name in (own, *aliases) for _ in range(there.count(name))]
+    if not found:
+        names = ", ".join(name[:SHOWN] for name in there[:SHOWN]) or "none"
+        message = f"missing (or {', '.join(aliases)}); the columns are: {names}"
+        raise TraceError(message, path=path, line=line, column=own)
+    if len(found) > 1:
+        message = f"given twice, as {' and '.join(found[:2])}"
+        raise TraceError(message, path=path, line=line, column=found[1])
+    return found[0]
+
+
+def rows_of(path: Path, limits: TraceLimits, tell: Tell) -> Iterator[tuple[int, Row]]:
+    """Yield the number of each row's line, and its values by column."""
+    name = path.name.lower()
+    plain = name.removesuffix(".gz")
+    if plain.endswith(".csv"):
+        with open_text(path, limits, tell) as lines:
+            yield from _csv_rows(path, lines)
+    elif plain.endswith(".jsonl"):
+        with open_text(path, limits, tell) as lines:
+            yield from _jsonl_rows(path, lines)
+    elif name.endswith(".parquet"):
+        yield from _parquet_rows(path, limits)
+    else:
+        raise TraceError("a trace ends in .csv, .csv.gz, .jsonl, .jsonl.gz or .parquet", path=path)
+
+
+def _csv_rows(path: Path, lines: TextIO) -> Iterator[tuple[int, Row]]:
+    names: list[str] | None = None
+    for line, fields in _csv_records(path, lines):
+        if not any(field.strip() for field in fields):
+            continue
+        if names is None:
+            names = [field.strip() for field in fields]
+            Columns.among(names, path=path, line=line)
+            continue
+        if len(fields) > len(names):
+            message = f"{count_of(len(fields), 'field')}, the header has {len(names)}"
+            raise TraceError(message, path=path, line=line)
+        yield line, dict(zip(names, map(_non_empty, fields), strict=False))
+
+
+def _csv_records(path: Path, lines: TextIO) -> Iterator[tuple[int, list[str]]]:
+    first_line, num_characters = 1, 0
+
+    def of_record() -> Iterator[str]:
+        nonlocal num_characters
+        for line in lines:
+            num_characters += len(line)
+            check_line(num_characters, path, first_line)
+            yield line
+
+    reader = csv.reader(of_record(), strict=True)
+    try:
+        for fields in reader:
+            first_line, num_characters = reader.line_num + 1, 0
+            yield reader.line_num, fields
+    except csv.Error as error:
+        raise TraceError(str(error), path=path, line=reader.line_num) from error
+
+
+def _non_empty(field: str) -> str | None:
+    """Return what a field holds; None where it is empty."""
+    return field.strip() or None
+
+
+def _jsonl_rows(path: Path, lines: TextIO) -> Iterator[tuple[int, Row]]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            message = f"no JSON: {error.msg} at character {error.colno}"
+            raise TraceError(message, path=path, line=number) from error
+        except (RecursionError, ValueError) as error:
+            raise TraceError(f"no JSON: {error}", path=path, line=number) from error
+        if not isinstance(row, dict):
+            raise TraceError("no JSON object", path=path, line=number)
+        yield number, row
+
+
+def _parquet_rows(path: Path, limits: TraceLimits) -> Iterator[tuple[int, Row]]:
+    try:
+        import pyarrow  # noqa: PLC0415  (an extra)
+        from pyarrow import parquet  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        message = "parquet needs pyarrow, which is not installed: pip install pyarrow"
+        raise TraceError(message, path=path) from error
+    try:
+        with parquet.ParquetFile(path) as file:
+            columns = Columns.among(file.schema_arrow.names, path=path, line=None)
+            texts = _text_columns(file.metadata.schema, columns, path)
+            _check_groups(file.metadata, columns, path, limits)
+        with parquet.ParquetFile(path, read_dictionary=texts) as file:
+            for number, values in enumerate(_parquet_values(pyarrow, file, columns), 1):
+                yield number, dict(zip(columns, values, strict=True))
+    except pyarrow.ArrowException as error:
+        raise TraceError(f"no parquet: {error}", path=path) from error
+
+
+def _text_columns(schema: Any, columns: Columns, path: Path) -> list[str]:
+    """Return the columns of text: a file may have one copy of what is in every row, so read one.
+
+    Raises:
+        TraceError: a column has lists.
+    """
+    leaves = [schema.column(place) for place in range(len(schema))]
+    kinds = {each.path: each.physical_type for each in leaves}
+    for name in columns:
+        if name not in kinds:
+            raise TraceError("has no number or date in a row", path=path, column=name)
+    return [name for name in columns if kinds[name] == "BYTE_ARRAY"]
+
+
+def _check_groups(footer: Any, columns: Columns, path: Path, limits: TraceLimits) -> None:
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    num_rows = sum(group.num_rows for group in groups)
+    if num_rows > limits.max_rows:
+        rows = count_of(f"{num_rows:,}", "row")
+        message = f"{rows}, more than {limits.max_rows:,}: {MORE_ROWS}"
+        raise TraceError(message, path=path)
+    parts = (group.column(place) for group in groups for place in range(group.num_columns))
+    sizes = [each.total_uncompressed_size for each in parts if each.path_in_schema in columns]
+    if max(sizes, default=0) > MOST_COLUMN_BYTES:
+        found, most = format_bytes(max(sizes)), format_bytes(MOST_COLUMN_BYTES)
+        message = f"a column of {found} in a row group, more than {most}: write smaller row groups"
+        raise TraceError(message, path=path)
+    check_bytes(sum(sizes), path, limits)
+
+
+def _parquet_values(pyarrow: Any, file: Any, columns: Columns) -> Iterator[Iterator[Any]]:
+    for batch in file.iter_batches(columns=list(columns)):
+        for row in zip(*(_in_us(pyarrow, each) for each in batch.columns), strict=True):
+            yield (value.as_py() for value in row)
+
+
+def _in_us(pyarrow: Any, column: Any) -> Any:
+    """Return an Arrow array whose dates are no finer than Python's."""
+    if not pyarrow.types.is_timestamp(column.type):
+        return column
+    return column.cast(pyarrow.timestamp("us", column.type.tz), safe=False)
