@@ -82,7 +82,7 @@ def refused(spec, **settings):
     state = a_state(a_manifest(**spec), replicas=None)
     fleet = a_fleet(state, settings=settings)
     found = assessed(state, fleet=fleet)
-    told = {each.type: each for each in conditions(found, {}, fleet, now="2026-01-02T00:00:00Z")}
+    told = {each.type: each for each in conditions(found, fleet, now="2026-01-02T00:00:00Z")}
     return writes_for(found, report(found, fleet), fleet)[0], told["PlanValid"]
 
 
@@ -142,7 +142,7 @@ def test_what_ran_before_the_settings_refused_it_is_scaled_on(spec):
     scaling = {"scaling": {"minReplicas": 1, "maxReplicas": 8}}
     state = a_state(a_manifest(**spec, **scaling), live=live, load=2.3, replicas=2)
     found = assessed(state)
-    told = {each.type: each for each in conditions(found, {}, a_fleet(state), now="2026-01-02")}
+    told = {each.type: each for each in conditions(found, a_fleet(state), now="2026-01-02")}
     writes = writes_for(found, report(found, a_fleet(state)), a_fleet(state))[0]
 
     assert told["PlanValid"].status == "False"

@@ -59,7 +59,7 @@ def written(found):
 
 
 def shown(found):
-    told = conditions(found, {}, a_fleet(found.state), now="2026-01-02T00:00:00Z")
+    told = conditions(found, a_fleet(found.state), now="2026-01-02T00:00:00Z")
     return {each.type: each for each in told}
 
 

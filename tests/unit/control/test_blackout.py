@@ -62,9 +62,7 @@ def replicas(found):
 
 
 def scaling(each):
-    shown = {
-        c.type: c for c in conditions(each, {}, a_fleet(each.state), now="2026-01-01T00:00:00Z")
-    }
+    shown = {c.type: c for c in conditions(each, a_fleet(each.state), now="2026-01-01T00:00:00Z")}
     return shown["ScalingActive"].status, shown["ScalingActive"].reason
 
 

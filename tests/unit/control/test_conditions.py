@@ -56,9 +56,7 @@ def assessed(state=None, *, fleet=None, **changes):
 def shown(found=None, *, now=NOW, fleet=None, **state):
     """Conditions by type."""
     found = found or assessed(a_state(**state))
-    return {
-        each.type: each for each in conditions(found, {}, fleet or a_fleet(found.state), now=now)
-    }
+    return {each.type: each for each in conditions(found, fleet or a_fleet(found.state), now=now)}
 
 
 def said(kind, found=None, **state):

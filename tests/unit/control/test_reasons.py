@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tonnage
-from tonnage.control.report.happenings import BAD
+from tonnage.control.report.condition_types import CONDITION_TYPES
 from tonnage.control.report.reasons import OTHER, REASONS, label_reason
 
 PACKAGE = Path(tonnage.__file__).parent
@@ -62,7 +62,7 @@ def test_every_error_that_refuses_an_object_has_a_known_reason():
 
 
 def test_a_type_of_a_condition_is_no_reason():
-    assert not REASONS & set(BAD)
+    assert not REASONS & CONDITION_TYPES.keys()
 
 
 @pytest.mark.parametrize("foreign", ["", "Exceeded quota: gpus", "tenant-a", "Missed "])

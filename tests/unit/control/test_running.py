@@ -48,7 +48,7 @@ def carried_out(state, **settings):
     """(writes, {condition: (status, reason)}) of one look at an object."""
     fleet = a_fleet(state, settings=settings)
     found = assessed(state, fleet=fleet)
-    told = conditions(found, {}, fleet, now="2026-01-02T00:00:00Z")
+    told = conditions(found, fleet, now="2026-01-02T00:00:00Z")
     writes = writes_for(found, report(found, fleet), fleet)[0]
     return writes, {each.type: (each.status, each.reason) for each in told}
 

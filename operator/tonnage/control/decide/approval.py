@@ -255,17 +255,17 @@ def how_to_approve(proposal: Proposal, given: str | None) -> tuple[str, str]:
     return "ApprovalStale", f"{APPROVE_ANNOTATION} {given} is another plan's; {message}"
 
 
-def approval(found: Assessment) -> Finding:
+def approval(found: Assessment, _: Fleet) -> Finding | None:
     """Present in mode Approve only: whether something waits for the annotation, and for which."""
-    kind, given = "Approved", found.state.view.approve
+    given = found.state.view.approve
     if found.mode != APPROVE:
-        return Finding(kind, None, "", "")
+        return None
     if found.refusal and not (found.is_of_before and found.proposals):
-        return Finding(kind, "Unknown", "PlanInvalid", found.refusal.message)
+        return Finding("Unknown", "PlanInvalid", found.refusal.message)
     if found.proposals:
         said = [how_to_approve(each, given) for each in found.proposals]
-        return Finding(kind, "False", said[0][0], "; also: ".join(message for _, message in said))
+        return Finding("False", said[0][0], "; also: ".join(message for _, message in said))
     chosen = found.chosen
     if chosen and _is_agreed_to(found.state, chosen):
-        return Finding(kind, "True", "PlanApproved", f"plan {given} is carried out")
-    return Finding(kind, "True", "NothingToApprove", "no plan waits")
+        return Finding("True", "PlanApproved", f"plan {given} is carried out")
+    return Finding("True", "NothingToApprove", "no plan waits")

@@ -12,10 +12,9 @@ UNREADABLE: Final = "NamespaceUnreadable"
 
 
 class Finding(NamedTuple):
-    """A condition without its times. None as state: the condition is absent."""
+    """A condition without its type and times."""
 
-    type: str
-    state: State | None
+    state: State
     reason: str
     message: str
 

@@ -6,22 +6,22 @@ from itertools import groupby
 from tonnage.api.objects import ModelDeployment
 from tonnage.control.decide.template import MOST_NAMED
 from tonnage.control.input.finding import Finding
-from tonnage.control.input.state import Assessment, DeploymentView
+from tonnage.control.input.state import Assessment, DeploymentView, Fleet
 from tonnage.control.input.writers import SOMEBODY
 from tonnage.manifests.changes import Change
 
 
-def template_drift(found: Assessment) -> Finding:
+def template_drift(found: Assessment, _: Fleet) -> Finding | None:
     """Present while there is a Deployment of ours, whatever becomes of the plan."""
-    kind, drift, live = "Drifted", found.memory.writers.drift, found.state.deployment
+    drift, live = found.memory.writers.drift, found.state.deployment
     if drift is None or live is None:
-        return Finding(kind, None, "", "")
+        return None
     if not drift.is_known:
-        return Finding(kind, "Unknown", "WrittenOtherwise", _unknown(found, live))
+        return Finding("Unknown", "WrittenOtherwise", _unknown(found, live))
     if not drift.changes and not drift.added:
-        return Finding(kind, "False", "AsWritten", "the pod template is as Tonnage wrote it")
+        return Finding("False", "AsWritten", "the pod template is as Tonnage wrote it")
     message = "; ".join(_by_manager((*drift.changes, *drift.added)))
-    return Finding(kind, "True", "TemplateEdited", message)
+    return Finding("True", "TemplateEdited", message)
 
 
 def _unknown(found: Assessment, live: DeploymentView) -> str:

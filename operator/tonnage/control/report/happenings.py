@@ -12,22 +12,11 @@ from typing import Final
 from tonnage.api.status import Condition, DecisionStatus
 from tonnage.control.input.finding import PENDING
 from tonnage.control.input.memory import ReportMemory
+from tonnage.control.report.condition_types import CONDITION_TYPES
 from tonnage.units import count_of
 
 EVENT_INTERVAL_S: Final = 600
 """One warning of each reason per object in this time, however often it comes and goes."""
-BAD: Final[Mapping[str, str]] = {
-    "PlanValid": "False",
-    "CapacityAvailable": "False",
-    "MetricsAvailable": "False",
-    "SLOMet": "False",
-    "ErrorBudget": "False",
-    "SpeedPlausible": "False",
-    "KVCapacityAsPlanned": "False",
-    "Approved": "False",
-    "Stalled": "True",
-    "Drifted": "True",
-}
 LATE_S: Final = 120.0
 """For which what is usual after a start is no Event: Prometheus takes so long for a new monitor."""
 USUAL_AT_FIRST: Final = frozenset({"MetricsMissing", "MetricsIncomplete"})
@@ -98,7 +87,9 @@ def bad_conditions(
 
 
 def _is_bad(condition: Condition) -> bool:
-    return condition.reason in OTHER_WRITER_REASONS or BAD.get(condition.type) == condition.status
+    kind = CONDITION_TYPES.get(condition.type)
+    has_event = kind is not None and kind.has_event and kind.is_bad(condition)
+    return has_event or condition.reason in OTHER_WRITER_REASONS
 
 
 def _is_young(condition: Condition, now_s: float) -> bool:

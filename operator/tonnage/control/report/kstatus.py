@@ -2,8 +2,15 @@
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.control.decide.template import roll_written
-from tonnage.control.input.finding import PENDING, UNREADABLE, Finding, State
-from tonnage.control.input.state import APPROVE, Assessment, DeploymentView, ModelState, Refusal
+from tonnage.control.input.finding import PENDING, UNREADABLE, Finding
+from tonnage.control.input.state import (
+    APPROVE,
+    Assessment,
+    DeploymentView,
+    Fleet,
+    ModelState,
+    Refusal,
+)
 from tonnage.control.observe.starting import held_up
 from tonnage.control.size.chosen import FLAGS_UNKNOWN
 from tonnage.control.size.running import is_spec_ahead
@@ -13,29 +20,22 @@ from tonnage.units import count_of
 NO_PATH = "NoTrafficPath"
 
 
-def ready(found: Assessment) -> Finding:
+def ready(found: Assessment, _: Fleet) -> Finding:
     if said := _in_spite_of_pods(found):
-        return Finding("Ready", *said)
+        return said
     if found.state.deployment is None:
-        is_passive = not found.is_acting and found.refusal is None
-        return Finding(
-            "Ready",
-            "True" if is_passive else "False",
-            "StatusOnly" if is_passive else "NotDeployed",
-            f"mode is {found.mode}, no {workload_kind(found)} exists",
-        )
+        message = f"mode is {found.mode}, no {workload_kind(found)} exists"
+        if not found.is_acting and found.refusal is None:
+            return Finding("True", "StatusOnly", message)
+        return Finding("False", "NotDeployed", message)
     if _is_due(found) and found.is_acting:
-        return Finding(
-            "Ready",
-            "False",
-            "SpecPending",
-            f"the {workload_kind(found)} does not yet follow the spec",
-        )
-    return Finding("Ready", *_by_pods(found, found.state.deployment))
+        message = f"the {workload_kind(found)} does not yet follow the spec"
+        return Finding("False", "SpecPending", message)
+    return _by_pods(found, found.state.deployment)
 
 
-def _by_pods(found: Assessment, live: DeploymentView) -> tuple[State, str, str]:
-    """Return (state, reason, message) by the pods that are of the template that stands there."""
+def _by_pods(found: Assessment, live: DeploymentView) -> Finding:
+    """Say it by the pods that are of the template that is there."""
     model = found.state.model
     minimum = model.spec.scaling.min_replicas if isinstance(model, ModelDeployment) else 1
     pods = count_of(live.num_nodes, "pod")
@@ -44,18 +44,19 @@ def _by_pods(found: Assessment, live: DeploymentView) -> tuple[State, str, str]:
     if _is_template_unseen(found):
         seen = f"generation {live.observed_generation} of {live.generation}"
         message = f"{counts}, of an earlier template: its controller has seen {seen}"
-        return "False", "WaitingForReplicas", message
+        return Finding("False", "WaitingForReplicas", message)
     up_to_date = live.ready - max(0, live.total - live.updated)
     if up_to_date >= minimum:
-        return "True", "MinimumReady", counts
+        return Finding("True", "MinimumReady", counts)
     if why := held_up(found.state):
         is_failing = any(pod.trouble for pod in found.state.pods)
-        return "False", "PodsFailing" if is_failing else "WaitingForReplicas", f"{counts}; {why[1]}"
-    return "False", "WaitingForReplicas", counts
+        reason = "PodsFailing" if is_failing else "WaitingForReplicas"
+        return Finding("False", reason, f"{counts}; {why[1]}")
+    return Finding("False", "WaitingForReplicas", counts)
 
 
-def _in_spite_of_pods(found: Assessment) -> tuple[State, str, str] | None:
-    """Return (state, reason, message) where pods that are Ready are no sign of the object, if so.
+def _in_spite_of_pods(found: Assessment) -> Finding | None:
+    """Say it where pods that are Ready are no sign of the object.
 
     They are another's or no engine as far as we can read, nobody comes to them, nobody sees them,
     or they are of the spec before.
@@ -63,13 +64,13 @@ def _in_spite_of_pods(found: Assessment) -> tuple[State, str, str] | None:
     refusal, no_path = found.refusal, found.memory.written.no_path
     is_unseen = refusal is not None and refusal.reason == UNREADABLE
     if refusal and not is_unseen and _is_no_engine_of_it(found.state, refusal):
-        return "False", refusal.reason, refusal.message
+        return Finding("False", refusal.reason, refusal.message)
     if no_path:
-        return "False", NO_PATH, no_path
+        return Finding("False", NO_PATH, no_path)
     if refusal and is_unseen:
-        return "Unknown", refusal.reason, refusal.message
+        return Finding("Unknown", refusal.reason, refusal.message)
     if refusal and found.state.deployment and _is_of_another_spec(found):
-        return "False", refusal.reason, refusal.message
+        return Finding("False", refusal.reason, refusal.message)
     return None
 
 
@@ -84,21 +85,21 @@ def _is_of_another_spec(found: Assessment) -> bool:
     return not is_spec or is_spec_ahead(found.state)
 
 
-def reconciling(found: Assessment, is_ready: Finding, stalled: Finding) -> Finding:
+def reconciling(found: Assessment, fleet: Fleet) -> Finding | None:
     """Present only while a change of spec is carried out; autoscaling never sets it."""
     deployment = found.state.deployment
     is_alone = found.state.conflicting_autoscaler is None
     is_ours = is_alone and not found.memory.writers.template.is_left
-    is_waiting = found.is_acting and found.refusal is None and is_ours
-    is_changing = deployment is None or _is_due(found) or _is_rolling_out(found, is_ready)
-    is_going_on = is_waiting and stalled.state is None
-    state: State | None = "True" if is_going_on and is_changing else None
+    if not (found.is_acting and is_ours and why_stalled(found) is None):
+        return None
+    if not (deployment is None or _is_due(found) or _is_rolling_out(found, fleet)):
+        return None
     if found.pending and _is_due(found):
-        return Finding("Reconciling", state, PENDING, found.pending.message)
+        return Finding("True", PENDING, found.pending.message)
     message = f"the {workload_kind(found)} is brought to the spec"
     if found.changes:
-        message = f"{message}: {roll_written(found.state.deployment, found.changes)}"
-    return Finding("Reconciling", state, "RollingOut", message)
+        message = f"{message}: {roll_written(deployment, found.changes)}"
+    return Finding("True", "RollingOut", message)
 
 
 def workload_kind(found: Assessment) -> str:
@@ -119,7 +120,7 @@ def _is_due(found: Assessment) -> bool:
     return found.is_due or (is_sought and is_spec_ahead(found.state))
 
 
-def _is_rolling_out(found: Assessment, is_ready: Finding) -> bool:
+def _is_rolling_out(found: Assessment, fleet: Fleet) -> bool:
     """Tell whether a template change is under way, or its replicas are still awaited.
 
     Once a change is through, a replica that fails or is added later is no change of spec.
@@ -129,7 +130,7 @@ def _is_rolling_out(found: Assessment, is_ready: Finding) -> bool:
         return True
     is_under_way = not known or "Reconciling" in known
     is_awaited = is_under_way and not found.memory.writers.leaves_replicas
-    return is_awaited and is_ready.state != "True"
+    return is_awaited and ready(found, fleet).state != "True"
 
 
 def _is_template_unseen(found: Assessment) -> bool:
@@ -146,23 +147,27 @@ def _is_template_unseen(found: Assessment) -> bool:
     return seen != (live.uid, live.template_digest)
 
 
-def stall(found: Assessment) -> Finding:
-    """Present only while nothing goes on without a person."""
+def stalled(found: Assessment, _: Fleet) -> Finding | None:
+    why = why_stalled(found)
+    return Finding("True", *why) if why else None
+
+
+def why_stalled(found: Assessment) -> tuple[str, str] | None:
+    """Return (reason, message) why nothing goes on without a person; None: something does."""
     if found.refusal:
-        return Finding("Stalled", "True", found.refusal.reason, found.refusal.message)
+        return found.refusal.reason, found.refusal.message
     if fault := found.fault or found.memory.written.fault:
-        return Finding("Stalled", "True", "InternalError", fault)
+        return "InternalError", fault
     if found.memory.written.problem:
-        return Finding("Stalled", "True", "WriteRefused", found.memory.written.problem)
+        return "WriteRefused", found.memory.written.problem
     unsaid = found.memory.written.status_retry
     if unsaid and unsaid.status_problem:  # an Event tells it, where no status can
-        message = f"no status can be written: {unsaid.status_problem}"
-        return Finding("Stalled", "True", "WriteRefused", message)
+        return "WriteRefused", f"no status can be written: {unsaid.status_problem}"
     deployment = found.state.deployment
     if deployment and deployment.is_rollout_held and deployment.owner_uid == found.state.view.uid:
-        return Finding("Stalled", "True", "RolloutPaused", _held_written(deployment))
+        return "RolloutPaused", _held_written(deployment)
     stuck = dict(deployment.problems).get("Progressing") if deployment else None
-    return Finding("Stalled", "True" if stuck else None, "RolloutStuck", stuck or "")
+    return ("RolloutStuck", stuck) if stuck else None
 
 
 def _held_written(live: DeploymentView) -> str:

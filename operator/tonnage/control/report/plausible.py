@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, Self
 from tonnage.catalog.engine_speed import is_measured
 from tonnage.control.input.finding import Finding, is_false
 from tonnage.control.input.memory import PodSpeed
-from tonnage.control.input.state import Assessment, Chosen
+from tonnage.control.input.state import Assessment, Chosen, Fleet
 from tonnage.estimate.belief import Belief
 from tonnage.estimate.learner import BAND, deviation_of, quantile_z
 from tonnage.sizing.request import spread_of
@@ -70,17 +70,13 @@ def _smooth(before: PodSpeed | None, now: PodSpeed) -> PodSpeed:
     )
 
 
-def speed_plausible(found: Assessment, of_pods: Mapping[str, PodSpeed]) -> Finding:
-    """False where a figure leaves what is published or possible, or one pod lags behind.
-
-    ``of_pods``: by name, as of this tick.
-    """
-    chosen = found.chosen
+def speed_plausible(found: Assessment, _: Fleet) -> Finding:
+    """False where a figure leaves what is published or possible, or one pod lags behind."""
+    chosen, of_pods = found.chosen, found.memory.reported.speeds
     speeds = {name: each for name, each in of_pods.items() if each.windows >= MIN_WINDOWS}
     if chosen is None or not speeds:
-        return _standing(found, of_pods) or Finding(
-            TYPE, "Unknown", "NotBusy", "no replica has been busy for long enough"
-        )
+        not_busy = Finding("Unknown", "NotBusy", "no replica has been busy for long enough")
+        return _standing(found) or not_busy
     ease, pods = BACK if is_false(found, TYPE) else 1.0, _Middle.of(speeds.values())
     doubts = [
         *_beyond_physics(pods, ease),
@@ -91,21 +87,21 @@ def speed_plausible(found: Assessment, of_pods: Mapping[str, PodSpeed]) -> Findi
         doubts = [(doubts[0][0], f"{doubts[0][1]}; likely: {_causes(chosen, pods)}"), *doubts[1:]]
     doubts += _slow_pod(speeds, ease)
     if not doubts:
-        return Finding(TYPE, "True", "AsPublished", _well(chosen, pods))
-    return Finding(TYPE, "False", doubts[0][0], "; ".join(words for _, words in doubts))
+        return Finding("True", "AsPublished", _well(chosen, pods))
+    return Finding("False", doubts[0][0], "; ".join(words for _, words in doubts))
 
 
-def _standing(found: Assessment, of_pods: Mapping[str, PodSpeed]) -> Finding | None:
+def _standing(found: Assessment) -> Finding | None:
     """Return what was said of this spec before, while its pods are watched but not yet judged.
 
     A process that began just now would otherwise tell each object of doubts that it will not have.
     """
     before = found.memory.reported.conditions.get(TYPE)
-    if before is None or before.status == "Unknown" or not of_pods:
+    if before is None or before.status == "Unknown" or not found.memory.reported.speeds:
         return None
     if before.observed_generation != found.state.view.generation:
         return None
-    return Finding(TYPE, before.status, before.reason, before.message)
+    return Finding(before.status, before.reason, before.message)
 
 
 class _Middle(NamedTuple):

@@ -5,27 +5,9 @@ from typing import Final
 
 from tonnage.api.status import Condition
 from tonnage.control.input.finding import PENDING
+from tonnage.control.report.condition_types import CONDITION_TYPES
 from tonnage.units import one_line
 
-BAD_WHEN_TRUE: Final = frozenset({"Stalled", "Drifted"})
-ORDER: Final = (
-    "Stalled",
-    "CapacityAvailable",
-    "PlanValid",
-    "ScalingActive",
-    "Approved",
-    "Ready",
-    "MetricsAvailable",
-    "Drifted",
-    "SLOMet",
-    "SpeedPlausible",
-    "KVCapacityAsPlanned",
-    "CalibrationStored",
-    "ErrorBudget",
-)
-"""Causes before what comes of them."""
-CAUSES: Final = frozenset({"Stalled", "CapacityAvailable", "ScalingActive", "Ready"})
-"""What says more of an object than why it has so many replicas."""
 AS_MEANT: Final = frozenset(
     {
         "NotDeployed",
@@ -44,14 +26,13 @@ MOST_SHOWN: Final = 160
 
 def problem_of(conditions: Iterable[Condition]) -> Condition | None:
     """Return the first condition that says what is wrong."""
-    by_type = {each.type: each for each in conditions}
-    found = (by_type[kind] for kind in ORDER if kind in by_type)
-    return next((each for each in found if _is_bad(each)), None)
+    bad = (each for each in conditions if _is_bad(each))
+    return min(bad, key=lambda each: CONDITION_TYPES[each.type].rank, default=None)
 
 
 def _is_bad(condition: Condition) -> bool:
-    bad = "True" if condition.type in BAD_WHEN_TRUE else "False"
-    return condition.status == bad and condition.reason not in AS_MEANT
+    kind = CONDITION_TYPES[condition.type]
+    return kind.is_bad(condition) and condition.reason not in AS_MEANT
 
 
 def problem_cell(problem: Condition | None) -> str:

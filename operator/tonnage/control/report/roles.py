@@ -5,17 +5,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tonnage.api.status import ReplicasStatus
-from tonnage.control.input.finding import PENDING, Finding, State
-from tonnage.control.input.state import Assessment, ModelView, RoleObject
-from tonnage.control.report.kstatus import stall
+from tonnage.control.input.finding import PENDING, Finding
+from tonnage.control.input.state import Assessment, Fleet, ModelView, RoleObject
+from tonnage.control.report.condition_types import CONDITION_TYPES
+from tonnage.control.report.kstatus import stalled, why_stalled
+from tonnage.control.report.rules import plan_valid
 from tonnage.manifests.roles import RoleManifest, is_written_for
 
 ROLES_MISSING: Final = "RolesPending"
 """Reason of what waits for a ModelDeployment of a role to be made, or to follow the spec."""
 TOPOLOGY: Final = "Topology"
 """Reason of what hangs on whether there are roles."""
-SAID_OF_BOTH: Final = ("CapacityAvailable", "ScalingActive", "Approved", "SLOMet", "ErrorBudget")
-"""Conditions that are False where one role says so, and present where both say something."""
+JOINED: Final = tuple(each.name for each in CONDITION_TYPES.values() if each.is_joined)
 
 
 Said = Mapping[str, Mapping[str, Mapping[str, Any]]]
@@ -70,23 +71,20 @@ def has_roles(found: Assessment) -> bool:
     return found.apart is not None or bool(found.state.own_roles)
 
 
-def role_findings(found: Assessment, planned: Finding) -> Iterator[Finding]:
-    """Yield the conditions of an object with two roles; ``planned``: where none are planned now."""
+def role_findings(found: Assessment, fleet: Fleet) -> Iterator[tuple[str, Finding | None]]:
+    """Yield what each condition of an object with two roles says."""
     said = _said(found)
     missing = ", ".join(each.role for each in due(found))
-    stalled = stall(found)
-    if stalled.state is None:
-        stalled = _of_both("Stalled", said, is_bad="True") or stalled
-    yield _ready(found, said, missing)
-    yield _reconciling(found, stalled, missing)
-    yield stalled
-    yield _plan_valid(found, said) or planned
+    stall = stalled(found, fleet) or _of_both("Stalled", said)
+    yield "Ready", _ready(found, said, missing)
+    yield "Reconciling", _reconciling(found, missing) if stall is None else None
+    yield "Stalled", stall
+    yield "PlanValid", _plan_valid(found, said) or plan_valid(found, fleet)
     edits = ", ".join(edited(found))
     message = f"somebody wrote {edits}: reapplied, later each time"
-    yield Finding("Drifted", "True" if edits else None, "SpecEdited", message)
-    for kind in SAID_OF_BOTH:
-        if finding := _of_both(kind, said, is_bad="False"):
-            yield finding
+    yield "Drifted", Finding("True", "SpecEdited", message) if edits else None
+    for kind in JOINED:
+        yield kind, _of_both(kind, said)
 
 
 def said_by_roles(found: Assessment) -> frozenset[str]:
@@ -95,8 +93,8 @@ def said_by_roles(found: Assessment) -> frozenset[str]:
         return frozenset()
     own = _plan_valid(found, {})
     is_planned = own is None or _plan_valid(found, _said(found)) == own
-    stalled = () if stall(found).state is not None else ("Stalled",)
-    return frozenset((*SAID_OF_BOTH, *stalled, *(() if is_planned else ("PlanValid",))))
+    repeated = () if why_stalled(found) else ("Stalled",)
+    return frozenset((*JOINED, *repeated, *(() if is_planned else ("PlanValid",))))
 
 
 def _is_ahead(found: Assessment) -> bool:
@@ -109,45 +107,48 @@ def _is_ahead(found: Assessment) -> bool:
 def _ready(found: Assessment, said: Said, missing: str) -> Finding:
     if not said and not found.is_acting:
         message = f"mode is {found.mode}, no role exists"
-        return Finding("Ready", "True", "StatusOnly", message)
+        return Finding("True", "StatusOnly", message)
     if missing:
-        return Finding("Ready", "False", ROLES_MISSING, f"not as the spec asks: {missing}")
+        return Finding("False", ROLES_MISSING, f"not as the spec asks: {missing}")
     if _is_ahead(found):
         why = found.refusal
         reason = (why.reason, why.message) if why else (PENDING, "the roles are of an earlier spec")
-        return Finding("Ready", "False", *reason)
-    both = _of_both("Ready", said, is_bad="False")
-    return both or Finding("Ready", "False", ROLES_MISSING, "the roles have no status yet")
+        return Finding("False", *reason)
+    both = _of_both("Ready", said)
+    return both or Finding("False", ROLES_MISSING, "the roles have no status yet")
 
 
-def _reconciling(found: Assessment, stalled: Finding, missing: str) -> Finding:
-    is_going_on = found.is_acting and stalled.state is None
+def _reconciling(found: Assessment, missing: str) -> Finding | None:
+    if not found.is_acting:
+        return None
     if found.pending and _is_ahead(found):
-        state: State | None = "True" if is_going_on else None
-        return Finding("Reconciling", state, PENDING, found.pending.message)
-    state = "True" if is_going_on and missing else None
-    return Finding("Reconciling", state, ROLES_MISSING, f"made or changed: {missing}")
+        return Finding("True", PENDING, found.pending.message)
+    return Finding("True", ROLES_MISSING, f"made or changed: {missing}") if missing else None
 
 
 def _plan_valid(found: Assessment, said: Said) -> Finding | None:
     """Return whether roles are planned, and each can be; None: none are planned now."""
     if found.apart is None:
         return None
-    own, of_role = found.apart.message, _of_both("PlanValid", said, is_bad="False")
+    own, of_role = found.apart.message, _of_both("PlanValid", said)
     if of_role and of_role.state == "False":
         return of_role._replace(message=f"{of_role.message}; {own}")
-    return Finding("PlanValid", "True", "Planned", own)
+    return Finding("True", "Planned", own)
 
 
-def _of_both(kind: str, said: Said, *, is_bad: State) -> Finding | None:
-    """Return a condition as both roles have it: bad where one is, else that of the first."""
+def _of_both(kind: str, said: Said) -> Finding | None:
+    """Return a condition as both roles have it: bad where one is, else that of the first.
+
+    One that is bad when it is False is absent until both have it.
+    """
     met = {name: conditions[kind] for name, conditions in said.items() if kind in conditions}
-    if not met or (is_bad == "False" and len(met) < len(said)):
+    bad_when = CONDITION_TYPES[kind].bad_when
+    if not met or (bad_when == "False" and len(met) < len(said)):
         return None
-    order = {is_bad: 0, "Unknown": 1}
+    order = {bad_when: 0, "Unknown": 1}
     worst = min(met.values(), key=lambda each: order.get(each["status"], 2))
     message = "; ".join(f"{name}: {each['message']}" for name, each in met.items())
-    return Finding(kind, worst["status"], worst["reason"], message)
+    return Finding(worst["status"], worst["reason"], message)
 
 
 def _said(found: Assessment) -> Said:

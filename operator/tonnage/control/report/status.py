@@ -35,12 +35,13 @@ from tonnage.control.measure.attained import BUDGET_FIGURE
 from tonnage.control.measure.host_cache import measured_share
 from tonnage.control.measure.traffic import moved_prompt_fraction
 from tonnage.control.report.calibrated import calibration_status
+from tonnage.control.report.condition_types import CONDITION_TYPES
 from tonnage.control.report.conditions import conditions
 from tonnage.control.report.differing import Figures, facts, figures, figures_moved, is_moved
 from tonnage.control.report.happenings import bad_conditions
 from tonnage.control.report.kstatus import NO_PATH
 from tonnage.control.report.plausible import with_speeds
-from tonnage.control.report.problem import CAUSES, problem_cell, problem_of
+from tonnage.control.report.problem import problem_cell, problem_of
 from tonnage.control.report.roles import TOPOLOGY, has_roles, roles_replicas, roles_slo
 from tonnage.explain.offload import offload_reasons
 from tonnage.explain.report import (
@@ -129,7 +130,7 @@ def _on_server(view: ModelView) -> tuple[Mapping[str, Any], Figures]:
 def _planned_status(found: Assessment, fleet: Fleet) -> tuple[Status, ReportMemory]:
     now = rfc3339(fleet.now_s)
     known, measured = _measured_status(found, _with_decision(found, now), fleet)
-    met = conditions(found, known.speeds, fleet, now=now)
+    met = conditions(replace(found, memory=replace(found.memory, reported=known)), fleet, now=now)
     status = Status(
         observed_generation=found.state.view.generation,
         replicas=replicas_status(found),
@@ -153,7 +154,7 @@ def _planned_status(found: Assessment, fleet: Fleet) -> tuple[Status, ReportMemo
 def _pending_status(found: Assessment, fleet: Fleet) -> tuple[Status, ReportMemory]:
     """Return the status that stands there, with what is known without the plan."""
     before, pending = _standing(found.state.view), found.pending
-    known = conditions(found, found.memory.reported.speeds, fleet, now=rfc3339(fleet.now_s))
+    known = conditions(found, fleet, now=rfc3339(fleet.now_s))
     display = {"problem": problem_cell(problem_of(known))}
     if pending and pending.is_told:
         display |= {"reason": PENDING}
@@ -342,7 +343,7 @@ def _display(found: Assessment, known: ReportMemory, met: tuple[Condition, ...])
         f"{each.name} {each.fraction:.0%}" for each in shares if each.fraction < each.quantile
     ]
     problem = problem_of(met)
-    reason = problem.reason if problem and problem.type in CAUSES else ""
+    reason = problem.reason if problem and CONDITION_TYPES[problem.type].is_cause else ""
     if found.decision and not reason:
         reason = NEEDED if found.proposals else found.decision.reasons[-1].code
     if has_roles(found):

@@ -1,0 +1,212 @@
+"""Rules of what is no matter of pods: each says one condition of an object."""
+
+from collections.abc import Iterator, Mapping
+from statistics import median_low
+
+from tonnage.control.decide.approval import NEEDED
+from tonnage.control.input.finding import UNREADABLE, Finding, State, is_false
+from tonnage.control.input.state import Assessment, Attainment, Fleet
+from tonnage.control.learn.learning import (
+    believable_range,
+    estimated_kv_tokens,
+    fits_memory,
+    is_settled,
+)
+from tonnage.control.measure.traffic import is_blind
+from tonnage.control.observe.capacity import WHY_NO_POD, why_refused
+from tonnage.control.observe.evicted import DISRUPTION_BUDGET
+from tonnage.control.observe.starting import held_up
+from tonnage.control.report.kstatus import workload_kind
+from tonnage.estimate.metrics import TABLE
+from tonnage.policy.situation import Metrics
+from tonnage.sizing.workload import PERCENT
+from tonnage.units import HOUR_S, count_of
+
+HYSTERESIS = 0.01
+"""Attainment must miss its percentile by more than this before SLOMet turns False."""
+BUDGET_HYSTERESIS = 0.1
+"""Of an error budget that was burnt, that must be left for ErrorBudget to turn True."""
+BUDGET_CODES = {"GPUBudget": "BudgetExceeded", "GPUsUncounted": "BudgetUncounted"}
+"""Reason of CapacityAvailable for what a limit of the budget is called."""
+OTHER_LIMITS = {"MaxReplicas", "MinReplicas", "StepCap", NEEDED, DISRUPTION_BUDGET}
+LIMIT_CODES = frozenset(OTHER_LIMITS | WHY_NO_POD | BUDGET_CODES.keys())
+MOST_NAMED = 4
+"""Queries that are named in one message."""
+
+
+def plan_valid(found: Assessment, _: Fleet) -> Finding:
+    if found.refusal:
+        return Finding("False", found.refusal.reason, found.refusal.message)
+    if found.chosen and found.chosen.problem:
+        return Finding("False", "SLOInfeasible", found.chosen.problem)
+    return Finding("True", "Planned", "the plan is in status.plan")
+
+
+def metrics_available(found: Assessment, fleet: Fleet) -> Finding:
+    """What failed without being needed for demand is named: the rest of it is as sure as ever."""
+    traffics = found.traffics
+    states: Mapping[Metrics, State] = {
+        Metrics.COMPLETE: "True",
+        Metrics.MISSING: "False",
+        Metrics.NEVER: "Unknown",
+    }
+    reason, message = traffics.reason, traffics.message
+    failed = list(_failed_queries(found, fleet))
+    if traffics.metrics is Metrics.COMPLETE and failed:
+        more = f" and {len(failed) - MOST_NAMED} more" if len(failed) > MOST_NAMED else ""
+        reason = "ScrapedInPart"
+        message = f"{message}; without answer: {', '.join(failed[:MOST_NAMED])}{more}"
+    return Finding(states[traffics.metrics], reason, message)
+
+
+def _failed_queries(found: Assessment, fleet: Fleet) -> Iterator[str]:
+    """Yield the queries that lack an answer, or a part of one, for the pods of an object."""
+    namespace = found.state.view.namespace
+    if not (fleet.problems or fleet.partial):
+        return
+    for query in TABLE:
+        if problem := fleet.problem_of(query, namespace):
+            yield f"{query} ({problem[0]}: {problem[1]})"
+        elif fleet.is_partial(query, namespace):
+            yield f"{query} (partial)"
+
+
+def capacity_available(found: Assessment, _: Fleet) -> Finding:
+    deployment = found.state.deployment
+    problems = dict(deployment.problems) if deployment else {}
+    decision, refusal = found.decision, found.refusal
+    if refusal and refusal.reason == UNREADABLE:
+        return Finding("Unknown", refusal.reason, refusal.message)
+    if why := held_up(found.state):
+        return Finding("False", *why)
+    if (refused := problems.get("ReplicaFailure")) is not None:
+        return Finding("False", why_refused(refused), refused)
+    if silent := _silent_controller(found):
+        return Finding("False", "ControllerSilent", silent)
+    if decision and decision.limited_by in BUDGET_CODES:
+        limit = BUDGET_CODES[decision.limited_by]
+        return Finding("False", limit, decision.reasons[-1].message)
+    return Finding("True", "Scheduled", "no pod waits for a GPU, and none fails")
+
+
+def _silent_controller(found: Assessment) -> str | None:
+    """Say that nobody acts on what was written: pods are neither made nor replaced.
+
+    Of a workload that is being deleted nobody makes any.
+    """
+    live, behind = found.state.deployment, found.memory.pods.behind
+    if live is None or live.is_deleting or behind is None or not behind.is_long:
+        return None
+    return (
+        f"the controller of {live.kind} {live.name} has not acted on generation {live.generation} "
+        f"for a minute, only on {behind.generation}: it does not run, or its Events say why"
+    )
+
+
+def scaling_active(found: Assessment, _: Fleet) -> Finding:
+    if found.refusal and not found.is_of_before:
+        return Finding("False", "PlanInvalid", "nothing is scaled without a plan")
+    if other := found.state.conflicting_autoscaler:
+        message = f"{other} scales the same {workload_kind(found)}: Tonnage does not write"
+        return Finding("False", "ConflictingScaler", message)
+    if found.is_acting:
+        return _scaling(found)
+    reasons = {"Recommend": "RecommendOnly", "Paused": "Paused"}
+    return Finding("False", reasons[found.mode], f"mode is {found.mode}: status only")
+
+
+def _scaling(found: Assessment) -> Finding:
+    if conflict := found.memory.writers.conflict:
+        return Finding("False", *conflict)
+    if found.blackout:
+        state: State = "False" if is_blind(found.traffics) else "True"
+        return Finding(state, "FleetBlind", found.blackout)
+    if found.refusal:
+        message = "replicas follow a plan for what runs, until the spec can be carried out"
+        return Finding("True", "ScalingWhatRuns", message)
+    return Finding("True", "Scaling", "replicas follow the plan")
+
+
+def scaling_limited(found: Assessment, _: Fleet) -> Finding:
+    decision = found.decision
+    if decision is not None:
+        code = decision.limited_by if decision.limited_by in LIMIT_CODES else DISRUPTION_BUDGET
+        if reason := next((r for r in reversed(decision.reasons) if r.code == code), None):
+            return Finding("True", reason.code, reason.message)
+    return Finding("False", "WithinBounds", "the need is within every bound")
+
+
+def slo_met(found: Assessment, _: Fleet) -> Finding:
+    shares = found.observed.attainments if found.observed else ()
+    before = found.memory.reported.conditions.get("SLOMet")
+    slack = HYSTERESIS if before and before.status == "True" else 0.0
+    misses = [
+        f"{each.name}: {each.fraction:.1%} within the limit, target {each.quantile:.0%}"
+        f"{_because(each)}"
+        for each in shares
+        if each.fraction < each.quantile - slack
+    ]
+    if not shares:
+        return Finding("Unknown", "NoTraffic", "no finished requests to judge")
+    if misses:
+        return Finding("False", "Missed", "; ".join(misses))
+    return Finding("True", "Met", "every SLO target is met")
+
+
+def _because(each: Attainment) -> str:
+    if each.other_cause:
+        return f" ({each.other_cause}: more replicas do not help)"
+    return f" ({each.refused_fraction:.1%} were refused)" if each.refused_fraction else ""
+
+
+def error_budget(found: Assessment, _: Fleet) -> Finding:
+    """Say whether more requests were late over the window of the SLO than may be.
+
+    What was burnt is left again with a tenth of it: late requests come and go.
+    """
+    budget = found.budget
+    if budget is None:
+        return Finding("Unknown", "NotJudged", "no SLO, no plan or too few requests to judge")
+    window, objective = f"{budget.window_s / HOUR_S:.3g} h", budget.objective
+    was_burnt = is_false(found, "ErrorBudget")
+    if not budget.is_burnt and not (was_burnt and budget.left < BUDGET_HYSTERESIS):
+        message = f"within {window} no more requests are late than every SLO target allows"
+        return Finding("True", "Left", message)
+    late_share = budget.num_late / budget.num_requests
+    shares = (late_share, objective.allowed_share, budget.recent_share)
+    late, allowed, lately = (f"{PERCENT * share:.3g}%" for share in shares)
+    judged = count_of(f"{budget.num_requests:,.0f}", "request")
+    message = (
+        f"{objective.limit}: {late} of {judged} within {window} were late, {allowed} may be; "
+        f"lately {lately}"
+    )
+    return Finding("False", "Burnt", message)
+
+
+def kv_capacity(found: Assessment, _: Fleet) -> Finding:
+    """Hold what the object's own engines say of their pool against the estimate."""
+    chosen, reported = found.chosen, found.observed.kv_reports if found.observed else ()
+    if chosen is None or not reported:
+        return Finding("Unknown", "NoReport", "no replica reports its KV cache")
+    if not is_settled(found):
+        return Finding("Unknown", "RollingOut", "some replicas still run other flags")
+    tokens, estimate = median_low(reported), estimated_kv_tokens(chosen.sizing)
+    low, high = believable_range(chosen.sizing)
+    told = f"{tokens:,.0f} KV tokens of a rank are reported, estimated were {estimate:,.0f}"
+    if not fits_memory(tokens, chosen.sizing):
+        why = f"{told}: more than the memory of the GPU class holds, so the report is not used"
+        return Finding("False", "MoreThanMemory", why)
+    if not low <= tokens <= high:
+        why = (
+            f"{told} (believable are {low:,.0f} to {high:,.0f}): used for this object, not shared "
+            "with others; look for --kv-cache-memory-bytes, --num-gpu-blocks-override, or another "
+            "process on the GPU"
+        )
+        return Finding("False", "FarFromEstimate", why)
+    return Finding("True", "AsPlanned", told)
+
+
+def calibration_stored(_: Assessment, fleet: Fleet) -> Finding:
+    if fleet.state_problem:
+        return Finding("False", *fleet.state_problem)
+    return Finding("True", "Stored", "what is learned is saved for the next start")
