@@ -1,4 +1,4 @@
-"""``tonnage explain`` and ``tonnage top``: what they show, and every way in which they cannot.
+"""``tonnage explain``: what it shows, and every way in which it cannot.
 
 A server on loopback gives the answers that an API server gives; the real one is asked in
 tests/cluster.
@@ -14,7 +14,6 @@ from cli_builders import LLAMA, plan, run
 from tonnage.api.status import Status
 from tonnage.cli.answers.chain import chain
 from tonnage.cli.read.leading import stale_note
-from tonnage.units import significant
 
 COLLECTION = "/apis/tonnage.dev/v1alpha1/modeldeployments"
 NAMESPACED = "/apis/tonnage.dev/v1alpha1/namespaces/serving/modeldeployments"
@@ -240,19 +239,6 @@ def test_a_status_of_another_shape_still_has_a_chain():
     assert chain(odd)["decision"]["decisions"] == []
 
 
-def test_top_shows_a_row_for_each_model(a_cluster):
-    models = {"metadata": {}, "items": [a_model(), a_model(name="other")]}
-    result = run("top", "-A", "--kubeconfig", a_cluster({COLLECTION: (200, models)}), COLUMNS="160")
-    header, first, second = result.stdout.splitlines()
-
-    assert header.split()[:4] == ["name", "model", "GPU", "mode"]
-    assert first.split()[0] == "serving/llama-70b"
-    # 2 replicas are ready: their capacity is twice what one serves by all that was learned
-    capacity = significant(2 * a_model()["status"]["calibration"]["requestsPerSecond"])
-    assert {"2/6", "2.10", capacity, "42", "61%", "1.12", "0.77", "0.95"} <= set(first.split())
-    assert second.split()[0] == "serving/other"
-
-
 LEASES = "/apis/coordination.k8s.io/v1/leases"
 OWN_LEASE = "/apis/coordination.k8s.io/v1/namespaces/tonnage-system/leases/tonnage-operator"
 
@@ -284,7 +270,6 @@ def test_the_newest_renewal_of_a_lease_tells_whether_an_operator_runs(leases, ag
     assert stale_note(lambda: leases, now_s=OLD_S + age_s) == note
 
 
-@pytest.mark.parametrize("command", [["top", "-A"], ["explain", "llama-70b"]], ids=" ".join)
 @pytest.mark.parametrize(
     ("listed", "own", "note"),
     [
@@ -295,14 +280,13 @@ def test_the_newest_renewal_of_a_lease_tells_whether_an_operator_runs(leases, ag
     ],
     ids=["renewed", "of some namespaces", "uninstalled", "of another program"],
 )
-def test_figures_that_no_operator_brings_up_to_date_are_told(a_cluster, command, listed, own, note):
+def test_figures_that_no_operator_brings_up_to_date_are_told(a_cluster, listed, own, note):
     answers = {
-        COLLECTION: (200, {"metadata": {}, "items": [a_model()]}),
         f"{NAMESPACED}/llama-70b": (200, a_model()),
         LEASES: (200, {"metadata": {}, "items": listed}),
     } | ({OWN_LEASE: (200, own)} if own else {})
 
-    result = run(*command, "--kubeconfig", a_cluster(answers))
+    result = run("explain", "llama-70b", "--kubeconfig", a_cluster(answers))
 
     assert result.exit_code == 0
     assert result.stderr.startswith(note)
@@ -311,39 +295,14 @@ def test_figures_that_no_operator_brings_up_to_date_are_told(a_cluster, command,
 
 def test_leases_that_may_not_be_read_are_told(a_cluster):
     answers = {
-        COLLECTION: (200, {"metadata": {}, "items": [a_model()]}),
+        f"{NAMESPACED}/llama-70b": (200, a_model()),
         LEASES: (403, {"message": "leases is forbidden"}),
     }
 
-    result = run("top", "-A", "--kubeconfig", a_cluster(answers))
+    result = run("explain", "llama-70b", "--kubeconfig", a_cluster(answers))
 
     assert result.exit_code == 0
     assert result.stderr.startswith("Note: whether an operator runs is not known")
-
-
-def test_top_has_fewer_columns_on_a_narrow_screen(a_cluster):
-    models = {"metadata": {}, "items": [a_model()]}
-    result = run("top", "--kubeconfig", a_cluster({NAMESPACED: (200, models)}), COLUMNS="100")
-    header, row = result.stdout.splitlines()
-
-    assert "model" not in header
-    assert row.startswith("llama-70b ")
-    assert max(len(header), len(row)) <= 100
-
-
-@pytest.mark.parametrize("columns", [80, 100, 120, 160])
-def test_top_cuts_no_figure_on_any_screen(a_cluster, columns):
-    models = {
-        "metadata": {},
-        "items": [a_model(), a_model(name="a-very-long-name-of-a-deployment")],
-    }
-    answers = {COLLECTION: (200, models)}
-    result = run("top", "-A", "--kubeconfig", a_cluster(answers), COLUMNS=str(columns))
-
-    assert "…" not in result.stdout
-    assert max(map(len, result.stdout.splitlines())) <= columns
-    for figure in ("H200", "2/6", "2.10", "61%", "1.12", "0.95", "81.0%", "StepCap"):
-        assert result.stdout.split().count(figure) == 2
 
 
 FORBIDDEN = {"message": 'modeldeployments.tonnage.dev is forbidden: User "x" cannot list'}
@@ -358,8 +317,8 @@ FORBIDDEN = {"message": 'modeldeployments.tonnage.dev is forbidden: User "x" can
         ({COLLECTION: (400, b"<html>")}, 4, "the API server refused"),
     ],
 )
-def test_top_says_in_one_line_why_it_cannot(a_cluster, answers, exit_code, expected):
-    result = run("top", "-A", "--kubeconfig", a_cluster(answers))
+def test_diagnose_says_in_one_line_why_it_cannot_list(a_cluster, answers, exit_code, expected):
+    result = run("diagnose", "-A", "--kubeconfig", a_cluster(answers))
 
     assert result.exit_code == exit_code
     assert expected in result.stderr
@@ -384,7 +343,7 @@ def test_explain_says_in_one_line_why_it_cannot(a_cluster, answers, exit_code, e
 
 
 def test_a_cluster_that_is_not_there_is_named_with_the_reason(tmp_path):
-    result = run("top", "--kubeconfig", a_kubeconfig(tmp_path, "http://127.0.0.1:1"))
+    result = run("explain", "x", "--kubeconfig", a_kubeconfig(tmp_path, "http://127.0.0.1:1"))
 
     assert result.exit_code == 4
     assert "no cluster answers" in result.stderr
@@ -396,7 +355,7 @@ def test_a_kubeconfig_that_is_none_is_said_in_one_line(tmp_path, content):
     path = tmp_path / "kubeconfig"
     if content is not None:
         path.write_text(content)
-    result = run("top", "--kubeconfig", path)
+    result = run("explain", "x", "--kubeconfig", path)
 
     assert result.exit_code == 4
     assert "kubeconfig" in result.stderr

@@ -4,12 +4,14 @@ import gc
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
 from cli_builders import run
+from doc_blocks import ROOT
 from tonnage.cli.commands.app import COMMANDS, plugin, program
 from tonnage.cli.commands.lab import lab_command
 from tonnage.cli.console import Failure
@@ -94,9 +96,7 @@ def test_a_file_is_no_format(command):
     assert "-o" in result.stderr
 
 
-@pytest.mark.parametrize(
-    "command", ["plan", "replay", "explain", "top", "catalog", "crd", "lab", "run"]
-)
+@pytest.mark.parametrize("command", ["plan", "replay", "explain", "catalog", "crd", "lab", "run"])
 def test_help_has_examples(command):
     text = run(command, "--help").stdout
 
@@ -107,14 +107,9 @@ def test_the_plugin_of_kubectl_offers_what_one_asks_of_a_cluster():
     result = CliRunner().invoke(plugin, ["--help"], prog_name="kubectl tonnage")
 
     assert result.stdout.startswith("Usage: kubectl tonnage [OPTIONS] COMMAND")
-    for command in ("plan", "explain", "top", "diagnose", "pause", "resume"):
+    for command in ("plan", "explain", "diagnose", "pause", "resume"):
         assert f"\n  {command} " in result.stdout
     assert "\n  run " not in result.stdout
-
-
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_completion_prints_a_script_for_the_shell(shell):
-    assert "_TONNAGE_COMPLETE" in run("completion", shell).stdout
 
 
 def completed(entry, variable, words):
@@ -142,11 +137,17 @@ def test_the_plugin_completes_its_own():
     ]
 
 
-def test_kubectl_gets_a_script_that_asks_the_plugin():
-    text = run("completion", "kubectl").stdout
+def test_the_script_for_kubectl_asks_the_plugin():
+    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(  # noqa: S603
+        [ROOT / "deploy/kubectl_complete-tonnage", "re"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PATH": programs},
+    )
 
-    assert text.startswith("#!/bin/sh\n")
-    assert "_KUBECTL_TONNAGE_COMPLETE=bash_complete kubectl-tonnage" in text
+    assert done.stdout == "resume\n:4\n"
 
 
 def test_version_is_that_of_the_package():

@@ -40,7 +40,6 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "render": Entry("render", "Print the objects that the operator would apply."),
     "compare": Entry("compare", "Rank GPU classes for a manifest by cost."),
     "explain": Entry("explain", "Show why a ModelDeployment has its replicas, or what terms mean."),
-    "top": Entry("top", "Show the ModelDeployments of a cluster, live."),
     "diagnose": Entry("diagnose", "Collect a bug report's files, without secrets."),
     "replay": Entry("replay", "Simulate what autoscalers would have done with a trace."),
     "calibrate": Entry("calibrate", "Measure the speed of a live vLLM server."),
@@ -49,21 +48,19 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "pause": Entry("acting", "Freeze a live ModelDeployment."),
     "resume": Entry("acting", "Let a paused ModelDeployment go on."),
     "approve": Entry("acting", "Agree to the plan that waits (mode Approve)."),
-    "completion": Entry("completion", "Print the completion script of a shell."),
     "lab": Entry("lab", "Run a test cluster on this machine."),
     "run": Entry("run", "Run the operator."),
 }
 
 PLUGIN: Final[Mapping[str, Entry]] = {
     name: COMMANDS[name]
-    for name in ("plan", "diff", "explain", "top", "diagnose", "pause", "resume", "approve")
+    for name in ("plan", "diff", "explain", "diagnose", "pause", "resume", "approve")
 }
 """What the plugin of kubectl offers: what one asks of a cluster, or before a change of it."""
 PLUGIN_HELP: Final = """ModelDeployments: what they would take, why they run as they do, and a hand.
 
 \b
 Examples:
-  kubectl tonnage top -A
   kubectl tonnage explain llama -n serving
   kubectl tonnage diff --from-cluster model.yaml
   kubectl tonnage approve llama -n serving
@@ -81,7 +78,6 @@ Examples:
   tonnage replay x.csv -f model.yaml   what autoscalers would have done
   tonnage calibrate --url http://...   measure a live vLLM server
   tonnage crd | kubectl apply -f -     install the CustomResourceDefinition
-  tonnage top -A                       all ModelDeployments of a cluster, live
   tonnage explain llama -n serving     why a ModelDeployment has its replicas
   tonnage explain --glossary           what the terms mean
   tonnage diagnose -A                  a bug report's files, without secrets

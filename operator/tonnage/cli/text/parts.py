@@ -1,7 +1,6 @@
 """A table in as many parts as the screen is narrow: a figure is neither cut nor broken."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import repeat
 from typing import Final
 
 from rich import box
@@ -13,26 +12,24 @@ UNBOUNDED: Final = 10_000
 """Characters: a table is asked how wide it would like to be."""
 
 
-def parts(  # noqa: PLR0913  (one argument per property of the tables)
+def parts(
     rows: Sequence[Mapping[str, str]],
     *,
     names: Sequence[str],
     words: Collection[str],
     console: Console,
     indent: int = 0,
-    styles: Sequence[str] = (),
-    is_ruled: bool = True,
 ) -> Iterator[Table]:
     """Yield one table where there is room for it, else several of as many columns as there is.
 
     ``names``: columns of what a row is about, which every part begins with; ``words``: columns that
-    are no numbers; ``styles``: of the rows; ``is_ruled``: a line stands below the head.
+    are no numbers.
     """
 
     def table(rows: Sequence[Mapping[str, str]], columns: Sequence[str]) -> Table:
-        table = _table(names, columns, words=words, most=console.width // 3, is_ruled=is_ruled)
-        for row, style in zip(rows, styles or repeat(""), strict=False):
-            table.add_row(*(row[name] for name in (*names, *columns)), style=style)
+        table = _table(names, columns, words=words, most=console.width // 3)
+        for row in rows:
+            table.add_row(*(row[name] for name in (*names, *columns)))
         return table
 
     widest = [_widest(rows)]  # as wide as all of them, and measured at once
@@ -56,17 +53,12 @@ def _fits(table: Table, console: Console, indent: int) -> bool:
 
 
 def _table(
-    names: Sequence[str],
-    columns: Sequence[str],
-    *,
-    words: Collection[str],
-    most: int,
-    is_ruled: bool,
+    names: Sequence[str], columns: Sequence[str], *, words: Collection[str], most: int
 ) -> Table:
     """Return a part without rows; ``most``: characters of a name in one line."""
     table = Table(
-        box=box.SIMPLE_HEAD if is_ruled else None,
-        padding=(0, 1 if is_ruled else 2, 0, 0),
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
         pad_edge=False,
         show_edge=False,
         header_style="bold",
