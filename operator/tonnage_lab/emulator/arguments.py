@@ -4,13 +4,13 @@ import argparse
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from tonnage.manifests.names import MIDDLEWARE
 from tonnage.units import GB, GIB, KB, KIB, MB, MIB
 from tonnage_lab.emulator.buckets import parse_custom
-from tonnage_lab.emulator.flags import BOOLEANS, SWITCHES, VALUED
+from tonnage_lab.emulator.flags import BOOLEANS, VALUED
 
 DTYPES: Final = ("auto", "bfloat16", "float", "float16", "float32", "half")
 KV_CACHE_DTYPES: Final = (
@@ -161,141 +161,102 @@ def _kv_role(text: str) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser; like vLLM's it exits with 2 on an unknown flag."""
+    """Return the parser; like vLLM's it exits with 2 on an unknown flag.
+
+    What it reads has the names of ``Arguments``, and nothing for a flag that was not given.
+    """
     root = argparse.ArgumentParser(prog="vllm", allow_abbrev=False)
     commands = root.add_subparsers(dest="command", required=True)
-    serve = commands.add_parser("serve", allow_abbrev=False)
+    absent = argparse.SUPPRESS
+    serve = commands.add_parser("serve", allow_abbrev=False, argument_default=absent)
     serve.add_argument("model_tag", nargs="?")
     serve.add_argument("--model")
-    serve.add_argument("--served-model-name", nargs="+", default=[])
+    serve.add_argument("--served-model-name", nargs="+")
     _add_server_flags(serve)
     _add_capacity_flags(serve)
     _add_node_flags(serve)
     _add_model_flags(serve)
-    _add_flags_without_effect(serve)
+    for name in BOOLEANS:
+        _add_boolean(serve, name)
+    for name in VALUED:
+        serve.add_argument(f"--{name}", nargs="*")
     return root
 
 
 def _add_server_flags(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--host")
-    serve.add_argument("--port", type=int, default=8000)
-    serve.add_argument("--api-server-count", "-asc", type=positive)
-    serve.add_argument("--api-key", nargs="*")
-    serve.add_argument("--shutdown-timeout", type=float, default=0.0)
-    serve.add_argument("--custom-histogram-buckets", type=_custom_buckets, default={})
-    serve.add_argument("--enable-mfu-metrics", action=argparse.BooleanOptionalAction, default=False)
+    serve.add_argument("--port", type=int)
+    serve.add_argument("--shutdown-timeout", type=float, dest="shutdown_timeout_s")
+    serve.add_argument("--custom-histogram-buckets", type=_custom_buckets, dest="custom_buckets")
+    _add_boolean(serve, "enable-mfu-metrics")
     serve.add_argument("--max-num-queued-reqs", type=positive)
     serve.add_argument("--max-num-queued-tokens", type=human_integer)
 
 
 def _add_capacity_flags(serve: argparse.ArgumentParser) -> None:
-    defaults = Arguments(model="", served_model_names=())
     serve.add_argument("--max-model-len", type=positive)
-    serve.add_argument("--max-num-seqs", type=positive, default=defaults.max_num_seqs)
+    serve.add_argument("--max-num-seqs", type=positive)
     serve.add_argument("--max-num-active-seqs", type=positive)
-    serve.add_argument(
-        "--max-num-batched-tokens", type=positive, default=defaults.max_num_batched_tokens
-    )
-    serve.add_argument(
-        "--gpu-memory-utilization", type=share, default=defaults.gpu_memory_utilization
-    )
-    serve.add_argument("--tensor-parallel-size", "-tp", type=positive, default=1)
-    serve.add_argument("--pipeline-parallel-size", "-pp", type=positive, default=1)
-    serve.add_argument("--data-parallel-size", "-dp", type=positive, default=1)
-    serve.add_argument("--decode-context-parallel-size", "-dcp", type=positive, default=1)
+    serve.add_argument("--max-num-batched-tokens", type=positive)
+    serve.add_argument("--gpu-memory-utilization", type=share)
+    serve.add_argument("--tensor-parallel-size", "-tp", type=positive)
+    serve.add_argument("--pipeline-parallel-size", "-pp", type=positive)
+    serve.add_argument("--data-parallel-size", "-dp", type=positive)
+    serve.add_argument("--decode-context-parallel-size", "-dcp", type=positive)
     serve.add_argument("--block-size", type=positive)
     serve.add_argument("--num-gpu-blocks-override", type=positive)
-    serve.add_argument("--watermark", type=float, default=0.0)
-    _add_boolean(serve, "scheduler-reserve-full-isl", default=True)
-    serve.add_argument("--scheduling-policy", choices=("fcfs", "priority"), default="fcfs")
-    serve.add_argument("--middleware", action="append", default=[])
+    serve.add_argument("--watermark", type=float, dest="watermark_fraction")
+    _add_boolean(serve, "scheduler-reserve-full-isl", dest="admits_whole_prompts")
+    serve.add_argument("--scheduling-policy", choices=("fcfs", "priority"))
+    serve.add_argument("--middleware", action="append")
 
 
 def _add_node_flags(serve: argparse.ArgumentParser) -> None:
-    defaults = Arguments(model="", served_model_names=())
-    serve.add_argument("--nnodes", "-n", type=positive, default=defaults.num_nodes)
-    serve.add_argument("--node-rank", "-r", type=int, default=defaults.node_rank)
-    serve.add_argument("--master-addr", default=defaults.master_address)
-    serve.add_argument("--master-port", type=int, default=defaults.master_port)
-    serve.add_argument("--headless", action="store_true")
+    serve.add_argument("--nnodes", "-n", type=positive, dest="num_nodes")
+    serve.add_argument("--node-rank", "-r", type=int)
+    serve.add_argument("--master-addr", dest="master_address")
+    serve.add_argument("--master-port", type=int)
+    serve.add_argument("--headless", action="store_true", dest="is_headless")
 
 
 def _add_model_flags(serve: argparse.ArgumentParser) -> None:
-    serve.add_argument("--dtype", choices=DTYPES, default="auto")
-    serve.add_argument("--kv-cache-dtype", choices=KV_CACHE_DTYPES, default="auto")
+    serve.add_argument("--dtype", choices=DTYPES)
+    serve.add_argument("--kv-cache-dtype", choices=KV_CACHE_DTYPES)
     serve.add_argument("--quantization", "-q")
-    serve.add_argument("--speculative-config", "-sc", type=_drafting)
-    serve.add_argument("--kv-transfer-config", type=_kv_role)
-    serve.add_argument("--kv-offloading-size", type=float, default=0.0)
-    serve.add_argument("--kv-offloading-backend", choices=("native",), default="native")
-    _add_boolean(serve, "enable-lora", default=False)
-    serve.add_argument("--max-loras", type=positive, default=1)
-    serve.add_argument("--max-lora-rank", type=positive, default=16)
-    _add_boolean(serve, "enable-expert-parallel", "-ep", default=False)
-    _add_boolean(serve, "enable-prefix-caching", default=True)
+    serve.add_argument("--speculative-config", "-sc", type=_drafting, dest="speculation")
+    serve.add_argument("--kv-transfer-config", type=_kv_role, dest="kv_role")
+    serve.add_argument("--kv-offloading-size", type=float, dest="host_cache_gib")
+    serve.add_argument("--kv-offloading-backend", choices=("native",))
+    _add_boolean(serve, "enable-lora")
+    serve.add_argument("--max-loras", type=positive)
+    serve.add_argument("--max-lora-rank", type=positive)
+    _add_boolean(serve, "enable-expert-parallel", "-ep")
+    _add_boolean(serve, "enable-prefix-caching")
 
 
-def _add_boolean(serve: argparse.ArgumentParser, name: str, *short: str, default: bool) -> None:
+def _add_boolean(
+    serve: argparse.ArgumentParser, name: str, *short: str, dest: str | None = None
+) -> None:
     action = argparse.BooleanOptionalAction
-    serve.add_argument(f"--{name}", *short, action=action, default=default)
-
-
-def _add_flags_without_effect(serve: argparse.ArgumentParser) -> None:
-    for name in SWITCHES:
-        serve.add_argument(f"--{name}", action="store_true")
-    for name in BOOLEANS:
-        serve.add_argument(f"--{name}", action=argparse.BooleanOptionalAction)
-    for name in VALUED:
-        serve.add_argument(f"--{name}", nargs="*")
+    serve.add_argument(f"--{name}", *short, action=action, dest=dest)
 
 
 def parse(argv: Sequence[str]) -> Arguments:
     """Read ``serve MODEL ...``; prints the error and exits with 2, as vLLM does."""
     root = parser()
-    read = root.parse_args([_with_dashes(each) for each in argv])
-    model = read.model_tag or read.model
+    read = vars(root.parse_args([_with_dashes(each) for each in argv]))
+    model = read.get("model_tag") or read.get("model")
     if not model:
         root.error("a model is needed: vllm serve MODEL")
-    return Arguments(
-        model=model,
-        served_model_names=tuple(read.served_model_name) or (model,),
-        host=read.host,
-        port=read.port,
-        max_model_len=read.max_model_len,
-        max_num_seqs=read.max_num_seqs,
-        max_num_active_seqs=read.max_num_active_seqs,
-        max_num_batched_tokens=read.max_num_batched_tokens,
-        max_num_queued_reqs=read.max_num_queued_reqs,
-        max_num_queued_tokens=read.max_num_queued_tokens,
-        gpu_memory_utilization=read.gpu_memory_utilization,
-        tensor_parallel_size=read.tensor_parallel_size,
-        pipeline_parallel_size=read.pipeline_parallel_size,
-        data_parallel_size=read.data_parallel_size,
-        decode_context_parallel_size=read.decode_context_parallel_size,
-        enable_expert_parallel=read.enable_expert_parallel,
-        dtype=read.dtype,
-        quantization=read.quantization,
-        kv_cache_dtype=read.kv_cache_dtype,
-        block_size=read.block_size,
-        num_gpu_blocks_override=read.num_gpu_blocks_override,
-        watermark_fraction=read.watermark,
-        enable_prefix_caching=read.enable_prefix_caching,
-        admits_whole_prompts=read.scheduler_reserve_full_isl,
-        enable_mfu_metrics=read.enable_mfu_metrics,
-        shutdown_timeout_s=read.shutdown_timeout,
-        max_loras=read.max_loras if read.enable_lora else 0,
-        num_nodes=read.nnodes,
-        node_rank=read.node_rank,
-        master_address=read.master_addr,
-        master_port=read.master_port,
-        is_headless=read.headless,
-        max_lora_rank=read.max_lora_rank,
-        speculation=read.speculative_config,
-        kv_role=read.kv_transfer_config or "",
-        host_cache_gib=read.kv_offloading_size,
-        is_newest_first=read.scheduling_policy == "priority" and MIDDLEWARE in read.middleware,
-        custom_buckets=read.custom_histogram_buckets,
-    )
+    by_priority = read.get("scheduling_policy") == "priority"
+    known = {each.name for each in fields(Arguments)}
+    made = {
+        "model": model,
+        "served_model_names": tuple(read.get("served_model_name", (model,))),
+        "max_loras": read.get("max_loras", 1) if read.get("enable_lora") else 0,
+        "is_newest_first": by_priority and MIDDLEWARE in read.get("middleware", ()),
+    }
+    return Arguments(**{name: value for name, value in read.items() if name in known} | made)
 
 
 def _with_dashes(argument: str) -> str:

@@ -12,6 +12,7 @@ import pytest
 from aiohttp import ClientPayloadError
 from aiohttp.test_utils import TestClient, TestServer
 
+from tonnage.api.fields import ALLOWED_FLAGS
 from tonnage.engine.core import Engine
 from tonnage.engine.limits import EngineLimits, LimitsError, RequestError
 from tonnage.engine.table import RequestTable
@@ -148,6 +149,13 @@ def test_a_flag_that_vllm_does_not_know_or_take_exits_with_2_and_says_which(flag
 
     assert exit_.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ALLOWED_FLAGS)
+def test_every_flag_that_a_spec_may_hold_is_taken(name):
+    is_boolean = name.startswith(("enable-", "no-", "async-", "enforce-"))
+
+    assert parse(["serve", "m", f"--{name}" if is_boolean else f"--{name}=x"]).model == "m"
 
 
 def test_a_model_is_needed(capsys):
