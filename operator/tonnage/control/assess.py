@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
+from tonnage.api.status import Reason
 from tonnage.catalog.gpu import CatalogError
 from tonnage.control.decide.approval import until_approved, within_cost, without_unapproved
 from tonnage.control.decide.budget import Left, over_budget
@@ -31,7 +32,6 @@ from tonnage.control.input.state import (
     ModelState,
     Observed,
     Pending,
-    Refusal,
 )
 from tonnage.control.learn.believed import cache_reasons, doubt_reasons
 from tonnage.control.learn.promises import factor_reasons, judge
@@ -49,7 +49,6 @@ from tonnage.control.size.chosen import (
     choose_running,
     planned_split,
     slots_reasons,
-    split_reasons,
 )
 from tonnage.control.size.question import RefusedError
 from tonnage.control.size.running import as_it_runs, is_spec_ahead
@@ -92,7 +91,7 @@ def size_object(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: As
     sized = partial(Assessment, state=state, memory=memory, traffics=traffics)
     if why := fleet.unlisted.get(state.view.namespace):
         message = f"what runs in this namespace cannot be read, so it stays as it is: {why}"
-        return sized(refusal=Refusal(reason=UNREADABLE, message=message))
+        return sized(refusal=Reason(UNREADABLE, message))
     try:
         beside = weighed(state, fleet, memory, asker)
         if beside and (roles := apart(state, fleet, beside)):
@@ -139,7 +138,7 @@ def _without_right(found: Assessment, chosen: Chosen) -> Assessment:
         f'in spec.scaleTarget and label it and its pods {MANAGED_LABEL}="true", set scaling.mode '
         "Recommend, or install the operator with settings.mode full"
     )
-    return replace(found, refusal=Refusal(reason="ScaleOnly", message=message))
+    return replace(found, refusal=Reason("ScaleOnly", message))
 
 
 def _without_right_to_roles(found: Assessment, fleet: Fleet) -> Assessment:
@@ -148,7 +147,7 @@ def _without_right_to_roles(found: Assessment, fleet: Fleet) -> Assessment:
     if fleet.settings.mode == "full":
         return found
     message = "spec.topology makes ModelDeployments, and this operator only scales (scaleOnly)"
-    return replace(found, apart=None, refusal=Refusal(reason="ScaleOnly", message=message))
+    return replace(found, apart=None, refusal=Reason("ScaleOnly", message))
 
 
 def _without_wait(found: Assessment) -> Assessment:
@@ -251,16 +250,15 @@ def _with_load(
     sizing = SizingMemory(
         asked_speed=chosen.belief.asked,
         better_asked=chosen.better_asked,
-        split_asked=chosen.split_asked,
     )
     events = events_of(chosen, learned, fleet)
     memory = replace(found.memory, sizing=sizing, goodput=goodput, posterior=learned)
     return remembered_demand(memory, found.traffics, chosen.sizing, events, fleet), events
 
 
-def _refusal(refused: Exception) -> Refusal:
+def _refusal(refused: Exception) -> Reason:
     reason = refused.reason if isinstance(refused, RefusedError) else type(refused).__name__
-    return Refusal(reason=reason.removesuffix("Error"), message=str(refused))
+    return Reason(reason.removesuffix("Error"), str(refused))
 
 
 def _need(
@@ -278,7 +276,6 @@ def _need(
         *cache_reasons(chosen.sizing.request),
         *factor_reasons(memory.goodput, memory.posterior, chosen.goodput_factor),
         *slots_reasons(chosen),
-        *split_reasons(chosen),
         *drain_reasons(found, chosen),
         *never_evictable(chosen.model),
         *untaken_reasons(found.state.engines),

@@ -26,12 +26,11 @@ from fleet_builders import (
     with_lengths,
 )
 from measured_builders import a_posterior
-from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.control.assess import size_object
 from tonnage.control.decide.writers import with_written
 from tonnage.control.input.answers import Asker
-from tonnage.control.input.memory import Needed, ReplicaGoodput, Retry
+from tonnage.control.input.memory import Retry
 from tonnage.control.input.writers import Fate
 from tonnage.control.report.status import report
 from tonnage.control.size.question import question_of
@@ -40,7 +39,6 @@ from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.posterior import MemoryReport
 from tonnage.estimate.stored import dump_objects, load_objects
 from tonnage.manifests.children import differs_in_pods, spec_digest, write_flags
-from tonnage.manifests.names import APPROVE_ANNOTATION
 from tonnage.sizing.adapters import Adapters
 from tonnage.sizing.plan import size_with
 from tonnage.sizing.provenance import Figure
@@ -650,14 +648,14 @@ class TestAScaleTarget:
     def test_that_does_not_say_its_flags_is_refused(self, arguments):
         found = assessed(a_target_state(a_target(arguments)))
 
-        assert found.refusal.reason == "FlagsUnknown"
+        assert found.refusal.code == "FlagsUnknown"
         assert "my-vllm" in found.refusal.message
 
     @pytest.mark.parametrize("image", ["vllm:latest", "vllm", "vllm@sha256:abc", "host:5000/vllm"])
     def test_whose_image_names_no_version_is_refused(self, image):
         found = assessed(a_target_state(a_target(image=image)))
 
-        assert found.refusal.reason == "EngineVersionUnknown"
+        assert found.refusal.code == "EngineVersionUnknown"
 
     def test_of_too_old_a_version_is_refused(self):
         assert assessed(a_target_state(a_target(image="vllm:v0.5.0"))).refusal is not None
@@ -665,7 +663,7 @@ class TestAScaleTarget:
     def test_that_is_not_opted_in_is_refused(self):
         closed = a_target(labels={})
 
-        assert assessed(a_target_state(closed)).refusal.reason == "TargetNotAllowed"
+        assert assessed(a_target_state(closed)).refusal.code == "TargetNotAllowed"
 
     def test_that_has_a_role_is_sized_for_its_part_of_each_request(self):
         connector = '--kv-transfer-config={"kv_connector":"NixlConnector","kv_role":"kv_both"}'
@@ -702,12 +700,12 @@ class TestAScaleTarget:
     def test_that_does_not_exist_is_refused(self):
         state = a_state(a_manifest(**TARGET), replicas=None)
 
-        assert assessed(state).refusal.reason == "TargetNotAllowed"
+        assert assessed(state).refusal.code == "TargetNotAllowed"
 
     def test_that_an_older_object_scales_is_refused(self):
         found = assessed(a_target_state(older_claim="first"))
 
-        assert found.refusal.reason == "ConflictingOwner"
+        assert found.refusal.code == "ConflictingOwner"
         assert "first" in found.refusal.message
 
 
@@ -740,7 +738,7 @@ class TestRefusals:
 
         found = assessed(a_state(live=foreign))
 
-        assert found.refusal.reason == "NameConflict"
+        assert found.refusal.code == "NameConflict"
         assert found.template is None
         assert found.decision is None
 
@@ -748,12 +746,12 @@ class TestRefusals:
         # Deleted and made anew within a tick: the garbage collector has not come yet.
         state = a_state(a_manifest(uid="new"), live=a_deployment_body())
 
-        assert assessed(state).refusal.reason == "NameConflict"
+        assert assessed(state).refusal.code == "NameConflict"
 
     def test_of_a_missing_model_config(self):
         found = assessed(a_state(config_problem="ConfigMap my-model has no key config.json"))
 
-        assert found.refusal.reason == "ModelConfigMissing"
+        assert found.refusal.code == "ModelConfigMissing"
 
     @pytest.mark.parametrize(
         ("spec", "word"),
@@ -864,7 +862,7 @@ def test_a_target_that_another_object_controls_is_refused():
 
     found = assessed(a_state(a_manifest(**TARGET), live=controlled))
 
-    assert found.refusal.reason == "TargetNotAllowed"
+    assert found.refusal.code == "TargetNotAllowed"
     assert "controlled by another object" in found.refusal.message
 
 
@@ -873,7 +871,7 @@ def test_a_template_that_takes_more_gpus_than_the_budget_leaves_is_refused():
 
     found = assessed(a_state(wider, live=running(CHOSEN)), free_gpus=3)
 
-    assert found.refusal.reason == "GPUBudget"
+    assert found.refusal.code == "GPUBudget"
     assert "2 replicas would take 4 more GPUs" in found.refusal.message
 
 
@@ -944,94 +942,3 @@ class TestABetterNumberOfSlots:
 
         assert same.better_asked.at_s == NOW_S + 600
         assert same.better_slots == found.chosen.better_slots
-
-
-class TestAnotherSplit:
-    """Eight GPUs a replica run; two would do for 7 replicas, where the spec leaves it open."""
-
-    RUNS = replace(CHOSEN, max_num_seqs=208, parallelism=Parallelism(tensor=8))
-
-    def after(self, seconds, before=None, *, mode="Auto", approve=None, **spec):
-        manifest = a_manifest(
-            **{"hardware": {"gpu": "H200"}, "scaling": {"mode": mode, "maxReplicas": 8}} | spec
-        )
-        if approve:
-            manifest["metadata"]["annotations"] = {APPROVE_ANNOTATION: approve}
-        model = parse_model_deployment(manifest)
-        live = running(self.RUNS, model)
-        live["spec"]["replicas"] = 2
-        state = with_lengths(a_state(manifest, live=live, load=5))
-        scope = Scope(EVERYONE, speed_key(a_request_of(model), self.RUNS))
-        learned = a_posterior(covariance=(0.0,) * 6, learned_at_s=NOW_S + seconds)
-        fleet = a_fleet(
-            state, now_s=NOW_S + seconds, calibrations=Calibrations(speed={scope: learned})
-        )
-        needed = Needed(
-            at_s=NOW_S + seconds - 1,
-            replicas=2,
-            served=ReplicaGoodput(
-                engine=scope.key,
-                workload=a_request_of(model).workload,
-                slo=a_request_of(model).slo,
-                requests_per_s=3.4,
-            ),
-        )
-        memory = before.memory if before else a_memory(state)
-        memory = replace(memory, decided=replace(memory.decided, recent_needs=(needed,)))
-        return assessed(state, fleet=fleet, memory=memory)
-
-    def test_is_said_with_what_it_saves_and_not_taken(self):
-        first = self.after(0)
-        found = self.after(600, first)
-        [said] = [each for each in found.decision.reasons if each.code == "OtherSplit"]
-
-        assert first.chosen.other_split is None
-        assert found.sizing.parallelism == Parallelism(tensor=8)
-        assert found.template is None
-        assert "7 replicas of TP2 instead of 2 of TP8 would take 2 GPUs fewer" in said.message
-        assert "set hardware.gpusPerReplica 2 to take it" in said.message
-
-    def test_is_what_a_new_spec_would_take(self):
-        found = self.after(600, self.after(0)).chosen
-
-        assert found.other_split.sizing.parallelism == Parallelism(tensor=2)
-        assert found.other_split.must_apply
-
-    def test_is_not_asked_for_where_the_spec_gives_its_gpus(self):
-        given = {"hardware": {"gpu": "H200", "gpusPerReplica": 8}}
-
-        assert self.after(600, self.after(0, **given), **given).chosen.split_asked is None
-
-    def test_is_none_where_what_runs_takes_the_fewest(self):
-        self.RUNS = CHOSEN
-        found = self.after(600, self.after(0)).chosen
-
-        assert found.split_asked.at_s == NOW_S + 600
-        assert found.other_split is None
-
-    def test_stays_found_without_another_search(self):
-        found = self.after(600, self.after(0))
-        later = self.after(700, found)
-
-        assert later.chosen.split_asked == found.chosen.split_asked
-        assert later.chosen.split_asked.at_s == NOW_S + 600
-
-    def test_waits_for_approval_and_is_taken_with_it(self):
-        first = self.after(0, mode="Approve")
-        found = self.after(600, first, mode="Approve")
-        [proposal] = found.proposals
-        agreed = self.after(660, found, mode="Approve", approve=proposal.digest)
-
-        assert "would take 2 GPUs fewer" in proposal.message
-        assert found.template is None
-        assert agreed.proposals == ()
-        assert agreed.sizing.parallelism == Parallelism(tensor=2)
-        arguments = agreed.template["spec"]["template"]["spec"]["containers"][0]["args"]
-        assert arguments[arguments.index("--tensor-parallel-size") + 1] == "2"
-
-    def test_another_digest_takes_nothing(self):
-        found = self.after(600, self.after(0, mode="Approve"), mode="Approve")
-        other = self.after(660, found, mode="Approve", approve="0" * 16)
-
-        assert other.template is None
-        assert len(other.proposals) == 1

@@ -20,18 +20,19 @@ from dataclasses import replace
 from typing import Final
 
 from tonnage.api.objects import ModelDeployment
+from tonnage.api.status import MESSAGE_LENGTH, ProposalStatus, Reason
 from tonnage.control.decide.needed import needs_in_replicas_of_now
 from tonnage.control.decide.template import roll_changes, roll_written, template_of
 from tonnage.control.input.answers import Asker
 from tonnage.control.input.finding import Finding
 from tonnage.control.input.memory import ObjectMemory
-from tonnage.control.input.state import APPROVE, Assessment, Chosen, Fleet, ModelState, Proposal
-from tonnage.control.size.chosen import choose_running, split_saving
+from tonnage.control.input.state import APPROVE, Assessment, Chosen, Fleet, ModelState
+from tonnage.control.size.chosen import choose_running
 from tonnage.control.size.question import RefusedError
 from tonnage.control.size.running import as_it_runs
 from tonnage.explain.report import usd_per_hour
 from tonnage.manifests.changes import Change
-from tonnage.manifests.children import spec_digest, workload_of, write_flags
+from tonnage.manifests.children import spec_digest, write_flags
 from tonnage.manifests.names import APPROVE_ANNOTATION
 from tonnage.policy.situation import Decision
 from tonnage.sizing.plan import Sizing
@@ -96,7 +97,7 @@ def _digest_of(
 
 def until_approved(
     chosen: Chosen, state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker
-) -> tuple[Chosen, Proposal | None]:
+) -> tuple[Chosen, ProposalStatus | None]:
     """Return the plan that may be carried out: what runs, until a plan that replaces it is agreed.
 
     Raises:
@@ -106,7 +107,7 @@ def until_approved(
     if chosen.model.spec.scaling.mode != APPROVE:
         return chosen, None
     if not chosen.must_apply:
-        return _with_approved_split(chosen, state, fleet, memory)
+        return chosen, None
     changes = roll_changes(state.deployment, template_of(state, fleet, chosen, memory))
     if not changes or is_roll_approved(state, chosen.model, chosen.sizing):
         return chosen, None
@@ -117,30 +118,12 @@ def until_approved(
     return choose_running(running, fleet, memory, asker), proposal
 
 
-def _with_approved_split(
-    chosen: Chosen, state: ModelState, fleet: Fleet, memory: ObjectMemory
-) -> tuple[Chosen, Proposal | None]:
-    """Return what runs with the split that would save GPUs proposed, or that split, once agreed."""
-    other = chosen.other_split
-    live = state.deployment
-    if other is None or live is None or live.workload is not workload_of(other.sizing):
-        return chosen, None
-    changes = roll_changes(live, template_of(state, fleet, other, memory))
-    if not changes:
-        return chosen, None
-    if is_roll_approved(state, other.model, other.sizing):
-        return other, None
-    proposal = roll_proposal(state, other.model, other.sizing, changes)
-    saving = split_saving(chosen.sizing, other.sizing)
-    return chosen, replace(proposal, message=f"{saving}: {proposal.message}")
-
-
-def _not_recorded(proposal: Proposal) -> RefusedError:
+def _not_recorded(proposal: ProposalStatus) -> RefusedError:
     return RefusedError(
         "RunningSpecUnknown",
         "what the replicas that run were made from is not recorded, or cannot be read with "
         "today's SLO and bounds: they stay as they are, until the plan is approved: "
-        f"{how_to_approve(proposal, None)[1]}",
+        f"{how_to_approve(proposal, None).message}",
     )
 
 
@@ -159,13 +142,13 @@ def roll_proposal(
     changes: tuple[Change, ...],
     *,
     replaced: Flags | None = None,
-) -> Proposal:
+) -> ProposalStatus:
     """Return a plan that would replace pods, with the fields for which it would."""
     beyond = _beyond(state, model, sizing)
     digest = _digest_of(model, sizing, beyond, replaced)
     cost = f", at {_cost_written(sizing, beyond)}" if beyond else ""
     message = f"{roll_written(state.deployment, changes)}{cost}"
-    return Proposal(digest=digest, reason=ROLLS, message=message)
+    return ProposalStatus(digest=digest, reason=ROLLS, message=message[:MESSAGE_LENGTH])
 
 
 def _beyond(state: ModelState, model: ModelDeployment, sizing: Sizing) -> int:
@@ -208,7 +191,7 @@ def within_cost(found: Assessment, chosen: Chosen, decision: Decision) -> Assess
         f"approvalAboveUsdPerHour: {most} until so many are approved"
     )
     digest = _digest_of(model, sizing, asked)
-    proposal = Proposal(digest=digest, reason=COSTS, message=message)
+    proposal = ProposalStatus(digest=digest, reason=COSTS, message=message[:MESSAGE_LENGTH])
     limited = decision.limited_to(most, NEEDED, message)
     return replace(found, decision=limited, proposals=(*found.proposals, proposal))
 
@@ -245,14 +228,15 @@ def _is_agreed_to(state: ModelState, chosen: Chosen) -> bool:
     return any(each is not None for each in agreed)
 
 
-def how_to_approve(proposal: Proposal, given: str | None) -> tuple[str, str]:
-    """Return (reason, message) of a plan that waits; ``given``: the annotation as it stands."""
+def how_to_approve(proposal: ProposalStatus, given: str | None) -> Reason:
+    """Return what is said of a plan that waits; ``given``: the annotation as somebody wrote it."""
     message = f"{proposal.message}; to approve: annotate {APPROVE_ANNOTATION}={proposal.digest}"
     if given is None:
-        return proposal.reason, message
+        return Reason(proposal.reason, message)
     if not _DIGEST.fullmatch(given):
-        return "ApprovalMalformed", f"{APPROVE_ANNOTATION} is no digest of a plan; {message}"
-    return "ApprovalStale", f"{APPROVE_ANNOTATION} {given} is another plan's; {message}"
+        stray = f"{APPROVE_ANNOTATION} is no digest of a plan"
+        return Reason("ApprovalMalformed", f"{stray}; {message}")
+    return Reason("ApprovalStale", f"{APPROVE_ANNOTATION} {given} is another plan's; {message}")
 
 
 def approval(found: Assessment, _: Fleet) -> Finding | None:
@@ -264,7 +248,7 @@ def approval(found: Assessment, _: Fleet) -> Finding | None:
         return Finding("Unknown", "PlanInvalid", found.refusal.message)
     if found.proposals:
         said = [how_to_approve(each, given) for each in found.proposals]
-        return Finding("False", said[0][0], "; also: ".join(message for _, message in said))
+        return Finding("False", said[0].code, "; also: ".join(each.message for each in said))
     chosen = found.chosen
     if chosen and _is_agreed_to(found.state, chosen):
         return Finding("True", "PlanApproved", f"plan {given} is carried out")

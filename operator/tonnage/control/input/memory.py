@@ -136,7 +136,7 @@ class TrafficMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BetterAsked:
-    """Whether other flags of a batch, or another split, would do better, and when it was asked."""
+    """Whether other flags of a batch would do better, and when it was asked."""
 
     at_s: float
     flags: Flags
@@ -153,13 +153,12 @@ class SizingMemory:
 
     asked_speed: PlannedSpeed | None = None
     better_asked: BetterAsked | None = None
-    split_asked: BetterAsked | None = None
     waiting_since_s: float | None = None
     """Since when the object waits for a search to end; None: it has its answer."""
 
     def without_future(self, now_s: float) -> Self:
         waiting_since_s = _past(self.waiting_since_s, now_s)
-        return replace(self, better_asked=None, split_asked=None, waiting_since_s=waiting_since_s)
+        return replace(self, better_asked=None, waiting_since_s=waiting_since_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Final
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment
 from tonnage.api.pods import Role
+from tonnage.api.status import ProposalStatus, Reason
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.catalog.shape import ModelShape
 from tonnage.control.input.memory import BetterAsked, ObjectMemory, PodSpeed, ReplicaGoodput
@@ -140,14 +141,6 @@ class DeploymentView:
         return self.is_paused and self.updated < self.total
 
 
-class Trouble(NamedTuple):
-    """Why a pod does not start."""
-
-    reason: str
-    words: str
-    """Of the kubelet, or of the container that ended; short, and steady."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodView:
     """One pod with the managed label; the leader's of a group, with what its workers wait for."""
@@ -168,8 +161,9 @@ class PodView:
     ready_at_s: float | None
     unschedulable: str | None
     """The scheduler's message, if no node can take it."""
-    trouble: Trouble | None
-    """Why its containers do not start; None: they run, or are about to."""
+    trouble: Reason | None
+    """Why its containers do not start, in the words of the kubelet or of the container that ended;
+    None: they run, or are about to."""
     node_name: str | None = None
     deletion_cost: int = 0
     """Of pods that are as Ready as each other, those with the lowest go first."""
@@ -223,7 +217,7 @@ class ModelState:
     roles: Mapping[Role, RoleObject] = field(default_factory=dict)
     """Of an object with a topology: those that there are."""
     bug: Exception | None = None
-    """Of ours, which kept the rest from being read."""
+    """Of ours, which kept the rest from being read, or the object from being decided."""
 
     @property
     def own_roles(self) -> Mapping[Role, RoleObject]:
@@ -271,8 +265,8 @@ class Fleet:
     """By how much Prometheus' clock is ahead of ours. For show: ages are Prometheus' own."""
     unlisted: Mapping[str, str] = field(default_factory=dict)
     """Namespaces of which pods and Deployments cannot be read, and why."""
-    state_problem: tuple[str, str] | None = None
-    """(reason, message) why what was learned is not all stored, or was not all read."""
+    state_problem: Reason | None = None
+    """Why what was learned is not all stored, or was not all read."""
     said_at_s: float | None = None
     """When Prometheus said what is known of engines; None: now."""
 
@@ -357,10 +351,6 @@ class Chosen:
     """Why no rate keeps the SLO on what runs: it is then scaled for throughput, and learns on."""
     better_asked: BetterAsked | None = None
     """Where measured constants suffice to ask."""
-    split_asked: BetterAsked | None = None
-    """The same of another split."""
-    other_split: "Chosen | None" = None
-    """The plan that would replace what runs, for less of what it costs."""
     why_offload: str = ""
     """Why Auto chose another KV cache in host memory than the verdict says."""
 
@@ -400,26 +390,6 @@ class Apart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """Why nothing is planned for an object."""
-
-    reason: str
-    message: str
-    error: Exception | None = None
-    """The bug of ours that it is due to, for the log."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
-    """A plan that waits for somebody to agree to it."""
-
-    digest: str
-    reason: str
-    """Of the condition, while nobody said anything."""
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
     """A search that the time of this tick did not suffice for: what runs stays until it ends."""
 
@@ -435,7 +405,8 @@ class Assessment:
     state: ModelState
     memory: ObjectMemory
     traffics: Traffics
-    refusal: Refusal | None = None
+    refusal: Reason | None = None
+    """Why nothing is planned for it."""
     pending: Pending | None = None
     chosen: Chosen | None = None
     apart: Apart | None = None
@@ -452,7 +423,7 @@ class Assessment:
     """The Deployment to apply; None: the live one stays."""
     changes: tuple[Change, ...] = ()
     """What that changes of the pods that run: without any none of them rolls."""
-    proposals: tuple[Proposal, ...] = ()
+    proposals: tuple[ProposalStatus, ...] = ()
     """What waits for somebody to agree to it."""
     blackout: str | None = None
     """What much of the fleet lost at once: then nothing is taken away."""

@@ -48,7 +48,6 @@ _DECISIONS: Final[Mapping[str, str]] = {
     "MetricsMissing": "metrics are missing, so the fleet does not shrink",
     "MinReplicas": "fewer are needed than minReplicas",
     "NoDemand": "no demand is given and none was seen: minReplicas",
-    "OtherSplit": "another split would cost less for what is needed",
     "Pacing": "replicas changed a moment ago, and the effect is awaited",
     "PromisesJudged": "capacity adjusted from SLO attainment",
     "QuotaExceeded": "a ResourceQuota refuses more pods",

@@ -20,7 +20,6 @@ from tonnage.control.size.resized import (
 )
 from tonnage.estimate.belief import BAND, SETTLED_S, Belief
 from tonnage.estimate.promise import factor_now
-from tonnage.explain.report import usd_per_hour
 from tonnage.manifests.arguments import FLAGS_NEEDED, as_told, read_flags
 from tonnage.manifests.children import (
     differs_in_pods,
@@ -36,11 +35,11 @@ from tonnage.sizing.errors import (
 )
 from tonnage.sizing.offload import RUNS_ON, decide_offload, without_refused
 from tonnage.sizing.parallelism.draft import splits_for
-from tonnage.sizing.plan import Sizing, requests_per_s_asked
+from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import Flags
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Slo
-from tonnage.units import HOUR_S, count_of, significant
+from tonnage.units import significant
 
 FLAGS_UNKNOWN = "FlagsUnknown"
 """Of a refusal: what runs is no engine that tells its flags."""
@@ -51,8 +50,6 @@ DEPLOYMENTS = 4096
 """Of which flags that were read are remembered."""
 ASKED_AGAIN_S = 600.0
 """Between two searches for better flags of a batch."""
-SPLIT_ASKED_AGAIN_S = 6 * HOUR_S
-"""Between two searches of all splits, which take as long as that of a new object."""
 
 
 def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Chosen:
@@ -88,10 +85,8 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) 
         found = _chosen_with(question, model, sizing, must_apply=not is_current, problem=problem)
         found = replace(found, why_offload=RUNS_ON)
         if not is_current:
-            last = memory.sizing
-            return replace(found, better_asked=last.better_asked, split_asked=last.split_asked)
-        found = replace(found, better_asked=_better_asked(question, found))
-        return _with_other_split(question, found)
+            return replace(found, better_asked=memory.sizing.better_asked)
+        return replace(found, better_asked=_better_asked(question, found))
     sizing, why_offload = decide_offload(
         model.spec,
         lambda has_host_cache: _freely(ask(has_host_cache), live),
@@ -225,73 +220,6 @@ def _still_asks(question: SizingQuestion, held: Belief, last: BetterAsked) -> bo
 
 def _is_worth_it(found: Chosen, best: Sizing) -> bool:
     return found.problem is not None or found.gain_of(best) > GAIN_WORTH_A_RESTART
-
-
-def _with_other_split(question: SizingQuestion, found: Chosen) -> Chosen:
-    """Note the plan of a split that costs less than what runs, as a new spec would take it.
-
-    For what the replicas serve that were needed last. It is asked rarely, and stays found while
-    lengths and constants do. Never where the spec gives the GPUs, or somebody else makes the pods.
-    """
-    flags, held, memory = found.sizing.flags, found.belief, question.memory
-    last, now_s = memory.sizing.split_asked, question.fleet.now_s
-    if last is not None and not (last.flags == flags and _still_asks(question, held, last)):
-        last = None
-    is_due = last is None or now_s - last.at_s >= SPLIT_ASKED_AGAIN_S
-    has_settled = held.is_measured and now_s - held.asked.since_s >= SETTLED_S
-    if is_due and has_settled and found.problem is None and _is_split_open(question, found.model):
-        replicas = max((need.replicas for need in memory.decided.recent_needs), default=1)
-        served = question.of_demand(found.sizing.sustained_requests_per_s(replicas))
-        try:
-            best = _freely(served, flags)
-        except (SizingError, SearchAbandonedError):
-            return replace(found, split_asked=last)  # what runs was answered: this can wait
-        is_other = best.parallelism != flags.parallelism
-        other = _replacing(question, found.model, best) if is_other else None
-        last = BetterAsked(at_s=now_s, flags=flags, asked=held.asked, sizing=other)
-    if last is None:
-        return found
-    split = last.sizing
-    if split is None:
-        return replace(found, split_asked=last)
-    other_split = _chosen_with(question, found.model, split, must_apply=True)
-    return replace(found, split_asked=last, other_split=other_split)
-
-
-def _is_split_open(question: SizingQuestion, model: ModelDeployment) -> bool:
-    return question.request.num_gpus is None and model.spec.scale_target is None
-
-
-def split_reasons(found: Chosen) -> tuple[Reason, ...]:
-    """Say what another split would save: pods are replaced for it, which is not begun for it."""
-    if found.other_split is None:
-        return ()
-    runs, other = found.sizing, found.other_split.sizing
-    field = _split_field(runs.parallelism, other.parallelism)
-    message = f"{split_saving(runs, other)}; pods are replaced for it: set {field} to take it"
-    return (Reason(code="OtherSplit", message=message),)
-
-
-def split_saving(runs: Sizing, other: Sizing) -> str:
-    """Say what another split saves over what runs, for what the replicas serve."""
-    rate = requests_per_s_asked(other) or 0.0
-    replicas = max(runs.replicas_for(rate), runs.request.min_replicas)
-    wanted = max(other.replicas, other.request.min_replicas)
-    fewer = replicas * runs.parallelism.num_gpus - wanted * other.parallelism.num_gpus
-    taken = f"{count_of(abs(fewer), 'GPU')} {'fewer' if fewer >= 0 else 'more'}"
-    before, after = usd_per_hour(runs, replicas), usd_per_hour(other, wanted)
-    if before is not None and after is not None:
-        taken = f"{taken}, {before - after:.2f} USD per hour less"
-    return (
-        f"for {significant(rate)} requests/s, {count_of(wanted, 'replica')} of {other.parallelism} "
-        f"instead of {replicas} of {runs.parallelism} would take {taken}"
-    )
-
-
-def _split_field(runs: Parallelism, other: Parallelism) -> str:
-    if runs.num_gpus != other.num_gpus:
-        return f"hardware.gpusPerReplica {other.num_gpus}"
-    return f"hardware.parallelism tensor {other.tensor}, pipeline {other.pipeline}"
 
 
 def _better_slots(question: SizingQuestion, found: Chosen) -> Sizing | None:

@@ -36,7 +36,7 @@ from tonnage.sizing.provenance import (
 from tonnage.sizing.request import Flags, SizingRequest, ask, digest_of, look_up
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.switches import switches_in
-from tonnage.sizing.workload import Demand, Lengths, Workload
+from tonnage.sizing.workload import Lengths, Workload
 
 ALL_TAKEN = 0.98
 """Cached share of prompts from which on decode computes a token of each: no more than 0.99 is ever
@@ -105,11 +105,6 @@ class SizingQuestion:
         """
         scv = 2.0 ** (math.ceil(math.log2(self.expected.arrival_scv)) - 1)
         return replace(self, expected=_with_arrivals(self.expected, scv, True))
-
-    def of_demand(self, requests_per_s: float) -> Self:
-        """The same for a demand, whatever the spec expects."""
-        demand = Demand(requests_per_s=requests_per_s)
-        return replace(self, expected=replace(self.expected, demand=demand))
 
     def of_split(self, split: Parallelism) -> Self:
         """The same for one split alone."""
