@@ -1,7 +1,7 @@
 """What became of each request, and how many met their SLO targets. Pure."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -70,18 +70,3 @@ def quantile(values: Iterable[float | None], fraction: float) -> float | None:
     if not known:
         return None
     return known[max(0, math.ceil(fraction * len(known)) - 1)]
-
-
-def summary(records: Sequence[RequestRecord]) -> dict[str, float | int | None]:
-    """Return counts and quantiles of a run."""
-    complete = [each for each in records if each.is_complete]
-    figures: dict[str, float | int | None] = {
-        "requests": len(records),
-        "failed": len(records) - len(complete),
-        "pods": len({each.pod for each in complete}),
-    }
-    for name in ("ttft_s", "tpot_s", "e2e_s"):
-        values = [getattr(each, name) for each in complete]
-        for percent in (50, 95, 99):
-            figures[f"{name}_p{percent}"] = quantile(values, percent / 100)
-    return figures

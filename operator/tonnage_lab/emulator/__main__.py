@@ -40,16 +40,14 @@ def engine_limits(arguments: Arguments, hidden: EngineTruth) -> EngineLimits:
     block_size = truth.block_size(hidden, arguments)
     num_gpu_blocks = truth.kv_tokens(hidden, arguments) // block_size
     return EngineLimits(
-        max_num_seqs=arguments.num_active_seqs,
+        max_num_seqs=arguments.max_num_seqs,
         max_num_batched_tokens=arguments.max_num_batched_tokens,
         num_blocks=num_gpu_blocks - 1,
         block_size=block_size,
         max_model_len=max_model_len,
-        watermark_blocks=int(arguments.watermark_fraction * num_gpu_blocks),
         num_draft_tokens=arguments.num_draft_tokens,
         acceptance_rate=hidden.acceptance_rate,
         num_ranks=arguments.data_parallel_size,
-        admits_whole_prompts=arguments.admits_whole_prompts,
         newest_first_s=float(os.environ[CLASS_VARIABLE]) if arguments.is_newest_first else 0.0,
     )
 

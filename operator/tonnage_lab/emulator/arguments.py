@@ -40,26 +40,20 @@ class Arguments:
     port: int = 8000
     max_model_len: int | None = None
     max_num_seqs: int = 1 << 10
-    max_num_active_seqs: int | None = None
+    """That run at once on each data-parallel rank."""
     max_num_batched_tokens: int = 8 << 10
     """vLLM's default on GPUs with 70 GiB or more."""
-    max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
     gpu_memory_utilization: float = 0.92
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
     decode_context_parallel_size: int = 1
-    enable_expert_parallel: bool = False
-    dtype: str = "auto"
     quantization: str | None = None
     kv_cache_dtype: str = "auto"
     block_size: int | None = None
     num_gpu_blocks_override: int | None = None
-    watermark_fraction: float = 0.0
     enable_prefix_caching: bool = True
-    admits_whole_prompts: bool = True
-    """``--scheduler-reserve-full-isl``."""
     enable_mfu_metrics: bool = False
     shutdown_timeout_s: float = 0.0
     max_loras: int = 0
@@ -79,11 +73,6 @@ class Arguments:
     master_port: int = 29501
     is_headless: bool = False
     """A process on a further node, which answers no requests."""
-
-    @property
-    def num_active_seqs(self) -> int:
-        """Sequences that run at once on each data-parallel rank."""
-        return self.max_num_active_seqs or self.max_num_seqs
 
     @property
     def keeps_caches(self) -> bool:
@@ -189,14 +178,12 @@ def _add_server_flags(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--shutdown-timeout", type=float, dest="shutdown_timeout_s")
     serve.add_argument("--custom-histogram-buckets", type=_custom_buckets, dest="custom_buckets")
     _add_boolean(serve, "enable-mfu-metrics")
-    serve.add_argument("--max-num-queued-reqs", type=positive)
     serve.add_argument("--max-num-queued-tokens", type=human_integer)
 
 
 def _add_capacity_flags(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--max-model-len", type=positive)
     serve.add_argument("--max-num-seqs", type=positive)
-    serve.add_argument("--max-num-active-seqs", type=positive)
     serve.add_argument("--max-num-batched-tokens", type=positive)
     serve.add_argument("--gpu-memory-utilization", type=share)
     serve.add_argument("--tensor-parallel-size", "-tp", type=positive)
@@ -205,8 +192,6 @@ def _add_capacity_flags(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--decode-context-parallel-size", "-dcp", type=positive)
     serve.add_argument("--block-size", type=positive)
     serve.add_argument("--num-gpu-blocks-override", type=positive)
-    serve.add_argument("--watermark", type=float, dest="watermark_fraction")
-    _add_boolean(serve, "scheduler-reserve-full-isl", dest="admits_whole_prompts")
     serve.add_argument("--scheduling-policy", choices=("fcfs", "priority"))
     serve.add_argument("--middleware", action="append")
 
@@ -234,11 +219,8 @@ def _add_model_flags(serve: argparse.ArgumentParser) -> None:
     _add_boolean(serve, "enable-prefix-caching")
 
 
-def _add_boolean(
-    serve: argparse.ArgumentParser, name: str, *short: str, dest: str | None = None
-) -> None:
-    action = argparse.BooleanOptionalAction
-    serve.add_argument(f"--{name}", *short, action=action, dest=dest)
+def _add_boolean(serve: argparse.ArgumentParser, name: str, *short: str) -> None:
+    serve.add_argument(f"--{name}", *short, action=argparse.BooleanOptionalAction)
 
 
 def parse(argv: Sequence[str]) -> Arguments:

@@ -101,7 +101,7 @@ def formula_costs(
     )
     return step_costs(
         model,
-        max_num_seqs=arguments.num_active_seqs,
+        max_num_seqs=arguments.max_num_seqs,
         max_batched_tokens=arguments.max_num_batched_tokens,
     )
 

@@ -220,7 +220,7 @@ class EngineLoop:
         """Tell whether a request would be scheduled at once, behind those that wait."""
         rank, limits = self._emptiest(), self._limits
         waiting = [self._blocks(self._tickets[each].prompt.tokens) for each in rank.waiting]
-        num_blocks = self._blocks(num_tokens) + sum(waiting) + limits.watermark_blocks
+        num_blocks = self._blocks(num_tokens) + sum(waiting)
         num_seqs = rank.num_running + len(waiting)
         return num_seqs < limits.max_num_seqs and num_blocks <= rank.free_blocks
 

@@ -140,14 +140,6 @@ class Server:
             raise ReplyError(
                 status=503, kind="ServiceUnavailable", message="the server is shutting down"
             )
-        limit = self._arguments.max_num_queued_reqs
-        if limit is not None and self._loop.num_requests >= limit:
-            self._page.count_rejection("max_num_queued_reqs")
-            raise ReplyError(
-                status=503,
-                kind="ServiceUnavailable",
-                message=f"{limit} requests are in flight, the limit of --max-num-queued-reqs",
-            )
         limit = self._arguments.max_num_queued_tokens
         num_servers = self._arguments.data_parallel_size  # of vLLM: one for each rank
         if limit is not None and self._loop.queued_tokens() >= num_servers * limit:

@@ -126,7 +126,7 @@ def _linear(truth: EngineTruth, arguments: Arguments) -> StepCosts:
         linear = LinearStep(**truth.step)
     except TypeError as error:
         raise TruthError(f"step: {error}") from error
-    return linear.costs(arguments.num_active_seqs * arguments.data_parallel_size)
+    return linear.costs(arguments.max_num_seqs * arguments.data_parallel_size)
 
 
 def _formula(truth: EngineTruth, arguments: Arguments) -> StepCosts:

@@ -409,23 +409,6 @@ def test_an_api_key_is_asked_for_where_vllm_does(path, header, status):
     assert asyncio.run(run()) == status
 
 
-def test_a_queue_limit_rejects_with_503_and_counts_it():
-    async def scenario():
-        slow = a_truth(step={"per_step_s": 5.0})
-        async with a_server("--max-num-queued-reqs", "1", truth=slow) as client:
-            first = asyncio.create_task(client.post("/v1/completions", json={"prompt": [1]}))
-            while not client.loop_.num_requests:
-                await asyncio.sleep(0)
-            second = await client.post("/v1/completions", json={"prompt": [1]})
-            first.cancel()
-            return second.status, await (await client.get("/metrics")).text()
-
-    status, page = asyncio.run(scenario())
-
-    assert status == 503
-    assert sample(page, "vllm:admission_rejections_total", reason="max_num_queued_reqs") == 1
-
-
 @pytest.mark.parametrize(("limit", "status"), [("3", 503), ("4", 200)])
 def test_who_comes_while_that_many_prompt_tokens_wait_is_refused_and_counted(limit, status):
     async def scenario():

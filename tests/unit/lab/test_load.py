@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer, unused_port
 
 from tonnage_lab.load_client import Client, LengthDistribution, RequestShape
 from tonnage_lab.load_endpoints import Endpoints, PodChoice, PodEndpoint, ready_endpoints
-from tonnage_lab.load_records import RequestRecord, attainment, quantile, summary
+from tonnage_lab.load_records import RequestRecord, attainment, quantile
 
 A, B = (PodEndpoint(address=f"10.244.0.{n}", port=8000, pod=f"pod-{n}") for n in (2, 6))
 
@@ -124,19 +124,11 @@ def test_an_answer_of_one_token_counts_with_a_time_per_token_of_none():
 
     assert (one.output_tokens, one.tpot_s) == (1, 0)
     assert attainment([one], tpot_s=0.01) == 1
-    assert summary([*[one] * 19, a_record(tpot_s=0.2)])["tpot_s_p95"] == 0
+    assert quantile([one.tpot_s] * 19 + [0.2], 0.95) == 0
 
 
 def test_attainment_without_requests_is_missing_not_zero():
     assert attainment([a_record(start_s=10)], since_s=20) is None
-
-
-def test_a_summary_counts_failures_and_takes_quantiles_of_the_rest():
-    records = [a_record(ttft_s=ttft_s) for ttft_s in (0.1, 0.2, 0.3)]
-    figures = summary([*records, a_record(status=None, error="refused")])
-
-    assert (figures["requests"], figures["failed"]) == (4, 1)
-    assert (figures["ttft_s_p50"], figures["ttft_s_p95"]) == (0.2, 0.3)
 
 
 def test_quantile_is_an_observed_value():
