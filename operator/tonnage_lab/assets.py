@@ -49,8 +49,6 @@ class Tool:
     """Go module whose version is the program's."""
     stamps: tuple[str, ...] = ()
     """Go variables that tell the program its version; unset, it would deny having one."""
-    tags: str = ""
-    """Build tags, by commas."""
     use_path: bool = False
     debian_package: str | None = None
     must_contain: bytes = b""
@@ -59,8 +57,8 @@ class Tool:
     """Else only a test asks for it, and its module is with the tests."""
 
 
-def kubernetes(command: str, module: str = "controlplane") -> Tool:
-    """Return a program of Kubernetes, which a folder of wrapper modules holds."""
+def _kubernetes(command: str) -> Tool:
+    """Return a program of the control plane."""
     values = (
         "gitMajor={major}", "gitMinor={minor}", "gitVersion={version}", "gitCommit={version}",
         "gitTreeState=clean", "buildDate=1970-01-01T00:00:00Z",
@@ -68,7 +66,7 @@ def kubernetes(command: str, module: str = "controlplane") -> Tool:
     packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
     return Tool(
         name=command,
-        module=module,
+        module="controlplane",
         package=f"k8s.io/kubernetes/cmd/{command}",
         versioned_by="k8s.io/kubernetes",
         stamps=tuple(f"{package}.{value}" for package in packages for value in values),
@@ -78,10 +76,10 @@ def kubernetes(command: str, module: str = "controlplane") -> Tool:
 TOOLS: Final[Mapping[str, Tool]] = {
     tool.name: tool
     for tool in (
-        kubernetes("kube-apiserver"),
-        kubernetes("kube-controller-manager"),
-        kubernetes("kube-scheduler"),
-        kubernetes("kubectl"),
+        _kubernetes("kube-apiserver"),
+        _kubernetes("kube-controller-manager"),
+        _kubernetes("kube-scheduler"),
+        _kubernetes("kubectl"),
         Tool(
             name="etcd",
             module="controlplane",
@@ -183,9 +181,9 @@ def digest(sources: Path, go_release: str) -> str:
     return state.hexdigest()[:_NUM_DIGEST_CHARACTERS]
 
 
-def find(name: str, where: AssetPaths, tools: Mapping[str, Tool] = TOOLS) -> Path | None:
+def find(name: str, where: AssetPaths) -> Path | None:
     """Return a program that is already here."""
-    tool = tools[name]
+    tool = TOOLS[name]
     candidates = [where.programs / name]
     on_path = shutil.which(name) if tool.use_path else None
     if on_path is not None and _suits(tool, Path(on_path)):
@@ -207,7 +205,6 @@ def ensure(
     names: Sequence[str] = OF_LAB,
     *,
     where: AssetPaths | None = None,
-    tools: Mapping[str, Tool] = TOOLS,
     step: Step = silent,
 ) -> dict[str, Path]:
     """Return the paths of programs, built first where they are missing.
@@ -216,17 +213,17 @@ def ensure(
         LabError: one of them can neither be found nor built.
     """
     where = asset_paths() if where is None else where
-    if missing := [name for name in names if find(name, where, tools) is None]:
+    if missing := [name for name in names if find(name, where) is None]:
         where.programs.mkdir(parents=True, exist_ok=True)
         with one_at_a_time(where.scratch, step, work="builds the lab's programs"):
             for name in missing:
-                _obtain(tools[name], where, step)
+                _obtain(TOOLS[name], where, step)
             toolchain.clean(where.scratch)
-    return {name: _locate(name, where, tools) for name in names}
+    return {name: _locate(name, where) for name in names}
 
 
-def _locate(name: str, where: AssetPaths, tools: Mapping[str, Tool]) -> Path:
-    path = find(name, where, tools)
+def _locate(name: str, where: AssetPaths) -> Path:
+    path = find(name, where)
     if path is None:
         raise LabError(f"{name} was built, but is not in {where.programs}")
     return path
@@ -246,7 +243,7 @@ def one_at_a_time(folder: Path, step: Step, *, work: str) -> Iterator[None]:
 
 
 def _obtain(tool: Tool, where: AssetPaths, step: Step) -> None:
-    if find(tool.name, where, {tool.name: tool}) is not None:
+    if find(tool.name, where) is not None:
         return
     if _from_debian(tool, where, step):
         return
@@ -285,8 +282,6 @@ def stamp(tool: Tool, release: str) -> str:
 def _build(tool: Tool, where: AssetPaths, output: Path) -> None:
     go = toolchain.go(where.scratch)
     flags = ["-p", str(os.cpu_count() or 1), "-ldflags", stamp(tool, version(tool, where.sources))]
-    if tool.tags:
-        flags += ["-tags", tool.tags]
     run(
         ["nice", go, "build", *flags, "-o", output, tool.package],
         folder=where.sources / tool.module,

@@ -11,7 +11,6 @@ from typing import Final
 
 from rich.console import Console
 
-from tonnage.api.objects import ModelDeployment
 from tonnage.cluster.answer import SeriesFilter
 from tonnage.cluster.kube import KubeApi, load_client
 from tonnage.cluster.prometheus import Prometheus
@@ -24,6 +23,7 @@ from tonnage_lab.controlplane import ControlPlane
 from tonnage_lab.dashboard import Stretch, draw_dashboard
 from tonnage_lab.kind import cluster as kind_cluster
 from tonnage_lab.kind import site as kind_site
+from tonnage_lab.kubectl import is_true
 from tonnage_lab.load import LoadControl, LoadTarget, background_load
 from tonnage_lab.load_client import LengthDistribution, RequestShape
 from tonnage_lab.load_endpoints import ServiceRef
@@ -147,7 +147,7 @@ def _tell_story(
         plane.kubectl("apply", "-f", "-", text=json.dumps(manifest))
     console.rule(f"kubectl apply: {model.name}")
     wait_until(
-        lambda: _is_ready(plane, model),
+        lambda: is_true(plane.kubectl.get("mdep", model.name, "-n", model.namespace), "Ready"),
         what="the first replica is Ready",
         timeout_s=stage.ready_timeout_s,
         needs={},
@@ -196,12 +196,6 @@ def _shape(example: Example) -> RequestShape:
         prompt=LengthDistribution(mean_tokens=prompt),
         output=LengthDistribution(mean_tokens=output),
     )
-
-
-def _is_ready(plane: ControlPlane, model: ModelDeployment) -> bool:
-    found = plane.kubectl.get("mdep", model.name, "-n", model.namespace)
-    conditions = (found.get("status") or {}).get("conditions") or ()
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def _narrator(console: Console) -> Callable[[Story], None]:

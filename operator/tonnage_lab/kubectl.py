@@ -35,14 +35,14 @@ class Kubectl:
             return
         self("apply", "--server-side", "-f", folder)
         wait_until(
-            lambda: all(_is_established(crd) for crd in self.get("crds")["items"]),
+            lambda: all(is_true(crd, "Established") for crd in self.get("crds")["items"]),
             what=f"the CRDs of {folder} are established",
             timeout_s=30,
             needs={},
         )
 
 
-def _is_established(crd: Manifest) -> bool:
-    """Tell whether its objects can be created; just made, it has no conditions at all."""
-    conditions = (crd.get("status") or {}).get("conditions") or ()
-    return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
+def is_true(found: Manifest, condition: str) -> bool:
+    """Tell whether a condition of an object is True; one that was just made has none."""
+    conditions = (found.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == condition and each["status"] == "True" for each in conditions)

@@ -24,6 +24,8 @@ LONGEST_POLL_INTERVAL_S: Final = 0.5
 """After a while: many conditions start a kubectl, which takes a tenth of a second of CPU."""
 GRACE_S: Final = 3.0
 """From SIGTERM to SIGKILL. An API server without its etcd ignores SIGTERM for over 30 s."""
+GRACES_S: Final[Mapping[str, float]] = {"runner": 15.0}
+"""Of members of a group that have much to clean up."""
 NUM_LOG_LINES: Final = 15
 
 
@@ -238,8 +240,6 @@ class ProcessGroup:
     detached: bool = False
     records: dict[str, ProcessRecord] = field(default_factory=dict)
     on_change: Callable[[], None] = lambda: None
-    grace_s: Mapping[str, float] = field(default_factory=lambda: {"runner": 15.0})
-    """From SIGTERM to SIGKILL for members that have much to clean up."""
 
     def start(
         self,
@@ -257,7 +257,7 @@ class ProcessGroup:
         return record
 
     def stop(self, name: str) -> None:
-        stop(self.records[name], grace_s=self.grace_s.get(name, GRACE_S))
+        stop(self.records[name], grace_s=GRACES_S.get(name, GRACE_S))
         del self.records[name]
         self.on_change()
 

@@ -16,7 +16,7 @@ import yaml
 
 from tonnage_lab import assets, prometheus, state
 from tonnage_lab.controlplane import ControlPlane
-from tonnage_lab.kubectl import Kubectl
+from tonnage_lab.kubectl import Kubectl, is_true
 from tonnage_lab.processes import free_ports, run, wait_until
 from tonnage_lab.progress import Step, silent
 
@@ -146,12 +146,8 @@ def _operator(image: str, python: str | Path) -> dict[str, Any]:
 
 
 def _ready_nodes(kubectl: Kubectl) -> set[str]:
-    return {
-        node["metadata"]["name"]
-        for node in kubectl.get("nodes")["items"]
-        for condition in node["status"].get("conditions", ())
-        if condition["type"] == "Ready" and condition["status"] == "True"
-    }
+    nodes = kubectl.get("nodes")["items"]
+    return {node["metadata"]["name"] for node in nodes if is_true(node, "Ready")}
 
 
 def install_operator(
@@ -209,11 +205,7 @@ def _on_host() -> dict[str, Any]:
 
 def operator_is_ready(kubectl: Kubectl) -> bool:
     """Tell whether a pod of the operator is Ready."""
-    return any(
-        condition["type"] == "Ready" and condition["status"] == "True"
-        for pod in kubectl.get("pods", "-n", NAMESPACE)["items"]
-        for condition in pod["status"].get("conditions", ())
-    )
+    return any(is_true(pod, "Ready") for pod in kubectl.get("pods", "-n", NAMESPACE)["items"])
 
 
 def start(plane: ControlPlane, config: SiteConfig, *, step: Step = silent) -> str:

@@ -21,7 +21,6 @@ class NodeConfig(_Frozen):
     cpu: str = "64"
     memory: str = "512Gi"
     pods: int = Field(default=110, ge=1)
-    taints: list[dict[str, str]] = []
 
 
 class ImageConfig(_Frozen):
@@ -56,10 +55,6 @@ class RunnerConfig(_Frozen):
     """Multiplies the waits between restarts of a crashing container."""
     pre_stop_limit_s: float | None = Field(default=None, ge=0)
     """A preStop hook is cut off after this; None: only by the pod's grace period."""
-    stop_grace_s: float = Field(default=1.0, ge=0)
-    """From SIGTERM to SIGKILL for containers when the runner itself is told to stop."""
-    delete_nodes: bool = True
-    """Delete the Node objects at the end; their pods are then collected as orphans."""
 
     def image_for(self, name: str) -> ImageConfig | None:
         """Return the first entry whose pattern matches the whole image name."""

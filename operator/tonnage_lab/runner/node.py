@@ -35,7 +35,6 @@ def node(config: NodeConfig) -> Json:
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": config.name, "labels": labels | config.labels},
-        "spec": {"taints": config.taints} if config.taints else {},
     }
 
 

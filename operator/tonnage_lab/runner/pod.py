@@ -25,6 +25,8 @@ GATHER_S: Final = 0.02
 REPORT_RETRY_S: Final = 0.5
 VANISHED_GRACE_S: Final = 1.0
 """For a pod whose object is gone already: somebody forced it."""
+STOP_GRACE_S: Final = 1.0
+"""From SIGTERM to SIGKILL for containers when the runner itself stops."""
 _GONE: Final = (404, 409)
 
 
@@ -66,7 +68,7 @@ class PodWorker:
     def shut_down(self) -> None:
         """Stop, because the runner does; the object stays."""
         self._shutdown = True
-        self._end_within(self._runtime.config.stop_grace_s)
+        self._end_within(STOP_GRACE_S)
 
     def _end_within(self, grace_s: float) -> None:
         """End sooner than the pod's own grace period says, even if it has begun."""

@@ -128,8 +128,7 @@ async def _run_nodes(runtime: Runtime, stop: asyncio.Event) -> None:
     for task in [stopping, *tasks]:
         task.cancel()
     await asyncio.gather(*(pods.shut_down() for pods in pod_keepers.values()))
-    if runtime.config.delete_nodes:
-        await asyncio.gather(*(keeper.unregister() for keeper in keepers))
+    await asyncio.gather(*(keeper.unregister() for keeper in keepers))
     for task in broken:
         task.result()
 
