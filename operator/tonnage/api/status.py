@@ -1,13 +1,15 @@
 """What a user reads: the status. Observed, reconstructible, never an input to a decision."""
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field
 
 from tonnage.api.base import ApiModel
+from tonnage.units import KIB
 
-Text = Annotated[str, Field(max_length=1024)]
+MESSAGE_LENGTH: Final = KIB
+Text = Annotated[str, Field(max_length=MESSAGE_LENGTH)]
 Name = Annotated[str, Field(max_length=253)]
 
 
@@ -26,7 +28,15 @@ what we read when we start."""
 MAX_DECISIONS = 5
 
 
-class Reason(ApiModel):
+class Reason(NamedTuple):
+    """Why something is as it is, in whatever part of the operator that is found."""
+
+    code: str
+    """A word that is the same in every message of its kind."""
+    message: str
+
+
+class ReasonStatus(ApiModel):
     """Why a number is what it is."""
 
     code: Annotated[str, Field(max_length=64)]
@@ -66,7 +76,7 @@ class PlanStatus(ApiModel):
     """How one replica is split over its GPUs."""
     limited_by: Name
     """What stops the batch from growing: TimePerOutputToken, KVCache, BatchedTokens, ..."""
-    reasons: Annotated[tuple[Reason, ...], Field(max_length=32)] = ()
+    reasons: Annotated[tuple[ReasonStatus, ...], Field(max_length=32)] = ()
     """Why, in the order in which the numbers were made."""
 
 

@@ -136,10 +136,8 @@ def _first_sight(state: ModelState, fleet: Fleet) -> ObjectMemory:
 def _decision_faults(found: Iterable[Assessment]) -> Iterator[Fault]:
     """Yield the faults of the objects that a bug kept from being decided."""
     for each in found:
-        if each.refusal and each.refusal.error:
-            yield Fault(
-                key=each.state.view.key, consequence="internal error", error=each.refusal.error
-            )
+        if error := each.state.bug:
+            yield Fault(key=each.state.view.key, consequence="internal error", error=error)
 
 
 def _learn(found: Sequence[Assessment], fleet: Fleet, memory: Memory) -> tuple[Lesson, list[Fault]]:

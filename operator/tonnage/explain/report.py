@@ -4,11 +4,13 @@ import math
 from typing import assert_never
 
 from tonnage.api.status import (
+    MESSAGE_LENGTH,
     EstimateStatus,
     InputStatus,
     ParallelismStatus,
     PlanStatus,
     Reason,
+    ReasonStatus,
 )
 from tonnage.catalog.shape import (
     Attention,
@@ -99,7 +101,10 @@ def plan_status(
             context=split.context if split.context > 1 else None,
         ),
         limited_by=sizing.limited_by,
-        reasons=reasons or sizing_reasons(sizing),
+        reasons=tuple(
+            ReasonStatus(code=code, message=message[:MESSAGE_LENGTH])
+            for code, message in reasons or sizing_reasons(sizing)
+        ),
     )
 
 

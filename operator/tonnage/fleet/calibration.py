@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from tonnage.api.status import Reason
 from tonnage.cluster.kube import KubeApi
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.keeping import (
@@ -27,19 +28,12 @@ MOST_TOLD: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateProblem:
-    """Why what was learned is not all stored, or was not all read: for a condition."""
-
-    reason: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreResult:
     """What is known after reading or writing, and what was wrong with that."""
 
     calibrations: Calibrations
-    problem: StateProblem | None = None
+    problem: Reason | None = None
+    """Why what was learned is not all stored, or was not all read."""
 
 
 class CalibrationConfigMap:
@@ -131,13 +125,13 @@ class CalibrationConfigMap:
         self._num_evicted += _num_entries(part) - _num_entries(fitting)
         return fitting
 
-    def _problem(self, now_s: float | None = None) -> StateProblem | None:
+    def _problem(self, now_s: float | None = None) -> Reason | None:
         found = sorted(problem for each in self._maps for problem in each.problems(now_s))
         if not found:
             return None
         told = [problem.message for problem in found[:MOST_TOLD]]
         more = [f"and {len(found) - MOST_TOLD} more"] if len(found) > MOST_TOLD else []
-        return StateProblem(reason=REASONS[found[0].severity], message="; ".join(told + more))
+        return Reason(REASONS[found[0].severity], "; ".join(told + more))
 
 
 _SHARED: Final = Form(

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from tonnage.control.input.state import PodView, Trouble
+from tonnage.api.status import Reason
+from tonnage.control.input.state import PodView
 from tonnage.control.observe.capacity import NOT_MADE
 from tonnage.units import count_of
 
@@ -36,15 +37,15 @@ def _waits(workers: Sequence[PodView]) -> str | None:
     return next((f"worker {pod.name}: {pod.unschedulable}" for pod in waiting), None)
 
 
-def _fails(workers: Sequence[PodView]) -> Trouble | None:
+def _fails(workers: Sequence[PodView]) -> Reason | None:
     failing = ((pod.name, pod.trouble) for pod in workers if pod.trouble)
     return next(
-        (each._replace(words=f"worker {name}: {each.words}") for name, each in failing), None
+        (each._replace(message=f"worker {name}: {each.message}") for name, each in failing), None
     )
 
 
-def _lacks(leader: PodView, num_pods: int, num_nodes: int, now_s: float) -> Trouble | None:
+def _lacks(leader: PodView, num_pods: int, num_nodes: int, now_s: float) -> Reason | None:
     """Return what a group lacks whose workers are not made, as where a quota is used up."""
     if num_pods >= num_nodes or leader.is_deleting or now_s - leader.created_at_s < MADE_S:
         return None
-    return Trouble(NOT_MADE, f"its group has {count_of(num_pods, 'pod')} of {num_nodes}")
+    return Reason(NOT_MADE, f"its group has {count_of(num_pods, 'pod')} of {num_nodes}")

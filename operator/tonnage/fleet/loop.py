@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 
+from tonnage.api.status import Reason
 from tonnage.cluster.errors import WorldError
 from tonnage.control.input.fault import fault_id
 from tonnage.control.input.memory import Memory
@@ -21,7 +22,7 @@ from tonnage.control.report.status import newest_decision
 from tonnage.control.series import FleetSeries, fleet_series
 from tonnage.control.tick import TickResult, tick, with_carried
 from tonnage.fleet.act import Writer
-from tonnage.fleet.calibration import CalibrationConfigMap, StateProblem
+from tonnage.fleet.calibration import CalibrationConfigMap
 from tonnage.fleet.limiter import BURST_S
 from tonnage.fleet.lists import Lists
 from tonnage.fleet.logs import Line
@@ -74,7 +75,7 @@ class Loop:
     clock: Callable[[], float] = time.monotonic
     """What the time for searches is measured by."""
     memory: Memory = field(default_factory=Memory)
-    state_problem: StateProblem | None = None
+    state_problem: Reason | None = None
     """With what was learned, when it was last read or written."""
     ticked_at_s: deque[float] = field(default_factory=lambda: deque(maxlen=PACE_TICKS))
     """When the last ticks began."""
@@ -166,11 +167,10 @@ class Loop:
             now_s,
             has_groups=self.lists.has_groups,
         )
-        problem = self.state_problem
         return replace(
             fleet,
             pace_s=pace_s(self.ticked_at_s),
-            state_problem=(problem.reason, problem.message) if problem else None,
+            state_problem=self.state_problem,
             unlisted=self.lists.unlisted,
         )
 

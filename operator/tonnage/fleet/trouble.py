@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tonnage.control.input.state import Trouble
+from tonnage.api.status import Reason
 from tonnage.control.observe.capacity import CRASHES, why_not_started
 from tonnage.redaction import names_in, names_said, redacted_line
 
@@ -34,7 +34,7 @@ MOMENT: Final = re.compile(
 """Of a line of a log, as vLLM and torch write it: another in each start that ends the same."""
 
 
-def trouble_of(status: Object, spec: Object) -> Trouble | None:
+def trouble_of(status: Object, spec: Object) -> Reason | None:
     """Return what keeps the first container of a pod that does not start from it.
 
     Of what a container or the kubelet says, names that stand in the spec can be read.
@@ -42,10 +42,10 @@ def trouble_of(status: Object, spec: Object) -> Trouble | None:
     for key, kind in (("initContainerStatuses", "init container "), ("containerStatuses", "")):
         for each in status.get(key) or ():
             if found := _start_failure(each):
-                reason, words = found
+                code, words = found
                 told = f"{kind}{each.get('name')}: {words}" if kind else words
                 known = frozenset(names_in([status, spec]))
-                return Trouble(reason, redacted_line(told, MOST_WORDS, known))
+                return Reason(code, redacted_line(told, MOST_WORDS, known))
     return None
 
 
@@ -55,8 +55,8 @@ def message_of(condition: Object, of: Object) -> str:
     return redacted_line(said, MOST_MESSAGE, names_said(said).union(names_in(of)))
 
 
-def _start_failure(container: Object) -> tuple[str, str] | None:
-    """Return (reason, words) of a container that does not start."""
+def _start_failure(container: Object) -> Reason | None:
+    """Return why a container does not start, in its own words or the kubelet's."""
     state = container.get("state") or {}
     waiting, ended = state.get("waiting"), state.get("terminated")
     last = ended or (container.get("lastState") or {}).get("terminated") or {}
@@ -64,16 +64,16 @@ def _start_failure(container: Object) -> tuple[str, str] | None:
         said = waiting.get("reason")
         return None if said in ON_ITS_WAY else _waits(why_not_started(said), waiting, last)
     is_ended = bool(ended) and last.get("reason") != "Completed"
-    return (CRASHES, _ending(last)) if is_ended or _is_in_a_loop(container, last) else None
+    return Reason(CRASHES, _ending(last)) if is_ended or _is_in_a_loop(container, last) else None
 
 
-def _waits(reason: str, waiting: Object, last: Object) -> tuple[str, str]:
-    if reason == CRASHES:
-        return reason, _ending(last)
+def _waits(code: str, waiting: Object, last: Object) -> Reason:
+    if code == CRASHES:
+        return Reason(code, _ending(last))
     said = BACK_OFF.sub("", str(waiting.get("message") or ""))
-    if reason == "PodsFailing":
+    if code == "PodsFailing":
         said = f"{waiting.get('reason')}: {said}"
-    return reason, said
+    return Reason(code, said)
 
 
 def _is_in_a_loop(container: Object, last: Object) -> bool:

@@ -3,11 +3,9 @@
 import math
 from collections.abc import Sequence
 
+from tonnage.api.status import MESSAGE_LENGTH, Reason
 from tonnage.policy.situation import Decision, Limit, Metrics, Situation
-from tonnage.units import KIB, count_of, format_s
-
-MESSAGE_LENGTH = KIB
-"""Of a reason, in characters: what the API server said may be longer."""
+from tonnage.units import count_of, format_s
 
 STEP_DOWN = 0.25
 """Of the replicas, that are taken away at a time."""
@@ -72,13 +70,13 @@ def _held_for(situation: Situation) -> str:
     return f"{told}, in which demand has come back so often that holding costs less"
 
 
-def _hold_down(situation: Situation) -> tuple[str, str] | None:
+def _hold_down(situation: Situation) -> Reason | None:
     window_s = situation.settings.scale_down_window_s
     if situation.now_s - situation.watching_since_s < window_s:
-        return "JustStarted", f"no scale-down in the first {format_s(window_s)} of watching"
+        return Reason("JustStarted", f"no scale-down in the first {format_s(window_s)} of watching")
     if situation.is_pacing:
         pace = format_s(situation.settings.pace_s)
-        return "Pacing", f"replicas changed less than {pace} ago: its effect is awaited"
+        return Reason("Pacing", f"replicas changed less than {pace} ago: its effect is awaited")
     if situation.lost_at_s is not None:
         lost_s = situation.now_s - situation.lost_at_s
         if lost_s < window_s or situation.is_replacing:
@@ -86,12 +84,14 @@ def _hold_down(situation: Situation) -> tuple[str, str] | None:
             which = f" ({situation.lost_pods})" if situation.lost_pods else ""
             ago = f"a replica was lost {format_s(lost_s)} ago{which}"
             message = f"{ago} and its demand with it{loads}"
-            return "ReplicaLost", f"{message}: no scale-down"
+            return Reason("ReplicaLost", f"{message}: no scale-down")
     if situation.draining is not None:
         waiting, until_s = situation.draining
         left = format_s(until_s - situation.now_s)
         message = f"{waiting:.0f} still wait after an overload"
-        return "Draining", f"{message}: no scale-down until they are served, for {left} at most"
+        return Reason(
+            "Draining", f"{message}: no scale-down until they are served, for {left} at most"
+        )
     return None
 
 

@@ -88,9 +88,8 @@ class Situation:
     """Which they were, and on which nodes."""
     unplaced_reason: str = "InsufficientGPU"
     """Why no node takes those pods, or took them when they were given back."""
-    refused: tuple[str, str] | None = None
-    """(reason, message) why more pods would not run: they are refused, or those that are do not
-    start."""
+    refused: Reason | None = None
+    """Why more pods would not run: they are refused, or those that are do not start."""
     uncounted_gpus: str | None = None
     """What of the fleet the budget cannot count."""
     blackout: str | None = None
@@ -124,8 +123,8 @@ class Decision:
         """Return the decision with another number and its reason; the same number: unchanged."""
         if replicas == self.replicas:
             return self
-        reason = Reason(code=code, message=message)
-        return replace(self, replicas=replicas, reasons=(*self.reasons, reason), limited_by=code)
+        reasons = (*self.reasons, Reason(code, message))
+        return replace(self, replicas=replicas, reasons=reasons, limited_by=code)
 
 
 Limit = Callable[[Decision, Situation], Decision]

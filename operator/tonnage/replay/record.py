@@ -84,7 +84,7 @@ def moment_of_tick(
     demand, sizing = found.traffics.demand, found.sizing
     problem = found.chosen.problem if found.chosen else None
     if found.refusal:
-        problem = f"{found.refusal.reason}: {found.refusal.message}"
+        problem = f"{found.refusal.code}: {found.refusal.message}"
     elif found.pending:
         problem = found.pending.message
     return replace(

@@ -74,7 +74,7 @@ def test_nothing_is_asked_for_where_the_chart_only_scales():
 
     found = assessed(state, fleet=fleet)
 
-    assert found.refusal.reason == "ScaleOnly"
+    assert found.refusal.code == "ScaleOnly"
     assert said("Approved", found) == ("Unknown", "PlanInvalid")
 
 

@@ -259,7 +259,7 @@ class TestAnswers:
 
         second = tick(fleet, first.memory, between=SPENT)
 
-        assert first.found[0].refusal.reason == "SLOInfeasible"
+        assert first.found[0].refusal.code == "SLOInfeasible"
         assert second.found[0].refusal == first.found[0].refusal
 
     def test_chosen_flags_ask_nothing_more_when_they_run(self):

@@ -211,7 +211,7 @@ class TestWhatIsNotCounted:
         outcome = tick(fleet, Memory())
 
         refusal = outcome.found[1].refusal
-        assert refusal.reason == "GPUsUncounted"
+        assert refusal.code == "GPUsUncounted"
         assert refusal.message == (
             "2 replicas would take 4 more GPUs, and the fleet's budget cannot count "
             "nvidia.com/mig-3g.40gb of pod serving/mig-0"

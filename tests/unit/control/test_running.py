@@ -153,7 +153,7 @@ class TestASearchForWhatRuns:
 
         found = assess(state, a_fleet(state), a_memory(state), free_gpus=None, asker=asker)
 
-        assert (found.refusal.reason, found.decision) == ("UnknownGpu", None)
+        assert (found.refusal.code, found.decision) == ("UnknownGpu", None)
         assert found.memory.sizing.waiting_since_s == NOW_S
 
     def test_keeps_its_turn_while_the_budget_refuses(self):
@@ -165,7 +165,7 @@ class TestASearchForWhatRuns:
         asker = Asker(known.all_answers, between=spent)
         found = assess(state, fleet, waited, free_gpus=0, asker=asker)
 
-        assert (found.refusal.reason, found.decision) == ("GPUBudget", None)
+        assert (found.refusal.code, found.decision) == ("GPUBudget", None)
         assert found.memory.sizing.waiting_since_s == NOW_S - 60
 
 

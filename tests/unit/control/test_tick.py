@@ -64,7 +64,7 @@ def test_a_bug_in_planning_one_object_is_told_and_the_others_are_planned():
     [fault] = outcome.faults
     assert (fault.key, fault.consequence) == (("serving", "a"), "internal error")
     assert str(fault.error) == "a bug"
-    assert outcome.found[0].refusal.reason == "InternalError"
+    assert outcome.found[0].refusal.code == "InternalError"
     assert outcome.writes[1].first_replicas == FIRST_REPLICAS
 
 

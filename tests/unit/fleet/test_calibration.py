@@ -11,7 +11,7 @@ from tonnage.cluster.errors import KubernetesError
 from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope
 from tonnage.estimate.keeping import shard_of
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior
-from tonnage.fleet.calibration import CalibrationConfigMap, StateProblem
+from tonnage.fleet.calibration import CalibrationConfigMap
 from tonnage.units import KIB
 
 PREFIX = "/api/v1/namespaces/tonnage-system/configmaps/tonnage-calibration"
@@ -246,7 +246,7 @@ class TestANewerState:
         later = keep(store, KNOWN, after_s=100 * MINUTE_S).problem
 
         assert first == later
-        assert first.reason == "NewerVersion"
+        assert first.code == "NewerVersion"
         assert "tonnage-calibration: version 4" in first.message
 
     def test_of_one_shard_does_not_stop_the_others(self):
@@ -285,9 +285,9 @@ class TestACorruptedState:
         mended = keep(store, KNOWN).problem
         hour = [keep(store, KNOWN, after_s=after_s).problem for after_s in (3599, 3600)]
 
-        assert told == StateProblem(
-            reason="Corrupted",
-            message="ConfigMap tonnage-calibration: no JSON: JSONDecodeError: "
+        assert told == (
+            "Corrupted",
+            "ConfigMap tonnage-calibration: no JSON: JSONDecodeError: "
             "learning starts again, a copy goes to tonnage-calibration-corrupt-0",
         )
         assert (mended, hour) == (told, [told, None])
@@ -327,7 +327,7 @@ class TestACorruptedState:
         keep(store, KNOWN)
 
         assert read.calibrations == replace(KNOWN, objects={})
-        assert read.problem.reason == "Corrupted"
+        assert read.problem.code == "Corrupted"
         assert kube.objects[f"{PREFIX}-corrupt-1"]["data"]["source"].endswith("-objects-12")
         assert a_store(kube).read().calibrations == KNOWN
 
@@ -348,7 +348,7 @@ def test_entries_that_are_none_are_dropped_alone_and_told():
     read = a_store(kube).read()
 
     assert read.calibrations == KNOWN
-    assert read.problem.reason == "EntriesDropped"
+    assert read.problem.code == "EntriesDropped"
     assert "1 entry left out that cannot be" in read.problem.message
 
 
@@ -366,7 +366,7 @@ class TestWhenTheServerFails:
         kube.fail = Failing()
         kept = keep(store, learned, after_s=MINUTE_S)
 
-        assert (read.problem.reason, still.problem.reason) == ("Unreadable", "Unreadable")
+        assert (read.problem.code, still.problem.code) == ("Unreadable", "Unreadable")
         assert (read.calibrations, still.calibrations) == (Calibrations(), learned)
         assert kept.calibrations == KNOWN.with_speed({green: a_posterior()})
         assert kept.problem is None
@@ -402,7 +402,7 @@ class TestWhenTheServerFails:
         read = a_store(kube).read()
 
         assert read.calibrations == replace(KNOWN, objects={})
-        assert read.problem.reason == "Unreadable"
+        assert read.problem.code == "Unreadable"
         assert read.problem.message.endswith("and 13 more")
 
     def test_a_write_is_tried_again_after_a_minute_and_the_failure_forgotten(self):
@@ -417,7 +417,7 @@ class TestWhenTheServerFails:
 
         late = keep(store, known, after_s=MINUTE_S)
 
-        assert (failed.problem.reason, early.problem.reason) == ("WriteFailed", "WriteFailed")
+        assert (failed.problem.code, early.problem.code) == ("WriteFailed", "WriteFailed")
         assert late.problem is None
         assert a_store(kube).read().calibrations == known
 

@@ -73,8 +73,8 @@ class TestAGroup:
     def test_fails_where_a_worker_does(self):
         [found] = replicas_in(a_store(leader(ready_for_s=None), worker(**CRASH_LOOPING)))
 
-        assert found.trouble.reason == "CrashLoopBackOff"
-        assert found.trouble.words.startswith("worker r1-0-1")
+        assert found.trouble.code == "CrashLoopBackOff"
+        assert found.trouble.message.startswith("worker r1-0-1")
         assert found.has_restarted
 
     @pytest.mark.parametrize(
@@ -87,14 +87,14 @@ class TestAGroup:
 
         [found] = replicas_in(a_store(young), NOW_S + after_s)
 
-        assert (found.trouble and found.trouble.words) == words
+        assert (found.trouble and found.trouble.message) == words
 
     def test_is_no_other_object_s_for_a_worker_with_a_borrowed_label(self):
         borrowed = a_group_pod_body("r1-0-1", of="another", model=MODEL)
 
         [found] = replicas_in(a_store(leader(), borrowed))
 
-        assert found.trouble.words == "its group has 1 pod of 2"
+        assert found.trouble.message == "its group has 1 pod of 2"
         assert not found.is_ready
 
     def test_is_not_ready_where_a_worker_fails_beside_a_ready_leader(self):

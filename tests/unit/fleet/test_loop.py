@@ -347,7 +347,7 @@ class TestTheList:
         found = {each.state.view.key: each for each in loop.tick()}
 
         assert replicas_of(world) == FIRST_REPLICAS
-        assert found["gone", "other"].refusal.reason == "NamespaceUnreadable"
+        assert found["gone", "other"].refusal.code == "NamespaceUnreadable"
         assert "namespace=gone" in caplog.text
 
         world.kube.fail = lambda verb, path: None

@@ -1,5 +1,6 @@
 """What a decision on replicas may depend on, gathered from an assessment. Pure."""
 
+from tonnage.api.status import Reason
 from tonnage.control.decide.budget import Left, gpus_of_replica, template_gpus
 from tonnage.control.decide.needed import needs_in_replicas_of_now
 from tonnage.control.decide.outlook import held_s, scale_down_window_s, unseen_room
@@ -84,8 +85,8 @@ def _draining(found: Assessment) -> tuple[float, float] | None:
     return None if demand is None or until_s is None else (demand.waiting, until_s)
 
 
-def _pod_refusal(state: ModelState) -> tuple[str, str] | None:
-    """Return (reason, message) when the API server last refused a pod of the Deployment."""
+def _pod_refusal(state: ModelState) -> Reason | None:
+    """Return why the API server last refused a pod of the Deployment, if so."""
     problems = dict(state.deployment.problems) if state.deployment else {}
     said = problems.get("ReplicaFailure")
-    return None if said is None else (why_refused(said), f"pods are refused: {said}")
+    return None if said is None else Reason(why_refused(said), f"pods are refused: {said}")

@@ -6,8 +6,9 @@ from hashlib import sha256
 from traceback import walk_tb
 from typing import TypeVar
 
+from tonnage.api.status import Reason
 from tonnage.control.input.memory import ObjectMemory
-from tonnage.control.input.state import Assessment, ModelState, Refusal, Traffics
+from tonnage.control.input.state import Assessment, ModelState, Traffics
 from tonnage.policy.situation import Metrics
 
 T = TypeVar("T")
@@ -60,15 +61,16 @@ def with_faults(found: Iterable[Assessment], faults: Iterable[Fault]) -> list[As
 
 def assessment_with_bug(state: ModelState, known: ObjectMemory, error: Exception) -> Assessment:
     """Return an object that a bug keeps from being decided: what runs stays as it is."""
+    why = Reason("InternalError", bug_message(error))
     return Assessment(
-        state=state,
+        state=replace(state, bug=error),
         memory=known,
         traffics=Traffics(
             metrics=Metrics.MISSING,
-            reason="InternalError",
-            message=bug_message(error),
+            reason=why.code,
+            message=why.message,
             demand=None,
             lengths=known.traffic.lengths,
         ),
-        refusal=Refusal(reason="InternalError", message=bug_message(error), error=error),
+        refusal=why,
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple, Self
 
+from tonnage.api.status import Reason
 from tonnage.manifests.changes import Change
 from tonnage.units import DAY_S, count_of, format_s
 
@@ -148,13 +149,13 @@ class Writers:
         return self.parked is not None or self.replicas.is_left
 
     @property
-    def conflict(self) -> tuple[str, str] | None:
-        """The (reason, message) of a conflict about replicas, about the template, or both."""
+    def conflict(self) -> Reason | None:
+        """A conflict about replicas, about the template, or both."""
         if self.parked is not None:
-            return "ParkedAtZero", self.parked
+            return Reason("ParkedAtZero", self.parked)
         conflicts = filter(None, (self.replicas.conflict, self.template.conflict))
         conflict = "; ".join(conflicts)
-        return ("ConflictingWriter", conflict) if conflict else None
+        return Reason("ConflictingWriter", conflict) if conflict else None
 
     def is_template_awaited(self, now_s: float) -> bool:
         """Tell whether our last write of the template may yet be seen, or is seen just now."""

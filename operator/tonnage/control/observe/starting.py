@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from tonnage.api.status import Reason
 from tonnage.control.input.memory import PodMemory
 from tonnage.control.input.state import ModelState, PodView
 from tonnage.control.observe.capacity import why_unschedulable
@@ -11,8 +12,8 @@ WELL_PER_FAILING = 4
 first of them may be whatever the number."""
 
 
-def held_up(state: ModelState) -> tuple[str, str] | None:
-    """Return (reason, message) why pods do not run: what does not start before what has no node."""
+def held_up(state: ModelState) -> Reason | None:
+    """Return why pods do not run: what does not start before what has no node."""
     failing = [pod for pod in state.pods if pod.trouble]
     if failing:
         return failing_told(failing)
@@ -21,15 +22,15 @@ def held_up(state: ModelState) -> tuple[str, str] | None:
         return None
     said = str(waiting[0].unschedulable)
     verb = "waits for a node" if len(waiting) == 1 else "wait for nodes"
-    return why_unschedulable(said), f"{_pod_name(waiting)} {verb}: {said}"
+    return Reason(why_unschedulable(said), f"{_pod_name(waiting)} {verb}: {said}")
 
 
-def failing_told(pods: Sequence[PodView]) -> tuple[str, str]:
+def failing_told(pods: Sequence[PodView]) -> Reason:
     """Return the same of pods of which none starts."""
-    reason, words = pods[0].trouble or ("", "")
+    code, words = pods[0].trouble or ("", "")
     verb = "does not start" if len(pods) == 1 else "do not start"
-    told = f"{_pod_name(pods)} {verb}: {reason}"
-    return reason, f"{told}: {words}" if words else told
+    told = f"{_pod_name(pods)} {verb}: {code}"
+    return Reason(code, f"{told}: {words}" if words else told)
 
 
 def _pod_name(pods: Sequence[PodView]) -> str:
@@ -37,8 +38,8 @@ def _pod_name(pods: Sequence[PodView]) -> str:
     return f"pod {pods[0].name}{more}"
 
 
-def no_more_start(state: ModelState, known: PodMemory) -> tuple[str, str] | None:
-    """Return (reason, message) where more pods are not expected to start either.
+def no_more_start(state: ModelState, known: PodMemory) -> Reason | None:
+    """Return why more pods are not expected to start either, if so.
 
     Those that were Ready before and failed since are no sign of it.
     """

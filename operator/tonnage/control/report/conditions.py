@@ -3,14 +3,12 @@
 from collections.abc import Iterator
 from functools import lru_cache
 
-from tonnage.api.status import Condition
+from tonnage.api.status import MESSAGE_LENGTH, Condition
 from tonnage.control.input.finding import PENDING, Finding
 from tonnage.control.input.state import Assessment, Fleet
 from tonnage.control.report.condition_types import CONDITION_TYPES
 from tonnage.control.report.roles import has_roles, role_findings
-from tonnage.units import KIB
 
-MESSAGE_LENGTH = KIB
 SHARED = 4096
 """Conditions that are one for all objects of which the same is said: each takes 1 KB."""
 

@@ -1,16 +1,10 @@
 """Whether an object is there, on its way or stuck, as kstatus reads it: Argo CD, Flux, kubectl."""
 
 from tonnage.api.objects import ModelDeployment
+from tonnage.api.status import Reason
 from tonnage.control.decide.template import roll_written
 from tonnage.control.input.finding import PENDING, UNREADABLE, Finding
-from tonnage.control.input.state import (
-    APPROVE,
-    Assessment,
-    DeploymentView,
-    Fleet,
-    ModelState,
-    Refusal,
-)
+from tonnage.control.input.state import APPROVE, Assessment, DeploymentView, Fleet, ModelState
 from tonnage.control.observe.starting import held_up
 from tonnage.control.size.chosen import FLAGS_UNKNOWN
 from tonnage.control.size.running import is_spec_ahead
@@ -51,7 +45,7 @@ def _by_pods(found: Assessment, live: DeploymentView) -> Finding:
     if why := held_up(found.state):
         is_failing = any(pod.trouble for pod in found.state.pods)
         reason = "PodsFailing" if is_failing else "WaitingForReplicas"
-        return Finding("False", reason, f"{counts}; {why[1]}")
+        return Finding("False", reason, f"{counts}; {why.message}")
     return Finding("False", "WaitingForReplicas", counts)
 
 
@@ -62,20 +56,20 @@ def _in_spite_of_pods(found: Assessment) -> Finding | None:
     or they are of the spec before.
     """
     refusal, no_path = found.refusal, found.memory.written.no_path
-    is_unseen = refusal is not None and refusal.reason == UNREADABLE
+    is_unseen = refusal is not None and refusal.code == UNREADABLE
     if refusal and not is_unseen and _is_no_engine_of_it(found.state, refusal):
-        return Finding("False", refusal.reason, refusal.message)
+        return Finding("False", *refusal)
     if no_path:
         return Finding("False", NO_PATH, no_path)
     if refusal and is_unseen:
-        return Finding("Unknown", refusal.reason, refusal.message)
+        return Finding("Unknown", *refusal)
     if refusal and found.state.deployment and _is_of_another_spec(found):
-        return Finding("False", refusal.reason, refusal.message)
+        return Finding("False", *refusal)
     return None
 
 
-def _is_no_engine_of_it(state: ModelState, refusal: Refusal) -> bool:
-    is_unread = state.oversized_bytes is not None or refusal.reason == FLAGS_UNKNOWN
+def _is_no_engine_of_it(state: ModelState, refusal: Reason) -> bool:
+    is_unread = state.oversized_bytes is not None or refusal.code == FLAGS_UNKNOWN
     return state.in_the_way is not None or is_unread
 
 
@@ -152,22 +146,22 @@ def stalled(found: Assessment, _: Fleet) -> Finding | None:
     return Finding("True", *why) if why else None
 
 
-def why_stalled(found: Assessment) -> tuple[str, str] | None:
-    """Return (reason, message) why nothing goes on without a person; None: something does."""
+def why_stalled(found: Assessment) -> Reason | None:
+    """Return why nothing goes on without a person; None: something does."""
     if found.refusal:
-        return found.refusal.reason, found.refusal.message
+        return found.refusal
     if fault := found.fault or found.memory.written.fault:
-        return "InternalError", fault
+        return Reason("InternalError", fault)
     if found.memory.written.problem:
-        return "WriteRefused", found.memory.written.problem
+        return Reason("WriteRefused", found.memory.written.problem)
     unsaid = found.memory.written.status_retry
     if unsaid and unsaid.status_problem:  # an Event tells it, where no status can
-        return "WriteRefused", f"no status can be written: {unsaid.status_problem}"
+        return Reason("WriteRefused", f"no status can be written: {unsaid.status_problem}")
     deployment = found.state.deployment
     if deployment and deployment.is_rollout_held and deployment.owner_uid == found.state.view.uid:
-        return "RolloutPaused", _held_written(deployment)
+        return Reason("RolloutPaused", _held_written(deployment))
     stuck = dict(deployment.problems).get("Progressing") if deployment else None
-    return ("RolloutStuck", stuck) if stuck else None
+    return Reason("RolloutStuck", stuck) if stuck else None
 
 
 def _held_written(live: DeploymentView) -> str:

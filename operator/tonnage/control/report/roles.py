@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tonnage.api.status import ReplicasStatus
+from tonnage.api.status import Reason, ReplicasStatus
 from tonnage.control.input.finding import PENDING, Finding
 from tonnage.control.input.state import Assessment, Fleet, ModelView, RoleObject
 from tonnage.control.report.condition_types import CONDITION_TYPES
@@ -111,9 +111,8 @@ def _ready(found: Assessment, said: Said, missing: str) -> Finding:
     if missing:
         return Finding("False", ROLES_MISSING, f"not as the spec asks: {missing}")
     if _is_ahead(found):
-        why = found.refusal
-        reason = (why.reason, why.message) if why else (PENDING, "the roles are of an earlier spec")
-        return Finding("False", *reason)
+        earlier = Reason(PENDING, "the roles are of an earlier spec")
+        return Finding("False", *(found.refusal or earlier))
     both = _of_both("Ready", said)
     return both or Finding("False", ROLES_MISSING, "the roles have no status yet")
 

@@ -36,7 +36,7 @@ MOST_NAMED = 4
 
 def plan_valid(found: Assessment, _: Fleet) -> Finding:
     if found.refusal:
-        return Finding("False", found.refusal.reason, found.refusal.message)
+        return Finding("False", *found.refusal)
     if found.chosen and found.chosen.problem:
         return Finding("False", "SLOInfeasible", found.chosen.problem)
     return Finding("True", "Planned", "the plan is in status.plan")
@@ -75,8 +75,8 @@ def capacity_available(found: Assessment, _: Fleet) -> Finding:
     deployment = found.state.deployment
     problems = dict(deployment.problems) if deployment else {}
     decision, refusal = found.decision, found.refusal
-    if refusal and refusal.reason == UNREADABLE:
-        return Finding("Unknown", refusal.reason, refusal.message)
+    if refusal and refusal.code == UNREADABLE:
+        return Finding("Unknown", *refusal)
     if why := held_up(found.state):
         return Finding("False", *why)
     if (refused := problems.get("ReplicaFailure")) is not None:
@@ -132,7 +132,7 @@ def scaling_limited(found: Assessment, _: Fleet) -> Finding:
     if decision is not None:
         code = decision.limited_by if decision.limited_by in LIMIT_CODES else DISRUPTION_BUDGET
         if reason := next((r for r in reversed(decision.reasons) if r.code == code), None):
-            return Finding("True", reason.code, reason.message)
+            return Finding("True", *reason)
     return Finding("False", "WithinBounds", "the need is within every bound")
 
 

@@ -10,13 +10,13 @@ from pydantic import ValidationError
 
 from tonnage.api.status import (
     MAX_DECISIONS,
+    MESSAGE_LENGTH,
     Condition,
     DecisionStatus,
     Display,
     MeasuredFigure,
     MeasuredStatus,
     PlanStatus,
-    ProposalStatus,
     Reason,
     ReplicasStatus,
     Status,
@@ -143,10 +143,7 @@ def _planned_status(found: Assessment, fleet: Fleet) -> tuple[Status, ReportMemo
         decisions=known.decisions,
         conditions=met,
         display=_display(found, known, met),
-        proposals=tuple(
-            ProposalStatus(digest=each.digest, reason=each.reason, message=each.message[:1024])
-            for each in found.proposals
-        ),
+        proposals=found.proposals,
     )
     return status, known
 
@@ -189,7 +186,7 @@ def _plan(found: Assessment) -> PlanStatus | None:
         *batch_reasons(found.sizing),
         *memory_reasons(found.sizing),
         *_offload_reasons(found),
-        *((Reason(code=TOPOLOGY, message=found.verdict),) if found.verdict else ()),
+        *((Reason(TOPOLOGY, found.verdict),) if found.verdict else ()),
     )
     reasons = (*own, *found.decision.reasons)
     return plan_status(found.sizing, replicas=found.decision.replicas, reasons=reasons)
@@ -250,7 +247,7 @@ def _with_decision(found: Assessment, now: str) -> ReportMemory:
         from_replicas=current,
         to_replicas=decision.replicas,
         code=decision.reasons[-1].code,
-        message="; ".join(reason.message for reason in decision.reasons)[:1024],
+        message="; ".join(reason.message for reason in decision.reasons)[:MESSAGE_LENGTH],
     )
     return replace(known, decisions=(newest, *known.decisions)[:MAX_DECISIONS])
 
