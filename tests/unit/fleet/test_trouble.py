@@ -149,10 +149,10 @@ def test_an_init_container_that_is_done_is_no_trouble():
 def test_what_the_kubelet_says_is_one_short_printable_line():
     found = of(waiting("CreateContainerError", "a\n\tb\x1b[31m " + "no " * 5000))
 
-    assert found.words.startswith("a [redacted] no no")
-    assert len(found.words) == 200
-    assert found.words.endswith("...")
-    assert found.words.isprintable()
+    assert found.message.startswith("a [redacted] no no")
+    assert len(found.message) == 200
+    assert found.message.endswith("...")
+    assert found.message.isprintable()
 
 
 def test_the_view_of_a_pod_is_the_same_while_its_back_off_grows():

@@ -153,7 +153,7 @@ class TestTheStart:
         end = {"reason": "Error", "exitCode": ended.returncode, "message": ended.stderr}
         status = {"containerStatuses": [{"name": "vllm", "state": {"terminated": end}}]}
 
-        said = trouble_of(status, {}).words
+        said = trouble_of(status, {}).message
         assert said.startswith("exit code 1: vLLM is not started: the variable TONNAGE_QUEUE_MOD")
         assert said.endswith("Undo what was changed in the pod template.")
 
