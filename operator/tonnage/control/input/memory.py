@@ -333,8 +333,6 @@ class PodSpeed:
     node: str | None
     slower: float
     """Logarithm of the measured gap between tokens over the one believed in, in this state."""
-    slower_than_prior: float
-    """The same over that of the prior."""
     mbu: float
     mfu: float
     seen_at_s: float

@@ -245,12 +245,10 @@ def _speed(
     seen_at_s: float,
 ) -> PodSpeed:
     """Return how fast a pod is; of several engines the one in the middle."""
-    slower_than_prior = _slower(pod, pod.model)
     nodes = {each.name: each.node_name for each in state.pods}
     return PodSpeed(
         node=nodes.get(pod.pod),
         slower=_slower(pod, replace(pod.model, constants=constants)),
-        slower_than_prior=slower_than_prior,
         mbu=median(mbu for mbu, _ in used),
         mfu=median(mfu for _, mfu in used),
         seen_at_s=seen_at_s,

@@ -1,4 +1,4 @@
-"""Whether engines are as fast as such engines can be, what slows them if not, and which one."""
+"""Whether engines are no faster than they can be, and which pod is slower than the others."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -6,13 +6,11 @@ from dataclasses import replace
 from statistics import median, median_high
 from typing import Final, NamedTuple, Self
 
-from tonnage.catalog.engine_speed import is_measured
 from tonnage.control.input.finding import Finding, is_false
 from tonnage.control.input.memory import PodSpeed
-from tonnage.control.input.state import Assessment, Chosen, Fleet
+from tonnage.control.input.state import Assessment, Fleet
 from tonnage.estimate.belief import Belief
-from tonnage.estimate.learner import BAND, deviation_of, quantile_z
-from tonnage.sizing.request import spread_of
+from tonnage.estimate.learner import BAND
 
 TYPE: Final = "SpeedPlausible"
 SMOOTHING: Final = 0.3
@@ -21,8 +19,6 @@ KEPT_S: Final = 900.0
 """For so long a pod that is not busy any more is still judged by what it did."""
 MIN_WINDOWS: Final = 4
 """Answers of Prometheus in which a pod was busy, before it is judged."""
-PUBLISHED_SHARE: Final = 0.99
-"""Of published measurements that lie within the range: eight of ten lie within the spread."""
 SLOW_POD: Final = 0.15
 """By which a pod's steps may be longer than those of the others."""
 BACK: Final = 0.7
@@ -32,10 +28,6 @@ AT_EDGE: Final = 0.97
 """Of the logarithm of the learner's band."""
 CERTAIN: Final = 2.0
 """Standard deviations by which an efficiency must be above 1."""
-NOTABLE: Final = 1.15
-"""By which a constant is worse than its prior to be a likely cause."""
-LINKS_SHARE: Final = 0.1
-"""Of overheads and exchanges together, from which on the links between GPUs may be the cause."""
 
 
 def with_speeds(found: Assessment, now_s: float) -> Mapping[str, PodSpeed]:
@@ -63,7 +55,6 @@ def _smooth(before: PodSpeed | None, now: PodSpeed) -> PodSpeed:
     return replace(
         now,
         slower=smooth(before.slower, now.slower),
-        slower_than_prior=smooth(before.slower_than_prior, now.slower_than_prior),
         mbu=smooth(before.mbu, now.mbu),
         mfu=smooth(before.mfu, now.mfu),
         windows=before.windows + 1,
@@ -71,7 +62,7 @@ def _smooth(before: PodSpeed | None, now: PodSpeed) -> PodSpeed:
 
 
 def speed_plausible(found: Assessment, _: Fleet) -> Finding:
-    """False where a figure leaves what is published or possible, or one pod lags behind."""
+    """False where a figure is not possible, or one pod lags behind."""
     chosen, of_pods = found.chosen, found.memory.reported.speeds
     speeds = {name: each for name, each in of_pods.items() if each.windows >= MIN_WINDOWS}
     if chosen is None or not speeds:
@@ -80,14 +71,11 @@ def speed_plausible(found: Assessment, _: Fleet) -> Finding:
     ease, pods = BACK if is_false(found, TYPE) else 1.0, _Middle.of(speeds.values())
     doubts = [
         *_beyond_physics(pods, ease),
-        *_outside_published(chosen, pods, ease),
         *_at_the_edge(chosen.belief, ease),
+        *_slow_pod(speeds, ease),
     ]
-    if doubts:
-        doubts = [(doubts[0][0], f"{doubts[0][1]}; likely: {_causes(chosen, pods)}"), *doubts[1:]]
-    doubts += _slow_pod(speeds, ease)
     if not doubts:
-        return Finding("True", "AsPublished", _well(chosen, pods))
+        return Finding("True", "Plausible", f"MBU {pods.mbu:.0%}, MFU {pods.mfu:.0%}")
     return Finding("False", doubts[0][0], "; ".join(words for _, words in doubts))
 
 
@@ -109,22 +97,10 @@ class _Middle(NamedTuple):
 
     mbu: float
     mfu: float
-    slower_than_prior: float
-    predicted_mbu: float
-    """In the state that was met."""
 
     @classmethod
     def of(cls, speeds: Iterable[PodSpeed]) -> Self:
-        each = (
-            (pod.mbu, pod.mfu, pod.slower_than_prior, pod.mbu * math.exp(pod.slower_than_prior))
-            for pod in speeds
-        )
-        return cls(*map(median, zip(*each, strict=True)))
-
-
-def _well(chosen: Chosen, pods: _Middle) -> str:
-    low, high = _published_mbu_range(chosen, pods)
-    return f"MBU {pods.mbu:.0%}, published for such a state of the engine: {low:.0%} to {high:.0%}"
+        return cls(*map(median, zip(*((pod.mbu, pod.mfu) for pod in speeds), strict=True)))
 
 
 def _beyond_physics(pods: _Middle, ease: float) -> Iterator[tuple[str, str]]:
@@ -132,35 +108,6 @@ def _beyond_physics(pods: _Middle, ease: float) -> Iterator[tuple[str, str]]:
     for name, value in (("MBU", pods.mbu), ("MFU", pods.mfu)):
         if value > 1 - PHYSICS_SLACK * (1 - ease):
             yield "FasterThanPossible", f"{name} {value:.0%}, more than the GPU class can do"
-
-
-def _published_mbu_range(chosen: Chosen, pods: _Middle) -> tuple[float, float]:
-    """Return the range of MBU in which published measurements lie, in the state that was met.
-
-    Their spread about the prediction is that of the GPU's generation.
-    """
-    width, mbu = _width(chosen), pods.predicted_mbu
-    return mbu * math.exp(-width), min(1.0, mbu * math.exp(width))
-
-
-def _width(chosen: Chosen) -> float:
-    """Return the logarithm by which published steps differ from predicted ones, at most."""
-    return quantile_z(PUBLISHED_SHARE) * deviation_of(spread_of(chosen.sizing.request))
-
-
-def _outside_published(chosen: Chosen, pods: _Middle, ease: float) -> Iterator[tuple[str, str]]:
-    gpu, slower = chosen.sizing.request.gpu, pods.slower_than_prior
-    if abs(slower) <= ease * _width(chosen):
-        return
-    low, high = _published_mbu_range(chosen, pods)
-    published = f"{PUBLISHED_SHARE:.0%} of what is published for {gpu.generation} GPUs lies"
-    if not is_measured(gpu):
-        published = f"for {gpu.generation} GPUs nothing is published; by other GPUs it lies"
-    yield (
-        "SlowerThanPublished" if slower > 0 else "FasterThanPublished",
-        f"steps take {math.exp(slower):.2f} times as long as predicted: MBU {pods.mbu:.0%}; "
-        f"{published} between {low:.0%} and {high:.0%} in this state",
-    )
 
 
 def _at_the_edge(held: Belief, ease: float) -> Iterator[tuple[str, str]]:
@@ -185,36 +132,6 @@ def _constants(held: Belief) -> tuple[tuple[str, float, float, float], ...]:
     names = ("overhead factor", "bandwidth efficiency", "prefill efficiency")
     most = (math.inf, 1.0, 1.0)
     return tuple(zip(names, held.posterior.constants, held.prior.constants, most, strict=True))
-
-
-def _causes(chosen: Chosen, pods: _Middle) -> str:
-    """Name what usually puts the constants where they are."""
-    (_, overhead, before, _), *efficiencies = _constants(chosen.belief)
-    bandwidth, prefill = (prior / value for _, value, prior, _ in efficiencies)
-    if pods.slower_than_prior < 0:
-        return (
-            "a faster GPU class than hardware.gpu declares, or weights that are smaller than "
-            "model.weights says"
-        )
-    causes = []
-    if bandwidth > NOTABLE and prefill > NOTABLE:
-        causes.append("another GPU class than hardware.gpu declares, or throttled clocks")
-    elif bandwidth > NOTABLE:
-        causes.append("throttled memory clocks, or somebody else's work on the same GPU")
-    elif prefill > NOTABLE:
-        causes.append("throttled clocks, or a precision without kernels of its own")
-    if overhead / before > NOTABLE:
-        causes += _causes_of_overhead(chosen)
-    everything = "another GPU class than hardware.gpu declares, throttled clocks, or eager mode"
-    return "; ".join(causes) or everything
-
-
-def _causes_of_overhead(chosen: Chosen) -> Iterator[str]:
-    step, split = chosen.sizing.at_capacity.step, chosen.sizing.parallelism
-    links = step.communication_s / (step.communication_s + step.overhead_s)
-    if split.tensor > 1 and links > LINKS_SHARE:
-        yield f"all-reduces over PCIe instead of NVLink ({split})"
-    yield "eager mode (--enforce-eager), or scheduling that waits for the CPU"
 
 
 def _slow_pod(speeds: Mapping[str, PodSpeed], ease: float) -> Iterator[tuple[str, str]]:
