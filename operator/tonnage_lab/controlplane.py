@@ -45,8 +45,8 @@ class ControlPlane:
     """Address of the API server."""
     kubeconfig: Path
     """For an administrator, with everything in it: it works from any folder."""
-    audit_log: Path | None
-    """JSON lines, one for each finished request, without bodies; kind keeps none."""
+    audit_log: Path
+    """JSON lines, one for each finished request, without bodies."""
     kubectl: Kubectl
     group: ProcessGroup
     """Start further parts here, and they stop before the control plane does."""

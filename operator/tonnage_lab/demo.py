@@ -150,7 +150,6 @@ def _tell_story(
         lambda: is_true(plane.kubectl.get("mdep", model.name, "-n", model.namespace), "Ready"),
         what="the first replica is Ready",
         timeout_s=stage.ready_timeout_s,
-        needs={},
     )
     console.print(f"First replica Ready {format_s(time.monotonic() - applied_s)} after the apply.")
     control = LoadControl()

@@ -38,7 +38,6 @@ class Kubectl:
             lambda: all(is_true(crd, "Established") for crd in self.get("crds")["items"]),
             what=f"the CRDs of {folder} are established",
             timeout_s=30,
-            needs={},
         )
 
 

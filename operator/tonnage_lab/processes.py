@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import requests
@@ -178,7 +179,7 @@ def wait_until(
     *,
     what: str,
     timeout_s: float,
-    needs: Mapping[str, ProcessRecord],
+    needs: Mapping[str, ProcessRecord] = MappingProxyType({}),
 ) -> None:
     """Wait for a condition that these processes bring about.
 

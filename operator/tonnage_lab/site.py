@@ -178,7 +178,6 @@ def install_operator(
             lambda: operator_is_ready(plane.kubectl),
             what="the operator is Ready",
             timeout_s=OPERATOR_TIMEOUT_S,
-            needs={},
         )
 
 

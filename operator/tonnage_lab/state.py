@@ -27,7 +27,6 @@ class LabState:
 
     folder: Path
     kubeconfig: Path | None = None
-    audit_log: Path | None = None
     addresses: Mapping[str, str] = field(default_factory=dict)
     """By name, such as ``kubernetes`` and ``prometheus``."""
     members: Mapping[str, ProcessRecord] = field(default_factory=dict)
@@ -91,7 +90,6 @@ def up(
     state = LabState(
         folder=folder,
         kubeconfig=plane.kubeconfig,
-        audit_log=plane.audit_log,
         addresses=addresses,
         members=group.records,
     )

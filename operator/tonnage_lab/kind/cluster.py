@@ -108,12 +108,11 @@ def free_pod_range(routes: str) -> str:
 
 def _plane(folder: Path, kubectl: Path, name: str, pod_range: str) -> ControlPlane:
     kubeconfig = folder / "kubeconfig"
-    audit_log = folder / "audit" / "logs" / "audit.log"
     return ControlPlane(
         folder=folder,
         server="",
         kubeconfig=kubeconfig,
-        audit_log=audit_log,
+        audit_log=folder / "audit" / "logs" / "audit.log",
         kubectl=Kubectl(program=kubectl, kubeconfig=kubeconfig),
         group=ProcessGroup(logs=folder / "logs"),
         at_end=lambda: _delete(name, pod_range),
@@ -196,7 +195,6 @@ def _lay_routes(cluster: KindCluster) -> None:
         lambda: all("podCIDR" in each["spec"] for each in found()),
         what="every node has a range of pods",
         timeout_s=RANGE_TIMEOUT_S,
-        needs={},
     )
     for each in found():
         addresses = each["status"]["addresses"]

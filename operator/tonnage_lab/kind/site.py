@@ -66,14 +66,12 @@ def _start_prometheus(plane: ControlPlane, scrape_interval_s: int, step: Step) -
             lambda: _address(plane) is not None,
             what="Prometheus has an address",
             timeout_s=PROMETHEUS_TIMEOUT_S,
-            needs={},
         )
         url = f"http://{_address(plane)}:{PORT}"
         wait_until(
             answers(f"{url}/-/ready"),
             what="Prometheus is ready",
             timeout_s=PROMETHEUS_TIMEOUT_S,
-            needs={},
         )
     return url
 

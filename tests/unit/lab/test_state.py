@@ -16,7 +16,6 @@ def test_a_saved_state_comes_back_the_same(tmp_path: Path):
     saved = LabState(
         folder=tmp_path,
         kubeconfig=tmp_path / "kubeconfig",
-        audit_log=tmp_path / "audit.log",
         addresses={"kubernetes": "https://127.0.0.1:6443", "prometheus": "http://127.0.0.1:9090"},
         members={"etcd": GONE, "anything-else": GONE},
     )
