@@ -1,5 +1,6 @@
 """What kind is given, where it can be, and what becomes of a cluster that does not start."""
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -56,6 +57,7 @@ class Machine:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.log = folder, folder / "log"
         monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+        monkeypatch.setenv("KUBEBUILDER_ASSETS", str(folder))
         monkeypatch.setattr(os, "geteuid", lambda: 0)
         for name in ("docker", "kind", "ip"):
             self.add(name, "exit 0")
@@ -95,6 +97,41 @@ def test_where_docker_does_not_answer_it_is_said_and_no_cluster_is_made(machine:
     assert not kind_site.suits_by_itself()
     with pytest.raises(LabError, match="no Docker answers"):
         cluster.start(machine.folder / "cluster")
+
+
+NODES = {
+    "tonnage-control-plane": ("10.100.0.0/24", "172.18.0.2"),
+    "tonnage-worker": ("10.100.1.0/24", "172.18.0.3"),
+}
+
+
+def nodes_of_kind() -> str:
+    items = [
+        {"metadata": {"name": name}, "spec": {"podCIDR": pods},
+         "status": {"addresses": [{"type": "InternalIP", "address": address}]}}
+        for name, (pods, address) in NODES.items()
+    ]  # fmt: skip
+    return json.dumps({"items": items})
+
+
+def test_each_node_gets_a_route_and_its_gpus_and_all_of_it_goes_in_the_end(machine: Machine):
+    for name in ("etcd", "kube-apiserver"):
+        machine.add(name, "exit 0")
+    machine.add("kubectl", f"case \"$*\" in *get*nodes*) echo '{nodes_of_kind()}';; esac")
+    made = cluster.start(machine.folder / "cluster", nodes=[a_node("gpu-0"), a_node("gpu-1")])
+    cluster.load_images(made, ("one", "two"))
+    made.plane.stop()
+    asked = machine.asked()
+    patched = [each.split("patch node ")[1] for each in asked if "patch node" in each]
+
+    assert [each for each in asked if "route replace" in each] == [
+        f"ip route replace {pods} via {address}" for pods, address in NODES.values()
+    ]
+    assert [each.split()[0] for each in patched] == list(NODES)
+    assert all('"nvidia.com/gpu": "8"' in each for each in patched)
+    assert any("taint nodes tonnage-control-plane" in each for each in asked)
+    assert f"kind load docker-image one two --name {made.name}" in asked
+    assert asked[-2] == f"kind delete cluster --name {made.name} --quiet"
 
 
 def test_a_cluster_that_kind_does_not_make_is_deleted_and_its_routes_go(machine: Machine):
