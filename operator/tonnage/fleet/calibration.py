@@ -19,7 +19,7 @@ from tonnage.estimate.keeping import (
 )
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.estimate.stored import dump_objects, dump_shared, load_objects, load_shared
-from tonnage.fleet.stored_map import REASONS, Form, StoredMap
+from tonnage.fleet.stored_map import GRAVEST_FIRST, Form, StoredMap
 
 NAME: Final = "tonnage-calibration"
 INTERVAL_S: Final = 60
@@ -126,12 +126,13 @@ class CalibrationConfigMap:
         return fitting
 
     def _problem(self, now_s: float | None = None) -> Reason | None:
-        found = sorted(problem for each in self._maps for problem in each.problems(now_s))
+        problems = [problem for each in self._maps for problem in each.problems(now_s)]
+        found = sorted(problems, key=lambda each: (GRAVEST_FIRST.index(each.code), each.message))
         if not found:
             return None
         told = [problem.message for problem in found[:MOST_TOLD]]
         more = [f"and {len(found) - MOST_TOLD} more"] if len(found) > MOST_TOLD else []
-        return Reason(REASONS[found[0].severity], "; ".join(told + more))
+        return Reason(found[0].code, "; ".join(told + more))
 
 
 _SHARED: Final = Form(

@@ -3,9 +3,9 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Final
 
+from tonnage.api.status import Reason
 from tonnage.cluster.errors import WorldError
 from tonnage.cluster.kube import CONFIG_MAPS, KubeApi
 from tonnage.estimate.calibration import Calibrations
@@ -21,31 +21,13 @@ TOLD_S: Final = HOUR_S
 """For so long what was mended is still told."""
 
 
-class Severity(IntEnum):
-    """In the order in which problems are told."""
-
-    NEWER_VERSION = 0
-    CORRUPTED = 1
-    UNREADABLE = 2
-    WRITE_FAILED = 3
-    ENTRIES_DROPPED = 4
-
-
-REASONS: Final[Mapping[Severity, str]] = {
-    Severity.NEWER_VERSION: "NewerVersion",
-    Severity.CORRUPTED: "Corrupted",
-    Severity.UNREADABLE: "Unreadable",
-    Severity.WRITE_FAILED: "WriteFailed",
-    Severity.ENTRIES_DROPPED: "EntriesDropped",
-}
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Problem:
-    """What is wrong with one ConfigMap."""
-
-    severity: Severity
-    message: str
+NEWER: Final = "NewerVersion"
+CORRUPTED: Final = "Corrupted"
+UNREADABLE: Final = "Unreadable"
+WRITE_FAILED: Final = "WriteFailed"
+DROPPED: Final = "EntriesDropped"
+GRAVEST_FIRST: Final = (NEWER, CORRUPTED, UNREADABLE, WRITE_FAILED, DROPPED)
+"""Codes, in the order in which problems are told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,17 +53,17 @@ class StoredMap:
         self.tried_at_s = 0.0
         self.is_read = self.is_unreachable = False
         self._corrupted: str | None = None
-        self._found: Problem | None = None
-        self._failed: Problem | None = None
+        self._found: Reason | None = None
+        self._failed: Reason | None = None
         self._mended_at_s: float | None = None
 
     @property
     def may_overwrite(self) -> bool:
         """Tell whether it is ours to write: a later version must find again what it wrote."""
-        is_newer = self._found is not None and self._found.severity is Severity.NEWER_VERSION
+        is_newer = self._found is not None and self._found.code == NEWER
         return self.is_read and not is_newer
 
-    def problems(self, now_s: float | None = None) -> Iterator[Problem]:
+    def problems(self, now_s: float | None = None) -> Iterator[Reason]:
         """Yield what is wrong; what was mended is told for an hour."""
         mended_at_s = self._mended_at_s
         is_past = now_s is not None and mended_at_s is not None and now_s - mended_at_s >= TOLD_S
@@ -96,7 +78,7 @@ class StoredMap:
             stored = self._kube.get(CONFIG_MAPS.path(self._namespace, self._name))
         except WorldError as error:
             self.tried_at_s = at_s
-            self._note_failure(Severity.UNREADABLE, f"not read: {error}", error)
+            self._note_failure(UNREADABLE, f"not read: {error}", error)
             return Calibrations()
         self.rest()
         self.is_read = True
@@ -113,7 +95,7 @@ class StoredMap:
                 self._corrupted = None
             self._apply(self._name, {KEY: self.form.dump(part)})
         except WorldError as error:
-            self._note_failure(Severity.WRITE_FAILED, f"not written: {error}", error)
+            self._note_failure(WRITE_FAILED, f"not written: {error}", error)
             return False
         self.rest()
         self.held = part
@@ -133,16 +115,14 @@ class StoredMap:
         try:
             loaded = self.form.load(text)
         except NewerStateError as error:
-            self._note(Severity.NEWER_VERSION, f"{error}: left as it is, nothing is saved to it")
+            self._note(NEWER, f"{error}: left as it is, nothing is saved to it")
         except CorruptedStateError as error:
             self._corrupted = text
-            self._note(
-                Severity.CORRUPTED, f"{error}: learning starts again, a copy goes to {self._aside}"
-            )
+            self._note(CORRUPTED, f"{error}: learning starts again, a copy goes to {self._aside}")
         else:
             if loaded.num_dropped or loaded.num_widened:
                 self._note(
-                    Severity.ENTRIES_DROPPED,
+                    DROPPED,
                     f"{count_of(loaded.num_dropped, 'entry', 'entries')} left out that cannot be, "
                     "the doubt of "
                     f"{loaded.num_widened} was set wide",
@@ -150,14 +130,14 @@ class StoredMap:
             return loaded.calibrations
         return Calibrations()
 
-    def _note(self, severity: Severity, what: str) -> None:
-        self._found = Problem(severity, f"ConfigMap {self._name}: {what}")
+    def _note(self, code: str, what: str) -> None:
+        self._found = Reason(code, f"ConfigMap {self._name}: {what}")
         LOG.warning("%s", self._found.message)
 
-    def _note_failure(self, severity: Severity, what: str, error: WorldError) -> None:
+    def _note_failure(self, code: str, what: str, error: WorldError) -> None:
         """Remember a failure; others need not be tried now where nobody answered at all."""
         self.is_unreachable = not error.is_refusal
-        self._failed = Problem(severity, f"ConfigMap {self._name}: {what}")
+        self._failed = Reason(code, f"ConfigMap {self._name}: {what}")
         LOG.warning("%s", self._failed.message)
 
     def _apply(self, name: str, data: Mapping[str, str]) -> None:
