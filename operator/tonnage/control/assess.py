@@ -37,7 +37,7 @@ from tonnage.control.learn.believed import cache_reasons, doubt_reasons
 from tonnage.control.learn.promises import factor_reasons, judge
 from tonnage.control.measure.attained import budgets_of
 from tonnage.control.measure.handover import untaken_reasons, without_waiting_for_decode
-from tonnage.control.measure.remembered import with_host_cache, with_observed
+from tonnage.control.measure.remembered import with_observed
 from tonnage.control.measure.traffic import measure_traffic, observe_engines
 from tonnage.control.observe.evicted import never_evictable
 from tonnage.control.observe.ownership import own_only
@@ -103,7 +103,6 @@ def size_object(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: As
         return _waiting(sized(), fleet, str(abandoned))
     except REFUSALS as refused:
         return _with_refusal(sized(), refused, fleet, asker)
-    memory = with_host_cache(memory, state, fleet, chosen.sizing)
     found = sized(memory=memory, chosen=chosen, proposals=(proposal,) if proposal else ())
     return _without_right(found, chosen) if fleet.settings.mode == "scaleOnly" else found
 

@@ -85,7 +85,6 @@ def _object_moved(before: ObjectPosterior, after: ObjectPosterior) -> bool:
         or before.memory_key != after.memory_key
         or before.slots_moved_at_s != after.slots_moved_at_s
         or before.planned_split != after.planned_split
-        or before.host_cache != after.host_cache
         or before.demand != after.demand
         or before.ledger != after.ledger
     )

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tonnage.estimate.budget import Ledger
-from tonnage.estimate.host_cache import HostCacheShare
 from tonnage.estimate.kept_history import KeptHistory
 from tonnage.units import HOUR_S, MINUTE_S
 
@@ -85,8 +84,6 @@ class ObjectPosterior:
     """When its engines were last replaced for better flags of a batch."""
     planned_split: str | None = None
     """That it was last planned with while nothing ran or was made, and for which spec."""
-    host_cache: HostCacheShare | None = None
-    """What the KV cache in host memory gave that ran last; None: no day of it was counted."""
     demand: KeptHistory | None = None
     """When last kept; None: nothing that the last value does not tell."""
     ledger: Ledger | None = None

@@ -15,7 +15,7 @@ and a shard of what belongs to one object each::
      "objects": {UID: {"goodputFactor", "numJudged", "judgedAt", "coldStartSeconds",
                        "coldStartDeviationSeconds", "nodeWaitSeconds", "numStarts", "memoryKey",
                        "kvTokens", "slotsMovedAt", "burstFactor", "demand": see stored_history,
-                       "hostCache": {"asked", "fraction"}, "ledger": see stored_ledger}}}
+                       "ledger": see stored_ledger}}}
 
 Times are in unix seconds. What is not known is left out. What a learner bounds is bounded as well
 when it is read, by the same constants. Figures have six significant digits, and
@@ -48,7 +48,6 @@ from tonnage.estimate.checked import (
     values_of,
 )
 from tonnage.estimate.covariance import repair
-from tonnage.estimate.host_cache import HostCacheShare
 from tonnage.estimate.posterior import (
     COVARIANCES,
     LONGEST_START_S,
@@ -185,7 +184,7 @@ class _Reader:
         return replace(posterior, covariance=covariance)
 
     def of_object(self, entry: Any) -> ObjectPosterior:
-        """Return an object; what cannot be of starts, history, ledger and cache goes alone."""
+        """Return an object; what cannot be of starts, history and ledger goes alone."""
         check(isinstance(entry, dict))
         starts = {"starts": entry} if STARTS[0].key in entry else {}
         return ObjectPosterior(
@@ -193,7 +192,6 @@ class _Reader:
             **self.entries(starts, partial(values_of, STARTS)).get("starts", {}),
             demand=self.part(entry, "demand", read_history),
             ledger=self.part(entry, "ledger", read_ledger),
-            host_cache=self.part(entry, "hostCache", _host_cache),
         )
 
     def part(
@@ -236,10 +234,6 @@ def _report(entry: Any) -> MemoryReport:
     return MemoryReport(**values_of(MEMORY, entry))
 
 
-def _host_cache(entry: Any) -> HostCacheShare:
-    return HostCacheShare(**values_of(HOST_CACHE, entry))
-
-
 def _covariance(entry: Any) -> tuple[float, ...]:
     check(isinstance(entry, list) and len(entry) == COVARIANCES)
     return tuple(map(number, entry))
@@ -274,10 +268,6 @@ STARTS: Final = (
     Field("node_wait_s", "nodeWaitSeconds", figure_between(0, LONGEST_WAIT_S), is_optional=True),
     Field("num_starts", "numStarts", count, int),
 )
-HOST_CACHE: Final = (
-    Field("asked", "asked", name, str),
-    Field("fraction", "fraction", figure_between(0, 1)),
-)
 OBJECT: Final = (
     Field("goodput_factor", "goodputFactor", figure_between(promise.LOWEST, promise.HIGHEST)),
     Field("num_judged", "numJudged", amount),
@@ -301,8 +291,6 @@ def object_entry(posterior: ObjectPosterior) -> dict[str, Any]:
         known["demand"] = history_entry(posterior.demand)
     if posterior.ledger is not None:
         known["ledger"] = ledger_entry(posterior.ledger)
-    if posterior.host_cache is not None:
-        known["hostCache"] = entry_of(HOST_CACHE, posterior.host_cache)
     return known
 
 

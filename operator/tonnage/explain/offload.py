@@ -5,11 +5,9 @@ from typing import Any, Final
 from tonnage.api.spec import KvOffload, Spec
 from tonnage.api.status import Reason
 from tonnage.sizing.offload import (
-    LEAST_SHARE,
     Offload,
     asked_offload,
     auto_obstacle,
-    gives_little,
     held_as_planned,
     host_cache_gib,
 )
@@ -37,19 +35,16 @@ def offload_reasons(
     sizing: Sizing,
     *,
     held_fraction: float | None = None,
-    measured_share: float | None = None,
     why: str = "",
 ) -> tuple[Reason, ...]:
     """Say of replicas whether their cache in host memory is worth it, and what Auto chose.
 
-    ``held_fraction``: of the GPU cache, by running requests. ``measured_share``: of prompt tokens
-    that the cache gave, where it ran. None: not measured. ``why``: the choice is another than the
-    verdict.
+    ``held_fraction``: of the GPU cache, by running requests; None: not measured. ``why``: the
+    choice is another than the verdict.
     """
     given = spec.model.kv_offload
     if given is None:
         return ()
-    has_cache = sizing.request.has_host_cache
     said = [_choice(given, sizing)] if given.is_auto else []
     obstacle = auto_obstacle(spec, sizing.request) if given.is_auto else None
     if obstacle is None and given.is_auto and held_fraction is None:
@@ -58,17 +53,9 @@ def offload_reasons(
         said.append(obstacle)
     elif held_fraction is not None and (offload := asked_offload(given, sizing, held_fraction)):
         said.append(offload_verdict(offload))
-        is_other = given.is_auto and offload.is_worth_it != has_cache
-        if why and is_other and not gives_little(measured_share):
+        is_other = given.is_auto and offload.is_worth_it != sizing.request.has_host_cache
+        if why and is_other:
             said.append(why)
-    if measured_share is not None:
-        said.append(_measured(measured_share))
-        if gives_little(measured_share) and has_cache:
-            said.append(
-                "it goes with the next change of the pod template"
-                if given.is_auto
-                else "take the field out"
-            )
     return (Reason(code=OFFLOAD, message="; ".join(said)),) if said else ()
 
 
@@ -76,12 +63,6 @@ def _choice(given: KvOffload, sizing: Sizing) -> str:
     if sizing.request.has_host_cache:
         return f"Auto: on, {host_cache_gib(given, sizing)} GiB a replica"
     return "Auto: off"
-
-
-def _measured(share: float) -> str:
-    least = f", its copies take {LEAST_SHARE:.0%} to pay" if gives_little(share) else ""
-    given = f"{share:.1%} of prompt tokens came from it on a day, halved for each day since"
-    return f"{given}{least}"
 
 
 def offload_figures(

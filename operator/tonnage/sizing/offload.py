@@ -37,8 +37,6 @@ NEAR: Final = 0.1
 """Of what the GPU cache holds: a working set that is this near leaves what runs as it is."""
 RUNS_ON: Final = "what runs stays until the spec asks for other engines, within 10% even then"
 """Why what runs is another than the verdict says."""
-LEAST_SHARE: Final = 0.02
-"""Of prompt tokens, that a host cache gives back where its copies buy anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,12 +144,11 @@ def decide_offload(
     size: Callable[[bool], Sizing],
     *,
     runs: int | None = None,
-    measured_share: float | None = None,
 ) -> Decided:
     """Return the plan with the cache that Auto takes, else without.
 
     ``size``: with it, or without. ``runs``: GiB that replicas have, 0: they run without. None: none
-    run. ``measured_share``: of prompt tokens that it gave, where it ran.
+    run.
 
     Raises:
         SizingError, SearchAbandonedError: as ``size`` does without it.
@@ -159,7 +156,7 @@ def decide_offload(
     without, given = size(False), spec.model.kv_offload
     if given is None or not given.is_auto or not _is_taken(given, without, runs):
         return Decided(without, "" if runs is None else RUNS_ON)
-    if is_refused(spec, without, measured_share):
+    if auto_obstacle(spec, without.request):
         return Decided(without)
     try:
         with_cache = size(True)
@@ -193,22 +190,12 @@ def _cost_written(sizing: Sizing) -> str:
     return count_of(round(amount), "GPU") if has_no_price else f"{amount:.2f} USD per hour"
 
 
-def is_refused(spec: Spec, sizing: Sizing, measured_share: float | None) -> bool:
-    """Tell whether Auto leaves it out whatever the plan says."""
-    return gives_little(measured_share) or auto_obstacle(spec, sizing.request) is not None
-
-
-def without_refused(spec: Spec, sizing: Sizing, measured_share: float | None = None) -> Sizing:
+def without_refused(spec: Spec, sizing: Sizing) -> Sizing:
     """Return what runs without the cache that Auto took, where it is to go with other changes."""
     given = spec.model.kv_offload
-    if given is None or not given.is_auto or not is_refused(spec, sizing, measured_share):
+    if given is None or not given.is_auto or auto_obstacle(spec, sizing.request) is None:
         return sizing
     return replace(sizing, request=replace(sizing.request, has_host_cache=False))
-
-
-def gives_little(measured_share: float | None) -> bool:
-    """Tell whether a cache that ran gave less than its copies cost; None: it was not measured."""
-    return measured_share is not None and measured_share < LEAST_SHARE
 
 
 def _is_taken(given: KvOffload, sizing: Sizing, runs: int | None) -> bool:
@@ -234,12 +221,6 @@ def host_cache_gib(given: KvOffload, sizing: Sizing) -> int:
     if given.is_auto and (1 - NEAR) * needed_bytes <= running * GIB <= _host_bytes(given, sizing):
         return running
     return math.ceil(needed_bytes / GIB)
-
-
-def tokens_cached(given: KvOffload, sizing: Sizing) -> float:
-    """Return the working set, or where none is given the tokens that host memory holds."""
-    held = host_cache_gib(given, sizing) * GIB / _host_bytes_per_token(sizing)
-    return given.working_set_tokens or held
 
 
 def _bytes_per_token(sizing: Sizing) -> float:

@@ -8,7 +8,6 @@ from measured_builders import a_posterior
 from tonnage.estimate.budget import Ledger
 from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope
 from tonnage.estimate.forecast import Score
-from tonnage.estimate.host_cache import HostCacheShare
 from tonnage.estimate.keeping import (
     MAX_SHARD_BYTES,
     MAX_SHARED_BYTES,
@@ -124,7 +123,6 @@ class TestWhatIsWorthAWrite:
             {"kv_tokens": 9e4},
             {"kv_tokens": None},
             {"slots_moved_at_s": 1.8e9},
-            {"host_cache": HostCacheShare(asked="k", fraction=0.3)},
             {"demand": HISTORY},
             {"ledger": LEDGER},
         ],

@@ -16,7 +16,6 @@ from tonnage.estimate.checked import CorruptedStateError, NewerStateError
 from tonnage.estimate.forecast import Score
 from tonnage.estimate.headroom import FIRST
 from tonnage.estimate.holding import NOTHING_HELD
-from tonnage.estimate.host_cache import HostCacheShare
 from tonnage.estimate.kept_history import BinRow, KeptHistory, figures, row
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior, SpeedPosterior
 from tonnage.estimate.stored import (
@@ -89,7 +88,6 @@ objects = st.builds(
     slots_moved_at_s=st.none() | times,
     demand=st.none() | histories,
     ledger=st.none() | ledgers,
-    host_cache=st.none() | st.builds(HostCacheShare, asked=digests, fraction=fractions),
 )
 shared = st.builds(
     Calibrations,
@@ -330,6 +328,13 @@ class TestVersions:
 
         assert loaded.num_dropped == 0
         assert loaded.calibrations.objects["u"].demand is None
+
+    def test_what_is_not_read_any_more_costs_an_object_nothing(self):
+        older = an_object(hostCache={"asked": "k", "fraction": 0.3})
+        loaded = load_objects(json.dumps({"version": 3, "objects": {"u": older}}))
+
+        assert loaded.num_dropped == 0
+        assert loaded.calibrations.objects["u"].kv_tokens == 70_000
 
     def test_a_history_from_before_rises_were_kept_reads_as_one_without_any(self):
         older = a_history()

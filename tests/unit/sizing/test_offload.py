@@ -153,10 +153,6 @@ class TestAuto:
     def test_searches_once_where_it_is_not(self, offload):
         assert decided(a_spec(**offload)) == (False, [False])
 
-    def test_leaves_it_out_where_what_ran_gave_little(self):
-        assert decided(a_spec(), measured_share=0.0199) == (False, [False])
-        assert decided(a_spec(), measured_share=0.02) == (True, [False, True])
-
     def test_leaves_it_out_where_no_split_with_it_serves(self):
         def plan(has_host_cache):
             if has_host_cache:

@@ -17,7 +17,6 @@ from tonnage.estimate.burst_factor import BurstTally
 from tonnage.estimate.burstiness import Counted
 from tonnage.estimate.calibration import Calibrations, Scope
 from tonnage.estimate.forecast import History
-from tonnage.estimate.host_cache import HostCacheDay
 from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.posterior import ObjectPosterior, not_to_come
 from tonnage.estimate.promise import Tally
@@ -121,8 +120,6 @@ class TrafficMemory:
     """That plans are asked with; None: that of the spec."""
     burst_at_s: float | None = None
     """When the newest window last held a burst."""
-    host_cache: HostCacheDay = field(default_factory=HostCacheDay)
-    """What came from the KV cache in host memory today."""
 
     def without_future(self, now_s: float) -> Self:
         return replace(
@@ -130,7 +127,6 @@ class TrafficMemory:
             served_since_s=_past(self.served_since_s, now_s),
             blind_since_s=_past(self.blind_since_s, now_s),
             burst_at_s=_past(self.burst_at_s, now_s),
-            host_cache=HostCacheDay(),
         )
 
 

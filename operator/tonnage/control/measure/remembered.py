@@ -5,7 +5,6 @@ from dataclasses import replace
 from tonnage.api.objects import ModelDeployment
 from tonnage.control.input.memory import DemandMemory, ObjectMemory, TrafficMemory
 from tonnage.control.input.state import Fleet, ModelState, Traffics
-from tonnage.control.measure.host_cache import counted
 from tonnage.control.measure.pods import starts_of, with_pods
 from tonnage.control.measure.steady import lengths_of, steady_lengths
 from tonnage.control.measure.traffic import is_blind
@@ -18,7 +17,6 @@ from tonnage.estimate.posterior import with_starts
 from tonnage.policy.need import CurrentTraffic
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.expected import expected_workload
-from tonnage.sizing.plan import Sizing
 
 
 def with_observed(
@@ -34,18 +32,6 @@ def with_observed(
             _with_arrivals(memory, state, fleet, traffics), state, fleet, traffics
         ),
         posterior=with_starts(memory.posterior, starts, expected_s=expected_s),
-    )
-
-
-def with_host_cache(
-    memory: ObjectMemory, state: ModelState, fleet: Fleet, sizing: Sizing
-) -> ObjectMemory:
-    """Remember what the KV cache in host memory gave."""
-    learned, (day, share) = memory.posterior, counted(memory, state, fleet, sizing)
-    return replace(
-        memory,
-        traffic=replace(memory.traffic, host_cache=day),
-        posterior=learned if share is learned.host_cache else replace(learned, host_cache=share),
     )
 
 

@@ -32,7 +32,6 @@ from tonnage.control.input.memory import (
 from tonnage.control.input.state import Assessment, Fleet, ModelView
 from tonnage.control.input.times import rfc3339
 from tonnage.control.measure.attained import BUDGET_FIGURE
-from tonnage.control.measure.host_cache import measured_share
 from tonnage.control.measure.traffic import moved_prompt_fraction
 from tonnage.control.report.calibrated import calibration_status
 from tonnage.control.report.condition_types import CONDITION_TYPES
@@ -203,7 +202,6 @@ def _offload_reasons(found: Assessment) -> Iterator[Reason]:
         spec,
         found.sizing,
         held_fraction=fmean(known) if known else None,
-        measured_share=measured_share(found.memory.posterior, spec),
         why=found.chosen.why_offload,
     )
 

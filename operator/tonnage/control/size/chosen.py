@@ -9,7 +9,6 @@ from tonnage.api.status import Reason
 from tonnage.control.input.answers import Asker
 from tonnage.control.input.memory import BetterAsked, ObjectMemory
 from tonnage.control.input.state import ACTING, Chosen, DeploymentView, Fleet, ModelState
-from tonnage.control.measure.host_cache import measured_share
 from tonnage.control.observe.ownership import conflict_written
 from tonnage.control.size.allowed import check_allowed
 from tonnage.control.size.question import RefusedError, SizingQuestion, question_of
@@ -81,7 +80,7 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) 
     if live and may_stay:
         sizing, problem = _as_it_runs(question, live)
         if not is_current and _replaces_pods(state, model):
-            sizing = _replacing(question, model, sizing)
+            sizing = without_refused(model.spec, sizing)
         found = _chosen_with(question, model, sizing, must_apply=not is_current, problem=problem)
         found = replace(found, why_offload=RUNS_ON)
         if not is_current:
@@ -91,19 +90,12 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) 
         model.spec,
         lambda has_host_cache: _freely(ask(has_host_cache), live),
         runs=running_gib,
-        measured_share=measured_share(memory.posterior, model.spec),
     )
     question = ask(sizing.request.has_host_cache)
     if live is None:
         sizing = _with_planned_split(question, model, sizing)
     found = _chosen_with(question, model, sizing, must_apply=True)
     return replace(found, why_offload=why_offload)
-
-
-def _replacing(question: SizingQuestion, model: ModelDeployment, best: Sizing) -> Sizing:
-    """Return what replaces pods, without the cache in host memory that is to go with them."""
-    share = measured_share(question.memory.posterior, model.spec)
-    return without_refused(model.spec, best, share)
 
 
 def _with_planned_split(question: SizingQuestion, model: ModelDeployment, best: Sizing) -> Sizing:
@@ -238,7 +230,7 @@ def _better_slots(question: SizingQuestion, found: Chosen) -> Sizing | None:
     known = "KVCache" not in {best.limited_by, found.sizing.limited_by}
     is_worth_it = _is_worth_it(found, best)
     is_taken = is_other and is_same_split and is_worth_it and known
-    return _replacing(question, found.model, best) if is_taken else None
+    return without_refused(found.model.spec, best) if is_taken else None
 
 
 def moved_flags(running: Flags, best: Flags) -> str:
