@@ -15,9 +15,8 @@ from typing import Final, TextIO
 
 from tonnage.units import GIB, MIB, MILLION, count_of, format_bytes
 
-LONGEST_LINE_BYTES: Final = MIB
-"""Of text, and of a csv record whose fields have line breaks. Three figures need 100 bytes, a
-request's text beside them some 100 KiB."""
+PIECE_BYTES: Final = MIB
+"""Read at once."""
 MORE_ROWS: Final = "--max-trace-rows raises the limit"
 
 Tell = Callable[[int, str], None]
@@ -33,6 +32,9 @@ class TraceLimits:
     that are out of order are sorted: 5 million take 120 or 600 MB, and half a minute to read."""
     max_bytes: int = GIB
     """After unpacking; of parquet in the columns that are read."""
+    max_line_bytes: int = MIB
+    """Of a line of text, and of a csv record whose fields have line breaks. Three figures need 100
+    bytes, a request's text beside them some 100 KiB."""
 
 
 class TraceError(ValueError):
@@ -76,9 +78,9 @@ def open_text(path: Path, limits: TraceLimits, tell: Tell) -> Iterator[TextIO]:
 
 def _check_text(file: io.BufferedIOBase, path: Path, limits: TraceLimits, tell: Tell) -> None:
     num_lines = num_bytes = begun_bytes = 0
-    while piece := file.read(LONGEST_LINE_BYTES):
+    while piece := file.read(PIECE_BYTES):
         first, ended, _ = piece.partition(b"\n")
-        check_line(begun_bytes + len(first), path, num_lines + 1)
+        check_line(begun_bytes + len(first), path, num_lines + 1, limits)
         begun_bytes = len(piece.rpartition(b"\n")[2]) + (0 if ended else begun_bytes)
         num_lines += piece.count(b"\n")
         num_bytes += len(piece)
@@ -89,11 +91,14 @@ def _check_text(file: io.BufferedIOBase, path: Path, limits: TraceLimits, tell: 
         tell(num_lines, "line")
 
 
-def check_line(num_bytes: int, path: Path, line: int) -> None:
+def check_line(num_bytes: int, path: Path, line: int, limits: TraceLimits) -> None:
     """Refuse a line, or a record of several, that is no row of a trace."""
-    if num_bytes > LONGEST_LINE_BYTES:
-        most = format_bytes(LONGEST_LINE_BYTES)
-        message = f"longer than {most}: leave out columns that are no figures of a request"
+    if num_bytes > limits.max_line_bytes:
+        most = format_bytes(limits.max_line_bytes)
+        message = (
+            f"longer than {most}: leave out columns that are no figures of a request, or "
+            "--max-trace-line raises the limit"
+        )
         raise TraceError(message, path=path, line=line)
 
 

@@ -89,7 +89,7 @@ def rows_of(path: Path, limits: TraceLimits, tell: Tell) -> Iterator[tuple[int, 
     plain = name.removesuffix(".gz")
     if plain.endswith(".csv"):
         with open_text(path, limits, tell) as lines:
-            yield from _csv_rows(path, lines)
+            yield from _csv_rows(path, lines, limits)
     elif plain.endswith(".jsonl"):
         with open_text(path, limits, tell) as lines:
             yield from _jsonl_rows(path, lines)
@@ -99,9 +99,9 @@ def rows_of(path: Path, limits: TraceLimits, tell: Tell) -> Iterator[tuple[int, 
         raise TraceError("a trace ends in .csv, .csv.gz, .jsonl, .jsonl.gz or .parquet", path=path)
 
 
-def _csv_rows(path: Path, lines: TextIO) -> Iterator[tuple[int, Row]]:
+def _csv_rows(path: Path, lines: TextIO, limits: TraceLimits) -> Iterator[tuple[int, Row]]:
     names: list[str] | None = None
-    for line, fields in _csv_records(path, lines):
+    for line, fields in _csv_records(path, lines, limits):
         if not any(field.strip() for field in fields):
             continue
         if names is None:
@@ -114,14 +114,14 @@ def _csv_rows(path: Path, lines: TextIO) -> Iterator[tuple[int, Row]]:
         yield line, dict(zip(names, map(_non_empty, fields), strict=False))
 
 
-def _csv_records(path: Path, lines: TextIO) -> Iterator[tuple[int, list[str]]]:
+def _csv_records(path: Path, lines: TextIO, limits: TraceLimits) -> Iterator[tuple[int, list[str]]]:
     first_line, num_characters = 1, 0
 
     def of_record() -> Iterator[str]:
         nonlocal num_characters
         for line in lines:
             num_characters += len(line)
-            check_line(num_characters, path, first_line)
+            check_line(num_characters, path, first_line, limits)
             yield line
 
     reader = csv.reader(of_record(), strict=True)

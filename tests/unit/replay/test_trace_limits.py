@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import pytest
 
-from tonnage.replay.trace_file import LONGEST_LINE_BYTES, TraceError, TraceLimits
+from tonnage.replay.trace_file import PIECE_BYTES, TraceError, TraceLimits
 from tonnage.replay.traces import read_trace
 from tonnage.units import KIB, MIB
 
@@ -85,15 +85,26 @@ def test_a_line_is_refused_before_all_of_it_is_unpacked(tmp_path, name, row):
     assert len(told) == 1  # the first piece ends within the line
 
 
-@pytest.mark.parametrize("begins_at", [0, 1, LONGEST_LINE_BYTES - 1])
+@pytest.mark.parametrize("begins_at", [0, 1, PIECE_BYTES - 1])
 def test_the_longest_line_is_read_wherever_it_begins(tmp_path, begins_at):
     blanks = "\n" * begins_at
-    row = JSON_ROW.strip().ljust(LONGEST_LINE_BYTES)
+    row = JSON_ROW.strip().ljust(PIECE_BYTES)
 
     assert len(read_trace(a_file(tmp_path, "t.jsonl", f"{blanks}{row}\n{JSON_ROW}"))) == 2
     said = refusal(a_file(tmp_path, "t.jsonl", f"{blanks}{row} \n{JSON_ROW}"))
 
     assert said.line == begins_at + 1
+
+
+@pytest.mark.parametrize("size", [2 * MIB, 2 * MIB + 1])
+def test_a_longer_line_is_read_where_the_limit_is_raised(tmp_path, size):
+    path = a_file(tmp_path, "t.jsonl", JSON_ROW.strip().ljust(size) + "\n")
+    limits = TraceLimits(max_line_bytes=2 * MIB)
+
+    if size == 2 * MIB:
+        assert len(read_trace(path, limits=limits)) == 1
+    else:
+        assert "longer than 2.0 MiB" in str(refusal(path, max_line_bytes=2 * MIB))
 
 
 def test_a_record_over_many_lines_is_bounded_as_a_line_is(tmp_path):

@@ -33,6 +33,14 @@ class TraceOptions:
         help="Most bytes of a trace that are read, after unpacking.",
     )
 
+    max_line_bytes: int = option(
+        "--max-trace-line",
+        metavar="SIZE",
+        default="1Mi",
+        callback=parsed(lambda size: int(quantity(size))),
+        help="Most bytes of a line, or of a csv record over several lines.",
+    )
+
     def read(self, path: Path, *, where: str = "") -> "Trace":
         """Read a trace, and say what became of it; once that takes long, how far it is.
 
@@ -42,7 +50,9 @@ class TraceOptions:
         from tonnage.cli.commands.writing import search_progress  # noqa: PLC0415  (slow)
         from tonnage.replay.traces import notes_of, read_trace  # noqa: PLC0415
 
-        limits = TraceLimits(max_rows=self.max_rows, max_bytes=self.max_bytes)
+        limits = TraceLimits(
+            max_rows=self.max_rows, max_bytes=self.max_bytes, max_line_bytes=self.max_line_bytes
+        )
         with failing(TraceError, where=where):
             trace = read_trace(path, limits=limits, tell=search_progress().reading(path.name))
         for note in notes_of(trace):
