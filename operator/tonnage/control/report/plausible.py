@@ -1,11 +1,12 @@
 """Whether engines are no faster than they can be, and which pod is slower than the others."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from statistics import median, median_high
-from typing import Final, NamedTuple, Self
+from typing import Final
 
+from tonnage.api.status import Reason
 from tonnage.control.input.finding import Finding, is_false
 from tonnage.control.input.memory import PodSpeed
 from tonnage.control.input.state import Assessment, Fleet
@@ -68,15 +69,20 @@ def speed_plausible(found: Assessment, _: Fleet) -> Finding:
     if chosen is None or not speeds:
         not_busy = Finding("Unknown", "NotBusy", "no replica has been busy for long enough")
         return _standing(found) or not_busy
-    ease, pods = BACK if is_false(found, TYPE) else 1.0, _Middle.of(speeds.values())
+    ease = BACK if is_false(found, TYPE) else 1.0
+    middle = {
+        "MBU": median(each.mbu for each in speeds.values()),
+        "MFU": median(each.mfu for each in speeds.values()),
+    }
     doubts = [
-        *_beyond_physics(pods, ease),
+        *_beyond_physics(middle, ease),
         *_at_the_edge(chosen.belief, ease),
         *_slow_pod(speeds, ease),
     ]
     if not doubts:
-        return Finding("True", "Plausible", f"MBU {pods.mbu:.0%}, MFU {pods.mfu:.0%}")
-    return Finding("False", doubts[0][0], "; ".join(words for _, words in doubts))
+        said = ", ".join(f"{name} {value:.0%}" for name, value in middle.items())
+        return Finding("True", "Plausible", said)
+    return Finding("False", doubts[0].code, "; ".join(each.message for each in doubts))
 
 
 def _standing(found: Assessment) -> Finding | None:
@@ -92,25 +98,15 @@ def _standing(found: Assessment) -> Finding | None:
     return Finding(before.status, before.reason, before.message)
 
 
-class _Middle(NamedTuple):
-    """Medians over the pods that are judged."""
-
-    mbu: float
-    mfu: float
-
-    @classmethod
-    def of(cls, speeds: Iterable[PodSpeed]) -> Self:
-        return cls(*map(median, zip(*((pod.mbu, pod.mfu) for pod in speeds), strict=True)))
-
-
-def _beyond_physics(pods: _Middle, ease: float) -> Iterator[tuple[str, str]]:
+def _beyond_physics(middle: Mapping[str, float], ease: float) -> Iterator[Reason]:
     """Nothing reads faster than memory, or computes faster than the peak."""
-    for name, value in (("MBU", pods.mbu), ("MFU", pods.mfu)):
+    for name, value in middle.items():
         if value > 1 - PHYSICS_SLACK * (1 - ease):
-            yield "FasterThanPossible", f"{name} {value:.0%}, more than the GPU class can do"
+            message = f"{name} {value:.0%}, more than the GPU class can do"
+            yield Reason("FasterThanPossible", message)
 
 
-def _at_the_edge(held: Belief, ease: float) -> Iterator[tuple[str, str]]:
+def _at_the_edge(held: Belief, ease: float) -> Iterator[Reason]:
     """Yield the constants that the learner holds at its bounds, or that cannot be."""
     edge = AT_EDGE * ease
     deviations = [math.sqrt(max(0.0, each)) for each in held.posterior.variances]
@@ -121,10 +117,8 @@ def _at_the_edge(held: Belief, ease: float) -> Iterator[tuple[str, str]]:
         is_held = abs(math.log(value / prior)) >= edge * math.log(band)
         is_impossible = value > most * math.exp(ease * CERTAIN * deviation)
         if held.is_measured and (is_held or is_impossible):
-            yield (
-                "ConstantOutOfRange",
-                f"{name} {value:.2f}, believable are {low:.2f} to {high:.2f}",
-            )
+            message = f"{name} {value:.2f}, believable are {low:.2f} to {high:.2f}"
+            yield Reason("ConstantOutOfRange", message)
 
 
 def _constants(held: Belief) -> tuple[tuple[str, float, float, float], ...]:
@@ -134,7 +128,7 @@ def _constants(held: Belief) -> tuple[tuple[str, float, float, float], ...]:
     return tuple(zip(names, held.posterior.constants, held.prior.constants, most, strict=True))
 
 
-def _slow_pod(speeds: Mapping[str, PodSpeed], ease: float) -> Iterator[tuple[str, str]]:
+def _slow_pod(speeds: Mapping[str, PodSpeed], ease: float) -> Iterator[Reason]:
     """Yield the pod that lags most behind the one in the middle of the others.
 
     Of an even number the slower of the two: one that seems too fast makes nobody else slow.
@@ -149,7 +143,7 @@ def _slow_pod(speeds: Mapping[str, PodSpeed], ease: float) -> Iterator[tuple[str
         return
     node = speeds[slowest].node
     where = f"pod {slowest} on node {node}" if node else f"pod {slowest}"
-    yield (
+    yield Reason(
         "SlowPod",
         f"{where} takes {math.expm1(behind[slowest]):.0%} longer for the same step than the median "
         "of the other pods: look for throttling, a neighbour, or a narrower link on that node",
