@@ -10,9 +10,9 @@ from fleet_builders import a_fleet, a_state, assessed
 from tonnage.api.status import Condition
 from tonnage.control.input.memory import ReportMemory
 from tonnage.control.report.condition_types import CONDITION_TYPES
+from tonnage.control.report.conditions import problem_of
 from tonnage.control.report.differing import facts
 from tonnage.control.report.happenings import happenings
-from tonnage.control.report.problem import problem_of
 from tonnage.control.report.reasons import CONDITIONS
 from tonnage.control.report.roles import JOINED
 from tonnage.control.report.status import report

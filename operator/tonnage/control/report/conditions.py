@@ -1,16 +1,32 @@
-"""The conditions of an object: what each rule says, with times."""
+"""The conditions of an object: what each rule says, with times; and the one to read first."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from typing import Final
 
 from tonnage.api.status import MESSAGE_LENGTH, Condition
 from tonnage.control.input.finding import PENDING, Finding
 from tonnage.control.input.state import Assessment, Fleet
 from tonnage.control.report.condition_types import CONDITION_TYPES
 from tonnage.control.report.roles import has_roles, role_findings
+from tonnage.units import one_line
 
 SHARED = 4096
 """Conditions that are one for all objects of which the same is said: each takes 1 KB."""
+AS_MEANT: Final = frozenset(
+    {
+        "NotDeployed",
+        "Paused",
+        "RecommendOnly",
+        "RolesPending",
+        "SpecPending",
+        "WaitingForReplicas",
+        PENDING,
+    }
+)
+"""Reasons of what is False because somebody wants it so, or while it comes about."""
+MOST_SHOWN: Final = 160
+"""Characters of a message, in a column of the table."""
 
 
 def conditions(found: Assessment, fleet: Fleet, *, now: str) -> tuple[Condition, ...]:
@@ -60,3 +76,19 @@ def _shared(kind: str, finding: Finding, since: str, generation: int) -> Conditi
         last_transition_time=since,
         observed_generation=generation,
     )
+
+
+def problem_of(conditions: Iterable[Condition]) -> Condition | None:
+    """Return the first condition that says what is wrong."""
+    bad = (each for each in conditions if _is_bad(each))
+    return min(bad, key=lambda each: CONDITION_TYPES[each.type].rank, default=None)
+
+
+def _is_bad(condition: Condition) -> bool:
+    kind = CONDITION_TYPES[condition.type]
+    return kind.is_bad(condition) and condition.reason not in AS_MEANT
+
+
+def problem_cell(problem: Condition | None) -> str:
+    """Return the cell of the table."""
+    return one_line(problem.message, MOST_SHOWN) if problem else ""

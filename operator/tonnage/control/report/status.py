@@ -35,12 +35,11 @@ from tonnage.control.measure.attained import BUDGET_FIGURE
 from tonnage.control.measure.traffic import moved_prompt_fraction
 from tonnage.control.report.calibrated import calibration_status
 from tonnage.control.report.condition_types import CONDITION_TYPES
-from tonnage.control.report.conditions import conditions
+from tonnage.control.report.conditions import conditions, problem_cell, problem_of
 from tonnage.control.report.differing import Figures, facts, figures, figures_moved, is_moved
 from tonnage.control.report.happenings import bad_conditions
 from tonnage.control.report.kstatus import NO_PATH
 from tonnage.control.report.plausible import with_speeds
-from tonnage.control.report.problem import problem_cell, problem_of
 from tonnage.control.report.roles import TOPOLOGY, has_roles, roles_replicas, roles_slo
 from tonnage.explain.offload import offload_reasons
 from tonnage.explain.report import (
