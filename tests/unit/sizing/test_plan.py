@@ -18,6 +18,7 @@ from builders import (
 )
 from fleet_builders import SPEC, a_model, a_request_of
 from golden.formulas import Need, ways_out
+from tonnage.api.status import Reason
 from tonnage.catalog.price import Price
 from tonnage.explain.report import estimate_status, plan_status
 from tonnage.explain.words import explain, inputs
@@ -384,6 +385,13 @@ class TestTheStatus:
         assert status.max_num_seqs == sizing.flags.max_num_seqs
         assert status.limited_by == "TimePerOutputToken"
         assert [reason.code for reason in status.reasons] == ["Capacity", "Slots", "Demand"]
+
+    def test_cuts_a_reason_to_what_the_schema_takes(self):
+        long = Reason("Demand", 1025 * "x")
+
+        assert (
+            plan_status(size(a_sizing_request()), reasons=(long,)).reasons[0].message == 1024 * "x"
+        )
 
     def test_shows_replicas_as_decided(self):
         assert plan_status(size(a_sizing_request()), replicas=5).replicas == 5
