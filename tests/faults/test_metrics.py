@@ -30,6 +30,7 @@ from tonnage.fleet import parts
 from tonnage.fleet.store import Kind
 
 PAGE = "page-of-the-proxy"
+FEWER = {"blue": 1, "green": 1}
 PARTS = ("completions", "running_growth", "waiting_growth", "rejections")
 """Of arrivals."""
 
@@ -95,7 +96,7 @@ class TestRow2PrometheusHangs:
 
             assert world.tick(LONG) == BOTH
 
-            assert set(world.fleet.problems) == set(names)
+            assert {query_of(key) for key in world.fleet.problems} == set(names)
             assert world.conditions()["blue"][0] == "False"
 
     def test_for_one_window_of_arrivals_and_another_one_is_taken(self):
@@ -111,7 +112,7 @@ class TestRow2PrometheusHangs:
             assert world.tick(3) == BOTH
 
             assert world.fleet.metrics_problem[0] == "QueryTimeout"
-            assert set(world.fleet.problems) == set(TABLE)
+            assert {query_of(key) for key in world.fleet.problems} == set(TABLE)
 
 
 class TestRow3PrometheusIsSlow:
@@ -178,7 +179,7 @@ class TestRow5AnAnswerIsPartial:
 
             assert world.tick(LONG) == BOTH
 
-            assert world.fleet.partial == set(TABLE)
+            assert {query_of(key) for key in world.fleet.partial} == set(TABLE)
             assert world.conditions()["blue"][:2] == ("False", "MetricsPartial")
 
     def test_and_what_it_says_may_raise_the_fleet(self):
@@ -295,6 +296,16 @@ class TestANamespaceThatFloods:
 
         assert (first, blind[0]) == (BOTH, "ResponseTooLarge")
         assert later == {"blue": 1, "green": 2}
+
+    def test_whenever_it_is_asked_with_the_others_does_so_once_in_ten_minutes(self):
+        with a_world() as world:
+            flood = self.flood()
+            world.api.fault = lambda name, limited: None if limited else flood(name, limited)
+
+            seen = [(world.tick(), world.fleet.metrics_problem) for _ in range(21)]
+
+        assert [number for number, (_, problem) in enumerate(seen) if problem] == [0, 10, 20]
+        assert [seen[number][0] for number in (9, 10, 19)] == [FEWER, BOTH, FEWER]
 
     def hanging(self, world):
         def hang(name, limited):

@@ -16,7 +16,6 @@ from tonnage.cluster.questions import QuerySet
 from tonnage.estimate.demand import is_fresh
 from tonnage.estimate.joined import join
 from tonnage.estimate.metrics import TABLE, WINDOWS, queries
-from tonnage.fleet.apart import Apart
 from tonnage.fleet.parts import parts_of
 from tonnage.fleet.scrape import kept_labels
 from tonnage.settings import Settings
@@ -140,8 +139,8 @@ def test_every_query_is_understood_and_what_ends_is_missing_not_zero(tmp_path):
             assert (engine.waiting, engine.running, engine.kv_tokens) == (2, 3, 100_000)
             assert 0 <= engine.age_s < 3 * SCRAPE_S
 
-        aparts = {namespace: Apart(until_s=1.0, for_s=1.0) for namespace, _ in PODS}
-        in_parts = ask(settings, parts_of(partial(expressions, settings), PODS, aparts, 0.0))
+        alone = {namespace: 1.0 for namespace, _ in PODS}
+        in_parts = ask(settings, parts_of(partial(expressions, settings), PODS, alone, 0.0))
         assert in_parts.problems == {}
         assert len(engines(settings, in_parts)) == len(PODS)
 

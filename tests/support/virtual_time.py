@@ -9,8 +9,7 @@ from query_api import compact
 from tonnage.cluster.answer import LabelSets, SeriesFilter
 from tonnage.cluster.prometheus import QueryLimits, QueryRound
 from tonnage.cluster.questions import Gathering, namespace_of
-from tonnage.fleet.apart import after_round, first_cut_off
-from tonnage.fleet.parts import parts_of
+from tonnage.fleet.parts import alone_after, first_kept_waiting, parts_of
 
 EMPTY = compact({"status": "success", "data": {"resultType": "vector", "result": []}}).encode()
 ROUND_S = 15.0
@@ -78,7 +77,7 @@ class FleetInTime:
     """A fleet, by the pods of each namespace, that is asked for one round after the other."""
 
     def __init__(self, num_pods):
-        self.num_pods, self.aparts = num_pods, {}
+        self.num_pods, self.alone = num_pods, {}
         self.now_s, self.took_s, self.first = 0.0, 0.0, ""
         self.sets, self.answers = [], None
 
@@ -87,11 +86,11 @@ class FleetInTime:
         pods = [
             (name, f"{name}-{n}") for name, total in self.num_pods.items() for n in range(total)
         ]
-        self.sets = parts_of(expressions, pods, self.aparts, self.now_s, first=self.first)
+        self.sets = parts_of(expressions, pods, self.alone, self.now_s, first=self.first)
         self.answers, self.took_s = ask(self.sets, takes_s, **more)
         end_s = self.now_s + self.took_s
-        self.aparts = after_round(self.aparts, self.sets, self.answers, now_s=end_s)
-        self.first = first_cut_off(self.sets, self.answers)
+        self.alone = alone_after(self.alone, self.sets, pods, self.answers, end_s)
+        self.first = first_kept_waiting(self.sets, self.answers) or self.first
         self.now_s = max(self.now_s + ROUND_S, end_s)
         lacking = set(map(namespace_of, self.answers.problems))
         return set(self.num_pods) if "" in lacking else lacking

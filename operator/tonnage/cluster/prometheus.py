@@ -8,19 +8,18 @@ import asyncio
 import ssl
 import time
 import zlib
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Self
 
 import aiohttp
 
 from tonnage.cluster.answer import AnswerReader, LabelSets, SeriesFilter, bad_answer
 from tonnage.cluster.errors import PrometheusError
-from tonnage.cluster.questions import Answers, Gathering, QueryResult, QuerySet, Standing
-from tonnage.cluster.turns import Account, RunningQuery, Turns
+from tonnage.cluster.questions import Answers, Gathering, QueryResult, QuerySet, SetUnderWay
 from tonnage.settings import Settings
 from tonnage.units import KIB, MIB
 
@@ -28,7 +27,9 @@ PIECE_BYTES = 64 * KIB
 LATE, UNREACHABLE = "QueryTimeout", "PrometheusUnreachable"
 THROTTLED = "QueryThrottled"
 CUT_OFF = "TickTimeout"
-"""The tick was over first, and that is not for what this set itself took."""
+"""The tick was over first."""
+GIVE_UP = 4
+"""Failures of a set of which nothing was answered: the rest is not asked. One that is late does."""
 GZIP_BITS = zlib.MAX_WBITS | 16
 
 
@@ -49,13 +50,6 @@ class QueryLimits:
     pod_bytes: int = 32 * KIB
     """Of all answers of a tick, for each pod that is asked for: large fleets have large answers."""
     answer_series: int = 200_000
-
-    def doubting(self) -> Self:
-        """Return those of sets that are doubted, which make no round last longer.
-
-        What answers more slowly would not be through with all of its questions in time.
-        """
-        return replace(self, request_s=self.request_s / 4, all_s=self.all_s / 2)
 
     @property
     def asked_series(self) -> int:
@@ -155,78 +149,81 @@ class QueryRound:
     limits: QueryLimits
     now: Callable[[], float]
     gathering: Gathering
-    _all_bytes: int = 0
-    _begun_s: float = 0.0
+    _end_s: float = 0.0
     """By the event loop's clock."""
 
     async def ask(self, sets: Sequence[QuerySet]) -> None:
         """Ask everything, each of a few places one question after the other."""
-        num_pods = sum(each.num_pods for each in sets)
-        self._all_bytes = max(self.limits.all_bytes, self.limits.pod_bytes * num_pods)
-        self._begun_s = clock_s()
-        turns = Turns(sets, patience_s=self.limits.request_s)
+        self._end_s = clock_s() + self.limits.all_s
+        under_way = self._under_way(sets)
         async with asyncio.TaskGroup() as places:
             for _ in range(self.limits.num_parallel):
-                places.create_task(self._ask_in_turn(turns))
+                places.create_task(self._ask_in_turn(under_way))
 
-    async def _ask_in_turn(self, turns: Turns) -> None:
-        while question := turns.begin(clock_s()):
-            account = question.account
+    def _under_way(self, sets: Sequence[QuerySet]) -> Sequence[SetUnderWay]:
+        """Return the sets with what each may take: half of all alike, half by its pods."""
+        num_pods = sum(each.num_pods for each in sets)
+        weights = [max(1, each.num_pods) for each in sets]
+        all_bytes = max(self.limits.all_bytes, self.limits.pod_bytes * num_pods)
+        return [
+            SetUnderWay(
+                queries=each,
+                most_bytes=all_bytes * (1 / len(sets) + weight / sum(weights)) / 2,
+                waiting=deque(each.expressions.items()),
+            )
+            for each, weight in zip(sets, weights, strict=True)
+        ]
+
+    async def _ask_in_turn(self, under_way: Sequence[SetUnderWay]) -> None:
+        while waiting := [each for each in under_way if each.waiting]:
+            part = min(waiting, key=lambda each: each.turn)
+            name, text = part.waiting.popleft()
+            part.num_under_way += 1
             try:
-                outcome = await self._ask_before_the_end(question)
+                outcome = await self._ask_before_the_end(text, part)
             except PrometheusError as error:
-                account.num_late += error.reason == LATE
-                self.gathering.fail(question.name, account.queries, error)
+                part.failures.append(error.reason)
+                self.gathering.fail(name, part.queries, error)
             else:
-                account.num_answered += 1
-                self.gathering.add(question.name, account.queries, outcome)
-            finally:
-                question.end(clock_s())
+                part.num_answered += 1
+                self.gathering.add(name, part.queries, outcome)
+            part.num_under_way -= 1
 
-    async def _ask_before_the_end(self, question: RunningQuery) -> QueryResult:
-        account, limits = question.account, self._limits_of(question.account)
-        if account.is_hopeless:
-            message = "not asked: nothing before was answered in time"
-            raise PrometheusError(message, reason=LATE)
-        end_s = self._begun_s + limits.all_s
-        if clock_s() >= end_s:
-            raise self._cut_off(account)
+    async def _ask_before_the_end(self, text: str, part: SetUnderWay) -> QueryResult:
+        if _is_given_up(part):
+            raise PrometheusError("not asked: none before was answered", reason=part.failures[-1])
+        if clock_s() >= self._end_s:
+            raise self._cut_off(part)
+        slow_at_s = clock_s() + self.limits.request_s / 4
         try:
-            async with asyncio.timeout_at(end_s):
-                return await self._ask_twice(question.text, account)
+            async with asyncio.timeout_at(self._end_s):
+                return await self._ask_twice(text, part)
         except TimeoutError as error:
-            raise self._cut_off(account) from error
+            part.is_slow |= clock_s() > slow_at_s
+            raise self._cut_off(part) from error
         except (aiohttp.ClientError, OSError) as error:
             raise _unreachable(error) from error
+        finally:
+            part.is_slow |= clock_s() > slow_at_s
 
-    def _limits_of(self, account: Account) -> QueryLimits:
-        is_doubted = account.queries.standing == Standing.DOUBTED
-        return self.limits.doubting() if is_doubted else self.limits
+    def _cut_off(self, part: SetUnderWay) -> PrometheusError:
+        """Return that the end of the round came first: a set that is slow is late by itself."""
+        message = f"not answered within the {self.limits.all_s:g} s of a tick"
+        return PrometheusError(message, reason=LATE if part.is_slow else CUT_OFF)
 
-    def _cut_off(self, account: Account) -> PrometheusError:
-        """Return what is said of a question that the end came before.
-
-        A set that had its share of the time, and one question more, was late by itself.
-        """
-        limits = self._limits_of(account)
-        share_s = account.share * self.limits.num_parallel * self.limits.all_s
-        is_late = account.taken_s(clock_s()) > share_s + limits.request_s
-        message = f"not answered within the {limits.all_s:g} s of a tick"
-        return PrometheusError(message, reason=LATE if is_late else CUT_OFF)
-
-    async def _ask_twice(self, text: str, account: Account) -> QueryResult:
+    async def _ask_twice(self, text: str, part: SetUnderWay) -> QueryResult:
         """Ask, and once more where the connection broke before there was an answer."""
-        limit_s = self._limits_of(account).request_s
+        limit_s = self.limits.request_s
         try:
             async with asyncio.timeout(limit_s):
                 try:
-                    return await self._ask_once(text, account)
+                    return await self._ask_once(text, part)
                 except aiohttp.ClientConnectionError:
-                    return await self._ask_once(text, account)
+                    return await self._ask_once(text, part)
         except TimeoutError as error:
             raise PrometheusError(f"no whole answer within {limit_s:g} s", reason=LATE) from error
 
-    async def _ask_once(self, text: str, account: Account) -> QueryResult:
+    async def _ask_once(self, text: str, part: SetUnderWay) -> QueryResult:
         reader = AnswerReader(self.labels, max_series=self.limits.answer_series)
         sent_at_s, num_bytes = self.now(), 0
         async with self.post(text) as response:
@@ -238,16 +235,16 @@ class QueryRound:
                 async for piece in pieces:
                     num_bytes += len(piece)
                     self._check_size(num_bytes)
-                    self._pay(account, len(piece))
+                    self._pay(part, len(piece))
                     reader.feed(piece)
         answer = reader.end()
         skew_s = skew(reader.evaluated_at_s, sent_at_s=sent_at_s, received_at_s=self.now())
         return QueryResult(answer=answer, clock_skew_s=skew_s)
 
-    def _pay(self, account: Account, amount_bytes: int) -> None:
+    def _pay(self, part: SetUnderWay, amount_bytes: int) -> None:
         self.gathering.bytes_read += amount_bytes
-        account.num_bytes += amount_bytes
-        if account.num_bytes > account.share * self._all_bytes:
+        part.num_bytes += amount_bytes
+        if part.num_bytes > part.most_bytes:
             message = "the answers of this tick exceed the bytes that they may take together"
             raise PrometheusError(message, reason="ResponseTooLarge")
 
@@ -255,6 +252,11 @@ class QueryRound:
         if num_bytes > self.limits.answer_bytes:
             message = f"an answer exceeds {self.limits.answer_bytes} bytes"
             raise PrometheusError(message, reason="ResponseTooLarge")
+
+
+def _is_given_up(part: SetUnderWay) -> bool:
+    """Tell whether the rest of a set would only fail as what was asked before."""
+    return not part.num_answered and (LATE in part.failures or len(part.failures) >= GIVE_UP)
 
 
 def clock_s() -> float:

@@ -1,26 +1,12 @@
 """The questions of one tick, and what came of each of them."""
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 
 from tonnage.cluster.answer import InstantVector
 from tonnage.cluster.errors import PrometheusError
 from tonnage.estimate.series import Series, Vector, concatenate
-
-NOBODY = "-"
-"""In place of a namespace, as none can be named: an answer about it tells that there are any."""
-
-
-class Standing(IntEnum):
-    """Of a set of queries: how far it is trusted not to keep the others from their answers."""
-
-    USUAL = 0
-    APART = 1
-    """A failure of these namespaces is recent."""
-    DOUBTED = 2
-    """It failed by itself the last time that it was asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +19,6 @@ class QuerySet:
     """That the expressions are limited to; empty: to none."""
     num_pods: int = 0
     """Whose series are expected: the larger part of the bytes goes to those who have more."""
-    standing: Standing = Standing.USUAL
-
-    @property
-    def is_about_nobody(self) -> bool:
-        return self.namespaces == (NOBODY,)
 
     def keys(self, name: str) -> Iterator[str]:
         """Yield what an answer is named by: the query, or query@namespace for each of them."""
@@ -45,6 +26,32 @@ class QuerySet:
             yield name
         for namespace in self.namespaces:
             yield f"{name}@{namespace}"
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class SetUnderWay:
+    """The questions of one set that wait, and how those before them fared."""
+
+    queries: QuerySet
+    most_bytes: float
+    """Of its answers together: a set that is flooded leaves the others what they need."""
+    waiting: deque[tuple[str, str]]
+    num_under_way: int = 0
+    num_bytes: int = 0
+    num_answered: int = 0
+    failures: list[str] = field(default_factory=list)
+    """Reasons."""
+    is_slow: bool = False
+
+    @property
+    def turn(self) -> tuple[bool, int]:
+        """Return what is least for the set that comes next: the slow ones are last.
+
+        A namespace has one place at first, several together have two: where the time is short for
+        all, some are through.
+        """
+        num_places = 1 if len(self.queries.namespaces) == 1 else 2
+        return self.is_slow, self.num_under_way // num_places
 
 
 def query_of(key: str) -> str:
@@ -107,8 +114,7 @@ class Gathering:
 
     def add(self, name: str, queries: QuerySet, outcome: QueryResult) -> None:
         """Take in an answer."""
-        if not queries.is_about_nobody:
-            self._series[name][queries.namespaces] = outcome.answer.series
+        self._series[name][queries.namespaces] = outcome.answer.series
         self._num_dropped += outcome.answer.num_dropped
         if outcome.answer.is_partial:
             self._partial.update(queries.keys(name))

@@ -1,102 +1,115 @@
-"""The parts in which a fleet is queried: a thousand pods each, namespaces with failures alone."""
+"""The parts in which a fleet is queried: a thousand pods each, and namespaces alone.
 
-import math
+Which namespace of a part makes a query fail is not known. So each is queried alone for ten minutes
+after it; those that failed last come last.
+"""
+
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from hashlib import blake2b
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 
-from tonnage.cluster.questions import NOBODY, QuerySet, Standing
+from tonnage.cluster.prometheus import CUT_OFF, THROTTLED, UNREACHABLE
+from tonnage.cluster.questions import Answers, QuerySet
 from tonnage.estimate.samples import PodKey
-from tonnage.fleet.apart import Aparts, is_watched
-from tonnage.units import KB
+from tonnage.units import KB, MINUTE_S
 
+ALONE_S = 10.0 * MINUTE_S
 PART_PODS = KB
-"""A thousand: a larger fleet is asked for in parts, of namespaces that have no more together."""
-PART_NAMES = 200
-"""Namespaces of a part: a query names all of them."""
-MOST_ALONE, MOST_DOUBTED, MOST_WELL = 32, 24, 8
-"""Parts of namespaces that are asked for alone, of those who are doubted while there are others,
-and of those who went well since where time is short: of more namespaces some share one."""
+"""A thousand: a larger fleet is queried in parts, of namespaces that have no more together."""
+PART_NAMES = 32
+"""Namespaces of a part: queried alone, they take one round."""
+OF_NO_NAMESPACE = frozenset({UNREACHABLE, THROTTLED})
+"""Failures that none can bring about."""
 NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 """As the API server has it: nothing else gets into a query."""
 
 Expressions = Callable[[Sequence[str]], Mapping[str, str]]
 """PromQL by name, limited to these namespaces; to none where none is named."""
+Alone = Mapping[str, float]
+"""Until when each of these namespaces is queried alone."""
 
 
 def parts_of(
     expressions: Expressions,
     pods: Collection[PodKey],
-    aparts: Aparts,
+    alone: Alone,
     now_s: float,
     *,
     first: str = "",
 ) -> list[QuerySet]:
     """Return the same queries for each part of a fleet; for all at once where it is small.
 
-    ``first``: a namespace that was kept waiting: its part comes first, then those that follow it.
+    ``first``: a namespace that was kept waiting: its part comes before its like, then those that
+    follow it. Who failed last comes last.
     """
     counted = Counter(namespace for namespace, _ in pods)
-    num_pods = {name: number for name, number in counted.items() if NAMESPACE.fullmatch(name)}
-    alone = sorted(name for name in num_pods if name in aparts and aparts[name].is_alone(now_s))
-    others = {name: num_pods[name] for name in sorted(num_pods.keys() - set(alone))}
-    watched = is_watched(aparts, now_s)
-    most_pods = _half(others) if watched else PART_PODS
-    if len(num_pods) <= 1 or (len(pods) <= most_pods and not alone):
+    num_pods = {name: counted[name] for name in sorted(counted) if NAMESPACE.fullmatch(name)}
+    until_s = {name: alone[name] for name in num_pods if now_s < alone.get(name, now_s)}
+    is_small = len(pods) <= PART_PODS and len(num_pods) <= PART_NAMES
+    if len(num_pods) <= 1 or (is_small and not until_s):
         return [QuerySet(expressions=expressions(()), num_pods=len(pods))]
+    others = {name: number for name, number in num_pods.items() if name not in until_s}
     sets = [
         QuerySet(
             expressions=expressions(names),
             namespaces=tuple(names),
-            num_pods=sum(num_pods.get(name, 0) for name in names),
-            standing=_standing(names, aparts, now_s),
+            num_pods=sum(num_pods[name] for name in names),
         )
-        for names in (
-            *([[NOBODY]] if watched else []),
-            *_together(others, most_pods),
-            *_alone(alone, aparts, is_short=first != ""),
-        )
+        for names in (*_together(others), *([name] for name in until_s))
     ]
-    places = (place for place, each in enumerate(sets) if first in each.namespaces)
-    begin = next(places, 0)
-    return [*sets[begin:], *sets[:begin]]
+    begin = next((place for place, each in enumerate(sets) if first in each.namespaces), 0)
+    in_turn = [*sets[begin:], *sets[:begin]]
+    return sorted(in_turn, key=lambda each: until_s.get(each.namespaces[0], 0.0))
 
 
-def _half(num_pods: Mapping[str, int]) -> int:
-    """Return the most pods of one of two halves."""
-    return min(PART_PODS, math.ceil(sum(num_pods.values()) / 2))
-
-
-def _standing(names: Sequence[str], aparts: Aparts, now_s: float) -> Standing:
-    known = [aparts[name] for name in names if name in aparts and aparts[name].is_alone(now_s)]
-    if len(known) < len(names):
-        return Standing.USUAL
-    return Standing.DOUBTED if all(each.is_doubted for each in known) else Standing.APART
-
-
-def _together(num_pods: Mapping[str, int], most_pods: int) -> Iterator[Sequence[str]]:
-    names, room = list[str](), most_pods
+def _together(num_pods: Mapping[str, int]) -> Iterator[Sequence[str]]:
+    names, room = list[str](), PART_PODS
     for name, number in num_pods.items():
         if names and (number > room or len(names) == PART_NAMES):
             yield names
-            names, room = [], most_pods
+            names, room = [], PART_PODS
         names.append(name)
         room -= number
     if names:
         yield names
 
 
-def _alone(names: Sequence[str], aparts: Aparts, *, is_short: bool) -> Iterator[Sequence[str]]:
-    """Yield parts of one namespace each, or of some that are others after each failure."""
-    seed = sum(aparts[name].until_s for name in names)
-    mixed = sorted(names, key=lambda name: blake2b(f"{seed} {name}".encode()).digest())
-    doubted = [name for name in mixed if aparts[name].is_doubted]
-    others = [name for name in mixed if not aparts[name].is_doubted]
-    num_doubted = min(len(doubted), MOST_DOUBTED if others else MOST_ALONE)
-    left = MOST_ALONE - num_doubted
-    num_well = min(MOST_WELL, left // 2) if is_short else 0
-    well = [name for name in others if is_short and not aparts[name].num_failed]
-    met = [name for name in others if not is_short or aparts[name].num_failed]
-    for dealt, most in ((doubted, num_doubted), (met, left - num_well), (well, num_well)):
-        yield from (sorted(dealt[share::most]) for share in range(min(len(dealt), most)))
+def alone_after(
+    alone: Alone, sets: Sequence[QuerySet], pods: Collection[PodKey], answers: Answers, now_s: float
+) -> Alone:
+    """Return who is queried alone after a round that asked these sets about these pods.
+
+    Where the time was too short to ask all, it is only those whose own answers failed.
+    """
+    everybody = {namespace for namespace, _ in pods}
+    failed = {
+        name
+        for each in sets
+        if _is_failed(each, answers, is_first=each is sets[0])
+        for name in each.namespaces or everybody
+    }
+    known = {} if first_kept_waiting(sets, answers) else alone
+    still = {name: until_s for name, until_s in known.items() if now_s < until_s}
+    return still | dict.fromkeys(failed, now_s + ALONE_S)
+
+
+def first_kept_waiting(sets: Sequence[QuerySet], answers: Answers) -> str:
+    """Return a namespace of the first part for which others took the time, if any."""
+    waiting = (each for each in sets if _reasons(each, answers) == {CUT_OFF})
+    return next((each.namespaces[0] for each in waiting if each.namespaces), "")
+
+
+def _is_failed(part: QuerySet, answers: Answers, *, is_first: bool) -> bool:
+    """Tell whether one of its namespaces may be why an answer is missing, or is not whole.
+
+    What the end of a round cut off was kept waiting by others, unless it came first.
+    """
+    blameless = OF_NO_NAMESPACE if is_first else OF_NO_NAMESPACE | {CUT_OFF}
+    is_partial = any(next(part.keys(name)) in answers.partial for name in part.expressions)
+    return is_partial or not _reasons(part, answers) <= blameless
+
+
+def _reasons(part: QuerySet, answers: Answers) -> Set[str]:
+    """Return why answers of a part are missing."""
+    keys = (next(part.keys(name)) for name in part.expressions)
+    return {answers.problems[key][0] for key in keys if key in answers.problems}

@@ -10,8 +10,7 @@ from tonnage.cluster.answer import SeriesFilter
 from tonnage.cluster.questions import Answers, QuerySet, query_of
 from tonnage.estimate.metrics import DECIDING, TABLE
 from tonnage.estimate.samples import PodKey
-from tonnage.fleet.apart import Aparts, after_round, first_cut_off
-from tonnage.fleet.parts import Expressions, parts_of
+from tonnage.fleet.parts import Alone, Expressions, alone_after, first_kept_waiting, parts_of
 from tonnage.fleet.rounds import Rounds
 from tonnage.settings import Settings
 
@@ -23,14 +22,14 @@ MAX_NAMES = 8
 
 @dataclass(slots=True, kw_only=True)
 class Scraper:
-    """Asks in as many parts as it takes. Remembers namespaces with failures."""
+    """Asks in as many parts as it takes. Remembers which namespaces to query alone."""
 
     rounds: Rounds
     settings: Settings
     _pods: frozenset[PodKey] = frozenset()
     """Of the round under way, as the next."""
     _sets: Sequence[QuerySet] = ()
-    _aparts: Aparts = field(default_factory=dict)
+    _alone: Alone = field(default_factory=dict)
     _first: str = ""
     """A namespace whose part comes first in the next round."""
     _told: frozenset[str] = frozenset()
@@ -44,7 +43,7 @@ class Scraper:
     ) -> None:
         """Begin to ask about these pods; ``news`` is set when all is answered."""
         self._pods = frozenset(pods)
-        self._sets = parts_of(expressions, self._pods, self._aparts, now_s, first=self._first)
+        self._sets = parts_of(expressions, self._pods, self._alone, now_s, first=self._first)
         kept = SeriesFilter(labels=kept_labels(self.settings), pods=self._pods)
         self.rounds.begin(self._sets, kept, news)
 
@@ -52,8 +51,8 @@ class Scraper:
         """Take over what Prometheus said since this was last asked, if it said anything."""
         answers = self.rounds.take()
         if answers is not None:
-            self._aparts = after_round(self._aparts, self._sets, answers, now_s=now_s)
-            self._first = first_cut_off(self._sets, answers)
+            self._alone = alone_after(self._alone, self._sets, self._pods, answers, now_s)
+            self._first = first_kept_waiting(self._sets, answers) or self._first
             self._tell(answers)
         return answers
 

@@ -16,7 +16,7 @@ import pytest
 from http_double import Reply, answering, json_reply, new_certificates, serving, showing
 from tonnage.cluster.answer import SeriesFilter
 from tonnage.cluster.prometheus import Prometheus, QueryLimits, skew
-from tonnage.cluster.questions import QuerySet, Standing
+from tonnage.cluster.questions import QuerySet
 from tonnage.estimate.series import UNUSABLE
 from tonnage.settings import Settings
 from tonnage.units import MIB
@@ -204,7 +204,7 @@ class TestIsolation:
         assert len(answers.series) == 9
         assert answers.problems == {"hangs": ("QueryTimeout", "no whole answer within 0.5 s")}
 
-    def without_answer(self, names, *, doubted=(), **limits):
+    def without_answer(self, names, **limits):
         """The namespaces that lack an answer to ten queries; all of those of ``evil`` hang."""
 
         def answer(request):
@@ -217,7 +217,6 @@ class TestIsolation:
                 expressions={str(number): f"{name}{number}" for number in range(10)},
                 namespaces=(name,),
                 num_pods=1,
-                standing=Standing.DOUBTED if name in doubted else Standing.USUAL,
             )
             for name in names
         ]
@@ -231,12 +230,24 @@ class TestIsolation:
 
         assert self.without_answer(names, request_s=0.3, all_s=2) == {"evil"}
 
-    def test_those_that_failed_before_share_a_place_and_leave_the_others(self):
-        evil = {"evil-0", "evil-1", "evil-2", "evil-3"}
-        names = ("back", *sorted(evil), "blue", "red")
-        found = self.without_answer(names, doubted={"back", *evil}, request_s=2, all_s=4)
+    def test_a_namespace_that_is_flooded_takes_the_bytes_of_no_other(self):
+        samples = [({"pod": f"p{number}"}, [1000, "1"]) for number in range(100)]
+        replies = dict.fromkeys(("evil", "blue", "red"), json_reply(a_result(*samples)))
+        num_bytes = len(replies["blue"].body)
+        sets = [
+            QuerySet(
+                expressions={str(number): name for number in range(9 if name == "evil" else 2)},
+                namespaces=(name,),
+                num_pods=1,
+            )
+            for name in replies
+        ]
+        with serving(by_query(replies)) as server:
+            asking = a_prometheus(server, all_bytes=6 * num_bytes, pod_bytes=0)
+            answers = asking.ask(sets, EVERYTHING)
 
-        assert found == evil
+        assert {key.partition("@")[2] for key in answers.problems} == {"evil"}
+        assert {reason for reason, _ in answers.problems.values()} == {"ResponseTooLarge"}
 
     def test_all_end_at_the_deadline_of_the_tick(self):
         with serving(lambda _: after(server, 0.3)) as server:
@@ -262,7 +273,7 @@ class TestIsolation:
         assert took_s < 2
         assert len(server.asked) == 4
         assert {reason for reason, _ in answers.problems.values()} == {"QueryTimeout"}
-        assert answers.problems["39"][1] == "not asked: nothing before was answered in time"
+        assert answers.problems["39"][1] == "not asked: none before was answered"
 
 
 class TestFailures:
@@ -510,7 +521,7 @@ MEMORY = """
 import sys
 from tonnage.cluster.answer import SeriesFilter
 from tonnage.cluster.prometheus import Prometheus, QueryLimits
-from tonnage.cluster.questions import QuerySet, Standing
+from tonnage.cluster.questions import QuerySet
 from tonnage.settings import Settings
 
 def rss_bytes(name):
