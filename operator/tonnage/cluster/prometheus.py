@@ -29,7 +29,7 @@ THROTTLED = "QueryThrottled"
 CUT_OFF = "TickTimeout"
 """The tick was over first."""
 GIVE_UP = 4
-"""Failures of a set of which nothing was answered: the rest is not asked. One that is late does."""
+"""Failures, or one late question, of a set without an answer after which its rest is not asked."""
 GZIP_BITS = zlib.MAX_WBITS | 16
 
 
