@@ -25,7 +25,7 @@ MARKED ?= not thorough
 PARTS := timed faults cluster server unit sizing cli
 tests-unit tests-sizing tests-cli: NICE := 3
 # These measure times under load, so they come before the others (as root; else they take their turn).
-TIMED := $(addprefix tests/cluster/test_,fixed_point.py latency.py story.py) tests/unit/cli/test_calibrate_engine.py
+TIMED := $(addprefix tests/cluster/test_,fixed_point.py latency.py story.py)
 tests-timed: NICE := -10
 
 # Faults of a whole loop in this process: they need no control plane.

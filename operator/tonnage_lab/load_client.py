@@ -11,10 +11,9 @@ from typing import Final
 
 import aiohttp
 
-from tonnage.cli.load.endpoint import Endpoint
-from tonnage.cli.load.stream import Prompts, RequestResult, RequestSize, Streamer
 from tonnage_lab.load_endpoints import Endpoints, PodChoice, PodEndpoint
 from tonnage_lab.load_records import RequestRecord
+from tonnage_lab.load_stream import Prompts, RequestResult, RequestSize, Streamer
 
 TRANSFER: Final = "kv_transfer_params"
 """By which engines tell where the KV cache of a prompt is."""
@@ -94,10 +93,7 @@ class Client:
     async def _to(self, endpoint: PodEndpoint, asked: RequestSize, due_s: float) -> RequestResult:
         """Return the answer of an endpoint to a request that was due then, since the epoch."""
         streamer = Streamer(
-            self._session,
-            Endpoint(url=endpoint.url),
-            model=self._shape.model,
-            prompts=self._prompts,
+            self._session, endpoint.url, model=self._shape.model, prompts=self._prompts
         )
         due_s -= time.time() - time.monotonic()
         with _counted(self._endpoints, endpoint):

@@ -17,7 +17,6 @@ from tonnage.estimate.errors import CalibrationFileError
 from tonnage.estimate.posterior import COVARIANCES, SpeedPosterior
 from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.split import Parallelism
-from tonnage.units import count_of
 
 VERSION: Final = 1
 """Bumped when the meaning of a figure changes: an older program then refuses the file."""
@@ -99,7 +98,7 @@ class ReportedCache(ApiModel):
 
 
 class MeasuredPoint(ApiModel):
-    """One load of the sweep."""
+    """One load."""
 
     kind: Literal["prefill", "decode"]
     sequences: Count
@@ -120,24 +119,6 @@ class ObservedUtilization(ApiModel):
     mfu_fraction: float | None = None
 
 
-class Validation(ApiModel):
-    """How a replay of the user's own traffic agreed with what was predicted for it."""
-
-    date: Text
-    requests: Count
-    tpot_p95_error_fraction: float | None = None
-    """Predicted over measured, less 1; None: no answer had a second token."""
-    ttft_p95_error_fraction: float
-
-    def __str__(self) -> str:
-        tpot = self.tpot_p95_error_fraction
-        written = "not measured" if tpot is None else f"{tpot:+.1%}"
-        return (
-            f"validated by measurement: {self.date}, {count_of(self.requests, 'request')}, "
-            f"TPOT p95 error {written}, TTFT p95 error {self.ttft_p95_error_fraction:+.1%}"
-        )
-
-
 class CalibrationFile(ApiModel):
     """All that one run of ``tonnage calibrate`` leaves."""
 
@@ -154,10 +135,11 @@ class CalibrationFile(ApiModel):
     """Decode steps that were timed."""
     points: Annotated[tuple[MeasuredPoint, ...], Field(min_length=1, max_length=200)]
     observed: ObservedUtilization
-    has_metrics: bool
-    """The engine's own figures were there to check what clients saw."""
+    has_metrics: bool = False
+    """The engine said so itself too, in files of versions that asked it."""
     remarks: tuple[str, ...] = ()
-    validation: Validation | None = None
+    validation: Annotated[dict[str, object] | None, Field(exclude=True)] = None
+    """Of a replay, in files of versions that replayed traffic: read, and not written again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,7 +227,7 @@ def check_key(file: CalibrationFile, asked: CalibrationKey) -> None:
 def speed_posterior_of(file: CalibrationFile) -> SpeedPosterior:
     """Return what the file says as the learner keeps it.
 
-    Each point of the sweep counts as one window.
+    Each point counts as one window.
     """
     learned = file.constants
     first, second, third, fourth, fifth, sixth = learned.covariance

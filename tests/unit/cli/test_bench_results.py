@@ -1,13 +1,18 @@
 """``tonnage calibrate --result``: files of ``vllm bench serve`` and of GuideLLM."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from cli_builders import run
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.cli.commands.calibration_plan import subject_of
-from tonnage.cli.read.bench_results import MOST_VALUES
+from tonnage.cli.answers.calibrating import calibrate as fit_runs
+from tonnage.cli.answers.calibrating import calibration_of
+from tonnage.cli.answers.subject import subject_of
+from tonnage.cli.read.bench_results import MOST_VALUES, read_runs
+from tonnage.estimate.calibration_file import speed_posterior_of
+from tonnage.estimate.learner import constants_of
 from tonnage.estimate.speed import with_speed
 from tonnage.sizing.serving.steady import mixed_step
 from tonnage.sizing.split import Parallelism
@@ -21,20 +26,20 @@ OVERHEAD, BANDWIDTH, PREFILL = 1.3, 0.71, 0.52
 MADE_S = 1_760_000_000.0
 
 
+def the_subject():
+    changes = {"model.id": MODEL, "hardware.gpu": "H100", "engine.version": "0.33"}
+    return subject_of(tuple(changes.items()), Parallelism(), built_in_gpus())
+
+
 def engine():
     """Return an engine with constants that are not the prior's."""
-    subject = subject_of(
-        {"id": MODEL}, Parallelism(), built_in_gpus(), gpu="H100", engine_version="0.33",
-        context_tokens=4096,
-    )  # fmt: skip
-    model = subject.model
+    model = the_subject().model
     speed = with_speed(model.constants, overhead=OVERHEAD, bandwidth=BANDWIDTH, prefill=PREFILL)
     return StepTimeModel(shard=model.shard, speeds=model.speeds, constants=speed)
 
 
-def run_at(concurrency):
+def run_at(concurrency, model):
     """Return TTFT, TPOT and rate of a run at a concurrency, as the engine would have them."""
-    model = engine()
     workload = Workload(
         prompt=Lengths(mean_tokens=PROMPT), output_tokens=OUTPUT, output_second_moment=OUTPUT**2
     )
@@ -48,9 +53,9 @@ def run_at(concurrency):
     return model.step(alone).total_s, tpot_s, concurrency / ((OUTPUT - 1) * tpot_s)
 
 
-def of_vllm(concurrency, **changes):
+def of_vllm(concurrency, model=None, **changes):
     """Return what ``benchmarks/serve.py`` of vLLM 0.33 writes without ``--save-detailed``."""
-    ttft_s, tpot_s, rate = run_at(concurrency)
+    ttft_s, tpot_s, rate = run_at(concurrency, model or engine())
     return {
         "date": "20251009-085320", "endpoint_type": "openai", "backend": "openai", "label": None,
         "model_id": MODEL, "tokenizer_id": MODEL, "num_prompts": COMPLETED, "request_rate": "inf",
@@ -68,7 +73,7 @@ def of_vllm(concurrency, **changes):
 
 def of_guidellm(concurrency, version, **changes):
     """Return a benchmark as ``GenerativeBenchmark`` of GuideLLM is dumped, less its requests."""
-    ttft_s, tpot_s, rate = run_at(concurrency)
+    ttft_s, tpot_s, rate = run_at(concurrency, engine())
 
     def summary(value):
         found = {"mean": value, "median": value, "std_dev": 0.0, "count": COMPLETED}
@@ -211,21 +216,97 @@ def test_a_line_separator_within_a_text_ends_no_line(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("content", "message"),
     [
-        (["--url", "http://localhost:1"], "give either --url or --result"),
-        (["--trace", "t.csv", "--yes"], "--trace, --yes needs --url"),
+        (json.dumps({"version": 99}), "no calibration of version 1: version is 99"),
+        ("my notes", "no JSON"),
+        ('{"version": 1, "date": "a", "version": 1}', "no JSON: version is given twice"),
     ],
 )
-def test_a_server_is_not_asked_beside_a_file(tmp_path, options, message):
-    result = calibrate(tmp_path / "bench.json", *options)
+def test_a_file_that_is_no_calibration_is_not_replaced(tmp_path, content, message):
+    path, target = tmp_path / "bench.json", tmp_path / "calibration.json"
+    path.write_text(json.dumps(of_vllm(16)))
+    target.write_text(content)
+
+    result = calibrate(path, "--save", target)
 
     assert result.exit_code == 3
     assert message in result.stderr
+    assert target.read_text() == content
+
+
+def test_a_calibration_of_another_key_is_not_written_over(tmp_path):
+    path, target = tmp_path / "bench.json", tmp_path / "calibration.json"
+    path.write_text(json.dumps(of_vllm(16)))
+    calibrate(path, "--save", target)
+    before = target.read_text()
+
+    result = calibrate(path, "--save", target, "--kv-cache", "fp8")
+
+    assert result.exit_code == 3
+    assert "is not replaced: the calibration is for" in result.stderr
+    assert target.read_text() == before
 
 
 def test_the_version_of_the_engine_is_asked_for():
     result = run("calibrate", "--result", "bench.json", "--model", MODEL, "--gpu", "H100")
 
     assert result.exit_code == 3
-    assert "give --engine-version" in result.stderr
+    assert "Missing option '--engine-version'" in result.stderr
+
+
+def test_the_table_has_the_constants_before_and_after(tmp_path):
+    path = tmp_path / "bench.json"
+    path.write_text("\n".join(json.dumps(of_vllm(each)) for each in RUNS))
+
+    result = calibrate(path, "-o", "text")
+
+    assert "TPOT error" in result.stdout.splitlines()[1]
+    rows = [line.split() for line in result.stdout.splitlines() if line.split()]
+    assert [row[0] for row in rows].count("decode") == len(RUNS)
+    (bandwidth,) = [row for row in rows if row[:2] == ["bandwidth", "efficiency"]]
+    assert float(bandwidth[-1]) == pytest.approx(BANDWIDTH, rel=0.02)
+
+
+@pytest.fixture
+def fitted(tmp_path):
+    """Return what is fitted to runs of an engine, and its file."""
+
+    def fit(model):
+        path = tmp_path / "bench.json"
+        path.write_text("\n".join(json.dumps(of_vllm(each, model)) for each in RUNS))
+        found = fit_runs(the_subject(), read_runs(str(path)), max_batched_tokens=8192)
+        return found, calibration_of(found, measured_at_s=1.0, num_requests=9, remark="alone")
+
+    return fit
+
+
+def test_the_learner_means_the_same_by_the_constants_of_a_file(fitted):
+    found, file = fitted(engine())
+    prior = the_subject().request.speed
+
+    known = speed_posterior_of(file)
+
+    assert constants_of(known, prior) == found.fit.constants(prior)
+    assert file.remarks == ("alone",), "the fit leaves nothing to say"
+
+
+def test_an_engine_faster_than_its_class_is_doubted(fitted):
+    model = engine()
+    fast = replace(
+        model, speeds=replace(model.speeds, memory_bytes_per_s=3e13, peak_flop_per_s=1e16)
+    )
+
+    remarks = " ".join(fitted(fast)[1].remarks)
+
+    assert "another GPU class or split than H100 TP1?" in remarks
+    assert "observed MBU is" in remarks
+
+
+def test_an_engine_of_another_form_is_told(fitted):
+    model = engine()
+    slow = replace(model, constants=replace(model.constants, per_sequence_s=0.005))
+
+    remarks = " ".join(fitted(slow)[1].remarks)
+
+    assert "do not express this engine" in remarks

@@ -11,7 +11,6 @@ from fleet_builders import a_sizing
 from tonnage.estimate.calibration_file import (
     ReportedCache,
     SplitKey,
-    Validation,
     check_key,
     dump,
     load,
@@ -23,16 +22,20 @@ from tonnage.sizing.adapters import Adapters
 
 
 def test_what_is_written_comes_back():
-    validation = Validation(
-        date="2026-11-20", requests=9, tpot_p95_error_fraction=None, ttft_p95_error_fraction=0.04
-    )
-    file = a_file(validation=validation, remarks=("one",))
+    file = a_file(remarks=("one",))
 
     assert load(dump(file)) == file
-    assert str(validation) == (
-        "validated by measurement: 2026-11-20, 9 requests, TPOT p95 error not measured, "
-        "TTFT p95 error +4.0%"
-    )
+
+
+def test_a_file_of_a_version_that_replayed_traffic_is_read():
+    file = a_file()
+    validation = {"date": "2026-11-20", "requests": 9, "ttftP95ErrorFraction": 0.04}
+    before = {**file.to_dict(), "hasMetrics": True, "validation": validation}
+
+    found = load(json.dumps(before))
+
+    assert speed_posterior_of(found) == speed_posterior_of(file)
+    assert "validation" not in json.loads(dump(found))
 
 
 def test_its_key_stands_in_clear():

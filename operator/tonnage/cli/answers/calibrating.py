@@ -1,4 +1,4 @@
-"""From timed loads to a calibration: constants, how well they fit, utilization. Pure."""
+"""From runs of a load generator to a calibration: constants, how well they fit. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -6,26 +6,20 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import Final, Literal
 
-from tonnage.cli.answers.loads import TINY_PROMPT, Hopes, repeats_of
-from tonnage.cli.load.sweep import Load, LoadMeasurement
+from tonnage.cli.answers.subject import Subject
 from tonnage.cli.read.bench_results import BenchmarkRun
 from tonnage.estimate.calibration_file import (
     CalibrationFile,
     LearnedConstants,
     MeasuredPoint,
     ObservedUtilization,
-    ReportedCache,
     key_of,
 )
 from tonnage.estimate.fit import SpeedFit, TimedStep, errors, fit_speed
-from tonnage.sizing.parallelism.draft import rank_of
 from tonnage.sizing.plan import IDLE
-from tonnage.sizing.request import SizingRequest
 from tonnage.sizing.serving.steady import mixed_step, ranks_together
-from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.step_time.roofline import observed_mbu_fraction
-from tonnage.sizing.step_time.speeds import speeds
 from tonnage.sizing.step_time.step import Step
 from tonnage.sizing.workload import Lengths, Workload
 
@@ -34,80 +28,17 @@ MUCH_LEFT: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """The engine that is measured: what it serves, and how it is split."""
-
-    request: SizingRequest
-    """With the prior's constants."""
-    parallelism: Parallelism
-
-    @property
-    def model(self) -> StepTimeModel:
-        """Return what tells its step times by the prior.
-
-        Raises:
-            SizingError: the engine refuses such a split.
-        """
-        request = self.request
-        return StepTimeModel(
-            shard=rank_of(request, self.parallelism),
-            speeds=speeds(request.gpu, request.products, request.node_link_bytes_per_s),
-            constants=request.speed,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Calibrated:
-    """What the loads of a sweep say together."""
+    """What the runs say together."""
 
     subject: Subject
     fit: SpeedFit
     points: tuple[MeasuredPoint, ...]
     observed: ObservedUtilization
-    outside_s: float
-    """From sending a request to its first token, what passes outside the engine's steps."""
     num_steps: float
 
-    @property
-    def request(self) -> SizingRequest:
-        """The subject's request with the constants that were fitted."""
-        request = self.subject.request
-        return replace(request, speed=self.fit.constants(request.speed))
 
-
-def hopes_of(model: StepTimeModel) -> Hopes:
-    """Return what the formula says of loads, about."""
-
-    def ttft_of(load: Load) -> float:
-        return load.sequences * model.step(_prefill_step(load.prompt_tokens)).total_s
-
-    def seconds_of(load: Load) -> float:
-        context = load.sequences * load.prompt_tokens
-        batch = Step(num_sequences=load.sequences, context_tokens=context)
-        decode_s = (load.output_tokens - 1) * model.step(batch).total_s
-        return repeats_of(load) * (ttft_of(load) + decode_s)
-
-    return Hopes(seconds_of=seconds_of, ttft_of=ttft_of)
-
-
-def calibrate(subject: Subject, measured: Sequence[LoadMeasurement]) -> Calibrated:
-    """Fit the constants to what a sweep measured."""
-    outside_s = _outside_s(measured)
-    points = [
-        _Point(
-            kind=each.load.kind,
-            sequences=each.load.sequences,
-            prompt_tokens=each.load.prompt_tokens,
-            timed=_timed_step(each, outside_s),
-        )
-        for each in measured
-        if each.load.prompt_tokens > TINY_PROMPT
-    ]
-    num_steps = sum(each.num_steps for each in measured)
-    return _fit_points(subject, points, outside_s=outside_s, num_steps=num_steps)
-
-
-def calibrated_by_runs(
+def calibrate(
     subject: Subject, runs: Sequence[BenchmarkRun], *, max_batched_tokens: int
 ) -> Calibrated:
     """Fit the constants to runs of a load generator, whose steps are known in the mean.
@@ -116,7 +47,7 @@ def calibrated_by_runs(
     """
     points = [point for run in runs for point in _points_of_run(subject, run, max_batched_tokens)]
     steps = (run.num_requests * run.output_tokens / max(1.0, run.num_decoding) for run in runs)
-    return _fit_points(subject, points, outside_s=0.0, num_steps=max(1.0, sum(steps)))
+    return _fit_points(subject, points, num_steps=max(1.0, sum(steps)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,9 +85,7 @@ def _points_of_run(
         yield _Point(kind="prefill", sequences=1, prompt_tokens=prompt, timed=timed)
 
 
-def _fit_points(
-    subject: Subject, points: Sequence[_Point], *, outside_s: float, num_steps: float
-) -> Calibrated:
+def _fit_points(subject: Subject, points: Sequence[_Point], *, num_steps: float) -> Calibrated:
     model, timed = subject.model, [point.timed for point in points]
     fit = fit_speed(model, timed)
     fitted = replace(model, constants=fit.constants(model.constants))
@@ -176,29 +105,8 @@ def _fit_points(
             for point, prior, left in off
         ),
         observed=_peak_utilization(model, points),
-        outside_s=outside_s,
         num_steps=num_steps,
     )
-
-
-def _outside_s(measured: Iterable[LoadMeasurement]) -> float:
-    """Return what a tiny prompt takes longer than the step that it is worth."""
-    tiny = [each.seconds for each in measured if each.load.prompt_tokens <= TINY_PROMPT]
-    alone = [
-        each.seconds for each in measured if each.load.kind == "decode" and each.load.sequences == 1
-    ]
-    return max(0.0, min(tiny) - min(alone)) if tiny and alone else 0.0
-
-
-def _timed_step(measured: LoadMeasurement, outside_s: float) -> TimedStep:
-    load = measured.load
-    if load.kind == "prefill":
-        return TimedStep(
-            work=_prefill_step(load.prompt_tokens),
-            step_s=max(measured.seconds - outside_s, measured.seconds / 2),
-        )
-    work = Step(num_sequences=load.sequences, context_tokens=measured.context_tokens)
-    return TimedStep(work=work, step_s=measured.seconds)
 
 
 def _prefill_step(prompt: int) -> Step:
@@ -252,7 +160,7 @@ def remarks_on(found: Calibrated) -> Iterable[str]:
     if left is not None and left > MUCH_LEFT:
         yield (
             f"batches are still {left:.0%} off in the median: three constants do not express this "
-            "engine, or something disturbed it; measure again, and trust a replay (--trace) more"
+            "engine, or something disturbed it: measure again"
         )
     for name, share in (
         ("MBU", found.observed.mbu_fraction),
@@ -262,14 +170,8 @@ def remarks_on(found: Calibrated) -> Iterable[str]:
             yield f"observed {name} is {share:.0%}: no such GPU is so fast"
 
 
-def calibration_of(  # noqa: PLR0913  (what a file says beside the constants)
-    found: Calibrated,
-    *,
-    measured_at_s: float,
-    num_requests: int,
-    has_metrics: bool,
-    cache: ReportedCache | None = None,
-    remarks: tuple[str, ...] = (),
+def calibration_of(
+    found: Calibrated, *, measured_at_s: float, num_requests: int, remark: str
 ) -> CalibrationFile:
     """Return the file that is written."""
     fit = found.fit
@@ -283,11 +185,9 @@ def calibration_of(  # noqa: PLR0913  (what a file says beside the constants)
             prefill_efficiency=fit.prefill_efficiency,
             covariance=fit.covariance,
         ),
-        cache=cache,
         requests=num_requests,
         steps=round(found.num_steps),
         points=found.points,
         observed=found.observed,
-        has_metrics=has_metrics,
-        remarks=(*remarks, *remarks_on(found)),
+        remarks=(remark, *remarks_on(found)),
     )

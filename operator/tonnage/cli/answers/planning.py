@@ -43,7 +43,7 @@ from tonnage.units import count_of, significant
 
 if TYPE_CHECKING:  # what only a calibration needs
     from tonnage.cli.read.running import PlannedConstants
-    from tonnage.estimate.calibration_file import CalibrationFile, Validation
+    from tonnage.estimate.calibration_file import CalibrationFile
     from tonnage.explain.words import Answer
 
     Verdict = tuple[Answer, dict[str, Any]]
@@ -92,8 +92,6 @@ class Planned:
     sizing: Sizing
     replicas: int
     reasons: tuple[Reason, ...]
-    validation: "Validation | None" = None
-    """How well the constants were found to predict the user's own traffic."""
     savings: tuple[Saving, ...] = ()
     """Changes with which the demand would cost less, the most saved first."""
     why_offload: str = ""
@@ -103,7 +101,6 @@ class Planned:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what status would hold."""
-        validated = {} if self.validation is None else {"validation": self.validation.to_dict()}
         plan = plan_status(self.sizing, replicas=self.replicas, reasons=self.reasons)
         estimate = estimate_status(self.sizing, replicas=self.replicas)
         return {
@@ -114,7 +111,6 @@ class Planned:
             "estimate": estimate.to_dict(),
             "savings": [each.to_dict() for each in self.savings],
             **{name: figures for name, (_, figures) in self.verdicts.items()},
-            **validated,
         }
 
 
@@ -204,7 +200,6 @@ def answer(
         sizing=sizing,
         replicas=replicas,
         reasons=reasons,
-        validation=calibration.validation if calibration else None,
         why_offload=why_offload,
     )
 

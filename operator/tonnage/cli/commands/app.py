@@ -42,7 +42,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "explain": Entry("explain", "Show why a ModelDeployment has its replicas, or what terms mean."),
     "diagnose": Entry("diagnose", "Collect a bug report's files, without secrets."),
     "replay": Entry("replay", "Simulate what autoscalers would have done with a trace."),
-    "calibrate": Entry("calibrate", "Measure the speed of a live vLLM server."),
+    "calibrate": Entry("calibrate", "Fit the speed of an engine to a load test."),
     "catalog": Entry("catalog", "List the GPU classes and models in the catalogue."),
     "crd": Entry("crd", "Print the CustomResourceDefinition."),
     "pause": Entry("acting", "Freeze a live ModelDeployment."),
@@ -76,7 +76,7 @@ Examples:
   tonnage render -f model.yaml         the objects that would be applied
   tonnage compare -f model.yaml        every GPU class, cheapest first
   tonnage replay x.csv -f model.yaml   what autoscalers would have done
-  tonnage calibrate --url http://...   measure a live vLLM server
+  tonnage calibrate --result FILE ...  fit its speed to a load test
   tonnage crd | kubectl apply -f -     install the CustomResourceDefinition
   tonnage explain llama -n serving     why a ModelDeployment has its replicas
   tonnage explain --glossary           what the terms mean

@@ -1,71 +1,87 @@
-"""``tonnage calibrate``: a short load test of one live engine, and what it says of its speed."""
+"""``tonnage calibrate``: what runs of a load generator say of the speed of an engine."""
 
-import sys
+import math
+import shlex
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from tonnage.catalog.engine import batch_defaults, parse_version
+from tonnage.catalog.gpu import CatalogError
+from tonnage.cli.answers.calibrating import calibrate as fit_runs
+from tonnage.cli.answers.calibrating import calibration_of
+from tonnage.cli.answers.subject import Subject, subject_of
+from tonnage.cli.commands.forms import serialize
 from tonnage.cli.commands.options import (
     FILE,
     CatalogOptions,
-    duration_option,
     format_option,
     option,
     takes,
 )
-from tonnage.cli.commands.trace_options import TraceOptions
-from tonnage.cli.console import INTERRUPTED, Failure, complain
+from tonnage.cli.console import Failure, failing, output, remark, show
+from tonnage.cli.read.bench_results import BenchmarkRun, read_runs
+from tonnage.cli.read.calibration import check_target, write_calibration
+from tonnage.cli.text.calibration import calibration
+from tonnage.estimate.calibration_file import CalibrationFile, key_of
+from tonnage.sizing.errors import SizingError
+from tonnage.sizing.expected import GUESSED_OUTPUT_TOKENS, GUESSED_PROMPT_TOKENS
 from tonnage.sizing.split import Parallelism
 
 WEIGHTS: Final = (
     "auto", "bfloat16", "float16", "fp8", "int8", "int4", "mxfp4", "nvfp4",
 )  # fmt: skip
 
-HELP: Final = """Measure the speed of a live vLLM server with a short load test.
+HELP: Final = """Fit the speed of an engine to results of a load generator.
 
-Sends random prompts, first one by one, then in growing batches, and fits the overheads, the
-bandwidth efficiency and the prefill efficiency of the step-time formula to what comes back. Measure
-one replica, not a router, and while nobody else uses it. The result is a file for 'tonnage plan
---calibration'. With --trace, then replays your own traffic and compares the latencies with the SLO
-and with the prediction.
+Reads runs that 'vllm bench serve' or GuideLLM made at a fixed concurrency or rate, and fits the
+overheads, the bandwidth efficiency and the prefill efficiency of the step-time formula to them. The
+result is a file for 'tonnage plan --calibration', and for the operator.
 
-With --result nothing is sent: the constants are fitted to runs that 'vllm bench serve' or GuideLLM
-made before, at a fixed concurrency or rate. Such a file does not name the GPU class, the split, the
-formats or the version of vLLM: give --gpu, --engine-version and what is not the default. Run with a
-concurrency of 1 and with two higher ones, without a prefix cache.
+It sends nothing. Without --result it prints the commands to run: a concurrency of 1 and three
+higher ones, with the lengths of your requests, and new prompts each time. Run them on one replica,
+not through a router, and while nobody else uses it.
 
-Nothing is written when the test is refused or stopped: others are being served (--yes measures all
-the same), another model, several replicas, more than 5 % of the prompts from the prefix cache, more
-than 2 % errors, --max-ttft, --max-seconds, Ctrl-C.
-
-The API key is read from --api-key-file, or from the environment: TONNAGE_API_KEY or OPENAI_API_KEY.
+A result does not name the GPU class, the split, the formats or the version of vLLM: give --gpu,
+--engine-version and what is not the default.
 
 \b
 Examples:
-  tonnage calibrate --url http://vllm:8000 --gpu H100 \\
-      --model meta-llama/Llama-3.1-8B-Instruct --save calibration.json
-  tonnage calibrate --url http://vllm:8000 --gpu H200 --tensor-parallel 2 \\
-      --model my/model --model-config config.json --save calibration.json
-  tonnage calibrate --url http://vllm:8000 --gpu H100 --model my/model \\
-      --trace lengths.csv --ttft 2s --tpot 50ms --max-num-seqs 64 \\
-      --max-seconds 900 --save calibration.json
-  tonnage calibrate --result bench.json --gpu H100 --engine-version 0.33 \\
-      --model meta-llama/Llama-3.1-8B-Instruct --save calibration.json
+  tonnage calibrate --gpu H100 --engine-version 0.33 \\
+      --model meta-llama/Llama-3.1-8B-Instruct --prompt 4000 --output 500
+  tonnage calibrate --gpu H100 --engine-version 0.33 \\
+      --model meta-llama/Llama-3.1-8B-Instruct \\
+      --result bench.json --save calibration.json
   tonnage plan -f model.yaml --calibration calibration.json
 
-Exit codes: 0 measured; 2 stopped; 3 refused, or the input is invalid; 130 Ctrl-C; 1 unexpected
-error.
+Exit codes: 0 success; 3 invalid input; 1 unexpected error.
 """
+CONCURRENCIES: Final = (1, 8, 32, 64)
+FEWEST_PROMPTS: Final = 16
+PROMPTS_EACH: Final = 8
+"""Requests of a run, for each that runs at once: its first and last ones have less company."""
+LEAST_CONTEXT: Final = 4096
+UNSAID: Final = (
+    "a result file says neither other traffic nor prompts from the prefix cache: none is assumed; "
+    "times to first token include the network"
+)
 
 
 def _ranks_option(name: str, help_text: str) -> Any:
+    return option(name, type=click.IntRange(min=1, max=4096), default=1, help=help_text)
+
+
+def _tokens_option(name: str, default: int, help_text: str) -> Any:
     return option(
         name,
-        type=click.IntRange(min=1, max=4096),
-        default=1,
-        help=help_text,
+        type=click.IntRange(min=2, max=10_000_000),
+        default=default,
+        metavar="TOKENS",
+        help=f"{help_text}, in the commands that are printed.",
     )
 
 
@@ -73,19 +89,16 @@ def _ranks_option(name: str, help_text: str) -> Any:
 class CalibrateOptions:
     """What the command was given."""
 
-    url: str | None = option("--url", help="Address of one vLLM server, such as http://vllm:8000.")
     results: tuple[str, ...] = option(
         "--result",
         multiple=True,
         metavar="FILE",
-        help="Instead of --url: a result of 'vllm bench serve' (--save-result or --append-result), "
-        "or a JSON report of GuideLLM. May be repeated.",
+        help="A result of 'vllm bench serve' (--save-result or --append-result), or a JSON report "
+        "of GuideLLM. May be repeated.",
     )
     model: str = option("--model", required=True, help="Hugging Face id of the model.")
-    served_model_name: str | None = option(
-        "--served-model-name", help="Name that the server has for the model, if it is another."
-    )
     gpu: str = option("--gpu", required=True, metavar="CLASS", help="GPU class of the catalogue.")
+    engine_version: str = option("--engine-version", required=True, help="Version of vLLM.")
     tensor: int = _ranks_option("--tensor-parallel", "Tensor-parallel size of the server.")
     pipeline: int = _ranks_option("--pipeline-parallel", "Pipeline-parallel size.")
     data: int = _ranks_option("--data-parallel", "Data-parallel size.")
@@ -96,102 +109,139 @@ class CalibrateOptions:
         type=click.Choice(["auto", "bfloat16", "float16", "fp8"]),
         default="auto",
     )
-    engine_version: str | None = option(
-        "--engine-version",
-        help="Version of vLLM. Default: as the server says; required with --result.",
+    max_num_batched_tokens: int | None = option(
+        "--max-num-batched-tokens",
+        type=click.IntRange(min=16, max=2_000_000),
+        help="The flag that the server runs with. Default: the engine's for this GPU.",
+    )
+    prompt_tokens: int = _tokens_option(
+        "--prompt", GUESSED_PROMPT_TOKENS, "Demand: tokens of a prompt, in the mean"
+    )
+    output_tokens: int = _tokens_option(
+        "--output", GUESSED_OUTPUT_TOKENS, "Demand: tokens of an answer, in the mean"
     )
     catalog: CatalogOptions
     form: str = format_option("text", "json", "yaml")
     target: Path | None = option(
         "--save", metavar="FILE", type=FILE, help="Write the calibration there."
     )
-    max_concurrency: int | None = option(
-        "--max-concurrency",
-        type=click.IntRange(min=1, max=4096),
-        help="Most requests at once. Default: --max-num-seqs, else 64.",
-    )
-    max_num_seqs: int | None = option(
-        "--max-num-seqs",
-        type=click.IntRange(min=1, max=65536),
-        help="The flag that the server runs with, for the prediction of a replay.",
-    )
-    max_num_batched_tokens: int | None = option(
-        "--max-num-batched-tokens",
-        type=click.IntRange(min=16, max=2_000_000),
-        help="The same. Default: the engine's for this GPU.",
-    )
-    max_seconds: float = option(
-        "--max-seconds",
-        type=click.FloatRange(min=1, max=86_400),
-        default=300,
-        help="Longest that the test may take, a replay included.",
-    )
-    max_ttft_s: float = duration_option(
-        "--max-ttft",
-        default="30s",
-        help="Stop when a first token takes longer.",
-    )
-    may_share: bool = option("--yes", is_flag=True, help="Measure even while others are served.")
-    api_key_file: Path | None = option(
-        "--api-key-file", type=FILE, help="File with the key of the endpoint."
-    )
-    trace_file: Path | None = option(
-        "--trace",
-        type=FILE,
-        metavar="FILE",
-        help="Requests to replay: csv, csv.gz, jsonl or parquet with arrival_s, prompt_tokens, "
-        "output_tokens.",
-    )
-    traces: TraceOptions
-    ttft_limit_s: float | None = duration_option(
-        "--ttft", help="SLO target at p95 of time to first token, as 2s."
-    )
-    tpot_limit_s: float | None = duration_option(
-        "--tpot", help="SLO target at p95 of time per output token, as 50ms."
-    )
 
-    @property
-    def parallelism(self) -> Parallelism:
-        return Parallelism(
+    def subject(self, context_tokens: int) -> Subject:
+        """Return the engine that the options name.
+
+        Raises:
+            Failure: a name is unknown, or the engine refuses the split.
+        """
+        with failing(CatalogError):
+            major, minor = parse_version(self.engine_version)
+        changes = {
+            "model.id": self.model,
+            "model.weights": self.weights,
+            "model.kvCache": self.kv_cache,
+            "hardware.gpu": self.gpu,
+            "engine.version": f"{major}.{minor}",
+            "contextLength": context_tokens,
+        }
+        split = Parallelism(
             tensor=self.tensor, pipeline=self.pipeline, data=self.data, context=self.context
         )
-
-
-SERVER_OPTIONS: Final = {
-    "trace_file": "--trace",
-    "api_key_file": "--api-key-file",
-    "served_model_name": "--served-model-name",
-    "may_share": "--yes",
-    "max_concurrency": "--max-concurrency",
-    "max_num_seqs": "--max-num-seqs",
-}
-"""Options that a load test needs, by their field."""
-
-
-def check_source(options: CalibrateOptions) -> None:
-    """Refuse what does not go together.
-
-    Raises:
-        Failure: neither --url nor --result is given, or both, or an option of the other one.
-    """
-    if (options.url is None) == (not options.results):
-        raise Failure("give either --url or --result")
-    if options.results:
-        given = [name for field, name in SERVER_OPTIONS.items() if getattr(options, field)]
-        if given:
-            raise Failure(f"{', '.join(given)} needs --url: with --result nothing is sent")
-        if options.engine_version is None:
-            raise Failure("--result does not name the version of vLLM: give --engine-version")
+        gpus, config = self.catalog.gpus(), self.catalog.config()
+        return subject_of(tuple(changes.items()), split, gpus, config=config)
 
 
 @click.command(help=HELP)
 @takes(CalibrateOptions)
 def calibrate(*, options: CalibrateOptions) -> None:
-    try:
-        from tonnage.cli.commands.calibration_run import run  # noqa: PLC0415
+    if options.results:
+        _fit(options)
+    else:
+        _propose(options)
 
-        check_source(options)
-        run(options)
-    except KeyboardInterrupt:
-        complain("interrupted; nothing was written")
-        sys.exit(INTERRUPTED)
+
+def _propose(options: CalibrateOptions) -> None:
+    """Print what to run.
+
+    Raises:
+        Failure: a name is unknown, or there is something to write without a result.
+    """
+    if options.target is not None:
+        raise Failure("--save needs --result: without it the commands to run are printed")
+    options.subject(max(LEAST_CONTEXT, options.prompt_tokens + options.output_tokens))
+    commands = [*bench_commands(options.model, options.prompt_tokens, options.output_tokens)]
+    click.echo("\n".join(commands) if options.form == "text" else serialize(commands, options.form))
+    remark(
+        "Nothing was measured. Run these beside the server (--base-url where it is elsewhere), "
+        "then give bench.json with --result"
+    )
+
+
+def bench_commands(model: str, prompt_tokens: int, output_tokens: int) -> Iterator[str]:
+    """Yield runs of ``vllm bench serve`` that append to one file.
+
+    With another seed each run has other prompts, which no prefix cache has seen.
+    """
+    for concurrency in CONCURRENCIES:
+        num_prompts = max(FEWEST_PROMPTS, PROMPTS_EACH * concurrency)
+        yield (
+            f"vllm bench serve --model {shlex.quote(model)} --dataset-name random "
+            f"--random-input-len {prompt_tokens} --random-output-len {output_tokens} --ignore-eos "
+            f"--max-concurrency {concurrency} --num-prompts {num_prompts} --seed {concurrency} "
+            "--append-result --result-filename bench.json"
+        )
+
+
+def _fit(options: CalibrateOptions) -> None:
+    """Fit, write and show.
+
+    Raises:
+        Failure: a file is no result, or of another model; nothing was written.
+    """
+    runs = _runs_in(options)
+    longest = math.ceil(max(run.prompt_tokens + run.output_tokens for run in runs))
+    subject = options.subject(max(LEAST_CONTEXT, longest))
+    target = options.target
+    if target is not None:
+        check_target(target, key_of(subject.request, subject.parallelism))
+    file = _file(options, subject, runs)
+    if target is not None:
+        write_calibration(target, file)
+    if options.form == "text":
+        show(output(is_wide=True), calibration(file, subject.request.speed))
+    else:
+        click.echo(serialize(file.to_dict(), options.form))
+    remark(
+        "No file was named with --save: nothing was written"
+        if target is None
+        else f"Wrote {target}"
+    )
+
+
+def _runs_in(options: CalibrateOptions) -> list[BenchmarkRun]:
+    """Return the runs of all files.
+
+    Raises:
+        Failure: a file is no result, or of another model, or there are none.
+    """
+    runs = [run for path in options.results for run in read_runs(path)]
+    for run in runs:
+        if run.model not in {None, options.model}:
+            raise Failure(f"--result {run.source}: of model {run.model}, not {options.model}")
+    if not runs:
+        raise Failure("--result: there are no runs in these files")
+    return runs
+
+
+def _file(
+    options: CalibrateOptions, subject: Subject, runs: Sequence[BenchmarkRun]
+) -> CalibrationFile:
+    request = subject.request
+    defaults = batch_defaults(request.gpu, request.engine.minor)
+    batched = options.max_num_batched_tokens or defaults.max_num_batched_tokens
+    with failing(SizingError):
+        found = fit_runs(subject, runs, max_batched_tokens=batched)
+    return calibration_of(
+        found,
+        measured_at_s=max((run.at_s for run in runs if run.at_s), default=time.time()),
+        num_requests=sum(run.num_requests for run in runs),
+        remark=f"from {', '.join(options.results)}; {UNSAID}",
+    )

@@ -1,6 +1,4 @@
-"""A calibration for a terminal: its constants, its points, and a replay against its prediction."""
-
-from collections.abc import Iterable
+"""A calibration for a terminal: its constants and its points."""
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -8,18 +6,13 @@ from rich.text import Text
 
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.cli.answers.calibrating import typical_error
-from tonnage.cli.answers.replayed import QUANTILES, Latencies, Replayed
 from tonnage.cli.console import printable
-from tonnage.cli.text.layout import DIM, heading, indent, table
+from tonnage.cli.text.layout import heading, indent, table
 from tonnage.estimate.calibration_file import CalibrationFile
 from tonnage.units import count_of, format_s, significant
 
-PERCENT = 100
 
-
-def calibration(
-    file: CalibrationFile, prior: SpeedConstants, replayed: Replayed | None
-) -> RenderableType:
+def calibration(file: CalibrationFile, prior: SpeedConstants) -> RenderableType:
     """Return the whole result; ``prior``: what held before."""
     parts: list[RenderableType] = [
         heading(str(file.key)),
@@ -29,12 +22,7 @@ def calibration(
         Text(),
         indent(_points(file)),
     ]
-    if replayed is not None:
-        parts += [Text(), Text(_replay_headline(replayed), style="bold")]
-        parts.append(indent(_latencies(replayed)))
     parts += [Text(f"Note: {printable(each)}", style="yellow") for each in file.remarks]
-    if file.validation is not None:
-        parts += [Text(), Text(str(file.validation))]
     return Group(*parts)
 
 
@@ -61,8 +49,6 @@ def _constants(file: CalibrationFile, prior: SpeedConstants) -> Table:
         found.add_row(name, significant(before), significant(after))
     found.add_row("observed MBU, at most", "", _share(seen.mbu_fraction))
     found.add_row("observed MFU, at most", "", _share(seen.mfu_fraction))
-    if file.cache is not None:
-        found.add_row("KV tokens of a rank", "", f"{file.cache.tokens:,.0f}")
     return found
 
 
@@ -79,40 +65,6 @@ def _points(file: CalibrationFile) -> Table:
             f"{each.error_fraction:+.1%}",
         )
     return found
-
-
-def _replay_headline(replayed: Replayed) -> str:
-    sent = replayed.sent
-    others = {
-        "failed": sent.num_failed,
-        "cut off when the time was up": sent.num_cut,
-        "longer than the engine takes": sent.num_too_long,
-        "not due in the time": sent.num_left,
-    }
-    words = [f"{number} {what}" for what, number in others.items() if number]
-    beside = f" ({', '.join(words)})" if words else ""
-    return (
-        f"Replay: {count_of(len(sent.ended), 'request')} at {significant(replayed.requests_per_s)} "
-        f"requests/s{beside}"
-    )
-
-
-def _latencies(replayed: Replayed) -> Table:
-    percentiles = (f"p{each * PERCENT:g}" for each in QUANTILES)
-    found = table("", numbers=(*percentiles, "SLO p95", ""), no_wrap=True)
-    limits = {"TTFT": replayed.limits.ttft_s, "TPOT": replayed.limits.tpot_s}
-    kept = replayed.targets_met()
-    for name, limit_s in limits.items():
-        asked = "" if limit_s is None else format_s(limit_s)
-        verdict = {True: "met", False: "missed", None: ""}[kept.get(name)]
-        found.add_row(name, *_row(replayed.measured, name), asked, verdict)
-        found.add_row("  predicted", *_row(replayed.predicted, name), "", "", style=DIM)
-    return found
-
-
-def _row(latencies: Latencies, name: str) -> Iterable[str]:
-    found = latencies.ttft_s if name == "TTFT" else latencies.tpot_s
-    return [format_s(each) for each in found] if found else ["-"] * len(QUANTILES)
 
 
 def _share(value: float | None) -> str:

@@ -41,8 +41,6 @@ def plan_report(answer: Planned, *, is_ascii: bool = False, width: int = WIDEST)
     for reason in answer.reasons:
         summary.add_row(*_reason(reason))
     parts += section("Plan", indent(summary))
-    if answer.validation is not None:
-        parts += [Text(), Text(str(answer.validation), style="green")]
     return Group(*parts)
 
 

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import aiohttp
 
-from tonnage.cli.load.endpoint import Endpoint
 from tonnage.units import count_of
 
 EVENT: Final = b"\ndata: {"
@@ -86,9 +85,9 @@ class Streamer:
     """Sends requests for one model to one endpoint."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, endpoint: Endpoint, *, model: str, prompts: Prompts
+        self, session: aiohttp.ClientSession, url: str, *, model: str, prompts: Prompts
     ) -> None:
-        self._session, self._endpoint = session, endpoint
+        self._session, self._url = session, url
         self._model, self._prompts = model, prompts
 
     def body(self, asked: RequestSize) -> bytes:
@@ -122,9 +121,9 @@ class Streamer:
 
     async def _stream(self, answer: RequestResult, body: bytes) -> None:
         async with self._session.post(
-            f"{self._endpoint.url}/v1/completions",
+            f"{self._url}/v1/completions",
             data=body,
-            headers={**self._endpoint.headers, "Content-Type": "application/json"},
+            headers={"Content-Type": "application/json"},
             allow_redirects=False,
         ) as response:
             answer.status = response.status

@@ -1,1 +1,0 @@
-"""Load on a live endpoint: what asks it, sends requests, and times the answers."""
