@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tonnage.units import MILLION, seconds
+from tonnage.units import MILLION
 
 if TYPE_CHECKING:
     from tonnage.catalog.gpu import Gpu
@@ -95,11 +95,6 @@ def positive(value: float) -> float:
     if not (math.isfinite(value) and 0 < value <= MILLION):
         raise ValueError(f"{value} is not between 0 and {MILLION}")
     return value
-
-
-def duration_option(*names: str, **settings: Any) -> Any:
-    """Return a field for a duration as manifests have it, in seconds."""
-    return option(*names, metavar="DURATION", callback=parsed(seconds), **settings)
 
 
 def format_option(*forms: str, more: str = "") -> Any:

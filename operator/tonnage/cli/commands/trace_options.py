@@ -1,4 +1,4 @@
-"""How much of a trace file is read: options of every command that takes one."""
+"""How much of a trace file is read."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,11 +41,11 @@ class TraceOptions:
         help="Most bytes of a line, or of a csv record over several lines.",
     )
 
-    def read(self, path: Path, *, where: str = "") -> "Trace":
+    def read(self, path: Path) -> "Trace":
         """Read a trace, and say what became of it; once that takes long, how far it is.
 
         Raises:
-            Failure: it cannot be read, in one line that begins with ``where``.
+            Failure: it cannot be read.
         """
         from tonnage.cli.commands.writing import search_progress  # noqa: PLC0415  (slow)
         from tonnage.replay.traces import notes_of, read_trace  # noqa: PLC0415
@@ -53,7 +53,7 @@ class TraceOptions:
         limits = TraceLimits(
             max_rows=self.max_rows, max_bytes=self.max_bytes, max_line_bytes=self.max_line_bytes
         )
-        with failing(TraceError, where=where):
+        with failing(TraceError):
             trace = read_trace(path, limits=limits, tell=search_progress().reading(path.name))
         for note in notes_of(trace):
             remark(f"Note: {path}: {note}")
