@@ -84,7 +84,9 @@ class KubeDouble:
                 return self._scale(path)
             return copy.deepcopy(self.objects.get(path))
 
-    def list(self, path: str, *, label_selector: str = "") -> Iterator[Object]:
+    def list(
+        self, path: str, *, label_selector: str = "", reduce=reduce_object
+    ) -> Iterator[Object]:
         self.fail("list", path)
         kind = path.rsplit("/", 1)[1]
         name, _, value = label_selector.partition("=")
@@ -92,7 +94,7 @@ class KubeDouble:
             labels = body["metadata"].get("labels") or {}
             is_selected = not name or (name in labels and labels[name] == (value or labels[name]))
             if place.split("/")[-2] == kind and is_selected:
-                yield json.loads(reduce_object(json.dumps(body).encode()))
+                yield json.loads(reduce(json.dumps(body).encode()))
 
     def serves(self, resource: Resource) -> bool:
         return resource not in self.unserved

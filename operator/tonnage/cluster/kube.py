@@ -30,7 +30,7 @@ from tonnage.cluster.calls import (
     refusal,
 )
 from tonnage.cluster.errors import NO_SERVER, KubernetesError, TooLargeError, WorldError
-from tonnage.cluster.pages import ListPage
+from tonnage.cluster.pages import ListPage, Reduce, reduce_object
 from tonnage.units import MIB
 
 TIMEOUT_S = (5, 10)
@@ -185,7 +185,9 @@ class KubeApi:
             errors="replace"
         )
 
-    def list(self, path: str, *, label_selector: str = "") -> Iterator[Object]:
+    def list(
+        self, path: str, *, label_selector: str = "", reduce: Reduce = reduce_object
+    ) -> Iterator[Object]:
         """Yield every object of a collection, read in chunks of objects and of bytes.
 
         One that is larger than an object may be is reduced.
@@ -201,7 +203,7 @@ class KubeApi:
                 chunk = FIRST_CHUNK if chunk > FIRST_CHUNK else chunk // 2
                 continue
             page = ListPage(data)
-            yield from _items(path, page)
+            yield from _items(path, page, reduce)
             if not page.metadata.get("continue"):
                 return
             query["continue"] = page.metadata["continue"]
@@ -348,9 +350,9 @@ def _is_of_the_chunk(error: KubernetesError, chunk: int) -> bool:
     )
 
 
-def _items(path: str, page: ListPage) -> Iterator[Object]:
+def _items(path: str, page: ListPage, reduce: Reduce) -> Iterator[Object]:
     try:
-        yield from page.items()
+        yield from page.items(reduce)
     except (ValueError, RecursionError) as error:
         raise KubernetesError(f"GET {path}: no JSON object", status=0) from error
     if not page.is_list:

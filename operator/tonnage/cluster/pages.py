@@ -6,7 +6,7 @@ to what it is called, how old it is, and what was last said of it.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -24,6 +24,15 @@ OVERSIZED: Final = "oversizedBytes"
 Object = dict[str, Any]
 
 
+class Owner(msgspec.Struct, omit_defaults=True, rename="camel"):
+    """An entry of ownerReferences."""
+
+    uid: str = ""
+    kind: str = ""
+    name: str = ""
+    controller: bool | None = None
+
+
 class _Metadata(msgspec.Struct, omit_defaults=True, rename="camel"):
     """What is kept of the metadata: each of these is short, whoever writes the object."""
 
@@ -34,6 +43,8 @@ class _Metadata(msgspec.Struct, omit_defaults=True, rename="camel"):
     generation: int | None = None
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
+    owner_references: list[Owner] | None = None
+    """The controller alone: of others there may be thousands."""
 
 
 class _Spec(msgspec.Struct, omit_defaults=True, rename="camel"):
@@ -56,10 +67,8 @@ class _Event(msgspec.Struct):
     object: msgspec.Raw
 
 
-class _List(msgspec.Struct, rename="camel"):
+class _List(msgspec.Struct):
     metadata: Object | None = None
-    kind: str | None = None
-    api_version: str | None = None
     items: list[msgspec.Raw] | msgspec.UnsetType | None = msgspec.UNSET
 
 
@@ -78,32 +87,35 @@ def reduce_object(text: bytes) -> bytes:
         return text
     found = msgspec.json.decode(text, type=_Object)
     found.oversized_bytes = len(text)
+    owners = found.metadata.owner_references or ()
+    found.metadata.owner_references = [each for each in owners if each.controller] or None
     if found.status and len(bytes(found.status)) > MOST_STATUS_BYTES:
         found.status = msgspec.UNSET
     return msgspec.json.encode(found)
 
 
+Reduce = Callable[[bytes], bytes]
+"""From the JSON of an object to what is read of it."""
+
+
 class ListPage:
-    """The JSON of a list. ``head`` and ``metadata`` are known when all objects were read."""
+    """The JSON of a list. ``metadata`` is known when all objects were read."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self.metadata: Object = {}
-        self.head: Object = {}
-        """What the list says of itself beside its metadata: kind and version."""
         self.is_list = False
 
-    def items(self) -> Iterator[Object]:
-        """Yield each object.
+    def items(self, reduce: Reduce = reduce_object) -> Iterator[Object]:
+        """Yield each object, as ``reduce`` leaves it.
 
         Raises:
             ValueError: this is no JSON object.
         """
         page = msgspec.json.decode(self._data, type=_List)
         self.metadata, self.is_list = page.metadata or {}, page.items is not msgspec.UNSET
-        self.head = {"kind": page.kind, "apiVersion": page.api_version}
         for raw in page.items or ():
-            yield json.loads(reduce_object(bytes(raw)).decode(errors="replace"))
+            yield json.loads(reduce(bytes(raw)).decode(errors="replace"))
 
 
 def reduce_event(line: bytes) -> bytes:

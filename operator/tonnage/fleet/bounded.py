@@ -1,28 +1,100 @@
 """What Kopf and our own watches read of the API server: no object in it is larger than one may be.
 
-Both read through one session, whose answers are of this class. Kopf parses a whole page, and each
-line of a watch, so their bytes are counted, and objects reduced, before it sees them.
+Both read through sessions whose answers are of this class. Kopf parses a whole page, and each line
+of a watch, and keeps many objects for a moment. So bytes are counted, and objects reduced, before
+it sees them; and of a ModelDeployment that is not too large it sees what a decision can depend on.
 """
 
+import asyncio
+import json
 import logging
-from collections.abc import AsyncIterator
-from typing import Any, cast
+from collections.abc import AsyncIterator, Callable
+from typing import Any, ClassVar, cast
 
 import aiohttp
+import msgspec
 from aiohttp.connector import Connection
 
 from tonnage.cluster.calls import MESSAGE_LENGTH
-from tonnage.cluster.pages import MOST_OBJECT_BYTES, Lines, ListPage, reduce_event
+from tonnage.cluster.kube import MODEL_DEPLOYMENTS
+from tonnage.cluster.pages import MOST_OBJECT_BYTES, Lines, Owner, reduce_event, reduce_object
 from tonnage.fleet.logs import Line
+from tonnage.manifests.names import APPROVE_ANNOTATION, DIGEST_ANNOTATION
 
 LOG = logging.getLogger("tonnage.bounded")
+
+
+class _Annotations(msgspec.Struct, omit_defaults=True):
+    approve: str | None = msgspec.field(name=APPROVE_ANNOTATION, default=None)
+    digest: str | None = msgspec.field(name=DIGEST_ANNOTATION, default=None)
+
+
+class _Metadata(msgspec.Struct, omit_defaults=True, rename="camel"):
+    """Without managers, finalizers and labels, which nobody reads and anybody fills."""
+
+    name: str
+    namespace: str | None = None
+    uid: str | None = None
+    resource_version: str | None = None
+    generation: int | None = None
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    annotations: _Annotations | None = None
+    owner_references: list[Owner] | None = None
+
+
+class _Model(msgspec.Struct, omit_defaults=True, rename="camel"):
+    """What is read of a ModelDeployment."""
+
+    metadata: _Metadata
+    api_version: str | None = None
+    kind: str | None = None
+    spec: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    status: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: _Model
+
+
+class _List(msgspec.Struct, omit_defaults=True, rename="camel"):
+    metadata: msgspec.Raw
+    items: list[msgspec.Raw]
+    kind: str | None = None
+    api_version: str | None = None
+
+
+def slim_model(text: bytes) -> bytes:
+    """Return the JSON of a ModelDeployment without what nobody reads.
+
+    Raises:
+        ValueError: it is no ModelDeployment.
+    """
+    if len(text) > MOST_OBJECT_BYTES:
+        return reduce_object(text)
+    return msgspec.json.encode(msgspec.json.decode(text, type=_Model))
+
+
+def slim_event(line: bytes) -> bytes:
+    """Return a line of a watch of ModelDeployments; what tells of none of them is as it was.
+
+    Raises:
+        ValueError: it is too large, and no event.
+    """
+    if len(line) > MOST_OBJECT_BYTES:
+        return reduce_event(line)
+    try:
+        return msgspec.json.encode(msgspec.json.decode(line, type=_Event))
+    except msgspec.ValidationError:
+        return line  # a bookmark, or an error
 
 
 class BoundedLines:
     """The body of a watch, in the place of aiohttp's reader: what else that can do, nobody uses."""
 
-    def __init__(self, content: aiohttp.StreamReader) -> None:
-        self._content = content
+    def __init__(self, content: aiohttp.StreamReader, reduce: Callable[[bytes], bytes]) -> None:
+        self._content, self._reduce = content, reduce
         self.exception, self.set_exception = content.exception, content.set_exception
 
     async def iter_chunked(self, n: int) -> AsyncIterator[bytes]:
@@ -31,25 +103,52 @@ class BoundedLines:
         async for piece in self._content.iter_chunked(n):
             for line, num_bytes in lines.take(piece):
                 try:
-                    yield reduce_event(line) + b"\n"
+                    yield self._reduce(line) + b"\n"
                 except (ValueError, RecursionError) as error:  # of one object: the others go on
-                    message = f"{num_bytes} bytes: {error}"[:MESSAGE_LENGTH]
-                    LOG.warning(Line("an event cannot be read", message=message))
+                    _tell_unread(num_bytes, error)
 
 
 class BoundedResponse(aiohttp.ClientResponse):
     """An answer of which each object is reduced where it is too large."""
 
+    reading: ClassVar[asyncio.Semaphore]
+    """Held while a list is read: lists of many namespaces would be in memory at once."""
+
     async def start(self, connection: Connection) -> aiohttp.ClientResponse:
         await super().start(connection)
         if "watch" in self.url.query and self.ok:
-            self.content = cast(aiohttp.StreamReader, BoundedLines(self.content))
+            reduce = slim_event if self._is_of_models else reduce_event
+            self.content = cast(aiohttp.StreamReader, BoundedLines(self.content, reduce))
         return self
 
+    @property
+    def _is_of_models(self) -> bool:
+        return self.url.path.endswith(f"/{MODEL_DEPLOYMENTS.plural}")
+
     async def json(self, **decoding: Any) -> Any:
-        """Return what is served, a list without anything large in it."""
-        data = await self.read()
-        if len(data) <= MOST_OBJECT_BYTES:
+        """Return what is served, a list of ModelDeployments without what nobody reads."""
+        if not self._is_of_models or not self.ok:
             return await super().json(**decoding)
-        page = ListPage(data)
-        return {"items": list(page.items()), **page.head, "metadata": page.metadata}
+        async with self.reading:
+            page = msgspec.json.decode(await self.read(), type=_List)
+            items = [each for raw in page.items if (each := _read_model(bytes(raw))) is not None]
+            page.items = []
+            return json.loads(msgspec.json.encode(page)) | {"items": items}
+
+
+def _read_model(text: bytes) -> Any | None:
+    try:
+        return json.loads(slim_model(text).decode(errors="replace"))
+    except (ValueError, RecursionError) as error:
+        _tell_unread(len(text), error)
+        return None
+
+
+def _tell_unread(num_bytes: int, error: Exception) -> None:
+    message = f"{num_bytes} bytes: {error}"[:MESSAGE_LENGTH]
+    LOG.warning(Line("an object cannot be read", message=message))
+
+
+def bounded_responses() -> type[BoundedResponse]:
+    """Return the class for the answers of one session, in one event loop."""
+    return type("Answer", (BoundedResponse,), {"reading": asyncio.Semaphore(1)})

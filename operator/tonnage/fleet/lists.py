@@ -18,7 +18,9 @@ from tonnage.cluster.kube import (
     KubeApi,
     Resource,
 )
+from tonnage.cluster.pages import reduce_object
 from tonnage.fleet.aside import Aside
+from tonnage.fleet.bounded import slim_model
 from tonnage.fleet.logs import Line
 from tonnage.fleet.store import Kind, Store
 from tonnage.manifests.names import MANAGED_LABEL
@@ -205,7 +207,11 @@ class Lists:
         """Yield a kind's objects; a namespace that may not be read is added to ``refused``."""
         for namespace in self.namespaces or (None,):
             try:
-                yield from self.kube.list(resource.path(namespace), label_selector=selector)
+                yield from self.kube.list(
+                    resource.path(namespace),
+                    label_selector=selector,
+                    reduce=slim_model if resource is MODEL_DEPLOYMENTS else reduce_object,
+                )
             except KubernetesError as error:
                 if namespace is None or error.status not in NAMESPACE_GONE:
                     raise

@@ -265,6 +265,8 @@ class Store:
             else:
                 views[view.namespace, view.name] = view
         with self._lock:
+            for key in oversized.keys() - self._oversized[kind].keys():
+                _tell_size(kind, key, oversized[key])
             known = self._views[kind]
             newer = self._noted[kind] | unread | {key for key in known if key[0] in unlisted}
             ghosts = [

@@ -16,7 +16,7 @@ import kopf
 
 from tonnage.cluster.errors import KubernetesError, WorldError
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS, KubeApi, Resource
-from tonnage.fleet.bounded import BoundedResponse
+from tonnage.fleet.bounded import bounded_responses
 from tonnage.fleet.follow import Follower, end_all
 from tonnage.fleet.lists import OF_GROUPS, RELISTED
 from tonnage.fleet.logs import Line
@@ -71,7 +71,7 @@ async def log_in(**kwargs: Any) -> kopf.AiohttpSession | None:
             connector=aiohttp.TCPConnector(limit=0, ssl=found.as_ssl_context()),
             headers=found.as_http_headers(),
             middlewares=(_send,),
-            response_class=BoundedResponse,
+            response_class=bounded_responses(),
             proxy=found.proxy_url,
             trust_env=found.trust_env,
         ),

@@ -74,7 +74,7 @@ MODEL = {
         "finalizers": ["example.test/held"],
         "generation": 3,
         **NAMES,
-        "ownerReferences": [],
+        "ownerReferences": [{"name": "a"}, {"kind": "b", "uid": "u-2", "controller": True}],
     },
     "spec": {"operatorClass": "blue", "contextLength": 8192},
     "status": {"phase": 1},
@@ -102,6 +102,8 @@ class TestAReducedObject:
 
         dropped = {"annotations", "finalizers", "ownerReferences"}
         metadata = {key: MODEL["metadata"][key] for key in MODEL["metadata"].keys() - dropped}
+        if "ownerReferences" not in large:
+            metadata["ownerReferences"] = [MODEL["metadata"]["ownerReferences"][1]]
         assert reduced == {
             "apiVersion": "tonnage.dev/v1alpha1",
             "kind": "ModelDeployment",

@@ -13,7 +13,7 @@ from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import DEPLOYMENTS
 from tonnage.cluster.pages import MOST_OBJECT_BYTES
 from tonnage.fleet import follow as following
-from tonnage.fleet.bounded import BoundedResponse
+from tonnage.fleet.bounded import bounded_responses
 from tonnage.fleet.follow import Follower, end_all
 from tonnage.fleet.store import Kind, Store
 
@@ -43,7 +43,7 @@ def followed(*replies, until=None):
     store, left = Store(), list(replies)
 
     async def run(server, has_given_all):
-        session = aiohttp.ClientSession(response_class=BoundedResponse)
+        session = aiohttp.ClientSession(response_class=bounded_responses())
         follower = Follower(
             store=store,
             kind=Kind.DEPLOYMENT,
