@@ -27,7 +27,7 @@ MOST_MARKS: Final = 4  # different ones, in a word without a letter or a digit
 MOST_DIGITS: Final = 16  # of a word
 MOST_WHOLE_DIGITS: Final = 9
 """Of a whole number: more may be a code, and amounts of bytes are written with a unit."""
-WATCHED_WORDS: Final = 4  # after the name of a secret: a number among them may be it
+WATCHED_WORDS: Final = 8  # after the name of a secret: a number among them may be it
 LEAST_HUMP_CHARS: Final = 3  # of the words in a name such as that of a class, but one
 LEAST_DETECTED_CHARS: Final = 16
 MOST_NAME_CHARS: Final = 253
@@ -63,7 +63,7 @@ _ASSIGNED: Final = re.compile(rf"""(?:{SECRET_NAME.pattern})[\w.\-]*["'\]\\]*[=:
 CLAUSE: Final = ",;}])"
 QUOTES: Final = ("'", '"', "`")
 COUNTED: Final = frozenset(
-    {"per", "first", "output", "prompt", "next", "each", "pad", "eos", "bos"}
+    {"per", "first", "output", "prompt", "next", "each", "pad", "eos", "bos", "anonymous", "oauth"}
 )
 """Before ``token``: one that is counted, and opens nothing."""
 _SPACE: Final = re.compile(r"(\s+)")
@@ -85,10 +85,11 @@ _REPEATED: Final = re.compile(rf"{re.escape(REDACTED)}(?:\s+{re.escape(REDACTED)
 _NAME: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._/:+-]*[A-Za-z0-9])?")
 _DIGEST: Final = re.compile(r"@sha256:[0-9a-f]{64}$")
 _SAID: Final = re.compile(
-    r"(?:webhook|policy|quota:|user|node|namespace|serviceaccount|configmap|persistentvolumeclaim) "
-    r"[\"']?([a-z0-9][a-z0-9.:-]{0,252})|taint \{([\w./-]{1,100})(?:: ([\w./-]{1,63}))?\}"
+    r"(?:webhook|[Uu]ser|policy|configmap|persistentvolumeclaim|serviceaccount|conflicts? with) "
+    r"[\"']([a-z0-9][a-z0-9.:-]{0,252})[\"']|quota: ([a-z0-9][a-z0-9.-]{0,252}),"
+    r"|taint \{([\w./-]{1,100})(?:: ([\w./-]{0,63}))?\}"
 )
-"""A name, or a taint, in the words of the API server, the kubelet or the scheduler."""
+"""A name, or a taint, as the API server, the kubelet or the scheduler quotes it."""
 _RANDOM: Final = re.compile(
     rf"(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{{16}}|\d{{{MOST_WHOLE_DIGITS + 1}}}"
 )
@@ -106,6 +107,16 @@ def redacted(text: str, known: Set[str] = frozenset()) -> str:
     return "\n".join(line and reader.redact(line) for line in text.splitlines())
 
 
+def names_secret_last(line: str) -> bool:
+    """Tell whether a line ends with the name of a secret, which the next line may be.
+
+    >>> names_secret_last("Enter your PIN is:"), names_secret_last("ValueError: no tokens")
+    (True, False)
+    """
+    bare = line.lower().rstrip(" :=").removesuffix(" is")
+    return any(found.end() == len(bare) for found in SECRET_NAME.finditer(bare))
+
+
 def names_said(text: str) -> frozenset[str]:
     """Return what Kubernetes says is a name: of a webhook, a quota, a claim, a taint.
 
@@ -113,7 +124,10 @@ def names_said(text: str) -> frozenset[str]:
     ['a.b-c', 'pool', 'x1']
     """
     found = _SAID.finditer(text[:MOST_LINE_CHARS])
-    return frozenset(each for match in found for each in match.groups() if each)
+    names = (each for match in found for each in match.groups() if each)
+    return frozenset(
+        each for each in names if is_name(each) and (":" not in each or each.startswith("system:"))
+    )
 
 
 def redacted_line(text: str, most: int, known: Set[str] = frozenset()) -> str:
@@ -157,10 +171,13 @@ class _Reader:
         if len(text) > MOST_WORD_CHARS:
             return REDACTED
         word = _read(text)
-        if word.num_named:
+        if word.core in self._known and not self._watched:
+            return text
+        is_counted = self._before in COUNTED and "token" in word.core.lower()
+        if word.num_named and not is_counted:
             return self._assigned(text[: word.num_named], text[word.num_named :])
         if word.names or self._watched or word.core.startswith("-"):
-            self._follow(word, "" if self._before in COUNTED else word.names)
+            self._follow(word, "" if is_counted else word.names)
         self._before = word.core
         return f"{word.lead}{self._judged(word.core, is_harmless=word.is_harmless)}{word.tail}"
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tonnage.api.status import Reason
 from tonnage.control.observe.capacity import CRASHES, why_not_started
-from tonnage.redaction import names_in, names_said, redacted_line
+from tonnage.redaction import REDACTED, names_in, names_said, names_secret_last, redacted_line
 
 Object = Mapping[str, Any]
 ON_ITS_WAY: Final = frozenset({None, "", "ContainerCreating", "PodInitializing"})
@@ -90,4 +90,6 @@ def _ending(last: Object) -> str:
     code = f"exit code {last.get('exitCode')}"
     how = code if why in {"Error", "Completed"} else f"{why}, {code}"
     lines = str(last.get("message") or "").strip().splitlines()
+    if lines[1:] and names_secret_last(lines[-2]):
+        return f"{how}: {REDACTED}"
     return f"{how}: {MOMENT.sub('', lines[-1]).strip()}" if lines else how

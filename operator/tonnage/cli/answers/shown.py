@@ -30,7 +30,7 @@ from tonnage.cli.console import ManifestError
 from tonnage.cli.read.strict_yaml import read_documents
 from tonnage.manifests.arguments import CAPACITY_FLAGS, argument_pairs
 from tonnage.manifests.names import FLAGS_ANNOTATION, SPEC_ANNOTATION
-from tonnage.redaction import REDACTED, is_name, redacted
+from tonnage.redaction import REDACTED, is_name, names_secret_last, redacted
 from tonnage.settings import Settings
 
 METRICS: Final = re.compile(r"(?:# (?:HELP|TYPE) )?(?:tonnage|process|python)_")
@@ -40,6 +40,8 @@ _HASH: Final = re.compile(r"[0-9a-f]{12,40}")
 _VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*")
 _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _LONG_NUMBER: Final = re.compile(r"\d{7}")
+MOST_DIGITS: Final = 12
+"""Of a whole number: more are those of a card, and no number of bytes of a GPU."""
 _AMOUNT: Final = re.compile(r"\d{1,15}(?:\.\d{1,3})?(?:m|[kMGTPE]i?)?")
 
 
@@ -228,10 +230,12 @@ def _any(value: Any, by: Rules) -> Any:
         return {
             key: _any(each, by)
             for key, each in _items(value)
-            if _HASH.fullmatch(key) or _is_written(key, by)
+            if _HASH.fullmatch(key) or (_is_written(key, by) and not names_secret_last(key))
         }
     if isinstance(value, list | tuple):
         return [_any(each, by) for each in value]
+    if isinstance(value, int):
+        return value if len(str(abs(value))) <= MOST_DIGITS else REDACTED
     is_code = isinstance(value, str) and _LONG_NUMBER.search(value)
     return REDACTED if is_code else redacted(value, by.known) if isinstance(value, str) else value
 

@@ -55,8 +55,8 @@ labels and annotations of others, and names of Secrets that an object refers to 
 
 Written of text, such as messages and logs: words that messages of vLLM, Kubernetes and Tonnage
 consist of, figures, and names of what was read. Other words are "{REDACTED}". A password that is
-such a word, in a place where nothing says that it is one, is written: look through the file before
-you send it to anybody.
+such a word or a number, where nothing says that it is one, is written, and so is one that is the
+name of something: look through the file before you send it to anybody.
 
 \b
 Examples:
