@@ -10,6 +10,7 @@ import math
 import re
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -30,7 +31,7 @@ from tonnage.sizing.search import size
 from tonnage_lab.load import LoadControl, LoadTarget, background_load
 from tonnage_lab.load_client import LengthDistribution, RequestShape
 from tonnage_lab.load_endpoints import ServiceRef
-from tonnage_lab.load_records import RequestRecord, attainment, summary, within
+from tonnage_lab.load_records import RequestRecord, attainment, quantile, within
 
 pytestmark = site_lab.pytestmark
 
@@ -432,6 +433,22 @@ def figures(story, request, tmp_path_factory):
     }
     show(request.config, TITLE, found, tmp_path_factory.mktemp("figures"))
     return found
+
+
+def summary(records: Sequence[RequestRecord]) -> dict[str, float | int | None]:
+    """Return counts and quantiles of a run."""
+    complete = [each for each in records if each.is_complete]
+    quantiles = {
+        f"{name}_p{percent}": quantile((getattr(each, name) for each in complete), percent / 100)
+        for name in ("ttft_s", "tpot_s", "e2e_s")
+        for percent in (50, 95, 99)
+    }
+    pods = len({each.pod for each in complete})
+    return {
+        "requests": len(records),
+        "failed": len(records) - len(complete),
+        "pods": pods,
+    } | quantiles
 
 
 def steps(samples: list[Sample]) -> list[int]:
