@@ -85,7 +85,8 @@ _REPEATED: Final = re.compile(rf"{re.escape(REDACTED)}(?:\s+{re.escape(REDACTED)
 _NAME: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._/:+-]*[A-Za-z0-9])?")
 _DIGEST: Final = re.compile(r"@sha256:[0-9a-f]{64}$")
 _SAID: Final = re.compile(
-    r"(?:webhook|[Uu]ser|policy|configmap|persistentvolumeclaim|serviceaccount|conflicts? with) "
+    r"(?:webhook|[Uu]ser|[Pp]olicy|binding|configmap|persistentvolumeclaim|serviceaccount|"
+    r"conflicts? with) "
     r"[\"']([a-z0-9][a-z0-9.:-]{0,252})[\"']|quota: ([a-z0-9][a-z0-9.-]{0,252}),"
     r"|taint \{([\w./-]{1,100})(?:: ([\w./-]{0,63}))?\}"
 )
