@@ -33,7 +33,7 @@ class Owner(msgspec.Struct, omit_defaults=True, rename="camel"):
     controller: bool | None = None
 
 
-class _Metadata(msgspec.Struct, omit_defaults=True, rename="camel"):
+class Metadata(msgspec.Struct, omit_defaults=True, rename="camel"):
     """What is kept of the metadata: each of these is short, whoever writes the object."""
 
     name: str
@@ -54,7 +54,7 @@ class _Spec(msgspec.Struct, omit_defaults=True, rename="camel"):
 
 
 class _Object(msgspec.Struct, omit_defaults=True, rename="camel"):
-    metadata: _Metadata
+    metadata: Metadata
     api_version: str | None = None
     kind: str | None = None
     spec: _Spec | None = None

@@ -17,7 +17,13 @@ from aiohttp.connector import Connection
 
 from tonnage.cluster.calls import MESSAGE_LENGTH
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS
-from tonnage.cluster.pages import MOST_OBJECT_BYTES, Lines, Owner, reduce_event, reduce_object
+from tonnage.cluster.pages import (
+    MOST_OBJECT_BYTES,
+    Lines,
+    Metadata,
+    reduce_event,
+    reduce_object,
+)
 from tonnage.fleet.logs import Line
 from tonnage.manifests.names import APPROVE_ANNOTATION, DIGEST_ANNOTATION
 
@@ -29,18 +35,10 @@ class _Annotations(msgspec.Struct, omit_defaults=True):
     digest: str | None = msgspec.field(name=DIGEST_ANNOTATION, default=None)
 
 
-class _Metadata(msgspec.Struct, omit_defaults=True, rename="camel"):
+class _Metadata(Metadata, omit_defaults=True, rename="camel"):
     """Without managers, finalizers and labels, which nobody reads and anybody fills."""
 
-    name: str
-    namespace: str | None = None
-    uid: str | None = None
-    resource_version: str | None = None
-    generation: int | None = None
-    creation_timestamp: str | None = None
-    deletion_timestamp: str | None = None
     annotations: _Annotations | None = None
-    owner_references: list[Owner] | None = None
 
 
 class _Model(msgspec.Struct, omit_defaults=True, rename="camel"):
