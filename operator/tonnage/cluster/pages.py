@@ -1,4 +1,4 @@
-"""Objects of a list or a watch, one by one: of what is larger than an object may be little is kept.
+"""Objects of a list or a watch, one by one: of one that is too large little is read.
 
 Whoever may write an object can fill it with 1.5 MB, and what a parser makes of that takes ten times
 as much. So the bytes of one are counted before it is parsed, and one that is too large is reduced
@@ -34,7 +34,7 @@ class Owner(msgspec.Struct, omit_defaults=True, rename="camel"):
 
 
 class Metadata(msgspec.Struct, omit_defaults=True, rename="camel"):
-    """What is kept of the metadata: each of these is short, whoever writes the object."""
+    """What is read of the metadata: each of these is short, whoever writes the object."""
 
     name: str
     namespace: str | None = None
@@ -48,7 +48,7 @@ class Metadata(msgspec.Struct, omit_defaults=True, rename="camel"):
 
 
 class _Spec(msgspec.Struct, omit_defaults=True, rename="camel"):
-    """What is kept of the spec: which release is to read the rest."""
+    """What is read of the spec: which release is to read the rest."""
 
     operator_class: str | None = None
 

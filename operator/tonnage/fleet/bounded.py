@@ -1,7 +1,7 @@
 """What Kopf and our own watches read of the API server: no object in it is larger than one may be.
 
 Both read through sessions whose answers are of this class. Kopf parses a whole page, and each line
-of a watch, and keeps many objects for a moment. So bytes are counted, and objects reduced, before
+of a watch, and has many objects in memory for a moment. So bytes are counted, and objects reduced, before
 it sees them; and of a ModelDeployment that is not too large it sees what a decision can depend on.
 """
 
@@ -110,7 +110,7 @@ class BoundedResponse(aiohttp.ClientResponse):
     """An answer of which each object is reduced where it is too large."""
 
     reading: ClassVar[asyncio.Semaphore]
-    """Held while a list is read: lists of many namespaces would be in memory at once."""
+    """Lets one list be read at a time: those of many namespaces would be in memory at once."""
 
     async def start(self, connection: Connection) -> aiohttp.ClientResponse:
         await super().start(connection)

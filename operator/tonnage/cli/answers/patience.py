@@ -84,11 +84,11 @@ class Progress:
         """Return what to call with how many of something were read of a file so far."""
         is_due = self._seldom()
 
-        def told(number: int, noun: str) -> None:
+        def count_read(number: int, noun: str) -> None:
             if is_due():
                 self._tell(f"Reading {name}: {count_of(f'{number:,}', noun)} so far")
 
-        return told
+        return count_read
 
     def _seldom(self) -> Callable[[], bool]:
         """Return what says whether to speak: first after the patience, then ever more seldom."""

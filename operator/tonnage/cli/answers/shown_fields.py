@@ -41,7 +41,7 @@ FIELDS: Final = {
     "of a Lease": """holderIdentity leaseDurationSeconds leaseTransitions acquireTime renewTime""",
     "of ConfigMaps": "data",
 }
-"""A field is written wherever it stands below fields that are written."""
+"""A field is written wherever it occurs below fields that are written."""
 OF_MODELS: Final = "modeldeployments.yaml"
 """The file of objects whose fields are those of the API, beside those of all."""
 OWN_CONTROLLER: Final = "tonnage.dev/operator"
