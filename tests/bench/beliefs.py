@@ -29,13 +29,13 @@ from typing import Final
 
 import click
 
+from oracle import Oracle
 from slo_shares import slo_shares
 from tonnage.api.objects import ModelDeployment, parse_model_deployment
 from tonnage.control.input.memory import Memory
 from tonnage.control.input.state import Fleet, ModelState, PodView
 from tonnage.replay.cluster import Pod
 from tonnage.replay.operator import Operator
-from tonnage.replay.oracle import Oracle
 from tonnage.replay.prometheus import SimulatedPrometheus
 from tonnage.replay.record import Record, ReplayedModel
 from tonnage.replay.simulation import Simulation

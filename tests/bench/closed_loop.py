@@ -23,10 +23,10 @@ from itertools import product
 
 import click
 
+from oracle import Oracle
 from slo_shares import slo_shares
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.replay.oracle import Oracle
 from tonnage.replay.record import Record, ReplayedModel
 from tonnage.replay.simulation import Simulation
 from tonnage.replay.traffic import Rate, TrafficSource, constant_rate, diurnal, traffic

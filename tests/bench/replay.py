@@ -29,11 +29,11 @@ from replay_cases import (
     trace_case,
     traces_in,
 )
-from replay_others.registry import ALL
+from replay_others.registry import ALL, SWEEPS
 from replay_report import report
 from replay_runs import Draw, Job, Run, all_done, read
 
-from tonnage.replay.policies import (
+from tonnage.replay.policy import (
     IN_TIME,
     NEWEST_FIRST,
     OWN,
@@ -66,7 +66,7 @@ def swept(names: Sequence[str]) -> list[str]:
     return [
         str(Policy(name=each, knob=knob))
         for each in rivals
-        for knob in ALL[each].sweep
+        for knob in SWEEPS[each]
         if knob != ALL[each].default
     ]
 

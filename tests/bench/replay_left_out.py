@@ -26,7 +26,8 @@ from replay_runs import Draw, Job, Run, read, run_of, sources_digest, write
 from tonnage.control.decide import outlook
 from tonnage.estimate import forecast, headroom, holding
 from tonnage.policy import need
-from tonnage.replay.policies import TONNAGE, DrawnScenario
+from tonnage.replay.policies import DrawnScenario
+from tonnage.replay.policy import TONNAGE
 from tonnage.termination import process_pool
 
 START_S: Final = 240.0

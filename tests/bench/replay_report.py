@@ -12,7 +12,7 @@ from replay_others.registry import KNOWS_TRUTH
 from replay_runs import Draw, Job, Run
 from replay_whole import IN_HINDSIGHT, WHOLE_MEANING, over_all
 
-from tonnage.replay.policies import IN_TIME, NEWEST_FIRST, STAIRCASE, STATIC_PEAK, TONNAGE
+from tonnage.replay.policy import IN_TIME, NEWEST_FIRST, STAIRCASE, STATIC_PEAK, TONNAGE
 from tonnage.replay.scenario import LOST_SCRAPES
 from tonnage.units import DAY_S, HOUR_S, format_s, significant
 

@@ -23,7 +23,8 @@ from replay_others.registry import ALL
 
 import tonnage
 from tonnage.replay.judge import QUANTILES
-from tonnage.replay.policies import DrawnScenario, PolicyResult, policy_of
+from tonnage.replay.policies import DrawnScenario, PolicyResult
+from tonnage.replay.policy import policy_of
 from tonnage.replay.scenario import Scenario
 from tonnage.termination import process_pool
 from tonnage.units import MINUTE_S

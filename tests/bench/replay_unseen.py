@@ -22,7 +22,7 @@ from replay_cases import TARGET, Case, NoCaseError
 from replay_runs import Draw, Job, all_done, read
 from replay_whole import WHOLE_MEANING, Found, figures_of_policy, over_all
 
-from tonnage.replay.policies import IN_TIME, NEWEST_FIRST, STATIC_PEAK, TONNAGE
+from tonnage.replay.policy import IN_TIME, NEWEST_FIRST, STATIC_PEAK, TONNAGE
 from tonnage.replay.traces import read_trace
 from tonnage.units import HOUR_S, format_s
 

@@ -20,7 +20,7 @@ from replay_cases import CONTEXT_TOKENS, TARGET, VLLM_FLAGS, View, chosen_cases,
 from replay_runs import Draw, Job, Run, all_done, read
 from replay_whole import WHOLE_MEANING, Found, over_all
 
-from tonnage.replay.policies import STATIC_PEAK, TONNAGE
+from tonnage.replay.policy import STATIC_PEAK, TONNAGE
 from tonnage.units import MILLION, format_s
 
 CASES = (

@@ -8,7 +8,7 @@ from replay_cases import TARGET
 from replay_others.registry import KNOWS_TRUTH
 from replay_runs import Draw, Run
 
-from tonnage.replay.policies import STAIRCASE, STATIC_PEAK, TONNAGE
+from tonnage.replay.policy import STAIRCASE, STATIC_PEAK, TONNAGE
 
 Found = Mapping[Draw, Mapping[str, Run]]
 """The runs of a draw, by policy."""

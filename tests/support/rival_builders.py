@@ -7,8 +7,7 @@ from tonnage.estimate.series import Series
 from tonnage.replay.cluster import StartupTime
 from tonnage.replay.record import ReplayedModel
 from tonnage.replay.rivals.controller import Given, RivalController
-from tonnage.replay.rivals.profile import Profile
-from tonnage.replay.rivals.rule import IdleRequest, RuleInput, SeenPod, Signals
+from tonnage.replay.rivals.rule import RuleInput, SeenPod, Signals
 from tonnage.replay.simulation import Simulation
 from tonnage.replay.traffic import TrafficSource, piecewise, traffic
 from tonnage.settings import Settings
@@ -49,14 +48,7 @@ def told(**changes):
                 tpot=(Target(quantile=0.9, limit_s=0.05),),
             ),
             "kv_tokens": 100_000,
-            "prefill_tokens_per_s": 10_000.0,
-            "probe": IdleRequest(input_tokens=2000, output_tokens=201, ttft_s=0.2, itl_s=0.01),
             "believed_requests_per_s": 10.0,
-            "true_requests_per_s": 8.0,
-            "profile": Profile(
-                ttft_s=lambda tokens: tokens / 10_000,
-                itl_s=lambda num, context: 0.01 + 1e-7 * num * context,
-            ),
         }
         | changes
     )
@@ -118,7 +110,6 @@ def a_record(rule, *, replicas=2):
         flags=sizing.flags,
         replicas=replicas,
         believed_requests_per_s=sizing.goodput_requests_per_s,
-        true_requests_per_s=sizing.goodput_requests_per_s,
     )
     controller = RivalController(SETTINGS, rules={model.uid: rule}, given={model.uid: given})
     (record,) = Simulation([served], settings=SETTINGS, controller=controller).run(DURATION_S)

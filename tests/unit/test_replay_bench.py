@@ -10,7 +10,7 @@ from replay_others.registry import ALL
 from replay_report import meetings, report, verdict
 from replay_runs import Draw, Job, Run, read, write
 
-from tonnage.replay.policies import policy_of
+from tonnage.replay.policy import policy_of
 
 pytestmark = pytest.mark.thorough
 

@@ -1,19 +1,24 @@
-"""What is compared, by name, and how one of them fares in a scenario."""
+"""How a policy fares in a scenario."""
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Final
 
-from tonnage.api.spec import Spec
 from tonnage.catalog.gpu import UnsupportedEngineError
 from tonnage.replay.drawn import Drawn
 from tonnage.replay.fluid import Work, work_of
-from tonnage.replay.hindsight import MOST_REPLICAS, StaticPeak, Tried, stages_of, static_peak
+from tonnage.replay.hindsight import StaticPeak, Tried, stages_of, static_peak
 from tonnage.replay.hindsight import staircase as searched
 from tonnage.replay.judge import LatencyLimits, RunFigures, fates, run_figures
-from tonnage.replay.oracle import Oracle
+from tonnage.replay.policy import (
+    OTHER_QUEUES,
+    STAIRCASE,
+    STATIC,
+    STATIC_PEAK,
+    TONNAGE,
+    Policy,
+    rule_of,
+)
 from tonnage.replay.record import Record
 from tonnage.replay.rivals.controller import Given, RivalController
 from tonnage.replay.rivals.registry import RIVALS, Rival
@@ -21,99 +26,8 @@ from tonnage.replay.scenario import SETTINGS, Scenario
 from tonnage.replay.scheduled import Scheduled, Stages
 from tonnage.replay.series import SeriesPoint, series
 from tonnage.replay.simulation import Controller
-from tonnage.replay.truth import machine
-from tonnage.sizing.expected import newest_first_s, refuses_late, slo_of
 from tonnage.sizing.request import SizingRequest
 from tonnage.units import count_of
-
-TONNAGE, STATIC, STATIC_PEAK, STAIRCASE = "tonnage", "static", "static-peak", "staircase"
-NEWEST_FIRST, IN_TIME = "newest-first", "in-time"
-OWN: Final[Mapping[str, str]] = {
-    TONNAGE: "the operator itself, with its default settings",
-    NEWEST_FIRST: "tonnage with engine.queue: newestFirst, for all else the same",
-    IN_TIME: "tonnage with engine.admission: inTime, for all else the same",
-    STATIC: "static:N, so many replicas all the time",
-    STATIC_PEAK: "in hindsight, the smallest constant number that meets the target",
-    STAIRCASE: "in hindsight, replicas by 5 minutes, Ready in time: what there is to win",
-}
-OTHER_QUEUES: Final[Mapping[str, tuple[str, str]]] = {
-    NEWEST_FIRST: ("queue", "newestFirst"),
-    IN_TIME: ("admission", "inTime"),
-}
-"""By policy, the field of the engine and its value."""
-DEFAULT: Final = (TONNAGE, *OTHER_QUEUES, STATIC_PEAK, STAIRCASE)
-
-
-class UnknownPolicyError(ValueError):
-    """No policy of that name, or it takes no such number."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """A policy, and the value of its knob; None: its default, or it has none."""
-
-    name: str
-    knob: float | None = None
-
-    def __str__(self) -> str:
-        return self.name if self.knob is None else f"{self.name}:{self.knob:g}"
-
-
-def policy_of(text: str, rivals: Mapping[str, Rival] = RIVALS) -> Policy:
-    """Read a name, or a name and a number with a colon between.
-
-    Raises:
-        UnknownPolicyError: with what is wrong.
-    """
-    name, colon, written = text.strip().partition(":")
-    if name not in OWN and name not in rivals:
-        known = ", ".join((*OWN, *rivals))
-        raise UnknownPolicyError(f"{name[:40]!r} is no policy; known are {known}")
-    if not colon:
-        if name == STATIC:
-            raise UnknownPolicyError("static needs a number of replicas: static:4")
-        return Policy(name=name)
-    if name in OWN and name != STATIC:
-        raise UnknownPolicyError(f"{name} takes no number")
-    return Policy(name=name, knob=_number(name, written))
-
-
-def _number(name: str, written: str) -> float:
-    try:
-        knob = float(written)
-    except ValueError:
-        knob = math.nan
-    is_number = math.isfinite(knob) and knob > 0
-    if not is_number or (name == STATIC and (knob != int(knob) or knob > MOST_REPLICAS)):
-        what = (
-            f"a number of replicas up to {MOST_REPLICAS}" if name == STATIC else "a number above 0"
-        )
-        raise UnknownPolicyError(f"{name}:{written[:40]} is not {what}")
-    return knob
-
-
-def default_policies(spec: Spec) -> tuple[Policy, ...]:
-    """Return what a replay compares where nothing is asked for: no other queue where none is."""
-    runs = {NEWEST_FIRST} if newest_first_s(spec) else set()
-    runs |= {IN_TIME} if refuses_late(spec) else set()
-    left_out = runs if slo_of(spec).ttft else OTHER_QUEUES.keys()
-    return tuple(Policy(name=name) for name in DEFAULT if name not in left_out)
-
-
-def description_of(policy: Policy) -> str:
-    """Return what a policy is with the number that it was given."""
-    if policy.name == STATIC:
-        return f"{count_of(int(policy.knob or 1), 'replica')} all the time"
-    if rival := RIVALS.get(policy.name):
-        number = rival.default if policy.knob is None else policy.knob
-        return f"{rival.description} ({rival.knob}: {number:g})"
-    return OWN[policy.name]
-
-
-def descriptions() -> dict[str, str]:
-    """Return what each policy is, in a line; ours first, a constant fleet among them."""
-    rivals = {name: description_of(Policy(name=name)) for name in RIVALS}
-    return {**OWN, **rivals}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,14 +83,6 @@ class DrawnScenario:
             first=self.scenario.planned.replicas,
             least=self.work.mean(0.0, self.drawn.duration_s),
         )
-
-    @cached_property
-    def true_requests_per_s(self) -> float:
-        """What a replica serves of the requests that come first."""
-        flags = self.scenario.planned.flags
-        kind = machine(self.request, flags, self.scenario.truth())
-        oracle = Oracle(request=replace(self.request, flags=flags), machine=kind)
-        return oracle.staffing(self.drawn.traffic.shape_at(0.0)).each(1)
 
     def outcome_of(self, policy: Policy) -> PolicyResult:
         """Run a policy; one of hindsight runs many fleets until it has its own."""
@@ -277,19 +183,15 @@ class DrawnScenario:
         return why
 
     def _rival(self, policy: Policy) -> RivalController:
-        scenario, rival = self.scenario, self.rivals[policy.name]
-        uid, plan = scenario.model.uid, scenario.planned
-        true = self.true_requests_per_s if rival.knows_truth else math.nan
-        knob = rival.default if policy.knob is None else policy.knob
+        uid, plan = self.scenario.model.uid, self.scenario.planned
         return RivalController(
             settings=SETTINGS,
-            rules={uid: rival.factory(knob, SETTINGS.scrape_interval_s)},
+            rules={uid: rule_of(policy, self.rivals)},
             given={
                 uid: Given(
                     flags=plan.flags,
                     replicas=plan.replicas,
                     believed_requests_per_s=plan.believed_requests_per_s,
-                    true_requests_per_s=true,
                 )
             },
         )

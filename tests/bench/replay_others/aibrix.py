@@ -66,7 +66,6 @@ class Kpa:
     window: Window = field(default_factory=Window)
     interval_s: float = RESYNC_S
     table: Mapping[str, Query] = field(default_factory=lambda: gauges("kv_usage"))
-    reads_engines: bool = True
 
     def replicas(self, signals: Signals) -> int:
         if not self.window.take(signals):
@@ -93,7 +92,6 @@ class Apa:
     window: Window = field(default_factory=Window)
     interval_s: float = RESYNC_S
     table: Mapping[str, Query] = field(default_factory=lambda: gauges("kv_usage"))
-    reads_engines: bool = True
 
     def replicas(self, signals: Signals) -> int:
         if not self.window.take(signals):

@@ -14,10 +14,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from replay_others.dynamo_classic import CounterGrowth
 from replay_others.dynamo_model import Limits, StepModel
+from replay_others.inside import Pass, counters, passes_of
 from tonnage.estimate.metrics import Query
-from tonnage.replay.rivals.dynamo_classic import CounterGrowth
-from tonnage.replay.rivals.rule import Pass, Signals, counters, limit_s, whole
+from tonnage.replay.rivals.rule import Signals, limit_s, whole
 
 LOAD_S: Final = 5.0
 THROUGHPUT_S: Final = 180.0
@@ -66,25 +67,26 @@ class Planner:
     hits: float = 0.0
     """Share of prompt tokens that the cache held, of the last interval."""
     floor: int = 1
+    passes: Callable[[Signals], Mapping[str, Pass]] = passes_of
     interval_s: float = LOAD_S
     table: Mapping[str, Query] = field(default_factory=lambda: TABLE)
-    reads_engines: bool = True
 
     def replicas(self, signals: Signals) -> int:
-        traffic = self._observed(signals)
+        passes = self.passes(signals).values()
+        traffic = self._observed(signals, passes)
         limits, wanted = self._limits(signals), signals.asked
         if self.has_throughput and signals.at_s >= traffic.since_s + THROUGHPUT_S:
             wanted = self.floor = self._by_throughput(traffic, signals, limits)
             self.traffic = Traffic(since_s=signals.at_s)
         if not self.has_load:
             return wanted
-        if signals.pending or not signals.passes:
+        if signals.pending or not passes:
             return signals.asked
-        return max(self.floor, self._by_load(signals.asked, signals.passes.values(), limits))
+        return max(self.floor, self._by_load(signals.asked, passes, limits))
 
-    def _observed(self, signals: Signals) -> Traffic:
+    def _observed(self, signals: Signals, passes: Collection[Pass]) -> Traffic:
         """Take what engines say; return the traffic since the throughput mode last looked."""
-        for each in signals.passes.values():
+        for each in passes:
             self.model.take(each)
         grown = self.counted.read(signals)
         if grown["prompts"]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tonnage.replay.rivals.rule import Pass
+from replay_others.inside import Pass
 
 MOST_SAMPLES: Final = 64
 LEAST_SAMPLES: Final = 5

@@ -19,7 +19,6 @@ class KvUsage:
     hpa: Hpa = field(default_factory=Hpa)
     interval_s: float = SYNC_S
     table: Mapping[str, Query] = field(default_factory=lambda: gauges("kv_usage"))
-    reads_engines: bool = False
 
     def replicas(self, signals: Signals) -> int:
         used = signals.by_pod("kv_usage")

@@ -5,7 +5,7 @@ requests by default, down after as many lower asks in a row as ``scaleDownDelayS
 steps.
 """
 
-from tonnage.replay.rivals.in_flight import InFlight, in_flight
+from replay_others.in_flight import InFlight, in_flight
 
 
 def kubeai(target: float) -> InFlight:

@@ -6,37 +6,43 @@ from typing import Final
 
 from replay_others.aibrix import Apa, Kpa
 from replay_others.dynamo import Planner
+from replay_others.dynamo_classic import ClassicPlanner
 from replay_others.hpa_kv import KvUsage
+from replay_others.inside import ReadsEngines
 from replay_others.keda_bench import bench
 from replay_others.keda_queue import queue
 from replay_others.keda_saturation import epp_saturation
 from replay_others.kubeai import kubeai
 from replay_others.llmd_token import token_law
+from replay_others.ray_serve import ray_serve
+from replay_others.scaling_manager import ScalingManager
 from replay_others.skyserve import SkyServe
 from replay_others.true_rate import TrueRate
 from replay_others.wva1 import Saturation
 from replay_others.wva2 import TokenSaturation
-from tonnage.replay.rivals.registry import LIMIT_SHARES, LOADS, REQUESTS, RIVALS, Rival
+from replay_others.wva_queueing import QueueingModel
+from tonnage.replay.rivals.registry import RIVALS, Rival
 from tonnage.replay.rivals.rule import Rule
 
 KNOWS_TRUTH: Final = "true-rate"
 KV_SHARES: Final = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+REQUESTS: Final = (8.0, 12.0, 16.0, 24.0, 32.0, 45.0, 64.0, 96.0)
+LIMIT_SHARES: Final = (0.4, 0.55, 0.7, 0.85, 1.0, 1.2)
+LOADS: Final = (0.4, 0.55, 0.7, 0.85, 1.0)
+SENSITIVITIES: Final = (0.3, 0.45, 0.6, 0.8, 0.95)
 
 BASELINES: Final[Mapping[str, Rival]] = {
     "hpa-kv": Rival(
         description="HPA on the KV cache usage of each pod",
         knob="KV usage of a replica",
         default=0.7,
-        sweep=KV_SHARES,
         factory=lambda knob, _: KvUsage(target=knob),
     ),
     "true-rate": Rival(
         description="arrivals of a minute over the true goodput, which it is handed",
         knob="share of the goodput to use",
         default=0.85,
-        sweep=(0.5, 0.6, 0.7, 0.8, 0.85, 0.95),
         factory=lambda knob, _: TrueRate(load=knob),
-        knows_truth=True,
     ),
 }
 KEDA: Final[Mapping[str, Rival]] = {
@@ -44,110 +50,153 @@ KEDA: Final[Mapping[str, Rival]] = {
         description="KEDA on waiting requests, as in vLLM's production-stack",
         knob="waiting requests of a replica",
         default=5,
-        sweep=(0.5, 1, 2, 5, 10, 20),
         factory=lambda knob, _: queue(knob),
     ),
     "keda-epp-saturation": Rival(
         description="KEDA on the saturation of llm-d's pool and on requests running",
         knob="running requests of a replica",
         default=16,
-        sweep=REQUESTS,
         factory=lambda knob, _: epp_saturation(knob),
     ),
     "keda-bench": Rival(
         description="KEDA on KV usage and queue, one pod at a time, as llm-d benchmarks it",
         knob="KV usage of a replica",
         default=0.7,
-        sweep=KV_SHARES,
         factory=lambda knob, _: bench(knob),
     ),
     "llmd-token": Rival(
         description="llm-d's token-aware law on KEDA: seconds of prefill that wait, and KV usage",
         knob="seconds of prefill waiting for a replica",
         default=1.5,
-        sweep=(0.25, 0.5, 1.0, 1.5, 3.0),
         factory=token_law,
     ),
 }
 PLANNERS: Final[Mapping[str, Rival]] = {
+    "wva-queueing": Rival(
+        description="llm-d's WVA, queueing model with a Kalman filter, which it ships switched off",
+        knob="share of the SLO's limits to keep",
+        default=1.0,
+        factory=lambda knob, interval_s: QueueingModel(share=knob, scrape_interval_s=interval_s),
+    ),
+    "llm-scaling-manager": Rival(
+        description="a fork of WVA: tokens in the cache, and the rate that full replicas showed",
+        knob="utilization above which it goes up",
+        default=0.85,
+        factory=lambda knob, interval_s: ScalingManager(load=knob, scrape_interval_s=interval_s),
+    ),
+    "dynamo-classic": Rival(
+        description="NVIDIA Dynamo's first planner: a profile, corrected by what is measured",
+        knob="share of the SLO's limits to keep",
+        default=1.0,
+        factory=lambda knob, _: ReadsEngines(ClassicPlanner(share=knob)),
+    ),
     "wva1": Rival(
         description="llm-d's Workload Variant Autoscaler, first analyzer: spare KV and queue",
         knob="KV usage of a saturated replica",
         default=0.8,
-        sweep=(0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
         factory=lambda knob, interval_s: Saturation(full_kv=knob, scrape_interval_s=interval_s),
     ),
     "wva2": Rival(
         description="the same, second analyzer: tokens over the capacity in tokens",
         knob="utilization above which it goes up",
         default=0.85,
-        sweep=LOADS,
         factory=lambda knob, interval_s: TokenSaturation(load=knob, scrape_interval_s=interval_s),
     ),
     "dynamo-throughput": Rival(
         description="NVIDIA Dynamo's planner, throughput mode",
         knob="share of the SLO's limits to keep",
         default=1.0,
-        sweep=LIMIT_SHARES,
-        factory=lambda knob, _: Planner(has_load=False, has_throughput=True, share=knob),
+        factory=lambda knob, _: ReadsEngines(
+            Planner(has_load=False, has_throughput=True, share=knob)
+        ),
     ),
     "dynamo-load": Rival(
         description="NVIDIA Dynamo's planner, load mode",
         knob="share of the limits to keep with one replica less",
         default=0.8,
-        sweep=(0.3, 0.45, 0.6, 0.8, 0.95),
-        factory=lambda knob, _: Planner(has_load=True, has_throughput=False, sensitivity=knob),
+        factory=lambda knob, _: ReadsEngines(
+            Planner(has_load=True, has_throughput=False, sensitivity=knob)
+        ),
     ),
     "dynamo-hybrid": Rival(
         description="NVIDIA Dynamo's planner, load mode over the floor of throughput mode",
         knob="share of the limits to keep with one replica less",
         default=0.8,
-        sweep=(0.3, 0.45, 0.6, 0.8, 0.95),
-        factory=lambda knob, _: Planner(has_load=True, has_throughput=True, sensitivity=knob),
+        factory=lambda knob, _: ReadsEngines(
+            Planner(has_load=True, has_throughput=True, sensitivity=knob)
+        ),
     ),
 }
 
 
 def _kpa(knob: float, _: float, *, sums: bool) -> Rule:
-    return Kpa(target=knob, sums=sums)
+    return ReadsEngines(Kpa(target=knob, sums=sums))
 
 
 SERVERS: Final[Mapping[str, Rival]] = {
+    "ray": Rival(
+        description="Ray Serve: ongoing requests of half a minute",
+        knob="ongoing requests of a replica",
+        default=2,
+        factory=lambda knob, _: ray_serve(knob),
+    ),
     "aibrix-kpa": Rival(
         description="AIBrix's KPA on KV usage, as it is coded: the mean of pods",
         knob="KV usage of a replica",
         default=0.5,
-        sweep=KV_SHARES,
         factory=partial(_kpa, sums=False),
     ),
     "aibrix-kpa-total": Rival(
         description="AIBrix's KPA on KV usage, as Knative means it: the sum of pods",
         knob="KV usage of a replica",
         default=0.5,
-        sweep=KV_SHARES,
         factory=partial(_kpa, sums=True),
     ),
     "aibrix-apa": Rival(
         description="AIBrix's APA on KV usage",
         knob="KV usage of a replica",
         default=0.5,
-        sweep=KV_SHARES,
-        factory=lambda knob, _: Apa(target=knob),
+        factory=lambda knob, _: ReadsEngines(Apa(target=knob)),
     ),
     "kubeai": Rival(
         description="KubeAI: active requests of ten minutes",
         knob="active requests of a replica",
         default=100,
-        sweep=(*REQUESTS, 100.0),
         factory=lambda knob, _: kubeai(knob),
     ),
     "skyserve": Rival(
         description="SkyServe: arrivals of a minute over the goodput that is believed",
         knob="share of the goodput to use",
         default=1.0,
-        sweep=(0.5, 0.6, 0.7, 0.85, 1.0),
         factory=lambda knob, _: SkyServe(load=knob),
     ),
 }
 OTHERS: Final[Mapping[str, Rival]] = {**BASELINES, **KEDA, **PLANNERS, **SERVERS}
 ALL: Final[Mapping[str, Rival]] = {**RIVALS, **OTHERS}
+SWEEPS: Final[Mapping[str, tuple[float, ...]]] = {
+    "hpa-concurrency": REQUESTS,
+    "keda-epp-queue": REQUESTS,
+    "llmd-slo": (0.25, 0.35, 0.45, 0.55, 0.7, 0.85),
+    "wva-queueing": LIMIT_SHARES,
+    "wva-throughput": LOADS,
+    "llm-scaling-manager": LOADS,
+    "dynamo-classic": LIMIT_SHARES,
+    "ray": (2.0, 5.0, *REQUESTS),
+    "hpa-kv": KV_SHARES,
+    "true-rate": (0.5, 0.6, 0.7, 0.8, 0.85, 0.95),
+    "keda-queue": (0.5, 1, 2, 5, 10, 20),
+    "keda-epp-saturation": REQUESTS,
+    "keda-bench": KV_SHARES,
+    "llmd-token": (0.25, 0.5, 1.0, 1.5, 3.0),
+    "wva1": (0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
+    "wva2": LOADS,
+    "dynamo-throughput": LIMIT_SHARES,
+    "dynamo-load": SENSITIVITIES,
+    "dynamo-hybrid": SENSITIVITIES,
+    "aibrix-kpa": KV_SHARES,
+    "aibrix-kpa-total": KV_SHARES,
+    "aibrix-apa": KV_SHARES,
+    "kubeai": (*REQUESTS, 100.0),
+    "skyserve": (0.5, 0.6, 0.7, 0.85, 1.0),
+}
+"""Values of each knob that are tried for the frontier of cost and attainment."""

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from replay_others.patience import Patience
 from tonnage.estimate.metrics import Query
 from tonnage.replay.rivals.arrivals import Arrivals
-from tonnage.replay.rivals.patience import Patience
 from tonnage.replay.rivals.rule import Signals, whole
 
 WINDOW_S: Final = 60.0
@@ -26,7 +26,6 @@ class SkyServe:
     patience: Patience = field(default_factory=lambda: Patience(up_s=300.0, down_s=1200.0))
     interval_s: float = 20.0
     table: Mapping[str, Query] = field(default_factory=dict)
-    reads_engines: bool = False
 
     def replicas(self, signals: Signals) -> int:
         rate = self.arrivals.requests_per_s(signals)

@@ -4,8 +4,8 @@ import pytest
 
 from replay_others.dynamo import Planner
 from replay_others.dynamo_model import Limits, StepModel, plane_through
+from replay_others.inside import Pass
 from rival_builders import a_signal
-from tonnage.replay.rivals.rule import Pass
 
 pytestmark = pytest.mark.thorough
 
@@ -69,7 +69,7 @@ def counted(at_s, finished, **changes):
 
 
 def test_throughput_divides_what_finished_by_what_is_believed_until_it_has_learned():
-    rule = Planner(has_load=False, has_throughput=True)
+    rule = Planner(has_load=False, has_throughput=True, passes=lambda _: {})
     found = [rule.replicas(counted(at_s, 30 * at_s)) for at_s in (0.0, 90.0, 180.0, 270.0)]
 
     # 30/s over 10/s, once in three minutes
@@ -77,10 +77,11 @@ def test_throughput_divides_what_finished_by_what_is_believed_until_it_has_learn
 
 
 def by_load(passes, *, asked=None, ready=None, **modes):
-    rule = Planner(**{"has_load": True, "has_throughput": False, "model": a_model()} | modes)
-    asked = asked or len(passes)
     by_pod = {f"pod-{n}": each for n, each in enumerate(passes)}
-    return rule.replicas(replace(a_signal(asked, ready=ready), passes=by_pod))
+    usual = {"has_load": True, "has_throughput": False, "model": a_model()}
+    rule = Planner(**usual | modes, passes=lambda _: by_pod)
+    asked = asked or len(passes)
+    return rule.replicas(a_signal(asked, ready=ready))
 
 
 def test_load_adds_one_where_all_engines_are_late():

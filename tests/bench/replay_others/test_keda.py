@@ -63,6 +63,7 @@ def test_the_benchmark_adds_one_in_three_minutes():
 )
 def test_tokens_that_wait_are_seconds_of_prefill(waiting, kv_usage, expected):
     answers = {"waiting": waiting, "kv_usage": kv_usage}
+    rule = token_law(1.5, 15, prefill=lambda _: 10_000.0)
     prompts = {"prompts": [2.0, 2.0], "prompt_tokens": [4000.0, 4000.0]}
 
-    assert token_law(1.5, 15).replicas(a_signal(2, **answers, **prompts)) == expected
+    assert rule.replicas(a_signal(2, **answers, **prompts)) == expected

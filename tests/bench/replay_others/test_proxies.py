@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 
 from replay_others.kubeai import kubeai
+from replay_others.ray_serve import ray_serve
 from replay_others.skyserve import SkyServe
 from replay_others.true_rate import TrueRate
 from rival_builders import a_signal, turns
@@ -31,7 +32,7 @@ def test_skyserve_goes_up_after_five_minutes_by_the_goodput_that_is_believed():
 
 
 def test_the_true_rate_is_known_at_once_and_held_for_five_minutes():
-    rule = TrueRate(load=0.85)
+    rule = TrueRate(load=0.85, true=lambda _: 8.0)
 
     # 40 / (0.85 x 8) = 5.9
     assert turns(rule, 2, asked=2, requests_per_s=40) == [2, 6]
@@ -39,3 +40,16 @@ def test_the_true_rate_is_known_at_once_and_held_for_five_minutes():
     # From 75 s on nothing has come in the last minute; what 60 s asked for is held until 360 s.
     assert later[:18] == [6] * 18
     assert later[-1] < 6
+
+
+def test_ray_goes_up_after_half_a_minute_and_down_after_ten():
+    assert turns(ray_serve(2), 4, asked=5, in_flight=20) == [5, 5, 10, 5]
+    assert turns(ray_serve(2), 60, asked=5, in_flight=4) == [5] * 59 + [2]
+
+
+def test_ray_means_over_half_a_minute():
+    rule = ray_serve(2)
+    turns(rule, 3, asked=5, in_flight=10)
+    rule.replicas(replace(a_signal(5), in_flight=40))
+
+    assert sum(rule.counts) / len(rule.counts) == 20

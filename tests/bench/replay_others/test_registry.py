@@ -1,6 +1,6 @@
 import pytest
 
-from replay_others.registry import ALL, OTHERS
+from replay_others.registry import ALL, OTHERS, SWEEPS
 from rival_builders import DURATION_S, simulated
 from slo_shares import slo_shares
 from tonnage.replay.rivals.registry import RIVALS
@@ -22,9 +22,9 @@ def test_a_rival_runs_and_stays_within_the_limits(name):
     assert slo_shares(record, 0, DURATION_S).num_requests == record.served.traffic.num_requests
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", ALL)
 def test_a_rival_starts_anew_in_each_run_and_sweeps_around_its_default(name):
-    rival = OTHERS[name]
+    rival = ALL[name]
 
     assert rival.factory(rival.default, 15.0) is not rival.factory(rival.default, 15.0)
-    assert min(rival.sweep) <= rival.default <= max(rival.sweep)
+    assert min(SWEEPS[name]) <= rival.default <= max(SWEEPS[name])

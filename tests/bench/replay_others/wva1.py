@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from replay_others.wva import peaks
 from tonnage.estimate.metrics import Query
 from tonnage.replay.rivals.rule import Signals
-from tonnage.replay.rivals.wva import INTERVAL_S, Gauge, peaks
+from tonnage.replay.rivals.wva import INTERVAL_S, Gauge
 
 FULL_QUEUE: Final = 5.0
 SPARE_KV: Final = 0.1
@@ -25,7 +26,6 @@ class Saturation:
     scrape_interval_s: float
     gauge: Gauge = field(default_factory=Gauge)
     interval_s: float = INTERVAL_S
-    reads_engines: bool = False
 
     @property
     def table(self) -> Mapping[str, Query]:

@@ -11,17 +11,16 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
+from replay_others.wva import allowed_tokens, peaks
 from tonnage.estimate.metrics import Query
 from tonnage.replay.rivals.rule import RuleInput, Signals
 from tonnage.replay.rivals.wva import (
     INTERVAL_S,
     Gauge,
     MeanRequest,
-    allowed_tokens,
     desired_replicas,
     lengths,
     mean_shape,
-    peaks,
     shapes,
 )
 
@@ -43,7 +42,6 @@ class TokenSaturation:
     observed: dict[str, deque[float]] = field(default_factory=dict)
     """Tokens in use of replicas with a full queue, by class of outputs."""
     interval_s: float = INTERVAL_S
-    reads_engines: bool = False
 
     @property
     def table(self) -> Mapping[str, Query]:

@@ -13,7 +13,7 @@ import yaml
 from cli_builders import SMALL, a_deployment, run
 from tonnage.cli.answers import patience
 from tonnage.cli.answers.replay_words import COLUMNS
-from tonnage.replay.policies import descriptions
+from tonnage.replay.policy import descriptions
 
 
 def small(*changes):

@@ -23,7 +23,8 @@ from tonnage.cli.page.drawing import BAD, GOOD, SCREENS
 from tonnage.cli.page.over_time import PolicyCourse, course_figure, course_picture
 from tonnage.cli.page.replay import replay_page
 from tonnage.replay.judge import RunFigures
-from tonnage.replay.policies import PolicyResult, policy_of
+from tonnage.replay.policies import PolicyResult
+from tonnage.replay.policy import policy_of
 from tonnage.replay.scenario import FirstPlan, OfShape
 from tonnage.replay.series import SeriesPoint
 from tonnage.sizing.cost import GpuHour

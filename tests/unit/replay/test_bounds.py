@@ -15,7 +15,8 @@ from replay_cases import CHAT, manifest
 from tonnage.api.objects import parse_model_deployment
 from tonnage.replay.cluster import StartupTime
 from tonnage.replay.drawn import window_of
-from tonnage.replay.policies import DrawnScenario, Policy
+from tonnage.replay.policies import DrawnScenario
+from tonnage.replay.policy import Policy
 from tonnage.replay.scenario import OfShape, OfTrace, Scenario, first_plan
 from tonnage.replay.shapes import SWING
 from tonnage.replay.traces import Trace

@@ -6,7 +6,8 @@ from fleet_builders import a_model
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.catalog.price import Price, Rent
 from tonnage.replay.cluster import StartupTime
-from tonnage.replay.policies import DrawnScenario, policy_of
+from tonnage.replay.policies import DrawnScenario
+from tonnage.replay.policy import policy_of
 from tonnage.replay.scenario import OfShape, Scenario, first_plan
 
 MODEL = a_model(

@@ -9,7 +9,8 @@ import pytest
 from tonnage.api.objects import parse_model_deployment
 from tonnage.replay.cluster import StartupTime
 from tonnage.replay.judge import LatencyLimits, fates
-from tonnage.replay.policies import TONNAGE, DrawnScenario, Policy
+from tonnage.replay.policies import DrawnScenario
+from tonnage.replay.policy import TONNAGE, Policy
 from tonnage.replay.scenario import OfTrace, Scenario, first_plan
 from tonnage.replay.traces import Trace
 

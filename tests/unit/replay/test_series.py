@@ -12,7 +12,8 @@ from thorough import one_of_each
 from tonnage.replay.cluster import StartupTime
 from tonnage.replay.drawn import Drawn
 from tonnage.replay.judge import Fates
-from tonnage.replay.policies import DrawnScenario, descriptions, policy_of
+from tonnage.replay.policies import DrawnScenario
+from tonnage.replay.policy import descriptions, policy_of
 from tonnage.replay.scenario import OfShape, Scenario, first_plan
 from tonnage.replay.series import series
 

@@ -7,6 +7,7 @@ import pytest
 
 from changing_engines import ChangingSimulation
 from fleet_builders import SITE, a_model, a_request_of, a_sizing
+from oracle import Oracle
 from scrape_faults import lying, multiplied, silent, stale, without_numbers
 from slo_shares import slo_shares
 from tonnage.control.write.writes import Scale, Writes
@@ -16,7 +17,6 @@ from tonnage.manifests.names import FLAGS_ANNOTATION
 from tonnage.replay.cluster import SimulatedCluster, StartupTime
 from tonnage.replay.counters import Ladders
 from tonnage.replay.faults import drop_scrapes
-from tonnage.replay.oracle import Oracle
 from tonnage.replay.record import ReplayedModel
 from tonnage.replay.scheduled import Scheduled
 from tonnage.replay.simulation import Simulation

@@ -7,7 +7,7 @@ from typing import Final, Literal
 from tonnage.cli.answers.replays import PERCENT, Case, CaseResult, ReplayQuestion, Replays
 from tonnage.control.input.times import rfc3339
 from tonnage.replay.judge import FEWEST_OF_AN_HOUR, LatencyLimits, RunFigures
-from tonnage.replay.policies import OTHER_QUEUES, STAIRCASE, STATIC_PEAK, TONNAGE
+from tonnage.replay.policy import OTHER_QUEUES, STAIRCASE, STATIC_PEAK, TONNAGE
 from tonnage.replay.scenario import FACTORS, LOST_SCRAPES, OVERHEADS
 from tonnage.replay.views import EPOCH_S
 from tonnage.sizing.cost import GpuHour

@@ -13,7 +13,8 @@ from tonnage.explain.at_demand import price_figures
 from tonnage.explain.report import DIGITS, round_estimate
 from tonnage.replay.cluster import StartupTime
 from tonnage.replay.judge import QUANTILES, RunFigures
-from tonnage.replay.policies import STAIRCASE, STATIC_PEAK, DrawnScenario, Policy, PolicyResult
+from tonnage.replay.policies import DrawnScenario, PolicyResult
+from tonnage.replay.policy import STAIRCASE, STATIC_PEAK, Policy
 from tonnage.replay.scenario import FirstPlan, OfShape, OfTrace, Scenario
 from tonnage.replay.series import SeriesPoint
 from tonnage.sizing.cost import GpuHour, cents

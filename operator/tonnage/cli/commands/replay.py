@@ -21,7 +21,7 @@ from tonnage.cli.commands.options import (
 )
 from tonnage.cli.commands.trace_options import TraceOptions
 from tonnage.cli.console import INTERRUPTED, complain
-from tonnage.replay.policies import DEFAULT, Policy, UnknownPolicyError, descriptions, policy_of
+from tonnage.replay.policy import DEFAULT, Policy, UnknownPolicyError, descriptions, policy_of
 from tonnage.replay.shapes import SHAPES
 from tonnage.units import DAY_S, HOUR_S, MINUTE_S, seconds
 
@@ -76,6 +76,7 @@ def _policies(
         click.echo(formatter.getvalue(), nl=False)
         context.exit()
     try:
+        sys.path.append(str(Path.cwd()))  # where MODULE:CLASS of one's own is looked for, last
         return tuple(dict.fromkeys(map(policy_of, texts)))
     except UnknownPolicyError as error:
         raise click.BadParameter(str(error)) from error
@@ -214,9 +215,9 @@ class ReplayOptions:
         metavar="NAME[:KNOB][,...]",
         is_eager=True,
         callback=_policies,
-        help=f"What to compare; may be repeated. Known are {', '.join(descriptions())}; 'list' "
-        f"says what each is. Default: {','.join(DEFAULT)}, the second where spec.engine.queue is "
-        "fcfs, the third where spec.engine.admission is all.",
+        help=f"What to compare; may be repeated. Known are {', '.join(descriptions())}, the "
+        f"last a class of your own; 'list' says what each is. Default: {','.join(DEFAULT)}, the "
+        "second where spec.engine.queue is fcfs, the third where spec.engine.admission is all.",
     )
     starts_s: tuple[float, ...] = option(
         "--start-up",

@@ -42,7 +42,8 @@ from tonnage.cli.text.replay import replay_report
 from tonnage.control.input.state import AUTO
 from tonnage.control.input.times import rfc3339
 from tonnage.replay.judge import promised_share, unjudged_targets
-from tonnage.replay.policies import PolicyResult, default_policies
+from tonnage.replay.policies import PolicyResult
+from tonnage.replay.policy import default_policies
 from tonnage.replay.scenario import ReplayError, first_plan
 from tonnage.replay.views import EPOCH_S
 from tonnage.sizing.cost import gpu_hour

@@ -8,7 +8,7 @@ from tonnage.cli.page.cost_kept import Dot, colors_of, cost_kept_picture
 from tonnage.cli.page.document import document
 from tonnage.cli.page.over_time import PolicyCourse, course_picture, top_of
 from tonnage.cli.page.tables import Column, Row, Table, facts, numbers
-from tonnage.replay.policies import description_of
+from tonnage.replay.policy import description_of
 
 
 def replay_page(found: Replays) -> str:

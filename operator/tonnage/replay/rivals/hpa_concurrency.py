@@ -19,7 +19,6 @@ class Concurrency:
     hpa: Hpa = field(default_factory=Hpa)
     interval_s: float = SYNC_S
     table: Mapping[str, Query] = field(default_factory=lambda: gauges("running", "waiting"))
-    reads_engines: bool = False
 
     def replicas(self, signals: Signals) -> int:
         running, waiting = signals.by_pod("running"), signals.by_pod("waiting")

@@ -23,7 +23,6 @@ class Keda:
     table: Mapping[str, Query]
     hpa: Hpa = field(default_factory=Hpa)
     interval_s: float = SYNC_S
-    reads_engines: bool = False
 
     def replicas(self, signals: Signals) -> int:
         asked = (for_total(total(signals), share, signals) for total, share in self.triggers)

@@ -40,7 +40,6 @@ class SloLaw:
     recent: list[float] = field(default_factory=list)
     """Worst latency over its limit, of the newest evaluations."""
     interval_s: float = SYNC_S
-    reads_engines: bool = False
 
     @property
     def table(self) -> Mapping[str, Query]:

@@ -7,22 +7,12 @@ from typing import Final, Protocol
 
 from tonnage.estimate.metrics import RUNNING, WAITING, Query
 from tonnage.estimate.series import Series
-from tonnage.replay.rivals.profile import Profile
+from tonnage.replay.cluster import SimulatedCluster
 from tonnage.sizing.request import Flags
 from tonnage.sizing.workload import Slo, Target
 
 KV_USAGE: Final = "vllm:kv_cache_usage_perc"
 ROUNDING: Final = 1e-9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IdleRequest:
-    """What one request of the expected lengths meets on an idle replica."""
-
-    input_tokens: int
-    output_tokens: int
-    ttft_s: float
-    itl_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,15 +26,8 @@ class RuleInput:
     slo: Slo
     kv_tokens: int
     """Of a replica, as its engine reports them."""
-    prefill_tokens_per_s: float
-    """Of an idle replica, as a probe of one full chunk measures it."""
-    probe: IdleRequest
     believed_requests_per_s: float
     """Goodput of a replica as the plan has it: for rules that take a capacity as their input."""
-    true_requests_per_s: float
-    """Goodput of a replica as it is: nobody can know it."""
-    profile: Profile
-    """Of an engine, as a planner measures it before the deployment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,20 +42,6 @@ class SeenPod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
-    """One forward pass of an engine, the one under way, and what waits behind it."""
-
-    prefill_tokens: float = 0.0
-    decode_tokens: float = 0.0
-    """In the cache, of sequences that decode."""
-    num_decoding: float = 0.0
-    queued_tokens: float = 0.0
-    """Of prompts that wait."""
-    wall_s: float | None = None
-    """None: the engine is idle."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Signals:
     """What is seen of one object when its rule is asked. Missing is missing, never zero."""
 
@@ -82,8 +51,6 @@ class Signals:
     pods: tuple[SeenPod, ...]
     answers: Mapping[str, Sequence[Series]] = field(default_factory=dict)
     """By query, the series of these pods. Those of pods that were taken away are left out."""
-    passes: Mapping[str, Pass] = field(default_factory=dict)
-    """By pod that is Ready, for rules that read engines and whose engines publish them."""
     arrived: int = 0
     """Requests that ever came, as a router or proxy of one's own counts them."""
     in_flight: int = 0
@@ -92,6 +59,8 @@ class Signals:
     """Requests that came while nobody was Ready."""
     told: RuleInput
     pod_label: str = "pod"
+    cluster: SimulatedCluster | None = None
+    """What is simulated, with all that nobody could know: for experiments, no rival reads it."""
 
     @property
     def ready(self) -> int:
@@ -142,13 +111,6 @@ class Rule(Protocol):
     def table(self) -> Mapping[str, Query]:
         """What it asks for."""
 
-    @property
-    def reads_engines(self) -> bool:
-        """Its queries are answered by the engines as of now, not by Prometheus.
-
-        They are plain metrics then, without a function.
-        """
-
     def replicas(self, signals: Signals) -> int:
         """Return how many there should be; ``signals.asked`` where nothing is to change.
 
@@ -166,11 +128,6 @@ GAUGES: Mapping[str, Query] = {
 
 def gauges(*names: str) -> dict[str, Query]:
     return {name: GAUGES[name] for name in names}
-
-
-def counters(metrics: Mapping[str, str]) -> dict[str, Query]:
-    """Return the queries of counters as they stand, by our names for them."""
-    return {name: Query(metric=f"vllm:{metric}") for name, metric in metrics.items()}
 
 
 def rates(metrics: Mapping[str, str], *, scrapes: int) -> dict[str, Query]:

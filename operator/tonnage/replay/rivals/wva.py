@@ -1,4 +1,4 @@
-"""What the four analyzers of llm-d's Workload Variant Autoscaler share, and the one of its fork.
+"""What the analyzers of llm-d's Workload Variant Autoscaler share.
 
 Every 15 s an analyzer says how many replicas it desires, and an HPA on that gauge brings them:
 AverageValue 1, 10 pods in 150 s, a window of 240 s on the way down, as in docs/benchmark.md.
@@ -10,10 +10,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
-from tonnage.estimate.metrics import RUNNING, WAITING, Query
+from tonnage.estimate.metrics import Query
 from tonnage.replay.rivals.hpa import Behavior, Hpa, Rate
-from tonnage.replay.rivals.rule import KV_USAGE, Signals, rates, scrapes_in, whole
-from tonnage.sizing.request import Flags
+from tonnage.replay.rivals.rule import Signals, rates, scrapes_in, whole
 
 INTERVAL_S: Final = 15.0
 PEAK_S: Final = 60.0
@@ -54,15 +53,6 @@ def desired_replicas(signals: Signals, demand: float, each: float, *, load: floa
         return coming + whole(missing / each)
     spare = signals.ready * each - demand / (BAND * load)
     return coming - math.floor(max(0.0, spare) / each)
-
-
-def peaks(scrape_interval_s: float) -> dict[str, Query]:
-    """Return the queries of KV usage and requests: the most of a minute."""
-    scrapes = scrapes_in(PEAK_S, scrape_interval_s)
-    return {
-        name: Query(metric=metric, function="max_over_time", scrapes=scrapes)
-        for name, metric in (("kv_usage", KV_USAGE), ("waiting", WAITING), ("running", RUNNING))
-    }
 
 
 def lengths(scrape_interval_s: float) -> dict[str, Query]:
@@ -111,12 +101,3 @@ def is_other(shape: MeanRequest, known: MeanRequest) -> bool:
         (shape.output_tokens, known.output_tokens),
     )
     return any(abs(now - before) > NEW_SHAPE * before for now, before in pairs)
-
-
-def allowed_tokens(shape: MeanRequest, flags: Flags) -> float:
-    """Return what flags let a cache hold, where prompts are computed as fast as they leave."""
-    prompt, output = shape.input_tokens, shape.output_tokens
-    if output <= 0:
-        return 0.0
-    balanced = flags.max_num_batched_tokens * output / (prompt + output)
-    return min(balanced, flags.max_num_seqs) * (prompt + output / 2)

@@ -78,7 +78,6 @@ class Throughput:
     """Of requests when points were last given up."""
     mismatches: int = 0
     interval_s: float = INTERVAL_S
-    reads_engines: bool = False
 
     @property
     def table(self) -> Mapping[str, Query]:

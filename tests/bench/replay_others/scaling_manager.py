@@ -28,9 +28,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Final, NamedTuple
 
-from tonnage.estimate.metrics import Query
-from tonnage.replay.rivals.arrivals import Arrivals
-from tonnage.replay.rivals.full_rates import (
+from replay_others.full_rates import (
     READINGS,
     FullRate,
     FullRates,
@@ -38,19 +36,12 @@ from tonnage.replay.rivals.full_rates import (
     Starts,
     size_class,
 )
+from replay_others.wva import allowed_tokens, peaks
+from tonnage.estimate.metrics import Query
+from tonnage.replay.rivals.arrivals import Arrivals
 from tonnage.replay.rivals.hpa import Hpa
 from tonnage.replay.rivals.rule import Signals, rates, scrapes_in, whole
-from tonnage.replay.rivals.wva import (
-    BAND,
-    INTERVAL_S,
-    PEAK_S,
-    Gauge,
-    MeanRequest,
-    allowed_tokens,
-    lengths,
-    peaks,
-    shapes,
-)
+from tonnage.replay.rivals.wva import BAND, INTERVAL_S, PEAK_S, Gauge, MeanRequest, lengths, shapes
 
 FULL_KV: Final = 0.8
 FULL_QUEUE: Final = 5.0
@@ -108,7 +99,6 @@ class ScalingManager:
     watch: ShapeWatch = field(default_factory=ShapeWatch)
     starts: Starts = field(default_factory=Starts)
     interval_s: float = INTERVAL_S
-    reads_engines: bool = False
 
     @property
     def table(self) -> Mapping[str, Query]:

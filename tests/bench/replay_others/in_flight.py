@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from replay_others.patience import Patience
 from tonnage.estimate.metrics import Query
-from tonnage.replay.rivals.patience import Patience
 from tonnage.replay.rivals.rule import Signals, whole
 
 SAMPLE_S: Final = 10.0
@@ -24,7 +24,6 @@ class InFlight:
     patience: Patience
     interval_s: float = SAMPLE_S
     table: Mapping[str, Query] = field(default_factory=dict)
-    reads_engines: bool = False
 
     def replicas(self, signals: Signals) -> int:
         self.counts.append(signals.in_flight)

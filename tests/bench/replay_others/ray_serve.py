@@ -5,7 +5,7 @@ Follows ray-project/ray python/ray/serve/autoscaling_policy.py and config.py, wi
 before it goes down, no smoothing.
 """
 
-from tonnage.replay.rivals.in_flight import InFlight, in_flight
+from replay_others.in_flight import InFlight, in_flight
 
 
 def ray_serve(target: float) -> InFlight:

@@ -3,10 +3,10 @@
 
 import pytest
 
+from replay_others.dynamo_classic import TABLE, ClassicPlanner
+from replay_others.profile import Profile, decode_step_s
 from rival_builders import a_signal
 from tonnage.engine.step_costs import linear_costs, with_knot
-from tonnage.replay.rivals.dynamo_classic import TABLE, ClassicPlanner
-from tonnage.replay.rivals.profile import decode_step_s
 
 
 def counted(at_s, *, requests_per_s=40.0, ttft_s=0.05, itl_s=0.0184, ready=2):
@@ -26,8 +26,16 @@ def counted(at_s, *, requests_per_s=40.0, ttft_s=0.05, itl_s=0.0184, ready=2):
     return a_signal(2, at_s=at_s, ready=ready, **each)
 
 
+def planner():
+    profile = Profile(
+        ttft_s=lambda tokens: tokens / 10_000,
+        itl_s=lambda num, context: 0.01 + 1e-7 * num * context,
+    )
+    return ClassicPlanner(profile=lambda _: profile)
+
+
 def asked_for(**seen):
-    rule = ClassicPlanner()
+    rule = planner()
     rule.replicas(counted(0.0, **seen))
     return rule.replicas(counted(180.0, **seen))
 
@@ -61,7 +69,7 @@ def test_stays_without_traffic_and_without_replicas():
 
 
 def test_looks_at_the_last_interval_alone():
-    rule = ClassicPlanner()
+    rule = planner()
     rule.replicas(counted(0.0))
     rule.replicas(counted(180.0))
 

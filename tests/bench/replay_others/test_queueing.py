@@ -3,18 +3,20 @@ from dataclasses import replace
 
 import pytest
 
+from replay_others.inside import IdleRequest
+from replay_others.kalman import new_filter
+from replay_others.queueing_model import QueueServer, Speed, _means
+from replay_others.wva_queueing import QueueingModel, first_guess
 from rival_builders import a_signal, told
-from tonnage.replay.rivals.kalman import new_filter
-from tonnage.replay.rivals.queueing_model import QueueServer, Speed, _means
-from tonnage.replay.rivals.rule import IdleRequest
 from tonnage.replay.rivals.wva import MeanRequest
-from tonnage.replay.rivals.wva_queueing import QueueingModel, first_guess
 
 SERVER = QueueServer(
     speed=Speed(alpha_s=0.01, beta_s=1e-5, gamma_s=1e-7),
     shape=MeanRequest(input_tokens=1000, output_tokens=100),
     max_batch=64,
 )
+
+ALONE = IdleRequest(input_tokens=2000, output_tokens=201, ttft_s=0.2, itl_s=0.01)
 
 
 def test_a_step_costs_for_each_request_and_a_prompt_for_its_tokens():
@@ -59,7 +61,7 @@ def test_the_best_rate_is_the_highest_within_both_limits():
 
 
 def test_the_first_guess_explains_a_request_alone():
-    found = first_guess(IdleRequest(input_tokens=2000, output_tokens=201, ttft_s=0.2, itl_s=0.01))
+    found = first_guess(ALONE)
 
     # 0.9 x 0.01; 0.191 / 2000 = 9.55e-5; (0.001 - 9.55e-5) / 2100
     assert found.alpha_s == pytest.approx(0.009)
@@ -90,7 +92,7 @@ def test_an_observation_far_from_it_is_refused_and_leaves_doubt():
 
 def test_replicas_are_the_rate_over_the_best_rate():
     shape = {"input": [4000.0], "output": [402.0], "finished": [2.0]}
-    rule = QueueingModel(share=1.0, scrape_interval_s=15)
+    rule = QueueingModel(share=1.0, scrape_interval_s=15, probe=lambda _: ALONE)
     assert rule.replicas(a_signal(2, **shape)) == 2
 
     found = rule.replicas(replace(a_signal(2, at_s=15, **shape), arrived=150))

@@ -11,15 +11,16 @@ no load: in its favour from a request alone on a replica, not from the first min
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from replay_others.inside import IdleRequest, probe_of
+from replay_others.kalman import Filter, Vector, new_filter
+from replay_others.queueing_model import HIGHEST, MeanLatencies, QueueServer, Speed
 from tonnage.estimate.metrics import Query
 from tonnage.replay.rivals.arrivals import Arrivals
-from tonnage.replay.rivals.kalman import Filter, Vector, new_filter
-from tonnage.replay.rivals.queueing_model import HIGHEST, MeanLatencies, QueueServer, Speed
-from tonnage.replay.rivals.rule import IdleRequest, Signals, limit_s, rates, scrapes_in, whole
+from tonnage.replay.rivals.rule import Signals, limit_s, rates, scrapes_in, whole
 from tonnage.replay.rivals.wva import (
     INTERVAL_S,
     PEAK_S,
@@ -47,9 +48,9 @@ class QueueingModel:
     arrivals: Arrivals = field(default_factory=lambda: Arrivals(window_s=PEAK_S))
     filter: Filter | None = None
     asked: int = 0
+    probe: Callable[[Signals], IdleRequest] = probe_of
     grown_s: float = -math.inf
     interval_s: float = INTERVAL_S
-    reads_engines: bool = False
 
     @property
     def table(self) -> Mapping[str, Query]:
@@ -69,7 +70,7 @@ class QueueingModel:
         rate, shape = self.arrivals.requests_per_s(signals), mean_shape(shapes(signals))
         if not (rate and shape.output_tokens and signals.ready):
             return self.gauge.replicas(signals, signals.asked)
-        found = self.filter = self.filter or _new_filter(signals.told.probe)
+        found = self.filter = self.filter or _new_filter(self.probe(signals))
         self._learn(found, signals, shape, rate / signals.ready)
         slo, share = signals.told.slo, self.share
         best = _server(signals, shape, found.state).best_rate(

@@ -14,12 +14,14 @@ points. Its default is an ARIMA whose order is searched for: the package has no 
 one, and a fit of our own would be another predictor than the one that it ships.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from replay_others.inside import counters, profile_of
+from replay_others.profile import Profile
 from tonnage.estimate.metrics import Query
-from tonnage.replay.rivals.rule import Signals, counters, limit_s, whole
+from tonnage.replay.rivals.rule import RuleInput, Signals, limit_s, whole
 
 INTERVAL_S: Final = 180.0
 GRID: Final = 100
@@ -78,25 +80,30 @@ class ClassicPlanner:
     """Divides what comes by what the profile says an engine does within ``share`` of the SLO."""
 
     share: float = 1.0
+    profile: Callable[[Signals], Profile] = profile_of
     counted: CounterGrowth = field(default_factory=lambda: CounterGrowth(table=TABLE))
     interval_s: float = INTERVAL_S
     table: Mapping[str, Query] = field(default_factory=lambda: TABLE)
-    reads_engines: bool = True
 
     def replicas(self, signals: Signals) -> int:
         seen = _interval_means(self.counted.read(signals))
         if seen is None or not signals.ready:
             return signals.asked
-        return max(1, whole(_prefill_share(seen, signals) + self._decode_share(seen, signals)))
+        return max(1, whole(self._prefill_share(seen, signals) + self._decode_share(seen, signals)))
+
+    def _prefill_share(self, seen: IntervalMeans, signals: Signals) -> float:
+        """Return the engines that prefill takes: less where TTFT was shorter than alone."""
+        alone_s = self.profile(signals).ttft_s(seen.input_tokens)
+        return seen.requests_per_s * alone_s * min(1.0, seen.ttft_s / alone_s)
 
     def _decode_share(self, seen: IntervalMeans, signals: Signals) -> float:
         """Return the engines that decode takes, at the limit that ITL was corrected to."""
-        profile = signals.told.profile
+        profile = self.profile(signals)
         num_decoding = seen.requests_per_s * seen.duration_s / signals.ready
         expected_s = profile.itl_s(max(1, round(num_decoding)), seen.context_tokens)
         correction = seen.itl_s / expected_s
         limit = self.share * limit_s(signals.told.slo.tpot, QUANTILE) / correction
-        each = _best_tokens_per_s(seen.context_tokens, limit, signals)
+        each = _best_tokens_per_s(seen.context_tokens, limit, signals.told, profile)
         return seen.requests_per_s * seen.output_tokens / each
 
 
@@ -115,18 +122,13 @@ def _interval_means(grown: Mapping[str, float]) -> IntervalMeans | None:
     )
 
 
-def _prefill_share(seen: IntervalMeans, signals: Signals) -> float:
-    """Return the engines that prefill takes: less where TTFT was shorter than in the profile."""
-    alone_s = signals.told.profile.ttft_s(seen.input_tokens)
-    return seen.requests_per_s * alone_s * min(1.0, seen.ttft_s / alone_s)
-
-
-def _best_tokens_per_s(context_tokens: float, limit: float, signals: Signals) -> float:
+def _best_tokens_per_s(
+    context_tokens: float, limit: float, told: RuleInput, profile: Profile
+) -> float:
     """Return the throughput at the highest KV usage within a limit of ITL, else at the lowest."""
-    told = signals.told
     held = told.kv_tokens / max(1.0, context_tokens)
     for step in range(GRID, 0, -1):
         num = min(told.flags.max_num_seqs, int(held * step / GRID))
-        if num and (itl_s := told.profile.itl_s(num, context_tokens)) <= limit:
+        if num and (itl_s := profile.itl_s(num, context_tokens)) <= limit:
             return num / itl_s
-    return 1 / told.profile.itl_s(1, context_tokens)
+    return 1 / profile.itl_s(1, context_tokens)

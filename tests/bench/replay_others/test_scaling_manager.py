@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from rival_builders import a_signal
-from tonnage.replay.rivals.full_rates import (
+from replay_others.full_rates import (
     FullRate,
     FullRates,
     RateWindow,
     ShapeWatch,
     Starts,
 )
+from replay_others.scaling_manager import ScalingManager
+from rival_builders import a_signal
 from tonnage.replay.rivals.rule import SeenPod
-from tonnage.replay.rivals.scaling_manager import ScalingManager
 from tonnage.replay.rivals.wva import MeanRequest
 
 CHAT = MeanRequest(input_tokens=2000, output_tokens=200)

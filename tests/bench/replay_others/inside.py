@@ -1,0 +1,161 @@
+"""What some rivals read of engines themselves, and what one is handed that nobody can know."""
+
+import math
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from oracle import Oracle
+from replay_others.profile import Profile, decode_step_s
+from tonnage.engine.core import Engine
+from tonnage.engine.table import RequestTable
+from tonnage.estimate.metrics import Query
+from tonnage.estimate.series import Series
+from tonnage.replay.cluster import Pod, SimulatedCluster
+from tonnage.replay.rivals.rule import Rule, Signals
+from tonnage.replay.truth import Machine
+from tonnage.replay.views import EPOCH_S
+from tonnage.sizing.expected import expected_workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleRequest:
+    """What one request of the expected lengths meets on an idle replica."""
+
+    input_tokens: int
+    output_tokens: int
+    ttft_s: float
+    itl_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One forward pass of an engine, the one under way, and what waits behind it."""
+
+    prefill_tokens: float = 0.0
+    decode_tokens: float = 0.0
+    """In the cache, of sequences that decode."""
+    num_decoding: float = 0.0
+    queued_tokens: float = 0.0
+    """Of prompts that wait."""
+    wall_s: float | None = None
+    """None: the engine is idle."""
+
+
+@dataclass(slots=True)
+class ReadsEngines:
+    """A rule whose queries engines answer as of now, not Prometheus; all are plain metrics."""
+
+    rule: Rule
+    table: Mapping[str, Query] = field(default_factory=dict)
+    """Prometheus is asked nothing."""
+
+    @property
+    def interval_s(self) -> float:
+        return self.rule.interval_s
+
+    def replicas(self, signals: Signals) -> int:
+        answers = _answers(_cluster(signals), self.rule.table, signals)
+        return self.rule.replicas(replace(signals, answers=answers))
+
+
+def counters(metrics: Mapping[str, str]) -> dict[str, Query]:
+    """Return the queries of counters as they stand, by our names for them."""
+    return {name: Query(metric=f"vllm:{metric}") for name, metric in metrics.items()}
+
+
+def passes_of(signals: Signals) -> dict[str, Pass]:
+    """Return the pass of each pod that is Ready."""
+    ready = _ready(_cluster(signals), signals.at_s)
+    return {pod.name: _pass(pod.engine, pod.counters.queued_tokens, signals.at_s) for pod in ready}
+
+
+def probe_of(signals: Signals) -> IdleRequest:
+    """Return what a request of the lengths that the spec expects meets on an idle replica."""
+    cluster = _cluster(signals)
+    mean = expected_workload(cluster.model.spec)
+    prompt, output = round(mean.prompt.mean_tokens), round(mean.output_tokens)
+    return _probe(cluster.machine, prompt, output)
+
+
+def profile_of(signals: Signals) -> Profile:
+    """Return what a planner measures of an engine before the deployment."""
+    machine = _cluster(signals).machine
+    return Profile(
+        ttft_s=partial(_alone_ttft_s, machine), itl_s=partial(decode_step_s, machine.costs)
+    )
+
+
+def prefill_tokens_per_s(signals: Signals) -> float:
+    """Return the tokens of one full chunk over the TTFT of it alone."""
+    machine = _cluster(signals).machine
+    limits = machine.limits
+    chunk = min(limits.max_num_batched_tokens, limits.max_model_len - 1)
+    return chunk / _alone_ttft_s(machine, chunk)
+
+
+def true_requests_per_s(signals: Signals) -> float:
+    """Return the goodput of a replica as it is, of the requests that come first."""
+    cluster = _cluster(signals)
+    request = replace(cluster.request, flags=signals.told.flags)
+    oracle = Oracle(request=request, machine=cluster.machine)
+    return oracle.staffing(cluster.traffic.shape_at(0.0)).each(1)
+
+
+def _cluster(signals: Signals) -> SimulatedCluster:
+    if signals.cluster is None:
+        raise ValueError("these signals are of no simulation")
+    return signals.cluster
+
+
+def _ready(cluster: SimulatedCluster, at_s: float) -> list[Pod]:
+    return [pod for pod in cluster.remaining_pods if pod.ready_s <= at_s]
+
+
+def _answers(
+    cluster: SimulatedCluster, table: Mapping[str, Query], signals: Signals
+) -> Mapping[str, Sequence[Series]]:
+    names = {query.metric: name for name, query in table.items()}
+    found: dict[str, list[Series]] = {name: [] for name in table}
+    at_s = EPOCH_S + signals.at_s
+    for pod in _ready(cluster, signals.at_s):
+        for (metric, labels), value in pod.counters.page(signals.at_s).items():
+            if metric in names:
+                told = {**dict(labels), signals.pod_label: pod.name}
+                found[names[metric]].append(Series(labels=told, value=value, evaluated_at_s=at_s))
+    return found
+
+
+def _pass(engine: Engine, queued: int, at_s: float) -> Pass:
+    (rank,) = engine.ranks
+    if engine.ends_s == math.inf:
+        return Pass(queued_tokens=queued)
+    steps = engine.ended(at_s)
+    return Pass(
+        prefill_tokens=rank.prefill_tokens,
+        decode_tokens=rank.context_tokens + steps * rank.growing_tokens,
+        num_decoding=rank.num_decoding,
+        queued_tokens=queued,
+        wall_s=engine.first_s + steps * engine.more_s,
+    )
+
+
+def _alone_ttft_s(machine: Machine, input_tokens: float) -> float:
+    tokens = min(max(1, round(input_tokens)), machine.limits.max_model_len - 1)
+    return _probe(machine, tokens, 1).ttft_s
+
+
+def _probe(machine: Machine, input_tokens: int, output_tokens: int) -> IdleRequest:
+    prompts, outputs = array("q", [input_tokens]), array("q", [output_tokens])
+    table = RequestTable(prompts, outputs, array("q", [0]), array("d", [0.0]))
+    engine = Engine(machine.limits, machine.costs, table)
+    engine.submit(0)
+    engine.advance(math.inf)
+    ttft_s = table.first_token_s[0]
+    return IdleRequest(
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        ttft_s=ttft_s,
+        itl_s=(table.ended_s[0] - ttft_s) / max(1, output_tokens - 1),
+    )
