@@ -40,23 +40,14 @@ def _output(written: Mapping[str, str], match: re.Match[str]) -> str:
 
 
 def with_pictures(html: str) -> str:
-    """Return a page with the pictures that its comments ask for, for wide and narrow screens."""
+    """Return a page with the pictures that its comments ask for."""
     return PICTURE.sub(_picture, html)
 
 
 def _picture(match: re.Match[str]) -> str:
     page = _printed(f"{match['line']} --html -")
-    drawn = [
-        f'<div class="for-{screen}">{_svg(page, match["id"], screen)}</div>'
-        for screen in ("wide", "narrow")
-    ]
-    return f'<figure class="drawing">{"".join(drawn)}</figure>'
-
-
-def _svg(page: str, name: str, screen: str) -> str:
-    title = f'aria-labelledby="{name}-{screen}-title'
-    [svg] = [each for each in re.findall(r"<svg.*?</svg>", page, re.DOTALL) if title in each]
-    return svg
+    [svg] = re.findall(rf'<svg id="{match["id"]}".*?</svg>', page, re.DOTALL)
+    return f'<figure class="drawing">{svg}</figure>'
 
 
 def _file(name: str, line: str) -> str:

@@ -148,12 +148,10 @@ def test_the_reference_has_every_alert_of_the_chart_in_words(site):
     assert re.search(counted, text_of(site, "how-to/alerts.html")) is None
 
 
-def test_pictures_are_drawn_for_both_widths(site):
+def test_pictures_are_drawn(site):
     page = (site / "arithmetic.html").read_text()
 
-    assert (
-        page.count('<div class="for-wide"><svg') == page.count('<div class="for-narrow"><svg') == 4
-    )
+    assert page.count('<figure class="drawing"><svg') == 4
 
 
 @pytest.mark.parametrize(

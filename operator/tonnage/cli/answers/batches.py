@@ -44,6 +44,8 @@ class BatchRow:
     """What one replica does with so many decoding requests, as numbers and as written."""
 
     state: SteadyState
+    tokens_per_s: float
+    """Of output, of a replica."""
     cells: tuple[str, ...]
     is_load_line: bool
     over: tuple[str, ...]
@@ -61,13 +63,15 @@ def _batch_row(sizing: Sizing, num_decoding: float) -> BatchRow:
     is_load_line = num_decoding == sizing.at_capacity.num_decoding
     over = () if is_load_line else _over(sizing, num_decoding)
     limit = LIMITS.get(sizing.limited_by, sizing.limited_by)
+    tokens_per_s = state.requests_per_s * sizing.request.workload.output_tokens
     remark = f"load line ({limit})" if is_load_line else f"over {', '.join(over)}" if over else ""
     return BatchRow(
         state=state,
+        tokens_per_s=tokens_per_s,
         cells=(
             requests_written(state.num_decoding),
             format_s(state.tpot_s),
-            significant(state.requests_per_s * sizing.request.workload.output_tokens),
+            significant(tokens_per_s),
             f"{state.num_running / sizing.memory_ceiling_typical:.0%}",
             BOUNDS[bottleneck_of(state.step)],
         ),

@@ -264,13 +264,8 @@ def _ranking_entry(number: int, choice: Choice, roles: "Verdict | None") -> dict
     }
 
 
-def tokens_per_s(choice: Choice, row: BatchRow) -> float:
-    """Return the output tokens per second of a replica with this batch."""
-    return row.state.requests_per_s * choice.sizing.request.workload.output_tokens
-
-
 def _batch(choice: Choice, row: BatchRow) -> dict[str, Any]:
-    per_s, num_gpus = tokens_per_s(choice, row), choice.sizing.flags.parallelism.num_gpus
+    per_s, num_gpus = row.tokens_per_s, choice.sizing.flags.parallelism.num_gpus
     held = choice.sizing.memory_ceiling_typical
     return {
         "decoding": round_estimate(row.state.num_decoding),

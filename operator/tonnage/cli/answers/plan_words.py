@@ -11,7 +11,6 @@ from tonnage.cli.answers.planning import CANNOT_RUN, Planned, Refused
 from tonnage.cli.answers.price_words import price_notes
 from tonnage.cli.answers.savings import Saving
 from tonnage.cli.console import BAD_INPUT, NO, OK
-from tonnage.explain.at_demand import at_demand, reached_targets
 from tonnage.explain.report import rate_written
 from tonnage.explain.words import Answer, explain
 from tonnage.manifests.children import num_nodes_of
@@ -130,34 +129,6 @@ def verdict(answer: Planned | Refused) -> str:
     if isinstance(answer, Planned):
         return headline(answer)
     return f"No: {NOES.get(answer.code, 'the question has no answer')} ({answer.code})"
-
-
-def key_figures(answer: Planned) -> dict[str, str]:
-    """Return the few figures that most people look for."""
-    sizing = answer.sizing
-    cost = bill(sizing, replicas=answer.replicas)
-    asked = at_demand(sizing, answer.replicas)
-    figures = {
-        "replicas": str(answer.replicas),
-        "GPUs": str(answer.replicas * sizing.parallelism.num_gpus),
-        "max-num-seqs": str(sizing.flags.max_num_seqs),
-    }
-    if asked:
-        figures["load at the demand asked"] = f"{asked.load:.1%}"
-        for name, reached, target in reached_targets(sizing, asked.served):
-            figures[f"{name} at the demand asked"] = f"{reached} (target {target})"
-    else:
-        figures["TPOT at capacity"] = format_s(sizing.at_capacity.tpot_s)
-    figures["output tokens/s of a replica"] = significant(sizing.output_tokens_per_s)
-    if cost:
-        unit, tokens = cost.currency, "per million output tokens"
-        figures[f"{unit} per hour"] = f"{cost.usd_per_hour:.2f}"
-        figures[f"{unit} per month"] = f"{cost.usd_per_month:,.0f}"
-        if cost.usd_per_million_tokens_asked is not None:
-            asked_usd = f"{cost.usd_per_million_tokens_asked:.2f}"
-            figures[f"{unit} {tokens} asked for"] = asked_usd
-        figures[f"{unit} {tokens} at capacity"] = f"{cost.usd_per_million_tokens:.2f}"
-    return figures
 
 
 def questions(answer: Planned) -> tuple[Answer, ...]:

@@ -34,8 +34,6 @@ class Roofline:
 
     peak_flop_per_s: float
     memory_bytes_per_s: float
-    flop_per_token: float
-    """On one GPU, for each output token of the replica."""
     points: tuple[RooflinePoint, ...]
     ceilings: tuple[Ceiling, ...]
 
@@ -59,7 +57,6 @@ def roofline(sizing: Sizing) -> Roofline:
     return Roofline(
         peak_flop_per_s=speeds.peak_flop_per_s,
         memory_bytes_per_s=speeds.memory_bytes_per_s,
-        flop_per_token=flop,
         points=tuple(
             RooflinePoint(
                 row=row,

@@ -6,10 +6,11 @@ from typing import Final
 from tonnage.cli.answers import compare_words as words
 from tonnage.cli.answers.batches import BATCH_NUMBERS, batch_rows
 from tonnage.cli.answers.comparing import Compared
-from tonnage.cli.page.cost import cost_picture
+from tonnage.cli.page.cost import cost_picture, cost_table
 from tonnage.cli.page.document import document
+from tonnage.cli.page.drawing import SERIES
 from tonnage.cli.page.tables import Column, Row, Table, facts, numbers, plain_table
-from tonnage.cli.page.throughput import SERIES, course, load_lines, throughput_picture
+from tonnage.cli.page.throughput import load_lines, throughput_picture
 from tonnage.sizing.compare import Choice
 from tonnage.sizing.plan import Sizing
 
@@ -49,18 +50,19 @@ def compare_page(found: Compared) -> str:
 def _ranking_page(found: Compared) -> dict[str, object]:
     choices = choices_with_line(found)
     priced = [(each.gpu.name, bill) for each in found.selection.choices if (bill := each.bill)]
+    shown = priced[:MAX_BARS]
     colors = {choice.gpu.name: color for choice, (color, _) in zip(choices, SERIES, strict=False)}
-    courses = [course(choice) for choice in choices]
     return {
         "ranking": _ranking(found),
         "ranked_by": words.ranked_by(found),
         "notes": list(words.notes(found)),
-        "throughput": throughput_picture(courses, found.request.slo, name="compare-throughput"),
-        "load_lines": load_lines(courses),
+        "throughput": throughput_picture(choices, found.request.slo, name="compare-throughput"),
+        "load_lines": load_lines(choices),
         "has_tpot_target": bool(found.request.slo.tpot),
         "num_hidden": len(found.selection.choices) - len(choices),
-        "cost": cost_picture(priced[:MAX_BARS], colors, name="compare-cost") if priced else None,
-        "num_dearer": max(0, len(priced) - MAX_BARS),
+        "cost": cost_picture(shown, colors, name="compare-cost") if shown else None,
+        "costs": cost_table(shown, colors),
+        "num_dearer": len(priced) - len(shown),
         "validated": _unconfirmed_table(found),
     }
 

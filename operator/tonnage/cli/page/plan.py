@@ -8,8 +8,8 @@ from tonnage.cli.answers import plan_words as words
 from tonnage.cli.answers.planning import Planned, Refused
 from tonnage.cli.answers.roofline import roofline
 from tonnage.cli.page.document import document
-from tonnage.cli.page.memory import edge_range, memory_picture
-from tonnage.cli.page.roofline import ceilings_table, roofline_picture
+from tonnage.cli.page.memory import memory_picture, memory_table
+from tonnage.cli.page.roofline import batches_table, roofline_picture
 from tonnage.cli.page.tables import Column, facts, numbers, plain_table
 from tonnage.explain.at_demand import demand_rows
 from tonnage.explain.words import inputs
@@ -50,13 +50,12 @@ def _plan_page(answer: Planned, name: str) -> dict[str, object]:
     roof = roofline(sizing)
     return {
         "kind": "short" if words.is_short(answer) or words.obstacles(answer) else "yes",
-        "figures": words.key_figures(answer),
         "memory": memory_picture(sizing.budget, name=f"{name}-memory"),
-        "has_edge": edge_range(sizing.budget) is not None,
+        "parts": memory_table(sizing.budget),
         "has_spread": sizing.budget.parts_spread_bytes > 0,
         "given_pool": sizing.budget.given_pool,
         "roofline": roofline_picture(roof, name=f"{name}-roofline"),
-        "ceilings": ceilings_table(roof),
+        "batches": batches_table(roof),
         "gpu": sizing.request.gpu.name,
         "demand": facts(demand_rows(sizing, answer.replicas)),
         "savings": plain_table(SAVINGS, map(words.saving_cells, answer.savings)),
