@@ -63,7 +63,7 @@ CPU: Final = """\
 
 CPU seconds per million requests, the median of the cases, on a busy machine: hours of 13,000 to
 209,000 requests. Who comes first in a case pays for the requests that are drawn; hindsight runs
-several fleets. A day of a million requests takes Tonnage 41 s (`tests/bench/replay_speed.py`)."""
+several fleets."""
 
 
 def job_of(draw: Draw, policy: str) -> Job:

@@ -70,8 +70,8 @@ def test_a_page_shows_each_view_over_all_cases_and_all_views_of_a_case():
 
     page = page_of(found, ["tonnage", "ray"])
 
-    assert "| ray | 1 | 1 | 100.0% | 100.0% | 100.0% | 2.00 |" in page
-    assert "| ray | 1 | 0 | 50.0% | 50.0% | 50.0% | 1.50 |" in page
+    assert "| ray | 1 | 1 | 1 of 1 | 100.0% | 100.0% | 100.0% | 2.00 |" in page
+    assert "| ray | 1 | 0 | 0 of 1 | 50.0% | 50.0% | 50.0% | 1.50 |" in page
     assert "| policy | Tonnage's flags, Service | vLLM's flags, Service |" in page
     assert "| ray | 20 | 20 |" in page
     assert "| ray | 100.00% / 8.00 | **50.00%** / 6.00 |" in page

@@ -20,17 +20,13 @@ PAGES: Final = {
     "accuracy/speed.md": "tests/bench/speed.md",
     "accuracy/memory.md": "tests/bench/memory.md",
     "accuracy/capacity.md": "tests/bench/capacity.md",
-    "accuracy/step-costs.md": "tests/bench/step_costs.md",
     "accuracy/replay.md": "tests/bench/replay.md",
     "accuracy/replay-truth.md": "tests/bench/replay_truth.md",
     "accuracy/replay-views.md": "tests/bench/replay_views.md",
     "accuracy/replay-unseen.md": "tests/bench/replay_unseen.md",
-    "accuracy/forecast.md": "tests/bench/forecast_coverage.md",
-    "accuracy/constants.md": "tests/bench/replay_left_out.md",
     "accuracy/mutation.md": "tests/bench/mutation.md",
     "accuracy/fleet.md": "tests/bench/fleet.md",
     "accuracy/fleet-real.md": "tests/bench/fleet_real.md",
-    "accuracy/fleet-distinct.md": "tests/bench/fleet_distinct.md",
     "accuracy/faults.md": "tests/faults/README.md",
 }
 DECISIONS: Final = "operator/decisions"

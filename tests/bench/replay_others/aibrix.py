@@ -4,7 +4,7 @@ Follows vllm-project/aibrix pkg/controller/podautoscaler/algorithm/{kpa,apa}.go 
 context/context.go (2026-08-23): every 10 s; windows of 180 s and 60 s; twice as many or half as
 many at a time; a tenth of tolerance; 300 s after a change before it goes down. As coded, the KPA
 divides the mean of pods by the target of one, which asks for one or two replicas whatever there
-are; with ``sums`` it divides the sum, as Knative's does.
+are.
 """
 
 import math
@@ -62,7 +62,6 @@ class Kpa:
     """Knative's algorithm: a stable window, and a short one that panics."""
 
     target: float
-    sums: bool
     window: Window = field(default_factory=Window)
     interval_s: float = RESYNC_S
     table: Mapping[str, Query] = field(default_factory=lambda: gauges("kv_usage"))
@@ -80,7 +79,7 @@ class Kpa:
         now, ratio = signals.asked, mean / self.target
         if abs(ratio - 1) <= TOLERANCE:
             return now
-        wanted = whole(ratio * signals.ready if self.sums else ratio)
+        wanted = whole(ratio)
         return min(max(wanted, math.floor(now / RATE)), max(1, math.ceil(now * RATE)))
 
 

@@ -53,14 +53,10 @@ class Traffic:
 
 @dataclass(slots=True, kw_only=True)
 class Planner:
-    """A planner with one of its modes, or both."""
+    """Load mode over the floor of throughput mode, as by default."""
 
-    has_load: bool
-    has_throughput: bool
     sensitivity: float = SENSITIVITY
     """Of a limit, that must be kept with one replica less."""
-    share: float = 1.0
-    """Of the SLO's limits, that is its SLA."""
     model: StepModel = field(default_factory=StepModel)
     counted: CounterGrowth = field(default_factory=lambda: CounterGrowth(table=TABLE))
     traffic: Traffic | None = None
@@ -74,12 +70,10 @@ class Planner:
     def replicas(self, signals: Signals) -> int:
         passes = self.passes(signals).values()
         traffic = self._observed(signals, passes)
-        limits, wanted = self._limits(signals), signals.asked
-        if self.has_throughput and signals.at_s >= traffic.since_s + THROUGHPUT_S:
-            wanted = self.floor = self._by_throughput(traffic, signals, limits)
+        limits = self._limits(signals)
+        if signals.at_s >= traffic.since_s + THROUGHPUT_S:
+            self.floor = self._by_throughput(traffic, signals, limits)
             self.traffic = Traffic(since_s=signals.at_s)
-        if not self.has_load:
-            return wanted
         if signals.pending or not passes:
             return signals.asked
         return max(self.floor, self._by_load(signals.asked, passes, limits))
@@ -101,8 +95,8 @@ class Planner:
             max_batched_tokens=told.flags.max_num_batched_tokens,
             max_num_seqs=told.flags.max_num_seqs,
             kv_tokens=told.kv_tokens,
-            ttft_s=self.share * limit_s(told.slo.ttft, QUANTILE),
-            itl_s=self.share * limit_s(told.slo.tpot, QUANTILE),
+            ttft_s=limit_s(told.slo.ttft, QUANTILE),
+            itl_s=limit_s(told.slo.tpot, QUANTILE),
         )
 
     def _by_throughput(self, traffic: Traffic, signals: Signals, limits: Limits) -> int:

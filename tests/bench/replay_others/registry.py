@@ -1,7 +1,6 @@
 """The rivals that only the benchmark compares, by name, and all that it compares."""
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Final
 
 from replay_others.aibrix import Apa, Kpa
@@ -9,20 +8,16 @@ from replay_others.dynamo import Planner
 from replay_others.dynamo_classic import ClassicPlanner
 from replay_others.hpa_kv import KvUsage
 from replay_others.inside import ReadsEngines
-from replay_others.keda_bench import bench
 from replay_others.keda_queue import queue
-from replay_others.keda_saturation import epp_saturation
 from replay_others.kubeai import kubeai
 from replay_others.llmd_token import token_law
 from replay_others.ray_serve import ray_serve
 from replay_others.scaling_manager import ScalingManager
-from replay_others.skyserve import SkyServe
 from replay_others.true_rate import TrueRate
 from replay_others.wva1 import Saturation
 from replay_others.wva2 import TokenSaturation
 from replay_others.wva_queueing import QueueingModel
 from tonnage.replay.rivals.registry import RIVALS, Rival
-from tonnage.replay.rivals.rule import Rule
 
 KNOWS_TRUTH: Final = "true-rate"
 KV_SHARES: Final = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -51,18 +46,6 @@ KEDA: Final[Mapping[str, Rival]] = {
         knob="waiting requests of a replica",
         default=5,
         factory=lambda knob, _: queue(knob),
-    ),
-    "keda-epp-saturation": Rival(
-        description="KEDA on the saturation of llm-d's pool and on requests running",
-        knob="running requests of a replica",
-        default=16,
-        factory=lambda knob, _: epp_saturation(knob),
-    ),
-    "keda-bench": Rival(
-        description="KEDA on KV usage and queue, one pod at a time, as llm-d benchmarks it",
-        knob="KV usage of a replica",
-        default=0.7,
-        factory=lambda knob, _: bench(knob),
     ),
     "llmd-token": Rival(
         description="llm-d's token-aware law on KEDA: seconds of prefill that wait, and KV usage",
@@ -102,35 +85,13 @@ PLANNERS: Final[Mapping[str, Rival]] = {
         default=0.85,
         factory=lambda knob, interval_s: TokenSaturation(load=knob, scrape_interval_s=interval_s),
     ),
-    "dynamo-throughput": Rival(
-        description="NVIDIA Dynamo's planner, throughput mode",
-        knob="share of the SLO's limits to keep",
-        default=1.0,
-        factory=lambda knob, _: ReadsEngines(
-            Planner(has_load=False, has_throughput=True, share=knob)
-        ),
-    ),
-    "dynamo-load": Rival(
-        description="NVIDIA Dynamo's planner, load mode",
-        knob="share of the limits to keep with one replica less",
-        default=0.8,
-        factory=lambda knob, _: ReadsEngines(
-            Planner(has_load=True, has_throughput=False, sensitivity=knob)
-        ),
-    ),
     "dynamo-hybrid": Rival(
-        description="NVIDIA Dynamo's planner, load mode over the floor of throughput mode",
+        description="NVIDIA Dynamo's planner, in both of its modes, as by default",
         knob="share of the limits to keep with one replica less",
         default=0.8,
-        factory=lambda knob, _: ReadsEngines(
-            Planner(has_load=True, has_throughput=True, sensitivity=knob)
-        ),
+        factory=lambda knob, _: ReadsEngines(Planner(sensitivity=knob)),
     ),
 }
-
-
-def _kpa(knob: float, _: float, *, sums: bool) -> Rule:
-    return ReadsEngines(Kpa(target=knob, sums=sums))
 
 
 SERVERS: Final[Mapping[str, Rival]] = {
@@ -141,16 +102,10 @@ SERVERS: Final[Mapping[str, Rival]] = {
         factory=lambda knob, _: ray_serve(knob),
     ),
     "aibrix-kpa": Rival(
-        description="AIBrix's KPA on KV usage, as it is coded: the mean of pods",
+        description="AIBrix's KPA on KV usage",
         knob="KV usage of a replica",
         default=0.5,
-        factory=partial(_kpa, sums=False),
-    ),
-    "aibrix-kpa-total": Rival(
-        description="AIBrix's KPA on KV usage, as Knative means it: the sum of pods",
-        knob="KV usage of a replica",
-        default=0.5,
-        factory=partial(_kpa, sums=True),
+        factory=lambda knob, _: ReadsEngines(Kpa(target=knob)),
     ),
     "aibrix-apa": Rival(
         description="AIBrix's APA on KV usage",
@@ -163,12 +118,6 @@ SERVERS: Final[Mapping[str, Rival]] = {
         knob="active requests of a replica",
         default=100,
         factory=lambda knob, _: kubeai(knob),
-    ),
-    "skyserve": Rival(
-        description="SkyServe: arrivals of a minute over the goodput that is believed",
-        knob="share of the goodput to use",
-        default=1.0,
-        factory=lambda knob, _: SkyServe(load=knob),
     ),
 }
 OTHERS: Final[Mapping[str, Rival]] = {**BASELINES, **KEDA, **PLANNERS, **SERVERS}
@@ -185,18 +134,12 @@ SWEEPS: Final[Mapping[str, tuple[float, ...]]] = {
     "hpa-kv": KV_SHARES,
     "true-rate": (0.5, 0.6, 0.7, 0.8, 0.85, 0.95),
     "keda-queue": (0.5, 1, 2, 5, 10, 20),
-    "keda-epp-saturation": REQUESTS,
-    "keda-bench": KV_SHARES,
     "llmd-token": (0.25, 0.5, 1.0, 1.5, 3.0),
     "wva1": (0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
     "wva2": LOADS,
-    "dynamo-throughput": LIMIT_SHARES,
-    "dynamo-load": SENSITIVITIES,
     "dynamo-hybrid": SENSITIVITIES,
     "aibrix-kpa": KV_SHARES,
-    "aibrix-kpa-total": KV_SHARES,
     "aibrix-apa": KV_SHARES,
     "kubeai": (*REQUESTS, 100.0),
-    "skyserve": (0.5, 0.6, 0.7, 0.85, 1.0),
 }
 """Values of each knob that are tried for the frontier of cost and attainment."""

@@ -16,21 +16,15 @@ def after(rule, usages, *, asked=4):
 
 def test_the_kpa_as_coded_asks_for_two_replicas_however_many_are_full():
     # 0.9 / 0.5 = 1.8, not below half of 4
-    assert after(Kpa(target=0.5, sums=False), [0.9]) == 2
-    assert after(Kpa(target=0.5, sums=False), [0.9], asked=3) == 2
-
-
-def test_the_kpa_on_sums_asks_for_what_is_needed():
-    # 4 x 0.9 / 0.5 = 7.2
-    assert after(Kpa(target=0.5, sums=True), [0.9]) == 8
-    assert after(Kpa(target=0.5, sums=True), [0.54]) == 4
+    assert after(Kpa(target=0.5), [0.9]) == 2
+    assert after(Kpa(target=0.5), [0.9], asked=3) == 2
 
 
 def after_three_minutes(early, late):
     """What the KPA asks four replicas to be after two minutes of one usage and one of another."""
     usages = [early] * 12 + [late] * 6
     known = [(10.0 * n, usage) for n, usage in enumerate(usages[:-1])]
-    rule = Kpa(target=0.5, sums=False, window=Window(values=known, changed_s=-300.0))
+    rule = Kpa(target=0.5, window=Window(values=known, changed_s=-300.0))
     return rule.replicas(a_signal(4, at_s=170.0, kv_usage=[late] * 4))
 
 

@@ -69,17 +69,18 @@ def counted(at_s, finished, **changes):
 
 
 def test_throughput_divides_what_finished_by_what_is_believed_until_it_has_learned():
-    rule = Planner(has_load=False, has_throughput=True, passes=lambda _: {})
-    found = [rule.replicas(counted(at_s, 30 * at_s)) for at_s in (0.0, 90.0, 180.0, 270.0)]
+    rule, found = Planner(passes=lambda _: {}), []
+    for at_s in (0.0, 90.0, 180.0, 270.0):
+        rule.replicas(counted(at_s, 30 * at_s))
+        found.append(rule.floor)
 
-    # 30/s over 10/s, once in three minutes
-    assert found == [2, 2, 3, 2]
+    # 30/s over 10/s
+    assert found == [1, 1, 3, 3]
 
 
 def by_load(passes, *, asked=None, ready=None, **modes):
     by_pod = {f"pod-{n}": each for n, each in enumerate(passes)}
-    usual = {"has_load": True, "has_throughput": False, "model": a_model()}
-    rule = Planner(**usual | modes, passes=lambda _: by_pod)
+    rule = Planner(model=a_model(), passes=lambda _: by_pod, **modes)
     asked = asked or len(passes)
     return rule.replicas(a_signal(asked, ready=ready))
 
@@ -106,4 +107,4 @@ def test_load_waits_while_replicas_are_on_their_way():
 
 
 def test_throughput_is_a_floor_under_load():
-    assert by_load([CALM, CALM, CALM], has_throughput=True, floor=3) == 3
+    assert by_load([CALM, CALM, CALM], floor=3) == 3

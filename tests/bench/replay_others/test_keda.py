@@ -1,11 +1,7 @@
-from dataclasses import replace
-
 import pytest
 
 from replay_others.hpa_kv import KvUsage
-from replay_others.keda_bench import bench
 from replay_others.keda_queue import queue
-from replay_others.keda_saturation import epp_saturation
 from replay_others.llmd_token import token_law
 from rival_builders import a_signal
 
@@ -27,30 +23,6 @@ def test_an_empty_queue_asks_for_none_and_five_minutes_hold():
     found = [rule.replicas(a_signal(3, at_s=15.0 * n, waiting=[0, 0, 0])) for n in range(21)]
 
     assert found == [3] * 20 + [1]
-
-
-def test_saturation_is_the_mean_of_what_is_fuller_and_is_divided_as_if_it_were_a_total():
-    # (5 / 5 + 0.4 / 0.8) / 2 = 0.75; 0.75 / 0.7 = 1.07
-    full = a_signal(2, waiting=[5, 0], kv_usage=[0.4, 0.4])
-    rule = epp_saturation(16)
-    for n in range(21):
-        found = rule.replicas(replace(full, at_s=15.0 * n))
-
-    assert found == 2
-    # Four replicas of which each is just saturated ask for two.
-    four = a_signal(4, waiting=[5] * 4, kv_usage=[0.8] * 4)
-    rule = epp_saturation(16)
-    assert [rule.replicas(replace(four, at_s=15.0 * n)) for n in range(21)][-1] == 2
-
-
-def test_the_benchmark_adds_one_in_three_minutes():
-    rule, now, found = bench(0.7), 2, []
-    for n in range(13):
-        signal = a_signal(now, at_s=15.0 * n, kv_usage=[0.9] * now, waiting=[10] * now)
-        now = rule.replicas(signal)
-        found.append(now)
-
-    assert found == [3] * 12 + [4]
 
 
 @pytest.mark.parametrize(

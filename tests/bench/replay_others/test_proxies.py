@@ -4,7 +4,6 @@ import pytest
 
 from replay_others.kubeai import kubeai
 from replay_others.ray_serve import ray_serve
-from replay_others.skyserve import SkyServe
 from replay_others.true_rate import TrueRate
 from rival_builders import a_signal, turns
 
@@ -22,13 +21,6 @@ def test_kubeai_sees_a_step_only_as_its_ten_minutes_fill():
 
     # (30 x 10 + 30 x 50) / 60 = 30
     assert turns(rule, 30, asked=1, in_flight=50)[-1] == 3
-
-
-def test_skyserve_goes_up_after_five_minutes_by_the_goodput_that_is_believed():
-    # 40/s over 10/s; the first act knows no rate, fifteen decisions follow.
-    found = turns(SkyServe(load=1.0), 16, asked=2, requests_per_s=40)
-
-    assert found == [2] * 15 + [4]
 
 
 def test_the_true_rate_is_known_at_once_and_held_for_five_minutes():

@@ -23,8 +23,7 @@ from tonnage.engine.table import RequestTable
 from tonnage.sizing.workload import NORMAL, Workload
 
 SEED = 36
-"""Of those tried, the one whose arrivals make queues wait most like any others
-(``tests/bench/arrival_seed.py``)."""
+"""Of those tried, the one whose arrivals make queues wait most like any others."""
 REMEMBERED = 12
 """Draws, of 6 MB each where a run is the longest: a plan takes fewer."""
 
