@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 import yaml
+from measured import write_page
 from speed import answers, read_rows
 from speed_report import report
 
@@ -28,7 +29,7 @@ def main(*, data: Path, configs: Path, page: Path, rivals: bool) -> None:
     rows = read_rows(data)
     click.echo(f"predicting {len(rows)} rows; fitting without each model, format ...")
     found = answers(rows, yaml.safe_load(configs.read_text()))
-    page.write_text(report(data, configs, rows, found, with_rivals=rivals))
+    write_page(page, report(data, configs, rows, found, with_rivals=rivals))
     click.echo(f"wrote {page}")
 
 

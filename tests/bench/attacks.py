@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
+from measured import write_page
 
 from family_configs import LLAMA_3_1_8B
 from fleet_builders import (
@@ -489,7 +490,7 @@ def main(only: tuple[str, ...], page: bool, child: tuple[str, str] | None) -> No
         text += row(attack, figures)
         click.echo(row(attack, figures).strip())
     if page:
-        PAGE.write_text(text)
+        write_page(PAGE, text)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from fleet_real_world import (
     Look,
     a_crowd,
 )
+from measured import write_page
 
 from site_lab import Request
 from tonnage_lab.load_records import quantile
@@ -286,7 +287,7 @@ def main(objects: int, distinct: bool, page: bool, replicas: int, made: bool) ->
             part()
             if page:
                 rows = with_figures(rows_of(PAGE), story.figures)
-                PAGE.write_text(page_of(rows, ticks=FIXED_TICKS))
+                write_page(PAGE, page_of(rows, ticks=FIXED_TICKS))
         click.echo(rounded(story.figures))
         crowd.operator.kill()
 

@@ -21,6 +21,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import click
+from measured import write_page
 
 from fleet_builders import (
     NOW_S,
@@ -358,7 +359,7 @@ def main(
     text = head + "\n".join(found) + "\n"
     click.echo(text)
     if page:
-        PAGE.write_text(text)
+        write_page(PAGE, text)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 import yaml
+from measured import write_page
 from memory_cases import Case, Row, case_of, memories_of
 from memory_columns import checked_rows, whole_row
 from memory_report import report
@@ -123,7 +124,7 @@ def main(*, data: Path, configs: Path, report_file: Path | None, rivals: bool) -
     out.writerows(found)
     if report_file:
         text = report(rows, models, found, predict=predicted, with_rivals=rivals)
-        report_file.write_text(text)
+        write_page(report_file, text)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import click
 from bench_options import OUT, PAGE, PROCESSES
+from measured import write_page
 from replay_cases import (
     TRACES,
     Case,
@@ -30,7 +31,7 @@ from replay_cases import (
     traces_in,
 )
 from replay_others.registry import ALL, SWEEPS
-from replay_report import report
+from replay_report import details, report
 from replay_runs import Draw, Job, Run, all_done, read
 
 from tonnage.replay.policy import (
@@ -159,6 +160,13 @@ def _speeds(_: click.Context, parameter: click.Parameter, value: str) -> tuple[f
 @click.argument("traces", nargs=-1, metavar="[FILE[:SCALE[:FROM-TO]]]...")
 @OUT
 @PAGE
+@click.option(
+    "--long-form",
+    type=click.Path(path_type=Path),
+    default="build/replay.md",
+    show_default=True,
+    help="With --page: Markdown of each case, of knobs and of seeds.",
+)
 @click.option("--only", callback=_names, help="CASE,...: shapes and names of traces.")
 @click.option("--policy", "names", callback=_names, help="NAME[:KNOB],... instead of all.")
 @click.option(
@@ -197,6 +205,7 @@ def main(  # noqa: PLR0913
     trace_folder: Path | None,
     folder: Path,
     page: Path | None,
+    long_form: Path,
     only: tuple[str, ...],
     names: tuple[str, ...],
     sweep: bool,
@@ -219,8 +228,10 @@ def main(  # noqa: PLR0913
         _run(jobs, folder, processes)
     runs = {job: run for job in jobs if (run := read(folder, job))}
     if page:
-        page.write_text(report(jobs, runs, left_out=left_out(jobs)))
-        click.echo(f"wrote {page}")
+        write_page(page, report(jobs, runs, left_out=left_out(jobs)))
+        long_form.parent.mkdir(exist_ok=True)
+        long_form.write_text(details(runs))
+        click.echo(f"wrote {page} and {long_form}")
     failed = [job for job, run in runs.items() if run.error or run.faults]
     if failed or len(runs) < len(jobs):
         raise click.ClickException(

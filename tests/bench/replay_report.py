@@ -28,6 +28,10 @@ HEADER = (
     "| policy | GPU-h | of peak | of stairs | gap closed | kept | worst hour | actions/day |\n"
     "|---|---|---|---|---|---|---|---|"
 )
+LONG = (
+    "Frontiers of knobs, the spread of seeds and a table of each case: `build/replay.md`, which "
+    "the same run writes."
+)
 MEANING = f"""\
 Simulated, not measured. 8 billion parameters on H100, one GPU a replica, contextLength
 {CONTEXT_TOKENS}, 1 to {MAX_REPLICAS} replicas. All policies get the same requests, engines, cold
@@ -46,7 +50,7 @@ Cold starts vary by 25 % to either side, {LOST_SCRAPES:.0%} of scrapes are lost.
   Tonnage with another order of the queue, and with engines that refuse at once what would be late
   (refused counts as missed). Engines of any policy could do so: both are shown, and not compared.
 - With several seeds: medians, ratios each seed by itself; in brackets the least of the seeds. Not
-  all policies have the same: under Seeds, which have several, and how far these are apart."""
+  all policies have the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +185,7 @@ def meetings(runs: Mapping[Job, Run]) -> list[Meeting]:
 
 
 def report(jobs: Sequence[Job], runs: Mapping[Job, Run], *, left_out: Sequence[str]) -> str:
-    """Return the page; ``left_out``: what of the whole benchmark was not asked for, in words."""
+    """Return the summary; ``left_out``: what of the whole benchmark was not asked for, in words."""
     found = meetings(runs)
     sections = [
         "# Replay: policies on the same requests",
@@ -193,14 +197,19 @@ def report(jobs: Sequence[Job], runs: Mapping[Job, Run], *, left_out: Sequence[s
         over_all(*_whole(runs)),
         "## Wins and losses",
         "\n".join(_wins(found)),
-        *_frontiers(found),
-        *_seeds(found),
-        *(_section(each, runs) for each in found),
+        LONG,
     ]
     failed = list(_failures(jobs, runs))
     if failed:
         sections += ["## Not run, or failed", "\n".join(failed)]
     return "\n\n".join(sections) + "\n"
+
+
+def details(runs: Mapping[Job, Run]) -> str:
+    """Return the long form: the best of each knob, how far seeds are apart, and every case."""
+    found = meetings(runs)
+    cases = (_section(each, runs) for each in found)
+    return "\n\n".join(["# Replay, in full", *_frontiers(found), *_seeds(found), *cases]) + "\n"
 
 
 def _whole(runs: Mapping[Job, Run]) -> tuple[Mapping[Draw, Mapping[str, Run]], list[str]]:
@@ -251,7 +260,7 @@ def _wins(found: Sequence[Meeting]) -> Iterator[str]:
     yield f"With the target kept in each of the seeds, not in their median, it {strict}."
     yield (
         "Compared are policies that keep the target and know no more than Tonnage does, with the "
-        "knobs that their projects ship: others are under Frontiers. "
+        "knobs that their projects ship: others are in the long form. "
         f"`{STATIC_PEAK}` and `{KNOWS_TRUTH}` stand beside."
     )
     yield ""

@@ -17,6 +17,7 @@ from statistics import fmean
 
 import click
 from bench_options import OUT, PAGE, PROCESSES, TRACES
+from measured import write_page
 from replay import told
 from replay_cases import TARGET, Case, NoCaseError
 from replay_runs import Draw, Job, all_done, read
@@ -206,7 +207,7 @@ def main(
         for draw in draws
     }
     if page:
-        page.write_text(page_of(found, policies))
+        write_page(page, page_of(found, policies))
     click.echo(over_all(found, policies))
 
 

@@ -15,6 +15,7 @@ from typing import Final
 
 import click
 from bench_options import OUT, PAGE, PROCESSES, TRACES
+from measured import write_page
 from replay import told
 from replay_cases import CONTEXT_TOKENS, TARGET, VLLM_FLAGS, View, chosen_cases, traces_in
 from replay_runs import Draw, Job, Run, all_done, read
@@ -152,7 +153,7 @@ def main(*, traces: Path, folder: Path, page: Path | None, processes: int) -> No
         for view, of_view in draws.items()
     }
     if page:
-        page.write_text(page_of(by_view, POLICIES))
+        write_page(page, page_of(by_view, POLICIES))
     for view, found in by_view.items():
         click.echo(f"{view}\n{over_all(found, POLICIES)}")
 

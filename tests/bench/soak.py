@@ -21,6 +21,7 @@ from functools import _lru_cache_wrapper
 from pathlib import Path
 
 import click
+from measured import write_page
 from prometheus_client import generate_latest
 from soak_world import HOUR_S, PER_HOUR, SoakWorld
 
@@ -298,7 +299,7 @@ def main(hours: float, objects: int, seed: int, writes_page: bool) -> None:
     text = page(soak, time.perf_counter() - began_s)
     click.echo(text)
     if writes_page:
-        PAGE.write_text(text)
+        write_page(PAGE, text)
 
 
 if __name__ == "__main__":

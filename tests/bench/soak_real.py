@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import click
+from measured import write_page
 
 from api_world import ApiWorld, an_api_world
 from site_lab import a_model
@@ -87,7 +88,7 @@ def main(minutes: int, page: bool) -> None:
             plane.stop()
     if page:
         head = HEAD.format(objects=NUM_OBJECTS, churn=CHURN_S)
-        PAGE.write_text(head + "\n".join(found) + "\n")
+        write_page(PAGE, head + "\n".join(found) + "\n")
 
 
 if __name__ == "__main__":

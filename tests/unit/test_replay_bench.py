@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from replay import POLICIES, draws_of, jobs_of, left_out, main, swept
 from replay_cases import NoCaseError, chosen_cases, shape_cases, trace_case, traces_in
 from replay_others.registry import ALL
-from replay_report import meetings, report, verdict
+from replay_report import details, meetings, report, verdict
 from replay_runs import Draw, Job, Run, read, write
 
 from tonnage.replay.policy import policy_of
@@ -44,6 +44,11 @@ def runs_of(**by_policy):
     return {a_job(name.replace("_", "-")): run for name, run in by_policy.items()}
 
 
+def written(jobs, runs, *, left_out):
+    """The summary, and the long form."""
+    return report(jobs, runs, left_out=left_out) + details(runs)
+
+
 def the_verdict(**by_policy):
     (found,) = meetings(runs_of(**by_policy))
     return verdict(found)
@@ -58,6 +63,7 @@ def a_trace(folder, name="day.csv", num_requests=40):
 
 def asked(folder, *arguments):
     options = ["--out", str(folder / "runs"), "--start-up", "60", "--seeds", "1"]
+    options += ["--long-form", str(folder / "long.md")]
     return CliRunner().invoke(main, [*map(str, arguments), *options, "--processes", "1"])
 
 
@@ -153,8 +159,9 @@ def test_it_goes_on_where_it_was_stopped_and_writes_the_page(tmp_path):
     assert "1 runs, 0 of them done before" in first.output
     assert "2 runs, 1 of them done before" in second.output
     # 40 requests, two a second: 20 s, in whole minutes one. Two replicas take twice the GPU-hours.
-    assert "40 requests in 60.00 s" in page.read_text()
-    assert "| static:2 | 0.0333 |" in page.read_text()
+    long_form = (tmp_path / "long.md").read_text()
+    assert "40 requests in 60.00 s" in long_form
+    assert "| static:2 | 0.0333 |" in long_form
     assert "Partial: without the cases steady, step" in page.read_text()
 
 
@@ -206,7 +213,7 @@ def test_the_gap_is_closed_by_what_is_saved_of_what_can_be():
     runs = runs_of(
         tonnage=a_run(7.0), static_peak=a_run(8.0), staircase=a_run(4.0), wva2=a_run(3.0, 0.9)
     )
-    page = report(list(runs), runs, left_out=[])
+    page = written(list(runs), runs, left_out=[])
 
     # (8 - 7) of (8 - 4); 3 actions in an hour are 72 a day. A fleet that misses closes nothing.
     assert "| tonnage | 7.00 | 0.88 | 1.75 | 25% | 99.50% | 98.50% | 72 |" in page
@@ -218,7 +225,7 @@ def test_the_page_tells_how_far_seeds_are_apart_and_of_whom_there_are_several():
         a_job(seed=seed): a_run(gpu_hours, kept)
         for seed, gpu_hours, kept in ((0, 6.0, 0.995), (1, 8.0, 0.97), (2, 7.0, 0.99))
     } | {a_job("wva2"): a_run()}
-    page = report([*runs, a_job("wva2", seed=1)], runs, left_out=[])
+    page = written([*runs, a_job("wva2", seed=1)], runs, left_out=[])
 
     row = "| tonnage | 0, 1, 2 | 6.00 / 7.00 / 8.00 | 97.00% / 99.00% / 99.50% |"
     assert f"| step, cold start 120 s {row}" in page
@@ -229,7 +236,7 @@ def test_the_page_tells_how_far_seeds_are_apart_and_of_whom_there_are_several():
 def test_the_page_tells_what_failed_what_is_missing_and_what_was_not_asked():
     runs = runs_of(tonnage=a_run(), wva2=FAILED)
     jobs = [*runs, a_job("hpa-kv")]
-    page = report(jobs, runs, left_out=left_out(jobs))
+    page = written(jobs, runs, left_out=left_out(jobs))
 
     assert "1 of 3 runs" in page
     assert "wva2: ValueError: too small" in page
@@ -242,7 +249,7 @@ def test_medians_are_of_seeds_and_the_least_stands_beside():
         a_job(seed=seed): a_run(hours, kept)
         for seed, hours, kept in ((0, 6.0, 0.995), (1, 7.0, 0.992), (2, 9.0, 0.98))
     }
-    page = report(list(runs), runs, left_out=[])
+    page = written(list(runs), runs, left_out=[])
 
     assert "| tonnage | 7.00 | - | - | - | 99.20% (98.00%) | 97.00% | 72 |" in page
 
@@ -254,7 +261,7 @@ def test_who_keeps_the_target_in_the_median_alone_is_told_and_counted_apart():
         for policy, (hours, shares) in kept.items()
         for seed, share in enumerate(shares)
     }
-    page = report(list(runs), runs, left_out=[])
+    page = written(list(runs), runs, left_out=[])
 
     assert "Tonnage loses in 1." in page
     assert "in each of the seeds, not in their median, it alone keeps the target in 1." in page
@@ -264,7 +271,7 @@ def test_who_keeps_the_target_in_the_median_alone_is_told_and_counted_apart():
 def test_figures_of_different_sources_are_told_apart():
     runs = runs_of(tonnage=a_run(), ray=a_run(), wva2=a_run(sources="def"))
 
-    page = report(list(runs), runs, left_out=[])
+    page = written(list(runs), runs, left_out=[])
 
     assert "By abc: tonnage, ray.\nBy def: wva2." in page
     assert "may not belong together" not in page
@@ -273,14 +280,14 @@ def test_figures_of_different_sources_are_told_apart():
 def test_figures_of_one_policy_by_different_sources_are_called_in_doubt():
     runs = {a_job(): a_run(), a_job(seed=1): a_run(sources="def"), a_job("ray"): a_run()}
 
-    page = report(list(runs), runs, left_out=[])
+    page = written(list(runs), runs, left_out=[])
 
     assert "**Runs of tonnage by different sources may not belong together.**" in page
 
 
 def test_where_nobody_keeps_the_target_the_nearest_is_told():
     runs = runs_of(tonnage=a_run(6.0, 0.95), wva2=a_run(7.0, 0.97), static_peak=a_run(9.0))
-    page = report(list(runs), runs, left_out=[])
+    page = written(list(runs), runs, left_out=[])
 
     assert "| none; wva2 kept 97.00% at 7.00 GPU-h | **misses by 4.00 points**" in page
     assert "Of 1 cases with figures Tonnage misses the target as all do in 1." in page
@@ -297,7 +304,7 @@ def test_a_frontier_names_the_cheapest_knob_that_keeps_enough_in_hindsight():
             "hpa-kv": a_run(5.0, 0.9),
         }.items()
     }
-    page = report(list(runs), runs, left_out=[])
+    page = written(list(runs), runs, left_out=[])
 
     assert "| wva2 | 3 | 0.4, 7.00 GPU-h, 99.20% | 0.7, 5.00 GPU-h, 96.00% |" in page
     assert "| hpa-kv | 1 | none, 90.00% at best | none, 90.00% at best |" in page
@@ -319,4 +326,4 @@ def test_knobs_are_compared_on_the_same_requests():
         a_job("wva2:0.4", seed=1): a_run(7.0),
     }
 
-    assert "| wva2 | 2 | -, 5.00 GPU-h, 99.50% |" in report(list(runs), runs, left_out=[])
+    assert "| wva2 | 2 | -, 5.00 GPU-h, 99.50% |" in written(list(runs), runs, left_out=[])

@@ -1,0 +1,37 @@
+"""The front line of a page of figures: the commit that they were taken at, and what they are of."""
+
+import subprocess
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+DECIDES: Final = "control,engine,estimate,policy,replay,sizing"
+RUNS: Final = "cluster,control,estimate,fleet,manifests,policy"
+FOLDERS: Final = {
+    "attacks.md": "api,catalog,cluster,control,estimate,fleet,manifests",
+    "capacity.md": "engine,sizing",
+    "fleet.md": "control,estimate,fleet,manifests,policy,sizing",
+    "fleet_real.md": RUNS,
+    "memory.md": "catalog,sizing",
+    "mutation.md": "engine,estimate,policy,sizing",
+    "replay.md": DECIDES,
+    "replay_truth.md": DECIDES,
+    "replay_unseen.md": DECIDES,
+    "replay_views.md": DECIDES,
+    "soak.md": RUNS,
+    "soak_real.md": RUNS,
+    "speed.md": "catalog,engine,sizing",
+}
+"""Folders of ``operator/tonnage`` that a page measures."""
+
+
+def write_page(page: Path, text: str) -> None:
+    """Write a page with its front line; one that is none of the repository has none."""
+    folders = FOLDERS.get(page.name)
+    if folders is None:
+        page.write_text(text)
+        return
+    asked = ["git", "-C", str(ROOT), "rev-parse", "--short=8", "HEAD"]
+    found = subprocess.run(asked, check=True, capture_output=True, text=True)  # noqa: S603
+    commit = found.stdout.strip()
+    page.write_text(f"<!-- measured at {commit}; of operator/tonnage/{{{folders}}} -->\n{text}")
