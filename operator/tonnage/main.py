@@ -25,8 +25,6 @@ from tonnage.fleet.aside import Aside, beside
 from tonnage.fleet.calibration import CalibrationConfigMap
 from tonnage.fleet.calibration_folder import read_calibrations
 from tonnage.fleet.heartbeat import LOOP, WATCHES, Heartbeat, serve
-from tonnage.fleet.lanes import lanes
-from tonnage.fleet.limiter import Limiter
 from tonnage.fleet.lists import Lists, reads_groups
 from tonnage.fleet.logs import Line, log_as
 from tonnage.fleet.loop import Loop
@@ -40,6 +38,7 @@ from tonnage.fleet.watches import (
     watch,
     when_reachable,
 )
+from tonnage.fleet.write_queue import WriteQueue
 from tonnage.manifests.children import site_of
 from tonnage.settings import Settings
 
@@ -60,8 +59,7 @@ def build(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
     writer = Writer(
         kube=led,
         site=site,
-        limiter=Limiter(per_s=settings.writes_per_s),
-        lanes=lanes(beside),
+        queue=WriteQueue(per_s=settings.writes_per_s, start=beside),
     )
     observer = Observer(
         kube=kube,

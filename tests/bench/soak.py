@@ -123,7 +123,7 @@ class Soak:
         return type(writer)(
             kube=self.world.kube.with_fence(self.leaderships[0].check),
             site=writer.site,
-            limiter=writer.limiter,
+            queue=writer.queue,
             taken_names=writer.taken_names,
         )
 

@@ -21,6 +21,7 @@ from tonnage.control.input.memory import (
     TrafficMemory,
     WriteMemory,
 )
+from tonnage.control.input.results import Cause, Failure
 from tonnage.control.input.state import Fleet, ModelState
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.headroom import UNSEEN
@@ -349,6 +350,12 @@ def a_memory(state, *, needs=1, recent_needs=None, **changes):
         written=WriteMemory(children_checked_at_s=NOW_S, children_generation=state.view.generation),
     )
     return remembering(memory, **changes)
+
+
+def failures(kind, said="denied by a webhook", *, cause=Cause.REFUSED, **changes):
+    """What is remembered where one write of the first spec failed and is tried again later."""
+    known = Failure(cause=cause, said=said, generation=1, times=1, at_s=NOW_S + 60)
+    return {kind: replace(known, **changes)}
 
 
 PARTS = ("decided", "pods", "traffic", "sizing", "goodput", "demand", "written", "reported")

@@ -36,13 +36,12 @@ from tonnage.estimate.metrics import (
 from tonnage.estimate.series import Series
 from tonnage.fleet.act import Writer
 from tonnage.fleet.calibration import CalibrationConfigMap
-from tonnage.fleet.limiter import Limiter
 from tonnage.fleet.lists import Lists
 from tonnage.fleet.loop import Loop
 from tonnage.fleet.observe import Observer
-from tonnage.fleet.pauses import Pauses
 from tonnage.fleet.store import Store
 from tonnage.fleet.watches import followed
+from tonnage.fleet.write_queue import WriteQueue
 from tonnage.settings import Settings
 
 SETTINGS = Settings(prometheus_url="http://prometheus.test:9090", speed_range=0)
@@ -187,8 +186,7 @@ def a_loop_asking(ask, world, **settings):
     writer = Writer(
         kube=kube,
         site=SITE,
-        limiter=Limiter(per_s=known.writes_per_s, clock=lambda: world.now_s),
-        pauses=Pauses(clock=lambda: world.now_s),
+        queue=WriteQueue(per_s=known.writes_per_s, clock=lambda: world.now_s),
     )
     store = Store()
     return Loop(

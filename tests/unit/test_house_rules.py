@@ -88,8 +88,8 @@ WRITERS_OF_MEMORY = {
     "demand": {"decide/outlook", "tick"},
     "decided": {"assess", "decide/budget", "decide/rollout", "report/status", "tick"},
     "writers": {"decide/writers"},
-    "written": {"report/status", "write/carried", "write/writes"},
-    "reported": {"report/status", "write/carried", "write/writes"},
+    "written": {"report/status", "write/results", "write/writes"},
+    "reported": {"report/status", "write/results", "write/writes"},
 }
 """Modules of ``control`` that may write each part of what is remembered of an object."""
 

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from tonnage.api.status import ReplicasStatus
 from tonnage.control.input.memory import ObjectMemory
+from tonnage.control.input.results import WriteKind
 from tonnage.control.input.state import Assessment, Chosen, Fleet
 from tonnage.control.report.calibrated import learned_constants
 from tonnage.control.report.reasons import label_reason
@@ -163,7 +164,7 @@ def gauges(found: Assessment, memory: ObjectMemory) -> Iterator[MetricSample]:
         target = (budget.objective.latency, f"{budget.objective.quantile:g}")
         yield MetricSample("tonnage_error_budget_left", budget.left, target)
         yield MetricSample("tonnage_error_budget_burn_rate", budget.burn_rate, target)
-    unwritten = found.memory.written.status_retry
+    unwritten = found.memory.written.failures.get(WriteKind.STATUS)
     yield MetricSample("tonnage_status_failures", unwritten.times if unwritten else 0)
     repeated = said_by_roles(found)
     for condition in memory.reported.conditions.values():

@@ -29,13 +29,14 @@ from tonnage.control.decide.rollout import EVERYWHERE, is_rolling, reach, with_r
 from tonnage.control.input.answers import Asker
 from tonnage.control.input.fault import Fault, assessment_with_bug, of_each, with_faults
 from tonnage.control.input.memory import DecisionMemory, GoodputMemory, Memory, ObjectMemory
+from tonnage.control.input.results import Results
 from tonnage.control.input.state import Assessment, Fleet, ModelState
 from tonnage.control.learn.learning import Lesson, Observation, learn_from, observation
 from tonnage.control.observe.ownership import as_owned
 from tonnage.control.observe.permission import may_act
 from tonnage.control.report.status import memory_from_status, report
 from tonnage.control.size.turns import searched_in_turn
-from tonnage.control.write.carried import Carried, with_fates
+from tonnage.control.write.results import with_all_results
 from tonnage.control.write.writes import Writes, writes_for
 from tonnage.estimate.budget import Ledger
 from tonnage.estimate.posterior import ObjectPosterior, not_to_come
@@ -187,16 +188,16 @@ def _write(
     return written | of_each(frozen, object_writes, "no status written")[0], faults
 
 
-def with_carried(
-    outcome: TickResult, carried: Mapping[str, Carried], *, before: Memory, now_s: float
+def with_results(
+    outcome: TickResult, results: Mapping[str, Results], *, before: Memory, now_s: float
 ) -> Memory:
-    """Return what is to be remembered where not all was written; ``carried``: by UID.
+    """Return what is to be remembered where not all was written; ``results``: by UID.
 
     ``before``: what was remembered before this tick.
     """
     found = {each.state.view.uid: each for each in outcome.found}
-    written = {each.uid: (each, carried.get(each.uid)) for each in outcome.writes}
-    return with_fates(outcome.memory, found, written, before=before, now_s=now_s)
+    written = {each.uid: (each, results.get(each.uid, {})) for each in outcome.writes}
+    return with_all_results(outcome.memory, found, written, before=before, now_s=now_s)
 
 
 def _of_objects(found: Iterable[Assessment]) -> dict[str, ObjectPosterior]:

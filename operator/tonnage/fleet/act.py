@@ -6,11 +6,12 @@ Every write is safe to be cut off before or after: the next tick reads what is t
 """
 
 import logging
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from http import HTTPStatus
-from itertools import chain
+from typing import Final
 
 from tonnage.api.group import KIND
 from tonnage.cluster.errors import (
@@ -28,15 +29,12 @@ from tonnage.cluster.kube import (
 )
 from tonnage.control.decide.leaving import PodCost
 from tonnage.control.input.fault import bug_message, fault_id
-from tonnage.control.input.writers import Fate
-from tonnage.control.write.carried import Carried
+from tonnage.control.input.results import Cause, Fate, Result, Results, WriteKind
 from tonnage.control.write.writes import Scale, Writes
 from tonnage.fleet.children import RESOURCES, Children, NoPathError, controller_uid
 from tonnage.fleet.events import event
-from tonnage.fleet.lanes import Failures, Lane, Lanes, lanes
-from tonnage.fleet.limiter import Limiter
 from tonnage.fleet.logs import Line
-from tonnage.fleet.pauses import Pauses
+from tonnage.fleet.write_queue import Failures, Item, LeftError, WriteQueue
 from tonnage.manifests.children import Site
 from tonnage.manifests.names import (
     ADOPT_LABEL,
@@ -53,6 +51,9 @@ from tonnage.units import count_of
 
 LOG = logging.getLogger("tonnage.act")
 SCALE_ATTEMPTS = 3
+SCALE, TEMPLATE, CHILDREN = WriteKind.SCALE, WriteKind.TEMPLATE, WriteKind.CHILDREN
+STATUS = WriteKind.STATUS
+HELD: Final = LeftError("writes of others came first: left to a later tick")
 
 
 class StaleError(HeldBackError):
@@ -78,50 +79,49 @@ class Writer:
     kube: KubeApi
     """Fenced by the Lease."""
     site: Site
-    limiter: Limiter = field(default_factory=Limiter)
-    pauses: Pauses = field(default_factory=Pauses)
-    lanes: Lanes = field(default_factory=lanes)
+    queue: WriteQueue = field(default_factory=WriteQueue)
     taken_names: set[tuple[str, str]] = field(default_factory=set)
     """(namespace, name) of Deployments in our way that no watch shows: added to, never read."""
 
-    def act(self, all_writes: Iterable[Writes], *, now: str) -> dict[str, Carried]:
+    def act(self, all_writes: Iterable[Writes], *, now: str) -> dict[str, Results]:
         """Write what differs; return {UID: what became of it} of objects where not all is done."""
-        asked = [writes for writes in all_writes if writes.scale or writes.num_limited]
-        scaling, templates, telling, posting = self.lanes
+        asked = [writes for writes in all_writes if writes.kinds]
+        if not asked:
+            return {}
+        failed = dict[Item, WorldError]()
+        self._run(SCALE, self._scale, (each for each in asked if each.scale), failed)
+        todo = self.queue.admit(each for each in asked if each.num_limited)
+        admitted = {each.uid for each in todo}
+        for each in asked:
+            if each.uid not in admitted:
+                failed |= {(each.uid, kind): HELD for kind in each.kinds - {SCALE}}
         # What a busy server refuses, the next tick offers again, at half the rate.
-        hasty = replace(self, kube=self.kube.hasty())
+        replace(self, kube=self.kube.hasty())._act_on(todo, failed, now)
+        self.queue.note(failed.values())
+        return dict(_results(asked, failed))
 
-        def run(lane: Lane, phase: Callable[[Writes], None], some: Iterable[Writes]) -> Failures:
-            return lane.run(lambda writes: hasty._guard(phase, writes), some)
-
-        scaled = run(scaling, self._scale, (writes for writes in asked if writes.scale))
-        todo = self.limiter.admit(self.pauses.let_through(asked))
+    def _act_on(self, todo: Sequence[Writes], failed: dict[Item, WorldError], now: str) -> None:
+        """Make all writes but those of replicas; what fails is added to ``failed``."""
         said = [each for each in todo if each.status is not None]
         # Before the first pod is replaced.
-        announced = run(telling, hasty._write_status, (each for each in said if each.rolls))
+        self._run(STATUS, self._write_status, (each for each in said if each.rolls), failed)
         made = [each for each in todo if each.makes]
-        applied = run(templates, hasty._templating(announced), made)
-        looked_at = (each for each in made if each.check_children and each.uid not in applied)
-        published = run(templates, hasty._publish, looked_at)
-        told = run(telling, hasty._write_status, (each for each in said if not each.rolls))
-        undone = scaled.keys() | applied.keys()
-        eventful = (each for each in todo if each.happenings)
-        posted = run(posting, hasty._posting(undone, now), eventful)
-        untold = {uid for uid, error in posted.items() if not _is_final(error)}
-        phases = (scaled, announced, applied, published, told)
-        late = (error for lane in self.lanes for error in lane.take_late())
-        self.limiter.note(chain(late, *(phase.values() for phase in phases)))
-        self.pauses.note(*_went(todo, phases[1:]))
-        tried = {writes.uid for writes in todo}
-        carried = {
-            uid: _carry_result(
-                *(phase.get(uid) for phase in phases),
-                is_held=uid not in tried,
-                is_untold=uid in untold,
-            )
-            for uid in (writes.uid for writes in asked)
-        }
-        return {uid: each for uid, each in carried.items() if each != Carried()}
+        self._run(TEMPLATE, self._templating(dict(failed)), made, failed)
+        applied = (each for each in made if (each.uid, TEMPLATE) not in failed)
+        looked_at = (each for each in applied if each.check_children)
+        self._run(CHILDREN, self._publish, looked_at, failed)
+        self._run(STATUS, self._write_status, (each for each in said if not each.rolls), failed)
+        eventful = [each for each in todo if each.happenings]
+        self._run(WriteKind.EVENTS, self._posting(dict(failed), now), eventful, failed)
+
+    def _run(
+        self,
+        kind: WriteKind,
+        phase: Callable[[Writes], None],
+        some: Iterable[Writes],
+        failed: dict[Item, WorldError],
+    ) -> None:
+        failed |= self.queue.run(kind, partial(self._guard, phase), some)
 
     def _guard(self, phase: Callable[[Writes], None], writes: Writes) -> WorldError | None:
         """Run one object's phase; return the world's failure, which stays with that object.
@@ -212,11 +212,11 @@ class Writer:
         if writes.generation is not None and generation != writes.generation:
             raise StaleError("the spec changed meanwhile: decided again")
 
-    def _templating(self, unsaid: Mapping[str, WorldError]) -> Callable[[Writes], None]:
+    def _templating(self, failed: Failures) -> Callable[[Writes], None]:
         """Return the phase that writes templates: not of rolls that could not be announced."""
 
         def apply(writes: Writes) -> None:
-            if cause := unsaid.get(writes.uid):
+            if cause := failed.get((writes.uid, STATUS)):
                 raise UnannouncedError(cause)
             self._template(writes)
 
@@ -293,7 +293,7 @@ class Writer:
             with suppress(StaleError):
                 self._move(writes, first)
 
-    def _posting(self, undone: Container[str], now: str) -> Callable[[Writes], None]:
+    def _posting(self, failed: Failures, now: str) -> Callable[[Writes], None]:
         """Return the phase that posts Events: not of replicas or pods that stay as they were.
 
         One that is there already was posted before, and the answer was lost.
@@ -302,8 +302,9 @@ class Writer:
         def post(writes: Writes) -> None:
             if not writes.is_oversized:
                 self._check_current(writes)  # once for all of them: none is tried twice
+            is_undone = any((writes.uid, kind) in failed for kind in (SCALE, TEMPLATE))
             for happening in writes.happenings:
-                if not (happening.is_of_write and writes.uid in undone):
+                if not (happening.is_of_write and is_undone):
                     with suppress(ConflictError):
                         path = EVENTS.path(writes.namespace)
                         self.kube.create(path, event(writes, happening, now))
@@ -352,59 +353,37 @@ def _may_be_scaled(live: Manifest, writes: Writes) -> bool:
     return controller_uid(live) == writes.uid or _is_handed_over(live, writes)
 
 
-def _went(
-    todo: Iterable[Writes], phases: Sequence[Failures]
-) -> tuple[Iterable[Writes], Iterable[str]]:
-    """Return what failed for its own sake, and the namespaces in which something was written."""
-    failed, written = list[Writes](), set[str]()
-    for each in todo:
-        errors = [phase[each.uid] for phase in phases if each.uid in phase]
-        if any(error.is_of_object for error in errors):
-            failed.append(each)
-        elif not errors and (each.status is not None or each.template is not None):
-            written.add(each.namespace)
-    return failed, written
+def _results(
+    asked: Iterable[Writes], failed: Failures
+) -> Iterator[tuple[str, dict[WriteKind, Result]]]:
+    """Yield what became of an object's writes, where not all is done."""
+    for each in asked:
+        found = {
+            kind: _result(error)
+            for kind in each.kinds
+            if (error := failed.get((each.uid, kind))) and not _is_over(kind, error)
+        }
+        if TEMPLATE in found and each.check_children:
+            found[CHILDREN] = Result()
+        if found:
+            yield each.uid, found
 
 
-def _is_final(error: WorldError) -> bool:
+def _is_over(kind: WriteKind, error: WorldError) -> bool:
     """Tell whether an Event is not posted again: refused for what it says, or a bug of ours."""
-    return error.is_refusal or isinstance(error, BugError)
+    return kind is WriteKind.EVENTS and (error.is_refusal or isinstance(error, BugError))
 
 
-def _carry_result(*said: WorldError | None, is_held: bool, is_untold: bool) -> Carried:
-    """Return what became of an object's writes, by phase; the last that failed is told.
-
-    A path that is somebody else's is no write that failed: nothing was to be written there.
-    """
-    scale, announced, template, published, told = said
-    is_unheard = isinstance(published, NoPathError)
-    made = [each for each in (scale, template, None if is_unheard else published) if each]
-    tried = [each for each in (*made, announced, told) if each]
-    refused = [each.words for each in made if each.is_refusal]
-    pointless = [each.words for each in (template, published) if each and each.is_of_object]
-    untold = announced or told
-    return Carried(
-        scale=_fate(scale),
-        template=Fate.UNDONE if is_held else _fate(template),
-        status=_fate(untold),
-        has_failed=any(not isinstance(each, StaleError) for each in tried),
-        refused=refused[-1] if refused else None,
-        fault=next((str(each) for each in tried if isinstance(each, BugError)), None),
-        no_path=str(published) if is_unheard else None,
-        is_pointless=bool(pointless),
-        failed=pointless[-1] if pointless else None,
-        is_status_pointless=untold is not None and untold.is_of_object,
-        status_refused=untold.words if untold and untold.is_refusal else None,
-        is_template_refused=template is not None and template.is_of_object,
-        is_untold=is_untold,
-        is_held=is_held,
-    )
-
-
-def _fate(said: WorldError | None) -> Fate:
-    if said is None:
-        return Fate.DONE
-    return Fate.UNDONE if said.is_undone else Fate.UNKNOWN
+def _result(error: WorldError) -> Result:
+    fate = Fate.UNDONE if error.is_undone else Fate.UNKNOWN
+    if isinstance(error, BugError):
+        return Result(fate=fate, cause=Cause.BUG, said=str(error))
+    if isinstance(error, NoPathError):
+        return Result(fate=fate, cause=Cause.NO_PATH, said=str(error))
+    if error.is_refusal:
+        return Result(fate=fate, cause=Cause.REFUSED, said=error.words)
+    cause = Cause.FAILED if error.is_of_object else Cause.LATER
+    return Result(fate=fate, cause=cause, said=error.words)
 
 
 def _uid_and_replicas(live: Manifest) -> tuple[str, int]:

@@ -20,14 +20,14 @@ from tonnage.control.input.times import rfc3339
 from tonnage.control.observe.permission import may_scale
 from tonnage.control.report.status import newest_decision
 from tonnage.control.series import FleetSeries, fleet_series
-from tonnage.control.tick import TickResult, tick, with_carried
+from tonnage.control.tick import TickResult, tick, with_results
 from tonnage.fleet.act import Writer
 from tonnage.fleet.calibration import CalibrationConfigMap
-from tonnage.fleet.limiter import BURST_S
 from tonnage.fleet.lists import Lists
 from tonnage.fleet.logs import Line
 from tonnage.fleet.observe import Observer, key_of
 from tonnage.fleet.store import Key, Owner, ReferencedKeys, Store
+from tonnage.fleet.write_queue import BURST_S
 from tonnage.settings import Settings
 from tonnage.sizing.errors import SearchAbandonedError
 from tonnage.sizing.plan import Between
@@ -119,8 +119,8 @@ class Loop:
         _log(outcome, fleet)
         self._log_blackouts(outcome)
         with self.step("act"):
-            carried = self.writer.act(outcome.writes, now=rfc3339(now_s))
-        self.memory = with_carried(outcome, carried, before=self.memory, now_s=now_s)
+            results = self.writer.act(outcome.writes, now=rfc3339(now_s))
+        self.memory = with_results(outcome, results, before=self.memory, now_s=now_s)
         with self.step("keep"):
             views = (found.state.view for found in outcome.found)
             self._live = {view.uid: view.namespace for view in views}
@@ -147,7 +147,7 @@ class Loop:
     @property
     def num_held(self) -> int:
         """Return how many objects wait until it is their turn to be written."""
-        return self.writer.limiter.num_held
+        return self.writer.queue.num_held
 
     def _ask(self) -> None:
         """Ask Prometheus where it is time, and wait for what it says, unless something changed."""

@@ -21,8 +21,10 @@ from fleet_builders import (
     a_sizing,
     a_state,
     assessed,
+    failures,
     first_replicas,
     managed_by,
+    remembering,
     with_lengths,
 )
 from measured_builders import a_posterior
@@ -30,8 +32,7 @@ from tonnage.catalog.gpu import built_in_gpus
 from tonnage.control.assess import size_object
 from tonnage.control.decide.writers import with_written
 from tonnage.control.input.answers import Asker
-from tonnage.control.input.memory import Retry
-from tonnage.control.input.writers import Fate
+from tonnage.control.input.results import Fate, WriteKind
 from tonnage.control.report.status import report
 from tonnage.control.size.question import question_of
 from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope, memory_key, speed_key
@@ -168,7 +169,7 @@ class TestTheSplitOfANewObject:
 
     def test_stays_while_the_api_server_refuses_what_is_made(self, rates):
         memory = self.planned(rates[0], scaling={"mode": "Auto"}).memory
-        refused = replace(memory, written=replace(memory.written, problem="no"))
+        refused = remembering(memory, failures=failures(WriteKind.TEMPLATE))
         again = self.planned(rates[0], refused, scaling={"mode": "Auto"})
         more = self.planned(rates[1], again.memory, scaling={"mode": "Auto"})
 
@@ -302,9 +303,8 @@ class TestLiveFlags:
 
     def test_are_those_edited_while_the_api_server_refuses_the_correction(self):
         state = a_state(live=edited(self.KEPT, slots=7))
-        refused = Retry(generation=1, times=1, at_s=NOW_S + 60, is_of_template=True)
 
-        found = assessed(state, memory=a_memory(state, retry=refused))
+        found = assessed(state, memory=a_memory(state, failures=failures(WriteKind.TEMPLATE)))
 
         assert found.sizing.flags.max_num_seqs == 7
 

@@ -17,11 +17,13 @@ from fleet_builders import (
     a_pod_body,
     a_sizing,
     a_state,
+    failures,
 )
 from fleet_builders import assessed as assess_one
 from measured_builders import an_engine
 from tonnage.api.objects import InvalidSpecError
 from tonnage.api.status import Condition
+from tonnage.control.input.results import Cause, WriteKind
 from tonnage.control.input.times import rfc3339
 from tonnage.control.report.conditions import conditions
 from tonnage.fleet.views import deployment_view
@@ -248,7 +250,10 @@ class TestReadyOfWhatIsRefused:
     def test_keeps_telling_of_a_service_that_leads_elsewhere(self):
         # The next process finds that in the status alone.
         state = a_state()
-        memory = a_memory(state, no_path="Service llama is not ours")
+        memory = a_memory(
+            state,
+            failures=failures(WriteKind.CHILDREN, "Service llama is not ours", cause=Cause.NO_PATH),
+        )
         found = assessed(state, memory=memory, fleet=a_fleet(state, unlisted={"serving": "403"}))
 
         assert said("Ready", found) == ("False", "NoTrafficPath")
@@ -376,7 +381,7 @@ class TestStalled:
 
     def test_while_the_api_server_refuses_our_writes(self):
         state = a_state()
-        found = assessed(state, memory=a_memory(state, problem="denied by a webhook"))
+        found = assessed(state, memory=a_memory(state, failures=failures(WriteKind.TEMPLATE)))
 
         assert said("Stalled", found) == ("True", "WriteRefused")
         assert shown(found)["Stalled"].message == "denied by a webhook"

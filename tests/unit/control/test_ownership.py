@@ -12,10 +12,12 @@ from fleet_builders import (
     a_manifest,
     a_memory,
     a_state,
+    failures,
     owned_by,
     remembering,
 )
 from tonnage.control.input.memory import Memory
+from tonnage.control.input.results import Cause, WriteKind
 from tonnage.control.tick import tick
 
 FOREIGN = {
@@ -185,7 +187,12 @@ class TestAdoption:
 
 def test_a_service_of_somebody_else_is_no_way_to_the_replicas():
     state = a_state()
-    memory = remembering(a_memory(state), no_path="Service serving/llama is not ours")
+    memory = remembering(
+        a_memory(state),
+        failures=failures(
+            WriteKind.CHILDREN, "Service serving/llama is not ours", cause=Cause.NO_PATH
+        ),
+    )
 
     _, conditions = told(state, memory=memory)
 

@@ -23,7 +23,7 @@ from tonnage.control.learn.learning import observation
 from tonnage.control.report.conditions import conditions
 from tonnage.control.report.status import report
 from tonnage.control.size.running import as_it_runs
-from tonnage.control.tick import tick, with_carried
+from tonnage.control.tick import tick, with_results
 from tonnage.control.write.writes import writes_for
 from tonnage.sizing.errors import SearchAbandonedError
 
@@ -212,7 +212,7 @@ class Waiting:
         state = a_state(manifest, live=body, replicas=self.replicas, load=self.load)
         fleet = a_fleet(state, now_s=self.now_s, settings={"max_gpus": 12})
         outcome = tick(fleet, self.memory)
-        self.memory = with_carried(outcome, {}, before=self.memory, now_s=self.now_s)
+        self.memory = with_results(outcome, {}, before=self.memory, now_s=self.now_s)
         [writes] = outcome.writes
         if writes.scale:
             self.replicas = writes.scale.replicas

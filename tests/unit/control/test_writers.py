@@ -15,9 +15,9 @@ from fleet_builders import (
     managed_by,
 )
 from tonnage.control.input.memory import Memory
-from tonnage.control.input.writers import REPLICAS_LONGEST_S, TEMPLATE_LONGEST_S, Fate, Part
-from tonnage.control.tick import tick, with_carried
-from tonnage.control.write.carried import Carried
+from tonnage.control.input.results import Cause, Fate, Result, WriteKind
+from tonnage.control.input.writers import REPLICAS_LONGEST_S, TEMPLATE_LONGEST_S, Part
+from tonnage.control.tick import tick, with_results
 from tonnage.manifests.names import DIGEST_ANNOTATION, TEMPLATE_ANNOTATION
 
 ARGO = managed_by("argocd-controller", "f:replicas")
@@ -29,10 +29,10 @@ OUR_IMAGE, THEIR_IMAGE = "vllm/vllm-openai:v0.33.0", "theirs/vllm:v0.33.0"
 UID = "uid-of-llama"
 ARGO_EDIT = managed_by("argocd-controller", "f:template")
 OF_BEFORE = {"contextLength": 16_384}
-ALL = Carried()
-STALE = Carried(scale=Fate.UNDONE)
-NO_ANSWER = Carried(scale=Fate.UNKNOWN, has_failed=True)
-REFUSED = Carried(template=Fate.UNDONE, has_failed=True, refused="denied by a webhook")
+ALL = {}
+STALE = {WriteKind.SCALE: Result()}
+NO_ANSWER = {WriteKind.SCALE: Result(fate=Fate.UNKNOWN)}
+REFUSED = {WriteKind.TEMPLATE: Result(cause=Cause.REFUSED, said="denied by a webhook")}
 
 
 @dataclass(kw_only=True)
@@ -86,13 +86,12 @@ class Story:
         live = self.body()
         state = a_state(manifest, replicas=self.replicas, live=live, load=self.load)
         outcome = tick(a_fleet(state, now_s=self.now_s), self.memory)
-        said = {} if carried == ALL else {UID: carried}
-        self.memory = with_carried(outcome, said, before=self.memory, now_s=self.now_s)
+        self.memory = with_results(outcome, {UID: carried}, before=self.memory, now_s=self.now_s)
         [writes] = outcome.writes
         self.events += [each.reason for each in writes.happenings if each.is_warning]
-        if writes.scale and (carried.scale is Fate.DONE if lands is None else lands):
+        if writes.scale and (WriteKind.SCALE not in carried if lands is None else lands):
             self.set(writes.scale.replicas, self.ours)
-        if writes.template and carried.template is Fate.DONE:
+        if writes.template and WriteKind.TEMPLATE not in carried:
             self.image, self.template_writers = OUR_IMAGE, []
             self.revision += 1
         return writes.scale and writes.scale.replicas, writes.template is not None
@@ -718,7 +717,7 @@ class TestWhatWasNotWritten:
         story = a_story()
         story.edit()
 
-        asked = [story.tick(15, carried=Carried(template=Fate.UNKNOWN, has_failed=True))[1]]
+        asked = [story.tick(15, carried={WriteKind.TEMPLATE: Result(fate=Fate.UNKNOWN)})[1]]
         asked += [story.tick(15)[1] for _ in range(6)]
 
         assert asked.count(True) == 2
@@ -727,7 +726,7 @@ class TestWhatWasNotWritten:
         story, asked = a_story(), []
         for _ in range(5):
             story.edit()
-            asked.append(story.tick(carried=REFUSED)[1])
+            asked.append(story.tick(carried={WriteKind.TEMPLATE: Result()})[1])
 
         assert asked == [True] * 5
         assert story.memory.objects[UID].writers.template.times == 0

@@ -17,15 +17,17 @@ from fleet_builders import (
     a_sizing,
     a_state,
     assessed,
+    failures,
     first_replicas,
     managed_by,
 )
-from tonnage.control.input.memory import Memory, Retry
+from tonnage.control.input.memory import Memory
+from tonnage.control.input.results import Cause, Result, WriteKind
 from tonnage.control.input.state import Pending
 from tonnage.control.report.happenings import EVENT_INTERVAL_S, LATE_S
 from tonnage.control.report.status import report
 from tonnage.control.tick import tick
-from tonnage.control.write.carried import Carried, carried_out
+from tonnage.control.write.results import with_results
 from tonnage.control.write.writes import CHILDREN_CHECK_S, writes_for
 from tonnage.fleet.views import model_view
 
@@ -267,8 +269,8 @@ class TestChildren:
         first, memory = asked(state, memory=new)
 
         assert (first.check_children, first.check_leftovers) == (True, True)
-        found, failed = assessed(state), Carried(has_failed=True)
-        again = carried_out(memory, found, first, failed, now_s=NOW_S)
+        failed = {WriteKind.CHILDREN: Result(cause=Cause.FAILED)}
+        again = with_results(memory, assessed(state, memory=new), first, failed, now_s=NOW_S)
         assert again.written.children_generation is None
 
 
@@ -317,15 +319,8 @@ class TestHappenings:
 
     def test_a_warning_does_not_wait_for_a_status_that_is_refused(self):
         state = a_state()
-        refused = Retry(
-            generation=state.view.generation,
-            times=3,
-            at_s=NOW_S + 60,
-            is_of_template=False,
-            status_problem="request is too large",
-        )
-
-        asked_for, memory = asked(state, memory=a_memory(state, status_retry=refused))
+        refused = failures(WriteKind.STATUS, "request is too large")
+        asked_for, memory = asked(state, memory=a_memory(state, failures=refused))
         after, _ = asked(state, memory=memory, now_s=NOW_S + 15)
 
         assert asked_for.status is None

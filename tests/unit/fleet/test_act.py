@@ -27,12 +27,11 @@ from tonnage.cluster.kube import (
     SERVICES,
 )
 from tonnage.control.decide.leaving import PodCost
-from tonnage.control.input.writers import Fate
+from tonnage.control.input.results import Cause, Fate, Result, WriteKind
 from tonnage.control.report.happenings import Happening
-from tonnage.control.write.carried import Carried
 from tonnage.fleet.act import Scale, Writer, Writes
 from tonnage.fleet.aside import beside
-from tonnage.fleet.lanes import lanes
+from tonnage.fleet.write_queue import WriteQueue
 from tonnage.manifests.children import deployment
 from tonnage.manifests.roles import RoleManifest
 
@@ -43,7 +42,7 @@ SERVICE = SERVICES.path("serving", "llama")
 A_STATUS = Status(replicas=ReplicasStatus(desired=1, current=1, ready=1, summary="1/1"))
 TEMPLATE = deployment(a_model(), a_sizing(), SITE)
 SCALED = "patch deployments/llama/scale"
-STALE = Carried(scale=Fate.UNDONE)
+LATER = Result()
 SCALED_EVENT = Happening(reason="Scaled", message="x", is_warning=False, at="1")
 
 
@@ -71,7 +70,13 @@ def act(kube, *all_writes, leads=True):
 def carried(kube, writes, *, leads=True):
     """What became of the writes for one object."""
     writer = Writer(kube=led(kube, lambda: leads), site=SITE)
-    return writer.act([writes], now=NOW).get(writes.uid, Carried())
+    return writer.act([writes], now=NOW).get(writes.uid, {})
+
+
+def is_stale(found):
+    """Nothing failed, and the replicas are decided anew."""
+    [(kind, result)] = found.items()
+    return (kind, result.fate, result.cause) == (WriteKind.SCALE, Fate.UNDONE, Cause.LATER)
 
 
 def done(kube):
@@ -97,7 +102,7 @@ class TestScaling:
     def test_writes_nothing_when_somebody_else_scaled_meanwhile(self):
         kube = a_kube(replicas=3)
 
-        assert carried(kube, asking(scale=a_scale(2, 5))) == STALE
+        assert is_stale(carried(kube, asking(scale=a_scale(2, 5))))
         assert done(kube) == []
 
     def test_writes_nothing_to_a_namesake(self):
@@ -114,7 +119,7 @@ class TestScaling:
     def test_writes_nothing_when_the_deployment_is_not_ours_any_more(self, owners):
         kube = a_kube(replicas=2, ownerReferences=owners)
 
-        assert carried(kube, asking(scale=a_scale(2, 5))) == STALE
+        assert is_stale(carried(kube, asking(scale=a_scale(2, 5))))
         assert done(kube) == []
 
     @pytest.mark.parametrize(("opted_in", "replicas"), [("true", 5), ("false", 2)])
@@ -129,7 +134,7 @@ class TestScaling:
     def test_writes_nothing_when_the_deployment_is_gone(self):
         kube = KubeDouble([(OBJECT, a_manifest())])
 
-        assert carried(kube, asking(scale=a_scale(2, 5))) == STALE
+        assert is_stale(carried(kube, asking(scale=a_scale(2, 5))))
         assert done(kube) == []
 
     def test_tries_again_when_something_else_changed_meanwhile(self):
@@ -170,7 +175,7 @@ class TestScaling:
 
         kube.fail = always_changed
 
-        assert carried(kube, asking(scale=a_scale(2, 5))) == STALE
+        assert is_stale(carried(kube, asking(scale=a_scale(2, 5))))
         assert live_replicas(kube) == 2
 
     def test_to_nothing_is_seen_as_nothing(self):
@@ -428,7 +433,7 @@ class TestRoles:
     def test_of_somebody_else_are_left_alone(self):
         kube = KubeDouble([(OBJECT, a_manifest()), (ROLE, a_role(ownerReferences=[]))])
 
-        assert carried(kube, asking_for_a_role()).template is Fate.UNDONE
+        assert carried(kube, asking_for_a_role())[WriteKind.TEMPLATE].fate is Fate.UNDONE
         assert kube.writes == []
 
     def test_are_not_written_for_a_spec_that_changed_meanwhile(self):
@@ -454,10 +459,10 @@ class TestAStatusThatHangs:
             body = a_manifest(f"m{number}", namespace="evil")
             kube.put(MODEL_DEPLOYMENTS.path("evil", f"m{number}"), body)
         kube.fail = hang
-        writer = Writer(kube=led(kube), site=SITE, lanes=lanes(beside))
+        writer = Writer(kube=led(kube), site=SITE, queue=WriteQueue(start=beside))
         yield kube, writer
         over.set()
-        for begun in list(writer.lanes.telling._begun.values()):
+        for begun in list(writer.queue.others._begun.values()):
             begun.work.wait()
 
     def statuses(self):
@@ -497,7 +502,7 @@ class TestAStatusThatHangs:
 
         writer.act(self.statuses(), now=NOW)
 
-        assert writer.limiter.share == 1
+        assert writer.queue.share == 1
 
 
 class TestWithoutTheLease:
@@ -541,7 +546,7 @@ class TestASpecThatChangedMeanwhile:
         failed = carried(kube, asking(generation=1, **part))
 
         assert bool(done(kube)) is is_written
-        assert not failed.has_failed
+        assert {each.cause for each in failed.values()} <= {Cause.LATER}
 
     @pytest.mark.parametrize(
         ("part", "during"),
@@ -563,7 +568,7 @@ class TestASpecThatChangedMeanwhile:
         failed = carried(kube, asking(generation=1, **part))
 
         assert done(kube) == []
-        assert not failed.has_failed
+        assert {each.cause for each in failed.values()} <= {Cause.LATER}
 
 
 MONITOR = POD_MONITORS.path("serving", "llama")
@@ -595,7 +600,7 @@ class TestChildren:
 
         assert done(kube) == ["apply podmonitors/llama"]
         assert kube.objects[SERVICE]["spec"] == {"mine": True}
-        assert failed["uid-of-llama"].no_path == (
+        assert failed["uid-of-llama"][WriteKind.CHILDREN].said == (
             "Service serving/llama is not ours: it is left alone"
         )
 
@@ -657,7 +662,7 @@ class TestChildren:
 
         kube.fail = never
 
-        assert "a policy forbids it" in carried(kube, asking(**CHECKED)).refused
+        assert "a policy forbids it" in carried(kube, asking(**CHECKED))[WriteKind.CHILDREN].said
         assert done(kube)[2:] == []
 
     def test_that_were_made_anew_meanwhile_are_not_forced(self):
@@ -701,8 +706,9 @@ class TestProtection:
 
         failed = writer.act([asking(model=PROTECTED, template=TEMPLATE, **CHECKED)], now=NOW)
 
-        assert "serving/llama is not ours: it is left alone" in failed["uid-of-llama"].refused
-        assert failed["uid-of-llama"].template == Fate.UNDONE
+        stopped = failed["uid-of-llama"][WriteKind.TEMPLATE]
+        assert "serving/llama is not ours: it is left alone" in stopped.said
+        assert stopped.fate is Fate.UNDONE
         assert kube.objects[path]["spec"] == {"mine": True}
         assert PLACE not in kube.objects
 
@@ -803,7 +809,7 @@ class TestEvents:
 
         found = carried(kube, asking(generation=1, happenings=(self.HAPPENING,)))
 
-        assert (done(kube), found) == ([], Carried(is_untold=True))
+        assert (done(kube), found.keys()) == ([], {WriteKind.EVENTS})
 
     @pytest.mark.parametrize("status", [0, 429, 500, 503])
     def test_that_get_no_answer_are_due_again_and_posted_once(self, status):
@@ -821,7 +827,7 @@ class TestEvents:
         kube.fail = lambda verb, path: None
         again = carried(kube, writes)
 
-        assert (lost, again) == (Carried(is_untold=True), Carried())
+        assert (lost.keys(), again) == ({WriteKind.EVENTS}, {})
         assert [path for path in kube.objects if "/events/" in path] == [posted]
 
     def test_that_cannot_be_posted_are_no_failure_of_the_object(self):
@@ -882,9 +888,9 @@ class TestAll:
         fate = carried(kube, asking(template=TEMPLATE, rolls=True, status=A_STATUS))
 
         assert done(kube) == []
-        assert (fate.template, fate.has_failed) == (Fate.UNDONE, True)
-        assert (fate.refused is None) == (refused is None)
-        assert refused is None or refused in fate.refused
+        assert fate[WriteKind.TEMPLATE].fate is Fate.UNDONE
+        assert (fate[WriteKind.TEMPLATE].cause is Cause.REFUSED) == (refused is not None)
+        assert refused is None or refused in fate[WriteKind.TEMPLATE].said
 
     def test_a_template_that_replaces_no_pod_does_not_wait_for_the_status(self):
         def no_status(verb, path):
@@ -897,7 +903,7 @@ class TestAll:
         fate = carried(kube, asking(template=TEMPLATE, status=A_STATUS))
 
         assert done(kube) == ["apply deployments/llama"]
-        assert fate.template is Fate.DONE
+        assert WriteKind.TEMPLATE not in fate
 
     @pytest.mark.parametrize("creates", [True, False])
     def test_nothing_at_all_is_written_without_the_lease(self, creates):
@@ -948,7 +954,7 @@ WHOLE = {"scale": a_scale(2, 3), "template": TEMPLATE, "status": A_STATUS}
 
 
 class TestWhatBecameOfIt:
-    def failing(self, verb, ending, *, status):
+    def failing(self, verb, ending, *, status, **more):
         kube = a_kube()
 
         def fails(asked, path):
@@ -956,37 +962,30 @@ class TestWhatBecameOfIt:
                 raise KubernetesError("said so", status=status)
 
         kube.fail = fails
-        return carried(kube, asking(**WHOLE))
+        return carried(kube, asking(**WHOLE, **more))
 
     def test_is_nothing_to_tell_where_all_is_done(self):
-        assert carried(a_kube(), asking(**WHOLE)) == Carried()
+        assert carried(a_kube(), asking(**WHOLE)) == {}
 
     @pytest.mark.parametrize(
-        ("status", "fate", "refused", "failed"),
+        ("status", "fate", "cause"),
         [
-            (403, Fate.UNDONE, "said so", "said so"),
-            (422, Fate.UNDONE, "said so", "said so"),
-            (429, Fate.UNDONE, None, None),
-            (404, Fate.UNDONE, None, None),
-            (500, Fate.UNKNOWN, None, "said so"),
-            (504, Fate.UNKNOWN, None, None),
-            (0, Fate.UNKNOWN, None, None),
+            (403, Fate.UNDONE, Cause.REFUSED),
+            (422, Fate.UNDONE, Cause.REFUSED),
+            (429, Fate.UNDONE, Cause.LATER),
+            (404, Fate.UNDONE, Cause.LATER),
+            (500, Fate.UNKNOWN, Cause.FAILED),
+            (504, Fate.UNKNOWN, Cause.LATER),
+            (0, Fate.UNKNOWN, Cause.LATER),
         ],
     )
-    def test_is_unknown_where_no_answer_says_that_it_was_refused(
-        self, status, fate, refused, failed
-    ):
-        assert self.failing("patch", "/scale", status=status) == Carried(
-            scale=fate, has_failed=True, refused=refused
-        )
-        assert self.failing("apply", "/deployments/llama", status=status) == Carried(
-            template=fate,
-            has_failed=True,
-            refused=refused,
-            is_pointless=failed is not None,
-            failed=failed,
-            is_template_refused=failed is not None,
-        )
+    def test_is_unknown_where_no_answer_says_that_it_was_refused(self, status, fate, cause):
+        result = Result(fate=fate, cause=cause, said="said so")
+
+        assert self.failing("patch", "/scale", status=status) == {WriteKind.SCALE: result}
+        assert self.failing("apply", "/deployments/llama", status=status) == {
+            WriteKind.TEMPLATE: result
+        }
 
     def test_of_a_service_is_no_matter_of_the_template(self):
         kube = a_kube()
@@ -997,26 +996,33 @@ class TestWhatBecameOfIt:
 
         kube.fail = fails
 
-        assert carried(kube, asking(**WHOLE, **CHECKED)) == Carried(
-            has_failed=True, refused="said so", is_pointless=True, failed="said so"
-        )
+        assert carried(kube, asking(**WHOLE, **CHECKED)) == {
+            WriteKind.CHILDREN: Result(cause=Cause.REFUSED, said="said so")
+        }
+
+    def test_of_a_template_leaves_what_comes_after_it_due(self):
+        found = self.failing("apply", "/deployments/llama", status=403, **CHECKED)
+
+        assert found.keys() == {WriteKind.TEMPLATE, WriteKind.CHILDREN}
+        assert found[WriteKind.CHILDREN] == LATER
 
     def test_of_a_status_is_no_matter_of_the_others(self):
-        assert self.failing("apply", "/status", status=500) == Carried(
-            status=Fate.UNKNOWN, has_failed=True, is_status_pointless=True
-        )
+        assert self.failing("apply", "/status", status=500) == {
+            WriteKind.STATUS: Result(fate=Fate.UNKNOWN, cause=Cause.FAILED, said="said so")
+        }
 
     def test_without_the_lease_is_undone(self):
-        assert carried(a_kube(), asking(**WHOLE), leads=False) == Carried(
-            scale=Fate.UNDONE, template=Fate.UNDONE, status=Fate.UNDONE, has_failed=True
-        )
+        found = carried(a_kube(), asking(**WHOLE), leads=False)
+
+        assert found.keys() == {WriteKind.SCALE, WriteKind.TEMPLATE, WriteKind.STATUS}
+        assert {(each.fate, each.cause) for each in found.values()} == {(Fate.UNDONE, Cause.LATER)}
 
     def test_of_a_deployment_that_is_not_ours_is_undone(self):
         kube = a_kube(ownerReferences=[])
 
-        assert carried(kube, asking(template=TEMPLATE)) == Carried(
-            template=Fate.UNDONE, has_failed=True
-        )
+        found = carried(kube, asking(template=TEMPLATE))
+
+        assert found[WriteKind.TEMPLATE].fate is Fate.UNDONE
 
     def test_of_the_first_replicas_costs_the_template_nothing(self):
         # Somebody scales it in the moment between its making and the first look.
@@ -1028,5 +1034,5 @@ class TestWhatBecameOfIt:
 
         kube.fail = scaled_meanwhile
 
-        assert carried(kube, asking(template=TEMPLATE, first_replicas=3, creates=True)) == Carried()
+        assert carried(kube, asking(template=TEMPLATE, first_replicas=3, creates=True)) == {}
         assert live_replicas(kube) == 7

@@ -1,19 +1,16 @@
 """What is refused is tried again ever later, and told as what it is."""
 
 import itertools
-from dataclasses import replace
 
 import pytest
 
-from fleet_builders import NOW_S, a_manifest, a_memory, a_state
+from fleet_builders import NOW_S, a_manifest, a_state, failures
 from kube_double import KubeDouble
 from loop_builders import World, a_loop, condition, served, tick
 from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, SERVICES
-from tonnage.control.decide.retries import MOST_RETRY_S, SPREAD, next_retry
-from tonnage.control.input.memory import Retry
-from tonnage.control.write.writes import Writes
-from tonnage.fleet.pauses import Pauses
+from tonnage.control.decide.retries import MOST_RETRY_S, SPREAD, failed_again
+from tonnage.control.input.results import Cause, Result, WriteKind
 
 OBJECT = MODEL_DEPLOYMENTS.path("serving", "llama")
 PLACE = DEPLOYMENTS.path("serving", "llama")
@@ -88,16 +85,10 @@ class TestARefusedDeployment:
         assert len(asked) > number
 
     def test_waits_as_long_after_weeks_of_refusals(self):
-        memory = a_memory(a_state())
-        memory = replace(
-            memory,
-            written=replace(
-                memory.written,
-                retry=Retry(generation=1, times=5000, at_s=NOW_S, is_of_template=True),
-            ),
-        )
+        state = a_state()
+        before = failures(WriteKind.TEMPLATE, times=5000)[WriteKind.TEMPLATE]
 
-        later = next_retry(memory.written.retry, 1, uid=memory.uid, now_s=NOW_S)
+        later = failed_again(before, Result(cause=Cause.REFUSED), state.view, now_s=NOW_S)
 
         assert later.times == 5001
         assert MOST_RETRY_S * (1 - SPREAD) <= later.at_s - NOW_S <= MOST_RETRY_S
@@ -197,7 +188,7 @@ class TestADeploymentThatIsTooLarge:
             if each["type"] == "Stalled"
         ]
         assert (stalled["reason"], stalled["message"]) == ("WriteRefused", said)
-        assert loop.writer.limiter.share == 1
+        assert loop.writer.queue.share == 1
 
 
 class TestAWebhookThatIsDown:
@@ -236,7 +227,7 @@ class TestAStatusThatCannotBeWritten:
         pauses_s = [after - before for before, after in itertools.pairwise(tries_s)]
         assert pauses_s[:4] == [15, 30, 60, 120]
         assert max(pauses_s) <= 300 + 15
-        assert loop.writer.limiter.share == 1
+        assert loop.writer.queue.share == 1
         assert PLACE in world.kube.objects
 
     def test_is_told_by_a_metric_of_its_object_until_it_can(self, world_and_tries):
@@ -290,60 +281,3 @@ class TestAStatusThatCannotBeWritten:
             tick(loop, world)
 
         assert events(world, "WriteRefused") == []
-
-
-class TestAPausedNamespace:
-    """Of which three objects failed since anything of it was written."""
-
-    @pytest.fixture
-    def paused(self):
-        now_s = [0.0]
-        pauses = Pauses(clock=lambda: now_s[0])
-        pauses.note([asked(name) for name in "abc"], written=())
-        return pauses, now_s
-
-    def test_offers_one_that_failed_after_each_pause(self, paused):
-        pauses, now_s = paused
-        crowd = [asked(name) for name in "abc"]
-        tried_s = []
-        for now_s[0] in range(0, 130, 5):
-            found = pauses.let_through(crowd)
-            assert len(found) <= 1
-            if found:
-                tried_s.append(now_s[0])
-                pauses.note(found, written=())
-
-        assert tried_s == [15, 45, 105]
-
-    def test_offers_them_in_turn_so_that_one_that_is_broken_for_good_holds_back_none(self, paused):
-        pauses, now_s = paused
-        crowd, tried = [asked(name) for name in "abc"], []
-        for now_s[0] in range(0, 600, 5):
-            found = pauses.let_through(crowd)
-            tried += [each.name for each in found]
-            pauses.note(found, written=())
-
-        assert tried[:4] == ["a", "b", "c", "a"]
-
-    def test_holds_no_other_namespace_and_nothing_that_is_new_or_changed(self, paused):
-        pauses, _ = paused
-        others = [asked("a", namespace="good"), asked("d"), asked("a", generation=2)]
-
-        assert pauses.let_through([asked("b"), *others]) == others
-
-    def test_is_over_when_anything_of_it_is_written(self, paused):
-        pauses, _ = paused
-
-        pauses.note([], written={"bad"})
-
-        assert len(pauses.let_through([asked(name) for name in "abc"])) == 3
-
-    def test_begins_with_the_third_that_fails(self):
-        pauses = Pauses(clock=lambda: 0.0)
-        pauses.note([asked("a"), asked("b")], written=())
-
-        assert len(pauses.let_through([asked("a"), asked("b")])) == 2
-
-
-def asked(name, *, namespace="bad", generation=1):
-    return Writes(namespace=namespace, name=name, uid=f"{namespace}/{name}", generation=generation)

@@ -3,7 +3,8 @@
 import zlib
 from typing import Final
 
-from tonnage.control.input.memory import Retry
+from tonnage.control.input.results import Failure, Result
+from tonnage.control.input.state import ModelView
 
 RETRY_S: Final = 15.0
 """After a write that failed, before the next; twice as long after each further failure."""
@@ -15,18 +16,23 @@ SPREAD: Final = 0.2
 """Of a time, by which objects that were handled together come apart in each round."""
 
 
-def is_waiting(retry: Retry | None, generation: int, *, now_s: float) -> bool:
+def is_waiting(failure: Failure | None, generation: int, *, now_s: float) -> bool:
     """Tell whether what failed for this spec is not to be tried again yet."""
-    return retry is not None and retry.generation == generation and now_s < retry.at_s
+    return failure is not None and failure.generation == generation and now_s < failure.at_s
 
 
-def next_retry(
-    before: Retry | None, generation: int, *, uid: str, now_s: float, is_of_template: bool = False
-) -> Retry:
+def failed_again(
+    before: Failure | None, result: Result, view: ModelView, *, now_s: float
+) -> Failure:
     """Return when to try again what failed now: later each time."""
-    times = before.times + 1 if before and before.generation == generation else 1
-    at_s = now_s + apart_s(pause_s(times), uid)
-    return Retry(generation=generation, times=times, at_s=at_s, is_of_template=is_of_template)
+    times = before.times + 1 if before and before.generation == view.generation else 1
+    return Failure(
+        cause=result.cause,
+        said=result.said,
+        generation=view.generation,
+        times=times,
+        at_s=now_s + apart_s(pause_s(times), view.uid),
+    )
 
 
 def pause_s(times: int) -> float:

@@ -15,8 +15,9 @@ from tonnage.catalog.gpu import CatalogError
 from tonnage.control.decide.draining import recorded_drain_s
 from tonnage.control.decide.template import MOST_NAMED, site_in
 from tonnage.control.input.memory import ObjectMemory
+from tonnage.control.input.results import Fate
 from tonnage.control.input.state import Assessment, BadConfig, DeploymentView, Fleet, ModelState
-from tonnage.control.input.writers import SOMEBODY, Drift, Fate, Scaled, Writers
+from tonnage.control.input.writers import SOMEBODY, Drift, Scaled, Writers
 from tonnage.control.learn.believed import with_known_cache
 from tonnage.control.size.question import by_spec
 from tonnage.manifests.changes import Hands, departures

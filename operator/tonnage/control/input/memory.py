@@ -10,6 +10,7 @@ from typing import Self
 
 from tonnage.api.status import Condition, DecisionStatus, MeasuredFigure
 from tonnage.control.input.answers import Answers
+from tonnage.control.input.results import Cause, Failure, WriteKind
 from tonnage.control.input.writers import Writers
 from tonnage.estimate.belief import PlannedSpeed
 from tonnage.estimate.budget import Ledger
@@ -279,47 +280,56 @@ class DecisionMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retry:
-    """When what the API server did not take is tried again."""
-
-    generation: int
-    """Of the spec: another one is tried at once."""
-    times: int
-    """That it failed, in a row."""
-    at_s: float
-    is_of_template: bool
-    """Else the Deployment was taken, and a child was refused: that holds back no template."""
-    status_problem: str | None = None
-    """What the API server said to a status that it refuses."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WriteMemory:
     """What became of our writes. Written by ``write``."""
 
-    problem: str | None = None
-    """What the API server said to the last write of the template, if it refused it."""
-    fault: str | None = None
-    """A bug of ours that its last writes met."""
-    no_path: str | None = None
-    """Why no request comes to the replicas, whatever they can serve."""
-    retry: Retry | None = None
-    """Of template and children; None: they did not fail."""
-    status_retry: Retry | None = None
-    """Of the status."""
-    edit_retry: Retry | None = None
-    """Of what others made of the specs of roles: later each time."""
+    failures: Mapping[WriteKind, Failure] = field(default_factory=dict)
+    """Of the last attempts, where they failed for what they are."""
     children_checked_at_s: float | None = None
     children_generation: int | None = None
     """Of the spec that they were checked for."""
 
     @property
+    def problem(self) -> str | None:
+        """What the API server said to a write, where it refuses it."""
+        made = map(self.failures.get, (WriteKind.TEMPLATE, WriteKind.CHILDREN, WriteKind.SCALE))
+        return next((each.problem for each in made if each and each.problem), None)
+
+    @property
+    def fault(self) -> str | None:
+        """A bug of ours that a write met."""
+        return self._said_of(Cause.BUG)
+
+    @property
+    def no_path(self) -> str | None:
+        """Why no request comes to the replicas, whatever they can serve."""
+        return self._said_of(Cause.NO_PATH)
+
+    @property
+    def status_problem(self) -> str | None:
+        """What the API server said to a status that it refuses."""
+        failure = self.failures.get(WriteKind.STATUS)
+        return failure.said if failure and failure.cause is Cause.REFUSED else None
+
+    @property
     def has_failed(self) -> bool:
         """Tell whether a write failed, and that is not over."""
-        return any((self.problem, self.fault, self.no_path, self.retry, self.status_retry))
+        return bool(self.failures.keys() - {WriteKind.EDITS})
+
+    def without(self, kind: WriteKind) -> Self:
+        """Forget what failed of a kind."""
+        if kind not in self.failures:
+            return self
+        others = {each: failure for each, failure in self.failures.items() if each is not kind}
+        return replace(self, failures=others)
+
+    def _said_of(self, cause: Cause) -> str | None:
+        return next((each.said for each in self.failures.values() if each.cause is cause), None)
 
     def without_future(self) -> Self:
-        return replace(self, retry=None, status_retry=None, edit_retry=None)
+        """Try all of it again at once."""
+        failures = {kind: replace(each, at_s=0.0) for kind, each in self.failures.items()}
+        return replace(self, failures=failures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,10 @@ two writers that undo each other would restart engines for ever.
 """
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Final, NamedTuple, Self
 
 from tonnage.api.status import Reason
+from tonnage.control.input.results import Fate
 from tonnage.manifests.changes import Change
 from tonnage.units import DAY_S, count_of, format_s
 
@@ -23,16 +23,6 @@ TEMPLATE_LONGEST_S: Final = DAY_S
 MOST_DOUBLED: Final = 32
 UNSEEN_S: Final = 60.0
 """In which a write of ours is seen; what is not seen then has changed nothing."""
-
-
-class Fate(StrEnum):
-    """What became of a write."""
-
-    DONE = "done"
-    UNDONE = "undone"
-    """Refused, or held back: something else was there than it was decided on."""
-    UNKNOWN = "unknown"
-    """No answer came: it may have been carried out."""
 
 
 class Scaled(NamedTuple):

@@ -152,11 +152,10 @@ def why_stalled(found: Assessment) -> Reason | None:
         return found.refusal
     if fault := found.fault or found.memory.written.fault:
         return Reason("InternalError", fault)
-    if found.memory.written.problem:
-        return Reason("WriteRefused", found.memory.written.problem)
-    unsaid = found.memory.written.status_retry
-    if unsaid and unsaid.status_problem:  # an Event tells it, where no status can
-        return Reason("WriteRefused", f"no status can be written: {unsaid.status_problem}")
+    if problem := found.memory.written.problem:
+        return Reason("WriteRefused", problem)
+    if unsaid := found.memory.written.status_problem:  # an Event tells it, where no status can
+        return Reason("WriteRefused", f"no status can be written: {unsaid}")
     deployment = found.state.deployment
     if deployment and deployment.is_rollout_held and deployment.owner_uid == found.state.view.uid:
         return Reason("RolloutPaused", _held_written(deployment))

@@ -29,6 +29,7 @@ from tonnage.control.input.memory import (
     ReportMemory,
     WriteMemory,
 )
+from tonnage.control.input.results import Cause, Failure, WriteKind
 from tonnage.control.input.state import Assessment, Fleet, ModelView
 from tonnage.control.input.times import rfc3339
 from tonnage.control.measure.attained import BUDGET_FIGURE
@@ -90,8 +91,13 @@ def memory_from_status(view: ModelView, *, now_s: float) -> ObjectMemory:
         uid=view.uid,
         decided=DecisionMemory(since_s=now_s),
         reported=known,
-        written=WriteMemory(no_path=no_path),
+        written=_without_path(view, no_path) if no_path else WriteMemory(),
     )
+
+
+def _without_path(view: ModelView, said: str) -> WriteMemory:
+    known = Failure(cause=Cause.NO_PATH, said=said, generation=view.generation, times=0, at_s=0.0)
+    return WriteMemory(failures={WriteKind.CHILDREN: known})
 
 
 def report(found: Assessment, fleet: Fleet) -> Reported:

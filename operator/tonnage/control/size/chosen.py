@@ -8,6 +8,7 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Reason
 from tonnage.control.input.answers import Asker
 from tonnage.control.input.memory import BetterAsked, ObjectMemory
+from tonnage.control.input.results import WriteKind
 from tonnage.control.input.state import ACTING, Chosen, DeploymentView, Fleet, ModelState
 from tonnage.control.observe.ownership import conflict_written
 from tonnage.control.size.allowed import check_allowed
@@ -387,9 +388,9 @@ def _is_reapplied(question: SizingQuestion, state: ModelState, deployment: Deplo
     An edit that stays is what engines run with: in a mode that writes nothing, where another writer
     wins, and while the API server refuses our template.
     """
-    model, memory, retry = state.model, question.memory, question.memory.written.retry
+    model, memory = state.model, question.memory
     is_acting = isinstance(model, ModelDeployment) and model.spec.scaling.mode in ACTING
-    is_refused = retry is not None and retry.is_of_template
+    is_refused = WriteKind.TEMPLATE in memory.written.failures
     writers = memory.writers
     if not is_acting or is_refused or writers.template.is_left:
         return False

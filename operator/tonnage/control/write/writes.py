@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Status
 from tonnage.control.decide.leaving import PodCost, costs_to_go
-from tonnage.control.decide.retries import MOST_RETRY_S, apart_s, is_waiting, next_retry
+from tonnage.control.decide.retries import MOST_RETRY_S, apart_s, failed_again, is_waiting
 from tonnage.control.decide.template import roll_written
 from tonnage.control.decide.writers import with_written
 from tonnage.control.input.memory import ObjectMemory, WriteMemory
+from tonnage.control.input.results import Cause, Fate, Result, WriteKind
 from tonnage.control.input.state import Assessment, DeploymentView, Fleet
-from tonnage.control.input.writers import Fate, Scaled
+from tonnage.control.input.writers import Scaled
 from tonnage.control.observe.permission import may_act, may_scale, owns_children
 from tonnage.control.report.happenings import Happening, happenings
 from tonnage.control.report.roles import due, edited, said_by_roles
@@ -79,6 +80,18 @@ class Writes:
         return self.template is not None or self.check_children or bool(self.roles)
 
     @property
+    def kinds(self) -> frozenset[WriteKind]:
+        """Return what is written or looked at."""
+        asked = {
+            WriteKind.SCALE: self.scale is not None,
+            WriteKind.TEMPLATE: self.makes,
+            WriteKind.CHILDREN: self.check_children,
+            WriteKind.STATUS: self.status is not None,
+            WriteKind.EVENTS: bool(self.happenings),
+        }
+        return frozenset(kind for kind, is_asked in asked.items() if is_asked)
+
+    @property
     def num_limited(self) -> int:
         """How much of what is limited this asks for: all but replicas."""
         templates = 0 if self.template is None else NUM_CREATED if self.creates else 1
@@ -94,13 +107,17 @@ class Writes:
 def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Writes, ObjectMemory]:
     """Return what is to be written for one object, and the memory of it once it is carried out."""
     view, known, deployment = found.state.view, found.memory.written, found.state.deployment
-    retry, generation = known.retry, view.generation
+    waiting = {
+        kind
+        for kind, failure in known.failures.items()
+        if is_waiting(failure, view.generation, now_s=fleet.now_s)
+    }
+    waits = bool(waiting & {WriteKind.TEMPLATE, WriteKind.CHILDREN})
     acts = may_act(found, fleet)
     scale = _scale(found, fleet) if may_scale(found, fleet) else None
-    waits = is_waiting(retry, generation, now_s=fleet.now_s)
     # A status of what is too large to be read costs the API server as much as the object does.
-    is_mute = view.is_oversized or is_waiting(known.status_retry, generation, now_s=fleet.now_s)
-    may_apply = acts and not (waits and retry and retry.is_of_template)
+    is_mute = view.is_oversized or WriteKind.STATUS in waiting
+    may_apply = acts and WriteKind.TEMPLATE not in waiting
     may_apply = may_apply and not (is_mute and found.changes)  # said before it is done
     template = _template(found, fleet) if may_apply else None
     may_apply_roles = may_apply or (bool(found.state.own_roles) and not (waits or view.is_deleting))
@@ -119,14 +136,14 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     if is_mute:
         written_at_s = found.memory.reported.gauges_written_at_s
         said = replace(said, gauges_written_at_s=written_at_s)
-    if known.status_retry and not reported.must_write:
-        known = replace(known, status_retry=None)
+    if not reported.must_write:
+        known = known.without(WriteKind.STATUS)
     is_said = reported.must_write and not is_mute
     writes = Writes(
         namespace=view.namespace,
         name=view.name,
         uid=view.uid,
-        generation=generation,
+        generation=view.generation,
         model=found.state.model if isinstance(found.state.model, ModelDeployment) else None,
         scale=scale,
         template=template,
@@ -142,7 +159,8 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
         is_oversized=view.is_oversized,
     )
     if checks:
-        known = replace(known, children_checked_at_s=fleet.now_s, children_generation=generation)
+        checked_at_s, generation = fleet.now_s, view.generation
+        known = replace(known, children_checked_at_s=checked_at_s, children_generation=generation)
     memory = with_written(
         replace(found.memory, reported=said, written=known),
         found,
@@ -157,15 +175,16 @@ def _roles(
     found: Assessment, known: WriteMemory, fleet: Fleet
 ) -> tuple[tuple[RoleManifest, ...], WriteMemory]:
     """Return the ModelDeployments of roles to apply: what others made of them later each time."""
-    edits, retry, now_s = edited(found), known.edit_retry, fleet.now_s
-    generation = found.state.view.generation
+    edits, now_s, view = edited(found), fleet.now_s, found.state.view
+    before = known.failures.get(WriteKind.EDITS)
     if not edits:
-        is_over = retry is not None and now_s >= retry.at_s + MOST_RETRY_S
-        return due(found), replace(known, edit_retry=None) if is_over else known
-    if is_waiting(retry, generation, now_s=now_s):
+        is_over = before is not None and now_s >= before.at_s + MOST_RETRY_S
+        return due(found), known.without(WriteKind.EDITS) if is_over else known
+    if is_waiting(before, view.generation, now_s=now_s):
         return due(found), known
-    retry = next_retry(retry, generation, uid=found.state.view.uid, now_s=now_s)
-    return (*due(found), *edits.values()), replace(known, edit_retry=retry)
+    again = failed_again(before, Result(cause=Cause.FAILED), view, now_s=now_s)
+    known = replace(known, failures={**known.failures, WriteKind.EDITS: again})
+    return (*due(found), *edits.values()), known
 
 
 def _template(found: Assessment, fleet: Fleet) -> Manifest | None:

@@ -11,11 +11,11 @@ from loop_builders import a_loop, a_world, replicas_of, served, tick
 from tonnage.api.status import ReplicasStatus, Status
 from tonnage.cluster.errors import ConflictError, HeldBackError, KubernetesError
 from tonnage.cluster.kube import KubeApi, load_client
+from tonnage.control.input.results import Cause, WriteKind
 from tonnage.control.write.writes import Scale, Writes
 from tonnage.fleet.act import Writer
 from tonnage.fleet.aside import beside
-from tonnage.fleet.lanes import lanes
-from tonnage.fleet.limiter import BURST_S, SLOWEST, Limiter
+from tonnage.fleet.write_queue import BURST_S, SLOWEST, WriteQueue
 
 EACH = a_sizing().goodput_requests_per_s
 FIRST_REPLICAS = first_replicas()
@@ -39,84 +39,84 @@ def a_look(name, namespace="a"):
     return Writes(namespace=namespace, name=name, uid=f"{namespace}/{name}", check_children=True)
 
 
-def a_limiter(per_s=2.0):
+def a_queue(per_s=2.0):
     clock = Clock()
-    return Limiter(per_s=per_s, clock=clock), clock
+    return WriteQueue(per_s=per_s, clock=clock), clock
 
 
-def admitted(limiter, *wanted):
-    return [each.label for each in limiter.admit(wanted)]
+def admitted(queue, *wanted):
+    return [each.label for each in queue.admit(wanted)]
 
 
 class TestAdmission:
     def test_lets_through_what_five_seconds_allow_and_then_the_rate(self):
-        limiter, clock = a_limiter(per_s=2)
+        queue, clock = a_queue(per_s=2)
         herd = [a_status(str(number)) for number in range(100)]
 
-        assert len(admitted(limiter, *herd)) == 2 * BURST_S
-        assert admitted(limiter, *herd) == []
+        assert len(admitted(queue, *herd)) == 2 * BURST_S
+        assert admitted(queue, *herd) == []
         clock.now_s += 3
-        assert len(admitted(limiter, *herd)) == 2 * 3
+        assert len(admitted(queue, *herd)) == 2 * 3
         clock.now_s += 3600
-        assert len(admitted(limiter, *herd)) == 2 * BURST_S
+        assert len(admitted(queue, *herd)) == 2 * BURST_S
 
     def test_an_object_is_admitted_with_all_its_writes(self):
-        limiter, clock = a_limiter(per_s=1)
+        queue, clock = a_queue(per_s=1)
         model = a_model()
         created = [
             a_status(str(number), template={}, creates=True, model=model) for number in range(3)
         ]
 
         # 5 tokens: the first takes 7, the debt is paid before the next.
-        assert admitted(limiter, *created) == ["a/0"]
+        assert admitted(queue, *created) == ["a/0"]
         clock.now_s += 2
-        assert admitted(limiter, *created[1:]) == []
+        assert admitted(queue, *created[1:]) == []
         clock.now_s += 1
-        assert admitted(limiter, *created[1:]) == ["a/1"]
+        assert admitted(queue, *created[1:]) == ["a/1"]
 
     def test_namespaces_take_turns_and_within_one_who_waited_longest(self):
-        limiter, clock = a_limiter(per_s=1)
+        queue, clock = a_queue(per_s=1)
         crowd = [a_status(str(number), "crowd") for number in range(9)]
         alone = a_status("x", "alone")
 
-        first = admitted(limiter, *crowd, alone)
+        first = admitted(queue, *crowd, alone)
         clock.now_s += 4
-        second = admitted(limiter, *crowd, alone)
+        second = admitted(queue, *crowd, alone)
 
         assert first == ["crowd/0", "alone/x", "crowd/1", "crowd/2", "crowd/3"]
         assert second == ["crowd/4", "alone/x", "crowd/5", "crowd/6"]
 
     def test_checks_of_children_come_after_what_somebody_waits_for(self):
-        limiter, clock = a_limiter(per_s=1)
+        queue, clock = a_queue(per_s=1)
         looks = [a_look(str(number)) for number in range(50)]
         changed = a_status("changed", template={})
 
-        assert admitted(limiter, *looks) == ["a/0", "a/1", "a/2", "a/3", "a/4"]
+        assert admitted(queue, *looks) == ["a/0", "a/1", "a/2", "a/3", "a/4"]
         for _ in range(30):
-            admitted(limiter, *looks[5:])
+            admitted(queue, *looks[5:])
         clock.now_s += 3
-        assert admitted(limiter, *looks[5:], changed)[0] == "a/changed"
+        assert admitted(queue, *looks[5:], changed)[0] == "a/changed"
 
     def test_changes_of_one_namespace_come_before_looks_of_all_others(self):
-        limiter, _ = a_limiter(per_s=1)
+        queue, _ = a_queue(per_s=1)
         looks = [a_look("look", namespace=f"team-{number}") for number in range(50)]
         changed = [a_status(str(number), template={}) for number in range(2)]
 
-        assert admitted(limiter, *looks, *changed)[:2] == ["a/0", "a/1"]
+        assert admitted(queue, *looks, *changed)[:2] == ["a/0", "a/1"]
 
     def test_who_scales_comes_first(self):
-        limiter, _ = a_limiter(per_s=0.2)
+        queue, _ = a_queue(per_s=0.2)
         scale = Scale(deployment="z", uid="z", seen=1, replicas=2)
 
-        assert admitted(limiter, a_status("a"), a_status("z", scale=scale)) == ["a/z"]
-        assert limiter.num_held == 1
+        assert admitted(queue, a_status("a"), a_status("z", scale=scale)) == ["a/z"]
+        assert queue.num_held == 1
 
     def test_slows_down_while_the_api_server_fails_and_picks_up_again(self):
-        limiter, _ = a_limiter()
+        queue, _ = a_queue()
         shares = []
         for failure in [KubernetesError("busy", status=429)] * 8 + [None] * 7:
-            limiter.note([failure] if failure else [])
-            shares.append(limiter.share)
+            queue.note([failure] if failure else [])
+            shares.append(queue.share)
 
         assert shares[:3] == [1 / 2, 1 / 4, 1 / 8]
         assert min(shares) == SLOWEST
@@ -136,11 +136,11 @@ class TestAdmission:
         ],
     )
     def test_a_refusal_of_one_object_slows_nobody_down(self, failure, share):
-        limiter, _ = a_limiter()
+        queue, _ = a_queue()
 
-        limiter.note([failure])
+        queue.note([failure])
 
-        assert limiter.share == share
+        assert queue.share == share
 
 
 class TestABusyServer:
@@ -153,12 +153,12 @@ class TestABusyServer:
         with serving(lambda asked: here if asked.method == "GET" else busy) as server:
             (tmp_path / "config").write_text(a_kubeconfig(server.url))
             kube = KubeApi(load_client(str(tmp_path / "config"))).with_fence(lambda: None)
-            writer = Writer(kube=kube, site=SITE, lanes=lanes(beside))
+            writer = Writer(kube=kube, site=SITE, queue=WriteQueue(start=beside))
             wanted = Writes(namespace="a", name="x", uid="u", status=status)
             carried = writer.act([wanted], now="2026-01-02T00:00:00Z")["u"]
 
-        assert writer.limiter.share == 1 / 2
-        assert not carried.is_status_pointless
+        assert writer.queue.share == 1 / 2
+        assert carried[WriteKind.STATUS].cause is Cause.LATER
 
 
 def a_herd(number):
@@ -196,7 +196,7 @@ class TestTheLoop:
     def test_replicas_never_wait_behind_status(self):
         loop, world = served()
         herd = a_status("herd", happenings=("an Event",) * 10_000)
-        loop.writer.limiter.admit([herd])
+        loop.writer.queue.admit([herd])
         for pod in world.completions_per_s:
             world.completions_per_s[pod] = 1.6 * EACH
 

@@ -1,0 +1,105 @@
+"""What became of the writes for one object, and what is remembered where that was not all. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tonnage.control.decide.retries import failed_again
+from tonnage.control.decide.rollout import without_rollout
+from tonnage.control.decide.writers import with_written
+from tonnage.control.input.memory import Memory, ObjectMemory, ReportMemory, WriteMemory
+from tonnage.control.input.results import Cause, Failure, Fate, Results, WriteKind
+from tonnage.control.input.state import Assessment
+from tonnage.control.input.writers import Scaled
+from tonnage.control.write.writes import Writes
+
+SCALE, TEMPLATE, CHILDREN = WriteKind.SCALE, WriteKind.TEMPLATE, WriteKind.CHILDREN
+STATUS, EVENTS = WriteKind.STATUS, WriteKind.EVENTS
+
+
+def with_all_results(
+    memory: Memory,
+    found: Mapping[str, Assessment],
+    written: Mapping[str, tuple[Writes, Results]],
+    *,
+    before: Memory,
+    now_s: float,
+) -> Memory:
+    """Return the memory of what was really written; all by UID.
+
+    ``before``: what was remembered before this tick.
+    """
+    objects = dict(memory.objects)
+    for uid, (writes, results) in written.items():
+        known = objects[uid]
+        if not (results or known.written.failures):
+            continue
+        known = with_results(known, found[uid], writes, results, now_s=now_s)
+        is_left = TEMPLATE in results and results[TEMPLATE].fate is Fate.UNDONE
+        objects[uid] = without_rollout(known, before.objects.get(uid)) if is_left else known
+    return replace(memory, objects=objects)
+
+
+def with_results(
+    memory: ObjectMemory, found: Assessment, writes: Writes, results: Results, *, now_s: float
+) -> ObjectMemory:
+    """Return the memory of what was really written: what is not done is due again."""
+    if results.keys() & {SCALE, TEMPLATE}:
+        memory = with_written(
+            memory,
+            found,
+            scaled=Scaled(writes.scale.replicas, _fate(results, SCALE)) if writes.scale else None,
+            template=_fate(results, TEMPLATE) if writes.template is not None else None,
+            now_s=now_s,
+        )
+    return replace(
+        memory,
+        reported=_report_memory(memory.reported, found.memory.reported, results),
+        written=_write_memory(memory.written, found, writes, results, now_s=now_s),
+    )
+
+
+def _fate(results: Results, kind: WriteKind) -> Fate:
+    return results[kind].fate if kind in results else Fate.DONE
+
+
+def _report_memory(known: ReportMemory, before: ReportMemory, results: Results) -> ReportMemory:
+    """Return what status and Events said, as far as they were written.
+
+    An Event says of a decision or a rollout when that is carried out, not before.
+    """
+    if EVENTS in results:
+        known = replace(known, bad=before.bad, posted=before.posted)
+    if STATUS in results:
+        known = replace(known, gauges_written_at_s=before.gauges_written_at_s)
+    if results.keys() & {SCALE, TEMPLATE, EVENTS}:
+        decision, roll = before.posted_decision, before.posted_roll
+        known = replace(known, posted_decision=decision, posted_roll=roll)
+    return known
+
+
+def _write_memory(
+    known: WriteMemory, found: Assessment, writes: Writes, results: Results, *, now_s: float
+) -> WriteMemory:
+    """Remember what failed, by kind, until it is tried again and done."""
+    failures = {
+        kind: each
+        for kind, each in known.failures.items()
+        if kind in results or _is_left(kind, each, writes)
+    }
+    for kind, result in results.items():
+        if result.cause is not Cause.LATER and kind is not EVENTS:
+            before = failures.get(kind)
+            failures[kind] = failed_again(before, result, found.state.view, now_s=now_s)
+    known = replace(known, failures=failures)
+    if CHILDREN not in results:
+        return known
+    generation = found.memory.written.children_generation
+    return replace(known, children_checked_at_s=None, children_generation=generation)
+
+
+def _is_left(kind: WriteKind, failure: Failure, writes: Writes) -> bool:
+    """Tell whether what failed was not among what is done now, and still matters."""
+    if kind is WriteKind.EDITS:
+        return True
+    is_of_this = failure.generation == writes.generation or failure.cause is Cause.NO_PATH
+    return is_of_this and kind is not SCALE and kind not in writes.kinds
