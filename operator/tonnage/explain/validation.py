@@ -38,6 +38,10 @@ class Unconfirmed:
     """looked up, guessed, or estimated: worked out from other figures."""
     confirmed_by: str
 
+    def to_dict(self) -> dict[str, str]:
+        named = {"name": self.name, "value": self.value, "origin": self.origin}
+        return {**named, "confirmedBy": self.confirmed_by}
+
 
 def unconfirmed_figures(sizing: Sizing) -> tuple[Unconfirmed, ...]:
     """Return every figure that was neither given nor measured, in the order of the plan."""

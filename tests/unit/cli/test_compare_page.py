@@ -57,7 +57,7 @@ def test_has_the_answer_the_ranking_and_the_stages_of_each_class(root):
         root.find("body/section/h2")
     )
     assert ranks == [choice.gpu.name for choice in result.selection.choices]
-    assert text.count("measured validation") == len(result.in_full)
+    assert text.count("KV cache per GPU") == len(result.in_full)
     assert "arrivals Poisson, through a Service guessed" in text
 
 

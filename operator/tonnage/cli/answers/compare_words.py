@@ -1,15 +1,14 @@
 """GPU classes compared, in words: what text and pages say alike."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
 from tonnage.cli.answers.batches import BOUNDS
 from tonnage.cli.answers.comparing import FAR_MORE_GPUS, NO_PRICE, SEVERAL_NODES, Compared
 from tonnage.cli.answers.price_words import price_notes
 from tonnage.cli.console import printable
-from tonnage.explain.at_demand import AtDemand, at_demand
-from tonnage.explain.choosing import aspects
+from tonnage.explain.at_demand import AtDemand, at_demand, demand_rows
+from tonnage.explain.choosing import memory_written
 from tonnage.explain.cost_words import missing_price, nodes_written
 from tonnage.explain.report import bottleneck_of
 from tonnage.explain.validation import Unconfirmed, unconfirmed_figures
@@ -268,33 +267,17 @@ def to_write(choice: Choice) -> str:
     return f"spec.hardware: {{gpu: {choice.gpu.name}, gpusPerReplica: {num_gpus}}}{raised}"
 
 
-def class_aspects(found: Compared, choice: Choice) -> Iterator[tuple[str, str]]:
-    """Yield (aspect, figures in words); of what is to be validated only what others lack."""
-    *earlier, last = aspects(choice)
-    yield from ((aspect.name, str(aspect)) for aspect in earlier)
+def class_rows(found: Compared, choice: Choice) -> Iterator[tuple[str, str]]:
+    """Yield what a plan says of a class, beside what else was asked of it."""
+    yield from demand_rows(choice.sizing, choice.replicas)
+    yield "memory", memory_written(choice.sizing)
     if verdict := found.roles.get(choice.gpu.name):
         yield "roles apart", verdict[0].answer
     if offload := found.offload.get(choice.gpu.name):
         yield "KV offload", offload
-    own = [each for each in unconfirmed_figures(choice.sizing) if each not in in_common(found)]
-    said = "; ".join(f"{each.name}: {each.value}" for each in own)
-    yield last.name, said or "as for every class, below"
 
 
-def in_common(found: Compared) -> tuple[Unconfirmed, ...]:
-    """Return what must be validated for every class that is shown in full, in the same words."""
-    first, *others = [unconfirmed_figures(choice.sizing) for choice in found.in_full]
-    return tuple(each for each in first if all(each in other for other in others))
-
-
-def unconfirmed_once(found: Compared) -> Iterator[Unconfirmed]:
-    """Yield every unconfirmed figure once; where classes differ, without its value."""
-    common = in_common(found)
-    seen: set[str] = set()
-    for choice in found.in_full:
-        for each in unconfirmed_figures(choice.sizing):
-            name = each.name.replace(choice.gpu.name, "class").strip()
-            if name not in seen:
-                seen.add(name)
-                value = each.value if each in common else "differs"
-                yield replace(each, name=name, value=value)
+def to_validate(found: Compared) -> tuple[str, tuple[Unconfirmed, ...]]:
+    """Return the first class that is shown in full, and what of it only a measurement confirms."""
+    first = found.in_full[0]
+    return first.gpu.name, unconfirmed_figures(first.sizing)

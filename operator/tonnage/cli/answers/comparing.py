@@ -11,7 +11,7 @@ from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.cli.answers.batches import BatchRow, batch_rows
 from tonnage.cli.answers.planning import code_of, fewest_replicas, identity
 from tonnage.explain.at_demand import capacity_figures, demand_figures
-from tonnage.explain.choosing import aspects
+from tonnage.explain.choosing import stages
 from tonnage.explain.offload import offload_reasons
 from tonnage.explain.report import estimate_status, plan_status, round_estimate
 from tonnage.explain.validation import unconfirmed_figures
@@ -249,17 +249,9 @@ def _ranking_entry(number: int, choice: Choice, roles: "Verdict | None") -> dict
         **_statuses(choice),
         "tokensPerSecondPerGpu": round_estimate(choice.tokens_per_s_per_gpu),
         "withinMaxReplicas": choice.is_within_bounds,
-        "stages": {aspect.name: aspect.to_dict() for aspect in aspects(choice)},
+        "stages": stages(choice),
         "batches": [_batch(choice, row) for row in batch_rows(choice.sizing)],
-        "toValidate": [
-            {
-                "name": each.name,
-                "value": each.value,
-                "origin": each.origin,
-                "confirmedBy": each.confirmed_by,
-            }
-            for each in unconfirmed_figures(choice.sizing)
-        ],
+        "toValidate": [each.to_dict() for each in unconfirmed_figures(choice.sizing)],
         **({} if roles is None else {"rolesApart": roles[1]}),
     }
 

@@ -30,7 +30,7 @@ VALIDATED: Final = (
 
 
 def compare_page(found: Compared) -> str:
-    """Return the whole page: the answer, both pictures, the ranking, the aspects of each class."""
+    """Return the whole page: the answer, both pictures, the ranking, each class in figures."""
     deployment = found.deployment
     return document(
         "compare.html.j2",
@@ -101,7 +101,7 @@ def _class(found: Compared, choice: Choice) -> dict[str, object]:
         "gpu": choice.gpu.name,
         "in_short": words.in_short(choice),
         "to_write": words.to_write(choice),
-        "aspects": facts(words.class_aspects(found, choice)),
+        "rows": facts(words.class_rows(found, choice)),
         "batches": _batches(choice.sizing),
     }
 
@@ -117,10 +117,5 @@ def _batches(sizing: Sizing) -> Table:
 
 
 def _unconfirmed_table(found: Compared) -> Table:
-    return plain_table(
-        VALIDATED,
-        (
-            (each.name, each.value, each.origin, each.confirmed_by)
-            for each in words.unconfirmed_once(found)
-        ),
-    )
+    _, figures = words.to_validate(found)
+    return plain_table(VALIDATED, (tuple(each.to_dict().values()) for each in figures))

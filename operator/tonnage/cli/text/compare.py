@@ -1,4 +1,4 @@
-"""GPU classes compared, as text for a person: the ranking, then the aspects of each class."""
+"""GPU classes compared, as text for a person: the ranking, then each class in figures."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -71,8 +71,8 @@ def _class(found: Compared, choice: Choice) -> Iterator[RenderableType]:
     number = found.selection.choices.index(choice) + 1
     yield Text(f"{number}. {choice.gpu.name}: {words.in_short(choice)}", style="bold")
     yield indent(Text(words.to_write(choice)))
-    aspects = words.class_aspects(found, choice)
-    yield indent(grid((Text(aspect), Text(said, style=DIM)) for aspect, said in aspects))
+    rows = words.class_rows(found, choice)
+    yield indent(grid((Text(name), Text(said, style=DIM)) for name, said in rows))
     yield indent(batch_table(choice.sizing), above=1)
 
 
@@ -80,8 +80,9 @@ def _validation(found: Compared) -> Iterator[RenderableType]:
     """Yield what only a measurement can confirm, and how."""
     if not found.in_full:
         return
-    yield Group(*section("To be validated by measurement, for every class"))
+    name, figures = words.to_validate(found)
+    yield Group(*section(f"To be validated by measurement, here for {name}"))
     unconfirmed = table("figure", "value", "origin", "confirmed by")
-    for each in words.unconfirmed_once(found):
+    for each in figures:
         unconfirmed.add_row(each.name, each.value, each.origin, each.confirmed_by)
     yield indent(unconfirmed)
