@@ -16,11 +16,19 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from replay_shapes import (
+    ALL_SHAPES,
+    LLMD_OUTPUT,
+    LLMD_PROMPT,
+    LLMD_STAGES,
+    SWAPS,
+    Swap,
+)
+
 from tonnage.api.objects import ModelDeployment, parse_model_deployment
 from tonnage.replay.cluster import StartupTime
 from tonnage.replay.drawn import duration_of, window_of
 from tonnage.replay.scenario import FirstPlan, OfShape, OfTrace, Scenario, first_plan
-from tonnage.replay.shapes import LLMD_OUTPUT, LLMD_PROMPT, LLMD_STAGES, SHAPES, SWAPS, Swap
 from tonnage.replay.traces import Trace, read_trace
 from tonnage.units import seconds
 
@@ -115,7 +123,7 @@ class NoCaseError(ValueError):
 
 
 def shape_cases() -> list[Case]:
-    return [Case(name=name, times=TIMES.get(name, 1.0)) for name in SHAPES]
+    return [Case(name=name, times=TIMES.get(name, 1.0)) for name in ALL_SHAPES]
 
 
 def trace_case(text: str) -> Case:
@@ -206,11 +214,11 @@ def scenario(
 def _of_shape(case: Case) -> tuple[OfShape, Lengths, float]:
     if found := SWAPS.get(case.name):
         rate = case.times * found.requests_per_s
-        requests = OfShape(name=case.name, requests_per_s=1.0, times=case.times)
+        requests = OfShape(shape=ALL_SHAPES[case.name], requests_per_s=1.0, times=case.times)
         return requests, _of_swap(found), rate
     if case.name != "llmd":
         rate = RATES[case.name]
-        requests = OfShape(name=case.name, requests_per_s=rate, times=case.times)
+        requests = OfShape(shape=ALL_SHAPES[case.name], requests_per_s=rate, times=case.times)
         return requests, CHAT, rate * case.times
     (_, *prompt), (_, *output) = LLMD_PROMPT, LLMD_OUTPUT
     lengths = Lengths(
@@ -221,7 +229,7 @@ def _of_shape(case: Case) -> tuple[OfShape, Lengths, float]:
     )
     number = sum(rate * stage_s for rate, stage_s in LLMD_STAGES)
     mean = case.times * number / sum(stage_s for _, stage_s in LLMD_STAGES)
-    return OfShape(name="llmd", requests_per_s=1.0, times=case.times), lengths, mean
+    return OfShape(shape=ALL_SHAPES["llmd"], requests_per_s=1.0, times=case.times), lengths, mean
 
 
 def _of_swap(found: Swap) -> Lengths:

@@ -13,7 +13,7 @@ from tonnage.replay.drawn import Drawn, drawn_from, times
 from tonnage.replay.faults import Fault, drop_scrapes
 from tonnage.replay.operator import Operator
 from tonnage.replay.record import ReplayedModel
-from tonnage.replay.shapes import SHAPES, MeanTraffic
+from tonnage.replay.shapes import MeanTraffic, Shape
 from tonnage.replay.simulation import Controller, Simulation
 from tonnage.replay.traces import Trace
 from tonnage.replay.traffic import Traffic, TrafficSource, constant_rate
@@ -51,9 +51,9 @@ class OfTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfShape:
-    """Synthetic requests by the name of their shape."""
+    """Synthetic requests of a shape."""
 
-    name: str
+    shape: Shape
     requests_per_s: float
     """In the mean, as the spec expects."""
     times: float = 1.0
@@ -127,7 +127,7 @@ class Scenario:
                 times=requests.times,
                 seed=self.seed,
             )
-            return SHAPES[requests.name].draw(asked)
+            return requests.shape.draw(asked)
         duration_s, trace = requests.duration_s, requests.trace
         if spec.role == "prefill":
             trace = replace(trace, output_tokens=array("q", [1]) * len(trace))

@@ -397,12 +397,12 @@ def test_a_deployment_that_is_scaled_only_has_no_flags_to_replay(trace):
     assert "spec.scaleTarget: a replay runs engines of its own flags" in result.stderr
 
 
-def test_a_shape_without_a_rate_in_the_spec_says_which_needs_none():
+def test_a_shape_without_a_rate_in_the_spec_says_what_is_missing():
     users = small(("    requestsPerSecond: 8\n", "    concurrentUsers: 8\n"))
     result = replay("--shape", "step", text=users)
 
     assert result.exit_code == 3
-    assert "llmd" in result.stderr
+    assert "--shape needs a rate in spec.demand" in result.stderr
 
 
 def test_neither_trace_nor_shape_is_no_question():

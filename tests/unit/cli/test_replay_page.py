@@ -27,6 +27,7 @@ from tonnage.replay.policies import PolicyResult
 from tonnage.replay.policy import policy_of
 from tonnage.replay.scenario import FirstPlan, OfShape
 from tonnage.replay.series import SeriesPoint
+from tonnage.replay.shapes import SHAPES
 from tonnage.sizing.cost import GpuHour
 
 DAY_S = 86_400.0
@@ -100,7 +101,7 @@ def replays(*outcomes, num_seeds=1, refused=(), ran_pods=None, hour=None):
         deployment=model,
         question=ReplayQuestion(
             source=f"trace {SCRIPT}",
-            requests=OfShape(name="steady", requests_per_s=1.0),
+            requests=OfShape(shape=SHAPES["steady"], requests_per_s=1.0),
             cases=(case,),
             refused=refused,
             policies=tuple(dict.fromkeys(each.policy for each in outcomes)),

@@ -18,7 +18,7 @@ from tonnage.replay.drawn import window_of
 from tonnage.replay.policies import DrawnScenario
 from tonnage.replay.policy import Policy
 from tonnage.replay.scenario import OfShape, OfTrace, Scenario, first_plan
-from tonnage.replay.shapes import SWING
+from tonnage.replay.shapes import SHAPES, SWING
 from tonnage.replay.traces import Trace
 from tonnage.replay.traffic import Traffic, TrafficSource, diurnal, traffic
 from tonnage.sizing.expected import expected_workload
@@ -30,7 +30,7 @@ def a_scenario(requests_per_s):
     model = parse_model_deployment(manifest(CHAT, requests_per_s, quantile="p95"))
     return Scenario(
         model=model,
-        requests=OfShape(name="steady", requests_per_s=requests_per_s),
+        requests=OfShape(shape=SHAPES["steady"], requests_per_s=requests_per_s),
         start=StartupTime(mean_s=120.0),
         planned=first_plan(model),
         target=0.95,
@@ -39,7 +39,8 @@ def a_scenario(requests_per_s):
 
 def shape(name, requests_per_s):
     return replace(
-        a_scenario(requests_per_s), requests=OfShape(name=name, requests_per_s=requests_per_s)
+        a_scenario(requests_per_s),
+        requests=OfShape(shape=SHAPES[name], requests_per_s=requests_per_s),
     )
 
 

@@ -22,6 +22,7 @@ from tonnage.replay.policy import (
 from tonnage.replay.rivals.registry import RIVALS
 from tonnage.replay.scenario import SETTINGS, OfShape, OfTrace, ReplayError, Scenario, first_plan
 from tonnage.replay.series import width_of
+from tonnage.replay.shapes import SHAPES
 from tonnage.replay.traces import Trace
 from tonnage.replay.truth import Truth, true_replica
 from tonnage.sizing.serving.load_line import bound_requests_per_s
@@ -303,7 +304,7 @@ def test_a_truth_that_is_drawn_is_another_with_another_seed():
 
 
 def test_a_shape_is_drawn_for_the_demand_of_the_spec():
-    found = a_scenario(OfShape(name="steady", requests_per_s=2.0)).draw()
+    found = a_scenario(OfShape(shape=SHAPES["steady"], requests_per_s=2.0)).draw()
 
     assert found.num_requests == pytest.approx(7200, rel=0.05)
 

@@ -9,6 +9,7 @@ from tonnage.replay.cluster import StartupTime
 from tonnage.replay.policies import DrawnScenario
 from tonnage.replay.policy import policy_of
 from tonnage.replay.scenario import OfShape, Scenario, first_plan
+from tonnage.replay.shapes import SHAPES
 
 MODEL = a_model(
     model={"id": "meta-llama/Llama-3.1-8B-Instruct"},
@@ -34,7 +35,7 @@ def test_the_operator_stays_on_it():
     planned = first_plan(MODEL, GPUS)
     scenario = Scenario(
         model=MODEL,
-        requests=OfShape(name="steady", requests_per_s=8),
+        requests=OfShape(shape=SHAPES["steady"], requests_per_s=8),
         start=StartupTime(mean_s=60),
         planned=planned,
         target=0.95,

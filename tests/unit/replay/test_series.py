@@ -13,9 +13,11 @@ from tonnage.replay.cluster import StartupTime
 from tonnage.replay.drawn import Drawn
 from tonnage.replay.judge import Fates
 from tonnage.replay.policies import DrawnScenario
-from tonnage.replay.policy import descriptions, policy_of
+from tonnage.replay.policy import OWN, policy_of
+from tonnage.replay.rivals.registry import RIVALS
 from tonnage.replay.scenario import OfShape, Scenario, first_plan
 from tonnage.replay.series import series
+from tonnage.replay.shapes import SHAPES
 
 
 def a_pod(created_s, ready_s, deleted_s=math.inf, ended_s=math.inf):
@@ -94,7 +96,7 @@ def steps():
     return DrawnScenario.of(
         Scenario(
             model=model,
-            requests=OfShape(name="step", requests_per_s=16.0),
+            requests=OfShape(shape=SHAPES["step"], requests_per_s=16.0),
             start=StartupTime(mean_s=60.0),
             planned=first_plan(model),
             target=0.9,
@@ -105,7 +107,7 @@ def steps():
 @pytest.mark.parametrize(
     "name",
     one_of_each(
-        ["static:3" if name == "static" else name for name in descriptions()],
+        ["static:3" if name == "static" else name for name in (*OWN, *RIVALS)],
         lambda name: name if name in {"tonnage", "static:3"} else "of another autoscaler",
     ),
 )

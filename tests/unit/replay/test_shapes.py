@@ -1,6 +1,6 @@
 import pytest
 
-from tonnage.replay.shapes import SHAPES, SWAPS, MeanTraffic, llmd
+from tonnage.replay.shapes import SHAPES, MeanTraffic
 from tonnage.sizing.workload import Lengths, Workload
 
 WORKLOAD = Workload(prompt=Lengths(mean_tokens=500, p99_tokens=1500), output_tokens=100)
@@ -19,7 +19,7 @@ def mean(values):
     return sum(values) / len(values)
 
 
-AROUND = [name for name, each in SHAPES.items() if not each.has_own_rate and name != "diurnal"]
+AROUND = [name for name, each in SHAPES.items() if name != "diurnal"]
 
 
 @pytest.mark.parametrize("name", AROUND)
@@ -68,48 +68,6 @@ def test_bursts_are_five_times_as_dense_and_shorter_than_a_cold_start():
 
     assert rate(285) == 5 * rate(100) == rate(585)
     assert rate(300) == rate(100)
-
-
-def test_the_scored_profile_of_llm_d_is_exact():
-    trace = llmd()
-
-    assert len(trace) == 12_480 == 2 * 330 + (4 + 6 + 8 + 10 + 4) * 360 + 1 * 300
-    assert list(trace.arrival_s[:3]) == [0.0, 0.5, 1.0]
-    assert trace.arrival_s[660] == 330.0
-    assert trace.arrival_s[-1] == 2429.0
-    assert (min(trace.prompt_tokens), max(trace.prompt_tokens)) == (3500, 4500)
-    assert (min(trace.output_tokens), max(trace.output_tokens)) == (900, 1100)
-    assert mean(trace.prompt_tokens) == pytest.approx(4000, abs=10)
-    assert mean(trace.output_tokens) == pytest.approx(1000, abs=3)
-
-
-def test_a_profile_may_be_scaled_and_its_rate_is_not_the_specs():
-    found = drawn("llmd", rate=100.0, times=0.5)
-
-    assert found.num_requests == 6240
-    assert found.duration_s == 2430
-
-
-@pytest.mark.parametrize("name", SWAPS)
-def test_a_swap_brings_its_own_rate_and_one_length_in_each_stage(name):
-    swap, found = SWAPS[name], drawn(name, rate=100.0)
-    traffic = found.traffic
-    lengths = zip(traffic.prompt_tokens, traffic.output_tokens, strict=True)
-
-    assert found.duration_s == 2 * swap.stage_s
-    # Poisson, of 2,880 requests or more.
-    assert found.num_requests / found.duration_s == pytest.approx(swap.requests_per_s, rel=0.05)
-    for at_s, each in zip(traffic.arrival_s, lengths, strict=True):
-        assert each == swap.stages[at_s >= swap.stage_s]
-
-
-def test_a_swap_may_be_scaled_and_what_is_longer_than_the_context_is_told():
-    found = drawn("swap", times=2.0)
-    assert found.num_requests == pytest.approx(26_400, rel=0.03)
-
-    asked = MeanTraffic(workload=WORKLOAD, requests_per_s=1.0, context_tokens=6999)
-    short = SHAPES["swap"].draw(asked)
-    assert len(short.too_long_s) == count(drawn("swap"), 0, 1100)
 
 
 def test_a_factor_scales_the_rate():

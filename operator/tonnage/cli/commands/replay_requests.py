@@ -64,8 +64,8 @@ def _of_shape(shape: str, options: ReplayOptions, deployment: ModelDeployment) -
         raise Failure("--window is a part of a TRACE: a --shape has none")
     if options.saved_trace is not None:
         raise Failure("--save-trace writes a trace: a --shape differs with each seed")
-    rate = 1.0 if SHAPES[shape].has_own_rate else _rate(deployment)
-    return OfShape(name=shape, requests_per_s=rate, times=options.times)
+    rate = _rate(deployment)
+    return OfShape(shape=SHAPES[shape], requests_per_s=rate, times=options.times)
 
 
 def _of_trace(trace: Trace, options: ReplayOptions, duration_s: float | None = None) -> OfTrace:
@@ -105,11 +105,7 @@ def _rate(deployment: ModelDeployment) -> float:
         request = ask(deployment.spec, look_up(deployment.spec, built_in_gpus()))
     rate = request.demand.usual.requests_per_s
     if rate is None:
-        without = ", ".join(name for name, each in SHAPES.items() if each.has_own_rate)
-        raise Failure(
-            "--shape needs a rate in spec.demand, such as requestsPerSecond; of these it needs "
-            f"none: {without}"
-        )
+        raise Failure("--shape needs a rate in spec.demand, such as requestsPerSecond")
     return rate
 
 
