@@ -15,6 +15,7 @@ from tonnage.fleet.group import as_group
 from tonnage.fleet.logs import Line
 from tonnage.fleet.views import (
     AutoscalerView,
+    OversizedView,
     ReplicaSetView,
     View,
     autoscaler_view,
@@ -149,14 +150,14 @@ class Store:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._views: dict[Kind, dict[Key, View]] = defaultdict(dict)
-        self._oversized: dict[Kind, dict[Key, int]] = defaultdict(dict)
-        """What is too large to be read, and its bytes."""
         self._noted: dict[Kind, set[Key]] = {}
         """By kind: what the watch spoke of since a list of it was begun."""
         self._served: ReferencedKeys | None = None
         """None: not known yet."""
         self._deployment_uids: dict[Owner, str | None] = {}
         """Of what owns a set of pods."""
+        self._snapshot: Snapshot | None = None
+        """The last one, while it is still so."""
         self.has_gap = threading.Event()
         """Set when a watch begins without a version: what happened before is found by a list."""
         self.changed = threading.Event()
@@ -174,10 +175,6 @@ class Store:
 
     def note(self, kind: Kind, event_type: str | None, body: Mapping[str, Any]) -> None:
         """Take in one watch event."""
-        with self._lock:
-            is_large = self._note_size(kind, event_type, body)
-        if is_large:
-            return
         view = _project(kind, body)
         if view is None:
             return  # what was known of it stays
@@ -185,50 +182,35 @@ class Store:
         with self._lock:
             self._noted.setdefault(kind, set()).add(key)
             before = self._views[kind].get(key)
-            view = _reuse(before, view)
-            if event_type == "DELETED":
+            is_gone = event_type == "DELETED"
+            if not is_gone and before == view:
+                return
+            self._snapshot = None
+            if not is_gone:
+                _tell_size(kind, before, view)
+                self._views[kind][key] = view
+                is_news = _without_echo(before) != _without_echo(view)
+            else:
                 if before is None or before.uid == view.uid:
                     self._views[kind].pop(key, None)
                 is_news = before is not None
-            else:
-                self._views[kind][key] = view
-                is_news = _without_echo(before) != _without_echo(view)
             if isinstance(view, ReplicaSetView):
                 self._deployment_uids[view.namespace, view.uid] = view.deployment_uid
-            is_news = is_news and self._is_served(view)
+            is_news = is_news and self._is_served(kind, view)
         if is_news and kind is Kind.MODEL:
             self.asked.set()
         if is_news:
             self.changed.set()
 
-    def _note_size(self, kind: Kind, event_type: str | None, body: Mapping[str, Any]) -> bool:
-        """Take in what is too large, and tell whether nothing is known of it any more.
-
-        Of a ModelDeployment it is known that it is there.
-        """
-        key, known = _key_of(body), self._oversized[kind]
-        num_bytes, before = oversized_bytes(body), known.pop(key, None)
-        if num_bytes is None:
-            return False
-        if event_type != "DELETED":
-            known[key] = num_bytes
-            if before is None:
-                _tell_size(kind, key, num_bytes)
-        if kind is Kind.MODEL:
-            return False
-        self._noted.setdefault(kind, set()).add(key)
-        self._views[kind].pop(key, None)
-        if kind in OF_WORKLOADS and before is None and self._is_named(key):
-            self.changed.set()
-        return True
-
     def _is_named(self, deployment: Key) -> bool:
         return self._served is None or deployment in self._served.deployments
 
-    def _is_served(self, view: View) -> bool:
+    def _is_served(self, kind: Kind, view: View) -> bool:
         served, namespace = self._served, view.namespace
         if served is None or isinstance(view, ModelView):
             return True
+        if isinstance(view, OversizedView):
+            return kind in OF_WORKLOADS and self._is_named((namespace, view.name))
         if isinstance(view, DeploymentView):
             return self._is_named((namespace, view.name))
         if isinstance(view, AutoscalerView):
@@ -253,21 +235,15 @@ class Store:
         """
         with self._lock:
             self._noted[kind] = set()
-        views, unread, oversized = dict[Key, View](), set[Key](), dict[Key, int]()
+        views, unread = dict[Key, View](), set[Key]()
         for body in listed:
-            if num_bytes := oversized_bytes(body):
-                oversized[_key_of(body)] = num_bytes
-                if kind is not Kind.MODEL:
-                    continue
             view = _project(kind, body)
             if view is None:
                 unread.add(_key_of(body))
             else:
                 views[view.namespace, view.name] = view
         with self._lock:
-            for key in oversized.keys() - self._oversized[kind].keys():
-                _tell_size(kind, key, oversized[key])
-            known = self._views[kind]
+            known, self._snapshot = self._views[kind], None
             newer = self._noted[kind] | unread | {key for key in known if key[0] in unlisted}
             ghosts = [
                 key
@@ -276,9 +252,8 @@ class Store:
             ]
             for key in newer:
                 views.pop(key, None)
-            large = self._oversized[kind]
-            oversized = {key: each for key, each in oversized.items() if key not in newer}
-            self._oversized[kind] = {k: large[k] for k in newer & large.keys()} | oversized
+            for key, view in views.items():
+                _tell_size(kind, known.get(key), view)
             views = {key: _reuse(known.get(key), view) for key, view in views.items()}
             self._views[kind] = views | {key: known[key] for key in newer if key in known}
             if kind in OF_SETS:
@@ -287,30 +262,57 @@ class Store:
         return len(ghosts)
 
     def snapshot(self) -> Snapshot:
-        """Return everything as it is now."""
+        """Return everything as it is now; the same again where nothing changed."""
         with self._lock:
-            copies: dict[str, Any] = {str(kind): dict(self._views[kind]) for kind in Kind}
-            oversized = {k: v for each in OF_WORKLOADS for k, v in self._oversized[each].items()}
-        sets = chain.from_iterable(copies[each].values() for each in OF_SETS)
-        return Snapshot(
-            **copies,
-            pods_by_deployment=by_deployment(copies[Kind.POD].values(), sets),
-            oversized=oversized,
-        )
+            if self._snapshot is None:
+                self._snapshot = _snapshot(self._views)
+            return self._snapshot
+
+
+def _snapshot(known: Mapping[Kind, Mapping[Key, View]]) -> Snapshot:
+    views: dict[str, Any] = {
+        str(kind): {
+            key: view
+            for key, view in known.get(kind, {}).items()
+            if not isinstance(view, OversizedView)
+        }
+        for kind in Kind
+    }
+    sets = chain.from_iterable(views[each].values() for each in OF_SETS)
+    large = chain.from_iterable(known.get(each, {}).items() for each in OF_WORKLOADS)
+    return Snapshot(
+        **views,
+        pods_by_deployment=by_deployment(views[Kind.POD].values(), sets),
+        oversized={key: view.num_bytes for key, view in large if isinstance(view, OversizedView)},
+    )
 
 
 def _project(kind: Kind, body: Mapping[str, Any]) -> View | None:
     """Return the view of an object; a bug in that must not stop the others."""
     try:
-        return PROJECTIONS[kind](body)
+        num_bytes = oversized_bytes(body)
+        if num_bytes is None or kind is Kind.MODEL:
+            return PROJECTIONS[kind](body)
+        namespace, name = _key_of(body)
+        uid = body["metadata"].get("uid") or ""
+        return OversizedView(namespace=namespace, name=name, uid=uid, num_bytes=num_bytes)
     except Exception:
         LOG.exception(Line("cannot be read", kind=kind, object="/".join(_key_of(body))))
         return None
 
 
-def _tell_size(kind: Kind, key: Key, num_bytes: int) -> None:
-    message = f"{num_bytes} bytes: beyond {MOST_OBJECT_BYTES} nothing but its name is read"
-    LOG.warning(Line("too large", kind=kind, object="/".join(key), message=message))
+def _tell_size(kind: Kind, before: View | None, view: View) -> None:
+    """Write a line of what is too large, once."""
+    if _is_large(view) and not _is_large(before):
+        size = f"{view.num_bytes} bytes" if isinstance(view, OversizedView) else "it is too large"
+        message = f"{size}: beyond {MOST_OBJECT_BYTES} nothing but its name is read"
+        LOG.warning(
+            Line("too large", kind=kind, object=f"{view.namespace}/{view.name}", message=message)
+        )
+
+
+def _is_large(view: View | None) -> bool:
+    return isinstance(view, OversizedView) or (isinstance(view, ModelView) and view.is_oversized)
 
 
 def _key_of(body: Mapping[str, Any]) -> Key:
@@ -324,5 +326,7 @@ def _reuse(before: View | None, now: View) -> View:
 
 
 def _without_echo(view: View | None) -> View | None:
-    """Leave out what changes with every write of our own status."""
+    """Leave out what changes with every write of our own status, and how large it is."""
+    if isinstance(view, OversizedView):
+        return replace(view, num_bytes=0)
     return replace(view, status="") if isinstance(view, ModelView) else view

@@ -59,7 +59,17 @@ class AutoscalerView:
     target_name: str
 
 
-View = ModelView | DeploymentView | PodView | ReplicaSetView | AutoscalerView
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OversizedView:
+    """An object other than a ModelDeployment that is too large to be read."""
+
+    namespace: str
+    name: str
+    uid: str
+    num_bytes: int
+
+
+View = ModelView | DeploymentView | PodView | ReplicaSetView | AutoscalerView | OversizedView
 
 
 def unix_s(timestamp: str | None) -> float | None:
