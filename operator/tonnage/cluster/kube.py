@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import quote, urlencode
 
+import msgspec
 from kubernetes import client, config
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 from urllib3.util.retry import Retry
@@ -30,7 +31,7 @@ from tonnage.cluster.calls import (
     refusal,
 )
 from tonnage.cluster.errors import NO_SERVER, KubernetesError, TooLargeError, WorldError
-from tonnage.cluster.pages import ListPage, Reduce, reduce_object
+from tonnage.cluster.pages import Reduce, read_object, read_page, reduce_object
 from tonnage.units import MIB
 
 TIMEOUT_S = (5, 10)
@@ -202,11 +203,16 @@ class KubeApi:
                     raise
                 chunk = FIRST_CHUNK if chunk > FIRST_CHUNK else chunk // 2
                 continue
-            page = ListPage(data)
-            yield from _items(path, page, reduce)
-            if not page.metadata.get("continue"):
+            try:
+                page = read_page(data)
+                yield from (read_object(each, reduce) for each in page.items or ())
+            except (ValueError, RecursionError) as error:
+                raise KubernetesError(f"GET {path}: no JSON object", status=0) from error
+            if page.items is msgspec.UNSET:
+                raise KubernetesError(f"GET {path}: no list", status=0)
+            query["continue"] = (page.metadata or {}).get("continue") or ""
+            if not query["continue"]:
                 return
-            query["continue"] = page.metadata["continue"]
             chunk = min(CHUNK, 2 * chunk) if len(data) < PAGE_BYTES // 4 else chunk
 
     def apply(self, path: str, body: Object, *, manager: str, force: bool) -> Object:
@@ -348,12 +354,3 @@ def _is_of_the_chunk(error: KubernetesError, chunk: int) -> bool:
     return chunk > 1 and (
         isinstance(error, TooLargeError) or (chunk > FIRST_CHUNK and is_unanswered)
     )
-
-
-def _items(path: str, page: ListPage, reduce: Reduce) -> Iterator[Object]:
-    try:
-        yield from page.items(reduce)
-    except (ValueError, RecursionError) as error:
-        raise KubernetesError(f"GET {path}: no JSON object", status=0) from error
-    if not page.is_list:
-        raise KubernetesError(f"GET {path}: no list", status=0)

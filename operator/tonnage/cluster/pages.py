@@ -67,9 +67,13 @@ class _Event(msgspec.Struct):
     object: msgspec.Raw
 
 
-class _List(msgspec.Struct):
+class Page(msgspec.Struct, omit_defaults=True, rename="camel"):
+    """One answer to a list, of which no object is parsed yet."""
+
     metadata: Object | None = None
     items: list[msgspec.Raw] | msgspec.UnsetType | None = msgspec.UNSET
+    kind: str | None = None
+    api_version: str | None = None
 
 
 def oversized_bytes(body: Mapping[str, Any]) -> int | None:
@@ -98,36 +102,41 @@ Reduce = Callable[[bytes], bytes]
 """From the JSON of an object to what is read of it."""
 
 
-class ListPage:
-    """The JSON of a list. ``metadata`` is known when all objects were read."""
+def read_page(data: bytes) -> Page:
+    """Return one answer to a list.
 
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self.metadata: Object = {}
-        self.is_list = False
-
-    def items(self, reduce: Reduce = reduce_object) -> Iterator[Object]:
-        """Yield each object, as ``reduce`` leaves it.
-
-        Raises:
-            ValueError: this is no JSON object.
-        """
-        page = msgspec.json.decode(self._data, type=_List)
-        self.metadata, self.is_list = page.metadata or {}, page.items is not msgspec.UNSET
-        for raw in page.items or ():
-            yield json.loads(reduce(bytes(raw)).decode(errors="replace"))
+    Raises:
+        ValueError: this is no JSON object.
+    """
+    return msgspec.json.decode(data, type=Page)
 
 
-def reduce_event(line: bytes) -> bytes:
+def read_object(text: msgspec.Raw, reduce: Reduce = reduce_object) -> Object:
+    """Return an object, as ``reduce`` leaves it.
+
+    Raises:
+        ValueError: it is none.
+    """
+    read: Object = json.loads(reduce(bytes(text)).decode(errors="replace"))
+    return read
+
+
+def reduce_event(line: bytes, reduce: Reduce = reduce_object) -> bytes:
     """Return a line of a watch with its object reduced.
 
     Raises:
         ValueError: it is too large, and no event.
     """
-    if len(line) <= MOST_OBJECT_BYTES:
+    is_small = len(line) <= MOST_OBJECT_BYTES
+    if is_small and reduce is reduce_object:
         return line
     event = msgspec.json.decode(line, type=_Event)
-    event.object = msgspec.Raw(reduce_object(bytes(event.object)))
+    try:
+        event.object = msgspec.Raw(reduce(bytes(event.object)))
+    except msgspec.ValidationError:
+        if is_small:
+            return line  # a bookmark, or an error
+        raise
     return msgspec.json.encode(event)
 
 

@@ -9,7 +9,7 @@ depend on.
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any, ClassVar, cast
 
 import aiohttp
@@ -22,6 +22,10 @@ from tonnage.cluster.pages import (
     MOST_OBJECT_BYTES,
     Lines,
     Metadata,
+    Object,
+    Reduce,
+    read_object,
+    read_page,
     reduce_event,
     reduce_object,
 )
@@ -52,18 +56,6 @@ class _Model(msgspec.Struct, omit_defaults=True, rename="camel"):
     status: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-class _Event(msgspec.Struct):
-    type: str
-    object: _Model
-
-
-class _List(msgspec.Struct, omit_defaults=True, rename="camel"):
-    metadata: msgspec.Raw
-    items: list[msgspec.Raw]
-    kind: str | None = None
-    api_version: str | None = None
-
-
 def slim_model(text: bytes) -> bytes:
     """Return the JSON of a ModelDeployment without what nobody reads.
 
@@ -75,24 +67,10 @@ def slim_model(text: bytes) -> bytes:
     return msgspec.json.encode(msgspec.json.decode(text, type=_Model))
 
 
-def slim_event(line: bytes) -> bytes:
-    """Return a line of a watch of ModelDeployments; what tells of none of them is as it was.
-
-    Raises:
-        ValueError: it is too large, and no event.
-    """
-    if len(line) > MOST_OBJECT_BYTES:
-        return reduce_event(line)
-    try:
-        return msgspec.json.encode(msgspec.json.decode(line, type=_Event))
-    except msgspec.ValidationError:
-        return line  # a bookmark, or an error
-
-
 class BoundedLines:
     """The body of a watch, in the place of aiohttp's reader: what else that can do, nobody uses."""
 
-    def __init__(self, content: aiohttp.StreamReader, reduce: Callable[[bytes], bytes]) -> None:
+    def __init__(self, content: aiohttp.StreamReader, reduce: Reduce) -> None:
         self._content, self._reduce = content, reduce
         self.exception, self.set_exception = content.exception, content.set_exception
 
@@ -102,7 +80,7 @@ class BoundedLines:
         async for piece in self._content.iter_chunked(n):
             for line, num_bytes in lines.take(piece):
                 try:
-                    yield self._reduce(line) + b"\n"
+                    yield reduce_event(line, self._reduce) + b"\n"
                 except (ValueError, RecursionError) as error:  # of one object: the others go on
                     _tell_unread(num_bytes, error)
 
@@ -116,7 +94,7 @@ class BoundedResponse(aiohttp.ClientResponse):
     async def start(self, connection: Connection) -> aiohttp.ClientResponse:
         await super().start(connection)
         if "watch" in self.url.query and self.ok:
-            reduce = slim_event if self._is_of_models else reduce_event
+            reduce = slim_model if self._is_of_models else reduce_object
             self.content = cast(aiohttp.StreamReader, BoundedLines(self.content, reduce))
         return self
 
@@ -129,17 +107,17 @@ class BoundedResponse(aiohttp.ClientResponse):
         if not self._is_of_models or not self.ok:
             return await super().json(**decoding)
         async with self.reading:
-            page = msgspec.json.decode(await self.read(), type=_List)
-            items = [each for raw in page.items if (each := _read_model(bytes(raw))) is not None]
+            page = read_page(await self.read())
+            items = [each for raw in page.items or () if (each := _read_model(raw)) is not None]
             page.items = []
             return json.loads(msgspec.json.encode(page)) | {"items": items}
 
 
-def _read_model(text: bytes) -> Any | None:
+def _read_model(text: msgspec.Raw) -> Object | None:
     try:
-        return json.loads(slim_model(text).decode(errors="replace"))
+        return read_object(text, slim_model)
     except (ValueError, RecursionError) as error:
-        _tell_unread(len(text), error)
+        _tell_unread(len(bytes(text)), error)
         return None
 
 
