@@ -11,7 +11,9 @@ import yaml
 from measured_builders import an_engine, steady_lengths
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.control.assess import assess
+from tonnage.control.assess import decide_object, size_object
+from tonnage.control.decide.budget import Left
+from tonnage.control.input.answers import Asker
 from tonnage.control.input.memory import (
     DecisionMemory,
     Needed,
@@ -23,6 +25,7 @@ from tonnage.control.input.memory import (
 )
 from tonnage.control.input.results import Cause, Failure
 from tonnage.control.input.state import Fleet, ModelState
+from tonnage.control.observe.ownership import own_only
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.headroom import UNSEEN
 from tonnage.fleet.views import deployment_view, model_view, pod_view
@@ -381,3 +384,10 @@ def assessed(state=None, *, memory=None, fleet=None, free_gpus=None, **changes):
     state = state or a_state(**changes)
     known = memory or a_memory(state)
     return assess(state, fleet or a_fleet(state), known, free_gpus=free_gpus)
+
+
+def assess(state, fleet, memory, *, free_gpus, asker=None):
+    """Assess one object as a tick does, without the others."""
+    state, asker = own_only(state, may_adopt=fleet.settings.mode == "full"), asker or Asker()
+    sized = size_object(state, fleet, memory, asker)
+    return decide_object(sized, fleet, asker, Left(gpus=free_gpus))

@@ -86,7 +86,7 @@ WRITERS_OF_MEMORY = {
     "sizing": {"assess"},
     "goodput": {"assess", "tick"},
     "demand": {"decide/outlook", "tick"},
-    "decided": {"assess", "decide/budget", "decide/rollout", "report/status", "tick"},
+    "decided": {"assess", "decide/rollout", "report/status", "tick"},
     "writers": {"decide/writers"},
     "written": {"report/status", "write/results", "write/writes"},
     "reported": {"report/status", "write/results", "write/writes"},

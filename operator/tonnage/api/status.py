@@ -77,7 +77,7 @@ class PlanStatus(ApiModel):
     limited_by: Name
     """What stops the batch from growing: TimePerOutputToken, KVCache, BatchedTokens, ..."""
     reasons: Annotated[tuple[ReasonStatus, ...], Field(max_length=32)] = ()
-    """Why, in the order in which the numbers were made."""
+    """Why: first what moved the number of replicas, the last of it before the others."""
 
 
 class InputStatus(ApiModel):

@@ -1,24 +1,16 @@
 """One object in one tick: measure, size, decide, and say what is to be written. Pure."""
 
 from dataclasses import replace
-from functools import partial
 
 from tonnage.api.status import Reason
 from tonnage.catalog.gpu import CatalogError
-from tonnage.control.decide.approval import until_approved, within_cost, without_unapproved
-from tonnage.control.decide.budget import Left, over_budget
+from tonnage.control.decide.approval import cost_proposal, unapproved_roll, until_approved
+from tonnage.control.decide.budget import Left, over_budget, short_since_s
 from tonnage.control.decide.draining import drain_reasons
-from tonnage.control.decide.needed import carry_last_need, remember_need
-from tonnage.control.decide.outlook import (
-    events_of,
-    held_s,
-    outlook_last_measured,
-    outlook_of,
-    outlook_unseen,
-    remembered_demand,
-    supply_of,
-)
-from tonnage.control.decide.pending import with_given_back
+from tonnage.control.decide.needed import carry_last_need, need_for_demand, remember_need
+from tonnage.control.decide.outlook import events_of, held_s, remembered_demand
+from tonnage.control.decide.pending import given_back
+from tonnage.control.decide.rollout import Moved, better_flags
 from tonnage.control.decide.situated import situation_of
 from tonnage.control.decide.template import roll_changes, template_of
 from tonnage.control.decide.writers import with_writers
@@ -40,7 +32,6 @@ from tonnage.control.measure.handover import untaken_reasons, without_waiting_fo
 from tonnage.control.measure.remembered import with_observed
 from tonnage.control.measure.traffic import measure_traffic, observe_engines
 from tonnage.control.observe.evicted import never_evictable
-from tonnage.control.observe.ownership import own_only
 from tonnage.control.observe.permission import may_act
 from tonnage.control.observe.tracks import with_tracks
 from tonnage.control.size.apart import apart, weighed
@@ -55,30 +46,19 @@ from tonnage.control.size.running import as_it_runs, is_spec_ahead
 from tonnage.manifests.children import NotServableError
 from tonnage.manifests.names import MANAGED_LABEL
 from tonnage.policy.decide import decide
-from tonnage.policy.need import CurrentTraffic, need, need_without_demand
 from tonnage.policy.schedules import Event, raise_to_floor
-from tonnage.policy.situation import Metrics, Need
+from tonnage.policy.situation import Decision
 from tonnage.sizing.errors import SearchAbandonedError, SizingError
-from tonnage.sizing.plan import requests_per_s_asked
 from tonnage.units import count_of
 
 REFUSALS = (RefusedError, CatalogError, SizingError, NotServableError)
 """The ways in which an object is understood and the answer is no."""
-
-
-def assess(
-    state: ModelState,
-    fleet: Fleet,
-    memory: ObjectMemory,
-    *,
-    free_gpus: int | None,
-    asker: Asker | None = None,
-) -> Assessment:
-    """Assess one object. An object that cannot be planned leaves what runs alone."""
-    state, asker = own_only(state, may_adopt=fleet.settings.mode == "full"), asker or Asker()
-    return decide_object(
-        size_object(state, fleet, memory, asker), fleet, asker, Left(gpus=free_gpus)
-    )
+MAKES_NOTHING = (
+    "this operator only scales Deployments that are there (settings.mode scaleOnly): name one in "
+    f'spec.scaleTarget and label it and its pods {MANAGED_LABEL}="true", set scaling.mode '
+    "Recommend, or install the operator with settings.mode full"
+)
+MAKES_NO_ROLES = "spec.topology makes ModelDeployments, and this operator only scales (scaleOnly)"
 
 
 def size_object(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Assessment:
@@ -88,23 +68,41 @@ def size_object(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: As
     memory, state = replace(memory, tracks=tracks), without_waiting_for_decode(state)
     traffics = measure_traffic(state, fleet, memory)
     memory = with_observed(memory, state, fleet, traffics)
-    sized = partial(Assessment, state=state, memory=memory, traffics=traffics)
+    found = Assessment(state=state, memory=memory, traffics=traffics)
     if why := fleet.unlisted.get(state.view.namespace):
         message = f"what runs in this namespace cannot be read, so it stays as it is: {why}"
-        return sized(refusal=Reason(UNREADABLE, message))
+        return replace(found, refusal=Reason(UNREADABLE, message))
     try:
-        beside = weighed(state, fleet, memory, asker)
-        if beside and (roles := apart(state, fleet, beside)):
-            return _without_right_to_roles(sized(apart=roles), fleet)
-        sized = partial(sized, verdict=beside.message if beside else None)
-        chosen = choose(state, fleet, memory, asker)
-        chosen, proposal = until_approved(chosen, state, fleet, memory, asker)
+        return _planned(found, fleet, asker)
     except SearchAbandonedError as abandoned:
-        return _waiting(sized(), fleet, str(abandoned))
+        return _waiting(found, fleet, str(abandoned))
     except REFUSALS as refused:
-        return _with_refusal(sized(), refused, fleet, asker)
-    found = sized(memory=memory, chosen=chosen, proposals=(proposal,) if proposal else ())
-    return _without_right(found, chosen) if fleet.settings.mode == "scaleOnly" else found
+        return _with_refusal(found, refused, fleet, asker)
+
+
+def _planned(found: Assessment, fleet: Fleet, asker: Asker) -> Assessment:
+    """Return the assessment with a plan, or with the two roles that serve the object.
+
+    Raises:
+        RefusedError, CatalogError, SizingError: the spec cannot be carried out.
+        SearchAbandonedError: the time for searches is spent before there is an answer.
+    """
+    state, memory, mode = found.state, found.memory, fleet.settings.mode
+    beside = weighed(state, fleet, memory, asker)
+    if beside and (roles := apart(state, fleet, beside)):
+        if mode != "full":
+            raise RefusedError("ScaleOnly", MAKES_NO_ROLES)
+        return _without_wait(replace(found, apart=roles))
+    chosen = choose(state, fleet, memory, asker)
+    chosen, proposal = until_approved(chosen, state, fleet, memory, asker)
+    may_make = mode != "scaleOnly" or chosen.model.spec.scale_target or not found.is_acting
+    return replace(
+        found,
+        chosen=chosen,
+        verdict=beside.message if beside else None,
+        proposals=(proposal,) if proposal else (),
+        refusal=None if may_make else Reason("ScaleOnly", MAKES_NOTHING),
+    )
 
 
 def _with_refusal(found: Assessment, why: Exception, fleet: Fleet, asker: Asker) -> Assessment:
@@ -128,32 +126,9 @@ def _with_refusal(found: Assessment, why: Exception, fleet: Fleet, asker: Asker)
     return replace(found, chosen=chosen, is_of_before=True)
 
 
-def _without_right(found: Assessment, chosen: Chosen) -> Assessment:
-    """Say what to do where this operator may not make the Deployment that the mode asks for."""
-    if chosen.model.spec.scale_target or not found.is_acting:
-        return found
-    message = (
-        "this operator only scales Deployments that are there (settings.mode scaleOnly): name one "
-        f'in spec.scaleTarget and label it and its pods {MANAGED_LABEL}="true", set scaling.mode '
-        "Recommend, or install the operator with settings.mode full"
-    )
-    return replace(found, refusal=Reason("ScaleOnly", message))
-
-
-def _without_right_to_roles(found: Assessment, fleet: Fleet) -> Assessment:
-    """Say that this operator makes no ModelDeployments where it may not."""
-    found = _without_wait(found)
-    if fleet.settings.mode == "full":
-        return found
-    message = "spec.topology makes ModelDeployments, and this operator only scales (scaleOnly)"
-    return replace(found, apart=None, refusal=Reason("ScaleOnly", message))
-
-
 def _without_wait(found: Assessment) -> Assessment:
-    return replace(
-        found,
-        memory=replace(found.memory, sizing=replace(found.memory.sizing, waiting_since_s=None)),
-    )
+    sizing = replace(found.memory.sizing, waiting_since_s=None)
+    return replace(found, memory=replace(found.memory, sizing=sizing))
 
 
 def _waiting(found: Assessment, fleet: Fleet, why: str) -> Assessment:
@@ -199,9 +174,8 @@ def decide_object(found: Assessment, fleet: Fleet, asker: Asker, left: Left) -> 
     held = chosen.belief
     believed = held.constants_at(held.posterior)
     observed = observe_engines(found.state, fleet, chosen.sizing, held.constants, believed=believed)
-    found = without_unapproved(found, chosen)
     memory, events = _with_load(found, chosen, observed, fleet)
-    wanted = _need(found, memory, chosen, events, fleet)
+    wanted = raise_to_floor(need_for_demand(found, memory, chosen, fleet), chosen.capacity, events)
     hold_s = held_s(memory.demand, memory.posterior, chosen.sizing, fleet.settings)
     known = remember_need(found, chosen, wanted, fleet, hold_s)
     found = replace(
@@ -211,12 +185,52 @@ def decide_object(found: Assessment, fleet: Fleet, asker: Asker, left: Left) -> 
         budgets=budgets_of(memory, chosen, now_s=fleet.windows_end_s),
         need=wanted,
     )
-    decision = decide(situation_of(found, chosen, wanted, fleet, left))
-    back = with_given_back(known.given_back, found.state, decision, fleet)
-    if back is not known.given_back:
-        memory = replace(found.memory, decided=replace(known, given_back=back))
-        found = replace(found, memory=memory)
-    return within_cost(found, chosen, decision)
+    return concluded(
+        found, chosen, decide(situation_of(found, chosen, wanted, fleet, left)), fleet, left
+    )
+
+
+def concluded(
+    found: Assessment, chosen: Chosen, decision: Decision, fleet: Fleet, left: Left
+) -> Assessment:
+    """Put together what was decided: replicas, template, what waits for somebody, and notes."""
+    cost, memory, known = cost_proposal(found, chosen, decision), found.memory, found.memory.decided
+    proposals = (*found.proposals, *((cost,) if cost else ()))
+    found = replace(found, decision=decision, proposals=proposals)
+    moved = better_flags(found, chosen, fleet, left)
+    known = replace(
+        known,
+        given_back=given_back(known.given_back, found.state, decision, fleet),
+        short_since_s=short_since_s(found, decision, fleet),
+        better_since_s=moved.since_s,
+    )
+    notes = _notes(found, chosen, moved, fleet)
+    posterior = memory.posterior
+    if moved.taken:
+        posterior = replace(posterior, slots_moved_at_s=fleet.now_s)
+    return replace(
+        found,
+        memory=replace(memory, decided=known, posterior=posterior),
+        decision=replace(decision, notes=notes),
+        chosen=moved.taken or chosen,
+        template=moved.template or found.template,
+        changes=moved.changes or found.changes,
+        proposals=(moved.proposal,) if moved.proposal else proposals,
+    )
+
+
+def _notes(found: Assessment, chosen: Chosen, moved: Moved, fleet: Fleet) -> tuple[Reason, ...]:
+    """Return what there is to say of the replicas beside what made their number."""
+    memory = found.memory
+    return (
+        *doubt_reasons(chosen.belief, share=fleet.settings.speed_range),
+        *cache_reasons(chosen.sizing.request),
+        *factor_reasons(memory.goodput, memory.posterior, chosen.goodput_factor),
+        *((moved.note,) if moved.note else slots_reasons(chosen)),
+        *drain_reasons(found, chosen),
+        *never_evictable(chosen.model),
+        *untaken_reasons(found.state.engines),
+    )
 
 
 def _with_template(found: Assessment, fleet: Fleet, left: Left) -> Assessment:
@@ -234,7 +248,10 @@ def _with_template(found: Assessment, fleet: Fleet, left: Left) -> Assessment:
         raise over
     if template is None or over:  # an edit that the budget keeps is told all the same
         return found
-    return replace(found, template=template, changes=roll_changes(state.deployment, template))
+    changes = roll_changes(state.deployment, template)
+    if proposal := unapproved_roll(state, chosen, changes):
+        return replace(found, proposals=(*found.proposals, proposal))
+    return replace(found, template=template, changes=changes)
 
 
 def _with_load(
@@ -258,48 +275,3 @@ def _with_load(
 def _refusal(refused: Exception) -> Reason:
     reason = refused.reason if isinstance(refused, RefusedError) else type(refused).__name__
     return Reason(reason.removesuffix("Error"), str(refused))
-
-
-def _need(
-    found: Assessment,
-    memory: ObjectMemory,
-    chosen: Chosen,
-    events: tuple[Event, ...],
-    fleet: Fleet,
-) -> Need:
-    """Return the need for the demand and for known events, and what else there is to say of it."""
-    wanted = _need_for_demand(found, memory, chosen, fleet)
-    wanted = raise_to_floor(wanted, chosen.capacity, events)
-    said = (
-        *doubt_reasons(chosen.belief, share=fleet.settings.speed_range),
-        *cache_reasons(chosen.sizing.request),
-        *factor_reasons(memory.goodput, memory.posterior, chosen.goodput_factor),
-        *slots_reasons(chosen),
-        *drain_reasons(found, chosen),
-        *never_evictable(chosen.model),
-        *untaken_reasons(found.state.engines),
-    )
-    return replace(wanted, reasons=(*said, *wanted.reasons))  # the last one names the decision
-
-
-def _need_for_demand(found: Assessment, memory: ObjectMemory, chosen: Chosen, fleet: Fleet) -> Need:
-    """Return the need for what is measured, else for what was last measured, else expected."""
-    demand = found.traffics.demand
-    needed = partial(need, chosen.capacity, drain_s=fleet.settings.backlog_drain_s)
-    if demand is not None:
-        return needed(
-            CurrentTraffic(requests_per_s=demand.requests_per_s, waiting=demand.waiting),
-            outlook=outlook_of(demand.requests_per_s, chosen, memory, fleet),
-            supply=supply_of(found.state, memory.posterior, fleet),
-        )
-    if memory.traffic.measured is not None:
-        last = replace(memory.traffic.measured, origin="last measured")
-        return needed(last, outlook=outlook_last_measured(last.requests_per_s, chosen))
-    expected = requests_per_s_asked(chosen.sizing)
-    if expected is None:
-        return need_without_demand(chosen.model.spec.scaling.min_replicas)
-    which = "peak of" if chosen.sizing.request.demand.is_peak else "expected by"
-    traffic = CurrentTraffic(requests_per_s=expected, origin=f"{which} spec.demand")
-    begins = found.traffics.metrics is Metrics.NEVER
-    outlook = outlook_unseen(expected, chosen, fleet.settings) if begins else None
-    return needed(traffic, outlook=outlook)

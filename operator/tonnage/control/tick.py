@@ -22,10 +22,9 @@ from tonnage.control.decide.budget import (
     in_turn,
     uncounted_by,
     uncounted_gpus,
-    with_shortage,
 )
 from tonnage.control.decide.outlook import recalled_demand
-from tonnage.control.decide.rollout import EVERYWHERE, is_rolling, reach, with_rollout
+from tonnage.control.decide.rollout import EVERYWHERE, is_rolling, reach
 from tonnage.control.input.answers import Asker
 from tonnage.control.input.fault import Fault, assessment_with_bug, of_each, with_faults
 from tonnage.control.input.memory import DecisionMemory, GoodputMemory, Memory, ObjectMemory
@@ -238,8 +237,8 @@ def _decided_in_turn(
         uid = state.view.uid
         not_counted = uncounted or uncounted_by(state, fleet)
         has_to_wait = not rolling.isdisjoint({EVERYWHERE, state.view.namespace})
-        left = Left(gpus=free, uncounted=not_counted)
-        each = _decide(sizings[uid], fleet, asker, left, is_rolling=has_to_wait)
+        left = Left(gpus=free, uncounted=not_counted, is_rolling=has_to_wait)
+        each = _decide(sizings[uid], fleet, asker, left)
         if _begins_to_roll(each, fleet):
             rolling.add(reach(each, fleet))
         if free is not None:
@@ -263,13 +262,9 @@ def _size(state: ModelState, fleet: Fleet, known: ObjectMemory, asker: Asker) ->
         return assessment_with_bug(state, known, error)
 
 
-def _decide(
-    found: Assessment, fleet: Fleet, asker: Asker, left: Left, *, is_rolling: bool
-) -> Assessment:
+def _decide(found: Assessment, fleet: Fleet, asker: Asker, left: Left) -> Assessment:
     """Decide one object; a bug in that must not stop the others."""
     try:
-        each = decide_object(found, fleet, asker, left)
-        each = with_shortage(each, fleet)
-        return with_rollout(each, fleet, free_gpus=left.gpus, is_rolling=is_rolling)
+        return decide_object(found, fleet, asker, left)
     except Exception as error:
         return assessment_with_bug(found.state, found.memory, error)

@@ -1,7 +1,6 @@
 """Everything that a decision on replicas may depend on, and what it is."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from tonnage.api.status import Reason
@@ -98,6 +97,12 @@ class Situation:
     """The object's own pods lack series that they should have."""
     evictable: tuple[int, str] | None = None
     """(replicas from which on the object's own disruption budget lets one go, what it says)"""
+    approved: tuple[int, str] | None = None
+    """(replicas that the stated cost, or an approval, pays for, what more would cost)"""
+    is_rolling: bool = False
+    """Pods are being replaced, or are about to be, and none waits for a GPU."""
+    left: Reason | None = None
+    """Why the number is left to another writer."""
 
     @property
     def least(self) -> int:
@@ -112,20 +117,17 @@ class Situation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Replicas, and the rules that made the number, in the order in which they spoke."""
+    """Replicas, and why."""
 
     replicas: int
     reasons: tuple[Reason, ...] = ()
+    """The rule that moved the number last, then those before it down to the demand."""
     limited_by: str | None = None
-    """Code of the last limit that kept the number from what the rules before it wanted."""
+    """Code of the last bound that moved the number; None: it is the need."""
+    notes: tuple[Reason, ...] = ()
+    """What else there is to say of the replicas: it moved no number."""
 
-    def limited_to(self, replicas: int, code: str, message: str) -> "Decision":
-        """Return the decision with another number and its reason; the same number: unchanged."""
-        if replicas == self.replicas:
-            return self
-        reasons = (*self.reasons, Reason(code, message))
-        return replace(self, replicas=replicas, reasons=reasons, limited_by=code)
-
-
-Limit = Callable[[Decision, Situation], Decision]
-"""One rule that may change a decision. Pure: the same in, the same out."""
+    @property
+    def message(self) -> str:
+        """All that moved the number, the last of it first."""
+        return "; ".join(reason.message for reason in self.reasons)

@@ -328,7 +328,7 @@ class TestStatedCost:
 
         assert written(found).scale is None
         assert (condition.status, condition.reason) == ("False", "CostExceeded")
-        assert "5 replicas are needed, and 5 cost 79.12 USD per hour" in condition.message
+        assert "5 replicas cost 79.12 USD per hour, above the 32 of" in condition.message
         assert "above the 32 of approvalAboveUsdPerHour: 2 until" in condition.message
         assert said("ScalingLimited", found) == ("True", "ApprovalNeeded")
 

@@ -147,8 +147,8 @@ class TestNeed:
         found = assessed(load=3.5, replicas=2)
 
         assert found.decision.replicas == 5  # one for what will wait until they are Ready
-        assert "need 4" in found.decision.reasons[0].message
-        assert "(measured)" in found.decision.reasons[0].message
+        assert "need 4" in found.decision.message
+        assert "(measured)" in found.decision.message
 
     def test_drains_a_queue(self):
         # What one replica serves in 1500 s waits: two serve 510 s of it until another could be
@@ -159,7 +159,7 @@ class TestNeed:
         found = assessed(engines=waiting)
 
         assert found.decision.replicas == 5
-        assert codes(found) == ["Demand", "Backlog"]
+        assert codes(found) == ["Backlog", "Demand"]
 
     def test_follows_what_was_last_measured_when_nothing_is(self):
         state = a_state(engines=())
@@ -182,8 +182,8 @@ class TestNeed:
         found = assessed(replicas=None)
 
         assert found.decision.replicas == first_replicas() > a_sizing().replicas
-        assert codes(found) == ["Demand", "Headroom"]
-        assert "15% more" in (said := found.decision.reasons[1].message)
+        assert codes(found) == ["Headroom", "Demand"]
+        assert "15% more" in (said := found.decision.reasons[0].message)
         assert said.endswith("need 5, 1 more (15.82 USD per hour)")
 
     @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ class TestScalingDown:
         found = assessed(a_state(replicas=4, load=1))
 
         assert found.decision.replicas == 3
-        assert codes(found) == ["Demand", "WalkingDown"]
+        assert codes(found) == ["WalkingDown", "Demand"]
 
     @pytest.mark.parametrize(
         ("change", "code"),
@@ -234,13 +234,13 @@ class TestScalingDown:
         state = a_state(replicas=4, load=1)
         memory = a_memory(state, since_s=NOW_S - 299)
 
-        assert codes(assessed(state, memory=memory))[-1] == "JustStarted"
+        assert codes(assessed(state, memory=memory))[0] == "JustStarted"
 
     def test_waits_as_long_as_more_were_needed(self):
         state = a_state(replicas=4, load=1)
         memory = a_memory(state, needs=4)
 
-        assert codes(assessed(state, memory=memory))[-1] == "Stabilizing"
+        assert codes(assessed(state, memory=memory))[0] == "Stabilizing"
 
     def test_forgets_what_was_needed_before_the_window(self):
         state = a_state(replicas=4, load=1)
@@ -353,7 +353,7 @@ class TestGrowth:
         assert (first.decision.replicas, first.decision.limited_by) == (1, "InsufficientGPU")
         assert (back.at_s, back.times) == (NOW_S, 1)
         assert (after.decision.replicas, after.decision.limited_by) == (1, "InsufficientGPU")
-        assert "asked again in 15.0 min" in after.decision.reasons[-1].message
+        assert "asked again in 15.0 min" in after.decision.reasons[0].message
         assert again.decision.replicas >= 5
         assert (stuck.decision.replicas, stuck.memory.decided.given_back.times) == (1, 1)
         back = twice.memory.decided.given_back
@@ -542,7 +542,7 @@ class TestGrowth:
         found = assessed(a_state(live=refused, load=5))
 
         assert (found.decision.replicas, found.decision.limited_by) == (2, "QuotaExceeded")
-        assert found.decision.reasons[-1].message.endswith("exceeded quota: gpus")
+        assert found.decision.reasons[0].message.endswith("exceeded quota: gpus")
 
 
 class TestKnownEvents:
@@ -575,7 +575,7 @@ class TestKnownEvents:
     ):
         found = self.among_two(cron, minReplicas=5)
 
-        assert (found.decision.replicas, codes(found)[-1]) == (replicas, last)
+        assert (found.decision.replicas, codes(found)[0]) == (replicas, last)
 
     def test_are_known_a_learned_start_ahead(self):
         # 300 s and a tick: five minutes ahead is near enough, and six are not.
@@ -590,7 +590,7 @@ class TestKnownEvents:
         found = self.among_two("0 0 * * *", requestsPerSecond=f"{3.5 * EACH:.4f}")
 
         assert found.decision.replicas == 4
-        assert found.decision.reasons[-1].message.endswith("per replica need 4")
+        assert found.decision.reasons[0].message.endswith("per replica need 4")
 
     def test_of_a_rate_are_planned_for_and_no_burst(self):
         rate = round(3.5 * EACH, 4)
@@ -606,7 +606,7 @@ class TestKnownEvents:
 
         found = assessed(state, fleet=a_fleet(state, metrics_problem=DOWN))
 
-        assert (found.decision.replicas, codes(found)[-1]) == (6, "Schedule")
+        assert (found.decision.replicas, codes(found)[0]) == (6, "Schedule")
 
     def test_need_no_demand(self):
         manifest = self.manifest("0 0 * * *", minReplicas=5)
@@ -615,7 +615,7 @@ class TestKnownEvents:
         found = assessed(a_state(manifest, replicas=None, engines=()))
 
         assert found.decision.replicas == 5
-        assert codes(found)[-2:] == ["NoDemand", "Schedule"]
+        assert codes(found)[:2] == ["Schedule", "NoDemand"]
 
     def test_go_no_further_than_the_users_maximum(self):
         found = self.among_two("0 0 * * *", requestsPerSecond=f"{20 * EACH:.4f}")
@@ -642,7 +642,7 @@ class TestKnownEvents:
         found = self.among_four("0 23 * * *", minReplicas=4)
 
         assert found.decision.replicas == 3
-        assert codes(found)[-1] == "WalkingDown"
+        assert codes(found)[0] == "WalkingDown"
 
     def test_count_as_needed_for_a_window_after_their_end(self):
         during = self.among_four("1 23 * * *", minReplicas=4)
@@ -707,8 +707,8 @@ class TestLosses:
         recent = a_memory(state, lost_at_s=NOW_S - 299, **QUICK)
         past = a_memory(state, lost_at_s=NOW_S - 301, **QUICK)
 
-        assert codes(assessed(state, memory=recent))[-1] == "ReplicaLost"
-        assert codes(assessed(state, memory=past))[-1] == "WalkingDown"
+        assert codes(assessed(state, memory=recent))[0] == "ReplicaLost"
+        assert codes(assessed(state, memory=past))[0] == "WalkingDown"
 
 
 class TestMemory:

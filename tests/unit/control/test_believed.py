@@ -38,7 +38,7 @@ def learned(**changes):
 
 
 def codes(found):
-    return [reason.code for reason in found.decision.reasons]
+    return [reason.code for reason in found.decision.notes]
 
 
 class TestAnUnmeasuredObject:
@@ -63,7 +63,7 @@ class TestAnUnmeasuredObject:
     def test_says_so_with_numbers(self):
         [reason] = [
             each
-            for each in planned(settings=CAUTIOUS).decision.reasons
+            for each in planned(settings=CAUTIOUS).decision.notes
             if each.code == "SpeedInDoubt"
         ]
 
@@ -103,7 +103,7 @@ class TestAMeasuredObject:
 
         [reason] = [
             each
-            for each in planned(known=known, settings=CAUTIOUS).decision.reasons
+            for each in planned(known=known, settings=CAUTIOUS).decision.notes
             if each.code == "SpeedInDoubt"
         ]
 

@@ -74,9 +74,8 @@ class TestManyAtOnce:
         seeing = found[-1]
         assert (seeing.need.replicas, seeing.decision.limited_by) == (1, "FleetBlind")
         assert scaling(seeing) == ("True", "FleetBlind")
-        assert seeing.decision.reasons[-1].message.startswith(
-            "2 of 1: 3 of 6 objects lost their metrics within 5.0 min: until they are back, or "
-            "2026-"
+        assert seeing.decision.reasons[0].message.startswith(
+            "3 of 6 objects lost their metrics within 5.0 min: until they are back, or 2026-"
         )
 
     def test_and_who_sees_is_raised_by_its_own_series(self):

@@ -263,14 +263,14 @@ class TestTheCacheOfALoadTest:
         found = self.planned(CACHE)
 
         assert found.chosen.sizing.kv_tokens == pytest.approx(400_000, rel=0.05)
-        [message] = [r.message for r in found.decision.reasons if r.code == "KVCacheCalibrated"]
+        [message] = [r.message for r in found.decision.notes if r.code == "KVCacheCalibrated"]
         assert message == ("KV cache: 400,000 tokens of a rank, measured by calibrate, 2025-10-04")
 
     def test_without_one_is_not_spoken_of(self):
         found = self.planned(None)
 
         assert found.chosen.sizing.request.measured_kv_tokens is None
-        assert "KVCacheCalibrated" not in {each.code for each in found.decision.reasons}
+        assert "KVCacheCalibrated" not in {each.code for each in found.decision.notes}
 
     def planned(self, cache):
         state = a_state(engines=())

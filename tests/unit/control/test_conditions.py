@@ -547,7 +547,7 @@ class TestCapacityAvailable:
         found = assessed(a_state(load=5), free_gpus=0)
 
         assert said("CapacityAvailable", found) == ("False", "BudgetExceeded")
-        assert "GPUs exceed the 0 left" in shown(found)["CapacityAvailable"].message
+        assert "budget leaves 0 GPUs" in shown(found)["CapacityAvailable"].message
 
 
 class TestScaling:
@@ -575,7 +575,9 @@ class TestScaling:
 
         assert said("ScalingLimited", found) == ("True", "MaxReplicas")
         # Five for the demand, a sixth for what will wait until they are Ready.
-        assert "7 exceed maxReplicas 3" in shown(found)["ScalingLimited"].message
+        message = shown(found)["ScalingLimited"].message
+        assert message.startswith("maxReplicas allows 3; ")
+        assert "needs 7; " in message
 
     def test_is_limited_by_a_disruption_budget_that_takes_more_replicas(self):
         pods = {"disruptionBudget": {"minAvailable": 2}}

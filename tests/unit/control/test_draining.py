@@ -53,7 +53,7 @@ class TestWhatIsSaid:
     def test_a_reason_of_the_decision_says_so(self):
         found = assessed(a_state(live=with_grace(75)))
 
-        assert "DrainTooShort" in [reason.code for reason in found.decision.reasons]
+        assert "DrainTooShort" in [reason.code for reason in found.decision.notes]
 
     def test_what_the_pods_that_run_have_is_what_counts(self):
         assert len(said(a_state(live=with_grace(75)))) == 1

@@ -153,7 +153,9 @@ class TestWhatIsNotCounted:
             "nothing grows"
         )
         assert said(outcome, "z", "CapacityAvailable") == ("False", "BudgetUncounted", message)
-        assert said(outcome, "z", "ScalingLimited") == ("True", "GPUsUncounted", message)
+        state, reason, limited = said(outcome, "z", "ScalingLimited")
+        assert (state, reason) == ("True", "GPUsUncounted")
+        assert limited.startswith(f"{message}; ")
 
     def test_on_pods_that_no_node_has_taken_stops_nobody_but_its_own_object(self):
         mig = with_limits(running("mig"), {"example.com/gpu": "1"}, ready_for_s=None)

@@ -57,7 +57,7 @@ def shown(assessment):
 
 
 def reason(assessment):
-    reasons = {each.code: each.message for each in assessment.decision.reasons}
+    reasons = {each.code: each.message for each in assessment.decision.notes}
     return reasons.get("CachesUntaken")
 
 

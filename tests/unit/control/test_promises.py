@@ -88,7 +88,7 @@ class TestJudging:
         # 1.9 replicas' worth at 0.86 of what one serves: 2.2.
         assert first.decision.replicas == 2
         assert second.decision.replicas == 3
-        assert "PromisesJudged" in [reason.code for reason in second.decision.reasons]
+        assert "PromisesJudged" in [reason.code for reason in second.decision.notes]
 
     def test_is_kept_where_constants_are_kept(self):
         state = a_busy_state()
@@ -304,8 +304,8 @@ class TestTheQueueOfAnOverload:
         found = assessed(state, memory=known).decision
 
         assert found.replicas == 2
-        assert found.reasons[-1].code == "Draining"
-        assert "40 still wait after an overload: no scale-down" in found.reasons[-1].message
+        assert found.reasons[0].code == "Draining"
+        assert "40 still wait after an overload: no scale-down" in found.reasons[0].message
 
 
 class TestAStandingQueue:

@@ -20,7 +20,7 @@ SOURCES = [
 ]
 NO_REASONS = {
     "Approve", "Approved", "Attainment", "Authorization", "Auto", "BandwidthEfficiency",
-    "CalibrationStored", "CapacityAvailable", "Complete", "ConfigMap", "Decision", "Drifted",
+    "CalibrationStored", "CapacityAvailable", "Complete", "ConfigMap", "Drifted",
     "ErrImagePull", "Error", "ErrorBudget", "False", "KVCache", "KVCapacityAsPlanned",
     "MetricsAvailable", "Missing", "Never",
     "OverheadFactor", "PlanValid", "PrefillEfficiency", "PriorityClass", "Progressing", "Ready",

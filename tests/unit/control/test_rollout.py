@@ -15,13 +15,13 @@ from fleet_builders import (
     remembering,
 )
 from tonnage.api.pods import Pods
-from tonnage.api.status import Reason
+from tonnage.control.assess import concluded
+from tonnage.control.decide.budget import Left
 from tonnage.control.decide.rollout import (
     EVERYWHERE,
     STANDS_S,
     is_rolling,
     reach,
-    with_rollout,
     without_rollout,
 )
 from tonnage.control.input.memory import BetterAsked, Memory, Rolling
@@ -54,11 +54,10 @@ def an_object(*, gain=0.2, slots=50, running=None, memory=None, mode="Auto", **c
     )
     held = found.chosen.belief.asked
     asked = BetterAsked(at_s=NOW_S, flags=flags, asked=held, sizing=better)
-    said = Reason(code="MaxNumSeqs", message="by what is measured, ...")
     return replace(
         found,
         chosen=replace(found.chosen, sizing=sizing, better_asked=asked),
-        decision=replace(found.decision, replicas=2, reasons=(said, *found.decision.reasons)),
+        decision=replace(found.decision, replicas=2),
         memory=remembering(found.memory, **(STOOD if memory is None else memory)),
     )
 
@@ -73,11 +72,12 @@ def with_budget(found, tokens):
 
 def rolled(found, *, free_gpus=None, is_rolling=False, **settings):
     fleet = a_fleet(found.state, settings=settings)
-    return with_rollout(found, fleet, free_gpus=free_gpus, is_rolling=is_rolling)
+    left = Left(gpus=free_gpus, is_rolling=is_rolling)
+    return concluded(found, found.chosen, found.decision, fleet, left)
 
 
 def said(found):
-    [message] = [each.message for each in found.decision.reasons if each.code == "MaxNumSeqs"]
+    [message] = [each.message for each in found.decision.notes if each.code == "MaxNumSeqs"]
     return message
 
 

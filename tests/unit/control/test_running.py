@@ -11,11 +11,11 @@ from fleet_builders import (
     a_model,
     a_sizing,
     a_state,
+    assess,
     assessed,
     managed_by,
     remembering,
 )
-from tonnage.control.assess import assess
 from tonnage.control.decide.budget import growth_gpus
 from tonnage.control.input.answers import Asker
 from tonnage.control.input.memory import Memory

@@ -644,7 +644,7 @@ class TestTheRest:
 
         assert reported(engines=endless).status.display.queue == "1000000000000000"
 
-    def test_doubt_and_promises_are_told_with_numbers_before_what_decides(self):
+    def test_doubt_and_promises_are_told_with_numbers_after_what_decides(self):
         own = ObjectPosterior(goodput_factor=0.85, num_judged=400.0, judged_at_s=NOW_S)
         state = as_planned(a_state(load=3.5))
         fleet = a_fleet(state, settings={"speed_range": 0.8})  # as it is set up by default
@@ -654,7 +654,7 @@ class TestTheRest:
 
         said = {each.code: each.message for each in told.status.plan.reasons}
         codes = list(said)
-        assert codes.index("SpeedInDoubt") < codes.index("Demand")
+        assert codes.index("SpeedInDoubt") > codes.index("Demand")
         assert "plan adds 15% to step time" in said["SpeedInDoubt"]
         assert said["PromisesJudged"] == (
             "85% of what the step time says is served, by 400 requests judged"
@@ -669,7 +669,7 @@ class TestTheRest:
         told = reported(a_state(a_manifest(scaling=scaling))).status
 
         assert (told.plan.replicas, told.display.reason) == (5, "Schedule")
-        assert told.plan.reasons[-1].message == (
+        assert told.plan.reasons[0].message == (
             "the event of 0 1 * * * Europe/Berlin lasts until 2026-01-02 03:00 CET: minReplicas 5"
         )
 

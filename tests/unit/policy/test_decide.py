@@ -10,20 +10,23 @@ from hypothesis import strategies as st
 from policy_builders import NOW_S, PACE_S, WINDOW_S, a_need, a_situation
 from strategies import numbers
 from tonnage.policy.decide import (
-    LIMITS,
+    RULES,
     await_traffic,
     cap_step_up,
     decide,
     give_back_what_finds_no_node,
     hold_in_a_blackout,
     keep_gpu_budget,
+    keep_in_a_rollout,
     keep_within_bounds,
+    leave_to_another_writer,
     let_a_replica_go,
     never_lower_on_missing_data,
     no_growth_where_no_pod_would_run,
+    wait_for_approval,
     walk_down,
 )
-from tonnage.policy.situation import Decision, Metrics
+from tonnage.policy.situation import Metrics
 from tonnage.units import format_s
 
 JUST_STARTED = {"watching_since_s": NOW_S - WINDOW_S + 1}
@@ -51,7 +54,7 @@ UNCOUNTED = {"free_budget_gpus": 100, "uncounted_gpus": "amd.com/gpu of Deployme
         (a_situation(current=3, need=2), 2, []),
         (a_situation(current=5, need=2, recent=[5, 2]), 5, ["Stabilizing"]),
         (a_situation(current=5, need=2, recent=[9, 2]), 5, ["Stabilizing"]),
-        (a_situation(current=5, need=2, recent=[4, 2]), 4, ["WalkingDown"]),
+        (a_situation(current=5, need=2, recent=[4, 2]), 4, ["Stabilizing"]),
         (a_situation(current=3, need=a_need(2, with_margin=3)), 3, ["Stabilizing"]),
         (a_situation(current=5, need=2, recent=[]), 5, ["Stabilizing"]),
         (a_situation(current=5, need=2, **JUST_STARTED), 5, ["JustStarted"]),
@@ -147,6 +150,16 @@ UNCOUNTED = {"free_budget_gpus": 100, "uncounted_gpus": "amd.com/gpu of Deployme
         (a_situation(current=2, need=a_need(5, floor=5), **BLIND), 5, []),
         (a_situation(current=2, need=6, minimum=3, **BLIND), 3, ["FleetBlind", "MinReplicas"]),
         (a_situation(current=9, need=6, maximum=8, **BLIND), 8, ["FleetBlind", "MaxReplicas"]),
+        # Beyond the stated cost, until somebody agrees; what runs stays.
+        (a_situation(current=2, need=6, approved=(3, "12.00")), 3, ["ApprovalNeeded"]),
+        (a_situation(current=5, need=6, approved=(3, "12.00")), 5, ["ApprovalNeeded"]),
+        (a_situation(current=2, need=3, approved=(3, "12.00")), 3, []),
+        # While pods are replaced none goes, and more may come.
+        (a_situation(current=4, need=2, is_rolling=True), 4, ["WalkingDown", "RolloutInProgress"]),
+        (a_situation(current=4, need=6, is_rolling=True), 6, []),
+        # Left to another writer, whatever is needed.
+        (a_situation(current=0, need=3, left=("ParkedAtZero", "b")), 0, ["ParkedAtZero"]),
+        (a_situation(current=5, need=5, left=("ConflictingWriter", "b")), 5, []),
         # Several at once, each in its order.
         (a_situation(current=4, need=30, maximum=20, free_budget_gpus=6), 7,
          ["StepCap", "GPUBudget"]),
@@ -158,12 +171,12 @@ def test_decides(situation, replicas, codes):
     decision = decide(situation)
 
     assert decision.replicas == replicas
-    assert [reason.code for reason in decision.reasons] == ["Demand", *codes]
+    assert [reason.code for reason in decision.reasons] == [*reversed(codes), "Demand"]
     assert decision.limited_by == (codes[-1] if codes else None)
 
 
-def test_the_limits_speak_in_this_order():
-    assert tuple(LIMITS) == (
+def test_the_rules_speak_in_this_order():
+    assert tuple(RULES) == (
         never_lower_on_missing_data,
         hold_in_a_blackout,
         walk_down,
@@ -174,18 +187,10 @@ def test_the_limits_speak_in_this_order():
         let_a_replica_go,
         keep_within_bounds,
         keep_gpu_budget,
+        wait_for_approval,
+        keep_in_a_rollout,
+        leave_to_another_writer,
     )
-
-
-def test_limits_can_be_given():
-    # As the replay does to see what one of them costs.
-    assert decide(a_situation(current=5, need=1), limits=()).replicas == 1
-
-
-def test_a_limit_that_changes_nothing_says_nothing():
-    decision = Decision(replicas=3)
-
-    assert decision.limited_to(3, "Code", "message") is decision
 
 
 @pytest.mark.parametrize(
@@ -198,7 +203,7 @@ def test_a_limit_that_changes_nothing_says_nothing():
             "a replica was lost 60.00 s ago (b on n2) and its demand with it",
         ),
         (a_situation(current=2, need=15), "at most 8 more in one step: 10"),
-        (a_situation(current=6, need=9, maximum=8), "9 exceed maxReplicas 8"),
+        (a_situation(current=6, need=9, maximum=8), "maxReplicas allows 8"),
         (
             a_situation(current=4, need=6, **REFUSED),
             "4 stay: pods are refused: exceeded quota: gpus, used: 8, limited: 8",
@@ -209,7 +214,7 @@ def test_a_limit_that_changes_nothing_says_nothing():
         ),
         (
             a_situation(current=4, need=6, free_budget_gpus=3),
-            "2 more replicas of 2 GPUs exceed the 3 left in the fleet's budget",
+            "the fleet's budget leaves 3 GPUs, which is room for 1 more replica of 2 GPUs",
         ),
         (
             a_situation(current=5, need=2, draining=(300, NOW_S + 60)),
@@ -232,13 +237,13 @@ def test_a_limit_that_changes_nothing_says_nothing():
     ],
 )
 def test_reasons_carry_the_numbers(situation, message):
-    assert message in decide(situation).reasons[-1].message
+    assert message in decide(situation).reasons[0].message
 
 
 def test_what_the_api_server_says_is_cut_to_what_a_reason_holds():
     refused = a_situation(current=4, need=6, refused=("QuotaExceeded", "x" * 5000))
 
-    assert len(decide(refused).reasons[-1].message) == 1024
+    assert len(decide(refused).reasons[0].message) == 1024
 
 
 times = numbers(0, 2 * WINDOW_S).map(lambda ago: NOW_S - ago)
@@ -275,12 +280,12 @@ def situations(draw, **fixed):
 
 
 @given(situations())
-def test_every_change_carries_a_reason_and_the_last_limit_is_named(situation):
+def test_every_change_carries_a_reason_and_the_last_bound_comes_first(situation):
     decision = decide(situation)
 
-    limits = [reason.code for reason in decision.reasons[1:]]
+    limits = [reason.code for reason in decision.reasons[:-1]]
     assert (decision.replicas != situation.need.replicas) <= bool(limits)
-    assert decision.limited_by == (limits[-1] if limits else None)
+    assert decision.limited_by == (limits[0] if limits else None)
 
 
 @given(situations(free_budget_gpus=None))
@@ -435,8 +440,9 @@ class TestPace:
         # Two were there when the window began, twelve are now, and 2 + 8 are wanted.
         window = a_situation(current=12, window_base=2)
 
-        assert cap_step_up(Decision(replicas=10), window) == Decision(replicas=10)
-        assert cap_step_up(Decision(replicas=13), window).replicas == 12
+        [bound] = cap_step_up(window)
+
+        assert (bound.at_least, bound.at_most) == (0, 12)
 
 
 def test_a_process_that_has_watched_for_exactly_a_window_may_scale_down():

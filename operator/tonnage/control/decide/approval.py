@@ -16,7 +16,6 @@ import hashlib
 import json
 import math
 import re
-from dataclasses import replace
 from typing import Final
 
 from tonnage.api.objects import ModelDeployment
@@ -27,6 +26,7 @@ from tonnage.control.input.answers import Asker
 from tonnage.control.input.finding import Finding
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import APPROVE, Assessment, Chosen, Fleet, ModelState
+from tonnage.control.observe.evicted import evictable
 from tonnage.control.size.chosen import choose_running
 from tonnage.control.size.question import RefusedError
 from tonnage.control.size.running import as_it_runs
@@ -173,49 +173,52 @@ def _cost_written(sizing: Sizing, replicas: int) -> str:
     return "an unknown cost" if cost is None else f"{cost:.2f} USD per hour"
 
 
-def within_cost(found: Assessment, chosen: Chosen, decision: Decision) -> Assessment:
-    """Return the assessment with its decision: growth beyond the stated cost waits."""
-    model, sizing = chosen.model, chosen.sizing
-    within = replicas_within(model, sizing) if model.spec.scaling.mode == APPROVE else None
+def approved_by_cost(found: Assessment, chosen: Chosen) -> tuple[int, str] | None:
+    """Return (replicas that are paid for, what more would cost); None: nobody has to agree."""
+    model, sizing, stated = chosen.model, chosen.sizing, chosen.model.spec.scaling
+    within = replicas_within(model, sizing) if stated.mode == APPROVE else None
     if within is None:
-        return replace(found, decision=decision)
-    agreed = approved_replicas(found.state, model, sizing) or 0
-    most = max(within, agreed, found.state.replicas)
-    if decision.replicas <= most:
-        return replace(found, decision=decision)
-    asked = _replicas_to_approve(found, chosen, decision)
-    message = (
-        f"{count_of(decision.replicas, 'replica is', 'replicas are')} needed, and "
-        f"{count_of(asked, 'costs', 'cost')} {_cost_written(sizing, asked)}"
-        f", above the {model.spec.scaling.approval_above_usd_per_hour} of "
-        f"approvalAboveUsdPerHour: {most} until so many are approved"
+        return None
+    most = max(within, approved_replicas(found.state, model, sizing) or 0)
+    asked = _replicas_to_approve(found, chosen)
+    return most, (
+        f"{count_of(asked, 'replica costs', 'replicas cost')} {_cost_written(sizing, asked)}, "
+        f"above the {stated.approval_above_usd_per_hour} of approvalAboveUsdPerHour: "
+        f"{max(most, found.state.replicas)} until so many are approved"
     )
-    digest = _digest_of(model, sizing, asked)
-    proposal = ProposalStatus(digest=digest, reason=COSTS, message=message[:MESSAGE_LENGTH])
-    limited = decision.limited_to(most, NEEDED, message)
-    return replace(found, decision=limited, proposals=(*found.proposals, proposal))
 
 
-def _replicas_to_approve(found: Assessment, chosen: Chosen, decision: Decision) -> int:
+def cost_proposal(found: Assessment, chosen: Chosen, decision: Decision) -> ProposalStatus | None:
+    """Return the plan that waits since it passes the stated cost; None: it does not."""
+    message = next((each.message for each in decision.reasons if each.code == NEEDED), None)
+    if message is None:
+        return None
+    digest = _digest_of(chosen.model, chosen.sizing, _replicas_to_approve(found, chosen))
+    return ProposalStatus(digest=digest, reason=COSTS, message=message)
+
+
+def _replicas_to_approve(found: Assessment, chosen: Chosen) -> int:
     """Return up to how many replicas are asked for: the most of the last window.
 
     What one agrees to is not the need of a moment, which is another at the next.
     """
     needs = needs_in_replicas_of_now(found.memory.decided.recent_needs, chosen.replica_goodput)
+    scaling, least = chosen.model.spec.scaling, evictable(chosen.model)
     recent = max((need for _, need in needs), default=0)
-    return max(decision.replicas, min(recent, chosen.model.spec.scaling.max_replicas))
+    return max(scaling.min_replicas, least[0] if least else 0, min(recent, scaling.max_replicas))
 
 
-def without_unapproved(found: Assessment, chosen: Chosen) -> Assessment:
-    """Return the assessment without a template that would replace pods and is not agreed to.
+def unapproved_roll(
+    state: ModelState, chosen: Chosen, changes: tuple[Change, ...]
+) -> ProposalStatus | None:
+    """Return what waits of a template that would replace pods; None: it may be applied.
 
     What somebody else edited is reapplied where the plan that it departs from was approved.
     """
-    is_free = chosen.model.spec.scaling.mode != APPROVE or not found.changes
-    if is_free or is_roll_approved(found.state, chosen.model, chosen.sizing):
-        return found
-    proposal = roll_proposal(found.state, chosen.model, chosen.sizing, found.changes)
-    return replace(found, template=None, changes=(), proposals=(*found.proposals, proposal))
+    is_free = chosen.model.spec.scaling.mode != APPROVE or not changes
+    if is_free or is_roll_approved(state, chosen.model, chosen.sizing):
+        return None
+    return roll_proposal(state, chosen.model, chosen.sizing, changes)
 
 
 def _is_agreed_to(state: ModelState, chosen: Chosen) -> bool:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
@@ -19,6 +19,7 @@ from tonnage.control.input.state import (
 )
 from tonnage.control.observe.permission import may_act, may_scale
 from tonnage.control.size.question import RefusedError
+from tonnage.policy.situation import Decision
 from tonnage.units import count_of
 
 BUDGET_LIMITS: Final = frozenset({"GPUBudget", "GPUsUncounted"})
@@ -29,12 +30,14 @@ MOST_GPUS_OF_POD: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """What the fleet's budget leaves to one object."""
+    """What the rest of the fleet leaves to one object."""
 
     gpus: int | None
     """None: there is no budget. Negative: the fleet has more than it."""
     uncounted: str | None = None
     """What the budget cannot count, if there is any: then nothing grows."""
+    is_rolling: bool = False
+    """Pods are being replaced already that a rollout for better flags has to wait for."""
 
 
 def free_gpus(fleet: Fleet) -> int | None:
@@ -136,19 +139,12 @@ def over_budget(state: ModelState, chosen: Chosen, left: Left) -> RefusedError |
     return None
 
 
-def with_shortage(found: Assessment, fleet: Fleet) -> Assessment:
-    """Remember since when the budget keeps an object short; without a decision nothing is new."""
-    decision, since_s = found.decision, found.memory.decided.short_since_s
-    if decision is None:
-        return found
-    codes = {reason.code for reason in decision.reasons}
-    is_short = bool(codes & BUDGET_LIMITS) and may_scale(found, fleet)
-    now_s = fleet.now_s if since_s is None else since_s
-    short_since_s = now_s if is_short else None
-    if short_since_s == since_s:
-        return found
-    decided = replace(found.memory.decided, short_since_s=short_since_s)
-    return replace(found, memory=replace(found.memory, decided=decided))
+def short_since_s(found: Assessment, decision: Decision, fleet: Fleet) -> float | None:
+    """Return since when the budget keeps an object from what it needs; None: it does not."""
+    if decision.limited_by not in BUDGET_LIMITS or not may_scale(found, fleet):
+        return None
+    since_s = found.memory.decided.short_since_s
+    return fleet.now_s if since_s is None else since_s
 
 
 def uncounted_gpus(fleet: Fleet) -> str | None:

@@ -1,4 +1,4 @@
-"""What was needed of late: the window that scaling down looks at.
+"""What is needed now, and what was of late: the window that scaling down looks at.
 
 Replicas are held because demand may come back. A belief that engines are slow does not: what took N
 of these takes fewer by as much as one is known to serve more by now, in the same requests and with
@@ -8,10 +8,19 @@ what promises have shown. Where they turn out slower than they were believed to 
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
-from tonnage.control.input.memory import DecisionMemory, Needed, ReplicaGoodput
+from tonnage.control.decide.outlook import (
+    outlook_last_measured,
+    outlook_of,
+    outlook_unseen,
+    supply_of,
+)
+from tonnage.control.input.memory import DecisionMemory, Needed, ObjectMemory, ReplicaGoodput
 from tonnage.control.input.state import Assessment, Chosen, Fleet
+from tonnage.policy.need import CurrentTraffic, need, need_without_demand
 from tonnage.policy.situation import Metrics, Need
+from tonnage.sizing.plan import requests_per_s_asked
 
 GAP_TICKS = 4
 """Without a tick for so many intervals, the window is not known to be quiet. Intervals are as long
@@ -62,3 +71,26 @@ def _replicas_now(need: Needed, now: ReplicaGoodput) -> int:
     if not is_same:
         return need.replicas  # of other engines, or in other requests
     return math.ceil(min(1.0, before.requests_per_s / now.requests_per_s) * need.replicas)
+
+
+def need_for_demand(found: Assessment, memory: ObjectMemory, chosen: Chosen, fleet: Fleet) -> Need:
+    """Return the need for what is measured, else for what was last measured, else expected."""
+    demand = found.traffics.demand
+    needed = partial(need, chosen.capacity, drain_s=fleet.settings.backlog_drain_s)
+    if demand is not None:
+        return needed(
+            CurrentTraffic(requests_per_s=demand.requests_per_s, waiting=demand.waiting),
+            outlook=outlook_of(demand.requests_per_s, chosen, memory, fleet),
+            supply=supply_of(found.state, memory.posterior, fleet),
+        )
+    if memory.traffic.measured is not None:
+        last = replace(memory.traffic.measured, origin="last measured")
+        return needed(last, outlook=outlook_last_measured(last.requests_per_s, chosen))
+    expected = requests_per_s_asked(chosen.sizing)
+    if expected is None:
+        return need_without_demand(chosen.model.spec.scaling.min_replicas)
+    which = "peak of" if chosen.sizing.request.demand.is_peak else "expected by"
+    traffic = CurrentTraffic(requests_per_s=expected, origin=f"{which} spec.demand")
+    begins = found.traffics.metrics is Metrics.NEVER
+    outlook = outlook_unseen(expected, chosen, fleet.settings) if begins else None
+    return needed(traffic, outlook=outlook)

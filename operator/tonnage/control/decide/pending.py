@@ -70,7 +70,7 @@ def unplaced_reason(state: ModelState, back: GivenBack | None, fleet: Fleet) -> 
     return back.reason if back else NO_GPU
 
 
-def with_given_back(
+def given_back(
     back: GivenBack | None, state: ModelState, decision: Decision, fleet: Fleet
 ) -> GivenBack | None:
     """Count how often pods were asked for and given back, until a node takes one or none waits."""

@@ -7,16 +7,19 @@ while demand grows or replicas start, and not where no GPU is left for the pod t
 
 import math
 from dataclasses import replace
+from typing import NamedTuple
 
 from tonnage.api.pods import Pods
-from tonnage.api.status import Reason
+from tonnage.api.status import ProposalStatus, Reason
 from tonnage.control.decide.approval import is_roll_approved, roll_proposal
-from tonnage.control.decide.budget import replaced_gpus
+from tonnage.control.decide.budget import Left, replaced_gpus
 from tonnage.control.decide.outlook import lead_s
 from tonnage.control.decide.template import roll_changes, template_of
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import APPROVE, Assessment, Chosen, Fleet
 from tonnage.control.size.chosen import moved_flags
+from tonnage.manifests.changes import Change
+from tonnage.manifests.names import Manifest
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
 from tonnage.units import HOUR_S, count_of, format_s
@@ -64,43 +67,49 @@ def _has_moved_lately(each: Assessment, fleet: Fleet) -> bool:
     return moved_at_s is not None and fleet.now_s - moved_at_s < ROLLOUTS_APART_S
 
 
-def with_rollout(
-    found: Assessment, fleet: Fleet, *, free_gpus: int | None, is_rolling: bool
-) -> Assessment:
-    """Return an assessment that takes better flags of a batch, if it is time for it.
+class Moved(NamedTuple):
+    """What is done about better flags of a batch."""
 
-    ``is_rolling``: pods are being replaced already that it has to wait for.
-    """
-    chosen, since_s = found.chosen, found.memory.decided.better_since_s
-    better = chosen.better_slots if chosen else None
-    if chosen is None or better is None or not _is_worth_it(chosen, better):
-        if since_s is None:
-            return found
-        return replace(found, memory=_with_gain_since(found.memory, None))
+    since_s: float | None = None
+    """Since when they have gained enough; None: there are none."""
+    note: Reason | None = None
+    taken: Chosen | None = None
+    """The plan with them, which is carried out now."""
+    template: Manifest | None = None
+    changes: tuple[Change, ...] = ()
+    proposal: ProposalStatus | None = None
+    """It waits for somebody to agree."""
+
+
+def better_flags(found: Assessment, chosen: Chosen, fleet: Fleet, left: Left) -> Moved:
+    """Return what is done about better flags: nothing until it is time for it."""
+    better, since_s = chosen.better_slots, found.memory.decided.better_since_s
+    if better is None or not _is_worth_it(chosen, better):
+        return Moved()
     since_s = fleet.now_s if since_s is None else since_s
-    found = replace(found, memory=_with_gain_since(found.memory, since_s))
     if not _may_restart(found, chosen, fleet):
-        return found
-    if found.mode == APPROVE and not _is_approved(found, chosen, better):
-        return _propose(found, chosen, better, fleet)
-    waits = _waits_for(found, fleet, math.inf if free_gpus is None else free_gpus, is_rolling)
-    return (
-        _with_gain_reason(found, chosen, better, waits)
-        if waits
-        else _move(found, chosen, better, fleet)
+        return Moved(since_s)
+    stood_s, runs = fleet.now_s - since_s, chosen.sizing.flags
+    is_open = found.mode == APPROVE and not is_roll_approved(
+        found.state, chosen.model, better, replaced=runs
     )
-
-
-def _with_gain_since(memory: ObjectMemory, since_s: float | None) -> ObjectMemory:
-    return replace(memory, decided=replace(memory.decided, better_since_s=since_s))
+    waits = "it waits for approval" if is_open else _waits_for(found, fleet, left, stood_s)
+    moved = Moved(since_s, _gain_reason(chosen, better, waits))
+    if waits and not (is_open and stood_s >= STANDS_S and not found.proposals):
+        return moved
+    taken = replace(chosen, sizing=better, must_apply=True, better_asked=None)
+    template = template_of(found.state, fleet, taken, found.memory)
+    changes = roll_changes(found.state.deployment, template)
+    if is_open and changes:
+        plan = roll_proposal(found.state, chosen.model, better, changes, replaced=runs)
+        return moved._replace(proposal=plan)
+    if is_open or template is None:
+        return moved
+    return Moved(note=moved.note, taken=taken, template=template, changes=changes)
 
 
 def _is_worth_it(chosen: Chosen, better: Sizing) -> bool:
     return chosen.problem is not None or chosen.gain_of(better) >= GAIN_WORTH_A_ROLLOUT
-
-
-def _is_approved(found: Assessment, chosen: Chosen, better: Sizing) -> bool:
-    return is_roll_approved(found.state, chosen.model, better, replaced=chosen.sizing.flags)
 
 
 def _may_restart(found: Assessment, chosen: Chosen, fleet: Fleet) -> bool:
@@ -108,9 +117,8 @@ def _may_restart(found: Assessment, chosen: Chosen, fleet: Fleet) -> bool:
     return is_ours and found.is_acting and found.template is None
 
 
-def _waits_for(found: Assessment, fleet: Fleet, free_gpus: float, is_rolling: bool) -> str | None:
+def _waits_for(found: Assessment, fleet: Fleet, left: Left, stood_s: float) -> str | None:
     """Return what the rollout waits for; None: nothing."""
-    stood_s = fleet.now_s - (found.memory.decided.better_since_s or fleet.now_s)
     if stood_s < STANDS_S:
         return f"the gain has to last {format_s(STANDS_S)}"
     if _has_moved_lately(found, fleet):
@@ -118,9 +126,9 @@ def _waits_for(found: Assessment, fleet: Fleet, free_gpus: float, is_rolling: bo
     writers = found.memory.writers
     if writers.drift and writers.drift.is_known and writers.acknowledged:
         return "a webhook or another controller changes our template at each write"
-    if is_rolling:
+    if left.is_rolling:
         return "another rollout is under way, in the namespace or for such a gain"
-    if lacks := _lacks(found, free_gpus):
+    if lacks := _lacks(found, math.inf if left.gpus is None else left.gpus):
         return lacks
     return None if _is_calm(found, fleet) else "demand grows, or not all replicas are Ready"
 
@@ -160,33 +168,6 @@ def _is_calm(found: Assessment, fleet: Fleet) -> bool:
     return is_whole and found.decision.replicas == deployment.replicas and not was_overloaded
 
 
-def _move(found: Assessment, chosen: Chosen, better: Sizing, fleet: Fleet) -> Assessment:
-    taken = replace(chosen, sizing=better, must_apply=True, better_asked=None)
-    explained = _with_gain_reason(found, chosen, better, None)
-    posterior = replace(found.memory.posterior, slots_moved_at_s=fleet.now_s)
-    memory = replace(_with_gain_since(found.memory, None), posterior=posterior)
-    template = template_of(found.state, fleet, taken, memory)
-    if template is None:
-        return found
-    changes = roll_changes(found.state.deployment, template)
-    return replace(explained, chosen=taken, memory=memory, template=template, changes=changes)
-
-
-def _propose(found: Assessment, chosen: Chosen, better: Sizing, fleet: Fleet) -> Assessment:
-    """Leave what runs until somebody agrees; a gain that is young is not yet shown to anybody."""
-    explained = _with_gain_reason(found, chosen, better, "it waits for approval")
-    stood_s = fleet.now_s - (found.memory.decided.better_since_s or fleet.now_s)
-    taken = replace(chosen, sizing=better, must_apply=True, better_asked=None)
-    changes = roll_changes(
-        found.state.deployment, template_of(found.state, fleet, taken, found.memory)
-    )
-    if stood_s < STANDS_S or found.proposals or not changes:
-        return explained
-    runs = chosen.sizing.flags
-    proposal = roll_proposal(found.state, chosen.model, better, changes, replaced=runs)
-    return replace(explained, proposals=(proposal,))
-
-
 def without_rollout(memory: ObjectMemory, before: ObjectMemory | None) -> ObjectMemory:
     """Return the memory where the template was not written: a rollout did not begin.
 
@@ -195,23 +176,17 @@ def without_rollout(memory: ObjectMemory, before: ObjectMemory | None) -> Object
     if before is None or memory.posterior.slots_moved_at_s == before.posterior.slots_moved_at_s:
         return memory
     posterior = replace(memory.posterior, slots_moved_at_s=before.posterior.slots_moved_at_s)
-    memory = _with_gain_since(memory, before.decided.better_since_s)
-    return replace(memory, posterior=posterior)
+    decided = replace(memory.decided, better_since_s=before.decided.better_since_s)
+    return replace(memory, posterior=posterior, decided=decided)
 
 
-def _with_gain_reason(
-    found: Assessment, chosen: Chosen, better: Sizing, waits: str | None
-) -> Assessment:
-    """Say in the reasons what is done about the better number."""
-    decision, running = found.decision, chosen.sizing
-    if decision is None:
-        return found
+def _gain_reason(chosen: Chosen, better: Sizing, waits: str | None) -> Reason:
+    """Say what is done about the better number."""
+    running = chosen.sizing.flags
     what = (
-        f"by what is measured, {moved_flags(running.flags, better.flags)} serves "
+        f"by what is measured, {moved_flags(running, better.flags)} serves "
         f"{chosen.gain_of(better):.0%} more per replica than "
-        f"the {moved_flags(better.flags, running.flags)} that run"
+        f"the {moved_flags(better.flags, running)} that run"
     )
     done = f"not yet: {waits}" if waits else "engines are replaced one by one"
-    reason = Reason(code=MOVED, message=f"{what}; {done}")
-    reasons = tuple(reason if each.code == MOVED else each for each in decision.reasons)
-    return replace(found, decision=replace(decision, reasons=reasons))
+    return Reason(code=MOVED, message=f"{what}; {done}")

@@ -1,6 +1,7 @@
 """What a decision on replicas may depend on, gathered from an assessment. Pure."""
 
 from tonnage.api.status import Reason
+from tonnage.control.decide.approval import approved_by_cost
 from tonnage.control.decide.budget import Left, gpus_of_replica, template_gpus
 from tonnage.control.decide.needed import needs_in_replicas_of_now
 from tonnage.control.decide.outlook import held_s, scale_down_window_s, unseen_room
@@ -56,6 +57,9 @@ def situation_of(
         gpus_per_replica=gpus_of_replica(found, chosen),
         free_budget_gpus=None if left.gpus is None else left.gpus - template_gpus(found, fleet),
         uncounted_gpus=left.uncounted,
+        approved=approved_by_cost(found, chosen),
+        is_rolling=_keeps_pods(found),
+        left=memory.writers.left if found.is_acting else None,
         settings=PolicySettings(
             scale_down_window_s=scale_down_window_s(learned, fleet.settings),
             hold_s=held_s(memory.demand, learned, chosen.sizing, fleet.settings),
@@ -78,6 +82,17 @@ def _expected_replicas(chosen: Chosen, memory: ObjectMemory, fleet: Fleet) -> in
     if fleet.now_s >= until_s:
         return None
     return chosen.capacity.replicas((1 + unseen_room(expected, chosen, fleet.settings)) * expected)
+
+
+def _keeps_pods(found: Assessment) -> bool:
+    """Tell whether pods are replaced, or about to be.
+
+    Where some wait for GPUs, what is taken away may be what the rollout waits for.
+    """
+    live, problem = found.state.deployment, found.memory.written.problem
+    if live is None or any(pod.unschedulable is not None for pod in found.state.pods):
+        return False
+    return live.is_rolling or bool(found.changes and not problem)
 
 
 def _draining(found: Assessment) -> tuple[float, float] | None:

@@ -17,7 +17,7 @@ from tonnage.control.decide.template import MOST_NAMED, site_in
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.results import Fate
 from tonnage.control.input.state import Assessment, BadConfig, DeploymentView, Fleet, ModelState
-from tonnage.control.input.writers import SOMEBODY, Drift, Scaled, Writers
+from tonnage.control.input.writers import CONFLICT, PARKED, SOMEBODY, Drift, Scaled, Writers
 from tonnage.control.learn.believed import with_known_cache
 from tonnage.control.size.question import by_spec
 from tonnage.manifests.changes import Hands, departures
@@ -31,6 +31,7 @@ from tonnage.manifests.children import (
 )
 from tonnage.manifests.names import TEMPLATE_ANNOTATION, Manifest
 from tonnage.manifests.workload import template_in
+from tonnage.policy.situation import Decision
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.search import size
 from tonnage.sizing.workload import Slo
@@ -221,6 +222,11 @@ def _recorded_model(live: DeploymentView, state: ModelState) -> ModelDeployment 
     return running_model(state.model, live.made_from)
 
 
+def _is_wanted(decision: Decision, live: DeploymentView) -> bool:
+    """Tell whether the replicas that another wrote are those that would be written."""
+    return decision.replicas == live.replicas and decision.limited_by not in {PARKED, CONFLICT}
+
+
 def with_written(
     memory: ObjectMemory,
     found: Assessment,
@@ -250,7 +256,7 @@ def with_written(
                 replicas_generation=generation,
             )
         )
-    elif known.replicas.edit and decision and decision.replicas == live.replicas:
+    elif known.replicas.edit and decision and _is_wanted(decision, live):
         replicas = replace(known.replicas, edit=None, is_left=False)
         known = replace(known, our_replicas=live.replicas, replicas=replicas)
     if template not in {None, Fate.UNDONE}:

@@ -14,6 +14,8 @@ from tonnage.units import DAY_S, count_of, format_s
 
 SOMEBODY: Final = "somebody"
 """Where managedFields name nobody."""
+PARKED: Final = "ParkedAtZero"
+CONFLICT: Final = "ConflictingWriter"
 FIRST_S: Final = 60.0
 """From the first reapply to the second; each time it is twice as long."""
 REPLICAS_LONGEST_S: Final = 1800.0
@@ -135,17 +137,19 @@ class Writers:
     """It was made for this spec, and says now that it was made for another."""
 
     @property
-    def leaves_replicas(self) -> bool:
-        return self.parked is not None or self.replicas.is_left
+    def left(self) -> Reason | None:
+        """Why the number of replicas is left to another writer; None: it is not."""
+        if self.parked is not None:
+            return Reason(PARKED, self.parked)
+        return Reason(CONFLICT, self.replicas.conflict or "") if self.replicas.is_left else None
 
     @property
     def conflict(self) -> Reason | None:
         """A conflict about replicas, about the template, or both."""
         if self.parked is not None:
-            return Reason("ParkedAtZero", self.parked)
-        conflicts = filter(None, (self.replicas.conflict, self.template.conflict))
-        conflict = "; ".join(conflicts)
-        return Reason("ConflictingWriter", conflict) if conflict else None
+            return Reason(PARKED, self.parked)
+        conflict = "; ".join(filter(None, (self.replicas.conflict, self.template.conflict)))
+        return Reason(CONFLICT, conflict) if conflict else None
 
     def is_template_awaited(self, now_s: float) -> bool:
         """Tell whether our last write of the template may yet be seen, or is seen just now."""

@@ -9,12 +9,8 @@ def may_act(found: Assessment, fleet: Fleet) -> bool:
 
 
 def may_scale(found: Assessment, fleet: Fleet) -> bool:
-    """Tell whether its replicas may be written, and are not left to another writer.
-
-    Those of what runs may be where the spec is refused.
-    """
-    is_planned = found.refusal is None or found.is_of_before
-    return is_planned and _is_ours(found, fleet) and not found.memory.writers.leaves_replicas
+    """Tell whether its replicas may be written: of what runs, where the spec is refused."""
+    return (found.refusal is None or found.is_of_before) and _is_ours(found, fleet)
 
 
 def _is_ours(found: Assessment, fleet: Fleet) -> bool:

@@ -123,7 +123,7 @@ def _is_rolling_out(found: Assessment, fleet: Fleet) -> bool:
     if deployment is None or deployment.updated < deployment.total or _is_template_unseen(found):
         return True
     is_under_way = not known or "Reconciling" in known
-    is_awaited = is_under_way and not found.memory.writers.leaves_replicas
+    is_awaited = is_under_way and found.memory.writers.left is None
     return is_awaited and ready(found, fleet).state != "True"
 
 

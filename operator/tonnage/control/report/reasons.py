@@ -53,6 +53,7 @@ _DECISIONS: Final[Mapping[str, str]] = {
     "QuotaExceeded": "a ResourceQuota refuses more pods",
     "ReplicaLost": "a replica was lost, so none is taken away",
     "Reserve": "more replicas for bursts that are over before one could be Ready",
+    "RolloutInProgress": "pods are being replaced, so none is taken away",
     "Schedule": "a known event of scaling.schedules",
     "SpeedInDoubt": "planned for the slow end of the range that the evidence leaves",
     "Stabilizing": "more were needed not long ago, so none is taken away yet",

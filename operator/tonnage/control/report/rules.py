@@ -85,7 +85,7 @@ def capacity_available(found: Assessment, _: Fleet) -> Finding:
         return Finding("False", "ControllerSilent", silent)
     if decision and decision.limited_by in BUDGET_CODES:
         limit = BUDGET_CODES[decision.limited_by]
-        return Finding("False", limit, decision.reasons[-1].message)
+        return Finding("False", limit, decision.reasons[0].message)
     return Finding("True", "Scheduled", "no pod waits for a GPU, and none fails")
 
 
@@ -130,8 +130,9 @@ def _scaling(found: Assessment) -> Finding:
 def scaling_limited(found: Assessment, _: Fleet) -> Finding:
     decision = found.decision
     if decision is not None:
-        code = decision.limited_by if decision.limited_by in LIMIT_CODES else DISRUPTION_BUDGET
-        if reason := next((r for r in reversed(decision.reasons) if r.code == code), None):
+        if (code := decision.limited_by) and code in LIMIT_CODES:
+            return Finding("True", code, decision.message)
+        if reason := next((r for r in decision.notes if r.code == DISRUPTION_BUDGET), None):
             return Finding("True", *reason)
     return Finding("False", "WithinBounds", "the need is within every bound")
 

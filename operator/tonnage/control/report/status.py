@@ -192,7 +192,7 @@ def _plan(found: Assessment) -> PlanStatus | None:
         *_offload_reasons(found),
         *((Reason(TOPOLOGY, found.verdict),) if found.verdict else ()),
     )
-    reasons = (*own, *found.decision.reasons)
+    reasons = (*found.decision.reasons, *found.decision.notes, *own)
     return plan_status(found.sizing, replicas=found.decision.replicas, reasons=reasons)
 
 
@@ -226,9 +226,7 @@ def replicas_status(found: Assessment) -> ReplicasStatus:
     if has_roles(found):
         return roles_replicas(found)
     deployment, current = found.state.deployment, found.state.replicas
-    is_left = found.memory.writers.leaves_replicas
-    is_acting = found.is_acting and found.decision is not None and not is_left
-    desired = found.decision.replicas if found.decision and is_acting else current
+    desired = found.decision.replicas if found.decision and found.is_acting else current
     is_ready = deployment.ready if deployment else 0
     return ReplicasStatus(
         desired=desired, current=current, ready=is_ready, summary=f"{is_ready}/{desired}"
@@ -240,8 +238,6 @@ def _with_decision(found: Assessment, now: str) -> ReportMemory:
     known, decision, current = found.memory.reported, found.decision, found.state.replicas
     if decision is None or decision.replicas == current or found.mode == "Paused":
         return known
-    if found.memory.writers.leaves_replicas:
-        return known
     last = known.decisions[0] if known.decisions else None
     if last and (last.from_replicas, last.to_replicas) == (current, decision.replicas):
         return known
@@ -249,8 +245,8 @@ def _with_decision(found: Assessment, now: str) -> ReportMemory:
         time=now,
         from_replicas=current,
         to_replicas=decision.replicas,
-        code=decision.reasons[-1].code,
-        message="; ".join(reason.message for reason in decision.reasons)[:MESSAGE_LENGTH],
+        code=decision.reasons[0].code,
+        message=decision.message[:MESSAGE_LENGTH],
     )
     return replace(known, decisions=(newest, *known.decisions)[:MAX_DECISIONS])
 
@@ -345,7 +341,7 @@ def _display(found: Assessment, known: ReportMemory, met: tuple[Condition, ...])
     problem = problem_of(met)
     reason = problem.reason if problem and CONDITION_TYPES[problem.type].is_cause else ""
     if found.decision and not reason:
-        reason = NEEDED if found.proposals else found.decision.reasons[-1].code
+        reason = NEEDED if found.proposals else found.decision.reasons[0].code
     if has_roles(found):
         return Display(
             slo=roles_slo(found), reason=reason or TOPOLOGY, problem=problem_cell(problem)

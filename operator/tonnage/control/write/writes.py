@@ -218,10 +218,7 @@ def _scale(found: Assessment, fleet: Fleet) -> Scale | None:
     deployment, decision = found.state.deployment, found.decision
     if deployment is None or decision is None or decision.replicas == deployment.replicas:
         return None
-    is_down, is_stuck = decision.replicas < deployment.replicas, _is_stuck(found)
-    is_to_roll = found.changes and not found.memory.written.problem
-    if is_down and not is_stuck and (is_to_roll or deployment.is_rolling):
-        return None  # no scale-down during a rollout
+    is_down = decision.replicas < deployment.replicas
     if owns_children(found) and deployment.owner_uid != found.state.view.uid:
         return None  # adopted first
     return Scale(
@@ -241,8 +238,3 @@ def _costs(found: Assessment, deployment: DeploymentView, fleet: Fleet) -> tuple
     kept = found.decision.replicas if found.decision else 0
     interval_s = fleet.settings.scrape_interval_s
     return costs_to_go(found.state, kept, scrape_interval_s=interval_s)
-
-
-def _is_stuck(found: Assessment) -> bool:
-    """Tell whether pods wait for GPUs: what is taken away may be what a rollout waits for."""
-    return any(pod.unschedulable is not None for pod in found.state.pods)
