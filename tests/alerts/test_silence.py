@@ -47,8 +47,8 @@ class Watching(Operator):
         super().__init__(SETTINGS)
         self.said = []
 
-    def act(self, records, prometheus, at_s):
-        super().act(records, prometheus, at_s)
+    def act(self, record, prometheus, at_s):
+        super().act(record, prometheus, at_s)
         [known] = self.memory.objects.values()
         conditions = known.reported.conditions.values()
         self.said.append({(each.type, each.status, each.reason) for each in conditions})
@@ -65,7 +65,7 @@ def conditions():
         truth=SLOWER,
         start=START,
     )
-    Simulation([served], settings=SETTINGS, controller=operator).run(HOUR_S)
+    Simulation(served, settings=SETTINGS, controller=operator).run(HOUR_S)
     return operator.said
 
 

@@ -160,8 +160,7 @@ def simulated(case: Case, requests_per_s: float) -> Record:
     )
     served = ReplayedModel(model=model, traffic=found, truth=case.truth, seed=case.seed)
     settings = Settings(prometheus_url="http://prometheus.test:9090")
-    (record,) = Simulation([served], settings=settings).run(duration_s)
-    return record
+    return Simulation(served, settings=settings).run(duration_s)
 
 
 def result_of(case: Case) -> Result:
@@ -179,7 +178,8 @@ def result_of(case: Case) -> Result:
     for moment in record.moments:
         if moment.at_s >= settled_s:
             number = oracle.replicas_for(
-                moment.true_requests_per_s, record.served.traffic.shape_at(moment.at_s)
+                record.served.traffic.source.rate(moment.at_s),
+                record.served.traffic.shape_at(moment.at_s),
             )
             needed.append(number)
             shares.append(moment.ready / number)

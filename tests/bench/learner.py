@@ -234,8 +234,8 @@ def learned(case: Drawn, first: Known, trouble: Trouble) -> dict[int, SpeedPoste
     )
     settings = Settings(prometheus_url="http://prometheus.test:9090")
     changes = ((origin_s, trouble.later),) if trouble.later else ()
-    simulation = ChangingSimulation([served], changes=changes, settings=settings, faults=bad)
-    (record,) = simulation.run(until_s)
+    simulation = ChangingSimulation(served, changes=changes, settings=settings, faults=bad)
+    record = simulation.run(until_s)
     prior = prior_posterior(first.prior, spread_fraction=spread_of(first.sizing.request))
     return {minute: at(record.moments, origin_s + 60.0 * minute) or prior for minute in moments}
 

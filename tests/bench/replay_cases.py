@@ -28,7 +28,8 @@ from replay_shapes import (
 from tonnage.api.objects import ModelDeployment, parse_model_deployment
 from tonnage.replay.cluster import StartupTime
 from tonnage.replay.drawn import duration_of, window_of
-from tonnage.replay.scenario import FirstPlan, OfShape, OfTrace, Scenario, first_plan
+from tonnage.replay.record import FirstPlan
+from tonnage.replay.scenario import OfShape, OfTrace, Scenario, first_plan
 from tonnage.replay.traces import Trace, read_trace
 from tonnage.units import seconds
 

@@ -44,8 +44,8 @@ def simulated(rate, *, hours, faults=(), arrival_scv=1.0, settings=SETTINGS):
     )
     drawn = traffic(source, duration_s=hours * HOUR_S, context_tokens=8192)
     operator, served = Operator(settings), ReplayedModel(model=model, traffic=drawn)
-    simulation = Simulation([served], settings=settings, controller=operator, faults=faults)
-    (record,) = simulation.run(hours * HOUR_S)
+    simulation = Simulation(served, settings=settings, controller=operator, faults=faults)
+    record = simulation.run(hours * HOUR_S)
     assert record.faults == []
     return operator, record
 

@@ -118,16 +118,15 @@ class ChangingSimulation(Simulation):
 
     def __init__(
         self,
-        served: Sequence[ReplayedModel],
+        served: ReplayedModel,
         *,
         changes: Sequence[tuple[float, Truth]],
         **settings: Any,
     ) -> None:
         """``changes``: when, and what they are from then on."""
         super().__init__(served, **settings)
-        for record in self.records:
-            for at_s, truth in changes:
-                self._at(at_s, partial(record.cluster.change, truth))
+        for at_s, truth in changes:
+            self._at(at_s, partial(self.record.cluster.change, truth))
 
     def _record(self, served: ReplayedModel) -> Record:
         record = super()._record(served)

@@ -5,8 +5,8 @@ from dataclasses import replace
 from fleet_builders import a_model, a_request_of, a_sizing
 from tonnage.estimate.series import Series
 from tonnage.replay.cluster import StartupTime
-from tonnage.replay.record import ReplayedModel
-from tonnage.replay.rivals.controller import Given, RivalController
+from tonnage.replay.record import FirstPlan, ReplayedModel
+from tonnage.replay.rivals.controller import RivalController
 from tonnage.replay.rivals.rule import RuleInput, SeenPod, Signals
 from tonnage.replay.simulation import Simulation
 from tonnage.replay.traffic import TrafficSource, piecewise, traffic
@@ -106,14 +106,13 @@ def a_record(rule, *, replicas=2):
         traffic=traffic(source, duration_s=DURATION_S, context_tokens=request.context_tokens),
         start=StartupTime(mean_s=60.0),
     )
-    given = Given(
+    planned = FirstPlan(
         flags=sizing.flags,
         replicas=replicas,
         believed_requests_per_s=sizing.goodput_requests_per_s,
     )
-    controller = RivalController(SETTINGS, rules={model.uid: rule}, given={model.uid: given})
-    (record,) = Simulation([served], settings=SETTINGS, controller=controller).run(DURATION_S)
-    return record
+    controller = RivalController(SETTINGS, rule, planned)
+    return Simulation(served, settings=SETTINGS, controller=controller).run(DURATION_S)
 
 
 def simulated(rival):

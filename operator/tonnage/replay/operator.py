@@ -1,11 +1,11 @@
 """The operator as a controller: its own tick, a simulated cluster in place of Kubernetes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from tonnage.catalog.gpu import Gpu, built_in_gpus
 from tonnage.control.input.memory import Memory
 from tonnage.control.input.state import Fleet, ModelState
-from tonnage.control.tick import TickResult, tick
+from tonnage.control.tick import tick
 from tonnage.estimate.joined import Scrape, join
 from tonnage.estimate.metrics import TABLE, TPOT_BOUNDS_S, TTFT_BOUNDS_S, Query, bucket_matcher
 from tonnage.replay.prometheus import SimulatedPrometheus
@@ -40,53 +40,43 @@ class Operator:
         self._between, self._is_brought_up = between, is_brought_up
         self._gpus = built_in_gpus() if gpus is None else gpus
 
-    def act(self, records: Sequence[Record], prometheus: SimulatedPrometheus, at_s: float) -> None:
-        """Decide for all objects at once, and do what is to be written."""
-        outcome = tick(self._fleet(records, prometheus, at_s), self.memory, between=self._between)
+    def act(self, record: Record, prometheus: SimulatedPrometheus, at_s: float) -> None:
+        """Decide, and do what is to be written."""
+        outcome = tick(self._fleet(record, prometheus, at_s), self.memory, between=self._between)
         self.memory = outcome.memory
-        by_uid = {writes.uid: writes for writes in outcome.writes}
-        for record, found in zip(records, outcome.found, strict=True):
-            if writes := by_uid.get(record.served.model.uid):
-                record.cluster.apply(writes, at_s)
-            moment = moment_of_tick(record, found, outcome.memory.calibrations, at_s)
-            record.moments.append(moment)
-            record.faults += _faults_of(found.state, outcome)
+        for writes in outcome.writes:
+            record.cluster.apply(writes, at_s)
+        (found,) = outcome.found
+        record.moments.append(moment_of_tick(record, found, self.memory.calibrations, at_s))
+        record.faults += [each.error for each in outcome.faults]
 
-    def _fleet(
-        self, records: Sequence[Record], prometheus: SimulatedPrometheus, at_s: float
-    ) -> Fleet:
-        answers = prometheus.ask(EPOCH_S + at_s, le_matchers=_le_matchers(records))
+    def _fleet(self, record: Record, prometheus: SimulatedPrometheus, at_s: float) -> Fleet:
+        answers = prometheus.ask(EPOCH_S + at_s, le_matchers=_le_matchers(record))
         scrape = join(answers, self.settings)
         return Fleet(
             now_s=EPOCH_S + at_s,
-            models=tuple(_state(record, scrape, at_s) for record in records),
+            models=(_state(record, scrape, at_s),),
             metrics_problem=None,
             calibrations=self.memory.calibrations,
             gpus=self._gpus,
-            settings=self._settings_of(records),
+            settings=self._settings_of(record),
             has_pod_monitors=True,
         )
 
-    def _settings_of(self, records: Sequence[Record]) -> Settings:
-        """Return the settings; in the act that creates fleets one step may be all of them."""
-        if not self._is_brought_up or any(record.cluster.template for record in records):
+    def _settings_of(self, record: Record) -> Settings:
+        """Return the settings; in the act that creates the fleet one step may be all of it."""
+        if not self._is_brought_up or record.cluster.template:
             return self.settings
-        most = max(record.served.model.spec.scaling.max_replicas for record in records)
+        most = record.served.model.spec.scaling.max_replicas
         return self.settings.model_copy(update={"max_scale_up_replicas": most})
 
 
-def _faults_of(state: ModelState, outcome: TickResult) -> list[Exception]:
-    return [each.error for each in outcome.faults if each.key == state.view.key]
-
-
-def _le_matchers(records: Sequence[Record]) -> dict[str, str]:
-    """Return which buckets to ask for: around the limits of all promises."""
-    slos = [slo_of(record.served.model.spec) for record in records]
-    ttft = {target.limit_s for slo in slos for target in slo.ttft}
-    tpot = {target.limit_s for slo in slos for target in slo.tpot}
+def _le_matchers(record: Record) -> dict[str, str]:
+    """Return which buckets to ask for: around the limits of the promise."""
+    slo = slo_of(record.served.model.spec)
     return {
-        "ttft": bucket_matcher(ttft, TTFT_BOUNDS_S),
-        "tpot": bucket_matcher(tpot, TPOT_BOUNDS_S),
+        "ttft": bucket_matcher({target.limit_s for target in slo.ttft}, TTFT_BOUNDS_S),
+        "tpot": bucket_matcher({target.limit_s for target in slo.tpot}, TPOT_BOUNDS_S),
     }
 
 

@@ -20,7 +20,7 @@ from tonnage.replay.policy import (
     rule_of,
 )
 from tonnage.replay.record import Record
-from tonnage.replay.rivals.controller import Given, RivalController
+from tonnage.replay.rivals.controller import RivalController
 from tonnage.replay.rivals.registry import RIVALS, Rival
 from tonnage.replay.scenario import SETTINGS, Scenario
 from tonnage.replay.scheduled import Scheduled, Stages
@@ -60,7 +60,7 @@ class DrawnScenario:
     def of(cls, scenario: Scenario, rivals: Mapping[str, Rival] = RIVALS) -> "DrawnScenario":
         drawn = scenario.draw()
         nothing = Scheduled(flags=scenario.planned.flags, stages=[(0.0, 0)])
-        (record,) = scenario.simulation(drawn, nothing).records
+        record = scenario.simulation(drawn, nothing).record
         return cls(
             scenario=scenario,
             drawn=drawn,
@@ -137,8 +137,7 @@ class DrawnScenario:
 
     def _run(self, controller: Controller, scenario: Scenario | None = None) -> Record:
         simulation = (scenario or self.scenario).simulation(self.drawn, controller)
-        (record,) = simulation.run(self.drawn.duration_s)
-        return record
+        return simulation.run(self.drawn.duration_s)
 
     def _follow(self, stages: Stages) -> Record:
         return self._run(Scheduled(flags=self.scenario.planned.flags, stages=stages))
@@ -183,15 +182,4 @@ class DrawnScenario:
         return why
 
     def _rival(self, policy: Policy) -> RivalController:
-        uid, plan = self.scenario.model.uid, self.scenario.planned
-        return RivalController(
-            settings=SETTINGS,
-            rules={uid: rule_of(policy, self.rivals)},
-            given={
-                uid: Given(
-                    flags=plan.flags,
-                    replicas=plan.replicas,
-                    believed_requests_per_s=plan.believed_requests_per_s,
-                )
-            },
-        )
+        return RivalController(SETTINGS, rule_of(policy, self.rivals), self.scenario.planned)

@@ -8,6 +8,7 @@ from tonnage.estimate.calibration import Calibrations
 from tonnage.replay.cluster import SimulatedCluster, StartupTime
 from tonnage.replay.traffic import Traffic
 from tonnage.replay.truth import Truth
+from tonnage.sizing.request import Flags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,16 @@ class ReplayedModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FirstPlan:
+    """What Tonnage runs first, for the demand of the spec; others begin with it too."""
+
+    flags: Flags
+    replicas: int
+    believed_requests_per_s: float
+    """Of a replica."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
     """How one object stands after a controller acted."""
 
@@ -30,20 +41,13 @@ class Moment:
     replicas: int
     """That the Deployment asks for after the tick."""
     ready: int
-    live: int
-    """Pods that are not gone."""
-    true_requests_per_s: float
-    waiting_at_router: int
     requests_per_s: float | None = None
     """Measured, as all that follows by the operator; rivals leave it out."""
     planned_requests_per_s: float | None = None
     """That the replicas are for, limits aside: what comes or is forecast, headroom, reserve and
     events."""
-    waiting: float | None = None
     goodput_requests_per_s: float | None = None
     """Of one replica, as believed."""
-    limited_by: str | None = None
-    """Of the decision."""
     problem: str | None = None
     """Why nothing could be planned, or only for throughput."""
     calibrations: Calibrations = field(default_factory=Calibrations)
@@ -71,9 +75,6 @@ def moment(record: Record, at_s: float) -> Moment:
         at_s=at_s,
         replicas=cluster.replicas,
         ready=cluster.num_ready(at_s),
-        live=len(cluster.live),
-        true_requests_per_s=record.served.traffic.source.rate(at_s) if at_s >= 0 else 0.0,
-        waiting_at_router=cluster.waiting_at_router(at_s),
     )
 
 
@@ -91,9 +92,7 @@ def moment_of_tick(
         moment(record, at_s),
         requests_per_s=demand.requests_per_s if demand else None,
         planned_requests_per_s=found.need.planned_requests_per_s if found.need else None,
-        waiting=demand.waiting if demand else None,
         goodput_requests_per_s=sizing.goodput_requests_per_s if sizing else None,
-        limited_by=found.decision.limited_by if found.decision else None,
         problem=problem,
         calibrations=calibrations,
     )

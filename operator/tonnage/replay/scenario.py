@@ -12,7 +12,7 @@ from tonnage.replay.cluster import StartupTime
 from tonnage.replay.drawn import Drawn, drawn_from, times
 from tonnage.replay.faults import Fault, drop_scrapes
 from tonnage.replay.operator import Operator
-from tonnage.replay.record import ReplayedModel
+from tonnage.replay.record import FirstPlan, ReplayedModel
 from tonnage.replay.shapes import MeanTraffic, Shape
 from tonnage.replay.simulation import Controller, Simulation
 from tonnage.replay.traces import Trace
@@ -20,7 +20,6 @@ from tonnage.replay.traffic import Traffic, TrafficSource, constant_rate
 from tonnage.replay.truth import Truth
 from tonnage.settings import Settings
 from tonnage.sizing.expected import expected_workload, slo_of
-from tonnage.sizing.request import Flags
 from tonnage.sizing.workload import Slo
 
 SETTINGS: Final = Settings(prometheus_url="http://prometheus.replay:9090")
@@ -57,16 +56,6 @@ class OfShape:
     requests_per_s: float
     """In the mean, as the spec expects."""
     times: float = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FirstPlan:
-    """What Tonnage runs first, for the demand of the spec; others begin with it too."""
-
-    flags: Flags
-    replicas: int
-    believed_requests_per_s: float
-    """Of a replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +143,7 @@ class Scenario:
     def simulation(self, drawn: Drawn, controller: Controller) -> Simulation:
         faults: tuple[Fault, ...] = (drop_scrapes(LOST_SCRAPES, seed=self.seed),)
         return Simulation(
-            [self.replayed_model(drawn)], settings=SETTINGS, controller=controller, faults=faults
+            self.replayed_model(drawn), settings=SETTINGS, controller=controller, faults=faults
         )
 
 
@@ -177,12 +166,12 @@ def first_plan(model: ModelDeployment, gpus: Mapping[str, Gpu] | None = None) ->
         ),
     )
     simulation = Simulation(
-        [ReplayedModel(model=model, traffic=nobody)],
+        ReplayedModel(model=model, traffic=nobody),
         settings=SETTINGS,
         controller=Operator(SETTINGS, gpus=gpus, is_brought_up=True),
     )
     try:
-        (record,) = simulation.run(simulation.begins_s)
+        record = simulation.run(simulation.begins_s)
     except ValueError as error:  # of EngineCounters: what it cannot count
         raise ReplayError(str(error)) from error
     if record.faults:

@@ -30,14 +30,13 @@ class Scheduled:
         starts = [start_s for start_s, _ in self.stages]
         return self.stages[max(0, bisect_right(starts, at_s) - 1)][1]
 
-    def act(self, records: Sequence[Record], prometheus: SimulatedPrometheus, at_s: float) -> None:  # noqa: ARG002
-        for record in records:
-            cluster, wanted = record.cluster, self.replicas_at(at_s)
-            if cluster.template is None:
-                cluster.deploy(self.flags, wanted, at_s)
-            elif cluster.replicas != wanted:
-                cluster.scale(wanted, at_s)
-            record.moments.append(moment(record, at_s))
+    def act(self, record: Record, prometheus: SimulatedPrometheus, at_s: float) -> None:  # noqa: ARG002
+        cluster, wanted = record.cluster, self.replicas_at(at_s)
+        if cluster.template is None:
+            cluster.deploy(self.flags, wanted, at_s)
+        elif cluster.replicas != wanted:
+            cluster.scale(wanted, at_s)
+        record.moments.append(moment(record, at_s))
 
 
 def ready_for(wanted: Sequence[int], *, window_s: float, lead_s: float) -> Stages:

@@ -1,4 +1,4 @@
-"""The closed loop: a controller, clusters in place of Kubernetes, traffic, and scrapes between."""
+"""The closed loop: a controller, a cluster in place of Kubernetes, traffic, and scrapes between."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ from tonnage.sizing.request import ask, look_up
 
 
 class Controller(Protocol):
-    """What scales the clusters of a simulation, at once or each by itself."""
+    """What scales the cluster of a simulation."""
 
     @property
     def interval_s(self) -> float:
@@ -31,8 +31,8 @@ class Controller(Protocol):
     def table(self) -> Mapping[str, Query]:
         """What it may ask Prometheus."""
 
-    def act(self, records: Sequence[Record], prometheus: SimulatedPrometheus, at_s: float) -> None:
-        """Deploy or scale the clusters, and note a moment of each."""
+    def act(self, record: Record, prometheus: SimulatedPrometheus, at_s: float) -> None:
+        """Deploy or scale the cluster, and note a moment of it."""
 
 
 class Simulation:
@@ -43,7 +43,7 @@ class Simulation:
 
     def __init__(
         self,
-        served: Sequence[ReplayedModel],
+        served: ReplayedModel,
         *,
         settings: Settings,
         controller: Controller | None = None,
@@ -53,11 +53,9 @@ class Simulation:
         self.settings, self._faults = settings, faults
         self._controller = controller or Operator(settings)
         self._prometheus = SimulatedPrometheus(settings, self._controller.table)
-        self.records = [self._record(each) for each in served]
-        self.records.sort(key=lambda record: record.served.model.key)
-        longest_s = max(each.start.longest_s for each in served)
+        self.record = self._record(served)
         interval_s = self._controller.interval_s
-        self.begins_s = -interval_s * math.ceil(longest_s / interval_s)
+        self.begins_s = -interval_s * math.ceil(served.start.longest_s / interval_s)
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._num_events = 0
         self._at(self.begins_s, self._act)
@@ -81,48 +79,47 @@ class Simulation:
         )
         return Record(served=served, cluster=cluster)
 
-    def run(self, until_s: float) -> list[Record]:
+    def run(self, until_s: float) -> Record:
         """Run to a time and serve what has come by then to the end."""
+        cluster = self.record.cluster
         while self._events[0][0] <= until_s:
             at_s, _, happens = heappop(self._events)
-            for each in self.records:
-                each.cluster.dispatch(at_s)
+            cluster.dispatch(at_s)
             happens(at_s)
-        for each in self.records:
-            each.cluster.dispatch(until_s)
-            each.cluster.finish()
-        return self.records
+        cluster.dispatch(until_s)
+        cluster.finish()
+        return self.record
 
     def _at(self, at_s: float, happens: Callable[[float], None]) -> None:
         """Let something happen at a time; of those at the same time, the first told comes first."""
         self._num_events += 1
         heappush(self._events, (at_s, self._num_events, happens))
 
-    def _ready(self, record: Record, pod: Pod, at_s: float) -> None:
-        record.cluster.open(pod)
+    def _ready(self, pod: Pod, at_s: float) -> None:
+        self.record.cluster.open(pod)
         if not self._controller.table:
             return  # nobody asks Prometheus, and scraping would be most of the work
         interval_s = self.settings.scrape_interval_s
         passed = math.floor(at_s / interval_s - pod.phase) + 1
-        self._at((passed + pod.phase) * interval_s, partial(self._scrape, record, pod))
+        self._at((passed + pod.phase) * interval_s, partial(self._scrape, pod))
 
-    def _scrape(self, record: Record, pod: Pod, at_s: float) -> None:
+    def _scrape(self, pod: Pod, at_s: float) -> None:
         if pod.ended_s < math.inf:
             return
         pod.engine.advance(at_s)
         page: Page | None = pod.counters.page(at_s)
         for fault in self._faults:
             page = fault(page, pod.number, at_s)
-        self._prometheus.take(record.served.model.namespace, pod.name, EPOCH_S + at_s, page)
-        self._at(at_s + self.settings.scrape_interval_s, partial(self._scrape, record, pod))
+        namespace = self.record.served.model.namespace
+        self._prometheus.take(namespace, pod.name, EPOCH_S + at_s, page)
+        self._at(at_s + self.settings.scrape_interval_s, partial(self._scrape, pod))
 
     def _act(self, at_s: float) -> None:
-        for record in self.records:
-            for pod in record.cluster.end_drained(at_s):
-                self._prometheus.drop(record.served.model.namespace, pod.name)
+        cluster = self.record.cluster
+        for pod in cluster.end_drained(at_s):
+            self._prometheus.drop(self.record.served.model.namespace, pod.name)
         self._at(at_s + self._controller.interval_s, self._act)
-        before = [len(record.cluster.pods) for record in self.records]
-        self._controller.act(self.records, self._prometheus, at_s)
-        for record, number in zip(self.records, before, strict=True):
-            for pod in record.cluster.pods[number:]:
-                self._at(pod.ready_s, partial(self._ready, record, pod))
+        before = len(cluster.pods)
+        self._controller.act(self.record, self._prometheus, at_s)
+        for pod in cluster.pods[before:]:
+            self._at(pod.ready_s, partial(self._ready, pod))

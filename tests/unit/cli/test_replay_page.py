@@ -25,7 +25,8 @@ from tonnage.cli.page.replay import replay_page
 from tonnage.replay.judge import RunFigures
 from tonnage.replay.policies import PolicyResult
 from tonnage.replay.policy import policy_of
-from tonnage.replay.scenario import FirstPlan, OfShape
+from tonnage.replay.record import FirstPlan
+from tonnage.replay.scenario import OfShape
 from tonnage.replay.series import SeriesPoint
 from tonnage.replay.shapes import SHAPES
 from tonnage.sizing.cost import GpuHour

@@ -135,7 +135,7 @@ def test_where_answers_get_shorter_nothing_is_late_and_replicas_go():
 def ran(found):
     """Run the operator, and return the requests and what became of each."""
     drawn = found.draw()
-    (record,) = found.simulation(drawn, found.operator()).run(drawn.duration_s)
+    record = found.simulation(drawn, found.operator()).run(drawn.duration_s)
     assert not record.faults
     return drawn, fates(record, drawn, LatencyLimits.of(found.slo))
 

@@ -223,8 +223,7 @@ def simulated(speed=1.0, *, faults=(), duration_s=600.0, rate=8.0, settings=SETT
     model = a_model(**SMALL | {"demand": demand})
     found = some_traffic(model, rate, duration_s=duration_s)
     served = ReplayedModel(model=model, traffic=found, truth=Truth(speed=speed))
-    (record,) = Simulation([served], settings=settings, faults=faults).run(duration_s)
-    return record
+    return Simulation(served, settings=settings, faults=faults).run(duration_s)
 
 
 def test_the_first_fleet_is_the_plan_and_is_ready_when_the_traffic_begins():
@@ -249,8 +248,8 @@ def test_pods_are_scraped_where_somebody_asks(asks):
     of_operator = simulated()
     nobody = Scheduled(flags=of_operator.cluster.template.flags, stages=[(0.0, 2)])
     controller = None if asks else nobody
-    (record,) = Simulation(
-        [of_operator.served], settings=SETTINGS, faults=(seen,), controller=controller
+    record = Simulation(
+        of_operator.served, settings=SETTINGS, faults=(seen,), controller=controller
     ).run(600.0)
 
     assert bool(pages) == asks
@@ -323,7 +322,7 @@ def test_a_regime_that_changes_is_noticed_by_those_who_come_later():
         traffic=some_traffic(model, 8.0, duration_s=300.0),
     )
     changes = ((150.0, Truth(speed=0.5)),)
-    (record,) = ChangingSimulation([served], changes=changes, settings=SETTINGS).run(300.0)
+    record = ChangingSimulation(served, changes=changes, settings=SETTINGS).run(300.0)
 
     table = record.cluster.table
     tpots_s = [

@@ -15,7 +15,8 @@ from tonnage.replay.cluster import StartupTime
 from tonnage.replay.judge import QUANTILES, RunFigures
 from tonnage.replay.policies import DrawnScenario, PolicyResult
 from tonnage.replay.policy import STAIRCASE, STATIC_PEAK, Policy
-from tonnage.replay.scenario import FirstPlan, OfShape, OfTrace, Scenario
+from tonnage.replay.record import FirstPlan
+from tonnage.replay.scenario import OfShape, OfTrace, Scenario
 from tonnage.replay.series import SeriesPoint
 from tonnage.sizing.cost import GpuHour, cents
 

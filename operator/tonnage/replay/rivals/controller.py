@@ -2,77 +2,51 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tonnage.estimate.metrics import Query
 from tonnage.estimate.series import Series
 from tonnage.replay.cluster import Pod, SimulatedCluster
 from tonnage.replay.prometheus import SimulatedPrometheus
-from tonnage.replay.record import Record, moment
+from tonnage.replay.record import FirstPlan, Record, moment
 from tonnage.replay.rivals.rule import Rule, RuleInput, SeenPod, Signals
 from tonnage.replay.views import EPOCH_S
 from tonnage.settings import Settings
 from tonnage.sizing.expected import slo_of
-from tonnage.sizing.request import Flags
 
 Answers = Mapping[str, Sequence[Series]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """What a rival starts with, of one object: none of them chooses flags."""
-
-    flags: Flags
-    replicas: int
-    believed_requests_per_s: float
-    """Goodput of a replica, as the plan has it."""
-
-
 @dataclass(slots=True)
 class RivalController:
-    """Scales each cluster of a simulation by a rule of its own.
+    """Scales the cluster of a simulation by a rule.
 
-    Before the traffic begins no rule is asked: it would see an idle fleet and take it away.
+    Before the traffic begins the rule is not asked: it would see an idle fleet and take it away.
     """
 
     settings: Settings
-    rules: Mapping[str, Rule]
-    """By uid of the object; all of one kind, each of a run of its own."""
-    given: Mapping[str, Given]
-    """By uid of the object."""
-    _told: dict[str, RuleInput] = field(default_factory=dict)
+    rule: Rule
+    planned: FirstPlan
+    """What it starts with: no rule chooses flags."""
 
     @property
     def interval_s(self) -> float:
-        return self._any.interval_s
+        return self.rule.interval_s
 
     @property
     def table(self) -> Mapping[str, Query]:
-        return self._any.table
+        return self.rule.table
 
-    @property
-    def _any(self) -> Rule:
-        return next(iter(self.rules.values()))
-
-    def act(self, records: Sequence[Record], prometheus: SimulatedPrometheus, at_s: float) -> None:
-        """Deploy or scale the clusters, and note a moment of each."""
-        answers = prometheus.ask(EPOCH_S + at_s) if at_s >= 0 else {}
-        for record in records:
-            if record.cluster.template is None:
-                self._deploy(record, at_s)
-            elif at_s >= 0:
-                self._scale(record, answers, at_s)
-            record.moments.append(moment(record, at_s))
-
-    def _deploy(self, record: Record, at_s: float) -> None:
-        uid = record.served.model.uid
-        given = self.given[uid]
-        record.cluster.deploy(given.flags, given.replicas, at_s)
-        self._told[uid] = _rule_input(record, given)
+    def act(self, record: Record, prometheus: SimulatedPrometheus, at_s: float) -> None:
+        """Deploy or scale the cluster, and note a moment of it."""
+        if record.cluster.template is None:
+            record.cluster.deploy(self.planned.flags, self.planned.replicas, at_s)
+        elif at_s >= 0:
+            self._scale(record, prometheus.ask(EPOCH_S + at_s), at_s)
+        record.moments.append(moment(record, at_s))
 
     def _scale(self, record: Record, answers: Answers, at_s: float) -> None:
-        cluster, uid = record.cluster, record.served.model.uid
-        rule, told = self.rules[uid], self._told[uid]
+        cluster, told = record.cluster, _rule_input(record, self.planned)
         pods, in_flight = cluster.remaining_pods, _in_flight(cluster, at_s)
         signals = Signals(
             at_s=at_s,
@@ -86,7 +60,7 @@ class RivalController:
             pod_label=self.settings.pod_label,
             cluster=cluster,
         )
-        wanted = min(told.max_replicas, max(told.min_replicas, rule.replicas(signals)))
+        wanted = min(told.max_replicas, max(told.min_replicas, self.rule.replicas(signals)))
         if wanted != cluster.replicas:
             cluster.scale(wanted, at_s)
 
@@ -120,14 +94,14 @@ def _pod_age(pod: Pod, at_s: float) -> SeenPod:
     )
 
 
-def _rule_input(record: Record, given: Given) -> RuleInput:
+def _rule_input(record: Record, planned: FirstPlan) -> RuleInput:
     model, machine = record.served.model, record.cluster.machine
     scaling = model.spec.scaling
     return RuleInput(
-        flags=given.flags,
+        flags=planned.flags,
         min_replicas=scaling.min_replicas,
         max_replicas=scaling.max_replicas,
         slo=slo_of(model.spec),
         kv_tokens=machine.kv_tokens,
-        believed_requests_per_s=given.believed_requests_per_s,
+        believed_requests_per_s=planned.believed_requests_per_s,
     )
