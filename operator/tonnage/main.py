@@ -31,6 +31,7 @@ from tonnage.fleet.loop import Loop
 from tonnage.fleet.observe import Observer
 from tonnage.fleet.settings_file import SettingsFile, read_settings
 from tonnage.fleet.store import Store
+from tonnage.fleet.unheard import unheard
 from tonnage.fleet.watches import (
     Watches,
     readable_namespaces,
@@ -89,16 +90,12 @@ def end_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
 
 
-def _look_nowhere() -> None:
-    """Nothing is edited."""
-
-
 def keep_deciding(
     loop: Loop,
     leadership: Leadership,
     heartbeat: Heartbeat,
     stop: threading.Event,
-    look: Callable[[], None] = _look_nowhere,
+    look: Callable[[], None] = unheard,
 ) -> None:
     """Tick while we lead: at once when the store changed, else when the interval is over.
 

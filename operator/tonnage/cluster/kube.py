@@ -275,28 +275,25 @@ class KubeApi:
         return parsed_object(call, self._answer(call))
 
     def _answer(self, call: Call) -> bytes:
-        self._ask_fence(call)
-        for attempt in range(1, call.attempts):
+        is_write, attempt = call.method != "GET", 1
+        if is_write:
+            self.check()
+        while True:
             try:
                 return self._once(call)
             except RetryableError as failure:
-                if self._is_hasty and failure.error.status == HTTPStatus.TOO_MANY_REQUESTS:
+                is_busy = failure.error.status == HTTPStatus.TOO_MANY_REQUESTS
+                if attempt >= call.attempts or (self._is_hasty and is_busy):
                     raise failure.error from failure.__cause__
                 self._sleep(self._pause_s(failure, attempt))
-                self._ask_fence_again(call, failure.error)
-        try:
-            return self._once(call)
-        except RetryableError as failure:
-            raise failure.error from failure.__cause__
+                attempt += 1
+                if is_write:
+                    self._check_again(failure.error)
 
-    def _ask_fence(self, call: Call) -> None:
-        if call.method != "GET":
-            self.check()
-
-    def _ask_fence_again(self, call: Call, error: KubernetesError) -> None:
+    def _check_again(self, error: KubernetesError) -> None:
         """Ask before another attempt; what the last one came to is all that is known then."""
         try:
-            self._ask_fence(call)
+            self.check()
         except WorldError as held:
             message = f"{error}; not tried again: {held}"[:MESSAGE_LENGTH]
             is_alone = error.is_alone

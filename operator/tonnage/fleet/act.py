@@ -86,8 +86,6 @@ class Writer:
     def act(self, all_writes: Iterable[Writes], *, now: str) -> dict[str, Results]:
         """Write what differs; return {UID: what became of it} of objects where not all is done."""
         asked = [writes for writes in all_writes if writes.kinds]
-        if not asked:
-            return {}
         failed = dict[Item, WorldError]()
         self._run(SCALE, self._scale, (each for each in asked if each.scale), failed)
         todo = self.queue.admit(each for each in asked if each.num_limited)

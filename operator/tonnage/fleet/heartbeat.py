@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from functools import partial
 from importlib.metadata import version
 from socketserver import ThreadingMixIn
 from typing import Any
@@ -57,63 +58,48 @@ class Heartbeat:
         self._told = set[str]()
         """Threads of which the log says where they stand, until they beat again."""
         self.registry = CollectorRegistry()
-        self.tick_seconds = Histogram(
-            "tonnage_tick_seconds", "Duration of a tick", registry=self.registry
+        self._define_metrics()
+        self.exporter = Exporter(clock)
+        self.registry.register(self.exporter)
+
+    def _define_metrics(self) -> None:
+        counter = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
+        self.tick_seconds = histogram("tonnage_tick_seconds", "Duration of a tick")
+        self.step_seconds = histogram(
+            "tonnage_tick_step_seconds", "Duration of one step of a tick", ["step"]
         )
-        self.step_seconds = Histogram(
-            "tonnage_tick_step_seconds",
-            "Duration of one step of a tick",
-            ["step"],
-            registry=self.registry,
-        )
-        self.failed_ticks = Counter(
-            "tonnage_failed_ticks", "Ticks that ended in an error", registry=self.registry
-        )
-        self.evicted_calibrations = Counter(
+        self.failed_ticks = counter("tonnage_failed_ticks", "Ticks that ended in an error")
+        self.evicted_calibrations = counter(
             "tonnage_evicted_calibrations",
             "Learned entries that were dropped because there was no room for them",
-            registry=self.registry,
         )
-        self.held_objects = Gauge(
-            "tonnage_held_objects",
-            "ModelDeployments whose writes wait for settings.writesPerS",
-            registry=self.registry,
+        self.held_objects = gauge(
+            "tonnage_held_objects", "ModelDeployments whose writes wait for settings.writesPerS"
         )
-        self.leads = Gauge(
-            "tonnage_leader", "1 while this process may write", registry=self.registry
-        )
-        self.settings_valid = Gauge(
+        self.leads = gauge("tonnage_leader", "1 while this process may write")
+        self.settings_valid = gauge(
             "tonnage_settings_valid",
             "1 while a process that started now would take the settings file",
-            registry=self.registry,
         )
-        self.failed_queries = Counter(
+        self.failed_queries = counter(
             "tonnage_failed_queries",
             "Queries to Prometheus that were not answered",
             ["group", "query"],
-            registry=self.registry,
         )
-        self.dropped_samples = Counter(
+        self.dropped_samples = counter(
             "tonnage_dropped_samples",
             "Samples that are not taken: no finite number, no place, or twice there",
-            registry=self.registry,
         )
-        self.answer_bytes = Gauge(
-            "tonnage_answer_bytes",
-            "Size of all answers of Prometheus in the last tick",
-            registry=self.registry,
+        self.answer_bytes = gauge(
+            "tonnage_answer_bytes", "Size of all answers of Prometheus in the last tick"
         )
-        self.clock_skew_seconds = Gauge(
-            "tonnage_clock_skew_seconds",
-            "By how much the clock of Prometheus is ahead of ours",
-            registry=self.registry,
+        self.clock_skew_seconds = gauge(
+            "tonnage_clock_skew_seconds", "By how much the clock of Prometheus is ahead of ours"
         )
-        self.build = Gauge(
-            "tonnage_build_info", "1 for the version", ["version"], registry=self.registry
-        )
-        self.build.labels(version("tonnage")).set(1)
-        self.exporter = Exporter(clock)
-        self.registry.register(self.exporter)
+        build = gauge("tonnage_build_info", "1 for the version", ["version"])
+        build.labels(version("tonnage")).set(1)
 
     def step(self, name: str) -> AbstractContextManager[object]:
         """Return what measures how long a step of a tick takes; a loop that begins one is alive."""

@@ -23,6 +23,7 @@ from tonnage.fleet.aside import Aside
 from tonnage.fleet.bounded import slim_model
 from tonnage.fleet.logs import Line
 from tonnage.fleet.store import Kind, Store
+from tonnage.fleet.unheard import unheard
 from tonnage.manifests.names import MANAGED_LABEL
 from tonnage.manifests.workload import NAME_LABEL
 from tonnage.units import format_s
@@ -51,14 +52,6 @@ LOOK_S = 60.0
 """How often that is asked: somebody installs them, or takes them away."""
 
 
-def _ignore(_: Collection[str]) -> None:
-    """All namespaces are watched."""
-
-
-def _ignore_groups(_: bool) -> None:
-    """Nobody watches."""
-
-
 def reads_groups(kube: KubeApi, namespaces: Collection[str]) -> bool:
     """Tell whether the cluster has LeaderWorkerSets, and we may read them wherever Deployments."""
 
@@ -83,9 +76,9 @@ class Lists:
     """That are named in the settings; none: all are read."""
     work: Aside[dict[str, str]] = field(default_factory=Aside)
     """The lists being read: come to the namespaces that may not be, and why."""
-    readable: Callable[[Collection[str]], None] = _ignore
+    readable: Callable[[Collection[str]], None] = unheard
     """Takes the namespaces that could be read, of those that are named."""
-    watch_groups: Callable[[bool], None] = _ignore_groups
+    watch_groups: Callable[[bool], None] = unheard
     """Takes whether the cluster has LeaderWorkerSets."""
     has_groups: bool = False
     """It has, and we may read them, as far as is known."""

@@ -27,6 +27,7 @@ from tonnage.fleet.lists import Lists
 from tonnage.fleet.logs import Line
 from tonnage.fleet.observe import Observer, key_of
 from tonnage.fleet.store import Key, Owner, ReferencedKeys, Store
+from tonnage.fleet.unheard import unheard
 from tonnage.fleet.write_queue import BURST_S
 from tonnage.settings import Settings
 from tonnage.sizing.errors import SearchAbandonedError
@@ -39,14 +40,6 @@ PACE_TICKS = 6
 """Of which the usual time between two ticks is taken: one that is late says nothing of it."""
 
 
-def _untold(_: FleetSeries) -> None:
-    """Nobody listens."""
-
-
-def _at_once() -> None:
-    """Nothing more is waited for."""
-
-
 @contextmanager
 def _without_collector() -> Iterator[None]:
     """Look for no rings: a tick is a function of values, which hold none and are many."""
@@ -55,10 +48,6 @@ def _without_collector() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-
-
-def _no_timer(_: str) -> AbstractContextManager[object]:
-    return nullcontext()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,11 +70,11 @@ class Loop:
     """When the last ticks began."""
     held: frozenset[str] = frozenset()
     """Namespaces whose scaling the circuit breaker held in the last tick."""
-    tell: Callable[[FleetSeries], None] = _untold
+    tell: Callable[[FleetSeries], None] = unheard
     """Takes what a tick found, for the operator's own metrics."""
-    step: Callable[[str], AbstractContextManager[object]] = _no_timer
+    step: Callable[[str], AbstractContextManager[object]] = nullcontext
     """Measures a step of a tick."""
-    gather: Callable[[], object] = _at_once
+    gather: Callable[[], object] = unheard
     """Waits a moment for what changes together: the next tick begins a while after this one."""
     _live: Mapping[str, str] = field(default_factory=dict)
     """Namespaces of the objects that the last tick found, by UID."""

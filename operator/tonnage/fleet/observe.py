@@ -32,6 +32,7 @@ from tonnage.fleet.rounds import Ask, Rounds
 from tonnage.fleet.scrape import Scraper, nothing_decides
 from tonnage.fleet.store import Key, Snapshot
 from tonnage.fleet.taken import Taken
+from tonnage.fleet.unheard import unheard
 from tonnage.fleet.views import AutoscalerView
 from tonnage.manifests.roles import role_name
 from tonnage.settings import Settings
@@ -39,10 +40,6 @@ from tonnage.sizing.expected import slo_of
 
 Target = tuple[str, str, str]
 """(kind, namespace, name)"""
-
-
-def _untold(_: Answers) -> None:
-    """Nobody listens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +82,7 @@ class Observer:
     calibration_files: Mapping[Identity, LoadTest] = field(default_factory=dict)
     taken_names: set[tuple[str, str]] = field(default_factory=set)
     """Deployments that no watch shows, since they lack our label; the writer adds what it meets."""
-    tell: Callable[[Answers], None] = _untold
+    tell: Callable[[Answers], None] = unheard
     """Takes what Prometheus said in a round, for the operator's own metrics."""
     start: Start = at_once
     """Runs a round of questions to Prometheus: here and now, or beside the loop."""

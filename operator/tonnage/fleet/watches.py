@@ -21,6 +21,7 @@ from tonnage.fleet.follow import Follower, end_all
 from tonnage.fleet.lists import OF_GROUPS, RELISTED
 from tonnage.fleet.logs import Line
 from tonnage.fleet.store import Kind, Store
+from tonnage.fleet.unheard import unheard
 from tonnage.settings import Settings
 
 LOG = logging.getLogger("tonnage.watches")
@@ -149,10 +150,6 @@ def _authority() -> Callable[[], bytes | None]:
     return read
 
 
-def _unheard() -> None:
-    """Nobody listens."""
-
-
 class Watches:
     """The namespaces that are watched now.
 
@@ -162,8 +159,8 @@ class Watches:
     def __init__(
         self,
         *,
-        beat: Callable[[], None] = _unheard,
-        rest: Callable[[], None] = _unheard,
+        beat: Callable[[], None] = unheard,
+        rest: Callable[[], None] = unheard,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
         self.beat, self.rest, self._wait = beat, rest, wait

@@ -193,6 +193,16 @@ class TestTheLoop:
 
         assert (held_s, loop.pause_s()) == (BURST_S, loop.settings.tick_s)
 
+    def test_what_was_held_is_none_once_nothing_is_to_be_written(self):
+        world = a_world(*a_herd(9))
+        loop = a_loop(world, writes_per_s=1)
+        tick(loop, world)
+        assert loop.num_held > 0
+
+        loop.writer.act([], now="2026-01-02T00:00:00Z")
+
+        assert loop.num_held == 0
+
     def test_replicas_never_wait_behind_status(self):
         loop, world = served()
         herd = a_status("herd", happenings=("an Event",) * 10_000)
