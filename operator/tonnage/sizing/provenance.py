@@ -200,11 +200,6 @@ def arrivals_input(scv: float, routing: str, origin: Origin, *, is_most: bool = 
     return Input(figure=Figure.ARRIVALS, value=value, origin=origin)
 
 
-def demand_input(requests_per_s: float) -> Input:
-    """Return the demand where a rate is given instead of the spec's."""
-    return _given_input(Figure.DEMAND, f"{significant(requests_per_s)} requests/s")
-
-
 def lengths_inputs(workload: Workload, origin: Origin) -> Iterator[Input]:
     """Yield the lengths of prompts and answers, and how they are taken to spread without a p99."""
     value = (

@@ -130,13 +130,7 @@ def test_a_comparison_refuses_what_a_plan_does(options):
         (["--kv-link", "50GB/s"], "--kv-link is between roles"),
         (["--roles-apart", "--kv-link", "fast"], "'fast' is not a rate like 50GB/s"),
         (["--roles-apart", "--kv-link", "0GB/s"], "'0GB/s' is not a rate"),
-        (["--kv-offload", "auto"], "spec.model.kvOffload: needs gib, or workingSetTokens"),
         (["--roles-apart", "-o", "csv"], "-o csv has no column for --roles-apart"),
-        (
-            ["--kv-offload", "auto", "--working-set", "9", "-o", "markdown"],
-            "-o markdown has no column for --working-set",
-        ),
-        (["--kv-offload", "some"], "'some' is neither a number of GiB nor auto"),
     ],
 )
 def test_an_option_that_means_nothing_is_refused(options, why):
@@ -150,7 +144,7 @@ def test_an_option_that_means_nothing_is_refused(options, why):
     ("host", "working_set", "verdict"),
     [
         ("200", "0", "not worth it: the working set of 0 tokens is within "),
-        ("auto", "700000", "worth it: the working set of 700,000 tokens is beyond "),
+        (None, "700000", "worth it: the working set of 700,000 tokens is beyond "),
         ("200", "100000", "not worth it: the working set of 100,000 tokens is within "),
         ("200", "700000", "worth it: the working set of 700,000 tokens is beyond "),
         (
@@ -162,13 +156,20 @@ def test_an_option_that_means_nothing_is_refused(options, why):
     ],
 )
 def test_a_cache_in_host_memory_is_worth_it_between_both_caches(host, working_set, verdict):
-    result = run(*ASKED, "--kv-offload", host, "--working-set", working_set)
+    given = {"gib": host, "workingSetTokens": working_set}
+    options = [
+        word
+        for name, value in given.items()
+        if value
+        for word in ("--set", f"model.kvOffload.{name}={value}")
+    ]
+    result = run(*ASKED, *options)
 
     _, _, answer = result.stdout.partition("7. Is a KV cache in host memory worth it?")
     assert " ".join(answer.split()).startswith(verdict)
 
 
-def test_auto_takes_the_place_of_what_a_file_gives(tmp_path):
+def test_an_option_takes_the_place_of_what_a_file_gives(tmp_path):
     fields = ("model.kvOffload.gib=200", "model.kvOffload.workingSetTokens=700000")
     settings = [word for each in fields for word in ("--set", each)]
     file = tmp_path / "model.yaml"
@@ -176,7 +177,11 @@ def test_auto_takes_the_place_of_what_a_file_gives(tmp_path):
 
     given, auto, larger = (
         run("plan", "-f", str(file), *options).stdout
-        for options in ([], ["--kv-offload", "auto"], ["--kv-offload", "300"])
+        for options in (
+            [],
+            ["--set", "model.kvOffload.gib="],
+            ["--set", "model.kvOffload.gib=300"],
+        )
     )
 
     assert "model.kvOffload gives each replica 200 GiB" in given

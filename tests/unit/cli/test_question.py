@@ -24,7 +24,6 @@ from tonnage.cli.commands.init import init as init_command
 from tonnage.cli.commands.options import options_of
 from tonnage.cli.commands.plan import plan as plan_command
 from tonnage.cli.commands.question import QuestionOptions
-from tonnage.cli.text.figures import EDGE_NOTE
 from tonnage.sizing.search import size
 from tonnage.sizing.workload import Demand
 
@@ -552,8 +551,6 @@ class TestForms:
 
         assert "…" not in narrow
         assert max(map(len, narrow.splitlines())) <= 60
-        # The picture marks where the cache may begin only where that is wider than a cell.
-        wide = wide.replace(EDGE_NOTE, "")
         assert sorted(figures.findall(wide)) == sorted(figures.findall(narrow))
 
     def test_at_sixty_columns_no_class_of_a_comparison_is_cut(self):

@@ -32,13 +32,10 @@ from tonnage.sizing.provenance import (
     Input,
     Origin,
     as_guessed,
-    demand_input,
-    without_figures,
 )
 from tonnage.sizing.request import Flags, SizingRequest, as_textbook, ask, look_up
 from tonnage.sizing.search import size
 from tonnage.sizing.switches import switches_in
-from tonnage.sizing.workload import Demand
 from tonnage.units import count_of, significant
 
 if TYPE_CHECKING:  # what only a calibration needs
@@ -60,7 +57,6 @@ class Terms:
 
     gpus: Mapping[str, Gpu]
     is_textbook: bool = False
-    requests_per_s: float | None = None
     calibration: "CalibrationFile | None" = None
     """What was measured of an engine; refused for another."""
     planned: "PlannedConstants | None" = None
@@ -271,7 +267,8 @@ def request_of(
         TargetError: the Deployment says too little about its engine.
         CalibrationFileError: what was measured is of another engine.
     """
-    request = _with_notes(_request(spec, terms, references, has_host_cache))
+    request = _request(spec, terms, references, has_host_cache)
+    request = _with_notes(as_textbook(request) if terms.is_textbook else request)
     request = replace(request, inputs=as_guessed(request.inputs, terms.guessed))
     if Figure.MAX_REPLICAS in terms.guessed:
         request = replace(request, max_replicas=None)
@@ -299,10 +296,9 @@ def _request(
     version = target.engine_version if target else None
     known = look_up(spec, terms.gpus, model_config=references.config, engine_version=version)
     if target is None:
-        return _on_these_terms(ask(spec, known, has_host_cache=has_host_cache), terms)
+        return ask(spec, known, has_host_cache=has_host_cache)
     flags = dict(argument_pairs(target.arguments))
-    asked = with_running_cache(ask(spec, known), spec.model.kv_cache, flags)
-    request = _on_these_terms(asked, terms)
+    request = with_running_cache(ask(spec, known), spec.model.kv_cache, flags)
     default = known.engine.constants.gpu_memory_utilization
     return replace(
         request,
@@ -319,17 +315,6 @@ def code_of(error: Exception) -> str:
     if isinstance(error, CalibrationFileError):
         return "CalibrationMismatch"
     return type(error).__name__.removesuffix("Error")
-
-
-def _on_these_terms(request: SizingRequest, terms: Terms) -> SizingRequest:
-    if terms.requests_per_s is not None:
-        rate = demand_input(terms.requests_per_s)
-        request = replace(
-            request,
-            demand=Demand(requests_per_s=terms.requests_per_s),
-            inputs=(*without_figures(request.inputs, Figure.DEMAND), rate),
-        )
-    return as_textbook(request) if terms.is_textbook else request
 
 
 def within_bounds(

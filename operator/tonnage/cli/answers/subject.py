@@ -52,7 +52,7 @@ def subject_of(
     Raises:
         Failure: a name is unknown, or the engine refuses the split.
     """
-    spec = parse(manifest_of_changes(changes).resource).spec
+    spec = parse(manifest_of_changes(changes)).spec
     with failing(CatalogError, SizingError):
         try:
             request = ask(spec, look_up(spec, gpus, model_config=config))

@@ -18,8 +18,6 @@ from tonnage.cli.commands.beside_plan import RolesAsked
 from tonnage.cli.commands.forms import serialize
 from tonnage.cli.commands.options import FILE, option, output_option, page_option, takes
 from tonnage.cli.commands.question import (
-    Beside,
-    PlanInput,
     QuestionOptions,
     asking,
     beside,
@@ -33,7 +31,8 @@ from tonnage.cli.commands.writing import (
     write_page,
 )
 from tonnage.cli.console import NO, OK, Failure, complain, output, show
-from tonnage.cli.read.references import parsed_model
+from tonnage.cli.read.manifest import Manifests
+from tonnage.cli.read.references import Beside, parsed_model
 from tonnage.cli.read.scale_target import TargetError
 from tonnage.cli.text.compare import comparison_report
 from tonnage.estimate.errors import CalibrationFileError
@@ -127,19 +126,18 @@ def compare(*, options: CompareOptions) -> None:
 
 
 def _request(
-    asked: PlanInput, question: QuestionOptions, terms: Terms, beside: Beside
+    asked: Manifests, question: QuestionOptions, terms: Terms, beside: Beside
 ) -> tuple[ModelDeployment, Callable[..., SizingRequest]]:
-    the_one(asked.manifests, question.names, command="compare")
-    [model] = asked.models
-    parsed = parsed_model(model.resource, asked.manifests)
+    resource = the_one(asked, question.names, command="compare")
+    parsed = parsed_model(resource, asked)
     deployment, references = parsed.model, beside.references(parsed)
     try:
         ask = partial(
-            request_of, deployment.spec, replace(terms, guessed=model.guessed), references
+            request_of, deployment.spec, replace(terms, guessed=resource.guessed), references
         )
         ask()
     except (CatalogError, TargetError) as error:
-        raise Failure(f"{model.resource.name}: {code_of(error)}: {error}") from error
+        raise Failure(f"{resource.name}: {code_of(error)}: {error}") from error
     return deployment, ask
 
 

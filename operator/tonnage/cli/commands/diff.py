@@ -40,11 +40,11 @@ from tonnage.cli.read.live import LiveCluster
 from tonnage.cli.read.manifest import SUFFIXES, ManifestObject, Manifests, load
 from tonnage.cli.read.nested import block
 from tonnage.cli.read.references import (
+    Beside,
     ParsedModel,
     References,
     config_of,
     parsed_model,
-    references_of,
     target_of,
 )
 from tonnage.cli.read.running import LiveObject, read_live
@@ -203,7 +203,7 @@ def _by_name(manifests: Manifests, inputs: _Inputs, there: There) -> Mapping[Key
             parsed = inputs.parse(resource, manifests)
             references = References()
             if parsed.model.spec.topology:
-                references = references_of(parsed, config=inputs.config)
+                references = Beside(config=inputs.config).references(parsed)
             for part in parts_of(parsed.model, inputs.terms, references, there=there).models:
                 found[part.key] = replace(parsed, model=part)
     return found
@@ -220,7 +220,7 @@ def _difference(old: ParsedModel | None, new: ParsedModel | None, inputs: _Input
 def _plan_object(
     parsed: ParsedModel, inputs: _Inputs, running: RunningObject | None
 ) -> Planned | Refused:
-    references = references_of(parsed, config=inputs.config)
+    references = Beside(config=inputs.config).references(parsed)
     return _answer(parsed.model, inputs, references, running)
 
 

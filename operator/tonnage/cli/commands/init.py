@@ -50,12 +50,12 @@ def init(*, question: QuestionOptions) -> None:
     if question.names:
         raise Failure("init makes a manifest of options: it takes no -f")
     asked = asking(question, class_of(question))
-    [made] = asked.models
-    resource, guessed = made.resource, made.guessed
+    [resource] = asked.model_deployments
+    guessed = resource.guessed
     terms = terms_of(question, guessed=guessed, between=search_progress().counting())
     spec: dict[str, Any] = dict(resource.content["spec"])
     spec["scaling"] = {"mode": "Recommend"} | spec["scaling"]
-    parsed = parsed_model(resource, asked.manifests)
+    parsed = parsed_model(resource, asked)
     planned = _plan_or_failure(parsed.model, terms, beside(question).references(parsed))
     if planned:
         split = {"gpusPerReplica": planned.sizing.parallelism.num_gpus}

@@ -13,7 +13,7 @@ from tonnage.cli.answers.planning import Planned, Refused, Terms, answer, with_s
 from tonnage.cli.answers.rendering import with_obstacle
 from tonnage.cli.answers.roles import parts_of
 from tonnage.cli.answers.rows import plan_row
-from tonnage.cli.commands.beside_plan import BesidePlan
+from tonnage.cli.commands.beside_plan import RolesAsked
 from tonnage.cli.commands.forms import serialize
 from tonnage.cli.commands.options import (
     calibration_in,
@@ -24,7 +24,6 @@ from tonnage.cli.commands.options import (
     takes,
 )
 from tonnage.cli.commands.question import (
-    Beside,
     QuestionOptions,
     asking,
     beside,
@@ -37,9 +36,8 @@ from tonnage.cli.commands.writing import (
     write_page,
 )
 from tonnage.cli.console import Failure, ManifestError, complain, output, remark, show
-from tonnage.cli.read.asked import ManifestWithGuesses
-from tonnage.cli.read.manifest import Manifests
-from tonnage.cli.read.references import References, parsed_model
+from tonnage.cli.read.manifest import ManifestObject, Manifests
+from tonnage.cli.read.references import Beside, References, parsed_model
 from tonnage.cli.text.plan import answer_report, sources_of
 from tonnage.explain.sources import citations
 
@@ -88,7 +86,7 @@ class PlanOptions:
     """What the command was given."""
 
     question: QuestionOptions
-    beside_plan: BesidePlan
+    roles: RolesAsked
     form: str = output_option()
     page_file: str | None = page_option()
     calibration_file: Path | None = calibration_option()
@@ -100,28 +98,28 @@ class PlanOptions:
 @click.command(help=HELP)
 @takes(PlanOptions)
 def plan(*, options: PlanOptions) -> None:
-    question, beside_plan, page_file = options.question, options.beside_plan, options.page_file
+    question, roles, page_file = options.question, options.roles, options.page_file
     if question.textbook and options.calibration_file is not None:
         raise Failure("--textbook takes no --calibration: it has an efficiency of 1")
-    beside_plan.check(options.form)
+    roles.check(options.form)
     check_page(page_file, options.form)
-    asked = asking(question, class_of(question), beside_plan.changes())
+    asked = asking(question, class_of(question))
     terms = terms_of(
         question,
         calibration=calibration_in(options.calibration_file),
         between=search_progress().counting(),
     )
-    check_some(asked.manifests, question.names)
+    check_some(asked, question.names)
     around = beside(question)
-    found = [_answers(each, asked.manifests, terms, around) for each in asked.models]
-    answers = [beside_plan.answered(each, terms.between) for some in found for each in some]
+    found = [_answers(each, asked, terms, around) for each in asked.model_deployments]
+    answers = [roles.answered(each, terms.between) for some in found for each in some]
     if page_file is not None and answers:
         from tonnage.cli.page.plan import plan_page  # noqa: PLC0415  (needs an extra)
 
         write_page(page_file, plan_page(answers))
     if page_file != "-":
         _print(answers, options.form, has_sources=options.has_sources)
-    is_broken = bool(asked.manifests.problems) or not all(found)
+    is_broken = bool(asked.problems) or not all(found)
     sys.exit(exit_code(answers, is_broken=is_broken))
 
 
@@ -141,19 +139,19 @@ def class_of(question: QuestionOptions) -> str | None:
 
 
 def _answers(
-    asked: ManifestWithGuesses, manifests: Manifests, terms: Terms, beside: Beside
+    resource: ManifestObject, manifests: Manifests, terms: Terms, beside: Beside
 ) -> list[Planned | Refused]:
     """Return the answer for one object, or for each of its roles.
 
     Of one that is not valid it is said what is wrong, and there is none.
     """
     try:
-        parsed = parsed_model(asked.resource, manifests)
+        parsed = parsed_model(resource, manifests)
         references = beside.references(parsed)
     except ManifestError as error:
         complain(error.message)
         return []
-    terms = replace(terms, guessed=asked.guessed)
+    terms = replace(terms, guessed=resource.guessed)
     parts = parts_of(parsed.model, terms, references)
     if parts.message:
         remark(f"Note: {parts.message}")

@@ -8,9 +8,7 @@ from typing import Any, Final
 import click
 
 from tonnage.api.hardware import MOST_GPUS
-from tonnage.api.spec import Model
 from tonnage.catalog.gpu import Gpu
-from tonnage.catalog.safetensors import Checkpoint
 from tonnage.cli.answers.planning import Terms
 from tonnage.cli.commands.options import (
     CatalogOptions,
@@ -22,7 +20,6 @@ from tonnage.cli.commands.options import (
 from tonnage.cli.console import Failure, remark
 from tonnage.cli.read.asked import (
     Change,
-    ManifestWithGuesses,
     change_of,
     manifest_of_changes,
     with_changes,
@@ -30,7 +27,7 @@ from tonnage.cli.read.asked import (
 from tonnage.cli.read.checkpoint import checkpoint_in
 from tonnage.cli.read.classes import named_gpu
 from tonnage.cli.read.manifest import Manifests, load
-from tonnage.cli.read.references import ParsedModel, References, checked_text, config_of, target_of
+from tonnage.cli.read.references import Beside, checked_text
 from tonnage.units import seconds
 
 DECIMALS: Final = 4
@@ -133,37 +130,23 @@ class QuestionOptions:
         return (*((path, value) for path, value in given.items() if value is not None), *further)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanInput:
-    """The ModelDeployments that are asked about, and what stands beside them."""
-
-    manifests: Manifests
-    """Before any change."""
-    models: tuple[ManifestWithGuesses, ...]
-
-
-def asking(question: QuestionOptions, gpu: str | None, more: Iterable[Change] = ()) -> PlanInput:
+def asking(question: QuestionOptions, gpu: str | None) -> Manifests:
     """Return what is asked about: manifests with the changes of the options, or theirs alone.
-
-    ``more``: changes of options that only one command has.
 
     Raises:
         Failure: there is neither, or a change does not go where it is meant to.
     """
-    changes = (*question.changes(gpu), *more)
+    changes = question.changes(gpu)
     if question.names:
         manifests = load(question.names)
         changed = (with_changes(each, changes) for each in manifests.model_deployments)
-        return PlanInput(manifests=manifests, models=tuple(changed))
+        return replace(manifests, model_deployments=tuple(changed))
     paths = {path for path, _ in changes}
     if "model.id" not in paths:
         raise Failure("nothing is asked: give manifests with -f, or a model with --model")
     if not any(path.startswith("slo") for path in paths):
         remark("Note: without --ttft or --tpot it is planned offline, at the memory ceiling")
-    made = manifest_of_changes(changes)
-    return PlanInput(
-        manifests=replace(load([]), model_deployments=(made.resource,)), models=(made,)
-    )
+    return replace(load([]), model_deployments=(manifest_of_changes(changes),))
 
 
 def _rate(requests_per_s: float | None) -> int | str | None:
@@ -180,46 +163,6 @@ def named_classes(classes: Iterable[str], known: Mapping[str, Gpu]) -> list[Gpu]
     """Return the classes that were named, by name or alias, each once."""
     found = [named_gpu(name, known, field="--gpu") for name in _names(classes)]
     return list({gpu.name: gpu for gpu in found}.values())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
-    """What is known of a model beside its spec: its config.json and its checkpoint."""
-
-    config: str | None
-    checkpoint: Checkpoint | None
-    asks_hub: bool
-
-    def references(self, parsed: ParsedModel) -> References:
-        """Return what a spec refers to: as given, else in the same files, else on the hub."""
-        return References(
-            config=self._config(parsed),
-            target=target_of(parsed),
-            checkpoint=self._checkpoint(parsed.model.spec.model),
-        )
-
-    def _config(self, parsed: ParsedModel) -> str | None:
-        config = self.config or config_of(parsed)
-        if config is None and self.asks_hub:
-            from tonnage.cli.read.hub import config_from_hub  # noqa: PLC0415  (slow)
-
-            model = parsed.model.spec.model
-            return config_from_hub(model.id, model.revision)
-        return config
-
-    def _checkpoint(self, model: Model) -> Checkpoint | None:
-        """Return the checkpoint that was given, else the one that the hub has, if it has one."""
-        if self.checkpoint is not None or not self.asks_hub:
-            return self.checkpoint
-        from tonnage.cli.read.hub import checkpoint_from_hub  # noqa: PLC0415  (slow)
-
-        try:
-            return checkpoint_from_hub(model.id, model.revision)
-        except Failure as failure:
-            remark(
-                f"Note: {failure.message}; the weights of {model.id} are counted from config.json"
-            )
-            return None
 
 
 def beside(question: QuestionOptions) -> Beside:

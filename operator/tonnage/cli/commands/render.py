@@ -21,14 +21,12 @@ from tonnage.cli.commands.options import (
     files_option,
     format_option,
     option,
-    parsed,
-    positive,
     takes,
 )
 from tonnage.cli.commands.writing import check_some
 from tonnage.cli.console import ManifestError, complain, printable, remark
 from tonnage.cli.read.manifest import ManifestObject, Manifests, load
-from tonnage.cli.read.references import parsed_model, references_of
+from tonnage.cli.read.references import Beside, parsed_model
 from tonnage.manifests.children import Site
 from tonnage.settings import Settings
 
@@ -70,12 +68,6 @@ class RenderOptions:
         "scraping.",
     )
     catalog: CatalogOptions
-    requests_per_s: float | None = option(
-        "--requests-per-second",
-        type=float,
-        callback=parsed(positive),
-        help="Requests per second, instead of the demand in the spec.",
-    )
     calibration_file: Path | None = calibration_option()
 
 
@@ -85,14 +77,13 @@ def render(*, options: RenderOptions) -> None:
     site = Site(has_pod_monitors=options.has_pod_monitors, scrape_interval_s=DEFAULT_INTERVAL_S)
     terms = Terms(
         gpus=options.catalog.gpus(),
-        requests_per_s=options.requests_per_s,
         calibration=calibration_in(options.calibration_file),
     )
-    config = options.catalog.config()
+    beside = Beside(config=options.catalog.config())
     manifests = load(options.names)
     check_some(manifests, options.names)
     answers = [
-        _answers(resource, manifests, terms, config, site)
+        _answers(resource, manifests, terms, beside, site)
         for resource in manifests.model_deployments
     ]
     found = [each for some in answers for each in some]
@@ -110,12 +101,12 @@ def render(*, options: RenderOptions) -> None:
 
 
 def _answers(
-    resource: ManifestObject, manifests: Manifests, terms: Terms, config: str | None, site: Site
+    resource: ManifestObject, manifests: Manifests, terms: Terms, beside: Beside, site: Site
 ) -> list[Planned | Refused]:
     """Return the answer for one object, or for each of its roles; none where it is not valid."""
     try:
         parsed = parsed_model(resource, manifests)
-        references = references_of(parsed, config=config)
+        references = beside.references(parsed)
     except ManifestError as error:
         complain(error.message)
         return []

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from tonnage.api.group import KIND
@@ -34,14 +34,6 @@ Change = tuple[str, object]
 """A dotted path below ``spec``, and the value that is put there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManifestWithGuesses:
-    """One ModelDeployment, and what of it nobody said."""
-
-    resource: ManifestObject
-    guessed: frozenset[Figure] = frozenset()
-
-
 def change_of(text: str) -> Change:
     """Read ``path=value``; the value is YAML, but a number with decimals stays as it is written.
 
@@ -60,24 +52,23 @@ def change_of(text: str) -> Change:
     return path, written.strip() if isinstance(value, float) else value
 
 
-def with_changes(resource: ManifestObject, changes: tuple[Change, ...]) -> ManifestWithGuesses:
+def with_changes(resource: ManifestObject, changes: tuple[Change, ...]) -> ManifestObject:
     """Return a manifest with these changes; lengths are guessed where a rate comes without any.
 
     Raises:
         ManifestError: a change goes through something that has no fields.
     """
     if not changes:
-        return ManifestWithGuesses(resource=resource)
+        return resource
     before = resource.content.get("spec") or {}
     _check_mappings({"spec": before}, ("spec",))
     spec = _spec_with(dict(before), changes)
     _check_mappings(spec, ("demand",))
     guessed = frozenset(_guessed_lengths(spec))
-    changed = replace(resource, content={**resource.content, "spec": spec})
-    return ManifestWithGuesses(resource=changed, guessed=guessed)
+    return replace(resource, content={**resource.content, "spec": spec}, guessed=guessed)
 
 
-def manifest_of_changes(changes: tuple[Change, ...]) -> ManifestWithGuesses:
+def manifest_of_changes(changes: tuple[Change, ...]) -> ManifestObject:
     """Return a ModelDeployment from options alone, with what it needs beside them."""
     spec = _spec_with({"engine": {}, "scaling": {}}, changes)
     _check_mappings(spec, ("model", "demand", "scaling", "engine"))
@@ -94,9 +85,7 @@ def manifest_of_changes(changes: tuple[Change, ...]) -> ManifestWithGuesses:
         "spec": {key: spec[key] for key in _ORDER if key in spec}
         | {key: value for key, value in spec.items() if key not in _ORDER},
     }
-    return ManifestWithGuesses(
-        resource=ManifestObject(source=OPTIONS, line=0, content=content), guessed=frozenset(guessed)
-    )
+    return ManifestObject(source=OPTIONS, line=0, content=content, guessed=frozenset(guessed))
 
 
 def _with_full_name(model: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ from tonnage.cli.console import ManifestError, remark
 from tonnage.cli.read.nested import block
 from tonnage.cli.read.strict_yaml import Doubt, read_documents
 from tonnage.manifests.workload import WORKLOADS
+from tonnage.sizing.provenance import Figure
 from tonnage.units import MIB
 
 MAX_FILE_BYTES: Final = MIB
@@ -40,6 +41,8 @@ class ManifestObject:
     content: Mapping[str, Any]
     lines: Mapping[str, int] = field(default_factory=dict)
     doubts: tuple[Doubt, ...] = ()
+    guessed: frozenset[Figure] = frozenset()
+    """What of a ModelDeployment nobody said."""
 
     @property
     def kind(self) -> str:

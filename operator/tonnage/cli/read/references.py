@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from tonnage.api.objects import ModelDeployment
+from tonnage.api.spec import Model
 from tonnage.catalog.safetensors import Checkpoint
-from tonnage.cli.console import ManifestError, failing
+from tonnage.cli.console import Failure, ManifestError, failing, remark
 from tonnage.cli.read.manifest import ManifestObject, Manifests, parse, read_text
 from tonnage.cli.read.nested import block
 from tonnage.cli.read.scale_target import TargetContainer, scale_target
@@ -41,13 +42,48 @@ def parsed_model(resource: ManifestObject, manifests: Manifests) -> ParsedModel:
     return ParsedModel(model=parse(resource), resource=resource, manifests=manifests)
 
 
-def references_of(parsed: ParsedModel, *, config: str | None) -> References:
-    """Return what a spec refers to, from the same files; ``config``: a config.json that is given.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What is known of a model beside its spec: its config.json and its checkpoint."""
 
-    Raises:
-        ManifestError: something is not in these files, or cannot be read.
-    """
-    return References(config=config or config_of(parsed), target=target_of(parsed))
+    config: str | None = None
+    checkpoint: Checkpoint | None = None
+    asks_hub: bool = False
+
+    def references(self, parsed: ParsedModel) -> References:
+        """Return what a spec refers to: as given, else in the same files, else on the hub.
+
+        Raises:
+            ManifestError: something is not in these files, or cannot be read.
+        """
+        return References(
+            config=self._config(parsed),
+            target=target_of(parsed),
+            checkpoint=self._checkpoint(parsed.model.spec.model),
+        )
+
+    def _config(self, parsed: ParsedModel) -> str | None:
+        config = self.config or config_of(parsed)
+        if config is None and self.asks_hub:
+            from tonnage.cli.read.hub import config_from_hub  # noqa: PLC0415  (slow)
+
+            model = parsed.model.spec.model
+            return config_from_hub(model.id, model.revision)
+        return config
+
+    def _checkpoint(self, model: Model) -> Checkpoint | None:
+        """Return the checkpoint that was given, else the one that the hub has, if it has one."""
+        if self.checkpoint is not None or not self.asks_hub:
+            return self.checkpoint
+        from tonnage.cli.read.hub import checkpoint_from_hub  # noqa: PLC0415  (slow)
+
+        try:
+            return checkpoint_from_hub(model.id, model.revision)
+        except Failure as failure:
+            remark(
+                f"Note: {failure.message}; the weights of {model.id} are counted from config.json"
+            )
+            return None
 
 
 def checked_text(config_file: str, *, option: str) -> str:

@@ -9,9 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tonnage.cli.answers.batches import BATCH_NOTE, BATCH_NUMBERS, batch_rows
-from tonnage.cli.answers.gpu_memory import CACHE, bytes_with_spread, memory_segments
+from tonnage.cli.answers.gpu_memory import bytes_with_spread, memory_segments
 from tonnage.cli.text.layout import DIM, grid, table
-from tonnage.sizing.memory.ceiling import BudgetPart
 from tonnage.sizing.plan import Sizing
 from tonnage.units import format_bytes
 
@@ -20,7 +19,6 @@ LEGEND_WIDTH: Final = 77
 """What an indented legend may take of a screen of 80 columns."""
 LEGEND_COLUMNS: Final = (3, 2, 1)
 LEGEND_GAP: Final = 3
-EDGE_NOTE: Final = "KV cache begins (90% interval)"
 MARKS: Final = {
     "weights": ("█", "W", "blue"),
     "adapters": ("▧", "L", "bright_blue"),
@@ -59,29 +57,7 @@ def memory_bar(sizing: Sizing, *, is_ascii: bool = False, width: int = LEGEND_WI
         amount = bytes_with_spread(segment.num_bytes, segment.spread_bytes, is_ascii=is_ascii)
         entries.append(Text.assemble((mark, style), f" {segment.name} {amount}"))
     bar.append(total)
-    edge = edge_line(segments, shares, is_ascii=is_ascii)
-    return Group(bar, *([Text(edge, style=DIM)] if edge else []), _legend(entries, width))
-
-
-def edge_line(
-    segments: Sequence[BudgetPart], shares: Sequence[int], *, is_ascii: bool
-) -> str | None:
-    """Return a line that marks where the cache may begin; None where that is within one cell."""
-    begins = next((k for k, each in enumerate(segments) if each.name == CACHE), None)
-    if begins is None:
-        return None
-    total_bytes = sum(segment.num_bytes for segment in segments)
-    num_cells = sum(shares)
-    half = segments[begins].spread_bytes / total_bytes * num_cells
-    if 2 * half < 1:
-        return None
-    edge = sum(shares[:begins])
-    start, end = max(0, round(edge - half)), min(num_cells, round(edge + half))
-    left, line, right, only = "|-||" if is_ascii else "├─┤│"
-    drawn = f"{left}{line * (end - start - 2)}{right}" if end - start > 1 else only
-    if start > len(EDGE_NOTE):
-        return f"{EDGE_NOTE} {drawn}".rjust(start + len(drawn))
-    return f"{' ' * start}{drawn} {EDGE_NOTE}"
+    return Group(bar, _legend(entries, width))
 
 
 def _legend(entries: Sequence[Text], width: int) -> Table:
