@@ -448,7 +448,7 @@ class TestTheCommand:
             "command = ['compare', '-f', '-', '--gpu', 'H100']\n"
             "result = click.testing.CliRunner().invoke(program, command, sys.stdin.read())\n"
             "assert result.exit_code == 0, result.output\n"
-            "heavy = {'kopf', 'kubernetes', 'requests', 'aiohttp', 'matplotlib', 'jinja2'}\n"
+            "heavy = {'kopf', 'kubernetes', 'requests', 'aiohttp', 'matplotlib'}\n"
             "print(sorted(heavy & set(sys.modules)))\n"
         )
         command = [sys.executable, "-c", script]

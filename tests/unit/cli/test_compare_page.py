@@ -25,10 +25,6 @@ def root():
     return tree(compare_page(a_comparison()))
 
 
-def rows_of(element):
-    return [[words(cell) for cell in row] for row in element.iter("tr")]
-
-
 def texts_of(root):
     return [words(each) for each in root.iter("text")]
 
@@ -40,36 +36,18 @@ def test_stands_alone():
     assert len(list(tree(text).iter("svg"))) == 2
 
 
-def test_says_of_every_picture_what_it_shows_and_has_its_numbers_beside_it(root):
+def test_says_of_every_picture_what_it_shows(root):
     for svg in root.iter("svg"):
         assert svg.get("role") == "img"
         assert "H200" in svg.get("aria-label")
-    for figure in root.iter("figure"):
-        assert figure.find(".//table") is not None
 
 
-def test_has_the_answer_the_ranking_and_the_stages_of_each_class(root):
+def test_has_the_answer_and_each_class_in_figures(root):
     result = a_comparison()
     text = words(root)
-    ranks = [row[1] for row in rows_of(root) if row[0].isdigit() and len(row) == 14]
 
-    assert "USD per million output tokens; with one more replica" in words(
-        root.find("body/section/h2")
-    )
-    assert ranks == [choice.gpu.name for choice in result.selection.choices]
+    assert "USD per million output tokens; with one more replica" in text
     assert text.count("KV cache per GPU") == len(result.in_full)
-    assert "arrivals Poisson, through a Service guessed" in text
-
-
-def test_tells_the_load_line_of_each_class(root):
-    (first, *_) = root.iter("figure")
-    load_lines = {
-        row[0]: row[1] for row in rows_of(first) if row[-1] in {"TPOT", "TTFT", "KV cache"}
-    }
-    batches = [row[0] for row in rows_of(root) if row[-1].startswith("load line (")]
-
-    assert list(load_lines) == [each.gpu.name for each in a_comparison().selection.choices]
-    assert set(batches) <= set(load_lines.values())
 
 
 def test_draws_the_slo(root):
@@ -80,7 +58,6 @@ def test_offline_has_no_target_and_draws_no_slo():
     root = tree(compare_page(a_comparison(OFFLINE)))
 
     assert not [text for text in texts_of(root) if text.startswith("SLO")]
-    assert "there is no TPOT target" in words(root)
 
 
 TEN = ("H100", "H200", "H20", "B200", "B300", "A100-80GB", "L40S", "L4", "GH200", "RTX-PRO-6000")
@@ -90,12 +67,11 @@ TEN = ("H100", "H200", "H20", "B200", "B300", "A100-80GB", "L40S", "L4", "GH200"
 def test_draws_the_cheapest_and_the_own_class_where_all_are_compared():
     text = llama(("gpu: H200", "gpu: H20"), ("    gpusPerReplica: 2\n", ""))
     root = tree(compare_page(a_comparison(text, TEN, are_named=False)))
-    (first, *_) = root.iter("figure")
-    names = {row[0] for row in rows_of(first)} & set(GPUS)
+    (first, *_) = root.iter("svg")
+    names = {words(each) for each in first.iter("text")} & set(GPUS)
 
     assert len(names) == 6
     assert "H20" in names
-    assert "1 more class is in the ranking only" in words(root)
 
 
 def test_without_a_price_has_no_bars():
@@ -111,16 +87,6 @@ def test_where_no_class_will_do_says_why():
     assert result.selection.choices == ()
     assert "No: none of these classes can serve it" in words(root)
     assert words(root).count("timePerOutputToken: one request alone on") >= 4
-    assert root.find("body/section").get("class") == "no"
-
-
-def test_refused_classes_stand_with_their_reasons():
-    big = llama(("meta-llama/Llama-3.3-70B-Instruct", "deepseek-ai/DeepSeek-V3"))
-    root = tree(compare_page(a_comparison(big, ("H200", "A10G"))))
-    (refused,) = [row for row in rows_of(root) if row[0] == "A10G"]
-
-    assert "1 class cannot serve it" in words(root)
-    assert refused[1].startswith("DoesNotFit: 20.3 GiB usable")
 
 
 def test_cannot_be_made_to_hold_markup_of_others():

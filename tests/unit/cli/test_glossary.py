@@ -3,7 +3,6 @@
 import json
 
 from cli_builders import run
-from tonnage.cli.page.document import WORDS
 from tonnage.explain.glossary import GLOSSARY
 
 
@@ -36,10 +35,6 @@ def test_one_of_name_and_glossary_is_needed():
 def test_help_says_where_it_is():
     assert "tonnage explain --glossary" in run("--help").stdout
     assert "tonnage explain --glossary" in run("explain", "--help").stdout
-
-
-def test_every_word_of_a_page_is_in_it():
-    assert set(WORDS) <= set(GLOSSARY)
 
 
 def test_names_of_the_engine_are_whole_on_a_narrow_screen():

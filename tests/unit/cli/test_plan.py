@@ -419,7 +419,7 @@ def test_a_plan_imports_no_cluster_and_no_picture():
         "result = click.testing.CliRunner().invoke(program, command, sys.stdin.read())\n"
         "assert result.exit_code == 0, result.output\n"
         "heavy = {'kopf', 'kubernetes', 'requests', 'aiohttp', 'cryptography'}\n"
-        "heavy |= {'jinja2', 'matplotlib', 'http.client'}\n"
+        "heavy |= {'matplotlib', 'http.client'}\n"
         "heavy |= {f'tonnage.{each}' for each in ('cluster', 'fleet', 'policy', 'replay')}\n"
         "heavy |= {f'tonnage.estimate.{each}' for each in ('calibration_file', 'learner')}\n"
         "print(sorted(heavy & set(sys.modules)))\n"

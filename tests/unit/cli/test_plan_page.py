@@ -1,6 +1,6 @@
 """The page of plans: what it says, that it stands alone, and that nobody's text becomes markup."""
 
-import re
+import io
 import subprocess
 import sys
 from dataclasses import replace
@@ -8,10 +8,12 @@ from pathlib import Path
 
 import matplotlib as mpl
 import pytest
+from rich.console import Console
 
 from cli_builders import LLAMA, answered, assert_stands_alone, llama, plan, run, tree, words
 from tonnage.cli.answers.planning import Refused
 from tonnage.cli.page.plan import plan_page
+from tonnage.cli.text.plan import answer_report
 from tonnage.sizing.search import size
 
 ROOT = Path(__file__).parents[3]
@@ -34,8 +36,10 @@ def size_again(sizing, flags):
     return size(replace(sizing.request, flags=flags))
 
 
-def rows_of(element):
-    return [[words(cell) for cell in row] for row in element.iter("tr")]
+def printed(part):
+    console = Console(width=120, file=io.StringIO())
+    console.print(part)
+    return console.file.getvalue()
 
 
 def test_a_page_stands_alone():
@@ -51,16 +55,13 @@ def test_a_page_is_the_same_every_time(page):
         assert plan_page([answered()]) == page
 
 
-def test_every_picture_says_what_it_shows_and_has_its_numbers_beside_it(page):
-    found = tree(page)
-    pictures = list(found.iter("svg"))
+def test_every_picture_says_what_it_shows(page):
+    pictures = list(tree(page).iter("svg"))
 
     assert len(pictures) == 2
     for svg in pictures:
         assert svg.get("role") == "img"
         assert "GiB" in svg.get("aria-label") or "FLOP per byte" in svg.get("aria-label")
-    for figure in found.iter("figure"):
-        assert figure.find(".//table") is not None
 
 
 def test_the_text_of_pictures_is_text(page):
@@ -70,33 +71,12 @@ def test_the_text_of_pictures_is_text(page):
     assert "GiB" in texts
 
 
-def test_the_answer_is_the_heading(page):
+def test_a_page_has_what_the_terminal_shows(page):
     section = tree(page).find("body/section")
+    text = words(section.find("pre"))
 
-    assert "serving/llama-70b: meta-llama/Llama-3.3-70B-Instruct on H200" in words(section)
-    assert re.match(r"[0-9]+ replicas of 2 GPUs \(TP2\) on H200, max-num-seqs", words(section[1]))
-
-
-def test_a_page_tells_the_chain_the_batches_and_the_origin_of_each_input(page):
-    section = tree(page).find("body/section")
-    rows = rows_of(section)
-    questions = [words(each) for each in section.iter("h4")]
-
-    assert questions[0] == "1. Does it fit?"
-    assert questions[5] == "6. What does it cost?"
-    assert ["arrivals", "Poisson, through a Service", "guessed"] in rows
-    assert ["contextLength", "8192 tokens", "given"] in rows
-    assert [row[-1] for row in rows if "load line (" in row[-1]] == ["load line (TPOT)"]
-    assert ["limited by", "TimePerOutputToken"] in rows
-
-
-def test_the_parts_of_the_memory_are_listed_with_their_ranges(page):
-    rows = rows_of(tree(page))
-    (cache,) = [row for row in rows if row[0] == "KV cache" and len(row) == 3 and "±" in row[1]]
-
-    assert ["in all", "139.8 GiB", "100.0%"] in rows
-    assert re.fullmatch(r"[0-9.]+ GiB ± [0-9.]+", cache[1])
-    assert cache[2].endswith("%")
+    assert text.startswith("serving/llama-70b: meta-llama/Llama-3.3-70B-Instruct on H200")
+    assert "".join(text.split()) == "".join(printed(answer_report(answered(), width=120)).split())
 
 
 def test_a_given_cache_is_said_to_be_given(page):
@@ -105,7 +85,6 @@ def test_a_given_cache_is_said_to_be_given(page):
     text = words(tree(plan_page([replace(usual, sizing=size_again(usual.sizing, given))])))
 
     assert "The KV cache is given (--kv-cache-memory-bytes 10737418240)" in text
-    assert "The engine may use what is left of the line" not in text
     assert "The KV cache is given" not in words(tree(page))
 
 
@@ -116,22 +95,12 @@ def test_offline_has_no_slo_ceiling():
     assert not [each for each in found.iter("text") if words(each).startswith("SLO ceiling")]
 
 
-def test_several_objects_are_listed_with_their_answers():
-    result = plan(LLAMA, TOO_LARGE, options=["--html", "-"])
-    entries = [words(each) for each in tree(result.stdout).find("body/nav/ol")]
-
-    assert result.exit_code == 2
-    assert re.match(r"serving/llama-70b : [0-9]+ replicas", entries[0])
-    assert entries[1].startswith("serving/too-large : No: it does not fit into the memory")
-
-
 def test_a_refused_plan_says_why_with_the_arithmetic_and_the_ways_out():
     section = tree(plan(TOO_LARGE, options=["--html", "-"]).stdout).find("body/section")
     text = words(section)
 
-    assert section.get("class") == "no"
     assert section.find(".//svg") is None
-    assert "No: it does not fit into the memory (DoesNotFit)" in text
+    assert "No (DoesNotFit): " in text
     assert "72.8 GiB usable (92% of 79.2 GiB) - 131.4 GiB weights - " in text
     assert "short before any KV cache; one request of 8192 tokens needs 2.5 GiB" in text
     assert "hardware.gpusPerReplica: 4" in text
@@ -141,14 +110,6 @@ def test_a_refusal_without_a_sentence_of_its_own_still_has_its_reason():
     section = tree(plan(llama(("gpu: H200", "gpu: H20O")), options=["--html", "-"]).stdout)
 
     assert "hardware.gpu 'H20O' is not in the catalogue" in words(section)
-
-
-def test_too_few_replicas_are_said_in_the_heading():
-    text = llama(("maxReplicas: 8", "maxReplicas: 1"), ("PerSecond: 4", "PerSecond: 40"))
-    section = tree(plan(text, options=["--html", "-"]).stdout).find("body/section")
-
-    assert section.get("class") == "short"
-    assert "maxReplicas allows 1" in words(section.find("h2"))
 
 
 @pytest.mark.parametrize(
@@ -168,7 +129,7 @@ def test_text_of_users_stays_text(text):
 
     assert_stands_alone(page)
     assert page.encode()
-    assert words(tree(page)).count(shown) > 20
+    assert words(tree(page)).count(shown) > 10
 
 
 def test_a_page_goes_to_a_file_beside_the_text(tmp_path):
@@ -197,9 +158,8 @@ def test_a_page_that_cannot_be_written_is_said(options, expected):
 
 
 @pytest.mark.parametrize("command", ["plan", "compare"])
-@pytest.mark.parametrize("module", ["jinja2", "matplotlib"])
-def test_a_page_without_its_extra_is_one_line_that_says_how_to_install_it(command, module):
-    script = f"import sys\nsys.modules['{module}'] = None\nfrom tonnage.cli import main\nmain()\n"
+def test_a_page_without_its_extra_is_one_line_that_says_how_to_install_it(command):
+    script = "import sys\nsys.modules['matplotlib'] = None\nfrom tonnage.cli import main\nmain()\n"
     arguments = [command, "-f", "-", "--html", "page.html"]
     done = subprocess.run(  # noqa: S603
         [sys.executable, "-c", script, *arguments],
@@ -212,7 +172,7 @@ def test_a_page_without_its_extra_is_one_line_that_says_how_to_install_it(comman
     assert done.returncode == 3
     assert done.stdout == ""
     assert done.stderr == (
-        f"Error: --html needs {module}, which is not installed: pip install jinja2 matplotlib\n"
+        "Error: --html needs matplotlib, which is not installed: pip install matplotlib\n"
     )
 
 

@@ -20,7 +20,7 @@ from tonnage.units import count_of
 if TYPE_CHECKING:  # slow to import, and plans have none
     from tonnage.replay.traces import Trace
 
-PAGE_MODULES: Final = frozenset({"jinja2", "markupsafe", "matplotlib"})
+PAGE_MODULES: Final = frozenset({"matplotlib"})
 
 
 def tell_skipped(manifests: Manifests) -> None:
@@ -80,9 +80,8 @@ def check_page(page_file: str | None, form: str) -> None:
         return
     if page_file == "-" and form != "text":
         raise Failure(f"--html - and -o {form} both print to standard output; name a file for one")
-    with needs_extra("jinja2 matplotlib", "--html", PAGE_MODULES):
-        for name in ("document", "drawing"):
-            importlib.import_module(f"tonnage.cli.page.{name}")
+    with needs_extra("matplotlib", "--html", PAGE_MODULES):
+        importlib.import_module("tonnage.cli.page.drawing")
     if page_file != "-" and (why := _unwritable(Path(page_file))):
         raise Failure(f"--html {page_file}: {why}")
 

@@ -7,7 +7,6 @@ from matplotlib.figure import Figure
 
 from tonnage.cli.page.drawing import SOFT, Picture, blank, picture
 from tonnage.cli.page.plain import short
-from tonnage.cli.page.tables import Column, Row, Table, numbers
 from tonnage.sizing.bill import Bill
 
 ROW_PX: Final = 25
@@ -15,8 +14,11 @@ HEAD_PX: Final = 34
 LONGEST_BAR: Final = 5.0
 """Times the shortest: a longer one goes to the edge, or the others would look alike."""
 LIGHT: Final = 0.4
-UNKNOWN: Final = "-"
-COLUMNS: Final = (Column(title="class", kind="name"), *numbers("at full use", "as asked"))
+NOTE: Final = (
+    "Full use: every replica at its load line, the least that a token can cost. As asked: the same "
+    "replicas with no more tokens than the demand has, which pay for what is idle; the light part "
+    "of a bar is that difference. A bar is at most five times as long as the shortest."
+)
 
 Priced = tuple[str, Bill]
 """The name of a class, and what it costs."""
@@ -33,21 +35,8 @@ def cost_picture(priced: Sequence[Priced], colors: Mapping[str, str], *, name: s
         name=name,
         title=f"{priced[0][1].currency} per million output tokens",
         about=", ".join(costs),
+        note=NOTE,
     )
-
-
-def cost_table(priced: Sequence[Priced], colors: Mapping[str, str]) -> Table:
-    rows = (
-        Row(cells=(each, *_price_texts(bill)), color=colors.get(each, SOFT))
-        for each, bill in priced
-    )
-    return Table(columns=COLUMNS, rows=tuple(rows))
-
-
-def _price_texts(bill: Bill) -> tuple[str, str]:
-    """Return the price of a million tokens at full use, and as asked."""
-    asked = bill.usd_per_million_tokens_asked
-    return f"{bill.usd_per_million_tokens:.2f}", UNKNOWN if asked is None else f"{asked:.2f}"
 
 
 def cost_figure(priced: Sequence[Priced], colors: Mapping[str, str]) -> Figure:

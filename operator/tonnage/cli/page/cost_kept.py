@@ -6,6 +6,7 @@ from typing import Final
 
 from matplotlib.figure import Figure
 
+from tonnage.cli.answers.replay_words import percent
 from tonnage.cli.page.drawing import BAD, SERIES, Picture, add_legend, blank, picture
 from tonnage.cli.page.plain import short
 
@@ -35,6 +36,8 @@ def cost_kept_picture(dots: Sequence[Dot], target: float, *, unit: str, name: st
         name=name,
         title="GPU-hours against SLO attainment",
         about=f"{', '.join(policies)}: a point for each seed",
+        note="A point for each seed: further left takes fewer GPU-hours, higher has more requests "
+        f"within the SLO. Below the line the target of {percent(target)} is missed.",
     )
 
 

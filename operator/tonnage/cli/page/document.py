@@ -1,39 +1,74 @@
-"""Templates filled in: all that is not a template or a picture is escaped."""
+"""A page: what the terminal shows, as HTML that needs nothing beside itself, with pictures."""
 
+import io
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
 from typing import Final
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from rich.console import Console, RenderableType
 
-from tonnage.cli.answers.batches import BATCH_NOTE
+from tonnage.cli.console import WIDEST
+from tonnage.cli.page.drawing import Picture
 from tonnage.cli.page.plain import plain
-from tonnage.explain.glossary import GLOSSARY
 
-WORDS: Final = (
-    "replica", "split", "TTFT", "TPOT", "SLO", "SLO target", "goodput", "KV cache", "max-num-seqs",
-    "decoding", "prefill", "load line", "full use", "SLO ceiling", "memory ceiling",
-    "FLOP per byte", "ridge", "origin",
-)  # fmt: skip
-"""Of the glossary, those that a page uses."""
+HEAD: Final = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8"/>
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'"/>
+<meta name="viewport" content="width=device-width, initial-scale=1"/>
+<title>{title}</title>
+<style>
+body {{ margin: 0 auto; padding: 1.5rem; max-width: 1320px; color: #1c2430; background: #ffffff; }}
+body, figcaption, svg text {{ font-family: system-ui, sans-serif !important; }}
+pre {{ overflow-x: auto; font: 13px/1.45 ui-monospace, Menlo, Consolas, monospace; }}
+figure {{ margin: 1.5rem 0; max-width: 720px; break-inside: avoid; }}
+figcaption {{ color: #566170; font-size: .87rem; line-height: 1.45; }}
+svg {{ display: block; max-width: 100%; height: auto; }}
+</style>
+</head>
+<body>
+"""
 
 
-def _finalize(value: object) -> object:
-    """Return what a template inserts; text of others is still to be escaped."""
-    if isinstance(value, Markup) or not isinstance(value, str):
-        return value
-    return plain(value)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A report, and the pictures below it."""
+
+    report: Callable[[Console], Iterable[RenderableType]]
+    """Laid out for a console of this width."""
+    pictures: Sequence[Picture] = ()
 
 
-def document(template: str, **values: object) -> str:
-    """Return a page that needs nothing beside itself."""
-    environment = Environment(
-        loader=PackageLoader("tonnage.cli.page"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        finalize=_finalize,
+def document(title: str, sections: Iterable[Section]) -> str:
+    """Return the whole page."""
+    parts = [HEAD.format(title=escape(plain(title)))]
+    for section in sections:
+        pictures = map(_figure, section.pictures)
+        parts += ["<section>\n", _text(section.report), *pictures, "</section>\n"]
+    return "".join([*parts, "</body>\n</html>\n"])
+
+
+def _text(report: Callable[[Console], Iterable[RenderableType]]) -> str:
+    console = Console(
+        record=True,
+        file=io.StringIO(),
+        width=WIDEST,
+        color_system="truecolor",
+        no_color=False,
+        force_terminal=True,
+        highlight=False,
+        markup=False,
+        emoji=False,
     )
-    words = {word: GLOSSARY[word].meaning for word in WORDS}
-    return environment.get_template(template).render(words=words, batch_note=BATCH_NOTE, **values)
+    for part in report(console):
+        console.print(part)
+    written = console.export_html(inline_styles=True, code_format="{code}")
+    return f"<pre>{plain(written)}</pre>\n"
+
+
+def _figure(picture: Picture) -> str:
+    title, note = (escape(plain(each)) for each in (picture.title, picture.note))
+    below = f"<figcaption>{note}</figcaption>"
+    return f"<figure>\n<h3>{title}</h3>\n{picture.drawing}\n{below}\n</figure>\n"

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final, Literal
 
-from markupsafe import Markup
 from matplotlib import style
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -76,7 +75,10 @@ class Picture:
     """A picture as an element of a page, and what it shows."""
 
     title: str
-    drawing: Markup
+    drawing: str
+    """As SVG."""
+    note: str
+    """How to read it."""
 
 
 @contextmanager
@@ -87,7 +89,7 @@ def look() -> Iterator[None]:
         yield
 
 
-def picture(draw: Callable[[], Figure], *, name: str, title: str, about: str) -> Picture:
+def picture(draw: Callable[[], Figure], *, name: str, title: str, about: str, note: str) -> Picture:
     """Return a drawing; ``name``: unique in the page; ``about``: for those who do not see it."""
     with look():
         written = io.StringIO()
@@ -97,8 +99,8 @@ def picture(draw: Callable[[], Figure], *, name: str, title: str, about: str) ->
     size = re.search(r'viewBox="[^"]*"', written.getvalue())
     label = escape(plain(f"{title}. {about}"))
     head = f'<svg id="{name}" role="img" aria-label="{label}" {size[0] if size else ""}>'
-    drawing = Markup(f"{head}{content}".replace("xlink:href", "href"))  # noqa: S704  (escaped)
-    return Picture(title=title, drawing=drawing)
+    drawing = f"{head}{content}".replace("xlink:href", "href")
+    return Picture(title=title, drawing=drawing, note=note)
 
 
 def blank(height_px: float) -> Figure:

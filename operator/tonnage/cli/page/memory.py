@@ -3,18 +3,22 @@
 from itertools import cycle
 from typing import Final
 
+from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
 from tonnage.cli.answers.gpu_memory import CACHE, UNUSED, bytes_with_spread, memory_segments
 from tonnage.cli.page.drawing import FAINT, INK, PAPER, Picture, add_legend, blank, picture
-from tonnage.cli.page.tables import Column, Row, Table, numbers
 from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
 from tonnage.units import GIB, format_bytes
 
 COLORS: Final = {CACHE: "#2f7d4c", UNUSED: FAINT}
 OTHER_COLORS: Final = ("#3a67ad", "#a34b8b", "#b98608", "#2a8599", "#7a6bb5", "#c25b4e", "#6b6b6b")
 HEIGHT_PX: Final = 100
-COLUMNS: Final = (Column(title="part", kind="name"), *numbers("size", "share"))
+LEFT: Final = (
+    "To scale. The engine may use what is left of the line (gpu-memory-utilization); what the "
+    "other parts leave of that is the KV cache."
+)
+GIVEN: Final = "To scale. The KV cache is given ({}), whatever gpu-memory-utilization says."
 
 
 def memory_picture(budget: MemoryBudget, *, name: str) -> Picture:
@@ -28,24 +32,8 @@ def memory_picture(budget: MemoryBudget, *, name: str) -> Picture:
         name=name,
         title=f"Memory of one GPU: {format_bytes(budget.total_bytes)}",
         about=f"From the left: {', '.join(parts)}",
+        note=GIVEN.format(pool.flag) if (pool := budget.given_pool) else LEFT,
     )
-
-
-def memory_table(budget: MemoryBudget) -> Table:
-    """Return the parts, with their colours in the bar."""
-    rows = [
-        Row(
-            cells=(
-                part.name,
-                bytes_with_spread(part.num_bytes, part.spread_bytes),
-                f"{part.num_bytes / budget.total_bytes:.1%}",
-            ),
-            color=color,
-        )
-        for part, color in _colored(budget)
-    ]
-    total = Row(cells=("in all", format_bytes(budget.total_bytes), "100.0%"))
-    return Table(columns=COLUMNS, rows=(*rows, total))
 
 
 def _colored(budget: MemoryBudget) -> list[tuple[BudgetPart, str]]:
@@ -62,13 +50,17 @@ def memory_figure(budget: MemoryBudget) -> Figure:
     axes.set(xlim=(0, shown / GIB), yticks=[], xlabel="GiB")
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
-    start = 0.0
+    start, handles = 0.0, list[Artist]()
     for part, color in _colored(budget):
         width = part.num_bytes / GIB
-        axes.barh(0, width, left=start, color=color, edgecolor=PAPER, linewidth=0.7)
+        (bar,) = axes.barh(
+            0, width, left=start, color=color, edgecolor=PAPER, linewidth=0.7, label=part.name
+        )
+        handles.append(bar)
         start += width
     if budget.given_pool is None:
         usable = f"{format_bytes(budget.usable_bytes)} usable ({budget.utilization_fraction:.3g})"
         line = axes.axvline(budget.usable_bytes / GIB, color=INK, linewidth=1.2, label=usable)
-        add_legend(figure, [line])
+        handles.append(line)
+    add_legend(figure, handles)
     return figure

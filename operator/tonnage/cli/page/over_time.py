@@ -29,6 +29,14 @@ HEIGHTS: Final = (3, 2, 1.2, 1.4, 1.4)
 """Relative heights of the plots: replicas, demand, queue, attainment, error budget."""
 LONG_S: Final = 3 * HOUR_S
 """Traffic from which on the axis of time is in hours."""
+NOTE: Final = (
+    "The first seed. Billed, in the colour of the policy: replicas from creation to their end. The "
+    "load is what the requests take, in replicas at their fluid bound: above the Ready ones a "
+    "queue grows. Planned for, where the policy says it: what comes or is forecast, with "
+    "headroom, the reserve for bursts, and events. A dot is the share within the SLO of the "
+    "requests of a while: red below the target. The error budget is the requests that may be late "
+    "of all that came so far; below zero more were."
+)
 MARGIN: Final = 1.08
 MOST_BURNT: Final = -3.0
 """Whole budgets: a plot ends so far below zero."""
@@ -39,6 +47,8 @@ class PolicyCourse:
     """One run of a policy, and what it is held against."""
 
     name: str
+    what: str
+    """The policy in words."""
     points: Sequence[SeriesPoint]
     target: float
     most: float
@@ -97,6 +107,7 @@ def course_picture(course: PolicyCourse, *, name: str) -> Picture:
         title=f"{course.name} over time",
         about=f"{significant(min(live))} to {significant(max(live))} replicas, at worst "
         f"{worst:.0%} of the requests within the SLO",
+        note=f"{course.what} {NOTE}",
     )
 
 

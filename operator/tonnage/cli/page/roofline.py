@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from tonnage.cli.answers.batches import requests_written
-from tonnage.cli.answers.roofline import Roofline, RooflinePoint
+from tonnage.cli.answers.roofline import Roofline
 from tonnage.cli.page.drawing import (
     BAD,
     BLUE,
@@ -22,7 +22,6 @@ from tonnage.cli.page.drawing import (
     log_scale,
     picture,
 )
-from tonnage.cli.page.tables import Column, Row, Table, numbers
 from tonnage.units import count_of, format_si, significant
 
 PLOT_PX: Final = 370
@@ -35,10 +34,10 @@ LINES: Final = {
     "memory ceiling": (VIOLET, (0, (6, 2, 1, 2, 1, 2))),
 }
 """Colour and dashes of each ceiling."""
-COLUMNS: Final = (
-    *numbers("decoding", "TPOT", "tokens/s", "KV cache", "FLOP/byte", "of the roof"),
-    Column(title="bound by"),
-    Column(title=""),
+NOTE: Final = (
+    "The line is the most that one GPU can do: left of the ridge its memory bandwidth is the "
+    "limit, right of it its arithmetic. The points are batches, from few requests to many. The gap "
+    "between a point and the roof is time that goes to prefill, overhead and links."
 )
 
 
@@ -56,20 +55,7 @@ def roofline_picture(roofline: Roofline, *, name: str) -> Picture:
         title="Roofline of one GPU and the batches under it",
         about=f"The roof rises with {format_si(roofline.memory_bytes_per_s, 'B/s')} of bandwidth "
         f"to the ridge at {significant(ridge)} FLOP per byte and stays at {peak}. {ceilings}",
-    )
-
-
-def batches_table(roofline: Roofline) -> Table:
-    return Table(columns=COLUMNS, rows=tuple(_row(roofline, each) for each in roofline.points))
-
-
-def _row(roofline: Roofline, batch: RooflinePoint) -> Row:
-    *figures, bound = batch.row.cells
-    reached = batch.flop_per_s / roofline.roof_flop_per_s(batch.intensity_flop_per_byte)
-    more = (significant(batch.intensity_flop_per_byte), f"{reached:.0%}")
-    return Row(
-        cells=(*figures, *more, bound, batch.row.remark),
-        mark="load-line" if batch.row.is_load_line else "",
+        note=NOTE,
     )
 
 

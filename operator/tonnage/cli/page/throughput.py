@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from tonnage.cli.answers.batches import LIMITS, BatchRow, batch_rows, requests_written
+from tonnage.cli.answers.batches import BatchRow, batch_rows
 from tonnage.cli.page.drawing import (
     BAD,
     PAPER,
@@ -19,21 +19,18 @@ from tonnage.cli.page.drawing import (
     picture,
 )
 from tonnage.cli.page.plain import short
-from tonnage.cli.page.tables import Column, Row, Table, numbers
 from tonnage.sizing.compare import Choice
 from tonnage.sizing.workload import Slo, Target
-from tonnage.units import format_s, significant
+from tonnage.units import format_s
 
 PLOT_PX: Final = 340
 DOT_PX: Final = 5.5
 LOAD_LINE_PX: Final = 12.0
 MARGIN: Final = 1.25
 """Of the scales beyond what they show, as a factor."""
-COLUMNS: Final = (
-    Column(title="class", kind="name"),
-    *numbers("decoding", "TPOT", "tokens/s\nGPU"),
-    Column(title="bound by"),
-    Column(title="limit"),
+NOTE: Final = (
+    "Each point is a batch, from few requests to many: higher is cheaper, further left is faster. "
+    "The large point is the load line: where the class is to be run. Hollow points break a limit."
 )
 
 Batches = tuple[str, Sequence[BatchRow], int]
@@ -52,25 +49,8 @@ def throughput_picture(choices: Sequence[Choice], slo: Slo, *, name: str) -> Pic
         name=name,
         title="Output tokens per second of one GPU against TPOT",
         about=f"{', '.join(name for name, _, _ in classes)}, by batch",
+        note=NOTE,
     )
-
-
-def load_lines(choices: Sequence[Choice]) -> Table:
-    """Return what each class does at its load line."""
-    rows = []
-    for choice, (color, _) in zip(choices, SERIES, strict=False):
-        name, batches, num_gpus = batches_of(choice)
-        [row] = [row for row in batches if row.is_load_line]
-        cells = (
-            name,
-            requests_written(row.state.num_decoding),
-            format_s(row.state.tpot_s),
-            significant(row.tokens_per_s / num_gpus),
-            row.cells[-1],
-            LIMITS.get(choice.sizing.limited_by, choice.sizing.limited_by),
-        )
-        rows.append(Row(cells=cells, color=color))
-    return Table(columns=COLUMNS, rows=tuple(rows))
 
 
 def throughput_figure(classes: Sequence[Batches], slo: Slo) -> Figure:
