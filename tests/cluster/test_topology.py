@@ -87,16 +87,6 @@ def test_a_role_that_is_deleted_is_made_again(tenant):
     )
 
 
-def test_what_costs_no_less_apart_is_one_fleet_and_says_so(tenant):
-    short = {"promptTokens": {"mean": 200}, "outputTokens": {"mean": 400}, "requestsPerSecond": 1}
-    tenant.apply(an_object({"roles": "Auto"}, demand=short))
-    tenant.wait_ready()
-    reasons = {each["code"]: each["message"] for each in tenant.status()["plan"]["reasons"]}
-
-    assert reasons["Topology"].startswith("apart costs less: no: 1 prefill + 1 decode replica")
-    assert roles(tenant) == [None, None]
-
-
 def test_nothing_is_made_where_only_advice_is_wanted(tenant):
     tenant.apply(an_object({}, scaling={"mode": "Recommend", "maxReplicas": 3}))
     until(lambda: tenant.condition("PlanValid").get("status") == "True", "it is planned")
@@ -118,7 +108,7 @@ def test_an_object_of_somebody_else_with_the_name_of_a_role_is_left_alone(tenant
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"topology": {"roles": "Auto"}}, "topology cannot be added or removed, nor its roles"),
+        ({"topology": None}, "topology cannot be added or removed"),
         ({"slo": {"timePerOutputToken": None}}, "topology needs both timeToFirstToken"),
     ],
 )

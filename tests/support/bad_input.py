@@ -240,7 +240,6 @@ REFUSED: tuple[BadInput, ...] = (
                              ("spec.scaleTarget", {"name": "my-vllm", "role": "prefill"})),
              field="slo.timePerOutputToken", shows=("one token",)),
     *each(9, "spec.demand.cacheTransfer", "0ms", "50", 50, "2h"),
-    *each(9, "spec.topology.roles", "apart", "Both", "", True),
     *(BadInput(row=1, changes=(*changes, (f"spec.topology.{role}", own)), field=field,
                shows=("maxReplicas of a role",))
       for role, own, field, *changes in (

@@ -367,10 +367,7 @@ def _lets_a_pod_go(most: str) -> str:
     return f"!({is_number}) || {_KEPT} < {most}"
 
 
-_TOPOLOGY_FIXED = (
-    "has(self.topology) == has(oldSelf.topology) && "
-    "(!has(self.topology) || self.topology.roles == oldSelf.topology.roles)"
-)
+_TOPOLOGY_FIXED = "has(self.topology) == has(oldSelf.topology)"
 _BEYOND_ROLE = "must not exceed maxReplicas of a role, by topology or scaling"
 _MIN_OF_ROLE = f"minReplicas of a role {_BEYOND_ROLE}"
 _SCHEDULE_OF_ROLE = f"minReplicas of a schedule {_BEYOND_ROLE}"
@@ -503,7 +500,7 @@ class Spec(ApiModel):
             fieldPath=".model.kvOffload",
         ),
         rule(_TARGET_FIXED, "scaleTarget cannot be added, changed or removed"),
-        rule(_TOPOLOGY_FIXED, "topology cannot be added or removed, nor its roles be changed"),
+        rule(_TOPOLOGY_FIXED, "topology cannot be added or removed"),
         *(
             rule(f"!has(self.topology) || ({condition})", message, fieldPath=f".{field}")
             for condition, message, field in _TOPOLOGY_RULES

@@ -1,6 +1,6 @@
 """Prefill and decode apart, asked for by one object."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
@@ -49,9 +49,6 @@ class RoleOptions(ApiModel):
 class Topology(ApiModel):
     """Prefill and decode apart: a ModelDeployment for each role, made and changed by Tonnage."""
 
-    roles: Literal["Apart", "Auto"] = "Apart"
-    """Apart: two roles. Auto: two roles where they cost less than one fleet for both at the demand
-    that the spec expects, decided once, before anything runs."""
     kv_link: LinkRate | None = None
     """What one GPU moves to a replica of the other role, such as 50GB/s or 400Gb/s; absent:
     hardware.nodeLink, else the link between the GPUs of a node."""

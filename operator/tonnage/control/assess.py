@@ -34,7 +34,7 @@ from tonnage.control.measure.traffic import measure_traffic, observe_engines
 from tonnage.control.observe.evicted import never_evictable
 from tonnage.control.observe.permission import may_act
 from tonnage.control.observe.tracks import with_tracks
-from tonnage.control.size.apart import apart, weighed
+from tonnage.control.size.apart import apart
 from tonnage.control.size.chosen import (
     choose,
     choose_running,
@@ -88,8 +88,7 @@ def _planned(found: Assessment, fleet: Fleet, asker: Asker) -> Assessment:
         SearchAbandonedError: the time for searches is spent before there is an answer.
     """
     state, memory, mode = found.state, found.memory, fleet.settings.mode
-    beside = weighed(state, fleet, memory, asker)
-    if beside and (roles := apart(state, fleet, beside)):
+    if roles := apart(state, fleet, memory, asker):
         if mode != "full":
             raise RefusedError("ScaleOnly", MAKES_NO_ROLES)
         return _without_wait(replace(found, apart=roles))
@@ -99,7 +98,6 @@ def _planned(found: Assessment, fleet: Fleet, asker: Asker) -> Assessment:
     return replace(
         found,
         chosen=chosen,
-        verdict=beside.message if beside else None,
         proposals=(proposal,) if proposal else (),
         refusal=None if may_make else Reason("ScaleOnly", MAKES_NOTHING),
     )

@@ -9,7 +9,7 @@ from tonnage.explain.words import Answer
 from tonnage.sizing.offload import break_even_bytes_per_s, host_cache_gib
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.refusals import hands_over
-from tonnage.sizing.roles import Comparison, Divided, Pair, Rank
+from tonnage.sizing.roles import Comparison, Pair, Rank
 from tonnage.units import count_of, format_bytes, format_s, format_si, significant
 
 RUN_APART: Final = "spec.topology runs both, behind a proxy of yours"
@@ -17,7 +17,7 @@ NOT_RUN: Final = "the operator runs no roles of a model with windows or states"
 PERCENT: Final = 100
 
 
-def roles_answer(found: Comparison[Pair], *, link_is_assumed: bool) -> Answer:
+def roles_answer(found: Comparison, *, link_is_assumed: bool) -> Answer:
     """Return whether roles apart cost less, and why."""
     lines = _pair_lines(found.pair, link_is_assumed=link_is_assumed) if found.pair else ()
     return Answer(
@@ -27,7 +27,7 @@ def roles_answer(found: Comparison[Pair], *, link_is_assumed: bool) -> Answer:
     )
 
 
-def _weighed(found: Comparison[Pair]) -> str:
+def _weighed(found: Comparison) -> str:
     if not found.is_weighed:
         return f"not weighed: {found.refusal}"
     if found.pair is None:
@@ -36,7 +36,7 @@ def _weighed(found: Comparison[Pair]) -> str:
     return f"{roles_verdict(found)}; {how}"
 
 
-def roles_verdict(found: Comparison[Pair] | Comparison[Divided]) -> str:
+def roles_verdict(found: Comparison) -> str:
     """Return whether roles apart cost less than one fleet for both, with the numbers."""
     if found.pair is None:
         return f"no: {found.refusal}"
@@ -89,7 +89,7 @@ def _roles(pair: Pair) -> Iterator[tuple[str, int, Sizing]]:
     yield from zip(("prefill", "decode"), pair.replicas, (pair.prefill, pair.decode), strict=True)
 
 
-def roles_figures(found: Comparison[Pair], *, link_is_assumed: bool) -> dict[str, Any]:
+def roles_figures(found: Comparison, *, link_is_assumed: bool) -> dict[str, Any]:
     """Return the same as data."""
     verdict = "Apart" if found.is_apart else "Unified"
     return {

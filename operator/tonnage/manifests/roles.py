@@ -1,4 +1,4 @@
-"""Both roles of an object: what they cost beside one fleet, and the two objects that they are."""
+"""Both roles of an object with a topology: how it is divided, and the two objects that they are."""
 
 import json
 import re
@@ -13,7 +13,6 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.api.pods import ROLES, Role
 from tonnage.api.spec import Percentiles, Spec
 from tonnage.api.topology import Topology
-from tonnage.explain.topology import roles_verdict
 from tonnage.manifests.names import (
     API_VERSION,
     DIGEST_ANNOTATION,
@@ -23,9 +22,8 @@ from tonnage.manifests.names import (
 )
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import Sizing
-from tonnage.sizing.refusals import role_refusals
 from tonnage.sizing.request import ANY_SIZES, DIGEST_LENGTH, SizingRequest, digest_of
-from tonnage.sizing.roles import Comparison, Divided, divide
+from tonnage.sizing.roles import Divided, divide
 from tonnage.sizing.split import Parallelism
 from tonnage.units import MS_PER_S, format_s, seconds
 
@@ -45,52 +43,17 @@ class RunningRole:
 Running = Mapping[Role, RunningRole]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weighed:
-    """Both roles of an object beside one fleet for both."""
-
-    divided: Divided | None
-    """None: no roles keep the SLO."""
-    is_cheaper: bool
-    """Roles cost less than one fleet, or serve alone."""
-    message: str
-    """Why, with the numbers."""
-
-    def takes_roles(self, topology: Topology, *, has_roles: bool, is_one_fleet: bool) -> bool:
-        """Tell whether roles serve an object. What Auto chose stays once it runs.
-
-        ``has_roles``, ``is_one_fleet``: what runs.
-        """
-        is_new = self.is_cheaper and not is_one_fleet
-        return topology.roles == "Apart" or has_roles or is_new
-
-
-def weigh_topology(
-    spec: Spec, request: SizingRequest, size: Size, running: Running
-) -> Weighed | None:
-    """Weigh the roles of a spec against one fleet for both; None: it asks for no roles.
+def divided_spec(
+    spec: Spec, topology: Topology, request: SizingRequest, size: Size, running: Running
+) -> Divided:
+    """Divide a spec; the splits that run stay where they still serve it.
 
     ``request``: of the whole; ``running``: the roles that there are.
 
     Raises:
-        SizingError: roles are asked for, and none keep the SLO.
+        SizingError: no roles keep the SLO.
         SearchAbandonedError: as ``size`` does.
     """
-    if spec.topology is None:
-        return None
-    if spec.topology.roles == "Apart":
-        return _compared(request, _divided(spec, request, size, running), size)
-    if reason := next(role_refusals(spec, request.engine.minor, request.shape), None):
-        return Weighed(divided=None, is_cheaper=False, message=f"no roles: {reason}")
-    try:
-        return _compared(request, _divided(spec, request, size, running), size)
-    except SizingError as refusal:
-        return Weighed(divided=None, is_cheaper=False, message=f"no roles: {refusal}")
-
-
-def _divided(spec: Spec, request: SizingRequest, size: Size, running: Running) -> Divided:
-    """Divide a spec; the splits that run stay where they still serve it."""
-    topology = spec.topology or Topology()
     link = topology.kv_link_bytes_per_s or request.other_node_bytes_per_s
     given = {
         role: topology.options_of(role).parallelism or spec.hardware.parallelism or ANY_SIZES
@@ -129,22 +92,12 @@ def _held(
             yield role, sizes.model_copy(update={"expert": asked.expert})
 
 
-def _compared(request: SizingRequest, divided: Divided, size: Size) -> Weighed:
-    """Say what roles cost beside one fleet for both, and how TTFT is divided."""
-    parts = (
-        f"of TTFT decode has {format_s(divided.decode_s)}, of which the cache of a mean prompt "
-        f"takes {format_s(divided.transfer_s)}; prefill has the rest"
+def division_written(found: Divided) -> str:
+    """Say how TTFT is divided."""
+    return (
+        f"two roles: of TTFT decode has {format_s(found.decode_s)}, of which the cache of a mean "
+        f"prompt takes {format_s(found.transfer_s)}; prefill has the rest"
     )
-    try:
-        unified = size(request)
-    except SizingError as refusal:
-        message = f"one fleet for both: {refusal}; {parts}"
-        return Weighed(divided=divided, is_cheaper=True, message=message)
-    found = Comparison[Divided](unified=unified, replicas=unified.replicas, pair=divided)
-    bound = "; maxReplicas of a role allows fewer" if divided.is_short else ""
-    message = f"apart costs less: {roles_verdict(found)}{bound}; {parts}"
-    is_cheaper = found.is_apart and (found.is_short or not divided.is_short)
-    return Weighed(divided=divided, is_cheaper=is_cheaper, message=message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

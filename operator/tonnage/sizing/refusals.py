@@ -25,7 +25,7 @@ def refusals(spec: Spec, minor: str, shape: ModelShape, gpu: Gpu) -> Iterator[st
         yield _unsafe_priorities(minor)
     if refuses_late(spec) and version < SINCE_COUNTED_REFUSALS:
         yield _uncounted_refusals(minor)
-    if spec.role or (spec.topology and spec.topology.roles == "Apart"):
+    if spec.role or spec.topology:
         yield from role_refusals(spec, minor, shape)
     if spec.model.kv_offload and not spec.model.kv_offload.is_auto:
         yield from offload_refusals(spec, minor, shape, gpu)

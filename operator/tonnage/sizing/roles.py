@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from tonnage.catalog.shape import LatentAttention, ModelShape, StateAttention
 from tonnage.sizing.cost import cents, gpu_hour
@@ -83,18 +83,15 @@ class Divided:
         return _rank(self.prefill, self.decode, self.replicas)
 
 
-Apart = TypeVar("Apart", Pair, Divided)
-
-
 @dataclass(frozen=True, kw_only=True)
-class Comparison(Generic[Apart]):
+class Comparison:
     """The cheapest fleet for both roles, and roles apart or why there are none."""
 
     unified: Sizing
     """Of the fleet for both."""
     replicas: int
     """Of it, as many as the demand takes."""
-    pair: Apart | None = None
+    pair: Pair | None = None
     refusal: str = ""
     is_weighed: bool = True
     """A pair was searched for."""
@@ -122,12 +119,12 @@ def weigh_roles(
     link_bytes_per_s: float,
     *,
     between: Between = keep_searching,
-) -> Comparison[Pair]:
+) -> Comparison:
     """Weigh roles apart against a fleet for both.
 
     ``link_bytes_per_s``: of one GPU, one direction, as transfers achieve it.
     """
-    found = Comparison[Pair](unified=unified, replicas=replicas)
+    found = Comparison(unified=unified, replicas=replicas)
     request, rate = unified.request, requests_per_s_asked(unified)
     if request.role is not None:
         why = "engine.role: it is one of both roles already"

@@ -7,11 +7,6 @@ import yaml
 
 from cli_builders import run
 
-SHORT = {
-    "requestsPerSecond": 1,
-    "promptTokens": {"mean": 100},
-    "outputTokens": {"mean": 500},
-}
 ROLES = ["llama-decode", "llama-prefill"]
 
 
@@ -66,37 +61,21 @@ def test_whose_engines_have_their_role(rendered):
     assert ["kv_consumer" in each for each in commands] == [False, True]
 
 
-def test_plan_answers_for_each_role_and_says_what_both_cost():
+def test_plan_answers_for_each_role_and_says_how_ttft_is_divided():
     result = run("plan", "-f", "-", "-o", "json", text=an_object())
     answers = json.loads(result.stdout)
 
     assert [each["metadata"]["name"] for each in answers] == ["llama-prefill", "llama-decode"]
-    assert "Note: default/llama: apart costs less: " in result.stderr
+    assert "Note: default/llama: two roles: of TTFT decode has " in result.stderr
     assert "the cache of a mean prompt takes 21.0 ms" in result.stderr
 
 
-def test_plan_weighs_one_fleet_with_the_link_of_the_spec():
-    auto = {"roles": "Auto", "kvLink": "400Gb/s"}
-    result = run("plan", "-f", "-", "-o", "json", text=an_object(topology=auto, demand=SHORT))
-    (answer,) = json.loads(result.stdout)
+def test_a_diff_keeps_the_splits_of_roles(tmp_path):
+    old = tmp_path / "old.yaml"
+    old.write_text(an_object(hardware={"gpu": "H100", "gpusPerReplica": 2}))
+    result = run("diff", old, "-", "-o", "json", text=an_object(hardware={"gpu": "H100"}))
 
-    assert answer["rolesApart"]["verdict"] == "Unified"
-    assert answer["rolesApart"]["apart"]["linkBytesPerSecond"] == 50e9
-
-
-def test_a_diff_keeps_the_splits_of_roles_and_a_fleet_that_runs(tmp_path):
-    open_split, old = {"gpu": "H100"}, tmp_path / "old.yaml"
-    for before, after in (
-        (an_object(hardware={"gpu": "H100", "gpusPerReplica": 2}), an_object(hardware=open_split)),
-        (
-            an_object(topology={"roles": "Auto"}, demand=SHORT, hardware=open_split),
-            an_object(topology={"roles": "Auto"}, hardware=open_split),
-        ),
-    ):
-        old.write_text(before)
-        result = run("diff", old, "-", "-o", "json", text=after)
-
-        assert {each["podsRolled"] for each in json.loads(result.stdout)["objects"]} == {0}
+    assert {each["podsRolled"] for each in json.loads(result.stdout)["objects"]} == {0}
 
 
 def test_diff_compares_role_by_role(tmp_path):
@@ -107,13 +86,6 @@ def test_diff_compares_role_by_role(tmp_path):
 
     assert [each["name"] for each in changed] == [f"default/{name}" for name in ROLES]
     assert all(each["podsRolled"] > 0 for each in changed)
-
-
-def test_auto_renders_one_fleet_where_roles_cost_no_less():
-    result = run("render", "-f", "-", text=an_object(topology={"roles": "Auto"}, demand=SHORT))
-    names = {each["metadata"]["name"] for each in yaml.safe_load_all(result.stdout)}
-
-    assert names == {"llama"}
 
 
 @pytest.mark.parametrize("command", [("render",), ("plan",)])

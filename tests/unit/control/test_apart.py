@@ -20,12 +20,6 @@ LONG_PROMPTS = {
     "promptTokens": {"mean": 6000},
     "outputTokens": {"mean": 100, "p99": 100},
 }
-SHORT_PROMPTS = {
-    "requestsPerSecond": "0.5",
-    "promptTokens": {"mean": 100},
-    "outputTokens": {"mean": 400},
-}
-AUTO = {"roles": "Auto"}
 
 
 def an_object(topology=None, **spec):
@@ -251,68 +245,17 @@ class TestWhereNothingIsMade:
         assert conditions(writes)["Stalled"].reason == "NameConflict"
         assert "serves both roles" in conditions(writes)["Stalled"].message
 
+    def test_engines_hand_nothing_over(self):
+        writes, _ = ticked(an_object(engine={"version": "0.20"}))
+
+        assert conditions(writes)["PlanValid"].reason == "UnsupportedEngine"
+
     def test_the_object_is_about_to_go(self, made):
         body = an_object()
         view = replace(model_view(body), is_deleting=True)
         writes, _ = ticked(body, roles=as_made(made)[:1], view=view)
 
         assert writes.roles == ()
-
-
-class TestAuto:
-    def test_takes_roles_where_they_cost_less(self):
-        hardware = {"gpu": "H100"}
-        writes, _ = ticked(an_object(AUTO, hardware=hardware))
-        verdict = conditions(writes)["PlanValid"].message
-
-        assert len(writes.roles) == 2
-        assert verdict.startswith("apart costs less: yes: ")
-
-    def test_takes_one_fleet_where_they_do_not_and_says_why(self):
-        writes, _ = ticked(an_object(AUTO, demand=SHORT_PROMPTS))
-        (reason,) = (each for each in writes.status.plan.reasons if each.code == "Topology")
-
-        assert writes.roles == ()
-        assert writes.template["kind"] == "Deployment"
-        assert reason.message.startswith("apart costs less: no: 1 prefill + 1 decode replica")
-
-    def test_takes_no_roles_of_which_one_may_not_have_what_it_takes(self):
-        few = {"roles": "Auto", "prefill": {"maxReplicas": 1}}
-        writes, _ = ticked(an_object(few))
-        (reason,) = (each for each in writes.status.plan.reasons if each.code == "Topology")
-
-        assert writes.roles == ()
-        assert "maxReplicas of a role allows fewer" in reason.message
-
-    def test_keeps_what_runs(self, made):
-        roles = as_made(made)
-        for each in roles:
-            each["spec"]["demand"] |= SHORT_PROMPTS
-        apart, _ = ticked(an_object(AUTO, demand=SHORT_PROMPTS), roles=roles)
-        whole, _ = ticked(an_object(AUTO, hardware={"gpu": "H100"}), replicas=2)
-
-        assert len(apart.roles) == 2
-        assert whole.roles == ()
-
-    def test_takes_no_roles_beside_a_fleet_that_is_too_large_to_be_read(self):
-        whole = an_object(AUTO, hardware={"gpu": "H100"})
-        writes, _ = ticked(whole, oversized_bytes=300_000)
-
-        assert writes.roles == ()
-        assert conditions(writes)["PlanValid"].reason == "DeploymentTooLarge"
-
-    def test_takes_one_fleet_where_engines_hand_nothing_over(self):
-        old = {"version": "0.20"}
-        writes, _ = ticked(an_object(AUTO, engine=old))
-        (reason,) = (each for each in writes.status.plan.reasons if each.code == "Topology")
-
-        assert writes.roles == ()
-        assert "needs engine.version 0.22" in reason.message
-
-    def test_which_are_refused_where_they_are_asked_for(self):
-        writes, _ = ticked(an_object(engine={"version": "0.20"}))
-
-        assert conditions(writes)["PlanValid"].reason == "UnsupportedEngine"
 
 
 class TestStatus:

@@ -40,7 +40,9 @@ def asked(reply, path=PATH):
         return asyncio.run(ask(server.url))
 
 
-@pytest.mark.parametrize("spec", [{}, {"operatorClass": "blue"}, {"topology": {"roles": "Auto"}}])
+@pytest.mark.parametrize(
+    "spec", [{}, {"operatorClass": "blue"}, {"topology": {"kvLink": "50GB/s"}}]
+)
 def test_a_slim_model_is_to_the_store_what_the_whole_one_is(spec):
     body = a_body(annotations=ANNOTATIONS, ownerReferences=OWNERS, labels={"a": "b"})
     body["spec"] |= spec

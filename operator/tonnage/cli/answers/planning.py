@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.spec import Spec
 from tonnage.api.status import Reason
+from tonnage.api.topology import Topology
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.cli.answers.offers import Offer, offers
 from tonnage.cli.answers.savings import Saving, savings
@@ -21,7 +22,7 @@ from tonnage.explain.at_demand import capacity_figures, demand_figures
 from tonnage.explain.offload import offload_reasons
 from tonnage.explain.report import estimate_status, plan_status, sizing_reasons
 from tonnage.manifests.arguments import argument_pairs
-from tonnage.manifests.roles import Running, Weighed, weigh_topology
+from tonnage.manifests.roles import Running, divided_spec
 from tonnage.sizing.adapters import running_adapters
 from tonnage.sizing.checks import with_running_cache
 from tonnage.sizing.errors import SizingError
@@ -34,6 +35,7 @@ from tonnage.sizing.provenance import (
     as_guessed,
 )
 from tonnage.sizing.request import Flags, SizingRequest, as_textbook, ask, look_up
+from tonnage.sizing.roles import Divided
 from tonnage.sizing.search import size
 from tonnage.sizing.switches import switches_in
 from tonnage.units import count_of, significant
@@ -161,9 +163,8 @@ def answer(
     except (CatalogError, TargetError, CalibrationFileError) as error:
         return _not_asked(deployment, error)
     try:
-        topology = spec.topology
-        if topology and topology.roles == "Apart":  # where roles can be, they ask in its place
-            weighed_roles(spec, request, terms, {})
+        if spec.topology:  # where roles can be, they ask in its place
+            roles_of(spec, spec.topology, request, terms, {})
         sizing, why_offload = _decided(spec, asked, live, terms.between)
         request = asked(sizing.request.has_host_cache)
     except (CatalogError, SizingError) as error:
@@ -214,15 +215,15 @@ def _decided(
     )
 
 
-def weighed_roles(
-    spec: Spec, request: SizingRequest, terms: Terms, running: Running
-) -> Weighed | None:
-    """Weigh the roles of a spec; None: it asks for none.
+def roles_of(
+    spec: Spec, topology: Topology, request: SizingRequest, terms: Terms, running: Running
+) -> Divided:
+    """Return both roles of a spec; ``running``: those that there are.
 
     Raises:
-        SizingError: it asks for roles that keep no SLO.
+        SizingError: they keep no SLO.
     """
-    return weigh_topology(spec, request, partial(size, between=terms.between), running)
+    return divided_spec(spec, topology, request, partial(size, between=terms.between), running)
 
 
 def fewest_replicas(model: ModelDeployment) -> int:

@@ -6,9 +6,9 @@ from typing import Final, NamedTuple
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.pods import ROLES, Role
 from tonnage.catalog.gpu import CatalogError
-from tonnage.cli.answers.planning import NONE, Terms, request_of, weighed_roles
+from tonnage.cli.answers.planning import NONE, Terms, request_of, roles_of
 from tonnage.cli.read.references import References
-from tonnage.manifests.roles import RunningRole, role_models, role_name
+from tonnage.manifests.roles import RunningRole, division_written, role_models, role_name
 from tonnage.sizing.errors import SizingError
 
 There = Mapping[tuple[str, str], ModelDeployment]
@@ -21,7 +21,7 @@ class Parts(NamedTuple):
 
     models: tuple[ModelDeployment, ...]
     message: str | None = None
-    """Of which object: what roles cost beside one fleet for both, and how TTFT is divided."""
+    """Of which object, and how TTFT is divided."""
 
 
 def parts_of(
@@ -33,23 +33,18 @@ def parts_of(
 ) -> Parts:
     """Return the objects of both roles where an object has them, else itself, refused or not.
 
-    ``there``: what runs, which Auto leaves as it is, and of which roles keep their splits.
+    ``there``: what runs, of which roles keep their splits.
     """
     topology, itself = model.spec.topology, Parts((model,))
     if topology is None:
         return itself
     running = dict(_running(model, there))
     try:
-        found = weighed_roles(model.spec, request_of(model.spec, terms, references), terms, running)
+        request = request_of(model.spec, terms, references)
+        found = roles_of(model.spec, topology, request, terms, running)
     except (CatalogError, SizingError):
         return itself
-    if (
-        found is None
-        or found.divided is None
-        or not found.takes_roles(topology, has_roles=bool(running), is_one_fleet=model.key in there)
-    ):
-        return itself
-    return Parts(role_models(model, found.divided), f"{'/'.join(model.key)}: {found.message}")
+    return Parts(role_models(model, found), f"{'/'.join(model.key)}: {division_written(found)}")
 
 
 def _running(model: ModelDeployment, there: There) -> Iterator[tuple[Role, RunningRole]]:

@@ -386,7 +386,7 @@ class Apart:
 
     manifests: tuple[RoleManifest, ...]
     message: str
-    """What they cost beside one fleet for both, and how TTFT is divided."""
+    """How TTFT is divided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -411,8 +411,6 @@ class Assessment:
     chosen: Chosen | None = None
     apart: Apart | None = None
     """Two objects in place of one; nothing is chosen for this one then."""
-    verdict: str | None = None
-    """Why one fleet serves an object whose topology is Auto."""
     observed: Observed | None = None
     budgets: tuple[ErrorBudget, ...] = ()
     """Of the SLO targets of which enough requests were judged."""

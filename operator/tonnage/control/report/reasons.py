@@ -58,7 +58,7 @@ _DECISIONS: Final[Mapping[str, str]] = {
     "SpeedInDoubt": "planned for the slow end of the range that the evidence leaves",
     "Stabilizing": "more were needed not long ago, so none is taken away yet",
     "StepCap": "one decision adds no more than settings.maxScaleUpReplicas",
-    "Topology": "two roles serve the object, or why one fleet does where its topology is Auto",
+    "Topology": "two roles serve the object",
     "WalkingDown": "replicas go a quarter of the fleet at a time",
 }
 _OF_CONDITIONS: Final[Mapping[str, str]] = {
@@ -175,7 +175,6 @@ _REFUSALS: Final[Mapping[str, str]] = {
     "ModelConfig": "the config.json has what no rule reads, or lacks what is needed",
     "ModelConfigMissing": "the ConfigMap of spec.model.config, or its key, is not there",
     "NameConflict": "a Deployment, or the ModelDeployment of a role, of that name is not ours",
-    "NoRoles": "no roles keep the SLO, and they are what runs",
     "NamespaceUnreadable": "what runs in the namespace cannot be read: it stays as it is",
     "NotServable": "a plan exists that the operator cannot carry out",
     "RunningSpecUnknown": "what the running pods were made from is not recorded (mode Approve)",

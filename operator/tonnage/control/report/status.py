@@ -190,7 +190,6 @@ def _plan(found: Assessment) -> PlanStatus | None:
         *batch_reasons(found.sizing),
         *memory_reasons(found.sizing),
         *_offload_reasons(found),
-        *((Reason(TOPOLOGY, found.verdict),) if found.verdict else ()),
     )
     reasons = (*found.decision.reasons, *found.decision.notes, *own)
     return plan_status(found.sizing, replicas=found.decision.replicas, reasons=reasons)

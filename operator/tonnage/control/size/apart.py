@@ -12,22 +12,25 @@ from tonnage.control.size.allowed import check_allowed
 from tonnage.control.size.question import RefusedError, by_spec
 from tonnage.manifests.roles import (
     RunningRole,
-    Weighed,
+    divided_spec,
+    division_written,
     role_manifests,
     role_name,
     sizes_written,
-    weigh_topology,
 )
 from tonnage.sizing.errors import SLOInfeasibleError
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import SizingRequest
 
 
-def weighed(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Weighed | None:
-    """Weigh the roles of an object as objects of their own are sized before they are measured.
+def apart(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Apart | None:
+    """Return both roles as they should be; None: one fleet serves the object.
+
+    Roles are sized as objects of their own are before they are measured.
 
     Raises:
         CatalogError, SizingError: nothing can be planned; the message says why.
+        RefusedError: something of another has the name of a role, or is not allowed.
         SearchAbandonedError: the time for searches is spent before there is an answer.
     """
     model, shape = state.model, state.model_config
@@ -44,7 +47,10 @@ def weighed(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker)
         except SLOInfeasibleError:
             return asker.size(asked_with(asked, held, held.asked.middle))
 
-    return weigh_topology(model.spec, request, size, dict(_running(state)))
+    divided = divided_spec(model.spec, model.spec.topology, request, size, dict(_running(state)))
+    check_allowed(model, fleet.settings)
+    _check_names(state, model)
+    return Apart(manifests=role_manifests(model, divided), message=division_written(divided))
 
 
 def _running(state: ModelState) -> Iterator[tuple[Role, RunningRole]]:
@@ -54,33 +60,21 @@ def _running(state: ModelState) -> Iterator[tuple[Role, RunningRole]]:
             yield role, RunningRole(spec=other.model.spec, sizes=sizes)
 
 
-def apart(state: ModelState, fleet: Fleet, found: Weighed) -> Apart | None:
-    """Return both roles as they should be; None: one fleet serves the object.
+def _check_names(state: ModelState, model: ModelDeployment) -> None:
+    """Refuse roles where something else has the name of one, or of the object itself.
 
     Raises:
-        RefusedError: something of another has the name of a role, or is not allowed.
+        RefusedError: the message names it.
     """
-    model = state.model
-    if not isinstance(model, ModelDeployment) or model.spec.topology is None:
-        return None
-    is_there = state.deployment or state.in_the_way or state.oversized_bytes is not None
-    if not found.takes_roles(
-        model.spec.topology, has_roles=bool(state.own_roles), is_one_fleet=bool(is_there)
-    ):
-        return None
     if state.deployment is not None:
         raise RefusedError(
             "NameConflict",
             f"{state.deployment.kind} {model.name} of this ModelDeployment serves both roles, and "
             "would run beside them: delete it",
         )
-    if found.divided is None:
-        raise RefusedError("NoRoles", found.message)
-    check_allowed(model, fleet.settings)
     for role in state.roles.keys() - state.own_roles.keys():
         raise RefusedError(
             "NameConflict",
             f"ModelDeployment {role_name(model.name, role)} exists and is not controlled by "
             f"{model.name}: delete or rename one of them",
         )
-    return Apart(manifests=role_manifests(model, found.divided), message=found.message)
