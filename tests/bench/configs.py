@@ -3,9 +3,11 @@
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from tonnage.catalog.models import read_model_config
+from tonnage.catalog.gpu import CatalogError
+from tonnage.catalog.models import built_in_model, read_model_config
 from tonnage.catalog.shape import ModelShape
 
 Configs = Mapping[str, Any]
@@ -18,7 +20,17 @@ def shape_in(configs: Configs, model: str, weight_label: str) -> ModelShape:
         CatalogError: its configuration is refused.
         KeyError: there is no such model.
     """
-    return read_model_config(json.dumps(config_in(configs, model, weight_label)), name=model)
+    config = json.dumps(config_in(configs, model, weight_label))
+    return with_encoders(read_model_config(config, name=model))
+
+
+def with_encoders(shape: ModelShape) -> ModelShape:
+    """Return a shape with the encoders that the catalogue has of its model; others keep a bound."""
+    try:
+        number = built_in_model(shape.name).encoder_parameters
+    except CatalogError:
+        return shape
+    return replace(shape, encoder_parameters=number, num_uncounted_encoders=0)
 
 
 def config_in(configs: Configs, model: str, weight_label: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from configs import Configs, config_in
+from configs import Configs, config_in, with_encoders
 from memory_columns import OWN, whole_row
 
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
@@ -185,12 +185,12 @@ def shape_of(row: Row, configs: Configs) -> ModelShape:
         return built_in_model(row["model"])
     config = config_in(configs, row["model"], row["weight_quant"])
     try:
-        return shape_from_config(config, name=row["model"])
+        return with_encoders(shape_from_config(config, name=row["model"]))
     except CatalogError as error:
         if "quantization_config" not in str(error):
             raise
     del config["quantization_config"]
-    return shape_from_config(config, name=row["model"])
+    return with_encoders(shape_from_config(config, name=row["model"]))
 
 
 def weights_of(shape: ModelShape, label: str) -> WeightFormat:

@@ -133,7 +133,9 @@ def _renamed_shape(model_id: str, other: BaseCheckpoint) -> ModelShape:
     elif other.weight_format:
         config["quantization_config"] = dict(QUANTIZATION[other.weight_format])
         stored = f"weights in {other.weight_format}, as the name says"
-    shape = shape_from_config(config, name=model_id)
+    shape = shape_from_config(
+        config, name=model_id, encoder_parameters=encoder_parameters(other.name)
+    )
     note = f"counted with the shape of {other.name}, {stored}: give its config.json to be sure"
     return replace(
         shape,
@@ -292,7 +294,15 @@ def _blocks(name: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
 
 @cache
 def _shape(name: str) -> ModelShape:
-    return shape_from_config(built_in_config(name), name=name)
+    return shape_from_config(
+        built_in_config(name), name=name, encoder_parameters=encoder_parameters(name)
+    )
+
+
+def encoder_parameters(name: str) -> int | None:
+    """Return how many parameters the encoders of a built-in model have; None: it has none."""
+    number: int | None = _blocks(name)[0].get("encoder_parameters")
+    return number
 
 
 def built_in_config(name: str) -> dict[str, Any]:

@@ -77,6 +77,8 @@ def _first_names(names: Iterable[str]) -> str:
 def apply_checkpoint(shape: ModelShape, weights: StoredWeights) -> ModelShape:
     """Return the shape with the weights of its files, and notes on how far its own count is off."""
     weights, remarks = _as_tied(weights, shape)
+    if shape.encoder_parameters and weights.encoders.num_bytes:
+        shape = replace(shape, encoder_parameters=weights.encoders.num_bytes // WIDE_BYTES)
     notes = (*weights.notes, *remarks, *_comparison(weights, counted_bytes(shape)))
     return replace(shape, stored=weights, notes=(*shape.notes, *notes))
 

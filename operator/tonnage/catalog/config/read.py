@@ -24,7 +24,7 @@ from tonnage.catalog.config.architectures.traits import (
     outer_vector_parameters,
     vector_parameters,
 )
-from tonnage.catalog.config.encoders.kinds import read_encoders
+from tonnage.catalog.config.encoders import read_encoders
 from tonnage.catalog.config.formats.mixed import (
     as_kind_reads,
     is_mixed,
@@ -70,22 +70,25 @@ _QUANTIZED_NAME = re.compile(
 )
 
 
-def shape_from_config(config: Mapping[str, object], *, name: str) -> ModelShape:
+def shape_from_config(
+    config: Mapping[str, object], *, name: str, encoder_parameters: int | None = None
+) -> ModelShape:
     """Return the shape of the model that this configuration describes.
 
-    Of a multimodal model the part that generates text counts, and the encoders beside it.
+    Of a multimodal model the part that generates text counts, and the encoders beside it, of which
+    a bound is counted where ``encoder_parameters`` is not known.
 
     Raises:
         ModelConfigError: a key is missing, of the wrong type, out of bounds or contradictory.
         UnknownArchitectureError: the model has parts that no formula here covers.
     """
     try:
-        return _shape(config, name)
+        return _shape(config, name, encoder_parameters)
     except CatalogError as error:
         raise type(error)(f"model {name}: {error}") from error
 
 
-def _shape(config: Mapping[str, object], name: str) -> ModelShape:
+def _shape(config: Mapping[str, object], name: str, encoder_parameters: int | None) -> ModelShape:
     check_document(config)
     block = _text_block(config)
     architecture = _architecture(config, block)
@@ -100,7 +103,12 @@ def _shape(config: Mapping[str, object], name: str) -> ModelShape:
             differs_by_window=architecture.turns_by_window,
         )
     formats = _formats(config, block, architecture, layers)
-    encoders = read_encoders(config, text_path=_wrapper_path(config), text_width=keys.hidden_size)
+    encoders = read_encoders(
+        config,
+        text_path=_wrapper_path(config),
+        text_width=keys.hidden_size,
+        num_parameters=encoder_parameters,
+    )
     return ModelShape(
         name=name,
         hidden_size=keys.hidden_size,

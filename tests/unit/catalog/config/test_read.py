@@ -170,10 +170,7 @@ def test_of_a_multimodal_model_the_text_part_counts_and_notes_tell_of_the_rest()
     shape = built_in_model("Qwen/Qwen2.5-Omni-7B")
 
     assert shape.hidden_size == 3584
-    assert shape.notes == (
-        "thinker_config.vision_config counts with 677 million parameters in 16 bits",
-        "thinker_config.audio_config counts with 640 million parameters in 16 bits",
-    )
+    assert shape.notes == ("encoders count with 1,316 million parameters in 16 bits",)
 
 
 def test_a_wrapper_decides_on_tied_tables_when_the_text_part_is_silent() -> None:

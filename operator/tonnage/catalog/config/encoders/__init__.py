@@ -1,1 +1,0 @@
-"""Encoders of images and sound beside the text part of a model."""
