@@ -13,6 +13,7 @@ FOLDERS: Final = {
     "fleet.md": "control,estimate,fleet,manifests,policy,sizing",
     "fleet_real.md": RUNS,
     "memory.md": "catalog,sizing",
+    "other_tools.md": "catalog,engine,sizing",
     "mutation.md": "engine,estimate,policy,sizing",
     "replay.md": DECIDES,
     "replay_truth.md": DECIDES,

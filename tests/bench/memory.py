@@ -111,8 +111,7 @@ def variants(row: Row, *, has_states: bool) -> list[Row]:
 @click.option("--data", type=click.Path(exists=True, path_type=Path), required=True)
 @click.option("--configs", type=click.Path(exists=True, path_type=Path), required=True)
 @click.option("--report", "report_file", type=click.Path(path_type=Path), help="Markdown, errors.")
-@click.option("--rivals", is_flag=True, help="Run other estimators too, for the report.")
-def main(*, data: Path, configs: Path, report_file: Path | None, rivals: bool) -> None:
+def main(*, data: Path, configs: Path, report_file: Path | None) -> None:
     """Print a prediction for each row."""
     models: Mapping[str, object] = yaml.safe_load(configs.read_text())
     with data.open(newline="") as lines:
@@ -123,7 +122,7 @@ def main(*, data: Path, configs: Path, report_file: Path | None, rivals: bool) -
     out.writeheader()
     out.writerows(found)
     if report_file:
-        text = report(rows, models, found, predict=predicted, with_rivals=rivals)
+        text = report(rows, models, found, predict=predicted)
         write_page(report_file, text)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from fit_memory import fit, read_rows
 from memory_cases import case_of, version_of
-from rivals import REQUIREMENTS, relative_error, rival_answers
 
 from tonnage.catalog.engine_memory import memory_constants
 from tonnage.catalog.gpu import CatalogError
@@ -37,7 +36,6 @@ def report(
     found: Sequence[Found],
     *,
     predict: Predict,
-    with_rivals: bool,
 ) -> str:
     """Return the page."""
     errors = {row["id"]: error_of(row, each) for row, each in zip(rows, found, strict=True)}
@@ -50,8 +48,6 @@ def report(
         _components(rows, configs),
         _outside(rows, found, errors),
     ]
-    if with_rivals:
-        sections.append(_rivals(rows, configs, errors))
     return "\n\n".join(sections) + "\n"
 
 
@@ -261,17 +257,3 @@ def _outside(
 def _what(row: Row) -> str:
     version = re.match(r"~?[\w.]+", row["vllm_version"])
     return f"{row['model']}, vLLM {version[0] if version else '?'}, {row['gpu']} x {row['n_gpus']}"
-
-
-def _rivals(
-    rows: Sequence[Row], configs: Mapping[str, Any], errors: Mapping[str, float | None]
-) -> str:
-    """Others on the same rows, in the same run; ours on the rows that each of them answers."""
-    lines = ["## Side by side, on the rows that the other answers", "", _HEADER]
-    for name, requirement in REQUIREMENTS.items():
-        answers = rival_answers(name, rows, configs)
-        theirs = {row["id"]: relative_error(row, answers[row["id"]]) for row in rows}
-        both = [each for each, error in theirs.items() if error is not None]
-        lines.append(f"| {requirement} | {spread(theirs[each] for each in both)} |")
-        lines.append(f"| Tonnage on these rows | {spread(errors[each] for each in both)} |")
-    return "\n".join(lines)

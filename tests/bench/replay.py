@@ -47,10 +47,9 @@ from tonnage.replay.policy import (
 )
 
 POLICIES = (
-    TONNAGE, NEWEST_FIRST, IN_TIME, STATIC_PEAK, STAIRCASE, "hpa-kv", "hpa-concurrency",
-    "keda-queue", "keda-epp-queue", "llmd-slo", "llmd-token", "wva1", "wva2", "wva-queueing",
-    "aibrix-kpa", "aibrix-apa", "dynamo-classic", "dynamo-hybrid", "kubeai", "ray", "true-rate",
-    "wva-throughput", "llm-scaling-manager",
+    TONNAGE, NEWEST_FIRST, IN_TIME, STATIC_PEAK, STAIRCASE, "hpa-concurrency", "keda-epp-queue",
+    "llmd-slo", "wva2", "wva-queueing", "dynamo-classic", "ray", "true-rate", "wva-throughput",
+    "llm-scaling-manager",
 )  # fmt: skip
 STARTS_S = (60.0, 120.0, 240.0, 600.0)
 SEEDS = 5

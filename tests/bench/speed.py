@@ -3,7 +3,7 @@
     python tests/bench/speed.py --data serving_speed.csv --configs model_configs.yaml > out.csv
 
 ``--report FILE`` writes the errors where values are filled in: in-sample, with each GPU and each
-model left out of the fit, by group, and beside a naive roofline; ``--rivals`` adds another tool.
+model left out of the fit, by group, and beside a naive roofline.
 """
 
 import csv
@@ -102,8 +102,7 @@ def answers(rows: Sequence[Row], configs: Mapping[str, Any]) -> list[dict[str, o
 @click.option("--data", type=click.Path(exists=True, path_type=Path), required=True)
 @click.option("--configs", type=click.Path(exists=True, path_type=Path), required=True)
 @click.option("--report", "report_file", type=click.Path(path_type=Path), help="Markdown, errors.")
-@click.option("--rivals", is_flag=True, help="Run another estimator too, for the report.")
-def main(*, data: Path, configs: Path, report_file: Path | None, rivals: bool) -> None:
+def main(*, data: Path, configs: Path, report_file: Path | None) -> None:
     """Print a prediction for each row."""
     models = yaml.safe_load(configs.read_text())
     rows = read_rows(data)
@@ -114,7 +113,7 @@ def main(*, data: Path, configs: Path, report_file: Path | None, rivals: bool) -
     if report_file:
         from speed_report import report  # noqa: PLC0415  the fit needs scipy, a prediction does not
 
-        report_file.write_text(report(data, configs, rows, found, with_rivals=rivals))
+        report_file.write_text(report(data, configs, rows, found))
 
 
 if __name__ == "__main__":

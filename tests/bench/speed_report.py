@@ -9,7 +9,6 @@ from typing import Any
 
 import yaml
 from fit_speed import fit_with_client, read_samples
-from rivals_speed import rival_speeds
 from speed_cases import FIRST_TOKENS, STEPS, case_of, predicted, with_speed
 from speed_doubt import doubt_lines
 from speed_eras import Row
@@ -38,17 +37,12 @@ HEADER = "| | rows | median | p90 | bias |\n|---|---|---|---|---|"
 MIN_GROUP = 4
 
 
-def report(
-    data: Path, configs: Path, rows: Sequence[Row], found: Sequence[Found], *, with_rivals: bool
-) -> str:
+def report(data: Path, configs: Path, rows: Sequence[Row], found: Sequence[Found]) -> str:
     """Return the page."""
     models = yaml.safe_load(configs.read_text())
     _, samples = fit_with_client(read_samples(data, configs))
     own = errors_of(rows, {str(each["id"]): each.get("predicted") for each in found})
     naive = errors_of(rows, naive_values(rows, models))
-    others = {"naive": naive}
-    if with_rivals:
-        others["aiconfigurator"] = errors_of(rows, rival_speeds(rows, models))
     judged = _judged(rows)
     by_left_out = left_out(judged, samples, models)
     cases = [case_of(row, models) for row in judged if row["id"] in by_left_out["model"]]
@@ -66,7 +60,7 @@ def report(
         ),
         "\n".join(["## What the rows cannot tell", "", *doubt_lines(samples)]),
         *(
-            _groups(title, rows, own, others, key)
+            _groups(title, rows, own, naive, key)
             for title, key in {
                 "By model": lambda row: f"{_short(row['model'])} {row['weight_quant']}",
                 "By GPU": lambda row: row["gpu"],
@@ -78,8 +72,6 @@ def report(
         ),
         _engines(rows, own),
     ]
-    if with_rivals:
-        sections.append(_rivals(rows, own, others))
     return "\n\n".join(sections) + "\n"
 
 
@@ -186,23 +178,22 @@ def _groups(
     title: str,
     rows: Sequence[Row],
     own: Errors,
-    others: Mapping[str, Errors],
+    naive: Errors,
     key: Callable[[Row], str],
 ) -> str:
-    """TPOT of each group, ours and the others'."""
+    """TPOT of each group, ours and the naive roofline's."""
     groups: defaultdict[str, list[Row]] = defaultdict(list)
     for row in rows:
         if row["engine"] == "vllm" and row["metric"] in STEPS:
             groups[key(row)].append(row)
-    known = (own, *others.values())
+    known = (own, naive)
     lines = [
         "| ".join([f"| {name} ", *(f"{spread(_of(members, each, STEPS))} " for each in known)])
         + "|"
         for name, members in sorted(groups.items())
         if len(members) >= MIN_GROUP
     ]
-    head = "| TPOT | rows | median | p90 | bias |"
-    head += "".join(f" {name}: rows | median | p90 | bias |" for name in others)
+    head = "| TPOT | rows | median | p90 | bias | naive: rows | median | p90 | bias |"
     rule = "|---" * (1 + 4 * len(known)) + "|"
     return "\n".join([f"## {title}", "", head, rule, *lines])
 
@@ -218,18 +209,6 @@ def _engines(rows: Sequence[Row], own: Errors) -> str:
                 if row["engine"] == engine and row["metric"] in metrics and row["id"] in own
             ]
             lines.append(f"| {engine} {title} | {spread(errors)} |")
-    return "\n".join(lines)
-
-
-def _rivals(rows: Sequence[Row], own: Errors, others: Mapping[str, Errors]) -> str:
-    """Another estimator on the same rows, in the same run; ours on the rows that it answers."""
-    theirs, naive = others["aiconfigurator"], others["naive"]
-    lines = ["## Side by side, on the rows of vLLM that aiconfigurator 0.12.0 answers", "", HEADER]
-    both = [row for row in rows if row["id"] in theirs]
-    for title, metrics in {"TPOT": STEPS, "TTFT": FIRST_TOKENS}.items():
-        lines.append(f"| {title}, aiconfigurator | {spread(_of(both, theirs, metrics))} |")
-        lines.append(f"| {title}, Tonnage | {spread(_of(both, own, metrics))} |")
-        lines.append(f"| {title}, naive roofline | {spread(_of(both, naive, metrics))} |")
     return "\n".join(lines)
 
 

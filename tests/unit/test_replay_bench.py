@@ -100,7 +100,7 @@ def test_an_unknown_case_is_told_with_the_known():
 
 def test_a_sweep_takes_every_value_of_a_knob():
     # The sweep of wva2 in the registry without 0.85, its default; what has a knob already is left.
-    assert swept(["tonnage", "wva2", "hpa-kv:0.7"]) == [
+    assert swept(["tonnage", "wva2", "hpa-concurrency:0.7"]) == [
         "wva2:0.4", "wva2:0.55", "wva2:0.7", "wva2:1",
     ]  # fmt: skip
 
@@ -185,7 +185,7 @@ def test_a_run_that_fails_is_told_and_tried_again(tmp_path):
     ("by_policy", "kind", "words"),
     [
         (
-            {"tonnage": a_run(6.0), "wva2": a_run(8.0), "hpa_kv": a_run(9.0)},
+            {"tonnage": a_run(6.0), "wva2": a_run(8.0), "hpa_concurrency": a_run(9.0)},
             "wins",
             "25.0% cheaper than wva2",
         ),
@@ -235,12 +235,12 @@ def test_the_page_tells_how_far_seeds_are_apart_and_of_whom_there_are_several():
 
 def test_the_page_tells_what_failed_what_is_missing_and_what_was_not_asked():
     runs = runs_of(tonnage=a_run(), wva2=FAILED)
-    jobs = [*runs, a_job("hpa-kv")]
+    jobs = [*runs, a_job("hpa-concurrency")]
     page = written(jobs, runs, left_out=left_out(jobs))
 
     assert "1 of 3 runs" in page
     assert "wva2: ValueError: too small" in page
-    assert "- step, cold start 120 s, seed 0, not run: hpa-kv\n" in page
+    assert "- step, cold start 120 s, seed 0, not run: hpa-concurrency\n" in page
     assert "without the cold starts 60 s, 240 s, 600 s" in page
 
 
@@ -301,13 +301,13 @@ def test_a_frontier_names_the_cheapest_knob_that_keeps_enough_in_hindsight():
             "wva2": a_run(9.0),
             "wva2:0.4": a_run(7.0, 0.992),
             "wva2:0.7": a_run(5.0, 0.96),
-            "hpa-kv": a_run(5.0, 0.9),
+            "hpa-concurrency": a_run(5.0, 0.9),
         }.items()
     }
     page = written(list(runs), runs, left_out=[])
 
     assert "| wva2 | 3 | 0.4, 7.00 GPU-h, 99.20% | 0.7, 5.00 GPU-h, 96.00% |" in page
-    assert "| hpa-kv | 1 | none, 90.00% at best | none, 90.00% at best |" in page
+    assert "| hpa-concurrency | 1 | none, 90.00% at best | none, 90.00% at best |" in page
     # Held against the knob that the project ships: 9.0.
     assert "33.3% cheaper than wva2 |" in page
 

@@ -19,6 +19,7 @@ PAGES: Final = {
     "changelog.md": "CHANGELOG.md",
     "accuracy/speed.md": "tests/bench/speed.md",
     "accuracy/memory.md": "tests/bench/memory.md",
+    "accuracy/other-tools.md": "tests/bench/other_tools.md",
     "accuracy/capacity.md": "tests/bench/capacity.md",
     "accuracy/replay.md": "tests/bench/replay.md",
     "accuracy/replay-truth.md": "tests/bench/replay_truth.md",

@@ -29,20 +29,6 @@ class IdleRequest:
     itl_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
-    """One forward pass of an engine, the one under way, and what waits behind it."""
-
-    prefill_tokens: float = 0.0
-    decode_tokens: float = 0.0
-    """In the cache, of sequences that decode."""
-    num_decoding: float = 0.0
-    queued_tokens: float = 0.0
-    """Of prompts that wait."""
-    wall_s: float | None = None
-    """None: the engine is idle."""
-
-
 @dataclass(slots=True)
 class ReadsEngines:
     """A rule whose queries engines answer as of now, not Prometheus; all are plain metrics."""
@@ -65,12 +51,6 @@ def counters(metrics: Mapping[str, str]) -> dict[str, Query]:
     return {name: Query(metric=f"vllm:{metric}") for name, metric in metrics.items()}
 
 
-def passes_of(signals: Signals) -> dict[str, Pass]:
-    """Return the pass of each pod that is Ready."""
-    ready = _ready(_cluster(signals), signals.at_s)
-    return {pod.name: _pass(pod.engine, pod.counters.queued_tokens, signals.at_s) for pod in ready}
-
-
 def probe_of(signals: Signals) -> IdleRequest:
     """Return what a request of the lengths that the spec expects meets on an idle replica."""
     cluster = _cluster(signals)
@@ -85,14 +65,6 @@ def profile_of(signals: Signals) -> Profile:
     return Profile(
         ttft_s=partial(_alone_ttft_s, machine), itl_s=partial(decode_step_s, machine.costs)
     )
-
-
-def prefill_tokens_per_s(signals: Signals) -> float:
-    """Return the tokens of one full chunk over the TTFT of it alone."""
-    machine = _cluster(signals).machine
-    limits = machine.limits
-    chunk = min(limits.max_num_batched_tokens, limits.max_model_len - 1)
-    return chunk / _alone_ttft_s(machine, chunk)
 
 
 def true_requests_per_s(signals: Signals) -> float:
@@ -125,20 +97,6 @@ def _answers(
                 told = {**dict(labels), signals.pod_label: pod.name}
                 found[names[metric]].append(Series(labels=told, value=value, evaluated_at_s=at_s))
     return found
-
-
-def _pass(engine: Engine, queued: int, at_s: float) -> Pass:
-    (rank,) = engine.ranks
-    if engine.ends_s == math.inf:
-        return Pass(queued_tokens=queued)
-    steps = engine.ended(at_s)
-    return Pass(
-        prefill_tokens=rank.prefill_tokens,
-        decode_tokens=rank.context_tokens + steps * rank.growing_tokens,
-        num_decoding=rank.num_decoding,
-        queued_tokens=queued,
-        wall_s=engine.first_s + steps * engine.more_s,
-    )
 
 
 def _alone_ttft_s(machine: Machine, input_tokens: float) -> float:

@@ -2,25 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from replay_others.kubeai import kubeai
 from replay_others.ray_serve import ray_serve
 from replay_others.true_rate import TrueRate
 from rival_builders import a_signal, turns
 
 pytestmark = pytest.mark.thorough
-
-
-def test_kubeai_goes_up_at_once_and_down_after_three_asks():
-    assert turns(kubeai(10), 1, asked=2, in_flight=25) == [3]
-    assert turns(kubeai(10), 3, asked=4, in_flight=25) == [4, 4, 3]
-
-
-def test_kubeai_sees_a_step_only_as_its_ten_minutes_fill():
-    rule = kubeai(10)
-    turns(rule, 60, asked=1, in_flight=10)
-
-    # (30 x 10 + 30 x 50) / 60 = 30
-    assert turns(rule, 30, asked=1, in_flight=50)[-1] == 3
 
 
 def test_the_true_rate_is_known_at_once_and_held_for_five_minutes():

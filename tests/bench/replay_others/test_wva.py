@@ -1,6 +1,5 @@
 import pytest
 
-from replay_others.wva1 import Saturation
 from replay_others.wva2 import TokenSaturation
 from rival_builders import a_signal, told
 
@@ -8,41 +7,6 @@ pytestmark = pytest.mark.thorough
 
 LENGTHS = {"input": [4000.0, 4000.0], "output": [400.0, 400.0], "finished": [2.0, 2.0]}
 """2,000 prompt and 200 output tokens."""
-
-
-@pytest.mark.parametrize(
-    ("kv_usage", "waiting", "desired"),
-    [
-        ([0.75, 0.75], [0, 0], 3),  # 0.05 spare is below 0.1
-        ([0.5, 0.5], [3, 3], 3),  # 2 spare is below 3
-        ([0.85, 0.85], [0, 0], 3),  # all are saturated
-        ([0.85, 0.5], [0, 0], 2),  # one is not, and has enough
-        ([0.5, 0.5], [1, 1], 2),  # one alone would have 1.0 in use
-        ([0.35, 0.35], [1, 1], 1),  # one alone: 0.1 spare, and 3
-    ],
-)
-def test_the_first_analyzer_steps_by_what_is_spare(kv_usage, waiting, desired):
-    rule = Saturation(full_kv=0.8, scrape_interval_s=15)
-    rule.replicas(a_signal(2, kv_usage=kv_usage, waiting=waiting))
-
-    assert rule.gauge.desired == desired
-
-
-def test_the_first_analyzer_waits_for_its_last_step():
-    rule, full = Saturation(full_kv=0.8, scrape_interval_s=15), {"waiting": [9, 9]}
-
-    assert rule.replicas(a_signal(2, kv_usage=[0.9, 0.9], **full)) == 3
-    assert rule.replicas(a_signal(3, ready=2, at_s=15, kv_usage=[0.9, 0.9], **full)) == 3
-    assert rule.replicas(a_signal(3, at_s=30, kv_usage=[0.9, 0.9], **full)) == 4
-
-
-def test_the_first_analyzer_is_lowered_after_four_minutes():
-    rule, idle = Saturation(full_kv=0.8, scrape_interval_s=15), {"kv_usage": [0, 0, 0]}
-    found = [
-        rule.replicas(a_signal(3, at_s=15.0 * n, waiting=[0, 0, 0], **idle)) for n in range(17)
-    ]
-
-    assert found == [3] * 16 + [2]
 
 
 def a_second(**answers):
