@@ -63,7 +63,7 @@ MAKES_NO_ROLES = "spec.topology makes ModelDeployments, and this operator only s
 
 def size_object(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Assessment:
     """Measure an object and size it, as far as the time for searches goes."""
-    memory = with_writers(memory.without_future(fleet.now_s), state, fleet)
+    memory = with_writers(memory, state, fleet)
     tracks, state = with_tracks(memory.tracks, state, fleet)
     memory, state = replace(memory, tracks=tracks), without_waiting_for_decode(state)
     traffics = measure_traffic(state, fleet, memory)

@@ -108,12 +108,17 @@ def assess_fleet(
 def _recall(
     fleet: Fleet, objects: Mapping[str, ObjectMemory]
 ) -> tuple[Fleet, Mapping[str, ObjectMemory]]:
-    """Return what is remembered of each object; of one that cannot be recalled the bug is noted."""
+    """Return what is remembered of each object; of one that cannot be recalled the bug is noted.
+
+    Where the clock was set back an object is watched anew, as after a restart.
+    """
     known, models = dict[str, ObjectMemory](), list[ModelState]()
     for state in fleet.models:
         uid = state.view.uid
         try:
-            known[uid] = objects.get(uid) or _first_sight(state, fleet)
+            before = objects.get(uid)
+            is_known = before is not None and not before.is_ahead(fleet.now_s)
+            known[uid] = before if before and is_known else _first_sight(state, fleet)
         except Exception as error:
             known[uid] = ObjectMemory(uid=uid, decided=DecisionMemory(since_s=fleet.now_s))
             models.append(replace(state, bug=error))

@@ -1,21 +1,16 @@
 """The chain behind a live object: signal, correction, sizing, caps, decision."""
 
-from collections.abc import Iterable
 from typing import Any, Final
 
 from tonnage.api.crd import UNSEEN
 from tonnage.cli.read.nested import Object, block, objects
+from tonnage.control.report.condition_types import CONDITION_TYPES
 
 SIZING_CODES: Final = frozenset({"Capacity", "Slots"})
 NEED_CODES: Final = frozenset({"CachesUntaken", "Demand", "Backlog", "NoDemand"})
 LEARNED_CODES: Final = frozenset(
     {"SpeedInDoubt", "KVCacheCalibrated", "PromisesJudged", "MaxNumSeqs"}
 )
-SIGNAL_CONDITIONS: Final = ("MetricsAvailable", "SLOMet", "ErrorBudget")
-CORRECTION_CONDITIONS: Final = ("SpeedPlausible", "KVCapacityAsPlanned", "CalibrationStored")
-SIZING_CONDITIONS: Final = ("PlanValid",)
-CAP_CONDITIONS: Final = ("ScalingActive", "ScalingLimited", "CapacityAvailable")
-DECISION_CONDITIONS: Final = ("Ready", "Reconciling", "Stalled", "Approved")
 
 
 def chain(resource: Object) -> dict[str, Any]:
@@ -31,39 +26,41 @@ def chain(resource: Object) -> dict[str, Any]:
         "observedGeneration": None if is_unseen else status.get("observedGeneration"),
         "signal": {
             "measured": dict(block(status, "measured")),
-            "conditions": _conditions(status, SIGNAL_CONDITIONS),
+            "conditions": _conditions(status, "signal"),
         },
         "correction": {
             "calibration": dict(block(status, "calibration")),
             "coldStart": dict(block(status, "measured", "coldStartSeconds")),
             "measuredInputs": _inputs(estimate, is_measured=True),
             "reasons": _reasons(plan, LEARNED_CODES),
-            "conditions": _conditions(status, CORRECTION_CONDITIONS),
+            "conditions": _conditions(status, "correction"),
         },
         "sizing": {
             "plan": {key: value for key, value in plan.items() if key != "reasons"},
             "estimate": {key: value for key, value in estimate.items() if key != "inputs"},
             "inputs": _inputs(estimate, is_measured=False),
             "reasons": _reasons(plan, SIZING_CODES | NEED_CODES),
-            "conditions": _conditions(status, SIZING_CONDITIONS),
+            "conditions": _conditions(status, "sizing"),
         },
         "caps": {
             "minReplicas": block(spec, "scaling").get("minReplicas", 1),
             "maxReplicas": block(spec, "scaling").get("maxReplicas"),
             "reasons": _reasons(plan, SIZING_CODES | NEED_CODES | LEARNED_CODES, is_inverse=True),
-            "conditions": _conditions(status, CAP_CONDITIONS),
+            "conditions": _conditions(status, "caps"),
         },
         "decision": {
             "replicas": dict(block(status, "replicas")),
             "decisions": [dict(each) for each in objects(status, "decisions")],
-            "conditions": _conditions(status, DECISION_CONDITIONS),
+            "conditions": _conditions(status, "decision"),
         },
     }
 
 
-def _conditions(status: Object, types: Iterable[str]) -> list[dict[str, Any]]:
+def _conditions(status: Object, link: str) -> list[dict[str, Any]]:
+    """Return the conditions of one link, in the order in which a status has them."""
     found = {each.get("type"): dict(each) for each in objects(status, "conditions")}
-    return [found[name] for name in types if name in found]
+    names = (each.name for each in CONDITION_TYPES.values() if each.link == link)
+    return [found[name] for name in names if name in found]
 
 
 def _reasons(

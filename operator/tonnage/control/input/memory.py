@@ -19,7 +19,7 @@ from tonnage.estimate.burstiness import Counted
 from tonnage.estimate.calibration import Calibrations, Scope
 from tonnage.estimate.forecast import History
 from tonnage.estimate.lengths import MeasuredLengths
-from tonnage.estimate.posterior import ObjectPosterior, not_to_come
+from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.estimate.promise import Tally
 from tonnage.estimate.track import EngineKey, Readings
 from tonnage.policy.need import CurrentTraffic
@@ -29,10 +29,6 @@ from tonnage.sizing.workload import Routing, Slo, Workload
 
 Tracks = Mapping[EngineKey, Readings]
 """What came to each engine, by pod and engine, as its pages of a quarter of an hour say."""
-
-
-def _past(at_s: float | None, now_s: float) -> float | None:
-    return None if at_s is None else min(at_s, now_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,17 +84,6 @@ class PodMemory:
     behind: Behind | None = None
     """Where a later generation stands there than its controller has seen."""
 
-    def without_future(self, now_s: float) -> Self:
-        return replace(
-            self,
-            vanished_at_s=min(self.vanished_at_s, now_s),
-            lost_at_s=_past(self.lost_at_s, now_s),
-            stepped=(min(self.stepped[0], now_s), self.stepped[1]) if self.stepped else None,
-            window_began=None,
-            rolling=None,
-            behind=None,
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficMemory:
@@ -122,14 +107,6 @@ class TrafficMemory:
     burst_at_s: float | None = None
     """When the newest window last held a burst."""
 
-    def without_future(self, now_s: float) -> Self:
-        return replace(
-            self,
-            served_since_s=_past(self.served_since_s, now_s),
-            blind_since_s=_past(self.blind_since_s, now_s),
-            burst_at_s=_past(self.burst_at_s, now_s),
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BetterAsked:
@@ -152,10 +129,6 @@ class SizingMemory:
     better_asked: BetterAsked | None = None
     waiting_since_s: float | None = None
     """Since when the object waits for a search to end; None: it has its answer."""
-
-    def without_future(self, now_s: float) -> Self:
-        waiting_since_s = _past(self.waiting_since_s, now_s)
-        return replace(self, better_asked=None, waiting_since_s=waiting_since_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,15 +178,6 @@ class GoodputMemory:
     """Since when requests have waited at every tick."""
     burst_tally: BurstTally = field(default_factory=BurstTally)
     """Requests late in bursts since the factor on these last moved."""
-
-    def without_future(self, now_s: float) -> Self:
-        return replace(
-            self,
-            judged_at_s=min(self.judged_at_s, now_s),
-            overloaded_at_s=_past(self.overloaded_at_s, now_s),
-            drained_by_s=None,
-            queued_since_s=_past(self.queued_since_s, now_s),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,18 +230,6 @@ class DecisionMemory:
     better_since_s: float | None = None
     """Since when other flags of a batch have gained enough for a rollout."""
 
-    def without_future(self, now_s: float) -> Self:
-        """Return it with an empty window: the object is watched anew."""
-        back = self.given_back
-        return replace(
-            self,
-            since_s=now_s,
-            recent_needs=(),
-            given_back=replace(back, at_s=min(back.at_s, now_s)) if back else None,
-            short_since_s=_past(self.short_since_s, now_s),
-            better_since_s=_past(self.better_since_s, now_s),
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteMemory:
@@ -326,11 +278,6 @@ class WriteMemory:
     def _said_of(self, cause: Cause) -> str | None:
         return next((each.said for each in self.failures.values() if each.cause is cause), None)
 
-    def without_future(self) -> Self:
-        """Try all of it again at once."""
-        failures = {kind: replace(each, at_s=0.0) for kind, each in self.failures.items()}
-        return replace(self, failures=failures)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSpeed:
@@ -373,9 +320,6 @@ class ReportMemory:
     posted_roll: str | None = None
     """For what pods are replaced, as an Event said; None: no template was written just now."""
 
-    def without_future(self, now_s: float) -> Self:
-        return replace(self, gauges_written_at_s=min(self.gauges_written_at_s, now_s))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectMemory:
@@ -395,22 +339,9 @@ class ObjectMemory:
     reported: ReportMemory = ReportMemory()
     writers: Writers = field(default_factory=Writers)
 
-    def without_future(self, now_s: float) -> Self:
-        """Begin to watch anew where the clock was set back: nothing of before is yet to come."""
-        recent = self.decided.recent_needs
-        if not recent or recent[-1].at_s <= now_s:
-            return self
-        return replace(
-            self,
-            posterior=not_to_come(self.posterior, now_s),
-            decided=self.decided.without_future(now_s),
-            pods=self.pods.without_future(now_s),
-            traffic=self.traffic.without_future(now_s),
-            sizing=self.sizing.without_future(now_s),
-            goodput=self.goodput.without_future(now_s),
-            written=self.written.without_future(),
-            reported=self.reported.without_future(now_s),
-        )
+    def is_ahead(self, now_s: float) -> bool:
+        """Tell whether the clock was set back since."""
+        return any(each.at_s > now_s for each in self.decided.recent_needs[-1:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from tonnage.api.status import Condition
 from tonnage.control.decide.approval import approval
@@ -34,6 +34,8 @@ class ConditionType:
     name: str
     rule: Callable[[Assessment, Fleet], Finding | None]
     """None: the condition is absent."""
+    link: Literal["signal", "correction", "sizing", "caps", "decision"]
+    """Of the chain from what is measured to what is decided, as ``tonnage explain`` shows it."""
     rank: int
     """The bad condition of the lowest rank is the problem of an object: causes come before what
     they cause. 0: never a problem."""
@@ -53,25 +55,31 @@ class ConditionType:
 
 
 _TYPES: Final = (
-    ConditionType("Ready", ready, 6, has_event=False, is_cause=True),
-    ConditionType("Reconciling", reconciling, 0),
-    ConditionType("Stalled", stalled, 1, bad_when="True", is_cause=True),
-    ConditionType("PlanValid", plan_valid, 3, needs_plan=True),
+    ConditionType("Ready", ready, "decision", 6, has_event=False, is_cause=True),
+    ConditionType("Reconciling", reconciling, "decision", 0),
+    ConditionType("Stalled", stalled, "decision", 1, bad_when="True", is_cause=True),
+    ConditionType("PlanValid", plan_valid, "sizing", 3, needs_plan=True),
     ConditionType(
-        "CapacityAvailable", capacity_available, 2, is_cause=True, needs_plan=True, is_joined=True
+        "CapacityAvailable",
+        capacity_available,
+        "caps",
+        2,
+        is_cause=True,
+        needs_plan=True,
+        is_joined=True,
     ),
     ConditionType(
-        "ScalingActive", scaling_active, 4, has_event=False, is_cause=True, is_joined=True
+        "ScalingActive", scaling_active, "caps", 4, has_event=False, is_cause=True, is_joined=True
     ),
-    ConditionType("ScalingLimited", scaling_limited, 0, needs_plan=True),
-    ConditionType("SLOMet", slo_met, 9, needs_plan=True, is_joined=True),
-    ConditionType("ErrorBudget", error_budget, 13, needs_plan=True, is_joined=True),
-    ConditionType("SpeedPlausible", speed_plausible, 10, needs_plan=True),
-    ConditionType("KVCapacityAsPlanned", kv_capacity, 11, needs_plan=True),
-    ConditionType("Approved", approval, 5, needs_plan=True, is_joined=True),
-    ConditionType("Drifted", template_drift, 8, bad_when="True"),
-    ConditionType("MetricsAvailable", metrics_available, 7),
-    ConditionType("CalibrationStored", calibration_stored, 12, has_event=False),
+    ConditionType("ScalingLimited", scaling_limited, "caps", 0, needs_plan=True),
+    ConditionType("SLOMet", slo_met, "signal", 9, needs_plan=True, is_joined=True),
+    ConditionType("ErrorBudget", error_budget, "signal", 13, needs_plan=True, is_joined=True),
+    ConditionType("SpeedPlausible", speed_plausible, "correction", 10, needs_plan=True),
+    ConditionType("KVCapacityAsPlanned", kv_capacity, "correction", 11, needs_plan=True),
+    ConditionType("Approved", approval, "decision", 5, needs_plan=True, is_joined=True),
+    ConditionType("Drifted", template_drift, "decision", 8, bad_when="True"),
+    ConditionType("MetricsAvailable", metrics_available, "signal", 7),
+    ConditionType("CalibrationStored", calibration_stored, "correction", 12, has_event=False),
 )
 """In the order in which a status has them."""
 CONDITION_TYPES: Final[Mapping[str, ConditionType]] = {each.name: each for each in _TYPES}
