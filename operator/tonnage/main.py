@@ -21,7 +21,7 @@ from tonnage.cluster.kube import POD_MONITORS, KubeApi, load_client
 from tonnage.cluster.lease import RENEW_S, Leadership
 from tonnage.cluster.prometheus import Prometheus
 from tonnage.fleet.act import Writer
-from tonnage.fleet.aside import Aside, beside
+from tonnage.fleet.aside import Aside, beside, unheard
 from tonnage.fleet.calibration import CalibrationConfigMap
 from tonnage.fleet.calibration_folder import read_calibrations
 from tonnage.fleet.heartbeat import LOOP, WATCHES, Heartbeat, serve
@@ -31,7 +31,6 @@ from tonnage.fleet.loop import Loop
 from tonnage.fleet.observe import Observer
 from tonnage.fleet.settings_file import SettingsFile, read_settings
 from tonnage.fleet.store import Store
-from tonnage.fleet.unheard import unheard
 from tonnage.fleet.watches import (
     Watches,
     readable_namespaces,

@@ -28,7 +28,8 @@ from tonnage.control.input.state import Fleet, ModelState
 from tonnage.control.observe.ownership import own_only
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.headroom import UNSEEN
-from tonnage.fleet.views import deployment_view, model_view, pod_view
+from tonnage.fleet.pods import pod_view
+from tonnage.fleet.views import deployment_view, model_view
 from tonnage.manifests.children import Site, deployment
 from tonnage.settings import Settings
 from tonnage.sizing.plan import requests_per_s_asked

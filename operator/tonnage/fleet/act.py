@@ -31,9 +31,9 @@ from tonnage.control.decide.leaving import PodCost
 from tonnage.control.input.fault import bug_message, fault_id
 from tonnage.control.input.results import Cause, Fate, Result, Results, WriteKind
 from tonnage.control.write.writes import Scale, Writes
-from tonnage.fleet.children import RESOURCES, Children, NoPathError, controller_uid
-from tonnage.fleet.events import event
+from tonnage.fleet.children import RESOURCES, Children, NoPathError, event
 from tonnage.fleet.logs import Line
+from tonnage.fleet.pods import controller_uid
 from tonnage.fleet.write_queue import Failures, Item, LeftError, WriteQueue
 from tonnage.manifests.children import Site
 from tonnage.manifests.names import (
@@ -233,7 +233,7 @@ class Writer:
         """Create the ModelDeployment of a role without force, or update what is provably ours."""
         path = MODEL_DEPLOYMENTS.path(writes.namespace, wanted.name)
         live, kube = self.kube.get(path), self._current(writes)
-        if live is not None and controller_uid(live) != writes.uid:
+        if live is not None and controller_uid(live["metadata"]) != writes.uid:
             raise HeldBackError(f"{KIND} {wanted.name} is not ours: it is left alone")
         manifest = wanted.manifest if live is None else _pinned(wanted.manifest, live)
         kube.apply(path, manifest, manager=MANAGER, force=live is not None)
@@ -257,7 +257,7 @@ class Writer:
             LOG.info(Line("created", object=writes.label, kind=kind))
             self._move_first(writes, kind, made["metadata"]["uid"])
             return
-        if controller_uid(live) != writes.uid and not _is_handed_over(live, writes):
+        if controller_uid(live["metadata"]) != writes.uid and not _is_handed_over(live, writes):
             self.taken_names.add((writes.namespace, writes.name))
             raise HeldBackError(f"{kind} {writes.label} is not ours: it is left alone")
         if writes.creates:
@@ -341,14 +341,14 @@ def _show_again(kube: KubeApi, path: str, live: Manifest) -> None:
 def _is_handed_over(live: Manifest, writes: Writes) -> bool:
     """Tell whether a Deployment that nobody controls was given to the object, and it takes it."""
     adopt = (live["metadata"].get("labels") or {}).get(ADOPT_LABEL)
-    return controller_uid(live) is None and adopt == writes.uid and not writes.creates
+    return controller_uid(live["metadata"]) is None and adopt == writes.uid and not writes.creates
 
 
 def _may_be_scaled(live: Manifest, writes: Writes) -> bool:
     """Tell whether a Deployment is an object's, or its owner still opts in to being scaled."""
     if writes.model is not None and writes.model.spec.scale_target:
         return (live["metadata"].get("labels") or {}).get(MANAGED_LABEL) == "true"
-    return controller_uid(live) == writes.uid or _is_handed_over(live, writes)
+    return controller_uid(live["metadata"]) == writes.uid or _is_handed_over(live, writes)
 
 
 def _results(

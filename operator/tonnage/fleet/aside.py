@@ -21,6 +21,10 @@ def beside(work: Callable[[], None]) -> None:
     threading.Thread(target=work, name="aside", daemon=True).start()
 
 
+def unheard(*_: object) -> None:
+    """Do nothing: nobody listens."""
+
+
 @dataclass(slots=True)
 class Aside(Generic[T]):
     """A piece of work that is under way, or done and not yet taken over; or none."""

@@ -7,9 +7,11 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
+from tonnage.api.group import KIND
 from tonnage.cluster.errors import HeldBackError, KubernetesError, WorldError
 from tonnage.cluster.kube import (
     DEPLOYMENTS,
@@ -26,11 +28,11 @@ from tonnage.control.input.times import rfc3339
 from tonnage.control.input.writers import SOMEBODY
 from tonnage.control.report.happenings import Happening
 from tonnage.control.write.writes import Writes
-from tonnage.fleet.events import event
 from tonnage.fleet.logs import Line
+from tonnage.fleet.pods import controller_uid
 from tonnage.manifests.children import Site, pod_monitor, service
 from tonnage.manifests.difference import differs, edits, removal_patch
-from tonnage.manifests.names import MANAGER, Manifest
+from tonnage.manifests.names import API_VERSION, MANAGER, Manifest
 from tonnage.manifests.protection import protections
 from tonnage.manifests.workload import DEPLOYMENT, GROUPS
 
@@ -106,7 +108,7 @@ class Children:
             if _is_known(writes):
                 self._post_event(writes, f"{wanted['kind']} {writes.name} was gone: recreated")
             return True
-        if controller_uid(live) != writes.uid:
+        if controller_uid(live["metadata"]) != writes.uid:
             return False
         if differs(wanted, live, manager=MANAGER):
             self._correct(path, wanted, live)
@@ -149,10 +151,38 @@ class Children:
             if error.status != HTTPStatus.FORBIDDEN:
                 raise
             return
-        if live is None or controller_uid(live) != writes.uid:
+        if live is None or controller_uid(live["metadata"]) != writes.uid:
             return
         self.kube.delete(path, uid=live["metadata"]["uid"])
         LOG.info(Line("deleted", object=writes.label, kind=kind))
+
+
+def event(writes: Writes, happening: Happening, now: str) -> Manifest:
+    """Return the Event that tells of a happening; posted twice, it has the same name.
+
+    ``now``: as Kubernetes writes it.
+    """
+    known = "\n".join((writes.uid, happening.reason, happening.at, happening.message))
+    name = f"{writes.name}.{sha256(known.encode()).hexdigest()[:16]}"
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": writes.namespace},
+        "eventTime": now.replace("Z", ".000000Z"),
+        "type": "Warning" if happening.is_warning else "Normal",
+        "reason": happening.reason,
+        "action": "Plan",
+        "note": happening.message[:1024],
+        "reportingController": "tonnage.dev/operator",
+        "reportingInstance": "tonnage",
+        "regarding": {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "name": writes.name,
+            "namespace": writes.namespace,
+            "uid": writes.uid,
+        },
+    }
 
 
 def _is_known(writes: Writes) -> bool:
@@ -170,9 +200,3 @@ def _edits_reapplied(wanted: Manifest, live: Manifest, writes: Writes) -> str | 
     who = " and ".join(sorted({name for each in found for name in each.managers})) or SOMEBODY
     fields = ", ".join(each.field for each in found)
     return f"{wanted['kind']} {writes.name}: {who} edited {fields}: reapplied"
-
-
-def controller_uid(live: Manifest) -> Any:
-    """Return the UID of the object that controls another; None: nobody does."""
-    owners = live["metadata"].get("ownerReferences") or ()
-    return next((owner["uid"] for owner in owners if owner.get("controller")), None)

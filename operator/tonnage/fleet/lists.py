@@ -19,11 +19,10 @@ from tonnage.cluster.kube import (
     Resource,
 )
 from tonnage.cluster.pages import reduce_object
-from tonnage.fleet.aside import Aside
+from tonnage.fleet.aside import Aside, unheard
 from tonnage.fleet.bounded import slim_model
 from tonnage.fleet.logs import Line
 from tonnage.fleet.store import Kind, Store
-from tonnage.fleet.unheard import unheard
 from tonnage.manifests.names import MANAGED_LABEL
 from tonnage.manifests.workload import NAME_LABEL
 from tonnage.units import format_s

@@ -22,12 +22,12 @@ from tonnage.control.report.status import newest_decision
 from tonnage.control.series import FleetSeries, fleet_series
 from tonnage.control.tick import TickResult, tick, with_results
 from tonnage.fleet.act import Writer
+from tonnage.fleet.aside import unheard
 from tonnage.fleet.calibration import CalibrationConfigMap
 from tonnage.fleet.lists import Lists
 from tonnage.fleet.logs import Line
 from tonnage.fleet.observe import Observer, key_of
 from tonnage.fleet.store import Key, Owner, ReferencedKeys, Store
-from tonnage.fleet.unheard import unheard
 from tonnage.fleet.write_queue import BURST_S
 from tonnage.settings import Settings
 from tonnage.sizing.errors import SearchAbandonedError

@@ -23,16 +23,13 @@ from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.calibration_file import Identity, LoadTest
 from tonnage.estimate.joined import Scrape, join
 from tonnage.estimate.metrics import FRESH_SCRAPES, queries
-from tonnage.fleet.aside import Aside, Start, at_once
-from tonnage.fleet.claims import Claims
+from tonnage.fleet.aside import Aside, Start, at_once, unheard
 from tonnage.fleet.manifests import ManifestCache
-from tonnage.fleet.missing import Ages
-from tonnage.fleet.model_configs import ModelConfigs, place_of
+from tonnage.fleet.references import Ages, Claims, ModelConfigs, place_of
 from tonnage.fleet.rounds import Ask, Rounds
 from tonnage.fleet.scrape import Scraper, nothing_decides
 from tonnage.fleet.store import Key, Snapshot
 from tonnage.fleet.taken import Taken
-from tonnage.fleet.unheard import unheard
 from tonnage.fleet.views import AutoscalerView
 from tonnage.manifests.roles import role_name
 from tonnage.settings import Settings

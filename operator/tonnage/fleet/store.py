@@ -11,8 +11,8 @@ from typing import Any
 
 from tonnage.cluster.pages import MOST_OBJECT_BYTES, oversized_bytes
 from tonnage.control.input.state import DeploymentView, ModelView, PodView
-from tonnage.fleet.group import as_group
 from tonnage.fleet.logs import Line
+from tonnage.fleet.pods import as_group, pod_view
 from tonnage.fleet.views import (
     AutoscalerView,
     OversizedView,
@@ -22,7 +22,6 @@ from tonnage.fleet.views import (
     deployment_view,
     groups_view,
     model_view,
-    pod_view,
     replica_set_view,
 )
 from tonnage.manifests.workload import WORKLOADS

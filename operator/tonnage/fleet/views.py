@@ -4,18 +4,21 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import chain
 from typing import Any
 
 from tonnage.cluster.pages import oversized_bytes
 from tonnage.control.input.state import DeploymentView, ModelView, PodView
-from tonnage.fleet.devices import num_gpus, uncounted_gpus
-from tonnage.fleet.trouble import message_of, trouble_of
+from tonnage.fleet.pods import (
+    controller_uid,
+    integer,
+    message_of,
+    num_gpus,
+    uncounted_gpus,
+)
 from tonnage.manifests.names import (
     ADOPT_LABEL,
     APPROVE_ANNOTATION,
-    DELETION_COST_ANNOTATION,
     DIGEST_ANNOTATION,
     DRAIN_ANNOTATION,
     FLAGS_ANNOTATION,
@@ -30,8 +33,6 @@ from tonnage.manifests.workload import DEPLOYMENT, GROUPS, Workload
 Object = Mapping[str, Any]
 
 OURS = frozenset({MANAGER, SCALE_MANAGER})
-SEEN_S = 60.0
-"""Within which a kubelet says of a pod that a node took that it is not Ready."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +73,6 @@ class OversizedView:
 View = ModelView | DeploymentView | PodView | ReplicaSetView | AutoscalerView | OversizedView
 
 
-def unix_s(timestamp: str | None) -> float | None:
-    """Return a Kubernetes time as unix seconds."""
-    return datetime.fromisoformat(timestamp).timestamp() if timestamp else None
-
-
 def model_view(body: Object) -> ModelView:
     metadata, spec = body["metadata"], body.get("spec")
     annotations = metadata.get("annotations") or {}
@@ -101,7 +97,7 @@ def model_view(body: Object) -> ModelView:
         is_deleting="deletionTimestamp" in metadata,
         approve=annotations.get(APPROVE_ANNOTATION),
         operator_class=asked if isinstance(asked, str) else None,
-        owner_uid=_controller_uid(metadata),
+        owner_uid=controller_uid(metadata),
         digest=annotations.get(DIGEST_ANNOTATION),
         is_oversized=oversized_bytes(body) is not None,
     )
@@ -139,7 +135,7 @@ def workload_view(body: Object, workload: Workload) -> DeploymentView:
         namespace=metadata["namespace"],
         name=metadata["name"],
         uid=metadata["uid"],
-        owner_uid=_controller_uid(metadata),
+        owner_uid=controller_uid(metadata),
         owner=_controller(metadata),
         adopt=(metadata.get("labels") or {}).get(ADOPT_LABEL),
         selector=frozenset(((spec.get("selector") or {}).get("matchLabels") or {}).items()),
@@ -164,18 +160,13 @@ def workload_view(body: Object, workload: Workload) -> DeploymentView:
         template_digest=_digest(template),
         pod_spec_digest=_digest(pod_specs if others_of_group else pod_spec),
         problems=() if workload.is_group else tuple(_problems(body)),
-        drain_s=_integer(annotations.get(DRAIN_ANNOTATION)),
+        drain_s=integer(annotations.get(DRAIN_ANNOTATION)),
         grace_s=pod_spec.get("terminationGracePeriodSeconds"),
         template=_text(template),
         template_fields=_text(_own_fields(metadata, workload)),
         rendered=annotations.get(TEMPLATE_ANNOTATION),
         made_from=annotations.get(SPEC_ANNOTATION),
     )
-
-
-def _controller_uid(metadata: Object) -> str | None:
-    owners = metadata.get("ownerReferences") or ()
-    return next((owner["uid"] for owner in owners if owner.get("controller")), None)
 
 
 def _controller(metadata: Object) -> str | None:
@@ -245,13 +236,6 @@ def _own_fields(metadata: Object, workload: Workload) -> Object | None:
     return None
 
 
-def _integer(text: str | None) -> int | None:
-    try:
-        return int(text or "")
-    except ValueError:
-        return None
-
-
 def _digest(template: object) -> str:
     text = json.dumps(template, sort_keys=True, default=dict)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -266,60 +250,13 @@ def _problems(body: Object) -> list[tuple[str, str]]:
     ]
 
 
-def pod_view(body: Object) -> PodView:
-    metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
-    conditions = {each["type"]: each for each in status.get("conditions") or ()}
-    ready = conditions.get("Ready", {})
-    scheduled = conditions.get("PodScheduled", {})
-    annotations = metadata.get("annotations") or {}
-    containers = status.get("containerStatuses") or ()
-    is_stuck = scheduled.get("reason") == "Unschedulable" and scheduled.get("status") == "False"
-    is_ready, is_deleting = ready.get("status") == "True", "deletionTimestamp" in metadata
-    return PodView(
-        namespace=metadata["namespace"],
-        name=metadata["name"],
-        uid=metadata["uid"],
-        replica_set_uid=_controller_uid(metadata),
-        is_ready=is_ready,
-        is_deleting=is_deleting,
-        created_at_s=unix_s(metadata.get("creationTimestamp")) or 0.0,
-        scheduled_at_s=_scheduled_at_s(scheduled),
-        was_ready=_was_ready(ready, _scheduled_at_s(scheduled)),
-        has_restarted=any(each.get("restartCount") for each in containers),
-        ready_at_s=unix_s(ready.get("lastTransitionTime")) if is_ready else None,
-        unschedulable=message_of(scheduled, spec) if is_stuck else None,
-        trouble=None if is_deleting else trouble_of(status, spec),
-        node_name=spec.get("nodeName"),
-        uncounted_gpus=uncounted_gpus(spec),
-        deletion_cost=_integer(annotations.get(DELETION_COST_ANNOTATION)) or 0,
-        is_over=status.get("phase") in {"Failed", "Succeeded"},
-    )
-
-
-def _scheduled_at_s(scheduled: Object) -> float | None:
-    is_scheduled = scheduled.get("status") == "True"
-    return unix_s(scheduled.get("lastTransitionTime")) if is_scheduled else None
-
-
-def _was_ready(ready: Object, scheduled_at_s: float | None) -> bool:
-    """Tell whether a pod that is not Ready was so before.
-
-    A kubelet says at once of a pod that a node took that it is not Ready. Where it said so much
-    later the pod was Ready meanwhile; where much earlier its clock is not the API server's.
-    """
-    changed_s = unix_s(ready.get("lastTransitionTime"))
-    if ready.get("status") == "True" or scheduled_at_s is None or changed_s is None:
-        return False
-    return abs(changed_s - scheduled_at_s) > SEEN_S
-
-
 def replica_set_view(body: Object) -> ReplicaSetView:
     metadata = body["metadata"]
     return ReplicaSetView(
         namespace=metadata["namespace"],
         name=metadata["name"],
         uid=metadata["uid"],
-        deployment_uid=_controller_uid(metadata),
+        deployment_uid=controller_uid(metadata),
     )
 
 

@@ -16,12 +16,12 @@ import kopf
 
 from tonnage.cluster.errors import KubernetesError, WorldError
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS, KubeApi, Resource
+from tonnage.fleet.aside import unheard
 from tonnage.fleet.bounded import bounded_responses
 from tonnage.fleet.follow import Follower, end_all
 from tonnage.fleet.lists import OF_GROUPS, RELISTED
 from tonnage.fleet.logs import Line
 from tonnage.fleet.store import Kind, Store
-from tonnage.fleet.unheard import unheard
 from tonnage.settings import Settings
 
 LOG = logging.getLogger("tonnage.watches")

@@ -16,7 +16,7 @@ from diagnose_builders import (
     named,
 )
 from fleet_builders import a_pod_body
-from tonnage.fleet.views import pod_view
+from tonnage.fleet.pods import pod_view
 
 FORMS = ("s3cr3t-value-{}", "hf_AbCdEfGhIjKlMnOp{}", "4815162342{}", "kim+{}/Tr0ub4dor")
 

@@ -17,7 +17,7 @@ from measured_builders import an_engine
 from tonnage.control.decide.leaving import costs_to_go, pod_loads
 from tonnage.control.report.status import report
 from tonnage.control.write.writes import writes_for
-from tonnage.fleet.views import pod_view
+from tonnage.fleet.pods import pod_view
 
 COST = "controller.kubernetes.io/pod-deletion-cost"
 INTERVAL_S = 15

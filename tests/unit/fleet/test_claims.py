@@ -7,8 +7,7 @@ from kube_double import KubeDouble
 from loop_builders import a_loop, a_world, condition, status_of, tick
 from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import CLAIMS
-from tonnage.fleet.claims import Claims
-from tonnage.fleet.missing import AGE_S, Ages
+from tonnage.fleet.references import AGE_S, Ages, Claims
 
 PLACE = CLAIMS.path("serving", "weights")
 PODS = {"modelCacheClaim": "weights"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tonnage.fleet.devices import num_gpus, uncounted_gpus
+from tonnage.fleet.pods import num_gpus, uncounted_gpus
 
 
 def a_pod(*limits, **spec):

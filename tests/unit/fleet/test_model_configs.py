@@ -10,8 +10,7 @@ from kube_double import KubeDouble
 from tonnage.catalog.models import ModelConfigError, read_model_config
 from tonnage.cluster.errors import KubernetesError
 from tonnage.control.input.state import BadConfig
-from tonnage.fleet.missing import AGE_S, Ages
-from tonnage.fleet.model_configs import MOST_BYTES, ModelConfigs, place_of
+from tonnage.fleet.references import AGE_S, MOST_BYTES, Ages, ModelConfigs, place_of
 from tonnage.fleet.views import model_view
 
 PLACE = "/api/v1/namespaces/serving/configmaps/my-model"

@@ -3,8 +3,7 @@
 import pytest
 
 from fleet_builders import a_pod_body
-from tonnage.fleet.trouble import trouble_of
-from tonnage.fleet.views import pod_view
+from tonnage.fleet.pods import pod_view, trouble_of
 
 ENDED = {
     "reason": "Error",

@@ -23,7 +23,7 @@ from tonnage.api.objects import InvalidSpecError
 from tonnage.catalog.gpu import UnsupportedEngineError, built_in_gpus
 from tonnage.control.input.memory import Memory
 from tonnage.control.tick import tick
-from tonnage.fleet.trouble import trouble_of
+from tonnage.fleet.pods import trouble_of
 from tonnage.manifests.children import deployment, running_model, spec_digest
 from tonnage.manifests.names import (
     CLASS_VARIABLE,

@@ -1,0 +1,190 @@
+"""What specs refer to and nobody watches: ConfigMaps of config.json files, claims of caches.
+
+Each is read by name, once for all who name it, and kept a while: of a config.json, a MiB of which
+any number of objects may name, the shape that it says alone. What is missing is looked for again.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from tonnage.api.objects import ModelDeployment
+from tonnage.catalog.gpu import CatalogError
+from tonnage.catalog.models import read_model_config
+from tonnage.catalog.shape import ModelShape
+from tonnage.cluster.errors import WorldError
+from tonnage.cluster.kube import CLAIMS, CONFIG_MAPS, KubeApi
+from tonnage.control.input.state import BadConfig, ModelView
+from tonnage.fleet.logs import Line
+from tonnage.units import KIB
+
+LOG = logging.getLogger("tonnage.references")
+AGE_S: Final = 300.0
+"""What is there is read again after this time."""
+MOST_READS: Final = 5.0
+"""Of what is missing in a namespace, in a tick: who names thousands waits, and nobody else."""
+MOST_BYTES: Final = 64 * KIB
+"""Of a config.json: those of published models have 1 to 40 KiB."""
+
+ConfigPlace = tuple[str, str, str, str]
+"""(namespace, ConfigMap, key, name of the model)."""
+ClaimPlace = tuple[str, str]
+"""(namespace, PersistentVolumeClaim)"""
+
+
+def look_again_s(num_missing: int, *, tick_s: float) -> float:
+    """Return the time between two looks for each of so many that are missing in a namespace.
+
+    >>> look_again_s(1, tick_s=15), look_again_s(50, tick_s=15), look_again_s(5000, tick_s=15)
+    (15.0, 150.0, 300.0)
+    """
+    return min(AGE_S, tick_s * max(1.0, num_missing / MOST_READS))
+
+
+class Ages:
+    """When what objects name is read again: by how many of it are missing in its namespace."""
+
+    def __init__(self, tick_s: float) -> None:
+        self._tick_s, self._num_missing = tick_s, Counter[str]()
+
+    def count(self, missing: Iterable[str]) -> None:
+        """Take the namespaces in which something is missing, each as often as it is."""
+        self._num_missing = Counter(missing)
+
+    def is_due(self, namespace: str, age_s: float, *, is_missing: bool) -> bool:
+        """Tell whether to read again; ``age_s``: since it was read, less than 0 by a clock set."""
+        again_s = look_again_s(self._num_missing[namespace], tick_s=self._tick_s)
+        return not 0 <= age_s < (again_s if is_missing else AGE_S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadConfig:
+    """What stood in a ConfigMap."""
+
+    at_s: float
+    shape: ModelShape | BadConfig | None = None
+    problem: str | None = None
+
+    @property
+    def is_missing(self) -> bool:
+        """Tell whether somebody has yet to bring it, or to mend it."""
+        return not isinstance(self.shape, ModelShape)
+
+
+@dataclass(slots=True, kw_only=True)
+class ModelConfigs:
+    """What was read, by place; what no object names any more is forgotten."""
+
+    kube: KubeApi
+    ages: Ages
+    _read: dict[ConfigPlace, ReadConfig] = field(default_factory=dict)
+    _asked_for: dict[str, int] = field(default_factory=dict)
+    """By UID, the generation of the spec that it was last read for."""
+
+    def forget(self, uids: Iterable[str], places: Iterable[ConfigPlace]) -> None:
+        """Keep nothing but what these objects name."""
+        known, named = set(uids), set(places)
+        self._asked_for = {uid: each for uid, each in self._asked_for.items() if uid in known}
+        self._read = {place: each for place, each in self._read.items() if place in named}
+        self.ages.count(place[0] for place, each in self._read.items() if each.is_missing)
+
+    def of(
+        self, view: ModelView, model: ModelDeployment, now_s: float
+    ) -> tuple[ModelShape | BadConfig | None, str | None]:
+        """Return (shape, problem) for a spec that refers to a ConfigMap; else nothing of both."""
+        place = place_of(model)
+        if place is None:
+            return None, None
+        known = self._read.get(place)
+        is_news = self._asked_for.get(view.uid) != view.generation
+        if known is None or (
+            known.at_s != now_s
+            if is_news
+            else self.ages.is_due(place[0], now_s - known.at_s, is_missing=known.is_missing)
+        ):
+            known = self._read[place] = self._look(place, known, now_s)
+        self._asked_for[view.uid] = view.generation
+        return known.shape, known.problem
+
+    def _look(self, place: ConfigPlace, known: ReadConfig | None, now_s: float) -> ReadConfig:
+        namespace, name, key, model_id = place
+        try:
+            found = self.kube.get(CONFIG_MAPS.path(namespace, name))
+        except WorldError as error:
+            if known is not None and not known.is_missing:
+                return known  # what was read last holds until it can be read again
+            return ReadConfig(at_s=now_s, problem=f"ConfigMap {name}: {error}")
+        text = ((found or {}).get("data") or {}).get(key)
+        if text is None:
+            problem = f"ConfigMap {name} has no key {key} in {namespace}"
+            return ReadConfig(at_s=now_s, problem=problem)
+        num_bytes = len(text.encode("utf-8", "surrogatepass"))
+        if num_bytes > MOST_BYTES:
+            problem = (
+                f"{key} of ConfigMap {name} in {namespace} has {num_bytes} bytes; at most "
+                f"{MOST_BYTES} are read"
+            )
+            return ReadConfig(at_s=now_s, problem=problem)
+        return ReadConfig(at_s=now_s, shape=shape_of(text, model_id))
+
+
+def place_of(model: ModelDeployment) -> ConfigPlace | None:
+    """Return where the config.json of a spec stands, if it refers to one."""
+    source = model.spec.model.config
+    if source is None:
+        return None
+    reference = source.config_map_key_ref
+    return model.namespace, reference.name, reference.key, model.spec.model.id
+
+
+def shape_of(text: str, model_id: str) -> ModelShape | BadConfig:
+    """Return the shape that a config.json says, or why it says none."""
+    try:
+        return read_model_config(text, name=model_id)
+    except CatalogError as error:
+        return BadConfig(kind=type(error), message=str(error))
+
+
+@dataclass(slots=True, kw_only=True)
+class Claims:
+    """What was read, by place; what no object names any more is forgotten."""
+
+    kube: KubeApi
+    ages: Ages
+    _read: dict[ClaimPlace, tuple[float, tuple[str, ...] | None]] = field(default_factory=dict)
+    """(time, access modes): these never change, but a claim may be made anew."""
+
+    def forget(self, models: Iterable[ModelDeployment]) -> None:
+        """Keep nothing but what these objects name."""
+        named = {claim_of(model) for model in models}
+        self._read = {place: each for place, each in self._read.items() if place in named}
+        self.ages.count(place[0] for place, (_, modes) in self._read.items() if modes is None)
+
+    def modes_of(self, model: ModelDeployment, now_s: float) -> tuple[str, ...] | None:
+        """Return how the cache of a spec may be mounted; None: that is not known."""
+        place = claim_of(model)
+        if place is None:
+            return None
+        known = self._read.get(place)
+        if known is None or self.ages.is_due(
+            place[0], now_s - known[0], is_missing=known[1] is None
+        ):
+            known = self._read[place] = (now_s, self._look(place, known[1] if known else None))
+        return known[1]
+
+    def _look(self, place: ClaimPlace, known: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        try:
+            found = self.kube.get(CLAIMS.path(*place))
+        except WorldError as error:
+            LOG.warning(Line("not read", claim="/".join(place), message=str(error)))
+            return known  # what was read last holds until it can be read again
+        modes = ((found or {}).get("spec") or {}).get("accessModes")
+        return tuple(modes) if modes else None
+
+
+def claim_of(model: ModelDeployment) -> ClaimPlace | None:
+    """Return the claim that the pods of a spec mount, if they mount one."""
+    claim = model.spec.pods.model_cache_claim if model.spec.pods else None
+    return (model.namespace, claim) if claim else None
