@@ -23,6 +23,7 @@ from tonnage.cluster.calls import MESSAGE_LENGTH, PIECE_BYTES
 from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import Resource
 from tonnage.cluster.pages import Object
+from tonnage.control.input.times import backoff_s
 from tonnage.fleet.logs import Line
 from tonnage.fleet.store import Kind, Store
 
@@ -82,7 +83,7 @@ class Follower:
         self.store.has_gap.set()
 
     def _pause_s(self) -> float:
-        longest_s = min(LONGEST_RETRY_S, RETRY_S * 2.0 ** min(self._failures, 10))
+        longest_s = backoff_s(self._failures + 1, first_s=RETRY_S, longest_s=LONGEST_RETRY_S)
         return random.uniform(RETRY_S, longest_s)  # noqa: S311 - no secret
 
     async def _watch(self, given: kopf.AiohttpSession) -> None:

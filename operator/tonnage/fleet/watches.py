@@ -16,6 +16,7 @@ import kopf
 
 from tonnage.cluster.errors import KubernetesError, WorldError
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS, KubeApi, Resource
+from tonnage.control.input.times import backoff_s
 from tonnage.fleet.aside import unheard
 from tonnage.fleet.bounded import bounded_responses
 from tonnage.fleet.follow import Follower, end_all
@@ -221,8 +222,8 @@ class Watches:
         LOG.warning(line, exc_info=None if is_refused else error)
 
     def _pause_s(self) -> float:
-        longer = min(self._failures - 1, 10)
-        return min(LONGEST_PAUSE_S, SHORTEST_PAUSE_S * 2.0**longer) if self._failures else 0.0
+        longest_s = LONGEST_PAUSE_S if self._failures else 0.0
+        return backoff_s(self._failures, first_s=SHORTEST_PAUSE_S, longest_s=longest_s)
 
 
 def when_reachable(ask: Callable[[], Answer]) -> Answer:

@@ -19,14 +19,13 @@ from fleet_builders import (
     managed_by,
     owned_by,
 )
+from tonnage.fleet.pods import pod_view, unix_s
 from tonnage.fleet.views import (
     autoscaler_view,
     deployment_view,
     groups_view,
     model_view,
-    pod_view,
     replica_set_view,
-    unix_s,
 )
 from tonnage.manifests.children import flags_from_annotation, spec_digest
 

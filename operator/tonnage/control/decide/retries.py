@@ -5,12 +5,11 @@ from typing import Final
 
 from tonnage.control.input.results import Failure, Result
 from tonnage.control.input.state import ModelView
+from tonnage.control.input.times import backoff_s
 
 RETRY_S: Final = 15.0
 """After a write that failed, before the next; twice as long after each further failure."""
 MOST_RETRY_S: Final = 300.0
-MOST_DOUBLED: Final = 5
-"""By then it is the most: powers of what is refused for weeks are no numbers any more."""
 PLACES: Final = 997
 SPREAD: Final = 0.2
 """Of a time, by which objects that were handled together come apart in each round."""
@@ -26,22 +25,14 @@ def failed_again(
 ) -> Failure:
     """Return when to try again what failed now: later each time."""
     times = before.times + 1 if before and before.generation == view.generation else 1
+    wait_s = backoff_s(times, first_s=RETRY_S, longest_s=MOST_RETRY_S)
     return Failure(
         cause=result.cause,
         said=result.said,
         generation=view.generation,
         times=times,
-        at_s=now_s + apart_s(pause_s(times), view.uid),
+        at_s=now_s + apart_s(wait_s, view.uid),
     )
-
-
-def pause_s(times: int) -> float:
-    """Return for how long to wait after so many failures in a row.
-
-    >>> [pause_s(times) for times in (1, 2, 3, 9)]
-    [15.0, 30.0, 60.0, 300.0]
-    """
-    return min(MOST_RETRY_S, RETRY_S * 2.0 ** min(times - 1, MOST_DOUBLED))
 
 
 def apart_s(time_s: float, uid: str) -> float:

@@ -1,4 +1,4 @@
-"""Times as Kubernetes writes them."""
+"""Times as Kubernetes writes them, and how long to wait after a failure."""
 
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -7,6 +7,8 @@ from typing import Final
 LAST_S: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
 """The last second that has a name."""
 REMEMBERED: Final = 256
+MOST_DOUBLED: Final = 32
+"""By then it is the longest: powers of what fails for weeks are no numbers any more."""
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -18,3 +20,12 @@ def rfc3339(now_s: float) -> str:
     """
     known_s = min(max(now_s, 0.0), LAST_S)
     return datetime.fromtimestamp(known_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def backoff_s(times: int, *, first_s: float, longest_s: float) -> float:
+    """Return the wait after so many failures in a row: each twice as long as the one before.
+
+    >>> [backoff_s(times, first_s=15, longest_s=300) for times in (1, 2, 3, 9, 5000)]
+    [15.0, 30.0, 60.0, 300, 300]
+    """
+    return min(longest_s, first_s * 2.0 ** min(times - 1, MOST_DOUBLED))

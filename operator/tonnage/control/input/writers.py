@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, Self
 
 from tonnage.api.status import Reason
 from tonnage.control.input.results import Fate
+from tonnage.control.input.times import backoff_s
 from tonnage.manifests.changes import Change
 from tonnage.units import DAY_S, count_of, format_s
 
@@ -22,7 +23,6 @@ REPLICAS_LONGEST_S: Final = 1800.0
 """A write of replicas is cheap, and with too few of them requests are late."""
 TEMPLATE_LONGEST_S: Final = DAY_S
 """A write of the template replaces pods, which load for minutes: given up for so long."""
-MOST_DOUBLED: Final = 32
 UNSEEN_S: Final = 60.0
 """In which a write of ours is seen; what is not seen then has changed nothing."""
 
@@ -57,7 +57,7 @@ class Part:
     @property
     def wait_s(self) -> float:
         """The time from the last reapply to the next."""
-        return min(self.longest_s, FIRST_S * 2.0 ** min(self.times - 1, MOST_DOUBLED))
+        return backoff_s(self.times, first_s=FIRST_S, longest_s=self.longest_s)
 
     @property
     def conflict(self) -> str | None:
