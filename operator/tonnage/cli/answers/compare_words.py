@@ -174,7 +174,7 @@ def too_close(found: Compared) -> list[str]:
     """Return the classes that cost little more than the first, where there are such."""
     first, *others = found.selection.choices
     cheapest = first.bill
-    if cheapest is None or found.request.is_textbook:
+    if cheapest is None:
         return []
     sure = spread_of(first.sizing.request)
     names = [
