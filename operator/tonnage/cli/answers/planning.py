@@ -15,13 +15,12 @@ from tonnage.cli.answers.savings import Saving, savings
 from tonnage.cli.answers.stored import as_stored
 from tonnage.cli.read.references import References
 from tonnage.cli.read.scale_target import TargetError
-from tonnage.control.observe.evicted import DISRUPTION_BUDGET, evictable, never_evictable
-from tonnage.control.size.resized import size_changed_spec
 from tonnage.estimate.errors import CalibrationFileError
 from tonnage.explain.at_demand import capacity_figures, demand_figures
 from tonnage.explain.offload import offload_reasons
 from tonnage.explain.report import estimate_status, plan_status, sizing_reasons
 from tonnage.manifests.arguments import argument_pairs
+from tonnage.manifests.evicted import DISRUPTION_BUDGET, evictable, never_evictable
 from tonnage.manifests.roles import Running, divided_spec
 from tonnage.sizing.adapters import running_adapters
 from tonnage.sizing.checks import with_running_cache
@@ -35,6 +34,7 @@ from tonnage.sizing.provenance import (
     as_guessed,
 )
 from tonnage.sizing.request import Flags, SizingRequest, ask, look_up
+from tonnage.sizing.resized import size_changed_spec
 from tonnage.sizing.roles import Divided
 from tonnage.sizing.search import size
 from tonnage.sizing.switches import switches_in
