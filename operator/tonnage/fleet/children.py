@@ -50,7 +50,9 @@ RESOURCES: Final[Mapping[str, Resource]] = {
 class NotOursError(HeldBackError):
     """An object of the name that we need belongs to somebody else: only a person can resolve it."""
 
-    is_refusal = is_of_object = True
+    @property
+    def is_refusal(self) -> bool:
+        return True
 
 
 class NoPathError(NotOursError):

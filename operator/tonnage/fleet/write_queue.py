@@ -53,7 +53,9 @@ class LeftError(HeldBackError):
 class LateError(WorldError):
     """No answer came in time: it may still be carried out."""
 
-    is_of_object = True
+    @property
+    def is_of_object(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

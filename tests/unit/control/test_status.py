@@ -372,6 +372,17 @@ class TestRecalled:
         assert memory.traffic.lengths is None
         assert memory.decided.recent_needs == ()
 
+    def test_takes_up_the_constants_of_the_plan_for_this_spec(self):
+        told = reported(load=1.5)
+        view = written(a_state(), told).view
+        planned = told.status.calibration.bandwidth_efficiency.planned
+
+        memory = memory_from_status(view, now_s=NOW_S)
+        edited = replace(view, generation=view.generation + 1)
+
+        assert memory.sizing.asked_speed.bandwidth_efficiency == planned
+        assert memory_from_status(edited, now_s=NOW_S).sizing.asked_speed is None
+
     @pytest.mark.parametrize("status", [{}, {"decisions": 7}, {"fieldOfTomorrow": 1}])
     def test_begins_anew_where_another_version_wrote(self, status):
         view = replace(a_state().view, status=json.dumps(status))

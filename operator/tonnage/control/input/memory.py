@@ -12,7 +12,7 @@ from tonnage.api.status import Condition, DecisionStatus, MeasuredFigure
 from tonnage.control.input.answers import Answers
 from tonnage.control.input.results import Cause, Failure, WriteKind
 from tonnage.control.input.writers import Writers
-from tonnage.estimate.belief import PlannedSpeed
+from tonnage.estimate.belief import PlannedConstants, PlannedSpeed
 from tonnage.estimate.budget import Ledger
 from tonnage.estimate.burst_factor import BurstTally
 from tonnage.estimate.burstiness import Counted
@@ -125,7 +125,8 @@ class BetterAsked:
 class SizingMemory:
     """What plans were last asked with. Written where an object is sized."""
 
-    asked_speed: PlannedSpeed | None = None
+    asked_speed: PlannedSpeed | PlannedConstants | None = None
+    """Constants alone: those of the status, before this process plans."""
     better_asked: BetterAsked | None = None
     waiting_since_s: float | None = None
     """Since when the object waits for a search to end; None: it has its answer."""

@@ -1,6 +1,7 @@
 """The status of one object, and whether it is to be written."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -27,6 +28,7 @@ from tonnage.control.input.memory import (
     DecisionMemory,
     ObjectMemory,
     ReportMemory,
+    SizingMemory,
     WriteMemory,
 )
 from tonnage.control.input.results import Cause, Failure, WriteKind
@@ -42,6 +44,7 @@ from tonnage.control.report.happenings import bad_conditions
 from tonnage.control.report.kstatus import NO_PATH
 from tonnage.control.report.plausible import with_speeds
 from tonnage.control.report.roles import TOPOLOGY, has_roles, roles_replicas, roles_slo
+from tonnage.estimate.belief import PlannedConstants
 from tonnage.explain.offload import offload_reasons
 from tonnage.explain.report import (
     batch_reasons,
@@ -77,7 +80,8 @@ def memory_from_status(view: ModelView, *, now_s: float) -> ObjectMemory:
     """Return the memory of an object that this process sees for the first time.
 
     What people read goes on from the status that stands there: the last decisions, and since
-    when each condition holds. Nothing is decided by it.
+    when each condition holds. So do the constants of the plan, while they are within the band in
+    which this process, too, would plan with them again.
     """
     status = _standing(view)
     known = ReportMemory(
@@ -91,8 +95,19 @@ def memory_from_status(view: ModelView, *, now_s: float) -> ObjectMemory:
         uid=view.uid,
         decided=DecisionMemory(since_s=now_s),
         reported=known,
+        sizing=SizingMemory(asked_speed=_planned_constants(status, view)),
         written=_without_path(view, no_path) if no_path else WriteMemory(),
     )
+
+
+def _planned_constants(status: Status, view: ModelView) -> PlannedConstants | None:
+    """Return what the plan for this spec was made with."""
+    shown = status.calibration
+    if shown is None or status.observed_generation != view.generation:
+        return None
+    known = shown.overhead_factor, shown.bandwidth_efficiency, shown.prefill_efficiency
+    planned = PlannedConstants(*(each.planned for each in known))
+    return planned if all(math.isfinite(each) and each > 0 for each in planned) else None
 
 
 def _without_path(view: ModelView, said: str) -> WriteMemory:
