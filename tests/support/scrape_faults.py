@@ -4,8 +4,18 @@ import math
 from collections.abc import Callable
 
 from tonnage.engine.chance import Chance
-from tonnage.replay.faults import Fault, sometimes
+from tonnage.replay.faults import Fault
 from tonnage.replay.prometheus import Page
+
+
+def sometimes(share: float, change: Callable[[Page], Page | None], *, seed: int = 0) -> Fault:
+    """Return a fault that changes a share of all pages."""
+    chance = Chance(seed)
+
+    def fault(page: Page | None, *_: float) -> Page | None:
+        return change(page) if page is not None and chance.share() < share else page
+
+    return fault
 
 
 def zeroed(share: float, *, seed: int = 0) -> Fault:

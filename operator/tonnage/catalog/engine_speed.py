@@ -127,7 +127,7 @@ TEXTBOOK_SPEED = SpeedConstants(
     per_all_reduce_s=0,
     prefill_exposed_fraction=1,
 )
-"""Efficiency 1 and no overhead: what napkin arithmetic assumes."""
+"""Efficiency 1 and no overhead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

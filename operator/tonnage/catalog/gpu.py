@@ -57,7 +57,7 @@ class Gpu:
     memory_bytes: PositiveInt
     """Total that cudaMemGetInfo reports."""
     nominal_memory_bytes: PositiveInt
-    """The brochure's figure: for textbook arithmetic only."""
+    """The brochure's figure: it tells boards apart, and what some drivers report."""
     memory_bytes_per_s: PositiveFloat
     peak_flop_per_s: Mapping[str, PositiveFloat] = field(hash=False)
     """Dense peak by precision (bf16, fp8, int8, fp4), without sparsity."""

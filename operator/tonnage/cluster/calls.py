@@ -35,13 +35,6 @@ class Call:
     most_bytes: int = MOST_BYTES
 
 
-class RetryableError(Exception):
-    def __init__(self, error: KubernetesError, retry_after_s: float = 0.0) -> None:
-        super().__init__(str(error))
-        self.error = error
-        self.retry_after_s = retry_after_s
-
-
 def read_body(call: Call, response: Any) -> bytes:
     """Return the body of an answer.
 
@@ -59,14 +52,17 @@ def read_body(call: Call, response: Any) -> bytes:
     return bytes(data)
 
 
-def refusal(call: Call, status: int, data: bytes, headers: Any, *, is_alone: bool) -> Exception:
+def refusal(
+    call: Call, status: int, data: bytes, headers: Any, *, is_alone: bool
+) -> KubernetesError:
     said = _message(data, frozenset(call.path.split("/")))
     message = f"{call.method} {call.path}: {status} {said}"[:MESSAGE_LENGTH]
     if status == HTTPStatus.CONFLICT:
         return ConflictError(message, status=status, said=said)
     refused = KubernetesError(message, status=status, said=said, is_alone=is_alone)
-    is_retried = status in RETRIED and not refused.is_refusal
-    return RetryableError(refused, _retry_after_s(headers)) if is_retried else refused
+    if status in RETRIED and not refused.is_refusal:
+        refused.retry_after_s = _retry_after_s(headers)
+    return refused
 
 
 def parsed_object(call: Call, data: bytes) -> Object:

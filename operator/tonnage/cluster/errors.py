@@ -31,25 +31,14 @@ WORDS_LENGTH = 200
 class WorldError(Exception):
     """Kubernetes or Prometheus did not do what was asked. Nothing is given up for good."""
 
-    @property
-    def is_refusal(self) -> bool:
-        """Tell whether the server understood and said no: trying again will not help."""
-        return False
-
-    @property
-    def is_undone(self) -> bool:
-        """Tell whether what was asked is certainly not done: without an answer it may be."""
-        return False
-
-    @property
-    def is_overload(self) -> bool:
-        """Tell whether the whole server is busy or away, whatever it is asked."""
-        return False
-
-    @property
-    def is_of_object(self) -> bool:
-        """Tell whether it lies in what was asked: others are answered, and it alone backs off."""
-        return self.is_refusal
+    is_refusal = False
+    """The server understood and said no: trying again will not help."""
+    is_undone = False
+    """What was asked is certainly not done: without an answer it may be."""
+    is_overload = False
+    """The whole server is busy or away, whatever it is asked."""
+    is_of_object = False
+    """It lies in what was asked: others are answered, and it alone backs off."""
 
     @property
     def words(self) -> str:
@@ -60,21 +49,20 @@ class WorldError(Exception):
 class BugError(WorldError):
     """A bug of ours, on the way to a write or after it: it stays with its object."""
 
-    @property
-    def is_of_object(self) -> bool:
-        return True
+    is_of_object = True
 
 
 class HeldBackError(WorldError):
     """A write that we did not send: it is not ours to make."""
 
-    @property
-    def is_undone(self) -> bool:
-        return True
+    is_undone = True
 
 
 class KubernetesError(WorldError):
     """The API server refused or failed."""
+
+    retry_after_s: float | None = None
+    """When to try again; None: it would say the same."""
 
     def __init__(
         self, message: str, *, status: int, said: str = "", is_alone: bool = False
@@ -82,39 +70,19 @@ class KubernetesError(WorldError):
         """``said``: by the server itself. ``is_alone``: it answered others meanwhile."""
         super().__init__(message)
         self.status, self.said, self.is_alone = status, said, is_alone
-
-    @property
-    def is_refusal(self) -> bool:
-        if self._is_refused_by_name:
-            return True
-        return self._is_told_no and self.status not in PASSING
-
-    @property
-    def is_undone(self) -> bool:
-        return self._is_told_no or self._is_refused_by_name
-
-    @property
-    def is_overload(self) -> bool:
-        is_away = self.status in NO_SERVER and not self.is_alone
-        is_busy = self.status == HTTPStatus.TOO_MANY_REQUESTS or is_away
-        return is_busy and not self._is_refused_by_name
-
-    @property
-    def is_of_object(self) -> bool:
-        return self.is_refusal or not (self.is_undone or self.is_overload)
+        told = said or message
+        is_refused_by_name = TOO_LARGE in told or DENIED.search(told) is not None
+        is_told_no = HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR
+        is_away = status in NO_SERVER and not is_alone
+        is_busy = status == HTTPStatus.TOO_MANY_REQUESTS or is_away
+        self.is_refusal = is_refused_by_name or (is_told_no and status not in PASSING)
+        self.is_undone = is_told_no or is_refused_by_name
+        self.is_overload = is_busy and not is_refused_by_name
+        self.is_of_object = self.is_refusal or not (self.is_undone or self.is_overload)
 
     @property
     def words(self) -> str:
         return self.said[:WORDS_LENGTH] or super().words
-
-    @property
-    def _is_told_no(self) -> bool:
-        return HTTPStatus.BAD_REQUEST <= self.status < HTTPStatus.INTERNAL_SERVER_ERROR
-
-    @property
-    def _is_refused_by_name(self) -> bool:
-        told = self.said or str(self)
-        return TOO_LARGE in told or DENIED.search(told) is not None
 
 
 class TooLargeError(KubernetesError):

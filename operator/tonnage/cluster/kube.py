@@ -25,7 +25,6 @@ from tonnage.cluster.calls import (
     RETRIED,
     Call,
     Object,
-    RetryableError,
     parsed_object,
     read_body,
     refusal,
@@ -281,14 +280,14 @@ class KubeApi:
         while True:
             try:
                 return self._once(call)
-            except RetryableError as failure:
-                is_busy = failure.error.status == HTTPStatus.TOO_MANY_REQUESTS
-                if attempt >= call.attempts or (self._is_hasty and is_busy):
-                    raise failure.error from failure.__cause__
-                self._sleep(self._pause_s(failure, attempt))
+            except KubernetesError as error:
+                is_busy = self._is_hasty and error.status == HTTPStatus.TOO_MANY_REQUESTS
+                if error.retry_after_s is None or attempt >= call.attempts or is_busy:
+                    raise
+                self._sleep(self._pause_s(error.retry_after_s, attempt))
                 attempt += 1
                 if is_write:
-                    self._check_again(failure.error)
+                    self._check_again(error)
 
     def _check_again(self, error: KubernetesError) -> None:
         """Ask before another attempt; what the last one came to is all that is known then."""
@@ -299,9 +298,9 @@ class KubeApi:
             is_alone = error.is_alone
             raise KubernetesError(message, status=error.status, is_alone=is_alone) from held
 
-    def _pause_s(self, failure: RetryableError, attempt: int) -> float:
+    def _pause_s(self, retry_after_s: float, attempt: int) -> float:
         """Return for how long to wait: a herd that was refused at once must not return at once."""
-        least_s = max(failure.retry_after_s, RETRY_S * attempt)
+        least_s = max(retry_after_s, RETRY_S * attempt)
         return least_s * (1 + JITTER * self._chance())
 
     def _once(self, call: Call) -> bytes:
@@ -327,15 +326,15 @@ class KubeApi:
             raise refusal(call, answer.status, data, answer.headers, is_alone=is_alone)
         return data
 
-    def _no_answer_error(self, call: Call, error: HTTPError, asked_at_s: float) -> Exception:
+    def _no_answer_error(self, call: Call, error: HTTPError, asked_at_s: float) -> KubernetesError:
         """Return what that comes to. A write that hung for seconds will hang again: a webhook's."""
         reason = getattr(error, "reason", None) or error
         message = f"{call.method} {call.path}: {type(reason).__name__}"
         is_alone = self._heard.at_s > asked_at_s
         unanswered = KubernetesError(message, status=0, is_alone=is_alone)
-        if isinstance(reason, ReadTimeoutError) and call.method != "GET":
-            return unanswered
-        return RetryableError(unanswered)
+        if call.method == "GET" or not isinstance(reason, ReadTimeoutError):
+            unanswered.retry_after_s = 0.0
+        return unanswered
 
 
 def _listing(path: str, query: Mapping[str, str], chunk: int) -> Call:

@@ -31,7 +31,6 @@ from tonnage.control.measure.attained import budgets_of
 from tonnage.control.measure.handover import untaken_reasons, without_waiting_for_decode
 from tonnage.control.measure.remembered import with_observed
 from tonnage.control.measure.traffic import measure_traffic, observe_engines
-from tonnage.control.observe.evicted import never_evictable
 from tonnage.control.observe.permission import may_act
 from tonnage.control.observe.tracks import with_tracks
 from tonnage.control.size.apart import apart
@@ -44,6 +43,7 @@ from tonnage.control.size.chosen import (
 from tonnage.control.size.question import RefusedError
 from tonnage.control.size.running import as_it_runs, is_spec_ahead
 from tonnage.manifests.children import NotServableError
+from tonnage.manifests.evicted import never_evictable
 from tonnage.manifests.names import MANAGED_LABEL
 from tonnage.policy.decide import decide
 from tonnage.policy.schedules import Event, raise_to_floor

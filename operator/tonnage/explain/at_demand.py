@@ -12,6 +12,7 @@ from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.request import spread_of
 from tonnage.sizing.serving.demand import ServiceLevel
 from tonnage.sizing.serving.staffing import is_within
+from tonnage.sizing.workload import Slo
 from tonnage.units import count_of, format_s, significant
 
 PERCENT = 100
@@ -48,6 +49,17 @@ class AtDemand:
     def growth(self) -> float:
         """By what share the demand may grow before a replica is missing; negative: one is."""
         return self.sustained_requests_per_s / self.served.requests_per_s - 1
+
+    def at_strictest(self, slo: Slo) -> tuple[float | None, float | None]:
+        """Return TTFT and TPOT at the highest percentile that each has a target at, in seconds.
+
+        None: it has none, or there is no second token.
+        """
+        ttft, tpot = (
+            self.served.at(max(each.quantile for each in targets)) if targets else None
+            for targets in (slo.ttft, slo.tpot)
+        )
+        return (ttft.ttft_s if ttft else None), (tpot.tpot_s if tpot else None)
 
 
 def at_demand(sizing: Sizing, replicas: int) -> AtDemand | None:

@@ -155,9 +155,7 @@ def _estimate_of_one(sizing: Sizing) -> EstimateStatus:
 
 
 def _engine_log(sizing: Sizing) -> str:
-    """Say what to hold against the plan in the log of a start, where it is no napkin arithmetic."""
-    if sizing.request.is_textbook:
-        return ""
+    """Say what to hold against the plan in the log of a start."""
     figures = logged_figures(sizing)
     return (
         f"; vLLM {sizing.request.engine.minor} will print {significant(figures.kv_tokens)} "

@@ -83,5 +83,5 @@ def _of_engine(request: SizingRequest) -> Iterator[Citation]:
     origins = {each.origin for each in request.inputs if each.figure is Figure.SPEED}
     if Origin.MEASURED in origins:
         yield Citation(figure="speed", title="measured")
-    elif not request.is_textbook:
+    else:
         yield from (_citation("speed", key) for key in SPEED)

@@ -20,9 +20,7 @@ def logged_figures(sizing: Sizing) -> LoggedFigures:
 
 
 def logged_lines(sizing: Sizing) -> Iterator[str]:
-    """Yield what to look for in the log of a start; nothing in napkin arithmetic."""
-    if sizing.request.is_textbook:
-        return
+    """Yield what to look for in the log of a start."""
     figures = logged_figures(sizing)
     each = " on each data-parallel rank" if sizing.flags.parallelism.data > 1 else ""
     yield (

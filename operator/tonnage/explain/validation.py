@@ -20,7 +20,6 @@ CONFIRMED_BY: Final = {
     Figure.SPREAD: "the histograms of prompt and output tokens of running engines",
     Figure.ARRIVALS: "the arrivals of a usual day, and what routes them",
     Figure.GPU: f"{ON_START}; {STEP_TIMES}",
-    Figure.MEMORY: ON_START,
     Figure.WEIGHTS: ON_START,
     Figure.KV_CACHE: ON_START,
     Figure.ENGINE: FIRST_POD,
@@ -60,14 +59,6 @@ def _inputs(sizing: Sizing) -> Iterator[Unconfirmed]:
 
 
 def _speeds(sizing: Sizing) -> Iterator[Unconfirmed]:
-    if sizing.request.is_textbook:
-        yield Unconfirmed(
-            name="efficiency",
-            value="1, no overhead",
-            origin="guessed",
-            confirmed_by=STEP_TIMES,
-        )
-        return
     spread = spread_of(sizing.request)
     yield Unconfirmed(
         name="prefill efficiency",

@@ -65,11 +65,7 @@ class UnannouncedError(HeldBackError):
 
     def __init__(self, cause: WorldError) -> None:
         super().__init__(f"no pod is replaced before the status says so: {cause}")
-        self._cause = cause
-
-    @property
-    def is_refusal(self) -> bool:
-        return self._cause.is_refusal
+        self.is_refusal = self.is_of_object = cause.is_refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,9 +50,7 @@ RESOURCES: Final[Mapping[str, Resource]] = {
 class NotOursError(HeldBackError):
     """An object of the name that we need belongs to somebody else: only a person can resolve it."""
 
-    @property
-    def is_refusal(self) -> bool:
-        return True
+    is_refusal = is_of_object = True
 
 
 class NoPathError(NotOursError):

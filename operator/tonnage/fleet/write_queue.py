@@ -53,9 +53,7 @@ class LeftError(HeldBackError):
 class LateError(WorldError):
     """No answer came in time: it may still be carried out."""
 
-    @property
-    def is_of_object(self) -> bool:
-        return True
+    is_of_object = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

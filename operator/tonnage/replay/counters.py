@@ -18,7 +18,7 @@ Distributions of single gaps between tokens are not kept: only their sum and cou
 import math
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from operator import sub, truediv
@@ -34,13 +34,14 @@ WAITING, PREFILLING, DECODING, DONE = range(4)
 """States of a request in the table."""
 FINISHED_REASONS: Final = ("stop", "length", "abort", "error", "repetition")
 REJECTION_REASONS: Final = ("max_num_queued_reqs", "max_num_queued_tokens")
+"""Of ``admission_rejections``, which has no ``engine`` label."""
+PROMPT_SOURCES: Final = ("local_compute", "local_cache_hit", "external_kv_transfer")
 COLUMNS: Final = (
     "state", "emitted", "start_step", "preemptions", "arrival_s", "started_s", "first_token_s",
     "ended_s", "prompt_tokens", "output_tokens", "cached_tokens",
 )  # fmt: skip
 """Of the table of requests, read here."""
-PHASES: Final = ("e2e_request_latency", "request_queue_time", "request_inference_time",
-                 "request_prefill_time", "request_decode_time")  # fmt: skip
+PHASES: Final = ("e2e_request_latency", "request_prefill_time", "request_decode_time")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +95,7 @@ class EngineCounters:
         bounds = {"time_to_first_token_seconds": ladders.ttft_s,
                   "request_time_per_output_token_seconds": ladders.tpot_s}  # fmt: skip
         names = (*bounds, *(f"{phase}_seconds" for phase in PHASES), "request_prompt_tokens",
-                 "request_generation_tokens", "request_prefill_kv_computed_tokens",
-                 "request_num_preemptions")  # fmt: skip
+                 "request_generation_tokens")  # fmt: skip
         self._histograms = {
             name: Histogram(f"vllm:{name}", labels, bounds.get(name, ())) for name in names
         }
@@ -185,24 +185,20 @@ class EngineCounters:
 
     def _count_ends(self, numbers: Sequence[int]) -> None:
         """Count requests that have ended, in their order."""
-        arrived_s, started_s, first_s, ended_s, prompts, outputs, cached, preemptions = (
+        arrived_s, started_s, first_s, ended_s, prompts, outputs, preemptions = (
             self._of(name, numbers)
             for name in ("arrival_s", "started_s", "first_token_s", "ended_s", "prompt_tokens",
-                         "output_tokens", "cached_tokens", "preemptions")
+                         "output_tokens", "preemptions")
         )  # fmt: skip
         decoding_s = list(map(sub, ended_s, first_s))
         gaps = [max(1, output - 1) for output in outputs]
         self._observe(
             e2e_request_latency_seconds=map(sub, ended_s, arrived_s),
-            request_queue_time_seconds=map(sub, started_s, arrived_s),
-            request_inference_time_seconds=map(sub, ended_s, started_s),
             request_prefill_time_seconds=map(sub, first_s, started_s),
             request_decode_time_seconds=decoding_s,
             request_time_per_output_token_seconds=map(truediv, decoding_s, gaps),
             request_prompt_tokens=prompts,
             request_generation_tokens=outputs,
-            request_prefill_kv_computed_tokens=map(sub, prompts, cached),
-            request_num_preemptions=preemptions,
         )
         self._finished += len(numbers)
         self._finished_tokens += sum(outputs)
@@ -287,13 +283,8 @@ class EngineCounters:
         return sum(1 for _ in self._matching(lambda n: arrival_s[n] > at_s, newest_first))
 
     def _show_labelled(self, page: dict[SeriesKey, float]) -> None:
-        computed = self._prompt_tokens - self._cached_tokens
-        sources: Mapping[str, float] = {
-            "local_compute": computed,
-            "local_cache_hit": self._cached_tokens,
-            "external_kv_transfer": 0,
-        }
-        for source, value in sources.items():
+        by_source = (self._prompt_tokens - self._cached_tokens, self._cached_tokens, 0)
+        for source, value in zip(PROMPT_SOURCES, by_source, strict=True):
             page["vllm:prompt_tokens_by_source_total", (*self._labels, ("source", source))] = value
         for reason in FINISHED_REASONS:
             ended = (*self._labels, ("finished_reason", reason))

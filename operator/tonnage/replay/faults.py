@@ -11,14 +11,5 @@ Fault = Callable[[Page | None, int, float], Page | None]
 
 def drop_scrapes(share: float, *, seed: int = 0) -> Fault:
     """Return a fault that loses a share of all scrapes."""
-    return sometimes(share, lambda _: None, seed=seed)
-
-
-def sometimes(share: float, change: Callable[[Page], Page | None], *, seed: int = 0) -> Fault:
-    """Return a fault that changes a share of all pages."""
     chance = Chance(seed)
-
-    def fault(page: Page | None, *_: float) -> Page | None:
-        return change(page) if page is not None and chance.share() < share else page
-
-    return fault
+    return lambda page, *_: None if page is not None and chance.share() < share else page

@@ -13,7 +13,6 @@ from tonnage.replay.record import Record, moment_of_tick
 from tonnage.replay.views import EPOCH_S, deployment_view, model_view, pod_views
 from tonnage.settings import Settings
 from tonnage.sizing.expected import slo_of
-from tonnage.sizing.plan import Between, keep_searching
 
 
 class Operator:
@@ -26,23 +25,20 @@ class Operator:
         settings: Settings,
         *,
         gpus: Mapping[str, Gpu] | None = None,
-        memory: Memory | None = None,
-        between: Between = keep_searching,
         is_brought_up: bool = False,
     ) -> None:
         """``gpus``: other than those of the catalogue, or with other prices.
 
-        ``memory``: what an operator knew before; ``between``: as ``tick`` takes it.
         ``is_brought_up``: a fleet is created whole, as if the steps up to it were over.
         """
-        self.settings, self.memory = settings, memory or Memory()
+        self.settings, self.memory = settings, Memory()
         self.interval_s = settings.tick_s
-        self._between, self._is_brought_up = between, is_brought_up
+        self._is_brought_up = is_brought_up
         self._gpus = built_in_gpus() if gpus is None else gpus
 
     def act(self, record: Record, prometheus: SimulatedPrometheus, at_s: float) -> None:
         """Decide, and do what is to be written."""
-        outcome = tick(self._fleet(record, prometheus, at_s), self.memory, between=self._between)
+        outcome = tick(self._fleet(record, prometheus, at_s), self.memory)
         self.memory = outcome.memory
         for writes in outcome.writes:
             record.cluster.apply(writes, at_s)

@@ -65,8 +65,6 @@ def check_engine(request: SizingRequest) -> None:
     Raises:
         UnsupportedEngineError, InvalidKvCacheError: with what is needed and what there is.
     """
-    if request.is_textbook:
-        return
     use = use_of(request)
     for reason in refusals(use):
         raise UnsupportedEngineError(f"engine.version {request.engine.minor}: {reason}")

@@ -58,13 +58,10 @@ class Figure(Enum):
     NODE_LINK = "link between nodes"
     SCHEDULES = "schedules"
     GPU = "GPU"
-    MEMORY = "memory"
-    """As the brochure says: what textbook arithmetic stands on."""
     WEIGHTS = "weights"
     KV_CACHE = "KV cache"
     ENGINE = "vLLM"
     SPEED = "bandwidth efficiency"
-    TEXTBOOK_SPEED = "efficiency"
     MODEL = "model"
     """What its configuration leaves open."""
     CHECKPOINT = "checkpoint"
@@ -224,12 +221,6 @@ def gpu_input(gpu: Gpu, precision: str) -> Input:
     return Input(figure=Figure.GPU, which=gpu.name, value=value, origin=Origin.LOOKED_UP)
 
 
-def memory_input(gpu: Gpu) -> Input:
-    """Return the memory that a class has by its brochure."""
-    value = format_bytes(gpu.nominal_memory_bytes)
-    return Input(figure=Figure.MEMORY, value=value, origin=Origin.LOOKED_UP)
-
-
 def engine_input(engine: KnownEngine) -> Input:
     """Return the version whose constants are used; that of an unknown version is a guess."""
     return Input(
@@ -252,11 +243,6 @@ def cache_input(tokens: float, *, remark: str = "") -> Input:
     value = f"{tokens:,.0f} tokens of a rank"
     value = f"{value}, {remark}" if remark else value
     return Input(figure=Figure.KV_CACHE, value=value, origin=Origin.MEASURED)
-
-
-def textbook_speed_input() -> Input:
-    """Return what replaces the speed's constants in napkin arithmetic."""
-    return _given_input(Figure.TEXTBOOK_SPEED, "1, no overhead")
 
 
 def format_input(figure: Figure, name: str, *, asked: str) -> Input:

@@ -42,12 +42,9 @@ from tonnage.sizing.provenance import (
     engine_input,
     format_input,
     gpu_input,
-    memory_input,
     spec_inputs,
     speed_input,
-    textbook_speed_input,
     with_changed,
-    without_figures,
 )
 from tonnage.sizing.refusals import refusals
 from tonnage.sizing.speculation import Speculation
@@ -134,7 +131,6 @@ class SizingRequest:
     """Of one GPU to other nodes; None: no data-parallel ranks are over several."""
     transfer_s: float = 0.0
     """In which the KV cache of a mean prompt comes from another engine: part of TTFT."""
-    is_textbook: bool = False
     inputs: tuple[Input, ...] = ()
 
     def __hash__(self) -> int:
@@ -418,8 +414,6 @@ def spread_of(request: SizingRequest) -> float:
 
 def with_prior(request: SizingRequest) -> SizingRequest:
     """Return the request with the prior for its GPU and weights, which may have been replaced."""
-    if request.is_textbook:
-        return request
     return replace(request, speed=prior_of(request))
 
 
@@ -450,13 +444,6 @@ def digest_of(parts: Iterable[str]) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:DIGEST_LENGTH]
 
 
-def as_textbook(request: SizingRequest) -> SizingRequest:
-    """Return the request as napkin arithmetic puts it: nominal figures, no overhead."""
-    kept = without_figures(request.inputs, Figure.GPU, Figure.SPEED, Figure.ENGINE)
-    inputs = (*kept, memory_input(request.gpu), textbook_speed_input())
-    return replace(request, speed=TEXTBOOK_SPEED, is_textbook=True, inputs=inputs)
-
-
 def on_gpu(request: SizingRequest, gpu: Gpu) -> SizingRequest:
     """Return the same request for another class: split, flags and all that was measured are open.
 
@@ -466,7 +453,7 @@ def on_gpu(request: SizingRequest, gpu: Gpu) -> SizingRequest:
     moved = with_prior(
         replace(request, gpu=gpu, num_gpus=None, flags=None, measured_kv_tokens=None)
     )
-    changed = (gpu_input(gpu, moved.products), memory_input(gpu), _speed_input(moved))
+    changed = (gpu_input(gpu, moved.products), _speed_input(moved))
     return replace(moved, inputs=with_changed(request.inputs, *changed))
 
 

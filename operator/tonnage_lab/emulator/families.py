@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from tonnage.replay.counters import FINISHED_REASONS, PROMPT_SOURCES
+
 LABELS: Final = ("model_name", "engine")
 
 COUNTERS: Final = {
@@ -21,7 +23,7 @@ LABELLED_COUNTERS: Final = {
     "prompt_tokens_by_source": (
         "Prompt tokens by where they came from.",
         "source",
-        ("local_compute", "local_cache_hit", "external_kv_transfer"),
+        PROMPT_SOURCES,
     ),
     "prompt_tokens_cached_by_source": (
         "Cached prompt tokens by tier.",
@@ -31,12 +33,9 @@ LABELLED_COUNTERS: Final = {
     "request_success": (
         "Requests that ended, by reason.",
         "finished_reason",
-        ("stop", "length", "abort", "error", "repetition"),
+        FINISHED_REASONS,
     ),
 }
-
-REJECTION_REASONS: Final = ("max_num_queued_reqs", "max_num_queued_tokens")
-"""Of ``admission_rejections``, which has no ``engine`` label."""
 
 WORK_COUNTERS: Final = {
     "estimated_flops_per_gpu": "Estimated floating point operations of one GPU.",

@@ -14,6 +14,7 @@ from prometheus_client import (
 )
 
 from tonnage.engine.schedule import Rank
+from tonnage.replay.counters import REJECTION_REASONS
 from tonnage_lab.emulator import families
 from tonnage_lab.emulator.step import Prompt, RankStep
 from tonnage_lab.emulator.truth import StepWork
@@ -87,7 +88,7 @@ class MetricsPage:
         self._rejections = self._counter(
             "admission_rejections", "Requests refused by a queue limit.", ("model_name", "reason")
         )
-        for reason in families.REJECTION_REASONS:
+        for reason in REJECTION_REASONS:
             self._rejections.labels(model_name, reason)
         self._work: dict[str, Counter] = {}
         self._drafts: dict[str, Counter] = {}

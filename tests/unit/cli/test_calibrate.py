@@ -114,13 +114,6 @@ def test_the_plan_refuses_it_for_another_key(path, old, new, asked):
     assert asked in said.partition("asked is")[2]
 
 
-def test_textbook_arithmetic_takes_no_calibration(path):
-    result = plan(MANIFEST, options=("--textbook", "--calibration", path))
-
-    assert result.exit_code == 3
-    assert "--textbook takes no --calibration" in result.stderr
-
-
 def test_help_has_examples():
     result = run("calibrate", "--help")
 

@@ -414,15 +414,6 @@ class TestTheCommand:
         assert answer["asWritten"]["plan"]["maxNumSeqs"] == 48
         assert answer["classes"][0]["plan"]["maxNumSeqs"] != 48
 
-    def test_can_leave_overheads_out(self):
-        real, textbook = (
-            as_json(LLAMA, options=["--gpu", "H100", *more])["classes"][0]
-            for more in ([], ["--textbook"])
-        )
-
-        assert textbook["tokensPerSecondPerGpu"] > real["tokensPerSecondPerGpu"]
-        assert "efficiency" in [each["name"] for each in textbook["toValidate"]]
-
     @pytest.mark.parametrize(
         "name",
         [

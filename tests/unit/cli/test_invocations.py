@@ -63,8 +63,6 @@ REALISTIC = [
     # prices
     f"plan {SMALL} --price H100=2.10",
     f"plan {SMALL} --price H100=2.10 --currency EUR",
-    # napkin arithmetic
-    f"plan {SMALL} --textbook",
     # classes against each other
     f"compare {MODEL} {LOAD} {SLO} --gpu H100,L40S,A100-80GB",
     f"compare {MODEL} {LOAD} --gpu L4,T4",
@@ -241,8 +239,6 @@ UNKNOWN = [
     (f"compare {MODEL} --gpus H100,H200", None, "to name GPU classes write --gpu H100,H200"),
     (f"plan {H100} --set engine.version=0.5", None, "vLLM before 0.11 is not supported"),
     (f"plan {H100} --calibration /nowhere.json", None, "/nowhere.json: No such file"),
-    (f"plan {H100} --textbook --calibration x.json", None, "--textbook takes no --calibration"),
-    (f"compare {H100} --textbook --calibration x.json", None, "--textbook takes no --calibration"),
     (f"plan {H100} --model-config /nowhere.json", None, "--model-config /nowhere.json: No such"),
     (f"plan {H100} --checkpoint /nowhere", None, "Directory '/nowhere' does not exist"),
     (f"plan {H100} --prices /nowhere.yaml", None, "--prices /nowhere.yaml: No such file"),

@@ -236,9 +236,8 @@ class TestRoofline:
             )
 
     @pytest.mark.parametrize("path", SAMPLED)
-    @pytest.mark.parametrize("is_textbook", [False, True])
-    def test_every_example_lies_below_its_roof_and_reads_well(self, path, is_textbook):
-        found = roofline(answered(path.read_text(), is_textbook=is_textbook).sizing)
+    def test_every_example_lies_below_its_roof_and_reads_well(self, path):
+        found = roofline(answered(path.read_text()).sizing)
 
         for point in found.points:
             roof = found.roof_flop_per_s(point.intensity_flop_per_byte)

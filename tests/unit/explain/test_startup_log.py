@@ -6,7 +6,6 @@ from tonnage.catalog.models import built_in_model
 from tonnage.explain.report import sizing_reasons
 from tonnage.explain.startup_log import logged_figures, logged_lines
 from tonnage.explain.words import explain
-from tonnage.sizing.request import as_textbook
 from tonnage.sizing.search import size
 from tonnage.sizing.workload import Slo
 
@@ -43,10 +42,3 @@ def test_the_plan_and_its_reasons_name_the_version_and_what_it_will_print():
     assert line in explain(sizing)[0].lines
     slots = next(reason for reason in sizing_reasons(sizing) if reason.code == "Slots")
     assert "vLLM 0.19 will print" in slots.message
-
-
-def test_napkin_arithmetic_says_nothing_of_a_log():
-    sizing = size(as_textbook(a_sizing_request(slo=Slo())))
-
-    assert not list(logged_lines(sizing))
-    assert not any("will print" in reason.message for reason in sizing_reasons(sizing))

@@ -22,7 +22,7 @@ from tonnage.sizing.compare import Choice, select
 from tonnage.sizing.cost import gpu_hour, owned_hour, rented_hour
 from tonnage.sizing.plan import size_with
 from tonnage.sizing.provenance import Figure, Input, Origin
-from tonnage.sizing.request import Flags, as_textbook, ask, look_up, on_gpu
+from tonnage.sizing.request import Flags, ask, look_up, on_gpu
 from tonnage.sizing.search import cost_of, size
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Demand, Slo
@@ -261,14 +261,6 @@ class TestTheRequestOnAnotherClass:
         assert moved["GPU L4"].startswith("22.1 GiB, 300.00 GB/s")
         assert list(moved)[:5] == list(before)[:5]
 
-    def test_stays_textbook(self):
-        request = as_textbook(asked(a_spec("llama-3.3-70b-h200")))
-        moved = on_gpu(request, built_in_gpus()["L4"])
-        inputs = {each.name: each.value for each in moved.inputs}
-
-        assert moved.speed.bandwidth_efficiency == 1
-        assert inputs["memory"] == "22.4 GiB"  # 24e9 bytes
-
 
 class TestTheBill:
     def test_of_a_rented_fleet(self):
@@ -464,11 +456,3 @@ class TestWhatIsToBeValidated:
         request = asked(a_spec("llama-3.3-70b-h200"))
 
         assert all(each.confirmed_by for each in unconfirmed_figures(size(request)))
-
-    def test_of_textbook_arithmetic_is_the_efficiency(self):
-        request = as_textbook(asked(a_spec("llama-3.3-70b-h200")))
-        found = {each.name: each for each in unconfirmed_figures(size(request))}
-
-        assert found["efficiency"].value == "1, no overhead"
-        assert "prefill efficiency" not in found
-        assert "CUDA graphs" not in found

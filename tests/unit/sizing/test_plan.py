@@ -38,7 +38,7 @@ from tonnage.sizing.plan import (
     size_with,
 )
 from tonnage.sizing.provenance import Figure, Input, Origin
-from tonnage.sizing.request import Demand, Flags, as_textbook
+from tonnage.sizing.request import Demand, Flags
 from tonnage.sizing.search import gpus_taken, size
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Lengths, Slo
@@ -68,12 +68,6 @@ def mixture(**changes):
 
 
 class TestMemory:
-    def test_textbook_leaves_all_that_the_weights_leave(self):
-        sizing = size(as_textbook(a_sizing_request(slo=OFFLINE)))
-
-        # (80e9 - 16.06e9) B / (8192 * 131,072 B) = 59.5
-        assert sizing.memory_ceiling_longest == pytest.approx(59.55, rel=1e-3)
-
     def test_each_slot_costs_the_sampler_memory(self):
         few, many = (
             size(a_sizing_request(flags=running_flags(max_num_seqs=seqs))) for seqs in (512, 1024)

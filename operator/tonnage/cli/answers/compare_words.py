@@ -174,7 +174,7 @@ def too_close(found: Compared) -> list[str]:
     """Return the classes that cost little more than the first, where there are such."""
     first, *others = found.selection.choices
     cheapest = first.bill
-    if cheapest is None or found.request.is_textbook:
+    if cheapest is None:
         return []
     sure = spread_of(first.sizing.request)
     names = [
@@ -248,16 +248,13 @@ def _load(choice: Choice) -> str:
 
 def _latency_cells(choice: Choice, asked: AtDemand | None) -> Iterator[tuple[str, str]]:
     """Yield TTFT and TPOT at the demand at their strictest percentile, else typical at capacity."""
-    sizing, state, slo = choice.sizing, choice.sizing.at_capacity, choice.sizing.request.slo
+    sizing, slo = choice.sizing, choice.sizing.request.slo
+    state = sizing.at_capacity
     first_s = typical_ttft_s(sizing.replica, sizing.request.workload, state)
-    ttft, tpot = format_s(first_s), format_s(state.tpot_s)
-    if asked and slo.ttft:
-        ttft = format_s(asked.served.at(max(each.quantile for each in slo.ttft)).ttft_s)
-    if asked and slo.tpot:
-        reached_s = asked.served.at(max(each.quantile for each in slo.tpot)).tpot_s
-        tpot = UNKNOWN if reached_s is None else format_s(reached_s)
-    yield "TTFT", UNKNOWN if slo.is_offline else ttft
-    yield "TPOT", tpot
+    ttft_s, tpot_s = asked.at_strictest(slo) if asked else (None, None)
+    has_no_second = asked is not None and slo.tpot and tpot_s is None
+    yield "TTFT", UNKNOWN if slo.is_offline else format_s(first_s if ttft_s is None else ttft_s)
+    yield "TPOT", UNKNOWN if has_no_second else format_s(state.tpot_s if tpot_s is None else tpot_s)
 
 
 def to_write(choice: Choice) -> str:

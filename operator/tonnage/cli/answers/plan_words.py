@@ -20,14 +20,6 @@ from tonnage.sizing.request import Flags
 from tonnage.units import count_of, format_s, significant
 
 BOUNDS: Final = frozenset({"MaxReplicas", "MinReplicas"})
-NOES: Final = {
-    "DoesNotFit": "it does not fit into the memory",
-    "SLOInfeasible": "the SLO targets are out of reach, with any number of replicas",
-    "ContextTooLong": "the model was not made for so long a context",
-    "CalibrationMismatch": "the calibration is of another engine",
-    "InvalidAdapters": "it cannot be served with such adapters, as far as is known",
-    "InvalidParallelism": "it cannot be split over that many GPUs",
-}
 SAVING_NUMBERS: Final = ("GPUs", "saves")
 OFFER_NUMBERS: Final = ("GPUs", "max-num-seqs", "TPOT", "per hour")
 
@@ -122,13 +114,6 @@ def _less(saving: Saving) -> str:
     if saved is None or found is None:
         return f"take {count_of(saving.num_fewer_gpus, 'GPU')} fewer"
     return f"cost {saved:.2f} {found.currency} per hour less"
-
-
-def verdict(answer: Planned | Refused) -> str:
-    """Return the answer in a line, whatever it is."""
-    if isinstance(answer, Planned):
-        return headline(answer)
-    return f"No: {NOES.get(answer.code, 'the question has no answer')} ({answer.code})"
 
 
 def questions(answer: Planned) -> tuple[Answer, ...]:

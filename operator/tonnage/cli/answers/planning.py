@@ -15,13 +15,12 @@ from tonnage.cli.answers.savings import Saving, savings
 from tonnage.cli.answers.stored import as_stored
 from tonnage.cli.read.references import References
 from tonnage.cli.read.scale_target import TargetError
-from tonnage.control.observe.evicted import DISRUPTION_BUDGET, evictable, never_evictable
-from tonnage.control.size.resized import size_changed_spec
 from tonnage.estimate.errors import CalibrationFileError
 from tonnage.explain.at_demand import capacity_figures, demand_figures
 from tonnage.explain.offload import offload_reasons
 from tonnage.explain.report import estimate_status, plan_status, sizing_reasons
 from tonnage.manifests.arguments import argument_pairs
+from tonnage.manifests.evicted import DISRUPTION_BUDGET, evictable, never_evictable
 from tonnage.manifests.roles import Running, divided_spec
 from tonnage.sizing.adapters import running_adapters
 from tonnage.sizing.checks import with_running_cache
@@ -34,7 +33,8 @@ from tonnage.sizing.provenance import (
     Origin,
     as_guessed,
 )
-from tonnage.sizing.request import Flags, SizingRequest, as_textbook, ask, look_up
+from tonnage.sizing.request import Flags, SizingRequest, ask, look_up
+from tonnage.sizing.resized import size_changed_spec
 from tonnage.sizing.roles import Divided
 from tonnage.sizing.search import size
 from tonnage.sizing.switches import switches_in
@@ -58,7 +58,6 @@ class Terms:
     """What the command line adds to every object."""
 
     gpus: Mapping[str, Gpu]
-    is_textbook: bool = False
     calibration: "CalibrationFile | None" = None
     """What was measured of an engine; refused for another."""
     planned: "PlannedConstants | None" = None
@@ -268,8 +267,7 @@ def request_of(
         TargetError: the Deployment says too little about its engine.
         CalibrationFileError: what was measured is of another engine.
     """
-    request = _request(spec, terms, references, has_host_cache)
-    request = _with_notes(as_textbook(request) if terms.is_textbook else request)
+    request = _with_notes(_request(spec, terms, references, has_host_cache))
     request = replace(request, inputs=as_guessed(request.inputs, terms.guessed))
     if Figure.MAX_REPLICAS in terms.guessed:
         request = replace(request, max_replicas=None)

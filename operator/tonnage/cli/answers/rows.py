@@ -1,15 +1,13 @@
 """An answer as one row of plain cells: what Markdown and CSV hold of it."""
 
-from collections.abc import Iterator
 from typing import Final
 
-from tonnage.cli.answers.plan_words import obstacles
+from tonnage.cli.answers.plan_words import is_short, obstacles
 from tonnage.cli.answers.planning import Planned, Refused
-from tonnage.explain.at_demand import at_demand
-from tonnage.explain.report import DIGITS, round_estimate
+from tonnage.explain.at_demand import at_demand, cost_figures
+from tonnage.explain.report import round_estimate
 from tonnage.sizing.bill import Bill, bill
 from tonnage.sizing.compare import Choice
-from tonnage.sizing.cost import cents
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 
 Row = dict[str, str]
@@ -27,8 +25,8 @@ def plan_row(answer: Planned | Refused) -> Row:
     if isinstance(answer, Refused):
         figures = dict.fromkeys(FIGURES, "") | {"gpu": spec.hardware.gpu}
         return names | figures | {"reason": f"{answer.code}: {answer.message}"}
-    is_short = answer.replicas < answer.sizing.replicas
-    short = [f"MaxReplicas: {answer.sizing.replicas} are needed"] if is_short else []
+    needed = answer.sizing.replicas
+    short = [f"MaxReplicas: {needed} are needed"] if is_short(answer) else []
     reason = "; ".join([*short, *obstacles(answer)])
     return names | _figures(answer.sizing, answer.replicas) | {"reason": reason}
 
@@ -45,47 +43,35 @@ FIGURES: Final = (
 )  # fmt: skip
 
 
+COSTS: Final = ("perGpuHour", "perHour", "perMonth", "perYear")
+
+
 def _figures(sizing: Sizing, replicas: int) -> Row:
-    rate = requests_per_s_asked(sizing)
-    sustained = sizing.sustained_requests_per_s(replicas)
+    rate, found = requests_per_s_asked(sizing), bill(sizing, replicas=replicas)
+    sustained, cost = sizing.sustained_requests_per_s(replicas), cost_figures(found) or {}
+    asked, slo = at_demand(sizing, replicas), sizing.request.slo
+    latencies = asked.at_strictest(slo) if asked else (None, None)
     cells = (
         sizing.request.gpu.name,
         str(sizing.parallelism),
         str(replicas),
         str(replicas * sizing.parallelism.num_gpus),
         str(sizing.flags.max_num_seqs),
-        _cell(rate),
-        _cell(rate and PERCENT * rate / sustained),
-        _cell(sustained),
-        *_latencies(sizing, replicas),
-        *_costs(bill(sizing, replicas=replicas)),
+        *map(_estimate, (rate, rate and PERCENT * rate / sustained, sustained, *latencies)),
+        cost.get("currency", ""),
+        *(f"{cost[name]:.15g}" if cost else "" for name in COSTS),
+        _estimate(found.usd_per_million_tokens_asked if found else None),
+        _estimate(found.usd_per_million_tokens if found else None),
+        _price(found),
     )
     return dict(zip(FIGURES, cells, strict=True))
 
 
-def _latencies(sizing: Sizing, replicas: int) -> Iterator[str]:
-    """Yield TTFT and TPOT at the demand, at the highest percentile that each is promised at."""
-    asked, slo = at_demand(sizing, replicas), sizing.request.slo
-    for name, targets in (("ttft_s", slo.ttft), ("tpot_s", slo.tpot)):
-        if asked is None or not targets:
-            yield ""
-            continue
-        strictest = max(target.quantile for target in targets)
-        yield _cell(getattr(asked.served.at(strictest), name))
-
-
-def _costs(found: Bill | None) -> Iterator[str]:
+def _price(found: Bill | None) -> str:
     if found is None:
-        yield from [""] * 8
-        return
-    yield found.currency
-    yield f"{round(found.hour.usd, DIGITS):g}"
-    for usd in (found.usd_per_hour, found.usd_per_month, found.usd_per_year):
-        yield f"{cents(usd):.15g}"
-    yield _cell(found.usd_per_million_tokens_asked)
-    yield _cell(found.usd_per_million_tokens)
-    yield found.hour.rent.basis if found.hour.rent else str(found.hour)
+        return ""
+    return found.hour.rent.basis if found.hour.rent else str(found.hour)
 
 
-def _cell(value: float | None) -> str:
+def _estimate(value: float | None) -> str:
     return "" if value is None else f"{round_estimate(value):.10g}"

@@ -88,8 +88,6 @@ class CompareOptions:
 @takes(CompareOptions)
 def compare(*, options: CompareOptions) -> None:
     question, roles, page_file = options.question, options.roles, options.page_file
-    if question.textbook and options.calibration_files:
-        raise Failure("--textbook takes no --calibration: it has an efficiency of 1")
     roles.check(options.form)
     check_page(page_file, options.form)
     terms = terms_of(question)

@@ -99,8 +99,6 @@ class PlanOptions:
 @takes(PlanOptions)
 def plan(*, options: PlanOptions) -> None:
     question, roles, page_file = options.question, options.roles, options.page_file
-    if question.textbook and options.calibration_file is not None:
-        raise Failure("--textbook takes no --calibration: it has an efficiency of 1")
     roles.check(options.form)
     check_page(page_file, options.form)
     asked = asking(question, class_of(question))

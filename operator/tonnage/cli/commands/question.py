@@ -103,8 +103,6 @@ class QuestionOptions:
     asks_hub: bool = option("--hub", is_flag=True,
         help="Fetch safetensors headers, and config.json of models that are not in the catalogue, "
         "from the Hugging Face Hub.")
-    textbook: bool = option("--textbook", is_flag=True,
-        help="Use nominal memory, no overhead, and an efficiency of 1.")
     # fmt: on
 
     @property
@@ -181,4 +179,4 @@ def beside(question: QuestionOptions) -> Beside:
 def terms_of(question: QuestionOptions, **more: Any) -> Terms:
     """Return what the options add to every object."""
     gpus = question.prices.over(question.catalog.gpus(), whole_nodes=question.whole_nodes)
-    return Terms(gpus=gpus, is_textbook=question.textbook, **more)
+    return Terms(gpus=gpus, **more)

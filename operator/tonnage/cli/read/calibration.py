@@ -5,14 +5,15 @@ import tempfile
 from pathlib import Path
 
 from tonnage.cli.console import Failure, failing
+from tonnage.cli.read.manifest import read_text
 from tonnage.estimate.calibration_file import (
     CalibrationFile,
     CalibrationKey,
     check_key,
     dump,
+    load,
 )
 from tonnage.estimate.errors import CalibrationFileError
-from tonnage.fleet import calibration_folder
 
 
 def read_calibration(path: Path) -> CalibrationFile:
@@ -21,8 +22,8 @@ def read_calibration(path: Path) -> CalibrationFile:
     Raises:
         Failure: there is none, or it is something else.
     """
-    with failing(OSError, UnicodeDecodeError, CalibrationFileError, where=f"{path}: "):
-        return calibration_folder.read_calibration(path)
+    with failing(CalibrationFileError, where=f"{path}: "):
+        return load(read_text(str(path)))
 
 
 def check_target(path: Path, key: CalibrationKey) -> None:

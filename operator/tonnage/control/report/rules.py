@@ -14,10 +14,10 @@ from tonnage.control.learn.learning import (
 )
 from tonnage.control.measure.traffic import is_blind
 from tonnage.control.observe.capacity import WHY_NO_POD, why_refused
-from tonnage.control.observe.evicted import DISRUPTION_BUDGET
 from tonnage.control.observe.starting import held_up
 from tonnage.control.report.kstatus import workload_kind
 from tonnage.estimate.metrics import TABLE
+from tonnage.manifests.evicted import DISRUPTION_BUDGET
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.workload import PERCENT
 from tonnage.units import HOUR_S, count_of

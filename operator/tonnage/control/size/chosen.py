@@ -13,11 +13,6 @@ from tonnage.control.input.state import ACTING, Chosen, DeploymentView, Fleet, M
 from tonnage.control.observe.ownership import conflict_written
 from tonnage.control.size.allowed import check_allowed
 from tonnage.control.size.question import RefusedError, SizingQuestion, question_of
-from tonnage.control.size.resized import (
-    GAIN_WORTH_A_RESTART,
-    size_changed_spec,
-    with_planned_split,
-)
 from tonnage.estimate.belief import BAND, SETTLED_S, Belief
 from tonnage.estimate.promise import factor_now
 from tonnage.manifests.arguments import FLAGS_NEEDED, as_told, read_flags
@@ -37,6 +32,11 @@ from tonnage.sizing.offload import RUNS_ON, decide_offload, without_refused
 from tonnage.sizing.parallelism.draft import splits_for
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import Flags
+from tonnage.sizing.resized import (
+    GAIN_WORTH_A_RESTART,
+    size_changed_spec,
+    with_planned_split,
+)
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Slo
 from tonnage.units import significant

@@ -45,18 +45,8 @@ PAIR = 2
 
 
 def memory_budget(request: SizingRequest, shard: Shard, flags: Flags) -> MemoryBudget:
-    """Return where the memory of the fullest GPU goes; textbook: nominal, weights only."""
+    """Return where the memory of the fullest GPU goes."""
     gpu = request.gpu
-    if request.is_textbook:
-        return MemoryBudget(
-            total_bytes=gpu.nominal_memory_bytes,
-            utilization_fraction=flags.gpu_memory_utilization,
-            parts=(
-                BudgetPart(name="weights", num_bytes=shard.weights_bytes),
-                *_adapters(shard),
-            ),
-            given_pool=given_pool(request, shard, flags),
-        )
     parts = budget_parts(
         as_loaded(request.shape, request.weights),
         shard,

@@ -391,12 +391,11 @@ def most_slots(request: SizingRequest, replica: Replica) -> int:
 
 
 def _flags(request: SizingRequest, parallelism: Parallelism, max_num_seqs: int) -> Flags:
-    utilization = request.engine.constants.gpu_memory_utilization
     return Flags(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=request.max_num_batched_tokens
         or default_batched_tokens(request.gpu),
-        gpu_memory_utilization=1.0 if request.is_textbook else utilization,
+        gpu_memory_utilization=request.engine.constants.gpu_memory_utilization,
         parallelism=parallelism,
     )
 
