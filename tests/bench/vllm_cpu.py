@@ -1,26 +1,15 @@
-"""Predicted against measured latencies of a real vLLM on one core, by batch and by slots.
+"""Predicted against measured latencies of a real vLLM on one core, by batch.
 
-    python tests/bench/vllm_cpu.py latency
-    python tests/bench/vllm_cpu.py latency --url http://ADDRESS:PORT --gpu-class core.toml
-    python tests/bench/vllm_cpu.py slots --values 4,8,12,16,24 --rates 1.5,2,2.5
-    python tests/bench/vllm_cpu.py learned --minutes 5,15 --keep FOLDER
+    python tests/bench/vllm_cpu.py
+    python tests/bench/vllm_cpu.py --url http://ADDRESS:PORT --gpu-class core.toml
 
 Without ``--url`` a core is probed and an engine started on it; this program stays off that core.
 ``--status FILE``: the object as ``kubectl get mdep -o json`` prints it, whose
 ``status.calibration`` then stands for the prior.
 
-``latency``: batches of equal requests that start together, with prompts of a few tokens, so that
-their TPOT is that of steps which decode them all; then as many users in a closed loop, each of
-whom waits for an answer; then prompts of several lengths alone on an idle engine.
-
-``slots``: one engine with more slots than any value. Requests of a Poisson process wait at the
-client, first come first served, while as many are out as the value says: so does an engine with
-that ``--max-num-seqs``, and none has to be started for each.
-
-``learned``: the lab with its operator, Prometheus and one engine as a pod; traffic whose rate and
-lengths vary; then the latencies of ``latency`` against what the operator's own calibration says of
-them before the traffic and after some minutes of it. The objects of those times stay in a folder,
-for ``--status``.
+Batches of equal requests start together, with prompts of a few tokens, so that their TPOT is that
+of steps which decode them all; then as many users in a closed loop, each of whom waits for an
+answer; then prompts of several lengths alone on an idle engine.
 """
 
 import asyncio
@@ -29,7 +18,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,9 +29,7 @@ from typing import Any
 
 import click
 import requests
-import vllm_cpu_lab
 import yaml
-from rich.console import Console
 from vllm_cpu_figures import (
     Bench,
     Figure,
@@ -51,7 +37,6 @@ from vllm_cpu_figures import (
     in_words,
     loop_figures,
     prompt_figures,
-    through_slots,
     together,
     with_learned,
 )
@@ -59,35 +44,13 @@ from vllm_cpu_figures import (
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import Gpu, read_gpu
 from tonnage.sizing.request import SizingRequest, ask, look_up
-from tonnage.sizing.search import size
 from tonnage.sizing.serving.replica import Replica
-from tonnage.sizing.workload import Lengths as PlannedLengths
-from tonnage.sizing.workload import Slo, Target, Workload
 from tonnage_lab import cpu_class, vllm_cpu, vllm_site
-from tonnage_lab.load import LoadControl
-from tonnage_lab.load_records import attainment, quantile
-from tonnage_lab.progress import on_console
 
 BATCHES = "1,2,4,8,16"
 READY_S = 600.0
 SLOTS = 32
 WARM_UP = 3
-
-
-def planned(request: SizingRequest, *, prompt: int, output: int, ttft: float, tpot: float) -> str:
-    """Say which flags a plan chooses for this workload and SLO, and what they are to serve."""
-    sizing = size(
-        replace(
-            request,
-            workload=Workload(prompt=PlannedLengths(mean_tokens=prompt), output_tokens=output),
-            slo=Slo(ttft=(Target(quantile=0.95, limit_s=ttft),),
-                    tpot=(Target(quantile=0.95, limit_s=tpot),)),
-        )
-    )  # fmt: skip
-    return (
-        f"planned: max-num-seqs {sizing.flags.max_num_seqs}, goodput "
-        f"{sizing.goodput_requests_per_s:.2f}/s ({sizing.limited_by})"
-    )
 
 
 @contextmanager
@@ -199,12 +162,7 @@ CORE = click.option("--core", default=0, help="Of the engine that is started; 0:
 STATUS = click.option("--status", type=click.Path(exists=True, path_type=Path))
 
 
-@click.group()
-def main() -> None:
-    """Compare a real vLLM on a core with what is predicted of it."""
-
-
-@main.command()
+@click.command()
 @URL
 @GPU_CLASS
 @STATUS
@@ -214,7 +172,7 @@ def main() -> None:
 @click.option("--prompt", default=32, show_default=True)
 @click.option("--output", default=64, show_default=True)
 @click.option("--seconds", default=20.0, show_default=True, help="Of each closed loop.")
-def latency(  # noqa: PLR0913
+def main(  # noqa: PLR0913
     *,
     url: str | None,
     gpu_class: Path | None,
@@ -226,7 +184,7 @@ def latency(  # noqa: PLR0913
     output: int,
     seconds: float,
 ) -> None:
-    """TPOT and TTFT by batch."""
+    """Compare TPOT and TTFT of a real vLLM on a core with what is predicted of them, by batch."""
     with a_bench(url, gpu_class, status, core) as bench:
         click.echo(heading(["prior" if status is None else "learned"]))
         replica = bench.replica(SLOTS)
@@ -236,115 +194,6 @@ def latency(  # noqa: PLR0913
             loop_figures(bench, batches, prompt, output, seconds),
         ):
             click.echo(line(figure, [replica]))
-
-
-@main.command()
-@URL
-@GPU_CLASS
-@STATUS
-@CORE
-@click.option("--values", callback=numbers(int), default="4,8,12,16,24")
-@click.option("--rates", callback=numbers(float), default="1.5,2.0,2.5")
-@click.option("--prompt", default=16, show_default=True)
-@click.option("--output", default=32, show_default=True)
-@click.option("--seconds", default=45.0, show_default=True, help="Of each value at each rate.")
-@click.option("--ttft", default=3.0, show_default=True)
-@click.option("--tpot", default=0.2, show_default=True)
-def slots(  # noqa: PLR0913
-    *,
-    url: str | None,
-    gpu_class: Path | None,
-    status: Path | None,
-    core: int,
-    values: list[int],
-    rates: list[float],
-    prompt: int,
-    output: int,
-    seconds: float,
-    ttft: float,
-    tpot: float,
-) -> None:
-    """Goodput by the number of slots."""
-    with a_bench(url, gpu_class, status, core) as bench:
-        click.echo(planned(bench.request, prompt=prompt, output=output, ttft=ttft, tpot=tpot))
-        click.echo(f"SLO: TTFT {ttft:g} s, TPOT {tpot:g} s; attainment, TTFT p95, TPOT p95")
-        for rate in rates:
-            for value in values:
-                records = asyncio.run(
-                    through_slots(
-                        bench, slots=value, rate=rate, prompt=prompt, output=output,
-                        seconds=seconds,
-                    )
-                )  # fmt: skip
-                share = attainment(records, ttft_s=ttft, tpot_s=tpot) or 0.0
-                first = quantile([each.ttft_s for each in records], 0.95) or 0.0
-                each_s = quantile([each.tpot_s for each in records], 0.95) or 0.0
-                click.echo(
-                    f"rate {rate:4.2f}/s  slots {value:3d}  {len(records):4d} requests  "
-                    f"goodput {share * len(records) / seconds:5.2f}/s  {share:6.1%}  "
-                    f"{first:6.2f} s  {each_s:6.3f} s"
-                )
-                sys.stdout.flush()
-
-
-@main.command(name="learned")
-@CORE
-@click.option("--minutes", callback=numbers(float), default="5,15", show_default=True)
-@click.option("--batches", callback=numbers(int), default=BATCHES)
-@click.option("--prompts", callback=numbers(int), default="32,128,512")
-@click.option("--prompt", default=32, show_default=True)
-@click.option("--output", default=64, show_default=True)
-@click.option("--seconds", default=30.0, show_default=True, help="Of each closed loop.")
-@click.option("--keep", type=click.Path(file_okay=False, path_type=Path), required=True)
-def after_traffic(  # noqa: PLR0913
-    *,
-    core: int,
-    minutes: list[float],
-    batches: list[int],
-    prompts: list[int],
-    prompt: int,
-    output: int,
-    seconds: float,
-    keep: Path,
-) -> None:
-    """What the operator's learner makes of it in some minutes of traffic."""
-    keep.mkdir(parents=True, exist_ok=True)
-    cores = sorted(os.sched_getaffinity(0))
-    its_core = cores[-1 - core]
-    real = vllm_cpu_lab.one_engine(its_core)
-    (keep / "core.toml").write_text(cpu_class.as_toml(real.gpu))
-    click.echo((keep / "core.toml").read_text())
-    os.sched_setaffinity(0, set(cores) - {its_core})
-    with vllm_cpu_lab.a_lab(real, on_console(Console())) as lab:
-        kept = watched(lab, minutes)
-        for name, found in kept.items():
-            (keep / f"{name.replace(' ', '-')}.json").write_text(json.dumps(found))
-            click.echo(f"{name}: {in_words(found['status']['calibration'])}")
-        asked = [believing(the_request(real.gpu), found) for found in kept.values()]
-        model = real.manifest["spec"]["model"]["id"]
-        benches = [Bench(url=lab.engine_url, model=model, request=each) for each in asked]
-        slots = kept["prior"]["status"]["plan"]["maxNumSeqs"]
-        replicas = [each.replica(slots) for each in benches]
-        fitting = [each for each in batches if each <= slots]
-        click.echo(heading(list(kept)))
-        for figure in chain(
-            prompt_figures(benches[0], prompts),
-            decode_figures(benches[0], fitting, output),
-            loop_figures(benches[0], fitting, prompt, output, seconds),
-        ):
-            click.echo(line(figure, replicas))
-
-
-def watched(lab: vllm_cpu_lab.Lab, minutes: Sequence[float]) -> dict[str, dict[str, Any]]:
-    """Return the object before any traffic, and after so many minutes of it."""
-    kept, control = {"prior": lab.object()}, LoadControl()
-    planned = lab.real.sizing.kv_tokens
-    click.echo(f"KV tokens: {planned:.0f} planned, {lab.reported_kv_tokens} reported")
-    traffic = vllm_cpu_lab.mixed_traffic(lab, minutes, control)
-    kept |= {f"{number:g} min": found for number, found in zip(minutes, traffic, strict=True)}
-    failed = sum(not each.is_complete for each in control.records)
-    click.echo(f"traffic: {len(control.records)} requests, {failed} failed")
-    return kept
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from random import Random
 from statistics import median
 from typing import Any
 
@@ -104,28 +103,6 @@ async def users(
         client = await bench.ask(shape, session)
         kept = await asyncio.gather(*(user(client) for _ in range(number)))
     return [record for each in kept for record in each]
-
-
-async def through_slots(  # noqa: PLR0913
-    bench: Bench, *, slots: int, rate: float, prompt: int, output: int, seconds: float
-) -> list[RequestRecord]:
-    """Send a Poisson process through so many slots; same arrivals and lengths for each."""
-    generator, free = Random(7), asyncio.Semaphore(slots)  # noqa: S311
-    shape = bench.shape(LengthDistribution(mean_tokens=prompt), differing(output))
-
-    async def one(client: Client, due_s: float) -> RequestRecord:
-        async with free:
-            return await client.send(due_s)
-
-    async with a_session() as session, asyncio.TaskGroup() as group:
-        client = await bench.ask(shape, session)
-        began_s = due_s = time.time()
-        sent = []
-        while due_s < began_s + seconds:
-            due_s += generator.expovariate(rate)
-            await asyncio.sleep(max(0.0, due_s - time.time()))
-            sent.append(group.create_task(one(client, due_s)))
-    return [each.result() for each in sent]
 
 
 def middle(records: Sequence[RequestRecord], name: str) -> float:
