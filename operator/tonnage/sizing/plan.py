@@ -285,22 +285,18 @@ def finalist_of(
     outline: Outline,
     *,
     worth_requests_per_s: float = 0.0,
-    enough_requests_per_s: float = math.inf,
     between: Between,
 ) -> Finalist:
     """Try a split with short runs; one whose flags run, or offline, is taken as it is.
 
     ``worth_requests_per_s``: what full runs have to find; where short ones see that they will not,
-    what it serves is not searched for. ``enough_requests_per_s``: of which more is worth no more;
-    the first flags that serve it by short runs are taken.
+    what it serves is not searched for.
     """
     request, coarse = outline.request, outline.widest
     if request.flags is None:
         worth = worth_requests_per_s / (SHORT_RUN_DOUBT * BUDGET_GAIN)
         search = FlagSearch(request, outline.shard, between)
-        coarse = search.coarse(
-            coarse, worth if _serves_alike(request) else 0.0, enough_requests_per_s
-        )
+        coarse = search.coarse(coarse, worth if _serves_alike(request) else 0.0)
     return Finalist(outline=outline, coarse=coarse)
 
 
@@ -332,19 +328,15 @@ def size_with(
     return confirm_targets(found, between) if confirms else with_replicas(found)
 
 
-def simulate(
-    finalist: Finalist, *, refines: bool = True, between: Between = keep_searching
-) -> Sizing:
+def simulate(finalist: Finalist, *, between: Between = keep_searching) -> Sizing:
     """Return what one replica serves within the SLO; how many replicas it takes is left open.
-
-    ``refines``: look for better flags than those of short runs.
 
     Raises:
         SLOInfeasibleError: the queues leave no rate that is worth a replica.
     """
     outline, chosen = finalist.outline, finalist.coarse
     request, shard = outline.request, outline.shard
-    if request.flags is None and refines:
+    if request.flags is None:
         search = FlagSearch(_with_scv_of_replica(request, finalist), shard, between)
         chosen = search.refine(search.coarse(outline.widest))
     served = _goodput(request, chosen, between)

@@ -3,8 +3,7 @@
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -107,37 +106,12 @@ def rank_of_sizing(sizing: Sizing) -> Rank:
     return rank_by_cost(sizing.request, sizing.parallelism.num_gpus, replicas, each)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judge:
-    """How a search comes to the answer of a split that short runs may find best."""
-
-    answer: Callable[[Finalist, Rank, Between], Sizing | None]
-    """By longer runs; the rank is what it may have at most. None: it ranks no lower."""
-    bound_of: Callable[[Sizing], Rank] = rank_of_sizing
-    """What a better answer than this may have at most."""
-    enough_requests_per_s: float = math.inf
-    """Of a replica, of which more is worth no more."""
-
-
-def in_full(finalist: Finalist, between: Between, *, refines: bool = True) -> Sizing:
-    """Return what full runs say of a split, all targets confirmed.
-
-    Raises:
-        SLOInfeasibleError: no rate that is worth a replica keeps them.
-    """
-    return confirm_targets(simulate(finalist, refines=refines, between=between), between)
-
-
-IN_FULL: Final = Judge(answer=lambda finalist, _, between: in_full(finalist, between))
-
-
 def cheapest(
     request: SizingRequest,
     splits: Iterable[Parallelism],
     between: Between,
     *,
     limit: Rank = NO_LIMIT,
-    judge: Judge = IN_FULL,
 ) -> tuple[Sizing | None, list[SizingError]]:
     """Return the best of some splits, leaving out what ranks higher, and what refuses others.
 
@@ -154,7 +128,7 @@ def cheapest(
     rival = limit
     refusals: list[SizingError] = []
     too_slow: list[SizingError] = []
-    while queue and queue[0][0] <= (bound := judge.bound_of(best) if best else limit):
+    while queue and queue[0][0] <= (rank_of_sizing(best) if best else limit):
         _, number, tried = heappop(queue)
         if isinstance(tried, Parallelism):
             for outline in outlines_of(request, [tried], refusals):
@@ -163,25 +137,59 @@ def cheapest(
         if isinstance(tried, Outline) or tried.is_bound:
             outline = tried.outline if isinstance(tried, Finalist) else tried
             worth = 0.0 if isinstance(tried, Finalist) else _rate_to_match(outline, rival)
-            finalist = finalist_of(
-                outline,
-                worth_requests_per_s=worth,
-                enough_requests_per_s=judge.enough_requests_per_s,
-                between=between,
-            )
+            finalist = finalist_of(outline, worth_requests_per_s=worth, between=between)
             if not finalist.is_bound:
                 rival = min(rival, _rank_at(outline, finalist.least_requests_per_s))
             rank = _rank_at(outline, finalist.most_requests_per_s)
             heappush(queue, (rank, number, finalist))
             continue
         try:
-            found = judge.answer(tried, bound, between)
+            found = confirm_targets(simulate(tried, between=between), between)
         except SizingError as refusal:
             too_slow.append(refusal)
             continue
-        if found is not None:
-            best = found if best is None else min(best, found, key=rank_of_sizing)
+        best = found if best is None else min(best, found, key=rank_of_sizing)
     return best, [*refusals, *too_slow]
+
+
+def size_below(
+    request: SizingRequest,
+    cost: Cost,
+    *,
+    is_beyond_node: bool = False,
+    between: Between = keep_searching,
+) -> Sizing | None:
+    """Return the best split within a node, or of several nodes, where it costs less than that.
+
+    What bounds or short runs show to cost as much is not simulated.
+    """
+    node = request.gpu.gpus_per_node
+    splits = splits_for(request, num_gpus=request.num_gpus)
+    tried = [split for split in splits if (split.num_gpus > node) == is_beyond_node]
+    found, _ = cheapest(request, tried, between, limit=(False, cost, 0, -math.inf))
+    return found if found and cost_of(found) < cost else None
+
+
+def fewest_gpus(request: SizingRequest) -> float:
+    """Return the GPUs below which no split within a node serves the demand, by fluid bounds.
+
+    Raises:
+        SizingError: none fits, or none keeps the SLO for one request alone.
+    """
+    refusals: list[SizingError] = []
+    splits = splits_for(request, num_gpus=None)
+    within = [split for split in splits if split.num_gpus <= request.gpu.gpus_per_node]
+    rate = request.demand.requests_per_s or 0.0
+    fewest = math.inf
+    for split in within:
+        if split.num_gpus >= fewest:
+            break  # the smallest come first
+        for outline in outlines_of(request, [split], refusals):
+            replicas = max(1, math.ceil(rate / outline.bound_requests_per_s))
+            fewest = min(fewest, replicas * outline.num_gpus)
+    if fewest == math.inf:
+        raise refusals[-1] if refusals else InvalidParallelismError("no split within a node")
+    return fewest
 
 
 def _least_rank(request: SizingRequest, num_gpus: int) -> Rank:

@@ -1,6 +1,5 @@
 """Whole answers: the split, the flags, the replicas, and a reasoned no."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -22,7 +21,6 @@ from tonnage.api.status import Reason
 from tonnage.catalog.price import Price
 from tonnage.explain.report import estimate_status, plan_status
 from tonnage.explain.words import explain, inputs
-from tonnage.sizing.below import fewest_gpus, size_below
 from tonnage.sizing.errors import (
     DoesNotFitError,
     InvalidParallelismError,
@@ -31,15 +29,13 @@ from tonnage.sizing.errors import (
 )
 from tonnage.sizing.plan import (
     finalist_of,
-    keep_searching,
     outline_of,
     requests_per_s_asked,
-    simulate,
     size_with,
 )
 from tonnage.sizing.provenance import Figure, Input, Origin
 from tonnage.sizing.request import Demand, Flags
-from tonnage.sizing.search import gpus_taken, size
+from tonnage.sizing.search import fewest_gpus, gpus_taken, size
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Lengths, Slo
 from tonnage.units import GB
@@ -440,17 +436,6 @@ class TestASplitThatHasToServeSoMuch:
 
         assert found.is_bound
         assert whole.requests_per_s < found.most_requests_per_s < worth
-
-
-def test_flags_are_looked_for_where_a_tenth_of_the_replicas_hangs_on_them():
-    # One replica serves 1.81 requests per second with the flags of short runs, 1.88 with the best.
-    slo, demand = an_slo(ttft_s=0.4, tpot_s=0.011), Demand(requests_per_s=1.845)
-    asked = a_sizing_request(slo=slo, demand=demand, num_gpus=1)
-    finalist = finalist_of(outline_of(asked, Parallelism()), between=keep_searching)
-    found = size_below(asked, (False, math.inf), counts=True)
-
-    assert simulate(finalist, refines=False).goodput_requests_per_s < 1.845
-    assert found.replicas == size(asked).replicas == 1
 
 
 @pytest.mark.parametrize("rate", [0.5, 4, 40, 400])

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from builders import an_slo
+from builders import a_sizing_request, an_slo
 from splits import swept_costs
 from tonnage.api.spec import Spec
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import size_with
 from tonnage.sizing.request import ask, look_up
-from tonnage.sizing.search import cost_of, size
+from tonnage.sizing.search import cost_of, size, size_below
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Demand
 
@@ -190,3 +190,20 @@ def test_a_split_that_fits_under_a_smaller_token_budget_is_a_split():
     assert found.parallelism.num_gpus == 4
     assert found.flags.max_num_batched_tokens < 8192
     assert best_cost(replace(request, max_num_batched_tokens=2048)) == best_cost(request)
+
+
+@pytest.mark.parametrize(("replicas", "scv"), [(4, 1.0), (14, 2.0)])
+def test_what_costs_less_is_what_a_plan_of_its_own_takes(replicas, scv):
+    slo = an_slo(ttft_s=2.0, tpot_s=0.03)
+
+    def asked(rate):
+        demand = Demand(requests_per_s=rate)
+        return a_sizing_request(slo=slo, demand=demand, num_gpus=1, arrival_scv=scv)
+
+    each = size_with(asked(1.0), Parallelism()).goodput_requests_per_s
+    request = asked((replicas - 0.5) * each)
+    found = size(request)
+    has_no_price, amount = cost_of(found)
+
+    assert size_below(request, (has_no_price, 1.01 * amount)).replicas == found.replicas
+    assert size_below(request, (has_no_price, amount)) is None

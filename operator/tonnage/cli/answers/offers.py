@@ -10,13 +10,12 @@ from tonnage.catalog.engine import find_engine, newest_version, parse_version
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.cli.answers.stored import narrowed
 from tonnage.explain.at_demand import cost_figures
-from tonnage.sizing.below import fewest_gpus
 from tonnage.sizing.bill import Bill, bill
 from tonnage.sizing.cost import least_usd_per_gpu_hour
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import Between, Sizing, keep_searching
 from tonnage.sizing.request import SizingRequest, on_gpu, with_prior
-from tonnage.sizing.search import size
+from tonnage.sizing.search import fewest_gpus, size
 
 NUM_GPUS_TRIED: Final = (1, 2, 4, 8, 16)
 CONTEXT_STEP_TOKENS: Final = 512

@@ -8,13 +8,12 @@ from typing import Any, Final
 from tonnage.catalog.gpu import CatalogError
 from tonnage.cli.answers.stored import narrowed
 from tonnage.explain.at_demand import cost_figures
-from tonnage.sizing.below import size_below
 from tonnage.sizing.bill import Bill, bill
 from tonnage.sizing.cost import cents
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import Between, Sizing, keep_searching, requests_per_s_asked
 from tonnage.sizing.request import ANY_SIZES, SizingRequest, on_gpu, spread_of
-from tonnage.sizing.search import Cost, cost_of
+from tonnage.sizing.search import Cost, cost_of, size_below
 from tonnage.sizing.serving.goodput import LARGE_ERROR
 from tonnage.sizing.workload import Slo, Target
 from tonnage.units import MS_PER_S
@@ -42,7 +41,6 @@ class Saving:
 
     change: str
     sizing: Sizing
-    """Of a change with a rate that one replica was seen to keep, not its goodput."""
     replicas: int
     num_fewer_gpus: int
     """Below zero: more of them cost less, as in smaller instances."""
@@ -135,7 +133,7 @@ def _answers(sizing: Sizing, cost: Cost, between: Between) -> Iterator[tuple[str
         pass  # the splits that are left will not do; the plan's own does
     for change, changed in _changes(sizing):
         try:
-            if other := size_below(changed, cost, counts=True, between=between):
+            if other := size_below(changed, cost, between=between):
                 yield change, other
         except (SizingError, CatalogError):
             continue

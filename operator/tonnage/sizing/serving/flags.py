@@ -13,7 +13,7 @@ from tonnage.sizing.memory.layout import default_block_tokens
 from tonnage.sizing.parallelism.shard import Shard
 from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.serving.admission import max_queued_tokens
-from tonnage.sizing.serving.goodput import NOTHING, Goodput, Length, goodput, outcome_at, ratio_at
+from tonnage.sizing.serving.goodput import NOTHING, Goodput, Length, goodput, ratio_at
 from tonnage.sizing.serving.load_line import bound_requests_per_s, tpot_ceiling
 from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.serving.steady import prompts_step_s
@@ -59,22 +59,14 @@ class FlagSearch:
         self._widest_of: dict[int, ChosenFlags] = {}
         """By token budget."""
 
-    def coarse(
-        self,
-        widest: ChosenFlags,
-        worth_requests_per_s: float = 0.0,
-        enough_requests_per_s: float = math.inf,
-    ) -> ChosenFlags:
+    def coarse(self, widest: ChosenFlags, worth_requests_per_s: float = 0.0) -> ChosenFlags:
         """Return what short runs say of the flags of a split, to rank it by.
 
-        Where none serves clearly more than is worth it, that rate without an outcome; where the
-        first that are tried serve enough, these.
+        Where none serves clearly more than is worth it, that rate without an outcome.
         """
         if self._request.slo.is_offline:
             return widest
         first = self._stall_free(widest)
-        if enough_requests_per_s < math.inf and self._keeps(first, enough_requests_per_s):
-            return self._as_kept(first, enough_requests_per_s)
         if worth_requests_per_s and not self._keeps(first, worth_requests_per_s):
             best = replace(first, goodput=replace(NOTHING, requests_per_s=worth_requests_per_s))
         else:
@@ -153,13 +145,6 @@ class FlagSearch:
     def _keeps(self, chosen: ChosenFlags, rate: float) -> bool:
         trial = trial_of(self._request, chosen.replica)
         return ratio_at(trial, rate, length=Length.COARSE, between=self._between) <= 1
-
-    def _as_kept(self, chosen: ChosenFlags, rate: float) -> ChosenFlags:
-        """Return the flags with a rate that short runs kept."""
-        trial = trial_of(self._request, chosen.replica)
-        outcome = outcome_at(trial, rate, length=Length.COARSE, between=self._between)
-        kept = replace(NOTHING, requests_per_s=rate, outcome=outcome)
-        return replace(chosen, goodput=kept)
 
     def _best_slots(self, best: ChosenFlags) -> ChosenFlags:
         """Return the best among more slots, where all are in use, and fewer."""
