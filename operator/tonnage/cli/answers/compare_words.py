@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tonnage.cli.answers.batches import BOUNDS
-from tonnage.cli.answers.comparing import FAR_MORE_GPUS, NO_PRICE, SEVERAL_NODES, Compared
+from tonnage.cli.answers.comparing import NO_PRICE, SEVERAL_NODES, Compared
 from tonnage.cli.answers.price_words import price_notes
 from tonnage.cli.console import printable
 from tonnage.explain.at_demand import AtDemand, at_demand, demand_rows
@@ -27,7 +27,6 @@ GIVES: Final = ("max-num-\nseqs", "TTFT", "TPOT", "tokens/s\nGPU", "bound by")
 RANKING: Final = (*TAKES, *GIVES)
 """What it takes and costs for the demand, then how fast that is."""
 LEFT_OUT: Final = {
-    FAR_MORE_GPUS: "for far more GPUs",
     SEVERAL_NODES: "for replicas over several nodes",
     NO_PRICE: "for want of a price",
 }

@@ -27,13 +27,10 @@ from tonnage.sizing.search import size
 if TYPE_CHECKING:
     from tonnage.cli.answers.planning import Verdict
 
-TOO_MANY: Final = 50
-"""Times the GPUs of the class that takes the fewest."""
 IN_FULL: Final = 3
 """Of the cheapest classes, where none was named: the others are a row of the ranking."""
 
 
-FAR_MORE_GPUS: Final = "FarMoreGpus"
 SEVERAL_NODES: Final = "SeveralNodes"
 """Of a replica, which nothing here can run yet."""
 NO_PRICE: Final = "NoPrice"
@@ -138,13 +135,15 @@ def compare_classes(  # noqa: PLR0913  (what is compared, and how it was asked)
         for each in selection.choices
     ):
         asked, selection = classes, choose(classes)
-    unsold = () if are_named else unsaleable(selection.choices)
+    unsold = () if are_named else _over_nodes(selection.choices)
     kept = tuple(each for each in selection.choices if each not in unsold)
     return Compared(
         deployment=deployment,
         request=request,
         selection=replace(selection, choices=kept),
-        left_out={each.gpu.name: _left_out(each) for each in unsold}
+        left_out={
+            each.gpu.name: LeftOut(reason=SEVERAL_NODES, num_gpus=each.num_gpus) for each in unsold
+        }
         | dict.fromkeys((gpu.name for gpu in selection.over_nodes), LeftOut(reason=SEVERAL_NODES))
         | {gpu.name: LeftOut(reason=NO_PRICE) for gpu in classes if gpu not in asked},
         as_written=_size_manifest(request, measured or {}, fewest) if is_written else None,
@@ -190,18 +189,10 @@ def with_offload(found: Compared, ask: Callable[[], SizingRequest]) -> Compared:
     )
 
 
-def unsaleable(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
-    """Return the classes that nobody would buy beside the others; never all."""
-    fewest = min((each.num_gpus for each in choices), default=0)
-    found = tuple(
-        each for each in choices if each.num_gpus > TOO_MANY * fewest or _is_over_nodes(each)
-    )
+def _over_nodes(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
+    """Return the classes of which a replica is over several nodes; never all."""
+    found = tuple(filter(_is_over_nodes, choices))
     return found if len(found) < len(choices) else ()
-
-
-def _left_out(choice: Choice) -> LeftOut:
-    reason = SEVERAL_NODES if _is_over_nodes(choice) else FAR_MORE_GPUS
-    return LeftOut(reason=reason, num_gpus=choice.num_gpus)
 
 
 def _is_over_nodes(choice: Choice) -> bool:

@@ -81,7 +81,7 @@ def headline(answer: Planned) -> str:
         f"{count_of(answer.replicas, 'replica')}{each} on {sizing.request.gpu.name}, "
         f"max-num-seqs {sizing.flags.max_num_seqs}{budget}{price}"
     )
-    after = f"{_cheaper_split(answer)}{''.join(f'; {each}' for each in obstacles(answer))}"
+    after = "".join(f"; {each}" for each in obstacles(answer))
     if is_short(answer):
         rate = rate_written(sizing, requests_per_s_asked(sizing) or 0.0)
         return (
@@ -94,26 +94,6 @@ def headline(answer: Planned) -> str:
 def obstacles(answer: Planned) -> tuple[str, ...]:
     """Return what keeps the operator from running the plan."""
     return tuple(each.message for each in answer.reasons if each.code == CANNOT_RUN)
-
-
-def _cheaper_split(answer: Planned) -> str:
-    """Name the split that costs less than the one that is given."""
-    other = next((each for each in answer.savings if each.is_split), None)
-    if other is None:
-        return ""
-    num_gpus = other.sizing.parallelism.num_gpus
-    doubt = "" if other.is_sure else ", within model error: measure first"
-    return (
-        f"; {count_of(other.replicas, 'replica')} of {count_of(num_gpus, 'GPU')} would "
-        f"{_less(other)}{doubt}: --set hardware.gpusPerReplica={num_gpus}"
-    )
-
-
-def _less(saving: Saving) -> str:
-    saved, found = saving.saved_per_hour, saving.bill
-    if saved is None or found is None:
-        return f"take {count_of(saving.num_fewer_gpus, 'GPU')} fewer"
-    return f"cost {saved:.2f} {found.currency} per hour less"
 
 
 def questions(answer: Planned) -> tuple[Answer, ...]:

@@ -48,8 +48,6 @@ class Saving:
     """None: one of both has no price."""
     is_sure: bool
     """It would save as much were the engine slower by what the estimate of its speed leaves."""
-    is_split: bool = False
-    """The same spec on another number of GPUs per replica, which ``compare`` would choose."""
 
     @property
     def num_gpus(self) -> int:
@@ -110,7 +108,6 @@ def _saving(
     rate = requests_per_s_asked(other) or 0.0
     return Saving(
         change=change,
-        is_split=change.startswith(SIZE_FIELD),
         sizing=other,
         replicas=replicas,
         num_fewer_gpus=num_gpus - replicas * other.parallelism.num_gpus,

@@ -1,23 +1,22 @@
 """The figures of a plan for a terminal: a bar of one GPU's memory, and a table of batches."""
 
-from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from collections.abc import Sequence
 from typing import Final
 
+from rich.columns import Columns
 from rich.console import Group
-from rich.table import Table
+from rich.constrain import Constrain
 from rich.text import Text
 
 from tonnage.cli.answers.batches import BATCH_NOTE, BATCH_NUMBERS, batch_rows
 from tonnage.cli.answers.gpu_memory import bytes_with_spread, memory_segments
-from tonnage.cli.text.layout import DIM, grid, table
+from tonnage.cli.text.layout import DIM, table
 from tonnage.sizing.plan import Sizing
 from tonnage.units import format_bytes
 
 BAR_CELLS: Final = 60
 LEGEND_WIDTH: Final = 77
 """What an indented legend may take of a screen of 80 columns."""
-LEGEND_COLUMNS: Final = (3, 2, 1)
 LEGEND_GAP: Final = 3
 MARKS: Final = {
     "weights": ("█", "W", "blue"),
@@ -57,27 +56,8 @@ def memory_bar(sizing: Sizing, *, is_ascii: bool = False, width: int = LEGEND_WI
         amount = bytes_with_spread(segment.num_bytes, segment.spread_bytes, is_ascii=is_ascii)
         entries.append(Text.assemble((mark, style), f" {segment.name} {amount}"))
     bar.append(total)
-    return Group(bar, _legend(entries, width))
-
-
-def _legend(entries: Sequence[Text], width: int) -> Table:
-    """Return the entries in as many columns as a narrow screen holds."""
-    rows = next(
-        rows
-        for num_columns in LEGEND_COLUMNS
-        if _width(rows := list(_rows(entries, num_columns))) <= min(width, LEGEND_WIDTH)
-        or num_columns == 1
-    )
-    return grid(rows, gap=LEGEND_GAP)
-
-
-def _rows(entries: Sequence[Text], num_columns: int) -> Iterator[Sequence[Text]]:
-    return (entries[k : k + num_columns] for k in range(0, len(entries), num_columns))
-
-
-def _width(rows: Sequence[Sequence[Text]]) -> int:
-    columns = zip_longest(*rows, fillvalue=Text())
-    return sum(max(map(len, column)) + LEGEND_GAP for column in columns)
+    legend = Columns(entries, padding=(0, LEGEND_GAP))
+    return Group(bar, Constrain(legend, min(width, LEGEND_WIDTH)))
 
 
 def batch_table(sizing: Sizing) -> Group:
