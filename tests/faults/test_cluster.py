@@ -137,7 +137,7 @@ class TestRow56AMetricRunsAway:
         story.tick(15)
 
         assert replicas_of(story.world) == 12, "of two GPUs each"
-        assert condition(story.world, "CapacityAvailable") == ("False", "BudgetExceeded")
+        assert condition(story.world, "CapacityAvailable") == ("False", "GPUBudget")
 
 
 @pytest.fixture(params=["UTC", "Asia/Kathmandu", "America/St_Johns", "Pacific/Apia"])

@@ -83,7 +83,7 @@ WRITERS_OF_MEMORY = {
     "pods": {"measure/remembered"},
     "traffic": {"measure/remembered"},
     "tracks": {"assess"},
-    "sizing": {"assess"},
+    "sizing": {"assess", "report/status"},
     "goodput": {"assess", "tick"},
     "demand": {"decide/outlook", "tick"},
     "decided": {"assess", "decide/rollout", "report/status", "tick"},

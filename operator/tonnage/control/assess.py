@@ -6,13 +6,12 @@ from tonnage.api.status import Reason
 from tonnage.catalog.gpu import CatalogError
 from tonnage.control.decide.approval import cost_proposal, unapproved_roll, until_approved
 from tonnage.control.decide.budget import Left, over_budget, short_since_s
-from tonnage.control.decide.draining import drain_reasons
 from tonnage.control.decide.needed import carry_last_need, need_for_demand, remember_need
 from tonnage.control.decide.outlook import events_of, held_s, remembered_demand
 from tonnage.control.decide.pending import given_back
 from tonnage.control.decide.rollout import Moved, better_flags
 from tonnage.control.decide.situated import situation_of
-from tonnage.control.decide.template import roll_changes, template_of
+from tonnage.control.decide.template import drain_reasons, roll_changes, template_of
 from tonnage.control.decide.writers import with_writers
 from tonnage.control.input.answers import Asker
 from tonnage.control.input.finding import UNREADABLE
@@ -31,7 +30,7 @@ from tonnage.control.measure.attained import budgets_of
 from tonnage.control.measure.handover import untaken_reasons, without_waiting_for_decode
 from tonnage.control.measure.remembered import with_observed
 from tonnage.control.measure.traffic import measure_traffic, observe_engines
-from tonnage.control.observe.permission import may_act
+from tonnage.control.observe.ownership import may_act
 from tonnage.control.observe.tracks import with_tracks
 from tonnage.control.size.apart import apart
 from tonnage.control.size.chosen import (

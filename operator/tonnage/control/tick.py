@@ -26,13 +26,12 @@ from tonnage.control.decide.budget import (
 from tonnage.control.decide.outlook import recalled_demand
 from tonnage.control.decide.rollout import EVERYWHERE, is_rolling, reach
 from tonnage.control.input.answers import Asker
-from tonnage.control.input.fault import Fault, assessment_with_bug, of_each, with_faults
+from tonnage.control.input.finding import Fault, assessment_with_bug, of_each, with_faults
 from tonnage.control.input.memory import DecisionMemory, GoodputMemory, Memory, ObjectMemory
 from tonnage.control.input.results import Results
 from tonnage.control.input.state import Assessment, Fleet, ModelState
 from tonnage.control.learn.learning import Lesson, Observation, learn_from, observation
-from tonnage.control.observe.ownership import as_owned
-from tonnage.control.observe.permission import may_act
+from tonnage.control.observe.ownership import as_owned, may_act
 from tonnage.control.report.status import memory_from_status, report
 from tonnage.control.size.turns import searched_in_turn
 from tonnage.control.write.results import with_all_results

@@ -28,7 +28,7 @@ from tonnage.cluster.kube import (
     KubeApi,
 )
 from tonnage.control.decide.leaving import PodCost
-from tonnage.control.input.fault import bug_message, fault_id
+from tonnage.control.input.finding import bug_message, fault_id
 from tonnage.control.input.results import Cause, Fate, Result, Results, WriteKind
 from tonnage.control.write.writes import Scale, Writes
 from tonnage.fleet.children import RESOURCES, Children, NoPathError, event

@@ -13,11 +13,11 @@ from statistics import median
 
 from tonnage.api.status import Reason
 from tonnage.cluster.errors import WorldError
-from tonnage.control.input.fault import fault_id
+from tonnage.control.input.finding import fault_id
 from tonnage.control.input.memory import Memory
 from tonnage.control.input.state import Assessment, Fleet, ModelState
 from tonnage.control.input.times import rfc3339
-from tonnage.control.observe.permission import may_scale
+from tonnage.control.observe.ownership import may_scale
 from tonnage.control.report.status import newest_decision
 from tonnage.control.series import FleetSeries, fleet_series
 from tonnage.control.tick import TickResult, tick, with_results

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from tonnage.api.status import Reason
 from tonnage.control.input.state import PodView
-from tonnage.control.observe.capacity import CRASHES, NOT_MADE, why_not_started
+from tonnage.control.observe.starting import CRASHES, NOT_MADE, why_not_started
 from tonnage.manifests.names import DELETION_COST_ANNOTATION
 from tonnage.redaction import REDACTED, names_in, names_said, names_secret_last, redacted_line
 from tonnage.units import count_of

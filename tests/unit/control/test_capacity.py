@@ -2,7 +2,7 @@
 
 import pytest
 
-from tonnage.control.observe.capacity import why_refused, why_unschedulable
+from tonnage.control.observe.starting import why_refused, why_unschedulable
 from tonnage.control.report.reasons import REASONS
 
 NODES = "0/4 nodes are available: "

@@ -546,7 +546,7 @@ class TestCapacityAvailable:
     def test_names_the_budget(self):
         found = assessed(a_state(load=5), free_gpus=0)
 
-        assert said("CapacityAvailable", found) == ("False", "BudgetExceeded")
+        assert said("CapacityAvailable", found) == ("False", "GPUBudget")
         assert "budget leaves 0 GPUs" in shown(found)["CapacityAvailable"].message
 
 

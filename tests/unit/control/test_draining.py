@@ -11,7 +11,7 @@ from fleet_builders import (
     managed_by,
     with_lengths,
 )
-from tonnage.control.decide.draining import drain_reasons
+from tonnage.control.decide.template import drain_reasons
 from tonnage.control.input.writers import Writers
 from tonnage.manifests.names import TEMPLATE_ANNOTATION
 
@@ -43,7 +43,7 @@ class TestWhatIsSaid:
 
         # 1500 * ln(100) = 6908, and 1500 is asked as the nearest on a grid of 3 %.
         assert message.startswith("the longest answers measured have 6,8")
-        assert "the pods that run have 165 s" in message
+        assert "pods have 165 s to finish" in message
 
     def test_they_roll_no_pod(self):
         state = with_lengths(a_state(), 4000, 1500)
@@ -64,7 +64,7 @@ class TestWhatIsSaid:
 
         [message] = said(a_state(a_manifest(**TARGET), live=live))
 
-        assert "pods of llama are killed after 30 s" in message
+        assert "pods have 30 s to finish: " in message
 
     def test_a_bound_that_binds_is_told(self):
         long = a_manifest(
@@ -79,7 +79,7 @@ class TestWhatIsSaid:
         [message] = said(a_state(long, replicas=None))
 
         assert "40,000 tokens" in message
-        assert "pods get 570 s, since 600 s of grace are the most" in message
+        assert "pods have 570 s to finish" in message
 
 
 def drain_of(found):

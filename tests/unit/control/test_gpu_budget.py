@@ -152,7 +152,7 @@ class TestWhatIsNotCounted:
             "the fleet's budget cannot count nvidia.com/mig-3g.40gb of pod serving/mig-0: "
             "nothing grows"
         )
-        assert said(outcome, "z", "CapacityAvailable") == ("False", "BudgetUncounted", message)
+        assert said(outcome, "z", "CapacityAvailable") == ("False", "GPUsUncounted", message)
         state, reason, limited = said(outcome, "z", "ScalingLimited")
         assert (state, reason) == ("True", "GPUsUncounted")
         assert limited.startswith(f"{message}; ")

@@ -18,7 +18,7 @@ from fleet_builders import (
 )
 from measured_builders import steady_lengths
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.control.input.fault import bug_message, fault_id
+from tonnage.control.input.finding import bug_message, fault_id
 from tonnage.control.input.memory import Memory
 from tonnage.control.learn.learning import observation
 from tonnage.control.tick import assess_fleet, tick

@@ -219,7 +219,7 @@ class TestBudget:
         world = self.grown(2 * planned + 2)
 
         assert [in_use(world, name) for name in self.NAMES] == [2 * planned, 2, 0]
-        assert condition(world, "CapacityAvailable", "c") == ("False", "BudgetExceeded")
+        assert condition(world, "CapacityAvailable", "c") == ("False", "GPUBudget")
 
     def test_lowered_below_what_runs_takes_nothing_away(self):
         loop, world = served()

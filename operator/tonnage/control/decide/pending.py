@@ -5,7 +5,7 @@ from itertools import takewhile
 
 from tonnage.control.input.memory import GivenBack, PodMemory
 from tonnage.control.input.state import Fleet, ModelState, PodView
-from tonnage.control.observe.capacity import why_unschedulable
+from tonnage.control.observe.starting import why_unschedulable
 from tonnage.policy.situation import Decision
 from tonnage.settings import Settings
 

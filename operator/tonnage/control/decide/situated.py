@@ -16,8 +16,7 @@ from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Assessment, Chosen, Fleet, ModelState
 from tonnage.control.measure.pods import pace_s, window_base
 from tonnage.control.measure.traffic import is_blind
-from tonnage.control.observe.capacity import why_refused
-from tonnage.control.observe.starting import no_more_start
+from tonnage.control.observe.starting import no_more_start, why_refused
 from tonnage.manifests.evicted import evictable
 from tonnage.policy.situation import Need, PolicySettings, Situation
 from tonnage.sizing.plan import requests_per_s_asked

@@ -1,17 +1,24 @@
-"""The Deployment that is to be applied, if one is, and what of it makes pods roll."""
+"""The Deployment to apply, if one is: what makes its pods roll, and how long these may finish."""
 
 import json
 from dataclasses import replace
 
-from tonnage.control.decide.draining import drain_to_write_s
+from tonnage.api.status import Reason
 from tonnage.control.input.memory import ObjectMemory
-from tonnage.control.input.state import Chosen, DeploymentView, Fleet, ModelState
+from tonnage.control.input.state import Assessment, Chosen, DeploymentView, Fleet, ModelState
 from tonnage.control.observe.ownership import is_adopted
 from tonnage.manifests.changes import Change, template_changes
 from tonnage.manifests.children import NotServableError, Site, deployment, site_of
+from tonnage.manifests.drain import (
+    LEAST_DRAIN_S,
+    MOST_DRAIN_S,
+    drain_allowed_s,
+    drain_time_s,
+    longest_answer,
+)
 from tonnage.manifests.names import Manifest
 from tonnage.manifests.workload import GROUPS, template_in
-from tonnage.units import count_of
+from tonnage.units import count_of, format_s
 
 MOST_NAMED = 8
 """Fields that are named in one message."""
@@ -87,3 +94,50 @@ def roll_written(live: DeploymentView | None, changes: tuple[Change, ...]) -> st
     words = ("group is", "groups are") if live and live.num_nodes > 1 else ("pod is", "pods are")
     pods = count_of(live.replicas if live else 0, *words)
     return f"{pods} replaced for {named}{more}"
+
+
+def drain_to_write_s(state: ModelState, chosen: Chosen) -> int | None:
+    """Return the time to finish that a template is to give its pods; None: it is chosen anew.
+
+    What somebody edited is reapplied; for a new spec it stays as long as it is enough.
+    """
+    if state.deployment is None:
+        return None
+    running_s = recorded_drain_s(state.deployment)
+    if not chosen.must_apply:
+        return running_s
+    return drain_time_s(longest_answer(chosen.model.spec, chosen.sizing), running_s=running_s)
+
+
+def recorded_drain_s(deployment: DeploymentView) -> int:
+    """Return what we wrote down; Deployments of before have the least, and no record of it."""
+    recorded_s = deployment.drain_s
+    if recorded_s is None or not LEAST_DRAIN_S <= recorded_s <= MOST_DRAIN_S:
+        return LEAST_DRAIN_S
+    return recorded_s
+
+
+def drain_reasons(found: Assessment, chosen: Chosen) -> tuple[Reason, ...]:
+    """Say that the longest answers are cut off where replicas go; a longer time is a rollout."""
+    answer, allowed_s = longest_answer(chosen.model.spec, chosen.sizing), _allowed_s(found, chosen)
+    if allowed_s is None or not answer.outlasts(allowed_s):
+        return ()
+    source = "measured" if found.memory.traffic.asked_lengths else "expected"
+    new_s = drain_time_s(answer, running_s=None)
+    more = "" if chosen.model.spec.scale_target else f", pods of a new template get {new_s} s"
+    message = (
+        f"the longest answers {source} have {answer.tokens:,.0f} tokens (p99), which take "
+        f"{format_s(answer.seconds)} at the highest load within the SLO; pods have {allowed_s} s "
+        f"to finish{more}: longer answers are cut off when a replica is removed"
+    )
+    return (Reason(code="DrainTooShort", message=message),)
+
+
+def _allowed_s(found: Assessment, chosen: Chosen) -> int | None:
+    """Return the time that pods have to finish; None: nobody knows."""
+    live = found.state.deployment
+    if chosen.model.spec.scale_target:
+        return live.grace_s if live else None
+    if found.template is not None or live is None:
+        return MOST_DRAIN_S
+    return None if live.grace_s is None else drain_allowed_s(live.grace_s)

@@ -12,8 +12,7 @@ from typing import Final
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError
-from tonnage.control.decide.draining import recorded_drain_s
-from tonnage.control.decide.template import MOST_NAMED, site_in
+from tonnage.control.decide.template import MOST_NAMED, recorded_drain_s, site_in
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.results import Fate
 from tonnage.control.input.state import Assessment, BadConfig, DeploymentView, Fleet, ModelState

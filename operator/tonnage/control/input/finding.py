@@ -1,8 +1,15 @@
-"""What one rule says of an object: a condition before it gets its times."""
+"""What one rule says of an object, and a bug of ours that one object meets while others go on."""
 
-from typing import Final, Literal, NamedTuple
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from traceback import walk_tb
+from typing import Final, Literal, NamedTuple, TypeVar
 
-from tonnage.control.input.state import Assessment
+from tonnage.api.status import Reason
+from tonnage.control.input.memory import ObjectMemory
+from tonnage.control.input.state import Assessment, ModelState, Traffics
+from tonnage.policy.situation import Metrics
 
 State = Literal["True", "False", "Unknown"]
 PENDING: Final = "PlanPending"
@@ -23,3 +30,68 @@ def is_false(found: Assessment, kind: str) -> bool:
     """Tell whether a condition was False at the last tick: it then takes more to turn it back."""
     before = found.memory.reported.conditions.get(kind)
     return before is not None and before.status == "False"
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A bug of ours that one object met, while the others went on."""
+
+    key: tuple[str, str]
+    consequence: str
+    error: Exception
+
+
+def fault_id(error: BaseException) -> str:
+    """Return what the log and the status call a bug: the same wherever it is met in the code."""
+    places = [f"{frame.f_code.co_name}:{line}" for frame, line in walk_tb(error.__traceback__)]
+    return sha256("\n".join([type(error).__name__, *places]).encode()).hexdigest()[:8]
+
+
+def bug_message(error: BaseException) -> str:
+    """Return what an object says of a bug that it met."""
+    return f"a bug of ours, fault {fault_id(error)} in the operator's log: tried again"
+
+
+def of_each(
+    found: Iterable[Assessment], part: Callable[[Assessment], T], consequence: str
+) -> tuple[dict[str, T], list[Fault]]:
+    """Return {UID: result} of the objects for which a part of the tick works, and its faults."""
+    results, faults = dict[str, T](), list[Fault]()
+    for each in found:
+        view = each.state.view
+        try:
+            results[view.uid] = part(each)
+        except Exception as error:
+            faults.append(Fault(key=view.key, consequence=consequence, error=error))
+    return results, faults
+
+
+def with_faults(found: Iterable[Assessment], faults: Iterable[Fault]) -> list[Assessment]:
+    """Return the objects, with what those met that go on without a part of the tick."""
+    errors = {each.key: each.error for each in faults}
+    return [
+        replace(each, fault=bug_message(error))
+        if (error := errors.get(each.state.view.key))
+        else each
+        for each in found
+    ]
+
+
+def assessment_with_bug(state: ModelState, known: ObjectMemory, error: Exception) -> Assessment:
+    """Return an object that a bug keeps from being decided: what runs stays as it is."""
+    why = Reason("InternalError", bug_message(error))
+    return Assessment(
+        state=replace(state, bug=error),
+        memory=known,
+        traffics=Traffics(
+            metrics=Metrics.MISSING,
+            reason=why.code,
+            message=why.message,
+            demand=None,
+            lengths=known.traffic.lengths,
+        ),
+        refusal=why,
+    )

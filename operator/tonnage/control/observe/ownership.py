@@ -1,7 +1,8 @@
-"""Whose Deployment stands under the name: our own counts, and what was handed over to us. Pure.
+"""Whose Deployment has the name, and what of an object may be written. Pure.
 
-Anybody may make a Deployment of an object's name, or take the owner off ours. What it runs is then
-not what the object says, so nothing of it is shown, measured or counted as the object's.
+Our own counts, and what was handed over to us. Anybody may make a Deployment of an object's name,
+or take the owner off ours: what it runs is then not what the object says, so nothing of it is
+shown, measured or counted as the object's.
 """
 
 import json
@@ -10,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.control.input.state import ACTING, DeploymentView, Fleet, ModelState
+from tonnage.control.input.state import ACTING, Assessment, DeploymentView, Fleet, ModelState
 from tonnage.manifests.names import ADOPT_LABEL, CONTAINER, selector
 
 HOST: Final = ("hostNetwork", "hostPID", "hostIPC")
@@ -92,3 +93,25 @@ def conflict_written(live: DeploymentView, uid: str) -> str:
             f"would stay beside ours: take that out, {scaled}or delete it"
         )
     return f"{said}; to hand it over: label it {ADOPT_LABEL}={uid}"
+
+
+def may_act(found: Assessment, fleet: Fleet) -> bool:
+    """Tell whether the Deployment of this object may be touched at all."""
+    return found.refusal is None and _is_ours(found, fleet)
+
+
+def may_scale(found: Assessment, fleet: Fleet) -> bool:
+    """Tell whether its replicas may be written: of what runs, where the spec is refused."""
+    return (found.refusal is None or found.is_of_before) and _is_ours(found, fleet)
+
+
+def _is_ours(found: Assessment, fleet: Fleet) -> bool:
+    """Tell whether Tonnage acts for this object, nobody beside it, and the chart lets it."""
+    is_alone = found.state.conflicting_autoscaler is None and not found.state.view.is_deleting
+    has_right = fleet.settings.mode == "full" or not owns_children(found)
+    return found.is_acting and is_alone and has_right
+
+
+def owns_children(found: Assessment) -> bool:
+    """Tell whether Tonnage makes the Deployment, and what is beside it."""
+    return found.chosen is not None and found.chosen.model.spec.scale_target is None

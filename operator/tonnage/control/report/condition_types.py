@@ -11,7 +11,6 @@ from tonnage.api.status import Condition
 from tonnage.control.decide.approval import approval
 from tonnage.control.input.finding import Finding, State
 from tonnage.control.input.state import Assessment, Fleet
-from tonnage.control.report.drift import template_drift
 from tonnage.control.report.kstatus import ready, reconciling, stalled
 from tonnage.control.report.plausible import speed_plausible
 from tonnage.control.report.rules import (
@@ -24,6 +23,7 @@ from tonnage.control.report.rules import (
     scaling_active,
     scaling_limited,
     slo_met,
+    template_drift,
 )
 
 

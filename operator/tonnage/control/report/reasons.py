@@ -66,8 +66,6 @@ _OF_CONDITIONS: Final[Mapping[str, str]] = {
     "ApprovalStale": "the annotation tonnage.dev/approve agrees to another plan",
     "AsPlanned": "engines report caches as large as estimated",
     "AsWritten": "the pod template is as Tonnage wrote it",
-    "BudgetExceeded": "the fleet's GPU budget leaves no more",
-    "BudgetUncounted": "the fleet's GPUs cannot be counted, so nothing grows",
     "Burnt": "more requests were late over the window of the SLO than may be",
     "ConflictingScaler": "an autoscaler scales the same Deployment: one of them must go",
     "ConflictingWriter": "another writer undoes our corrections: left until the next one is due",

@@ -1,11 +1,16 @@
 """Rules of what is no matter of pods: each says one condition of an object."""
 
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from statistics import median_low
 
+from tonnage.api.objects import ModelDeployment
 from tonnage.control.decide.approval import NEEDED
+from tonnage.control.decide.budget import BUDGET_LIMITS
+from tonnage.control.decide.template import MOST_NAMED
 from tonnage.control.input.finding import UNREADABLE, Finding, State, is_false
-from tonnage.control.input.state import Assessment, Attainment, Fleet
+from tonnage.control.input.state import Assessment, Attainment, DeploymentView, Fleet
+from tonnage.control.input.writers import SOMEBODY
 from tonnage.control.learn.learning import (
     believable_range,
     estimated_kv_tokens,
@@ -13,10 +18,10 @@ from tonnage.control.learn.learning import (
     is_settled,
 )
 from tonnage.control.measure.traffic import is_blind
-from tonnage.control.observe.capacity import WHY_NO_POD, why_refused
-from tonnage.control.observe.starting import held_up
+from tonnage.control.observe.starting import WHY_NO_POD, held_up, why_refused
 from tonnage.control.report.kstatus import workload_kind
 from tonnage.estimate.metrics import TABLE
+from tonnage.manifests.changes import Change
 from tonnage.manifests.evicted import DISRUPTION_BUDGET
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.workload import PERCENT
@@ -26,12 +31,10 @@ HYSTERESIS = 0.01
 """Attainment must miss its percentile by more than this before SLOMet turns False."""
 BUDGET_HYSTERESIS = 0.1
 """Of an error budget that was burnt, that must be left for ErrorBudget to turn True."""
-BUDGET_CODES = {"GPUBudget": "BudgetExceeded", "GPUsUncounted": "BudgetUncounted"}
-"""Reason of CapacityAvailable for what a limit of the budget is called."""
 OTHER_LIMITS = {"MaxReplicas", "MinReplicas", "StepCap", NEEDED, DISRUPTION_BUDGET}
-LIMIT_CODES = frozenset(OTHER_LIMITS | WHY_NO_POD | BUDGET_CODES.keys())
-MOST_NAMED = 4
-"""Queries that are named in one message."""
+LIMIT_CODES = frozenset(OTHER_LIMITS | WHY_NO_POD | BUDGET_LIMITS)
+MOST_QUERIES = 4
+"""That are named in one message."""
 
 
 def plan_valid(found: Assessment, _: Fleet) -> Finding:
@@ -53,9 +56,9 @@ def metrics_available(found: Assessment, fleet: Fleet) -> Finding:
     reason, message = traffics.reason, traffics.message
     failed = list(_failed_queries(found, fleet))
     if traffics.metrics is Metrics.COMPLETE and failed:
-        more = f" and {len(failed) - MOST_NAMED} more" if len(failed) > MOST_NAMED else ""
+        more = f" and {len(failed) - MOST_QUERIES} more" if len(failed) > MOST_QUERIES else ""
         reason = "ScrapedInPart"
-        message = f"{message}; without answer: {', '.join(failed[:MOST_NAMED])}{more}"
+        message = f"{message}; without answer: {', '.join(failed[:MOST_QUERIES])}{more}"
     return Finding(states[traffics.metrics], reason, message)
 
 
@@ -83,9 +86,8 @@ def capacity_available(found: Assessment, _: Fleet) -> Finding:
         return Finding("False", why_refused(refused), refused)
     if silent := _silent_controller(found):
         return Finding("False", "ControllerSilent", silent)
-    if decision and decision.limited_by in BUDGET_CODES:
-        limit = BUDGET_CODES[decision.limited_by]
-        return Finding("False", limit, decision.reasons[0].message)
+    if decision and decision.limited_by in BUDGET_LIMITS:
+        return Finding("False", *decision.reasons[0])
     return Finding("True", "Scheduled", "no pod waits for a GPU, and none fails")
 
 
@@ -211,3 +213,44 @@ def calibration_stored(_: Assessment, fleet: Fleet) -> Finding:
     if fleet.state_problem:
         return Finding("False", *fleet.state_problem)
     return Finding("True", "Stored", "what is learned is saved for the next start")
+
+
+def template_drift(found: Assessment, _: Fleet) -> Finding | None:
+    """Present while there is a Deployment of ours, whatever becomes of the plan."""
+    drift, live = found.memory.writers.drift, found.state.deployment
+    if drift is None or live is None:
+        return None
+    if not drift.is_known:
+        return Finding("Unknown", "WrittenOtherwise", _unknown(found, live))
+    if not drift.changes and not drift.added:
+        return Finding("False", "AsWritten", "the pod template is as Tonnage wrote it")
+    message = "; ".join(_by_manager((*drift.changes, *drift.added)))
+    return Finding("True", "TemplateEdited", message)
+
+
+def _unknown(found: Assessment, live: DeploymentView) -> str:
+    why = "drift is unknown: another version or other settings of Tonnage wrote the template"
+    if not isinstance(found.state.model, ModelDeployment):
+        why = "drift is unknown: the spec is invalid"
+    who = " and ".join(sorted(live.template_managers))
+    return f"{why}; {who} wrote fields of it" if who else why
+
+
+def _by_manager(changes: tuple[Change, ...]) -> Iterator[str]:
+    """Yield who did what: who removed a field is recorded nowhere."""
+    for (who, verb), some in groupby(changes[:MOST_NAMED], key=_manager):
+        yield f"{who} {verb} {', '.join(map(_field, some))}"
+    if len(changes) > MOST_NAMED:
+        yield f"and {len(changes) - MOST_NAMED} more"
+
+
+def _manager(change: Change) -> tuple[str, str]:
+    verb = "added" if change.is_added else "wrote" if change.before else "removed"
+    return " and ".join(change.by) or SOMEBODY, verb
+
+
+def _field(change: Change) -> str:
+    if change.is_added:
+        return change.field if change.before == "there" else f"{change.field} {change.before}"
+    became = f" {change.before}" if change.before else ""
+    return f"{change.field}{became}, ours: {change.after or 'none'}"

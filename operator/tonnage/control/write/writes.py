@@ -12,7 +12,7 @@ from tonnage.control.input.memory import ObjectMemory, WriteMemory
 from tonnage.control.input.results import Cause, Fate, Result, WriteKind
 from tonnage.control.input.state import Assessment, DeploymentView, Fleet
 from tonnage.control.input.writers import Scaled
-from tonnage.control.observe.permission import may_act, may_scale, owns_children
+from tonnage.control.observe.ownership import may_act, may_scale, owns_children
 from tonnage.control.report.happenings import Happening, happenings
 from tonnage.control.report.roles import due, edited, said_by_roles
 from tonnage.control.report.status import Reported
