@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tonnage.api.status import Reason
-from tonnage.policy.situation import Metrics, Need, PolicySettings, Situation
+from tonnage.policy.situation import Metrics, Need, Situation
 
 NOW_S = 1_000_000.0
 WINDOW_S = 300.0
@@ -43,11 +43,9 @@ def a_situation(*, current=4, need=4, recent=None, placed=None, **changes):
         window_base=None,
         gpus_per_replica=2,
         free_budget_gpus=None,
-        settings=PolicySettings(
-            scale_down_window_s=WINDOW_S,
-            hold_s=WINDOW_S,
-            max_scale_up_replicas=8,
-            pace_s=PACE_S,
-        ),
+        scale_down_window_s=WINDOW_S,
+        hold_s=WINDOW_S,
+        max_scale_up_replicas=8,
+        pace_s=PACE_S,
     )
     return replace(situation, **changes)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from tonnage.api.placement import User
 from tonnage.api.pods import Pods
+from tonnage.api.references import SecretKey, SecretKeyRef
 from tonnage.api.spec import Spec
 from tonnage.manifests.arguments import Serving, engine_arguments
 from tonnage.manifests.drain import PRE_STOP_S, grace_period_s
-from tonnage.manifests.environment import environment
 from tonnage.manifests.names import CONTAINER, Manifest, labels
 from tonnage.manifests.offload import host_cache_room_gib, with_host_cache
 from tonnage.manifests.queue import queue_command, queue_environment
@@ -22,6 +22,9 @@ from tonnage.units import GB, GIB, MINUTE_S
 HTTP_PORT = 8000
 USER_ID = 2000
 """The user of vLLM's non-root images."""
+NAME_OF_ANY_USER = "vllm"
+"""torch asks for the user's name while it is imported, and fails where there is none: vLLM's images
+have had a user 2000 since 0.22, and an id that is given need not be in any."""
 PROBE_S = 10
 SLOW_LOAD_BYTES_PER_S = 0.5 * GB
 SLOW_TOUCH_BYTES_PER_S = 2 * GB
@@ -202,3 +205,34 @@ def _volumes(pods: Pods, serving: Serving) -> list[Manifest]:
         claim = {"claimName": pods.model_cache_claim}
         return [shm, {"name": "cache", "persistentVolumeClaim": claim}]
     return [shm, {"name": "cache", "emptyDir": {}}]
+
+
+def environment(pods: Pods, more: Mapping[str, str]) -> list[Manifest]:
+    """Return the variables of the engine's container; ``more``: further plain ones.
+
+    Sources:
+        [vllm-source] vllm/envs.py VLLM_API_KEY; entrypoints/openai/server_utils.py
+        AuthenticationMiddleware: paths that begin with /v1 ask for the key, no others.
+    """
+    plain = {
+        "HOME": "/cache/home",
+        "HF_HOME": "/cache/huggingface",
+        "VLLM_CACHE_ROOT": "/cache/vllm",
+        "USER": NAME_OF_ANY_USER,
+        "LOGNAME": NAME_OF_ANY_USER,
+        **more,
+    }
+    secrets = {
+        "HF_TOKEN": pods.hugging_face_token_secret,
+        "VLLM_API_KEY": pods.api_key_secret,
+        **{each.name: each.secret_key_ref for each in pods.env},
+    }
+    return [
+        *({"name": name, "value": value} for name, value in plain.items() if name not in secrets),
+        *(_from_secret(name, source) for name, source in secrets.items() if source),
+    ]
+
+
+def _from_secret(name: str, source: SecretKey | SecretKeyRef) -> Manifest:
+    reference = {"name": source.name, "key": source.key}
+    return {"name": name, "valueFrom": {"secretKeyRef": reference}}

@@ -82,20 +82,19 @@ def walk_down(situation: Situation) -> Iterator[Bound]:
 
 
 def _held_for(situation: Situation) -> str:
-    settings = situation.settings
-    told = format_s(settings.hold_s)
-    if settings.hold_s <= settings.scale_down_window_s:
+    told = format_s(situation.hold_s)
+    if situation.hold_s <= situation.scale_down_window_s:
         return told
     return f"{told}, in which demand has come back so often that holding costs less"
 
 
 def _holds(situation: Situation) -> Iterator[Reason]:
     """Yield why nothing may be taken away now, whatever was needed."""
-    window_s = situation.settings.scale_down_window_s
+    window_s = situation.scale_down_window_s
     if situation.now_s - situation.watching_since_s < window_s:
         yield Reason("JustStarted", f"no scale-down in the first {format_s(window_s)} of watching")
     if situation.is_pacing:
-        pace = format_s(situation.settings.pace_s)
+        pace = format_s(situation.pace_s)
         yield Reason("Pacing", f"replicas changed less than {pace} ago: its effect is awaited")
     if situation.lost_at_s is not None:
         lost_s = situation.now_s - situation.lost_at_s
@@ -127,7 +126,7 @@ def cap_step_up(situation: Situation) -> Iterator[Bound]:
     """
     began, current = situation.window_base, situation.current
     base = current if began is None else min(current, began)
-    added = max(base, situation.settings.max_scale_up_replicas)
+    added = max(base, situation.max_scale_up_replicas)
     most = max(base + added, current)
     yield Bound("StepCap", f"at most {added} more in one step: {most}", at_most=most)
 

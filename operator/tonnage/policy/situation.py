@@ -34,19 +34,6 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicySettings:
-    """The administrator's part of the policy."""
-
-    scale_down_window_s: float
-    """The least time for which a lower need must have held before replicas are taken away."""
-    hold_s: float
-    """For which it must have held by what is known of this demand."""
-    max_scale_up_replicas: int
-    pace_s: float
-    """Time in which the effect of a step shows in the rates."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
     """Gathered once; never fetched later. Times are unix seconds."""
 
@@ -82,7 +69,13 @@ class Situation:
     gpus_per_replica: int
     free_budget_gpus: int | None
     """GPUs that the fleet may still take; None: no budget is set."""
-    settings: PolicySettings
+    scale_down_window_s: float
+    """The least time for which a lower need must have held before replicas are taken away."""
+    hold_s: float
+    """For which it must have held by what is known of this demand."""
+    max_scale_up_replicas: int
+    pace_s: float
+    """Time in which the effect of a step shows in the rates."""
     lost_pods: str = ""
     """Which they were, and on which nodes."""
     unplaced_reason: str = "InsufficientGPU"
@@ -112,7 +105,7 @@ class Situation:
     @property
     def is_pacing(self) -> bool:
         """Tell whether the last step is too young for its effect to be measured."""
-        return self.stepped is not None and self.now_s - self.stepped[0] < self.settings.pace_s
+        return self.stepped is not None and self.now_s - self.stepped[0] < self.pace_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

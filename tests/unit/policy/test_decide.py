@@ -231,7 +231,7 @@ def test_the_rules_speak_in_this_order():
         ),
         (HELD, f"9 were needed within the last {format_s(WINDOW_S)}: 5 stay"),
         (
-            replace(HELD, settings=replace(HELD.settings, hold_s=2 * WINDOW_S)),
+            replace(HELD, hold_s=2 * WINDOW_S),
             f"the last {format_s(2 * WINDOW_S)}, in which demand has come back so often",
         ),
     ],

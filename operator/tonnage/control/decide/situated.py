@@ -18,7 +18,7 @@ from tonnage.control.measure.pods import pace_s, window_base
 from tonnage.control.measure.traffic import is_blind
 from tonnage.control.observe.starting import no_more_start, why_refused
 from tonnage.manifests.evicted import evictable
-from tonnage.policy.situation import Need, PolicySettings, Situation
+from tonnage.policy.situation import Need, Situation
 from tonnage.sizing.plan import requests_per_s_asked
 
 
@@ -59,12 +59,10 @@ def situation_of(
         approved=approved_by_cost(found, chosen),
         is_rolling=_keeps_pods(found),
         left=memory.writers.left if found.is_acting else None,
-        settings=PolicySettings(
-            scale_down_window_s=scale_down_window_s(learned, fleet.settings),
-            hold_s=held_s(memory.demand, learned, chosen.sizing, fleet.settings),
-            max_scale_up_replicas=fleet.settings.max_scale_up_replicas,
-            pace_s=pace_s(fleet.settings),
-        ),
+        scale_down_window_s=scale_down_window_s(learned, fleet.settings),
+        hold_s=held_s(memory.demand, learned, chosen.sizing, fleet.settings),
+        max_scale_up_replicas=fleet.settings.max_scale_up_replicas,
+        pace_s=pace_s(fleet.settings),
     )
 
 

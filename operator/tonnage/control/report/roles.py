@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from tonnage.api.status import Reason, ReplicasStatus
 from tonnage.control.input.finding import PENDING, Finding
-from tonnage.control.input.state import Assessment, Fleet, ModelView, RoleObject
+from tonnage.control.input.state import Assessment, Fleet, RoleObject
 from tonnage.control.report.condition_types import CONDITION_TYPES
 from tonnage.control.report.kstatus import stalled, why_stalled
 from tonnage.control.report.rules import plan_valid
@@ -20,7 +20,6 @@ JOINED: Final = tuple(each.name for each in CONDITION_TYPES.values() if each.is_
 
 
 Said = Mapping[str, Mapping[str, Mapping[str, Any]]]
-"""What roles say of their present specs: conditions by the object's name, by type."""
 
 
 def due(found: Assessment) -> tuple[RoleManifest, ...]:
@@ -30,15 +29,14 @@ def due(found: Assessment) -> tuple[RoleManifest, ...]:
     too large to be read nobody knows.
     """
     views = {role: each.view for role, each in found.state.roles.items()}
-    return tuple(
-        each
-        for each in (found.apart.manifests if found.apart else ())
-        if (_is_behind(views[each.role], each) if each.role in views else found.is_acting)
-    )
 
+    def is_due(wanted: RoleManifest) -> bool:
+        view = views.get(wanted.role)
+        if view is None:
+            return found.is_acting
+        return view.digest != wanted.digest and not view.is_oversized
 
-def _is_behind(view: ModelView, wanted: RoleManifest) -> bool:
-    return view.digest != wanted.digest and not view.is_oversized
+    return tuple(filter(is_due, found.apart.manifests if found.apart else ()))
 
 
 def edited(found: Assessment) -> dict[str, RoleManifest]:
@@ -151,20 +149,18 @@ def _of_both(kind: str, said: Said) -> Finding | None:
 
 
 def _said(found: Assessment) -> Said:
-    return {other.view.name: _conditions(other) for other in found.state.own_roles.values()}
-
-
-def _conditions(other: RoleObject) -> Mapping[str, Mapping[str, Any]]:
-    """Return what the object of a role says of its present spec, by type of condition."""
-    status = json.loads(other.view.status)
-    if status.get("observedGeneration") != other.view.generation:
-        return {}
-    return {each["type"]: each for each in status.get("conditions") or ()}
+    """Return what roles say of their present specs: conditions by the object's name, by type."""
+    return {
+        other.view.name: {each["type"]: each for each in status.get("conditions") or ()}
+        if status.get("observedGeneration") == other.view.generation
+        else {}
+        for other, status in _statuses(found)
+    }
 
 
 def roles_replicas(found: Assessment) -> ReplicasStatus:
     """Return the replicas of both roles together, as they say themselves."""
-    parts = [status.get("replicas") or {} for status in _statuses(found)]
+    parts = [status.get("replicas") or {} for _, status in _statuses(found)]
     desired, current, ready = (
         sum(part.get(key) or 0 for part in parts) for key in ("desired", "current", "ready")
     )
@@ -174,10 +170,11 @@ def roles_replicas(found: Assessment) -> ReplicasStatus:
 
 def roles_slo(found: Assessment) -> str:
     """Return what the column says of the SLO: what either role misses, else whether it is met."""
-    cells = [(status.get("display") or {}).get("slo") or "" for status in _statuses(found)]
+    cells = [(status.get("display") or {}).get("slo") or "" for _, status in _statuses(found)]
     missed = [each for each in cells if each not in {"", "met"}]
     return ", ".join(missed) or ("met" if "met" in cells else "")
 
 
-def _statuses(found: Assessment) -> list[dict[str, Any]]:
-    return [json.loads(other.view.status) for other in found.state.own_roles.values()]
+def _statuses(found: Assessment) -> Iterator[tuple[RoleObject, dict[str, Any]]]:
+    for other in found.state.own_roles.values():
+        yield other, json.loads(other.view.status)
