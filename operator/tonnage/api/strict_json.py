@@ -1,7 +1,23 @@
-"""What is refused of JSON that users write."""
+"""JSON of others, read to the letter."""
 
+import json
+import math
 from collections import Counter
 from typing import Any
+
+
+def read_json(text: str) -> Any:
+    """Return the content of a JSON document.
+
+    Raises:
+        ValueError: it is none, nests too deep, has a key twice or a number that is not finite.
+    """
+    try:
+        return json.loads(
+            text, object_pairs_hook=unique_keys, parse_constant=_finite, parse_float=_finite
+        )
+    except RecursionError as error:
+        raise ValueError("it nests too deep") from error
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -13,5 +29,12 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
         [(key, _)] = Counter(key for key, _ in pairs).most_common(1)
-        raise ValueError(f"{key:.100} is given twice")
+        raise ValueError(f"key {key!r:.100} is given twice")
     return content
+
+
+def _finite(written: str) -> float:
+    number = float(written)
+    if not math.isfinite(number):
+        raise ValueError(f"{written:.100} is not a number that JSON has")
+    return number

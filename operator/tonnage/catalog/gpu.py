@@ -19,9 +19,10 @@ from tonnage.catalog.price import (
     Price,
     Source,
 )
-from tonnage.units import format_bytes
+from tonnage.units import MIB, format_bytes
 
 GPU_FOLDER = Path(__file__).parent / "gpus"
+MAX_FILE_BYTES = MIB
 
 
 class CatalogError(Exception):
@@ -134,10 +135,15 @@ def read_gpu(path: Path) -> Gpu:
     """Read one class from a TOML file.
 
     Raises:
-        CatalogError: the file is not TOML, or a figure is missing, misspelt or of the wrong type.
+        CatalogError: the file is too large or not TOML, or a figure is missing, misspelt or of the
+            wrong type.
     """
+    with path.open("rb") as file:
+        written = file.read(MAX_FILE_BYTES + 1)
+    if len(written) > MAX_FILE_BYTES:
+        raise CatalogError(f"GPU class file {path.name}: more than {MAX_FILE_BYTES} bytes")
     try:
-        content = tomllib.loads(path.read_text())
+        content = tomllib.loads(written.decode())
         price = content.get("price", {})
         if asked := sorted(ASKED_OF_PRICES & price.keys() if isinstance(price, dict) else ()):
             raise CatalogError(

@@ -4,9 +4,7 @@ The files in ``models/`` are read one family at a time, when a model of it is as
 """
 
 import copy
-import json
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
@@ -15,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from tonnage.api.strict_json import read_json
 from tonnage.catalog.config.keys.decoder import ModelConfigError, UnknownArchitectureError
 from tonnage.catalog.config.read import shape_from_config
 from tonnage.catalog.gpu import UnknownModelError
@@ -229,37 +228,12 @@ def read_model_config(text: str, *, name: str) -> ModelShape:
             f"model {name}: config.json has {size_bytes} bytes; at most {MAX_CONFIG_BYTES} are read"
         )
     try:
-        config = json.loads(
-            text,
-            object_pairs_hook=_without_duplicates,
-            parse_constant=_no_constant,
-            parse_float=_finite,
-        )
-    except (ValueError, RecursionError) as error:
+        config = read_json(text)
+    except ValueError as error:
         raise ModelConfigError(f"model {name}: config.json: {error}") from error
     if not isinstance(config, dict):
         raise ModelConfigError(f"model {name}: config.json is no object")
     return shape_from_config(config, name=name)
-
-
-def _without_duplicates(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
-    block: dict[str, object] = {}
-    for key, value in pairs:
-        if key in block:
-            raise ValueError(f"key {key!r:.100} is given twice")
-        block[key] = value
-    return block
-
-
-def _no_constant(constant: str) -> float:
-    raise ValueError(f"{constant} is not a number that JSON has")
-
-
-def _finite(digits: str) -> float:
-    number = float(digits)
-    if not math.isfinite(number):
-        raise ValueError(f"{digits:.100} is too large")
-    return number
 
 
 @cache

@@ -7,13 +7,12 @@ Sources:
     [safetensors] README.md and the reader of version 0.8.0: types, limits and what is refused.
 """
 
-import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tonnage.api.strict_json import read_json
 from tonnage.catalog.gpu import CatalogError
 from tonnage.units import MB
 
@@ -136,28 +135,14 @@ def json_object(content: bytes, *, file: str) -> dict[str, Any]:
         CheckpointError: it is none, a key is given twice, or it is not UTF-8.
     """
     try:
-        values = json.loads(
-            content.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant
-        )
+        values = read_json(content.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise CheckpointError(f"{file}: not UTF-8 text at byte {error.start}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise CheckpointError(f"{file}: not JSON: {str(error)[:300]}") from error
     if not isinstance(values, dict):
         raise CheckpointError(f"{file}: the JSON is no object")
     return values
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    block = dict(pairs)
-    if len(block) < len(pairs):
-        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise ValueError(f"key {twice!r:.200} is given twice")
-    return block
-
-
-def _no_constant(constant: str) -> float:
-    raise ValueError(f"{constant} is not a number that JSON has")
 
 
 def _check_metadata(metadata: object, file: str) -> None:

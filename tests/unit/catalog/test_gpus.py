@@ -9,6 +9,7 @@ import pytest
 
 from tonnage.catalog.gpu import (
     GPU_FOLDER,
+    MAX_FILE_BYTES,
     CatalogError,
     Gpu,
     MissingFigureError,
@@ -319,3 +320,11 @@ def test_every_price_is_plausible(gpu: Gpu) -> None:
     assert all(0.1 < rent.usd_per_gpu_hour < 50 for rent in gpu.price.offered)
     assert purchase is None or 500 < purchase < 100_000
     assert gpu.tdp_watts is None or math.isfinite(gpu.tdp_watts)
+
+
+def test_a_class_file_is_read_up_to_a_bound(tmp_path: Path) -> None:
+    path = tmp_path / "my.toml"
+    path.write_text("#" * (MAX_FILE_BYTES + 1))
+
+    with pytest.raises(CatalogError, match=r"GPU class file my\.toml: more than 1048576 bytes"):
+        read_gpu(path)

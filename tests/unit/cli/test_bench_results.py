@@ -220,7 +220,7 @@ def test_a_line_separator_within_a_text_ends_no_line(tmp_path):
     [
         (json.dumps({"version": 99}), "no calibration of version 1: version is 99"),
         ("my notes", "no JSON"),
-        ('{"version": 1, "date": "a", "version": 1}', "no JSON: version is given twice"),
+        ('{"version": 1, "date": "a", "version": 1}', "no JSON: key 'version' is given twice"),
     ],
 )
 def test_a_file_that_is_no_calibration_is_not_replaced(tmp_path, content, message):
