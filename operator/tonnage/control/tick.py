@@ -24,17 +24,22 @@ from tonnage.control.decide.budget import (
     uncounted_gpus,
 )
 from tonnage.control.decide.outlook import recalled_demand
-from tonnage.control.decide.rollout import EVERYWHERE, is_rolling, reach
+from tonnage.control.decide.rollout import (
+    EVERYWHERE,
+    is_rolling,
+    reach,
+    without_rollout,
+)
 from tonnage.control.input.answers import Asker
 from tonnage.control.input.finding import Fault, assessment_with_bug, of_each, with_faults
 from tonnage.control.input.memory import DecisionMemory, GoodputMemory, Memory, ObjectMemory
-from tonnage.control.input.results import Results
+from tonnage.control.input.results import Fate, Results, WriteKind
 from tonnage.control.input.state import Assessment, Fleet, ModelState
 from tonnage.control.learn.learning import Lesson, Observation, learn_from, observation
 from tonnage.control.observe.ownership import as_owned, may_act
 from tonnage.control.report.status import memory_from_status, report
 from tonnage.control.size.turns import searched_in_turn
-from tonnage.control.write.results import with_all_results
+from tonnage.control.write.results import fate, with_object_results
 from tonnage.control.write.writes import Writes, writes_for
 from tonnage.estimate.budget import Ledger
 from tonnage.estimate.posterior import ObjectPosterior, not_to_come
@@ -199,8 +204,14 @@ def with_results(
     ``before``: what was remembered before this tick.
     """
     found = {each.state.view.uid: each for each in outcome.found}
-    written = {each.uid: (each, results.get(each.uid, {})) for each in outcome.writes}
-    return with_all_results(outcome.memory, found, written, before=before, now_s=now_s)
+    objects = dict(outcome.memory.objects)
+    for writes in outcome.writes:
+        uid, said = writes.uid, results.get(writes.uid, {})
+        if said or objects[uid].written.failures:
+            known = with_object_results(objects[uid], found[uid], writes, said, now_s=now_s)
+            is_left = fate(said, WriteKind.TEMPLATE) is Fate.UNDONE
+            objects[uid] = without_rollout(known, before.objects.get(uid)) if is_left else known
+    return replace(outcome.memory, objects=objects)
 
 
 def _of_objects(found: Iterable[Assessment]) -> dict[str, ObjectPosterior]:

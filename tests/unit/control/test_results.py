@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from fleet_builders import NOW_S, a_memory, a_state, assessed, failures
-from tonnage.control.input.memory import Memory
 from tonnage.control.input.results import Cause, Fate, Result, WriteKind
-from tonnage.control.write.results import with_all_results
+from tonnage.control.write.results import with_object_results
 from tonnage.control.write.writes import Writes
 
 FOREIGN = "Service serving/llama is not ours: it is left alone"
@@ -32,10 +31,7 @@ def after(results, *, generation=1, is_checked=False, is_applied=False, **known)
         template={"kind": "Deployment"} if is_applied else None,
         check_children=is_checked,
     )
-    before = Memory(objects={writes.uid: memory})
-    told = {writes.uid: (writes, results)}
-    remembered = with_all_results(before, {writes.uid: found}, told, before=before, now_s=NOW_S)
-    return remembered.objects[writes.uid].written
+    return with_object_results(memory, found, writes, results, now_s=NOW_S).written
 
 
 def test_an_event_for_which_no_time_was_left_is_due_again():
@@ -43,13 +39,12 @@ def test_an_event_for_which_no_time_was_left_is_due_again():
     memory = a_memory(state)
     found, uid = assessed(state, memory=memory), state.view.uid
     said = replace(memory.reported, bad={"Stalled": "WriteRefused"}, posted={"WriteRefused": NOW_S})
-    after_it = Memory(objects={uid: replace(memory, reported=said)})
+    after_it = replace(memory, reported=said)
     writes = Writes(namespace="serving", name="llama", uid=uid, generation=1)
 
     def posted(results):
-        told, before = {uid: (writes, results)}, Memory(objects={uid: memory})
-        known = with_all_results(after_it, {uid: found}, told, before=before, now_s=NOW_S)
-        return known.objects[uid].reported.posted
+        known = with_object_results(after_it, found, writes, results, now_s=NOW_S)
+        return known.reported.posted
 
     assert posted({WriteKind.EVENTS: Result()}) == found.memory.reported.posted == {}
     assert posted({}) == {"WriteRefused": NOW_S}

@@ -27,7 +27,7 @@ from tonnage.control.input.state import Pending
 from tonnage.control.report.happenings import EVENT_INTERVAL_S, LATE_S
 from tonnage.control.report.status import report
 from tonnage.control.tick import tick
-from tonnage.control.write.results import with_results
+from tonnage.control.write.results import with_object_results
 from tonnage.control.write.writes import CHILDREN_CHECK_S, writes_for
 from tonnage.fleet.views import model_view
 
@@ -270,7 +270,7 @@ class TestChildren:
 
         assert (first.check_children, first.check_leftovers) == (True, True)
         failed = {WriteKind.CHILDREN: Result(cause=Cause.FAILED)}
-        again = with_results(memory, assessed(state, memory=new), first, failed, now_s=NOW_S)
+        again = with_object_results(memory, assessed(state, memory=new), first, failed, now_s=NOW_S)
         assert again.written.children_generation is None
 
 

@@ -1,12 +1,10 @@
 """What became of the writes for one object, and what is remembered where that was not all. Pure."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from tonnage.control.decide.retries import failed_again
-from tonnage.control.decide.rollout import without_rollout
 from tonnage.control.decide.writers import with_written
-from tonnage.control.input.memory import Memory, ObjectMemory, ReportMemory, WriteMemory
+from tonnage.control.input.memory import ObjectMemory, ReportMemory, WriteMemory
 from tonnage.control.input.results import Cause, Failure, Fate, Results, WriteKind
 from tonnage.control.input.state import Assessment
 from tonnage.control.input.writers import Scaled
@@ -16,30 +14,7 @@ SCALE, TEMPLATE, CHILDREN = WriteKind.SCALE, WriteKind.TEMPLATE, WriteKind.CHILD
 STATUS, EVENTS = WriteKind.STATUS, WriteKind.EVENTS
 
 
-def with_all_results(
-    memory: Memory,
-    found: Mapping[str, Assessment],
-    written: Mapping[str, tuple[Writes, Results]],
-    *,
-    before: Memory,
-    now_s: float,
-) -> Memory:
-    """Return the memory of what was really written; all by UID.
-
-    ``before``: what was remembered before this tick.
-    """
-    objects = dict(memory.objects)
-    for uid, (writes, results) in written.items():
-        known = objects[uid]
-        if not (results or known.written.failures):
-            continue
-        known = with_results(known, found[uid], writes, results, now_s=now_s)
-        is_left = TEMPLATE in results and results[TEMPLATE].fate is Fate.UNDONE
-        objects[uid] = without_rollout(known, before.objects.get(uid)) if is_left else known
-    return replace(memory, objects=objects)
-
-
-def with_results(
+def with_object_results(
     memory: ObjectMemory, found: Assessment, writes: Writes, results: Results, *, now_s: float
 ) -> ObjectMemory:
     """Return the memory of what was really written: what is not done is due again."""
@@ -47,8 +22,8 @@ def with_results(
         memory = with_written(
             memory,
             found,
-            scaled=Scaled(writes.scale.replicas, _fate(results, SCALE)) if writes.scale else None,
-            template=_fate(results, TEMPLATE) if writes.template is not None else None,
+            scaled=Scaled(writes.scale.replicas, fate(results, SCALE)) if writes.scale else None,
+            template=fate(results, TEMPLATE) if writes.template is not None else None,
             now_s=now_s,
         )
     return replace(
@@ -58,7 +33,8 @@ def with_results(
     )
 
 
-def _fate(results: Results, kind: WriteKind) -> Fate:
+def fate(results: Results, kind: WriteKind) -> Fate:
+    """Return whether a write was carried out."""
     return results[kind].fate if kind in results else Fate.DONE
 
 
