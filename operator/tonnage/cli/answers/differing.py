@@ -194,17 +194,6 @@ def cost_of(answer: Planned | Refused | None) -> float | None:
     return usd_per_hour(answer.sizing, answer.replicas) if isinstance(answer, Planned) else None
 
 
-def latencies_of(answer: Planned | Refused | None) -> dict[str, tuple[str, str]]:
-    """Return {target: (reached at the demand, allowed)}; nothing offline, or without a demand."""
-    if not isinstance(answer, Planned):
-        return {}
-    found = at_demand(answer.sizing, answer.replicas)
-    if found is None:
-        return {}
-    targets = reached_targets(answer.sizing, found.served)
-    return {name: (reached, allowed) for name, reached, allowed in targets}
-
-
 def hour_of(answer: Planned | Refused | None) -> GpuHour | None:
     """Return the hour of one GPU that is paid; None: there is no price, or no plan."""
     if not isinstance(answer, Planned):
@@ -228,8 +217,8 @@ def figures(found: Difference) -> dict[str, Any]:
         "podsRolled": found.num_rolled,
         "causes": list(found.causes),
         "podChanges": [_change(each) for each in found.pod_changes],
-        "before": _figures_of(found.before),
-        "after": _figures_of(found.after),
+        "before": figures_of(found.before),
+        "after": figures_of(found.after),
     }
 
 
@@ -237,12 +226,15 @@ def _change(change: Change) -> dict[str, str | None]:
     return {"field": change.field, "before": change.before, "after": change.after}
 
 
-def _figures_of(answer: Planned | Refused | None) -> dict[str, Any] | None:
+def figures_of(answer: Planned | Refused | None) -> dict[str, Any] | None:
+    """Return what one side comes to, as plain figures."""
     if answer is None:
         return None
     if isinstance(answer, Refused):
         return {"refused": {"reason": answer.code, "message": answer.message}}
     cost, flags, hour = cost_of(answer), answer.sizing.flags, hour_of(answer)
+    asked, offload = at_demand(answer.sizing, answer.replicas), offload_of(answer)
+    targets = reached_targets(answer.sizing, asked.served) if asked else ()
     return {
         "replicas": answer.replicas,
         "replicasNeeded": answer.sizing.replicas,
@@ -250,11 +242,8 @@ def _figures_of(answer: Planned | Refused | None) -> dict[str, Any] | None:
         "maxNumSeqs": flags.max_num_seqs,
         "usdPerHour": None if cost is None else cents(cost),
         "price": None if hour is None else price_figures(hour),
-        **({"kvOffload": offload} if (offload := offload_of(answer)) else {}),
-        "latencies": {
-            name: {"reached": reached, "target": target}
-            for name, (reached, target) in latencies_of(answer).items()
-        },
+        **({"kvOffload": offload} if offload else {}),
+        "latencies": {name: {"reached": each, "target": most} for name, each, most in targets},
     }
 
 

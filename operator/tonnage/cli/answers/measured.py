@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tonnage.catalog.gpu import Gpu
+from tonnage.estimate.belief import PlannedConstants
 from tonnage.estimate.calibration_file import (
     CalibrationFile,
     check_key,
@@ -23,11 +23,8 @@ from tonnage.sizing.request import SizingRequest, on_gpu
 from tonnage.sizing.split import Parallelism
 from tonnage.units import significant
 
-if TYPE_CHECKING:  # it brings the client of Kubernetes
-    from tonnage.cli.read.running import PlannedConstants
 
-
-def as_planned(request: SizingRequest, known: "PlannedConstants") -> SizingRequest:
+def as_planned(request: SizingRequest, known: PlannedConstants) -> SizingRequest:
     """Return the request with the constants that an operator plans with."""
     speed = with_speed(
         request.speed,

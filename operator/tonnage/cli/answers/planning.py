@@ -41,7 +41,7 @@ from tonnage.sizing.switches import switches_in
 from tonnage.units import count_of, significant
 
 if TYPE_CHECKING:  # what only a calibration needs
-    from tonnage.cli.read.running import PlannedConstants
+    from tonnage.estimate.belief import PlannedConstants
     from tonnage.estimate.calibration_file import CalibrationFile
     from tonnage.explain.words import Answer
 

@@ -17,20 +17,12 @@ from tonnage.cluster.kube import (
     Resource,
 )
 from tonnage.control.input.state import DeploymentView
+from tonnage.estimate.belief import PlannedConstants
 from tonnage.fleet.children import RESOURCES
 from tonnage.fleet.views import workload_view
 from tonnage.manifests.workload import WORKLOADS
 
 Answer = TypeVar("Answer")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedConstants:
-    """Constants of the step time that the plan of a live object uses."""
-
-    overhead_factor: float
-    bandwidth_efficiency: float
-    prefill_efficiency: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,14 +105,13 @@ def _answer(request: str, ask: Callable[[], Answer]) -> Answer | None:
 def _planned_constants(found: Mapping[str, Any]) -> PlannedConstants | None:
     """Return the constants in the status; None where no plan was made, or another version's."""
     names = ("overheadFactor", "bandwidthEfficiency", "prefillEfficiency")
-    overhead, bandwidth, prefill = (
-        float(block(found, "status", "calibration", name).get("planned") or 0.0) for name in names
+    planned = PlannedConstants(
+        *(
+            float(block(found, "status", "calibration", name).get("planned") or 0.0)
+            for name in names
+        )
     )
-    if min(overhead, bandwidth, prefill) <= 0:
-        return None
-    return PlannedConstants(
-        overhead_factor=overhead, bandwidth_efficiency=bandwidth, prefill_efficiency=prefill
-    )
+    return planned if min(planned) > 0 else None
 
 
 def _config(cluster: LiveCluster, model: ModelDeployment) -> str | None:

@@ -5,9 +5,8 @@ from typing import Final
 
 from tonnage.cli.answers.differing import (
     Difference,
-    cost_of,
+    figures_of,
     hour_of,
-    latencies_of,
     offload_of,
     total_cost,
 )
@@ -98,12 +97,13 @@ def _table(changed: Sequence[Difference]) -> Iterator[str]:
 
 def _cells(side: Planned | Refused | None) -> dict[str, str]:
     """Return the figures of one side; one that has no plan has none."""
-    if not isinstance(side, Planned):
+    known = figures_of(side)
+    if known is None or "refused" in known:
         return {}
     latencies = {
-        name: f"{reached} of {target}" for name, (reached, target) in latencies_of(side).items()
+        name: f"{each['reached']} of {each['target']}" for name, each in known["latencies"].items()
     }
-    figures = (str(side.replicas), str(side.sizing.flags.max_num_seqs), _usd(cost_of(side)))
+    figures = (str(known["replicas"]), str(known["maxNumSeqs"]), _usd(known["usdPerHour"]))
     return dict(zip(FIGURES, figures, strict=True)) | latencies
 
 
