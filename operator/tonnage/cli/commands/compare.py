@@ -44,8 +44,8 @@ HELP: Final = """Rank GPU classes for one model by cost. Needs no cluster.
 
 Asked with a manifest, or with a line of options. For each class, the parallelism with the fewest
 GPUs that serves the demand and meets the SLO targets is used (offline: at the memory ceiling).
-Prints what each costs for the demand and how full it is then, and for the first ones workload,
-memory, throughput by batch size, cost, and what has to be confirmed by measurement. Prices are
+Prints what each costs for the demand and how full it is then, for the first ones what plan says of
+them, memory and throughput by batch size, and what has to be confirmed by measurement. Prices are
 yours, or on-demand rents of the catalogue, per GPU of the smallest instance listed that holds a
 replica; classes without one are listed apart. maxReplicas bounds no class: what needs more is
 marked.
