@@ -10,7 +10,10 @@ Sources:
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
 
 from tonnage.api.strict_json import read_json
 from tonnage.catalog.gpu import CatalogError
@@ -19,7 +22,6 @@ from tonnage.units import MB
 LENGTH_BYTES: Final = 8
 MAX_HEADER_BYTES: Final = 100 * MB
 MAX_DIMENSIONS: Final = 64
-MAX_NUMBER: Final = (1 << 63) - 1
 METADATA: Final = "__metadata__"
 LFS_POINTER: Final = b"version "
 BITS_PER_BYTE: Final = 8
@@ -52,6 +54,17 @@ DTYPE_BITS: Final[Mapping[str, int]] = {
 
 class CheckpointError(CatalogError):
     """The files of a checkpoint are damaged, incomplete, or none."""
+
+
+Number = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+
+
+class _Entry(msgspec.Struct):
+    """What a header says of one tensor."""
+
+    dtype: str
+    shape: Annotated[tuple[Number, ...], Meta(max_length=MAX_DIMENSIONS)]
+    data_offsets: tuple[Number, Number]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,49 +174,20 @@ def _locate_tensor(name: str, entry: object, file: str) -> tuple[int, int, Tenso
 
 
 def _tensor_fields(entry: object) -> tuple[str, tuple[int, ...], int, int]:
-    if not isinstance(entry, dict):
-        raise CheckpointError("its description is no object")
-    dtype, shape = _dtype(entry.get("dtype")), _shape(entry.get("shape"))
-    begin, end = _offsets(entry.get("data_offsets"))
-    num_bits = math.prod(shape) * DTYPE_BITS[dtype]
+    try:
+        found = msgspec.convert(entry, _Entry)
+    except msgspec.ValidationError as error:
+        raise CheckpointError(str(error)) from error
+    (begin, end), num_bits = found.data_offsets, DTYPE_BITS.get(found.dtype)
+    if num_bits is None:
+        raise CheckpointError(f"dtype = {found.dtype!r:.100} is none of {', '.join(DTYPE_BITS)}")
+    num_bits *= math.prod(found.shape)
     if num_bits != (end - begin) * BITS_PER_BYTE:
         raise CheckpointError(
-            f"{dtype} of shape {list(shape)!r:.100} takes {num_bits} bits, data_offsets give it "
-            f"{end - begin} bytes"
+            f"{found.dtype} of shape {list(found.shape)!r:.100} takes {num_bits} bits, "
+            f"data_offsets give it {end - begin} bytes"
         )
-    return dtype, shape, begin, end
-
-
-def _dtype(dtype: object) -> str:
-    if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
-        raise CheckpointError(f"dtype = {dtype!r:.100} is none of {', '.join(DTYPE_BITS)}")
-    return dtype
-
-
-def _shape(shape: object) -> tuple[int, ...]:
-    if not isinstance(shape, list) or not all(_is_number(each) and each >= 0 for each in shape):
-        raise CheckpointError(f"shape = {shape!r:.100} is no list of whole numbers from 0 on")
-    if len(shape) > MAX_DIMENSIONS:
-        raise CheckpointError(f"{len(shape)} dimensions; at most {MAX_DIMENSIONS} are read")
-    return tuple(shape)
-
-
-def _offsets(offsets: object) -> tuple[int, int]:
-    match offsets:
-        case [int() as begin, int() as end] if _is_number(begin) and _is_number(end):
-            pass
-        case _:
-            raise CheckpointError(f"data_offsets = {offsets!r:.100} are not two whole numbers")
-    if begin < 0:
-        raise CheckpointError(f"data_offsets = {offsets!r:.100} begin before the data")
-    if end < begin:
-        raise CheckpointError(f"data_offsets = {offsets!r:.100} end before they begin")
-    return begin, end
-
-
-def _is_number(value: object) -> bool:
-    """Tell whether it is a whole number of 64 bits, which true and false are not."""
-    return type(value) is int and abs(value) <= MAX_NUMBER
+    return found.dtype, found.shape, begin, end
 
 
 def _without_gaps(placed: Iterable[tuple[int, int, Tensor]], file: str) -> int:

@@ -23,7 +23,6 @@ from tonnage.explain.at_demand import (
     load_written,
     room_written,
 )
-from tonnage.explain.comparison import compared_splits
 from tonnage.explain.cost_words import bill_lines, full_use, missing_price, tokens_per_day
 from tonnage.explain.report import (
     attention_name,
@@ -82,7 +81,6 @@ def _fit(sizing: Sizing) -> Answer:
             *_kv_range(sizing),
             *logged_lines(sizing),
             *(reason.message for reason in memory_reasons(sizing)),
-            *(f"of the same GPUs, {answer}" for answer in compared_splits(sizing)),
         ),
     )
 
