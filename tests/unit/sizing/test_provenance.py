@@ -19,27 +19,27 @@ def an_input(figure, value="1", which=""):
 
 
 GPU = an_input(Figure.GPU, which="H100")
-MEMORY = an_input(Figure.MEMORY)
+WEIGHTS = an_input(Figure.WEIGHTS)
 NOTES = (an_input(Figure.MODEL, "a"), an_input(Figure.MODEL, "b"))
 
 
 def test_a_name_says_which_where_there_are_several():
     assert GPU.name == "GPU H100"
-    assert MEMORY.name == "memory"
+    assert WEIGHTS.name == "weights"
 
 
 def test_an_input_is_replaced_in_its_place_whatever_it_is_called():
     other = an_input(Figure.GPU, which="L4")
 
-    assert with_changed((MEMORY, GPU, *NOTES), other) == (MEMORY, other, *NOTES)
+    assert with_changed((WEIGHTS, GPU, *NOTES), other) == (WEIGHTS, other, *NOTES)
 
 
 def test_what_was_not_there_replaces_nothing():
-    assert with_changed((GPU, *NOTES), MEMORY) == (GPU, *NOTES)
+    assert with_changed((GPU, *NOTES), WEIGHTS) == (GPU, *NOTES)
 
 
 def test_all_that_is_about_a_figure_is_left_out():
-    assert without_figures((GPU, *NOTES, MEMORY), Figure.MODEL, Figure.MEMORY) == (GPU,)
+    assert without_figures((GPU, *NOTES, WEIGHTS), Figure.MODEL, Figure.WEIGHTS) == (GPU,)
 
 
 def schedules_written(*schedules):
