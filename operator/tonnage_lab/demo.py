@@ -11,10 +11,7 @@ from typing import Final
 
 from rich.console import Console
 
-from tonnage.cluster.answer import SeriesFilter
 from tonnage.cluster.kube import KubeApi, load_client
-from tonnage.cluster.prometheus import Prometheus
-from tonnage.cluster.questions import QuerySet
 from tonnage.explain.words import explain
 from tonnage.settings import Settings
 from tonnage.units import format_s
@@ -32,13 +29,13 @@ from tonnage_lab.picture import draw
 from tonnage_lab.processes import wait_until
 from tonnage_lab.progress import Step, on_console
 from tonnage_lab.runner.__main__ import obstacle
-from tonnage_lab.sampler import Sources, Story, StorySample, sampling
+from tonnage_lab.sampler import Sources, Story, StorySample, ask_now, sampling
 from tonnage_lab.site import SiteConfig
 from tonnage_lab.stages import EngineKind, Example, Stage, set_up
 
 SCRAPE_INTERVAL_S: Final = 5
 NOTABLE_MOVE: Final = 0.05
-CACHE: Final = QuerySet(expressions={"cache": "vllm:cache_config_info"})
+CACHE: Final = "vllm:cache_config_info"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +152,7 @@ def _tell_story(
     control = LoadControl()
     sources = Sources(
         kube=kube,
-        prometheus=Prometheus(Settings(prometheus_url=url)),
+        settings=Settings(prometheus_url=url),
         namespace=model.namespace,
         name=model.name,
         control=control,
@@ -176,7 +173,7 @@ def _tell_story(
     console.rule("What it came to")
     console.print(plane.kubectl("get", "mdep", "-n", model.namespace).rstrip(), highlight=False)
     _summarize(console, stage, story, control.records)
-    _compare_cache(console, stage, sources.prometheus)
+    _compare_cache(console, stage, sources.settings)
     if path is not None:
         draw(
             path,
@@ -256,11 +253,9 @@ def _summarize(console: Console, stage: Stage, story: Story, records: list[Reque
         )
 
 
-def _compare_cache(console: Console, stage: Stage, prometheus: Prometheus) -> None:
+def _compare_cache(console: Console, stage: Stage, settings: Settings) -> None:
     """Show the KV tokens of the plan, made before any engine ran, beside what engines report."""
-    answers = prometheus.ask([CACHE], SeriesFilter(labels=("kv_cache_size_tokens",)))
-    series = answers.series.get("cache", ())
-    reported = {each.labels.get("kv_cache_size_tokens") for each in series}
+    reported = {labels.get("kv_cache_size_tokens") for labels, _ in ask_now(settings, CACHE)}
     said = ", ".join(sorted(each for each in reported if each)) or "nothing"
     console.print(
         f"KV tokens of a replica: {stage.sizing.kv_tokens:.0f} planned, {said} reported",

@@ -7,15 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tonnage.cluster.answer import SeriesFilter
 from tonnage.cluster.errors import WorldError
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, KubeApi
-from tonnage.cluster.prometheus import Prometheus
-from tonnage.cluster.questions import QuerySet
+from tonnage.cluster.ranges import Series, Steps, ask_range
+from tonnage.settings import Settings
 from tonnage_lab.load import LoadControl
 
 INTERVAL_S: Final = 2.0
-WAITING: Final = QuerySet(expressions={"waiting": "sum(vllm:num_requests_waiting)"})
+WAITING: Final = "sum(vllm:num_requests_waiting)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +56,7 @@ class Sources:
     """Where samples come from."""
 
     kube: KubeApi
-    prometheus: Prometheus
+    settings: Settings
     namespace: str
     name: str
     control: LoadControl
@@ -69,8 +68,7 @@ def take(sources: Sources, story: Story) -> StorySample:
     story.status = (sources.kube.get(path) or {}).get("status") or {}
     deployment = sources.kube.get(DEPLOYMENTS.path(sources.namespace, sources.name)) or {}
     desired = (deployment.get("spec") or {}).get("replicas", 0)
-    answers = sources.prometheus.ask([WAITING], SeriesFilter(labels=()))
-    waiting = answers.series.get("waiting")
+    waiting = ask_now(sources.settings, WAITING)
     measured, estimate = story.status.get("measured") or {}, story.status.get("estimate") or {}
     learned = (story.status.get("calibration") or {}).get("requestsPerSecond")
     each = estimate.get("requestsPerSecond") if learned is None else learned
@@ -81,11 +79,17 @@ def take(sources: Sources, story: Story) -> StorySample:
         capacity_requests_per_s=None if each is None else each * desired,
         desired=desired,
         ready=(deployment.get("status") or {}).get("readyReplicas", 0),
-        waiting=waiting[0].value if waiting else None,
+        waiting=waiting[0][1].get(0) if waiting else None,
         mbu=_figure(measured, "memoryBandwidthUtilization"),
         efficiency=_learned_value(story.status, "bandwidthEfficiency"),
         step_ratio=_learned_value(story.status, "stepTime"),
     )
+
+
+def ask_now(settings: Settings, expression: str) -> list[Series]:
+    """Return what an expression comes to now: the value of step 0 of each series."""
+    steps = Steps(from_s=time.time() - INTERVAL_S, step_s=INTERVAL_S, number=1)
+    return ask_range(settings, expression, steps)
 
 
 def _figure(measured: Mapping[str, Any], name: str) -> float | None:

@@ -45,11 +45,11 @@ from tonnage.cluster.kube import (
 )
 from tonnage.cluster.prometheus import Prometheus
 from tonnage.estimate.metrics import WINDOWS
-from tonnage.estimate.series import Series
 from tonnage.fleet.loop import Loop
 from tonnage.fleet.store import Kind, Store
 from tonnage.manifests.children import MOST_SAMPLES
 from tonnage.redaction import redacted
+from tonnage.replay.query import Series
 from tonnage.units import KIB, MIB
 
 PAGE = Path(__file__).with_name("attacks.md")

@@ -5,7 +5,8 @@
 
 Everything of a tick is in it but the other side: the API server is objects in memory, and what
 Prometheus answers is laid out as bytes before the clock starts, to be read as they come. Each
-object has one pod that serves, and 46 series. All together ask so many distinct ``questions``.
+object has one pod that serves, and some 20 series with four samples each.
+All together ask so many distinct ``questions``.
 ``changing``: so many of a hundred objects have other traffic in each tick; of the others only the
 times move. After the first tick the memory of answers is warm: what is cold is said in
 ``capacity.md``.
@@ -33,12 +34,12 @@ from fleet_builders import (
     a_sizing,
 )
 from kube_double import KubeDouble
-from loop_builders import BUSY, a_loop_asking, show
-from query_api import compact
-from tonnage.cluster.answer import AnswerReader, LabelSets
+from loop_builders import a_loop_asking, show
+from query_api import QueryApi
+from tonnage.cluster.answer import AnswerReader
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, PODS, REPLICA_SETS
-from tonnage.cluster.questions import Gathering, QueryResult
-from tonnage.estimate.metrics import TABLE, WINDOWS
+from tonnage.cluster.questions import Answers, QueryResult
+from tonnage.estimate.metrics import HISTORY, QUERIES
 from tonnage.fleet.loop import Loop
 from tonnage.fleet.parts import parts_of
 
@@ -53,21 +54,22 @@ of them as when it counts."""
 MAX_SERIES = 200_000
 RATE = 0.5
 """Requests/s of a replica, about half of what it sustains."""
-STEADY = {
-    "queued": 0,
-    "rejected": 0,
-    "falls": 0,
-    "resets": 0,
-    "scrapes": 60,
-    "mean_running": 20,
+FIGURES = {
+    "finished": RATE,
+    "finished_prompt_tokens": 4000 * RATE,
+    "finished_output_tokens": 1000 * RATE,
+    "started": RATE,
+    "started_prompt_tokens": 4000 * RATE,
+    "computed_prompt_tokens": 4000 * RATE,
     "kv_usage": 0.3,
     "token_gap_s": 20,
     "token_gaps": 500,
     "prefill_s": 0.2,
     "prefills": 0.5,
     "preemptions": 0,
+    "ttft": dict.fromkeys(("1.0", "2.0", "+Inf"), RATE),
+    "tpot": dict.fromkeys(("0.05", "+Inf"), RATE),
 }
-BUCKETS = {"ttft": ("1.0", "2.0", "+Inf"), "tpot": ("0.05", "+Inf")}
 
 
 @dataclass(kw_only=True)
@@ -79,57 +81,43 @@ class FleetWorld:
     """By namespace."""
     rates: dict[str, float]
     """Requests/s, by pod."""
-    completed: dict[str, float] = field(default_factory=dict)
-    """Requests that ended since the engine began, by pod."""
     now_s: float = NOW_S
     leads: bool = True
     num_series: int = 0
+    api: QueryApi = field(default_factory=lambda: QueryApi(completions_per_s={}, figures=FIGURES))
     _answers: dict[tuple[str, tuple[str, ...]], bytes] = field(default_factory=dict)
-    _labels: LabelSets | None = None
 
-    def ask(self, sets, kept):
-        self._labels = self._labels.for_next(kept) if self._labels else LabelSets(kept)
-        labels, gathering = self._labels, Gathering()
+    def ask(self, sets, scrapes):
+        answers = Answers()
         for queries in sets:
             for name in queries.expressions:
-                reader = AnswerReader(labels, max_series=MAX_SERIES)
-                body = self._answers[name, queries.namespaces]
+                body = self._answers.get((name, queries.namespaces))
+                if body is None:
+                    continue
+                reader = AnswerReader(scrapes, max_series=MAX_SERIES)
                 for start in range(0, len(body), PIECE):
                     reader.feed(body[start : start + PIECE])
-                gathering.bytes_read += len(body)
-                gathering.add(name, queries, QueryResult(answer=reader.end()))
-        return gathering.answers()
+                reader.end()
+                answers.bytes_read += len(body)
+                answers.add(name, queries, QueryResult(answered=reader.answered, clock_skew_s=0.0))
+        return answers
 
     def lay_out(self, groups: Sequence[tuple[str, ...]]) -> None:
         """Lay out the answers to all queries, as they are read in the next tick."""
-        self.num_series, self._answers = 0, {}
+        is_first, self._answers = not self._answers, {}
+        self.api.now_s = self.now_s
+        self.api.completions_per_s = {
+            (namespace, pod): self.rates[pod]
+            for namespace, pods in self.pods.items()
+            for pod in pods
+        }
+        self.api.windows_s = dict.fromkeys(QUERIES, 60.0) | {HISTORY: 915.0}
+        self.num_series = 0
         for namespaces in groups:
-            for name in TABLE:
-                found = list(self._series(name, namespaces or tuple(self.pods)))
-                self.num_series += len(found)
-                body = {"resultType": "vector", "result": found}
-                text = compact({"status": "success", "data": body})
-                self._answers[name, namespaces] = text.encode()
-
-    def _series(self, name: str, namespaces: Sequence[str]) -> Iterator[dict]:
-        for namespace in namespaces:
-            for pod in self.pods[namespace]:
-                metric = {"namespace": namespace, "pod": pod, "engine": "0"}
-                for le in BUCKETS.get(name, ("",)):
-                    value = self._value(name, pod)
-                    if value is not None:
-                        own = metric | {"le": le} if le else metric
-                        yield {"metric": own, "value": [self.now_s, repr(value)]}
-
-    def _value(self, name: str, pod: str) -> float | None:
-        rate = self.rates[pod]
-        if name == "timestamp":
-            return self.now_s - 5
-        if name in BUCKETS or name in {f"completions_{scrapes}" for scrapes in WINDOWS}:
-            return rate
-        if name == "completed":
-            return self.completed.get(pod, 0.0)
-        return (BUSY | STEADY).get(name)
+            for name in (*QUERIES, *([HISTORY] if is_first else [])):
+                body = self.api.reply(name, namespaces).body
+                self.num_series += 0 if name == HISTORY else body.count(b'"metric"')
+                self._answers[name, namespaces] = body
 
 
 def a_spec(question: int) -> dict:
@@ -211,8 +199,6 @@ class Clocked:
         """Let 15 s pass, show what the watches would, and tick."""
         world = self.world
         world.now_s += TICK_S
-        for pod, rate in world.rates.items():
-            world.completed[pod] = world.completed.get(pod, 0.0) + rate * TICK_S
         names = sorted(world.rates)
         for pod in self.chance.sample(names, round(len(names) * changing_percent / 100)):
             world.rates[pod] = RATE * self.chance.uniform(0.9, 1.1)

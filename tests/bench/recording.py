@@ -5,7 +5,7 @@
 FOLDER holds ``requests.jsonl``, a line for each request with ``arrival_s``, ``prompt_tokens``,
 ``output_tokens`` and the ``ttft_s`` and ``e2e_s`` that its client saw, and ``scrapes.txt`` or
 ``scrapes.txt.gz``, pages of ``/metrics`` each headed by ``# scrape_at_s T`` on the same clock.
-Every scrape is asked with the operator's own PromQL, evaluated as Prometheus does, and the answers
+Every scrape is read as the operator reads it from raw samples of Prometheus, and the figures
 go through the operator's own arithmetic. Phases are found in the log unless they are given.
 
 Prints JSON. Errors of rates and means are relative to the log, of shares and numbers absolute.
@@ -30,7 +30,8 @@ sys.path.append(str(Path(__file__).parents[1] / "support"))  # so that it is one
 from recordings import POD, Logged, Watched, read_watched
 from tonnage.estimate.demand import MeasuredDemand, attainment, measure_demand
 from tonnage.estimate.lengths import measure_lengths
-from tonnage.estimate.metrics import SLOW_SCRAPES, TPOT_BOUNDS_S, TTFT_BOUNDS_S, bucket_matcher
+from tonnage.estimate.metrics import SLOW_SCRAPES, bounds_near
+from tonnage.estimate.pages import BUCKETS
 
 QUANTILES = (0.5, 0.9, 0.95)
 LENGTHS = {
@@ -40,7 +41,6 @@ LENGTHS = {
 """(tokens, requests, when the engine counts both)"""
 LATENCIES = {"ttft": ("ttft_s", "first_token_at_s"), "tpot": ("tpot_s", "ended_at_s")}
 """(latency, when the engine counts it)"""
-BOUNDS_S = {"ttft": TTFT_BOUNDS_S, "tpot": TPOT_BOUNDS_S}
 Json = dict[str, Any]
 
 
@@ -154,8 +154,8 @@ def queue(watched: Watched, first_s: float, last_s: float) -> Json:
     found = []
     for scrape_s in watched.scrapes_within(first_s, last_s):
         running, waiting = (
-            sum(series.value for series in watched.asked(text, scrape_s))
-            for text in ("vllm:num_requests_running", "vllm:num_requests_waiting")
+            watched.gauge(metric, scrape_s)
+            for metric in ("vllm:num_requests_running", "vllm:num_requests_waiting")
         )
         in_flight = watched.in_flight(scrape_s)
         found.append((waiting, max(0.0, in_flight - slots), running + waiting, in_flight))
@@ -202,9 +202,12 @@ def attainments(watched: Watched, first_s: float, last_s: float) -> Json:
     for latency, (value, time) in LATENCIES.items():
         logged = [getattr(e, value) for e in watched.of_log(_attribute(time), first_s, last_s)]
         for limit_s, is_exact in limits(watched, latency) if logged else ():
-            matcher = bucket_matcher([limit_s], BOUNDS_S[latency])
-            rates = watched.over(latency, first_s, last_s, le_matcher=matcher)
-            share = attainment([{float(le): rate for le, rate in rates.items()}], limit_s=limit_s)
+            near = bounds_near(*([limit_s] if latency == each else [] for each in LATENCIES))
+            [metric] = (metric for metric, name in BUCKETS.items() if name == latency)
+            grown = watched.grown(metric, first_s, last_s)
+            by_bound = {float(dict(labels)["le"]): each for labels, each in grown.items()}
+            asked = {le: each for le, each in by_bound.items() if le in {*near, math.inf}}
+            share = attainment([asked], limit_s=limit_s)
             true = mean(each <= limit_s for each in logged)
             found[f"{latency} {limit_s:g} s"] = {
                 "is_bucket_bound": is_exact,

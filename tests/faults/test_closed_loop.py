@@ -10,15 +10,16 @@ from itertools import pairwise
 import pytest
 
 from fleet_builders import a_model, a_sizing
+from page_builders import take_page
 from scrape_faults import multiplied, without_numbers, zeroed
 from tonnage.estimate.demand import measure_demand
-from tonnage.estimate.joined import join
+from tonnage.estimate.fleet_scrapes import FleetScrapes
 from tonnage.estimate.learner import BAND
-from tonnage.estimate.metrics import TABLE, WINDOWS
+from tonnage.estimate.metrics import WINDOWS
 from tonnage.estimate.promise import HIGHEST, LOWEST
+from tonnage.estimate.samples import fleet_samples
 from tonnage.replay.faults import drop_scrapes
 from tonnage.replay.operator import Operator
-from tonnage.replay.prometheus import SimulatedPrometheus
 from tonnage.replay.record import ReplayedModel
 from tonnage.replay.simulation import Simulation
 from tonnage.replay.traffic import TrafficSource, constant_rate, traffic
@@ -86,24 +87,20 @@ class TestRow11ACounterBeginsAnew:
 
     def rates(self, restart, ask_after_s):
         """Return the demand measured after each scrape, from shortly before the restart on."""
-        labels = (("engine", "0"),)
-        prometheus, found = SimulatedPrometheus(SETTINGS, TABLE), []
+        pod, found = ("blue", "llama-0"), []
+        scrapes = FleetScrapes(SETTINGS)
+        scrapes.expect(frozenset({pod}))
         for scrape in range(self.NUM_SCRAPES):
             at_s = 15.0 * scrape
             came = (
                 self.RATE * 15.0 * (scrape - restart + 0.5 if scrape >= restart else 100 + scrape)
             )
             running = min(came, 20 * self.RATE)
-            page = {
-                ("vllm:request_success_total", labels): came - running,
-                ("vllm:num_requests_running", labels): running,
-                ("vllm:num_requests_waiting", labels): 0,
-            }
-            prometheus.take("blue", "llama-0", at_s, page)
+            page = {"completed": came - running, "running": running, "queued": 0}
+            take_page(scrapes, pod, at_s, page)
             if scrape >= WINDOWS[-1]:
-                scraped = join(prometheus.ask(at_s + ask_after_s), SETTINGS)
                 demand = measure_demand(
-                    scraped.engines["blue", "llama-0"],
+                    fleet_samples(scrapes, at_s + ask_after_s, 15.0)[pod],
                     scrape_interval_s=15,
                     ready_pods=frozenset({"llama-0"}),
                 )

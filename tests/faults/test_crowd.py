@@ -12,7 +12,6 @@ from fleet_real_world import a_sizing_of, is_ready
 from api_world import an_api_world
 from crowd_api import CrowdApi, calm
 from http_double import serving
-from query_api import names_of_queries
 from site_lab import a_model
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS, PODS
 from tonnage_lab import kwok
@@ -40,9 +39,10 @@ def crowd(kwok_plane, administrator, tmp_path_factory):
         kwok_plane.kubectl.apply([node])
         scaling = {"minReplicas": REPLICAS, "maxReplicas": 8}
         world.apply(*(a_model(name, scaling=scaling) for name in names()))
-        names_of = names_of_queries(scrape_interval_s=SETTINGS["scrapeIntervalS"])
         kinds = [calm(a_sizing_of(0))]
-        telling = CrowdApi(completions_per_s={}, kinds=kinds, names=names_of)
+        telling = CrowdApi(
+            completions_per_s={}, kinds=kinds, interval_s=SETTINGS["scrapeIntervalS"]
+        )
         with serving(telling) as server:
             world.add_operator(prometheusUrl=server.url, **SETTINGS)
             world.until(lambda: run(world, telling), "all pods are Ready", timeout_s=120)

@@ -15,24 +15,20 @@ from fault_world import (
     LONG,
     MUCH,
     PATIENT,
-    PODS,
     SHORT,
     a_world,
     always,
     failing,
 )
-from fleet_builders import NOW_S, a_manifest, a_model, a_pod_body
+from fleet_builders import a_manifest, a_model, a_pod_body
 from http_double import Reply
-from query_api import over
 from tonnage.cluster.questions import query_of
-from tonnage.estimate.metrics import DECIDING, TABLE, WINDOWS
+from tonnage.estimate.metrics import DECIDING, LATENCIES, QUERIES, SCRAPES
 from tonnage.fleet import parts
 from tonnage.fleet.store import Kind
 
 PAGE = "page-of-the-proxy"
 FEWER = {"blue": 1, "green": 1}
-PARTS = ("completions", "running_growth", "waiting_growth", "rejections")
-"""Of arrivals."""
 
 
 class TestAFleetThatIsWell:
@@ -78,32 +74,22 @@ class TestRow2PrometheusHangs:
     def test_for_one_query_that_only_shows_and_all_is_decided(self):
         with a_world(limits=PATIENT) as world:
             assert world.tick(4) == BOTH
-            world.api.fault = failing(self.hang(world), "preemptions")
+            world.api.fault = failing(self.hang(world), LATENCIES)
 
             assert world.tick(2) == {"blue": 1, "green": 1}
 
-            assert {query_of(key) for key in world.fleet.problems} == {"preemptions"}
+            assert {query_of(key) for key in world.fleet.problems} == {LATENCIES}
             assert world.fleet.metrics_problem is None
             assert world.rates() == {"blue": [LITTLE] * 2, "green": [LITTLE] * 2}
 
-    @pytest.mark.parametrize(
-        "names",
-        [("timestamp",), ("waiting",), *(tuple(over(WINDOWS, {name: 0})) for name in PARTS)],
-    )
-    def test_for_what_decides_and_nothing_goes_down(self, names):
+    def test_for_what_decides_and_nothing_goes_down(self):
         with a_world() as world:
-            world.api.fault = failing(always(Reply(status=502)), *names)
+            world.api.fault = failing(always(Reply(status=502)), *DECIDING)
 
             assert world.tick(LONG) == BOTH
 
-            assert {query_of(key) for key in world.fleet.problems} == set(names)
+            assert {query_of(key) for key in world.fleet.problems} == set(DECIDING)
             assert world.conditions()["blue"][0] == "False"
-
-    def test_for_one_window_of_arrivals_and_another_one_is_taken(self):
-        with a_world() as world:
-            world.api.fault = failing(always(Reply(status=502)), f"completions_{WINDOWS[0]}")
-
-            assert world.tick(LONG) == {"blue": 1, "green": 1}
 
     def test_for_all_and_the_tick_ends_at_its_deadline(self):
         with a_world(limits=SHORT) as world:
@@ -112,7 +98,7 @@ class TestRow2PrometheusHangs:
             assert world.tick(3) == BOTH
 
             assert world.fleet.metrics_problem[0] == "QueryTimeout"
-            assert {query_of(key) for key in world.fleet.problems} == set(TABLE)
+            assert {query_of(key) for key in world.fleet.problems} >= set(QUERIES)
 
 
 class TestRow3PrometheusIsSlow:
@@ -130,10 +116,11 @@ class TestRow3PrometheusIsSlow:
             for number in range(500):
                 world.store.note(Kind.MODEL, None, a_manifest(f"m{number}", namespace="blue"))
             snapshot = world.store.snapshot()
-            world.observer.begin_round(snapshot, NOW_S, threading.Event())
-            world.observer.observe(snapshot, world.memory.calibrations, NOW_S)
+            now_s = world.api.now_s
+            world.observer.begin_round(snapshot, now_s, threading.Event())
+            world.observer.observe(snapshot, world.memory.calibrations, now_s)
 
-            assert len(world.api.asked) == len(TABLE)
+            assert len(world.api.asked) == len(QUERIES)
 
 
 class TestRow4PrometheusAnswersSomethingElse:
@@ -143,7 +130,7 @@ class TestRow4PrometheusAnswersSomethingElse:
             (Reply(status=500, body=PAGE.encode() * 10_000), "QueryRefused"),
             (Reply(status=502, body=f"<html>{PAGE}</html>".encode()), "QueryRefused"),
             (Reply(body=f"<html>{PAGE}: sign in</html>".encode()), "BadAnswer"),
-            (Reply(body=b'{"status":"success","data":{"resultType":"vector","re'), "BadAnswer"),
+            (Reply(body=b'{"status":"success","data":{"resultType":"matrix","re'), "BadAnswer"),
             (
                 Reply(body=PAGE.encode() * 100),
                 "BadAnswer",
@@ -179,7 +166,7 @@ class TestRow5AnAnswerIsPartial:
 
             assert world.tick(LONG) == BOTH
 
-            assert {query_of(key) for key in world.fleet.partial} == set(TABLE)
+            assert {query_of(key) for key in world.fleet.partial} == set(QUERIES)
             assert world.conditions()["blue"][:2] == ("False", "MetricsPartial")
 
     def test_and_what_it_says_may_raise_the_fleet(self):
@@ -192,7 +179,7 @@ class TestRow5AnAnswerIsPartial:
 
     def test_of_a_query_that_only_shows_and_all_is_decided(self):
         with a_world() as world:
-            world.api.fault = self.partial(world, "preemptions")
+            world.api.fault = self.partial(world, LATENCIES)
 
             assert world.tick(LONG) == {"blue": 1, "green": 1}
 
@@ -229,14 +216,14 @@ class TestRow7NothingIsThereForSomePods:
 
             assert world.tick(LONG)["blue"] > 2
 
-    @pytest.mark.parametrize("names", [*PARTS[:3], "waiting", "timestamp running"])
+    @pytest.mark.parametrize("names", ["completed", "queued", "waiting queued", "running"])
     def test_of_one_figure_and_nothing_goes_down_there(self, names):
         missing = dict.fromkeys(names.split())
         with a_world(of_pod={self.SILENT: missing}) as world:
             assert world.tick(LONG) == {"blue": 2, "green": 1}
 
     def test_in_their_last_scrape_alone_and_the_ones_before_count(self):
-        with a_world(of_pod={self.SILENT: {"timestamp": None}}) as world:
+        with a_world(of_pod={self.SILENT: {"late_s": 20.0}}) as world:
             assert world.tick(LONG) == {"blue": 1, "green": 1}
 
 
@@ -245,7 +232,7 @@ class TestRow8SamplesThatAreNoNumbers:
         ("name", "value"),
         [
             *(
-                ("completions", value)
+                ("completed", value)
                 for value in ("NaN", "+Inf", "-Inf", "-5", "1e308", "1e400", "many")
             ),
             ("waiting", "NaN"),
@@ -260,17 +247,15 @@ class TestRow8SamplesThatAreNoNumbers:
 
             assert world.tick(LONG) == BOTH
 
-        num_queries = len(WINDOWS) if name == "completions" else 1
-        num_dropped = 0 if value in {"-5", "1e308"} else num_queries * len(PODS)
-        assert told[-1].num_dropped == num_dropped
+        assert (told[-1].answered.num_dropped > 0) == (value not in {"-5", "1e308"})
 
 
 class TestANamespaceThatFloods:
     def flood(self):
         """Answers of which each is larger than one may be."""
-        item = '{"metric":{"namespace":"green","pod":"mixtral-0","engine":"%d"},"value":[1,"1"]}'
-        result = ",".join(item % number for number in range(4000))
-        head = '{"status":"success","data":{"resultType":"vector","result":['
+        item = '{"metric":{"namespace":"green","pod":"mixtral-0","engine":"%d"},"values":[]}'
+        result = ",".join(item % number for number in range(6000))
+        head = '{"status":"success","data":{"resultType":"matrix","result":['
         body = f"{head}{result}]}}}}".encode()
         assert len(body) > LIMITS.answer_bytes
         return failing(always(Reply(body=body)), namespaces=("green",))
@@ -328,18 +313,18 @@ class TestANamespaceThatFloods:
             world.api.fault = self.hanging(world)
 
             assert world.tick(after_s=15) == BOTH
-            assert world.rates() == {"blue": [], "green": []}
+            assert {each[0] for each in world.conditions().values()} == {"False"}
             assert world.tick(LONG) == {"blue": 1, "green": 2}
 
     def test_of_whom_a_query_is_refused_in_a_small_fleet_fails_alone(self):
         with a_world() as world:
             refused = always(Reply(status=422))
-            world.api.fault = failing(refused, "waiting", namespaces=("green",))
+            world.api.fault = failing(refused, SCRAPES, namespaces=("green",))
 
             assert world.tick(after_s=15) == BOTH
             assert world.conditions()["blue"][0] == "False"
             assert world.tick(LONG) == {"blue": 1, "green": 2}
-            assert set(world.fleet.problems) == {"waiting@green"}
+            assert set(world.fleet.problems) == {"scrapes@green"}
 
 
 class TestRow10SeriesOfPodsThatAreGone:
@@ -364,7 +349,7 @@ class TestRow12SeriesThatComeTwice:
 
 class TestRow13AMetricHasAnotherName:
     def test_that_nobody_knows_and_it_is_missing_and_named(self):
-        with a_world(figures={"completions": None}) as world:
+        with a_world(figures={"completed": None}) as world:
             decided = world.tick(LONG)
 
             status, reason, message = world.conditions()["green"]

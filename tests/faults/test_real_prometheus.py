@@ -10,14 +10,13 @@ import yaml
 
 import debian_programs
 from http_double import Reply, serving
-from tonnage.cluster.answer import SeriesFilter
 from tonnage.cluster.prometheus import Prometheus, QueryLimits
 from tonnage.cluster.questions import QuerySet
 from tonnage.estimate.demand import is_fresh
-from tonnage.estimate.joined import join
-from tonnage.estimate.metrics import TABLE, WINDOWS, queries
+from tonnage.estimate.fleet_scrapes import FleetScrapes
+from tonnage.estimate.metrics import QUERIES, WINDOWS, queries
+from tonnage.estimate.samples import fleet_samples
 from tonnage.fleet.parts import parts_of
-from tonnage.fleet.scrape import kept_labels
 from tonnage.settings import Settings
 from tonnage_lab import assets
 from tonnage_lab.processes import ProcessGroup, answers, free_ports
@@ -82,23 +81,35 @@ def expressions(settings, namespaces=()):
     return queries(settings, ttft_limits_s=[2.0], tpot_limits_s=[0.05], namespaces=namespaces)
 
 
-def ask(settings, sets=None, pods=PODS):
-    prometheus = Prometheus(settings, limits=QueryLimits(request_s=5, all_s=20))
-    kept = SeriesFilter(labels=kept_labels(settings), pods=frozenset(pods))
-    return prometheus.ask(sets or [QuerySet(expressions=expressions(settings))], kept)
+class Asking:
+    """Asks again and again, and keeps what was scraped."""
 
+    def __init__(self, settings, pods=PODS):
+        self.settings, self.scrapes = settings, FleetScrapes(settings)
+        self.prometheus = Prometheus(settings, limits=QueryLimits(request_s=5, all_s=20))
+        self.scrapes.expect(frozenset(pods))
 
-def engines(settings, found):
-    return [each for one in join(found.series, settings).engines.values() for each in one]
+    def ask(self, sets=None):
+        known = sets or [QuerySet(expressions=expressions(self.settings))]
+        answers = self.prometheus.ask(known, self.scrapes)
+        self.scrapes.add(answers.answered)
+        return answers
 
+    def by_pod(self):
+        return fleet_samples(self.scrapes, time.time(), SCRAPE_S)
 
-def until(settings, condition, *, timeout_s=30):
-    """Ask again until a condition of the engines holds; return the answers it is true of."""
-    end_s = time.monotonic() + timeout_s
-    while not condition(engines(settings, found := ask(settings))):
-        assert time.monotonic() < end_s, "it never came to be"
-        time.sleep(0.2)
-    return found
+    def engines(self):
+        return [each for one in self.by_pod().values() for each in one]
+
+    def until(self, condition, *, timeout_s=30):
+        """Ask again until a condition of the engines holds; return the answers it is true of."""
+        end_s = time.monotonic() + timeout_s
+        while True:
+            found = self.ask()
+            if condition(self.engines()):
+                return found
+            assert time.monotonic() < end_s, "it never came to be"
+            time.sleep(0.2)
 
 
 def rate_of(engine, scrapes=WINDOWS[0]):
@@ -107,6 +118,8 @@ def rate_of(engine, scrapes=WINDOWS[0]):
 
 def is_complete(found):
     """Tell whether both engines have been answered of, by counters and gauges."""
+    if not all(each.arrivals for each in found):
+        return False
     figures = [(rate_of(each), each.running, each.waiting, each.kv_tokens) for each in found]
     return len(figures) == len(PODS) and None not in chain(*figures)
 
@@ -130,34 +143,32 @@ def test_every_query_is_understood_and_what_ends_is_missing_not_zero(tmp_path):
     ):
         settings = Settings(prometheus_url=url, scrape_interval_s=SCRAPE_S)
 
-        whole = until(settings, is_complete)
-        assert (whole.problems, whole.partial, whole.num_dropped) == ({}, frozenset(), 0)
-        assert set(whole.series) == set(TABLE)
+        asking = Asking(settings)
+
+        whole = asking.until(is_complete)
+        assert (whole.problems, whole.partial, whole.answered.num_dropped) == ({}, set(), 0)
+        assert whole.queries == set(QUERIES)
         assert abs(whole.clock_skew_s) < 5
-        for engine in engines(settings, whole):
+        for engine in asking.engines():
             assert 0 < rate_of(engine) < 2
             assert (engine.waiting, engine.running, engine.kv_tokens) == (2, 3, 100_000)
             assert 0 <= engine.age_s < 3 * SCRAPE_S
 
         alone = {namespace: 1.0 for namespace, _ in PODS}
-        in_parts = ask(settings, parts_of(partial(expressions, settings), PODS, alone, 0.0))
+        in_parts = asking.ask(parts_of(partial(expressions, settings), PODS, alone, 0.0))
         assert in_parts.problems == {}
-        assert len(engines(settings, in_parts)) == len(PODS)
+        assert len(asking.engines()) == len(PODS)
 
         page["waiting"] = "NaN"
-        dropped = until(settings, lambda found: [each.waiting for each in found] == [None, None])
-        assert dropped.num_dropped >= len(PODS)
+        dropped = asking.until(lambda found: [each.waiting for each in found] == [None, None])
         assert dropped.problems == {}
 
         page["text"] = "no metrics {waiting} {seconds}"
-        gone = until(settings, lambda found: all(each.running is None for each in found))
-        assert gone.series["running"] == []
+        gone = asking.until(lambda found: not any(each.arrivals for each in found))
         assert gone.problems == {}
 
         group.stop("prometheus")
-        assert {reason for reason, _ in ask(settings).problems.values()} == {
-            "PrometheusUnreachable"
-        }
+        assert {reason for reason, _ in asking.ask().problems.values()} == {"PrometheusUnreachable"}
 
 
 @pytest.mark.skipif(VICTORIA_METRICS is None, reason="needs Debian's victoria-metrics")
@@ -178,11 +189,12 @@ def test_victoria_metrics_answers_of_now_and_not_of_its_latency_offset(tmp_path)
     ):
         settings = Settings(prometheus_url=url, scrape_interval_s=SCRAPE_S)
 
-        found = until(settings, is_of_now, timeout_s=25)  # before which an offset answers nothing
+        asking = Asking(settings)
+        found = asking.until(is_of_now, timeout_s=25)  # before which an offset answers nothing
 
-    assert (found.problems, found.partial, found.num_dropped) == ({}, frozenset(), 0)
+    assert (found.problems, found.partial, found.answered.num_dropped) == ({}, set(), 0)
     assert abs(found.clock_skew_s) < 5
-    for engine in engines(settings, found):
+    for engine in asking.engines():
         assert 0 < rate_of(engine) < 2
         assert (engine.waiting, engine.running, engine.kv_tokens) == (2, 3, 100_000)
 
@@ -271,10 +283,11 @@ def test_frozen_restarted_doubled_and_renamed_series_are_told_apart(tmp_path):
         }
         url, _ = stack.enter_context(prometheus_of(tmp_path, urls))
         settings = Settings(prometheus_url=url, scrape_interval_s=SCRAPE_S)
-        seen = []
+        seen, asking = [], Asking(settings, OURS)
         while time.time() < began_s + 13.5:
             asked_s = time.time() - began_s
-            found = join(ask(settings, pods=OURS).series, settings).engines
+            asking.ask()
+            found = asking.by_pod()
             seen.append((asked_s, {pod: engines[0] for (_, pod), engines in found.items()}))
             time.sleep(0.25)
 
@@ -284,7 +297,11 @@ def test_frozen_restarted_doubled_and_renamed_series_are_told_apart(tmp_path):
     assert last["steady"].dram_active_fraction == 0.5
     assert last["restarts"].dram_active_fraction is None, "a tenant's page says so"
 
-    rates = [rate_of(each["restarts"]) for _, each in seen if "restarts" in each]
+    rates = [
+        rate_of(each["restarts"])
+        for _, each in seen
+        if "restarts" in each and each["restarts"].arrivals
+    ]
     assert max(rate for rate in rates if rate is not None) < 1.3 * RATE
     assert min(rate for rate in rates if rate is not None) >= 0
     assert rate_of(last["restarts"]) == pytest.approx(RATE, rel=0.15)
@@ -302,4 +319,4 @@ def test_frozen_restarted_doubled_and_renamed_series_are_told_apart(tmp_path):
     ]
     assert was_fresh[0]
     assert not was_fresh[-1]
-    assert last["old"].age_s > 3 * SCRAPE_S, "Prometheus still answers with it"
+    assert last["old"].age_s > 3 * SCRAPE_S

@@ -16,25 +16,16 @@ from query_api import Figures, QueryApi, compact
 from tonnage.estimate.speed import busy_window, predicted_gap_s, predicted_prefill_s, prompt_shape
 from tonnage.sizing.plan import Sizing
 
-AT_S, SCRAPED_AT_S, COMPLETED = 1234567890.125, 1234567885.125, 7654321.25
-"""What stands in a layout for figures that move."""
 NOBODY = ("@namespace", "@pod")
 RATE = 0.2
 """Requests/s of a pod: far from what it serves."""
-BUCKETS = {"ttft": ("1.0", "2.5", "+Inf"), "tpot": ("0.05", "+Inf")}
 STEPS = 20
 """Until figures and what is predicted of them agree."""
 REST = {
-    "completed": COMPLETED,
-    "queued": 0,
-    "rejected": 0,
-    "falls": 0,
-    "resets": 0,
-    "scrapes": 60,
     "preemptions": 0,
     "prefills": RATE,
-    "ttft": RATE,
-    "tpot": RATE,
+    "ttft": dict.fromkeys(("1.0", "2.5", "+Inf"), RATE),
+    "tpot": dict.fromkeys(("0.05", "+Inf"), RATE),
 }
 Pods = Iterable[tuple[str, str]]
 
@@ -68,7 +59,6 @@ def calm(sizing: Sizing) -> Figures:
     running = gaps * speed["gap_s"] + RATE * speed["prefill_s"]
     return REST | {
         "running": running,
-        "mean_running": running,
         "token_gap_s": gaps * speed["gap_s"],
         "token_gaps": gaps,
         "prefill_s": RATE * speed["prefill_s"],
@@ -89,19 +79,23 @@ class CrowdApi(QueryApi):
     kind_of: Callable[[str], int] = lambda pod: 0
     """From the name of a pod to which of them it is."""
     clock: Callable[[], float] = time.time
-    began_s: float = field(default_factory=time.time)
     told_for_s: float = 0.0
     """For so long a question is answered by the same bytes: as between two scrapes."""
-    _laid_out: dict[tuple[str, tuple[str, ...]], bytes] = field(default_factory=dict)
-    _of_kinds: dict[str, Sequence[str]] = field(default_factory=dict)
-    """Series of a pod of each kind, by query."""
+    _of_kinds: list[QueryApi] = field(default_factory=list)
     _told: dict[bytes, tuple[float, Reply]] = field(default_factory=dict)
     """When, and what, by question."""
+
+    def __post_init__(self) -> None:
+        self._of_kinds = [
+            QueryApi(completions_per_s={NOBODY: RATE}, figures=figures, interval_s=self.interval_s)
+            for figures in self.kinds
+        ]
 
     def __call__(self, request: Asked) -> Reply:
         now_s = self.clock()
         at_s, reply = self._told.get(request.body, (-math.inf, None))
         if reply is None or now_s - at_s >= self.told_for_s:
+            self.now_s = now_s
             reply = super().__call__(request)
             self._told[request.body] = now_s, reply
         return reply
@@ -110,44 +104,19 @@ class CrowdApi(QueryApi):
         """From now on tell of these, by (namespace, name)."""
         shown = dict.fromkeys(sorted(pods), RATE)
         if shown != self.completions_per_s:
-            self.completions_per_s, self._laid_out, self._told = shown, {}, {}
+            self.completions_per_s, self._told = shown, {}
 
     def reply(self, name: str, namespaces: tuple[str, ...] = (), **more: object) -> Reply:
         self.asked.clear()
-        laid_out, now_s = self._laid_out, self.clock()
-        if (name, namespaces) not in laid_out:
-            laid_out[name, namespaces] = self._layout(name, namespaces)
-        body = laid_out[name, namespaces]
-        count = RATE * (now_s - self.began_s)
-        moved = ((AT_S, now_s), (SCRAPED_AT_S, now_s - 5), (COMPLETED, count))
-        for what, value in moved:
-            body = body.replace(str(what).encode(), f"{value:.3f}".encode())
-        return Reply(body=body)
-
-    def _layout(self, name: str, namespaces: tuple[str, ...]) -> bytes:
-        """Lay out the series of one pod, and the same of all others."""
-        namespace, pod = NOBODY
-        series = self._of_kinds.get(name) or self._series(name)
+        texts, (namespace, pod) = list[str](), NOBODY
+        for each in self._of_kinds:
+            each.now_s, each.windows_s = self.now_s, self.windows_s
+            found = json.loads(each.reply(name).body)["data"]["result"]
+            texts.append(",".join(map(compact, found)))
         told = (
-            series[self.kind_of(key[1])].replace(namespace, key[0]).replace(pod, key[1])
+            texts[self.kind_of(key[1])].replace(namespace, key[0]).replace(pod, key[1])
             for key in self.completions_per_s
             if not namespaces or key[0] in namespaces
         )
-        data = f'{{"resultType":"vector","result":[{",".join(filter(None, told))}]}}'
-        return f'{{"status":"success","data":{data}}}'.encode()
-
-    def _series(self, name: str) -> Sequence[str]:
-        copies: Sequence[dict[str, str]] = [{"le": le} for le in BUCKETS.get(name, ())] or [{}]
-        found = [
-            ",".join(map(compact, self._of_kind(name, figures, copies))) for figures in self.kinds
-        ]
-        self._of_kinds[name] = found
-        return found
-
-    @staticmethod
-    def _of_kind(name: str, figures: Figures, copies: Sequence[dict[str, str]]) -> list[object]:
-        only = QueryApi(
-            completions_per_s={NOBODY: RATE}, now_s=AT_S, figures=figures, copies=copies
-        )
-        found: list[object] = json.loads(only.reply(name).body)["data"]["result"]
-        return found
+        data = f'{{"resultType":"matrix","result":[{",".join(filter(None, told))}]}}'
+        return Reply(body=f'{{"status":"success","data":{data}}}'.encode())

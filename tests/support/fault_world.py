@@ -12,7 +12,7 @@ from tonnage.catalog.gpu import built_in_gpus
 from tonnage.cluster.prometheus import Prometheus, QueryLimits
 from tonnage.control.input.memory import Memory
 from tonnage.control.tick import tick
-from tonnage.estimate.metrics import TABLE, WINDOWS
+from tonnage.estimate.metrics import QUERIES, WINDOWS
 from tonnage.fleet.observe import Observer
 from tonnage.fleet.store import Kind, Store
 from tonnage.settings import Settings
@@ -21,7 +21,7 @@ OBJECTS = (("blue", "llama"), ("green", "mixtral"))
 PODS = (("blue", "llama-0"), ("blue", "llama-1"), ("green", "mixtral-0"), ("green", "mixtral-1"))
 LITTLE, MUCH = 0.1, 6.0
 """Requests/s of a pod: less than one replica's worth in all, and more than two replicas'."""
-LIMITS = QueryLimits(answer_bytes=200_000, all_bytes=800_000, pod_bytes=0)
+LIMITS = QueryLimits(answer_bytes=400_000, all_bytes=1_600_000, pod_bytes=0)
 SHORT = replace(LIMITS, request_s=0.7, all_s=5)
 """For those who wait until they are over."""
 PATIENT = replace(SHORT, request_s=4, all_s=20)
@@ -70,7 +70,9 @@ class World:
         """Completions that reached the tick, by namespace."""
         return {
             state.view.namespace: [
-                each.arrivals[WINDOWS[0]].completions_per_s for each in state.engines
+                each.arrivals[WINDOWS[0]].completions_per_s
+                for each in state.engines
+                if each.arrivals
             ]
             for state in self.fleet.models
         }
@@ -122,9 +124,9 @@ def a_world(*, url=None, ahead_s=0, limits=LIMITS, objects=OBJECTS, load=LITTLE,
         settings = Settings(prometheus_url=url or server.url, cold_start_s=60)
         observer = Observer(
             kube=KubeDouble(),
-            ask=lambda sets, kept: Prometheus(
+            ask=lambda sets, scrapes: Prometheus(
                 settings, limits=limits, now=lambda: api.now_s - world.ahead_s
-            ).ask(sets, kept),
+            ).ask(sets, scrapes),
             settings=settings,
             gpus=built_in_gpus(),
             has_pod_monitors=True,
@@ -146,7 +148,7 @@ def failing(reply, *names, namespaces=()):
 
     def fault(name, limited):
         is_concerned = not (limited and namespaces) or set(limited) & set(namespaces)
-        return reply(name, limited) if is_concerned and name in (names or TABLE) else None
+        return reply(name, limited) if is_concerned and name in (names or QUERIES) else None
 
     return fault
 

@@ -88,7 +88,10 @@ def serving(
             )
             server.asked.append(asked)
             reply = answer(asked)
-            self.send_response(reply.status)
+            if "Date" in reply.headers:
+                self.send_response_only(reply.status)
+            else:
+                self.send_response(reply.status)
             length = {} if reply.pieces else {"Content-Length": len(reply.body)}
             told = length | reply.headers
             self.close_connection |= told.get("Content-Length") != length.get("Content-Length", -1)

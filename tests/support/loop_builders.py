@@ -15,6 +15,7 @@ from fleet_builders import (
 )
 from kube_double import KubeDouble, led
 from prometheus_double import asking
+from query_api import WINDOW, QueryApi, name_of
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.cluster.errors import PrometheusError
 from tonnage.cluster.kube import (
@@ -25,15 +26,6 @@ from tonnage.cluster.kube import (
     REPLICA_SETS,
     STATEFUL_SETS,
 )
-from tonnage.estimate.metrics import (
-    BUSY_SCRAPES,
-    FAST_SCRAPES,
-    SLOW_SCRAPES,
-    TABLE,
-    WINDOWS,
-    expression,
-)
-from tonnage.estimate.series import Series
 from tonnage.fleet.act import Writer
 from tonnage.fleet.calibration import CalibrationConfigMap
 from tonnage.fleet.lists import Lists
@@ -46,28 +38,6 @@ from tonnage.settings import Settings
 
 SETTINGS = Settings(prometheus_url="http://prometheus.test:9090", speed_range=0)
 """Plans stand on the middle of what is believed: what they come to is what ``a_sizing`` says."""
-NAMES = {expression(query, SETTINGS): name for name, query in TABLE.items()}
-ARRIVALS = {"running_growth": 0, "waiting_growth": 0}
-LENGTHS = {
-    "finished": 2,
-    "finished_prompt_tokens": 8000,
-    "finished_output_tokens": 2000,
-    "started": 2,
-    "started_prompt_tokens": 8000,
-    "computed_prompt_tokens": 8000,
-}
-BUSY = {
-    "running": 20,
-    "waiting": 0,
-    **{f"{name}_{scrapes}": value for name, value in ARRIVALS.items() for scrapes in WINDOWS},
-    **{
-        f"{name}_{scrapes}": value
-        for name, value in LENGTHS.items()
-        for scrapes in (FAST_SCRAPES, SLOW_SCRAPES)
-    },
-    f"computed_prompt_tokens_{BUSY_SCRAPES}": LENGTHS["computed_prompt_tokens"],
-}
-"""What each pod reports beside its completions: requests of the lengths that ``SPEC`` expects."""
 
 
 @dataclass(kw_only=True)
@@ -80,33 +50,28 @@ class World:
     completions_per_s: dict[str, float] = field(default_factory=dict)
     """By pod; a pod that is not named reports nothing."""
     figures: dict[str, dict[str, float]] = field(default_factory=dict)
-    """By pod, instead of ``BUSY``."""
+    """By pod, instead of ``STEADY``."""
     kv_tokens: int | None = None
     is_down: bool = False
+    api: QueryApi = field(default_factory=lambda: QueryApi(completions_per_s={}))
 
     def ask(self, text):
         if self.is_down:
             raise PrometheusError("Prometheus: ConnectTimeout", reason="PrometheusUnreachable")
-        name = NAMES.get(text)
+        api = self.api
+        name = name_of(text)
+        api.now_s, api.windows_s = self.now_s, {name: float(WINDOW.search(text)[1])}
+        cache = {"cache": {"kv_cache_size_tokens": str(self.kv_tokens)}} if self.kv_tokens else {}
+        api.of_pod = {
+            ("serving", pod): cache | self.figures.get(pod, {}) for pod in self.completions_per_s
+        }
         return [
-            self._series(pod, value)
+            (labels, [(at_s, float(value)) for at_s, value in values])
             for pod, rate in self.completions_per_s.items()
-            if (value := self._value(pod, name, rate)) is not None
+            for labels, values in api.series(name, ("serving", pod), rate)
         ]
 
-    def _value(self, pod, name, rate):
-        if name == "cache":
-            return self.kv_tokens and 1
-        own = {"timestamp": self.now_s - 5}
-        own |= {f"completions_{scrapes}": rate for scrapes in WINDOWS}
-        return (BUSY | own | self.figures.get(pod, {})).get(name)
-
-    def _series(self, pod, value):
-        labels = {"namespace": "serving", "pod": pod, "engine": "0"}
-        labels |= {"kv_cache_size_tokens": str(self.kv_tokens)} if self.kv_tokens else {}
-        return Series(labels=labels, value=value, evaluated_at_s=self.now_s)
-
-    def serve(self, name="llama", *, replicas=None, ready=True):
+    def serve(self, name="llama", *, replicas=None, ready=True, ready_at_s=NOW_S - 3600):
         """Play the Deployment controller and the kubelets: bring up what is asked for."""
         model = a_model(name)
         place = DEPLOYMENTS.path("serving", name)
@@ -122,7 +87,9 @@ class World:
         for place in [each for each in self.kube.objects if f"/pods/{name}-" in each]:
             del self.kube.objects[place]
         for index in range(number):
-            pod = a_pod_body(f"{name}-{index}", model=model, ready_for_s=3600 if ready else None)
+            pod = a_pod_body(
+                f"{name}-{index}", model=model, ready_for_s=NOW_S - ready_at_s if ready else None
+            )
             pod["metadata"]["labels"] = {"tonnage.dev/managed": "true"}
             self.kube.put(PODS.path("serving", f"{name}-{index}"), pod)
         return [f"{name}-{index}" for index in range(number)]

@@ -39,6 +39,7 @@ def an_engine(pod="a", **changes):
     What arrivals are made of is the same over every window. It says nothing of its cache.
     """
     window = {name: changes.pop(name, value) for name, value in ARRIVALS.items()}
+    window["seconds"] = changes.pop("seconds", None)
     samples = EngineSamples(
         pod=pod,
         engine="0",

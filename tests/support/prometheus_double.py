@@ -1,33 +1,33 @@
-"""Prometheus as a function from an expression to series."""
+"""Prometheus as a function: pages of engines, without HTTP."""
 
-from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
-from tonnage.cluster.answer import InstantVector
+from page_builders import take_series
 from tonnage.cluster.errors import PrometheusError
-from tonnage.cluster.questions import Gathering, QueryResult
-from tonnage.estimate.series import Series, Vector
+from tonnage.cluster.questions import Answers, QueryResult
+from tonnage.estimate.fleet_scrapes import Answered
 from tonnage.fleet.rounds import Ask
 
-
-def by_column(series: Sequence[Series]) -> Vector:
-    labels, values, times_s = zip(*series, strict=True) if series else ((), (), ())
-    return Vector(labels, array("d", values), array("d", times_s))
+Said = Iterable[tuple[Mapping[str, str], list[tuple[float, float]]]]
+"""Labels and samples of series."""
 
 
-def asking(one: Callable[[str], Sequence[Series]]) -> Ask:
+def asking(one: Callable[[str], Said]) -> Ask:
     """Ask one expression after the other; each that raises fails by itself."""
 
-    def ask(sets, kept):
-        gathering = Gathering()
+    def ask(sets, scrapes):
+        answers = Answers()
         for queries in sets:
             for name, text in queries.expressions.items():
                 try:
-                    outcome = QueryResult(answer=InstantVector(series=by_column(one(text))))
+                    said = one(text)
                 except PrometheusError as error:
-                    gathering.fail(name, queries, error)
-                else:
-                    gathering.add(name, queries, outcome)
-        return gathering.answers()
+                    answers.fail(name, queries, error)
+                    continue
+                answered = Answered()
+                for labels, samples in said:
+                    take_series(scrapes, answered, labels, samples)
+                answers.add(name, queries, QueryResult(answered=answered, clock_skew_s=0.0))
+        return answers
 
     return ask

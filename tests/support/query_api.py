@@ -1,24 +1,25 @@
-"""The query API of Prometheus: figures by pod, and faults as a test says."""
+"""The query API of Prometheus: pages by pod, and faults as a test says."""
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import format_datetime
 
 from fleet_builders import NOW_S
 from http_double import Asked, Reply
-from tonnage.estimate.metrics import (
-    BUSY_SCRAPES,
-    FAST_SCRAPES,
-    SLOW_SCRAPES,
-    TABLE,
-    WINDOWS,
-    queries,
-)
-from tonnage.settings import Settings
+from page_builders import STEADY, PageHistory, labels_of
+from tonnage.estimate.metrics import GPUS, HISTORY, LATENCIES, SCRAPES
+from tonnage.estimate.pages import BUCKETS, CACHE, LONG, PLACES
 
-LOOSE = re.compile(r'(?:\w+_)?(namespace|le)=~"([^"]*)",?')
-"""Matchers that differ from tick to tick."""
+LIMITED = re.compile(r'(?:\w+_)?namespace=~"([^"]*)"')
+WINDOW = re.compile(r"\[(\d+)(ms|s)\]$")
+HISTOGRAMS = {name: metric for metric, name in BUCKETS.items()}
+Figures = Mapping[str, object]
+"""By column: gauges, and counters per second; of a histogram rates by bound, of a cache labels."""
+Fault = Callable[[str, tuple[str, ...]], Reply | None]
+"""From a query's name and the namespaces that it is limited to, to what goes wrong with it."""
 
 
 def compact(value: object) -> str:
@@ -26,46 +27,17 @@ def compact(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def _without_loose(text: str) -> str:
-    return LOOSE.sub("", text).replace(",}", "}").replace("{}", "")
+def name_of(text: str) -> str:
+    """Return the name of a query.
 
-
-def names_of_queries(**settings: float) -> dict[str, str]:
-    """Return the name of each expression that an operator with such settings asks."""
-    known = Settings(prometheus_url="http://prometheus.test:9090", **settings)
-    asked = queries(known, ttft_limits_s=[1], tpot_limits_s=[1])
-    return {_without_loose(text): name for name, text in asked.items()}
-
-
-NAMES = names_of_queries()
-ARRIVALS = {"running_growth": 0, "waiting_growth": 0, "rejections": 0}
-LENGTHS = {
-    "finished": 2,
-    "finished_prompt_tokens": 8000,
-    "finished_output_tokens": 2000,
-    "started": 2,
-    "started_prompt_tokens": 8000,
-    "computed_prompt_tokens": 8000,
-}
-
-
-def over(windows: Iterable[int], figures: Mapping[str, float]) -> dict[str, float]:
-    """Name the same figures over each of these windows."""
-    return {f"{name}_{each}": value for name, value in figures.items() for each in windows}
-
-
-BUSY = {
-    "running": 20,
-    "waiting": 0,
-    **over(WINDOWS, ARRIVALS),
-    **over((FAST_SCRAPES, SLOW_SCRAPES), LENGTHS),
-    f"computed_prompt_tokens_{BUSY_SCRAPES}": LENGTHS["computed_prompt_tokens"],
-}
-"""What each pod reports beside its completions: lengths that the specs of tests expect."""
-Figures = Mapping[str, str | float]
-"""Values by query, or by the query without its window for all of them."""
-Fault = Callable[[str, tuple[str, ...]], Reply | None]
-"""From a query's name and the namespaces that it is limited to, to what goes wrong with it."""
+    >>> name_of('{__name__=~"vllm:num_requests_running|vllm:prompt_tokens_total"}[915s]')
+    'history'
+    """
+    if "_bucket" in text:
+        return LATENCIES
+    if "DCGM" in text:
+        return GPUS
+    return SCRAPES if CACHE in text else HISTORY
 
 
 @dataclass(kw_only=True)
@@ -75,7 +47,7 @@ class QueryApi:
     completions_per_s: dict[tuple[str, str], float]
     """By (namespace, pod)."""
     now_s: float = NOW_S
-    names: Mapping[str, str] = field(default_factory=lambda: NAMES)
+    interval_s: float = 15.0
     fault: Fault = lambda name, namespaces: None
     figures: Figures = field(default_factory=dict)
     """Instead of those of every pod."""
@@ -83,55 +55,66 @@ class QueryApi:
     """Instead of those, by (namespace, pod)."""
     engines: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=dict)
     """Labels of the engines that a pod reports, where it is not one, all alike."""
-    labels: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
-    """Further labels of a pod's series."""
     copies: Sequence[Mapping[str, str]] = ({},)
     """Labels of each of the copies in which every series comes."""
+    late_s: float = 5.0
+    """Age of the newest scrape."""
     asked: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    windows_s: dict[str, float] = field(default_factory=dict)
+    """By query, as it was last asked."""
+    histories: dict[tuple[str, str], PageHistory] = field(default_factory=dict)
 
     def __call__(self, request: Asked) -> Reply:
         text = request.form["query"]
-        limited = dict(LOOSE.findall(text)).get("namespace", "")
-        namespaces = tuple(filter(None, limited.split("|")))
-        name = self.names[_without_loose(text)]
+        limited = LIMITED.search(text)
+        namespaces = tuple(limited[1].split("|")) if limited else ()
+        name = name_of(text)
         self.asked.append((name, namespaces))
+        number, unit = WINDOW.search(text).groups()
+        self.windows_s[name] = float(number) / (1000 if unit == "ms" else 1)
         return self.fault(name, namespaces) or self.reply(name, namespaces)
 
     def reply(self, name: str, namespaces: tuple[str, ...] = (), **more: object) -> Reply:
         """What a Prometheus that is well says; ``more``: beside the data."""
         result = [
-            {
-                "metric": {"namespace": key[0], "pod": key[1], "engine": engine, **own, **copy},
-                "value": [self.now_s, value],
-            }
+            {"metric": metric | copy, "values": values}
             for key, rate in self.completions_per_s.items()
             if not namespaces or key[0] in namespaces
-            if (value := self._value(name, key, rate)) is not None
-            for engine in self.engines.get(key, ("0",))
-            for own in [self.labels.get(key, {})]
+            for metric, values in self.series(name, key, rate)
             for copy in self.copies
         ]
-        data = {"resultType": "vector", "result": result}
-        found = {"status": "success", "data": data, **more}
-        return Reply(body=compact(found).encode())
+        data = {"resultType": "matrix", "result": result}
+        body = compact({"status": "success", "data": data, **more}).encode()
+        date = format_datetime(datetime.fromtimestamp(self.now_s, UTC), usegmt=True)
+        return Reply(body=body, headers={"Date": date})
 
-    def _value(self, name: str, key: tuple[str, str], rate: float) -> str | None:
-        told = {"timestamp": self.now_s - 5, **over(WINDOWS, {"completions": rate})}
-        figures = BUSY | told
-        for own in (self.figures, self.of_pod.get(key, {})):
-            figures |= {query: own[short] for query in TABLE if (short := short_of(query)) in own}
-            figures |= own
-        value = figures.get(name)
-        return None if value is None else str(value)
+    def series(self, name, key, rate):
+        """Yield labels and samples of the series of a pod that a query is about."""
+        figures = {**STEADY, "completed": rate, **self.figures, **self.of_pod.get(key, {})}
+        bounds = {
+            (histogram, le): per_s
+            for histogram in HISTOGRAMS
+            for le, per_s in (figures.pop(histogram, None) or {}).items()
+        }
+        cache = figures.pop("cache", None)
+        late_s = figures.pop("late_s", self.late_s)
+        history = self.histories.setdefault(key, PageHistory(self.interval_s))
+        history.advance(figures | bounds, self.now_s - late_s)
+        engines = self.engines.get(key, ("0",))
+        columns = {HISTORY: [column.name for column in LONG], SCRAPES: [*PLACES]}.get(name, [])
+        for engine in engines:
+            for column in [*columns, *(["running"] if name == LATENCIES else [])]:
+                if values := self._values(history, column, name):
+                    yield labels_of(column, key, engine), values
+            if name == LATENCIES:
+                for histogram, le in bounds:
+                    labels = labels_of("running", key, engine, le=le)
+                    values = self._values(history, (histogram, le), name)
+                    yield labels | {"__name__": HISTOGRAMS[histogram]}, values
+            if name == SCRAPES and cache:
+                labels = labels_of("running", key, engine, **cache) | {"__name__": CACHE}
+                yield labels, [[self.now_s - late_s, "1"]]
 
-
-def short_of(query: str) -> str:
-    """Return a query's name without its window.
-
-    >>> short_of("completions_60"), short_of("kv_usage")
-    ('completions', 'kv_usage')
-    """
-    return re.sub(r"_\d+$", "", query)
-
-
-assert set(NAMES.values()) == set(TABLE), "two queries differ by their loose matchers only"
+    def _values(self, history, column, query):
+        since_s = self.now_s - self.windows_s[query]
+        return [[at_s, str(value)] for at_s, value in history.samples(column, since_s)]

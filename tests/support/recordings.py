@@ -2,19 +2,22 @@
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-from promql import Recording, answer, read_recording
+from page_builders import take_series
+from recorded_pages import Labels, Recording, read_recording
 from tonnage.estimate.demand import count_arrivals
-from tonnage.estimate.joined import join
-from tonnage.estimate.metrics import SLOW_SCRAPES, TABLE, WINDOWS, expression, queries
-from tonnage.estimate.samples import EngineSamples
+from tonnage.estimate.fleet_scrapes import Answered, FleetScrapes
+from tonnage.estimate.metrics import WINDOWS
+from tonnage.estimate.pages import COLUMNS, PLACES
+from tonnage.estimate.samples import EngineSamples, fleet_samples
 from tonnage.settings import Settings
 
 POD = {"namespace": "recorded", "pod": "a"}
@@ -69,33 +72,48 @@ class Watched:
     def interval_s(self) -> float:
         return self.settings.scrape_interval_s
 
-    def asked(self, text: str, scrape_s: float):
-        return answer(self.recording, text, scrape_s + AFTER_SCRAPE * self.interval_s)
+    @cached_property
+    def engines(self) -> Mapping[float, tuple[EngineSamples, ...]]:
+        """What the operator reads shortly after each scrape."""
+        pod = POD["namespace"], POD["pod"]
+        scrapes, found = FleetScrapes(self.settings), {}
+        scrapes.expect(frozenset({pod}))
+        by_time = defaultdict[float, list](list)
+        for metric, series in self.recording.series.items():
+            for labels, points in series.items():
+                told = {"__name__": metric, **dict(labels)}
+                for at_s, value in points:
+                    by_time[at_s].append((told, [(at_s, value)]))
+        for scrape_s in self.recording.scrapes_s:
+            answered = Answered()
+            for labels, samples in by_time[scrape_s]:
+                take_series(scrapes, answered, labels, samples)
+            scrapes.add(answered)
+            at_s = scrape_s + AFTER_SCRAPE * self.interval_s
+            found[scrape_s] = fleet_samples(scrapes, at_s, self.interval_s).get(pod, ())
+        return found
 
     def seen(self, scrape_s: float) -> tuple[EngineSamples, ...]:
         """Return what the operator reads shortly after a scrape."""
-        asked = queries(self.settings, ttft_limits_s=(), tpot_limits_s=())
-        answers = {name: self.asked(text, scrape_s) for name, text in asked.items()}
-        return join(answers, self.settings).engines[POD["namespace"], POD["pod"]]
+        return self.engines[scrape_s]
 
-    def over(
-        self, name: str, first_s: float, last_s: float, *, le_matcher: str = ""
-    ) -> Mapping[str, float]:
-        """Return a query of the table over just this time, by its own labels as one text."""
-        scrapes = sum(first_s <= each <= last_s for each in self.recording.scrapes_s)
-        query = replace(TABLE[name], scrapes=scrapes)
-        text = expression(query, self.settings, le_matcher=le_matcher)
-        return {
-            "/".join(series.labels[label] for label in query.own_labels): series.value
-            for series in self.asked(text, last_s)
-        }
+    def gauge(self, metric: str, scrape_s: float) -> float:
+        """Return a gauge as a scrape has it."""
+        series = self.recording.series[metric].values()
+        return sum(value for points in series for at_s, value in points if at_s == scrape_s)
+
+    def grown(self, metric: str, first_s: float, last_s: float) -> Mapping[Labels, float]:
+        """Return by how much each series of a counter grew within a time."""
+        found = {}
+        for labels, points in self.recording.series[metric].items():
+            within = [value for at_s, value in points if first_s <= at_s <= last_s]
+            found[labels] = within[-1] - within[0]
+        return found
 
     def mean_tokens(self, tokens: str, requests: str, first_s: float, last_s: float) -> float:
         """Return the ratio of two counters of lengths over a time."""
-        sums = (
-            sum(self.over(f"{name}_{SLOW_SCRAPES}", first_s, last_s).values())
-            for name in (tokens, requests)
-        )
+        metrics = (COLUMNS[PLACES[name]].metrics[0] for name in (tokens, requests))
+        sums = (sum(self.grown(metric, first_s, last_s).values()) for metric in metrics)
         return next(sums) / next(sums)
 
     def scrapes_within(self, first_s: float, last_s: float) -> list[float]:

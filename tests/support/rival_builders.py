@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from fleet_builders import a_model, a_request_of, a_sizing
-from tonnage.estimate.series import Series
 from tonnage.replay.cluster import StartupTime
+from tonnage.replay.query import Series
 from tonnage.replay.record import FirstPlan, ReplayedModel
 from tonnage.replay.rivals.controller import RivalController
 from tonnage.replay.rivals.rule import RuleInput, SeenPod, Signals

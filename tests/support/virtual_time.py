@@ -6,12 +6,13 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 from query_api import compact
-from tonnage.cluster.answer import LabelSets, SeriesFilter
 from tonnage.cluster.prometheus import QueryLimits, QueryRound
-from tonnage.cluster.questions import Gathering, namespace_of
+from tonnage.cluster.questions import Answers, namespace_of
+from tonnage.estimate.fleet_scrapes import FleetScrapes
 from tonnage.fleet.parts import alone_after, first_kept_waiting, parts_of
+from tonnage.settings import Settings
 
-EMPTY = compact({"status": "success", "data": {"resultType": "vector", "result": []}}).encode()
+EMPTY = compact({"status": "success", "data": {"resultType": "matrix", "result": []}}).encode()
 ROUND_S = 15.0
 
 
@@ -39,7 +40,7 @@ class JumpingLoop(asyncio.SelectorEventLoop):
 def ask(sets, takes_s, *, status=lambda _name, _set: 200, limits=None):
     """Return the answers, and how long they took: ``takes_s`` and ``status`` by name and set."""
     by_text = {text: (name, each) for each in sets for name, text in each.expressions.items()}
-    gathering = Gathering()
+    answers = Answers()
 
     @asynccontextmanager
     async def post(text):
@@ -53,15 +54,15 @@ def ask(sets, takes_s, *, status=lambda _name, _set: 200, limits=None):
 
     asking = QueryRound(
         post=post,
-        labels=LabelSets(SeriesFilter(labels=("namespace", "pod", "engine"))),
+        scrapes=FleetScrapes(Settings(prometheus_url="http://prometheus.test:9090")),
         limits=limits or QueryLimits(),
         now=lambda: 0.0,
-        gathering=gathering,
+        answers=answers,
     )
     loop = JumpingLoop()
     try:
         loop.run_until_complete(asking.ask(sets))
-        return gathering.answers(), loop.time()
+        return answers, loop.time()
     finally:
         loop.close()
 

@@ -5,7 +5,7 @@ import gc
 import pytest
 import soak
 
-from tonnage.estimate.series import Series
+from tonnage.replay.query import Series
 
 pytestmark = pytest.mark.thorough
 

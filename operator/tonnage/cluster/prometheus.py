@@ -12,14 +12,16 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from pathlib import Path
 
 import aiohttp
 
-from tonnage.cluster.answer import AnswerReader, LabelSets, SeriesFilter, bad_answer
+from tonnage.cluster.answer import AnswerReader, bad_answer
 from tonnage.cluster.errors import PrometheusError
-from tonnage.cluster.questions import Answers, Gathering, QueryResult, QuerySet, SetUnderWay
+from tonnage.cluster.questions import Answers, QueryResult, QuerySet, SetUnderWay
+from tonnage.estimate.fleet_scrapes import FleetScrapes
 from tonnage.settings import Settings
 from tonnage.units import KIB, MIB
 
@@ -71,31 +73,29 @@ class Prometheus:
         now: Callable[[], float] = time.time,
     ) -> None:
         self._settings, self._limits, self._now = settings, limits or QueryLimits(), now
-        self._labels: LabelSets | None = None
         self._url = f"{settings.prometheus_url.rstrip('/')}/api/v1/query"
 
-    def ask(self, sets: Sequence[QuerySet], kept: SeriesFilter) -> Answers:
+    def ask(self, sets: Sequence[QuerySet], scrapes: FleetScrapes) -> Answers:
         """Ask everything; what fails is named in the result, and nothing is raised.
 
         Blocks until all is answered or the deadline of the tick is over.
         """
         loop = asyncio.new_event_loop()
         try:
-            return loop.run_until_complete(self._ask(sets, kept))
+            return loop.run_until_complete(self._ask(sets, scrapes))
         finally:
             loop.close()  # asyncio.run would wait for a name look-up that hangs
 
-    async def _ask(self, sets: Sequence[QuerySet], kept: SeriesFilter) -> Answers:
-        gathering = Gathering()
-        self._labels = self._labels.for_next(kept) if self._labels else LabelSets(kept)
+    async def _ask(self, sets: Sequence[QuerySet], scrapes: FleetScrapes) -> Answers:
+        answers = Answers()
         try:
             session = self._session()
         except OSError as error:
             problem = _unreachable(error)
             for each in sets:
                 for name in each.expressions:
-                    gathering.fail(name, each, problem)
-            return gathering.answers()
+                    answers.fail(name, each, problem)
+            return answers
         async with session:
             asking = QueryRound(
                 post=lambda text: session.post(
@@ -107,13 +107,13 @@ class Prometheus:
                     },
                     allow_redirects=False,
                 ),
-                labels=self._labels,
+                scrapes=scrapes,
                 limits=self._limits,
                 now=self._now,
-                gathering=gathering,
+                answers=answers,
             )
             await asking.ask(sets)
-        return gathering.answers()
+        return answers
 
     def _session(self) -> aiohttp.ClientSession:
         """Return a session for one tick; token and certificates are read again for each.
@@ -145,10 +145,10 @@ class QueryRound:
     """The questions of one tick under way."""
 
     post: Post
-    labels: LabelSets
+    scrapes: FleetScrapes
     limits: QueryLimits
     now: Callable[[], float]
-    gathering: Gathering
+    answers: Answers
     _end_s: float = 0.0
     """By the event loop's clock."""
 
@@ -183,10 +183,10 @@ class QueryRound:
                 outcome = await self._ask_before_the_end(text, part)
             except PrometheusError as error:
                 part.failures.append(error.reason)
-                self.gathering.fail(name, part.queries, error)
+                self.answers.fail(name, part.queries, error)
             else:
                 part.num_answered += 1
-                self.gathering.add(name, part.queries, outcome)
+                self.answers.add(name, part.queries, outcome)
             part.num_under_way -= 1
 
     async def _ask_before_the_end(self, text: str, part: SetUnderWay) -> QueryResult:
@@ -224,7 +224,7 @@ class QueryRound:
             raise PrometheusError(f"no whole answer within {limit_s:g} s", reason=LATE) from error
 
     async def _ask_once(self, text: str, part: SetUnderWay) -> QueryResult:
-        reader = AnswerReader(self.labels, max_series=self.limits.answer_series)
+        reader = AnswerReader(self.scrapes, max_series=self.limits.answer_series)
         sent_at_s, num_bytes = self.now(), 0
         async with self.post(text) as response:
             if response.status != HTTPStatus.OK:
@@ -237,12 +237,12 @@ class QueryRound:
                     self._check_size(num_bytes)
                     self._pay(part, len(piece))
                     reader.feed(piece)
-        answer = reader.end()
-        skew_s = skew(reader.evaluated_at_s, sent_at_s=sent_at_s, received_at_s=self.now())
-        return QueryResult(answer=answer, clock_skew_s=skew_s)
+        is_partial = reader.end()
+        skew_s = skew(_date_s(response), sent_at_s=sent_at_s, received_at_s=self.now())
+        return QueryResult(answered=reader.answered, is_partial=is_partial, clock_skew_s=skew_s)
 
     def _pay(self, part: SetUnderWay, amount_bytes: int) -> None:
-        self.gathering.bytes_read += amount_bytes
+        self.answers.bytes_read += amount_bytes
         part.num_bytes += amount_bytes
         if part.num_bytes > part.most_bytes:
             message = "the answers of this tick exceed the bytes that they may take together"
@@ -264,14 +264,24 @@ def clock_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-def skew(evaluated_at_s: float | None, *, sent_at_s: float, received_at_s: float) -> float | None:
+def skew(date_s: float | None, *, sent_at_s: float, received_at_s: float) -> float | None:
     """Return by how much Prometheus' clock is ahead of ours; None: it gave no time.
 
-    What it gives lies between question and answer where the clocks agree.
+    The whole second that it gives lies between question and answer where the clocks agree.
     """
-    if evaluated_at_s is None:
+    if date_s is None:
         return None
-    return evaluated_at_s - min(max(evaluated_at_s, sent_at_s), received_at_s)
+    if sent_at_s - 1 < date_s <= received_at_s:
+        return 0.0
+    return date_s - (sent_at_s if date_s < sent_at_s else received_at_s)
+
+
+def _date_s(response: aiohttp.ClientResponse) -> float | None:
+    """Return when a server answered, by its own clock."""
+    try:
+        return parsedate_to_datetime(response.headers.get("Date", "")).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 async def _decompress(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:

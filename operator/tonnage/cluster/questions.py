@@ -1,12 +1,11 @@
 """The questions of one tick, and what came of each of them."""
 
-from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tonnage.cluster.answer import InstantVector
 from tonnage.cluster.errors import PrometheusError
-from tonnage.estimate.series import Series, Vector, concatenate
+from tonnage.estimate.fleet_scrapes import Answered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,66 +75,39 @@ def namespace_of(key: str) -> str:
 class QueryResult:
     """An answer, and what it says about the clock."""
 
-    answer: InstantVector
+    answered: Answered
+    is_partial: bool = False
+    """A store behind Prometheus did not answer, or it warns of something."""
     clock_skew_s: float | None = None
     """Of Prometheus against ours: above zero, it is ahead."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Answers:
-    """What Prometheus said in one tick: of each query series, a problem, or both by namespace."""
+    """What Prometheus said in one tick, as answers come in, in any order."""
 
-    series: Mapping[str, Sequence[Series]] = field(default_factory=dict)
-    """By query; one that failed everywhere is not in it."""
-    problems: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    answered: Answered = field(default_factory=Answered)
+    """What was sampled."""
+    queries: set[str] = field(default_factory=set)
+    """That were answered, for some namespaces at least."""
+    problems: dict[str, tuple[str, str]] = field(default_factory=dict)
     """(reason, message) by query, or by query@namespace where it was asked by namespace."""
-    partial: frozenset[str] = frozenset()
+    partial: set[str] = field(default_factory=set)
     """Queries, named as above, of which an answer is not whole: true as far as it goes."""
-    num_dropped: int = 0
-    """Samples that were no finite number, and what was no sample."""
     bytes_read: int = 0
     """Of all bodies, unpacked."""
     clock_skew_s: float | None = None
 
-
-@dataclass(slots=True)
-class Gathering:
-    """Answers as they come in, in any order."""
-
-    bytes_read: int = 0
-    _series: dict[str, dict[tuple[str, ...], Vector]] = field(
-        default_factory=lambda: defaultdict(dict)
-    )
-    """By query, and by the namespaces that it was asked for."""
-    _problems: dict[str, tuple[str, str]] = field(default_factory=dict)
-    _partial: set[str] = field(default_factory=set)
-    _skews_s: list[float] = field(default_factory=list)
-    _num_dropped: int = 0
-
     def add(self, name: str, queries: QuerySet, outcome: QueryResult) -> None:
         """Take in an answer."""
-        self._series[name][queries.namespaces] = outcome.answer.series
-        self._num_dropped += outcome.answer.num_dropped
-        if outcome.answer.is_partial:
-            self._partial.update(queries.keys(name))
-        if outcome.clock_skew_s is not None:
-            self._skews_s.append(outcome.clock_skew_s)
+        self.answered.merge(outcome.answered)
+        self.queries.add(name)
+        if outcome.is_partial:
+            self.partial.update(queries.keys(name))
+        skews_s = [each for each in (self.clock_skew_s, outcome.clock_skew_s) if each is not None]
+        self.clock_skew_s = min(skews_s, key=abs, default=None)
 
     def fail(self, name: str, queries: QuerySet, error: PrometheusError) -> None:
         """Note why there is none."""
         problem = (error.reason, str(error))
-        self._problems.update((key, problem) for key in queries.keys(name))
-
-    def answers(self) -> Answers:
-        """Return everything so far, in the same order in whichever order it came."""
-        return Answers(
-            series={
-                name: concatenate(parts[namespaces] for namespaces in sorted(parts))
-                for name, parts in self._series.items()
-            },
-            problems=self._problems,
-            partial=frozenset(self._partial),
-            num_dropped=self._num_dropped,
-            bytes_read=self.bytes_read,
-            clock_skew_s=min(self._skews_s, key=abs, default=None),
-        )
+        self.problems.update((key, problem) for key in queries.keys(name))

@@ -31,7 +31,6 @@ from tonnage.control.measure.handover import untaken_reasons, without_waiting_fo
 from tonnage.control.measure.remembered import with_observed
 from tonnage.control.measure.traffic import measure_traffic, observe_engines
 from tonnage.control.observe.ownership import may_act
-from tonnage.control.observe.tracks import with_tracks
 from tonnage.control.size.apart import apart
 from tonnage.control.size.chosen import (
     choose,
@@ -63,8 +62,7 @@ MAKES_NO_ROLES = "spec.topology makes ModelDeployments, and this operator only s
 def size_object(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Assessment:
     """Measure an object and size it, as far as the time for searches goes."""
     memory = with_writers(memory, state, fleet)
-    tracks, state = with_tracks(memory.tracks, state, fleet)
-    memory, state = replace(memory, tracks=tracks), without_waiting_for_decode(state)
+    state = without_waiting_for_decode(state)
     traffics = measure_traffic(state, fleet, memory)
     memory = with_observed(memory, state, fleet, traffics)
     found = Assessment(state=state, memory=memory, traffics=traffics)

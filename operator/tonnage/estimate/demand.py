@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from tonnage.estimate.metrics import BUSY_SCRAPES, FRESH_SCRAPES, WINDOWS
 from tonnage.estimate.samples import ArrivalWindow, EngineSamples
 
-EXTRAPOLATED_SCRAPES = 1.1
-"""How far Prometheus extrapolates to the end of a window, before it takes a series to end."""
 MAX_RELATIVE_ERROR = 0.01
 """Standard error of a rate that is good enough: of 10,000 requests, where they come by chance. The
 highest of an hour's counts is two or three errors above the mean, and stays for some starts: at 3 %
@@ -40,8 +38,6 @@ class MeasuredDemand:
     standard_error_per_s: float
     window_s: float
     """In which it was counted."""
-    window_scrapes: int
-    """Of the queries that it was read from."""
     waiting: float
     longest_queue: float
     """Of what waits, the most at one pod: behind a plain Service nobody else serves it."""
@@ -119,7 +115,6 @@ def measure_demand(
         requests_per_s=count.per_s,
         standard_error_per_s=math.sqrt(dispersion * max(1.0, count.requests)) / count.seconds,
         window_s=count.seconds,
-        window_scrapes=chosen,
         waiting=sum(queues.values()),
         longest_queue=max(queues.values()),
         running=sum(each.running or 0.0 for each in fresh),
@@ -147,37 +142,17 @@ def count_arrivals(
     What lost replicas had in flight came once. Sent again, it makes the backlog of the others grow
     in a moment: no more than that is taken off, so that the rate is never below what they complete.
     """
-    known = [each for each in samples if _says_completions(each, scrapes)]
-    longest = max((_watched_scrapes(each, scrapes) for each in known), default=scrapes)
-    seconds = (longest - 1) * scrape_interval_s
-    growth = sum(each.arrivals[scrapes].backlog_growth_per_s or 0.0 for each in known)
-    came = sum(_arrivals(each, scrapes, scrape_interval_s) for each in known)
-    again = min(cut_off, max(0.0, growth * seconds), came)
-    return ArrivalCount(requests=came - again, seconds=seconds)
-
-
-def _watched_scrapes(each: EngineSamples, scrapes: int) -> float:
-    """Return how many scrapes an engine's window holds: no rate is of fewer than two."""
-    return min(scrapes, max(2.0, each.num_scrapes or scrapes))
-
-
-def _arrivals(each: EngineSamples, scrapes: int, interval_s: float) -> float:
-    """Return the requests that came to an engine from the first scrape of a window to the last.
-
-    Undoes how Prometheus extrapolates: to the whole window, or, of a series that began within it,
-    to the present, and half a scrape back where that leaves no counter below zero.
-    """
-    window = each.arrivals[scrapes]
-    seen, since_last = _watched_scrapes(each, scrapes) - 1, (each.age_s or 0.0) / interval_s
-    if window.is_by_track:
-        return (window.completions_per_s or 0.0) * seen * interval_s
-    to_end = since_last if since_last < EXTRAPOLATED_SCRAPES else 0.5
-    is_young = scrapes - seen - to_end >= EXTRAPOLATED_SCRAPES
-    of_counter, of_gauge = (seen + to_end, seen + to_end + 0.5) if is_young else (scrapes, scrapes)
-    counted = (window.completions_per_s or 0.0) + (window.rejections_per_s or 0.0)
-    grown = window.backlog_growth_per_s or 0.0
-    per_s = counted * seen / of_counter + grown * seen / of_gauge
-    return max(0.0, per_s * scrapes * interval_s)
+    windows = [each.arrivals[scrapes] for each in samples if _says_completions(each, scrapes)]
+    whole_s = (scrapes - 1) * scrape_interval_s
+    watched_s = [whole_s if each.seconds is None else each.seconds for each in windows]
+    growth = came = 0.0
+    for window, seconds in zip(windows, watched_s, strict=True):
+        grown = (window.backlog_growth_per_s or 0.0) * seconds
+        ended_per_s = (window.completions_per_s or 0.0) + (window.rejections_per_s or 0.0)
+        growth += grown
+        came += max(0.0, ended_per_s * seconds + grown)
+    again = min(cut_off, max(0.0, growth), came)
+    return ArrivalCount(requests=came - again, seconds=max(watched_s, default=whole_s))
 
 
 def _complete_windows(

@@ -1,27 +1,20 @@
-"""What Prometheus answered, as figures of one engine over a window: there, or None."""
+"""What the scrapes of one engine say, as figures over windows: there, or None."""
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from math import isfinite
 
+from tonnage.estimate.fleet_scrapes import EngineKey, FleetScrapes, PodKey
 from tonnage.estimate.metrics import (
     ATTAINMENT_SCRAPES,
     BUSY_SCRAPES,
     FRESH_SCRAPES,
     LENGTH_WINDOWS,
-    TABLE,
     WINDOWS,
-    Query,
 )
-from tonnage.estimate.series import UNUSABLE, Series
-
-MAX_ENGINES = 64
-"""Of one pod; more than any node has data-parallel ranks."""
-REFUSED = f"rejections_{ATTAINMENT_SCRAPES}"
-PodKey = tuple[str, str]
-"""(namespace, pod)"""
-Found = Mapping[str, Sequence[Series]]
-"""Series by query."""
+from tonnage.estimate.pages import PLACES
+from tonnage.estimate.scrapes import EngineScrapes, Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +26,8 @@ class ArrivalWindow:
     """Growth of running + waiting, for whatever reason they wait."""
     rejections_per_s: float | None = None
     """vLLM counts them since 0.32."""
-    is_by_track: bool = False
-    """All of it is in the first, and exact: nothing was extrapolated by Prometheus."""
+    seconds: float | None = None
+    """That were watched in it; None: the whole window, from its first scrape to its last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,16 +58,12 @@ class EngineSamples:
     """Of the newest scrape, when Prometheus said it."""
     held_s: float = 0.0
     """Since Prometheus said all of this."""
-    scraped_at_s: float | None = None
-    """When that was, where it did not fail."""
-    arrived: float | None = None
-    """Requests that ever came, by that scrape alone."""
+    span_s: float | None = None
+    """From the first scrape that is known to the newest; None: for as long as the engine is."""
     running: float | None = None
     """At the newest scrape, like ``waiting``."""
     waiting: float | None = None
     """For capacity; requests deferred for other reasons do not count."""
-    num_scrapes: float | None = None
-    """That the longest window holds: fewer of an engine that is younger."""
     arrivals: Mapping[int, ArrivalWindow] = field(default_factory=dict)
     """By window in scrapes."""
     lengths: Mapping[int, LengthWindow] = field(default_factory=dict)
@@ -90,10 +79,6 @@ class EngineSamples:
     """Rate of the sum of inter-token latencies."""
     token_gaps_per_s: float | None = None
     """Rate of their count."""
-    num_resets: float | None = None
-    """Times that the counters fell: the engine began anew, or a scrape was none of it."""
-    num_falls: float | None = None
-    """The same over the longest window."""
     prefill_s_per_s: float | None = None
     """Rate of the sum of times from scheduled to first token, of requests that finished."""
     prefills_per_s: float | None = None
@@ -122,156 +107,123 @@ class EngineSamples:
     write_bytes_per_s: float | None = None
 
 
-def _is_usable(value: float, query: Query) -> bool:
-    return query.least <= value <= query.largest
+def fleet_samples(
+    scrapes: FleetScrapes, at_s: float, interval_s: float
+) -> Mapping[PodKey, tuple[EngineSamples, ...]]:
+    """Return the figures of all engines at a time by Prometheus' clock."""
+    found = dict[PodKey, tuple[EngineSamples, ...]]()
+    for pod in scrapes.pods:
+        engines = scrapes.engines_of(pod)
+        found[pod] = tuple(
+            _engine_samples((*pod, name), each, scrapes, at_s, is_first=not number)
+            if at_s - each.at_s <= FRESH_SCRAPES * interval_s
+            else _stale_samples(pod[1], name, each, at_s)
+            for number, (name, each) in enumerate(engines.items())
+        )
+    return found
 
 
-def _usable(found: Found, name: str) -> list[float]:
-    """Return the values of a figure, none of them if one cannot be, or is there without a value."""
-    values = [series.value for series in found.get(name, ())]
-    if not values:
-        return values
-    query = TABLE[name]
-    least, largest = query.least, query.largest
-    for value in values:
-        if not least <= value <= largest:  # neither is NaN
-            return []
-    return values
-
-
-def _one(found: Found, name: str) -> float | None:
-    """Return a figure, its own labels summed; None when there is none."""
-    values = _usable(found, name)
-    return sum(values) if values else None
-
-
-def _is_lost(found: Found, name: str, figure: float | None) -> bool:
-    """Tell whether a figure that not every engine tells was told, and cannot be."""
-    return figure is None and bool(found.get(name))
-
-
-def engine_samples(pod: str, engine: str, found: Found, interval_s: float) -> EngineSamples:
-    refused = _one(found, REFUSED)
+def _stale_samples(pod: str, engine: str, scrapes: EngineScrapes, at_s: float) -> EngineSamples:
+    """Return the little that is still of use of an engine that went silent."""
     return EngineSamples(
         pod=pod,
         engine=engine,
-        age_s=age_s(found, interval_s),
-        scraped_at_s=scraped_at_s(found),
-        arrived=arrivals(found),
-        running=_one(found, "running"),
-        waiting=_one(found, "waiting"),
-        num_scrapes=_one(found, "scrapes"),
-        arrivals={scrapes: _arrivals(found, scrapes, interval_s) for scrapes in WINDOWS},
-        lengths={scrapes: _lengths(found, scrapes) for scrapes in LENGTH_WINDOWS},
-        mean_running=_one(found, "mean_running"),
-        kv_usage_fraction=_one(found, "kv_usage"),
-        computed_prompt_tokens_per_s=_computed_prompt_tokens_per_s(found, BUSY_SCRAPES),
-        started_prompt_tokens_per_s=_one(found, f"started_prompt_tokens_{BUSY_SCRAPES}"),
-        moved_prompt_tokens_per_s=_one(found, "moved_prompt_tokens"),
-        token_gap_s_per_s=_one(found, "token_gap_s"),
-        token_gaps_per_s=_one(found, "token_gaps"),
-        num_resets=_one(found, "resets"),
-        num_falls=_one(found, "falls"),
-        prefill_s_per_s=_one(found, "prefill_s"),
-        prefills_per_s=_one(found, "prefills"),
-        preemptions_per_s=_one(found, "preemptions"),
-        kv_tokens=_cache_label(found, "kv_cache_size_tokens"),
-        num_gpu_blocks=_cache_label(found, "num_gpu_blocks"),
-        ttft_within={} if _is_lost(found, REFUSED, refused) else _buckets(found, "ttft"),
-        tpot_within=_buckets(found, "tpot"),
+        age_s=at_s - scrapes.at_s,
+        running=scrapes.newest(PLACES["running"]),
+        waiting=scrapes.newest(PLACES["waiting"]),
+    )
+
+
+def _engine_samples(
+    key: EngineKey, scrapes: EngineScrapes, fleet: FleetScrapes, at_s: float, *, is_first: bool
+) -> EngineSamples:
+    windows = {number: scrapes.window(number) for number in WINDOWS}
+    rates = {number: scrapes.rates(window) for number, window in windows.items()}
+    busy, judged = windows[BUSY_SCRAPES], windows[ATTAINMENT_SCRAPES]
+    kv_tokens, num_gpu_blocks = fleet.cache_of(key)
+    refused = _rate(rates[ATTAINMENT_SCRAPES], "rejected")
+    is_lost = refused is None and scrapes.is_told(PLACES["rejected"], judged)
+    rate = partial(_rate, rates[BUSY_SCRAPES])
+    return EngineSamples(
+        pod=key[1],
+        engine=key[2],
+        age_s=at_s - scrapes.at_s,
+        span_s=scrapes.span_s,
+        running=scrapes.newest(PLACES["running"]),
+        waiting=scrapes.newest(PLACES["waiting"]),
+        arrivals={each: _arrivals(scrapes, windows[each], rates[each]) for each in WINDOWS},
+        lengths={each: _lengths(rates[each]) for each in LENGTH_WINDOWS},
+        mean_running=scrapes.mean(PLACES["running"], busy),
+        kv_usage_fraction=scrapes.mean(PLACES["kv_usage"], busy),
+        computed_prompt_tokens_per_s=_computed_per_s(rates[BUSY_SCRAPES]),
+        started_prompt_tokens_per_s=rate("started_prompt_tokens"),
+        moved_prompt_tokens_per_s=rate("moved_prompt_tokens"),
+        token_gap_s_per_s=rate("token_gap_s"),
+        token_gaps_per_s=rate("token_gaps"),
+        prefill_s_per_s=rate("prefill_s"),
+        prefills_per_s=rate("prefills"),
+        preemptions_per_s=rate("preemptions"),
+        kv_tokens=kv_tokens,
+        num_gpu_blocks=num_gpu_blocks,
+        ttft_within={} if is_lost else _buckets(rates[ATTAINMENT_SCRAPES], fleet, "ttft"),
+        tpot_within=_buckets(rates[ATTAINMENT_SCRAPES], fleet, "tpot"),
         refused_per_s=refused or 0.0,
-        mean_deferred=_one(found, "deferred"),
-        dram_active_fraction=_mean(_usable(found, "dram_active")),
-        read_bytes_per_s=_one(found, "read_bytes"),
-        write_bytes_per_s=_one(found, "write_bytes"),
+        mean_deferred=scrapes.mean(PLACES["deferred"], judged),
+        dram_active_fraction=fleet.dram_active(key[:2]) if is_first else None,
+        read_bytes_per_s=rate("read_bytes"),
+        write_bytes_per_s=rate("write_bytes"),
     )
 
 
-def age_s(found: Found, interval_s: float) -> float | None:
-    """Return the age of the newest scrape; where the last one failed, the most it can be."""
-    ages = [series.evaluated_at_s - series.value for series in _scrapes(found)]
-    hidden_s = FRESH_SCRAPES * interval_s if found.get("running") else None
-    return min(ages, default=hidden_s)
+Rates = Sequence[float]
+"""Of all columns over one window, what is in flight last."""
 
 
-def scraped_at_s(found: Found) -> float | None:
-    return max((series.value for series in _scrapes(found)), default=None)
+def _told(per_s: float) -> float | None:
+    return per_s if isfinite(per_s) else None
 
 
-def _scrapes(found: Found) -> Iterator[Series]:
-    return (series for series in found.get("timestamp", ()) if series.value != UNUSABLE)
+def _rate(rates: Rates, name: str) -> float | None:
+    return _told(rates[PLACES[name]])
 
 
-def arrivals(found: Found) -> float | None:
-    completed, running, queued = (_one(found, name) for name in ("completed", "running", "queued"))
-    rejected = _one(found, "rejected")
-    if completed is None or running is None or queued is None:
-        return None
-    if _is_lost(found, "rejected", rejected):
-        return None
-    return completed + (rejected or 0.0) + running + queued
-
-
-def _arrivals(found: Found, scrapes: int, interval_s: float) -> ArrivalWindow:
-    running, waiting = (_one(found, f"{name}_growth_{scrapes}") for name in ("running", "waiting"))
-    rejections = _one(found, f"rejections_{scrapes}")
-    if _is_lost(found, f"rejections_{scrapes}", rejections):
+def _arrivals(scrapes: EngineScrapes, window: Window, rates: Rates) -> ArrivalWindow:
+    rejections = _rate(rates, "rejected")
+    if rejections is None and scrapes.is_told(PLACES["rejected"], window):
         return ArrivalWindow()
-    window_s = scrapes * interval_s  # a rate is per second already, a difference is not
     return ArrivalWindow(
-        completions_per_s=_one(found, f"completions_{scrapes}"),
-        backlog_growth_per_s=None
-        if running is None or waiting is None
-        else (running + waiting) / window_s,
+        completions_per_s=_rate(rates, "completed"),
+        backlog_growth_per_s=_told(rates[-1]),
         rejections_per_s=rejections,
+        seconds=window.seconds,
     )
 
 
-def _lengths(found: Found, scrapes: int) -> LengthWindow:
+def _lengths(rates: Rates) -> LengthWindow:
     return LengthWindow(
-        finished_per_s=_one(found, f"finished_{scrapes}"),
-        finished_prompt_tokens_per_s=_one(found, f"finished_prompt_tokens_{scrapes}"),
-        finished_output_tokens_per_s=_one(found, f"finished_output_tokens_{scrapes}"),
-        started_per_s=_one(found, f"started_{scrapes}"),
-        started_prompt_tokens_per_s=_one(found, f"started_prompt_tokens_{scrapes}"),
-        computed_prompt_tokens_per_s=_computed_prompt_tokens_per_s(found, scrapes),
+        finished_per_s=_rate(rates, "finished"),
+        finished_prompt_tokens_per_s=_rate(rates, "finished_prompt_tokens"),
+        finished_output_tokens_per_s=_rate(rates, "finished_output_tokens"),
+        started_per_s=_rate(rates, "started"),
+        started_prompt_tokens_per_s=_rate(rates, "started_prompt_tokens"),
+        computed_prompt_tokens_per_s=_computed_per_s(rates),
     )
 
 
-def _computed_prompt_tokens_per_s(found: Found, scrapes: int) -> float | None:
-    computed = _one(found, f"computed_prompt_tokens_{scrapes}")
-    started = _one(found, f"started_prompt_tokens_{scrapes}")
+def _computed_per_s(rates: Rates) -> float | None:
+    """Return prompt tokens that were computed: before 0.16 those started without cache hits."""
+    computed, started = (
+        _rate(rates, "computed_prompt_tokens"),
+        _rate(rates, "started_prompt_tokens"),
+    )
     if computed is not None or started is None:
         return computed
-    return max(0.0, started - (_one(found, f"cached_prompt_tokens_{scrapes}") or 0.0))
+    return max(0.0, started - (_rate(rates, "cached_prompt_tokens") or 0.0))
 
 
-def _cache_label(found: Found, name: str) -> float | None:
-    """Return a figure from the labels of the info series.
-
-    The label ``block_size`` is none: before 0.24 it is not that of the blocks that are counted.
-    """
-    figures = (_number(series.labels.get(name)) for series in found.get("cache", ()))
-    return next((figure for figure in figures if figure), None)
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        value = float(text or "")
-    except ValueError:
-        return None
-    return value if 0 < value < math.inf else None
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
-
-
-def _buckets(found: Found, name: str) -> Mapping[float, float]:
-    bounds = ((_bound(series.labels.get("le")), series.value) for series in found.get(name, ()))
-    query = TABLE[name]
-    return {le: value for le, value in bounds if le is not None and _is_usable(value, query)}
-
-
-def _bound(le: str | None) -> float | None:
-    return math.inf if le == "+Inf" else _number(le)
+def _buckets(rates: Rates, fleet: FleetScrapes, name: str) -> Mapping[float, float]:
+    return {
+        bound_s: rates[place]
+        for (histogram, bound_s), place in fleet.bounds.items()
+        if histogram == name and place < len(rates) - 1 and isfinite(rates[place])
+    }

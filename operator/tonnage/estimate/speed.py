@@ -187,12 +187,11 @@ def waiting_share(num_running: float, slots: int) -> float:
 def _is_possible(samples: EngineSamples, slots: int) -> bool:
     """Tell whether counters and gauges can be of one window of an engine with so many slots.
 
-    Where a counter fell, all that was ever counted is this window's. More decode than the gauge
-    of those running ever showed where a page was not the engine's.
+    More decode than the gauge of those running ever showed is of no such engine.
     """
     decoding, running = samples.token_gap_s_per_s or 0.0, samples.mean_running
     seen = max(decoding, samples.running or 0.0, running or 0.0)
-    if samples.num_resets or seen > MOST_OVER_SLOTS * slots:
+    if seen > MOST_OVER_SLOTS * slots:
         return False
     return running is None or decoding <= 2 * running + LEVEL_DEVIATIONS * math.sqrt(running + 1)
 

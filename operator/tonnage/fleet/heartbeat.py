@@ -19,7 +19,6 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
 
 from tonnage.cluster.questions import Answers, query_of
-from tonnage.estimate.metrics import group_of
 from tonnage.fleet.exporter import Exporter
 from tonnage.fleet.logs import Line
 from tonnage.units import format_s
@@ -86,11 +85,11 @@ class Heartbeat:
         self.failed_queries = counter(
             "tonnage_failed_queries",
             "Queries to Prometheus that were not answered",
-            ["group", "query"],
+            ["query"],
         )
         self.dropped_samples = counter(
             "tonnage_dropped_samples",
-            "Samples that are not taken: no finite number, no place, or twice there",
+            "Samples that are not taken, since they are no finite number",
         )
         self.answer_bytes = gauge(
             "tonnage_answer_bytes", "Size of all answers of Prometheus in the last tick"
@@ -148,9 +147,8 @@ class Heartbeat:
     def note_answers(self, answers: Answers) -> None:
         """Count what Prometheus answered in a tick, and what it did not."""
         for key in answers.problems:
-            query = query_of(key)
-            self.failed_queries.labels(group_of(query), query).inc()
-        self.dropped_samples.inc(answers.num_dropped)
+            self.failed_queries.labels(query_of(key)).inc()
+        self.dropped_samples.inc(answers.answered.num_dropped)
         self.answer_bytes.set(answers.bytes_read)
         self.clock_skew_seconds.set(
             math.nan if answers.clock_skew_s is None else answers.clock_skew_s

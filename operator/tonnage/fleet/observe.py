@@ -21,8 +21,9 @@ from tonnage.control.input.state import (
 )
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.calibration_file import Identity, LoadTest
-from tonnage.estimate.joined import Scrape, join
+from tonnage.estimate.fleet_scrapes import PodKey
 from tonnage.estimate.metrics import FRESH_SCRAPES, queries
+from tonnage.estimate.samples import EngineSamples
 from tonnage.fleet.aside import Aside, Start, at_once, unheard
 from tonnage.fleet.manifests import ManifestCache
 from tonnage.fleet.references import Ages, Claims, ModelConfigs, place_of
@@ -46,8 +47,7 @@ class Said:
     at_s: float
     """When, by the clock of ticks."""
     answers: Answers = field(default_factory=Answers)
-    scrape: Scrape = field(default_factory=Scrape)
-    """The same, by pod."""
+    engines: Mapping[PodKey, tuple[EngineSamples, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class FleetReading:
     """What one tick sees, by what objects name."""
 
     snapshot: Snapshot
-    scrape: Scrape
+    engines: Mapping[PodKey, tuple[EngineSamples, ...]]
     parsed: Mapping[str, ModelDeployment | InvalidSpecError]
     """By UID."""
     oldest_claims: Mapping[Target, ModelView]
@@ -91,6 +91,8 @@ class Observer:
     _taken: Taken = field(init=False)
     _scraper: Scraper = field(init=False)
     _said: Said | None = None
+    _skew_s: float = 0.0
+    """Of the clock of Prometheus, as it was last known."""
 
     def __post_init__(self) -> None:
         self._configs = ModelConfigs(kube=self.kube, ages=Ages(self.settings.tick_s))
@@ -125,12 +127,13 @@ class Observer:
         ttft_limits_s = {target.limit_s for slo in slos for target in slo.ttft}
         tpot_limits_s = {target.limit_s for slo in slos for target in slo.tpot}
 
-        def expressions(namespaces: Sequence[str]) -> Mapping[str, str]:
+        def expressions(namespaces: Sequence[str], has_history: bool) -> Mapping[str, str]:
             return queries(
                 self.settings,
                 ttft_limits_s=ttft_limits_s,
                 tpot_limits_s=tpot_limits_s,
                 namespaces=namespaces,
+                has_history=has_history,
             )
 
         owned = (pod for pods in snapshot.pods_by_deployment.values() for pod in pods)
@@ -139,7 +142,7 @@ class Observer:
 
     def forget(self) -> None:
         """Ask anew: what Prometheus said before is not decided by."""
-        self.rounds.forget()
+        self._scraper.forget()
         self._said = None
 
     def observe(
@@ -163,7 +166,7 @@ class Observer:
         answers = said.answers
         seen = FleetReading(
             snapshot=snapshot,
-            scrape=said.scrape,
+            engines=said.engines,
             parsed=parsed,
             oldest_claims=oldest_claims(snapshot.models.values(), parsed),
             autoscalers=by_target(snapshot.autoscalers.values()),
@@ -176,7 +179,7 @@ class Observer:
             models=models,
             metrics_problem=nothing_decides(answers),
             problems=answers.problems,
-            partial=answers.partial,
+            partial=frozenset(answers.partial),
             clock_skew_s=answers.clock_skew_s,
             calibrations=known,
             calibration_files=self.calibration_files,
@@ -199,18 +202,19 @@ class Observer:
         """Return what Prometheus said last; what no tick before saw is joined, and told."""
         answers = self._scraper.take(now_s)
         if answers is not None:
-            self._said = self._join(answers, now_s)
+            self._said = self._read_engines(answers, now_s)
             self.tell(answers)
         return self._said or Said(at_s=now_s)
 
-    def _join(self, answers: Answers, now_s: float) -> Said:
-        before = self._said.scrape if self._said else None
-        try:
-            scrape = join(answers.series, self.settings, before)
-        except Exception:
-            self.forget()  # else those of the round before would be taken for these
-            raise
-        return Said(at_s=now_s - self.rounds.held_s, answers=answers, scrape=scrape)
+    def _read_engines(self, answers: Answers, now_s: float) -> Said:
+        said_at_s = now_s - self.rounds.held_s
+        skew_s = answers.clock_skew_s
+        if skew_s is None:
+            skew_s = self._skew_s
+        self._skew_s = skew_s
+        return Said(
+            at_s=said_at_s, answers=answers, engines=self._scraper.samples(said_at_s + skew_s)
+        )
 
     def _is_ours(self, view: ModelView) -> bool:
         """Tell whether this release acts on an object, by its class."""
@@ -240,7 +244,7 @@ class Observer:
         pods = snapshot.replicas_of(deployment, seen.now_s) if deployment else ()
         config, problem = self._configs.of(view, model, seen.now_s)
         names = ((pod.namespace, pod.name) for pod in pods)
-        engines = chain.from_iterable(seen.scrape.engines.get(name, ()) for name in names)
+        engines = chain.from_iterable(seen.engines.get(name, ()) for name in names)
         held_s = self.rounds.held_s
         oldest = seen.oldest_claims.get((target.kind, *key)) if target else None
         scaler = seen.autoscalers.get((deployment.kind, *key)) if deployment else None

@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, S
 
 from tonnage.cluster.prometheus import CUT_OFF, THROTTLED, UNREACHABLE
 from tonnage.cluster.questions import Answers, QuerySet
-from tonnage.estimate.samples import PodKey
+from tonnage.estimate.fleet_scrapes import PodKey
+from tonnage.estimate.metrics import HISTORY
 from tonnage.units import KB, MINUTE_S
 
 ALONE_S = 10.0 * MINUTE_S
@@ -105,11 +106,16 @@ def _is_failed(part: QuerySet, answers: Answers, *, is_first: bool) -> bool:
     What the end of a round cut off was kept waiting by others, unless it came first.
     """
     blameless = OF_NO_NAMESPACE if is_first else OF_NO_NAMESPACE | {CUT_OFF}
-    is_partial = any(next(part.keys(name)) in answers.partial for name in part.expressions)
+    is_partial = any(next(part.keys(name)) in answers.partial for name in _blamed(part))
     return is_partial or not _reasons(part, answers) <= blameless
+
+
+def _blamed(part: QuerySet) -> Iterator[str]:
+    """Yield the queries that must be answered: a history that is too large is begun anew."""
+    return (name for name in part.expressions if name != HISTORY)
 
 
 def _reasons(part: QuerySet, answers: Answers) -> Set[str]:
     """Return why answers of a part are missing."""
-    keys = (next(part.keys(name)) for name in part.expressions)
+    keys = (next(part.keys(name)) for name in _blamed(part))
     return {answers.problems[key][0] for key in keys if key in answers.problems}

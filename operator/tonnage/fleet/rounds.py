@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tonnage.cluster.answer import SeriesFilter
 from tonnage.cluster.questions import Answers, QuerySet
+from tonnage.estimate.fleet_scrapes import FleetScrapes
 from tonnage.fleet.aside import Aside
 
-Ask = Callable[[Sequence[QuerySet], SeriesFilter], Answers]
+Ask = Callable[[Sequence[QuerySet], FleetScrapes], Answers]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,11 +57,11 @@ class Rounds:
         return self.work.is_free and self._rest_s == 0
 
     def begin(
-        self, questions: Sequence[QuerySet], kept: SeriesFilter, news: threading.Event
+        self, questions: Sequence[QuerySet], scrapes: FleetScrapes, news: threading.Event
     ) -> None:
         """Begin a round; ``news`` is set when it ends."""
         self._began_at_s = self.clock()
-        self.work.begin(lambda: self.ask(questions, kept), news)
+        self.work.begin(lambda: self.ask(questions, scrapes), news)
 
     def wait(self, news: threading.Event) -> None:
         """Wait until the round ends, or for news while they can be decided without it."""

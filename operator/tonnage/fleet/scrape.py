@@ -3,19 +3,22 @@
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from math import inf
 
-from tonnage.cluster.answer import SeriesFilter
 from tonnage.cluster.questions import Answers, QuerySet, query_of
-from tonnage.estimate.metrics import DECIDING, TABLE
-from tonnage.estimate.samples import PodKey
-from tonnage.fleet.parts import Alone, Expressions, alone_after, first_kept_waiting, parts_of
+from tonnage.estimate.fleet_scrapes import FleetScrapes, PodKey
+from tonnage.estimate.metrics import DECIDING, FRESH_SCRAPES, SCRAPES
+from tonnage.estimate.samples import EngineSamples, fleet_samples
+from tonnage.fleet.parts import Alone, alone_after, first_kept_waiting, parts_of
 from tonnage.fleet.rounds import Rounds
 from tonnage.settings import Settings
 
 LOG = logging.getLogger("tonnage.observe")
 MAX_SKEW_S = 60
+HistoricExpressions = Callable[[Sequence[str], bool], Mapping[str, str]]
+"""PromQL by name, limited to these namespaces, with the last quarter of an hour or without."""
 MAX_NAMES = 8
 """Named in one line of the log."""
 
@@ -26,6 +29,10 @@ class Scraper:
 
     rounds: Rounds
     settings: Settings
+    _scrapes: FleetScrapes = field(init=False)
+    _answered_at_s: dict[str, float] = field(default_factory=dict)
+    """When scrapes were last answered, by namespace."""
+    _began_at_s: float = 0.0
     _pods: frozenset[PodKey] = frozenset()
     """Of the round under way, as the next."""
     _sets: Sequence[QuerySet] = ()
@@ -34,18 +41,31 @@ class Scraper:
     """A namespace whose part comes first in the next round."""
     _told: frozenset[str] = frozenset()
 
+    def __post_init__(self) -> None:
+        self._scrapes = FleetScrapes(self.settings)
+
     def begin(
         self,
-        expressions: Expressions,
+        expressions: HistoricExpressions,
         pods: Iterable[PodKey],
         now_s: float,
         news: threading.Event,
     ) -> None:
         """Begin to ask about these pods; ``news`` is set when all is answered."""
         self._pods = frozenset(pods)
-        self._sets = parts_of(expressions, self._pods, self._alone, now_s, first=self._first)
-        kept = SeriesFilter(labels=kept_labels(self.settings), pods=self._pods)
-        self.rounds.begin(self._sets, kept, news)
+        if now_s < self._began_at_s:  # the clock was set back
+            self._scrapes, self._answered_at_s = FleetScrapes(self.settings), {}
+        self._began_at_s = now_s
+        recent_s = FRESH_SCRAPES * self.settings.scrape_interval_s + self.settings.tick_s
+
+        def texts(names: Sequence[str]) -> Mapping[str, str]:
+            """Ask for a quarter of an hour where scrapes were missed: at the start, say."""
+            known_s = [self._answered_at_s.get(name, -inf) for name in names or self._namespaces]
+            return expressions(names, now_s - min(known_s, default=now_s) > recent_s)
+
+        self._sets = parts_of(texts, self._pods, self._alone, now_s, first=self._first)
+        self._scrapes.expect(self._pods)
+        self.rounds.begin(self._sets, self._scrapes, news)
 
     def take(self, now_s: float) -> Answers | None:
         """Take over what Prometheus said since this was last asked, if it said anything."""
@@ -53,8 +73,33 @@ class Scraper:
         if answers is not None:
             self._alone = alone_after(self._alone, self._sets, self._pods, answers, now_s)
             self._first = first_kept_waiting(self._sets, answers) or self._first
+            self._scrapes.add(answers.answered)
+            self._note_answered(answers)
             self._tell(answers)
         return answers
+
+    @property
+    def _namespaces(self) -> Set[str]:
+        return {namespace for namespace, _ in self._pods}
+
+    def _note_answered(self, answers: Answers) -> None:
+        namespaces = self._namespaces
+        for each in self._sets:
+            if next(each.keys(SCRAPES)) not in answers.problems:
+                names = each.namespaces or namespaces
+                self._answered_at_s |= dict.fromkeys(names, self._began_at_s)
+        known = self._answered_at_s
+        self._answered_at_s = {name: known[name] for name in namespaces & known.keys()}
+
+    def samples(self, at_s: float) -> Mapping[PodKey, tuple[EngineSamples, ...]]:
+        """Return the figures of all engines at a time by Prometheus' clock."""
+        self._scrapes.forget_silent(at_s)
+        return fleet_samples(self._scrapes, at_s, self.settings.scrape_interval_s)
+
+    def forget(self) -> None:
+        """Begin anew: ask for the last quarter of an hour again."""
+        self.rounds.forget()
+        self._scrapes, self._answered_at_s = FleetScrapes(self.settings), {}
 
     def _tell(self, answers: Answers) -> None:
         """Write one line when other queries fail than before, or the clocks drifted apart."""
@@ -68,21 +113,12 @@ class Scraper:
         self._told = told
 
 
-def kept_labels(settings: Settings) -> tuple[str, ...]:
-    """Return the labels that the join reads of any answer, the namespace's and pod's first."""
-    own = (label for query in TABLE.values() for label in query.own_labels)
-    return tuple(
-        dict.fromkeys((settings.namespace_label, settings.pod_label, "engine", *sorted(set(own))))
-    )
-
-
 def nothing_decides(answers: Answers) -> tuple[str, str] | None:
     """Return (reason, message) when no query that a decision needs was answered anywhere."""
-    needed = [name for name in DECIDING if name in TABLE]
-    if any(name in answers.series for name in needed):
+    if answers.queries.issuperset(DECIDING):
         return None
     problems = sorted(answers.problems.items())
-    return next((problem for key, problem in problems if query_of(key) in needed), None)
+    return next((problem for key, problem in problems if query_of(key) in DECIDING), None)
 
 
 def describe(answers: Answers) -> str:

@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Final
 
-from tonnage.estimate.metrics import COMPLETED, REJECTED, RUNNING, WAITING, prometheus_duration
+from tonnage.estimate.metrics import prometheus_duration
+from tonnage.estimate.pages import COMPLETED, REJECTED, RUNNING, WAITING
 from tonnage.units import count_of, format_s
 
 WINDOW_STEPS: Final = 10

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from tonnage.estimate.metrics import Query
 from tonnage.replay.prometheus import SimulatedPrometheus
+from tonnage.replay.query import Query
 from tonnage.replay.record import Record, moment
 from tonnage.sizing.request import Flags
 
@@ -25,6 +25,7 @@ class Scheduled:
     stages: Stages
     interval_s: float = INTERVAL_S
     table: Mapping[str, Query] = field(default_factory=dict)
+    reads_scrapes: bool = False
 
     def replicas_at(self, at_s: float) -> int:
         starts = [start_s for start_s, _ in self.stages]

@@ -7,12 +7,13 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.estimate.metrics import LATENCY_BOUNDS_S, Query
+from tonnage.estimate.metrics import LATENCY_BOUNDS_S
 from tonnage.replay.cluster import Pod, SimulatedCluster
 from tonnage.replay.counters import Ladders
 from tonnage.replay.faults import Fault
 from tonnage.replay.operator import Operator
 from tonnage.replay.prometheus import Page, SimulatedPrometheus
+from tonnage.replay.query import Query
 from tonnage.replay.record import Record, ReplayedModel
 from tonnage.replay.views import EPOCH_S
 from tonnage.settings import Settings
@@ -29,7 +30,11 @@ class Controller(Protocol):
 
     @property
     def table(self) -> Mapping[str, Query]:
-        """What it may ask Prometheus."""
+        """What it may ask Prometheus by name."""
+
+    @property
+    def reads_scrapes(self) -> bool:
+        """It takes scrapes as they are."""
 
     def act(self, record: Record, prometheus: SimulatedPrometheus, at_s: float) -> None:
         """Deploy or scale the cluster, and note a moment of it."""
@@ -97,7 +102,7 @@ class Simulation:
 
     def _ready(self, pod: Pod, at_s: float) -> None:
         self.record.cluster.open(pod)
-        if not self._controller.table:
+        if not (self._controller.table or self._controller.reads_scrapes):
             return  # nobody asks Prometheus, and scraping would be most of the work
         interval_s = self.settings.scrape_interval_s
         passed = math.floor(at_s / interval_s - pod.phase) + 1

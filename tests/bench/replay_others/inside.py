@@ -10,9 +10,8 @@ from oracle import Oracle
 from replay_others.profile import Profile, decode_step_s
 from tonnage.engine.core import Engine
 from tonnage.engine.table import RequestTable
-from tonnage.estimate.metrics import Query
-from tonnage.estimate.series import Series
 from tonnage.replay.cluster import Pod, SimulatedCluster
+from tonnage.replay.query import Query, Series
 from tonnage.replay.rivals.rule import Rule, Signals
 from tonnage.replay.truth import Machine
 from tonnage.replay.views import EPOCH_S

@@ -37,7 +37,7 @@ from replay_others.full_rates import (
     size_class,
 )
 from replay_others.wva import allowed_tokens, peaks
-from tonnage.estimate.metrics import Query
+from tonnage.replay.query import Query
 from tonnage.replay.rivals.arrivals import Arrivals
 from tonnage.replay.rivals.hpa import Hpa
 from tonnage.replay.rivals.rule import Signals, rates, scrapes_in, whole

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from replay_others.inside import true_requests_per_s
-from tonnage.estimate.metrics import Query
+from tonnage.replay.query import Query
 from tonnage.replay.rivals.arrivals import Arrivals
 from tonnage.replay.rivals.rule import Signals, whole
 

@@ -1,6 +1,7 @@
 """What only those analyzers of WVA share that the benchmark alone compares."""
 
-from tonnage.estimate.metrics import RUNNING, WAITING, Query
+from tonnage.estimate.pages import RUNNING, WAITING
+from tonnage.replay.query import Query
 from tonnage.replay.rivals.rule import KV_USAGE, scrapes_in
 from tonnage.replay.rivals.wva import PEAK_S, MeanRequest
 from tonnage.sizing.request import Flags

@@ -31,7 +31,7 @@ from tonnage.control.input.answers import Asker
 from tonnage.control.input.memory import GivenBack
 from tonnage.control.measure.traffic import measure_traffic
 from tonnage.estimate.posterior import ObjectPosterior
-from tonnage.estimate.track import Reading, Readings
+from tonnage.estimate.samples import EngineSamples
 from tonnage.policy.need import CurrentTraffic
 from tonnage.policy.situation import Metrics
 from tonnage.settings import Settings
@@ -692,9 +692,9 @@ class TestLosses:
         pods = [a_pod_body("a"), a_pod_body("b", ready_for_s=None)]
         survivor = an_engine("a", completions_per_s=2, backlog_growth_per_s=400 / 45)
         state = a_state(replicas=2, pods=pods, engines=(survivor,))
-        last = Reading(at_s=NOW_S - 60, arrived=5000, running=200, waiting=20)
-        tracks = {("b", "0"): Readings([last])}
-        memory = a_memory(state, ready=frozenset("ab"), tracks=tracks)
+        last = EngineSamples(pod="b", engine="0", age_s=60, running=200, waiting=20)
+        state = replace(state, engines=(survivor, last))
+        memory = a_memory(state, ready=frozenset("ab"))
 
         def rate(memory):
             return assessed(state, memory=memory).traffics.demand.requests_per_s

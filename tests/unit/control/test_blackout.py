@@ -153,7 +153,7 @@ class TestFirstSight:
 
 
 class TestAnswersThatAreNotWhole:
-    PARTIAL = frozenset({"waiting"})
+    PARTIAL = frozenset({"scrapes"})
 
     def test_hold_no_raise_of_an_object_that_all_its_own_pods_tell_of(self):
         found = assessed(fleet_of(blind=0, others=4), partial=self.PARTIAL)

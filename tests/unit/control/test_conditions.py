@@ -410,18 +410,18 @@ class TestMetricsAvailable:
 
     def test_stays_true_where_only_what_is_learned_from_lacks_an_answer(self):
         state = a_state()
-        slow = {"token_gaps": ("QueryTimeout", "no answer in 20 s")}
-        fleet = a_fleet(state, problems=slow, partial=frozenset({"prefills@serving"}))
+        slow = {"latencies": ("QueryTimeout", "no answer in 20 s")}
+        fleet = a_fleet(state, problems=slow, partial=frozenset({"gpus@serving"}))
 
         [found] = [shown(assessed(state, fleet=fleet), fleet=fleet)["MetricsAvailable"]]
 
         assert (found.status, found.reason) == ("True", "ScrapedInPart")
-        assert "token_gaps (QueryTimeout: no answer in 20 s)" in found.message
-        assert "prefills (partial)" in found.message
+        assert "latencies (QueryTimeout: no answer in 20 s)" in found.message
+        assert "gpus (partial)" in found.message
 
     def test_says_nothing_of_queries_for_other_namespaces(self):
         state = a_state()
-        fleet = a_fleet(state, problems={"token_gaps@others": ("QueryTimeout", "late")})
+        fleet = a_fleet(state, problems={"scrapes@others": ("QueryTimeout", "late")})
 
         found = shown(assessed(state, fleet=fleet), fleet=fleet)["MetricsAvailable"]
 

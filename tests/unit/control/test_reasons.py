@@ -20,8 +20,8 @@ SOURCES = [
 ]
 NO_REASONS = {
     "Approve", "Approved", "Attainment", "Authorization", "Auto", "BandwidthEfficiency",
-    "CalibrationStored", "CapacityAvailable", "Complete", "ConfigMap", "Drifted",
-    "ErrImagePull", "Error", "ErrorBudget", "False", "KVCache", "KVCapacityAsPlanned",
+    "CalibrationStored", "CapacityAvailable", "Complete", "ConfigMap", "Date",
+    "Drifted", "ErrImagePull", "Error", "ErrorBudget", "False", "KVCache", "KVCapacityAsPlanned",
     "MetricsAvailable", "Missing", "Never",
     "OverheadFactor", "PlanValid", "PrefillEfficiency", "PriorityClass", "Progressing", "Ready",
     "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod", "Recommend", "Reconciling",

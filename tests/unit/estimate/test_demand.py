@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 from itertools import accumulate
 
 import pytest
@@ -24,7 +25,7 @@ rates = st.none() | numbers(0, 1000)
 engines = st.builds(
     an_engine,
     pod=st.sampled_from(["a", "b", "c"]),
-    num_scrapes=st.none() | numbers(0, 60),
+    seconds=st.none() | numbers(15, 900),
     completions_per_s=rates,
     backlog_growth_per_s=st.none() | numbers(-1000, 1000),
     rejections_per_s=rates,
@@ -136,42 +137,27 @@ class TestArrivals:
 
 class TestCount:
     def test_is_of_the_time_between_the_first_scrape_and_the_last(self):
-        # Four scrapes are 45 s apart; Prometheus tells the rate of those.
+        # Four scrapes are 45 s apart.
         count = count_arrivals([an_engine(completions_per_s=2)], 4, scrape_interval_s=15)
 
         assert count.requests == pytest.approx(90)
         assert count.seconds == 45
 
     def test_of_a_young_engine_is_of_the_time_that_it_was_watched(self):
-        # 30 requests in 10 scrapes, the last 5 s ago, from none: Prometheus adds these 5 s to the
-        # 135 s and divides by the window of 900 s.
-        rate = 30 * (135 + 5) / 135 / 900
-        young = an_engine_with({60: rate}, num_scrapes=10, age_s=5)
+        young = an_engine(completions_per_s=30 / 135, seconds=135)
 
         count = count_arrivals([young], 60, scrape_interval_s=15)
 
         assert count.requests == pytest.approx(30)
         assert count.seconds == 135
 
-    def test_of_a_young_engine_knows_that_a_gauge_is_extrapolated_half_a_scrape_farther(self):
-        grown = 30 * (135 + 5 + 7.5) / 135 / 900
-        window = ArrivalWindow(completions_per_s=0, backlog_growth_per_s=grown)
-        young = an_engine(arrivals={60: window}, num_scrapes=10, age_s=5)
-
-        count = count_arrivals([young], 60, scrape_interval_s=15)
-
-        assert count.requests == pytest.approx(30)
-
-    def test_of_an_engine_that_was_scraped_once_is_of_the_time_between_two(self):
-        assert count_arrivals([an_engine(num_scrapes=1)], 60, scrape_interval_s=15).seconds == 15
-
     def test_of_an_old_engine_beside_a_young_one_covers_the_whole_window(self):
-        young = an_engine("b", num_scrapes=10)
+        young = an_engine("b", seconds=135)
 
         assert count_arrivals([an_engine(), young], 60, scrape_interval_s=15).seconds == 885
 
-    def test_of_an_engine_that_does_not_tell_its_scrapes_is_of_the_window(self):
-        count = count_arrivals([an_engine(num_scrapes=None)], 20, scrape_interval_s=15)
+    def test_of_an_engine_that_does_not_tell_its_time_is_of_the_window(self):
+        count = count_arrivals([an_engine(seconds=None)], 20, scrape_interval_s=15)
 
         assert count.requests == pytest.approx(2 * 285)
 
@@ -255,12 +241,12 @@ class TestWindow:
         assert measure_demand([begun]).window_s == 45
 
     def test_that_is_short_is_not_believed_against_one_of_the_same_time(self):
-        # 13.5 requests in ten scrapes, which are all there is of 20 and of 60: for Prometheus 14 in
-        # windows of 300 and 900 s.
-        rates = {4: 0.1, 8: 0.1, 20: 14 / 300, 60: 14 / 900}
-        young = an_engine_with(rates, num_scrapes=10, age_s=5)
+        # Ten scrapes are all there is of 20 and of 60.
+        young = an_engine(completions_per_s=0.1)
+        longer = {each: ArrivalWindow(completions_per_s=0.1, backlog_growth_per_s=0, seconds=135)
+                  for each in (20, 60)}  # fmt: skip
 
-        assert measure_demand([young]).window_scrapes == 60
+        assert measure_demand([replace(young, arrivals=young.arrivals | longer)]).window_s == 135
 
     def test_that_is_short_is_believed_when_the_load_stopped(self):
         stopped = an_engine_with({4: 0, 8: 0, 20: 0.045, 60: 0.1})
@@ -320,7 +306,7 @@ class TestNewest:
         # 0.1/s: 4.5 requests in the 45 s of 4 scrapes are too few to be sure of a rate.
         demand = measure_demand([an_engine(completions_per_s=0.1)])
 
-        assert demand.window_scrapes == 60
+        assert demand.window_s == 885
         assert demand.newest.seconds == 45
         assert demand.newest.per_s == pytest.approx(0.1)
 

@@ -85,7 +85,7 @@ class TestTheWorldFails:
                 raise KubernetesError("not now", status=status)
 
         world.kube.fail = down
-        tick(loop, world)
+        tick(loop, world, after_s=60)
         world.kube.fail = lambda verb, path: None
         tick(loop, world)
 
@@ -250,12 +250,12 @@ class TestOneOfMany:
     @pytest.mark.parametrize("value", [1e300, -1.0, float("nan"), float("inf")])
     def test_a_pod_that_reports_nonsense_does_not_stop_the_others(self, value):
         loop, world = served(a_manifest("first"), a_manifest("second"))
-        world.figures = {"first-0": dict.fromkeys(["waiting", "running", *COMPLETIONS], value)}
+        world.figures = {"first-0": dict.fromkeys(["waiting", "running", "completed"], value)}
         for pod in world.completions_per_s:
             if pod.startswith("second"):
                 world.completions_per_s[pod] = 1.6 * EACH
 
-        tick(loop, world)
+        tick(loop, world, after_s=60)
 
         assert condition(world, "MetricsAvailable", "first") == ("False", "MetricsIncomplete")
         assert replicas_of(world, "first") == FIRST_REPLICAS
@@ -266,7 +266,7 @@ class TestOneOfMany:
         loop, world = served()
         world.figures = {"llama-0": {"waiting": waiting}}
 
-        tick(loop, world)
+        tick(loop, world, after_s=60)
 
         assert condition(world, "MetricsAvailable") == ("False", "MetricsIncomplete")
         assert replicas_of(world) == FIRST_REPLICAS

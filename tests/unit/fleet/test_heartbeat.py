@@ -9,6 +9,7 @@ import pytest
 import requests
 
 from tonnage.cluster.questions import Answers
+from tonnage.estimate.fleet_scrapes import Answered
 from tonnage.fleet.heartbeat import (
     LOOP,
     MOST_CLIENTS,
@@ -199,14 +200,19 @@ class TestStandingStill:
 class TestAnswers:
     def test_are_counted(self):
         heartbeat = Heartbeat()
-        failed = {"running": ("QueryTimeout", ""), "running@blue": ("QueryTimeout", "")}
+        failed = {"scrapes": ("QueryTimeout", ""), "scrapes@blue": ("QueryTimeout", "")}
         for clock_skew_s in (None, -600.0):
             heartbeat.note_answers(
-                Answers(problems=failed, num_dropped=2, bytes_read=1234, clock_skew_s=clock_skew_s)
+                Answers(
+                    answered=Answered(num_dropped=2),
+                    problems=failed,
+                    bytes_read=1234,
+                    clock_skew_s=clock_skew_s,
+                )
             )
 
         value = heartbeat.registry.get_sample_value
-        assert value("tonnage_failed_queries_total", {"group": "arrivals", "query": "running"}) == 4
+        assert value("tonnage_failed_queries_total", {"query": "scrapes"}) == 4
         assert value("tonnage_dropped_samples_total") == 4
         assert value("tonnage_answer_bytes") == 1234
         assert value("tonnage_clock_skew_seconds") == -600

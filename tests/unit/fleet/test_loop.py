@@ -77,7 +77,7 @@ class TestFromNothing:
         world.serve(ready=False)
         for _ in range(8):  # weights are loaded
             tick(loop, world)
-        pods = world.serve()
+        pods = world.serve(ready_at_s=world.now_s)
         for _ in range(4):  # until the first scrape
             tick(loop, world)
         world.completions_per_s |= dict.fromkeys(pods, 0.9)
@@ -139,7 +139,7 @@ class TestTraffic:
         for pod in world.completions_per_s:
             world.completions_per_s[pod] = 1.6 * EACH
 
-        done = tick(loop, world)
+        done = tick(loop, world, after_s=60)
 
         assert "patch deployments/llama/scale" in done
         assert replicas_of(world) == math.ceil(1.6 * FIRST_REPLICAS)
@@ -148,6 +148,7 @@ class TestTraffic:
         loop, world = served()
         for pod in world.completions_per_s:
             world.completions_per_s[pod] = 0.1
+        tick(loop, world, after_s=60)  # all of the shortest window is past it
         numbers = []
         for _ in range(200):
             tick(loop, world)
@@ -605,7 +606,7 @@ class TestWhatIsTold:
         seen = dict.fromkeys([pod for name in names for pod in world.serve(name)], 2.0)
         blind = {pod: rate for pod, rate in seen.items() if pod.startswith("m0-")}
         for world.completions_per_s in (seen, blind, blind, seen):
-            tick(loop, world)
+            tick(loop, world, after_s=60)
 
         told = [each.msg for each in caplog.records if str(each.msg).startswith('event="scaling ')]
         assert [each.event for each in told] == ["scaling is held", "scaling goes on"]

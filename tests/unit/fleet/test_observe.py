@@ -15,25 +15,20 @@ from fleet_builders import (
     a_replica_set_body,
 )
 from kube_double import KubeDouble
+from page_builders import labels_of
 from prometheus_double import asking
+from query_api import name_of
 from tonnage.api.objects import InvalidSpecError
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.cluster.errors import PrometheusError
 from tonnage.cluster.kube import DEPLOYMENTS
 from tonnage.estimate.calibration import Calibrations
-from tonnage.estimate.metrics import DECIDING, TABLE, queries
-from tonnage.estimate.series import Series
+from tonnage.estimate.metrics import DECIDING, LATENCIES, QUERIES
 from tonnage.fleet.observe import Observer
 from tonnage.fleet.store import Kind, Store
 from tonnage.manifests.children import spec_digest
 from tonnage.settings import Settings
 
-EXPRESSIONS = queries(
-    Settings(prometheus_url="http://prometheus.test:9090"),
-    ttft_limits_s={2.0},
-    tpot_limits_s={0.05},
-)
-"""For the SLO of the object that ``served`` makes."""
 CONFIG_PLACE = "/api/v1/namespaces/serving/configmaps/my-model"
 CONFIGURED = {
     "id": "my/model",
@@ -85,18 +80,11 @@ def running_on(*pods):
     """A Prometheus that knows these (namespace, pod) pairs."""
 
     def ask(text):
-        if (
-            text
-            != "max by (namespace, pod, engine) (last_over_time(vllm:num_requests_running[45s]))"
-        ):
+        if name_of(text) not in DECIDING:
             return []
         return [
-            Series(
-                labels={"namespace": namespace, "pod": pod, "engine": "0"},
-                value=number,
-                evaluated_at_s=NOW_S,
-            )
-            for number, (namespace, pod) in enumerate(pods, start=1)
+            (labels_of("running", pod), [(NOW_S - 5, float(number))])
+            for number, pod in enumerate(pods, start=1)
         ]
 
     return ask
@@ -107,10 +95,9 @@ DOWN = ("PrometheusUnreachable", "Prometheus: ClientConnectorError")
 
 def failing(*names):
     """A Prometheus that knows a pod, and does not answer these queries."""
-    texts = {text for name, text in EXPRESSIONS.items() if name in names}
 
     def ask(text):
-        if text in texts:
+        if name_of(text) in names:
             raise PrometheusError(DOWN[1], reason=DOWN[0])
         return running_on(("serving", "a"))(text)
 
@@ -220,7 +207,7 @@ class TestPrometheus:
 
         observed(an_observer(ask=ask), *((Kind.MODEL, a_manifest(f"m{n}")) for n in range(50)))
 
-        assert len(asked) == len(TABLE)
+        assert len(asked) == len(QUERIES)
 
     def test_is_not_asked_without_objects(self):
         def ask(text):
@@ -229,18 +216,18 @@ class TestPrometheus:
         assert observed(an_observer(ask=ask)).models == ()
 
     def test_that_fails_leaves_everything_unmeasured(self):
-        fleet = observed(an_observer(ask=failing(*TABLE)), *served())
+        fleet = observed(an_observer(ask=failing(*QUERIES)), *served())
 
         assert fleet.metrics_problem == DOWN
-        assert fleet.problems == dict.fromkeys(TABLE, DOWN)
+        assert fleet.problems == dict.fromkeys(QUERIES, DOWN)
         assert fleet.models[0].engines == ()
         assert fleet.models[0].deployment is not None
 
     def test_that_fails_to_answer_one_query_leaves_the_others(self):
-        fleet = observed(an_observer(ask=failing("preemptions")), *served())
+        fleet = observed(an_observer(ask=failing(LATENCIES)), *served())
 
         assert fleet.metrics_problem is None
-        assert fleet.problems == {"preemptions": DOWN}
+        assert fleet.problems == {LATENCIES: DOWN}
         assert [each.running for each in fleet.models[0].engines] == [1]
 
     def test_that_answers_nothing_which_decides_is_a_problem_of_all(self):
@@ -251,12 +238,12 @@ class TestPrometheus:
 
     def test_tells_what_it_said(self):
         told = []
-        observer = an_observer(ask=failing("preemptions"))
+        observer = an_observer(ask=failing(LATENCIES))
         observer.tell = told.append
 
         observed(observer, *served())
 
-        assert [set(answers.problems) for answers in told] == [{"preemptions"}]
+        assert [set(answers.problems) for answers in told] == [{LATENCIES}]
 
 
 class TestModelConfig:

@@ -43,7 +43,6 @@ def after(known, alone=(), *, now_s=0.0, partial=(), **problems):
     alone, everything = dict(alone), problems.pop("everything", None)
     named = {f"up@{name}": problem for name, problem in problems.items()}
     found = Answers(
-        series={"down": []},
         problems=named | ({"up": everything} if everything else {}),
         partial=frozenset(partial),
     )

@@ -6,16 +6,17 @@ import pytest
 
 from fleet_builders import a_manifest
 from loop_builders import served, show, tick
-from tonnage.cluster.answer import SeriesFilter
 from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS
 from tonnage.cluster.questions import Answers
+from tonnage.estimate.fleet_scrapes import FleetScrapes
 from tonnage.fleet.aside import Aside, beside
 from tonnage.fleet.rounds import Rounds
+from tonnage.settings import Settings
 
 OBJECT = MODEL_DEPLOYMENTS.path("serving", "llama")
 EVERY_S, REUSABLE_S = 15.0, 30.0
-NOBODY = SeriesFilter(labels=(), pods=frozenset())
+NOBODY = FleetScrapes(Settings(prometheus_url="http://prometheus.test:9090"))
 
 
 class Later:

@@ -4,17 +4,17 @@ import logging
 import threading
 
 from tonnage.cluster.questions import Answers
-from tonnage.estimate.metrics import TABLE
 from tonnage.fleet.rounds import Rounds
-from tonnage.fleet.scrape import Scraper, describe, kept_labels, nothing_decides
+from tonnage.fleet.scrape import Scraper, describe, nothing_decides
 from tonnage.settings import Settings
 
 SETTINGS = Settings(prometheus_url="http://prometheus.test:9090")
 LATE = ("QueryTimeout", "no whole answer within 10 s")
 
 
-def expressions(namespaces):
-    return {"up": f"up of {'|'.join(namespaces) or 'all'}"}
+def expressions(namespaces, has_history):
+    of = f"of {'|'.join(namespaces) or 'all'}"
+    return {"scrapes": f"up {of}"} | ({"history": f"all {of}"} if has_history else {})
 
 
 class Asking:
@@ -23,12 +23,12 @@ class Asking:
     def __init__(self, *answers):
         self.answers, self.asked = list(answers) or [Answers()], []
 
-    def __call__(self, sets, kept):
-        self.asked.append((sets, kept))
+    def __call__(self, sets, scrapes):
+        self.asked.append((sets, scrapes))
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
     def selectors(self):
-        return [[each.expressions["up"] for each in sets] for sets, _ in self.asked]
+        return [[each.expressions["scrapes"] for each in sets] for sets, _ in self.asked]
 
 
 def pods(**numbers):
@@ -46,7 +46,7 @@ def scraping(asking, known, *times_s, settings=SETTINGS):
 
 class TestParts:
     def test_are_namespaces_alone_after_a_failure(self):
-        asking = Asking(Answers(problems={"up": ("ResponseTooLarge", "")}), Answers())
+        asking = Asking(Answers(problems={"scrapes": ("ResponseTooLarge", "")}), Answers())
 
         assert scraping(asking, pods(blue=1, green=1), 0, 15, 630) == [
             ["up of all"],
@@ -55,7 +55,7 @@ class TestParts:
         ]
 
     def test_begin_with_the_one_that_was_kept_waiting_last(self):
-        waited = Answers(problems={"up@green": ("TickTimeout", "")})
+        waited = Answers(problems={"scrapes@green": ("TickTimeout", "")})
 
         assert scraping(Asking(waited, Answers()), pods(blue=900, green=900), 0, 15, 30) == [
             ["up of blue", "up of green"],
@@ -64,20 +64,42 @@ class TestParts:
         ]
 
 
-class TestKept:
-    def test_are_labels_that_any_query_reads_once_each(self):
-        labels = kept_labels(SETTINGS.model_copy(update={"pod_label": "name"}))
+class TestHistory:
+    def asked(self, *steps):
+        """(time, answers, namespaces) of each round to whether it asked for the past."""
+        asking = Asking(*(answers for _, answers, _ in steps))
+        scraper = Scraper(rounds=Rounds(ask=asking, every_s=15, reusable_s=30), settings=SETTINGS)
+        for now_s, _, names in steps:
+            known = pods(**dict.fromkeys(names.split(), 1))
+            scraper.begin(expressions, known, now_s, threading.Event())
+            scraper.take(now_s)
+        return [["history" in each.expressions for each in sets] for sets, _ in asking.asked]
 
-        assert labels[:3] == ("namespace", "name", "engine")
-        assert set(labels[3:]) >= {label for each in TABLE.values() for label in each.own_labels}
-        assert len(set(labels)) == len(labels)
+    def test_is_asked_at_the_start_and_where_rounds_were_missed(self):
+        failed = Answers(problems={"scrapes": ("PrometheusUnreachable", "")})
+        steps = [(0, Answers()), (15, Answers()), (30, failed), (45, failed), (90, Answers())]
 
-    def test_are_pods_of_ours(self):
-        asking = Asking()
-        scraping(asking, pods(blue=2))
+        found = self.asked(*((*each, "blue") for each in [*steps, (105, Answers())]))
 
-        [(_, kept)] = asking.asked
-        assert kept.pods == {("blue", "pod-0"), ("blue", "pod-1")}
+        assert found == [[True], [False], [False], [False], [True], [False]]
+
+    def test_is_asked_for_a_namespace_that_is_new(self):
+        found = self.asked((0, Answers(), "blue"), (15, Answers(), "blue green"),
+                           (30, Answers(), "blue green"))  # fmt: skip
+
+        assert found == [[True], [True], [False]]
+
+    def test_that_is_not_answered_is_not_asked_again_and_nobody_is_blamed(self):
+        failed = Answers(problems={"history": ("ResponseTooLarge", "")})
+
+        found = self.asked((0, failed, "blue green"), (15, Answers(), "blue green"))
+
+        assert found == [[True], [False]]
+
+    def test_begins_anew_where_the_clock_was_set_back(self):
+        found = self.asked((5000, Answers(), "blue"), (15, Answers(), "blue"))
+
+        assert found == [[True], [True]]
 
 
 class TestLog:
@@ -117,14 +139,12 @@ class TestLog:
 
 class TestNothingDecides:
     def test_is_the_problem_of_a_query_that_would(self):
-        answers = Answers(
-            series={"steps": []}, problems={"completions_4": LATE, "steps": ("x", "y")}
-        )
+        answers = Answers(queries={"gpus"}, problems={"scrapes": LATE, "gpus": ("x", "y")})
 
         assert nothing_decides(answers) == LATE
 
     def test_by_namespace_one_answer_is_enough(self):
-        answers = Answers(series={"completions_4": []}, problems={"completions_4@blue": LATE})
+        answers = Answers(queries={"scrapes"}, problems={"scrapes@blue": LATE})
 
         assert nothing_decides(answers) is None
 

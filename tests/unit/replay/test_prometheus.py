@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from tonnage.estimate.metrics import Query
 from tonnage.replay.prometheus import SimulatedPrometheus
+from tonnage.replay.query import Query
 from tonnage.settings import Settings
 
 SETTINGS = Settings(prometheus_url="http://prometheus.test:9090")

@@ -21,14 +21,10 @@ from tonnage.estimate.forecast import History
 from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.estimate.promise import Tally
-from tonnage.estimate.track import EngineKey, Readings
 from tonnage.policy.need import CurrentTraffic
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import Flags
 from tonnage.sizing.workload import Routing, Slo, Workload
-
-Tracks = Mapping[EngineKey, Readings]
-"""What came to each engine, by pod and engine, as its pages of a quarter of an hour say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,7 +326,6 @@ class ObjectMemory:
     decided: DecisionMemory
     posterior: ObjectPosterior = field(default_factory=ObjectPosterior)
     """What was learned of this object alone; stored where constants are stored."""
-    tracks: Tracks = field(default_factory=dict)
     pods: PodMemory = PodMemory()
     traffic: TrafficMemory = TrafficMemory()
     sizing: SizingMemory = SizingMemory()

@@ -54,10 +54,10 @@ def served_at_most(found: Assessment, chosen: Chosen, fleet: Fleet) -> Saturatio
 def _served_per_s(each: EngineSamples, chosen: Chosen, window_s: float) -> float | None:
     """Return the requests/s of an engine at which some waited all along; None: not known, or no."""
     window = each.arrivals.get(ATTAINMENT_SCRAPES)
-    if window is None or window.is_by_track or each.running is None or each.waiting is None:
+    if window is None or each.running is None or each.waiting is None:
         return None
     grown, ended = window.backlog_growth_per_s, window.completions_per_s
-    if grown is None or ended is None or each.num_resets or each.token_gaps_per_s is None:
+    if grown is None or ended is None or each.token_gaps_per_s is None:
         return None
     tokens = chosen.sizing.request.workload.output_tokens
     served_per_s = max(ended, each.token_gaps_per_s / max(1.0, tokens - 1))

@@ -6,14 +6,14 @@ from dataclasses import replace
 from statistics import median
 
 from tonnage.catalog.engine_speed import SpeedConstants
-from tonnage.control.input.memory import ObjectMemory, PodSpeed
+from tonnage.control.input.memory import ObjectMemory, PodMemory, PodSpeed
 from tonnage.control.input.state import Attainment, Fleet, ModelState, Observed, PodView, Traffics
 from tonnage.control.measure.handover import with_causes
-from tonnage.control.observe.tracks import cut_off
 from tonnage.estimate.demand import Gone, MeasuredDemand, attainment, is_fresh, measure_demand
 from tonnage.estimate.learner import PodWindow
 from tonnage.estimate.lengths import measure_lengths
-from tonnage.estimate.metrics import BUSY_SCRAPES, TABLE, WINDOWS, deciding
+from tonnage.estimate.metrics import BUSY_SCRAPES, DECIDING, SLOW_SCRAPES
+from tonnage.estimate.pages import COMPLETED
 from tonnage.estimate.samples import EngineSamples
 from tonnage.estimate.speed import (
     BusyWindow,
@@ -36,6 +36,11 @@ SETTLE_SCRAPES = 2
 WARM_UP_SCRAPES = BUSY_SCRAPES
 """Its speed is not believed while its windows still hold the time of starting up."""
 NO_REPLICA = "NoReplicaYet"
+CUT_OFF_SCRAPES = 8
+"""Within which what a lost pod had in flight comes again: the 40 s until its node counts as lost,
+and the shortest window."""
+UNSEEN, UNSEEN_SCRAPES = "a quarter of an hour", 8
+"""More scrapes than so many are missing of a pod that served before the first that is known."""
 MOST_NAMED = 3
 """Pods in one message."""
 MIN_USAGE = 0.002
@@ -54,9 +59,8 @@ def settled_pods(pods: Iterable[PodView], *, now_s: float, after_s: float) -> fr
 def measure_traffic(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Traffics:
     """Return demand and how far it can be trusted; lengths stay as last known without traffic.
 
-    Until a rate was told, lengths are not believed: where a scrape came between two queries,
-    engines tell lengths alone, and the rate that the spec expects, in requests of other lengths
-    than it was written for, is nobody's demand.
+    Until a rate was told, lengths are not believed: the rate that the spec expects, in requests of
+    other lengths than it was written for, is nobody's demand.
     """
     interval_s = fleet.settings.scrape_interval_s
     ready = settled_pods(state.pods, now_s=fleet.windows_end_s, after_s=SETTLE_SCRAPES * interval_s)
@@ -66,19 +70,19 @@ def measure_traffic(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Tr
         ready_pods=ready,
         gone=Gone(
             longest_s=fleet.windows_end_s - memory.pods.vanished_at_s,
-            cut_off=cut_off(state, fleet, memory),
+            cut_off=cut_off(state, fleet, memory.pods),
         ),
         dispersion=max(1.0, memory.traffic.arrival_scv or 1.0),
     )
     has_rate = demand is not None or memory.traffic.measured is not None
     seen = measure_lengths(state.engines, scrape_interval_s=interval_s) if has_rate else None
-    lack = _lack(fleet, state.view.namespace, demand)
+    lack = _lack(fleet, state.view.namespace)
     metrics, reason, message = _metrics_state(lack, memory, demand, ready, state)
     if reason == "MetricsMissing" and (unsaid := _unsaid(state.engines, interval_s)):
         message = f"{_pods(ready)} no {unsaid}: does this version name it otherwise?"
-    if metrics is Metrics.COMPLETE and (odd := _by_track(state.engines)):
-        reason = "ScrapesLeftOut"
-        message = f"{message}; counter resets or invalid scrapes: {odd}"
+    if metrics is Metrics.COMPLETE and (young := _unseen_before(state, fleet)):
+        metrics, reason = Metrics.MISSING, "MetricsIncomplete"
+        message = f"{pods_named(young, state.pods)}: not scraped, or not asked about, for {UNSEEN}"
     return Traffics(
         metrics=metrics,
         reason=reason,
@@ -100,13 +104,42 @@ def is_blind(traffics: Traffics) -> bool:
     return lacks and not is_whole
 
 
-def _by_track(engines: Iterable[EngineSamples]) -> str:
-    """Name the pods whose arrivals were not taken from what Prometheus makes of their scrapes."""
-    pods = {each.pod for each in engines if any(w.is_by_track for w in each.arrivals.values())}
-    return ", ".join(sorted(pods)[:MOST_NAMED])
+def _unseen_before(state: ModelState, fleet: Fleet) -> frozenset[str]:
+    """Return the pods that served before their first scrape that is known, if that is not long ago.
+
+    What came to them before is in no window: demand may have been higher a moment ago.
+    """
+    interval_s = fleet.settings.scrape_interval_s
+    ready_s = {pod.name: pod.ready_at_s for pod in state.pods if pod.ready_at_s is not None}
+    return frozenset(
+        each.pod
+        for each in state.engines
+        if each.span_s is not None
+        and each.span_s < (SLOW_SCRAPES - UNSEEN_SCRAPES) * interval_s
+        and fleet.windows_end_s - ready_s.get(each.pod, math.inf)
+        > each.span_s + UNSEEN_SCRAPES * interval_s
+    )
 
 
-def _lack(fleet: Fleet, namespace: str, demand: MeasuredDemand | None) -> tuple[str, str] | None:
+def cut_off(state: ModelState, fleet: Fleet, pods: PodMemory) -> float:
+    """Return the requests that pods had in flight when they were last scraped, and lost of late.
+
+    Clients send them again, to the others. A pod that leaves by our own hand answers what it has,
+    and so does one that is scraped after it was seen not to be Ready.
+    """
+    lost = {pod.name for pod in state.pods if not (pod.is_ready or pod.is_deleting)}
+    longest_s = CUT_OFF_SCRAPES * fleet.settings.scrape_interval_s
+    last_s = [(each, fleet.windows_end_s - (each.age_s or 0.0)) for each in state.engines]
+    return sum(
+        (each.running or 0.0) + (each.waiting or 0.0)
+        for each, at_s in last_s
+        if each.pod in lost
+        and (each.age_s or 0.0) <= longest_s
+        and (each.pod in pods.ready or (pods.lost_at_s is not None and at_s <= pods.lost_at_s))
+    )
+
+
+def _lack(fleet: Fleet, namespace: str) -> tuple[str, str] | None:
     """Return (reason, message) of the first query of demand that has no whole answer.
 
     Without it the figure may be too small, and look complete.
@@ -115,7 +148,7 @@ def _lack(fleet: Fleet, namespace: str, demand: MeasuredDemand | None) -> tuple[
         return fleet.metrics_problem
     if not (fleet.problems or fleet.partial):
         return None
-    for query in deciding(demand.window_scrapes if demand else WINDOWS[0]):
+    for query in DECIDING:
         if problem := fleet.problem_of(query, namespace):
             return problem[0], f"{query}: {problem[1]}"
         if fleet.is_partial(query, namespace):
@@ -126,9 +159,8 @@ def _lack(fleet: Fleet, namespace: str, demand: MeasuredDemand | None) -> tuple[
 def _unsaid(engines: Iterable[EngineSamples], interval_s: float) -> str | None:
     """Return the metric of demand that is missing from every pod; None: no pod reports."""
     fresh = [each for each in engines if is_fresh(each, scrape_interval_s=interval_s)]
-    first = f"completions_{WINDOWS[0]}"
     says = any(w.completions_per_s is not None for each in fresh for w in each.arrivals.values())
-    return TABLE[first].metric if fresh and not says else None
+    return COMPLETED if fresh and not says else None
 
 
 def _metrics_state(

@@ -149,7 +149,6 @@ _METRICS: Final[Mapping[str, str]] = {
     "QueryTooLarge": "an answer has more series than are read",
     "ResponseTooLarge": "an answer has more bytes than are read",
     "Scraped": "the pods report",
-    "ScrapesLeftOut": "scrapes that cannot be true are left out",
     "TickTimeout": "the time of a tick was over before the answer",
 }
 _REFUSALS: Final[Mapping[str, str]] = {

@@ -20,7 +20,7 @@ from tonnage.control.learn.learning import (
 from tonnage.control.measure.traffic import is_blind
 from tonnage.control.observe.starting import WHY_NO_POD, held_up, why_refused
 from tonnage.control.report.kstatus import workload_kind
-from tonnage.estimate.metrics import TABLE
+from tonnage.estimate.metrics import QUERIES
 from tonnage.manifests.changes import Change
 from tonnage.manifests.evicted import DISRUPTION_BUDGET
 from tonnage.policy.situation import Metrics
@@ -67,7 +67,7 @@ def _failed_queries(found: Assessment, fleet: Fleet) -> Iterator[str]:
     namespace = found.state.view.namespace
     if not (fleet.problems or fleet.partial):
         return
-    for query in TABLE:
+    for query in QUERIES:
         if problem := fleet.problem_of(query, namespace):
             yield f"{query} ({problem[0]}: {problem[1]})"
         elif fleet.is_partial(query, namespace):

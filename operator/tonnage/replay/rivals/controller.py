@@ -4,10 +4,9 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tonnage.estimate.metrics import Query
-from tonnage.estimate.series import Series
 from tonnage.replay.cluster import Pod, SimulatedCluster
 from tonnage.replay.prometheus import SimulatedPrometheus
+from tonnage.replay.query import Query, Series
 from tonnage.replay.record import FirstPlan, Record, moment
 from tonnage.replay.rivals.rule import Rule, RuleInput, SeenPod, Signals
 from tonnage.replay.views import EPOCH_S
@@ -28,6 +27,7 @@ class RivalController:
     rule: Rule
     planned: FirstPlan
     """What it starts with: no rule chooses flags."""
+    reads_scrapes: bool = False
 
     @property
     def interval_s(self) -> float:

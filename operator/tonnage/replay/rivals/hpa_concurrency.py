@@ -6,7 +6,7 @@ Follows no project's manifest: the default target is ours, to be tuned in hindsi
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tonnage.estimate.metrics import Query
+from tonnage.replay.query import Query
 from tonnage.replay.rivals.hpa import SYNC_S, Hpa, for_pods
 from tonnage.replay.rivals.rule import Signals, gauges
 

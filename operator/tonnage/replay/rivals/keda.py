@@ -7,7 +7,7 @@ trigger that asks for most counts; one without an answer lets nothing go down.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from tonnage.estimate.metrics import Query
+from tonnage.replay.query import Query
 from tonnage.replay.rivals.hpa import SYNC_S, Hpa, for_total
 from tonnage.replay.rivals.rule import Signals
 

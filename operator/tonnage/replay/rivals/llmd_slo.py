@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tonnage.estimate.metrics import Query
+from tonnage.replay.query import Query
 from tonnage.replay.rivals.histogram import quantile
 from tonnage.replay.rivals.hpa import SYNC_S, Behavior, Hpa, Rate
 from tonnage.replay.rivals.rule import Signals, limit_s, scrapes_in, whole

@@ -3,7 +3,7 @@
 import importlib
 from collections.abc import Mapping
 
-from tonnage.estimate.metrics import Query
+from tonnage.replay.query import Query
 from tonnage.replay.rivals.rule import Rule
 
 

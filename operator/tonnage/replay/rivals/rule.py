@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from tonnage.estimate.metrics import RUNNING, WAITING, Query
-from tonnage.estimate.series import Series
+from tonnage.estimate.pages import RUNNING, WAITING
 from tonnage.replay.cluster import SimulatedCluster
+from tonnage.replay.query import Query, Series
 from tonnage.sizing.request import Flags
 from tonnage.sizing.workload import Slo, Target
 

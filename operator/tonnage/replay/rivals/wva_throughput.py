@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from tonnage.estimate.metrics import Query
+from tonnage.replay.query import Query
 from tonnage.replay.rivals.arrivals import Arrivals
 from tonnage.replay.rivals.rule import Signals, gauges, rates, scrapes_in
 from tonnage.replay.rivals.wva import (

@@ -1,0 +1,330 @@
+"""The scrapes of all engines, and what a round of questions adds to them.
+
+The samples of one scrape of a target have the same time, and those of two Prometheus replicas have
+not. So the times of ``RUNNING`` in the one label set that is followed are the scrapes of an engine,
+and what was sampled at other times is of another replica. Another label set is followed when the
+one before stops.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from math import inf, isfinite, nan
+from typing import Final, NamedTuple
+
+from tonnage.estimate.metrics import FRESH_SCRAPES, SLOW_SCRAPES
+from tonnage.estimate.pages import (
+    BUCKETS,
+    CACHE,
+    CACHE_LABELS,
+    COLUMNS,
+    DRAM_ACTIVE,
+    LARGEST,
+    PLACES,
+    Bound,
+    column_of,
+)
+from tonnage.estimate.scrapes import QUEUED, RUNNING, EngineScrapes
+from tonnage.settings import Settings
+
+PodKey = tuple[str, str]
+"""(namespace, pod)"""
+EngineKey = tuple[str, str, str]
+"""(namespace, pod, engine)"""
+MAX_ENGINES = 64
+"""Of one pod; more than any node has data-parallel ranks."""
+MAX_BOUNDS = 256
+"""Of all histograms together."""
+MAX_LABEL_CHARACTERS: Final = 256
+"""Of a label that is read. The longest of Kubernetes is a pod's name, 253."""
+SERIES_OF_ONE: Final = 256
+"""Of each pod asked for, above which their places are found anew: pods report ever new ones."""
+FEW: Final = 4096
+"""Series of which the places are known however few pods are asked for."""
+CAPACITY = PLACES["waiting"]
+Samples = Sequence[tuple[float, float]]
+"""(unix time, value) in order of time."""
+
+
+class Place(NamedTuple):
+    """Where the samples of a series go."""
+
+    engine: EngineKey
+    column: int
+    """Of a page; ``OF_GPU``: of none."""
+    part: str = ""
+    """Of a column that is a sum."""
+    largest: float = LARGEST
+
+
+OF_GPU = -1
+
+
+@dataclass(slots=True)
+class EngineRows:
+    """What a round says of one engine."""
+
+    pages: dict[float, dict[int | tuple[int, str], float]] = field(default_factory=dict)
+    """By time of the scrape, and by column or part of a column."""
+    times: dict[int, list[float]] = field(default_factory=dict)
+    """When each label set of ``RUNNING`` was sampled."""
+    since_s: float = -inf
+    """What was sampled until then is known."""
+
+    def note(self, place: Place, samples: Samples) -> int:
+        """Note the samples of a series; return how many were no finite number."""
+        slot: int | tuple[int, str] = (place.column, place.part) if place.part else place.column
+        pages, num_dropped = self.pages, 0
+        for at_s, value in reversed(samples):
+            if at_s <= self.since_s:
+                break
+            figure = value
+            if not 0 <= value <= place.largest:
+                num_dropped += not isfinite(value)
+                figure = inf
+            page = pages.get(at_s)
+            if page is None:
+                page = pages[at_s] = {}
+            if slot not in page or page[slot] < figure:
+                page[slot] = figure
+        return num_dropped
+
+    def followed(self, engine: EngineScrapes, stopped_s: float) -> Sequence[float]:
+        """Return the scrapes of the label set that is followed; another one if it stopped."""
+        newest_s = max(times[-1] for times in self.times.values())
+        times = self.times.get(engine.followed or 0)
+        if times is None or newest_s - times[-1] > stopped_s:
+            engine.followed = max(self.times, key=lambda each: (self.times[each][-1], each))
+            times = self.times[engine.followed]
+        return times
+
+
+@dataclass(slots=True)
+class Answered:
+    """What one answer, or a round of them, says."""
+
+    engines: dict[EngineKey, EngineRows] = field(default_factory=dict)
+    caches: dict[EngineKey, tuple[float | None, ...]] = field(default_factory=dict)
+    gpus: dict[PodKey, list[float]] = field(default_factory=dict)
+    num_dropped: int = 0
+    """Samples that are no finite number."""
+
+    def merge(self, other: "Answered") -> None:
+        """Take over another answer of the same round."""
+        self.num_dropped += other.num_dropped
+        self.caches |= other.caches
+        for pod, means in other.gpus.items():
+            self.gpus.setdefault(pod, []).extend(means)
+        for key, rows in other.engines.items():
+            own = self.engines.setdefault(key, rows)
+            if own is rows:
+                continue
+            for labels, times in rows.times.items():
+                own.times[labels] = sorted({*own.times.get(labels, ()), *times})
+            for at_s, page in rows.pages.items():
+                own.pages.setdefault(at_s, {}).update(page)
+
+
+class FleetScrapes:
+    """The scrapes of the engines that are asked for."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._interval_s = settings.scrape_interval_s
+        self._pods: Set[PodKey] = frozenset()
+        self._engines: dict[PodKey, dict[str, EngineScrapes]] = {}
+        self._caches: dict[EngineKey, tuple[float | None, ...]] = {}
+        self._gpus: Mapping[PodKey, float] = {}
+        self._bounds: dict[Bound, int] = {}
+        """Of histograms, and their columns."""
+        self._places: dict[int, Place | None] = {}
+        """By hash of all labels. None: of nobody who is asked for."""
+        self._keys: dict[EngineKey, EngineKey] = {}
+
+    def expect(self, pods: Set[PodKey]) -> None:
+        """From now on take in series of these pods, and forget the others."""
+        is_outgrown = len(self._places) > max(FEW, SERIES_OF_ONE * len(pods))
+        if pods == self._pods and not is_outgrown:
+            return
+        self._pods, self._places = pods, {}
+        self._engines = {pod: found for pod, found in self._engines.items() if pod in pods}
+        self._caches = {key: found for key, found in self._caches.items() if key[:2] in pods}
+        self._keys = {key: key for key in self._keys if key[:2] in pods}
+
+    def take(
+        self,
+        into: Answered,
+        series: int,
+        labels: Callable[[], Mapping[str, str]],
+        samples: Samples,
+    ) -> None:
+        """Take in the samples of a series; ``series``: a hash of its labels."""
+        if series in self._places:
+            place = self._places[series]
+        else:
+            place = self._places[series] = self._find(labels(), into)
+        if place is None or not samples:
+            return
+        if place.column == OF_GPU:
+            known = [value for _, value in samples if 0 <= value <= 1]
+            into.gpus.setdefault(place.engine[:2], []).extend(known)
+            return
+        rows = into.engines.get(place.engine)
+        if rows is None:
+            rows = into.engines[place.engine] = EngineRows(since_s=self._since_s(place.engine))
+        if place.column == RUNNING:
+            rows.times[series] = [at_s for at_s, _ in samples]
+        into.num_dropped += rows.note(place, samples)
+
+    def add(self, answered: Answered) -> None:
+        """Add what a round said."""
+        by_pod = defaultdict[PodKey, dict[str, EngineRows]](dict)
+        for (namespace, pod, engine), rows in answered.engines.items():
+            by_pod[namespace, pod][engine] = rows
+        for key, of_pod in by_pod.items():
+            self._add_pod(key, of_pod)
+        self._caches |= answered.caches
+        self._gpus = {pod: sum(v) / len(v) for pod, v in answered.gpus.items() if v}
+
+    def engines_of(self, pod: PodKey) -> Mapping[str, EngineScrapes]:
+        """Return the engines of a pod in order."""
+        found = self._engines.get(pod, {})
+        return {name: found[name] for name in _in_order(found)}
+
+    @property
+    def pods(self) -> Iterable[PodKey]:
+        return self._engines.keys()
+
+    @property
+    def bounds(self) -> Mapping[Bound, int]:
+        """Return the bounds of histograms that are asked for, and their columns."""
+        return self._bounds
+
+    def cache_of(self, key: EngineKey) -> tuple[float | None, ...]:
+        """Return the figures that an engine tells of its cache by ``CACHE_LABELS``."""
+        return self._caches.get(key, (None,) * len(CACHE_LABELS))
+
+    def dram_active(self, pod: PodKey) -> float | None:
+        """Return the share of cycles in which the memory of a pod's GPUs was active."""
+        return self._gpus.get(pod)
+
+    def _since_s(self, key: EngineKey) -> float:
+        known = self._engines.get(key[:2], {}).get(key[2])
+        return known.seen_at_s if known else -inf
+
+    def _find(self, labels: Mapping[str, str], into: Answered) -> Place | None:
+        """Return where a series goes. That of a cache has its figures in labels."""
+        metric, settings = labels.get("__name__", ""), self._settings
+        if metric == DRAM_ACTIVE:
+            names = settings.dcgm_namespace_label, settings.dcgm_pod_label
+        else:
+            names = settings.namespace_label, settings.pod_label
+        pod = labels.get(names[0], ""), labels.get(names[1], "")
+        engine = "" if metric == DRAM_ACTIVE else labels.get("engine", "")
+        if pod not in self._pods or len(engine) > MAX_LABEL_CHARACTERS:
+            return None
+        own = (*pod, engine)
+        key = self._keys.setdefault(own, own)
+        if metric == DRAM_ACTIVE:
+            return Place(key, OF_GPU)
+        if metric == CACHE:
+            into.caches[key] = tuple(_figure(labels.get(name)) for name in CACHE_LABELS)
+            return None
+        return self._column(key, metric, labels)
+
+    def _column(self, key: EngineKey, metric: str, labels: Mapping[str, str]) -> Place | None:
+        if histogram := BUCKETS.get(metric):
+            le = labels.get("le")
+            bound_s = inf if le == "+Inf" else _figure(le)
+            bound = (histogram, bound_s or 0.0)
+            is_known = bound in self._bounds or len(self._bounds) < MAX_BOUNDS
+            if bound_s is None or not is_known:
+                return None
+            return Place(key, self._bounds.setdefault(bound, len(COLUMNS) + len(self._bounds)))
+        found = column_of(labels)
+        if found is None or len(found[1]) > MAX_LABEL_CHARACTERS:
+            return None
+        return Place(key, *found, largest=COLUMNS[found[0]].largest)
+
+    def _add_pod(self, pod: PodKey, of_pod: dict[str, EngineRows]) -> None:
+        """Add what the engines of one pod say.
+
+        What a pod reports without engine, such as rejections, counts with its first one.
+        """
+        names = _in_order(name for name, rows in of_pod.items() if rows.times)
+        if not names:
+            return
+        alone = of_pod.get("")
+        if alone is not None and names[0] != "":
+            first = of_pod[names[0]].pages
+            for at_s in first.keys() & alone.pages.keys():
+                first[at_s] = alone.pages[at_s] | first[at_s]
+        for name in names:
+            self._add_engine((*pod, name), of_pod[name])
+
+    def _add_engine(self, key: EngineKey, rows: EngineRows) -> None:
+        engine = self._engine(key, max(times[-1] for times in rows.times.values()))
+        if engine is None:
+            return
+        times = rows.followed(engine, FRESH_SCRAPES * self._interval_s)
+        if times[-1] < engine.seen_at_s - self._interval_s:  # the clock was set back
+            engine = self._engines[key[:2]][key[2]] = EngineScrapes(self._interval_s)
+            return
+        width = len(COLUMNS) + len(self._bounds)
+        for at_s in times:
+            if page := rows.pages.get(at_s):
+                engine.add(at_s, _row(page, width))
+
+    def _engine(self, key: EngineKey, at_s: float) -> EngineScrapes | None:
+        """Return the scrapes of an engine, new ones if it is new; None: its pod has too many."""
+        of_pod = self._engines.setdefault(key[:2], {})
+        found = of_pod.get(key[2])
+        if found is None:
+            if len(of_pod) >= MAX_ENGINES:
+                oldest = min(of_pod, key=lambda name: of_pod[name].seen_at_s)
+                if at_s - of_pod[oldest].seen_at_s <= FRESH_SCRAPES * self._interval_s:
+                    return None
+                del of_pod[oldest]
+            found = of_pod[key[2]] = EngineScrapes(self._interval_s)
+        return found
+
+    def forget_silent(self, at_s: float) -> None:
+        """Forget engines of which no window has a scrape any more."""
+        since_s = at_s - SLOW_SCRAPES * self._interval_s
+        for pod, of_pod in list(self._engines.items()):
+            for name in [name for name, each in of_pod.items() if each.seen_at_s < since_s]:
+                del of_pod[name]
+            if not of_pod:
+                del self._engines[pod]
+
+
+def _in_order(names: Iterable[str]) -> Sequence[str]:
+    return sorted(names, key=lambda name: (len(name), name))
+
+
+def _row(page: Mapping[int | tuple[int, str], float], width: int) -> Sequence[float]:
+    """Return a page as columns; of what comes in parts the sum."""
+    row = [nan] * width
+    for place, value in page.items():
+        if isinstance(place, tuple):
+            known = row[place[0]]
+            row[place[0]] = value if math.isnan(known) else known + value
+        else:
+            row[place] = value
+    if math.isnan(row[CAPACITY]):  # an older engine tells no reasons
+        row[CAPACITY] = row[QUEUED]
+    return row
+
+
+def _figure(text: str | None) -> float | None:
+    """Return a label as a figure above zero.
+
+    >>> _figure("0.5"), _figure("auto"), _figure("0")
+    (0.5, None, None)
+    """
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if 0 < value < inf else None

@@ -1,0 +1,415 @@
+"""The scrapes of engines as rounds of questions bring them: windows, gaps, replicas, odd pages."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from page_builders import labels_of, take_page, take_series
+from tonnage.estimate.demand import measure_demand
+from tonnage.estimate.fleet_scrapes import MAX_ENGINES, Answered, FleetScrapes
+from tonnage.estimate.metrics import FRESH_SCRAPES
+from tonnage.estimate.pages import PLACES
+from tonnage.estimate.samples import fleet_samples
+from tonnage.settings import Settings
+
+POD = ("serving", "a")
+BEGAN_S = 1_000_000.0
+RATE = 2.0
+
+
+def a_fleet_of(*pods, interval_s=15, **settings):
+    known = Settings(
+        prometheus_url="http://prometheus.test:9090", scrape_interval_s=interval_s, **settings
+    )
+    scrapes = FleetScrapes(known)
+    scrapes.expect(frozenset(pods or [POD]))
+    return scrapes
+
+
+def a_page(ended, running=4, waiting=0):
+    return {"running": running, "queued": waiting, "completed": ended, "started": ended + running}
+
+
+def a_round(scrapes, pages, *, pod=POD, **labels):
+    """One answer with the samples of these scrapes: (time, page)."""
+    answered = Answered()
+    for name in dict.fromkeys(name for _, page in pages for name in page):
+        samples = [(at_s, float(page[name])) for at_s, page in pages if name in page]
+        take_series(scrapes, answered, labels_of(name, pod, **labels), samples)
+    scrapes.add(answered)
+
+
+def the_engine(scrapes, at_s, *, interval_s=15.0, pod=POD):
+    [found] = fleet_samples(scrapes, at_s, interval_s)[pod]
+    return found
+
+
+def the_rate(scrapes, at_s, *, interval_s=15.0):
+    demand = measure_demand(
+        fleet_samples(scrapes, at_s, interval_s)[POD],
+        scrape_interval_s=interval_s,
+        ready_pods=frozenset("a"),
+    )
+    return demand and demand.requests_per_s
+
+
+def pages_until(at_s, *, interval_s=15, span_s=900, rate=RATE):
+    """(time, page) of each scrape of so long, to which this many requests/s came."""
+    number = int(span_s / interval_s)
+    times = [at_s - interval_s * back for back in range(number, -1, -1)]
+    return [(each, a_page(rate * (each - BEGAN_S) + 1e6)) for each in times]
+
+
+class TestWindows:
+    @pytest.mark.parametrize("interval_s", [5, 15, 60])
+    def test_are_between_scrapes_however_far_apart(self, interval_s):
+        scrapes = a_fleet_of(interval_s=interval_s)
+        span_s = 60 * interval_s
+        a_round(scrapes, pages_until(BEGAN_S, interval_s=interval_s, span_s=span_s))
+
+        found = the_engine(scrapes, BEGAN_S + 2, interval_s=interval_s)
+
+        assert found.arrivals[4].seconds == 3 * interval_s
+        assert {each.completions_per_s for each in found.arrivals.values()} == {RATE}
+        assert 0.9 * span_s <= found.arrivals[60].seconds < span_s
+        assert found.age_s == 2
+
+    def test_have_all_scrapes_where_ticks_are_slower(self):
+        scrapes = a_fleet_of(interval_s=5, tick_s=60)
+        for tick in range(15):
+            at_s = BEGAN_S + 60 * tick
+            a_round(scrapes, pages_until(at_s, interval_s=5, span_s=75))
+
+        found = the_engine(scrapes, at_s, interval_s=5)
+
+        assert found.arrivals[20].seconds == 19 * 5
+        assert found.arrivals[20].completions_per_s == RATE
+
+    def test_bridge_scrapes_that_failed_and_rounds_that_were_missed(self):
+        scrapes = a_fleet_of()
+        pages = pages_until(BEGAN_S)
+        a_round(scrapes, pages[:50])
+        a_round(scrapes, [pages[55], *pages[58:]])
+
+        assert the_rate(scrapes, BEGAN_S) == pytest.approx(RATE)
+
+    def test_of_a_young_engine_are_as_long_as_it_is_old(self):
+        scrapes = a_fleet_of()
+        a_round(scrapes, pages_until(BEGAN_S, span_s=45))
+
+        found = the_engine(scrapes, BEGAN_S)
+
+        assert (found.arrivals[60].seconds, found.span_s) == (45, 45)
+        assert found.arrivals[60].completions_per_s == RATE
+
+    def test_count_what_joined_the_queue(self):
+        scrapes = a_fleet_of()
+        a_round(scrapes, [(BEGAN_S + 15 * n, a_page(10 * n, waiting=5 * n)) for n in range(9)])
+
+        found = the_engine(scrapes, BEGAN_S + 120)
+
+        assert found.arrivals[4].backlog_growth_per_s == pytest.approx(1 / 3)
+        assert the_rate(scrapes, BEGAN_S + 120) == pytest.approx(1.0)
+
+    def test_after_a_restart_of_the_operator_begin_with_what_it_asks_for_first(self):
+        before, after = a_fleet_of(), a_fleet_of()
+        pages = pages_until(BEGAN_S)
+        for end in range(5, len(pages) + 1):
+            a_round(before, pages[end - 5 : end])
+        a_round(after, pages)  # between two scrapes: the last page is the same
+
+        ages = [the_engine(each, BEGAN_S + 7) for each in (before, after)]
+
+        assert ages[0] == ages[1]
+
+    def test_hold_no_figure_that_the_newest_pages_lack(self):
+        scrapes = a_fleet_of()
+        pages = pages_until(BEGAN_S)
+        without = [(at_s, {**page, "completed": math.nan}) for at_s, page in pages[-4:]]
+        a_round(scrapes, [*pages[:-4], *without])
+
+        assert the_rate(scrapes, BEGAN_S) is None
+
+
+class TestAge:
+    def test_is_that_of_the_newest_scrape_and_an_old_engine_says_nothing(self):
+        scrapes = a_fleet_of()
+        a_round(scrapes, pages_until(BEGAN_S))
+
+        fresh = the_engine(scrapes, BEGAN_S + FRESH_SCRAPES * 15)
+        old = the_engine(scrapes, BEGAN_S + FRESH_SCRAPES * 15 + 1)
+
+        assert (fresh.age_s, old.age_s) == (45, 46)
+        assert fresh.arrivals
+        assert (old.arrivals, old.ttft_within, old.running) == ({}, {}, 4)
+
+    def test_where_the_newest_samples_come_half_a_minute_late_is_still_fresh(self):
+        # As VictoriaMetrics answers: what was sampled in the last 30 s is not there yet.
+        scrapes, found = a_fleet_of(), []
+        for tick in range(40):
+            now_s = BEGAN_S + 15 * tick + 3
+            newest_s = now_s - 3 - 30
+            a_round(scrapes, pages_until(newest_s, span_s=900 if not tick else 30))
+            found.append(the_rate(scrapes, now_s))
+
+        assert found == pytest.approx([RATE] * 40)
+
+
+class TestPrometheusReplicas:
+    def both(self, ticks, *, silent=()):
+        """Rates while two replicas scrape at other moments; ``silent``: (replica, from tick)."""
+        scrapes, found = a_fleet_of(), []
+        for tick in range(ticks):
+            answered = Answered()
+            for replica, late_s in (("a", 0.0), ("b", 6.0)):
+                until = dict(silent).get(replica, math.inf)
+                pages = [
+                    each
+                    for each in pages_until(BEGAN_S + 15 * tick - late_s, span_s=60)
+                    if each[0] < BEGAN_S + 15 * until
+                ]
+                for name in ("running", "queued", "completed") if pages else ():
+                    labels = labels_of(name, POD, prometheus_replica=replica)
+                    samples = [(at_s, float(page[name])) for at_s, page in pages]
+                    take_series(scrapes, answered, labels, samples)
+            scrapes.add(answered)
+            found.append(the_engine(scrapes, BEGAN_S + 15 * tick))
+        return found
+
+    def test_are_not_counted_twice_and_one_of_them_is_followed(self):
+        found = self.both(20)
+
+        assert {each.arrivals[8].completions_per_s for each in found[9:]} == {RATE}
+        assert len({each.age_s for each in found}) == 1
+
+    @pytest.mark.parametrize("stopped", ["a", "b"])
+    def test_of_which_the_one_that_is_followed_stops_the_other_is(self, stopped):
+        found = self.both(30, silent=[(stopped, 10)])
+
+        assert all(each.arrivals for each in found), "always fresh"
+        assert found[-1].age_s in {0, 6}
+        assert found[-1].arrivals[20].completions_per_s == pytest.approx(RATE)
+
+    def test_with_the_same_times_count_once(self):
+        scrapes = a_fleet_of()
+        pages = pages_until(BEGAN_S)
+        answered = Answered()
+        for replica in "ab":
+            for name in ("running", "queued", "completed"):
+                labels = labels_of(name, POD, prometheus_replica=replica)
+                take_series(scrapes, answered, labels, [(t, float(p[name])) for t, p in pages])
+        scrapes.add(answered)
+
+        assert the_rate(scrapes, BEGAN_S) == pytest.approx(RATE)
+
+
+class TestOddPages:
+    def rates(self, pages):
+        """What is measured after each scrape; None: nothing fresh."""
+        scrapes, found = a_fleet_of(), []
+        for at_s, page in pages:
+            a_round(scrapes, [(at_s, page)])
+            found.append(the_rate(scrapes, at_s))
+        return found
+
+    @pytest.mark.parametrize("factor", [0, 0.5, 100])
+    @pytest.mark.parametrize("number", [1, 2])
+    def test_one_or_two_that_are_of_another_engine_are_left_out(self, factor, number):
+        pages = pages_until(BEGAN_S)
+        for at in range(50, 50 + number):
+            at_s, page = pages[at]
+            pages[at] = at_s, {name: factor * value for name, value in page.items()}
+
+        found = self.rates(pages)
+
+        assert found[20:] == pytest.approx([RATE] * len(found[20:]))
+
+    def test_an_engine_that_begins_anew_goes_on_at_its_rate(self):
+        pages = pages_until(BEGAN_S)
+        again = [(at_s, a_page(RATE * 15 * n)) for n, (at_s, _) in enumerate(pages[50:])]
+
+        found = self.rates([*pages[:50], *again])
+
+        assert found[20:] == pytest.approx([RATE] * len(found[20:]))
+
+    def test_another_engine_under_the_same_labels_is_no_demand(self):
+        pages = pages_until(BEGAN_S)
+        other = [(at_s, a_page(5e7 + RATE * (at_s - BEGAN_S))) for at_s, _ in pages[50:]]
+
+        found = self.rates([*pages[:50], *other])
+
+        told = [each for each in found[20:] if each is not None]
+        assert told == pytest.approx([RATE] * len(told))
+        assert found[-1] is not None
+
+    def test_a_surge_of_eight_times_is_seen_at_once(self):
+        pages, in_flight, ended = pages_until(BEGAN_S)[:50], 4, 1e6
+        for n in range(10):  # answers take a minute
+            at_s = pages[-1][0] + 15
+            ended = pages[-1][1]["completed"] + 15 * RATE * (1 if n < 4 else 8)
+            in_flight += 15 * RATE * 7 if n < 4 else 0
+            pages.append((at_s, a_page(ended, running=in_flight)))
+
+        found = self.rates(pages)
+
+        assert None not in found[3:]
+        assert found[50] > 2 * RATE, "the first scrape"
+        assert found[52] > 5 * RATE, "the third"
+        assert found[-1] == pytest.approx(8 * RATE, rel=0.05)
+
+    def test_a_surge_of_requests_that_end_within_a_scrape_is_believed_at_the_third(self):
+        pages = pages_until(BEGAN_S)[:50]
+        last_s, last = pages[-1][0], pages[-1][1]["completed"]
+        surge = [(last_s + 15 * n, a_page(last + 240 * RATE * n)) for n in range(1, 9)]
+
+        found = self.rates([*pages, *surge])
+
+        assert found[52] > 4 * RATE
+        assert found[-1] == pytest.approx(16 * RATE)
+
+    @given(st.lists(st.sampled_from([0.0, 0.5, 1.0, 100.0, math.nan]), min_size=30, max_size=80))
+    def test_no_more_is_counted_than_would_come_by_a_hundredfold_page(self, factors):
+        pages = [(BEGAN_S + 15 * n, a_page(1e6 + 30 * n)) for n in range(len(factors))]
+        mixed = [
+            (at_s, {name: value * factor for name, value in page.items()})
+            for (at_s, page), factor in zip(pages, factors, strict=True)
+        ]
+
+        for rate in self.rates(mixed):
+            assert rate is None or 0 <= rate <= 100 * RATE + 100 * 4
+
+
+class TestEngines:
+    def test_of_a_pod_are_no_more_than_one_may_have(self):
+        scrapes = a_fleet_of()
+        for number in range(100):
+            at_s = BEGAN_S + 15 * number
+            for engine in ("0", *(str(1000 * number + each) for each in range(64))):
+                take_page(scrapes, POD, at_s, a_page(number), engine)
+
+        assert len(scrapes.engines_of(POD)) <= MAX_ENGINES
+        assert scrapes.engines_of(POD)["0"].at_s == at_s
+
+    def test_of_pods_that_are_not_asked_for_are_not_kept(self):
+        scrapes = a_fleet_of(("serving", "b"))
+        take_page(scrapes, POD, BEGAN_S, a_page(1))
+
+        assert list(scrapes.pods) == []
+
+    def test_keep_namespaces_and_ranks_apart(self):
+        pods = ("blue", "a"), ("green", "a")
+        scrapes = a_fleet_of(*pods)
+        for number, pod in enumerate(pods):
+            for engine in ("0", "1"):
+                take_page(scrapes, pod, BEGAN_S, a_page(1, running=number + 1), engine)
+
+        found = fleet_samples(scrapes, BEGAN_S, 15)
+
+        assert {pod: [e.running for e in found[pod]] for pod in pods} == {
+            pods[0]: [1, 1],
+            pods[1]: [2, 2],
+        }
+
+    def test_what_has_no_engine_counts_with_the_first(self):
+        scrapes = a_fleet_of()
+        answered = Answered()
+        times = [BEGAN_S, BEGAN_S + 15]
+        for engine in ("0", "1"):
+            for name in ("running", "queued", "completed"):
+                labels = labels_of(name, POD, engine)
+                take_series(scrapes, answered, labels, [(t, 0.0) for t in times])
+        refused = labels_of("rejected", POD, None)
+        take_series(scrapes, answered, refused, [(times[0], 0.0), (times[1], 15.0)])
+        scrapes.add(answered)
+
+        found = fleet_samples(scrapes, times[1], 15)[POD]
+
+        assert [each.arrivals[4].rejections_per_s for each in found] == [1, None]
+
+    def test_that_go_silent_are_forgotten_when_no_window_reaches_them(self):
+        scrapes = a_fleet_of()
+        take_page(scrapes, POD, BEGAN_S, a_page(1))
+        scrapes.forget_silent(BEGAN_S + 900)
+        assert list(scrapes.pods) == [POD]
+
+        scrapes.forget_silent(BEGAN_S + 901)
+        assert list(scrapes.pods) == []
+
+
+class TestFigures:
+    def with_page(self, **page):
+        scrapes = a_fleet_of()
+        for number in (0, 1):
+            told = {name: value * (number or 0.5) for name, value in page.items()}
+            take_page(scrapes, POD, BEGAN_S + 15 * number, {"running": 1, "queued": 2, **told})
+        return the_engine(scrapes, BEGAN_S + 15)
+
+    @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1.0, 1e308])
+    @pytest.mark.parametrize("name", [name for name in PLACES if name not in {"running", "queued"}])
+    def test_that_cannot_be_are_missing(self, name, value):
+        found = self.with_page(**{"completed": 2, name: value})
+
+        assert found.running == 1
+        told = {"waiting": found.waiting, "kv_usage": found.kv_usage_fraction}
+        told |= {"deferred": found.mean_deferred, "completed": found.arrivals[4].completions_per_s}
+        assert told.get(name) in {None, 2.0}  # what waits is told by the older gauge too
+
+    def test_of_refusals_that_cannot_be_make_arrivals_unknown(self):
+        found = self.with_page(completed=2, rejected=math.nan)
+
+        assert found.arrivals[4].completions_per_s is None
+        assert found.ttft_within == {}
+
+    def test_of_an_older_engine_have_other_names(self):
+        scrapes, answered = a_fleet_of(), Answered()
+        times = [BEGAN_S, BEGAN_S + 15]
+        names = {"vllm:gpu_cache_usage_perc": 0.5, "vllm:num_requests_running": 1.0,
+                 "vllm:num_requests_waiting": 3.0}  # fmt: skip
+        for metric, value in names.items():
+            labels = labels_of("running", POD) | {"__name__": metric}
+            take_series(scrapes, answered, labels, [(t, value) for t in times])
+        scrapes.add(answered)
+        found = the_engine(scrapes, times[1])
+
+        assert (found.kv_usage_fraction, found.waiting) == (0.5, 3)
+
+    def test_of_a_cache_are_in_labels(self):
+        scrapes = a_fleet_of()
+        take_page(scrapes, POD, BEGAN_S, a_page(1))
+        labels = labels_of("running", POD, kv_cache_size_tokens="5000", num_gpu_blocks="auto")
+        answered = Answered()
+        named = labels | {"__name__": "vllm:cache_config_info"}
+        take_series(scrapes, answered, named, [(BEGAN_S, 1.0)])
+        scrapes.add(answered)
+        found = the_engine(scrapes, BEGAN_S)
+
+        assert (found.kv_tokens, found.num_gpu_blocks) == (5000, None)
+
+    def test_of_histograms_are_rates_by_bound(self):
+        scrapes, answered = a_fleet_of(), Answered()
+        pages = [(BEGAN_S + 15 * n, a_page(n)) for n in range(3)]
+        bucket = "vllm:time_to_first_token_seconds_bucket"
+        for le, per_scrape in (("0.5", 15), ("+Inf", 30), ("0.0", 1)):
+            labels = labels_of("running", POD, le=le) | {"__name__": bucket}
+            samples = [(at_s, float(per_scrape * n)) for n, (at_s, _) in enumerate(pages)]
+            take_series(scrapes, answered, labels, samples)
+        for name in ("running", "queued", "completed"):
+            samples = [(at_s, float(page[name])) for at_s, page in pages]
+            take_series(scrapes, answered, labels_of(name, POD), samples)
+        scrapes.add(answered)
+
+        assert the_engine(scrapes, pages[-1][0]).ttft_within == {0.5: 1, math.inf: 2}
+
+    def test_of_gpus_are_the_mean_of_a_pod(self):
+        scrapes, answered = a_fleet_of(), Answered()
+        take_page(scrapes, POD, BEGAN_S, a_page(1))
+        for number, value in enumerate((0.2, 0.6)):
+            labels = {"__name__": "DCGM_FI_PROF_DRAM_ACTIVE", "UUID": f"GPU-{number}",
+                      "namespace": "monitoring", "pod": "dcgm", "exported_namespace": POD[0],
+                      "exported_pod": POD[1]}  # fmt: skip
+            take_series(scrapes, answered, labels, [(BEGAN_S, value), (BEGAN_S + 15, value)])
+        scrapes.add(answered)
+
+        assert the_engine(scrapes, BEGAN_S).dram_active_fraction == pytest.approx(0.4)
