@@ -31,8 +31,9 @@ from fleet_builders import (
 )
 from http_double import Asked, Reply, a_kubeconfig, json_reply, serving
 from kube_double import KubeDouble
-from loop_builders import NAMES, SETTINGS, a_loop, a_loop_asking, a_world, replicas_of, show
+from loop_builders import SETTINGS, a_loop, a_loop_asking, a_world, replicas_of, show
 from loop_story import EACH, PLACE, Story
+from page_builders import labels_of
 from query_api import QueryApi, compact
 from tonnage.cluster.kube import (
     CONFIG_MAPS,
@@ -44,12 +45,10 @@ from tonnage.cluster.kube import (
     load_client,
 )
 from tonnage.cluster.prometheus import Prometheus
-from tonnage.estimate.metrics import WINDOWS
 from tonnage.fleet.loop import Loop
 from tonnage.fleet.store import Kind, Store
 from tonnage.manifests.children import MOST_SAMPLES
 from tonnage.redaction import redacted
-from tonnage.replay.query import Series
 from tonnage.units import KIB, MIB
 
 PAGE = Path(__file__).with_name("attacks.md")
@@ -72,17 +71,16 @@ def memory_mib(name: str) -> float:
 # A ReplicaSet elsewhere that names a victim's Deployment as its owner
 
 
-def lies(world: object, namespace: str) -> Callable[[str], list[Series]]:
-    """Return what Prometheus says with a pod that tells of a negative growth beside the others."""
+def lies(world: object, namespace: str) -> Callable[[str], list]:
+    """Return what Prometheus says with a pod whose backlog falls beside the others."""
     honest = world.ask
-    said = {f"running_growth_{each}": GROWTH_PER_S for each in WINDOWS}
-    said |= {"running": 0, "waiting": 0} | {f"completions_{each}": 0 for each in WINDOWS}
 
-    def ask(text: str) -> list[Series]:
-        value = (said | {"timestamp": world.now_s - 5}).get(NAMES.get(text, ""))
-        labels = {"namespace": namespace, "pod": "forged", "engine": "0"}
-        lie = Series(labels=labels, value=value or 0, evaluated_at_s=world.now_s)
-        return [*honest(text), lie] if value is not None else honest(text)
+    def ask(text: str) -> list:
+        pod, at_s = (namespace, "forged"), world.now_s - 5
+        shrinking = {"running": 0, "waiting": 0, "completed": 0}
+        lies = [(labels_of(name, pod), [(at_s, float(value))]) for name, value in shrinking.items()]
+        backlog = max(0.0, 1e6 + GROWTH_PER_S * (world.now_s % 86_400))
+        return [*honest(text), *lies, (labels_of("queued", pod), [(at_s, backlog)])]
 
     return ask
 
@@ -124,8 +122,7 @@ def lie_from(story: Story, namespace: str) -> None:
 
 
 def own_pod(story: Story) -> None:
-    lie = {f"running_growth_{each}": GROWTH_PER_S for each in WINDOWS}
-    story.world.figures["llama-0"] = lie
+    story.world.figures["llama-0"] = {"queued": 0, "running": 0}
 
 
 def forged_owner() -> Figures:
@@ -211,7 +208,7 @@ FLOOD_OBJECTS = (("blue", "llama"), ("green", "mixtral"))
 
 def flood_of(number: int) -> bytes:
     metric = {"namespace": LIAR[0], "pod": LIAR[1], "engine": "%d", "le": "1.0"}
-    item = compact({"metric": metric, "value": [NOW_S, "1"]}).encode()
+    item = compact({"metric": metric, "values": [[NOW_S, "1"]]}).encode()
     return b",".join(item % engine for engine in range(1, number + 1))
 
 

@@ -10,18 +10,20 @@ import math
 import random
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from family_configs import LLAMA_3_1_8B
 from fleet_builders import NOW_S, a_manifest, owned_by
 from kube_double import KubeDouble, Object
-from tonnage.cluster.answer import AnswerReader, LabelSets
+from query_api import WINDOW, QueryApi
+from tonnage.cluster.answer import AnswerReader
 from tonnage.cluster.errors import KubernetesError, PrometheusError
 from tonnage.cluster.kube import CONFIG_MAPS, DEPLOYMENTS, MODEL_DEPLOYMENTS, PODS, REPLICA_SETS
-from tonnage.cluster.questions import Answers, Gathering, QueryResult
+from tonnage.cluster.questions import Answers, QueryResult
 from tonnage.control.input.times import rfc3339
-from tonnage.estimate.metrics import TABLE
+from tonnage.estimate.fleet_scrapes import FleetScrapes
+from tonnage.estimate.metrics import QUERIES
 from tonnage.fleet.store import Kind, Store
 
 HOUR_S, DAY_S = 3600.0, 86_400.0
@@ -41,8 +43,6 @@ WATCHED = {
     "replicasets": Kind.REPLICA_SET,
     "pods": Kind.POD,
 }
-SHORT = {query: re.sub(r"_\d+$", "", query) for query in TABLE}
-"""Queries without their windows: the load of one window is that of all."""
 BUCKETS = {"ttft": ("1.0", "2.0", "+Inf"), "tpot": ("0.05", "+Inf")}
 PER_HOUR = {
     "spec": 3.0,
@@ -153,7 +153,7 @@ class SoakWorld:
     happened: dict[str, int] = field(default_factory=dict)
     _events: deque[tuple[float, str]] = field(default_factory=deque)
     _fails: dict[str, float] = field(default_factory=dict)
-    _labels: LabelSets | None = None
+    api: QueryApi = field(default_factory=lambda: QueryApi(completions_per_s={}))
     """Queries that fail, and until when; ``*``: all."""
 
     def __post_init__(self) -> None:
@@ -216,7 +216,7 @@ class SoakWorld:
             "mode": self._set_mode,
             "config": self._configure,
             "prometheus down": lambda _: self._silence("*", self.chance.uniform(30, 300)),
-            "query fails": lambda _: self._silence(self.chance.choice(list(TABLE)), 120),
+            "query fails": lambda _: self._silence(self.chance.choice(list(QUERIES)), 120),
         }
         deeds[what](self.chance.choice(self.slots))
 
@@ -377,79 +377,61 @@ class SoakWorld:
 
     # What Prometheus says
 
-    def ask(self, sets: Iterable, kept: Iterable) -> Answers:
-        self._labels = self._labels.for_next(kept) if self._labels else LabelSets(kept)
-        labels, gathering = self._labels, Gathering()
-        said = list(self._said())
+    def ask(self, sets: Iterable, scrapes: FleetScrapes) -> Answers:
+        answers = Answers()
+        self._say()
         for queries in sets:
-            for name in queries.expressions:
+            for name, text in queries.expressions.items():
                 if max(self._fails.get(each, 0) for each in ("*", name)) > self.now_s:
                     error = PrometheusError("Prometheus: timed out", reason="QueryTimeout")
-                    gathering.fail(name, queries, error)
+                    answers.fail(name, queries, error)
                     continue
-                reader = AnswerReader(labels, max_series=MAX_SERIES)
-                body = self._body(name, said)
+                reader = AnswerReader(scrapes, max_series=MAX_SERIES)
+                self.api.windows_s[name] = float(WINDOW.search(text)[1])
+                body = self.api.reply(name, queries.namespaces).body
                 reader.feed(body)
-                gathering.bytes_read += len(body)
-                gathering.add(name, queries, QueryResult(answer=reader.end()))
-        return gathering.answers()
+                is_partial = reader.end()
+                answers.bytes_read += len(body)
+                outcome = QueryResult(
+                    answered=reader.answered, is_partial=is_partial, clock_skew_s=0.0
+                )
+                answers.add(name, queries, outcome)
+        return answers
 
-    def _body(self, name: str, said: Iterable[tuple[Mapping, Mapping]]) -> bytes:
-        found = [
-            {"metric": metric | own, "value": [self.now_s, repr(values[SHORT[name]])]}
-            for metric, values in said
-            if SHORT[name] in values
-            for own in _own_labels(name)
-        ]
-        data = {"resultType": "vector", "result": found}
-        return json.dumps({"status": "success", "data": data}).encode()
-
-    def _said(self) -> Iterator[tuple[Mapping, Mapping]]:
-        """Yield labels and figures of each pod that serves."""
+    def _say(self) -> None:
+        """Tell of each pod that serves."""
+        api, told = self.api, {}
         for slot in self.slots:
             ready = [pod for pod in slot.pods if pod.is_ready]
             rate = slot.requests_per_s(self.now_s) / max(1, len(ready))
             for pod in ready:
-                labels = {"namespace": slot.namespace, "pod": pod.name, "engine": "0"}
-                yield labels, self._figures(rate, *slot.lengths())
+                told[slot.namespace, pod.name] = self._figures(rate, *slot.lengths())
+        api.now_s, api.of_pod = self.now_s, told
+        api.completions_per_s = {pod: each["completed"] for pod, each in told.items()}
+        api.histories = {pod: each for pod, each in api.histories.items() if pod in told}
 
-    def _figures(self, rate: float, prompt: float, output: float) -> Mapping[str, float]:
+    def _figures(self, rate: float, prompt: float, output: float) -> Mapping[str, object]:
         gap_s = GAP_S * self.chance.uniform(0.97, 1.03) * (1 + 0.02 * rate)
         running = rate * output * gap_s
         return {
-            "cache": 1,
-            "completed": rate * self.now_s,
-            "completions": rate,
+            "cache": {"kv_cache_size_tokens": str(KV_TOKENS)},
+            "completed": rate,
             "computed_prompt_tokens": rate * prompt,
-            "falls": 0,
             "finished": rate,
             "finished_output_tokens": rate * output,
             "finished_prompt_tokens": rate * prompt,
             "kv_usage": min(1.0, running * (prompt + output / 2) / KV_TOKENS),
-            "mean_running": running,
             "preemptions": 0,
             "prefill_s": 0.2 * rate,
             "prefills": rate,
             "queued": 0,
             "rejected": 0,
-            "rejections": 0,
-            "resets": 0,
             "running": round(running),
-            "running_growth": 0,
-            "scrapes": 60,
             "started": rate,
             "started_prompt_tokens": rate * prompt,
-            "timestamp": self.now_s - 5,
             "token_gap_s": running,
             "token_gaps": rate * output,
-            "tpot": rate,
-            "ttft": rate,
+            "tpot": dict.fromkeys(BUCKETS["tpot"], rate),
+            "ttft": dict.fromkeys(BUCKETS["ttft"], rate),
             "waiting": 0,
-            "waiting_growth": 0,
         }
-
-
-def _own_labels(name: str) -> Iterable[Mapping[str, str]]:
-    if name == "cache":
-        return ({"kv_cache_size_tokens": str(KV_TOKENS)},)
-    return [{"le": le} for le in BUCKETS[name]] if name in BUCKETS else ({},)

@@ -27,7 +27,6 @@ def telling(gap_s=GAP_S, **more):
     running = RATE * 1000 * gap_s
     return {
         "running": running,
-        "mean_running": running,
         "token_gap_s": running,
         "token_gaps": RATE * 1000,
         "finished": RATE,
@@ -36,7 +35,6 @@ def telling(gap_s=GAP_S, **more):
         "started": RATE,
         "started_prompt_tokens": 4000 * RATE,
         "computed_prompt_tokens": 4000 * RATE,
-        "cache": 1,
     } | more
 
 
@@ -44,15 +42,17 @@ def telling(gap_s=GAP_S, **more):
 def a_busy_world(*, replicas=2, kv=None, said=None, **more):
     """All pods tell the truth; ``kv`` and ``said``: what some say instead, by pod."""
     reported = dict.fromkeys(pods_of(*OBJECTS, replicas=replicas), KV_TOKENS) | (kv or {})
-    labels = {pod: {"kv_cache_size_tokens": str(tokens)} for pod, tokens in reported.items()}
-    figures, of_pod = telling(), said or {}
+    figures, told = telling(), said or {}
+    of_pod = {
+        pod: told.get(pod, {}) | {"cache": {"kv_cache_size_tokens": str(tokens)}}
+        for pod, tokens in reported.items()
+    }
     with a_world(
         objects=OBJECTS,
         replicas=replicas,
         load=RATE,
         figures=figures,
         of_pod=of_pod,
-        labels=labels,
         **more,
     ) as world:
         yield world

@@ -85,7 +85,7 @@ def exposed():
     found = {}
     for family in heartbeat.registry.collect():
         found |= {name: set() for name in names_of(family)}
-    heartbeat.failed_queries.labels("arrivals", "running")
+    heartbeat.failed_queries.labels("scrapes")
     heartbeat.step("observe")
     for family in heartbeat.registry.collect():
         for sample in family.samples:

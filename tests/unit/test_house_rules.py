@@ -82,7 +82,6 @@ def test_a_bound_and_a_power_of_a_variable_are_no_prefixes(expression):
 WRITERS_OF_MEMORY = {
     "pods": {"measure/remembered"},
     "traffic": {"measure/remembered"},
-    "tracks": {"assess"},
     "sizing": {"assess", "report/status"},
     "goodput": {"assess", "tick"},
     "demand": {"decide/outlook", "tick"},

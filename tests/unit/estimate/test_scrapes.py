@@ -362,6 +362,20 @@ class TestFigures:
         assert found.arrivals[4].completions_per_s is None
         assert found.ttft_within == {}
 
+    def test_of_which_a_part_cannot_be_are_missing(self):
+        scrapes, answered = a_fleet_of(), Answered()
+        for name in ("running", "queued"):
+            take_series(scrapes, answered, labels_of(name, POD), [(BEGAN_S, 1.0)])
+        for ended, value in (("stop", 5.0), ("length", math.nan)):
+            labels = labels_of("completed", POD, finished_reason=ended)
+            samples = [(BEGAN_S, value), (BEGAN_S + 15, value + 1)]
+            take_series(scrapes, answered, labels, samples)
+        for name in ("running", "queued"):
+            take_series(scrapes, answered, labels_of(name, POD), [(BEGAN_S + 15, 1.0)])
+        scrapes.add(answered)
+
+        assert the_rate(scrapes, BEGAN_S + 15) is None
+
     def test_of_an_older_engine_have_other_names(self):
         scrapes, answered = a_fleet_of(), Answered()
         times = [BEGAN_S, BEGAN_S + 15]
