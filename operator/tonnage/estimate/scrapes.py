@@ -228,7 +228,11 @@ class EngineScrapes:
         return max((each for each in rates if isfinite(each)), default=0.0)
 
     def _is_next(self, at_s: float, page: Row) -> bool:
-        return _can_follow((self.at_s, self._raw[1:]), (at_s, page), self._usual_per_s)
+        raw = self._raw[1:]
+        joined = page[RUNNING] + page[QUEUED] - raw[RUNNING] - raw[QUEUED]
+        if raw[COMPLETED] == 0 and joined > LEAST_SUDDEN:
+            return False  # nothing has ended yet that would tell a broken page
+        return _can_follow((self.at_s, raw), (at_s, page), self._usual_per_s)
 
     def _begin_anew(self) -> None:
         """Take in pages that did not follow, if they are as many in a row as are believed."""
