@@ -114,15 +114,20 @@ def _recall(
 ) -> tuple[Fleet, Mapping[str, ObjectMemory]]:
     """Return what is remembered of each object; of one that cannot be recalled the bug is noted.
 
-    Where the clock was set back an object is watched anew, as after a restart.
+    Where the clock was set back an object is watched anew, as after a restart, beside the same
+    writers.
     """
     known, models = dict[str, ObjectMemory](), list[ModelState]()
     for state in fleet.models:
         uid = state.view.uid
         try:
             before = objects.get(uid)
-            is_known = before is not None and not before.is_ahead(fleet.now_s)
-            known[uid] = before if before and is_known else _first_sight(state, fleet)
+            if before is None:
+                known[uid] = _first_sight(state, fleet)
+            elif before.is_ahead(fleet.now_s):
+                known[uid] = replace(_first_sight(state, fleet), writers=before.writers)
+            else:
+                known[uid] = before
         except Exception as error:
             known[uid] = ObjectMemory(uid=uid, decided=DecisionMemory(since_s=fleet.now_s))
             models.append(replace(state, bug=error))

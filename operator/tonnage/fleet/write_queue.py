@@ -31,8 +31,10 @@ SLOWEST: Final = 1 / 64
 """Of the rate, to which failures that come again and again bring it."""
 NUM_WRITERS: Final = 16
 """For replicas, and as many for all else: what hangs there holds up no replicas."""
+KIND_WRITERS: Final = 8
+"""Of those for all else, for one kind of write: one that hangs leaves room for the others."""
 NAMESPACE_WRITERS: Final = 4
-"""Of them, for one namespace; one, where its last answer was late."""
+"""Of them, for one namespace and kind; one, where its last answer was late."""
 PATIENCE_S: Final = 2.0
 """For an answer. A phase in which all that is still waited for is later than that is over."""
 PHASE_S: Final = 10.0
@@ -71,6 +73,7 @@ class Pool:
     """Threads that write, of which none waits long behind another that gets no answer."""
 
     start: Start = at_once
+    most_of_kind: int = NUM_WRITERS
     patience_s: float = PATIENCE_S
     clock: Callable[[], float] = time.monotonic
     _begun: dict[Item, Begun] = field(default_factory=dict)
@@ -119,16 +122,17 @@ class Pool:
 
     def _begin(self, phase: Phase, waiting: dict[Item, Writes]) -> set[Item]:
         """Begin as many as there are free writers for; return them."""
-        busy = Counter(each.place[0] for each in self._begun.values())
+        busy = Counter(each.place for each in self._begun.values())
         begun = set[Item]()
         for item, each in list(waiting.items()):
-            if len(self._begun) >= NUM_WRITERS:
+            of_kind = sum(item[1] is kind for _, kind in self._begun)
+            if len(self._begun) >= NUM_WRITERS or of_kind >= self.most_of_kind:
                 break
             place = each.namespace, item[1]
             most = 1 if place in self._slow else NAMESPACE_WRITERS
-            if item in self._begun or busy[each.namespace] >= most:
+            if item in self._begun or busy[place] >= most:
                 continue
-            busy[each.namespace] += 1
+            busy[place] += 1
             begun.add(item)
             made = Begun(place=place, at_s=self.clock(), work=Aside(self.start))
             self._begun[item] = made
@@ -181,7 +185,8 @@ class WriteQueue:
 
     def __post_init__(self) -> None:
         self._tokens, self._at_s = self.per_s * BURST_S, self.clock()
-        self.replicas, self.others = (Pool(start=self.start, clock=self.clock) for _ in range(2))
+        self.replicas = Pool(start=self.start, clock=self.clock)
+        self.others = Pool(start=self.start, clock=self.clock, most_of_kind=KIND_WRITERS)
 
     @property
     def num_held(self) -> int:

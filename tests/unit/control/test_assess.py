@@ -14,11 +14,13 @@ from fleet_builders import (
     a_fleet,
     a_manifest,
     a_memory,
+    a_model,
     a_pod_body,
     a_sizing,
     a_state,
     assessed,
     at,
+    failures,
     first_replicas,
     remembering,
     uids_of,
@@ -29,6 +31,7 @@ from tonnage.control.assess import size_object
 from tonnage.control.decide.pending import retry_at_s
 from tonnage.control.input.answers import Asker
 from tonnage.control.input.memory import GivenBack
+from tonnage.control.input.results import Cause, WriteKind
 from tonnage.control.measure.traffic import measure_traffic
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.estimate.samples import EngineSamples
@@ -323,6 +326,29 @@ class TestScalingDown:
         idle = tuple(an_engine(each.pod, completions_per_s=0.1) for each in state.engines)
 
         assert assessed(replace(state, engines=idle)).decision.replicas == 3
+
+
+OTHER = {"contextLength": 16384}
+
+
+class TestScalingDownBesideAnotherTemplate:
+    def of(self, mode="Auto", **failed):
+        """Return what is decided for six replicas of another template, of which one is needed."""
+        scaling = {"mode": mode, "maxReplicas": 8}
+        live = a_deployment_body(a_model(), replicas=6)
+        state = a_state(a_manifest(scaling=scaling, **OTHER), live=live, replicas=6, load=1)
+        known = {"failures": failures(WriteKind.TEMPLATE, **failed)} if failed else {}
+        return assessed(state, memory=a_memory(state, needs=1, **known)).decision
+
+    def test_waits_for_a_template_that_is_written(self):
+        assert (self.of().replicas, self.of().limited_by) == (6, "RolloutInProgress")
+
+    def test_does_not_wait_for_one_that_is_not_ours_to_write(self):
+        assert self.of("Recommend").replicas < 6
+
+    @pytest.mark.parametrize("cause", [Cause.REFUSED, Cause.FAILED, Cause.BUG])
+    def test_does_not_wait_for_one_that_fails_again_and_again(self, cause):
+        assert self.of(cause=cause, times=50).replicas < 6
 
 
 class TestGrowth:

@@ -12,6 +12,7 @@ from fleet_builders import (
     a_memory,
     a_state,
     assessed,
+    failures,
     remembering,
 )
 from tonnage.api.pods import Pods
@@ -25,6 +26,7 @@ from tonnage.control.decide.rollout import (
     without_rollout,
 )
 from tonnage.control.input.memory import BetterAsked, Memory, Rolling
+from tonnage.control.input.results import WriteKind
 from tonnage.control.tick import tick
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.posterior import ObjectPosterior
@@ -231,6 +233,24 @@ class TestARollout:
         assert rolled(growing).template is None
         assert rolled(overloaded).template is None
         assert "demand grows" in said(rolled(growing))
+
+    def test_waits_while_another_writer_keeps_the_replicas_below_the_need(self):
+        found = an_object()
+        replicas = replace(found.memory.writers.replicas, edit="argo wrote 2", is_left=True)
+        writers = replace(found.memory.writers, replicas=replicas)
+        left = replace(found, memory=replace(found.memory, writers=writers))
+
+        assert rolled(found).template is not None
+        assert "not yet: demand grows" in said(rolled(left))
+
+    @pytest.mark.parametrize("kind", [WriteKind.TEMPLATE, WriteKind.STATUS])
+    def test_waits_until_a_write_that_failed_is_tried_again(self, kind):
+        waiting = an_object(memory=STOOD | {"failures": failures(kind)})
+        due = an_object(memory=STOOD | {"failures": failures(kind, at_s=NOW_S)})
+
+        assert "not yet: the last write of the object failed" in said(rolled(waiting))
+        assert rolled(waiting).memory.posterior.slots_moved_at_s is None
+        assert rolled(due).template is not None
 
     def test_waits_for_data(self):
         calm = an_object()

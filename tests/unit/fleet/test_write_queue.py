@@ -9,11 +9,13 @@ from tonnage.control.input.results import WriteKind
 from tonnage.control.write.writes import Writes
 from tonnage.fleet.aside import beside
 from tonnage.fleet.write_queue import (
+    KIND_WRITERS,
     NAMESPACE_WRITERS,
     NUM_WRITERS,
     LateError,
     LeftError,
     Pool,
+    WriteQueue,
 )
 
 PATIENCE_S = 1.0
@@ -94,6 +96,17 @@ class TestAPool:
 
         assert failed == {}
         assert server.asked == ["evil/0", "evil/0"]
+
+    def test_has_room_for_other_kinds_where_one_hangs_in_many_namespaces(self, server):
+        queue = WriteQueue(start=beside)
+        queue.others.patience_s = 0.2
+        server.hanging = {f"evil-{number}" for number in range(9)}
+
+        herd = [each for name in sorted(server.hanging) for each in some(name, 4)]
+        queue.run(STATUS, server.write, herd)
+
+        assert len(server.asked) == KIND_WRITERS
+        assert queue.run(WriteKind.TEMPLATE, server.write, some("good", 20)) == {}
 
     def test_waits_for_other_writes_of_a_namespace_of_which_one_kind_hung(self, server, pool):
         pool._slow["evil", STATUS] = {}

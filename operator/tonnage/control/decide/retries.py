@@ -16,8 +16,13 @@ SPREAD: Final = 0.2
 
 
 def is_waiting(failure: Failure | None, generation: int, *, now_s: float) -> bool:
-    """Tell whether what failed for this spec is not to be tried again yet."""
-    return failure is not None and failure.generation == generation and now_s < failure.at_s
+    """Tell whether what failed for this spec is not to be tried again yet.
+
+    A time that no back-off can come to is of a clock that was set back.
+    """
+    if failure is None or failure.generation != generation:
+        return False
+    return 0 < failure.at_s - now_s <= MOST_RETRY_S
 
 
 def failed_again(

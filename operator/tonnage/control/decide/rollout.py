@@ -14,8 +14,10 @@ from tonnage.api.status import ProposalStatus, Reason
 from tonnage.control.decide.approval import is_roll_approved, roll_proposal
 from tonnage.control.decide.budget import Left, replaced_gpus
 from tonnage.control.decide.outlook import lead_s
+from tonnage.control.decide.retries import is_waiting
 from tonnage.control.decide.template import roll_changes, template_of
 from tonnage.control.input.memory import ObjectMemory
+from tonnage.control.input.results import WriteKind
 from tonnage.control.input.state import APPROVE, Assessment, Chosen, Fleet
 from tonnage.control.size.chosen import moved_flags
 from tonnage.manifests.changes import Change
@@ -123,14 +125,25 @@ def _waits_for(found: Assessment, fleet: Fleet, left: Left, stood_s: float) -> s
         return f"the gain has to last {format_s(STANDS_S)}"
     if _has_moved_lately(found, fleet):
         return f"{format_s(ROLLOUTS_APART_S)} lie between two such rollouts"
-    writers = found.memory.writers
-    if writers.drift and writers.drift.is_known and writers.acknowledged:
-        return "a webhook or another controller changes our template at each write"
+    if held := _holds_write(found, fleet):
+        return held
     if left.is_rolling:
         return "another rollout is under way, in the namespace or for such a gain"
     if lacks := _lacks(found, math.inf if left.gpus is None else left.gpus):
         return lacks
     return None if _is_calm(found, fleet) else "demand grows, or not all replicas are Ready"
+
+
+def _holds_write(found: Assessment, fleet: Fleet) -> str | None:
+    """Return why a template would not be written now, or not to last; None: it would."""
+    view, failures, writers = found.state.view, found.memory.written.failures, found.memory.writers
+    # The status says what is done before the template does it.
+    needed = map(failures.get, (WriteKind.TEMPLATE, WriteKind.STATUS))
+    if any(is_waiting(each, view.generation, now_s=fleet.now_s) for each in needed):
+        return "the last write of the object failed, and is tried again later"
+    if writers.drift and writers.drift.is_known and writers.acknowledged:
+        return "a webhook or another controller changes our template at each write"
+    return None
 
 
 def _lacks(found: Assessment, free_gpus: float) -> str | None:
@@ -165,7 +178,8 @@ def _is_calm(found: Assessment, fleet: Fleet) -> bool:
     was_overloaded = overloaded_s is not None and fleet.now_s - overloaded_s < window_s
     is_seen = found.traffics.metrics is Metrics.COMPLETE and found.blackout is None
     is_whole = is_seen and deployment.ready == deployment.total
-    return is_whole and found.decision.replicas == deployment.replicas and not was_overloaded
+    is_enough = found.decision.replicas == deployment.replicas and memory.writers.left is None
+    return is_whole and is_enough and not was_overloaded
 
 
 def without_rollout(memory: ObjectMemory, before: ObjectMemory | None) -> ObjectMemory:

@@ -16,6 +16,7 @@ from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Assessment, Chosen, Fleet, ModelState
 from tonnage.control.measure.pods import pace_s, window_base
 from tonnage.control.measure.traffic import is_blind
+from tonnage.control.observe.ownership import may_act
 from tonnage.control.observe.starting import no_more_start, why_refused
 from tonnage.manifests.evicted import evictable
 from tonnage.policy.situation import Need, Situation
@@ -57,7 +58,7 @@ def situation_of(
         free_budget_gpus=None if left.gpus is None else left.gpus - template_gpus(found, fleet),
         uncounted_gpus=left.uncounted,
         approved=approved_by_cost(found, chosen),
-        is_rolling=_keeps_pods(found),
+        is_rolling=_keeps_pods(found, fleet),
         left=memory.writers.left if found.is_acting else None,
         scale_down_window_s=scale_down_window_s(learned, fleet.settings),
         hold_s=held_s(memory.demand, learned, chosen.sizing, fleet.settings),
@@ -81,15 +82,16 @@ def _expected_replicas(chosen: Chosen, memory: ObjectMemory, fleet: Fleet) -> in
     return chosen.capacity.replicas((1 + unseen_room(expected, chosen, fleet.settings)) * expected)
 
 
-def _keeps_pods(found: Assessment) -> bool:
-    """Tell whether pods are replaced, or about to be.
+def _keeps_pods(found: Assessment, fleet: Fleet) -> bool:
+    """Tell whether pods are replaced, or about to be by a template that we may write.
 
     Where some wait for GPUs, what is taken away may be what the rollout waits for.
     """
     live, problem = found.state.deployment, found.memory.written.problem
     if live is None or any(pod.unschedulable is not None for pod in found.state.pods):
         return False
-    return live.is_rolling or bool(found.changes and not problem)
+    is_due = bool(found.changes) and not problem and may_act(found, fleet)
+    return live.is_rolling or is_due
 
 
 def _draining(found: Assessment) -> tuple[float, float] | None:

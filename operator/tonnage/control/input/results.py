@@ -74,6 +74,6 @@ class Failure:
 
     @property
     def problem(self) -> str | None:
-        """What was said, where it calls for a person: a refusal, or a failure that lasts."""
-        is_lasting = self.cause is Cause.FAILED and self.times >= LASTING
+        """What was said, where it calls for a person: a refusal, or a failure or bug that lasts."""
+        is_lasting = self.cause in {Cause.FAILED, Cause.BUG} and self.times >= LASTING
         return self.said if is_lasting or self.cause is Cause.REFUSED else None
