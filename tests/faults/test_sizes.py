@@ -12,6 +12,7 @@ from helm import memory_limit_bytes
 from http_double import Reply, serving
 from query_api import QueryApi
 from tonnage.cluster.questions import query_of
+from tonnage.estimate.metrics import LATENCIES
 from tonnage.units import MIB
 
 ROOT = Path(__file__).parents[2]
@@ -125,7 +126,7 @@ class TestAServerThatDrips:
     def test_in_one_query_that_shows_takes_nothing_else_away(self):
         with a_world(limits=PATIENT) as world:
             assert world.tick(4) == {"blue": 2, "green": 2}
-            world.api.fault = failing(self.dripping(world), "preemptions")
+            world.api.fault = failing(self.dripping(world), LATENCIES)
 
             assert world.tick(2) == {"blue": 1, "green": 1}
-            assert {query_of(key) for key in world.fleet.problems} == {"preemptions"}
+            assert {query_of(key) for key in world.fleet.problems} == {LATENCIES}
