@@ -9,7 +9,7 @@ from where they were, and the time in between was not watched.
 import math
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise, starmap
 from math import isfinite, nan
 from operator import sub
@@ -220,7 +220,6 @@ class EngineScrapes:
         seconds = watched[known[-1]] - watched[known[0]]
         return (values[known[-1]] - values[known[0]]) / seconds if seconds > 0 else nan
 
-    @property
     def _usual_per_s(self) -> float:
         """Return the requests that usually end: over all that is known, or of late."""
         number = len(self._long)
@@ -238,8 +237,8 @@ class EngineScrapes:
         """Take in pages that did not follow, if they are as many in a row as are believed."""
         odd, first, raw = self._odd, len(self._odd) - 1, self._raw[1:]
         known = [(self.at_s, raw), *odd]
-        usual_per_s = max(self._usual_per_s, min(starmap(_ended_per_s, pairwise(known))))
-        while first and _can_follow(odd[first - 1], odd[first], usual_per_s):
+        usual_per_s = max(self._usual_per_s(), min(starmap(_ended_per_s, pairwise(known))))
+        while first and _can_follow(odd[first - 1], odd[first], lambda: usual_per_s):
             first -= 1
         believed = odd[first:]
         is_surge = len(believed) >= RESTARTED and self._is_surge(believed)
@@ -294,8 +293,11 @@ def _ended_per_s(before: Timed, after: Timed) -> float:
     return grown / (after[0] - before[0]) if isfinite(grown) else 0.0
 
 
-def _can_follow(before: Timed, after: Timed, usual_per_s: float) -> bool:
-    """Tell whether a page can be the next of an engine."""
+def _can_follow(before: Timed, after: Timed, usual_per_s: Callable[[], float]) -> bool:
+    """Tell whether a page can be the next of an engine.
+
+    ``usual_per_s``: requests that usually end, called only where many did.
+    """
     (before_s, known), (after_s, page) = before, after
     if _has_fallen(known, page):
         return False
@@ -303,7 +305,7 @@ def _can_follow(before: Timed, after: Timed, usual_per_s: float) -> bool:
     if not grown > LEAST_SUDDEN:  # or not known
         return True
     in_flight = known[RUNNING] + (known[QUEUED] if isfinite(known[QUEUED]) else 0.0)
-    return grown <= LEAST_SUDDEN + in_flight + USUAL * usual_per_s * (after_s - before_s)
+    return grown <= LEAST_SUDDEN + in_flight + USUAL * usual_per_s() * (after_s - before_s)
 
 
 def _has_fallen(before: Row, page: Row) -> bool:

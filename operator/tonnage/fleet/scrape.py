@@ -42,7 +42,7 @@ class Scraper:
     _told: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        self._scrapes = FleetScrapes(self.settings)
+        self._begin_anew()
 
     def begin(
         self,
@@ -54,7 +54,7 @@ class Scraper:
         """Begin to ask about these pods; ``news`` is set when all is answered."""
         self._pods = frozenset(pods)
         if now_s < self._began_at_s:  # the clock was set back
-            self._scrapes, self._answered_at_s = FleetScrapes(self.settings), {}
+            self._begin_anew()
         self._began_at_s = now_s
         recent_s = FRESH_SCRAPES * self.settings.scrape_interval_s + self.settings.tick_s
 
@@ -99,6 +99,9 @@ class Scraper:
     def forget(self) -> None:
         """Begin anew: ask for the last quarter of an hour again."""
         self.rounds.forget()
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
         self._scrapes, self._answered_at_s = FleetScrapes(self.settings), {}
 
     def _tell(self, answers: Answers) -> None:

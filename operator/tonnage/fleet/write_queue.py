@@ -123,16 +123,17 @@ class Pool:
     def _begin(self, phase: Phase, waiting: dict[Item, Writes]) -> set[Item]:
         """Begin as many as there are free writers for; return them."""
         busy = Counter(each.place for each in self._begun.values())
+        of_kind = Counter(kind for _, kind in self._begun)
         begun = set[Item]()
         for item, each in list(waiting.items()):
-            of_kind = sum(item[1] is kind for _, kind in self._begun)
-            if len(self._begun) >= NUM_WRITERS or of_kind >= self.most_of_kind:
+            if len(self._begun) >= NUM_WRITERS or of_kind[item[1]] >= self.most_of_kind:
                 break
             place = each.namespace, item[1]
             most = 1 if place in self._slow else NAMESPACE_WRITERS
             if item in self._begun or busy[place] >= most:
                 continue
             busy[place] += 1
+            of_kind[item[1]] += 1
             begun.add(item)
             made = Begun(place=place, at_s=self.clock(), work=Aside(self.start))
             self._begun[item] = made

@@ -43,7 +43,7 @@ OTHERS: Final[Mapping[str, Rival]] = {
         factory=lambda knob, _: ReadsEngines(ClassicPlanner(share=knob)),
     ),
     "wva2": Rival(
-        description="the same, second analyzer: tokens over the capacity in tokens",
+        description="llm-d's WVA, second analyzer: tokens over the capacity in tokens",
         knob="utilization above which it goes up",
         default=0.85,
         factory=lambda knob, interval_s: TokenSaturation(load=knob, scrape_interval_s=interval_s),

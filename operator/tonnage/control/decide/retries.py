@@ -1,10 +1,11 @@
 """When what the API server did not take is tried again, apart from others. Pure."""
 
 import zlib
+from collections.abc import Set
 from typing import Final
 
-from tonnage.control.input.results import Failure, Result
-from tonnage.control.input.state import ModelView
+from tonnage.control.input.results import Failure, Result, WriteKind
+from tonnage.control.input.state import Assessment, ModelView
 from tonnage.control.input.times import backoff_s
 
 RETRY_S: Final = 15.0
@@ -23,6 +24,13 @@ def is_waiting(failure: Failure | None, generation: int, *, now_s: float) -> boo
     if failure is None or failure.generation != generation:
         return False
     return 0 < failure.at_s - now_s <= MOST_RETRY_S
+
+
+def waiting_kinds(found: Assessment, now_s: float) -> Set[WriteKind]:
+    """Return the writes of an object that failed and are not to be tried again yet."""
+    generation = found.state.view.generation
+    failures = found.memory.written.failures.items()
+    return {kind for kind, each in failures if is_waiting(each, generation, now_s=now_s)}
 
 
 def failed_again(

@@ -14,7 +14,7 @@ from tonnage.api.status import ProposalStatus, Reason
 from tonnage.control.decide.approval import is_roll_approved, roll_proposal
 from tonnage.control.decide.budget import Left, replaced_gpus
 from tonnage.control.decide.outlook import lead_s
-from tonnage.control.decide.retries import is_waiting
+from tonnage.control.decide.retries import waiting_kinds
 from tonnage.control.decide.template import roll_changes, template_of
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.results import WriteKind
@@ -136,10 +136,9 @@ def _waits_for(found: Assessment, fleet: Fleet, left: Left, stood_s: float) -> s
 
 def _holds_write(found: Assessment, fleet: Fleet) -> str | None:
     """Return why a template would not be written now, or not to last; None: it would."""
-    view, failures, writers = found.state.view, found.memory.written.failures, found.memory.writers
+    writers = found.memory.writers
     # The status says what is done before the template does it.
-    needed = map(failures.get, (WriteKind.TEMPLATE, WriteKind.STATUS))
-    if any(is_waiting(each, view.generation, now_s=fleet.now_s) for each in needed):
+    if waiting_kinds(found, fleet.now_s) & {WriteKind.TEMPLATE, WriteKind.STATUS}:
         return "the last write of the object failed, and is tried again later"
     if writers.drift and writers.drift.is_known and writers.acknowledged:
         return "a webhook or another controller changes our template at each write"

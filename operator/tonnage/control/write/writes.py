@@ -5,7 +5,13 @@ from dataclasses import dataclass, replace
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Status
 from tonnage.control.decide.leaving import PodCost, costs_to_go
-from tonnage.control.decide.retries import MOST_RETRY_S, apart_s, failed_again, is_waiting
+from tonnage.control.decide.retries import (
+    MOST_RETRY_S,
+    apart_s,
+    failed_again,
+    is_waiting,
+    waiting_kinds,
+)
 from tonnage.control.decide.template import roll_written
 from tonnage.control.decide.writers import with_written
 from tonnage.control.input.memory import ObjectMemory, WriteMemory
@@ -107,11 +113,7 @@ class Writes:
 def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Writes, ObjectMemory]:
     """Return what is to be written for one object, and the memory of it once it is carried out."""
     view, known, deployment = found.state.view, found.memory.written, found.state.deployment
-    waiting = {
-        kind
-        for kind, failure in known.failures.items()
-        if is_waiting(failure, view.generation, now_s=fleet.now_s)
-    }
+    waiting = waiting_kinds(found, fleet.now_s)
     waits = bool(waiting & {WriteKind.TEMPLATE, WriteKind.CHILDREN})
     acts = may_act(found, fleet)
     scale = _scale(found, fleet) if may_scale(found, fleet) else None
