@@ -39,7 +39,7 @@ help:  ## Show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 demo: $(VENV)/.lab  ## Build what is missing, run the demo, write demo.png, leave nothing running
-	$(BIN)/tonnage lab demo --cluster $(CLUSTER) --engine $(ENGINE) --picture demo.png
+	$(BIN)/python -m tonnage_lab demo --cluster $(CLUSTER) --engine $(ENGINE) --picture demo.png
 
 test: style  ## Style and layers, then types and tests; repeats at the end what failed
 test-all: style  ## The same with the thorough tests; alone kind, release, upgrade and alerts need `pytest -m LANE`

@@ -1,4 +1,4 @@
-"""``tonnage lab``: a real control plane, engines and load on this machine, without Docker."""
+"""``python -m tonnage_lab``: control plane, engines and load on this machine, without Docker."""
 
 import importlib
 import sys
@@ -21,9 +21,10 @@ Needs no Docker. The programs are built once, which takes some minutes, and kept
 
 \b
 Examples:
-  tonnage lab demo                       run the demo, then stop everything
-  tonnage lab up && tonnage lab status   start a cluster and leave it
-  tonnage lab down
+  python -m tonnage_lab demo      run the demo, then stop everything
+  python -m tonnage_lab up        start a cluster and leave it
+  python -m tonnage_lab status
+  python -m tonnage_lab down
 """
 FOLDER = click.option(
     "--folder",
@@ -97,7 +98,7 @@ def status(folder: Path | None) -> None:
         found = state.load(folder or state.default_folder())
         members = state.status(found) if found else {}
         if found is None or not any(members.values()):
-            raise Failure("no lab runs; start one with 'tonnage lab up'")
+            raise Failure("no lab runs; start one with 'python -m tonnage_lab up'")
         for name, is_alive in members.items():
             click.echo(f"{name:24} {'runs' if is_alive else 'ended'}")
         click.echo(f"export KUBECONFIG={found.kubeconfig}")

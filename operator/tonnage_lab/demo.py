@@ -77,7 +77,7 @@ def run_demo(
             console.print(f"Dashboard: {pictures.dashboard}")
         if keep and not on_kind:
             console.print(f"The lab stays: export KUBECONFIG={plane.kubeconfig}")
-            console.print("Stop it with: tonnage lab down")
+            console.print("Stop it with: python -m tonnage_lab down")
     console.print(f"Done in {format_s(time.monotonic() - began_s)}.")
     return 0
 
@@ -122,7 +122,7 @@ def _on_processes(
 
 
 def _start_lab(step: Step) -> ControlPlane:
-    """Start a lab that ``tonnage lab status`` and ``down`` know."""
+    """Start a lab that ``python -m tonnage_lab status`` and ``down`` know."""
     planes: list[ControlPlane] = []
 
     def keep_plane(plane: ControlPlane, _: Step) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""A lab that outlives the command that started it: ``tonnage lab up``, ``status``, ``down``.
+"""A lab that outlives the command that started it: ``up``, ``status`` and ``down``.
 
 One JSON file per lab says which processes belong to it and where its servers answer. It is
 written whenever a process joins, so that a start that was killed half-way can be taken down.

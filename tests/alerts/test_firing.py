@@ -22,7 +22,7 @@ from tonnage.fleet.settings_file import SettingsFile
 pytestmark = [
     pytest.mark.alerts,
     pytest.mark.lab,
-    pytest.mark.skipif(PROGRAM is None, reason="needs prometheus: tonnage lab builds it"),
+    pytest.mark.skipif(PROGRAM is None, reason="needs prometheus: python -m tonnage_lab builds it"),
 ]
 NAMES = (
     "sloMissed", "errorBudgetBurnt", "metricsMissing", "noCapacity", "conflict", "rolloutStuck",

@@ -32,7 +32,7 @@ from tonnage_lab.stages import EngineKind, Stage, set_up
 pytestmark = [
     pytest.mark.alerts,
     *site_lab.pytestmark,
-    pytest.mark.skipif(PROGRAM is None, reason="needs prometheus: tonnage lab builds it"),
+    pytest.mark.skipif(PROGRAM is None, reason="needs prometheus: python -m tonnage_lab builds it"),
 ]
 DURATION_S = float(os.environ.get("TONNAGE_SILENCE_S", HOUR_S))
 EVERY_S = 5

@@ -2,7 +2,8 @@
 
     TONNAGE_REAL_VLLM=1 pytest tests/cluster/test_real_vllm.py
 
-``tonnage lab demo --engine vllm`` installs it. One engine on one core, then two: five minutes.
+``python -m tonnage_lab demo --engine vllm`` installs it. One engine on one core,
+then two: five minutes.
 """
 
 import os

@@ -23,7 +23,9 @@ from tonnage_lab.processes import ProcessGroup, answers, free_ports
 
 PROGRAM = assets.find("prometheus", assets.asset_paths())
 VICTORIA_METRICS = debian_programs.find("victoria-metrics")
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs prometheus: tonnage lab builds it")
+pytestmark = pytest.mark.skipif(
+    PROGRAM is None, reason="needs prometheus: python -m tonnage_lab builds it"
+)
 SCRAPE_S = 1
 PODS = (("blue", "llama-0"), ("green", "mixtral-0"))
 PAGE = """

@@ -14,7 +14,7 @@ from tonnage_lab.processes import ProcessGroup, answers, free_ports
 
 PROGRAM, TOOL = assets.find("prometheus", assets.asset_paths()), debian_programs.find("promtool")
 pytestmark = [
-    pytest.mark.skipif(PROGRAM is None, reason="needs prometheus: tonnage lab builds it"),
+    pytest.mark.skipif(PROGRAM is None, reason="needs prometheus: python -m tonnage_lab builds it"),
     pytest.mark.skipif(TOOL is None, reason="promtool is neither here nor to be had"),
 ]
 SCRAPE_S, HOURS_S = 15, 7200

@@ -132,16 +132,6 @@ def test_a_wheel_leaves_the_lab_out(pure):
     assert folders == {"tonnage", "tonnage-0.1.0.dist-info"}
 
 
-def test_a_wheel_without_the_lab_says_where_the_lab_is(pure_home):
-    libraries = sysconfig.get_path("purelib")
-    # -S: else the editable install of the tests has the lab.
-    command = (sys.executable, "-S", "-m", "tonnage", "lab", "demo")
-    ended = start(*command, PYTHONPATH=f"{pure_home}:{libraries}")
-
-    assert ended.returncode == 2
-    assert "the lab comes with a checkout of the sources" in ended.stderr
-
-
 @needs_compiler
 def test_a_build_leaves_nothing_in_the_sources(source, compiled):
     relative = {path.relative_to(source) for path in files_below(source)}

@@ -6,7 +6,6 @@ import pytest
 
 from cli_builders import LLAMA, a_comparison, assert_stands_alone, llama, run, tree, words
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.catalog.price import Price
 from tonnage.cli.page.compare import compare_page
 from tonnage.sizing.compare import RefusedClass
 
@@ -33,7 +32,7 @@ def test_stands_alone():
     text = run("compare", "-f", "-", "--gpu", FOUR, "--html", "-", text=LLAMA).stdout
 
     assert_stands_alone(text)
-    assert len(list(tree(text).iter("svg"))) == 2
+    assert len(list(tree(text).iter("svg"))) == 1
 
 
 def test_says_of_every_picture_what_it_shows(root):
@@ -72,12 +71,6 @@ def test_draws_the_cheapest_and_the_own_class_where_all_are_compared():
 
     assert len(names) == 6
     assert "H20" in names
-
-
-def test_without_a_price_has_no_bars():
-    root = tree(compare_page(a_comparison(price=Price())))
-
-    assert len(list(root.iter("figure"))) == 1
 
 
 def test_where_no_class_will_do_says_why():

@@ -10,20 +10,16 @@ from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
-from cli_builders import a_budget, a_comparison, answered
+from cli_builders import a_comparison, answered
 from thorough import one_in
 from tonnage.cli.answers.batches import BatchRow
 from tonnage.cli.answers.roofline import Ceiling, Roofline, RooflinePoint, roofline
-from tonnage.cli.page.cost import cost_figure
 from tonnage.cli.page.drawing import SERIES, look
-from tonnage.cli.page.memory import memory_figure
 from tonnage.cli.page.roofline import roofline_figure
 from tonnage.cli.page.throughput import batches_of, strictest, throughput_figure
-from tonnage.sizing.memory.ceiling import BudgetPart, GivenPool, MemoryBudget
 from tonnage.sizing.serving.steady import SteadyState
 from tonnage.sizing.step_time.step import StepTime
 from tonnage.sizing.workload import Slo, Target
-from tonnage.units import GIB
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "deploy" / "examples").glob("*.yaml"))
@@ -152,60 +148,6 @@ def line_at(axes, label):
     return line
 
 
-class TestMemory:
-    def test_the_parts_are_to_scale(self):
-        (axes,) = drawn(memory_figure, a_budget()).axes
-        starts = [part.get_x() for part in axes.patches]
-        widths = [part.get_width() for part in axes.patches]
-
-        assert widths == pytest.approx([30, 10, 50, 10])
-        assert starts == pytest.approx([0, 30, 40, 90])
-        assert axes.get_xlim() == (0, 100)
-
-    def test_what_the_engine_may_use_is_marked(self):
-        figure = drawn(memory_figure, a_budget())
-
-        assert "90.0 GiB usable (0.9)" in texts(figure)
-        assert set(line_at(figure.axes[0], "90.0 GiB").get_xdata()) == {90}
-
-    def test_a_given_cache_is_as_large_as_it_is_said_to_be_whatever_is_usable(self):
-        given = GivenPool(flag="--num-gpu-blocks-override 5120", num_bytes=20 * GIB)
-        budget = replace(a_budget(spread_bytes=5 * GIB), given_pool=given)
-        figure = drawn(memory_figure, budget)
-
-        widths = [part.get_width() for part in figure.axes[0].patches]
-        assert widths == pytest.approx([30, 10, 20, 40])
-        assert not [text for text in texts(figure) if "usable" in text]
-
-    def test_a_given_cache_that_is_too_large_is_drawn_in_full(self):
-        given = GivenPool(flag="--num-gpu-blocks-override 5120", num_bytes=80 * GIB)
-        (axes,) = drawn(memory_figure, replace(a_budget(), given_pool=given)).axes
-
-        assert [part.get_width() for part in axes.patches] == pytest.approx([30, 10, 80])
-        assert axes.get_xlim() == (0, 120)
-
-    @FEW
-    @given(
-        st.lists(st.floats(min_value=1e-4, max_value=0.9), min_size=1, max_size=9),
-        st.floats(min_value=0.1, max_value=1.0),
-        st.floats(min_value=8, max_value=300),
-    )
-    def test_texts_never_overlap(self, shares, utilization, total_gib):
-        total_bytes = total_gib * GIB
-        scale = utilization * total_bytes / (sum(shares) + 0.1)
-        parts = tuple(
-            BudgetPart(name=f"part {number}", num_bytes=share * scale, spread_bytes=share * scale)
-            for number, share in enumerate(shares)
-        )
-        budget = MemoryBudget(
-            total_bytes=total_bytes, utilization_fraction=utilization, parts=parts
-        )
-        figure = drawn(memory_figure, budget)
-
-        assert sum(part.get_width() for part in figure.axes[0].patches) == pytest.approx(total_gib)
-        assert_reads_well(figure)
-
-
 class TestRoofline:
     def test_the_ridge_is_where_both_roofs_meet(self):
         (axes,) = drawn(roofline_figure, a_roofline()).axes
@@ -314,23 +256,3 @@ class TestThroughput:
         named = [a_class(f"RTX-PRO-6000-{n}", each) for n, each in enumerate(courses)]
 
         assert_reads_well(drawn(throughput_figure, named, slo))
-
-
-class TestCost:
-    def test_bars_are_as_long_as_the_price_and_end_at_five_times_the_shortest(self):
-        choices = a_comparison(names=("H100", "H200", "A100-80GB", "L40S")).selection.choices
-        priced = [(each.gpu.name, each.bill) for each in choices]
-        (axes,) = drawn(cost_figure, priced, {}).axes
-        widths = [bar.get_width() for bar in axes.patches]
-        longer, full = widths[: len(priced)], widths[len(priced) :]
-
-        assert full == [bill.usd_per_million_tokens for _, bill in priced]
-        assert axes.get_xlim()[1] == 5 * min(longer) < max(longer)
-
-    def test_long_names_are_cut_and_read_well(self):
-        choices = a_comparison(names=("H100", "H200")).selection.choices
-        priced = [(each.gpu.name * 10, each.bill) for each in choices]
-        figure = drawn(cost_figure, priced, {})
-
-        assert max(map(len, texts(figure))) <= 24
-        assert_reads_well(figure)

@@ -92,38 +92,6 @@ def test_the_flags_of_a_scale_target_stay():
     assert answer["rolesApart"]["message"].startswith("not weighed: spec.scaleTarget")
 
 
-COMPARED = ("compare", *ASKED[1:-2], "--roles-apart")
-
-
-def test_a_comparison_says_of_a_class_what_its_plan_does():
-    (answer,) = json.loads(run("plan", *COMPARED[1:], "-o", "json").stdout)
-    (choice,) = json.loads(run(*COMPARED, "-o", "json").stdout)["classes"]
-
-    assert choice["rolesApart"] == answer["rolesApart"]
-
-
-def test_a_comparison_names_the_classes_where_roles_apart_cost_less():
-    result = run(*COMPARED, "--kv-link", "1GB/s", COLUMNS="80")
-    text = " ".join(result.stdout.split())
-
-    assert max(map(len, result.stdout.splitlines())) <= 80
-    assert "prefill and decode apart, of the classes in full, cost less on none" in text
-    assert "roles apart no: 9 prefill replicas and 9 decode replicas keep the targets each" in text
-
-
-def test_a_comparison_says_which_link_it_assumes():
-    text = " ".join(run(*COMPARED).stdout.split())
-
-    assert (
-        "cost less on H100 (2 prefill + 1 decode, 20.64 per hour); assumed: moved as within" in text
-    )
-
-
-@pytest.mark.parametrize("options", [["--kv-link", "1GB/s"], ["--roles-apart", "-o", "csv"]])
-def test_a_comparison_refuses_what_a_plan_does(options):
-    assert run(*COMPARED[:-1], *options).exit_code == 3
-
-
 @pytest.mark.parametrize(
     ("options", "why"),
     [
@@ -226,34 +194,3 @@ def test_auto_asks_a_class_of_yours_how_much_host_memory_there_is(tmp_path):
     (answer,) = json.loads(result.stdout)
 
     assert answer["kvOffload"]["message"].startswith("Auto: on, 86 GiB a replica; worth it: ")
-
-
-# fmt: off
-DEAR = (
-    "--model", "meta-llama/Llama-3.1-70B-Instruct", "--gpu", "H100", "--rps", "0.3",
-    "--prompt", "2000", "--output", "800", "--ttft", "8s", "--tpot", "150ms",
-    "--set", "model.kvOffload.mode=Auto", "--set", "model.kvOffload.workingSetTokens=1000000",
-    "--set", "model.kvOffload.gib=2000",
-)
-# fmt: on
-
-
-@pytest.mark.parametrize("asked", [DEAR, (*ASKED[1:-2], *AUTO, *ROOM, *MORE)])
-def test_a_comparison_has_the_plan_that_auto_chooses(asked):
-    [compared] = json.loads(run("compare", *asked, "-o", "json").stdout)["classes"]
-    [planned] = json.loads(run("plan", *asked, "-o", "json").stdout)
-
-    for name in ("replicas", "gpusPerReplica", "parallelism", "maxNumSeqs"):
-        assert compared["plan"][name] == planned["plan"][name]
-    assert compared["kvOffload"] in [each["message"] for each in planned["plan"]["reasons"]]
-
-
-def test_a_comparison_says_what_auto_chooses_on_each_class():
-    asked = ("compare", *ASKED[1:-2], "--gpu", "H100,GB10", *AUTO, *ROOM, *MORE)
-    classes = json.loads(run(*asked, "-o", "json").stdout)["classes"]
-    said = {each["gpu"]: each["kvOffload"] for each in classes}
-    text = " ".join(run(*asked).stdout.split())
-
-    assert said["H100"].startswith("Auto: on, 184 GiB a replica; worth it: ")
-    assert all(each in text for each in said.values())
-    assert f"KV offload {said['H100']}" in text

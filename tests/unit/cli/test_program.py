@@ -13,9 +13,8 @@ from click.testing import CliRunner
 from cli_builders import run
 from doc_blocks import ROOT
 from tonnage.cli.commands.app import COMMANDS, plugin, program
-from tonnage.cli.commands.lab import lab_command
 from tonnage.cli.console import Failure
-from tonnage_lab.command import LabFailure, lab_errors
+from tonnage_lab.command import LabFailure, lab, lab_errors
 from tonnage_lab.processes import LabError
 
 
@@ -44,7 +43,6 @@ def test_help_lists_every_command_and_every_exit_code():
     "command",
     [
         *([name] for name in COMMANDS),
-        *(["lab", name] for name in ("up", "down", "status", "build")),
     ],
     ids=" ".join,
 )
@@ -96,7 +94,7 @@ def test_a_file_is_no_format(command):
     assert "-o" in result.stderr
 
 
-@pytest.mark.parametrize("command", ["plan", "replay", "explain", "catalog", "crd", "lab", "run"])
+@pytest.mark.parametrize("command", ["plan", "replay", "explain", "catalog", "crd", "run"])
 def test_help_has_examples(command):
     text = run(command, "--help").stdout
 
@@ -195,17 +193,6 @@ def test_the_module_runs():
     assert done.stdout == "tonnage 0.1.0\n"
 
 
-@pytest.mark.parametrize("asked", [[], ["--help"], ["demo", "--cluster", "kind"], ["up"]])
-def test_without_the_lab_its_command_says_where_the_lab_is(asked):
-    result = CliRunner().invoke(lab_command("nowhere"), asked)
-
-    assert result.exit_code == 2
-    assert result.stderr == (
-        "Error: the lab comes with a checkout of the sources: run make demo there, or install it "
-        "with pip install -e '.[lab]'\n"
-    )
-
-
 def test_a_missing_extra_says_how_to_install_it():
     with (
         pytest.raises(Failure, match=r"needs trustme.*pip install -e '\.\[lab\]'"),
@@ -229,7 +216,7 @@ def test_what_the_lab_cannot_do_keeps_the_lines_of_its_logs():
 
 def test_a_lab_that_does_not_run_is_said_to_be_none(tmp_path):
     for command in ("status", "down"):
-        result = run("lab", command, "--folder", tmp_path)
+        result = CliRunner().invoke(lab, [command, "--folder", str(tmp_path)])
 
         assert result.exit_code == 3
         assert "lab" in result.stderr

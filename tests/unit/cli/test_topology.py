@@ -107,12 +107,6 @@ def test_a_diff_of_roles_that_keep_no_slo_says_why(tmp_path):
     assert "moving the cache of a prompt and the first step of decode take" in result.stdout
 
 
-def test_compare_weighs_roles_with_the_link_of_the_spec():
-    result = run("compare", "-f", "-", "--gpu", "H100", text=an_object())
-
-    assert "roles apart" in result.stdout
-
-
 def test_a_replay_takes_one_role_at_a_time(tmp_path):
     trace = tmp_path / "trace.csv"
     trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,100,10\n1,100,10\n")

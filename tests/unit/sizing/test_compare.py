@@ -1,7 +1,6 @@
-"""GPU classes compared: order, bills worked out by hand, aspects, what is to be validated."""
+"""GPU classes compared: order, bills worked out by hand."""
 
 import math
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,15 +12,12 @@ from splits import swept_costs
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.catalog.price import Price
-from tonnage.explain.choosing import stages
 from tonnage.explain.cost_words import full_use
-from tonnage.explain.validation import unconfirmed_figures
 from tonnage.explain.words import explain
 from tonnage.sizing.bill import bill, tokens_per_s_asked
 from tonnage.sizing.compare import Choice, select
 from tonnage.sizing.cost import gpu_hour, owned_hour, rented_hour
 from tonnage.sizing.plan import size_with
-from tonnage.sizing.provenance import Figure, Input, Origin
 from tonnage.sizing.request import Flags, ask, look_up, on_gpu
 from tonnage.sizing.search import cost_of, size
 from tonnage.sizing.split import Parallelism
@@ -400,59 +396,3 @@ class TestOffline:
         *_, cost = explain(replace(sizing, replicas=5))
 
         assert "for the tokens asked: 5.56 USD per million, 14,610 USD per month" in cost.lines
-
-
-class TestTheStages:
-    def test_are_the_five_of_the_golden_table(self):
-        table = (ROOT / "tests/golden/seed_numbers.yaml").read_text()
-        named = re.search(r"five-stage GPU selection \(([^)]*)\)", table)[1]
-        choice = best_choice(a_sizing_request())
-
-        assert list(stages(choice)) == named.split(", ")
-
-    def test_hold_the_figures_of_the_sizing(self):
-        choice = Choice(sizing=replace(at_rate(2.0), replicas=3))
-        found = stages(choice)
-
-        assert found["workload"]["requestsPerSecond"] == 4
-        assert found["workload"]["outputTokensPerSecond"] == 2000
-        assert found["memory"]["split"] == "TP1"
-        assert found["throughput"]["tokensPerSecond"] == 1000
-        assert found["throughput"]["limitedBy"] == choice.sizing.limited_by
-        assert found["cost"]["usdPerHour"] == 12
-        assert found["cost"]["basis"] == "rented"
-
-    def test_leave_out_what_has_no_price_and_no_target(self):
-        sizing = size(a_sizing_request(gpu=a_class("FREE", None), slo=OFFLINE, demand=Demand()))
-        found = stages(Choice(sizing=sizing))
-
-        assert found["cost"]["price"] == "unknown"
-        assert "timeToFirstTokenSeconds" not in found["throughput"]
-        assert "offline" in found["workload"]["promises"]
-        assert found["workload"]["demand"] == "not given"
-
-
-class TestWhatIsToBeValidated:
-    def test_is_every_input_that_was_neither_given_nor_measured(self):
-        inputs = tuple(
-            Input(figure=Figure.MODEL, which=origin, value="1", origin=origin) for origin in Origin
-        )
-        found = [each.name for each in unconfirmed_figures(size(a_sizing_request(inputs=inputs)))]
-
-        assert found[:2] == ["model looked up", "model guessed"]
-        assert "model given" not in found
-        assert "model measured" not in found
-
-    def test_holds_the_estimates_of_memory_until_a_replica_reported_its_cache(self):
-        sizing = size(a_sizing_request())
-        measured = replace(sizing, request=replace(sizing.request, measured_kv_tokens=1000.0))
-
-        assert {"KV tokens", "CUDA graphs"} <= {each.name for each in unconfirmed_figures(sizing)}
-        assert not {"KV tokens", "CUDA graphs"} & {
-            each.name for each in unconfirmed_figures(measured)
-        }
-
-    def test_says_of_everything_what_confirms_it(self):
-        request = asked(a_spec("llama-3.3-70b-h200"))
-
-        assert all(each.confirmed_by for each in unconfirmed_figures(size(request)))

@@ -3,20 +3,19 @@
 from collections.abc import Iterator
 from typing import Final
 
+from tonnage.api.spec import Spec
 from tonnage.cli.answers.batches import BOUNDS
 from tonnage.cli.answers.comparing import NO_PRICE, SEVERAL_NODES, Compared
 from tonnage.cli.answers.price_words import price_notes
 from tonnage.cli.console import printable
 from tonnage.explain.at_demand import AtDemand, at_demand, demand_rows
-from tonnage.explain.choosing import memory_written
 from tonnage.explain.cost_words import missing_price, nodes_written
 from tonnage.explain.report import bottleneck_of
-from tonnage.explain.validation import Unconfirmed, unconfirmed_figures
 from tonnage.sizing.compare import Choice, RefusedClass
 from tonnage.sizing.plan import requests_per_s_asked
 from tonnage.sizing.request import ANY_SIZES, spread_of
 from tonnage.sizing.serving.ttft import typical_ttft_s
-from tonnage.units import count_of, format_s, significant
+from tonnage.units import count_of, format_bytes, format_s, significant
 
 WORDS: Final = frozenset({"class", "split", "bound by"})
 """Columns of words; the others are numbers."""
@@ -122,32 +121,18 @@ def notes(found: Compared) -> Iterator[str]:
             f"{', '.join(names)}: closer than the estimate of their speed is sure; a measurement "
             "may change their order"
         )
-    yield from _roles_notes(found)
+    yield from _plan_notes(found.deployment.spec)
     if len(found.in_full) < len(choices):
         shown = ", ".join(each.gpu.name for each in found.in_full)
         yield f"in full below: {shown}; --gpu NAME,NAME shows others"
 
 
-def _roles_notes(found: Compared) -> Iterator[str]:
-    """Yield on which classes roles apart cost less: what is ranked is one fleet for both."""
-    if not found.roles:
-        return
-    less = {
-        name: figures["apart"]
-        for name, (_, figures) in found.roles.items()
-        if figures["verdict"] == "Apart"
-    }
-    costs = ", ".join(
-        f"{name} ({each['prefill']['replicas']} prefill + {each['decode']['replicas']} decode"
-        + (f", {each['costPerHour']:.2f} per hour)" if "costPerHour" in each else ")")
-        for name, each in less.items()
-    )
-    over = "; assumed: moved as within a node, --kv-link says otherwise"
-    is_assumed = any(each["linkIsAssumed"] for each in less.values())
-    yield (
-        "ranked as one fleet for both; prefill and decode apart, of the classes in full, cost "
-        f"less on {costs or 'none'}{over if is_assumed else ''}"
-    )
+def _plan_notes(spec: Spec) -> Iterator[str]:
+    """Yield what of a spec only a plan answers."""
+    if spec.topology:
+        yield "ranked as one fleet for both roles; 'tonnage plan' answers for each"
+    if spec.model.kv_offload is not None and spec.model.kv_offload.is_auto:
+        yield "without a KV cache in host memory: 'tonnage plan' says what Auto chooses"
 
 
 def _price_notes(found: Compared) -> Iterator[str]:
@@ -263,17 +248,15 @@ def to_write(choice: Choice) -> str:
     return f"spec.hardware: {{gpu: {choice.gpu.name}, gpusPerReplica: {num_gpus}}}{raised}"
 
 
-def class_rows(found: Compared, choice: Choice) -> Iterator[tuple[str, str]]:
-    """Yield what a plan says of a class, beside what else was asked of it."""
+def class_rows(choice: Choice) -> Iterator[tuple[str, str]]:
+    """Yield what a plan says of a class, and what a GPU holds."""
     yield from demand_rows(choice.sizing, choice.replicas)
-    yield "memory", memory_written(choice.sizing)
-    if verdict := found.roles.get(choice.gpu.name):
-        yield "roles apart", verdict[0].answer
-    if offload := found.offload.get(choice.gpu.name):
-        yield "KV offload", offload
-
-
-def to_validate(found: Compared) -> tuple[str, tuple[Unconfirmed, ...]]:
-    """Return the first class that is shown in full, and what of it only a measurement confirms."""
-    first = found.in_full[0]
-    return first.gpu.name, unconfirmed_figures(first.sizing)
+    sizing, request = choice.sizing, choice.sizing.request
+    yield (
+        "memory",
+        f"{format_bytes(sizing.shard.weights_bytes)} weights and "
+        f"{format_bytes(sizing.replica.kv_pool_bytes)} KV cache per GPU, for "
+        f"{significant(sizing.memory_ceiling_longest)} requests of {request.context_tokens} tokens "
+        f"or {significant(sizing.memory_ceiling_typical)} of the "
+        f"{significant(request.workload.mean_context_tokens)} that occur",
+    )

@@ -1,31 +1,23 @@
 """GPU classes compared for one ModelDeployment: what was asked of which, and the answer as data."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.cli.answers.batches import BatchRow, batch_rows
 from tonnage.cli.answers.planning import code_of, fewest_replicas, identity
 from tonnage.explain.at_demand import capacity_figures, demand_figures
-from tonnage.explain.choosing import stages
-from tonnage.explain.offload import offload_reasons
 from tonnage.explain.report import estimate_status, plan_status, round_estimate
-from tonnage.explain.validation import unconfirmed_figures
 from tonnage.sizing.compare import Choice, Measured, RefusedClass, Selection, select
 from tonnage.sizing.cost import gpu_hour
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.offload import Decided, decide_offload
 from tonnage.sizing.parallelism.candidates import has_sizes
-from tonnage.sizing.plan import Sizing, size_with
-from tonnage.sizing.request import SizingRequest, on_gpu
+from tonnage.sizing.plan import size_with
+from tonnage.sizing.request import SizingRequest
 from tonnage.sizing.search import size
-
-if TYPE_CHECKING:
-    from tonnage.cli.answers.planning import Verdict
 
 IN_FULL: Final = 3
 """Of the cheapest classes, where none was named: the others are a row of the ranking."""
@@ -61,11 +53,6 @@ class Compared:
     """Somebody asked for these classes; without that all are compared."""
     measured: tuple[str, ...] = ()
     """Classes that are answered with constants of a load test."""
-    roles: "Mapping[str, Verdict]" = field(default_factory=dict)
-    """Of classes shown in full, by name, where it is asked: whether roles apart cost less."""
-    offload: Mapping[str, str] = field(default_factory=dict)
-    """Of classes shown in full, by name: what Auto chooses of a KV cache in host memory, and why.
-    Their plans are with it where it is on; those of others are not."""
 
     @property
     def in_full(self) -> tuple[Choice, ...]:
@@ -84,10 +71,6 @@ class Compared:
     def is_offline(self) -> bool:
         return self.request.slo.is_offline
 
-    def _offload_entry(self, choice: Choice) -> dict[str, str]:
-        message = self.offload.get(choice.gpu.name)
-        return {} if message is None else {"kvOffload": message}
-
     def to_dict(self) -> dict[str, Any]:
         """Return everything as data: names as in status where status has them."""
         own = self.as_written
@@ -97,9 +80,8 @@ class Compared:
             "mode": "offline" if self.is_offline else "online",
             "asWritten": _refusal(own) if isinstance(own, RefusedClass) else own and _statuses(own),
             "classes": [
-                _ranking_entry(number + 1, choice, self.roles.get(choice.gpu.name))
-                | self._offload_entry(choice)
-                for number, choice in enumerate(self.selection.choices)
+                _ranking_entry(number, choice)
+                for number, choice in enumerate(self.selection.choices, 1)
             ],
             "leftOut": [
                 {"gpu": name, "reason": each.reason}
@@ -152,43 +134,6 @@ def compare_classes(  # noqa: PLR0913  (what is compared, and how it was asked)
     )
 
 
-def with_offload(found: Compared, ask: Callable[[], SizingRequest]) -> Compared:
-    """Plan classes in full with the KV cache in host memory that Auto takes, and say why.
-
-    ``ask``: for the request with it. A plan with it costs no less, so that it ranks as without.
-    """
-    spec = found.deployment.spec
-    if spec.model.kv_offload is None or not spec.model.kv_offload.is_auto:
-        return found
-    asked = cache(ask)
-
-    def decided(choice: Choice, gpu: Gpu | None) -> Decided:
-        def plan(has_host_cache: bool) -> Sizing:
-            if not has_host_cache:
-                return choice.sizing
-            return size(on_gpu(replace(asked(), max_replicas=None), gpu) if gpu else asked())
-
-        return decide_offload(spec, plan)
-
-    chosen = {each.gpu.name: decided(each, each.gpu) for each in found.in_full}
-    choices = tuple(
-        replace(each, sizing=chosen[each.gpu.name].sizing) if each.gpu.name in chosen else each
-        for each in found.selection.choices
-    )
-    own = found.as_written
-    return replace(
-        found,
-        selection=replace(found.selection, choices=choices),
-        as_written=replace(own, sizing=decided(own, None).sizing)
-        if isinstance(own, Choice)
-        else own,
-        offload={
-            name: "; ".join(each.message for each in offload_reasons(spec, sizing, why=why))
-            for name, (sizing, why) in chosen.items()
-        },
-    )
-
-
 def _over_nodes(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
     """Return the classes of which a replica is over several nodes; never all."""
     found = tuple(filter(_is_over_nodes, choices))
@@ -234,16 +179,13 @@ def _statuses(choice: Choice) -> dict[str, Any]:
     }
 
 
-def _ranking_entry(number: int, choice: Choice, roles: "Verdict | None") -> dict[str, Any]:
+def _ranking_entry(number: int, choice: Choice) -> dict[str, Any]:
     return {
         "rank": number,
         **_statuses(choice),
         "tokensPerSecondPerGpu": round_estimate(choice.tokens_per_s_per_gpu),
         "withinMaxReplicas": choice.is_within_bounds,
-        "stages": stages(choice),
         "batches": [_batch(choice, row) for row in batch_rows(choice.sizing)],
-        "toValidate": [each.to_dict() for each in unconfirmed_figures(choice.sizing)],
-        **({} if roles is None else {"rolesApart": roles[1]}),
     }
 
 

@@ -48,7 +48,6 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "pause": Entry("acting", "Freeze a live ModelDeployment."),
     "resume": Entry("acting", "Let a paused ModelDeployment go on."),
     "approve": Entry("acting", "Agree to the plan that waits (mode Approve)."),
-    "lab": Entry("lab", "Run a test cluster on this machine."),
     "run": Entry("run", "Run the operator."),
 }
 
@@ -81,7 +80,6 @@ Examples:
   tonnage explain llama -n serving     why a ModelDeployment has its replicas
   tonnage explain --glossary           what the terms mean
   tonnage diagnose -A                  a bug report's files, without secrets
-  tonnage lab demo                     the operator at work on this machine
 
 \b
 Exit codes:

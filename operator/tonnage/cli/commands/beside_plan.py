@@ -1,14 +1,13 @@
-"""What is asked beside a plan: roles apart, of GPU classes too, and a cache in host memory."""
+"""What is asked beside a plan: roles apart, and a cache in host memory."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from tonnage.api.topology import Topology
 from tonnage.cli.answers.planning import Planned, Refused
 from tonnage.cli.commands.options import option, parsed
 from tonnage.cli.console import Failure
-from tonnage.sizing.plan import Between, Sizing
+from tonnage.sizing.plan import Between
 from tonnage.units import bytes_per_second
 
 if TYPE_CHECKING:
@@ -41,26 +40,6 @@ class RolesAsked:
         if self.roles_apart and form in TABLES:
             raise Failure(f"-o {form} has no column for --roles-apart: text, json and yaml say it")
 
-    def verdict(
-        self, sizing: Sizing, replicas: int, between: Between, topology: Topology | None
-    ) -> "Verdict":
-        """Return whether roles apart cost less than so many replicas for both.
-
-        ``topology``: of the spec, which may say what the link moves.
-        """
-        from tonnage.explain import topology as words  # noqa: PLC0415  (only where it is asked)
-        from tonnage.sizing.roles import weigh_roles  # noqa: PLC0415
-
-        of_spec = topology.kv_link_bytes_per_s if topology else None
-        given = self.kv_link or of_spec
-        is_assumed = given is None and not sizing.request.nodes.has_link
-        link = given or sizing.request.other_node_bytes_per_s
-        found = weigh_roles(sizing, replicas, link, between=between)
-        return (
-            words.roles_answer(found, link_is_assumed=is_assumed),
-            words.roles_figures(found, link_is_assumed=is_assumed),
-        )
-
     def answered(self, answer: Planned | Refused, between: Between) -> Planned | Refused:
         """Return a plan with what is asked beside it."""
         if isinstance(answer, Refused):
@@ -69,10 +48,8 @@ class RolesAsked:
 
     def _verdicts(self, planned: Planned, between: Between) -> Iterator[tuple[str, "Verdict"]]:
         sizing, spec = planned.sizing, planned.deployment.spec
-        topology = spec.topology
-        if self.roles_apart or topology:
-            replicas = max(planned.replicas, sizing.replicas)
-            yield "rolesApart", self.verdict(sizing, replicas, between, topology)
+        if self.roles_apart or spec.topology:
+            yield "rolesApart", self._roles(planned, between)
         if spec.model.kv_offload is not None:
             from tonnage.explain.offload import offload_figures  # noqa: PLC0415  (where it is asked)
             from tonnage.explain.topology import offload_answer  # noqa: PLC0415
@@ -83,3 +60,19 @@ class RolesAsked:
                 spec, sizing, held_fraction=held, why=planned.why_offload
             ):
                 yield "kvOffload", (offload_answer(spec, sizing, figures), figures)
+
+    def _roles(self, planned: Planned, between: Between) -> "Verdict":
+        """Return whether roles apart cost less than the replicas that both together need."""
+        from tonnage.explain import topology as words  # noqa: PLC0415  (only where it is asked)
+        from tonnage.sizing.roles import weigh_roles  # noqa: PLC0415
+
+        sizing, topology = planned.sizing, planned.deployment.spec.topology
+        given = self.kv_link or (topology.kv_link_bytes_per_s if topology else None)
+        is_assumed = given is None and not sizing.request.nodes.has_link
+        link = given or sizing.request.other_node_bytes_per_s
+        replicas = max(planned.replicas, sizing.replicas)
+        found = weigh_roles(sizing, replicas, link, between=between)
+        return (
+            words.roles_answer(found, link_is_assumed=is_assumed),
+            words.roles_figures(found, link_is_assumed=is_assumed),
+        )

@@ -1,9 +1,8 @@
 """``tonnage compare``: which GPU class serves a model for least. Needs no cluster."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -11,10 +10,9 @@ import click
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError, Gpu
-from tonnage.cli.answers.comparing import Compared, compare_classes, with_offload
+from tonnage.cli.answers.comparing import Compared, compare_classes
 from tonnage.cli.answers.planning import Terms, code_of, request_of
 from tonnage.cli.answers.rows import choice_row
-from tonnage.cli.commands.beside_plan import RolesAsked
 from tonnage.cli.commands.forms import serialize
 from tonnage.cli.commands.options import FILE, option, output_option, page_option, takes
 from tonnage.cli.commands.question import (
@@ -45,10 +43,9 @@ HELP: Final = """Rank GPU classes for one model by cost. Needs no cluster.
 Asked with a manifest, or with a line of options. For each class, the parallelism with the fewest
 GPUs that serves the demand and meets the SLO targets is used (offline: at the memory ceiling).
 Prints what each costs for the demand and how full it is then, for the first ones what plan says of
-them, memory and throughput by batch size, and what has to be confirmed by measurement. Prices are
-yours, or on-demand rents of the catalogue, per GPU of the smallest instance listed that holds a
-replica; classes without one are listed apart. maxReplicas bounds no class: what needs more is
-marked.
+them, memory and throughput by batch size. Prices are yours, or on-demand rents of the catalogue,
+per GPU of the smallest instance listed that holds a replica; classes without one are listed apart.
+maxReplicas bounds no class: what needs more is marked.
 
 \b
 Examples:
@@ -58,7 +55,6 @@ Examples:
   tonnage compare -f model.yaml --gpu H100,H200,L40S         only these
   tonnage compare -f model.yaml --prices FILE --rate spot    your prices
   tonnage compare -f model.yaml --calibration FILE           as measured
-  tonnage compare -f model.yaml --roles-apart --kv-link 400Gb/s
   tonnage compare -f model.yaml --html compare.html          a page
   tonnage compare -f model.yaml -o json | jq '.classes[0].plan'
 
@@ -71,7 +67,6 @@ class CompareOptions:
     """What the command was given."""
 
     question: QuestionOptions
-    roles: RolesAsked
     form: str = output_option()
     page_file: str | None = page_option()
     calibration_files: tuple[Path, ...] = option(
@@ -87,33 +82,21 @@ class CompareOptions:
 @click.command(help=HELP)
 @takes(CompareOptions)
 def compare(*, options: CompareOptions) -> None:
-    question, roles, page_file = options.question, options.roles, options.page_file
-    roles.check(options.form)
+    question, page_file = options.question, options.page_file
     check_page(page_file, options.form)
     terms = terms_of(question)
     named = named_classes(question.classes, terms.gpus) if question.classes else []
     gpus = named or list(terms.gpus.values())
     asked = asking(question, None if question.names else gpus[0].name)
-    deployment, ask = _request(asked, question, terms, beside(question))
-    request = ask()
-    progress = search_progress()
+    deployment, request = _request(asked, question, terms, beside(question))
     found = compare_classes(
         deployment,
         request,
-        progress.over(gpus),
+        search_progress().over(gpus),
         are_named=bool(named),
         is_written=bool(question.names),
         measured=_measured_by_class(request, gpus, options.calibration_files),
     )
-    found = with_offload(found, partial(ask, has_host_cache=True))
-    topology = deployment.spec.topology
-    if roles.roles_apart or topology:
-        between = progress.counting()
-        weighed = {
-            each.gpu.name: roles.verdict(each.sizing, each.replicas, between, topology)
-            for each in found.in_full
-        }
-        found = replace(found, roles=weighed)
     if page_file is not None:
         from tonnage.cli.page.compare import compare_page  # noqa: PLC0415  (needs an extra)
 
@@ -125,18 +108,15 @@ def compare(*, options: CompareOptions) -> None:
 
 def _request(
     asked: Manifests, question: QuestionOptions, terms: Terms, beside: Beside
-) -> tuple[ModelDeployment, Callable[..., SizingRequest]]:
+) -> tuple[ModelDeployment, SizingRequest]:
     resource = the_one(asked, question.names, command="compare")
     parsed = parsed_model(resource, asked)
     deployment, references = parsed.model, beside.references(parsed)
     try:
-        ask = partial(
-            request_of, deployment.spec, replace(terms, guessed=resource.guessed), references
-        )
-        ask()
+        terms = replace(terms, guessed=resource.guessed)
+        return deployment, request_of(deployment.spec, terms, references)
     except (CatalogError, TargetError) as error:
         raise Failure(f"{resource.name}: {code_of(error)}: {error}") from error
-    return deployment, ask
 
 
 def _measured_by_class(

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from tonnage.cli.answers.comparing import Compared
-from tonnage.cli.page.cost import cost_picture
 from tonnage.cli.page.document import Section, document
 from tonnage.cli.page.drawing import SERIES, Picture
 from tonnage.cli.page.throughput import throughput_picture
@@ -12,11 +11,10 @@ from tonnage.cli.text.compare import comparison_report
 from tonnage.sizing.compare import Choice
 
 MAX_LINES: Final = len(SERIES)
-MAX_BARS: Final = 14
 
 
 def compare_page(found: Compared) -> str:
-    """Return the whole page: the answer, the ranking, each class in figures, both pictures."""
+    """Return the whole page: the answer, the ranking, each class in figures, the picture."""
     deployment = found.deployment
     section = Section(
         report=lambda console: comparison_report(found, console), pictures=tuple(_pictures(found))
@@ -28,10 +26,6 @@ def _pictures(found: Compared) -> Iterator[Picture]:
     choices = choices_with_line(found)
     if choices:
         yield throughput_picture(choices, found.request.slo, name="compare-throughput")
-    priced = [(each.gpu.name, bill) for each in found.selection.choices if (bill := each.bill)]
-    colors = {choice.gpu.name: color for choice, (color, _) in zip(choices, SERIES, strict=False)}
-    if priced:
-        yield cost_picture(priced[:MAX_BARS], colors, name="compare-cost")
 
 
 def choices_with_line(found: Compared) -> tuple[Choice, ...]:

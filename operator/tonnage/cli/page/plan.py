@@ -7,7 +7,6 @@ from tonnage.cli.answers.planning import Planned, Refused
 from tonnage.cli.answers.roofline import roofline
 from tonnage.cli.page.document import Section, document
 from tonnage.cli.page.drawing import Picture
-from tonnage.cli.page.memory import memory_picture
 from tonnage.cli.page.roofline import roofline_picture
 from tonnage.cli.text.plan import answer_report
 
@@ -28,5 +27,4 @@ def _section(answer: Planned | Refused, name: str) -> Section:
 
 def _pictures(answer: Planned | Refused, name: str) -> Iterator[Picture]:
     if isinstance(answer, Planned):
-        yield memory_picture(answer.sizing.budget, name=f"{name}-memory")
         yield roofline_picture(roofline(answer.sizing), name=f"{name}-roofline")

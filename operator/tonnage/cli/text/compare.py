@@ -11,7 +11,7 @@ from tonnage.cli.answers import compare_words as words
 from tonnage.cli.answers.comparing import Compared
 from tonnage.cli.console import printable
 from tonnage.cli.text.figures import batch_table
-from tonnage.cli.text.layout import DIM, INDENT, grid, heading, indent, section, table
+from tonnage.cli.text.layout import DIM, INDENT, grid, heading, indent, section
 from tonnage.cli.text.parts import parts
 from tonnage.sizing.compare import Choice
 from tonnage.units import count_of
@@ -37,7 +37,6 @@ def comparison_report(found: Compared, console: Console) -> Iterator[RenderableT
         yield Group(*section("Refused", indent(grid(refused))))
     for choice in found.in_full:
         yield Group(Text(), *_class(found, choice))
-    yield from _validation(found)
 
 
 def _title(found: Compared) -> RenderableType:
@@ -71,18 +70,6 @@ def _class(found: Compared, choice: Choice) -> Iterator[RenderableType]:
     number = found.selection.choices.index(choice) + 1
     yield Text(f"{number}. {choice.gpu.name}: {words.in_short(choice)}", style="bold")
     yield indent(Text(words.to_write(choice)))
-    rows = words.class_rows(found, choice)
+    rows = words.class_rows(choice)
     yield indent(grid((Text(name), Text(said, style=DIM)) for name, said in rows))
     yield indent(batch_table(choice.sizing), above=1)
-
-
-def _validation(found: Compared) -> Iterator[RenderableType]:
-    """Yield what only a measurement can confirm, and how."""
-    if not found.in_full:
-        return
-    name, figures = words.to_validate(found)
-    yield Group(*section(f"To be validated by measurement, here for {name}"))
-    unconfirmed = table("figure", "value", "origin", "confirmed by")
-    for each in figures:
-        unconfirmed.add_row(each.name, each.value, each.origin, each.confirmed_by)
-    yield indent(unconfirmed)
