@@ -1,14 +1,13 @@
 """The field types of the spec: every string and number has a pattern and a bound."""
 
 import re
-from collections.abc import Callable
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic.config import JsonDict
 
-from tonnage.api.base import rule
-from tonnage.units import DAY_S, HOUR_S, seconds
+from tonnage.api.base import RULES, Checked, rule
+from tonnage.units import seconds
 
 _HUB_PART = "[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 _VALUE = '(=[A-Za-z0-9._:/,+@{}\\[\\]" -]{1,200})?'
@@ -100,69 +99,51 @@ OperatorClass = Annotated[str, Field(pattern="^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])
 Tokens = Annotated[int, Field(ge=1, le=16_777_216)]
 
 
-def _duration_check(
-    pattern: str, message: str, *, most_s: float, least_s: float = 0.0
-) -> Callable[[str], str]:
-    def checked(value: str) -> str:
+def _duration(pattern: str, message: str, *, most: str, least: str = "") -> Checked:
+    """Return the check of durations up to one, from another on.
+
+    One rule and no pattern: the API server would call duration() where a pattern fails too.
+    """
+    least_s, most_s = seconds(least) if least else 0.0, seconds(most)
+
+    def check(value: str) -> str:
         if not re.fullmatch(pattern, value) or not least_s <= seconds(value) <= most_s:
             raise ValueError(message)
         return value
 
-    return checked
-
-
-def _duration_rule(pattern: str, message: str, *, most: str, least: str = "") -> JsonDict:
-    """One rule and no pattern: the API server would call duration() where a pattern fails too."""
     from_least = f"duration(self) >= duration('{least}') && " if least else ""
     up_to_most = f"duration(self) <= duration('{most}')"
-    return rule(f"self.matches('{pattern}') && {from_least}{up_to_most}", message)
+    return Checked(
+        check, (rule(f"self.matches('{pattern}') && {from_least}{up_to_most}", message),)
+    )
 
 
-_DURATION = (
-    "^(([1-9][0-9]{0,6}([.][0-9]{1,3})?|0[.]0{0,2}[1-9][0-9]{0,2})(ms|s|m)|1h)$",
-    "must be a duration such as 50ms, 1.5s or 5m, at most 1h",
-)
+_DURATION = "^(([1-9][0-9]{0,6}([.][0-9]{1,3})?|0[.]0{0,2}[1-9][0-9]{0,2})(ms|s|m)|1h)$"
+_LONG_DURATION = "^[1-9][0-9]{0,4}(m|h)$"
 Duration = Annotated[
     str,
-    Field(
-        max_length=10,
-        json_schema_extra={"x-kubernetes-validations": [_duration_rule(*_DURATION, most="1h")]},
-    ),
-    AfterValidator(_duration_check(*_DURATION, most_s=HOUR_S)),
+    Field(max_length=10),
+    _duration(_DURATION, "must be a duration such as 50ms, 1.5s or 5m, at most 1h", most="1h"),
 ]
-_LONG_DURATION = (
-    "^[1-9][0-9]{0,4}(m|h)$",
-    "must be a duration such as 30m or 2h, at most 168h",
-)
 LongDuration = Annotated[
     str,
-    Field(
-        max_length=6,
-        json_schema_extra={
-            "x-kubernetes-validations": [_duration_rule(*_LONG_DURATION, most="168h")]
-        },
-    ),
-    AfterValidator(_duration_check(*_LONG_DURATION, most_s=7 * DAY_S)),
+    Field(max_length=6),
+    _duration(_LONG_DURATION, "must be a duration such as 30m or 2h, at most 168h", most="168h"),
 ]
-_WINDOW = (_LONG_DURATION[0], "must be from 1h to 168h, such as 24h")
 Window = Annotated[
     str,
-    Field(
-        max_length=6,
-        json_schema_extra={
-            "x-kubernetes-validations": [_duration_rule(*_WINDOW, most="168h", least="1h")]
-        },
-    ),
-    AfterValidator(_duration_check(*_WINDOW, most_s=7 * DAY_S, least_s=HOUR_S)),
+    Field(max_length=6),
+    _duration(_LONG_DURATION, "must be from 1h to 168h, such as 24h", most="168h", least="1h"),
 ]
-_RATE_PATTERN = "^[0-9]{1,12}([.][0-9]{1,4})?$"
-_RATE_MESSAGE = (
-    'must be a positive whole number of at most 12 digits, or a string such as "0.5" '
-    "with at most 4 decimals"
-)
 
 
-def _number_check(pattern: str, message: str) -> Callable[[object], object]:
+def _int_or_string(max_length: int, written: JsonDict) -> WithJsonSchema:
+    return WithJsonSchema(
+        {"x-kubernetes-int-or-string": True, "maxLength": max_length, RULES: [written]}
+    )
+
+
+def _number_check(pattern: str, message: str) -> BeforeValidator:
     """Return what takes a positive number: a whole one, or a string, since specs have no floats."""
 
     def checked(value: object) -> object:
@@ -171,41 +152,26 @@ def _number_check(pattern: str, message: str) -> Callable[[object], object]:
             raise ValueError(message)
         return value
 
-    return checked
+    return BeforeValidator(checked)
 
 
-_RATE_RULE = rule(
-    f"type(self) == int ? self > 0 && string(self).matches('{_RATE_PATTERN}') : "
-    f"string(self).matches('{_RATE_PATTERN}') && double(string(self)) > 0.0",
-    _RATE_MESSAGE,
+_RATE = (
+    "^[0-9]{1,12}([.][0-9]{1,4})?$",
+    'must be a positive whole number of at most 12 digits, or a string such as "0.5" '
+    "with at most 4 decimals",
 )
-Rate = Annotated[
-    int | str,
-    BeforeValidator(_number_check(_RATE_PATTERN, _RATE_MESSAGE)),
-    WithJsonSchema(
-        {
-            "x-kubernetes-int-or-string": True,
-            "maxLength": 17,
-            "x-kubernetes-validations": [_RATE_RULE],
-        }
-    ),
-]
-_PERCENT_PATTERN = "^[5-9][0-9]([.][0-9]{1,2})?$"
-_PERCENT_MESSAGE = 'must be from 50 to 99, or a string such as "99.5" with at most 2 decimals'
-
-Percent = Annotated[
-    int | str,
-    BeforeValidator(_number_check(_PERCENT_PATTERN, _PERCENT_MESSAGE)),
-    WithJsonSchema(
-        {
-            "x-kubernetes-int-or-string": True,
-            "maxLength": 16,
-            "x-kubernetes-validations": [
-                rule(f"string(self).matches('{_PERCENT_PATTERN}')", _PERCENT_MESSAGE)
-            ],
-        }
-    ),
-]
+_RATE_RULE = rule(
+    f"type(self) == int ? self > 0 && string(self).matches('{_RATE[0]}') : "
+    f"string(self).matches('{_RATE[0]}') && double(string(self)) > 0.0",
+    _RATE[1],
+)
+Rate = Annotated[int | str, _number_check(*_RATE), _int_or_string(17, _RATE_RULE)]
+_PERCENT = (
+    "^[5-9][0-9]([.][0-9]{1,2})?$",
+    'must be from 50 to 99, or a string such as "99.5" with at most 2 decimals',
+)
+_PERCENT_RULE = rule(f"string(self).matches('{_PERCENT[0]}')", _PERCENT[1])
+Percent = Annotated[int | str, _number_check(*_PERCENT), _int_or_string(16, _PERCENT_RULE)]
 _LABEL_NAME_PATTERN = (
     "^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 )
@@ -219,15 +185,11 @@ def _checked_selector(value: dict[str, str]) -> dict[str, str]:
     return value
 
 
-_NAMES_RULE = rule(f"self.all(name, name.matches('{_LABEL_NAME_PATTERN}'))", _SELECTOR_MESSAGE)
-NodeSelector = Annotated[
-    dict[str, LabelValue],
-    Field(
-        max_length=16,
-        json_schema_extra={"x-kubernetes-validations": [_NAMES_RULE]},
-    ),
-    AfterValidator(_checked_selector),
-]
+_NAMES = Checked(
+    _checked_selector,
+    (rule(f"self.all(name, name.matches('{_LABEL_NAME_PATTERN}'))", _SELECTOR_MESSAGE),),
+)
+NodeSelector = Annotated[dict[str, LabelValue], Field(max_length=16), _NAMES]
 RESERVED_LABELS = (
     "(.*[.])?tonnage[.]dev/.*|app[.]kubernetes[.]io/(name|instance|managed-by)|pod-template-hash"
 )
@@ -240,42 +202,33 @@ RESERVED_ANNOTATIONS = (
 AnnotationValue = Annotated[str, Field(max_length=1024)]
 
 
-def _refuse_reserved(reserved: str, what: str) -> tuple[JsonDict, AfterValidator]:
-    """Return the rule and the check that refuse our own keys by name."""
+def _not_reserved(reserved: str, what: str) -> Checked:
+    """Return the check that refuses our own keys by name."""
 
-    def checked(value: dict[str, str]) -> dict[str, str]:
+    def check(value: dict[str, str]) -> dict[str, str]:
         ours = sorted(name for name in value if re.fullmatch(reserved, name))
         if ours:
             raise ValueError(f"{what} {ours[0]} must not be set here")
         return value
 
     taken = f"name.matches('^({reserved})$')"
-    return rule(
-        f"!self.exists(name, {taken})",
-        f"a {what} must not be set here",
-        messageExpression=f"'{what} ' + self.filter(name, {taken})[0] + ' must not be set here'",
-    ), AfterValidator(checked)
+    named = f"'{what} ' + self.filter(name, {taken})[0] + ' must not be set here'"
+    message = f"a {what} must not be set here"
+    written = rule(f"!self.exists(name, {taken})", message, messageExpression=named)
+    return Checked(check, (written,))
 
 
-_LABELS_RULE, _LABELS_CHECK = _refuse_reserved(RESERVED_LABELS, "label")
-_ANNOTATIONS_RULE, _ANNOTATIONS_CHECK = _refuse_reserved(RESERVED_ANNOTATIONS, "annotation")
 PodLabels = Annotated[
     dict[str, LabelValue],
-    Field(
-        max_length=16,
-        json_schema_extra={"x-kubernetes-validations": [_NAMES_RULE, _LABELS_RULE]},
-    ),
-    AfterValidator(_checked_selector),
-    _LABELS_CHECK,
+    Field(max_length=16),
+    _NAMES,
+    _not_reserved(RESERVED_LABELS, "label"),
 ]
 PodAnnotations = Annotated[
     dict[str, AnnotationValue],
-    Field(
-        max_length=16,
-        json_schema_extra={"x-kubernetes-validations": [_NAMES_RULE, _ANNOTATIONS_RULE]},
-    ),
-    AfterValidator(_checked_selector),
-    _ANNOTATIONS_CHECK,
+    Field(max_length=16),
+    _NAMES,
+    _not_reserved(RESERVED_ANNOTATIONS, "annotation"),
 ]
 _SHARE_PATTERN = "^([1-9][0-9]{0,2}|[1-9][0-9]?%)$"
 _SHARE_MESSAGE = "must be a number of pods from 1 to 999, or a share from 1% to 99%"
@@ -293,17 +246,7 @@ _SHARE_RULE = rule(
     "type(self) == int ? self >= 1 && self <= 999 : string(self).matches('^[1-9][0-9]?%$')",
     _SHARE_MESSAGE,
 )
-PodShare = Annotated[
-    int | str,
-    BeforeValidator(_checked_share),
-    WithJsonSchema(
-        {
-            "x-kubernetes-int-or-string": True,
-            "maxLength": 8,
-            "x-kubernetes-validations": [_SHARE_RULE],
-        }
-    ),
-]
+PodShare = Annotated[int | str, BeforeValidator(_checked_share), _int_or_string(8, _SHARE_RULE)]
 
 
 ARGUMENT_PATTERN = f"^--({'|'.join(ALLOWED_FLAGS)}){_VALUE}$"

@@ -3,9 +3,9 @@
 import math
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from tonnage.api.base import ApiModel, rule, rules
+from tonnage.api.base import ApiModel, Rule
 from tonnage.units import bytes_per_second
 
 MOST_GPUS = 64
@@ -26,12 +26,12 @@ def _given(of: str) -> str:
 class ParallelSizes(ApiModel):
     """Sizes of a split of the model over GPUs; those that are absent are chosen."""
 
-    model_config = rules(
-        rule(
+    rules = (
+        Rule(
             f"{_given('self')} <= {MOST_GPUS}",
-            f"tensor x pipeline x data must not exceed {MOST_GPUS} GPUs",
-            messageExpression="'tensor x pipeline x data = %d must not exceed "
-            f"{MOST_GPUS} GPUs'.format([{_given('self')}])",
+            f"tensor x pipeline x data[ = {{}}] must not exceed {MOST_GPUS} GPUs",
+            lambda it: it.num_given <= MOST_GPUS,
+            figures=((_given("self"), lambda it: it.num_given),),
         ),
     )
 
@@ -54,13 +54,12 @@ class ParallelSizes(ApiModel):
     def are_all_given(self) -> bool:
         return None not in {self.tensor, self.pipeline, self.data}
 
-    @model_validator(mode="after")
-    def _bounded(self) -> "ParallelSizes":
-        if self.num_given > MOST_GPUS:
-            raise ValueError(
-                f"tensor x pipeline x data = {self.num_given} must not exceed {MOST_GPUS} GPUs"
-            )
-        return self
+    def may_be_of(self, num_gpus: int | None) -> bool:
+        """Tell whether a split of so many GPUs may have these sizes; None: of any number."""
+        if num_gpus is None:
+            return True
+        given = self.num_given
+        return num_gpus == given if self.are_all_given else num_gpus % given == 0
 
     def __str__(self) -> str:
         given = ", ".join(f"{key}: {value}" for key, value in self.to_dict().items())
@@ -74,16 +73,18 @@ _ALL_GIVEN = " && ".join(f"has(self.parallelism.{name})" for name in _SIZES)
 class Hardware(ApiModel):
     """What it runs on."""
 
-    model_config = rules(
-        rule(
+    rules = (
+        Rule(
             "!has(self.gpusPerReplica) || !has(self.parallelism) || "
             f"({_ALL_GIVEN} ? self.gpusPerReplica == {_PRODUCT} : "
             f"self.gpusPerReplica % ({_PRODUCT}) == 0)",
-            "gpusPerReplica must be tensor x pipeline x data of parallelism, or a multiple of "
-            "those that are given",
-            messageExpression="'gpusPerReplica %d must be tensor x pipeline x data of parallelism, "
-            "or a multiple of those that are given, which are %d'.format([self.gpusPerReplica, "
-            f"{_PRODUCT}])",
+            "gpusPerReplica[ {}] must be tensor x pipeline x data of parallelism, or a multiple of "
+            "those that are given[, which are {}]",
+            lambda it: it.parallelism is None or it.parallelism.may_be_of(it.gpus_per_replica),
+            figures=(
+                ("self.gpusPerReplica", lambda it: it.gpus_per_replica),
+                (_PRODUCT, lambda it: it.parallelism.num_given),
+            ),
         ),
     )
 
@@ -98,19 +99,11 @@ class Hardware(ApiModel):
     ranks are planned over several nodes."""
 
     @property
+    def has_tensor(self) -> bool:
+        """Whether the tensor-parallel ranks are given."""
+        return self.parallelism is not None and self.parallelism.tensor is not None
+
+    @property
     def node_link_bytes_per_s(self) -> float | None:
         """Of one GPU, one direction; None: it is not given."""
         return bytes_per_second(self.node_link) if self.node_link else None
-
-    @model_validator(mode="after")
-    def _check_product(self) -> "Hardware":
-        num_gpus, sizes = self.gpus_per_replica, self.parallelism
-        if num_gpus is None or sizes is None:
-            return self
-        given = sizes.num_given
-        if num_gpus != given if sizes.are_all_given else num_gpus % given:
-            raise ValueError(
-                f"gpusPerReplica {num_gpus} must be tensor x pipeline x data of parallelism, or a "
-                f"multiple of those that are given, which are {given}"
-            )
-        return self

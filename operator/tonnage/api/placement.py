@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field
 
-from tonnage.api.base import ApiModel, rule, rules
+from tonnage.api.base import ApiModel, Checked, Rule, rule
 from tonnage.api.fields import LabelName, LabelValue, ResourceName
 
 _PRIORITY_MESSAGE = (
@@ -20,21 +20,24 @@ def _checked_priority(name: str) -> str:
 
 PriorityName = Annotated[
     ResourceName,
-    Field(
-        json_schema_extra={
-            "x-kubernetes-validations": [rule("!self.startsWith('system-')", _PRIORITY_MESSAGE)]
-        }
-    ),
-    AfterValidator(_checked_priority),
+    Checked(_checked_priority, (rule("!self.startsWith('system-')", _PRIORITY_MESSAGE),)),
 ]
 
 
 class Toleration(ApiModel):
     """A taint that the pods accept."""
 
-    model_config = rules(
-        rule("self.operator == 'Equal' || !has(self.value)", "operator Exists takes no value"),
-        rule("self.operator == 'Exists' || has(self.key)", "operator Equal needs a key"),
+    rules = (
+        Rule(
+            "self.operator == 'Equal' || !has(self.value)",
+            "operator Exists takes no value",
+            lambda it: it.operator == "Equal" or it.value is None,
+        ),
+        Rule(
+            "self.operator == 'Exists' || has(self.key)",
+            "operator Equal needs a key",
+            lambda it: it.operator == "Exists" or it.key is not None,
+        ),
     )
 
     key: LabelName | None = None
@@ -46,23 +49,16 @@ class Toleration(ApiModel):
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
     """Effect of the taint; absent: every effect."""
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "Toleration":
-        if self.operator == "Exists" and self.value is not None:
-            raise ValueError("operator Exists takes no value")
-        if self.operator == "Equal" and self.key is None:
-            raise ValueError("operator Equal needs a key")
-        return self
-
 
 class NodeRequirement(ApiModel):
     """What a label of a node must be."""
 
-    model_config = rules(
-        rule(
+    rules = (
+        Rule(
             "self.operator in ['In', 'NotIn'] == (has(self.values) && size(self.values) > 0)",
             "operators In and NotIn need values, Exists and DoesNotExist take none",
-        )
+            lambda it: (it.operator in {"In", "NotIn"}) == bool(it.values),
+        ),
     )
 
     key: LabelName
@@ -71,14 +67,6 @@ class NodeRequirement(ApiModel):
     """What its value must be: In or NotIn values; or whether the label Exists."""
     values: Annotated[tuple[LabelValue, ...], Field(max_length=32)] = ()
     """For In and NotIn."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "NodeRequirement":
-        if (self.operator in {"In", "NotIn"}) != bool(self.values):
-            raise ValueError(
-                "operators In and NotIn need values, Exists and DoesNotExist take none"
-            )
-        return self
 
 
 class TopologySpread(ApiModel):

@@ -1,12 +1,12 @@
 """The parts of a spec that reach a pod: the engine, and the closed set of pod fields."""
 
 import re
+from collections import Counter
 from typing import Annotated, Final, Literal, get_args
 
-from pydantic import Field, model_validator
-from pydantic.config import JsonDict
+from pydantic import Field
 
-from tonnage.api.base import ApiModel, rule, rules
+from tonnage.api.base import ApiModel, Rule
 from tonnage.api.fields import (
     Argument,
     LabelName,
@@ -42,16 +42,19 @@ ROLES: Final[tuple[Role, ...]] = get_args(Role)
 class EngineSpec(ApiModel):
     """The serving engine. Its version decides flags, memory constants and metric names."""
 
-    model_config = rules(
-        rule(
+    rules = (
+        Rule(
             f"has(self.version) || (has(self.image) && self.image.matches('{_TAG_VERSION}'))",
             "version is required unless the image tag is a version",
+            lambda it: it.version or re.search(_TAG_VERSION, it.image or "", re.ASCII),
         ),
-        rule(
+        Rule(
             "!has(self.args) || self.args.all(a, self.args.exists_one(b, "
             "b.split('=')[0] == a.split('=')[0]))",
-            "a flag must not be repeated",
-            fieldPath=".args",
+            "a flag must not be repeated[: {}]",
+            lambda it: not it.repeated_flags,
+            "args",
+            figures=(("", lambda it: ", ".join(it.repeated_flags)),),
         ),
     )
 
@@ -84,15 +87,11 @@ class EngineSpec(ApiModel):
     each role, and a proxy that sends every request to both. ``demand`` is of whole requests; the
     SLO counts from when an engine of the role gets one."""
 
-    @model_validator(mode="after")
-    def _known_version(self) -> "EngineSpec":
-        if self.version is None and not re.search(_TAG_VERSION, self.image or "", re.ASCII):
-            raise ValueError("version is required unless the image tag is a version")
-        flags = [argument.partition("=")[0] for argument in self.args]
-        repeated = sorted({flag for flag in flags if flags.count(flag) > 1})
-        if repeated:
-            raise ValueError(f"args: a flag must not be repeated: {', '.join(repeated)}")
-        return self
+    @property
+    def repeated_flags(self) -> list[str]:
+        """Of the arguments, those that are given twice."""
+        flags = Counter(argument.partition("=")[0] for argument in self.args)
+        return sorted(flag for flag, number in flags.items() if number > 1)
 
     @property
     def known_version(self) -> str:
@@ -100,35 +99,48 @@ class EngineSpec(ApiModel):
         return self.version or (self.image or "").rpartition(":")[2].removeprefix("v")
 
 
-_LIMITED = ("cpu", "memory", "ephemeralStorage")
-_UNIQUE = "self.{0}.all(a, self.{0}.exists_one(b, b.{1} == a.{1}))"
+def _unique(field: str, key: str, attributes: tuple[str, str]) -> Rule:
+    """Return the rule that no elements of a field share a key; ``attributes``: of both."""
+    elements, name = attributes
+    each = f"self.{field}.all(a, self.{field}.exists_one(b, b.{key} == a.{key}))"
+
+    def holds(it: "Pods") -> bool:
+        found = [getattr(each, name) for each in getattr(it, elements)]
+        return len(set(found)) == len(found)
+
+    return Rule(f"!has(self.{field}) || {each}", f"{key} must not be repeated", holds, field)
 
 
-def _unique(field: str, key: str) -> JsonDict:
-    return rule(
-        f"!has(self.{field}) || {_UNIQUE.format(field, key)}",
-        f"{key} must not be repeated",
-        fieldPath=f".{field}",
-    )
-
-
-def _within(name: str) -> JsonDict:
+def _within(name: str, attribute: str) -> Rule:
+    """Return the rule that an amount does not exceed its limit."""
     limit = f"{name}Limit"
-    return rule(
-        f"!has(self.{name}) || !has(self.{limit}) || "
-        f"quantity(self.{name}).compareTo(quantity(self.{limit})) <= 0",
+
+    def holds(it: "Pods") -> bool:
+        asked, most = getattr(it, attribute), getattr(it, f"{attribute}_limit")
+        return not asked or not most or quantity(asked) <= quantity(most)
+
+    cel = f"quantity(self.{name}).compareTo(quantity(self.{limit})) <= 0"
+    return Rule(
+        f"!has(self.{name}) || !has(self.{limit}) || {cel}",
         f"{name} must not exceed {limit}",
+        holds,
     )
 
 
 class Pods(ApiModel):
     """The part of the pods that a user decides: a closed set, not a pod template."""
 
-    model_config = rules(
-        *(_within(name) for name in _LIMITED),
-        _unique("topologySpreadConstraints", "topologyKey"),
-        _unique("imagePullSecrets", "name"),
-        _unique("env", "name"),
+    rules = (
+        _within("cpu", "cpu"),
+        _within("memory", "memory"),
+        _within("ephemeralStorage", "ephemeral_storage"),
+        _unique(
+            "topologySpreadConstraints",
+            "topologyKey",
+            ("topology_spread_constraints", "topology_key"),
+        ),
+        _unique("imagePullSecrets", "name", ("image_pull_secrets", "name")),
+        _unique("env", "name", ("env", "name")),
     )
 
     node_selector: NodeSelector = Field(default_factory=dict)
@@ -187,33 +199,6 @@ class Pods(ApiModel):
     """PodDisruptionBudget: how far evictions may go, as of a node that is drained; absent: none."""
     network_policy: EngineNetwork | None = None
     """NetworkPolicy: who may reach the engines, and what they may reach; absent: none."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "Pods":
-        self._check_limits()
-        self._check_repeated(
-            "topologySpreadConstraints",
-            "topologyKey",
-            [each.topology_key for each in self.topology_spread_constraints],
-        )
-        self._check_repeated(
-            "imagePullSecrets", "name", [each.name for each in self.image_pull_secrets]
-        )
-        self._check_repeated("env", "name", [each.name for each in self.env])
-        return self
-
-    def _check_limits(self) -> None:
-        for name, asked, limit in (
-            ("cpu", self.cpu, self.cpu_limit),
-            ("memory", self.memory, self.memory_limit),
-            ("ephemeralStorage", self.ephemeral_storage, self.ephemeral_storage_limit),
-        ):
-            if asked and limit and quantity(asked) > quantity(limit):
-                raise ValueError(f"{name} must not exceed {name}Limit")
-
-    def _check_repeated(self, field: str, key: str, values: list[str]) -> None:
-        if len(set(values)) < len(values):
-            raise ValueError(f"{field}: {key} must not be repeated")
 
 
 UNTEMPLATED = frozenset({"disruption_budget", "network_policy"})

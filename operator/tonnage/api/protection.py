@@ -2,20 +2,21 @@
 
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from tonnage.api.base import ApiModel, rule, rules
+from tonnage.api.base import ApiModel, Rule
 from tonnage.api.fields import NodeSelector, PodShare
 
 
 class DisruptionBudget(ApiModel):
     """How far evictions may go, such as those of a node that is drained."""
 
-    model_config = rules(
-        rule(
+    rules = (
+        Rule(
             "has(self.minAvailable) != has(self.maxUnavailable)",
             "needs one of minAvailable, maxUnavailable",
-        )
+            lambda it: (it.min_available is None) != (it.max_unavailable is None),
+        ),
     )
 
     min_available: PodShare | None = None
@@ -23,34 +24,23 @@ class DisruptionBudget(ApiModel):
     max_unavailable: PodShare | None = None
     """Pods, or a share of them, that evictions may take away at once."""
 
-    @model_validator(mode="after")
-    def _one(self) -> "DisruptionBudget":
-        if (self.min_available is None) == (self.max_unavailable is None):
-            raise ValueError("needs one of minAvailable, maxUnavailable")
-        return self
-
 
 class Peer(ApiModel):
     """Pods that may reach the engines: by labels of theirs, of their namespaces, or of both."""
 
-    model_config = rules(
-        rule(
+    rules = (
+        Rule(
             "(has(self.namespaceSelector) && size(self.namespaceSelector) > 0) || "
             "(has(self.podSelector) && size(self.podSelector) > 0)",
             "needs namespaceSelector or podSelector",
-        )
+            lambda it: it.namespace_selector or it.pod_selector,
+        ),
     )
 
     namespace_selector: NodeSelector = Field(default_factory=dict)
     """Labels of namespaces; absent: the object's own namespace."""
     pod_selector: NodeSelector = Field(default_factory=dict)
     """Labels of pods; absent: all of those namespaces."""
-
-    @model_validator(mode="after")
-    def _some(self) -> "Peer":
-        if not self.namespace_selector and not self.pod_selector:
-            raise ValueError("needs namespaceSelector or podSelector")
-        return self
 
 
 Port = Annotated[int, Field(ge=1, le=65_535)]

@@ -1,11 +1,10 @@
 """References to ConfigMaps and Secrets, always in the namespace of the object that names them."""
 
-import re
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
-from tonnage.api.base import ApiModel, rule
+from tonnage.api.base import ApiModel, matches
 from tonnage.api.fields import ResourceName
 
 _Key = Annotated[str, Field(pattern="^[-._A-Za-z0-9]{1,253}$", max_length=253)]
@@ -53,28 +52,10 @@ RESERVED_VARIABLES = (
 """What we set, what decides capacity, metrics or the GPUs that are seen, and what runs code."""
 _VARIABLE_MESSAGE = "must be the name of a variable, and none that Tonnage or the engine decides"
 
-
-def _checked_variable(name: str) -> str:
-    if not re.fullmatch(_VARIABLE_PATTERN, name) or re.fullmatch(RESERVED_VARIABLES, name):
-        raise ValueError(_VARIABLE_MESSAGE)
-    return name
-
-
 VariableName = Annotated[
     str,
-    Field(
-        max_length=128,
-        json_schema_extra={
-            "x-kubernetes-validations": [
-                rule(
-                    f"self.matches('{_VARIABLE_PATTERN}') && "
-                    f"!self.matches('^({RESERVED_VARIABLES})$')",
-                    _VARIABLE_MESSAGE,
-                )
-            ]
-        },
-    ),
-    AfterValidator(_checked_variable),
+    Field(max_length=128),
+    matches(_VARIABLE_PATTERN, _VARIABLE_MESSAGE, but=RESERVED_VARIABLES),
 ]
 
 

@@ -1,14 +1,13 @@
 """Known events: when they begin, how long they last, and what is needed while they do."""
 
-import re
 from datetime import UTC, datetime
 from typing import Annotated
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
-from tonnage.api.base import ApiModel, rule, rules
+from tonnage.api.base import ApiModel, Rule, matches
 from tonnage.api.fields import LongDuration, Rate
 
 _CRON_WORD = "([*]|[0-9]{1,2}|[A-Za-z]{3})"
@@ -21,8 +20,6 @@ _ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def _checked_cron(value: str) -> str:
-    if not re.fullmatch(_CRON_PATTERN, value, re.ASCII):
-        raise ValueError(_CRON_MESSAGE)
     try:
         CronSim(value, _ANY_TIME)
     except CronSimError as error:
@@ -32,12 +29,8 @@ def _checked_cron(value: str) -> str:
 
 Cron = Annotated[
     str,
-    Field(
-        max_length=100,
-        json_schema_extra={
-            "x-kubernetes-validations": [rule(f"self.matches('{_CRON_PATTERN}')", _CRON_MESSAGE)]
-        },
-    ),
+    Field(max_length=100),
+    matches(_CRON_PATTERN, _CRON_MESSAGE),
     AfterValidator(_checked_cron),
 ]
 _ZONE_PATTERN = "^[A-Z][A-Za-z0-9+-]{0,13}(/[A-Z][A-Za-z0-9_+-]{0,30}){0,2}$"
@@ -46,8 +39,6 @@ _ZONE_MESSAGE = "must be a time zone's name, such as Europe/Berlin"
 
 
 def _checked_zone(value: str) -> str:
-    if not re.fullmatch(_ZONE_PATTERN, value, re.ASCII):
-        raise ValueError(_ZONE_MESSAGE)
     try:
         ZoneInfo(value)
     except (KeyError, ValueError, OSError) as error:  # unknown, no zone's file, a folder
@@ -57,22 +48,21 @@ def _checked_zone(value: str) -> str:
 
 TimeZone = Annotated[
     str,
-    Field(
-        max_length=64,
-        json_schema_extra={
-            "x-kubernetes-validations": [rule(f"self.matches('{_ZONE_PATTERN}')", _ZONE_MESSAGE)]
-        },
-    ),
+    Field(max_length=64),
+    matches(_ZONE_PATTERN, _ZONE_MESSAGE),
     AfterValidator(_checked_zone),
 ]
-_FLOORS_MESSAGE = "needs minReplicas or requestsPerSecond"
 
 
 class Schedule(ApiModel):
     """A known event that comes again. It raises what is planned for, and lowers nothing."""
 
-    model_config = rules(
-        rule("has(self.minReplicas) || has(self.requestsPerSecond)", _FLOORS_MESSAGE)
+    rules = (
+        Rule(
+            "has(self.minReplicas) || has(self.requestsPerSecond)",
+            "needs minReplicas or requestsPerSecond",
+            lambda it: it.min_replicas is not None or it.requests_per_second is not None,
+        ),
     )
 
     cron: Cron
@@ -85,9 +75,3 @@ class Schedule(ApiModel):
     """At least so many while it lasts."""
     requests_per_second: Rate | None = None
     """That are planned for while it lasts, if no more are expected anyway."""
-
-    @model_validator(mode="after")
-    def _one_at_least(self) -> "Schedule":
-        if self.min_replicas is None and self.requests_per_second is None:
-            raise ValueError(_FLOORS_MESSAGE)
-        return self

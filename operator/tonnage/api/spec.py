@@ -1,12 +1,11 @@
 """What a user writes: the spec of a ModelDeployment, and the single source of its CRD schema."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
-from pydantic.config import JsonDict
+from pydantic import Field
 
-from tonnage.api.base import ApiModel, rule, rules
+from tonnage.api.base import ApiModel, Rule
 from tonnage.api.fields import (
     Duration,
     HubId,
@@ -55,18 +54,17 @@ class Adapters(ApiModel):
 
 MOST_HOST_GIB = 65_536
 """Of one replica."""
-_NO_HOST_MEMORY = "needs gib, or workingSetTokens above 0, which say how much it takes"
-_IS_AUTO = "(has(self.mode) && self.mode == 'Auto')"
 
 
 class KvOffload(ApiModel):
     """A KV cache in the memory of the host, behind that of the GPUs."""
 
-    model_config = rules(
-        rule(
-            f"{_IS_AUTO} || has(self.gib) || "
+    rules = (
+        Rule(
+            "(has(self.mode) && self.mode == 'Auto') || has(self.gib) || "
             "(has(self.workingSetTokens) && self.workingSetTokens > 0)",
-            _NO_HOST_MEMORY,
+            "needs gib, or workingSetTokens above 0, which say how much it takes",
+            lambda it: it.is_auto or it.gib is not None or it.working_set_tokens,
         ),
     )
 
@@ -85,12 +83,6 @@ class KvOffload(ApiModel):
     @property
     def is_auto(self) -> bool:
         return self.mode == "Auto"
-
-    @model_validator(mode="after")
-    def _sized(self) -> "KvOffload":
-        if not self.is_auto and self.gib is None and not self.working_set_tokens:
-            raise ValueError(_NO_HOST_MEMORY)
-        return self
 
 
 class Model(ApiModel):
@@ -118,10 +110,11 @@ class Model(ApiModel):
 class Percentiles(ApiModel):
     """A latency that a share of the requests must not exceed."""
 
-    model_config = rules(
-        rule(
+    rules = (
+        Rule(
             "has(self.p50) || has(self.p90) || has(self.p95) || has(self.p99)",
             "needs one of p50, p90, p95, p99",
+            lambda it: it.targets(),
         ),
     )
 
@@ -133,12 +126,6 @@ class Percentiles(ApiModel):
     """Limit that 95 of 100 requests meet, such as 50ms, 1.5s or 5m; at most 1h."""
     p99: Duration | None = None
     """Limit that 99 of 100 requests meet, such as 50ms, 1.5s or 5m; at most 1h."""
-
-    @model_validator(mode="after")
-    def _one_at_least(self) -> "Percentiles":
-        if not self.targets():
-            raise ValueError("needs one of p50, p90, p95, p99")
-        return self
 
     def targets(self) -> dict[float, float]:
         """Return {quantile: limit in seconds}."""
@@ -159,10 +146,11 @@ class AttainmentTarget(ApiModel):
 class Slo(ApiModel):
     """SLO targets on latency. Without any, the model is served offline: at the memory ceiling."""
 
-    model_config = rules(
-        rule(
+    rules = (
+        Rule(
             "!has(self.attainment) || has(self.timeToFirstToken) || has(self.timePerOutputToken)",
             "attainment needs a target: timeToFirstToken or timePerOutputToken",
+            lambda it: it.time_to_first_token or it.time_per_output_token or not it.attainment,
         ),
     )
 
@@ -173,22 +161,17 @@ class Slo(ApiModel):
     attainment: AttainmentTarget | None = None
     """Over which window the targets are to be kept; absent: each at its percentile over a day."""
 
-    @model_validator(mode="after")
-    def _attainment_has_a_target(self) -> "Slo":
-        if self.attainment and not (self.time_to_first_token or self.time_per_output_token):
-            raise ValueError("attainment needs a target: timeToFirstToken or timePerOutputToken")
-        return self
-
 
 class TokenCounts(ApiModel):
     """A distribution of token counts."""
 
-    model_config = rules(
-        rule(
+    rules = (
+        Rule(
             "!has(self.p99) || self.p99 >= self.mean",
-            "p99 must not be below mean",
-            messageExpression="'p99 %d must not be below mean %d'.format([self.p99, self.mean])",
-        )
+            "p99[ {}] must not be below mean[ {}]",
+            lambda it: it.p99 is None or it.p99 >= it.mean,
+            figures=(("self.p99", lambda it: it.p99), ("self.mean", lambda it: it.mean)),
+        ),
     )
 
     mean: Tokens
@@ -197,12 +180,6 @@ class TokenCounts(ApiModel):
     """Tokens that 99 of 100 requests do not exceed; absent: every prompt has the mean, outputs are
     exponential."""
 
-    @model_validator(mode="after")
-    def _check_order(self) -> "TokenCounts":
-        if self.p99 is not None and self.p99 < self.mean:
-            raise ValueError(f"p99 {self.p99} must not be below mean {self.mean}")
-        return self
-
 
 _RATES = ("requestsPerSecond", "tokensPerSecond", "tokensPerDay", "concurrentUsers")
 
@@ -210,18 +187,21 @@ _RATES = ("requestsPerSecond", "tokensPerSecond", "tokensPerDay", "concurrentUse
 class Demand(ApiModel):
     """Expected traffic: what holds until traffic is measured, and a peak that stays."""
 
-    model_config = rules(
-        rule(
+    rules = (
+        Rule(
             f"[{', '.join(f'has(self.{name})' for name in _RATES)}].filter(x, x).size() <= 1",
             f"at most one of {', '.join(_RATES)}",
+            lambda it: len(it.rates_given) <= 1,
         ),
-        rule(
+        Rule(
             "!has(self.dutyCyclePercent) || has(self.concurrentUsers)",
             "dutyCyclePercent needs concurrentUsers",
+            lambda it: it.duty_cycle_percent is None or it.concurrent_users is not None,
         ),
-        rule(
+        Rule(
             f"!has(self.peakPercent) || {' || '.join(f'has(self.{name})' for name in _RATES)}",
             f"peakPercent needs one of {', '.join(_RATES)}",
+            lambda it: it.peak_percent is None or it.rates_given,
         ),
     )
 
@@ -251,21 +231,21 @@ class Demand(ApiModel):
     """Squared coefficient of variation of the times between requests: 1 at random (Poisson), more
     in bursts; a gamma process of shape 1/4 has 4."""
 
-    @model_validator(mode="after")
-    def _one_rate(self) -> "Demand":
+    @property
+    def mean_tokens(self) -> int:
+        """Of a whole request."""
+        return self.prompt_tokens.mean + self.output_tokens.mean
+
+    @property
+    def rates_given(self) -> list[Rate]:
+        """Of the ways to say how much comes, those that are used."""
         rates = (
             self.requests_per_second,
             self.tokens_per_second,
             self.tokens_per_day,
             self.concurrent_users,
         )
-        if sum(rate is not None for rate in rates) > 1:
-            raise ValueError(f"at most one of {', '.join(_RATES)}")
-        if self.duty_cycle_percent is not None and self.concurrent_users is None:
-            raise ValueError("dutyCyclePercent needs concurrentUsers")
-        if self.peak_percent is not None and all(rate is None for rate in rates):
-            raise ValueError(f"peakPercent needs one of {', '.join(_RATES)}")
-        return self
+        return [rate for rate in rates if rate is not None]
 
 
 _TOO_MANY = "has(each.minReplicas) && each.minReplicas > self.maxReplicas"
@@ -274,19 +254,27 @@ _TOO_MANY = "has(each.minReplicas) && each.minReplicas > self.maxReplicas"
 class Scaling(ApiModel):
     """What Tonnage may do, and within which bounds."""
 
-    model_config = rules(
-        rule(
+    rules = (
+        Rule(
             "self.minReplicas <= self.maxReplicas",
-            "minReplicas must not exceed maxReplicas",
-            messageExpression="'minReplicas %d must not exceed maxReplicas %d'.format("
-            "[self.minReplicas, self.maxReplicas])",
+            "minReplicas[ {}] must not exceed maxReplicas[ {}]",
+            lambda it: it.min_replicas <= it.max_replicas,
+            figures=(
+                ("self.minReplicas", lambda it: it.min_replicas),
+                ("self.maxReplicas", lambda it: it.max_replicas),
+            ),
         ),
-        rule(
+        Rule(
             f"!has(self.schedules) || !self.schedules.exists(each, {_TOO_MANY})",
-            "minReplicas of a schedule must not exceed maxReplicas",
-            messageExpression="'minReplicas %d of a schedule must not exceed maxReplicas %d'"
-            f".format([self.schedules.filter(each, {_TOO_MANY})[0].minReplicas, "
-            "self.maxReplicas])",
+            "minReplicas[ {}] of a schedule must not exceed maxReplicas[ {}]",
+            lambda it: it.most_scheduled <= it.max_replicas,
+            figures=(
+                (
+                    f"self.schedules.filter(each, {_TOO_MANY})[0].minReplicas",
+                    lambda it: it.most_scheduled,
+                ),
+                ("self.maxReplicas", lambda it: it.max_replicas),
+            ),
         ),
     )
 
@@ -310,19 +298,10 @@ class Scaling(ApiModel):
     schedules: Annotated[tuple[Schedule, ...], Field(max_length=20)] = ()
     """Known events. Of several at once the one that asks for most counts."""
 
-    @model_validator(mode="after")
-    def _check_order(self) -> "Scaling":
-        if self.min_replicas > self.max_replicas:
-            raise ValueError(
-                f"minReplicas {self.min_replicas} must not exceed maxReplicas {self.max_replicas}"
-            )
-        for each in self.schedules:
-            if (each.min_replicas or 0) > self.max_replicas:
-                raise ValueError(
-                    f"minReplicas {each.min_replicas} of a schedule must not exceed maxReplicas "
-                    f"{self.max_replicas}"
-                )
-        return self
+    @property
+    def most_scheduled(self) -> int:
+        """The highest ``minReplicas`` of a schedule."""
+        return max((each.min_replicas or 0 for each in self.schedules), default=0)
 
 
 _TARGET_FIXED = (
@@ -330,25 +309,8 @@ _TARGET_FIXED = (
     "(!has(self.scaleTarget) || self.scaleTarget == oldSelf.scaleTarget)"
 )
 
-_NEEDS_TTFT = "newestFirst needs slo.timeToFirstToken, which says how long a class of arrivals is"
-_NEEDS_WAIT = "inTime needs slo.timeToFirstToken, which says how long a request may wait"
-_REFUSED_APART = (
-    "admission must be all where prefill and decode are apart: one would refuse what the other read"
-)
-_SINGLE_OUTPUT = "prefill makes one token of each answer: timePerOutputToken is a target of decode"
-_NEEDS_TENSOR = (
-    "engine.role needs parallelism.tensor, of prefill at most that of decode, and no pipeline"
-)
-_NO_USERS = "users wait for both roles: engine.role needs a rate"
-_UNKNOWN_PORTS = (
-    "networkPolicy must not be set with engine.role: the ports of transfers are unknown"
-)
-_ONE_CONNECTOR = "kvOffload must not be set with engine.role: vLLM has one KV connector"
-_OWN_FLAGS = "kvOffload must not be set beside scaleTarget: its template stays untouched"
 _IN_TIME = "has(self.engine) && has(self.engine.admission) && self.engine.admission == 'inTime'"
 """CEL of engines that refuse what would be late."""
-_BUDGET = "self.pods.disruptionBudget"
-_KEPT = f"{_BUDGET}.minAvailable"
 _ROLE = (
     "(has(self.engine) && has(self.engine.role) ? self.engine.role : "
     "has(self.scaleTarget) && has(self.scaleTarget.role) ? self.scaleTarget.role : '')"
@@ -356,178 +318,256 @@ _ROLE = (
 """CEL of the role that engines have; empty: they serve all of each request."""
 
 
-def _role_rule(condition: str, message: str, field: str) -> JsonDict:
+def _has_ttft(spec: "Spec") -> bool:
+    return spec.slo is not None and spec.slo.time_to_first_token is not None
+
+
+def _refuses_late(spec: "Spec") -> bool:
+    return spec.engine is not None and spec.engine.admission == "inTime"
+
+
+def _has_no_policy(spec: "Spec") -> bool:
+    return spec.pods is None or spec.pods.network_policy is None
+
+
+def _has_no_stages(spec: "Spec") -> bool:
+    split = spec.hardware.parallelism
+    return split is None or (split.pipeline or 1) == 1
+
+
+_QUEUE_RULES = (
+    Rule(
+        "!has(self.engine) || !has(self.engine.queue) || self.engine.queue != 'newestFirst' || "
+        "(has(self.slo) && has(self.slo.timeToFirstToken))",
+        "newestFirst needs slo.timeToFirstToken, which says how long a class of arrivals is",
+        lambda it: it.engine is None or it.engine.queue != "newestFirst" or _has_ttft(it),
+        "engine.queue",
+    ),
+    Rule(
+        f"!({_IN_TIME}) || (has(self.slo) && has(self.slo.timeToFirstToken))",
+        "inTime needs slo.timeToFirstToken, which says how long a request may wait",
+        lambda it: not _refuses_late(it) or _has_ttft(it),
+        "engine.admission",
+    ),
+    Rule(
+        f"!({_IN_TIME}) || ({_ROLE} == '' && !has(self.topology))",
+        "admission must be all where prefill and decode are apart: one would refuse what the "
+        "other read",
+        lambda it: not _refuses_late(it) or not (it.role or it.topology),
+        "engine.admission",
+    ),
+)
+
+
+def _of_role(condition: str, message: str, holds: Callable[["Spec"], object], field: str) -> Rule:
     """Return a rule for objects whose engines have a role."""
-    return rule(f"{_ROLE} == '' || {condition}", message, fieldPath=field)
+    cel = f"{_ROLE} == '' || {condition}"
+    return Rule(cel, message, lambda it: it.role is None or holds(it), field)
+
+
+_ROLE_RULES = (
+    _of_role(
+        f"{_ROLE} != 'prefill' || !has(self.slo) || !has(self.slo.timePerOutputToken)",
+        "prefill makes one token of each answer: timePerOutputToken is a target of decode",
+        lambda it: it.role != "prefill" or it.slo is None or it.slo.time_per_output_token is None,
+        "slo.timePerOutputToken",
+    ),
+    _of_role(
+        "has(self.scaleTarget) || "
+        "(has(self.hardware.parallelism) && has(self.hardware.parallelism.tensor) && "
+        "(!has(self.hardware.parallelism.pipeline) || "
+        "self.hardware.parallelism.pipeline == 1))",
+        "engine.role needs parallelism.tensor, of prefill at most that of decode, and no pipeline",
+        lambda it: it.scale_target or (it.hardware.has_tensor and _has_no_stages(it)),
+        "hardware",
+    ),
+    _of_role(
+        "!has(self.demand) || !has(self.demand.concurrentUsers)",
+        "users wait for both roles: engine.role needs a rate",
+        lambda it: it.demand is None or it.demand.concurrent_users is None,
+        "demand.concurrentUsers",
+    ),
+    _of_role(
+        "!has(self.pods) || !has(self.pods.networkPolicy)",
+        "networkPolicy must not be set with engine.role: the ports of transfers are unknown",
+        _has_no_policy,
+        "pods.networkPolicy",
+    ),
+    _of_role(
+        "!has(self.model.kvOffload)",
+        "kvOffload must not be set with engine.role: vLLM has one KV connector",
+        lambda it: it.model.kv_offload is None,
+        "model.kvOffload",
+    ),
+)
+
+
+def _beside(condition: str, message: str, holds: Callable[["Spec"], object], field: str) -> Rule:
+    """Return a rule for what goes with ``topology``."""
+    cel = f"!has(self.topology) || ({condition})"
+    return Rule(cel, message, lambda it: it.topology is None or holds(it), field)
+
+
+_TOPOLOGY_RULES = (
+    _beside(
+        "has(self.slo) && has(self.slo.timeToFirstToken) && has(self.slo.timePerOutputToken)",
+        "topology needs both timeToFirstToken, which the roles share, and timePerOutputToken",
+        lambda it: it.slo and it.slo.time_to_first_token and it.slo.time_per_output_token,
+        "slo",
+    ),
+    _beside(
+        "has(self.demand) && !has(self.demand.concurrentUsers) && "
+        f"({' || '.join(f'has(self.demand.{name})' for name in _RATES[:-1])})",
+        f"topology needs one of {', '.join(_RATES[:-1])}",
+        lambda it: it.demand and it.demand.rates_given and it.demand.concurrent_users is None,
+        "demand",
+    ),
+    _beside(
+        "!has(self.demand) || !has(self.demand.cacheTransfer)",
+        "cacheTransfer must not be set with topology, which computes it",
+        lambda it: it.demand is None or it.demand.cache_transfer is None,
+        "demand",
+    ),
+    _beside(
+        "!has(self.scaleTarget)",
+        "topology must not be set beside scaleTarget",
+        lambda it: it.scale_target is None,
+        "topology",
+    ),
+    _beside(
+        "!has(self.engine) || !has(self.engine.role)",
+        "engine.role must not be set with topology, which has both",
+        lambda it: it.engine is None or it.engine.role is None,
+        "engine",
+    ),
+    _beside(
+        "!has(self.model.kvOffload)",
+        "kvOffload must not be set with topology: vLLM has one KV connector",
+        lambda it: it.model.kv_offload is None,
+        "model",
+    ),
+    _beside(
+        "!has(self.pods) || !has(self.pods.networkPolicy)",
+        "networkPolicy must not be set with topology: the ports of transfers are unknown",
+        _has_no_policy,
+        "pods",
+    ),
+    _beside(
+        "!has(self.hardware.parallelism) || !has(self.hardware.parallelism.pipeline) || "
+        "self.hardware.parallelism.pipeline == 1",
+        "parallelism.pipeline must be 1 with topology: no KV cache of pipeline stages is moved",
+        _has_no_stages,
+        "hardware",
+    ),
+)
 
 
 def _lets_a_pod_go(most: str) -> str:
     """Return the CEL of a disruption budget that lets one of ``most`` replicas go."""
-    is_number = f"has(self.pods) && has({_BUDGET}) && has({_KEPT}) && type({_KEPT}) == int"
-    return f"!({is_number}) || {_KEPT} < {most}"
+    budget = "self.pods.disruptionBudget"
+    kept = f"{budget}.minAvailable"
+    is_number = f"has(self.pods) && has({budget}) && has({kept}) && type({kept}) == int"
+    return f"!({is_number}) || {kept} < {most}"
 
 
-_TOPOLOGY_FIXED = "has(self.topology) == has(oldSelf.topology)"
-_BEYOND_ROLE = "must not exceed maxReplicas of a role, by topology or scaling"
-_MIN_OF_ROLE = f"minReplicas of a role {_BEYOND_ROLE}"
-_SCHEDULE_OF_ROLE = f"minReplicas of a schedule {_BEYOND_ROLE}"
-_BUDGET_OF_ROLE = (
-    "disruptionBudget.minAvailable must be below maxReplicas of a role, by topology or scaling: no "
-    "pod could ever go"
-)
+def _bounds_of(role: Role) -> Iterator[Rule]:
+    """Yield rules for the bounds that a role has, its own or those of both."""
+    own, beyond = f"self.topology.{role}", "exceed maxReplicas of a role, by topology or scaling"
+    least, most = (
+        f"(has({own}) && has({own}.{bound}) ? {own}.{bound} : self.scaling.{bound})"
+        for bound in ("minReplicas", "maxReplicas")
+    )
+    many = f"has(each.minReplicas) && each.minReplicas > {most}"
+
+    yield _beside(
+        f"{least} <= {most}",
+        f"minReplicas of a role must not {beyond}",
+        lambda it: it.bounds_of(role)[0] <= it.bounds_of(role)[1],
+        f"topology.{role}",
+    )
+    yield _beside(
+        f"!has(self.scaling.schedules) || !self.scaling.schedules.exists(each, {many})",
+        f"minReplicas of a schedule must not {beyond}",
+        lambda it: it.scaling.most_scheduled <= it.bounds_of(role)[1],
+        "scaling.schedules",
+    )
+    yield _beside(
+        _lets_a_pod_go(most),
+        "disruptionBudget.minAvailable must be below maxReplicas of a role, by topology or "
+        "scaling: no pod could ever go",
+        lambda it: it.pods_to_stay < it.bounds_of(role)[1],
+        "pods.disruptionBudget",
+    )
 
 
-def _of_role(role: str, bound: str) -> str:
-    """Return the CEL of a bound that a role has."""
-    own = f"self.topology.{role}"
-    given = f"has({own}) && has({own}.{bound})"
-    return f"({given} ? {own}.{bound} : self.scaling.{bound})"
+def _within_context(name: str, counts: Callable[[Demand], TokenCounts]) -> Rule:
+    """Return the rule that a p99 of tokens is within the maximum length."""
+    return Rule(
+        f"!has(self.demand) || !has(self.demand.{name}.p99) || "
+        f"self.demand.{name}.p99 <= self.contextLength",
+        f"{name}.p99[ {{}}] exceeds contextLength[ {{}}]",
+        lambda it: it.demand is None or (counts(it.demand).p99 or 0) <= it.context_length,
+        f"demand.{name}.p99",
+        figures=(("", lambda it: counts(it.demand).p99), ("", lambda it: it.context_length)),
+    )
 
 
-def _bounds_of_roles() -> Iterator[JsonDict]:
-    """Yield rules for the bounds that each role has."""
-    for role in ROLES:
-        least, most = _of_role(role, "minReplicas"), _of_role(role, "maxReplicas")
-        many = f"has(each.minReplicas) && each.minReplicas > {most}"
-        rules_of_role = (
-            (f"{least} <= {most}", _MIN_OF_ROLE, f".topology.{role}"),
+_LENGTHS_RULES = (
+    _within_context("promptTokens", lambda it: it.prompt_tokens),
+    _within_context("outputTokens", lambda it: it.output_tokens),
+    Rule(
+        "!has(self.demand) || self.demand.promptTokens.mean + self.demand.outputTokens.mean "
+        "<= self.contextLength",
+        "promptTokens.mean + outputTokens.mean[ = {}] exceed contextLength[ {}]",
+        lambda it: it.demand is None or it.demand.mean_tokens <= it.context_length,
+        "demand",
+        figures=(
             (
-                f"!has(self.scaling.schedules) || !self.scaling.schedules.exists(each, {many})",
-                _SCHEDULE_OF_ROLE,
-                ".scaling.schedules",
+                "self.demand.promptTokens.mean + self.demand.outputTokens.mean",
+                lambda it: it.demand.mean_tokens,
             ),
-            (_lets_a_pod_go(most), _BUDGET_OF_ROLE, ".pods.disruptionBudget"),
-        )
-        for condition, message, field in rules_of_role:
-            yield rule(f"!has(self.topology) || ({condition})", message, fieldPath=field)
-
-
-_TOPOLOGY_RULES = (
-    (
-        "has(self.slo) && has(self.slo.timeToFirstToken) && has(self.slo.timePerOutputToken)",
-        "topology needs both timeToFirstToken, which the roles share, and timePerOutputToken",
-        "slo",
-    ),
-    (
-        "has(self.demand) && !has(self.demand.concurrentUsers) && "
-        f"({' || '.join(f'has(self.demand.{name})' for name in _RATES[:-1])})",
-        f"topology needs one of {', '.join(_RATES[:-1])}",
-        "demand",
-    ),
-    (
-        "!has(self.demand) || !has(self.demand.cacheTransfer)",
-        "cacheTransfer must not be set with topology, which computes it",
-        "demand",
-    ),
-    ("!has(self.scaleTarget)", "topology must not be set beside scaleTarget", "topology"),
-    (
-        "!has(self.engine) || !has(self.engine.role)",
-        "engine.role must not be set with topology, which has both",
-        "engine",
-    ),
-    (
-        "!has(self.model.kvOffload)",
-        "kvOffload must not be set with topology: vLLM has one KV connector",
-        "model",
-    ),
-    (
-        "!has(self.pods) || !has(self.pods.networkPolicy)",
-        "networkPolicy must not be set with topology: the ports of transfers are unknown",
-        "pods",
-    ),
-    (
-        "!has(self.hardware.parallelism) || !has(self.hardware.parallelism.pipeline) || "
-        "self.hardware.parallelism.pipeline == 1",
-        "parallelism.pipeline must be 1 with topology: no KV cache of pipeline stages is moved",
-        "hardware",
+            ("self.contextLength", lambda it: it.context_length),
+        ),
     ),
 )
-"""(CEL, message, field): what goes with ``topology``."""
 
 
 class Spec(ApiModel):
     """What a ModelDeployment asks for."""
 
-    model_config = rules(
-        rule(
+    rules = (
+        Rule(
             "!has(self.scaleTarget) || !(has(self.engine) || has(self.pods))",
             "engine and pods must not be set beside scaleTarget",
+            lambda it: it.scale_target is None or not (it.engine or it.pods),
         ),
-        rule("has(self.scaleTarget) || has(self.engine)", "engine is required without scaleTarget"),
-        rule(
-            "!has(self.engine) || !has(self.engine.queue) || self.engine.queue != 'newestFirst' || "
-            "(has(self.slo) && has(self.slo.timeToFirstToken))",
-            _NEEDS_TTFT,
-            fieldPath=".engine.queue",
+        Rule(
+            "has(self.scaleTarget) || has(self.engine)",
+            "engine is required without scaleTarget",
+            lambda it: it.scale_target or it.engine,
         ),
-        rule(
-            f"!({_IN_TIME}) || (has(self.slo) && has(self.slo.timeToFirstToken))",
-            _NEEDS_WAIT,
-            fieldPath=".engine.admission",
-        ),
-        rule(
-            f"!({_IN_TIME}) || ({_ROLE} == '' && !has(self.topology))",
-            _REFUSED_APART,
-            fieldPath=".engine.admission",
-        ),
-        _role_rule(
-            f"{_ROLE} != 'prefill' || !has(self.slo) || !has(self.slo.timePerOutputToken)",
-            _SINGLE_OUTPUT,
-            ".slo.timePerOutputToken",
-        ),
-        _role_rule(
-            "has(self.scaleTarget) || "
-            "(has(self.hardware.parallelism) && has(self.hardware.parallelism.tensor) && "
-            "(!has(self.hardware.parallelism.pipeline) || "
-            "self.hardware.parallelism.pipeline == 1))",
-            _NEEDS_TENSOR,
-            ".hardware",
-        ),
-        _role_rule(
-            "!has(self.demand) || !has(self.demand.concurrentUsers)",
-            _NO_USERS,
-            ".demand.concurrentUsers",
-        ),
-        _role_rule(
-            "!has(self.pods) || !has(self.pods.networkPolicy)",
-            _UNKNOWN_PORTS,
-            ".pods.networkPolicy",
-        ),
-        _role_rule("!has(self.model.kvOffload)", _ONE_CONNECTOR, ".model.kvOffload"),
-        rule(
+        *_QUEUE_RULES,
+        *_ROLE_RULES,
+        Rule(
             "!has(self.scaleTarget) || !has(self.model.kvOffload)",
-            _OWN_FLAGS,
-            fieldPath=".model.kvOffload",
+            "kvOffload must not be set beside scaleTarget: its template stays untouched",
+            lambda it: it.scale_target is None or it.model.kv_offload is None,
+            "model.kvOffload",
         ),
-        rule(_TARGET_FIXED, "scaleTarget cannot be added, changed or removed"),
-        rule(_TOPOLOGY_FIXED, "topology cannot be added or removed"),
-        *(
-            rule(f"!has(self.topology) || ({condition})", message, fieldPath=f".{field}")
-            for condition, message, field in _TOPOLOGY_RULES
+        Rule(_TARGET_FIXED, "scaleTarget cannot be added, changed or removed", None),
+        Rule(
+            "has(self.topology) == has(oldSelf.topology)",
+            "topology cannot be added or removed",
+            None,
         ),
-        *_bounds_of_roles(),
-        *(
-            rule(
-                f"!has(self.demand) || !has(self.demand.{name}.p99) || "
-                f"self.demand.{name}.p99 <= self.contextLength",
-                f"{name}.p99 exceeds contextLength",
-                fieldPath=f".demand.{name}.p99",
-            )
-            for name in ("promptTokens", "outputTokens")
-        ),
-        rule(
-            "!has(self.demand) || self.demand.promptTokens.mean + self.demand.outputTokens.mean "
-            "<= self.contextLength",
-            "promptTokens.mean + outputTokens.mean exceed contextLength",
-            messageExpression="'promptTokens.mean + outputTokens.mean = %d exceed contextLength "
-            "%d'.format([self.demand.promptTokens.mean + self.demand.outputTokens.mean, "
-            "self.contextLength])",
-            fieldPath=".demand",
-        ),
-        rule(
+        *_TOPOLOGY_RULES,
+        *(each for role in ROLES for each in _bounds_of(role)),
+        *_LENGTHS_RULES,
+        Rule(
             _lets_a_pod_go("self.scaling.maxReplicas"),
             "disruptionBudget.minAvailable must be below maxReplicas: no pod could ever go",
-            fieldPath=".pods.disruptionBudget",
+            lambda it: it.pods_to_stay < it.scaling.max_replicas,
+            "pods.disruptionBudget",
         ),
     )
 
@@ -557,21 +597,6 @@ class Spec(ApiModel):
     operator_class: OperatorClass | None = None
     """Only the release of Tonnage with this class acts; absent: the one without a class."""
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "Spec":
-        if self.scale_target and (self.engine or self.pods):
-            raise ValueError("engine and pods must not be set beside scaleTarget")
-        if not self.scale_target and not self.engine:
-            raise ValueError("engine is required without scaleTarget")
-        if self.scale_target and self.model.kv_offload:
-            raise ValueError(f"model.{_OWN_FLAGS}")
-        self._check_queue()
-        self._check_role()
-        self._check_topology()
-        self._check_lengths()
-        self._check_budget()
-        return self
-
     @property
     def role(self) -> Role | None:
         """Which part of each request the replicas serve; None: all of it."""
@@ -579,94 +604,18 @@ class Spec(ApiModel):
             return self.scale_target.role
         return self.engine.role if self.engine else None
 
-    def _check_queue(self) -> None:
-        if self.engine is None:
-            return
-        has_ttft = self.slo and self.slo.time_to_first_token
-        if self.engine.queue == "newestFirst" and not has_ttft:
-            raise ValueError(f"engine.queue: {_NEEDS_TTFT}")
-        if self.engine.admission == "inTime":
-            if not has_ttft:
-                raise ValueError(f"engine.admission: {_NEEDS_WAIT}")
-            if self.role or self.topology:
-                raise ValueError(f"engine.admission: {_REFUSED_APART}")
+    def bounds_of(self, role: Role) -> tuple[int, int]:
+        """Return the fewest and the most replicas of a role: its own bounds, or those of both."""
+        own = self.topology.options_of(role) if self.topology else RoleOptions()
+        both = self.scaling
+        return own.min_replicas or both.min_replicas, own.max_replicas or both.max_replicas
 
-    def _check_role(self) -> None:
-        role = self.role
-        if role is None:
-            return
-        if self.model.kv_offload:
-            raise ValueError(f"model.{_ONE_CONNECTOR}")
-        if role == "prefill" and self.slo and self.slo.time_per_output_token:
-            raise ValueError(f"slo.timePerOutputToken: {_SINGLE_OUTPUT}")
-        split = self.hardware.parallelism
-        is_open = split is None or split.tensor is None or (split.pipeline or 1) > 1
-        if is_open and not self.scale_target:
-            raise ValueError(f"hardware: {_NEEDS_TENSOR}")
-        if self.demand and self.demand.concurrent_users is not None:
-            raise ValueError(f"demand.concurrentUsers: {_NO_USERS}")
-        if self.pods and self.pods.network_policy:
-            raise ValueError(f"pods.{_UNKNOWN_PORTS}")
-
-    def _check_topology(self) -> None:
-        if self.topology is None:
-            return
-        slo, demand, split = self.slo, self.demand, self.hardware.parallelism
-        has_rate = demand is not None and (
-            demand.requests_per_second or demand.tokens_per_second or demand.tokens_per_day
-        )
-        holds = (
-            slo is not None and slo.time_to_first_token and slo.time_per_output_token,
-            has_rate,
-            demand is None or demand.cache_transfer is None,
-            self.scale_target is None,
-            self.engine is None or self.engine.role is None,
-            self.model.kv_offload is None,
-            self.pods is None or self.pods.network_policy is None,
-            split is None or (split.pipeline or 1) == 1,
-        )
-        for is_so, (_, message, field) in zip(holds, _TOPOLOGY_RULES, strict=True):
-            if not is_so:
-                raise ValueError(f"{field}: {message}")
-        for role in ROLES:
-            self._check_bounds(role, self.topology.options_of(role))
-
-    def _check_bounds(self, role: Role, own: RoleOptions) -> None:
-        most = own.max_replicas or self.scaling.max_replicas
-        if (own.min_replicas or self.scaling.min_replicas) > most:
-            raise ValueError(f"topology.{role}: {_MIN_OF_ROLE}")
-        if any((each.min_replicas or 0) > most for each in self.scaling.schedules):
-            raise ValueError(f"scaling.schedules: {_SCHEDULE_OF_ROLE}")
-        if self._lets_no_pod_go(most):
-            raise ValueError(f"pods.{_BUDGET_OF_ROLE}")
-
-    def _lets_no_pod_go(self, most: int) -> bool:
-        """Tell whether the disruption budget takes as many pods as there may be."""
+    @property
+    def pods_to_stay(self) -> int:
+        """Pods that the disruption budget has stay; 0: no number of them."""
         budget = self.pods.disruption_budget if self.pods else None
-        available = budget.min_available if budget else None
-        return isinstance(available, int) and available >= most
-
-    def _check_budget(self) -> None:
-        if self._lets_no_pod_go(self.scaling.max_replicas):
-            raise ValueError(
-                "pods.disruptionBudget.minAvailable must be below maxReplicas: no pod could ever go"
-            )
-
-    def _check_lengths(self) -> None:
-        if self.demand:
-            prompt, output = self.demand.prompt_tokens, self.demand.output_tokens
-            total = prompt.mean + output.mean
-            if total > self.context_length:
-                raise ValueError(
-                    f"demand: promptTokens.mean + outputTokens.mean = {total} exceed "
-                    f"contextLength {self.context_length}"
-                )
-            for name, counts in (("promptTokens", prompt), ("outputTokens", output)):
-                if (counts.p99 or 0) > self.context_length:
-                    raise ValueError(
-                        f"demand: {name}.p99 {counts.p99} exceeds contextLength "
-                        f"{self.context_length}"
-                    )
+        given = budget.min_available if budget else None
+        return given if isinstance(given, int) else 0
 
     def to_digestible(self) -> dict[str, Any]:
         """Return the part of the spec that a pod template is made from."""

@@ -1,32 +1,32 @@
 """Prefill and decode apart, asked for by one object."""
 
+import math
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from tonnage.api.base import ApiModel, rule, rules
+from tonnage.api.base import ApiModel, Rule
 from tonnage.api.hardware import LinkRate, ParallelSizes
 from tonnage.api.pods import Role
 from tonnage.units import bytes_per_second
-
-_NO_STAGES = "parallelism.pipeline must be 1: no KV cache of pipeline stages is moved"
-_ORDER = "minReplicas must not exceed maxReplicas"
 
 
 class RoleOptions(ApiModel):
     """What one role has of its own; the rest is as the spec says for both."""
 
-    model_config = rules(
-        rule(
+    rules = (
+        Rule(
             "!has(self.parallelism) || !has(self.parallelism.pipeline) || "
             "self.parallelism.pipeline == 1",
-            _NO_STAGES,
-            fieldPath=".parallelism",
+            "parallelism.pipeline must be 1: no KV cache of pipeline stages is moved",
+            lambda it: it.parallelism is None or (it.parallelism.pipeline or 1) == 1,
+            "parallelism",
         ),
-        rule(
+        Rule(
             "!has(self.minReplicas) || !has(self.maxReplicas) || "
             "self.minReplicas <= self.maxReplicas",
-            _ORDER,
+            "minReplicas must not exceed maxReplicas",
+            lambda it: (it.min_replicas or 0) <= (it.max_replicas or math.inf),
         ),
     )
 
@@ -36,14 +36,6 @@ class RoleOptions(ApiModel):
     """Replicas that run without traffic too; absent: scaling.minReplicas."""
     max_replicas: Annotated[int, Field(ge=1, le=1000)] | None = None
     """The most replicas that may run; absent: scaling.maxReplicas."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "RoleOptions":
-        if self.parallelism and (self.parallelism.pipeline or 1) > 1:
-            raise ValueError(_NO_STAGES)
-        if self.min_replicas and self.max_replicas and self.min_replicas > self.max_replicas:
-            raise ValueError(_ORDER)
-        return self
 
 
 class Topology(ApiModel):
