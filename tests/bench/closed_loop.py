@@ -178,8 +178,7 @@ def result_of(case: Case) -> Result:
     for moment in record.moments:
         if moment.at_s >= settled_s:
             number = oracle.replicas_for(
-                record.served.traffic.source.rate(moment.at_s),
-                record.served.traffic.shape_at(moment.at_s),
+                rate_of(case, mean)(moment.at_s), record.served.traffic.shapes[0][1]
             )
             needed.append(number)
             shares.append(moment.ready / number)
@@ -193,7 +192,7 @@ def result_of(case: Case) -> Result:
     return Result(
         case=case,
         requests_per_s=mean,
-        truth_requests_per_s=oracle.staffing(record.served.traffic.shape_at(0)).each(1),
+        truth_requests_per_s=oracle.staffing(record.served.traffic.shapes[0][1]).each(1),
         believed=(planned[0], planned[-1]),
         ten_minutes=slo_shares(record, 0, 600).worst_ratio,
         hour=slo_shares(record, 0, 3600).worst_ratio,

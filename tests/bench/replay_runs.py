@@ -223,7 +223,7 @@ def _written(
     folder: Path, draw: Draw, jobs: Sequence[Job], sources: str
 ) -> Sequence[tuple[Job, Run]]:
     """Run jobs of a draw, and write each file here, so that it stays if nobody waits for it."""
-    drawn = cache(lambda: DrawnScenario.of(draw.scenario(), ALL))
+    drawn = cache(lambda: DrawnScenario(draw.scenario(), ALL))
     found = []
     for job in jobs:
         found.append((job, run_of(job, drawn, sources)))

@@ -2,16 +2,16 @@
 
 import math
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from tonnage.engine.chance import Chance
-from tonnage.replay.drawn import Drawn, drawn_from
+from tonnage.replay.drawn import drawn_from
 from tonnage.replay.shapes import SHAPES, MeanTraffic, Shape
 from tonnage.replay.traces import Trace
-from tonnage.replay.traffic import arrivals, constant_rate
+from tonnage.replay.traffic import Traffic, arrivals, constant_rate
 from tonnage.sizing.workload import NORMAL
 from tonnage.units import THOUSAND
 
@@ -89,7 +89,7 @@ def _clip(lengths: tuple[int, int, int], shares: Sequence[float]) -> "array[int]
     return array("q", (min(most, max(least, round(mean + deviation * z))) for z in normals))
 
 
-def _llmd(asked: MeanTraffic) -> Drawn:
+def _llmd(asked: MeanTraffic) -> Traffic:
     return drawn_from(
         llmd(asked.seed, factor=asked.times),
         duration_s=sum(stage_s for _, stage_s in LLMD_STAGES),
@@ -97,7 +97,7 @@ def _llmd(asked: MeanTraffic) -> Drawn:
     )
 
 
-def _swap(found: Swap, asked: MeanTraffic) -> Drawn:
+def _swap(found: Swap, asked: MeanTraffic) -> Traffic:
     rate = constant_rate(asked.times * found.requests_per_s)
     chance = Chance(FIRST_SEED + 2 * asked.seed)
     arrival_s = array("d", arrivals(rate, found.duration_s, 1.0, chance))
@@ -111,11 +111,19 @@ def _swap(found: Swap, asked: MeanTraffic) -> Drawn:
     return drawn_from(trace, duration_s=found.duration_s, context_tokens=asked.context_tokens)
 
 
-ALL_SHAPES: Final[Mapping[str, Shape]] = {
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnRate:
+    """A shape that brings a rate of its own."""
+
+    summary: str
+    draw: Callable[[MeanTraffic], Traffic]
+
+
+ALL_SHAPES: Final[Mapping[str, Shape | OwnRate]] = {
     **SHAPES,
-    "llmd": Shape(summary="llm-d's scored profile", draw=_llmd),
+    "llmd": OwnRate(summary="llm-d's scored profile", draw=_llmd),
     **{
-        name: Shape(summary=found.summary, draw=partial(_swap, found))
+        name: OwnRate(summary=found.summary, draw=partial(_swap, found))
         for name, found in SWAPS.items()
     },
 }

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from fleet_builders import a_model, a_request_of, a_sizing
 from tonnage.replay.cluster import StartupTime
-from tonnage.replay.query import Series
+from tonnage.replay.prometheus import Series
 from tonnage.replay.record import FirstPlan, ReplayedModel
 from tonnage.replay.rivals.controller import RivalController
 from tonnage.replay.rivals.rule import RuleInput, SeenPod, Signals
@@ -75,12 +75,12 @@ def _series(values):
     if isinstance(values, dict):
         for bound, value in values.items():
             le = "+Inf" if bound == float("inf") else str(bound)
-            yield Series(labels={"pod": "pod-0", "le": le}, value=value, evaluated_at_s=0.0)
+            yield Series(labels={"pod": "pod-0", "le": le}, value=value)
         return
     for number, value in enumerate(values):
         if value is not None:
             labels = {"namespace": "serving", "pod": f"pod-{number}", "engine": "0"}
-            yield Series(labels=labels, value=value, evaluated_at_s=0.0)
+            yield Series(labels=labels, value=value)
 
 
 def turns(rule, count, *, asked, in_flight=0, requests_per_s=0.0):

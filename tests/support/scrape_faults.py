@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 from tonnage.engine.chance import Chance
-from tonnage.replay.faults import Fault
+from tonnage.replay.prometheus import Fault
 from tonnage.replay.prometheus import Page
 
 

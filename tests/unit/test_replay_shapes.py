@@ -17,7 +17,7 @@ def drawn(name, rate=4.0, **changes):
 
 
 def count(found, from_s, until_s):
-    return sum(from_s <= at_s < until_s for at_s in found.traffic.arrival_s)
+    return sum(from_s <= at_s < until_s for at_s in found.arrival_s)
 
 
 def mean(values):

@@ -5,7 +5,7 @@ import gc
 import pytest
 import soak
 
-from tonnage.replay.query import Series
+from tonnage.replay.prometheus import Series
 
 pytestmark = pytest.mark.thorough
 

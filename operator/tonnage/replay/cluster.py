@@ -20,6 +20,8 @@ from tonnage.replay.truth import Machine, Truth, machine
 from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.workload import NORMAL, Routing
 
+EPOCH_S: Final = 1_767_225_600.0
+"""Unix time at which the traffic of a simulation begins: 2026-01-01T00:00:00Z."""
 DRAIN_S: Final = 600.0
 LEAST_SPEED: Final = 0.5
 """Of a replica's speed factor, however wide they spread."""
@@ -112,7 +114,7 @@ class SimulatedCluster:
     def __post_init__(self) -> None:
         self.table = self.traffic.table()
         self._chance = Chance(10 * self.seed + 1)
-        self._routes = Chance(10 * self.seed + 2).shares(self.traffic.num_requests)
+        self._routes = Chance(10 * self.seed + 2).shares(len(self.traffic.arrival_s))
         self._is_pooled = self.request.routing is Routing.LEAST_OUTSTANDING
 
     @property

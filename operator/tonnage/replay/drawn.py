@@ -1,16 +1,17 @@
-"""Traffic of a trace: cut to a window, thinned or superposed, with its rates by the minute."""
+"""Traffic of a trace: cut to a window, thinned or superposed."""
 
 import math
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import replace
+from itertools import compress
+from operator import add, not_
 from typing import Final
 
 from tonnage.engine.chance import Chance
 from tonnage.replay.traces import Trace
-from tonnage.replay.traffic import Traffic, TrafficSource, piecewise
+from tonnage.replay.traffic import Traffic
 from tonnage.sizing.workload import Lengths, Workload
 from tonnage.units import MINUTE_S
 
@@ -21,20 +22,6 @@ SHORTEST_SHAPE_S: Final = 600.0
 FIRST_SEED: Final = 9_000
 """Beyond those that synthetic traffic is drawn with."""
 P99: Final = 0.99
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
-    """Traffic, how long it lasts, and when requests came that no engine of this length takes."""
-
-    traffic: Traffic
-    duration_s: float
-    too_long_s: "array[float]"
-
-    @property
-    def num_requests(self) -> int:
-        """Those that are too long included."""
-        return self.traffic.num_requests + len(self.too_long_s)
 
 
 def window_of(trace: Trace, from_s: float = 0.0, until_s: float = math.inf) -> Trace:
@@ -93,41 +80,23 @@ def _within(at_s: float, duration_s: float) -> float:
 
 def drawn_from(
     trace: Trace, *, duration_s: float, context_tokens: int, cached_fraction: float = 0.0
-) -> Drawn:
+) -> Traffic:
     """Return the traffic of a trace that begins at 0; what exceeds the context is left out."""
-    served = array("q")
-    too_long_s = array("d")
-    for number, at_s in enumerate(trace.arrival_s):
-        if trace.prompt_tokens[number] + trace.output_tokens[number] <= context_tokens:
-            served.append(number)
-        else:
-            too_long_s.append(at_s)
-    prompts = array("q", (trace.prompt_tokens[number] for number in served))
-    outputs = array("q", (trace.output_tokens[number] for number in served))
-    arrival_s = array("d", (trace.arrival_s[number] for number in served))
-    return Drawn(
-        traffic=Traffic(
-            arrival_s=arrival_s,
-            prompt_tokens=prompts,
-            output_tokens=outputs,
-            cached_tokens=array("q", (min(p - 1, round(p * cached_fraction)) for p in prompts)),
-            source=TrafficSource(
-                rate=piecewise(list(_rates(arrival_s, duration_s))),
-                shapes=tuple(_shapes(arrival_s, prompts, outputs, duration_s, cached_fraction))
-                or ((0.0, _shape([1], [1], cached_fraction)),),
-            ),
-        ),
+    lengths = map(add, trace.prompt_tokens, trace.output_tokens)
+    fits = [each <= context_tokens for each in lengths]
+    prompts = array("q", compress(trace.prompt_tokens, fits))
+    outputs = array("q", compress(trace.output_tokens, fits))
+    arrival_s = array("d", compress(trace.arrival_s, fits))
+    return Traffic(
+        arrival_s=arrival_s,
+        prompt_tokens=prompts,
+        output_tokens=outputs,
+        cached_tokens=array("q", (min(p - 1, round(p * cached_fraction)) for p in prompts)),
+        shapes=tuple(_shapes(arrival_s, prompts, outputs, duration_s, cached_fraction))
+        or ((0.0, _shape([1], [1], cached_fraction)),),
         duration_s=duration_s,
-        too_long_s=too_long_s,
+        too_long_s=array("d", compress(trace.arrival_s, map(not_, fits))),
     )
-
-
-def _rates(arrival_s: Sequence[float], duration_s: float) -> Iterator[tuple[float, float]]:
-    """Yield the rate of each minute."""
-    edges = [MINUTE_S * minute for minute in range(math.ceil(duration_s / MINUTE_S) + 1)]
-    places = [bisect_left(arrival_s, edge) for edge in edges]
-    for start_s, (low, high) in zip(edges, pairwise(places), strict=False):
-        yield start_s, (high - low) / min(MINUTE_S, duration_s - start_s)
 
 
 def _shapes(

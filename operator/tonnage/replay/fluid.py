@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from tonnage.replay.drawn import Drawn
+from tonnage.replay.traffic import Traffic
 from tonnage.replay.truth import Truth, true_replica
 from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.serving.load_line import bound_requests_per_s, state_at
@@ -48,21 +48,16 @@ class Work:
     def gpu_hours(self) -> float:
         return sum(self.bins) * self.bin_s * self.gpus_per_replica / HOUR_S
 
-    def highest(self, window_s: float) -> list[float]:
-        """Return the most of any bin by window."""
-        each = max(1, round(window_s / self.bin_s))
-        return [max(self.bins[n : n + each]) for n in range(0, len(self.bins), each)]
-
     def mean(self, from_s: float, until_s: float) -> float:
         first = int(from_s / self.bin_s)
         part = self.bins[first : max(first + 1, int(until_s / self.bin_s))]
         return sum(part) / len(part) if part else 0.0
 
 
-def work_of(drawn: Drawn, request: SizingRequest, flags: Flags, truth: Truth) -> Work:
+def work_of(drawn: Traffic, request: SizingRequest, flags: Flags, truth: Truth) -> Work:
     """Return the work of traffic for engines with these flags."""
     replica = true_replica(request, flags, truth)
-    shapes = drawn.traffic.source.shapes
+    shapes = drawn.shapes
     prices = [_prices(replica, shape, request.slo, truth.speed) for _, shape in shapes]
     return Work(
         bins=_spread(drawn, [start_s for start_s, _ in shapes], prices),
@@ -85,10 +80,10 @@ def _prices(replica: Replica, workload: Workload, slo: Slo, speed: float) -> Tok
 
 
 def _spread(
-    drawn: Drawn, starts_s: Sequence[float], prices: Sequence[TokenCosts]
+    traffic: Traffic, starts_s: Sequence[float], prices: Sequence[TokenCosts]
 ) -> "array[float]":
     """Return the work by bin: each request's own evenly from its arrival to its last token."""
-    traffic, size = drawn.traffic, math.ceil(drawn.duration_s / BIN_S)
+    size = math.ceil(traffic.duration_s / BIN_S)
     partial, steps = array("d", bytes(8 * size)), array("d", bytes(8 * (size + 1)))
 
     def change(at_s: float, rate: float) -> None:

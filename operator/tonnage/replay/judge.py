@@ -10,8 +10,8 @@ from operator import itemgetter
 from typing import Final
 
 from tonnage.replay.cluster import Pod
-from tonnage.replay.drawn import Drawn
 from tonnage.replay.record import Record
+from tonnage.replay.traffic import Traffic
 from tonnage.sizing.workload import Slo, Target
 from tonnage.units import HOUR_S
 
@@ -116,10 +116,10 @@ class RequestWindow:
         return self.num_kept / self.num_requests if self.num_requests else None
 
 
-def fates(record: Record, drawn: Drawn, limits: LatencyLimits) -> Fates:
+def fates(record: Record, drawn: Traffic, limits: LatencyLimits) -> Fates:
     """Hold every request against the limits: both must be kept."""
     table = record.cluster.table
-    arrival_s: Sequence[float] = drawn.traffic.arrival_s
+    arrival_s: Sequence[float] = drawn.arrival_s
     first_s, ended_s = memoryview(table.first_token_s), memoryview(table.ended_s)
     tokens = memoryview(table.output_tokens)
     ttfts_s = [
@@ -184,7 +184,7 @@ class RunFigures:
         return self.gpu_hours * 24 * HOUR_S / self.duration_s
 
 
-def run_figures(record: Record, drawn: Drawn, found: Fates) -> RunFigures:
+def run_figures(record: Record, drawn: Traffic, found: Fates) -> RunFigures:
     until_s = drawn.duration_s
     worst = worst_hour(found, until_s)
     pods = record.cluster.pods

@@ -5,16 +5,15 @@ from types import MappingProxyType
 
 from tonnage.catalog.gpu import Gpu, built_in_gpus
 from tonnage.control.input.memory import Memory
-from tonnage.control.input.state import Fleet, ModelState
+from tonnage.control.input.state import DeploymentView, Fleet, ModelState, ModelView, PodView
 from tonnage.control.tick import tick
 from tonnage.estimate.fleet_scrapes import Answered, FleetScrapes, PodKey
 from tonnage.estimate.metrics import FRESH_SCRAPES, bounds_near
 from tonnage.estimate.pages import BUCKETS, CACHE, COLUMNS, metrics_of
 from tonnage.estimate.samples import EngineSamples, fleet_samples
-from tonnage.replay.prometheus import SeriesKey, SimulatedPrometheus, Target
-from tonnage.replay.query import Query
+from tonnage.replay.cluster import EPOCH_S, SimulatedCluster
+from tonnage.replay.prometheus import Query, SeriesKey, SimulatedPrometheus, Target
 from tonnage.replay.record import Record, moment_of_tick
-from tonnage.replay.views import EPOCH_S, deployment_view, model_view, pod_views
 from tonnage.settings import Settings
 from tonnage.sizing.expected import slo_of
 
@@ -116,4 +115,70 @@ def _state(
         deployment=deployment_view(cluster, at_s),
         pods=pods,
         engines=tuple(each for key in keys for each in found.get(key, ())),
+    )
+
+
+def model_view(cluster: SimulatedCluster) -> ModelView:
+    model = cluster.model
+    return ModelView(
+        namespace=model.namespace,
+        name=model.name,
+        uid=model.uid,
+        generation=model.generation,
+        created="",
+        manifest="{}",
+        status="{}",
+        is_deleting=False,
+    )
+
+
+def deployment_view(cluster: SimulatedCluster, at_s: float) -> DeploymentView | None:
+    """Return the Deployment; None before the first template."""
+    template = cluster.template
+    if template is None:
+        return None
+    model, kept = cluster.model, cluster.remaining_pods
+    return DeploymentView(
+        namespace=model.namespace,
+        name=model.name,
+        uid=f"deployment-of-{model.uid}",
+        owner_uid=model.uid,
+        is_opted_in=True,
+        replicas=cluster.replicas,
+        generation=cluster.generation,
+        observed_generation=cluster.generation,
+        ready=cluster.num_ready(at_s),
+        updated=sum(pod.flags == template.flags for pod in kept),
+        total=len(kept),
+        digest=template.digest,
+        flags=template.flags_text,
+        arguments=(),
+        image="",
+        gpus_per_replica=template.machine.num_gpus,
+        template_managers=frozenset(),
+        template_digest=template.flags_text,
+        pod_spec_digest=template.flags_text,
+        problems=(),
+    )
+
+
+def pod_views(cluster: SimulatedCluster, at_s: float) -> tuple[PodView, ...]:
+    """Return the pods that are there at a time."""
+    return tuple(
+        PodView(
+            namespace=cluster.model.namespace,
+            name=pod.name,
+            uid=pod.name,
+            replica_set_uid=f"replica-set-of-{cluster.model.uid}",
+            is_ready=pod.ready_s <= at_s,
+            is_deleting=pod.deleted_s <= at_s,
+            created_at_s=EPOCH_S + pod.created_s,
+            scheduled_at_s=EPOCH_S + pod.created_s,
+            was_ready=False,
+            has_restarted=False,
+            ready_at_s=EPOCH_S + pod.ready_s if pod.ready_s <= at_s else None,
+            unschedulable=None,
+            trouble=None,
+        )
+        for pod in cluster.live
     )

@@ -1,32 +1,32 @@
 """How a policy fares in a scenario."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
 
-from tonnage.catalog.gpu import UnsupportedEngineError
-from tonnage.replay.drawn import Drawn
+from tonnage.catalog.gpu import UnsupportedEngineError, built_in_gpus
 from tonnage.replay.fluid import Work, work_of
-from tonnage.replay.hindsight import StaticPeak, Tried, stages_of, static_peak
-from tonnage.replay.hindsight import staircase as searched
 from tonnage.replay.judge import LatencyLimits, RunFigures, fates, run_figures
 from tonnage.replay.policy import (
+    MOST_REPLICAS,
     OTHER_QUEUES,
-    STAIRCASE,
     STATIC,
     STATIC_PEAK,
     TONNAGE,
     Policy,
     rule_of,
 )
-from tonnage.replay.record import Record
+from tonnage.replay.prometheus import SimulatedPrometheus
+from tonnage.replay.prometheus import Query
+from tonnage.replay.record import Record, moment
 from tonnage.replay.rivals.controller import RivalController
 from tonnage.replay.rivals.registry import RIVALS, Rival
 from tonnage.replay.scenario import SETTINGS, Scenario
-from tonnage.replay.scheduled import Scheduled, Stages
 from tonnage.replay.series import SeriesPoint, series
 from tonnage.replay.simulation import Controller
-from tonnage.sizing.request import SizingRequest
+from tonnage.replay.traffic import Traffic
+from tonnage.sizing.request import Flags, SizingRequest, ask, look_up
 from tonnage.units import count_of
 
 
@@ -46,28 +46,80 @@ class PolicyResult:
     """Bugs of ours that ticks met."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstantFleet:
+    """Runs so many engines with these flags all the time."""
+
+    flags: Flags
+    replicas: int
+    interval_s: float = 15.0
+    table: Mapping[str, Query] = MappingProxyType({})
+    reads_scrapes: bool = False
+
+    def act(self, record: Record, prometheus: SimulatedPrometheus, at_s: float) -> None:  # noqa: ARG002
+        if record.cluster.template is None:
+            record.cluster.deploy(self.flags, self.replicas, at_s)
+        record.moments.append(moment(record, at_s))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticPeak:
+    """The smallest constant fleet that keeps the target; without ``replicas`` none was found."""
+
+    replicas: int | None
+    best_attainment: float
+    num_runs: int
+
+
+def static_peak(
+    run: Callable[[int], float], *, target: float, first: int, least: float = 1.0
+) -> StaticPeak:
+    """Search the smallest constant number; ``run`` returns the attainment of one.
+
+    ``first``: a guess. Doubled until it suffices, or twice as many do not better ``least``
+    replicas, the work there is in the mean: with fewer all are as bad as each other.
+    """
+    known: dict[int, float] = {}
+
+    def suffices(number: int) -> bool:
+        if number not in known:
+            known[number] = run(number)
+        return known[number] >= target
+
+    high = max(1, first)
+    while not suffices(high):
+        is_better = high // 2 < least or known.get(high // 2, -1.0) < known[high]
+        if 2 * high > MOST_REPLICAS or not is_better:
+            return StaticPeak(
+                replicas=None, best_attainment=max(known.values()), num_runs=len(known)
+            )
+        high *= 2
+    low = max((number for number in known if known[number] < target), default=0)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if suffices(middle) else (middle, high)
+    return StaticPeak(replicas=high, best_attainment=max(known.values()), num_runs=len(known))
+
+
+@dataclass(frozen=True)
 class DrawnScenario:
     """One scenario with its requests drawn, and what all policies in it share, made once."""
 
     scenario: Scenario
-    drawn: Drawn
-    request: SizingRequest
-    limits: LatencyLimits
-    rivals: Mapping[str, Rival]
+    rivals: Mapping[str, Rival] = field(default_factory=lambda: RIVALS)
 
-    @classmethod
-    def of(cls, scenario: Scenario, rivals: Mapping[str, Rival] = RIVALS) -> "DrawnScenario":
-        drawn = scenario.draw()
-        nothing = Scheduled(flags=scenario.planned.flags, stages=[(0.0, 0)])
-        record = scenario.simulation(drawn, nothing).record
-        return cls(
-            scenario=scenario,
-            drawn=drawn,
-            request=record.cluster.request,
-            limits=LatencyLimits.of(scenario.slo),
-            rivals=rivals,
-        )
+    @cached_property
+    def drawn(self) -> Traffic:
+        return self.scenario.draw()
+
+    @cached_property
+    def request(self) -> SizingRequest:
+        spec = self.scenario.model.spec
+        return ask(spec, look_up(spec, built_in_gpus()))
+
+    @cached_property
+    def limits(self) -> LatencyLimits:
+        return LatencyLimits.of(self.scenario.slo)
 
     @cached_property
     def work(self) -> Work:
@@ -77,8 +129,12 @@ class DrawnScenario:
     @cached_property
     def peak(self) -> StaticPeak:
         """The smallest constant fleet that keeps the target."""
+
+        def run(number: int) -> float:
+            return fates(self._run(self._constant(number)), self.drawn, self.limits).attainment
+
         return static_peak(
-            lambda number: self._try([(0.0, number)]).attainment,
+            run,
             target=self.scenario.target,
             first=self.scenario.planned.replicas,
             least=self.work.mean(0.0, self.drawn.duration_s),
@@ -86,45 +142,30 @@ class DrawnScenario:
 
     def outcome_of(self, policy: Policy) -> PolicyResult:
         """Run a policy; one of hindsight runs many fleets until it has its own."""
+        scenario = self.scenario
         if policy.name == TONNAGE:
-            return self._outcome(policy, self._run(self.scenario.operator()))
+            return self._outcome(policy, self._run(scenario.operator()))
         if policy.name in OTHER_QUEUES:
             return self._with_queue(policy, *OTHER_QUEUES[policy.name])
         if policy.name == STATIC:
-            return self._outcome(policy, self._follow([(0.0, int(policy.knob or 1))]))
-        if policy.name in {STATIC_PEAK, STAIRCASE}:
-            return self._in_hindsight(policy)
-        return self._outcome(policy, self._run(self._rival(policy)))
+            return self._outcome(policy, self._run(self._constant(int(policy.knob or 1))))
+        if policy.name == STATIC_PEAK:
+            return self._static_peak(policy)
+        rule = rule_of(policy, self.rivals)
+        return self._outcome(policy, self._run(RivalController(SETTINGS, rule, scenario.planned)))
 
-    def _in_hindsight(self, policy: Policy) -> PolicyResult:
-        scenario, peak = self.scenario, self.peak
+    def _static_peak(self, policy: Policy) -> PolicyResult:
+        peak, most = self.peak, self.scenario.model.spec.scaling.max_replicas
         if peak.replicas is None:
             return self._nothing(policy, self._no_peak(peak.best_attainment))
-        most = scenario.model.spec.scaling.max_replicas
-        notes = []
+        replicas = count_of(peak.replicas, "replica")
+        notes = [f"{replicas}, found in {count_of(peak.num_runs, 'run')}"]
         if peak.replicas > most:
             notes.append(
-                f"a constant fleet takes {count_of(peak.replicas, 'replica')}, maxReplicas allows "
-                f"{most}: policies that scale are held to it, those of hindsight are not"
+                f"a constant fleet takes {replicas}, maxReplicas allows {most}: policies that "
+                "scale are held to it, those of hindsight are not"
             )
-        if policy.name == STATIC_PEAK:
-            runs = count_of(peak.num_runs, "run")
-            notes.insert(0, f"{count_of(peak.replicas, 'replica')}, found in {runs}")
-            return self._outcome(policy, self._follow([(0.0, peak.replicas)]), notes)
-        stages = partial(stages_of, longest_start_s=scenario.start.longest_s)
-        found = searched(
-            lambda wanted: self._try(stages(wanted)),
-            self.work,
-            target=scenario.target,
-            peak=peak.replicas,
-        )
-        began = (
-            "a constant fleet"
-            if found.full is None
-            else f"replicas at {found.full:.0%} of their bound"
-        )
-        notes.insert(0, f"began with {began}, {found.num_runs} runs")
-        return self._outcome(policy, self._follow(stages(found.wanted)), notes)
+        return self._outcome(policy, self._run(self._constant(peak.replicas)), notes)
 
     def _with_queue(self, policy: Policy, field: str, value: str) -> PolicyResult:
         if not self.scenario.slo.ttft:
@@ -139,15 +180,8 @@ class DrawnScenario:
         simulation = (scenario or self.scenario).simulation(self.drawn, controller)
         return simulation.run(self.drawn.duration_s)
 
-    def _follow(self, stages: Stages) -> Record:
-        return self._run(Scheduled(flags=self.scenario.planned.flags, stages=stages))
-
-    def _try(self, stages: Stages) -> Tried:
-        record = self._follow(stages)
-        return Tried(
-            attainment=fates(record, self.drawn, self.limits).attainment,
-            gpu_hours=record.gpu_s(0, self.drawn.duration_s),
-        )
+    def _constant(self, replicas: int) -> ConstantFleet:
+        return ConstantFleet(flags=self.scenario.planned.flags, replicas=replicas)
 
     def _outcome(self, policy: Policy, record: Record, notes: Sequence[str] = ()) -> PolicyResult:
         found = fates(record, self.drawn, self.limits)
@@ -180,6 +214,3 @@ class DrawnScenario:
                 "and count as missed"
             )
         return why
-
-    def _rival(self, policy: Policy) -> RivalController:
-        return RivalController(SETTINGS, rule_of(policy, self.rivals), self.scenario.planned)

@@ -1,20 +1,20 @@
-"""What is compared, by name: our own, rivals, and classes of one's own."""
+"""What is compared, by name: our own, rivals, and classes of one's own by ``MODULE:CLASS``."""
 
+import importlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from tonnage.api.spec import Spec
-from tonnage.replay.hindsight import MOST_REPLICAS
-from tonnage.replay.rivals.own import NoPolicyError, is_class_name, own_rule
+from tonnage.replay.prometheus import Query
 from tonnage.replay.rivals.registry import RIVALS, Rival
 from tonnage.replay.rivals.rule import Rule
 from tonnage.replay.scenario import SETTINGS
 from tonnage.sizing.expected import newest_first_s, refuses_late, slo_of
 from tonnage.units import count_of
 
-TONNAGE, STATIC, STATIC_PEAK, STAIRCASE = "tonnage", "static", "static-peak", "staircase"
+TONNAGE, STATIC, STATIC_PEAK = "tonnage", "static", "static-peak"
 NEWEST_FIRST, IN_TIME = "newest-first", "in-time"
 OWN: Final[Mapping[str, str]] = {
     TONNAGE: "the operator itself, with its default settings",
@@ -22,7 +22,6 @@ OWN: Final[Mapping[str, str]] = {
     IN_TIME: "tonnage with engine.admission: inTime, for all else the same",
     STATIC: "static:N, so many replicas all the time",
     STATIC_PEAK: "in hindsight, the smallest constant number that meets the target",
-    STAIRCASE: "in hindsight, replicas by 5 minutes, Ready in time: what there is to win",
 }
 OWN_CLASS: Final = "a class of your own, by its Python module; a number after it is handed to it"
 OTHER_QUEUES: Final[Mapping[str, tuple[str, str]]] = {
@@ -30,7 +29,9 @@ OTHER_QUEUES: Final[Mapping[str, tuple[str, str]]] = {
     IN_TIME: ("admission", "inTime"),
 }
 """By policy, the field of the engine and its value."""
-DEFAULT: Final = (TONNAGE, *OTHER_QUEUES, STATIC_PEAK, STAIRCASE)
+DEFAULT: Final = (TONNAGE, *OTHER_QUEUES, STATIC_PEAK)
+MOST_REPLICAS: Final = 1 << 9
+"""Of a constant fleet."""
 
 
 class UnknownPolicyError(ValueError):
@@ -66,10 +67,7 @@ def policy_of(text: str, rivals: Mapping[str, Rival] = RIVALS) -> Policy:
             f"{text.strip()[:40]!r} is no policy; known are {known}, and MODULE:CLASS is your own"
         )
     policy = Policy(name=name, knob=_number(name, written) if colon else None)
-    try:
-        rule_of(policy, rivals)
-    except NoPolicyError as error:
-        raise UnknownPolicyError(str(error)) from error
+    rule_of(policy, rivals)  # one that cannot be made is refused here
     return policy
 
 
@@ -128,3 +126,49 @@ def descriptions() -> dict[str, str]:
     """Return what each policy is, in a line; ours first, a constant fleet among them."""
     rivals = {name: description_of(Policy(name=name)) for name in RIVALS}
     return {**OWN, **rivals, "MODULE:CLASS": OWN_CLASS}
+
+
+def is_class_name(text: str) -> bool:
+    """Tell whether a text is ``MODULE:CLASS``.
+
+    >>> is_class_name("my.policies:PerPod"), is_class_name("static:4")
+    (True, False)
+    """
+    module, _, name = text.partition(":")
+    return name.isidentifier() and all(part.isidentifier() for part in module.split("."))
+
+
+def own_rule(text: str, knob: float | None) -> Rule:
+    """Return a new object of a class; ``knob``: what it is called with, None: with nothing.
+
+    Raises:
+        UnknownPolicyError: with what is wrong.
+    """
+    kind = _class(text)
+    try:
+        rule = kind() if knob is None else kind(knob)
+    except TypeError as error:
+        raise UnknownPolicyError(f"{text} cannot be called so: {error}") from error
+    if missing := [name for name in ("interval_s", "table", "replicas") if not hasattr(rule, name)]:
+        raise UnknownPolicyError(f"{text} is no policy: it has no {', '.join(missing)}")
+    if not isinstance(rule.interval_s, int | float) or not rule.interval_s >= 1:
+        raise UnknownPolicyError(f"{text}: interval_s is {rule.interval_s!r}, not seconds, at least 1")
+    table = rule.table
+    if not isinstance(table, Mapping) or not all(isinstance(q, Query) for q in table.values()):
+        raise UnknownPolicyError(f"{text}: table is not a mapping of names to Query")
+    if not callable(rule.replicas):
+        raise UnknownPolicyError(f"{text}: replicas is not a method")
+    found: Rule = rule
+    return found
+
+
+def _class(text: str) -> type:
+    module, _, name = text.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except Exception as error:  # whatever a module of others does as it is imported
+        raise UnknownPolicyError(f"{module} cannot be imported: {error!r}") from error
+    if not isinstance(found, type):
+        what = "has no" if found is None else "has no class"
+        raise UnknownPolicyError(f"{module} {what} {name}")
+    return found

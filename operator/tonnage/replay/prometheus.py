@@ -6,11 +6,12 @@ open at their start, as since Prometheus 3. After a scrape that failed there is 
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from itertools import pairwise
+from typing import Final, NamedTuple
 
-from tonnage.replay.query import OVER_TIME, Query, Series
+from tonnage.engine.chance import Chance
 from tonnage.settings import Settings
 
 Labels = tuple[tuple[str, str], ...]
@@ -20,6 +21,54 @@ Page = Mapping[SeriesKey, float]
 """What one scrape of one target returned."""
 LOOKBACK_S: Final = 300.0
 """Of the newest sample."""
+NEAR: Final = 1.1
+"""Mean intervals between samples within which a window's edge is extrapolated to."""
+LEAST: Final = 2
+"""Samples of a slope."""
+Points = Sequence[tuple[float, float]]
+"""(time, value) in order of time."""
+
+
+class Series(NamedTuple):
+    """One series of an answer."""
+
+    labels: Mapping[str, str]
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """One metric, how it is reduced over a window, and its own labels that are kept."""
+
+    metric: str
+    over: Callable[[Points, float, float], float | None] | None = None
+    """What becomes of the samples of a window, its length and its end; None: the newest alone."""
+    scrapes: int = 1
+    """Of the window."""
+    own_labels: tuple[str, ...] = ()
+
+
+def rate(points: Points, window_s: float, at_s: float) -> float | None:
+    """Return the growth of a counter per second, extrapolated to the edges as Prometheus does.
+
+    Sources:
+        [prometheus-source] promql/functions.go, extrapolatedRate.
+    """
+    if len(points) < LEAST:
+        return None
+    (first_s, first), (last_s, last) = points[0], points[-1]
+    falls = sum(before for (_, before), (_, value) in pairwise(points) if value < before)
+    grown = last - first + falls
+    if grown <= 0:
+        return 0.0
+    sampled_s = last_s - first_s
+    mean_s = sampled_s / (len(points) - 1)
+    before_s, after_s = (
+        gap_s if gap_s < NEAR * mean_s else mean_s / 2
+        for gap_s in (first_s - (at_s - window_s), at_s - last_s)
+    )
+    before_s = min(before_s, sampled_s * first / grown)  # no counter was below zero
+    return grown * (sampled_s + before_s + after_s) / sampled_s / window_s
 
 
 @dataclass(slots=True)
@@ -91,13 +140,22 @@ class SimulatedPrometheus:
         window_s = query.scrapes * self._settings.scrape_interval_s
         found: dict[Labels, float] = {}
         for key in target.keys.get(query.metric, ()):
-            if query.function is None:
+            if query.over is None:
                 value = target.newest(key, at_s - LOOKBACK_S)
             else:
-                points = target.points(key, at_s - window_s)
-                value = OVER_TIME[query.function](points, window_s, at_s)
+                value = query.over(target.points(key, at_s - window_s), window_s, at_s)
             if value is not None and math.isfinite(value):
                 kept = tuple(each for each in key[1] if each[0] in ("engine", *query.own_labels))
                 found[kept] = max(value, found.get(kept, value))
         for labels, value in found.items():
-            yield Series({**target.labels, **dict(labels)}, value, at_s)
+            yield Series({**target.labels, **dict(labels)}, value)
+
+
+Fault = Callable[[Page | None, int, float], Page | None]
+"""Takes the page, the number of its pod in order of creation and the time; None: no page."""
+
+
+def drop_scrapes(share: float, *, seed: int = 0) -> Fault:
+    """Return a fault that loses a share of all scrapes."""
+    chance = Chance(seed)
+    return lambda page, *_: None if page is not None and chance.share() < share else page

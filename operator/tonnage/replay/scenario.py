@@ -9,14 +9,14 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import Gpu, built_in_gpus
 from tonnage.engine.chance import Chance
 from tonnage.replay.cluster import StartupTime
-from tonnage.replay.drawn import Drawn, drawn_from, times
-from tonnage.replay.faults import Fault, drop_scrapes
+from tonnage.replay.drawn import drawn_from, times
+from tonnage.replay.prometheus import Fault, drop_scrapes
 from tonnage.replay.operator import Operator
 from tonnage.replay.record import FirstPlan, ReplayedModel
 from tonnage.replay.shapes import MeanTraffic, Shape
 from tonnage.replay.simulation import Controller, Simulation
 from tonnage.replay.traces import Trace
-from tonnage.replay.traffic import Traffic, TrafficSource, constant_rate
+from tonnage.replay.traffic import Traffic, TrafficSource, constant_rate, traffic
 from tonnage.replay.truth import Truth
 from tonnage.settings import Settings
 from tonnage.sizing.expected import expected_workload, slo_of
@@ -104,19 +104,20 @@ class Scenario:
             kv_factor=between(1 - KV_DOUBT, 1 + KV_DOUBT),
         )
 
-    def draw(self) -> Drawn:
+    def draw(self) -> Traffic:
         """Return the requests, the same for every policy."""
         spec, requests = self.model.spec, self.requests
         workload = expected_workload(spec)
         if isinstance(requests, OfShape):
-            asked = MeanTraffic(
-                workload=workload,
-                requests_per_s=requests.requests_per_s,
-                context_tokens=spec.context_length,
-                times=requests.times,
-                seed=self.seed,
+            return requests.shape.draw(
+                MeanTraffic(
+                    workload=workload,
+                    requests_per_s=requests.requests_per_s,
+                    context_tokens=spec.context_length,
+                    times=requests.times,
+                    seed=self.seed,
+                )
             )
-            return requests.shape.draw(asked)
         duration_s, trace = requests.duration_s, requests.trace
         if spec.role == "prefill":
             trace = replace(trace, output_tokens=array("q", [1]) * len(trace))
@@ -127,10 +128,10 @@ class Scenario:
             cached_fraction=workload.cached_fraction,
         )
 
-    def replayed_model(self, drawn: Drawn) -> ReplayedModel:
+    def replayed_model(self, drawn: Traffic) -> ReplayedModel:
         return ReplayedModel(
             model=self.model,
-            traffic=drawn.traffic,
+            traffic=drawn,
             truth=self.truth(),
             start=self.start,
             speed_spread=0.0 if self.speed is not None else SPEED_SPREAD,
@@ -140,7 +141,7 @@ class Scenario:
     def operator(self) -> Operator:
         return Operator(SETTINGS, gpus=self.gpus, is_brought_up=True)
 
-    def simulation(self, drawn: Drawn, controller: Controller) -> Simulation:
+    def simulation(self, drawn: Traffic, controller: Controller) -> Simulation:
         faults: tuple[Fault, ...] = (drop_scrapes(LOST_SCRAPES, seed=self.seed),)
         return Simulation(
             self.replayed_model(drawn), settings=SETTINGS, controller=controller, faults=faults
@@ -156,17 +157,10 @@ def first_plan(model: ModelDeployment, gpus: Mapping[str, Gpu] | None = None) ->
     Raises:
         ReplayError: it deploys nothing, or what cannot be simulated.
     """
-    nobody = Traffic(
-        arrival_s=array("d"),
-        prompt_tokens=array("q"),
-        output_tokens=array("q"),
-        cached_tokens=array("q"),
-        source=TrafficSource(
-            rate=constant_rate(0.0), shapes=((0.0, expected_workload(model.spec)),)
-        ),
-    )
+    nobody = TrafficSource(rate=constant_rate(0.0), shapes=((0.0, expected_workload(model.spec)),))
+    none = traffic(nobody, duration_s=0.0, context_tokens=model.spec.context_length)
     simulation = Simulation(
-        ReplayedModel(model=model, traffic=nobody),
+        ReplayedModel(model=model, traffic=none),
         settings=SETTINGS,
         controller=Operator(SETTINGS, gpus=gpus, is_brought_up=True),
     )

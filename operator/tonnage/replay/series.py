@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tonnage.replay.drawn import Drawn
 from tonnage.replay.fluid import Work
 from tonnage.replay.judge import Fates
 from tonnage.replay.record import Moment, Record
+from tonnage.replay.traffic import Traffic
 
 WIDTHS_S: Final = (60.0, 300.0, 600.0, 900.0, 1800.0, 3600.0)
 MOST: Final = 300
@@ -40,7 +40,7 @@ class SeriesPoint:
     attainment: float | None
 
 
-def series(record: Record, drawn: Drawn, found: Fates, work: Work) -> tuple[SeriesPoint, ...]:
+def series(record: Record, drawn: Traffic, found: Fates, work: Work) -> tuple[SeriesPoint, ...]:
     return tuple(_points(record, drawn, found, work, width_of(drawn.duration_s)))
 
 
@@ -54,10 +54,10 @@ def width_of(duration_s: float) -> float:
 
 
 def _points(
-    record: Record, drawn: Drawn, found: Fates, work: Work, width_s: float
+    record: Record, drawn: Traffic, found: Fates, work: Work, width_s: float
 ) -> Iterator[SeriesPoint]:
     until_s, pods = drawn.duration_s, record.cluster.pods
-    arrival_s = drawn.traffic.arrival_s
+    arrival_s = drawn.arrival_s
     first_s = array("d", sorted(each or math.inf for each in record.cluster.table.first_token_s))
     rows = zip(
         found.by_window(width_s, width_s, until_s),

@@ -1,20 +1,11 @@
 """Synthetic traffic by name, where no trace is at hand: what a controller has to survive."""
 
-from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
-from tonnage.replay.drawn import Drawn
-from tonnage.replay.traffic import (
-    Rate,
-    Shapes,
-    TrafficSource,
-    constant_rate,
-    diurnal,
-    piecewise,
-    traffic,
-)
+from tonnage.replay.traffic import Traffic, TrafficSource, diurnal, traffic
 from tonnage.sizing.workload import Workload
 from tonnage.units import DAY_S, HOUR_S
 
@@ -40,53 +31,52 @@ class MeanTraffic:
     """Of the rate, whichever a shape has."""
     seed: int = 0
 
-    @property
-    def mean_requests_per_s(self) -> float:
-        return self.times * self.requests_per_s
+
+def _even(mean: float, _at_s: float) -> float:
+    return mean
+
+
+def _step(mean: float, at_s: float) -> float:
+    return mean * (LOW if at_s < HOUR_S / 2 else HIGH)
+
+
+def _ramp(mean: float, at_s: float) -> float:
+    """Rise for an hour, after and before a quarter of one."""
+    risen = min(1.0, max(0.0, (at_s - HOUR_S / 4) / HOUR_S))
+    return mean * (LOW + (HIGH - LOW) * risen)
+
+
+def _day(mean: float, at_s: float) -> float:
+    return diurnal(mean, swing=SWING, period_s=DAY_S)(at_s)
+
+
+def _bursts(mean: float, at_s: float) -> float:
+    """Keep the mean: between bursts the rate is lower, by what they bring."""
+    between = mean / (1 + BURST_S / BURST_EVERY_S * (BURST_TIMES - 1))
+    is_burst = at_s % BURST_EVERY_S >= BURST_EVERY_S - BURST_S
+    return BURST_TIMES * between if is_burst else between
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Synthetic traffic: what it is in a line, and how it is drawn."""
+    """Synthetic traffic: what it is in a line, its rate, and how lengths change."""
 
     summary: str
-    draw: Callable[[MeanTraffic], Drawn]
+    duration_s: float = HOUR_S
+    rate: Callable[[float, float], float] = _even
+    """By the mean rate and the time."""
+    longer: tuple[tuple[float, float], ...] = ((0.0, 1.0),)
+    """From when on requests are so many times as long."""
 
-
-def _steady(asked: MeanTraffic) -> Drawn:
-    return _of(asked, constant_rate(asked.mean_requests_per_s), duration_s=HOUR_S)
-
-
-def _step(asked: MeanTraffic) -> Drawn:
-    mean = asked.mean_requests_per_s
-    return _of(asked, piecewise([(0, LOW * mean), (HOUR_S / 2, HIGH * mean)]), duration_s=HOUR_S)
-
-
-def _ramp(asked: MeanTraffic) -> Drawn:
-    """Rise for an hour, after and before a quarter of one."""
-    mean, quiet_s = asked.mean_requests_per_s, HOUR_S / 4
-
-    def rate(at_s: float) -> float:
-        risen = min(1.0, max(0.0, (at_s - quiet_s) / HOUR_S))
-        return mean * (LOW + (HIGH - LOW) * risen)
-
-    return _of(asked, rate, duration_s=HOUR_S + 2 * quiet_s)
-
-
-def _day(asked: MeanTraffic) -> Drawn:
-    rate = diurnal(asked.mean_requests_per_s, swing=SWING, period_s=DAY_S)
-    return _of(asked, rate, duration_s=DAY_S)
-
-
-def _drift(asked: MeanTraffic) -> Drawn:
-    """Let lengths grow for an hour, after and before half of one."""
-    shapes = [(0.0, asked.workload)]
-    for piece in range(1, DRIFT_PIECES + 1):
-        factor = LONGER ** (piece / DRIFT_PIECES)
-        shapes.append((HOUR_S / 2 + HOUR_S * piece / DRIFT_PIECES, longer(asked.workload, factor)))
-    return _of(
-        asked, constant_rate(asked.mean_requests_per_s), duration_s=2 * HOUR_S, shapes=shapes
-    )
+    def draw(self, asked: MeanTraffic) -> Traffic:
+        shapes = [(from_s, longer(asked.workload, factor)) for from_s, factor in self.longer]
+        rate = partial(self.rate, asked.times * asked.requests_per_s)
+        return traffic(
+            TrafficSource(rate=rate, shapes=shapes),
+            duration_s=self.duration_s,
+            context_tokens=asked.context_tokens,
+            seed=asked.seed,
+        )
 
 
 def longer(workload: Workload, factor: float) -> Workload:
@@ -104,39 +94,23 @@ def longer(workload: Workload, factor: float) -> Workload:
     )
 
 
-def _bursts(asked: MeanTraffic) -> Drawn:
-    """Keep the mean: between bursts the rate is lower, by what they bring."""
-    share = BURST_S / BURST_EVERY_S
-    between = asked.mean_requests_per_s / (1 + share * (BURST_TIMES - 1))
-
-    def rate(at_s: float) -> float:
-        is_burst = at_s % BURST_EVERY_S >= BURST_EVERY_S - BURST_S
-        return BURST_TIMES * between if is_burst else between
-
-    return _of(asked, rate, duration_s=HOUR_S)
-
-
-def _of(
-    asked: MeanTraffic, rate: Rate, *, duration_s: float, shapes: Shapes | None = None
-) -> Drawn:
-    source = TrafficSource(rate=rate, shapes=shapes or ((0.0, asked.workload),))
-    return Drawn(
-        traffic=traffic(
-            source,
-            duration_s=duration_s,
-            context_tokens=asked.context_tokens,
-            seed=asked.seed,
-        ),
-        duration_s=duration_s,
-        too_long_s=array("d"),
+DRIFT: Final = tuple(
+    (
+        (HOUR_S / 2 + HOUR_S * piece / DRIFT_PIECES) if piece else 0.0,
+        LONGER ** (piece / DRIFT_PIECES),
     )
-
-
+    for piece in range(DRIFT_PIECES + 1)
+)
+"""Lengths grow for an hour, after and before half of one."""
 SHAPES: Final[Mapping[str, Shape]] = {
-    "steady": Shape(summary="the demand of the spec for an hour", draw=_steady),
-    "step": Shape(summary="from half to one and a half times it, at once", draw=_step),
-    "ramp": Shape(summary="the same within an hour", draw=_ramp),
-    "diurnal": Shape(summary="a day that swings by 60 % around it", draw=_day),
-    "drift": Shape(summary="requests grow to 4 times their length, at the same rate", draw=_drift),
-    "bursts": Shape(summary="5 times the rate for 20 s, every 5 minutes", draw=_bursts),
+    "steady": Shape(summary="the demand of the spec for an hour"),
+    "step": Shape(summary="from half to one and a half times it, at once", rate=_step),
+    "ramp": Shape(summary="the same within an hour", duration_s=1.5 * HOUR_S, rate=_ramp),
+    "diurnal": Shape(summary="a day that swings by 60 % around it", duration_s=DAY_S, rate=_day),
+    "drift": Shape(
+        summary="requests grow to 4 times their length, at the same rate",
+        duration_s=2 * HOUR_S,
+        longer=DRIFT,
+    ),
+    "bursts": Shape(summary="5 times the rate for 20 s, every 5 minutes", rate=_bursts),
 }

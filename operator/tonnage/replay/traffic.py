@@ -4,7 +4,7 @@ import math
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
@@ -60,25 +60,26 @@ class TrafficSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Requests in order of arrival, and what they were drawn from."""
+    """Requests in order of arrival, and of which shape they are."""
 
     arrival_s: "array[float]"
     prompt_tokens: "array[int]"
     output_tokens: "array[int]"
     cached_tokens: "array[int]"
-    source: TrafficSource
+    shapes: Shapes
+    duration_s: float
+    too_long_s: "array[float]" = field(default_factory=lambda: array("d"))
+    """When requests came that no engine of this length takes; they are none of the columns."""
 
     @property
     def num_requests(self) -> int:
-        return len(self.arrival_s)
+        """Those that are too long included."""
+        return len(self.arrival_s) + len(self.too_long_s)
 
     def table(self) -> RequestTable:
         return RequestTable(
             self.prompt_tokens, self.output_tokens, self.cached_tokens, self.arrival_s
         )
-
-    def shape_at(self, at_s: float) -> Workload:
-        return [shape for start, shape in self.source.shapes if start <= max(0.0, at_s)][-1]
 
 
 def traffic(
@@ -109,7 +110,8 @@ def traffic(
         prompt_tokens=prompts,
         output_tokens=outputs,
         cached_tokens=cached,
-        source=source,
+        shapes=shapes,
+        duration_s=duration_s,
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from replay_others.patience import Patience
-from tonnage.replay.query import Query
+from tonnage.replay.prometheus import Query
 from tonnage.replay.rivals.rule import Signals, whole
 
 SAMPLE_S: Final = 10.0

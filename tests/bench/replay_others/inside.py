@@ -11,10 +11,9 @@ from replay_others.profile import Profile, decode_step_s
 from tonnage.engine.core import Engine
 from tonnage.engine.table import RequestTable
 from tonnage.replay.cluster import Pod, SimulatedCluster
-from tonnage.replay.query import Query, Series
+from tonnage.replay.prometheus import Query, Series
 from tonnage.replay.rivals.rule import Rule, Signals
 from tonnage.replay.truth import Machine
-from tonnage.replay.views import EPOCH_S
 from tonnage.sizing.expected import expected_workload
 
 
@@ -71,7 +70,7 @@ def true_requests_per_s(signals: Signals) -> float:
     cluster = _cluster(signals)
     request = replace(cluster.request, flags=signals.told.flags)
     oracle = Oracle(request=request, machine=cluster.machine)
-    return oracle.staffing(cluster.traffic.shape_at(0.0)).each(1)
+    return oracle.staffing(cluster.traffic.shapes[0][1]).each(1)
 
 
 def _cluster(signals: Signals) -> SimulatedCluster:
@@ -89,12 +88,11 @@ def _answers(
 ) -> Mapping[str, Sequence[Series]]:
     names = {query.metric: name for name, query in table.items()}
     found: dict[str, list[Series]] = {name: [] for name in table}
-    at_s = EPOCH_S + signals.at_s
     for pod in _ready(cluster, signals.at_s):
         for (metric, labels), value in pod.counters.page(signals.at_s).items():
             if metric in names:
                 told = {**dict(labels), signals.pod_label: pod.name}
-                found[names[metric]].append(Series(labels=told, value=value, evaluated_at_s=at_s))
+                found[names[metric]].append(Series(labels=told, value=value))
     return found
 
 

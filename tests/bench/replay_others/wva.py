@@ -1,17 +1,21 @@
 """What only those analyzers of WVA share that the benchmark alone compares."""
 
 from tonnage.estimate.pages import RUNNING, WAITING
-from tonnage.replay.query import Query
+from tonnage.replay.prometheus import Points, Query
 from tonnage.replay.rivals.rule import KV_USAGE, scrapes_in
 from tonnage.replay.rivals.wva import PEAK_S, MeanRequest
 from tonnage.sizing.request import Flags
+
+
+def highest(points: Points, _window_s: float, _at_s: float) -> float | None:
+    return max((value for _, value in points), default=None)
 
 
 def peaks(scrape_interval_s: float) -> dict[str, Query]:
     """Return the queries of KV usage and requests: the most of a minute."""
     scrapes = scrapes_in(PEAK_S, scrape_interval_s)
     return {
-        name: Query(metric=metric, function="max_over_time", scrapes=scrapes)
+        name: Query(metric=metric, over=highest, scrapes=scrapes)
         for name, metric in (("kv_usage", KV_USAGE), ("waiting", WAITING), ("running", RUNNING))
     }
 

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Final
 
 from replay_others.wva import allowed_tokens, peaks
-from tonnage.replay.query import Query
+from tonnage.replay.prometheus import Query
 from tonnage.replay.rivals.rule import RuleInput, Signals
 from tonnage.replay.rivals.wva import (
     INTERVAL_S,

@@ -110,7 +110,7 @@ class Bounds:
     ],
 )
 def test_no_change_keeps_less_or_costs_more_unseen(make, bounds):
-    found = DrawnScenario.of(make()).outcome_of(Policy(name="tonnage"))
+    found = DrawnScenario(make()).outcome_of(Policy(name="tonnage"))
 
     assert found.faults == ()
     assert found.judged.attainment >= bounds.least_kept

@@ -75,7 +75,7 @@ def test_once_is_the_trace_itself():
 def test_requests_beyond_the_context_are_not_served_but_remembered():
     found = drawn(a_trace((1, 900, 100), (2, 901, 100), (3, 50, 960)))
 
-    assert list(found.traffic.arrival_s) == [1.0]
+    assert list(found.arrival_s) == [1.0]
     assert list(found.too_long_s) == [2.0, 3.0]
     assert found.num_requests == 3
 
@@ -83,16 +83,13 @@ def test_requests_beyond_the_context_are_not_served_but_remembered():
 def test_a_share_of_each_prompt_is_cached_but_never_all_of_it():
     found = drawn(a_trace((1, 100, 10), (2, 1, 10)), cached_fraction=0.995)
 
-    assert list(found.traffic.cached_tokens) == [99, 0]
+    assert list(found.cached_tokens) == [99, 0]
 
 
-def test_the_source_has_the_rate_of_each_minute_and_the_mean_request():
+def test_traffic_has_the_mean_request():
     trace = a_trace(*((k / 2, 100, 10) for k in range(120)), (90, 300, 30), (100, 500, 50))
-    source = drawn(trace, duration_s=110.0).traffic.source
 
-    assert source.rate(30) == 2.0  # 120 requests in the first minute
-    assert source.rate(70) == 2 / 50  # two in the 50 s after it
-    (start_s, shape), *others = source.shapes
+    (start_s, shape), *others = drawn(trace, duration_s=110.0).shapes
     assert (start_s, others) == (0.0, [])
     assert shape.prompt.mean_tokens == pytest.approx((120 * 100 + 300 + 500) / 122)
     assert shape.prompt.p99_tokens == 300  # the 121st of 122
@@ -101,7 +98,7 @@ def test_the_source_has_the_rate_of_each_minute_and_the_mean_request():
 
 def test_windows_in_which_nobody_came_are_like_the_one_before():
     trace = a_trace((700, 100, 10), (2500, 300, 30))
-    shapes = drawn(trace, duration_s=3600.0).traffic.source.shapes
+    shapes = drawn(trace, duration_s=3600.0).shapes
 
     assert [(start_s, shape.prompt.mean_tokens) for start_s, shape in shapes] == [
         (0.0, 100),
@@ -112,5 +109,5 @@ def test_windows_in_which_nobody_came_are_like_the_one_before():
 def test_of_a_trace_that_is_too_long_throughout_nothing_is_served():
     found = drawn(a_trace((1, 900, 101)))
 
-    assert found.traffic.num_requests == 0
+    assert len(found.arrival_s) == 0
     assert found.num_requests == 1

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from tonnage.replay.drawn import Drawn
 from tonnage.replay.judge import (
     Fates,
     LatencyLimits,
@@ -38,8 +37,9 @@ def a_record(*rows, pods=(), asked=()):
 
 
 def drawn_of(arrival_s, *, too_long_s=(), duration_s=100.0):
-    traffic = SimpleNamespace(arrival_s=arrival_s, num_requests=len(arrival_s))
-    return Drawn(traffic=traffic, duration_s=duration_s, too_long_s=array("d", too_long_s))
+    return SimpleNamespace(
+        arrival_s=arrival_s, duration_s=duration_s, too_long_s=array("d", too_long_s)
+    )
 
 
 def fates_of(*rows, **more):

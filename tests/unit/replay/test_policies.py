@@ -9,7 +9,7 @@ from fleet_builders import a_model, a_request_of, a_sizing
 from tonnage.replay.cluster import StartupTime
 from tonnage.replay.drawn import drawn_from
 from tonnage.replay.fluid import work_of
-from tonnage.replay.policies import DrawnScenario
+from tonnage.replay.policies import DrawnScenario, static_peak
 from tonnage.replay.policy import (
     OWN,
     Policy,
@@ -78,7 +78,7 @@ def a_scenario(requests, **changes):
 
 @cache
 def fared(name, *stages, **changes):
-    drawn = DrawnScenario.of(a_scenario(even_trace(*stages), **changes))
+    drawn = DrawnScenario(a_scenario(even_trace(*stages), **changes))
     return drawn.outcome_of(policy_of(name))
 
 
@@ -140,7 +140,7 @@ def test_a_first_fleet_of_more_than_one_step_is_there_for_all():
     model = a_model(**SMALL | {"demand": demand, "scaling": {"maxReplicas": 16}})
     plan = first_plan(model)
     scenario = a_scenario(even_trace((100.0, 30.0)), model=model, planned=plan)
-    drawn = DrawnScenario.of(scenario)
+    drawn = DrawnScenario(scenario)
 
     found = [drawn.outcome_of(policy_of(name)) for name in ("tonnage", "hpa-concurrency")]
 
@@ -166,6 +166,34 @@ def test_a_constant_fleet_costs_what_it_has():
     assert [point.requests_per_s for point in found.points] == [4.0, 4.0]
 
 
+@pytest.mark.parametrize(("first", "needed"), [(1, 1), (1, 5), (3, 3), (4, 3), (9, 2), (2, 17)])
+def test_the_static_peak_is_the_smallest_number_that_keeps_the_target(first, needed):
+    tried = []
+
+    def run(number):
+        tried.append(number)
+        return min(1.0, number / needed)
+
+    found = static_peak(run, target=1.0, first=first)
+
+    assert found.replicas == needed
+    assert len(tried) == len(set(tried)) == found.num_runs
+
+
+def test_there_is_no_static_peak_where_more_replicas_do_not_help():
+    found = static_peak(lambda number: min(0.9, number / 10), target=0.95, first=3)
+
+    assert found.replicas is None
+    assert found.best_attainment == 0.9
+    assert found.num_runs <= 5  # 3, 6, 12, 24
+
+
+def test_a_fleet_that_is_below_the_work_in_the_mean_is_no_sign_that_more_do_not_help():
+    found = static_peak(lambda number: float(number >= 90), target=0.95, first=1, least=50.0)
+
+    assert found.replicas == 90
+
+
 def test_the_static_peak_keeps_the_target_and_one_replica_less_does_not():
     stages = (24.0, 180.0)
     found = fared("static-peak", stages)
@@ -176,19 +204,9 @@ def test_the_static_peak_keeps_the_target_and_one_replica_less_does_not():
     assert fared(f"static:{number - 1}", stages).judged.attainment < 0.95
 
 
-def test_a_staircase_is_cheaper_where_the_load_moves_and_keeps_the_target_too():
-    stages = ((4.0, 900.0), (24.0, 300.0))
-    peak, stairs = fared("static-peak", *stages), fared("staircase", *stages)
-
-    assert stairs.judged.attainment >= 0.95
-    assert stairs.judged.gpu_hours < 0.8 * peak.judged.gpu_hours
-    assert stairs.judged.gpu_hours > stairs.fluid_gpu_hours
-    assert stairs.judged.scaled_up >= 1
-
-
 def test_no_constant_fleet_serves_what_is_longer_than_the_context():
     requests = even_trace((2.0, 60.0), prompt=8000, output=200)
-    found = DrawnScenario.of(a_scenario(requests)).outcome_of(policy_of("staircase"))
+    found = DrawnScenario(a_scenario(requests)).outcome_of(policy_of("static-peak"))
 
     assert found.judged is None
     assert "120 of 120 are longer than contextLength" in found.notes[0]
@@ -196,8 +214,8 @@ def test_no_constant_fleet_serves_what_is_longer_than_the_context():
 
 def test_what_policies_of_a_draw_share_is_changed_by_none():
     stages = ((4.0, 60.0), (16.0, 60.0))
-    names = ("staircase", "wva-throughput", "tonnage")
-    drawn = DrawnScenario.of(a_scenario(even_trace(*stages)))
+    names = ("static-peak", "wva-throughput", "tonnage")
+    drawn = DrawnScenario(a_scenario(even_trace(*stages)))
     together = {name: drawn.outcome_of(policy_of(name)) for name in (*names, *reversed(names))}
 
     assert together == {name: fared(name, *stages) for name in names}
@@ -251,7 +269,7 @@ def test_newest_first_is_nothing_without_a_ttft_target():
         update={"slo": model.spec.slo.model_copy(update={"time_to_first_token": None})}
     )
     scenario = a_scenario(even_trace((4.0, 60.0)), model=replace(model, spec=spec), planned=plan)
-    found = DrawnScenario.of(scenario).outcome_of(policy_of("newest-first"))
+    found = DrawnScenario(scenario).outcome_of(policy_of("newest-first"))
 
     assert found.judged is None
     assert "slo.timeToFirstToken" in found.notes[0]
@@ -266,7 +284,7 @@ def test_another_queue_is_nothing_on_a_release_that_it_is_refused_for(policy, be
     engine = model.spec.engine.model_copy(update={"version": before})
     older = replace(model, spec=model.spec.model_copy(update={"engine": engine}))
     scenario = a_scenario(even_trace((4.0, 60.0)), model=older, planned=plan)
-    found = DrawnScenario.of(scenario).outcome_of(policy_of(policy))
+    found = DrawnScenario(scenario).outcome_of(policy_of(policy))
 
     assert found.judged is None
     assert f"engine.version {needed}" in found.notes[0]
@@ -330,7 +348,6 @@ def test_the_work_of_equal_requests_is_their_number_over_the_bound(speed):
         assert found.gpu_hours * 3600 == pytest.approx(600 / bound, rel=1e-6)
         # Once the first have ended, as many are served as come.
         assert found.mean(60, 240) == pytest.approx(2 / bound, rel=0.01)
-    assert max(found.highest(300.0)[1:]) <= max(found.highest(300.0))
 
 
 def test_points_are_wide_enough_to_be_few():

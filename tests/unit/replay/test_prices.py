@@ -41,7 +41,7 @@ def test_the_operator_stays_on_it():
         target=0.95,
         gpus=GPUS,
     )
-    drawn = DrawnScenario.of(replace(scenario, requests=replace(scenario.requests, times=0.1)))
+    drawn = DrawnScenario(replace(scenario, requests=replace(scenario.requests, times=0.1)))
     found = drawn.outcome_of(policy_of("tonnage"))
     hours, duration_s = found.judged.gpu_hours, drawn.drawn.duration_s
 

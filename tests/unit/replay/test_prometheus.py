@@ -2,8 +2,7 @@
 
 import pytest
 
-from tonnage.replay.prometheus import SimulatedPrometheus
-from tonnage.replay.query import Query, rate
+from tonnage.replay.prometheus import Query, SimulatedPrometheus, rate
 from tonnage.settings import Settings
 
 SETTINGS = Settings(prometheus_url="http://prometheus.test:9090")
@@ -38,10 +37,10 @@ def test_a_gauge_is_as_the_newest_scrape_has_it_and_missing_after_one_that_faile
 
 
 def test_a_rate_is_of_each_label_that_is_kept_else_the_largest():
-    by_reason = Query(metric=COUNTER, function="rate", scrapes=4, own_labels=("finished_reason",))
+    by_reason = Query(metric=COUNTER, over=rate, scrapes=4, own_labels=("finished_reason",))
 
     assert values(scraped(9, by_reason), 120.0) == pytest.approx([10 / 15] * 2)
-    alone = Query(metric=COUNTER, function="rate", scrapes=4)
+    alone = Query(metric=COUNTER, over=rate, scrapes=4)
     [series] = scraped(9, alone).ask(120.0)["asked"]
     assert series.labels == {"namespace": "serving", "pod": "a", "engine": "0"}
 
@@ -61,8 +60,8 @@ def test_a_rate_is_extrapolated_as_prometheus_does(points, per_s):
     assert rate(points, 60.0, 60.0) == (per_s if per_s is None else pytest.approx(per_s))
 
 
-def test_a_highest_value_passes_over_scrapes_that_failed():
-    query = Query(metric=COUNTER, function="max_over_time", scrapes=4)
+def test_a_window_passes_over_scrapes_that_failed():
+    query = Query(metric=COUNTER, over=lambda points, *_: points[-1][1], scrapes=4)
 
     assert values(scraped(5, query, failed=[4]), 60.0) == [30]
 
@@ -78,7 +77,7 @@ def test_pages_are_given_out_as_they_are_until_the_pod_is_gone():
 
 
 def test_pages_are_kept_as_long_as_a_query_reaches():
-    prometheus = scraped(100, Query(metric=GAUGE, function="rate", scrapes=60))
+    prometheus = scraped(100, Query(metric=GAUGE, over=rate, scrapes=60))
     [target] = prometheus.targets.values()
 
     assert len(target.pages) == 60

@@ -76,11 +76,11 @@ def scenario(role, *stages):
 def needed(role, stages, shape):
     """Return the smallest constant fleet that keeps the targets for a shape, with these flags."""
     found = replace(scenario(role, *stages), requests=requests([shape]))
-    return DrawnScenario.of(found).peak.replicas
+    return DrawnScenario(found).peak.replicas
 
 
 def replayed(role, *stages):
-    found = DrawnScenario.of(scenario(role, *stages)).outcome_of(Policy(name=TONNAGE))
+    found = DrawnScenario(scenario(role, *stages)).outcome_of(Policy(name=TONNAGE))
     assert found.faults == ()
     return found
 
@@ -90,8 +90,8 @@ def most_replicas(found, from_s, until_s):
 
 
 def test_a_request_is_a_token_for_prefill_and_all_cached_but_a_token_for_decode():
-    read = scenario("prefill", LONG_PROMPTS).draw().traffic
-    made = scenario("decode", LONG_PROMPTS).draw().traffic
+    read = scenario("prefill", LONG_PROMPTS).draw()
+    made = scenario("decode", LONG_PROMPTS).draw()
 
     assert set(read.output_tokens) == {1}
     assert set(read.cached_tokens) == {0}
@@ -145,7 +145,7 @@ def read_by(prefill):
     asked = prefill.requests.trace
     drawn, found = ran(prefill)
     assert found.num_unserved == found.num_too_long == 0
-    assert list(drawn.traffic.prompt_tokens) == list(asked.prompt_tokens)
+    assert list(drawn.prompt_tokens) == list(asked.prompt_tokens)
     left = sorted(
         (at_s + ttft_s, ttft_s, prompt, output)
         for at_s, ttft_s, prompt, output in zip(

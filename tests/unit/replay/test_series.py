@@ -10,7 +10,6 @@ import pytest
 from fleet_builders import a_model
 from thorough import one_of_each
 from tonnage.replay.cluster import StartupTime
-from tonnage.replay.drawn import Drawn
 from tonnage.replay.judge import Fates
 from tonnage.replay.policies import DrawnScenario
 from tonnage.replay.policy import OWN, policy_of
@@ -41,7 +40,7 @@ def points(*pods, asked, duration_s, planned=()):
     none = array("d")
     return series(
         record,
-        Drawn(traffic=SimpleNamespace(arrival_s=none), duration_s=duration_s, too_long_s=none),
+        SimpleNamespace(arrival_s=none, duration_s=duration_s),
         Fates(arrival_s=none, ttft_s=none, tpot_s=none, is_kept=b"", num_too_long=0),
         SimpleNamespace(mean=lambda _, __: 0.0),
     )
@@ -93,7 +92,7 @@ def steps():
             "outputTokens": {"mean": 200},
         },
     )
-    return DrawnScenario.of(
+    return DrawnScenario(
         Scenario(
             model=model,
             requests=OfShape(shape=SHAPES["step"], requests_per_s=16.0),

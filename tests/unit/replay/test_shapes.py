@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 
 from tonnage.replay.shapes import SHAPES, MeanTraffic
@@ -12,7 +14,7 @@ def drawn(name, rate=4.0, **changes):
 
 
 def count(found, from_s, until_s):
-    return sum(from_s <= at_s < until_s for at_s in found.traffic.arrival_s)
+    return sum(from_s <= at_s < until_s for at_s in found.arrival_s)
 
 
 def mean(values):
@@ -39,21 +41,21 @@ def test_a_step_goes_from_half_to_one_and_a_half_times_the_rate():
 
 
 def test_a_ramp_takes_an_hour():
-    rate = drawn("ramp").traffic.source.rate
+    rate = SHAPES["ramp"].rate
 
-    assert [rate(at_s) for at_s in (0, 900, 2700, 4500, 5000)] == [2.0, 2.0, 4.0, 6.0, 6.0]
+    assert [rate(4.0, at_s) for at_s in (0, 900, 2700, 4500, 5000)] == [2.0, 2.0, 4.0, 6.0, 6.0]
 
 
 def test_a_day_swings_around_the_rate():
-    found = drawn("diurnal", rate=0.5)
+    found = SHAPES["diurnal"]
 
     assert found.duration_s == 86_400
-    assert found.traffic.source.rate(21_600) == pytest.approx(0.8)
-    assert found.traffic.source.rate(64_800) == pytest.approx(0.2)
+    assert found.rate(0.5, 21_600) == pytest.approx(0.8)
+    assert found.rate(0.5, 64_800) == pytest.approx(0.2)
 
 
 def test_lengths_drift_to_four_times_and_the_rate_stays():
-    traffic = drawn("drift").traffic
+    traffic = drawn("drift")
     first = [n for n, at_s in enumerate(traffic.arrival_s) if at_s < 1800]
     last = [n for n, at_s in enumerate(traffic.arrival_s) if at_s >= 5400]
 
@@ -64,7 +66,7 @@ def test_lengths_drift_to_four_times_and_the_rate_stays():
 
 
 def test_bursts_are_five_times_as_dense_and_shorter_than_a_cold_start():
-    rate = drawn("bursts").traffic.source.rate
+    rate = partial(SHAPES["bursts"].rate, 4.0)
 
     assert rate(285) == 5 * rate(100) == rate(585)
     assert rate(300) == rate(100)

@@ -16,13 +16,14 @@ from tonnage.manifests.children import deployment
 from tonnage.manifests.names import FLAGS_ANNOTATION
 from tonnage.replay.cluster import SimulatedCluster, StartupTime
 from tonnage.replay.counters import Ladders
-from tonnage.replay.faults import drop_scrapes
+from tonnage.replay.prometheus import drop_scrapes
 from tonnage.replay.record import ReplayedModel
-from tonnage.replay.scheduled import Scheduled
+from tonnage.replay.policies import ConstantFleet
 from tonnage.replay.simulation import Simulation
 from tonnage.replay.traffic import TrafficSource, constant_rate, traffic
 from tonnage.replay.truth import Kink, Truth, machine
-from tonnage.replay.views import EPOCH_S, deployment_view, pod_views
+from tonnage.replay.cluster import EPOCH_S
+from tonnage.replay.operator import deployment_view, pod_views
 from tonnage.settings import Settings
 from tonnage.sizing.expected import expected_workload
 
@@ -246,7 +247,7 @@ def test_pods_are_scraped_where_somebody_asks(asks):
         return page
 
     of_operator = simulated()
-    nobody = Scheduled(flags=of_operator.cluster.template.flags, stages=[(0.0, 2)])
+    nobody = ConstantFleet(flags=of_operator.cluster.template.flags, replicas=2)
     controller = None if asks else nobody
     record = Simulation(
         of_operator.served, settings=SETTINGS, faults=(seen,), controller=controller

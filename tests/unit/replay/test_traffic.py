@@ -55,8 +55,7 @@ def test_lengths_are_of_the_shape_of_their_time():
     assert set(found.prompt_tokens[split:]) == {4000}
     assert set(found.cached_tokens[split:]) == {2000}
     assert mean(found.output_tokens[split:]) == pytest.approx(400, rel=0.03)
-    assert found.shape_at(999) is SHORT
-    assert found.shape_at(1000) is LONG
+    assert found.shapes == ((0.0, SHORT), (1000.0, LONG))
 
 
 def test_a_seed_tells_all_and_another_one_nothing():

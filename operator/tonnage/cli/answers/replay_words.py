@@ -9,7 +9,7 @@ from tonnage.control.input.times import rfc3339
 from tonnage.replay.judge import FEWEST_OF_AN_HOUR, LatencyLimits, RunFigures
 from tonnage.replay.policy import OTHER_QUEUES, STAIRCASE, STATIC_PEAK, TONNAGE
 from tonnage.replay.scenario import FACTORS, LOST_SCRAPES, OVERHEADS
-from tonnage.replay.views import EPOCH_S
+from tonnage.replay.cluster import EPOCH_S
 from tonnage.sizing.cost import GpuHour
 from tonnage.sizing.expected import slo_of
 from tonnage.units import DAY_S, HOUR_S, count_of, format_s, significant

@@ -91,7 +91,7 @@ Job = tuple[Scenario, Policy]
 def run_job(job: Job) -> PolicyResult:
     """Run one job: what a process of the pool is asked."""
     scenario, policy = job
-    return DrawnScenario.of(scenario).outcome_of(policy)
+    return DrawnScenario(scenario).outcome_of(policy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,7 @@ from tonnage.replay.judge import promised_share, unjudged_targets
 from tonnage.replay.policies import PolicyResult
 from tonnage.replay.policy import default_policies
 from tonnage.replay.scenario import ReplayError, first_plan
-from tonnage.replay.views import EPOCH_S
+from tonnage.replay.cluster import EPOCH_S
 from tonnage.sizing.cost import gpu_hour
 from tonnage.sizing.expected import slo_of
 from tonnage.termination import process_pool

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from tonnage.replay.cluster import Pod, SimulatedCluster
 from tonnage.replay.prometheus import SimulatedPrometheus
-from tonnage.replay.query import Query, Series
+from tonnage.replay.prometheus import Query, Series
 from tonnage.replay.record import FirstPlan, Record, moment
 from tonnage.replay.rivals.rule import Rule, RuleInput, SeenPod, Signals
-from tonnage.replay.views import EPOCH_S
+from tonnage.replay.cluster import EPOCH_S
 from tonnage.settings import Settings
 from tonnage.sizing.expected import slo_of
 

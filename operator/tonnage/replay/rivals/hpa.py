@@ -6,11 +6,12 @@ Where several metrics are given the highest number counts.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tonnage.replay.rivals.rule import Signals, whole
+from tonnage.replay.prometheus import Query
+from tonnage.replay.rivals.rule import Signals, gauges, whole
 
 SYNC_S: Final = 15.0
 TOLERANCE: Final = 0.1
@@ -132,3 +133,21 @@ def for_total(total: float | None, target: float, signals: Signals) -> int:
 
 def _is_near(ratio: float) -> bool:
     return abs(ratio - 1) <= TOLERANCE
+
+
+@dataclass(slots=True, kw_only=True)
+class Concurrency:
+    """Asks for so many replicas that each has ``target`` requests, running and waiting.
+
+    The strongest of the simple baselines. The default target is ours, to be tuned in hindsight.
+    """
+
+    target: float
+    hpa: Hpa = field(default_factory=Hpa)
+    interval_s: float = SYNC_S
+    table: Mapping[str, Query] = field(default_factory=lambda: gauges("running", "waiting"))
+
+    def replicas(self, signals: Signals) -> int:
+        running, waiting = signals.by_pod("running"), signals.by_pod("waiting")
+        held = [running[pod] + waiting[pod] for pod in running if pod in waiting]
+        return self.hpa.replicas(signals, for_pods(held, self.target, signals))

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tonnage.replay.query import Query
-from tonnage.replay.rivals.histogram import quantile
+from tonnage.replay.prometheus import Query, rate
 from tonnage.replay.rivals.hpa import SYNC_S, Behavior, Hpa, Rate
 from tonnage.replay.rivals.rule import Signals, limit_s, scrapes_in, whole
 from tonnage.sizing.workload import Target
@@ -48,7 +47,7 @@ class SloLaw:
         return {
             name: Query(
                 metric=f"vllm:{metric}_seconds_bucket",
-                function="rate",
+                over=rate,
                 scrapes=scrapes,
                 own_labels=("le",),
             )
@@ -76,3 +75,26 @@ def _ratio(signals: Signals, query: str, targets: Sequence[Target]) -> float:
     """Return P90 over its limit; 0 where nothing was measured or promised."""
     found_s = quantile(signals.buckets(query), QUANTILE)
     return 0.0 if found_s is None else found_s / limit_s(targets, QUANTILE)
+
+
+def quantile(within: Mapping[float, float], q: float) -> float | None:
+    """Return a quantile of what ``within`` counts by upper bound; None where it counts nothing.
+
+    Evenly spread in a bucket; beyond the last finite bound it is that bound.
+
+    Follows prometheus/prometheus promql/quantile.go bucketQuantile, of classic buckets from zero on.
+
+    >>> quantile({1.0: 50, 2.0: 100, math.inf: 100}, 0.9)
+    1.8
+    """
+    total = within.get(math.inf, 0.0)
+    if total <= 0:
+        return None
+    rank, low, before = q * total, 0.0, 0.0
+    for bound, count in sorted(within.items()):
+        if math.isinf(bound):
+            break
+        if count >= rank:
+            return low + (bound - low) * (rank - before) / (count - before)
+        low, before = bound, count
+    return low

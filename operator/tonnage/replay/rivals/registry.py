@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tonnage.replay.rivals.hpa_concurrency import Concurrency
-from tonnage.replay.rivals.keda_epp import epp_queue
+from tonnage.replay.rivals.hpa import Concurrency
+from tonnage.replay.rivals.keda import epp_queue
 from tonnage.replay.rivals.llmd_slo import SloLaw
 from tonnage.replay.rivals.rule import Rule
 from tonnage.replay.rivals.wva_throughput import Throughput

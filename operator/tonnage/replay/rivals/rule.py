@@ -1,13 +1,14 @@
 """What a rival is: a rule that sees what anybody could see, and says how many replicas."""
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from tonnage.estimate.pages import RUNNING, WAITING
 from tonnage.replay.cluster import SimulatedCluster
-from tonnage.replay.query import Query, Series
+from tonnage.replay.prometheus import Query, Series, rate
 from tonnage.sizing.request import Flags
 from tonnage.sizing.workload import Slo, Target
 
@@ -133,7 +134,7 @@ def gauges(*names: str) -> dict[str, Query]:
 def rates(metrics: Mapping[str, str], *, scrapes: int) -> dict[str, Query]:
     """Return the queries of their rates over so many scrapes."""
     return {
-        name: Query(metric=f"vllm:{metric}", function="rate", scrapes=scrapes)
+        name: Query(metric=f"vllm:{metric}", over=rate, scrapes=scrapes)
         for name, metric in metrics.items()
     }
 
@@ -150,3 +151,19 @@ def whole(replicas: float) -> int:
 def scrapes_in(window_s: float, scrape_interval_s: float) -> int:
     """Return a window in scrapes, which is what a query counts in."""
     return max(1, round(window_s / scrape_interval_s))
+
+
+@dataclass(slots=True, kw_only=True)
+class Arrivals:
+    """What a counter of arrivals said within a window."""
+
+    window_s: float
+    seen: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def requests_per_s(self, signals: Signals) -> float | None:
+        """Take the newest count, and return the rate over the window; None: it is the first."""
+        self.seen.append((signals.at_s, signals.arrived))
+        while len(self.seen) > 1 and self.seen[1][0] <= signals.at_s - self.window_s:
+            self.seen.popleft()
+        (first_s, before), (last_s, now) = self.seen[0], self.seen[-1]
+        return (now - before) / (last_s - first_s) if last_s > first_s else None

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
-from tonnage.replay.query import Query
+from tonnage.replay.prometheus import Query
 from tonnage.replay.rivals.hpa import Behavior, Hpa, Rate
 from tonnage.replay.rivals.rule import Signals, rates, scrapes_in, whole
 

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from tonnage.replay.query import Query
-from tonnage.replay.rivals.arrivals import Arrivals
+from tonnage.replay.prometheus import Query
+from tonnage.replay.rivals.rule import Arrivals
 from tonnage.replay.rivals.rule import Signals, gauges, rates, scrapes_in
 from tonnage.replay.rivals.wva import (
     INTERVAL_S,
