@@ -38,7 +38,6 @@ from tonnage.replay.policy import (
     IN_TIME,
     NEWEST_FIRST,
     OWN,
-    STAIRCASE,
     STATIC_PEAK,
     TONNAGE,
     Policy,
@@ -47,7 +46,7 @@ from tonnage.replay.policy import (
 )
 
 POLICIES = (
-    TONNAGE, NEWEST_FIRST, IN_TIME, STATIC_PEAK, STAIRCASE, "hpa-concurrency", "keda-epp-queue",
+    TONNAGE, NEWEST_FIRST, IN_TIME, STATIC_PEAK, "hpa-concurrency", "keda-epp-queue",
     "llmd-slo", "wva2", "wva-queueing", "dynamo-classic", "ray", "true-rate", "wva-throughput",
     "llm-scaling-manager",
 )  # fmt: skip

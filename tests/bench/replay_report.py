@@ -12,7 +12,7 @@ from replay_others.registry import KNOWS_TRUTH
 from replay_runs import Draw, Job, Run
 from replay_whole import IN_HINDSIGHT, WHOLE_MEANING, over_all
 
-from tonnage.replay.policy import IN_TIME, NEWEST_FIRST, STAIRCASE, STATIC_PEAK, TONNAGE
+from tonnage.replay.policy import IN_TIME, NEWEST_FIRST, STATIC_PEAK, TONNAGE
 from tonnage.replay.scenario import LOST_SCRAPES
 from tonnage.units import DAY_S, HOUR_S, format_s, significant
 
@@ -21,13 +21,8 @@ BESIDE = IN_HINDSIGHT | {NEWEST_FIRST, IN_TIME}
 is handed the traffic or what a replica serves."""
 EVEN = 0.005
 """Costs that differ by no more are equal."""
-NO_GAP = 0.02
-"""Of the static peak: with less between it and the staircase there is nothing to close."""
 NONE = "-"
-HEADER = (
-    "| policy | GPU-h | of peak | of stairs | gap closed | kept | worst hour | actions/day |\n"
-    "|---|---|---|---|---|---|---|---|"
-)
+HEADER = "| policy | GPU-h | of peak | kept | worst hour | actions/day |\n|---|---|---|---|---|---|"
 LONG = (
     "Frontiers of knobs, the spread of seeds and a table of each case: `build/replay.md`, which "
     "the same run writes."
@@ -41,11 +36,8 @@ Cold starts vary by 25 % to either side, {LOST_SCRAPES:.0%} of scrapes are lost.
 
 - kept: requests with TTFT within 2 s and mean TPOT within 50 ms, of all that came; target
   {TARGET:.0%}. worst hour: the least share in any 60 minutes, of all seeds.
-- of peak, of stairs: GPU-hours over those of `{STATIC_PEAK}`, the smallest constant fleet that
-  keeps the target, and of `{STAIRCASE}`, replicas by five minutes that are Ready in time: both in
-  hindsight.
-- gap closed: of what the staircase saves over the static peak; only where the target is kept, and
-  where it is at least {NO_GAP:.0%} of the peak.
+- of peak: GPU-hours over those of `{STATIC_PEAK}`, in hindsight the smallest constant fleet that
+  keeps the target.
 - `{KNOWS_TRUTH}` is handed what a replica truly serves. `{NEWEST_FIRST}` and `{IN_TIME}` are
   Tonnage with another order of the queue, and with engines that refuse at once what would be late
   (refused counts as missed). Engines of any policy could do so: both are shown, and not compared.
@@ -156,13 +148,6 @@ class Meeting:
         """Return it with the target to be kept in each of the seeds, not in their median."""
         fared = {name: replace(each, judged=min) for name, each in self.fared.items()}
         return replace(self, fared=fared)
-
-    def gap_closed(self, each: Fared) -> float | None:
-        peak, stairs = self.fared.get(STATIC_PEAK), self.fared.get(STAIRCASE)
-        own, least = each.over(peak), stairs.over(peak) if stairs else None
-        if own is None or least is None or not each.keeps or 1 - least < NO_GAP:
-            return None
-        return (1 - own) / (1 - least)
 
 
 def meetings(runs: Mapping[Job, Run]) -> list[Meeting]:
@@ -345,7 +330,6 @@ def _section(found: Meeting, runs: Mapping[Job, Run]) -> str:
 
 
 def _row(found: Meeting, each: Fared) -> str:
-    closed = found.gap_closed(each)
     kept, worst = each.values("attainment"), each.values("worst_hour")
     least = f" ({min(kept):.2%})" if len(kept) > 1 else ""
     share = f"{median(kept):.2%}{least}"
@@ -353,8 +337,6 @@ def _row(found: Meeting, each: Fared) -> str:
         each.policy,
         _hours(each),
         _ratio(each.over(found.fared.get(STATIC_PEAK))),
-        _ratio(each.over(found.fared.get(STAIRCASE))),
-        NONE if closed is None else f"{closed:.0%}",
         share if each.keeps else f"**{share}**",
         f"{min(worst):.2%}",
         f"{each.actions_per_day:.0f}",

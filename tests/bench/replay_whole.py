@@ -8,11 +8,11 @@ from replay_cases import TARGET
 from replay_others.registry import KNOWS_TRUTH
 from replay_runs import Draw, Run
 
-from tonnage.replay.policy import STAIRCASE, STATIC_PEAK, TONNAGE
+from tonnage.replay.policy import STATIC_PEAK, TONNAGE
 
 Found = Mapping[Draw, Mapping[str, Run]]
 """The runs of a draw, by policy."""
-IN_HINDSIGHT = frozenset({STATIC_PEAK, STAIRCASE, KNOWS_TRUTH})
+IN_HINDSIGHT = frozenset({STATIC_PEAK, KNOWS_TRUTH})
 """What is handed the traffic, or what a replica serves."""
 WHOLE_MEANING = f"""\
 - kept: runs in which {TARGET:.0%} of the requests met TTFT and TPOT. of what can be: of the runs

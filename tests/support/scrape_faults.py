@@ -4,8 +4,7 @@ import math
 from collections.abc import Callable
 
 from tonnage.engine.chance import Chance
-from tonnage.replay.prometheus import Fault
-from tonnage.replay.prometheus import Page
+from tonnage.replay.prometheus import Fault, Page
 
 
 def sometimes(share: float, change: Callable[[Page], Page | None], *, seed: int = 0) -> Fault:

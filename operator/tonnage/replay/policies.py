@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 
 from tonnage.catalog.gpu import UnsupportedEngineError, built_in_gpus
 from tonnage.replay.fluid import Work, work_of
@@ -17,8 +16,7 @@ from tonnage.replay.policy import (
     Policy,
     rule_of,
 )
-from tonnage.replay.prometheus import SimulatedPrometheus
-from tonnage.replay.prometheus import Query
+from tonnage.replay.prometheus import Query, SimulatedPrometheus
 from tonnage.replay.record import Record, moment
 from tonnage.replay.rivals.controller import RivalController
 from tonnage.replay.rivals.registry import RIVALS, Rival
@@ -53,7 +51,7 @@ class ConstantFleet:
     flags: Flags
     replicas: int
     interval_s: float = 15.0
-    table: Mapping[str, Query] = MappingProxyType({})
+    table: Mapping[str, Query] = field(default_factory=dict)
     reads_scrapes: bool = False
 
     def act(self, record: Record, prometheus: SimulatedPrometheus, at_s: float) -> None:  # noqa: ARG002

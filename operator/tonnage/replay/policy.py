@@ -152,7 +152,9 @@ def own_rule(text: str, knob: float | None) -> Rule:
     if missing := [name for name in ("interval_s", "table", "replicas") if not hasattr(rule, name)]:
         raise UnknownPolicyError(f"{text} is no policy: it has no {', '.join(missing)}")
     if not isinstance(rule.interval_s, int | float) or not rule.interval_s >= 1:
-        raise UnknownPolicyError(f"{text}: interval_s is {rule.interval_s!r}, not seconds, at least 1")
+        raise UnknownPolicyError(
+            f"{text}: interval_s is {rule.interval_s!r}, not seconds, at least 1"
+        )
     table = rule.table
     if not isinstance(table, Mapping) or not all(isinstance(q, Query) for q in table.values()):
         raise UnknownPolicyError(f"{text}: table is not a mapping of names to Query")

@@ -14,10 +14,10 @@ from typing import Final
 
 from tonnage.engine.chance import Chance
 from tonnage.replay.counted import WINDOW_STEPS, CountedError, CountedTraffic, Spread
+from tonnage.replay.trace_file import MOST_REQUESTS
 from tonnage.replay.traces import Trace
 from tonnage.units import MILLION
 
-MOST_REQUESTS: Final = 20 * MILLION
 FIRST_SEED: Final = 15_000
 """Beyond those that synthetic traffic is drawn with."""
 PLACES: Final = (0.02, 0.98)

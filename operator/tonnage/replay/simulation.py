@@ -8,14 +8,11 @@ from typing import Protocol
 
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.estimate.metrics import LATENCY_BOUNDS_S
-from tonnage.replay.cluster import Pod, SimulatedCluster
+from tonnage.replay.cluster import EPOCH_S, Pod, SimulatedCluster
 from tonnage.replay.counters import Ladders
-from tonnage.replay.prometheus import Fault
 from tonnage.replay.operator import Operator
-from tonnage.replay.prometheus import Page, SimulatedPrometheus
-from tonnage.replay.prometheus import Query
+from tonnage.replay.prometheus import Fault, Page, Query, SimulatedPrometheus
 from tonnage.replay.record import Record, ReplayedModel
-from tonnage.replay.cluster import EPOCH_S
 from tonnage.settings import Settings
 from tonnage.sizing.expected import slo_of
 from tonnage.sizing.request import ask, look_up

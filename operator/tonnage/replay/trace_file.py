@@ -17,7 +17,9 @@ from tonnage.units import GIB, MIB, MILLION, count_of, format_bytes
 
 PIECE_BYTES: Final = MIB
 """Read at once."""
-MORE_ROWS: Final = "--max-trace-rows raises the limit"
+
+MOST_REQUESTS: Final = 20 * MILLION
+"""Of a replay."""
 
 Tell = Callable[[int, str], None]
 """Takes how many of something there were so far."""
@@ -27,10 +29,10 @@ Tell = Callable[[int, str], None]
 class TraceLimits:
     """How much of a file is read."""
 
-    max_rows: int = 5 * MILLION
+    max_rows: int = MOST_REQUESTS
     """Lines of text, or rows of parquet. A request takes 24 bytes of memory, and 120 while rows
-    that are out of order are sorted: 5 million take 120 or 600 MB, and half a minute to read."""
-    max_bytes: int = GIB
+    that are out of order are sorted: a million take 24 or 120 MB, and 6 s to read."""
+    max_bytes: int = 2 * GIB
     """After unpacking; of parquet in the columns that are read."""
     max_line_bytes: int = MIB
     """Of a line of text, and of a csv record whose fields have line breaks. Three figures need 100
@@ -86,7 +88,7 @@ def _check_text(file: io.BufferedIOBase, path: Path, limits: TraceLimits, tell: 
         num_bytes += len(piece)
         if num_lines > limits.max_rows + 1:  # one is a header
             lines = count_of(f"{limits.max_rows:,}", "line")
-            raise TraceError(f"more than {lines}: {MORE_ROWS}", path=path)
+            raise TraceError(f"more than {lines}", path=path)
         check_bytes(num_bytes, path, limits)
         tell(num_lines, "line")
 
@@ -95,15 +97,11 @@ def check_line(num_bytes: int, path: Path, line: int, limits: TraceLimits) -> No
     """Refuse a line, or a record of several, that is no row of a trace."""
     if num_bytes > limits.max_line_bytes:
         most = format_bytes(limits.max_line_bytes)
-        message = (
-            f"longer than {most}: leave out columns that are no figures of a request, or "
-            "--max-trace-line raises the limit"
-        )
+        message = f"longer than {most}: leave out columns that are no figures of a request"
         raise TraceError(message, path=path, line=line)
 
 
 def check_bytes(num_bytes: int, path: Path, limits: TraceLimits) -> None:
     if num_bytes > limits.max_bytes:
         most = format_bytes(limits.max_bytes)
-        message = f"more than {most} unpacked: --max-trace-bytes raises the limit"
-        raise TraceError(message, path=path)
+        raise TraceError(f"more than {most} unpacked", path=path)

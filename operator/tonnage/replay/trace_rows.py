@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TextIO
 
 from tonnage.replay.trace_file import (
-    MORE_ROWS,
     Tell,
     TraceError,
     TraceLimits,
@@ -192,8 +191,7 @@ def _check_groups(footer: Any, columns: Columns, path: Path, limits: TraceLimits
     num_rows = sum(group.num_rows for group in groups)
     if num_rows > limits.max_rows:
         rows = count_of(f"{num_rows:,}", "row")
-        message = f"{rows}, more than {limits.max_rows:,}: {MORE_ROWS}"
-        raise TraceError(message, path=path)
+        raise TraceError(f"{rows}, more than {limits.max_rows:,}", path=path)
     parts = (group.column(place) for group in groups for place in range(group.num_columns))
     sizes = [each.total_uncompressed_size for each in parts if each.path_in_schema in columns]
     if max(sizes, default=0) > MOST_COLUMN_BYTES:

@@ -38,9 +38,8 @@ from replay_others.full_rates import (
 )
 from replay_others.wva import allowed_tokens, peaks
 from tonnage.replay.prometheus import Query
-from tonnage.replay.rivals.rule import Arrivals
 from tonnage.replay.rivals.hpa import Hpa
-from tonnage.replay.rivals.rule import Signals, rates, scrapes_in, whole
+from tonnage.replay.rivals.rule import Arrivals, Signals, rates, scrapes_in, whole
 from tonnage.replay.rivals.wva import BAND, INTERVAL_S, PEAK_S, Gauge, MeanRequest, lengths, shapes
 
 FULL_KV: Final = 0.8

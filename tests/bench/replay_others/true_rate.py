@@ -10,8 +10,7 @@ from typing import Final
 
 from replay_others.inside import true_requests_per_s
 from tonnage.replay.prometheus import Query
-from tonnage.replay.rivals.rule import Arrivals
-from tonnage.replay.rivals.rule import Signals, whole
+from tonnage.replay.rivals.rule import Arrivals, Signals, whole
 
 HOLD_S: Final = 300.0
 WINDOW_S: Final = 60.0

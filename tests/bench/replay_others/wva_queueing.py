@@ -19,8 +19,7 @@ from replay_others.inside import IdleRequest, probe_of
 from replay_others.kalman import Filter, Vector, new_filter
 from replay_others.queueing_model import HIGHEST, MeanLatencies, QueueServer, Speed
 from tonnage.replay.prometheus import Query
-from tonnage.replay.rivals.rule import Arrivals
-from tonnage.replay.rivals.rule import Signals, limit_s, rates, scrapes_in, whole
+from tonnage.replay.rivals.rule import Arrivals, Signals, limit_s, rates, scrapes_in, whole
 from tonnage.replay.rivals.wva import (
     INTERVAL_S,
     PEAK_S,

@@ -17,7 +17,7 @@ from tonnage.cli.answers.replay_words import (
     ran_words,
     verdict_kind,
 )
-from tonnage.cli.answers.replays import Case, RefusedCase, ReplayQuestion, Replays
+from tonnage.cli.answers.replays import ReplayQuestion, Replays
 from tonnage.cli.page.cost_kept import colors_of
 from tonnage.cli.page.drawing import BAD, GOOD, look
 from tonnage.cli.page.over_time import PolicyCourse, course_figure
@@ -94,17 +94,17 @@ def an_outcome(name, gpu_hours, attainment, *, seed=0, **more):
     )
 
 
-def replays(*outcomes, num_seeds=1, refused=(), ran_pods=None, hour=None):
+def replays(*outcomes, num_seeds=1, ran_pods=None, hour=None):
     model = a_model()
     plan = FirstPlan(flags=a_sizing(model).flags, replicas=3, believed_requests_per_s=1.5)
-    case = Case(gpu="H200", start_s=240.0, model=model, planned=plan, hour=hour)
     return Replays(
-        deployment=model,
         question=ReplayQuestion(
             source=f"trace {SCRIPT}",
             requests=OfShape(shape=SHAPES["steady"], requests_per_s=1.0),
-            cases=(case,),
-            refused=refused,
+            model=model,
+            planned=plan,
+            hour=hour,
+            starts_s=(240.0,),
             policies=tuple(dict.fromkeys(each.policy for each in outcomes)),
             num_seeds=num_seeds,
             target=0.99,
@@ -121,7 +121,7 @@ def drawn(course):
 
 
 def first_case(found):
-    ((_, fared),) = found.by_case()
+    ((_, fared),) = found.by_start()
     return fared
 
 
@@ -141,12 +141,10 @@ class TestTheCost:
 
     def test_stands_beside_gpu_hours_and_in_a_column_of_its_own(self):
         found = replays(OWN, PEAK, ran_pods=4.5, hour=self.HOUR)
-        ((case, fared),) = found.by_case()
+        ((_, fared),) = found.by_start()
 
         assert headline(fared, 0.99).startswith("131 GPU-hours (327.50 USD) a day with Tonnage")
-        assert "as counted: 216 GPU-hours (540.00 USD) a day" in (
-            ran_words(case, fared, found.question)
-        )
+        assert "as counted: 216 GPU-hours (540.00 USD) a day" in (ran_words(fared, found.question))
         assert dict(zip(COLUMNS, cells(fared[1]), strict=True))["cost"] == "535.00"
         assert "cost: H200 at 2.50 USD per GPU and hour: yours, spot" in list(notes(found))
 
@@ -215,9 +213,9 @@ def test_the_colour_of_the_verdict_says_what_its_figures_say(gpu_hours, attainme
 def test_beside_what_the_fleet_ran_nothing_is_saved_where_the_target_is_missed(attainment, told):
     # 4.5 replicas all day, of two GPUs each: 216 GPU-hours.
     found = replays(an_outcome("tonnage", 131.0, attainment), ran_pods=4.5)
-    ((case, fared),) = found.by_case()
+    ((_, fared),) = found.by_start()
 
-    assert ran_words(case, fared, found.question) == (
+    assert ran_words(fared, found.question) == (
         "Your fleet ran 4.50 replicas in the mean, as counted: 216 GPU-hours a day at 2 GPUs each. "
         f"With Tonnage, simulated: {told}"
     )
@@ -236,7 +234,6 @@ def test_seeds_are_compared_each_with_its_own_and_the_median_is_told():
     tonnage, _ = first_case(replays(*own, *peak, num_seeds=3))
 
     assert tonnage.of_peak == 0.6
-    assert tonnage.of_stairs is None
     assert tonnage.middle("gpu_hours") == 60
 
 
@@ -261,15 +258,12 @@ def test_data_has_no_infinity():
 
 @pytest.fixture(scope="module")
 def text():
-    return replay_page(
-        replays(OWN, PEAK, refused=(RefusedCase(gpu="L4", message=f"too small {SCRIPT}"),))
-    )
+    return replay_page(replays(OWN, PEAK))
 
 
 def test_the_page_stands_alone_and_escapes_what_others_wrote(text):
     assert_stands_alone(text)
     assert SCRIPT not in text
-    assert "too small" in text
 
 
 def test_each_policy_has_a_picture_beside_the_scatter(text):
@@ -295,20 +289,6 @@ def test_a_share_below_the_target_has_another_colour_than_one_that_meets_it():
     assert counts == {"in SLO": 2, "below the target": 2}
     assert colors["below the target"] == colors["target 95%"] == BAD
     assert colors["in SLO"] == GOOD
-
-
-def test_the_budget_is_of_the_requests_that_came():
-    # One in twenty may be late: of as many more in time a half is left, of none nothing changes.
-    course = a_course(0.95, 1.0, None, 0.8)
-    assert course.budget_left_fractions == pytest.approx([1, 0, 0.5, 0.5, -2 / 3])
-
-
-def test_there_is_no_budget_where_none_may_be_late():
-    course = a_course(0.5, target=1.0)
-
-    assert all(map(math.isnan, course.budget_left_fractions))
-    (budget, _) = drawn(course).axes[-1].lines
-    assert all(map(math.isnan, budget.get_ydata()))
 
 
 @pytest.mark.parametrize(("planned", "lines"), [(4.5, 2), (None, 1)])

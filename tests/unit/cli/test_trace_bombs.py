@@ -54,9 +54,9 @@ BOMBS = {
 SAID = {
     "line.csv.gz": "line.csv.gz:2: longer than 1.0 MiB",
     "line.jsonl.gz": "line.jsonl.gz:1: longer than 1.0 MiB",
-    "rows.csv.gz": "more than 5,000,000 lines: --max-trace-rows raises the limit",
-    "field.csv.gz": "more than 5,000,000 lines: --max-trace-rows raises the limit",
-    "rows.parquet": "200,000,000 rows, more than 5,000,000: --max-trace-rows raises the limit",
+    "rows.csv.gz": "more than 20,000,000 lines",
+    "field.csv.gz": "field.csv.gz:2: longer than 1.0 MiB",
+    "rows.parquet": "200,000,000 rows, more than 20,000,000",
 }
 
 

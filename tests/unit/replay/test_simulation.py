@@ -14,16 +14,15 @@ from tonnage.control.write.writes import Scale, Writes
 from tonnage.estimate.metrics import LATENCY_BOUNDS_S
 from tonnage.manifests.children import deployment
 from tonnage.manifests.names import FLAGS_ANNOTATION
-from tonnage.replay.cluster import SimulatedCluster, StartupTime
+from tonnage.replay.cluster import EPOCH_S, SimulatedCluster, StartupTime
 from tonnage.replay.counters import Ladders
+from tonnage.replay.operator import deployment_view, pod_views
+from tonnage.replay.policies import ConstantFleet
 from tonnage.replay.prometheus import drop_scrapes
 from tonnage.replay.record import ReplayedModel
-from tonnage.replay.policies import ConstantFleet
 from tonnage.replay.simulation import Simulation
 from tonnage.replay.traffic import TrafficSource, constant_rate, traffic
 from tonnage.replay.truth import Kink, Truth, machine
-from tonnage.replay.cluster import EPOCH_S
-from tonnage.replay.operator import deployment_view, pod_views
 from tonnage.settings import Settings
 from tonnage.sizing.expected import expected_workload
 

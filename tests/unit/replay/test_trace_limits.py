@@ -44,7 +44,7 @@ def test_lines_are_bounded_whatever_is_in_them(tmp_path, name, within, more):
 
     said = refusal(a_file(tmp_path, name, *within, more), max_rows=3)
 
-    assert str(said).endswith(f"{name}: more than 3 lines: --max-trace-rows raises the limit")
+    assert str(said).endswith(f"{name}: more than 3 lines")
 
 
 def test_bytes_are_bounded_after_unpacking(tmp_path):
@@ -54,7 +54,7 @@ def test_bytes_are_bounded_after_unpacking(tmp_path):
     assert len(read_trace(path, limits=TraceLimits(max_bytes=size_bytes))) == 1
     said = refusal(path, max_bytes=size_bytes - 1)
 
-    assert "more than 44 B unpacked: --max-trace-bytes raises the limit" in str(said)
+    assert "more than 44 B unpacked" in str(said)
 
 
 def test_no_more_is_unpacked_than_the_limit_and_a_piece(tmp_path):
@@ -150,13 +150,13 @@ class TestParquet:
         assert len(read_trace(path, limits=TraceLimits(max_rows=3))) == 3
         said = str(refusal(path, max_rows=2))
 
-        assert said.endswith("3 rows, more than 2: --max-trace-rows raises the limit")
+        assert said.endswith("3 rows, more than 2")
 
     def test_bytes_are_bounded_in_the_columns_that_are_read(self, tmp_path):
         path = self.a_table(tmp_path, text=["x" * MIB] * 3)
 
         assert len(read_trace(path, limits=TraceLimits(max_bytes=KIB))) == 3
-        assert "more than 16 B unpacked: --max-trace-bytes" in str(refusal(path, max_bytes=16))
+        assert "more than 16 B unpacked" in str(refusal(path, max_bytes=16))
 
     def test_a_row_group_that_is_unpacked_at_once_is_bounded(self, tmp_path):
         path = self.a_table(tmp_path, arrival_s=["1" * 33 * MIB, "2", "3"])

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Final, Literal
 
-from tonnage.cli.answers.replays import PERCENT, Case, CaseResult, ReplayQuestion, Replays
+from tonnage.cli.answers.replays import PERCENT, CaseResult, ReplayQuestion, Replays
 from tonnage.control.input.times import rfc3339
-from tonnage.replay.judge import FEWEST_OF_AN_HOUR, LatencyLimits, RunFigures
-from tonnage.replay.policy import OTHER_QUEUES, STAIRCASE, STATIC_PEAK, TONNAGE
-from tonnage.replay.scenario import FACTORS, LOST_SCRAPES, OVERHEADS
 from tonnage.replay.cluster import EPOCH_S
+from tonnage.replay.judge import FEWEST_OF_AN_HOUR, LatencyLimits, RunFigures
+from tonnage.replay.policy import OTHER_QUEUES, STATIC_PEAK, TONNAGE
+from tonnage.replay.scenario import FACTORS, LOST_SCRAPES, OVERHEADS
 from tonnage.sizing.cost import GpuHour
 from tonnage.sizing.expected import slo_of
 from tonnage.units import DAY_S, HOUR_S, count_of, format_s, significant
@@ -17,7 +17,7 @@ from tonnage.units import DAY_S, HOUR_S, count_of, format_s, significant
 UNKNOWN: Final = "-"
 POLICY: Final = "policy"
 COST: Final = "cost"
-TAKES: Final = ("GPU-h", COST, "of\npeak", "of\nstairs", "replicas\nmean/max")
+TAKES: Final = ("GPU-h", COST, "of\npeak", "replicas\nmean/max")
 GIVES: Final = ("scaled\nup/down", "in\nSLO", "worst\nhour", "TTFT\np95", "TPOT\np95")
 COLUMNS: Final = (*TAKES, *GIVES)
 LONG: Final = 20 * HOUR_S
@@ -63,12 +63,12 @@ def _of_other_queues(by_name: Mapping[str, CaseResult], share: float) -> str:
     return words
 
 
-def ran_words(case: Case, found: list[CaseResult], question: ReplayQuestion) -> str:
+def ran_words(found: list[CaseResult], question: ReplayQuestion) -> str:
     """Say what the fleet itself took, beside Tonnage; empty: nobody counted that.
 
     Where the target is missed nothing is called saved, as in the headline.
     """
-    pods, gpus = question.ran_pods, case.planned.flags.parallelism.num_gpus
+    pods, gpus = question.ran_pods, question.planned.flags.parallelism.num_gpus
     tonnage = next((each for each in found if each.policy.name == TONNAGE and each.figures), None)
     if pods is None or tonnage is None:
         return ""
@@ -81,7 +81,7 @@ def ran_words(case: Case, found: list[CaseResult], question: ReplayQuestion) -> 
     span = "a day" if is_by_day(first) else f"in {format_s(first.duration_s)}"
     return (
         f"Your fleet ran {significant(pods)} replicas in the mean, as counted: "
-        f"{_with_cost(took, case.hour)} {span} at {count_of(gpus, 'GPU')} each. With Tonnage, "
+        f"{_with_cost(took, question.hour)} {span} at {count_of(gpus, 'GPU')} each. With Tonnage, "
         f"simulated: {_number(tonnage)}, {change}"
     )
 
@@ -147,8 +147,7 @@ def cells(fared: CaseResult) -> tuple[str, ...]:
     return (
         _number(fared),
         UNKNOWN if fared.hour is None else f"{fared.hour.usd * _hours(fared):,.2f}",
-        _ratio(fared.of_peak),
-        _ratio(fared.of_stairs),
+        UNKNOWN if fared.of_peak is None else f"{fared.of_peak:.2f}",
         f"{fared.middle('mean_replicas'):.1f}/{most}",
         f"{fared.middle('scaled_up'):g}/{fared.middle('scaled_down'):g}",
         f"{kept:.2%}",
@@ -160,10 +159,6 @@ def cells(fared: CaseResult) -> tuple[str, ...]:
 
 def _p95(fared: CaseResult, name: str) -> float:
     return float(median(getattr(each, name)[P95] for each in fared.figures))
-
-
-def _ratio(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:.2f}"
 
 
 def fluid_words(found: Sequence[CaseResult]) -> str:
@@ -178,20 +173,20 @@ def fluid_words(found: Sequence[CaseResult]) -> str:
     return f"Lower bound, perfect packing: {significant(least)} GPU-h."
 
 
-def case_title(case: Case) -> str:
-    flags = case.planned.flags
-    number, first = flags.parallelism.num_gpus, case.planned.replicas
+def case_title(question: ReplayQuestion, start_s: float) -> str:
+    flags, gpu = question.planned.flags, question.model.spec.hardware.gpu
+    number = flags.parallelism.num_gpus
     return (
-        f"{case.gpu}{f' x {number}' if number > 1 else ''}, cold start {format_s(case.start_s)}, "
+        f"{gpu}{f' x {number}' if number > 1 else ''}, cold start {format_s(start_s)}, "
         f"max-num-seqs {flags.max_num_seqs}; begins with "
-        f"{count_of(first, 'replica')}"
+        f"{count_of(question.planned.replicas, 'replica')}"
     )
 
 
 def notes(found: Replays) -> Iterator[str]:
     """Yield what the figures mean and stand on."""
     question = found.question
-    limits = LatencyLimits.of(slo_of(found.deployment.spec))
+    limits = LatencyLimits.of(slo_of(question.model.spec))
     asked = [
         f"{name} within {format_s(limit)}"
         for name, limit in (("TTFT", limits.ttft_s), ("mean TPOT", limits.tpot_s))
@@ -213,13 +208,10 @@ def notes(found: Replays) -> Iterator[str]:
         )
         span = "a day" if is_by_day(judged[0]) else "the traffic"
         yield f"GPU-h: of {span}, from the creation of pods to their end"
-    for gpu, hour in {case.gpu: case.hour for case in question.cases}.items():
-        yield f"cost: no price of {gpu} is known" if hour is None else f"cost: {gpu} at {hour}"
-    yield (
-        f"of peak, of stairs: GPU-hours over those of {STATIC_PEAK} and {STAIRCASE}, which know "
-        "the traffic beforehand"
-    )
-    if found.deployment.spec.scaling.schedules:
+    gpu, hour = question.model.spec.hardware.gpu, question.hour
+    yield f"cost: no price of {gpu} is known" if hour is None else f"cost: {gpu} at {hour}"
+    yield f"of peak: GPU-hours over those of {STATIC_PEAK}, which knows the traffic beforehand"
+    if question.model.spec.scaling.schedules:
         yield f"schedules: by a clock that is {rfc3339(EPOCH_S)} when the traffic begins"
     yield _engines(question.speed)
 

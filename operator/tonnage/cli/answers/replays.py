@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from statistics import median
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from tonnage.explain.report import DIGITS, round_estimate
 from tonnage.replay.cluster import StartupTime
 from tonnage.replay.judge import QUANTILES, RunFigures
 from tonnage.replay.policies import DrawnScenario, PolicyResult
-from tonnage.replay.policy import STAIRCASE, STATIC_PEAK, Policy
+from tonnage.replay.policy import STATIC_PEAK, Policy
 from tonnage.replay.record import FirstPlan
 from tonnage.replay.scenario import OfShape, OfTrace, Scenario
 from tonnage.replay.series import SeriesPoint
@@ -24,35 +25,19 @@ PERCENT: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One GPU class and one cold start: the manifest as it would be, and what it begins with."""
-
-    gpu: str
-    start_s: float
-    """A cold start, in the mean."""
-    model: ModelDeployment
-    planned: FirstPlan
-    hour: GpuHour | None = None
-    """Of one GPU; None: no price is known."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefusedCase:
-    """A GPU class that cannot serve the manifest."""
-
-    gpu: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayQuestion:
     """What is compared."""
 
     source: str
     """The file or the shape that the requests come from."""
     requests: OfTrace | OfShape
-    cases: tuple[Case, ...]
-    refused: tuple[RefusedCase, ...]
+    model: ModelDeployment
+    planned: FirstPlan
+    """What all policies begin with."""
+    hour: GpuHour | None
+    """Of one GPU; None: no price is known."""
+    starts_s: tuple[float, ...]
+    """Cold starts, in the mean."""
     policies: tuple[Policy, ...]
     num_seeds: int
     target: float
@@ -66,18 +51,18 @@ class ReplayQuestion:
     def jobs(self) -> list["Job"]:
         """Everything that is to be run, in the order of the answer."""
         return [
-            (self._scenario(case, seed), policy)
-            for case in self.cases
+            (self._scenario(start_s, seed), policy)
+            for start_s in self.starts_s
             for policy in self.policies
             for seed in range(self.num_seeds)
         ]
 
-    def _scenario(self, case: Case, seed: int) -> Scenario:
+    def _scenario(self, start_s: float, seed: int) -> Scenario:
         return Scenario(
-            model=case.model,
+            model=self.model,
             requests=self.requests,
-            start=StartupTime(mean_s=case.start_s),
-            planned=case.planned,
+            start=StartupTime(mean_s=start_s),
+            planned=self.planned,
             target=self.target,
             speed=self.speed,
             seed=seed,
@@ -96,13 +81,12 @@ def run_job(job: Job) -> PolicyResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseResult:
-    """One policy in one case, by seed."""
+    """One policy with one cold start, by seed."""
 
     policy: Policy
     outcomes: tuple[PolicyResult, ...]
-    peak: "tuple[PolicyResult, ...] | None"
-    """The static peak by seed, where it is among the policies."""
-    stairs: "tuple[PolicyResult, ...] | None"
+    peak: "tuple[PolicyResult, ...]"
+    """The static peak by seed; empty: it is not among the policies."""
     hour: GpuHour | None = None
 
     @property
@@ -120,11 +104,12 @@ class CaseResult:
     @property
     def of_peak(self) -> float | None:
         """Return the GPU-hours over those of the static peak, each seed by itself; the median."""
-        return _relative(self.outcomes, self.peak)
-
-    @property
-    def of_stairs(self) -> float | None:
-        return _relative(self.outcomes, self.stairs)
+        ratios = [
+            a.judged.gpu_hours / b.judged.gpu_hours
+            for a, b in zip(self.outcomes, self.peak, strict=False)
+            if a.judged and b.judged and b.judged.gpu_hours
+        ]
+        return median(ratios) if ratios else None
 
     def keeps(self, target: float) -> bool:
         """Whether the target is kept, by the median of the seeds."""
@@ -136,44 +121,26 @@ class CaseResult:
         return list(dict.fromkeys(note for each in self.outcomes for note in each.notes))
 
 
-def _relative(these: Sequence[PolicyResult], others: Sequence[PolicyResult] | None) -> float | None:
-    ratios = [
-        a.judged.gpu_hours / b.judged.gpu_hours
-        for a, b in zip(these, others or (), strict=False)
-        if a.judged and b.judged and b.judged.gpu_hours
-    ]
-    return median(ratios) if ratios else None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replays:
     """The whole answer."""
 
-    deployment: ModelDeployment
     question: ReplayQuestion
     outcomes: tuple[PolicyResult, ...]
     """Of the jobs, in their order."""
 
-    def by_case(self) -> Iterator[tuple[Case, list[CaseResult]]]:
-        question, seeds = self.question, self.question.num_seeds
-        num = len(question.policies) * seeds
-        for place, case in enumerate(question.cases):
-            found = self.outcomes[place * num : (place + 1) * num]
+    def by_start(self) -> Iterator[tuple[float, list[CaseResult]]]:
+        """Yield each cold start with every policy."""
+        question, outcomes = self.question, iter(self.outcomes)
+        for start_s in question.starts_s:
             groups = {
-                policy: found[k * seeds : (k + 1) * seeds]
-                for k, policy in enumerate(question.policies)
+                policy: tuple(islice(outcomes, question.num_seeds)) for policy in question.policies
             }
-            named = {policy.name: group for policy, group in groups.items()}
+            peak = groups.get(Policy(name=STATIC_PEAK), ())
             yield (
-                case,
+                start_s,
                 [
-                    CaseResult(
-                        policy=policy,
-                        outcomes=group,
-                        peak=named.get(STATIC_PEAK),
-                        stairs=named.get(STAIRCASE),
-                        hour=case.hour,
-                    )
+                    CaseResult(policy=policy, outcomes=group, peak=peak, hour=question.hour)
                     for policy, group in groups.items()
                 ],
             )
@@ -186,36 +153,34 @@ class Replays:
         """Return everything as data."""
         question = self.question
         return {
-            "metadata": identity(self.deployment),
-            "model": self.deployment.spec.model.id,
+            "metadata": identity(question.model),
+            "model": question.model.spec.model.id,
             "requests": question.source,
             "targetFraction": question.target,
             "seeds": question.num_seeds,
             "speed": "drawn" if question.speed is None else question.speed,
             "ranReplicas": _finite(question.ran_pods),
-            "cases": [_case(case, found) for case, found in self.by_case()],
-            "refused": [{"gpu": each.gpu, "message": each.message} for each in question.refused],
+            "cases": [_case(question, *each) for each in self.by_start()],
         }
 
 
-def _case(case: Case, found: Sequence[CaseResult]) -> dict[str, Any]:
-    flags = case.planned.flags
+def _case(question: ReplayQuestion, start_s: float, found: Sequence[CaseResult]) -> dict[str, Any]:
+    flags, hour = question.planned.flags, question.hour
     return {
-        "gpu": case.gpu,
-        "startUpSeconds": case.start_s,
+        "gpu": question.model.spec.hardware.gpu,
+        "startUpSeconds": start_s,
         "gpusPerReplica": flags.parallelism.num_gpus,
         "maxNumSeqs": flags.max_num_seqs,
-        "firstReplicas": case.planned.replicas,
-        "perGpuHour": None if case.hour is None else round(case.hour.usd, DIGITS),
-        "currency": None if case.hour is None else case.hour.currency,
-        "price": None if case.hour is None else price_figures(case.hour),
+        "firstReplicas": question.planned.replicas,
+        "perGpuHour": None if hour is None else round(hour.usd, DIGITS),
+        "currency": None if hour is None else hour.currency,
+        "price": None if hour is None else price_figures(hour),
         "policies": [
             {
                 "policy": str(each.policy),
                 "gpuHoursOverStaticPeak": _finite(each.of_peak),
-                "gpuHoursOverStaircase": _finite(each.of_stairs),
                 "notes": each.notes,
-                "runs": [_run(outcome, case.hour) for outcome in each.outcomes],
+                "runs": [_run(outcome, hour) for outcome in each.outcomes],
             }
             for each in found
         ],

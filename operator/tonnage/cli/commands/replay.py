@@ -19,7 +19,6 @@ from tonnage.cli.commands.options import (
     parsed,
     takes,
 )
-from tonnage.cli.commands.trace_options import TraceOptions
 from tonnage.cli.console import INTERRUPTED, complain
 from tonnage.replay.policy import DEFAULT, Policy, UnknownPolicyError, descriptions, policy_of
 from tonnage.replay.shapes import SHAPES
@@ -41,9 +40,9 @@ HELP: Final = """Simulate what policies would have done with a trace of requests
 Runs the operator's own decisions, and those of other autoscalers, against simulated engines on the
 same arrivals, with cold starts, scrapes and draining pods. Prints, for each policy, GPU-hours and
 their cost, the share of requests within the SLO, the worst hour, and how often it scaled, relative
-to the smallest constant number of replicas that meets the target (static-peak) and to what somebody
-would have run who knew the traffic (staircase). All begin with what the operator begins with for
-spec.demand where no engine was measured yet. Policies other than tonnage are models of them.
+to the smallest constant number of replicas that meets the target (static-peak). All begin with what
+the operator begins with for spec.demand where no engine was measured yet. Policies other than
+tonnage are models of them.
 
 TRACE is a csv, csv.gz, jsonl, jsonl.gz or parquet file with arrival_s, prompt_tokens,
 output_tokens, or in the format of Azure, BurstGPT or Mooncake. Times count from its first request.
@@ -58,10 +57,9 @@ Examples:
     --html replay.html
   tonnage replay -f model.yaml --shape step --start-up 240s,60s
   tonnage replay -f model.yaml --prometheus http://localhost:9090 --last 14d
-  tonnage replay trace.csv -f model.yaml --gpu H100,H200  on other classes
   tonnage replay trace.csv -f model.yaml --speed 0.85     slower engines
 
-Exit codes: 0 simulated; 2 a GPU class cannot serve it; 3 invalid input; 4 Prometheus does not
+Exit codes: 0 simulated; 2 the GPU class cannot serve it; 3 invalid input; 4 Prometheus does not
 answer; 130 Ctrl-C; 1 unexpected error.
 """
 
@@ -164,7 +162,6 @@ class ReplayOptions:
     """What the command was given."""
 
     trace_file: Path | None = argument(metavar="[TRACE]", required=False, type=FILE)
-    traces: TraceOptions
     names: tuple[str, ...] = files_option()
     shape: str | None = option(
         "--shape",
@@ -258,12 +255,6 @@ class ReplayOptions:
         callback=parsed(_target),
         help="Share of requests that must meet the SLO, as 99%. Default: the highest percentile of "
         "spec.slo.",
-    )
-    classes: tuple[str, ...] = option(
-        "--gpu",
-        multiple=True,
-        metavar="NAME[,NAME...]",
-        help="GPU classes instead of the manifest's; on another one gpusPerReplica is left open.",
     )
     prices: PriceOptions
     num_processes: int = _count_option("--processes", 2, "Runs at a time.")

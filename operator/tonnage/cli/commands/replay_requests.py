@@ -3,6 +3,7 @@
 import math
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from pydantic import ValidationError
@@ -10,16 +11,17 @@ from pydantic import ValidationError
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError, built_in_gpus
 from tonnage.cli.commands.replay import MOST_LAST_S, ReplayOptions
-from tonnage.cli.commands.writing import write_trace
+from tonnage.cli.commands.writing import search_progress, write_trace
 from tonnage.cli.console import NO_CLUSTER, Failure, failing, remark
 from tonnage.cluster.errors import PrometheusError
 from tonnage.cluster.ranges import Steps, ask_range
 from tonnage.replay.counted import CountedError, CountedTraffic, Span, count_traffic
 from tonnage.replay.drawn import duration_of, window_of
-from tonnage.replay.redrawn import MOST_REQUESTS, trace_of
+from tonnage.replay.redrawn import trace_of
 from tonnage.replay.scenario import OfShape, OfTrace
 from tonnage.replay.shapes import SHAPES
-from tonnage.replay.traces import Trace
+from tonnage.replay.trace_file import MOST_REQUESTS, TraceError
+from tonnage.replay.traces import Trace, notes_of, read_trace
 from tonnage.settings import Settings
 from tonnage.sizing.request import ask, look_up
 from tonnage.units import DAY_S, MILLION, count_of, significant
@@ -54,7 +56,7 @@ def requests_asked(options: ReplayOptions, deployment: ModelDeployment) -> Reque
         )
     if file is not None:
         return RequestSource(
-            source=f"{file.name}{scaled}", requests=_of_trace(options.traces.read(file), options)
+            source=f"{file.name}{scaled}", requests=_of_trace(_read(file), options)
         )
     return _of_fleet(options, deployment, scaled)
 
@@ -66,6 +68,15 @@ def _of_shape(shape: str, options: ReplayOptions, deployment: ModelDeployment) -
         raise Failure("--save-trace writes a trace: a --shape differs with each seed")
     rate = _rate(deployment)
     return OfShape(shape=SHAPES[shape], requests_per_s=rate, times=options.times)
+
+
+def _read(file: Path) -> Trace:
+    """Read a trace, and say what became of it; once that takes long, how far it is."""
+    with failing(TraceError):
+        trace = read_trace(file, tell=search_progress().reading(file.name))
+    for note in notes_of(trace):
+        remark(f"Note: {file}: {note}")
+    return trace
 
 
 def _of_trace(trace: Trace, options: ReplayOptions, duration_s: float | None = None) -> OfTrace:

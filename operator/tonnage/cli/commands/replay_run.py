@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import (
     FIRST_COMPLETED,
     FIRST_EXCEPTION,
@@ -10,7 +10,7 @@ from concurrent.futures import (
     wait,
 )
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -18,16 +18,14 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.api.spec import Spec
 from tonnage.catalog.gpu import (
     CatalogError,
-    Gpu,
     UnknownModelError,
     built_in_gpus,
     find_gpu,
 )
 from tonnage.catalog.models import built_in_model
 from tonnage.cli.answers.patience import BETWEEN_S, PATIENCE_S, Progress
-from tonnage.cli.answers.replays import Case, Job, RefusedCase, ReplayQuestion, Replays, run_job
+from tonnage.cli.answers.replays import Job, ReplayQuestion, Replays, run_job
 from tonnage.cli.commands.forms import serialize
-from tonnage.cli.commands.question import named_classes
 from tonnage.cli.commands.replay import ReplayOptions
 from tonnage.cli.commands.replay_requests import requests_asked
 from tonnage.cli.commands.writing import (
@@ -41,11 +39,11 @@ from tonnage.cli.read.manifest import ManifestObject, load, parse
 from tonnage.cli.text.replay import replay_report
 from tonnage.control.input.state import AUTO
 from tonnage.control.input.times import rfc3339
+from tonnage.replay.cluster import EPOCH_S
 from tonnage.replay.judge import promised_share, unjudged_targets
 from tonnage.replay.policies import PolicyResult
 from tonnage.replay.policy import default_policies
 from tonnage.replay.scenario import ReplayError, first_plan
-from tonnage.replay.cluster import EPOCH_S
 from tonnage.sizing.cost import gpu_hour
 from tonnage.sizing.expected import slo_of
 from tonnage.termination import process_pool
@@ -59,14 +57,13 @@ def run(options: ReplayOptions) -> None:
     """Simulate and show.
 
     Raises:
-        Failure: the input is not valid, or no GPU class can serve it.
+        Failure: the input is not valid, or the GPU class cannot serve it.
     """
     check_page(options.page_file, options.form)
     resource = the_one(load(options.names), options.names, command="replay")
-    deployment = _deployment(resource)
-    question = _question(options, resource, deployment)
+    question = _question(options, resource)
     outcomes = _outcomes(question.jobs, options.num_processes, search_progress())
-    found = Replays(deployment=deployment, question=question, outcomes=tuple(outcomes))
+    found = Replays(question=question, outcomes=tuple(outcomes))
     if options.page_file != "-":
         _print(found, options.form)
     if options.page_file is not None:
@@ -75,10 +72,11 @@ def run(options: ReplayOptions) -> None:
         write_page(options.page_file, replay_page(found))
     for fault in found.faults:
         complain(f"unexpected in a tick: {fault}. This is a fault of Tonnage")
-    sys.exit(UNEXPECTED if found.faults else NO if question.refused else OK)
+    sys.exit(UNEXPECTED if found.faults else OK)
 
 
 def _deployment(resource: ManifestObject) -> ModelDeployment:
+    """Return a manifest as the API server would have it, in mode Auto."""
     found = parse(resource)
     for place, why in _ignored_fields(found.spec):
         raise Failure(f"{resource.at(place)}: {place}: {why}")
@@ -89,7 +87,9 @@ def _deployment(resource: ManifestObject) -> ModelDeployment:
         raise Failure(f"{at}: {error}, which a replay does not read") from error
     for note in _remarks(found.spec):
         remark(f"Note: {found.name}: {note}")
-    return found
+    scaling = found.spec.scaling.model_copy(update={"mode": AUTO})
+    spec = found.spec.model_copy(update={"scaling": scaling})
+    return replace(found, uid="replayed", generation=1, spec=spec)
 
 
 def _ignored_fields(spec: Spec) -> Iterator[tuple[str, str]]:
@@ -115,67 +115,31 @@ def _remarks(spec: Spec) -> Iterator[str]:
         yield f"spec.scaling.schedules run as if the traffic began at {rfc3339(EPOCH_S)}"
 
 
-def _question(
-    options: ReplayOptions, resource: ManifestObject, deployment: ModelDeployment
-) -> ReplayQuestion:
-    target = options.target
+def _question(options: ReplayOptions, resource: ManifestObject) -> ReplayQuestion:
+    deployment = _deployment(resource)
     asked = requests_asked(options, deployment)
     gpus = options.prices.over(built_in_gpus())
-    cases, refused = _cases(options, resource, deployment, gpus)
-    if not cases:
-        raise Failure("; ".join(f"{each.gpu}: {each.message}" for each in refused), NO)
+    spec = deployment.spec
+    with failing(CatalogError, where=f"{resource.at('spec.hardware.gpu')}: "):
+        gpu = find_gpu(spec.hardware.gpu, gpus)
+    try:
+        plan = first_plan(deployment, gpus)
+    except (ReplayError, CatalogError) as error:
+        raise Failure(f"{gpu.name}: {error}", NO) from error
     return ReplayQuestion(
         source=asked.source,
         requests=asked.requests,
         ran_pods=asked.ran_pods,
-        cases=tuple(cases),
-        refused=tuple(refused),
-        policies=options.policies or default_policies(deployment.spec),
+        model=deployment,
+        planned=plan,
+        hour=gpu_hour(gpu, plan.flags.parallelism.num_gpus),
+        starts_s=options.starts_s,
+        policies=options.policies or default_policies(spec),
         num_seeds=options.num_seeds,
-        target=promised_share(slo_of(deployment.spec)) if target is None else target,
+        target=promised_share(slo_of(spec)) if options.target is None else options.target,
         speed=options.speed,
         gpus=gpus,
     )
-
-
-def _cases(
-    options: ReplayOptions,
-    resource: ManifestObject,
-    deployment: ModelDeployment,
-    gpus: Mapping[str, Gpu],
-) -> tuple[list[Case], list[RefusedCase]]:
-    """Return every class with every cold start, and the classes that cannot serve it."""
-    own = deployment.spec.hardware.gpu
-    with failing(CatalogError, where=f"{resource.at('spec.hardware.gpu')}: "):
-        find_gpu(own, gpus)
-    names = [gpu.name for gpu in named_classes(options.classes, gpus)] if options.classes else [own]
-    cases: list[Case] = []
-    refused: list[RefusedCase] = []
-    for name in names:
-        try:
-            model = parse(replace(resource, content=_content(resource, name, gpus)))
-            plan = first_plan(model, gpus)
-        except (ReplayError, CatalogError) as error:
-            refused.append(RefusedCase(gpu=name, message=str(error)))
-            continue
-        hour = gpu_hour(find_gpu(name, gpus), plan.flags.parallelism.num_gpus)
-        cases += [
-            Case(gpu=name, start_s=start_s, model=model, planned=plan, hour=hour)
-            for start_s in options.starts_s
-        ]
-    return cases, refused
-
-
-def _content(resource: ManifestObject, gpu: str, gpus: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a manifest as the API server would have it, on this class, in mode Auto."""
-    content = dict(resource.content)
-    spec = dict(content["spec"])
-    hardware = dict(spec["hardware"])
-    if find_gpu(hardware["gpu"], gpus) != find_gpu(gpu, gpus):
-        hardware = {"gpu": gpu}
-    spec |= {"hardware": hardware, "scaling": {**spec["scaling"], "mode": AUTO}}
-    metadata = {**content["metadata"], "uid": "replayed", "generation": 1}
-    return {**content, "spec": spec, "metadata": metadata}
 
 
 def _outcomes(jobs: list[Job], num_processes: int, progress: Progress) -> list[PolicyResult]:

@@ -1,4 +1,4 @@
-"""A policy over time: its replicas, what came and was planned for, who waited, the error budget."""
+"""A policy over time: its replicas, what came and was planned for, who waited, what was kept."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -25,8 +25,8 @@ from tonnage.replay.series import SeriesPoint
 from tonnage.units import HOUR_S, MINUTE_S, significant
 
 PLOT_PX: Final = 560
-HEIGHTS: Final = (3, 2, 1.2, 1.4, 1.4)
-"""Relative heights of the plots: replicas, demand, queue, attainment, error budget."""
+HEIGHTS: Final = (3, 2, 1.2, 1.4)
+"""Relative heights of the plots: replicas, demand, queue, attainment."""
 LONG_S: Final = 3 * HOUR_S
 """Traffic from which on the axis of time is in hours."""
 NOTE: Final = (
@@ -34,12 +34,9 @@ NOTE: Final = (
     "load is what the requests take, in replicas at their fluid bound: above the Ready ones a "
     "queue grows. Planned for, where the policy says it: what comes or is forecast, with "
     "headroom, the reserve for bursts, and events. A dot is the share within the SLO of the "
-    "requests of a while: red below the target. The error budget is the requests that may be late "
-    "of all that came so far; below zero more were."
+    "requests of a while: red below the target."
 )
 MARGIN: Final = 1.08
-MOST_BURNT: Final = -3.0
-"""Whole budgets: a plot ends so far below zero."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,23 +65,6 @@ class PolicyCourse:
         times_s = (*(point.at_s for point in self.points), self.points[-1].until_s)
         return [at_s / each_s for at_s in times_s]
 
-    @property
-    def budget_left_fractions(self) -> list[float]:
-        """What is left of the requests that may be late of all that came so far, by edges.
-
-        NaN where none may be.
-        """
-        allowed = 1 - self.target
-        if not allowed:
-            return [math.nan] * (len(self.points) + 1)
-        left, came, late = [1.0], 0.0, 0.0
-        for point in self.points:
-            number = point.requests_per_s * (point.until_s - point.at_s)
-            came += number
-            late += number * (1 - (1.0 if point.attainment is None else point.attainment))
-            left.append(1 - late / (allowed * came) if came else 1.0)
-        return left
-
     def steps(self, value: Callable[[SeriesPoint], float | None]) -> list[float]:
         """Return a figure at each edge, the last point as wide as the others; NaN: a gap."""
         found = (value(point) for point in (*self.points, self.points[-1]))
@@ -112,7 +92,7 @@ def course_picture(course: PolicyCourse, *, name: str) -> Picture:
 
 
 def course_figure(course: PolicyCourse) -> Figure:
-    """Draw five plots with one scale of time."""
+    """Draw four plots with one scale of time."""
     figure = blank(PLOT_PX)
     plots = figure.subplots(len(HEIGHTS), 1, sharex=True, height_ratios=HEIGHTS)
     for axes, (label, draw) in zip(plots, PLOTS.items(), strict=True):
@@ -164,18 +144,9 @@ def _attainment(axes: Axes, course: PolicyCourse) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: "" if value > 1 else f"{value:.0%}")
 
 
-def _budget(axes: Axes, course: PolicyCourse) -> None:
-    """Draw what is left of the requests that may be late; below zero more were."""
-    left = [max(each, MOST_BURNT) for each in course.budget_left_fractions]
-    axes.plot(course.edges, left, color=GOOD, label="error budget left")
-    axes.axhline(0, color=BAD, linestyle="--")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-
-
 PLOTS: Final = {
     "replicas": _replicas,
     "requests/s": _demand,
     "requests": _queue,
     "in SLO": _attainment,
-    "budget left": _budget,
 }

@@ -14,10 +14,10 @@ from tonnage.replay.policy import description_of
 
 def replay_page(found: Replays) -> str:
     """Return the whole page: the report, and the pictures of each GPU class and cold start."""
-    deployment, target = found.deployment, found.question.target
+    deployment, target = found.question.model, found.question.target
     pictures = (
         picture
-        for number, (_, fared) in enumerate(found.by_case())
+        for number, (_, fared) in enumerate(found.by_start())
         for picture in (*_scatter(number, fared, target), *_courses(number, fared, target))
     )
     section = Section(

@@ -17,23 +17,22 @@ COLORS: Final = {"yes": "green", "short": "yellow", "no": "red"}
 
 def replay_report(found: Replays, console: Console) -> Iterator[RenderableType]:
     """Yield the parts of the answer, as wide as the console."""
-    deployment, question = found.deployment, found.question
+    question = found.question
+    deployment = question.model
     name = f"{deployment.namespace}/{deployment.name}: {deployment.spec.model.id}"
     yield heading(f"{name}, {printable(question.source)}")
-    for case, fared in found.by_case():
+    for start_s, fared in found.by_start():
         kind = words.verdict_kind(fared, question.target)
         yield Text(words.headline(fared, question.target), style=COLORS[kind])
-        if ran := words.ran_words(case, fared, question):
+        if ran := words.ran_words(fared, question):
             yield Text(ran)
-        yield Text(words.case_title(case), style="bold")
+        yield Text(words.case_title(question, start_s), style="bold")
         yield from (indent(part) for part in _tables(fared, question.target, console))
         for each in fared:
             for note in each.notes:
                 yield indent(Text(f"{each.policy}: {note}", style=DIM))
         yield indent(Text(words.fluid_words(fared), style=DIM))
         yield Text()
-    for refused in question.refused:
-        yield Text(f"{refused.gpu}: {printable(refused.message)}", style="red")
     for note in words.notes(found):
         yield Text(note, style=DIM)
 

@@ -4,12 +4,10 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tonnage.replay.cluster import Pod, SimulatedCluster
-from tonnage.replay.prometheus import SimulatedPrometheus
-from tonnage.replay.prometheus import Query, Series
+from tonnage.replay.cluster import EPOCH_S, Pod, SimulatedCluster
+from tonnage.replay.prometheus import Query, Series, SimulatedPrometheus
 from tonnage.replay.record import FirstPlan, Record, moment
 from tonnage.replay.rivals.rule import Rule, RuleInput, SeenPod, Signals
-from tonnage.replay.cluster import EPOCH_S
 from tonnage.settings import Settings
 from tonnage.sizing.expected import slo_of
 

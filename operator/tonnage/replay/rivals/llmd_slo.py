@@ -82,7 +82,7 @@ def quantile(within: Mapping[float, float], q: float) -> float | None:
 
     Evenly spread in a bucket; beyond the last finite bound it is that bound.
 
-    Follows prometheus/prometheus promql/quantile.go bucketQuantile, of classic buckets from zero on.
+    Follows prometheus/prometheus promql/quantile.go bucketQuantile, of classic buckets.
 
     >>> quantile({1.0: 50, 2.0: 100, math.inf: 100}, 0.9)
     1.8

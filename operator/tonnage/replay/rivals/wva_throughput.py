@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from tonnage.replay.prometheus import Query
-from tonnage.replay.rivals.rule import Arrivals
-from tonnage.replay.rivals.rule import Signals, gauges, rates, scrapes_in
+from tonnage.replay.rivals.rule import Arrivals, Signals, gauges, rates, scrapes_in
 from tonnage.replay.rivals.wva import (
     INTERVAL_S,
     PEAK_S,
