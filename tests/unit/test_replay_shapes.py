@@ -47,7 +47,7 @@ def test_a_profile_may_be_scaled_and_its_rate_is_not_the_specs():
 @pytest.mark.parametrize("name", SWAPS)
 def test_a_swap_brings_its_own_rate_and_one_length_in_each_stage(name):
     swap, found = SWAPS[name], drawn(name, rate=100.0)
-    traffic = found.traffic
+    traffic = found
     lengths = zip(traffic.prompt_tokens, traffic.output_tokens, strict=True)
 
     assert found.duration_s == 2 * swap.stage_s
