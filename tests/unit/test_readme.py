@@ -12,8 +12,8 @@ from tonnage.cli.commands.app import program
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 LINK = re.compile(r"\]\((?!\w+:)([^)#]+)")
-SHOWN_LINES = 19
-"""Of the plan: up to where the reasons begin."""
+SHOWN_LINES = 9
+"""Of the plan: up to its price."""
 
 
 @pytest.fixture
