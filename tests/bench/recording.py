@@ -69,7 +69,6 @@ def arrivals(watched: Watched, first_s: float, last_s: float) -> Json:
 def demand_at(watched: Watched, scrape_s: float) -> MeasuredDemand | None:
     return measure_demand(
         watched.seen(scrape_s),
-        scrape_interval_s=watched.interval_s,
         ready_pods=frozenset({POD["pod"]}),
     )
 
@@ -123,7 +122,7 @@ def lengths_as_read(watched: Watched) -> Json:
     errors: dict[str, list[float]] = {name: [] for name in LENGTHS}
     window_s = (SLOW_SCRAPES - 1) * watched.interval_s
     for scrape_s in watched.recording.scrapes_s:
-        told = measure_lengths(watched.seen(scrape_s), scrape_interval_s=watched.interval_s)
+        told = measure_lengths(watched.seen(scrape_s))
         for name, (_, _, time) in LENGTHS.items():
             logged = watched.of_log(_attribute(time), scrape_s - window_s, scrape_s)
             if told and logged:

@@ -100,8 +100,7 @@ class TestRow11ACounterBeginsAnew:
             take_page(scrapes, pod, at_s, page)
             if scrape >= WINDOWS[-1]:
                 demand = measure_demand(
-                    fleet_samples(scrapes, at_s + ask_after_s, 15.0)[pod],
-                    scrape_interval_s=15,
+                    fleet_samples(scrapes, at_s + ask_after_s)[pod],
                     ready_pods=frozenset({"llama-0"}),
                 )
                 found.append((scrape, demand.requests_per_s))

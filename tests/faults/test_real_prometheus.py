@@ -12,7 +12,6 @@ import debian_programs
 from http_double import Reply, serving
 from tonnage.cluster.prometheus import Prometheus, QueryLimits
 from tonnage.cluster.questions import QuerySet
-from tonnage.estimate.demand import is_fresh
 from tonnage.estimate.fleet_scrapes import FleetScrapes
 from tonnage.estimate.metrics import QUERIES, WINDOWS, queries
 from tonnage.estimate.samples import fleet_samples
@@ -98,7 +97,7 @@ class Asking:
         return answers
 
     def by_pod(self):
-        return fleet_samples(self.scrapes, time.time(), SCRAPE_S)
+        return fleet_samples(self.scrapes, time.time())
 
     def engines(self):
         return [each for one in self.by_pod().values() for each in one]
@@ -115,12 +114,12 @@ class Asking:
 
 
 def rate_of(engine, scrapes=WINDOWS[0]):
-    return engine.arrivals[scrapes].completions_per_s
+    return engine.over(scrapes).completed_per_s
 
 
 def is_complete(found):
     """Tell whether both engines have been answered of, by counters and gauges."""
-    if not all(each.arrivals for each in found):
+    if not all(each.windows for each in found):
         return False
     figures = [(rate_of(each), each.running, each.waiting, each.kv_tokens) for each in found]
     return len(figures) == len(PODS) and None not in chain(*figures)
@@ -128,7 +127,7 @@ def is_complete(found):
 
 def is_of_now(found):
     """Tell whether they are complete, with a scrape of three seconds ago."""
-    return is_complete(found) and all(is_fresh(each, scrape_interval_s=SCRAPE_S) for each in found)
+    return is_complete(found) and all(each.is_fresh for each in found)
 
 
 def test_every_query_is_understood_and_what_ends_is_missing_not_zero(tmp_path):
@@ -166,7 +165,7 @@ def test_every_query_is_understood_and_what_ends_is_missing_not_zero(tmp_path):
         assert dropped.problems == {}
 
         page["text"] = "no metrics {waiting} {seconds}"
-        gone = asking.until(lambda found: not any(each.arrivals for each in found))
+        gone = asking.until(lambda found: not any(each.windows for each in found))
         assert gone.problems == {}
 
         group.stop("prometheus")
@@ -302,7 +301,7 @@ def test_frozen_restarted_doubled_and_renamed_series_are_told_apart(tmp_path):
     rates = [
         rate_of(each["restarts"])
         for _, each in seen
-        if "restarts" in each and each["restarts"].arrivals
+        if "restarts" in each and each["restarts"].windows
     ]
     assert max(rate for rate in rates if rate is not None) < 1.3 * RATE
     assert min(rate for rate in rates if rate is not None) >= 0
@@ -311,11 +310,11 @@ def test_frozen_restarted_doubled_and_renamed_series_are_told_apart(tmp_path):
     for name, waiting in (("renamed", 0), ("new-names", 7)):
         assert last[name].waiting == waiting
         assert last[name].kv_usage_fraction == 0.25
-        gap_s = last[name].token_gap_s_per_s / last[name].token_gaps_per_s
+        gap_s = last[name].busy.token_gap_s_per_s / last[name].busy.token_gaps_per_s
         assert gap_s == pytest.approx(0.02, rel=0.01)
 
     was_fresh = [
-        is_fresh(each["old"], scrape_interval_s=SCRAPE_S)
+        each["old"].is_fresh
         for at_s, each in seen
         if "old" in each and each["old"].age_s is not None
     ]

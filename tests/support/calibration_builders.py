@@ -6,8 +6,8 @@ from tonnage.estimate.calibration_file import (
     LearnedConstants,
     MeasuredPoint,
     ObservedUtilization,
-    SplitKey,
 )
+from tonnage.sizing.split import Parallelism
 
 KEY = CalibrationKey(
     model="meta-llama/Llama-3.3-70B-Instruct",
@@ -15,7 +15,7 @@ KEY = CalibrationKey(
     weights="fp8",
     kv_cache="bf16",
     gpu="H200",
-    parallelism=SplitKey(tensor=2),
+    parallelism=Parallelism(tensor=2),
     engine="0.33",
 )
 

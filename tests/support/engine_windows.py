@@ -10,7 +10,7 @@ from questions import catalog_request
 from tonnage.engine.core import Engine
 from tonnage.engine.table import RequestTable
 from tonnage.estimate.metrics import BUSY_SCRAPES
-from tonnage.estimate.samples import ArrivalWindow, EngineSamples
+from tonnage.estimate.samples import EngineSamples, WindowRates
 from tonnage.estimate.speed import busy_window, prompt_shape
 from tonnage.sizing.search import size
 from tonnage.sizing.serving.arrivals import requests
@@ -98,19 +98,23 @@ class Served:
             (late - early) / window_s for late, early in zip(self.counters(), before, strict=True)
         )
         growth = (self.engine.num_outstanding - backlog) / window_s
-        samples = EngineSamples(
-            pod="a",
-            engine="0",
-            running=rank.num_running,
-            waiting=self.engine.num_outstanding - rank.num_running,
-            arrivals={
-                BUSY_SCRAPES: ArrivalWindow(completions_per_s=prefills, backlog_growth_per_s=growth)
-            },
+        busy = WindowRates(
+            seconds=window_s,
+            completed_per_s=prefills,
+            in_flight_per_s=growth,
             token_gaps_per_s=gaps,
             token_gap_s_per_s=gap_s,
             computed_prompt_tokens_per_s=tokens,
             prefills_per_s=prefills,
             prefill_s_per_s=prefill_s,
+        )
+        samples = EngineSamples(
+            pod="a",
+            engine="0",
+            running=rank.num_running,
+            waiting=self.engine.num_outstanding - rank.num_running,
+            scrape_interval_s=window_s / BUSY_SCRAPES,
+            windows={BUSY_SCRAPES: busy},
         )
         workload, flags = self.sizing.request.workload, self.sizing.flags
         return busy_window(

@@ -70,9 +70,7 @@ class World:
         """Completions that reached the tick, by namespace."""
         return {
             state.view.namespace: [
-                each.arrivals[WINDOWS[0]].completions_per_s
-                for each in state.engines
-                if each.arrivals
+                each.over(WINDOWS[0]).completed_per_s for each in state.engines if each.windows
             ]
             for state in self.fleet.models
         }

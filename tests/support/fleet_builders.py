@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from measured_builders import an_engine, steady_lengths
+from measured_builders import with_lengths as of_lengths
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.control.assess import decide_object, size_object
@@ -283,14 +284,14 @@ def engines_at(load, pods, *, sizing=None, **changes):
     Their requests have the 4,000 prompt and 1,000 output tokens that ``SPEC`` expects.
     """
     rate = load * (sizing or a_sizing()).goodput_requests_per_s / max(1, len(pods))
-    told = {"completions_per_s": rate, "lengths": steady_lengths(4000, 1000)} | changes
+    told = {"completed_per_s": rate, "lengths": steady_lengths(4000, 1000)} | changes
     return tuple(an_engine(pod, **told) for pod in pods)
 
 
 def with_lengths(state, *args, **changes):
     """The state with requests of other lengths; without any arguments, with none."""
     lengths = steady_lengths(*args, **changes) if args else {}
-    return replace(state, engines=tuple(replace(each, lengths=lengths) for each in state.engines))
+    return replace(state, engines=tuple(of_lengths(each, lengths) for each in state.engines))
 
 
 def a_state(manifest=None, *, replicas=2, load=1.0, live=None, pods=None, **changes):

@@ -1,11 +1,11 @@
 """What engines report, as values: a busy engine of which a test changes what it is about."""
 
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 
 from builders import a_model, a_prior
-from tonnage.estimate.metrics import LENGTH_WINDOWS, WINDOWS
+from tonnage.estimate.metrics import BUSY_SCRAPES, LENGTH_WINDOWS, WINDOWS
 from tonnage.estimate.posterior import SpeedPosterior
-from tonnage.estimate.samples import ArrivalWindow, EngineSamples, LengthWindow
+from tonnage.estimate.samples import EngineSamples, WindowRates
 from tonnage.estimate.speed import (
     PromptShape,
     busy_window,
@@ -16,7 +16,17 @@ from tonnage.estimate.speed import (
 from tonnage.sizing.request import Flags
 from tonnage.sizing.split import Parallelism
 
-ARRIVALS = {"completions_per_s": 2, "backlog_growth_per_s": 0, "rejections_per_s": 0}
+ARRIVALS = {"completed_per_s": 2, "in_flight_per_s": 0, "rejected_per_s": 0}
+STEPS = {
+    "computed_prompt_tokens_per_s": 4000,
+    "token_gap_s_per_s": 20,
+    "token_gaps_per_s": 500,
+    "prefill_s_per_s": 0.4,
+    "prefills_per_s": 2,
+    "preemptions_per_s": 0,
+}
+UNTIMED = ("seconds", 0.0)
+RATES = frozenset(each.name for each in fields(WindowRates))
 
 
 def a_posterior(**changes):
@@ -37,31 +47,65 @@ def an_engine(pod="a", **changes):
     """An engine with 20 requests running, 2 finished per second, 40 ms between tokens.
 
     What arrivals are made of is the same over every window. It says nothing of its cache.
+    ``arrivals`` and ``lengths`` are by window, and all that is told of these; another rate is that
+    of the busy window, of arrivals that of all.
     """
-    window = {name: changes.pop(name, value) for name, value in ARRIVALS.items()}
-    window["seconds"] = changes.pop("seconds", None)
-    samples = EngineSamples(
-        pod=pod,
-        engine="0",
-        age_s=5,
-        running=20,
-        waiting=0,
-        mean_running=20,
-        kv_usage_fraction=0.5,
-        arrivals=dict.fromkeys(WINDOWS, ArrivalWindow(**window)),
-        computed_prompt_tokens_per_s=4000,
-        token_gap_s_per_s=20,
-        token_gaps_per_s=500,
-        prefill_s_per_s=0.4,
-        prefills_per_s=2,
-        preemptions_per_s=0,
-    )
-    return replace(samples, **changes)
+    rates = {name: changes.pop(name) for name in RATES & changes.keys()}
+    interval_s = changes.setdefault("scrape_interval_s", 15)
+    arrivals, lengths = changes.pop("arrivals", None), changes.pop("lengths", {})
+    everywhere = {name: rates.pop(name) for name in (*ARRIVALS, "seconds") if name in rates}
+    windows = {}
+    for scrapes in WINDOWS:
+        told = {"seconds": (scrapes - 1) * interval_s}
+        told |= ARRIVALS | everywhere if arrivals is None else said(arrivals.get(scrapes))
+        told |= STEPS if scrapes == BUSY_SCRAPES else {}
+        told |= said(lengths.get(scrapes))
+        told |= rates if scrapes == BUSY_SCRAPES else {}
+        windows[scrapes] = WindowRates(**told)
+    state = {"running": 20, "waiting": 0, "mean_running": 20, "kv_usage_fraction": 0.5, "age_s": 5}
+    return EngineSamples(**{"pod": pod, "engine": "0", "windows": windows, **state, **changes})
+
+
+def with_lengths(engine, lengths):
+    """The same engine with requests of other lengths, by window; of another window it says none."""
+    blank = dict.fromkeys(each for each in RATES if each.startswith(("finished", "started")))
+    windows = {
+        scrapes: replace(window, **blank | said(lengths.get(scrapes)))
+        for scrapes, window in engine.windows.items()
+    }
+    return replace(engine, windows=windows)
+
+
+def with_figures(engine, *, lengths=None, **changes):
+    """The same engine with other figures; rates are of the busy window."""
+    engine = engine if lengths is None else with_lengths(engine, lengths)
+    rates = {name: changes.pop(name) for name in RATES & changes.keys()}
+    windows = dict(engine.windows) | {BUSY_SCRAPES: replace(engine.busy, **rates)}
+    return replace(engine, **{"windows": windows} | changes)
+
+
+def without_arrivals(engine, *windows):
+    """The same engine, that does not say what ended in these windows; by default in none."""
+    blind = {
+        scrapes: replace(engine.windows[scrapes], completed_per_s=None, in_flight_per_s=None)
+        for scrapes in windows or WINDOWS
+    }
+    return replace(engine, windows=dict(engine.windows) | blind)
+
+
+def said(window):
+    """What a window says, by name; of one that is not there nothing."""
+    known = asdict(window) if window else {}
+    return {
+        name: value
+        for name, value in known.items()
+        if value is not None and (name, value) != UNTIMED
+    }
 
 
 def of_lengths(prompt_tokens=2000, output_tokens=500, *, computed_tokens=None, per_s=2):
     """What an engine with such requests tells of one window; nothing cached unless it is said."""
-    return LengthWindow(
+    return WindowRates(
         finished_per_s=per_s,
         finished_prompt_tokens_per_s=prompt_tokens * per_s,
         finished_output_tokens_per_s=output_tokens * per_s,

@@ -36,7 +36,7 @@ STUCK = [{"type": "Progressing", "status": "False", "message": "deadline exceede
 def judged(fraction):
     """Two engines whose requests have so large a share within the limit of TTFT."""
     within = {2.0: fraction, float("inf"): 1.0}
-    return tuple(an_engine(pod, completions_per_s=EACH / 2, ttft_within=within) for pod in "ab")
+    return tuple(an_engine(pod, completed_per_s=EACH / 2, ttft_within=within) for pod in "ab")
 
 
 def with_status(**conditions):
@@ -61,7 +61,7 @@ FAULTS = {
     "TonnageRolloutStuck": HEALTHY | {"live": with_status(conditions=STUCK)},
     "TonnageStalled": {"engines": (), "config_problem": "no such key"},
     "TonnageCalibrationOutOfRange": {
-        "engines": tuple(an_engine(p, completions_per_s=EACH / 2, kv_tokens=100_000) for p in "ab")
+        "engines": tuple(an_engine(p, completed_per_s=EACH / 2, kv_tokens=100_000) for p in "ab")
     },
 }
 """What a tick sees when something is wrong, by the alert that it is to raise."""

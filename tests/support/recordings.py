@@ -90,7 +90,7 @@ class Watched:
                 take_series(scrapes, answered, labels, samples)
             scrapes.add(answered)
             at_s = scrape_s + AFTER_SCRAPE * self.interval_s
-            found[scrape_s] = fleet_samples(scrapes, at_s, self.interval_s).get(pod, ())
+            found[scrape_s] = fleet_samples(scrapes, at_s).get(pod, ())
         return found
 
     def seen(self, scrape_s: float) -> tuple[EngineSamples, ...]:
@@ -128,10 +128,7 @@ class Watched:
     def counted(self, first_s: float, last_s: float) -> tuple[float, int, float, int]:
         """Return (requests, those of the log, seconds, windows) over the shortest windows."""
         spans = list(self.windows(WINDOWS[0], first_s, last_s))
-        requests = [
-            count_arrivals(self.seen(end_s), WINDOWS[0], scrape_interval_s=self.interval_s).requests
-            for _, end_s in spans
-        ]
+        requests = [count_arrivals(self.seen(end_s), WINDOWS[0]).requests for _, end_s in spans]
         logged = sum(self.num_logged(start_s, end_s) for start_s, end_s in spans)
         return sum(requests), logged, sum(end - start for start, end in spans), len(spans)
 

@@ -5,10 +5,10 @@ digest that does not match.
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator
 
 from tonnage.api.base import ApiModel
 from tonnage.api.strict_json import unique_keys
@@ -32,13 +32,10 @@ Identity = tuple[object, ...]
 """What two keys of the same engine have in common."""
 
 
-class SplitKey(ApiModel):
-    """A split over GPUs."""
-
-    tensor: Count = 1
-    pipeline: Count = 1
-    data: Count = 1
-    context: Count = 1
+def _is_split(split: Parallelism) -> Parallelism:
+    if min(astuple(split)) < 1:
+        raise ValueError(f"{asdict(split)} is no split over GPUs")
+    return split
 
 
 class CalibrationKey(ApiModel):
@@ -50,16 +47,15 @@ class CalibrationKey(ApiModel):
     weights: Text
     kv_cache: Text
     gpu: Text
-    parallelism: SplitKey
+    parallelism: Annotated[Parallelism, AfterValidator(_is_split)]
     engine: Text
     """Minor version of vLLM."""
 
     def __str__(self) -> str:
-        split = Parallelism(**self.parallelism.model_dump(by_alias=False))
         digest = f" ({self.model_digest})" if self.model_digest else ""
         return (
             f"{self.model}{digest}, weights {self.weights}, kvCache {self.kv_cache}, {self.gpu}, "
-            f"{split}, vLLM {self.engine}"
+            f"{self.parallelism}, vLLM {self.engine}"
         )
 
     @property
@@ -181,7 +177,7 @@ def key_of(request: SizingRequest, parallelism: Parallelism) -> CalibrationKey:
         weights=request.weights.name,
         kv_cache=request.kv_format,
         gpu=request.gpu.name,
-        parallelism=SplitKey(**asdict(parallelism)),
+        parallelism=parallelism,
         engine=request.engine.minor,
     )
 

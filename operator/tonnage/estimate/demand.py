@@ -5,8 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tonnage.estimate.metrics import BUSY_SCRAPES, FRESH_SCRAPES, WINDOWS
-from tonnage.estimate.samples import ArrivalWindow, EngineSamples
+from tonnage.estimate.metrics import WINDOWS
+from tonnage.estimate.samples import EngineSamples
 
 MAX_RELATIVE_ERROR = 0.01
 """Standard error of a rate that is good enough: of 10,000 requests, where they come by chance. The
@@ -14,7 +14,6 @@ highest of an hour's counts is two or three errors above the mean, and stays for
 that was a replica in ten."""
 SIGNIFICANT = 3.0
 """Standard deviations by which a shorter window must differ to be believed."""
-NOTHING_SAID = ArrivalWindow()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,24 +63,9 @@ class Gone:
 NOBODY_GONE = Gone()
 
 
-def is_fresh(samples: EngineSamples, *, scrape_interval_s: float) -> bool:
-    """Tell whether these samples may be acted on; those from the future may not.
-
-    For one scrape interval they are as they were when Prometheus said them: the age of an engine
-    whose last scrape failed is the most that it can be, and nothing newer could have come. For how
-    long they are held beyond that is age, too.
-    """
-    age_s = samples.age_s
-    if age_s is None or age_s < -scrape_interval_s:
-        return False
-    held_longer_s = max(0.0, samples.held_s - scrape_interval_s)
-    return age_s + held_longer_s <= FRESH_SCRAPES * scrape_interval_s
-
-
 def measure_demand(
     samples: Sequence[EngineSamples],
     *,
-    scrape_interval_s: float,
     ready_pods: frozenset[str],
     gone: Gone = NOBODY_GONE,
     dispersion: float = 1.0,
@@ -92,22 +76,14 @@ def measure_demand(
     incomplete: it may raise the fleet, never lower it. ``dispersion``: variance of the number of
     requests in a time over its mean, 1 where they come by chance.
     """
-    fresh = [each for each in samples if is_fresh(each, scrape_interval_s=scrape_interval_s)]
-    windows = _complete_windows(fresh, gone.longest_s / scrape_interval_s)
+    fresh = [each for each in samples if each.is_fresh]
+    windows = _complete_windows(fresh, gone.longest_s)
     if not windows:
         return None
-    counts = {
-        scrapes: count_arrivals(
-            fresh, scrapes, scrape_interval_s=scrape_interval_s, cut_off=gone.cut_off
-        )
-        for scrapes in windows
-    }
+    counts = {each: count_arrivals(fresh, each, cut_off=gone.cut_off) for each in windows}
     chosen = _choose_window(counts, dispersion)
     count = counts[chosen]
-    stale_pods = {
-        each.pod for each in samples if not is_fresh(each, scrape_interval_s=scrape_interval_s)
-    }
-    reporting = windows[chosen] - stale_pods
+    reporting = windows[chosen].difference(each.pod for each in samples if not each.is_fresh)
     queues = defaultdict[str, float](float)
     for each in fresh:
         queues[each.pod] += each.waiting or 0.0
@@ -126,13 +102,9 @@ def measure_demand(
 
 
 def count_arrivals(
-    samples: Iterable[EngineSamples],
-    scrapes: int,
-    *,
-    scrape_interval_s: float,
-    cut_off: float = 0.0,
+    samples: Iterable[EngineSamples], scrapes: int, *, cut_off: float = 0.0
 ) -> ArrivalCount:
-    """Return how many requests came within a window, as far as there is one.
+    """Return how many requests came within a window that some engine tells of.
 
     ``arrivals = completions + growth of (running + waiting) + rejections``: completions alone
     cannot see saturation. No engine's arrivals are negative, whatever it reports: it cannot take
@@ -142,49 +114,44 @@ def count_arrivals(
     What lost replicas had in flight came once. Sent again, it makes the backlog of the others grow
     in a moment: no more than that is taken off, so that the rate is never below what they complete.
     """
-    windows = [each.arrivals[scrapes] for each in samples if _says_completions(each, scrapes)]
-    whole_s = (scrapes - 1) * scrape_interval_s
-    watched_s = [whole_s if each.seconds is None else each.seconds for each in windows]
-    growth = came = 0.0
-    for window, seconds in zip(windows, watched_s, strict=True):
-        grown = (window.backlog_growth_per_s or 0.0) * seconds
-        ended_per_s = (window.completions_per_s or 0.0) + (window.rejections_per_s or 0.0)
+    growth = came = longest_s = 0.0
+    for window in (each.over(scrapes) for each in samples):
+        if window.completed_per_s is None:
+            continue
+        grown = (window.in_flight_per_s or 0.0) * window.seconds
+        ended_per_s = window.completed_per_s + (window.rejected_per_s or 0.0)
         growth += grown
-        came += max(0.0, ended_per_s * seconds + grown)
+        came += max(0.0, ended_per_s * window.seconds + grown)
+        longest_s = max(longest_s, window.seconds)
     again = min(cut_off, max(0.0, growth), came)
-    return ArrivalCount(requests=came - again, seconds=max(watched_s, default=whole_s))
+    return ArrivalCount(requests=came - again, seconds=longest_s)
 
 
 def _complete_windows(
-    samples: Sequence[EngineSamples], longest_scrapes: float
+    samples: Sequence[EngineSamples], longest_s: float
 ) -> Mapping[int, frozenset[str]]:
     """Return the pods whose windows lack no figure, by window: those with most pods, ascending.
 
-    One query that fails takes its own window away, not the figure. The shortest may always be used.
+    A window that lacks a figure goes, not the demand. The shortest may always be used.
     """
     reporting = {
         scrapes: _reporting(samples, scrapes)
         for scrapes in WINDOWS
-        if scrapes <= max(longest_scrapes, WINDOWS[0])
-        and any(_says_completions(each, scrapes) for each in samples)
+        if any(
+            each.over(scrapes).completed_per_s is not None
+            and (scrapes == WINDOWS[0] or scrapes * each.scrape_interval_s <= longest_s)
+            for each in samples
+        )
     }
     most = max(map(len, reporting.values()), default=0)
     return {scrapes: pods for scrapes, pods in reporting.items() if len(pods) == most}
 
 
-def _says_completions(each: EngineSamples, scrapes: int) -> bool:
-    return each.arrivals.get(scrapes, NOTHING_SAID).completions_per_s is not None
-
-
 def _reporting(samples: Iterable[EngineSamples], scrapes: int) -> frozenset[str]:
-    known = {each.pod for each in samples if _says_completions(each, scrapes)}
-    return frozenset(known.difference(e.pod for e in samples if not says_all(e, scrapes)))
-
-
-def says_all(each: EngineSamples, scrapes: int) -> bool:
-    """Tell whether no part of arrivals is missing; the counter of rejections came with 0.32."""
-    window = each.arrivals.get(scrapes, NOTHING_SAID)
-    return None not in {window.completions_per_s, window.backlog_growth_per_s, each.waiting}
+    says = {True: set[str](), False: set[str]()}
+    for each in samples:
+        says[each.says_all_arrivals(scrapes)].add(each.pod)
+    return frozenset(says[True] - says[False])
 
 
 def _choose_window(counts: Mapping[int, ArrivalCount], dispersion: float) -> int:
@@ -225,15 +192,12 @@ def _log_ratio(seen: float, expected: float) -> float:
 
 def _preemptions_per_request(samples: Iterable[EngineSamples]) -> float | None:
     """Return how often a request was preempted, of those that completed."""
-    pairs = [
-        (each.preemptions_per_s, completions)
-        for each in samples
-        if each.preemptions_per_s is not None
-        and (window := each.arrivals.get(BUSY_SCRAPES))
-        and (completions := window.completions_per_s) is not None
-    ]
-    completed = sum(completions for _, completions in pairs)
-    return sum(preemptions for preemptions, _ in pairs) / completed if completed else None
+    preemptions_per_s = completed_per_s = 0.0
+    for each in (engine.busy for engine in samples):
+        if each.preemptions_per_s is not None and each.completed_per_s is not None:
+            preemptions_per_s += each.preemptions_per_s
+            completed_per_s += each.completed_per_s
+    return preemptions_per_s / completed_per_s if completed_per_s else None
 
 
 def attainment(within: Sequence[Mapping[float, float]], *, limit_s: float) -> float | None:

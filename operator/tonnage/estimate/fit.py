@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tonnage.catalog.engine_speed import SpeedConstants
-from tonnage.estimate.posterior import Three
+from tonnage.estimate.posterior import SpeedPosterior, Three
 from tonnage.estimate.speed import with_speed
 from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.step_time.step import Step
@@ -41,25 +40,11 @@ class TimedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedFit:
-    """What the measurements say, as the learner's state has it too."""
+    """What the measurements say."""
 
-    overhead_factor: float
-    """Times the prior's overheads."""
-    bandwidth_efficiency: float
-    prefill_efficiency: float
-    covariance: tuple[float, float, float, float, float, float]
-    """Of the logarithms of the three above: the upper triangle, row by row."""
+    speed: SpeedPosterior
     at_bounds: tuple[str, ...] = ()
     """Constants that the measurements would move further than any engine's are."""
-
-    def constants(self, prior: SpeedConstants) -> SpeedConstants:
-        """Return the prior's constants with those that were fitted in their place."""
-        return with_speed(
-            prior,
-            overhead=self.overhead_factor,
-            bandwidth=self.bandwidth_efficiency,
-            prefill=self.prefill_efficiency,
-        )
 
 
 def errors(model: StepTimeModel, timed: Iterable[TimedStep]) -> tuple[float, ...]:
@@ -88,13 +73,13 @@ def fit_speed(model: StepTimeModel, timed: Sequence[TimedStep]) -> SpeedFit:
         if gained < CLOSE * max(1.0, cost):
             break
     overhead, bandwidth, prefill = problem.values(moves)
-    return SpeedFit(
+    speed = SpeedPosterior(
         overhead_factor=overhead,
         bandwidth_efficiency=bandwidth,
         prefill_efficiency=prefill,
         covariance=problem.covariance(moves, cost),
-        at_bounds=problem.at_bounds(moves),
     )
+    return SpeedFit(speed=speed, at_bounds=problem.at_bounds(moves))
 
 
 class _Problem:

@@ -131,7 +131,7 @@ class FleetScrapes:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._interval_s = settings.scrape_interval_s
+        self.interval_s = settings.scrape_interval_s
         self._pods: Set[PodKey] = frozenset()
         self._engines: dict[PodKey, dict[str, EngineScrapes]] = {}
         self._caches: dict[EngineKey, tuple[float | None, ...]] = {}
@@ -267,9 +267,9 @@ class FleetScrapes:
         engine = self._engine(key, max(times[-1] for times in rows.times.values()))
         if engine is None:
             return
-        times = rows.followed(engine, FRESH_SCRAPES * self._interval_s)
-        if times[-1] < engine.seen_at_s - self._interval_s:  # the clock was set back
-            engine = self._engines[key[:2]][key[2]] = EngineScrapes(self._interval_s)
+        times = rows.followed(engine, FRESH_SCRAPES * self.interval_s)
+        if times[-1] < engine.seen_at_s - self.interval_s:  # the clock was set back
+            engine = self._engines[key[:2]][key[2]] = EngineScrapes(self.interval_s)
             return
         width = len(COLUMNS) + len(self._bounds)
         for at_s in times:
@@ -283,15 +283,15 @@ class FleetScrapes:
         if found is None:
             if len(of_pod) >= MAX_ENGINES:
                 oldest = min(of_pod, key=lambda name: of_pod[name].seen_at_s)
-                if at_s - of_pod[oldest].seen_at_s <= FRESH_SCRAPES * self._interval_s:
+                if at_s - of_pod[oldest].seen_at_s <= FRESH_SCRAPES * self.interval_s:
                     return None
                 del of_pod[oldest]
-            found = of_pod[key[2]] = EngineScrapes(self._interval_s)
+            found = of_pod[key[2]] = EngineScrapes(self.interval_s)
         return found
 
     def forget_silent(self, at_s: float) -> None:
         """Forget engines of which no window has a scrape any more."""
-        since_s = at_s - SLOW_SCRAPES * self._interval_s
+        since_s = at_s - SLOW_SCRAPES * self.interval_s
         for pod, of_pod in list(self._engines.items()):
             for name in [name for name, each in of_pod.items() if each.seen_at_s < since_s]:
                 del of_pod[name]

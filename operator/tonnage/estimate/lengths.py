@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from tonnage.estimate.demand import count_arrivals, interpolate, says_all
+from tonnage.estimate.demand import count_arrivals, interpolate
 from tonnage.estimate.metrics import LENGTH_WINDOWS, WINDOWS
-from tonnage.estimate.samples import EngineSamples, LengthWindow
+from tonnage.estimate.samples import EngineSamples, WindowRates
 
 MIN_REQUESTS = 20
 """In a window before its lengths are believed."""
@@ -55,9 +55,7 @@ class _Means:
         return min(0.99, max(0.0, 1 - self.computed.tokens / self.prompt.tokens))
 
 
-def measure_lengths(
-    samples: Iterable[EngineSamples], *, scrape_interval_s: float
-) -> MeasuredLengths | None:
+def measure_lengths(samples: Iterable[EngineSamples]) -> MeasuredLengths | None:
     """Return mean lengths; None when too few requests came over the slow window.
 
     Each is the mean over the slow window, or lies between that and those over shorter ones, the
@@ -68,7 +66,7 @@ def measure_lengths(
     sooner than their answers end they would be planned with those of before.
     """
     known = list(samples)
-    slow, fast, newest = (_means(known, each, scrape_interval_s) for each in LENGTH_WINDOWS)
+    slow, fast, newest = (_means(known, each) for each in LENGTH_WINDOWS)
     if not slow.prompt or not slow.output or not slow.prompt.tokens or not slow.output.tokens:
         return None
     prompt_tokens, output_tokens = slow.prompt.tokens, slow.output.tokens
@@ -80,7 +78,7 @@ def measure_lengths(
             prompt_tokens = _toward(means.prompt, prompt_tokens, errors)
         ended = _without_survivors(means.output, output_tokens, means.grows)
         output_tokens = _toward(ended, output_tokens, errors)
-    running = _of_running(known, scrape_interval_s) if newest.grows > 1 else None
+    running = _of_running(known) if newest.grows > 1 else None
     if running and running.tokens > output_tokens:
         output_tokens = _toward(running, output_tokens, OF_SHAPE)
     return MeasuredLengths(
@@ -122,7 +120,7 @@ def _log_ratio(mean: _Mean | None, known_tokens: float) -> float:
     return math.log(mean.tokens / known_tokens)
 
 
-def _of_running(samples: Iterable[EngineSamples], interval_s: float) -> _Mean | None:
+def _of_running(samples: Iterable[EngineSamples]) -> _Mean | None:
     """Return about how long answers are, by how long requests have run; None: that says nothing.
 
     By Little's law: if as many run as came in the last T seconds, a request runs for T in the mean,
@@ -135,51 +133,44 @@ def _of_running(samples: Iterable[EngineSamples], interval_s: float) -> _Mean | 
     running = sum(each.running or 0.0 for each in telling)
     if running < MIN_REQUESTS:
         return None
-    came = [count_arrivals(telling, each, scrape_interval_s=interval_s) for each in WINDOWS]
+    came = [count_arrivals(telling, each) for each in WINDOWS]
     waiting = sum(each.waiting or 0.0 for each in telling)
     if running + waiting <= came[0].requests:
         return None
     within_s = {each.requests: each.seconds for each in reversed(came)}
     oldest_s, newest_s = (interpolate(within_s, many) for many in (running + waiting, waiting))
-    gap_s = _ratio((each.token_gap_s_per_s, each.token_gaps_per_s) for each in telling)
-    prefill_s = _ratio((each.prefill_s_per_s, each.prefills_per_s) for each in telling)
+    gap_s = _ratio((each.busy.token_gap_s_per_s, each.busy.token_gaps_per_s) for each in telling)
+    prefill_s = _ratio((each.busy.prefill_s_per_s, each.busy.prefills_per_s) for each in telling)
     return _Mean(tokens=(oldest_s - newest_s - prefill_s) / gap_s, requests=running)
 
 
 def _says_ages(each: EngineSamples) -> bool:
-    has_gaps = each.token_gap_s_per_s and each.token_gaps_per_s
-    return bool(has_gaps) and all(says_all(each, scrapes) for scrapes in WINDOWS)
+    has_gaps = each.busy.token_gap_s_per_s and each.busy.token_gaps_per_s
+    return bool(has_gaps) and all(map(each.says_all_arrivals, WINDOWS))
 
 
 Rates = tuple[float | None, float | None]
 """Of tokens, say, and of the requests that they belong to."""
 
 
-def _means(samples: Sequence[EngineSamples], scrapes: int, interval_s: float) -> _Means:
-    windows = [each.lengths[scrapes] for each in samples if scrapes in each.lengths]
-    window_s = scrapes * interval_s
+def _means(samples: Sequence[EngineSamples], scrapes: int) -> _Means:
+    windows = [each.over(scrapes) for each in samples]
+    window_s = scrapes * max((each.scrape_interval_s for each in samples), default=0.0)
     finished, started = _sums((each.finished_per_s, each.started_per_s) for each in windows)
-    from_none = math.inf if started else 1.0
+    outputs = ((each.finished_output_tokens_per_s, each.finished_per_s) for each in windows)
+    computed = ((each.computed_prompt_tokens_per_s, each.started_per_s) for each in windows)
     return _Means(
-        prompt=_mean([_prompt(each) for each in windows], window_s),
-        computed=_mean([_computed_rates(each) for each in windows], window_s),
-        output=_mean([_output(each) for each in windows], window_s),
-        grows=started / finished if finished else from_none,
+        prompt=_mean(map(_prompt, windows), window_s),
+        computed=_mean(computed, window_s),
+        output=_mean(outputs, window_s),
+        grows=started / finished if finished else math.inf if started else 1.0,
     )
 
 
-def _prompt(window: LengthWindow) -> Rates:
+def _prompt(window: WindowRates) -> Rates:
     started = window.started_prompt_tokens_per_s, window.started_per_s
     finished = window.finished_prompt_tokens_per_s, window.finished_per_s
     return finished if None in started else started
-
-
-def _computed_rates(window: LengthWindow) -> Rates:
-    return window.computed_prompt_tokens_per_s, window.started_per_s
-
-
-def _output(window: LengthWindow) -> Rates:
-    return window.finished_output_tokens_per_s, window.finished_per_s
 
 
 def _sums(rates: Iterable[Rates]) -> tuple[float, float]:

@@ -1,59 +1,66 @@
-"""What the scrapes of one engine say, as figures over windows: there, or None."""
+"""What the scrapes of one engine say: growth over windows, means and gauges, each there or None."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from math import isfinite
 
 from tonnage.estimate.fleet_scrapes import EngineKey, FleetScrapes, PodKey
-from tonnage.estimate.metrics import (
-    ATTAINMENT_SCRAPES,
-    BUSY_SCRAPES,
-    FRESH_SCRAPES,
-    LENGTH_WINDOWS,
-    WINDOWS,
-)
-from tonnage.estimate.pages import PLACES
+from tonnage.estimate.metrics import ATTAINMENT_SCRAPES, BUSY_SCRAPES, FRESH_SCRAPES, WINDOWS
+from tonnage.estimate.pages import COLUMNS, PLACES
 from tonnage.estimate.scrapes import EngineScrapes, Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArrivalWindow:
-    """The parts of arrivals at one engine, over one window. None: missing, never zero."""
+class WindowRates:
+    """Growth of the counters of one engine over one window. None: missing, never zero.
 
-    completions_per_s: float | None = None
-    backlog_growth_per_s: float | None = None
+    Each is a column of ``pages``; those of ``SHORT`` are in no window longer than
+    ``ATTAINMENT_SCRAPES``.
+    """
+
+    seconds: float = 0.0
+    """That were watched in it, from its first scrape to its last."""
+    completed_per_s: float | None = None
+    """Requests, like all that follow without another unit."""
+    in_flight_per_s: float | None = None
     """Growth of running + waiting, for whatever reason they wait."""
-    rejections_per_s: float | None = None
+    rejected_per_s: float | None = None
     """vLLM counts them since 0.32."""
-    seconds: float | None = None
-    """That were watched in it; None: the whole window, from its first scrape to its last."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LengthWindow:
-    """The tokens of requests at one engine, over one window. None: missing, never zero."""
-
     finished_per_s: float | None = None
-    """Requests; the two below are theirs."""
+    """The two below are theirs."""
     finished_prompt_tokens_per_s: float | None = None
     finished_output_tokens_per_s: float | None = None
     started_per_s: float | None = None
-    """Requests that got their first token; the two below are of their prompts."""
+    """Requests that got their first token; the three below are of their prompts."""
     started_prompt_tokens_per_s: float | None = None
     computed_prompt_tokens_per_s: float | None = None
-    """Of those started, without what a cache held."""
+    """Without those that a cache held: before 0.16 what started without cache hits."""
+    cached_prompt_tokens_per_s: float | None = None
+    token_gap_s_per_s: float | None = None
+    """Sum of inter-token latencies."""
+    token_gaps_per_s: float | None = None
+    prefill_s_per_s: float | None = None
+    """Sum of times from scheduled to first token, of requests that finished."""
+    prefills_per_s: float | None = None
+    preemptions_per_s: float | None = None
+    moved_prompt_tokens_per_s: float | None = None
+    """Of those started, whose cache came from another engine or from the host's memory."""
+    read_bytes_per_s: float | None = None
+    """By the engine's own count of what each GPU reads; needs ``--enable-mfu-metrics``."""
+    write_bytes_per_s: float | None = None
+
+
+NOTHING_SAID = WindowRates()
+FIELDS = [None if column.is_gauge else f"{column.name}_per_s" for column in COLUMNS]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSamples:
-    """The figures of one engine (a data-parallel rank) of one pod. None: missing, never zero.
-
-    Those of no window of their own are means over ``BUSY_SCRAPES``.
-    """
+    """The figures of one engine (a data-parallel rank) of one pod. None: missing, never zero."""
 
     pod: str
     engine: str
+    scrape_interval_s: float
     age_s: float | None = None
     """Of the newest scrape, when Prometheus said it."""
     held_s: float = 0.0
@@ -64,36 +71,19 @@ class EngineSamples:
     """At the newest scrape, like ``waiting``."""
     waiting: float | None = None
     """For capacity; requests deferred for other reasons do not count."""
-    arrivals: Mapping[int, ArrivalWindow] = field(default_factory=dict)
-    """By window in scrapes."""
-    lengths: Mapping[int, LengthWindow] = field(default_factory=dict)
+    windows: Mapping[int, WindowRates] = field(default_factory=dict)
     """By window in scrapes."""
     mean_running: float | None = None
+    """Over ``BUSY_SCRAPES``, like the share below."""
     kv_usage_fraction: float | None = None
-    computed_prompt_tokens_per_s: float | None = None
-    """Without those that a cache held."""
-    started_prompt_tokens_per_s: float | None = None
-    moved_prompt_tokens_per_s: float | None = None
-    """Of those, whose cache came from another engine or from the host's memory."""
-    token_gap_s_per_s: float | None = None
-    """Rate of the sum of inter-token latencies."""
-    token_gaps_per_s: float | None = None
-    """Rate of their count."""
-    prefill_s_per_s: float | None = None
-    """Rate of the sum of times from scheduled to first token, of requests that finished."""
-    prefills_per_s: float | None = None
-    """Rate of their count."""
-    preemptions_per_s: float | None = None
     kv_tokens: float | None = None
     """Capacity of this rank in requests of the longest length, where the engine reports it."""
     num_gpu_blocks: float | None = None
     """Of all data-parallel ranks of the pod together; of whatever size the engine cut them."""
     ttft_within: Mapping[float, float] = field(default_factory=dict)
-    """Rate of requests by upper bound of TTFT in seconds, infinity for all."""
+    """Rate of requests by upper bound of TTFT in seconds, infinity for all, over
+    ``ATTAINMENT_SCRAPES``."""
     tpot_within: Mapping[float, float] = field(default_factory=dict)
-    refused_per_s: float = 0.0
-    """Rate of requests that a queue limit refused, over ``ATTAINMENT_SCRAPES`` like the two above;
-    vLLM counts them since 0.32."""
     untaken_share: float = 0.0
     """Of its cache, where prompts that engines of the other role have yet to take fill most."""
     waiting_for_decode: float = 0.0
@@ -102,128 +92,114 @@ class EngineSamples:
     """Requests that wait, and not for capacity, over ``ATTAINMENT_SCRAPES``."""
     dram_active_fraction: float | None = None
     """Of the cycles of the memory interface, mean over the pod's GPUs; with its first engine."""
-    read_bytes_per_s: float | None = None
-    """By the engine's own count of what each GPU reads; needs ``--enable-mfu-metrics``."""
-    write_bytes_per_s: float | None = None
+
+    def over(self, scrapes: int) -> WindowRates:
+        """Return the growth over a window of so many scrapes."""
+        return self.windows.get(scrapes, NOTHING_SAID)
+
+    @property
+    def busy(self) -> WindowRates:
+        return self.over(BUSY_SCRAPES)
+
+    @property
+    def refused_per_s(self) -> float:
+        """Return the requests/s that a queue limit refused, where latencies are judged."""
+        return self.over(ATTAINMENT_SCRAPES).rejected_per_s or 0.0
+
+    def says_all_arrivals(self, scrapes: int) -> bool:
+        """Tell whether no part of arrivals is missing; the counter of rejections may be."""
+        window = self.over(scrapes)
+        return None not in {window.completed_per_s, window.in_flight_per_s, self.waiting}
+
+    @property
+    def is_fresh(self) -> bool:
+        """Tell whether these samples may be acted on; those from the future may not.
+
+        For one scrape interval they are as they were when Prometheus said them: the age of an
+        engine whose last scrape failed is the most that it can be, and nothing newer could have
+        come. For how long they are held beyond that is age, too.
+        """
+        age_s, interval_s = self.age_s, self.scrape_interval_s
+        if age_s is None or age_s < -interval_s:
+            return False
+        return age_s + max(0.0, self.held_s - interval_s) <= FRESH_SCRAPES * interval_s
 
 
-def fleet_samples(
-    scrapes: FleetScrapes, at_s: float, interval_s: float
-) -> Mapping[PodKey, tuple[EngineSamples, ...]]:
+def fleet_samples(scrapes: FleetScrapes, at_s: float) -> Mapping[PodKey, tuple[EngineSamples, ...]]:
     """Return the figures of all engines at a time by Prometheus' clock."""
-    found = dict[PodKey, tuple[EngineSamples, ...]]()
-    for pod in scrapes.pods:
-        engines = scrapes.engines_of(pod)
-        found[pod] = tuple(
+    return {
+        pod: tuple(
             _engine_samples((*pod, name), each, scrapes, at_s, is_first=not number)
-            if at_s - each.at_s <= FRESH_SCRAPES * interval_s
-            else _stale_samples(pod[1], name, each, at_s)
-            for number, (name, each) in enumerate(engines.items())
+            for number, (name, each) in enumerate(scrapes.engines_of(pod).items())
         )
-    return found
-
-
-def _stale_samples(pod: str, engine: str, scrapes: EngineScrapes, at_s: float) -> EngineSamples:
-    """Return the little that is still of use of an engine that went silent."""
-    return EngineSamples(
-        pod=pod,
-        engine=engine,
-        age_s=at_s - scrapes.at_s,
-        running=scrapes.newest(PLACES["running"]),
-        waiting=scrapes.newest(PLACES["waiting"]),
-    )
+        for pod in scrapes.pods
+    }
 
 
 def _engine_samples(
     key: EngineKey, scrapes: EngineScrapes, fleet: FleetScrapes, at_s: float, *, is_first: bool
 ) -> EngineSamples:
-    windows = {number: scrapes.window(number) for number in WINDOWS}
-    rates = {number: scrapes.rates(window) for number, window in windows.items()}
-    busy, judged = windows[BUSY_SCRAPES], windows[ATTAINMENT_SCRAPES]
-    kv_tokens, num_gpu_blocks = fleet.cache_of(key)
-    refused = _rate(rates[ATTAINMENT_SCRAPES], "rejected")
-    is_lost = refused is None and scrapes.is_told(PLACES["rejected"], judged)
-    rate = partial(_rate, rates[BUSY_SCRAPES])
-    return EngineSamples(
+    """Return the figures of an engine; of one that went silent the little that is still of use."""
+    known = EngineSamples(
         pod=key[1],
         engine=key[2],
+        scrape_interval_s=fleet.interval_s,
         age_s=at_s - scrapes.at_s,
-        span_s=scrapes.span_s,
         running=scrapes.newest(PLACES["running"]),
         waiting=scrapes.newest(PLACES["waiting"]),
-        arrivals={each: _arrivals(scrapes, windows[each], rates[each]) for each in WINDOWS},
-        lengths={each: _lengths(rates[each]) for each in LENGTH_WINDOWS},
+    )
+    if at_s - scrapes.at_s > FRESH_SCRAPES * fleet.interval_s:
+        return known
+    windows = {number: scrapes.window(number) for number in WINDOWS}
+    growths = {number: scrapes.rates(window) for number, window in windows.items()}
+    busy, judged = windows[BUSY_SCRAPES], windows[ATTAINMENT_SCRAPES]
+    is_lost = _lacks_refusals(scrapes, judged, growths[ATTAINMENT_SCRAPES])
+    kv_tokens, num_gpu_blocks = fleet.cache_of(key)
+    return replace(
+        known,
+        span_s=scrapes.span_s,
+        windows={each: _rates(scrapes, windows[each], growths[each]) for each in WINDOWS},
         mean_running=scrapes.mean(PLACES["running"], busy),
         kv_usage_fraction=scrapes.mean(PLACES["kv_usage"], busy),
-        computed_prompt_tokens_per_s=_computed_per_s(rates[BUSY_SCRAPES]),
-        started_prompt_tokens_per_s=rate("started_prompt_tokens"),
-        moved_prompt_tokens_per_s=rate("moved_prompt_tokens"),
-        token_gap_s_per_s=rate("token_gap_s"),
-        token_gaps_per_s=rate("token_gaps"),
-        prefill_s_per_s=rate("prefill_s"),
-        prefills_per_s=rate("prefills"),
-        preemptions_per_s=rate("preemptions"),
         kv_tokens=kv_tokens,
         num_gpu_blocks=num_gpu_blocks,
-        ttft_within={} if is_lost else _buckets(rates[ATTAINMENT_SCRAPES], fleet, "ttft"),
-        tpot_within=_buckets(rates[ATTAINMENT_SCRAPES], fleet, "tpot"),
-        refused_per_s=refused or 0.0,
+        ttft_within={} if is_lost else _buckets(growths[ATTAINMENT_SCRAPES], fleet, "ttft"),
+        tpot_within=_buckets(growths[ATTAINMENT_SCRAPES], fleet, "tpot"),
         mean_deferred=scrapes.mean(PLACES["deferred"], judged),
         dram_active_fraction=fleet.dram_active(key[:2]) if is_first else None,
-        read_bytes_per_s=rate("read_bytes"),
-        write_bytes_per_s=rate("write_bytes"),
     )
 
 
-Rates = Sequence[float]
-"""Of all columns over one window, what is in flight last."""
+Growths = Sequence[float]
+"""Of all columns over one window, per second, what is in flight last."""
 
 
-def _told(per_s: float) -> float | None:
-    return per_s if isfinite(per_s) else None
+def _rates(scrapes: EngineScrapes, window: Window, growths: Growths) -> WindowRates:
+    """Return growths by name; where a figure of refusals was no number, no arrivals are known."""
+    known = {
+        name: per_s
+        for name, per_s in zip(FIELDS, growths[:-1], strict=False)
+        if name and isfinite(per_s)
+    }
+    started = known.get("started_prompt_tokens_per_s")
+    if started is not None:
+        cached = known.get("cached_prompt_tokens_per_s") or 0.0
+        known.setdefault("computed_prompt_tokens_per_s", max(0.0, started - cached))
+    if _lacks_refusals(scrapes, window, growths):
+        known.pop("completed_per_s", None)
+    elif isfinite(growths[-1]):
+        known["in_flight_per_s"] = growths[-1]
+    return WindowRates(seconds=window.seconds, **known)
 
 
-def _rate(rates: Rates, name: str) -> float | None:
-    return _told(rates[PLACES[name]])
+def _lacks_refusals(scrapes: EngineScrapes, window: Window, growths: Growths) -> bool:
+    place = PLACES["rejected"]
+    return not isfinite(growths[place]) and scrapes.is_told(place, window)
 
 
-def _arrivals(scrapes: EngineScrapes, window: Window, rates: Rates) -> ArrivalWindow:
-    rejections = _rate(rates, "rejected")
-    if rejections is None and scrapes.is_told(PLACES["rejected"], window):
-        return ArrivalWindow()
-    return ArrivalWindow(
-        completions_per_s=_rate(rates, "completed"),
-        backlog_growth_per_s=_told(rates[-1]),
-        rejections_per_s=rejections,
-        seconds=window.seconds,
-    )
-
-
-def _lengths(rates: Rates) -> LengthWindow:
-    return LengthWindow(
-        finished_per_s=_rate(rates, "finished"),
-        finished_prompt_tokens_per_s=_rate(rates, "finished_prompt_tokens"),
-        finished_output_tokens_per_s=_rate(rates, "finished_output_tokens"),
-        started_per_s=_rate(rates, "started"),
-        started_prompt_tokens_per_s=_rate(rates, "started_prompt_tokens"),
-        computed_prompt_tokens_per_s=_computed_per_s(rates),
-    )
-
-
-def _computed_per_s(rates: Rates) -> float | None:
-    """Return prompt tokens that were computed: before 0.16 those started without cache hits."""
-    computed, started = (
-        _rate(rates, "computed_prompt_tokens"),
-        _rate(rates, "started_prompt_tokens"),
-    )
-    if computed is not None or started is None:
-        return computed
-    return max(0.0, started - (_rate(rates, "cached_prompt_tokens") or 0.0))
-
-
-def _buckets(rates: Rates, fleet: FleetScrapes, name: str) -> Mapping[float, float]:
+def _buckets(growths: Growths, fleet: FleetScrapes, name: str) -> Mapping[float, float]:
     return {
-        bound_s: rates[place]
+        bound_s: growths[place]
         for (histogram, bound_s), place in fleet.bounds.items()
-        if histogram == name and place < len(rates) - 1 and isfinite(rates[place])
+        if histogram == name and place < len(growths) - 1 and isfinite(growths[place])
     }

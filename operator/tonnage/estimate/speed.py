@@ -21,8 +21,7 @@ from functools import lru_cache
 from statistics import fmean
 
 from tonnage.catalog.engine_speed import SpeedConstants
-from tonnage.estimate.metrics import BUSY_SCRAPES
-from tonnage.estimate.samples import EngineSamples
+from tonnage.estimate.samples import EngineSamples, WindowRates
 from tonnage.memoize import memoize
 from tonnage.sizing.request import Flags
 from tonnage.sizing.serving.steady import prefill_context_tokens, ranks_together
@@ -100,18 +99,19 @@ def busy_window(
     ``context_tokens``: of one running sequence, in the mean. The other data-parallel ranks are
     taken to do the same as this one.
     """
-    gaps, gap_s_per_s = samples.token_gaps_per_s, samples.token_gap_s_per_s
-    prefill = samples.computed_prompt_tokens_per_s
+    busy = samples.busy
+    gaps, gap_s_per_s = busy.token_gaps_per_s, busy.token_gap_s_per_s
+    prefill = busy.computed_prompt_tokens_per_s
     if not gaps or not gap_s_per_s or prefill is None or gaps * window_s < MIN_GAPS:
         return None
     decoding, slots = gap_s_per_s, flags.max_num_seqs
-    prefilling = samples.prefill_s_per_s or 0.0
+    prefilling = busy.prefill_s_per_s or 0.0
     if not _is_possible(samples, slots) or not _is_level(samples, slots, window_s):
         return None
     gap_s, ranks = gap_s_per_s / gaps, flags.parallelism.data
     chunk = min(prompts.new_tokens, prompts.most_tokens)
     varied = varied_share(window_s, prompts.answer_tokens * gap_s)
-    prefill_s = _prefill_s(samples, window_s)
+    prefill_s = _prefill_s(busy, window_s)
     full_share = waiting_share(decoding + prefilling, slots)
     more = _extra_prefill_tokens(prompts, prefill * ranks, (prefill_s or gap_s) - gap_s, full_share)
     company = max(0.0, prefill * gap_s * ranks + more)
@@ -129,7 +129,7 @@ def busy_window(
         ),
         num_variance=varied * decoding,
         prefill_s=prefill_s,
-        num_prefills=(samples.prefills_per_s or 0.0) * window_s,
+        num_prefills=(busy.prefills_per_s or 0.0) * window_s,
         prefill_step=Step(
             num_sequences=decoding * ranks,
             context_tokens=max(1.0, decoding * ranks) * context_tokens,
@@ -189,7 +189,7 @@ def _is_possible(samples: EngineSamples, slots: int) -> bool:
 
     More decode than the gauge of those running ever showed is of no such engine.
     """
-    decoding, running = samples.token_gap_s_per_s or 0.0, samples.mean_running
+    decoding, running = samples.busy.token_gap_s_per_s or 0.0, samples.mean_running
     seen = max(decoding, samples.running or 0.0, running or 0.0)
     if seen > MOST_OVER_SLOTS * slots:
         return False
@@ -201,18 +201,18 @@ def _is_level(samples: EngineSamples, max_num_seqs: int, window_s: float) -> boo
 
     Where the batch fills or drains, means over the window are not what the mean token meets.
     """
-    arrivals = samples.arrivals.get(BUSY_SCRAPES)
-    if samples.running is None or arrivals is None or arrivals.backlog_growth_per_s is None:
+    growth_per_s = samples.busy.in_flight_per_s
+    if samples.running is None or growth_per_s is None:
         return True
     backlog = samples.running + (samples.waiting or 0.0)
-    before = min(max(0.0, backlog - window_s * arrivals.backlog_growth_per_s), max_num_seqs)
+    before = min(max(0.0, backlog - window_s * growth_per_s), max_num_seqs)
     both = samples.running + before
     chance = LEVEL_DEVIATIONS * math.sqrt(both + 1)
     return abs(samples.running - before) <= chance + LEVEL_SHARE * both / 2
 
 
-def _prefill_s(samples: EngineSamples, window_s: float) -> float | None:
-    prefills, prefill_s = samples.prefills_per_s, samples.prefill_s_per_s
+def _prefill_s(busy: WindowRates, window_s: float) -> float | None:
+    prefills, prefill_s = busy.prefills_per_s, busy.prefill_s_per_s
     if not prefills or not prefill_s or prefills * window_s < MIN_PREFILLS:
         return None
     return prefill_s / prefills

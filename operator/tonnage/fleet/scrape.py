@@ -94,7 +94,7 @@ class Scraper:
     def samples(self, at_s: float) -> Mapping[PodKey, tuple[EngineSamples, ...]]:
         """Return the figures of all engines at a time by Prometheus' clock."""
         self._scrapes.forget_silent(at_s)
-        return fleet_samples(self._scrapes, at_s, self.settings.scrape_interval_s)
+        return fleet_samples(self._scrapes, at_s)
 
     def forget(self) -> None:
         """Begin anew: ask for the last quarter of an hour again."""

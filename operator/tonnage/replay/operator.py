@@ -69,8 +69,8 @@ class Operator:
     ) -> Mapping[PodKey, tuple[EngineSamples, ...]]:
         """Take in what was scraped of late, and return the figures of all engines."""
         scrapes, answered = self._scrapes, Answered()
-        interval_s = self.settings.scrape_interval_s
-        since_s = now_s - FRESH_SCRAPES * interval_s - self.settings.tick_s
+        settings = self.settings
+        since_s = now_s - FRESH_SCRAPES * settings.scrape_interval_s - settings.tick_s
         bounds = _bounds(record)
         scrapes.expect(frozenset(prometheus.targets))
         for pod, target in prometheus.targets.items():
@@ -78,7 +78,7 @@ class Operator:
                 labels = {"__name__": key[0], **dict(key[1]), **target.labels}
                 scrapes.take(answered, hash((pod, key)), labels.copy, target.points(key, since_s))
         scrapes.add(answered)
-        return fleet_samples(scrapes, now_s, interval_s)
+        return fleet_samples(scrapes, now_s)
 
     def _settings_of(self, record: Record) -> Settings:
         """Return the settings; in the act that creates the fleet one step may be all of it."""

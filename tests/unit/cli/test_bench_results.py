@@ -287,7 +287,7 @@ def test_the_learner_means_the_same_by_the_constants_of_a_file(fitted):
 
     known = speed_posterior_of(file)
 
-    assert constants_of(known, prior) == found.fit.constants(prior)
+    assert constants_of(known, prior) == constants_of(found.fit.speed, prior)
     assert file.remarks == ("alone",), "the fit leaves nothing to say"
 
 

@@ -26,7 +26,7 @@ from fleet_builders import (
     uids_of,
     with_lengths,
 )
-from measured_builders import an_engine
+from measured_builders import an_engine, without_arrivals
 from tonnage.control.assess import size_object
 from tonnage.control.decide.pending import retry_at_s
 from tonnage.control.input.answers import Asker
@@ -135,7 +135,7 @@ class TestTrust:
     def test_lengths_are_not_believed_before_a_rate_is_told(self):
         # A scrape came between the queries: the windows of completions had none yet.
         state = with_lengths(a_state(), 16_000, 4000)
-        silent = replace(state, engines=tuple(replace(each, arrivals={}) for each in state.engines))
+        silent = replace(state, engines=tuple(without_arrivals(each) for each in state.engines))
 
         assert trusted(state).lengths.prompt_tokens == 16_000
         assert trusted(silent).demand is None
@@ -157,7 +157,7 @@ class TestNeed:
         # What one replica serves in 1500 s waits: two serve 510 s of it until another could be
         # Ready (240 s and a tick), which leaves 990 to drain in 217 s, and 0.2 requests/s come.
         most = a_sizing().most_requests_per_s
-        waiting = tuple(an_engine(pod, waiting=most * 750, completions_per_s=0.1) for pod in "ab")
+        waiting = tuple(an_engine(pod, waiting=most * 750, completed_per_s=0.1) for pod in "ab")
 
         found = assessed(engines=waiting)
 
@@ -206,7 +206,7 @@ class TestNeed:
         assert codes(found) == ["Demand"]
 
     def test_of_a_part_of_the_pods_may_raise(self):
-        found = assessed(engines=(an_engine("a", completions_per_s=3.5 * EACH),))
+        found = assessed(engines=(an_engine("a", completed_per_s=3.5 * EACH),))
 
         assert found.decision.replicas == 5
 
@@ -323,7 +323,7 @@ class TestScalingDown:
     def test_goes_on_while_a_pod_waits_for_a_gpu(self):
         pods = [*(a_pod_body(name) for name in "abc"), a_pod_body("d", **UNSCHEDULABLE)]
         state = a_state(replicas=4, pods=pods, engines=tuple(an_engine(n) for n in "abc"))
-        idle = tuple(an_engine(each.pod, completions_per_s=0.1) for each in state.engines)
+        idle = tuple(an_engine(each.pod, completed_per_s=0.1) for each in state.engines)
 
         assert assessed(replace(state, engines=idle)).decision.replicas == 3
 
@@ -352,7 +352,7 @@ class TestScalingDownBesideAnotherTemplate:
 
 
 class TestGrowth:
-    BUSY = an_engine("a", completions_per_s=5 * EACH)
+    BUSY = an_engine("a", completed_per_s=5 * EACH)
 
     def test_goes_on_while_a_pod_may_yet_find_a_node(self):
         pods = [a_pod_body("a"), a_pod_body("b", ready_for_s=None, **UNSCHEDULABLE)]
@@ -405,7 +405,7 @@ class TestGrowth:
     def test_is_no_more_put_off_once_all_that_is_wanted_has_nodes(self):
         # Hours later one replica is enough, and none waits.
         pods = [a_pod_body("a")]
-        few = an_engine("a", completions_per_s=0.1)
+        few = an_engine("a", completed_per_s=0.1)
         back = GivenBack(at_s=NOW_S - 3600, times=3, placed=1)
         known = a_memory(a_state(pods=pods), given_back=back)
         asked = assessed(replicas=1, pods=pods, engines=(self.BUSY,), memory=known)
@@ -514,7 +514,7 @@ class TestGrowth:
             live=a_deployment_body(replicas=current, ready=num_ready),
             pods=pods,
             engines=tuple(
-                an_engine(name, completions_per_s=EACH * need / num_ready)
+                an_engine(name, completed_per_s=EACH * need / num_ready)
                 for name in names[:num_ready]
             ),
         )
@@ -549,7 +549,7 @@ class TestGrowth:
         state = a_state(
             replicas=4,
             pods=[a_pod_body("a"), *starting],
-            engines=(an_engine("a", completions_per_s=3.5 * EACH),),
+            engines=(an_engine("a", completed_per_s=3.5 * EACH),),
         )
 
         assert assessed(state).decision.replicas == 4
@@ -716,9 +716,11 @@ class TestLosses:
     def test_cut_off_what_was_in_flight_which_is_sent_again_and_came_once(self):
         # 4 requests/s for two; b is lost with 220 in flight, and a gets these and 90 held up.
         pods = [a_pod_body("a"), a_pod_body("b", ready_for_s=None)]
-        survivor = an_engine("a", completions_per_s=2, backlog_growth_per_s=400 / 45)
+        survivor = an_engine("a", completed_per_s=2, in_flight_per_s=400 / 45)
         state = a_state(replicas=2, pods=pods, engines=(survivor,))
-        last = EngineSamples(pod="b", engine="0", age_s=60, running=200, waiting=20)
+        last = EngineSamples(
+            pod="b", engine="0", scrape_interval_s=15, age_s=60, running=200, waiting=20
+        )
         state = replace(state, engines=(survivor, last))
         memory = a_memory(state, ready=frozenset("ab"))
 
@@ -749,7 +751,7 @@ class TestMemory:
         assert kept.traffic.measured == complete.traffic.measured
 
     def test_takes_a_part_when_there_is_nothing_better(self):
-        found = assessed(engines=(an_engine("a", completions_per_s=1.5),))
+        found = assessed(engines=(an_engine("a", completed_per_s=1.5),))
 
         assert found.memory.traffic.measured.requests_per_s == 1.5
 
@@ -875,10 +877,7 @@ class TestArrivalsCounted:
 
     def test_are_not_none_where_no_answer_came_for_that_window(self):
         told = a_state()
-        without = tuple(
-            replace(each, arrivals={key: value for key, value in each.arrivals.items() if key != 4})
-            for each in told.engines
-        )
+        without = tuple(without_arrivals(each, 4) for each in told.engines)
 
         found = assessed(replace(told, engines=without))
 

@@ -24,7 +24,7 @@ EACH_PER_S = 5.0
 def judged(*, late=0.0, slow=0.0):
     """Two engines of whose requests so large a share misses the target of TTFT, and of TPOT."""
     told = {
-        "completions_per_s": EACH_PER_S,
+        "completed_per_s": EACH_PER_S,
         "ttft_within": {2.0: (1 - late) * EACH_PER_S, INF: EACH_PER_S},
         "tpot_within": {0.05: (1 - slow) * EACH_PER_S, INF: EACH_PER_S},
     }

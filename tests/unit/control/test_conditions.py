@@ -612,7 +612,7 @@ class TestScaling:
 
 def with_attainment(fraction):
     within = {2.0: fraction, INF: 1.0}
-    return tuple(an_engine(pod, completions_per_s=EACH / 2, ttft_within=within) for pod in "ab")
+    return tuple(an_engine(pod, completed_per_s=EACH / 2, ttft_within=within) for pod in "ab")
 
 
 class TestSloMet:

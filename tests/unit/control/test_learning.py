@@ -149,7 +149,7 @@ class TestSpeed:
             {"token_gaps_per_s": 99 / WINDOW_S, "token_gap_s_per_s": 1},
             {"token_gap_s_per_s": None},
             {"computed_prompt_tokens_per_s": None},
-            {"running": 3, "backlog_growth_per_s": -0.5},  # 33 at first: the batch drains
+            {"running": 3, "in_flight_per_s": -0.5},  # 33 at first: the batch drains
             {"token_gap_s_per_s": 70},  # of 53 slots
         ],
         ids=str,
@@ -423,7 +423,7 @@ class TestObserved:
         within = {2.0: 100.0, float("inf"): 100.0}
 
         [ttft] = self.observed(
-            a_busy_engine("a", ttft_within=within, refused_per_s=50.0),
+            a_busy_engine("a", ttft_within=within, rejected_per_s=50.0),
             a_busy_engine("b", ttft_within=within),
         ).attainments
         assert (ttft.fraction, ttft.requests_per_s) == (0.8, 250.0)
@@ -433,12 +433,12 @@ class TestObserved:
         within = {2.0: 0.0, float("inf"): 0.0}
 
         [ttft] = self.observed(
-            a_busy_engine("a", ttft_within=within, refused_per_s=5.0)
+            a_busy_engine("a", ttft_within=within, rejected_per_s=5.0)
         ).attainments
         assert (ttft.fraction, ttft.requests_per_s) == (0.0, 5.0)
 
     def test_refusals_of_an_engine_without_a_histogram_are_not_judged_alone(self):
-        assert self.observed(a_busy_engine("a", refused_per_s=5.0)).attainments == ()
+        assert self.observed(a_busy_engine("a", rejected_per_s=5.0)).attainments == ()
 
     def test_cache_of_a_replica_is_that_of_all_its_ranks(self):
         sizing = deepseek("0.33", Parallelism(data=8))

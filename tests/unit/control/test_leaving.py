@@ -42,7 +42,7 @@ def marked(num_kept, pods=None, loads=None):
     """{pod: cost} of the marks for a scale-down to so many."""
     bodies = [a_pod(name) for name in "abc"] if pods is None else pods
     state = a_state(pods=bodies, engines=engines(**(BUSY if loads is None else loads)))
-    costs = costs_to_go(state, num_kept, scrape_interval_s=INTERVAL_S)
+    costs = costs_to_go(state, num_kept)
     assert all(each.uid == f"uid-of-{each.pod}" for each in costs)
     return {each.pod: each.cost for each in costs}
 
@@ -58,14 +58,14 @@ class TestWhoGoes:
         waits = (an_engine("a", running=1, waiting=30), an_engine("b", running=20, waiting=0))
         state = a_state(pods=[a_pod("a"), a_pod("b")], engines=waits)
 
-        [cost] = costs_to_go(state, 1, scrape_interval_s=INTERVAL_S)
+        [cost] = costs_to_go(state, 1)
 
         assert cost.pod == "b"
 
     def test_the_load_of_a_pod_is_that_of_all_its_engines(self):
         ranks = (*engines(a=5, b=8), replace(engines(a=5)[0], engine="1"))
 
-        assert pod_loads(ranks, scrape_interval_s=INTERVAL_S) == {"a": 10, "b": 8}
+        assert pod_loads(ranks) == {"a": 10, "b": 8}
 
     @pytest.mark.parametrize("lack", [{"running": None}, {"waiting": None}, {"age_s": 600}])
     def test_a_pod_that_is_not_measured_is_not_idle(self, lack):
@@ -74,7 +74,7 @@ class TestWhoGoes:
             pods=[a_pod(name) for name in "abc"], engines=(*engines(a=30, b=10), silent)
         )
 
-        [cost] = costs_to_go(state, 2, scrape_interval_s=INTERVAL_S)
+        [cost] = costs_to_go(state, 2)
 
         assert cost.pod == "b"
 

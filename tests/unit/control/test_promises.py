@@ -18,7 +18,7 @@ from fleet_builders import (
     engines_at,
     remembering,
 )
-from measured_builders import an_engine
+from measured_builders import an_engine, with_figures
 from tonnage.api.objects import parse_model_deployment
 from tonnage.control.input.memory import GoodputMemory, JudgedGoodput, Memory
 from tonnage.control.learn.promises import factor_reasons
@@ -345,7 +345,7 @@ class TestReplicasAtWhichRequestsWaitAllAlong:
     def seen(self, *, load=0.5, waiting=200, now_s=NOW_S, changes=None, pods=WARM, **remembered):
         state = a_busy_state(load=load, late=0.0, waiting=waiting, pods=pods)
         told = {"token_gaps_per_s": load * GOODPUT * 999} | (changes or {})
-        engines = tuple(replace(each, **told) for each in state.engines)
+        engines = tuple(with_figures(each, **told) for each in state.engines)
         return after(replace(state, engines=engines), now_s=now_s, **remembered)
 
     MOST = SIZING.most_requests_per_s / GOODPUT
@@ -370,7 +370,7 @@ class TestReplicasAtWhichRequestsWaitAllAlong:
     def test_are_most_of_them_not_one_slow_pod(self):
         queued = a_busy_state(load=0.5, late=0.0, waiting=200, pods=self.WARM)
         (slow, other) = (
-            replace(each, token_gaps_per_s=0.5 * GOODPUT * 999) for each in queued.engines
+            with_figures(each, token_gaps_per_s=0.5 * GOODPUT * 999) for each in queued.engines
         )
         (idle, _) = a_busy_state(load=0.6, late=0.0, waiting=0, pods=self.WARM).engines
         well = replace(idle, pod=other.pod)
@@ -383,8 +383,8 @@ class TestReplicasAtWhichRequestsWaitAllAlong:
         assert self.seen(load=0.5, waiting=3).posterior.goodput_factor == 1
 
     def test_are_not_those_that_began_to_queue(self):
-        window = an_engine(completions_per_s=0.5 * GOODPUT, backlog_growth_per_s=200 / WINDOW_S)
-        found = self.seen(load=0.5, changes={"arrivals": window.arrivals})
+        began = an_engine(completed_per_s=0.5 * GOODPUT, in_flight_per_s=200 / WINDOW_S)
+        found = self.seen(load=0.5, changes={"windows": began.windows})
 
         assert found.posterior.goodput_factor == 1
 

@@ -16,7 +16,7 @@ from fleet_builders import (
     a_state,
     first_replicas,
 )
-from measured_builders import steady_lengths
+from measured_builders import steady_lengths, with_figures
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.control.input.finding import bug_message, fault_id
 from tonnage.control.input.memory import Memory
@@ -187,7 +187,7 @@ def test_a_bug_in_learning_from_one_object_stops_neither_its_scaling_nor_the_oth
 )
 def test_nonsense_that_pods_tell_is_no_bug(figures):
     state, memory = running("a"), Memory()
-    broken = replace(state, engines=tuple(replace(each, **figures) for each in state.engines))
+    broken = replace(state, engines=tuple(with_figures(each, **figures) for each in state.engines))
 
     for minute in range(4):
         outcome = tick(a_fleet(broken, now_s=NOW_S + 60 * minute), memory)

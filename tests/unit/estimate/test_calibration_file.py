@@ -10,7 +10,6 @@ from calibration_builders import KEY, a_file
 from fleet_builders import a_sizing
 from tonnage.estimate.calibration_file import (
     ReportedCache,
-    SplitKey,
     check_key,
     dump,
     load,
@@ -19,6 +18,7 @@ from tonnage.estimate.calibration_file import (
 )
 from tonnage.estimate.errors import CalibrationFileError
 from tonnage.sizing.adapters import Adapters
+from tonnage.sizing.split import Parallelism
 
 
 def test_what_is_written_comes_back():
@@ -54,10 +54,6 @@ def test_it_is_written_for_people():
 
     assert text.startswith('{\n  "version": 1,\n  "date"')
     assert "Zürich" in text
-
-
-def test_a_split_that_names_nothing_is_one_gpu():
-    assert SplitKey() == SplitKey(tensor=1, pipeline=1, data=1, context=1)
 
 
 def test_the_learner_can_start_from_it():
@@ -114,7 +110,7 @@ def test_of_an_engine_that_holds_more_beside_its_cache_a_test_says_no_cache(aske
         {"weights": "bf16"},
         {"kv_cache": "fp8"},
         {"gpu": "H100"},
-        {"parallelism": SplitKey(tensor=2, pipeline=2)},
+        {"parallelism": Parallelism(tensor=2, pipeline=2)},
         {"engine": "0.32"},
     ],
 )
@@ -144,6 +140,9 @@ def changed(**changes):
         ("[]", "no calibration of version 1"),
         (changed()[:-1] + ', "steps": 7}', "no JSON: key 'steps' is given twice"),
         (changed().replace('"tensor": 2', '"tensor": 4, "tensor": 2'), "'tensor' is given twice"),
+        (changed().replace('"tensor": 2', '"tensor": 0'), "key.parallelism: Value error, "),
+        (changed().replace('"tensor": 2', '"tensor": 2.5'), "key.parallelism.tensor: "),
+        (changed().replace('"tensor": 2', '"expert": 2'), "key.parallelism.expert: Unexpected"),
         (changed(requests=1e999), "requests: "),
         (changed(version=2), "no calibration of version 1: version is 2"),
         (changed(extra=1), "extra: Extra inputs are not permitted"),

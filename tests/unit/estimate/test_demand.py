@@ -12,23 +12,22 @@ from hypothesis import strategies as st
 from measured_builders import an_engine
 from strategies import numbers
 from tonnage.estimate import demand
-from tonnage.estimate.demand import Gone, attainment, count_arrivals, is_fresh
+from tonnage.estimate.demand import Gone, attainment, count_arrivals
 from tonnage.estimate.metrics import WINDOWS
-from tonnage.estimate.samples import ArrivalWindow, EngineSamples
+from tonnage.estimate.samples import WindowRates
 
 INF = math.inf
 READY = frozenset({"a"})
-SCRAPE_S = 15
 WITHIN = {1.0: 60.0, 2.0: 90.0, 2.5: 96.0, INF: 100.0}
 """Requests by upper bound of their latency, cumulative: 100 in all."""
 rates = st.none() | numbers(0, 1000)
 engines = st.builds(
     an_engine,
     pod=st.sampled_from(["a", "b", "c"]),
-    seconds=st.none() | numbers(15, 900),
-    completions_per_s=rates,
-    backlog_growth_per_s=st.none() | numbers(-1000, 1000),
-    rejections_per_s=rates,
+    seconds=numbers(15, 900),
+    completed_per_s=rates,
+    in_flight_per_s=st.none() | numbers(-1000, 1000),
+    rejected_per_s=rates,
     waiting=rates,
     running=rates,
 )
@@ -46,21 +45,17 @@ engines = st.builds(
     ],
 )
 def test_what_is_held_beyond_a_scrape_interval_is_age(age_s, held_s, fresh):
-    samples = EngineSamples(pod="a", engine="0", age_s=age_s, held_s=held_s)
-
-    assert is_fresh(samples, scrape_interval_s=15) is fresh
+    assert an_engine(age_s=age_s, held_s=held_s).is_fresh is fresh
 
 
 def measure_demand(samples, **options):
-    return demand.measure_demand(
-        samples, **{"scrape_interval_s": SCRAPE_S, "ready_pods": READY} | options
-    )
+    return demand.measure_demand(samples, **{"ready_pods": READY} | options)
 
 
 def an_engine_with(windows, **changes):
     """An engine with so many completions per second by window in scrapes."""
     arrivals = {
-        scrapes: ArrivalWindow(completions_per_s=rate, backlog_growth_per_s=0, rejections_per_s=0)
+        scrapes: WindowRates(completed_per_s=rate, in_flight_per_s=0, rejected_per_s=0)
         for scrapes, rate in windows.items()
     }
     return an_engine(arrivals=arrivals, **changes)
@@ -68,14 +63,14 @@ def an_engine_with(windows, **changes):
 
 class TestArrivals:
     def test_are_completions_while_the_queue_stands_still(self):
-        demand = measure_demand([an_engine(completions_per_s=2)])
+        demand = measure_demand([an_engine(completed_per_s=2)])
 
         assert demand.requests_per_s == pytest.approx(2)
         assert demand.is_complete
 
     def test_show_saturation_though_completions_stay_flat(self):
         # 2/s finish and the queue grows by 3/s: 5/s arrive.
-        saturated = an_engine(completions_per_s=2, backlog_growth_per_s=3, waiting=90)
+        saturated = an_engine(completed_per_s=2, in_flight_per_s=3, waiting=90)
 
         demand = measure_demand([saturated])
 
@@ -83,23 +78,23 @@ class TestArrivals:
         assert demand.waiting == 90
 
     def test_count_the_requests_that_the_engine_turned_away(self):
-        refusing = an_engine(completions_per_s=2, rejections_per_s=1.5)
+        refusing = an_engine(completed_per_s=2, rejected_per_s=1.5)
 
         assert measure_demand([refusing]).requests_per_s == pytest.approx(3.5)
 
     def test_fall_while_a_queue_drains_without_arrivals(self):
         # 4/s finish out of a queue that shrinks by 3/s: 1/s arrives.
-        draining = an_engine(completions_per_s=4, backlog_growth_per_s=-3)
+        draining = an_engine(completed_per_s=4, in_flight_per_s=-3)
 
         assert measure_demand([draining]).requests_per_s == pytest.approx(1)
 
     def test_are_never_negative(self):
-        restarted = an_engine(completions_per_s=0, backlog_growth_per_s=-5)
+        restarted = an_engine(completed_per_s=0, in_flight_per_s=-5)
 
         assert measure_demand([restarted]).requests_per_s == 0
 
     def test_of_an_engine_that_lies_take_nothing_from_those_of_others(self):
-        lying = an_engine("b", backlog_growth_per_s=-1e6)
+        lying = an_engine("b", in_flight_per_s=-1e6)
 
         alone = measure_demand([an_engine()])
         assert measure_demand([an_engine(), lying]).requests_per_s == alone.requests_per_s
@@ -128,25 +123,25 @@ class TestArrivals:
         )
 
     def test_tell_how_often_requests_were_preempted(self):
-        crowded = an_engine("b", completions_per_s=6, preemptions_per_s=2)
+        crowded = an_engine("b", completed_per_s=6, preemptions_per_s=2)
 
         assert measure_demand([an_engine(), crowded]).preemptions_per_request == 2 / 8
         assert measure_demand([an_engine(preemptions_per_s=None)]).preemptions_per_request is None
-        assert measure_demand([an_engine(completions_per_s=0)]).preemptions_per_request is None
+        assert measure_demand([an_engine(completed_per_s=0)]).preemptions_per_request is None
 
 
 class TestCount:
     def test_is_of_the_time_between_the_first_scrape_and_the_last(self):
         # Four scrapes are 45 s apart.
-        count = count_arrivals([an_engine(completions_per_s=2)], 4, scrape_interval_s=15)
+        count = count_arrivals([an_engine(completed_per_s=2)], 4)
 
         assert count.requests == pytest.approx(90)
         assert count.seconds == 45
 
     def test_of_a_young_engine_is_of_the_time_that_it_was_watched(self):
-        young = an_engine(completions_per_s=30 / 135, seconds=135)
+        young = an_engine(completed_per_s=30 / 135, seconds=135)
 
-        count = count_arrivals([young], 60, scrape_interval_s=15)
+        count = count_arrivals([young], 60)
 
         assert count.requests == pytest.approx(30)
         assert count.seconds == 135
@@ -154,12 +149,7 @@ class TestCount:
     def test_of_an_old_engine_beside_a_young_one_covers_the_whole_window(self):
         young = an_engine("b", seconds=135)
 
-        assert count_arrivals([an_engine(), young], 60, scrape_interval_s=15).seconds == 885
-
-    def test_of_an_engine_that_does_not_tell_its_time_is_of_the_window(self):
-        count = count_arrivals([an_engine(seconds=None)], 20, scrape_interval_s=15)
-
-        assert count.requests == pytest.approx(2 * 285)
+        assert count_arrivals([an_engine(), young], 60).seconds == 885
 
 
 class TestCutOff:
@@ -168,8 +158,8 @@ class TestCutOff:
     # In the 45 s after clients are sent to the other one it gets the 4 a second, 90 that found no
     # way for 45 s, and the 220 again: 490, of which 90 end and 400 make its backlog grow.
     def count(self, *, cut_off, completed=90, grown=400):
-        survivor = an_engine(completions_per_s=completed / 45, backlog_growth_per_s=grown / 45)
-        return count_arrivals([survivor], 4, scrape_interval_s=15, cut_off=cut_off)
+        survivor = an_engine(completed_per_s=completed / 45, in_flight_per_s=grown / 45)
+        return count_arrivals([survivor], 4, cut_off=cut_off)
 
     def test_is_not_counted_again_at_the_replica_that_it_is_sent_to(self):
         assert self.count(cut_off=0).per_s == pytest.approx(10.9, abs=0.05)
@@ -196,25 +186,25 @@ class TestWindow:
         ],
     )
     def test_is_the_shortest_with_enough_requests(self, rate, seconds):
-        demand = measure_demand([an_engine(completions_per_s=rate)])
+        demand = measure_demand([an_engine(completed_per_s=rate)])
 
         assert demand.window_s == seconds
         assert demand.requests_per_s == pytest.approx(rate)
 
     def test_has_a_standard_error_that_follows_from_the_requests(self):
-        demand = measure_demand([an_engine(completions_per_s=300)])
+        demand = measure_demand([an_engine(completed_per_s=300)])
 
         assert demand.standard_error_per_s == pytest.approx(math.sqrt(300 * 45) / 45)
 
     def test_is_longer_where_requests_come_in_bursts(self):
         # Four times the variance: 40,000 requests for the same error.
-        demand = measure_demand([an_engine(completions_per_s=300)], dispersion=4)
+        demand = measure_demand([an_engine(completed_per_s=300)], dispersion=4)
 
         assert demand.window_s == 285
         assert demand.standard_error_per_s == pytest.approx(math.sqrt(4 * 300 * 285) / 285)
 
     def test_counts_the_requests_of_all_engines(self):
-        engines = [an_engine(pod, completions_per_s=25) for pod in "abcdefghij"]
+        engines = [an_engine(pod, completed_per_s=25) for pod in "abcdefghij"]
 
         assert measure_demand(engines).window_s == 45
 
@@ -242,11 +232,12 @@ class TestWindow:
 
     def test_that_is_short_is_not_believed_against_one_of_the_same_time(self):
         # Ten scrapes are all there is of 20 and of 60.
-        young = an_engine(completions_per_s=0.1)
-        longer = {each: ArrivalWindow(completions_per_s=0.1, backlog_growth_per_s=0, seconds=135)
-                  for each in (20, 60)}  # fmt: skip
+        young = WindowRates(completed_per_s=0.1, in_flight_per_s=0, rejected_per_s=0)
+        windows = dict.fromkeys((4, 8), young) | dict.fromkeys(
+            (20, 60), replace(young, seconds=135)
+        )
 
-        assert measure_demand([replace(young, arrivals=young.arrivals | longer)]).window_s == 135
+        assert measure_demand([an_engine(arrivals=windows)]).window_s == 135
 
     def test_that_is_short_is_believed_when_the_load_stopped(self):
         stopped = an_engine_with({4: 0, 8: 0, 20: 0.045, 60: 0.1})
@@ -255,14 +246,13 @@ class TestWindow:
 
     def test_is_not_longer_than_replicas_have_been_the_same(self):
         # A pod that was taken away took the requests of its past with it.
-        demand = measure_demand([an_engine(completions_per_s=0.1)], gone=Gone(longest_s=300))
+        demand = measure_demand([an_engine(completed_per_s=0.1)], gone=Gone(longest_s=300))
 
         assert demand.window_s == 285
 
     def test_is_the_shortest_there_is_after_replicas_changed(self):
         assert (
-            measure_demand([an_engine(completions_per_s=0.1)], gone=Gone(longest_s=0)).window_s
-            == 45
+            measure_demand([an_engine(completed_per_s=0.1)], gone=Gone(longest_s=0)).window_s == 45
         )
 
     def test_that_no_answer_came_for_is_left_out(self):
@@ -274,10 +264,10 @@ class TestWindow:
         assert demand.is_complete
 
     def test_in_which_growth_is_missing_is_left_out(self):
-        blind = ArrivalWindow(completions_per_s=300)
-        samples = an_engine(completions_per_s=300)
+        told = WindowRates(completed_per_s=300, in_flight_per_s=0, rejected_per_s=0)
+        blind = WindowRates(completed_per_s=300)
 
-        demand = measure_demand([an_engine(arrivals=dict(samples.arrivals) | {4: blind})])
+        demand = measure_demand([an_engine(arrivals=dict.fromkeys(WINDOWS, told) | {4: blind})])
 
         assert demand.window_s == 105
         assert demand.is_complete
@@ -297,14 +287,14 @@ class TestWindow:
             / (2 * (scrapes - 1))
             for scrapes in WINDOWS
         }
-        samples = an_engine_with(windows, age_s=0.5)
-        return measure_demand([samples], scrape_interval_s=2).requests_per_s
+        samples = an_engine_with(windows, age_s=0.5, scrape_interval_s=2)
+        return measure_demand([samples]).requests_per_s
 
 
 class TestNewest:
     def test_is_the_count_of_the_shortest_window_whichever_was_chosen(self):
         # 0.1/s: 4.5 requests in the 45 s of 4 scrapes are too few to be sure of a rate.
-        demand = measure_demand([an_engine(completions_per_s=0.1)])
+        demand = measure_demand([an_engine(completed_per_s=0.1)])
 
         assert demand.window_s == 885
         assert demand.newest.seconds == 45
@@ -321,10 +311,10 @@ class TestMissing:
         assert measure_demand([], ready_pods=frozenset()) is None
 
     def test_an_engine_without_completions_says_nothing(self):
-        assert measure_demand([an_engine(completions_per_s=None)]) is None
+        assert measure_demand([an_engine(completed_per_s=None)]) is None
 
     def test_an_idle_engine_is_a_measured_zero(self):
-        idle = an_engine(completions_per_s=0, running=0, waiting=0)
+        idle = an_engine(completed_per_s=0, running=0, waiting=0)
 
         demand = measure_demand([idle])
 
@@ -332,11 +322,11 @@ class TestMissing:
         assert demand.standard_error_per_s == pytest.approx(1 / 885)  # as of one request
 
     def test_an_idle_engine_beside_a_busy_one_adds_nothing(self):
-        idle = an_engine("b", completions_per_s=0)
+        idle = an_engine("b", completed_per_s=0)
 
         assert measure_demand([an_engine(), idle]).requests_per_s == pytest.approx(2)
 
-    @pytest.mark.parametrize("missing", ["completions_per_s", "waiting", "backlog_growth_per_s"])
+    @pytest.mark.parametrize("missing", ["completed_per_s", "waiting", "in_flight_per_s"])
     def test_a_ready_pod_that_lacks_a_figure_makes_the_demand_incomplete(self, missing):
         samples = [an_engine("a"), an_engine("b", **{missing: None})]
 
@@ -359,9 +349,9 @@ class TestMissing:
 
     def test_what_an_engine_does_not_say_adds_nothing(self):
         silent = an_engine(
-            completions_per_s=2,
-            backlog_growth_per_s=None,
-            rejections_per_s=None,
+            completed_per_s=2,
+            in_flight_per_s=None,
+            rejected_per_s=None,
             waiting=None,
             running=None,
         )
@@ -376,7 +366,7 @@ class TestMissing:
 
     def test_an_engine_that_refuses_no_request_may_lack_the_counter(self):
         # It came with vLLM 0.32.
-        assert measure_demand([an_engine(rejections_per_s=None)]).is_complete
+        assert measure_demand([an_engine(rejected_per_s=None)]).is_complete
 
 
 class TestFreshness:
@@ -384,10 +374,10 @@ class TestFreshness:
         ("age_s", "fresh"), [(0, True), (45, True), (46, False), (-3, True), (None, False)]
     )
     def test_samples_older_than_three_scrapes_are_stale(self, age_s, fresh):
-        assert is_fresh(an_engine(age_s=age_s), scrape_interval_s=15) is fresh
+        assert an_engine(age_s=age_s).is_fresh is fresh
 
     def test_an_age_that_is_no_number_is_stale(self):
-        assert not is_fresh(an_engine(age_s=math.nan), scrape_interval_s=15)
+        assert not an_engine(age_s=math.nan).is_fresh
 
 
 class TestAttainment:

@@ -57,9 +57,9 @@ def timed(machine, steps, noise=None):
 def factors(machine, fit):
     prior = machine.constants
     return (
-        fit.overhead_factor,
-        fit.bandwidth_efficiency / prior.bandwidth_efficiency,
-        fit.prefill_efficiency / prior.prefill_efficiency,
+        fit.speed.overhead_factor,
+        fit.speed.bandwidth_efficiency / prior.bandwidth_efficiency,
+        fit.speed.prefill_efficiency / prior.prefill_efficiency,
     )
 
 
@@ -87,7 +87,7 @@ def information(machine, at, steps):
 
 
 def doubt_times_information(fit, known):
-    a, b, c, d, e, f = fit.covariance
+    a, b, c, d, e, f = fit.speed.covariance
     doubt = ((a, b, c), (b, d, e), (c, e, f))
     columns = list(zip(*known, strict=True))
     return [
@@ -107,7 +107,7 @@ def test_without_any_step_all_stays_at_the_prior_and_as_doubtful():
     fit = fit_speed(machine, [])
 
     assert factors(machine, fit) == (1.0, 1.0, 1.0)
-    assert fit.covariance == pytest.approx((1.0, 0, 0, 0.25, 0, 0.25))  # of 1, 0.5 and 0.5
+    assert fit.speed.covariance == pytest.approx((1.0, 0, 0, 0.25, 0, 0.25))  # of 1, 0.5 and 0.5
 
 
 def test_an_engine_that_takes_as_long_as_expected_moves_nothing():
@@ -121,7 +121,7 @@ def test_no_constant_moves_by_more_than_a_factor_of_twenty_and_the_bound_is_name
 
     fit = fit_speed(machine, timed(an_engine(machine, 60, 1, 1), [*BATCHES, *PROMPTS]))
 
-    assert fit.overhead_factor == pytest.approx(20)
+    assert fit.speed.overhead_factor == pytest.approx(20)
     assert "overhead factor" in fit.at_bounds
 
 
@@ -184,9 +184,11 @@ def test_small_batches_alone_leave_the_prefill_efficiency_at_the_prior_and_as_do
 
     fit = fit_speed(machine, timed(an_engine(machine, 2, 0.7, 0.5), small))
 
-    assert fit.prefill_efficiency == pytest.approx(machine.constants.prefill_efficiency, rel=1e-2)
-    assert fit.covariance[5] == pytest.approx(PRIOR_DEVIATIONS[2] ** 2, rel=1e-2)
-    assert fit.covariance[3] < 0.02
+    assert fit.speed.prefill_efficiency == pytest.approx(
+        machine.constants.prefill_efficiency, rel=1e-2
+    )
+    assert fit.speed.covariance[5] == pytest.approx(PRIOR_DEVIATIONS[2] ** 2, rel=1e-2)
+    assert fit.speed.covariance[3] < 0.02
 
 
 def test_large_batches_alone_say_of_prefill_what_their_products_do():
@@ -196,8 +198,8 @@ def test_large_batches_alone_say_of_prefill_what_their_products_do():
 
     *others, prefill = factors(machine, fit)
     assert others == pytest.approx([2, 0.7], rel=0.15)
-    assert abs(math.log(prefill / 0.5)) < math.sqrt(fit.covariance[5])  # as sure as it says
-    assert fit.covariance[5] < PRIOR_DEVIATIONS[2] ** 2 / 3
+    assert abs(math.log(prefill / 0.5)) < math.sqrt(fit.speed.covariance[5])  # as sure as it says
+    assert fit.speed.covariance[5] < PRIOR_DEVIATIONS[2] ** 2 / 3
 
 
 def test_no_efficiency_exceeds_what_memory_allows_and_the_bound_is_named():
@@ -205,7 +207,7 @@ def test_no_efficiency_exceeds_what_memory_allows_and_the_bound_is_named():
 
     fit = fit_speed(machine, timed(an_engine(machine, 1, 5, 1), [*BATCHES, *PROMPTS]))
 
-    assert fit.bandwidth_efficiency == pytest.approx(HIGHEST_EFFICIENCY)
+    assert fit.speed.bandwidth_efficiency == pytest.approx(HIGHEST_EFFICIENCY)
     assert "bandwidth efficiency" in fit.at_bounds
 
 
@@ -217,7 +219,10 @@ def test_steps_that_scatter_leave_more_doubt():
         for number, each in enumerate(calm)
     ]
 
-    assert fit_speed(machine, wild).covariance[3] > 10 * fit_speed(machine, calm).covariance[3]
+    assert (
+        fit_speed(machine, wild).speed.covariance[3]
+        > 10 * fit_speed(machine, calm).speed.covariance[3]
+    )
 
 
 def test_three_equations_are_solved():

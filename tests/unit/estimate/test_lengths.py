@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from measured_builders import an_engine, of_lengths, steady_lengths
+from measured_builders import an_engine, of_lengths, steady_lengths, with_lengths
 from strategies import numbers
 from tonnage.estimate.lengths import MeasuredLengths, measure_lengths
 from tonnage.estimate.metrics import WINDOWS
-from tonnage.estimate.samples import ArrivalWindow, LengthWindow
+from tonnage.estimate.samples import WindowRates
 
 BUSY, FAST, SLOW = 4, 8, 60
 
 
 def measured(*lengths):
     """Lengths of engines that each tell of these windows, scraped every 15 s."""
-    return measure_lengths([an_engine(lengths=each) for each in lengths], scrape_interval_s=15)
+    return measure_lengths([an_engine(lengths=each) for each in lengths])
 
 
 counts = st.integers(0, 1000)
@@ -162,7 +162,7 @@ class TestChange:
     def test_is_told_by_engines_that_say_what_began_and_what_ended(self):
         # The second says nothing of what ended: all that it began would else pile up.
         short = of_lengths(output_tokens=100, per_s=20)
-        silent = LengthWindow(started_per_s=100, started_prompt_tokens_per_s=200_000)
+        silent = WindowRates(started_per_s=100, started_prompt_tokens_per_s=200_000)
         found = measured({SLOW: of_lengths(), FAST: short}, {SLOW: of_lengths(), FAST: silent})
 
         assert found.output_tokens == pytest.approx(100)
@@ -208,13 +208,13 @@ class TestChange:
         engine = an_engine(
             running=running,
             waiting=waiting,
-            completions_per_s=came[0],
-            backlog_growth_per_s=came[1],
+            completed_per_s=came[0],
+            in_flight_per_s=came[1],
             token_gap_s_per_s=gap_s,
             token_gaps_per_s=1,
         )
-        told = replace(engine, lengths={SLOW: of_lengths(), **windows})
-        lengths = measure_lengths([told], scrape_interval_s=15)
+        told = with_lengths(engine, {SLOW: of_lengths(), **windows})
+        lengths = measure_lengths([told])
 
         longest = max([500, *(each.finished_output_tokens_per_s for each in windows.values())])
         assert 0 < lengths.output_tokens <= max(longest, 900 / gap_s) * (1 + 1e-9)
@@ -268,19 +268,20 @@ class TestRunning:
     def of_running(self, running, /, *, other=None, **changes):
         """Lengths where 10 requests/s came at each time and 9 of them ended in the last minute."""
         window = replace(of_lengths(per_s=9), started_per_s=10)
-        told = {
-            "completions_per_s": 10,
+        base = {
+            "completed_per_s": 10,
             "token_gap_s_per_s": running,
             "token_gaps_per_s": running / 0.04,
             "prefill_s_per_s": 0,
         }
-        engine = an_engine(**{"running": running, **told, **changes})
+        engine = an_engine(**{"running": running, **base, **changes})
         engines = [engine]
         if other:
-            engines.append(replace(engine, token_gaps_per_s=other["running"] / 0.04, **other))
+            gaps = {"token_gaps_per_s": other["running"] / 0.04}
+            engines.append(an_engine(**base | gaps | other))
         windows = {SLOW: of_lengths(per_s=10), BUSY: window}
-        told = [replace(each, lengths=windows) for each in engines]
-        return measure_lengths(told, scrape_interval_s=15).output_tokens
+        told = [with_lengths(each, windows) for each in engines]
+        return measure_lengths(told).output_tokens
 
     @pytest.mark.parametrize("age_s", [60, 90, 200])
     def test_answers_are_as_long_as_those_that_run_had_time_for(self, age_s):
@@ -293,7 +294,7 @@ class TestRunning:
         # 10/s in the last minute, and 2/s before that.
         steps = dict(zip(WINDOWS, (10, 10 * 45 / 105 + 2 * 60 / 105, 5, 5), strict=True))
         arrivals = {
-            each: ArrivalWindow(completions_per_s=per_s, backlog_growth_per_s=0, rejections_per_s=0)
+            each: WindowRates(completed_per_s=per_s, in_flight_per_s=0, rejected_per_s=0)
             for each, per_s in steps.items()
         }
 
@@ -318,36 +319,36 @@ class TestRunning:
             {"token_gap_s_per_s": None},
             {"running": None},
             {"waiting": None},
-            {"completions_per_s": None},
-            {"backlog_growth_per_s": None},
+            {"completed_per_s": None},
+            {"in_flight_per_s": None},
         ],
     )
     def test_nothing_is_told_of_an_engine_that_lacks_a_figure(self, missing):
         assert self.of_running(900, **missing) == 500
 
     def test_answers_are_longer_where_none_ended_in_the_last_minute(self):
-        none = LengthWindow(started_per_s=10, finished_per_s=0, finished_output_tokens_per_s=0)
-        long = an_engine(running=900, completions_per_s=10, token_gaps_per_s=500)
-        told = replace(long, lengths={SLOW: of_lengths(per_s=10), BUSY: none})
+        none = WindowRates(started_per_s=10, finished_per_s=0, finished_output_tokens_per_s=0)
+        long = an_engine(running=900, completed_per_s=10, token_gaps_per_s=500)
+        told = with_lengths(long, {SLOW: of_lengths(per_s=10), BUSY: none})
 
-        assert measure_lengths([told], scrape_interval_s=15).output_tokens > 2000
+        assert measure_lengths([told]).output_tokens > 2000
 
     def test_nothing_is_told_where_more_end_than_begin(self):
         # What is left of a burst runs on, and nobody comes.
         window = replace(of_lengths(per_s=9), started_per_s=8)
-        left = an_engine(running=900, completions_per_s=1)
-        told = replace(left, lengths={SLOW: of_lengths(), BUSY: window})
+        left = an_engine(running=900, completed_per_s=1)
+        told = with_lengths(left, {SLOW: of_lengths(), BUSY: window})
 
-        assert measure_lengths([told], scrape_interval_s=15).output_tokens == 500
+        assert measure_lengths([told]).output_tokens == 500
 
     def test_chance_is_not_taken_for_longer_answers(self):
         # 1,300 tokens have run 52 s where 20 do: a standard error is a third.
         window = {SLOW: of_lengths(output_tokens=1300, per_s=0.3)}
         window[BUSY] = replace(window[SLOW], started_per_s=0.4)
-        few = an_engine(running=20, completions_per_s=0.3, token_gaps_per_s=500)
-        told = replace(few, lengths=window)
+        few = an_engine(running=20, completed_per_s=0.3, token_gaps_per_s=500)
+        told = with_lengths(few, window)
 
-        assert measure_lengths([told], scrape_interval_s=15).output_tokens == 1300
+        assert measure_lengths([told]).output_tokens == 1300
 
 
 def is_between(value, one, other):

@@ -71,7 +71,7 @@ def test_every_count_is_that_of_the_log_but_for_requests_on_the_way(watched):
     for scrapes in WINDOWS:
         for scrape_s in watched.recording.scrapes_s[WINDOWS[-1] :: 5]:
             _, samples = seen(watched, scrape_s)
-            count = count_arrivals([samples], scrapes, scrape_interval_s=2)
+            count = count_arrivals([samples], scrapes)
 
             logged = watched.num_logged(scrape_s - count.seconds, scrape_s)
             assert count.requests == pytest.approx(logged, abs=4.5)
@@ -82,9 +82,9 @@ def test_completions_alone_would_miss_what_piles_up(watched):
     scrape_s, samples = seen(watched, 122)
 
     logged = watched.num_logged(scrape_s - 14, scrape_s) / 14
-    demand = measure_demand([samples], scrape_interval_s=2, ready_pods=frozenset("a"))
+    demand = measure_demand([samples], ready_pods=frozenset("a"))
 
-    assert samples.arrivals[8].completions_per_s < 0.75 * logged
+    assert samples.over(8).completed_per_s < 0.75 * logged
     assert demand.requests_per_s == pytest.approx(logged, rel=0.15)
 
 
@@ -93,8 +93,8 @@ def test_a_short_window_would_read_anything(watched):
     short, chosen = [], []
     for scrape_s in watched.scrapes_within(192, 212):
         _, samples = seen(watched, scrape_s)
-        demand = measure_demand([samples], scrape_interval_s=2, ready_pods=frozenset("a"))
-        short.append(count_arrivals([samples], 4, scrape_interval_s=2).per_s)
+        demand = measure_demand([samples], ready_pods=frozenset("a"))
+        short.append(count_arrivals([samples], 4).per_s)
         chosen.append(demand.requests_per_s)
 
     assert max(short) > 2.9 * min(short)
@@ -130,6 +130,6 @@ def test_the_step_time_is_the_gap_that_clients_see(watched):
     busy = [each.tpot_s for each in watched.log if 70 < each.arrival_s < 140 and each.tpot_s]
     gaps = [seen(watched, at_s)[1] for at_s in range(82, 150, 2)]
 
-    step_s = fmean(each.token_gap_s_per_s / each.token_gaps_per_s for each in gaps)
+    step_s = fmean(each.busy.token_gap_s_per_s / each.busy.token_gaps_per_s for each in gaps)
 
     assert step_s == pytest.approx(fmean(busy), rel=0.1)

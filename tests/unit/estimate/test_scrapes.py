@@ -41,15 +41,14 @@ def a_round(scrapes, pages, *, pod=POD, **labels):
     scrapes.add(answered)
 
 
-def the_engine(scrapes, at_s, *, interval_s=15.0, pod=POD):
-    [found] = fleet_samples(scrapes, at_s, interval_s)[pod]
+def the_engine(scrapes, at_s, *, pod=POD):
+    [found] = fleet_samples(scrapes, at_s)[pod]
     return found
 
 
-def the_rate(scrapes, at_s, *, interval_s=15.0):
+def the_rate(scrapes, at_s):
     demand = measure_demand(
-        fleet_samples(scrapes, at_s, interval_s)[POD],
-        scrape_interval_s=interval_s,
+        fleet_samples(scrapes, at_s)[POD],
         ready_pods=frozenset("a"),
     )
     return demand and demand.requests_per_s
@@ -69,11 +68,11 @@ class TestWindows:
         span_s = 60 * interval_s
         a_round(scrapes, pages_until(BEGAN_S, interval_s=interval_s, span_s=span_s))
 
-        found = the_engine(scrapes, BEGAN_S + 2, interval_s=interval_s)
+        found = the_engine(scrapes, BEGAN_S + 2)
 
-        assert found.arrivals[4].seconds == 3 * interval_s
-        assert {each.completions_per_s for each in found.arrivals.values()} == {RATE}
-        assert 0.9 * span_s <= found.arrivals[60].seconds < span_s
+        assert found.over(4).seconds == 3 * interval_s
+        assert {each.completed_per_s for each in found.windows.values()} == {RATE}
+        assert 0.9 * span_s <= found.over(60).seconds < span_s
         assert found.age_s == 2
 
     def test_have_all_scrapes_where_ticks_are_slower(self):
@@ -82,10 +81,10 @@ class TestWindows:
             at_s = BEGAN_S + 60 * tick
             a_round(scrapes, pages_until(at_s, interval_s=5, span_s=75))
 
-        found = the_engine(scrapes, at_s, interval_s=5)
+        found = the_engine(scrapes, at_s)
 
-        assert found.arrivals[20].seconds == 19 * 5
-        assert found.arrivals[20].completions_per_s == RATE
+        assert found.over(20).seconds == 19 * 5
+        assert found.over(20).completed_per_s == RATE
 
     def test_bridge_scrapes_that_failed_and_rounds_that_were_missed(self):
         scrapes = a_fleet_of()
@@ -101,8 +100,8 @@ class TestWindows:
 
         found = the_engine(scrapes, BEGAN_S)
 
-        assert (found.arrivals[60].seconds, found.span_s) == (45, 45)
-        assert found.arrivals[60].completions_per_s == RATE
+        assert (found.over(60).seconds, found.span_s) == (45, 45)
+        assert found.over(60).completed_per_s == RATE
 
     def test_count_what_joined_the_queue(self):
         scrapes = a_fleet_of()
@@ -110,7 +109,7 @@ class TestWindows:
 
         found = the_engine(scrapes, BEGAN_S + 120)
 
-        assert found.arrivals[4].backlog_growth_per_s == pytest.approx(1 / 3)
+        assert found.over(4).in_flight_per_s == pytest.approx(1 / 3)
         assert the_rate(scrapes, BEGAN_S + 120) == pytest.approx(1.0)
 
     def test_after_a_restart_of_the_operator_begin_with_what_it_asks_for_first(self):
@@ -142,8 +141,8 @@ class TestAge:
         old = the_engine(scrapes, BEGAN_S + FRESH_SCRAPES * 15 + 1)
 
         assert (fresh.age_s, old.age_s) == (45, 46)
-        assert fresh.arrivals
-        assert (old.arrivals, old.ttft_within, old.running) == ({}, {}, 4)
+        assert fresh.windows
+        assert (old.windows, old.ttft_within, old.running) == ({}, {}, 4)
 
     def test_where_the_newest_samples_come_half_a_minute_late_is_still_fresh(self):
         # As VictoriaMetrics answers: what was sampled in the last 30 s is not there yet.
@@ -181,16 +180,16 @@ class TestPrometheusReplicas:
     def test_are_not_counted_twice_and_one_of_them_is_followed(self):
         found = self.both(20)
 
-        assert {each.arrivals[8].completions_per_s for each in found[9:]} == {RATE}
+        assert {each.over(8).completed_per_s for each in found[9:]} == {RATE}
         assert len({each.age_s for each in found}) == 1
 
     @pytest.mark.parametrize("stopped", ["a", "b"])
     def test_of_which_the_one_that_is_followed_stops_the_other_is(self, stopped):
         found = self.both(30, silent=[(stopped, 10)])
 
-        assert all(each.arrivals for each in found), "always fresh"
+        assert all(each.windows for each in found), "always fresh"
         assert found[-1].age_s in {0, 6}
-        assert found[-1].arrivals[20].completions_per_s == pytest.approx(RATE)
+        assert found[-1].over(20).completed_per_s == pytest.approx(RATE)
 
     def test_with_the_same_times_count_once(self):
         scrapes = a_fleet_of()
@@ -305,7 +304,7 @@ class TestEngines:
             for engine in ("0", "1"):
                 take_page(scrapes, pod, BEGAN_S, a_page(1, running=number + 1), engine)
 
-        found = fleet_samples(scrapes, BEGAN_S, 15)
+        found = fleet_samples(scrapes, BEGAN_S)
 
         assert {pod: [e.running for e in found[pod]] for pod in pods} == {
             pods[0]: [1, 1],
@@ -324,9 +323,9 @@ class TestEngines:
         take_series(scrapes, answered, refused, [(times[0], 0.0), (times[1], 15.0)])
         scrapes.add(answered)
 
-        found = fleet_samples(scrapes, times[1], 15)[POD]
+        found = fleet_samples(scrapes, times[1])[POD]
 
-        assert [each.arrivals[4].rejections_per_s for each in found] == [1, None]
+        assert [each.over(4).rejected_per_s for each in found] == [1, None]
 
     def test_that_go_silent_are_forgotten_when_no_window_reaches_them(self):
         scrapes = a_fleet_of()
@@ -353,13 +352,13 @@ class TestFigures:
 
         assert found.running == 1
         told = {"waiting": found.waiting, "kv_usage": found.kv_usage_fraction}
-        told |= {"deferred": found.mean_deferred, "completed": found.arrivals[4].completions_per_s}
+        told |= {"deferred": found.mean_deferred, "completed": found.over(4).completed_per_s}
         assert told.get(name) in {None, 2.0}  # what waits is told by the older gauge too
 
     def test_of_refusals_that_cannot_be_make_arrivals_unknown(self):
         found = self.with_page(completed=2, rejected=math.nan)
 
-        assert found.arrivals[4].completions_per_s is None
+        assert found.over(4).completed_per_s is None
         assert found.ttft_within == {}
 
     def test_of_which_a_part_cannot_be_are_missing(self):

@@ -10,7 +10,6 @@ import pytest
 from builders import a_shard, a_workload
 from engine_windows import Served, a_catalog_sizing
 from measured_builders import (
-    ARRIVALS,
     PROMPTS,
     a_machine,
     a_window,
@@ -20,8 +19,6 @@ from measured_builders import (
     window_of,
 )
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
-from tonnage.estimate.metrics import BUSY_SCRAPES
-from tonnage.estimate.samples import ArrivalWindow
 from tonnage.estimate.speed import (
     observed_mbu,
     predicted_gap_s,
@@ -172,7 +169,7 @@ class TestBusyWindow:
 
     @pytest.mark.parametrize("gauge", ["running", "mean_running"])
     def test_is_none_where_more_run_than_there_are_slots(self, gauge):
-        assert window_of(an_engine(**{gauge: 81}, arrivals={})) is None
+        assert window_of(an_engine(**{gauge: 81}, in_flight_per_s=None)) is None
 
     def test_is_none_where_counters_tell_of_more_than_ever_ran(self):
         # 20 run in the mean: 40, and 2.5 deviations, may decode.
@@ -204,8 +201,7 @@ class TestBusyWindow:
         ],
     )
     def test_is_refused_where_the_batch_fills_or_drains(self, running, growth_per_s, level):
-        arrivals = ArrivalWindow(**(ARRIVALS | {"backlog_growth_per_s": growth_per_s}))
-        samples = an_engine(running=running, arrivals={BUSY_SCRAPES: arrivals})
+        samples = an_engine(running=running, in_flight_per_s=growth_per_s)
 
         found = window_of(samples, flags=some_flags(max_num_seqs=256))
 
@@ -213,13 +209,12 @@ class TestBusyWindow:
 
     def test_is_level_while_a_queue_grows_and_all_slots_are_taken(self):
         # 120 more came in the minute, and wait: 64 ran all along.
-        growing = ArrivalWindow(**(ARRIVALS | {"backlog_growth_per_s": 2}))
         full = an_engine(
             running=64,
             mean_running=64,
             waiting=200,
             token_gap_s_per_s=63,
-            arrivals={BUSY_SCRAPES: growing},
+            in_flight_per_s=2,
         )
 
         assert window_of(full).full_share > 0.85
@@ -237,7 +232,7 @@ class TestBusyWindow:
 
     def test_that_nobody_can_tell_to_be_level_is_taken(self):
         assert window_of(an_engine(running=None))
-        assert window_of(an_engine(arrivals={}))
+        assert window_of(an_engine(in_flight_per_s=None))
 
     def test_of_one_data_parallel_rank_stands_for_the_work_of_all(self):
         flags = some_flags(parallelism=Parallelism(data=8))

@@ -384,8 +384,8 @@ def busy_figures(*, slower):
         prompts_per_s=2,
     )
     return {
-        "token_gaps": samples.token_gaps_per_s,
-        "token_gap_s": samples.token_gap_s_per_s,
+        "token_gaps": samples.busy.token_gaps_per_s,
+        "token_gap_s": samples.busy.token_gap_s_per_s,
     }
 
 

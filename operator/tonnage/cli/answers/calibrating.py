@@ -16,6 +16,7 @@ from tonnage.estimate.calibration_file import (
     key_of,
 )
 from tonnage.estimate.fit import SpeedFit, TimedStep, errors, fit_speed
+from tonnage.estimate.learner import constants_of
 from tonnage.sizing.plan import IDLE
 from tonnage.sizing.serving.steady import mixed_step, ranks_together
 from tonnage.sizing.step_time.model import StepTimeModel
@@ -88,7 +89,7 @@ def _points_of_run(
 def _fit_points(subject: Subject, points: Sequence[_Point], *, num_steps: float) -> Calibrated:
     model, timed = subject.model, [point.timed for point in points]
     fit = fit_speed(model, timed)
-    fitted = replace(model, constants=fit.constants(model.constants))
+    fitted = replace(model, constants=constants_of(fit.speed, model.constants))
     off = zip(points, errors(model, timed), errors(fitted, timed), strict=True)
     return Calibrated(
         subject=subject,
@@ -174,17 +175,11 @@ def calibration_of(
     found: Calibrated, *, measured_at_s: float, num_requests: int, remark: str
 ) -> CalibrationFile:
     """Return the file that is written."""
-    fit = found.fit
     return CalibrationFile(
         date=datetime.fromtimestamp(measured_at_s, UTC).date().isoformat(),
         measured_at_s=measured_at_s,
         key=key_of(found.subject.request, found.subject.parallelism),
-        constants=LearnedConstants(
-            overhead_factor=fit.overhead_factor,
-            bandwidth_efficiency=fit.bandwidth_efficiency,
-            prefill_efficiency=fit.prefill_efficiency,
-            covariance=fit.covariance,
-        ),
+        constants=LearnedConstants.model_validate(found.fit.speed, from_attributes=True),
         requests=num_requests,
         steps=round(found.num_steps),
         points=found.points,

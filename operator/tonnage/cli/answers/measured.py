@@ -20,7 +20,6 @@ from tonnage.sizing.compare import Measured
 from tonnage.sizing.plan import Sizing, size_with
 from tonnage.sizing.provenance import Figure, Input, Origin, cache_input, speed_input, with_changed
 from tonnage.sizing.request import SizingRequest, on_gpu
-from tonnage.sizing.split import Parallelism
 from tonnage.units import significant
 
 
@@ -44,7 +43,7 @@ def as_measured(request: SizingRequest, calibration: CalibrationFile) -> SizingR
     Raises:
         CalibrationFileError: they are of another engine, with both keys.
     """
-    split = Parallelism(**calibration.key.parallelism.model_dump(by_alias=False))
+    split = calibration.key.parallelism
     check_key(calibration, key_of(request, request.flags.parallelism if request.flags else split))
     speed = constants_of(speed_posterior_of(calibration), request.speed)
     written = (
@@ -107,7 +106,7 @@ def measured_classes(
             why = "another file calibrates it too" if name in found else "it is not compared"
             raise CalibrationFileError(f"the calibration is of GPU class {name}: {why}")
         asked = as_measured(on_gpu(request, classes[name]), file)
-        split = Parallelism(**file.key.parallelism.model_dump(by_alias=False))
+        split = file.key.parallelism
         check_request(asked)
         reported = with_reported_cache(asked, size_with(asked, split), file)
         found[name] = Measured(request=reported or asked, parallelism=split)

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tonnage.control.input.state import ModelState, PodView
-from tonnage.estimate.demand import is_fresh
 from tonnage.estimate.samples import EngineSamples
 
 
@@ -17,9 +16,7 @@ class PodCost:
     cost: int
 
 
-def costs_to_go(
-    state: ModelState, num_kept: int, *, scrape_interval_s: float
-) -> tuple[PodCost, ...]:
+def costs_to_go(state: ModelState, num_kept: int) -> tuple[PodCost, ...]:
     """Return the marks that let the pods with the least to do go, down to so many that are kept.
 
     Pods that are not Ready go first, marked or not. Of the others those with the fewest requests,
@@ -28,7 +25,7 @@ def costs_to_go(
     """
     staying = [pod for pod in state.pods if not pod.is_deleting]
     ready = [pod for pod in staying if pod.is_ready]
-    loads = pod_loads(state.engines, scrape_interval_s=scrape_interval_s)
+    loads = pod_loads(state.engines)
     ranked = sorted(
         (pod for pod in ready if pod.name in loads), key=lambda pod: (loads[pod.name], pod.name)
     )
@@ -49,12 +46,11 @@ def _marks(going: Sequence[PodView], others: Sequence[PodView]) -> tuple[PodCost
     )
 
 
-def pod_loads(engines: Sequence[EngineSamples], *, scrape_interval_s: float) -> Mapping[str, float]:
+def pod_loads(engines: Sequence[EngineSamples]) -> Mapping[str, float]:
     """Return the requests that run and wait in each pod, of those whose engines all say it."""
     loads, unknown = dict[str, float](), set[str]()
     for each in engines:
-        is_known = is_fresh(each, scrape_interval_s=scrape_interval_s)
-        if not is_known or each.running is None or each.waiting is None:
+        if not each.is_fresh or each.running is None or each.waiting is None:
             unknown.add(each.pod)
             continue
         loads[each.pod] = loads.get(each.pod, 0.0) + each.running + each.waiting

@@ -41,12 +41,12 @@ def _without_waiting(each: EngineSamples) -> EngineSamples:
 
 def _untaken_share(each: EngineSamples) -> float:
     """Return the share of an engine's cache that no request which runs there has; 0: not known."""
-    lengths, tokens, usage = each.lengths.get(FAST_SCRAPES), each.kv_tokens, each.kv_usage_fraction
-    if not (lengths and tokens and usage and each.mean_running is not None):
+    rates, tokens, usage = each.over(FAST_SCRAPES), each.kv_tokens, each.kv_usage_fraction
+    if not (tokens and usage and each.mean_running is not None):
         return 0.0
-    if not (lengths.started_prompt_tokens_per_s and lengths.started_per_s):
+    if not (rates.started_prompt_tokens_per_s and rates.started_per_s):
         return 0.0
-    prompt_tokens = lengths.started_prompt_tokens_per_s / lengths.started_per_s
+    prompt_tokens = rates.started_prompt_tokens_per_s / rates.started_per_s
     return usage - each.mean_running * prompt_tokens / tokens
 
 

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from tonnage.control.input.state import Assessment, Chosen, Fleet
 from tonnage.control.measure.traffic import settled_pods
-from tonnage.estimate.demand import is_fresh
 from tonnage.estimate.metrics import ATTAINMENT_SCRAPES
 from tonnage.estimate.samples import EngineSamples
 
@@ -36,12 +35,11 @@ def served_at_most(found: Assessment, chosen: Chosen, fleet: Fleet) -> Saturatio
     have become longer end later: what counts is the larger of the requests that end and of the
     tokens that are made, over those of a request.
     """
-    interval_s = fleet.settings.scrape_interval_s
-    window_s = ATTAINMENT_SCRAPES * interval_s
+    window_s = ATTAINMENT_SCRAPES * fleet.settings.scrape_interval_s
     warm = settled_pods(found.state.pods, now_s=fleet.windows_end_s, after_s=2 * window_s)
     by_pod: dict[str, list[float | None]] = {}
     for each in found.state.engines:
-        if each.pod in warm and is_fresh(each, scrape_interval_s=interval_s):
+        if each.pod in warm and each.is_fresh:
             by_pod.setdefault(each.pod, []).append(_served_per_s(each, chosen, window_s))
     most = [
         sum(math.inf if each is None else each for each in by_pod.get(pod, [None])) for pod in warm
@@ -53,14 +51,14 @@ def served_at_most(found: Assessment, chosen: Chosen, fleet: Fleet) -> Saturatio
 
 def _served_per_s(each: EngineSamples, chosen: Chosen, window_s: float) -> float | None:
     """Return the requests/s of an engine at which some waited all along; None: not known, or no."""
-    window = each.arrivals.get(ATTAINMENT_SCRAPES)
-    if window is None or each.running is None or each.waiting is None:
+    window, gaps_per_s = each.over(ATTAINMENT_SCRAPES), each.busy.token_gaps_per_s
+    if each.running is None or each.waiting is None:
         return None
-    grown, ended = window.backlog_growth_per_s, window.completions_per_s
-    if grown is None or ended is None or each.token_gaps_per_s is None:
+    grown, ended = window.in_flight_per_s, window.completed_per_s
+    if grown is None or ended is None or gaps_per_s is None:
         return None
     tokens = chosen.sizing.request.workload.output_tokens
-    served_per_s = max(ended, each.token_gaps_per_s / max(1.0, tokens - 1))
+    served_per_s = max(ended, gaps_per_s / max(1.0, tokens - 1))
     backlog = each.running + each.waiting
     queue = min(backlog, backlog - window_s * grown) - each.running
     least = max(LEAST_QUEUE, QUEUE_SHARE * served_per_s * window_s)

@@ -9,7 +9,7 @@ from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.control.input.memory import ObjectMemory, PodMemory, PodSpeed
 from tonnage.control.input.state import Attainment, Fleet, ModelState, Observed, PodView, Traffics
 from tonnage.control.measure.handover import with_causes
-from tonnage.estimate.demand import Gone, MeasuredDemand, attainment, is_fresh, measure_demand
+from tonnage.estimate.demand import Gone, MeasuredDemand, attainment, measure_demand
 from tonnage.estimate.learner import PodWindow
 from tonnage.estimate.lengths import measure_lengths
 from tonnage.estimate.metrics import BUSY_SCRAPES, DECIDING, SLOW_SCRAPES
@@ -66,7 +66,6 @@ def measure_traffic(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Tr
     ready = settled_pods(state.pods, now_s=fleet.windows_end_s, after_s=SETTLE_SCRAPES * interval_s)
     demand = measure_demand(
         state.engines,
-        scrape_interval_s=interval_s,
         ready_pods=ready,
         gone=Gone(
             longest_s=fleet.windows_end_s - memory.pods.vanished_at_s,
@@ -75,10 +74,10 @@ def measure_traffic(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Tr
         dispersion=max(1.0, memory.traffic.arrival_scv or 1.0),
     )
     has_rate = demand is not None or memory.traffic.measured is not None
-    seen = measure_lengths(state.engines, scrape_interval_s=interval_s) if has_rate else None
+    seen = measure_lengths(state.engines) if has_rate else None
     lack = _lack(fleet, state.view.namespace)
     metrics, reason, message = _metrics_state(lack, memory, demand, ready, state)
-    if reason == "MetricsMissing" and (unsaid := _unsaid(state.engines, interval_s)):
+    if reason == "MetricsMissing" and (unsaid := _unsaid(state.engines)):
         message = f"{_pods(ready)} no {unsaid}: does this version name it otherwise?"
     if metrics is Metrics.COMPLETE and (young := _unseen_before(state, fleet)):
         metrics, reason = Metrics.MISSING, "MetricsIncomplete"
@@ -156,10 +155,10 @@ def _lack(fleet: Fleet, namespace: str) -> tuple[str, str] | None:
     return None
 
 
-def _unsaid(engines: Iterable[EngineSamples], interval_s: float) -> str | None:
+def _unsaid(engines: Iterable[EngineSamples]) -> str | None:
     """Return the metric of demand that is missing from every pod; None: no pod reports."""
-    fresh = [each for each in engines if is_fresh(each, scrape_interval_s=interval_s)]
-    says = any(w.completions_per_s is not None for each in fresh for w in each.arrivals.values())
+    fresh = [each for each in engines if each.is_fresh]
+    says = any(w.completed_per_s is not None for each in fresh for w in each.windows.values())
     return COMPLETED if fresh and not says else None
 
 
@@ -211,7 +210,7 @@ def observe_engines(
     busy = [each for pod in pods for each in pod.engines]
     used = {pod.pod: _utilization(pod) for pod in pods}
     slo = sizing.request.slo
-    reported = _reports_of_pods(state, fleet, sizing)
+    reported = _reports_of_pods(state, sizing)
     active = [e.dram_active_fraction for e in state.engines if e.dram_active_fraction is not None]
     return Observed(
         pods=pods,
@@ -246,7 +245,7 @@ def moved_prompt_fraction(engines: Iterable[EngineSamples]) -> float | None:
     """Return the share of prompt tokens whose cache came from another engine or from the host."""
     known = [
         (each.moved_prompt_tokens_per_s, each.started_prompt_tokens_per_s)
-        for each in engines
+        for each in (engine.busy for engine in engines)
         if each.moved_prompt_tokens_per_s is not None and each.started_prompt_tokens_per_s
     ]
     started = sum(of_all for _, of_all in known)
@@ -263,7 +262,7 @@ def _engine_mbu(state: ModelState, sizing: Sizing) -> float | None:
     nominal = sizing.replica.model.speeds.memory_bytes_per_s
     known = [
         (each.read_bytes_per_s + each.write_bytes_per_s) / nominal
-        for each in state.engines
+        for each in (engine.busy for engine in state.engines)
         if each.read_bytes_per_s is not None and each.write_bytes_per_s is not None
     ]
     return _mean(known)
@@ -291,17 +290,16 @@ def _slower(pod: PodWindow, model: StepTimeModel) -> float:
     return median(math.log(each.gap_s / predicted_gap_s(model, each)) for each in pod.engines)
 
 
-def _reports_of_pods(state: ModelState, fleet: Fleet, sizing: Sizing) -> list[float]:
+def _reports_of_pods(state: ModelState, sizing: Sizing) -> list[float]:
     """Return the tokens of one rank that each fresh pod reports, that of its smallest rank.
 
     A pod that is being deleted may run what its object no longer does.
     """
-    interval_s = fleet.settings.scrape_interval_s
     staying = {pod.name for pod in state.pods if not pod.is_deleting}
     by_pod = dict[str, float]()
     for each in state.engines:
         tokens = reported_kv_tokens(each, sizing)
-        if tokens and each.pod in staying and is_fresh(each, scrape_interval_s=interval_s):
+        if tokens and each.pod in staying and each.is_fresh:
             by_pod[each.pod] = min(tokens, by_pod.get(each.pod, tokens))
     return list(by_pod.values())
 
@@ -357,7 +355,7 @@ def _pod_windows(
     prompts = _prompts(sizing)
     by_pod = dict[str, list[BusyWindow]]()
     for each in state.engines:
-        if each.pod in warm and is_fresh(each, scrape_interval_s=interval_s):
+        if each.pod in warm and each.is_fresh:
             window = _window(each, sizing, prompts, window_s=BUSY_SCRAPES * interval_s)
             by_pod.setdefault(each.pod, []).extend([window] if window else [])
     model = replace(sizing.replica.model, constants=prior)

@@ -116,7 +116,7 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     waiting = waiting_kinds(found, fleet.now_s)
     waits = bool(waiting & {WriteKind.TEMPLATE, WriteKind.CHILDREN})
     acts = may_act(found, fleet)
-    scale = _scale(found, fleet) if may_scale(found, fleet) else None
+    scale = _scale(found) if may_scale(found, fleet) else None
     # A status of what is too large to be read costs the API server as much as the object does.
     is_mute = view.is_oversized or WriteKind.STATUS in waiting
     may_apply = acts and WriteKind.TEMPLATE not in waiting
@@ -216,7 +216,7 @@ def _is_spec_new(found: Assessment) -> bool:
     return found.memory.written.children_generation != found.state.view.generation
 
 
-def _scale(found: Assessment, fleet: Fleet) -> Scale | None:
+def _scale(found: Assessment) -> Scale | None:
     deployment, decision = found.state.deployment, found.decision
     if deployment is None or decision is None or decision.replicas == deployment.replicas:
         return None
@@ -229,14 +229,13 @@ def _scale(found: Assessment, fleet: Fleet) -> Scale | None:
         kind=deployment.kind,
         seen=deployment.replicas,
         replicas=decision.replicas,
-        costs=_costs(found, deployment, fleet) if is_down and owns_children(found) else (),
+        costs=_costs(found, deployment) if is_down and owns_children(found) else (),
     )
 
 
-def _costs(found: Assessment, deployment: DeploymentView, fleet: Fleet) -> tuple[PodCost, ...]:
+def _costs(found: Assessment, deployment: DeploymentView) -> tuple[PodCost, ...]:
     """Return the marks of the pods that are to go: of groups that with the highest index goes."""
     if deployment.workload.is_group:
         return ()
     kept = found.decision.replicas if found.decision else 0
-    interval_s = fleet.settings.scrape_interval_s
-    return costs_to_go(found.state, kept, scrape_interval_s=interval_s)
+    return costs_to_go(found.state, kept)
