@@ -389,13 +389,12 @@ def write_flags(flags: Flags, host_cache_gib: int = 0) -> str:
     )
 
 
-def recorded_cache_gib(text: str | None) -> int:
-    """Return the host memory that what runs has for a cache, by the annotation; 0: none."""
+def has_recorded_cache(text: str | None) -> bool:
+    """Tell whether what runs has a KV cache in host memory, by the annotation."""
     try:
-        gib = json.loads(text or "")[HOST_CACHE]
+        return bool(json.loads(text or "")[HOST_CACHE])
     except (ValueError, TypeError, KeyError, RecursionError):
-        return 0
-    return gib if type(gib) is int and 0 < gib <= MOST_HOST_GIB else 0
+        return False
 
 
 def flags_from_annotation(text: str) -> Flags | None:

@@ -8,8 +8,7 @@ Each data-parallel rank has both caches of its own, and gets requests without a 
 meets the whole working set.
 
 Where a spec says Auto, replicas have it if it is worth it by what is planned, and the plan with it
-costs no more. What runs stays while the working set is near the limit, and has the size that it has
-while that is about enough: another choice replaces pods.
+costs no more.
 
 Sources:
     [llm-d-guides] random prompts, document questions and a working set of 1.32 times the cache.
@@ -33,9 +32,7 @@ from tonnage.sizing.serving.ttft import own_prefill_s
 from tonnage.sizing.split import kv_is_replicated
 from tonnage.units import GIB, count_of, significant
 
-NEAR: Final = 0.1
-"""Of what the GPU cache holds: a working set that is this near leaves what runs as it is."""
-RUNS_ON: Final = "what runs stays until the spec asks for other engines, within 10% even then"
+RUNS_ON: Final = "what runs stays until the spec asks for other engines"
 """Why what runs is another than the verdict says."""
 
 
@@ -68,16 +65,6 @@ class Offload:
     @property
     def is_worth_it(self) -> bool:
         return not self.fits_gpu and self.fits_host
-
-    def is_taken(self, *, runs: int | None) -> bool:
-        """Tell whether Auto takes it; ``runs``: what replicas have, 0: none. None: none run.
-
-        >>> near = Offload(working_set_tokens=105, gpu_tokens=100, host_bytes_per_token=1)
-        >>> [near.is_taken(runs=each) for each in (None, True, False)]
-        [True, True, False]
-        """
-        margin = 0.0 if runs is None else -NEAR if runs else NEAR
-        return self.working_set_tokens > (1 + margin) * self.gpu_tokens and self.fits_host
 
 
 def offload_of(
@@ -139,23 +126,15 @@ class Decided(NamedTuple):
     """Why it is another than the verdict says."""
 
 
-def decide_offload(
-    spec: Spec,
-    size: Callable[[bool], Sizing],
-    *,
-    runs: int | None = None,
-) -> Decided:
-    """Return the plan with the cache that Auto takes, else without.
-
-    ``size``: with it, or without. ``runs``: GiB that replicas have, 0: they run without. None: none
-    run.
+def decide_offload(spec: Spec, size: Callable[[bool], Sizing]) -> Decided:
+    """Return the plan with the cache that Auto takes, else without; ``size``: with it, or without.
 
     Raises:
         SizingError, SearchAbandonedError: as ``size`` does without it.
     """
     without, given = size(False), spec.model.kv_offload
-    if given is None or not given.is_auto or not _is_taken(given, without, runs):
-        return Decided(without, "" if runs is None else RUNS_ON)
+    if given is None or not given.is_auto or not _is_worth_it(given, without):
+        return Decided(without)
     if auto_obstacle(spec, without.request):
         return Decided(without)
     try:
@@ -164,9 +143,9 @@ def decide_offload(
         return Decided(without, f"no plan has it: {error}")
     if rank_of_sizing(with_cache)[:2] > rank_of_sizing(without)[:2]:
         return Decided(without, _why_dearer(with_cache, without))
-    if not _is_taken(given, with_cache, runs):
+    if not _is_worth_it(given, with_cache):
         return Decided(without, f"not worth it on {with_cache.parallelism}, as the plan with it")
-    return Decided(with_cache, "" if runs is None else RUNS_ON)
+    return Decided(with_cache)
 
 
 def _why_dearer(with_cache: Sizing, without: Sizing) -> str:
@@ -198,9 +177,9 @@ def without_refused(spec: Spec, sizing: Sizing) -> Sizing:
     return replace(sizing, request=replace(sizing.request, has_host_cache=False))
 
 
-def _is_taken(given: KvOffload, sizing: Sizing, runs: int | None) -> bool:
+def _is_worth_it(given: KvOffload, sizing: Sizing) -> bool:
     offload = asked_offload(given, sizing, held_as_planned(sizing))
-    return offload is not None and offload.is_taken(runs=runs)
+    return offload is not None and offload.is_worth_it
 
 
 def held_as_planned(sizing: Sizing) -> float:
@@ -210,17 +189,10 @@ def held_as_planned(sizing: Sizing) -> float:
 
 
 def host_cache_gib(given: KvOffload, sizing: Sizing) -> int:
-    """Return the host memory of a replica, all its ranks: as given, or for the working set.
-
-    Where Auto chooses, as much as runs, if that holds the working set but for what is near.
-    """
+    """Return the host memory of a replica, all its ranks: as given, or for the working set."""
     if given.gib is not None and not given.is_auto:
         return given.gib
-    needed_bytes = (given.working_set_tokens or 0) * _host_bytes_per_token(sizing)
-    running = sizing.request.running_cache_gib
-    if given.is_auto and (1 - NEAR) * needed_bytes <= running * GIB <= _host_bytes(given, sizing):
-        return running
-    return math.ceil(needed_bytes / GIB)
+    return math.ceil((given.working_set_tokens or 0) * _host_bytes_per_token(sizing) / GIB)
 
 
 def _bytes_per_token(sizing: Sizing) -> float:

@@ -125,8 +125,6 @@ class SizingRequest:
     """Which part of each request the replicas serve; None: all of it."""
     has_host_cache: bool = False
     """A KV cache in host memory is behind that of the GPUs."""
-    running_cache_gib: int = 0
-    """Memory of the host that replicas have for it; 0: none run with it."""
     node_link_bytes_per_s: float | None = None
     """Of one GPU to other nodes; None: no data-parallel ranks are over several."""
     transfer_s: float = 0.0
@@ -346,13 +344,10 @@ def _refuse_other_half(spec: Spec, dtype: str) -> None:
             )
 
 
-def ask(
-    spec: Spec, known: Known, *, has_host_cache: bool = False, running_cache_gib: int = 0
-) -> SizingRequest:
+def ask(spec: Spec, known: Known, *, has_host_cache: bool = False) -> SizingRequest:
     """Make the request of a spec: what it expects, and the priors for all that is learned.
 
     ``has_host_cache``: with the KV cache in host memory that the spec leaves open (Auto).
-    ``running_cache_gib``: that replicas have for it.
 
     Raises:
         InvalidParallelismError: the spec asks for a split whose cache cannot be moved.
@@ -386,7 +381,6 @@ def ask(
         max_num_batched_tokens=spec.engine.max_num_batched_tokens if spec.engine else None,
         role=role,
         has_host_cache=has_host_cache,
-        running_cache_gib=running_cache_gib if has_host_cache else 0,
         node_link_bytes_per_s=spec.hardware.node_link_bytes_per_s,
         transfer_s=transfer_s_of(spec),
     )

@@ -123,7 +123,7 @@ def dear_spec(requests_per_s):
     ).spec
 
 
-def decided(spec, **what):
+def decided(spec):
     """Whether replicas of the plan have the cache, and of what it was asked."""
     asked = []
 
@@ -132,7 +132,7 @@ def decided(spec, **what):
         known = look_up(spec, built_in_gpus())
         return answer_to(ask(spec, known, has_host_cache=has_host_cache))
 
-    found, _ = decide_offload(spec, plan, **what)
+    found, _ = decide_offload(spec, plan)
     return found.request.has_host_cache, asked
 
 

@@ -20,7 +20,7 @@ from tonnage.manifests.children import (
     Site,
     differs_in_pods,
     flags_from_annotation,
-    recorded_cache_gib,
+    has_recorded_cache,
     replaces_pods,
     spec_digest,
 )
@@ -55,7 +55,7 @@ class RunningObject:
     drain_s: int | None
     num_nodes: int = 1
     """Over which each replica runs: a pod on each."""
-    running_cache_gib: int = 0
+    has_host_cache: bool = False
 
     @property
     def is_annotated(self) -> bool:
@@ -72,7 +72,7 @@ class RunningObject:
             flags=self.flags,
             asks_the_same=is_same or differs_in_pods(model, self.made_from),
             is_rolled=not is_same and replaces_pods(model, self.made_from),
-            running_cache_gib=self.running_cache_gib,
+            has_host_cache=self.has_host_cache,
         )
 
 
@@ -88,7 +88,7 @@ def running_of_plan(planned: Planned) -> RunningObject:
         flags=planned.sizing.flags,
         drain_s=int(made["metadata"]["annotations"][DRAIN_ANNOTATION]),
         num_nodes=num_nodes_in(made),
-        running_cache_gib=recorded_cache_gib(made["metadata"]["annotations"][FLAGS_ANNOTATION]),
+        has_host_cache=has_recorded_cache(made["metadata"]["annotations"][FLAGS_ANNOTATION]),
     )
 
 
@@ -103,7 +103,7 @@ def running_of_view(view: DeploymentView) -> RunningObject:
         flags=flags_from_annotation(view.flags or ""),
         drain_s=view.drain_s,
         num_nodes=view.num_nodes,
-        running_cache_gib=recorded_cache_gib(view.flags),
+        has_host_cache=has_recorded_cache(view.flags),
     )
 
 

@@ -77,8 +77,8 @@ class Live:
     """Its spec differs in pods at most, so its flags stay whatever others would gain."""
     is_rolled: bool = False
     """Pods are replaced for these all the same."""
-    running_cache_gib: int = 0
-    """Of its KV cache in host memory; 0: none."""
+    has_host_cache: bool = False
+    """It has a KV cache in host memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,9 +153,7 @@ def answer(
 
     @cache
     def asked(has_host_cache: bool) -> SizingRequest:
-        request = request_of(spec, terms, references, has_host_cache=has_host_cache)
-        running_gib = live.running_cache_gib if live and has_host_cache else 0
-        return replace(request, running_cache_gib=running_gib)
+        return request_of(spec, terms, references, has_host_cache=has_host_cache)
 
     try:
         request = asked(False)
@@ -205,13 +203,9 @@ def _decided(
 ) -> Decided:
     """Return the plan, with or without a cache in host memory where the spec leaves that open."""
     if live is not None and live.asks_the_same:
-        sizing = _size(asked(live.running_cache_gib > 0), live, between)
+        sizing = _size(asked(live.has_host_cache), live, between)
         return Decided(without_refused(spec, sizing) if live.is_rolled else sizing, RUNS_ON)
-    return decide_offload(
-        spec,
-        lambda has_host_cache: _size(asked(has_host_cache), live, between),
-        runs=live.running_cache_gib if live else None,
-    )
+    return decide_offload(spec, lambda has_host_cache: _size(asked(has_host_cache), live, between))
 
 
 def roles_of(

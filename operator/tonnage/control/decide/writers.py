@@ -24,7 +24,7 @@ from tonnage.manifests.children import (
     NotServableError,
     deployment,
     flags_from_annotation,
-    recorded_cache_gib,
+    has_recorded_cache,
     running_model,
     spec_digest,
 )
@@ -202,8 +202,8 @@ def _as_recorded(
     if isinstance(shape, BadConfig):
         return None
     try:
-        gib = recorded_cache_gib(live.flags)
-        asked = by_spec(model.spec, fleet.gpus, shape, None, gib > 0, gib)
+        has_cache = has_recorded_cache(live.flags)
+        asked = by_spec(model.spec, fleet.gpus, shape, None, has_cache)
         request = replace(asked, slo=Slo())
         sizing = size(with_known_cache(request, flags, state, fleet, memory))
         made = deployment(model, sizing, site_in(fleet), drain_s=recorded_drain_s(live))

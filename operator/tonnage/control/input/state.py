@@ -20,7 +20,7 @@ from tonnage.estimate.learner import PodWindow
 from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.samples import EngineSamples
 from tonnage.manifests.changes import Change
-from tonnage.manifests.children import recorded_cache_gib
+from tonnage.manifests.children import has_recorded_cache
 from tonnage.manifests.names import Manifest
 from tonnage.manifests.roles import RoleManifest
 from tonnage.manifests.workload import DEPLOYMENT, WORKLOADS, Workload
@@ -226,11 +226,11 @@ class ModelState:
         return {role: each for role, each in self.roles.items() if each.view.owner_uid == uid}
 
     @property
-    def running_cache_gib(self) -> int | None:
-        """Of a KV cache in host memory, as we recorded it; 0: none. None: none of ours run."""
+    def has_host_cache(self) -> bool:
+        """Whether what runs of ours has a KV cache in host memory, as we recorded it."""
         live = self.deployment
         is_ours = live is not None and live.owner_uid == self.view.uid
-        return recorded_cache_gib(live.flags) if live and is_ours else None
+        return live is not None and is_ours and has_recorded_cache(live.flags)
 
     @property
     def replicas(self) -> int:

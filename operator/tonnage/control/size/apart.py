@@ -38,7 +38,7 @@ def apart(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -
         return None
     if state.config_problem or isinstance(shape, BadConfig):
         return None  # refused as any object is
-    request = by_spec(model.spec, fleet.gpus, shape, None, False, 0)
+    request = by_spec(model.spec, fleet.gpus, shape, None, False)
     held = belief(request, None, state, fleet, memory)
 
     def size(asked: SizingRequest) -> Sizing:

@@ -65,13 +65,12 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) 
         state.deployment is not None and state.deployment.digest == spec_digest(model)
     )
     may_stay = is_current or _asks_the_same(state, model)
-    running_gib = state.running_cache_gib
 
     @cache
     def ask(has_host_cache: bool) -> SizingQuestion:
         return question_of(model, state, fleet, memory, asker, has_host_cache=has_host_cache)
 
-    question = ask(may_stay and bool(running_gib))
+    question = ask(may_stay and state.has_host_cache)
     live = _live_flags(state, model, question)
     if model.spec.scale_target and live is None:
         raise RefusedError(
@@ -88,9 +87,7 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) 
             return replace(found, better_asked=memory.sizing.better_asked)
         return replace(found, better_asked=_better_asked(question, found))
     sizing, why_offload = decide_offload(
-        model.spec,
-        lambda has_host_cache: _freely(ask(has_host_cache), live),
-        runs=running_gib,
+        model.spec, lambda has_host_cache: _freely(ask(has_host_cache), live)
     )
     question = ask(sizing.request.has_host_cache)
     if live is None:

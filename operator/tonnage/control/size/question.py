@@ -172,7 +172,7 @@ def question_of(  # noqa: PLR0913  (who asks, and what is left open)
         RefusedError, CatalogError, SizingError: what it names is unknown, or cannot be.
     """
     if has_host_cache is None:
-        has_host_cache = bool(state.running_cache_gib)
+        has_host_cache = state.has_host_cache
     expected = _expected_request(model, state, fleet, memory, has_host_cache)
     return SizingQuestion(expected=expected, state=state, fleet=fleet, memory=memory, asker=asker)
 
@@ -189,8 +189,7 @@ def _expected_request(
     shape = state.model_config
     if isinstance(shape, BadConfig):
         raise shape.kind(shape.message)
-    running_gib = state.running_cache_gib or 0
-    request = by_spec(model.spec, fleet.gpus, shape, version, has_host_cache, running_gib)
+    request = by_spec(model.spec, fleet.gpus, shape, version, has_host_cache)
     if model.spec.scale_target and state.deployment:
         arguments = state.deployment.arguments
         flags = dict(argument_pairs(arguments))
@@ -212,17 +211,16 @@ def _expected_request(
 
 
 @memoize
-def by_spec(  # noqa: PLR0913, PLR0917  (what a spec leaves open)
+def by_spec(
     spec: Spec,
     gpus: Mapping[str, Gpu],
     shape: ModelShape | None,
     engine_version: str | None,
     has_host_cache: bool,
-    running_cache_gib: int,
 ) -> SizingRequest:
     """Return what a spec alone asks for; ``has_host_cache``: where it leaves that open."""
     known = look_up(spec, gpus, shape=shape, engine_version=engine_version)
-    return ask(spec, known, has_host_cache=has_host_cache, running_cache_gib=running_cache_gib)
+    return ask(spec, known, has_host_cache=has_host_cache)
 
 
 @memoize
