@@ -38,6 +38,16 @@ from speed_priors import (
 
 from tonnage.catalog.engine_speed import SpeedTable
 
+FLAT = frozenset(
+    {
+        "compute_efficiency",
+        "per_prompt_token_s",
+        "per_request_s",
+        "per_running_request_s",
+        "routing_evenness",
+    }
+)
+"""Constants that are fitted and depend on nothing."""
 HEADER = """# Where the constants of the step-time formula start, before any is learned.
 # Written by tests/bench/fit_speed.py on {num_rows} public measurements of vLLM, with physics as
 # the prior. Do not edit by hand. Seconds, and shares of the nominal figures.
@@ -56,20 +66,28 @@ def table_of(values: Values) -> SpeedTable:
     slower = per_kernel_s / SMALLEST_KERNEL_S
     return SpeedTable(
         source="serving-measurements",
-        **{
-            name: value
-            for name, value in values.items()
-            if "." not in name and name != "per_kernel_s"
+        constants={
+            "per_sequence_limit": SEQUENCES_MEASURED,
+            "prefill_exposed_fraction": EXPOSED,
+            "overlap_power": OVERLAP_POWER,
+            "cutlass_block_s": slower * CUTLASS_BLOCK_S,
+            "cutlass_expert_s": slower * CUTLASS_EXPERT_S,
+            **{name: value for name, value in values.items() if name in FLAT},
         },
-        prefill_exposed_fraction=EXPOSED,
-        overlap_power=OVERLAP_POWER,
-        per_kernel_s={name: per_kernel_s * scale for name, scale in LAUNCH_SCALE.items()},
+        by_generation={
+            "per_kernel_s": {name: per_kernel_s * each for name, each in LAUNCH_SCALE.items()},
+            "per_cached_head_s": CACHED_HEAD_S,
+        },
+        by_interconnect={
+            "per_all_reduce_s": group("per_all_reduce_s"),
+            "all_reduce_growth": ALL_REDUCE_GROWTH,
+        },
+        of_own_links={"one_shot_efficiency": ONE_SHOT, "bulk_extra_s": BULK_EXTRA_S},
+        experts_served_share=values["experts_served_share"],
         per_experts_block_s={
             generation: {name: slower * floor_s for name, floor_s in by_format.items()}
             for generation, by_format in EXPERTS_FLOOR_S.items()
         },
-        cutlass_block_s=slower * CUTLASS_BLOCK_S,
-        cutlass_expert_s=slower * CUTLASS_EXPERT_S,
         cutlass_experts=CUTLASS_EXPERTS,
         experts_bandwidth_efficiency=EXPERTS_BANDWIDTH,
         experts_prefill=EXPERTS_PREFILL,
@@ -80,16 +98,10 @@ def table_of(values: Values) -> SpeedTable:
             for generation, by_format in BANDWIDTH.items()
         },
         cache_bandwidth_efficiency=CACHE_BANDWIDTH,
-        per_cached_head_s=CACHED_HEAD_S,
         per_step_s=group("per_step_s"),
         per_sequence_s={**group("per_sequence_s"), "second": SECOND_RUNNER_SEQUENCE_S},
-        per_sequence_limit=SEQUENCES_MEASURED,
         prefill_launch_s={since: launch_s_of(values, since) for since in LAUNCHES_SINCE},
-        one_shot_efficiency=ONE_SHOT,
-        bulk_extra_s=BULK_EXTRA_S,
         per_scaled_product_s={**scaled, "int8": scaled["fp8"]},
-        per_all_reduce_s=group("per_all_reduce_s"),
-        all_reduce_growth=ALL_REDUCE_GROWTH,
         link_efficiency=LINK_EFFICIENCY,
         prefill_efficiency=prefill_values(values),
         measured=MEASURED,

@@ -51,17 +51,20 @@ from tonnage.catalog.engine import parse_version
 from tonnage.catalog.engine_speed import (
     TEXTBOOK_SPEED,
     SpeedConstants,
-    cache_bandwidth,
     cutlass_experts,
-    experts_bandwidth,
-    experts_block,
     experts_prefill,
-    kernels_of,
     memory_class,
+    of_experts,
     prefill_class,
 )
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.catalog.kernels import products_in, scaling_of, unpacked_share
+from tonnage.catalog.kernels import (
+    kernels_of_experts,
+    products_in,
+    scaling_of,
+    unpacked_share,
+    unpacking_kernels,
+)
 from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.step_time.step import Step, experts_block_s
 from tonnage.units import MS_PER_S
@@ -130,10 +133,10 @@ def _efficiencies_of(case: Case) -> dict[str, float]:
     generation, run = case.gpu.generation, case.run
     weights = case.shape.weight_format
     return {
-        "experts_efficiency": experts_bandwidth(
-            EXPERTS_BANDWIDTH, generation, weights, plain=0, kernels=run.experts
+        "experts_efficiency": of_experts(
+            EXPERTS_BANDWIDTH.get(generation, {}), weights, run.experts, plain=0
         ),
-        "cache_efficiency": cache_bandwidth(CACHE_BANDWIDTH, generation, run.kv_format, plain=0),
+        "cache_efficiency": CACHE_BANDWIDTH.get(generation, {}).get(run.kv_format, 0),
         "per_head_s": CACHED_HEAD_S.get(generation, CACHED_HEAD_S["other"]),
     }
 
@@ -142,9 +145,11 @@ def _prefill_numbers(case: Case, step: Step, name: str, *, times: float = 1.0) -
     """Return the seconds of prompts in quantized matrices, in 16 bits, and in experts' tables."""
     nominal, gpu = _nominal(case.replica).model, case.gpu
     weights = case.shape.weight_format
-    kernels = kernels_of(gpu, weights, case.run.minor)
-    known = experts_prefill(EXPERTS_PREFILL, gpu, weights, kernels.experts)
-    unpacked = unpacked_share(gpu, kernels.dense)
+    minor = case.run.minor
+    kernels = kernels_of_experts(gpu, weights, minor)
+    known = experts_prefill(EXPERTS_PREFILL, gpu, weights, kernels)
+    dense = unpacking_kernels(gpu, scaling_of(weights), "dense", minor)
+    unpacked = unpacked_share(gpu, dense)
     peak = nominal.speeds.peak_flop_per_s
     wide = gpu.flop_per_s("bf16") / peak
     experts = known.efficiency * gpu.flop_per_s(known.precision) / peak
@@ -199,11 +204,10 @@ def _kernel_numbers(case: Case) -> dict[str, float]:
 def _experts_floors(case: Case) -> SpeedConstants:
     """Return what kernel tables say of a block of experts, and nothing else."""
     generation, weights, run = case.gpu.generation, case.shape.weight_format, case.run
+    floors = EXPERTS_FLOOR_S.get(generation, EXPERTS_FLOOR_S["other"])
     return replace(
         TEXTBOOK_SPEED,
-        per_experts_block_s=experts_block(
-            EXPERTS_FLOOR_S, generation=generation, weights=weights, kernels=run.experts
-        ),
+        per_experts_block_s=of_experts(floors, weights, run.experts, plain=floors["other"]),
         cutlass_block_s=CUTLASS_BLOCK_S,
         cutlass_expert_s=CUTLASS_EXPERT_S,
         cutlass_experts=cutlass_experts(CUTLASS_EXPERTS, generation, weights, run),

@@ -157,23 +157,19 @@ class SpeedTable:
     per_sequence_s: Mapping[str, float]
     """By vLLM's model runner: ``first``, or ``second``, which keeps what it knows of sequences on
     the GPU."""
-    per_sequence_limit: float
-    """The largest batch that was measured."""
-    compute_efficiency: float
-    prefill_exposed_fraction: float
-    per_request_s: float
-    per_running_request_s: float
-    per_prompt_token_s: float
-    routing_evenness: float
-    overlap_power: float
-    """From kernel tables, not fitted."""
-    per_kernel_s: Mapping[str, float]
-    """By generation; ``other`` for those not listed."""
+    constants: Mapping[str, float]
+    """Those of ``SpeedConstants`` that depend on nothing; ``overlap_power`` is from kernel tables,
+    ``per_sequence_limit`` the largest batch that was measured."""
+    by_generation: Mapping[str, Mapping[str, float]]
+    """Others of them by generation; ``other`` for those not listed. That of ``per_cached_head_s``
+    is from kernel tables."""
+    by_interconnect: Mapping[str, Mapping[str, float]]
+    """The same by interconnect; ``all_reduce_growth`` is from kernel tables."""
+    of_own_links: Mapping[str, Mapping[str, float]]
+    """The same by generation, of those that have links of their own; from kernel tables."""
     per_experts_block_s: Mapping[str, Mapping[str, float]]
     """By generation and the format of the experts, ``format.kernels`` in kernels that a recipe
     names; ``other`` for those not listed."""
-    cutlass_block_s: float
-    cutlass_expert_s: float
     cutlass_experts: Mapping[str, Mapping[str, Mapping[str, CutlassExperts]]]
     """By generation, format of the experts, and the engine's first version that it holds for."""
     experts_bandwidth_efficiency: Mapping[str, Mapping[str, float]]
@@ -190,23 +186,12 @@ class SpeedTable:
     cache_bandwidth_efficiency: Mapping[str, Mapping[str, float]]
     """By generation and cache format, that of plain products for those not listed; from kernel
     tables."""
-    per_cached_head_s: Mapping[str, float]
-    """By generation; ``other`` for those not listed; from kernel tables."""
     prefill_launch_s: Mapping[str, float]
     """By the first version of the engine that it holds for."""
     per_scaled_product_s: Mapping[str, float]
     """By weight format, ``fp8-block`` apart from fp8; formats not listed need no scales."""
-    per_all_reduce_s: Mapping[str, float]
-    """By interconnect."""
-    all_reduce_growth: Mapping[str, float]
-    """By interconnect; from kernel tables, not fitted."""
     link_efficiency: Mapping[str, float]
     """By generation, of those that have links of their own, and ``pcie``; from kernel tables."""
-    one_shot_efficiency: Mapping[str, float]
-    """By generation, of those that have links of their own; ``other`` for those not listed; from
-    kernel tables."""
-    bulk_extra_s: Mapping[str, float]
-    """The same."""
     prefill_efficiency: Mapping[str, Mapping[str, float]]
     """By GPU class or generation, and the precision of the products; ``other`` for those not
     listed."""
@@ -257,18 +242,27 @@ def prior_speed(
 ) -> SpeedConstants:
     """Return the constants for weights of this format on a GPU class; ``table``: not ours."""
     table = table or speed_table()
-    generation, bandwidth = gpu.generation, bandwidth_of(table.bandwidth_efficiency, gpu, weights)
+    generation, scaling = gpu.generation, scaling_of(weights)
+    memory = table.bandwidth_efficiency[memory_class(table.bandwidth_efficiency, gpu)]
+    bandwidth = _of(memory, scaling)
     compute = products_in(gpu, weights, run.minor)
-    kernels = kernels_of(gpu, weights, run.minor)
     wide_flop_per_s = _prefill_flop_per_s(table, gpu, WIDE)
     prefill_flop_per_s = _prefill_flop_per_s(table, gpu, compute) * unpacked_share(
-        gpu, kernels.dense
+        gpu, unpacking_kernels(gpu, scaling, "dense", run.minor)
     )
-    experts = experts_prefill(table.experts_prefill, gpu, weights, kernels.experts)
+    unpacked = kernels_of_experts(gpu, weights, run.minor)
+    experts = experts_prefill(table.experts_prefill, gpu, weights, unpacked)
+    floors = table.per_experts_block_s.get(generation, table.per_experts_block_s["other"])
+    reads = table.experts_bandwidth_efficiency.get(generation, {})
+    cache = table.cache_bandwidth_efficiency.get(generation, {}).get(run.kv_format, bandwidth)
     has_links = gpu.interconnect == OWN_LINKS
     return SpeedConstants(
+        **table.constants,
+        **{name: _of(known, generation) for name, known in table.by_generation.items()},
+        **{name: known[gpu.interconnect] for name, known in table.by_interconnect.items()},
+        **{name: _of(known, generation) for name, known in table.of_own_links.items() if has_links},
+        link_efficiency=_of(table.link_efficiency, generation if has_links else "pcie"),
         bandwidth_efficiency=bandwidth,
-        compute_efficiency=table.compute_efficiency,
         prefill_efficiency=prefill_flop_per_s / gpu.flop_per_s(compute),
         wide_prefill_factor=wide_flop_per_s / prefill_flop_per_s,
         experts_prefill_factor=table.experts_served_share
@@ -277,41 +271,14 @@ def prior_speed(
         / prefill_flop_per_s,
         experts_half_width=experts.half_width,
         per_step_s=table.per_step_s["async" if run.schedules_async else "sync"],
-        per_kernel_s=_of(table.per_kernel_s, generation),
-        per_scaled_product_s=table.per_scaled_product_s.get(scaling_of(weights), 0.0),
+        per_scaled_product_s=table.per_scaled_product_s.get(scaling, 0.0),
         per_sequence_s=table.per_sequence_s["second" if run.has_second_runner else "first"],
-        per_sequence_limit=table.per_sequence_limit,
-        per_cached_head_s=_of(table.per_cached_head_s, generation),
-        cache_bandwidth_factor=cache_bandwidth(
-            table.cache_bandwidth_efficiency, generation, run.kv_format, plain=bandwidth
-        )
-        / bandwidth,
-        per_all_reduce_s=table.per_all_reduce_s[gpu.interconnect],
-        all_reduce_growth=table.all_reduce_growth[gpu.interconnect],
-        one_shot_efficiency=_of(table.one_shot_efficiency, generation) if has_links else None,
-        bulk_extra_s=_of(table.bulk_extra_s, generation) if has_links else 0.0,
-        per_experts_block_s=experts_block(
-            table.per_experts_block_s, generation=generation, weights=weights, kernels=run.experts
-        ),
-        cutlass_block_s=table.cutlass_block_s,
-        cutlass_expert_s=table.cutlass_expert_s,
+        cache_bandwidth_factor=cache / bandwidth,
+        per_experts_block_s=of_experts(floors, weights, run.experts, plain=floors["other"]),
         cutlass_experts=cutlass_experts(table.cutlass_experts, generation, weights, run),
-        experts_bandwidth_factor=experts_bandwidth(
-            table.experts_bandwidth_efficiency,
-            generation,
-            weights,
-            plain=bandwidth,
-            kernels=run.experts,
-        )
+        experts_bandwidth_factor=of_experts(reads, weights, run.experts, plain=bandwidth)
         / bandwidth,
-        routing_evenness=table.routing_evenness,
-        overlap_power=table.overlap_power,
-        link_efficiency=_of(table.link_efficiency, generation if has_links else "pcie"),
-        prefill_exposed_fraction=table.prefill_exposed_fraction,
         prefill_launch_s=at_version(table.prefill_launch_s, run.minor),
-        per_request_s=table.per_request_s,
-        per_running_request_s=table.per_running_request_s,
-        per_prompt_token_s=table.per_prompt_token_s,
     )
 
 
@@ -319,44 +286,22 @@ def _of(by_name: Mapping[str, float], name: str) -> float:
     return by_name.get(name, by_name["other"])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unpacking:
-    """The kernels that unpack weights to 16 bits, by what they multiply; empty: none."""
-
-    dense: str
-    experts: str
-
-
-def kernels_of(gpu: Gpu, weights: WeightFormat, minor: str = "") -> Unpacking:
-    """Return which kernels of a version unpack these weights on a GPU class."""
-    return Unpacking(
-        dense=unpacking_kernels(gpu, scaling_of(weights), "dense", minor),
-        experts=kernels_of_experts(gpu, weights, minor),
-    )
-
-
 def repriced(gpu: Gpu, weights: WeightFormat, minor: str = "") -> tuple[str, ...]:
     """Name the kernels whose prompts have another rate than their format has.
 
     What is learned beside one rate says nothing of another.
     """
-    used = kernels_of(gpu, weights, minor)
+    dense = unpacking_kernels(gpu, scaling_of(weights), "dense", minor)
+    experts = kernels_of_experts(gpu, weights, minor)
     by_format = speed_table().experts_prefill
     known = by_format[kernels_class(by_format, gpu)]
-    has_own_rate = f"{format_of_experts(weights)}.{used.experts}" in known
-    has_units = used.dense and weights.compute in gpu.peak_flop_per_s and weights.compute != WIDE
-    is_slower = unpacked_share(gpu, used.dense) < 1
+    has_own_rate = f"{format_of_experts(weights)}.{experts}" in known
+    has_units = dense and weights.compute in gpu.peak_flop_per_s and weights.compute != WIDE
+    is_slower = unpacked_share(gpu, dense) < 1
     return (
-        *([f"dense {used.dense}"] if has_units or is_slower else []),
-        *([f"experts {used.experts}"] if has_own_rate else []),
+        *([f"dense {dense}"] if has_units or is_slower else []),
+        *([f"experts {experts}"] if has_own_rate else []),
     )
-
-
-def bandwidth_of(
-    efficiencies: Mapping[str, Mapping[str, float]], gpu: Gpu, weights: WeightFormat
-) -> float:
-    """Return the bandwidth efficiency of plain products with weights of this format."""
-    return _of(efficiencies[memory_class(efficiencies, gpu)], scaling_of(weights))
 
 
 def memory_class(known: Iterable[str], gpu: Gpu) -> str:
@@ -371,29 +316,6 @@ def memory_class(known: Iterable[str], gpu: Gpu) -> str:
     return gpu.memory_kind if gpu.memory_kind in known else "other"
 
 
-def cache_bandwidth(
-    efficiencies: Mapping[str, Mapping[str, float]],
-    generation: str,
-    kv_format: str,
-    *,
-    plain: float,
-) -> float:
-    """Return the bandwidth efficiency of reading a cache of this format."""
-    return efficiencies.get(generation, {}).get(kv_format, plain)
-
-
-def experts_block(
-    floors: Mapping[str, Mapping[str, float]],
-    *,
-    generation: str,
-    weights: WeightFormat,
-    kernels: str = "",
-) -> float:
-    """Return the floor of a block of routed experts: that of the format they are stored in."""
-    by_format = floors.get(generation, floors["other"])
-    return _in_kernels(by_format, weights, kernels, plain=by_format["other"])
-
-
 def cutlass_experts(
     known: Mapping[str, Mapping[str, Mapping[str, CutlassExperts]]],
     generation: str,
@@ -405,22 +327,10 @@ def cutlass_experts(
     return "none" if by_version is None or run.experts else at_version(by_version, run.minor)
 
 
-def experts_bandwidth(
-    efficiencies: Mapping[str, Mapping[str, float]],
-    generation: str,
-    weights: WeightFormat,
-    *,
-    plain: float,
-    kernels: str = "",
-) -> float:
-    """Return the bandwidth efficiency with which experts of a format are read."""
-    return _in_kernels(efficiencies.get(generation, {}), weights, kernels, plain=plain)
-
-
-def _in_kernels(
+def of_experts(
     by_format: Mapping[str, Value], weights: WeightFormat, kernels: str, *, plain: Value
 ) -> Value:
-    """Return the figure of the format in these kernels, or in those of the version."""
+    """Return the figure of the format of experts in these kernels, or in those of the version."""
     name = format_of_experts(weights)
     return by_format.get(f"{name}.{kernels}", by_format.get(name, plain))
 
@@ -438,15 +348,10 @@ def experts_prefill(
     """
     by_format = known[kernels_class(known, gpu)]
     other = by_format["other"]
-    found = _in_kernels(by_format, weights, kernels, plain=other)
+    found = of_experts(by_format, weights, kernels, plain=other)
     is_narrow = found.precision != WIDE
     is_unpacked = bool(kernels) or found.precision not in gpu.peak_flop_per_s
     return other if is_narrow and is_unpacked else found
-
-
-def is_measured(gpu: Gpu) -> bool:
-    """Tell whether GPUs of this generation were among the measurements."""
-    return gpu.generation in speed_table().measured
 
 
 def _prefill_flop_per_s(table: SpeedTable, gpu: Gpu, compute: str) -> float:

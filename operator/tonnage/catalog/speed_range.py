@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tonnage.catalog.engine_speed import SpeedTable, is_measured, memory_class, speed_table
+from tonnage.catalog.engine_speed import SpeedTable, memory_class, speed_table
 from tonnage.catalog.gpu import Gpu
 from tonnage.catalog.kernels import dense_kernels, format_of_experts, kernel_table, scaling_of
 from tonnage.catalog.shape import Attention, GroupedAttention, ModelShape, WeightFormat
@@ -79,7 +79,7 @@ def unmeasured_prompts(
 
 
 def _of_board(table: SpeedTable, gpu: Gpu) -> Iterator[Unmeasured]:
-    if not is_measured(gpu):
+    if gpu.generation not in table.measured:
         has_kernels = gpu.generation in table.bandwidth_efficiency
         kind = "generation" if has_kernels else "kernels"
         yield Unmeasured(kind=kind, words=f"serving on {gpu.generation or 'this'} GPUs")

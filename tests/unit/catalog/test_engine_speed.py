@@ -79,7 +79,7 @@ def test_exchanges_take_longer_with_each_gpu_on_a_bus_and_hardly_over_links():
 
 def test_the_smallest_kernel_of_serving_is_that_of_kernel_tables():
     # Two independent sources: kernel tables give 2.0 (H100, H200) to 2.2 (B200) microseconds.
-    assert speed_table().per_kernel_s["hopper"] == pytest.approx(2.1e-6, rel=0.1)
+    assert speed_table().by_generation["per_kernel_s"]["hopper"] == pytest.approx(2.1e-6, rel=0.1)
 
 
 def test_the_host_hardly_counts_where_it_prepares_a_step_while_another_runs():
