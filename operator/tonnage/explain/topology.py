@@ -3,23 +3,24 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from tonnage.api.pods import ROLES
 from tonnage.api.spec import Spec
 from tonnage.explain.report import round_estimate
 from tonnage.explain.words import Answer
 from tonnage.sizing.offload import break_even_bytes_per_s, host_cache_gib
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.refusals import hands_over
-from tonnage.sizing.roles import Comparison, Pair, Rank
+from tonnage.sizing.roles import Comparison, Divided, Rank
 from tonnage.units import count_of, format_bytes, format_s, format_si, significant
 
 RUN_APART: Final = "spec.topology runs both, behind a proxy of yours"
 NOT_RUN: Final = "the operator runs no roles of a model with windows or states"
-PERCENT: Final = 100
 
 
 def roles_answer(found: Comparison, *, link_is_assumed: bool) -> Answer:
     """Return whether roles apart cost less, and why."""
-    lines = _pair_lines(found.pair, link_is_assumed=link_is_assumed) if found.pair else ()
+    apart = found.divided
+    lines = _role_lines(apart, link_is_assumed=link_is_assumed) if apart else ()
     return Answer(
         question="Would prefill and decode apart cost less?",
         answer=_weighed(found),
@@ -30,7 +31,7 @@ def roles_answer(found: Comparison, *, link_is_assumed: bool) -> Answer:
 def _weighed(found: Comparison) -> str:
     if not found.is_weighed:
         return f"not weighed: {found.refusal}"
-    if found.pair is None:
+    if found.divided is None:
         return roles_verdict(found)
     how = RUN_APART if hands_over(found.unified.request.shape) else NOT_RUN
     return f"{roles_verdict(found)}; {how}"
@@ -38,16 +39,16 @@ def _weighed(found: Comparison) -> str:
 
 def roles_verdict(found: Comparison) -> str:
     """Return whether roles apart cost less than one fleet for both, with the numbers."""
-    if found.pair is None:
+    if found.divided is None:
         return f"no: {found.refusal}"
-    prefill, decode = found.pair.replicas
+    prefill, decode = found.divided.replicas
     currency = found.unified.request.gpu.price.currency
     apart = f"{prefill} prefill + {count_of(decode, 'decode replica')}"
     both = f"{count_of(found.replicas, 'replica')} for both {_cost(found.rank, currency)}"
     if found.is_short:
         most = found.unified.request.max_replicas
         both = f"one fleet needs {found.replicas}, maxReplicas allows {most}"
-    cost = _cost(found.pair.rank, currency)
+    cost = _cost(found.divided.rank, currency)
     return f"{'yes' if found.is_apart else 'no'}: {apart} {cost}, {both}"
 
 
@@ -58,45 +59,37 @@ def _cost(rank: Rank, currency: str) -> str:
     return f"({count_of(num_gpus, 'GPU')}) cost {amount:.2f} {currency} per hour"
 
 
-def _pair_lines(pair: Pair, *, link_is_assumed: bool) -> Iterator[str]:
-    for name, number, sizing in _roles(pair):
+def _role_lines(apart: Divided, *, link_is_assumed: bool) -> Iterator[str]:
+    for name, number, sizing in _roles(apart):
         flags = sizing.flags
         yield (
             f"{name}: {number} x {flags.parallelism}, max-num-seqs {flags.max_num_seqs}, "
-            f"max-num-batched-tokens {flags.max_num_batched_tokens}; by itself each keeps the "
+            f"max-num-batched-tokens {flags.max_num_batched_tokens}; each keeps its part of the "
             f"targets up to {significant(sizing.goodput_requests_per_s)} requests/s"
         )
-    request, handover = pair.decode.request, pair.handover
-    node = request.gpu.gpus_per_node
-    origin = f"assumed: as within a node of {count_of(node, 'GPU')}; --kv-link says otherwise"
-    tokens = request.workload.prompt.mean_tokens
+    node = count_of(apart.decode.request.gpu.gpus_per_node, "GPU")
+    origin = f"assumed: as within a node of {node}; --kv-link says otherwise"
     yield (
-        f"transfer: {format_bytes(pair.roles.sent_bytes(tokens))} per prompt and prefill GPU in "
-        f"{format_s(pair.roles.transfer_s(tokens))} over "
-        f"{format_si(pair.roles.link_bytes_per_s, 'B/s')} per GPU "
-        f"({origin if link_is_assumed else 'given'}); prefill keeps the blocks for "
-        f"{format_s(handover.held_s)}, its cache is {handover.prefill_kv_usage:.0%} full"
+        f"transfer: {format_bytes(apart.sent_bytes)} per prompt and prefill GPU in "
+        f"{format_s(apart.sent_bytes / apart.link_bytes_per_s)} over "
+        f"{format_si(apart.link_bytes_per_s, 'B/s')} per GPU "
+        f"({origin if link_is_assumed else 'given'})"
     )
-    at = {each.quantile: each for each in handover.result.latencies}
-    slo = request.slo
-    reached = [("TTFT", each, at[each.quantile].ttft_s) for each in slo.ttft]
-    reached += [("TPOT", each, at[each.quantile].tpot_s or 0.0) for each in slo.tpot]
-    words = (f"{name} p{each.quantile * PERCENT:g} {format_s(s)}" for name, each, s in reached)
-    yield f"both roles in sequence at the demand asked: {', '.join(words)}"
+    yield str(apart)
 
 
-def _roles(pair: Pair) -> Iterator[tuple[str, int, Sizing]]:
-    yield from zip(("prefill", "decode"), pair.replicas, (pair.prefill, pair.decode), strict=True)
+def _roles(apart: Divided) -> Iterator[tuple[str, int, Sizing]]:
+    yield from zip(ROLES, apart.replicas, (apart.prefill, apart.decode), strict=True)
 
 
 def roles_figures(found: Comparison, *, link_is_assumed: bool) -> dict[str, Any]:
     """Return the same as data."""
-    verdict = "Apart" if found.is_apart else "Unified"
+    verdict, apart = "Apart" if found.is_apart else "Unified", found.divided
     return {
         "verdict": verdict if found.is_weighed else "NotWeighed",
         "message": _weighed(found),
         "unified": {"replicas": found.replicas, **_cost_figures(found.rank)},
-        **({"apart": _pair_figures(found.pair, link_is_assumed)} if found.pair else {}),
+        **({"apart": _apart_figures(apart, link_is_assumed)} if apart else {}),
     }
 
 
@@ -105,8 +98,7 @@ def _cost_figures(rank: Rank) -> dict[str, Any]:
     return {"gpus": num_gpus, **({} if has_no_price else {"costPerHour": amount})}
 
 
-def _pair_figures(pair: Pair, link_is_assumed: bool) -> dict[str, Any]:
-    tokens = pair.decode.request.workload.prompt.mean_tokens
+def _apart_figures(apart: Divided, link_is_assumed: bool) -> dict[str, Any]:
     roles = {
         name: {
             "replicas": number,
@@ -114,23 +106,15 @@ def _pair_figures(pair: Pair, link_is_assumed: bool) -> dict[str, Any]:
             "maxNumSeqs": sizing.flags.max_num_seqs,
             "maxNumBatchedTokens": sizing.flags.max_num_batched_tokens,
         }
-        for name, number, sizing in _roles(pair)
+        for name, number, sizing in _roles(apart)
     }
     return {
-        **_cost_figures(pair.rank),
+        **_cost_figures(apart.rank),
         **roles,
-        "linkBytesPerSecond": pair.roles.link_bytes_per_s,
+        "linkBytesPerSecond": apart.link_bytes_per_s,
         "linkIsAssumed": link_is_assumed,
-        "transferSeconds": round_estimate(pair.roles.transfer_s(tokens)),
-        "prefillCacheFraction": round_estimate(pair.handover.prefill_kv_usage),
-        "latencies": [
-            {
-                "quantile": each.quantile,
-                "timeToFirstTokenSeconds": round_estimate(each.ttft_s),
-                "timePerOutputTokenSeconds": round_estimate(each.tpot_s or 0.0),
-            }
-            for each in pair.handover.result.latencies
-        ],
+        "transferSeconds": round_estimate(apart.sent_bytes / apart.link_bytes_per_s),
+        "decodeTimeToFirstTokenSeconds": round_estimate(apart.decode_s),
     }
 
 

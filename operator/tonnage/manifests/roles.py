@@ -25,7 +25,7 @@ from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import ANY_SIZES, DIGEST_LENGTH, SizingRequest, digest_of
 from tonnage.sizing.roles import Divided, divide
 from tonnage.sizing.split import Parallelism
-from tonnage.units import MS_PER_S, format_s, seconds
+from tonnage.units import MS_PER_S, seconds
 
 _DIGEST: Final = re.compile(f"[0-9a-f]{{{DIGEST_LENGTH}}} ([1-9][0-9]?)x([1-9][0-9]?) [0-9]+")
 Size = Callable[[SizingRequest], Sizing]
@@ -90,14 +90,6 @@ def _held(
         fits = asked.tensor in {None, sizes.tensor} and asked.data in {None, sizes.data}
         if is_same and fits:
             yield role, sizes.model_copy(update={"expert": asked.expert})
-
-
-def division_written(found: Divided) -> str:
-    """Say how TTFT is divided."""
-    return (
-        f"two roles: of TTFT decode has {format_s(found.decode_s)}, of which the cache of a mean "
-        f"prompt takes {format_s(found.transfer_s)}; prefill has the rest"
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

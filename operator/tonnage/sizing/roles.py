@@ -1,17 +1,13 @@
 """Prefill and decode apart, weighed against one fleet for both: which costs less at the same SLO.
 
-Each role is sized as a model of its own: one reads prompts and makes one token, the other finds all
-of a prompt but its last token in the cache. Where each just keeps its own part of TTFT both
-together miss it, so from there on whole replicas are added until the engines of both in sequence
-keep every target; of the pairs that do the cheapest is taken.
+Each role is sized as a model of its own, with a fixed part of TTFT: one reads prompts and makes one
+token, the other finds all of a prompt but its last token in the cache.
 """
 
 import math
-from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import Final
+from functools import partial
 
 from tonnage.catalog.shape import LatentAttention, ModelShape, StateAttention
 from tonnage.sizing.cost import cents, gpu_hour
@@ -19,42 +15,11 @@ from tonnage.sizing.errors import InvalidParallelismError, SizingError, SLOInfea
 from tonnage.sizing.plan import Between, Sizing, keep_searching, requests_per_s_asked
 from tonnage.sizing.request import SizingRequest, without_stages
 from tonnage.sizing.search import Cost, cost_of, size
-from tonnage.sizing.serving.flags import trial_of
-from tonnage.sizing.serving.handover import Handover, Roles, hand_over
 from tonnage.sizing.workload import Demand, Slo
-from tonnage.units import MS_PER_S, count_of, format_s, format_si
-
-MOST_REPLICAS: Final = 256
-"""Of a role that are run."""
-MOST_MORE: Final = 8
-"""Replicas of a role beyond those that it takes by itself; a quarter where that is more."""
-
+from tonnage.units import MS_PER_S, count_of, format_s
 
 Rank = tuple[Cost, int]
 """Of a fleet, the lowest first: what it costs, and its GPUs."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pair:
-    """Replicas of both roles, and what they do with the rate asked for."""
-
-    prefill: Sizing
-    decode: Sizing
-    roles: Roles
-    handover: Handover
-
-    @property
-    def replicas(self) -> tuple[int, int]:
-        return self.roles.num_prefill, self.roles.num_decode
-
-    @property
-    def rank(self) -> Rank:
-        return _rank(self.prefill, self.decode, self.replicas)
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether they keep every target together."""
-        return self.handover.ratio <= 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,24 +28,54 @@ class Divided:
 
     prefill: Sizing
     decode: Sizing
+    link_bytes_per_s: float
+    """Of one GPU, one direction."""
     transfer_s: float
     """Of the cache of a mean prompt, in whole milliseconds."""
     decode_s: float
     """Of TTFT, that decode may take: the transfer is in it."""
 
     @property
-    def replicas(self) -> tuple[int, int]:
-        return self.prefill.replicas, self.decode.replicas
+    def sent_bytes(self) -> float:
+        """What one prefill GPU sends of a mean prompt to all that take from it."""
+        return _sent_bytes(self.prefill, self.decode)
 
     @property
-    def is_short(self) -> bool:
-        """Whether a role may not have as many replicas as it takes."""
-        each = (self.prefill, self.decode)
-        return any(role.replicas > (role.request.max_replicas or math.inf) for role in each)
+    def replicas(self) -> tuple[int, int]:
+        """Of prefill and decode, as many as each takes by itself, and as its links need.
+
+        No link moves more than one cache at a time, and each data-parallel rank has one.
+        """
+        return (
+            _fewest(self.prefill, self.sent_bytes / self.link_bytes_per_s),
+            _fewest(self.decode, _taken_bytes(self.decode) / self.link_bytes_per_s),
+        )
+
+    @property
+    def shortage(self) -> str:
+        """Say which role may not have as many replicas as it takes; empty: none."""
+        for role, number in zip((self.prefill, self.decode), self.replicas, strict=True):
+            most = role.request.max_replicas
+            if most is not None and number > most:
+                needed = count_of(number, f"{role.request.role} replica")
+                return f"{needed} would be needed, maxReplicas allows {most} of a role"
+        return ""
 
     @property
     def rank(self) -> Rank:
-        return _rank(self.prefill, self.decode, self.replicas)
+        """Of both roles together, on nodes that they share."""
+        sizes = self.prefill.parallelism.num_gpus, self.decode.parallelism.num_gpus
+        num_gpus = sum(map(int.__mul__, self.replicas, sizes))
+        hour = gpu_hour(self.prefill.request.gpu, max(sizes))
+        if hour is None:
+            return (True, float(num_gpus)), num_gpus
+        return (False, cents(hour.usd * hour.gpus_paid(num_gpus, 1))), num_gpus
+
+    def __str__(self) -> str:
+        return (
+            f"of TTFT decode has {format_s(self.decode_s)}, of which the cache of a mean prompt "
+            f"takes {format_s(self.transfer_s)}; prefill has the rest"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,10 +86,10 @@ class Comparison:
     """Of the fleet for both."""
     replicas: int
     """Of it, as many as the demand takes."""
-    pair: Pair | None = None
+    divided: Divided | None = None
     refusal: str = ""
     is_weighed: bool = True
-    """A pair was searched for."""
+    """Roles apart were sized."""
 
     @property
     def rank(self) -> Rank:
@@ -109,8 +104,9 @@ class Comparison:
 
     @property
     def is_apart(self) -> bool:
-        """Whether the pair serves for less, or alone."""
-        return self.pair is not None and (self.is_short or self.pair.rank[0] < self.rank[0])
+        """Whether the roles serve for less, or alone."""
+        apart = self.divided
+        return apart is not None and (self.is_short or apart.rank[0] < self.rank[0])
 
 
 def weigh_roles(
@@ -135,11 +131,13 @@ def weigh_roles(
     elif not rate:
         why = "demand: roles are weighed by whole replicas for a rate"
     else:
-        search = _Search(request=request, rate=rate, link=link_bytes_per_s, between=between)
+        asked = replace(request, demand=Demand(requests_per_s=rate))
         try:
-            return replace(found, pair=search.cheapest())
+            apart = divide(asked, asked, link_bytes_per_s, partial(size, between=between))
         except SizingError as refusal:
             return replace(found, refusal=str(refusal))
+        short = apart.shortage
+        return replace(found, refusal=short) if short else replace(found, divided=apart)
     return replace(found, refusal=why, is_weighed=False)
 
 
@@ -196,34 +194,55 @@ def divide(
         SizingError: as ``size`` does.
     """
     rate = decode.demand.requests_per_s or 0.0
-    tokens = decode.workload.prompt.mean_tokens
     step_s = min(each.limit_s for each in decode.slo.tpot)
 
     def part_s(transfer_s: float) -> float:
         return _whole_ms(2 * transfer_s + 3 * step_s)
 
     second = size(decode_request(decode, rate))
-    alone_s = second.replica.layout.bytes_of_sequence(tokens) / link_bytes_per_s
-    first = size(prefill_request(prefill, rate, part_s(alone_s)))
+    first = size(prefill_request(prefill, rate, part_s(_taken_bytes(second) / link_bytes_per_s)))
     tensors = first.parallelism.tensor, second.parallelism.tensor
     if not go_together(decode.shape, *tensors):
         return _of_one_tensor(
             prefill, decode, tensors, lambda one, other: divide(one, other, link_bytes_per_s, size)
         )
-    roles = Roles(
-        prefill=first.replica,
-        decode=second.replica,
-        num_prefill=1,
-        num_decode=1,
-        link_bytes_per_s=link_bytes_per_s,
-    )
-    transfer_s = _whole_ms(roles.transfer_s(tokens))
+    transfer_s = _whole_ms(_sent_bytes(first, second) / link_bytes_per_s)
     decode_s = part_s(transfer_s)
     read = prefill_request(_with_split(prefill, first), rate, decode_s)
     made = decode_request(_with_split(decode, second), rate)
     parts = (replace(each, limit_s=decode_s) for each in decode.slo.ttft)
     made = replace(made, slo=replace(made.slo, ttft=tuple(parts)), transfer_s=transfer_s)
-    return Divided(prefill=size(read), decode=size(made), transfer_s=transfer_s, decode_s=decode_s)
+    return Divided(
+        prefill=size(read),
+        decode=size(made),
+        link_bytes_per_s=link_bytes_per_s,
+        transfer_s=transfer_s,
+        decode_s=decode_s,
+    )
+
+
+def _fewest(role: Sizing, transfer_s: float) -> int:
+    """Return the replicas that a role takes, links that are busy so long with a prompt counted."""
+    rate = role.request.demand.requests_per_s or 0.0
+    links = math.ceil(rate * transfer_s / role.parallelism.data)
+    return max(role.request.min_replicas, role.replicas, links)
+
+
+def _taken_bytes(decode: Sizing) -> float:
+    """Return the cache of a mean prompt that one decode GPU takes."""
+    tokens = decode.request.workload.prompt.mean_tokens
+    return decode.replica.layout.bytes_of_sequence(tokens)
+
+
+def _sent_bytes(prefill: Sizing, decode: Sizing) -> float:
+    """Return what one prefill GPU sends of it to all that take from it.
+
+    Sources:
+        [vllm-source] kv_connector/v1/nixl: the engine that decodes pulls; each rank that decodes
+        pulls what its own cache holds of a prompt, a whole copy where the cache is latent.
+    """
+    tensors = [each.parallelism.tensor for each in (decode, prefill)]
+    return _taken_bytes(decode) * max(1.0, tensors[0] / tensors[1])
 
 
 def _whole_ms(duration_s: float) -> float:
@@ -261,7 +280,7 @@ def _of_one_tensor(
             refusal = refused
     if not found:
         raise refusal
-    return min(found, key=lambda each: (each.is_short, each.rank))
+    return min(found, key=lambda each: (bool(each.shortage), each.rank))
 
 
 def go_together(shape: ModelShape, prefill_tensor: int, decode_tensor: int) -> bool:
@@ -276,125 +295,6 @@ def go_together(shape: ModelShape, prefill_tensor: int, decode_tensor: int) -> b
     if StateAttention in kinds:
         return prefill_tensor == decode_tensor
     return prefill_tensor <= decode_tensor or kinds == {LatentAttention}
-
-
-def _rank(prefill: Sizing, decode: Sizing, replicas: tuple[int, int]) -> Rank:
-    """Return the rank of both roles together, on nodes that they share."""
-    sizes = prefill.parallelism.num_gpus, decode.parallelism.num_gpus
-    num_gpus = sum(map(int.__mul__, replicas, sizes))
-    hour = gpu_hour(prefill.request.gpu, max(sizes))
-    if hour is None:
-        return (True, float(num_gpus)), num_gpus
-    return (False, cents(hour.usd * hour.gpus_paid(num_gpus, 1))), num_gpus
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Search:
-    """For the pair of roles that serves a rate for the least."""
-
-    request: SizingRequest
-    rate: float
-    link: float
-    """Bytes per second."""
-    between: Between
-
-    def cheapest(self) -> Pair:
-        """Return it.
-
-        Raises:
-            SizingError: no pair keeps the targets, by what the last one tried lacks.
-        """
-        pairs: list[Pair] = []
-        refusals: list[SizingError] = []
-        for prefill, decode in self._splits():
-            try:
-                pairs.append(self._whole_replicas(prefill, decode))
-            except SizingError as refusal:
-                refusals.append(refusal)
-        if not pairs:
-            raise refusals[-1]
-        return min(pairs, key=lambda pair: pair.rank)
-
-    def _splits(self) -> Iterator[tuple[Sizing, Sizing]]:
-        """Yield the cheapest split of each role; where they do not go together, one of each's."""
-        request, between = self.request, self.between
-        second = decode_request(request, self.rate)
-        decode = size(second, between=between)
-        moved_bytes = decode.replica.layout.bytes_of_sequence(request.workload.prompt.mean_tokens)
-        later_s = moved_bytes / self.link + decode.idle.step_s
-        first = prefill_request(request, self.rate, later_s)
-        prefill = size(first, between=between)
-        tensors = prefill.parallelism.tensor, decode.parallelism.tensor
-        if go_together(request.shape, *tensors):
-            yield prefill, decode
-            return
-        yield size(_with_tensor(first, tensors[1]), between=between), decode
-        yield prefill, size(_with_tensor(second, tensors[0]), between=between)
-
-    def _whole_replicas(self, prefill: Sizing, decode: Sizing) -> Pair:
-        """Return the cheapest whole replicas of two splits that keep every target together.
-
-        More of one role never serve worse: of each number of decode replicas the fewest of prefill
-        are looked for among those that would cost less than the best so far.
-
-        Raises:
-            SLOInfeasibleError: none of those near to what each role takes by itself does.
-        """
-        trial = replace(trial_of(self.request, decode.replica), routing=self.request.routing)
-        roles = Roles(
-            prefill=prefill.replica,
-            decode=decode.replica,
-            num_prefill=0,
-            num_decode=0,
-            link_bytes_per_s=self.link,
-        )
-        tokens = self.request.workload.prompt.mean_tokens
-        firsts = self._numbers("prefill", prefill, roles.sent_bytes(tokens))
-        seconds = self._numbers("decode", decode, roles.taken_bytes(tokens))
-
-        @cache
-        def pair(num_prefill: int, num_decode: int) -> Pair:
-            self.between()
-            tried = replace(roles, num_prefill=num_prefill, num_decode=num_decode)
-            handover = hand_over(trial, tried, self.rate)
-            return Pair(prefill=prefill, decode=decode, roles=tried, handover=handover)
-
-        best: Pair | None = None
-        for second in seconds:
-            cheaper = [
-                (first, second)
-                for first in firsts
-                if best is None or _rank(prefill, decode, (first, second)) < best.rank
-            ]
-            if cheaper and pair(*cheaper[-1]).is_kept:
-                best = pair(
-                    *cheaper[bisect_left(cheaper, True, key=lambda each: pair(*each).is_kept)]
-                )
-        if best is None:
-            raise SLOInfeasibleError(
-                f"{count_of(firsts[0], 'prefill replica')} and "
-                f"{count_of(seconds[0], 'decode replica')} keep the targets each by itself; moving "
-                f"a prompt takes {format_s(roles.transfer_s(tokens))} over "
-                f"{format_si(self.link, 'B/s')} per GPU, and up to {firsts[-1]} and "
-                f"{seconds[-1]} do not keep them together"
-            )
-        return best
-
-    def _numbers(self, role: str, sizing: Sizing, moved_bytes: float) -> range:
-        """Return the replicas of a role that are tried, from as many as it takes by itself.
-
-        Raises:
-            SLOInfeasibleError: these are more than there may be.
-        """
-        # No link moves more than one cache at a time; each rank has one.
-        links = math.ceil(self.rate * moved_bytes / self.link / sizing.parallelism.data)
-        fewest = max(self.request.min_replicas, sizing.replicas, links)
-        most = min(self.request.max_replicas or MOST_REPLICAS, MOST_REPLICAS)
-        if fewest > most:
-            by = "maxReplicas allows" if most == self.request.max_replicas else "a plan runs"
-            needed = count_of(fewest, f"{role} replica")
-            raise SLOInfeasibleError(f"{needed} would be needed, {by} {most} of a role")
-        return range(fewest, min(most, fewest + max(MOST_MORE, fewest // 4)) + 1)
 
 
 def _with_split(request: SizingRequest, found: Sizing) -> SizingRequest:

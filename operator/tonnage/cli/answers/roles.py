@@ -8,7 +8,7 @@ from tonnage.api.pods import ROLES, Role
 from tonnage.catalog.gpu import CatalogError
 from tonnage.cli.answers.planning import NONE, Terms, request_of, roles_of
 from tonnage.cli.read.references import References
-from tonnage.manifests.roles import RunningRole, division_written, role_models, role_name
+from tonnage.manifests.roles import RunningRole, role_models, role_name
 from tonnage.sizing.errors import SizingError
 
 There = Mapping[tuple[str, str], ModelDeployment]
@@ -44,7 +44,7 @@ def parts_of(
         found = roles_of(model.spec, topology, request, terms, running)
     except (CatalogError, SizingError):
         return itself
-    return Parts(role_models(model, found), f"{'/'.join(model.key)}: {division_written(found)}")
+    return Parts(role_models(model, found), f"{'/'.join(model.key)}: two roles: {found}")
 
 
 def _running(model: ModelDeployment, there: There) -> Iterator[tuple[Role, RunningRole]]:

@@ -13,7 +13,6 @@ from tonnage.control.size.question import RefusedError, by_spec
 from tonnage.manifests.roles import (
     RunningRole,
     divided_spec,
-    division_written,
     role_manifests,
     role_name,
     sizes_written,
@@ -50,7 +49,7 @@ def apart(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -
     divided = divided_spec(model.spec, model.spec.topology, request, size, dict(_running(state)))
     check_allowed(model, fleet.settings)
     _check_names(state, model)
-    return Apart(manifests=role_manifests(model, divided), message=division_written(divided))
+    return Apart(manifests=role_manifests(model, divided), message=f"two roles: {divided}")
 
 
 def _running(state: ModelState) -> Iterator[tuple[Role, RunningRole]]:

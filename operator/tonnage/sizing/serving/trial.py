@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,8 +11,7 @@ from tonnage.engine.limits import EngineLimits
 from tonnage.engine.routing import Routing as EngineRouting
 from tonnage.engine.routing import send, serve
 from tonnage.engine.step_costs import StepCosts
-from tonnage.engine.table import RequestTable
-from tonnage.sizing.serving.arrivals import Requests, requests
+from tonnage.sizing.serving.arrivals import requests
 from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.step_time.costs import step_costs
 from tonnage.sizing.workload import Routing, Slo, Target, Workload
@@ -188,34 +187,33 @@ def _tables(replica: Replica, workload: Workload) -> _Tables:
     )
 
 
-class TableRun:
-    """The engines of a trial, after they have served the requests of a table."""
+class TrialRun:
+    """The engines of a trial at one rate, after they have served it."""
 
     def __init__(
-        self,
-        trial: Trial,
-        table: RequestTable,
-        routes: Sequence[float],
-        *,
-        most_ratio: float = math.inf,
+        self, trial: Trial, requests_per_s: float, count: int, *, most_ratio: float = math.inf
     ) -> None:
-        """Serve the requests; ``routes``: shares by which a router chooses.
+        """Serve so many requests at a rate, of all replicas together.
 
         ``most_ratio``: what one engine serves ends once its ratio is above that (``is_cut``).
         """
-        self.trial, self.table = trial, table
+        drawn = requests(
+            trial.workload,
+            arrival_scv=trial.arrival_scv,
+            context_tokens=trial.context_tokens,
+            count=count,
+        )
+        self.trial, self.table = trial, drawn.table(requests_per_s)
         self.limits = limits = engine_limits(trial)
-        costs = engine_costs(trial.replica, limits.max_num_seqs)
-        self.engines = [Engine(limits, costs, table, seed) for seed in range(trial.num_replicas)]
-        self.ranks: Sequence[int] = ()
-        """That served each, numbered through all engines; nothing where a run may be cut."""
+        costs, seeds = engine_costs(trial.replica, limits.max_num_seqs), range(trial.num_replicas)
+        self.engines = [Engine(limits, costs, self.table, seed) for seed in seeds]
         self.is_cut = False
         if most_ratio < math.inf and trial.num_replicas == 1:
             self.is_cut = not self._serve_within(most_ratio)
         else:
             is_random = trial.routing is Routing.SERVICE
             routing = EngineRouting.RANDOM if is_random else EngineRouting.LEAST_OUTSTANDING
-            self.ranks = serve(self.engines, table, routing, routes)
+            serve(self.engines, self.table, routing, drawn.routes)
         self.peak_running = max(engine.peak_running for engine in self.engines)
         self.first, self.last = self._counted_range(self.peak_running)
 
@@ -314,27 +312,6 @@ class TableRun:
                 late=tuple(late(low, high) for low, high in parts),
                 counted=self.last - self.first,
             )
-
-
-class TrialRun(TableRun):
-    """The engines of a trial at one rate, after they have served it."""
-
-    def __init__(
-        self, trial: Trial, requests_per_s: float, count: int, *, most_ratio: float = math.inf
-    ) -> None:
-        """Serve so many requests at a rate, of all replicas together."""
-        drawn = requests_of(trial, count)
-        super().__init__(trial, drawn.table(requests_per_s), drawn.routes, most_ratio=most_ratio)
-
-
-def requests_of(trial: Trial, count: int) -> Requests:
-    """Draw so many requests of the traffic of a trial."""
-    return requests(
-        trial.workload,
-        arrival_scv=trial.arrival_scv,
-        context_tokens=trial.context_tokens,
-        count=count,
-    )
 
 
 def engine_costs(replica: Replica, max_num_seqs: int) -> StepCosts:
