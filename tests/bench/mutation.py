@@ -2,7 +2,7 @@
 
     pip install --target /tmp/cosmic cosmic-ray
     PYTHONPATH=operator:tests/support:tests/bench:/tmp/cosmic \
-        python tests/bench/mutation.py policy|estimate|serving [--every 5] [--module steady]
+        python tests/bench/mutation.py control|policy|estimate|serving [--every 5] [--module steady]
 
 The mutants are those of cosmic-ray, which needs to be installed for this alone, and three kinds of
 our own: a float by a tenth more, ``min`` for ``max``, and a comparison of ``in`` turned round. Left
@@ -46,7 +46,12 @@ from cosmic_ray.operators.operator import Operator
 from cosmic_ray.plugins import get_operator
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = {"policy": "policy", "estimate": "estimate", "serving": "sizing/serving"}
+PACKAGES = {
+    "control": "control",
+    "policy": "policy",
+    "estimate": "estimate",
+    "serving": "sizing/serving",
+}
 SWAPS = ("Add_Sub", "Sub_Add", "Mul_Div", "Div_Mul", "FloorDiv_Mul", "Mod_Mul", "Pow_Mul")
 COMPARED = (
     "Lt_LtE", "Lt_GtE", "LtE_Lt", "LtE_Gt", "Gt_GtE", "Gt_LtE", "GtE_Gt", "GtE_Lt",
@@ -315,7 +320,7 @@ def import_the_rest(package: str) -> None:
     graph = grimp.build_graph("tonnage")
     name = "tonnage." + PACKAGES[package].replace("/", ".")
     kept = graph.find_downstream_modules(name, as_package=True) | graph.find_descendants(name)
-    rooms = ("units", "api", "settings", "catalog", "engine", "sizing", "estimate")
+    rooms = ("units", "api", "settings", "catalog", "engine", "sizing", "estimate", "manifests")
     for module in sorted(graph.modules - kept - {name}):
         if module.split(".")[1:2] and module.split(".")[1] in rooms:
             importlib.import_module(module)
@@ -346,7 +351,7 @@ def main(package: str, *, module: str | None, every: int, limit_s: float, jobs: 
     for test in failing:
         click.echo(f"left out, fails already: {test}")
     folder = ROOT / "operator/tonnage" / PACKAGES[package]
-    paths = [path for path in sorted(folder.glob("*.py")) if module in (None, path.stem)]
+    paths = [path for path in sorted(folder.rglob("*.py")) if module in (None, path.stem)]
     mutants = list(mutants_of(paths, every))
     limit_s = limit_s or 10 + 4 * took_s
     click.echo(f"{len(mutants)} mutants; all tests take {took_s:.1f} s", err=True)
