@@ -5,11 +5,10 @@
     python tests/bench/replay.py --out runs day.csv.gz:6 week.parquet:0.5:0h-48h --only day,week
 
 Cases are the synthetic shapes and the traces given (``replay_cases``). Rivals run with the knobs
-that their projects ship, and for the frontier of cost and attainment with others, at one cold start
-and one seed. A day takes too long for several seeds. Each run leaves a JSON file below ``--out``,
-and what has one is not run again, whatever the sources are now: start with another folder after a
-change, or remove the files of a policy (``rm runs/*--tonnage.json``). A run that failed is tried
-again.
+that their projects ship. A day takes too long for several seeds. Each run leaves a JSON file below
+``--out``, and what has one is not run again, whatever the sources are now: start with another
+folder after a change, or remove the files of a policy (``rm runs/*--tonnage.json``). A run that
+failed is tried again.
 """
 
 import time
@@ -30,17 +29,15 @@ from replay_cases import (
     trace_case,
     traces_in,
 )
-from replay_others.registry import ALL, SWEEPS
-from replay_report import details, report
-from replay_runs import Draw, Job, Run, all_done, read
+from replay_others.registry import ALL
+from replay_report import report
+from replay_runs import Draw, Job, all_done, read, told
 
 from tonnage.replay.policy import (
     IN_TIME,
     NEWEST_FIRST,
-    OWN,
     STATIC_PEAK,
     TONNAGE,
-    Policy,
     UnknownPolicyError,
     policy_of,
 )
@@ -53,21 +50,8 @@ POLICIES = (
 STARTS_S = (60.0, 120.0, 240.0, 600.0)
 SEEDS = 5
 LONG = frozenset({"diurnal"})
-"""Cases that are run with one seed, and without other knobs."""
-SWEPT_AT_S, SWEPT_SEED = 240.0, 0
+"""Cases that are run with one seed."""
 DRAWN = "drawn"
-
-
-def swept(names: Sequence[str]) -> list[str]:
-    """Return a rival that has a knob by each of its values but the one that it is shipped with."""
-    policies = [policy_of(each, ALL) for each in names]
-    rivals = [each.name for each in policies if each.knob is None and each.name not in OWN]
-    return [
-        str(Policy(name=each, knob=knob))
-        for each in rivals
-        for knob in SWEEPS[each]
-        if knob != ALL[each].default
-    ]
 
 
 def draws_of(
@@ -80,22 +64,14 @@ def draws_of(
     return [
         Draw(case=case, start_s=start_s, speed=speed, seed=seed)
         for case, start_s, speed, seed in product(cases, starts_s, speeds, range(seeds))
-        if seed == SWEPT_SEED or not _is_long(case)
+        if seed == 0 or not _is_long(case)
     ]
 
 
-def jobs_of(draws: Sequence[Draw], names: Sequence[str], *, sweep: bool) -> list[Job]:
-    """Return all runs, by draw; ``sweep``: rivals with all values of their knobs, too."""
-    policies, others = [str(policy_of(each, ALL)) for each in names], swept(names) if sweep else []
-    return [
-        Job(draw=draw, policy=policy)
-        for draw in draws
-        for policy in dict.fromkeys((*policies, *(others if _is_swept(draw) else ())))
-    ]
-
-
-def _is_swept(draw: Draw) -> bool:
-    return (draw.start_s, draw.seed) == (SWEPT_AT_S, SWEPT_SEED) and not _is_long(draw.case)
+def jobs_of(draws: Sequence[Draw], names: Sequence[str]) -> list[Job]:
+    """Return all runs, by draw."""
+    policies = dict.fromkeys(str(policy_of(each, ALL)) for each in names)
+    return [Job(draw=draw, policy=policy) for draw in draws for policy in policies]
 
 
 def _is_long(case: Case) -> bool:
@@ -114,7 +90,6 @@ def left_out(jobs: Sequence[Job]) -> list[str]:
         "cold starts": (STARTS_S, {draw.start_s for draw in draws}),
         "seeds": (range(SEEDS), {draw.seed for draw in draws}),
         "policies": (POLICIES, set(policies)),
-        "knobs": (swept(POLICIES), set(policies)),
     }
     return [
         f"without the {what} {', '.join(map(_told, missing))}"
@@ -125,15 +100,6 @@ def left_out(jobs: Sequence[Job]) -> list[str]:
 
 def _told(value: object) -> str:
     return f"{value:g} s" if isinstance(value, float) else str(value)
-
-
-def told(run: Run) -> str:
-    if run.error:
-        return f"FAILED: {run.error.strip().splitlines()[-1]}"
-    if run.figures is None:
-        return "; ".join(run.notes)
-    faults = f", {len(run.faults)} ticks FAILED" if run.faults else ""
-    return f"{run.figures['gpu_hours']:.2f} GPU-h, {run.figures['attainment']:.2%} kept{faults}"
 
 
 def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
@@ -158,13 +124,6 @@ def _speeds(_: click.Context, parameter: click.Parameter, value: str) -> tuple[f
 @click.argument("traces", nargs=-1, metavar="[FILE[:SCALE[:FROM-TO]]]...")
 @OUT
 @PAGE
-@click.option(
-    "--long-form",
-    type=click.Path(path_type=Path),
-    default="build/replay.md",
-    show_default=True,
-    help="With --page: Markdown of each case, of knobs and of seeds.",
-)
 @click.option("--only", callback=_names, help="CASE,...: shapes and names of traces.")
 @click.option("--policy", "names", callback=_names, help="NAME[:KNOB],... instead of all.")
 @click.option(
@@ -172,11 +131,6 @@ def _speeds(_: click.Context, parameter: click.Parameter, value: str) -> tuple[f
     "trace_folder",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Folder with the traces of the whole benchmark, whose windows are known.",
-)
-@click.option(
-    "--sweep/--no-sweep",
-    default=True,
-    help=f"Rivals with all values of their knobs, too: seed {SWEPT_SEED}, {SWEPT_AT_S:g} s.",
 )
 @click.option(
     "--start-up",
@@ -203,10 +157,8 @@ def main(  # noqa: PLR0913
     trace_folder: Path | None,
     folder: Path,
     page: Path | None,
-    long_form: Path,
     only: tuple[str, ...],
     names: tuple[str, ...],
-    sweep: bool,
     starts_s: tuple[float, ...],
     speeds: tuple[float | None, ...],
     seeds: int,
@@ -218,7 +170,7 @@ def main(  # noqa: PLR0913
         known = traces_in(trace_folder) if trace_folder else ()
         cases = chosen_cases((*traces, *known), only)
         draws = draws_of(cases, starts_s, seeds=seeds, speeds=speeds)
-        jobs = jobs_of(draws, names or POLICIES, sweep=sweep)
+        jobs = jobs_of(draws, names or POLICIES)
     except (NoCaseError, UnknownPolicyError) as error:
         raise click.UsageError(str(error)) from error
     folder.mkdir(parents=True, exist_ok=True)
@@ -227,9 +179,7 @@ def main(  # noqa: PLR0913
     runs = {job: run for job in jobs if (run := read(folder, job))}
     if page:
         write_page(page, report(jobs, runs, left_out=left_out(jobs)))
-        long_form.parent.mkdir(exist_ok=True)
-        long_form.write_text(details(runs))
-        click.echo(f"wrote {page} and {long_form}")
+        click.echo(f"wrote {page}")
     failed = [job for job, run in runs.items() if run.error or run.faults]
     if failed or len(runs) < len(jobs):
         raise click.ClickException(

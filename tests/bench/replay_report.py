@@ -1,32 +1,35 @@
-"""The page of the replay benchmark: a table for each case, and who won, case by case."""
+"""The pages of replays: how policies fare over all runs, who won case by case, and each run."""
 
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from statistics import median
+from statistics import fmean, median
 
 from replay_cases import CONTEXT_TOKENS, MAX_REPLICAS, TARGET, Case
 from replay_others.registry import KNOWS_TRUTH
 from replay_runs import Draw, Job, Run
-from replay_whole import IN_HINDSIGHT, WHOLE_MEANING, over_all
 
 from tonnage.replay.policy import IN_TIME, NEWEST_FIRST, STATIC_PEAK, TONNAGE
 from tonnage.replay.scenario import LOST_SCRAPES
-from tonnage.units import DAY_S, HOUR_S, format_s, significant
+from tonnage.units import HOUR_S, significant
 
+Found = Mapping[Draw, Mapping[str, Run]]
+"""The runs of a draw, by policy."""
+IN_HINDSIGHT = frozenset({STATIC_PEAK, KNOWS_TRUTH})
+"""What is handed the traffic, or what a replica serves."""
 BESIDE = IN_HINDSIGHT | {NEWEST_FIRST, IN_TIME}
 """What nobody competes with: another queue or refusals, which any autoscaler could have, and what
 is handed the traffic or what a replica serves."""
 EVEN = 0.005
 """Costs that differ by no more are equal."""
 NONE = "-"
-HEADER = "| policy | GPU-h | of peak | kept | worst hour | actions/day |\n|---|---|---|---|---|---|"
-LONG = (
-    "Frontiers of knobs, the spread of seeds and a table of each case: `build/replay.md`, which "
-    "the same run writes."
-)
+WHOLE_MEANING = f"""\
+- kept: runs in which {TARGET:.0%} of the requests met TTFT and TPOT. of what can be: of the runs
+  that any policy of this table keeps which knows no more than Tonnage does.
+- mean, worst: of the share of requests. worst hour: the least share in any 60 minutes of any run.
+- over Tonnage's: GPU-hours of all runs that both have."""
 MEANING = f"""\
 Simulated, not measured. 8 billion parameters on H100, one GPU a replica, contextLength
 {CONTEXT_TOKENS}, 1 to {MAX_REPLICAS} replicas. All policies get the same requests, engines, cold
@@ -41,8 +44,62 @@ Cold starts vary by 25 % to either side, {LOST_SCRAPES:.0%} of scrapes are lost.
 - `{KNOWS_TRUTH}` is handed what a replica truly serves. `{NEWEST_FIRST}` and `{IN_TIME}` are
   Tonnage with another order of the queue, and with engines that refuse at once what would be late
   (refused counts as missed). Engines of any policy could do so: both are shown, and not compared.
-- With several seeds: medians, ratios each seed by itself; in brackets the least of the seeds. Not
-  all policies have the same."""
+- With several seeds: medians, ratios each seed by itself. Not all policies have the same
+  seeds."""
+
+
+def figures_of_policy(found: Found, policy: str) -> dict[Draw, Mapping[str, float]]:
+    """Return the figures of a policy's runs that have any."""
+    runs = ((draw, by_policy.get(policy)) for draw, by_policy in found.items())
+    return {draw: run.figures for draw, run in runs if run and run.figures}
+
+
+def over_all(found: Found, policies: Sequence[str]) -> str:
+    """Return the table of how each policy fares in all runs that it has."""
+    by_policy = {name: figures_of_policy(found, name) for name in policies}
+    kept = {
+        name: {draw for draw, each in figures.items() if each["attainment"] >= TARGET}
+        for name, figures in by_policy.items()
+    }
+    can_be = set[Draw]().union(*(kept[name] for name in policies if name not in IN_HINDSIGHT))
+    rows = [
+        "| policy | runs | kept | of what can be | mean | worst | worst hour | over Tonnage's |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, figures in by_policy.items():
+        if not figures:
+            continue
+        shares = [each["attainment"] for each in figures.values()]
+        hours = [each["worst_hour"] for each in figures.values()]
+        ratio = _gpu_hours_over(figures, by_policy.get(TONNAGE, {}))
+        rows.append(
+            f"| {name} | {len(shares)} | {len(kept[name])} "
+            f"| {len(kept[name] & can_be)} of {len(figures.keys() & can_be)} "
+            f"| {fmean(shares):.1%} | {min(shares):.1%} | {min(hours):.1%} | {ratio:.2f} |"
+        )
+    return "\n".join(rows)
+
+
+def _gpu_hours_over(
+    figures: Mapping[Draw, Mapping[str, float]], own: Mapping[Draw, Mapping[str, float]]
+) -> float:
+    both = figures.keys() & own.keys()
+    hours, of_own = (sum(each[draw]["gpu_hours"] for draw in both) for each in (figures, own))
+    return hours / of_own if of_own else math.nan
+
+
+def cell(run: Run | None) -> str:
+    """Return the share kept and the GPU-hours of one run."""
+    if run is None or run.figures is None:
+        return NONE
+    share = f"{run.figures['attainment']:.2%}"
+    shown = share if run.figures["attainment"] >= TARGET else f"**{share}**"
+    return f"{shown} / {run.figures['gpu_hours']:.2f}"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,15 +139,6 @@ class Fared:
     def keeps(self) -> bool:
         return bool(self.runs) and self.judged(self.values("attainment")) >= TARGET
 
-    @property
-    def actions_per_day(self) -> float:
-        ups, downs = self.values("scaled_up"), self.values("scaled_down")
-        spans_s = self.values("duration_s")
-        return median(
-            (up + down) * DAY_S / span_s
-            for up, down, span_s in zip(ups, downs, spans_s, strict=True)
-        )
-
     def over(self, other: "Fared | None") -> float | None:
         """Return the GPU-hours over another's, each seed by itself; the median."""
         ratios = [
@@ -108,34 +156,15 @@ class Meeting:
     place: Place
     fared: Mapping[str, Fared]
     """Those with figures, by name."""
-    asked: frozenset[str]
-    """All policies, those without figures too."""
 
     @property
     def own(self) -> Fared | None:
         return self.fared.get(TONNAGE)
 
     @property
-    def families(self) -> dict[str, list[Fared]]:
-        """Return each policy with all values of its knob that were run."""
-        found: dict[str, list[Fared]] = {}
-        for name, each in self.fared.items():
-            found.setdefault(name.partition(":")[0], []).append(each)
-        return found
-
-    @property
     def blind(self) -> list[Fared]:
-        """Return those that know no more than Tonnage, itself included.
-
-        Of a policy that was run as it is shipped that alone: which other knob is best is hindsight.
-        """
-        return [
-            each
-            for base, family in self.families.items()
-            if base not in BESIDE
-            for each in family
-            if each.policy == base or base not in self.asked
-        ]
+        """Return those that know no more than Tonnage, itself included."""
+        return [each for name, each in self.fared.items() if name.partition(":")[0] not in BESIDE]
 
     @property
     def rivals(self) -> list[Fared]:
@@ -153,9 +182,7 @@ class Meeting:
 def meetings(runs: Mapping[Job, Run]) -> list[Meeting]:
     """Return the places in the order of their jobs."""
     places: dict[Place, dict[str, dict[int, Run]]] = {}
-    asked: dict[Place, set[str]] = {}
     for job, run in runs.items():
-        asked.setdefault(Place.of(job), set()).add(job.policy)
         if run.figures:
             by_policy = places.setdefault(Place.of(job), {})
             by_policy.setdefault(job.policy, {})[job.draw.seed] = run
@@ -163,7 +190,6 @@ def meetings(runs: Mapping[Job, Run]) -> list[Meeting]:
         Meeting(
             place=place,
             fared={name: Fared(policy=name, runs=found) for name, found in by_policy.items()},
-            asked=frozenset(asked[place]),
         )
         for place, by_policy in places.items()
     ]
@@ -182,19 +208,11 @@ def report(jobs: Sequence[Job], runs: Mapping[Job, Run], *, left_out: Sequence[s
         over_all(*_whole(runs)),
         "## Wins and losses",
         "\n".join(_wins(found)),
-        LONG,
     ]
     failed = list(_failures(jobs, runs))
     if failed:
         sections += ["## Not run, or failed", "\n".join(failed)]
     return "\n\n".join(sections) + "\n"
-
-
-def details(runs: Mapping[Job, Run]) -> str:
-    """Return the long form: the best of each knob, how far seeds are apart, and every case."""
-    found = meetings(runs)
-    cases = (_section(each, runs) for each in found)
-    return "\n\n".join(["# Replay, in full", *_frontiers(found), *_seeds(found), *cases]) + "\n"
 
 
 def _whole(runs: Mapping[Job, Run]) -> tuple[Mapping[Draw, Mapping[str, Run]], list[str]]:
@@ -245,7 +263,7 @@ def _wins(found: Sequence[Meeting]) -> Iterator[str]:
     yield f"With the target kept in each of the seeds, not in their median, it {strict}."
     yield (
         "Compared are policies that keep the target and know no more than Tonnage does, with the "
-        "knobs that their projects ship: others are in the long form. "
+        "knobs that their projects ship. "
         f"`{STATIC_PEAK}` and `{KNOWS_TRUTH}` stand beside."
     )
     yield ""
@@ -308,105 +326,6 @@ def _beside(each: Fared | None) -> str:
     return f"{_hours(each)}{'' if each.keeps else ', missed'}"
 
 
-def _section(found: Meeting, runs: Mapping[Job, Run]) -> str:
-    place = found.place
-    first = next(iter(found.fared.values()))
-    told = f"{first.middle('num_requests'):,.0f} requests in {_span(first.middle('duration_s'))}"
-    lines = [
-        f"## {place}",
-        "",
-        f"{told}; as a fluid {significant(first.middle('fluid_gpu_hours'))} GPU-h.",
-        "",
-        HEADER,
-        *(_row(found, each) for each in found.fared.values()),
-    ]
-    notes = dict.fromkeys(
-        f"{job.policy}: {note}"
-        for job, run in runs.items()
-        if Place.of(job) == place
-        for note in run.notes
-    )
-    return "\n".join([*lines, *([""] if notes else []), *(f"- {note}" for note in notes)])
-
-
-def _row(found: Meeting, each: Fared) -> str:
-    kept, worst = each.values("attainment"), each.values("worst_hour")
-    least = f" ({min(kept):.2%})" if len(kept) > 1 else ""
-    share = f"{median(kept):.2%}{least}"
-    cells = (
-        each.policy,
-        _hours(each),
-        _ratio(each.over(found.fared.get(STATIC_PEAK))),
-        share if each.keeps else f"**{share}**",
-        f"{min(worst):.2%}",
-        f"{each.actions_per_day:.0f}",
-    )
-    return f"| {' | '.join(cells)} |"
-
-
-SHARES = (0.99, 0.95)
-"""Of requests, for which a frontier names the cheapest knob."""
-
-
-def _frontiers(found: Sequence[Meeting]) -> list[str]:
-    """Return a section on each policy at the best of its knobs; none where none was swept."""
-    rows = [
-        f"| {meeting.place} | {name} | {len(family)} | "
-        + " | ".join(_cheapest(family, share) for share in SHARES)
-        + " |"
-        for meeting in found
-        if any(len(family) > 1 for family in meeting.families.values())
-        for name, family in meeting.families.items()
-    ]
-    if not rows:
-        return []
-    told = (
-        "The cheapest value of each policy's knob that keeps so much, in hindsight, with one seed: "
-        "the knob's value (- as shipped), GPU-hours, kept. Tonnage has no knob."
-    )
-    wanted = " | ".join(f"{share:.0%} kept" for share in SHARES)
-    header = f"| case | policy | values | {wanted} |\n|---|---|---|{'---|' * len(SHARES)}"
-    return ["## Frontiers", told, "\n".join([header, *rows])]
-
-
-def _cheapest(family: Sequence[Fared], share: float) -> str:
-    seed = min(set[int].intersection(*(set(each.runs) for each in family)), default=None)
-    if seed is None:
-        return "no seed that all have"
-    first = {each.policy: each.runs[seed].figures or {} for each in family}
-    kept = [(run["gpu_hours"], name) for name, run in first.items() if run["attainment"] >= share]
-    if not kept:
-        most = max(run["attainment"] for run in first.values())
-        return f"none, {most:.2%} at best"
-    gpu_hours, name = min(kept)
-    knob = name.partition(":")[2] or NONE
-    return f"{knob}, {significant(gpu_hours)} GPU-h, {first[name]['attainment']:.2%}"
-
-
-def _seeds(found: Sequence[Meeting]) -> list[str]:
-    """Return a section on how far seeds are apart; none where nothing was run with several."""
-    rows = [
-        f"| {meeting.place} | {each.policy} | {_told_seeds(each.runs)} | "
-        f"{_spread(each.values('gpu_hours'), significant)} | "
-        f"{_spread(each.values('attainment'), '{:.2%}'.format)} |"
-        for meeting in found
-        for each in meeting.fared.values()
-        if len(each.runs) > 1
-    ]
-    if not rows:
-        return []
-    header = "| case | policy | seeds | GPU-h | kept |\n|---|---|---|---|---|"
-    return ["## Seeds", "Least, median and most of the seeds.", "\n".join([header, *rows])]
-
-
-def _spread(values: Sequence[float], written: Callable[[float], str]) -> str:
-    return " / ".join(map(written, (min(values), median(values), max(values))))
-
-
-def _told_seeds(seeds: Iterable[int]) -> str:
-    return ", ".join(map(str, sorted(seeds)))
-
-
 def _not_run(jobs: Sequence[Job], runs: Mapping[Job, Run]) -> Iterator[str]:
     """Yield what has no run, the policies of a place with the same seeds in one line."""
     seeds: dict[tuple[Place, str], list[int]] = {}
@@ -415,7 +334,7 @@ def _not_run(jobs: Sequence[Job], runs: Mapping[Job, Run]) -> Iterator[str]:
             seeds.setdefault((Place.of(job), job.policy), []).append(job.draw.seed)
     together: dict[tuple[Place, str], list[str]] = {}
     for (place, policy), missing in seeds.items():
-        together.setdefault((place, _told_seeds(missing)), []).append(policy)
+        together.setdefault((place, ", ".join(map(str, sorted(missing)))), []).append(policy)
     for (place, told), policies in together.items():
         yield f"- {place}, seed {told}, not run: {', '.join(policies)}"
 
@@ -440,13 +359,3 @@ def _why(job: Job, error: str) -> str:
 
 def _hours(each: Fared) -> str:
     return significant(each.middle("gpu_hours"))
-
-
-def _ratio(value: float | None) -> str:
-    return NONE if value is None else f"{value:.2f}"
-
-
-def _span(duration_s: float) -> str:
-    if duration_s < 2 * HOUR_S:
-        return format_s(duration_s)
-    return f"{significant(duration_s / HOUR_S)} h"

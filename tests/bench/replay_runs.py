@@ -10,13 +10,14 @@ import math
 import re
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import click
 import replay_others
 from replay_cases import Case, View, scenario, setup_of
 from replay_others.registry import ALL
@@ -24,7 +25,7 @@ from replay_others.registry import ALL
 import tonnage
 from tonnage.replay.judge import QUANTILES
 from tonnage.replay.policies import DrawnScenario, PolicyResult
-from tonnage.replay.policy import policy_of
+from tonnage.replay.policy import TONNAGE, policy_of
 from tonnage.replay.scenario import Scenario
 from tonnage.termination import process_pool
 from tonnage.units import MINUTE_S
@@ -229,3 +230,38 @@ def _written(
         found.append((job, run_of(job, drawn, sources)))
         write(folder, *found[-1])
     return found
+
+
+def done(
+    draws: Sequence[Draw], policies: Sequence[str], folder: Path, num_processes: int
+) -> Mapping[Draw, Mapping[str, Run]]:
+    """Run all policies in all draws, say what came of each, and return it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    jobs = {
+        draw: {policy: Job(draw=own_of(draw, policy), policy=policy) for policy in policies}
+        for draw in draws
+    }
+    each = dict.fromkeys(job for by_policy in jobs.values() for job in by_policy.values())
+    for some in all_done(list(each), folder, num_processes):
+        for job, run in some:
+            click.echo(f"{job}: {told(run)}, {run.cpu_s:.0f} s")
+    return {
+        draw: {name: run for name, job in by_policy.items() if (run := read(folder, job))}
+        for draw, by_policy in jobs.items()
+    }
+
+
+def own_of(draw: Draw, policy: str) -> Draw:
+    """Return the draw of a policy: Tonnage runs with its own flags in every view."""
+    if policy == TONNAGE and draw.view.has_vllm_flags:
+        return replace(draw, view=replace(draw.view, has_vllm_flags=False))
+    return draw
+
+
+def told(run: Run) -> str:
+    if run.error:
+        return f"FAILED: {run.error.strip().splitlines()[-1]}"
+    if run.figures is None:
+        return "; ".join(run.notes)
+    faults = f", {len(run.faults)} ticks FAILED" if run.faults else ""
+    return f"{run.figures['gpu_hours']:.2f} GPU-h, {run.figures['attainment']:.2%} kept{faults}"

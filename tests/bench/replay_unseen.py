@@ -18,10 +18,9 @@ from statistics import fmean
 import click
 from bench_options import OUT, PAGE, PROCESSES, TRACES
 from measured import write_page
-from replay import told
 from replay_cases import TARGET, Case, NoCaseError
-from replay_runs import Draw, Job, all_done, read
-from replay_whole import WHOLE_MEANING, Found, figures_of_policy, over_all
+from replay_report import WHOLE_MEANING, Found, cell, figures_of_policy, over_all, table
+from replay_runs import Draw, done
 
 from tonnage.replay.policy import IN_TIME, NEWEST_FIRST, STATIC_PEAK, TONNAGE
 from tonnage.replay.traces import read_trace
@@ -139,15 +138,21 @@ def page_of(found: Found, policies: Sequence[str]) -> str:
         _families(found, families, policies),
         "## By case",
         "Share kept / GPU-hours.",
-        _cases(found, policies),
+        table(
+            ["case", "cold start", "speed", "declared", *policies],
+            [
+                [*_case(draw), *(cell(each.get(p)) for p in policies)]
+                for draw, each in found.items()
+            ],
+        ),
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def _families(found: Found, families: Sequence[str], policies: Sequence[str]) -> str:
-    rows = [f"| family | {' | '.join(policies)} |", f"|---|{'---|' * len(policies)}"]
+    rows = []
     for name in families:
-        cells = []
+        cells = [name]
         for policy in policies:
             of_all = figures_of_policy(found, policy)
             figures = [each for draw, each in of_all.items() if draw.case.name == name]
@@ -158,28 +163,13 @@ def _families(found: Found, families: Sequence[str], policies: Sequence[str]) ->
                 if shares
                 else "-"
             )
-        rows.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(rows)
+        rows.append(cells)
+    return table(["family", *policies], rows)
 
 
-def _cases(found: Found, policies: Sequence[str]) -> str:
-    rows = [
-        f"| case | cold start | speed | declared | {' | '.join(policies)} |",
-        f"|---|---|---|---|{'---|' * len(policies)}",
-    ]
-    for draw, by_policy in found.items():
-        speed = "drawn" if draw.speed is None else f"{draw.speed:g}"
-        cells = [
-            f"{run.figures['attainment']:.2%} / {run.figures['gpu_hours']:.2f}"
-            if (run := by_policy.get(policy)) and run.figures
-            else "-"
-            for policy in policies
-        ]
-        rows.append(
-            f"| {draw.case} | {format_s(draw.start_s)} | {speed} | {draw.declared:.2g} "
-            f"| {' | '.join(cells)} |"
-        )
-    return "\n".join(rows)
+def _case(draw: Draw) -> list[str]:
+    speed = "drawn" if draw.speed is None else f"{draw.speed:g}"
+    return [str(draw.case), format_s(draw.start_s), speed, f"{draw.declared:.2g}"]
 
 
 @click.command()
@@ -193,19 +183,7 @@ def main(
 ) -> None:
     """Replay policies on cases that chance drew, and write how each fares over all of these."""
     policies = names.split(",") if names else POLICIES
-    folder.mkdir(parents=True, exist_ok=True)
-    draws = list(draws_in(traces))
-    jobs = [Job(draw=draw, policy=policy) for draw in draws for policy in policies]
-    for done in all_done(jobs, folder, processes):
-        for job, run in done:
-            click.echo(f"{job}: {told(run)}")
-    runs = {job: run for job in jobs if (run := read(folder, job))}
-    found = {
-        draw: {
-            policy: run for policy in policies if (run := runs.get(Job(draw=draw, policy=policy)))
-        }
-        for draw in draws
-    }
+    found = done(list(draws_in(traces)), policies, folder, processes)
     if page:
         write_page(page, page_of(found, policies))
     click.echo(over_all(found, policies))

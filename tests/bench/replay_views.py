@@ -8,7 +8,6 @@ seed. Runs are files, as those of ``replay.py``, and those of the usual view are
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -16,10 +15,9 @@ from typing import Final
 import click
 from bench_options import OUT, PAGE, PROCESSES, TRACES
 from measured import write_page
-from replay import told
-from replay_cases import CONTEXT_TOKENS, TARGET, VLLM_FLAGS, View, chosen_cases, traces_in
-from replay_runs import Draw, Job, Run, all_done, read
-from replay_whole import WHOLE_MEANING, Found, over_all
+from replay_cases import CONTEXT_TOKENS, VLLM_FLAGS, View, chosen_cases, traces_in
+from replay_report import WHOLE_MEANING, Found, cell, over_all, table
+from replay_runs import Draw, Run, done
 
 from tonnage.replay.policy import STATIC_PEAK, TONNAGE
 from tonnage.units import MILLION, format_s
@@ -67,35 +65,24 @@ CPU seconds per million requests, the median of the cases, on a busy machine: ho
 several fleets."""
 
 
-def job_of(draw: Draw, policy: str) -> Job:
-    """Return the run of a policy in a view: Tonnage's is that with its own flags."""
-    if policy == TONNAGE:
-        draw = replace(draw, view=replace(draw.view, has_vllm_flags=False))
-    return Job(draw=draw, policy=policy)
-
-
 def page_of(by_view: Mapping[View, Found], policies: Sequence[str]) -> str:
     """Return the page: each view over all cases, then all views case by case."""
     parts = [MEANING, "## Over all cases"]
     for view, found in by_view.items():
         parts += [f"### {view}", over_all(found, policies)]
-    parts += [CPU, _cpu(by_view, policies), "## By case", "Share kept / GPU-hours."]
-    for places in zip(*by_view.values(), strict=True):
-        parts += [f"### {places[0].case}", _case(by_view, places, policies)]
-    return "\n\n".join(parts) + "\n"
-
-
-def _cpu(by_view: Mapping[View, Found], policies: Sequence[str]) -> str:
-    rows = [
-        f"| policy | {' | '.join(map(str, by_view))} |",
-        f"|---|{'---|' * len(by_view)}",
+    header = ["policy", *map(str, by_view)]
+    cpu = [
+        [
+            policy,
+            *(_cpu_s([each.get(policy) for each in found.values()]) for found in by_view.values()),
+        ]
+        for policy in policies
     ]
-    for policy in policies:
-        runs = (
-            [by_policy.get(policy) for by_policy in found.values()] for found in by_view.values()
-        )
-        rows.append(f"| {policy} | {' | '.join(map(_cpu_s, runs))} |")
-    return "\n".join(rows)
+    parts += [CPU, table(header, cpu), "## By case", "Share kept / GPU-hours."]
+    for places in zip(*(found.items() for found in by_view.values()), strict=True):
+        rows = [[policy, *(cell(runs.get(policy)) for _, runs in places)] for policy in policies]
+        parts += [f"### {places[0][0].case}", table(header, rows)]
+    return "\n\n".join(parts) + "\n"
 
 
 def _cpu_s(runs: Sequence[Run | None]) -> str:
@@ -105,27 +92,6 @@ def _cpu_s(runs: Sequence[Run | None]) -> str:
     return f"{median(each):.0f}" if each else "-"
 
 
-def _case(by_view: Mapping[View, Found], places: Sequence[Draw], policies: Sequence[str]) -> str:
-    rows = [
-        f"| policy | {' | '.join(map(str, by_view))} |",
-        f"|---|{'---|' * len(by_view)}",
-    ]
-    for policy in policies:
-        runs = (
-            found[place].get(policy) for found, place in zip(by_view.values(), places, strict=True)
-        )
-        rows.append(f"| {policy} | {' | '.join(map(_figures, runs))} |")
-    return "\n".join(rows)
-
-
-def _figures(run: Run | None) -> str:
-    if run is None or run.figures is None:
-        return "-"
-    share = f"{run.figures['attainment']:.2%}"
-    shown = share if run.figures["attainment"] >= TARGET else f"**{share}**"
-    return f"{shown} / {run.figures['gpu_hours']:.2f}"
-
-
 @click.command()
 @TRACES
 @OUT
@@ -133,24 +99,15 @@ def _figures(run: Run | None) -> str:
 @PROCESSES
 def main(*, traces: Path, folder: Path, page: Path | None, processes: int) -> None:
     """Replay policies in each view, and write how they fare in it."""
-    folder.mkdir(parents=True, exist_ok=True)
     cases = chosen_cases(traces_in(traces), CASES)
-    draws = {
-        view: [Draw(case=case, start_s=START_S, speed=1.0, seed=0, view=view) for case in cases]
-        for view in VIEWS
-    }
-    jobs = [job_of(draw, policy) for each in draws.values() for draw in each for policy in POLICIES]
-    for done in all_done(list(dict.fromkeys(jobs)), folder, processes):
-        for job, run in done:
-            click.echo(f"{job}: {told(run)}, {run.cpu_s:.0f} s")
     by_view = {
-        view: {
-            draw: {
-                policy: run for policy in POLICIES if (run := read(folder, job_of(draw, policy)))
-            }
-            for draw in of_view
-        }
-        for view, of_view in draws.items()
+        view: done(
+            [Draw(case=case, start_s=START_S, speed=1.0, seed=0, view=view) for case in cases],
+            POLICIES,
+            folder,
+            processes,
+        )
+        for view in VIEWS
     }
     if page:
         write_page(page, page_of(by_view, POLICIES))

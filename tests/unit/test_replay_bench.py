@@ -4,10 +4,10 @@ import math
 
 import pytest
 from click.testing import CliRunner
-from replay import POLICIES, draws_of, jobs_of, left_out, main, swept
+from replay import POLICIES, draws_of, jobs_of, left_out, main
 from replay_cases import NoCaseError, chosen_cases, shape_cases, trace_case, traces_in
 from replay_others.registry import ALL
-from replay_report import details, meetings, report, verdict
+from replay_report import meetings, report, verdict
 from replay_runs import Draw, Job, Run, read, write
 
 from tonnage.replay.policy import policy_of
@@ -44,11 +44,6 @@ def runs_of(**by_policy):
     return {a_job(name.replace("_", "-")): run for name, run in by_policy.items()}
 
 
-def written(jobs, runs, *, left_out):
-    """The summary, and the long form."""
-    return report(jobs, runs, left_out=left_out) + details(runs)
-
-
 def the_verdict(**by_policy):
     (found,) = meetings(runs_of(**by_policy))
     return verdict(found)
@@ -63,7 +58,6 @@ def a_trace(folder, name="day.csv", num_requests=40):
 
 def asked(folder, *arguments):
     options = ["--out", str(folder / "runs"), "--start-up", "60", "--seeds", "1"]
-    options += ["--long-form", str(folder / "long.md")]
     return CliRunner().invoke(main, [*map(str, arguments), *options, "--processes", "1"])
 
 
@@ -74,7 +68,7 @@ def test_a_trace_is_a_file_with_a_scale_and_a_window():
 
 
 @pytest.mark.parametrize("text", ["day.csv:fast", "day.csv:0", "day.csv:1:2h", "day.csv:1:2h-1h"])
-def test_what_is_no_trace_is_refused_with_what_was_written(text):
+def test_what_is_no_trace_is_refused_with_what_was_report(text):
     with pytest.raises(NoCaseError, match=text):
         trace_case(text)
 
@@ -98,24 +92,14 @@ def test_an_unknown_case_is_told_with_the_known():
         chosen_cases([], ["stepp"])
 
 
-def test_a_sweep_takes_every_value_of_a_knob():
-    # The sweep of wva2 in the registry without 0.85, its default; what has a knob already is left.
-    assert swept(["tonnage", "wva2", "hpa-concurrency:0.7"]) == [
-        "wva2:0.4", "wva2:0.55", "wva2:0.7", "wva2:1",
-    ]  # fmt: skip
-
-
-def test_other_knobs_are_run_at_one_cold_start_and_a_day_with_one_seed():
+def test_a_day_is_run_with_one_seed():
     cases = [case for case in shape_cases() if case.name in {"step", "diurnal"}]
     draws = draws_of(cases, (60.0, 240.0), seeds=2, speeds=(1.0,))
-    jobs = jobs_of(draws, ["tonnage", "wva2", "wva2:0.4"], sweep=True)
+    jobs = jobs_of(draws, ["tonnage", "wva2", "wva2:0.4"])
 
-    swept_in = {job.draw for job in jobs if job.policy == "wva2:0.7"}
-    assert [(each.case.name, each.start_s, each.seed) for each in swept_in] == [("step", 240.0, 0)]
     assert {each.seed for each in draws if each.case.name == "diurnal"} == {0}
-    # 2 cold starts of 3 policies: with 2 seeds of step, with 1 of diurnal; and 3 more values of the
-    # knob, of which one was asked for already.
-    assert len(jobs) == len(set(jobs)) == 2 * 2 * 3 + 2 * 1 * 3 + 3
+    # 2 cold starts of 3 policies: with 2 seeds of step, with 1 of diurnal.
+    assert len(jobs) == len(set(jobs)) == 2 * 2 * 3 + 2 * 1 * 3
 
 
 def test_traces_of_a_folder_are_those_that_the_benchmark_knows(tmp_path):
@@ -158,10 +142,7 @@ def test_it_goes_on_where_it_was_stopped_and_writes_the_page(tmp_path):
     assert (first.exit_code, second.exit_code) == (0, 0), second.output
     assert "1 runs, 0 of them done before" in first.output
     assert "2 runs, 1 of them done before" in second.output
-    # 40 requests, two a second: 20 s, in whole minutes one. Two replicas take twice the GPU-hours.
-    long_form = (tmp_path / "long.md").read_text()
-    assert "40 requests in 60.00 s" in long_form
-    assert "| static:2 | 0.0333 |" in long_form
+    assert "static:2: 0.03 GPU-h, 100.00% kept" in second.output
     assert "Partial: without the cases steady, step" in page.read_text()
 
 
@@ -209,47 +190,15 @@ def test_tonnage_is_held_against_the_cheapest_that_keeps_the_target(by_policy, k
     assert words in found[1]
 
 
-def test_a_fleet_is_shown_beside_the_static_peak():
-    runs = runs_of(tonnage=a_run(7.0), static_peak=a_run(8.0), wva2=a_run(3.0, 0.9))
-    page = written(list(runs), runs, left_out=[])
-
-    # 7 of 8; 3 actions in an hour are 72 a day.
-    assert "| tonnage | 7.00 | 0.88 | 99.50% | 98.50% | 72 |" in page
-    assert "| wva2 | 3.00 | 0.38 | **90.00%** | 89.00% | 72 |" in page
-
-
-def test_the_page_tells_how_far_seeds_are_apart_and_of_whom_there_are_several():
-    runs = {
-        a_job(seed=seed): a_run(gpu_hours, kept)
-        for seed, gpu_hours, kept in ((0, 6.0, 0.995), (1, 8.0, 0.97), (2, 7.0, 0.99))
-    } | {a_job("wva2"): a_run()}
-    page = written([*runs, a_job("wva2", seed=1)], runs, left_out=[])
-
-    row = "| tonnage | 0, 1, 2 | 6.00 / 7.00 / 8.00 | 97.00% / 99.00% / 99.50% |"
-    assert f"| step, cold start 120 s {row}" in page
-    assert "| wva2 | 0" not in page
-    assert "seed 1, not run: wva2" in page
-
-
 def test_the_page_tells_what_failed_what_is_missing_and_what_was_not_asked():
     runs = runs_of(tonnage=a_run(), wva2=FAILED)
     jobs = [*runs, a_job("hpa-concurrency")]
-    page = written(jobs, runs, left_out=left_out(jobs))
+    page = report(jobs, runs, left_out=left_out(jobs))
 
     assert "1 of 3 runs" in page
     assert "wva2: ValueError: too small" in page
     assert "- step, cold start 120 s, seed 0, not run: hpa-concurrency\n" in page
     assert "without the cold starts 60 s, 240 s, 600 s" in page
-
-
-def test_medians_are_of_seeds_and_the_least_stands_beside():
-    runs = {
-        a_job(seed=seed): a_run(hours, kept)
-        for seed, hours, kept in ((0, 6.0, 0.995), (1, 7.0, 0.992), (2, 9.0, 0.98))
-    }
-    page = written(list(runs), runs, left_out=[])
-
-    assert "| tonnage | 7.00 | - | 99.20% (98.00%) | 97.00% | 72 |" in page
 
 
 def test_who_keeps_the_target_in_the_median_alone_is_told_and_counted_apart():
@@ -259,7 +208,7 @@ def test_who_keeps_the_target_in_the_median_alone_is_told_and_counted_apart():
         for policy, (hours, shares) in kept.items()
         for seed, share in enumerate(shares)
     }
-    page = written(list(runs), runs, left_out=[])
+    page = report(list(runs), runs, left_out=[])
 
     assert "Tonnage loses in 1." in page
     assert "in each of the seeds, not in their median, it alone keeps the target in 1." in page
@@ -269,7 +218,7 @@ def test_who_keeps_the_target_in_the_median_alone_is_told_and_counted_apart():
 def test_figures_of_different_sources_are_told_apart():
     runs = runs_of(tonnage=a_run(), ray=a_run(), wva2=a_run(sources="def"))
 
-    page = written(list(runs), runs, left_out=[])
+    page = report(list(runs), runs, left_out=[])
 
     assert "By abc: tonnage, ray.\nBy def: wva2." in page
     assert "may not belong together" not in page
@@ -278,50 +227,14 @@ def test_figures_of_different_sources_are_told_apart():
 def test_figures_of_one_policy_by_different_sources_are_called_in_doubt():
     runs = {a_job(): a_run(), a_job(seed=1): a_run(sources="def"), a_job("ray"): a_run()}
 
-    page = written(list(runs), runs, left_out=[])
+    page = report(list(runs), runs, left_out=[])
 
     assert "**Runs of tonnage by different sources may not belong together.**" in page
 
 
 def test_where_nobody_keeps_the_target_the_nearest_is_told():
     runs = runs_of(tonnage=a_run(6.0, 0.95), wva2=a_run(7.0, 0.97), static_peak=a_run(9.0))
-    page = written(list(runs), runs, left_out=[])
+    page = report(list(runs), runs, left_out=[])
 
     assert "| none; wva2 kept 97.00% at 7.00 GPU-h | **misses by 4.00 points**" in page
     assert "Of 1 cases with figures Tonnage misses the target as all do in 1." in page
-
-
-def test_a_frontier_names_the_cheapest_knob_that_keeps_enough_in_hindsight():
-    runs = {
-        a_job(name): run
-        for name, run in {
-            "tonnage": a_run(6.0),
-            "wva2": a_run(9.0),
-            "wva2:0.4": a_run(7.0, 0.992),
-            "wva2:0.7": a_run(5.0, 0.96),
-            "hpa-concurrency": a_run(5.0, 0.9),
-        }.items()
-    }
-    page = written(list(runs), runs, left_out=[])
-
-    assert "| wva2 | 3 | 0.4, 7.00 GPU-h, 99.20% | 0.7, 5.00 GPU-h, 96.00% |" in page
-    assert "| hpa-concurrency | 1 | none, 90.00% at best | none, 90.00% at best |" in page
-    # Held against the knob that the project ships: 9.0.
-    assert "33.3% cheaper than wva2 |" in page
-
-
-def test_a_knob_chosen_in_hindsight_is_no_rival_where_the_one_that_is_shipped_failed():
-    runs = {a_job("tonnage"): a_run(6.0), a_job("wva2"): FAILED, a_job("wva2:0.4"): a_run(5.0)}
-    (found,) = meetings(runs)
-
-    assert verdict(found)[0] == "alone keeps the target"
-
-
-def test_knobs_are_compared_on_the_same_requests():
-    runs = {
-        a_job("wva2", seed=1): a_run(5.0),
-        a_job("wva2:0.4"): a_run(4.0),
-        a_job("wva2:0.4", seed=1): a_run(7.0),
-    }
-
-    assert "| wva2 | 2 | -, 5.00 GPU-h, 99.50% |" in written(list(runs), runs, left_out=[])

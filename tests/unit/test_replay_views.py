@@ -2,8 +2,8 @@
 
 import pytest
 from replay_cases import Case, View, scenario
-from replay_runs import USUAL, Draw, Run
-from replay_views import VIEWS, job_of, page_of
+from replay_runs import USUAL, Draw, Job, Run, own_of
+from replay_views import VIEWS, page_of
 
 pytestmark = pytest.mark.thorough
 
@@ -13,6 +13,10 @@ VLLM = View(has_vllm_flags=True)
 
 def a_draw(view=USUAL):
     return Draw(case=CASE, start_s=120.0, speed=1.0, seed=0, view=view)
+
+
+def job_of(draw, policy):
+    return Job(draw=own_of(draw, policy), policy=policy)
 
 
 def a_run(attainment, gpu_hours):

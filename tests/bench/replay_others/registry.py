@@ -13,9 +13,6 @@ from replay_others.wva_queueing import QueueingModel
 from tonnage.replay.rivals.registry import RIVALS, Rival
 
 KNOWS_TRUTH: Final = "true-rate"
-REQUESTS: Final = (8.0, 12.0, 16.0, 24.0, 32.0, 45.0, 64.0, 96.0)
-LIMIT_SHARES: Final = (0.4, 0.55, 0.7, 0.85, 1.0, 1.2)
-LOADS: Final = (0.4, 0.55, 0.7, 0.85, 1.0)
 
 OTHERS: Final[Mapping[str, Rival]] = {
     "true-rate": Rival(
@@ -56,16 +53,3 @@ OTHERS: Final[Mapping[str, Rival]] = {
     ),
 }
 ALL: Final[Mapping[str, Rival]] = {**RIVALS, **OTHERS}
-SWEEPS: Final[Mapping[str, tuple[float, ...]]] = {
-    "hpa-concurrency": REQUESTS,
-    "keda-epp-queue": REQUESTS,
-    "llmd-slo": (0.25, 0.35, 0.45, 0.55, 0.7, 0.85),
-    "wva-queueing": LIMIT_SHARES,
-    "wva-throughput": LOADS,
-    "llm-scaling-manager": LOADS,
-    "dynamo-classic": LIMIT_SHARES,
-    "ray": (2.0, 5.0, *REQUESTS),
-    "true-rate": (0.5, 0.6, 0.7, 0.8, 0.85, 0.95),
-    "wva2": LOADS,
-}
-"""Values of each knob that are tried for the frontier of cost and attainment."""
