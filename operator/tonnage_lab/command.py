@@ -121,19 +121,13 @@ def build() -> None:
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     help="Write a chart of demand, replicas, queue, SLO attainment and MBU over time.",
 )
-@click.option(
-    "--dashboard",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Write the Grafana dashboard of the chart as a chart, from the metrics of the demo.",
-)
 @click.option("--keep/--no-keep", default=False, help="Keep the cluster running afterwards.")
 @click.option(
     "--cluster",
-    type=click.Choice(["auto", "local", "kind"]),
+    type=click.Choice(["local", "kind"]),
     default="local",
     show_default=True,
-    help="local: processes of this machine. kind: needs Docker and root; --keep does not apply. "
-    "auto: kind where Docker answers and has a node image, else local.",
+    help="local: processes of this machine. kind: needs Docker and root; --keep does not apply.",
 )
 @click.option(
     "--scrape-interval",
@@ -148,10 +142,9 @@ def build() -> None:
     show_default=True,
     help="vllm: real vLLM for CPU, a core per replica; 6 GB of packages, installed once.",
 )
-def demo(  # noqa: PLR0913  (one argument per option)
+def demo(
     *,
     picture: Path | None,
-    dashboard: Path | None,
     keep: bool,
     cluster: str,
     scrape_interval_s: int | None,
@@ -164,7 +157,7 @@ def demo(  # noqa: PLR0913  (one argument per option)
         chosen = {} if scrape_interval_s is None else {"scrape_interval_s": scrape_interval_s}
         sys.exit(
             story.run_demo(
-                pictures=story.Pictures(story=picture, dashboard=dashboard),
+                picture=picture,
                 keep=keep,
                 cluster=cluster,
                 engine=stages.EngineKind(engine),

@@ -5,7 +5,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +17,6 @@ from tonnage.settings import Settings
 from tonnage.units import format_s
 from tonnage_lab import assets, controlplane, site, state
 from tonnage_lab.controlplane import ControlPlane
-from tonnage_lab.dashboard import Stretch, draw_dashboard
 from tonnage_lab.kind import cluster as kind_cluster
 from tonnage_lab.kind import site as kind_site
 from tonnage_lab.kubectl import is_true
@@ -38,18 +37,9 @@ NOTABLE_MOVE: Final = 0.05
 CACHE: Final = "vllm:cache_config_info"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pictures:
-    """Files to draw into."""
-
-    story: Path | None = None
-    dashboard: Path | None = None
-    """The chart's, over the time of the demo."""
-
-
 def run_demo(
     *,
-    pictures: Pictures = Pictures(),
+    picture: Path | None = None,
     keep: bool = False,
     cluster: str = "local",
     scrape_interval_s: int = SCRAPE_INTERVAL_S,
@@ -57,7 +47,7 @@ def run_demo(
 ) -> int:
     """Run the whole demo; return an exit status: 1 when this machine cannot run it."""
     console = Console()
-    on_kind = _is_on_kind(cluster, engine)
+    on_kind = cluster == "kind"
     if problem := kind_cluster.obstacle() if on_kind else obstacle():
         console.print(f"The demo cannot run here: {problem}.")
         return 1
@@ -69,12 +59,7 @@ def run_demo(
     config = replace(stage.config, scrape_interval_s=scrape_interval_s)
     with _on_kind(config, step) if on_kind else _on_processes(config, step, keep=keep) as made:
         plane, url = made
-        shown_from_s = time.time()
-        _tell_story(console, stage, plane, url, pictures.story)
-        if pictures.dashboard:
-            stretch = Stretch(from_s=shown_from_s, to_s=time.time(), step_s=scrape_interval_s)
-            draw_dashboard(pictures.dashboard, url, stretch)
-            console.print(f"Dashboard: {pictures.dashboard}")
+        _tell_story(console, stage, plane, url, picture)
         if keep and not on_kind:
             console.print(f"The lab stays: export KUBECONFIG={plane.kubeconfig}")
             console.print("Stop it with: python -m tonnage_lab down")
@@ -88,13 +73,6 @@ def _show_plan(console: Console, stage: Stage) -> None:
     for answer in explain(stage.sizing):
         console.print(f"[bold]{answer.question}[/bold] {answer.answer}", highlight=False)
     console.print()
-
-
-def _is_on_kind(cluster: str, engine: EngineKind) -> bool:
-    """Tell where the demo runs; ``auto`` takes kind where nothing has to be pulled for it."""
-    if cluster == "auto":
-        return engine is EngineKind.EMULATOR and kind_site.suits_by_itself()
-    return cluster == "kind"
 
 
 @contextmanager

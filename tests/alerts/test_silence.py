@@ -15,9 +15,8 @@ import debian_programs
 from alerting import rules_of_chart
 from fleet_builders import example
 from helm import NAMESPACE
-from tonnage.replay.cluster import StartupTime
+from tonnage.replay.cluster import ReplayedModel, StartupTime
 from tonnage.replay.operator import Operator
-from tonnage.replay.record import ReplayedModel
 from tonnage.replay.simulation import Simulation
 from tonnage.replay.traffic import TrafficSource, piecewise, traffic
 from tonnage.replay.truth import Truth

@@ -27,7 +27,8 @@ from oracle import Oracle
 from slo_shares import slo_shares
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.replay.record import Record, ReplayedModel
+from tonnage.replay.cluster import ReplayedModel
+from tonnage.replay.record import Record
 from tonnage.replay.simulation import Simulation
 from tonnage.replay.traffic import Rate, TrafficSource, constant_rate, diurnal, traffic
 from tonnage.replay.truth import Kink, Truth, machine

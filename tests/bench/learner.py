@@ -30,7 +30,7 @@ from tonnage.catalog.gpu import built_in_gpus
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.learner import constants_of, deviation_of_step, prior_posterior
 from tonnage.estimate.posterior import SpeedPosterior
-from tonnage.replay.record import ReplayedModel
+from tonnage.replay.cluster import ReplayedModel
 from tonnage.replay.traffic import TrafficSource, constant_rate, traffic
 from tonnage.replay.truth import Truth
 from tonnage.settings import Settings

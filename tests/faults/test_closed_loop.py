@@ -18,9 +18,9 @@ from tonnage.estimate.learner import BAND
 from tonnage.estimate.metrics import WINDOWS
 from tonnage.estimate.promise import HIGHEST, LOWEST
 from tonnage.estimate.samples import fleet_samples
+from tonnage.replay.cluster import ReplayedModel
 from tonnage.replay.operator import Operator
 from tonnage.replay.prometheus import drop_scrapes
-from tonnage.replay.record import ReplayedModel
 from tonnage.replay.simulation import Simulation
 from tonnage.replay.traffic import TrafficSource, constant_rate, traffic
 from tonnage.settings import Settings

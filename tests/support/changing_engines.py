@@ -12,9 +12,8 @@ from functools import partial
 from typing import Any
 
 from tonnage.engine.core import Engine
-from tonnage.replay.cluster import SimulatedCluster, Template
+from tonnage.replay.cluster import ReplayedModel, SimulatedCluster, Template
 from tonnage.replay.counters import DECODING, PREFILLING, WAITING, EngineCounters
-from tonnage.replay.record import Record, ReplayedModel
 from tonnage.replay.simulation import Simulation
 from tonnage.replay.truth import Machine, Truth, machine
 
@@ -92,7 +91,7 @@ class ChangingCluster(SimulatedCluster):
 
     def change(self, truth: Truth, at_s: float) -> None:
         """Let all engines cost something else from now on."""
-        self.truth = truth
+        self.served = replace(self.served, truth=truth)
         if self.template is not None:
             flags = self.template.flags
             self.template = replace(self.template, machine=machine(self.request, flags, truth))
@@ -128,17 +127,5 @@ class ChangingSimulation(Simulation):
         for at_s, truth in changes:
             self._at(at_s, partial(self.record.cluster.change, truth))
 
-    def _record(self, served: ReplayedModel) -> Record:
-        record = super()._record(served)
-        plain = record.cluster
-        record.cluster = ChangingCluster(
-            model=plain.model,
-            request=plain.request,
-            traffic=plain.traffic,
-            truth=plain.truth,
-            ladders=plain.ladders,
-            start=plain.start,
-            speed_spread=plain.speed_spread,
-            seed=plain.seed,
-        )
-        return record
+    def _cluster(self, served: ReplayedModel) -> SimulatedCluster:
+        return ChangingCluster(served=served)

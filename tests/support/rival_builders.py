@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from fleet_builders import a_model, a_request_of, a_sizing
-from tonnage.replay.cluster import StartupTime
+from tonnage.replay.cluster import ReplayedModel, StartupTime
 from tonnage.replay.prometheus import Series
-from tonnage.replay.record import FirstPlan, ReplayedModel
+from tonnage.replay.record import FirstPlan
 from tonnage.replay.rivals.controller import RivalController
 from tonnage.replay.rivals.rule import RuleInput, SeenPod, Signals
 from tonnage.replay.simulation import Simulation

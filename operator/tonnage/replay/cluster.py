@@ -8,16 +8,18 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tonnage.api.objects import ModelDeployment
+from tonnage.catalog.gpu import built_in_gpus
 from tonnage.control.write.writes import Writes
 from tonnage.engine.chance import Chance
 from tonnage.engine.core import Engine
 from tonnage.engine.table import RequestTable
+from tonnage.estimate.metrics import LATENCY_BOUNDS_S
 from tonnage.manifests.children import flags_from_annotation
 from tonnage.manifests.names import DIGEST_ANNOTATION, FLAGS_ANNOTATION
 from tonnage.replay.counters import EngineCounters, Ladders
 from tonnage.replay.traffic import Traffic
 from tonnage.replay.truth import Machine, Truth, machine
-from tonnage.sizing.request import Flags, SizingRequest
+from tonnage.sizing.request import Flags, SizingRequest, ask, look_up
 from tonnage.sizing.workload import NORMAL, Routing
 
 EPOCH_S: Final = 1_767_225_600.0
@@ -38,6 +40,19 @@ class StartupTime:
     @property
     def longest_s(self) -> float:
         return self.mean_s * (1 + self.jitter)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayedModel:
+    """One ModelDeployment: what comes, and what its engines really are."""
+
+    model: ModelDeployment
+    traffic: Traffic
+    truth: Truth = field(default_factory=Truth)
+    start: StartupTime = field(default_factory=StartupTime)
+    speed_spread: float = 0.0
+    """Standard deviation of the replicas' own speed factors."""
+    seed: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,16 +99,7 @@ class SimulatedCluster:
     away get nothing more, finish what they have, and are gone when that is done, or killed.
     """
 
-    model: ModelDeployment
-    request: SizingRequest
-    """Of its spec, with the priors."""
-    traffic: Traffic
-    truth: Truth
-    ladders: Ladders
-    start: StartupTime = field(default_factory=StartupTime)
-    speed_spread: float = 0.0
-    """Standard deviation of the replicas' own speed factors."""
-    seed: int = 0
+    served: ReplayedModel
     drain_s: float = DRAIN_S
     """After which a pod that is taken away is killed, with what it has."""
     replicas: int = 0
@@ -106,16 +112,36 @@ class SimulatedCluster:
     """To which is routed."""
     _next: int = 0
     _open_since_s: float = -math.inf
+    request: SizingRequest = field(init=False)
+    """Of the spec, with the priors."""
     table: RequestTable = field(init=False)
     _chance: Chance = field(init=False)
     _routes: "array[float]" = field(init=False)
     _is_pooled: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        spec, first = self.model.spec, 10 * self.served.seed
+        self.request = ask(spec, look_up(spec, built_in_gpus()))
         self.table = self.traffic.table()
-        self._chance = Chance(10 * self.seed + 1)
-        self._routes = Chance(10 * self.seed + 2).shares(len(self.traffic.arrival_s))
+        self._chance = Chance(first + 1)
+        self._routes = Chance(first + 2).shares(len(self.traffic.arrival_s))
         self._is_pooled = self.request.routing is Routing.LEAST_OUTSTANDING
+
+    @property
+    def model(self) -> ModelDeployment:
+        return self.served.model
+
+    @property
+    def traffic(self) -> Traffic:
+        return self.served.traffic
+
+    @property
+    def ladders(self) -> Ladders:
+        """Of the two latencies those with a promise."""
+        slo = self.request.slo
+        return Ladders(
+            ttft_s=LATENCY_BOUNDS_S if slo.ttft else (), tpot_s=LATENCY_BOUNDS_S if slo.tpot else ()
+        )
 
     @property
     def live(self) -> list[Pod]:
@@ -169,7 +195,7 @@ class SimulatedCluster:
             flags=flags,
             flags_text=text,
             digest=digest,
-            machine=machine(self.request, flags, self.truth),
+            machine=machine(self.request, flags, self.served.truth),
         )
         self.generation += 1
 
@@ -198,10 +224,10 @@ class SimulatedCluster:
             self._open.remove(pod)
 
     def _create(self, template: Template, at_s: float) -> None:
-        number, chance, start = len(self.pods), self._chance, self.start
-        spread = NORMAL.inv_cdf(max(chance.share(), 1e-9)) * self.speed_spread
+        number, chance, start = len(self.pods), self._chance, self.served.start
+        spread = NORMAL.inv_cdf(max(chance.share(), 1e-9)) * self.served.speed_spread
         speed = max(LEAST_SPEED, 1 + spread)
-        kind = template.machine.times(speed) if self.speed_spread else template.machine
+        kind = template.machine.times(speed) if self.served.speed_spread else template.machine
         engine = Engine(kind.limits, kind.costs, self.table, number)
         pod = Pod(
             number=number,

@@ -17,17 +17,17 @@ Distributions of single gaps between tokens are not kept: only their sum and cou
 
 import math
 from array import array
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from operator import sub, truediv
 from typing import Any, Final
 
 from tonnage.engine.core import Engine
 from tonnage.engine.limits import EngineLimits
-from tonnage.replay.histogram import Histogram
-from tonnage.replay.prometheus import SeriesKey
+from tonnage.replay.prometheus import Labels, SeriesKey
 from tonnage.units import count_of
 
 WAITING, PREFILLING, DECODING, DONE = range(4)
@@ -42,6 +42,38 @@ COLUMNS: Final = (
 )  # fmt: skip
 """Of the table of requests, read here."""
 PHASES: Final = ("e2e_request_latency", "request_prefill_time", "request_decode_time")
+
+
+class Histogram:
+    """Counts by upper bound, and their sum; many values are counted at once."""
+
+    def __init__(self, name: str, labels: Labels, bounds: Sequence[float] = ()) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+        self._sum_key, self._count_key = (f"{name}_sum", labels), (f"{name}_count", labels)
+        names = [*map(str, map(float, bounds)), "+Inf"] if bounds else []
+        self._keys = [(f"{name}_bucket", (*labels, ("le", le))) for le in names]
+
+    @property
+    def sum(self) -> float:
+        return self._sum
+
+    def observe(self, values: Collection[float]) -> None:
+        """Count some more values; the sum is that of adding one by one."""
+        if self._keys:
+            for value in values:
+                self._counts[bisect_left(self._bounds, value)] += 1
+        else:
+            self._counts[0] += len(values)
+        for value in values:
+            self._sum += value
+
+    def show(self, page: dict[SeriesKey, float]) -> None:
+        below = list(accumulate(self._counts))
+        page[self._sum_key], page[self._count_key] = self._sum, below[-1]
+        if self._keys:
+            page.update(zip(self._keys, below, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

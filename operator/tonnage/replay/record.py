@@ -2,25 +2,10 @@
 
 from dataclasses import dataclass, field, replace
 
-from tonnage.api.objects import ModelDeployment
 from tonnage.control.input.state import Assessment
 from tonnage.estimate.calibration import Calibrations
-from tonnage.replay.cluster import SimulatedCluster, StartupTime
-from tonnage.replay.traffic import Traffic
-from tonnage.replay.truth import Truth
+from tonnage.replay.cluster import ReplayedModel, SimulatedCluster
 from tonnage.sizing.request import Flags
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayedModel:
-    """One ModelDeployment: what comes, and what its engines really are."""
-
-    model: ModelDeployment
-    traffic: Traffic
-    truth: Truth = field(default_factory=Truth)
-    start: StartupTime = field(default_factory=StartupTime)
-    speed_spread: float = 0.0
-    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +42,14 @@ class Moment:
 class Record:
     """Everything that is known of one object after a simulation. Times since its start."""
 
-    served: ReplayedModel
     cluster: SimulatedCluster
     moments: list[Moment] = field(default_factory=list)
     faults: list[Exception] = field(default_factory=list)
     """Bugs of ours that ticks met."""
+
+    @property
+    def served(self) -> ReplayedModel:
+        return self.cluster.served
 
     def gpu_s(self, from_s: float, until_s: float) -> float:
         """Return the GPU-seconds billed within a time."""

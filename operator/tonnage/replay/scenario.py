@@ -8,11 +8,11 @@ from typing import Final
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import Gpu, built_in_gpus
 from tonnage.engine.chance import Chance
-from tonnage.replay.cluster import StartupTime
+from tonnage.replay.cluster import ReplayedModel, StartupTime
 from tonnage.replay.drawn import drawn_from, times
 from tonnage.replay.operator import Operator
 from tonnage.replay.prometheus import Fault, drop_scrapes
-from tonnage.replay.record import FirstPlan, ReplayedModel
+from tonnage.replay.record import FirstPlan
 from tonnage.replay.shapes import MeanTraffic, Shape
 from tonnage.replay.simulation import Controller, Simulation
 from tonnage.replay.traces import Trace

@@ -6,16 +6,11 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import Protocol
 
-from tonnage.catalog.gpu import built_in_gpus
-from tonnage.estimate.metrics import LATENCY_BOUNDS_S
-from tonnage.replay.cluster import EPOCH_S, Pod, SimulatedCluster
-from tonnage.replay.counters import Ladders
+from tonnage.replay.cluster import EPOCH_S, Pod, ReplayedModel, SimulatedCluster
 from tonnage.replay.operator import Operator
 from tonnage.replay.prometheus import Fault, Page, Query, SimulatedPrometheus
-from tonnage.replay.record import Record, ReplayedModel
+from tonnage.replay.record import Record
 from tonnage.settings import Settings
-from tonnage.sizing.expected import slo_of
-from tonnage.sizing.request import ask, look_up
 
 
 class Controller(Protocol):
@@ -55,31 +50,15 @@ class Simulation:
         self.settings, self._faults = settings, faults
         self._controller = controller or Operator(settings)
         self._prometheus = SimulatedPrometheus(settings, self._controller.table)
-        self.record = self._record(served)
+        self.record = Record(cluster=self._cluster(served))
         interval_s = self._controller.interval_s
         self.begins_s = -interval_s * math.ceil(served.start.longest_s / interval_s)
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._num_events = 0
         self._at(self.begins_s, self._act)
 
-    def _record(self, served: ReplayedModel) -> Record:
-        spec = served.model.spec
-        slo = slo_of(spec)
-        request = ask(spec, look_up(spec, built_in_gpus()))
-        cluster = SimulatedCluster(
-            model=served.model,
-            request=request,
-            traffic=served.traffic,
-            truth=served.truth,
-            ladders=Ladders(
-                ttft_s=LATENCY_BOUNDS_S if slo.ttft else (),
-                tpot_s=LATENCY_BOUNDS_S if slo.tpot else (),
-            ),
-            start=served.start,
-            speed_spread=served.speed_spread,
-            seed=served.seed,
-        )
-        return Record(served=served, cluster=cluster)
+    def _cluster(self, served: ReplayedModel) -> SimulatedCluster:
+        return SimulatedCluster(served=served)
 
     def run(self, until_s: float) -> Record:
         """Run to a time and serve what has come by then to the end."""

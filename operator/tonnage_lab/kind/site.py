@@ -15,7 +15,7 @@ import yaml
 from tonnage.termination import termination_raises
 from tonnage_lab import assets, prometheus, site
 from tonnage_lab.controlplane import ControlPlane
-from tonnage_lab.kind import cluster, docker, images
+from tonnage_lab.kind import cluster, images
 from tonnage_lab.kind.cluster import KindCluster
 from tonnage_lab.processes import LabError, answers, wait_until
 from tonnage_lab.progress import Step, silent
@@ -94,9 +94,3 @@ def _address(plane: ControlPlane) -> str | None:
     """Return the address of Prometheus' pod; None before it has one."""
     pods = plane.kubectl.get("pods", "-n", MONITORING)["items"]
     return next((pod["status"]["podIP"] for pod in pods if pod["status"].get("podIP")), None)
-
-
-def suits_by_itself() -> bool:
-    """Tell whether Docker answers, and the images that a site is made of need no pull."""
-    wanted = (cluster.node_image(), images.PYTHON)
-    return cluster.obstacle() is None and all(map(docker.has, wanted))

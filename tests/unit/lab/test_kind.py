@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tonnage_lab.kind import cluster, images
-from tonnage_lab.kind import site as kind_site
+from tonnage_lab.kind import cluster
 from tonnage_lab.processes import LabError
 from tonnage_lab.site import GpuNode
 
@@ -76,25 +75,9 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(tmp_path, monkeypatch)
 
 
-def test_the_demo_takes_kind_where_docker_answers_and_both_images_are_there(machine: Machine):
-    assert kind_site.suits_by_itself()
-    assert [each.split()[-1] for each in machine.asked() if "inspect" in each] == [
-        cluster.PUBLISHED_NODE,
-        images.PYTHON,
-    ]
-
-
-@pytest.mark.parametrize("missing", [cluster.PUBLISHED_NODE, images.PYTHON])
-def test_the_demo_does_not_take_kind_where_an_image_has_to_be_pulled(machine, missing: str):
-    machine.add("docker", f'case "$*" in "image inspect"*"{missing}") exit 1;; esac')
-
-    assert not kind_site.suits_by_itself()
-
-
 def test_where_docker_does_not_answer_it_is_said_and_no_cluster_is_made(machine: Machine):
     machine.add("docker", "exit 1")
 
-    assert not kind_site.suits_by_itself()
     with pytest.raises(LabError, match="no Docker answers"):
         cluster.start(machine.folder / "cluster")
 

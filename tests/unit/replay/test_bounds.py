@@ -56,7 +56,7 @@ def of_trace(found: Traffic, duration_s) -> OfTrace:
 def drift_without_its_end(requests_per_s):
     """Until lengths have grown; what follows would take as long again to search."""
     found, duration_s = shape("drift", requests_per_s), 1.5 * HOUR_S
-    return replace(found, requests=of_trace(found.draw().traffic, duration_s))
+    return replace(found, requests=of_trace(found.draw(), duration_s))
 
 
 def day_of_two_hours(requests_per_s):

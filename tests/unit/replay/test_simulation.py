@@ -14,12 +14,11 @@ from tonnage.control.write.writes import Scale, Writes
 from tonnage.estimate.metrics import LATENCY_BOUNDS_S
 from tonnage.manifests.children import deployment
 from tonnage.manifests.names import FLAGS_ANNOTATION
-from tonnage.replay.cluster import EPOCH_S, SimulatedCluster, StartupTime
+from tonnage.replay.cluster import EPOCH_S, ReplayedModel, SimulatedCluster, StartupTime
 from tonnage.replay.counters import Ladders
 from tonnage.replay.operator import deployment_view, pod_views
 from tonnage.replay.policies import ConstantFleet
 from tonnage.replay.prometheus import drop_scrapes
-from tonnage.replay.record import ReplayedModel
 from tonnage.replay.simulation import Simulation
 from tonnage.replay.traffic import TrafficSource, constant_rate, traffic
 from tonnage.replay.truth import Kink, Truth, machine
@@ -46,19 +45,14 @@ def some_traffic(model, rate, *, duration_s):
     return traffic(source, duration_s=duration_s, context_tokens=8192)
 
 
-def a_cluster(*, rate=1.0, duration_s=600.0, **changes):
+def a_cluster(*, rate=1.0, duration_s=600.0, drain_s=600.0, **changes):
     model = a_model(**SMALL)
-    return SimulatedCluster(
-        **{
-            "model": model,
-            "request": a_request_of(model),
-            "traffic": some_traffic(model, rate, duration_s=duration_s),
-            "truth": Truth(),
-            "ladders": LADDERS,
-            "start": StartupTime(mean_s=100.0, jitter=0.2),
-        }
-        | changes
+    served = ReplayedModel(
+        model=model,
+        traffic=some_traffic(model, rate, duration_s=duration_s),
+        start=StartupTime(mean_s=100.0, jitter=0.2),
     )
+    return SimulatedCluster(served=replace(served, **changes), drain_s=drain_s)
 
 
 def creating(replicas):
@@ -191,7 +185,7 @@ def test_a_router_that_counts_gives_to_the_one_with_the_least():
     spread = {}
     for routing in ("Service", "LeastOutstanding"):
         model = a_model(**SMALL, scaling={"maxReplicas": 8, "routing": routing})
-        cluster = a_cluster(rate=6.0, request=a_request_of(model))
+        cluster = a_cluster(rate=6.0, model=model)
         cluster.apply(creating(4), -150.0)
         readied(cluster)
         found = []
