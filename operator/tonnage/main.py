@@ -20,6 +20,7 @@ from tonnage.cluster.errors import WorldError
 from tonnage.cluster.kube import POD_MONITORS, KubeApi, load_client
 from tonnage.cluster.lease import RENEW_S, Leadership
 from tonnage.cluster.prometheus import Prometheus
+from tonnage.cluster.ranges import ask_range
 from tonnage.fleet.act import Writer
 from tonnage.fleet.aside import Aside, beside, unheard
 from tonnage.fleet.calibration import CalibrationConfigMap
@@ -29,6 +30,7 @@ from tonnage.fleet.lists import Lists, reads_groups
 from tonnage.fleet.logs import Line, log_as
 from tonnage.fleet.loop import Loop
 from tonnage.fleet.observe import Observer
+from tonnage.fleet.past import PastReader
 from tonnage.fleet.settings_file import SettingsFile, read_settings
 from tonnage.fleet.store import Store
 from tonnage.fleet.watches import (
@@ -80,6 +82,7 @@ def build(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
         writer=writer,
         calibration=CalibrationConfigMap(led, namespace=settings.operator_namespace),
         settings=settings,
+        past=PastReader(ask=ask_range, settings=settings, start=beside),
         lists=Lists(store=store, kube=kube, namespaces=settings.namespaces, work=Aside(beside)),
     )
 

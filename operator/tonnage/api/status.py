@@ -202,7 +202,7 @@ class LearnedConstant(ApiModel):
 class CalibrationStatus(ApiModel):
     """A copy of what was learned: of this model on this GPU, and of this object alone."""
 
-    evidence: Literal["Prior", "Namespace", "OtherNamespaces", "Everyone"]
+    evidence: Literal["Prior", "Namespace", "OtherNamespaces"]
     """Whose engines were measured: this namespace's, those of others that agree, or nobody's."""
     corroborating_namespaces: int
     """Others that have learned constants of the same model, GPU, split and engine version."""

@@ -1,7 +1,7 @@
 """Prometheus asked for a time instead of a moment: range queries, in parts that a server takes.
 
-For people at a terminal, not for the loop: a part that fails ends the whole, with what the server
-says of it.
+For people at a terminal, and for what is asked once beside the loop: a part that fails ends the
+whole, with what the server says of it.
 """
 
 import io
@@ -105,7 +105,7 @@ class _Session(requests.Session):
 
 
 def _connection(settings: Settings) -> "PrometheusConnect":
-    # The operator asks no ranges, and need not load what this brings.
+    # Who asks no ranges need not load what this brings.
     from prometheus_api_client import PrometheusConnect  # noqa: PLC0415
 
     session, headers = _Session(), {}

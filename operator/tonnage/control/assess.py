@@ -40,6 +40,7 @@ from tonnage.control.size.chosen import (
 )
 from tonnage.control.size.question import RefusedError
 from tonnage.control.size.running import as_it_runs, is_spec_ahead
+from tonnage.estimate.budget import ErrorBudget
 from tonnage.manifests.children import NotServableError
 from tonnage.manifests.evicted import never_evictable
 from tonnage.manifests.names import MANAGED_LABEL
@@ -157,6 +158,12 @@ def _in_turn(memory: ObjectMemory, now_s: float) -> ObjectMemory:
     )
 
 
+def _budgets(memory: ObjectMemory, chosen: Chosen, fleet: Fleet) -> tuple[ErrorBudget, ...]:
+    """Return the error budgets; none while Prometheus is asked what was before."""
+    is_awaited = memory.uid in fleet.past_awaited
+    return () if is_awaited else budgets_of(memory, chosen, now_s=fleet.windows_end_s)
+
+
 def decide_object(found: Assessment, fleet: Fleet, asker: Asker, left: Left) -> Assessment:
     """Say what is to be done with an object that was sized; any other is left as it is."""
     try:
@@ -177,7 +184,7 @@ def decide_object(found: Assessment, fleet: Fleet, asker: Asker, left: Left) -> 
         found,
         memory=replace(memory, decided=known),
         observed=observed,
-        budgets=budgets_of(memory, chosen, now_s=fleet.windows_end_s),
+        budgets=_budgets(memory, chosen, fleet),
         need=wanted,
     )
     return concluded(

@@ -41,7 +41,8 @@ from tonnage.control.report.status import memory_from_status, report
 from tonnage.control.size.turns import searched_in_turn
 from tonnage.control.write.results import fate, with_object_results
 from tonnage.control.write.writes import Writes, writes_for
-from tonnage.estimate.budget import Ledger
+from tonnage.estimate.budget import Ledger, with_past
+from tonnage.estimate.past import Past
 from tonnage.estimate.posterior import ObjectPosterior, not_to_come
 from tonnage.sizing.plan import Between, keep_searching
 
@@ -122,12 +123,10 @@ def _recall(
         uid = state.view.uid
         try:
             before = objects.get(uid)
-            if before is None:
-                known[uid] = _first_sight(state, fleet)
-            elif before.is_ahead(fleet.now_s):
-                known[uid] = replace(_first_sight(state, fleet), writers=before.writers)
-            else:
-                known[uid] = before
+            seen = before or _first_sight(state, fleet)
+            if seen.is_ahead(fleet.now_s):
+                seen = replace(_first_sight(state, fleet), writers=seen.writers)
+            known[uid] = _with_past(seen, fleet.pasts.get(uid), fleet)
         except Exception as error:
             known[uid] = ObjectMemory(uid=uid, decided=DecisionMemory(since_s=fleet.now_s))
             models.append(replace(state, bug=error))
@@ -139,11 +138,26 @@ def _recall(
 def _first_sight(state: ModelState, fleet: Fleet) -> ObjectMemory:
     stored = fleet.calibrations.objects.get(state.view.uid, ObjectPosterior())
     learned = not_to_come(stored, fleet.now_s)
+    since_s = fleet.windows_end_s if state.view.uid in fleet.past_awaited else 0.0
     return replace(
         memory_from_status(state.view, now_s=fleet.now_s),
         posterior=learned,
-        demand=recalled_demand(learned, now_s=fleet.now_s),
-        goodput=GoodputMemory(ledger=learned.ledger or Ledger()),
+        demand=recalled_demand(learned),
+        goodput=GoodputMemory(ledger=Ledger(since_s=since_s)),
+    )
+
+
+def _with_past(memory: ObjectMemory, past: Past | None, fleet: Fleet) -> ObjectMemory:
+    """Take over what Prometheus says of before this process."""
+    if past is None:
+        return memory
+    ledger = with_past(
+        memory.goodput.ledger, past.ledger, window_s=past.window_s, now_s=fleet.windows_end_s
+    )
+    return replace(
+        memory,
+        goodput=replace(memory.goodput, ledger=ledger),
+        demand=replace(memory.demand, past=past),
     )
 
 

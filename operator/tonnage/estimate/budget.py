@@ -46,15 +46,16 @@ class Ledger:
 
     window_s: float = DEFAULT_WINDOW_S
     limits: Mapping[str, Bins] = field(default_factory=dict)
+    since_s: float = 0.0
+    """Since when they are counted: what came before is in no bin."""
 
     @property
     def bin_s(self) -> float:
         return self.window_s / BINS
 
-    @property
-    def newest(self) -> Mapping[str, tuple[int, Judged]]:
-        """The last bin of each limit: what was judged since changes it, and age does not."""
-        return {limit: max(bins.items()) for limit, bins in self.limits.items()}
+    def is_whole(self, now_s: float) -> bool:
+        """Tell whether all bins of the window were counted."""
+        return self.since_s <= (math.floor(now_s / self.bin_s) - BINS + 1) * self.bin_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +117,18 @@ def with_judged(known: Ledger, judged: Mapping[str, Judged], *, at_s: float) -> 
     return replace(known, limits={limit: bins for limit, bins in limits.items() if bins})
 
 
+def with_past(known: Ledger, past: Ledger, *, window_s: float, now_s: float) -> Ledger:
+    """Return the ledger with what was counted before it began. ``window_s``: of one without any."""
+    window_s = known.window_s if known.limits else window_s
+    before = in_window(past, window_s, now_s=now_s)
+    limits = {limit: dict(bins) for limit, bins in before.limits.items()}
+    for limit, bins in known.limits.items():
+        found = limits.setdefault(limit, {})
+        for at, each in bins.items():
+            found[at] = _sum((found.get(at, (0.0, 0.0)), each))
+    return with_judged(replace(before, limits=limits), {}, at_s=now_s)
+
+
 def in_window(known: Ledger, window_s: float, *, now_s: float) -> Ledger:
     """Return the ledger in bins of another window, each by its middle or, of the last one, now.
 
@@ -123,7 +136,7 @@ def in_window(known: Ledger, window_s: float, *, now_s: float) -> Ledger:
     """
     if window_s == known.window_s:
         return known
-    moved = Ledger(window_s=window_s)
+    moved = replace(known, window_s=window_s, limits={})
     limits = dict[str, Bins]()
     for limit, bins in known.limits.items():
         found = dict[int, Judged]()

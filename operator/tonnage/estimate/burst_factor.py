@@ -15,10 +15,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tonnage.estimate.posterior import BURST_FACTORS
 from tonnage.estimate.promise import LARGEST_DOWN, LARGEST_UP, STEEPNESS, Verdict
 from tonnage.units import DAY_S
 
-FIRST, LOWEST, HIGHEST = 1.5, 1.0, 3.0
+FIRST = 1.5
+LOWEST, HIGHEST = BURST_FACTORS
 """Times what counts tell above the usual: a burst that lasts for two of the three gaps between the
 scrapes of a window, for all, for one."""
 POWER = STEEPNESS[0]

@@ -19,12 +19,8 @@ WRITE_THRESHOLD: Final = 0.02
 KEY_LENGTH: Final = 20
 DIGESTS: Final = 4096
 """Of keys that are remembered: each object asks for two of them several times in a tick."""
-EVERYONE: Final = "*"
-"""In place of a namespace: believed by all, without another witness."""
 MIN_WINDOWS: Final = 4
 """Rate windows that an entry stands on before it is a witness to other namespaces."""
-INHERITED_VARIANCE: Final = 0.15**2
-"""Of the logarithm of an efficiency that was learned with all overheads taken as known."""
 
 
 class Scope(NamedTuple):
@@ -46,8 +42,6 @@ class Calibrations:
     memory: Mapping[Scope, MemoryReport] = field(default_factory=dict)
     objects: Mapping[str, ObjectPosterior] = field(default_factory=dict)
     """By UID of the ModelDeployment."""
-    inherited: Mapping[str, float] = field(default_factory=dict)
-    """Bandwidth efficiency by speed key, from a state that knew no other constant of speed."""
 
     def with_speed(self, moved: Mapping[Scope, SpeedPosterior]) -> "Calibrations":
         return replace(self, speed={**self.speed, **moved}) if moved else self
@@ -60,7 +54,7 @@ class Calibrations:
         """By key: of the namespaces whose evidence others may take."""
         found = defaultdict[str, list[SpeedPosterior]](list)
         for scope, posterior in self.speed.items():
-            if scope.namespace != EVERYONE and is_witness(posterior):
+            if is_witness(posterior):
                 found[scope.key].append(posterior)
         return dict(found)
 
@@ -74,10 +68,9 @@ class Calibrations:
         """By key: how many namespaces have reported a pool, and the smallest."""
         found = dict[str, tuple[int, MemoryReport]]()
         for scope, report in self.memory.items():
-            if scope.namespace != EVERYONE:
-                number, least = found.get(scope.key, (0, report))
-                is_less = report.kv_tokens < least.kv_tokens
-                found[scope.key] = number + 1, report if is_less else least
+            number, least = found.get(scope.key, (0, report))
+            is_less = report.kv_tokens < least.kv_tokens
+            found[scope.key] = number + 1, report if is_less else least
         return found
 
     def with_object(self, uid: str, posterior: ObjectPosterior) -> "Calibrations":
@@ -114,14 +107,14 @@ def speed_for(
     """Return what engines of this key are taken to do in a namespace; None: the prior stands.
 
     Its own entry, if that stands on a window; else the median of at least ``corroborating`` other
-    namespaces; else what everyone may believe.
+    namespaces.
     """
     own = _own_speed(calibrations, namespace, key)
     if own is not None:
         return own
     if _num_others(calibrations, namespace, key) >= corroborating:
         return calibrations.middle_speed(key)  # without a window it is none of them itself
-    return calibrations.speed.get(Scope(EVERYONE, key))
+    return None
 
 
 def _own_speed(calibrations: Calibrations, namespace: str, key: str) -> SpeedPosterior | None:
@@ -134,22 +127,20 @@ def memory_for(
 ) -> MemoryReport | None:
     """Return the pool that engines of this key are taken to have in a namespace.
 
-    Its own entry; else the smallest of at least ``corroborating`` other namespaces; else what
-    everyone may believe. None: the estimate stands.
+    Its own entry; else the smallest of at least ``corroborating`` other namespaces. None: the
+    estimate stands.
     """
     own = calibrations.memory.get(Scope(namespace, key))
     if own is not None:
         return own
     number, least = calibrations.memory_witnesses.get(key, (0, None))
-    if number >= corroborating:
-        return least
-    return calibrations.memory.get(Scope(EVERYONE, key))
+    return least if number >= corroborating else None
 
 
 class Witnesses(NamedTuple):
     """On whose evidence a namespace believes in a constant of speed."""
 
-    source: Literal["Prior", "Namespace", "OtherNamespaces", "Everyone"]
+    source: Literal["Prior", "Namespace", "OtherNamespaces"]
     num_others: int
     """Other namespaces that have learned the same key."""
 
@@ -164,8 +155,7 @@ def witnesses(
         return Witnesses("Namespace", num_others)
     if num_others >= corroborating:
         return Witnesses("OtherNamespaces", num_others)
-    is_told = Scope(EVERYONE, key) in calibrations.speed
-    return Witnesses("Everyone" if is_told else "Prior", num_others)
+    return Witnesses("Prior", num_others)
 
 
 def is_witness(posterior: SpeedPosterior) -> bool:
@@ -176,7 +166,7 @@ def is_witness(posterior: SpeedPosterior) -> bool:
 def _num_others(calibrations: Calibrations, namespace: str, key: str) -> int:
     """Return how many other namespaces are witnesses."""
     own = calibrations.speed.get(Scope(namespace, key))
-    is_one = own is not None and namespace != EVERYONE and is_witness(own)
+    is_one = own is not None and is_witness(own)
     return len(calibrations.speed_witnesses.get(key, ())) - is_one
 
 
@@ -205,29 +195,6 @@ def _median(posteriors: Sequence[SpeedPosterior]) -> SpeedPosterior:
 
 def _middle(constants: Sequence[float]) -> float:
     return math.exp(median(map(math.log, constants)))
-
-
-def inherit(calibrations: Calibrations, key: str, prior: SpeedPosterior) -> SpeedPosterior:
-    """Return the prior of a speed key, moved to the bandwidth efficiency of an older state.
-
-    It stays a prior, of no window: what else makes a step long was taken as known then, so at
-    most the doubt about bandwidth becomes smaller.
-    """
-    efficiency = calibrations.inherited.get(key)
-    if efficiency is None:
-        return prior
-    overhead, with_bandwidth, with_prefill, bandwidth, of_both, prefill = prior.covariance
-    narrowed = min(bandwidth, INHERITED_VARIANCE)
-    share = math.sqrt(narrowed / bandwidth) if bandwidth > 0 else 1.0
-    covariance = (
-        overhead,
-        share * with_bandwidth,
-        with_prefill,
-        narrowed,
-        share * of_both,
-        prefill,
-    )
-    return replace(prior, bandwidth_efficiency=efficiency, covariance=covariance)
 
 
 @memoize

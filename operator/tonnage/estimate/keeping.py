@@ -1,49 +1,25 @@
 """When something learned is worth a write, and which of it stays where there is no room for all."""
 
-import hashlib
-import json
 import math
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
-from itertools import accumulate
-from typing import Any, Final, TypeVar
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 from tonnage.estimate.calibration import Calibrations, Scope, is_material
-from tonnage.estimate.checked import entry_of
-from tonnage.estimate.kept_history import KEPT_S
+from tonnage.estimate.kept_record import is_news
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior, SpeedPosterior
-from tonnage.estimate.stored import MEMORY, SPEED, dump_objects, dump_shared, object_entry
-from tonnage.estimate.stored_history import history_entry
+from tonnage.estimate.stored import dump, entry_of, text_of
 from tonnage.units import KIB
 
-MAX_SHARED_BYTES: Final = 768 * KIB
-MAX_SHARD_BYTES: Final = 512 * KIB
+MAX_BYTES: Final = 768 * KIB
 """A ConfigMap ends at 1 MiB, managedFields and names included."""
-NUM_SHARDS: Final = 16
 DEVIATION_SHARE, DEVIATION_FLOOR = 0.3, 0.01
 """A doubt is worth a write when it changed by both: the share of itself, and of the constant."""
 EVIDENCE_GROWTH: Final = 4
 ENOUGH_WINDOWS, ENOUGH_REQUESTS = 16, 500
 """More evidence than this changes little of how fast a constant moves, so is not written alone."""
-BETWEEN_ENTRIES: Final = len(":{:},")
-
-Learned = TypeVar("Learned")
-
-
-def shard_of(uid: str) -> int:
-    """Return where an object's posterior is kept: the same in every version and process."""
-    return hashlib.sha256(uid.encode()).digest()[0] % NUM_SHARDS
-
-
-def is_look_due(uid: str, *, before_s: float, now_s: float) -> bool:
-    """Tell whether an hour ended in which an object's history of demand stays as it was kept.
-
-    Hours end for the objects of a shard at the same time, so that one write keeps them all, and
-    for every shard at another time.
-    """
-    offset_s = shard_of(uid) * KEPT_S / NUM_SHARDS
-    return (before_s + offset_s) // KEPT_S != (now_s + offset_s) // KEPT_S
+NOBODY: Final = ""
+"""In place of the namespace of what belongs to no object that is there."""
 
 
 def has_moved(before: Calibrations, after: Calibrations) -> bool:
@@ -85,8 +61,7 @@ def _object_moved(before: ObjectPosterior, after: ObjectPosterior) -> bool:
         or before.memory_key != after.memory_key
         or before.slots_moved_at_s != after.slots_moved_at_s
         or before.planned_split != after.planned_split
-        or before.demand != after.demand
-        or before.ledger != after.ledger
+        or (after.demand is not None and is_news(before.demand, after.demand))
     )
 
 
@@ -107,127 +82,63 @@ def _evidence_moved(before: float, after: float, enough: float) -> bool:
     return grew or now < known / 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Candidate:
-    owner: str
-    is_live: bool
+Place = tuple[str, Scope | str]
+"""Of what kind, and its key there."""
+
+
+class _Candidate(NamedTuple):
     at_s: float
+    place: Place
+    namespace: str
     num_bytes: int
-    place: tuple[str, ...]
 
 
-def fitting_shared(
-    known: Calibrations, *, live: Collection[str], max_bytes: int = MAX_SHARED_BYTES
+def fitting(
+    known: Calibrations, *, live: Mapping[str, str], max_bytes: int = MAX_BYTES
 ) -> Calibrations:
-    """Return what fits of the shared constants; ``live``: namespaces that have objects.
+    """Return what fits; ``live``: namespaces of the objects that are there, by UID.
 
-    The oldest of other namespaces goes first. Among those that have objects each keeps its
-    newest: one that learns under ever new keys displaces its own.
+    What belongs to none of them goes first, the oldest of it first. Then each time the oldest of
+    the namespace that takes most: who learns under ever new keys displaces its own.
     """
-    if len(dump_shared(known)) <= max_bytes:
+    excess = len(dump(known)) - max_bytes
+    if excess <= 0:
         return known
-    candidates = [
-        *(
-            _of_scope("speed", scope, each.learned_at_s, entry_of(SPEED, each), live)
-            for scope, each in known.speed.items()
-        ),
-        *(
-            _of_scope("memory", place, report.reported_at_s, entry_of(MEMORY, report), live)
-            for place, report in known.memory.items()
-        ),
-    ]
-    nothing = replace(known, speed={}, memory={})
-    kept = _fitting(candidates, max_bytes - len(dump_shared(nothing)))
-    return replace(
-        known,
-        speed=_kept_scopes(known.speed, "speed", kept),
-        memory=_kept_scopes(known.memory, "memory", kept),
+    rooms, taken = defaultdict[str, list[_Candidate]](list), defaultdict[str, int](int)
+    for each in sorted(_candidates(known, live), reverse=True):
+        rooms[each.namespace].append(each)
+        taken[each.namespace] += each.num_bytes
+    gone = set[Place]()
+    while excess > 0 and any(rooms.values()):
+        largest = max(taken, key=lambda name: (taken[name], name))
+        namespace = NOBODY if rooms[NOBODY] else largest
+        oldest = rooms[namespace].pop()
+        gone.add(oldest.place)
+        taken[namespace] -= oldest.num_bytes
+        excess -= oldest.num_bytes
+    return Calibrations(
+        speed={at: each for at, each in known.speed.items() if ("speed", at) not in gone},
+        memory={at: each for at, each in known.memory.items() if ("memory", at) not in gone},
+        objects={at: each for at, each in known.objects.items() if ("objects", at) not in gone},
     )
 
 
-def _of_scope(
-    kind: str, scope: Scope, at_s: float, entry: Mapping[str, Any], live: Collection[str]
-) -> _Candidate:
-    return _Candidate(
-        owner=scope.namespace,
-        is_live=scope.namespace in live,
-        at_s=at_s,
-        num_bytes=_size(entry, *scope),
-        place=(kind, *scope),
-    )
+def _candidates(known: Calibrations, live: Mapping[str, str]) -> Iterator[_Candidate]:
+    namespaces = set(live.values())
+
+    def of_scope(kind: str, scope: Scope, at_s: float, entry: object) -> _Candidate:
+        owner = scope.namespace if scope.namespace in namespaces else NOBODY
+        return _Candidate(at_s, (kind, scope), owner, _size(scope.key, entry))
+
+    for scope, speed in known.speed.items():
+        yield of_scope("speed", scope, speed.learned_at_s, speed)
+    for scope, report in known.memory.items():
+        yield of_scope("memory", scope, report.reported_at_s, report)
+    for uid, each in known.objects.items():
+        owner = live.get(uid, NOBODY)
+        yield _Candidate(each.judged_at_s, ("objects", uid), owner, _size(uid, each))
 
 
-def _kept_scopes(
-    entries: Mapping[Scope, Learned], kind: str, kept: Collection[tuple[str, ...]]
-) -> dict[Scope, Learned]:
-    return {scope: entry for scope, entry in entries.items() if (kind, *scope) in kept}
-
-
-def fitting_objects(
-    objects: Mapping[str, ObjectPosterior],
-    *,
-    live: Collection[str],
-    max_bytes: int = MAX_SHARD_BYTES,
-) -> Mapping[str, ObjectPosterior]:
-    """Return what fits into a shard; ``live``: UIDs of the objects that are there.
-
-    Ledgers go first, which decide nothing, and all at once; then histories of demand, then the
-    oldest of those that are gone.
-    """
-    if len(dump_objects(objects)) <= max_bytes:
-        return objects
-    if any(each.ledger for each in objects.values()):
-        objects = {uid: replace(each, ledger=None) for uid, each in objects.items()}
-        return fitting_objects(objects, live=live, max_bytes=max_bytes)
-    objects = _with_fewer_histories(objects, live, max_bytes)
-    if len(dump_objects(objects)) <= max_bytes:
-        return objects
-    candidates = (
-        _Candidate(
-            owner=uid,
-            is_live=uid in live,
-            at_s=posterior.judged_at_s,
-            num_bytes=_size(object_entry(posterior), uid),
-            place=(uid,),
-        )
-        for uid, posterior in objects.items()
-    )
-    kept = _fitting(candidates, max_bytes - len(dump_objects({})))
-    return {uid: posterior for uid, posterior in objects.items() if (uid,) in kept}
-
-
-def _with_fewer_histories(
-    objects: Mapping[str, ObjectPosterior], live: Collection[str], max_bytes: int
-) -> Mapping[str, ObjectPosterior]:
-    """Return all objects, with the histories that there is room for beside them."""
-    without = {uid: replace(each, demand=None) for uid, each in objects.items()}
-    candidates = (
-        _Candidate(
-            owner=uid,
-            is_live=uid in live,
-            at_s=posterior.demand.kept_at_s,
-            num_bytes=_size(history_entry(posterior.demand), "demand"),
-            place=(uid,),
-        )
-        for uid, posterior in objects.items()
-        if posterior.demand is not None
-    )
-    kept = _fitting(candidates, max_bytes - len(dump_objects(without)))
-    return {uid: objects[uid] if (uid,) in kept else each for uid, each in without.items()}
-
-
-def _size(entry: Mapping[str, Any], *names: str) -> int:
-    """Return the bytes that an entry takes at most: as if alone in its namespace."""
-    text = json.dumps(entry, separators=(",", ":"))
-    return len(text) + sum(len(json.dumps(name)) for name in names) + BETWEEN_ENTRIES
-
-
-def _fitting(candidates: Iterable[_Candidate], max_bytes: int) -> set[tuple[str, ...]]:
-    newest = sorted(candidates, key=lambda each: (-each.at_s, each.place))
-    ranks, seen = dict[tuple[str, ...], int](), Counter[str]()
-    for each in newest:
-        ranks[each.place] = seen[each.owner] if each.is_live else 0
-        seen[each.owner] += 1
-    order = sorted(newest, key=lambda each: (not each.is_live, ranks[each.place]))
-    totals = accumulate(each.num_bytes for each in order)
-    return {each.place for each, total in zip(order, totals, strict=True) if total <= max_bytes}
+def _size(key: str, entry: object) -> int:
+    """Return the bytes that an entry takes, with a comma before or after it."""
+    return len(text_of({key: entry_of(entry)})) - 1

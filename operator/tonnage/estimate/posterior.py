@@ -1,14 +1,41 @@
-"""What is known of one engine's speed, and of one object: values that are saved and shared."""
+"""What is known of one engine's speed, and of one object: values that are saved and shared.
+
+What stands beside a field bounds it when it is read: by the constants that bound its learner.
+"""
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Annotated
 
-from tonnage.estimate.budget import Ledger
-from tonnage.estimate.kept_history import KeptHistory
+from msgspec import Meta
+
+from tonnage.estimate.bounds import Amount, Count, Name, Number, Positive
+from tonnage.estimate.kept_record import KeptRecord
 from tonnage.units import HOUR_S, MINUTE_S
 
 COVARIANCES = 6
+GOODPUT_FACTORS = (0.2, 1.5)
+BURST_FACTORS = (1.0, 3.0)
+"""Times what counts tell above the usual: a burst that lasts for all gaps between the scrapes of a
+window, or for one."""
+LARGEST_FACTOR = 100.0
+LARGEST_EFFICIENCY = 1.5
+"""Somewhat above what can be: the nominal figure of a class may be too low."""
+LONGEST_START_S = 2 * HOUR_S
+"""From when a node took a pod until it is Ready. What seems to take longer was no start, or two
+clocks differ: the start probe of our own pods ends one that loads 1.6 TB after less."""
+LONGEST_WAIT_S = 15 * MINUTE_S
+"""For a node, that one wait counts for at most: where nodes are added for pods they come sooner. A
+longer wait says that there was none, not how long the next one takes."""
+
+Overhead = Annotated[float, Meta(gt=0, le=LARGEST_FACTOR)]
+Efficiency = Annotated[float, Meta(gt=0, le=LARGEST_EFFICIENCY)]
+GoodputFactor = Annotated[float, Meta(ge=GOODPUT_FACTORS[0], le=GOODPUT_FACTORS[1])]
+BurstFactor = Annotated[float, Meta(ge=BURST_FACTORS[0], le=BURST_FACTORS[1])]
+Start = Annotated[float, Meta(gt=0, le=LONGEST_START_S)]
+Deviation = Annotated[float, Meta(ge=0, le=LONGEST_START_S)]
+Wait = Annotated[float, Meta(ge=0, le=LONGEST_WAIT_S)]
 
 Three = tuple[float, float, float]
 """Of overheads, bandwidth and prefill: in this order everywhere."""
@@ -18,23 +45,23 @@ Three = tuple[float, float, float]
 class SpeedPosterior:
     """Constants of the step time as a speed key has learned them, with their doubt."""
 
-    overhead_factor: float
+    overhead_factor: Overhead
     """Times the prior's overheads: per step, per kernel, per sequence, between GPUs."""
-    bandwidth_efficiency: float
-    prefill_efficiency: float
-    covariance: tuple[float, float, float, float, float, float]
+    bandwidth_efficiency: Efficiency
+    prefill_efficiency: Efficiency
+    covariance: tuple[Number, Number, Number, Number, Number, Number]
     """Of the logarithms of the three above, in this order: the upper triangle, row by row."""
-    num_windows: int = 0
+    num_windows: Count = 0
     """Rate windows that it was learned from; 0: the prior."""
-    num_steps: float = 0.0
+    num_steps: Amount = 0.0
     """Engine steps in them."""
-    surprise: float = 0.0
+    surprise: Number = 0.0
     """Mean of recent standardized innovations, signed: far from 0 the regime has changed."""
-    misfit: float = 0.0
+    misfit: Amount = 0.0
     """Deviation of recent windows that no constants explain: those kept changing."""
-    regime_at_s: float = 0.0
+    regime_at_s: Amount = 0.0
     """Unix time at which the engine was last taken to have changed."""
-    learned_at_s: float = 0.0
+    learned_at_s: Amount = 0.0
     """Unix time of the last window that was taken in."""
 
     @property
@@ -53,49 +80,41 @@ class SpeedPosterior:
 class MemoryReport:
     """KV tokens of one data-parallel rank, as engines under one memory key reported them."""
 
-    kv_tokens: float
+    kv_tokens: Positive
     """In requests of the maximum length, as engines since 0.24 count them and plans do."""
-    reported_at_s: float = 0.0
+    reported_at_s: Amount = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectPosterior:
     """What belongs to one ModelDeployment alone."""
 
-    goodput_factor: float = 1.0
+    goodput_factor: GoodputFactor = 1.0
     """Learned from SLO attainment: multiplies the goodput that the step time allows."""
-    num_judged: float = 0.0
+    num_judged: Amount = 0.0
     """Requests that the factor was learned from."""
-    judged_at_s: float = 0.0
-    burst_factor: float | None = None
+    judged_at_s: Amount = 0.0
+    burst_factor: BurstFactor | None = None
     """Learned from late requests in bursts: multiplies the burst reserve that counts suggest."""
-    cold_start_s: float | None = None
+    cold_start_s: Start | None = None
     """Mean time from scheduled to Ready, of its own pods and of the expected start."""
-    cold_start_deviation_s: float = 0.0
+    cold_start_deviation_s: Deviation = 0.0
     """Standard deviation of that."""
-    node_wait_s: float = 0.0
+    node_wait_s: Wait = 0.0
     """Mean for which its own pods waited for a node before."""
-    num_starts: int = 0
-    memory_key: str = ""
+    num_starts: Count = 0
+    memory_key: Name = ""
     """That the report below is about."""
-    kv_tokens: float | None = None
+    kv_tokens: Positive | None = None
     """What its own engines say of their pool: the truth for this object."""
-    slots_moved_at_s: float | None = None
+    slots_moved_at_s: Amount | None = None
     """When its engines were last replaced for better flags of a batch."""
-    planned_split: str | None = None
+    planned_split: Name | None = None
     """That it was last planned with while nothing ran or was made, and for which spec."""
-    demand: KeptHistory | None = None
-    """When last kept; None: nothing that the last value does not tell."""
-    ledger: Ledger | None = None
-    """Requests in time and late, when last kept; None: none were judged."""
+    demand: KeptRecord | None = None
+    """How forecasts and plans of its demand fared; None: not known."""
 
 
-LONGEST_START_S = 2 * HOUR_S
-"""From when a node took a pod until it is Ready. What seems to take longer was no start, or two
-clocks differ: the start probe of our own pods ends one that loads 1.6 TB after less."""
-LONGEST_WAIT_S = 15 * MINUTE_S
-"""For a node, that one wait counts for at most: where nodes are added for pods they come sooner. A
-longer wait says that there was none, not how long the next one takes."""
 LARGEST_START = 3.0
 """Times the mean, that one more start counts for at most."""
 START_GAIN = 0.3

@@ -11,10 +11,10 @@ back by as much.
 import math
 from dataclasses import dataclass, field, replace
 
-from tonnage.estimate.posterior import ObjectPosterior
+from tonnage.estimate.posterior import GOODPUT_FACTORS, ObjectPosterior
 from tonnage.units import HOUR_S, count_of
 
-LOWEST, HIGHEST = 0.2, 1.5
+LOWEST, HIGHEST = GOODPUT_FACTORS
 LARGEST_DOWN = 0.15
 """Of the factor's logarithm, in one judgement."""
 LARGEST_UP = 0.03

@@ -1,30 +1,41 @@
-"""The calibration ConfigMaps: read when this process starts to lead, written rarely.
+"""The calibration ConfigMap: read when this process starts to lead, written rarely.
 
-What namespaces share is in one, what belongs to one object each in shards by hash of its UID.
+It is never overwritten before it is understood. The version before had a part of it in shards,
+which are read with it and left as they are.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from tonnage.api.status import Reason
-from tonnage.cluster.kube import KubeApi
+from tonnage.cluster.errors import WorldError
+from tonnage.cluster.kube import CONFIG_MAPS, KubeApi
 from tonnage.estimate.calibration import Calibrations
-from tonnage.estimate.keeping import (
-    NUM_SHARDS,
-    fitting_objects,
-    fitting_shared,
-    has_moved,
-    shard_of,
+from tonnage.estimate.keeping import fitting, has_moved
+from tonnage.estimate.stored import (
+    BEFORE,
+    CorruptedStateError,
+    Loaded,
+    NewerStateError,
+    dump,
+    load,
 )
-from tonnage.estimate.posterior import ObjectPosterior
-from tonnage.estimate.stored import dump_objects, dump_shared, load_objects, load_shared
-from tonnage.fleet.stored_map import GRAVEST_FIRST, Form, StoredMap
+from tonnage.manifests.names import MANAGER
+from tonnage.units import HOUR_S, count_of
 
+LOG = logging.getLogger("tonnage.calibration")
 NAME: Final = "tonnage-calibration"
+ASIDE: Final = f"{NAME}-corrupt-0"
+"""A copy of what could not be read."""
+SHARDS: Final = tuple(f"{NAME}-objects-{number}" for number in range(16))
+"""Of the version before: what belonged to one object each."""
+KEY: Final = "calibration.json"
+SOURCE: Final = "source"
 INTERVAL_S: Final = 60
-MOST_TOLD: Final = 3
-"""Problems that are told in words; the others are counted."""
+TOLD_S: Final = HOUR_S
+"""For so long what was mended is still told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +45,8 @@ class StoreResult:
     calibrations: Calibrations
     problem: Reason | None = None
     """Why what was learned is not all stored, or was not all read."""
+    unstored: frozenset[str] = frozenset()
+    """UIDs of the objects that are there for whose entry there is no room."""
 
 
 class CalibrationConfigMap:
@@ -43,33 +56,28 @@ class CalibrationConfigMap:
     """
 
     def __init__(self, kube: KubeApi, *, namespace: str) -> None:
-        shared = StoredMap(kube, _SHARED, namespace=namespace, name=NAME, aside=f"{NAME}-corrupt-0")
-        shards = (
-            StoredMap(
-                kube,
-                _SHARD,
-                namespace=namespace,
-                name=f"{NAME}-objects-{number}",
-                aside=f"{NAME}-corrupt-1",
-            )
-            for number in range(NUM_SHARDS)
-        )
-        self._maps = (shared, *shards)
+        self._kube, self._namespace = kube, namespace
         self._num_evicted = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        """Start anew: another process may have written since."""
+        self._held = Calibrations()
+        self._tried_at_s = 0.0
+        self._is_read = False
+        self._corrupted: str | None = None
+        self._found: Reason | None = None
+        self._failed: Reason | None = None
+        self._mended_at_s: float | None = None
+        self._unstored = frozenset[str]()
 
     def read(self) -> StoreResult:
         """Return what was learned, as far as it can be read.
 
         What the API server does not hand out is read by ``keep`` later, and not written before.
         """
-        for each in self._maps:
-            each.forget()
-        known = Calibrations()
-        for each in self._maps:
-            known = _merge(each.read(), known)
-            if each.is_unreachable:
-                break
-        return StoreResult(calibrations=known, problem=self._problem())
+        self._forget()
+        return StoreResult(calibrations=self._read(), problem=self._problem())
 
     def keep(
         self,
@@ -79,101 +87,150 @@ class CalibrationConfigMap:
         live: Mapping[str, str],
         is_last: bool = False,
     ) -> StoreResult:
-        """Write each ConfigMap of which a constant moved by more than 2 %, once a minute at most.
+        """Write the ConfigMap if a constant moved by more than 2 %, once a minute at most.
 
         Returns what is known then: with what could be read only now, and without what there is no
         room for. ``live``: namespaces of the ModelDeployments that are there, by UID. ``is_last``:
         there is no later time for it, so that it is now, however little moved.
         """
-        parts, moved = [], _differ if is_last else has_moved
-        is_reachable = True
-        for stored, part in zip(self._maps, _parts(known), strict=True):
-            is_time = is_last or now_s - stored.tried_at_s >= INTERVAL_S
-            is_due = is_reachable and is_time
-            parts.append(self._store(stored, part, now_s, live, moved) if is_due else part)
-            is_reachable = is_reachable and not (is_due and stored.is_unreachable)
-        return StoreResult(calibrations=_whole(parts), problem=self._problem(now_s))
+        kept = known
+        if is_last or now_s - self._tried_at_s >= INTERVAL_S:
+            kept = self._keep(known, now_s, live, _differ if is_last else has_moved)
+        problem = self._problem(now_s)
+        return StoreResult(calibrations=kept, problem=problem, unstored=self._unstored)
 
     def take_evicted(self) -> int:
         """Return how many entries there was no room for since this was last asked."""
         evicted, self._num_evicted = self._num_evicted, 0
         return evicted
 
-    def _store(
+    def _keep(
         self,
-        stored: StoredMap,
-        part: Calibrations,
+        known: Calibrations,
         now_s: float,
         live: Mapping[str, str],
         moved: Callable[[Calibrations, Calibrations], bool],
     ) -> Calibrations:
-        if not stored.is_read:
-            part = _merge(stored.read(now_s), part)
-        if not stored.is_read:
-            return part
-        if not moved(stored.held, part):
-            stored.rest()
-            return part
-        fitting = stored.form.fit(part, live)
-        if fitting is not part and not moved(stored.held, fitting):
-            stored.rest()
-            return fitting
-        if not stored.may_overwrite:
-            stored.replace_unwritten(fitting, now_s)
-        elif not stored.write(fitting, now_s):
-            return part
-        self._num_evicted += _num_entries(part) - _num_entries(fitting)
-        return fitting
+        if not self._is_read:
+            self._tried_at_s = now_s
+            known = _merge(self._read(), known)
+        if not self._is_read:
+            return known
+        kept = fitting(known, live=live) if moved(self._held, known) else known
+        self._unstored = frozenset(live.keys() & (known.objects.keys() - kept.objects.keys()))
+        if not moved(self._held, kept):
+            self._failed = None  # what is there will do
+            return kept
+        self._tried_at_s = now_s
+        if not self._is_newer and not self._write(kept, now_s):
+            return known
+        self._held = kept
+        self._num_evicted += _num_entries(known) - _num_entries(kept)
+        return kept
+
+    @property
+    def _is_newer(self) -> bool:
+        """Tell whether a later version wrote it, which must find it again."""
+        return self._found is not None and self._found.code == "NewerVersion"
+
+    def _read(self) -> Calibrations:
+        try:
+            text = self._text(NAME)
+            first = self._load(text) if text else Loaded(calibrations=Calibrations(), version=0)
+            shards = SHARDS if first.version <= BEFORE else ()
+            loaded = [first, *map(self._load_shard, shards)]
+        except WorldError as error:
+            self._note_failure("Unreadable", f"not read: {error}")
+            return Calibrations()
+        self._is_read, self._failed = True, None
+        num_dropped = sum(each.num_dropped for each in loaded)
+        num_widened = sum(each.num_widened for each in loaded)
+        if num_dropped or num_widened:
+            entries = count_of(num_dropped, "entry", "entries")
+            what = f"{entries} left out that cannot be, the doubt of {num_widened} was set wide"
+            self._note("EntriesDropped", what)
+        known = [each.calibrations for each in loaded]
+        # Shards are read again until what they hold is written here.
+        self._held = first.calibrations
+        return _merge(*known)
+
+    def _load(self, text: str) -> Loaded:
+        try:
+            return load(text)
+        except NewerStateError as error:
+            self._note("NewerVersion", f"{error}: left as it is, nothing is saved to it")
+        except CorruptedStateError as error:
+            self._corrupted = text
+            self._note("Corrupted", f"{error}: learning starts again, a copy goes to {ASIDE}")
+        return Loaded(calibrations=Calibrations())
+
+    def _load_shard(self, name: str) -> Loaded:
+        text = self._text(name)
+        try:
+            return load(text) if text else Loaded(calibrations=Calibrations())
+        except (NewerStateError, CorruptedStateError):
+            return Loaded(calibrations=Calibrations(), num_dropped=1)
+
+    def _text(self, name: str) -> str | None:
+        stored = self._kube.get(CONFIG_MAPS.path(self._namespace, name))
+        return ((stored or {}).get("data") or {}).get(KEY)
+
+    def _write(self, known: Calibrations, now_s: float) -> bool:
+        """Write all, after what could not be read was copied; tell if it is done."""
+        try:
+            if self._corrupted is not None:
+                self._apply(ASIDE, {KEY: self._corrupted, SOURCE: NAME})
+                self._corrupted = None
+            self._apply(NAME, {KEY: dump(known)})
+        except WorldError as error:
+            self._note_failure("WriteFailed", f"not written: {error}")
+            return False
+        self._failed = None
+        if self._mended_at_s is None:
+            self._mended_at_s = now_s
+        return True
+
+    def _apply(self, name: str, data: Mapping[str, str]) -> None:
+        body = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": name, "namespace": self._namespace},
+            "data": dict(data),
+        }
+        path = CONFIG_MAPS.path(self._namespace, name)
+        self._kube.apply(path, body, manager=MANAGER, force=True)
+
+    def _note(self, code: str, what: str) -> None:
+        self._found = Reason(code, f"ConfigMap {NAME}: {what}")
+        LOG.warning("%s", self._found.message)
+
+    def _note_failure(self, code: str, what: str) -> None:
+        self._failed = Reason(code, f"ConfigMap {NAME}: {what}")
+        LOG.warning("%s", self._failed.message)
 
     def _problem(self, now_s: float | None = None) -> Reason | None:
-        problems = [problem for each in self._maps for problem in each.problems(now_s)]
-        found = sorted(problems, key=lambda each: (GRAVEST_FIRST.index(each.code), each.message))
-        if not found:
+        """Return what is wrong; what was mended is told for an hour."""
+        mended_at_s = self._mended_at_s
+        is_past = now_s is not None and mended_at_s is not None and now_s - mended_at_s >= TOLD_S
+        told = [self._found if not is_past else None, self._failed]
+        problems = [each for each in told if each]
+        if not problems:
             return None
-        told = [problem.message for problem in found[:MOST_TOLD]]
-        more = [f"and {len(found) - MOST_TOLD} more"] if len(found) > MOST_TOLD else []
-        return Reason(found[0].code, "; ".join(told + more))
-
-
-_SHARED: Final = Form(
-    load=load_shared,
-    dump=dump_shared,
-    fit=lambda part, live: fitting_shared(part, live=set(live.values())),
-)
-_SHARD: Final = Form(
-    load=load_objects,
-    dump=lambda part: dump_objects(part.objects),
-    fit=lambda part, live: replace(part, objects=fitting_objects(part.objects, live=live.keys())),
-)
-
-
-def _parts(known: Calibrations) -> Sequence[Calibrations]:
-    """Return what belongs into each ConfigMap, the shared one first."""
-    shards: list[dict[str, ObjectPosterior]] = [{} for _ in range(NUM_SHARDS)]
-    for uid, posterior in known.objects.items():
-        shards[shard_of(uid)][uid] = posterior
-    return [replace(known, objects={}), *(Calibrations(objects=shard) for shard in shards)]
-
-
-def _whole(parts: Sequence[Calibrations]) -> Calibrations:
-    shared, *shards = parts
-    objects = {uid: each for shard in shards for uid, each in shard.objects.items()}
-    return replace(shared, objects=objects)
+        return Reason(problems[0].code, "; ".join(each.message for each in problems))
 
 
 def _differ(held: Calibrations, known: Calibrations) -> bool:
     return held != known
 
 
-def _merge(stored: Calibrations, known: Calibrations) -> Calibrations:
-    """Return both; what this process learned itself stands above what it read."""
+def _merge(*known: Calibrations) -> Calibrations:
+    """Return all; what comes later stands above what comes before."""
     return Calibrations(
-        speed={**stored.speed, **known.speed},
-        memory={**stored.memory, **known.memory},
-        objects={**stored.objects, **known.objects},
-        inherited={**stored.inherited, **known.inherited},
+        speed={at: entry for each in known for at, entry in each.speed.items()},
+        memory={at: entry for each in known for at, entry in each.memory.items()},
+        objects={at: entry for each in known for at, entry in each.objects.items()},
     )
 
 
-def _num_entries(part: Calibrations) -> int:
-    return len(part.speed) + len(part.memory) + len(part.objects)
+def _num_entries(known: Calibrations) -> int:
+    return len(known.speed) + len(known.memory) + len(known.objects)

@@ -27,6 +27,7 @@ from tonnage.fleet.calibration import CalibrationConfigMap
 from tonnage.fleet.lists import Lists
 from tonnage.fleet.logs import Line
 from tonnage.fleet.observe import Observer, key_of
+from tonnage.fleet.past import PastReader
 from tonnage.fleet.store import Key, Owner, ReferencedKeys, Store
 from tonnage.fleet.write_queue import BURST_S
 from tonnage.settings import Settings
@@ -66,6 +67,10 @@ class Loop:
     memory: Memory = field(default_factory=Memory)
     state_problem: Reason | None = None
     """With what was learned, when it was last read or written."""
+    unstored: frozenset[str] = frozenset()
+    """UIDs of the objects for whose entry there was no room then."""
+    past: PastReader | None = None
+    """What was before this process; None: it is not asked for."""
     ticked_at_s: deque[float] = field(default_factory=lambda: deque(maxlen=PACE_TICKS))
     """When the last ticks began."""
     held: frozenset[str] = frozenset()
@@ -87,6 +92,8 @@ class Loop:
         self.observer.forget()
         self.lists.forget()
         self.memory = Memory(calibrations=kept.calibrations)
+        if self.past:
+            self.past.begin(self.now())
         self._live = {}
         self.state_problem = kept.problem
 
@@ -98,6 +105,8 @@ class Loop:
         with self.step("ask"):
             self._ask()
         now_s = self.now()
+        if self.past and self.ticked_at_s and now_s < self.ticked_at_s[-1]:
+            self.past.begin(now_s)  # the clock was set back: objects are watched anew
         self.ticked_at_s.append(now_s)
         with self.step("observe"):
             fleet = self._observe(now_s)
@@ -110,6 +119,8 @@ class Loop:
         with self.step("act"):
             results = self.writer.act(outcome.writes, now=rfc3339(now_s))
         self.memory = with_results(outcome, results, before=self.memory, now_s=now_s)
+        if self.past:
+            self.past.found.clear()
         with self.step("keep"):
             views = (found.state.view for found in outcome.found)
             self._live = {view.uid: view.namespace for view in views}
@@ -156,11 +167,15 @@ class Loop:
             now_s,
             has_groups=self.lists.has_groups,
         )
+        awaited = self.past.look(fleet.models, now_s) if self.past else frozenset()
         return replace(
             fleet,
             pace_s=pace_s(self.ticked_at_s),
             state_problem=self.state_problem,
+            unstored=self.unstored,
             unlisted=self.lists.unlisted,
+            pasts=dict(self.past.found) if self.past else {},
+            past_awaited=awaited,
         )
 
     def _keep(self, *, is_last: bool = False) -> None:
@@ -168,7 +183,7 @@ class Loop:
             self.memory.calibrations, self.now(), live=self._live, is_last=is_last
         )
         self.memory = replace(self.memory, calibrations=kept.calibrations)
-        self.state_problem = kept.problem
+        self.state_problem, self.unstored = kept.problem, kept.unstored
 
     def _tell(self, outcome: TickResult, fleet: Fleet) -> None:
         """Hand out the series of the tick."""

@@ -18,6 +18,7 @@ from tonnage.manifests.names import (
     DIGEST_ANNOTATION,
     DRAIN_ANNOTATION,
     FLAGS_ANNOTATION,
+    OWNER_LABEL,
     SPEC_ANNOTATION,
     TEMPLATE_ANNOTATION,
     Manifest,
@@ -207,6 +208,7 @@ def pod_monitor(model: ModelDeployment, site: Site, num_nodes: int = 1) -> Manif
         "spec": {
             "selector": {"matchLabels": workload_over(num_nodes).engines(model.name)},
             "podMetricsEndpoints": [endpoint],
+            "podTargetLabels": [OWNER_LABEL],
             "sampleLimit": MOST_SAMPLES,
             "labelLimit": MOST_LABELS,
         },

@@ -1,4 +1,4 @@
-"""What is left of the error budget: counted by object, told, kept for the next process."""
+"""What is left of the error budget: counted by object, told, and counted on by the next process."""
 
 import math
 from dataclasses import replace
@@ -8,17 +8,19 @@ import pytest
 from fleet_builders import NOW_S, a_fleet, a_manifest, a_memory, a_state, assessed, remembering
 from measured_builders import an_engine
 from tonnage.api.objects import parse_model_deployment
+from tonnage.api.status import Condition
 from tonnage.control.input.memory import Memory
+from tonnage.control.input.times import rfc3339
 from tonnage.control.tick import tick
-from tonnage.estimate.budget import Ledger
-from tonnage.estimate.calibration import Calibrations
-from tonnage.estimate.posterior import ObjectPosterior
-from tonnage.units import HOUR_S
+from tonnage.estimate.budget import BINS, Ledger
+from tonnage.estimate.past import STEP_S, Past
+from tonnage.units import DAY_S, HOUR_S
 
 INF = math.inf
 WINDOW_S = 120
 SLO = {"timeToFirstToken": {"p95": "2s"}, "timePerOutputToken": {"p95": "50ms"}}
 EACH_PER_S = 5.0
+UID = a_state().view.uid
 
 
 def judged(*, late=0.0, slow=0.0):
@@ -137,30 +139,53 @@ def test_changes_no_number_of_replicas():
 
 
 class TestTheNextProcess:
-    def ticked(self, *, posterior=None, memory=None, now_s=NOW_S, **shares):
-        state = a_state(a_manifest(slo=SLO), engines=judged(**shares))
-        uid = state.view.uid
-        known = Calibrations(objects={uid: posterior} if posterior else {})
-        fleet = a_fleet(state, now_s=now_s, calibrations=known)
-        outcome = tick(fleet, memory or Memory())
-        return outcome.memory.objects[uid], outcome.memory
+    def ticked(self, *, memory=None, now_s=NOW_S, **fleet):
+        state = a_state(a_manifest(slo=SLO), engines=judged(late=0.1))
+        outcome = tick(a_fleet(state, now_s=now_s, **fleet), memory or Memory())
+        return outcome.memory.objects[state.view.uid], outcome.memory
 
-    def test_goes_on_with_what_was_stored(self):
-        stored = Ledger(limits={"TTFT 2.00 s": {int(NOW_S // HOUR_S) - 1: (10_000.0, 300.0)}})
+    def past(self, *, since_s, late=300.0):
+        before = {"TTFT 2.00 s": {int(NOW_S // STEP_S) - 20: (10_000.0, late)}}
+        ledger = Ledger(window_s=BINS * STEP_S, limits=before, since_s=since_s)
+        return {UID: Past(ledger=ledger, window_s=DAY_S)}
 
-        found, _ = self.ticked(posterior=ObjectPosterior(ledger=stored))
+    def said(self, known):
+        found = known.reported.conditions["ErrorBudget"]
+        return found.status, found.reason
+
+    def test_goes_on_with_what_prometheus_says_of_before(self):
+        found, _ = self.ticked(pasts=self.past(since_s=NOW_S - 2 * DAY_S, late=900.0))
 
         requests = sum(each for each, _ in found.goodput.ledger.limits["TTFT 2.00 s"].values())
         assert requests == pytest.approx(10_000 + 2 * EACH_PER_S * WINDOW_S)
+        assert self.said(found) == ("False", "Burnt")
 
-    def test_is_told_once_an_hour_with_the_history_of_demand(self):
-        found, memory = self.ticked(late=0.1)
-        kept = [(found.posterior.ledger, found.posterior.demand)]
-        for number in range(1, 2 * HOUR_S // 15):
-            now_s = NOW_S + 15 * number
-            found, memory = self.ticked(memory=memory, now_s=now_s, late=0.1)
-            if (found.posterior.ledger, found.posterior.demand) != kept[-1]:
-                kept.append((found.posterior.ledger, found.posterior.demand))
+    def test_says_nothing_new_before_prometheus_has(self):
+        before = Condition(
+            type="ErrorBudget",
+            status="True",
+            reason="Left",
+            message="nothing was late",
+            last_transition_time=rfc3339(NOW_S - HOUR_S),
+        )
+        known, memory = self.ticked(past_awaited=frozenset({UID}))
+        known = replace(known, reported=replace(known.reported, conditions={"ErrorBudget": before}))
+        memory = replace(memory, objects={UID: known})
 
-        assert kept[0] == (None, None)
-        assert len(kept) - 1 == 2
+        found, _ = self.ticked(memory=memory, now_s=NOW_S + 15, past_awaited=frozenset({UID}))
+
+        assert self.said(found) == ("True", "Left")
+
+    def test_counts_since_the_history_begins_and_is_never_full_before_the_window_is(self):
+        since_s = NOW_S - 2 * HOUR_S
+
+        found, _ = self.ticked(pasts=self.past(since_s=since_s, late=0.0))
+
+        assert self.said(found) == ("Unknown", "CountedInPart")
+        assert rfc3339(since_s) in found.reported.conditions["ErrorBudget"].message
+        assert "errorBudgetLeft" not in found.reported.shown
+
+    def test_is_burnt_by_a_part_of_the_window_too(self):
+        found, _ = self.ticked(pasts=self.past(since_s=NOW_S - 2 * HOUR_S, late=9000.0))
+
+        assert self.said(found) == ("False", "Burnt")

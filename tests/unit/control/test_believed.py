@@ -127,14 +127,6 @@ class TestAMeasuredObject:
         assert fresh.chosen.belief.deviation_fraction == pytest.approx(0.01)
         assert old.chosen.belief.deviation_fraction > 0.05
 
-    def test_of_an_older_state_is_a_prior_that_was_moved(self):
-        known = Calibrations(inherited={KEY: 0.6})
-
-        held = planned(known=known).chosen.belief
-
-        assert held.prior.bandwidth_efficiency == 0.6
-        assert not held.is_measured
-
 
 class TestItsOwnCache:
     def test_is_believed_for_the_flags_that_it_was_reported_with(self):

@@ -17,7 +17,7 @@ from measured_builders import a_posterior
 from tonnage.control.input.answers import Asker, No
 from tonnage.control.input.memory import Memory
 from tonnage.control.tick import tick
-from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope, speed_key
+from tonnage.estimate.calibration import Calibrations, Scope, speed_key
 from tonnage.sizing.errors import SearchAbandonedError, SizingError
 from tonnage.sizing.serving.arrivals import requests
 
@@ -279,7 +279,7 @@ class TestLearnedSpeed:
     def asked(self, memory, efficiency):
         key = speed_key(SIZING.request, SIZING.flags)
         known = Calibrations(
-            speed={Scope(EVERYONE, key): a_posterior(bandwidth_efficiency=efficiency)}
+            speed={Scope("serving", key): a_posterior(bandwidth_efficiency=efficiency)}
         )
         outcome = tick(a_fleet(self.state, calibrations=known), memory)
         [found] = outcome.found

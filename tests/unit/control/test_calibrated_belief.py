@@ -9,7 +9,7 @@ from measured_builders import a_posterior
 from tonnage.api.status import Reason
 from tonnage.control.learn.believed import asked_with, belief, doubt_reasons, with_known_cache
 from tonnage.control.learn.learning import learn_from, observation
-from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope, memory_key, speed_key
+from tonnage.estimate.calibration import Calibrations, Scope, memory_key, speed_key
 from tonnage.estimate.calibration_file import LoadTest, ReportedCache, key_of
 from tonnage.estimate.learner import (
     PodWindow,
@@ -151,7 +151,7 @@ def test_a_namespaces_own_evidence_stands_above_it():
 
 def test_it_stands_above_what_other_namespaces_say():
     others = a_posterior(num_windows=100)
-    speed = {Scope(name, KEY): others for name in ("b", "c", EVERYONE)}
+    speed = {Scope(name, KEY): others for name in ("b", "c")}
 
     assert means(held_with(files_for(), speed=speed).posterior) == means(TESTED)
     assert means(held_with(speed=speed).posterior) == pytest.approx(means(others))
@@ -254,7 +254,7 @@ class TestTheCacheOfALoadTest:
         assert cache_known(reports=[(MINE, 380_000)]) == 380_000
 
     def test_stands_above_what_other_namespaces_say(self):
-        assert cache_known(reports=[(name, 300_000) for name in ("b", "c", EVERYONE)]) == 400_000
+        assert cache_known(reports=[(name, 300_000) for name in ("b", "c")]) == 400_000
 
     def test_is_none_of_an_engine_with_another_share_of_the_memory(self):
         assert cache_known(flags=replace(FLAGS, gpu_memory_utilization=0.5)) is None

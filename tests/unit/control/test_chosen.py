@@ -35,10 +35,10 @@ from tonnage.control.input.answers import Asker
 from tonnage.control.input.results import Fate, WriteKind
 from tonnage.control.report.status import report
 from tonnage.control.size.question import question_of
-from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope, memory_key, speed_key
+from tonnage.estimate.calibration import Calibrations, Scope, memory_key, speed_key
 from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.posterior import MemoryReport
-from tonnage.estimate.stored import dump_objects, load_objects
+from tonnage.estimate.stored import dump, load
 from tonnage.manifests.children import differs_in_pods, spec_digest, write_flags
 from tonnage.sizing.adapters import Adapters
 from tonnage.sizing.plan import size_with
@@ -143,7 +143,7 @@ class TestTheSplitOfANewObject:
     def restarted(self, found):
         """Return the memory of the next process: what was stored."""
         uid = found.state.view.uid
-        stored = load_objects(dump_objects({uid: found.memory.posterior})).calibrations
+        stored = load(dump(Calibrations(objects={uid: found.memory.posterior}))).calibrations
         return replace(a_memory(found.state), posterior=stored.objects[uid])
 
     def test_is_the_one_with_the_fewest_gpus_where_none_was_planned(self, rates):
@@ -237,7 +237,7 @@ class TestLiveFlags:
     def test_stay_when_the_speed_is_learned(self):
         state = a_state(live=running(self.KEPT))
         key = speed_key(a_sizing().request, self.KEPT)
-        slow = Calibrations(speed={Scope(EVERYONE, key): a_posterior(bandwidth_efficiency=0.5)})
+        slow = Calibrations(speed={Scope("serving", key): a_posterior(bandwidth_efficiency=0.5)})
 
         found = assessed(state, fleet=a_fleet(state, calibrations=slow))
 
@@ -346,7 +346,7 @@ class TestLiveFlags:
     def test_of_a_learned_cache_are_sized_by_it(self):
         state = a_state(live=running(self.KEPT))
         key = memory_key(a_sizing().request, self.KEPT)
-        known = Calibrations(memory={Scope(EVERYONE, key): MemoryReport(kv_tokens=123_456)})
+        known = Calibrations(memory={Scope("serving", key): MemoryReport(kv_tokens=123_456)})
 
         found = assessed(state, fleet=a_fleet(state, calibrations=known))
 
@@ -822,7 +822,7 @@ class TestOutOfReach:
 
     def overloaded(self):
         flags, sizing = CHOSEN, a_sizing()
-        scope = Scope(EVERYONE, speed_key(sizing.request, flags))
+        scope = Scope("serving", speed_key(sizing.request, flags))
         known = Calibrations(speed={scope: a_posterior(bandwidth_efficiency=0.25)})
         slo = {"timePerOutputToken": {"p95": "18ms"}}
         model = a_model(slo=slo)
@@ -890,7 +890,7 @@ class TestABetterNumberOfSlots:
 
     def after(self, seconds, before=None, *, bandwidth_efficiency=0.7, prompt_tokens=4000):
         state = with_lengths(a_state(live=running(self.RUNS), load=1))
-        scope = Scope(EVERYONE, speed_key(a_sizing().request, self.RUNS))
+        scope = Scope("serving", speed_key(a_sizing().request, self.RUNS))
         learned = a_posterior(
             bandwidth_efficiency=bandwidth_efficiency,
             covariance=(0.0,) * 6,

@@ -1,4 +1,4 @@
-"""The lead of a replica, and the history of demand as it is taken up at first sight."""
+"""The lead of a replica, and demand of before as it is taken up at first sight."""
 
 import pytest
 
@@ -7,69 +7,74 @@ from fleet_builders import (
     NOW_S,
     UNSCHEDULABLE,
     a_fleet,
-    a_memory,
     a_pod_body,
     a_sizing,
     a_state,
-    assessed,
     at,
 )
 from tonnage.control.decide.outlook import lead_s, recalled_demand, supply_of
 from tonnage.control.input.memory import DemandMemory, Memory
 from tonnage.control.tick import tick
-from tonnage.estimate.calibration import Calibrations, memory_key
-from tonnage.estimate.forecast import History
-from tonnage.estimate.kept_history import to_stored
+from tonnage.estimate.budget import Ledger
+from tonnage.estimate.calibration import Calibrations
+from tonnage.estimate.forecast import Score
+from tonnage.estimate.kept_record import KeptRecord, kept_record
+from tonnage.estimate.past import Past
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.estimate.ways import BIN_S
 from tonnage.settings import Settings
 
 SIZING = a_sizing()
-UNIT = memory_key(SIZING.request, SIZING.flags)
 LAST_BIN = int(NOW_S // BIN_S) - 1
+MOST = SIZING.most_requests_per_s
+WILD = KeptRecord(record={"trend": (1.5, 30.0)}, rises=(90.0, 0.0, 0.0, 0.0, 0.0, 30.0))
 
 
-def a_history(*, unit=UNIT, times=1.0):
-    """Three replicas' worth, of replicas that served so many times what they do now."""
-    return to_stored(
-        History(pattern={LAST_BIN: (3.0, 10)}),
-        unit=unit,
-        unit_requests_per_s=times * SIZING.most_requests_per_s,
-        now_s=NOW_S,
-    )
+def a_past(**bins):
+    return Past(ledger=Ledger(), window_s=86_400, **bins)
 
 
-def mean_after(history):
-    """Return the mean of the last bin, after a tick of a process that had not seen the object."""
+def ticked(*, posterior=None, **fleet):
+    """The memory of an object after the first tick of a process."""
     state = a_state()
-    learned = ObjectPosterior(demand=history)
-    known = recalled_demand(learned, now_s=NOW_S)
-    found = assessed(state, memory=a_memory(state, posterior=learned, demand=known))
-    return found.memory.demand.history.pattern[LAST_BIN][0]
-
-
-def test_is_told_in_replicas_as_they_are_now():
-    assert mean_after(a_history()) == pytest.approx(3.0, rel=0.0023)
-    # Engines with other flags served half as much each: 3 of them were 1.5 of these.
-    assert mean_after(a_history(unit="other", times=0.5)) == pytest.approx(1.5, rel=0.0023)
-
-
-def test_is_not_rescaled_where_only_the_lengths_of_requests_changed():
-    assert mean_after(a_history(times=0.5)) == pytest.approx(3.0, rel=0.0023)
-
-
-def test_is_taken_up_at_first_sight():
-    state = a_state()
-    objects = {state.view.uid: ObjectPosterior(demand=a_history())}
-    fleet = a_fleet(state, calibrations=Calibrations(objects=objects))
-
+    objects = {state.view.uid: posterior} if posterior else {}
+    fleet = a_fleet(state, calibrations=Calibrations(objects=objects), **fleet)
     [known] = tick(fleet, Memory(calibrations=fleet.calibrations)).memory.objects.values()
+    return known
 
-    assert LAST_BIN in known.demand.history.pattern
+
+def test_demand_of_before_is_told_in_replicas_as_they_are_now():
+    uid = a_state().view.uid
+
+    known = ticked(pasts={uid: a_past(means={LAST_BIN: 3 * MOST})}).demand
+
+    assert known.history.pattern[LAST_BIN][0] == pytest.approx(3.0)
+    assert known.past is None
 
 
-def test_is_none_where_none_was_kept():
-    assert recalled_demand(ObjectPosterior(), now_s=NOW_S) == DemandMemory()
+def test_demand_of_before_waits_until_demand_is_measured():
+    state, past = a_state(engines=()), a_past(means={LAST_BIN: 3 * MOST})
+
+    [known] = tick(a_fleet(state, pasts={state.view.uid: past}), Memory()).memory.objects.values()
+
+    assert known.demand.past == past
+
+
+def test_records_of_forecasts_and_rises_go_on_from_what_was_stored():
+    known = ticked(posterior=ObjectPosterior(demand=WILD))
+
+    assert known.demand.history.scores == {"trend": Score(loss=1.5, weight=30)}
+    assert known.demand.history.rises == WILD.rises
+
+
+def test_records_are_none_where_none_were_stored():
+    assert recalled_demand(ObjectPosterior()) == DemandMemory()
+
+
+def test_records_are_learned_with_each_note():
+    known = ticked()
+
+    assert known.posterior.demand == kept_record(known.demand.history)
 
 
 SETTINGS = Settings(prometheus_url="http://p", cold_start_s=240, tick_s=15)

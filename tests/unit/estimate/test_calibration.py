@@ -1,6 +1,5 @@
 """What was learned, as a value: what shares a key, and what one namespace believes of another."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -19,11 +18,9 @@ from measured_builders import a_posterior
 from strategies import numbers
 from tonnage.catalog.engine import find_engine
 from tonnage.estimate.calibration import (
-    EVERYONE,
     Beliefs,
     Calibrations,
     Scope,
-    inherit,
     is_material,
     memory_for,
     memory_key,
@@ -31,7 +28,6 @@ from tonnage.estimate.calibration import (
     speed_key,
     witnesses,
 )
-from tonnage.estimate.covariance import is_positive_semidefinite
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior
 from tonnage.sizing.request import Flags
 from tonnage.sizing.split import Parallelism
@@ -149,18 +145,6 @@ class TestSpeed:
         assert found.covariance == (0.04, 0, 0, 0.03, 0, 0.09)
         assert (found.num_windows, found.learned_at_s, found.surprise) == (5, 2, 0)
 
-    def test_that_everyone_may_believe_is_the_last_resort_and_no_witness(self):
-        everyone = {EVERYONE: a_posterior(bandwidth_efficiency=0.6)}
-        one = speeds(b=a_posterior(bandwidth_efficiency=0.8), **everyone)
-        two = speeds(
-            b=a_posterior(bandwidth_efficiency=0.8),
-            c=a_posterior(bandwidth_efficiency=0.8),
-            **everyone,
-        )
-
-        assert efficiency_in("own", one) == 0.6
-        assert efficiency_in("own", two) == pytest.approx(0.8)
-
     @given(st.lists(numbers(0.05, 1.2), min_size=1, max_size=6))
     def test_is_within_what_the_witnesses_say(self, efficiencies):
         known = speeds(
@@ -185,10 +169,6 @@ class TestPool:
     def test_of_one_other_namespace_is_not_believed(self):
         assert tokens_in("own", pools(b=16)) is None
 
-    def test_that_everyone_may_believe_is_the_last_resort(self):
-        assert tokens_in("own", pools(b=16, **{EVERYONE: 90})) == 90
-        assert tokens_in("own", pools(**{EVERYONE: 90}), corroborating=1) == 90
-
 
 class TestWitnesses:
     @pytest.mark.parametrize(
@@ -198,8 +178,6 @@ class TestWitnesses:
             ({"own": 1, "b": 4, "c": 4}, ("Namespace", 2)),
             ({"own": 0, "b": 4, "c": 4}, ("OtherNamespaces", 2)),
             ({"own": 0, "b": 4, "c": 3}, ("Prior", 1)),
-            ({EVERYONE: 4, "b": 4}, ("Everyone", 1)),
-            ({EVERYONE: 4, "b": 4, "c": 4}, ("OtherNamespaces", 2)),
         ],
     )
     def test_are_those_whose_evidence_is_taken(self, windows, expected):
@@ -241,40 +219,6 @@ def test_entries_of_a_large_fleet_are_looked_through_once_for_all_who_ask():
         assert others == len(names) - (name in names)
 
     assert (known.speed.looks, known.memory.looks) == (1, 1)
-
-
-class TestInherited:
-    PRIOR = a_posterior(
-        bandwidth_efficiency=0.8,
-        covariance=(0.09, 0.03, 0.02, 0.09, 0.01, 0.04),
-        num_windows=0,
-    )
-
-    def test_without_an_older_state_is_the_prior(self):
-        assert inherit(Calibrations(), "k", self.PRIOR) == self.PRIOR
-
-    def test_moves_the_prior_and_narrows_its_doubt_about_bandwidth_alone(self):
-        found = inherit(Calibrations(inherited={"k": 0.6}), "k", self.PRIOR)
-
-        assert (found.bandwidth_efficiency, found.num_windows) == (0.6, 0)
-        # A deviation of 0.3 becomes 0.15; the correlations stay.
-        assert found.covariance == pytest.approx((0.09, 0.015, 0.02, 0.0225, 0.005, 0.04))
-        assert is_positive_semidefinite(found.covariance)
-
-    def test_does_not_widen_a_doubt_that_is_narrower(self):
-        prior = replace(self.PRIOR, covariance=(0.09, 0, 0, 0.0001, 0, 0.04))
-
-        found = inherit(Calibrations(inherited={"k": 0.6}), "k", prior)
-
-        assert found.covariance == prior.covariance
-
-    def test_of_a_constant_without_doubt_has_none(self):
-        prior = replace(self.PRIOR, covariance=(0.0,) * 6)
-
-        found = inherit(Calibrations(inherited={"k": 0.6}), "k", prior)
-
-        assert not any(map(math.isnan, found.covariance))
-        assert found.covariance == prior.covariance
 
 
 class TestKeys:

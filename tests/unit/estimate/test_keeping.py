@@ -5,22 +5,11 @@ from dataclasses import replace
 import pytest
 
 from measured_builders import a_posterior
-from tonnage.estimate.budget import Ledger
-from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope
-from tonnage.estimate.forecast import Score
-from tonnage.estimate.keeping import (
-    MAX_SHARD_BYTES,
-    MAX_SHARED_BYTES,
-    NUM_SHARDS,
-    fitting_objects,
-    fitting_shared,
-    has_moved,
-    is_look_due,
-    shard_of,
-)
-from tonnage.estimate.kept_history import MAX_BINS, MAX_PEAK_BINS, KeptHistory, row
+from tonnage.estimate.calibration import Calibrations, Scope
+from tonnage.estimate.keeping import MAX_BYTES, fitting, has_moved
+from tonnage.estimate.kept_record import KeptRecord
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior
-from tonnage.estimate.stored import dump_objects, dump_shared
+from tonnage.estimate.stored import dump
 from tonnage.estimate.ways import WAYS
 from tonnage.units import KIB, MIB
 
@@ -30,28 +19,14 @@ OBJECT = ObjectPosterior(
 )
 
 
-def a_history(kept_at_s=1.8e9):
-    """As long as one can be: eight days of means, one of peaks, a record of every way."""
-    first = int(kept_at_s // 600)
-    a_day = row({first + each: 1.5 for each in range(MAX_PEAK_BINS)})
-    return KeptHistory(
-        kept_at_s=kept_at_s,
-        unit=20 * "0",
-        unit_requests_per_s=1.23456789,
-        means=row({first + each: 7.5 for each in range(MAX_BINS)}),
-        peaks=a_day,
-        planned=a_day,
-        heights=a_day,
-        scores={way: Score(loss=123.456789, weight=720.123456) for way in WAYS},
-    )
-
-
-HISTORY = a_history()
-LEDGER = Ledger(
-    limits={
-        target: {490_000 + each: (12_345.6 + each, 123.456) for each in range(24)}
-        for target in ("TTFT 2.00 s", "TPOT 50.0 ms")
-    }
+WILD = KeptRecord(record={}, rises=(90.0, 0.0, 0.0, 0.0, 0.0, 30.0))
+"""A quarter of all notes stood more than 15 % above the plan."""
+RETURNS = KeptRecord(record={}, held=((100.0, 50.0), (0.0, 90.0), (0.0, 150.0), (0.0, 200.0)))
+"""Who held for six starts was never short."""
+FULL = KeptRecord(
+    record=dict.fromkeys(WAYS, (123.4, 720.1)),
+    rises=(1234.0, 12.34, 1.234, 0.1234, 0.1234, 0.1234),
+    held=((123.4, 12.34), (12.34, 123.4), (1.234, 1234.0), (1.234, 1234.0)),
 )
 
 
@@ -123,8 +98,8 @@ class TestWhatIsWorthAWrite:
             {"kv_tokens": 9e4},
             {"kv_tokens": None},
             {"slots_moved_at_s": 1.8e9},
-            {"demand": HISTORY},
-            {"ledger": LEDGER},
+            {"demand": WILD},
+            {"demand": RETURNS},
         ],
     )
     def test_is_an_object_that_moved(self, changes):
@@ -136,6 +111,8 @@ class TestWhatIsWorthAWrite:
             {},
             {"goodput_factor": 0.91, "cold_start_s": 61, "kv_tokens": 1.01e5},
             {"num_judged": 300, "judged_at_s": 1e9, "num_starts": 9, "cold_start_deviation_s": 2},
+            {"demand": KeptRecord(record={"trend": (9.0, 60.0)})},
+            {"demand": replace(WILD, rises=(28.0, 0.0, 3.0, 0.0, 0.0, 0.0))},
         ],
     )
     def test_is_not_an_object_that_wavers(self, changes):
@@ -161,6 +138,9 @@ def speeds(namespace, num, *, from_s=0):
     }
 
 
+LIVE = Calibrations(speed=speeds("blue", 10))
+
+
 def of(known, namespace):
     return sorted(int(scope.key) for scope in known.speed if scope.namespace == namespace)
 
@@ -169,172 +149,78 @@ class TestRoom:
     def test_what_fits_stays_as_it_is(self):
         known = Calibrations(speed=speeds("blue", 3))
 
-        assert fitting_shared(known, live=set()) is known
+        assert fitting(known, live={}) is known
 
-    def test_the_oldest_of_namespaces_without_objects_go_first(self):
-        known = Calibrations(
-            speed=speeds("gone", 20, from_s=1e6) | speeds("blue", 20), inherited={"k": 0.6}
-        )
+    def test_the_oldest_of_what_is_of_no_object_goes_first(self):
+        objects = {f"u{each:02}": replace(OBJECT, judged_at_s=each) for each in range(20)}
+        known = Calibrations(speed=speeds("gone", 10, from_s=1e6) | LIVE.speed, objects=objects)
 
-        fitting = fitting_shared(known, live={"blue"}, max_bytes=6 * KIB)
+        kept = fitting(known, live={"u03": "blue"}, max_bytes=5 * KIB)
 
-        assert of(fitting, "blue") == list(range(20))
-        gone = of(fitting, "gone")
-        assert gone == list(range(20 - len(gone), 20))
-        assert 0 < len(gone) < 20
-        assert fitting.inherited == known.inherited
+        assert of(kept, "blue") == list(range(10))
+        assert "u03" in kept.objects
+        others = sorted(kept.objects.keys() - {"u03"})
+        assert 0 < len(others) < 19
+        assert others == [f"u{each:02}" for each in range(20 - len(others), 20)]
+        assert of(kept, "gone") == list(range(10))
 
     def test_one_namespace_displaces_its_own_and_not_its_neighbours(self):
         noisy = speeds("noisy", 200, from_s=1e6)
 
-        fitting = fitting_shared(
+        kept = fitting(
             Calibrations(speed=noisy | speeds("quiet", 3)),
-            live={"noisy", "quiet"},
+            live={"u": "noisy", "v": "quiet"},
             max_bytes=6 * KIB,
         )
 
-        assert of(fitting, "quiet") == [0, 1, 2]
-        kept = of(fitting, "noisy")
-        assert kept == list(range(200 - len(kept), 200))
+        assert of(kept, "quiet") == [0, 1, 2]
+        left = of(kept, "noisy")
+        assert left == list(range(200 - len(left), 200))
+
+    def test_two_namespaces_of_many_objects_lose_the_oldest_of_each(self):
+        objects = {
+            f"{name}-{each:02}": replace(OBJECT, judged_at_s=each + 100 * (name == "a"))
+            for each in range(30)
+            for name in "ab"
+        }
+        live = {uid: uid[0] for uid in objects}
+
+        kept = fitting(Calibrations(objects=objects), live=live, max_bytes=4 * KIB)
+
+        counts = {name: sum(uid[0] == name for uid in kept.objects) for name in "ab"}
+        assert abs(counts["a"] - counts["b"]) <= 1
+        assert {"a-29", "b-29"} <= kept.objects.keys()
 
     def test_pools_share_the_room_with_speeds(self):
         pools = {
-            Scope(EVERYONE, f"{each:020}"): MemoryReport(kv_tokens=1e5, reported_at_s=each)
+            Scope("gone", f"{each:020}"): MemoryReport(kv_tokens=1e5, reported_at_s=each)
             for each in range(100)
         }
 
-        fitting = fitting_shared(
-            Calibrations(memory=pools, speed=speeds("blue", 1)), live={"blue"}, max_bytes=2 * KIB
+        kept = fitting(
+            Calibrations(memory=pools, speed=speeds("blue", 1)),
+            live={"u": "blue"},
+            max_bytes=2 * KIB,
         )
 
-        assert of(fitting, "blue") == [0]
-        assert 0 < len(fitting.memory) < 100
-        assert min(scope.key for scope in fitting.memory) == f"{100 - len(fitting.memory):020}"
+        assert of(kept, "blue") == [0]
+        assert 0 < len(kept.memory) < 100
+        assert min(scope.key for scope in kept.memory) == f"{100 - len(kept.memory):020}"
 
     @pytest.mark.parametrize("max_bytes", [2 * KIB, 16 * KIB, 100 * KIB])
     def test_what_is_kept_is_within_the_room_and_nearly_fills_it(self, max_bytes):
         known = Calibrations(speed=speeds("blue", 1000) | speeds("x" * 63, 1000))
 
-        num_bytes = len(dump_shared(fitting_shared(known, live={"blue"}, max_bytes=max_bytes)))
+        num_bytes = len(dump(fitting(known, live={"u": "blue"}, max_bytes=max_bytes)))
 
         assert 0.6 * max_bytes < num_bytes <= max_bytes
 
-    def test_what_was_inherited_stays_and_takes_of_the_room(self):
-        inherited = {f"{each:020}": 0.6 for each in range(50)}
-        known = Calibrations(speed=speeds("blue", 20), inherited=inherited)
+    def test_a_thousand_objects_with_a_hundred_speeds_fit(self):
+        # As many as one operator serves; with full records of all that can be recorded.
+        objects = {f"{each:036}": replace(OBJECT, demand=FULL) for each in range(1000)}
+        known = Calibrations(objects=objects, speed=speeds("blue", 100))
 
-        fitting = fitting_shared(known, live={"blue"}, max_bytes=4 * KIB)
-
-        assert fitting.inherited == inherited
-        assert 0 < len(fitting.speed) < 20
-        assert len(dump_shared(fitting)) <= 4 * KIB
-
-    def test_of_objects_the_oldest_that_are_gone_go_first(self):
-        objects = {f"u{each:02}": replace(OBJECT, judged_at_s=each) for each in range(30)}
-        live = {f"u{each:02}" for each in range(5)}
-
-        fitting = fitting_objects(objects, live=live, max_bytes=2 * KIB)
-
-        others = sorted(fitting.keys() - live)
-        assert live < fitting.keys()
-        assert others == [f"u{each:02}" for each in range(30 - len(others), 30)]
-        assert len(dump_objects(fitting)) <= 2 * KIB
-
-    def test_a_shard_takes_more_than_a_thousand_objects(self):
-        # 16 shards: as many as one operator serves, many times over.
-        objects = {f"{each:036}": OBJECT for each in range(2000)}
-
-        assert fitting_objects(objects, live=()) is objects
-        assert len(dump_objects(objects)) < MAX_SHARD_BYTES
-
-    def test_a_history_takes_three_and_a_half_kib(self):
-        without = {"u": OBJECT}
-        with_it = {"u": replace(OBJECT, demand=HISTORY)}
-
-        num_bytes = len(dump_objects(with_it)) - len(dump_objects(without))
-
-        assert 3.3 * KIB < num_bytes < 3.7 * KIB
-
-    def test_a_thousand_objects_with_their_histories_and_ledgers_fit(self):
-        shards, known = [{} for _ in range(NUM_SHARDS)], replace(OBJECT, demand=HISTORY)
-        for each in range(1000):
-            shards[shard_of(f"uid-{each}")][f"{each:036}"] = replace(known, ledger=LEDGER)
-
-        assert max(len(dump_objects(shard)) for shard in shards) < 0.8 * MAX_SHARD_BYTES
-
-    def test_ledgers_go_before_histories(self):
-        known = replace(OBJECT, demand=HISTORY, ledger=LEDGER)
-        objects = {f"u{each}": known for each in range(6)}
-        most = len(dump_objects({uid: replace(known, ledger=None) for uid in objects}))
-
-        fitting = fitting_objects(objects, live=objects, max_bytes=most)
-
-        assert set(fitting) == set(objects)
-        assert all((each.ledger, each.demand) == (None, HISTORY) for each in fitting.values())
-
-    def test_histories_go_before_what_else_is_known(self):
-        objects = {f"u{each}": replace(OBJECT, demand=a_history(1.8e9 + each)) for each in range(6)}
-
-        fitting = fitting_objects(objects, live={"u0", "u5"}, max_bytes=12 * KIB)
-
-        assert fitting.keys() == objects.keys()
-        assert {replace(each, demand=None) for each in fitting.values()} == {OBJECT}
-        assert [uid for uid, each in fitting.items() if each.demand] == ["u0", "u4", "u5"]
-        assert len(dump_objects(fitting)) <= 12 * KIB
-
-    def test_without_room_for_any_history_the_oldest_that_are_gone_go_as_before(self):
-        objects = {
-            f"u{each:02}": replace(OBJECT, judged_at_s=each, demand=HISTORY) for each in range(30)
-        }
-
-        fitting = fitting_objects(objects, live=(), max_bytes=2 * KIB)
-
-        assert list(fitting) == [f"u{each:02}" for each in range(30 - len(fitting), 30)]
-        assert not any(each.demand for each in fitting.values())
+        assert fitting(known, live=dict.fromkeys(objects, "blue")) is known
 
     def test_is_within_a_config_map(self):
-        assert MAX_SHARED_BYTES == 0.75 * MIB
-        assert MAX_SHARD_BYTES == 0.5 * MIB
-
-
-class TestShards:
-    def test_are_the_same_in_every_process(self):
-        assert shard_of("0f9a6e1c-0d7d-4b0e-9f44-0a3a0ad4f3a1") == 12
-
-    def test_are_filled_evenly(self):
-        shards = [shard_of(f"uid-{each}") for each in range(3200)]
-
-        sizes = [shards.count(each) for each in range(NUM_SHARDS)]
-        assert min(sizes) > 150
-        assert max(sizes) < 250
-
-
-class TestLook:
-    def test_is_due_once_an_hour(self):
-        minutes = range(0, 24 * 3600, 60)
-
-        due = [is_look_due("u", before_s=at_s, now_s=at_s + 60) for at_s in minutes]
-
-        assert sum(due) == 24
-
-    def test_is_due_after_a_gap_and_not_without_a_note_before(self):
-        assert is_look_due("u", before_s=0, now_s=3600)
-        assert not is_look_due("u", before_s=7000, now_s=7000)
-
-    def test_is_due_for_all_of_a_shard_at_once_and_for_every_shard_at_another_time(self):
-        uids = [f"uid-{each}" for each in range(320)]
-        due_at = {
-            uid: next(
-                at_s
-                for at_s in range(0, 3600, 15)
-                if is_look_due(uid, before_s=at_s - 15, now_s=at_s)
-            )
-            for uid in uids
-        }
-
-        by_shard = {
-            shard_of(uid): {due_at[each] for each in uids if shard_of(each) == shard_of(uid)}
-            for uid in uids
-        }
-        assert all(len(times) == 1 for times in by_shard.values())
-        assert len(set().union(*by_shard.values())) == NUM_SHARDS
+        assert MAX_BYTES == 0.75 * MIB

@@ -1,4 +1,4 @@
-"""The calibration ConfigMaps: what is written when, and what is never overwritten or lost."""
+"""The calibration ConfigMap: what is written when, and what is never overwritten or lost."""
 
 import json
 from dataclasses import dataclass, field, replace
@@ -8,8 +8,7 @@ import pytest
 from kube_double import KubeDouble, led
 from measured_builders import a_posterior
 from tonnage.cluster.errors import KubernetesError
-from tonnage.estimate.calibration import EVERYONE, Calibrations, Scope
-from tonnage.estimate.keeping import shard_of
+from tonnage.estimate.calibration import Calibrations, Scope
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior
 from tonnage.fleet.calibration import CalibrationConfigMap
 from tonnage.units import KIB
@@ -21,11 +20,9 @@ MINUTE_S = 60
 BLUE = Scope("blue", "k")
 UID = "0f9a6e1c-0d7d-4b0e-9f44-0a3a0ad4f3a1"
 SHARD = f"{PREFIX}-objects-12"
-"""Where that UID belongs."""
-VERSION_2 = (
-    '{"memory": {"m": {"changedAt": 5, "kvTokens": 512345.0}}, '
-    '"speed": {"k": {"bandwidthEfficiency": 0.61, "busySteps": 9, "changedAt": 5}}, "version": 2}'
-)
+"""Of the version before: one of sixteen."""
+OLD = '{"version": 3, "memory": {"blue": {"m": {"kvTokens": 512345, "reportedAt": 5}}}}'
+OLD_OBJECTS = f'{{"version": 3, "objects": {{"{UID}": {{"goodputFactor": 0.9, "numJudged": 40}}}}}}'
 KNOWN = (
     Calibrations()
     .with_speed({BLUE: a_posterior(learned_at_s=NOW_S)})
@@ -96,7 +93,7 @@ class TestWhatIsKept:
 
         keep(a_store(kube), KNOWN)
 
-        assert {call.path for call in kube.writes} == {SHARED, SHARD}
+        assert {call.path for call in kube.writes} == {SHARED}
         assert {(call.verb, call.manager, call.force) for call in kube.writes} == {
             ("apply", "tonnage", True)
         }
@@ -107,7 +104,7 @@ class TestWhatIsKept:
         for minute in range(10):
             keep(store, KNOWN, after_s=minute * MINUTE_S)
 
-        assert len(kube.writes) == 2
+        assert len(kube.writes) == 1
 
     def test_is_nothing_where_nothing_was_learned(self):
         kube = KubeDouble()
@@ -138,7 +135,7 @@ class TestWhatIsKept:
 
         keep(store, store.read().calibrations, is_last=True)
 
-        assert len(kube.writes) == 2
+        assert len(kube.writes) == 1
 
     def test_is_not_written_again_after_a_restart(self):
         kube = KubeDouble()
@@ -147,7 +144,7 @@ class TestWhatIsKept:
 
         keep(store, store.read().calibrations, after_s=MINUTE_S)
 
-        assert len(kube.writes) == 2
+        assert len(kube.writes) == 1
 
     @pytest.mark.parametrize(("factor", "num_writes"), [(1.019, 1), (1.021, 2)])
     def test_is_written_when_a_constant_moved_by_two_percent(self, factor, num_writes):
@@ -168,15 +165,6 @@ class TestWhatIsKept:
 
         assert len(kube.writes) == 3
 
-    def test_waits_for_no_other_config_map(self):
-        kube = KubeDouble()
-        store = a_store(kube)
-        keep(store, replace(KNOWN, objects={}))
-
-        keep(store, KNOWN, after_s=1)
-
-        assert [call.path for call in kube.writes] == [SHARED, SHARD]
-
     def test_is_not_written_by_a_process_that_lost_the_lease(self):
         kube = KubeDouble()
 
@@ -186,45 +174,68 @@ class TestWhatIsKept:
         assert kept.calibrations == KNOWN
         assert "the Lease was lost" in kept.problem.message
 
-    def test_of_objects_is_in_the_shard_of_their_uid(self):
-        kube = KubeDouble()
-        objects = {f"uid-{each}": ObjectPosterior(goodput_factor=0.8) for each in range(200)}
 
-        keep(a_store(kube), Calibrations(objects=objects))
+class TestTheVersionBefore:
+    @pytest.fixture
+    def kube(self):
+        return KubeDouble([(SHARED, a_config_map(OLD)), (SHARD, a_config_map(OLD_OBJECTS))])
 
-        assert len(kube.writes) == 16
-        for uid in objects:
-            assert uid in json.loads(text_of(kube, f"{PREFIX}-objects-{shard_of(uid)}"))["objects"]
-
-
-class TestAnOlderState:
-    def test_is_taken_over_and_not_written_before_something_is_learned(self):
-        kube = KubeDouble([(SHARED, a_config_map(VERSION_2))])
-        store = a_store(kube)
-
-        read = store.read()
-        keep(store, read.calibrations)
+    def test_is_read_with_its_shards(self, kube):
+        read = a_store(kube).read()
 
         assert read.problem is None
         assert read.calibrations == Calibrations(
-            inherited={"k": 0.61},
-            memory={Scope(EVERYONE, "m"): MemoryReport(kv_tokens=512_345, reported_at_s=5)},
+            memory={Scope("blue", "m"): MemoryReport(kv_tokens=512_345, reported_at_s=5)},
+            objects={UID: ObjectPosterior(goodput_factor=0.9, num_judged=40)},
         )
-        assert kube.writes == []
 
-    def test_goes_on_in_the_new_form(self):
-        kube = KubeDouble([(SHARED, a_config_map(VERSION_2))])
+    def test_is_read_where_it_had_shards_alone(self, kube):
+        del kube.objects[SHARED]
+
+        assert a_store(kube).read().calibrations.objects.keys() == {UID}
+
+    def test_goes_on_in_one_config_map_and_its_shards_are_left_as_they_are(self, kube):
         store = a_store(kube)
-        known = store.read().calibrations.with_speed({BLUE: a_posterior()})
+        known = store.read().calibrations
 
         keep(store, known)
 
-        assert json.loads(text_of(kube))["version"] == 3
+        assert [call.path for call in kube.writes] == [SHARED]
+        assert json.loads(text_of(kube))["version"] == 4
+        assert text_of(kube, SHARD) == OLD_OBJECTS
+        del kube.objects[SHARD]
         assert a_store(kube).read().calibrations == known
+
+    def test_is_read_once(self, kube):
+        store = a_store(kube)
+        keep(store, store.read().calibrations)
+        kube.put(SHARD, a_config_map(OLD_OBJECTS.replace("0.9", "0.5")))
+
+        [known] = a_store(kube).read().calibrations.objects.values()
+
+        assert known.goodput_factor == 0.9
+
+    @pytest.mark.parametrize("text", ["{", '{"version": 9}', '{"version": 2}'])
+    def test_loses_a_shard_that_cannot_be_read_alone(self, kube, text):
+        kube.put(f"{PREFIX}-objects-3", a_config_map(text))
+
+        read = a_store(kube).read()
+
+        assert read.calibrations.objects.keys() == {UID}
+        assert read.problem.code == "EntriesDropped"
+
+    def test_is_not_overwritten_before_each_shard_was_read(self, kube):
+        kube.fail = Failing({"get": [f"{PREFIX}-objects-15"]})
+        store = a_store(kube)
+        read = store.read()
+        keep(store, KNOWN)
+
+        assert read.problem.code == "Unreadable"
+        assert kube.writes == []
 
 
 class TestANewerState:
-    TEXT = '{"version": 4, "constants": "as nobody knows yet"}'
+    TEXT = '{"version": 5, "constants": "as nobody knows yet"}'
 
     def test_is_never_overwritten_and_learning_goes_on_in_memory(self):
         kube = KubeDouble([(SHARED, a_config_map(self.TEXT))])
@@ -235,7 +246,7 @@ class TestANewerState:
             kept = keep(store, faster(KNOWN, 1.1**minute), after_s=minute * MINUTE_S)
 
         assert text_of(kube) == self.TEXT
-        assert [call.path for call in kube.writes] == [SHARD]
+        assert kube.writes == []
         assert kept.calibrations == faster(KNOWN, 1.1**4)
 
     def test_is_told_for_as_long_as_it_is_there(self):
@@ -247,16 +258,7 @@ class TestANewerState:
 
         assert first == later
         assert first.code == "NewerVersion"
-        assert "tonnage-calibration: version 4" in first.message
-
-    def test_of_one_shard_does_not_stop_the_others(self):
-        kube = KubeDouble([(SHARD, a_config_map(self.TEXT))])
-        store = a_store(kube)
-        store.read()
-
-        keep(store, KNOWN)
-
-        assert [call.path for call in kube.writes] == [SHARED]
+        assert "tonnage-calibration: version 5" in first.message
 
 
 class TestACorruptedState:
@@ -270,7 +272,7 @@ class TestACorruptedState:
         keep(store, KNOWN)
         keep(store, faster(KNOWN, 1.1), after_s=MINUTE_S)
 
-        paths = [call.path for call in kube.writes if call.path != SHARD]
+        paths = [call.path for call in kube.writes]
         assert paths == [f"{PREFIX}-corrupt-0", SHARED, SHARED]
         aside = kube.objects[f"{PREFIX}-corrupt-0"]["data"]
         assert aside == {
@@ -314,22 +316,8 @@ class TestACorruptedState:
         kube.fail = Failing()
         keep(store, KNOWN, after_s=MINUTE_S)
 
-        paths = [call.path for call in kube.writes if call.path != SHARD]
+        paths = [call.path for call in kube.writes]
         assert paths == [f"{PREFIX}-corrupt-0", SHARED]
-
-    def test_of_a_shard_costs_nothing_else(self):
-        kube = KubeDouble()
-        keep(a_store(kube), KNOWN)
-        kube.put(SHARD, a_config_map("{"))
-        store = a_store(kube)
-
-        read = store.read()
-        keep(store, KNOWN)
-
-        assert read.calibrations == replace(KNOWN, objects={})
-        assert read.problem.code == "Corrupted"
-        assert kube.objects[f"{PREFIX}-corrupt-1"]["data"]["source"].endswith("-objects-12")
-        assert a_store(kube).read().calibrations == KNOWN
 
     @pytest.mark.parametrize("data", [None, {}, {"other": "x"}, {"calibration.json": ""}])
     def test_is_not_one_that_is_empty(self, data):
@@ -394,17 +382,6 @@ class TestWhenTheServerFails:
 
         assert len(asked) == 2
 
-    def test_one_that_is_forbidden_does_not_hide_the_others(self):
-        kube = KubeDouble()
-        keep(a_store(kube), KNOWN)
-        kube.fail = Failing({"get": [f"{PREFIX}-objects"]}, status=403)
-
-        read = a_store(kube).read()
-
-        assert read.calibrations == replace(KNOWN, objects={})
-        assert read.problem.code == "Unreadable"
-        assert read.problem.message.endswith("and 13 more")
-
     def test_a_write_is_tried_again_after_a_minute_and_the_failure_forgotten(self):
         kube = KubeDouble()
         store, known = a_store(kube), replace(KNOWN, objects={})
@@ -434,32 +411,45 @@ class TestWhenTheServerFails:
 
 
 class TestRoom:
-    def test_what_does_not_fit_is_gone_from_memory_too_and_counted(self):
-        uids = [uid for uid in map(str, range(100_000)) if shard_of(uid) == 12]
-        objects = {
+    UIDS = tuple(f"{number:036}" for number in range(10_000))
+
+    def learned(self):
+        return {
             uid: ObjectPosterior(goodput_factor=0.8, judged_at_s=NOW_S - age)
-            for age, uid in enumerate(uids)
+            for age, uid in enumerate(self.UIDS)
         }
-        kube = KubeDouble()
+
+    def test_what_does_not_fit_is_gone_from_memory_too_and_counted(self):
+        kube, objects = KubeDouble(), self.learned()
         store = a_store(kube)
         store.read()
 
-        kept = keep(store, Calibrations(objects=objects), live={uids[-1]: "blue"})
+        kept = keep(store, Calibrations(objects=objects), live={self.UIDS[-1]: "blue"})
 
         left = kept.calibrations.objects
-        assert 500 * KIB < len(text_of(kube, SHARD)) <= 512 * KIB
-        assert set(left) == {*uids[: len(left) - 1], uids[-1]}
-        assert store.take_evicted() == len(uids) - len(left) > 0
+        assert 767 * KIB < len(text_of(kube)) <= 768 * KIB
+        assert set(left) == {*self.UIDS[: len(left) - 1], self.UIDS[-1]}
+        assert store.take_evicted() == len(objects) - len(left) > 0
         assert store.take_evicted() == 0
+        assert kept.unstored == frozenset()
         assert a_store(kube).read().calibrations == kept.calibrations
 
+    def test_an_object_that_is_there_and_does_not_fit_is_told_until_it_does(self):
+        kube, objects = KubeDouble(), self.learned()
+        store, live = a_store(kube), dict.fromkeys(self.UIDS, "blue")
+
+        first = keep(store, Calibrations(objects=objects), live=live)
+        second = keep(store, Calibrations(objects=objects), live=live, after_s=15)
+        third = keep(store, Calibrations(objects={}), live=live, after_s=MINUTE_S)
+
+        assert self.UIDS[-1] in first.unstored == second.unstored
+        assert third.unstored == frozenset()
+
     def test_what_there_is_no_room_for_is_not_written_again_and_again(self):
-        uids = [uid for uid in map(str, range(100_000)) if shard_of(uid) == 12]
-        known = Calibrations(objects=dict.fromkeys(uids, ObjectPosterior(goodput_factor=0.8)))
         kube = KubeDouble()
         store = a_store(kube)
 
         for minute in range(3):
-            keep(store, known, after_s=minute * MINUTE_S)
+            keep(store, Calibrations(objects=self.learned()), after_s=minute * MINUTE_S)
 
         assert len(kube.writes) == 1

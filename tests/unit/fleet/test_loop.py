@@ -8,17 +8,19 @@ import math
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
+from typing import ClassVar
 
 import pytest
 
 from fleet_builders import a_manifest, a_sizing, first_replicas
 from loop_builders import a_loop, a_world, condition, replicas_of, served, status_of, tick
 from measured_builders import samples_of, slowed
-from tonnage.cluster.errors import KubernetesError
+from tonnage.cluster.errors import KubernetesError, PrometheusError
 from tonnage.cluster.kube import AUTOSCALERS, DEPLOYMENTS, MODEL_DEPLOYMENTS
-from tonnage.estimate.keeping import shard_of
+from tonnage.estimate.past import LABEL
 from tonnage.estimate.speed import prompt_shape
 from tonnage.fleet.lists import RELIST_S
+from tonnage.fleet.past import PastReader
 from tonnage.fleet.store import Kind
 
 EACH = a_sizing().goodput_requests_per_s
@@ -392,7 +394,8 @@ def busy_figures(*, slower):
 class TestCalibration:
     def test_is_written_when_a_constant_moved_and_at_most_once_a_minute(self):
         loop, world = served()
-        assert CALIBRATION not in world.kube.objects
+        state = json.loads(world.kube.objects[CALIBRATION]["data"]["calibration.json"])
+        assert (state["speed"], state["memory"]) == ({}, {})
         world.kv_tokens = 600_000
         world.figures = {"llama-0": busy_figures(slower=1.1)}
 
@@ -406,9 +409,9 @@ class TestCalibration:
         # Two prompts of 4,000 tokens in each second: most of a step is theirs.
         prior = a_sizing().request.speed.prefill_efficiency
         # Figures that never move are heard every ten minutes only, once they were ten times.
-        assert entry["prefillEfficiency"] == pytest.approx(prior / 1.1, rel=0.05)
-        assert entry["numWindows"] > 8
-        assert [entry["kvTokens"] for entry in state["memory"]["serving"].values()] == [600_000]
+        assert entry["prefill_efficiency"] == pytest.approx(prior / 1.1, rel=0.05)
+        assert entry["num_windows"] > 8
+        assert [entry["kv_tokens"] for entry in state["memory"]["serving"].values()] == [600_000]
 
     def test_is_taken_up_by_the_next_leader(self):
         loop, world = served()
@@ -474,83 +477,88 @@ class TestWhatIsStored:
         assert condition(world, "CalibrationStored") == ("False", "NewerVersion")
 
 
-SHARD = f"{CALIBRATION}-objects-{shard_of(a_manifest()['metadata']['uid'])}"
+class Past:
+    """What Prometheus has of before: as many requests/s for all of it, all in time."""
+
+    def __init__(self, requests_per_s, *, since_s=0.0):
+        self.requests_per_s, self.since_s = requests_per_s, since_s
+
+    def __call__(self, _, text, steps):
+        first = max(0, math.ceil((self.since_s - steps.from_s) / steps.step_s))
+        bounds = [{"le": "2.0"}, {"le": "+Inf"}] if "increase" in text else [{}]
+        value = self.requests_per_s * (steps.step_s if "increase" in text else 1)
+        values = dict.fromkeys(range(first, steps.number), value)
+        return [({LABEL: "llama", **each}, values) for each in bounds]
 
 
 class TestHistory:
+    SLO: ClassVar = {"timeToFirstToken": {"p95": "2s"}}
+
     def lived(self, loop, world, *, hours, load):
-        """Let hours pass at so many times what a replica sustains; return the writes of shards."""
+        """Let hours pass at so many times what a replica sustains; return what was stored."""
         done = []
         for _ in range(round(60 * hours)):
             pods = world.serve()
             world.completions_per_s = dict.fromkeys(pods, load * EACH / len(pods))
             done += tick(loop, world, after_s=60)
-        return [each for each in done if "tonnage-calibration-objects" in each]
+        return [each for each in done if "tonnage-calibration" in each]
 
-    def at_rest(self):
-        return served(load_per_pod=EACH / FIRST_REPLICAS)
+    def at_rest(self, **spec):
+        manifest = a_manifest(**spec)
+        manifest["metadata"]["creationTimestamp"] = "2025-01-01T00:00:00Z"
+        return served(manifest, load_per_pod=EACH / FIRST_REPLICAS)
+
+    def restarted(self, world, ask):
+        loop = a_loop(world)
+        loop.past = PastReader(ask=ask, settings=loop.settings)
+        loop.start_leading()
+        return loop
 
     def history(self, loop):
         [known] = loop.memory.objects.values()
         return known.demand.history
 
-    def test_of_a_load_that_stays_is_written_when_headroom_is_known_to_be_needless(self):
+    def test_of_a_load_that_stays_is_stored_when_headroom_is_known_to_be_needless(self):
         loop, world = self.at_rest()
 
-        assert len(self.lived(loop, world, hours=3, load=1)) <= 1
+        assert len(self.lived(loop, world, hours=3, load=1)) <= 2
         assert self.lived(loop, world, hours=2, load=1) == []
         assert len(self.history(loop).pattern) > 3 * 6
 
-    def test_of_a_load_that_changes_is_written_once_an_hour_at_most(self):
-        loop, world = self.at_rest()
-
-        writes = [len(self.lived(loop, world, hours=1, load=load)) for load in (1, 2, 2, 1, 1, 1)]
-
-        # The ten minutes in which it changed may be the last that are kept: then the next hour
-        # tells something new as well.
-        assert (writes[0], max(writes), writes[-1]) == (0, 1, 0)
-        assert 2 <= sum(writes) <= 4
-
-    def test_is_known_to_the_next_process_and_what_nobody_watched_is_missing(self):
+    def test_of_the_week_comes_from_prometheus_at_the_start(self):
         loop, world = self.at_rest()
         self.lived(loop, world, hours=1, load=1)
-        self.lived(loop, world, hours=2, load=2)
-        before = self.history(loop)
-        world.now_s += 3 * 3600
-        restarted = a_loop(world)
-        restarted.start_leading()
+        known = self.history(loop).rises
+        loop.end()
+        restarted = self.restarted(world, Past(2 * EACH))
 
-        self.lived(restarted, world, hours=1 / 60, load=2)
+        tick(restarted, world)
 
-        after = self.history(restarted)
-        kept = sorted(before.pattern.keys() & after.pattern.keys())
-        [now] = after.pattern.keys() - before.pattern.keys()
-        assert [after.pattern[at][0] for at in kept] == [
-            pytest.approx(before.pattern[at][0], rel=0.0023) for at in kept
-        ]
-        assert len(kept) >= 2 * 6
-        assert now - max(before.pattern) >= 3 * 6 - 1
+        pattern = self.history(restarted).pattern
+        assert len(pattern) >= 8 * 144
+        assert pattern[min(pattern)][0] == pytest.approx(2, rel=0.2)
+        assert self.history(restarted).rises == pytest.approx(known, rel=0.05)
+        assert restarted.past.found == {}
 
-    def test_of_a_later_version_is_kept_and_learning_goes_on_in_memory(self):
-        loop, world = self.at_rest()
-        self.lived(loop, world, hours=1, load=1)
-        self.lived(loop, world, hours=2, load=2)
-        stored = world.kube.objects[SHARD]["data"]
-        later = {
-            key: text.replace('"demand":{', '"demand":{"version":2,')
-            for key, text in stored.items()
-        }
-        later = {key: text.replace(',"version":1}', "}") for key, text in later.items()}
-        world.kube.put(SHARD, {"metadata": {}, "data": later})
-        restarted = a_loop(world)
-        restarted.start_leading()
+    def test_is_learned_anew_where_prometheus_has_none(self):
+        _, world = self.at_rest(slo=self.SLO)
+        restarted = self.restarted(world, lambda *_: [])
 
-        done = self.lived(restarted, world, hours=2, load=1)
+        self.lived(restarted, world, hours=1 / 60, load=1)
 
-        assert done == []
-        assert world.kube.objects[SHARD]["data"] == later
-        assert condition(world, "CalibrationStored") == ("False", "NewerVersion")
-        assert len(self.history(restarted).pattern) >= 2 * 6
+        assert len(self.history(restarted).pattern) == 1
+        assert condition(world, "ErrorBudget") == ("Unknown", "CountedInPart")
+
+    def test_that_cannot_be_read_costs_no_tick(self):
+        _, world = self.at_rest()
+
+        def ask(*_):
+            raise PrometheusError("too large", reason="ResponseTooLarge")
+
+        restarted = self.restarted(world, ask)
+
+        assert not any("scale" in each for each in tick(restarted, world))
+        assert self.history(restarted).pattern
 
 
 class TestApproval:

@@ -19,7 +19,6 @@ from tonnage.cluster.kube import (
 )
 from tonnage.cluster.kube import Resource as Kind
 from tonnage.cluster.lease import NAME as LEASE
-from tonnage.estimate.keeping import NUM_SHARDS
 from tonnage.fleet.calibration import NAME as CALIBRATION
 from tonnage.manifests.names import MANAGED_LABEL
 from tonnage.manifests.workload import NAME_LABEL
@@ -130,9 +129,7 @@ def _read_operator(reading: Evidence, wanted: Wanted) -> None:
     reading.keep("operator/deployments.yaml", found)
     reading.keep("operator/pods.yaml", pods)
     reading.keep("operator/settings.yaml", _config_maps(reading, namespace, _settings_of(found)))
-    numbered = (f"{CALIBRATION}-objects-{number}" for number in range(NUM_SHARDS))
-    kept = _config_maps(reading, namespace, [CALIBRATION, *numbered])
-    reading.keep("operator/calibration.yaml", kept)
+    reading.keep("operator/calibration.yaml", _config_maps(reading, namespace, [CALIBRATION]))
     _read_lease(reading, namespace)
     for pod in pods:
         _read_pod(reading, namespace, pod, wanted.log_lines)

@@ -48,7 +48,6 @@ CONSTANTS: Final = {
 EVIDENCE: Final = {
     "Namespace": "this namespace's own engines",
     "OtherNamespaces": "other namespaces, which agree",
-    "Everyone": "all namespaces, from a former state",
     "Prior": "nobody",
 }
 LEAST_CHANGE: Final = 0.0005

@@ -27,8 +27,8 @@ from tonnage.estimate.forecast import (
 )
 from tonnage.estimate.headroom import UNSEEN, headroom
 from tonnage.estimate.holding import STARTS, held_starts
-from tonnage.estimate.keeping import is_look_due
-from tonnage.estimate.kept_history import from_stored, is_news, to_stored
+from tonnage.estimate.kept_record import kept_record, with_record
+from tonnage.estimate.past import with_past
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.memoize import memoize
 from tonnage.policy.need import Outlook, Supply
@@ -111,6 +111,9 @@ def remembered_demand(
         return memory
     known = _in_units_of(memory.demand, sizing)
     most, count = sizing.most_requests_per_s, demand.newest
+    if known.past:
+        scv = sizing.request.arrival_scv
+        known = replace(known, history=with_past(known.history, known.past, most, scv=scv))
     sure = without_chance(count.requests, scv=sizing.request.arrival_scv) if count else 0.0
     lead, now = lead_s(memory.posterior, fleet.settings), demand.requests_per_s / most
     planned = [now, *(each.requests_per_s / most for each in events)]
@@ -124,36 +127,19 @@ def remembered_demand(
         planned=max(planned),
         lead_s=lead,
     )
-    before, unit = known.history, _unit(sizing)
-    known = DemandMemory(history=add_note(before, note), unit=unit, most_requests_per_s=most)
-    return _with_kept(replace(memory, demand=known), before, fleet)
+    history = add_note(known.history, note)
+    learned = memory.posterior
+    if history.recent != known.history.recent:
+        learned = replace(learned, demand=kept_record(history))
+    known = DemandMemory(history=history, unit=_unit(sizing), most_requests_per_s=most)
+    return replace(memory, demand=known, posterior=learned)
 
 
-def _with_kept(memory: ObjectMemory, before: History, fleet: Fleet) -> ObjectMemory:
-    """Keep history and ledger for the next process, where an hour ended that tells of more."""
-    known, most = memory.demand, memory.demand.most_requests_per_s
-    last_s = before.recent[-1][0] if before.recent else fleet.now_s
-    if most is None or not is_look_due(memory.uid, before_s=last_s, now_s=fleet.now_s):
-        return memory
-    learned, ledger = memory.posterior, memory.goodput.ledger
-    if ledger.newest != (learned.ledger.newest if learned.ledger else {}):
-        learned = replace(learned, ledger=ledger)
-    now = to_stored(known.history, unit=known.unit, unit_requests_per_s=most, now_s=fleet.now_s)
-    if is_news(learned.demand, now):
-        learned = replace(learned, demand=now)
-    return replace(memory, posterior=learned)
-
-
-def recalled_demand(learned: ObjectPosterior, *, now_s: float) -> DemandMemory:
-    """Return the history that was stored; what nobody watched meanwhile is missing in it."""
-    stored = learned.demand
-    if stored is None:
+def recalled_demand(learned: ObjectPosterior) -> DemandMemory:
+    """Return the records that were stored; demand of before comes from Prometheus."""
+    if learned.demand is None:
         return DemandMemory()
-    return DemandMemory(
-        history=from_stored(stored, now_s=now_s),
-        unit=stored.unit,
-        most_requests_per_s=stored.unit_requests_per_s,
-    )
+    return DemandMemory(history=with_record(History(), learned.demand))
 
 
 def _unit(sizing: Sizing) -> str:

@@ -19,6 +19,7 @@ from tonnage.estimate.burstiness import Counted
 from tonnage.estimate.calibration import Calibrations, Scope
 from tonnage.estimate.forecast import History
 from tonnage.estimate.lengths import MeasuredLengths
+from tonnage.estimate.past import Past
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.estimate.promise import Tally
 from tonnage.policy.need import CurrentTraffic
@@ -152,10 +153,7 @@ class JudgedGoodput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoodputMemory:
-    """Evidence about what a replica serves, by requests in time and late. Written by ``learn``.
-
-    The ledger is that of the process before, at first.
-    """
+    """Evidence about what a replica serves, by requests in time and late. Written by ``learn``."""
 
     tally: Tally = field(default_factory=Tally)
     """Requests in time and late since the factor on goodput last moved."""
@@ -186,6 +184,8 @@ class DemandMemory:
     """Memory key of the engines that ran when it was last noted."""
     most_requests_per_s: float | None = None
     """That a replica serves at most, at the lengths last measured: the unit of that demand."""
+    past: Past | None = None
+    """What Prometheus says of before this process, until its unit is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from tonnage.estimate.calibration_file import Identity, LoadTest
 from tonnage.estimate.demand import MeasuredDemand
 from tonnage.estimate.learner import PodWindow
 from tonnage.estimate.lengths import MeasuredLengths
+from tonnage.estimate.past import Past
 from tonnage.estimate.samples import EngineSamples
 from tonnage.manifests.changes import Change
 from tonnage.manifests.children import has_recorded_cache
@@ -267,6 +268,12 @@ class Fleet:
     """Namespaces of which pods and Deployments cannot be read, and why."""
     state_problem: Reason | None = None
     """Why what was learned is not all stored, or was not all read."""
+    unstored: frozenset[str] = frozenset()
+    """UIDs of the objects for whose entry there is no room where constants are stored."""
+    pasts: Mapping[str, Past] = field(default_factory=dict)
+    """By UID, what Prometheus just said of before this process."""
+    past_awaited: frozenset[str] = frozenset()
+    """UIDs of which it is yet to say it."""
     said_at_s: float | None = None
     """When Prometheus said what is known of engines; None: now."""
 

@@ -8,7 +8,7 @@ from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Fleet, ModelState
 from tonnage.estimate.belief import BAND, Belief, PlannedSpeed, asked_now
-from tonnage.estimate.calibration import Beliefs, inherit, memory_key, speed_key
+from tonnage.estimate.calibration import Beliefs, memory_key, speed_key
 from tonnage.estimate.calibration_file import LoadTest, key_of, reported_kv_tokens
 from tonnage.estimate.learner import age, prior_posterior, slow_end
 from tonnage.estimate.posterior import SpeedPosterior
@@ -43,7 +43,7 @@ def belief(
     key = speed_key(request, flags) if flags else ""
     test = load_test(request, flags, fleet)
     tested = test.speed if test else None
-    prior, widest = _priors(request, key, tested, fleet)
+    prior, widest = _priors(request, tested, fleet)
     held = beliefs(state, fleet)
     known = held.own_speed(key) if tested else held.speed(key)
     posterior = prior
@@ -70,7 +70,7 @@ def load_test(request: SizingRequest, flags: Flags | None, fleet: Fleet) -> Load
 
 
 def _priors(
-    request: SizingRequest, key: str, tested: SpeedPosterior | None, fleet: Fleet
+    request: SizingRequest, tested: SpeedPosterior | None, fleet: Fleet
 ) -> tuple[SpeedPosterior, SpeedPosterior]:
     """Return what is believed before any window, and the same with all the doubt there can be.
 
@@ -79,8 +79,7 @@ def _priors(
     """
     bare = prior_posterior(request.speed, spread_fraction=spread_of(request))
     if tested is None:
-        prior = inherit(fleet.calibrations, key, bare)
-        return prior, prior
+        return bare, bare
     unaged = replace(tested, num_windows=0, num_steps=0.0, learned_at_s=0.0)
     widest = replace(unaged, covariance=bare.covariance)
     return age(unaged, widest, now_s=fleet.now_s), widest

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from tonnage.api.objects import ModelDeployment
 from tonnage.api.spec import AttainmentTarget
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Chosen, Observed
@@ -33,7 +34,7 @@ def ledger_after(
     """
     limits = {each.limit for each in objectives(chosen)}
     kept = {limit: bins for limit, bins in known.limits.items() if limit in limits}
-    known = in_window(replace(known, limits=kept), _window_s(chosen), now_s=at_s)
+    known = _in_window(replace(known, limits=kept), chosen.model, now_s=at_s)
     judged = {
         limit_key(each.name, each.limit_s): each.counted(judged_s) for each in observed.attainments
     }
@@ -41,13 +42,17 @@ def ledger_after(
 
 
 def budgets_of(memory: ObjectMemory, chosen: Chosen, *, now_s: float) -> tuple[ErrorBudget, ...]:
-    """Return the error budgets of the targets of which enough requests were judged."""
-    known = in_window(memory.goodput.ledger, _window_s(chosen), now_s=now_s)
+    """Return the error budgets of the targets of which enough requests were judged.
+
+    One that was not counted for the whole window never looks full: it is told where it is burnt.
+    """
+    known = _in_window(memory.goodput.ledger, chosen.model, now_s=now_s)
     was_known = BUDGET_FIGURE in memory.reported.shown
     found = (
         error_budget(known, each, now_s=now_s, was_known=was_known) for each in objectives(chosen)
     )
-    return tuple(each for each in found if each)
+    is_whole = known.is_whole(now_s)
+    return tuple(each for each in found if each and (is_whole or each.is_burnt))
 
 
 def objectives(chosen: Chosen) -> tuple[Objective, ...]:
@@ -81,6 +86,15 @@ def _objectives(sizing: Sizing, given: AttainmentTarget | None) -> tuple[Objecti
     return tuple(found)
 
 
-def _window_s(chosen: Chosen) -> float:
-    slo = chosen.model.spec.slo
+def _in_window(known: Ledger, model: ModelDeployment, *, now_s: float) -> Ledger:
+    """Return the ledger in the window of the SLO; of a longer one only a part was counted."""
+    window_s = window_s_of(model)
+    if known.limits and window_s > known.window_s:
+        known = replace(known, since_s=max(known.since_s, now_s - known.window_s))
+    return in_window(known, window_s, now_s=now_s)
+
+
+def window_s_of(model: ModelDeployment) -> float:
+    """Return the window of the SLO."""
+    slo = model.spec.slo
     return seconds(slo.attainment.window) if slo and slo.attainment else DEFAULT_WINDOW_S

@@ -71,6 +71,7 @@ _OF_CONDITIONS: Final[Mapping[str, str]] = {
     "ConflictingWriter": "another writer undoes our corrections: left until the next one is due",
     "ConstantOutOfRange": "a learned constant is beyond what is believable",
     "ControllerSilent": "the controller of the Deployment or LeaderWorkerSet acts on nothing",
+    "CountedInPart": "Prometheus has no history of a part of the SLO's window",
     "CostExceeded": "the plan costs more than approvalAboveUsdPerHour, and waits for approval",
     "FarFromEstimate": "engines report caches far from the estimate: look for flags or neighbours",
     "FasterThanPossible": "more bandwidth or FLOP/s than the GPU class has: is it another class?",
@@ -133,6 +134,7 @@ _PODS: Final[Mapping[str, str]] = {
 _STORAGE: Final[Mapping[str, str]] = {
     "Corrupted": "saved calibration is corrupt; it was backed up",
     "EntriesDropped": "entries with figures that cannot be were left out",
+    "NoRoom": "there is no room for what was learned of this object",
     "NewerVersion": "a later version wrote it: it is not overwritten, and learning stays in memory",
     "Unreadable": "the API server did not return what was saved",
     "WriteFailed": "what was learned could not be written",

@@ -8,8 +8,9 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.control.decide.approval import NEEDED
 from tonnage.control.decide.budget import BUDGET_LIMITS
 from tonnage.control.decide.template import MOST_NAMED
-from tonnage.control.input.finding import UNREADABLE, Finding, State, is_false
+from tonnage.control.input.finding import UNREADABLE, Finding, State, condition_before, is_false
 from tonnage.control.input.state import Assessment, Attainment, DeploymentView, Fleet
+from tonnage.control.input.times import rfc3339
 from tonnage.control.input.writers import SOMEBODY
 from tonnage.control.learn.learning import (
     believable_range,
@@ -17,6 +18,7 @@ from tonnage.control.learn.learning import (
     fits_memory,
     is_settled,
 )
+from tonnage.control.measure.attained import objectives
 from tonnage.control.measure.traffic import is_blind
 from tonnage.control.observe.starting import WHY_NO_POD, held_up, why_refused
 from tonnage.control.report.kstatus import workload_kind
@@ -162,14 +164,14 @@ def _because(each: Attainment) -> str:
     return f" ({each.refused_fraction:.1%} were refused)" if each.refused_fraction else ""
 
 
-def error_budget(found: Assessment, _: Fleet) -> Finding:
+def error_budget(found: Assessment, fleet: Fleet) -> Finding:
     """Say whether more requests were late over the window of the SLO than may be.
 
     What was burnt is left again with a tenth of it: late requests come and go.
     """
     budget = found.budget
     if budget is None:
-        return Finding("Unknown", "NotJudged", "no SLO, no plan or too few requests to judge")
+        return _no_budget(found, fleet)
     window, objective = f"{budget.window_s / HOUR_S:.3g} h", budget.objective
     was_burnt = is_false(found, "ErrorBudget")
     if not budget.is_burnt and not (was_burnt and budget.left < BUDGET_HYSTERESIS):
@@ -184,6 +186,17 @@ def error_budget(found: Assessment, _: Fleet) -> Finding:
         f"lately {lately}"
     )
     return Finding("False", "Burnt", message)
+
+
+def _no_budget(found: Assessment, fleet: Fleet) -> Finding:
+    """Say why nothing is known; while Prometheus is asked what was before, it stays as it was."""
+    before, ledger = condition_before(found, "ErrorBudget"), found.memory.goodput.ledger
+    if before and found.state.view.uid in fleet.past_awaited:
+        return Finding(before.status, before.reason, before.message)
+    if found.chosen and objectives(found.chosen) and not ledger.is_whole(fleet.windows_end_s):
+        message = f"late requests are counted since {rfc3339(ledger.since_s)}, not for the window"
+        return Finding("Unknown", "CountedInPart", message)
+    return Finding("Unknown", "NotJudged", "no SLO, no plan or too few requests to judge")
 
 
 def kv_capacity(found: Assessment, _: Fleet) -> Finding:
@@ -209,9 +222,12 @@ def kv_capacity(found: Assessment, _: Fleet) -> Finding:
     return Finding("True", "AsPlanned", told)
 
 
-def calibration_stored(_: Assessment, fleet: Fleet) -> Finding:
+def calibration_stored(found: Assessment, fleet: Fleet) -> Finding:
     if fleet.state_problem:
         return Finding("False", *fleet.state_problem)
+    if found.state.view.uid in fleet.unstored:
+        message = "no room for what was learned of this object: after a restart its priors hold"
+        return Finding("False", "NoRoom", message)
     return Finding("True", "Stored", "what is learned is saved for the next start")
 
 

@@ -84,7 +84,9 @@ def memory_from_status(view: ModelView, *, now_s: float) -> ObjectMemory:
     which this process, too, would plan with them again.
     """
     status = _standing(view)
+    budget_left = status.measured.error_budget_left if status.measured else None
     known = ReportMemory(
+        shown={BUDGET_FIGURE: budget_left} if budget_left else {},
         decisions=status.decisions,
         conditions={each.type: each for each in status.conditions},
         bad=bad_conditions(status.conditions, {}, now_s=now_s),
@@ -276,7 +278,7 @@ def _takes_caches(request: SizingRequest) -> bool:
     return request.has_host_cache or request.role == "decode"
 
 
-def _gauges(found: Assessment) -> Iterator[tuple[str, float | None, str]]:
+def _gauges(found: Assessment, fleet: Fleet) -> Iterator[tuple[str, float | None, str]]:
     traffics, observed = found.traffics, found.observed
     demand, lengths = traffics.demand, traffics.lengths
     yield "requestsPerSecond", demand.requests_per_s if demand else None, "completions and backlog"
@@ -305,6 +307,9 @@ def _gauges(found: Assessment) -> Iterator[tuple[str, float | None, str]]:
         for each in strictest.values():
             yield f"{each.name.lower()}Attainment", each.fraction, SLO_SOURCES[each.name]
     left = found.budget.left if found.budget else None
+    before = found.memory.reported.shown.get(BUDGET_FIGURE)
+    if left is None and before and found.state.view.uid in fleet.past_awaited:
+        left = before.value
     yield BUDGET_FIGURE, left, "late requests over slo.attainment.window"
     yield "coldStartSeconds", found.memory.posterior.cold_start_s, "scheduled to Ready of own pods"
 
@@ -319,7 +324,7 @@ def _measured_status(
     now, said_at_s = rfc3339(fleet.now_s), fleet.windows_end_s
     weight = SMOOTHING if said_at_s != known.gauges_said_at_s else 0.0
     gauges, shown = dict(known.gauges), dict[str, MeasuredFigure]()
-    for name, value, source in _gauges(found):
+    for name, value, source in _gauges(found, fleet):
         if value is None:
             gauges.pop(name, None)
             continue

@@ -1,0 +1,81 @@
+"""What forecasts and plans of one object came to: the part of its history that is stored.
+
+Demand of the week is asked of Prometheus at the start (``past``). The records of forecasts, of
+rises and of holding are not there: they hang on what was planned when.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+from tonnage.estimate.bounds import Name
+from tonnage.estimate.forecast import FORGET_S, History, Score
+from tonnage.estimate.headroom import FIRST, FORGET_NOTES, headroom
+from tonnage.estimate.holding import NOTHING_HELD, held_starts
+from tonnage.estimate.ways import NOTE_S, WAYS
+
+MOST_WEIGHT: Final = 1.001 / (1 - math.exp(-NOTE_S / FORGET_S))
+"""That a score comes to if it is never without a note, and a rounding."""
+MOST_NOTES: Final = 1.1 * FORGET_NOTES
+"""What the weight of notes comes to if none is missed, and a rounding."""
+MOST_REPLICAS: Final = 1e4
+"""Of demand: a fleet has a thousand replicas at most."""
+DIGITS: Final = 4
+"""Of what is stored: records are sums over hours."""
+HEADROOM_CHANGE: Final = 0.04
+STRICT: Final = 0.99
+"""The quantile at which headroom is compared, and for how long replicas are held."""
+
+Weight = Annotated[float, Meta(ge=0, le=MOST_NOTES)]
+Scored = tuple[
+    Annotated[float, Meta(ge=0, le=MOST_WEIGHT * MOST_REPLICAS)],
+    Annotated[float, Meta(gt=0, le=MOST_WEIGHT)],
+]
+"""(loss, weight)"""
+Replicas = Annotated[float, Meta(ge=0, le=MOST_NOTES * MOST_REPLICAS)]
+HeldFor = tuple[Replicas, Replicas]
+UNHELD: Final = NOTHING_HELD[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptRecord:
+    """How forecasts and plans of an object's demand fared."""
+
+    record: Annotated[Mapping[Name, Scored], Meta(max_length=len(WAYS))]
+    """By way to forecast."""
+    rises: tuple[Weight, Weight, Weight, Weight, Weight, Weight] = FIRST
+    held: tuple[HeldFor, HeldFor, HeldFor, HeldFor] = (UNHELD, UNHELD, UNHELD, UNHELD)
+
+
+def kept_record(history: History) -> KeptRecord:
+    """Return what is stored of a history."""
+    return KeptRecord(
+        record={
+            way: (_short(score.loss), _short(score.weight))
+            for way, score in history.scores.items()
+            if way in WAYS
+        },
+        rises=tuple(map(_short, history.rises)),  # type: ignore[arg-type]
+        held=tuple((_short(short), _short(over)) for short, over in history.held),  # type: ignore[arg-type]
+    )
+
+
+def with_record(history: History, kept: KeptRecord) -> History:
+    """Return a history that goes on from a record."""
+    scores = {way: Score(loss=loss, weight=weight) for way, (loss, weight) in kept.record.items()}
+    return replace(history, scores=scores, rises=kept.rises, held=kept.held)
+
+
+def is_news(before: KeptRecord | None, after: KeptRecord) -> bool:
+    """Tell whether rises ask for another headroom, or replicas are held for another time."""
+    rises, held = (before.rises, before.held) if before else (FIRST, NOTHING_HELD)
+    rooms = [headroom(each, quantile=STRICT) for each in (rises, after.rises)]
+    starts = [held_starts(each, quantile=STRICT) for each in (held, after.held)]
+    return abs(rooms[0] - rooms[1]) > HEADROOM_CHANGE or starts[0] != starts[1]
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")

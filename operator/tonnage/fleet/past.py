@@ -1,0 +1,201 @@
+"""Asks Prometheus once, beside the loop, what it knows of objects from before this process.
+
+A few objects of one namespace at a time: what floods, hangs or is refused costs those alone, for
+ten minutes.
+"""
+
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Final
+
+from tonnage.api.objects import ModelDeployment
+from tonnage.cluster.errors import PrometheusError
+from tonnage.cluster.ranges import Series, Steps
+from tonnage.control.input.state import ModelState, ModelView
+from tonnage.control.measure.attained import window_s_of
+from tonnage.estimate.budget import Ledger
+from tonnage.estimate.forecast import PATTERN_S
+from tonnage.estimate.past import (
+    LABEL,
+    LATENCIES,
+    STEP_S,
+    ByBin,
+    Past,
+    demand_queries,
+    latency_query,
+    past_ledger,
+)
+from tonnage.estimate.ways import BIN_S, DAY_S
+from tonnage.fleet.aside import Aside, Start, at_once
+from tonnage.fleet.logs import Line
+from tonnage.fleet.views import unix_s
+from tonnage.settings import Settings
+from tonnage.sizing.expected import slo_of
+from tonnage.units import MINUTE_S
+
+LOG = logging.getLogger("tonnage.past")
+PART_OBJECTS: Final = 50
+AGAIN_S: Final = 10 * MINUTE_S
+"""After which a part that failed is asked again."""
+NEVER: Final = math.inf
+
+AskRange = Callable[[Settings, str, Steps], Sequence[Series]]
+ByName = Mapping[str, dict[str, ByBin]]
+"""Figures by bin, by the bound of a histogram, by name of the object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sought:
+    """An object whose past is asked for."""
+
+    uid: str
+    namespace: str
+    name: str
+    created_s: float
+    window_s: float
+    limits_s: Mapping[str, tuple[float, ...]]
+    """By latency."""
+
+
+Answer = tuple[Sequence[Sought], Mapping[str, Past] | None]
+"""Of a part; None: it failed."""
+
+
+@dataclass(slots=True, kw_only=True)
+class PastReader:
+    """Knows who was asked about, and hands over what came."""
+
+    ask: AskRange
+    settings: Settings
+    start: Start = at_once
+    found: dict[str, Past] = field(default_factory=dict)
+    """By UID, until a tick has taken it over."""
+    _until_s: float = 0.0
+    """When this process began to watch: what came later is counted by itself."""
+    _due_s: dict[str, float] = field(default_factory=dict)
+    """By UID, when it is asked about again: of whom an answer came never."""
+    _answers: SimpleQueue[Answer] = field(default_factory=SimpleQueue)
+    _work: Aside[None] = field(default_factory=Aside)
+
+    def begin(self, now_s: float) -> None:
+        """Ask about everybody anew; what comes of an earlier question is not taken over."""
+        self._until_s = math.floor(now_s / STEP_S) * STEP_S
+        self.found, self._due_s = {}, {}
+        self._answers, self._work = SimpleQueue(), Aside(self.start)
+
+    def look(self, models: Iterable[ModelState], now_s: float) -> frozenset[str]:
+        """Take over what came, and ask what is due; return the UIDs that have no answer yet."""
+        sought = [
+            _sought(each.view, each.model)
+            for each in models
+            if isinstance(each.model, ModelDeployment) and self._due_s.get(each.view.uid) != NEVER
+        ]
+        self._take(now_s)
+        for each in sought:
+            if each.created_s >= self._until_s and each.uid not in self._due_s:
+                self._due_s[each.uid] = NEVER
+                self.found[each.uid] = Past(ledger=Ledger(), window_s=each.window_s)
+        due = [each for each in sought if self._due_s.get(each.uid, now_s) <= now_s]
+        if due and self._work.is_free:
+            answers = self._answers
+            self._work.begin(lambda: self._ask_all(parts_of(due), answers))
+            self._take(now_s)
+        return frozenset(each.uid for each in sought if each.uid not in self._due_s)
+
+    def _take(self, now_s: float) -> None:
+        self._work.take()
+        while not self._answers.empty():
+            part, found = self._answers.get()
+            again_s = now_s + AGAIN_S if found is None else NEVER
+            for each in part:
+                self._due_s[each.uid] = again_s
+                self.found[each.uid] = found[each.uid] if found else self._nothing_of(each)
+
+    def _nothing_of(self, each: Sought) -> Past:
+        return Past(ledger=Ledger(since_s=self._until_s), window_s=each.window_s)
+
+    def _ask_all(self, parts: Iterable[Sequence[Sought]], answers: SimpleQueue[Answer]) -> None:
+        for part in parts:
+            found = None
+            try:
+                found = self._ask(part)
+            except (PrometheusError, OSError) as error:
+                line = Line("history not read", namespace=part[0].namespace, message=str(error))
+                LOG.warning(line)
+            except Exception:
+                LOG.exception(Line("history not read", namespace=part[0].namespace))
+            answers.put((part, found))
+
+    def _ask(self, part: Sequence[Sought]) -> Mapping[str, Past]:
+        names = [each.name for each in part]
+        of_means, of_peaks = demand_queries(self.settings, part[0].namespace, names)
+        means = self._by_name(of_means, PATTERN_S, BIN_S)
+        peaks = self._by_name(of_peaks, DAY_S, BIN_S)
+        latencies = {latency: self._histograms(part, latency) for latency in LATENCIES}
+        return {
+            each.uid: Past(
+                ledger=past_ledger(
+                    {latency: of[each.name] for latency, of in latencies.items()},
+                    each.limits_s,
+                    from_s=each.created_s,
+                    until_s=self._until_s,
+                ),
+                window_s=each.window_s,
+                means=_since(each.created_s, means[each.name][""]),
+                peaks=_since(each.created_s, peaks[each.name][""]),
+            )
+            for each in part
+        }
+
+    def _histograms(self, part: Sequence[Sought], latency: str) -> ByName:
+        limits_s = {limit_s for each in part for limit_s in each.limits_s[latency]}
+        if not limits_s:
+            return defaultdict(lambda: defaultdict(dict))
+        names = [each.name for each in part]
+        text = latency_query(self.settings, part[0].namespace, names, latency, limits_s)
+        return self._by_name(text, part[0].window_s, STEP_S)
+
+    def _by_name(self, text: str, for_s: float, step_s: float) -> ByName:
+        """Return what an expression came to, by object, bound of a histogram, and bin."""
+        last = math.floor(self._until_s / step_s)
+        number = math.ceil(for_s / step_s)
+        steps = Steps(from_s=(last - number) * step_s, step_s=step_s, number=number)
+        found: ByName = defaultdict(lambda: defaultdict(dict))
+        for labels, values in self.ask(self.settings, text, steps):
+            bins = {last - number + at: value for at, value in values.items() if value >= 0}
+            found[labels.get(LABEL, "")][labels.get("le", "")] = bins
+        return found
+
+
+def parts_of(sought: Iterable[Sought]) -> Iterator[Sequence[Sought]]:
+    """Yield a few objects at a time, of one namespace and window each."""
+    by_place = defaultdict[tuple[str, float], list[Sought]](list)
+    for each in sought:
+        by_place[each.namespace, each.window_s].append(each)
+    for _, together in sorted(by_place.items()):
+        for first in range(0, len(together), PART_OBJECTS):
+            yield together[first : first + PART_OBJECTS]
+
+
+def _since(from_s: float, bins: ByBin) -> ByBin:
+    """Return the bins that began after an object was made: before, its name was another's."""
+    return {at: value for at, value in bins.items() if at * BIN_S >= from_s}
+
+
+def _sought(view: ModelView, model: ModelDeployment) -> Sought:
+    slo = slo_of(model.spec)
+    return Sought(
+        uid=view.uid,
+        namespace=view.namespace,
+        name=view.name,
+        created_s=unix_s(view.created) or 0.0,
+        window_s=window_s_of(model),
+        limits_s={
+            "TTFT": tuple(each.limit_s for each in slo.ttft),
+            "TPOT": tuple(each.limit_s for each in slo.tpot),
+        },
+    )
