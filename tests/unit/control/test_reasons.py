@@ -16,7 +16,7 @@ SOURCES = [
     *sorted((PACKAGE / "policy").glob("*.py")),
     PACKAGE / "cluster/prometheus.py",
     PACKAGE / "cluster/answer.py",
-    PACKAGE / "fleet/stored_map.py",
+    PACKAGE / "fleet/calibration.py",
 ]
 NO_REASONS = {
     "Approve", "Approved", "Attainment", "Authorization", "Auto", "BandwidthEfficiency",
