@@ -105,8 +105,6 @@ class Loop:
         with self.step("ask"):
             self._ask()
         now_s = self.now()
-        if self.past and self.ticked_at_s and now_s < self.ticked_at_s[-1]:
-            self.past.begin(now_s)  # the clock was set back: objects are watched anew
         self.ticked_at_s.append(now_s)
         with self.step("observe"):
             fleet = self._observe(now_s)

@@ -32,7 +32,7 @@ from tonnage.estimate.past import (
 from tonnage.estimate.ways import BIN_S, DAY_S
 from tonnage.fleet.aside import Aside, Start, at_once
 from tonnage.fleet.logs import Line
-from tonnage.fleet.views import unix_s
+from tonnage.fleet.pods import unix_s
 from tonnage.settings import Settings
 from tonnage.sizing.expected import slo_of
 from tonnage.units import MINUTE_S
@@ -76,6 +76,7 @@ class PastReader:
     """By UID, until a tick has taken it over."""
     _until_s: float = 0.0
     """When this process began to watch: what came later is counted by itself."""
+    _looked_at_s: float = 0.0
     _due_s: dict[str, float] = field(default_factory=dict)
     """By UID, when it is asked about again: of whom an answer came never."""
     _answers: SimpleQueue[Answer] = field(default_factory=SimpleQueue)
@@ -83,12 +84,18 @@ class PastReader:
 
     def begin(self, now_s: float) -> None:
         """Ask about everybody anew; what comes of an earlier question is not taken over."""
-        self._until_s = math.floor(now_s / STEP_S) * STEP_S
+        self._looked_at_s, self._until_s = now_s, math.floor(now_s / STEP_S) * STEP_S
         self.found, self._due_s = {}, {}
         self._answers, self._work = SimpleQueue(), Aside(self.start)
 
     def look(self, models: Iterable[ModelState], now_s: float) -> frozenset[str]:
-        """Take over what came, and ask what is due; return the UIDs that have no answer yet."""
+        """Take over what came, and ask what is due; return the UIDs that have no answer yet.
+
+        Where the clock was set back, objects are watched anew, and asked about anew.
+        """
+        if now_s < self._looked_at_s:
+            self.begin(now_s)
+        self._looked_at_s = now_s
         sought = [
             _sought(each.view, each.model)
             for each in models

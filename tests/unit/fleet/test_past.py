@@ -145,3 +145,14 @@ def test_what_comes_after_another_lead_began_is_not_taken_over():
     awaited = reader.look([an_object()], NOW_S + 60)
 
     assert (awaited, reader.found) == ({"serving/llama"}, {})
+
+
+def test_objects_are_asked_about_anew_where_the_clock_was_set_back():
+    ask = Prometheus()
+    reader = a_reader(ask)
+    reader.look([an_object()], NOW_S)
+    reader.found.clear()
+
+    reader.look([an_object()], NOW_S - 3600)
+
+    assert max(reader.found["serving/llama"].means) == (NOW_S - 3600) // BIN_S - 1
