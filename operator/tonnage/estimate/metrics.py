@@ -70,7 +70,7 @@ def queries(
     """
     interval_s = settings.scrape_interval_s
     # The gauge comes with the histograms, since its times are those of the scrapes.
-    bounds = _bound_matcher(bounds_near(ttft_limits_s, tpot_limits_s))
+    bounds = bound_matcher(bounds_near(ttft_limits_s, tpot_limits_s))
     named = {
         SCRAPES: _named([*metrics_of(COLUMNS), CACHE]),
         LATENCIES: f"{_named([RUNNING, *BUCKETS])},{bounds}",
@@ -130,7 +130,7 @@ def bounds_near(ttft_limits_s: Iterable[float], tpot_limits_s: Iterable[float]) 
     return sorted(needed - {0.0})
 
 
-def _bound_matcher(bounds_s: Iterable[float]) -> str:
+def bound_matcher(bounds_s: Iterable[float]) -> str:
     """Return the matcher of series with these bounds, of the total, and of what has no bounds."""
     names = [str(float(bound)) for bound in bounds_s]
     return f'le=~"{"|".join([*names, "[+]Inf", ""])}"'.replace(".", "[.]")

@@ -14,17 +14,8 @@ from typing import Final
 from tonnage.estimate.budget import BINS, Judged, Ledger, limit_key
 from tonnage.estimate.demand import interpolate
 from tonnage.estimate.forecast import DemandPeak, History, without_chance
-from tonnage.estimate.metrics import (
-    COMPLETED,
-    REJECTED,
-    RUNNING,
-    TPOT_BOUNDS_S,
-    TTFT_BOUNDS_S,
-    WAITING,
-    WINDOWS,
-    bucket_matcher,
-    prometheus_duration,
-)
+from tonnage.estimate.metrics import WINDOWS, bound_matcher, bounds_near, prometheus_duration
+from tonnage.estimate.pages import COMPLETED, REJECTED, RUNNING, WAITING
 from tonnage.estimate.ways import BIN_S
 from tonnage.settings import Settings
 from tonnage.units import MINUTE_S
@@ -34,8 +25,8 @@ LABEL: Final = "tonnage_dev_model_deployment"
 STEP_S: Final = 5 * MINUTE_S
 """Of the error budget."""
 LATENCIES: Final = {
-    "TTFT": ("vllm:time_to_first_token_seconds_bucket", TTFT_BOUNDS_S),
-    "TPOT": ("vllm:request_time_per_output_token_seconds_bucket", TPOT_BOUNDS_S),
+    "TTFT": "vllm:time_to_first_token_seconds_bucket",
+    "TPOT": "vllm:request_time_per_output_token_seconds_bucket",
 }
 
 ByBin = Mapping[int, float]
@@ -83,8 +74,8 @@ def latency_query(
     limits_s: Iterable[float],
 ) -> str:
     """Return the PromQL of the requests within each bound near the limits, in five minutes."""
-    metric, bounds_s = LATENCIES[latency]
-    of = _selector(settings, namespace, names, bucket_matcher(limits_s, bounds_s))
+    metric, near_s = LATENCIES[latency], list(limits_s)
+    of = _selector(settings, namespace, names, bound_matcher(bounds_near(near_s, near_s)))
     return f"sum by ({LABEL}, le) (increase({metric}{of}[{prometheus_duration(STEP_S)}]))"
 
 

@@ -49,7 +49,7 @@ class TestQueries:
         assert re.sub("[^a-zA-Z0-9_]", "_", OWNER_LABEL) == LABEL
 
     def test_ask_for_the_bounds_near_the_limits_alone(self):
-        assert 'le=~"1[.]0|2[.]0|2[.]5|[+]Inf"' in latency_query(
+        assert 'le=~"1[.]0|2[.]0|2[.]5|[+]Inf|"' in latency_query(
             SETTINGS, "blue", ["llama"], "TTFT", [2.0]
         )
 
