@@ -1,22 +1,14 @@
 """A real Prometheus that holds two hours of a fleet: ``tonnage replay`` replays what came to it."""
 
 import json
-import subprocess
 import time
 
 import pytest
-import yaml
 
-import debian_programs
 from cli_builders import SMALL, run
-from tonnage_lab import assets
-from tonnage_lab.processes import ProcessGroup, answers, free_ports
+from prometheus_blocks import NEEDED, line, prometheus_with
 
-PROGRAM, TOOL = assets.find("prometheus", assets.asset_paths()), debian_programs.find("promtool")
-pytestmark = [
-    pytest.mark.skipif(PROGRAM is None, reason="needs prometheus: python -m tonnage_lab builds it"),
-    pytest.mark.skipif(TOOL is None, reason="promtool is neither here nor to be had"),
-]
+pytestmark = NEEDED
 SCRAPE_S, HOURS_S = 15, 7200
 PODS, REPLICAS = ("small-a", "small-b"), ("prometheus-0", "prometheus-1")
 BOUNDS, SHARES = (1000, 2000, 5000), (0.25, 0.75, 1.0)
@@ -30,8 +22,7 @@ def ended(passed_s):
 
 def labels(pod, replica, **more):
     own = {"engine": "0", "instance": f"{pod}:8000", "model_name": "served", "namespace": "serving"}
-    pairs = own | {"pod": pod, "prometheus_replica": replica} | more
-    return ",".join(f'{name}="{value}"' for name, value in pairs.items())
+    return own | {"pod": pod, "prometheus_replica": replica} | more
 
 
 def families(began_s):
@@ -42,7 +33,7 @@ def families(began_s):
             for replica in REPLICAS:  # each of the two delivers every series
                 its = labels(pod, replica, **more)
                 for passed_s in range(0, HOURS_S + 1, SCRAPE_S):
-                    yield f"{name}{{{its}}} {value(passed_s):g} {began_s + passed_s}"
+                    yield line(name, its, value(passed_s), began_s + passed_s)
 
     yield "gauge", "vllm:num_requests_running", lines("vllm:num_requests_running", lambda _: 4)
     yield "gauge", "vllm:num_requests_waiting", lines("vllm:num_requests_waiting", lambda _: 0)
@@ -54,9 +45,9 @@ def families(began_s):
             "histogram",
             name,
             [
-                line
+                each
                 for le, share in zip((*BOUNDS, "+Inf"), (*SHARES, 1.0), strict=True)
-                for line in lines(f"{name}_bucket", lambda s, k=share: k * ended(s), le=le)
+                for each in lines(f"{name}_bucket", lambda s, k=share: k * ended(s), le=le)
             ]
             + [
                 *lines(f"{name}_count", ended),
@@ -68,30 +59,8 @@ def families(began_s):
 @pytest.fixture
 def url(tmp_path):
     """Return the address of a Prometheus that was given the last two hours at once."""
-    began_s = int(time.time()) - HOURS_S
-    text = tmp_path / "fleet.openmetrics"
-    with text.open("w") as file:
-        for kind, name, lines in families(began_s):
-            file.write(f"# TYPE {name} {kind}\n")
-            file.writelines(f"{line}\n" for line in lines)
-        file.write("# EOF\n")
-    data = tmp_path / "data"
-    told = ["tsdb", "create-blocks-from", "openmetrics", "--quiet", str(text), str(data)]
-    subprocess.run([TOOL, *told], check=True, capture_output=True)  # noqa: S603
-    configuration = tmp_path / "prometheus.yaml"
-    configuration.write_text(yaml.safe_dump({"global": {"scrape_interval": "15s"}}))
-    (port,) = free_ports(1)
-    address = f"http://127.0.0.1:{port}"
-    flags = [f"--config.file={configuration}", f"--storage.tsdb.path={data}", "--log.level=warn"]
-    group = ProcessGroup(logs=tmp_path)
-    group.start("prometheus", [PROGRAM, *flags, f"--web.listen-address=127.0.0.1:{port}"])
-    try:
-        group.wait_until(
-            answers(f"{address}/-/ready"), what="Prometheus", timeout_s=60, needs=("prometheus",)
-        )
+    with prometheus_with(tmp_path, families(int(time.time()) - HOURS_S)) as address:
         yield address
-    finally:
-        group.stop_all()
 
 
 def replay(url, *arguments):

@@ -151,9 +151,7 @@ def _with_past(memory: ObjectMemory, past: Past | None, fleet: Fleet) -> ObjectM
     """Take over what Prometheus says of before this process."""
     if past is None:
         return memory
-    ledger = with_past(
-        memory.goodput.ledger, past.ledger, window_s=past.window_s, now_s=fleet.windows_end_s
-    )
+    ledger = with_past(memory.goodput.ledger, past.ledger, now_s=fleet.windows_end_s)
     return replace(
         memory,
         goodput=replace(memory.goodput, ledger=ledger),

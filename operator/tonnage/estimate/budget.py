@@ -117,10 +117,9 @@ def with_judged(known: Ledger, judged: Mapping[str, Judged], *, at_s: float) -> 
     return replace(known, limits={limit: bins for limit, bins in limits.items() if bins})
 
 
-def with_past(known: Ledger, past: Ledger, *, window_s: float, now_s: float) -> Ledger:
-    """Return the ledger with what was counted before it began. ``window_s``: of one without any."""
-    window_s = known.window_s if known.limits else window_s
-    before = in_window(past, window_s, now_s=now_s)
+def with_past(known: Ledger, past: Ledger, *, now_s: float) -> Ledger:
+    """Return the ledger with what was counted before it began."""
+    before = in_window(past, known.window_s if known.limits else past.window_s, now_s=now_s)
     limits = {limit: dict(bins) for limit, bins in before.limits.items()}
     for limit, bins in known.limits.items():
         found = limits.setdefault(limit, {})

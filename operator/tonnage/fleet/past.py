@@ -19,15 +19,19 @@ from tonnage.control.input.state import ModelState, ModelView
 from tonnage.control.measure.attained import window_s_of
 from tonnage.estimate.budget import Ledger
 from tonnage.estimate.forecast import PATTERN_S
+from tonnage.estimate.pages import LARGEST
 from tonnage.estimate.past import (
     LABEL,
     LATENCIES,
-    STEP_S,
+    LEAST_STEP_S,
     ByBin,
+    Engines,
     Past,
     demand_queries,
     latency_query,
+    longest_gap_s,
     past_ledger,
+    step_s_of,
 )
 from tonnage.estimate.ways import BIN_S, DAY_S
 from tonnage.fleet.aside import Aside, Start, at_once
@@ -44,8 +48,8 @@ AGAIN_S: Final = 10 * MINUTE_S
 NEVER: Final = math.inf
 
 AskRange = Callable[[Settings, str, Steps], Sequence[Series]]
-ByName = Mapping[str, dict[str, ByBin]]
-"""Figures by bin, by the bound of a histogram, by name of the object."""
+ByName = Mapping[str, dict[str, dict[float, float]]]
+"""Figures by the end of a step, by the bound of a histogram, by name of the object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +88,7 @@ class PastReader:
 
     def begin(self, now_s: float) -> None:
         """Ask about everybody anew; what comes of an earlier question is not taken over."""
-        self._looked_at_s, self._until_s = now_s, math.floor(now_s / STEP_S) * STEP_S
+        self._looked_at_s, self._until_s = now_s, math.floor(now_s / LEAST_STEP_S) * LEAST_STEP_S
         self.found, self._due_s = {}, {}
         self._answers, self._work = SimpleQueue(), Aside(self.start)
 
@@ -105,7 +109,7 @@ class PastReader:
         for each in sought:
             if each.created_s >= self._until_s and each.uid not in self._due_s:
                 self._due_s[each.uid] = NEVER
-                self.found[each.uid] = Past(ledger=Ledger(), window_s=each.window_s)
+                self.found[each.uid] = Past(ledger=Ledger(window_s=each.window_s))
         due = [each for each in sought if self._due_s.get(each.uid, now_s) <= now_s]
         if due and self._work.is_free:
             answers = self._answers
@@ -123,7 +127,7 @@ class PastReader:
                 self.found[each.uid] = found[each.uid] if found else self._nothing_of(each)
 
     def _nothing_of(self, each: Sought) -> Past:
-        return Past(ledger=Ledger(since_s=self._until_s), window_s=each.window_s)
+        return Past(ledger=Ledger(since_s=self._until_s, window_s=each.window_s))
 
     def _ask_all(self, parts: Iterable[Sequence[Sought]], answers: SimpleQueue[Answer]) -> None:
         for part in parts:
@@ -138,22 +142,22 @@ class PastReader:
             answers.put((part, found))
 
     def _ask(self, part: Sequence[Sought]) -> Mapping[str, Past]:
-        names = [each.name for each in part]
-        of_means, of_peaks = demand_queries(self.settings, part[0].namespace, names)
-        means = self._by_name(of_means, PATTERN_S, BIN_S)
-        peaks = self._by_name(of_peaks, DAY_S, BIN_S)
+        of_means, of_peaks = demand_queries(self._engines(part))
+        until_s = math.floor(self._until_s / BIN_S) * BIN_S
+        means = self._by_name(of_means, PATTERN_S, BIN_S, until_s)
+        peaks = self._by_name(of_peaks, DAY_S, BIN_S, until_s)
         latencies = {latency: self._histograms(part, latency) for latency in LATENCIES}
         return {
             each.uid: Past(
                 ledger=past_ledger(
                     {latency: of[each.name] for latency, of in latencies.items()},
                     each.limits_s,
-                    from_s=each.created_s,
+                    window_s=each.window_s,
+                    created_s=each.created_s,
                     until_s=self._until_s,
                 ),
-                window_s=each.window_s,
-                means=_since(each.created_s, means[each.name][""]),
-                peaks=_since(each.created_s, peaks[each.name][""]),
+                means=_bins(each.created_s, means[each.name][""]),
+                peaks=_bins(each.created_s, peaks[each.name][""]),
             )
             for each in part
         }
@@ -162,19 +166,25 @@ class PastReader:
         limits_s = {limit_s for each in part for limit_s in each.limits_s[latency]}
         if not limits_s:
             return defaultdict(lambda: defaultdict(dict))
-        names = [each.name for each in part]
-        text = latency_query(self.settings, part[0].namespace, names, latency, limits_s)
-        return self._by_name(text, part[0].window_s, STEP_S)
+        step_s = step_s_of(part[0].window_s)
+        for_s = part[0].window_s + longest_gap_s(part[0].window_s) + step_s
+        text = latency_query(self._engines(part), latency, limits_s, step_s)
+        return self._by_name(text, for_s, step_s, self._until_s)
 
-    def _by_name(self, text: str, for_s: float, step_s: float) -> ByName:
-        """Return what an expression came to, by object, bound of a histogram, and bin."""
-        last = math.floor(self._until_s / step_s)
+    def _engines(self, part: Sequence[Sought]) -> Engines:
+        return Engines(self.settings, part[0].namespace, [each.name for each in part])
+
+    def _by_name(self, text: str, for_s: float, step_s: float, until_s: float) -> ByName:
+        """Return what an expression came to, by object, bound of a histogram, and end of a step."""
         number = math.ceil(for_s / step_s)
-        steps = Steps(from_s=(last - number) * step_s, step_s=step_s, number=number)
+        steps = Steps(from_s=until_s - number * step_s, step_s=step_s, number=number)
         found: ByName = defaultdict(lambda: defaultdict(dict))
         for labels, values in self.ask(self.settings, text, steps):
-            bins = {last - number + at: value for at, value in values.items() if value >= 0}
-            found[labels.get(LABEL, "")][labels.get("le", "")] = bins
+            found[labels.get(LABEL, "")][labels.get("le", "")] = {
+                steps.from_s + (at + 1) * step_s: value
+                for at, value in values.items()
+                if 0 <= value <= LARGEST
+            }
         return found
 
 
@@ -188,8 +198,9 @@ def parts_of(sought: Iterable[Sought]) -> Iterator[Sequence[Sought]]:
             yield together[first : first + PART_OBJECTS]
 
 
-def _since(from_s: float, bins: ByBin) -> ByBin:
-    """Return the bins that began after an object was made: before, its name was another's."""
+def _bins(from_s: float, steps: Mapping[float, float]) -> ByBin:
+    """Return figures by bin, of those that began after an object was made."""
+    bins = {round(end_s / BIN_S) - 1: value for end_s, value in steps.items()}
     return {at: value for at, value in bins.items() if at * BIN_S >= from_s}
 
 

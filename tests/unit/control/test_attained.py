@@ -12,8 +12,8 @@ from tonnage.api.status import Condition
 from tonnage.control.input.memory import Memory
 from tonnage.control.input.times import rfc3339
 from tonnage.control.tick import tick
-from tonnage.estimate.budget import BINS, Ledger
-from tonnage.estimate.past import STEP_S, Past
+from tonnage.estimate.budget import Ledger
+from tonnage.estimate.past import Past
 from tonnage.units import DAY_S, HOUR_S
 
 INF = math.inf
@@ -145,9 +145,9 @@ class TestTheNextProcess:
         return outcome.memory.objects[state.view.uid], outcome.memory
 
     def past(self, *, since_s, late=300.0):
-        before = {"TTFT 2.00 s": {int(NOW_S // STEP_S) - 20: (10_000.0, late)}}
-        ledger = Ledger(window_s=BINS * STEP_S, limits=before, since_s=since_s)
-        return {UID: Past(ledger=ledger, window_s=DAY_S)}
+        before = {"TTFT 2.00 s": {int(NOW_S // HOUR_S) - 2: (10_000.0, late)}}
+        ledger = Ledger(limits=before, since_s=since_s)
+        return {UID: Past(ledger=ledger)}
 
     def said(self, known):
         found = known.reported.conditions["ErrorBudget"]

@@ -31,7 +31,7 @@ WILD = KeptRecord(record={"trend": (1.5, 30.0)}, rises=(90.0, 0.0, 0.0, 0.0, 0.0
 
 
 def a_past(**bins):
-    return Past(ledger=Ledger(), window_s=86_400, **bins)
+    return Past(ledger=Ledger(), **bins)
 
 
 def ticked(*, posterior=None, **fleet):
