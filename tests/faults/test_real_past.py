@@ -106,7 +106,10 @@ def families(engines, now_s):
 
 FLEET = (
     # Two Prometheus replicas, one of which scrapes by two jobs, tell of the first pod.
-    Engine(scrapers=("prometheus-0", "prometheus-1", "prometheus-2"), burst=(-6.0 - 180 / HOUR_S, 2400.0)),
+    Engine(
+        scrapers=("prometheus-0", "prometheus-1", "prometheus-2"),
+        burst=(-6.0 - 180 / HOUR_S, 2400.0),
+    ),
     Engine(pod="llama-b"),
     # Another namespace names its pod as it likes, and a pod without the label is nobody's.
     Engine(pod="llama-c", namespace="red", per_s=50.0),

@@ -120,6 +120,7 @@ class CalibrationConfigMap:
         self._unstored = frozenset(live.keys() & (known.objects.keys() - kept.objects.keys()))
         if not moved(self._held, kept):
             self._failed = None  # what is there will do
+            self._tried_at_s = self._tried_at_s if kept is known else now_s
             return kept
         self._tried_at_s = now_s
         if not self._is_newer and not self._write(kept, now_s):
