@@ -112,9 +112,9 @@ class CalibrationConfigMap:
         moved: Callable[[Calibrations, Calibrations], bool],
     ) -> Calibrations:
         if not self._is_read:
-            self._tried_at_s = now_s
             known = _merge(self._read(), known)
         if not self._is_read:
+            self._tried_at_s = now_s
             return known
         kept = fitting(known, live=live) if moved(self._held, known) else known
         self._unstored = frozenset(live.keys() & (known.objects.keys() - kept.objects.keys()))
