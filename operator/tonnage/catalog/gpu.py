@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from tonnage.catalog.gpu_names import boards_named, old_board, other_maker
+from tonnage.catalog.gpu_names import boards_named
 from tonnage.catalog.price import (
     ASKED_OF_PRICES,
     FORBID_EXTRA,
@@ -171,10 +171,7 @@ def find_gpu(name: str, gpus: Mapping[str, Gpu]) -> Gpu:
     """Look a class up by name, alias or node label, however it is spelled.
 
     Raises:
-        CatalogError: it is unknown, means several, or is too old for vLLM; the message says which.
-
-    Sources:
-        [cuda-legacy-gpus]; [vllm-source] docs/getting_started/installation/gpu.
+        CatalogError: it is unknown, or means several; the message says which.
     """
     if name in gpus:
         return gpus[name]
@@ -184,18 +181,9 @@ def find_gpu(name: str, gpus: Mapping[str, Gpu]) -> Gpu:
     if found:
         boards = ", ".join(f"{gpu.name} ({format_bytes(gpu.memory_bytes)})" for gpu in found)
         raise UnknownGpuError(f"hardware.gpu {name!r} means several boards: {boards}")
-    if old := old_board(name):
-        raise UnsupportedEngineError(
-            f"hardware.gpu {name!r}: every version of vLLM needs compute capability 7.0 or more, "
-            f"{old[0]} has {old[1]}"
-        )
-    if maker := other_maker(name):
-        raise UnsupportedEngineError(
-            f"hardware.gpu {name!r} is made by {maker}, which Tonnage does not support: it plans "
-            "for NVIDIA GPUs alone"
-        )
     near = get_close_matches(name.upper(), gpus, n=3)
     hint = f" (near: {', '.join(near)})" if near else ""
     raise UnknownGpuError(
-        f"hardware.gpu {name!r} is not in the catalogue{hint}; known: {', '.join(sorted(gpus))}"
+        f"hardware.gpu {name!r} is not in the catalogue{hint}; known: {', '.join(sorted(gpus))}: "
+        "NVIDIA GPUs of compute capability 7.0 or more"
     )

@@ -1,11 +1,9 @@
 """Which boards a name may mean: classes, their aliases, node labels, and what logs print."""
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
-from functools import cache, lru_cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 
 from tonnage.units import GB
 
@@ -60,36 +58,6 @@ def boards_named(name: str, gpus: Mapping[str, "Gpu"]) -> tuple["Gpu", ...]:
     if exact:
         return tuple(exact)
     return tuple(gpu for gpu in same_model(name, gpus) if _agrees(gpu, name))
-
-
-def old_board(name: str) -> tuple[str, str] | None:
-    """Return (board, its compute capability) where a name means one that no vLLM takes.
-
-    >>> old_board("Tesla P100-PCIE-16GB")
-    ('P100', '6.0')
-    """
-    asked = words(name)
-    return next((each for each in _old_boards().items() if words(each[0]) <= asked), None)
-
-
-def other_maker(name: str) -> str | None:
-    """Return who makes the accelerator that a name means, where that is not NVIDIA.
-
-    >>> other_maker("AMD-Instinct-MI300X-OAM"), other_maker("H100")
-    ('AMD', None)
-    """
-    asked = words(name)
-    makers = _not_supported()["maker"].items()
-    return next((maker for maker, named in makers if asked & set(named)), None)
-
-
-def _old_boards() -> Mapping[str, str]:
-    return dict(_not_supported()["capability"])
-
-
-@cache
-def _not_supported() -> Mapping[str, Any]:
-    return tomllib.loads((Path(__file__).parent / "unsupported_gpus.toml").read_text())
 
 
 def own_names(gpu: "Gpu") -> Iterable[str]:

@@ -1,14 +1,14 @@
 """What safetensors files say of themselves: name, type, shape and bytes of every tensor.
 
 A file is a number of eight bytes, a JSON header of so many bytes, and the tensors one after the
-other. Only the header is read here, and as strictly as the library that loads the file reads it.
+other. Only the header is read here: where each tensor lies is for the library that loads the file.
 
 Sources:
     [safetensors] README.md and the reader of version 0.8.0: types, limits and what is refused.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -112,7 +112,7 @@ def header_end(start: bytes, *, file: str) -> int:
 
 
 def read_header(content: bytes, *, file: str, file_bytes: int | None = None) -> tuple[Tensor, ...]:
-    """Return the tensors of one file, in the order of their bytes.
+    """Return the tensors of one file.
 
     ``content`` is the beginning of the file, at least to the end of the header. ``file_bytes`` is
     the size of the whole file, where it is known.
@@ -126,19 +126,16 @@ def read_header(content: bytes, *, file: str, file_bytes: int | None = None) -> 
             f"{file}: cut off: the header ends at byte {end}, the file at {len(content)}"
         )
     header = json_object(content[LENGTH_BYTES:end], file=file)
-    _check_metadata(header.pop(METADATA, None), file)
-    placed = sorted(
-        (_locate_tensor(name, entry, file) for name, entry in header.items()),
-        key=lambda each: each[:2],
-    )
-    data_bytes = _without_gaps(placed, file)
+    header.pop(METADATA, None)
+    tensors = tuple(_tensor(name, entry, file) for name, entry in header.items())
+    data_bytes = sum(tensor.num_bytes for tensor in tensors)
     if file_bytes is not None and file_bytes != end + data_bytes:
         fault = "cut off" if file_bytes < end + data_bytes else "not all of it is tensors"
         raise CheckpointError(
             f"{file}: {fault}: header and tensors take {end + data_bytes} bytes, the file has "
             f"{file_bytes}"
         )
-    return tuple(tensor for _, _, tensor in placed)
+    return tensors
 
 
 def json_object(content: bytes, *, file: str) -> dict[str, Any]:
@@ -158,47 +155,20 @@ def json_object(content: bytes, *, file: str) -> dict[str, Any]:
     return values
 
 
-def _check_metadata(metadata: object, file: str) -> None:
-    is_text = isinstance(metadata, dict) and all(isinstance(v, str) for v in metadata.values())
-    if metadata is not None and not is_text:
-        raise CheckpointError(f"{file}: {METADATA} is no table of texts")
-
-
-def _locate_tensor(name: str, entry: object, file: str) -> tuple[int, int, Tensor]:
-    """Return where a tensor begins and ends, and the tensor."""
-    try:
-        dtype, shape, begin, end = _tensor_fields(entry)
-    except CheckpointError as error:
-        raise CheckpointError(f"{file}: tensor {name!r:.200}: {error}") from error
-    return begin, end, Tensor(name=name, dtype=dtype, shape=shape, num_bytes=end - begin)
-
-
-def _tensor_fields(entry: object) -> tuple[str, tuple[int, ...], int, int]:
+def _tensor(name: str, entry: object, file: str) -> Tensor:
+    where = f"{file}: tensor {name!r:.200}"
     try:
         found = msgspec.convert(entry, _Entry)
     except msgspec.ValidationError as error:
-        raise CheckpointError(str(error)) from error
-    (begin, end), num_bits = found.data_offsets, DTYPE_BITS.get(found.dtype)
-    if num_bits is None:
-        raise CheckpointError(f"dtype = {found.dtype!r:.100} is none of {', '.join(DTYPE_BITS)}")
-    num_bits *= math.prod(found.shape)
+        raise CheckpointError(f"{where}: {error}") from error
+    begin, end = found.data_offsets
+    if found.dtype not in DTYPE_BITS:
+        known = ", ".join(DTYPE_BITS)
+        raise CheckpointError(f"{where}: dtype = {found.dtype!r:.100} is none of {known}")
+    num_bits = DTYPE_BITS[found.dtype] * math.prod(found.shape)
     if num_bits != (end - begin) * BITS_PER_BYTE:
         raise CheckpointError(
-            f"{found.dtype} of shape {list(found.shape)!r:.100} takes {num_bits} bits, "
+            f"{where}: {found.dtype} of shape {list(found.shape)!r:.100} takes {num_bits} bits, "
             f"data_offsets give it {end - begin} bytes"
         )
-    return found.dtype, found.shape, begin, end
-
-
-def _without_gaps(placed: Iterable[tuple[int, int, Tensor]], file: str) -> int:
-    """Return where the last tensor ends, each one beginning where the one before it ends."""
-    last = 0
-    for begin, end, tensor in placed:
-        if begin != last:
-            fault = "overlaps the tensor before it" if begin < last else "leaves a gap before it"
-            raise CheckpointError(
-                f"{file}: tensor {tensor.name!r:.200} {fault}: it begins at byte {begin} of the "
-                f"data, where {last} is next"
-            )
-        last = end
-    return last
+    return Tensor(name=name, dtype=found.dtype, shape=found.shape, num_bytes=end - begin)

@@ -11,7 +11,7 @@ from tonnage.sizing.memory.ceiling import MemoryBudget
 from tonnage.sizing.parallelism.draft import rank_of
 from tonnage.sizing.parallelism.shard import Shard
 from tonnage.sizing.request import Flags, SizingRequest
-from tonnage.sizing.serving.demand import ServiceLevel, keeps_targets, service_at
+from tonnage.sizing.serving.demand import ServiceLevel, fleet_of, service_at
 from tonnage.sizing.serving.flags import (
     BUDGET_GAIN,
     ChosenFlags,
@@ -23,7 +23,7 @@ from tonnage.sizing.serving.flags import (
     trial_of,
     widest_fitting,
 )
-from tonnage.sizing.serving.goodput import Goodput, goodput
+from tonnage.sizing.serving.goodput import Goodput, goodput, outcome_at
 from tonnage.sizing.serving.load_line import (
     bound_requests_per_s,
     most_decoding,
@@ -161,11 +161,9 @@ class Sizing:
         self, each_requests_per_s: float, num_replicas: int, *, between: Between = keep_searching
     ) -> bool:
         """Tell whether so many replicas keep every target at this rate of each."""
-        trial, routing = trial_of(self.request, self.replica), self.request.routing
+        fleet = fleet_of(trial_of(self.request, self.replica), num_replicas, self.request.routing)
         length = self.goodput.length
-        return keeps_targets(
-            trial, each_requests_per_s, num_replicas, routing, length, between=between
-        )
+        return outcome_at(fleet, each_requests_per_s, length=length, between=between).ratio <= 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -232,15 +232,13 @@ def look_up(
     _refuse_arguments(spec, shape, version or "")
     _refuse_boards(spec.hardware.gpu, gpus, version or "")
     weights, gpu = spec.model.weights, find_gpu(spec.hardware.gpu, gpus)
-    _refuse_bf16(spec, gpu)
     known = Known(
         shape=shape,
         gpu=gpu,
         engine=find_engine(version or ""),
         weights=_asked_weights(weights, shape),
     )
-    if spec.scale_target is None:
-        _refuse_other_half(spec, dtype_of(shape, known.weights, gpu))
+    _refuse_half_types(spec, gpu, dtype_of(shape, known.weights, gpu))
     for reason in refusals(spec, known.engine.minor, shape, gpu):
         raise UnsupportedEngineError(reason)
     return known
@@ -302,8 +300,10 @@ def _refuse_boards(name: str, gpus: Mapping[str, Gpu], version: str) -> None:
         raise UnsupportedEngineError(f"engine.version {version}: {refused[0][-1]}")
 
 
-def _refuse_bf16(spec: Spec, gpu: Gpu) -> None:
-    """Refuse what is asked for by name on a board that does not have it; auto means float16 there.
+def _refuse_half_types(spec: Spec, gpu: Gpu, dtype: str) -> None:
+    """Refuse a 16-bit type that is asked for by name where the engine computes in the other.
+
+    ``dtype``: that; ``auto`` means float16 on a board without bf16.
 
     Sources:
         [vllm-source] platforms/cuda.py check_if_supports_dtype.
@@ -314,6 +314,11 @@ def _refuse_bf16(spec: Spec, gpu: Gpu) -> None:
             raise UnsupportedEngineError(
                 f"{key}: bfloat16 needs compute capability 8.0, which {gpu.name} has not; leave it "
                 "out for float16"
+            )
+        if value in HALF_TYPES.values() and value != dtype and spec.scale_target is None:
+            raise UnsupportedEngineError(
+                f"{key}: {value} is not the type that {spec.model.id} is computed in, which is "
+                f"{dtype}, and 16-bit weights and caches have that type; leave it out"
             )
 
 
@@ -331,17 +336,6 @@ def dtype_of(shape: ModelShape, weights: WeightFormat, gpu: Gpu) -> str:
     if needs_bf16(shape.model_type):
         return "bfloat16"
     return HALF_TYPES.get(weights.name, shape.dtype)
-
-
-def _refuse_other_half(spec: Spec, dtype: str) -> None:
-    """Refuse a 16-bit type that is asked for by name where the engine computes in the other."""
-    asked = {"model.weights": spec.model.weights, "model.kvCache": spec.model.kv_cache}
-    for key, value in asked.items():
-        if value in HALF_TYPES.values() and value != dtype:
-            raise UnsupportedEngineError(
-                f"{key}: {value} is not the type that {spec.model.id} is computed in, which is "
-                f"{dtype}, and 16-bit weights and caches have that type; leave it out"
-            )
 
 
 def ask(spec: Spec, known: Known, *, has_host_cache: bool = False) -> SizingRequest:

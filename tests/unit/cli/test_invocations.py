@@ -234,7 +234,7 @@ UNKNOWN = [
     (f"plan {MODEL} --gpu H1000", None, "'H1000' is not in the catalogue (near: H100"),
     (f"plan {MODEL} --gpu A100", None, "'A100' means several boards: A100-40GB"),
     (f"plan {MODEL} --gpu V100", None, "vLLM from 0.21 on needs compute capability 7.5"),
-    (f"plan {MODEL} --gpu P100", None, "every version of vLLM needs compute capability 7.0"),
+    (f"plan {MODEL} --gpu P100", None, "NVIDIA GPUs of compute capability 7.0 or more"),
     (f"plan {H100} --gpu L4", None, "plan takes one GPU class, not H100, L4"),
     (f"compare {MODEL} --gpus H100,H200", None, "to name GPU classes write --gpu H100,H200"),
     (f"plan {H100} --set engine.version=0.5", None, "vLLM before 0.11 is not supported"),

@@ -135,7 +135,7 @@ def test_a_plan_of_sizes_that_are_given_says_what_the_best_split_would_save():
 
 @pytest.mark.parametrize(
     ("gpu", "expected"),
-    [("NVIDIA H100 80GB HBM3", "on H100, max-num-seqs"), ("AMD MI300X", "is made by AMD, which")],
+    [("NVIDIA H100 80GB HBM3", "on H100, max-num-seqs"), ("AMD MI300X", "NVIDIA GPUs of compute")],
 )
 def test_a_class_may_be_named_as_drivers_and_vendors_write_it(gpu, expected):
     assert expected in said(run("plan", *LINE[:2], "--gpu", gpu, *LINE[4:]))

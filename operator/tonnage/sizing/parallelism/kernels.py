@@ -13,7 +13,7 @@ Sources:
     [kernel-tables] the floors: a product 4 to 6 microseconds, attention 9 to 17, a norm 2 to 3.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tonnage.catalog.shape import (
     Attention,
@@ -35,8 +35,7 @@ EXCHANGES = 2
 """Of a layer that is split over tensor-parallel ranks."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelCount:
+class KernelCount(NamedTuple):
     """Launches of one layer, or of many."""
 
     products: int = 0
@@ -57,21 +56,9 @@ class KernelCount:
         """Whatever their kind, those of scales among them."""
         return self.products + self.attentions + self.others + self.scaled_products
 
-    def __add__(self, other: "KernelCount") -> "KernelCount":
-        return KernelCount(
-            products=self.products + other.products,
-            attentions=self.attentions + other.attentions,
-            others=self.others + other.others,
-            scaled_products=self.scaled_products + other.scaled_products,
-        )
-
-    def times(self, number: int) -> "KernelCount":
-        return KernelCount(
-            products=number * self.products,
-            attentions=number * self.attentions,
-            others=number * self.others,
-            scaled_products=number * self.scaled_products,
-        )
+    def and_times(self, number: int, other: "KernelCount") -> "KernelCount":
+        """Return these, and the others so many times."""
+        return KernelCount(*(own + number * each for own, each in zip(self, other, strict=True)))
 
 
 NONE = KernelCount()
@@ -91,7 +78,8 @@ def layer_kernels(
     >>> layer_kernels(GroupedAttention(num_heads=8, num_kv_heads=8, head_dim=128), None).total
     12
     """
-    return _attention_kernels(attention, weights, is_split=is_split) + _ffn_kernels(ffn, weights)
+    attending = _attention_kernels(attention, weights, is_split=is_split)
+    return attending.and_times(1, _ffn_kernels(ffn, weights))
 
 
 def _attention_kernels(
@@ -146,7 +134,7 @@ def _ffn_kernels(ffn: Ffn | None, weights: WeightFormat | None) -> KernelCount:
     if not ffn.shared_intermediate_size:
         return routed
     scaled = 2 if _is_quantized("shared_experts", weights) else 0
-    return routed + KernelCount(products=2, others=1, scaled_products=scaled)
+    return routed.and_times(1, KernelCount(products=2, others=1, scaled_products=scaled))
 
 
 def model_kernels(
@@ -156,5 +144,5 @@ def model_kernels(
     total = NONE
     for group in shape.groups:
         each = layer_kernels(group.attention, group.ffn, weights, is_split=is_split)
-        total += each.times(group.num_layers)
+        total = total.and_times(group.num_layers, each)
     return total

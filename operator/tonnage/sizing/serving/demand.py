@@ -1,6 +1,5 @@
 """What requests meet at a rate on so many replicas, by running the engine model."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -31,24 +30,8 @@ class ServiceLevel:
         return next(each for each in self.latencies if each.quantile == quantile)
 
 
-def keeps_targets(  # noqa: PLR0913  (what is run, how long, and who may end it)
-    trial: Trial,
-    each_requests_per_s: float,
-    num_replicas: int,
-    routing: Routing,
-    length: Length,
-    *,
-    between: Callable[[], None] = lambda: None,
-) -> bool:
-    """Tell whether every target is kept in the run that ``service_at`` shows.
-
-    ``each_requests_per_s``: of one of the replicas.
-    """
-    fleet = _alike(trial, num_replicas, routing)
-    return outcome_at(fleet, each_requests_per_s, length=length, between=between).ratio <= 1
-
-
-def _alike(trial: Trial, num_replicas: int, routing: Routing) -> Trial:
+def fleet_of(trial: Trial, num_replicas: int, routing: Routing) -> Trial:
+    """Return what one of so many replicas is run with; of those that pool the first are run."""
     is_pooled = routing is Routing.LEAST_OUTSTANDING
     return of_fleet(trial, min(num_replicas, FLEETS[-1]) if is_pooled else num_replicas, routing)
 
@@ -62,7 +45,7 @@ def service_at(
     length: Length = Length.FULL,
 ) -> ServiceLevel:
     """Return what requests meet at a rate on so many replicas of the kind that is tried."""
-    fleet = _alike(trial, num_replicas, routing)
+    fleet = fleet_of(trial, num_replicas, routing)
     outcome = outcome_at(fleet, requests_per_s / num_replicas, length=length)
     return ServiceLevel(
         requests_per_s=requests_per_s,
