@@ -200,7 +200,7 @@ def fixed(prompt: int, output: int) -> Workload:
 def with_learned(constants: SpeedConstants, found: Mapping[str, Any]) -> SpeedConstants:
     """Return the prior's constants with what ``status.calibration`` of an object says instead."""
     overhead, bandwidth, prefill = (found[name]["learned"] for name in LEARNED)
-    return with_speed(constants, overhead=overhead, bandwidth=bandwidth, prefill=prefill)
+    return with_speed(constants, (overhead, bandwidth, prefill))
 
 
 def in_words(found: Mapping[str, Any]) -> str:

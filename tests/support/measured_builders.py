@@ -156,9 +156,7 @@ def slowed(constants, factor):
     """The constants of an engine of which every part of a step takes so many times as long."""
     return with_speed(
         constants,
-        overhead=factor,
-        bandwidth=constants.bandwidth_efficiency / factor,
-        prefill=constants.prefill_efficiency / factor,
+        (factor, constants.bandwidth_efficiency / factor, constants.prefill_efficiency / factor),
     )
 
 

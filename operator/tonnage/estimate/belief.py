@@ -6,25 +6,23 @@ ones are asked with again until what is believed has clearly left them.
 """
 
 import math
-from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 from tonnage.catalog.engine_speed import SpeedConstants
-from tonnage.estimate.learner import SHARES, constants_of, deviation_of_step, slow_end
-from tonnage.estimate.posterior import SpeedPosterior
+from tonnage.estimate.learner import (
+    SHARES,
+    constants_of,
+    deviation_of_step,
+    slow_end,
+    with_constants,
+)
+from tonnage.estimate.posterior import SpeedPosterior, Three
 
 BAND: Final = 0.03
 SETTLED_BAND: Final = 0.01
 """When the same was asked for some time: what is left of the band costs replicas, or promises."""
 SETTLED_S: Final = 600.0
-
-
-class PlannedConstants(NamedTuple):
-    """Constants of the step time that a plan was made with."""
-
-    overhead_factor: float
-    bandwidth_efficiency: float
-    prefill_efficiency: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +84,7 @@ class Belief:
 
 def asked_now(
     posterior: SpeedPosterior,
-    last: PlannedSpeed | PlannedConstants | None,
+    last: PlannedSpeed | Three | None,
     *,
     key: str,
     share: float,
@@ -97,10 +95,9 @@ def asked_now(
     ``last`` may be the constants that a status shows of a plan: another process asked with them.
     """
     slow = slow_end(posterior, share=share)
-    if isinstance(last, PlannedConstants):
-        last = PlannedSpeed(
-            key=key, middle=posterior, slow=replace(slow, **last._asdict()), since_s=now_s
-        )
+    if isinstance(last, tuple):
+        slow_then = with_constants(slow, last)
+        last = PlannedSpeed(key=key, middle=posterior, slow=slow_then, since_s=now_s)
     if last and last.key == key:
         band = BAND if now_s - last.since_s < SETTLED_S else SETTLED_BAND
         if not has_left(slow, last.slow, band=band):

@@ -50,37 +50,28 @@ class MeasuredDemand:
     preemptions_per_request: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gone:
-    """What pods took along that are gone or lost."""
-
-    longest_s: float = math.inf
-    """How far back a window may reach: what they served is in none that reaches farther."""
-    cut_off: float = 0.0
-    """Requests that those lost of late had in flight."""
-
-
-NOBODY_GONE = Gone()
-
-
 def measure_demand(
     samples: Sequence[EngineSamples],
     *,
     ready_pods: frozenset[str],
-    gone: Gone = NOBODY_GONE,
+    longest_s: float = math.inf,
+    cut_off: float = 0.0,
     dispersion: float = 1.0,
 ) -> MeasuredDemand | None:
     """Return arrivals per second and the queue; None when no fresh engine says either.
 
     A replica that does not report, or of which an engine has gone silent, makes the figure
-    incomplete: it may raise the fleet, never lower it. ``dispersion``: variance of the number of
-    requests in a time over its mean, 1 where they come by chance.
+    incomplete: it may raise the fleet, never lower it.
+
+    ``longest_s``: how far back a window may reach: what pods served that are gone is in none.
+    ``cut_off``: requests that those lost of late had in flight. ``dispersion``: variance of the
+    number of requests in a time over its mean, 1 where they come by chance.
     """
     fresh = [each for each in samples if each.is_fresh]
-    windows = _complete_windows(fresh, gone.longest_s)
+    windows = _complete_windows(fresh, longest_s)
     if not windows:
         return None
-    counts = {each: count_arrivals(fresh, each, cut_off=gone.cut_off) for each in windows}
+    counts = {each: count_arrivals(fresh, each, cut_off=cut_off) for each in windows}
     chosen = _choose_window(counts, dispersion)
     count = counts[chosen]
     reporting = windows[chosen].difference(each.pod for each in samples if not each.is_fresh)

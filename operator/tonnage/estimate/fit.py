@@ -112,10 +112,7 @@ class _Problem:
         )
 
     def residuals(self, moves: Three) -> list[float]:
-        overhead, bandwidth, prefill = self.values(moves)
-        constants = with_speed(
-            self._model.constants, overhead=overhead, bandwidth=bandwidth, prefill=prefill
-        )
+        constants = with_speed(self._model.constants, self.values(moves))
         model = replace(self._model, constants=constants)
         return [
             math.log(model.step(each.work).total_s / each.step_s) / MEASUREMENT_DEVIATION

@@ -28,16 +28,13 @@ from tonnage.estimate.speed import (
 from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.units import HOUR_S
 
-Vector = Three
-Matrix = tuple[Vector, Vector, Vector]
-
-SHARES: Vector = (0.2, -0.5, -0.3)
+SHARES: Three = (0.2, -0.5, -0.3)
 """How the logarithm of a step at the load line follows those of the constants, typically."""
-DEVIATIONS: Vector = (2.0, 1.0, 2.0)
+DEVIATIONS: Three = (2.0, 1.0, 2.0)
 """Of the prior's constants, in proportion: overheads and prefill are known less than bandwidth."""
-BAND: Vector = (5.0, 2.5, 2.5)
+BAND: Three = (5.0, 2.5, 2.5)
 """A constant stays within its prior divided and multiplied by so much."""
-DRIFT_PER_HOUR: Vector = (0.04, 0.03, 0.04)
+DRIFT_PER_HOUR: Three = (0.04, 0.03, 0.04)
 """Deviation that an hour adds to what was known: 4 % after one hour, 20 % after a day."""
 NOISE = 0.02
 """Of a mean gap that the formula predicts from a window, as a share of it."""
@@ -108,11 +105,16 @@ def quantile_z(share: float) -> float:
 
 
 def constants_of(posterior: SpeedPosterior, prior: SpeedConstants) -> SpeedConstants:
-    return with_speed(
-        prior,
-        overhead=posterior.overhead_factor,
-        bandwidth=posterior.bandwidth_efficiency,
-        prefill=posterior.prefill_efficiency,
+    return with_speed(prior, posterior.constants)
+
+
+def with_constants(posterior: SpeedPosterior, constants: Three) -> SpeedPosterior:
+    overhead, bandwidth, prefill = constants
+    return replace(
+        posterior,
+        overhead_factor=overhead,
+        bandwidth_efficiency=bandwidth,
+        prefill_efficiency=prefill,
     )
 
 
@@ -126,7 +128,7 @@ def deviation_of_step(posterior: SpeedPosterior) -> float:
 
 
 def _deviation_by_constants(posterior: SpeedPosterior) -> float:
-    return math.sqrt(max(0.0, _dot(SHARES, _times(_matrix(posterior), SHARES))))
+    return math.sqrt(max(0.0, _dot(SHARES, _times(posterior, SHARES))))
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -138,19 +140,14 @@ def slow_end(posterior: SpeedPosterior, *, share: float) -> SpeedPosterior:
     """
     deviation = _deviation_by_constants(posterior)
     factor = math.exp(quantile_z(share) * deviation) if share else 1.0
-    return replace(
-        posterior,
-        overhead_factor=posterior.overhead_factor * factor,
-        bandwidth_efficiency=posterior.bandwidth_efficiency / factor,
-        prefill_efficiency=posterior.prefill_efficiency / factor,
-    )
+    overhead, bandwidth, prefill = posterior.constants
+    return with_constants(posterior, (overhead * factor, bandwidth / factor, prefill / factor))
 
 
 def age(known: SpeedPosterior, prior: SpeedPosterior, *, now_s: float) -> SpeedPosterior:
     """Return what is known now of what was known then: doubt grows, up to the prior's."""
     hours = max(0.0, now_s - known.learned_at_s) / HOUR_S if known.learned_at_s else 0.0
-    grown = _plus(_matrix(known), tuple(hours * each**2 for each in DRIFT_PER_HOUR))
-    return _with_matrix(known, _shrink(grown, prior.variances))
+    return _with_more(known, [hours * each**2 for each in DRIFT_PER_HOUR], prior.variances)
 
 
 def learn(
@@ -169,7 +166,8 @@ def learn(
     if after is before:
         return known
     after = _update(after, prior, pods, _PREFILL, now_s)
-    steps = sum(window.num_gaps / max(1.0, window.step.num_sequences) for window in _all(pods))
+    windows = (window for pod in pods for window in pod.engines)
+    steps = sum(each.num_gaps / max(1.0, each.step.num_sequences) for each in windows)
     return replace(
         after,
         num_windows=known.num_windows + 1,
@@ -216,7 +214,7 @@ class _Vote:
     """What one engine, pod or fleet says: the residual of a logarithm, and on what it depends."""
 
     residual: float
-    slopes: Vector
+    slopes: Three
     variance: float
 
 
@@ -234,8 +232,7 @@ def _update(
     vote = _median(votes)
     variance = vote.variance / min(len(votes), MOST_POOLED) + known.misfit**2
     vote = replace(vote, variance=variance)
-    matrix = _matrix(known)
-    spread = _times(matrix, vote.slopes)
+    spread = _times(known, vote.slopes)
     total = _dot(vote.slopes, spread) + vote.variance
     score = vote.residual / math.sqrt(total)
     if of is _GAP:
@@ -247,25 +244,23 @@ def _update(
         if abs(score) > GATE:
             if not _is_new_regime(known.surprise):
                 return known
-            matrix, known = _forget(matrix, prior), _in_new_regime(known, vote.residual, now_s)
-            spread = _times(matrix, vote.slopes)
+            known = _in_new_regime(known, prior, vote.residual, now_s)
+            spread = _times(known, vote.slopes)
             total = _dot(vote.slopes, spread) + vote.variance
     elif abs(score) > GATE:  # prompts vary more than is known of them: a bounded step, no surer
         bounded = vote.residual * GATE / abs(score)
         return _move(known, prior, [each / total * bounded for each in spread])
-    gains = tuple(each / total for each in spread)
+    gains = spread[0] / total, spread[1] / total, spread[2] / total
     moved = _move(known, prior, [gain * vote.residual for gain in gains])
-    return _with_matrix(moved, _reduce(matrix, gains, spread))
+    return _reduced(moved, gains, spread)
 
 
-def _forget(matrix: Matrix, prior: SpeedPosterior) -> Matrix:
-    """Return the doubt after the engine has changed."""
-    first = prior.variances
-    return _shrink(_plus(matrix, tuple(FORGOTTEN * each for each in first)), first)
-
-
-def _in_new_regime(known: SpeedPosterior, residual: float, now_s: float) -> SpeedPosterior:
+def _in_new_regime(
+    known: SpeedPosterior, prior: SpeedPosterior, residual: float, now_s: float
+) -> SpeedPosterior:
     """Return the posterior when the engine has changed; soon again, no constants explain it."""
+    first = prior.variances
+    known = _with_more(known, [FORGOTTEN * each for each in first], first)
     is_again = known.regime_at_s and SAME_S < now_s - known.regime_at_s < SOON_S
     bounded = min(residual**2, MOST_MISFIT**2) if is_again else 0.0
     misfit = math.sqrt(known.misfit**2 + MISFIT_GAIN * bounded)
@@ -310,12 +305,9 @@ def _vote(
 
 
 def _nudge(known: SpeedPosterior) -> tuple[SpeedPosterior, ...]:
-    more = math.exp(NUDGE)
-    return (
-        replace(known, overhead_factor=known.overhead_factor * more),
-        replace(known, bandwidth_efficiency=known.bandwidth_efficiency * more),
-        replace(known, prefill_efficiency=known.prefill_efficiency * more),
-    )
+    (o, b, f), more = known.constants, math.exp(NUDGE)
+    nudged = (o * more, b, f), (o, b * more, f), (o, b, f * more)
+    return tuple(with_constants(known, each) for each in nudged)
 
 
 def _median(votes: Sequence[_Vote]) -> _Vote:
@@ -338,48 +330,42 @@ def _move(known: SpeedPosterior, prior: SpeedPosterior, by: Sequence[float]) -> 
             known.constants, by, prior.constants, BAND, strict=True
         )
     )
-    return replace(known, overhead_factor=o, bandwidth_efficiency=b, prefill_efficiency=f)
+    return with_constants(known, (o, b, f))
 
 
-def _all(pods: Sequence[PodWindow]) -> list[BusyWindow]:
-    return [window for pod in pods for window in pod.engines]
-
-
-def _matrix(posterior: SpeedPosterior) -> Matrix:
+def _rows(posterior: SpeedPosterior) -> tuple[Three, Three, Three]:
     oo, ob, of, bb, bf, ff = posterior.covariance
     return (oo, ob, of), (ob, bb, bf), (of, bf, ff)
-
-
-def _with_matrix(posterior: SpeedPosterior, matrix: Matrix) -> SpeedPosterior:
-    (oo, ob, of), (_, bb, bf), (_, _, ff) = matrix
-    return replace(posterior, covariance=(oo, ob, of, bb, bf, ff))
 
 
 def _dot(left: Sequence[float], right: Sequence[float]) -> float:
     return sum(a * b for a, b in zip(left, right, strict=True))
 
 
-def _times(matrix: Matrix, vector: Vector) -> Vector:
-    one, two, three = (_dot(row, vector) for row in matrix)
+def _times(posterior: SpeedPosterior, vector: Three) -> Three:
+    """Return the covariance times a vector."""
+    one, two, three = (_dot(row, vector) for row in _rows(posterior))
     return one, two, three
 
 
-def _plus(matrix: Matrix, variances: Sequence[float]) -> Matrix:
-    """Return the matrix with more on its diagonal."""
-    return _each(lambda row, column: matrix[row][column] + (row == column) * variances[row])
+def _with_more(known: SpeedPosterior, variances: Sequence[float], most: Three) -> SpeedPosterior:
+    """Return the posterior with more doubt; where a variance exceeds the most, with less of all."""
+    oo, ob, of, bb, bf, ff = known.covariance
+    grown = [has + more for has, more in zip((oo, bb, ff), variances, strict=True)]
+    o, b, f = (math.sqrt(m / h) if h > m else 1.0 for h, m in zip(grown, most, strict=True))
+    return replace(
+        known,
+        covariance=(
+            o * grown[0] * o, o * ob * b, o * of * f,
+            b * grown[1] * b, b * bf * f,
+            f * grown[2] * f,
+        ),
+    )  # fmt: skip
 
 
-def _reduce(matrix: Matrix, gains: Sequence[float], spread: Sequence[float]) -> Matrix:
-    return _each(lambda row, column: matrix[row][column] - gains[row] * spread[column])
-
-
-def _shrink(matrix: Matrix, most: Vector) -> Matrix:
-    """Return the matrix shrunk where a variance exceeds what was in doubt at first."""
-    has = [matrix[at][at] for at in range(3)]
-    scale = [math.sqrt(m / h) if h > m else 1.0 for h, m in zip(has, most, strict=True)]
-    return _each(lambda row, column: scale[row] * matrix[row][column] * scale[column])
-
-
-def _each(cell: Callable[[int, int], float]) -> Matrix:
-    one, two, three = ((cell(row, 0), cell(row, 1), cell(row, 2)) for row in range(3))
-    return one, two, three
+def _reduced(known: SpeedPosterior, gains: Three, spread: Three) -> SpeedPosterior:
+    """Return the posterior with the doubt that an update leaves."""
+    oo, ob, of, bb, bf, ff = known.covariance
+    (go, gb, gf), (so, sb, sf) = gains, spread
+    left = (oo - go * so, ob - go * sb, of - go * sf, bb - gb * sb, bf - gb * sf, ff - gf * sf)
+    return replace(known, covariance=left)

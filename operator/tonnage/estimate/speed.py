@@ -21,6 +21,7 @@ from functools import lru_cache
 from statistics import fmean
 
 from tonnage.catalog.engine_speed import SpeedConstants
+from tonnage.estimate.posterior import Three
 from tonnage.estimate.samples import EngineSamples, WindowRates
 from tonnage.memoize import memoize
 from tonnage.sizing.request import Flags
@@ -299,14 +300,12 @@ def observed_mfu(model: StepTimeModel, window: BusyWindow) -> float:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def with_speed(
-    constants: SpeedConstants, *, overhead: float, bandwidth: float, prefill: float
-) -> SpeedConstants:
+def with_speed(constants: SpeedConstants, learned: Three) -> SpeedConstants:
     """Return the constants with other overheads (a factor) and efficiencies.
 
-    ``bandwidth`` and ``prefill`` are efficiencies; decode's products move with those of prefill,
-    which run on the same units.
+    Decode's products move with those of prefill, which run on the same units.
     """
+    overhead, bandwidth, prefill = learned
     products = prefill / constants.prefill_efficiency
     return replace(
         constants,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tonnage.api.status import Reason
 from tonnage.policy.situation import Need
+from tonnage.sizing.cost import fleet_usd_per_hour
 from tonnage.sizing.plan import Sizing
 from tonnage.units import count_of, format_s, significant
 
@@ -39,7 +40,6 @@ class Outlook:
     burst_requests_per_s: float = 0.0
     """That comes at times, and is over before a replica could be Ready."""
     burst_origin: str = ""
-    usd_per_replica_hour: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +75,11 @@ class Capacity:
 
     def replicas(self, requests_per_s: float) -> int:
         return self.sizing.replicas_for(requests_per_s / self.goodput_factor)
+
+    @property
+    def usd_per_replica_hour(self) -> float | None:
+        each = self.sizing.parallelism.num_gpus
+        return fleet_usd_per_hour(self.sizing.request.gpu, gpus_per_replica=each, replicas=1)
 
     def replicas_draining(self, requests_per_s: float, backlog_per_s: float) -> int:
         """Return the replicas that serve a rate and a backlog beside; 0: there is none."""
@@ -122,13 +127,15 @@ def _planned_rate(
     if outlook.requests_per_s > rate:
         reasons += _forecast_reasons(capacity, rate, outlook, lead_s)
         rate = outlook.requests_per_s
-    more = rate * (1 + outlook.headroom)
-    if more > rate:
-        reasons += _headroom_reasons(capacity, (rate, more), outlook)
-    rate = more
-    if outlook.burst_requests_per_s > rate:
-        reasons += _reserve_reasons(capacity, rate, outlook)
-    return max(rate, outlook.burst_requests_per_s), reasons
+    more, burst = rate * (1 + outlook.headroom), outlook.burst_requests_per_s
+    told = (
+        f"{outlook.headroom:.0%} more, by which demand may rise above what is expected "
+        f"{outlook.headroom_origin},"
+    )
+    reasons += _reasons_for_more("Headroom", told, capacity, rate, more)
+    told = f"{significant(burst)} requests/s in bursts ({outlook.burst_origin})"
+    reasons += _reasons_for_more("Reserve", told, capacity, more, burst)
+    return max(more, burst), reasons
 
 
 def backlog_left(traffic: CurrentTraffic, supply: Supply, most_requests_per_s: float) -> float:
@@ -168,30 +175,14 @@ def _forecast_reasons(
     return [Reason(code="Forecast", message=message)]
 
 
-def _headroom_reasons(
-    capacity: Capacity, rates: tuple[float, float], outlook: Outlook
-) -> list[Reason]:
-    told = (
-        f"{outlook.headroom:.0%} more, by which demand may rise above what is expected "
-        f"{outlook.headroom_origin},"
-    )
-    return _reasons_for_more("Headroom", told, capacity, rates, outlook)
-
-
-def _reserve_reasons(capacity: Capacity, rate: float, outlook: Outlook) -> list[Reason]:
-    burst = outlook.burst_requests_per_s
-    told = f"{significant(burst)} requests/s in bursts ({outlook.burst_origin})"
-    return _reasons_for_more("Reserve", told, capacity, (rate, burst), outlook)
-
-
 def _reasons_for_more(
-    code: str, told: str, capacity: Capacity, rates: tuple[float, float], outlook: Outlook
+    code: str, told: str, capacity: Capacity, rate: float, more: float
 ) -> list[Reason]:
-    """Say what the second rate adds to the first and costs, if it adds a replica."""
-    before, needed = map(capacity.replicas, rates)
+    """Say what a higher rate adds and costs, if it adds a replica."""
+    before, needed = capacity.replicas(rate), capacity.replicas(more)
     if needed <= before:
         return []
-    usd, added = outlook.usd_per_replica_hour, needed - before
+    usd, added = capacity.usd_per_replica_hour, needed - before
     price = "" if usd is None else f" ({added * usd:.2f} USD per hour)"
     return [Reason(code=code, message=f"{told} need {needed}, {added} more{price}")]
 

@@ -34,7 +34,7 @@ def the_subject():
 def engine():
     """Return an engine with constants that are not the prior's."""
     model = the_subject().model
-    speed = with_speed(model.constants, overhead=OVERHEAD, bandwidth=BANDWIDTH, prefill=PREFILL)
+    speed = with_speed(model.constants, (OVERHEAD, BANDWIDTH, PREFILL))
     return StepTimeModel(shard=model.shard, speeds=model.speeds, constants=speed)
 
 

@@ -59,44 +59,47 @@ class TestTrust:
     def test_is_complete_when_every_ready_pod_reports(self):
         traffics = trusted(a_state(load=1))
 
-        assert (traffics.metrics, traffics.reason) == (Metrics.COMPLETE, "Scraped")
+        assert (traffics.metrics, traffics.why.code) == (Metrics.COMPLETE, "Scraped")
         assert traffics.demand.requests_per_s == pytest.approx(EACH)
-        assert "2 pods" in traffics.message
+        assert "2 pods" in traffics.why.message
 
     def test_is_lost_when_prometheus_does_not_answer(self):
         traffics = trusted(a_state(engines=()), metrics_problem=DOWN)
 
-        assert (traffics.metrics, traffics.reason, traffics.message) == (Metrics.MISSING, *DOWN)
+        assert (traffics.metrics, traffics.why.code, traffics.why.message) == (
+            Metrics.MISSING,
+            *DOWN,
+        )
 
     def test_is_lost_without_any_series_and_hints_why(self):
         traffics = trusted(a_state(engines=()))
 
-        assert (traffics.metrics, traffics.reason) == (Metrics.MISSING, "MetricsMissing")
-        assert "PodMonitor" in traffics.message
+        assert (traffics.metrics, traffics.why.code) == (Metrics.MISSING, "MetricsMissing")
+        assert "PodMonitor" in traffics.why.message
 
     def test_is_lost_when_one_pod_is_silent_and_names_it(self):
         traffics = trusted(a_state(engines=(an_engine("a"),)))
 
-        assert (traffics.metrics, traffics.reason) == (Metrics.MISSING, "MetricsIncomplete")
-        assert traffics.message == "no fresh series of b"
+        assert (traffics.metrics, traffics.why.code) == (Metrics.MISSING, "MetricsIncomplete")
+        assert traffics.why.message == "no fresh series of b"
 
     def test_is_lost_when_one_pod_is_silent_and_names_its_node(self):
         state = a_state(engines=(an_engine("a"),))
         pods = tuple(replace(pod, node_name="n2") for pod in state.pods)
 
-        assert trusted(replace(state, pods=pods)).message == "no fresh series of b on n2"
+        assert trusted(replace(state, pods=pods)).why.message == "no fresh series of b on n2"
 
     def test_is_lost_when_one_pod_is_stale_and_names_it(self):
         # Prometheus answers five minutes long with the last value.
         traffics = trusted(a_state(engines=(an_engine("a"), an_engine("b", age_s=200))))
 
-        assert (traffics.metrics, traffics.reason) == (Metrics.MISSING, "MetricsIncomplete")
-        assert traffics.message == "no fresh series of b"
+        assert (traffics.metrics, traffics.why.code) == (Metrics.MISSING, "MetricsIncomplete")
+        assert traffics.why.message == "no fresh series of b"
 
     def test_is_lost_when_all_are_stale(self):
         stale = (an_engine("a", age_s=200), an_engine("b", age_s=None))
 
-        assert trusted(a_state(engines=stale)).reason == "MetricsMissing"
+        assert trusted(a_state(engines=stale)).why.code == "MetricsMissing"
 
     def test_a_pod_that_just_became_ready_need_not_report(self):
         pods = [a_pod_body("a"), a_pod_body("b", ready_for_s=29)]

@@ -380,7 +380,7 @@ class TestRecalled:
         memory = memory_from_status(view, now_s=NOW_S)
         edited = replace(view, generation=view.generation + 1)
 
-        assert memory.sizing.asked_speed.bandwidth_efficiency == planned
+        assert memory.sizing.asked_speed[1] == planned
         assert memory_from_status(edited, now_s=NOW_S).sizing.asked_speed is None
 
     @pytest.mark.parametrize("status", [{}, {"decisions": 7}, {"fieldOfTomorrow": 1}])

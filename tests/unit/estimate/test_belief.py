@@ -6,7 +6,7 @@ import pytest
 
 from builders import a_prior
 from measured_builders import a_posterior
-from tonnage.estimate.belief import Belief, PlannedConstants, asked_now, has_left
+from tonnage.estimate.belief import Belief, asked_now, has_left
 from tonnage.estimate.learner import prior_posterior, slow_end
 
 CONSTANTS = a_prior()
@@ -48,7 +48,7 @@ class TestAsked:
 
     @pytest.mark.parametrize(("factor", "is_taken"), [(1.05, True), (1.07, False), (1000, False)])
     def test_goes_on_from_the_constants_of_a_status_within_the_same_band(self, factor, is_taken):
-        known = PlannedConstants(*of(bandwidth_efficiency=factor).constants)
+        known = of(bandwidth_efficiency=factor).constants
 
         found = asked(SURE, known)
 

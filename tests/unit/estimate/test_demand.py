@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from measured_builders import an_engine
 from strategies import numbers
 from tonnage.estimate import demand
-from tonnage.estimate.demand import Gone, attainment, count_arrivals
+from tonnage.estimate.demand import attainment, count_arrivals
 from tonnage.estimate.metrics import WINDOWS
 from tonnage.estimate.samples import WindowRates
 
@@ -113,7 +113,7 @@ class TestArrivals:
 
     @given(st.lists(engines, max_size=5), numbers(0, 2000), numbers(0.25, 16))
     def test_are_finite_and_not_negative_whatever_is_missing(self, samples, longest_s, dispersion):
-        demand = measure_demand(samples, gone=Gone(longest_s=longest_s), dispersion=dispersion)
+        demand = measure_demand(samples, longest_s=longest_s, dispersion=dispersion)
 
         assert demand is None or (
             0 <= demand.requests_per_s < INF
@@ -246,14 +246,12 @@ class TestWindow:
 
     def test_is_not_longer_than_replicas_have_been_the_same(self):
         # A pod that was taken away took the requests of its past with it.
-        demand = measure_demand([an_engine(completed_per_s=0.1)], gone=Gone(longest_s=300))
+        demand = measure_demand([an_engine(completed_per_s=0.1)], longest_s=300)
 
         assert demand.window_s == 285
 
     def test_is_the_shortest_there_is_after_replicas_changed(self):
-        assert (
-            measure_demand([an_engine(completed_per_s=0.1)], gone=Gone(longest_s=0)).window_s == 45
-        )
+        assert measure_demand([an_engine(completed_per_s=0.1)], longest_s=0).window_s == 45
 
     def test_that_no_answer_came_for_is_left_out(self):
         others = {scrapes: 300.0 for scrapes in WINDOWS if scrapes != 4}

@@ -37,9 +37,11 @@ def an_engine(machine, overheads, bandwidth, prefill):
         machine,
         constants=with_speed(
             constants,
-            overhead=overheads,
-            bandwidth=bandwidth * constants.bandwidth_efficiency,
-            prefill=prefill * constants.prefill_efficiency,
+            (
+                overheads,
+                bandwidth * constants.bandwidth_efficiency,
+                prefill * constants.prefill_efficiency,
+            ),
         ),
     )
 

@@ -45,9 +45,11 @@ def hidden(overhead=1.0, bandwidth=1.0, prefill=1.0):
     """A machine whose constants are so many times those of the prior."""
     constants = with_speed(
         CONSTANTS,
-        overhead=overhead,
-        bandwidth=bandwidth * CONSTANTS.bandwidth_efficiency,
-        prefill=prefill * CONSTANTS.prefill_efficiency,
+        (
+            overhead,
+            bandwidth * CONSTANTS.bandwidth_efficiency,
+            prefill * CONSTANTS.prefill_efficiency,
+        ),
     )
     return replace(MACHINE, constants=constants)
 

@@ -328,10 +328,7 @@ class TestTheFormula:
         constants = replace(a_machine().constants, per_all_reduce_s=2e-5)
 
         longer = with_speed(
-            constants,
-            overhead=1.5,
-            bandwidth=constants.bandwidth_efficiency,
-            prefill=constants.prefill_efficiency,
+            constants, (1.5, constants.bandwidth_efficiency, constants.prefill_efficiency)
         )
 
         scaled = [
@@ -369,9 +366,7 @@ class TestTheFormula:
         constants = machine.constants
         slower = with_speed(
             constants,
-            overhead=1.5,
-            bandwidth=constants.bandwidth_efficiency / 1.5,
-            prefill=constants.prefill_efficiency / 1.5,
+            (1.5, constants.bandwidth_efficiency / 1.5, constants.prefill_efficiency / 1.5),
         )
         window = a_window(machine, decoding=20, prompts_per_s=4)
 

@@ -158,7 +158,7 @@ class TestOutlook:
         assert [reason.code for reason in answer.reasons] == ["Demand"]
 
     def test_of_rises_is_headroom_with_its_price(self):
-        answer = self.expecting(3.8, headroom=0.1, usd_per_replica_hour=4.0)  # 4.18
+        answer = self.expecting(3.8, headroom=0.1)  # 4.18, of one GPU at 4 USD per hour
 
         assert answer.replicas == 5
         assert [reason.code for reason in answer.reasons] == ["Demand", "Headroom"]
@@ -172,9 +172,7 @@ class TestOutlook:
         assert [reason.code for reason in answer.reasons] == ["Demand"]
 
     def test_of_bursts_is_a_reserve_with_its_price(self):
-        answer = self.expecting(
-            3.5, burst_requests_per_s=6.5 * EACH, burst_origin="often", usd_per_replica_hour=4.0
-        )
+        answer = self.expecting(3.5, burst_requests_per_s=6.5 * EACH, burst_origin="often")
 
         assert answer.replicas == 7
         assert answer.reasons[-1].code == "Reserve"

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from tonnage.catalog.gpu import Gpu
-from tonnage.estimate.belief import PlannedConstants
 from tonnage.estimate.calibration_file import (
     CalibrationFile,
     check_key,
@@ -14,6 +13,7 @@ from tonnage.estimate.calibration_file import (
 )
 from tonnage.estimate.errors import CalibrationFileError
 from tonnage.estimate.learner import constants_of
+from tonnage.estimate.posterior import Three
 from tonnage.estimate.speed import with_speed
 from tonnage.sizing.checks import check_request
 from tonnage.sizing.compare import Measured
@@ -23,14 +23,9 @@ from tonnage.sizing.request import SizingRequest, on_gpu
 from tonnage.units import significant
 
 
-def as_planned(request: SizingRequest, known: PlannedConstants) -> SizingRequest:
+def as_planned(request: SizingRequest, known: Three) -> SizingRequest:
     """Return the request with the constants that an operator plans with."""
-    speed = with_speed(
-        request.speed,
-        overhead=known.overhead_factor,
-        bandwidth=known.bandwidth_efficiency,
-        prefill=known.prefill_efficiency,
-    )
+    speed = with_speed(request.speed, known)
     inputs = with_changed(
         request.inputs, speed_input(speed, Origin.LOOKED_UP, remark="from status")
     )

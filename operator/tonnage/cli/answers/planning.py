@@ -41,8 +41,8 @@ from tonnage.sizing.switches import switches_in
 from tonnage.units import count_of, significant
 
 if TYPE_CHECKING:  # what only a calibration needs
-    from tonnage.estimate.belief import PlannedConstants
     from tonnage.estimate.calibration_file import CalibrationFile
+    from tonnage.estimate.posterior import Three
     from tonnage.explain.words import Answer
 
     Verdict = tuple[Answer, dict[str, Any]]
@@ -60,7 +60,7 @@ class Terms:
     gpus: Mapping[str, Gpu]
     calibration: "CalibrationFile | None" = None
     """What was measured of an engine; refused for another."""
-    planned: "PlannedConstants | None" = None
+    planned: "Three | None" = None
     """What an operator plans an object with."""
     guessed: frozenset[Figure] = frozenset()
     """What of a spec nobody said."""

@@ -17,7 +17,7 @@ from tonnage.cluster.kube import (
     Resource,
 )
 from tonnage.control.input.state import DeploymentView
-from tonnage.estimate.belief import PlannedConstants
+from tonnage.estimate.posterior import Three
 from tonnage.fleet.children import RESOURCES
 from tonnage.fleet.views import workload_view
 from tonnage.manifests.workload import WORKLOADS
@@ -34,7 +34,7 @@ class LiveObject:
     """Of its own name, or its scale target; None: there is none, or no right to read it."""
     config: str | None
     """The config.json that its spec refers to."""
-    planned: PlannedConstants | None = None
+    planned: Three | None = None
 
     @property
     def view(self) -> DeploymentView | None:
@@ -102,15 +102,13 @@ def _answer(request: str, ask: Callable[[], Answer]) -> Answer | None:
         return None
 
 
-def _planned_constants(found: Mapping[str, Any]) -> PlannedConstants | None:
+def _planned_constants(found: Mapping[str, Any]) -> Three | None:
     """Return the constants in the status; None where no plan was made, or another version's."""
     names = ("overheadFactor", "bandwidthEfficiency", "prefillEfficiency")
-    planned = PlannedConstants(
-        *(
-            float(block(found, "status", "calibration", name).get("planned") or 0.0)
-            for name in names
-        )
+    overhead, bandwidth, prefill = (
+        float(block(found, "status", "calibration", name).get("planned") or 0.0) for name in names
     )
+    planned = overhead, bandwidth, prefill
     return planned if min(planned) > 0 else None
 
 

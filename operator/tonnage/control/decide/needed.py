@@ -11,14 +11,14 @@ from dataclasses import replace
 from functools import partial
 
 from tonnage.control.decide.outlook import (
-    outlook_last_measured,
+    declared_burst,
     outlook_of,
-    outlook_unseen,
     supply_of,
+    unseen_room,
 )
 from tonnage.control.input.memory import DecisionMemory, Needed, ObjectMemory, ReplicaGoodput
 from tonnage.control.input.state import Assessment, Chosen, Fleet
-from tonnage.policy.need import CurrentTraffic, need, need_without_demand
+from tonnage.policy.need import CurrentTraffic, Outlook, need, need_without_demand
 from tonnage.policy.situation import Metrics, Need
 from tonnage.sizing.plan import requests_per_s_asked
 
@@ -85,12 +85,24 @@ def need_for_demand(found: Assessment, memory: ObjectMemory, chosen: Chosen, fle
         )
     if memory.traffic.measured is not None:
         last = replace(memory.traffic.measured, origin="last measured")
-        return needed(last, outlook=outlook_last_measured(last.requests_per_s, chosen))
+        burst, why = declared_burst(chosen)
+        outlook = Outlook(
+            requests_per_s=last.requests_per_s,
+            origin="as last measured",
+            burst_requests_per_s=burst,
+            burst_origin=why,
+        )
+        return needed(last, outlook=outlook)
     expected = requests_per_s_asked(chosen.sizing)
     if expected is None:
         return need_without_demand(chosen.model.spec.scaling.min_replicas)
     which = "peak of" if chosen.sizing.request.demand.is_peak else "expected by"
     traffic = CurrentTraffic(requests_per_s=expected, origin=f"{which} spec.demand")
     begins = found.traffics.metrics is Metrics.NEVER
-    outlook = outlook_unseen(expected, chosen, fleet.settings) if begins else None
+    outlook = Outlook(
+        requests_per_s=expected,
+        origin="by spec.demand",
+        headroom=unseen_room(expected, chosen, fleet.settings) if begins else 0.0,
+        headroom_origin="where none of it was measured yet",
+    )
     return needed(traffic, outlook=outlook)

@@ -30,12 +30,10 @@ from tonnage.estimate.holding import STARTS, held_starts
 from tonnage.estimate.kept_record import kept_record, with_record
 from tonnage.estimate.past import with_past
 from tonnage.estimate.posterior import ObjectPosterior
-from tonnage.memoize import memoize
 from tonnage.policy.need import Outlook, Supply
 from tonnage.policy.schedules import Event, events_within
 from tonnage.policy.situation import Metrics
 from tonnage.settings import Settings
-from tonnage.sizing.cost import fleet_usd_per_hour
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.units import format_s
 
@@ -172,17 +170,6 @@ def unseen_room(requests_per_s: float, chosen: Chosen, settings: Settings) -> fl
     return room if with_room <= scaling.max_replicas else 0.0
 
 
-def outlook_unseen(requests_per_s: float, chosen: Chosen, settings: Settings) -> Outlook:
-    """Return what is expected while nothing was measured yet, of a rate that spec.demand tells."""
-    return Outlook(
-        requests_per_s=requests_per_s,
-        origin="by spec.demand",
-        headroom=unseen_room(requests_per_s, chosen, settings),
-        headroom_origin="where none of it was measured yet",
-        usd_per_replica_hour=_usd_per_replica_hour(chosen.sizing),
-    )
-
-
 def outlook_of(
     requests_per_s: float, chosen: Chosen, memory: ObjectMemory, fleet: Fleet
 ) -> Outlook:
@@ -191,7 +178,7 @@ def outlook_of(
     sizing, lead = chosen.sizing, lead_s(learned, fleet.settings)
     most = sizing.most_requests_per_s
     expected = _forecast(known, requests_per_s / most, lead, fleet)
-    burst_requests_per_s, burst_origin = _declared_burst(chosen)
+    burst_requests_per_s, burst_origin = declared_burst(chosen)
     reserved = reserved_requests_per_s(known, learned, sizing)
     if reserved > burst_requests_per_s:
         burst_requests_per_s = reserved
@@ -202,32 +189,13 @@ def outlook_of(
         headroom=headroom(known.history.rises, quantile=promised_quantile(sizing)),
         burst_requests_per_s=burst_requests_per_s,
         burst_origin=burst_origin,
-        usd_per_replica_hour=_usd_per_replica_hour(sizing),
     )
 
 
-def outlook_last_measured(requests_per_s: float, chosen: Chosen) -> Outlook:
-    """Return what is expected where nothing is measured: the same, and the peak of spec.demand."""
-    burst_requests_per_s, burst_origin = _declared_burst(chosen)
-    return Outlook(
-        requests_per_s=requests_per_s,
-        origin="as last measured",
-        burst_requests_per_s=burst_requests_per_s,
-        burst_origin=burst_origin,
-        usd_per_replica_hour=_usd_per_replica_hour(chosen.sizing),
-    )
-
-
-def _declared_burst(chosen: Chosen) -> tuple[float, str]:
+def declared_burst(chosen: Chosen) -> tuple[float, str]:
     """Return (requests/s, origin) of the peak that spec.demand states; 0: it states none."""
     peak = requests_per_s_asked(chosen.sizing) if chosen.sizing.request.demand.is_peak else None
     return (peak, "by spec.demand.peakPercent") if peak else (0.0, "")
-
-
-@memoize
-def _usd_per_replica_hour(sizing: Sizing) -> float | None:
-    each = sizing.parallelism.num_gpus
-    return fleet_usd_per_hour(sizing.request.gpu, gpus_per_replica=each, replicas=1)
 
 
 def _burst_origin(

@@ -93,8 +93,7 @@ def assessment_with_bug(state: ModelState, known: ObjectMemory, error: Exception
         memory=known,
         traffics=Traffics(
             metrics=Metrics.MISSING,
-            reason=why.code,
-            message=why.message,
+            why=why,
             demand=None,
             lengths=known.traffic.lengths,
         ),

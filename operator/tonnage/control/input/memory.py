@@ -12,7 +12,7 @@ from tonnage.api.status import Condition, DecisionStatus, MeasuredFigure
 from tonnage.control.input.answers import Answers
 from tonnage.control.input.results import Cause, Failure, WriteKind
 from tonnage.control.input.writers import Writers
-from tonnage.estimate.belief import PlannedConstants, PlannedSpeed
+from tonnage.estimate.belief import PlannedSpeed
 from tonnage.estimate.budget import Ledger
 from tonnage.estimate.burst_factor import BurstTally
 from tonnage.estimate.burstiness import Counted
@@ -20,7 +20,7 @@ from tonnage.estimate.calibration import Calibrations, Scope
 from tonnage.estimate.forecast import History
 from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.past import Past
-from tonnage.estimate.posterior import ObjectPosterior
+from tonnage.estimate.posterior import ObjectPosterior, Three
 from tonnage.estimate.promise import Tally
 from tonnage.policy.need import CurrentTraffic
 from tonnage.sizing.plan import Sizing
@@ -122,7 +122,7 @@ class BetterAsked:
 class SizingMemory:
     """What plans were last asked with. Written where an object is sized."""
 
-    asked_speed: PlannedSpeed | PlannedConstants | None = None
+    asked_speed: PlannedSpeed | Three | None = None
     """Constants alone: those of the status, before this process plans."""
     better_asked: BetterAsked | None = None
     waiting_since_s: float | None = None

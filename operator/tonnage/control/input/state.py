@@ -296,8 +296,7 @@ class Traffics:
     """Demand as far as it could be measured in this tick."""
 
     metrics: Metrics
-    reason: str
-    message: str
+    why: Reason
     demand: MeasuredDemand | None
     lengths: MeasuredLengths | None
 

@@ -10,7 +10,7 @@ from tonnage.control.input.state import Fleet, ModelState
 from tonnage.estimate.belief import BAND, Belief, PlannedSpeed, asked_now
 from tonnage.estimate.calibration import Beliefs, memory_key, speed_key
 from tonnage.estimate.calibration_file import LoadTest, key_of, reported_kv_tokens
-from tonnage.estimate.learner import age, prior_posterior, slow_end
+from tonnage.estimate.learner import age, prior_posterior, slow_end, with_constants
 from tonnage.estimate.posterior import SpeedPosterior
 from tonnage.memoize import memoize
 from tonnage.sizing.nearby import SEARCH_GRID_RATIO
@@ -120,12 +120,7 @@ def near_posterior(
         nearest(value, ratio=SEARCH_GRID_RATIO, origin=first)
         for value, first in zip(posterior.constants, origin.constants, strict=True)
     )
-    return replace(
-        posterior,
-        overhead_factor=overhead,
-        bandwidth_efficiency=bandwidth,
-        prefill_efficiency=prefill,
-    )
+    return with_constants(posterior, (overhead, bandwidth, prefill))
 
 
 def _load_test(held: Belief) -> str:

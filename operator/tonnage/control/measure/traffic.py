@@ -5,11 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from statistics import median
 
+from tonnage.api.status import Reason
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.control.input.memory import ObjectMemory, PodMemory, PodSpeed
 from tonnage.control.input.state import Attainment, Fleet, ModelState, Observed, PodView, Traffics
 from tonnage.control.measure.handover import with_causes
-from tonnage.estimate.demand import Gone, MeasuredDemand, attainment, measure_demand
+from tonnage.estimate.demand import MeasuredDemand, attainment, measure_demand
 from tonnage.estimate.learner import PodWindow
 from tonnage.estimate.lengths import measure_lengths
 from tonnage.estimate.metrics import BUSY_SCRAPES, DECIDING, SLOW_SCRAPES
@@ -27,14 +28,11 @@ from tonnage.estimate.speed import (
 from tonnage.memoize import memoize
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
-from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.workload import Target
 from tonnage.units import count_of
 
 SETTLE_SCRAPES = 2
 """A replica need not have reported in its first scrape intervals."""
-WARM_UP_SCRAPES = BUSY_SCRAPES
-"""Its speed is not believed while its windows still hold the time of starting up."""
 NO_REPLICA = "NoReplicaYet"
 CUT_OFF_SCRAPES = 8
 """Within which what a lost pod had in flight comes again: the 40 s until its node counts as lost,
@@ -67,28 +65,15 @@ def measure_traffic(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Tr
     demand = measure_demand(
         state.engines,
         ready_pods=ready,
-        gone=Gone(
-            longest_s=fleet.windows_end_s - memory.pods.vanished_at_s,
-            cut_off=cut_off(state, fleet, memory.pods),
-        ),
+        longest_s=fleet.windows_end_s - memory.pods.vanished_at_s,
+        cut_off=cut_off(state, fleet, memory.pods),
         dispersion=max(1.0, memory.traffic.arrival_scv or 1.0),
     )
     has_rate = demand is not None or memory.traffic.measured is not None
     seen = measure_lengths(state.engines) if has_rate else None
-    lack = _lack(fleet, state.view.namespace)
-    metrics, reason, message = _metrics_state(lack, memory, demand, ready, state)
-    if reason == "MetricsMissing" and (unsaid := _unsaid(state.engines)):
-        message = f"{_pods(ready)} no {unsaid}: does this version name it otherwise?"
-    if metrics is Metrics.COMPLETE and (young := _unseen_before(state, fleet)):
-        metrics, reason = Metrics.MISSING, "MetricsIncomplete"
-        message = f"{pods_named(young, state.pods)}: not scraped, or not asked about, for {UNSEEN}"
-    return Traffics(
-        metrics=metrics,
-        reason=reason,
-        message=message,
-        demand=demand,
-        lengths=seen or memory.traffic.lengths,
-    )
+    metrics, why = _trust(state, fleet, memory, demand, ready)
+    lengths = seen or memory.traffic.lengths
+    return Traffics(metrics=metrics, why=why, demand=demand, lengths=lengths)
 
 
 def is_blind(traffics: Traffics) -> bool:
@@ -99,7 +84,7 @@ def is_blind(traffics: Traffics) -> bool:
     """
     demand = traffics.demand
     is_whole = demand is not None and demand.is_complete
-    lacks = traffics.metrics is Metrics.MISSING and traffics.reason != NO_REPLICA
+    lacks = traffics.metrics is Metrics.MISSING and traffics.why.code != NO_REPLICA
     return lacks and not is_whole
 
 
@@ -138,53 +123,50 @@ def cut_off(state: ModelState, fleet: Fleet, pods: PodMemory) -> float:
     )
 
 
-def _lack(fleet: Fleet, namespace: str) -> tuple[str, str] | None:
-    """Return (reason, message) of the first query of demand that has no whole answer.
+def _trust(
+    state: ModelState,
+    fleet: Fleet,
+    memory: ObjectMemory,
+    demand: MeasuredDemand | None,
+    ready: frozenset[str],
+) -> tuple[Metrics, Reason]:
+    """Tell how far demand can be trusted: what is there may raise the fleet, if not lower it."""
+    if lack := _unanswered(fleet, state.view.namespace):
+        return Metrics.MISSING, lack
+    number = count_of(len(ready), "pod reports", "pods report")
+    if not ready:
+        known = Metrics.NEVER if memory.traffic.measured is None else Metrics.MISSING
+        message = "no replica has been Ready for long enough to be scraped"
+        return known, Reason(NO_REPLICA, message)
+    if demand is None:
+        message = f"{number} no {COMPLETED}: does this version name it otherwise?"
+        if not any(each.is_fresh for each in state.engines):
+            hint = "is the PodMonitor selected by Prometheus, and is its pod label the pod's name?"
+            message = f"no fresh series of {count_of(len(ready), 'pod')}: {hint}"
+        return Metrics.MISSING, Reason("MetricsMissing", message)
+    if silent := ready - demand.reporting:
+        message = f"no fresh series of {pods_named(silent, state.pods)}"
+        return Metrics.MISSING, Reason("MetricsIncomplete", message)
+    if young := _unseen_before(state, fleet):
+        message = f"{pods_named(young, state.pods)}: not scraped, or not asked about, for {UNSEEN}"
+        return Metrics.MISSING, Reason("MetricsIncomplete", message)
+    return Metrics.COMPLETE, Reason("Scraped", number)
+
+
+def _unanswered(fleet: Fleet, namespace: str) -> Reason | None:
+    """Return the first query of demand that has no whole answer.
 
     Without it the figure may be too small, and look complete.
     """
     if fleet.metrics_problem:
-        return fleet.metrics_problem
-    if not (fleet.problems or fleet.partial):
-        return None
+        return Reason(*fleet.metrics_problem)
     for query in DECIDING:
         if problem := fleet.problem_of(query, namespace):
-            return problem[0], f"{query}: {problem[1]}"
+            return Reason(problem[0], f"{query}: {problem[1]}")
         if fleet.is_partial(query, namespace):
-            return "MetricsPartial", f"{query}: a part of what Prometheus asks did not answer"
+            message = f"{query}: a part of what Prometheus asks did not answer"
+            return Reason("MetricsPartial", message)
     return None
-
-
-def _unsaid(engines: Iterable[EngineSamples]) -> str | None:
-    """Return the metric of demand that is missing from every pod; None: no pod reports."""
-    fresh = [each for each in engines if each.is_fresh]
-    says = any(w.completed_per_s is not None for each in fresh for w in each.windows.values())
-    return COMPLETED if fresh and not says else None
-
-
-def _metrics_state(
-    lack: tuple[str, str] | None,
-    memory: ObjectMemory,
-    demand: MeasuredDemand | None,
-    ready: frozenset[str],
-    state: ModelState,
-) -> tuple[Metrics, str, str]:
-    if lack:  # what is there may raise the fleet, never lower it
-        return Metrics.MISSING, *lack
-    if not ready:
-        known = Metrics.NEVER if memory.traffic.measured is None else Metrics.MISSING
-        return known, NO_REPLICA, "no replica has been Ready for long enough to be scraped"
-    if demand is None:
-        hint = "is the PodMonitor selected by Prometheus, and is its pod label the pod's name?"
-        return (
-            Metrics.MISSING,
-            "MetricsMissing",
-            f"no fresh series of {count_of(len(ready), 'pod')}: {hint}",
-        )
-    if not demand.is_complete:
-        silent = pods_named(ready - demand.reporting, state.pods)
-        return Metrics.MISSING, "MetricsIncomplete", f"no fresh series of {silent}"
-    return Metrics.COMPLETE, "Scraped", _pods(ready)
 
 
 def pods_named(names: Iterable[str], pods: Iterable[PodView]) -> str:
@@ -208,7 +190,10 @@ def observe_engines(
     """
     pods = _pod_windows(state, fleet, sizing, prior)
     busy = [each for pod in pods for each in pod.engines]
-    used = {pod.pod: _utilization(pod) for pod in pods}
+    used = {
+        pod.pod: [(observed_mbu(pod.model, e), observed_mfu(pod.model, e)) for e in pod.engines]
+        for pod in pods
+    }
     slo = sizing.request.slo
     reported = _reports_of_pods(state, sizing)
     active = [e.dram_active_fraction for e in state.engines if e.dram_active_fraction is not None]
@@ -252,11 +237,6 @@ def moved_prompt_fraction(engines: Iterable[EngineSamples]) -> float | None:
     return min(1.0, sum(moved for moved, _ in known) / started) if known else None
 
 
-def _utilization(pod: PodWindow) -> list[tuple[float, float]]:
-    """Return the bandwidth and the work of each engine, as shares of what is nominal."""
-    return [(observed_mbu(pod.model, each), observed_mfu(pod.model, each)) for each in pod.engines]
-
-
 def _engine_mbu(state: ModelState, sizing: Sizing) -> float | None:
     """Return the bandwidth that engines think they use, over the nominal one."""
     nominal = sizing.replica.model.speeds.memory_bytes_per_s
@@ -277,17 +257,14 @@ def _speed(
 ) -> PodSpeed:
     """Return how fast a pod is; of several engines the one in the middle."""
     nodes = {each.name: each.node_name for each in state.pods}
+    model = replace(pod.model, constants=constants)
     return PodSpeed(
         node=nodes.get(pod.pod),
-        slower=_slower(pod, replace(pod.model, constants=constants)),
+        slower=median(math.log(e.gap_s / predicted_gap_s(model, e)) for e in pod.engines),
         mbu=median(mbu for mbu, _ in used),
         mfu=median(mfu for _, mfu in used),
         seen_at_s=seen_at_s,
     )
-
-
-def _slower(pod: PodWindow, model: StepTimeModel) -> float:
-    return median(math.log(each.gap_s / predicted_gap_s(model, each)) for each in pod.engines)
 
 
 def _reports_of_pods(state: ModelState, sizing: Sizing) -> list[float]:
@@ -349,20 +326,26 @@ def _attainments(
 def _pod_windows(
     state: ModelState, fleet: Fleet, sizing: Sizing, prior: SpeedConstants
 ) -> tuple[PodWindow, ...]:
-    """Return what the engines of each warm pod did over the last window."""
-    interval_s = fleet.settings.scrape_interval_s
-    warm = settled_pods(state.pods, now_s=fleet.windows_end_s, after_s=WARM_UP_SCRAPES * interval_s)
-    prompts = _prompts(sizing)
+    """Return what the engines of each pod did over the last window, if it was Ready all along."""
+    window_s = BUSY_SCRAPES * fleet.settings.scrape_interval_s
+    warm = settled_pods(state.pods, now_s=fleet.windows_end_s, after_s=window_s)
     by_pod = dict[str, list[BusyWindow]]()
     for each in state.engines:
-        if each.pod in warm and each.is_fresh:
-            window = _window(each, sizing, prompts, window_s=BUSY_SCRAPES * interval_s)
-            by_pod.setdefault(each.pod, []).extend([window] if window else [])
+        if each.pod not in warm or not each.is_fresh:
+            continue
+        window = busy_window(
+            each,
+            window_s=window_s,
+            context_tokens=_context_tokens(each, sizing),
+            prompts=_prompts(sizing),
+            flags=sizing.flags,
+        )
+        if window:
+            by_pod.setdefault(each.pod, []).append(window)
     model = replace(sizing.replica.model, constants=prior)
     return tuple(
         PodWindow(pod=pod, model=model, engines=tuple(windows))
         for pod, windows in sorted(by_pod.items())
-        if windows
     )
 
 
@@ -372,31 +355,14 @@ def _prompts(sizing: Sizing) -> PromptShape:
     return prompt_shape(sizing.request.workload, max_batched_tokens=most_tokens)
 
 
-def _window(
-    samples: EngineSamples, sizing: Sizing, prompts: PromptShape, *, window_s: float
-) -> BusyWindow | None:
-    workload = sizing.request.workload
-    return busy_window(
-        samples,
-        window_s=window_s,
-        context_tokens=_context_tokens(samples, sizing) or workload.mean_context_tokens,
-        prompts=prompts,
-        flags=sizing.flags,
-    )
+def _context_tokens(samples: EngineSamples, sizing: Sizing) -> float:
+    """Return the tokens that a running request has in the cache, by its share where that says it.
 
-
-def _context_tokens(samples: EngineSamples, sizing: Sizing) -> float | None:
-    """Return the tokens that a running request holds, where the cache's share says it.
-
-    Where windows or states bound what a request holds, tokens are no share of the cache.
+    Where windows or states bound what a request takes, tokens are no share of the cache.
     """
     tokens, usage = reported_kv_tokens(samples, sizing), samples.kv_usage_fraction
     running = samples.mean_running
     is_plain = all(not (kv.window_tokens or kv.state_bytes) for kv in sizing.shard.kv)
     if not (tokens and usage and running and is_plain and usage > MIN_USAGE):
-        return None
+        return sizing.request.workload.mean_context_tokens
     return min(usage * tokens / running, float(sizing.request.context_tokens))
-
-
-def _pods(ready: frozenset[str]) -> str:
-    return count_of(len(ready), "pod reports", "pods report")

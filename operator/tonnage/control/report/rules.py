@@ -55,7 +55,7 @@ def metrics_available(found: Assessment, fleet: Fleet) -> Finding:
         Metrics.MISSING: "False",
         Metrics.NEVER: "Unknown",
     }
-    reason, message = traffics.reason, traffics.message
+    reason, message = traffics.why
     failed = list(_failed_queries(found, fleet))
     if traffics.metrics is Metrics.COMPLETE and failed:
         more = f" and {len(failed) - MOST_QUERIES} more" if len(failed) > MOST_QUERIES else ""

@@ -44,7 +44,7 @@ from tonnage.control.report.happenings import bad_conditions
 from tonnage.control.report.kstatus import NO_PATH
 from tonnage.control.report.plausible import with_speeds
 from tonnage.control.report.roles import TOPOLOGY, has_roles, roles_replicas, roles_slo
-from tonnage.estimate.belief import PlannedConstants
+from tonnage.estimate.posterior import Three
 from tonnage.explain.offload import offload_reasons
 from tonnage.explain.report import (
     batch_reasons,
@@ -102,13 +102,16 @@ def memory_from_status(view: ModelView, *, now_s: float) -> ObjectMemory:
     )
 
 
-def _planned_constants(status: Status, view: ModelView) -> PlannedConstants | None:
+def _planned_constants(status: Status, view: ModelView) -> Three | None:
     """Return what the plan for this spec was made with."""
     shown = status.calibration
     if shown is None or status.observed_generation != view.generation:
         return None
-    known = shown.overhead_factor, shown.bandwidth_efficiency, shown.prefill_efficiency
-    planned = PlannedConstants(*(each.planned for each in known))
+    planned = (
+        shown.overhead_factor.planned,
+        shown.bandwidth_efficiency.planned,
+        shown.prefill_efficiency.planned,
+    )
     return planned if all(math.isfinite(each) and each > 0 for each in planned) else None
 
 
