@@ -37,6 +37,8 @@ NAMESPACE_WRITERS: Final = 4
 """Of them, for one namespace and kind; one, where its last answer was late."""
 PATIENCE_S: Final = 2.0
 """For an answer. A phase in which all that is still waited for is later than that is over."""
+SLOW_SHARE: Final = 1 / 8
+"""Of that, for an answer where the last one was late: enough for a namespace that is well again."""
 PHASE_S: Final = 10.0
 """After which a phase begins no more, though answers come."""
 Item = tuple[str, WriteKind]
@@ -78,8 +80,8 @@ class Pool:
     clock: Callable[[], float] = time.monotonic
     _begun: dict[Item, Begun] = field(default_factory=dict)
     _slow: dict[Place, dict[str, float]] = field(default_factory=dict)
-    """Where the last answer was late: nobody waits for the next. Of each when what was late was
-    begun, by UID: what was not comes first."""
+    """Where the last answer was late: the next is waited for no more than a moment. Of each when
+    what was late was begun, by UID: what was not comes first."""
     _late: list[WorldError] = field(default_factory=list)
     """What failed after nobody waited for it any more."""
     _news: threading.Event = field(default_factory=threading.Event)
@@ -163,8 +165,11 @@ class Pool:
     def _rest_s(self, awaited: Iterable[Item]) -> float:
         """Return for how long an answer may yet come in time; 0 or less: none may."""
         known = (self._begun[item] for item in awaited)
-        begun_at_s = (each.at_s for each in known if each.place not in self._slow)
-        return max(begun_at_s, default=-math.inf) + self.patience_s - self.clock()
+        until_s = (
+            each.at_s + self.patience_s * (SLOW_SHARE if each.place in self._slow else 1)
+            for each in known
+        )
+        return max(until_s, default=-math.inf) - self.clock()
 
 
 @dataclass(slots=True, kw_only=True)

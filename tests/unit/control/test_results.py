@@ -85,6 +85,11 @@ class TestAWriteThatFailed:
 
         assert (found.problem, found.failures) == (DENIED, known)
 
+    def test_is_over_where_it_is_not_wanted_again_when_its_wait_ends(self):
+        late = failures(WriteKind.TEMPLATE, cause=Cause.FAILED, at_s=NOW_S)
+
+        assert after({}, failures=late).failures == {}
+
     def test_of_a_child_is_not_over_by_a_template_that_was_taken(self):
         assert after({}, failures=OF_CHILDREN, is_applied=True).problem == DENIED
 

@@ -16,7 +16,7 @@ SPREAD: Final = 0.2
 """Of a time, by which objects that were handled together come apart in each round."""
 
 
-def is_waiting(failure: Failure | None, generation: int, *, now_s: float) -> bool:
+def is_waiting(failure: Failure | None, generation: int | None, *, now_s: float) -> bool:
     """Tell whether what failed for this spec is not to be tried again yet.
 
     A time that no back-off can come to is of a clock that was set back.

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tonnage.control.decide.retries import failed_again
+from tonnage.control.decide.retries import failed_again, is_waiting
 from tonnage.control.decide.writers import with_written
 from tonnage.control.input.memory import ObjectMemory, ReportMemory, WriteMemory
 from tonnage.control.input.results import Cause, Failure, Fate, Results, WriteKind
@@ -60,7 +60,7 @@ def _write_memory(
     failures = {
         kind: each
         for kind, each in known.failures.items()
-        if kind in results or _is_left(kind, each, writes)
+        if kind in results or _is_left(kind, each, writes, now_s)
     }
     for kind, result in results.items():
         if result.cause is not Cause.LATER and kind is not EVENTS:
@@ -73,9 +73,13 @@ def _write_memory(
     return replace(known, children_checked_at_s=None, children_generation=generation)
 
 
-def _is_left(kind: WriteKind, failure: Failure, writes: Writes) -> bool:
-    """Tell whether what failed was not among what is done now, and still matters."""
+def _is_left(kind: WriteKind, failure: Failure, writes: Writes, now_s: float) -> bool:
+    """Tell whether what failed was not among what is done now, and still matters.
+
+    What is not asked for again when its wait is over was done after all, or is not wanted any more.
+    """
     if kind is WriteKind.EDITS:
         return True
-    is_of_this = failure.generation == writes.generation or failure.cause is Cause.NO_PATH
-    return is_of_this and kind is not SCALE and kind not in writes.kinds
+    if kind is SCALE or kind in writes.kinds:
+        return False
+    return failure.cause is Cause.NO_PATH or is_waiting(failure, writes.generation, now_s=now_s)
