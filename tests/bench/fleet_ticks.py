@@ -1,11 +1,11 @@
 """What a tick of a large fleet costs: the whole loop, on 2 cores, and the page that says so.
 
     python tests/bench/fleet_ticks.py [--objects 200 --objects 1000] [--changing 1 --changing 100]
-        [--questions 100] [--ticks 4] [--page]
+        [--questions 100] [--replicas 3] [--ticks 4] [--page]
 
 Everything of a tick is in it but the other side: the API server is objects in memory, and what
 Prometheus answers is laid out as bytes before the clock starts, to be read as they come. Each
-object has one pod that serves, and some 20 series with four samples each.
+object has so many ``replicas``, and each pod some 20 series with four samples each.
 All together ask so many distinct ``questions``.
 ``changing``: so many of a hundred objects have other traffic in each tick; of the others only the
 times move. After the first tick the memory of answers is warm: what is cold is said in
@@ -120,7 +120,7 @@ class FleetWorld:
                 self._answers[name, namespaces] = body
 
 
-def a_spec(question: int) -> dict:
+def a_spec(question: int, replicas: int) -> dict:
     """One of a hundred questions: traffic, and so what is asked of sizing, differs."""
     prompt, output = 2000 + 200 * (question % 10), 500 + 50 * (question // 10)
     return {
@@ -129,33 +129,37 @@ def a_spec(question: int) -> dict:
             "promptTokens": {"mean": prompt, "p99": 2 * prompt},
             "outputTokens": {"mean": output},
         },
-        "scaling": {"minReplicas": 1, "maxReplicas": 8},
+        "scaling": {"minReplicas": replicas, "maxReplicas": 8},
     }
 
 
-def a_fleet_world(number: int, num_questions: int = NUM_QUESTIONS) -> FleetWorld:
+def a_fleet_world(
+    number: int, num_questions: int = NUM_QUESTIONS, replicas: int = 1
+) -> FleetWorld:
     objects, pods, rates = {}, {}, {}
     sizings = {}
     for index in range(number):
         question = index % num_questions
         name, namespace = f"m{index:05}", f"team-{index % NUM_NAMESPACES:02}"
-        spec = a_spec(question)
+        spec = a_spec(question, replicas)
         model = a_model(name, namespace=namespace, **spec)
         if question not in sizings:
             sizings[question] = a_sizing(model)
-        live = a_deployment_body(model, replicas=1, sizing=sizings[question])
+        live = a_deployment_body(model, replicas=replicas, sizing=sizings[question])
         owner = a_replica_set_body(model)
-        pod = a_pod_body(f"{name}-0", model=model)
-        for each in (live, owner, pod):
+        its_pods = [a_pod_body(f"{name}-{each}", model=model) for each in range(replicas)]
+        for each in (live, owner, *its_pods):
             each["metadata"].setdefault("labels", {})["tonnage.dev/managed"] = "true"
             each["metadata"]["namespace"] = namespace
         manifest = a_manifest(name, namespace=namespace, **spec)
         objects[MODEL_DEPLOYMENTS.path(namespace, name)] = manifest
         objects[DEPLOYMENTS.path(namespace, name)] = live
         objects[REPLICA_SETS.path(namespace, owner["metadata"]["name"])] = owner
-        objects[PODS.path(namespace, f"{name}-0")] = pod
-        pods.setdefault(namespace, []).append(f"{name}-0")
-        rates[f"{name}-0"] = RATE
+        for pod in its_pods:
+            pod_name = pod["metadata"]["name"]
+            objects[PODS.path(namespace, pod_name)] = pod
+            pods.setdefault(namespace, []).append(pod_name)
+            rates[pod_name] = RATE
     return FleetWorld(kube=KubeDouble(objects.items()), pods=pods, rates=rates)
 
 
@@ -178,10 +182,12 @@ class Ticked:
 class Clocked:
     """A fleet that ticks, and what that takes."""
 
-    def __init__(self, number: int, num_questions: int = NUM_QUESTIONS) -> None:
-        self.chance = random.Random(number)  # noqa: S311
+    def __init__(
+        self, number: int, num_questions: int = NUM_QUESTIONS, replicas: int = 1
+    ) -> None:
+        self.chance, self.number = random.Random(number), number  # noqa: S311
         before_mib = rss_mib()
-        self.world = a_fleet_world(number, num_questions)
+        self.world = a_fleet_world(number, num_questions, replicas)
         self._groups = groups_of(self.world.pods)
         self.world.lay_out(self._groups)
         self.double_mib = rss_mib() - before_mib
@@ -275,7 +281,7 @@ STEPS = ("observe", "decide", "act", "tell")
 HEAD = """# What a tick of a large fleet costs
 
 Written by `python tests/bench/fleet_ticks.py --page`, which says what is in it. CPU of one core in
-seconds, mean of {ticks} ticks; {questions} distinct questions, the memory of answers warm.
+seconds, mean of {ticks} ticks; {questions} distinct questions, {replicas} pods an object, the memory of answers warm.
 RSS with the objects of the API server and the answers of Prometheus, both of which the process
 holds here, and its own, without what these took before the first tick. In the first tick of a
 process nothing is remembered: every question is sized, and every Deployment is compared with what
@@ -292,8 +298,10 @@ that is more than there are, they were shared with other work, and CPU comes out
 """
 
 
-def rows(number: int, changing: Sequence[float], *, questions: int, ticks: int) -> Iterator[Row]:
-    clocked = Clocked(number, questions)
+def rows(
+    number: int, changing: Sequence[float], *, questions: int, replicas: int, ticks: int
+) -> Iterator[Row]:
+    clocked = Clocked(number, questions, replicas)
     yield _row(clocked, "first tick", [clocked.tick()])
     for _ in range(WARM_TICKS):
         clocked.tick(changing[0])
@@ -303,7 +311,7 @@ def rows(number: int, changing: Sequence[float], *, questions: int, ticks: int) 
 
 def _row(clocked: Clocked, changing: str, ticked: Sequence[Ticked]) -> Row:
     return Row(
-        objects=len(clocked.world.rates),
+        objects=clocked.number,
         changing=changing,
         ticked=ticked,
         num_series=clocked.world.num_series,
@@ -312,29 +320,35 @@ def _row(clocked: Clocked, changing: str, ticked: Sequence[Ticked]) -> Row:
     )
 
 
-def told_rows(number: int, changing: Sequence[float], questions: int, ticks: int) -> list[str]:
-    return [str(row) for row in rows(number, changing, questions=questions, ticks=ticks)]
+def told_rows(
+    number: int, changing: Sequence[float], questions: int, replicas: int, ticks: int
+) -> list[str]:
+    made = rows(number, changing, questions=questions, replicas=replicas, ticks=ticks)
+    return [str(row) for row in made]
 
 
 @click.command()
 @click.option("--objects", multiple=True, type=int, default=(200, 1000), show_default=True)
 @click.option("--changing", multiple=True, type=float, default=(1.0, 100.0), show_default=True)
 @click.option("--questions", type=int, default=NUM_QUESTIONS, show_default=True)
+@click.option("--replicas", type=int, default=3, show_default=True, help="Of each object.")
 @click.option("--ticks", type=int, default=4, show_default=True)
 @click.option("--page", is_flag=True, help="Write fleet.md.")
 def main(
     objects: tuple[int, ...],
     changing: tuple[float, ...],
     questions: int,
+    replicas: int,
     ticks: int,
     page: bool,
 ) -> None:
-    asked = [(number, changing, questions, ticks) for number in objects]
+    asked = [(number, changing, questions, replicas, ticks) for number in objects]
     # Each fleet in a process of its own: what another left free would count as nobody's memory.
     with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         found = [row for fleet in pool.starmap(told_rows, asked, chunksize=1) for row in fleet]
     head = HEAD.format(
         questions=questions,
+        replicas=replicas,
         ticks=ticks,
         warm=WARM_TICKS,
         cores=os.cpu_count(),
