@@ -133,9 +133,7 @@ def a_spec(question: int, replicas: int) -> dict:
     }
 
 
-def a_fleet_world(
-    number: int, num_questions: int = NUM_QUESTIONS, replicas: int = 1
-) -> FleetWorld:
+def a_fleet_world(number: int, num_questions: int = NUM_QUESTIONS, replicas: int = 1) -> FleetWorld:
     objects, pods, rates = {}, {}, {}
     sizings = {}
     for index in range(number):
@@ -182,9 +180,7 @@ class Ticked:
 class Clocked:
     """A fleet that ticks, and what that takes."""
 
-    def __init__(
-        self, number: int, num_questions: int = NUM_QUESTIONS, replicas: int = 1
-    ) -> None:
+    def __init__(self, number: int, num_questions: int = NUM_QUESTIONS, replicas: int = 1) -> None:
         self.chance, self.number = random.Random(number), number  # noqa: S311
         before_mib = rss_mib()
         self.world = a_fleet_world(number, num_questions, replicas)
@@ -281,7 +277,8 @@ STEPS = ("observe", "decide", "act", "tell")
 HEAD = """# What a tick of a large fleet costs
 
 Written by `python tests/bench/fleet_ticks.py --page`, which says what is in it. CPU of one core in
-seconds, mean of {ticks} ticks; {questions} distinct questions, {replicas} pods an object, the memory of answers warm.
+seconds, mean of {ticks} ticks; {questions} distinct questions, {replicas} pods an object, the
+memory of answers warm.
 RSS with the objects of the API server and the answers of Prometheus, both of which the process
 holds here, and its own, without what these took before the first tick. In the first tick of a
 process nothing is remembered: every question is sized, and every Deployment is compared with what
@@ -334,7 +331,7 @@ def told_rows(
 @click.option("--replicas", type=int, default=3, show_default=True, help="Of each object.")
 @click.option("--ticks", type=int, default=4, show_default=True)
 @click.option("--page", is_flag=True, help="Write fleet.md.")
-def main(
+def main(  # noqa: PLR0913, PLR0917  (options)
     objects: tuple[int, ...],
     changing: tuple[float, ...],
     questions: int,

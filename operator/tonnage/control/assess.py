@@ -108,7 +108,9 @@ def _with_refusal(found: Assessment, why: Exception, fleet: Fleet, asker: Asker)
     that runs, and that later settings refuse. Where that waits for a search it keeps its turn, and
     scales nothing until then.
     """
-    found = replace(found, chosen=None, refusal=_refusal(why))
+    known = replace(found.memory.decided, better_since_s=None)  # a gain of other engines
+    memory = replace(found.memory, decided=known)
+    found = replace(found, memory=memory, chosen=None, refusal=_refusal(why))
     may_scale = found.is_acting and fleet.settings.mode == "full"
     running = as_it_runs(found.state) if may_scale else None
     if running is None:
@@ -173,9 +175,7 @@ def decide_object(found: Assessment, fleet: Fleet, asker: Asker, left: Left) -> 
     chosen = found.chosen
     if chosen is None:
         return found
-    held = chosen.belief
-    believed = held.constants_at(held.posterior)
-    observed = observe_engines(found.state, fleet, chosen.sizing, held.constants, believed=believed)
+    observed = observe_engines(found.state, fleet, chosen.sizing, chosen.belief.constants)
     memory, events = _with_load(found, chosen, observed, fleet)
     wanted = raise_to_floor(need_for_demand(found, memory, chosen, fleet), chosen.capacity, events)
     hold_s = held_s(memory.demand, memory.posterior, chosen.sizing, fleet.settings)

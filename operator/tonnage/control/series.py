@@ -121,6 +121,11 @@ FAMILIES: Final[Mapping[str, Family]] = {
         is_counter=True,
     ),
 }
+UTILIZATION: Final = {
+    "tonnage_memory_bandwidth_utilization": "memoryBandwidthUtilization",
+    "tonnage_model_flops_utilization": "modelFlopsUtilization",
+}
+"""Figures of the last look, smoothed."""
 CONSTANTS: Final = ("OverheadFactor", "BandwidthEfficiency", "PrefillEfficiency", "StepTime")
 """Of the step time, in the order in which they are learned; the last is what they make together."""
 
@@ -159,7 +164,7 @@ def gauges(found: Assessment, memory: ObjectMemory) -> Iterator[MetricSample]:
     if found.chosen:
         yield from _capacity(found, found.chosen, replicas)
         yield from _calibration(found.chosen)
-    yield from _engine_samples(found)
+    yield from _engine_samples(found, memory)
     for budget in found.budgets:
         target = (budget.objective.latency, f"{budget.objective.quantile:g}")
         yield MetricSample("tonnage_error_budget_left", budget.left, target)
@@ -217,15 +222,13 @@ def _calibration(chosen: Chosen) -> Iterator[MetricSample]:
         yield MetricSample("tonnage_calibration_doubt", constant.deviation_fraction, (name,))
 
 
-def _engine_samples(found: Assessment) -> Iterator[MetricSample]:
-    observed = found.observed
-    if observed is None:
+def _engine_samples(found: Assessment, memory: ObjectMemory) -> Iterator[MetricSample]:
+    if found.observed is None:
         return
-    if observed.mbu is not None:
-        yield MetricSample("tonnage_memory_bandwidth_utilization", observed.mbu)
-    if observed.mfu is not None:
-        yield MetricSample("tonnage_model_flops_utilization", observed.mfu)
-    for each in observed.attainments:
+    for family, figure in UTILIZATION.items():
+        if figure in memory.reported.gauges:
+            yield MetricSample(family, memory.reported.gauges[figure])
+    for each in found.observed.attainments:
         labels = (each.name, f"{each.quantile:g}")
         yield MetricSample("tonnage_slo_attainment", each.fraction, labels)
 

@@ -43,7 +43,7 @@ PACE_TICKS = 6
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Look for no rings: a tick is a function of values, which hold none and are many."""
+    """Look for no rings: a tick makes values, which hold none and are many."""
     gc.disable()
     try:
         yield
@@ -97,6 +97,7 @@ class Loop:
         self._live = {}
         self.state_problem = kept.problem
 
+    @_without_collector()
     def tick(self) -> tuple[Assessment, ...]:
         """Observe, decide, act; return what was found."""
         self._is_complete = False
@@ -109,7 +110,7 @@ class Loop:
         with self.step("observe"):
             fleet = self._observe(now_s)
             self.store.serve(served_by(fleet.models))
-        with self.step("decide"), _without_collector():
+        with self.step("decide"):
             between = within(self.settings.search_budget_s, self.clock)
             outcome = tick(fleet, self.memory, between=between, begin=until(self.store.asked))
         _log(outcome, fleet)

@@ -7,7 +7,7 @@ import pytest
 
 import tonnage
 from fleet_builders import a_fleet, a_state, assessed
-from tonnage.api.status import Condition
+from tonnage.api.status import Condition, Status
 from tonnage.control.input.memory import ReportMemory
 from tonnage.control.report.condition_types import CONDITION_TYPES
 from tonnage.control.report.conditions import problem_of
@@ -92,6 +92,15 @@ def test_those_of_roles_are_those_that_the_table_joins():
 
 
 def test_each_of_them_is_a_fact_of_a_status_and_no_other_is():
-    told = [{"type": kind, "status": "True", "reason": "r"} for kind in (*CONDITION_TYPES, "Other")]
+    told = (
+        Condition(
+            type=kind,
+            status="True",
+            reason="r",
+            message="",
+            last_transition_time="2026-11-22T09:00:00Z",
+        )
+        for kind in (*CONDITION_TYPES, "Other")
+    )
 
-    assert {kind for kind, *_ in facts({"conditions": told})["conditions"]} == set(CONDITION_TYPES)
+    assert {kind for kind, *_ in facts(Status(conditions=tuple(told)))[-1]} == set(CONDITION_TYPES)

@@ -19,6 +19,7 @@ from fleet_builders import (
 from measured_builders import an_engine
 from tonnage.control.learn.learning import learn_from, observation, own_kv_tokens
 from tonnage.control.measure.traffic import observe_engines, reported_kv_tokens
+from tonnage.control.measure.utilization import utilization
 from tonnage.estimate.calibration import Calibrations, Scope, memory_key, speed_key
 from tonnage.estimate.learner import constants_of
 from tonnage.estimate.speed import varied_share
@@ -390,8 +391,14 @@ class TestObserved:
         state = a_state(engines=engines, **changes)
         return observe_engines(state, a_fleet(state), SIZING, PRIOR)
 
+    def used(self, *engines):
+        state = a_state(engines=engines)
+        found = assessed(state)
+        chosen = replace(found.chosen, sizing=SIZING)
+        return utilization(replace(found, observed=self.observed(*engines)), chosen, a_fleet(state))
+
     def test_step_time_and_utilization_are_means_over_busy_engines(self):
-        seen = self.observed(a_busy_engine("a"), a_busy_engine("b", token_gaps_per_s=0))
+        seen = self.used(a_busy_engine("a"), a_busy_engine("b", token_gaps_per_s=0))
 
         step = the_step()
         assert seen.step_s == pytest.approx(step.total_s)
@@ -399,7 +406,7 @@ class TestObserved:
         assert seen.mbu == pytest.approx(step.decode_bytes / step.total_s / bandwidth)
 
     def test_of_an_idle_fleet_are_none(self):
-        seen = self.observed(a_busy_engine("a", token_gaps_per_s=0))
+        seen = self.used(a_busy_engine("a", token_gaps_per_s=0))
 
         assert (seen.step_s, seen.mbu) == (None, None)
 

@@ -18,6 +18,7 @@ from fleet_builders import assessed as assess_one
 from measured_builders import a_posterior, an_engine
 from tonnage.api.status import Condition
 from tonnage.control.input.memory import PodSpeed
+from tonnage.control.measure.utilization import utilization
 from tonnage.control.report.plausible import (
     KEPT_S,
     MIN_WINDOWS,
@@ -153,7 +154,8 @@ class TestWhatIsRemembered:
             now = replace(state, engines=engines)
             fleet = a_fleet(now, now_s=NOW_S + 15 * at, settings={"speed_range": 0})
             found = assess_one(now, memory=memory, fleet=fleet)
-            memory = remembering(found.memory, speeds=with_speeds(found, fleet.now_s))
+            used = utilization(found, found.chosen, fleet)
+            memory = remembering(found.memory, speeds=with_speeds(found, used.speeds, fleet.now_s))
         return memory.reported.speeds
 
     def test_is_how_far_a_pod_is_behind_the_prediction(self):

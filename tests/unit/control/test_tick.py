@@ -1,6 +1,5 @@
 """A tick of a fleet as a function of values: what it writes, remembers, and says of own bugs."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -69,10 +68,12 @@ def test_a_bug_in_planning_one_object_is_told_and_the_others_are_planned():
 
 
 def test_a_bug_in_writing_one_object_is_told_and_leaves_what_is_remembered():
-    broken = running("a")
-    broken = replace(broken, view=replace(broken.view, status=json.dumps({"plan": 7})))
+    observed = tick(a_fleet(running("a"), running("b")), Memory()).memory
+    known = observed.objects["uid-of-a"]
+    known = replace(known, reported=replace(known.reported, decisions="a bug"))
+    before = replace(observed, objects=observed.objects | {"uid-of-a": known})
 
-    outcome = tick(a_fleet(broken, running("b")), Memory())
+    outcome = tick(a_fleet(running("a"), running("b")), before)
 
     [fault] = outcome.faults
     assert (fault.key, fault.consequence) == (("serving", "a"), "nothing written")
@@ -82,10 +83,9 @@ def test_a_bug_in_writing_one_object_is_told_and_leaves_what_is_remembered():
 
 def test_a_bug_in_what_is_told_of_one_object_is_told_by_its_status():
     observed = tick(a_fleet(running("a"), running("b")), Memory()).memory
-    remembered = replace(
-        observed.objects["uid-of-a"],
-        reported=replace(observed.objects["uid-of-a"].reported, gauges={"queueDepth": "a bug"}),
-    )
+    known = observed.objects["uid-of-a"]
+    bad = replace(known.reported, gauges={"queueDepth": "a bug"}, looked_at_s=None)
+    remembered = replace(known, reported=bad)
 
     outcome = tick(
         a_fleet(running("a"), running("b")),
@@ -198,8 +198,9 @@ def test_nonsense_that_pods_tell_is_no_bug(figures):
 
 
 def test_what_prometheus_said_is_smoothed_and_judged_once_in_however_many_ticks_it_is_decided_by():
-    first = tick(a_fleet(running("a", load=1.0), said_at_s=NOW_S), Memory())
-    fleet = a_fleet(running("a", load=1.8), said_at_s=NOW_S + 15)
+    often = {"status_interval_s": 1}
+    first = tick(a_fleet(running("a", load=1.0), said_at_s=NOW_S, settings=often), Memory())
+    fleet = a_fleet(running("a", load=1.8), said_at_s=NOW_S + 15, settings=often)
 
     memories = [tick(replace(fleet, now_s=NOW_S + 15), first.memory).memory]
     for at_s in range(16, 20):

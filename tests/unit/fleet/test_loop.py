@@ -416,7 +416,8 @@ class TestCalibration:
     def test_is_taken_up_by_the_next_leader(self):
         loop, world = served()
         world.kv_tokens = 600_000
-        tick(loop, world)
+        for _ in range(9):  # two minutes, after which the status shows it
+            tick(loop, world)
 
         restarted = a_loop(world)
         restarted.start_leading()

@@ -54,5 +54,9 @@ def apart_s(time_s: float, uid: str) -> float:
     >>> round(apart_s(300, "a")), round(apart_s(300, "b"))
     (287, 245)
     """
-    place = zlib.crc32(uid.encode()) % PLACES / PLACES
-    return time_s * (1 - SPREAD * place)
+    return time_s * (1 - SPREAD * place_of(uid))
+
+
+def place_of(uid: str) -> float:
+    """Return a number of an object's own, from 0 to 1."""
+    return zlib.crc32(uid.encode()) % PLACES / PLACES

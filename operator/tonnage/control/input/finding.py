@@ -37,6 +37,16 @@ def is_false(found: Assessment, kind: str) -> bool:
     return before is not None and before.status == "False"
 
 
+def said_before(found: Assessment, kind: str) -> Finding | None:
+    """Return what a condition said of this spec, here or before a restart; None: nothing sure."""
+    before = condition_before(found, kind)
+    if before is None or before.status == "Unknown":
+        return None
+    if before.observed_generation != found.state.view.generation:
+        return None
+    return Finding(before.status, before.reason, before.message)
+
+
 T = TypeVar("T")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from tonnage.api.status import Condition, DecisionStatus, MeasuredFigure
+from tonnage.api.status import Condition, DecisionStatus, MeasuredFigure, PlanStatus
 from tonnage.control.input.answers import Answers
 from tonnage.control.input.results import Cause, Failure, WriteKind
 from tonnage.control.input.writers import Writers
@@ -297,6 +297,8 @@ class ReportMemory:
 
     gauges: Mapping[str, float] = field(default_factory=dict)
     """Smoothed figures for show."""
+    looked_at_s: float | None = None
+    """When figures for show were last measured."""
     gauges_said_at_s: float | None = None
     """When Prometheus said what they were smoothed with last."""
     speeds: Mapping[str, PodSpeed] = field(default_factory=dict)
@@ -305,8 +307,8 @@ class ReportMemory:
     """The gauges in the status, as of when they last moved."""
     conditions: Mapping[str, Condition] = field(default_factory=dict)
     decisions: tuple[DecisionStatus, ...] = ()
-    frozen_plan: str | None = None
-    """JSON of the plan while the object is paused."""
+    frozen_plan: PlanStatus | None = None
+    """While the object is paused."""
     gauges_written_at_s: float = 0.0
     posted: Mapping[str, float] = field(default_factory=dict)
     """When an Event of each reason was last posted."""

@@ -10,7 +10,7 @@ from tonnage.api.pods import Role
 from tonnage.api.status import ProposalStatus, Reason
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.catalog.shape import ModelShape
-from tonnage.control.input.memory import BetterAsked, ObjectMemory, PodSpeed, ReplicaGoodput
+from tonnage.control.input.memory import BetterAsked, ObjectMemory, ReplicaGoodput
 from tonnage.estimate.belief import Belief
 from tonnage.estimate.budget import ErrorBudget
 from tonnage.estimate.calibration import Calibrations
@@ -326,21 +326,12 @@ class Attainment:
 class Observed:
     """What busy engines and histograms say in this tick."""
 
-    step_s: float | None = None
-    mbu: float | None = None
-    dram_active: float | None = None
-    """As DCGM says, over all time."""
-    engine_mbu: float | None = None
-    """By the engine's own count of bytes, over all time."""
     pods: tuple[PodWindow, ...] = ()
     """What the engines of each warm and busy pod did over the last window."""
     kv_tokens: float | None = None
     kv_reports: tuple[float, ...] = ()
     """Tokens of one rank that each pod reports."""
-    mfu: float | None = None
     attainments: tuple[Attainment, ...] = ()
-    speeds: Mapping[str, PodSpeed] = field(default_factory=dict)
-    """Of the pods that were busy, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,11 +3,10 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from statistics import median
 
 from tonnage.api.status import Reason
 from tonnage.catalog.engine_speed import SpeedConstants
-from tonnage.control.input.memory import ObjectMemory, PodMemory, PodSpeed
+from tonnage.control.input.memory import ObjectMemory, PodMemory
 from tonnage.control.input.state import Attainment, Fleet, ModelState, Observed, PodView, Traffics
 from tonnage.control.measure.handover import with_causes
 from tonnage.estimate.demand import MeasuredDemand, attainment, measure_demand
@@ -20,9 +19,6 @@ from tonnage.estimate.speed import (
     BusyWindow,
     PromptShape,
     busy_window,
-    observed_mbu,
-    observed_mfu,
-    predicted_gap_s,
     prompt_shape,
 )
 from tonnage.memoize import memoize
@@ -181,29 +177,12 @@ def observe_engines(
     fleet: Fleet,
     sizing: Sizing,
     prior: SpeedConstants,
-    *,
-    believed: SpeedConstants | None = None,
 ) -> Observed:
-    """Return what busy engines show, for people and for the learner; None where none was asked.
-
-    ``believed``: constants that pods are held against; None: the prior.
-    """
-    pods = _pod_windows(state, fleet, sizing, prior)
-    busy = [each for pod in pods for each in pod.engines]
-    used = {
-        pod.pod: [(observed_mbu(pod.model, e), observed_mfu(pod.model, e)) for e in pod.engines]
-        for pod in pods
-    }
+    """Return what engines say of speed, caches and targets."""
     slo = sizing.request.slo
     reported = _reports_of_pods(state, sizing)
-    active = [e.dram_active_fraction for e in state.engines if e.dram_active_fraction is not None]
     return Observed(
-        pods=pods,
-        step_s=_mean([each.gap_s for each in busy]),
-        mbu=_mean([mbu for of_pod in used.values() for mbu, _ in of_pod]),
-        mfu=_mean([mfu for of_pod in used.values() for _, mfu in of_pod]),
-        dram_active=_mean(active),
-        engine_mbu=_engine_mbu(state, sizing),
+        pods=_pod_windows(state, fleet, sizing, prior),
         kv_tokens=min(reported) * sizing.flags.parallelism.data if reported else None,
         kv_reports=tuple(reported),
         attainments=(
@@ -219,10 +198,6 @@ def observe_engines(
             ),
             *_attainments("TPOT", [e.tpot_within for e in state.engines], slo.tpot),
         ),
-        speeds={
-            pod.pod: _speed(pod, used[pod.pod], state, believed or prior, fleet.windows_end_s)
-            for pod in pods
-        },
     )
 
 
@@ -235,36 +210,6 @@ def moved_prompt_fraction(engines: Iterable[EngineSamples]) -> float | None:
     ]
     started = sum(of_all for _, of_all in known)
     return min(1.0, sum(moved for moved, _ in known) / started) if known else None
-
-
-def _engine_mbu(state: ModelState, sizing: Sizing) -> float | None:
-    """Return the bandwidth that engines think they use, over the nominal one."""
-    nominal = sizing.replica.model.speeds.memory_bytes_per_s
-    known = [
-        (each.read_bytes_per_s + each.write_bytes_per_s) / nominal
-        for each in (engine.busy for engine in state.engines)
-        if each.read_bytes_per_s is not None and each.write_bytes_per_s is not None
-    ]
-    return _mean(known)
-
-
-def _speed(
-    pod: PodWindow,
-    used: list[tuple[float, float]],
-    state: ModelState,
-    constants: SpeedConstants,
-    seen_at_s: float,
-) -> PodSpeed:
-    """Return how fast a pod is; of several engines the one in the middle."""
-    nodes = {each.name: each.node_name for each in state.pods}
-    model = replace(pod.model, constants=constants)
-    return PodSpeed(
-        node=nodes.get(pod.pod),
-        slower=median(math.log(e.gap_s / predicted_gap_s(model, e)) for e in pod.engines),
-        mbu=median(mbu for mbu, _ in used),
-        mfu=median(mfu for _, mfu in used),
-        seen_at_s=seen_at_s,
-    )
 
 
 def _reports_of_pods(state: ModelState, sizing: Sizing) -> list[float]:
@@ -295,10 +240,6 @@ def reported_kv_tokens(samples: EngineSamples, sizing: Sizing) -> float | None:
     replica, context_tokens = sizing.replica, sizing.request.context_tokens
     blocks = samples.num_gpu_blocks / replica.model.dp_size
     return blocks * context_tokens / replica.blocks_reserved(context_tokens)
-
-
-def _mean(values: list[float]) -> float | None:
-    return sum(values) / len(values) if values else None
 
 
 def _attainments(

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from tonnage.api.status import Status
 from tonnage.control.report.reasons import CONDITIONS
 
 MATERIAL = 0.10
@@ -36,28 +37,25 @@ def is_moved(name: str, before: float, after: float) -> bool:
     return change > max(FLOORS.get(name, 0.0), MATERIAL * larger, chance)
 
 
-def facts(status: Mapping[str, Any]) -> Mapping[str, Any]:
+def facts(status: Status) -> tuple[object, ...]:
     """Return the part of a status whose every change is written at once.
 
     Numbers of the plan and of replicas, and conditions of ours without messages and times: what
     others write beside them no apply takes away. The rest are gauges and words that go along with
     the next write: two limits that nearly touch change places with every waver of the load.
     """
-    plan = dict(status.get("plan") or {})
-    for word in ("reasons", "limitedBy"):
-        plan.pop(word, None)
-    return {
-        "generation": status.get("observedGeneration"),
-        "replicas": status.get("replicas"),
-        "plan": plan,
-        "decisions": [each["time"] for each in status.get("decisions") or ()],
-        "proposals": [each["digest"] for each in status.get("proposals") or ()],
-        "conditions": sorted(
-            (each["type"], each["status"], each["reason"])
-            for each in status.get("conditions") or ()
-            if each["type"] in CONDITIONS
+    return (
+        status.observed_generation,
+        status.replicas,
+        status.plan and status.plan.model_copy(update={"reasons": (), "limited_by": ""}),
+        [each.time for each in status.decisions],
+        [each.digest for each in status.proposals],
+        sorted(
+            (each.type, each.status, each.reason)
+            for each in status.conditions
+            if each.type in CONDITIONS
         ),
-    }
+    )
 
 
 GAUGE_SECTIONS = ("estimate", "measured", "calibration")

@@ -7,7 +7,7 @@ from statistics import median, median_high
 from typing import Final
 
 from tonnage.api.status import Reason
-from tonnage.control.input.finding import Finding, is_false
+from tonnage.control.input.finding import Finding, is_false, said_before
 from tonnage.control.input.memory import PodSpeed
 from tonnage.control.input.state import Assessment, Fleet
 from tonnage.estimate.belief import Belief
@@ -15,11 +15,11 @@ from tonnage.estimate.learner import BAND
 
 TYPE: Final = "SpeedPlausible"
 SMOOTHING: Final = 0.3
-"""Weight of what Prometheus said last."""
+"""Weight of the last look."""
 KEPT_S: Final = 900.0
 """For so long a pod that is not busy any more is still judged by what it did."""
-MIN_WINDOWS: Final = 4
-"""Answers of Prometheus in which a pod was busy, before it is judged."""
+MIN_WINDOWS: Final = 2
+"""Looks at which a pod was busy, before it is judged."""
 SLOW_POD: Final = 0.15
 """By which a pod's steps may be longer than those of the others."""
 BACK: Final = 0.7
@@ -31,10 +31,11 @@ CERTAIN: Final = 2.0
 """Standard deviations by which an efficiency must be above 1."""
 
 
-def with_speeds(found: Assessment, now_s: float) -> Mapping[str, PodSpeed]:
+def with_speeds(
+    found: Assessment, newest: Mapping[str, PodSpeed], now_s: float
+) -> Mapping[str, PodSpeed]:
     """Smooth what each pod does; a pod that is gone or idle for long is forgotten."""
     present = {pod.name for pod in found.state.pods}
-    newest = found.observed.speeds if found.observed else {}
     kept = {
         name: speed
         for name, speed in found.memory.reported.speeds.items()
@@ -67,8 +68,9 @@ def speed_plausible(found: Assessment, _: Fleet) -> Finding:
     chosen, of_pods = found.chosen, found.memory.reported.speeds
     speeds = {name: each for name, each in of_pods.items() if each.windows >= MIN_WINDOWS}
     if chosen is None or not speeds:
-        not_busy = Finding("Unknown", "NotBusy", "no replica has been busy for long enough")
-        return _standing(found) or not_busy
+        # A process that began just now would else tell of doubts that it will not have.
+        before = said_before(found, TYPE) if of_pods else None
+        return before or Finding("Unknown", "NotBusy", "no replica was busy for long enough")
     ease = BACK if is_false(found, TYPE) else 1.0
     middle = {
         "MBU": median(each.mbu for each in speeds.values()),
@@ -83,19 +85,6 @@ def speed_plausible(found: Assessment, _: Fleet) -> Finding:
         said = ", ".join(f"{name} {value:.0%}" for name, value in middle.items())
         return Finding("True", "Plausible", said)
     return Finding("False", doubts[0].code, "; ".join(each.message for each in doubts))
-
-
-def _standing(found: Assessment) -> Finding | None:
-    """Return what was said of this spec before, while its pods are watched but not yet judged.
-
-    A process that began just now would otherwise tell each object of doubts that it will not have.
-    """
-    before = found.memory.reported.conditions.get(TYPE)
-    if before is None or before.status == "Unknown" or not found.memory.reported.speeds:
-        return None
-    if before.observed_generation != found.state.view.generation:
-        return None
-    return Finding(before.status, before.reason, before.message)
 
 
 def _beyond_physics(middle: Mapping[str, float], ease: float) -> Iterator[Reason]:

@@ -1,11 +1,9 @@
 """The status of one object, and whether it is to be written."""
 
-import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -23,6 +21,7 @@ from tonnage.api.status import (
     Status,
 )
 from tonnage.control.decide.approval import NEEDED
+from tonnage.control.decide.retries import place_of
 from tonnage.control.input.finding import PENDING
 from tonnage.control.input.memory import (
     DecisionMemory,
@@ -36,10 +35,11 @@ from tonnage.control.input.state import Assessment, Fleet, ModelView
 from tonnage.control.input.times import rfc3339
 from tonnage.control.measure.attained import BUDGET_FIGURE
 from tonnage.control.measure.traffic import moved_prompt_fraction
+from tonnage.control.measure.utilization import Utilization, utilization
 from tonnage.control.report.calibrated import calibration_status
 from tonnage.control.report.condition_types import CONDITION_TYPES
 from tonnage.control.report.conditions import conditions, problem_cell, problem_of
-from tonnage.control.report.differing import Figures, facts, figures, figures_moved, is_moved
+from tonnage.control.report.differing import facts, figures, figures_moved, is_moved
 from tonnage.control.report.happenings import bad_conditions
 from tonnage.control.report.kstatus import NO_PATH
 from tonnage.control.report.plausible import with_speeds
@@ -54,6 +54,7 @@ from tonnage.explain.report import (
     round_estimate,
 )
 from tonnage.memoize import memoize
+from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import SizingRequest
 from tonnage.units import PETA
 
@@ -63,30 +64,32 @@ SLO_SOURCES = {
 }
 MOST_SHOWN = PETA
 """In a column of the table, which holds no more than 253 characters."""
-SMOOTHING = 0.3
-"""Weight of what Prometheus said last in a gauge that is shown; decisions use it as it is."""
+SMOOTHING = 0.5
+"""Weight of the last look in a gauge that is shown; decisions use what Prometheus says as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reported:
-    """A status, the memory that goes with it, and whether it must be written now."""
+    """What is said of an object, and the memory that goes with it."""
 
-    status: Status
+    conditions: tuple[Condition, ...]
     memory: ReportMemory
-    must_write: bool
+    status: Status | None
+    """To write; None: it says nothing that is new."""
 
 
 def memory_from_status(view: ModelView, *, now_s: float) -> ObjectMemory:
     """Return the memory of an object that this process sees for the first time.
 
     What people read goes on from the status that stands there: the last decisions, and since
-    when each condition holds. So do the constants of the plan, while they are within the band in
-    which this process, too, would plan with them again.
+    each condition holds, and figures that were measured. So do the constants of the plan, while
+    they are within the band in which this process, too, would plan with them again.
     """
     status = _standing(view)
-    budget_left = status.measured.error_budget_left if status.measured else None
+    shown = dict(_shown(status))
     known = ReportMemory(
-        shown={BUDGET_FIGURE: budget_left} if budget_left else {},
+        gauges={name: each.value for name, each in shown.items()},
+        shown=shown,
         decisions=status.decisions,
         conditions={each.type: each for each in status.conditions},
         bad=bad_conditions(status.conditions, {}, now_s=now_s),
@@ -120,74 +123,89 @@ def _without_path(view: ModelView, said: str) -> WriteMemory:
     return WriteMemory(failures={WriteKind.CHILDREN: known})
 
 
+def _shown(status: Status) -> Iterator[tuple[str, MeasuredFigure]]:
+    """Yield the figures of a status by the name that they have in it."""
+    for name, field in MeasuredStatus.model_fields.items():
+        if (figure := getattr(status.measured, name, None)) is not None:
+            yield field.alias or name, figure
+
+
 def report(found: Assessment, fleet: Fleet) -> Reported:
-    """Return the status of an object, and whether it materially differs from what stands there."""
-    status, known = (
-        _pending_status(found, fleet) if found.pending else _planned_status(found, fleet)
-    )
-    (facts_before, before), after = _on_server(found.state.view), status.to_dict()
-    gauges_due = fleet.now_s - known.gauges_written_at_s >= fleet.settings.status_interval_s
-    must_write = facts_before != facts(after) or (
-        gauges_due and figures_moved(before, figures(after))
-    )
-    frozen_plan = known.frozen_plan
-    if found.mode != "Paused":
-        frozen_plan = None
-    elif status.plan:
-        frozen_plan = status.plan.model_dump_json()
+    """Return what is said of an object, and its status where that materially differs.
+
+    Figures for show are measured once in a status interval, not in each tick.
+    """
+    now, before = rfc3339(fleet.now_s), found.memory.reported
+    known = before if found.pending else _with_decision(found, now)
+    is_look = not found.pending and _is_look_due(known, fleet)
+    if is_look:
+        known = _looked(found, known, fleet)
+        found = replace(found, memory=replace(found.memory, reported=known))
+    met = conditions(found, fleet, now=now)
+    on_server, stated = _standing(found.state.view), _stated(found, known, met)
+    is_news = facts(on_server) != facts(stated)
+    whole = _whole(found, known, stated, fleet) if is_news or is_look else None
+    is_due = fleet.now_s - before.gauges_written_at_s >= fleet.settings.status_interval_s
+    status, written_at_s = None, before.gauges_written_at_s
+    if whole and (is_news or (is_due and _is_moved(on_server, whole))):
+        status = whole
+        written_at_s = (known.looked_at_s if is_look else None) or fleet.now_s
+    frozen = before.frozen_plan or (whole.plan if whole else None)
     known = replace(
         known,
-        conditions={each.type: each for each in status.conditions},
-        gauges_written_at_s=fleet.now_s if must_write else known.gauges_written_at_s,
-        frozen_plan=frozen_plan,
+        conditions={each.type: each for each in met},
+        gauges_written_at_s=written_at_s,
+        frozen_plan=frozen if found.mode == "Paused" else None,
     )
-    return Reported(status=status, memory=known, must_write=must_write)
+    return Reported(conditions=met, memory=known, status=status)
 
 
-@memoize
-def _on_server(view: ModelView) -> tuple[Mapping[str, Any], Figures]:
-    """Return the facts and the figures of the status that the API server has."""
-    status = json.loads(view.status)
-    return facts(status), figures(status)
+def _is_moved(before: Status, after: Status) -> bool:
+    return figures_moved(figures(before.to_dict()), figures(after.to_dict()))
 
 
-def _planned_status(found: Assessment, fleet: Fleet) -> tuple[Status, ReportMemory]:
-    now = rfc3339(fleet.now_s)
-    known, measured = _measured_status(found, _with_decision(found, now), fleet)
-    met = conditions(replace(found, memory=replace(found.memory, reported=known)), fleet, now=now)
-    status = Status(
+def _is_look_due(known: ReportMemory, fleet: Fleet) -> bool:
+    since_s = known.looked_at_s
+    return since_s is None or fleet.now_s - since_s >= fleet.settings.status_interval_s
+
+
+def _stated(found: Assessment, known: ReportMemory, met: tuple[Condition, ...]) -> Status:
+    """Return what a status is written for at once; in a search what needs the plan stays."""
+    stated = Status(
         observed_generation=found.state.view.generation,
         replicas=replicas_status(found),
         plan=_plan(found),
-        estimate=None
-        if found.sizing is None or found.is_of_before
-        else estimate_status(found.sizing, replicas=_decided_replicas(found)),
-        measured=measured,
-        calibration=calibration_status(found, fleet),
         decisions=known.decisions,
         conditions=met,
-        display=_display(found, known, met),
         proposals=found.proposals,
     )
-    return status, known
+    if not found.pending:
+        return stated
+    before, parts = _standing(found.state.view), ("observed_generation", "replicas", "conditions")
+    return before.model_copy(update={each: getattr(stated, each) for each in parts})
 
 
-def _pending_status(found: Assessment, fleet: Fleet) -> tuple[Status, ReportMemory]:
-    """Return the status that stands there, with what is known without the plan."""
-    before, pending = _standing(found.state.view), found.pending
-    known = conditions(found, fleet, now=rfc3339(fleet.now_s))
-    display = {"problem": problem_cell(problem_of(known))}
-    if pending and pending.is_told:
-        display |= {"reason": PENDING}
-    changes = {
-        "observed_generation": found.state.view.generation,
-        "replicas": replicas_status(found),
-        "conditions": known,
-        "display": (before.display or Display()).model_copy(update=display),
+def _whole(found: Assessment, known: ReportMemory, stated: Status, fleet: Fleet) -> Status:
+    """Return a status with words and figures, too."""
+    if found.pending:
+        display = {"problem": problem_cell(problem_of(stated.conditions))}
+        if found.pending.is_told:
+            display |= {"reason": PENDING}
+        return stated.model_copy(
+            update={"display": (stated.display or Display()).model_copy(update=display)}
+        )
+    sizing = None if found.is_of_before else found.sizing
+    more = {
+        "plan": _with_reasons(found, stated.plan),
+        "estimate": sizing and estimate_status(sizing, replicas=_decided_replicas(found)),
+        "measured": MeasuredStatus.model_validate(known.shown) if known.shown else None,
+        "calibration": calibration_status(found, fleet),
+        "display": _display(found, known, stated.conditions),
     }
-    return before.model_copy(update=changes), found.memory.reported
+    return stated.model_copy(update=more)
 
 
+@memoize
 def _standing(view: ModelView) -> Status:
     """Return the status on the API server; an empty one where another version wrote it."""
     try:
@@ -202,17 +220,28 @@ def _decided_replicas(found: Assessment) -> int | None:
 
 def _plan(found: Assessment) -> PlanStatus | None:
     """Return the plan for the spec; a paused object keeps the one that it was paused with."""
-    if found.mode == "Paused" and (frozen := _frozen_plan(found)):
-        return frozen
+    if found.mode == "Paused":
+        frozen = found.memory.reported.frozen_plan or _standing(found.state.view).plan
+        if frozen:
+            return frozen
     if found.sizing is None or found.decision is None or found.is_of_before:
         return None
-    own = (
-        *batch_reasons(found.sizing),
-        *memory_reasons(found.sizing),
-        *_offload_reasons(found),
-    )
-    reasons = (*found.decision.reasons, *found.decision.notes, *own)
-    return plan_status(found.sizing, replicas=found.decision.replicas, reasons=reasons)
+    return _numbers(found.sizing, found.decision.replicas)
+
+
+@memoize
+def _numbers(sizing: Sizing, replicas: int) -> PlanStatus:
+    return plan_status(sizing, replicas=replicas)
+
+
+def _with_reasons(found: Assessment, plan: PlanStatus | None) -> PlanStatus | None:
+    """Return the plan with why it is so; a frozen one says that already."""
+    sizing, decision = found.sizing, found.decision
+    if sizing is None or decision is None or plan is not _numbers(sizing, decision.replicas):
+        return plan
+    own = (*batch_reasons(sizing), *memory_reasons(sizing), *_offload_reasons(found))
+    reasons = (*decision.reasons, *decision.notes, *own)
+    return plan_status(sizing, replicas=decision.replicas, reasons=reasons)
 
 
 def _offload_reasons(found: Assessment) -> Iterator[Reason]:
@@ -228,16 +257,6 @@ def _offload_reasons(found: Assessment) -> Iterator[Reason]:
         held_fraction=fmean(known) if known else None,
         why=found.chosen.why_offload,
     )
-
-
-def _frozen_plan(found: Assessment) -> PlanStatus | None:
-    text = found.memory.reported.frozen_plan or json.dumps(
-        json.loads(found.state.view.status).get("plan")
-    )
-    try:
-        return PlanStatus.model_validate_json(text)
-    except ValidationError:
-        return None  # there is none, or another version wrote it
 
 
 def replicas_status(found: Assessment) -> ReplicasStatus:
@@ -281,7 +300,9 @@ def _takes_caches(request: SizingRequest) -> bool:
     return request.has_host_cache or request.role == "decode"
 
 
-def _gauges(found: Assessment, fleet: Fleet) -> Iterator[tuple[str, float | None, str]]:
+def _gauges(
+    found: Assessment, fleet: Fleet, used: Utilization
+) -> Iterator[tuple[str, float | None, str]]:
     traffics, observed = found.traffics, found.observed
     demand, lengths = traffics.demand, traffics.lengths
     yield "requestsPerSecond", demand.requests_per_s if demand else None, "completions and backlog"
@@ -297,11 +318,11 @@ def _gauges(found: Assessment, fleet: Fleet) -> Iterator[tuple[str, float | None
         if found.sizing and _takes_caches(found.sizing.request):
             moved = moved_prompt_fraction(found.state.engines)
             yield "movedPromptFraction", moved, "vllm:prompt_tokens_by_source"
-        yield "stepSeconds", observed.step_s, "vllm:inter_token_latency_seconds"
-        yield "memoryBandwidthUtilization", observed.mbu, "step bytes over step time"
-        yield "modelFlopsUtilization", observed.mfu, "step work over step time"
-        yield "dramActive", observed.dram_active, "DCGM_FI_PROF_DRAM_ACTIVE"
-        yield "engineBandwidthUtilization", observed.engine_mbu, "vllm:estimated_*_bytes_per_gpu"
+        yield "stepSeconds", used.step_s, "vllm:inter_token_latency_seconds"
+        yield "memoryBandwidthUtilization", used.mbu, "step bytes over step time"
+        yield "modelFlopsUtilization", used.mfu, "step work over step time"
+        yield "dramActive", used.dram_active, "DCGM_FI_PROF_DRAM_ACTIVE"
+        yield "engineBandwidthUtilization", used.engine_mbu, "vllm:estimated_*_bytes_per_gpu"
         if found.sizing and found.sizing.flags.max_num_queued_tokens:
             refused = sum(each.refused_per_s for each in found.state.engines)
             yield "refusedPerSecond", refused, "vllm:admission_rejections"
@@ -317,38 +338,34 @@ def _gauges(found: Assessment, fleet: Fleet) -> Iterator[tuple[str, float | None
     yield "coldStartSeconds", found.memory.posterior.cold_start_s, "scheduled to Ready of own pods"
 
 
-def _measured_status(
-    found: Assessment, known: ReportMemory, fleet: Fleet
-) -> tuple[ReportMemory, MeasuredStatus | None]:
-    """Smooth the gauges; each keeps its value and time until it moves materially.
+def _looked(found: Assessment, known: ReportMemory, fleet: Fleet) -> ReportMemory:
+    """Measure the figures for show; each keeps its value and time until it moves materially.
 
-    What Prometheus said counts once, in however many ticks it is decided by.
+    What Prometheus said counts once.
     """
     now, said_at_s = rfc3339(fleet.now_s), fleet.windows_end_s
+    is_first = known.looked_at_s is None  # the next looks at all objects are not at once
+    early_s = place_of(found.memory.uid) * fleet.settings.status_interval_s if is_first else 0.0
+    used = utilization(found, found.chosen, fleet) if found.chosen else Utilization()
     weight = SMOOTHING if said_at_s != known.gauges_said_at_s else 0.0
-    gauges, shown = dict(known.gauges), dict[str, MeasuredFigure]()
-    for name, value, source in _gauges(found, fleet):
+    gauges, shown = dict[str, float](), dict[str, MeasuredFigure]()
+    for name, value, source in _gauges(found, fleet, used):
         if value is None:
-            gauges.pop(name, None)
             continue
-        smooth = value if name not in gauges else gauges[name] + weight * (value - gauges[name])
-        gauges[name] = smooth
+        was = known.gauges.get(name, value)
+        gauges[name] = smooth = was + weight * (value - was)
         before = known.shown.get(name)
-        is_same = before is not None and not is_moved(name, before.value, smooth)
-        shown[name] = (
-            before
-            if before and is_same
-            else MeasuredFigure(value=round_estimate(smooth), source=source, changed_at=now)
-        )
-    measured = MeasuredStatus.model_validate(shown) if shown else None
-    known = replace(
+        if before is None or is_moved(name, before.value, smooth):
+            before = MeasuredFigure(value=round_estimate(smooth), source=source, changed_at=now)
+        shown[name] = before
+    return replace(
         known,
+        looked_at_s=fleet.now_s - early_s,
         gauges=gauges,
         gauges_said_at_s=said_at_s,
-        speeds=with_speeds(found, fleet.now_s),
+        speeds=with_speeds(found, used.speeds, fleet.now_s),
         shown=shown,
     )
-    return known, measured
 
 
 def _display(found: Assessment, known: ReportMemory, met: tuple[Condition, ...]) -> Display:

@@ -130,7 +130,7 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     repeated = said_by_roles(found)
     events, said = happenings(
         reported.memory,
-        [each for each in reported.status.conditions if each.type not in repeated],
+        [each for each in reported.conditions if each.type not in repeated],
         scaling=next(iter(reported.memory.decisions), None) if is_scaling else None,
         rolling=roll_written(deployment, found.changes) if rolls else None,
         now_s=fleet.now_s,
@@ -138,9 +138,8 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     if is_mute:
         written_at_s = found.memory.reported.gauges_written_at_s
         said = replace(said, gauges_written_at_s=written_at_s)
-    if not reported.must_write:
+    if reported.status is None:
         known = known.without(WriteKind.STATUS)
-    is_said = reported.must_write and not is_mute
     writes = Writes(
         namespace=view.namespace,
         name=view.name,
@@ -156,7 +155,7 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
         first_replicas=found.decision.replicas if found.decision else None,
         check_children=checks,
         check_leftovers=checks and _is_spec_new(found),
-        status=reported.status if is_said and not view.is_deleting else None,
+        status=None if is_mute or view.is_deleting else reported.status,
         happenings=() if view.is_deleting else events,
         is_oversized=view.is_oversized,
     )
