@@ -6,14 +6,15 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import aiohttp
 
+from tonnage.units import count_of
 from tonnage_lab.load_endpoints import Endpoints, PodChoice, PodEndpoint
 from tonnage_lab.load_records import RequestRecord
-from tonnage_lab.load_stream import Prompts, RequestResult, RequestSize, Streamer
+from tonnage_lab.load_stream import StreamedAnswer, stream
 
 TRANSFER: Final = "kv_transfer_params"
 """By which engines tell where the KV cache of a prompt is."""
@@ -69,39 +70,52 @@ class Client:
         self._session, self._endpoints, self._shape = session, endpoints, shape
         self._prefill = prefill
         self._generator = random.Random(shape.seed)  # noqa: S311 -- a load has no secrets
-        self._prompts = Prompts(vocab_size=shape.vocab_size)
+        self._prompts = random.Random()  # noqa: S311 -- not seeded: see ``_body``
 
     async def send(self, due_s: float) -> RequestRecord:
         """Send a request that was due at this time; one that nobody took is tried once more."""
-        asked = RequestSize(
+        record = RequestRecord(
+            start_s=due_s,
             prompt_tokens=self._shape.prompt.draw(self._generator),
             output_tokens=self._shape.output.draw(self._generator),
         )
         endpoint = self._choose()
         if endpoint is None:
-            nobody = RequestResult(asked=asked, due_s=due_s, error="no endpoint is ready")
-            return _record(nobody, due_s=due_s)
-        answer = await self._to(endpoint, asked, due_s)
+            return replace(record, error="no endpoint is ready")
+        answer = await self._to(endpoint, record)
         if answer.status is None and not answer.is_late:  # nobody took it
             endpoint = self._choose(but=endpoint) or endpoint
-            answer = await self._to(endpoint, asked, due_s)
-        return _record(answer, due_s=due_s, pod=endpoint.pod)
+            answer = await self._to(endpoint, record)
+        return _told(replace(record, pod=endpoint.pod), answer)
 
     def _choose(self, *, but: PodEndpoint | None = None) -> PodEndpoint | None:
         return self._endpoints.choose(self._shape.routing, self._generator, but=but)
 
-    async def _to(self, endpoint: PodEndpoint, asked: RequestSize, due_s: float) -> RequestResult:
-        """Return the answer of an endpoint to a request that was due then, since the epoch."""
-        streamer = Streamer(
-            self._session, endpoint.url, model=self._shape.model, prompts=self._prompts
-        )
-        due_s -= time.time() - time.monotonic()
+    async def _to(self, endpoint: PodEndpoint, asked: RequestRecord) -> StreamedAnswer:
         with _counted(self._endpoints, endpoint):
             try:
-                body = await self._read(streamer.body(asked))
+                body = await self._read(self._body(asked))
             except KeyError as error:
-                return RequestResult(asked=asked, due_s=due_s, error=f"prefill: {error!r}")
-            return await streamer.send(body, asked, due_s=due_s)
+                return StreamedAnswer(error=f"prefill: {error!r}")
+            return await stream(self._session, endpoint.url, body)
+
+    def _body(self, asked: RequestRecord) -> bytes:
+        """Return a request with a new prompt, which shares no beginning with another.
+
+        A second run must not find the prompts of the first in the cache. Tokens are from the middle
+        of the vocabulary: special ones are at its ends.
+        """
+        size = self._shape.vocab_size
+        low, high = size // 10, max(2, size * 9 // 10)
+        content = {
+            "model": self._shape.model,
+            "prompt": self._prompts.choices(range(low, high), k=asked.prompt_tokens),
+            "max_tokens": asked.output_tokens,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        return json.dumps(content).encode()
 
     async def _read(self, body: bytes) -> bytes:
         """Have an engine of the other role read the prompt, and another if it fails.
@@ -143,16 +157,18 @@ def _counted(endpoints: Endpoints, endpoint: PodEndpoint) -> Iterator[None]:
             del endpoints.outstanding[endpoint]
 
 
-def _record(answer: RequestResult, *, due_s: float, pod: str = "") -> RequestRecord:
-    is_complete = answer.is_complete
-    return RequestRecord(
-        start_s=due_s,
-        prompt_tokens=answer.asked.prompt_tokens,
-        output_tokens=answer.asked.output_tokens,
+def _told(asked: RequestRecord, answer: StreamedAnswer) -> RequestRecord:
+    """Return the record of a request with what became of it."""
+    error = answer.error
+    if not error and answer.output_tokens != asked.output_tokens:
+        error = f"{answer.output_tokens} of {count_of(asked.output_tokens, 'token')} came"
+    if error:
+        return replace(asked, status=answer.status, error=error)
+    due_s = asked.start_s - (time.time() - time.monotonic())
+    return replace(
+        asked,
         status=answer.status,
-        ttft_s=answer.ttft_s if is_complete else None,
-        tpot_s=answer.tpot_s if is_complete else None,
-        e2e_s=answer.last_s - answer.due_s if is_complete else None,
-        pod=pod,
-        error=answer.error,
+        ttft_s=answer.event_s[0] - due_s,
+        tpot_s=answer.tpot_s,
+        e2e_s=answer.event_s[-1] - due_s,
     )

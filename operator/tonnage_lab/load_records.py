@@ -14,7 +14,7 @@ class RequestRecord:
     """When it was due, in seconds since the epoch."""
     prompt_tokens: int
     output_tokens: int
-    status: int | None
+    status: int | None = None
     """Of the HTTP answer; None when there was none."""
     ttft_s: float | None = None
     tpot_s: float | None = None

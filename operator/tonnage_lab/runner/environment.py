@@ -82,17 +82,20 @@ def references(container: Json) -> Iterator[ObjectRef]:
     for source in container.get("envFrom") or []:
         for field, resource in (("configMapRef", CONFIG_MAPS), ("secretRef", SECRETS)):
             if field in source:
-                yield _object_ref(resource, source[field])
+                yield object_ref(resource, source[field])
     for variable in container.get("env") or []:
         source = variable.get("valueFrom") or {}
         for field, resource in (("configMapKeyRef", CONFIG_MAPS), ("secretKeyRef", SECRETS)):
             if field in source:
-                yield _object_ref(resource, source[field])
+                yield object_ref(resource, source[field])
 
 
-def _object_ref(resource: str, source: Json) -> ObjectRef:
+def object_ref(resource: str, source: Json) -> ObjectRef:
+    """Return what a source names; a volume has its Secret under a field of its own."""
     return ObjectRef(
-        resource=resource, name=source["name"], optional=bool(source.get("optional", False))
+        resource=resource,
+        name=source.get("name") or source["secretName"],
+        optional=bool(source.get("optional", False)),
     )
 
 
@@ -119,7 +122,7 @@ def _all_of(source: Json, objects: Objects) -> dict[str, str]:
     field, resource = (
         ("configMapRef", CONFIG_MAPS) if "configMapRef" in source else ("secretRef", SECRETS)
     )
-    data = object_data(_object_ref(resource, source[field]), objects)
+    data = object_data(object_ref(resource, source[field]), objects)
     return {prefix + key: value.decode() for key, value in data.items()}
 
 
@@ -149,7 +152,7 @@ def _value(
         return field_value(source["fieldRef"]["fieldPath"], facts)
     for field, resource in (("configMapKeyRef", CONFIG_MAPS), ("secretKeyRef", SECRETS)):
         if field in source:
-            return _key_of(_object_ref(resource, source[field]), source[field]["key"], objects)
+            return _key_of(object_ref(resource, source[field]), source[field]["key"], objects)
     raise NotStartableError(
         "CreateContainerConfigError", f"env {variable['name']}: {sorted(source)} is not known here"
     )

@@ -17,11 +17,13 @@ from tonnage_lab.runner.environment import (
     PodFacts,
     field_value,
     object_data,
+    object_ref,
 )
 from tonnage_lab.runner.mounts import Bind
 
 Json = Mapping[str, Any]
 
+RESOURCES: Final = {"configMap": CONFIG_MAPS, "secret": SECRETS}
 TOKEN_LIFETIME_S: Final = 3600
 """Asked for when a volume does not say."""
 
@@ -79,16 +81,8 @@ def references(volumes: Sequence[Json]) -> Iterator[ObjectRef]:
     """Return the ConfigMaps and Secrets that volumes need."""
     for volume in volumes:
         for kind, source in _sources(volume):
-            if kind in ("configMap", "secret"):
-                yield _object_ref(kind, source)
-
-
-def _object_ref(kind: str, source: Json) -> ObjectRef:
-    return ObjectRef(
-        resource=CONFIG_MAPS if kind == "configMap" else SECRETS,
-        name=source.get("name") or source["secretName"],
-        optional=bool(source.get("optional", False)),
-    )
+            if kind in RESOURCES:
+                yield object_ref(RESOURCES[kind], source)
 
 
 def token_refs(volume: Json) -> list[TokenRef]:
@@ -114,7 +108,7 @@ def files(volume: Json, facts: PodFacts, objects: Objects) -> dict[str, bytes]:
     for kind, source in _sources(volume):
         match kind:
             case "configMap" | "secret":
-                data = object_data(_object_ref(kind, source), objects)
+                data = object_data(object_ref(RESOURCES[kind], source), objects)
                 found |= _items(data, source)
             case "downwardAPI":
                 for item in source.get("items") or []:
