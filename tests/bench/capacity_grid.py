@@ -22,7 +22,7 @@ from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.speculation import Speculation
 from tonnage.sizing.split import Parallelism
-from tonnage.sizing.workload import Lengths, Routing, Slo, Target, Workload
+from tonnage.sizing.workload import Lengths, Slo, Target, Workload
 
 NUM_WORKLOADS = 100
 PLATFORMS = (
@@ -101,15 +101,8 @@ class Case:
         return tuple(name for name, holds in found.items() if holds) or (PLAIN,)
 
 
-def fleet_of(
-    case: Case,
-    replica: Replica,
-    max_num_seqs: int,
-    *,
-    num_replicas: int = 1,
-    routing: Routing = Routing.SERVICE,
-) -> Fleet:
-    """Return reference engines with so many slots and the cache of a replica."""
+def fleet_of(case: Case, replica: Replica, max_num_seqs: int) -> Fleet:
+    """Return a reference engine with so many slots and the cache of a replica."""
     speculation = case.request.speculation
     return Fleet(
         limits=engine_limits(replica, case.request, max_num_seqs),
@@ -118,8 +111,6 @@ def fleet_of(
         drafts=Drafts(speculation.num_draft_tokens, speculation.acceptance_rate)
         if speculation
         else None,
-        num_replicas=num_replicas,
-        routing=routing,
     )
 
 

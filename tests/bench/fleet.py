@@ -2,16 +2,15 @@
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import NormalDist, stdev
 
 from reference_engine import EngineLimits, Request, Served
 from reference_fast import Drafts, FastServer, StepFigures
-from reference_router import Pick, at_random, least_outstanding, serve
 from tonnage.sizing.request import SizingRequest
-from tonnage.sizing.workload import Routing, Slo, Target, Workload
+from tonnage.sizing.workload import Slo, Target, Workload
 
 NORMAL = NormalDist()
 FIRST_SEED = 1000
@@ -119,7 +118,6 @@ class Block:
     found: Sequence[Draw]
     first: int
     counted: int
-    seed: int
 
     @property
     def end(self) -> int:
@@ -155,7 +153,6 @@ class Load:
             found=draws(self.traffic, warm_up + counted + self.crowd + TAIL, seed),
             first=warm_up,
             counted=counted,
-            seed=seed,
         )
 
 
@@ -169,24 +166,22 @@ def traffic_of(request: SizingRequest) -> Traffic:
 
 @dataclass(frozen=True, kw_only=True)
 class Fleet:
-    """Reference engines of one kind, and what spreads requests over them."""
+    """One replica of the reference engine."""
 
     limits: EngineLimits
     figures: StepFigures
     num_ranks: int = 1
     drafts: Drafts | None = None
-    num_replicas: int = 1
-    routing: Routing = Routing.SERVICE
 
-    def servers(self) -> list[FastServer]:
-        return [
-            FastServer(self.limits, self.figures, num_ranks=self.num_ranks, drafts=self.drafts)
-            for _ in range(self.num_replicas)
-        ]
-
-    def pick(self, servers: Sequence[FastServer], seed: object) -> Pick:
-        pooled = self.routing is Routing.LEAST_OUTSTANDING
-        return least_outstanding(servers, seed) if pooled else at_random(servers, seed)
+    def serve(self, arrivals: Iterable[Request]) -> Iterator[Served]:
+        """Yield requests as they end, roughly in that order."""
+        server = FastServer(self.limits, self.figures, num_ranks=self.num_ranks, drafts=self.drafts)
+        for request in arrivals:
+            server.submit(request)
+            yield from server.completed
+            server.completed.clear()
+        server.advance(math.inf)
+        yield from server.completed
 
 
 @dataclass(slots=True, kw_only=True)
@@ -240,9 +235,7 @@ def kept(fleet: Fleet, block: Block, requests_per_s: float, slo: Slo) -> Kept:
     """Serve a block at a rate and count; ends early where far more miss than may."""
     seen = Kept(ttft_misses=[0] * len(slo.ttft), tpot_misses=[0] * len(slo.tpot))
     most = [HOPELESS * (1 - each.quantile) * block.counted for each in (*slo.ttft, *slo.tpot)]
-    servers = fleet.servers()
-    arrivals = requests(block.found, requests_per_s)
-    for served in serve(servers, fleet.pick(servers, block.seed), arrivals):
+    for served in fleet.serve(requests(block.found, requests_per_s)):
         if not block.first <= served.request.number < block.end:
             continue
         if seen.count(served, slo) and seen.is_beyond(most):

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
+from measured import rss_mib
 
 from audit_log import AuditLog
 from crowd_api import CrowdApi, calm
@@ -35,7 +36,6 @@ from tonnage.manifests.children import Site, deployment, service
 from tonnage.manifests.names import MANAGER
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.search import size
-from tonnage.units import KIB, MIB
 from tonnage_lab import assets, controlplane, kwok
 from tonnage_lab.controlplane import ControlPlane
 
@@ -171,13 +171,11 @@ class Crowd:
         assert self.operator.process.poll() is None, self.operator.log()[-3000:]
         pid = self.operator.process.pid
         taken = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        rss = next(int(each.split()[1]) for each in lines if each.startswith("VmRSS"))
         sums = self._sums()
         return Look(
             at_s=time.time(),
             cpu_s=(int(taken[11]) + int(taken[12])) / os.sysconf("SC_CLK_TCK"),
-            rss_mib=rss * KIB / MIB,
+            rss_mib=rss_mib(pid),
             load=os.getloadavg()[0],
             num_ticks=sums.get(SUMS[0], 0),
             ticks_s=sums.get(SUMS[1], 0),

@@ -14,7 +14,6 @@ times move. After the first tick the memory of answers is warm: what is cold is 
 
 import os
 import random
-import resource
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import click
-from measured import write_page
+from measured import rss_mib, write_page
 
 from fleet_builders import (
     NOW_S,
@@ -238,11 +237,6 @@ def groups_of(pods: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
     """Return the namespaces that are asked for together, as the loop groups them."""
     named = [(namespace, pod) for namespace, names in pods.items() for pod in names]
     return [each.namespaces for each in parts_of(lambda _: {}, named, {}, 0.0)]
-
-
-def rss_mib() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

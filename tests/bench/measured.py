@@ -1,8 +1,11 @@
 """The front line of a page of figures: the commit that they were taken at, and what they are of."""
 
+import resource
 import subprocess
 from pathlib import Path
 from typing import Final
+
+from tonnage.units import MIB
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DECIDES: Final = "control,engine,estimate,policy,replay,sizing"
@@ -24,6 +27,12 @@ FOLDERS: Final = {
     "speed.md": "catalog,engine,sizing",
 }
 """Folders of ``operator/tonnage`` that a page measures."""
+
+
+def rss_mib(process: int | str = "self") -> float:
+    """Return what a process holds of the memory, as the kernel counts it."""
+    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / MIB
 
 
 def write_page(page: Path, text: str) -> None:

@@ -11,7 +11,6 @@ the API server in it, of which there are ever as many.
 import contextlib
 import gc
 import logging
-import resource
 import threading
 import time
 from collections import Counter
@@ -21,7 +20,7 @@ from functools import _lru_cache_wrapper
 from pathlib import Path
 
 import click
-from measured import write_page
+from measured import rss_mib, write_page
 from prometheus_client import generate_latest
 from soak_world import HOUR_S, PER_HOUR, SoakWorld
 
@@ -31,7 +30,6 @@ from tonnage.cluster.lease import RENEW_S, Leadership
 from tonnage.fleet.heartbeat import Heartbeat
 from tonnage.fleet.loop import Loop
 from tonnage.main import keep_deciding
-from tonnage.units import MIB
 
 PAGE = Path(__file__).with_name("soak.md")
 STEP_S = RENEW_S / 2
@@ -206,11 +204,6 @@ def kept(loop: Loop, heartbeat: Heartbeat) -> dict[str, int]:
         "counters": sum(map(len, heartbeat.exporter._counts.values())),
         "cached calls": sum(each.cache_info().currsize for each in caches),
     }
-
-
-def rss_mib() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / MIB
 
 
 def slope(found: Sequence[Hour]) -> float:

@@ -11,12 +11,11 @@ import time
 from pathlib import Path
 
 import click
-from measured import write_page
+from measured import rss_mib, write_page
 
 from api_world import ApiWorld, an_api_world
 from site_lab import a_model
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS, KubeApi, load_client
-from tonnage.units import KIB, MIB
 from tonnage_lab import assets, controlplane
 
 PAGE = Path(__file__).with_name("soak_real.md")
@@ -32,11 +31,6 @@ Written by `python tests/bench/soak_real.py --page`, which says what runs. {obje
 | minute | RSS, MiB | threads | Lease writes | other writes | requests |
 | ---: | ---: | ---: | ---: | ---: | ---: |
 """
-
-
-def rss_mib(pid: int) -> float:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * KIB / MIB for line in lines if line.startswith("VmRSS"))
 
 
 def row(world: ApiWorld, minute: int, since_s: float) -> str:

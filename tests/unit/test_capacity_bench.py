@@ -10,10 +10,9 @@ from capacity import predicted, truth_of
 from capacity_grid import BURSTS, DATA_PARALLEL, FEW, OVERFLOW, SPECULATION, cases
 from capacity_truth import true_goodput
 from fleet import Fleet, Load, Traffic
-from staffing import row_of as staffing_row_of
 
 from reference_engine import EngineLimits
-from tonnage.sizing.workload import Lengths, Routing, Slo, Target, Workload
+from tonnage.sizing.workload import Lengths, Slo, Target, Workload
 
 pytestmark = pytest.mark.thorough
 
@@ -85,12 +84,3 @@ def test_predicted_goodput_is_near_what_the_reference_engine_serves(plain):
 
     # The whole grid: see tests/bench/capacity.md; what is simulated here strays by itself.
     assert median(errors) <= 0.05
-
-
-@pytest.mark.parametrize("routing", list(Routing))
-def test_two_replicas_suffice_where_the_rule_asks_for_two_and_one_does_not(plain, routing):
-    for case in plain[:2]:
-        row = staffing_row_of(case, routing, 2, num_requests=FEW_REQUESTS)
-
-        assert row is not None
-        assert float(row["misses"]) <= 1 < float(row["misses_of_one_fewer"])
