@@ -4,23 +4,19 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
+from typing import TYPE_CHECKING
 
 from tonnage.api.schedules import Schedule
 from tonnage.api.spec import Demand, KvOffload, Spec
 from tonnage.catalog.engine import KnownEngine
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.catalog.gpu import Gpu
-from tonnage.sizing.expected import (
-    expected_adapters,
-    expected_demand,
-    expected_speculation,
-    expected_workload,
-    newest_first_s,
-    refuses_late,
-    slo_of,
-)
+from tonnage.sizing.workload import Demand as Asked
 from tonnage.sizing.workload import Slo, Workload
 from tonnage.units import count_of, format_bytes, format_s, format_si, significant
+
+if TYPE_CHECKING:
+    from tonnage.sizing.request import SizingRequest
 
 MOST_NAMED = 3
 """Schedules that are written out."""
@@ -105,25 +101,26 @@ def with_changed(inputs: Iterable[Input], *changed: Input) -> tuple[Input, ...]:
     return tuple(changes.get(each.figure, each) for each in inputs)
 
 
-def spec_inputs(spec: Spec) -> Iterator[Input]:
-    """Yield what a spec says, or leaves to be guessed, in the order of the plan."""
-    yield _given_input(Figure.CONTEXT, f"{spec.context_length} tokens")
-    yield _given_input(Figure.SLO, _targets_written(slo_of(spec)))
-    workload = expected_workload(spec)
-    yield from lengths_inputs(workload, Origin.GIVEN if spec.demand else Origin.GUESSED)
-    adapters = expected_adapters(spec)
-    if adapters:
-        yield _given_input(Figure.ADAPTERS, str(adapters))
-    speculation = expected_speculation(spec)
-    if speculation:
-        yield _given_input(Figure.SPECULATION, str(speculation))
-    if spec.engine and spec.engine.max_num_batched_tokens:
-        yield _given_input(Figure.CHUNK, f"{spec.engine.max_num_batched_tokens} tokens per step")
-    yield _given_input(Figure.DEMAND, _demand_written(spec.demand))
-    yield _arrivals_input(spec)
-    if class_s := newest_first_s(spec):
+def spec_inputs(spec: Spec, request: "SizingRequest") -> Iterator[Input]:
+    """Yield what a spec says, or leaves to be guessed, in the order of the plan.
+
+    ``request``: that was made of it.
+    """
+    yield _given_input(Figure.CONTEXT, f"{request.context_tokens} tokens")
+    yield _given_input(Figure.SLO, _targets_written(request.slo))
+    yield from lengths_inputs(request.workload, Origin.GIVEN if spec.demand else Origin.GUESSED)
+    if request.adapters:
+        yield _given_input(Figure.ADAPTERS, str(request.adapters))
+    if request.speculation:
+        yield _given_input(Figure.SPECULATION, str(request.speculation))
+    if request.max_num_batched_tokens:
+        yield _given_input(Figure.CHUNK, f"{request.max_num_batched_tokens} tokens per step")
+    yield _given_input(Figure.DEMAND, _demand_written(spec.demand, request.demand))
+    scv = spec.demand.arrival_scv if spec.demand else 1
+    yield arrivals_input(scv, request.routing, Origin.GUESSED if scv == 1 else Origin.GIVEN)
+    if class_s := request.newest_first_s:
         yield _given_input(Figure.QUEUE, f"newest {format_s(class_s)} of arrivals first")
-    if refuses_late(spec):
+    if request.refuses_late:
         yield _given_input(Figure.ADMISSION, "refuses what would be late")
     yield from _replica_inputs(spec)
     if spec.scaling.schedules:
@@ -158,9 +155,8 @@ def _targets_written(slo: Slo) -> str:
     return ", ".join(targets) or "none: offline"
 
 
-def _demand_written(demand: Demand | None) -> str:
+def _demand_written(demand: Demand | None, rate: Asked) -> str:
     """Write the demand in the words of the spec, where these are not a rate of requests."""
-    rate = expected_demand(demand)
     if demand is None or demand.tokens_per_day is None:
         return str(rate)
     return f"{float(demand.tokens_per_day):,.0f} output tokens per day = {rate}"
@@ -178,12 +174,6 @@ def _schedule_written(schedule: Schedule) -> str:
     floors += [f"minReplicas {replicas}"] if replicas else []
     when = f"{schedule.cron} {schedule.time_zone}"
     return f"{when} for {schedule.duration}: {' and '.join(floors)}"
-
-
-def _arrivals_input(spec: Spec) -> Input:
-    scv = spec.demand.arrival_scv if spec.demand else 1
-    origin = Origin.GUESSED if scv == 1 else Origin.GIVEN
-    return arrivals_input(scv, spec.scaling.routing, origin)
 
 
 def arrivals_input(scv: float, routing: str, origin: Origin, *, is_most: bool = False) -> Input:

@@ -379,7 +379,7 @@ def ask(spec: Spec, known: Known, *, has_host_cache: bool = False) -> SizingRequ
         transfer_s=transfer_s_of(spec),
     )
     request = with_prior(request)
-    return replace(request, inputs=(*spec_inputs(spec), *_catalog_inputs(request, spec)))
+    return replace(request, inputs=(*spec_inputs(spec, request), *_catalog_inputs(request, spec)))
 
 
 def prior_of(request: SizingRequest) -> SpeedConstants:

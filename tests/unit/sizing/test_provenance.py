@@ -4,14 +4,19 @@ import pytest
 
 from fleet_builders import a_model
 from tonnage.api.objects import InvalidSpecError
+from tonnage.catalog.gpu import built_in_gpus
 from tonnage.sizing.provenance import (
     Figure,
     Input,
     Origin,
-    spec_inputs,
     with_changed,
     without_figures,
 )
+from tonnage.sizing.request import ask, look_up
+
+
+def inputs_of(spec):
+    return ask(spec, look_up(spec, built_in_gpus())).inputs
 
 
 def an_input(figure, value="1", which=""):
@@ -44,7 +49,7 @@ def test_all_that_is_about_a_figure_is_left_out():
 
 def schedules_written(*schedules):
     spec = a_model(scaling={"maxReplicas": 8, "schedules": schedules}).spec
-    [found] = [each for each in spec_inputs(spec) if each.figure is Figure.SCHEDULES]
+    [found] = [each for each in inputs_of(spec) if each.figure is Figure.SCHEDULES]
     return found.value
 
 
@@ -67,7 +72,7 @@ def test_a_peak_is_written_beside_what_usually_comes(demand, written):
     lengths = {"promptTokens": {"mean": 1000}, "outputTokens": {"mean": 100}}
     spec = a_model(demand=demand | lengths | {"peakPercent": 250}).spec
 
-    assert written in [each.value for each in spec_inputs(spec)]
+    assert written in [each.value for each in inputs_of(spec)]
 
 
 def test_a_peak_of_no_rate_is_refused():
@@ -96,4 +101,4 @@ def test_of_many_known_events_three_are_named():
 
 
 def test_without_known_events_nothing_is_said_of_them():
-    assert Figure.SCHEDULES not in {each.figure for each in spec_inputs(a_model().spec)}
+    assert Figure.SCHEDULES not in {each.figure for each in inputs_of(a_model().spec)}
