@@ -13,7 +13,6 @@ from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.estimate.learner import (
     SHARES,
     constants_of,
-    deviation_of_step,
     slow_end,
     with_constants,
 )
@@ -33,10 +32,6 @@ class PlannedSpeed:
     middle: SpeedPosterior
     slow: SpeedPosterior
     since_s: float
-
-    def step_ratio_to(self, other: "PlannedSpeed") -> float:
-        """Return the time of a typical step as it is planned with, over that of another plan."""
-        return math.exp(_log_step(self.slow, other.slow))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,25 +53,6 @@ class Belief:
     @property
     def is_measured(self) -> bool:
         return self.posterior.num_windows > 0
-
-    @property
-    def step_ratio(self) -> float:
-        """The time of a typical step as it is believed, over that of the prior."""
-        return self.ratio_of(self.posterior)
-
-    @property
-    def asked_ratio(self) -> float:
-        """The time of a typical step as it is planned with, over that believed."""
-        return math.exp(_log_step(self.asked.slow, self.posterior))
-
-    @property
-    def deviation_fraction(self) -> float:
-        """The doubt of a step's time: one standard deviation."""
-        return deviation_of_step(self.posterior)
-
-    def ratio_of(self, posterior: SpeedPosterior) -> float:
-        """Return the time of a typical step with some constants, over that of the prior."""
-        return math.exp(_log_step(posterior, self.prior))
 
     def constants_at(self, posterior: SpeedPosterior) -> SpeedConstants:
         return constants_of(posterior, self.constants)
@@ -111,8 +87,9 @@ def has_left(wanted: SpeedPosterior, asked: SpeedPosterior, *, band: float = BAN
     return max(abs(sum(moves)), *(abs(each) for each in moves)) > band
 
 
-def _log_step(one: SpeedPosterior, other: SpeedPosterior) -> float:
-    return sum(_weighted_moves(one, other))
+def step_ratio(one: SpeedPosterior, other: SpeedPosterior) -> float:
+    """Return the time of a typical step with some constants, over that with others."""
+    return math.exp(sum(_weighted_moves(one, other)))
 
 
 def _weighted_moves(one: SpeedPosterior, other: SpeedPosterior) -> list[float]:

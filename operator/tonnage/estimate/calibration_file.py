@@ -12,9 +12,9 @@ from pydantic import AfterValidator, Field, ValidationError, field_validator
 
 from tonnage.api.base import ApiModel
 from tonnage.api.strict_json import unique_keys
-from tonnage.estimate.covariance import repair
+from tonnage.estimate.covariance import UpperTriangle, repair
 from tonnage.estimate.errors import CalibrationFileError
-from tonnage.estimate.posterior import COVARIANCES, SpeedPosterior
+from tonnage.estimate.posterior import SpeedPosterior
 from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.split import Parallelism
 
@@ -72,12 +72,12 @@ class LearnedConstants(ApiModel):
     """Times the prior's overheads."""
     bandwidth_efficiency: Efficiency
     prefill_efficiency: Efficiency
-    covariance: Annotated[tuple[float, ...], Field(min_length=COVARIANCES, max_length=COVARIANCES)]
+    covariance: UpperTriangle
     """Of the logarithms of the three above: the upper triangle, row by row."""
 
     @field_validator("covariance")
     @classmethod
-    def _is_one(cls, covariance: tuple[float, ...]) -> tuple[float, ...]:
+    def _is_one(cls, covariance: UpperTriangle) -> UpperTriangle:
         sound, is_one = repair(covariance)
         if not is_one:
             raise ValueError(f"{list(covariance)} is no covariance of three figures")
@@ -226,12 +226,11 @@ def speed_posterior_of(file: CalibrationFile) -> SpeedPosterior:
     Each point counts as one window.
     """
     learned = file.constants
-    first, second, third, fourth, fifth, sixth = learned.covariance
     return SpeedPosterior(
         overhead_factor=learned.overhead_factor,
         bandwidth_efficiency=learned.bandwidth_efficiency,
         prefill_efficiency=learned.prefill_efficiency,
-        covariance=(first, second, third, fourth, fifth, sixth),
+        covariance=learned.covariance,
         num_windows=len(file.points),
         num_steps=float(file.steps),
         learned_at_s=file.measured_at_s,

@@ -7,6 +7,7 @@ import pytest
 from fleet_builders import a_fleet, a_manifest, a_sizing, a_state, assessed
 from measured_builders import a_posterior
 from tonnage.estimate.calibration import Calibrations, Scope, speed_key
+from tonnage.estimate.learner import deviation_of_step
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.sizing.request import spread_of
 
@@ -124,8 +125,8 @@ class TestAMeasuredObject:
         fresh = planned(known=learned(learned_at_s=a_fleet().now_s))
         old = planned(known=learned(learned_at_s=a_fleet().now_s - 30 * 86_400))
 
-        assert fresh.chosen.belief.deviation_fraction == pytest.approx(0.01)
-        assert old.chosen.belief.deviation_fraction > 0.05
+        assert deviation_of_step(fresh.chosen.belief.posterior) == pytest.approx(0.01)
+        assert deviation_of_step(old.chosen.belief.posterior) > 0.05
 
 
 class TestItsOwnCache:

@@ -9,6 +9,7 @@ from measured_builders import a_posterior
 from tonnage.api.status import Reason
 from tonnage.control.learn.believed import asked_with, belief, doubt_reasons, with_known_cache
 from tonnage.control.learn.learning import learn_from, observation
+from tonnage.estimate.belief import step_ratio
 from tonnage.estimate.calibration import Calibrations, Scope, memory_key, speed_key
 from tonnage.estimate.calibration_file import LoadTest, ReportedCache, key_of
 from tonnage.estimate.learner import (
@@ -76,8 +77,10 @@ def test_an_object_with_a_calibrated_engine_plans_with_its_constants():
     middle = constants_of(TESTED, REQUEST.speed)
     assert asked.speed.bandwidth_efficiency == pytest.approx(middle.bandwidth_efficiency, rel=0.01)
     assert asked.speed.per_step_s == pytest.approx(2.5 * REQUEST.speed.per_step_s, rel=0.01)
-    assert without.asked_ratio - 1 == pytest.approx(spread_of(REQUEST))
-    assert held.asked_ratio - 1 < 0.01
+    assert step_ratio(without.asked.slow, without.posterior) - 1 == pytest.approx(
+        spread_of(REQUEST)
+    )
+    assert step_ratio(held.asked.slow, held.posterior) - 1 < 0.01
 
 
 def test_its_inputs_say_by_what_and_when_it_was_measured():
@@ -109,7 +112,7 @@ def test_the_reason_for_a_margin_names_it_too():
 def test_it_does_not_age():
     held = held_with(files_for())
 
-    assert held.deviation_fraction == pytest.approx(deviation_of_step(TESTED))
+    assert deviation_of_step(held.posterior) == pytest.approx(deviation_of_step(TESTED))
 
 
 def test_what_it_left_open_is_no_more_in_doubt_than_without_it():
@@ -223,7 +226,7 @@ def test_old_evidence_is_no_more_in_doubt_than_the_file_alone():
     held = held_with(files_for(), speed={Scope(MINE, KEY): own})
 
     assert means(held.posterior) == pytest.approx(means(own))
-    assert held.deviation_fraction == pytest.approx(deviation_of_step(TESTED))
+    assert deviation_of_step(held.posterior) == pytest.approx(deviation_of_step(TESTED))
 
 
 CACHE = ReportedCache(

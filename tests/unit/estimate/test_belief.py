@@ -6,7 +6,7 @@ import pytest
 
 from builders import a_prior
 from measured_builders import a_posterior
-from tonnage.estimate.belief import Belief, asked_now, has_left
+from tonnage.estimate.belief import Belief, asked_now, has_left, step_ratio
 from tonnage.estimate.learner import prior_posterior, slow_end
 
 CONSTANTS = a_prior()
@@ -117,8 +117,8 @@ class TestBelief:
         held = self.held(PRIOR, share=0.8)
 
         assert not held.is_measured
-        assert held.step_ratio == pytest.approx(1)
-        assert held.asked_ratio == pytest.approx(1.2)
+        assert step_ratio(held.posterior, held.prior) == pytest.approx(1)
+        assert step_ratio(held.asked.slow, held.posterior) == pytest.approx(1.2)
 
     def test_says_how_much_longer_a_step_is_than_the_prior_said(self):
         slower = replace(
@@ -130,8 +130,10 @@ class TestBelief:
         )
 
         assert self.held(slower).is_measured
-        assert self.held(slower).step_ratio == pytest.approx(1.3)
-        assert self.held(slower).asked_ratio == pytest.approx(1)
+        held = self.held(slower)
+
+        assert step_ratio(held.posterior, held.prior) == pytest.approx(1.3)
+        assert step_ratio(held.asked.slow, held.posterior) == pytest.approx(1)
 
     def test_gives_constants_that_sizing_takes(self):
         assert self.held(PRIOR).constants_at(PRIOR) == CONSTANTS

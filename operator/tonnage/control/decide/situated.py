@@ -15,7 +15,6 @@ from tonnage.control.decide.pending import (
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Assessment, Chosen, Fleet, ModelState
 from tonnage.control.measure.pods import pace_s, window_base
-from tonnage.control.measure.traffic import is_blind
 from tonnage.control.observe.ownership import may_act
 from tonnage.control.observe.starting import no_more_start, why_refused
 from tonnage.manifests.evicted import evictable
@@ -48,7 +47,7 @@ def situation_of(
         lost_pods=pods.lost,
         is_replacing=is_replacing(state, pods, fleet),
         blackout=found.blackout,
-        is_blind=is_blind(found.traffics),
+        is_blind=found.traffics.is_blind,
         evictable=evictable(chosen.model),
         draining=_draining(found),
         awaited=_expected_replicas(chosen, memory, fleet),

@@ -32,6 +32,8 @@ from tonnage.sizing.plan import Sizing
 
 AUTO: Final = "Auto"
 APPROVE: Final = "Approve"
+NO_REPLICA: Final = "NoReplicaYet"
+"""Reason of metrics that no replica is there for."""
 ACTING: Final = frozenset({AUTO, APPROVE})
 """Modes in which Deployments are written."""
 
@@ -299,6 +301,16 @@ class Traffics:
     why: Reason
     demand: MeasuredDemand | None
     lengths: MeasuredLengths | None
+
+    @property
+    def is_blind(self) -> bool:
+        """Tell whether an object's own pods lack series that they should have.
+
+        One that waits for its first replica lacks none, nor does one of which all pods told
+        everything, whatever else a query left out.
+        """
+        is_whole = self.demand is not None and self.demand.is_complete
+        return self.metrics is Metrics.MISSING and self.why.code != NO_REPLICA and not is_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from tonnage.api.status import Reason
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Fleet, ModelState
-from tonnage.estimate.belief import BAND, Belief, PlannedSpeed, asked_now
+from tonnage.estimate.belief import BAND, Belief, PlannedSpeed, asked_now, step_ratio
 from tonnage.estimate.calibration import Beliefs, memory_key, speed_key
 from tonnage.estimate.calibration_file import LoadTest, key_of, reported_kv_tokens
 from tonnage.estimate.learner import age, prior_posterior, slow_end, with_constants
@@ -172,7 +172,7 @@ def cache_reasons(request: SizingRequest) -> tuple[Reason, ...]:
 
 def doubt_reasons(held: Belief, *, share: float) -> tuple[Reason, ...]:
     """Say how much slower than believed the plan takes the engines to be, and why."""
-    slower = held.asked_ratio - 1
+    slower = step_ratio(held.asked.slow, held.posterior) - 1
     if slower < BAND:
         return ()
     evidence = _load_test(held) or (

@@ -7,7 +7,6 @@ from tonnage.control.input.memory import DemandMemory, ObjectMemory, TrafficMemo
 from tonnage.control.input.state import Fleet, ModelState, Traffics
 from tonnage.control.measure.pods import starts_of, with_pods
 from tonnage.control.measure.steady import lengths_of, steady_lengths
-from tonnage.control.measure.traffic import is_blind
 from tonnage.estimate.burstiness import add_count, arrival_scv
 from tonnage.estimate.demand import ArrivalCount
 from tonnage.estimate.forecast import is_burst, without_chance
@@ -108,6 +107,6 @@ def _asked_lengths(
 
 def _blind_since_s(known: TrafficMemory, traffics: Traffics, fleet: Fleet) -> float | None:
     """Return since when metrics are lost: who never had them in this process lost none."""
-    if not (known.was_whole and is_blind(traffics)):
+    if not (known.was_whole and traffics.is_blind):
         return None
     return fleet.now_s if known.blind_since_s is None else known.blind_since_s

@@ -7,7 +7,15 @@ from dataclasses import replace
 from tonnage.api.status import Reason
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.control.input.memory import ObjectMemory, PodMemory
-from tonnage.control.input.state import Attainment, Fleet, ModelState, Observed, PodView, Traffics
+from tonnage.control.input.state import (
+    NO_REPLICA,
+    Attainment,
+    Fleet,
+    ModelState,
+    Observed,
+    PodView,
+    Traffics,
+)
 from tonnage.control.measure.handover import with_causes
 from tonnage.estimate.demand import MeasuredDemand, attainment, measure_demand
 from tonnage.estimate.learner import PodWindow
@@ -29,7 +37,6 @@ from tonnage.units import count_of
 
 SETTLE_SCRAPES = 2
 """A replica need not have reported in its first scrape intervals."""
-NO_REPLICA = "NoReplicaYet"
 CUT_OFF_SCRAPES = 8
 """Within which what a lost pod had in flight comes again: the 40 s until its node counts as lost,
 and the shortest window."""
@@ -70,18 +77,6 @@ def measure_traffic(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Tr
     metrics, why = _trust(state, fleet, memory, demand, ready)
     lengths = seen or memory.traffic.lengths
     return Traffics(metrics=metrics, why=why, demand=demand, lengths=lengths)
-
-
-def is_blind(traffics: Traffics) -> bool:
-    """Tell whether an object's own pods lack series that they should have.
-
-    One that waits for its first replica lacks none, nor does one of which all pods told
-    everything, whatever else a query left out.
-    """
-    demand = traffics.demand
-    is_whole = demand is not None and demand.is_complete
-    lacks = traffics.metrics is Metrics.MISSING and traffics.why.code != NO_REPLICA
-    return lacks and not is_whole
 
 
 def _unseen_before(state: ModelState, fleet: Fleet) -> frozenset[str]:

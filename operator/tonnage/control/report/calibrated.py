@@ -9,9 +9,9 @@ from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.control.input.state import Assessment, Fleet
 from tonnage.control.input.times import rfc3339
 from tonnage.control.learn.learning import estimated_kv_tokens
-from tonnage.estimate.belief import Belief
+from tonnage.estimate.belief import Belief, step_ratio
 from tonnage.estimate.calibration import memory_key, speed_key, witnesses
-from tonnage.estimate.learner import constants_of, slow_end
+from tonnage.estimate.learner import constants_of, deviation_of_step, slow_end
 from tonnage.estimate.posterior import SpeedPosterior
 from tonnage.explain.report import round_estimate
 from tonnage.memoize import memoize
@@ -92,7 +92,12 @@ def learned_constants(held: Belief, speed: SpeedConstants) -> tuple[LearnedConst
             strict=True,
         )
     ]
-    step = _constant(1.0, held.step_ratio, held.ratio_of(planned), held.deviation_fraction)
+    step = _constant(
+        1.0,
+        step_ratio(held.posterior, held.prior),
+        step_ratio(planned, held.prior),
+        deviation_of_step(held.posterior),
+    )
     return (*each, step)
 
 

@@ -19,7 +19,6 @@ from tonnage.control.learn.learning import (
     is_settled,
 )
 from tonnage.control.measure.attained import objectives
-from tonnage.control.measure.traffic import is_blind
 from tonnage.control.observe.starting import WHY_NO_POD, held_up, why_refused
 from tonnage.control.report.kstatus import workload_kind
 from tonnage.estimate.metrics import QUERIES
@@ -123,7 +122,7 @@ def _scaling(found: Assessment) -> Finding:
     if conflict := found.memory.writers.conflict:
         return Finding("False", *conflict)
     if found.blackout:
-        state: State = "False" if is_blind(found.traffics) else "True"
+        state: State = "False" if found.traffics.is_blind else "True"
         return Finding(state, "FleetBlind", found.blackout)
     if found.refusal:
         message = "replicas follow a plan for what runs, until the spec can be carried out"

@@ -13,7 +13,7 @@ from tonnage.control.input.state import ACTING, Chosen, DeploymentView, Fleet, M
 from tonnage.control.observe.ownership import conflict_written
 from tonnage.control.size.allowed import check_allowed
 from tonnage.control.size.question import RefusedError, SizingQuestion, question_of
-from tonnage.estimate.belief import BAND, SETTLED_S, Belief
+from tonnage.estimate.belief import BAND, SETTLED_S, Belief, step_ratio
 from tonnage.estimate.promise import factor_now
 from tonnage.manifests.arguments import FLAGS_NEEDED, as_told, read_flags
 from tonnage.manifests.children import (
@@ -204,7 +204,8 @@ def _still_asks(question: SizingQuestion, held: Belief, last: BetterAsked) -> bo
     are_same_lengths = (
         last.sizing is None or last.sizing.request.workload == question.request.workload
     )
-    has_stood = is_same_engine and abs(math.log(held.asked.step_ratio_to(last.asked))) <= BAND
+    moved = math.log(step_ratio(held.asked.slow, last.asked.slow))
+    has_stood = is_same_engine and abs(moved) <= BAND
     return has_stood and are_same_lengths
 
 
