@@ -15,10 +15,11 @@ import debian_programs
 from alerting import rules_of_chart
 from fleet_builders import example
 from helm import NAMESPACE
+from rival_builders import piecewise
 from tonnage.replay.cluster import ReplayedModel, StartupTime
 from tonnage.replay.operator import Operator
 from tonnage.replay.simulation import Simulation
-from tonnage.replay.traffic import TrafficSource, piecewise, traffic
+from tonnage.replay.traffic import TrafficSource, traffic
 from tonnage.replay.truth import Truth
 from tonnage.settings import Settings
 from tonnage.sizing.expected import expected_workload

@@ -1,5 +1,6 @@
 """What a rival's rule is shown, made up by hand; and a load that a rule scales for."""
 
+from bisect import bisect_right
 from dataclasses import replace
 
 from fleet_builders import a_model, a_request_of, a_sizing
@@ -9,7 +10,7 @@ from tonnage.replay.record import FirstPlan
 from tonnage.replay.rivals.controller import RivalController
 from tonnage.replay.rivals.rule import RuleInput, SeenPod, Signals
 from tonnage.replay.simulation import Simulation
-from tonnage.replay.traffic import TrafficSource, piecewise, traffic
+from tonnage.replay.traffic import Rate, TrafficSource, traffic
 from tonnage.settings import Settings
 from tonnage.sizing.expected import expected_workload
 from tonnage.sizing.request import Flags
@@ -34,6 +35,16 @@ SMALL = {
     "scaling": {"minReplicas": 1, "maxReplicas": 6, "routing": "LeastOutstanding"},
 }
 DURATION_S = 360.0
+
+
+def piecewise(pieces: list[tuple[float, float]]) -> Rate:
+    """Return a rate by when each begins; the first from the start.
+
+    >>> piecewise([(0, 4.0), (60, 8.0)])(61)
+    8.0
+    """
+    starts, rates = [start for start, _ in pieces], [rate for _, rate in pieces]
+    return lambda at_s: rates[max(0, bisect_right(starts, at_s) - 1)]
 
 
 def told(**changes):

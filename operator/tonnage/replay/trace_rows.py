@@ -3,7 +3,6 @@
 import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from enum import Enum
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TextIO
 
@@ -15,7 +14,7 @@ from tonnage.replay.trace_file import (
     check_line,
     open_text,
 )
-from tonnage.units import MIB, count_of, format_bytes
+from tonnage.units import MIB, MS_PER_S, count_of, format_bytes
 
 SHOWN: Final = 40
 """Characters of a wrong value that are shown, and columns."""
@@ -24,22 +23,15 @@ MOST_COLUMN_BYTES: Final = 32 * MIB
 into one unasked, take 8 MB of numbers or 31 MB of dates as text; reading takes four times that."""
 
 
-class Clock(Enum):
-    """How a column writes the time of an arrival."""
-
-    SECONDS = "seconds"
-    MILLISECONDS = "milliseconds"
-    DATE = "ISO 8601"
-
-
-ARRIVAL: Final = {
-    "arrival_s": Clock.SECONDS,
-    "time_s": Clock.SECONDS,
-    "arrival_ms": Clock.MILLISECONDS,
-    "TIMESTAMP": Clock.DATE,  # Azure
-    "Timestamp": Clock.SECONDS,  # BurstGPT
-    "timestamp": Clock.MILLISECONDS,  # Mooncake
+ARRIVAL: Final[Mapping[str, int | None]] = {
+    "arrival_s": 1,
+    "time_s": 1,
+    "arrival_ms": MS_PER_S,
+    "TIMESTAMP": None,  # Azure
+    "Timestamp": 1,  # BurstGPT
+    "timestamp": MS_PER_S,  # Mooncake
 }
+"""Units in a second, by column; None: dates of ISO 8601."""
 PROMPT: Final = (
     "prompt_tokens", "input_tokens", "ContextTokens", "Request tokens", "input_length",
 )  # fmt: skip

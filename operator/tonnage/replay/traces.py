@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tonnage.replay.trace_file import Tell, TraceError, TraceLimits, trace_errors
-from tonnage.replay.trace_rows import ARRIVAL, SHOWN, Clock, Columns, Row, rows_of
+from tonnage.replay.trace_rows import ARRIVAL, SHOWN, Columns, Row, rows_of
 from tonnage.units import DAY_S, MS_PER_S, count_of
 
 LARGEST_TOKENS: Final = 1 << 31
@@ -81,11 +81,11 @@ def read_trace(
         output_tokens=output,
         num_empty=num_rows - len(arrival),
     )
-    clock = _checked_clock(found, columns, path)
-    return _in_order(found, is_date=clock is Clock.DATE)
+    return _in_order(found, is_date=ARRIVAL[_checked_clock(found, columns, path)] is None)
 
 
-def _checked_clock(trace: Trace, columns: Columns | None, path: Path) -> Clock:
+def _checked_clock(trace: Trace, columns: Columns | None, path: Path) -> str:
+    """Return the column of arrivals, where there are any and it has the unit that it is read in."""
     if columns is None or not trace:
         rows = count_of(trace.num_empty, "row is without a token", "rows are without a token")
         without = f": {rows}" if trace.num_empty else ""
@@ -94,7 +94,7 @@ def _checked_clock(trace: Trace, columns: Columns | None, path: Path) -> Clock:
     if columns.arrival == "timestamp" and UNIX_S <= MS_PER_S * first_s < MS_PER_S * UNIX_S:
         message = "is read as milliseconds, and holds seconds since 1970: name it arrival_s"
         raise TraceError(message, path=path, column=columns.arrival)
-    return ARRIVAL[columns.arrival]
+    return columns.arrival
 
 
 def notes_of(trace: Trace) -> Iterator[str]:
@@ -136,13 +136,13 @@ class _Place:
     """Whether a date had a time zone: of all rows so far, which must agree."""
 
     def arrival_s(self, column: str) -> float:
-        clock = ARRIVAL[column]
-        if clock is Clock.DATE:
+        units_per_s = ARRIVAL[column]
+        if units_per_s is None:
             return self._date_s(column)
         value = self._number(column)
         if value < 0:
             raise self._error(column, "is negative")
-        return value / MS_PER_S if clock is Clock.MILLISECONDS else value
+        return value / units_per_s
 
     def tokens(self, column: str) -> int:
         value = self._number(column)

@@ -38,16 +38,6 @@ def diurnal(mean_requests_per_s: float, *, swing: float, period_s: float) -> Rat
     return lambda at_s: mean_requests_per_s * (1 + swing * math.sin(math.tau * at_s / period_s))
 
 
-def piecewise(pieces: Sequence[tuple[float, float]]) -> Rate:
-    """Return a rate by when each begins; the first from the start.
-
-    >>> piecewise([(0, 4.0), (60, 8.0)])(61)
-    8.0
-    """
-    starts, rates = [start for start, _ in pieces], [rate for _, rate in pieces]
-    return lambda at_s: rates[max(0, bisect_right(starts, at_s) - 1)]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficSource:
     """What requests are drawn from."""

@@ -2,7 +2,8 @@ from itertools import pairwise
 
 import pytest
 
-from tonnage.replay.traffic import TrafficSource, constant_rate, diurnal, piecewise, traffic
+from rival_builders import piecewise
+from tonnage.replay.traffic import TrafficSource, constant_rate, diurnal, traffic
 from tonnage.sizing.workload import Lengths, Workload
 
 SHORT = Workload(prompt=Lengths(mean_tokens=500, p99_tokens=1500), output_tokens=100)
