@@ -55,7 +55,7 @@ SAID = {
     "line.csv.gz": "line.csv.gz:2: longer than 1.0 MiB",
     "line.jsonl.gz": "line.jsonl.gz:1: longer than 1.0 MiB",
     "rows.csv.gz": "more than 20,000,000 lines",
-    "field.csv.gz": "field.csv.gz:2: longer than 1.0 MiB",
+    "field.csv.gz": "field larger than field limit",
     "rows.parquet": "200,000,000 rows, more than 20,000,000",
 }
 
