@@ -1,7 +1,5 @@
 """``tonnage explain --glossary``: the terms, without a cluster."""
 
-import json
-
 from cli_builders import run
 from tonnage.explain.glossary import GLOSSARY
 
@@ -14,14 +12,6 @@ def test_prints_every_term_with_its_meaning_and_the_engines_name():
     for name, term in GLOSSARY.items():
         assert f"{name} {term.meaning}" in text
     assert "vLLM: vllm:time_to_first_token_seconds" in text
-
-
-def test_as_json_is_a_list_of_terms():
-    entries = json.loads(run("explain", "--glossary", "-o", "json").stdout)
-
-    assert [entry["term"] for entry in entries] == list(GLOSSARY)
-    first = next(entry for entry in entries if entry["term"] == "max-num-seqs")
-    assert first["vllm"] == "--max-num-seqs"
 
 
 def test_one_of_name_and_glossary_is_needed():

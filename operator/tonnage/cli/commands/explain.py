@@ -5,13 +5,10 @@ from dataclasses import dataclass
 
 import click
 
-from tonnage.cli.answers.chain import chain
-from tonnage.cli.commands.forms import serialize
 from tonnage.cli.commands.options import (
     CLUSTER_EXIT_CODES,
     AccessOptions,
     argument,
-    format_option,
     namespace_option,
     option,
     takes,
@@ -19,8 +16,7 @@ from tonnage.cli.commands.options import (
 from tonnage.cli.console import output, remark, show
 from tonnage.cli.read.leading import leases_of, stale_note
 from tonnage.cli.read.live import read_one
-from tonnage.cli.text.chain import chain_report
-from tonnage.cli.text.glossary import terms
+from tonnage.cli.text.explain import chain_report, glossary
 from tonnage.explain.glossary import GLOSSARY
 
 HELP = f"""Show how the operator arrived at the replicas of a ModelDeployment.
@@ -33,7 +29,6 @@ terms of plans and status; that needs no cluster.
 Examples:
   tonnage explain llama -n serving
   tonnage explain --glossary
-  tonnage explain llama -o json | jq .correction
 
 {CLUSTER_EXIT_CODES}"""
 
@@ -49,7 +44,6 @@ class ExplainOptions:
         help="Print what the terms mean, with vLLM's flags and metrics, instead of an object.",
     )
     namespace: str | None = namespace_option()
-    form: str = format_option("text", "json")
     access: AccessOptions
 
 
@@ -60,28 +54,12 @@ def explain(*, options: ExplainOptions) -> None:
     if options.is_glossary and name is not None:
         raise click.UsageError("give NAME or --glossary, not both")
     if options.is_glossary:
-        _print_glossary(options.form)
+        show(output(), glossary(GLOSSARY))
         return
     if name is None:
         raise click.UsageError("give the NAME of a ModelDeployment, or --glossary")
     cluster = options.access.connect()
     found = read_one(cluster, namespace=options.namespace or cluster.namespace, name=name)
-    links = chain(found)
-    if options.form == "json":
-        click.echo(serialize(links, options.form))
-    else:
-        show(output(), chain_report(links))
+    show(output(), chain_report(found))
     if note := stale_note(lambda: leases_of(cluster), now_s=time.time()):
         remark(f"Note: {note}")
-
-
-def _print_glossary(form: str) -> None:
-    """Print the terms in order; ``vllm`` only where the engine has a name for it."""
-    entries = [
-        {"term": name, "meaning": term.meaning, **({"vllm": term.vllm} if term.vllm else {})}
-        for name, term in GLOSSARY.items()
-    ]
-    if form == "json":
-        click.echo(serialize(entries, form))
-    else:
-        show(output(), terms(entries))
