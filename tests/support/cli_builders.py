@@ -13,6 +13,8 @@ from tonnage.catalog.gpu import built_in_gpus
 from tonnage.cli.answers.comparing import compare_classes
 from tonnage.cli.answers.planning import Planned, Terms, answer, request_of
 from tonnage.cli.commands.app import program
+from tonnage.cli.read.asked import manifest_of_changes
+from tonnage.cli.read.manifest import parse
 from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
 from tonnage.units import GIB
 
@@ -226,3 +228,10 @@ def assert_stands_alone(text):
     assert len(names) == len(set(names))
     assert {link[1:] for link in links} <= set(names)
     assert "default-src 'none'" in text
+
+
+def a_request_of(model_id, gpu):
+    """Return the request of a model on a class, as options ask it."""
+    changes = (("model.id", model_id), ("hardware.gpu", gpu), ("engine.version", "0.33"))
+    spec = parse(manifest_of_changes(changes)).spec
+    return request_of(spec, Terms(gpus=built_in_gpus()))

@@ -5,17 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from cli_builders import run
-from tonnage.catalog.gpu import built_in_gpus
+from cli_builders import a_request_of, run
 from tonnage.cli.answers.calibrating import calibrate as fit_runs
-from tonnage.cli.answers.calibrating import calibration_of
-from tonnage.cli.answers.subject import subject_of
+from tonnage.cli.answers.calibrating import calibration_of, subject_of
 from tonnage.cli.read.bench_results import MOST_VALUES, read_runs
-from tonnage.estimate.calibration_file import speed_posterior_of
+from tonnage.estimate.calibration_file import load, speed_posterior_of
 from tonnage.estimate.learner import constants_of
 from tonnage.estimate.speed import with_speed
 from tonnage.sizing.serving.steady import mixed_step
-from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.step_time.step import Step
 from tonnage.sizing.workload import Lengths, Workload
@@ -27,8 +24,7 @@ MADE_S = 1_760_000_000.0
 
 
 def the_subject():
-    changes = {"model.id": MODEL, "hardware.gpu": "H100", "engine.version": "0.33"}
-    return subject_of(tuple(changes.items()), Parallelism(), built_in_gpus())
+    return subject_of(a_request_of(MODEL, "H100"))
 
 
 def engine():
@@ -101,7 +97,7 @@ def of_guidellm(concurrency, version, **changes):
 def calibrate(path, *options, model=MODEL):
     return run(
         "calibrate", "--result", path, "--model", model, "--gpu", "H100",
-        "--engine-version", "0.33", "-o", "json", *options,
+        "--set", "engine.version=0.33", "-o", "json", *options,
     )  # fmt: skip
 
 
@@ -145,14 +141,14 @@ def test_a_report_of_guidellm_gives_them_too(tmp_path, version):
     assert json.loads(result.stdout)["measuredAtS"] == MADE_S
 
 
-def test_the_file_that_is_written_is_a_calibration(tmp_path):
-    path, target = tmp_path / "bench.json", tmp_path / "calibration.json"
+def test_what_is_printed_as_json_is_a_calibration(tmp_path):
+    path = tmp_path / "bench.json"
     path.write_text(json.dumps(of_vllm(16)))
 
-    result = calibrate(path, "--save", target)
+    result = calibrate(path)
 
     assert result.exit_code == 0, result.output
-    assert json.loads(target.read_text())["key"]["gpu"] == "H100"
+    assert load(result.stdout).key.gpu == "H100"
 
 
 @pytest.mark.parametrize(
@@ -215,44 +211,11 @@ def test_a_line_separator_within_a_text_ends_no_line(tmp_path):
     assert calibrate(path).exit_code == 0
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (json.dumps({"version": 99}), "no calibration of version 1: version is 99"),
-        ("my notes", "no JSON"),
-        ('{"version": 1, "date": "a", "version": 1}', "no JSON: key 'version' is given twice"),
-    ],
-)
-def test_a_file_that_is_no_calibration_is_not_replaced(tmp_path, content, message):
-    path, target = tmp_path / "bench.json", tmp_path / "calibration.json"
-    path.write_text(json.dumps(of_vllm(16)))
-    target.write_text(content)
-
-    result = calibrate(path, "--save", target)
-
-    assert result.exit_code == 3
-    assert message in result.stderr
-    assert target.read_text() == content
-
-
-def test_a_calibration_of_another_key_is_not_written_over(tmp_path):
-    path, target = tmp_path / "bench.json", tmp_path / "calibration.json"
-    path.write_text(json.dumps(of_vllm(16)))
-    calibrate(path, "--save", target)
-    before = target.read_text()
-
-    result = calibrate(path, "--save", target, "--kv-cache", "fp8")
-
-    assert result.exit_code == 3
-    assert "is not replaced: the calibration is for" in result.stderr
-    assert target.read_text() == before
-
-
 def test_the_version_of_the_engine_is_asked_for():
     result = run("calibrate", "--result", "bench.json", "--model", MODEL, "--gpu", "H100")
 
     assert result.exit_code == 3
-    assert "Missing option '--engine-version'" in result.stderr
+    assert "the version of vLLM is not given: --set engine.version=0.33" in result.stderr
 
 
 def test_the_table_has_the_constants_before_and_after(tmp_path):

@@ -7,11 +7,9 @@ import pytest
 import yaml
 
 from calibration_builders import a_file
-from cli_builders import CONFIG_JSON, plan, run
-from tonnage.catalog.gpu import built_in_gpus
-from tonnage.cli.answers.subject import subject_of
+from cli_builders import CONFIG_JSON, a_request_of, plan, run
+from tonnage.cli.answers.calibrating import subject_of
 from tonnage.estimate.calibration_file import dump, key_of
-from tonnage.sizing.split import Parallelism
 
 MODEL = "meta-llama/Llama-3.2-1B"
 MANIFEST = yaml.safe_dump(
@@ -31,7 +29,9 @@ MANIFEST = yaml.safe_dump(
 
 
 def calibrate(*options, model=MODEL):
-    return run("calibrate", "--model", model, "--gpu", "L40S", "--engine-version", "0.33", *options)
+    return run(
+        "calibrate", "--model", model, "--gpu", "L40S", "--set", "engine.version=0.33", *options
+    )
 
 
 def test_without_a_result_it_prints_what_to_run():
@@ -49,14 +49,6 @@ def test_without_a_result_it_prints_what_to_run():
     assert "Nothing was measured." in result.stderr
 
 
-def test_there_is_nothing_to_save_without_a_result(tmp_path):
-    result = calibrate("--save", tmp_path / "calibration.json")
-
-    assert result.exit_code == 3
-    assert "--save needs --result" in result.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_model_without_a_configuration_asks_for_one(tmp_path):
     (tmp_path / "config.json").write_text(CONFIG_JSON)
     options = ("--model-config", tmp_path / "config.json", "--tensor-parallel", "3")
@@ -64,7 +56,7 @@ def test_a_model_without_a_configuration_asks_for_one(tmp_path):
     unknown, odd = calibrate(model="my/model"), calibrate(*options, model="my/model")
 
     assert (unknown.exit_code, odd.exit_code) == (3, 3)
-    assert "give it with --model-config" in unknown.stderr
+    assert "my/model" in unknown.stderr
     assert "TP 3 does not divide" in odd.stderr
 
 
@@ -78,8 +70,7 @@ def test_ranks_over_nodes_are_not_fitted():
 @pytest.fixture
 def path(tmp_path):
     """A calibration of the engine that the manifest asks for."""
-    changes = {"model.id": MODEL, "hardware.gpu": "L40S", "engine.version": "0.33"}
-    subject = subject_of(tuple(changes.items()), Parallelism(), built_in_gpus())
+    subject = subject_of(a_request_of(MODEL, "L40S"))
     found = tmp_path / "calibration.json"
     found.write_text(dump(a_file(key=key_of(subject.request, subject.parallelism))))
     return found

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import Final, Literal
 
-from tonnage.cli.answers.subject import Subject
+from tonnage.cli.console import Failure
 from tonnage.cli.read.bench_results import BenchmarkRun
 from tonnage.estimate.calibration_file import (
     CalibrationFile,
@@ -17,15 +17,68 @@ from tonnage.estimate.calibration_file import (
 )
 from tonnage.estimate.fit import SpeedFit, TimedStep, errors, fit_speed
 from tonnage.estimate.learner import constants_of
+from tonnage.sizing.parallelism.draft import rank_of
+from tonnage.sizing.parallelism.rules import check_parallelism
 from tonnage.sizing.plan import IDLE
+from tonnage.sizing.request import SizingRequest
 from tonnage.sizing.serving.steady import mixed_step, ranks_together
+from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.step_time.roofline import observed_mbu_fraction
+from tonnage.sizing.step_time.speeds import speeds
 from tonnage.sizing.step_time.step import Step
 from tonnage.sizing.workload import Lengths, Workload
+from tonnage.units import count_of
 
 MUCH_LEFT: Final = 0.05
 """Of a step's time, that a fit may leave in the median before that is said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The engine that was measured: what it serves, and how it is split."""
+
+    request: SizingRequest
+    """With the prior's constants."""
+    parallelism: Parallelism
+
+    @property
+    def model(self) -> StepTimeModel:
+        """Return what tells its step times by the prior.
+
+        Raises:
+            SizingError: the engine refuses such a split.
+        """
+        request = self.request
+        return StepTimeModel(
+            shard=rank_of(request, self.parallelism),
+            speeds=speeds(request.gpu, request.products, request.node_link_bytes_per_s),
+            constants=request.speed,
+        )
+
+
+def subject_of(request: SizingRequest, *, context: int = 1) -> Subject:
+    """Return what was measured; a size of the split that the request leaves open is 1.
+
+    Raises:
+        Failure: the split has another number of GPUs than is asked for, or crosses nodes.
+        SizingError: the engine refuses the split.
+    """
+    sizes = request.sizes
+    split = Parallelism(
+        tensor=sizes.tensor or 1,
+        pipeline=sizes.pipeline or 1,
+        data=sizes.data or 1,
+        context=context,
+    )
+    if request.num_gpus not in {None, split.num_gpus}:
+        gpus = count_of(request.num_gpus or 0, "GPU")
+        raise Failure(f"{gpus} per replica, and {split} was measured: say so by --tensor-parallel")
+    check_parallelism(request.shape, request.weights, split)
+    if request.crosses_nodes(split):  # constants would make up for the link between them
+        node = count_of(request.gpu.gpus_per_node, "GPU")
+        raise Failure(f"--data-parallel {split.data} is over several nodes, each of {node}")
+    return Subject(request=request, parallelism=split)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

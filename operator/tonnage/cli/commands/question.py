@@ -128,8 +128,10 @@ class QuestionOptions:
         return (*((path, value) for path, value in given.items() if value is not None), *further)
 
 
-def asking(question: QuestionOptions, gpu: str | None) -> Manifests:
+def asking(question: QuestionOptions, gpu: str | None, *, has_slo: bool = True) -> Manifests:
     """Return what is asked about: manifests with the changes of the options, or theirs alone.
+
+    ``has_slo``: an SLO counts for the answer, so that it is said where there is none.
 
     Raises:
         Failure: there is neither, or a change does not go where it is meant to.
@@ -142,7 +144,7 @@ def asking(question: QuestionOptions, gpu: str | None) -> Manifests:
     paths = {path for path, _ in changes}
     if "model.id" not in paths:
         raise Failure("nothing is asked: give manifests with -f, or a model with --model")
-    if not any(path.startswith("slo") for path in paths):
+    if has_slo and not any(path.startswith("slo") for path in paths):
         remark("Note: without --ttft or --tpot it is planned offline, at the memory ceiling")
     return replace(load([]), model_deployments=(manifest_of_changes(changes),))
 
