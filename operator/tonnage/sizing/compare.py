@@ -11,7 +11,13 @@ from dataclasses import dataclass, replace
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.sizing.bill import Bill, bill
 from tonnage.sizing.errors import SeveralNodesError, SizingError
-from tonnage.sizing.plan import Sizing, requests_per_s_asked, size_with
+from tonnage.sizing.plan import (
+    Between,
+    Sizing,
+    keep_searching,
+    requests_per_s_asked,
+    size_with,
+)
 from tonnage.sizing.request import SizingRequest, on_gpu
 from tonnage.sizing.search import gpus_taken, size
 from tonnage.sizing.split import Parallelism
@@ -82,13 +88,14 @@ class Measured:
     parallelism: Parallelism
 
 
-def select(
+def select(  # noqa: PLR0913  (what is asked, and how)
     request: SizingRequest,
     gpus: Iterable[Gpu],
     *,
     measured: Mapping[str, Measured] | None = None,
     fewest: int = 1,
     is_within_node: bool = False,
+    between: Between = keep_searching,
 ) -> Selection:
     """Put the request to every class; split, flags and what was measured are left open.
 
@@ -96,6 +103,7 @@ def select(
     ``measured``: classes of which more is known, by name.
     ``fewest``: replicas that run whatever the demand.
     ``is_within_node``: replicas over several nodes are searched only where no class has another.
+    ``between``: called before each run of the engine model.
 
     The order is total: by USD per hour for the demand (``rank``), the refused last, by name.
     """
@@ -108,7 +116,7 @@ def select(
             sizing = (
                 size_with(known.request, known.parallelism)
                 if known
-                else size(on_gpu(open_request, gpu), is_within_node=is_within_node)
+                else size(on_gpu(open_request, gpu), is_within_node=is_within_node, between=between)
             )
             choices.append(Choice(sizing=sizing, fewest=fewest, most=request.max_replicas))
         except SeveralNodesError:
@@ -117,7 +125,7 @@ def select(
             reason = type(error).__name__.removesuffix("Error")
             refused.append(RefusedClass(gpu=gpu, reason=reason, message=str(error)))
     if over_nodes and not choices:
-        others = select(request, over_nodes, measured=measured, fewest=fewest)
+        others = select(request, over_nodes, measured=measured, fewest=fewest, between=between)
         choices, over_nodes = list(others.choices), []
         refused += others.refused
     return Selection(

@@ -1,7 +1,6 @@
 """``tonnage compare``: the ranking, its forms, its refusals and its exit codes."""
 
 import io
-import itertools
 import json
 import re
 import subprocess
@@ -30,7 +29,6 @@ from tonnage.catalog.gpu import built_in_gpus
 from tonnage.catalog.price import Price
 from tonnage.cli.answers.compare_words import as_written, notes
 from tonnage.cli.answers.comparing import LeftOut, compare_classes
-from tonnage.cli.answers.patience import Progress
 from tonnage.cli.commands.question import named_classes
 from tonnage.cli.console import Failure
 from tonnage.cli.text.compare import comparison_report
@@ -423,33 +421,6 @@ class TestTheCommand:
         )
 
         assert (done.stdout, done.stderr) == ("[]\n", "")
-
-
-class TestProgress:
-    def told(self, seconds_each, number=6):
-        """Return what is told when every class takes so long."""
-        times = itertools.count(0, seconds_each)
-        lines = []
-        gpus = list(itertools.islice(GPUS.values(), number))
-
-        progress = Progress(
-            lines.append, clock=lambda: next(times), is_compiled=True, is_terminal=False
-        )
-
-        assert list(progress.over(gpus)) == gpus
-        return lines
-
-    def test_is_silent_for_two_seconds(self):
-        assert self.told(0.3) == []
-
-    def test_tells_how_far_it_is_after_that(self):
-        first, *_ = self.told(2.0)
-
-        assert first == f"Comparing: 0 of 6 GPU classes done, {next(iter(GPUS))} is next"
-
-    def test_tells_no_more_than_once_a_second(self):
-        # The clock is asked at 0, 0.7, 1.4 s, ...: told at 2.1, 3.5, 4.9.
-        assert len(self.told(0.7, number=8)) == 3
 
 
 class TestCalibrations:

@@ -54,13 +54,6 @@ class TestAnUncompiledEngineModel:
 
         assert said == ["Searching for goodput: 1 run of the engine model so far"]
 
-    def test_is_said_by_a_comparison_when_it_begins(self, said):
-        progress = Progress(said.append, clock=lambda: 0.0, is_compiled=False, is_terminal=True)
-
-        list(progress.over([]))
-
-        assert said == [UNCOMPILED]
-
 
 def test_reading_that_takes_long_says_how_far_it_is_ever_more_seldom(said):
     times = iter([0, 1.9, 2.0, 4.9, 5.1])

@@ -80,7 +80,7 @@ def test_o_is_the_format_of_what_is_printed_in_every_command():
         if "-o" in option.opts
     }
 
-    assert len(options) == 9  # plan, compare, render, diff, replay, calibrate, explain, catalog's
+    assert len(options) == 8  # plan, compare, render, diff, replay, calibrate, catalog's
     for words, option in options.items():
         assert option.opts == ["-o", "--format"], words
         assert {"json"} < set(option.type.choices), words
@@ -105,7 +105,7 @@ def test_the_plugin_of_kubectl_offers_what_one_asks_of_a_cluster():
     result = CliRunner().invoke(plugin, ["--help"], prog_name="kubectl tonnage")
 
     assert result.stdout.startswith("Usage: kubectl tonnage [OPTIONS] COMMAND")
-    for command in ("plan", "explain", "diagnose", "pause", "resume"):
+    for command in ("plan", "explain", "diagnose", "approve"):
         assert f"\n  {command} " in result.stdout
     assert "\n  run " not in result.stdout
 

@@ -15,7 +15,7 @@ from tonnage.sizing.compare import Choice, Measured, RefusedClass, Selection, se
 from tonnage.sizing.cost import gpu_hour
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.parallelism.candidates import has_sizes
-from tonnage.sizing.plan import size_with
+from tonnage.sizing.plan import Between, keep_searching, size_with
 from tonnage.sizing.request import SizingRequest
 from tonnage.sizing.search import size
 
@@ -100,6 +100,7 @@ def compare_classes(  # noqa: PLR0913  (what is compared, and how it was asked)
     are_named: bool,
     is_written: bool = True,
     measured: Mapping[str, Measured] | None = None,
+    between: Between = keep_searching,
 ) -> Compared:
     """Put the request to every class, and answer the manifest as it stands, if there is one."""
     fewest, classes = fewest_replicas(deployment), tuple(gpus)
@@ -109,7 +110,14 @@ def compare_classes(  # noqa: PLR0913  (what is compared, and how it was asked)
     )
 
     def choose(gpus: tuple[Gpu, ...]) -> Selection:
-        return select(request, gpus, measured=measured, fewest=fewest, is_within_node=not are_named)
+        return select(
+            request,
+            gpus,
+            measured=measured,
+            fewest=fewest,
+            is_within_node=not are_named,
+            between=between,
+        )
 
     selection = choose(asked)
     if not any(

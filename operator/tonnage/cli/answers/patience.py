@@ -1,9 +1,8 @@
 """Telling, once an answer takes long, how far it is."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Final
 
-from tonnage.catalog.gpu import Gpu
 from tonnage.engine import schedule
 from tonnage.sizing.plan import Between
 from tonnage.units import count_of
@@ -52,17 +51,6 @@ class Progress:
         if not self._is_known:
             self._is_known = True
             self._tell(UNCOMPILED)
-
-    def over(self, gpus: Sequence[Gpu]) -> Iterator[Gpu]:
-        """Yield the classes; once that takes long, tell from time to time how far it is."""
-        self.begin()
-        speaks_at = self._clock() + PATIENCE_S
-        for number, gpu in enumerate(gpus):
-            if (now := self._clock()) >= speaks_at:
-                all_of_them = count_of(len(gpus), "GPU class", "GPU classes")
-                self.tell(f"Comparing: {number} of {all_of_them} done, {gpu.name} is next")
-                speaks_at = now + BETWEEN_S
-            yield gpu
 
     def counting(self) -> Between:
         """Return what to call before each run of the engine model: it shows their number."""

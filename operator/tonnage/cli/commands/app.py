@@ -45,15 +45,12 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "calibrate": Entry("calibrate", "Fit the speed of an engine to a load test."),
     "catalog": Entry("catalog", "List the GPU classes and models in the catalogue."),
     "crd": Entry("crd", "Print the CustomResourceDefinition."),
-    "pause": Entry("acting", "Freeze a live ModelDeployment."),
-    "resume": Entry("acting", "Let a paused ModelDeployment go on."),
-    "approve": Entry("acting", "Agree to the plan that waits (mode Approve)."),
+    "approve": Entry("approve", "Agree to the plan that waits (mode Approve)."),
     "run": Entry("run", "Run the operator."),
 }
 
 PLUGIN: Final[Mapping[str, Entry]] = {
-    name: COMMANDS[name]
-    for name in ("plan", "diff", "explain", "diagnose", "pause", "resume", "approve")
+    name: COMMANDS[name] for name in ("plan", "diff", "explain", "diagnose", "approve")
 }
 """What the plugin of kubectl offers: what one asks of a cluster, or before a change of it."""
 PLUGIN_HELP: Final = """ModelDeployments: what they would take, why they run as they do, and a hand.

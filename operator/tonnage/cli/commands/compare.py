@@ -92,9 +92,10 @@ def compare(*, options: CompareOptions) -> None:
     found = compare_classes(
         deployment,
         request,
-        search_progress().over(gpus),
+        gpus,
         are_named=bool(named),
         is_written=bool(question.names),
+        between=search_progress().counting(),
         measured=_measured_by_class(request, gpus, options.calibration_files),
     )
     if page_file is not None:

@@ -1,4 +1,4 @@
-"""``pause``, ``resume`` and ``approve``: what is patched, and what is refused."""
+"""``approve``: what is patched, and what is refused."""
 
 import pytest
 import yaml
@@ -30,54 +30,6 @@ def ask(tmp_path):
             return result, [body for _, body in patches]
 
         yield call
-
-
-def test_pause_notes_the_mode_to_go_back_to(ask):
-    result, patches = ask("pause", an_object("Approve"))
-
-    assert result.exit_code == 0
-    assert patches == [
-        {
-            "metadata": {"annotations": {"tonnage.dev/mode-before-pause": "Approve"}},
-            "spec": {"scaling": {"mode": "Paused"}},
-        }
-    ]
-
-
-def test_resume_goes_back_to_it(ask):
-    paused = an_object("Paused", annotations={"tonnage.dev/mode-before-pause": "Approve"})
-
-    _, patches = ask("resume", paused)
-
-    assert patches == [
-        {
-            "metadata": {"annotations": {"tonnage.dev/mode-before-pause": None}},
-            "spec": {"scaling": {"mode": "Approve"}},
-        }
-    ]
-
-
-def test_resume_does_not_guess_a_mode(ask):
-    result, patches = ask("resume", an_object("Paused"))
-
-    assert result.exit_code == 2
-    assert patches == []
-    assert "set spec.scaling.mode" in result.stderr
-
-
-@pytest.mark.parametrize(("command", "mode"), [("pause", "Paused"), ("resume", "Auto")])
-def test_what_is_so_already_is_left_alone(ask, command, mode):
-    result, patches = ask(command, an_object(mode))
-
-    assert (result.exit_code, patches) == (0, [])
-
-
-def test_a_tool_that_keeps_git_is_named(ask):
-    tracked = an_object(annotations={"argocd.argoproj.io/tracking-id": "x"})
-
-    result, _ = ask("pause", tracked)
-
-    assert "Argo CD syncs this object from Git, and may undo this" in result.stderr
 
 
 def test_approve_takes_the_only_plan_that_waits(ask):
