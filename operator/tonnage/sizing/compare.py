@@ -5,7 +5,7 @@ left out, since what one class needs bounds no other; choices that exceed it say
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tonnage.catalog.gpu import CatalogError, Gpu
@@ -16,11 +16,9 @@ from tonnage.sizing.plan import (
     Sizing,
     keep_searching,
     requests_per_s_asked,
-    size_with,
 )
 from tonnage.sizing.request import SizingRequest, on_gpu
 from tonnage.sizing.search import gpus_taken, size
-from tonnage.sizing.split import Parallelism
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,27 +78,17 @@ class Selection:
     """Classes of which a replica takes several nodes; what it serves was not searched for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """What is asked of a class whose engine was measured: of the split that was, no other."""
-
-    request: SizingRequest
-    parallelism: Parallelism
-
-
-def select(  # noqa: PLR0913  (what is asked, and how)
+def select(
     request: SizingRequest,
     gpus: Iterable[Gpu],
     *,
-    measured: Mapping[str, Measured] | None = None,
     fewest: int = 1,
     is_within_node: bool = False,
     between: Between = keep_searching,
 ) -> Selection:
-    """Put the request to every class; split, flags and what was measured are left open.
+    """Put the request to every class; split and flags are left open.
 
     So is ``max_replicas``: what needs more is marked (``Choice.is_within_bounds``).
-    ``measured``: classes of which more is known, by name.
     ``fewest``: replicas that run whatever the demand.
     ``is_within_node``: replicas over several nodes are searched only where no class has another.
     ``between``: called before each run of the engine model.
@@ -112,12 +100,8 @@ def select(  # noqa: PLR0913  (what is asked, and how)
     over_nodes: list[Gpu] = []
     for gpu in gpus:
         try:
-            known = (measured or {}).get(gpu.name)
-            sizing = (
-                size_with(known.request, known.parallelism)
-                if known
-                else size(on_gpu(open_request, gpu), is_within_node=is_within_node, between=between)
-            )
+            asked = on_gpu(open_request, gpu)
+            sizing = size(asked, is_within_node=is_within_node, between=between)
             choices.append(Choice(sizing=sizing, fewest=fewest, most=request.max_replicas))
         except SeveralNodesError:
             over_nodes.append(gpu)
@@ -125,7 +109,7 @@ def select(  # noqa: PLR0913  (what is asked, and how)
             reason = type(error).__name__.removesuffix("Error")
             refused.append(RefusedClass(gpu=gpu, reason=reason, message=str(error)))
     if over_nodes and not choices:
-        others = select(request, over_nodes, measured=measured, fewest=fewest, between=between)
+        others = select(request, over_nodes, fewest=fewest, between=between)
         choices, over_nodes = list(others.choices), []
         refused += others.refused
     return Selection(

@@ -12,7 +12,6 @@ import pytest
 import yaml
 from rich.console import Console
 
-from calibration_builders import a_file
 from cli_builders import (
     CONFIG_JSON,
     CONFIGURED,
@@ -21,7 +20,6 @@ from cli_builders import (
     a_comparison,
     a_config_map,
     a_deployment,
-    answered,
     run,
 )
 from cli_builders import llama as manifest
@@ -32,7 +30,6 @@ from tonnage.cli.answers.comparing import LeftOut, compare_classes
 from tonnage.cli.commands.question import named_classes
 from tonnage.cli.console import Failure
 from tonnage.cli.text.compare import comparison_report
-from tonnage.estimate.calibration_file import dump, key_of
 from tonnage.units import GIB
 
 ROOT = Path(__file__).parents[3]
@@ -421,56 +418,3 @@ class TestTheCommand:
         )
 
         assert (done.stdout, done.stderr) == ("[]\n", "")
-
-
-class TestCalibrations:
-    @pytest.fixture
-    def calibration(self, tmp_path):
-        """Return a function that writes one of a plan's engine."""
-
-        def write(name="c.json", **changes):
-            planned = answered()
-            key = key_of(planned.sizing.request, planned.sizing.flags.parallelism)
-            path = tmp_path / name
-            path.write_text(dump(a_file(key=key.model_copy(update=changes))))
-            return path
-
-        return write
-
-    def test_a_measured_class_is_asked_with_its_constants_on_its_split(self, calibration):
-        options = ["--gpu", "H200,H100", "--calibration", calibration()]
-        found = {each["gpu"]: each for each in as_json(LLAMA, options=options)["classes"]}
-        origins = {
-            name: {i["name"]: i["origin"] for i in each["estimate"]["inputs"]}
-            for name, each in found.items()
-        }
-
-        assert found["H200"]["plan"]["parallelism"] == {"tensor": 2, "pipeline": 1, "data": 1}
-        assert origins["H200"]["bandwidth efficiency"] == "measured"
-        assert origins["H100"]["bandwidth efficiency"] == "looked up"
-
-    def test_says_which_class_was_measured(self, calibration):
-        text = compare(LLAMA, options=["--gpu", "H200,H100", "--calibration", calibration()]).stdout
-
-        assert "H200: with constants of a load test, on the split" in " ".join(text.split())
-
-    @pytest.mark.parametrize(
-        ("changes", "gpus", "expected"),
-        [
-            ({}, "H100,L4", "of GPU class H200: it is not compared"),
-            ({"engine": "0.30"}, FOUR, "the calibration is for "),
-        ],
-    )
-    def test_one_of_something_else_is_bad_input(self, calibration, changes, gpus, expected):
-        result = compare(LLAMA, options=["--gpu", gpus, "--calibration", calibration(**changes)])
-
-        assert result.exit_code == 3
-        assert expected in result.stderr
-
-    def test_two_of_one_class_are_bad_input(self, calibration):
-        both = [calibration(), calibration("d.json")]
-        options = ["--gpu", FOUR, *(word for path in both for word in ("--calibration", path))]
-        result = compare(LLAMA, options=options)
-
-        assert result.exit_code == 3
-        assert "another file calibrates it too" in result.stderr

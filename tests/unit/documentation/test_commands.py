@@ -21,7 +21,18 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 VALUES = yaml.safe_load((ROOT / "charts/tonnage/values.yaml").read_text())
 OPEN = ("gpuClasses", "calibrations")
 """Values whose keys the user chooses."""
-KUBECTL = {"annotate", "apply", "create", "delete", "describe", "get", "label", "rollout", "wait"}
+KUBECTL = {
+    "annotate",
+    "apply",
+    "create",
+    "delete",
+    "describe",
+    "get",
+    "label",
+    "rollout",
+    "wait",
+    "patch",
+}
 OTHERS = {"apt", "docker", "grep", "sed", "xargs"}
 PAGES = [path for path in pages() if any(commands(each) for each in blocks(path))]
 
@@ -146,6 +157,7 @@ def resolved(words):
 
 def check_tonnage(words):
     command, rest = resolved(words)
+    rest = rest[: rest.index(">")] if ">" in rest else rest
     rest = [word for word in rest if word != "|"]
     made = {"calibration.json", "config.json", "lengths.csv", "model.yaml"}
     command.make_context(command.name, [str(ROOT / "README.md") if w in made else w for w in rest])

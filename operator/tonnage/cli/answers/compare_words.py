@@ -109,11 +109,6 @@ def notes(found: Compared) -> Iterator[str]:
     for reason, words in LEFT_OUT.items():
         if others := [name for name, each in found.left_out.items() if each.reason == reason]:
             yield f"left out, {words}: {', '.join(others)}; --gpu NAME shows one"
-    if found.measured:
-        yield (
-            f"{', '.join(found.measured)}: with constants of a load test, on the split that was "
-            "measured; others with those of the catalogue"
-        )
     if doubt := doubtful_winner(found):
         yield doubt
     if names := too_close(found):

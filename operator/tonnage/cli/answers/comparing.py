@@ -11,11 +11,10 @@ from tonnage.cli.answers.batches import BatchRow, batch_rows
 from tonnage.cli.answers.planning import code_of, fewest_replicas, identity
 from tonnage.explain.at_demand import capacity_figures, demand_figures
 from tonnage.explain.report import estimate_status, plan_status, round_estimate
-from tonnage.sizing.compare import Choice, Measured, RefusedClass, Selection, select
+from tonnage.sizing.compare import Choice, RefusedClass, Selection, select
 from tonnage.sizing.cost import gpu_hour
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.parallelism.candidates import has_sizes
-from tonnage.sizing.plan import Between, keep_searching, size_with
+from tonnage.sizing.plan import Between, keep_searching
 from tonnage.sizing.request import SizingRequest
 from tonnage.sizing.search import size
 
@@ -51,8 +50,6 @@ class Compared:
     """Those that nobody would buy, unless they were named."""
     are_named: bool
     """Somebody asked for these classes; without that all are compared."""
-    measured: tuple[str, ...] = ()
-    """Classes that are answered with constants of a load test."""
 
     @property
     def in_full(self) -> tuple[Choice, ...]:
@@ -99,12 +96,11 @@ def compare_classes(  # noqa: PLR0913  (what is compared, and how it was asked)
     *,
     are_named: bool,
     is_written: bool = True,
-    measured: Mapping[str, Measured] | None = None,
     between: Between = keep_searching,
 ) -> Compared:
     """Put the request to every class, and answer the manifest as it stands, if there is one."""
     fewest, classes = fewest_replicas(deployment), tuple(gpus)
-    owned = {*(measured or ()), *([request.gpu.name] if is_written else [])}
+    owned = {request.gpu.name} if is_written else set()
     asked = tuple(
         gpu for gpu in classes if are_named or gpu.name in owned or gpu_hour(gpu, 1) is not None
     )
@@ -113,7 +109,6 @@ def compare_classes(  # noqa: PLR0913  (what is compared, and how it was asked)
         return select(
             request,
             gpus,
-            measured=measured,
             fewest=fewest,
             is_within_node=not are_named,
             between=between,
@@ -136,9 +131,8 @@ def compare_classes(  # noqa: PLR0913  (what is compared, and how it was asked)
         }
         | dict.fromkeys((gpu.name for gpu in selection.over_nodes), LeftOut(reason=SEVERAL_NODES))
         | {gpu.name: LeftOut(reason=NO_PRICE) for gpu in classes if gpu not in asked},
-        as_written=_size_manifest(request, measured or {}, fewest) if is_written else None,
+        as_written=_size_manifest(request, fewest, between) if is_written else None,
         are_named=are_named,
-        measured=tuple(sorted(measured or {})),
     )
 
 
@@ -152,20 +146,10 @@ def _is_over_nodes(choice: Choice) -> bool:
     return choice.sizing.parallelism.num_gpus > choice.gpu.gpus_per_node
 
 
-def _size_manifest(
-    request: SizingRequest, measured: Mapping[str, Measured], fewest: int
-) -> Choice | RefusedClass:
-    """Answer the manifest as it stands: with what was measured, where that is of its split."""
-    known = measured.get(request.gpu.name)
-    is_known = (
-        known is not None
-        and request.num_gpus in {None, known.parallelism.num_gpus}
-        and has_sizes(known.parallelism, request.sizes)
-    )
+def _size_manifest(request: SizingRequest, fewest: int, between: Between) -> Choice | RefusedClass:
+    """Answer the manifest as it stands."""
     try:
-        sizing = (
-            size_with(known.request, known.parallelism) if known and is_known else size(request)
-        )
+        sizing = size(request, between=between)
     except (SizingError, CatalogError) as error:
         return RefusedClass(gpu=request.gpu, reason=code_of(error), message=str(error))
     return Choice(sizing=sizing, fewest=fewest, most=request.max_replicas)

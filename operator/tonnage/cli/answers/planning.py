@@ -176,18 +176,13 @@ def answer(
                 between=terms.between,
             ),
         )
-    calibration = terms.calibration
-    try:
-        if calibration is not None:
-            from tonnage.cli.answers.measured import size_as_measured  # noqa: PLC0415  (slow)
+    if terms.calibration is not None:
+        from tonnage.estimate.calibration_file import check_key, key_of  # noqa: PLC0415  (slow)
 
-            sizing = size_as_measured(
-                request, sizing, calibration, lambda asked: _size(asked, live, terms.between)
-            )
-    except CalibrationFileError as error:
-        return _not_asked(deployment, error)
-    except SizingError as error:
-        return Refused(deployment=deployment, code=code_of(error), message=str(error))
+        try:
+            check_key(terms.calibration, key_of(request, sizing.flags.parallelism))
+        except CalibrationFileError as error:
+            return _not_asked(deployment, error)
     replicas, reasons = within_bounds(sizing, deployment, why_offload)
     return Planned(
         deployment=deployment,

@@ -1,20 +1,18 @@
 """``tonnage compare``: which GPU class serves a model for least. Needs no cluster."""
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
 import click
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.catalog.gpu import CatalogError, Gpu
+from tonnage.catalog.gpu import CatalogError
 from tonnage.cli.answers.comparing import Compared, compare_classes
 from tonnage.cli.answers.planning import Terms, code_of, request_of
 from tonnage.cli.answers.rows import choice_row
 from tonnage.cli.commands.forms import serialize
-from tonnage.cli.commands.options import FILE, option, output_option, page_option, takes
+from tonnage.cli.commands.options import output_option, page_option, takes
 from tonnage.cli.commands.question import (
     QuestionOptions,
     asking,
@@ -33,9 +31,6 @@ from tonnage.cli.read.manifest import Manifests
 from tonnage.cli.read.references import Beside, parsed_model
 from tonnage.cli.read.scale_target import TargetError
 from tonnage.cli.text.compare import comparison_report
-from tonnage.estimate.errors import CalibrationFileError
-from tonnage.sizing.compare import Measured
-from tonnage.sizing.errors import SizingError
 from tonnage.sizing.request import SizingRequest
 
 HELP: Final = """Rank GPU classes for one model by cost. Needs no cluster.
@@ -54,7 +49,6 @@ Examples:
   tonnage compare -f model.yaml                              all classes
   tonnage compare -f model.yaml --gpu H100,H200,L40S         only these
   tonnage compare -f model.yaml --prices FILE --rate spot    your prices
-  tonnage compare -f model.yaml --calibration FILE           as measured
   tonnage compare -f model.yaml --html compare.html          a page
   tonnage compare -f model.yaml -o json | jq '.classes[0].plan'
 
@@ -69,14 +63,6 @@ class CompareOptions:
     question: QuestionOptions
     form: str = output_option()
     page_file: str | None = page_option()
-    calibration_files: tuple[Path, ...] = option(
-        "--calibration",
-        type=FILE,
-        metavar="FILE",
-        multiple=True,
-        help="Constants that 'tonnage calibrate' measured on one of the classes, instead of those "
-        "of the catalogue; may be repeated.",
-    )
 
 
 @click.command(help=HELP)
@@ -96,7 +82,6 @@ def compare(*, options: CompareOptions) -> None:
         are_named=bool(named),
         is_written=bool(question.names),
         between=search_progress().counting(),
-        measured=_measured_by_class(request, gpus, options.calibration_files),
     )
     if page_file is not None:
         from tonnage.cli.page.compare import compare_page  # noqa: PLC0415  (needs an extra)
@@ -118,20 +103,6 @@ def _request(
         return deployment, request_of(deployment.spec, terms, references)
     except (CatalogError, TargetError) as error:
         raise Failure(f"{resource.name}: {code_of(error)}: {error}") from error
-
-
-def _measured_by_class(
-    request: SizingRequest, gpus: Sequence[Gpu], files: tuple[Path, ...]
-) -> dict[str, Measured]:
-    if not files:
-        return {}
-    from tonnage.cli.answers.measured import measured_classes  # noqa: PLC0415  (slow)
-    from tonnage.cli.read.calibration import read_calibration  # noqa: PLC0415
-
-    try:
-        return measured_classes(request, gpus, map(read_calibration, files))
-    except (CalibrationFileError, SizingError, CatalogError) as error:
-        raise Failure(f"--calibration: {code_of(error)}: {error}") from error
 
 
 def _print(found: Compared, form: str) -> None:
