@@ -1,5 +1,7 @@
 """The page of GPU classes compared."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -120,3 +122,20 @@ def test_goes_to_a_file_beside_the_text(tmp_path):
     assert "costs least" in result.stdout
     assert result.stderr == f"Wrote {path}\n"
     assert tree(path.read_text(encoding="utf-8")).tag == "html"
+
+
+def test_without_its_extra_is_one_line_that_says_how_to_install_it():
+    script = "import sys\nsys.modules['matplotlib'] = None\nfrom tonnage.cli import main\nmain()\n"
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", script, "compare", "-f", "-", "--html", "page.html"],
+        input=LLAMA,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 3
+    assert done.stdout == ""
+    assert done.stderr == (
+        "Error: --html needs matplotlib, which is not installed: pip install matplotlib\n"
+    )

@@ -164,8 +164,8 @@ MISTYPED = [
     ("catalog cpus", None, "No such command 'cpus'. Did you mean 'gpus'?"),
     ("catalog models --match zzz", None, "no model has 'zzz' in its name"),
     (f"plan {LINE} -o xml", None, "'xml' is not one of 'text', 'json'"),
-    (f"plan {LINE} --html - -o json", None, "both print to standard output"),
-    (f"plan {SMALL} --html /nowhere/plan.html", None, "No such file or directory"),
+    (f"compare {LINE} --html - -o json", None, "both print to standard output"),
+    (f"compare {SMALL} --html /nowhere/compare.html", None, "No such file or directory"),
 ]
 NO_MANIFESTS = [
     ("plan -f /nowhere/model.yaml", None, "/nowhere/model.yaml: No such file or directory"),

@@ -1,7 +1,6 @@
 """Pictures of pages: what is drawn is to scale, and no text stands on another."""
 
 import itertools
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,12 +9,10 @@ from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
-from cli_builders import a_comparison, answered
+from cli_builders import a_comparison
 from thorough import one_in
 from tonnage.cli.answers.batches import BatchRow
-from tonnage.cli.answers.roofline import Ceiling, Roofline, RooflinePoint, roofline
 from tonnage.cli.page.drawing import SERIES, look
-from tonnage.cli.page.roofline import roofline_figure
 from tonnage.cli.page.throughput import batches_of, strictest, throughput_figure
 from tonnage.sizing.serving.steady import SteadyState
 from tonnage.sizing.step_time.step import StepTime
@@ -110,30 +107,6 @@ def a_row(num_decoding, *, is_load_line=False, step_s=0.01, tokens_per_s=100.0):
     )
 
 
-def a_roofline(*, intensities=(1.0, 10.0, 100.0), ceilings=(50.0, 60.0, 200.0), fraction=0.5):
-    """Return 1000 TFLOP/s over 4 TB/s; the points reach this fraction of the roof."""
-    roof = Roofline(
-        peak_flop_per_s=1e15,
-        memory_bytes_per_s=4e12,
-        points=(),
-        ceilings=tuple(
-            Ceiling(name=name, num_requests=each, intensity_flop_per_byte=each)
-            for name, each in zip(
-                ("load line", "SLO ceiling", "memory ceiling"), ceilings, strict=False
-            )
-        ),
-    )
-    points = tuple(
-        RooflinePoint(
-            row=a_row(2.0**number, is_load_line=number == 1),
-            intensity_flop_per_byte=each,
-            flop_per_s=fraction * roof.roof_flop_per_s(each),
-        )
-        for number, each in enumerate(intensities)
-    )
-    return replace(roof, points=points)
-
-
 def a_class(name, times):
     """Return batches of 1, 2, 4, ... requests with these times per token; 2 is the load line."""
     rows = [
@@ -146,59 +119,6 @@ def a_class(name, times):
 def line_at(axes, label):
     (line,) = [each for each in axes.get_lines() if each.get_label().startswith(label)]
     return line
-
-
-class TestRoofline:
-    def test_the_ridge_is_where_both_roofs_meet(self):
-        (axes,) = drawn(roofline_figure, a_roofline()).axes
-        (left, ridge, _), (low, peak, flat) = line_at(axes, "roof").get_data()
-
-        assert ridge == 250  # 1000 TFLOP/s over 4 TB/s
-        assert peak == flat == 1e15
-        assert low == pytest.approx(4e12 * left)
-
-    def test_ceilings_stand_at_the_intensity_of_their_batch(self):
-        found = roofline(answered().sizing)
-        load_line = next(point for point in found.points if point.row.is_load_line)
-        (axes,) = drawn(roofline_figure, found).axes
-
-        assert len(found.ceilings) == 3
-        assert found.ceilings[0].intensity_flop_per_byte == load_line.intensity_flop_per_byte
-        for each in found.ceilings:
-            assert set(line_at(axes, each.name).get_xdata()) == {each.intensity_flop_per_byte}
-
-    def test_the_height_of_a_point_is_its_tokens_times_the_work_of_one(self):
-        found = roofline(answered().sizing)
-
-        # Llama 70B on each of 2 GPUs: 2 * (70.554e9 - 1.051e9 of the embedding table) / 2, and
-        # 4 * 64 heads * 128 * 5000 tokens * 80 layers / 2 of attention.
-        for point in found.points:
-            assert point.flop_per_s == pytest.approx(
-                point.row.tokens_per_s * (69.50e9 + 6.55e9), rel=1e-3
-            )
-
-    @pytest.mark.parametrize("path", SAMPLED)
-    def test_every_example_lies_below_its_roof_and_reads_well(self, path):
-        found = roofline(answered(path.read_text()).sizing)
-
-        for point in found.points:
-            roof = found.roof_flop_per_s(point.intensity_flop_per_byte)
-            assert point.flop_per_s <= roof * (1 + 1e-9)
-        assert sum(point.row.is_load_line for point in found.points) == 1
-        assert_reads_well(drawn(roofline_figure, found))
-
-    @FEW
-    @given(
-        st.lists(st.floats(min_value=0.1, max_value=5e3), min_size=1, max_size=12, unique=True).map(
-            sorted
-        ),
-        st.lists(st.floats(min_value=0.1, max_value=5e3), min_size=1, max_size=3),
-        st.floats(min_value=0.01, max_value=1.0),
-    )
-    def test_texts_never_overlap(self, intensities, ceilings, fraction):
-        found = a_roofline(intensities=intensities, ceilings=ceilings, fraction=fraction)
-
-        assert_reads_well(drawn(roofline_figure, found))
 
 
 class TestThroughput:

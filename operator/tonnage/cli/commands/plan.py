@@ -20,7 +20,6 @@ from tonnage.cli.commands.options import (
     calibration_option,
     option,
     output_option,
-    page_option,
     takes,
 )
 from tonnage.cli.commands.question import (
@@ -29,12 +28,7 @@ from tonnage.cli.commands.question import (
     beside,
     terms_of,
 )
-from tonnage.cli.commands.writing import (
-    check_page,
-    check_some,
-    search_progress,
-    write_page,
-)
+from tonnage.cli.commands.writing import check_some, search_progress
 from tonnage.cli.console import Failure, ManifestError, complain, output, remark, show
 from tonnage.cli.read.manifest import ManifestObject, Manifests
 from tonnage.cli.read.references import Beside, References, parsed_model
@@ -68,7 +62,6 @@ Examples:
   tonnage plan -f model.yaml --calibration FILE        measured constants
   tonnage plan -f model.yaml --sources                 where figures are from
   tonnage plan -f model.yaml --roles-apart --kv-link 400Gb/s   roles apart?
-  tonnage plan -f models/ --html plan.html             an HTML page
   tonnage plan -f models/ -o json | jq '.[].plan.replicas'
   kubectl get mdep llama -o yaml | tonnage plan -f -
 
@@ -88,7 +81,6 @@ class PlanOptions:
     question: QuestionOptions
     roles: RolesAsked
     form: str = output_option()
-    page_file: str | None = page_option()
     calibration_file: Path | None = calibration_option()
     has_sources: bool = option(
         "--sources", is_flag=True, help="Say where every figure is taken from."
@@ -98,9 +90,8 @@ class PlanOptions:
 @click.command(help=HELP)
 @takes(PlanOptions)
 def plan(*, options: PlanOptions) -> None:
-    question, roles, page_file = options.question, options.roles, options.page_file
+    question, roles = options.question, options.roles
     roles.check(options.form)
-    check_page(page_file, options.form)
     asked = asking(question, class_of(question))
     terms = terms_of(
         question,
@@ -111,12 +102,7 @@ def plan(*, options: PlanOptions) -> None:
     around = beside(question)
     found = [_answers(each, asked, terms, around) for each in asked.model_deployments]
     answers = [roles.answered(each, terms.between) for some in found for each in some]
-    if page_file is not None and answers:
-        from tonnage.cli.page.plan import plan_page  # noqa: PLC0415  (needs an extra)
-
-        write_page(page_file, plan_page(answers))
-    if page_file != "-":
-        _print(answers, options.form, has_sources=options.has_sources)
+    _print(answers, options.form, has_sources=options.has_sources)
     is_broken = bool(asked.problems) or not all(found)
     sys.exit(exit_code(answers, is_broken=is_broken))
 

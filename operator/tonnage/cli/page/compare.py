@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tonnage.cli.answers.comparing import Compared
-from tonnage.cli.page.document import Section, document
+from tonnage.cli.page.document import document
 from tonnage.cli.page.drawing import SERIES, Picture
 from tonnage.cli.page.throughput import throughput_picture
 from tonnage.cli.text.compare import comparison_report
@@ -16,10 +16,8 @@ MAX_LINES: Final = len(SERIES)
 def compare_page(found: Compared) -> str:
     """Return the whole page: the answer, the ranking, each class in figures, the picture."""
     deployment = found.deployment
-    section = Section(
-        report=lambda console: comparison_report(found, console), pictures=tuple(_pictures(found))
-    )
-    return document(f"Tonnage compare: {deployment.namespace}/{deployment.name}", [section])
+    title = f"Tonnage compare: {deployment.namespace}/{deployment.name}"
+    return document(title, lambda console: comparison_report(found, console), _pictures(found))
 
 
 def _pictures(found: Compared) -> Iterator[Picture]:

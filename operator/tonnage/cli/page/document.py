@@ -1,8 +1,7 @@
 """A page: what the terminal shows, as HTML that needs nothing beside itself, with pictures."""
 
 import io
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from html import escape
 from typing import Final
 
@@ -32,25 +31,17 @@ svg {{ display: block; max-width: 100%; height: auto; }}
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """A report, and the pictures below it."""
-
-    report: Callable[[Console], Iterable[RenderableType]]
-    """Laid out for a console of this width."""
-    pictures: Sequence[Picture] = ()
+Report = Callable[[Console], Iterable[RenderableType]]
+"""Lays an answer out for a console of some width."""
 
 
-def document(title: str, sections: Iterable[Section]) -> str:
-    """Return the whole page."""
-    parts = [HEAD.format(title=escape(plain(title)))]
-    for section in sections:
-        pictures = map(_figure, section.pictures)
-        parts += ["<section>\n", _text(section.report), *pictures, "</section>\n"]
+def document(title: str, report: Report, pictures: Iterable[Picture]) -> str:
+    """Return the whole page: a report, and the pictures below it."""
+    parts = [HEAD.format(title=escape(plain(title))), _text(report), *map(_figure, pictures)]
     return "".join([*parts, "</body>\n</html>\n"])
 
 
-def _text(report: Callable[[Console], Iterable[RenderableType]]) -> str:
+def _text(report: Report) -> str:
     console = Console(
         record=True,
         file=io.StringIO(),

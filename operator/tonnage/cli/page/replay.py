@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from tonnage.cli.answers import replay_words as words
 from tonnage.cli.answers.replays import CaseResult, Replays
 from tonnage.cli.page.cost_kept import Dot, colors_of, cost_kept_picture
-from tonnage.cli.page.document import Section, document
+from tonnage.cli.page.document import document
 from tonnage.cli.page.drawing import Picture
 from tonnage.cli.page.over_time import PolicyCourse, course_picture, top_of
 from tonnage.cli.text.replay import replay_report
@@ -20,10 +20,8 @@ def replay_page(found: Replays) -> str:
         for number, (_, fared) in enumerate(found.by_start())
         for picture in (*_scatter(number, fared, target), *_courses(number, fared, target))
     )
-    section = Section(
-        report=lambda console: replay_report(found, console), pictures=tuple(pictures)
-    )
-    return document(f"Tonnage replay: {deployment.namespace}/{deployment.name}", [section])
+    title = f"Tonnage replay: {deployment.namespace}/{deployment.name}"
+    return document(title, lambda console: replay_report(found, console), pictures)
 
 
 def _scatter(number: int, found: Sequence[CaseResult], target: float) -> Iterator[Picture]:
