@@ -1,10 +1,11 @@
 """What replicas cost, in words: the parts of a bill, and why there is none."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from tonnage.catalog.gpu import Gpu
 from tonnage.sizing.bill import Bill, Commitment, bill
-from tonnage.sizing.cost import amount, rented_hour
+from tonnage.sizing.cost import GpuHour, amount, rented_hour
 from tonnage.sizing.plan import Sizing
 from tonnage.units import DAY_S, MILLION, count_of, significant
 
@@ -85,6 +86,16 @@ def _rented_instead(sizing: Sizing, replicas: int) -> Iterator[str]:
             f"rented: {found.hour}, {found.usd_per_hour:.2f} {found.currency} per hour in all, "
             f"{found.usd_per_million_tokens:.2f} {found.currency} per million output tokens"
         )
+
+
+def price_notes(hours: Iterable[tuple[str, GpuHour]]) -> Iterator[str]:
+    """Yield provider, region, term and date, with the GPU classes and instances of these prices."""
+    machines: dict[str, dict[str, None]] = {}
+    for name, hour in hours:
+        if hour.rent:
+            common = replace(hour.rent, instance="", num_gpus=None).basis
+            machines.setdefault(common, {})[f"{name} {hour.rent.machine}".rstrip()] = None
+    yield from (f"prices: {common}; {', '.join(names)}" for common, names in machines.items())
 
 
 def missing_price(gpu: Gpu, num_gpus: int) -> str:

@@ -51,7 +51,7 @@ def test_without_a_result_it_prints_what_to_run():
 
 def test_a_model_without_a_configuration_asks_for_one(tmp_path):
     (tmp_path / "config.json").write_text(CONFIG_JSON)
-    options = ("--model-config", tmp_path / "config.json", "--tensor-parallel", "3")
+    options = ("--model-config", tmp_path / "config.json", "--set", "hardware.parallelism.tensor=3")
 
     unknown, odd = calibrate(model="my/model"), calibrate(*options, model="my/model")
 
@@ -61,10 +61,10 @@ def test_a_model_without_a_configuration_asks_for_one(tmp_path):
 
 
 def test_ranks_over_nodes_are_not_fitted():
-    result = calibrate("--data-parallel", "16", model="deepseek-ai/DeepSeek-R1")
+    result = calibrate("--set", "hardware.parallelism.data=16", model="deepseek-ai/DeepSeek-R1")
 
     assert result.exit_code == 3
-    assert "--data-parallel 16 is over several nodes, each of 8 GPUs" in result.stderr
+    assert "DP16 is over several nodes, each of 8 GPUs" in result.stderr
 
 
 @pytest.fixture

@@ -13,12 +13,10 @@ def said():
     return []
 
 
-def a_search(said, seconds, *, is_compiled=False, is_terminal=False):
+def a_search(said, seconds, *, is_compiled=False):
     """Call what is called before each run, at these times; the first is when it is made."""
     times = iter(seconds)
-    progress = Progress(
-        said.append, clock=lambda: next(times), is_compiled=is_compiled, is_terminal=is_terminal
-    )
+    progress = Progress(said.append, clock=lambda: next(times), is_compiled=is_compiled)
     between = progress.counting()
     for _ in seconds[1:]:
         between()
@@ -39,25 +37,15 @@ class TestAnUncompiledEngineModel:
 
         assert said == []
 
-    def test_is_said_at_once_on_a_terminal(self, said):
-        a_search(said, [0, 0.1, 0.2], is_terminal=True)
-
-        assert said == [UNCOMPILED]
-
-    def test_is_not_said_where_nothing_is_searched(self, said):
-        a_search(said, [0], is_terminal=True)
-
-        assert said == []
-
     def test_is_not_said_of_a_compiled_one(self, said):
-        a_search(said, [0, 0.1, 3], is_compiled=True, is_terminal=True)
+        a_search(said, [0, 0.1, 3], is_compiled=True)
 
         assert said == ["Searching for goodput: 1 run of the engine model so far"]
 
 
 def test_reading_that_takes_long_says_how_far_it_is_ever_more_seldom(said):
     times = iter([0, 1.9, 2.0, 4.9, 5.1])
-    progress = Progress(said.append, clock=lambda: next(times), is_compiled=False, is_terminal=True)
+    progress = Progress(said.append, clock=lambda: next(times), is_compiled=False)
 
     told = progress.reading("t.csv")
     for number in (1, 2_000, 3_000, 4_000):

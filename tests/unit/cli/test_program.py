@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from cli_builders import run
 from doc_blocks import ROOT
-from tonnage.cli.commands.app import COMMANDS, plugin, program
+from tonnage.cli.commands.app import COMMANDS, program
 from tonnage.cli.console import Failure
 from tonnage_lab.command import LabFailure, lab, lab_errors
 from tonnage_lab.processes import LabError
@@ -80,15 +80,14 @@ def test_o_is_the_format_of_what_is_printed_in_every_command():
         if "-o" in option.opts
     }
 
-    assert len(options) == 8  # plan, compare, render, diff, replay, calibrate, catalog's
+    assert len(options) == 7  # plan, compare, render, diff, replay, catalog's
     for words, option in options.items():
         assert option.opts == ["-o", "--format"], words
         assert {"json"} < set(option.type.choices), words
 
 
-@pytest.mark.parametrize("command", ["calibrate", "diagnose"])
-def test_a_file_is_no_format(command):
-    result = run(command, "-o", "found.json", "--model", "m", "--gpu", "H100")
+def test_a_file_is_no_format():
+    result = run("diagnose", "-o", "found.json", "--model", "m", "--gpu", "H100")
 
     assert result.exit_code == 3
     assert "-o" in result.stderr
@@ -102,12 +101,11 @@ def test_help_has_examples(command):
 
 
 def test_the_plugin_of_kubectl_offers_what_one_asks_of_a_cluster():
-    result = CliRunner().invoke(plugin, ["--help"], prog_name="kubectl tonnage")
+    result = CliRunner().invoke(program, ["--help"], prog_name="kubectl tonnage")
 
     assert result.stdout.startswith("Usage: kubectl tonnage [OPTIONS] COMMAND")
     for command in ("plan", "explain", "diagnose", "approve"):
         assert f"\n  {command} " in result.stdout
-    assert "\n  run " not in result.stdout
 
 
 def completed(entry, variable, words):
@@ -125,27 +123,26 @@ def test_the_program_completes_its_commands():
     assert completed("main", "_TONNAGE_COMPLETE", "tonnage re") == [
         "plain,render",
         "plain,replay",
-        "plain,resume",
     ]
 
 
 def test_the_plugin_completes_its_own():
-    assert completed("kubectl", "_KUBECTL_TONNAGE_COMPLETE", "kubectl-tonnage re") == [
-        "plain,resume"
+    assert completed("kubectl", "_KUBECTL_TONNAGE_COMPLETE", "kubectl-tonnage ex") == [
+        "plain,explain"
     ]
 
 
 def test_the_script_for_kubectl_asks_the_plugin():
     programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(  # noqa: S603
-        [ROOT / "deploy/kubectl_complete-tonnage", "re"],
+        [ROOT / "deploy/kubectl_complete-tonnage", "ex"],
         capture_output=True,
         text=True,
         check=False,
         env=os.environ | {"PATH": programs},
     )
 
-    assert done.stdout == "resume\n:4\n"
+    assert done.stdout == "explain\n:4\n"
 
 
 def test_version_is_that_of_the_package():

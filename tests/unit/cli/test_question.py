@@ -76,30 +76,8 @@ def test_a_given_token_budget_decides_the_chunk_and_what_it_costs_is_told():
     assert "engine.maxNumBatchedTokens left out" in {each["change"] for each in given["savings"]}
 
 
-def test_a_plan_says_on_request_where_its_figures_are_taken_from():
-    bare, cited = as_json(*LINE), as_json(*LINE, "--sources", "--price", "H100=2.10")
-    text = said(run("plan", *LINE, "--sources"))
-    found = {each["figure"]: each for each in cited["sources"]}
-
-    assert "sources" not in bare
-    assert {"GPU H100", "model meta-llama/Llama-3.1-8B-Instruct", "vLLM 0.33 memory", "speed"} <= (
-        found.keys()
-    )
-    assert found["price of H100"] == {"figure": "price of H100", "title": "given"}
-    assert "Sources GPU H100" in text
-    assert "price of H100 Amazon EC2 price list" in text
-
-
-def test_no_source_is_cut_on_a_narrow_screen():
-    result = run("plan", *LINE, "--sources", COLUMNS="60")
-    printed = result.stdout[result.stdout.index("Sources\n") :]
-
-    assert "…" not in printed
-    assert max(map(len, printed.splitlines())) <= 60
-
-
 def test_the_sizes_of_a_split_that_options_give_are_those_of_the_plan_and_of_the_manifest():
-    sizes = ("--tensor-parallel", "1", "--pipeline-parallel", "2")
+    sizes = ("--set", "hardware.parallelism={tensor: 1, pipeline: 2}")
     free, given = as_json(*LINE), as_json(*LINE, *sizes)
     written = yaml.safe_load(run("init", *LINE, *sizes).stdout)
     compared = json.loads(run("compare", *LINE, *sizes, "-o", "json").stdout)
@@ -124,7 +102,7 @@ def test_a_plan_of_sizes_that_are_given_says_what_the_best_split_would_save():
     found = as_json(
         "--model", "meta-llama/Llama-3.3-70B-Instruct", "--gpu", "H100", "--rps", "4",
         "--prompt", "4000", "--output", "500", "--ttft", "2s", "--tpot", "50ms",
-        "--tensor-parallel", "2",
+        "--set", "hardware.parallelism.tensor=2",
     )  # fmt: skip
     taken = found["plan"]["replicas"] * found["plan"]["gpusPerReplica"]
     saved = {each["change"]: taken - each["fewerGpus"] for each in found["savings"]}
@@ -142,14 +120,13 @@ def test_a_class_may_be_named_as_drivers_and_vendors_write_it(gpu, expected):
 
 
 def test_a_size_that_the_model_does_not_allow_is_refused_by_name_and_number():
-    result = run("plan", *LINE, "--tensor-parallel", "3")
+    result = run("plan", *LINE, "--set", "hardware.parallelism.tensor=3")
 
     assert result.exit_code == 2
     assert result.output.count("meta-llama/Llama-3.1-8B-Instruct") == 2  # in the head, and once
     assert "hardware.parallelism {tensor: 3}: TP 3 does not divide the 32 attention heads" in (
         said(result)
     )
-    assert "no-expert-parallel" in run("plan", "--help").stdout
 
 
 SPLIT = (

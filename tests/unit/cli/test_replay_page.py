@@ -18,8 +18,7 @@ from tonnage.cli.answers.replay_words import (
     verdict_kind,
 )
 from tonnage.cli.answers.replays import ReplayQuestion, Replays
-from tonnage.cli.page.cost_kept import colors_of
-from tonnage.cli.page.drawing import BAD, GOOD, look
+from tonnage.cli.page.drawing import BAD, GOOD, SERIES, look
 from tonnage.cli.page.over_time import PolicyCourse, course_figure
 from tonnage.cli.page.replay import replay_page
 from tonnage.replay.judge import RunFigures
@@ -266,11 +265,11 @@ def test_the_page_stands_alone_and_escapes_what_others_wrote(text):
     assert SCRIPT not in text
 
 
-def test_each_policy_has_a_picture_beside_the_scatter(text):
+def test_each_policy_has_a_picture(text):
     root = tree(text)
 
-    assert [svg.get("role") for svg in root.iter("svg")] == ["img"] * 3
-    assert [words(each) for each in root.iter("h3")][1:] == [
+    assert [svg.get("role") for svg in root.iter("svg")] == ["img"] * 2
+    assert [words(each) for each in root.iter("h3")] == [
         "tonnage over time",
         "static-peak over time",
     ]
@@ -298,10 +297,8 @@ def test_what_is_planned_for_is_drawn_where_a_policy_says_it(planned, lines):
     assert len(drawn(course).axes[1].lines) == lines
 
 
-def test_a_policy_has_its_colour_over_time_too(text):
-    for figure in list(tree(text).iter("figure"))[1:]:
-        name = words(figure.find("h3")).removesuffix(" over time")
-        color = colors_of(["tonnage", "static-peak"])[name][0]
+def test_a_policy_has_a_colour_of_its_own(text):
+    for figure, (color, _) in zip(tree(text).iter("figure"), SERIES, strict=False):
         assert color in "".join(str(each.attrib) for each in figure.iter())
 
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tonnage.cli.console import ManifestError
-from tonnage.cli.read.strict_json import check_json
+from tonnage.cli.read.references import check_json
 from tonnage.cli.read.strict_yaml import MAX_DEPTH, MAX_FIELDS, read_documents
 from tonnage.units import MIB
 
@@ -170,18 +170,18 @@ def test_depth_is_counted_to_the_letter():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('{"a": 1,\n "b": NaN}', "f:2: b: NaN is no finite number"),
-        ('{"a": {"c": 1e999}}', "f:1: c: 1e999 is no finite number"),
-        ('{"a": -Infinity}', "f:1: a: -Infinity"),
-        ('{"a": 1,\n "b": {"c": 1,\n "c": 2}}', "f:3: b.c: is given twice, first in line 2"),
+        ('{"a": 1,\n "b": NaN}', "f: nan is not a number that JSON has"),
+        ('{"a": {"c": 1e999}}', "f: 1e999 is not a number that JSON has"),
+        ('{"a": -Infinity}', "f: -Infinity is not"),
+        ('{"a": 1,\n "b": {"c": 1,\n "c": 2}}', "f: key 'c' is given twice"),
         ('{"a": 1,}', "f:1: "),
-        ("[" * 10_000, "nested more than 50 deep"),
-        ("[1]", "f:1: not a JSON object"),
-        ('{"a": ' + "9" * 10_000 + "}", "f:1: a: 9999"),
+        ("[" * 100_000, "f: it nests too deep"),
+        ("[1]", "f: not a JSON object"),
+        ('{"a": ' + "9" * 10_000 + "}", "f: Exceeds the limit"),
         ("", "f:1: Expecting value"),
     ],
 )
-def test_json_is_refused_with_line_and_key(text, expected):
+def test_json_is_refused_with_what_is_wrong(text, expected):
     with pytest.raises(ManifestError) as refused:
         check_json(text, source="f")
 

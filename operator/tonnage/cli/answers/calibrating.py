@@ -28,7 +28,7 @@ from tonnage.sizing.step_time.roofline import observed_mbu_fraction
 from tonnage.sizing.step_time.speeds import speeds
 from tonnage.sizing.step_time.step import Step
 from tonnage.sizing.workload import Lengths, Workload
-from tonnage.units import count_of
+from tonnage.units import count_of, significant
 
 MUCH_LEFT: Final = 0.05
 """Of a step's time, that a fit may leave in the median before that is said."""
@@ -73,11 +73,11 @@ def subject_of(request: SizingRequest, *, context: int = 1) -> Subject:
     )
     if request.num_gpus not in {None, split.num_gpus}:
         gpus = count_of(request.num_gpus or 0, "GPU")
-        raise Failure(f"{gpus} per replica, and {split} was measured: say so by --tensor-parallel")
+        raise Failure(f"{gpus} per replica, and {split} was measured: see hardware.parallelism")
     check_parallelism(request.shape, request.weights, split)
     if request.crosses_nodes(split):  # constants would make up for the link between them
         node = count_of(request.gpu.gpus_per_node, "GPU")
-        raise Failure(f"--data-parallel {split.data} is over several nodes, each of {node}")
+        raise Failure(f"{split} is over several nodes, each of {node}")
     return Subject(request=request, parallelism=split)
 
 
@@ -104,14 +104,22 @@ def calibrate(
     return _fit_points(subject, points, num_steps=max(1.0, sum(steps)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Point:
-    """A timed step, and the load that it is of."""
+_Point = tuple[MeasuredPoint, TimedStep]
+"""A load, of which the errors are not known yet, and its step."""
 
-    kind: Literal["prefill", "decode"]
-    sequences: int
-    prompt_tokens: int
-    timed: TimedStep
+
+def _point(
+    kind: Literal["prefill", "decode"], number: float, prompt: int, timed: TimedStep
+) -> _Point:
+    measured = MeasuredPoint(
+        kind=kind,
+        sequences=round(number),
+        prompt_tokens=prompt,
+        seconds=timed.step_s,
+        prior_error_fraction=0.0,
+        error_fraction=0.0,
+    )
+    return measured, timed
 
 
 def _points_of_run(
@@ -130,17 +138,17 @@ def _points_of_run(
         ranks = ranks_together(prefill / chunk, subject.parallelism.data)
         work = mixed_step(workload, number, prefill, chunk_tokens=chunk)
         timed = TimedStep(work=replace(work, prefill_ranks=ranks), step_s=run.tpot_s)
-        yield _Point(kind="decode", sequences=round(number), prompt_tokens=prompt, timed=timed)
+        yield _point("decode", number, prompt, timed)
         return
     timed = TimedStep(work=mixed_step(workload, 1.0, 0.0), step_s=run.tpot_s)
-    yield _Point(kind="decode", sequences=1, prompt_tokens=prompt, timed=timed)
+    yield _point("decode", 1, prompt, timed)
     if prompt <= max_batched_tokens:
         timed = TimedStep(work=_prefill_step(prompt), step_s=run.ttft_s)
-        yield _Point(kind="prefill", sequences=1, prompt_tokens=prompt, timed=timed)
+        yield _point("prefill", 1, prompt, timed)
 
 
 def _fit_points(subject: Subject, points: Sequence[_Point], *, num_steps: float) -> Calibrated:
-    model, timed = subject.model, [point.timed for point in points]
+    model, timed = subject.model, [step for _, step in points]
     fit = fit_speed(model, timed)
     fitted = replace(model, constants=constants_of(fit.speed, model.constants))
     off = zip(points, errors(model, timed), errors(fitted, timed), strict=True)
@@ -148,15 +156,8 @@ def _fit_points(subject: Subject, points: Sequence[_Point], *, num_steps: float)
         subject=subject,
         fit=fit,
         points=tuple(
-            MeasuredPoint(
-                kind=point.kind,
-                sequences=point.sequences,
-                prompt_tokens=point.prompt_tokens,
-                seconds=point.timed.step_s,
-                prior_error_fraction=prior,
-                error_fraction=left,
-            )
-            for point, prior, left in off
+            point.model_copy(update={"prior_error_fraction": prior, "error_fraction": left})
+            for (point, _), prior, left in off
         ),
         observed=_peak_utilization(model, points),
         num_steps=num_steps,
@@ -178,8 +179,8 @@ def _peak_utilization(model: StepTimeModel, points: Sequence[_Point]) -> Observe
     """Return the most that any point used of the nominal figures, per rank."""
     stages = model.shard.parallelism.pipeline
     mbu, mfu = [], []
-    for point in points:
-        time, step_s = model.step(point.timed.work), point.timed.step_s
+    for point, timed in points:
+        time, step_s = model.step(timed.work), timed.step_s
         flop = time.decode_flop
         if point.kind == "decode":
             read = stages * time.decode_bytes
@@ -193,14 +194,29 @@ def _peak_utilization(model: StepTimeModel, points: Sequence[_Point]) -> Observe
     return ObservedUtilization(mbu_fraction=max(mbu, default=None), mfu_fraction=max(mfu))
 
 
-def typical_error(points: Iterable[MeasuredPoint], kind: str, *, is_prior: bool) -> float | None:
-    """Return the median of the errors of a kind, without their signs; None without any."""
-    found = [
+def typical_error(points: Iterable[MeasuredPoint], kind: str, *, is_prior: bool) -> float:
+    """Return the median of the errors of a kind, without their signs; there are some."""
+    return median(
         abs(each.prior_error_fraction if is_prior else each.error_fraction)
         for each in points
         if each.kind == kind
+    )
+
+
+def headline(file: CalibrationFile) -> str:
+    """Say how far the formula was off before and after, and what the constants are."""
+    errors = [
+        f"{name} error {typical_error(file.points, kind, is_prior=True):.1%} before, "
+        f"{typical_error(file.points, kind, is_prior=False):.1%} after"
+        for name, kind in (("TPOT", "decode"), ("TTFT", "prefill"))
+        if any(each.kind == kind for each in file.points)
     ]
-    return median(found) if found else None
+    found = file.constants
+    return (
+        f"{'; '.join(errors)} (medians); bandwidth efficiency "
+        f"{significant(found.bandwidth_efficiency)}, prefill efficiency "
+        f"{significant(found.prefill_efficiency)}, overheads {significant(found.overhead_factor)}"
+    )
 
 
 def remarks_on(found: Calibrated) -> Iterable[str]:
@@ -211,7 +227,7 @@ def remarks_on(found: Calibrated) -> Iterable[str]:
             f"{found.subject.request.gpu.name} {found.subject.parallelism}?"
         )
     left = typical_error(found.points, "decode", is_prior=False)
-    if left is not None and left > MUCH_LEFT:
+    if left > MUCH_LEFT:
         yield (
             f"batches are still {left:.0%} off in the median: three constants do not express this "
             "engine, or something disturbed it: measure again"

@@ -6,17 +6,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.catalog.gpu import CatalogError, Gpu
+from tonnage.catalog.gpu import Gpu
 from tonnage.cli.answers.batches import BatchRow, batch_rows
-from tonnage.cli.answers.planning import code_of, fewest_replicas, identity
+from tonnage.cli.answers.planning import fewest_replicas, identity
 from tonnage.explain.at_demand import capacity_figures, demand_figures
 from tonnage.explain.report import estimate_status, plan_status, round_estimate
 from tonnage.sizing.compare import Choice, RefusedClass, Selection, select
 from tonnage.sizing.cost import gpu_hour
-from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import Between, keep_searching
 from tonnage.sizing.request import SizingRequest
-from tonnage.sizing.search import size
 
 IN_FULL: Final = 3
 """Of the cheapest classes, where none was named: the others are a row of the ranking."""
@@ -39,13 +37,13 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """The classes that were asked, and what the manifest's own class and split would do."""
+    """The classes that were asked, and what they answered."""
 
     deployment: ModelDeployment
     request: SizingRequest
     selection: Selection
-    as_written: Choice | RefusedClass | None
-    """None: there is no manifest, so no class and split were written."""
+    own: str | None
+    """The class of the manifest, if there is one."""
     left_out: Mapping[str, LeftOut]
     """Those that nobody would buy, unless they were named."""
     are_named: bool
@@ -57,11 +55,10 @@ class Compared:
         choices = self.selection.choices
         if self.are_named:
             return choices
-        own = self.request.gpu.name if self.as_written else None
         return tuple(
             choice
             for number, choice in enumerate(choices)
-            if number < IN_FULL or choice.gpu.name == own
+            if number < IN_FULL or choice.gpu.name == self.own
         )
 
     @property
@@ -70,12 +67,10 @@ class Compared:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as data: names as in status where status has them."""
-        own = self.as_written
         return {
             "metadata": identity(self.deployment),
             "model": self.deployment.spec.model.id,
             "mode": "offline" if self.is_offline else "online",
-            "asWritten": _refusal(own) if isinstance(own, RefusedClass) else own and _statuses(own),
             "classes": [
                 _ranking_entry(number, choice)
                 for number, choice in enumerate(self.selection.choices, 1)
@@ -98,11 +93,11 @@ def compare_classes(  # noqa: PLR0913  (what is compared, and how it was asked)
     is_written: bool = True,
     between: Between = keep_searching,
 ) -> Compared:
-    """Put the request to every class, and answer the manifest as it stands, if there is one."""
+    """Put the request to every class; ``is_written``: a manifest names one of them."""
     fewest, classes = fewest_replicas(deployment), tuple(gpus)
-    owned = {request.gpu.name} if is_written else set()
+    own = request.gpu.name if is_written else None
     asked = tuple(
-        gpu for gpu in classes if are_named or gpu.name in owned or gpu_hour(gpu, 1) is not None
+        gpu for gpu in classes if are_named or gpu.name == own or gpu_hour(gpu, 1) is not None
     )
 
     def choose(gpus: tuple[Gpu, ...]) -> Selection:
@@ -131,7 +126,7 @@ def compare_classes(  # noqa: PLR0913  (what is compared, and how it was asked)
         }
         | dict.fromkeys((gpu.name for gpu in selection.over_nodes), LeftOut(reason=SEVERAL_NODES))
         | {gpu.name: LeftOut(reason=NO_PRICE) for gpu in classes if gpu not in asked},
-        as_written=_size_manifest(request, fewest, between) if is_written else None,
+        own=own,
         are_named=are_named,
     )
 
@@ -144,15 +139,6 @@ def _over_nodes(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
 
 def _is_over_nodes(choice: Choice) -> bool:
     return choice.sizing.parallelism.num_gpus > choice.gpu.gpus_per_node
-
-
-def _size_manifest(request: SizingRequest, fewest: int, between: Between) -> Choice | RefusedClass:
-    """Answer the manifest as it stands."""
-    try:
-        sizing = size(request, between=between)
-    except (SizingError, CatalogError) as error:
-        return RefusedClass(gpu=request.gpu, reason=code_of(error), message=str(error))
-    return Choice(sizing=sizing, fewest=fewest, most=request.max_replicas)
 
 
 def _refusal(found: RefusedClass) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from pydantic.alias_generators import to_camel
@@ -15,7 +15,8 @@ from tonnage.control.input.state import DeploymentView
 from tonnage.explain.at_demand import at_demand, price_figures, reached_targets
 from tonnage.explain.offload import OFFLOAD
 from tonnage.explain.report import usd_per_hour
-from tonnage.manifests.changes import ALL, Change, Owned, template_changes
+from tonnage.fleet.views import workload_view
+from tonnage.manifests.changes import ALL, Change, template_changes
 from tonnage.manifests.children import (
     Site,
     differs_in_pods,
@@ -24,10 +25,8 @@ from tonnage.manifests.children import (
     replaces_pods,
     spec_digest,
 )
-from tonnage.manifests.names import DRAIN_ANNOTATION, FLAGS_ANNOTATION
-from tonnage.manifests.workload import num_nodes_in, template_in, workload_over
+from tonnage.manifests.workload import WORKLOADS, template_in
 from tonnage.sizing.cost import GpuHour, cents, gpu_hour
-from tonnage.sizing.request import Flags
 
 SCRAPE_ANNOTATION: Final = "prometheus.io/scrape"
 OF_PODS: Final = frozenset({"model", "hardware", "contextLength", "engine", "pods", "slo"})
@@ -38,73 +37,32 @@ BESIDE_PODS: Final = tuple(f"spec.pods.{to_camel(name)}" for name in (*UNTEMPLAT
 Kind = Literal["added", "removed", "changed", "same"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningObject:
-    """What runs for an object: its pods, and what we recorded when they were made."""
-
-    template: Mapping[str, Any]
-    owned: Owned
-    """What our field manager owns of the template."""
-    replicas: int | None
-    """That are asked for; None: nobody knows but the plan."""
-    digest: str | None
-    """Of the part of the spec that it was made from."""
-    made_from: str | None
-    """JSON of that part."""
-    flags: Flags | None
-    drain_s: int | None
-    num_nodes: int = 1
-    """Over which each replica runs: a pod on each."""
-    has_host_cache: bool = False
-
-    @property
-    def is_annotated(self) -> bool:
-        """Tell whether Prometheus finds the pods by their annotations."""
-        template = next(workload_over(self.num_nodes).templates(self.template))
-        return SCRAPE_ANNOTATION in ((template.get("metadata") or {}).get("annotations") or {})
-
-    def live(self, model: ModelDeployment) -> Live | None:
-        """Return what the flags for a spec are chosen by."""
-        if self.flags is None:
-            return None
-        is_same = self.digest == spec_digest(model)
-        return Live(
-            flags=self.flags,
-            asks_the_same=is_same or differs_in_pods(model, self.made_from),
-            is_rolled=not is_same and replaces_pods(model, self.made_from),
-            has_host_cache=self.has_host_cache,
-        )
-
-
-def running_of_plan(planned: Planned) -> RunningObject:
-    """Return what would run for a plan: everything in it is ours."""
-    made = template_manifest(planned, FILE_SITE)
-    return RunningObject(
-        template=template_in(made),
-        owned=ALL,
-        replicas=None,
-        digest=spec_digest(planned.deployment),
-        made_from=json.dumps(planned.deployment.spec.to_digestible()),
-        flags=planned.sizing.flags,
-        drain_s=int(made["metadata"]["annotations"][DRAIN_ANNOTATION]),
-        num_nodes=num_nodes_in(made),
-        has_host_cache=has_recorded_cache(made["metadata"]["annotations"][FLAGS_ANNOTATION]),
-    )
-
-
-def running_of_view(view: DeploymentView) -> RunningObject:
-    """Return what runs in a cluster, as the API server says."""
-    return RunningObject(
-        template=json.loads(view.template),
-        owned=json.loads(view.template_fields),
-        replicas=view.replicas,
-        digest=view.digest,
-        made_from=view.made_from,
-        flags=flags_from_annotation(view.flags or ""),
-        drain_s=view.drain_s,
-        num_nodes=view.num_nodes,
+def live_of(view: DeploymentView | None, model: ModelDeployment) -> Live | None:
+    """Return what the flags for a spec are chosen by, where flags are recorded of what runs."""
+    flags = flags_from_annotation(view.flags or "") if view else None
+    if view is None or flags is None:
+        return None
+    is_same = view.digest == spec_digest(model)
+    return Live(
+        flags=flags,
+        asks_the_same=is_same or differs_in_pods(model, view.made_from),
+        is_rolled=not is_same and replaces_pods(model, view.made_from),
         has_host_cache=has_recorded_cache(view.flags),
     )
+
+
+def view_of_plan(planned: Planned) -> DeploymentView:
+    """Return what would run for a plan: everything in it is ours."""
+    made = template_manifest(planned, FILE_SITE)
+    body = {**made, "metadata": {**made["metadata"], "uid": ""}}
+    view = workload_view(body, WORKLOADS[made["kind"]])
+    return replace(view, replicas=planned.replicas, template_fields=json.dumps(ALL))
+
+
+def _is_annotated(view: DeploymentView) -> bool:
+    """Tell whether Prometheus finds the pods by their annotations."""
+    template = next(view.workload.templates(json.loads(view.template)))
+    return SCRAPE_ANNOTATION in ((template.get("metadata") or {}).get("annotations") or {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +71,7 @@ class Difference:
 
     before: Planned | Refused | None
     after: Planned | Refused | None
-    running: RunningObject | None = None
+    running: DeploymentView | None = None
     """Before; None: nothing of ours runs."""
 
     @property
@@ -151,11 +109,12 @@ class Difference:
         if running.digest == spec_digest(after.deployment):
             return ()
         site = Site(
-            has_pod_monitors=not running.is_annotated,
+            has_pod_monitors=not _is_annotated(running),
             scrape_interval_s=FILE_SITE.scrape_interval_s,
         )
         wanted = template_manifest(after, site, running_drain_s=running.drain_s)
-        return template_changes(running.template, template_in(wanted), owned=running.owned)
+        live, owned = json.loads(running.template), json.loads(running.template_fields)
+        return template_changes(live, template_in(wanted), owned=owned)
 
     @property
     def causes(self) -> tuple[str, ...]:
@@ -174,13 +133,7 @@ class Difference:
         running = self.running
         if running is None or not self.pod_changes:
             return 0
-        known = running.replicas
-        replicas = replicas_of(self.before) or 0 if known is None else known
-        return replicas * running.num_nodes
-
-
-def replicas_of(answer: Planned | Refused | None) -> int | None:
-    return answer.replicas if isinstance(answer, Planned) else None
+        return running.replicas * running.num_nodes
 
 
 def offload_of(answer: Planned | Refused | None) -> str | None:

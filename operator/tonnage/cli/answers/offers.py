@@ -1,7 +1,7 @@
 """Ways out of a no: changes to the spec with which the answer would be yes."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any, Final
@@ -18,7 +18,6 @@ from tonnage.sizing.request import SizingRequest, on_gpu, with_prior
 from tonnage.sizing.search import fewest_gpus, size
 
 NUM_GPUS_TRIED: Final = (1, 2, 4, 8, 16)
-CONTEXT_STEP_TOKENS: Final = 512
 MAX_OFFERS: Final = 6
 
 
@@ -126,28 +125,6 @@ def _smaller(request: SizingRequest, between: Between) -> Iterator[Offer]:
     """Yield what takes fewer bytes on the same GPUs: weights, cache, a shorter context."""
     for change, narrow in narrowed(request):
         yield from _offer(narrow, change, between)
-    longest = request.workload.prompt.mean_tokens + request.workload.output_tokens
-    tokens = _largest(
-        lambda tokens: _try(replace(request, context_tokens=tokens), between) is not None,
-        lowest=math.ceil(longest / CONTEXT_STEP_TOKENS),
-        highest=request.context_tokens // CONTEXT_STEP_TOKENS - 1,
-    )
-    if tokens:
-        changed = replace(request, context_tokens=tokens)
-        yield from _offer(changed, f"contextLength: {tokens}", between)
-
-
-def _largest(holds: Callable[[int], bool], *, lowest: int, highest: int) -> int | None:
-    """Return the largest number of tokens, in whole steps, for which something holds."""
-    if highest < lowest or not holds(lowest * CONTEXT_STEP_TOKENS):
-        return None
-    while lowest < highest:
-        middle = (lowest + highest + 1) // 2
-        if holds(middle * CONTEXT_STEP_TOKENS):
-            lowest = middle
-        else:
-            highest = middle - 1
-    return lowest * CONTEXT_STEP_TOKENS
 
 
 def _other_gpus(request: SizingRequest, gpus: Iterable[Gpu], between: Between) -> Iterator[Offer]:

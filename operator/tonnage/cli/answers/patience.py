@@ -22,35 +22,18 @@ def is_compiled() -> bool:
 
 
 class Progress:
-    """Tells how far a search is; before that, once, that the engine model is not compiled.
-
-    On a terminal that is said when a search begins, else with the first word on progress: a script
-    that gets its answer at once hears nothing.
-    """
+    """Tells how far a search is; before that, once, that the engine model is not compiled."""
 
     def __init__(
-        self,
-        tell: Callable[[str], None],
-        *,
-        clock: Callable[[], float],
-        is_compiled: bool,
-        is_terminal: bool,
+        self, tell: Callable[[str], None], *, clock: Callable[[], float], is_compiled: bool
     ) -> None:
-        self._tell, self._clock, self._is_terminal = tell, clock, is_terminal
-        self._is_known = is_compiled
-
-    def begin(self) -> None:
-        if self._is_terminal:
-            self._say_uncompiled()
+        self._tell, self._clock, self._is_known = tell, clock, is_compiled
 
     def tell(self, message: str) -> None:
-        self._say_uncompiled()
-        self._tell(message)
-
-    def _say_uncompiled(self) -> None:
         if not self._is_known:
             self._is_known = True
             self._tell(UNCOMPILED)
+        self._tell(message)
 
     def counting(self) -> Between:
         """Return what to call before each run of the engine model: it shows their number."""
@@ -59,8 +42,6 @@ class Progress:
 
         def between() -> None:
             nonlocal num_runs
-            if not num_runs:
-                self.begin()
             if is_due():
                 runs = count_of(num_runs, "run")
                 self.tell(f"Searching for goodput: {runs} of the engine model so far")

@@ -8,9 +8,9 @@ from tonnage.api.spec import Spec
 from tonnage.catalog.engine import default_batched_tokens
 from tonnage.cli.answers.offers import Offer
 from tonnage.cli.answers.planning import CANNOT_RUN, Planned, Refused
-from tonnage.cli.answers.price_words import price_notes
 from tonnage.cli.answers.savings import Saving
 from tonnage.cli.console import BAD_INPUT, NO, OK
+from tonnage.explain.cost_words import price_notes
 from tonnage.explain.report import rate_written
 from tonnage.explain.words import Answer, explain
 from tonnage.manifests.children import num_nodes_of

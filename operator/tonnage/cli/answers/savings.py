@@ -22,9 +22,6 @@ RELAXED: Final = 1.5
 """Times the target that decides."""
 CACHED_FRACTION: Final = 0.5
 """Of the prompts, that is tried where none is said to be cached."""
-CONTEXT_STEP_TOKENS: Final = 512
-ROOM: Final = 1.5
-"""What a shorter context leaves over the mean request."""
 NUM_ERRORS: Final = 2
 """Standard errors of goodput that a saving is more than."""
 OVER_NODES: Final = 0.75
@@ -163,7 +160,6 @@ def _changes(sizing: Sizing) -> Iterator[tuple[str, SizingRequest]]:
             f"demand.cachedPromptPercent: {CACHED_FRACTION * 100:.0f}, if prompts share so much",
             replace(request, workload=cached),
         )
-    yield from _shorter(request)
 
 
 def _relaxed_slos(sizing: Sizing) -> Iterator[tuple[str, SizingRequest]]:
@@ -181,14 +177,3 @@ def _relaxed_slos(sizing: Sizing) -> Iterator[tuple[str, SizingRequest]]:
         f"p{each.quantile * 100:g}: {each.limit_s * MS_PER_S:.0f}ms" for each in targets
     )
     yield f"slo.{SPEC_FIELDS[name]}: {{{written}}}", replace(sizing.request, slo=changed)
-
-
-def _shorter(request: SizingRequest) -> Iterator[tuple[str, SizingRequest]]:
-    workload = request.workload
-    longest = max(
-        ROOM * (workload.prompt.mean_tokens + workload.output_tokens),
-        workload.prompt.p99_tokens or 0.0,
-    )
-    tokens = math.ceil(longest / CONTEXT_STEP_TOKENS) * CONTEXT_STEP_TOKENS
-    if tokens < request.context_tokens:
-        yield f"contextLength: {tokens}", replace(request, context_tokens=tokens)

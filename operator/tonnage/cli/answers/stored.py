@@ -1,5 +1,6 @@
 """A request with the bytes that the files of its model have, where these are known."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
@@ -11,6 +12,9 @@ from tonnage.sizing.provenance import Figure, Input, Origin
 from tonnage.sizing.request import SizingRequest, with_prior
 from tonnage.units import format_bytes
 
+CONTEXT_STEP_TOKENS: Final = 512
+ROOM: Final = 1.5
+"""What a shorter context leaves over the mean request."""
 WIDE_FORMATS: Final = frozenset({"bf16", "fp16"})
 
 
@@ -32,13 +36,21 @@ def as_stored(request: SizingRequest, checkpoint: Checkpoint) -> SizingRequest:
 
 
 def narrowed(request: SizingRequest) -> Iterator[tuple[str, SizingRequest]]:
-    """Yield changes to a spec with which weights and cache take fewer bytes, in its own words."""
+    """Yield changes to a spec with which less memory is taken, in its own words."""
     if request.weights.name in WIDE_FORMATS:
         counted = replace(request.shape, stored=None)
         narrow = replace(request, weights=WEIGHT_FORMATS["fp8"], shape=counted)
         yield "model.weights: fp8", with_prior(narrow)
     if request.kv_format != "fp8":
         yield "model.kvCache: fp8", replace(request, kv_format="fp8")
+    workload = request.workload
+    longest = max(
+        ROOM * (workload.prompt.mean_tokens + workload.output_tokens),
+        workload.prompt.p99_tokens or 0.0,
+    )
+    tokens = math.ceil(longest / CONTEXT_STEP_TOKENS) * CONTEXT_STEP_TOKENS
+    if tokens < request.context_tokens:
+        yield f"contextLength: {tokens}", replace(request, context_tokens=tokens)
 
 
 def _with_inputs(request: SizingRequest, *values: str) -> SizingRequest:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 
@@ -24,44 +24,23 @@ from tonnage.cli.console import (
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-class Entry(NamedTuple):
-    """A command that is not imported yet: the module of ``commands`` that it is in, and a line."""
-
-    module: str
-    summary: str
-
-
-COMMANDS: Final[Mapping[str, Entry]] = {
-    "plan": Entry("plan", "Compute replicas and max-num-seqs for manifests."),
-    "init": Entry("init", "Print the manifest of a line of options."),
-    "diff": Entry(
-        "diff", "Show which pods roll, and what replicas and cost become, between manifests."
-    ),
-    "render": Entry("render", "Print the objects that the operator would apply."),
-    "compare": Entry("compare", "Rank GPU classes for a manifest by cost."),
-    "explain": Entry("explain", "Show why a ModelDeployment has its replicas, or what terms mean."),
-    "diagnose": Entry("diagnose", "Collect a bug report's files, without secrets."),
-    "replay": Entry("replay", "Simulate what autoscalers would have done with a trace."),
-    "calibrate": Entry("calibrate", "Fit the speed of an engine to a load test."),
-    "catalog": Entry("catalog", "List the GPU classes and models in the catalogue."),
-    "crd": Entry("crd", "Print the CustomResourceDefinition."),
-    "approve": Entry("approve", "Agree to the plan that waits (mode Approve)."),
-    "run": Entry("run", "Run the operator."),
+COMMANDS: Final[Mapping[str, str]] = {
+    "plan": "Compute replicas and max-num-seqs for manifests.",
+    "init": "Print the manifest of a line of options.",
+    "diff": "Show which pods roll, and what replicas and cost become, between manifests.",
+    "render": "Print the objects that the operator would apply.",
+    "compare": "Rank GPU classes for a manifest by cost.",
+    "explain": "Show why a ModelDeployment has its replicas, or what terms mean.",
+    "diagnose": "Collect a bug report's files, without secrets.",
+    "replay": "Simulate what autoscalers would have done with a trace.",
+    "calibrate": "Fit the speed of an engine to a load test.",
+    "catalog": "List the GPU classes and models in the catalogue.",
+    "crd": "Print the CustomResourceDefinition.",
+    "approve": "Agree to the plan that waits (mode Approve).",
+    "run": "Run the operator.",
 }
+"""Each is in a module of its name, which is imported when it is called."""
 
-PLUGIN: Final[Mapping[str, Entry]] = {
-    name: COMMANDS[name] for name in ("plan", "diff", "explain", "diagnose", "approve")
-}
-"""What the plugin of kubectl offers: what one asks of a cluster, or before a change of it."""
-PLUGIN_HELP: Final = """ModelDeployments: what they would take, why they run as they do, and a hand.
-
-\b
-Examples:
-  kubectl tonnage explain llama -n serving
-  kubectl tonnage diff --from-cluster model.yaml
-  kubectl tonnage approve llama -n serving
-  kubectl tonnage diagnose -A
-"""
 HELP: Final = """Capacity for vLLM on Kubernetes: as many requests per GPU as the SLO allows.
 
 \b
@@ -95,12 +74,8 @@ Exit codes:
 class LazyGroup(click.Group):
     """A group whose commands are imported on demand: a plan must not wait for Kubernetes."""
 
-    def __init__(self, name: str, *, entries: Mapping[str, Entry], **settings: Any) -> None:
-        super().__init__(name, **settings)
-        self._entries = entries
-
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's form)
-        return list(self._entries)
+        return list(COMMANDS)
 
     def make_context(self, *arguments: Any, **settings: Any) -> click.Context:
         with _exit_codes():
@@ -118,11 +93,11 @@ class LazyGroup(click.Group):
         ctx: click.Context,  # noqa: ARG002  (click's form)
         cmd_name: str,
     ) -> click.Command | None:
-        if cmd_name not in self._entries:
+        if cmd_name not in COMMANDS:
             return None
         gc.disable()  # of what is imported nothing is ever garbage
         try:
-            module = importlib.import_module(f"{__package__}.{self._entries[cmd_name].module}")
+            module = importlib.import_module(f"{__package__}.{cmd_name}")
             gc.freeze()
         finally:
             gc.enable()
@@ -131,7 +106,7 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.summary) for name, entry in self._entries.items()])
+            formatter.write_dl(list(COMMANDS.items()))
 
 
 @contextmanager
@@ -160,14 +135,13 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _group(name: str, entries: Mapping[str, Entry], help_text: str) -> click.Group:
-    settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-    group = LazyGroup(name, entries=entries, help=help_text, context_settings=settings)
-    return click.version_option(package_name="tonnage", message="tonnage %(version)s")(group)
-
-
-program: Final = _group("program", COMMANDS, HELP)
-plugin: Final = _group("plugin", PLUGIN, PLUGIN_HELP)
+program: Final = click.version_option(package_name="tonnage", message="tonnage %(version)s")(
+    LazyGroup(
+        "program",
+        help=HELP,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+)
 
 
 def _report_bug(
@@ -186,16 +160,16 @@ def _report_bug(
 
 def main() -> None:
     """Run the command line; an unexpected error ends it with exit code 1 and one line."""
-    _run(program, "tonnage")
+    _run("tonnage")
 
 
 def kubectl() -> None:
-    """Run the plugin of kubectl, which finds it by the name ``kubectl-tonnage``."""
+    """Run the same as the plugin of kubectl, which finds it by the name ``kubectl-tonnage``."""
     is_completing = "_KUBECTL_TONNAGE_COMPLETE" in os.environ
-    _run(plugin, "kubectl-tonnage" if is_completing else "kubectl tonnage")
+    _run("kubectl-tonnage" if is_completing else "kubectl tonnage")
 
 
-def _run(group: click.Group, name: str) -> None:
+def _run(name: str) -> None:
     sys.excepthook = _report_bug
     arguments = [argument for argument in sys.argv[1:] if argument != "--traceback"]
-    group(args=arguments, prog_name=name)
+    program(args=arguments, prog_name=name)

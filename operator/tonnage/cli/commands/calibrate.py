@@ -11,27 +11,25 @@ import click
 from tonnage.api.hardware import MOST_GPUS
 from tonnage.catalog.engine import batch_defaults
 from tonnage.catalog.gpu import CatalogError
-from tonnage.cli.answers.calibrating import Subject, calibration_of, subject_of
+from tonnage.cli.answers.calibrating import Subject, calibration_of, headline, subject_of
 from tonnage.cli.answers.calibrating import calibrate as fit_runs
 from tonnage.cli.answers.planning import request_of
-from tonnage.cli.commands.forms import serialize
-from tonnage.cli.commands.options import format_option, option, takes
+from tonnage.cli.commands.options import option, takes
 from tonnage.cli.commands.plan import class_of
 from tonnage.cli.commands.question import QuestionOptions, asking, beside, terms_of
 from tonnage.cli.commands.writing import the_one
-from tonnage.cli.console import Failure, failing, output, remark, show
+from tonnage.cli.console import Failure, failing, remark
 from tonnage.cli.read.bench_results import BenchmarkRun, read_runs
 from tonnage.cli.read.references import parsed_model
-from tonnage.cli.text.calibration import calibration
-from tonnage.estimate.calibration_file import CalibrationFile
+from tonnage.estimate.calibration_file import CalibrationFile, dump
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.provenance import Figure
 
 HELP: Final = """Fit the speed of an engine to results of a load generator.
 
 Reads runs that 'vllm bench serve' or GuideLLM made at a fixed concurrency or rate, and fits the
-overheads, the bandwidth efficiency and the prefill efficiency of the step-time formula to them. The
-result is a file for 'tonnage plan --calibration', and for the operator.
+overheads, the bandwidth efficiency and the prefill efficiency of the step-time formula to them.
+Prints a file for 'tonnage plan --calibration', and for the operator.
 
 It sends nothing. Without --result it prints the commands to run: a concurrency of 1 and three
 higher ones, with the lengths of your requests, and new prompts each time. Run them on one replica,
@@ -44,8 +42,8 @@ version of vLLM. A size of the split that is not given is 1.
 Examples:
   tonnage calibrate --gpu H100 --set engine.version=0.33 \\
       --model meta-llama/Llama-3.1-8B-Instruct --prompt 4000 --output 500
-  tonnage calibrate -f model.yaml --tensor-parallel 2 \\
-      --result bench.json -o json > calibration.json
+  tonnage calibrate -f model.yaml --set hardware.parallelism.tensor=2 \\
+      --result bench.json > calibration.json
   tonnage plan -f model.yaml --calibration calibration.json
 
 Exit codes: 0 success; 3 invalid input; 1 unexpected error.
@@ -78,7 +76,6 @@ class CalibrateOptions:
         default=1,
         help="Decode context parallel size of the engine.",
     )
-    form: str = format_option("text", "json")
 
 
 @click.command(help=HELP)
@@ -86,20 +83,17 @@ class CalibrateOptions:
 def calibrate(*, options: CalibrateOptions) -> None:
     subject = _subject(options)
     if not options.results:
-        commands = list(bench_commands(subject))
-        click.echo(
-            "\n".join(commands) if options.form == "text" else serialize(commands, options.form)
-        )
+        click.echo("\n".join(bench_commands(subject)))
         remark(
             "Nothing was measured. Run these beside the server (--base-url where it is elsewhere), "
             "then give bench.json with --result"
         )
         return
     file = _fitted(options, subject, _runs_in(options.results, subject))
-    if options.form == "text":
-        show(output(is_wide=True), calibration(file, subject.request.speed))
-    else:
-        click.echo(serialize(file.to_dict(), options.form))
+    click.echo(dump(file))
+    remark(f"{file.key}: {headline(file)}")
+    for each in file.remarks:
+        remark(f"Note: {each}")
 
 
 def _subject(options: CalibrateOptions) -> Subject:

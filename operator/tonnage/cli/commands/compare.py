@@ -39,7 +39,7 @@ Asked with a manifest, or with a line of options. For each class, the parallelis
 GPUs that serves the demand and meets the SLO targets is used (offline: at the memory ceiling).
 Prints what each costs for the demand and how full it is then, for the first ones what plan says of
 them, memory and throughput by batch size. Prices are yours, or on-demand rents of the catalogue,
-per GPU of the smallest instance listed that holds a replica; classes without one are listed apart.
+per GPU of the smallest instance listed that holds a replica; classes without one come last.
 maxReplicas bounds no class: what needs more is marked.
 
 \b

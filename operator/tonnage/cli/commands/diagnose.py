@@ -28,7 +28,6 @@ from tonnage.cli.console import Failure, failing, output, remark, show
 from tonnage.cli.read.evidence import (
     EVENTS_FILE,
     METRICS_ENDING,
-    MOST_LOG_CHARS,
     OPERATOR,
     Evidence,
     Wanted,
@@ -37,7 +36,7 @@ from tonnage.cli.read.evidence import (
 from tonnage.cli.read.live import LiveCluster
 from tonnage.cluster.errors import KubernetesError
 from tonnage.redaction import REDACTED, names_in, redacted
-from tonnage.units import MIB, count_of
+from tonnage.units import count_of
 
 ENDING: Final = ".tar.gz"
 MODE: Final = 0o600
@@ -62,7 +61,7 @@ name of something: look through the file before you send it to anybody.
 Examples:
   tonnage diagnose -A
   tonnage diagnose -n serving --save report.tar.gz
-  tonnage diagnose -n serving --operator-namespace capacity --log-lines 20000
+  tonnage diagnose -n serving --operator-namespace capacity
 
 {CLUSTER_EXIT_CODES}"""
 
@@ -83,12 +82,6 @@ class DiagnoseOptions:
         default=OPERATOR,
         metavar="LABEL=VALUE",
         help="Label of the operator's Deployment and pods.",
-    )
-    log_lines: int = option(
-        "--log-lines",
-        type=click.IntRange(min=1, max=500_000),
-        default=5000,
-        help=f"Last lines of each log of the operator, at most {MOST_LOG_CHARS // MIB} MiB.",
     )
     target: Path | None = option(
         "--save",
@@ -111,7 +104,6 @@ def diagnose(*, options: DiagnoseOptions) -> None:
         namespace=None if options.is_all else options.namespace or cluster.namespace,
         operator_namespace=options.operator_namespace,
         operator_selector=options.operator_selector,
-        log_lines=options.log_lines,
     )
     evidence = read_evidence(cluster, wanted)
     files = _files_of(evidence, _about(cluster, wanted, moment))

@@ -13,11 +13,10 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.api.pods import ROLES
 from tonnage.cli.answers.differing import (
     Difference,
-    RunningObject,
     figures,
-    running_of_plan,
-    running_of_view,
+    live_of,
     total_cost,
+    view_of_plan,
 )
 from tonnage.cli.answers.plan_words import exit_code
 from tonnage.cli.answers.planning import Planned, Refused, Terms, answer
@@ -50,6 +49,7 @@ from tonnage.cli.read.references import (
 from tonnage.cli.read.running import LiveObject, read_live
 from tonnage.cli.read.scale_target import TargetContainer, scale_target
 from tonnage.cli.text.difference import markdown
+from tonnage.control.input.state import DeploymentView
 from tonnage.manifests.roles import role_name
 
 HELP: Final = """Show what a change of manifests does, as Markdown for a pull request.
@@ -212,22 +212,22 @@ def _by_name(manifests: Manifests, inputs: _Inputs, there: There) -> Mapping[Key
 def _difference(old: ParsedModel | None, new: ParsedModel | None, inputs: _Inputs) -> Difference:
     before = None if old is None else _plan_object(old, inputs, None)
     is_ours = isinstance(before, Planned) and before.deployment.spec.scale_target is None
-    running = running_of_plan(before) if isinstance(before, Planned) and is_ours else None
+    running = view_of_plan(before) if isinstance(before, Planned) and is_ours else None
     after = None if new is None else _plan_object(new, inputs, running)
     return Difference(before=before, after=after, running=running)
 
 
 def _plan_object(
-    parsed: ParsedModel, inputs: _Inputs, running: RunningObject | None
+    parsed: ParsedModel, inputs: _Inputs, running: DeploymentView | None
 ) -> Planned | Refused:
     references = Beside(config=inputs.config).references(parsed)
     return _answer(parsed.model, inputs, references, running)
 
 
 def _answer(
-    model: ModelDeployment, inputs: _Inputs, references: References, running: RunningObject | None
+    model: ModelDeployment, inputs: _Inputs, references: References, running: DeploymentView | None
 ) -> Planned | Refused:
-    live = running.live(model) if running else None
+    live = live_of(running, model)
     return servable(answer(model, inputs.terms, references, live=live), FILE_SITE)
 
 
@@ -262,11 +262,12 @@ def _against_live(
 ) -> Difference:
     if live is None:
         return Difference(before=None, after=_answer(model, inputs, references, None))
-    running, inputs = _running(live), _as_the_operator_plans(inputs, live, model)
+    running = None if live.model.spec.scale_target else live.view
+    inputs = _as_the_operator_plans(inputs, live, model)
     theirs = replace(references, config=inputs.config or live.config)
     before = _answer(live.model, inputs, theirs, running)
     if running is None and isinstance(before, Planned) and not live.model.spec.scale_target:
-        running = running_of_plan(before)
+        running = view_of_plan(before)
     after = _answer(model, inputs, references, running)
     return Difference(before=before, after=after, running=running)
 
@@ -295,11 +296,3 @@ def _target(parsed: ParsedModel, live: LiveObject | None) -> TargetContainer | N
     if parsed.model.spec.scale_target and live and live.model.spec.scale_target and live.target:
         return scale_target(live.target)
     return target_of(parsed)
-
-
-def _running(live: LiveObject) -> RunningObject | None:
-    """Return what runs of ours; nothing of a scale target, whose template stays."""
-    view = live.view
-    if view is None or live.model.spec.scale_target:
-        return None
-    return running_of_view(view)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tonnage.cli.console import failing
 from tonnage.units import MILLION
 
 if TYPE_CHECKING:
@@ -157,9 +158,12 @@ def calibration_in(path: Path | None) -> "CalibrationFile | None":
     """Return what the file of ``calibration_option`` holds, if one is given."""
     if path is None:
         return None
-    from tonnage.cli.read.calibration import read_calibration  # noqa: PLC0415  (slow)
+    from tonnage.cli.read.manifest import read_text  # noqa: PLC0415  (slow)
+    from tonnage.estimate.calibration_file import load  # noqa: PLC0415
+    from tonnage.estimate.errors import CalibrationFileError  # noqa: PLC0415
 
-    return read_calibration(path)
+    with failing(CalibrationFileError, where=f"{path}: "):
+        return load(read_text(str(path)))
 
 
 def namespace_option(help_text: str = "Namespace. Default: the one of the context.") -> Any:

@@ -1,24 +1,21 @@
 """``tonnage plan``: what it takes to serve the models of some manifests. Needs no cluster."""
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
-from tonnage.api.objects import ModelDeployment
 from tonnage.cli.answers.plan_words import exit_code, object_label, obstacles
-from tonnage.cli.answers.planning import Planned, Refused, Terms, answer, with_savings
+from tonnage.cli.answers.planning import Planned, Refused, with_savings
 from tonnage.cli.answers.rendering import with_obstacle
-from tonnage.cli.answers.roles import parts_of
 from tonnage.cli.answers.rows import plan_row
 from tonnage.cli.commands.beside_plan import RolesAsked
 from tonnage.cli.commands.forms import serialize
 from tonnage.cli.commands.options import (
     calibration_in,
     calibration_option,
-    option,
     output_option,
     takes,
 )
@@ -28,12 +25,10 @@ from tonnage.cli.commands.question import (
     beside,
     terms_of,
 )
-from tonnage.cli.commands.writing import check_some, search_progress
-from tonnage.cli.console import Failure, ManifestError, complain, output, remark, show
-from tonnage.cli.read.manifest import ManifestObject, Manifests
-from tonnage.cli.read.references import Beside, References, parsed_model
-from tonnage.cli.text.plan import answer_report, sources_of
-from tonnage.explain.sources import citations
+from tonnage.cli.commands.writing import answers_for, check_some, search_progress
+from tonnage.cli.console import Failure, complain, output, remark, show
+from tonnage.cli.text.plan import answer_report
+from tonnage.sizing.plan import Between
 
 HELP: Final = """Compute replicas, max-num-seqs and cost for models. Needs no cluster.
 
@@ -60,7 +55,6 @@ Examples:
   tonnage plan -f model.yaml --hub                     the same, fetched
   tonnage plan -f model.yaml --checkpoint DIR          exact weight sizes
   tonnage plan -f model.yaml --calibration FILE        measured constants
-  tonnage plan -f model.yaml --sources                 where figures are from
   tonnage plan -f model.yaml --roles-apart --kv-link 400Gb/s   roles apart?
   tonnage plan -f models/ -o json | jq '.[].plan.replicas'
   kubectl get mdep llama -o yaml | tonnage plan -f -
@@ -82,9 +76,6 @@ class PlanOptions:
     roles: RolesAsked
     form: str = output_option()
     calibration_file: Path | None = calibration_option()
-    has_sources: bool = option(
-        "--sources", is_flag=True, help="Say where every figure is taken from."
-    )
 
 
 @click.command(help=HELP)
@@ -100,9 +91,13 @@ def plan(*, options: PlanOptions) -> None:
     )
     check_some(asked, question.names)
     around = beside(question)
-    found = [_answers(each, asked, terms, around) for each in asked.model_deployments]
-    answers = [roles.answered(each, terms.between) for some in found for each in some]
-    _print(answers, options.form, has_sources=options.has_sources)
+    found = [answers_for(each, asked, terms, around) for each in asked.model_deployments]
+    answers = [
+        roles.answered(_finished(each, terms.between), terms.between)
+        for some in found
+        for each in some
+    ]
+    _print(answers, options.form)
     is_broken = bool(asked.problems) or not all(found)
     sys.exit(exit_code(answers, is_broken=is_broken))
 
@@ -122,37 +117,17 @@ def class_of(question: QuestionOptions) -> str | None:
     return names[0] if names else None
 
 
-def _answers(
-    resource: ManifestObject, manifests: Manifests, terms: Terms, beside: Beside
-) -> list[Planned | Refused]:
-    """Return the answer for one object, or for each of its roles.
-
-    Of one that is not valid it is said what is wrong, and there is none.
-    """
-    try:
-        parsed = parsed_model(resource, manifests)
-        references = beside.references(parsed)
-    except ManifestError as error:
-        complain(error.message)
-        return []
-    terms = replace(terms, guessed=resource.guessed)
-    parts = parts_of(parsed.model, terms, references)
-    if parts.message:
-        remark(f"Note: {parts.message}")
-    return [_answer(each, terms, references) for each in parts.models]
-
-
-def _answer(model: ModelDeployment, terms: Terms, references: References) -> Planned | Refused:
-    found = answer(model, terms, references)
+def _finished(found: Planned | Refused, between: Between) -> Planned | Refused:
+    """Return an answer with what keeps the operator from running it, and what would cost less."""
     if isinstance(found, Refused):
         return found
     found = with_obstacle(found)
     for each in obstacles(found):
         remark(f"Note: {object_label(found)}: {each}")
-    return with_savings(found, terms.between)
+    return with_savings(found, between)
 
 
-def _print(answers: list[Planned | Refused], form: str, *, has_sources: bool) -> None:
+def _print(answers: list[Planned | Refused], form: str) -> None:
     if form == "text":
         console = output()
         for number, each in enumerate(answers):
@@ -162,20 +137,9 @@ def _print(answers: list[Planned | Refused], form: str, *, has_sources: bool) ->
                 console,
                 answer_report(each, is_ascii=console.options.ascii_only, width=console.width),
             )
-            if has_sources and isinstance(each, Planned):
-                show(console, sources_of(each))
         return
     for each in answers:
         if isinstance(each, Refused):
             complain(f"{object_label(each)}: {each.message}")
     rows = [plan_row(each) for each in answers]
-    click.echo(
-        serialize([_data(each, has_sources=has_sources) for each in answers], form, rows=rows)
-    )
-
-
-def _data(answer: Planned | Refused, *, has_sources: bool) -> dict[str, Any]:
-    if not has_sources or isinstance(answer, Refused):
-        return answer.to_dict()
-    sources = [each.to_dict() for each in citations(answer.sizing.request)]
-    return {**answer.to_dict(), "sources": sources}
+    click.echo(serialize([each.to_dict() for each in answers], form, rows=rows))

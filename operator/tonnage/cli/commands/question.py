@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import click
 
-from tonnage.api.hardware import MOST_GPUS
 from tonnage.catalog.gpu import Gpu
 from tonnage.cli.answers.planning import Terms
 from tonnage.cli.commands.options import (
@@ -54,15 +53,6 @@ def _duration(value: str) -> str:
     return value
 
 
-def _split_option(name: str, ranks: str) -> Any:
-    return option(
-        name,
-        type=click.IntRange(1, MOST_GPUS),
-        metavar="N",
-        help=f"Take splits with so many {ranks} only.",
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionOptions:
     """What the options say, as they were given."""
@@ -85,11 +75,6 @@ class QuestionOptions:
         help="SLO: time to the first token that 95 % of requests keep, such as 2s.")
     tpot: str | None = option("--tpot", metavar="DURATION", callback=parsed(_duration),
         help="SLO: time per output token that 95 % of requests keep, such as 50ms.")
-    tensor: int | None = _split_option("--tensor-parallel", "tensor-parallel ranks")
-    pipeline: int | None = _split_option("--pipeline-parallel", "pipeline stages")
-    data: int | None = _split_option("--data-parallel", "data-parallel ranks")
-    expert: bool | None = option("--expert-parallel/--no-expert-parallel", default=None,
-        help="Whole experts on each rank, or a slice of each.")
     settings: tuple[str, ...] = option("--set", multiple=True, metavar="PATH=VALUE",
         help="Any other field of the spec, such as contextLength=32768; may be repeated.")
     prices: PriceOptions
@@ -119,10 +104,6 @@ class QuestionOptions:
             "demand.requestsPerSecond": _rate(self.requests_per_s),
             "slo.timeToFirstToken.p95": self.ttft,
             "slo.timePerOutputToken.p95": self.tpot,
-            "hardware.parallelism.tensor": self.tensor,
-            "hardware.parallelism.pipeline": self.pipeline,
-            "hardware.parallelism.data": self.data,
-            "hardware.parallelism.expert": self.expert,
         }
         further = [change_of(each) for each in self.settings]
         return (*((path, value) for path, value in given.items() if value is not None), *further)

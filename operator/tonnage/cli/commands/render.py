@@ -10,9 +10,8 @@ import yaml
 
 from tonnage.cli.answers.differing import offload_of
 from tonnage.cli.answers.plan_words import exit_code, headline, object_label
-from tonnage.cli.answers.planning import Planned, Refused, Terms, answer
+from tonnage.cli.answers.planning import Planned, Refused, Terms
 from tonnage.cli.answers.rendering import children, servable, serve_line
-from tonnage.cli.answers.roles import parts_of
 from tonnage.cli.commands.forms import serialize
 from tonnage.cli.commands.options import (
     CatalogOptions,
@@ -23,10 +22,10 @@ from tonnage.cli.commands.options import (
     option,
     takes,
 )
-from tonnage.cli.commands.writing import check_some
-from tonnage.cli.console import ManifestError, complain, printable, remark
-from tonnage.cli.read.manifest import ManifestObject, Manifests, load
-from tonnage.cli.read.references import Beside, parsed_model
+from tonnage.cli.commands.writing import answers_for, check_some
+from tonnage.cli.console import complain, printable, remark
+from tonnage.cli.read.manifest import load
+from tonnage.cli.read.references import Beside
 from tonnage.manifests.children import Site
 from tonnage.settings import Settings
 
@@ -82,11 +81,8 @@ def render(*, options: RenderOptions) -> None:
     beside = Beside(config=options.catalog.config())
     manifests = load(options.names)
     check_some(manifests, options.names)
-    answers = [
-        _answers(resource, manifests, terms, beside, site)
-        for resource in manifests.model_deployments
-    ]
-    found = [each for some in answers for each in some]
+    answers = [answers_for(each, manifests, terms, beside) for each in manifests.model_deployments]
+    found = [servable(each, site) for some in answers for each in some]
     planned = [each for each in found if isinstance(each, Planned)]
     for each in found:
         _remark_on(each)
@@ -98,22 +94,6 @@ def render(*, options: RenderOptions) -> None:
     )
     is_broken = bool(manifests.problems) or not all(answers)
     sys.exit(exit_code(found, is_broken=is_broken))
-
-
-def _answers(
-    resource: ManifestObject, manifests: Manifests, terms: Terms, beside: Beside, site: Site
-) -> list[Planned | Refused]:
-    """Return the answer for one object, or for each of its roles; none where it is not valid."""
-    try:
-        parsed = parsed_model(resource, manifests)
-        references = beside.references(parsed)
-    except ManifestError as error:
-        complain(error.message)
-        return []
-    parts = parts_of(parsed.model, terms, references)
-    if parts.message:
-        remark(f"Note: {parts.message}")
-    return [servable(answer(part, terms, references), site) for part in parts.models]
 
 
 def _remark_on(answer: Planned | Refused) -> None:

@@ -144,7 +144,6 @@ def _question(options: ReplayOptions, resource: ManifestObject) -> ReplayQuestio
 
 def _outcomes(jobs: list[Job], num_processes: int, progress: Progress) -> list[PolicyResult]:
     """Run all jobs, and return what came of them in their order."""
-    progress.begin()
     with process_pool(min(num_processes, len(jobs))) as pool:
         futures = [pool.submit(run_job, job) for job in jobs]
         _watch(set(futures), progress)

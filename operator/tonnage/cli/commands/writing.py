@@ -5,16 +5,19 @@ import errno
 import gzip
 import importlib
 import os
-import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from tonnage.cli.answers.patience import Progress, is_compiled
-from tonnage.cli.console import Failure, complain, failing, needs_extra, remark
+from tonnage.cli.answers.planning import Planned, Refused, Terms, answer
+from tonnage.cli.answers.roles import parts_of
+from tonnage.cli.console import Failure, ManifestError, complain, failing, needs_extra, remark
 from tonnage.cli.read.manifest import ManifestObject, Manifests
+from tonnage.cli.read.references import Beside, parsed_model
 from tonnage.units import count_of
 
 if TYPE_CHECKING:  # slow to import, and plans have none
@@ -64,14 +67,29 @@ def the_one(manifests: Manifests, names: tuple[str, ...], *, command: str) -> Ma
     return found[0]
 
 
+def answers_for(
+    resource: ManifestObject, manifests: Manifests, terms: Terms, beside: Beside
+) -> list[Planned | Refused]:
+    """Return the answer for one object, or for each of its roles.
+
+    Of one that is not valid it is said what is wrong, and there is none.
+    """
+    try:
+        parsed = parsed_model(resource, manifests)
+        references = beside.references(parsed)
+    except ManifestError as error:
+        complain(error.message)
+        return []
+    terms = replace(terms, guessed=resource.guessed)
+    parts = parts_of(parsed.model, terms, references)
+    if parts.message:
+        remark(f"Note: {parts.message}")
+    return [answer(each, terms, references) for each in parts.models]
+
+
 def search_progress() -> Progress:
     """Return what tells on standard error how far a search is."""
-    return Progress(
-        remark,
-        clock=time.monotonic,
-        is_compiled=is_compiled(),
-        is_terminal=sys.stderr.isatty(),
-    )
+    return Progress(remark, clock=time.monotonic, is_compiled=is_compiled())
 
 
 def check_page(page_file: str | None, form: str) -> None:

@@ -23,7 +23,6 @@ FAINT: Final = "#d9dee5"
 PAPER: Final = "#ffffff"
 GOOD: Final = "#17683c"
 BAD: Final = "#a4262c"
-BLUE: Final = "#3a67ad"
 VIOLET: Final = "#6a4bb0"
 SERIES: Final = (
     ("#2368b8", "o"), ("#c46200", "s"), ("#23804f", "^"), ("#8446ad", "D"), ("#7d6335", "v"),

@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from tonnage.cli.answers import replay_words as words
 from tonnage.cli.answers.replays import CaseResult, Replays
-from tonnage.cli.page.cost_kept import Dot, colors_of, cost_kept_picture
 from tonnage.cli.page.document import document
-from tonnage.cli.page.drawing import Picture
+from tonnage.cli.page.drawing import SERIES, Picture
 from tonnage.cli.page.over_time import PolicyCourse, course_picture, top_of
 from tonnage.cli.text.replay import replay_report
 from tonnage.replay.policy import description_of
@@ -18,40 +16,23 @@ def replay_page(found: Replays) -> str:
     pictures = (
         picture
         for number, (_, fared) in enumerate(found.by_start())
-        for picture in (*_scatter(number, fared, target), *_courses(number, fared, target))
+        for picture in _courses(number, fared, target)
     )
     title = f"Tonnage replay: {deployment.namespace}/{deployment.name}"
     return document(title, lambda console: replay_report(found, console), pictures)
 
 
-def _scatter(number: int, found: Sequence[CaseResult], target: float) -> Iterator[Picture]:
-    judged = [(str(each.policy), one) for each in found for one in each.figures]
-    if not judged:
-        return
-    by_day = words.is_by_day(judged[0][1])
-    dots = [
-        Dot(
-            policy=policy,
-            gpu_hours=one.gpu_hours_per_day if by_day else one.gpu_hours,
-            attainment=one.attainment,
-        )
-        for policy, one in judged
-    ]
-    unit = "a day" if by_day else "of the traffic"
-    yield cost_kept_picture(dots, target, unit=unit, name=f"replay-{number}-cost")
-
-
 def _courses(number: int, found: Sequence[CaseResult], target: float) -> Iterator[Picture]:
     """Yield the picture of each policy with its first seed, all on one scale."""
     firsts = [(each, each.outcomes[0].points) for each in found if each.outcomes[0].points]
-    colors = colors_of([str(each.policy) for each in found])
     for place, (each, points) in enumerate(firsts):
+        color, _ = SERIES[found.index(each) % len(SERIES)]
         course = PolicyCourse(
             name=str(each.policy),
             what=description_of(each.policy),
             points=points,
             target=target,
             most=top_of([points for _, points in firsts]),
-            color=colors[str(each.policy)][0],
+            color=color,
         )
         yield course_picture(course, name=f"replay-{number}-{place}")

@@ -31,6 +31,7 @@ EVENTS_FILE: Final = "events.yaml"
 METRICS_ENDING: Final = ".metrics.txt"
 MOST_LOG_CHARS: Final = 4 * MIB
 """The last of a log: what is before them is left out."""
+LOG_LINES: Final = "5000"
 VOLUMES: Final = frozenset({"settings", "gpus", "calibrations"})
 """What else an administrator mounts may hold anything."""
 T = TypeVar("T")
@@ -44,7 +45,6 @@ class Wanted:
     """Of the ModelDeployments; None: all."""
     operator_namespace: str
     operator_selector: str = OPERATOR
-    log_lines: int
 
 
 @dataclass(slots=True)
@@ -132,7 +132,7 @@ def _read_operator(reading: Evidence, wanted: Wanted) -> None:
     reading.keep("operator/calibration.yaml", _config_maps(reading, namespace, [CALIBRATION]))
     _read_lease(reading, namespace)
     for pod in pods:
-        _read_pod(reading, namespace, pod, wanted.log_lines)
+        _read_pod(reading, namespace, pod)
 
 
 def _read_lease(reading: Evidence, namespace: str) -> None:
@@ -169,15 +169,13 @@ def _settings_of(deployments: Iterable[Resource]) -> Iterator[str]:
                 yield str(config_map["name"])
 
 
-def _read_pod(reading: Evidence, namespace: str, pod: Resource, log_lines: int) -> None:
+def _read_pod(reading: Evidence, namespace: str, pod: Resource) -> None:
     name = _name(pod)
     log = PODS.path(namespace, name, "log")
-    reading.text(f"operator/{name}.log", log, tailLines=str(log_lines))
+    reading.text(f"operator/{name}.log", log, tailLines=LOG_LINES)
     statuses = objects(block(pod, "status"), "containerStatuses")
     if any(each.get("restartCount") for each in statuses):
-        reading.text(
-            f"operator/{name}.previous.log", log, tailLines=str(log_lines), previous="true"
-        )
+        reading.text(f"operator/{name}.previous.log", log, tailLines=LOG_LINES, previous="true")
     port = next(_ports(pod), None)
     if port is not None:
         page = PODS.path(namespace, f"{name}:{port}", "proxy/metrics")

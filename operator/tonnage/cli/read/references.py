@@ -1,15 +1,16 @@
 """What a spec refers to, from the files beside it: a config.json, and a Deployment to scale."""
 
+import json
 from dataclasses import dataclass
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.spec import Model
+from tonnage.api.strict_json import read_json
 from tonnage.catalog.safetensors import Checkpoint
 from tonnage.cli.console import Failure, ManifestError, failing, remark
 from tonnage.cli.read.manifest import ManifestObject, Manifests, parse, read_text
 from tonnage.cli.read.nested import block
 from tonnage.cli.read.scale_target import TargetContainer, scale_target
-from tonnage.cli.read.strict_json import check_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +92,22 @@ def checked_text(config_file: str, *, option: str) -> str:
         text = read_text(config_file)
         check_json(text, source=config_file)
     return text
+
+
+def check_json(text: str, *, source: str) -> None:
+    """Refuse what JSON readers take in silence or in different ways.
+
+    Raises:
+        ManifestError: no JSON object, a key that is given twice, or a number that is not finite.
+    """
+    try:
+        content = read_json(text)
+    except json.JSONDecodeError as error:
+        raise ManifestError(f"{source}:{error.lineno}: {error.msg}") from error
+    except ValueError as error:
+        raise ManifestError(f"{source}: {error}") from error
+    if not isinstance(content, dict):
+        raise ManifestError(f"{source}: not a JSON object")
 
 
 def config_of(parsed: ParsedModel) -> str | None:

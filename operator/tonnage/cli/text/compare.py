@@ -7,28 +7,50 @@ from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from tonnage.cli.answers import compare_words as words
-from tonnage.cli.answers.comparing import Compared
+from tonnage.api.spec import Spec
+from tonnage.cli.answers.batches import BOUNDS
+from tonnage.cli.answers.comparing import NO_PRICE, SEVERAL_NODES, Compared
 from tonnage.cli.console import printable
 from tonnage.cli.text.figures import batch_table
 from tonnage.cli.text.layout import DIM, INDENT, grid, heading, indent, section
 from tonnage.cli.text.parts import parts
+from tonnage.explain.at_demand import AtDemand, at_demand, demand_rows
+from tonnage.explain.cost_words import missing_price, nodes_written, price_notes
+from tonnage.explain.report import bottleneck_of
 from tonnage.sizing.compare import Choice
-from tonnage.units import count_of
+from tonnage.sizing.plan import requests_per_s_asked
+from tonnage.sizing.request import ANY_SIZES, spread_of
+from tonnage.sizing.serving.ttft import typical_ttft_s
+from tonnage.units import count_of, format_bytes, format_s, significant
 
-NAMES: Final = ("#", words.CLASS)
+WORDS: Final = frozenset({"class", "split", "bound by"})
+"""Columns of words; the others are numbers."""
+CLASS: Final = "class"
+LOAD: Final = "load"
+TAKES: Final = ("split", "replicas", "GPUs", LOAD, "per\nhour", "per M\ntokens", "next\nreplica")
+GIVES: Final = ("max-num-\nseqs", "TTFT", "TPOT", "tokens/s\nGPU", "bound by")
+RANKING: Final = (*TAKES, *GIVES)
+"""What it takes and costs for the demand, then how fast that is."""
+LEFT_OUT: Final = {
+    SEVERAL_NODES: "for replicas over several nodes",
+    NO_PRICE: "for want of a price",
+}
+"""Why a class is not ranked, for people."""
+UNKNOWN: Final = "-"
+BEYOND: Final = "*"
+NAMES: Final = ("#", CLASS)
 
 
 def comparison_report(found: Compared, console: Console) -> Iterator[RenderableType]:
     """Yield the parts of the answer, as wide as the console."""
     yield _title(found)
-    yield Text(words.headline(found), style="green" if found.selection.choices else "red")
-    yield Text(words.as_written(found))
+    yield Text(headline(found), style="green" if found.selection.choices else "red")
+    yield Text(considered(found))
     if found.selection.choices:
         yield Text()
-        yield Text(words.ranked_by(found), style="bold")
+        yield Text(ranked_by(found), style="bold")
         yield from (indent(part) for part in _ranking(found, console))
-        yield from (indent(Text(note, style=DIM)) for note in words.notes(found))
+        yield from (indent(Text(note, style=DIM)) for note in notes(found))
     if found.selection.refused:
         refused = (
             (each.gpu.name, Text(printable(each.message).partition(";")[0], style=DIM))
@@ -48,28 +70,194 @@ def _title(found: Compared) -> RenderableType:
 
 
 def _ranking(found: Compared, console: Console) -> Iterator[RenderableType]:
-    """Yield the classes that have a price, then those without one."""
-    rows, apart = (
-        [dict(words.row_cells(number, choice)) for number, choice in choices]
-        for choices in (words.priced_choices(found), words.unpriced_choices(found))
-    )
-    yield from _tables(rows, console)
-    if rows and apart:
-        yield Padding(Text("Without a price, by number of GPUs", style="bold"), (1, 0, 0, 0))
-    yield from _tables(apart, console)
-
-
-def _tables(rows: list[dict[str, str]], console: Console) -> Iterator[RenderableType]:
-    shown = [{name: row[name] for name in (*NAMES, *words.RANKING)} for row in rows]
-    found = parts(shown, names=NAMES, words=words.WORDS, console=console, indent=INDENT)
-    for number, part in enumerate(found):
+    rows = [dict(row_cells(k, each)) for k, each in enumerate(found.selection.choices, 1)]
+    shown = [{name: row[name] for name in (*NAMES, *RANKING)} for row in rows]
+    tables = parts(shown, names=NAMES, words=WORDS, console=console, indent=INDENT)
+    for number, part in enumerate(tables):
         yield Padding(part, (1 if number else 0, 0, 0, 0))
 
 
 def _class(found: Compared, choice: Choice) -> Iterator[RenderableType]:
     number = found.selection.choices.index(choice) + 1
-    yield Text(f"{number}. {choice.gpu.name}: {words.in_short(choice)}", style="bold")
-    yield indent(Text(words.to_write(choice)))
-    rows = words.class_rows(choice)
+    yield Text(f"{number}. {choice.gpu.name}: {in_short(choice)}", style="bold")
+    yield indent(Text(to_write(choice)))
+    rows = class_rows(choice)
     yield indent(grid((Text(name), Text(said, style=DIM)) for name, said in rows))
     yield indent(batch_table(choice.sizing), above=1)
+
+
+def headline(found: Compared) -> str:
+    """Return the answer in a line: the first class of the ranking."""
+    if not found.selection.choices:
+        return "No: none of these classes can serve it"
+    first = found.selection.choices[0]
+    what = "costs least" if first.bill else "takes the fewest GPUs; no price is known"
+    raised = "" if first.is_within_bounds else f"; maxReplicas {first.most} must be raised for it"
+    return f"{first.gpu.name} {what}: {in_short(first)}{raised}"
+
+
+def in_short(choice: Choice) -> str:
+    """Return what runs, how full it is and what it costs for the demand, in a line."""
+    split = choice.sizing.flags.parallelism
+    gpus = f"{count_of(choice.replicas, 'replica')} of {count_of(split.num_gpus, 'GPU')} ({split})"
+    asked = at_demand(choice.sizing, choice.replicas)
+    load = f", {asked.load:.1%} loaded" if asked else ""
+    found = choice.bill
+    if found is None:
+        return f"{gpus}{load}"
+    tokens = found.usd_per_million_tokens_asked or found.usd_per_million_tokens
+    unit, more = found.currency, asked.next_bill if asked else None
+    further = f"; with one more replica {more.usd_per_hour:.2f} per hour" if more else ""
+    nodes = "".join(f" ({line})" for line in nodes_written(found))
+    return (
+        f"{gpus}{load}, {found.usd_per_hour:.2f} {unit} per hour{nodes}, {tokens:.2f} {unit} per "
+        f"million output tokens{further}"
+    )
+
+
+def considered(found: Compared) -> str:
+    """Say which classes and splits were compared."""
+    sizes = found.request.sizes
+    kept = "splits" if sizes == ANY_SIZES else f"splits of hardware.parallelism {sizes}"
+    classes = "of these classes" if found.are_named else "GPU classes"
+    if any(each.reason == NO_PRICE for each in found.left_out.values()):
+        classes = "GPU classes with a price"
+    return f"All {classes} and {kept} were considered"
+
+
+def ranked_by(found: Compared) -> str:
+    """Say what the order stands for."""
+    aim = "offline, at the memory ceiling" if found.is_offline else "within the SLO"
+    first = found.selection.choices[0]
+    unit = f"{first.bill.currency} " if first.bill else "number of GPUs, not "
+    if requests_per_s_asked(first.sizing) is None:
+        return f"Ranked by {unit}per million output tokens {aim}; no demand is given"
+    return f"Ranked by {unit}per hour for the demand, {aim}"
+
+
+def notes(found: Compared) -> Iterator[str]:
+    """Yield what must be known to read the ranking."""
+    choices = found.selection.choices
+    if bound := [choice for choice in choices if not choice.is_within_bounds]:
+        needs = ", ".join(f"{each.gpu.name} (needs {each.replicas})" for each in bound)
+        yield (
+            f"{BEYOND} more replicas than maxReplicas {bound[0].most} allows, which bounds no "
+            f"class here: {needs}"
+        )
+    yield from _price_notes(found)
+    for reason, words in LEFT_OUT.items():
+        if others := [name for name, each in found.left_out.items() if each.reason == reason]:
+            yield f"left out, {words}: {', '.join(others)}; --gpu NAME shows one"
+    if names := too_close(found):
+        yield (
+            f"{', '.join(names)}: closer than the estimate of their speed is sure; a measurement "
+            "may change their order"
+        )
+    yield from _plan_notes(found.deployment.spec)
+    if len(found.in_full) < len(choices):
+        shown = ", ".join(each.gpu.name for each in found.in_full)
+        yield f"in full below: {shown}; --gpu NAME,NAME shows others"
+
+
+def _plan_notes(spec: Spec) -> Iterator[str]:
+    """Yield what of a spec only a plan answers."""
+    if spec.topology:
+        yield "ranked as one fleet for both roles; 'tonnage plan' answers for each"
+    if spec.model.kv_offload is not None and spec.model.kv_offload.is_auto:
+        yield "without a KV cache in host memory: 'tonnage plan' says what Auto chooses"
+
+
+def _price_notes(found: Compared) -> Iterator[str]:
+    """Yield what the prices hold for, and why others are missing."""
+    hours = [(each.gpu.name, bill.hour) for each in found.selection.choices if (bill := each.bill)]
+    yield from price_notes(hours)
+    if any(hour.rent and hour.rent.num_gpus for _, hour in hours):
+        yield "prices are per GPU of the smallest instance listed that holds a replica"
+    if any(hour.gpus_per_node is not None for _, hour in hours):
+        yield "whole nodes: GPUs that no replica uses are paid for too"
+    yield from _unpriced_notes(found)
+
+
+def _unpriced_notes(found: Compared) -> Iterator[str]:
+    if apart := [each for each in found.selection.choices if not each.bill]:
+        yield "classes without a price come last, by number of GPUs"
+        for choice in apart:
+            if choice.gpu.price.offered or choice.gpu.price.missing:
+                yield missing_price(choice.gpu, choice.sizing.parallelism.num_gpus)
+
+
+def too_close(found: Compared) -> list[str]:
+    """Return the classes that cost little more than the first, where there are such."""
+    first, *others = found.selection.choices
+    cheapest = first.bill
+    if cheapest is None:
+        return []
+    sure = spread_of(first.sizing.request)
+    names = [
+        other.gpu.name
+        for other in others
+        if other.bill
+        and other.bill.usd_per_hour
+        < cheapest.usd_per_hour * (1 + max(sure, spread_of(other.sizing.request)))
+    ]
+    return [first.gpu.name, *names] if names else []
+
+
+def row_cells(number: int, choice: Choice) -> Iterator[tuple[str, str]]:
+    """Yield (column, cell) of a row of the ranking: all for the demand, where one is known."""
+    sizing, state, found = choice.sizing, choice.sizing.at_capacity, choice.bill
+    asked = at_demand(sizing, choice.replicas)
+    more = asked.next_bill if asked else None
+    yield "#", str(number)
+    yield CLASS, choice.gpu.name
+    yield "split", str(sizing.flags.parallelism)
+    yield "replicas", f"{choice.replicas}{'' if choice.is_within_bounds else BEYOND}"
+    yield "GPUs", str(choice.num_gpus)
+    yield LOAD, _load(choice)
+    yield "max-num-\nseqs", str(sizing.flags.max_num_seqs)
+    yield from _latency_cells(choice, asked)
+    yield "tokens/s\nGPU", significant(choice.tokens_per_s_per_gpu)
+    yield "bound by", BOUNDS[bottleneck_of(state.step)]
+    yield "per\nhour", f"{found.usd_per_hour:.2f}" if found else UNKNOWN
+    per_million = found and (found.usd_per_million_tokens_asked or found.usd_per_million_tokens)
+    yield "per M\ntokens", UNKNOWN if per_million is None else f"{per_million:.2f}"
+    yield "next\nreplica", f"{more.usd_per_hour:.2f}" if more else UNKNOWN
+
+
+def _load(choice: Choice) -> str:
+    rate = requests_per_s_asked(choice.sizing)
+    if rate is None:
+        return UNKNOWN
+    return f"{rate / choice.sizing.sustained_requests_per_s(choice.replicas):.1%}"
+
+
+def _latency_cells(choice: Choice, asked: AtDemand | None) -> Iterator[tuple[str, str]]:
+    """Yield TTFT and TPOT at the demand at their strictest percentile, else typical at capacity."""
+    sizing, slo = choice.sizing, choice.sizing.request.slo
+    state = sizing.at_capacity
+    first_s = typical_ttft_s(sizing.replica, sizing.request.workload, state)
+    ttft_s, tpot_s = asked.at_strictest(slo) if asked else (None, None)
+    has_no_second = asked is not None and slo.tpot and tpot_s is None
+    yield "TTFT", UNKNOWN if slo.is_offline else format_s(first_s if ttft_s is None else ttft_s)
+    yield "TPOT", UNKNOWN if has_no_second else format_s(state.tpot_s if tpot_s is None else tpot_s)
+
+
+def to_write(choice: Choice) -> str:
+    """Return what the manifest has to say for this choice."""
+    num_gpus = choice.sizing.flags.parallelism.num_gpus
+    raised = "" if choice.is_within_bounds else f"; spec.scaling.maxReplicas: {choice.replicas}"
+    return f"spec.hardware: {{gpu: {choice.gpu.name}, gpusPerReplica: {num_gpus}}}{raised}"
+
+
+def class_rows(choice: Choice) -> Iterator[tuple[str, str]]:
+    """Yield what a plan says of a class, and what a GPU holds."""
+    yield from demand_rows(choice.sizing, choice.replicas)
+    sizing, request = choice.sizing, choice.sizing.request
+    yield (
+        "memory",
+        f"{format_bytes(sizing.shard.weights_bytes)} weights and "
+        f"{format_bytes(sizing.replica.kv_pool_bytes)} KV cache per GPU, for "
+        f"{significant(sizing.memory_ceiling_longest)} requests of {request.context_tokens} tokens "
+        f"or {significant(sizing.memory_ceiling_typical)} of the "
+        f"{significant(request.workload.mean_context_tokens)} that occur",
+    )

@@ -12,8 +12,8 @@ from tonnage.cli.answers.differing import (
 )
 from tonnage.cli.answers.plan_words import is_short
 from tonnage.cli.answers.planning import Planned, Refused
-from tonnage.cli.answers.price_words import price_notes
 from tonnage.cli.console import printable
+from tonnage.explain.cost_words import price_notes
 from tonnage.manifests.changes import Change
 from tonnage.units import count_of
 

@@ -9,12 +9,15 @@ from rich.constrain import Constrain
 from rich.text import Text
 
 from tonnage.cli.answers.batches import BATCH_NOTE, BATCH_NUMBERS, batch_rows
-from tonnage.cli.answers.gpu_memory import bytes_with_spread, memory_segments
 from tonnage.cli.text.layout import DIM, table
+from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
 from tonnage.sizing.plan import Sizing
-from tonnage.units import format_bytes
+from tonnage.units import GIB, KIB, MIB, format_bytes
 
 BAR_CELLS: Final = 60
+NARROWEST: Final = 0.05
+"""Of a spread in the amount's unit: less would read as nothing."""
+UNIT_BYTES: Final = {"TiB": KIB * GIB, "GiB": GIB, "MiB": MIB, "KiB": KIB, "B": 1}
 LEGEND_WIDTH: Final = 77
 """What an indented legend may take of a screen of 80 columns."""
 LEGEND_GAP: Final = 3
@@ -69,3 +72,33 @@ def batch_table(sizing: Sizing) -> Group:
         found.add_row(*row.cells, style="bold" if row.is_load_line else "")
     remarks = [f"{row.cells[0]} decoding: {row.remark}" for row in rows if row.remark]
     return Group(found, *(Text(each, style=DIM) for each in (*remarks, BATCH_NOTE)))
+
+
+def memory_segments(budget: MemoryBudget) -> list[BudgetPart]:
+    """Return the parts of the fullest GPU's memory; those that are empty are left out."""
+    cache = BudgetPart(
+        name="KV cache", num_bytes=budget.kv_pool_bytes, spread_bytes=budget.kv_pool_spread_bytes
+    )
+    unused = BudgetPart(name="unused", num_bytes=budget.unused_bytes)
+    return [part for part in (*budget.parts, cache, unused) if part.num_bytes > 0]
+
+
+def bytes_with_spread(num_bytes: float, spread_bytes: float, *, is_ascii: bool = False) -> str:
+    """Write an amount of memory and, where it is known, how far it may be off.
+
+    The spread is in the amount's unit, or in its own where that suits it better.
+
+    >>> bytes_with_spread(41.2 * GIB, 0.6 * GIB), bytes_with_spread(41.2 * GIB, 5 * MIB)
+    ('41.2 GiB ± 0.6', '41.2 GiB ± 5.0 MiB')
+    >>> bytes_with_spread(266 * MIB, 532 * MIB)  # not below zero
+    '266.0 MiB, at most 798.0 MiB'
+    """
+    amount = format_bytes(num_bytes)
+    if spread_bytes <= 0:
+        return amount
+    if spread_bytes >= num_bytes:
+        return f"{amount}, at most {format_bytes(num_bytes + spread_bytes)}"
+    in_unit = spread_bytes / UNIT_BYTES[amount.split()[1]]
+    reads_well = NARROWEST <= in_unit < KIB
+    spread = f"{in_unit:.1f}" if reads_well else format_bytes(spread_bytes)
+    return f"{amount} {'+-' if is_ascii else '±'} {spread}"

@@ -6,7 +6,7 @@ from typing import Final
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.padding import Padding
+from rich.padding import Padding, PaddingDimensions
 from rich.rule import Rule
 from rich.table import Column, Table
 from rich.text import Text
@@ -49,12 +49,19 @@ def grid(rows: Iterable[Iterable[str | Text]], *columns: Column, gap: int = 2) -
     return found
 
 
+def plain_table(padding: PaddingDimensions = (0, 1)) -> Table:
+    """Return a table without columns: a line below its head, and no other."""
+    return Table(
+        box=box.SIMPLE_HEAD, padding=padding, pad_edge=False, show_edge=False, header_style="bold"
+    )
+
+
 def table(*names: str, numbers: Iterable[str] = (), no_wrap: bool = False) -> Table:
     """Return a table without rows: columns of words, then of numbers, aligned right.
 
     ``no_wrap``: the words of a cell stay in one line, as numbers do.
     """
-    found = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    found = plain_table()
     for name in names:
         found.add_column(name, no_wrap=no_wrap)
     for name in numbers:

@@ -13,7 +13,6 @@ from tonnage.cli.console import WIDEST, printable
 from tonnage.cli.text.figures import batch_table, memory_bar
 from tonnage.cli.text.layout import DIM, INDENT, grid, heading, indent, section, table
 from tonnage.explain.at_demand import demand_rows
-from tonnage.explain.sources import citations
 from tonnage.explain.words import Answer, inputs
 from tonnage.sizing.plan import Sizing
 
@@ -74,15 +73,6 @@ def _inputs(sizing: Sizing) -> RenderableType:
             for name, value, origin in inputs(sizing)
         )
     )
-
-
-def sources_of(answer: Planned) -> RenderableType:
-    """Return what the figures of a plan are taken from."""
-    found = citations(answer.sizing.request)
-    said = (" - ".join(filter(None, (each.title, each.quote, each.where))) for each in found)
-    rows = ((each.figure, Text(text, style=DIM)) for each, text in zip(found, said, strict=True))
-    columns = (Column(overflow="fold") for _ in range(2))
-    return Group(*section("Sources", indent(grid(rows, *columns))))
 
 
 def _reason(reason: Reason) -> tuple[Text, Text]:
