@@ -170,7 +170,7 @@ def test_depth_is_counted_to_the_letter():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('{"a": 1,\n "b": NaN}', "f: nan is not a number that JSON has"),
+        ('{"a": 1,\n "b": NaN}', "f: NaN is not a number that JSON has"),
         ('{"a": {"c": 1e999}}', "f: 1e999 is not a number that JSON has"),
         ('{"a": -Infinity}', "f: -Infinity is not"),
         ('{"a": 1,\n "b": {"c": 1,\n "c": 2}}', "f: key 'c' is given twice"),

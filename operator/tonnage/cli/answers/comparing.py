@@ -61,16 +61,12 @@ class Compared:
             if number < IN_FULL or choice.gpu.name == self.own
         )
 
-    @property
-    def is_offline(self) -> bool:
-        return self.request.slo.is_offline
-
     def to_dict(self) -> dict[str, Any]:
         """Return everything as data: names as in status where status has them."""
         return {
             "metadata": identity(self.deployment),
             "model": self.deployment.spec.model.id,
-            "mode": "offline" if self.is_offline else "online",
+            "mode": "offline" if self.request.slo.is_offline else "online",
             "classes": [
                 _ranking_entry(number, choice)
                 for number, choice in enumerate(self.selection.choices, 1)

@@ -1,16 +1,14 @@
 """A plan, or a reasoned no, in words: what text and pages say alike."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from tonnage.api.spec import Spec
 from tonnage.catalog.engine import default_batched_tokens
 from tonnage.cli.answers.offers import Offer
 from tonnage.cli.answers.planning import CANNOT_RUN, Planned, Refused
 from tonnage.cli.answers.savings import Saving
 from tonnage.cli.console import BAD_INPUT, NO, OK
-from tonnage.explain.cost_words import price_notes
 from tonnage.explain.report import rate_written
 from tonnage.explain.words import Answer, explain
 from tonnage.manifests.children import num_nodes_of
@@ -29,20 +27,9 @@ def object_label(answer: Planned | Refused) -> str:
     return f"{answer.deployment.namespace}/{answer.deployment.name}"
 
 
-def subject(answer: Planned | Refused) -> str:
-    """Return what is asked about: the model and the GPU class."""
-    spec: Spec = answer.deployment.spec
-    return f"{spec.model.id} on {spec.hardware.gpu}"
-
-
 def is_short(answer: Planned) -> bool:
     """Tell whether more replicas are needed than the spec allows."""
     return answer.replicas < answer.sizing.replicas
-
-
-def is_served(answer: Planned | Refused) -> bool:
-    """Tell whether the replicas that the spec allows serve its demand."""
-    return isinstance(answer, Planned) and not is_short(answer)
 
 
 def exit_code(answers: Iterable[Planned | Refused], *, is_broken: bool) -> int:
@@ -53,7 +40,7 @@ def exit_code(answers: Iterable[Planned | Refused], *, is_broken: bool) -> int:
     found = list(answers)
     if is_broken or any(isinstance(each, Refused) and each.is_input for each in found):
         return BAD_INPUT
-    return OK if all(map(is_served, found)) else NO
+    return OK if all(isinstance(each, Planned) and not is_short(each) for each in found) else NO
 
 
 def _refusals(sizing: Sizing) -> dict[str, str]:
@@ -137,13 +124,6 @@ def saving_cells(saving: Saving) -> tuple[str, ...]:
         f"{saving.change}{doubt}",
         f"{saving.replicas} x {saving.sizing.parallelism.num_gpus}",
         f"{saved:.2f} {found.currency}/h" if found and saved is not None else "no price",
-    )
-
-
-def offer_notes(offers: Iterable[Offer]) -> Iterator[str]:
-    """Yield what the prices of ways out hold for."""
-    return price_notes(
-        (each.sizing.request.gpu.name, cost.hour) for each in offers if (cost := each.bill)
     )
 
 

@@ -127,7 +127,7 @@ def considered(found: Compared) -> str:
 
 def ranked_by(found: Compared) -> str:
     """Say what the order stands for."""
-    aim = "offline, at the memory ceiling" if found.is_offline else "within the SLO"
+    aim = "offline, at the memory ceiling" if found.request.slo.is_offline else "within the SLO"
     first = found.selection.choices[0]
     unit = f"{first.bill.currency} " if first.bill else "number of GPUs, not "
     if requests_per_s_asked(first.sizing) is None:

@@ -13,6 +13,7 @@ from tonnage.cli.console import WIDEST, printable
 from tonnage.cli.text.figures import batch_table, memory_bar
 from tonnage.cli.text.layout import DIM, INDENT, grid, heading, indent, section, table
 from tonnage.explain.at_demand import demand_rows
+from tonnage.explain.cost_words import price_notes
 from tonnage.explain.words import Answer, inputs
 from tonnage.sizing.plan import Sizing
 
@@ -51,7 +52,8 @@ def _changes(numbers: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Rendera
 
 
 def _title(answer: Planned | Refused) -> RenderableType:
-    return heading(f"{words.object_label(answer)}: {words.subject(answer)}")
+    spec = answer.deployment.spec
+    return heading(f"{words.object_label(answer)}: {spec.model.id} on {spec.hardware.gpu}")
 
 
 def _question(
@@ -87,7 +89,12 @@ def refusal_report(answer: Refused) -> RenderableType:
     if answer.offers:
         offers = (("\n".join(each.changes), *words.offer_numbers(each)) for each in answer.offers)
         parts += section("Ways out, the cheapest first", _changes(words.OFFER_NUMBERS, offers))
-        parts += [indent(Text(note, style=DIM)) for note in words.offer_notes(answer.offers)]
+        hours = (
+            (each.sizing.request.gpu.name, cost.hour)
+            for each in answer.offers
+            if (cost := each.bill)
+        )
+        parts += [indent(Text(note, style=DIM)) for note in price_notes(hours)]
     return Group(*parts)
 
 
