@@ -80,13 +80,6 @@ class TestFiles:
         assert found["after"]["kvOffload"].startswith("Auto: on, 275 GiB a replica; worth it: ")
         assert "- KV offload: Auto: on, 275 GiB a replica; worth it: " in result.stdout
 
-    def test_what_auto_chose_stays_for_a_working_set_that_is_near(self, diff):
-        near = diff(with_auto(ENOUGH), with_auto("gib: 300, workingSetTokens: 420000"))
-        none = diff(with_auto("gib: 300"), with_auto("gib: 300, workingSetTokens: 420000"))
-
-        assert "Auto: on, 275 GiB a replica; not worth it: " in near.stdout
-        assert "Auto: off; not worth it: " in none.stdout
-
     def test_a_given_token_budget_replaces_every_pod_however_little_it_gains(self, diff):
         given = ('{version: "0.33"}', '{version: "0.33", maxNumBatchedTokens: 6000}')
         [found] = figures(diff(llama(), llama(given), "-o", "json"))["objects"]

@@ -230,7 +230,7 @@ def test_a_config_map_in_the_same_files_gives_the_model():
         (a_config_map(data={"x": "{}"}), "ConfigMap has no key config.json"),
         (
             a_config_map(data={"config.json": '{"a": 1,\n"a": 2}'}),
-            "a: is given twice, first in line 1",
+            "key 'a' is given twice",
         ),
         (a_config_map(data={"config.json": "{"}), "config.json:1: Expecting"),
     ],
@@ -272,7 +272,7 @@ def test_an_encoder_that_cannot_be_counted_is_said_without_being_asked(tmp_path)
 
 @pytest.mark.parametrize(
     ("content", "expected"),
-    [("{", ":1: Expecting"), ('{"a":\n1e999}', ":2: a: 1e999 is no finite number")],
+    [("{", ":1: Expecting"), ('{"a":\n1e999}', ": 1e999 is not a number that JSON has")],
 )
 def test_a_broken_model_config_is_said_with_its_line(tmp_path, content, expected):
     path = tmp_path / "config.json"
