@@ -165,7 +165,11 @@ FAULTS = {
         b'{"weight_map": {"a": "../../etc/passwd"}}',
         f"{INDEX}: weight_map: tensor 'a' is in '../../etc/passwd', which is no name of a",
     ),
-    "a broken config": ("config.json", b'{"a":\n1e999}', "config.json:2: a: 1e999 is no finite"),
+    "a broken config": (
+        "config.json",
+        b'{"a":\n1e999}',
+        "config.json: 1e999 is not a number that JSON has",
+    ),
 }
 
 
