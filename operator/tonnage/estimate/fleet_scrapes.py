@@ -133,11 +133,14 @@ class FleetScrapes:
         self._settings = settings
         self.interval_s = settings.scrape_interval_s
         self._pods: Set[PodKey] = frozenset()
-        self._engines: dict[PodKey, dict[str, EngineScrapes]] = {}
-        self._caches: dict[EngineKey, tuple[float | None, ...]] = {}
-        self._gpus: Mapping[PodKey, float] = {}
-        self._bounds: dict[Bound, int] = {}
-        """Of histograms, and their columns."""
+        self.engines: dict[PodKey, dict[str, EngineScrapes]] = {}
+        """By pod and by name."""
+        self.caches: dict[EngineKey, tuple[float | None, ...]] = {}
+        """Figures that engines tell of their caches, by ``CACHE_LABELS``."""
+        self.gpus: Mapping[PodKey, float] = {}
+        """Share of cycles in which the memory of a pod's GPUs was active."""
+        self.bounds: dict[Bound, int] = {}
+        """Of histograms that are asked for, and their columns."""
         self._places: dict[int, Place | None] = {}
         """By hash of all labels. None: of nobody who is asked for."""
         self._keys: dict[EngineKey, EngineKey] = {}
@@ -148,8 +151,8 @@ class FleetScrapes:
         if pods == self._pods and not is_outgrown:
             return
         self._pods, self._places = pods, {}
-        self._engines = {pod: found for pod, found in self._engines.items() if pod in pods}
-        self._caches = {key: found for key, found in self._caches.items() if key[:2] in pods}
+        self.engines = {pod: found for pod, found in self.engines.items() if pod in pods}
+        self.caches = {key: found for key, found in self.caches.items() if key[:2] in pods}
         self._keys = {key: key for key in self._keys if key[:2] in pods}
 
     def take(
@@ -184,33 +187,11 @@ class FleetScrapes:
             by_pod[namespace, pod][engine] = rows
         for key, of_pod in by_pod.items():
             self._add_pod(key, of_pod)
-        self._caches |= answered.caches
-        self._gpus = {pod: sum(v) / len(v) for pod, v in answered.gpus.items() if v}
-
-    def engines_of(self, pod: PodKey) -> Mapping[str, EngineScrapes]:
-        """Return the engines of a pod in order."""
-        found = self._engines.get(pod, {})
-        return {name: found[name] for name in _in_order(found)}
-
-    @property
-    def pods(self) -> Iterable[PodKey]:
-        return self._engines.keys()
-
-    @property
-    def bounds(self) -> Mapping[Bound, int]:
-        """Return the bounds of histograms that are asked for, and their columns."""
-        return self._bounds
-
-    def cache_of(self, key: EngineKey) -> tuple[float | None, ...]:
-        """Return the figures that an engine tells of its cache by ``CACHE_LABELS``."""
-        return self._caches.get(key, (None,) * len(CACHE_LABELS))
-
-    def dram_active(self, pod: PodKey) -> float | None:
-        """Return the share of cycles in which the memory of a pod's GPUs was active."""
-        return self._gpus.get(pod)
+        self.caches |= answered.caches
+        self.gpus = {pod: sum(v) / len(v) for pod, v in answered.gpus.items() if v}
 
     def _since_s(self, key: EngineKey) -> float:
-        known = self._engines.get(key[:2], {}).get(key[2])
+        known = self.engines.get(key[:2], {}).get(key[2])
         return known.seen_at_s if known else -inf
 
     def _find(self, labels: Mapping[str, str], into: Answered) -> Place | None:
@@ -238,10 +219,10 @@ class FleetScrapes:
             le = labels.get("le")
             bound_s = inf if le == "+Inf" else _figure(le)
             bound = (histogram, bound_s or 0.0)
-            is_known = bound in self._bounds or len(self._bounds) < MAX_BOUNDS
+            is_known = bound in self.bounds or len(self.bounds) < MAX_BOUNDS
             if bound_s is None or not is_known:
                 return None
-            return Place(key, self._bounds.setdefault(bound, len(COLUMNS) + len(self._bounds)))
+            return Place(key, self.bounds.setdefault(bound, len(COLUMNS) + len(self.bounds)))
         found = column_of(labels)
         if found is None or len(found[1]) > MAX_LABEL_CHARACTERS:
             return None
@@ -252,7 +233,7 @@ class FleetScrapes:
 
         What a pod reports without engine, such as rejections, counts with its first one.
         """
-        names = _in_order(name for name, rows in of_pod.items() if rows.times)
+        names = in_order(name for name, rows in of_pod.items() if rows.times)
         if not names:
             return
         alone = of_pod.get("")
@@ -269,16 +250,16 @@ class FleetScrapes:
             return
         times = rows.followed(engine, FRESH_SCRAPES * self.interval_s)
         if times[-1] < engine.seen_at_s - self.interval_s:  # the clock was set back
-            engine = self._engines[key[:2]][key[2]] = EngineScrapes(self.interval_s)
+            engine = self.engines[key[:2]][key[2]] = EngineScrapes(self.interval_s)
             return
-        width = len(COLUMNS) + len(self._bounds)
+        width = len(COLUMNS) + len(self.bounds)
         for at_s in times:
             if page := rows.pages.get(at_s):
                 engine.add(at_s, _row(page, width))
 
     def _engine(self, key: EngineKey, at_s: float) -> EngineScrapes | None:
         """Return the scrapes of an engine, new ones if it is new; None: its pod has too many."""
-        of_pod = self._engines.setdefault(key[:2], {})
+        of_pod = self.engines.setdefault(key[:2], {})
         found = of_pod.get(key[2])
         if found is None:
             if len(of_pod) >= MAX_ENGINES:
@@ -292,14 +273,14 @@ class FleetScrapes:
     def forget_silent(self, at_s: float) -> None:
         """Forget engines of which no window has a scrape any more."""
         since_s = at_s - SLOW_SCRAPES * self.interval_s
-        for pod, of_pod in list(self._engines.items()):
+        for pod, of_pod in list(self.engines.items()):
             for name in [name for name, each in of_pod.items() if each.seen_at_s < since_s]:
                 del of_pod[name]
             if not of_pod:
-                del self._engines[pod]
+                del self.engines[pod]
 
 
-def _in_order(names: Iterable[str]) -> Sequence[str]:
+def in_order(names: Iterable[str]) -> Sequence[str]:
     return sorted(names, key=lambda name: (len(name), name))
 
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
-from tonnage.estimate.fleet_scrapes import EngineKey, FleetScrapes, PodKey
+from tonnage.estimate.fleet_scrapes import EngineKey, FleetScrapes, PodKey, in_order
 from tonnage.estimate.metrics import ATTAINMENT_SCRAPES, BUSY_SCRAPES, FRESH_SCRAPES, WINDOWS
-from tonnage.estimate.pages import COLUMNS, PLACES
+from tonnage.estimate.pages import CACHE_LABELS, COLUMNS, PLACES
 from tonnage.estimate.scrapes import EngineScrapes, Window
 
 
@@ -51,6 +51,7 @@ class WindowRates:
 
 
 NOTHING_SAID = WindowRates()
+NO_CACHE = (None,) * len(CACHE_LABELS)
 FIELDS = [None if column.is_gauge else f"{column.name}_per_s" for column in COLUMNS]
 
 
@@ -129,10 +130,10 @@ def fleet_samples(scrapes: FleetScrapes, at_s: float) -> Mapping[PodKey, tuple[E
     """Return the figures of all engines at a time by Prometheus' clock."""
     return {
         pod: tuple(
-            _engine_samples((*pod, name), each, scrapes, at_s, is_first=not number)
-            for number, (name, each) in enumerate(scrapes.engines_of(pod).items())
+            _engine_samples((*pod, name), engines[name], scrapes, at_s, is_first=not number)
+            for number, name in enumerate(in_order(engines))
         )
-        for pod in scrapes.pods
+        for pod, engines in scrapes.engines.items()
     }
 
 
@@ -154,7 +155,7 @@ def _engine_samples(
     growths = {number: scrapes.rates(window) for number, window in windows.items()}
     busy, judged = windows[BUSY_SCRAPES], windows[ATTAINMENT_SCRAPES]
     is_lost = _lacks_refusals(scrapes, judged, growths[ATTAINMENT_SCRAPES])
-    kv_tokens, num_gpu_blocks = fleet.cache_of(key)
+    kv_tokens, num_gpu_blocks = fleet.caches.get(key, NO_CACHE)
     return replace(
         known,
         span_s=scrapes.span_s,
@@ -166,7 +167,7 @@ def _engine_samples(
         ttft_within={} if is_lost else _buckets(growths[ATTAINMENT_SCRAPES], fleet, "ttft"),
         tpot_within=_buckets(growths[ATTAINMENT_SCRAPES], fleet, "tpot"),
         mean_deferred=scrapes.mean(PLACES["deferred"], judged),
-        dram_active_fraction=fleet.dram_active(key[:2]) if is_first else None,
+        dram_active_fraction=fleet.gpus.get(key[:2]) if is_first else None,
     )
 
 

@@ -288,14 +288,14 @@ class TestEngines:
             for engine in ("0", *(str(1000 * number + each) for each in range(64))):
                 take_page(scrapes, POD, at_s, a_page(number), engine)
 
-        assert len(scrapes.engines_of(POD)) <= MAX_ENGINES
-        assert scrapes.engines_of(POD)["0"].at_s == at_s
+        assert len(scrapes.engines[POD]) <= MAX_ENGINES
+        assert scrapes.engines[POD]["0"].at_s == at_s
 
     def test_of_pods_that_are_not_asked_for_are_not_kept(self):
         scrapes = a_fleet_of(("serving", "b"))
         take_page(scrapes, POD, BEGAN_S, a_page(1))
 
-        assert list(scrapes.pods) == []
+        assert list(scrapes.engines) == []
 
     def test_keep_namespaces_and_ranks_apart(self):
         pods = ("blue", "a"), ("green", "a")
@@ -331,10 +331,10 @@ class TestEngines:
         scrapes = a_fleet_of()
         take_page(scrapes, POD, BEGAN_S, a_page(1))
         scrapes.forget_silent(BEGAN_S + 900)
-        assert list(scrapes.pods) == [POD]
+        assert list(scrapes.engines) == [POD]
 
         scrapes.forget_silent(BEGAN_S + 901)
-        assert list(scrapes.pods) == []
+        assert list(scrapes.engines) == []
 
 
 class TestFigures:
