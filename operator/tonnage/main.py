@@ -117,7 +117,6 @@ def keep_deciding(
             if leads:
                 with heartbeat.tick_seconds.time():
                     loop.tick()
-                heartbeat.evicted_calibrations.inc(loop.calibration.take_evicted())
                 heartbeat.held_objects.set(loop.num_held)
             heartbeat.beat()
             _tell_ready(heartbeat, leadership, leads=leads)

@@ -134,8 +134,6 @@ class Deciding:
 
     end: Script = field(default_factory=lambda: Script([None]))
 
-    take_evicted: Script = field(default_factory=lambda: Script([0]))
-
     @property
     def calibration(self):
         return self
@@ -237,11 +235,6 @@ class TestDeciding:
         )
 
         assert looks == [1, 2, 3]
-
-    def test_counts_what_there_was_no_room_for(self):
-        _, heartbeat, _ = decided(Deciding(take_evicted=Script([0, 3, 2])))
-
-        assert value(heartbeat, "tonnage_evicted_calibrations_total") == 5
 
     def test_tells_how_many_objects_wait_to_be_written(self):
         _, heartbeat, _ = decided(Deciding(num_held=7))

@@ -23,8 +23,6 @@ MOST_NOTES: Final = 1.1 * FORGET_NOTES
 """What the weight of notes comes to if none is missed, and a rounding."""
 MOST_REPLICAS: Final = 1e4
 """Of demand: a fleet has a thousand replicas at most."""
-DIGITS: Final = 4
-"""Of what is stored: records are sums over hours."""
 HEADROOM_CHANGE: Final = 0.04
 STRICT: Final = 0.99
 """The quantile at which headroom is compared, and for how long replicas are held."""
@@ -36,8 +34,8 @@ Scored = tuple[
 ]
 """(loss, weight)"""
 Replicas = Annotated[float, Meta(ge=0, le=MOST_NOTES * MOST_REPLICAS)]
-HeldFor = tuple[Replicas, Replicas]
-UNHELD: Final = NOTHING_HELD[0]
+ForEachEdge = Meta(min_length=len(FIRST), max_length=len(FIRST))
+ForEachTime = Meta(min_length=len(NOTHING_HELD), max_length=len(NOTHING_HELD))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,21 +44,14 @@ class KeptRecord:
 
     record: Annotated[Mapping[Name, Scored], Meta(max_length=len(WAYS))]
     """By way to forecast."""
-    rises: tuple[Weight, Weight, Weight, Weight, Weight, Weight] = FIRST
-    held: tuple[HeldFor, HeldFor, HeldFor, HeldFor] = (UNHELD, UNHELD, UNHELD, UNHELD)
+    rises: Annotated[tuple[Weight, ...], ForEachEdge] = FIRST
+    held: Annotated[tuple[tuple[Replicas, Replicas], ...], ForEachTime] = tuple(NOTHING_HELD)
 
 
 def kept_record(history: History) -> KeptRecord:
     """Return what is stored of a history."""
-    return KeptRecord(
-        record={
-            way: (_short(score.loss), _short(score.weight))
-            for way, score in history.scores.items()
-            if way in WAYS
-        },
-        rises=tuple(map(_short, history.rises)),  # type: ignore[arg-type]
-        held=tuple((_short(short), _short(over)) for short, over in history.held),  # type: ignore[arg-type]
-    )
+    scores = {way: (each.loss, each.weight) for way, each in history.scores.items()}
+    return KeptRecord(record=scores, rises=tuple(history.rises), held=tuple(history.held))
 
 
 def with_record(history: History, kept: KeptRecord) -> History:
@@ -75,7 +66,3 @@ def is_news(before: KeptRecord | None, after: KeptRecord) -> bool:
     rooms = [headroom(each, quantile=STRICT) for each in (rises, after.rises)]
     starts = [held_starts(each, quantile=STRICT) for each in (held, after.held)]
     return abs(rooms[0] - rooms[1]) > HEADROOM_CHANGE or starts[0] != starts[1]
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")

@@ -57,7 +57,6 @@ class CalibrationConfigMap:
 
     def __init__(self, kube: KubeApi, *, namespace: str) -> None:
         self._kube, self._namespace = kube, namespace
-        self._num_evicted = 0
         self._forget()
 
     def _forget(self) -> None:
@@ -99,11 +98,6 @@ class CalibrationConfigMap:
         problem = self._problem(now_s)
         return StoreResult(calibrations=kept, problem=problem, unstored=self._unstored)
 
-    def take_evicted(self) -> int:
-        """Return how many entries there was no room for since this was last asked."""
-        evicted, self._num_evicted = self._num_evicted, 0
-        return evicted
-
     def _keep(
         self,
         known: Calibrations,
@@ -126,7 +120,6 @@ class CalibrationConfigMap:
         if not self._is_newer and not self._write(kept, now_s):
             return known
         self._held = kept
-        self._num_evicted += _num_entries(known) - _num_entries(kept)
         return kept
 
     @property
@@ -231,7 +224,3 @@ def _merge(*known: Calibrations) -> Calibrations:
         memory={at: entry for each in known for at, entry in each.memory.items()},
         objects={at: entry for each in known for at, entry in each.objects.items()},
     )
-
-
-def _num_entries(known: Calibrations) -> int:
-    return len(known.speed) + len(known.memory) + len(known.objects)

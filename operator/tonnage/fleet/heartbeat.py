@@ -70,10 +70,6 @@ class Heartbeat:
             "tonnage_tick_step_seconds", "Duration of one step of a tick", ["step"]
         )
         self.failed_ticks = counter("tonnage_failed_ticks", "Ticks that ended in an error")
-        self.evicted_calibrations = counter(
-            "tonnage_evicted_calibrations",
-            "Learned entries that were dropped because there was no room for them",
-        )
         self.held_objects = gauge(
             "tonnage_held_objects", "ModelDeployments whose writes wait for settings.writesPerS"
         )
