@@ -17,7 +17,6 @@ from tonnage.units import DAY_S, HOUR_S, format_s
 BINS: Final = 24
 """Of a window: the oldest leaves it as a whole."""
 DEFAULT_WINDOW_S: Final = DAY_S
-LEAST_WINDOW_S, MOST_WINDOW_S = HOUR_S, 7 * DAY_S
 FEWEST, FEWEST_ALLOWED = 100.0, 1.0
 """Requests, and late ones that the target allows of them, below which a budget says nothing: one
 late request would burn it."""

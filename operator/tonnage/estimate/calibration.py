@@ -73,8 +73,13 @@ class Calibrations:
             found[scope.key] = number + 1, report if is_less else least
         return found
 
-    def with_object(self, uid: str, posterior: ObjectPosterior) -> "Calibrations":
-        return replace(self, objects={**self.objects, uid: posterior})
+
+class Witnesses(NamedTuple):
+    """On whose evidence a namespace believes in a constant of speed."""
+
+    source: Literal["Prior", "Namespace", "OtherNamespaces"]
+    num_others: int
+    """Other namespaces that have learned the same key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,88 +91,41 @@ class Beliefs:
     corroborating: int
     """So many other namespaces must have learned a constant before this one believes it."""
 
-    def speed(self, key: str) -> SpeedPosterior | None:
-        return speed_for(self.calibrations, self.namespace, key, corroborating=self.corroborating)
-
     def own_speed(self, key: str) -> SpeedPosterior | None:
-        """Return what this namespace has seen itself."""
-        return _own_speed(self.calibrations, self.namespace, key)
+        """Return what this namespace has seen itself, in a window at least."""
+        own = self.calibrations.speed.get(Scope(self.namespace, key))
+        return own if own is not None and own.num_windows > 0 else None
 
-    def memory(self, key: str) -> MemoryReport | None:
-        return memory_for(self.calibrations, self.namespace, key, corroborating=self.corroborating)
+    def speed(self, key: str) -> SpeedPosterior | None:
+        """Return its own entry, else the median of enough others; None: the prior is believed."""
+        if self.witnesses(key).source == "OtherNamespaces":
+            return self.calibrations.middle_speed(key)
+        return self.own_speed(key)
+
+    def witnesses(self, key: str) -> Witnesses:
+        """Return whose evidence ``speed`` takes."""
+        own = self.calibrations.speed.get(Scope(self.namespace, key))
+        is_one = own is not None and is_witness(own)
+        num_others = len(self.calibrations.speed_witnesses.get(key, ())) - is_one
+        if self.own_speed(key) is not None:
+            return Witnesses("Namespace", num_others)
+        if num_others >= self.corroborating:
+            return Witnesses("OtherNamespaces", num_others)
+        return Witnesses("Prior", num_others)
 
     def own_memory(self, key: str) -> MemoryReport | None:
         """Return what engines of this namespace have reported themselves."""
         return self.calibrations.memory.get(Scope(self.namespace, key))
 
-
-def speed_for(
-    calibrations: Calibrations, namespace: str, key: str, *, corroborating: int
-) -> SpeedPosterior | None:
-    """Return what engines of this key are taken to do in a namespace; None: the prior stands.
-
-    Its own entry, if that stands on a window; else the median of at least ``corroborating`` other
-    namespaces.
-    """
-    own = _own_speed(calibrations, namespace, key)
-    if own is not None:
-        return own
-    if _num_others(calibrations, namespace, key) >= corroborating:
-        return calibrations.middle_speed(key)  # without a window it is none of them itself
-    return None
-
-
-def _own_speed(calibrations: Calibrations, namespace: str, key: str) -> SpeedPosterior | None:
-    own = calibrations.speed.get(Scope(namespace, key))
-    return own if own is not None and own.num_windows > 0 else None
-
-
-def memory_for(
-    calibrations: Calibrations, namespace: str, key: str, *, corroborating: int
-) -> MemoryReport | None:
-    """Return the pool that engines of this key are taken to have in a namespace.
-
-    Its own entry; else the smallest of at least ``corroborating`` other namespaces. None: the
-    estimate stands.
-    """
-    own = calibrations.memory.get(Scope(namespace, key))
-    if own is not None:
-        return own
-    number, least = calibrations.memory_witnesses.get(key, (0, None))
-    return least if number >= corroborating else None
-
-
-class Witnesses(NamedTuple):
-    """On whose evidence a namespace believes in a constant of speed."""
-
-    source: Literal["Prior", "Namespace", "OtherNamespaces"]
-    num_others: int
-    """Other namespaces that have learned the same key."""
-
-
-def witnesses(
-    calibrations: Calibrations, namespace: str, key: str, *, corroborating: int
-) -> Witnesses:
-    """Return whose evidence ``speed_for`` takes, by the same rules."""
-    own = calibrations.speed.get(Scope(namespace, key))
-    num_others = _num_others(calibrations, namespace, key)
-    if own is not None and own.num_windows > 0:
-        return Witnesses("Namespace", num_others)
-    if num_others >= corroborating:
-        return Witnesses("OtherNamespaces", num_others)
-    return Witnesses("Prior", num_others)
+    def memory(self, key: str) -> MemoryReport | None:
+        """Return its own entry, else the smallest pool of enough others; None: the estimate."""
+        number, least = self.calibrations.memory_witnesses.get(key, (0, None))
+        return self.own_memory(key) or (least if number >= self.corroborating else None)
 
 
 def is_witness(posterior: SpeedPosterior) -> bool:
     """Tell whether a namespace has enough evidence to share with others."""
     return posterior.num_windows >= MIN_WINDOWS
-
-
-def _num_others(calibrations: Calibrations, namespace: str, key: str) -> int:
-    """Return how many other namespaces are witnesses."""
-    own = calibrations.speed.get(Scope(namespace, key))
-    is_one = own is not None and is_witness(own)
-    return len(calibrations.speed_witnesses.get(key, ())) - is_one
 
 
 def _median(posteriors: Sequence[SpeedPosterior]) -> SpeedPosterior:

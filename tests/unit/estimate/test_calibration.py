@@ -22,13 +22,10 @@ from tonnage.estimate.calibration import (
     Calibrations,
     Scope,
     is_material,
-    memory_for,
     memory_key,
-    speed_for,
     speed_key,
-    witnesses,
 )
-from tonnage.estimate.posterior import MemoryReport, ObjectPosterior
+from tonnage.estimate.posterior import MemoryReport
 from tonnage.sizing.request import Flags
 from tonnage.sizing.split import Parallelism
 
@@ -57,13 +54,17 @@ def pools(**by_namespace):
     )
 
 
-def efficiency_in(namespace, known, *, corroborating=2):
-    posterior = speed_for(known, namespace, "k", corroborating=corroborating)
+def believed(namespace, known, *, corroborating=2):
+    return Beliefs(calibrations=known, namespace=namespace, corroborating=corroborating)
+
+
+def efficiency_in(namespace, known, **rules):
+    posterior = believed(namespace, known, **rules).speed("k")
     return posterior and posterior.bandwidth_efficiency
 
 
-def tokens_in(namespace, known, *, corroborating=2):
-    report = memory_for(known, namespace, "k", corroborating=corroborating)
+def tokens_in(namespace, known):
+    report = believed(namespace, known).memory("k")
     return report and report.kv_tokens
 
 
@@ -71,16 +72,13 @@ class TestUpdates:
     def test_leave_the_value_before_as_it_was(self):
         before = Calibrations()
 
-        after = (
-            before.with_speed({Scope("a", "k"): a_posterior()})
-            .with_memory({Scope("a", "m"): MemoryReport(kv_tokens=1)})
-            .with_object("u", ObjectPosterior(goodput_factor=0.9))
+        after = before.with_speed({Scope("a", "k"): a_posterior()}).with_memory(
+            {Scope("a", "m"): MemoryReport(kv_tokens=1)}
         )
 
         assert before == Calibrations()
         assert after.speed == {("a", "k"): a_posterior()}
         assert after.memory == {("a", "m"): MemoryReport(kv_tokens=1)}
-        assert after.objects == {"u": ObjectPosterior(goodput_factor=0.9)}
 
 
 class TestSpeed:
@@ -105,7 +103,7 @@ class TestSpeed:
     def test_of_another_key_is_nothing(self):
         known = speeds(b=a_posterior(), c=a_posterior())
 
-        assert speed_for(known, "own", "other", corroborating=2) is None
+        assert believed("own", known).speed("other") is None
 
     def test_of_several_namespaces_is_their_geometric_middle(self):
         known = speeds(
@@ -113,7 +111,7 @@ class TestSpeed:
             c=a_posterior(bandwidth_efficiency=0.9, overhead_factor=4.0),
         )
 
-        found = speed_for(known, "own", "k", corroborating=2)
+        found = believed("own", known).speed("k")
 
         assert found.bandwidth_efficiency == pytest.approx(0.6)
         assert found.overhead_factor == pytest.approx(2.0)
@@ -140,7 +138,7 @@ class TestSpeed:
             c=a_posterior(covariance=(0.01, 0, 0.002, 0.03, 0, 0.09), learned_at_s=2),
         )
 
-        found = speed_for(known, "own", "k", corroborating=2)
+        found = believed("own", known).speed("k")
 
         assert found.covariance == (0.04, 0, 0, 0.03, 0, 0.09)
         assert (found.num_windows, found.learned_at_s, found.surprise) == (5, 2, 0)
@@ -183,12 +181,12 @@ class TestWitnesses:
     def test_are_those_whose_evidence_is_taken(self, windows, expected):
         known = speeds(**{name: a_posterior(num_windows=num) for name, num in windows.items()})
 
-        assert witnesses(known, "own", "k", corroborating=2) == expected
+        assert believed("own", known).witnesses("k") == expected
 
 
 def test_beliefs_are_those_of_one_namespace():
     known = replace(speeds(b=a_posterior()), memory=pools(b=50).memory)
-    of_b = Beliefs(calibrations=known, namespace="b", corroborating=2)
+    of_b = believed("b", known)
     of_c = replace(of_b, namespace="c")
 
     assert (of_b.speed("k"), of_b.memory("k").kv_tokens) == (a_posterior(), 50)
@@ -213,9 +211,9 @@ def test_entries_of_a_large_fleet_are_looked_through_once_for_all_who_ask():
     )
 
     for name in [*names, "new", "newer"]:
-        own = Beliefs(calibrations=known, namespace=name, corroborating=2)
+        own = believed(name, known)
         assert (own.speed("k"), own.memory("k")) != (None, None)
-        others = witnesses(known, name, "k", corroborating=2).num_others
+        others = own.witnesses("k").num_others
         assert others == len(names) - (name in names)
 
     assert (known.speed.looks, known.memory.looks) == (1, 1)

@@ -23,11 +23,10 @@ SHARD = f"{PREFIX}-objects-12"
 """Of the version before: one of sixteen."""
 OLD = '{"version": 3, "memory": {"blue": {"m": {"kvTokens": 512345, "reportedAt": 5}}}}'
 OLD_OBJECTS = f'{{"version": 3, "objects": {{"{UID}": {{"goodputFactor": 0.9, "numJudged": 40}}}}}}'
-KNOWN = (
-    Calibrations()
-    .with_speed({BLUE: a_posterior(learned_at_s=NOW_S)})
-    .with_memory({Scope("blue", "m"): MemoryReport(kv_tokens=70_000, reported_at_s=NOW_S)})
-    .with_object(UID, ObjectPosterior(goodput_factor=0.9, num_judged=40, cold_start_s=61.5))
+KNOWN = Calibrations(
+    speed={BLUE: a_posterior(learned_at_s=NOW_S)},
+    memory={Scope("blue", "m"): MemoryReport(kv_tokens=70_000, reported_at_s=NOW_S)},
+    objects={UID: ObjectPosterior(goodput_factor=0.9, num_judged=40, cold_start_s=61.5)},
 )
 
 

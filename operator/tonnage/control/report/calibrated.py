@@ -8,9 +8,10 @@ from tonnage.api.status import CalibrationStatus, LearnedConstant
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.control.input.state import Assessment, Fleet
 from tonnage.control.input.times import rfc3339
+from tonnage.control.learn.believed import beliefs
 from tonnage.control.learn.learning import estimated_kv_tokens
 from tonnage.estimate.belief import Belief, step_ratio
-from tonnage.estimate.calibration import memory_key, speed_key, witnesses
+from tonnage.estimate.calibration import memory_key, speed_key
 from tonnage.estimate.learner import constants_of, deviation_of_step, slow_end
 from tonnage.estimate.posterior import SpeedPosterior
 from tonnage.explain.report import round_estimate
@@ -30,12 +31,7 @@ def calibration_status(found: Assessment, fleet: Fleet) -> CalibrationStatus | N
         return None
     request, flags = chosen.sizing.request, chosen.sizing.flags
     held, known = chosen.belief, chosen.belief.posterior
-    seen = witnesses(
-        fleet.calibrations,
-        found.state.view.namespace,
-        speed_key(request, flags),
-        corroborating=fleet.settings.calibration_namespaces,
-    )
+    seen = beliefs(found.state, fleet).witnesses(speed_key(request, flags))
     is_own_pool = own.kv_tokens is not None and own.memory_key == memory_key(request, flags)
     overhead, bandwidth, prefill, step = learned_constants(held, request.speed)
     return CalibrationStatus(
