@@ -110,7 +110,7 @@ def test_at_the_fixed_point_nothing_is_written(loaded, request, tmp_path):
     known = loaded.status()["calibration"]["bandwidthEfficiency"]["learned"]
     (entry,) = site.learned_speeds()
 
-    assert known == pytest.approx(entry["bandwidthEfficiency"], rel=MATERIAL + 0.001)
+    assert known == pytest.approx(entry["bandwidth_efficiency"], rel=MATERIAL + 0.001)
 
 
 def test_nothing_was_refused(loaded):

@@ -188,7 +188,7 @@ def prior_efficiency() -> float:
 def written_efficiency(site) -> float:
     """Return the one efficiency in the ConfigMap; the prior before the first write."""
     entries = site.learned_speeds()
-    return entries[0]["bandwidthEfficiency"] if entries else prior_efficiency()
+    return entries[0]["bandwidth_efficiency"] if entries else prior_efficiency()
 
 
 def drive(story: Story, recorder: Recorder) -> None:
