@@ -70,6 +70,8 @@ class Part:
 
     def looked_at(self, edit: str | None, *, generation: int, now_s: float) -> Self:
         """Take in how another changed it, and whether that is left for now."""
+        if edit is self.edit is None and not self.times and generation == self.generation:
+            return self
         is_forgotten = self.edit is None and now_s - self.edited_at_s >= self.longest_s
         is_same = generation == self.generation and not is_forgotten
         times, reapplied_at_s = self.times if is_same else 0, min(self.reapplied_at_s, now_s)

@@ -142,12 +142,12 @@ def report(found: Assessment, fleet: Fleet) -> Reported:
         known = _looked(found, known, fleet)
         found = replace(found, memory=replace(found.memory, reported=known))
     met = conditions(found, fleet, now=now)
-    on_server, stated = _standing(found.state.view), _stated(found, known, met)
-    is_news = facts(on_server) != facts(stated)
+    stated = _stated(found, known, met)
+    is_news = _facts_on_server(found.state.view) != facts(stated)
     whole = _whole(found, known, stated, fleet) if is_news or is_look else None
     is_due = fleet.now_s - before.gauges_written_at_s >= fleet.settings.status_interval_s
     status, written_at_s = None, before.gauges_written_at_s
-    if whole and (is_news or (is_due and _is_moved(on_server, whole))):
+    if whole and (is_news or (is_due and _is_moved(_standing(found.state.view), whole))):
         status = whole
         written_at_s = (known.looked_at_s if is_look else None) or fleet.now_s
     frozen = before.frozen_plan or (whole.plan if whole else None)
@@ -158,6 +158,11 @@ def report(found: Assessment, fleet: Fleet) -> Reported:
         frozen_plan=frozen if found.mode == "Paused" else None,
     )
     return Reported(conditions=met, memory=known, status=status)
+
+
+@memoize
+def _facts_on_server(view: ModelView) -> tuple[object, ...]:
+    return facts(_standing(view))
 
 
 def _is_moved(before: Status, after: Status) -> bool:
@@ -205,7 +210,6 @@ def _whole(found: Assessment, known: ReportMemory, stated: Status, fleet: Fleet)
     return stated.model_copy(update=more)
 
 
-@memoize
 def _standing(view: ModelView) -> Status:
     """Return the status on the API server; an empty one where another version wrote it."""
     try:
