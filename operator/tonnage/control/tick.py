@@ -239,14 +239,20 @@ def _of_objects(found: Iterable[Assessment]) -> dict[str, ObjectPosterior]:
 
 
 def _with_blackouts(sizings: Mapping[str, Assessment], fleet: Fleet) -> dict[str, Assessment]:
-    """Say what was lost at once around each object."""
-    dark = blackouts(loss_of(each, fleet.now_s) for each in sizings.values())
-    if not dark:
-        return dict(sizings)
-    return {
-        uid: replace(each, blackout=dark.get(each.state.view.namespace))
-        for uid, each in sizings.items()
-    }
+    """Say what was lost at once around each object; a bug in that is noted on the object."""
+    losses, faults = of_each(
+        sizings.values(), lambda each: loss_of(each, fleet.now_s), "not watched"
+    )
+    dark = blackouts(losses.values())
+    errors = {fault.key: fault.error for fault in faults}
+
+    def seen(each: Assessment) -> Assessment:
+        if error := errors.get(each.state.view.key):
+            return assessment_with_bug(each.state, each.memory, error)
+        blackout = dark.get(each.state.view.namespace)
+        return replace(each, blackout=blackout) if blackout else each
+
+    return {uid: seen(each) for uid, each in sizings.items()}
 
 
 def _decided_in_turn(

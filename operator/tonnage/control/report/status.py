@@ -133,7 +133,7 @@ def _shown(status: Status) -> Iterator[tuple[str, MeasuredFigure]]:
 def report(found: Assessment, fleet: Fleet) -> Reported:
     """Return what is said of an object, and its status where that materially differs.
 
-    Figures for show are measured once in a status interval, not in each tick.
+    Figures for show are measured once in a status interval and for a write, not in each tick.
     """
     now, before = rfc3339(fleet.now_s), found.memory.reported
     known = before if found.pending else _with_decision(found, now)
@@ -144,6 +144,8 @@ def report(found: Assessment, fleet: Fleet) -> Reported:
     met = conditions(found, fleet, now=now)
     stated = _stated(found, known, met)
     is_news = _facts_on_server(found.state.view) != facts(stated)
+    if is_news and not (is_look or found.pending):  # figures go along
+        is_look, known = True, _looked(found, known, fleet)
     whole = _whole(found, known, stated, fleet) if is_news or is_look else None
     is_due = fleet.now_s - before.gauges_written_at_s >= fleet.settings.status_interval_s
     status, written_at_s = None, before.gauges_written_at_s
