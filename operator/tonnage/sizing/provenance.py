@@ -4,19 +4,15 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING
 
 from tonnage.api.schedules import Schedule
-from tonnage.api.spec import Demand, KvOffload, Spec
+from tonnage.api.spec import Demand, KvOffload
 from tonnage.catalog.engine import KnownEngine
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.catalog.gpu import Gpu
 from tonnage.sizing.workload import Demand as Asked
 from tonnage.sizing.workload import Slo, Workload
-from tonnage.units import count_of, format_bytes, format_s, format_si, significant
-
-if TYPE_CHECKING:
-    from tonnage.sizing.request import SizingRequest
+from tonnage.units import count_of, format_bytes, format_si, significant
 
 MOST_NAMED = 3
 """Schedules that are written out."""
@@ -101,43 +97,7 @@ def with_changed(inputs: Iterable[Input], *changed: Input) -> tuple[Input, ...]:
     return tuple(changes.get(each.figure, each) for each in inputs)
 
 
-def spec_inputs(spec: Spec, request: "SizingRequest") -> Iterator[Input]:
-    """Yield what a spec says, or leaves to be guessed, in the order of the plan.
-
-    ``request``: that was made of it.
-    """
-    yield _given_input(Figure.CONTEXT, f"{request.context_tokens} tokens")
-    yield _given_input(Figure.SLO, _targets_written(request.slo))
-    yield from lengths_inputs(request.workload, Origin.GIVEN if spec.demand else Origin.GUESSED)
-    if request.adapters:
-        yield _given_input(Figure.ADAPTERS, str(request.adapters))
-    if request.speculation:
-        yield _given_input(Figure.SPECULATION, str(request.speculation))
-    if request.max_num_batched_tokens:
-        yield _given_input(Figure.CHUNK, f"{request.max_num_batched_tokens} tokens per step")
-    yield _given_input(Figure.DEMAND, _demand_written(spec.demand, request.demand))
-    scv = spec.demand.arrival_scv if spec.demand else 1
-    yield arrivals_input(scv, request.routing, Origin.GUESSED if scv == 1 else Origin.GIVEN)
-    if class_s := request.newest_first_s:
-        yield _given_input(Figure.QUEUE, f"newest {format_s(class_s)} of arrivals first")
-    if request.refuses_late:
-        yield _given_input(Figure.ADMISSION, "refuses what would be late")
-    yield from _replica_inputs(spec)
-    if spec.scaling.schedules:
-        yield _given_input(Figure.SCHEDULES, _schedules_written(spec.scaling.schedules))
-
-
-def _replica_inputs(spec: Spec) -> Iterator[Input]:
-    """Yield what a spec says of each replica beside its engine."""
-    if role := spec.role:
-        yield _given_input(Figure.ROLE, role)
-    if given := spec.model.kv_offload:
-        yield _given_input(Figure.HOST_CACHE, _host_cache_written(given))
-    if link := spec.hardware.node_link:
-        yield _given_input(Figure.NODE_LINK, f"{link} of a GPU")
-
-
-def _host_cache_written(given: KvOffload) -> str:
+def host_cache_written(given: KvOffload) -> str:
     parts = ["Auto"] if given.is_auto else []
     if given.gib is not None:
         parts.append(f"{'up to ' if given.is_auto else ''}{given.gib} GiB")
@@ -146,23 +106,23 @@ def _host_cache_written(given: KvOffload) -> str:
     return " ".join(parts)
 
 
-def _given_input(figure: Figure, value: str) -> Input:
+def given_input(figure: Figure, value: str) -> Input:
     return Input(figure=figure, value=value, origin=Origin.GIVEN)
 
 
-def _targets_written(slo: Slo) -> str:
+def targets_written(slo: Slo) -> str:
     targets = [f"TTFT {each}" for each in slo.ttft] + [f"TPOT {each}" for each in slo.tpot]
     return ", ".join(targets) or "none: offline"
 
 
-def _demand_written(demand: Demand | None, rate: Asked) -> str:
+def demand_written(demand: Demand | None, rate: Asked) -> str:
     """Write the demand in the words of the spec, where these are not a rate of requests."""
     if demand is None or demand.tokens_per_day is None:
         return str(rate)
     return f"{float(demand.tokens_per_day):,.0f} output tokens per day = {rate}"
 
 
-def _schedules_written(schedules: Sequence[Schedule]) -> str:
+def schedules_written(schedules: Sequence[Schedule]) -> str:
     more = len(schedules) - MOST_NAMED
     named = "; ".join(_schedule_written(each) for each in schedules[:MOST_NAMED])
     return f"{named}; and {more} more" if more > 0 else named

@@ -39,11 +39,17 @@ from tonnage.sizing.provenance import (
     Figure,
     Input,
     Origin,
+    arrivals_input,
+    demand_written,
     engine_input,
     format_input,
+    given_input,
     gpu_input,
-    spec_inputs,
+    host_cache_written,
+    lengths_inputs,
+    schedules_written,
     speed_input,
+    targets_written,
     with_changed,
 )
 from tonnage.sizing.refusals import refusals
@@ -51,6 +57,7 @@ from tonnage.sizing.speculation import Speculation
 from tonnage.sizing.split import Nodes, Parallelism
 from tonnage.sizing.switches import DEFAULT_SWITCHES, EngineSwitches, switches_in
 from tonnage.sizing.workload import Demand, Routing, Slo, Workload
+from tonnage.units import format_s
 
 KV_ELEMENT_BYTES = {"bf16": 2, "fp8": 1}
 HALF_TYPES = {"bf16": "bfloat16", "fp16": "float16"}
@@ -379,7 +386,43 @@ def ask(spec: Spec, known: Known, *, has_host_cache: bool = False) -> SizingRequ
         transfer_s=transfer_s_of(spec),
     )
     request = with_prior(request)
-    return replace(request, inputs=(*spec_inputs(spec, request), *_catalog_inputs(request, spec)))
+    return replace(request, inputs=(*_spec_inputs(spec, request), *_catalog_inputs(request, spec)))
+
+
+def _spec_inputs(spec: Spec, request: SizingRequest) -> Iterator[Input]:
+    """Yield what a spec says, or leaves to be guessed, in the order of the plan.
+
+    ``request``: that was made of it.
+    """
+    yield given_input(Figure.CONTEXT, f"{request.context_tokens} tokens")
+    yield given_input(Figure.SLO, targets_written(request.slo))
+    yield from lengths_inputs(request.workload, Origin.GIVEN if spec.demand else Origin.GUESSED)
+    if request.adapters:
+        yield given_input(Figure.ADAPTERS, str(request.adapters))
+    if request.speculation:
+        yield given_input(Figure.SPECULATION, str(request.speculation))
+    if request.max_num_batched_tokens:
+        yield given_input(Figure.CHUNK, f"{request.max_num_batched_tokens} tokens per step")
+    yield given_input(Figure.DEMAND, demand_written(spec.demand, request.demand))
+    scv = spec.demand.arrival_scv if spec.demand else 1
+    yield arrivals_input(scv, request.routing, Origin.GUESSED if scv == 1 else Origin.GIVEN)
+    if class_s := request.newest_first_s:
+        yield given_input(Figure.QUEUE, f"newest {format_s(class_s)} of arrivals first")
+    if request.refuses_late:
+        yield given_input(Figure.ADMISSION, "refuses what would be late")
+    yield from _replica_inputs(spec)
+    if spec.scaling.schedules:
+        yield given_input(Figure.SCHEDULES, schedules_written(spec.scaling.schedules))
+
+
+def _replica_inputs(spec: Spec) -> Iterator[Input]:
+    """Yield what a spec says of each replica beside its engine."""
+    if role := spec.role:
+        yield given_input(Figure.ROLE, role)
+    if given := spec.model.kv_offload:
+        yield given_input(Figure.HOST_CACHE, host_cache_written(given))
+    if link := spec.hardware.node_link:
+        yield given_input(Figure.NODE_LINK, f"{link} of a GPU")
 
 
 def prior_of(request: SizingRequest) -> SpeedConstants:
