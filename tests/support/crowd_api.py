@@ -93,6 +93,8 @@ class CrowdApi(QueryApi):
 
     def __call__(self, request: Asked) -> Reply:
         now_s = self.clock()
+        if not request.body:  # of the past: its query is in the path
+            return super().__call__(request)
         at_s, reply = self._told.get(request.body, (-math.inf, None))
         if reply is None or now_s - at_s >= self.told_for_s:
             self.now_s = now_s

@@ -12,9 +12,12 @@ from http_double import Asked, Reply
 from page_builders import STEADY, PageHistory, labels_of
 from tonnage.estimate.metrics import GPUS, HISTORY, LATENCIES, SCRAPES
 from tonnage.estimate.pages import BUCKETS, CACHE, LONG, PLACES
+from tonnage.estimate.past import LABEL
 
 LIMITED = re.compile(r'(?:\w+_)?namespace=~"([^"]*)"')
 WINDOW = re.compile(r"\[(\d+)(ms|s)\]$")
+LIMITED_PAST = re.compile(rf'namespace="([^"]*)",{LABEL}=~"([^"]*)"')
+IN_TIME = tuple({"le": bound} for bound in ("0.01", "+Inf"))
 HISTOGRAMS = {name: metric for metric, name in BUCKETS.items()}
 Figures = Mapping[str, object]
 """By column: gauges, and counters per second; of a histogram rates by bound, of a cache labels."""
@@ -65,6 +68,8 @@ class QueryApi:
     histories: dict[tuple[str, str], PageHistory] = field(default_factory=dict)
 
     def __call__(self, request: Asked) -> Reply:
+        if request.path.endswith("/query_range"):
+            return self.past(request.query)
         text = request.form["query"]
         limited = LIMITED.search(text)
         namespaces = tuple(limited[1].split("|")) if limited else ()
@@ -87,6 +92,27 @@ class QueryApi:
         body = compact({"status": "success", "data": data, **more}).encode()
         date = format_datetime(datetime.fromtimestamp(self.now_s, UTC), usegmt=True)
         return Reply(body=body, headers={"Date": date})
+
+    def past(self, query: Mapping[str, str]) -> Reply:
+        """Answer about the past of objects: their pods always served what they do, all in time."""
+        text, first_s, last_s, step_s = (query[name] for name in ("query", "start", "end", "step"))
+        namespace, names = LIMITED_PAST.search(text).groups()
+        bounds = IN_TIME if "_bucket" in text else ({},)
+        each_s = float(step_s) if "_bucket" in text else 1
+        number = round((float(last_s) - float(first_s)) / float(step_s)) + 1
+        result = []
+        for name in names.replace("[.]", ".").split("|"):
+            rate = sum(
+                rate
+                for (where, pod), rate in self.completions_per_s.items()
+                if where == namespace and pod.startswith(f"{name}-")
+            )
+            values = [
+                [float(first_s) + at * float(step_s), str(rate * each_s)] for at in range(number)
+            ]
+            result += [{"metric": {LABEL: name, **bound}, "values": values} for bound in bounds]
+        data = {"resultType": "matrix", "result": result}
+        return Reply(body=compact({"status": "success", "data": data}).encode())
 
     def series(self, name, key, rate):
         """Yield labels and samples of the series of a pod that a query is about."""
