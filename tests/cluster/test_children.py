@@ -68,6 +68,10 @@ POD_MONITOR_CRD = {
                                         "x-kubernetes-map-type": "atomic",
                                         "x-kubernetes-preserve-unknown-fields": True,
                                     },
+                                    "podTargetLabels": {
+                                        "type": "array",
+                                        "items": {"type": "string"},
+                                    },
                                     "sampleLimit": {"type": "integer"},
                                     "labelLimit": {"type": "integer"},
                                     "podMetricsEndpoints": {
