@@ -112,7 +112,7 @@ def step_s_of(window_s: float) -> float:
     """Return the step in which the error budget of a window is asked for.
 
     >>> step_s_of(86400.0), step_s_of(3600.0)
-    (900.0, 300.0)
+    (900.0, 300)
     """
     return max(LEAST_STEP_S, window_s / (STEPS_OF_BIN * BINS))
 
