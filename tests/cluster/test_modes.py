@@ -97,9 +97,9 @@ def test_a_recommended_split_stays_when_demand_and_the_operator_change(tenant):
 
     def is_stored():
         uid = tenant.get(MODEL_DEPLOYMENTS)["metadata"]["uid"]
-        shards = tenant.site.api.list(CONFIG_MAPS.path(NAMESPACE))
-        texts = [text for each in shards for text in each.get("data", {}).values()]
-        return any(uid in text and "plannedSplit" in text for text in texts)
+        stored = tenant.site.api.list(CONFIG_MAPS.path(NAMESPACE))
+        texts = [text for each in stored for text in each.get("data", {}).values()]
+        return any(uid in text and "planned_split" in text for text in texts)
 
     rates = range(18, 30)
     for rate in rates:
