@@ -35,7 +35,7 @@ KEY: Final = "calibration.json"
 SOURCE: Final = "source"
 INTERVAL_S: Final = 60
 TOLD_S: Final = HOUR_S
-"""For so long what was mended is still told."""
+"""For so long a problem that was mended is still reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,11 +203,11 @@ class CalibrationConfigMap:
         LOG.warning("%s", self._failed.message)
 
     def _problem(self, now_s: float | None = None) -> Reason | None:
-        """Return what is wrong; what was mended is told for an hour."""
+        """Return what is wrong; what was mended is reported for an hour."""
         mended_at_s = self._mended_at_s
         is_past = now_s is not None and mended_at_s is not None and now_s - mended_at_s >= TOLD_S
-        told = [self._found if not is_past else None, self._failed]
-        problems = [each for each in told if each]
+        found = self._found if not is_past else None
+        problems = [each for each in (found, self._failed) if each]
         if not problems:
             return None
         return Reason(problems[0].code, "; ".join(each.message for each in problems))

@@ -105,7 +105,7 @@ def calibrate(
 
 
 _Point = tuple[MeasuredPoint, TimedStep]
-"""A load, of which the errors are not known yet, and its step."""
+"""A load whose errors are not known yet, and its step."""
 
 
 def _point(

@@ -37,7 +37,7 @@ class ReplayQuestion:
     hour: GpuHour | None
     """Of one GPU; None: no price is known."""
     starts_s: tuple[float, ...]
-    """Cold starts, in the mean."""
+    """Cold starts, on average."""
     policies: tuple[Policy, ...]
     num_seeds: int
     target: float

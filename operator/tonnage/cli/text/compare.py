@@ -126,7 +126,7 @@ def considered(found: Compared) -> str:
 
 
 def ranked_by(found: Compared) -> str:
-    """Say what the order stands for."""
+    """Say by what, and for what, the classes are ranked."""
     aim = "offline, at the memory ceiling" if found.request.slo.is_offline else "within the SLO"
     first = found.selection.choices[0]
     unit = f"{first.bill.currency} " if first.bill else "number of GPUs, not "
