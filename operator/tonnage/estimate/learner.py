@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from statistics import NormalDist
+from typing import NamedTuple
 
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.estimate.posterior import SpeedPosterior, Three
@@ -209,13 +210,13 @@ _PREFILL = _Quantity(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Vote:
-    """What one engine, pod or fleet says: the residual of a logarithm, and on what it depends."""
+class _Vote(NamedTuple):
+    """What one engine, pod or fleet says: the residual of a logarithm, and in which window."""
 
     residual: float
-    slopes: Three
-    variance: float
+    model: StepTimeModel
+    """With the prior's constants."""
+    window: BusyWindow
 
 
 def _update(
@@ -230,10 +231,11 @@ def _update(
     if not votes:
         return known
     vote = _median(votes)
-    variance = vote.variance / min(len(votes), MOST_POOLED) + known.misfit**2
-    vote = replace(vote, variance=variance)
-    spread = _times(known, vote.slopes)
-    total = _dot(vote.slopes, spread) + vote.variance
+    slopes = _slopes(known, vote, of)
+    variance = of.variance(_believed(known, vote.model), vote.window)
+    variance = variance / min(len(votes), MOST_POOLED) + known.misfit**2
+    spread = _times(known, slopes)
+    total = _dot(slopes, spread) + variance
     score = vote.residual / math.sqrt(total)
     if of is _GAP:
         known = replace(
@@ -245,8 +247,8 @@ def _update(
             if not _is_new_regime(known.surprise):
                 return known
             known = _in_new_regime(known, prior, vote.residual, now_s)
-            spread = _times(known, vote.slopes)
-            total = _dot(vote.slopes, spread) + vote.variance
+            spread = _times(known, slopes)
+            total = _dot(slopes, spread) + variance
     elif abs(score) > GATE:  # prompts vary more than is known of them: a bounded step, no surer
         bounded = vote.residual * GATE / abs(score)
         return _move(known, prior, [each / total * bounded for each in spread])
@@ -279,29 +281,31 @@ def _is_new_regime(surprise: float) -> bool:
 
 
 def _pod_vote(known: SpeedPosterior, pod: PodWindow, of: _Quantity) -> _Vote | None:
-    votes = [vote for vote in (_vote(known, pod.model, each, of) for each in pod.engines) if vote]
+    votes = [
+        _Vote(math.log(measured) - _logarithm(known, pod.model, each, of), pod.model, each)
+        for each in pod.engines
+        if (measured := of.measured(each))
+    ]
     return _median(votes) if votes else None
 
 
-def _vote(
+def _believed(known: SpeedPosterior, model: StepTimeModel) -> StepTimeModel:
+    return replace(model, constants=constants_of(known, model.constants))
+
+
+def _logarithm(
     known: SpeedPosterior, model: StepTimeModel, window: BusyWindow, of: _Quantity
-) -> _Vote | None:
-    measured = of.measured(window)
-    if not measured:
-        return None
+) -> float:
+    return math.log(of.predicted(_believed(known, model), window))
 
-    def logarithm(posterior: SpeedPosterior) -> float:
-        constants = constants_of(posterior, model.constants)
-        return math.log(of.predicted(replace(model, constants=constants), window))
 
-    believed = replace(model, constants=constants_of(known, model.constants))
-    here, variance = math.log(of.predicted(believed, window)), of.variance(believed, window)
-    slopes = [(logarithm(each) - here) / NUDGE for each in _nudge(known)]
-    return _Vote(
-        residual=math.log(measured) - here,
-        slopes=(slopes[0], slopes[1], slopes[2]),
-        variance=variance,
+def _slopes(known: SpeedPosterior, vote: _Vote, of: _Quantity) -> Three:
+    """Return how the logarithm of what is predicted follows those of the constants."""
+    here = _logarithm(known, vote.model, vote.window, of)
+    o, b, f = (
+        (_logarithm(each, vote.model, vote.window, of) - here) / NUDGE for each in _nudge(known)
     )
+    return o, b, f
 
 
 def _nudge(known: SpeedPosterior) -> tuple[SpeedPosterior, ...]:
