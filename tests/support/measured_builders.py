@@ -1,6 +1,6 @@
 """What engines report, as values: a busy engine of which a test changes what it is about."""
 
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 
 from builders import a_model, a_prior
 from tonnage.estimate.metrics import BUSY_SCRAPES, LENGTH_WINDOWS, WINDOWS
@@ -26,7 +26,7 @@ STEPS = {
     "preemptions_per_s": 0,
 }
 UNTIMED = ("seconds", 0.0)
-RATES = frozenset(each.name for each in fields(WindowRates))
+RATES = frozenset(WindowRates._fields)
 
 
 def a_posterior(**changes):
@@ -70,7 +70,7 @@ def with_lengths(engine, lengths):
     """The same engine with requests of other lengths, by window; of another window it says none."""
     blank = dict.fromkeys(each for each in RATES if each.startswith(("finished", "started")))
     windows = {
-        scrapes: replace(window, **blank | said(lengths.get(scrapes)))
+        scrapes: window._replace(**blank | said(lengths.get(scrapes)))
         for scrapes, window in engine.windows.items()
     }
     return replace(engine, windows=windows)
@@ -80,14 +80,14 @@ def with_figures(engine, *, lengths=None, **changes):
     """The same engine with other figures; rates are of the busy window."""
     engine = engine if lengths is None else with_lengths(engine, lengths)
     rates = {name: changes.pop(name) for name in RATES & changes.keys()}
-    windows = dict(engine.windows) | {BUSY_SCRAPES: replace(engine.busy, **rates)}
+    windows = dict(engine.windows) | {BUSY_SCRAPES: engine.busy._replace(**rates)}
     return replace(engine, **{"windows": windows} | changes)
 
 
 def without_arrivals(engine, *windows):
     """The same engine, that does not say what ended in these windows; by default in none."""
     blind = {
-        scrapes: replace(engine.windows[scrapes], completed_per_s=None, in_flight_per_s=None)
+        scrapes: engine.windows[scrapes]._replace(completed_per_s=None, in_flight_per_s=None)
         for scrapes in windows or WINDOWS
     }
     return replace(engine, windows=dict(engine.windows) | blind)
@@ -95,7 +95,7 @@ def without_arrivals(engine, *windows):
 
 def said(window):
     """What a window says, by name; of one that is not there nothing."""
-    known = asdict(window) if window else {}
+    known = window._asdict() if window else {}
     return {
         name: value
         for name, value in known.items()

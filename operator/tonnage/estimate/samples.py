@@ -1,8 +1,9 @@
 """What the scrapes of one engine say: growth over windows, means and gauges, each there or None."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from math import isfinite
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
 from tonnage.estimate.fleet_scrapes import EngineKey, FleetScrapes, PodKey, in_order
 from tonnage.estimate.metrics import ATTAINMENT_SCRAPES, BUSY_SCRAPES, FRESH_SCRAPES, WINDOWS
@@ -10,20 +11,19 @@ from tonnage.estimate.pages import CACHE_LABELS, COLUMNS, PLACES
 from tonnage.estimate.scrapes import EngineScrapes, Window
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowRates:
+class WindowRates(NamedTuple):
     """Growth of the counters of one engine over one window. None: missing, never zero.
 
-    Each is a column of ``pages``; those of ``SHORT`` are in no window longer than
-    ``ATTAINMENT_SCRAPES``.
+    Each but the first two is a column of ``pages``, in that order; those of ``SHORT`` are in no
+    window longer than ``ATTAINMENT_SCRAPES``.
     """
 
     seconds: float = 0.0
     """That were watched in it, from its first scrape to its last."""
+    in_flight_per_s: float | None = None
+    """Growth of running + waiting requests, for whatever reason they wait."""
     completed_per_s: float | None = None
     """Requests, like all that follow without another unit."""
-    in_flight_per_s: float | None = None
-    """Growth of running + waiting, for whatever reason they wait."""
     rejected_per_s: float | None = None
     """vLLM counts them since 0.32."""
     finished_per_s: float | None = None
@@ -52,7 +52,9 @@ class WindowRates:
 
 NOTHING_SAID = WindowRates()
 NO_CACHE = (None,) * len(CACHE_LABELS)
-FIELDS = [None if column.is_gauge else f"{column.name}_per_s" for column in COLUMNS]
+COUNTED = (0, *(1 + at for at, column in enumerate(COLUMNS) if not column.is_gauge))
+"""Of growths, those of ``WindowRates``."""
+REJECTED = 1 + PLACES["rejected"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,23 +143,24 @@ def _engine_samples(
     key: EngineKey, scrapes: EngineScrapes, fleet: FleetScrapes, at_s: float, *, is_first: bool
 ) -> EngineSamples:
     """Return the figures of an engine; of one that went silent the little that is still of use."""
-    known = EngineSamples(
+    age_s = at_s - scrapes.at_s
+    known = partial(
+        EngineSamples,
         pod=key[1],
         engine=key[2],
         scrape_interval_s=fleet.interval_s,
-        age_s=at_s - scrapes.at_s,
+        age_s=age_s,
         running=scrapes.newest(PLACES["running"]),
         waiting=scrapes.newest(PLACES["waiting"]),
     )
-    if at_s - scrapes.at_s > FRESH_SCRAPES * fleet.interval_s:
-        return known
-    windows = {number: scrapes.window(number) for number in WINDOWS}
+    if age_s > FRESH_SCRAPES * fleet.interval_s:
+        return known()
+    windows = scrapes.windows(WINDOWS)
     growths = {number: scrapes.rates(window) for number, window in windows.items()}
     busy, judged = windows[BUSY_SCRAPES], windows[ATTAINMENT_SCRAPES]
     is_lost = _lacks_refusals(scrapes, judged, growths[ATTAINMENT_SCRAPES])
     kv_tokens, num_gpu_blocks = fleet.caches.get(key, NO_CACHE)
-    return replace(
-        known,
+    return known(
         span_s=scrapes.span_s,
         windows={each: _rates(scrapes, windows[each], growths[each]) for each in WINDOWS},
         mean_running=scrapes.mean(PLACES["running"], busy),
@@ -171,36 +174,30 @@ def _engine_samples(
     )
 
 
-Growths = Sequence[float]
-"""Of all columns over one window, per second, what is in flight last."""
+Growths = Sequence[float | None]
+"""Per second: of what is in flight, then of all columns over one window."""
 
 
 def _rates(scrapes: EngineScrapes, window: Window, growths: Growths) -> WindowRates:
     """Return growths by name; where a figure of refusals was no number, no arrivals are known."""
-    known = {
-        name: per_s
-        for name, per_s in zip(FIELDS, growths[:-1], strict=False)
-        if name and isfinite(per_s)
-    }
-    started = known.get("started_prompt_tokens_per_s")
-    if started is not None:
-        cached = known.get("cached_prompt_tokens_per_s") or 0.0
-        known.setdefault("computed_prompt_tokens_per_s", max(0.0, started - cached))
+    known = WindowRates(window.seconds, *[growths[at] for at in COUNTED if at < len(growths)])
+    started, computed = known.started_prompt_tokens_per_s, known.computed_prompt_tokens_per_s
+    if started is not None and computed is None:
+        cached = known.cached_prompt_tokens_per_s or 0.0
+        known = known._replace(computed_prompt_tokens_per_s=max(0.0, started - cached))
     if _lacks_refusals(scrapes, window, growths):
-        known.pop("completed_per_s", None)
-    elif isfinite(growths[-1]):
-        known["in_flight_per_s"] = growths[-1]
-    return WindowRates(seconds=window.seconds, **known)
+        return known._replace(completed_per_s=None, in_flight_per_s=None)
+    return known
 
 
 def _lacks_refusals(scrapes: EngineScrapes, window: Window, growths: Growths) -> bool:
-    place = PLACES["rejected"]
-    return not isfinite(growths[place]) and scrapes.is_told(place, window)
+    return growths[REJECTED] is None and scrapes.is_told(PLACES["rejected"], window)
 
 
 def _buckets(growths: Growths, fleet: FleetScrapes, name: str) -> Mapping[float, float]:
-    return {
-        bound_s: growths[place]
+    told = (
+        (bound_s, growths[1 + place])
         for (histogram, bound_s), place in fleet.bounds.items()
-        if histogram == name and place < len(growths) - 1 and isfinite(growths[place])
-    }
+        if histogram == name and 1 + place < len(growths)
+    )
+    return {bound_s: per_s for bound_s, per_s in told if per_s is not None}

@@ -9,7 +9,7 @@ from where they were, and the time in between was not watched.
 import math
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise, starmap
 from math import isfinite, nan
 from operator import sub
@@ -153,13 +153,15 @@ class EngineScrapes:
         self._odd.append((at_s, page))
         self._begin_anew()
 
-    def window(self, scrapes: int) -> Window:
-        """Return the window of so many scrapes, or of as many as there are."""
-        since_s = self.at_s - (scrapes - 0.5) * self._interval_s
-        times = self._long.column(TIME, len(self._long))
-        rows = len(times) - bisect_right(times, since_s)
-        watched = self._long.column(WATCHED, rows)
-        return Window(rows, watched[-1] - watched[0])
+    def windows(self, scrapes: Iterable[int]) -> Mapping[int, Window]:
+        """Return the windows of so many scrapes each, or of as many as there are."""
+        number = len(self._long)
+        times, watched = (self._long.column(at, number) for at in (TIME, WATCHED))
+        found = dict[int, Window]()
+        for each in scrapes:
+            first = bisect_right(times, times[-1] - (each - 0.5) * self._interval_s)
+            found[each] = Window(number - first, watched[-1] - watched[first])
+        return found
 
     def newest(self, place: int) -> float | None:
         """Return a gauge as the newest scrapes have it."""
@@ -171,24 +173,20 @@ class EngineScrapes:
         known = [value for value in self._column(place, window.rows) if isfinite(value)]
         return sum(known) / len(known) if known else None
 
-    def rates(self, window: Window) -> Sequence[float]:
-        """Return the growth of each column over a window, per second; NaN: it is not known.
+    def rates(self, window: Window) -> Sequence[float | None]:
+        """Return the growth of each column over a window, per second; None: it is not known.
 
-        What is in flight comes last. Over long windows there are the columns of ``LONG`` alone.
+        What is in flight comes first. Over long windows there are the columns of ``LONG`` alone.
         """
         rows, seconds = window
         if seconds <= 0:
-            return [nan] * len(self._raw)
+            return [None] * len(self._raw)
         is_short = rows <= len(self._short)
         grown = [*self._long.growths(rows), *(self._short.growths(rows) if is_short else ())]
-        found = [each / seconds for each in grown[NUM_OWN:]]
-        for at, per_s in enumerate(found):
-            if not isfinite(per_s) and isfinite(self._raw[at + 1]):
-                found[at] = self._slope(self._column(at, rows))
-        in_flight = grown[IN_FLIGHT] / seconds
-        if not isfinite(in_flight):
-            in_flight = self._slope(self._long.column(IN_FLIGHT, rows))
-        return [*found, in_flight]
+        return [
+            each / seconds if isfinite(each) else self._bridged(at, rows)
+            for at, each in enumerate(grown[IN_FLIGHT:])
+        ]
 
     def is_told(self, place: int, window: Window) -> bool:
         """Tell whether a column was on a page of a window, with a figure or without one."""
@@ -210,21 +208,25 @@ class EngineScrapes:
             return self._long.column(NUM_OWN + place, rows)
         return self._short.column(place - len(LONG), rows)
 
-    def _slope(self, values: "array[float]") -> float:
+    def _bridged(self, at: int, rows: int) -> float | None:
+        """Return the growth of a column that a row at an end of a window lacks."""
+        return self._slope(self._column(at - 1, rows)) if isfinite(self._raw[at]) else None
+
+    def _slope(self, values: "array[float]") -> float | None:
         """Return the growth per second from the first figure to the last that are there."""
         rows = len(values)
         known = [at for at, value in enumerate(values) if isfinite(value)]
         if len(known) < 2 or rows - known[-1] > FRESH_SCRAPES:  # noqa: PLR2004 -- two ends
-            return nan
+            return None
         watched = self._long.column(WATCHED, rows)
         seconds = watched[known[-1]] - watched[known[0]]
-        return (values[known[-1]] - values[known[0]]) / seconds if seconds > 0 else nan
+        return (values[known[-1]] - values[known[0]]) / seconds if seconds > 0 else None
 
     def _usual_per_s(self) -> float:
         """Return the requests that usually end: over all that is known, or of late."""
         number = len(self._long)
         rates = (self._slope(self._long.column(NUM_OWN + COMPLETED, rows)) for rows in (number, 2))
-        return max((each for each in rates if isfinite(each)), default=0.0)
+        return max(filter(None, rates), default=0.0)
 
     def _is_next(self, at_s: float, page: Row) -> bool:
         raw = self._raw[1:]

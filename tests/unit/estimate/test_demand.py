@@ -2,7 +2,6 @@
 
 import math
 import random
-from dataclasses import replace
 from itertools import accumulate
 
 import pytest
@@ -234,7 +233,7 @@ class TestWindow:
         # Ten scrapes are all there is of 20 and of 60.
         young = WindowRates(completed_per_s=0.1, in_flight_per_s=0, rejected_per_s=0)
         windows = dict.fromkeys((4, 8), young) | dict.fromkeys(
-            (20, 60), replace(young, seconds=135)
+            (20, 60), young._replace(seconds=135)
         )
 
         assert measure_demand([an_engine(arrivals=windows)]).window_s == 135

@@ -1,7 +1,6 @@
 """Mean lengths: steady while nothing changes, and quick when the shape of requests does."""
 
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -29,8 +28,7 @@ def of_any_lengths(draw):
     """A window in which as many begin and end as may be, one request/s ends or none."""
     window = of_lengths(draw(numbers(1, 1e5)), draw(numbers(1, 1e5)), per_s=1)
     ended = draw(st.sampled_from([0, 1]))
-    return replace(
-        window,
+    return window._replace(
         started_per_s=draw(st.integers(0, 50)),
         finished_per_s=ended,
         finished_output_tokens_per_s=ended * window.finished_output_tokens_per_s,
@@ -56,13 +54,13 @@ class TestSteady:
 
     def test_of_prompts_are_those_that_started(self):
         # Long prompts have started that did not finish yet.
-        window = replace(of_lengths(), started_prompt_tokens_per_s=2 * 3000)
+        window = of_lengths()._replace(started_prompt_tokens_per_s=2 * 3000)
 
         assert measured({SLOW: window}).prompt_tokens == 3000
 
     @pytest.mark.parametrize("missing", ["started_per_s", "started_prompt_tokens_per_s"])
     def test_of_prompts_are_those_that_finished_where_nothing_else_is_known(self, missing):
-        window = replace(of_lengths(), finished_prompt_tokens_per_s=2 * 1500, **{missing: None})
+        window = of_lengths()._replace(finished_prompt_tokens_per_s=2 * 1500, **{missing: None})
 
         assert measured({SLOW: window}).prompt_tokens == 1500
 
@@ -81,7 +79,7 @@ class TestSteady:
 
     @pytest.mark.parametrize("missing", ["finished_per_s", "finished_output_tokens_per_s"])
     def test_are_missing_when_a_counter_is(self, missing):
-        assert measured({SLOW: replace(of_lengths(), **{missing: None})}) is None
+        assert measured({SLOW: of_lengths()._replace(**{missing: None})}) is None
 
     def test_are_missing_where_no_tokens_were_counted(self):
         assert measured(steady_lengths(2000, 0)) is None
@@ -92,7 +90,7 @@ class TestSteady:
         assert measured({}) is None
 
     def test_nothing_is_cached_where_the_engine_does_not_say(self):
-        window = replace(of_lengths(), computed_prompt_tokens_per_s=None)
+        window = of_lengths()._replace(computed_prompt_tokens_per_s=None)
 
         assert measured({SLOW: window}).cached_fraction == 0
 
@@ -144,18 +142,18 @@ class TestChange:
     def test_to_shorter_outputs_is_believed_less_while_requests_pile_up(self, ended, believed):
         # 40/s start and 20/s finish: the short ones, and the long ones are still on their way.
         # So at least four times as long, up to what they were before.
-        short = replace(of_lengths(output_tokens=ended, per_s=20), started_per_s=40)
+        short = of_lengths(output_tokens=ended, per_s=20)._replace(started_per_s=40)
 
         assert measured({SLOW: of_lengths(), FAST: short}).output_tokens == pytest.approx(believed)
 
     def test_to_shorter_outputs_stays_believed_where_somewhat_more_begin(self):
         # The replicas that are left of a fleet get what went to those that are gone.
-        short = replace(of_lengths(output_tokens=100, per_s=20), started_per_s=22)
+        short = of_lengths(output_tokens=100, per_s=20)._replace(started_per_s=22)
 
         assert measured({SLOW: of_lengths(), FAST: short}).output_tokens == pytest.approx(121)
 
     def test_to_shorter_outputs_is_to_no_shorter_ones_where_more_end_than_began(self):
-        short = replace(of_lengths(output_tokens=200, per_s=20), started_per_s=10)
+        short = of_lengths(output_tokens=200, per_s=20)._replace(started_per_s=10)
 
         assert measured({SLOW: of_lengths(), FAST: short}).output_tokens == pytest.approx(200)
 
@@ -169,8 +167,8 @@ class TestChange:
 
     def test_to_shorter_outputs_is_not_believed_in_the_first_half_minute_of_a_step(self):
         # 15/s became 30/s: of 2,400 in two minutes a tenth is on its way.
-        short = replace(
-            of_lengths(output_tokens=450, per_s=20), finished_per_s=18,
+        short = of_lengths(output_tokens=450, per_s=20)._replace(
+            finished_per_s=18,
             finished_output_tokens_per_s=18 * 450,
         )  # fmt: skip
 
@@ -182,7 +180,7 @@ class TestChange:
         assert measured({SLOW: of_lengths(), FAST: short}).output_tokens == pytest.approx(450)
 
     def test_to_longer_outputs_is_believed_while_requests_pile_up(self):
-        long = replace(of_lengths(), finished_per_s=1, finished_output_tokens_per_s=2000)
+        long = of_lengths()._replace(finished_per_s=1, finished_output_tokens_per_s=2000)
 
         assert measured({SLOW: of_lengths(), FAST: long}).output_tokens == 2000
 
@@ -267,7 +265,7 @@ class TestRunning:
 
     def of_running(self, running, /, *, other=None, **changes):
         """Lengths where 10 requests/s came at each time and 9 of them ended in the last minute."""
-        window = replace(of_lengths(per_s=9), started_per_s=10)
+        window = of_lengths(per_s=9)._replace(started_per_s=10)
         base = {
             "completed_per_s": 10,
             "token_gap_s_per_s": running,
@@ -335,7 +333,7 @@ class TestRunning:
 
     def test_nothing_is_told_where_more_end_than_begin(self):
         # What is left of a burst runs on, and nobody comes.
-        window = replace(of_lengths(per_s=9), started_per_s=8)
+        window = of_lengths(per_s=9)._replace(started_per_s=8)
         left = an_engine(running=900, completed_per_s=1)
         told = with_lengths(left, {SLOW: of_lengths(), BUSY: window})
 
@@ -344,7 +342,7 @@ class TestRunning:
     def test_chance_is_not_taken_for_longer_answers(self):
         # 1,300 tokens have run 52 s where 20 do: a standard error is a third.
         window = {SLOW: of_lengths(output_tokens=1300, per_s=0.3)}
-        window[BUSY] = replace(window[SLOW], started_per_s=0.4)
+        window[BUSY] = window[SLOW]._replace(started_per_s=0.4)
         few = an_engine(running=20, completed_per_s=0.3, token_gaps_per_s=500)
         told = with_lengths(few, window)
 
