@@ -5,21 +5,29 @@ which is more than it can do, and another quiet minute. The recording is too lar
 repository.
 """
 
+import math
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, quantiles
 
 import pytest
-from recording import report
 
-from recordings import read_watched
-from tonnage.estimate.demand import count_arrivals, measure_demand
-from tonnage.estimate.metrics import WINDOWS
-from tonnage.estimate.pages import COLUMNS
+from recordings import POD, read_watched
+from tonnage.estimate.demand import attainment, count_arrivals, measure_demand
+from tonnage.estimate.lengths import measure_lengths
+from tonnage.estimate.metrics import SLOW_SCRAPES, WINDOWS, bounds_near
+from tonnage.estimate.pages import BUCKETS, COLUMNS
 
 RECORDING = Path(__file__).parents[4] / "shared" / "vllm" / "recording"
 pytestmark = pytest.mark.skipif(
     not RECORDING.exists(), reason=f"the recording of a real engine is not at {RECORDING}"
 )
+LENGTHS = {
+    "prompt_tokens": ("started_prompt_tokens", "started", "first_token_at_s"),
+    "output_tokens": ("finished_output_tokens", "finished", "ended_at_s"),
+}
+"""(tokens, requests, when the engine counts both)"""
+LATENCIES = {"ttft": ("ttft_s", "first_token_at_s"), "tpot": ("tpot_s", "ended_at_s")}
+"""(latency, when the engine counts it)"""
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +35,9 @@ def watched():
     return read_watched(RECORDING)
 
 
-@pytest.fixture(scope="module")
-def found(watched):
-    return report(watched, watched.phases())
+def counted_at(watched, time, first_s, last_s):
+    """Return the requests of the log that the engine counted within a time."""
+    return watched.of_log(lambda each: getattr(each, time), first_s, last_s)
 
 
 def seen(watched, at_s):
@@ -60,11 +68,18 @@ def test_phases_are_found_where_the_load_changed(watched):
 
 
 @pytest.mark.parametrize("phase", [0, 1, 2], ids=["quiet", "saturated", "quiet again"])
-def test_arrivals_are_those_of_the_log(found, phase):
-    rate = found["phases"][phase]["arrival_rate"]
+def test_arrivals_are_those_of_the_log(watched, phase):
+    first_s, last_s = watched.phases()[phase]
+    requests, logged, _, _ = watched.counted(first_s, last_s)
+    read = [
+        (scrape_s, measure_demand(watched.seen(scrape_s), ready_pods=frozenset({POD["pod"]})))
+        for scrape_s in watched.scrapes_within(first_s, last_s)
+    ]
+    own = [(at_s, each) for at_s, each in read if each and at_s - each.window_s >= first_s]
+    true = fmean(watched.num_logged(at_s - e.window_s, at_s) / e.window_s for at_s, e in own)
 
-    assert abs(rate["counted"]["error"]) < 0.02
-    assert abs(rate["as_read"]["windows_within"]["error"]) < 0.06
+    assert requests == pytest.approx(logged, rel=0.02)
+    assert fmean(each.requests_per_s for _, each in own) == pytest.approx(true, rel=0.06)
 
 
 def test_every_count_is_that_of_the_log_but_for_requests_on_the_way(watched):
@@ -101,29 +116,58 @@ def test_a_short_window_would_read_anything(watched):
     assert max(chosen) < 1.7 * min(chosen)
 
 
-def test_mean_lengths_are_those_of_the_log(found):
-    for part in (*found["phases"], found["whole"]):
-        assert abs(part["prompt_tokens"]["error"]) < 0.02
-        assert abs(part["output_tokens"]["error"]) < 0.02
+def test_mean_lengths_are_those_of_the_log(watched):
+    scrapes_s = watched.recording.scrapes_s
+    for span in (*watched.phases(), (scrapes_s[0], scrapes_s[-1])):
+        for name, (tokens, requests, time) in LENGTHS.items():
+            logged = fmean(getattr(each, name) for each in counted_at(watched, time, *span))
+            assert watched.mean_tokens(tokens, requests, *span) == pytest.approx(logged, rel=0.02)
 
 
-def test_mean_lengths_of_every_scrape_are_those_of_the_log_in_the_slow_window(found):
-    for spread in found["whole"]["lengths_as_read"].values():
-        assert spread["scrapes"] > 70
-        assert spread["largest_size"] < 0.02
+@pytest.mark.parametrize("name", LENGTHS)
+def test_mean_lengths_of_every_scrape_are_those_of_the_log_in_the_slow_window(watched, name):
+    window_s, told = (SLOW_SCRAPES - 1) * watched.interval_s, 0
+    for at_s in watched.recording.scrapes_s:
+        lengths = measure_lengths(watched.seen(at_s))
+        logged = counted_at(watched, LENGTHS[name][2], at_s - window_s, at_s)
+        if lengths and logged:
+            told += 1
+            true = fmean(getattr(each, name) for each in logged)
+            assert getattr(lengths, name) == pytest.approx(true, rel=0.02)
+    assert told > 70
 
 
-def test_the_queue_is_what_cannot_run_yet(found):
-    for phase in found["phases"]:
-        queue = phase["queue"]["waiting"]
-        assert queue["mean_size_of_error"] < 0.2
-        assert queue["estimated_most"] == pytest.approx(queue["log_most"], abs=1)
+def test_the_queue_is_what_cannot_run_yet(watched):
+    # The log does not say which of the requests in flight run: as many as ever ran together.
+    running, waiting = "vllm:num_requests_running", "vllm:num_requests_waiting"
+    scrapes_s = watched.recording.scrapes_s
+    slots = max(watched.gauge(running, at_s) for at_s in scrapes_s)
+    for phase in watched.phases():
+        within_s = watched.scrapes_within(*phase)
+        told = [watched.gauge(waiting, at_s) for at_s in within_s]
+        logged = [max(0.0, watched.in_flight(at_s) - slots) for at_s in within_s]
+        assert fmean(abs(a - b) for a, b in zip(told, logged, strict=True)) < 0.2
+        assert max(told) == pytest.approx(max(logged), abs=1)
 
 
-def test_attainment_on_a_bound_is_that_of_the_log_and_between_bounds_near(found):
-    for phase in found["phases"]:
-        for share in phase["attainment"].values():
-            assert abs(share["error"]) < (0.01 if share["is_bucket_bound"] else 0.08)
+@pytest.mark.parametrize("latency", LATENCIES)
+def test_attainment_on_a_bound_is_that_of_the_log_and_between_bounds_near(watched, latency):
+    value, time = LATENCIES[latency]
+    [metric] = (metric for metric, name in BUCKETS.items() if name == latency)
+    ladder = {float(dict(labels)["le"]) for labels in watched.recording.series[metric]}
+    values = [getattr(each, value) for each in watched.log]
+    for at in (9, 17, 18):  # p50, p90 and p95
+        limit_s = quantiles(values, n=20)[at]
+        exact_s = min(ladder - {math.inf}, key=lambda le: abs(math.log(le / limit_s)))
+        for phase in watched.phases():
+            logged = [getattr(each, value) for each in counted_at(watched, time, *phase)]
+            grown = watched.grown(metric, *phase)
+            by_bound = {float(dict(labels)["le"]): each for labels, each in grown.items()}
+            for asked_s, most in ((exact_s, 0.01), (float(f"{limit_s:.2g}"), 0.08)):
+                near = bounds_near(*([asked_s] if each == latency else [] for each in LATENCIES))
+                kept = {le: each for le, each in by_bound.items() if le in {*near, math.inf}}
+                true = fmean(each <= asked_s for each in logged)
+                assert attainment([kept], limit_s=asked_s) == pytest.approx(true, abs=most)
 
 
 def test_the_step_time_is_the_gap_that_clients_see(watched):
