@@ -1,6 +1,7 @@
 """A sizing as the objects that status holds: the same on the command line and in the cluster."""
 
 import math
+from collections.abc import Iterator
 from typing import assert_never
 
 from tonnage.api.status import (
@@ -19,10 +20,10 @@ from tonnage.catalog.shape import (
     LatentAttention,
     StateAttention,
 )
-from tonnage.explain.startup_log import logged_figures
 from tonnage.memoize import memoize
 from tonnage.sizing.bill import bill, inputs_with_price
 from tonnage.sizing.cost import cents, fleet_usd_per_hour
+from tonnage.sizing.memory.layout import LoggedFigures
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.serving.ttft import typical_ttft_s
 from tonnage.sizing.step_time.roofline import ridge_flop_per_byte
@@ -243,3 +244,26 @@ def _kind(attention: Attention) -> str:
             return f"{name} of {attention.window_tokens}"
         case _:
             assert_never(attention)
+
+
+def logged_figures(sizing: Sizing) -> LoggedFigures:
+    """Return the figures that each data-parallel rank of the engine logs."""
+    replica = sizing.replica
+    layout, split = replica.layout, sizing.flags.parallelism
+    return layout.logged_figures(
+        int(replica.kv_pool_bytes // layout.bytes_per_block),
+        context_tokens=sizing.request.context_tokens,
+        in_flight_tokens=layout.in_flight_tokens(
+            sizing.flags.max_num_batched_tokens, split.pipeline
+        ),
+    )
+
+
+def logged_lines(sizing: Sizing) -> Iterator[str]:
+    """Yield what to look for in the log of a start."""
+    figures = logged_figures(sizing)
+    each = " on each data-parallel rank" if sizing.flags.parallelism.data > 1 else ""
+    yield (
+        f"vLLM {sizing.request.engine.minor} will print {figures.kv_tokens:,} tokens, "
+        f"maximum concurrency {figures.max_concurrency:.2f}{each}"
+    )

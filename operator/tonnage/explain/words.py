@@ -29,11 +29,11 @@ from tonnage.explain.report import (
     bottleneck,
     goodput_written,
     intensity,
+    logged_lines,
     memory_reasons,
     rate_written,
     ridge,
 )
-from tonnage.explain.startup_log import logged_lines
 from tonnage.sizing.bill import bill, inputs_with_price, tokens_per_s_asked
 from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
 from tonnage.sizing.plan import Sizing, requests_per_s_asked

@@ -10,8 +10,16 @@ from hypothesis import strategies as st
 
 from checkpoint_builders import ELEMENT_BYTES, a_checkpoint, a_file, a_header, framed
 from tonnage.catalog.gpu import CatalogError
-from tonnage.catalog.safetensors import CheckpointError, Tensor, header_end, read_header
-from tonnage.catalog.shards import Index, files_without_index, join_files, read_index
+from tonnage.catalog.safetensors import (
+    CheckpointError,
+    Index,
+    Tensor,
+    files_without_index,
+    header_end,
+    join_files,
+    read_header,
+    read_index,
+)
 
 # The file with which the format's own reader is tested, byte for byte: 64 bytes of header, and
 # six float32 numbers.

@@ -19,8 +19,7 @@ from tonnage.cli.answers.replay_words import (
 )
 from tonnage.cli.answers.replays import ReplayQuestion, Replays
 from tonnage.cli.page.drawing import BAD, GOOD, SERIES, look
-from tonnage.cli.page.over_time import PolicyCourse, course_figure
-from tonnage.cli.page.replay import replay_page
+from tonnage.cli.page.over_time import PolicyCourse, course_figure, replay_page
 from tonnage.replay.judge import RunFigures
 from tonnage.replay.policies import PolicyResult
 from tonnage.replay.policy import policy_of

@@ -3,8 +3,7 @@
 from builders import a_sizing_request
 from tonnage.catalog.engine import known_engine
 from tonnage.catalog.models import built_in_model
-from tonnage.explain.report import sizing_reasons
-from tonnage.explain.startup_log import logged_figures, logged_lines
+from tonnage.explain.report import logged_figures, logged_lines, sizing_reasons
 from tonnage.explain.words import explain
 from tonnage.sizing.search import size
 from tonnage.sizing.workload import Slo

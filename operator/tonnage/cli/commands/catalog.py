@@ -16,7 +16,7 @@ from tonnage.cli.commands.forms import NUMBER, serialize
 from tonnage.cli.commands.options import option, output_option, takes
 from tonnage.cli.console import Failure, output, show
 from tonnage.cli.read.classes import known_gpus
-from tonnage.cli.text.parts import parts
+from tonnage.cli.text.layout import parts
 from tonnage.sizing.cost import amount
 from tonnage.sizing.parallelism.kv import kv_bytes_per_token
 from tonnage.sizing.parallelism.shard import shard_of

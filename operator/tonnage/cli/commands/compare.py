@@ -84,7 +84,7 @@ def compare(*, options: CompareOptions) -> None:
         between=search_progress().counting(),
     )
     if page_file is not None:
-        from tonnage.cli.page.compare import compare_page  # noqa: PLC0415  (needs an extra)
+        from tonnage.cli.page.throughput import compare_page  # noqa: PLC0415  (needs an extra)
 
         write_page(page_file, compare_page(found))
     if page_file != "-":

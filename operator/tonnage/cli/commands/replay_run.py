@@ -67,7 +67,7 @@ def run(options: ReplayOptions) -> None:
     if options.page_file != "-":
         _print(found, options.form)
     if options.page_file is not None:
-        from tonnage.cli.page.replay import replay_page  # noqa: PLC0415  (needs an extra)
+        from tonnage.cli.page.over_time import replay_page  # noqa: PLC0415  (needs an extra)
 
         write_page(options.page_file, replay_page(found))
     for fault in found.faults:

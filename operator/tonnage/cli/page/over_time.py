@@ -1,7 +1,7 @@
-"""A policy over time: its replicas, what came and was planned for, who waited, what was kept."""
+"""A replay as one page: what Tonnage saves, and each policy over time, drawn."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,10 +10,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from tonnage.cli.answers.replay_words import percent
+from tonnage.cli.answers.replays import CaseResult, Replays
+from tonnage.cli.page.document import document
 from tonnage.cli.page.drawing import (
     BAD,
     GOOD,
     INK,
+    SERIES,
     SOFT,
     VIOLET,
     Picture,
@@ -21,6 +24,8 @@ from tonnage.cli.page.drawing import (
     blank,
     picture,
 )
+from tonnage.cli.text.replay import replay_report
+from tonnage.replay.policy import description_of
 from tonnage.replay.series import SeriesPoint
 from tonnage.units import HOUR_S, MINUTE_S, significant
 
@@ -37,6 +42,34 @@ NOTE: Final = (
     "requests of a while: red below the target."
 )
 MARGIN: Final = 1.08
+
+
+def replay_page(found: Replays) -> str:
+    """Return the whole page: the report, and the pictures of each GPU class and cold start."""
+    deployment, target = found.question.model, found.question.target
+    pictures = (
+        picture
+        for number, (_, fared) in enumerate(found.by_start())
+        for picture in _courses(number, fared, target)
+    )
+    title = f"Tonnage replay: {deployment.namespace}/{deployment.name}"
+    return document(title, lambda console: replay_report(found, console), pictures)
+
+
+def _courses(number: int, found: Sequence[CaseResult], target: float) -> Iterator[Picture]:
+    """Yield the picture of each policy with its first seed, all on one scale."""
+    firsts = [(each, each.outcomes[0].points) for each in found if each.outcomes[0].points]
+    for place, (each, points) in enumerate(firsts):
+        color, _ = SERIES[found.index(each) % len(SERIES)]
+        course = PolicyCourse(
+            name=str(each.policy),
+            what=description_of(each.policy),
+            points=points,
+            target=target,
+            most=top_of([points for _, points in firsts]),
+            color=color,
+        )
+        yield course_picture(course, name=f"replay-{number}-{place}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

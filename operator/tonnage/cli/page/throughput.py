@@ -1,6 +1,6 @@
-"""GPU classes by batch: what one GPU gives, and how long a token takes."""
+"""GPU classes compared as one page, with what one GPU gives by batch in a picture."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from matplotlib.axes import Axes
@@ -8,6 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from tonnage.cli.answers.batches import BatchRow, batch_rows
+from tonnage.cli.answers.comparing import Compared
+from tonnage.cli.page.document import document
 from tonnage.cli.page.drawing import (
     BAD,
     PAPER,
@@ -19,6 +21,7 @@ from tonnage.cli.page.drawing import (
     picture,
 )
 from tonnage.cli.page.plain import short
+from tonnage.cli.text.compare import comparison_report
 from tonnage.sizing.compare import Choice
 from tonnage.sizing.workload import Slo, Target
 from tonnage.units import format_s
@@ -32,9 +35,21 @@ NOTE: Final = (
     "Each point is a batch, from few requests to many: higher is cheaper, further left is faster. "
     "The large point is the load line: where the class is to be run. Hollow points break a limit."
 )
-
 Batches = tuple[str, Sequence[BatchRow], int]
 """The name of a class, its batches from small to large, and the GPUs of a replica."""
+
+
+def compare_page(found: Compared) -> str:
+    """Return the whole page: the answer, the ranking, each class in figures, the picture."""
+    deployment = found.deployment
+    title = f"Tonnage compare: {deployment.namespace}/{deployment.name}"
+    return document(title, lambda console: comparison_report(found, console), _pictures(found))
+
+
+def _pictures(found: Compared) -> Iterator[Picture]:
+    choices = found.selection.choices[: len(SERIES)]
+    if choices:
+        yield throughput_picture(choices, found.request.slo, name="compare-throughput")
 
 
 def batches_of(choice: Choice) -> Batches:

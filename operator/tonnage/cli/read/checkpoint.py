@@ -10,11 +10,14 @@ from tonnage.catalog.safetensors import (
     MAX_HEADER_BYTES,
     Checkpoint,
     CheckpointError,
+    Index,
     Tensor,
+    files_without_index,
     header_end,
+    join_files,
     read_header,
+    read_index,
 )
-from tonnage.catalog.shards import Index, files_without_index, join_files, read_index
 from tonnage.cli.console import Failure
 from tonnage.units import count_of
 

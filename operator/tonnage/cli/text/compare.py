@@ -12,8 +12,7 @@ from tonnage.cli.answers.batches import BOUNDS
 from tonnage.cli.answers.comparing import NO_PRICE, SEVERAL_NODES, Compared
 from tonnage.cli.console import printable
 from tonnage.cli.text.figures import batch_table
-from tonnage.cli.text.layout import DIM, INDENT, grid, heading, indent, section
-from tonnage.cli.text.parts import parts
+from tonnage.cli.text.layout import DIM, INDENT, grid, heading, indent, parts, section
 from tonnage.explain.at_demand import AtDemand, at_demand, demand_rows
 from tonnage.explain.cost_words import missing_price, nodes_written, price_notes
 from tonnage.explain.report import bottleneck_of

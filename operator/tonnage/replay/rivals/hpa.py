@@ -1,12 +1,15 @@
-"""The HorizontalPodAutoscaler, which most rivals go through.
+"""The HorizontalPodAutoscaler, which most rivals go through, and KEDA's totals before it.
 
 Follows kubernetes/kubernetes pkg/controller/podautoscaler: ``replica_calculator.go`` for the number
 that a metric asks for, ``horizontal.go`` for windows and rates, autoscaling/v2 defaults for both.
 Where several metrics are given the highest number counts.
+
+KEDA follows kedacore/keda, Prometheus scaler with metricType AverageValue, which is the default.
+The trigger that asks for most counts; one without an answer lets nothing go down.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,6 +18,8 @@ from tonnage.replay.rivals.rule import Signals, gauges, whole
 
 SYNC_S: Final = 15.0
 TOLERANCE: Final = 0.1
+Total = Callable[[Signals], float | None]
+QUEUE_THRESHOLD: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +43,8 @@ class Behavior:
 DEFAULT_UP: Final = Behavior(
     window_s=0.0, rates=(Rate(pods=4, period_s=15.0), Rate(fraction=1.0, period_s=15.0))
 )
+
+
 DEFAULT_DOWN: Final = Behavior(window_s=300.0, rates=(Rate(fraction=1.0, period_s=15.0),))
 
 
@@ -151,3 +158,46 @@ class Concurrency:
         running, waiting = signals.by_pod("running"), signals.by_pod("waiting")
         held = [running[pod] + waiting[pod] for pod in running if pod in waiting]
         return self.hpa.replicas(signals, for_pods(held, self.target, signals))
+
+
+UP: Final = Behavior(window_s=0.0, rates=(Rate(fraction=1.0, period_s=15.0),))
+
+
+@dataclass(slots=True, kw_only=True)
+class Keda:
+    """What a ScaledObject with these triggers asks for."""
+
+    triggers: tuple[tuple[Total, float], ...]
+    """The total, and its share of a replica."""
+    table: Mapping[str, Query]
+    hpa: Hpa = field(default_factory=Hpa)
+    interval_s: float = SYNC_S
+
+    def replicas(self, signals: Signals) -> int:
+        asked = (for_total(total(signals), share, signals) for total, share in self.triggers)
+        return self.hpa.replicas(signals, max(asked))
+
+
+def epp_queue(running: float) -> Keda:
+    """Return KEDA on what llm-d's router tells: its queue, and so many requests on a replica.
+
+    Follows llm-d/llm-d guides/workload-autoscaling/keda-epp/optimized-baseline
+    base/scaledobject.yaml (b0d6a794) and components/trigger-queue (f8197655).
+
+    The router counts as running what it has sent and what has not ended. It is not modelled that
+    it holds requests back while the pool is saturated: what waits in engines counts as its queue.
+    """
+    return Keda(
+        triggers=((_queue_length, QUEUE_THRESHOLD), (requests_running, running)),
+        table=gauges("waiting"),
+        hpa=Hpa(up=UP),
+    )
+
+
+def requests_running(signals: Signals) -> float:
+    return signals.in_flight - signals.waiting_at_router
+
+
+def _queue_length(signals: Signals) -> float | None:
+    waiting = signals.total("waiting")
+    return None if waiting is None else waiting + signals.waiting_at_router

@@ -4,11 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tonnage.replay.rivals.hpa import Concurrency
-from tonnage.replay.rivals.keda import epp_queue
+from tonnage.replay.rivals.hpa import Concurrency, epp_queue
 from tonnage.replay.rivals.llmd_slo import SloLaw
 from tonnage.replay.rivals.rule import Rule
-from tonnage.replay.rivals.wva_throughput import Throughput
+from tonnage.replay.rivals.wva import Throughput
 
 Factory = Callable[[float, float], Rule]
 """Makes a fresh rule of the knob's value and the seconds between scrapes."""

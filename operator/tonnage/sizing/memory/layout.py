@@ -13,15 +13,17 @@ from functools import lru_cache
 from tonnage.catalog.engine import CURRENT_CACHE_RULES, CacheRules
 from tonnage.catalog.shape import CompressedAttention, LatentAttention, ModelShape
 from tonnage.sizing.memory.grouping import (
+    Bucket,
     as_full,
+    block_bytes,
     block_tokens_for_state,
     equal_pages,
     group_layers,
     merge_kinds,
     stage_fraction,
+    tables_per_bucket,
     window_of,
 )
-from tonnage.sizing.memory.packing import Bucket, block_bytes, tables_per_bucket
 from tonnage.sizing.parallelism.compressed import COMPRESSED_BLOCK_TOKENS
 from tonnage.sizing.parallelism.kv_share import KvShare
 

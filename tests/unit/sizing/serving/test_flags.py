@@ -9,8 +9,7 @@ from tonnage.catalog.engine import default_batched_tokens, find_engine
 from tonnage.catalog.engine_speed import prior_speed
 from tonnage.catalog.gpu import built_in_gpus, find_gpu
 from tonnage.catalog.models import built_in_model
-from tonnage.explain.report import estimate_status, plan_status
-from tonnage.explain.startup_log import logged_figures
+from tonnage.explain.report import estimate_status, logged_figures, plan_status
 from tonnage.explain.words import explain
 from tonnage.sizing.errors import DoesNotFitError
 from tonnage.sizing.parallelism.draft import rank_of
