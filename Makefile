@@ -33,7 +33,7 @@ SIMULATED := $(addprefix tests/faults/test_,any_order.py closed_loop.py cluster.
 # An API server that fails, and operators that are killed or lead: each waits for outages and Leases.
 SERVER := $(addprefix tests/faults/test_,api_server.py leaders.py)
 
-.PHONY: help demo test test-all lint style types unit crds site pins clean $(PARTS:%=tests-%)
+.PHONY: help demo test test-all lint style types unit crds docs site pins clean $(PARTS:%=tests-%)
 
 help:  ## Show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -78,6 +78,9 @@ unit: tests-unit tests-sizing tests-cli  ## The tests that need no cluster
 crds: $(VENV)/.dev  ## Write the CRD anew from the types
 	$(BIN)/tonnage crd > crds/modeldeployments.tonnage.dev.yaml
 	cp crds/modeldeployments.tonnage.dev.yaml charts/tonnage/files/
+
+docs: $(VENV)/.site  ## Write the pages and parts of pages that are made from the code
+	$(BIN)/python deploy/site/generate
 
 site: $(VENV)/.site  ## Build the documentation into build/site; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -f deploy/site/mkdocs.yml

@@ -1,6 +1,5 @@
 """The documentation site builds without a warning, its links resolve, and it works offline."""
 
-import importlib
 import os
 import re
 import subprocess
@@ -54,19 +53,6 @@ def site(tmp_path_factory):
     return folder
 
 
-def test_pages_that_write_one_file_by_different_commands_show_their_own(monkeypatch):
-    monkeypatch.syspath_prepend(SITE / "hooks")
-    shown = importlib.import_module("shown")
-
-    def printed(words):
-        return Path(words[-1]).read_text() if words[0] == "plan" else f"of {words[1]}"
-
-    monkeypatch.setattr(shown, "output_of", printed)
-    for name in ("one", "two"):
-        page = f"tonnage init {name} > f.yaml\n<!-- output: tonnage plan -f f.yaml -->"
-        assert f"of {name}" in shown.with_outputs(page).rpartition("```text")[2]
-
-
 def _path():
     return ":".join(filter(None, [str(ROOT / "operator"), os.environ.get("PYTHONPATH")]))
 
@@ -111,18 +97,10 @@ def test_no_style_loads_from_another_host(site):
         assert not re.search(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", path.read_text())
 
 
-def test_no_instruction_for_the_build_is_left_in_a_page(pages):
-    for path in pages:
-        text = path.read_text()
-        assert "<!-- picture:" not in text
-        assert "<!-- output:" not in text
-        assert "include-markdown" not in text
-
-
 def test_the_reference_has_every_name(site):
     spec = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     named = {
-        "spec": spec["properties"],
+        "fields": spec["properties"],
         "settings": [field.alias for field in Settings.model_fields.values()],
         "reasons": REASONS | CONDITIONS.keys(),
         "metrics": FAMILIES,
@@ -148,23 +126,7 @@ def test_the_reference_has_every_alert_of_the_chart_in_words(site):
     assert re.search(counted, text_of(site, "how-to/alerts.html")) is None
 
 
-def test_pictures_are_drawn(site):
-    page = (site / "arithmetic.html").read_text()
-
-    assert page.count('<figure class="drawing"><svg') == 1
-
-
-@pytest.mark.parametrize(
-    "page", ["tutorial/no-cluster.html", "how-to/compare.html", "arithmetic.html"]
-)
-def test_outputs_are_those_of_the_program(site, page):
-    text = text_of(site, page)
-
-    assert re.search(r"USD per hour", text)
-    assert "Searching for goodput" not in text
-
-
 def test_every_decision_is_a_page(site):
-    decisions = {path.stem for path in Path(ROOT / "operator/decisions").glob("*.md")}
+    decisions = {path.stem for path in Path(ROOT / "operator/decisions").glob("[!R]*.md")}
 
     assert {path.stem for path in (site / "design/decisions").glob("*.html")} == decisions

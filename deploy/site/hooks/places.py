@@ -7,13 +7,15 @@ from typing import Final
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 ROOT: Final = Path(__file__).resolve().parents[3]
-PAGES: Final = {
+PLACES: Final = {
     "index.md": "README.md",
     "how-to/gitops.md": "deploy/gitops/README.md",
     "how-to/kind.md": "deploy/kind/README.md",
     "design/index.md": "operator/DESIGN.md",
+    "design/decisions.md": "operator/decisions/README.md",
     "contributing.md": "CONTRIBUTING.md",
     "security.md": "SECURITY.md",
     "changelog.md": "CHANGELOG.md",
@@ -31,46 +33,31 @@ PAGES: Final = {
     "accuracy/faults.md": "tests/faults/README.md",
 }
 DECISIONS: Final = "operator/decisions"
-LIST: Final = "design/decisions.md"
 LINK: Final = re.compile(r"(\]\()(?!\w+:|#|/)([^)#\s]+)")
 """What stands between the brackets of a link to a file, without an anchor."""
 
 
-def taken_pages(config: MkDocsConfig) -> list[File]:
-    """Return the pages that stand elsewhere in the repository."""
-    decisions = sorted((ROOT / DECISIONS).glob("*.md"))
-    sources = PAGES | {
-        f"design/decisions/{path.name}": str(path.relative_to(ROOT)) for path in decisions
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that stand elsewhere in the repository."""
+    decisions = {
+        f"design/decisions/{path.name}": str(path.relative_to(ROOT))
+        for path in sorted((ROOT / DECISIONS).glob("[!R]*.md"))
     }
-    return [
-        File.generated(config, page, abs_src_path=str(ROOT / source))
-        for page, source in sources.items()
-    ]
+    for page, source in (PLACES | decisions).items():
+        files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
+    return files
 
 
-def decisions_page() -> str:
-    """Return the list of decisions, by their titles."""
-    lines = ["# Decisions", "", "Why things are as they are, oldest first.", ""]
-    for path in sorted((ROOT / DECISIONS).glob("*.md")):
-        title = path.read_text().partition("\n")[0].lstrip("# ")
-        lines.append(f"- [{title}](decisions/{path.name})")
-    return "\n".join(lines) + "\n"
-
-
-def relinked(markdown: str, page: File, files: Files, config: MkDocsConfig) -> str:
-    """Return the page with links to files of the repository led to their places in the site.
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Lead links to files of the repository to their places in the site.
 
     What is linked and is no page, such as an example, becomes a file of the site.
     """
-    folder = Path(str(page.abs_src_path)).parent if page.abs_src_path else None
-    if folder is None:
-        return markdown
+    folder = Path(str(page.file.abs_src_path)).parent
     places = {each.abs_src_path: each for each in files if each.abs_src_path}
 
     def led(match: re.Match[str]) -> str:
         path = Path(os.path.normpath(folder / match[2]))
-        if path == ROOT / DECISIONS:
-            return match[1] + os.path.relpath(LIST, Path(page.src_uri).parent)
         if path.is_dir():
             path = path / "README.md"
         if str(path) not in places and _is_copied(path):
@@ -82,7 +69,7 @@ def relinked(markdown: str, page: File, files: Files, config: MkDocsConfig) -> s
         target = places.get(str(path))
         if target is None:
             return match[0]  # a page of the site, or a mistake that the build then names
-        return match[1] + os.path.relpath(target.src_uri, Path(page.src_uri).parent)
+        return match[1] + os.path.relpath(target.src_uri, Path(page.file.src_uri).parent)
 
     return LINK.sub(led, markdown)
 

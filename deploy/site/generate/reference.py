@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Final
 
 import click
 import yaml
 from click.testing import CliRunner
-from fields import cell, spec_page, status_page, table
-from repository import LIST, ROOT, decisions_page
+from fields import cell, fields_page, table
 
 from tonnage.cli.commands.app import program
 from tonnage.control.report.reasons import CONDITIONS, MEANINGS
@@ -17,6 +17,7 @@ from tonnage.explain.glossary import GLOSSARY
 from tonnage.fleet.exporter import FLEET_FAMILIES, INTERNAL_ERRORS
 from tonnage.settings import Settings
 
+ROOT: Final = Path(__file__).resolve().parents[3]
 CHART: Final = ROOT / "charts/tonnage"
 OF_A_RELEASE: Final = {
     r'\{\{ "\{\{ \$labels\.namespace \}\}" \}\}': "NAMESPACE",
@@ -40,7 +41,7 @@ The message beside a reason has the numbers."""
 
 
 def output_of(arguments: list[str]) -> str:
-    """Return what a command prints; a command that fails ends the build."""
+    """Return what a command prints; a command that fails ends it."""
     result = CliRunner(env={"COLUMNS": "100"}).invoke(program, arguments, catch_exceptions=False)
     if result.exit_code not in {0, 2}:
         raise RuntimeError(f"tonnage {' '.join(arguments)}: {result.output}")
@@ -179,16 +180,14 @@ def _code(text: str) -> str:
 
 
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
-    "reference/spec.md": spec_page,
-    "reference/status.md": status_page,
-    "reference/command-line.md": command_page,
-    "reference/settings.md": settings_page,
-    "reference/chart.md": chart_page,
-    "reference/metrics.md": metrics_page,
-    "reference/reasons.md": reasons_page,
-    "reference/gpus.md": lambda: _catalogue("GPU classes", "gpus", GPUS),
-    "reference/models.md": lambda: _catalogue("Models", "models", MODELS),
-    "reference/glossary.md": glossary_page,
-    LIST: decisions_page,
+    "fields.md": fields_page,
+    "command-line.md": command_page,
+    "settings.md": settings_page,
+    "chart.md": chart_page,
+    "metrics.md": metrics_page,
+    "reasons.md": reasons_page,
+    "gpus.md": lambda: _catalogue("GPU classes", "gpus", GPUS),
+    "models.md": lambda: _catalogue("Models", "models", MODELS),
+    "glossary.md": glossary_page,
 }
-"""Pages that are written at each build."""
+"""Pages of the reference."""
