@@ -13,7 +13,6 @@ from tonnage.sizing.parallelism.shard import Shard
 from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.serving.demand import ServiceLevel, fleet_of, service_at
 from tonnage.sizing.serving.flags import (
-    BUDGET_GAIN,
     ChosenFlags,
     FlagSearch,
     max_queued_tokens_of,
@@ -49,8 +48,6 @@ BOUND_DOUBT = 1.15
 """What a replica may serve more than the fluid bound says: it knows no whole sequences."""
 TAIL = 0.9
 """Percentiles from which the mean bounds a target."""
-BELOW = 1 - 1e-9
-"""Of a rate that is not served."""
 SHORT_RUN_DOUBT = 1.2
 """Times what short runs find, that full ones are taken to find at most, and the other way round: a
 margin for leaving splits out, no bound. Full runs were seen to find 1.17 and 1.19 times as much."""
@@ -263,38 +260,14 @@ class Finalist:
         """What each of some replicas is taken to serve by full runs at most."""
         if not _serves_alike(self.outline.request):
             return self.outline.bound_requests_per_s
-        if self.is_bound:  # less than what it was asked for
-            return BELOW * SHORT_RUN_DOUBT * BUDGET_GAIN * self.requests_per_s
         return SHORT_RUN_DOUBT * self.requests_per_s
 
-    @property
-    def is_bound(self) -> bool:
-        """Short runs say only that it serves no more."""
-        served = self.coarse.goodput
-        return served.requests_per_s > 0 and served.outcome is None
 
-    @property
-    def least_requests_per_s(self) -> float:
-        """What each replica is taken to serve by full runs at least."""
-        return self.requests_per_s / SHORT_RUN_DOUBT
-
-
-def finalist_of(
-    outline: Outline,
-    *,
-    worth_requests_per_s: float = 0.0,
-    between: Between,
-) -> Finalist:
-    """Try a split with short runs; one whose flags run, or offline, is taken as it is.
-
-    ``worth_requests_per_s``: what full runs have to find; where short ones see that they will not,
-    what it serves is not searched for.
-    """
+def finalist_of(outline: Outline, *, between: Between) -> Finalist:
+    """Try a split with short runs; one whose flags run, or offline, is taken as it is."""
     request, coarse = outline.request, outline.widest
     if request.flags is None:
-        worth = worth_requests_per_s / (SHORT_RUN_DOUBT * BUDGET_GAIN)
-        search = FlagSearch(request, outline.shard, between)
-        coarse = search.coarse(coarse, worth if _serves_alike(request) else 0.0)
+        coarse = FlagSearch(request, outline.shard, between).coarse(coarse)
     return Finalist(outline=outline, coarse=coarse)
 
 

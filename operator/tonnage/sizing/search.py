@@ -117,15 +117,13 @@ def cheapest(
 
     What may be best goes first: a split by the cost of one replica, until its fluid bound is known,
     then by that, until short runs say what it may serve, until full runs say what it does. What is
-    found is best once nothing that is left may be better. Of a split that serves too little to be
-    better than another short runs say no more.
+    found is best once nothing that is left may be better.
     """
     queue: list[tuple[Rank, int, Parallelism | Outline | Finalist]] = [
         (_least_rank(request, split.num_gpus), number, split) for number, split in enumerate(splits)
     ]
     heapify(queue)
     best: Sizing | None = None
-    rival = limit
     refusals: list[SizingError] = []
     too_slow: list[SizingError] = []
     while queue and queue[0][0] <= (rank_of_sizing(best) if best else limit):
@@ -134,14 +132,9 @@ def cheapest(
             for outline in outlines_of(request, [tried], refusals):
                 heappush(queue, (_rank_at(outline, outline.bound_requests_per_s), number, outline))
             continue
-        if isinstance(tried, Outline) or tried.is_bound:
-            outline = tried.outline if isinstance(tried, Finalist) else tried
-            worth = 0.0 if isinstance(tried, Finalist) else _rate_to_match(outline, rival)
-            finalist = finalist_of(outline, worth_requests_per_s=worth, between=between)
-            if not finalist.is_bound:
-                rival = min(rival, _rank_at(outline, finalist.least_requests_per_s))
-            rank = _rank_at(outline, finalist.most_requests_per_s)
-            heappush(queue, (rank, number, finalist))
+        if isinstance(tried, Outline):
+            finalist = finalist_of(tried, between=between)
+            heappush(queue, (_rank_at(tried, finalist.most_requests_per_s), number, finalist))
             continue
         try:
             found = confirm_targets(simulate(tried, between=between), between)
@@ -202,21 +195,6 @@ def _least_rank(request: SizingRequest, num_gpus: int) -> Rank:
         num_gpus,
         -math.inf,
     )
-
-
-def _rate_to_match(outline: Outline, rank: Rank) -> float:
-    """Return the rate of a replica below which a split ranks higher than this; 0: none is known."""
-    is_beyond, (has_no_price, amount), *_ = rank
-    request, num_gpus = outline.request, outline.num_gpus
-    hour, rate = gpu_hour(request.gpu, num_gpus), request.demand.requests_per_s
-    is_alike = not is_beyond and has_no_price == (hour is None) and not math.isinf(amount)
-    if not is_alike or request.demand.concurrency is not None:
-        return 0.0
-    if rate is None:
-        _, each = _cost_at(request, num_gpus, None, 1.0)
-        return each / amount
-    replicas = math.floor(amount / (num_gpus * (hour.usd if hour else 1.0)) * (1 + ROUNDING))
-    return rate * (1 - ROUNDING) / replicas if replicas else 0.0
 
 
 def _rank_at(outline: Outline, requests_per_s: float) -> Rank:

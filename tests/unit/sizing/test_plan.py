@@ -28,8 +28,6 @@ from tonnage.sizing.errors import (
     SLOInfeasibleError,
 )
 from tonnage.sizing.plan import (
-    finalist_of,
-    outline_of,
     requests_per_s_asked,
     size_with,
 )
@@ -409,33 +407,6 @@ def test_the_fewest_gpus_are_a_bound_of_what_a_plan_takes():
     found = size(asked)
 
     assert 0 < fewest_gpus(asked) <= found.replicas * found.parallelism.num_gpus
-
-
-class TestASplitThatHasToServeSoMuch:
-    """Of one that serves less, what it serves is not searched for."""
-
-    def tried(self, worth_requests_per_s):
-        runs = []
-        outline = outline_of(a_sizing_request(), Parallelism(tensor=2))
-        finalist = finalist_of(
-            outline, worth_requests_per_s=worth_requests_per_s, between=lambda: runs.append(1)
-        )
-        return finalist, len(runs)
-
-    def test_is_searched_where_it_serves_that(self):
-        whole, _ = self.tried(0.0)
-        found, _ = self.tried(whole.requests_per_s / 2)
-
-        assert not found.is_bound
-        assert found.requests_per_s == pytest.approx(whole.requests_per_s)
-
-    def test_has_a_bound_below_that_where_it_does_not(self):
-        whole, _ = self.tried(0.0)
-        worth = 1.5 * whole.requests_per_s
-        found, _ = self.tried(worth)
-
-        assert found.is_bound
-        assert whole.requests_per_s < found.most_requests_per_s < worth
 
 
 @pytest.mark.parametrize("rate", [0.5, 4, 40, 400])

@@ -59,19 +59,12 @@ class FlagSearch:
         self._widest_of: dict[int, ChosenFlags] = {}
         """By token budget."""
 
-    def coarse(self, widest: ChosenFlags, worth_requests_per_s: float = 0.0) -> ChosenFlags:
-        """Return what short runs say of the flags of a split, to rank it by.
-
-        Where none serves clearly more than is worth it, that rate without an outcome.
-        """
+    def coarse(self, widest: ChosenFlags) -> ChosenFlags:
+        """Return what short runs say of the flags of a split, to rank it by."""
         if self._request.slo.is_offline:
             return widest
         first = self._stall_free(widest)
-        if worth_requests_per_s and not self._keeps(first, worth_requests_per_s):
-            best = replace(first, goodput=replace(NOTHING, requests_per_s=worth_requests_per_s))
-        else:
-            best = self._try(first, self._upper_bound(first), Length.COARSE)
-        best = self._best_slots(best)
+        best = self._best_slots(self._try(first, self._upper_bound(first), Length.COARSE))
         for tokens in self._budgets(widest):
             if tokens != first.flags.max_num_batched_tokens:
                 best = self._under(tokens, best)
