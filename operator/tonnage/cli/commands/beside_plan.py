@@ -48,7 +48,7 @@ class RolesAsked:
 
     def _verdicts(self, planned: Planned, between: Between) -> Iterator[tuple[str, "Verdict"]]:
         sizing, spec = planned.sizing, planned.deployment.spec
-        if self.roles_apart or spec.topology:
+        if self.roles_apart:
             yield "rolesApart", self._roles(planned, between)
         if spec.model.kv_offload is not None:
             from tonnage.explain.offload import offload_figures  # noqa: PLC0415  (where it is asked)
@@ -66,10 +66,9 @@ class RolesAsked:
         from tonnage.explain import topology as words  # noqa: PLC0415  (only where it is asked)
         from tonnage.sizing.roles import weigh_roles  # noqa: PLC0415
 
-        sizing, topology = planned.sizing, planned.deployment.spec.topology
-        given = self.kv_link or (topology.kv_link_bytes_per_s if topology else None)
-        is_assumed = given is None and not sizing.request.nodes.has_link
-        link = given or sizing.request.other_node_bytes_per_s
+        sizing = planned.sizing
+        is_assumed = self.kv_link is None and not sizing.request.nodes.has_link
+        link = self.kv_link or sizing.request.other_node_bytes_per_s
         replicas = max(planned.replicas, sizing.replicas)
         found = weigh_roles(sizing, replicas, link, between=between)
         return (
