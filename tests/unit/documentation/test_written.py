@@ -90,3 +90,18 @@ def test_nothing_stands_in_a_page_that_github_does_not_know(path):
     prose_only = re.sub(r"`[^`\n]*`", "", prose(path))
 
     assert RAW.findall(prose_only) == []
+
+
+SCREENS_LINES = 60
+"""Two screens, a line of 150 characters."""
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "operator/decisions").glob("0*.md")), ids=lambda path: path.stem
+)
+def test_a_decision_fits_on_two_screens(path):
+    lines = path.read_text().splitlines()
+
+    assert sum(max(1, -(-len(line) // 150)) for line in lines) <= SCREENS_LINES
+    assert re.fullmatch(rf"# {int(path.stem[:4])}\. \S.+", lines[0])
+    assert "uperseded by decision" not in lines[2]
