@@ -36,14 +36,14 @@ class ParallelSizes(ApiModel):
     )
 
     tensor: Annotated[int, Field(ge=1, le=MOST_GPUS)] | None = None
-    """Tensor-parallel ranks, ``--tensor-parallel-size``: each holds a slice of every layer."""
+    """Tensor-parallel ranks, ``--tensor-parallel-size``. Each has a slice of every layer."""
     pipeline: Annotated[int, Field(ge=1, le=MOST_GPUS)] | None = None
-    """Pipeline stages, ``--pipeline-parallel-size``: each holds some of the layers."""
+    """Pipeline stages, ``--pipeline-parallel-size``. Each has some of the layers."""
     data: Annotated[int, Field(ge=1, le=MOST_GPUS)] | None = None
-    """Data-parallel ranks, ``--data-parallel-size``: each has requests and a cache of its own."""
+    """Data-parallel ranks, ``--data-parallel-size``. Each has its own requests and KV cache."""
     expert: bool | None = None
-    """True: ranks hold whole experts, ``--enable-expert-parallel``; its size is tensor x data.
-    False: each rank holds a slice of every expert. Absent: whole ones where slices cannot be."""
+    """If true, ranks have whole experts (``--enable-expert-parallel``, size tensor x data). If
+    false, each rank has a slice of every expert. If absent, slices where the model allows them."""
 
     @property
     def num_given(self) -> int:
@@ -89,14 +89,14 @@ class Hardware(ApiModel):
     )
 
     gpu: Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", max_length=63)]
-    """A GPU class of the catalogue."""
+    """The GPU class, a name of ``tonnage catalog gpus`` or of the settings."""
     gpus_per_replica: Annotated[int, Field(ge=1, le=MOST_GPUS)] | None = None
-    """GPUs of one replica; absent: the split that costs least at the demand asked."""
+    """GPUs of one replica. If absent, the parallelism with the lowest cost is chosen."""
     parallelism: ParallelSizes | None = None
-    """Sizes of the split that are given; absent: all are chosen."""
+    """The sizes of the parallelism that you fix. Absent ones are chosen."""
     node_link: LinkRate | None = None
-    """What one GPU moves to another node, such as 50GB/s or 400Gb/s; absent: no data-parallel
-    ranks are planned over several nodes."""
+    """The bandwidth of one GPU to another node, such as 50GB/s or 400Gb/s. If absent, no
+    data-parallel ranks are planned over several nodes."""
 
     @property
     def has_tensor(self) -> bool:

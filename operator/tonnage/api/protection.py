@@ -20,9 +20,9 @@ class DisruptionBudget(ApiModel):
     )
 
     min_available: PodShare | None = None
-    """Replicas stay so many that one may go: one more, or 10 of them for 90%."""
+    """Pods that must stay available during evictions. The fleet keeps one more, or 10 for 90%."""
     max_unavailable: PodShare | None = None
-    """Pods, or a share of them, that evictions may take away at once."""
+    """Pods, or a share of them, that may be evicted at once."""
 
 
 class Peer(ApiModel):
@@ -38,9 +38,9 @@ class Peer(ApiModel):
     )
 
     namespace_selector: NodeSelector = Field(default_factory=dict)
-    """Labels of namespaces; absent: the object's own namespace."""
+    """Labels of the namespaces. If absent, only the object's own namespace."""
     pod_selector: NodeSelector = Field(default_factory=dict)
-    """Labels of pods; absent: all of those namespaces."""
+    """Labels of the pods. If absent, all pods of those namespaces."""
 
 
 Port = Annotated[int, Field(ge=1, le=65_535)]
@@ -55,4 +55,4 @@ class EngineNetwork(ApiModel):
     Prometheus must be among them, unless the operator's settings name its namespace.
     """
     egress_ports: Annotated[tuple[Port, ...], Field(max_length=32)] | None = None
-    """TCP ports that engines may reach beside DNS, such as 443 to download; absent: all."""
+    """TCP ports that engines may reach besides DNS, such as 443 to download. If absent, all."""

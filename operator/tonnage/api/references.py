@@ -14,34 +14,34 @@ class ConfigMapKey(ApiModel):
     """One key of a ConfigMap in the same namespace."""
 
     name: ResourceName
-    """The ConfigMap."""
+    """The name of the ConfigMap."""
     key: _Key
-    """The key in it that holds the text."""
+    """The key of the ConfigMap that has the text."""
 
 
 class SecretKey(ApiModel):
     """One key of a Secret in the same namespace. It is named in the pod and never read here."""
 
     name: ResourceName
-    """The Secret."""
+    """The name of the Secret."""
     key: _Key = "token"
-    """The key in it that holds the token."""
+    """The key of the Secret that has the token."""
 
 
 class SecretKeyRef(ApiModel):
     """One key of a Secret in the same namespace. It is named in the pod and never read here."""
 
     name: ResourceName
-    """The Secret."""
+    """The name of the Secret."""
     key: _Key
-    """The key in it."""
+    """The key of the Secret."""
 
 
 class PullSecret(ApiModel):
     """A Secret in the same namespace with which the kubelet pulls the image."""
 
     name: ResourceName
-    """The Secret, of type kubernetes.io/dockerconfigjson."""
+    """The name of the Secret, which has the type kubernetes.io/dockerconfigjson."""
 
 
 _VARIABLE_PATTERN = "^[A-Za-z_][A-Za-z0-9_]{0,127}$"
@@ -63,6 +63,6 @@ class SecretVariable(ApiModel):
     """An environment variable of the engine from a Secret, such as a key of an object store."""
 
     name: VariableName
-    """Name of the variable: none that Tonnage or the engine decides, such as HF_HOME or VLLM_*."""
+    """The name of the variable. Names that Tonnage sets, such as HF_HOME, are refused."""
     secret_key_ref: SecretKeyRef
-    """Where its value is: named in the pod, never read here."""
+    """The Secret and key of the value. Tonnage names it in the pod and never reads it."""

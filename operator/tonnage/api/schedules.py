@@ -66,12 +66,12 @@ class Schedule(ApiModel):
     )
 
     cron: Cron
-    """When it begins: minute, hour, day of month, month, day of week."""
+    """When the event begins: minute, hour, day of month, month, day of week."""
     time_zone: TimeZone = "Etc/UTC"
-    """IANA name of the zone that cron is read in, with its daylight saving."""
+    """The IANA time zone of the cron expression, with its daylight saving time."""
     duration: LongDuration
-    """From each beginning, in time that passes."""
+    """How long the event lasts from each beginning."""
     min_replicas: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """At least so many while it lasts."""
+    """The minimum number of replicas during the event."""
     requests_per_second: Rate | None = None
-    """That are planned for while it lasts, if no more are expected anyway."""
+    """The requests per second planned for during the event, unless more are expected anyway."""

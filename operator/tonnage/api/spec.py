@@ -40,16 +40,16 @@ class ConfigSource(ApiModel):
     """Where a config.json stands for a model that the catalogue lacks."""
 
     config_map_key_ref: ConfigMapKey
-    """The ConfigMap, in the same namespace, and its key."""
+    """The ConfigMap in the same namespace that has the config.json, and the key in it."""
 
 
 class Adapters(ApiModel):
     """LoRA adapters. Buffers for them stand on every GPU, whether any is loaded or not."""
 
     number: Annotated[int, Field(ge=1, le=256)]
-    """That one step may use, ``--max-loras``."""
+    """The number of adapters that one step can use, ``--max-loras``."""
     rank: Literal[8, 16, 32, 64, 128, 256, 320, 512]
-    """The largest of theirs, ``--max-lora-rank``: smaller ones take as much."""
+    """The largest rank of the adapters, ``--max-lora-rank``. Smaller ranks take as much memory."""
 
 
 MOST_HOST_GIB = 65_536
@@ -69,16 +69,15 @@ class KvOffload(ApiModel):
     )
 
     mode: Literal["Always", "Auto"] = "Always"
-    """Auto: where workingSetTokens exceed what the GPUs' cache holds beside running requests, and
-    host memory holds them, and the plan costs no more with it. Another choice alone replaces no
-    pods."""
+    """Always offloads. Auto offloads if workingSetTokens exceed the free part of the GPUs' cache,
+    fit into host memory, and the plan costs no more. Changing the mode alone restarts no pod."""
     gib: Annotated[int, Field(ge=1, le=MOST_HOST_GIB)] | None = None
-    """Memory of the host for it, in GiB, of a replica with all its ranks; absent: what
-    workingSetTokens take. Prompts that never come again pass through it, too. In mode Auto the most
-    that it may take; absent: what the GPU class says."""
+    """Host memory in GiB for all ranks of a replica; in mode Auto the maximum. If absent, it is
+    the size of workingSetTokens, and in mode Auto the limit of the GPU class. Prompts that are
+    never reused are copied into it too."""
     working_set_tokens: Annotated[int, Field(ge=0, le=10**12)] | None = None
-    """Tokens of different prompts that later requests to one replica begin with again. With it a
-    plan says whether the cache is worth its copies; in mode Auto it has their size."""
+    """Distinct prompt tokens that later requests to the same replica reuse as prefixes. A plan
+    then says whether the cache is worth its copies; in mode Auto the cache has this size."""
 
     @property
     def is_auto(self) -> bool:
@@ -86,25 +85,24 @@ class KvOffload(ApiModel):
 
 
 class Model(ApiModel):
-    """What is served."""
+    """The model that is served."""
 
     id: HubId
-    """Hugging Face id, organisation and name."""
+    """The Hugging Face id of the model: organisation/name."""
     revision: Revision | None = None
-    """Commit, tag or branch on the hub; a commit in production."""
+    """The commit, tag or branch on the Hugging Face Hub. Use a commit in production."""
     weights: Literal["auto", "bfloat16", "float16", "fp8", "int8", "int4", "mxfp4", "nvfp4"] = (
         "auto"
     )
-    """Precision of the weights; auto: what the checkpoint's config says."""
+    """The precision of the weights. auto reads it from the checkpoint's config.json."""
     kv_cache: Literal["auto", "bfloat16", "float16", "fp8"] = "auto"
-    """Precision of the KV cache; auto is resolved and written into the manifest."""
+    """The precision of the KV cache. auto is resolved and written into the Deployment."""
     config: ConfigSource | None = None
-    """A config.json for a model that the catalogue lacks."""
+    """The config.json of a model that is not in the catalogue."""
     adapters: Adapters | None = None
-    """LoRA adapters that are served beside the model; absent: none can be."""
+    """The LoRA adapters that can be served with the model. If absent, none can."""
     kv_offload: KvOffload | None = None
-    """A KV cache in the memory of the host; absent: what leaves that of the GPUs is computed
-    again."""
+    """A KV cache in host memory. If absent, prefixes evicted from the GPUs are recomputed."""
 
 
 class Percentiles(ApiModel):
@@ -119,13 +117,13 @@ class Percentiles(ApiModel):
     )
 
     p50: Duration | None = None
-    """Limit that 50 of 100 requests meet, such as 50ms, 1.5s or 5m; at most 1h."""
+    """The limit that 50 % of the requests must meet, such as 50ms, 1.5s or 5m; at most 1h."""
     p90: Duration | None = None
-    """Limit that 90 of 100 requests meet, such as 50ms, 1.5s or 5m; at most 1h."""
+    """The limit that 90 % of the requests must meet, such as 50ms, 1.5s or 5m; at most 1h."""
     p95: Duration | None = None
-    """Limit that 95 of 100 requests meet, such as 50ms, 1.5s or 5m; at most 1h."""
+    """The limit that 95 % of the requests must meet, such as 50ms, 1.5s or 5m; at most 1h."""
     p99: Duration | None = None
-    """Limit that 99 of 100 requests meet, such as 50ms, 1.5s or 5m; at most 1h."""
+    """The limit that 99 % of the requests must meet, such as 50ms, 1.5s or 5m; at most 1h."""
 
     def targets(self) -> dict[float, float]:
         """Return {quantile: limit in seconds}."""
@@ -137,10 +135,10 @@ class AttainmentTarget(ApiModel):
     """The share of requests that must be in time over a window: the rest is the error budget."""
 
     percent: Percent | None = None
-    """Of the requests, that must be within the limit of the highest percentile of each latency;
-    absent: the percentile itself, such as 95 of p95."""
+    """The percentage of requests that must meet the limit of the highest percentile of each
+    latency. If absent, it is that percentile, such as 95 for p95."""
     window: Window = "24h"
-    """Over which requests are counted, from 1h to 168h; it ends now."""
+    """The sliding window over which requests are counted, from 1h to 168h."""
 
 
 class Slo(ApiModel):
@@ -155,11 +153,11 @@ class Slo(ApiModel):
     )
 
     time_to_first_token: Percentiles | None = None
-    """TTFT: from a request until its first token, by percentiles."""
+    """Limits on the time from a request to its first token (TTFT), by percentile."""
     time_per_output_token: Percentiles | None = None
-    """TPOT: the mean time of a request between its tokens, by percentiles."""
+    """Limits on the mean time between the output tokens of a request (TPOT), by percentile."""
     attainment: AttainmentTarget | None = None
-    """Over which window the targets are to be kept; absent: each at its percentile over a day."""
+    """The error budget. If absent, its window is a day, with each target at its percentile."""
 
 
 class TokenCounts(ApiModel):
@@ -175,10 +173,10 @@ class TokenCounts(ApiModel):
     )
 
     mean: Tokens
-    """Mean tokens of a request."""
+    """The mean number of tokens of a request."""
     p99: Tokens | None = None
-    """Tokens that 99 of 100 requests do not exceed; absent: every prompt has the mean, outputs are
-    exponential."""
+    """The number of tokens that 99 % of the requests do not exceed. If absent, every prompt has
+    the mean length, and outputs are exponential."""
 
 
 _RATES = ("requestsPerSecond", "tokensPerSecond", "tokensPerDay", "concurrentUsers")
@@ -206,30 +204,30 @@ class Demand(ApiModel):
     )
 
     requests_per_second: Rate | None = None
-    """Requests per second, such as 4 or "0.5"."""
+    """Requests that arrive per second, such as 4 or "0.5"."""
     tokens_per_second: Rate | None = None
-    """Output tokens per second."""
+    """Output tokens generated per second."""
     tokens_per_day: Rate | None = None
-    """Output tokens per day, spread evenly over the day."""
+    """Output tokens generated per day, spread evenly over the day."""
     concurrent_users: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
-    """Users who each wait for an answer before they ask again."""
+    """Closed-loop clients: each sends its next request after its last output ended."""
     duty_cycle_percent: Annotated[int, Field(ge=1, le=100)] | None = None
-    """Share of the time that a user waits for an answer; 100 when absent."""
+    """The percentage of the time that a client waits for an output. If absent, it is 100."""
     peak_percent: Annotated[int, Field(ge=100, le=10_000)] | None = None
-    """The peak that may come sooner than a replica starts, in percent of the rate that is given:
-    replicas for it are planned, and stay whatever is measured."""
+    """The peak in percent of the given rate that may come sooner than a replica starts. Replicas
+    for it are planned and kept, whatever is measured."""
     prompt_tokens: TokenCounts
-    """Tokens of a prompt, those that the prefix cache holds included."""
+    """Tokens of a prompt, including those that the prefix cache has."""
     output_tokens: TokenCounts
-    """Tokens of an answer."""
+    """Tokens of an output."""
     cached_prompt_percent: Annotated[int, Field(ge=0, le=99)] = 0
-    """Share of the prompt tokens that the prefix cache holds."""
+    """The percentage of prompt tokens that the prefix cache has."""
     cache_transfer: Duration | None = None
-    """Time in which the KV cache of a mean prompt comes from prefill: part of the TTFT of
-    ``engine.role: decode``, which needs it."""
+    """The transfer time of a mean prompt's KV cache from prefill. It is part of the TTFT of
+    ``engine.role: decode``, which requires it."""
     arrival_scv: Annotated[int, Field(ge=1, le=100)] = 1
-    """Squared coefficient of variation of the times between requests: 1 at random (Poisson), more
-    in bursts; a gamma process of shape 1/4 has 4."""
+    """The burstiness: the squared coefficient of variation of the times between requests. Poisson
+    arrivals have 1, a gamma process of shape 1/4 has 4."""
 
     @property
     def mean_tokens(self) -> int:
@@ -252,7 +250,7 @@ _TOO_MANY = "has(each.minReplicas) && each.minReplicas > self.maxReplicas"
 
 
 class Scaling(ApiModel):
-    """What Tonnage may do, and within which bounds."""
+    """What Tonnage may do, and between which numbers of replicas."""
 
     rules = (
         Rule(
@@ -279,24 +277,23 @@ class Scaling(ApiModel):
     )
 
     mode: Literal["Auto", "Recommend", "Approve", "Paused"] = "Auto"
-    """Auto: template and scale. Recommend: status only. Paused: as Recommend, plan frozen.
-
-    Approve: as Auto, but what replaces pods, or passes approvalAboveUsdPerHour, waits for the
-    annotation tonnage.dev/approve with the digest that the condition Approved names.
-    """
+    """Auto writes the workload and its replicas. Recommend writes the status alone. Paused does so
+    with a frozen plan. Approve acts as Auto, but changes that replace pods, or cost more than
+    approvalAboveUsdPerHour, wait for the annotation tonnage.dev/approve with the digest that the
+    condition Approved names."""
     approval_above_usd_per_hour: Rate | None = None
-    """In mode Approve: replicas that cost more wait; absent: only what replaces pods does. With
-    ``topology`` of each role."""
+    """In mode Approve, replicas above this cost wait for approval; with ``topology`` it counts for
+    each role. If absent, only changes that replace pods wait."""
     min_replicas: Annotated[int, Field(ge=1, le=1000)] = 1
-    """Replicas that run without traffic too; never 0."""
+    """The minimum number of replicas, which also run without traffic. It cannot be 0."""
     max_replicas: Annotated[int, Field(ge=1, le=1000)]
-    """The most replicas that may run. Required: cost is never unbounded, whatever traffic comes."""
+    """The maximum number of replicas. It is required, so that cost always has a bound."""
     routing: Literal["Service", "LeastOutstanding"] = "Service"
-    """What spreads requests: a plain Service (random), or a router that knows the load."""
+    """How requests are spread: a Service picks at random, a router the least loaded replica."""
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
-    """Who gets GPUs of the fleet's budget first: the higher number. Nobody's are taken away."""
+    """A higher number gets GPUs of the fleet's budget first. Running replicas stay."""
     schedules: Annotated[tuple[Schedule, ...], Field(max_length=20)] = ()
-    """Known events. Of several at once the one that asks for most counts."""
+    """Known events that need more replicas. If several overlap, the highest counts."""
 
     @property
     def most_scheduled(self) -> int:
@@ -572,30 +569,30 @@ class Spec(ApiModel):
     )
 
     model: Model
-    """What is served."""
+    """The model that is served."""
     hardware: Hardware
-    """The GPU class, and how a replica is split over GPUs."""
+    """The GPU class, and the parallelism of a replica over GPUs."""
     context_length: Annotated[int, Field(ge=16, le=16_777_216)]
-    """The maximum length of a request, prompt and output: ``--max-model-len``."""
+    """The maximum tokens of a request, prompt and output together: ``--max-model-len``."""
     slo: Slo | None = None
-    """SLO targets on latency; absent: offline, at the memory ceiling."""
+    """The latency targets. If absent, the model is served offline, at maximum concurrency."""
     demand: Demand | None = None
-    """Expected traffic: it holds until traffic is measured, ``peakPercent`` from then on, too."""
+    """The expected traffic, used until traffic is measured; ``peakPercent`` also afterwards."""
     scaling: Scaling
-    """What Tonnage may do, and within which bounds."""
+    """What Tonnage may do, and between which numbers of replicas."""
     engine: EngineSpec | None = None
-    """The serving engine, whose version decides flags, memory constants and metric names; required
-    without scaleTarget."""
+    """The serving engine, whose version decides flags, memory constants and metric names. It is
+    required without scaleTarget."""
     pods: Pods | None = None
     """The part of the pods that a user decides: a closed set, not a pod template."""
     scale_target: ScaleTarget | None = None
-    """An existing Deployment or LeaderWorkerSet to scale instead of making one; its template stays
-    untouched."""
+    """An existing Deployment or LeaderWorkerSet to scale instead of creating one. Its pod template
+    is not changed."""
     topology: Topology | None = None
-    """Prefill and decode apart; absent: one fleet for both. ``minReplicas`` and ``maxReplicas`` are
-    of a role then."""
+    """Serves prefill and decode on separate replicas. ``minReplicas`` and ``maxReplicas`` then
+    count for each role. If absent, one fleet serves both."""
     operator_class: OperatorClass | None = None
-    """Only the release of Tonnage with this class acts; absent: the one without a class."""
+    """Only the operator with this class acts on the object. If absent, the one without a class."""
 
     @property
     def role(self) -> Role | None:

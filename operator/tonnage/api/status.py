@@ -32,7 +32,7 @@ class Reason(NamedTuple):
     """Why something is as it is, in whatever part of the operator that is found."""
 
     code: str
-    """A word that is the same in every message of its kind."""
+    """The reason as one word, listed in the reference of conditions and reasons."""
     message: str
 
 
@@ -40,299 +40,300 @@ class ReasonStatus(ApiModel):
     """Why a number is what it is."""
 
     code: Annotated[str, Field(max_length=64)]
-    """A word that is the same in every message of its kind."""
+    """The reason as one word, listed in the reference of conditions and reasons."""
     message: Text
-    """Why, with the numbers."""
+    """The reason as a sentence with the numbers."""
 
 
 class ParallelismStatus(ApiModel):
-    """How one replica is split over its GPUs."""
+    """The parallelism of one replica over its GPUs."""
 
     tensor: int = 1
-    """Tensor-parallel ranks."""
+    """The number of tensor-parallel ranks."""
     pipeline: int = 1
-    """Pipeline stages."""
+    """The number of pipeline stages."""
     data: int = 1
-    """Data-parallel ranks."""
+    """The number of data-parallel ranks."""
     context: int | None = None
-    """Decode context parallel, within the tensor-parallel ranks; absent: 1."""
+    """The decode context parallel size, within the tensor-parallel ranks. If absent, it is 1."""
 
 
 class PlanStatus(ApiModel):
-    """What Tonnage would run, and why."""
+    """The replicas and flags that Tonnage would run, and why."""
 
     replicas: int
-    """Replicas that Tonnage would run now."""
+    """The number of replicas that Tonnage would run now."""
     max_num_seqs: int
-    """``--max-num-seqs``: requests that a replica, or data-parallel rank, runs at once."""
+    """``--max-num-seqs``: the requests that a replica, or data-parallel rank, runs at once."""
     max_num_batched_tokens: int
-    """``--max-num-batched-tokens``: tokens of one step."""
+    """``--max-num-batched-tokens``: the maximum tokens of one engine step."""
     max_num_queued_tokens: int | None = None
-    """``--max-num-queued-tokens``: prompt tokens without a first token, from which on an engine, or
-    data-parallel rank, refuses who comes; absent: it refuses nobody."""
+    """``--max-num-queued-tokens``: the queued prompt tokens above which an engine, or
+    data-parallel rank, refuses new requests. If absent, it refuses none."""
     gpus_per_replica: int
-    """GPUs of one replica: tensor x pipeline x data."""
+    """The number of GPUs of one replica: tensor x pipeline x data."""
     parallelism: ParallelismStatus
-    """How one replica is split over its GPUs."""
+    """The parallelism of one replica over its GPUs."""
     limited_by: Name
-    """What stops the batch from growing: TimePerOutputToken, KVCache, BatchedTokens, ..."""
+    """What limits the batch size: TimePerOutputToken, KVCache, BatchedTokens, ..."""
     reasons: Annotated[tuple[ReasonStatus, ...], Field(max_length=32)] = ()
-    """Why: first what moved the number of replicas, the last of it before the others."""
+    """The reasons of the plan. The first is the one that decided the number of replicas."""
 
 
 class InputStatus(ApiModel):
-    """One figure that the plan stands on, and where it comes from."""
+    """One figure that the plan is computed from, and its source."""
 
     name: Name
-    """What the figure is about."""
+    """The quantity that the figure is about."""
     value: Text
-    """The figure, with its unit."""
+    """The value of the figure with its unit."""
     origin: Literal["given", "looked up", "guessed", "measured"]
-    """given: by the spec; looked up: in a catalogue; guessed: nobody gave it; measured: here."""
+    """Its source: the spec (given), the catalogue (looked up), a default (guessed), or
+    measured."""
 
 
 class EstimateStatus(ApiModel):
-    """What the arithmetic expects of one replica and of the fleet."""
+    """What the arithmetic predicts for one replica and for the fleet."""
 
     weights_bytes_per_gpu: int
-    """Weights on one GPU, in bytes."""
+    """The bytes of the weights on one GPU."""
     kv_bytes_per_token: int
-    """On one GPU."""
+    """The bytes of one token in the KV cache on one GPU."""
     kv_tokens: int
-    """That the cache of one replica holds."""
+    """The tokens that the KV cache of one replica has room for."""
     kv_tokens_low: int | None = None
-    """The truth lies between low and high nine times in ten; both are the truth once measured."""
+    """The low end of the 90 % range of kvTokens; the measured value once engines report it."""
     kv_tokens_high: int | None = None
-    """See kvTokensLow."""
+    """The high end of the 90 % range of kvTokens; the measured value once engines report it."""
     concurrency_at_context_length: float
-    """Requests that the cache holds at the maximum length."""
+    """The requests of the maximum length that fit into the KV cache."""
     concurrency_at_typical_length: float
-    """Requests that the cache holds at the lengths that occur."""
+    """The requests of the measured or configured lengths that fit into the KV cache."""
     slo_concurrency: float | None = None
-    """Decoding requests at which TPOT meets its limit; absent offline."""
+    """The decoding requests at which the mean TPOT meets its limit. It is absent offline."""
     requests_per_second: float
-    """Goodput: that one replica sustains with every SLO target met."""
+    """The goodput: requests per second of one replica with every SLO target met."""
     tokens_per_second: float
-    """Output tokens of one replica at that rate."""
+    """The output tokens per second of one replica at the goodput."""
     time_to_first_token_seconds: float
-    """TTFT at that rate of a mean prompt that waits for the step in progress only, in seconds."""
+    """The TTFT at the goodput of a mean prompt that waits only for the step in progress."""
     time_per_output_token_seconds: float
-    """TPOT at that rate, in the mean, in seconds."""
+    """The mean TPOT at the goodput, in seconds."""
     bottleneck: Name
-    """What a step spends most of its time on: MemoryBandwidth, Compute, Prefill, Overhead or
-    Communication."""
+    """What an engine step spends most of its time on: MemoryBandwidth, Compute, Prefill, Overhead
+    or Communication."""
     intensity_flop_per_byte: float
-    """FLOP per byte that decode does."""
+    """The FLOP that decode does for each byte it reads."""
     ridge_flop_per_byte: float
-    """FLOP per byte above which the GPU's compute is the bound, not its memory."""
+    """The FLOP per byte above which the GPU's compute limits, not its memory bandwidth."""
     usd_per_hour: float | None = None
-    """Of all planned replicas; absent when the class has no price."""
+    """The cost per hour of all planned replicas. It is absent if the GPU class has no price."""
     usd_per_million_tokens: float | None = None
-    """Output tokens, at that rate; absent when the class has no price."""
+    """The cost of a million output tokens at the goodput. It is absent without a price."""
     inputs: Annotated[tuple[InputStatus, ...], Field(max_length=32)] = ()
-    """Every figure that the plan stands on."""
+    """Every figure that the plan is computed from."""
 
 
 class MeasuredFigure(ApiModel):
     """One measured figure."""
 
     value: float
-    """The figure, in the unit that the field names."""
+    """The measured value, in the unit that the field names."""
     source: Name
-    """Where it was measured: the metrics or the component."""
+    """The metrics or the component that it was measured from."""
     changed_at: Time
-    """When it last changed materially."""
+    """The time of its last material change."""
 
 
 class MeasuredStatus(ApiModel):
     """What Prometheus says about the pods of this object."""
 
     requests_per_second: MeasuredFigure | None = None
-    """Requests that arrive per second, on all pods."""
+    """The requests that arrive per second, over all pods."""
     prompt_tokens: MeasuredFigure | None = None
-    """Tokens of a prompt, in the mean."""
+    """The mean tokens of a prompt."""
     output_tokens: MeasuredFigure | None = None
-    """Tokens of an answer, in the mean."""
+    """The mean tokens of an output."""
     moved_prompt_fraction: MeasuredFigure | None = None
-    """Share of prompt tokens whose KV cache came from host memory or from another engine."""
+    """The share of prompt tokens whose KV cache was loaded from host memory or another engine."""
     queue_depth: MeasuredFigure | None = None
-    """Requests that wait for a slot or for cache, on all pods."""
+    """The requests that wait in the engines' queues, over all pods."""
     refused_per_second: MeasuredFigure | None = None
-    """Requests that ``engine.admission`` refuses per second, on all pods; they count as late."""
+    """Requests refused by ``engine.admission`` per second, over all pods. They count as late."""
     running: MeasuredFigure | None = None
-    """Requests that run, on all pods."""
+    """The requests that run, over all pods."""
     step_seconds: MeasuredFigure | None = None
-    """Mean time of one engine step in busy time, in seconds."""
+    """The mean time of one engine step while the engine is busy, in seconds."""
     memory_bandwidth_utilization: MeasuredFigure | None = None
-    """Bytes per step over step time over nominal bandwidth, in busy time."""
+    """MBU: bytes per step over step time over nominal bandwidth, while the engine is busy."""
     model_flops_utilization: MeasuredFigure | None = None
-    """Work per step over step time over the dense peak, in busy time."""
+    """MFU: FLOP per step over step time over the dense peak, while the engine is busy."""
     dram_active: MeasuredFigure | None = None
-    """Share of cycles in which DCGM saw the memory interface at work, idle time included."""
+    """The share of cycles with an active memory interface, by DCGM, including idle time."""
     engine_bandwidth_utilization: MeasuredFigure | None = None
-    """Of the nominal bandwidth, by the engine's own count of bytes, idle time included."""
+    """The share of the nominal bandwidth by the engine's own byte count, including idle time."""
     preemptions_per_request: MeasuredFigure | None = None
-    """Times that a request lost its cache to others, in the mean."""
+    """The mean number of preemptions of a request."""
     kv_tokens: MeasuredFigure | None = None
-    """Of one replica, as the engine reports it."""
+    """The KV cache tokens of one replica, as the engine reports them."""
     ttft_attainment: MeasuredFigure | None = None
-    """Share of requests within the TTFT limit."""
+    """The share of requests that met the TTFT limit."""
     tpot_attainment: MeasuredFigure | None = None
-    """Share of requests within the TPOT limit."""
+    """The share of requests that met the TPOT limit."""
     error_budget_left: MeasuredFigure | None = None
-    """Share of the late requests that the SLO allows over its window, of the target that has least
-    left; below 0 more were late."""
+    """The remaining share of the late requests that the SLO allows over its window, for the target
+    with the least remaining. Below 0 the budget is exceeded."""
     cold_start_seconds: MeasuredFigure | None = None
-    """From when a node took a pod until it was Ready, in seconds."""
+    """The seconds from the scheduling of a pod until it is Ready."""
 
 
 class LearnedConstant(ApiModel):
     """One constant of the step time, before and after what was measured."""
 
     prior: float
-    """Before anything was measured."""
+    """The value before anything was measured."""
     learned: float
-    """The prior where nothing was measured."""
+    """The learned value; the prior if nothing was measured."""
     planned: float
-    """That the plan stands on: the slow end of what is in doubt."""
+    """The value that the plan uses: the slow end of the learned range."""
     deviation_fraction: float
-    """Doubt of the learned one: one standard deviation, as a share of it."""
+    """The standard deviation of the learned value, as a share of it."""
 
 
 class CalibrationStatus(ApiModel):
     """A copy of what was learned: of this model on this GPU, and of this object alone."""
 
     evidence: Literal["Prior", "Namespace", "OtherNamespaces"]
-    """Whose engines were measured: this namespace's, those of others that agree, or nobody's."""
+    """Whose engines were measured: this namespace's, those of other namespaces, or none."""
     corroborating_namespaces: int
-    """Others that have learned constants of the same model, GPU, split and engine version."""
+    """Other namespaces that learned constants of the same model, GPU, parallelism and version."""
     windows: int
-    """Of evidence that the constants stand on; 0: nothing measured, the prior holds."""
+    """The measurement windows that the constants were learned from. 0 means the prior is used."""
     busy_steps: int
-    """In these windows."""
+    """The busy engine steps in these windows."""
     changed_at: Time | None = None
-    """When the constants were last learned."""
+    """The time at which the constants were last learned."""
     overhead_factor: LearnedConstant
-    """Times the overheads of the prior."""
+    """The host overheads, as a multiple of the prior's."""
     bandwidth_efficiency: LearnedConstant
-    """Share of the nominal memory bandwidth that the memory part of a step achieves."""
+    """The share of the nominal memory bandwidth that the memory reads of a step achieve."""
     prefill_efficiency: LearnedConstant
-    """Share of the peak compute that prefill achieves."""
+    """The share of the peak compute that prefill achieves."""
     step_time: LearnedConstant
-    """Of a typical step, over that of the prior."""
+    """The time of a typical engine step, as a multiple of the prior's."""
     requests_per_second: float
-    """That one replica serves within the SLO, by the plan and everything that was learned."""
+    """The goodput of one replica, by the plan and everything that was learned."""
     prior_requests_per_second: float
-    """The same before anything was learned: a quick estimate."""
+    """A quick estimate of the goodput of one replica before anything was learned."""
     goodput_factor: float = 1.0
-    """Learned from SLO attainment: multiplies the goodput that the step time allows."""
+    """A factor on the goodput that the step time allows, learned from SLO attainment."""
     judged_requests: int = 0
-    """Requests that the factor was learned from."""
+    """The number of requests that the factor was learned from."""
     judged_at: Time | None = None
-    """When the factor last moved."""
+    """The time of the factor's last change."""
     goodput_factor_reason: Text = ""
-    """Why the factor last moved, with the numbers."""
+    """The reason of the factor's last change, with the numbers."""
     kv_tokens: int | None = None
-    """Of one rank, that its own engines reported."""
+    """The KV cache tokens of one rank that the object's own engines reported."""
     prior_kv_tokens: int
-    """Of one rank, as estimated before any engine reported."""
+    """The KV cache tokens of one rank as estimated before any engine reported."""
     cold_start_seconds: float | None = None
-    """Mean from when a node took its own pods until they were Ready, beside what was expected."""
+    """The mean seconds from the scheduling of the object's pods until they are Ready."""
     cold_start_deviation_seconds: float | None = None
-    """Of single starts: one standard deviation, in seconds."""
+    """The standard deviation of single cold starts, in seconds."""
     node_wait_seconds: float | None = None
-    """Mean for which they waited for a node before, each for a quarter of an hour at most."""
+    """The mean seconds that pods waited for a node before, at most 900 for each."""
     cold_starts: int = 0
-    """That this stands on."""
+    """The number of cold starts that these times were measured from."""
 
 
 class DecisionStatus(ApiModel):
     """One change that Tonnage made or would have made."""
 
     time: Time
-    """When it was made."""
+    """The time of the change."""
     from_replicas: int
-    """Replicas before it."""
+    """The number of replicas before the change."""
     to_replicas: int
-    """Replicas after it."""
+    """The number of replicas after the change."""
     code: Annotated[str, Field(max_length=64)]
-    """The rule that decided."""
+    """The reason that decided, as one word."""
     message: Text
-    """Why, with the numbers."""
+    """The reason as a sentence with the numbers."""
 
 
 class ReplicasStatus(ApiModel):
-    """Replicas as the cluster has them."""
+    """The replicas that the cluster has and that Tonnage wants."""
 
     desired: int
-    """Replicas that Tonnage wants; where it may not write, those that there are."""
+    """The replicas that Tonnage wants; if it may not write, the current ones."""
     current: int
-    """Replicas of the Deployment."""
+    """The replicas of the Deployment or LeaderWorkerSet."""
     ready: int
-    """Replicas that are Ready."""
+    """The replicas that are Ready."""
     summary: Name
-    """ready/desired, for the table."""
+    """Ready and desired replicas as one text, such as 2/3, for ``kubectl get``."""
 
 
 class Condition(ApiModel):
     """A condition as kstatus and ``kubectl wait`` read it."""
 
     type: Annotated[str, Field(max_length=316)]
-    """What it is about, such as Ready or PlanValid."""
+    """The type of the condition, such as Ready or PlanValid."""
     status: Literal["True", "False", "Unknown"]
-    """Whether it holds."""
+    """The status of the condition."""
     reason: Annotated[str, Field(max_length=1024, pattern="^[A-Za-z][A-Za-z0-9_,:]*$")]
-    """Why, in a word; several are joined by commas."""
+    """The reason as one word; several are joined by commas."""
     message: Annotated[str, Field(max_length=32768)]
-    """Why, with the numbers."""
+    """The reason as a sentence with the numbers."""
     last_transition_time: Time
-    """When its status last changed."""
+    """The time of the last change of its status."""
     observed_generation: int | None = None
-    """Generation of the spec that it is about."""
+    """The generation of the spec that the condition is about."""
 
 
 class ProposalStatus(ApiModel):
     """A plan that waits for somebody to agree to it: mode Approve."""
 
     digest: Annotated[str, Field(max_length=64)]
-    """What the annotation ``tonnage.dev/approve`` must say."""
+    """The value of the annotation ``tonnage.dev/approve`` that approves the proposal."""
     reason: Annotated[str, Field(max_length=64)]
-    """What waits: what replaces pods, or what passes the stated cost."""
+    """Why it waits: it replaces pods, or costs more than approvalAboveUsdPerHour."""
     message: Text
-    """What would be done, and why, with the numbers."""
+    """What Tonnage would do, and why, with the numbers."""
 
 
 class Display(ApiModel):
     """Strings made for the columns of ``kubectl get``."""
 
     mbu: Name = ""
-    """Memory bandwidth utilization, as a share."""
+    """The memory bandwidth utilization."""
     queue: Name = ""
-    """Requests that wait."""
+    """The number of queued requests."""
     slo: Name = ""
     """Whether the SLO targets are met."""
     reason: Name = ""
-    """Rule of the last decision."""
+    """The reason of the last decision."""
     problem: Name = ""
-    """Message of the first condition that says what is wrong; empty: none does."""
+    """The message of the most important condition that reports a problem. Empty if none does."""
 
 
 class Status(ApiModel):
     """Everything observed and planned for one ModelDeployment."""
 
     observed_generation: int | None = None
-    """Generation of the spec that the status is about."""
+    """The generation of the spec that the status is about."""
     replicas: ReplicasStatus | None = None
-    """Replicas as the cluster has them."""
+    """The replicas that the cluster has and that Tonnage wants."""
     plan: PlanStatus | None = None
-    """What Tonnage would run, and why."""
+    """The replicas and flags that Tonnage would run, and why."""
     estimate: EstimateStatus | None = None
-    """What the arithmetic expects of one replica and of the fleet."""
+    """What the arithmetic predicts for one replica and for the fleet."""
     measured: MeasuredStatus | None = None
-    """What Prometheus says about the pods."""
+    """What Prometheus measured on the pods."""
     calibration: CalibrationStatus | None = None
     decisions: Annotated[tuple[DecisionStatus, ...], Field(max_length=MAX_DECISIONS)] = ()
-    """The last five changes, the newest first."""
+    """The last five changes of the number of replicas, newest first."""
     conditions: Annotated[
         tuple[Condition, ...],
         Field(
@@ -343,8 +344,8 @@ class Status(ApiModel):
             },
         ),
     ] = ()
-    """Ready, Reconciling and Stalled as kstatus reads them, and what Tonnage says beside."""
+    """The conditions: Ready, Reconciling and Stalled as kstatus reads them, and Tonnage's own."""
     display: Display | None = None
-    """What the columns of ``kubectl get`` show."""
+    """The texts of the columns of ``kubectl get``."""
     proposals: Annotated[tuple[ProposalStatus, ...], Field(max_length=4)] = ()
-    """What waits in mode Approve; one annotation agrees to one of them."""
+    """The plans that wait for approval in mode Approve. One annotation approves one of them."""

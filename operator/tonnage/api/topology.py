@@ -31,23 +31,23 @@ class RoleOptions(ApiModel):
     )
 
     parallelism: ParallelSizes | None = None
-    """Sizes of its split that are given; absent: as hardware.parallelism says, else chosen."""
+    """The parallelism of the role. If absent, hardware.parallelism counts, else it is chosen."""
     min_replicas: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """Replicas that run without traffic too; absent: scaling.minReplicas."""
+    """The minimum number of replicas of the role. If absent, it is scaling.minReplicas."""
     max_replicas: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """The most replicas that may run; absent: scaling.maxReplicas."""
+    """The maximum number of replicas of the role. If absent, it is scaling.maxReplicas."""
 
 
 class Topology(ApiModel):
     """Prefill and decode apart: a ModelDeployment for each role, made and changed by Tonnage."""
 
     kv_link: LinkRate | None = None
-    """What one GPU moves to a replica of the other role, such as 50GB/s or 400Gb/s; absent:
-    hardware.nodeLink, else the link between the GPUs of a node."""
+    """The bandwidth of one GPU to a replica of the other role, such as 50GB/s or 400Gb/s. If
+    absent, hardware.nodeLink, else the link between the GPUs of a node."""
     prefill: RoleOptions | None = None
-    """Of the replicas that read prompts."""
+    """Options of the prefill replicas, which compute the KV cache of prompts."""
     decode: RoleOptions | None = None
-    """Of the replicas that make answers."""
+    """Options of the decode replicas, which generate the output tokens."""
 
     @property
     def kv_link_bytes_per_s(self) -> float | None:
