@@ -78,6 +78,7 @@ unit: tests-unit tests-sizing tests-cli  ## The tests that need no cluster
 crds: $(VENV)/.dev  ## Write the CRD anew from the types
 	$(BIN)/tonnage crd > crds/modeldeployments.tonnage.dev.yaml
 	cp crds/modeldeployments.tonnage.dev.yaml charts/tonnage/files/
+	cp operator/tonnage/api/pod_rules.yaml charts/tonnage/files/pod-rules.yaml
 
 docs: $(VENV)/.site  ## Write the pages and parts of pages that are made from the code
 	$(BIN)/python deploy/site/generate

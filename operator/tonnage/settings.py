@@ -144,6 +144,17 @@ class Settings(DescribedModel):
 
     A spec that names another image is refused, and what runs is scaled on.
     """
+    sidecar_images: Annotated[
+        tuple[Annotated[str, Field(pattern=_REPOSITORY, max_length=255)], ...],
+        Field(max_length=32, json_schema_extra=_DISTINCT),
+        AfterValidator(_checked_distinct),
+    ] = ()
+    """Repositories that the further containers of ``pods.template`` may run from, as above."""
+    pod_templates: bool = False
+    """Whether a spec may have ``pods.template``.
+
+    The chart says so where its admission policies are installed, which ask users for their rights.
+    """
     service_account_names: Annotated[
         tuple[ServiceAccountName, ...],
         Field(max_length=32, json_schema_extra=_DISTINCT),

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from site_lab import NAME, a_model, a_site_of, a_tenant, until
-from tonnage.manifests.pod import HTTP_PORT
+from tonnage.api.pod_rules import HTTP_PORT
 from tonnage_lab import site
 from tonnage_lab.site import NAMESPACE
 

@@ -130,6 +130,8 @@ def _describe_error(error: ErrorDetails, root: str) -> str:
     path = "".join(f".{_printable(str(part))}" for part in error["loc"])
     if error["type"] == "extra_forbidden":
         return f"{root}{path}: unknown field"
+    if error["type"] == "pod_template":
+        return f"{root}{path}{error['msg']}"
     if error["type"] == "string_pattern_mismatch" and "args" in error["loc"]:
         return f"{root}{path}: {_printable_text(flag_refusal(str(error['input'])))}"
     if error["type"] == "string_pattern_mismatch" and error["loc"][-2:] == ("model", "id"):

@@ -87,6 +87,6 @@ class User(ApiModel):
     """
 
     id: Annotated[int, Field(ge=1, le=2_147_483_647)] | None = None
-    """User of the process; absent: the platform chooses."""
+    """The user that the engine runs as, never 0; absent: the platform chooses."""
     group: Annotated[int, Field(ge=0, le=2_147_483_647)] | None = None
-    """Of the process and of its volumes."""
+    """The group of the engine and of its volumes; absent: the platform chooses."""

@@ -1,4 +1,4 @@
-"""The parts of a spec that reach a pod: the engine, and the closed set of pod fields."""
+"""The parts of a spec that reach a pod: the engine, the template of the pods and what is beside."""
 
 import re
 from collections import Counter
@@ -17,6 +17,7 @@ from tonnage.api.fields import (
     ResourceName,
 )
 from tonnage.api.placement import NodeRequirement, PriorityName, Toleration, TopologySpread, User
+from tonnage.api.pod_rules import PodTemplate
 from tonnage.api.protection import DisruptionBudget, EngineNetwork
 from tonnage.api.references import PullSecret, SecretKey, SecretKeyRef, SecretVariable
 from tonnage.units import quantity
@@ -128,7 +129,7 @@ def _within(name: str, attribute: str) -> Rule:
 
 
 class Pods(ApiModel):
-    """The part of the pods that a user decides: a closed set, not a pod template."""
+    """The pods of the engines: a template that is merged onto ours, and what Tonnage acts on."""
 
     rules = (
         _within("cpu", "cpu"),
@@ -143,64 +144,81 @@ class Pods(ApiModel):
         _unique("env", "name", ("env", "name")),
     )
 
-    node_selector: NodeSelector = Field(default_factory=dict)
-    """Labels that a node must have, beside its GPU class."""
-    tolerations: Annotated[tuple[Toleration, ...], Field(max_length=16)] = ()
-    """Taints that the pods accept, beside nvidia.com/gpu."""
+    template: PodTemplate | None = None
+    """A part of a PodTemplateSpec, which is merged onto the one that Tonnage writes, containers,
+    volumes and variables by name. The engine's container is called vllm. A field that Tonnage sets
+    itself, or that opens the node or its GPUs to a pod, is refused by its path."""
     model_cache_claim: ResourceName | None = None
-    """PersistentVolumeClaim for weights and compile cache."""
+    """The PersistentVolumeClaim that holds weights and compile cache, mounted at /cache; without it
+    each pod downloads and compiles anew."""
     hugging_face_token_secret: SecretKey | None = None
-    """Token by which weights are downloaded, as HF_TOKEN: named in the pod, never read here."""
-    cpu: Quantity | None = None
-    """CPUs that a pod requests; absent: none are requested."""
-    memory: Quantity | None = None
-    """Memory of the host that a pod requests; absent: none is requested."""
-    shared_memory: Quantity = "8Gi"
-    """Size limit of /dev/shm."""
-    priority_class_name: PriorityName | None = None
-    """PriorityClass of the pods: which others they may preempt."""
-    runtime_class_name: ResourceName | None = None
-    """RuntimeClass of the pods, such as nvidia."""
-    cpu_limit: Quantity | None = None
-    """CPUs that a pod may use at most; absent: no limit."""
-    memory_limit: Quantity | None = None
-    """Memory of the host that a pod may use at most: one that takes more is killed."""
-    ephemeral_storage: Quantity | None = None
-    """Disk of the node that a pod asks for: without a claim, weights are downloaded to it."""
-    ephemeral_storage_limit: Quantity | None = None
-    """A pod that takes more is evicted."""
-    gpu_nodes: Annotated[tuple[NodeRequirement, ...], Field(max_length=8)] | None = None
-    """Which nodes have the GPU class, all of these, in place of nvidia.com/gpu.product: clouds
-    label GPUs differently. Empty: any node."""
-    topology_spread_constraints: Annotated[tuple[TopologySpread, ...], Field(max_length=4)] = ()
-    """How the pods spread over zones or nodes; absent: by the defaults of the scheduler."""
-    group_topology: LabelName | None = None
-    """Label of nodes, as of a rack: where a replica takes several nodes, all have one value of it,
-    and no group of another replica is there. Absent: any nodes."""
-    service_account_name: ResourceName | None = None
-    """For pull secrets and a cloud's identity. Its token is not mounted."""
-    image_pull_secrets: Annotated[tuple[PullSecret, ...], Field(max_length=8)] = ()
-    """Secrets with which the kubelet pulls the image."""
-    env: Annotated[tuple[SecretVariable, ...], Field(max_length=32)] = ()
-    """Variables from Secrets, such as the keys of an object store."""
+    """The Secret with the token by which weights are downloaded, as HF_TOKEN: the pod names it, and
+    Tonnage never reads it."""
     api_key_secret: SecretKeyRef | None = None
-    """Key that requests under /v1 must bring as a bearer token; /health and /metrics need none."""
+    """The Secret with the key that requests under /v1 must bring as a bearer token; /health and
+    /metrics need none."""
+    shared_memory: Quantity = "8Gi"
+    """The size limit of /dev/shm, by which the processes of an engine exchange data."""
     user: User | None = None
-    fs_group_change_policy: Literal["Always", "OnRootMismatch"] | None = None
-    """OnRootMismatch: a large claim is not walked through at each start."""
-    labels: PodLabels = Field(default_factory=dict)
-    """Further labels of the pods, such as those that an InferencePool selects."""
-    annotations: PodAnnotations = Field(default_factory=dict)
-    """Further annotations of the pods, such as those of a service mesh."""
+    gpu_nodes: Annotated[tuple[NodeRequirement, ...], Field(max_length=8)] | None = None
+    """The labels of nodes that have the GPU class, where the cloud does not set the label
+    nvidia.com/gpu.product; all of them must hold, and an empty list takes any node."""
+    group_topology: LabelName | None = None
+    """A label of nodes, such as that of a rack: the nodes of a replica over several have one value
+    of it, and no other replica runs there. Absent: any nodes."""
     max_surge: Annotated[int, Field(ge=0, le=1)] = 1
-    """Pods beyond the replicas while they are replaced. 0: one is taken away before its
+    """How many pods run beyond the replicas while these are replaced. With 0 a pod goes before its
     successor starts, where no GPU is free for both."""
     disruption_budget: DisruptionBudget | None = None
-    """PodDisruptionBudget: how far evictions may go, as of a node that is drained; absent: none."""
+    """The PodDisruptionBudget that bounds how many pods an eviction takes away at once, as when a
+    node is drained; absent: none is made."""
     network_policy: EngineNetwork | None = None
-    """NetworkPolicy: who may reach the engines, and what they may reach; absent: none."""
+    """The NetworkPolicy that says who may reach the engines, and what they may reach; absent: none
+    is made."""
+
+    node_selector: NodeSelector = Field(default_factory=dict)
+    """Deprecated, goes in 0.3: write template.spec.nodeSelector."""
+    tolerations: Annotated[tuple[Toleration, ...], Field(max_length=16)] = ()
+    """Deprecated, goes in 0.3: write template.spec.tolerations."""
+    cpu: Quantity | None = None
+    """Deprecated, goes in 0.3: write resources.requests of container vllm in template.spec."""
+    memory: Quantity | None = None
+    """Deprecated, goes in 0.3: write resources.requests of container vllm in template.spec."""
+    priority_class_name: PriorityName | None = None
+    """Deprecated, goes in 0.3: write template.spec.priorityClassName."""
+    runtime_class_name: ResourceName | None = None
+    """Deprecated, goes in 0.3: write template.spec.runtimeClassName."""
+    cpu_limit: Quantity | None = None
+    """Deprecated, goes in 0.3: write resources.limits of container vllm in template.spec."""
+    memory_limit: Quantity | None = None
+    """Deprecated, goes in 0.3: write resources.limits of container vllm in template.spec."""
+    ephemeral_storage: Quantity | None = None
+    """Deprecated, goes in 0.3: write resources.requests of container vllm in template.spec."""
+    ephemeral_storage_limit: Quantity | None = None
+    """Deprecated, goes in 0.3: write resources.limits of container vllm in template.spec."""
+    topology_spread_constraints: Annotated[tuple[TopologySpread, ...], Field(max_length=4)] = ()
+    """Deprecated, goes in 0.3: write template.spec.topologySpreadConstraints."""
+    service_account_name: ResourceName | None = None
+    """Deprecated, goes in 0.3: write template.spec.serviceAccountName."""
+    image_pull_secrets: Annotated[tuple[PullSecret, ...], Field(max_length=8)] = ()
+    """Deprecated, goes in 0.3: write template.spec.imagePullSecrets."""
+    env: Annotated[tuple[SecretVariable, ...], Field(max_length=32)] = ()
+    """Deprecated, goes in 0.3: write env of container vllm in template.spec.containers."""
+    fs_group_change_policy: Literal["Always", "OnRootMismatch"] | None = None
+    """Deprecated, goes in 0.3: write template.spec.securityContext.fsGroupChangePolicy."""
+    labels: PodLabels = Field(default_factory=dict)
+    """Deprecated, goes in 0.3: write template.metadata.labels."""
+    annotations: PodAnnotations = Field(default_factory=dict)
+    """Deprecated, goes in 0.3: write template.metadata.annotations."""
 
 
+DEPRECATED = (
+    *("node_selector", "tolerations", "cpu", "memory", "priority_class_name"),
+    *("runtime_class_name", "cpu_limit", "memory_limit", "ephemeral_storage"),
+    *("ephemeral_storage_limit", "topology_spread_constraints", "service_account_name"),
+    *("image_pull_secrets", "env", "fs_group_change_policy", "labels", "annotations"),
+)
+"""What 0.3 has no more: ``pod_template.given_template`` alone reads it."""
 UNTEMPLATED = frozenset({"disruption_budget", "network_policy"})
 """What of it stands in objects of its own: a change restarts nothing."""
 

@@ -584,7 +584,7 @@ class Spec(ApiModel):
     """The serving engine, whose version decides flags, memory constants and metric names. It is
     required without scaleTarget."""
     pods: Pods | None = None
-    """The part of the pods that a user decides: a closed set, not a pod template."""
+    """The pods of the engines: a template that is merged onto ours, and what Tonnage acts on."""
     scale_target: ScaleTarget | None = None
     """An existing Deployment or LeaderWorkerSet to scale instead of creating one. Its pod template
     is not changed."""

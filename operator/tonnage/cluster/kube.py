@@ -215,8 +215,11 @@ class KubeApi:
             chunk = min(CHUNK, 2 * chunk) if len(data) < PAGE_BYTES // 4 else chunk
 
     def apply(self, path: str, body: Object, *, manager: str, force: bool) -> Object:
-        """Apply server-side. The body's ``metadata.uid`` keeps a deleted object deleted."""
-        query = {"fieldManager": manager, "force": str(force).lower()}
+        """Apply server-side. The body's ``metadata.uid`` keeps a deleted object deleted.
+
+        A field that the API server does not know is refused by its path, and never dropped.
+        """
+        query = {"fieldManager": manager, "force": str(force).lower(), "fieldValidation": "Strict"}
         return self._request(Call("PATCH", path, body=body, query=query, content_type=APPLY))
 
     def merge_patch(self, path: str, body: Object, *, manager: str) -> Object:

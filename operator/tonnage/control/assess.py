@@ -44,6 +44,7 @@ from tonnage.estimate.budget import ErrorBudget
 from tonnage.manifests.children import NotServableError
 from tonnage.manifests.evicted import never_evictable
 from tonnage.manifests.names import MANAGED_LABEL
+from tonnage.manifests.pod import deprecation
 from tonnage.policy.decide import decide
 from tonnage.policy.schedules import Event, raise_to_floor
 from tonnage.policy.situation import Decision
@@ -231,6 +232,7 @@ def _notes(found: Assessment, chosen: Chosen, moved: Moved, fleet: Fleet) -> tup
         *((moved.note,) if moved.note else slots_reasons(chosen)),
         *drain_reasons(found, chosen),
         *never_evictable(chosen.model),
+        *deprecation(chosen.model),
         *untaken_reasons(found.state.engines),
     )
 

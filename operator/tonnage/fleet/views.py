@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -19,6 +19,7 @@ from tonnage.fleet.pods import (
 from tonnage.manifests.names import (
     ADOPT_LABEL,
     APPROVE_ANNOTATION,
+    CONTAINER,
     DIGEST_ANNOTATION,
     DRAIN_ANNOTATION,
     FLAGS_ANNOTATION,
@@ -122,7 +123,8 @@ def workload_view(body: Object, workload: Workload) -> DeploymentView:
     num_workers = int(template.get("size", 1)) - 1 if workload.is_group else 0
     pod_spec = answering.get("spec") or {}
     pod_specs = [pod_spec, *(each.get("spec") or {} for each in others_of_group)]
-    container: Object = next(iter(pod_spec.get("containers") or ()), {})
+    containers: Sequence[Object] = pod_spec.get("containers") or ({},)
+    container = next((each for each in containers if each.get("name") == CONTAINER), containers[0])
     pod_labels = [(each.get("metadata") or {}).get("labels") or {} for each in templates]
     annotations = metadata.get("annotations") or {}
     own = (metadata.get("labels") or {}).get(MANAGED_LABEL) == "true"

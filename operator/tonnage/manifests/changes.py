@@ -39,9 +39,11 @@ LONGEST: Final = 120
 DEFAULTS: Final[Mapping[str, tuple[Any, ...]]] = {
     "apiVersion": ("v1",),
     "defaultMode": (420,),
+    "divisor": ("0",),
     "dnsPolicy": ("ClusterFirst",),
     "failureThreshold": (3,),
     "imagePullPolicy": ("Always", "IfNotPresent"),
+    "path": ("/",),
     "periodSeconds": (10,),
     "procMount": ("Default",),
     "protocol": ("TCP",),
@@ -49,6 +51,7 @@ DEFAULTS: Final[Mapping[str, tuple[Any, ...]]] = {
     "restartPolicy": ("Always",),
     "schedulerName": ("default-scheduler",),
     "scheme": ("HTTP",),
+    "service": ("",),
     "successThreshold": (1,),
     "terminationMessagePath": ("/dev/termination-log",),
     "terminationMessagePolicy": ("File",),
@@ -149,6 +152,11 @@ class Hands:
         return Hands(ours=_below(self.ours, step), others=others)
 
     @property
+    def is_whole(self) -> bool:
+        """Tell whether all that is there is one value of ours, which holds defaults as well."""
+        return self.ours == ALL
+
+    @property
     def names(self) -> tuple[str, ...]:
         return tuple(sorted({name for name, _ in self.others}))
 
@@ -163,7 +171,8 @@ def _changes(path: str, live: Any, wanted: Any, hands: Hands) -> Iterator[Change
         case list(), list() if name in ARGUMENTS:
             yield from _in_arguments(path, live, wanted, hands.names)
         case _ if not _is_same(path, live, wanted):
-            before, after = _format_value(live), _format_value(wanted)
+            hides = name == "value" and SECRET_NAME.search(path.lower())
+            before, after = (REDACTED if hides else _format_value(each) for each in (live, wanted))
             yield Change(field=path, before=before, after=after, by=hands.names)
 
 
@@ -176,9 +185,9 @@ def _in_mapping(
             yield from _changes(below, live[key], wanted[key], there)
         elif key in wanted:
             yield Change(field=below, before=None, after=_format_value(wanted[key]))
-        elif there.ours is not None:
+        elif there.ours is not None and not (hands.is_whole and _is_default(key, live[key])):
             yield Change(field=below, before=_format_value(live[key]), after=None, by=there.names)
-        elif live[key] not in DEFAULTS.get(key, ()):
+        elif not _is_default(key, live[key]):
             yield from _additions(below, live[key], there)
 
 
@@ -244,7 +253,24 @@ def _below(owned: Owned, step: str) -> Owned:
     return owned if not owned else owned.get(step)
 
 
+def _is_default(name: str, value: Any) -> bool:
+    return value in DEFAULTS.get(name, ())
+
+
 def _is_same(path: str, live: Any, wanted: Any) -> bool:
+    """Tell whether a value is as wanted, but for defaults in it and how amounts are written."""
+    match live, wanted:
+        case Mapping(), Mapping():
+            return wanted.keys() <= live.keys() and all(
+                _is_same(f"{path}.{key}", value, wanted[key])
+                if key in wanted
+                else _is_default(key, value)
+                for key, value in live.items()
+            )
+        case list(), list():
+            return len(live) == len(wanted) and all(
+                _is_same(path, *both) for both in zip(live, wanted, strict=True)
+            )
     if live == wanted:
         return True
     is_amount = isinstance(live, str) and isinstance(wanted, str)
@@ -257,5 +283,17 @@ def _is_same(path: str, live: Any, wanted: Any) -> bool:
 
 
 def _format_value(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    text = value if isinstance(value, str) else json.dumps(_hide(value), sort_keys=True)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+def _hide(value: Any) -> Any:
+    """Return a value without the text of variables whose names say that it is secret."""
+    match value:
+        case {"name": str(name), "value": _} if SECRET_NAME.search(name.lower()):
+            return {**value, "value": REDACTED}
+        case dict():
+            return {key: _hide(each) for key, each in value.items()}
+        case list():
+            return [_hide(each) for each in value]
+    return value

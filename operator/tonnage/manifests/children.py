@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tonnage.api.objects import ModelDeployment
+from tonnage.api.pod_rules import HTTP_PORT
 from tonnage.api.pods import Pods
 from tonnage.api.spec import MAX_NAME_LENGTH, MOST_HOST_GIB, KvOffload, Model, Spec
 from tonnage.catalog.engine_limits import auto_means_fp8, nodes_refusal
@@ -26,7 +27,7 @@ from tonnage.manifests.names import (
     owner_reference,
     selector,
 )
-from tonnage.manifests.pod import HTTP_PORT, PodFigures, pod_template
+from tonnage.manifests.pod import PodFigures, pod_template
 from tonnage.manifests.scheduling import together
 from tonnage.manifests.workload import GROUPS, Workload, template_in, workload_over
 from tonnage.memoize import memoize

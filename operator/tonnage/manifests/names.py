@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from tonnage.api.group import GROUP, KIND, VERSION
+from tonnage.api.pod_rules import ENGINE
 
 Manifest = dict[str, Any]
 
@@ -32,8 +33,8 @@ MODULE_VARIABLE: Final = "TONNAGE_QUEUE_MODULE"
 MIDDLEWARE: Final = f"{QUEUE_MODULE}.NewestFirst"
 CLASS_VARIABLE: Final = "TONNAGE_QUEUE_CLASS_S"
 """Time in which arrivals make a class, for that module."""
-CONTAINER: Final = "vllm"
-"""The one container of our pods."""
+CONTAINER: Final = ENGINE
+"""The engine's container in our pods."""
 MANAGER: Final = "tonnage"
 SCALE_MANAGER: Final = "tonnage-scale"
 API_VERSION: Final = f"{GROUP}/{VERSION}"

@@ -1,25 +1,30 @@
 """The pod template of a vLLM replica, as a GPU cluster runs it."""
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tonnage.api.objects import ModelDeployment
 from tonnage.api.placement import User
+from tonnage.api.pod_rules import HTTP_PORT
+from tonnage.api.pod_template import deprecated_fields, given_template, merged
 from tonnage.api.pods import Pods
 from tonnage.api.references import SecretKey, SecretKeyRef
 from tonnage.api.spec import Spec
+from tonnage.api.status import Reason
 from tonnage.manifests.arguments import Serving, engine_arguments
 from tonnage.manifests.drain import PRE_STOP_S, grace_period_s
 from tonnage.manifests.names import CONTAINER, Manifest, labels
 from tonnage.manifests.offload import host_cache_room_gib, with_host_cache
 from tonnage.manifests.queue import queue_command, queue_environment
 from tonnage.manifests.role import role_environment
-from tonnage.manifests.scheduling import scheduling, together, tolerations
+from tonnage.manifests.scheduling import GPU_TAINT, affinity, place, together
 from tonnage.manifests.workload import Workload
 from tonnage.sizing.request import Flags
 from tonnage.units import GB, GIB, MINUTE_S
 
-HTTP_PORT = 8000
+DEPRECATED = "DeprecatedFields"
 USER_ID = 2000
 """The user of vLLM's non-root images."""
 NAME_OF_ANY_USER = "vllm"
@@ -69,45 +74,51 @@ def startup_budget_s(weights_bytes: float, host_cache_bytes: float = 0) -> float
 def pod_template(
     name: str, spec: Spec, figures: PodFigures, *, is_worker: bool = False
 ) -> Manifest:
-    """Return the pod template: one vLLM container and nothing of the user's but the closed set.
+    """Return the pod template: one vLLM container, with the template of the user merged onto it.
 
     ``is_worker``: of a pod on a further node of a replica. Nobody asks it, scrapes it or probes it:
     where it ends, all pods of its group are recreated.
     """
     pods = spec.pods or Pods()
-    metadata: Manifest = {"labels": labels(name) | pods.labels}
+    metadata: Manifest = {"labels": labels(name)}
     scraped = {
         "prometheus.io/scrape": "true",
         "prometheus.io/port": str(HTTP_PORT),
         "prometheus.io/path": "/metrics",
     }
     is_scraped = figures.annotate_scrape and not is_worker
-    own = (scraped if is_scraped else {}) | together(pods)
-    if annotations := own | pods.annotations:
-        metadata["annotations"] = annotations
-    return {"metadata": metadata, "spec": _pod_spec(name, spec, figures, is_worker=is_worker)}
+    if own := (scraped if is_scraped else {}) | together(pods):
+        metadata["annotations"] = own
+    own_pod, given = _pod_spec(spec, figures, is_worker=is_worker), given_template(pods)
+    template = merged({"metadata": metadata, "spec": own_pod}, given)
+    _finish(template["spec"], spec, figures)
+    place(template["spec"], own_pod, name, figures.workload, is_worker=is_worker)
+    return template
 
 
-def _pod_spec(name: str, spec: Spec, figures: PodFigures, *, is_worker: bool) -> Manifest:
+def deprecation(model: ModelDeployment) -> tuple[Reason, ...]:
+    """Name the fields of ``pods`` that go in 0.3, and the template that makes the same pods."""
+    fields = deprecated_fields(model.spec.pods)
+    if not fields:
+        return ()
+    named = f"{', '.join(fields)} {'goes' if len(fields) == 1 else 'go'} in 0.3"
+    instead = json.dumps(given_template(model.spec.pods))
+    message = f"{named}: write pods.template: {instead}, which replaces no pod"
+    return (Reason(code=DEPRECATED, message=message),)
+
+
+def _pod_spec(spec: Spec, figures: PodFigures, *, is_worker: bool) -> Manifest:
     pods = spec.pods or Pods()
-    pod: Manifest = {
+    return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": grace_period_s(figures.serving.drain_s),
         "securityContext": _security(pods),
-        "tolerations": tolerations(pods),
+        "tolerations": [dict(GPU_TAINT)],
         "containers": [_container(spec, figures, is_worker=is_worker)],
         "volumes": _volumes(pods, figures.serving),
-        **scheduling(name, pods, figures.product_labels, figures.workload, is_worker=is_worker),
+        **affinity(pods, figures.product_labels),
     }
-    if pods.service_account_name:
-        pod["serviceAccountName"] = pods.service_account_name
-        # The API server keeps this old name of the field beside it. Were it not ours too, it would
-        # stay when the other goes, and bring it back.
-        pod["serviceAccount"] = pods.service_account_name
-    if pods.image_pull_secrets:
-        pod["imagePullSecrets"] = [each.to_dict() for each in pods.image_pull_secrets]
-    return pod
 
 
 def _security(pods: Pods) -> Manifest:
@@ -116,35 +127,26 @@ def _security(pods: Pods) -> Manifest:
     return {
         "runAsNonRoot": True,
         **{name: number for name, number in ids.items() if number is not None},
-        **_of_volumes(pods),
-        "seccompProfile": {"type": "RuntimeDefault"},
     }
-
-
-def _of_volumes(pods: Pods) -> Manifest:
-    policy = pods.fs_group_change_policy
-    return {"fsGroupChangePolicy": policy} if policy else {}
 
 
 def _container(spec: Spec, figures: PodFigures, *, is_worker: bool) -> Manifest:
     engine, pods, serving = spec.engine, spec.pods or Pods(), figures.serving
     ports = {"ports": [{"name": "http", "containerPort": HTTP_PORT}]}
     image = engine.image if engine and engine.image else default_image(spec)
+    num_gpus = figures.flags.parallelism.num_gpus // serving.num_nodes
     return {
         "name": CONTAINER,
         "image": image,
         "command": queue_command(spec),
         "args": engine_arguments(spec, figures.flags, serving, is_worker=is_worker),
         **({} if is_worker else ports),
-        "env": [*environment(pods, queue_environment(spec)), *role_environment(spec)],
-        "resources": _resources(pods, figures),
+        "env": environment(pods, queue_environment(spec)),
+        "resources": {"limits": {"nvidia.com/gpu": str(num_gpus)}},
         **({} if is_worker else _probes(figures.startup_s)),
         "terminationMessagePolicy": "FallbackToLogsOnError",  # else there is none
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(PRE_STOP_S)]}}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": _confined(),
         "volumeMounts": [
             {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - shared memory of NCCL
             {"name": "cache", "mountPath": "/cache"},
@@ -152,33 +154,59 @@ def _container(spec: Spec, figures: PodFigures, *, is_worker: bool) -> Manifest:
     }
 
 
+def _finish(pod: Manifest, spec: Spec, figures: PodFigures) -> None:
+    """Add to a merged pod what Tonnage says whatever the user's template does."""
+    pod["securityContext"].setdefault("seccompProfile", {"type": "RuntimeDefault"})
+    engine, *others = pod["containers"]
+    engine |= {
+        "env": [*engine["env"], *role_environment(spec)],
+        "securityContext": engine["securityContext"] | _confined(),
+    }
+    _make_room(engine["resources"], figures)
+    pod["containers"] = [engine, *map(_without_gpus, others)]
+    if "initContainers" in pod:
+        pod["initContainers"] = [_without_gpus(each) for each in pod["initContainers"]]
+    if account := pod.get("serviceAccountName"):
+        # The API server keeps this old name of the field beside it. Were it not ours too, it would
+        # stay when the other goes, and bring it back.
+        pod["serviceAccount"] = account
+
+
+def _without_gpus(container: Manifest) -> Manifest:
+    """Return a further container as Pod Security ``restricted`` asks for it, which sees no GPU.
+
+    Where nvidia is the default runtime, an image that has the variable, as CUDA's do, is given all
+    GPUs of the node, and none for ``void``.
+    """
+    hidden = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+    return {
+        **container,
+        "env": [hidden, *container.get("env", [])],
+        "securityContext": container.get("securityContext", {}) | _confined(),
+    }
+
+
+def _confined() -> Manifest:
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def _make_room(resources: Manifest, figures: PodFigures) -> None:
+    """Add a cache in host memory to what the user asks for."""
+    gib = host_cache_room_gib(figures.serving.host_cache_gib, figures.flags.parallelism.tensor)
+    if not gib:
+        return
+    limits, requests = resources["limits"], resources.setdefault("requests", {})
+    asked = requests.get("memory") or limits.get("memory", "")  # as the API server has it
+    requests["memory"] = with_host_cache(asked, gib)
+    if "memory" in limits:
+        limits["memory"] = with_host_cache(limits["memory"], gib)
+
+
 def default_image(spec: Spec) -> str:
     """Return the release image of the version asked for."""
     version = spec.engine.known_version if spec.engine else ""
     parts = [*version.split("."), "0", "0"][:3]
     return f"vllm/vllm-openai:v{'.'.join(parts)}"
-
-
-def _resources(pods: Pods, figures: PodFigures) -> Manifest:
-    gib = host_cache_room_gib(figures.serving.host_cache_gib, figures.flags.parallelism.tensor)
-    asked = pods.memory or (pods.memory_limit if gib else None)  # as the API server has it
-    requests = {
-        "cpu": pods.cpu,
-        "memory": with_host_cache(asked or "", gib),
-        "ephemeral-storage": pods.ephemeral_storage,
-    }
-    limits = {
-        "nvidia.com/gpu": str(figures.flags.parallelism.num_gpus // figures.serving.num_nodes),
-        "cpu": pods.cpu_limit,
-        "memory": pods.memory_limit and with_host_cache(pods.memory_limit, gib),
-        "ephemeral-storage": pods.ephemeral_storage_limit,
-    }
-    resources = {"limits": _non_empty(limits), "requests": _non_empty(requests)}
-    return {kind: amounts for kind, amounts in resources.items() if amounts}
-
-
-def _non_empty(amounts: Mapping[str, str | None]) -> dict[str, str]:
-    return {name: amount for name, amount in amounts.items() if amount}
 
 
 def _probes(startup_s: float) -> Manifest:
@@ -225,10 +253,9 @@ def environment(pods: Pods, more: Mapping[str, str]) -> list[Manifest]:
     secrets = {
         "HF_TOKEN": pods.hugging_face_token_secret,
         "VLLM_API_KEY": pods.api_key_secret,
-        **{each.name: each.secret_key_ref for each in pods.env},
     }
     return [
-        *({"name": name, "value": value} for name, value in plain.items() if name not in secrets),
+        *({"name": name, "value": value} for name, value in plain.items()),
         *(_from_secret(name, source) for name, source in secrets.items() if source),
     ]
 

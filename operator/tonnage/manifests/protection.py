@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 
 from tonnage.api.objects import ModelDeployment
+from tonnage.api.pod_rules import HTTP_PORT
 from tonnage.api.pods import Pods
 from tonnage.api.protection import DisruptionBudget, EngineNetwork, Peer
 from tonnage.manifests.children import Site, metadata_of
 from tonnage.manifests.names import Manifest, selector
-from tonnage.manifests.pod import HTTP_PORT
 
 DNS_PORT = 53
 NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"

@@ -1,28 +1,17 @@
 """Where the pods of a replica may run: nodes of the GPU class, and what a user adds to that."""
 
+from copy import deepcopy
+from typing import Final
+
 from tonnage.api.placement import NodeRequirement
 from tonnage.api.pods import Pods
 from tonnage.manifests.names import Manifest
 from tonnage.manifests.workload import TOPOLOGY_ANNOTATION, Workload
 
 PRODUCT_LABEL = "nvidia.com/gpu.product"
-
-
-def scheduling(
-    name: str, pods: Pods, product_labels: tuple[str, ...], workload: Workload, *, is_worker: bool
-) -> Manifest:
-    """Return the fields of a pod that choose its node; those that say nothing are left out.
-
-    Replicas are what is spread, so the workers of one are not.
-    """
-    optional = {
-        "affinity": _affinity(_gpu_nodes(pods, product_labels)),
-        "nodeSelector": dict(pods.node_selector),
-        "priorityClassName": pods.priority_class_name,
-        "runtimeClassName": pods.runtime_class_name,
-        "topologySpreadConstraints": [] if is_worker else _spread(name, pods, workload),
-    }
-    return {key: value for key, value in optional.items() if value}
+GPU_TAINT: Final = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+"""Of GPU nodes: every engine accepts it."""
+REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def together(pods: Pods) -> dict[str, str]:
@@ -38,17 +27,45 @@ def together(pods: Pods) -> dict[str, str]:
     return {TOPOLOGY_ANNOTATION: pods.group_topology} if pods.group_topology else {}
 
 
-def tolerations(pods: Pods) -> list[Manifest]:
-    """Return the taints that pods accept: that of GPU nodes, and those of the user."""
-    of_gpus = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
-    return [of_gpus, *(each.to_dict() for each in pods.tolerations)]
-
-
-def _affinity(expressions: list[Manifest]) -> Manifest:
+def affinity(pods: Pods, product_labels: tuple[str, ...]) -> Manifest:
+    """Return the field of a pod by which its node has the GPU class, if a node must."""
+    expressions = _gpu_nodes(pods, product_labels)
     if not expressions:
         return {}
     terms = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    return {"affinity": {"nodeAffinity": {REQUIRED: terms}}}
+
+
+def place(pod: Manifest, own: Manifest, name: str, workload: Workload, *, is_worker: bool) -> None:
+    """Have a merged pod keep to nodes of the GPU class, and its replicas spread.
+
+    Each term of the user's is held beside ours. Replicas are what is spread, so the workers of one
+    are not; where a constraint does not say over which pods, a rollout spreads its own.
+    """
+    if "affinity" in own:
+        [ours] = own["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+        required = pod["affinity"]["nodeAffinity"][REQUIRED]
+        terms = [each for each in required["nodeSelectorTerms"] if each is not ours]
+        required["nodeSelectorTerms"] = [_both(ours, each) for each in terms] or [ours]
+    spread = pod.pop("topologySpreadConstraints", [])
+    if spread and not is_worker:
+        pod["topologySpreadConstraints"] = [
+            each if "labelSelector" in each else {**each, **_over(name, workload)}
+            for each in spread
+        ]
+
+
+def _both(ours: Manifest, theirs: Manifest) -> Manifest:
+    """Return a term of nodes that are both; a fresh one, which YAML writes out."""
+    expressions = [*ours["matchExpressions"], *theirs.get("matchExpressions", [])]
+    return deepcopy({**theirs, "matchExpressions": expressions})
+
+
+def _over(name: str, workload: Workload) -> Manifest:
+    return {
+        "labelSelector": {"matchLabels": workload.engines(name)},
+        "matchLabelKeys": [workload.revision_label],
+    }
 
 
 def _gpu_nodes(pods: Pods, product_labels: tuple[str, ...]) -> list[Manifest]:
@@ -63,15 +80,3 @@ def _gpu_nodes(pods: Pods, product_labels: tuple[str, ...]) -> list[Manifest]:
 def _expression(requirement: NodeRequirement) -> Manifest:
     values = {"values": list(requirement.values)} if requirement.values else {}
     return {"key": requirement.key, "operator": requirement.operator, **values}
-
-
-def _spread(name: str, pods: Pods, workload: Workload) -> list[Manifest]:
-    """Return the constraints, each over the pods of one revision: a rollout spreads its own."""
-    return [
-        {
-            **each.to_dict(),
-            "labelSelector": {"matchLabels": workload.engines(name)},
-            "matchLabelKeys": [workload.revision_label],
-        }
-        for each in pods.topology_spread_constraints
-    ]

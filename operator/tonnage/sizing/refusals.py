@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
+from tonnage.api.pod_template import given_template, variables_in
 from tonnage.api.spec import Spec
 from tonnage.catalog.engine import parse_version
 from tonnage.catalog.gpu import Gpu
@@ -101,8 +102,8 @@ def offload_refusals(spec: Spec, minor: str, shape: ModelShape, gpu: Gpu) -> Ite
         )
     if gpu.is_unified:
         yield f"model.kvOffload: the memory of {gpu.name} is that of its host"
-    if others := BESIDE_HOST_CACHE & {each.name for each in (spec.pods.env if spec.pods else ())}:
-        yield f"model.kvOffload does not go with pods.env {min(others)}"
+    if others := BESIDE_HOST_CACHE & variables_in(given_template(spec.pods)):
+        yield f"model.kvOffload does not go with the variable {min(others)}"
     if switches_in(spec.engine.args if spec.engine else ()).prefix_caching is False:
         yield (
             "model.kvOffload holds prompts that come again: --no-enable-prefix-caching computes "

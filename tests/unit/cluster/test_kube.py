@@ -105,7 +105,9 @@ class TestVerbs:
 
         assert request.method == "PATCH"
         assert request.headers["Content-Type"] == "application/apply-patch+yaml"
-        assert request.query == {"fieldManager": "tonnage", "force": written}
+        assert request.query == {
+            "fieldManager": "tonnage", "force": written, "fieldValidation": "Strict",
+        }  # fmt: skip
         assert request.json() == THING
 
     def test_merge_patch_sends_the_dict_as_a_merge_patch(self, exchange):

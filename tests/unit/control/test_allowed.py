@@ -12,6 +12,7 @@ from fleet_builders import (
     a_state,
     assessed,
 )
+from pod_templates import a_container, sidecar
 from tonnage.control.report.conditions import conditions
 from tonnage.control.report.status import report
 from tonnage.control.size.allowed import is_allowed
@@ -108,8 +109,36 @@ class TestASpecThatNamesWhatIsNotAllowed:
                 READER,
                 {},
                 "ServiceAccountNotAllowed",
-                "pods.serviceAccountName model-reader: the operator's "
+                "serviceAccountName of pods model-reader: the operator's "
                 "settings.serviceAccountNames allows none",
+            ),
+            (
+                {"pods": {"template": {"spec": {"serviceAccountName": "model-reader"}}}},
+                {"pod_templates": True},
+                "ServiceAccountNotAllowed",
+                "serviceAccountName of pods model-reader: the operator's "
+                "settings.serviceAccountNames allows none",
+            ),
+            (
+                {"pods": {"template": {}}},
+                {},
+                "TemplateNotAllowed",
+                "pods.template: the operator's settings.podTemplates is false, since the chart's "
+                "admission policies are not installed",
+            ),
+            (
+                {"pods": {"template": sidecar()}},
+                {"pod_templates": True, "engine_images": ("vllm/vllm-openai", "registry.test")},
+                "ImageNotAllowed",
+                "pods.template.spec.containers[0].image registry.test/side:1: the operator's "
+                "settings.sidecarImages allows none",
+            ),
+            (
+                {"pods": {"template": {"spec": {"initContainers": [a_container()]}}}},
+                {"pod_templates": True, "sidecar_images": ("registry.test/other",)},
+                "ImageNotAllowed",
+                "pods.template.spec.initContainers[0].image registry.test/side:1: the operator's "
+                "settings.sidecarImages allows registry.test/other",
             ),
         ],
     )
@@ -127,6 +156,10 @@ class TestASpecThatNamesWhatIsNotAllowed:
             (MINE, {"engine_images": ("registry.test/mine",)}),
             (READER, {"service_account_names": ("model-reader",)}),
             ({"pods": {"serviceAccountName": "default"}}, {}),
+            (
+                {"pods": {"template": sidecar()}},
+                {"pod_templates": True, "sidecar_images": ("registry.test/side",)},
+            ),
         ],
     )
     def test_is_carried_out_where_the_settings_list_it(self, spec, settings):

@@ -102,7 +102,7 @@ class TestTheFirstPlan:
             (auto(None), "Auto: off; model.kvOffload.workingSetTokens is not given"),
             (auto(gib=None), "Auto: off; model.kvOffload.gib is not given, nor is host_cache_by"),
             (auto(engine={"version": "0.30"}), "kvOffload needs engine.version 0.31"),
-            (auto(pods=ALLOCATOR), "does not go with pods.env PYTORCH_CUDA_ALLOC_CONF"),
+            (auto(pods=ALLOCATOR), "does not go with the variable PYTORCH_CUDA_ALLOC_CONF"),
         ],
     )
     def test_says_why_it_has_none(self, manifest, why):

@@ -174,7 +174,7 @@ def test_it_replaces_pods_and_what_is_learned_is_of_it_alone():
                     ]
                 },
             },
-            "does not go with pods.env PYTORCH_CUDA_ALLOC_CONF",
+            "does not go with the variable PYTORCH_CUDA_ALLOC_CONF",
         ),
     ],
 )

@@ -21,6 +21,7 @@ from tonnage.explain.offload import offload_reasons
 from tonnage.explain.report import estimate_status, plan_status, sizing_reasons
 from tonnage.manifests.arguments import argument_pairs
 from tonnage.manifests.evicted import DISRUPTION_BUDGET, evictable, never_evictable
+from tonnage.manifests.pod import deprecation
 from tonnage.manifests.roles import Running, divided_spec
 from tonnage.sizing.adapters import running_adapters
 from tonnage.sizing.checks import with_running_cache
@@ -312,6 +313,7 @@ def within_bounds(
     reasons = (
         *sizing_reasons(sizing),
         *never_evictable(model),
+        *deprecation(model),
         *offload_reasons(model.spec, sizing, why=why_offload),
     )
     scaling = model.spec.scaling

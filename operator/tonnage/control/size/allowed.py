@@ -1,10 +1,12 @@
-"""Whether an administrator lets a spec have its image and its ServiceAccount. Pure."""
+"""Whether an administrator lets a spec have its images, template and ServiceAccount. Pure."""
 
 from functools import lru_cache
 from typing import Final
 
 from tonnage.api.objects import ModelDeployment
+from tonnage.api.pod_template import containers_in, given_template
 from tonnage.control.size.question import RefusedError
+from tonnage.manifests.names import CONTAINER
 from tonnage.manifests.pod import default_image
 from tonnage.settings import Settings
 
@@ -20,7 +22,7 @@ ANSWERS: Final = 512
 
 
 def check_allowed(model: ModelDeployment, settings: Settings) -> None:
-    """Refuse an image and a ServiceAccount that the settings do not list.
+    """Refuse a template, images and a ServiceAccount that the settings do not list.
 
     Raises:
         RefusedError: the message names the field and the setting.
@@ -36,11 +38,27 @@ def check_allowed(model: ModelDeployment, settings: Settings) -> None:
             f"{field} {image}: the operator's settings.engineImages allows "
             f"{', '.join(settings.engine_images) or 'none'}",
         )
-    account = (spec.pods.service_account_name if spec.pods else None) or DEFAULT_ACCOUNT
+    if spec.pods and spec.pods.template is not None and not settings.pod_templates:
+        raise RefusedError(
+            "TemplateNotAllowed",
+            "pods.template: the operator's settings.podTemplates is false, since the chart's "
+            "admission policies are not installed",
+        )
+    template = given_template(spec.pods)
+    for path, container in containers_in(template):
+        if container["name"] != CONTAINER and not is_allowed(
+            container["image"], settings.sidecar_images
+        ):
+            raise RefusedError(
+                "ImageNotAllowed",
+                f"pods.template.{path}.image {container['image']}: the operator's "
+                f"settings.sidecarImages allows {', '.join(settings.sidecar_images) or 'none'}",
+            )
+    account = (template.get("spec") or {}).get("serviceAccountName") or DEFAULT_ACCOUNT
     if account not in {DEFAULT_ACCOUNT, *settings.service_account_names}:
         raise RefusedError(
             "ServiceAccountNotAllowed",
-            f"pods.serviceAccountName {account}: the operator's settings.serviceAccountNames "
+            f"serviceAccountName of pods {account}: the operator's settings.serviceAccountNames "
             f"allows {', '.join(settings.service_account_names) or 'none'}",
         )
 
