@@ -169,7 +169,7 @@ def test_every_field_of_the_pods_is_taken_and_comes_back(kubectl: Kubectl, names
 
 
 def test_the_pods_tried_above_have_every_field():
-    assert set(EVERY_POD_FIELD | OVER_NODES) | {"sharedMemory"} == {
+    assert set(EVERY_POD_FIELD | OVER_NODES) | {"sharedMemory", "template"} == {
         field.alias for field in Pods.model_fields.values()
     }
 
@@ -258,8 +258,8 @@ def test_kubectl_get_shows_what_matters(kubectl: Kubectl, namespace: str):
 
 
 def test_kubectl_explain_tells_what_a_field_means(kubectl: Kubectl):
-    assert "unbounded" in kubectl("explain", "mdep.spec.scaling.maxReplicas")
-    assert "at the memory ceiling" in " ".join(kubectl("explain", "mdep.spec.slo").split())
+    assert "always has a bound" in kubectl("explain", "mdep.spec.scaling.maxReplicas")
+    assert "at maximum concurrency" in " ".join(kubectl("explain", "mdep.spec.slo").split())
 
 
 @pytest.mark.parametrize(
