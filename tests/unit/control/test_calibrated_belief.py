@@ -7,6 +7,7 @@ import pytest
 from fleet_builders import NOW_S, a_fleet, a_memory, a_sizing, a_state, assessed
 from measured_builders import a_posterior
 from tonnage.api.status import Reason
+from tonnage.control.input.state import Observed
 from tonnage.control.learn.believed import asked_with, belief, doubt_reasons, with_known_cache
 from tonnage.control.learn.learning import learn_from, observation
 from tonnage.estimate.belief import step_ratio
@@ -199,7 +200,7 @@ def learned_after(windows, *, slower=1.0):
     known, last = Calibrations(), {}
     for number in range(windows):
         now = replace(fleet, now_s=NOW_S + 60 * number)
-        said = replace(seen, pods=pods)
+        said = replace(seen, observed=Observed(windows=lambda: pods))
         known, last, _ = learn_from([said], known, last, now)
     return known.speed[seen.speed]
 

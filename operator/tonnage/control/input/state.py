@@ -1,6 +1,6 @@
 """What one tick takes, remembers and finds: immutable values, so that deciding is a function."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -334,16 +334,21 @@ class Attainment:
         return number, number * (1 - self.fraction)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Observed:
     """What busy engines and histograms say in this tick."""
 
-    pods: tuple[PodWindow, ...] = ()
-    """What the engines of each warm and busy pod did over the last window."""
+    windows: Callable[[], tuple[PodWindow, ...]] = field(compare=False)
+    """Asked for the pods below: they are read once a minute."""
     kv_tokens: float | None = None
     kv_reports: tuple[float, ...] = ()
     """Tokens of one rank that each pod reports."""
     attainments: tuple[Attainment, ...] = ()
+
+    @cached_property
+    def pods(self) -> tuple[PodWindow, ...]:
+        """What the engines of each warm and busy pod did over the last window."""
+        return self.windows()
 
 
 @dataclass(frozen=True, kw_only=True)

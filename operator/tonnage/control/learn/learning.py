@@ -14,7 +14,7 @@ from tonnage.estimate.calibration import (
     memory_key,
     speed_key,
 )
-from tonnage.estimate.learner import PodWindow, learn
+from tonnage.estimate.learner import learn
 from tonnage.estimate.metrics import BUSY_SCRAPES
 from tonnage.estimate.posterior import MemoryReport, SpeedPosterior
 from tonnage.memoize import memoize
@@ -33,7 +33,7 @@ class Observation:
     prior: SpeedPosterior
     widest: SpeedPosterior
     """The prior with the upper bound of its variance."""
-    pods: tuple[PodWindow, ...]
+    observed: Observed
     memory: Scope
     kv_tokens: float | None
     """Of one rank, if that is believable for others too."""
@@ -54,7 +54,7 @@ def observation(found: Assessment) -> Observation | None:
         speed=Scope(namespace, speed_key(request, flags)),
         prior=chosen.belief.prior,
         widest=chosen.belief.widest,
-        pods=observed.pods,
+        observed=observed,
         memory=Scope(namespace, memory_key(request, flags)),
         kv_tokens=_shared_kv_tokens(observed, chosen.sizing),
     )
@@ -169,8 +169,10 @@ def _speed_after(
 ) -> SpeedPosterior | None:
     """Return what is known of a speed by now; None: nothing new was said, or too soon."""
     window_s, at_s = BUSY_SCRAPES * fleet.settings.scrape_interval_s, fleet.windows_end_s
-    pods = [pod for each in of_scope for pod in each.pods]
-    if not pods or 0 <= at_s - asked_s < window_s:
+    if 0 <= at_s - asked_s < window_s:
+        return None
+    pods = [pod for each in of_scope for pod in each.observed.pods]
+    if not pods:
         return None
     return learn(known or of_scope[0].prior, of_scope[0].widest, pods, now_s=fleet.now_s)
 

@@ -177,7 +177,7 @@ def observe_engines(
     slo = sizing.request.slo
     reported = _reports_of_pods(state, sizing)
     return Observed(
-        pods=_pod_windows(state, fleet, sizing, prior),
+        windows=lambda: _pod_windows(state, fleet, sizing, prior),
         kv_tokens=min(reported) * sizing.flags.parallelism.data if reported else None,
         kv_reports=tuple(reported),
         attainments=(
