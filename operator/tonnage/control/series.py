@@ -4,11 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from tonnage.api.status import ReplicasStatus
+from tonnage.api.status import CalibrationStatus, LearnedConstant, ReplicasStatus
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.results import WriteKind
 from tonnage.control.input.state import Assessment, Chosen, Fleet
-from tonnage.control.report.calibrated import learned_constants
 from tonnage.control.report.reasons import label_reason
 from tonnage.control.report.roles import has_roles, said_by_roles
 from tonnage.control.report.status import newest_decision, replicas_status
@@ -126,8 +125,13 @@ UTILIZATION: Final = {
     "tonnage_model_flops_utilization": "modelFlopsUtilization",
 }
 """Figures of the last look, smoothed."""
-CONSTANTS: Final = ("OverheadFactor", "BandwidthEfficiency", "PrefillEfficiency", "StepTime")
-"""Of the step time, in the order in which they are learned; the last is what they make together."""
+CONSTANTS: Final = {
+    "OverheadFactor": "overhead_factor",
+    "BandwidthEfficiency": "bandwidth_efficiency",
+    "PrefillEfficiency": "prefill_efficiency",
+    "StepTime": "step_time",
+}
+"""Of the step time, at the last look; the last is what they make together."""
 
 
 def fleet_series(outcome: TickResult, fleet: Fleet, *, most: int) -> FleetSeries:
@@ -163,7 +167,7 @@ def gauges(found: Assessment, memory: ObjectMemory) -> Iterator[MetricSample]:
     yield from _traffic(found)
     if found.chosen:
         yield from _capacity(found, found.chosen, replicas)
-        yield from _calibration(found.chosen)
+        yield from _calibration(memory.reported.calibration)
     yield from _engine_samples(found, memory)
     for budget in found.budgets:
         target = (budget.objective.latency, f"{budget.objective.quantile:g}")
@@ -213,9 +217,9 @@ def _capacity(
         yield MetricSample("tonnage_usd_per_hour", usd)
 
 
-def _calibration(chosen: Chosen) -> Iterator[MetricSample]:
-    constants = learned_constants(chosen.belief, chosen.sizing.request.speed)
-    for name, constant in zip(CONSTANTS, constants, strict=True):
+def _calibration(learned: CalibrationStatus | None) -> Iterator[MetricSample]:
+    for name, field in CONSTANTS.items() if learned else ():
+        constant: LearnedConstant = getattr(learned, field)
         yield MetricSample("tonnage_calibration", constant.prior, (name, "prior"))
         yield MetricSample("tonnage_calibration", constant.learned, (name, "learned"))
         yield MetricSample("tonnage_calibration", constant.planned, (name, "planned"))

@@ -8,7 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from tonnage.api.status import Condition, DecisionStatus, MeasuredFigure, PlanStatus
+from tonnage.api.status import (
+    CalibrationStatus,
+    Condition,
+    DecisionStatus,
+    MeasuredFigure,
+    PlanStatus,
+)
 from tonnage.control.input.answers import Answers
 from tonnage.control.input.results import Cause, Failure, WriteKind
 from tonnage.control.input.writers import Writers
@@ -305,6 +311,8 @@ class ReportMemory:
     """Of its pods, by name, smoothed: for show."""
     shown: Mapping[str, MeasuredFigure] = field(default_factory=dict)
     """The gauges in the status, as of when they last moved."""
+    calibration: CalibrationStatus | None = None
+    """What was learned, at the last look."""
     conditions: Mapping[str, Condition] = field(default_factory=dict)
     decisions: tuple[DecisionStatus, ...] = ()
     frozen_plan: PlanStatus | None = None

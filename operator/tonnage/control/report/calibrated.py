@@ -71,7 +71,6 @@ def _time(at_s: float) -> str | None:
     return rfc3339(at_s) if at_s else None
 
 
-@memoize
 def learned_constants(held: Belief, speed: SpeedConstants) -> tuple[LearnedConstant, ...]:
     """Return overhead, bandwidth and prefill, and the step time that they make together.
 

@@ -1,5 +1,6 @@
 """The status of one object, and whether it is to be written."""
 
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -146,10 +147,10 @@ def report(found: Assessment, fleet: Fleet) -> Reported:
     is_news = _facts_on_server(found.state.view) != facts(stated)
     if is_news and not (is_look or found.pending):  # figures go along
         is_look, known = True, _looked(found, known, fleet)
-    whole = _whole(found, known, stated, fleet) if is_news or is_look else None
+    whole = _whole(found, known, stated) if is_news or is_look else None
     is_due = fleet.now_s - before.gauges_written_at_s >= fleet.settings.status_interval_s
     status, written_at_s = None, before.gauges_written_at_s
-    if whole and (is_news or (is_due and _is_moved(_standing(found.state.view), whole))):
+    if whole and (is_news or (is_due and _is_moved(found.state.view, whole))):
         status = whole
         written_at_s = (known.looked_at_s if is_look else None) or fleet.now_s
     frozen = before.frozen_plan or (whole.plan if whole else None)
@@ -167,8 +168,9 @@ def _facts_on_server(view: ModelView) -> tuple[object, ...]:
     return facts(_standing(view))
 
 
-def _is_moved(before: Status, after: Status) -> bool:
-    return figures_moved(figures(before.to_dict()), figures(after.to_dict()))
+def _is_moved(view: ModelView, after: Status) -> bool:
+    """Tell whether figures on the API server, which are ours, differ materially."""
+    return figures_moved(figures(json.loads(view.status)), figures(after.to_dict()))
 
 
 def _is_look_due(known: ReportMemory, fleet: Fleet) -> bool:
@@ -192,7 +194,7 @@ def _stated(found: Assessment, known: ReportMemory, met: tuple[Condition, ...]) 
     return before.model_copy(update={each: getattr(stated, each) for each in parts})
 
 
-def _whole(found: Assessment, known: ReportMemory, stated: Status, fleet: Fleet) -> Status:
+def _whole(found: Assessment, known: ReportMemory, stated: Status) -> Status:
     """Return a status with words and figures, too."""
     if found.pending:
         display = {"problem": problem_cell(problem_of(stated.conditions))}
@@ -206,7 +208,7 @@ def _whole(found: Assessment, known: ReportMemory, stated: Status, fleet: Fleet)
         "plan": _with_reasons(found, stated.plan),
         "estimate": sizing and estimate_status(sizing, replicas=_decided_replicas(found)),
         "measured": MeasuredStatus.model_validate(known.shown) if known.shown else None,
-        "calibration": calibration_status(found, fleet),
+        "calibration": known.calibration,
         "display": _display(found, known, stated.conditions),
     }
     return stated.model_copy(update=more)
@@ -371,6 +373,7 @@ def _looked(found: Assessment, known: ReportMemory, fleet: Fleet) -> ReportMemor
         gauges_said_at_s=said_at_s,
         speeds=with_speeds(found, used.speeds, fleet.now_s),
         shown=shown,
+        calibration=calibration_status(found, fleet),
     )
 
 
