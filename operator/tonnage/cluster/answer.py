@@ -20,7 +20,7 @@ MAX_NUMBER_CHARACTERS: Final = 512
 """Of a number: VictoriaMetrics writes 1e300 in 301 digits."""
 Scalar = str | float | bool | None
 """What may be in the place of a time or of a value: nothing that could be large."""
-Take = Callable[[bytes, Samples], None]
+Take = Callable[[bytes, Any], None]
 TAKERS: Final[list[Take]] = []
 ONE_AT_A_TIME: Final = threading.Lock()
 LABELS: Final = msgspec.json.Decoder(dict[str, str])
@@ -41,14 +41,14 @@ def _numbers(samples: Sequence[tuple[Scalar, Scalar]]) -> Samples:
     return [(at_s, value) for at_s, value in read if abs(at_s) < float("inf")]
 
 
-def _decoder(sample: Any, read: Callable[[Any], Samples]) -> Any:
+def _decoder(sample: Any) -> Any:
     """Return what decodes a document: each series goes to the last taker and is emptied.
 
     Made once: classes are rings of references, which nobody collects.
     """
 
     def hand_on(series: Any) -> None:
-        TAKERS[-1](bytes(series.metric), read(series.values))
+        TAKERS[-1](bytes(series.metric), series.values)
         series.metric = series.values = None
 
     series = defstruct(
@@ -71,9 +71,9 @@ def _decoder(sample: Any, read: Callable[[Any], Samples]) -> Any:
     return msgspec.json.Decoder(document, strict=False)
 
 
-FIGURES: Final = _decoder(tuple[float, float], list)
+FIGURES: Final = _decoder(tuple[float, float])
 """Of samples as Prometheus writes them, read at once."""
-WHATEVER: Final = _decoder(tuple[Scalar, Scalar], _numbers)
+WHATEVER: Final = _decoder(tuple[Scalar, Scalar])
 """Of samples with something in the place of a figure that is none."""
 
 
@@ -96,18 +96,18 @@ class AnswerReader:
             PrometheusError: it broke off, was no matrix, or has too many series.
         """
         try:
-            return self._read(FIGURES)
+            return self._read(FIGURES, self._take)
         except (ValueError, RecursionError):
             pass  # a figure that is none, perhaps
         try:
-            return self._read(WHATEVER)
+            return self._read(WHATEVER, lambda metric, values: self._take(metric, _numbers(values)))
         except (ValueError, RecursionError) as error:
             raise bad_answer() from error
 
-    def _read(self, decoder: Any) -> bool:
+    def _read(self, decoder: Any, take: Take) -> bool:
         self.answered, self._num_series = Answered(), 0
         with ONE_AT_A_TIME:
-            TAKERS.append(self._take)
+            TAKERS.append(take)
             try:
                 document = decoder.decode(self._body)
             finally:

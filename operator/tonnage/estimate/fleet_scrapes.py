@@ -47,40 +47,42 @@ Samples = Sequence[tuple[float, float]]
 """(unix time, value) in order of time."""
 
 
+Slot = int | tuple[int, str]
+"""A column of a page, or a part of one that is a sum; ``OF_GPU``: of none."""
+OF_GPU: Final[Slot] = -1
+
+
 class Place(NamedTuple):
     """Where the samples of a series go."""
 
     engine: EngineKey
-    column: int
-    """Of a page; ``OF_GPU``: of none."""
-    part: str = ""
-    """Of a column that is a sum."""
+    slot: Slot
     largest: float = LARGEST
 
 
-OF_GPU = -1
+NEW: Final = Place(("", "", ""), OF_GPU)
+"""Of a series that was not seen before."""
 
 
 @dataclass(slots=True)
 class EngineRows:
     """What a round says of one engine."""
 
-    pages: dict[float, dict[int | tuple[int, str], float]] = field(default_factory=dict)
-    """By time of the scrape, and by column or part of a column."""
+    pages: dict[float, dict[Slot, float]] = field(default_factory=dict)
+    """By time of the scrape."""
     times: dict[int, list[float]] = field(default_factory=dict)
     """When each label set of ``RUNNING`` was sampled."""
     since_s: float = -inf
     """What was sampled until then is known."""
 
-    def note(self, place: Place, samples: Samples) -> int:
+    def note(self, slot: Slot, largest: float, samples: Samples) -> int:
         """Note the samples of a series; return how many were no finite number."""
-        slot: int | tuple[int, str] = (place.column, place.part) if place.part else place.column
-        pages, num_dropped = self.pages, 0
+        pages, since_s, num_dropped = self.pages, self.since_s, 0
         for at_s, value in reversed(samples):
-            if at_s <= self.since_s:
+            if at_s <= since_s:
                 break
             figure = value
-            if not 0 <= value <= place.largest:
+            if not 0 <= value <= largest:
                 num_dropped += not isfinite(value)
                 figure = inf
             page = pages.get(at_s)
@@ -163,22 +165,22 @@ class FleetScrapes:
         samples: Samples,
     ) -> None:
         """Take in the samples of a series; ``series``: a hash of its labels."""
-        if series in self._places:
-            place = self._places[series]
-        else:
+        place = self._places.get(series, NEW)
+        if place is NEW:
             place = self._places[series] = self._find(labels(), into)
         if place is None or not samples:
             return
-        if place.column == OF_GPU:
+        engine, slot, largest = place
+        if slot == OF_GPU:
             known = [value for _, value in samples if 0 <= value <= 1]
-            into.gpus.setdefault(place.engine[:2], []).extend(known)
+            into.gpus.setdefault(engine[:2], []).extend(known)
             return
-        rows = into.engines.get(place.engine)
+        rows = into.engines.get(engine)
         if rows is None:
-            rows = into.engines[place.engine] = EngineRows(since_s=self._since_s(place.engine))
-        if place.column == RUNNING:
+            rows = into.engines[engine] = EngineRows(since_s=self._since_s(engine))
+        if slot == RUNNING:
             rows.times[series] = [at_s for at_s, _ in samples]
-        into.num_dropped += rows.note(place, samples)
+        into.num_dropped += rows.note(slot, largest, samples)
 
     def add(self, answered: Answered) -> None:
         """Add what a round said."""
@@ -226,7 +228,8 @@ class FleetScrapes:
         found = column_of(labels)
         if found is None or len(found[1]) > MAX_LABEL_CHARACTERS:
             return None
-        return Place(key, *found, largest=COLUMNS[found[0]].largest)
+        column, part = found
+        return Place(key, (column, part) if part else column, COLUMNS[column].largest)
 
     def _add_pod(self, pod: PodKey, of_pod: dict[str, EngineRows]) -> None:
         """Add what the engines of one pod say.
@@ -284,7 +287,7 @@ def in_order(names: Iterable[str]) -> Sequence[str]:
     return sorted(names, key=lambda name: (len(name), name))
 
 
-def _row(page: Mapping[int | tuple[int, str], float], width: int) -> Sequence[float]:
+def _row(page: Mapping[Slot, float], width: int) -> Sequence[float]:
     """Return a page as columns; of what comes in parts the sum."""
     row = [nan] * width
     for place, value in page.items():
