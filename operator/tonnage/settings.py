@@ -153,7 +153,7 @@ class Settings(DescribedModel):
     pod_templates: bool = False
     """Whether a spec may have ``pods.template``.
 
-    The operator checks it; the chart's admission policies do not look into it yet.
+    The chart says so where its admission policies are installed, which ask users for their rights.
     """
     service_account_names: Annotated[
         tuple[ServiceAccountName, ...],

@@ -108,7 +108,7 @@ capabilities:
 {{- /* One line for each setting that has a value, as JSON: a whole number stays one. */}}
 {{- define "tonnage.settings" -}}
 {{- $_ := required "settings.prometheusUrl is needed: the address of the Prometheus that scrapes the engines" .Values.settings.prometheusUrl }}
-{{- range $name, $value := omit .Values.settings "operatorNamespace" "catalogFolder" "calibrationFolder" }}
+{{- range $name, $value := omit .Values.settings "operatorNamespace" "podTemplates" "catalogFolder" "calibrationFolder" }}
 {{- if kindIs "map" $value }}
 {{ $name }}: {{ include "tonnage.given" $value | fromYaml | toJson }}
 {{- else if not (kindIs "invalid" $value) }}
@@ -116,6 +116,7 @@ capabilities:
 {{- end }}
 {{- end }}
 operatorNamespace: {{ toJson .Release.Namespace }}
+podTemplates: {{ or .Values.settings.podTemplates .Values.admissionPolicy.create | default false }}
 {{- if .Values.gpuClasses }}
 catalogFolder: {{ include "tonnage.gpuClassFolder" . }}
 {{- end }}
