@@ -11,6 +11,7 @@ import yaml
 from helm import CHART, PROMETHEUS, with_prometheus
 from schemas import SERVED
 from tonnage.api.crd import crd
+from tonnage.api.pod_rules import rules
 from tonnage.catalog.gpu import GPU_FOLDER
 from tonnage.settings import Settings
 from tonnage_lab.processes import LabError
@@ -185,9 +186,11 @@ def policies(helm, **values):
 def test_the_policies_come_with_the_rights_that_they_bound_and_only_then(helm):
     own = {".own", ".own.scale"}
 
-    assert policies(helm) == {"", *own, ".rolls", ".lease", ".size"}
+    asking = {"", ".template", ".rolls", ".deprecated"}
+
+    assert policies(helm) == {*asking, *own, ".lease", ".size"}
     assert policies(helm, **SCALE_ONLY) == {*own, ".lease", ".size"}, "no right to create pods"
-    assert policies(helm, **NAMESPACED) == {"", *own, ".rolls", ".size"}, "no Lease of a class"
+    assert policies(helm, **NAMESPACED) == {*asking, *own, ".size"}, "no Lease of a class"
     assert policies(helm, admissionPolicy={"create": False}) == set()
 
 
@@ -234,16 +237,18 @@ def test_only_who_serves_all_namespaces_sees_leases_of_others(helm):
     assert sorted(of_leases(), key=str) == sorted([*own, *others], key=str)
 
 
-def test_of_the_policies_all_deny_but_one_that_only_warns(helm):
+def test_of_the_policies_all_deny_but_two_that_only_warn(helm):
     bindings = of_kind(helm.template(), "ValidatingAdmissionPolicyBinding")
 
     assert {each["spec"]["policyName"]: each["spec"]["validationActions"] for each in bindings} == {
         "tonnage.tonnage-system": ["Deny"],
+        "tonnage.tonnage-system.deprecated": ["Warn"],
         "tonnage.tonnage-system.lease": ["Deny"],
         "tonnage.tonnage-system.own": ["Deny"],
         "tonnage.tonnage-system.own.scale": ["Deny"],
         "tonnage.tonnage-system.rolls": ["Warn"],
         "tonnage.tonnage-system.size": ["Deny"],
+        "tonnage.tonnage-system.template": ["Deny"],
     }
 
 
@@ -260,7 +265,38 @@ def test_the_crd_is_the_generated_one_and_outlives_the_release(helm):
 
 
 def test_the_settings_are_the_operators_defaults(helm):
-    assert settings_of(helm.template()) == Settings(prometheus_url=PROMETHEUS)
+    given = {"admissionPolicy": {"create": False}}
+
+    assert settings_of(helm.template(**given)) == Settings(prometheus_url=PROMETHEUS)
+
+
+def test_a_template_is_taken_where_its_policy_is_or_the_administrator_says_so(helm):
+    without, wished = {"admissionPolicy": {"create": False}}, {"settings": {"podTemplates": True}}
+
+    assert settings_of(helm.template()).pod_templates
+    assert not settings_of(helm.template(**without)).pod_templates
+    assert settings_of(helm.template(**without, **wished)).pod_templates
+
+
+def test_the_policy_of_templates_asks_for_every_kind_of_its_table(helm):
+    [policy] = [
+        each
+        for each in of_kind(helm.template(), "ValidatingAdmissionPolicy")
+        if each["metadata"]["name"].endswith(".template")
+    ]
+    said = " ".join(each["message"] for each in policy["spec"]["validations"])
+
+    for kind, fields in rules()["fields"].items():
+        assert f"has a field that is none of {', '.join(fields)}" in said, kind
+    for kind, values in rules()["values"].items():
+        for name, rule in values.items():
+            assert (
+                f"{name} must {'not ' if 'not' in rule else ''}be {next(iter(rule.values()))}"
+                in said
+            ), (
+                kind,
+                name,
+            )
 
 
 def test_settings_given_reach_the_operator_as_they_are(helm):

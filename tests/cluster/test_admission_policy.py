@@ -1,6 +1,7 @@
 """The chart on the real API server: installed by Helm, with its rights and its policy."""
 
 import json
+import re
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from bad_input import GOOD, manifest
 from fleet_builders import SITE, a_model, a_sizing
 from helm import CHART, Helm, with_prometheus
 from pod_fields import EVERY_POD_FIELD
+from pod_templates import HOSTILE, REAL, Hostile
+from tonnage.api.pods import DEPRECATED, Pods
 from tonnage.manifests.children import deployment
 from tonnage_lab import assets
 from tonnage_lab.kubectl import Kubectl
@@ -281,6 +284,107 @@ def test_a_field_takes_the_right_to_do_what_a_change_of_it_does(
     change({"contextLength": 8000}, *mine)
 
 
+@pytest.fixture(scope="module")
+def writer(control_plane, release: Release) -> str:
+    """A user who may write specs, once the policy of pod templates is in force."""
+    kubectl, user = control_plane.kubectl, "writes-templates"
+    bind_edit_role(kubectl, release, user)
+    allow(kubectl, release.served, user, TO_SERVE)
+
+    def is_refused() -> bool:
+        try:
+            create(kubectl, release.served, with_template({"status": {}}), user=user, dry_run=True)
+        except LabError as error:
+            return "spec.pods.template" in str(error)
+        return False
+
+    wait_until(is_refused, what="the policy of templates is in force", timeout_s=60, needs={})
+    return user
+
+
+def with_template(template: Any) -> Any:
+    return manifest(("metadata.name", "templated"), ("spec.pods.template", template))
+
+
+@pytest.mark.parametrize("template", REAL.values(), ids=list(REAL))
+def test_the_policy_takes_templates_of_real_kinds(
+    kubectl: Kubectl, release: Release, writer: str, template: Any
+):
+    said = create(kubectl, release.served, with_template(template), user=writer, dry_run=True)
+
+    assert "created" in said
+
+
+@pytest.mark.parametrize(
+    "case", [each for each in HOSTILE if each.is_in_policy], ids=lambda case: case.id
+)
+def test_the_policy_refuses_hostile_templates_by_field(
+    kubectl: Kubectl, release: Release, writer: str, case: Hostile
+):
+    with pytest.raises(LabError) as denial:
+        create(kubectl, release.served, with_template(case.template), user=writer, dry_run=True)
+
+    said = str(denial.value)
+    assert f"tonnage.{release.namespace}.template" in said
+    if case.is_typed:
+        *above, last = re.sub(r"\[[^]]*\]", "", f"spec.pods.template.{case.field}").split(".")
+        named = re.sub(r"\[[^]]*\]", "", said)
+        assert f"{'.'.join(above)}.{last}" in named or f"{'.'.join(above)} has a " in named
+
+
+def test_who_may_not_create_deployments_may_write_no_template(kubectl: Kubectl, release: Release):
+    bind_edit_role(kubectl, release, "heidi")
+    content = with_template(REAL["a bundle of CAs"])
+
+    with pytest.raises(LabError, match="user heidi needs the right to create"):
+        create(kubectl, release.served, content, user="heidi", dry_run=True)
+
+
+def test_a_template_of_before_stays_when_something_else_is_changed(
+    kubectl: Kubectl, release: Release, writer: str
+):
+    """As what was written while the policies were not there, or were those of another version."""
+    name, policy = "kept-template", f"tonnage.{release.namespace}.template"
+    binding = f"validatingadmissionpolicybinding/{policy}"
+    kept = kubectl("get", binding, "-o", "json")
+    content = manifest(("metadata.name", name), ("spec.pods.template", {"spec": {"hostPID": True}}))
+    kubectl("delete", binding)
+    try:
+        made = ["create", "-n", release.served, "-f", "-"]
+        wait_until(
+            lambda: create_unless_refused(kubectl, made, content),
+            what="the policy is gone", timeout_s=30, needs={},
+        )  # fmt: skip
+    finally:
+        kubectl("create", "-f", "-", text=json.dumps(without_status(kept)))
+    patch = [
+        "patch",
+        f"mdep/{name}",
+        "-n",
+        release.served,
+        "--type=merge",
+        "--dry-run=server",
+        "-p",
+    ]
+
+    def is_refused() -> bool:
+        more = {"spec": {"pods": {"template": {"spec": {"hostIPC": True}}}}}
+        try:
+            kubectl(*patch, json.dumps(more))
+        except LabError as error:
+            return "spec.pods.template.spec" in str(error)
+        return False
+
+    wait_until(is_refused, what="the policy is back", timeout_s=30, needs={})
+    kubectl(*patch, json.dumps({"spec": {"contextLength": 8000}}))
+
+
+def without_status(text: str) -> Any:
+    found = json.loads(text)
+    metadata = {key: found["metadata"][key] for key in ("name", "labels")}
+    return {"metadata": metadata, **{key: found[key] for key in ("apiVersion", "kind", "spec")}}
+
+
 def test_row_15_labels_are_free_and_the_spec_is_not(kubectl: Kubectl, release: Release):
     bind_edit_role(kubectl, release, "carol")
     kubectl(
@@ -405,7 +509,8 @@ def without_identity(text):
     ("spec", "fields"),
     [
         ({"contextLength": 8000}, " spec.contextLength:"),
-        ({"pods": {"cpu": "3"}, "hardware": {"gpu": "H100"}}, " spec.hardware spec.pods:"),
+        ({"pods": {"maxSurge": 0}, "hardware": {"gpu": "H100"}}, " spec.hardware spec.pods:"),
+        ({"pods": {"template": {"spec": {"nodeSelector": {"a": "b"}}}}}, " spec.pods:"),
         ({"scaling": {"maxReplicas": 7}}, None),
         ({"scaling": {"mode": "Approve"}, "contextLength": 8000}, None),
     ],
@@ -428,6 +533,28 @@ def test_a_change_that_may_replace_pods_is_warned_of(
         return
     with pytest.raises(LabError, match=f"this may replace every pod, for{fields}"):
         kubectl(*change)
+
+
+def test_fields_that_go_are_warned_of(kubectl: Kubectl, release: Release):
+    old = manifest(("metadata.name", "old"), ("spec.pods", EVERY_POD_FIELD))
+    new = with_template({"spec": {"nodeSelector": {"a": "b"}}})
+    options = [
+        "create",
+        "--dry-run=server",
+        "-n",
+        release.served,
+        "-f",
+        "-",
+        "--warnings-as-errors",
+    ]
+
+    with pytest.raises(LabError, match=r"deprecated, and gone in 0\.3: ") as warning:
+        kubectl(*options, text=json.dumps(old))
+    kubectl(*options, text=json.dumps(new))
+
+    named = str(warning.value).partition("0.3: ")[2].partition(";")[0].split(", ")
+    fields = {Pods.model_fields[name].alias for name in DEPRECATED}
+    assert set(named) == {f"spec.pods.{name}" for name in fields}
 
 
 def test_the_policy_stops_at_the_namespaces_served(kubectl: Kubectl, release: Release, namespaces):
@@ -565,6 +692,10 @@ def test_objects_of_other_names_beside_it_are_not_its_own(kubectl: Kubectl, rele
     assert not may(kubectl, release.account, "update", "lease/other", *here)
 
 
+PRIVILEGED = {"privileged": True, "allowPrivilegeEscalation": True}
+NO_MORE = {"securityContext": {"allowPrivilegeEscalation": False}}
+
+
 def an_engine(
     name: str, *, owner: str | None = "ModelDeployment", uid: str = str(uuid.UUID(int=0))
 ) -> dict[str, Any]:
@@ -583,7 +714,7 @@ def an_engine(
                 "metadata": {"labels": pod_labels},
                 "spec": {
                     "automountServiceAccountToken": False,
-                    "containers": [{"name": "engine", "image": "none"}],
+                    "containers": [{"name": "engine", "image": "none"} | NO_MORE],
                 },
             },
         },
@@ -749,9 +880,9 @@ def a_volume(**source: Any) -> dict[str, Any]:
 
 
 def a_container(kind: str = "containers", **fields: Any) -> dict[str, Any]:
-    return {
-        kind: [{"name": "engine" if kind == "containers" else "init", "image": "none"} | fields]
-    }
+    given = {"name": "engine" if kind == "containers" else "init", "image": "none"} | fields
+    security = NO_MORE["securityContext"] | fields.get("securityContext", {})
+    return {kind: [given | {"securityContext": security}]}
 
 
 @pytest.mark.parametrize(
@@ -772,18 +903,33 @@ def a_container(kind: str = "containers", **fields: Any) -> dict[str, Any]:
          "no privileges"),
         (a_container(ports=[{"containerPort": 1, "hostPort": 22}]), "none of the node's"),
         (a_container(envFrom=[{"secretRef": {"name": "s"}}]), "no Secret but keys"),
-        (a_container(securityContext={"privileged": True}), "no privileges"),
+        (a_container(securityContext=PRIVILEGED), "no privileges"),
         (a_container(securityContext={"capabilities": {"add": ["ALL"]}}), "no privileges"),
         (a_container(securityContext={"seccompProfile": {"type": "Unconfined"}}), "no privileges"),
         (a_container(securityContext={"windowsOptions": {"runAsUserName": "a"}}), "no privileges"),
         ({"hostUsers": False} | a_container(securityContext={"procMount": "Unmasked"}),
          "no privileges"),
-        (a_container("initContainers", securityContext={"privileged": True}), "no privileges"),
+        (a_container("initContainers", securityContext=PRIVILEGED), "no privileges"),
         (a_container("initContainers", securityContext={"capabilities": {"add": ["SYS_ADMIN"]}}),
          "no privileges"),
         (a_container("initContainers", ports=[{"containerPort": 1, "hostPort": 22}]),
          "none of the node's"),
         ({"serviceAccountName": "admin"}, "as the ServiceAccount default"),
+        ({"nodeName": "gpu-0"}, "no privileges"),
+        ({"resourceClaims": [{"name": "a", "resourceClaimName": "a"}]}, "no GPU but the engine's"),
+        ({"containers": [{"name": "a", "image": "none"}]}, "no privileges"),
+        (a_container(securityContext={"allowPrivilegeEscalation": True}), "no privileges"),
+        (a_container("initContainers", securityContext={"allowPrivilegeEscalation": True}),
+         "no privileges"),
+        (a_container(resources={"limits": {"nvidia.com/gpu": "1"}}), "no GPU but the engine's"),
+        (a_container(resources={"limits": {"amd.com/gpu": "1"}}), "no GPU but the engine's"),
+        (a_container("initContainers", resources={"limits": {"nvidia.com/mig-1g.10gb": "1"}}),
+         "no GPU but the engine's"),
+        (a_volume(emptyDir={}) | a_container(
+            volumeMounts=[{"name": "v", "mountPath": "/v", "subPathExpr": "$(X)"}],
+            env=[{"name": "X", "value": "x"}]), "no privileges"),
+        (a_volume(projected={"sources": [{"configMap": {"name": "c"}},
+                                         {"serviceAccountToken": {"path": "t"}}]}), "no token"),
     ],
 )  # fmt: skip
 def test_the_pods_that_the_operator_makes_are_confined(
@@ -802,6 +948,7 @@ def test_the_pods_that_the_operator_makes_are_confined(
         ({"pods": EVERY_POD_FIELD | {"serviceAccountName": None}}, []),
         ({"engine": {"version": "0.33", "queue": "newestFirst"}}, []),
         ({}, [{"name": "a", "configMap": {"name": "a"}}, {"name": "b", "downwardAPI": {}}]),
+        *(({"pods": {"template": each}}, []) for each in REAL.values()),
     ],
 )
 def test_what_is_rendered_is_confined_and_may_have_more_of_no_power(

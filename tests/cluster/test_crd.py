@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from bad_input import ABSENT, GOOD, manifest
 from pod_fields import EVERY_POD_FIELD
+from pod_templates import REAL
 from tonnage.api.crd import crd
 from tonnage.api.objects import parse_model_deployment
 from tonnage.api.pods import Pods
@@ -156,11 +157,12 @@ def test_defaults_are_filled_in_by_the_api_server(kubectl: Kubectl, namespace: s
 
 OVER_NODES = {"groupTopology": "example.com/rack"}
 """What only a replica over several nodes may have."""
+TEMPLATED = {"template": REAL["a loader from S3, with keys of a Secret"]}
 
 
 def test_every_field_of_the_pods_is_taken_and_comes_back(kubectl: Kubectl, namespace: str):
     # Quantities written differently compare by what they mean.
-    asked = EVERY_POD_FIELD | OVER_NODES | {"cpu": "1", "cpuLimit": "1000m", "user": {}}
+    asked = EVERY_POD_FIELD | TEMPLATED | OVER_NODES | {"cpu": "1", "cpuLimit": "1000m", "user": {}}
     create(kubectl, namespace, manifest(("spec.pods", asked)))
 
     kept = stored(kubectl, namespace)
@@ -169,7 +171,7 @@ def test_every_field_of_the_pods_is_taken_and_comes_back(kubectl: Kubectl, names
 
 
 def test_the_pods_tried_above_have_every_field():
-    assert set(EVERY_POD_FIELD | OVER_NODES) | {"sharedMemory", "template"} == {
+    assert set(EVERY_POD_FIELD | TEMPLATED | OVER_NODES) | {"sharedMemory"} == {
         field.alias for field in Pods.model_fields.values()
     }
 

@@ -232,10 +232,12 @@ class Hostile:
     field: str
     is_in_policy: bool = True
     """The API server's policy refuses it too; else only the operator reads so far."""
+    is_typed: bool = True
+    """It has the types of a pod: of another CEL cannot say where."""
 
 
-def _a(name: str, template: Any, field: str, *, is_in_policy: bool = True) -> Hostile:
-    return Hostile(id=name, template=template, field=field, is_in_policy=is_in_policy)
+def _a(name: str, template: Any, field: str, **more: bool) -> Hostile:
+    return Hostile(id=name, template=template, field=field, **more)
 
 
 _SIDE, _ENGINE, _INIT = "spec.containers[0]", "spec.containers[0]", "spec.initContainers[0]"
@@ -358,8 +360,9 @@ HOSTILE: tuple[Hostile, ...] = (
        "spec.priorityClassName"),
     _a("a status", {"status": {}}, "status"),
     _a("a mistyped field", {"spec": {"nodeSelektor": {}}}, "spec.nodeSelektor"),
-    _a("no list", {"spec": {"containers": {}}}, "spec.containers"),
-    _a("no object", {"spec": {"affinity": []}}, "spec.affinity"),
+    _a("no list", {"spec": {"containers": {}}}, "spec.containers",
+       is_in_policy=False),
+    _a("no object", {"spec": {"affinity": []}}, "spec.affinity", is_typed=False),
     _a("null", {"spec": {"nodeSelector": None}}, "spec.nodeSelector", is_in_policy=False),
     _a("no image", {"spec": {"containers": [{"name": "side"}]}}, f"{_SIDE}.image"),
     _a("no quantity", engine(resources={"limits": {"cpu": "many"}}),

@@ -143,24 +143,91 @@ spec:
   validationActions: [Deny]
 {{- end }}
 
-{{- /* What pods of ours may have, whoever may change their template beside us: all of it within Pod Security's baseline.
-Its rules for containers are asked of the pod too, which has some of the fields. */}}
+{{- /* What pods of ours may have, whoever may change their template beside us: all of it within Pod Security's baseline,
+no more privileges than they begin with, and GPUs in the engine's container alone. */}}
 {{- define "tonnage.confined" -}}
-!{{ . }}.?hostNetwork.orValue(false) && !{{ . }}.?hostPID.orValue(false) && !{{ . }}.?hostIPC.orValue(false)
-{{- " " -}} && !{{ . }}.?automountServiceAccountToken.orValue(true)
-{{- " " -}} && !{{ . }}.?priorityClassName.orValue('').startsWith('system-')
-{{- " " -}} && {{ . }}.?volumes.orValue([]).all(each, has(each.emptyDir) || has(each.persistentVolumeClaim)
-{{- " " -}} || has(each.configMap) || has(each.downwardAPI))
-{{- " " -}} && ([{{ . }}] + {{ . }}.containers + {{ . }}.?initContainers.orValue([])).all(each,
-{{- " " -}} each.?ports.orValue([]).all(port, port.?hostPort.orValue(0) == 0)
+{{- $pod := .pod }}
+{{- $gpus := (.root.Files.Get "files/pod-rules.yaml" | fromYaml).names.amounts -}}
+!{{ $pod }}.?hostNetwork.orValue(false) && !{{ $pod }}.?hostPID.orValue(false) && !{{ $pod }}.?hostIPC.orValue(false)
+{{- " " -}} && !{{ $pod }}.?automountServiceAccountToken.orValue(true) && {{ $pod }}.?nodeName.orValue('') == ''
+{{- " " -}} && {{ $pod }}.?resourceClaims.orValue([]) == []
+{{- " " -}} && !{{ $pod }}.?priorityClassName.orValue('').startsWith('system-')
+{{- " " -}} && {{ $pod }}.?volumes.orValue([]).all(each, has(each.emptyDir) || has(each.persistentVolumeClaim)
+{{- " " -}} || has(each.configMap) || has(each.downwardAPI) || each.?secret.?items.orValue([]) != []
+{{- " " -}} || (has(each.projected) && each.projected.?sources.orValue([]).all(source, has(source.configMap)
+{{- " " -}} || has(source.downwardAPI) || source.?secret.?items.orValue([]) != [])))
+{{- " " -}} && {{ include "tonnage.unprivileged" (printf "%s.?securityContext" $pod) }}
+{{- " " -}} && ({{ $pod }}.containers + {{ $pod }}.?initContainers.orValue([]) + {{ $pod }}.?ephemeralContainers.orValue([])).all(each,
+{{- " " -}} !each.?securityContext.?allowPrivilegeEscalation.orValue(true)
+{{- " " -}} && {{ include "tonnage.unprivileged" "each.?securityContext" }}
+{{- " " -}} && each.?ports.orValue([]).all(port, port.?hostPort.orValue(0) == 0)
+{{- " " -}} && each.?volumeDevices.orValue([]) == [] && each.?volumeMounts.orValue([]).all(mount,
+{{- " " -}} mount.?mountPropagation.orValue('None') == 'None' && mount.?subPathExpr.orValue('') == '')
 {{- " " -}} && !each.?envFrom.orValue([]).exists(source, has(source.secretRef))
-{{- " " -}} && each.?securityContext.orValue({}).all(field, field in ['allowPrivilegeEscalation', 'capabilities',
-{{- " " -}} 'fsGroup', 'fsGroupChangePolicy', 'privileged', 'procMount', 'readOnlyRootFilesystem', 'runAsGroup',
-{{- " " -}} 'runAsNonRoot', 'runAsUser', 'seccompProfile'])
-{{- " " -}} && !each.?securityContext.?privileged.orValue(false)
-{{- " " -}} && each.?securityContext.?procMount.orValue('Default') == 'Default'
-{{- " " -}} && each.?securityContext.?capabilities.?add.orValue([]) == []
-{{- " " -}} && each.?securityContext.?seccompProfile.?type.orValue('') != 'Unconfined')
+{{- " " -}} && each.?resources.?claims.orValue([]) == [])
+{{- " " -}} && ({{ $pod }}.containers.filter(each, each.name != 'vllm') + {{ $pod }}.?initContainers.orValue([])).all(each,
+{{- " " -}} each.?resources.?limits.orValue({}).all(name, !name.matches('^({{ $gpus }})$'))
+{{- " " -}} && each.?resources.?requests.orValue({}).all(name, !name.matches('^({{ $gpus }})$')))
+{{- end }}
+
+{{- /* Of a securityContext that may be absent: these fields alone, and no power by them. */}}
+{{- define "tonnage.unprivileged" -}}
+{{ . }}.orValue({}).all(field, field in ['allowPrivilegeEscalation', 'capabilities', 'fsGroup', 'fsGroupChangePolicy',
+{{- " " -}} 'privileged', 'procMount', 'readOnlyRootFilesystem', 'runAsGroup', 'runAsNonRoot', 'runAsUser', 'seccompProfile',
+{{- " " -}} 'supplementalGroups', 'supplementalGroupsPolicy'])
+{{- " " -}} && !{{ . }}.?privileged.orValue(false) && {{ . }}.?procMount.orValue('Default') == 'Default'
+{{- " " -}} && {{ . }}.?capabilities.?add.orValue([]) == [] && {{ . }}.?seccompProfile.?type.orValue('') != 'Unconfined'
+{{- end }}
+
+{{- /* Validations of a node of a pod template and of all below it, by the table of what a template may say.
+node: in CEL; open and close: what asks all nodes of the kind; path: for people. */}}
+{{- define "tonnage.podChecks" -}}
+{{- $in := . }}
+{{- $node := .node }}
+{{- with index .rules.fields .kind }}
+{{- $names := list }}
+{{- range splitList " " . }}{{ $names = append $names (splitList ":" . | first) }}{{ end }}
+- expression: >-
+    {{ $in.open }}{{ $node }}.all(field, field in {{ toJson $names | replace "\"" "'" }}){{ $in.close }}
+  message: {{ printf "%s has a field that is none of %s" $in.path (join ", " $names) | quote }}
+{{- range index $in.rules.required $in.kind }}
+- expression: >-
+    {{ $in.open }}{{ $node }}.?{{ . }}.orValue({{ eq . "items" | ternary "[]" "''" }}) != {{ eq . "items" | ternary "[]" "''" }}{{ $in.close }}
+  message: {{ printf "%s.%s must be given" $in.path . | quote }}
+{{- end }}
+{{- range $name, $rule := index $in.rules.values $in.kind }}
+- expression: >-
+    {{ $in.open }}!has({{ $node }}.{{ $name }}) || {{ hasKey $rule "not" | ternary "!" "" }}string({{ $node }}.{{ $name }}).matches('^({{ $rule.not | default $rule.only }})$'){{ $in.close }}
+  message: {{ printf "%s.%s must %s %s" $in.path $name (hasKey $rule "not" | ternary "not be" "be") ($rule.not | default $rule.only) | quote }}
+{{- end }}
+{{- range splitList " " . }}
+{{- $parts := splitList ":" . }}
+{{- if gt (len $parts) 1 }}
+{{- $name := first $parts }}
+{{- $kind := trimSuffix "[]" (last $parts) }}
+{{- if hasSuffix "[]" (last $parts) }}
+{{- $each := printf "%sx" (regexFind "^n.*$" $node | default "n" | splitList "." | first) }}
+{{- $all := printf "%s%s.?%s.orValue([]).all(%s, " $in.open $node $name $each }}
+{{- $path := printf "%s.%s[]" $in.path $name }}
+{{- if eq $kind "container" }}
+{{- $engine := printf "%s[vllm]" (trimSuffix "[]" $path) }}
+{{- include "tonnage.podChecks" (dict "rules" $in.rules "kind" "engine" "node" $each "path" $engine "open" (printf "%s%s.?name.orValue('') != 'vllm' || (" $all $each) "close" (printf "))%s" $in.close)) }}
+{{- include "tonnage.podChecks" (dict "rules" $in.rules "kind" $kind "node" $each "path" $path "open" (printf "%s%s.?name.orValue('') == 'vllm' || (" $all $each) "close" (printf "))%s" $in.close)) }}
+{{- else }}
+{{- include "tonnage.podChecks" (dict "rules" $in.rules "kind" $kind "node" $each "path" $path "open" (printf "%s(" $all) "close" (printf "))%s" $in.close)) }}
+{{- end }}
+{{- else }}
+{{- include "tonnage.podChecks" (dict "rules" $in.rules "kind" $kind "node" (printf "%s.%s" $node $name) "path" (printf "%s.%s" $in.path $name) "open" (printf "%s!has(%s.%s) || (" $in.open $node $name) "close" (printf ")%s" $in.close)) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- else }}
+{{- with index .rules.names .kind }}
+- expression: >-
+    {{ $in.open }}{{ $node }}.all(name, !name.matches('^({{ . }})$')){{ $in.close }}
+  message: {{ printf "%s has a name that is Tonnage's, or that of GPUs" $in.path | quote }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- /* How many entries the metadata of a ModelDeployment may have: each of them has a length of its own. */}}

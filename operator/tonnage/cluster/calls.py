@@ -1,13 +1,14 @@
 """One request to the API server: what is asked, what of an answer is read, what a refusal is."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
 from tonnage.cluster.errors import ConflictError, KubernetesError, TooLargeError
-from tonnage.redaction import names_said, redacted_line
+from tonnage.redaction import is_name, names_said, redacted_line
 from tonnage.units import KIB, MIB
 
 Object = dict[str, Any]
@@ -21,6 +22,8 @@ RETRIED = frozenset({429, 500, 502, 503, 504})
 JSON = "application/json"
 MESSAGE_LENGTH = 300
 PIECE_BYTES = 64 * KIB
+_NO_PATH = re.compile(r"[^\w./-]+")
+"""Between words that may be paths of fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ def read_body(call: Call, response: Any) -> bytes:
 def refusal(
     call: Call, status: int, data: bytes, headers: Any, *, is_alone: bool
 ) -> KubernetesError:
-    said = _message(data, frozenset(call.path.split("/")))
+    said = _message(data, frozenset(call.path.split("/")), frozenset(_fields_in(call.body)))
     message = f"{call.method} {call.path}: {status} {said}"[:MESSAGE_LENGTH]
     if status == HTTPStatus.CONFLICT:
         return ConflictError(message, status=status, said=said)
@@ -75,13 +78,26 @@ def parsed_object(call: Call, data: bytes) -> Object:
     return parsed
 
 
-def _message(body: Any, known: frozenset[str]) -> str:
-    """Return what the server says, in one line: a webhook's words are anybody's."""
+def _message(body: Any, known: frozenset[str], fields: frozenset[str]) -> str:
+    """Return what the server says, in one line: a webhook's words are anybody's.
+
+    Paths of fields that we sent can be read, of those with a mistake in their names too.
+    """
     try:
         said = str(json.loads(body)["message"])
-        return redacted_line(said, 10 * MESSAGE_LENGTH, known | names_said(said))
     except (TypeError, ValueError, KeyError):
         return ""
+    paths = {each for each in _NO_PATH.split(said) if fields.issuperset(each.strip(".").split("."))}
+    return redacted_line(said, 10 * MESSAGE_LENGTH, known | names_said(said) | paths)
+
+
+def _fields_in(body: Any) -> Iterator[str]:
+    for name, each in body.items() if isinstance(body, dict) else ():
+        if is_name(name):
+            yield name
+        yield from _fields_in(each)
+    for each in body if isinstance(body, list) else ():
+        yield from _fields_in(each)
 
 
 def _retry_after_s(headers: Any) -> float:

@@ -23,8 +23,9 @@ NO_SERVER = frozenset(
 """No answer, or one of what stands before a server that is not there."""
 DENIED = re.compile('admission webhook ".*" denied the request')
 """A webhook names any status with that, a busy server's too."""
-TOO_LARGE = "request is too large"
-"""Of etcd, which the API server answers as its own failure: 500."""
+BY_NAME = re.compile("request is too large|failed to create typed patch object|" + DENIED.pattern)
+"""Refusals with any status: of etcd, of a field that is unknown or mistyped, of a webhook. The API
+server answers the first two as its own failure: 500."""
 WORDS_LENGTH = 200
 
 
@@ -71,7 +72,7 @@ class KubernetesError(WorldError):
         super().__init__(message)
         self.status, self.said, self.is_alone = status, said, is_alone
         told = said or message
-        is_refused_by_name = TOO_LARGE in told or DENIED.search(told) is not None
+        is_refused_by_name = BY_NAME.search(told) is not None
         is_told_no = HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR
         is_away = status in NO_SERVER and not is_alone
         is_busy = status == HTTPStatus.TOO_MANY_REQUESTS or is_away

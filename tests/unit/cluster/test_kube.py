@@ -360,6 +360,19 @@ class TestRefusals:
         assert len(str(error)) <= 300
         assert str(error).startswith(f"GET {PATH}: 403")
 
+    def test_a_path_of_what_was_sent_can_be_read_with_a_mistake_in_it_and_no_other(self, failure):
+        sent = {"spec": {"containers": [{"name": "s3cr3tpw", "nodeSelektr": {}}]}}
+        said = '.spec.containers[name="a"].nodeSelektr: field not declared, not .spec.hunter2xq'
+
+        error, _, _ = failure(
+            lambda kube: kube.apply(PATH, sent, manager="tonnage", force=False),
+            json_reply({"message": said}, status=422),
+        )
+
+        assert ".spec.containers" in error.said
+        assert ".nodeSelektr: field not declared" in error.said
+        assert "hunter2xq" not in error.said
+
     def test_the_token_stands_in_no_message(self, failure):
         error, _, _ = failure(get, Reply(status=401, body=b'{"message": "Unauthorized"}'))
 
@@ -379,6 +392,7 @@ class TestWhatFailsForOneAloneIsNoOverload:
             (503, "", True, False),
             (500, "failed calling webhook: context deadline exceeded", False, False),
             (500, "etcdserver: request is too large", False, True),
+            (500, "failed to create typed patch object (a/b): .spec.x: expected map", False, True),
             (413, "Request entity too large: limit is 3145728", False, True),
             (422, "status.plan: Invalid value", False, True),
             (403, DENIAL, False, True),
