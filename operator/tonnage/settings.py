@@ -76,7 +76,7 @@ class Settings(DescribedModel):
     dcgm_pod_label: Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")] = "exported_pod"
     """Label that holds the pod's name on the series of NVIDIA's DCGM exporter.
 
-    Prometheus calls it ``exported_pod`` unless it is told to honour the exporter's own labels.
+    Prometheus names it ``exported_pod`` unless the scrape sets ``honor_labels``.
     """
     dcgm_namespace_label: Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")] = (
         "exported_namespace"
@@ -97,7 +97,7 @@ class Settings(DescribedModel):
     tick_s: Positive = 15
     """How often the loop decides when nothing wakes it."""
     search_budget_s: Annotated[float, Field(ge=0.1, le=86_400)] = 5
-    """Most time of a tick for capacity searches; what is left waits for the next tick.
+    """Maximum time of a tick for capacity searches; the rest waits for the next tick.
 
     Below ``tick_s``, so that the loop rests: a new question takes some tenths of a second of CPU, a
     known one none.
@@ -166,16 +166,15 @@ class Settings(DescribedModel):
     calibration_folder: str | None = None
     """Folder with files of ``tonnage calibrate``: what an engine of their key is expected to do."""
     calibration_namespaces: Annotated[int, Field(ge=1, le=1000)] = 2
-    """So many other namespaces must have learned a constant before one believes it.
+    """The number of other namespaces that must have learned a constant before one uses it.
 
     A tenant can make its engines say anything: what they say stays in its own namespace until as
-    many agree. Of two the mean is taken, of three or more the middle one, which no single one moves
-    far.
+    many agree. Of two the mean counts, of three or more the median, which no single one moves far.
     """
     max_gpus: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """GPU budget of all ModelDeployments together; growth beyond it is refused."""
     scale_down_window_s: Positive = 300
-    """A lower need must have held this long before replicas are taken away."""
+    """The stabilization window: how long fewer replicas must be enough before the fleet shrinks."""
     max_scale_up_replicas: Annotated[int, Field(ge=1, le=1000)] = 8
     """Most replicas that one decision may add, unless the fleet is larger: it may double."""
     backlog_drain_s: Positive = 60

@@ -201,3 +201,67 @@ def test_a_part_of_what_is_remembered_is_written_by_its_step(part):
     assert {module for name, module in writers_of_memory() if name == part} == WRITERS_OF_MEMORY[
         part
     ]
+
+
+UNTRANSLATED = re.compile(
+    r"\b(told|said|held|left|taken|gone|stands|whom|in the mean|who comes)\b", re.IGNORECASE
+)
+"""Words of this repository for which the field has a term, such as message, remaining or mean."""
+MOST_UNTRANSLATED = {"definitions": 317, "messages": 14}
+"""How many there are today: these numbers may only fall."""
+
+
+def own_texts(tree, *, has_fields):
+    """Return the ids of texts that only readers of the code see; not so those under fields."""
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    bodies = [node.body for node in ast.walk(tree) if isinstance(node, documented)]
+    first = [body[0] for body in bodies if body]
+    others = [] if has_fields else itertools.chain(*bodies)
+    return {id(each.value) for each in [*first, *others] if isinstance(each, ast.Expr)}
+
+
+def untranslated(path):
+    """Yield (kind, word) of each such word in a name that is defined, or a text that users meet."""
+    package = SOURCES / "tonnage"
+    has_fields = path.is_relative_to(package / "api") or path == package / "settings.py"
+    tree = ast.parse(path.read_text())
+    own = own_texts(tree, has_fields=has_fields)
+    for node in ast.walk(tree):
+        name = ""
+        match node:
+            case ast.Constant(value=str(text)) if id(node) not in own:
+                yield from (("messages", word) for word in UNTRANSLATED.findall(text))
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                name = node.name
+            case ast.arg():
+                name = node.arg
+            case ast.Name(ctx=ast.Store()):
+                name = node.id
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])|_", " ", name)
+        yield from (("definitions", word) for word in UNTRANSLATED.findall(words))
+
+
+def test_words_that_the_field_has_a_term_for_only_become_fewer():
+    found = [
+        each for path in modules() for each in untranslated(path) if "tonnage_lab" not in path.parts
+    ]
+    counted = {kind: sum(each[0] == kind for each in found) for kind in MOST_UNTRANSLATED}
+
+    more = {kind for kind, most in MOST_UNTRANSLATED.items() if counted[kind] > most}
+    assert not more, f"use the field's term: {counted}"
+
+
+@pytest.mark.parametrize(
+    ("source", "kinds"),
+    [
+        ("def held_for(told): said = 1", ["definitions"] * 3),
+        ('raise ValueError(f"{x} is left alone")', ["messages"]),
+        ('def read():\n    """Return what is left."""', []),
+        ("class GivenBack: pass", []),
+    ],
+)
+def test_a_word_is_counted_where_it_is_defined_or_shown(tmp_path, source, kinds):
+    path = tmp_path / "module.py"
+    path.write_text(source)
+
+    assert [kind for kind, _ in untranslated(path)] == kinds

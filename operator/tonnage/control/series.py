@@ -87,7 +87,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         text="Share of requests within the limit of an SLO target", labels=("slo", "quantile")
     ),
     "tonnage_error_budget_left": Family(
-        text="Share left of the late requests that an SLO target allows over its window",
+        text="Unused share of the late requests that an SLO target allows over its window",
         labels=("slo", "quantile"),
     ),
     "tonnage_error_budget_burn_rate": Family(

@@ -174,7 +174,7 @@ def batch_reasons(sizing: Sizing) -> tuple[Reason, Reason]:
         f"stopped by {sizing.limited_by}"
     )
     slots = (
-        f"max-num-seqs {flags.max_num_seqs}: {significant(state.num_running)} run in the mean; the "
+        f"max-num-seqs {flags.max_num_seqs}: {significant(state.num_running)} run on average; the "
         f"cache holds {significant(sizing.memory_ceiling_typical)}"
         f"{_engine_log(sizing)}"
     )
@@ -218,7 +218,7 @@ def memory_reasons(sizing: Sizing) -> tuple[Reason, ...]:
     if doubt is None:
         return ()
     fits = "the cache that is given" if sizing.budget.given_pool else "one request"
-    message = f"the replicas run, so {fits} is taken to fit; by the estimate {doubt}"
+    message = f"the replicas run, so {fits} is assumed to fit; by the estimate {doubt}"
     return (Reason(code="MemoryEstimateBelowRunning", message=message),)
 
 

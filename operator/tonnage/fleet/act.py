@@ -53,7 +53,7 @@ LOG = logging.getLogger("tonnage.act")
 SCALE_ATTEMPTS = 3
 SCALE, TEMPLATE, CHILDREN = WriteKind.SCALE, WriteKind.TEMPLATE, WriteKind.CHILDREN
 STATUS = WriteKind.STATUS
-HELD: Final = LeftError("writes of others came first: left to a later tick")
+HELD: Final = LeftError("other objects' writes came first: written in a later tick")
 
 
 class StaleError(HeldBackError):
@@ -126,7 +126,7 @@ class Writer:
             self.kube.check()
             phase(writes)
         except StaleError as error:
-            LOG.info(Line("left as it is", object=writes.label, message=str(error)))
+            LOG.info(Line("not written", object=writes.label, message=str(error)))
             return error
         except WorldError as error:
             LOG.warning(Line("write failed", object=writes.label, message=str(error)))
@@ -201,7 +201,7 @@ class Writer:
         """
         found = self.kube.get(MODEL_DEPLOYMENTS.path(writes.namespace, writes.name))
         if found is None or found["metadata"]["uid"] != writes.uid:
-            raise HeldBackError("the ModelDeployment is gone or was recreated: nothing is written")
+            raise HeldBackError("the ModelDeployment was deleted or recreated: nothing is written")
         generation = found["metadata"].get("generation")
         if writes.generation is not None and generation != writes.generation:
             raise StaleError("the spec changed meanwhile: decided again")
@@ -230,7 +230,7 @@ class Writer:
         path = MODEL_DEPLOYMENTS.path(writes.namespace, wanted.name)
         live, kube = self.kube.get(path), self._current(writes)
         if live is not None and controller_uid(live["metadata"]) != writes.uid:
-            raise HeldBackError(f"{KIND} {wanted.name} is not ours: it is left alone")
+            raise HeldBackError(f"{KIND} {wanted.name} is not ours: it is not changed")
         manifest = wanted.manifest if live is None else _pinned(wanted.manifest, live)
         kube.apply(path, manifest, manager=MANAGER, force=live is not None)
         LOG.info(Line("applied role", object=writes.label, role=wanted.role))
@@ -255,7 +255,7 @@ class Writer:
             return
         if controller_uid(live["metadata"]) != writes.uid and not _is_handed_over(live, writes):
             self.taken_names.add((writes.namespace, writes.name))
-            raise HeldBackError(f"{kind} {writes.label} is not ours: it is left alone")
+            raise HeldBackError(f"{kind} {writes.label} is not ours: it is not changed")
         if writes.creates:
             _show_again(kube, path, live)
             return

@@ -141,7 +141,7 @@ class CalibrationConfigMap:
         num_widened = sum(each.num_widened for each in loaded)
         if num_dropped or num_widened:
             entries = count_of(num_dropped, "entry", "entries")
-            what = f"{entries} left out that cannot be, the doubt of {num_widened} was set wide"
+            what = f"{entries} dropped as impossible, the uncertainty of {num_widened} was widened"
             self._note("EntriesDropped", what)
         known = [each.calibrations for each in loaded]
         # Shards are read again until what they hold is written here.
@@ -152,7 +152,7 @@ class CalibrationConfigMap:
         try:
             return load(text)
         except NewerStateError as error:
-            self._note("NewerVersion", f"{error}: left as it is, nothing is saved to it")
+            self._note("NewerVersion", f"{error}: it is not changed, and nothing is saved")
         except CorruptedStateError as error:
             self._corrupted = text
             self._note("Corrupted", f"{error}: learning starts again, a copy goes to {ASIDE}")

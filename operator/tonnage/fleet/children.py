@@ -79,7 +79,7 @@ class Children:
                 if writes.check_leftovers:
                     self._remove(kind, writes)
             elif not self._bring(wanted, writes):
-                raise NotOursError(f"{kind} {writes.label} is not ours: it is left alone")
+                raise NotOursError(f"{kind} {writes.label} is not ours: it is not changed")
 
     def publish(self, writes: Writes) -> None:
         """Bring that by which clients and scrapers find the pods.
@@ -93,9 +93,9 @@ class Children:
         if self.site.has_pod_monitors:
             monitor = pod_monitor(writes.model, self.site, writes.num_nodes)
             if not self._bring(monitor, writes):
-                LOG.warning(Line("not ours: left alone", object=writes.label, kind="PodMonitor"))
+                LOG.warning(Line("not ours: not changed", object=writes.label, kind="PodMonitor"))
         if not is_reached:
-            raise NoPathError(f"Service {writes.label} is not ours: it is left alone")
+            raise NoPathError(f"Service {writes.label} is not ours: it is not changed")
 
     def _bring(self, wanted: Manifest, writes: Writes) -> bool:
         """Write a child if it is not there or differs; tell whether it is ours."""
@@ -104,7 +104,7 @@ class Children:
         if live is None:
             self.kube.apply(path, wanted, manager=MANAGER, force=False)
             if _is_known(writes):
-                self._post_event(writes, f"{wanted['kind']} {writes.name} was gone: recreated")
+                self._post_event(writes, f"{wanted['kind']} {writes.name} was deleted: recreated")
             return True
         if controller_uid(live["metadata"]) != writes.uid:
             return False

@@ -85,7 +85,7 @@ class Heartbeat:
         )
         self.dropped_samples = counter(
             "tonnage_dropped_samples",
-            "Samples that are not taken, since they are no finite number",
+            "Samples that are dropped because they are no finite number",
         )
         self.answer_bytes = gauge(
             "tonnage_answer_bytes", "Size of all answers of Prometheus in the last tick"

@@ -126,7 +126,7 @@ class Lists:
             return
         self.is_missed = False
         if has_groups != self.has_groups:
-            said = "are read" if has_groups else "are gone, or may not be read"
+            said = "are read" if has_groups else "do not exist, or may not be read"
             LOG.info(Line(f"LeaderWorkerSets {said}"))
             self.has_groups = has_groups
             self.store.has_gap.set()
@@ -149,7 +149,7 @@ class Lists:
 
     def _note(self, refused: Mapping[str, str]) -> None:
         for namespace in refused.keys() - self.unlisted.keys():
-            LOG.error(Line("left out", namespace=namespace, message=refused[namespace]))
+            LOG.error(Line("not served", namespace=namespace, message=refused[namespace]))
         for namespace in self.unlisted.keys() - refused.keys():
             LOG.info(Line("served again", namespace=namespace))
         self.unlisted = refused

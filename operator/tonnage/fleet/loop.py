@@ -194,7 +194,7 @@ class Loop:
             found.state.view.namespace: found.blackout for found in outcome.found if found.blackout
         }
         for namespace in sorted(held.keys() - self.held):
-            LOG.error(Line("scaling is held", namespace=namespace, message=held[namespace]))
+            LOG.error(Line("scaling stopped", namespace=namespace, message=held[namespace]))
         for namespace in sorted(self.held - held.keys()):
             LOG.info(Line("scaling goes on", namespace=namespace))
         self.held = frozenset(held)

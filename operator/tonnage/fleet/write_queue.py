@@ -107,7 +107,7 @@ class Pool:
             self._note_late(item, self._begun[item])
         late_s = format_s(self.patience_s)
         late = LateError(f"no answer of the API server within {late_s}: it may still be done")
-        left = LeftError("other writes waited for the API server: left to the next tick")
+        left = LeftError("other writes waited for the API server: written in the next tick")
         return failed | dict.fromkeys(awaited, late) | dict.fromkeys(waiting, left)
 
     def take_late(self) -> list[WorldError]:

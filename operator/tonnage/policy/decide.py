@@ -45,7 +45,7 @@ def decide(situation: Situation) -> Decision:
 def never_lower_on_missing_data(situation: Situation) -> Iterator[Bound]:
     """Missing data holds or raises; so does a fleet of which nothing is Ready yet."""
     if situation.metrics is not Metrics.COMPLETE:
-        message = f"metrics are missing: {situation.current} stay"
+        message = f"metrics are missing: keeping {situation.current}"
         yield Bound("MetricsMissing", message, at_least=situation.current)
 
 
@@ -74,7 +74,7 @@ def walk_down(situation: Situation) -> Iterator[Bound]:
     needed = max((need for _, need in situation.recent_needs), default=current)
     kept, step = min(needed, current), math.ceil(STEP_DOWN * current)
     if kept >= current - step:
-        message = f"{needed} were needed within the last {_held_for(situation)}: {kept} stay"
+        message = f"keeping {kept}: {needed} were needed in the last {_held_for(situation)}"
         yield Bound("Stabilizing", message, at_least=kept)
     else:
         message = f"from {current} by {step} at a time"
@@ -84,22 +84,24 @@ def walk_down(situation: Situation) -> Iterator[Bound]:
 def _held_for(situation: Situation) -> str:
     told = format_s(situation.hold_s)
     if situation.hold_s <= situation.scale_down_window_s:
-        return told
-    return f"{told}, in which demand has come back so often that holding costs less"
+        return f"{told} (stabilization window)"
+    return f"{told} (demand returned so often that keeping replicas costs less)"
 
 
 def _holds(situation: Situation) -> Iterator[Reason]:
     """Yield why nothing may be taken away now, whatever was needed."""
     window_s = situation.scale_down_window_s
     if situation.now_s - situation.watching_since_s < window_s:
-        yield Reason("JustStarted", f"no scale-down in the first {format_s(window_s)} of watching")
+        yield Reason(
+            "JustStarted", f"no scale-down in the first {format_s(window_s)} of measurements"
+        )
     if situation.is_pacing:
         pace = format_s(situation.pace_s)
-        yield Reason("Pacing", f"replicas changed less than {pace} ago: its effect is awaited")
+        yield Reason("Pacing", f"cooldown: replicas changed less than {pace} ago")
     if situation.lost_at_s is not None:
         lost_s = situation.now_s - situation.lost_at_s
         if lost_s < window_s or situation.is_replacing:
-            loads = ", what replaces it still loads" if situation.is_replacing else ""
+            loads = ", its replacement still loads" if situation.is_replacing else ""
             which = f" ({situation.lost_pods})" if situation.lost_pods else ""
             ago = f"a replica was lost {format_s(lost_s)} ago{which}"
             yield Reason("ReplicaLost", f"{ago} and its demand with it{loads}: no scale-down")
@@ -137,12 +139,12 @@ def give_back_what_finds_no_node(situation: Situation) -> Iterator[Bound]:
     code, retry_at_s = situation.unplaced_reason, situation.retry_at_s
     pods = count_of(current, "pod")
     if given_up:
-        message = f"no node takes {given_up} of {pods}: given back"
         most = max(current - given_up, min(current, situation.placed))
+        message = f"{given_up} of {pods} unschedulable: scaled back to {most}"
         yield Bound(code, message, at_most=most)
     elif retry_at_s is not None and situation.now_s < retry_at_s:
         left = format_s(retry_at_s - situation.now_s)
-        message = f"no node took more than {pods}: {current} stay, asked again in {left}"
+        message = f"no node fits more than {pods}: keeping {current}, next try in {left}"
         yield Bound(code, message, at_most=current)
 
 
@@ -150,7 +152,7 @@ def no_growth_where_no_pod_would_run(situation: Situation) -> Iterator[Bound]:
     """Wait with growth while pods are refused or do not start; going down stays possible."""
     if situation.refused is not None:
         code, said = situation.refused
-        yield Bound(code, f"{situation.current} stay: {said}", at_most=situation.current)
+        yield Bound(code, f"keeping {situation.current}: {said}", at_most=situation.current)
 
 
 def let_a_replica_go(situation: Situation) -> Iterator[Bound]:
@@ -174,7 +176,7 @@ def keep_gpu_budget(situation: Situation) -> Iterator[Bound]:
     if free is None:
         return
     if situation.uncounted_gpus:
-        message = f"the fleet's budget cannot count {situation.uncounted_gpus}: nothing grows"
+        message = f"the fleet's budget cannot count {situation.uncounted_gpus}: no fleet grows"
         yield Bound("GPUsUncounted", message, at_most=current)
     more = max(0, free) // situation.gpus_per_replica
     each = count_of(situation.gpus_per_replica, "GPU")
@@ -195,7 +197,7 @@ def wait_for_approval(situation: Situation) -> Iterator[Bound]:
 def keep_in_a_rollout(situation: Situation) -> Iterator[Bound]:
     """Take nothing away while pods are being replaced."""
     if situation.is_rolling:
-        message = f"pods are being replaced: {situation.current} stay until they are"
+        message = f"pods are being replaced: keeping {situation.current} until they are"
         yield Bound("RolloutInProgress", message, at_least=situation.current)
 
 

@@ -126,7 +126,7 @@ class CountedTraffic:
         )
         return (
             f"{missing} of {whole} have no figures, the longest gap {gap} from "
-            f"{begins:%Y-%m-%d %H:%M} UTC: taken to be like the minutes around"
+            f"{begins:%Y-%m-%d %H:%M} UTC: assumed like the minutes around"
         )
 
 

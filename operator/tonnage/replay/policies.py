@@ -161,7 +161,7 @@ class DrawnScenario:
         if peak.replicas > most:
             notes.append(
                 f"a constant fleet takes {replicas}, maxReplicas allows {most}: policies that "
-                "scale are held to it, those of hindsight are not"
+                "scale obey it, those of hindsight do not"
             )
         return self._outcome(policy, self._run(self._constant(peak.replicas)), notes)
 

@@ -101,7 +101,7 @@ def notes_of(trace: Trace) -> Iterator[str]:
     """Yield what a reader of a file should know of what became of it."""
     if trace.num_empty:
         rows = count_of(len(trace) + trace.num_empty, "request")
-        yield f"{trace.num_empty} of {rows} without a token are left out"
+        yield f"{trace.num_empty} of {rows} without a token are skipped"
     if trace.was_unsorted:
         yield "requests were not in order of arrival; they are replayed in it"
 

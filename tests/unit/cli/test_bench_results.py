@@ -159,7 +159,7 @@ def test_what_is_printed_as_json_is_a_calibration(tmp_path):
         (of_vllm(8, failed=40), "40 of 440 requests failed, more than 2%"),
         (of_vllm(8, spec_decode_num_drafts=5), "the engine drafted tokens"),
         (of_vllm(8, model_id="other/model"), "of model other/model, not meta-llama"),
-        (of_vllm(8, total_output_tokens=COMPLETED), "answers of 1.0 tokens in the mean"),
+        (of_vllm(8, total_output_tokens=COMPLETED), "outputs of 1.0 tokens on average"),
         ({"benchmarks": []}, "there are no runs in these files"),
         ({"benchmarks": [{}]}, "benchmark 1: successful is missing"),
         (

@@ -115,7 +115,7 @@ class TestTheAnswer:
 
         assert {each.gpu.name for each in found.selection.choices} == {"H200", "H100"}
         assert found.left_out == {"L40": LeftOut(reason="NoPrice")}
-        assert "left out, for want of a price: L40; --gpu NAME shows one" in list(notes(found))
+        assert "excluded, for want of a price: L40; --gpu NAME shows one" in list(notes(found))
         assert {each.gpu.name for each in without.selection.choices} == {"H200", "H100"}
         assert considered(over_nodes) == "All GPU classes and splits were considered"
         assert considered(found) == "All GPU classes with a price and splits were considered"
@@ -145,7 +145,7 @@ class TestTheAnswer:
         printed = " ".join(compare(text, options=["--gpu", "H100"]).stdout.split())
         needed = choice["plan"]["replicas"]
         assert (
-            "* more replicas than maxReplicas 1 allows, which bounds no class here: H100 (needs "
+            "* ignores maxReplicas 1, so that classes can be compared: H100 (needs "
             f"{needed})" in printed
         )
         assert f"maxReplicas: {needed}" in printed  # to write
@@ -157,7 +157,7 @@ class TestTheAnswer:
         (tmp_path / "twin.toml").write_text(twin)
         text = compare(LLAMA, options=["--gpus", tmp_path, "--gpu", "H200,TWIN"]).stdout
 
-        assert "H200, TWIN: closer than the estimate of their speed is sure" in text
+        assert "H200, TWIN: within the model error" in text
 
     def test_without_any_price_is_by_number_of_gpus(self):
         result = a_comparison(price=Price())

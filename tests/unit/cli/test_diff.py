@@ -377,7 +377,7 @@ class TestFromACluster:
         result = against(answers, llama(LONGER), "-o", "json")
 
         assert figures(result)["objects"][0]["podsRolled"] == 4
-        assert "taken from the specs alone" in result.stderr
+        assert "read from the specs alone" in result.stderr
 
     def test_a_group_over_nodes_is_compared_with_the_leader_worker_set_that_runs(self, against):
         text = yaml.safe_dump(a_manifest(**R1))

@@ -216,8 +216,8 @@ OWN_LEASE = "/apis/coordination.k8s.io/v1/namespaces/tonnage-system/leases/tonna
 
 FRESH, OLD = "2999-01-01T00:00:00.000000Z", "2026-11-20T06:00:00.000000Z"
 OLD_S = 1_795_154_400.0
-UNHELD = "no operator has ever held a Lease here: figures are as they were last written"
-OVERDUE = "no operator has renewed its Lease for 30.0 min: figures are of then"
+UNHELD = "no operator has had a Lease here: showing the last written values"
+OVERDUE = "no operator has renewed its Lease for 30.0 min: showing the last known values"
 
 
 def a_lease(renewed, *, namespace="tonnage-system", name="tonnage-operator", holder="a"):
@@ -247,7 +247,7 @@ def test_the_newest_renewal_of_a_lease_tells_whether_an_operator_runs(leases, ag
         ([a_lease(FRESH)], None, ""),
         ([], a_lease(FRESH), ""),
         ([a_lease(OLD)], None, "Note: no operator has renewed its Lease for"),
-        ([a_lease(FRESH, name="another")], None, "Note: no operator has ever held a Lease"),
+        ([a_lease(FRESH, name="another")], None, "Note: no operator has had a Lease"),
     ],
     ids=["renewed", "of some namespaces", "uninstalled", "of another program"],
 )

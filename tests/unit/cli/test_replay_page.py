@@ -214,7 +214,7 @@ def test_beside_what_the_fleet_ran_nothing_is_saved_where_the_target_is_missed(a
     ((_, fared),) = found.by_start()
 
     assert ran_words(fared, found.question) == (
-        "Your fleet ran 4.50 replicas in the mean, as counted: 216 GPU-hours a day at 2 GPUs each. "
+        "Your fleet ran 4.50 replicas on average, as counted: 216 GPU-hours a day at 2 GPUs each. "
         f"With Tonnage, simulated: {told}"
     )
 

@@ -70,7 +70,7 @@ def test_the_text_says_what_the_fleet_ran_beside_what_tonnage_would():
 
     # 3 replicas of one GPU for 20 minutes.
     assert (
-        "Your fleet ran 3.00 replicas in the mean, as counted: 1.00 GPU-hours (6.88 USD) "
+        "Your fleet ran 3.00 replicas on average, as counted: 1.00 GPU-hours (6.88 USD) "
         "in 20.0 min" in text
     )
     assert re.search(r"With Tonnage, simulated: 0\.\d+, \d+% less", text)

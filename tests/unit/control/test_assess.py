@@ -382,7 +382,7 @@ class TestGrowth:
         assert (first.decision.replicas, first.decision.limited_by) == (1, "InsufficientGPU")
         assert (back.at_s, back.times) == (NOW_S, 1)
         assert (after.decision.replicas, after.decision.limited_by) == (1, "InsufficientGPU")
-        assert "asked again in 15.0 min" in after.decision.reasons[0].message
+        assert "next try in 15.0 min" in after.decision.reasons[0].message
         assert again.decision.replicas >= 5
         assert (stuck.decision.replicas, stuck.memory.decided.given_back.times) == (1, 1)
         back = twice.memory.decided.given_back

@@ -666,7 +666,7 @@ class TestErrorBudget:
 
         assert (found.status, found.reason) == ("False", "Burnt")
         assert found.message == (
-            "TTFT 2.00 s: 10% of 240 requests within 24 h were late, 5% may be; lately 10%"
+            "TTFT 2.00 s: 10% of 240 requests within 24 h were late, 5% allowed; recently 10%"
         )
 
     @pytest.mark.parametrize(

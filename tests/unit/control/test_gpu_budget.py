@@ -150,7 +150,7 @@ class TestWhatIsNotCounted:
         assert found["z"] == 1
         message = (
             "the fleet's budget cannot count nvidia.com/mig-3g.40gb of pod serving/mig-0: "
-            "nothing grows"
+            "no fleet grows"
         )
         assert said(outcome, "z", "CapacityAvailable") == ("False", "GPUsUncounted", message)
         state, reason, limited = said(outcome, "z", "ScalingLimited")

@@ -72,7 +72,7 @@ class TestPromptsThatDecodeHasNotTaken:
         assert shown(full).queue_depth.value == 800
         assert full.memory.posterior.goodput_factor == 1
         assert reason(full) == (
-            "800 waiting for decode, not for prefill: prompts that decode has not taken fill 94% "
+            "800 waiting for decode, not for prefill: prompts that decode has not pulled fill 94% "
             "of a cache"
         )
 

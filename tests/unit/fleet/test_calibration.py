@@ -336,7 +336,7 @@ def test_entries_that_are_none_are_dropped_alone_and_told():
 
     assert read.calibrations == KNOWN
     assert read.problem.code == "EntriesDropped"
-    assert "1 entry left out that cannot be" in read.problem.message
+    assert "1 entry dropped as impossible" in read.problem.message
 
 
 class TestWhenTheServerFails:

@@ -87,7 +87,7 @@ def test_a_child_that_is_gone_is_told_where_it_had_been(kube):
 
     look(kube)
 
-    assert told(kube) == ["Service llama was gone: recreated"]
+    assert told(kube) == ["Service llama was deleted: recreated"]
     assert SERVICE in kube.objects
 
 

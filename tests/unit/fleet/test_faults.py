@@ -231,7 +231,7 @@ class TestOneOfMany:
         if not path.endswith("status"):
             tick(loop, world)
             assert condition(world, "Stalled", "first") == ("True", "InternalError")
-            assert f"fault {line.fields['fault']} in" in str(status_of(world, "first"))
+            assert f"internal error {line.fields['fault']} " in str(status_of(world, "first"))
 
         world.kube.fail = lambda verb, asked: None
         for _ in range(4):  # after the pause of 30 s that follows two failures

@@ -618,7 +618,7 @@ class TestWhatIsTold:
             tick(loop, world, after_s=60)
 
         told = [each.msg for each in caplog.records if str(each.msg).startswith('event="scaling ')]
-        assert [each.event for each in told] == ["scaling is held", "scaling goes on"]
+        assert [each.event for each in told] == ["scaling stopped", "scaling goes on"]
         assert {each.fields["namespace"] for each in told} == {"serving"}
         assert told[0].fields["message"].startswith("3 of 4 objects lost their metrics")
 

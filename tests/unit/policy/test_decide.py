@@ -196,7 +196,7 @@ def test_the_rules_speak_in_this_order():
 @pytest.mark.parametrize(
     ("situation", "message"),
     [
-        (a_situation(current=5, need=2, recent=[6]), "6 were needed within the last 5.0 min"),
+        (a_situation(current=5, need=2, recent=[6]), "6 were needed in the last 5.0 min"),
         (a_situation(current=5, need=2, **JUST_LOST), "60.00 s ago"),
         (
             a_situation(current=5, need=2, **JUST_LOST, lost_pods="b on n2"),
@@ -206,11 +206,11 @@ def test_the_rules_speak_in_this_order():
         (a_situation(current=6, need=9, maximum=8), "maxReplicas allows 8"),
         (
             a_situation(current=4, need=6, **REFUSED),
-            "4 stay: pods are refused: exceeded quota: gpus, used: 8, limited: 8",
+            "keeping 4: pods are refused: exceeded quota: gpus, used: 8, limited: 8",
         ),
         (
             a_situation(current=4, need=6, **UNCOUNTED),
-            "the fleet's budget cannot count amd.com/gpu of Deployment a/b: nothing grows",
+            "the fleet's budget cannot count amd.com/gpu of Deployment a/b: no fleet grows",
         ),
         (
             a_situation(current=4, need=6, free_budget_gpus=3),
@@ -220,19 +220,19 @@ def test_the_rules_speak_in_this_order():
             a_situation(current=5, need=2, draining=(300, NOW_S + 60)),
             "300 still wait after an overload: no scale-down until they are served, for 60.00 s",
         ),
-        (a_situation(current=3, need=6, retry_at_s=NOW_S + 60), "asked again in 60.00 s"),
+        (a_situation(current=3, need=6, retry_at_s=NOW_S + 60), "next try in 60.00 s"),
         (
             a_situation(current=5, need=2, lost_at_s=NOW_S - 60),
             "60.00 s ago and its demand with it: no scale-down",
         ),
         (
             a_situation(current=5, need=2, lost_at_s=NOW_S - 60, is_replacing=True),
-            "its demand with it, what replaces it still loads: no scale-down",
+            "its demand with it, its replacement still loads: no scale-down",
         ),
-        (HELD, f"9 were needed within the last {format_s(WINDOW_S)}: 5 stay"),
+        (HELD, f"keeping 5: 9 were needed in the last {format_s(WINDOW_S)} (stabilization window)"),
         (
             replace(HELD, hold_s=2 * WINDOW_S),
-            f"the last {format_s(2 * WINDOW_S)}, in which demand has come back so often",
+            f"the last {format_s(2 * WINDOW_S)} (demand returned so often",
         ),
     ],
 )

@@ -86,7 +86,7 @@ def test_what_is_missing_lies_on_the_line_between_its_neighbours_and_is_told():
     assert found.missing == (6,)
     assert found.gaps == (
         "60.00 s of 20.0 min have no figures, the longest gap 60.00 s from 2001-09-09 01:52 UTC: "
-        "taken to be like the minutes around"
+        "assumed like the minutes around"
     )
 
 

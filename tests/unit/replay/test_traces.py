@@ -118,7 +118,7 @@ def test_requests_without_a_token_are_left_out_and_counted(tmp_path):
     trace = read_trace(path)
 
     assert rows(trace) == [(1, 2, 3), (4, 1, 1)]
-    assert list(notes_of(trace)) == ["2 of 4 requests without a token are left out"]
+    assert list(notes_of(trace)) == ["2 of 4 requests without a token are skipped"]
 
 
 def test_a_trace_of_nothing_but_those_has_no_requests(tmp_path):

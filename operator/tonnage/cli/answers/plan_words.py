@@ -51,7 +51,7 @@ def _refusals(sizing: Sizing) -> dict[str, str]:
         return {"max-num-queued-tokens": f"{tokens}, {prompts} mean prompts: then 503"}
     if not sizing.request.refuses_late:
         return {}
-    why = "none, nobody is refused: each data-parallel rank would count for itself"
+    why = "disabled: not supported with data parallelism"
     return {"max-num-queued-tokens": why}
 
 

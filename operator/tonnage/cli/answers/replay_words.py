@@ -80,7 +80,7 @@ def ran_words(found: list[CaseResult], question: ReplayQuestion) -> str:
     change = f"{_compared(ratio)} that" if is_met else "which misses the target"
     span = "a day" if is_by_day(first) else f"in {format_s(first.duration_s)}"
     return (
-        f"Your fleet ran {significant(pods)} replicas in the mean, as counted: "
+        f"Your fleet ran {significant(pods)} replicas on average, as counted: "
         f"{_with_cost(took, question.hour)} {span} at {count_of(gpus, 'GPU')} each. With Tonnage, "
         f"simulated: {_number(tonnage)}, {change}"
     )

@@ -120,7 +120,7 @@ def _answers(sizing: Sizing, cost: Cost, between: Between) -> Iterator[tuple[str
         if other := _other_split(sizing, cost, between):
             each = other.parallelism
             if sizing.request.sizes != ANY_SIZES:
-                yield f"hardware.parallelism left out, {SIZE_FIELD}: {each.num_gpus}", other
+                yield f"without hardware.parallelism, {SIZE_FIELD}: {each.num_gpus}", other
             elif each != sizing.parallelism:
                 yield f"{SIZE_FIELD}: {each.num_gpus} ({each})", other
     except (SizingError, CatalogError):
@@ -153,7 +153,7 @@ def _changes(sizing: Sizing) -> Iterator[tuple[str, SizingRequest]]:
     yield from _relaxed_slos(sizing)
     if request.max_num_batched_tokens:
         chosen = replace(request, max_num_batched_tokens=None)
-        yield "engine.maxNumBatchedTokens left out", chosen
+        yield "without engine.maxNumBatchedTokens", chosen
     if not request.workload.cached_fraction:
         cached = replace(request.workload, cached_fraction=CACHED_FRACTION)
         yield (

@@ -36,7 +36,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "calibrate": "Fit the speed of an engine to a load test.",
     "catalog": "List the GPU classes and models in the catalogue.",
     "crd": "Print the CustomResourceDefinition.",
-    "approve": "Agree to the plan that waits (mode Approve).",
+    "approve": "Approve the pending plan (mode Approve).",
     "run": "Run the operator.",
 }
 """Each is in a module of its name, which is imported when it is called."""
@@ -61,13 +61,13 @@ Examples:
 Exit codes:
   0  success
   1  unexpected error
-  2  the answer is no: not servable, not within maxReplicas, not found
+  2  infeasible: not servable, not within maxReplicas, not found
   3  the input is invalid
   4  the cluster cannot be reached
   5  the cluster does not have the ModelDeployment CRD
   6  access denied (RBAC)
   7  over budget (diff)
-  130 and 141  ended by Ctrl-C, or because nobody reads the output
+  130 and 141  ended by Ctrl-C, or because the reader of the output closed it
 """
 
 

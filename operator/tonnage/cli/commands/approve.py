@@ -20,9 +20,9 @@ from tonnage.control.input.state import APPROVE
 from tonnage.manifests.names import APPROVE_ANNOTATION
 
 MANAGER: Final = "kubectl-tonnage"
-HELP: Final = f"""Agree to the plan that a ModelDeployment in mode Approve waits with.
+HELP: Final = f"""Approve the pending plan of a ModelDeployment in mode Approve.
 
-DIGEST is what the condition Approved names; it may be left out where one plan waits.
+DIGEST is the one that the condition Approved names; it is optional if one plan waits.
 
 \b
 Examples:

@@ -22,7 +22,7 @@ class RolesAsked:
 
     # fmt: off
     roles_apart: bool = option("--roles-apart", is_flag=True,
-        help="Weigh prefill and decode apart against one fleet for both.")
+        help="Compare prefill and decode on separate replicas with one fleet for both.")
     kv_link: float | None = option("--kv-link", metavar="RATE", callback=parsed(bytes_per_second),
         help="What a GPU moves to a replica of the other role, such as 50GB/s or 400Gb/s. Default: "
         "hardware.nodeLink, else the link between the GPUs of a node.")

@@ -33,10 +33,10 @@ Prints a file for 'tonnage plan --calibration', and for the operator.
 
 It sends nothing. Without --result it prints the commands to run: a concurrency of 1 and three
 higher ones, with the lengths of your requests, and new prompts each time. Run them on one replica,
-not through a router, and while nobody else uses it.
+not through a router, and without other traffic.
 
-Takes the options of plan: a result does not name the GPU class, the split, the formats or the
-version of vLLM. A size of the split that is not given is 1.
+Takes the options of plan, since a result does not name the GPU class, the parallelism, the formats
+or the version of vLLM. A parallelism size that is not given is 1.
 
 \b
 Examples:

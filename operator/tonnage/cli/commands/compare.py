@@ -35,12 +35,12 @@ from tonnage.sizing.request import SizingRequest
 
 HELP: Final = """Rank GPU classes for one model by cost. Needs no cluster.
 
-Asked with a manifest, or with a line of options. For each class, the parallelism with the fewest
-GPUs that serves the demand and meets the SLO targets is used (offline: at the memory ceiling).
-Prints what each costs for the demand and how full it is then, for the first ones what plan says of
-them, memory and throughput by batch size. Prices are yours, or on-demand rents of the catalogue,
-per GPU of the smallest instance listed that holds a replica; classes without one come last.
-maxReplicas bounds no class: what needs more is marked.
+Takes a manifest (-f) or options. For each class, the parallelism with the fewest GPUs that serves
+the demand and meets the SLO targets is used (offline: at maximum concurrency). Prints cost and
+utilization of each at the demand; for the first ones also what plan prints, memory, and throughput
+by batch size. Prices are yours, or on-demand prices of the catalogue, per GPU of the smallest
+listed instance that fits a replica; classes without a price come last. maxReplicas is ignored:
+classes that need more replicas are marked.
 
 \b
 Examples:

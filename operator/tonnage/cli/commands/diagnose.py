@@ -41,21 +41,20 @@ from tonnage.units import count_of
 ENDING: Final = ".tar.gz"
 MODE: Final = 0o600
 
-HELP: Final = f"""Collect what a bug report needs into one file, and nothing else.
+HELP: Final = f"""Collect what a bug report needs into one file.
 
-Reads, and writes nothing to the cluster: ModelDeployments with their status, Deployments,
-ReplicaSets and pods of Tonnage, Events about them, and of the operator its settings, log, metrics,
-Lease and calibration, with the versions of everything. What may not be read is named in about.yaml,
-and the rest is collected.
+Reads ModelDeployments with their status, Deployments, ReplicaSets and pods of Tonnage, Events about
+them, and the operator's settings, log, metrics, Lease and calibration, with all versions. Writes
+nothing to the cluster. Objects without read access are named in about.yaml, and the rest is
+collected.
 
-Written of objects: fields of a list, such as names, images, resources, conditions, and flags of
-vLLM whose values open nothing; of environment variables and volumes the names. Commands, headers,
-labels and annotations of others, and names of Secrets that an object refers to are left out.
+Of objects it writes the fields of an allow list, such as names, images, resources, conditions and
+harmless vLLM flags; of environment variables and volumes only the names. It omits commands,
+headers, other labels and annotations, and names of Secrets.
 
-Written of text, such as messages and logs: words that messages of vLLM, Kubernetes and Tonnage
-consist of, figures, and names of what was read. Other words are "{REDACTED}". A password that is
-such a word or a number, where nothing says that it is one, is written, and so is one that is the
-name of something: look through the file before you send it to anybody.
+Of texts, such as messages and logs, it writes words that vLLM, Kubernetes and Tonnage use, numbers,
+and names of objects that it read. Other words become "{REDACTED}". A password that is such a word,
+number or name is not recognized: look through the file before you send it.
 
 \b
 Examples:

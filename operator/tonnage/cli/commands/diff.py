@@ -54,9 +54,9 @@ from tonnage.manifests.roles import role_name
 
 HELP: Final = """Show what a change of manifests does, as Markdown for a pull request.
 
-OLD and NEW are files or folders with ModelDeployments; an empty one is one without any. Prints
+OLD and NEW are files or folders with ModelDeployments; either may be empty. Prints
 which pods are replaced and for which fields, and replicas, cost and latency before and after,
-planned for spec.demand. Running flags stay where the operator would leave them. With
+planned for spec.demand. Running flags stay if the operator would not change them. With
 --from-cluster OLD is what the cluster has, planned with the constants in its status; it is
 read, and nothing is changed.
 

@@ -29,9 +29,9 @@ from tonnage.units import count_of
 WIDE: Final = 200
 """Columns: no value is broken over lines."""
 COMMENTS: Final[Mapping[str, str]] = {
-    "model": "What is served; weights and kvCache, such as fp8, may be set here too.",
+    "model": "The model; weights and kvCache, such as fp8, may be set here too.",
     "hardware": "A class of 'tonnage catalog gpus'; without gpusPerReplica the cheapest is chosen.",
-    "contextLength": "The longest request promised, prompt and answer, in tokens.",
+    "contextLength": "The maximum tokens of a request, prompt and output together.",
     "slo": "Latency targets: p50, p90, p95 or p99. Absent: offline.",
     "demand": "Expected traffic until it is measured; p99 may be set beside each mean.",
     "scaling": "Never unbounded. mode: Recommend creates nothing; Auto and Approve run it.",
@@ -44,11 +44,11 @@ GUESSES: Final = {
 }
 HEADROOM: Final = 2
 """Times the replicas of the plan, that the manifest allows."""
-HELP: Final = """Print the manifest of a line of options, with comments.
+HELP: Final = """Print a manifest for the given options, with comments.
 
-Takes the options of plan. The split is that of the plan, and the number of replicas that it allows
-twice what the plan takes, at most 1000. It creates nothing until mode: Recommend is made Auto or
-Approve.
+Takes the options of plan. The parallelism is the plan's, and maxReplicas is twice the plan's
+replicas, at most 1000. With mode: Recommend it creates nothing; change it to Auto or Approve to run
+it.
 
 \b
 Examples:

@@ -32,16 +32,16 @@ from tonnage.sizing.plan import Between
 
 HELP: Final = """Compute replicas, max-num-seqs and cost for models. Needs no cluster.
 
-Asked with manifests, or with a line of options. Prints what the replicas do with the demand and
-what that costs; then, with formulas and numbers: whether the model fits into GPU memory, the
-bottleneck, what limits the batch size, the latencies, the number of replicas, and the cost. If
-spec.model.config refers to a ConfigMap, or spec.scaleTarget to a Deployment, pass its manifest too:
-config.json is read from the ConfigMap, engine version and flags from the Deployment.
+Takes manifests (-f) or options. Prints replicas, latencies and cost at the demand; then, with
+formulas and numbers: GPU memory, the bottleneck, what limits the batch size, the latencies, the
+number of replicas, and the cost. If spec.model.config refers to a ConfigMap, or spec.scaleTarget to
+a Deployment, pass its manifest too: config.json is read from the ConfigMap, engine version and
+flags from the Deployment.
 
-Engines are taken to be as fast as expected. The operator may begin with more replicas and
-fewer sequences: until they are measured it plans for the slow end of what is believed (speedRange),
-and in mode Auto, until traffic comes, for more of it than spec.demand tells (Headroom). A peak
-(demand.peakPercent) is what a plan is for; its costs per token and user are of what usually comes.
+Until engines are measured, the operator assumes slow ones (speedRange) and, in mode Auto, up to
+15 % more traffic (Headroom), so it may start more replicas with fewer sequences than plan prints.
+With demand.peakPercent the replicas are those of the peak; costs per token and user are those of
+the mean rate.
 
 \b
 Examples:
@@ -55,7 +55,7 @@ Examples:
   tonnage plan -f model.yaml --hub                     the same, fetched
   tonnage plan -f model.yaml --checkpoint DIR          exact weight sizes
   tonnage plan -f model.yaml --calibration FILE        measured constants
-  tonnage plan -f model.yaml --roles-apart --kv-link 400Gb/s   roles apart?
+  tonnage plan -f model.yaml --roles-apart --kv-link 400Gb/s   disaggregated?
   tonnage plan -f models/ -o json | jq '.[].plan.replicas'
   kubectl get mdep llama -o yaml | tonnage plan -f -
 

@@ -59,8 +59,8 @@ class QuestionOptions:
 
     # fmt: off
     names: tuple[str, ...] = option("-f", "--filename", multiple=True, metavar="FILE|DIR|-",
-        help="File or folder with manifests; may be repeated. '-' reads standard input. Without it "
-        "the options below make one; with it they change it.")
+        help="File or folder with manifests; may be repeated. '-' reads standard input. Options "
+        "below override its fields; without -f they define the model.")
     model_id: str | None = option("--model", metavar="ID", help="Hugging Face id of the model.")
     classes: tuple[str, ...] = option("--gpu", multiple=True, metavar="NAME[,NAME...]",
         help="GPU class; compare takes several, with all details, and all classes by default.")
@@ -68,13 +68,13 @@ class QuestionOptions:
         callback=parsed(positive),
         help="Demand: requests per second.")
     prompt_tokens: int | None = option("--prompt", metavar="TOKENS", callback=parsed(_tokens),
-        help="Demand: tokens of a prompt, in the mean.")
+        help="Demand: mean tokens of a prompt.")
     output_tokens: int | None = option("--output", metavar="TOKENS", callback=parsed(_tokens),
-        help="Demand: tokens of an answer, in the mean.")
+        help="Demand: mean tokens of an output.")
     ttft: str | None = option("--ttft", metavar="DURATION", callback=parsed(_duration),
-        help="SLO: time to the first token that 95 % of requests keep, such as 2s.")
+        help="SLO: time to the first token (TTFT) that 95 % of requests meet, such as 2s.")
     tpot: str | None = option("--tpot", metavar="DURATION", callback=parsed(_duration),
-        help="SLO: time per output token that 95 % of requests keep, such as 50ms.")
+        help="SLO: time per output token (TPOT) that 95 % of requests meet, such as 50ms.")
     settings: tuple[str, ...] = option("--set", multiple=True, metavar="PATH=VALUE",
         help="Any other field of the spec, such as contextLength=32768; may be repeated.")
     prices: PriceOptions

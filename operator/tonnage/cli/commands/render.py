@@ -32,11 +32,11 @@ from tonnage.settings import Settings
 HELP: Final = """Print the objects that the operator would apply for manifests. Needs no cluster.
 
 Prints the Deployment, the Service and the PodMonitor of each ModelDeployment, with the flags of
-vLLM that a plan for its spec.demand chooses; of one with spec.topology those of each role. The
+vLLM that a plan for its spec.demand chooses; with spec.topology the objects of each role. The
 Deployment has no replicas: the operator writes those through its /scale. A Deployment that runs
-already keeps its flags while others gain little: see 'tonnage diff --from-cluster'. Of engines that
-were never measured the operator expects less than plan and render do (speedRange), so that a first
---max-num-seqs may be lower than that.
+already keeps its flags while others gain little: see 'tonnage diff --from-cluster'. Until engines
+are measured, the operator assumes slower ones than plan and render (speedRange), so its first
+--max-num-seqs may be lower.
 
 \b
 Examples:

@@ -35,19 +35,18 @@ START_UPS_S: Final = (1.0, 2 * HOUR_S)
 """Longer than that no image and no weights take; each is simulated from before the first request.
 """
 
-HELP: Final = """Simulate what policies would have done with a trace of requests. Needs no cluster.
+HELP: Final = """Simulate autoscalers on a trace of requests. Needs no cluster.
 
-Runs the operator's own decisions, and those of other autoscalers, against simulated engines on the
+Runs the operator's own decisions, and models of other autoscalers, against simulated engines on the
 same arrivals, with cold starts, scrapes and draining pods. Prints, for each policy, GPU-hours and
 their cost, the share of requests within the SLO, the worst hour, and how often it scaled, relative
-to the smallest constant number of replicas that meets the target (static-peak). All begin with what
-the operator begins with for spec.demand where no engine was measured yet. Policies other than
-tonnage are models of them.
+to the smallest constant number of replicas that meets the target (static-peak). All policies start
+with the replicas that Tonnage would start for spec.demand.
 
 TRACE is a csv, csv.gz, jsonl, jsonl.gz or parquet file with arrival_s, prompt_tokens,
 output_tokens, or in the format of Azure, BurstGPT or Mooncake. Times count from its first request.
-Instead of a file, --prometheus draws a trace of what your own fleet was asked: as many requests in
-each minute, as long as those that ended in ten, beside what the fleet itself ran.
+Instead of a file, --prometheus generates a trace from your fleet's metrics, with its requests per
+minute and its lengths per ten minutes, and prints the GPU-hours of the fleet itself too.
 
 \b
 Examples:
@@ -174,19 +173,20 @@ class ReplayOptions:
     prometheus_url: str | None = option(
         "--prometheus",
         metavar="URL",
-        help="Instead of a trace: what this Prometheus counted of your own engines.",
+        help="Instead of a trace: the traffic of your engines in this Prometheus.",
     )
     last_s: float = option(
         "--last",
         metavar="DURATION",
         default="1d",
         callback=parsed(_last),
-        help="With --prometheus: up to now, as 12h or 14d.",
+        help="With --prometheus: how far back, such as 12h or 14d.",
     )
     selector: str | None = option(
         "--selector",
         metavar="MATCHERS",
-        help='With --prometheus: whose series, as \'namespace="serving",pod=~"my-vllm-.+"\'. '
+        help="With --prometheus: label matchers of the series, such as "
+        '\'namespace="serving",pod=~"my-vllm-.+"\'. '
         "Default: the pods of the manifest's own name, in its namespace.",
     )
     step_s: float = option(
@@ -204,7 +204,7 @@ class ReplayOptions:
         "--save-trace",
         metavar="FILE.csv[.gz]",
         type=FILE,
-        help="Write what is replayed, before --scale, as a trace with our own columns.",
+        help="Write the requests, before --scale, as a trace that replay can read.",
     )
     policies: tuple[Policy, ...] = option(
         "--policy",
@@ -231,7 +231,7 @@ class ReplayOptions:
         "--window",
         metavar="FROM-TO",
         callback=parsed(_window),
-        help="Part of TRACE, as 0h-48h.",
+        help="Part of TRACE, such as 0h-48h.",
     )
     times: float = option(
         "--scale",
@@ -246,7 +246,7 @@ class ReplayOptions:
         metavar="FACTOR|drawn",
         default="1.0",
         callback=parsed(_speed),
-        help="Of the engines, against what is believed at first; drawn: other constants in each "
+        help="Speed of the engines, as a multiple of the prior; drawn: other constants in each "
         "seed.",
     )
     target: float | None = option(

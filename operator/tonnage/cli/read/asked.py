@@ -115,7 +115,7 @@ def _check_mappings(content: Mapping[str, Any], fields: tuple[str, ...]) -> None
     for field in fields:
         value = content.get(field)
         if value is not None and not isinstance(value, Mapping):
-            raise ManifestError(f"{field}: {str(value)[:40]!r} is no mapping: it has fields")
+            raise ManifestError(f"{field}: {str(value)[:40]!r} is no object: set its fields")
 
 
 _ORDER: Final = ("model", "hardware", "contextLength", "slo", "demand", "scaling", "engine")
@@ -153,7 +153,7 @@ def _with(content: Content, path: list[str], value: object, whole: str) -> dict[
         return {**content, key: value}
     inner = content.get(key)
     if inner is not None and not isinstance(inner, Mapping):
-        raise ManifestError(f"--set {whole}: {key} has no fields; give it as a whole")
+        raise ManifestError(f"--set {whole}: {key} is a scalar, not an object")
     return {**content, key: _with(inner or {}, below, value, whole)}
 
 

@@ -186,8 +186,8 @@ def _of_guidellm(content: object, where: str) -> BenchmarkRun:
 def _check_run(run: BenchmarkRun) -> BenchmarkRun:
     if run.output_tokens < FEWEST_TOKENS:
         raise ManifestError(
-            f"{run.source}: answers of {run.output_tokens:.1f} tokens in the mean tell nothing of "
-            f"steps: {FEWEST_TOKENS} at least"
+            f"{run.source}: outputs of {run.output_tokens:.1f} tokens on average are too short: "
+            f"{FEWEST_TOKENS} at least"
         )
     return run
 

@@ -45,8 +45,8 @@ def stale_note(read: Callable[[], list[Resource]], *, now_s: float) -> str | Non
     times = filter(None, (block(each, "spec").get("renewTime") for each in leases))
     renewed_s = max((datetime.fromisoformat(each).timestamp() for each in times), default=None)
     if renewed_s is None:
-        return "no operator has ever held a Lease here: figures are as they were last written"
+        return "no operator has had a Lease here: showing the last written values"
     age_s = now_s - renewed_s
     if age_s <= OVERDUE_S:
         return None
-    return f"no operator has renewed its Lease for {format_s(age_s)}: figures are of then"
+    return f"no operator has renewed its Lease for {format_s(age_s)}: showing the last known values"

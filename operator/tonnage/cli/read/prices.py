@@ -136,7 +136,7 @@ def _common(content: dict[str, Any], file: str) -> Rent:
         return _RENT.validate_python({"usd_per_hour": 1, "term": "", **said})
     except ValidationError as error:
         raise ManifestError(
-            f"{file}: date: {said['date'][:40]!r} is no date such as 2026-07"
+            f"{file}: date: {said['date'][:40]!r} is no date: expected YYYY-MM"
         ) from error
 
 

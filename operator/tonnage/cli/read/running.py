@@ -98,7 +98,7 @@ def _answer(request: str, ask: Callable[[], Answer]) -> Answer | None:
     except Failure as failure:
         if failure.exit_code != NO_RIGHTS:
             raise
-        remark(f"Note: {failure.message}; which pods roll is taken from the specs alone")
+        remark(f"Note: {failure.message}; which pods roll is read from the specs alone")
         return None
 
 

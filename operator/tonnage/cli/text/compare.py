@@ -140,18 +140,15 @@ def notes(found: Compared) -> Iterator[str]:
     if bound := [choice for choice in choices if not choice.is_within_bounds]:
         needs = ", ".join(f"{each.gpu.name} (needs {each.replicas})" for each in bound)
         yield (
-            f"{BEYOND} more replicas than maxReplicas {bound[0].most} allows, which bounds no "
-            f"class here: {needs}"
+            f"{BEYOND} ignores maxReplicas {bound[0].most}, so that classes can be compared: "
+            f"{needs}"
         )
     yield from _price_notes(found)
     for reason, words in LEFT_OUT.items():
         if others := [name for name, each in found.left_out.items() if each.reason == reason]:
-            yield f"left out, {words}: {', '.join(others)}; --gpu NAME shows one"
+            yield f"excluded, {words}: {', '.join(others)}; --gpu NAME shows one"
     if names := too_close(found):
-        yield (
-            f"{', '.join(names)}: closer than the estimate of their speed is sure; a measurement "
-            "may change their order"
-        )
+        yield (f"{', '.join(names)}: within the model error; a measurement may change their order")
     yield from _plan_notes(found.deployment.spec)
     if len(found.in_full) < len(choices):
         shown = ", ".join(each.gpu.name for each in found.in_full)
@@ -173,7 +170,7 @@ def _price_notes(found: Compared) -> Iterator[str]:
     if any(hour.rent and hour.rent.num_gpus for _, hour in hours):
         yield "prices are per GPU of the smallest instance listed that holds a replica"
     if any(hour.gpus_per_node is not None for _, hour in hours):
-        yield "whole nodes: GPUs that no replica uses are paid for too"
+        yield "whole nodes: the cost includes GPUs that no replica uses"
     yield from _unpriced_notes(found)
 
 

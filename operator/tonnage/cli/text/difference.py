@@ -151,7 +151,7 @@ def _change(change: Change) -> str:
     if before is None:
         return f"{_text(change.field)}: {after} (new)"
     if after is None:
-        return f"{_text(change.field)}: {before} (gone)"
+        return f"{_text(change.field)}: {before} (removed)"
     return f"{_text(change.field)}: {before} → {after}"
 
 

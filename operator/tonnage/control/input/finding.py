@@ -67,7 +67,7 @@ def fault_id(error: BaseException) -> str:
 
 def bug_message(error: BaseException) -> str:
     """Return what an object says of a bug that it met."""
-    return f"a bug of ours, fault {fault_id(error)} in the operator's log: tried again"
+    return f"internal error {fault_id(error)} (see the operator's log): retrying"
 
 
 def of_each(

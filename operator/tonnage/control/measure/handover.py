@@ -62,7 +62,7 @@ def untaken_reasons(engines: Iterable[EngineSamples]) -> tuple[Reason, ...]:
 
 def _untaken(full: Iterable[EngineSamples]) -> str:
     share = max(each.untaken_share for each in full)
-    return f"prompts that decode has not taken fill {share:.0%} of a cache"
+    return f"prompts that decode has not pulled fill {share:.0%} of a cache"
 
 
 def with_causes(

@@ -181,8 +181,8 @@ def error_budget(found: Assessment, fleet: Fleet) -> Finding:
     late, allowed, lately = (f"{PERCENT * share:.3g}%" for share in shares)
     judged = count_of(f"{budget.num_requests:,.0f}", "request")
     message = (
-        f"{objective.limit}: {late} of {judged} within {window} were late, {allowed} may be; "
-        f"lately {lately}"
+        f"{objective.limit}: {late} of {judged} within {window} were late, {allowed} allowed; "
+        f"recently {lately}"
     )
     return Finding("False", "Burnt", message)
 

@@ -382,7 +382,7 @@ class TestFlagsThatRun:
             for each in plan_status(sizing).reasons
             if each.code == "MemoryEstimateBelowRunning"
         ]
-        assert "one request is taken to fit" in reason.message
+        assert "one request is assumed to fit" in reason.message
         assert "15.4 GiB usable (92% of 16.8 GiB) - 15.0 GiB weights" in reason.message
         assert "one request of 8192 tokens needs 1.0 GiB" in reason.message
         assert reason.message in explain(sizing)[0].lines
@@ -510,7 +510,7 @@ class TestGivenCache:
             if each.code == "MemoryEstimateBelowRunning"
         ]
         assert sizing.kv_tokens == 573_440
-        assert "the cache that is given is taken to fit" in reason.message
+        assert "the cache that is given is assumed to fit" in reason.message
         assert "GiB too much" in reason.message
 
     def test_that_is_measured_is_what_was_measured(self):

@@ -145,7 +145,7 @@ def _expression(text: str) -> _Matcher:
         compiled = None
     if compiled is None:
         raise UnknownArchitectureError(
-            f"weights left out of quantization by the expression {text!r:.100} "
+            f"weights excluded from quantization by the expression {text!r:.100} "
             "are not understood yet"
         )
     expression = compiled

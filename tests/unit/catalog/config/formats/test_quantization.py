@@ -140,7 +140,7 @@ def test_module_names_globs_and_expressions_are_understood(pattern: str, wide: s
     "pattern", ["re:(a+)+$", "re:.*.*.*.*.*", "re:(?=x)", "re:a{1,9}", "re:(", "re:[z-a]"]
 )
 def test_an_expression_that_could_run_for_ever_is_refused_unread(pattern: str) -> None:
-    with pytest.raises(UnknownArchitectureError, match="left out of quantization by the expres"):
+    with pytest.raises(UnknownArchitectureError, match="excluded from quantization by the expres"):
         quantized(quant_method="fp8", ignore=[pattern])
 
 
