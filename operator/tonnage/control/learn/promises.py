@@ -112,7 +112,10 @@ def judge(found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet) -
     if burst_share(found.memory.demand, chosen.sizing):
         is_burst = holds_burst(found.memory.traffic, fleet, window_s)
         window = BurstWindow(verdicts=verdicts, is_burst=is_burst, seconds=window_s)
-        is_too_few = _serving(found) < _replicas_for_bursts(found, chosen)
+        reserved = reserved_requests_per_s(
+            found.memory.demand, found.memory.posterior, chosen.sizing
+        )
+        is_too_few = _serving(found) < chosen.capacity.replicas(reserved)
         known, learned = judge_bursts(known, learned, window, is_too_few=is_too_few)
         if is_burst and burst_factor(learned) < HIGHEST:
             return known, learned  # what was late says something of the reserve, not of goodput
@@ -158,12 +161,6 @@ def _moved(before: JudgedGoodput | None, now: JudgedGoodput) -> float:
     was, is_now = before.replica.requests_per_s, now.replica.requests_per_s
     same = replace(now, replica=replace(now.replica, requests_per_s=was))
     return is_now / was if before == same else 1.0
-
-
-def _replicas_for_bursts(found: Assessment, chosen: Chosen) -> int:
-    memory = found.memory
-    reserved = reserved_requests_per_s(memory.demand, memory.posterior, chosen.sizing)
-    return chosen.capacity.replicas(reserved)
 
 
 def _held_to_served(

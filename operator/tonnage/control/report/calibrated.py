@@ -18,7 +18,6 @@ from tonnage.explain.report import round_estimate
 from tonnage.memoize import memoize
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.serving.load_line import bound_requests_per_s
-from tonnage.sizing.serving.replica import Replica
 
 ALL_DIGITS: Final = 12
 """``tonnage diff`` plans with what is planned: a digit less may tip the flags."""
@@ -122,14 +121,11 @@ def _prior_requests_per_s(
     """
     workload, slo = sizing.request.workload, sizing.request.slo
     prior = constants_of(slow_end(before_any, share=share), constants)
-    before = _with(sizing.replica, prior)
+    replica = sizing.replica
+    before = replace(replica, model=replace(replica.model, constants=prior))
     if sizing.request.measured_kv_tokens is not None:
         each_bytes = sizing.replica.bytes_per_reported_token(sizing.request.context_tokens)
         before = replace(before, kv_pool_bytes=estimated_kv_tokens(sizing) * each_bytes)
     now = bound_requests_per_s(sizing.replica, workload, slo)
     ratio = bound_requests_per_s(before, workload, slo) / now if now > 0 else 1.0
     return ratio * sizing.goodput_requests_per_s
-
-
-def _with(replica: Replica, constants: SpeedConstants) -> Replica:
-    return replace(replica, model=replace(replica.model, constants=constants))

@@ -1,6 +1,6 @@
 """The conditions of an object: what each rule says, with times; and the one to read first."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
@@ -31,14 +31,10 @@ MOST_SHOWN: Final = 160
 
 def conditions(found: Assessment, fleet: Fleet, *, now: str) -> tuple[Condition, ...]:
     """Return every condition that is present; a transition time moves only with its status."""
-    said = role_findings(found, fleet) if has_roles(found) else _said(found, fleet)
+    rules = ((kind, each.rule(found, fleet)) for kind, each in CONDITION_TYPES.items())
+    said = role_findings(found, fleet) if has_roles(found) else rules
     planned = ((kind, _as_planned(kind, finding, found)) for kind, finding in said if finding)
     return tuple(_condition(kind, finding, found, now) for kind, finding in planned)
-
-
-def _said(found: Assessment, fleet: Fleet) -> Iterator[tuple[str, Finding | None]]:
-    for kind, each in CONDITION_TYPES.items():
-        yield kind, each.rule(found, fleet)
 
 
 def _as_planned(kind: str, finding: Finding, found: Assessment) -> Finding:

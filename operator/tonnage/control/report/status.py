@@ -56,7 +56,6 @@ from tonnage.explain.report import (
 )
 from tonnage.memoize import memoize
 from tonnage.sizing.plan import Sizing
-from tonnage.sizing.request import SizingRequest
 from tonnage.units import PETA
 
 SLO_SOURCES = {
@@ -138,7 +137,9 @@ def report(found: Assessment, fleet: Fleet) -> Reported:
     """
     now, before = rfc3339(fleet.now_s), found.memory.reported
     known = before if found.pending else _with_decision(found, now)
-    is_look = not found.pending and _is_look_due(known, fleet)
+    every_s, looked_at_s = fleet.settings.status_interval_s, known.looked_at_s
+    is_look_due = looked_at_s is None or fleet.now_s - looked_at_s >= every_s
+    is_look = not found.pending and is_look_due
     if is_look:
         known = _looked(found, known, fleet)
         found = replace(found, memory=replace(found.memory, reported=known))
@@ -148,7 +149,7 @@ def report(found: Assessment, fleet: Fleet) -> Reported:
     if is_news and not (is_look or found.pending):  # figures go along
         is_look, known = True, _looked(found, known, fleet)
     whole = _whole(found, known, stated) if is_news or is_look else None
-    is_due = fleet.now_s - before.gauges_written_at_s >= fleet.settings.status_interval_s
+    is_due = fleet.now_s - before.gauges_written_at_s >= every_s
     status, written_at_s = None, before.gauges_written_at_s
     if whole and (is_news or (is_due and _is_moved(found.state.view, whole))):
         status = whole
@@ -171,11 +172,6 @@ def _facts_on_server(view: ModelView) -> tuple[object, ...]:
 def _is_moved(view: ModelView, after: Status) -> bool:
     """Tell whether figures on the API server, which are ours, differ materially."""
     return figures_moved(figures(json.loads(view.status)), figures(after.to_dict()))
-
-
-def _is_look_due(known: ReportMemory, fleet: Fleet) -> bool:
-    since_s = known.looked_at_s
-    return since_s is None or fleet.now_s - since_s >= fleet.settings.status_interval_s
 
 
 def _stated(found: Assessment, known: ReportMemory, met: tuple[Condition, ...]) -> Status:
@@ -204,9 +200,10 @@ def _whole(found: Assessment, known: ReportMemory, stated: Status) -> Status:
             update={"display": (stated.display or Display()).model_copy(update=display)}
         )
     sizing = None if found.is_of_before else found.sizing
+    replicas = found.decision.replicas if found.decision else None
     more = {
         "plan": _with_reasons(found, stated.plan),
-        "estimate": sizing and estimate_status(sizing, replicas=_decided_replicas(found)),
+        "estimate": sizing and estimate_status(sizing, replicas=replicas),
         "measured": MeasuredStatus.model_validate(known.shown) if known.shown else None,
         "calibration": known.calibration,
         "display": _display(found, known, stated.conditions),
@@ -220,10 +217,6 @@ def _standing(view: ModelView) -> Status:
         return Status.model_validate_json(view.status)
     except ValidationError:
         return Status()
-
-
-def _decided_replicas(found: Assessment) -> int | None:
-    return found.decision.replicas if found.decision else None
 
 
 def _plan(found: Assessment) -> PlanStatus | None:
@@ -303,11 +296,6 @@ def newest_decision(before: ReportMemory, after: ReportMemory) -> DecisionStatus
     return newest if after.decisions != before.decisions else None
 
 
-def _takes_caches(request: SizingRequest) -> bool:
-    """Tell whether caches of prompts come from host memory or from another engine."""
-    return request.has_host_cache or request.role == "decode"
-
-
 def _gauges(
     found: Assessment, fleet: Fleet, used: Utilization
 ) -> Iterator[tuple[str, float | None, str]]:
@@ -323,7 +311,8 @@ def _gauges(
     yield "promptTokens", lengths.prompt_tokens if lengths else None, "vllm:prompt_tokens"
     yield "outputTokens", lengths.output_tokens if lengths else None, "vllm:generation_tokens"
     if observed:
-        if found.sizing and _takes_caches(found.sizing.request):
+        request = found.sizing.request if found.sizing else None
+        if request and (request.has_host_cache or request.role == "decode"):
             moved = moved_prompt_fraction(found.state.engines)
             yield "movedPromptFraction", moved, "vllm:prompt_tokens_by_source"
         yield "stepSeconds", used.step_s, "vllm:inter_token_latency_seconds"
