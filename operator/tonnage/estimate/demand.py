@@ -183,12 +183,12 @@ def _log_ratio(seen: float, expected: float) -> float:
 
 def _preemptions_per_request(samples: Iterable[EngineSamples]) -> float | None:
     """Return how often a request was preempted, of those that completed."""
-    preemptions_per_s = completed_per_s = 0.0
+    preemptions = completed = 0.0
     for each in (engine.busy for engine in samples):
         if each.preemptions_per_s is not None and each.completed_per_s is not None:
-            preemptions_per_s += each.preemptions_per_s
-            completed_per_s += each.completed_per_s
-    return preemptions_per_s / completed_per_s if completed_per_s else None
+            preemptions += each.preemptions_per_s * each.seconds
+            completed += each.completed_per_s * each.seconds
+    return preemptions / completed if completed else None
 
 
 def attainment(within: Sequence[Mapping[float, float]], *, limit_s: float) -> float | None:

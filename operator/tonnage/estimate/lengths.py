@@ -139,9 +139,11 @@ def _of_running(samples: Iterable[EngineSamples]) -> _Mean | None:
         return None
     within_s = {each.requests: each.seconds for each in reversed(came)}
     oldest_s, newest_s = (interpolate(within_s, many) for many in (running + waiting, waiting))
-    gap_s = _ratio((each.busy.token_gap_s_per_s, each.busy.token_gaps_per_s) for each in telling)
-    prefill_s = _ratio((each.busy.prefill_s_per_s, each.busy.prefills_per_s) for each in telling)
-    return _Mean(tokens=(oldest_s - newest_s - prefill_s) / gap_s, requests=running)
+    busy = [each.busy for each in telling]
+    gap_s, gaps = _sums((w.seconds, w.token_gap_s_per_s, w.token_gaps_per_s) for w in busy)
+    prefill_s, prefills = _sums((w.seconds, w.prefill_s_per_s, w.prefills_per_s) for w in busy)
+    decoding_s = oldest_s - newest_s - (prefill_s / prefills if prefills else 0.0)
+    return _Mean(tokens=decoding_s * gaps / gap_s, requests=running)
 
 
 def _says_ages(each: EngineSamples) -> bool:
@@ -149,43 +151,35 @@ def _says_ages(each: EngineSamples) -> bool:
     return bool(has_gaps) and all(map(each.says_all_arrivals, WINDOWS))
 
 
-Rates = tuple[float | None, float | None]
-"""Of tokens, say, and of the requests that they belong to."""
+Rates = tuple[float, float | None, float | None]
+"""The seconds that were watched; of tokens, say, and of the requests that they belong to."""
 
 
 def _means(samples: Sequence[EngineSamples], scrapes: int) -> _Means:
     windows = [each.over(scrapes) for each in samples]
-    window_s = scrapes * max((each.scrape_interval_s for each in samples), default=0.0)
-    finished, started = _sums((each.finished_per_s, each.started_per_s) for each in windows)
-    outputs = ((each.finished_output_tokens_per_s, each.finished_per_s) for each in windows)
-    computed = ((each.computed_prompt_tokens_per_s, each.started_per_s) for each in windows)
+    finished, started = _sums((w.seconds, w.finished_per_s, w.started_per_s) for w in windows)
+    outputs = ((w.seconds, w.finished_output_tokens_per_s, w.finished_per_s) for w in windows)
+    computed = ((w.seconds, w.computed_prompt_tokens_per_s, w.started_per_s) for w in windows)
     return _Means(
-        prompt=_mean(map(_prompt, windows), window_s),
-        computed=_mean(computed, window_s),
-        output=_mean(outputs, window_s),
+        prompt=_mean(map(_prompt, windows)),
+        computed=_mean(computed),
+        output=_mean(outputs),
         grows=started / finished if finished else math.inf if started else 1.0,
     )
 
 
 def _prompt(window: WindowRates) -> Rates:
-    started = window.started_prompt_tokens_per_s, window.started_per_s
-    finished = window.finished_prompt_tokens_per_s, window.finished_per_s
+    started = window.seconds, window.started_prompt_tokens_per_s, window.started_per_s
+    finished = window.seconds, window.finished_prompt_tokens_per_s, window.finished_per_s
     return finished if None in started else started
 
 
 def _sums(rates: Iterable[Rates]) -> tuple[float, float]:
-    """Return both sums, over the engines that tell both rates."""
-    told = [(total, number) for total, number in rates if total is not None and number]
+    """Return what both came to in the time watched, over the engines that tell both rates."""
+    told = [(s * total, s * number) for s, total, number in rates if total is not None and number]
     return sum(total for total, _ in told), sum(number for _, number in told)
 
 
-def _ratio(rates: Iterable[Rates]) -> float:
-    total, number = _sums(rates)
-    return total / number if number else 0.0
-
-
-def _mean(rates: Iterable[Rates], window_s: float) -> _Mean | None:
-    tokens_per_s, requests_per_s = _sums(rates)
-    if requests_per_s * window_s < MIN_REQUESTS:
-        return None
-    return _Mean(tokens=tokens_per_s / requests_per_s, requests=requests_per_s * window_s)
+def _mean(rates: Iterable[Rates]) -> _Mean | None:
+    tokens, requests = _sums(rates)
+    return _Mean(tokens=tokens / requests, requests=requests) if requests >= MIN_REQUESTS else None

@@ -84,15 +84,15 @@ class EngineSamples:
     num_gpu_blocks: float | None = None
     """Of all data-parallel ranks of the pod together; of whatever size the engine cut them."""
     ttft_within: Mapping[float, float] = field(default_factory=dict)
-    """Rate of requests by upper bound of TTFT in seconds, infinity for all, over
-    ``ATTAINMENT_SCRAPES``."""
+    """Requests by upper bound of TTFT in seconds, infinity for all, per second of
+    ``ATTAINMENT_SCRAPES``: of an engine that was watched for a part of it those of that part."""
     tpot_within: Mapping[float, float] = field(default_factory=dict)
     untaken_share: float = 0.0
     """Of its cache, where prompts that engines of the other role have yet to take fill most."""
     waiting_for_decode: float = 0.0
     """Requests that wait for that room: they are none of ``waiting``."""
     mean_deferred: float | None = None
-    """Requests that wait, and not for capacity, over ``ATTAINMENT_SCRAPES``."""
+    """Requests that wait, and not for capacity; like ``ttft_within``."""
     dram_active_fraction: float | None = None
     """Of the cycles of the memory interface, mean over the pod's GPUs; with its first engine."""
 
@@ -106,8 +106,9 @@ class EngineSamples:
 
     @property
     def refused_per_s(self) -> float:
-        """Return the requests/s that a queue limit refused, where latencies are judged."""
-        return self.over(ATTAINMENT_SCRAPES).rejected_per_s or 0.0
+        """Return the requests/s that a queue limit refused; like ``ttft_within``."""
+        window = self.over(ATTAINMENT_SCRAPES)
+        return (window.rejected_per_s or 0.0) * _judged_share(window, self.scrape_interval_s)
 
     def says_all_arrivals(self, scrapes: int) -> bool:
         """Tell whether no part of arrivals is missing; the counter of rejections may be."""
@@ -158,7 +159,9 @@ def _engine_samples(
     windows = scrapes.windows(WINDOWS)
     growths = {number: scrapes.rates(window) for number, window in windows.items()}
     busy, judged = windows[BUSY_SCRAPES], windows[ATTAINMENT_SCRAPES]
-    is_lost = _lacks_refusals(scrapes, judged, growths[ATTAINMENT_SCRAPES])
+    told, share = growths[ATTAINMENT_SCRAPES], _judged_share(judged, fleet.interval_s)
+    is_lost = _lacks_refusals(scrapes, judged, told)
+    deferred = scrapes.mean(PLACES["deferred"], judged)
     kv_tokens, num_gpu_blocks = fleet.caches.get(key, NO_CACHE)
     return known(
         span_s=scrapes.span_s,
@@ -167,9 +170,9 @@ def _engine_samples(
         kv_usage_fraction=scrapes.mean(PLACES["kv_usage"], busy),
         kv_tokens=kv_tokens,
         num_gpu_blocks=num_gpu_blocks,
-        ttft_within={} if is_lost else _buckets(growths[ATTAINMENT_SCRAPES], fleet, "ttft"),
-        tpot_within=_buckets(growths[ATTAINMENT_SCRAPES], fleet, "tpot"),
-        mean_deferred=scrapes.mean(PLACES["deferred"], judged),
+        ttft_within={} if is_lost else _buckets(told, share, fleet, "ttft"),
+        tpot_within=_buckets(told, share, fleet, "tpot"),
+        mean_deferred=None if deferred is None else share * deferred,
         dram_active_fraction=fleet.gpus.get(key[:2]) if is_first else None,
     )
 
@@ -194,10 +197,15 @@ def _lacks_refusals(scrapes: EngineScrapes, window: Window, growths: Growths) ->
     return growths[REJECTED] is None and scrapes.is_told(PLACES["rejected"], window)
 
 
-def _buckets(growths: Growths, fleet: FleetScrapes, name: str) -> Mapping[float, float]:
+def _judged_share(window: Window | WindowRates, interval_s: float) -> float:
+    """Return the share of ``ATTAINMENT_SCRAPES`` that was watched."""
+    return min(1.0, window.seconds / ((ATTAINMENT_SCRAPES - 1) * interval_s))
+
+
+def _buckets(growths: Growths, share: float, fleet: FleetScrapes, name: str) -> dict[float, float]:
     told = (
         (bound_s, growths[1 + place])
         for (histogram, bound_s), place in fleet.bounds.items()
         if histogram == name and 1 + place < len(growths)
     )
-    return {bound_s: per_s for bound_s, per_s in told if per_s is not None}
+    return {bound_s: share * per_s for bound_s, per_s in told if per_s is not None}

@@ -440,8 +440,8 @@ class TestMeasured:
     def test_shows_what_share_of_prompts_came_from_elsewhere_where_that_may_be(self, given):
         counted = {"started_prompt_tokens_per_s": 400.0}
         engines = tuple(
-            an_engine(pod, moved_prompt_tokens_per_s=moved, **counted)
-            for pod, moved in (("a", 100.0), ("b", 300.0))
+            an_engine(pod, moved_prompt_tokens_per_s=moved, seconds=watched_s, **counted)
+            for pod, moved, watched_s in (("a", 100.0, 45), ("b", 300.0, 15))
         )
 
         held, without = (
@@ -449,7 +449,7 @@ class TestMeasured:
             for spec in (given, {})
         )
 
-        assert held.moved_prompt_fraction.value == 0.5
+        assert held.moved_prompt_fraction.value == (45 * 100 + 15 * 300) / (60 * 400)
         assert held.moved_prompt_fraction.source == "vllm:prompt_tokens_by_source"
         assert without.moved_prompt_fraction is None
 

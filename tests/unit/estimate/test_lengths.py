@@ -52,6 +52,27 @@ class TestSteady:
         assert lengths.prompt_tokens == pytest.approx((2 * 2000 + 6 * 200) / 8)
         assert lengths.output_tokens == pytest.approx((2 * 500 + 6 * 100) / 8)
 
+    def test_weigh_an_engine_that_was_watched_for_less_by_the_requests_of_that_time(self):
+        # 2 requests/s at each: 1,770 of the old engine in 885 s, 30 of the new one in 15 s.
+        engines = [
+            an_engine("old", lengths={SLOW: of_lengths(2000, 500)}),
+            an_engine("new", lengths={SLOW: of_lengths(200, 100, computed_tokens=0)}, seconds=15),
+        ]
+        lengths = measure_lengths(engines)
+
+        assert lengths.prompt_tokens == pytest.approx((1770 * 2000 + 30 * 200) / 1800)
+        assert lengths.output_tokens == pytest.approx((1770 * 500 + 30 * 100) / 1800)
+        assert lengths.cached_fraction == pytest.approx(30 * 200 / (1770 * 2000 + 30 * 200))
+
+    def test_of_an_engine_that_just_began_are_believed_from_the_twenty_that_it_saw(self):
+        few, enough = (
+            measure_lengths([an_engine(lengths=steady_lengths(per_s=each / 15), seconds=15)])
+            for each in (19.9, 20.1)
+        )
+
+        assert few is None
+        assert enough.output_tokens == pytest.approx(500)
+
     def test_of_prompts_are_those_that_started(self):
         # Long prompts have started that did not finish yet.
         window = of_lengths()._replace(started_prompt_tokens_per_s=2 * 3000)
@@ -74,8 +95,8 @@ class TestSteady:
         assert measured(steady_lengths(2000, computed_tokens=computed)).cached_fraction == cached
 
     def test_are_believed_from_twenty_requests(self):
-        assert measured(steady_lengths(per_s=20.1 / 900))
-        assert measured(steady_lengths(per_s=19.9 / 900)) is None
+        assert measured(steady_lengths(per_s=20.1 / 885))
+        assert measured(steady_lengths(per_s=19.9 / 885)) is None
 
     @pytest.mark.parametrize("missing", ["finished_per_s", "finished_output_tokens_per_s"])
     def test_are_missing_when_a_counter_is(self, missing):
@@ -98,7 +119,7 @@ class TestSteady:
 class TestChange:
     @pytest.mark.parametrize("factor", [4, 0.25])
     def test_of_the_shape_by_four_is_believed_from_twenty_requests_in_two_minutes(self, factor):
-        lengths = changed(prompt_tokens=2000 * factor, output_tokens=500 * factor, per_s=21 / 120)
+        lengths = changed(prompt_tokens=2000 * factor, output_tokens=500 * factor, per_s=21 / 105)
 
         assert lengths.prompt_tokens == pytest.approx(2000 * factor)
         assert lengths.output_tokens == pytest.approx(500 * factor)
@@ -112,12 +133,12 @@ class TestChange:
         ],
     )
     def test_by_a_third_is_believed_the_more_the_more_requests_show_it(self, requests, share):
-        found = changed(output_tokens=2000 / 3, per_s=requests / 120)
+        found = changed(output_tokens=2000 / 3, per_s=requests / 105)
 
         assert found.output_tokens == pytest.approx(500 * (4 / 3) ** share, rel=0.002)
 
     def test_that_few_requests_show_moves_nothing(self):
-        assert changed(prompt_tokens=8000, output_tokens=2000, per_s=19 / 120) == measured(
+        assert changed(prompt_tokens=8000, output_tokens=2000, per_s=19 / 105) == measured(
             steady_lengths()
         )
 
@@ -243,7 +264,7 @@ class TestShape:
         ],
     )
     def test_takes_more_than_a_change_to_be_believed(self, requests, share):
-        found = self.shaped(output_tokens=2000 / 3, per_s=requests / 60)
+        found = self.shaped(output_tokens=2000 / 3, per_s=requests / 45)
 
         assert found.output_tokens == pytest.approx(500 * (4 / 3) ** share, rel=0.005)
 
@@ -303,6 +324,13 @@ class TestRunning:
         assert self.of_running(900, other={"running": 300, "token_gap_s_per_s": 150}) == (
             pytest.approx((1200 / 20) / (1050 / 30_000), rel=0.02)
         )
+
+    def test_gaps_of_an_engine_count_by_the_time_that_it_was_watched(self):
+        # 1,200 run, as many as came in 105 s to the one, and in its 15 s to the other.
+        other = {"running": 300, "token_gap_s_per_s": 150, "seconds": 15}
+        gap_s = (45 * 900 + 15 * 150) / (45 * 900 / 0.04 + 15 * 300 / 0.04)
+
+        assert self.of_running(900, other=other) == pytest.approx(105 / gap_s)
 
     def test_who_waits_came_last(self):
         assert self.of_running(500, waiting=400) == pytest.approx(50 / 0.04, rel=0.02)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from page_builders import labels_of, take_page, take_series
-from tonnage.estimate.demand import measure_demand
+from tonnage.estimate.demand import attainment, measure_demand
 from tonnage.estimate.fleet_scrapes import MAX_ENGINES, Answered, FleetScrapes
 from tonnage.estimate.metrics import FRESH_SCRAPES
 from tonnage.estimate.pages import PLACES
@@ -400,20 +400,43 @@ class TestFigures:
 
         assert (found.kv_tokens, found.num_gpu_blocks) == (5000, None)
 
-    def test_of_histograms_are_rates_by_bound(self):
+    def with_latencies(self, number, *, in_time=15):
+        """An engine of so many scrapes: 30 requests between two, 15 more refused, 7 deferred."""
         scrapes, answered = a_fleet_of(), Answered()
-        pages = [(BEGAN_S + 15 * n, a_page(n)) for n in range(3)]
+        times = [BEGAN_S - 15 * back for back in range(number - 1, -1, -1)]
         bucket = "vllm:time_to_first_token_seconds_bucket"
-        for le, per_scrape in (("0.5", 15), ("+Inf", 30), ("0.0", 1)):
+        for le, per_scrape in (("0.5", in_time), ("+Inf", 30), ("0.0", 1)):
             labels = labels_of("running", POD, le=le) | {"__name__": bucket}
-            samples = [(at_s, float(per_scrape * n)) for n, (at_s, _) in enumerate(pages)]
+            samples = [(at_s, float(per_scrape * n)) for n, at_s in enumerate(times)]
             take_series(scrapes, answered, labels, samples)
-        for name in ("running", "queued", "completed"):
-            samples = [(at_s, float(page[name])) for at_s, page in pages]
+        gauges = {"running": 1.0, "queued": 7.0, "deferred": 7.0}
+        for name, per_scrape in {
+            **dict.fromkeys(gauges, 0),
+            "completed": 1,
+            "rejected": 15,
+        }.items():
+            samples = [(t, gauges.get(name, 0) + per_scrape * n) for n, t in enumerate(times)]
             take_series(scrapes, answered, labels_of(name, POD), samples)
         scrapes.add(answered)
+        return the_engine(scrapes, BEGAN_S)
 
-        assert the_engine(scrapes, pages[-1][0]).ttft_within == {0.5: 1, math.inf: 2}
+    def test_of_histograms_are_rates_by_bound(self):
+        assert self.with_latencies(8).ttft_within == {0.5: 1, math.inf: 2}
+
+    def test_of_latencies_are_of_the_whole_window_where_a_part_was_watched(self):
+        whole, part = self.with_latencies(8), self.with_latencies(2)
+
+        assert part.ttft_within == pytest.approx({0.5: 1 / 7, math.inf: 2 / 7})
+        assert [each.refused_per_s for each in (whole, part)] == pytest.approx([1, 1 / 7])
+        assert [each.mean_deferred for each in (whole, part)] == pytest.approx([7, 1])
+
+    def test_of_latencies_weigh_a_young_engine_by_its_requests(self):
+        # 210 of the old one, all in time; 30 of the new one, all late.
+        engines = [self.with_latencies(8, in_time=30), self.with_latencies(2, in_time=0)]
+
+        share = attainment([each.ttft_within for each in engines], limit_s=0.5)
+
+        assert share == pytest.approx(210 / 240)
 
     def test_of_gpus_are_the_mean_of_a_pod(self):
         scrapes, answered = a_fleet_of(), Answered()

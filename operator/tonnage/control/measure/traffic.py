@@ -199,12 +199,13 @@ def observe_engines(
 def moved_prompt_fraction(engines: Iterable[EngineSamples]) -> float | None:
     """Return the share of prompt tokens whose cache came from another engine or from the host."""
     known = [
-        (each.moved_prompt_tokens_per_s, each.started_prompt_tokens_per_s)
+        (each.seconds, each.moved_prompt_tokens_per_s, each.started_prompt_tokens_per_s)
         for each in (engine.busy for engine in engines)
         if each.moved_prompt_tokens_per_s is not None and each.started_prompt_tokens_per_s
     ]
-    started = sum(of_all for _, of_all in known)
-    return min(1.0, sum(moved for moved, _ in known) / started) if known else None
+    started = sum(watched_s * of_all for watched_s, _, of_all in known)
+    moved = sum(watched_s * per_s for watched_s, per_s, _ in known)
+    return min(1.0, moved / started) if started else None
 
 
 def _reports_of_pods(state: ModelState, sizing: Sizing) -> list[float]:
