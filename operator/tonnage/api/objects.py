@@ -38,6 +38,8 @@ class ModelDeployment:
     uid: str
     generation: int
     spec: Spec
+    problem: str = ""
+    """What is wrong with a pod template that was left out of ``spec``: nothing is made of it."""
 
     @property
     def key(self) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 from weakref import WeakValueDictionary
@@ -58,8 +59,18 @@ class ManifestCache:
 
 
 def parse_manifest(manifest: str) -> Parsed:
-    """Return what a manifest says, or why it is none: without frames, and what may be a secret."""
+    """Return what a manifest says, or why it is none: without frames, and what may be a secret.
+
+    Where the pod template is the only mistake, the rest is read: replicas that run are scaled on.
+    """
+    read = json.loads(manifest)
     try:
-        return parse_model_deployment(json.loads(manifest), tolerate_unknown=True)
+        return parse_model_deployment(read, tolerate_unknown=True)
     except InvalidSpecError as error:
-        return InvalidSpecError(redacted(str(error)))
+        why = redacted(str(error))
+    match read:
+        case {"spec": {"pods": {"template": _, **pods}, **spec}}:
+            rest = read | {"spec": spec | {"pods": pods}}
+            with suppress(InvalidSpecError):
+                return replace(parse_model_deployment(rest, tolerate_unknown=True), problem=why)
+    return InvalidSpecError(why)

@@ -17,6 +17,8 @@ from tonnage.control.report.conditions import conditions
 from tonnage.control.report.status import report
 from tonnage.control.size.allowed import is_allowed
 from tonnage.control.write.writes import writes_for
+from tonnage.fleet.manifests import parse_manifest
+from tonnage.fleet.views import model_view
 from tonnage.settings import Settings
 
 DIGEST = f"sha256:{'0' * 64}"
@@ -169,16 +171,30 @@ class TestASpecThatNamesWhatIsNotAllowed:
         assert writes.template
 
 
-@pytest.mark.parametrize("spec", [MINE, READER])
-def test_what_ran_before_the_settings_refused_it_is_scaled_on(spec):
-    live = a_deployment_body(a_model(**spec), sizing=a_sizing(), replicas=2)
+MISTAKEN = {"pods": {"template": {"spec": {"hostNetwork": True}}}}
+"""What an API server without our policies stores."""
+
+
+@pytest.mark.parametrize(
+    ("ran", "spec", "reason"),
+    [
+        (MINE, MINE, "ImageNotAllowed"),
+        (READER, READER, "ServiceAccountNotAllowed"),
+        ({}, MISTAKEN, "InvalidSpec"),
+        ({"pods": {"template": sidecar()}}, MISTAKEN, "InvalidSpec"),
+    ],
+)
+def test_what_ran_before_its_spec_was_refused_is_scaled_on(ran, spec, reason):
+    live = a_deployment_body(a_model(**ran), sizing=a_sizing(), replicas=2)
     scaling = {"scaling": {"minReplicas": 1, "maxReplicas": 8}}
-    state = a_state(a_manifest(**spec, **scaling), live=live, load=2.3, replicas=2)
+    model = parse_manifest(model_view(a_manifest(**spec, **scaling)).manifest)
+    state = a_state(a_manifest(**ran), model=model, live=live, load=2.3, replicas=2)
     found = assessed(state)
     told = {each.type: each for each in conditions(found, a_fleet(state), now="2026-01-02")}
     writes = writes_for(found, report(found, a_fleet(state)), a_fleet(state))[0]
 
-    assert told["PlanValid"].status == "False"
+    assert (told["PlanValid"].status, told["PlanValid"].reason) == ("False", reason)
+    assert told["Ready"].status == ("True" if ran == spec else "False")
     assert told["ScalingActive"].reason == "ScalingWhatRuns"
     assert (writes.template, writes.check_children) == (None, False)
     assert (writes.scale.seen, writes.scale.replicas) == (2, 3)

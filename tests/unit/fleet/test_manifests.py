@@ -64,3 +64,20 @@ def test_what_a_wrong_manifest_says_is_repeated_without_what_may_be_a_secret():
     found = str(parse_manifest(model_view(body).manifest))
 
     assert found == "spec.contextLength: Input should be a valid integer (read: '[redacted]')"
+
+
+def test_of_a_mistake_in_the_pod_template_alone_the_rest_is_read():
+    template = {"spec": {"hostNetwork": True}}
+    body = a_manifest(pods={"template": template, "maxSurge": 0})
+
+    found = parse_manifest(model_view(body).manifest)
+
+    assert found.problem.startswith("spec.pods.template.spec.hostNetwork: must not be set")
+    assert (found.spec.pods.template, found.spec.pods.max_surge) == (None, 0)
+
+    body["spec"]["contextLength"] = 0
+    neither = parse_manifest(model_view(body).manifest)
+
+    assert isinstance(neither, InvalidSpecError)
+    assert "spec.contextLength: " in str(neither)
+    assert "spec.pods.template.spec.hostNetwork: " in str(neither)

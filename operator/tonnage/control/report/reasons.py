@@ -164,7 +164,7 @@ _REFUSALS: Final[Mapping[str, str]] = {
     "DoesNotFit": "the weights and one request of the full length exceed the memory",
     "EngineVersionUnknown": "neither engine.version nor the image's tag says a version of vLLM",
     "FlagsUnknown": "the flags that run cannot be read",
-    "ImageNotAllowed": "the operator's settings.engineImages does not list the image",
+    "ImageNotAllowed": "settings.engineImages or settings.sidecarImages does not list the image",
     "InternalError": "internal error: the message has the id of its line in the operator's log",
     "InvalidAdapters": "the model cannot be served with these adapters",
     "InvalidKvCache": "the engine does not support this KV cache for this model or GPU",

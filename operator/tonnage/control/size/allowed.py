@@ -22,22 +22,20 @@ ANSWERS: Final = 512
 
 
 def check_allowed(model: ModelDeployment, settings: Settings) -> None:
-    """Refuse a template, images and a ServiceAccount that the settings do not list.
+    """Refuse a template that breaks a rule, and what of a spec the settings do not list.
 
     Raises:
         RefusedError: the message names the field and the setting.
     """
+    if model.problem:
+        raise RefusedError("InvalidSpec", model.problem)
     spec = model.spec
     if spec.engine is None:
         return
-    image, field = spec.engine.image or default_image(spec), "engine.image"
-    if not is_allowed(image, settings.engine_images):
-        field = field if spec.engine.image else "engine.version asks for the image"
-        raise RefusedError(
-            "ImageNotAllowed",
-            f"{field} {image}: the operator's settings.engineImages allows "
-            f"{', '.join(settings.engine_images) or 'none'}",
-        )
+    image, listed = spec.engine.image or default_image(spec), settings.engine_images
+    if not is_allowed(image, listed):
+        field = "engine.image" if spec.engine.image else "engine.version asks for the image"
+        raise _unlisted("ImageNotAllowed", f"{field} {image}", "engineImages", listed)
     if spec.pods and spec.pods.template is not None and not settings.pod_templates:
         raise RefusedError(
             "TemplateNotAllowed",
@@ -45,22 +43,20 @@ def check_allowed(model: ModelDeployment, settings: Settings) -> None:
             "admission policies are not installed",
         )
     template = given_template(spec.pods)
+    listed = settings.sidecar_images
     for path, container in containers_in(template):
-        if container["name"] != CONTAINER and not is_allowed(
-            container["image"], settings.sidecar_images
-        ):
-            raise RefusedError(
-                "ImageNotAllowed",
-                f"pods.template.{path}.image {container['image']}: the operator's "
-                f"settings.sidecarImages allows {', '.join(settings.sidecar_images) or 'none'}",
-            )
+        if container["name"] != CONTAINER and not is_allowed(container["image"], listed):
+            what = f"pods.template.{path}.image {container['image']}"
+            raise _unlisted("ImageNotAllowed", what, "sidecarImages", listed)
     account = (template.get("spec") or {}).get("serviceAccountName") or DEFAULT_ACCOUNT
     if account not in {DEFAULT_ACCOUNT, *settings.service_account_names}:
-        raise RefusedError(
-            "ServiceAccountNotAllowed",
-            f"serviceAccountName of pods {account}: the operator's settings.serviceAccountNames "
-            f"allows {', '.join(settings.service_account_names) or 'none'}",
-        )
+        what, listed = f"serviceAccountName of pods {account}", settings.service_account_names
+        raise _unlisted("ServiceAccountNotAllowed", what, "serviceAccountNames", listed)
+
+
+def _unlisted(reason: str, what: str, setting: str, listed: tuple[str, ...]) -> RefusedError:
+    message = f"{what}: the operator's settings.{setting} allows {', '.join(listed) or 'none'}"
+    return RefusedError(reason, message)
 
 
 @lru_cache(maxsize=ANSWERS)

@@ -12,7 +12,7 @@ def is_spec_ahead(state: ModelState) -> bool:
     model, deployment = state.model, state.deployment
     if not isinstance(model, ModelDeployment) or model.spec.scale_target:
         return False
-    return deployment is None or deployment.digest != spec_digest(model)
+    return deployment is None or bool(model.problem) or deployment.digest != spec_digest(model)
 
 
 def as_it_runs(state: ModelState) -> ModelState | None:
