@@ -64,17 +64,17 @@ class Settings(DescribedModel):
     """Settings of the operator. Every field appears in the chart's values under ``settings``."""
 
     prometheus_url: Annotated[str, Field(pattern=r"^https?://[^@\s]+$", max_length=512)]
-    """Base address of the Prometheus that scrapes the engines. No user or password in it."""
+    """The base URL of the Prometheus that scrapes the engines, without user or password."""
     prometheus_token_file: str | None = None
-    """File with a bearer token, read again for each tick."""
+    """The file with the bearer token for it, read again for each tick."""
     prometheus_ca_file: str | None = None
     prometheus_selector: Annotated[str, Field(max_length=512)] = ""
-    """Label matchers put into every query, such as ``cluster="eu-1"``."""
+    """Label matchers that are added to every query, such as ``cluster="eu-1"``."""
     pod_label: Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")] = "pod"
-    """Label that holds the pod's name on the engine's series."""
+    """The label with the pod's name on the engines' series."""
     namespace_label: Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")] = "namespace"
     dcgm_pod_label: Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")] = "exported_pod"
-    """Label that holds the pod's name on the series of NVIDIA's DCGM exporter.
+    """The label with the pod's name on the series of NVIDIA's DCGM exporter.
 
     Prometheus names it ``exported_pod`` unless the scrape sets ``honor_labels``.
     """
@@ -86,122 +86,122 @@ class Settings(DescribedModel):
         Field(max_length=16, json_schema_extra=_DISTINCT),
         AfterValidator(_checked_distinct),
     ] = ("gpu-operator",)
-    """Namespaces in which DCGM exporters run: what is scraped elsewhere says nothing about GPUs.
+    """The namespaces of the DCGM exporters. GPU metrics scraped elsewhere are ignored.
 
-    Any pod's page may name a pod of another namespace, as the exporter's does. Empty: whoever is
-    scraped is believed, as where ``dcgmNamespaceLabel`` is not ``exported_`` and
-    ``namespaceLabel``: which label then is the target's is not known.
+    Any scraped pod can claim to report about a pod of another namespace. Empty: GPU metrics count
+    wherever they come from, and so if ``dcgmNamespaceLabel`` is not ``exported_`` followed by
+    ``namespaceLabel``: then Tonnage cannot tell which label names the exporter's namespace.
     """
     scrape_interval_s: Positive = 15
-    """How often Prometheus scrapes the engines: windows and staleness are multiples of it."""
+    """The scrape interval of the engines. Windows and staleness are multiples of it."""
     tick_s: Positive = 15
-    """How often the loop decides when nothing wakes it."""
+    """The maximum time between two decisions. A change of an object starts one at once."""
     search_budget_s: Annotated[float, Field(ge=0.1, le=86_400)] = 5
-    """Maximum time of a tick for capacity searches; the rest waits for the next tick.
+    """The maximum time of a tick for capacity searches; the rest waits for the next tick.
 
-    Below ``tick_s``, so that the loop rests: a new question takes some tenths of a second of CPU, a
-    known one none.
+    It should be below ``tickS``. A new search takes some tenths of a second of CPU; its result is
+    cached.
     """
     writes_per_s: Annotated[float, Field(ge=1, le=1000)] = 50
-    """Most writes a second that can wait: status, Events, templates, children; replicas never do.
+    """The maximum rate of writes: status, Events, templates, children. Replicas have no limit.
 
-    As many as a kubelet makes by default, and a twentieth of what an API server takes. A fleet that
-    is seen for the first time is carried out at this pace: some six writes an object.
+    50 is what a kubelet makes by default, and a twentieth of what an API server takes. An object
+    that is new to the operator takes some six writes.
     """
     pod_monitor_labels: Labels = Field(default_factory=FixedLabels)
     """Further labels of the engines' PodMonitors, for a Prometheus that selects them by label.
 
-    kube-prometheus-stack takes those with ``release`` and the name of its release.
+    kube-prometheus-stack selects the label ``release`` with the name of its release.
     """
     scraper_namespaces: Annotated[
         tuple[DnsLabel, ...],
         Field(max_length=16, json_schema_extra=_DISTINCT),
         AfterValidator(_checked_distinct),
     ] = ()
-    """Namespaces whose pods the engines' NetworkPolicies let in to scrape."""
+    """The namespaces whose pods the engines' NetworkPolicies allow to scrape."""
     namespaces: Annotated[
         tuple[str, ...],
         Field(max_length=100, json_schema_extra=_DISTINCT),
         AfterValidator(_checked_distinct),
     ] = ()
-    """Namespaces that are served; empty: all of them."""
+    """The namespaces that the operator serves. Empty: all of them."""
     operator_namespace: str = "tonnage-system"
-    """Where the Lease and the calibration are kept."""
+    """The namespace of the Lease and of the saved calibration."""
     operator_class: DnsLabel | None = None
-    """Acts on ModelDeployments of this ``spec.operatorClass`` alone; null: on those without one.
+    """The ``spec.operatorClass`` of the objects that it serves. null: objects without a class.
 
-    Two releases in one cluster, in two namespaces, so leave each other's objects alone. Of two that
-    serve all namespaces and one class, one leads and the other waits.
+    So two releases in two namespaces can share a cluster. Of two releases that serve all
+    namespaces and the same class, one leads and the other waits.
     """
     mode: Literal["full", "scaleOnly"] = "full"
-    """scaleOnly: no right to create or change a pod template; only scaleTarget works."""
+    """scaleOnly: the operator only scales a ``scaleTarget``, and may not create or change pods."""
     engine_images: Annotated[
         tuple[Annotated[str, Field(pattern=_REPOSITORY, max_length=255)], ...],
         Field(max_length=32, json_schema_extra=_DISTINCT),
         AfterValidator(_checked_distinct),
     ] = ("vllm/vllm-openai",)
-    """Repositories that engines may run from: itself, what is below it, or a whole registry.
+    """The allowed repositories of engine images: a repository, a path above it, or a registry.
 
-    A spec that names another image is refused, and what runs is scaled on.
+    A spec with another image is refused. Running replicas still scale.
     """
     sidecar_images: Annotated[
         tuple[Annotated[str, Field(pattern=_REPOSITORY, max_length=255)], ...],
         Field(max_length=32, json_schema_extra=_DISTINCT),
         AfterValidator(_checked_distinct),
     ] = ()
-    """Repositories that the further containers of ``pods.template`` may run from, as above."""
+    """The allowed repositories of further containers in ``pods.template``, in the same form."""
     pod_templates: bool = False
     """Whether a spec may have ``pods.template``.
 
-    The chart says so where its admission policies are installed, which ask users for their rights.
+    The chart sets it with its admission policies, which check the rights of whoever writes a spec.
     """
     service_account_names: Annotated[
         tuple[ServiceAccountName, ...],
         Field(max_length=32, json_schema_extra=_DISTINCT),
         AfterValidator(_checked_distinct),
     ] = ()
-    """ServiceAccounts of their own namespaces that engines may run as, besides ``default``."""
+    """ServiceAccounts that engines may use, in the object's namespace, besides ``default``."""
     catalog_folder: str | None = None
-    """Folder with TOML files of GPU classes that are added or overridden."""
+    """The folder with TOML files of GPU classes to add or override."""
     calibration_folder: str | None = None
-    """Folder with files of ``tonnage calibrate``: what an engine of their key is expected to do."""
+    """The folder with files of ``tonnage calibrate``, the measured speed of engines."""
     calibration_namespaces: Annotated[int, Field(ge=1, le=1000)] = 2
     """The number of other namespaces that must have learned a constant before one uses it.
 
-    A tenant can make its engines say anything: what they say stays in its own namespace until as
-    many agree. Of two the mean counts, of three or more the median, which no single one moves far.
+    A tenant can make its engines report anything, so one namespace's reports alone do not count for
+    others. Of two namespaces the mean counts, of three or more the median.
     """
     max_gpus: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """GPU budget of all ModelDeployments together; growth beyond it is refused."""
+    """The GPU budget of all ModelDeployments together. No fleet grows beyond it. null: none."""
     scale_down_window_s: Positive = 300
     """The stabilization window: how long fewer replicas must be enough before the fleet shrinks."""
     max_scale_up_replicas: Annotated[int, Field(ge=1, le=1000)] = 8
-    """Most replicas that one decision may add, unless the fleet is larger: it may double."""
+    """The maximum number of replicas that one decision adds. A larger fleet may double."""
     backlog_drain_s: Positive = 60
-    """Least time in which the replicas that are added drain a queue, from when they are Ready.
+    """The minimum time in which added replicas drain a queue, once they are Ready.
 
-    Where they take longer to start, twice the time of a start.
+    A cold start of 5 min raises it to 5 min, one of 10 min to 20 min (by its square).
     """
     cold_start_s: Positive = 240
-    """Time from scheduled to Ready that pods are expected to take, until an object's own have."""
+    """The expected time from the scheduling of a pod until it is Ready, until it is measured."""
     pending_timeout_s: Positive = 900
-    """After which a pod that no node can take is given back, and not counted on before.
+    """The time after which a pod that no node fits is removed and its replica no longer planned.
 
-    Longer than a node takes to come where nodes are added for pods.
+    Set it longer than the cluster autoscaler takes to add a node.
     """
     expected_hold_s: Positive = 1800
-    """Time for which a fleet that has not had any traffic yet stays as spec.demand asks."""
+    """How long a fleet without any traffic yet keeps the replicas that spec.demand needs."""
     status_interval_s: Positive = 60
-    """Least time between two status writes of an object for gauges alone."""
+    """The minimum time between two status writes of an object if only measured values changed."""
     speed_range: Annotated[float, Field(ge=0, le=0.99)] = 0.8
-    """Plans stand on the slow end of the range that holds this share of engines.
+    """The prediction interval of engine speed whose slow end plans use: 0.8 is the 80 % interval.
 
-    Of the prior's range until an object is measured, then of what the evidence leaves in doubt. 0:
-    on the middle.
+    It is the prior's interval until the engines are measured, and narrows as evidence grows. 0: the
+    middle of the interval.
     """
     metrics_objects: Annotated[int, Field(ge=0, le=100_000)] = 500
-    """So many ModelDeployments, the oldest, have series of their own: some 50 each."""
+    """The number of ModelDeployments, the oldest first, with metrics of their own: some 50 each."""
     log_format: Literal["text", "json"] = "text"
-    """text: key=value; json: one object in each line."""
+    """The log format: text has key=value pairs, json one object per line."""
     probe_port: Annotated[int, Field(ge=1, le=65_535)] = 8081
-    """Liveness, readiness and the operator's own metrics."""
+    """The port of liveness, readiness and the operator's own metrics."""

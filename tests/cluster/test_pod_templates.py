@@ -125,7 +125,7 @@ def test_writing_the_template_in_place_of_old_fields_rolls_no_pod(
     old = made(restricted, **EVERY_POD_FIELD)
     [said] = deprecation(a_model(pods=EVERY_POD_FIELD))
     text = said.message.partition("pods.template: ")[2].rpartition(", which")[0]
-    going = said.message.partition(" go in 0.3")[0].replace("pods.", "").split(", ")
+    going = said.message.partition("; ")[0].partition(": ")[2].replace("pods.", "").split(", ")
     kept = {name: value for name, value in EVERY_POD_FIELD.items() if name not in going}
     new = made(restricted, template=json.loads(text), **kept)
 

@@ -220,10 +220,10 @@ REFUSED: tuple[BadInput, ...] = (
              field="engine.admission", shows=("slo.timeToFirstToken",)),
     BadInput(row=9, changes=(("spec.engine.role", "decode"), TENSOR,
                              ("spec.engine.admission", "inTime")),
-             field="engine.admission", shows=("prefill and decode",)),
+             field="engine.admission", shows=("engine.role or topology",)),
     *each(9, "spec.engine.role", "Prefill", "both", "", True),
     BadInput(row=9, changes=(("spec.engine.role", "prefill"), TENSOR),
-             field="slo.timePerOutputToken", shows=("one token",)),
+             field="slo.timePerOutputToken", shows=("target of decode",)),
     BadInput(row=9, changes=(("spec.engine.role", "decode"), TENSOR,
                              (f"{PODS}.networkPolicy", {})),
              field="pods.networkPolicy", shows=("engine.role",)),
@@ -238,10 +238,10 @@ REFUSED: tuple[BadInput, ...] = (
              field="spec.scaleTarget.role"),
     BadInput(row=9, changes=(("spec.engine", ABSENT),
                              ("spec.scaleTarget", {"name": "my-vllm", "role": "prefill"})),
-             field="slo.timePerOutputToken", shows=("one token",)),
+             field="slo.timePerOutputToken", shows=("target of decode",)),
     *each(9, "spec.demand.cacheTransfer", "0ms", "50", 50, "2h"),
     *(BadInput(row=1, changes=(*changes, (f"spec.topology.{role}", own)), field=field,
-               shows=("maxReplicas of a role",))
+               shows=(f"of role {role}",))
       for role, own, field, *changes in (
         ("prefill", {"minReplicas": 9}, "topology.prefill"),
         ("decode", {"maxReplicas": 1}, "topology.decode", ("spec.scaling.minReplicas", 2)),
@@ -252,7 +252,7 @@ REFUSED: tuple[BadInput, ...] = (
       )),
     *each(3, "spec.model.kvOffload.mode", "On", "auto", True),
     BadInput(row=41, changes=(("spec.model.kvOffload", {"mode": "Always"}),),
-             field="spec.model.kvOffload", shows=("needs gib, or workingSetTokens",)),
+             field="spec.model.kvOffload", shows=("needs gib or workingSetTokens",)),
     *each(4, "spec.topology.kvLink", "0GB/s", "0.0Gb/s", "50", "50GB", "fast", "-1GB/s", 50),
     BadInput(row=1, changes=(("spec.topology.prefill", {"minReplicas": 3, "maxReplicas": 2}),),
              field="spec.topology.prefill", shows=("minReplicas must not exceed",)),
@@ -318,12 +318,12 @@ REFUSED: tuple[BadInput, ...] = (
     *each(12, f"{PODS}.labels", *({name: "x"} for name in (
               "tonnage.dev/managed", "tonnage.dev/model-deployment", "x.tonnage.dev/y",
               "app.kubernetes.io/name", "app.kubernetes.io/instance", "pod-template-hash",
-              "app.kubernetes.io/managed-by")), shows=("must not be set here", "label ")),
+              "app.kubernetes.io/managed-by")), shows=("is reserved", "label ")),
     *each(12, f"{PODS}.annotations", *({name: "x"} for name in (
               "prometheus.io/port", "tonnage.dev/flags", "seccomp.security.alpha.kubernetes.io/pod",
               "controller.kubernetes.io/pod-deletion-cost",
               "container.apparmor.security.beta.kubernetes.io/vllm")),
-          shows=("must not be set here", "annotation ")),
+          shows=("is reserved and must not be set", "annotation ")),
     *each(12, f"{PODS}.gpuNodes", [{"key": "gpu"}], [{"key": "gpu", "operator": "NotIn"}],
           [{"key": "gpu", "operator": "Exists", "values": ["x"]}], field=f"{PODS}.gpuNodes.0",
           shows=("need values",)),
@@ -358,7 +358,7 @@ REFUSED: tuple[BadInput, ...] = (
           field=f"{PODS}.networkPolicy.clients.0.ipBlock"),
     *each(2, f"{PODS}.networkPolicy.egressPorts", [0], [65_536], ["443"],
           field=f"{PODS}.networkPolicy.egressPorts.0"),
-    *each(16, "spec.scaleTarget", {"name": "web"}, field="spec", shows=("beside scaleTarget",)),
+    *each(16, "spec.scaleTarget", {"name": "web"}, field="spec", shows=("with scaleTarget",)),
     BadInput(
         row=16,
         changes=(
@@ -420,7 +420,7 @@ REFUSED: tuple[BadInput, ...] = (
     *each(41, "spec.hardware", {"gpu": "H200", "gpusPerReplica": 2, "parallelism": {"tensor": 4}},
           {"gpu": "H200", "gpusPerReplica": 8,
            "parallelism": {"tensor": 4, "pipeline": 1, "data": 1}},
-          shows=("must be tensor x pipeline x data of parallelism", "which are 4")),
+          shows=("the product tensor x pipeline x data of parallelism", "ones: 4")),
     *each(40, "spec.hardware.gpu", "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "", "H200 x2", 8),
     *each(40, "spec.hardware.resourceClaims", [{"name": "gpu"}]),
     *each(40, f"{PODS}.resources", {"limits": {"nvidia.com/gpu": 8}}),

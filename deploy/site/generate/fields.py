@@ -94,7 +94,7 @@ def _field(path: str, field: Schema, is_required: bool, heading: Mapping[str, st
 def _sentence(text: str) -> str:
     """Return the message of a rule as a sentence; a field's name at its start stays as it is."""
     first, _, rest = text.partition(" ")
-    first = first.capitalize() if first in {"must", "needs"} else first
+    first = first.capitalize() if first in {"every", "must", "needs", "this"} else first
     return f"{first} {rest}".removesuffix(".") + "."
 
 

@@ -48,10 +48,10 @@ SET_ELSEWHERE = {
     "speculative-config": "engine.speculative sets it",
     "api-key": "pods.apiKeySecret sets it",
     "hf-token": "pods.huggingFaceTokenSecret sets it",
-    "max-num-seqs": "Tonnage chooses it, by the SLO",
+    "max-num-seqs": "Tonnage computes it from the SLO",
     "max-num-batched-tokens": "engine.maxNumBatchedTokens sets it",
-    "gpu-memory-utilization": "Tonnage leaves it at vLLM's default",
-    "kv-cache-memory-bytes": "Tonnage counts it",
+    "gpu-memory-utilization": "Tonnage uses vLLM's default",
+    "kv-cache-memory-bytes": "Tonnage computes the size of the KV cache",
     "kv-offloading-size": "model.kvOffload sets it",
     "kv-offloading-backend": "model.kvOffload sets it",
     "kv-transfer-config": "engine.role sets it",
@@ -61,8 +61,8 @@ SET_ELSEWHERE = {
     "scheduling-policy": "engine.queue sets it",
     "middleware": "engine.queue sets it",
     "max-num-queued-tokens": "engine.admission sets it",
-    "host": "the manifest sets it",
-    "port": "the manifest sets it",
+    "host": "Tonnage sets it",
+    "port": "Tonnage sets it",
 }
 """Flags that are refused, and what decides about them instead."""
 
@@ -71,14 +71,14 @@ def flag_refusal(argument: str) -> str:
     """Say in a line why a flag is refused.
 
     >>> flag_refusal("--max-model-len=8192")
-    '--max-model-len is not allowed here: contextLength sets it'
+    '--max-model-len is not allowed in engine.args: contextLength sets it'
     """
     flag = argument.partition("=")[0]
     name = flag.lstrip("-").replace("_", "-")
     if name in ALLOWED_FLAGS:
         return f"write {flag} as --{name} or --{name}=VALUE, one argument each"
-    known = f"none of {', '.join(ALLOWED_FLAGS)}"
-    return f"{flag} is not allowed here: {SET_ELSEWHERE.get(name, known)}"
+    known = f"the allowed flags are {', '.join(ALLOWED_FLAGS)}"
+    return f"{flag} is not allowed in engine.args: {SET_ELSEWHERE.get(name, known)}"
 
 
 ResourceName = Annotated[
@@ -176,7 +176,7 @@ _LABEL_NAME_PATTERN = (
     "^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 )
 LabelName = Annotated[str, Field(pattern=_LABEL_NAME_PATTERN, max_length=317)]
-_SELECTOR_MESSAGE = "every key must be a label name"
+_SELECTOR_MESSAGE = "every key must be a valid label name, such as example.com/team"
 
 
 def _checked_selector(value: dict[str, str]) -> dict[str, str]:
@@ -208,12 +208,12 @@ def _not_reserved(reserved: str, what: str) -> Checked:
     def check(value: dict[str, str]) -> dict[str, str]:
         ours = sorted(name for name in value if re.fullmatch(reserved, name))
         if ours:
-            raise ValueError(f"{what} {ours[0]} must not be set here")
+            raise ValueError(f"{what} {ours[0]} is reserved and must not be set")
         return value
 
     taken = f"name.matches('^({reserved})$')"
-    named = f"'{what} ' + self.filter(name, {taken})[0] + ' must not be set here'"
-    message = f"a {what} must not be set here"
+    named = f"'{what} ' + self.filter(name, {taken})[0] + ' is reserved and must not be set'"
+    message = f"this {what} is reserved and must not be set"
     written = rule(f"!self.exists(name, {taken})", message, messageExpression=named)
     return Checked(check, (written,))
 
@@ -231,7 +231,7 @@ PodAnnotations = Annotated[
     _not_reserved(RESERVED_ANNOTATIONS, "annotation"),
 ]
 _SHARE_PATTERN = "^([1-9][0-9]{0,2}|[1-9][0-9]?%)$"
-_SHARE_MESSAGE = "must be a number of pods from 1 to 999, or a share from 1% to 99%"
+_SHARE_MESSAGE = "must be a number of pods from 1 to 999, or a percentage from 1% to 99%"
 
 
 def _checked_share(value: object) -> object:

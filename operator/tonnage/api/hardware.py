@@ -42,8 +42,8 @@ class ParallelSizes(ApiModel):
     data: Annotated[int, Field(ge=1, le=MOST_GPUS)] | None = None
     """Data-parallel ranks, ``--data-parallel-size``. Each has its own requests and KV cache."""
     expert: bool | None = None
-    """If true, ranks have whole experts (``--enable-expert-parallel``, size tensor x data). If
-    false, each rank has a slice of every expert. If absent, slices where the model allows them."""
+    """True gives each rank whole experts (``--enable-expert-parallel``, size tensor x data), false
+    a slice of every expert. If absent, ranks have slices if the model allows that."""
 
     @property
     def num_given(self) -> int:
@@ -78,8 +78,8 @@ class Hardware(ApiModel):
             "!has(self.gpusPerReplica) || !has(self.parallelism) || "
             f"({_ALL_GIVEN} ? self.gpusPerReplica == {_PRODUCT} : "
             f"self.gpusPerReplica % ({_PRODUCT}) == 0)",
-            "gpusPerReplica[ {}] must be tensor x pipeline x data of parallelism, or a multiple of "
-            "those that are given[, which are {}]",
+            "gpusPerReplica[ {}] must be the product tensor x pipeline x data of parallelism, or a "
+            "multiple of the given ones[: {}]",
             lambda it: it.parallelism is None or it.parallelism.may_be_of(it.gpus_per_replica),
             figures=(
                 ("self.gpusPerReplica", lambda it: it.gpus_per_replica),
@@ -89,14 +89,14 @@ class Hardware(ApiModel):
     )
 
     gpu: Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", max_length=63)]
-    """The GPU class, a name of ``tonnage catalog gpus`` or of the settings."""
+    """The GPU class: a name that ``tonnage catalog gpus`` lists, or one of the settings."""
     gpus_per_replica: Annotated[int, Field(ge=1, le=MOST_GPUS)] | None = None
-    """GPUs of one replica. If absent, the parallelism with the lowest cost is chosen."""
+    """GPUs of one replica. If absent, Tonnage takes the number with the lowest cost."""
     parallelism: ParallelSizes | None = None
-    """The sizes of the parallelism that you fix. Absent ones are chosen."""
+    """The sizes of the parallelism that you fix. Tonnage chooses the others."""
     node_link: LinkRate | None = None
-    """The bandwidth of one GPU to another node, such as 50GB/s or 400Gb/s. If absent, no
-    data-parallel ranks are planned over several nodes."""
+    """The bandwidth from one GPU to another node, such as 50GB/s or 400Gb/s. If absent, Tonnage
+    plans no data-parallel ranks over several nodes."""
 
     @property
     def has_tensor(self) -> bool:

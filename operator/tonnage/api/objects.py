@@ -117,7 +117,7 @@ def _check_kind(manifest: Mapping[str, Any]) -> None:
             )
     for field in ("metadata", "spec"):
         if not isinstance(manifest.get(field), Mapping):
-            raise InvalidSpecError(f"{field} is missing or no mapping")
+            raise InvalidSpecError(f"{field} is missing or not an object")
 
 
 def describe_errors(error: ValidationError, *, root: str) -> str:
@@ -151,9 +151,7 @@ def _quoting(field: str, number: float) -> str:
     """Say how to write as text what YAML takes for a number."""
     if field in _DURATIONS:
         return f"quote it, with a unit, such as {number:g}s or {number:g}ms (read: {number})"
-    return (
-        f'quote it, such as "{number}": YAML reads a number, and 0.30 would be 0.3 (read: {number})'
-    )
+    return f'quote it, such as "{number}": YAML turns an unquoted 0.30 into 0.3 (read: {number})'
 
 
 def _printable_text(text: str) -> str:

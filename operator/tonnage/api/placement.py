@@ -41,17 +41,17 @@ class Toleration(ApiModel):
     )
 
     key: LabelName | None = None
-    """Key of the taint; absent with operator Exists: every taint."""
+    """The key of the taint. If absent, with operator Exists, every taint matches."""
     operator: Literal["Exists", "Equal"] = "Equal"
-    """Exists: any value of the taint; Equal: this one."""
+    """Equal matches the given value of the taint, Exists any value."""
     value: LabelValue | None = None
-    """Value of the taint, with operator Equal."""
+    """The value of the taint, for operator Equal."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-    """Effect of the taint; absent: every effect."""
+    """The effect of the taint. If absent, every effect matches."""
 
 
 class NodeRequirement(ApiModel):
-    """What a label of a node must be."""
+    """A requirement on a label of a node."""
 
     rules = (
         Rule(
@@ -62,31 +62,31 @@ class NodeRequirement(ApiModel):
     )
 
     key: LabelName
-    """Label of the node."""
+    """The key of the node label."""
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"] = "In"
-    """What its value must be: In or NotIn values; or whether the label Exists."""
+    """How the label is compared: In or NotIn ``values``, or whether it Exists or DoesNotExist."""
     values: Annotated[tuple[LabelValue, ...], Field(max_length=32)] = ()
-    """For In and NotIn."""
+    """The values that In and NotIn compare with."""
 
 
 class TopologySpread(ApiModel):
     """How the pods of one revision spread over the values of a node label."""
 
     max_skew: Annotated[int, Field(ge=1, le=100)] = 1
-    """Pods by which the values of the label may differ."""
+    """The maximum difference between the numbers of pods in two topology domains."""
     topology_key: LabelName
-    """Such as topology.kubernetes.io/zone."""
+    """The node label of the topology domains, such as topology.kubernetes.io/zone."""
     when_unsatisfiable: Literal["ScheduleAnyway", "DoNotSchedule"] = "ScheduleAnyway"
-    """ScheduleAnyway: a preference. DoNotSchedule: a pod waits rather than break it."""
+    """ScheduleAnyway is a preference. With DoNotSchedule a pod waits if no node satisfies it."""
 
 
 class User(ApiModel):
-    """Who the engine runs as, in place of user and group 2000; never root.
+    """The user and group of the engine. If absent, both are 2000. It never runs as root.
 
-    What is absent is left to the platform: OpenShift gives each namespace a range of its own.
+    If one of its fields is absent, the platform chooses: OpenShift has a range per namespace.
     """
 
     id: Annotated[int, Field(ge=1, le=2_147_483_647)] | None = None
-    """The user that the engine runs as, never 0; absent: the platform chooses."""
+    """The user id of the engine, not 0. If absent, the platform chooses."""
     group: Annotated[int, Field(ge=0, le=2_147_483_647)] | None = None
-    """The group of the engine and of its volumes; absent: the platform chooses."""
+    """The group id of the engine and of its volumes. If absent, the platform chooses."""

@@ -29,11 +29,11 @@ class Speculative(ApiModel):
     """Speculative decoding: draft tokens, which one step of the model verifies together."""
 
     method: Literal["mtp", "ngram"]
-    """mtp: draft layers of the checkpoint; ngram: a search in the text so far."""
+    """The source of draft tokens: draft layers of the checkpoint (mtp) or repeated text (ngram)."""
     tokens: Annotated[int, Field(ge=1, le=16)]
-    """Draft tokens for each sequence in each step."""
+    """The number of draft tokens per sequence and step."""
     accepted_percent: Annotated[int, Field(ge=0, le=100)]
-    """How often a draft token is accepted when those before it were: by model and traffic."""
+    """The percentage of draft tokens accepted, of those whose predecessors were all accepted."""
 
 
 Role = Literal["prefill", "decode"]
@@ -63,30 +63,30 @@ class EngineSpec(ApiModel):
         Annotated[str, Field(pattern="^[0-9]{1,4}[.][0-9]{1,4}([.][0-9]{1,4})?$", max_length=14)]
         | None
     ) = None
-    """vLLM version, such as 0.33."""
+    """The vLLM version, such as 0.33."""
     image: (
         Annotated[str, Field(pattern="^[a-z0-9][A-Za-z0-9._:/@-]{0,254}$", max_length=255)] | None
     ) = None
-    """Container image; absent: the vLLM release image of that version."""
+    """The container image. If absent, vllm/vllm-openai with the tag of the version."""
     args: Annotated[tuple[Argument, ...], Field(max_length=32)] = ()
-    """Further flags, one ``--flag=value`` each, from a list of allowed ones."""
+    """Further vLLM flags, each as ``--flag=value``. Only flags of a list are allowed."""
     max_num_batched_tokens: Annotated[int, Field(ge=32, le=1_048_576)] | None = None
-    """Tokens of one step, ``--max-num-batched-tokens``: prompts are read in chunks of as many.
-    Absent: the default of vLLM for the GPU, or another where that serves more."""
+    """The maximum tokens of one engine step, ``--max-num-batched-tokens``. If absent, Tonnage takes
+    vLLM's default for the GPU, or another value that serves more requests."""
     speculative: Speculative | None = None
-    """Speculative decoding; absent: each step gives each sequence one token."""
+    """Speculative decoding. If absent, it is off."""
     queue: Literal["fcfs", "newestFirst"] = "fcfs"
-    """Who is admitted first. fcfs: who came first. newestFirst: who came in the newest stretch of
-    time, 1.25 times the shortest TTFT target; requests that are late already wait for a lull."""
+    """Which queued request starts first: the oldest (fcfs), or one of the newest (newestFirst), so
+    that in an overload new requests meet the TTFT target and late ones wait until load falls."""
     admission: Literal["all", "inTime"] = "all"
-    """Who may wait for a first token. all: everybody. inTime: while more prompt tokens wait than
-    are served in 0.8 of the strictest TTFT target, who comes would be late and is refused at once,
-    with status 503. Needs vLLM 0.32, which counts who is refused."""
+    """Which requests an engine accepts: every one (all), or only those that it can start in time
+    (inTime). With inTime, new requests get status 503 while the queued prompt tokens take longer
+    than 80 % of the TTFT target of the highest percentile. Needs vLLM 0.32 or newer."""
     role: Role | None = None
-    """Which part of each request the replicas serve; absent: all of it. prefill: they read prompts,
-    and hand the KV cache over; decode: they take it and make the answer. One ModelDeployment for
-    each role, and a proxy that sends every request to both. ``demand`` is of whole requests; the
-    SLO counts from when an engine of the role gets one."""
+    """The role in disaggregated serving: prefill computes the KV cache of prompts, decode loads it
+    and generates the output. If absent, the replicas do both. Each role is a ModelDeployment of its
+    own; your proxy sends every request to prefill, then to decode. ``demand`` counts whole
+    requests. The SLO of a role counts from the time at which its engine gets a request."""
 
     @property
     def repeated_flags(self) -> list[str]:
@@ -129,7 +129,7 @@ def _within(name: str, attribute: str) -> Rule:
 
 
 class Pods(ApiModel):
-    """The pods of the engines: a template that is merged onto ours, and what Tonnage acts on."""
+    """The pods of the engines: a template to merge into Tonnage's own, and further options."""
 
     rules = (
         _within("cpu", "cpu"),
@@ -145,71 +145,71 @@ class Pods(ApiModel):
     )
 
     template: PodTemplate | None = None
-    """A part of a PodTemplateSpec, which is merged onto the one that Tonnage writes, containers,
-    volumes and variables by name. The engine's container is called vllm. A field that Tonnage sets
-    itself, or that opens the node or its GPUs to a pod, is refused by its path."""
+    """A partial PodTemplateSpec that is merged into Tonnage's own; containers, volumes and
+    variables merge by name. The engine's container is named vllm. Fields that Tonnage sets, or that
+    give a pod access to the node or its GPUs, are refused; the error names the field."""
     model_cache_claim: ResourceName | None = None
-    """The PersistentVolumeClaim that holds weights and compile cache, mounted at /cache; without it
-    each pod downloads and compiles anew."""
+    """The PersistentVolumeClaim for weights and compile cache, mounted at /cache. If absent, each
+    pod downloads the weights and compiles again."""
     hugging_face_token_secret: SecretKey | None = None
-    """The Secret with the token by which weights are downloaded, as HF_TOKEN: the pod names it, and
+    """The Secret with the Hugging Face token that downloads the weights. Pods get it as HF_TOKEN;
     Tonnage never reads it."""
     api_key_secret: SecretKeyRef | None = None
-    """The Secret with the key that requests under /v1 must bring as a bearer token; /health and
-    /metrics need none."""
+    """The Secret with the API key that requests to /v1 must send as a bearer token. /health and
+    /metrics stay open."""
     shared_memory: Quantity = "8Gi"
-    """The size limit of /dev/shm, by which the processes of an engine exchange data."""
+    """The size limit of /dev/shm, through which the processes of an engine exchange data."""
     user: User | None = None
     gpu_nodes: Annotated[tuple[NodeRequirement, ...], Field(max_length=8)] | None = None
-    """The labels of nodes that have the GPU class, where the cloud does not set the label
-    nvidia.com/gpu.product; all of them must hold, and an empty list takes any node."""
+    """The label requirements that select nodes with the GPU class; a node must match all of them.
+    If absent, the label nvidia.com/gpu.product selects. An empty list matches every node."""
     group_topology: LabelName | None = None
-    """A label of nodes, such as that of a rack: the nodes of a replica over several have one value
-    of it, and no other replica runs there. Absent: any nodes."""
+    """The node label of a topology domain, such as a rack. All nodes of a multi-node replica then
+    have the same value, and no other multi-node replica runs there. If absent, any nodes serve."""
     max_surge: Annotated[int, Field(ge=0, le=1)] = 1
-    """How many pods run beyond the replicas while these are replaced. With 0 a pod goes before its
-    successor starts, where no GPU is free for both."""
+    """How many extra pods a rollout may start. With 0, a rollout removes a pod before it starts the
+    new one: use 0 if no GPU is free for an extra pod."""
     disruption_budget: DisruptionBudget | None = None
-    """The PodDisruptionBudget that bounds how many pods an eviction takes away at once, as when a
-    node is drained; absent: none is made."""
+    """The PodDisruptionBudget, which limits how many pods may be evicted at once, as when a node is
+    drained. If absent, none is created."""
     network_policy: EngineNetwork | None = None
-    """The NetworkPolicy that says who may reach the engines, and what they may reach; absent: none
-    is made."""
+    """The NetworkPolicy, which limits who may connect to the engines, and where these may connect
+    to. If absent, none is created."""
 
     node_selector: NodeSelector = Field(default_factory=dict)
-    """Deprecated, goes in 0.3: write template.spec.nodeSelector."""
+    """Deprecated, removed in 0.3: use template.spec.nodeSelector."""
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=16)] = ()
-    """Deprecated, goes in 0.3: write template.spec.tolerations."""
+    """Deprecated, removed in 0.3: use template.spec.tolerations."""
     cpu: Quantity | None = None
-    """Deprecated, goes in 0.3: write resources.requests of container vllm in template.spec."""
+    """Deprecated, removed in 0.3: use resources.requests of container vllm in template.spec."""
     memory: Quantity | None = None
-    """Deprecated, goes in 0.3: write resources.requests of container vllm in template.spec."""
+    """Deprecated, removed in 0.3: use resources.requests of container vllm in template.spec."""
     priority_class_name: PriorityName | None = None
-    """Deprecated, goes in 0.3: write template.spec.priorityClassName."""
+    """Deprecated, removed in 0.3: use template.spec.priorityClassName."""
     runtime_class_name: ResourceName | None = None
-    """Deprecated, goes in 0.3: write template.spec.runtimeClassName."""
+    """Deprecated, removed in 0.3: use template.spec.runtimeClassName."""
     cpu_limit: Quantity | None = None
-    """Deprecated, goes in 0.3: write resources.limits of container vllm in template.spec."""
+    """Deprecated, removed in 0.3: use resources.limits of container vllm in template.spec."""
     memory_limit: Quantity | None = None
-    """Deprecated, goes in 0.3: write resources.limits of container vllm in template.spec."""
+    """Deprecated, removed in 0.3: use resources.limits of container vllm in template.spec."""
     ephemeral_storage: Quantity | None = None
-    """Deprecated, goes in 0.3: write resources.requests of container vllm in template.spec."""
+    """Deprecated, removed in 0.3: use resources.requests of container vllm in template.spec."""
     ephemeral_storage_limit: Quantity | None = None
-    """Deprecated, goes in 0.3: write resources.limits of container vllm in template.spec."""
+    """Deprecated, removed in 0.3: use resources.limits of container vllm in template.spec."""
     topology_spread_constraints: Annotated[tuple[TopologySpread, ...], Field(max_length=4)] = ()
-    """Deprecated, goes in 0.3: write template.spec.topologySpreadConstraints."""
+    """Deprecated, removed in 0.3: use template.spec.topologySpreadConstraints."""
     service_account_name: ResourceName | None = None
-    """Deprecated, goes in 0.3: write template.spec.serviceAccountName."""
+    """Deprecated, removed in 0.3: use template.spec.serviceAccountName."""
     image_pull_secrets: Annotated[tuple[PullSecret, ...], Field(max_length=8)] = ()
-    """Deprecated, goes in 0.3: write template.spec.imagePullSecrets."""
+    """Deprecated, removed in 0.3: use template.spec.imagePullSecrets."""
     env: Annotated[tuple[SecretVariable, ...], Field(max_length=32)] = ()
-    """Deprecated, goes in 0.3: write env of container vllm in template.spec.containers."""
+    """Deprecated, removed in 0.3: use env of container vllm in template.spec.containers."""
     fs_group_change_policy: Literal["Always", "OnRootMismatch"] | None = None
-    """Deprecated, goes in 0.3: write template.spec.securityContext.fsGroupChangePolicy."""
+    """Deprecated, removed in 0.3: use template.spec.securityContext.fsGroupChangePolicy."""
     labels: PodLabels = Field(default_factory=dict)
-    """Deprecated, goes in 0.3: write template.metadata.labels."""
+    """Deprecated, removed in 0.3: use template.metadata.labels."""
     annotations: PodAnnotations = Field(default_factory=dict)
-    """Deprecated, goes in 0.3: write template.metadata.annotations."""
+    """Deprecated, removed in 0.3: use template.metadata.annotations."""
 
 
 DEPRECATED = (
@@ -227,9 +227,9 @@ class ScaleTarget(ApiModel):
     """An existing Deployment or LeaderWorkerSet whose template stays untouched."""
 
     kind: Literal["Deployment", "LeaderWorkerSet"] = "Deployment"
-    """Whose replicas are pods, or groups of pods of which the leader answers."""
+    """The kind of the workload. A replica of a LeaderWorkerSet is a group of pods."""
     name: ResourceName
-    """It is labelled tonnage.dev/managed: "true" by its owner."""
+    """The name of the workload. It and its pods need the label tonnage.dev/managed: "true"."""
     role: Role | None = None
-    """Which part of each request its engines serve, as ``engine.role`` says of ours: they have a KV
-    connector; absent: all of it."""
+    """The role of its engines, as in ``engine.role``; they need a KV connector. If absent, they
+    serve both prefill and decode."""

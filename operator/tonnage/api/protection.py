@@ -9,7 +9,7 @@ from tonnage.api.fields import NodeSelector, PodShare
 
 
 class DisruptionBudget(ApiModel):
-    """How far evictions may go, such as those of a node that is drained."""
+    """Limits on evictions, such as those of a node that is drained."""
 
     rules = (
         Rule(
@@ -20,13 +20,14 @@ class DisruptionBudget(ApiModel):
     )
 
     min_available: PodShare | None = None
-    """Pods that must stay available during evictions. The fleet keeps one more, or 10 for 90%."""
+    """Pods that must stay available during evictions, such as 2 or 90%. The fleet keeps at least as
+    many replicas as allow one eviction: 3 for 2, 10 for 90%."""
     max_unavailable: PodShare | None = None
-    """Pods, or a share of them, that may be evicted at once."""
+    """The number of pods, or a percentage of them, that may be evicted at once."""
 
 
 class Peer(ApiModel):
-    """Pods that may reach the engines: by labels of theirs, of their namespaces, or of both."""
+    """Pods that may connect to the engines, by their labels, their namespace's labels, or both."""
 
     rules = (
         Rule(
@@ -47,7 +48,7 @@ Port = Annotated[int, Field(ge=1, le=65_535)]
 
 
 class EngineNetwork(ApiModel):
-    """Who may reach the engines, and what they may reach. Everybody else is kept out."""
+    """Who may connect to the engines, and where these may connect to. All else is blocked."""
 
     clients: Annotated[tuple[Peer, ...], Field(max_length=16)] = ()
     """Pods that may send requests to the engines, and read their metrics on the same port.
@@ -55,4 +56,4 @@ class EngineNetwork(ApiModel):
     Prometheus must be among them, unless the operator's settings name its namespace.
     """
     egress_ports: Annotated[tuple[Port, ...], Field(max_length=32)] | None = None
-    """TCP ports that engines may reach besides DNS, such as 443 to download. If absent, all."""
+    """TCP ports that engines may connect to besides DNS, such as 443. If absent, to all ports."""

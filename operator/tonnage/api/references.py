@@ -50,7 +50,7 @@ RESERVED_VARIABLES = (
     "PYTHON.*|(LD|VLLM|CUDA|NVIDIA|KUBERNETES|PROMETHEUS|TONNAGE_QUEUE)_.*"
 )
 """What we set, what decides capacity, metrics or the GPUs that are seen, and what runs code."""
-_VARIABLE_MESSAGE = "must be the name of a variable, and none that Tonnage or the engine decides"
+_VARIABLE_MESSAGE = "must be a valid variable name, and not one that Tonnage or vLLM reserves"
 
 VariableName = Annotated[
     str,

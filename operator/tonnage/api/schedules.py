@@ -15,7 +15,7 @@ _CRON_TERM = f"{_CRON_WORD}(-{_CRON_WORD})?(/[0-9]{{1,2}})?"
 _CRON_FIELD = f"{_CRON_TERM}(,{_CRON_TERM})*"
 _CRON_PATTERN = f"^{_CRON_FIELD}( {_CRON_FIELD}){{4}}$"
 """Without L, W and #, which not every cron knows: what is left begins again within 50 years."""
-_CRON_MESSAGE = "must be five fields as of cron, such as 0 8 * * 1-5"
+_CRON_MESSAGE = "must be a cron expression with five fields, such as 0 8 * * 1-5"
 _ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -35,14 +35,14 @@ Cron = Annotated[
 ]
 _ZONE_PATTERN = "^[A-Z][A-Za-z0-9+-]{0,13}(/[A-Z][A-Za-z0-9_+-]{0,30}){0,2}$"
 """Begins with a capital: localtime is another zone on each machine."""
-_ZONE_MESSAGE = "must be a time zone's name, such as Europe/Berlin"
+_ZONE_MESSAGE = "must be the name of an IANA time zone, such as Europe/Berlin"
 
 
 def _checked_zone(value: str) -> str:
     try:
         ZoneInfo(value)
     except (KeyError, ValueError, OSError) as error:  # unknown, no zone's file, a folder
-        raise ValueError(f"{_ZONE_MESSAGE}: none of this name is known") from error
+        raise ValueError(f"{_ZONE_MESSAGE}: this name is unknown") from error
     return value
 
 
@@ -55,7 +55,7 @@ TimeZone = Annotated[
 
 
 class Schedule(ApiModel):
-    """A known event that comes again. It raises what is planned for, and lowers nothing."""
+    """A recurring event. During it, Tonnage plans for at least the given load or replicas."""
 
     rules = (
         Rule(
@@ -70,7 +70,7 @@ class Schedule(ApiModel):
     time_zone: TimeZone = "Etc/UTC"
     """The IANA time zone of the cron expression, with its daylight saving time."""
     duration: LongDuration
-    """How long the event lasts from each beginning."""
+    """How long each event lasts."""
     min_replicas: Annotated[int, Field(ge=1, le=1000)] | None = None
     """The minimum number of replicas during the event."""
     requests_per_second: Rate | None = None

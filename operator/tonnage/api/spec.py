@@ -31,8 +31,8 @@ NAME_MESSAGE = (
 )
 MAX_TOPOLOGY_NAME_LENGTH = MAX_NAME_LENGTH - len("-prefill")
 TOPOLOGY_NAME_MESSAGE = (
-    f"must have at most {MAX_TOPOLOGY_NAME_LENGTH} characters with spec.topology, whose roles are "
-    "called NAME-prefill and NAME-decode"
+    f"must have at most {MAX_TOPOLOGY_NAME_LENGTH} characters with spec.topology, which creates "
+    "NAME-prefill and NAME-decode"
 )
 
 
@@ -63,7 +63,7 @@ class KvOffload(ApiModel):
         Rule(
             "(has(self.mode) && self.mode == 'Auto') || has(self.gib) || "
             "(has(self.workingSetTokens) && self.workingSetTokens > 0)",
-            "needs gib, or workingSetTokens above 0, which say how much it takes",
+            "needs gib or workingSetTokens above 0, which give the size of the cache",
             lambda it: it.is_auto or it.gib is not None or it.working_set_tokens,
         ),
     )
@@ -175,8 +175,8 @@ class TokenCounts(ApiModel):
     mean: Tokens
     """The mean number of tokens of a request."""
     p99: Tokens | None = None
-    """The number of tokens that 99 % of the requests do not exceed. If absent, every prompt has
-    the mean length, and outputs are exponential."""
+    """The number of tokens that 99 % of the requests do not exceed. If absent, every prompt has the
+    mean length, and the lengths of outputs have an exponential distribution."""
 
 
 _RATES = ("requestsPerSecond", "tokensPerSecond", "tokensPerDay", "concurrentUsers")
@@ -210,24 +210,24 @@ class Demand(ApiModel):
     tokens_per_day: Rate | None = None
     """Output tokens generated per day, spread evenly over the day."""
     concurrent_users: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
-    """Closed-loop clients: each sends its next request after its last output ended."""
+    """Closed-loop clients: each sends its next request after its last one is answered."""
     duty_cycle_percent: Annotated[int, Field(ge=1, le=100)] | None = None
     """The percentage of the time that a client waits for an output. If absent, it is 100."""
     peak_percent: Annotated[int, Field(ge=100, le=10_000)] | None = None
-    """The peak in percent of the given rate that may come sooner than a replica starts. Replicas
-    for it are planned and kept, whatever is measured."""
+    """The peak rate in percent of the given rate, for peaks that come faster than a replica starts.
+    Tonnage keeps replicas for this peak at all times, whatever rate it measures."""
     prompt_tokens: TokenCounts
-    """Tokens of a prompt, including those that the prefix cache has."""
+    """The lengths of prompts, including tokens that the prefix cache has."""
     output_tokens: TokenCounts
-    """Tokens of an output."""
+    """The lengths of outputs."""
     cached_prompt_percent: Annotated[int, Field(ge=0, le=99)] = 0
-    """The percentage of prompt tokens that the prefix cache has."""
+    """The percentage of prompt tokens that the prefix cache has, so that they are not computed."""
     cache_transfer: Duration | None = None
     """The transfer time of a mean prompt's KV cache from prefill. It is part of the TTFT of
     ``engine.role: decode``, which requires it."""
     arrival_scv: Annotated[int, Field(ge=1, le=100)] = 1
-    """The burstiness: the squared coefficient of variation of the times between requests. Poisson
-    arrivals have 1, a gamma process of shape 1/4 has 4."""
+    """The burstiness: the squared coefficient of variation (CV²) of the times between requests.
+    1 is Poisson arrivals; 4 is four times their variance, a gamma process of shape 1/4."""
 
     @property
     def mean_tokens(self) -> int:
@@ -250,7 +250,7 @@ _TOO_MANY = "has(each.minReplicas) && each.minReplicas > self.maxReplicas"
 
 
 class Scaling(ApiModel):
-    """What Tonnage may do, and between which numbers of replicas."""
+    """What Tonnage may change, and the limits on the number of replicas."""
 
     rules = (
         Rule(
@@ -277,21 +277,23 @@ class Scaling(ApiModel):
     )
 
     mode: Literal["Auto", "Recommend", "Approve", "Paused"] = "Auto"
-    """Auto writes the workload and its replicas. Recommend writes the status alone. Paused does so
-    with a frozen plan. Approve acts as Auto, but changes that replace pods, or cost more than
-    approvalAboveUsdPerHour, wait for the annotation tonnage.dev/approve with the digest that the
-    condition Approved names."""
+    """Auto creates the workload and scales it. Recommend only writes the plan to the status. Paused
+    only writes the status, and keeps the last plan. Approve acts as Auto, but a change that
+    replaces pods, or costs more than approvalAboveUsdPerHour, waits for the annotation
+    tonnage.dev/approve with the digest that the condition Approved names."""
     approval_above_usd_per_hour: Rate | None = None
-    """In mode Approve, replicas above this cost wait for approval; with ``topology`` it counts for
-    each role. If absent, only changes that replace pods wait."""
+    """In mode Approve, more replicas than this cost buys wait for approval; with ``topology``, each
+    role has this limit. If absent, only changes that replace pods wait."""
     min_replicas: Annotated[int, Field(ge=1, le=1000)] = 1
-    """The minimum number of replicas, which also run without traffic. It cannot be 0."""
+    """The minimum number of replicas. They run without traffic too, so it cannot be 0."""
     max_replicas: Annotated[int, Field(ge=1, le=1000)]
-    """The maximum number of replicas. It is required, so that cost always has a bound."""
+    """The maximum number of replicas, which limits the cost."""
     routing: Literal["Service", "LeastOutstanding"] = "Service"
-    """How requests are spread: a Service picks at random, a router the least loaded replica."""
+    """How requests reach replicas: Service picks one at random; LeastOutstanding is a router of
+    yours that picks the replica with the fewest requests in flight."""
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
-    """A higher number gets GPUs of the fleet's budget first. Running replicas stay."""
+    """The priority for GPUs of the operator's budget (settings.maxGpus). Objects with a higher
+    number grow first; no running replica is removed for them."""
     schedules: Annotated[tuple[Schedule, ...], Field(max_length=20)] = ()
     """Known events that need more replicas. If several overlap, the highest counts."""
 
@@ -336,20 +338,20 @@ _QUEUE_RULES = (
     Rule(
         "!has(self.engine) || !has(self.engine.queue) || self.engine.queue != 'newestFirst' || "
         "(has(self.slo) && has(self.slo.timeToFirstToken))",
-        "newestFirst needs slo.timeToFirstToken, which says how long a class of arrivals is",
+        "newestFirst needs slo.timeToFirstToken, from which it derives priorities",
         lambda it: it.engine is None or it.engine.queue != "newestFirst" or _has_ttft(it),
         "engine.queue",
     ),
     Rule(
         f"!({_IN_TIME}) || (has(self.slo) && has(self.slo.timeToFirstToken))",
-        "inTime needs slo.timeToFirstToken, which says how long a request may wait",
+        "inTime needs slo.timeToFirstToken, from which it derives the limit of the queue",
         lambda it: not _refuses_late(it) or _has_ttft(it),
         "engine.admission",
     ),
     Rule(
         f"!({_IN_TIME}) || ({_ROLE} == '' && !has(self.topology))",
-        "admission must be all where prefill and decode are apart: one would refuse what the "
-        "other read",
+        "admission must be all with engine.role or topology: decode could refuse requests that "
+        "prefill has computed",
         lambda it: not _refuses_late(it) or not (it.role or it.topology),
         "engine.admission",
     ),
@@ -365,7 +367,7 @@ def _of_role(condition: str, message: str, holds: Callable[["Spec"], object], fi
 _ROLE_RULES = (
     _of_role(
         f"{_ROLE} != 'prefill' || !has(self.slo) || !has(self.slo.timePerOutputToken)",
-        "prefill makes one token of each answer: timePerOutputToken is a target of decode",
+        "timePerOutputToken must not be set with role prefill: it is a target of decode",
         lambda it: it.role != "prefill" or it.slo is None or it.slo.time_per_output_token is None,
         "slo.timePerOutputToken",
     ),
@@ -374,13 +376,13 @@ _ROLE_RULES = (
         "(has(self.hardware.parallelism) && has(self.hardware.parallelism.tensor) && "
         "(!has(self.hardware.parallelism.pipeline) || "
         "self.hardware.parallelism.pipeline == 1))",
-        "engine.role needs parallelism.tensor, of prefill at most that of decode, and no pipeline",
+        "engine.role needs parallelism.tensor (prefill: at most that of decode) and no pipeline",
         lambda it: it.scale_target or (it.hardware.has_tensor and _has_no_stages(it)),
         "hardware",
     ),
     _of_role(
         "!has(self.demand) || !has(self.demand.concurrentUsers)",
-        "users wait for both roles: engine.role needs a rate",
+        "concurrentUsers must not be set with engine.role: set a rate",
         lambda it: it.demand is None or it.demand.concurrent_users is None,
         "demand.concurrentUsers",
     ),
@@ -408,7 +410,7 @@ def _beside(condition: str, message: str, holds: Callable[["Spec"], object], fie
 _TOPOLOGY_RULES = (
     _beside(
         "has(self.slo) && has(self.slo.timeToFirstToken) && has(self.slo.timePerOutputToken)",
-        "topology needs both timeToFirstToken, which the roles share, and timePerOutputToken",
+        "topology needs both timeToFirstToken and timePerOutputToken",
         lambda it: it.slo and it.slo.time_to_first_token and it.slo.time_per_output_token,
         "slo",
     ),
@@ -427,13 +429,13 @@ _TOPOLOGY_RULES = (
     ),
     _beside(
         "!has(self.scaleTarget)",
-        "topology must not be set beside scaleTarget",
+        "topology must not be set with scaleTarget",
         lambda it: it.scale_target is None,
         "topology",
     ),
     _beside(
         "!has(self.engine) || !has(self.engine.role)",
-        "engine.role must not be set with topology, which has both",
+        "engine.role must not be set with topology, which runs both roles",
         lambda it: it.engine is None or it.engine.role is None,
         "engine",
     ),
@@ -452,7 +454,7 @@ _TOPOLOGY_RULES = (
     _beside(
         "!has(self.hardware.parallelism) || !has(self.hardware.parallelism.pipeline) || "
         "self.hardware.parallelism.pipeline == 1",
-        "parallelism.pipeline must be 1 with topology: no KV cache of pipeline stages is moved",
+        "parallelism.pipeline must be 1 with topology: KV caches of stages cannot be transferred",
         _has_no_stages,
         "hardware",
     ),
@@ -469,7 +471,7 @@ def _lets_a_pod_go(most: str) -> str:
 
 def _bounds_of(role: Role) -> Iterator[Rule]:
     """Yield rules for the bounds that a role has, its own or those of both."""
-    own, beyond = f"self.topology.{role}", "exceed maxReplicas of a role, by topology or scaling"
+    own = f"self.topology.{role}"
     least, most = (
         f"(has({own}) && has({own}.{bound}) ? {own}.{bound} : self.scaling.{bound})"
         for bound in ("minReplicas", "maxReplicas")
@@ -478,20 +480,20 @@ def _bounds_of(role: Role) -> Iterator[Rule]:
 
     yield _beside(
         f"{least} <= {most}",
-        f"minReplicas of a role must not {beyond}",
+        f"minReplicas of role {role} must not exceed its maxReplicas, in topology or scaling",
         lambda it: it.bounds_of(role)[0] <= it.bounds_of(role)[1],
         f"topology.{role}",
     )
     yield _beside(
         f"!has(self.scaling.schedules) || !self.scaling.schedules.exists(each, {many})",
-        f"minReplicas of a schedule must not {beyond}",
+        f"minReplicas of a schedule must not exceed maxReplicas of role {role}",
         lambda it: it.scaling.most_scheduled <= it.bounds_of(role)[1],
         "scaling.schedules",
     )
     yield _beside(
         _lets_a_pod_go(most),
-        "disruptionBudget.minAvailable must be below maxReplicas of a role, by topology or "
-        "scaling: no pod could ever go",
+        f"disruptionBudget.minAvailable must be below maxReplicas of role {role}: else no pod "
+        "can ever be evicted",
         lambda it: it.pods_to_stay < it.bounds_of(role)[1],
         "pods.disruptionBudget",
     )
@@ -535,7 +537,7 @@ class Spec(ApiModel):
     rules = (
         Rule(
             "!has(self.scaleTarget) || !(has(self.engine) || has(self.pods))",
-            "engine and pods must not be set beside scaleTarget",
+            "engine and pods must not be set with scaleTarget",
             lambda it: it.scale_target is None or not (it.engine or it.pods),
         ),
         Rule(
@@ -547,7 +549,7 @@ class Spec(ApiModel):
         *_ROLE_RULES,
         Rule(
             "!has(self.scaleTarget) || !has(self.model.kvOffload)",
-            "kvOffload must not be set beside scaleTarget: its template stays untouched",
+            "kvOffload must not be set with scaleTarget, whose template Tonnage does not change",
             lambda it: it.scale_target is None or it.model.kv_offload is None,
             "model.kvOffload",
         ),
@@ -562,7 +564,7 @@ class Spec(ApiModel):
         *_LENGTHS_RULES,
         Rule(
             _lets_a_pod_go("self.scaling.maxReplicas"),
-            "disruptionBudget.minAvailable must be below maxReplicas: no pod could ever go",
+            "disruptionBudget.minAvailable must be below maxReplicas: else no pod can be evicted",
             lambda it: it.pods_to_stay < it.scaling.max_replicas,
             "pods.disruptionBudget",
         ),
@@ -579,12 +581,11 @@ class Spec(ApiModel):
     demand: Demand | None = None
     """The expected traffic, used until traffic is measured; ``peakPercent`` also afterwards."""
     scaling: Scaling
-    """What Tonnage may do, and between which numbers of replicas."""
+    """What Tonnage may change, and the limits on the number of replicas."""
     engine: EngineSpec | None = None
-    """The serving engine, whose version decides flags, memory constants and metric names. It is
-    required without scaleTarget."""
+    """The serving engine, vLLM. It is required without scaleTarget."""
     pods: Pods | None = None
-    """The pods of the engines: a template that is merged onto ours, and what Tonnage acts on."""
+    """The pods of the engines: a template to merge into Tonnage's own, and further options."""
     scale_target: ScaleTarget | None = None
     """An existing Deployment or LeaderWorkerSet to scale instead of creating one. Its pod template
     is not changed."""

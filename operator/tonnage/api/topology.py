@@ -18,7 +18,7 @@ class RoleOptions(ApiModel):
         Rule(
             "!has(self.parallelism) || !has(self.parallelism.pipeline) || "
             "self.parallelism.pipeline == 1",
-            "parallelism.pipeline must be 1: no KV cache of pipeline stages is moved",
+            "parallelism.pipeline must be 1: KV caches of pipeline stages cannot be transferred",
             lambda it: it.parallelism is None or (it.parallelism.pipeline or 1) == 1,
             "parallelism",
         ),
@@ -31,7 +31,7 @@ class RoleOptions(ApiModel):
     )
 
     parallelism: ParallelSizes | None = None
-    """The parallelism of the role. If absent, hardware.parallelism counts, else it is chosen."""
+    """The parallelism of the role. If absent, it is hardware.parallelism, or else chosen."""
     min_replicas: Annotated[int, Field(ge=1, le=1000)] | None = None
     """The minimum number of replicas of the role. If absent, it is scaling.minReplicas."""
     max_replicas: Annotated[int, Field(ge=1, le=1000)] | None = None
@@ -39,11 +39,11 @@ class RoleOptions(ApiModel):
 
 
 class Topology(ApiModel):
-    """Prefill and decode apart: a ModelDeployment for each role, made and changed by Tonnage."""
+    """Disaggregated serving: Tonnage creates and updates a ModelDeployment for each role."""
 
     kv_link: LinkRate | None = None
-    """The bandwidth of one GPU to a replica of the other role, such as 50GB/s or 400Gb/s. If
-    absent, hardware.nodeLink, else the link between the GPUs of a node."""
+    """The bandwidth from one GPU to a replica of the other role, such as 50GB/s or 400Gb/s. If
+    absent, it is hardware.nodeLink, or else the link between the GPUs of a node."""
     prefill: RoleOptions | None = None
     """Options of the prefill replicas, which compute the KV cache of prompts."""
     decode: RoleOptions | None = None

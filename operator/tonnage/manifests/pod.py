@@ -101,9 +101,9 @@ def deprecation(model: ModelDeployment) -> tuple[Reason, ...]:
     fields = deprecated_fields(model.spec.pods)
     if not fields:
         return ()
-    named = f"{', '.join(fields)} {'goes' if len(fields) == 1 else 'go'} in 0.3"
+    named = f"deprecated, removed in 0.3: {', '.join(fields)}"
     instead = json.dumps(given_template(model.spec.pods))
-    message = f"{named}: write pods.template: {instead}, which replaces no pod"
+    message = f"{named}; use pods.template: {instead}, which replaces no pod"
     return (Reason(code=DEPRECATED, message=message),)
 
 

@@ -170,7 +170,7 @@ class TestOldFields:
         }
 
         assert said.keys() == {Pods.model_fields[name].alias for name in DEPRECATED}
-        assert all(each.startswith("Deprecated, goes in 0.3: write ") for each in said.values())
+        assert all(each.startswith("Deprecated, removed in 0.3: use ") for each in said.values())
 
     def test_come_to_a_template_that_one_may_write(self):
         instead = given_template(pods(**EVERY_POD_FIELD))

@@ -218,7 +218,7 @@ BAD_VALUES = [
     (
         f"plan {H100} --set engine.args=[--max-model-len=9]",
         None,
-        "--max-model-len is not allowed here: contextLength sets it",
+        "--max-model-len is not allowed in engine.args: contextLength sets it",
     ),
     (f"plan {H100} --set engine.args=[--enable-lora]", None, "model.adapters sets it"),
     (
@@ -226,7 +226,11 @@ BAD_VALUES = [
         None,
         "engine.maxNumBatchedTokens sets it",
     ),
-    (f"plan {H100} --set engine.args=[--frobnicate]", None, "none of async-scheduling"),
+    (
+        f"plan {H100} --set engine.args=[--frobnicate]",
+        None,
+        "the allowed flags are async-scheduling",
+    ),
 ]
 UNKNOWN = [
     ("plan --model llama --gpu H100", None, "must be ORGANISATION/NAME, as on Hugging Face"),

@@ -237,7 +237,7 @@ class TestOldFields:
         kept = {
             name: value
             for name, value in EVERY_POD_FIELD.items()
-            if f"pods.{name}" not in said.message.partition(" in 0.3")[0].replace(",", "").split()
+            if f"pods.{name}" not in said.message.partition("; ")[0].partition(": ")[2].split(", ")
         }
         new = made(instead, **kept)
 

@@ -199,7 +199,7 @@ class TestLabels:
 
     @pytest.mark.parametrize("name", labels("llama"))
     def test_of_ours_cannot_be_taken(self, name):
-        with pytest.raises(InvalidSpecError, match=f"label {name} must not be set here"):
+        with pytest.raises(InvalidSpecError, match=f"label {name} is reserved and must not be set"):
             a_model(pods={"labels": {name: "mine"}})
 
 

@@ -135,7 +135,7 @@ def test_what_engines_of_a_role_have_learned_is_not_what_others_have():
 @pytest.mark.parametrize(
     ("role", "spec", "message"),
     [
-        ("prefill", {"slo": BOTH}, r"slo\.timePerOutputToken: prefill makes one token"),
+        ("prefill", {"slo": BOTH}, r"slo\.timePerOutputToken: .* a target of decode"),
         ("decode", {"pods": {"networkPolicy": {}}}, r"networkPolicy must not be set with"),
         ("decode", {"hardware": {"gpu": "H200"}}, r"needs parallelism\.tensor"),
         (
@@ -149,7 +149,7 @@ def test_what_engines_of_a_role_have_learned_is_not_what_others_have():
                 "demand": {key: DEMAND[key] for key in DEMAND if key != "requestsPerSecond"}
                 | {"concurrentUsers": 200}
             },
-            r"demand\.concurrentUsers: users wait for both roles",
+            r"demand\.concurrentUsers: concurrentUsers must not",
         ),
     ],
 )

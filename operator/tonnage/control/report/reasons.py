@@ -32,7 +32,7 @@ _DECISIONS: Final[Mapping[str, str]] = {
     "Backlog": "requests are queued, and these replicas drain them in time",
     "CachesUntaken": "prompts wait for decode to pull KV caches: more prefill does not help",
     "Demand": "replicas required by measured, or configured, demand",
-    "DeprecatedFields": "the spec has fields that go in 0.3: the message has the new form",
+    "DeprecatedFields": "the spec has deprecated fields: the message has the new form",
     "DisruptionBudget": "pods.disruptionBudget needs one replica more to allow an eviction",
     "Draining": "the queue of an overload is being drained, so the fleet does not shrink",
     "DrainTooShort": "the longest outputs take longer than the grace period, and are cut off",
