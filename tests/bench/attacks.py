@@ -35,6 +35,7 @@ from loop_builders import SETTINGS, a_loop, a_loop_asking, a_world, replicas_of,
 from loop_story import EACH, PLACE, Story
 from page_builders import labels_of
 from query_api import QueryApi, compact
+from tonnage.api.pod_rules import MOST_BYTES
 from tonnage.cluster.kube import (
     CONFIG_MAPS,
     DEPLOYMENTS,
@@ -166,16 +167,39 @@ def readers(num_bytes: int | None) -> Figures:
     if num_bytes:
         body = {"metadata": {}, "data": {"config.json": a_config(num_bytes)}}
         world.kube.put(CONFIG_MAPS.path("serving", "large"), body)
-    loop = a_loop(world)
+    name = f"{num_bytes // KIB} KiB" if num_bytes else "no ConfigMap"
+    return {name: in_four_ticks(world)}
+
+
+def templates(num_bytes: int) -> Figures:
+    """Have 150 objects with pod templates of so many bytes, all different, that Tonnage runs."""
+
+    def pods(number: int) -> dict[str, object]:
+        annotations = {"example.test/number": str(number), "example.test/text": ""}
+        template = {"metadata": {"annotations": annotations}}
+        annotations["example.test/text"] = "x" * (num_bytes - len(json.dumps(template)))
+        return {"template": template}
+
+    world = a_world(
+        *(
+            a_manifest(f"m{number:03}", pods=pods(number) if num_bytes else {})
+            for number in range(NUM_READERS)
+        )
+    )
+    name = f"{num_bytes // KIB} KiB" if num_bytes else "no template"
+    return {name: in_four_ticks(world, pod_templates=True)}
+
+
+def in_four_ticks(world: object, **settings: object) -> str:
+    """Return what a new operator takes for what is there."""
+    loop = a_loop(world, **settings)
     show(loop, world)
     before, took_s = memory_mib("VmRSS"), []
     for _ in range(4):
         world.now_s += 15
         took_s.append(timed(loop.tick))
         show(loop, world)
-    name = f"{num_bytes // KIB} KiB" if num_bytes else "no ConfigMap"
-    told = f"{memory_mib('VmHWM') - before:.0f} MiB more at most, slowest tick {max(took_s):.1f} s"
-    return {name: told}
+    return f"{memory_mib('VmHWM') - before:.0f} MiB more at most, slowest tick {max(took_s):.1f} s"
 
 
 def timed(run: Callable[[], object]) -> float:
@@ -408,6 +432,16 @@ ATTACKS = {
         text=f"a ConfigMap of 900 KB named by {NUM_READERS} objects",
         before="500 MB; killed within 10 s under the chart's limit, again and again",
         measure=lambda: readers(900 * KIB),
+    ),
+    "templates-none": Attack(
+        text=f"{NUM_READERS} objects that run, for comparison",
+        before="",
+        measure=lambda: templates(0),
+    ),
+    "templates": Attack(
+        text=f"the largest pod template, another in each of {NUM_READERS} objects that run",
+        before="",
+        measure=lambda: templates(MOST_BYTES),
     ),
     "engines-0": Attack(text="two objects, for comparison", before="", measure=lambda: flooded(0)),
     "engines-20000": Attack(

@@ -397,6 +397,7 @@ def a_plane(
 def a_quick_site(folder: Path, programs: Mapping[str, Path]) -> Iterator[Site]:
     """Start a site that scrapes and decides every second, with engines that are there at once."""
     settings = {"tickS": 1, "coldStartS": 2, "scaleDownWindowS": 3, "statusIntervalS": 1}
+    settings |= {"sidecarImages": ["vllm/vllm-openai"]}
     with a_site(
         folder, programs, truth=QUICK_TRUTH, scrape_interval_s=1, settings=settings
     ) as made:

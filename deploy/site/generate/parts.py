@@ -4,7 +4,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +17,7 @@ PART: Final = re.compile(
     r".*?^(?P<foot><!-- /(?P=kind) -->)$",
     re.MULTILINE | re.DOTALL,
 )
-"""A part: the output of a command or its first lines, a section of another page, a file."""
+"""A part: the output of a command or some of its lines, a section of another page, a file."""
 PICTURE: Final = re.compile(
     r"^<!-- picture: (?P<id>[\w-]+): tonnage (?P<line>.*?) -->\n!\[[^\]]*\]\((?P<path>[^)]+)\)",
     re.MULTILINE,
@@ -25,6 +25,10 @@ PICTURE: Final = re.compile(
 """A picture, and the command whose HTML page has it as a drawing of this id."""
 WRITTEN: Final = re.compile(r"^tonnage (?P<line>.*) > (?P<file>\S+)$", re.MULTILINE)
 """A command of a page that writes a file, which later ones may read."""
+GIVEN: Final = re.compile(
+    r'^```yaml title="(?P<file>\S+[.]yaml)"\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL
+)
+"""A block of a page that is a file, which its commands may read."""
 LINK: Final = re.compile(r"(\]\()(?!\w+:)([^)#\s]*)")
 FOLDER: Final = TemporaryDirectory()
 """Of files that commands of pages write."""
@@ -37,7 +41,8 @@ SVG: Final = (
 def filled(page: str, folder: Path) -> str:
     """Return a page of this folder with its parts as the program and the files have them now."""
     lines = WRITTEN.finditer(page.replace("\\\n", ""))
-    written = {each["file"]: each["line"] for each in lines}
+    written = {each["file"]: partial(_printed, each["line"]) for each in lines}
+    written |= {each["file"]: partial(str, each["text"]) for each in GIVEN.finditer(page)}
     make: Mapping[str, Callable[[str], str]] = {
         "output": lambda what: _output(what, written),
         "section": lambda what: _section(what, folder),
@@ -58,14 +63,17 @@ def drawings(page: str, folder: Path) -> Iterator[tuple[Path, str]]:
         yield (folder / each["path"]).resolve(), f"{SVG}{size}{svg}\n"
 
 
-def _output(what: str, written: Mapping[str, str]) -> str:
-    found = re.fullmatch(r"(?:lines (\d+): )?tonnage (.*)", what)
+def _output(what: str, written: Mapping[str, Callable[[], str]]) -> str:
+    found = re.fullmatch(r"(?:lines (?:(\d+) to )?(\d+): )?tonnage (.*)", what)
     if not found:
         raise ValueError(f"an output of no command: {what}")
-    words = shlex.split(found[2])
-    line = shlex.join([_made(word, written[word]) if word in written else word for word in words])
-    lines = _printed(line).splitlines()
-    shown = map(str.rstrip, lines[: int(found[1])] if found[1] else lines)
+    words = shlex.split(found[3])
+    made = {word: _made(word, written[word]()) for word in words if word in written}
+    printed = _printed(shlex.join([made.get(word, word) for word in words]))
+    for name, path in made.items():
+        printed = printed.replace(path, name)
+    first, last = int(found[1] or 1), int(found[2]) if found[2] else None
+    shown = map(str.rstrip, printed.splitlines()[first - 1 : last])
     return "\n".join(["```text", *shown, "```", ""])
 
 
@@ -88,11 +96,11 @@ def _file(path: Path) -> str:
     return f"```{path.suffix[1:]}\n{path.read_text().rstrip()}\n```\n"
 
 
-def _made(name: str, line: str) -> str:
-    """Write a file where no other command writes one, so that what reads it is another line."""
-    path = Path(FOLDER.name) / sha256(line.encode()).hexdigest()[:16] / name
+def _made(name: str, text: str) -> str:
+    """Write a file where no other page writes one, so that what reads it is another line."""
+    path = Path(FOLDER.name) / sha256(text.encode()).hexdigest()[:16] / name
     path.parent.mkdir(exist_ok=True)
-    path.write_text(_printed(line))
+    path.write_text(text)
     return str(path)
 
 

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from fields import cell, fields_page, table
 
 from tonnage.cli.commands.app import program
+from tonnage.cli.console import BAD_INPUT
 from tonnage.control.report.reasons import CONDITIONS, MEANINGS
 from tonnage.control.series import FAMILIES
 from tonnage.explain.glossary import GLOSSARY
@@ -41,8 +42,10 @@ The message beside a reason has the numbers."""
 
 
 def output_of(arguments: list[str]) -> str:
-    """Return what a command prints; a command that fails ends it."""
+    """Return what a command prints, or why it refuses what it reads; another failure ends it."""
     result = CliRunner(env={"COLUMNS": "100"}).invoke(program, arguments, catch_exceptions=False)
+    if result.exit_code == BAD_INPUT:
+        return result.stderr
     if result.exit_code not in {0, 2}:
         raise RuntimeError(f"tonnage {' '.join(arguments)}: {result.output}")
     return result.stdout

@@ -172,6 +172,17 @@ class TestOldFields:
         assert said.keys() == {Pods.model_fields[name].alias for name in DEPRECATED}
         assert all(each.startswith("Deprecated, removed in 0.3: use ") for each in said.values())
 
+    def test_are_all_on_the_page_of_upgrades_with_where_each_goes(self):
+        page = (ROOT / "deploy/site/pages/how-to/upgrade-0.2.md").read_text()
+        rows = dict(re.findall(r"^\| `(\w+)` \| `(template\.\S+)` \|", page, re.MULTILINE))
+
+        assert rows.keys() == {Pods.model_fields[name].alias for name in DEPRECATED}
+        for field, path in rows.items():
+            node = {"template": given_template(pods(**{field: EVERY_POD_FIELD[field]}))}
+            for name in path.replace("[vllm]", ".[0]").split("."):
+                [node] = node if name == "[0]" else [node[name]]
+            assert node, field
+
     def test_come_to_a_template_that_one_may_write(self):
         instead = given_template(pods(**EVERY_POD_FIELD))
 
