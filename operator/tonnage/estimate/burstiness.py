@@ -58,15 +58,12 @@ def add_count(state: Counted, *, at_s: float, count: float, seconds: float) -> C
     lengths are not compared.
     """
     new = CountedWindow(at_s=at_s, count=count, seconds=seconds)
-    if state and (at_s < state[-1].at_s - seconds or not _is_alike(state[-1], new)):
+    was = state[-1] if state else new
+    if at_s < was.at_s - seconds or abs(was.seconds - seconds) > LENGTH_TOLERANCE * was.seconds:
         return (new,)
     if state and at_s - seconds < state[-1].at_s:
         return state
     return (*(each for each in state if each.at_s > at_s - KEPT_S), new)
-
-
-def _is_alike(one: CountedWindow, other: CountedWindow) -> bool:
-    return abs(one.seconds - other.seconds) <= LENGTH_TOLERANCE * one.seconds
 
 
 def arrival_scv(state: Counted, believed: float, *, given: float) -> float:

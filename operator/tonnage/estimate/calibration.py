@@ -135,7 +135,8 @@ def _median(posteriors: Sequence[SpeedPosterior]) -> SpeedPosterior:
     over. It stands on no more evidence, and is no younger, than the weakest of them.
     """
     overhead, bandwidth, prefill = (
-        _middle(column) for column in zip(*(each.constants for each in posteriors), strict=True)
+        math.exp(median(map(math.log, column)))
+        for column in zip(*(each.constants for each in posteriors), strict=True)
     )
     variances = [
         max(column) for column in zip(*(each.variances for each in posteriors), strict=True)
@@ -149,10 +150,6 @@ def _median(posteriors: Sequence[SpeedPosterior]) -> SpeedPosterior:
         num_steps=min(each.num_steps for each in posteriors),
         learned_at_s=min(each.learned_at_s for each in posteriors),
     )
-
-
-def _middle(constants: Sequence[float]) -> float:
-    return math.exp(median(map(math.log, constants)))
 
 
 @memoize

@@ -35,12 +35,14 @@ lower counters an engine began anew; with higher ones that is rare, and a broken
 how many that follow nothing may come."""
 LEAST_SUDDEN, USUAL = 20.0, 4.0
 """More requests end between two scrapes than can be: beyond what was in flight, so many, and so
-many times what usually end."""
+many times what usually end. Short ones may: the time that an engine says they took is believed if
+no more than these, without what usually ends, would have run all the time."""
 ROUNDING = 1e-9
 """Of sums of floats."""
 RUNNING, QUEUED, COMPLETED, REJECTED = (
     PLACES[name] for name in ("running", "queued", "completed", "rejected")
 )
+TOOK_S = PLACES["token_gap_s"], PLACES["prefill_s"]
 GAUGES: Final = frozenset(at for at, column in enumerate(COLUMNS) if column.is_gauge)
 
 
@@ -307,7 +309,10 @@ def _can_follow(before: Timed, after: Timed, usual_per_s: Callable[[], float]) -
     if not grown > LEAST_SUDDEN:  # or not known
         return True
     in_flight = known[RUNNING] + (known[QUEUED] if isfinite(known[QUEUED]) else 0.0)
-    return grown <= LEAST_SUDDEN + in_flight + USUAL * usual_per_s() * (after_s - before_s)
+    passed_s, at_once = after_s - before_s, LEAST_SUDDEN + in_flight
+    if 0 < sum(page[at] - known[at] for at in TOOK_S) <= at_once * passed_s:
+        return True
+    return grown <= at_once + USUAL * usual_per_s() * passed_s
 
 
 def _has_fallen(before: Row, page: Row) -> bool:

@@ -32,6 +32,15 @@ def a_page(ended, running=4, waiting=0):
     return {"running": running, "queued": waiting, "completed": ended, "started": ended + running}
 
 
+def took(pages, each_s):
+    """The same pages, which tell that each request that ended took so long."""
+    return [
+        (at_s, page | {"token_gap_s": 0.9 * each_s * page["completed"]}
+         | {"prefill_s": 0.1 * each_s * page["completed"]})
+        for at_s, page in pages
+    ]  # fmt: skip
+
+
 def a_round(scrapes, pages, *, pod=POD, **labels):
     """One answer with the samples of these scrapes: (time, page)."""
     answered = Answered()
@@ -216,7 +225,7 @@ class TestOddPages:
     @pytest.mark.parametrize("factor", [0, 0.5, 100])
     @pytest.mark.parametrize("number", [1, 2])
     def test_one_or_two_that_are_of_another_engine_are_left_out(self, factor, number):
-        pages = pages_until(BEGAN_S)
+        pages = took(pages_until(BEGAN_S), 2)
         for at in range(50, 50 + number):
             at_s, page = pages[at]
             pages[at] = at_s, {name: factor * value for name, value in page.items()}
@@ -237,7 +246,7 @@ class TestOddPages:
         pages = pages_until(BEGAN_S)
         other = [(at_s, a_page(5e7 + RATE * (at_s - BEGAN_S))) for at_s, _ in pages[50:]]
 
-        found = self.rates([*pages[:50], *other])
+        found = self.rates(took([*pages[:50], *other], 2))
 
         told = [each for each in found[20:] if each is not None]
         assert told == pytest.approx([RATE] * len(told))
@@ -268,9 +277,24 @@ class TestOddPages:
         assert found[52] > 4 * RATE
         assert found[-1] == pytest.approx(16 * RATE)
 
-    @given(st.lists(st.sampled_from([0.0, 0.5, 1.0, 100.0, math.nan]), min_size=30, max_size=80))
-    def test_no_more_is_counted_than_would_come_by_a_hundredfold_page(self, factors):
+    @pytest.mark.parametrize("ended", [0, 1e6])
+    def test_a_surge_of_short_requests_is_seen_at_once_where_their_time_is_told(self, ended):
+        # 300 that took half a second: ten at a time. Before, none came for minutes.
+        times = [BEGAN_S + 15 * n for n in range(12)]
+        pages = [(at_s, a_page(ended + 300 * max(0, n - 9), 0)) for n, at_s in enumerate(times)]
+
+        seen, doubted = self.rates(took(pages, 0.5)), self.rates(took(pages, 5))
+
+        assert seen[10] == pytest.approx(300 / 45)
+        assert doubted[10] == doubted[11] == 0
+
+    @given(
+        st.lists(st.sampled_from([0.0, 0.5, 1.0, 100.0, math.nan]), min_size=30, max_size=80),
+        st.sampled_from([0.5, 5]),
+    )
+    def test_no_more_is_counted_than_would_come_by_a_hundredfold_page(self, factors, each_s):
         pages = [(BEGAN_S + 15 * n, a_page(1e6 + 30 * n)) for n in range(len(factors))]
+        pages = took(pages, each_s)
         mixed = [
             (at_s, {name: value * factor for name, value in page.items()})
             for (at_s, page), factor in zip(pages, factors, strict=True)
