@@ -38,7 +38,7 @@ SERVER := $(addprefix tests/faults/test_,api_server.py leaders.py)
 help:  ## Show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-demo: $(VENV)/.lab  ## Build what is missing, run the demo, write demo.png, leave nothing running
+demo: $(VENV)/.lab  ## Get what is missing, run the demo, write demo.png, leave nothing running
 	$(BIN)/python -m tonnage_lab demo --cluster $(CLUSTER) --engine $(ENGINE) --picture demo.png
 
 test: style  ## Style and layers, then types and tests; repeats at the end what failed

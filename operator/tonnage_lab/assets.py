@@ -1,15 +1,16 @@
-"""The programs of the lab: found on this machine, else built once and kept.
+"""The programs of the lab: found on this machine, else downloaded or built once and kept.
 
-They are built from their authors' published Go modules by the wrapper modules of
-``deploy/local`` (which hold versions and checksums, and no code), so that the control
+They are their authors' releases, or built from their authors' published Go modules by the wrapper
+modules of ``deploy/local`` (which hold versions and checksums, and no code), so that the control
 plane is the real one and needs no Docker. A program is looked for in this order:
 
 1. ``$KUBEBUILDER_ASSETS``, if it holds kube-apiserver, etcd and kubectl: only these three;
 2. the PATH, for the tools that say so;
 3. ``$TONNAGE_ASSETS``, else ``~/.cache/tonnage/assets/<digest>``, where the digest covers
    every go.mod and go.sum of ``deploy/local`` and the Go release;
-4. Debian's package, unpacked beside the others and not installed, for the tools that say so;
-5. a build.
+4. the release of the same version, for the rows of ``deploy/local/downloads.yaml``;
+5. Debian's package, unpacked beside the others and not installed, for the tools that say so;
+6. a build.
 
 A build keeps Go's object cache (several GB) to itself, and keeps it only until everything
 asked for is there: an interrupted build resumes, a complete one leaves nothing but programs.
@@ -20,15 +21,20 @@ is used, and never cleaned.
 import fcntl
 import hashlib
 import os
+import platform
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tonnage_lab import debian, toolchain
+import click
+
+from tonnage_lab import debian, download, toolchain
+from tonnage_lab.download import Archive
 from tonnage_lab.processes import LabError, run
 from tonnage_lab.progress import Step, silent
 
@@ -207,15 +213,16 @@ def ensure(
     where: AssetPaths | None = None,
     step: Step = silent,
 ) -> dict[str, Path]:
-    """Return the paths of programs, built first where they are missing.
+    """Return the paths of programs, downloaded or built first where they are missing.
 
     Raises:
-        LabError: one of them can neither be found nor built.
+        LabError: one of them can neither be found nor downloaded nor built.
     """
     where = asset_paths() if where is None else where
     if missing := [name for name in names if find(name, where) is None]:
         where.programs.mkdir(parents=True, exist_ok=True)
         with one_at_a_time(where.scratch, step, work="builds the lab's programs"):
+            _download(missing, where, step)
             for name in missing:
                 _obtain(TOOLS[name], where, step)
             toolchain.clean(where.scratch)
@@ -240,6 +247,32 @@ def one_at_a_time(folder: Path, step: Step, *, work: str) -> Iterator[None]:
             with step(f"waiting for another process that {work}"):
                 fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def _download(names: Sequence[str], where: AssetPaths, step: Step) -> None:
+    """Take programs from their releases where this machine reaches them."""
+    table, folder = where.sources / "downloads.yaml", where.scratch / "downloads"
+    for archive in download.archives(table, machine=platform.machine()):
+        try:
+            _take(archive, [each for each in names if each in archive.members], where, step, folder)
+        except LabError as error:
+            click.echo(f"{error}. Built from source instead.", err=True)
+            if isinstance(error, download.NoConnectionError):
+                break
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _take(
+    archive: Archive, names: Sequence[str], where: AssetPaths, step: Step, folder: Path
+) -> None:
+    tools = [TOOLS[name] for name in names if find(name, where) is None]
+    wanted = [each for each in tools if version(each, where.sources) == archive.version]
+    if wanted:
+        with step(f"downloading {', '.join(each.name for each in wanted)} {archive.version}"):
+            path = download.fetch(archive, folder)
+            for tool in wanted:
+                _write_once(tool, where, partial(download.take, archive, path, tool.name))
 
 
 def _obtain(tool: Tool, where: AssetPaths, step: Step) -> None:

@@ -17,7 +17,7 @@ MODULES: Final = frozenset({"matplotlib", "trustme"})
 
 HELP = """Run a test cluster on this machine: control plane, Prometheus, engine emulators.
 
-Needs no Docker. The programs are built once, which takes some minutes, and kept.
+Needs no Docker. The programs are downloaded, or built in some minutes, once.
 
 \b
 Examples:
@@ -106,7 +106,7 @@ def status(folder: Path | None) -> None:
 
 @lab.command()
 def build() -> None:
-    """Build the lab's programs, or find them, and print their paths."""
+    """Find, download or build the lab's programs, and print their paths."""
     with lab_errors():
         from tonnage_lab import assets, progress  # noqa: PLC0415
 
