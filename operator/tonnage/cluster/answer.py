@@ -128,5 +128,5 @@ class AnswerReader:
 
 
 def bad_answer() -> PrometheusError:
-    message = "Prometheus answered with something else than a result"
+    message = "Prometheus answered with something other than a query result"
     return PrometheusError(message, reason="BadAnswer")

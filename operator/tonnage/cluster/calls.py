@@ -74,7 +74,7 @@ def parsed_object(call: Call, data: bytes) -> Object:
     except (ValueError, RecursionError):
         parsed = None
     if not isinstance(parsed, dict):
-        raise KubernetesError(f"{call.method} {call.path}: no JSON object", status=0)
+        raise KubernetesError(f"{call.method} {call.path}: not a JSON object", status=0)
     return parsed
 
 

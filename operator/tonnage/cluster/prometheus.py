@@ -191,7 +191,7 @@ class QueryRound:
 
     async def _ask_before_the_end(self, text: str, part: SetUnderWay) -> QueryResult:
         if _is_given_up(part):
-            raise PrometheusError("not asked: none before was answered", reason=part.failures[-1])
+            raise PrometheusError("not queried: none before was answered", reason=part.failures[-1])
         if clock_s() >= self._end_s:
             raise self._cut_off(part)
         slow_at_s = clock_s() + self.limits.request_s / 4
@@ -221,7 +221,7 @@ class QueryRound:
                 except aiohttp.ClientConnectionError:
                     return await self._ask_once(text, part)
         except TimeoutError as error:
-            raise PrometheusError(f"no whole answer within {limit_s:g} s", reason=LATE) from error
+            raise PrometheusError(f"no full answer within {limit_s:g} s", reason=LATE) from error
 
     async def _ask_once(self, text: str, part: SetUnderWay) -> QueryResult:
         reader = AnswerReader(self.scrapes, max_series=self.limits.answer_series)
@@ -245,7 +245,7 @@ class QueryRound:
         self.answers.bytes_read += amount_bytes
         part.num_bytes += amount_bytes
         if part.num_bytes > part.most_bytes:
-            message = "the answers of this tick exceed the bytes that they may take together"
+            message = "the answers of this tick together exceed the limit of bytes"
             raise PrometheusError(message, reason="ResponseTooLarge")
 
     def _check_size(self, num_bytes: int) -> None:

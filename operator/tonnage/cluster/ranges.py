@@ -147,7 +147,7 @@ def _series(
 
 
 def _no_result(url: str) -> PrometheusError:
-    message = f"{url} answered with something else than the result of a range query"
+    message = f"{url} answered with something other than the result of a range query"
     return PrometheusError(message, reason="BadAnswer")
 
 

@@ -54,11 +54,11 @@ from tonnage.units import count_of
 REFUSALS = (RefusedError, CatalogError, SizingError, NotServableError)
 """The ways in which an object is understood and the answer is no."""
 MAKES_NOTHING = (
-    "this operator only scales Deployments that are there (settings.mode scaleOnly): name one in "
+    "this operator only scales existing Deployments (settings.mode scaleOnly): name one in "
     f'spec.scaleTarget and label it and its pods {MANAGED_LABEL}="true", set scaling.mode '
     "Recommend, or install the operator with settings.mode full"
 )
-MAKES_NO_ROLES = "spec.topology makes ModelDeployments, and this operator only scales (scaleOnly)"
+MAKES_NO_ROLES = "spec.topology creates ModelDeployments, and this operator only scales (scaleOnly)"
 
 
 def size_object(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Assessment:
@@ -69,7 +69,7 @@ def size_object(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: As
     memory = with_observed(memory, state, fleet, traffics)
     found = Assessment(state=state, memory=memory, traffics=traffics)
     if why := fleet.unlisted.get(state.view.namespace):
-        message = f"what runs in this namespace cannot be read, so it stays as it is: {why}"
+        message = f"the workloads of this namespace cannot be read, so none is changed: {why}"
         return replace(found, refusal=Reason(UNREADABLE, message))
     try:
         return _planned(found, fleet, asker)

@@ -34,7 +34,7 @@ Identity = tuple[object, ...]
 
 def _is_split(split: Parallelism) -> Parallelism:
     if min(astuple(split)) < 1:
-        raise ValueError(f"{asdict(split)} is no split over GPUs")
+        raise ValueError(f"{asdict(split)} is not a parallelism")
     return split
 
 
@@ -80,7 +80,7 @@ class LearnedConstants(ApiModel):
     def _is_one(cls, covariance: UpperTriangle) -> UpperTriangle:
         sound, is_one = repair(covariance)
         if not is_one:
-            raise ValueError(f"{list(covariance)} is no covariance of three figures")
+            raise ValueError(f"{list(covariance)} is not the covariance of three constants")
         return sound
 
 
@@ -196,11 +196,11 @@ def load(text: str) -> CalibrationFile:
     try:
         content: Any = json.loads(text, object_pairs_hook=unique_keys)
     except (ValueError, RecursionError) as error:
-        raise CalibrationFileError(f"no JSON: {error}") from error
+        raise CalibrationFileError(f"not JSON: {error}") from error
     version = content.get("version") if isinstance(content, dict) else None
     if version != VERSION:
         raise CalibrationFileError(
-            f"no calibration of version {VERSION}: version is {str(version)[:20]}"
+            f"not a calibration file of version {VERSION}: its version is {str(version)[:20]}"
         )
     try:
         return CalibrationFile.model_validate_json(text)
@@ -217,7 +217,7 @@ def check_key(file: CalibrationFile, asked: CalibrationKey) -> None:
         CalibrationFileError: with both keys.
     """
     if file.key.identity != asked.identity:
-        raise CalibrationFileError(f"the calibration is for {file.key}; asked is {asked}")
+        raise CalibrationFileError(f"the calibration is for {file.key}, not for {asked}")
 
 
 def speed_posterior_of(file: CalibrationFile) -> SpeedPosterior:

@@ -331,7 +331,7 @@ def forecast(history: History, *, at_s: float, demand: float, lead_s: float) -> 
     best = min(others, key=lambda name: known[name].mean, default=LAST)
     if best != LAST and known[best].mean <= BETTER * last.mean:
         gain = 1 - known[best].mean / last.mean if last.mean else 0.0
-        origin = f"{best}, which missed {gain:.0%} less than the last value did"
+        origin = f"{best}, whose error was {gain:.0%} below that of the last value"
         return Forecast(demand=ways[best], origin=origin)
     has_misled = RISE in known and known[RISE].mean > last.mean
     if ways.get(RISE, 0.0) > demand and not has_misled:

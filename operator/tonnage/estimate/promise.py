@@ -176,7 +176,7 @@ def _recovery(
             posterior, goodput_factor=1.0 if is_over else math.exp(-left), judged_at_s=now_s
         ),
         tally=Tally() if is_over else tally,
-        reason="promises are kept: it comes back",
+        reason="the targets are met, so the factor rises",
     )
 
 
@@ -254,11 +254,11 @@ def _futility(tally: Tally, name: str, requests_per_s_each: float) -> Tally:
 def _words(tally: Tally, name: str | None, step: float, load: float) -> str:
     change = f"{math.expm1(step):+.0%} capacity"
     if name is None or not tally.allowed:
-        return f"{change}: requests wait at {load:.0%} of what the replicas should serve"
+        return f"{change}: requests wait at {load:.0%} of the expected capacity"
     late, allowed, expected = tally.late[name], tally.allowed[name], tally.expected[name]
     return (
         f"{change}: {late:.0f} of {count_of(f'{tally.num_requests:.0f}', 'request')} missed {name} "
-        f"at {load:.0%} of what the replicas should serve, {expected:.0f} were expected and "
+        f"at {load:.0%} of the expected capacity, {expected:.0f} were expected and "
         f"{allowed:.0f} allowed"
     )
 

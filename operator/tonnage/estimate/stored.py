@@ -133,14 +133,14 @@ def _document(text: str) -> Mapping[str, Any]:
     try:
         state = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise CorruptedStateError(f"no JSON: {type(error).__name__}") from error
+        raise CorruptedStateError(f"not JSON: {type(error).__name__}") from error
     version = state.get("version") if isinstance(state, dict) else None
     if isinstance(version, bool) or not isinstance(version, int):
-        raise CorruptedStateError("no object with a version")
+        raise CorruptedStateError("not an object with a version")
     if version > VERSION:
         raise NewerStateError(f"version {version}, this operator knows up to {VERSION}")
     if version < BEFORE:
-        raise CorruptedStateError(f"version {version} is not read any more")
+        raise CorruptedStateError(f"version {version} is no longer supported")
     return dict(state)
 
 

@@ -64,7 +64,7 @@ class UnannouncedError(HeldBackError):
     """The status does not say that pods are about to be replaced: they stay until it does."""
 
     def __init__(self, cause: WorldError) -> None:
-        super().__init__(f"no pod is replaced before the status says so: {cause}")
+        super().__init__(f"the status could not be written, so no pod is replaced: {cause}")
         self.is_refusal = self.is_of_object = cause.is_refusal
 
 
@@ -164,7 +164,7 @@ class Writer:
                     f"does not ask for {count_of(scale.seen, 'replica')} any more: decided again"
                 )
             if not _may_be_scaled(live, writes):
-                raise StaleError(f"the {scale.kind} was handed to somebody else: decided again")
+                raise StaleError(f"the {scale.kind} now belongs to another object: decided again")
             for cost in scale.costs if attempt == 0 else ():
                 self._mark(writes, cost)
             path = resource.path(writes.namespace, scale.deployment, "scale")
@@ -230,7 +230,7 @@ class Writer:
         path = MODEL_DEPLOYMENTS.path(writes.namespace, wanted.name)
         live, kube = self.kube.get(path), self._current(writes)
         if live is not None and controller_uid(live["metadata"]) != writes.uid:
-            raise HeldBackError(f"{KIND} {wanted.name} is not ours: it is not changed")
+            raise HeldBackError(f"{KIND} {wanted.name} is not Tonnage's: it is not changed")
         manifest = wanted.manifest if live is None else _pinned(wanted.manifest, live)
         kube.apply(path, manifest, manager=MANAGER, force=live is not None)
         LOG.info(Line("applied role", object=writes.label, role=wanted.role))
@@ -255,7 +255,7 @@ class Writer:
             return
         if controller_uid(live["metadata"]) != writes.uid and not _is_handed_over(live, writes):
             self.taken_names.add((writes.namespace, writes.name))
-            raise HeldBackError(f"{kind} {writes.label} is not ours: it is not changed")
+            raise HeldBackError(f"{kind} {writes.label} is not Tonnage's: it is not changed")
         if writes.creates:
             _show_again(kube, path, live)
             return

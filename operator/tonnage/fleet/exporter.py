@@ -19,7 +19,7 @@ FLEET_FAMILIES = {
     "tonnage_objects_without_series": "ModelDeployments without series of their own: too many",
     "tonnage_blind": "1 while Prometheus answers nothing that a decision needs",
 }
-INTERNAL_ERRORS = "Bugs that an object met in a tick: it alone stays as it is"
+INTERNAL_ERRORS = "Internal errors about one object in a tick; only it stays as it is"
 BORN_S = 60
 """For so long a new counter is shown as zero: one that begins above zero has no increase, and
 Prometheus must have scraped the zero."""

@@ -108,7 +108,7 @@ class Follower:
     def _check(self, answer: aiohttp.ClientResponse) -> None:
         if answer.status == HTTPStatus.FORBIDDEN:
             where = f" in {self.namespace}" if self.namespace else ""
-            message = f"we may not watch {self.resource.plural}{where}"
+            message = f"no right to watch {self.resource.plural}{where}"
             raise KubernetesError(message, status=answer.status)
         if answer.status == HTTPStatus.GONE:
             raise _EndedError("the version is too old")

@@ -188,7 +188,7 @@ class Lists:
             "patch", MODEL_DEPLOYMENTS, namespace, sub="status"
         ):
             return
-        why = "we may not patch modeldeployments/status"
+        why = "no right to patch modeldeployments/status"
         if namespace is None:
             raise KubernetesError(why, status=HTTPStatus.FORBIDDEN)
         refused[namespace] = why

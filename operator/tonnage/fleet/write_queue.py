@@ -106,7 +106,7 @@ class Pool:
         for item in awaited:
             self._note_late(item, self._begun[item])
         late_s = format_s(self.patience_s)
-        late = LateError(f"no answer of the API server within {late_s}: it may still be done")
+        late = LateError(f"the API server did not answer within {late_s}: it may still be done")
         left = LeftError("other writes waited for the API server: written in the next tick")
         return failed | dict.fromkeys(awaited, late) | dict.fromkeys(waiting, left)
 

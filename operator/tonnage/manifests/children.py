@@ -109,7 +109,7 @@ def deployment(
         _check_budget(model, figures.serving.num_nodes)
     elif placed:
         raise NotServableError(
-            f"pods.groupTopology is of a replica over several nodes: {sizing.flags.parallelism} "
+            f"pods.groupTopology needs a replica over several nodes: {sizing.flags.parallelism} "
             f"takes one of {count_of(sizing.request.gpu.gpus_per_node, 'GPU')}"
         )
     annotations = {
@@ -301,7 +301,7 @@ def _check_groups(sizing: Sizing, site: Site) -> None:
     if not site.has_groups:
         raise NotServableError(
             f"{asked}, and {GROUPS.kind} ({GROUPS.api_version}) is not installed in this cluster, "
-            "or Tonnage may not list it: change that, and the plan is carried out"
+            "or Tonnage may not list it: once it may, the plan is applied"
         )
 
 

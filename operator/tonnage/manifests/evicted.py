@@ -33,4 +33,4 @@ def _eviction_rule(model: ModelDeployment) -> tuple[int, str] | None:
         return None
     least = evictable_from(asked)
     field = f"pods.disruptionBudget.minAvailable {asked.min_available}"
-    return least, f"{field} lets one go from {count_of(least, 'replica')} on"
+    return least, f"{field} allows an eviction from {count_of(least, 'replica')} on"

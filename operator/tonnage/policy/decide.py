@@ -108,7 +108,7 @@ def _holds(situation: Situation) -> Iterator[Reason]:
     if situation.draining is not None:
         waiting, until_s = situation.draining
         message = (
-            f"{waiting:.0f} still wait after an overload: no scale-down until they are served, "
+            f"{waiting:.0f} still queued after an overload: no scale-down until they are served, "
             f"for {format_s(until_s - situation.now_s)} at most"
         )
         yield Reason("Draining", message)
@@ -176,12 +176,12 @@ def keep_gpu_budget(situation: Situation) -> Iterator[Bound]:
     if free is None:
         return
     if situation.uncounted_gpus:
-        message = f"the fleet's budget cannot count {situation.uncounted_gpus}: no fleet grows"
+        message = f"the GPU budget cannot count {situation.uncounted_gpus}: no fleet grows"
         yield Bound("GPUsUncounted", message, at_most=current)
     more = max(0, free) // situation.gpus_per_replica
     each = count_of(situation.gpus_per_replica, "GPU")
     message = (
-        f"the fleet's budget leaves {count_of(max(0, free), 'GPU')}, which is room for "
+        f"the GPU budget has {count_of(max(0, free), 'GPU')} free, which is room for "
         f"{count_of(more, 'more replica')} of {each}"
     )
     yield Bound("GPUBudget", message, at_most=current + more)

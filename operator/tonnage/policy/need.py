@@ -36,7 +36,7 @@ class Outlook:
     origin: str
     headroom: float = 0.0
     """Share to add: demand rises so far above what was expected."""
-    headroom_origin: str = "within a start, as it has before"
+    headroom_origin: str = "during a start, as it did before"
     burst_requests_per_s: float = 0.0
     """That comes at times, and is over before a replica could be Ready."""
     burst_origin: str = ""
@@ -129,8 +129,7 @@ def _planned_rate(
         rate = outlook.requests_per_s
     more, burst = rate * (1 + outlook.headroom), outlook.burst_requests_per_s
     told = (
-        f"{outlook.headroom:.0%} more, by which demand may rise above what is expected "
-        f"{outlook.headroom_origin},"
+        f"{outlook.headroom:.0%} more, as demand may exceed the forecast {outlook.headroom_origin},"
     )
     reasons += _reasons_for_more("Headroom", told, capacity, rate, more)
     told = f"{significant(burst)} requests/s in bursts ({outlook.burst_origin})"
@@ -190,11 +189,13 @@ def _reasons_for_more(
 def _backlog_reason(
     traffic: CurrentTraffic, supply: Supply, left: float, time_s: float, replicas: int
 ) -> Reason:
-    when = f"{significant(left)} will wait in {format_s(supply.lead_s)}" if supply.lead_s else ""
+    when = (
+        f"{significant(left)} will be queued in {format_s(supply.lead_s)}" if supply.lead_s else ""
+    )
     coming = (
         f" with {count_of(len(supply.due_s), 'more replica')} on the way" if supply.due_s else ""
     )
-    now = f"{significant(traffic.waiting)} waiting now"
+    now = f"{significant(traffic.waiting)} queued now"
     told = f"{now}, {when}{coming}" if when else now
     message = f"{told}: to drain them in {format_s(time_s)} needs {replicas}"
     return Reason(code="Backlog", message=message)
@@ -202,6 +203,6 @@ def _backlog_reason(
 
 def need_without_demand(minimum: int) -> Need:
     """Return the need where no traffic is given or was ever seen: the smallest fleet allowed."""
-    message = f"no demand is given and none was seen: minReplicas {minimum}"
+    message = f"no demand is configured and none was measured: minReplicas {minimum}"
     reason = Reason(code="NoDemand", message=message)
     return Need(replicas=minimum, replicas_with_margin=minimum, reasons=(reason,))

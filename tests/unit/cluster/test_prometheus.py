@@ -213,7 +213,7 @@ class TestIsolation:
             answers = ask(server, *replies, request_s=0.5, all_s=5)
 
         assert len(answers.queries) == 9
-        assert answers.problems == {"hangs": ("QueryTimeout", "no whole answer within 0.5 s")}
+        assert answers.problems == {"hangs": ("QueryTimeout", "no full answer within 0.5 s")}
 
     def without_answer(self, names, **limits):
         """The namespaces that lack an answer to ten queries; all of those of ``evil`` hang."""
@@ -284,7 +284,7 @@ class TestIsolation:
         assert took_s < 2
         assert len(server.asked) == 4
         assert {reason for reason, _ in answers.problems.values()} == {"QueryTimeout"}
-        assert answers.problems["39"][1] == "not asked: none before was answered"
+        assert answers.problems["39"][1] == "not queried: none before was answered"
 
 
 class TestFailures:

@@ -269,7 +269,7 @@ class TestStatus:
     def test_is_under_way_while_they_are_made(self, made):
         said = conditions(made)
 
-        assert said["Reconciling"].message == "made or changed: prefill, decode"
+        assert said["Reconciling"].message == "being made or updated: prefill, decode"
         assert said["Ready"].reason == "RolesPending"
 
     @pytest.mark.parametrize(

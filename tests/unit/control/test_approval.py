@@ -328,8 +328,11 @@ class TestStatedCost:
 
         assert written(found).scale is None
         assert (condition.status, condition.reason) == ("False", "CostExceeded")
-        assert "5 replicas cost 79.12 USD per hour, above the 32 of" in condition.message
-        assert "above the 32 of approvalAboveUsdPerHour: 2 until" in condition.message
+        assert (
+            "5 replicas cost 79.12 USD per hour, above approvalAboveUsdPerHour 32"
+            in condition.message
+        )
+        assert "above approvalAboveUsdPerHour 32: 2 until" in condition.message
         assert said("ScalingLimited", found) == ("True", "ApprovalNeeded")
 
     def test_growth_goes_as_far_as_the_cost_allows(self):

@@ -150,7 +150,7 @@ class TestDeclaredPeak:
 
         reason = next(each for each in after(state).need.reasons if each.code == "Reserve")
 
-        assert "times what usually comes" in reason.message
+        assert "times the usual rate" in reason.message
 
     def test_is_what_a_plan_is_for(self):
         first = assessed(
@@ -189,8 +189,8 @@ class TestReserve:
         found = after(a_bursty_state(load=USUAL, replicas=1))
 
         reason = next(each for each in found.need.reasons if each.code == "Reserve")
-        assert "2.0 times what usually comes, as in the last day" in reason.message
-        assert "1.5 times that above it, as is assumed" in reason.message
+        assert "2.0 times the usual rate" in reason.message
+        assert "1.5 times their excess is planned, as assumed" in reason.message
 
     def test_grows_with_what_was_late(self):
         state = a_bursty_state(load=USUAL, replicas=1)

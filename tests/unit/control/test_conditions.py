@@ -436,7 +436,7 @@ class TestKvCapacity:
 
         assert found.status == "True"
         assert f"{KV_TOKENS - 1000:,} KV tokens" in found.message
-        assert f"estimated were {KV_TOKENS:,}" in found.message
+        assert f"the estimate was {KV_TOKENS:,}" in found.message
 
     @pytest.mark.parametrize("tokens", [100_000, 4 * KV_TOKENS + 100_000])
     def test_far_from_it_says_that_it_is_used_for_this_object_or_that_it_cannot_be(self, tokens):
@@ -547,7 +547,7 @@ class TestCapacityAvailable:
         found = assessed(a_state(load=5), free_gpus=0)
 
         assert said("CapacityAvailable", found) == ("False", "GPUBudget")
-        assert "budget leaves 0 GPUs" in shown(found)["CapacityAvailable"].message
+        assert "budget has 0 GPUs free" in shown(found)["CapacityAvailable"].message
 
 
 class TestScaling:
@@ -586,7 +586,7 @@ class TestScaling:
 
         assert found.decision.replicas == 3
         assert said("ScalingLimited", found) == ("True", "DisruptionBudget")
-        assert "pods.disruptionBudget.minAvailable 2 lets one go from 3 replicas on" in (
+        assert "pods.disruptionBudget.minAvailable 2 allows an eviction from 3 replicas on" in (
             shown(found)["ScalingLimited"].message
         )
 
@@ -599,8 +599,8 @@ class TestScaling:
         assert found.decision.replicas == 2
         assert said("ScalingLimited", found) == ("True", "DisruptionBudget")
         assert shown(found)["ScalingLimited"].message == (
-            "no node with a replica can be drained: pods.disruptionBudget.minAvailable 90% lets "
-            "one go from 10 replicas on, maxReplicas allows 9"
+            "no node with a replica can be drained: pods.disruptionBudget.minAvailable 90% "
+            "allows an eviction from 10 replicas on, maxReplicas allows 9"
         )
 
     def test_is_not_limited_by_patience(self):
@@ -630,7 +630,7 @@ class TestSloMet:
 
         assert shown(manifest=manifest, engines=engines)["SLOMet"].message == (
             "TTFT: 5.0% within the limit, target 95% "
-            "(caches take 4.00 s to come: more replicas do not help)"
+            "(KV caches take 4.00 s to arrive: more replicas do not help)"
         )
 
     @pytest.mark.parametrize(
@@ -666,7 +666,7 @@ class TestErrorBudget:
 
         assert (found.status, found.reason) == ("False", "Burnt")
         assert found.message == (
-            "TTFT 2.00 s: 10% of 240 requests within 24 h were late, 5% allowed; recently 10%"
+            "TTFT 2.00 s: 10% of 240 requests in the last 24 h were late, 5% allowed; recently 10%"
         )
 
     @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ class TestWhatIsNotCounted:
 
         assert found["z"] == 1
         message = (
-            "the fleet's budget cannot count nvidia.com/mig-3g.40gb of pod serving/mig-0: "
+            "the GPU budget cannot count nvidia.com/mig-3g.40gb of pod serving/mig-0: "
             "no fleet grows"
         )
         assert said(outcome, "z", "CapacityAvailable") == ("False", "GPUsUncounted", message)
@@ -215,7 +215,7 @@ class TestWhatIsNotCounted:
         refusal = outcome.found[1].refusal
         assert refusal.code == "GPUsUncounted"
         assert refusal.message == (
-            "2 replicas would take 4 more GPUs, and the fleet's budget cannot count "
+            "2 replicas would take 4 more GPUs, and the GPU budget cannot count "
             "nvidia.com/mig-3g.40gb of pod serving/mig-0"
         )
 

@@ -72,8 +72,8 @@ class TestPromptsThatDecodeHasNotTaken:
         assert shown(full).queue_depth.value == 800
         assert full.memory.posterior.goodput_factor == 1
         assert reason(full) == (
-            "800 waiting for decode, not for prefill: prompts that decode has not pulled fill 94% "
-            "of a cache"
+            "800 queued for decode, not for prefill: prompts that decode has not "
+            "loaded fill 94% of a KV cache"
         )
 
     @pytest.mark.parametrize(

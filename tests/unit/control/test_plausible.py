@@ -100,7 +100,7 @@ class TestConstants:
         found = judged(a_speed(), a_speed(), learned=slow)
 
         assert (found.state, found.reason) == ("False", "ConstantOutOfRange")
-        assert "overhead factor 5.00, believable are 0.20 to 5.00" in found.message
+        assert "overhead factor 5.00, plausible are 0.20 to 5.00" in found.message
 
     def test_an_efficiency_above_one_is_named_when_it_is_sure(self):
         sure, vague = (

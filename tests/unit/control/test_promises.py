@@ -61,7 +61,7 @@ class TestJudging:
         found = after()
 
         assert found.posterior.goodput_factor == pytest.approx(LOWERED)
-        assert "missed TTFT p95 at 90% of what the replicas should serve" in found.goodput.reason
+        assert "missed TTFT p95 at 90% of the expected capacity" in found.goodput.reason
         assert found.posterior.judged_at_s == NOW_S
 
     def test_leaves_capacity_where_promises_are_kept(self):
@@ -305,7 +305,7 @@ class TestTheQueueOfAnOverload:
 
         assert found.replicas == 2
         assert found.reasons[0].code == "Draining"
-        assert "40 still wait after an overload: no scale-down" in found.reasons[0].message
+        assert "40 still queued after an overload: no scale-down" in found.reasons[0].message
 
 
 class TestAStandingQueue:
@@ -354,7 +354,7 @@ class TestReplicasAtWhichRequestsWaitAllAlong:
         found = self.seen(load=0.6)
 
         assert found.posterior.goodput_factor == pytest.approx(0.6 / self.MOST, rel=0.01)
-        assert "were served by a replica at which others waited all along" in found.goodput.reason
+        assert "a replica whose queue was never empty served" in found.goodput.reason
 
     def test_are_believed_under_overload_too(self):
         found = self.seen(load=0.6, overloaded_at_s=NOW_S)
@@ -407,7 +407,7 @@ class TestReasons:
 
         assert reason.code == "PromisesJudged"
         assert reason.message == (
-            "86% of what the step time says is served, by 0 requests judged; "
+            "86% of what the step time allows are served, learned from 0 requests; "
             "-14% capacity: 9 of 10 were late"
         )
 
@@ -417,4 +417,4 @@ class TestReasons:
     def test_after_a_restart_say_what_is_known(self):
         [reason] = factor_reasons(GoodputMemory(), ObjectPosterior(), 0.8)
 
-        assert reason.message == "80% of what the step time says is served, by 0 requests judged"
+        assert reason.message.startswith("80% of what the step time allows are served, learned")

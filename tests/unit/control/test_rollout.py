@@ -107,7 +107,7 @@ class TestARollout:
 
         assert found.template is None
         assert found.memory.decided.better_since_s == NOW_S
-        assert "the gain has to last 30.0 min" in said(found)
+        assert "the gain must last 30.0 min first" in said(found)
 
     def test_forgets_a_gain_that_went(self):
         found = rolled(an_object(gain=0.09))
@@ -172,14 +172,14 @@ class TestARollout:
         old = an_object(memory=STOOD | moved(NOW_S - 6 * 3600))
 
         assert rolled(recent).template is None
-        assert "360.0 min lie between two such rollouts" in said(rolled(recent))
+        assert "the last such rollout was less than 360.0 min ago" in said(rolled(recent))
         assert rolled(old).template is not None
 
     def test_waits_for_another_one_in_the_fleet(self):
         found = rolled(an_object(), is_rolling=True)
 
         assert found.template is None
-        assert "another rollout is under way" in said(found)
+        assert "another rollout is in progress" in said(found)
 
     @pytest.mark.parametrize(
         ("replicas", "surge", "goes"), [(1, 1, True), (1, 0, False), (2, 0, True)]
@@ -193,7 +193,7 @@ class TestARollout:
         found = rolled(replace(found, chosen=replace(found.chosen, model=model), decision=decision))
 
         assert (found.template is not None) is goes
-        assert ("pods.maxSurge 0 takes the only replica" in said(found)) is not goes
+        assert ("pods.maxSurge 0 would remove the only replica" in said(found)) is not goes
 
     def test_needs_the_gpus_that_somebody_took_off_the_pods_that_run(self):
         live = a_deployment_body(replicas=2)
@@ -203,7 +203,7 @@ class TestARollout:
         found = rolled(kept, free_gpus=1)
 
         assert found.template is None
-        assert "take 2 GPUs more than the budget leaves" in said(found)
+        assert "need 2 GPUs more than the GPU budget has free" in said(found)
 
     def test_needs_no_gpus_where_a_pod_goes_before_its_successor_comes(self):
         found = an_object()
@@ -218,7 +218,7 @@ class TestARollout:
         found = rolled(an_object(), free_gpus=free_gpus)
 
         assert (found.template is not None) is goes
-        assert goes or "takes 2 GPUs, the budget leaves 1" in said(found)
+        assert goes or "needs 2 GPUs, the GPU budget has 1 free" in said(found)
 
     def test_waits_while_demand_grows(self):
         calm = an_object()

@@ -677,7 +677,7 @@ class TestTheRest:
         assert codes.index("SpeedInDoubt") > codes.index("Demand")
         assert "plan adds 15% to step time" in said["SpeedInDoubt"]
         assert said["PromisesJudged"] == (
-            "85% of what the step time says is served, by 400 requests judged"
+            "85% of what the step time allows are served, learned from 400 requests"
         )
         assert told.status.display.reason not in {"SpeedInDoubt", "PromisesJudged"}
 

@@ -246,8 +246,8 @@ class TestTheBackOff:
 
     def test_says_who_and_how_often_and_how_long_it_is_left(self):
         assert self.edited(self.reapplied(NOW_S), NOW_S).conflict == (
-            "x changed y after 1 correction: the next one comes 60.00 s after the last, or with a "
-            "change of the spec"
+            "x changed y after 1 correction: Tonnage corrects it 60.00 s after the last time, or "
+            "once the spec changes"
         )
         assert self.edited(Part(longest_s=60), NOW_S).conflict is None
 
@@ -568,8 +568,8 @@ class TestNone:
         assert [story.tick()[0] for _ in range(40)] == [None] * 40
         assert story.said() == ("False", "ParkedAtZero")
         assert story.condition().message == (
-            "kubectl (/scale) asked for 0 replicas: it stays at 0 until the spec changes or "
-            "somebody asks for another number"
+            "kubectl (/scale) scaled it to 0 replicas: it stays at 0 until the spec changes or "
+            "somebody scales it again"
         )
         story.generation = 2
         assert story.tick()[0] > 0

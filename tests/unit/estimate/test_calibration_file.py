@@ -135,16 +135,16 @@ def changed(**changes):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no JSON"),
-        ("[" * 100_000, "no JSON"),
-        ("[]", "no calibration of version 1"),
-        (changed()[:-1] + ', "steps": 7}', "no JSON: key 'steps' is given twice"),
+        ("", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[]", "not a calibration file of version 1"),
+        (changed()[:-1] + ', "steps": 7}', "not JSON: key 'steps' is given twice"),
         (changed().replace('"tensor": 2', '"tensor": 4, "tensor": 2'), "'tensor' is given twice"),
         (changed().replace('"tensor": 2', '"tensor": 0'), "key.parallelism: Value error, "),
         (changed().replace('"tensor": 2', '"tensor": 2.5'), "key.parallelism.tensor: "),
         (changed().replace('"tensor": 2', '"expert": 2'), "key.parallelism.expert: Unexpected"),
         (changed(requests=1e999), "requests: "),
-        (changed(version=2), "no calibration of version 1: version is 2"),
+        (changed(version=2), "not a calibration file of version 1: its version is 2"),
         (changed(extra=1), "extra: Extra inputs are not permitted"),
         (changed(requests=0), "requests: "),
         (changed(points=[]), "points: "),
@@ -164,7 +164,7 @@ def changed(**changes):
         (
             changed(constants={"overheadFactor": 1, "bandwidthEfficiency": 0.5,
                                "prefillEfficiency": 1, "covariance": [0.1, 0.2, 0, 0.1, 0, 0.1]}),
-            "constants.covariance: Value error, [0.1, 0.2, 0.0, 0.1, 0.0, 0.1] is no covariance",
+            "constants.covariance: Value error, [0.1, 0.2, 0.0, 0.1, 0.0, 0.1] is not the covar",
         ),
     ],
 )  # fmt: skip

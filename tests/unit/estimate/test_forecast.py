@@ -87,7 +87,7 @@ class TestForecast:
 
         found = forecast_at(late, 3600, ramp(3600))
         assert found.demand == pytest.approx(7.5)
-        assert found.origin == "trend, which missed 100% less than the last value did"
+        assert found.origin == "trend, whose error was 100% below that of the last value"
 
     def test_goes_on_by_a_rise_that_lasts_before_there_is_any_record(self):
         # One more in ten minutes: at least 0.3 in 5, a minute to either side of all times left out.
@@ -227,7 +227,7 @@ class TestForecast:
 
     @pytest.mark.parametrize(
         ("notes", "origin"),
-        [(29, LAST), (30, "trend, which missed 100% less than the last value did")],
+        [(29, LAST), (30, "trend, whose error was 100% below that of the last value")],
     )
     def test_needs_a_record_of_half_an_hour(self, notes, origin):
         scores = {LAST: Score(loss=50, weight=notes), "trend": Score(loss=0, weight=notes)}
@@ -247,7 +247,7 @@ class TestForecast:
         history = replace(after(lambda _: 4.0, 20), scores=scores)
 
         assert forecast_at(history, 1200, 4.0).origin == (
-            "trend, which missed 0% less than the last value did"
+            "trend, whose error was 0% below that of the last value"
         )
 
     def test_of_what_was_just_noted_is_the_one_that_was_noted_with_it(self):

@@ -115,8 +115,8 @@ class TestLowering:
         found = judge(a_window(late=100))
 
         assert found.reason == (
-            "-14% capacity: 100 of 1000 requests missed TTFT p95 at 90% of what the replicas "
-            "should serve, 27 were expected and 50 allowed"
+            "-14% capacity: 100 of 1000 requests missed TTFT p95 at 90% of the expected "
+            "capacity, 27 were expected and 50 allowed"
         )
         assert found.posterior.num_judged == 1000
         assert found.posterior.judged_at_s == NOW_S
@@ -215,9 +215,7 @@ class TestAStandingQueue:
         found = judge(a_window(late=0, requests=0, load=0.6, is_queue_standing=True))
 
         assert math.log(found.posterior.goodput_factor) == pytest.approx(-LARGEST_DOWN / 2)
-        assert (
-            found.reason == "-7% capacity: requests wait at 60% of what the replicas should serve"
-        )
+        assert found.reason == "-7% capacity: requests wait at 60% of the expected capacity"
 
     def test_and_late_requests_lower_it_once(self):
         assert moved(a_window(late=100, is_queue_standing=True)) == pytest.approx(-LARGEST_DOWN)
@@ -365,7 +363,9 @@ class TestRecovery:
         assert judge(a_window(late=0, may_raise=False), known=self.LOW).posterior == self.LOW
 
     def test_says_why(self):
-        assert judge(a_window(late=0, load=0.3), known=self.LOW).reason.endswith("it comes back")
+        assert judge(a_window(late=0, load=0.3), known=self.LOW).reason.endswith(
+            "so the factor rises"
+        )
 
     def test_begins_evidence_anew_at_its_end(self):
         found = judge(*[a_window(late=0, load=0.3)] * 90, known=self.LOW, tally=Tally(began=(6, 1)))

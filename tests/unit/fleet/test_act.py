@@ -601,7 +601,7 @@ class TestChildren:
         assert done(kube) == ["apply podmonitors/llama"]
         assert kube.objects[SERVICE]["spec"] == {"mine": True}
         assert failed["uid-of-llama"][WriteKind.CHILDREN].said == (
-            "Service serving/llama is not ours: it is not changed"
+            "Service serving/llama is not Tonnage's: it is not changed"
         )
 
     def test_have_no_pod_monitor_where_there_is_no_such_kind(self):
@@ -707,7 +707,7 @@ class TestProtection:
         failed = writer.act([asking(model=PROTECTED, template=TEMPLATE, **CHECKED)], now=NOW)
 
         stopped = failed["uid-of-llama"][WriteKind.TEMPLATE]
-        assert "serving/llama is not ours: it is not changed" in stopped.said
+        assert "serving/llama is not Tonnage's: it is not changed" in stopped.said
         assert stopped.fate is Fate.UNDONE
         assert kube.objects[path]["spec"] == {"mine": True}
         assert PLACE not in kube.objects

@@ -288,7 +288,7 @@ class TestACorruptedState:
 
         assert told == (
             "Corrupted",
-            "ConfigMap tonnage-calibration: no JSON: JSONDecodeError: "
+            "ConfigMap tonnage-calibration: not JSON: JSONDecodeError: "
             "learning starts again, a copy goes to tonnage-calibration-corrupt-0",
         )
         assert (mended, hour) == (told, [told, None])

@@ -28,10 +28,10 @@ def test_files_are_found_by_the_identity_of_their_keys(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"{", "no JSON"),
+        (b"{", "not JSON"),
         (b"\xff\xfe", "utf-8"),
-        (b'{"version": 1, "steps": 1, "steps": 2}', "no JSON: key 'steps' is given twice"),
-        (b'{"version": 2}', "no calibration of version 1: version is 2"),
+        (b'{"version": 1, "steps": 1, "steps": 2}', "not JSON: key 'steps' is given twice"),
+        (b'{"version": 2}', "not a calibration file of version 1: its version is 2"),
         (json.dumps(json.loads(dump(a_file())) | {"steps": 0}).encode(), "steps: "),
         (b" " * (MAX_BYTES + 1), f"more than {MAX_BYTES} bytes"),
     ],

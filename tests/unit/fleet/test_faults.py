@@ -324,7 +324,7 @@ class TestADeploymentThatIsTooLarge:
             if each["type"] == "PlanValid"
         ]
         assert condition(world, "PlanValid") == ("False", "DeploymentTooLarge")
-        assert re.match("Deployment llama has 300[0-9]{3} bytes, and of one of more than", said)
+        assert re.match("Deployment llama has 300[0-9]{3} bytes, and Tonnage reads no more", said)
         assert condition(world, "Ready")[0] == "False"
         assert "apply deployments/other" in done
         assert "apply deployments/llama" not in done

@@ -154,7 +154,7 @@ class TestWithoutLeaderWorkerSets:
         assert message(world, "PlanValid") == (
             "TP8 x PP2 needs 16 GPUs, a node of H100 has 8, and LeaderWorkerSet "
             "(leaderworkerset.x-k8s.io/v1) is not installed in this cluster, or Tonnage may not "
-            "list it: change that, and the plan is carried out"
+            "list it: once it may, the plan is applied"
         )
 
     def test_it_is_carried_out_once_they_are_installed(self):
@@ -245,9 +245,7 @@ class TestNamesOfGroups:
         assert condition(world, "PlanValid", "r1")[0] == is_valid
         assert ("apply leaderworkersets/r1" in writes) is (is_valid == "True")
         if is_valid == "False":
-            assert f"ModelDeployment {other} has one of the same name" in message(
-                world, "PlanValid"
-            )
+            assert f"ModelDeployment {other} has the same name" in message(world, "PlanValid")
 
     def test_are_free_of_what_scales_a_deployment_and_has_no_service(self):
         target = a_manifest("r1-0", engine=None, pods=None, scaleTarget={"name": "theirs"})
@@ -316,8 +314,8 @@ class TestTheLoop:
 
         assert place not in world.kube.objects
         assert message(world, "PlanValid") == (
-            "the plan runs as a LeaderWorkerSet, and Deployment r1 runs: it stays as it is until "
-            "it is deleted (kubectl delete deployment -n serving r1)"
+            "the plan needs a LeaderWorkerSet, and Deployment r1 runs: it stays as it is until "
+            "you delete it (kubectl delete deployment -n serving r1)"
         )
 
     def test_makes_no_deployment_beside_one_that_no_watch_shows(self):

@@ -12,7 +12,7 @@ from tonnage.fleet.parts import (
     parts_of,
 )
 
-LATE = ("QueryTimeout", "no whole answer within 10 s")
+LATE = ("QueryTimeout", "no full answer within 10 s")
 REFUSED = ("QueryRefused", "Prometheus refused a query with status 422")
 OVER = ("TickTimeout", "not answered within the 20 s of a tick")
 LARGE = ("ResponseTooLarge", "an answer exceeds 1 bytes")

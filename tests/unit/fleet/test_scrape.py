@@ -9,7 +9,7 @@ from tonnage.fleet.scrape import Scraper, describe, nothing_decides
 from tonnage.settings import Settings
 
 SETTINGS = Settings(prometheus_url="http://prometheus.test:9090")
-LATE = ("QueryTimeout", "no whole answer within 10 s")
+LATE = ("QueryTimeout", "no full answer within 10 s")
 
 
 def expressions(namespaces, has_history):
@@ -115,8 +115,8 @@ class TestLog:
         lines = self.lines(caplog, Answers(), one, one, two, two, Answers(), Answers())
 
         assert lines == [
-            "metrics: failed=up reason=QueryTimeout: no whole answer within 10 s",
-            "metrics: failed=running@blue,up reason=QueryTimeout: no whole answer within 10 s",
+            "metrics: failed=up reason=QueryTimeout: no full answer within 10 s",
+            "metrics: failed=running@blue,up reason=QueryTimeout: no full answer within 10 s",
             "metrics: every query is answered again",
         ]
 

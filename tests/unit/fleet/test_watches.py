@@ -137,7 +137,7 @@ class TestANamespaceInWhichNothingMayBeWritten:
 
         loop.tick()
 
-        assert loop.lists.unlisted == {"green": "we may not patch modeldeployments/status"}
+        assert loop.lists.unlisted == {"green": "no right to patch modeldeployments/status"}
 
     @pytest.mark.parametrize("namespaces", [(), ("blue",), ("blue", "green")])
     def test_ends_the_tick_where_it_is_all_of_them(self, namespaces):
@@ -145,7 +145,7 @@ class TestANamespaceInWhichNothingMayBeWritten:
         world.kube.read_only = {*namespaces} or {None}
         loop = a_loop(world, namespaces=namespaces)
 
-        with pytest.raises(KubernetesError, match="may not patch modeldeployments/status"):
+        with pytest.raises(KubernetesError, match="no right to patch modeldeployments/status"):
             loop.tick()
 
         assert world.kube.writes == []

@@ -252,7 +252,7 @@ def test_argo_cd_reads_each_state(lua, name):
             "nvidia.com/gpu.",
         ),
         ("another's template is rolled out", "ConflictingWriter: argo"),
-        ("rolling", "RollingOut: the Deployment is brought to the spec"),
+        ("rolling", "RollingOut: the Deployment is being updated to the spec"),
     ],
 )
 def test_argo_cd_tells_the_cause_before_what_is_under_way(lua, name, message):

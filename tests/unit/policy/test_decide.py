@@ -210,15 +210,15 @@ def test_the_rules_speak_in_this_order():
         ),
         (
             a_situation(current=4, need=6, **UNCOUNTED),
-            "the fleet's budget cannot count amd.com/gpu of Deployment a/b: no fleet grows",
+            "the GPU budget cannot count amd.com/gpu of Deployment a/b: no fleet grows",
         ),
         (
             a_situation(current=4, need=6, free_budget_gpus=3),
-            "the fleet's budget leaves 3 GPUs, which is room for 1 more replica of 2 GPUs",
+            "the GPU budget has 3 GPUs free, which is room for 1 more replica of 2 GPUs",
         ),
         (
             a_situation(current=5, need=2, draining=(300, NOW_S + 60)),
-            "300 still wait after an overload: no scale-down until they are served, for 60.00 s",
+            "300 still queued after an overload: no scale-down until they are served, for 60",
         ),
         (a_situation(current=3, need=6, retry_at_s=NOW_S + 60), "next try in 60.00 s"),
         (

@@ -162,7 +162,7 @@ class TestOutlook:
 
         assert answer.replicas == 5
         assert [reason.code for reason in answer.reasons] == ["Demand", "Headroom"]
-        assert answer.reasons[-1].message.startswith("10% more, by which demand may rise")
+        assert answer.reasons[-1].message.startswith("10% more, as demand may exceed")
         assert "need 5, 1 more (4.00 USD per hour)" in answer.reasons[-1].message
 
     def test_of_rises_that_add_no_replica_says_nothing(self):
@@ -207,7 +207,7 @@ class TestHeadroom:
         assert self.expecting(3.8).replicas == 4
         more = self.expecting(3.82)
         assert more.replicas == 5
-        assert more.reasons[-1].message.startswith("5% more, by which demand may rise")
+        assert more.reasons[-1].message.startswith("5% more, as demand may exceed")
 
     def test_that_no_rise_asks_for_adds_nothing(self):
         assert self.expecting(3.99, headroom=0.0).replicas == 4

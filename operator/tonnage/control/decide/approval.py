@@ -121,8 +121,8 @@ def until_approved(
 def _not_recorded(proposal: ProposalStatus) -> RefusedError:
     return RefusedError(
         "RunningSpecUnknown",
-        "what the replicas that run were made from is not recorded, or cannot be read with "
-        "today's SLO and bounds: they stay as they are, until the plan is approved: "
+        "the spec that the running replicas were made from is not recorded, or not valid with "
+        "today's SLO and limits: they stay as they are until the plan is approved: "
         f"{how_to_approve(proposal, None).message}",
     )
 
@@ -183,8 +183,8 @@ def approved_by_cost(found: Assessment, chosen: Chosen) -> tuple[int, str] | Non
     asked = _replicas_to_approve(found, chosen)
     return most, (
         f"{count_of(asked, 'replica costs', 'replicas cost')} {_cost_written(sizing, asked)}, "
-        f"above the {stated.approval_above_usd_per_hour} of approvalAboveUsdPerHour: "
-        f"{max(most, found.state.replicas)} until so many are approved"
+        f"above approvalAboveUsdPerHour {stated.approval_above_usd_per_hour}: "
+        f"{max(most, found.state.replicas)} until more are approved"
     )
 
 
@@ -237,9 +237,9 @@ def how_to_approve(proposal: ProposalStatus, given: str | None) -> Reason:
     if given is None:
         return Reason(proposal.reason, message)
     if not _DIGEST.fullmatch(given):
-        stray = f"{APPROVE_ANNOTATION} is no digest of a plan"
+        stray = f"{APPROVE_ANNOTATION} is not the digest of a plan"
         return Reason("ApprovalMalformed", f"{stray}; {message}")
-    return Reason("ApprovalStale", f"{APPROVE_ANNOTATION} {given} is another plan's; {message}")
+    return Reason("ApprovalStale", f"{APPROVE_ANNOTATION} {given} is of another plan; {message}")
 
 
 def approval(found: Assessment, _: Fleet) -> Finding | None:
@@ -254,5 +254,5 @@ def approval(found: Assessment, _: Fleet) -> Finding | None:
         return Finding("False", said[0].code, "; also: ".join(each.message for each in said))
     chosen = found.chosen
     if chosen and _is_agreed_to(found.state, chosen):
-        return Finding("True", "PlanApproved", f"plan {given} is carried out")
-    return Finding("True", "NothingToApprove", "no plan waits")
+        return Finding("True", "PlanApproved", f"plan {given} is approved")
+    return Finding("True", "NothingToApprove", "no plan waits for approval")

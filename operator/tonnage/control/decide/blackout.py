@@ -88,5 +88,5 @@ def _common_loss(lost_at_s: LostAt, *, least: float = LEAST_SHARE) -> str | None
     return (
         f"{len(together)} of {count_of(len(lost_at_s), 'object')} lost their metrics within "
         f"{format_s(ONCE_S)}: until they are back, or {rfc3339(together[-1] + LASTS_S)}, no fleet "
-        "shrinks, and objects without metrics grow to schedules and minReplicas only"
+        "shrinks, and objects without metrics grow only for schedules and minReplicas"
     )

@@ -129,12 +129,12 @@ def over_budget(state: ModelState, chosen: Chosen, left: Left) -> RefusedError |
     if grown > 0 and left.uncounted:
         return RefusedError(
             "GPUsUncounted",
-            f"{taking}, and the fleet's budget cannot count {left.uncounted}",
+            f"{taking}, and the GPU budget cannot count {left.uncounted}",
         )
     if grown > max(0, left.gpus):
         return RefusedError(
             "GPUBudget",
-            f"{taking}, the fleet's budget leaves {max(0, left.gpus)}",
+            f"{taking}, and the GPU budget has {max(0, left.gpus)} free",
         )
     return None
 

@@ -103,6 +103,6 @@ def need_for_demand(found: Assessment, memory: ObjectMemory, chosen: Chosen, fle
         requests_per_s=expected,
         origin="by spec.demand",
         headroom=unseen_room(expected, chosen, fleet.settings) if begins else 0.0,
-        headroom_origin="where none of it was measured yet",
+        headroom_origin="until it is measured",
     )
     return needed(traffic, outlook=outlook)

@@ -202,8 +202,8 @@ def _burst_origin(
     known: DemandMemory, learned: ObjectPosterior, sizing: Sizing, lead: float
 ) -> str:
     share, factor = burst_share(known, sizing), burst_factor(learned)
-    stands_on = "as is assumed" if learned.burst_factor is None else "by what was late"
+    stands_on = "as assumed" if learned.burst_factor is None else "learned from late requests"
     return (
-        f"{1 + share:.1f} times what usually comes, as in the last day, over within the "
-        f"{format_s(lead)} that a start takes; {factor:.2g} times that above it, {stands_on}"
+        f"in the last day bursts shorter than a start ({format_s(lead)}) had {1 + share:.1f} times "
+        f"the usual rate; {factor:.2g} times their excess is planned, {stands_on}"
     )

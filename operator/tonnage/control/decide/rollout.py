@@ -122,13 +122,13 @@ def _may_restart(found: Assessment, chosen: Chosen, fleet: Fleet) -> bool:
 def _waits_for(found: Assessment, fleet: Fleet, left: Left, stood_s: float) -> str | None:
     """Return what the rollout waits for; None: nothing."""
     if stood_s < STANDS_S:
-        return f"the gain has to last {format_s(STANDS_S)}"
+        return f"the gain must last {format_s(STANDS_S)} first"
     if _has_moved_lately(found, fleet):
-        return f"{format_s(ROLLOUTS_APART_S)} lie between two such rollouts"
+        return f"the last such rollout was less than {format_s(ROLLOUTS_APART_S)} ago"
     if held := _holds_write(found, fleet):
         return held
     if left.is_rolling:
-        return "another rollout is under way, in the namespace or for such a gain"
+        return "another rollout is in progress, in this namespace or of this kind"
     if lacks := _lacks(found, math.inf if left.gpus is None else left.gpus):
         return lacks
     return None if _is_calm(found, fleet) else "demand grows, or not all replicas are Ready"
@@ -141,7 +141,7 @@ def _holds_write(found: Assessment, fleet: Fleet) -> str | None:
     if waiting_kinds(found, fleet.now_s) & {WriteKind.TEMPLATE, WriteKind.STATUS}:
         return "the last write of the object failed, and is tried again later"
     if writers.drift and writers.drift.is_known and writers.acknowledged:
-        return "a webhook or another controller changes our template at each write"
+        return "a webhook or another controller changes Tonnage's template at each write"
     return None
 
 
@@ -151,14 +151,14 @@ def _lacks(found: Assessment, free_gpus: float) -> str | None:
     live, chosen = found.state.deployment, found.chosen
     grown = replaced_gpus(live, chosen) if live and chosen else 0
     if free_gpus < grown:
-        return f"the pods of today's plan take {count_of(grown, 'GPU')} more than the budget leaves"
+        return f"the plan's pods need {count_of(grown, 'GPU')} more than the GPU budget has free"
     if _surges(found):
         is_room = free_gpus >= num_gpus
         taken = count_of(num_gpus, "GPU")
-        left = f"the first new pod takes {taken}, the budget leaves {max(0, free_gpus)}"
+        left = f"the first new pod needs {taken}, the GPU budget has {max(0, free_gpus)} free"
         return None if is_room else left
     if found.state.deployment and found.state.deployment.replicas <= 1:
-        return "pods.maxSurge 0 takes the only replica away before its successor starts"
+        return "pods.maxSurge 0 would remove the only replica before the new one starts"
     return None
 
 
@@ -197,7 +197,7 @@ def _gain_reason(chosen: Chosen, better: Sizing, waits: str | None) -> Reason:
     """Say what is done about the better number."""
     running = chosen.sizing.flags
     what = (
-        f"by what is measured, {moved_flags(running, better.flags)} serves "
+        f"at the measured speed, {moved_flags(running, better.flags)} serves "
         f"{chosen.gain_of(better):.0%} more per replica than "
         f"the {moved_flags(better.flags, running)} that run"
     )

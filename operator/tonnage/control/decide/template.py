@@ -59,8 +59,8 @@ def _check_services(state: ModelState, max_replicas: int) -> None:
     groups = {f"{state.view.name}-{number}" for number in range(max_replicas)}
     if taken := sorted(groups.intersection(state.numbered)):
         raise NotServableError(
-            f"a {GROUPS.kind} makes a Service for each of its groups, and ModelDeployment "
-            f"{taken[0]} has one of the same name: give one of the two another name"
+            f"a {GROUPS.kind} creates a Service for each group, and that of ModelDeployment "
+            f"{taken[0]} has the same name: rename one of the two"
         )
 
 
@@ -74,8 +74,8 @@ def site_in(fleet: Fleet) -> Site:
 def _another_kind(live: DeploymentView, made: Manifest) -> NotServableError:
     """Say what a person has to do: the two have pods of one label, so one has to go first."""
     return NotServableError(
-        f"the plan runs as a {made['kind']}, and {live.kind} {live.name} runs: it stays as it is "
-        f"until it is deleted (kubectl delete {live.kind.lower()} -n {live.namespace} {live.name})"
+        f"the plan needs a {made['kind']}, and {live.kind} {live.name} runs: it stays as it is "
+        f"until you delete it (kubectl delete {live.kind.lower()} -n {live.namespace} {live.name})"
     )
 
 
@@ -124,11 +124,11 @@ def drain_reasons(found: Assessment, chosen: Chosen) -> tuple[Reason, ...]:
         return ()
     source = "measured" if found.memory.traffic.asked_lengths else "expected"
     new_s = drain_time_s(answer, running_s=None)
-    more = "" if chosen.model.spec.scale_target else f", pods of a new template get {new_s} s"
+    more = "" if chosen.model.spec.scale_target else f", those of a new template {new_s} s"
     message = (
-        f"the longest answers {source} have {answer.tokens:,.0f} tokens (p99), which take "
+        f"the longest outputs {source} have {answer.tokens:,.0f} tokens (p99), which take "
         f"{format_s(answer.seconds)} at the highest load within the SLO; pods have {allowed_s} s "
-        f"to finish{more}: longer answers are cut off when a replica is removed"
+        f"to finish{more}: longer outputs are cut off when a replica is removed"
     )
     return (Reason(code="DrainTooShort", message=message),)
 

@@ -66,13 +66,13 @@ def _with_replicas(
         edit = f"{who} changed the replicas from {ours} to {found}"
     parked_generation = _parked_generation(known, memory, live, generation)
     is_parked = parked_generation == generation
-    until = "until the spec changes or somebody asks for another number"
+    until = "until the spec changes or somebody scales it again"
     return replace(
         known,
         replicas=replicas.looked_at(edit, generation=generation, now_s=now_s),
         our_replicas=ours,
         tried_replicas=tried,
-        parked=f"{who} asked for 0 replicas: it stays at 0 {until}" if is_parked else None,
+        parked=f"{who} scaled it to 0 replicas: it stays at 0 {until}" if is_parked else None,
         parked_generation=parked_generation,
     )
 

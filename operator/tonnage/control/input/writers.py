@@ -64,8 +64,8 @@ class Part:
         """Who undid how many reapplies, for a person; None: nobody did."""
         if self.edit is None or not self.times:
             return None
-        due = f"the next one comes {format_s(self.wait_s)} after the last"
-        due = f"{due}, or with a change of the spec" if self.is_left else "the next one is due"
+        due = f"Tonnage corrects it {format_s(self.wait_s)} after the last time"
+        due = f"{due}, or once the spec changes" if self.is_left else "Tonnage corrects it now"
         return f"{self.edit} after {count_of(self.times, 'correction')}: {due}"
 
     def looked_at(self, edit: str | None, *, generation: int, now_s: float) -> Self:

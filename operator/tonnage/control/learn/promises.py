@@ -180,8 +180,8 @@ def _held_to_served(
     if held is learned:
         return known, learned
     reason = (
-        f"{significant(served.requests_per_s)} requests/s were served by a replica at which "
-        f"others waited all along, {significant(most)} should be"
+        f"a replica whose queue was never empty served {significant(served.requests_per_s)} "
+        f"requests/s, {significant(most)} were expected"
     )
     return replace(known, tally=_restart(known.tally), reason=reason), held
 
@@ -194,8 +194,8 @@ def factor_reasons(
         return ()
     number = learned.num_judged
     stands_on = (
-        f"{factor:.0%} of what the step time says is served, by "
-        f"{count_of(round(number), 'request')} judged"
+        f"{factor:.0%} of what the step time allows are served, learned from "
+        f"{count_of(round(number), 'request')}"
     )
     message = f"{stands_on}; {known.reason}"
     return (Reason(code="PromisesJudged", message=message.rstrip("; ")),)

@@ -56,13 +56,13 @@ def untaken_reasons(engines: Iterable[EngineSamples]) -> tuple[Reason, ...]:
     if not full:
         return ()
     waiting = sum(each.waiting_for_decode for each in full)
-    message = f"{significant(waiting)} waiting for decode, not for prefill: {_untaken(full)}"
+    message = f"{significant(waiting)} queued for decode, not for prefill: {_untaken(full)}"
     return (Reason(code="CachesUntaken", message=message),)
 
 
 def _untaken(full: Iterable[EngineSamples]) -> str:
     share = max(each.untaken_share for each in full)
-    return f"prompts that decode has not pulled fill {share:.0%} of a cache"
+    return f"prompts that decode has not loaded fill {share:.0%} of a KV cache"
 
 
 def with_causes(
@@ -77,7 +77,7 @@ def with_causes(
         if full:
             yield replace(each, other_cause=_untaken(full))
         elif wait_s - request.transfer_s > SLOW_SHARE * left_s:
-            yield replace(each, other_cause=f"caches take {format_s(wait_s)} to come")
+            yield replace(each, other_cause=f"KV caches take {format_s(wait_s)} to arrive")
         else:
             yield each
 

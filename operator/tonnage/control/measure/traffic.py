@@ -130,7 +130,7 @@ def _trust(
         message = "no replica has been Ready for long enough to be scraped"
         return known, Reason(NO_REPLICA, message)
     if demand is None:
-        message = f"{number} no {COMPLETED}: does this version name it otherwise?"
+        message = f"{number} no {COMPLETED}: does this engine version name it otherwise?"
         if not any(each.is_fresh for each in state.engines):
             hint = "is the PodMonitor selected by Prometheus, and is its pod label the pod's name?"
             message = f"no fresh series of {count_of(len(ready), 'pod')}: {hint}"
@@ -139,7 +139,7 @@ def _trust(
         message = f"no fresh series of {pods_named(silent, state.pods)}"
         return Metrics.MISSING, Reason("MetricsIncomplete", message)
     if young := _unseen_before(state, fleet):
-        message = f"{pods_named(young, state.pods)}: not scraped, or not asked about, for {UNSEEN}"
+        message = f"{pods_named(young, state.pods)}: not scraped or not queried for {UNSEEN}"
         return Metrics.MISSING, Reason("MetricsIncomplete", message)
     return Metrics.COMPLETE, Reason("Scraped", number)
 
@@ -155,7 +155,7 @@ def _unanswered(fleet: Fleet, namespace: str) -> Reason | None:
         if problem := fleet.problem_of(query, namespace):
             return Reason(problem[0], f"{query}: {problem[1]}")
         if fleet.is_partial(query, namespace):
-            message = f"{query}: a part of what Prometheus asks did not answer"
+            message = f"{query}: partial result, a store behind Prometheus did not answer"
             return Reason("MetricsPartial", message)
     return None
 

@@ -37,7 +37,7 @@ def _by_pods(found: Assessment, live: DeploymentView) -> Finding:
     counts = f"{count_of(live.ready, 'replica')} ready{group}, minReplicas {minimum}"
     if _is_template_unseen(found):
         seen = f"generation {live.observed_generation} of {live.generation}"
-        message = f"{counts}, of an earlier template: its controller has seen {seen}"
+        message = f"{counts}, of an earlier template: its controller has acted on {seen}"
         return Finding("False", "WaitingForReplicas", message)
     up_to_date = live.ready - max(0, live.total - live.updated)
     if up_to_date >= minimum:
@@ -90,7 +90,7 @@ def reconciling(found: Assessment, fleet: Fleet) -> Finding | None:
         return None
     if found.pending and _is_due(found):
         return Finding("True", PENDING, found.pending.message)
-    message = f"the {workload_kind(found)} is brought to the spec"
+    message = f"the {workload_kind(found)} is being updated to the spec"
     if found.changes:
         message = f"{message}: {roll_written(deployment, found.changes)}"
     return Finding("True", "RollingOut", message)

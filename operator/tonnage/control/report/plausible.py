@@ -106,7 +106,7 @@ def _at_the_edge(held: Belief, ease: float) -> Iterator[Reason]:
         is_held = abs(math.log(value / prior)) >= edge * math.log(band)
         is_impossible = value > most * math.exp(ease * CERTAIN * deviation)
         if held.is_measured and (is_held or is_impossible):
-            message = f"{name} {value:.2f}, believable are {low:.2f} to {high:.2f}"
+            message = f"{name} {value:.2f}, plausible are {low:.2f} to {high:.2f}"
             yield Reason("ConstantOutOfRange", message)
 
 
@@ -135,5 +135,5 @@ def _slow_pod(speeds: Mapping[str, PodSpeed], ease: float) -> Iterator[Reason]:
     yield Reason(
         "SlowPod",
         f"{where} takes {math.expm1(behind[slowest]):.0%} longer for the same step than the median "
-        "of the other pods: look for throttling, a neighbour, or a narrower link on that node",
+        "of the other pods: look for throttling, other load, or a slower link on that node",
     )

@@ -79,7 +79,7 @@ def role_findings(found: Assessment, fleet: Fleet) -> Iterator[tuple[str, Findin
     yield "Stalled", stall
     yield "PlanValid", _plan_valid(found, said) or plan_valid(found, fleet)
     edits = ", ".join(edited(found))
-    message = f"somebody wrote {edits}: reapplied, later each time"
+    message = f"somebody changed {edits}: Tonnage reapplies it, after growing delays"
     yield "Drifted", Finding("True", "SpecEdited", message) if edits else None
     for kind in JOINED:
         yield kind, _of_both(kind, said)
@@ -104,12 +104,12 @@ def _is_ahead(found: Assessment) -> bool:
 
 def _ready(found: Assessment, said: Said, missing: str) -> Finding:
     if not said and not found.is_acting:
-        message = f"mode is {found.mode}, no role exists"
+        message = f"mode is {found.mode}: no role is created"
         return Finding("True", "StatusOnly", message)
     if missing:
-        return Finding("False", ROLES_MISSING, f"not as the spec asks: {missing}")
+        return Finding("False", ROLES_MISSING, f"not yet as in the spec: {missing}")
     if _is_ahead(found):
-        earlier = Reason(PENDING, "the roles are of an earlier spec")
+        earlier = Reason(PENDING, "the roles are not yet updated to the spec")
         return Finding("False", *(found.refusal or earlier))
     both = _of_both("Ready", said)
     return both or Finding("False", ROLES_MISSING, "the roles have no status yet")
@@ -120,7 +120,7 @@ def _reconciling(found: Assessment, missing: str) -> Finding | None:
         return None
     if found.pending and _is_ahead(found):
         return Finding("True", PENDING, found.pending.message)
-    return Finding("True", ROLES_MISSING, f"made or changed: {missing}") if missing else None
+    return Finding("True", ROLES_MISSING, f"being made or updated: {missing}") if missing else None
 
 
 def _plan_valid(found: Assessment, said: Said) -> Finding | None:

@@ -102,15 +102,15 @@ def _silent_controller(found: Assessment) -> str | None:
         return None
     return (
         f"the controller of {live.kind} {live.name} has not acted on generation {live.generation} "
-        f"for a minute, only on {behind.generation}: it does not run, or its Events say why"
+        f"for a minute, only on {behind.generation}: check that it runs, and its Events"
     )
 
 
 def scaling_active(found: Assessment, _: Fleet) -> Finding:
     if found.refusal and not found.is_of_before:
-        return Finding("False", "PlanInvalid", "nothing is scaled without a plan")
+        return Finding("False", "PlanInvalid", "without a plan nothing is scaled: see PlanValid")
     if other := found.state.conflicting_autoscaler:
-        message = f"{other} scales the same {workload_kind(found)}: Tonnage does not write"
+        message = f"{other} scales the same {workload_kind(found)}: remove one, Tonnage waits"
         return Finding("False", "ConflictingScaler", message)
     if found.is_acting:
         return _scaling(found)
@@ -125,7 +125,7 @@ def _scaling(found: Assessment) -> Finding:
         state: State = "False" if found.traffics.is_blind else "True"
         return Finding(state, "FleetBlind", found.blackout)
     if found.refusal:
-        message = "replicas follow a plan for what runs, until the spec can be carried out"
+        message = "replicas follow a plan for the running pods until the spec can be applied"
         return Finding("True", "ScalingWhatRuns", message)
     return Finding("True", "Scaling", "replicas follow the plan")
 
@@ -137,7 +137,7 @@ def scaling_limited(found: Assessment, _: Fleet) -> Finding:
             return Finding("True", code, decision.message)
         if reason := next((r for r in decision.notes if r.code == DISRUPTION_BUDGET), None):
             return Finding("True", *reason)
-    return Finding("False", "WithinBounds", "the need is within every bound")
+    return Finding("False", "WithinBounds", "no limit changes the number of replicas")
 
 
 def slo_met(found: Assessment, _: Fleet) -> Finding:
@@ -174,14 +174,14 @@ def error_budget(found: Assessment, fleet: Fleet) -> Finding:
     window, objective = f"{budget.window_s / HOUR_S:.3g} h", budget.objective
     was_burnt = is_false(found, "ErrorBudget")
     if not budget.is_burnt and not (was_burnt and budget.left < BUDGET_HYSTERESIS):
-        message = f"within {window} no more requests are late than every SLO target allows"
+        message = f"no SLO target had more late requests in the last {window} than it allows"
         return Finding("True", "Left", message)
     late_share = budget.num_late / budget.num_requests
     shares = (late_share, objective.allowed_share, budget.recent_share)
     late, allowed, lately = (f"{PERCENT * share:.3g}%" for share in shares)
     judged = count_of(f"{budget.num_requests:,.0f}", "request")
     message = (
-        f"{objective.limit}: {late} of {judged} within {window} were late, {allowed} allowed; "
+        f"{objective.limit}: {late} of {judged} in the last {window} were late, {allowed} allowed; "
         f"recently {lately}"
     )
     return Finding("False", "Burnt", message)
@@ -193,7 +193,7 @@ def _no_budget(found: Assessment, fleet: Fleet) -> Finding:
     if before and found.state.view.uid in fleet.past_awaited:
         return Finding(before.status, before.reason, before.message)
     if found.chosen and objectives(found.chosen) and not ledger.is_whole(fleet.windows_end_s):
-        message = f"late requests are counted since {rfc3339(ledger.since_s)}, not for the window"
+        message = f"late requests are counted since {rfc3339(ledger.since_s)}, not over the window"
         return Finding("Unknown", "CountedInPart", message)
     return Finding("Unknown", "NotJudged", "no SLO, no plan or too few requests to judge")
 
@@ -207,13 +207,13 @@ def kv_capacity(found: Assessment, _: Fleet) -> Finding:
         return Finding("Unknown", "RollingOut", "some replicas still run other flags")
     tokens, estimate = median_low(reported), estimated_kv_tokens(chosen.sizing)
     low, high = believable_range(chosen.sizing)
-    told = f"{tokens:,.0f} KV tokens of a rank are reported, estimated were {estimate:,.0f}"
+    told = f"engines report {tokens:,.0f} KV tokens per rank, the estimate was {estimate:,.0f}"
     if not fits_memory(tokens, chosen.sizing):
-        why = f"{told}: more than the memory of the GPU class holds, so the report is not used"
+        why = f"{told}: more than fit the memory of the GPU class, so it is not used"
         return Finding("False", "MoreThanMemory", why)
     if not low <= tokens <= high:
         why = (
-            f"{told} (believable are {low:,.0f} to {high:,.0f}): used for this object, not shared "
+            f"{told} (plausible are {low:,.0f} to {high:,.0f}): used for this object, not shared "
             "with others; look for --kv-cache-memory-bytes, --num-gpu-blocks-override, or another "
             "process on the GPU"
         )
@@ -225,9 +225,9 @@ def calibration_stored(found: Assessment, fleet: Fleet) -> Finding:
     if fleet.state_problem:
         return Finding("False", *fleet.state_problem)
     if found.state.view.uid in fleet.unstored:
-        message = "no room for what was learned of this object: after a restart its priors hold"
+        message = "the calibration ConfigMap is full: after a restart this object starts anew"
         return Finding("False", "NoRoom", message)
-    return Finding("True", "Stored", "what is learned is saved for the next start")
+    return Finding("True", "Stored", "the calibration is saved for the next start")
 
 
 def template_drift(found: Assessment, _: Fleet) -> Finding | None:

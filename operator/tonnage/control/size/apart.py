@@ -69,7 +69,7 @@ def _check_names(state: ModelState, model: ModelDeployment) -> None:
         raise RefusedError(
             "NameConflict",
             f"{state.deployment.kind} {model.name} of this ModelDeployment serves both roles, and "
-            "would run beside them: delete it",
+            "would run beside the two roles: delete it",
         )
     for role in state.roles.keys() - state.own_roles.keys():
         raise RefusedError(

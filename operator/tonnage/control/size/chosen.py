@@ -327,8 +327,8 @@ def _check_deployment(state: ModelState, model: ModelDeployment) -> None:
         raise RefusedError(
             "DeploymentTooLarge",
             f"{kind} {name} has "
-            f"{state.oversized_bytes} bytes, and of one of more than 256 KiB nothing but its name "
-            "is kept: take labels, annotations or variables out of it",
+            f"{state.oversized_bytes} bytes, and Tonnage reads no more than the name of one above "
+            "256 KiB: remove labels, annotations or variables",
         )
     deployment = state.deployment or state.in_the_way
     if target:
