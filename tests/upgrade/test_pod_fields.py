@@ -30,7 +30,7 @@ GOING = {
     "cpuLimit": "2",
     "memory": "1Mi",
     "memoryLimit": "8Gi",
-    "ephemeralStorage": "0",
+    "ephemeralStorage": "1Mi",
     "ephemeralStorageLimit": "1Gi",
     "priorityClassName": "serving",
     "runtimeClassName": "nvidia",
@@ -77,7 +77,7 @@ class Run:
 
 def told(tenant: site_lab.Tenant) -> dict[str, str]:
     reasons = tenant.status().get("plan", {}).get("reasons", ())
-    return {each["reason"]: each["message"] for each in reasons}
+    return {each["code"]: each["message"] for each in reasons}
 
 
 def template_told(message: str) -> Any:

@@ -41,6 +41,7 @@ def node(config: NodeConfig) -> Json:
 def status(config: NodeConfig, *, host_ip: str, version: str, now: str) -> Json:
     """Return the status: ready, with the capacity of the configuration."""
     capacity = {"cpu": config.cpu, "memory": config.memory, "pods": str(config.pods)}
+    capacity["ephemeral-storage"] = "100Gi"  # nobody counts what pods write
     if config.gpus:
         capacity["nvidia.com/gpu"] = str(config.gpus)
     healthy = ("MemoryPressure", "DiskPressure", "PIDPressure")

@@ -89,6 +89,14 @@ class TestFiles:
         changes = {each["field"]: (each["before"], each["after"]) for each in found["podChanges"]}
         assert changes["spec.containers[vllm].args --max-num-batched-tokens"] == ("8192", "6000")
 
+    def test_pods_in_a_spec_that_had_none_are_the_fields_that_are_given(self, diff):
+        template = "  pods: {template: {spec: {priorityClassName: serving}}}\n"
+        [found] = figures(diff(llama(), llama(("  hardware:\n", f"{template}  hardware:\n")),
+                               "-o", "json"))["objects"]  # fmt: skip
+
+        assert found["causes"] == ["spec.pods.template.spec.priorityClassName"]
+        assert [each["field"] for each in found["podChanges"]] == ["spec.priorityClassName"]
+
     def test_more_demand_adds_replicas_and_replaces_none(self, diff):
         content = figures(diff(llama(), llama(BUSIER), "-o", "json"))
         [found] = content["objects"]

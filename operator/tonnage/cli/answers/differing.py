@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from pydantic.alias_generators import to_camel
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.api.pods import UNTEMPLATED
+from tonnage.api.pods import UNTEMPLATED, Pods
 from tonnage.cli.answers.planning import Live, Planned, Refused
 from tonnage.cli.answers.rendering import FILE_SITE, template_manifest
 from tonnage.control.input.state import DeploymentView
@@ -92,7 +92,8 @@ class Difference:
         """What differs between the two specs, field by field."""
         if self.before is None or self.after is None:
             return ()
-        specs = (each.deployment.spec.to_dict() for each in (self.before, self.after))
+        none = {"pods": Pods().to_dict()}  # a default is no change
+        specs = (none | each.deployment.spec.to_dict() for each in (self.before, self.after))
         before, after = (dict(_leaves("spec", spec)) for spec in specs)
         return tuple(
             Change(field=path, before=before.get(path), after=after.get(path))

@@ -42,8 +42,7 @@ def check_allowed(model: ModelDeployment, settings: Settings) -> None:
             "pods.template: the operator's settings.podTemplates is false, since the chart's "
             "admission policies are not installed",
         )
-    template = given_template(spec.pods)
-    listed = settings.sidecar_images
+    template, listed = given_template(spec.pods), settings.sidecar_images
     for path, container in containers_in(template):
         if container["name"] != CONTAINER and not is_allowed(container["image"], listed):
             what = f"pods.template.{path}.image {container['image']}"
