@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the operator's image for a release:
 #
-#   deploy/image.sh python:3.11-slim@sha256:... REGISTRY/tonnage:0.1.0
+#   deploy/image.sh python:3.11-slim@sha256:... REGISTRY/tonnage:0.2.0
 #
 # The base is named by its digest, so that the same sources give the same image.
 set -euo pipefail

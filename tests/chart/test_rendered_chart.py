@@ -379,7 +379,7 @@ def test_a_digest_stands_above_a_tag(helm):
 
     digest = "sha256:" + "a" * 64
 
-    assert image() == "tonnage/operator:0.1.0"
+    assert image() == "tonnage/operator:0.2.0"
     assert image(tag="1.2") == "tonnage/operator:1.2"
     assert image(tag="1.2", digest=digest) == f"tonnage/operator@{digest}"
 

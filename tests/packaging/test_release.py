@@ -8,6 +8,7 @@ Making one installs Tonnage and the tools of a release into environments of thei
 import hashlib
 import importlib.util
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -51,9 +52,8 @@ def tree(tmp_path):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     changelog = folder / "CHANGELOG.md"
-    changelog.write_text(
-        changelog.read_text().replace("## Unreleased", f"## {VERSION} - 2026-12-01")
-    )
+    heading = re.compile(rf"^## (Unreleased|{re.escape(VERSION)}).*$", re.MULTILINE)
+    changelog.write_text(heading.sub(f"## {VERSION} - 2026-12-01", changelog.read_text(), count=1))
     git(folder, "init", "--quiet")
     git(folder, "add", ".")
     git(folder, "commit", "--quiet", "--message", "All")

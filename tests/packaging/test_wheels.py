@@ -129,7 +129,7 @@ def test_a_wheel_leaves_the_lab_out(pure):
     with ZipFile(pure[0]) as archive:
         folders = {Path(name).parts[0] for name in archive.namelist()}
 
-    assert folders == {"tonnage", "tonnage-0.1.0.dist-info"}
+    assert folders == {"tonnage", "tonnage-0.2.0.dist-info"}
 
 
 @needs_compiler

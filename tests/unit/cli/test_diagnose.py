@@ -25,7 +25,7 @@ def test_everything_that_a_bug_report_needs_is_in_it(diagnose):
         f"operator/{POD}.previous.log", f"operator/{POD}.metrics.txt",
     }  # fmt: skip
     about = yaml.safe_load(files["about.yaml"])
-    assert (about["tonnage"], about["kubernetes"]) == ("0.1.0", "v1.36.4")
+    assert (about["tonnage"], about["kubernetes"]) == ("0.2.0", "v1.36.4")
     assert about["not read"] == []
     assert "tickS: 15" in files["operator/settings.yaml"]
     assert "learned" in files["operator/calibration.yaml"]

@@ -148,7 +148,7 @@ def test_the_script_for_kubectl_asks_the_plugin():
 def test_version_is_that_of_the_package():
     result = run("--version")
 
-    assert result.stdout == "tonnage 0.1.0\n"
+    assert result.stdout == "tonnage 0.2.0\n"
 
 
 def test_an_unknown_command_is_an_error():
@@ -187,7 +187,7 @@ def test_the_module_runs():
     command = [sys.executable, "-m", "tonnage", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
 
-    assert done.stdout == "tonnage 0.1.0\n"
+    assert done.stdout == "tonnage 0.2.0\n"
 
 
 def test_a_missing_extra_says_how_to_install_it():

@@ -155,4 +155,4 @@ def test_the_steps_of_a_tick_are_measured_each():
 
     value = heartbeat.registry.get_sample_value
     assert value("tonnage_tick_step_seconds_count", {"step": "observe"}) == 1
-    assert value("tonnage_build_info", {"version": "0.1.0"}) == 1
+    assert value("tonnage_build_info", {"version": "0.2.0"}) == 1

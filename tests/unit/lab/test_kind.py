@@ -132,7 +132,7 @@ def test_a_cluster_that_kind_does_not_make_is_deleted_and_its_routes_go(machine:
 @pytest.mark.parametrize("base", ["python:3.11-slim", "python:3.11-slim@sha256:abc"])
 def test_a_release_refuses_a_base_without_a_digest(base: str):
     done = subprocess.run(  # noqa: S603
-        [ROOT / "deploy/image.sh", base, "example.test/tonnage:0.1.0"],
+        [ROOT / "deploy/image.sh", base, "example.test/tonnage:0.2.0"],
         capture_output=True, text=True, check=False, env=os.environ | {"PATH": os.defpath},
     )  # fmt: skip
 
