@@ -22,7 +22,7 @@ from tonnage.cluster.lease import RENEW_S, Leadership
 from tonnage.cluster.prometheus import Prometheus
 from tonnage.cluster.ranges import ask_range
 from tonnage.fleet.act import Writer
-from tonnage.fleet.aside import Aside, beside, unheard
+from tonnage.fleet.background import BackgroundTask, beside, unheard
 from tonnage.fleet.calibration import CalibrationConfigMap
 from tonnage.fleet.calibration_folder import read_calibrations
 from tonnage.fleet.heartbeat import LOOP, WATCHES, Heartbeat, serve
@@ -83,7 +83,9 @@ def build(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
         calibration=CalibrationConfigMap(led, namespace=settings.operator_namespace),
         settings=settings,
         past=PastReader(ask=ask_range, settings=settings, start=beside),
-        lists=Lists(store=store, kube=kube, namespaces=settings.namespaces, work=Aside(beside)),
+        lists=Lists(
+            store=store, kube=kube, namespaces=settings.namespaces, work=BackgroundTask(beside)
+        ),
     )
 
 
@@ -103,11 +105,11 @@ def keep_deciding(
 
     ``look``: what is looked at between two ticks.
     """
-    was_leading, told = False, ""
+    was_leading, reported = False, ""
     while not stop.is_set():
         leads = leadership.is_leader()
         heartbeat.leads.set(leads)
-        told = _tell_lead(leadership, leads=leads, before=told)
+        reported = _tell_lead(leadership, leads=leads, before=reported)
         try:
             if leads and not was_leading:
                 loop.start_leading()
@@ -229,8 +231,8 @@ def run(settings_path: str) -> int:
     loop.tell, loop.step = heartbeat.exporter.note, heartbeat.step
     loop.gather = lambda: stop.wait(GATHER_S)
     known = {"version": metadata.version("tonnage"), "identity": identity}
-    told = settings.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    LOG.info(Line("started", **known, settings=told))
+    reported = settings.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    LOG.info(Line("started", **known, settings=reported))
     has_ended = threading.Event()
     deciding = threading.Thread(
         target=keep_deciding, args=(loop, leadership, heartbeat, stop, edited.look), name=LOOP

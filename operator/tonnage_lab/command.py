@@ -153,7 +153,7 @@ def demo(
     """Run the demo: an example under load, and how the operator scales it."""
     with lab_errors():
         story = importlib.import_module("tonnage_lab.demo")
-        stages = importlib.import_module("tonnage_lab.stages")
+        stages = importlib.import_module("tonnage_lab.scenario")
         chosen = {} if scrape_interval_s is None else {"scrape_interval_s": scrape_interval_s}
         sys.exit(
             story.run_demo(

@@ -29,8 +29,8 @@ from tonnage_lab.processes import wait_until
 from tonnage_lab.progress import Step, on_console
 from tonnage_lab.runner.__main__ import obstacle
 from tonnage_lab.sampler import Sources, Story, StorySample, ask_now, sampling
+from tonnage_lab.scenario import EngineKind, Example, Stage, set_up
 from tonnage_lab.site import SiteConfig
-from tonnage_lab.stages import EngineKind, Example, Stage, set_up
 
 SCRAPE_INTERVAL_S: Final = 5
 NOTABLE_MOVE: Final = 0.05

@@ -27,7 +27,7 @@ from tonnage_lab.load import LoadControl, LoadTarget, background_load
 from tonnage_lab.load_client import LengthDistribution, RequestShape
 from tonnage_lab.load_endpoints import ServiceRef
 from tonnage_lab.load_records import attainment
-from tonnage_lab.stages import EngineKind, Stage, set_up
+from tonnage_lab.scenario import EngineKind, Stage, set_up
 
 pytestmark = [
     pytest.mark.alerts,

@@ -17,10 +17,10 @@ from fleet_builders import example
 from helm import NAMESPACE
 from rival_builders import piecewise
 from tonnage.replay.cluster import ReplayedModel, StartupTime
+from tonnage.replay.ground_truth import GroundTruth
 from tonnage.replay.operator import Operator
 from tonnage.replay.simulation import Simulation
 from tonnage.replay.traffic import TrafficSource, traffic
-from tonnage.replay.truth import Truth
 from tonnage.settings import Settings
 from tonnage.sizing.expected import expected_workload
 from tonnage.units import HOUR_S
@@ -35,7 +35,7 @@ SETTINGS = Settings(prometheus_url="http://prometheus.test:9090")
 TICK_S = round(SETTINGS.tick_s)
 LOAD = piecewise([(0, 3.0), (700, 9.0), (2200, 1.5)])
 """As expected, three times as much, then half: the demo's phases, stretched over an hour."""
-SLOWER = Truth(bandwidth_factor=0.72)
+SLOWER = GroundTruth(bandwidth_factor=0.72)
 """The engines of the demo: a bandwidth efficiency of 0.60 where the prior says 0.83."""
 START = StartupTime(mean_s=120.0, jitter=0.2)
 
@@ -122,8 +122,11 @@ def checked(folder, said, expected):
 def test_the_hour_has_something_that_alerts_could_take_for_a_fault(conditions):
     assert len(conditions) >= HOUR_S / TICK_S
     seen = set().union(*conditions)
-    assert seen >= {("SLOMet", "False", "Missed"), ("Ready", "False", "WaitingForReplicas")}
-    assert conditions[-1] >= {("SLOMet", "True", "Met"), ("MetricsAvailable", "True", "Scraped")}
+    assert seen >= {("SLOMet", "False", "TargetMissed"), ("Ready", "False", "WaitingForReplicas")}
+    assert conditions[-1] >= {
+        ("SLOMet", "True", "TargetsMet"),
+        ("MetricsAvailable", "True", "Scraped"),
+    }
 
 
 def test_no_alert_fires_over_an_hour_of_the_demos_load(conditions, folder):
@@ -133,7 +136,7 @@ def test_no_alert_fires_over_an_hour_of_the_demos_load(conditions, folder):
 
 
 def test_the_same_hour_with_a_missed_slo_does_fire(conditions, folder):
-    missed = {("SLOMet", "False", "Missed")}
+    missed = {("SLOMet", "False", "TargetMissed")}
     worse = [{each for each in said if each[0] != "SLOMet"} | missed for said in conditions]
 
     done = checked(folder, worse, lambda rule, at_s: [])

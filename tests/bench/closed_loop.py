@@ -28,10 +28,10 @@ from slo_shares import slo_shares
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.replay.cluster import ReplayedModel
+from tonnage.replay.ground_truth import GroundTruth, Kink, machine
 from tonnage.replay.record import Record
 from tonnage.replay.simulation import Simulation
 from tonnage.replay.traffic import Rate, TrafficSource, constant_rate, diurnal, traffic
-from tonnage.replay.truth import Kink, Truth, machine
 from tonnage.settings import Settings
 from tonnage.sizing.expected import expected_workload
 from tonnage.sizing.request import ask, look_up
@@ -74,14 +74,16 @@ class Case:
     seed: int = 0
 
     @property
-    def truth(self) -> Truth:
+    def truth(self) -> GroundTruth:
         if self.part == "all":
-            return Truth(speed=self.speed)
+            return GroundTruth(speed=self.speed)
         if self.part == "kink":  # a sequence beyond the 16th costs more than the formula can say
-            return Truth(kink=Kink(num_sequences=16, per_sequence_s=KINK_S * (1 / self.speed - 1)))
+            return GroundTruth(
+                kink=Kink(num_sequences=16, per_sequence_s=KINK_S * (1 / self.speed - 1))
+            )
         if self.part == "overhead":
-            return Truth(overhead_factor=1 / self.speed)
-        return Truth(**{f"{self.part}_factor": self.speed})
+            return GroundTruth(overhead_factor=1 / self.speed)
+        return GroundTruth(**{f"{self.part}_factor": self.speed})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ from loop_builders import a_loop_asking, show
 from query_api import QueryApi
 from tonnage.cluster.answer import AnswerReader
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, PODS, REPLICA_SETS
-from tonnage.cluster.questions import Answers, QueryResult
+from tonnage.cluster.queries import Answers, QueryResult
 from tonnage.estimate.metrics import HISTORY, QUERIES
 from tonnage.fleet.loop import Loop
 from tonnage.fleet.parts import parts_of

@@ -31,8 +31,8 @@ from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.learner import constants_of, deviation_of_step, prior_posterior
 from tonnage.estimate.posterior import SpeedPosterior
 from tonnage.replay.cluster import ReplayedModel
+from tonnage.replay.ground_truth import GroundTruth
 from tonnage.replay.traffic import TrafficSource, constant_rate, traffic
-from tonnage.replay.truth import Truth
 from tonnage.settings import Settings
 from tonnage.sizing.expected import expected_workload
 from tonnage.sizing.plan import Sizing
@@ -72,7 +72,7 @@ class Drawn:
 
     shape: str
     place: tuple[str, str, str]
-    truth: Truth
+    truth: GroundTruth
     replicas: int
     load: float
 
@@ -81,7 +81,7 @@ class Drawn:
 class Trouble:
     """What befalls engines and scrapes on the way."""
 
-    later: Truth | None = None
+    later: GroundTruth | None = None
     """What the engines become half an hour after the start."""
     corrupted: float = 0.0
     """Share of scrapes."""
@@ -92,7 +92,7 @@ def drawn(seed: int) -> Drawn:
     return Drawn(
         shape=chance.choice(sorted(SHAPES)),
         place=chance.choice(PLACES),
-        truth=Truth(
+        truth=GroundTruth(
             overhead_factor=math.exp(chance.gauss(0, 0.35)),
             bandwidth_factor=math.exp(chance.gauss(-0.05, 0.18)),
             prefill_factor=math.exp(chance.gauss(0, 0.25)),
@@ -164,7 +164,7 @@ def with_speed(replica: Replica, constants: Any) -> Replica:
     return replace(replica, model=replace(replica.model, constants=constants))
 
 
-def known(case: Drawn, truth: Truth, load_requests_per_s: float | None = None) -> Known:
+def known(case: Drawn, truth: GroundTruth, load_requests_per_s: float | None = None) -> Known:
     spec = parse_model_deployment(manifest(case, 1.0)).spec
     request = ask(spec, look_up(spec, built_in_gpus()))
     sizing = size(replace(request, flags=size(request).flags))

@@ -27,9 +27,9 @@ from replay_shapes import (
 
 from tonnage.api.objects import ModelDeployment, parse_model_deployment
 from tonnage.replay.cluster import StartupTime
-from tonnage.replay.drawn import duration_of, window_of
 from tonnage.replay.record import FirstPlan
-from tonnage.replay.scenario import OfShape, OfTrace, Scenario, first_plan
+from tonnage.replay.scenario import Scenario, SyntheticWorkload, TraceWorkload, first_plan
+from tonnage.replay.trace_sampling import duration_of, window_of
 from tonnage.replay.traces import Trace, read_trace
 from tonnage.units import seconds
 
@@ -190,7 +190,7 @@ def chosen_cases(traces: Sequence[str], only: Sequence[str]) -> list[Case]:
 @cache
 def scenario_parts(
     case: Case, declared: float = 1.0
-) -> tuple[ModelDeployment, OfTrace | OfShape, FirstPlan]:
+) -> tuple[ModelDeployment, TraceWorkload | SyntheticWorkload, FirstPlan]:
     """Return what all runs of a case have in common; ``declared``: of the rate, by the spec."""
     requests, lengths, rate = _of_shape(case) if case.file is None else _of_trace(case)
     model = parse_model_deployment(manifest(lengths, declared * rate))
@@ -212,14 +212,18 @@ def scenario(
     )
 
 
-def _of_shape(case: Case) -> tuple[OfShape, Lengths, float]:
+def _of_shape(case: Case) -> tuple[SyntheticWorkload, Lengths, float]:
     if found := SWAPS.get(case.name):
         rate = case.times * found.requests_per_s
-        requests = OfShape(shape=ALL_SHAPES[case.name], requests_per_s=1.0, times=case.times)
+        requests = SyntheticWorkload(
+            shape=ALL_SHAPES[case.name], requests_per_s=1.0, times=case.times
+        )
         return requests, _of_swap(found), rate
     if case.name != "llmd":
         rate = RATES[case.name]
-        requests = OfShape(shape=ALL_SHAPES[case.name], requests_per_s=rate, times=case.times)
+        requests = SyntheticWorkload(
+            shape=ALL_SHAPES[case.name], requests_per_s=rate, times=case.times
+        )
         return requests, CHAT, rate * case.times
     (_, *prompt), (_, *output) = LLMD_PROMPT, LLMD_OUTPUT
     lengths = Lengths(
@@ -230,7 +234,11 @@ def _of_shape(case: Case) -> tuple[OfShape, Lengths, float]:
     )
     number = sum(rate * stage_s for rate, stage_s in LLMD_STAGES)
     mean = case.times * number / sum(stage_s for _, stage_s in LLMD_STAGES)
-    return OfShape(shape=ALL_SHAPES["llmd"], requests_per_s=1.0, times=case.times), lengths, mean
+    return (
+        SyntheticWorkload(shape=ALL_SHAPES["llmd"], requests_per_s=1.0, times=case.times),
+        lengths,
+        mean,
+    )
 
 
 def _of_swap(found: Swap) -> Lengths:
@@ -243,11 +251,11 @@ def _of_swap(found: Swap) -> Lengths:
     )
 
 
-def _of_trace(case: Case) -> tuple[OfTrace, Lengths, float]:
+def _of_trace(case: Case) -> tuple[TraceWorkload, Lengths, float]:
     trace = read_trace(Path(str(case.file)))
     part = window_of(trace, case.from_s, case.until_s)
     duration_s = duration_of(trace, case.from_s, case.until_s)
-    requests = OfTrace(trace=part, duration_s=duration_s, times=case.times)
+    requests = TraceWorkload(trace=part, duration_s=duration_s, times=case.times)
     return requests, lengths_of(part), case.times * len(part) / duration_s
 
 

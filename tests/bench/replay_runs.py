@@ -23,8 +23,8 @@ from replay_cases import Case, View, scenario, setup_of
 from replay_others.registry import ALL
 
 import tonnage
-from tonnage.replay.judge import QUANTILES
-from tonnage.replay.policies import DrawnScenario, PolicyResult
+from tonnage.replay.evaluation import QUANTILES
+from tonnage.replay.policies import PolicyResult, PreparedScenario
 from tonnage.replay.policy import TONNAGE, policy_of
 from tonnage.replay.scenario import Scenario
 from tonnage.termination import process_pool
@@ -122,7 +122,7 @@ class Run:
     """Bugs that ticks met."""
 
 
-def run_of(job: Job, drawn: Callable[[], DrawnScenario], sources: str) -> Run:
+def run_of(job: Job, drawn: Callable[[], PreparedScenario], sources: str) -> Run:
     """Run a job; what goes wrong is part of the answer."""
     began_s = time.process_time()
     try:
@@ -224,7 +224,7 @@ def _written(
     folder: Path, draw: Draw, jobs: Sequence[Job], sources: str
 ) -> Sequence[tuple[Job, Run]]:
     """Run jobs of a draw, and write each file here, so that it stays if nobody waits for it."""
-    drawn = cache(lambda: DrawnScenario(draw.scenario(), ALL))
+    drawn = cache(lambda: PreparedScenario(draw.scenario(), ALL))
     found = []
     for job in jobs:
         found.append((job, run_of(job, drawn, sources)))

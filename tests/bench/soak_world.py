@@ -20,7 +20,7 @@ from query_api import WINDOW, QueryApi
 from tonnage.cluster.answer import AnswerReader
 from tonnage.cluster.errors import KubernetesError, PrometheusError
 from tonnage.cluster.kube import CONFIG_MAPS, DEPLOYMENTS, MODEL_DEPLOYMENTS, PODS, REPLICA_SETS
-from tonnage.cluster.questions import Answers, QueryResult
+from tonnage.cluster.queries import Answers, QueryResult
 from tonnage.control.input.times import rfc3339
 from tonnage.estimate.fleet_scrapes import FleetScrapes
 from tonnage.estimate.metrics import QUERIES

@@ -22,7 +22,7 @@ from tonnage.cluster.kube import (
 from tonnage.control.write.writes import Writes
 from tonnage.fleet.children import RESOURCES, Children, NoPathError
 from tonnage.fleet.views import deployment_view
-from tonnage.manifests.changes import Hands, departures, template_changes
+from tonnage.manifests.changes import FieldOwners, list_differences, template_changes
 from tonnage.manifests.children import Site, deployment
 from tonnage.manifests.names import MANAGER
 from tonnage.manifests.workload import template_in
@@ -446,4 +446,4 @@ def test_a_template_is_no_roll_and_no_drift_when_it_is_read_back(
     live, owned = json.loads(view.template), json.loads(view.template_fields)
 
     assert template_changes(live, template_in(wanted), owned=owned) == ()
-    assert departures(live, template_in(wanted), Hands(ours=owned)) == ()
+    assert list_differences(live, template_in(wanted), FieldOwners(ours=owned)) == ()

@@ -98,7 +98,7 @@ FULL_STATUS = {
     "display": {
         "mbu": "62 %", "queue": "0", "slo": "99 %", "reason": "Steady", "problem": "pod a waits",
     },
-    "proposals": [{"digest": "0123456789abcdef", "reason": "PodsWouldRoll", "message": "2 pods"}],
+    "proposals": [{"digest": "0123456789abcdef", "reason": "RolloutNeedsApproval", "message": "2"}],
 }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from tonnage.control.input.state import DeploymentView
 from tonnage.control.write.writes import Scale, Writes
 from tonnage.fleet.act import Writer
 from tonnage.fleet.views import groups_view
-from tonnage.manifests.changes import Hands, departures, template_changes
+from tonnage.manifests.changes import FieldOwners, list_differences, template_changes
 from tonnage.manifests.children import deployment, service
 from tonnage.manifests.names import MANAGER, SCALE_MANAGER, Manifest
 from tonnage.manifests.workload import template_in
@@ -103,7 +103,7 @@ def test_is_no_roll_and_no_drift_when_it_is_read_back(api: KubeApi):
     live, owned = json.loads(view.template), json.loads(view.template_fields)
 
     assert template_changes(live, template_in(wanted()), owned=owned) == ()
-    assert departures(live, template_in(wanted()), Hands(ours=owned)) == ()
+    assert list_differences(live, template_in(wanted()), FieldOwners(ours=owned)) == ()
     assert (view.replicas, view.num_nodes, view.gpus_per_replica) == (1, 2, 16)
     assert view.template_managers == frozenset()
 
@@ -133,9 +133,9 @@ def test_the_edit_of_another_is_named_with_its_field(api: KubeApi):
     )
     view = view_of(api)
     owners = tuple((name, fields) for name, fields in json.loads(view.template_owners))
-    hands = Hands(ours=json.loads(view.template_fields), others=owners)
+    hands = FieldOwners(ours=json.loads(view.template_fields), others=owners)
 
-    [change] = departures(json.loads(view.template), template_in(wanted()), hands)
+    [change] = list_differences(json.loads(view.template), template_in(wanted()), hands)
     assert (change.field, change.before, change.after) == ("size", "3", "2")
     assert change.by == ("kubectl-edit",)
     api.apply(PATH, wanted(), manager=MANAGER, force=True)

@@ -299,5 +299,5 @@ class TestWithoutTheController:
             group_site.controller.start()
         groups.wait_ready(2)
 
-        assert found["reason"] == "ControllerSilent"
+        assert found["reason"] == "WorkloadControllerNotObserving"
         assert before.items() <= uids(groups).items()

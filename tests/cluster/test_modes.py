@@ -164,7 +164,7 @@ def test_approve_rolls_pods_for_the_digest_of_the_plan_and_no_other(running):
     (proposal,) = running.status()["proposals"]
 
     assert running.deployment()["metadata"]["generation"] == before["metadata"]["generation"]
-    assert running.condition("Approved")["reason"] == "PodsWouldRoll"
+    assert running.condition("Approved")["reason"] == "RolloutNeedsApproval"
     assert "resources.requests" in running.condition("Approved")["message"]
     assert running.condition("Ready")["status"] == "True"
 
@@ -362,7 +362,10 @@ def test_replicas_that_somebody_else_set_are_corrected(running):
 def test_none_that_somebody_else_asked_for_stay_none_until_the_spec_changes(running):
     running.wait_ready()
     running.kubectl("scale", f"deployment/{NAME}", "--replicas=0")
-    until(lambda: running.condition("ScalingActive").get("reason") == "ParkedAtZero", "it says so")
+    until(
+        lambda: running.condition("ScalingActive").get("reason") == "ScaledToZeroExternally",
+        "it says so",
+    )
     running.settled("nobody fights over it")
 
     assert running.replicas() == 0

@@ -11,7 +11,7 @@ from pod_templates import REAL, engine
 from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import DEPLOYMENTS, KubeApi
 from tonnage.fleet.views import deployment_view
-from tonnage.manifests.changes import Hands, departures, template_changes
+from tonnage.manifests.changes import FieldOwners, list_differences, template_changes
 from tonnage.manifests.children import deployment
 from tonnage.manifests.names import MANAGER, Manifest
 from tonnage.manifests.pod import deprecation
@@ -50,7 +50,7 @@ def check_stands(api: KubeApi, wanted: Manifest) -> None:
     """Ask whether what stands is what we wrote: no edit is seen, and nothing would roll."""
     view = deployment_view(api.get(path_of(wanted)) or {})
     live, owned = json.loads(view.template), json.loads(view.template_fields)
-    assert departures(live, template_in(wanted), Hands(ours=owned)) == ()
+    assert list_differences(live, template_in(wanted), FieldOwners(ours=owned)) == ()
     assert template_changes(live, template_in(wanted), owned=owned) == ()
     assert view.template_managers == frozenset()
     assert view.gpus_per_replica == 2
@@ -91,8 +91,8 @@ def test_a_field_of_another_that_is_in_a_template_of_ours_is_drift(
 
     view = deployment_view(administrator.get(path_of(wanted)) or {})
     owners = tuple((name, fields) for name, fields in json.loads(view.template_owners))
-    hands = Hands(ours=json.loads(view.template_fields), others=owners)
-    found = departures(json.loads(view.template), template_in(wanted), hands)
+    hands = FieldOwners(ours=json.loads(view.template_fields), others=owners)
+    found = list_differences(json.loads(view.template), template_in(wanted), hands)
 
     assert {each.field for each in found} == {"spec.schedulerName", "spec.dnsPolicy"}
     assert {each.by for each in found} == {("kubectl-edit",)}

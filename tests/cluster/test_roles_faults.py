@@ -108,7 +108,7 @@ class TestALinkThatIsSlow:
             until_said(roles, "decode", "SLOMet", status="True")
             set_transfer(site, SLOW_S)
             try:
-                until_said(roles, "decode", "SLOMet", status="False", reason="Missed")
+                until_said(roles, "decode", "SLOMet", status="False", reason="TargetMissed")
                 seen = watched(roles, 4 * JUDGED_S)
                 late = roles.measured("decode", "ttftAttainment")
                 message = tenant.condition("SLOMet", "decode")["message"]
@@ -133,7 +133,7 @@ class TestALinkThatIsSlow:
         assert late < 0.01
         assert seen.said("prefill", "SLOMet") == set()
         assert set(seen.replicas) == {(1, 1)}
-        assert not {"PromisesJudged", "Backlog"} & (seen.codes("prefill") | seen.codes("decode"))
+        assert not {"CapacityAdjusted", "Backlog"} & (seen.codes("prefill") | seen.codes("decode"))
         waits_s = [float(each) for each in re.findall("caches take (\\S+) s", message)]
         assert waits_s == [pytest.approx(SLOW_S, rel=0.3)]
 
@@ -190,7 +190,7 @@ class TestPrefillThatIsGone:
         assert roles.failed() == []
         assert gone["reason"] == "NoNodeFits"
         assert set(seen.replicas) == {(before, 2)}
-        assert seen.codes("prefill").isdisjoint({"PromisesJudged", "Backlog"})
+        assert seen.codes("prefill").isdisjoint({"CapacityAdjusted", "Backlog"})
 
 
 class TestDecodeThatIsFull:
@@ -234,8 +234,8 @@ class TestDecodeThatIsFull:
         assert roles.failed() == []
         assert limited["reason"] == "MaxReplicas"
         assert waiting > FULL
-        assert all("CachesUntaken" in codes(each, "prefill") for each in seen.statuses)
+        assert all("DecodeBacklogged" in codes(each, "prefill") for each in seen.statuses)
         assert max(seen.replicas) <= seen.replicas[0]
-        assert seen.codes("prefill").isdisjoint({"PromisesJudged", "Backlog"})
+        assert seen.codes("prefill").isdisjoint({"CapacityAdjusted", "Backlog"})
         assert all("decode has not pulled" in each for each in seen.said("prefill", "SLOMet"))
         assert seen.said("decode", "SLOMet")

@@ -12,11 +12,11 @@ import pytest
 from fleet_builders import a_model, a_sizing
 from page_builders import take_page
 from scrape_faults import multiplied, without_numbers, zeroed
+from tonnage.estimate.attainment import HIGHEST, LOWEST
 from tonnage.estimate.demand import measure_demand
 from tonnage.estimate.fleet_scrapes import FleetScrapes
 from tonnage.estimate.learner import BAND
 from tonnage.estimate.metrics import WINDOWS
-from tonnage.estimate.promise import HIGHEST, LOWEST
 from tonnage.estimate.samples import fleet_samples
 from tonnage.replay.cluster import ReplayedModel
 from tonnage.replay.operator import Operator

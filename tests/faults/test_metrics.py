@@ -22,7 +22,7 @@ from fault_world import (
 )
 from fleet_builders import a_manifest, a_model, a_pod_body
 from http_double import Reply
-from tonnage.cluster.questions import query_of
+from tonnage.cluster.queries import query_of
 from tonnage.estimate.metrics import DECIDING, LATENCIES, QUERIES, SCRAPES
 from tonnage.fleet import parts
 from tonnage.fleet.store import Kind

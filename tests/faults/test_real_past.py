@@ -8,8 +8,8 @@ import pytest
 from fleet_builders import a_manifest, a_state
 from prometheus_blocks import NEEDED, line, prometheus_with
 from tonnage.cluster.ranges import ask_range
+from tonnage.estimate.forecasters import BIN_S
 from tonnage.estimate.past import LABEL
-from tonnage.estimate.ways import BIN_S
 from tonnage.fleet.past import PastReader
 from tonnage.settings import Settings
 from tonnage.units import HOUR_S, MINUTE_S

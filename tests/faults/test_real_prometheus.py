@@ -11,7 +11,7 @@ import yaml
 import debian_programs
 from http_double import Reply, serving
 from tonnage.cluster.prometheus import Prometheus, QueryLimits
-from tonnage.cluster.questions import QuerySet
+from tonnage.cluster.queries import QuerySet
 from tonnage.estimate.fleet_scrapes import FleetScrapes
 from tonnage.estimate.metrics import QUERIES, WINDOWS, queries
 from tonnage.estimate.samples import fleet_samples

@@ -11,7 +11,7 @@ from fleet_builders import NOW_S
 from helm import memory_limit_bytes
 from http_double import Reply, serving
 from query_api import QueryApi
-from tonnage.cluster.questions import query_of
+from tonnage.cluster.queries import query_of
 from tonnage.estimate.metrics import LATENCIES
 from tonnage.units import MIB
 

@@ -10,9 +10,9 @@ from typing import Any, Final
 from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.catalog.models import built_in_config
-from tonnage.cli.answers.planning import Planned, Refused, Terms, answer
-from tonnage.cli.answers.rendering import servable, template_manifest
 from tonnage.cli.read.references import References
+from tonnage.cli.results.planning import PlanContext, Planned, Refused, answer
+from tonnage.cli.results.rendering import servable, template_manifest
 from tonnage.manifests.arguments import LEADER, RANK, read_flags
 from tonnage.manifests.children import Site
 from tonnage.manifests.workload import WORKLOADS, template_in
@@ -297,7 +297,7 @@ def rendered_case(case: Case, minor: str) -> Config:
     except InvalidSpecError as error:
         return {"refused": str(error)}
     config = json.dumps(case.config) if case.config else None
-    found = answer(model, Terms(gpus=built_in_gpus()), References(config=config))
+    found = answer(model, PlanContext(gpus=built_in_gpus()), References(config=config))
     if isinstance(found, Planned) and case.split:
         flags = replace(found.sizing.flags, parallelism=case.split)
         found = replace(found, sizing=replace(found.sizing, flags=flags))

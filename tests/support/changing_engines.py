@@ -13,9 +13,9 @@ from typing import Any
 
 from tonnage.engine.core import Engine
 from tonnage.replay.cluster import ReplayedModel, SimulatedCluster, Template
-from tonnage.replay.counters import DECODING, PREFILLING, WAITING, EngineCounters
+from tonnage.replay.ground_truth import GroundTruth, Machine, machine
+from tonnage.replay.simulated_metrics import DECODING, PREFILLING, WAITING, EngineCounters
 from tonnage.replay.simulation import Simulation
-from tonnage.replay.truth import Machine, Truth, machine
 
 
 class ChangingCounters(EngineCounters):
@@ -89,7 +89,7 @@ def _suspend(engine: Engine, numbers: Iterable[int], steps: int) -> None:
 class ChangingCluster(SimulatedCluster):
     """A cluster whose engines may come to cost something else."""
 
-    def change(self, truth: Truth, at_s: float) -> None:
+    def change(self, truth: GroundTruth, at_s: float) -> None:
         """Let all engines cost something else from now on."""
         self.served = replace(self.served, truth=truth)
         if self.template is not None:
@@ -119,7 +119,7 @@ class ChangingSimulation(Simulation):
         self,
         served: ReplayedModel,
         *,
-        changes: Sequence[tuple[float, Truth]],
+        changes: Sequence[tuple[float, GroundTruth]],
         **settings: Any,
     ) -> None:
         """``changes``: when, and what they are from then on."""

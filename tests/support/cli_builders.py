@@ -10,11 +10,11 @@ from click.testing import CliRunner
 
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.cli.answers.comparing import compare_classes
-from tonnage.cli.answers.planning import Planned, Terms, answer, request_of
 from tonnage.cli.commands.app import program
-from tonnage.cli.read.asked import manifest_of_changes
 from tonnage.cli.read.manifest import parse
+from tonnage.cli.read.spec_overrides import manifest_of_changes
+from tonnage.cli.results.comparing import compare_classes
+from tonnage.cli.results.planning import PlanContext, Planned, answer, request_of
 from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
 from tonnage.units import GIB
 
@@ -151,7 +151,7 @@ def plan(*texts, options=()):
 def answered(text=LLAMA, **terms):
     """Return the plan of a manifest that has one."""
     found = answer(
-        parse_model_deployment(yaml.safe_load(text)), Terms(gpus=built_in_gpus(), **terms)
+        parse_model_deployment(yaml.safe_load(text)), PlanContext(gpus=built_in_gpus(), **terms)
     )
     assert isinstance(found, Planned)
     return found
@@ -161,7 +161,7 @@ def a_comparison(text=LLAMA, names=("H100", "H200", "L4", "GH200"), *, are_named
     """Return the classes compared for a manifest; ``changes`` are made to every class."""
     gpus = built_in_gpus()
     deployment = parse_model_deployment(yaml.safe_load(text))
-    request = request_of(deployment.spec, Terms(gpus=gpus))
+    request = request_of(deployment.spec, PlanContext(gpus=gpus))
     changed = [replace(gpus[name], **changes) for name in names]
     return compare_classes(deployment, request, changed, are_named=are_named)
 
@@ -234,4 +234,4 @@ def a_request_of(model_id, gpu):
     """Return the request of a model on a class, as options ask it."""
     changes = (("model.id", model_id), ("hardware.gpu", gpu), ("engine.version", "0.33"))
     spec = parse(manifest_of_changes(changes)).spec
-    return request_of(spec, Terms(gpus=built_in_gpus()))
+    return request_of(spec, PlanContext(gpus=built_in_gpus()))

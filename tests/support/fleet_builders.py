@@ -13,8 +13,7 @@ from measured_builders import with_lengths as of_lengths
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.control.assess import decide_object, size_object
-from tonnage.control.decide.budget import Left
-from tonnage.control.input.answers import Asker
+from tonnage.control.decide.budget import RemainingBudget
 from tonnage.control.input.memory import (
     DecisionMemory,
     Needed,
@@ -25,6 +24,7 @@ from tonnage.control.input.memory import (
     WriteMemory,
 )
 from tonnage.control.input.results import Cause, Failure
+from tonnage.control.input.sizing_cache import SizingCache
 from tonnage.control.input.state import Fleet, ModelState
 from tonnage.control.observe.ownership import own_only
 from tonnage.estimate.calibration import Calibrations
@@ -359,7 +359,7 @@ def a_memory(state, *, needs=1, recent_needs=None, **changes):
 
 def failures(kind, said="denied by a webhook", *, cause=Cause.REFUSED, **changes):
     """What is remembered where one write of the first spec failed and is tried again later."""
-    known = Failure(cause=cause, said=said, generation=1, times=1, at_s=NOW_S + 60)
+    known = Failure(cause=cause, detail=said, generation=1, times=1, at_s=NOW_S + 60)
     return {kind: replace(known, **changes)}
 
 
@@ -390,6 +390,6 @@ def assessed(state=None, *, memory=None, fleet=None, free_gpus=None, **changes):
 
 def assess(state, fleet, memory, *, free_gpus, asker=None):
     """Assess one object as a tick does, without the others."""
-    state, asker = own_only(state, may_adopt=fleet.settings.mode == "full"), asker or Asker()
+    state, asker = own_only(state, may_adopt=fleet.settings.mode == "full"), asker or SizingCache()
     sized = size_object(state, fleet, memory, asker)
-    return decide_object(sized, fleet, asker, Left(gpus=free_gpus))
+    return decide_object(sized, fleet, asker, RemainingBudget(gpus=free_gpus))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tonnage.cluster.errors import ConflictError, HeldBackError, KubernetesError
+from tonnage.cluster.errors import ConflictError, KubernetesError, WriteFencedError
 from tonnage.cluster.kube import LEADER_WORKER_SETS, Resource
 from tonnage.cluster.pages import reduce_object
 from tonnage.manifests.workload import WORKLOADS
@@ -254,7 +254,7 @@ def led(kube: KubeDouble, leads: Callable[[], bool] = lambda: True) -> "_Fenced"
 
     def check() -> None:
         if not leads():
-            raise HeldBackError("the Lease was lost: nothing is written")
+            raise WriteFencedError("the Lease was lost: nothing is written")
 
     return kube.with_fence(check)
 

@@ -14,7 +14,7 @@ from typing import Final
 from tonnage.engine.core import Engine
 from tonnage.engine.routing import Routing as EngineRouting
 from tonnage.engine.routing import serve
-from tonnage.replay.truth import Machine
+from tonnage.replay.ground_truth import Machine
 from tonnage.sizing.request import SizingRequest
 from tonnage.sizing.serving.arrivals import requests
 from tonnage.sizing.serving.staffing import FLEETS, Staffing

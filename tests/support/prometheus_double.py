@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from page_builders import take_series
 from tonnage.cluster.errors import PrometheusError
-from tonnage.cluster.questions import Answers, QueryResult
+from tonnage.cluster.queries import Answers, QueryResult
 from tonnage.estimate.fleet_scrapes import Answered
 from tonnage.fleet.rounds import Ask
 

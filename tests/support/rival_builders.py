@@ -4,11 +4,11 @@ from bisect import bisect_right
 from dataclasses import replace
 
 from fleet_builders import a_model, a_request_of, a_sizing
+from tonnage.replay.baselines.controller import RivalController
+from tonnage.replay.baselines.rule import ObservedPod, RuleInput, Signals
 from tonnage.replay.cluster import ReplayedModel, StartupTime
 from tonnage.replay.prometheus import Series
 from tonnage.replay.record import FirstPlan
-from tonnage.replay.rivals.controller import RivalController
-from tonnage.replay.rivals.rule import RuleInput, SeenPod, Signals
 from tonnage.replay.simulation import Simulation
 from tonnage.replay.traffic import Rate, TrafficSource, traffic
 from tonnage.settings import Settings
@@ -69,7 +69,7 @@ def a_signal(asked=4, *, at_s=0.0, ready=None, about=None, **answers):
     """Signals of so many pods, each of an answer's values of one of them in order."""
     ready = asked if ready is None else ready
     seen = tuple(
-        SeenPod(name=f"pod-{n}", age_s=1000.0, ready_for_s=900.0 if n < ready else None)
+        ObservedPod(name=f"pod-{n}", age_s=1000.0, ready_for_s=900.0 if n < ready else None)
         for n in range(asked)
     )
     return Signals(

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from query_api import compact
 from tonnage.cluster.prometheus import QueryLimits, QueryRound
-from tonnage.cluster.questions import Answers, namespace_of
+from tonnage.cluster.queries import Answers, namespace_of
 from tonnage.estimate.fleet_scrapes import FleetScrapes
 from tonnage.fleet.parts import alone_after, first_kept_waiting, parts_of
 from tonnage.settings import Settings

@@ -20,7 +20,7 @@ from tonnage.catalog.gpu import built_in_gpus
 from tonnage.engine.core import Engine
 from tonnage.engine.routing import Routing, serve
 from tonnage.engine.table import RequestTable
-from tonnage.replay.truth import scale_costs
+from tonnage.replay.ground_truth import scale_costs
 from tonnage.sizing.parallelism.draft import rank_of
 from tonnage.sizing.request import Flags, ask, look_up
 from tonnage.sizing.serving.flags import replica_under, trial_of

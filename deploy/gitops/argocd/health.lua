@@ -16,7 +16,7 @@ local function is(condition, status)
   return condition ~= nil and condition.status == status
 end
 
-local left_to_others = { ConflictingWriter = true, ConflictingScaler = true, ParkedAtZero = true }
+local left_to_others = { ConflictingWriter = true, ConflictingScaler = true, ScaledToZeroExternally = true }
 local status = obj.status or {}
 local generation = obj.metadata.generation or 0
 local scaling = (obj.spec or {}).scaling or {}

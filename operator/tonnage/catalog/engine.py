@@ -133,8 +133,10 @@ def parse_version(text: str) -> tuple[int, int]:
 def at_version(by_version: Mapping[str, Value], minor: str) -> Value:
     """Return what holds for a version: the entry of the last version that is not newer."""
     known = sorted(by_version, key=parse_version)
-    held = [since for since in known if not minor or parse_version(since) <= parse_version(minor)]
-    return by_version[held[-1]]
+    matching = [
+        since for since in known if not minor or parse_version(since) <= parse_version(minor)
+    ]
+    return by_version[matching[-1]]
 
 
 def _dated_version(text: str) -> tuple[int, int] | None:

@@ -142,8 +142,8 @@ def _part_named(words: list[str]) -> str | None:
     """Return the part that one word tells, wherever it stands."""
     if any(word.startswith("mtp") for word in words):
         return "draft"
-    told = ((_SKIPPED, "skipped"), (_ENCODERS, "encoders"), (_TABLES, "tables"))
-    return next((part for known, part in told if not known.isdisjoint(words)), None)
+    kinds = ((_SKIPPED, "skipped"), (_ENCODERS, "encoders"), (_TABLES, "tables"))
+    return next((part for known, part in kinds if not known.isdisjoint(words)), None)
 
 
 def _layer_at(words: list[str]) -> int | None:

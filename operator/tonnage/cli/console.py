@@ -19,7 +19,7 @@ WIDE_TABLE: Final = 160
 
 OK: Final = 0
 UNEXPECTED: Final = 1
-NO: Final = 2
+EXIT_INFEASIBLE: Final = 2
 """The question was understood, and its answer is no."""
 BAD_INPUT: Final = 3
 NO_CLUSTER: Final = 4
@@ -95,7 +95,7 @@ def show(console: "Console", content: "RenderableType") -> None:
         console.out(line.rstrip(), highlight=False)
 
 
-def complain(message: str) -> None:
+def print_error(message: str) -> None:
     """Print one line of trouble on standard error."""
     click.echo(f"Error: {printable(message)}", err=True)
 

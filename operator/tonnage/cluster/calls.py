@@ -58,11 +58,11 @@ def read_body(call: Call, response: Any) -> bytes:
 def refusal(
     call: Call, status: int, data: bytes, headers: Any, *, is_alone: bool
 ) -> KubernetesError:
-    said = _message(data, frozenset(call.path.split("/")), frozenset(_fields_in(call.body)))
-    message = f"{call.method} {call.path}: {status} {said}"[:MESSAGE_LENGTH]
+    detail = _message(data, frozenset(call.path.split("/")), frozenset(_fields_in(call.body)))
+    message = f"{call.method} {call.path}: {status} {detail}"[:MESSAGE_LENGTH]
     if status == HTTPStatus.CONFLICT:
-        return ConflictError(message, status=status, said=said)
-    refused = KubernetesError(message, status=status, said=said, is_alone=is_alone)
+        return ConflictError(message, status=status, detail=detail)
+    refused = KubernetesError(message, status=status, detail=detail, is_alone=is_alone)
     if status in RETRIED and not refused.is_refusal:
         refused.retry_after_s = _retry_after_s(headers)
     return refused
@@ -84,11 +84,13 @@ def _message(body: Any, known: frozenset[str], fields: frozenset[str]) -> str:
     Paths of fields that we sent can be read, of those with a mistake in their names too.
     """
     try:
-        said = str(json.loads(body)["message"])
+        detail = str(json.loads(body)["message"])
     except (TypeError, ValueError, KeyError):
         return ""
-    paths = {each for each in _NO_PATH.split(said) if fields.issuperset(each.strip(".").split("."))}
-    return redacted_line(said, 10 * MESSAGE_LENGTH, known | names_said(said) | paths)
+    paths = {
+        each for each in _NO_PATH.split(detail) if fields.issuperset(each.strip(".").split("."))
+    }
+    return redacted_line(detail, 10 * MESSAGE_LENGTH, known | names_said(detail) | paths)
 
 
 def _fields_in(body: Any) -> Iterator[str]:

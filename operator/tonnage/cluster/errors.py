@@ -33,7 +33,7 @@ class WorldError(Exception):
     """Kubernetes or Prometheus did not do what was asked. Nothing is given up for good."""
 
     is_refusal = False
-    """The server understood and said no: trying again will not help."""
+    """The server understood and refused: trying again will not help."""
     is_undone = False
     """What was asked is certainly not done: without an answer it may be."""
     is_overload = False
@@ -53,7 +53,7 @@ class BugError(WorldError):
     is_of_object = True
 
 
-class HeldBackError(WorldError):
+class WriteFencedError(WorldError):
     """A write that we did not send: it is not ours to make."""
 
     is_undone = True
@@ -66,24 +66,24 @@ class KubernetesError(WorldError):
     """When to try again; None: it would say the same."""
 
     def __init__(
-        self, message: str, *, status: int, said: str = "", is_alone: bool = False
+        self, message: str, *, status: int, detail: str = "", is_alone: bool = False
     ) -> None:
-        """``said``: by the server itself. ``is_alone``: it answered others meanwhile."""
+        """``detail``: by the server itself. ``is_alone``: it answered others meanwhile."""
         super().__init__(message)
-        self.status, self.said, self.is_alone = status, said, is_alone
-        told = said or message
-        is_refused_by_name = BY_NAME.search(told) is not None
-        is_told_no = HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR
+        self.status, self.detail, self.is_alone = status, detail, is_alone
+        answer = detail or message
+        is_refused_by_name = BY_NAME.search(answer) is not None
+        is_client_error = HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR
         is_away = status in NO_SERVER and not is_alone
         is_busy = status == HTTPStatus.TOO_MANY_REQUESTS or is_away
-        self.is_refusal = is_refused_by_name or (is_told_no and status not in PASSING)
-        self.is_undone = is_told_no or is_refused_by_name
+        self.is_refusal = is_refused_by_name or (is_client_error and status not in PASSING)
+        self.is_undone = is_client_error or is_refused_by_name
         self.is_overload = is_busy and not is_refused_by_name
         self.is_of_object = self.is_refusal or not (self.is_undone or self.is_overload)
 
     @property
     def words(self) -> str:
-        return self.said[:WORDS_LENGTH] or super().words
+        return self.detail[:WORDS_LENGTH] or super().words
 
 
 class TooLargeError(KubernetesError):

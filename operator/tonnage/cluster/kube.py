@@ -266,12 +266,12 @@ class KubeApi:
             "spec": {"resourceAttributes": attributes},
         }
         try:
-            said = self._request(Call("POST", ACCESS_REVIEWS.path(None), body=body))
+            review = self._request(Call("POST", ACCESS_REVIEWS.path(None), body=body))
         except KubernetesError as error:
             if error.status in {HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND}:
                 return True
             raise
-        return (said.get("status") or {}).get("allowed") is not False
+        return (review.get("status") or {}).get("allowed") is not False
 
     def _request(self, call: Call) -> Object:
         return parsed_object(call, self._answer(call))

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tonnage.cluster.calls import Object
-from tonnage.cluster.errors import ConflictError, HeldBackError, WorldError
+from tonnage.cluster.errors import ConflictError, WorldError, WriteFencedError
 from tonnage.cluster.kube import LEASES, KubeApi
 
 DURATION_S = 15
@@ -67,10 +67,10 @@ class Leadership:
         """Stop before a write that is not ours to make.
 
         Raises:
-            HeldBackError: somebody else may lead by now.
+            WriteFencedError: somebody else may lead by now.
         """
         if not self.is_leader():
-            raise HeldBackError("the Lease was lost: nothing is written")
+            raise WriteFencedError("the Lease was lost: nothing is written")
 
     def maintain(self) -> bool:
         """Acquire or renew the Lease when that is due; return whether we lead."""
@@ -78,15 +78,15 @@ class Leadership:
             return True
         asked_at = self._clock()
         try:
-            held = self._try()
+            has_lease = self._try()
         except ConflictError:
             return self.is_leader()
         except WorldError as error:
             self.problem, self.is_unanswered = str(error), error.is_overload
             return self.is_leader()
         self.problem, self.is_unanswered = None, False
-        self._renewed_at = asked_at if held else None
-        return held
+        self._renewed_at = asked_at if has_lease else None
+        return has_lease
 
     def release(self) -> None:
         """Let the next process lead at once."""

@@ -20,7 +20,7 @@ import aiohttp
 
 from tonnage.cluster.answer import AnswerReader, bad_answer
 from tonnage.cluster.errors import PrometheusError
-from tonnage.cluster.questions import Answers, QueryResult, QuerySet, SetUnderWay
+from tonnage.cluster.queries import Answers, QueryResult, QuerySet, SetUnderWay
 from tonnage.estimate.fleet_scrapes import FleetScrapes
 from tonnage.settings import Settings
 from tonnage.units import KIB, MIB
@@ -294,11 +294,11 @@ async def _decompress(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes,
         if unzip is None:
             yield packed
             continue
-        left = packed
+        remaining = packed
         try:
-            while left and not unzip.eof:
-                yield unzip.decompress(left, PIECE_BYTES)
-                left = unzip.unconsumed_tail
+            while remaining and not unzip.eof:
+                yield unzip.decompress(remaining, PIECE_BYTES)
+                remaining = unzip.unconsumed_tail
         except zlib.error as error:
             raise bad_answer() from error
 

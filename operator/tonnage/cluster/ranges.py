@@ -153,11 +153,11 @@ def _no_result(url: str) -> PrometheusError:
 
 def _refusal(url: str, status: int, body: bytes) -> PrometheusError:
     try:
-        said = redacted_line(msgspec.json.decode(body, type=_Error).error, SHOWN)
+        detail = redacted_line(msgspec.json.decode(body, type=_Error).error, SHOWN)
     except (msgspec.MsgspecError, UnicodeError):
-        said = ""
-    said = f": {said}" if said else ""
-    return PrometheusError(f"{url} answered {status}{said}", reason="QueryRefused")
+        detail = ""
+    detail = f": {detail}" if detail else ""
+    return PrometheusError(f"{url} answered {status}{detail}", reason="QueryRefused")
 
 
 def _check_result(url: str, body: bytes) -> None:

@@ -5,17 +5,17 @@ from dataclasses import replace
 from tonnage.api.status import Reason
 from tonnage.catalog.gpu import CatalogError
 from tonnage.control.decide.approval import cost_proposal, unapproved_roll, until_approved
-from tonnage.control.decide.budget import Left, over_budget, short_since_s
+from tonnage.control.decide.budget import RemainingBudget, over_budget, short_since_s
 from tonnage.control.decide.needed import carry_last_need, need_for_demand, remember_need
 from tonnage.control.decide.outlook import events_of, held_s, remembered_demand
 from tonnage.control.decide.pending import given_back
 from tonnage.control.decide.rollout import Moved, better_flags
-from tonnage.control.decide.situated import situation_of
+from tonnage.control.decide.situation import build_situation
 from tonnage.control.decide.template import drain_reasons, roll_changes, template_of
 from tonnage.control.decide.writers import with_writers
-from tonnage.control.input.answers import Asker
 from tonnage.control.input.finding import UNREADABLE
 from tonnage.control.input.memory import ObjectMemory, SizingMemory
+from tonnage.control.input.sizing_cache import SizingCache
 from tonnage.control.input.state import (
     Assessment,
     Chosen,
@@ -24,25 +24,25 @@ from tonnage.control.input.state import (
     Observed,
     Pending,
 )
+from tonnage.control.learn.attainment import factor_reasons, judge
 from tonnage.control.learn.believed import cache_reasons, doubt_reasons
-from tonnage.control.learn.promises import factor_reasons, judge
 from tonnage.control.measure.attained import budgets_of
 from tonnage.control.measure.handover import untaken_reasons, without_waiting_for_decode
 from tonnage.control.measure.remembered import with_observed
 from tonnage.control.measure.traffic import measure_traffic, observe_engines
 from tonnage.control.observe.ownership import may_act
-from tonnage.control.size.apart import apart
 from tonnage.control.size.chosen import (
     choose,
     choose_running,
     planned_split,
     slots_reasons,
 )
+from tonnage.control.size.disaggregated import apart
 from tonnage.control.size.question import RefusedError
 from tonnage.control.size.running import as_it_runs, is_spec_ahead
 from tonnage.estimate.budget import ErrorBudget
 from tonnage.manifests.children import NotServableError
-from tonnage.manifests.evicted import never_evictable
+from tonnage.manifests.eviction import pdb_blocks_eviction
 from tonnage.manifests.names import MANAGED_LABEL
 from tonnage.manifests.pod import deprecation
 from tonnage.policy.decide import decide
@@ -61,7 +61,9 @@ MAKES_NOTHING = (
 MAKES_NO_ROLES = "spec.topology creates ModelDeployments, and this operator only scales (scaleOnly)"
 
 
-def size_object(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Assessment:
+def size_object(
+    state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: SizingCache
+) -> Assessment:
     """Measure an object and size it, as far as the time for searches goes."""
     memory = with_writers(memory, state, fleet)
     state = without_waiting_for_decode(state)
@@ -79,7 +81,7 @@ def size_object(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: As
         return _with_refusal(found, refused, fleet, asker)
 
 
-def _planned(found: Assessment, fleet: Fleet, asker: Asker) -> Assessment:
+def _planned(found: Assessment, fleet: Fleet, asker: SizingCache) -> Assessment:
     """Return the assessment with a plan, or with the two roles that serve the object.
 
     Raises:
@@ -102,7 +104,9 @@ def _planned(found: Assessment, fleet: Fleet, asker: Asker) -> Assessment:
     )
 
 
-def _with_refusal(found: Assessment, why: Exception, fleet: Fleet, asker: Asker) -> Assessment:
+def _with_refusal(
+    found: Assessment, why: Exception, fleet: Fleet, asker: SizingCache
+) -> Assessment:
     """Say why the spec is not carried out. What runs is sized on by the one that it was made from.
 
     Else a spec that cannot be had would leave the replicas of before it to any load: so would one
@@ -122,7 +126,7 @@ def _with_refusal(found: Assessment, why: Exception, fleet: Fleet, asker: Asker)
         return replace(found, memory=_in_turn(found.memory, fleet.now_s))
     except REFUSALS:
         return _without_wait(found)
-    return replace(found, chosen=chosen, is_of_before=True)
+    return replace(found, chosen=chosen, uses_previous_spec=True)
 
 
 def _without_wait(found: Assessment) -> Assessment:
@@ -167,10 +171,12 @@ def _budgets(memory: ObjectMemory, chosen: Chosen, fleet: Fleet) -> tuple[ErrorB
     return () if is_awaited else budgets_of(memory, chosen, now_s=fleet.windows_end_s)
 
 
-def decide_object(found: Assessment, fleet: Fleet, asker: Asker, left: Left) -> Assessment:
+def decide_object(
+    found: Assessment, fleet: Fleet, asker: SizingCache, remaining: RemainingBudget
+) -> Assessment:
     """Say what is to be done with an object that was sized; any other is left as it is."""
     try:
-        found = _with_template(found, fleet, left)
+        found = _with_template(found, fleet, remaining)
     except REFUSALS as refused:
         found = _with_refusal(found, refused, fleet, asker)
     chosen = found.chosen
@@ -189,18 +195,22 @@ def decide_object(found: Assessment, fleet: Fleet, asker: Asker, left: Left) -> 
         need=wanted,
     )
     return concluded(
-        found, chosen, decide(situation_of(found, chosen, wanted, fleet, left)), fleet, left
+        found,
+        chosen,
+        decide(build_situation(found, chosen, wanted, fleet, remaining)),
+        fleet,
+        remaining,
     )
 
 
 def concluded(
-    found: Assessment, chosen: Chosen, decision: Decision, fleet: Fleet, left: Left
+    found: Assessment, chosen: Chosen, decision: Decision, fleet: Fleet, remaining: RemainingBudget
 ) -> Assessment:
     """Put together what was decided: replicas, template, what waits for somebody, and notes."""
     cost, memory, known = cost_proposal(found, chosen, decision), found.memory, found.memory.decided
     proposals = (*found.proposals, *((cost,) if cost else ()))
     found = replace(found, decision=decision, proposals=proposals)
-    moved = better_flags(found, chosen, fleet, left)
+    moved = better_flags(found, chosen, fleet, remaining)
     known = replace(
         known,
         given_back=given_back(known.given_back, found.state, decision, fleet),
@@ -209,13 +219,13 @@ def concluded(
     )
     notes = _notes(found, chosen, moved, fleet)
     posterior = memory.posterior
-    if moved.taken:
+    if moved.adopted:
         posterior = replace(posterior, slots_moved_at_s=fleet.now_s)
     return replace(
         found,
         memory=replace(memory, decided=known, posterior=posterior),
         decision=replace(decision, notes=notes),
-        chosen=moved.taken or chosen,
+        chosen=moved.adopted or chosen,
         template=moved.template or found.template,
         changes=moved.changes or found.changes,
         proposals=(moved.proposal,) if moved.proposal else proposals,
@@ -231,13 +241,13 @@ def _notes(found: Assessment, chosen: Chosen, moved: Moved, fleet: Fleet) -> tup
         *factor_reasons(memory.goodput, memory.posterior, chosen.goodput_factor),
         *((moved.note,) if moved.note else slots_reasons(chosen)),
         *drain_reasons(found, chosen),
-        *never_evictable(chosen.model),
+        *pdb_blocks_eviction(chosen.model),
         *deprecation(chosen.model),
         *untaken_reasons(found.state.engines),
     )
 
 
-def _with_template(found: Assessment, fleet: Fleet, left: Left) -> Assessment:
+def _with_template(found: Assessment, fleet: Fleet, remaining: RemainingBudget) -> Assessment:
     """Return the assessment with the Deployment to apply, if one is; of a refused spec none is.
 
     Raises:
@@ -247,8 +257,8 @@ def _with_template(found: Assessment, fleet: Fleet, left: Left) -> Assessment:
     if chosen is None or found.refusal:
         return found
     template = template_of(state, fleet, chosen, found.memory)
-    over = over_budget(state, chosen, left) if template else None
-    if over and chosen.must_apply:
+    over = over_budget(state, chosen, remaining) if template else None
+    if over and chosen.needs_apply:
         raise over
     if template is None or over:  # an edit that the budget keeps is told all the same
         return found

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from tonnage.control.assess import decide_object, size_object
 from tonnage.control.decide.blackout import blackouts, loss_of
 from tonnage.control.decide.budget import (
-    Left,
+    RemainingBudget,
+    by_priority,
     free_gpus,
     growth_gpus,
-    in_turn,
     uncounted_by,
     uncounted_gpus,
 )
@@ -30,21 +30,21 @@ from tonnage.control.decide.rollout import (
     reach,
     without_rollout,
 )
-from tonnage.control.input.answers import Asker
 from tonnage.control.input.finding import Fault, assessment_with_bug, of_each, with_faults
 from tonnage.control.input.memory import DecisionMemory, GoodputMemory, Memory, ObjectMemory
 from tonnage.control.input.results import Fate, Results, WriteKind
+from tonnage.control.input.sizing_cache import SizingCache
 from tonnage.control.input.state import Assessment, Fleet, ModelState
 from tonnage.control.learn.learning import Lesson, Observation, learn_from, observation
 from tonnage.control.observe.ownership import as_owned, may_act
 from tonnage.control.report.status import memory_from_status, report
-from tonnage.control.size.turns import searched_in_turn
+from tonnage.control.size.fair_order import search_in_fair_order
 from tonnage.control.write.results import fate, with_object_results
 from tonnage.control.write.writes import Writes, writes_for
 from tonnage.estimate.budget import Ledger, with_past
 from tonnage.estimate.past import Past
 from tonnage.estimate.posterior import ObjectPosterior, not_to_come
-from tonnage.sizing.plan import Between, keep_searching
+from tonnage.sizing.plan import OnSearch, keep_searching
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,16 +65,16 @@ def tick(
     fleet: Fleet,
     memory: Memory,
     *,
-    between: Between = keep_searching,
-    begin: Between = keep_searching,
+    on_search: OnSearch = keep_searching,
+    begin: OnSearch = keep_searching,
 ) -> TickResult:
     """Return the outcome of a tick. A bug in one object's part must not stop the others.
 
-    ``between``: called before each run of the engine model, and before each search; ``begin``:
+    ``on_search``: called before each run of the engine model, and before each search; ``begin``:
     before each search alone. Where one raises SearchAbandonedError, the object keeps what runs
     until the search ends in a later tick.
     """
-    asker = Asker(memory.answers, between, begin)
+    asker = SizingCache(memory.answers, on_search, begin)
     found = assess_fleet(fleet, memory.objects, asker)
     lesson, unlearned = _learn(found, fleet, memory)
     written, unwritten = _write(
@@ -97,14 +97,14 @@ def tick(
 
 
 def assess_fleet(
-    fleet: Fleet, objects: Mapping[str, ObjectMemory], asker: Asker | None = None
+    fleet: Fleet, objects: Mapping[str, ObjectMemory], asker: SizingCache | None = None
 ) -> tuple[Assessment, ...]:
     """Take every object through the steps up to a decision; ``objects``: remembered, by UID."""
-    asker = asker or Asker()
+    asker = asker or SizingCache()
     fleet, known = _recall(as_owned(fleet), objects)
     sizings = {
         state.view.uid: _size(state, fleet, known[state.view.uid], asker)
-        for state in searched_in_turn(fleet.models, known)
+        for state in search_in_fair_order(fleet.models, known)
     }
     sizings = _with_blackouts(sizings, fleet)
     return _decided_in_turn(sizings, fleet, known, asker)
@@ -168,22 +168,22 @@ def _decision_faults(found: Iterable[Assessment]) -> Iterator[Fault]:
 
 def _learn(found: Sequence[Assessment], fleet: Fleet, memory: Memory) -> tuple[Lesson, list[Fault]]:
     """Return what engines taught, with what is known of each object, and the faults met."""
-    said, faults = of_each(found, observation, "nothing learned")
+    outcomes, faults = of_each(found, observation, "nothing learned")
     lesson = learn_from(
-        [each for each in said.values() if each], fleet.calibrations, memory.learned_at_s, fleet
+        [each for each in outcomes.values() if each], fleet.calibrations, memory.learned_at_s, fleet
     )
     objects = {**lesson.known.objects, **_of_objects(found)}
     lesson = lesson._replace(known=replace(lesson.known, objects=objects))
-    return lesson, [*faults, *_learning_faults(found, said, lesson)]
+    return lesson, [*faults, *_learning_faults(found, outcomes, lesson)]
 
 
 def _learning_faults(
-    found: Iterable[Assessment], said: Mapping[str, Observation | None], lesson: Lesson
+    found: Iterable[Assessment], outcomes: Mapping[str, Observation | None], lesson: Lesson
 ) -> list[Fault]:
     """Return the faults of the objects from whose engines nothing could be learned."""
     faults = list[Fault]()
     for each in found:
-        heard = said.get(each.state.view.uid)
+        heard = outcomes.get(each.state.view.uid)
         scopes = (heard.speed, heard.memory) if heard else ()
         if error := next(filter(None, map(lesson.errors.get, scopes)), None):
             key = each.state.view.key
@@ -223,10 +223,10 @@ def with_results(
     found = {each.state.view.uid: each for each in outcome.found}
     objects = dict(outcome.memory.objects)
     for writes in outcome.writes:
-        uid, said = writes.uid, results.get(writes.uid, {})
-        if said or objects[uid].written.failures:
-            known = with_object_results(objects[uid], found[uid], writes, said, now_s=now_s)
-            is_left = fate(said, WriteKind.TEMPLATE) is Fate.UNDONE
+        uid, outcomes = writes.uid, results.get(writes.uid, {})
+        if outcomes or objects[uid].written.failures:
+            known = with_object_results(objects[uid], found[uid], writes, outcomes, now_s=now_s)
+            is_left = fate(outcomes, WriteKind.TEMPLATE) is Fate.NOT_APPLIED
             objects[uid] = without_rollout(known, before.objects.get(uid)) if is_left else known
     return replace(outcome.memory, objects=objects)
 
@@ -259,18 +259,18 @@ def _decided_in_turn(
     sizings: Mapping[str, Assessment],
     fleet: Fleet,
     known: Mapping[str, ObjectMemory],
-    asker: Asker,
+    asker: SizingCache,
 ) -> tuple[Assessment, ...]:
     """Decide each object; what one grows by, the next in turn cannot have."""
     found = dict[str, Assessment]()
     free, uncounted = free_gpus(fleet), uncounted_gpus(fleet)
     rolling = {reach(each, fleet) for each in sizings.values() if is_rolling(each, fleet)}
-    for state in in_turn(fleet.models, known):
+    for state in by_priority(fleet.models, known):
         uid = state.view.uid
         not_counted = uncounted or uncounted_by(state, fleet)
         has_to_wait = not rolling.isdisjoint({EVERYWHERE, state.view.namespace})
-        left = Left(gpus=free, uncounted=not_counted, is_rolling=has_to_wait)
-        each = _decide(sizings[uid], fleet, asker, left)
+        remaining = RemainingBudget(gpus=free, uncounted=not_counted, is_rolling=has_to_wait)
+        each = _decide(sizings[uid], fleet, asker, remaining)
         if _begins_to_roll(each, fleet):
             rolling.add(reach(each, fleet))
         if free is not None:
@@ -284,7 +284,7 @@ def _begins_to_roll(found: Assessment, fleet: Fleet) -> bool:
     return bool(found.changes) and may_act(found, fleet) and not found.memory.written.problem
 
 
-def _size(state: ModelState, fleet: Fleet, known: ObjectMemory, asker: Asker) -> Assessment:
+def _size(state: ModelState, fleet: Fleet, known: ObjectMemory, asker: SizingCache) -> Assessment:
     """Size one object; a bug in that must not stop the others."""
     if state.bug:
         return assessment_with_bug(state, known, state.bug)
@@ -294,9 +294,11 @@ def _size(state: ModelState, fleet: Fleet, known: ObjectMemory, asker: Asker) ->
         return assessment_with_bug(state, known, error)
 
 
-def _decide(found: Assessment, fleet: Fleet, asker: Asker, left: Left) -> Assessment:
+def _decide(
+    found: Assessment, fleet: Fleet, asker: SizingCache, remaining: RemainingBudget
+) -> Assessment:
     """Decide one object; a bug in that must not stop the others."""
     try:
-        return decide_object(found, fleet, asker, left)
+        return decide_object(found, fleet, asker, remaining)
     except Exception as error:
         return assessment_with_bug(found.state, found.memory, error)

@@ -15,8 +15,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tonnage.estimate.attainment import LARGEST_DOWN, LARGEST_UP, STEEPNESS, TargetResult
 from tonnage.estimate.posterior import BURST_FACTORS
-from tonnage.estimate.promise import LARGEST_DOWN, LARGEST_UP, STEEPNESS, Verdict
 from tonnage.units import DAY_S
 
 FIRST = 1.5
@@ -51,7 +51,7 @@ class BurstTally:
 class BurstWindow:
     """How promises fared in a window, and whether it holds requests of a burst."""
 
-    verdicts: Sequence[Verdict]
+    verdicts: Sequence[TargetResult]
     is_burst: bool
     seconds: float
 

@@ -54,7 +54,7 @@ class Calibrations:
         """By key: of the namespaces whose evidence others may take."""
         found = defaultdict[str, list[SpeedPosterior]](list)
         for scope, posterior in self.speed.items():
-            if is_witness(posterior):
+            if is_shareable(posterior):
                 found[scope.key].append(posterior)
         return dict(found)
 
@@ -74,7 +74,7 @@ class Calibrations:
         return found
 
 
-class Witnesses(NamedTuple):
+class SharedSources(NamedTuple):
     """On whose evidence a namespace believes in a constant of speed."""
 
     source: Literal["Prior", "Namespace", "OtherNamespaces"]
@@ -88,7 +88,7 @@ class Beliefs:
 
     calibrations: Calibrations
     namespace: str
-    corroborating: int
+    min_namespaces: int
     """So many other namespaces must have learned a constant before this one believes it."""
 
     def own_speed(self, key: str) -> SpeedPosterior | None:
@@ -98,20 +98,20 @@ class Beliefs:
 
     def speed(self, key: str) -> SpeedPosterior | None:
         """Return its own entry, else the median of enough others; None: the prior is believed."""
-        if self.witnesses(key).source == "OtherNamespaces":
+        if self.sources_of(key).source == "OtherNamespaces":
             return self.calibrations.middle_speed(key)
         return self.own_speed(key)
 
-    def witnesses(self, key: str) -> Witnesses:
+    def sources_of(self, key: str) -> SharedSources:
         """Return whose evidence ``speed`` takes."""
         own = self.calibrations.speed.get(Scope(self.namespace, key))
-        is_one = own is not None and is_witness(own)
+        is_one = own is not None and is_shareable(own)
         num_others = len(self.calibrations.speed_witnesses.get(key, ())) - is_one
         if self.own_speed(key) is not None:
-            return Witnesses("Namespace", num_others)
-        if num_others >= self.corroborating:
-            return Witnesses("OtherNamespaces", num_others)
-        return Witnesses("Prior", num_others)
+            return SharedSources("Namespace", num_others)
+        if num_others >= self.min_namespaces:
+            return SharedSources("OtherNamespaces", num_others)
+        return SharedSources("Prior", num_others)
 
     def own_memory(self, key: str) -> MemoryReport | None:
         """Return what engines of this namespace have reported themselves."""
@@ -120,10 +120,10 @@ class Beliefs:
     def memory(self, key: str) -> MemoryReport | None:
         """Return its own entry, else the smallest pool of enough others; None: the estimate."""
         number, least = self.calibrations.memory_witnesses.get(key, (0, None))
-        return self.own_memory(key) or (least if number >= self.corroborating else None)
+        return self.own_memory(key) or (least if number >= self.min_namespaces else None)
 
 
-def is_witness(posterior: SpeedPosterior) -> bool:
+def is_shareable(posterior: SpeedPosterior) -> bool:
     """Tell whether a namespace has enough evidence to share with others."""
     return posterior.num_windows >= MIN_WINDOWS
 

@@ -55,7 +55,7 @@ def measure_demand(
     *,
     ready_pods: frozenset[str],
     longest_s: float = math.inf,
-    cut_off: float = 0.0,
+    in_flight_of_lost_pods: float = 0.0,
     dispersion: float = 1.0,
 ) -> MeasuredDemand | None:
     """Return arrivals per second and the queue; None when no fresh engine says either.
@@ -64,14 +64,18 @@ def measure_demand(
     incomplete: it may raise the fleet, never lower it.
 
     ``longest_s``: how far back a window may reach: what pods served that are gone is in none.
-    ``cut_off``: requests that those lost of late had in flight. ``dispersion``: variance of the
-    number of requests in a time over its mean, 1 where they come by chance.
+    ``in_flight_of_lost_pods``: requests that pods had in flight when they were lost of late.
+    ``dispersion``: variance of the number of requests in a time over its mean, 1 where they come by
+    chance.
     """
     fresh = [each for each in samples if each.is_fresh]
     windows = _complete_windows(fresh, longest_s)
     if not windows:
         return None
-    counts = {each: count_arrivals(fresh, each, cut_off=cut_off) for each in windows}
+    counts = {
+        each: count_arrivals(fresh, each, in_flight_of_lost_pods=in_flight_of_lost_pods)
+        for each in windows
+    }
     chosen = _choose_window(counts, dispersion)
     count = counts[chosen]
     reporting = windows[chosen].difference(each.pod for each in samples if not each.is_fresh)
@@ -93,7 +97,7 @@ def measure_demand(
 
 
 def count_arrivals(
-    samples: Iterable[EngineSamples], scrapes: int, *, cut_off: float = 0.0
+    samples: Iterable[EngineSamples], scrapes: int, *, in_flight_of_lost_pods: float = 0.0
 ) -> ArrivalCount:
     """Return how many requests came within a window that some engine tells of.
 
@@ -114,7 +118,7 @@ def count_arrivals(
         growth += grown
         came += max(0.0, ended_per_s * window.seconds + grown)
         longest_s = max(longest_s, window.seconds)
-    again = min(cut_off, max(0.0, growth), came)
+    again = min(in_flight_of_lost_pods, max(0.0, growth), came)
     return ArrivalCount(requests=came - again, seconds=longest_s)
 
 

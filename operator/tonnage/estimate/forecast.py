@@ -28,25 +28,25 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Final
 
-from tonnage.estimate.headroom import FIRST, Rises, with_rise
-from tonnage.estimate.holding import NOTHING_HELD, Held, highest, with_held
-from tonnage.estimate.ways import (
+from tonnage.estimate.forecasters import (
     BIN_S,
     DAY_S,
     LAST,
-    NOTE_S,
     RISE,
+    SAMPLE_INTERVAL_S,
     TREND_S,
     WEEK_S,
     ForecastInput,
     forecasts,
     noted_since,
 )
+from tonnage.estimate.headroom import FIRST, ForecastErrors, add_forecast_error
+from tonnage.estimate.scale_down_hold import NOTHING_HELD, HoldCost, highest, with_held
 from tonnage.units import HOUR_S
 
-LATEST_S: Final = 2 * NOTE_S
+LATEST_S: Final = 2 * SAMPLE_INTERVAL_S
 """After its time, at which a forecast can still be scored: after a gap it is about another hour."""
-SEEN_S: Final = 2 * NOTE_S
+SEEN_S: Final = 2 * SAMPLE_INTERVAL_S
 """In which a jump is counted in full: until then a part of it is taken for the demand. What rises
 more slowly is no jump, however far it gets within a start."""
 RECENT_S: Final = HOUR_S
@@ -135,8 +135,8 @@ class History:
     scores: Mapping[str, Score] = field(default_factory=dict)
     peaks: tuple[DemandPeak, ...] = ()
     """By the ten minutes in which they were seen, of a day."""
-    rises: Rises = FIRST
-    held: Held = NOTHING_HELD
+    rises: ForecastErrors = FIRST
+    held: HoldCost = NOTHING_HELD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +148,7 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class DemandSample:
     """What is measured and planned at a time."""
 
     at_s: float
@@ -163,7 +163,7 @@ class Note:
     """Until a replica that is asked for now is Ready."""
 
 
-def add_note(history: History, note: Note) -> History:
+def observe_demand(history: History, note: DemandSample) -> History:
     """Return the history with a note: one a minute is kept, and the peaks between.
 
     A clock that was set back begins anew.
@@ -187,10 +187,10 @@ def add_note(history: History, note: Note) -> History:
 
 def is_note_due(history: History, at_s: float) -> bool:
     """Tell whether the newest note is a minute old, or of a clock that was set back."""
-    return not history.recent or not 0 <= at_s - history.recent[-1][0] < NOTE_S
+    return not history.recent or not 0 <= at_s - history.recent[-1][0] < SAMPLE_INTERVAL_S
 
 
-def _with_note(history: History, note: Note) -> History:
+def _with_note(history: History, note: DemandSample) -> History:
     at_s, rate = note.at_s, note.demand
     recent = (*(each for each in history.recent if each[0] > at_s - RECENT_S), (at_s, rate))
     history = replace(history, recent=recent, pattern=_in_pattern(history, at_s, rate))
@@ -241,7 +241,7 @@ def _in_pattern(history: History, at_s: float, demand: float) -> Mapping[int, tu
     return {**kept, number: (mean, count + 1)}
 
 
-def _score_due(history: History, note: Note) -> History:
+def _score_due(history: History, note: DemandSample) -> History:
     """Score the forecasts whose time has come, and keep by how much demand exceeded the plan."""
     scores, peaks = dict(history.scores), history.peaks
     rises, held = history.rises, history.held
@@ -267,7 +267,9 @@ def _score_due(history: History, note: Note) -> History:
     )
 
 
-def _with_rise(rises: Rises, history: History, due: PendingForecast, note: Note) -> Rises:
+def _with_rise(
+    rises: ForecastErrors, history: History, due: PendingForecast, note: DemandSample
+) -> ForecastErrors:
     """Return the record of rises above what the fleet stood for.
 
     That is not less than what came in the two minutes before the plan: one that was low for a tick,
@@ -278,17 +280,17 @@ def _with_rise(rises: Rises, history: History, due: PendingForecast, note: Note)
     notes = (*history.recent, (note.at_s, note.demand))
     around = [(at_s, rate) for at_s, rate in notes if abs(at_s - due.noted_s) <= SEEN_S]
     rates = [rate for _, rate in around] or [due.base]
-    stood_for = max([due.base, *(rate for at_s, rate in around if at_s <= due.noted_s)])
+    provisioned_for = max([due.base, *(rate for at_s, rate in around if at_s <= due.noted_s)])
     # What did not stay was no jump: a count that was high by chance least of all.
     stayed, least = min(max(rates), note.sure), min(rates)
-    return with_rise(
-        rises, note.sure / stood_for - 1, risen=stayed / least - 1 if least else math.inf
+    return add_forecast_error(
+        rises, note.sure / provisioned_for - 1, risen=stayed / least - 1 if least else math.inf
     )
 
 
 def _add_miss(score: Score, missed: float) -> Score:
     loss = UNDER * missed if missed > 0 else (UNDER - 1) * missed
-    kept = math.exp(-NOTE_S / FORGET_S)
+    kept = math.exp(-SAMPLE_INTERVAL_S / FORGET_S)
     return Score(loss=kept * score.loss + loss, weight=kept * score.weight + 1)
 
 
@@ -367,7 +369,7 @@ def reserve(history: History, *, quantile: float) -> float:
     left = (1 - quantile) * sum(each.demand for each in history.peaks) * BIN_S
     least = usually
     for expected, came in bursts:
-        left -= came * NOTE_S
+        left -= came * SAMPLE_INTERVAL_S
         if left < 0:
             least = min(expected, bursts[RECURS - 1][0])
             break

@@ -31,11 +31,11 @@ FIRST: Final = (27.0, 0.0, 3.0, 0.0, 0.0, 0.0)
 """Notes that there are before any: one in ten a twentieth above the plan. Under a promise of p99 a
 little more than an hour of calm takes that back, p95 allows as much from the start."""
 
-Rises = Sequence[float]
+ForecastErrors = Sequence[float]
 """Weight of the notes up to each edge, and of those above the last."""
 
 
-def with_rise(rises: Rises, share: float, *, risen: float) -> Rises:
+def add_forecast_error(rises: ForecastErrors, share: float, *, risen: float) -> ForecastErrors:
     """Return the record with one more note.
 
     ``share``: of demand above what was planned for; below 0 where less came. ``risen``: from the
@@ -49,7 +49,7 @@ def with_rise(rises: Rises, share: float, *, risen: float) -> Rises:
     return tuple(found)
 
 
-def headroom(rises: Rises, *, quantile: float) -> float:
+def headroom(rises: ForecastErrors, *, quantile: float) -> float:
     """Return the share to add to what is planned for. ``quantile``: of the promise.
 
     >>> headroom(FIRST, quantile=0.99), headroom(FIRST, quantile=0.5)

@@ -13,11 +13,11 @@ from msgspec import Meta
 
 from tonnage.estimate.bounds import Name
 from tonnage.estimate.forecast import FORGET_S, History, Score
+from tonnage.estimate.forecasters import SAMPLE_INTERVAL_S, WAYS
 from tonnage.estimate.headroom import FIRST, FORGET_NOTES, headroom
-from tonnage.estimate.holding import NOTHING_HELD, held_starts
-from tonnage.estimate.ways import NOTE_S, WAYS
+from tonnage.estimate.scale_down_hold import NOTHING_HELD, held_starts
 
-MOST_WEIGHT: Final = 1.001 / (1 - math.exp(-NOTE_S / FORGET_S))
+MOST_WEIGHT: Final = 1.001 / (1 - math.exp(-SAMPLE_INTERVAL_S / FORGET_S))
 """That a score comes to if it is never without a note, and a rounding."""
 MOST_NOTES: Final = 1.1 * FORGET_NOTES
 """What the weight of notes comes to if none is missed, and a rounding."""

@@ -176,8 +176,8 @@ def _prompt(window: WindowRates) -> Rates:
 
 def _sums(rates: Iterable[Rates]) -> tuple[float, float]:
     """Return what both came to in the time watched, over the engines that tell both rates."""
-    told = [(s * total, s * number) for s, total, number in rates if total is not None and number]
-    return sum(total for total, _ in told), sum(number for _, number in told)
+    totals = [(s * total, s * number) for s, total, number in rates if total is not None and number]
+    return sum(total for total, _ in totals), sum(number for _, number in totals)
 
 
 def _mean(rates: Iterable[Rates]) -> _Mean | None:

@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 from tonnage.estimate.budget import BINS, Judged, Ledger, limit_key
 from tonnage.estimate.demand import interpolate
 from tonnage.estimate.forecast import DemandPeak, History, without_chance
+from tonnage.estimate.forecasters import BIN_S
 from tonnage.estimate.metrics import WINDOWS, bound_matcher, bounds_near, prometheus_duration
 from tonnage.estimate.pages import BUCKETS, COLUMNS, PLACES
-from tonnage.estimate.ways import BIN_S
 from tonnage.settings import Settings
 from tonnage.units import MINUTE_S
 

@@ -45,18 +45,18 @@ def offload_reasons(
     given = spec.model.kv_offload
     if given is None:
         return ()
-    said = [_choice(given, sizing)] if given.is_auto else []
+    parts = [_choice(given, sizing)] if given.is_auto else []
     obstacle = auto_obstacle(spec, sizing.request) if given.is_auto else None
     if obstacle is None and given.is_auto and held_fraction is None:
         held_fraction = held_as_planned(sizing)
     if obstacle is not None:
-        said.append(obstacle)
+        parts.append(obstacle)
     elif held_fraction is not None and (offload := asked_offload(given, sizing, held_fraction)):
-        said.append(offload_verdict(offload))
+        parts.append(offload_verdict(offload))
         is_other = given.is_auto and offload.is_worth_it != sizing.request.has_host_cache
         if why and is_other:
-            said.append(why)
-    return (Reason(code=OFFLOAD, message="; ".join(said)),) if said else ()
+            parts.append(why)
+    return (Reason(code=OFFLOAD, message="; ".join(parts)),) if parts else ()
 
 
 def _choice(given: KvOffload, sizing: Sizing) -> str:
@@ -73,14 +73,14 @@ def offload_figures(
     reasons = offload_reasons(spec, sizing, held_fraction=held_fraction, why=why)
     if given is None or not reasons:
         return None
-    said = {"message": reasons[0].message}
+    parts = {"message": reasons[0].message}
     auto = {"isOn": sizing.request.has_host_cache} if given.is_auto else {}
     offload = asked_offload(given, sizing, held_fraction)
     if offload is None or (given.is_auto and auto_obstacle(spec, sizing.request)):
-        return said | auto
+        return parts | auto
     return {
         "isWorthIt": offload.is_worth_it,
-        **said,
+        **parts,
         **auto,
         "workingSetTokens": round(offload.working_set_tokens),
         "gpuCacheTokens": round(offload.gpu_tokens),

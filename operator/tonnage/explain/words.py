@@ -17,13 +17,13 @@ from tonnage.catalog.speed_range import (
     unmeasured_parts,
     unmeasured_prompts,
 )
-from tonnage.explain.at_demand import (
+from tonnage.explain.cost_words import bill_lines, full_use, missing_price, tokens_per_day
+from tonnage.explain.demand_outcome import (
     at_demand,
     latencies_written,
     load_written,
     room_written,
 )
-from tonnage.explain.cost_words import bill_lines, full_use, missing_price, tokens_per_day
 from tonnage.explain.report import (
     attention_name,
     bottleneck,

@@ -1,6 +1,6 @@
 """The writes of one tick: scale first, then templates, then status, then Events.
 
-What is about to replace pods is said in the status before it does.
+What is about to replace pods is in the status before it does.
 
 Every write is safe to be cut off before or after: the next tick reads what is there and goes on.
 """
@@ -17,9 +17,9 @@ from tonnage.api.group import KIND
 from tonnage.cluster.errors import (
     BugError,
     ConflictError,
-    HeldBackError,
     KubernetesError,
     WorldError,
+    WriteFencedError,
 )
 from tonnage.cluster.kube import (
     EVENTS,
@@ -34,7 +34,7 @@ from tonnage.control.write.writes import Scale, Writes
 from tonnage.fleet.children import RESOURCES, Children, NoPathError, event
 from tonnage.fleet.logs import Line
 from tonnage.fleet.pods import controller_uid
-from tonnage.fleet.write_queue import Failures, Item, LeftError, WriteQueue
+from tonnage.fleet.write_queue import DeferredError, Failures, Item, WriteQueue
 from tonnage.manifests.children import Site
 from tonnage.manifests.names import (
     ADOPT_LABEL,
@@ -53,14 +53,14 @@ LOG = logging.getLogger("tonnage.act")
 SCALE_ATTEMPTS = 3
 SCALE, TEMPLATE, CHILDREN = WriteKind.SCALE, WriteKind.TEMPLATE, WriteKind.CHILDREN
 STATUS = WriteKind.STATUS
-HELD: Final = LeftError("other objects' writes came first: written in a later tick")
+HELD: Final = DeferredError("other objects' writes came first: written in a later tick")
 
 
-class StaleError(HeldBackError):
+class StaleError(WriteFencedError):
     """Something else stands there than was decided on: no failure, the next tick looks again."""
 
 
-class UnannouncedError(HeldBackError):
+class StatusNotWrittenError(WriteFencedError):
     """The status does not say that pods are about to be replaced: they stay until it does."""
 
     def __init__(self, cause: WorldError) -> None:
@@ -96,16 +96,16 @@ class Writer:
 
     def _act_on(self, todo: Sequence[Writes], failed: dict[Item, WorldError], now: str) -> None:
         """Make all writes but those of replicas; what fails is added to ``failed``."""
-        said = [each for each in todo if each.status is not None]
+        reports = [each for each in todo if each.status is not None]
         # Before the first pod is replaced.
-        self._run(STATUS, self._write_status, (each for each in said if each.rolls), failed)
+        self._run(STATUS, self._write_status, (each for each in reports if each.rolls), failed)
         made = [each for each in todo if each.makes]
         self._run(TEMPLATE, self._templating(dict(failed)), made, failed)
         applied = (each for each in made if (each.uid, TEMPLATE) not in failed)
         looked_at = (each for each in applied if each.check_children)
         self._run(CHILDREN, self._publish, looked_at, failed)
-        self._run(STATUS, self._write_status, (each for each in said if not each.rolls), failed)
-        eventful = [each for each in todo if each.happenings]
+        self._run(STATUS, self._write_status, (each for each in reports if not each.rolls), failed)
+        eventful = [each for each in todo if each.event_records]
         self._run(WriteKind.EVENTS, self._posting(dict(failed), now), eventful, failed)
 
     def _run(
@@ -152,7 +152,7 @@ class Writer:
         """Write replicas through ``/scale``, while nothing else of the workload changes.
 
         Raises:
-            HeldBackError: the object is not the one any more that was decided on.
+            WriteFencedError: the object is not the one any more that was decided on.
             StaleError: the workload asks for another number, is somebody else's now, or changes
                 each time.
         """
@@ -196,12 +196,14 @@ class Writer:
         """Ask whether the object is still the one that was decided on.
 
         Raises:
-            HeldBackError: it is gone, or another.
+            WriteFencedError: it is gone, or another.
             StaleError: its spec is another: somebody may have set it to Paused.
         """
         found = self.kube.get(MODEL_DEPLOYMENTS.path(writes.namespace, writes.name))
         if found is None or found["metadata"]["uid"] != writes.uid:
-            raise HeldBackError("the ModelDeployment was deleted or recreated: nothing is written")
+            raise WriteFencedError(
+                "the ModelDeployment was deleted or recreated: nothing is written"
+            )
         generation = found["metadata"].get("generation")
         if writes.generation is not None and generation != writes.generation:
             raise StaleError("the spec changed meanwhile: decided again")
@@ -211,7 +213,7 @@ class Writer:
 
         def apply(writes: Writes) -> None:
             if cause := failed.get((writes.uid, STATUS)):
-                raise UnannouncedError(cause)
+                raise StatusNotWrittenError(cause)
             self._template(writes)
 
         return apply
@@ -230,7 +232,7 @@ class Writer:
         path = MODEL_DEPLOYMENTS.path(writes.namespace, wanted.name)
         live, kube = self.kube.get(path), self._current(writes)
         if live is not None and controller_uid(live["metadata"]) != writes.uid:
-            raise HeldBackError(f"{KIND} {wanted.name} is not Tonnage's: it is not changed")
+            raise WriteFencedError(f"{KIND} {wanted.name} is not Tonnage's: it is not changed")
         manifest = wanted.manifest if live is None else _pinned(wanted.manifest, live)
         kube.apply(path, manifest, manager=MANAGER, force=live is not None)
         LOG.info(Line("applied role", object=writes.label, role=wanted.role))
@@ -255,7 +257,7 @@ class Writer:
             return
         if controller_uid(live["metadata"]) != writes.uid and not _is_handed_over(live, writes):
             self.taken_names.add((writes.namespace, writes.name))
-            raise HeldBackError(f"{kind} {writes.label} is not Tonnage's: it is not changed")
+            raise WriteFencedError(f"{kind} {writes.label} is not Tonnage's: it is not changed")
         if writes.creates:
             _show_again(kube, path, live)
             return
@@ -266,7 +268,7 @@ class Writer:
         """Ask whether a workload of the other kind has the name: its pods have the same labels.
 
         Raises:
-            HeldBackError: one does.
+            WriteFencedError: one does.
         """
         for other in WORKLOADS.keys() - {kind}:
             try:
@@ -277,7 +279,9 @@ class Writer:
                 continue  # who may not read them has made none
             if found is not None:
                 self.taken_names.add((writes.namespace, writes.name))
-                raise HeldBackError(f"{other} {writes.label} is there: no {kind} is made beside it")
+                raise WriteFencedError(
+                    f"{other} {writes.label} is there: no {kind} is made beside it"
+                )
 
     def _move_first(self, writes: Writes, kind: str, uid: str) -> None:
         """Bring a workload up that was just made: it asks for one replica."""
@@ -297,7 +301,7 @@ class Writer:
             if not writes.is_oversized:
                 self._check_current(writes)  # once for all of them: none is tried twice
             is_undone = any((writes.uid, kind) in failed for kind in (SCALE, TEMPLATE))
-            for happening in writes.happenings:
+            for happening in writes.event_records:
                 if not (happening.is_of_write and is_undone):
                     with suppress(ConflictError):
                         path = EVENTS.path(writes.namespace)
@@ -369,15 +373,15 @@ def _is_over(kind: WriteKind, error: WorldError) -> bool:
 
 
 def _result(error: WorldError) -> Result:
-    fate = Fate.UNDONE if error.is_undone else Fate.UNKNOWN
+    fate = Fate.NOT_APPLIED if error.is_undone else Fate.UNKNOWN
     if isinstance(error, BugError):
-        return Result(fate=fate, cause=Cause.BUG, said=str(error))
+        return Result(fate=fate, cause=Cause.BUG, detail=str(error))
     if isinstance(error, NoPathError):
-        return Result(fate=fate, cause=Cause.NO_PATH, said=str(error))
+        return Result(fate=fate, cause=Cause.NO_PATH, detail=str(error))
     if error.is_refusal:
-        return Result(fate=fate, cause=Cause.REFUSED, said=error.words)
+        return Result(fate=fate, cause=Cause.REFUSED, detail=error.words)
     cause = Cause.FAILED if error.is_of_object else Cause.LATER
-    return Result(fate=fate, cause=cause, said=error.words)
+    return Result(fate=fate, cause=cause, detail=error.words)
 
 
 def _uid_and_replicas(live: Manifest) -> tuple[str, int]:

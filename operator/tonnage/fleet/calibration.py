@@ -13,7 +13,7 @@ from tonnage.api.status import Reason
 from tonnage.cluster.errors import WorldError
 from tonnage.cluster.kube import CONFIG_MAPS, KubeApi
 from tonnage.estimate.calibration import Calibrations
-from tonnage.estimate.keeping import fitting, has_moved
+from tonnage.estimate.retention import fitting, has_moved
 from tonnage.estimate.stored import (
     BEFORE,
     CorruptedStateError,

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Final
 
 from tonnage.api.group import KIND
-from tonnage.cluster.errors import HeldBackError, KubernetesError, WorldError
+from tonnage.cluster.errors import KubernetesError, WorldError, WriteFencedError
 from tonnage.cluster.kube import (
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,
@@ -26,7 +26,7 @@ from tonnage.cluster.kube import (
 )
 from tonnage.control.input.times import rfc3339
 from tonnage.control.input.writers import SOMEBODY
-from tonnage.control.report.happenings import Happening
+from tonnage.control.report.event_records import EventRecord
 from tonnage.control.write.writes import Writes
 from tonnage.fleet.logs import Line
 from tonnage.fleet.pods import controller_uid
@@ -47,7 +47,7 @@ RESOURCES: Final[Mapping[str, Resource]] = {
 }
 
 
-class NotOursError(HeldBackError):
+class NotOursError(WriteFencedError):
     """An object of the name that we need belongs to somebody else: only a person can resolve it."""
 
     is_refusal = is_of_object = True
@@ -119,7 +119,7 @@ class Children:
         """Post an Event of what somebody did to a child; the child is reapplied without it too."""
         LOG.warning(Line("child restored", object=writes.label, message=message))
         now = rfc3339(self.clock())
-        happening = Happening(reason="ChildRestored", message=message, is_warning=True, at=now)
+        happening = EventRecord(reason="ChildRestored", message=message, is_warning=True, at=now)
         body = event(writes, happening, now)
         try:
             self.kube.create(EVENTS.path(writes.namespace), body)
@@ -155,7 +155,7 @@ class Children:
         LOG.info(Line("deleted", object=writes.label, kind=kind))
 
 
-def event(writes: Writes, happening: Happening, now: str) -> Manifest:
+def event(writes: Writes, happening: EventRecord, now: str) -> Manifest:
     """Return the Event that tells of a happening; posted twice, it has the same name.
 
     ``now``: as Kubernetes writes it.

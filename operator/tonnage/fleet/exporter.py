@@ -48,16 +48,16 @@ class Exporter(Collector):
         self._num_faults = 0
         self._counts: dict[Key, dict[Place, _Count]] = {}
 
-    def note(self, told: FleetSeries) -> None:
+    def note(self, series: FleetSeries) -> None:
         """Take in the series of a tick that is over."""
         with self._lock:
-            self._told, self._told_at_s = told, self._clock()
-            self._num_faults += told.num_faults
-            self._counts = {each.key: self._add(each) for each in told.objects}
+            self._told, self._told_at_s = series, self._clock()
+            self._num_faults += series.num_faults
+            self._counts = {each.key: self._add(each) for each in series.objects}
 
-    def _add(self, told: ObjectSeries) -> dict[Place, "_Count"]:
-        counts = self._counts.get(told.key, {})
-        for each in told.counts:
+    def _add(self, series: ObjectSeries) -> dict[Place, "_Count"]:
+        counts = self._counts.get(series.key, {})
+        for each in series.counts:
             place = each.family, each.labels
             before = counts.get(place, _Count(value=0.0, born_at_s=self._told_at_s))
             counts[place] = replace(before, value=before.value + each.value)
@@ -79,25 +79,25 @@ class Exporter(Collector):
         """Yield every family, most of them empty where nothing was told of late."""
         with self._lock:
             age_s = self._clock() - self._told_at_s
-            told = self._told if age_s < STALE_S else None
+            series = self._told if age_s < STALE_S else None
             counts = self._shown_counts()
             known_age_s = age_s if self._told else None
             faults = CounterMetricFamily(
                 "tonnage_internal_errors", INTERNAL_ERRORS, value=self._num_faults
             )
         yield faults
-        yield from _of_fleet(told, known_age_s)
+        yield from _of_fleet(series, known_age_s)
         samples = defaultdict[str, list[tuple[Key, MetricSample]]](list)
-        for key, sample in _of_objects(told, counts) if told else ():
+        for key, sample in _of_objects(series, counts) if series else ():
             samples[sample.family].append((key, sample))
         for name in FAMILIES:
             yield _metric(name, samples[name])
 
 
 def _of_objects(
-    told: FleetSeries, counts: Mapping[Key, Mapping[Place, float]]
+    series: FleetSeries, counts: Mapping[Key, Mapping[Place, float]]
 ) -> Iterator[tuple[Key, MetricSample]]:
-    for each in told.objects:
+    for each in series.objects:
         for sample in each.gauges:
             yield each.key, sample
         for (family, labels), value in counts.get(each.key, {}).items():
@@ -114,12 +114,12 @@ def _metric(name: str, samples: Iterable[tuple[Key, MetricSample]]) -> Metric:
     return metric
 
 
-def _of_fleet(told: FleetSeries | None, age_s: float | None) -> Iterator[Metric]:
+def _of_fleet(series: FleetSeries | None, age_s: float | None) -> Iterator[Metric]:
     values = {"tonnage_tick_age_seconds": age_s}
-    if told:
-        values["tonnage_objects"] = told.num_objects
-        values["tonnage_objects_without_series"] = told.num_left_out
-        values["tonnage_blind"] = told.is_blind
+    if series:
+        values["tonnage_objects"] = series.num_objects
+        values["tonnage_objects_without_series"] = series.num_left_out
+        values["tonnage_blind"] = series.is_blind
     for name, text in FLEET_FAMILIES.items():
         metric = GaugeMetricFamily(name, text)
         value = values.get(name)

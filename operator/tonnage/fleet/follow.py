@@ -116,8 +116,8 @@ class Follower:
 
     def _take_line(self, line: bytes) -> None:
         try:
-            told = json.loads(line)
-            event, body = str(told["type"]), {**told["object"]}
+            record = json.loads(line)
+            event, body = str(record["type"]), {**record["object"]}
         except (LookupError, TypeError, ValueError, RecursionError) as error:
             # of one object: the others go on
             message = f"{type(error).__name__}: {error}"[:MESSAGE_LENGTH]

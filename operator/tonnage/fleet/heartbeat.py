@@ -18,7 +18,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
 
-from tonnage.cluster.questions import Answers, query_of
+from tonnage.cluster.queries import Answers, query_of
 from tonnage.fleet.exporter import Exporter
 from tonnage.fleet.logs import Line
 from tonnage.units import format_s

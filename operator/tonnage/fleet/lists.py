@@ -19,7 +19,7 @@ from tonnage.cluster.kube import (
     Resource,
 )
 from tonnage.cluster.pages import reduce_object
-from tonnage.fleet.aside import Aside, unheard
+from tonnage.fleet.background import BackgroundTask, unheard
 from tonnage.fleet.bounded import slim_model
 from tonnage.fleet.logs import Line
 from tonnage.fleet.store import Kind, Store
@@ -73,7 +73,7 @@ class Lists:
     kube: KubeApi
     namespaces: Collection[str]
     """That are named in the settings; none: all are read."""
-    work: Aside[dict[str, str]] = field(default_factory=Aside)
+    work: BackgroundTask[dict[str, str]] = field(default_factory=BackgroundTask)
     """The lists being read: come to the namespaces that may not be, and why."""
     readable: Callable[[Collection[str]], None] = unheard
     """Takes the namespaces that could be read, of those that are named."""
@@ -126,8 +126,8 @@ class Lists:
             return
         self.is_missed = False
         if has_groups != self.has_groups:
-            said = "are read" if has_groups else "do not exist, or may not be read"
-            LOG.info(Line(f"LeaderWorkerSets {said}"))
+            state = "are read" if has_groups else "do not exist, or may not be read"
+            LOG.info(Line(f"LeaderWorkerSets {state}"))
             self.has_groups = has_groups
             self.store.has_gap.set()
         self.watch_groups(has_groups)

@@ -52,13 +52,13 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(dict(self._pairs(record)), ensure_ascii=False, default=str)
 
     def _pairs(self, record: logging.LogRecord) -> Iterator[tuple[str, object]]:
-        said = record.msg
-        if isinstance(said, Line):
-            yield from said.fields.items()
+        message = record.msg
+        if isinstance(message, Line):
+            yield from message.fields.items()
         yield "time", _time(record)
         yield "level", record.levelname
         yield "logger", record.name
-        yield "event", said.event if isinstance(said, Line) else record.getMessage()
+        yield "event", message.event if isinstance(message, Line) else record.getMessage()
         if record.exc_info:
             yield "traceback", self.formatException(record.exc_info)
 

@@ -22,7 +22,7 @@ from tonnage.control.report.status import newest_decision
 from tonnage.control.series import FleetSeries, fleet_series
 from tonnage.control.tick import TickResult, tick, with_results
 from tonnage.fleet.act import Writer
-from tonnage.fleet.aside import unheard
+from tonnage.fleet.background import unheard
 from tonnage.fleet.calibration import CalibrationConfigMap
 from tonnage.fleet.lists import Lists
 from tonnage.fleet.logs import Line
@@ -32,7 +32,7 @@ from tonnage.fleet.store import Key, Owner, ReferencedKeys, Store
 from tonnage.fleet.write_queue import BURST_S
 from tonnage.settings import Settings
 from tonnage.sizing.errors import SearchAbandonedError
-from tonnage.sizing.plan import Between
+from tonnage.sizing.plan import OnSearch
 from tonnage.units import format_s
 
 LOG = logging.getLogger("tonnage.loop")
@@ -111,8 +111,8 @@ class Loop:
             fleet = self._observe(now_s)
             self.store.serve(served_by(fleet.models))
         with self.step("decide"):
-            between = within(self.settings.search_budget_s, self.clock)
-            outcome = tick(fleet, self.memory, between=between, begin=until(self.store.asked))
+            on_search = within(self.settings.search_budget_s, self.clock)
+            outcome = tick(fleet, self.memory, on_search=on_search, begin=until(self.store.asked))
         _log(outcome, fleet)
         self._log_blackouts(outcome)
         with self.step("act"):
@@ -236,18 +236,18 @@ def pace_s(ticked_at_s: Sequence[float]) -> float:
     return float(median(apart_s)) if len(apart_s) >= LEAST_PACES else 0.0
 
 
-def within(budget_s: float, clock: Callable[[], float]) -> Between:
+def within(budget_s: float, clock: Callable[[], float]) -> OnSearch:
     """Return what ends the searches of a tick when their time, from now on, is spent."""
     end_s = clock() + budget_s
 
-    def between() -> None:
+    def on_search() -> None:
         if clock() >= end_s:
             raise SearchAbandonedError(f"{format_s(budget_s)} of each tick are for searches")
 
-    return between
+    return on_search
 
 
-def until(asked: threading.Event) -> Between:
+def until(asked: threading.Event) -> OnSearch:
     """Return what begins no search but the first of a tick once somebody asks for something.
 
     The change waits for the end of the tick. A search that has begun ends: under ever new changes

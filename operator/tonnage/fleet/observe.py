@@ -10,7 +10,7 @@ from tonnage.api.objects import InvalidSpecError, ModelDeployment
 from tonnage.api.pods import ROLES, Role
 from tonnage.catalog.gpu import Gpu
 from tonnage.cluster.kube import KubeApi
-from tonnage.cluster.questions import Answers
+from tonnage.cluster.queries import Answers
 from tonnage.control.input.state import (
     ACTING,
     DeploymentView,
@@ -24,13 +24,13 @@ from tonnage.estimate.calibration_file import Identity, LoadTest
 from tonnage.estimate.fleet_scrapes import PodKey
 from tonnage.estimate.metrics import FRESH_SCRAPES, queries
 from tonnage.estimate.samples import EngineSamples
-from tonnage.fleet.aside import Aside, Start, at_once, unheard
+from tonnage.fleet.background import BackgroundTask, Start, run_inline, unheard
 from tonnage.fleet.manifests import ManifestCache
 from tonnage.fleet.references import Ages, Claims, ModelConfigs, place_of
 from tonnage.fleet.rounds import Ask, Rounds
 from tonnage.fleet.scrape import Scraper, nothing_decides
 from tonnage.fleet.store import Key, Snapshot
-from tonnage.fleet.taken import Taken
+from tonnage.fleet.unlabelled import UnlabelledWorkloads
 from tonnage.fleet.views import AutoscalerView
 from tonnage.manifests.roles import role_name
 from tonnage.settings import Settings
@@ -41,7 +41,7 @@ Target = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class PrometheusSnapshot:
     """What Prometheus said last."""
 
     at_s: float
@@ -81,30 +81,30 @@ class Observer:
     """Deployments that no watch shows, since they lack our label; the writer adds what it meets."""
     tell: Callable[[Answers], None] = unheard
     """Takes what Prometheus said in a round, for the operator's own metrics."""
-    start: Start = at_once
+    start: Start = run_inline
     """Runs a round of questions to Prometheus: here and now, or beside the loop."""
     clock: Callable[[], float] = time.monotonic
     """What the time between rounds is measured by."""
     _manifests: ManifestCache = field(default_factory=ManifestCache)
     _configs: ModelConfigs = field(init=False)
     _claims: Claims = field(init=False)
-    _taken: Taken = field(init=False)
+    _taken: UnlabelledWorkloads = field(init=False)
     _scraper: Scraper = field(init=False)
-    _said: Said | None = None
+    _said: PrometheusSnapshot | None = None
     _skew_s: float = 0.0
     """Of the clock of Prometheus, as it was last known."""
 
     def __post_init__(self) -> None:
         self._configs = ModelConfigs(kube=self.kube, ages=Ages(self.settings.tick_s))
         self._claims = Claims(kube=self.kube, ages=Ages(self.settings.tick_s))
-        self._taken = Taken(kube=self.kube, names=self.taken_names)
+        self._taken = UnlabelledWorkloads(kube=self.kube, names=self.taken_names)
         interval_s = self.settings.scrape_interval_s
         rounds = Rounds(
             ask=self.ask,
             every_s=self.settings.tick_s,
             # What is a scrape old when it is said is fresh for so long.
             reusable_s=FRESH_SCRAPES * interval_s,
-            work=Aside(self.start),
+            work=BackgroundTask(self.start),
             clock=self.clock,
         )
         self._scraper = Scraper(rounds=rounds, settings=self.settings)
@@ -162,7 +162,7 @@ class Observer:
         )
         self._taken.look(needed - seen_names, now_s, has_groups=has_groups)
         heard = self._latest(now_s)
-        said = heard if ours else Said(at_s=now_s)
+        said = heard if ours else PrometheusSnapshot(at_s=now_s)
         answers = said.answers
         seen = FleetReading(
             snapshot=snapshot,
@@ -198,21 +198,21 @@ class Observer:
         models = (parsed[view.uid] for view in views)
         return views, [each for each in models if isinstance(each, ModelDeployment)]
 
-    def _latest(self, now_s: float) -> Said:
+    def _latest(self, now_s: float) -> PrometheusSnapshot:
         """Return what Prometheus said last; what no tick before saw is joined, and told."""
         answers = self._scraper.take(now_s)
         if answers is not None:
             self._said = self._read_engines(answers, now_s)
             self.tell(answers)
-        return self._said or Said(at_s=now_s)
+        return self._said or PrometheusSnapshot(at_s=now_s)
 
-    def _read_engines(self, answers: Answers, now_s: float) -> Said:
+    def _read_engines(self, answers: Answers, now_s: float) -> PrometheusSnapshot:
         said_at_s = now_s - self.rounds.held_s
         skew_s = answers.clock_skew_s
         if skew_s is None:
             skew_s = self._skew_s
         self._skew_s = skew_s
-        return Said(
+        return PrometheusSnapshot(
             at_s=said_at_s, answers=answers, engines=self._scraper.samples(said_at_s + skew_s)
         )
 
@@ -258,7 +258,7 @@ class Observer:
             config_problem=problem,
             claim_modes=self._claims.modes_of(model, seen.now_s),
             conflicting_autoscaler=f"HorizontalPodAutoscaler {scaler}" if scaler else None,
-            older_claim=oldest.name if oldest and oldest.uid != view.uid else None,
+            earlier_owner=oldest.name if oldest and oldest.uid != view.uid else None,
             numbered=seen.numbered.get(view.key, ()),
             roles=dict(_roles(view, seen)) if model.spec.topology else {},
             engines=tuple(

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 
 from tonnage.cluster.prometheus import CUT_OFF, THROTTLED, UNREACHABLE
-from tonnage.cluster.questions import Answers, QuerySet
+from tonnage.cluster.queries import Answers, QuerySet
 from tonnage.estimate.fleet_scrapes import PodKey
 from tonnage.estimate.metrics import HISTORY
 from tonnage.units import KB, MINUTE_S

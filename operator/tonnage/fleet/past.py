@@ -19,6 +19,7 @@ from tonnage.control.input.state import ModelState, ModelView
 from tonnage.control.measure.attained import window_s_of
 from tonnage.estimate.budget import Ledger
 from tonnage.estimate.forecast import PATTERN_S
+from tonnage.estimate.forecasters import BIN_S, DAY_S
 from tonnage.estimate.pages import LARGEST
 from tonnage.estimate.past import (
     LABEL,
@@ -33,8 +34,7 @@ from tonnage.estimate.past import (
     past_ledger,
     step_s_of,
 )
-from tonnage.estimate.ways import BIN_S, DAY_S
-from tonnage.fleet.aside import Aside, Start, at_once
+from tonnage.fleet.background import BackgroundTask, Start, run_inline
 from tonnage.fleet.logs import Line
 from tonnage.fleet.pods import unix_s
 from tonnage.settings import Settings
@@ -75,7 +75,7 @@ class PastReader:
 
     ask: AskRange
     settings: Settings
-    start: Start = at_once
+    start: Start = run_inline
     found: dict[str, Past] = field(default_factory=dict)
     """By UID, until a tick has taken it over."""
     _until_s: float = 0.0
@@ -84,13 +84,13 @@ class PastReader:
     _due_s: dict[str, float] = field(default_factory=dict)
     """By UID, when it is asked about again: of whom an answer came never."""
     _answers: SimpleQueue[Answer] = field(default_factory=SimpleQueue)
-    _work: Aside[None] = field(default_factory=Aside)
+    _work: BackgroundTask[None] = field(default_factory=BackgroundTask)
 
     def begin(self, now_s: float) -> None:
         """Ask about everybody anew; what comes of an earlier question is not taken over."""
         self._looked_at_s, self._until_s = now_s, math.floor(now_s / LEAST_STEP_S) * LEAST_STEP_S
         self.found, self._due_s = {}, {}
-        self._answers, self._work = SimpleQueue(), Aside(self.start)
+        self._answers, self._work = SimpleQueue(), BackgroundTask(self.start)
 
     def look(self, models: Iterable[ModelState], now_s: float) -> frozenset[str]:
         """Take over what came, and ask what is due; return the UIDs that have no answer yet.

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from tonnage.api.status import Reason
 from tonnage.control.input.state import PodView
-from tonnage.control.observe.starting import CRASHES, NOT_MADE, why_not_started
+from tonnage.control.observe.starting import CRASHES, POD_CREATE_FAILED, why_not_started
 from tonnage.manifests.names import DELETION_COST_ANNOTATION
 from tonnage.redaction import REDACTED, names_in, names_said, names_secret_last, redacted_line
 from tonnage.units import count_of
@@ -174,8 +174,8 @@ def trouble_of(status: Object, spec: Object) -> Reason | None:
 
 def message_of(condition: Object, of: Object) -> str:
     """Return what a condition of an object says, with names and without what may be a secret."""
-    said = str(condition.get("message") or "")
-    return redacted_line(said, MOST_MESSAGE, names_said(said).union(names_in(of)))
+    detail = str(condition.get("message") or "")
+    return redacted_line(detail, MOST_MESSAGE, names_said(detail).union(names_in(of)))
 
 
 def _start_failure(container: Object) -> Reason | None:
@@ -184,8 +184,8 @@ def _start_failure(container: Object) -> Reason | None:
     waiting, ended = state.get("waiting"), state.get("terminated")
     last = ended or (container.get("lastState") or {}).get("terminated") or {}
     if waiting:
-        said = waiting.get("reason")
-        return None if said in ON_ITS_WAY else _waits(why_not_started(said), waiting, last)
+        detail = waiting.get("reason")
+        return None if detail in ON_ITS_WAY else _waits(why_not_started(detail), waiting, last)
     is_ended = bool(ended) and last.get("reason") != "Completed"
     return Reason(CRASHES, _ending(last)) if is_ended or _is_in_a_loop(container, last) else None
 
@@ -193,10 +193,10 @@ def _start_failure(container: Object) -> Reason | None:
 def _waits(code: str, waiting: Object, last: Object) -> Reason:
     if code == CRASHES:
         return Reason(code, _ending(last))
-    said = BACK_OFF.sub("", str(waiting.get("message") or ""))
+    detail = BACK_OFF.sub("", str(waiting.get("message") or ""))
     if code == "PodsFailing":
-        said = f"{waiting.get('reason')}: {said}"
-    return Reason(code, said)
+        detail = f"{waiting.get('reason')}: {detail}"
+    return Reason(code, detail)
 
 
 def _is_in_a_loop(container: Object, last: Object) -> bool:
@@ -255,4 +255,4 @@ def _lacks(leader: PodView, num_pods: int, num_nodes: int, now_s: float) -> Reas
     """Return what a group lacks whose workers are not made, as where a quota is used up."""
     if num_pods >= num_nodes or leader.is_deleting or now_s - leader.created_at_s < MADE_S:
         return None
-    return Reason(NOT_MADE, f"its group has {count_of(num_pods, 'pod')} of {num_nodes}")
+    return Reason(POD_CREATE_FAILED, f"its group has {count_of(num_pods, 'pod')} of {num_nodes}")

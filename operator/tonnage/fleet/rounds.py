@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tonnage.cluster.questions import Answers, QuerySet
+from tonnage.cluster.queries import Answers, QuerySet
 from tonnage.estimate.fleet_scrapes import FleetScrapes
-from tonnage.fleet.aside import Aside
+from tonnage.fleet.background import BackgroundTask
 
 Ask = Callable[[Sequence[QuerySet], FleetScrapes], Answers]
 
@@ -25,7 +25,7 @@ class Rounds:
     """Between the beginnings of two rounds; one that takes longer is followed by the next."""
     reusable_s: float
     """For so long after a round a change is decided by its answers."""
-    work: Aside[Answers] = field(default_factory=Aside)
+    work: BackgroundTask[Answers] = field(default_factory=BackgroundTask)
     """The round under way, or done and not yet taken over."""
     clock: Callable[[], float] = time.monotonic
     _began_at_s: float | None = None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from math import inf
 
-from tonnage.cluster.questions import Answers, QuerySet, query_of
+from tonnage.cluster.queries import Answers, QuerySet, query_of
 from tonnage.estimate.fleet_scrapes import FleetScrapes, PodKey
 from tonnage.estimate.metrics import DECIDING, FRESH_SCRAPES, SCRAPES
 from tonnage.estimate.samples import EngineSamples, fleet_samples
@@ -108,12 +108,12 @@ class Scraper:
         """Write one line when other queries fail than before, or the clocks drifted apart."""
         reasons = {reason for reason, _ in answers.problems.values()}
         skewed = {"skew"} if is_skewed(answers) else set()
-        told = frozenset({*answers.problems, *reasons, *answers.partial, *skewed})
-        if told and told != self._told:
+        reported = frozenset({*answers.problems, *reasons, *answers.partial, *skewed})
+        if reported and reported != self._told:
             LOG.warning("metrics: %s", describe(answers))
-        elif self._told and not told:
+        elif self._told and not reported:
             LOG.info("metrics: every query is answered again")
-        self._told = told
+        self._told = reported
 
 
 def nothing_decides(answers: Answers) -> tuple[str, str] | None:

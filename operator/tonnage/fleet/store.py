@@ -181,11 +181,11 @@ class Store:
         with self._lock:
             self._noted.setdefault(kind, set()).add(key)
             before = self._views[kind].get(key)
-            is_gone = event_type == "DELETED"
-            if not is_gone and before == view:
+            is_deleted = event_type == "DELETED"
+            if not is_deleted and before == view:
                 return
             self._snapshot = None
-            if not is_gone:
+            if not is_deleted:
                 _tell_size(kind, before, view)
                 self._views[kind][key] = view
                 is_news = _without_echo(before) != _without_echo(view)

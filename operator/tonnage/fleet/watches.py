@@ -17,7 +17,7 @@ import kopf
 from tonnage.cluster.errors import KubernetesError, WorldError
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS, KubeApi, Resource
 from tonnage.control.input.times import backoff_s
-from tonnage.fleet.aside import unheard
+from tonnage.fleet.background import unheard
 from tonnage.fleet.bounded import bounded_responses
 from tonnage.fleet.follow import Follower, end_all
 from tonnage.fleet.lists import OF_GROUPS, RELISTED
@@ -228,14 +228,14 @@ class Watches:
 
 def when_reachable(ask: Callable[[], Answer]) -> Answer:
     """Return an answer as soon as the API server gives it; say once why it does not."""
-    told = ""
+    reported = ""
     while True:
         try:
             return ask()
         except WorldError as error:
-            if str(error) != told:
+            if str(error) != reported:
                 LOG.warning("waiting for the API server: %s", error)
-            told = str(error)
+            reported = str(error)
             time.sleep(LOOK_S)
 
 

@@ -18,11 +18,11 @@ from functools import partial
 from itertools import chain
 from typing import Final
 
-from tonnage.cluster.errors import HeldBackError, WorldError
+from tonnage.cluster.errors import WorldError, WriteFencedError
 from tonnage.control.input.results import WriteKind
-from tonnage.control.size.turns import by_turns
+from tonnage.control.size.fair_order import round_robin
 from tonnage.control.write.writes import Writes
-from tonnage.fleet.aside import Aside, Start, at_once
+from tonnage.fleet.background import BackgroundTask, Start, run_inline
 from tonnage.units import format_s
 
 BURST_S: Final = 5.0
@@ -50,23 +50,23 @@ Phase = Callable[[Writes], WorldError | None]
 Failures = Mapping[Item, WorldError]
 
 
-class LeftError(HeldBackError):
+class DeferredError(WriteFencedError):
     """There was no time or no writer for it: the next tick offers it again."""
 
 
-class LateError(WorldError):
+class WriteTimeoutError(WorldError):
     """No answer came in time: it may still be carried out."""
 
     is_of_object = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class InFlight:
     """A write for which an answer is awaited, or there and not yet taken over."""
 
     place: Place
     at_s: float
-    work: Aside[tuple[WorldError | None, float]]
+    work: BackgroundTask[tuple[WorldError | None, float]]
     """Comes to what failed, and when it was over."""
 
 
@@ -74,11 +74,11 @@ class Begun:
 class Pool:
     """Threads that write, of which none waits long behind another that gets no answer."""
 
-    start: Start = at_once
+    start: Start = run_inline
     most_of_kind: int = NUM_WRITERS
     patience_s: float = PATIENCE_S
     clock: Callable[[], float] = time.monotonic
-    _begun: dict[Item, Begun] = field(default_factory=dict)
+    _begun: dict[Item, InFlight] = field(default_factory=dict)
     _slow: dict[Place, dict[str, float]] = field(default_factory=dict)
     """Where the last answer was late: the next is waited for no more than a moment. Of each when
     what was late was begun, by UID: what was not comes first."""
@@ -106,20 +106,20 @@ class Pool:
         for item in awaited:
             self._note_late(item, self._begun[item])
         late_s = format_s(self.patience_s)
-        late = LateError(f"the API server did not answer within {late_s}: it may still be done")
-        left = LeftError("other writes waited for the API server: written in the next tick")
-        return failed | dict.fromkeys(awaited, late) | dict.fromkeys(waiting, left)
+        late = WriteTimeoutError(f"the API server did not answer within {late_s}: it may still be done")
+        deferred = DeferredError("other writes waited for the API server: written in the next tick")
+        return failed | dict.fromkeys(awaited, late) | dict.fromkeys(waiting, deferred)
 
     def take_late(self) -> list[WorldError]:
         """Take over what failed after nobody waited for it any more: what it says of the server."""
-        taken, self._late = self._late, []
-        return taken
+        ended, self._late = self._late, []
+        return ended
 
     def _late_at_s(self, writes: Writes, kind: WriteKind) -> float:
         """Return when what was late of an object was begun: one that hangs holds up no other."""
         return self._slow.get((writes.namespace, kind), {}).get(writes.uid, -math.inf)
 
-    def _note_late(self, item: Item, begun: Begun) -> None:
+    def _note_late(self, item: Item, begun: InFlight) -> None:
         self._slow.setdefault(begun.place, {})[item[0]] = begun.at_s
 
     def _begin(self, phase: Phase, waiting: dict[Item, Writes]) -> set[Item]:
@@ -137,7 +137,7 @@ class Pool:
             busy[place] += 1
             of_kind[item[1]] += 1
             begun.add(item)
-            made = Begun(place=place, at_s=self.clock(), work=Aside(self.start))
+            made = InFlight(place=place, at_s=self.clock(), work=BackgroundTask(self.start))
             self._begun[item] = made
             made.work.begin(partial(self._time, phase, waiting.pop(item)), self._news)
         return begun
@@ -177,7 +177,7 @@ class WriteQueue:
     """Makes writes of replicas at once, and lets all others through at a rate."""
 
     per_s: float = 50.0
-    start: Start = at_once
+    start: Start = run_inline
     """Runs a write: here and now, or beside."""
     clock: Callable[[], float] = time.monotonic
     share: float = 1.0
@@ -213,7 +213,7 @@ class WriteQueue:
         """
         self._refill()
         ordered = sorted(wanted, key=lambda each: -self._held.get(each.uid, 0))
-        ordered = by_turns(ordered, namespace=lambda each: each.namespace)
+        ordered = round_robin(ordered, namespace=lambda each: each.namespace)
         ordered.sort(key=lambda each: (each.scale is None, each.is_routine))
         found = []
         for each in ordered:
@@ -221,8 +221,8 @@ class WriteQueue:
                 break
             self._tokens -= each.num_limited
             found.append(each)
-        left = ordered[len(found) :]
-        self._held = {each.uid: self._held.get(each.uid, 0) + 1 for each in left}
+        deferred = ordered[len(found) :]
+        self._held = {each.uid: self._held.get(each.uid, 0) + 1 for each in deferred}
         return found
 
     def _refill(self) -> None:

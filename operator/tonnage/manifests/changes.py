@@ -120,12 +120,12 @@ def template_changes(
 
     ``owned``: what our field manager owns of the live one. By default all of it is ours.
     """
-    found = _in_mapping("", live, wanted, Hands(ours=owned))
+    found = _in_mapping("", live, wanted, FieldOwners(ours=owned))
     return tuple(each for each in found if not each.is_added)
 
 
-def departures(
-    live: Mapping[str, Any], wanted: Mapping[str, Any], hands: "Hands"
+def list_differences(
+    live: Mapping[str, Any], wanted: Mapping[str, Any], hands: "FieldOwners"
 ) -> tuple[Change, ...]:
     """Return how the pods' spec that stands departs from ours, with what others added beside it.
 
@@ -138,18 +138,18 @@ def departures(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hands:
+class FieldOwners:
     """Who owns what below a path."""
 
     ours: Owned
     others: tuple[tuple[str, Owned], ...] = ()
     """(manager, what it owns there), for those that own something."""
 
-    def below(self, step: str) -> "Hands":
+    def below(self, step: str) -> "FieldOwners":
         """Return who owns what one step further down."""
         below = ((name, _below(owned, step)) for name, owned in self.others)
         others = tuple((name, owned) for name, owned in below if owned is not None)
-        return Hands(ours=_below(self.ours, step), others=others)
+        return FieldOwners(ours=_below(self.ours, step), others=others)
 
     @property
     def is_whole(self) -> bool:
@@ -161,7 +161,7 @@ class Hands:
         return tuple(sorted({name for name, _ in self.others}))
 
 
-def _changes(path: str, live: Any, wanted: Any, hands: Hands) -> Iterator[Change]:
+def _changes(path: str, live: Any, wanted: Any, hands: FieldOwners) -> Iterator[Change]:
     name = path.rpartition(".")[2]
     match live, wanted:
         case Mapping(), Mapping():
@@ -177,7 +177,7 @@ def _changes(path: str, live: Any, wanted: Any, hands: Hands) -> Iterator[Change
 
 
 def _in_mapping(
-    path: str, live: Mapping[str, Any], wanted: Mapping[str, Any], hands: Hands
+    path: str, live: Mapping[str, Any], wanted: Mapping[str, Any], hands: FieldOwners
 ) -> Iterator[Change]:
     for key in sorted(wanted.keys() | live.keys()):
         below, there = f"{path}.{key}" if path else key, hands.below(f"f:{key}")
@@ -191,7 +191,7 @@ def _in_mapping(
             yield from _additions(below, live[key], there)
 
 
-def _in_list(path: str, live: list[Any], wanted: list[Any], hands: Hands) -> Iterator[Change]:
+def _in_list(path: str, live: list[Any], wanted: list[Any], hands: FieldOwners) -> Iterator[Change]:
     name = path.rpartition(".")[2]
     before, after = _by_key(name, live), _by_key(name, wanted)
     for key in sorted(before.keys() | after.keys()):
@@ -207,7 +207,7 @@ def _in_list(path: str, live: list[Any], wanted: list[Any], hands: Hands) -> Ite
             yield from _additions(below, None, there)
 
 
-def _additions(path: str, value: Any, hands: Hands) -> Iterator[Change]:
+def _additions(path: str, value: Any, hands: FieldOwners) -> Iterator[Change]:
     """Yield what others wrote beside ours. Of a value only what can hold no secret is told."""
     *above, last = (each.partition("[")[0] for each in path.split("."))
     if hands.names or NEVER_DEFAULT & ({last, *above} - ({"containers"} - {last})):

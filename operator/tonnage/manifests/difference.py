@@ -26,8 +26,10 @@ def differs(wanted: Manifest, live: Manifest, *, manager: str) -> bool:
     metadata = {key: value for key, value in wanted["metadata"].items() if key not in NAMED_BY}
     fields = {key: value for key, value in wanted.items() if key not in IDENTITY}
     owned = _owned_fields(live, manager)
-    is_held = owned is not None and _is_held(fields | {"metadata": metadata}, live, owned)
-    return not is_held or removal_patch(wanted, live) is not None
+    is_unchanged = owned is not None and _is_owned_unchanged(
+        fields | {"metadata": metadata}, live, owned
+    )
+    return not is_unchanged or removal_patch(wanted, live) is not None
 
 
 def removal_patch(wanted: Manifest, live: Manifest) -> dict[str, Any] | None:
@@ -113,14 +115,14 @@ def _owned_fields(live: Manifest, manager: str) -> Fields | None:
     return None
 
 
-def _is_held(wanted: Any, live: Any, owned: Fields) -> bool:
+def _is_owned_unchanged(wanted: Any, live: Any, owned: Fields) -> bool:
     """Tell whether a value stands in the live object, and is owned to the last part of it."""
     parts = {name: part for name, part in owned.items() if name != "."}
     if not parts:
         return _contains(live, wanted)
     if isinstance(wanted, dict) and isinstance(live, dict):
         return {f"f:{name}" for name in wanted} == set(parts) and all(
-            name in live and _is_held(value, live[name], parts[f"f:{name}"])
+            name in live and _is_owned_unchanged(value, live[name], parts[f"f:{name}"])
             for name, value in wanted.items()
         )
     if isinstance(wanted, list) and isinstance(live, list):
@@ -140,7 +142,7 @@ def _is_element_held(wanted: Any, live: list[Any], parts: Fields) -> bool:
         of_keys = {f"f:{name}" for name in keys}
         known = {name: each for name, each in part.items() if name in asked | {"."}}
         is_whole = set(part) <= asked | of_keys | {"."}
-        return len(found) == 1 and is_whole and _is_held(wanted, found[0], known)
+        return len(found) == 1 and is_whole and _is_owned_unchanged(wanted, found[0], known)
     return False
 
 

@@ -74,13 +74,13 @@ def divided_spec(
         prefill, decode = (of_role(role, sizes[role]) for role in ROLES)
         return divide(prefill, decode, link, size)
 
-    if held := dict(_held(spec, running, given)):
+    if limited := dict(_limited(spec, running, given)):
         with suppress(SizingError):
-            return sized(given | held)
+            return sized(given | limited)
     return sized(given)
 
 
-def _held(
+def _limited(
     spec: Spec, running: Running, given: Mapping[Role, ParallelSizes]
 ) -> Iterator[tuple[Role, ParallelSizes]]:
     """Yield the splits that run, of the same model and GPUs, where the spec lets them stay."""

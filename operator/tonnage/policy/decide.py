@@ -58,7 +58,7 @@ def hold_in_a_blackout(situation: Situation) -> Iterator[Bound]:
     current, blackout = situation.current, situation.blackout
     if blackout is not None and current > 0:
         most = max(current, situation.need.floor) if situation.is_blind else maxsize
-        yield Bound("FleetBlind", blackout, at_least=current, at_most=most)
+        yield Bound("MetricsOutage", blackout, at_least=current, at_most=most)
 
 
 def walk_down(situation: Situation) -> Iterator[Bound]:
@@ -78,14 +78,14 @@ def walk_down(situation: Situation) -> Iterator[Bound]:
         yield Bound("Stabilizing", message, at_least=kept)
     else:
         message = f"from {current} by {step} at a time"
-        yield Bound("WalkingDown", message, at_least=current - step)
+        yield Bound("ScaleDownRateLimited", message, at_least=current - step)
 
 
 def _held_for(situation: Situation) -> str:
-    told = format_s(situation.hold_s)
+    hold_text = format_s(situation.hold_s)
     if situation.hold_s <= situation.scale_down_window_s:
-        return f"{told} (stabilization window)"
-    return f"{told} (demand returned so often that keeping replicas costs less)"
+        return f"{hold_text} (stabilization window)"
+    return f"{hold_text} (demand returned so often that keeping replicas costs less)"
 
 
 def _holds(situation: Situation) -> Iterator[Reason]:
@@ -93,11 +93,11 @@ def _holds(situation: Situation) -> Iterator[Reason]:
     window_s = situation.scale_down_window_s
     if situation.now_s - situation.watching_since_s < window_s:
         yield Reason(
-            "JustStarted", f"no scale-down in the first {format_s(window_s)} of measurements"
+            "WarmingUp", f"no scale-down in the first {format_s(window_s)} of measurements"
         )
     if situation.is_pacing:
         pace = format_s(situation.pace_s)
-        yield Reason("Pacing", f"cooldown: replicas changed less than {pace} ago")
+        yield Reason("Cooldown", f"cooldown: replicas changed less than {pace} ago")
     if situation.lost_at_s is not None:
         lost_s = situation.now_s - situation.lost_at_s
         if lost_s < window_s or situation.is_replacing:
@@ -118,7 +118,7 @@ def await_traffic(situation: Situation) -> Iterator[Bound]:
     """Keep what spec.demand asks for, as far as it is there, until its traffic has come."""
     kept = min(situation.current, situation.awaited or 0)
     message = f"holding {kept} until traffic arrives; spec.demand needs {situation.awaited}"
-    yield Bound("AwaitingTraffic", message, at_least=kept)
+    yield Bound("WaitingForTraffic", message, at_least=kept)
 
 
 def cap_step_up(situation: Situation) -> Iterator[Bound]:
@@ -143,23 +143,23 @@ def give_back_what_finds_no_node(situation: Situation) -> Iterator[Bound]:
         message = f"{given_up} of {pods} unschedulable: scaled back to {most}"
         yield Bound(code, message, at_most=most)
     elif retry_at_s is not None and situation.now_s < retry_at_s:
-        left = format_s(retry_at_s - situation.now_s)
-        message = f"no node fits more than {pods}: keeping {current}, next try in {left}"
+        retry_text = format_s(retry_at_s - situation.now_s)
+        message = f"no node fits more than {pods}: keeping {current}, next try in {retry_text}"
         yield Bound(code, message, at_most=current)
 
 
 def no_growth_where_no_pod_would_run(situation: Situation) -> Iterator[Bound]:
     """Wait with growth while pods are refused or do not start; going down stays possible."""
     if situation.refused is not None:
-        code, said = situation.refused
-        yield Bound(code, f"keeping {situation.current}: {said}", at_most=situation.current)
+        code, detail = situation.refused
+        yield Bound(code, f"keeping {situation.current}: {detail}", at_most=situation.current)
 
 
 def let_a_replica_go(situation: Situation) -> Iterator[Bound]:
     """Keep as many as the object's own disruption budget takes to let a node be drained."""
     if situation.evictable is not None:
-        least, told = situation.evictable
-        message = f"with fewer than {least} no node could be drained: {told}"
+        least, hold_text = situation.evictable
+        message = f"with fewer than {least} no node could be drained: {hold_text}"
         yield Bound("DisruptionBudget", message, at_least=least)
 
 

@@ -103,10 +103,10 @@ def need(
     rate, reasons = _planned_rate(capacity, traffic, outlook, supply.lead_s)
     for_rate = capacity.replicas(rate)
     time_s = max(drain_s, supply.lead_s**2 / DRAIN_S)
-    left = backlog_left(traffic, supply, capacity.most_requests_per_s)
-    draining = capacity.replicas_draining(traffic.requests_per_s, left / time_s)
+    backlog = backlog_left(traffic, supply, capacity.most_requests_per_s)
+    draining = capacity.replicas_draining(traffic.requests_per_s, backlog / time_s)
     if draining > for_rate:
-        reasons.append(_backlog_reason(traffic, supply, left, time_s, draining))
+        reasons.append(_backlog_reason(traffic, supply, backlog, time_s, draining))
     more = max(rate, (1 + DOWN_MARGIN) * traffic.requests_per_s)
     rest = capacity.replicas_draining(more, traffic.waiting / time_s)
     return Need(
@@ -128,12 +128,12 @@ def _planned_rate(
         reasons += _forecast_reasons(capacity, rate, outlook, lead_s)
         rate = outlook.requests_per_s
     more, burst = rate * (1 + outlook.headroom), outlook.burst_requests_per_s
-    told = (
+    text = (
         f"{outlook.headroom:.0%} more, as demand may exceed the forecast {outlook.headroom_origin},"
     )
-    reasons += _reasons_for_more("Headroom", told, capacity, rate, more)
-    told = f"{significant(burst)} requests/s in bursts ({outlook.burst_origin})"
-    reasons += _reasons_for_more("Reserve", told, capacity, more, burst)
+    reasons += _reasons_for_more("Headroom", text, capacity, rate, more)
+    text = f"{significant(burst)} requests/s in bursts ({outlook.burst_origin})"
+    reasons += _reasons_for_more("Reserve", text, capacity, more, burst)
     return max(more, burst), reasons
 
 
@@ -143,12 +143,12 @@ def backlog_left(traffic: CurrentTraffic, supply: Supply, most_requests_per_s: f
     Those in flight count from when they will be; what waits is served as fast as engines can,
     ``most_requests_per_s`` by each of them.
     """
-    left, at_s, ready = traffic.waiting, 0.0, supply.ready
+    backlog, at_s, ready = traffic.waiting, 0.0, supply.ready
     for due_s in (*(due for due in supply.due_s if due < supply.lead_s), supply.lead_s):
         growth = traffic.requests_per_s - ready * most_requests_per_s
-        left = max(0.0, left + (due_s - at_s) * growth)
+        backlog = max(0.0, backlog + (due_s - at_s) * growth)
         at_s, ready = due_s, ready + 1
-    return left
+    return backlog
 
 
 def _demand_reason(capacity: Capacity, traffic: CurrentTraffic) -> Reason:
@@ -175,7 +175,7 @@ def _forecast_reasons(
 
 
 def _reasons_for_more(
-    code: str, told: str, capacity: Capacity, rate: float, more: float
+    code: str, text: str, capacity: Capacity, rate: float, more: float
 ) -> list[Reason]:
     """Say what a higher rate adds and costs, if it adds a replica."""
     before, needed = capacity.replicas(rate), capacity.replicas(more)
@@ -183,21 +183,21 @@ def _reasons_for_more(
         return []
     usd, added = capacity.usd_per_replica_hour, needed - before
     price = "" if usd is None else f" ({added * usd:.2f} USD per hour)"
-    return [Reason(code=code, message=f"{told} need {needed}, {added} more{price}")]
+    return [Reason(code=code, message=f"{text} need {needed}, {added} more{price}")]
 
 
 def _backlog_reason(
-    traffic: CurrentTraffic, supply: Supply, left: float, time_s: float, replicas: int
+    traffic: CurrentTraffic, supply: Supply, backlog: float, time_s: float, replicas: int
 ) -> Reason:
     when = (
-        f"{significant(left)} will be queued in {format_s(supply.lead_s)}" if supply.lead_s else ""
+        f"{significant(backlog)} will be queued in {format_s(supply.lead_s)}" if supply.lead_s else ""
     )
     coming = (
         f" with {count_of(len(supply.due_s), 'more replica')} on the way" if supply.due_s else ""
     )
     now = f"{significant(traffic.waiting)} queued now"
-    told = f"{now}, {when}{coming}" if when else now
-    message = f"{told}: to drain them in {format_s(time_s)} needs {replicas}"
+    text = f"{now}, {when}{coming}" if when else now
+    message = f"{text}: to drain them in {format_s(time_s)} needs {replicas}"
     return Reason(code="Backlog", message=message)
 
 

@@ -16,9 +16,9 @@ from tonnage.engine.table import RequestTable
 from tonnage.estimate.metrics import LATENCY_BOUNDS_S
 from tonnage.manifests.children import flags_from_annotation
 from tonnage.manifests.names import DIGEST_ANNOTATION, FLAGS_ANNOTATION
-from tonnage.replay.counters import EngineCounters, Ladders
+from tonnage.replay.ground_truth import GroundTruth, Machine, machine
+from tonnage.replay.simulated_metrics import EngineCounters, Ladders
 from tonnage.replay.traffic import Traffic
-from tonnage.replay.truth import Machine, Truth, machine
 from tonnage.sizing.request import Flags, SizingRequest, ask, look_up
 from tonnage.sizing.workload import NORMAL, Routing
 
@@ -48,7 +48,7 @@ class ReplayedModel:
 
     model: ModelDeployment
     traffic: Traffic
-    truth: Truth = field(default_factory=Truth)
+    truth: GroundTruth = field(default_factory=GroundTruth)
     start: StartupTime = field(default_factory=StartupTime)
     speed_spread: float = 0.0
     """Standard deviation of the replicas' own speed factors."""
@@ -77,8 +77,8 @@ class Pod:
 
     def gpu_s(self, from_s: float, until_s: float) -> float:
         """Return the GPU-seconds that it took within a time, from creation to its end."""
-        held_s = min(until_s, self.ended_s) - max(from_s, self.created_s)
-        return max(0.0, held_s) * self.machine.num_gpus
+        overlap_s = min(until_s, self.ended_s) - max(from_s, self.created_s)
+        return max(0.0, overlap_s) * self.machine.num_gpus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+from tonnage.replay.ground_truth import GroundTruth, true_replica
 from tonnage.replay.traffic import Traffic
-from tonnage.replay.truth import Truth, true_replica
 from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.serving.load_line import bound_requests_per_s, state_at
 from tonnage.sizing.serving.replica import Replica
@@ -54,7 +54,7 @@ class Work:
         return sum(part) / len(part) if part else 0.0
 
 
-def work_of(drawn: Traffic, request: SizingRequest, flags: Flags, truth: Truth) -> Work:
+def work_of(drawn: Traffic, request: SizingRequest, flags: Flags, truth: GroundTruth) -> Work:
     """Return the work of traffic for engines with these flags."""
     replica = true_replica(request, flags, truth)
     shapes = drawn.shapes

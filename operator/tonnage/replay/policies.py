@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from tonnage.catalog.gpu import UnsupportedEngineError, built_in_gpus
+from tonnage.replay.baselines.controller import RivalController
+from tonnage.replay.baselines.registry import RIVALS, Rival
+from tonnage.replay.evaluation import LatencyLimits, RunFigures, fates, run_figures
 from tonnage.replay.fluid import Work, work_of
-from tonnage.replay.judge import LatencyLimits, RunFigures, fates, run_figures
 from tonnage.replay.policy import (
     MOST_REPLICAS,
     OTHER_QUEUES,
@@ -18,8 +20,6 @@ from tonnage.replay.policy import (
 )
 from tonnage.replay.prometheus import Query, SimulatedPrometheus
 from tonnage.replay.record import Record, moment
-from tonnage.replay.rivals.controller import RivalController
-from tonnage.replay.rivals.registry import RIVALS, Rival
 from tonnage.replay.scenario import SETTINGS, Scenario
 from tonnage.replay.series import SeriesPoint, series
 from tonnage.replay.simulation import Controller
@@ -61,7 +61,7 @@ class ConstantFleet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StaticPeak:
+class BestStaticFleet:
     """The smallest constant fleet that keeps the target; without ``replicas`` none was found."""
 
     replicas: int | None
@@ -71,7 +71,7 @@ class StaticPeak:
 
 def static_peak(
     run: Callable[[int], float], *, target: float, first: int, least: float = 1.0
-) -> StaticPeak:
+) -> BestStaticFleet:
     """Search the smallest constant number; ``run`` returns the attainment of one.
 
     ``first``: a guess. Doubled until it suffices, or twice as many do not better ``least``
@@ -88,7 +88,7 @@ def static_peak(
     while not suffices(high):
         is_better = high // 2 < least or known.get(high // 2, -1.0) < known[high]
         if 2 * high > MOST_REPLICAS or not is_better:
-            return StaticPeak(
+            return BestStaticFleet(
                 replicas=None, best_attainment=max(known.values()), num_runs=len(known)
             )
         high *= 2
@@ -96,11 +96,11 @@ def static_peak(
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if suffices(middle) else (middle, high)
-    return StaticPeak(replicas=high, best_attainment=max(known.values()), num_runs=len(known))
+    return BestStaticFleet(replicas=high, best_attainment=max(known.values()), num_runs=len(known))
 
 
 @dataclass(frozen=True)
-class DrawnScenario:
+class PreparedScenario:
     """One scenario with its requests drawn, and what all policies in it share, made once."""
 
     scenario: Scenario
@@ -125,7 +125,7 @@ class DrawnScenario:
         return work_of(self.drawn, self.request, found.planned.flags, found.truth())
 
     @cached_property
-    def peak(self) -> StaticPeak:
+    def peak(self) -> BestStaticFleet:
         """The smallest constant fleet that keeps the target."""
 
         def run(number: int) -> float:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from tonnage.api.spec import Spec
+from tonnage.replay.baselines.registry import RIVALS, Rival
+from tonnage.replay.baselines.rule import Rule
 from tonnage.replay.prometheus import Query
-from tonnage.replay.rivals.registry import RIVALS, Rival
-from tonnage.replay.rivals.rule import Rule
 from tonnage.replay.scenario import SETTINGS
 from tonnage.sizing.expected import newest_first_s, refuses_late, slo_of
 from tonnage.units import count_of
@@ -108,8 +108,8 @@ def default_policies(spec: Spec) -> tuple[Policy, ...]:
     """Return what a replay compares where nothing is asked for: no other queue where none is."""
     runs = {NEWEST_FIRST} if newest_first_s(spec) else set()
     runs |= {IN_TIME} if refuses_late(spec) else set()
-    left_out = runs if slo_of(spec).ttft else OTHER_QUEUES.keys()
-    return tuple(Policy(name=name) for name in DEFAULT if name not in left_out)
+    hidden = runs if slo_of(spec).ttft else OTHER_QUEUES.keys()
+    return tuple(Policy(name=name) for name in DEFAULT if name not in hidden)
 
 
 def description_of(policy: Policy) -> str:

@@ -19,7 +19,7 @@ class FirstPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class RunSnapshot:
     """How one object stands after a controller acted."""
 
     at_s: float
@@ -43,7 +43,7 @@ class Record:
     """Everything that is known of one object after a simulation. Times since its start."""
 
     cluster: SimulatedCluster
-    moments: list[Moment] = field(default_factory=list)
+    moments: list[RunSnapshot] = field(default_factory=list)
     faults: list[Exception] = field(default_factory=list)
     """Bugs of ours that ticks met."""
 
@@ -56,10 +56,10 @@ class Record:
         return sum(pod.gpu_s(from_s, until_s) for pod in self.cluster.pods)
 
 
-def moment(record: Record, at_s: float) -> Moment:
+def moment(record: Record, at_s: float) -> RunSnapshot:
     """Return how a cluster stands; what was to be done at this time has been done."""
     cluster = record.cluster
-    return Moment(
+    return RunSnapshot(
         at_s=at_s,
         replicas=cluster.replicas,
         ready=cluster.num_ready(at_s),
@@ -68,7 +68,7 @@ def moment(record: Record, at_s: float) -> Moment:
 
 def moment_of_tick(
     record: Record, found: Assessment, calibrations: Calibrations, at_s: float
-) -> Moment:
+) -> RunSnapshot:
     """Return the same with what a tick of the operator found; its writes have been done."""
     demand, sizing = found.traffics.demand, found.sizing
     problem = found.chosen.problem if found.chosen else None

@@ -9,15 +9,15 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import Gpu, built_in_gpus
 from tonnage.engine.chance import Chance
 from tonnage.replay.cluster import ReplayedModel, StartupTime
-from tonnage.replay.drawn import drawn_from, times
+from tonnage.replay.ground_truth import GroundTruth
 from tonnage.replay.operator import Operator
 from tonnage.replay.prometheus import Fault, drop_scrapes
 from tonnage.replay.record import FirstPlan
 from tonnage.replay.shapes import MeanTraffic, Shape
 from tonnage.replay.simulation import Controller, Simulation
+from tonnage.replay.trace_sampling import drawn_from, times
 from tonnage.replay.traces import Trace
 from tonnage.replay.traffic import Traffic, TrafficSource, constant_rate, traffic
-from tonnage.replay.truth import Truth
 from tonnage.settings import Settings
 from tonnage.sizing.expected import expected_workload, slo_of
 from tonnage.sizing.workload import Slo
@@ -39,7 +39,7 @@ class ReplayError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OfTrace:
+class TraceWorkload:
     """Requests that came: the part of a trace that is replayed, and how many times of it."""
 
     trace: Trace
@@ -49,7 +49,7 @@ class OfTrace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OfShape:
+class SyntheticWorkload:
     """Synthetic requests of a shape."""
 
     shape: Shape
@@ -63,7 +63,7 @@ class Scenario:
     """One object, one draw of everything that chance decides."""
 
     model: ModelDeployment
-    requests: OfTrace | OfShape
+    requests: TraceWorkload | SyntheticWorkload
     start: StartupTime
     planned: FirstPlan
     target: float
@@ -87,16 +87,16 @@ class Scenario:
         spec = spec.model_copy(update={"engine": engine})
         return replace(self, model=replace(self.model, spec=spec))
 
-    def truth(self) -> Truth:
+    def truth(self) -> GroundTruth:
         if self.speed is not None:
-            return Truth(speed=self.speed)
+            return GroundTruth(speed=self.speed)
         chance = Chance(FIRST_SEED + self.seed)
 
         def between(low: float, high: float) -> float:
             return low + (high - low) * chance.share()
 
         low, high = OVERHEADS
-        return Truth(
+        return GroundTruth(
             bandwidth_factor=between(*FACTORS),
             compute_factor=between(*FACTORS),
             prefill_factor=between(*FACTORS),
@@ -108,7 +108,7 @@ class Scenario:
         """Return the requests, the same for every policy."""
         spec, requests = self.model.spec, self.requests
         workload = expected_workload(spec)
-        if isinstance(requests, OfShape):
+        if isinstance(requests, SyntheticWorkload):
             return requests.shape.draw(
                 MeanTraffic(
                     workload=workload,

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from tonnage.replay.evaluation import RequestOutcomes
 from tonnage.replay.fluid import Work
-from tonnage.replay.judge import Fates
-from tonnage.replay.record import Moment, Record
+from tonnage.replay.record import Record, RunSnapshot
 from tonnage.replay.traffic import Traffic
 
 WIDTHS_S: Final = (60.0, 300.0, 600.0, 900.0, 1800.0, 3600.0)
@@ -40,7 +40,9 @@ class SeriesPoint:
     attainment: float | None
 
 
-def series(record: Record, drawn: Traffic, found: Fates, work: Work) -> tuple[SeriesPoint, ...]:
+def series(
+    record: Record, drawn: Traffic, found: RequestOutcomes, work: Work
+) -> tuple[SeriesPoint, ...]:
     return tuple(_points(record, drawn, found, work, width_of(drawn.duration_s)))
 
 
@@ -54,7 +56,7 @@ def width_of(duration_s: float) -> float:
 
 
 def _points(
-    record: Record, drawn: Traffic, found: Fates, work: Work, width_s: float
+    record: Record, drawn: Traffic, found: RequestOutcomes, work: Work, width_s: float
 ) -> Iterator[SeriesPoint]:
     until_s, pods = drawn.duration_s, record.cluster.pods
     arrival_s = drawn.arrival_s
@@ -88,11 +90,11 @@ Span = tuple[float, float, float]
 """From when, until when, and how many."""
 
 
-def _is_planned(moment: Moment) -> float:
+def _is_planned(moment: RunSnapshot) -> float:
     return moment.planned_requests_per_s is not None
 
 
-def _spans(record: Record, figure: Callable[[Moment], float | None]) -> Iterator[Span]:
+def _spans(record: Record, figure: Callable[[RunSnapshot], float | None]) -> Iterator[Span]:
     """Yield a figure of each act of the controller that has one, which holds until the next act."""
     ends_s = [*(moment.at_s for moment in record.moments[1:]), math.inf]
     for moment, until_s in zip(record.moments, ends_s, strict=False):
@@ -114,8 +116,8 @@ def _means(spans: Iterable[Span], width_s: float, until_s: float) -> list[float]
             continue
         for place in range(int(begins_s // width_s), math.ceil(ends_s / width_s)):
             start_s = starts_s[place]
-            held_s = min(ends_s, start_s + width_s) - max(begins_s, start_s)
-            sums_s[place] += number * held_s
+            overlap_s = min(ends_s, start_s + width_s) - max(begins_s, start_s)
+            sums_s[place] += number * overlap_s
     return [
         sum_s / (min(until_s, start_s + width_s) - start_s)
         for start_s, sum_s in zip(starts_s, sums_s, strict=True)

@@ -94,8 +94,8 @@ def with_running_cache(
     found = _running_format(request, flags) if asked == "auto" else request.kv_format
     if found == request.kv_format:
         return request
-    told = format_input(Figure.KV_CACHE, found, asked="running")
-    return with_prior(replace(request, kv_format=found, inputs=with_changed(request.inputs, told)))
+    text = format_input(Figure.KV_CACHE, found, asked="running")
+    return with_prior(replace(request, kv_format=found, inputs=with_changed(request.inputs, text)))
 
 
 def _running_format(request: SizingRequest, flags: Mapping[str, str]) -> str:

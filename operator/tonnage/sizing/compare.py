@@ -12,7 +12,7 @@ from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.sizing.bill import Bill, bill
 from tonnage.sizing.errors import SeveralNodesError, SizingError
 from tonnage.sizing.plan import (
-    Between,
+    OnSearch,
     Sizing,
     keep_searching,
     requests_per_s_asked,
@@ -84,14 +84,14 @@ def select(
     *,
     fewest: int = 1,
     is_within_node: bool = False,
-    between: Between = keep_searching,
+    on_search: OnSearch = keep_searching,
 ) -> Selection:
     """Put the request to every class; split and flags are left open.
 
     So is ``max_replicas``: what needs more is marked (``Choice.is_within_bounds``).
     ``fewest``: replicas that run whatever the demand.
     ``is_within_node``: replicas over several nodes are searched only where no class has another.
-    ``between``: called before each run of the engine model.
+    ``on_search``: called before each run of the engine model.
 
     The order is total: by USD per hour for the demand (``rank``), the refused last, by name.
     """
@@ -101,7 +101,7 @@ def select(
     for gpu in gpus:
         try:
             asked = on_gpu(open_request, gpu)
-            sizing = size(asked, is_within_node=is_within_node, between=between)
+            sizing = size(asked, is_within_node=is_within_node, on_search=on_search)
             choices.append(Choice(sizing=sizing, fewest=fewest, most=request.max_replicas))
         except SeveralNodesError:
             over_nodes.append(gpu)
@@ -109,7 +109,7 @@ def select(
             reason = type(error).__name__.removesuffix("Error")
             refused.append(RefusedClass(gpu=gpu, reason=reason, message=str(error)))
     if over_nodes and not choices:
-        others = select(request, over_nodes, fewest=fewest, between=between)
+        others = select(request, over_nodes, fewest=fewest, on_search=on_search)
         choices, over_nodes = list(others.choices), []
         refused += others.refused
     return Selection(

@@ -45,5 +45,5 @@ class InvalidKvCacheError(SizingError):
 class SearchAbandonedError(Exception):
     """The time for searches is spent: no answer yet, and no is none either. Ask again.
 
-    Raised by what a caller passes as ``between``; the search goes on where it stopped.
+    Raised by what a caller passes as ``on_search``; the search goes on where it stopped.
     """

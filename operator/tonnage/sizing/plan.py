@@ -56,7 +56,7 @@ CONFIRMATION_STEP = 0.002
 """By which share a rate falls that its own run does not keep, the first time; then more."""
 CONFIRMATIONS = 12
 
-Between = Callable[[], None]
+OnSearch = Callable[[], None]
 """Called before each run of the engine model; what it raises ends the search until it is asked
 again, which goes on where it stopped."""
 
@@ -155,16 +155,16 @@ class Sizing:
         return service_at(trial, requests_per_s, num_replicas, routing, self.goodput.length)
 
     def keeps_targets(
-        self, each_requests_per_s: float, num_replicas: int, *, between: Between = keep_searching
+        self, each_requests_per_s: float, num_replicas: int, *, on_search: OnSearch = keep_searching
     ) -> bool:
         """Tell whether so many replicas keep every target at this rate of each."""
         fleet = fleet_of(trial_of(self.request, self.replica), num_replicas, self.request.routing)
         length = self.goodput.length
-        return outcome_at(fleet, each_requests_per_s, length=length, between=between).ratio <= 1
+        return outcome_at(fleet, each_requests_per_s, length=length, on_search=on_search).ratio <= 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outline:
+class Candidate:
     """A split before anything is simulated: its widest batch, and what it serves at most."""
 
     request: SizingRequest
@@ -197,7 +197,7 @@ class Outline:
 
 def outlines_of(
     request: SizingRequest, splits: Iterable[Parallelism], refusals: list[SizingError]
-) -> Iterator[Outline]:
+) -> Iterator[Candidate]:
     """Yield the splits on which one request alone keeps the SLO; note what refuses others."""
     for split in splits:
         try:
@@ -206,7 +206,7 @@ def outlines_of(
             refusals.append(refusal)
 
 
-def outline_of(request: SizingRequest, parallelism: Parallelism) -> Outline:
+def outline_of(request: SizingRequest, parallelism: Parallelism) -> Candidate:
     """Return what the fluid arithmetic says of a split, with the flags that run or the widest.
 
     Raises:
@@ -225,7 +225,7 @@ def outline_of(request: SizingRequest, parallelism: Parallelism) -> Outline:
         bound = max(bound, top_requests_per_s(widest.replica, request.workload))
     # A prompt's last step makes the first token: an answer of one holds its slot for no other.
     first = 1 + 1 / steps_of_answer(widest.replica, request.workload)
-    return Outline(
+    return Candidate(
         request=request,
         shard=shard,
         widest=widest,
@@ -241,10 +241,10 @@ def _running(request: SizingRequest, shard: Shard) -> ChosenFlags | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finalist:
+class RankedCandidate:
     """A split, and what short runs say of its best flags."""
 
-    outline: Outline
+    outline: Candidate
     coarse: ChosenFlags
 
     @property
@@ -263,12 +263,12 @@ class Finalist:
         return SHORT_RUN_DOUBT * self.requests_per_s
 
 
-def finalist_of(outline: Outline, *, between: Between) -> Finalist:
+def finalist_of(outline: Candidate, *, on_search: OnSearch) -> RankedCandidate:
     """Try a split with short runs; one whose flags run, or offline, is taken as it is."""
     request, coarse = outline.request, outline.widest
     if request.flags is None:
-        coarse = FlagSearch(request, outline.shard, between).coarse(coarse)
-    return Finalist(outline=outline, coarse=coarse)
+        coarse = FlagSearch(request, outline.shard, on_search).coarse(coarse)
+    return RankedCandidate(outline=outline, coarse=coarse)
 
 
 def _serves_alike(request: SizingRequest) -> bool:
@@ -284,7 +284,7 @@ def size_with(
     parallelism: Parallelism,
     *,
     confirms: bool = True,
-    between: Between = keep_searching,
+    on_search: OnSearch = keep_searching,
 ) -> Sizing:
     """Answer a request for one split of the model over GPUs.
 
@@ -294,12 +294,12 @@ def size_with(
         DoesNotFitError, SLOInfeasibleError: this split will not do.
     """
     outline = outline_of(request, parallelism)
-    finalist = finalist_of(outline, between=between)
-    found = simulate(finalist, between=between)
-    return confirm_targets(found, between) if confirms else with_replicas(found)
+    finalist = finalist_of(outline, on_search=on_search)
+    found = simulate(finalist, on_search=on_search)
+    return confirm_targets(found, on_search) if confirms else with_replicas(found)
 
 
-def simulate(finalist: Finalist, *, between: Between = keep_searching) -> Sizing:
+def simulate(finalist: RankedCandidate, *, on_search: OnSearch = keep_searching) -> Sizing:
     """Return what one replica serves within the SLO; how many replicas it takes is left open.
 
     Raises:
@@ -308,9 +308,9 @@ def simulate(finalist: Finalist, *, between: Between = keep_searching) -> Sizing
     outline, chosen = finalist.outline, finalist.coarse
     request, shard = outline.request, outline.shard
     if request.flags is None:
-        search = FlagSearch(_with_scv_of_replica(request, finalist), shard, between)
+        search = FlagSearch(_with_scv_of_replica(request, finalist), shard, on_search)
         chosen = search.refine(search.coarse(outline.widest))
-    served = _goodput(request, chosen, between)
+    served = _goodput(request, chosen, on_search)
     top = top_requests_per_s(chosen.replica, request.workload)
     if served.requests_per_s <= LEAST_SHARE * top:
         raise SLOInfeasibleError(
@@ -318,11 +318,11 @@ def simulate(finalist: Finalist, *, between: Between = keep_searching) -> Sizing
             f"rate that is worth a replica does ({_what_fails(outline)})"
         )
     trial = trial_of(request, chosen.replica)
-    staffing = staffing_of(trial, served.requests_per_s, request.routing, between=between)
+    staffing = staffing_of(trial, served.requests_per_s, request.routing, on_search=on_search)
     return outline.sizing(chosen, served, staffing)
 
 
-def _with_scv_of_replica(request: SizingRequest, finalist: Finalist) -> SizingRequest:
+def _with_scv_of_replica(request: SizingRequest, finalist: RankedCandidate) -> SizingRequest:
     """Return the request with the burstiness that reaches one of the replicas behind a Service."""
     rate, each = request.demand.requests_per_s, finalist.requests_per_s
     if not rate or not each or request.routing is not Routing.SERVICE:
@@ -331,7 +331,7 @@ def _with_scv_of_replica(request: SizingRequest, finalist: Finalist) -> SizingRe
     return replace(request, arrival_scv=1 + (request.arrival_scv - 1) / replicas)
 
 
-def _goodput(request: SizingRequest, chosen: ChosenFlags, between: Between) -> Goodput:
+def _goodput(request: SizingRequest, chosen: ChosenFlags, on_search: OnSearch) -> Goodput:
     if request.slo.is_offline:
         name, num_decoding = most_decoding(chosen.replica, request.workload)
         state = steady_state(chosen.replica, request.workload, num_decoding)
@@ -341,13 +341,13 @@ def _goodput(request: SizingRequest, chosen: ChosenFlags, between: Between) -> G
     bound = bound_requests_per_s(chosen.replica, request.workload, request.slo)
     guess = chosen.goodput.requests_per_s
     trial = trial_of(request, chosen.replica)
-    found = goodput(trial, guess or bound, near=chosen.goodput, between=between)
+    found = goodput(trial, guess or bound, near=chosen.goodput, on_search=on_search)
     if request.flags is None and found.limited_by == "MaxNumSeqs":
         return replace(found, limited_by="TimeToFirstToken")  # more slots would serve less
     return found
 
 
-def confirm_targets(sizing: Sizing, between: Between) -> Sizing:
+def confirm_targets(sizing: Sizing, on_search: OnSearch) -> Sizing:
     """Return the sizing with its replicas, which keep every target at the demand and at capacity.
 
     What each of several serves is read between fleets that were simulated, and a run at a lower
@@ -363,7 +363,7 @@ def confirm_targets(sizing: Sizing, between: Between) -> Sizing:
             return slower
         number, asked = slower.replicas, requests_per_s_asked(slower)
         rates = (slower.staffing.each(number), *([asked / number] if asked else []))
-        if all(slower.keeps_targets(each, number, between=between) for each in rates):
+        if all(slower.keeps_targets(each, number, on_search=on_search) for each in rates):
             return slower
         rate_ratio *= 1 - CONFIRMATION_STEP * (step + 1)
     raise SLOInfeasibleError(
@@ -446,7 +446,7 @@ def _check_target(
         )
 
 
-def _what_fails(outline: Outline) -> str:
+def _what_fails(outline: Candidate) -> str:
     """Name what leaves no rate: the prefill of a long prompt alone, else a request or two."""
     replica, workload, idle = outline.widest.replica, outline.request.workload, outline.idle
     for target in outline.request.slo.ttft:

@@ -12,7 +12,7 @@ from functools import partial
 from tonnage.catalog.shape import LatentAttention, ModelShape, StateAttention
 from tonnage.sizing.cost import cents, gpu_hour
 from tonnage.sizing.errors import InvalidParallelismError, SizingError, SLOInfeasibleError
-from tonnage.sizing.plan import Between, Sizing, keep_searching, requests_per_s_asked
+from tonnage.sizing.plan import OnSearch, Sizing, keep_searching, requests_per_s_asked
 from tonnage.sizing.request import SizingRequest, without_stages
 from tonnage.sizing.search import Cost, cost_of, size
 from tonnage.sizing.workload import Demand, Slo
@@ -114,7 +114,7 @@ def weigh_roles(
     replicas: int,
     link_bytes_per_s: float,
     *,
-    between: Between = keep_searching,
+    on_search: OnSearch = keep_searching,
 ) -> Comparison:
     """Weigh roles apart against a fleet for both.
 
@@ -133,7 +133,7 @@ def weigh_roles(
     else:
         asked = replace(request, demand=Demand(requests_per_s=rate))
         try:
-            apart = divide(asked, asked, link_bytes_per_s, partial(size, between=between))
+            apart = divide(asked, asked, link_bytes_per_s, partial(size, on_search=on_search))
         except SizingError as refusal:
             return replace(found, refusal=str(refusal))
         short = apart.shortage

@@ -18,9 +18,9 @@ from tonnage.sizing.errors import (
 from tonnage.sizing.parallelism.candidates import explain_no_candidate
 from tonnage.sizing.parallelism.draft import splits_for
 from tonnage.sizing.plan import (
-    Between,
-    Finalist,
-    Outline,
+    Candidate,
+    OnSearch,
+    RankedCandidate,
     Sizing,
     confirm_targets,
     finalist_of,
@@ -42,7 +42,7 @@ def size(
     *,
     is_within_node: bool = False,
     confirms: bool = True,
-    between: Between = keep_searching,
+    on_search: OnSearch = keep_searching,
 ) -> Sizing:
     """Answer a request: keep the flags that run, or choose the split that costs least.
 
@@ -63,7 +63,7 @@ def size(
     check_request(request)
     if request.flags:
         split = request.flags.parallelism
-        return size_with(request, split, confirms=confirms, between=between)
+        return size_with(request, split, confirms=confirms, on_search=on_search)
     splits = splits_for(request, num_gpus=request.num_gpus)
     if not splits:
         why = explain_no_candidate(
@@ -81,7 +81,7 @@ def size(
         tried = list(each)
         if is_beyond and is_within_node and next(outlines_of(request, tried, []), None):
             raise SeveralNodesError(f"no split within a node of {node} {request.gpu.name} serves")
-        found, refused = cheapest(request, tried, between)
+        found, refused = cheapest(request, tried, on_search)
         if found:
             return found
         refusals += refused
@@ -109,7 +109,7 @@ def rank_of_sizing(sizing: Sizing) -> Rank:
 def cheapest(
     request: SizingRequest,
     splits: Iterable[Parallelism],
-    between: Between,
+    on_search: OnSearch,
     *,
     limit: Rank = NO_LIMIT,
 ) -> tuple[Sizing | None, list[SizingError]]:
@@ -119,7 +119,7 @@ def cheapest(
     then by that, until short runs say what it may serve, until full runs say what it does. What is
     found is best once nothing that is left may be better.
     """
-    queue: list[tuple[Rank, int, Parallelism | Outline | Finalist]] = [
+    queue: list[tuple[Rank, int, Parallelism | Candidate | RankedCandidate]] = [
         (_least_rank(request, split.num_gpus), number, split) for number, split in enumerate(splits)
     ]
     heapify(queue)
@@ -132,12 +132,12 @@ def cheapest(
             for outline in outlines_of(request, [tried], refusals):
                 heappush(queue, (_rank_at(outline, outline.bound_requests_per_s), number, outline))
             continue
-        if isinstance(tried, Outline):
-            finalist = finalist_of(tried, between=between)
+        if isinstance(tried, Candidate):
+            finalist = finalist_of(tried, on_search=on_search)
             heappush(queue, (_rank_at(tried, finalist.most_requests_per_s), number, finalist))
             continue
         try:
-            found = confirm_targets(simulate(tried, between=between), between)
+            found = confirm_targets(simulate(tried, on_search=on_search), on_search)
         except SizingError as refusal:
             too_slow.append(refusal)
             continue
@@ -145,12 +145,12 @@ def cheapest(
     return best, [*refusals, *too_slow]
 
 
-def size_below(
+def cheaper_splits(
     request: SizingRequest,
     cost: Cost,
     *,
     is_beyond_node: bool = False,
-    between: Between = keep_searching,
+    on_search: OnSearch = keep_searching,
 ) -> Sizing | None:
     """Return the best split within a node, or of several nodes, where it costs less than that.
 
@@ -159,7 +159,7 @@ def size_below(
     node = request.gpu.gpus_per_node
     splits = splits_for(request, num_gpus=request.num_gpus)
     tried = [split for split in splits if (split.num_gpus > node) == is_beyond_node]
-    found, _ = cheapest(request, tried, between, limit=(False, cost, 0, -math.inf))
+    found, _ = cheapest(request, tried, on_search, limit=(False, cost, 0, -math.inf))
     return found if found and cost_of(found) < cost else None
 
 
@@ -197,7 +197,7 @@ def _least_rank(request: SizingRequest, num_gpus: int) -> Rank:
     )
 
 
-def _rank_at(outline: Outline, requests_per_s: float) -> Rank:
+def _rank_at(outline: Candidate, requests_per_s: float) -> Rank:
     """Return the rank of a split of which each replica serves so much."""
     request, replica = outline.request, outline.widest.replica
     if requests_per_s <= 0:

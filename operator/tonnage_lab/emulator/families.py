@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tonnage.replay.counters import FINISHED_REASONS, PROMPT_SOURCES
+from tonnage.replay.simulated_metrics import FINISHED_REASONS, PROMPT_SOURCES
 
 LABELS: Final = ("model_name", "engine")
 

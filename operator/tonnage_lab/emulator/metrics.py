@@ -14,7 +14,7 @@ from prometheus_client import (
 )
 
 from tonnage.engine.schedule import Rank
-from tonnage.replay.counters import REJECTION_REASONS
+from tonnage.replay.simulated_metrics import REJECTION_REASONS
 from tonnage_lab.emulator import families
 from tonnage_lab.emulator.step import Prompt, RankStep
 from tonnage_lab.emulator.truth import StepWork

@@ -79,7 +79,7 @@ def lease(name: str, *, now: str) -> Json:
     }
 
 
-class NodeKeeper:
+class NodeManager:
     """Keeps one node registered and alive."""
 
     def __init__(

@@ -60,7 +60,7 @@ class PodWorker:
             self._grace_s = pod["metadata"].get("deletionGracePeriodSeconds") or 0
             self._end.set()
 
-    def vanish(self) -> None:
+    def on_object_deleted(self) -> None:
         """Take note that the object is gone."""
         self._object_gone = True
         self._end_within(VANISHED_GRACE_S)
@@ -89,7 +89,7 @@ class PodWorker:
             reporter.cancel()
             await self._clean_up()
         if not self._shutdown and not self._object_gone:
-            await self._say_goodbye()
+            await self._report_terminated()
 
     def _is_to_run(self) -> bool:
         """A pod that ended before, or is to end already, is not started."""
@@ -203,7 +203,7 @@ class PodWorker:
             await self._runtime.api.patch(f"{self._path}/status", body, STRATEGIC_MERGE_PATCH)
         except ApiError as error:
             if error.status in _GONE:
-                self.vanish()
+                self.on_object_deleted()
             logger.info("%s: status: %s", self._name, error)
             return error.status in _GONE
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -232,7 +232,7 @@ class PodWorker:
         metadata = self._pod["metadata"]
         return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
 
-    async def _say_goodbye(self) -> None:
+    async def _report_terminated(self) -> None:
         """Report the end, and take the object away as its node's last word."""
         if self._workers:
             await self._report()

@@ -15,7 +15,7 @@ from tonnage_lab.runner import names, network
 from tonnage_lab.runner.api import Api
 from tonnage_lab.runner.config import NodeConfig, RunnerConfig
 from tonnage_lab.runner.mounts import submounts
-from tonnage_lab.runner.node import NodeKeeper
+from tonnage_lab.runner.node import NodeManager
 from tonnage_lab.runner.pod import PodWorker
 from tonnage_lab.runner.sandbox import Devices, Runtime
 from tonnage_lab.runner.watch import Watch, WatchHandlers
@@ -29,7 +29,7 @@ def _now() -> datetime:
     return datetime.now(UTC)  # noqa: TID251 -- the runner is a kubelet, which has a clock
 
 
-class PodKeeper:
+class PodManager:
     """The pods of one node, by uid."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -44,7 +44,7 @@ class PodKeeper:
         present = {pod["metadata"]["uid"] for pod in pods}
         for uid, worker in self._workers.items():
             if uid not in present:
-                worker.vanish()
+                worker.on_object_deleted()
         for pod in pods:
             self._see(pod)
 
@@ -52,7 +52,7 @@ class PodKeeper:
         if kind != "DELETED":
             self._see(pod)
         elif worker := self._workers.get(pod["metadata"]["uid"]):
-            worker.vanish()
+            worker.on_object_deleted()
 
     def _see(self, pod: Json) -> None:
         uid = pod["metadata"]["uid"]
@@ -113,7 +113,7 @@ def _runtime(
 async def _run_nodes(runtime: Runtime, stop: asyncio.Event) -> None:
     version = (await runtime.api.get("/version"))["gitVersion"]
     keepers = [_node_keeper(runtime, node, version) for node in runtime.config.nodes]
-    pod_keepers = {node.name: PodKeeper(runtime) for node in runtime.config.nodes}
+    pod_keepers = {node.name: PodManager(runtime) for node in runtime.config.nodes}
     await asyncio.gather(*(keeper.register() for keeper in keepers))
     logger.info("nodes %s are ready", " ".join(pod_keepers))
     tasks = [asyncio.create_task(keeper.keep()) for keeper in keepers]
@@ -133,8 +133,8 @@ async def _run_nodes(runtime: Runtime, stop: asyncio.Event) -> None:
         task.result()
 
 
-def _node_keeper(runtime: Runtime, node: NodeConfig, version: str) -> NodeKeeper:
-    return NodeKeeper(runtime.api, node, host_ip=runtime.block.host_ip, version=version, now=_now)
+def _node_keeper(runtime: Runtime, node: NodeConfig, version: str) -> NodeManager:
+    return NodeManager(runtime.api, node, host_ip=runtime.block.host_ip, version=version, now=_now)
 
 
 def _pods_of(api: Api, node: str) -> Watch:

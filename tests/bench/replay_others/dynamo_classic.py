@@ -20,8 +20,8 @@ from typing import Final
 
 from replay_others.inside import counters, profile_of
 from replay_others.profile import Profile
+from tonnage.replay.baselines.rule import RuleInput, Signals, limit_s, whole
 from tonnage.replay.prometheus import Query
-from tonnage.replay.rivals.rule import RuleInput, Signals, limit_s, whole
 
 INTERVAL_S: Final = 180.0
 GRID: Final = 100

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from statistics import median_low
 from typing import Final, NamedTuple
 
-from tonnage.replay.rivals.rule import SeenPod
-from tonnage.replay.rivals.wva import MeanRequest, is_other
+from tonnage.replay.baselines.rule import ObservedPod
+from tonnage.replay.baselines.wva import MeanRequest, is_other
 
 SIZES: Final = (100.0, 500.0, 1500.0, 3000.0, 6000.0)
 """Tokens at which a class of prompts or answers ends."""
@@ -132,13 +132,13 @@ class Starts:
     """None: none has started yet."""
     seen: set[str] = field(default_factory=set)
 
-    def note(self, pods: Iterable[SeenPod]) -> None:
+    def note(self, pods: Iterable[ObservedPod]) -> None:
         for name, took_s in self._new(pods):
             self.seen.add(name)
             before_s = took_s if self.mean_s is None else self.mean_s
             self.mean_s = (1 - WEIGHT) * before_s + WEIGHT * took_s
 
-    def _new(self, pods: Iterable[SeenPod]) -> Iterator[tuple[str, float]]:
+    def _new(self, pods: Iterable[ObservedPod]) -> Iterator[tuple[str, float]]:
         for pod in pods:
             if pod.ready_for_s is not None and pod.name not in self.seen:
                 yield pod.name, pod.age_s - pod.ready_for_s

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from replay_others.patience import Patience
+from tonnage.replay.baselines.rule import Signals, whole
 from tonnage.replay.prometheus import Query
-from tonnage.replay.rivals.rule import Signals, whole
 
 SAMPLE_S: Final = 10.0
 

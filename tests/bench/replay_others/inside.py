@@ -10,10 +10,10 @@ from oracle import Oracle
 from replay_others.profile import Profile, decode_step_s
 from tonnage.engine.core import Engine
 from tonnage.engine.table import RequestTable
+from tonnage.replay.baselines.rule import Rule, Signals
 from tonnage.replay.cluster import Pod, SimulatedCluster
+from tonnage.replay.ground_truth import Machine
 from tonnage.replay.prometheus import Query, Series
-from tonnage.replay.rivals.rule import Rule, Signals
-from tonnage.replay.truth import Machine
 from tonnage.sizing.expected import expected_workload
 
 

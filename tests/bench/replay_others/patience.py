@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from tonnage.replay.rivals.rule import Signals
+from tonnage.replay.baselines.rule import Signals
 
 
 @dataclass(slots=True, kw_only=True)

@@ -13,7 +13,7 @@ tokens in service::
 from dataclasses import dataclass
 from typing import Final
 
-from tonnage.replay.rivals.wva import MeanRequest
+from tonnage.replay.baselines.wva import MeanRequest
 
 SPARE_QUEUE: Final = 100
 """Requests that wait at most; more are lost."""

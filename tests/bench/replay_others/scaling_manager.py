@@ -37,10 +37,18 @@ from replay_others.full_rates import (
     size_class,
 )
 from replay_others.wva import allowed_tokens, peaks
+from tonnage.replay.baselines.hpa import Hpa
+from tonnage.replay.baselines.rule import Arrivals, Signals, rates, scrapes_in, whole
+from tonnage.replay.baselines.wva import (
+    BAND,
+    INTERVAL_S,
+    PEAK_S,
+    Gauge,
+    MeanRequest,
+    lengths,
+    shapes,
+)
 from tonnage.replay.prometheus import Query
-from tonnage.replay.rivals.hpa import Hpa
-from tonnage.replay.rivals.rule import Arrivals, Signals, rates, scrapes_in, whole
-from tonnage.replay.rivals.wva import BAND, INTERVAL_S, PEAK_S, Gauge, MeanRequest, lengths, shapes
 
 FULL_KV: Final = 0.8
 FULL_QUEUE: Final = 5.0

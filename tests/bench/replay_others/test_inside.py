@@ -10,7 +10,7 @@ from replay_others.inside import (
     true_requests_per_s,
 )
 from rival_builders import a_record
-from tonnage.replay.rivals.rule import gauges
+from tonnage.replay.baselines.rule import gauges
 
 pytestmark = pytest.mark.thorough
 

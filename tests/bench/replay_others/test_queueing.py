@@ -8,7 +8,7 @@ from replay_others.kalman import new_filter
 from replay_others.queueing_model import QueueServer, Speed, _means
 from replay_others.wva_queueing import QueueingModel, first_guess
 from rival_builders import a_signal, told
-from tonnage.replay.rivals.wva import MeanRequest
+from tonnage.replay.baselines.wva import MeanRequest
 
 SERVER = QueueServer(
     speed=Speed(alpha_s=0.01, beta_s=1e-5, gamma_s=1e-7),

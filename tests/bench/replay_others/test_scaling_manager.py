@@ -16,8 +16,8 @@ from replay_others.full_rates import (
 )
 from replay_others.scaling_manager import ScalingManager
 from rival_builders import a_signal
-from tonnage.replay.rivals.rule import SeenPod
-from tonnage.replay.rivals.wva import MeanRequest
+from tonnage.replay.baselines.rule import ObservedPod
+from tonnage.replay.baselines.wva import MeanRequest
 
 CHAT = MeanRequest(input_tokens=2000, output_tokens=200)
 LONGER = MeanRequest(input_tokens=2000, output_tokens=2000)
@@ -228,12 +228,12 @@ class TestLengths:
 
 def test_a_start_counts_once_and_newer_ones_weigh_three_tenths():
     starts = Starts()
-    first = SeenPod(name="a", age_s=1000.0, ready_for_s=900.0)
+    first = ObservedPod(name="a", age_s=1000.0, ready_for_s=900.0)
     for _ in range(2):
-        starts.note([first, SeenPod(name="b", age_s=50.0, ready_for_s=None)])
+        starts.note([first, ObservedPod(name="b", age_s=50.0, ready_for_s=None)])
     assert starts.mean_s == pytest.approx(100.0)
 
-    starts.note([SeenPod(name="b", age_s=210.0, ready_for_s=10.0)])
+    starts.note([ObservedPod(name="b", age_s=210.0, ready_for_s=10.0)])
     assert starts.mean_s == pytest.approx(130.0)
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from replay_others.inside import true_requests_per_s
+from tonnage.replay.baselines.rule import Arrivals, Signals, whole
 from tonnage.replay.prometheus import Query
-from tonnage.replay.rivals.rule import Arrivals, Signals, whole
 
 HOLD_S: Final = 300.0
 WINDOW_S: Final = 60.0

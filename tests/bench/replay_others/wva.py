@@ -1,9 +1,9 @@
 """What only those analyzers of WVA share that the benchmark alone compares."""
 
 from tonnage.estimate.pages import RUNNING, WAITING
+from tonnage.replay.baselines.rule import KV_USAGE, scrapes_in
+from tonnage.replay.baselines.wva import PEAK_S, MeanRequest
 from tonnage.replay.prometheus import Points, Query
-from tonnage.replay.rivals.rule import KV_USAGE, scrapes_in
-from tonnage.replay.rivals.wva import PEAK_S, MeanRequest
 from tonnage.sizing.request import Flags
 
 

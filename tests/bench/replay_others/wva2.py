@@ -12,9 +12,8 @@ from statistics import median
 from typing import Final
 
 from replay_others.wva import allowed_tokens, peaks
-from tonnage.replay.prometheus import Query
-from tonnage.replay.rivals.rule import RuleInput, Signals
-from tonnage.replay.rivals.wva import (
+from tonnage.replay.baselines.rule import RuleInput, Signals
+from tonnage.replay.baselines.wva import (
     INTERVAL_S,
     Gauge,
     MeanRequest,
@@ -23,6 +22,7 @@ from tonnage.replay.rivals.wva import (
     mean_shape,
     shapes,
 )
+from tonnage.replay.prometheus import Query
 
 FULL_KV: Final = 0.8
 FULL_QUEUE: Final = 5.0

@@ -18,9 +18,8 @@ from typing import Final
 from replay_others.inside import IdleRequest, probe_of
 from replay_others.kalman import Filter, Vector, new_filter
 from replay_others.queueing_model import HIGHEST, MeanLatencies, QueueServer, Speed
-from tonnage.replay.prometheus import Query
-from tonnage.replay.rivals.rule import Arrivals, Signals, limit_s, rates, scrapes_in, whole
-from tonnage.replay.rivals.wva import (
+from tonnage.replay.baselines.rule import Arrivals, Signals, limit_s, rates, scrapes_in, whole
+from tonnage.replay.baselines.wva import (
     INTERVAL_S,
     PEAK_S,
     Gauge,
@@ -29,6 +28,7 @@ from tonnage.replay.rivals.wva import (
     mean_shape,
     shapes,
 )
+from tonnage.replay.prometheus import Query
 
 SETTLES_S: Final = 120.0
 ALPHA_SHARE: Final = 0.9

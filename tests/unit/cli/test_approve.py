@@ -14,7 +14,9 @@ def an_object(mode="Auto", *, annotations=None, digests=()):
     manifest = yaml.safe_load(LLAMA)
     manifest["metadata"]["annotations"] = annotations or {}
     manifest["spec"]["scaling"]["mode"] = mode
-    proposals = [{"digest": each, "reason": "PodsWouldRoll", "message": "..."} for each in digests]
+    proposals = [
+        {"digest": each, "reason": "RolloutNeedsApproval", "message": "..."} for each in digests
+    ]
     return manifest | {"status": {"proposals": proposals}}
 
 

@@ -13,12 +13,12 @@ from http_double import Reply, answering, json_reply, serving
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.catalog.safetensors import CheckpointError
-from tonnage.cli.answers.planning import Refused, Terms, answer
 from tonnage.cli.console import Failure
 from tonnage.cli.read.checkpoint import INDEX, Folder, checkpoint_in, read_checkpoint
 from tonnage.cli.read.hub import FIRST_BYTES, HubFiles, checkpoint_from_hub, may_lead_to
 from tonnage.cli.read.references import References
 from tonnage.cli.read.strict_yaml import read_documents
+from tonnage.cli.results.planning import PlanContext, Refused, answer
 
 SMALL = {"num_layers": 2, "hidden": 64, "kv": 32, "ffn": 128, "vocab": 512}
 TENSORS = llama_tensors(**SMALL)
@@ -227,7 +227,7 @@ def test_what_changes_the_weights_is_offered_without_the_bytes_of_the_files():
 
     refused = answer(
         parse_model_deployment(document.content),
-        Terms(gpus=built_in_gpus()),
+        PlanContext(gpus=built_in_gpus()),
         References(checkpoint=a_checkpoint(tensors)),
     )
 

@@ -25,9 +25,9 @@ from cli_builders import (
 from cli_builders import llama as manifest
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.catalog.price import Price
-from tonnage.cli.answers.comparing import LeftOut, compare_classes
-from tonnage.cli.commands.question import named_classes
+from tonnage.cli.commands.plan_options import named_classes
 from tonnage.cli.console import Failure
+from tonnage.cli.results.comparing import Excluded, compare_classes
 from tonnage.cli.text.compare import comparison_report, considered, notes
 from tonnage.units import GIB
 
@@ -114,13 +114,13 @@ class TestTheAnswer:
         )
 
         assert {each.gpu.name for each in found.selection.choices} == {"H200", "H100"}
-        assert found.left_out == {"L40": LeftOut(reason="NoPrice")}
+        assert found.left_out == {"L40": Excluded(reason="NoPrice")}
         assert "excluded, for want of a price: L40; --gpu NAME shows one" in list(notes(found))
         assert {each.gpu.name for each in without.selection.choices} == {"H200", "H100"}
         assert considered(over_nodes) == "All GPU classes and splits were considered"
         assert considered(found) == "All GPU classes with a price and splits were considered"
         assert [each.gpu.name for each in over_nodes.selection.choices] == ["GH200"]
-        assert over_nodes.left_out == {"H100": LeftOut(reason="SeveralNodes")}
+        assert over_nodes.left_out == {"H100": Excluded(reason="SeveralNodes")}
 
     def test_tells_the_change_to_the_manifest(self):
         text = compare(LLAMA, options=["--gpu", "H100"]).stdout

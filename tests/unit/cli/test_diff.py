@@ -12,8 +12,8 @@ from cli_builders import SCALED, a_deployment, llama, run
 from fleet_builders import R1, SITE, a_groups_body, a_manifest
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.cli.answers.planning import Terms, answer
 from tonnage.cli.console import NO_CLUSTER
+from tonnage.cli.results.planning import PlanContext, answer
 from tonnage.manifests.children import deployment
 
 LONGER = ("contextLength: 8192", "contextLength: 16384")
@@ -234,7 +234,7 @@ class TestRefused:
 def a_live(text=None, *, replicas=7, **template):
     """The Deployment that runs for a manifest, as the API server holds it."""
     model = parse_model_deployment(yaml.safe_load(text or llama()))
-    planned = answer(model, Terms(gpus=built_in_gpus()))
+    planned = answer(model, PlanContext(gpus=built_in_gpus()))
     made = deployment(model, planned.sizing, SITE)
     made["metadata"] |= {"uid": "uid", "generation": 1}
     made["spec"]["replicas"] = replicas

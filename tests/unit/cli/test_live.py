@@ -14,7 +14,7 @@ from rich.console import Console
 from api_server_double import a_kubeconfig, serving
 from cli_builders import LLAMA, plan, run
 from tonnage.api.status import Status
-from tonnage.cli.read.leading import stale_note
+from tonnage.cli.read.operator_lease import stale_note
 from tonnage.cli.text.explain import chain_report
 
 COLLECTION = "/apis/tonnage.dev/v1alpha1/modeldeployments"
@@ -92,7 +92,7 @@ def a_model(*, name="llama-70b", **status):
         {"code": "Capacity", "message": "1.23 requests/s per replica"},
         {"code": "Demand", "message": "2.10 requests/s (measured) at 0.47 per replica need 5"},
         {"code": "Backlog", "message": "42 waiting, to be drained in 60.0 s, need 7"},
-        {"code": "SpeedInDoubt", "message": "planned for steps 4% longer than expected"},
+        {"code": "CapacityUncertain", "message": "planned for steps 4% longer than expected"},
         {"code": "StepCap", "message": "at most 4 more in one step: 6"},
     ]
     step = "2.10 requests/s need 5; at most 4 more in one step: 6"
@@ -114,7 +114,9 @@ def a_model(*, name="llama-70b", **status):
         "conditions": [
             a_condition("Ready", "True", "MinimumReady", "2 replicas ready"),
             a_condition("ScalingLimited", "True", "StepCap", "at most 4 more in one step: 6"),
-            a_condition("SLOMet", "False", "Missed", "TTFT 81.0% of requests within the limit"),
+            a_condition(
+                "SLOMet", "False", "TargetMissed", "TTFT 81.0% of requests within the limit"
+            ),
             a_condition("SpeedPlausible", "False", "SlowPod", "pod x on node y takes 20% longer"),
         ],
         "display": {"reason": "StepCap"},
@@ -154,7 +156,7 @@ def test_explain_shows_the_chain_from_signal_to_decision(a_cluster):
         "-5% capacity: 310 of 4200 requests missed TPOT p95",
         "kv tokens 590,000 prior kv tokens 593,354",
         "cold start 95.00 s cold start deviation 12.00 s node wait 42.00 s",
-        "SpeedInDoubt planned for steps 4% longer than expected",
+        "CapacityUncertain planned for steps 4% longer than expected",
         "SpeedPlausible False (SlowPod): pod x on node y takes 20% longer",
         "Demand 2.10 requests/s (measured) at 0.47 per replica need 5",
         "4. Caps: what bounds the replicas replicas 1 to 8 StepCap at most 4 more in one step: 6",

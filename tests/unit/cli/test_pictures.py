@@ -11,9 +11,9 @@ from matplotlib.text import Text
 
 from cli_builders import a_comparison
 from thorough import one_in
-from tonnage.cli.answers.batches import BatchRow
 from tonnage.cli.page.drawing import SERIES, look
 from tonnage.cli.page.throughput import batches_of, strictest, throughput_figure
+from tonnage.cli.results.batches import BatchRow
 from tonnage.sizing.serving.steady import SteadyState
 from tonnage.sizing.step_time.step import StepTime
 from tonnage.sizing.workload import Slo, Target

@@ -9,7 +9,9 @@ import pytest
 from cli_builders import assert_stands_alone, tree, words
 from fleet_builders import a_model, a_sizing
 from tonnage.catalog.price import Rent
-from tonnage.cli.answers.replay_words import (
+from tonnage.cli.page.drawing import BAD, GOOD, SERIES, look
+from tonnage.cli.page.timeline import PolicyCourse, course_figure, replay_page
+from tonnage.cli.results.replay_summary import (
     COLUMNS,
     cells,
     headline,
@@ -17,14 +19,12 @@ from tonnage.cli.answers.replay_words import (
     ran_words,
     verdict_kind,
 )
-from tonnage.cli.answers.replays import ReplayQuestion, Replays
-from tonnage.cli.page.drawing import BAD, GOOD, SERIES, look
-from tonnage.cli.page.over_time import PolicyCourse, course_figure, replay_page
-from tonnage.replay.judge import RunFigures
+from tonnage.cli.results.replays import ReplayQuestion, Replays
+from tonnage.replay.evaluation import RunFigures
 from tonnage.replay.policies import PolicyResult
 from tonnage.replay.policy import policy_of
 from tonnage.replay.record import FirstPlan
-from tonnage.replay.scenario import OfShape
+from tonnage.replay.scenario import SyntheticWorkload
 from tonnage.replay.series import SeriesPoint
 from tonnage.replay.shapes import SHAPES
 from tonnage.sizing.cost import GpuHour
@@ -98,7 +98,7 @@ def replays(*outcomes, num_seeds=1, ran_pods=None, hour=None):
     return Replays(
         question=ReplayQuestion(
             source=f"trace {SCRIPT}",
-            requests=OfShape(shape=SHAPES["steady"], requests_per_s=1.0),
+            requests=SyntheticWorkload(shape=SHAPES["steady"], requests_per_s=1.0),
             model=model,
             planned=plan,
             hour=hour,

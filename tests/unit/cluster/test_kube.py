@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from http_double import Reply, a_kubeconfig, answering, json_reply, serving
-from tonnage.cluster.errors import ConflictError, HeldBackError, KubernetesError
+from tonnage.cluster.errors import ConflictError, KubernetesError, WriteFencedError
 from tonnage.cluster.kube import (
     CONFIG_MAPS,
     DEPLOYMENTS,
@@ -369,9 +369,9 @@ class TestRefusals:
             json_reply({"message": said}, status=422),
         )
 
-        assert ".spec.containers" in error.said
-        assert ".nodeSelektr: field not declared" in error.said
-        assert "hunter2xq" not in error.said
+        assert ".spec.containers" in error.detail
+        assert ".nodeSelektr: field not declared" in error.detail
+        assert "hunter2xq" not in error.detail
 
     def test_the_token_stands_in_no_message(self, failure):
         error, _, _ = failure(get, Reply(status=401, body=b'{"message": "Unauthorized"}'))
@@ -455,7 +455,7 @@ def fence_of(asked, *, last):
     def fence():
         asked.append(len(asked) + 1)
         if len(asked) > last:
-            raise HeldBackError("the Lease was lost")
+            raise WriteFencedError("the Lease was lost")
 
     return fence
 
@@ -523,7 +523,7 @@ class TestFence:
     def test_that_closes_stops_the_first_attempt(self, connect):
         with serving(answering(json_reply(THING))) as server:
             kube, _ = connect(server.url)
-            with pytest.raises(HeldBackError, match="the Lease was lost"):
+            with pytest.raises(WriteFencedError, match="the Lease was lost"):
                 patch(kube.with_fence(fence_of([], last=0)))
 
         assert server.asked == []
@@ -532,7 +532,7 @@ class TestFence:
         asked = []
         with serving(answering(json_reply(THING))) as server:
             kube, _ = connect(server.url)
-            with pytest.raises(HeldBackError, match="the Lease was lost"):
+            with pytest.raises(WriteFencedError, match="the Lease was lost"):
                 patch(kube.with_fence(fence_of([], last=0)).with_fence(fence_of(asked, last=1)))
 
         assert server.asked == []

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from kube_double import KubeDouble
-from tonnage.cluster.errors import HeldBackError, KubernetesError
+from tonnage.cluster.errors import KubernetesError, WriteFencedError
 from tonnage.cluster.lease import (
     CLASS_LABEL,
     DURATION_S,
@@ -243,7 +243,7 @@ class TestKeeping:
         clock.pass_s(DURATION_S)
 
         assert not leadership.is_leader()
-        with pytest.raises(HeldBackError, match="the Lease was lost: nothing is written"):
+        with pytest.raises(WriteFencedError, match="the Lease was lost: nothing is written"):
             leadership.check()
 
     def test_leading_counts_from_before_the_renewal_was_asked_for(self, elector, kube, clock):

@@ -20,7 +20,7 @@ import pytest
 from http_double import Reply, answering, json_reply, new_certificates, serving, showing
 from page_builders import for_everybody, labels_of
 from tonnage.cluster.prometheus import Prometheus, QueryLimits, skew
-from tonnage.cluster.questions import QuerySet
+from tonnage.cluster.queries import QuerySet
 from tonnage.settings import Settings
 from tonnage.units import MIB
 
@@ -533,7 +533,7 @@ MEMORY = """
 import sys
 from page_builders import for_everybody
 from tonnage.cluster.prometheus import Prometheus, QueryLimits
-from tonnage.cluster.questions import QuerySet
+from tonnage.cluster.queries import QuerySet
 from tonnage.settings import Settings
 
 def rss_bytes(name):

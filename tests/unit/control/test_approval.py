@@ -173,7 +173,7 @@ class TestPodsThatWouldRoll:
         condition = shown(found)["Approved"]
 
         assert written(found).template is None
-        assert (condition.status, condition.reason) == ("False", "PodsWouldRoll")
+        assert (condition.status, condition.reason) == ("False", "RolloutNeedsApproval")
         assert "2 pods are replaced for" in condition.message
         assert "--max-model-len 8192 -> 16384" in condition.message
         assert f"annotate tonnage.dev/approve={the_digest(found)}" in condition.message
@@ -191,7 +191,9 @@ class TestPodsThatWouldRoll:
 
         assert [each.digest for each in made.status.proposals] == [the_digest(found)]
         assert made.status.display.reason == "ApprovalNeeded"
-        assert [each.reason for each in made.happenings if each.is_warning] == ["PodsWouldRoll"]
+        assert [each.reason for each in made.event_records if each.is_warning] == [
+            "RolloutNeedsApproval"
+        ]
 
     def test_leave_what_runs_to_be_scaled_by_its_own_figures(self):
         found = self.waiting(load=3.5)
@@ -220,7 +222,7 @@ class TestPodsThatWouldRoll:
             model_config=read_model_config(json.dumps(SMALL), name="org/small"),
         )
 
-        assert said("Approved", small) == ("False", "PodsWouldRoll")
+        assert said("Approved", small) == ("False", "RolloutNeedsApproval")
         assert small.sizing.request.shape.name == a_sizing().request.shape.name
         assert written(small).scale.replicas == 5
 
@@ -278,7 +280,7 @@ class TestPodsThatWouldRoll:
 
     def test_a_digest_in_the_status_approves_nothing(self):
         manifest = a_waiting_manifest(approve=SOME_DIGEST, **LONGER)
-        proposals = [{"digest": SOME_DIGEST, "reason": "PodsWouldRoll", "message": ""}]
+        proposals = [{"digest": SOME_DIGEST, "reason": "RolloutNeedsApproval", "message": ""}]
         manifest["status"] = {"proposals": proposals}
 
         assert written(found_for(manifest, live=a_deployment_body())).template is None
@@ -397,7 +399,7 @@ class TestStatedCost:
 
         roll, growth = found().proposals
 
-        assert (roll.reason, growth.reason) == ("PodsWouldRoll", "CostExceeded")
+        assert (roll.reason, growth.reason) == ("RolloutNeedsApproval", "CostExceeded")
         assert written(found(growth.digest)).scale.replicas == 5
         assert written(found(growth.digest)).template is None
         rolls = written(found(roll.digest))

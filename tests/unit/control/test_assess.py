@@ -29,9 +29,9 @@ from fleet_builders import (
 from measured_builders import an_engine, without_arrivals
 from tonnage.control.assess import size_object
 from tonnage.control.decide.pending import retry_at_s
-from tonnage.control.input.answers import Asker
-from tonnage.control.input.memory import GivenBack
+from tonnage.control.input.memory import UnschedulableBackoff
 from tonnage.control.input.results import Cause, WriteKind
+from tonnage.control.input.sizing_cache import SizingCache
 from tonnage.control.measure.traffic import measure_traffic
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.estimate.samples import EngineSamples
@@ -219,7 +219,7 @@ class TestScalingDown:
         found = assessed(a_state(replicas=4, load=1))
 
         assert found.decision.replicas == 3
-        assert codes(found) == ["WalkingDown", "Demand"]
+        assert codes(found) == ["ScaleDownRateLimited", "Demand"]
 
     @pytest.mark.parametrize(
         ("change", "code"),
@@ -240,7 +240,7 @@ class TestScalingDown:
         state = a_state(replicas=4, load=1)
         memory = a_memory(state, since_s=NOW_S - 299)
 
-        assert codes(assessed(state, memory=memory))[0] == "JustStarted"
+        assert codes(assessed(state, memory=memory))[0] == "WarmingUp"
 
     def test_waits_as_long_as_more_were_needed(self):
         state = a_state(replicas=4, load=1)
@@ -277,9 +277,11 @@ class TestScalingDown:
         found = assessed(state, memory=memory)
 
         assert found.decision.replicas == 4
-        assert found.decision.limited_by == "JustStarted"
+        assert found.decision.limited_by == "WarmingUp"
 
-    @pytest.mark.parametrize(("pace_s", "limited_by"), [(0, "JustStarted"), (70, "WalkingDown")])
+    @pytest.mark.parametrize(
+        ("pace_s", "limited_by"), [(0, "WarmingUp"), (70, "ScaleDownRateLimited")]
+    )
     def test_goes_on_with_its_window_where_all_ticks_are_slow(self, pace_s, limited_by):
         # 70 s between two ticks: more than four times the 15 s that are set.
         state = a_state(replicas=4, load=1)
@@ -297,7 +299,7 @@ class TestScalingDown:
         memory = a_memory(state, recent_needs=((NOW_S - 290, 2), (NOW_S - 15, 2)), **QUICK)
         for tick in range(20):
             fleet = a_fleet(state, now_s=NOW_S + 15 * tick)
-            found = size_object(state, fleet, memory, Asker(between=abandon))
+            found = size_object(state, fleet, memory, SizingCache(on_search=abandon))
             memory = found.memory
             assert found.pending
 
@@ -409,7 +411,7 @@ class TestGrowth:
         # Hours later one replica is enough, and none waits.
         pods = [a_pod_body("a")]
         few = an_engine("a", completed_per_s=0.1)
-        back = GivenBack(at_s=NOW_S - 3600, times=3, placed=1)
+        back = UnschedulableBackoff(at_s=NOW_S - 3600, times=3, placed=1)
         known = a_memory(a_state(pods=pods), given_back=back)
         asked = assessed(replicas=1, pods=pods, engines=(self.BUSY,), memory=known)
         calm = assessed(replicas=1, pods=pods, engines=(few,), memory=known)
@@ -540,7 +542,9 @@ class TestGrowth:
 
     def test_counts_as_found_again_what_a_node_takes(self):
         pods = [a_pod_body("a"), a_pod_body("b")]
-        known = a_memory(a_state(pods=pods), given_back=GivenBack(at_s=NOW_S, times=3, placed=1))
+        known = a_memory(
+            a_state(pods=pods), given_back=UnschedulableBackoff(at_s=NOW_S, times=3, placed=1)
+        )
 
         found = assessed(pods=pods, engines=(self.BUSY,), memory=known)
 
@@ -671,7 +675,7 @@ class TestKnownEvents:
         found = self.among_four("0 23 * * *", minReplicas=4)
 
         assert found.decision.replicas == 3
-        assert codes(found)[0] == "WalkingDown"
+        assert codes(found)[0] == "ScaleDownRateLimited"
 
     def test_count_as_needed_for_a_window_after_their_end(self):
         during = self.among_four("1 23 * * *", minReplicas=4)
@@ -739,7 +743,7 @@ class TestLosses:
         past = a_memory(state, lost_at_s=NOW_S - 301, **QUICK)
 
         assert codes(assessed(state, memory=recent))[0] == "ReplicaLost"
-        assert codes(assessed(state, memory=past))[0] == "WalkingDown"
+        assert codes(assessed(state, memory=past))[0] == "ScaleDownRateLimited"
 
 
 class TestMemory:

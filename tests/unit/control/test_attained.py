@@ -158,13 +158,13 @@ class TestTheNextProcess:
 
         requests = sum(each for each, _ in found.goodput.ledger.limits["TTFT 2.00 s"].values())
         assert requests == pytest.approx(10_000 + 2 * EACH_PER_S * WINDOW_S)
-        assert self.said(found) == ("False", "Burnt")
+        assert self.said(found) == ("False", "BudgetExhausted")
 
     def test_says_nothing_new_before_prometheus_has(self):
         before = Condition(
             type="ErrorBudget",
             status="True",
-            reason="Left",
+            reason="BudgetAvailable",
             message="nothing was late",
             last_transition_time=rfc3339(NOW_S - HOUR_S),
         )
@@ -174,7 +174,7 @@ class TestTheNextProcess:
 
         found, _ = self.ticked(memory=memory, now_s=NOW_S + 15, past_awaited=frozenset({UID}))
 
-        assert self.said(found) == ("True", "Left")
+        assert self.said(found) == ("True", "BudgetAvailable")
 
     def test_counts_since_the_history_begins_and_is_never_full_before_the_window_is(self):
         since_s = NOW_S - 2 * HOUR_S
@@ -188,4 +188,4 @@ class TestTheNextProcess:
     def test_is_burnt_by_a_part_of_the_window_too(self):
         found, _ = self.ticked(pasts=self.past(since_s=NOW_S - 2 * HOUR_S, late=9000.0))
 
-        assert self.said(found) == ("False", "Burnt")
+        assert self.said(found) == ("False", "BudgetExhausted")

@@ -65,7 +65,7 @@ class TestAnUnmeasuredObject:
         [reason] = [
             each
             for each in planned(settings=CAUTIOUS).decision.notes
-            if each.code == "SpeedInDoubt"
+            if each.code == "CapacityUncertain"
         ]
 
         assert reason.message == (f"unmeasured: plan adds {SPREAD:.0%} to step time (80% interval)")
@@ -74,7 +74,7 @@ class TestAnUnmeasuredObject:
         found = planned()
 
         assert found.sizing.request.speed == SIZING.request.speed
-        assert "SpeedInDoubt" not in codes(found)
+        assert "CapacityUncertain" not in codes(found)
 
     def test_falls_back_to_the_middle_where_the_slow_end_keeps_no_promise(self):
         # One request alone takes 13.8 ms a token by the prior, and 15.9 at the slow end.
@@ -94,7 +94,7 @@ class TestAMeasuredObject:
 
         found = planned(known=known, settings=CAUTIOUS)
 
-        assert "SpeedInDoubt" not in codes(found)
+        assert "CapacityUncertain" not in codes(found)
         assert found.sizing.goodput_requests_per_s == pytest.approx(
             SIZING.goodput_requests_per_s, rel=0.05
         )
@@ -105,7 +105,7 @@ class TestAMeasuredObject:
         [reason] = [
             each
             for each in planned(known=known, settings=CAUTIOUS).decision.notes
-            if each.code == "SpeedInDoubt"
+            if each.code == "CapacityUncertain"
         ]
 
         # A tenth on each: 6.2 % of a step, and 1.28 times that.

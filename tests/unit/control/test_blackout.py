@@ -72,8 +72,8 @@ class TestManyAtOnce:
 
         assert replicas(found) == [2] * 6
         seeing = found[-1]
-        assert (seeing.need.replicas, seeing.decision.limited_by) == (1, "FleetBlind")
-        assert scaling(seeing) == ("True", "FleetBlind")
+        assert (seeing.need.replicas, seeing.decision.limited_by) == (1, "MetricsOutage")
+        assert scaling(seeing) == ("True", "MetricsOutage")
         assert seeing.decision.reasons[0].message.startswith(
             "3 of 6 objects lost their metrics within 5.0 min: until they are back, or 2026-"
         )
@@ -89,8 +89,8 @@ class TestManyAtOnce:
         found = assessed(half_blind)
 
         assert replicas(found) == [2, 2, 2]
-        assert {each.decision.limited_by for each in found} == {"FleetBlind"}
-        assert {scaling(each) for each in found} == {("False", "FleetBlind")}
+        assert {each.decision.limited_by for each in found} == {"MetricsOutage"}
+        assert {scaling(each) for each in found} == {("False", "MetricsOutage")}
 
     def test_and_the_floors_of_schedules_and_min_replicas_hold(self):
         blind = [an_object(name, told_by=1) for name in ("m0", "m1")]

@@ -14,8 +14,8 @@ from fleet_builders import (
     with_lengths,
 )
 from measured_builders import a_posterior
-from tonnage.control.input.answers import Asker, No
 from tonnage.control.input.memory import Memory
+from tonnage.control.input.sizing_cache import SizingCache, SizingRefused
 from tonnage.control.tick import tick
 from tonnage.estimate.calibration import Calibrations, Scope, speed_key
 from tonnage.sizing.errors import SearchAbandonedError, SizingError
@@ -43,11 +43,11 @@ def after(calls):
     """A budget that is spent after so many calls."""
     left = iter(range(calls))
 
-    def between():
+    def on_search():
         if next(left, None) is None:
             raise SearchAbandonedError("the time is spent")
 
-    return between
+    return on_search
 
 
 SPENT = after(0)
@@ -98,7 +98,7 @@ def conditions(outcome):
 
 class TestNoTime:
     def test_for_a_new_object_it_waits_and_is_not_stalled(self):
-        outcome = tick(a_fleet(new("a")), Memory(), between=after(3))
+        outcome = tick(a_fleet(new("a")), Memory(), on_search=after(3))
 
         told = conditions(outcome)
         assert waiting(outcome) == ["a"]
@@ -114,7 +114,7 @@ class TestNoTime:
         first = tick(a_fleet(state), Memory())
         fleet = later(a_fleet(drifted(written(state, first), 1.5)))
 
-        outcome = tick(fleet, first.memory, between=SPENT)
+        outcome = tick(fleet, first.memory, on_search=SPENT)
 
         assert waiting(outcome) == ["a"]
         assert conditions(outcome) == conditions(first)
@@ -125,9 +125,9 @@ class TestNoTime:
         state = running("a", load=1.5)
         first = tick(a_fleet(state), Memory())
         fleet = later(a_fleet(drifted(written(state, first), 1.5)))
-        second = tick(fleet, first.memory, between=SPENT)
+        second = tick(fleet, first.memory, on_search=SPENT)
 
-        third = tick(later(fleet, INTERVAL_S), second.memory, between=SPENT)
+        third = tick(later(fleet, INTERVAL_S), second.memory, on_search=SPENT)
 
         told = conditions(third)
         assert told.pop("PlanValid") == ("True", "PlanPending")
@@ -148,7 +148,7 @@ class TestNoTime:
         changed = a_manifest("a", slo=slo, generation=2, contextLength=7000)
         live = a_deployment_body(a_model("a", slo=slo), sizing=SIZING)
 
-        outcome = tick(a_fleet(a_state(changed, live=live)), first.memory, between=SPENT)
+        outcome = tick(a_fleet(a_state(changed, live=live)), first.memory, on_search=SPENT)
 
         told = conditions(outcome)
         assert told["Reconciling"] == ("True", "PlanPending")
@@ -156,7 +156,7 @@ class TestNoTime:
 
     def test_says_nothing_of_it_when_the_search_has_ended(self):
         fleet = a_fleet(running("a"))
-        first = tick(fleet, Memory(), between=SPENT)
+        first = tick(fleet, Memory(), on_search=SPENT)
 
         second = tick(later(fleet), first.memory)
 
@@ -168,7 +168,7 @@ class TestNoTime:
 class TestSomeTime:
     def test_one_run_in_each_tick_comes_to_the_plan_of_a_search_in_one_go(self):
         fleet, memory, ticks = a_fleet(new("a")), Memory(), 0
-        while not (outcome := tick(fleet, memory, between=after(2))).found[0].chosen:
+        while not (outcome := tick(fleet, memory, on_search=after(2))).found[0].chosen:
             fleet, memory, ticks = later(fleet), outcome.memory, ticks + 1
 
         whole = tick(a_fleet(new("b", fleet.models[0].model.spec.slo.to_dict())), Memory())
@@ -177,11 +177,11 @@ class TestSomeTime:
 
     def test_is_for_those_first_that_waited_longest(self):
         calls = count()
-        tick(a_fleet(running("z")), Memory(), between=lambda: next(calls))
+        tick(a_fleet(running("z")), Memory(), on_search=lambda: next(calls))
         for_one = next(calls)
         fleet, memory, ended = a_fleet(*map(running, "abcd")), Memory(), []
         for _ in range(16):
-            outcome = tick(fleet, memory, between=after(for_one))
+            outcome = tick(fleet, memory, on_search=after(for_one))
             names = set("abcd") - set(waiting(outcome))
             ended.append(names)
             # Whoever has an answer asks something else in the next tick.
@@ -204,7 +204,7 @@ class TestAnswers:
 
         for step in range(20):
             states = [drifted(state, 1 + 0.02 * (-1) ** step) for state in fleet.models]
-            outcome = tick(later(a_fleet(*states)), memory, between=SPENT)
+            outcome = tick(later(a_fleet(*states)), memory, on_search=SPENT)
             memory = outcome.memory
 
         assert waiting(outcome) == []
@@ -216,7 +216,7 @@ class TestAnswers:
         before, needs = runs(), []
 
         for load in (0.5, 2, 5, 7.3):
-            outcome = tick(a_fleet(running("a", slo, load=load)), memory, between=SPENT)
+            outcome = tick(a_fleet(running("a", slo, load=load)), memory, on_search=SPENT)
             needs.append(outcome.found[0].decision.reasons[0].message)
 
         assert len(set(needs)) == 4
@@ -224,11 +224,11 @@ class TestAnswers:
 
     def test_of_a_thousand_objects_that_ask_the_same_cost_one_search(self):
         calls = count()
-        tick(a_fleet(running("a")), Memory(), between=lambda: next(calls))
+        tick(a_fleet(running("a")), Memory(), on_search=lambda: next(calls))
         for_one, calls = next(calls), count()
         fleet = a_fleet(*copies(running("b"), 1000))
 
-        outcome = tick(fleet, Memory(), between=lambda: next(calls))
+        outcome = tick(fleet, Memory(), on_search=lambda: next(calls))
 
         assert waiting(outcome) == []
         assert next(calls) <= 1.5 * for_one
@@ -246,18 +246,22 @@ class TestAnswers:
     def test_are_forgotten_from_the_one_that_was_asked_first(self):
         request = a_sizing().request
         questions = [replace(request, context_tokens=number) for number in range(1, 3003)]
-        asker = Asker(dict.fromkeys(questions[:2], No(kind=SizingError, message="no")))
-        asker.answers = dict.fromkeys(questions[2:2001], No(kind=SizingError, message="no"))
+        asker = SizingCache(
+            dict.fromkeys(questions[:2], SizingRefused(kind=SizingError, message="no"))
+        )
+        asker.answers = dict.fromkeys(
+            questions[2:2001], SizingRefused(kind=SizingError, message="no")
+        )
 
         assert list(asker.all_answers) == questions[1:2001]
-        asker.answers = dict.fromkeys(questions[2:], No(kind=SizingError, message="no"))
+        asker.answers = dict.fromkeys(questions[2:], SizingRefused(kind=SizingError, message="no"))
         assert list(asker.all_answers) == questions[2:]
 
     def test_that_say_no_are_remembered_too(self):
         fleet = a_fleet(new("a", {"timePerOutputToken": {"p95": "1ms"}}))
         first = tick(fleet, Memory())
 
-        second = tick(fleet, first.memory, between=SPENT)
+        second = tick(fleet, first.memory, on_search=SPENT)
 
         assert first.found[0].refusal.code == "SLOInfeasible"
         assert second.found[0].refusal == first.found[0].refusal

@@ -22,8 +22,8 @@ from fleet_builders import (
 from tonnage.estimate.burst_factor import FIRST, HIGHEST, BurstTally
 from tonnage.estimate.burstiness import CountedWindow
 from tonnage.estimate.forecast import DemandPeak, History
+from tonnage.estimate.forecasters import BIN_S
 from tonnage.estimate.metrics import WINDOWS
-from tonnage.estimate.ways import BIN_S
 
 SIZING = a_sizing()
 GOODPUT = SIZING.goodput_requests_per_s

@@ -10,7 +10,6 @@ from tonnage.api.status import Reason
 from tonnage.control.input.state import Observed
 from tonnage.control.learn.believed import asked_with, belief, doubt_reasons, with_known_cache
 from tonnage.control.learn.learning import learn_from, observation
-from tonnage.estimate.belief import step_ratio
 from tonnage.estimate.calibration import Calibrations, Scope, memory_key, speed_key
 from tonnage.estimate.calibration_file import LoadTest, ReportedCache, key_of
 from tonnage.estimate.learner import (
@@ -20,6 +19,7 @@ from tonnage.estimate.learner import (
     prior_posterior,
     slow_end,
 )
+from tonnage.estimate.planning_constants import step_ratio
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior
 from tonnage.estimate.speed import BusyWindow, PromptShape, predicted_gap_s
 from tonnage.sizing.provenance import Figure, Origin
@@ -105,7 +105,7 @@ def test_the_reason_for_a_margin_names_it_too():
     [reason] = doubt_reasons(held, share=SHARE)
 
     assert reason == Reason(
-        code="SpeedInDoubt",
+        code="CapacityUncertain",
         message="measured by calibrate, 2025-10-04: plan adds 7% to step time (80% interval)",
     )
 

@@ -31,8 +31,8 @@ from measured_builders import a_posterior
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.control.assess import size_object
 from tonnage.control.decide.writers import with_written
-from tonnage.control.input.answers import Asker
 from tonnage.control.input.results import Fate, WriteKind
+from tonnage.control.input.sizing_cache import SizingCache
 from tonnage.control.report.status import report
 from tonnage.control.size.question import question_of
 from tonnage.estimate.calibration import Calibrations, Scope, memory_key, speed_key
@@ -503,17 +503,17 @@ class TestAChangeOfWhatPodsNeed:
     KEPT = replace(CHOSEN, max_num_seqs=50)
 
     def test_is_sized_with_the_flags_that_run_and_asks_nothing_that_was_not_asked(self):
-        before = Asker()
+        before = SizingCache()
         size_object(
             a_state(live=running(self.KEPT)), a_fleet(a_state()), a_memory(a_state()), before
         )
         changed = a_state(self.CHANGED, live=running(self.KEPT))
-        asker = Asker(before.all_answers)
+        asker = SizingCache(before.all_answers)
 
         found = size_object(changed, a_fleet(changed), a_memory(changed), asker)
 
         assert found.sizing.flags == self.KEPT
-        assert found.chosen.must_apply
+        assert found.chosen.needs_apply
         assert (before.num_searched > 0, asker.num_searched) == (True, 0)
 
     def test_is_carried_out(self):
@@ -527,12 +527,12 @@ class TestAChangeOfWhatPodsNeed:
 
     def test_beside_another_change_asks_for_the_best_flags(self):
         both = a_manifest(pods={"cpu": "3"}, contextLength=16_384, generation=2)
-        asker = Asker()
+        asker = SizingCache()
 
         state = a_state(both, live=running(self.KEPT))
         found = size_object(state, a_fleet(state), a_memory(state), asker)
 
-        assert found.chosen.must_apply
+        assert found.chosen.needs_apply
         assert asker.num_searched > 1
 
     def test_is_nothing_that_sizing_asks_about(self):
@@ -540,7 +540,7 @@ class TestAChangeOfWhatPodsNeed:
         questions = []
         for pods in (spec["pods"], None):
             state = a_state(a_manifest(**spec | {"pods": pods}))
-            asked = question_of(state.model, state, a_fleet(state), a_memory(state), Asker())
+            asked = question_of(state.model, state, a_fleet(state), a_memory(state), SizingCache())
             questions.append((asked.request, asked.near))
 
         assert questions[0] == questions[1]
@@ -566,7 +566,7 @@ class TestARole:
         )
         traffic = replace(memory.traffic, asked_lengths=lengths)
         asked = question_of(
-            state.model, state, a_fleet(state), replace(memory, traffic=traffic), Asker()
+            state.model, state, a_fleet(state), replace(memory, traffic=traffic), SizingCache()
         )
         return asked.request.workload.new_prompt_tokens
 
@@ -703,7 +703,7 @@ class TestAScaleTarget:
         assert assessed(state).refusal.code == "TargetNotAllowed"
 
     def test_that_an_older_object_scales_is_refused(self):
-        found = assessed(a_target_state(older_claim="first"))
+        found = assessed(a_target_state(earlier_owner="first"))
 
         assert found.refusal.code == "ConflictingOwner"
         assert "first" in found.refusal.message
@@ -911,9 +911,9 @@ class TestABetterNumberOfSlots:
     def test_is_asked_for_once_the_constants_have_stood(self):
         first = self.after(0)
 
-        assert first.chosen.better_slots is None
-        assert self.after(599, first).chosen.better_slots is None
-        assert self.after(600, first).chosen.better_slots.flags.max_num_seqs > 20
+        assert first.chosen.better_max_num_seqs is None
+        assert self.after(599, first).chosen.better_max_num_seqs is None
+        assert self.after(600, first).chosen.better_max_num_seqs.flags.max_num_seqs > 20
 
     def test_stays_found_while_the_constants_move_a_little(self):
         # 3 % of the bandwidth are 1.5 % of a step: more than plans that have stood bear.
@@ -921,24 +921,27 @@ class TestABetterNumberOfSlots:
         moved = self.after(700, found, bandwidth_efficiency=0.721)
 
         assert moved.memory.sizing.asked_speed != found.memory.sizing.asked_speed
-        assert moved.chosen.better_slots == found.chosen.better_slots
+        assert moved.chosen.better_max_num_seqs == found.chosen.better_max_num_seqs
 
     def test_is_forgotten_with_constants_of_another_engine(self):
         found = self.after(600, self.after(0))
 
-        assert self.after(700, found, bandwidth_efficiency=0.5).chosen.better_slots is None
+        assert self.after(700, found, bandwidth_efficiency=0.5).chosen.better_max_num_seqs is None
 
     def test_is_asked_for_anew_at_other_lengths(self):
         found = self.after(600, self.after(0))
         longer = self.after(700, found, prompt_tokens=6400).chosen
 
         assert longer.better_asked.at_s == NOW_S + 700
-        assert longer.better_slots.request.workload == longer.sizing.request.workload
-        assert longer.better_slots.flags.max_num_seqs < found.chosen.better_slots.flags.max_num_seqs
+        assert longer.better_max_num_seqs.request.workload == longer.sizing.request.workload
+        assert (
+            longer.better_max_num_seqs.flags.max_num_seqs
+            < found.chosen.better_max_num_seqs.flags.max_num_seqs
+        )
 
     def test_stays_found_at_lengths_that_plans_take_for_the_same(self):
         found = self.after(600, self.after(0))
         same = self.after(700, found, prompt_tokens=4100).chosen
 
         assert same.better_asked.at_s == NOW_S + 600
-        assert same.better_slots == found.chosen.better_slots
+        assert same.better_max_num_seqs == found.chosen.better_max_num_seqs

@@ -12,7 +12,7 @@ from tonnage.control.input.memory import ReportMemory
 from tonnage.control.report.condition_types import CONDITION_TYPES
 from tonnage.control.report.conditions import problem_of
 from tonnage.control.report.differing import facts
-from tonnage.control.report.happenings import happenings
+from tonnage.control.report.event_records import event_records
 from tonnage.control.report.reasons import CONDITIONS
 from tonnage.control.report.roles import JOINED
 from tonnage.control.report.status import report
@@ -53,7 +53,9 @@ def test_no_other_module_of_control_lists_types_of_conditions():
 
 @pytest.mark.parametrize("kind", CONDITION_TYPES.values(), ids=CONDITION_TYPES)
 def test_the_table_says_what_has_an_event(kind):
-    told, _ = happenings(ReportMemory(), [a_bad_one(kind)], scaling=None, rolling=None, now_s=1e9)
+    told, _ = event_records(
+        ReportMemory(), [a_bad_one(kind)], scaling=None, rolling=None, now_s=1e9
+    )
 
     assert bool(told) == (kind.has_event and kind.rank > 0)
 

@@ -406,7 +406,7 @@ class TestMetricsAvailable:
         assert shown(found)["MetricsAvailable"].message == "Prometheus: ReadTimeout"
 
     def test_is_unknown_before_any_replica_was_ready(self):
-        assert said("MetricsAvailable", replicas=None) == ("Unknown", "NoReplicaYet")
+        assert said("MetricsAvailable", replicas=None) == ("Unknown", "NoReadyReplica")
 
     def test_stays_true_where_only_what_is_learned_from_lacks_an_answer(self):
         state = a_state()
@@ -415,7 +415,7 @@ class TestMetricsAvailable:
 
         [found] = [shown(assessed(state, fleet=fleet), fleet=fleet)["MetricsAvailable"]]
 
-        assert (found.status, found.reason) == ("True", "ScrapedInPart")
+        assert (found.status, found.reason) == ("True", "MetricsDegraded")
         assert "latencies (QueryTimeout: no answer in 20 s)" in found.message
         assert "gpus (partial)" in found.message
 
@@ -606,7 +606,7 @@ class TestScaling:
     def test_is_not_limited_by_patience(self):
         found = assessed(a_state(replicas=4, load=1))
 
-        assert found.decision.limited_by == "WalkingDown"
+        assert found.decision.limited_by == "ScaleDownRateLimited"
         assert said("ScalingLimited", found) == ("False", "WithinBounds")
 
 
@@ -659,12 +659,12 @@ class TestSloMet:
 
 class TestErrorBudget:
     def test_is_left_while_no_more_are_late_than_may_be(self):
-        assert said("ErrorBudget", engines=with_attainment(0.95)) == ("True", "Left")
+        assert said("ErrorBudget", engines=with_attainment(0.95)) == ("True", "BudgetAvailable")
 
     def test_says_what_burnt_it(self):
         found = shown(engines=with_attainment(0.9))["ErrorBudget"]
 
-        assert (found.status, found.reason) == ("False", "Burnt")
+        assert (found.status, found.reason) == ("False", "BudgetExhausted")
         assert found.message == (
             "TTFT 2.00 s: 10% of 240 requests in the last 24 h were late, 5% allowed; recently 10%"
         )

@@ -4,7 +4,7 @@ import pytest
 
 from fleet_builders import NOW_S, a_fleet, a_memory, a_pod_body, a_state
 from measured_builders import an_engine
-from tonnage.control.measure.traffic import cut_off
+from tonnage.control.measure.traffic import in_flight_of_lost_pods
 
 
 @pytest.mark.parametrize(
@@ -22,4 +22,4 @@ def test_is_what_the_last_scrape_says_if_none_came_since(was_ready, age_s, reque
         lost_at_s=None if was_ready else NOW_S - 10,
     )
 
-    assert cut_off(state, a_fleet(state), known.pods) == requests
+    assert in_flight_of_lost_pods(state, a_fleet(state), known.pods) == requests

@@ -12,7 +12,7 @@ from fleet_builders import (
     with_lengths,
 )
 from tonnage.control.decide.template import drain_reasons
-from tonnage.control.input.writers import Writers
+from tonnage.control.input.writers import FieldOwnership
 from tonnage.manifests.names import TEMPLATE_ANNOTATION
 
 EDITED = managed_by("tonnage", "f:template") + managed_by("kubectl-edit", "f:template")
@@ -53,7 +53,7 @@ class TestWhatIsSaid:
     def test_a_reason_of_the_decision_says_so(self):
         found = assessed(a_state(live=with_grace(75)))
 
-        assert "DrainTooShort" in [reason.code for reason in found.decision.notes]
+        assert "GracePeriodTooShort" in [reason.code for reason in found.decision.notes]
 
     def test_what_the_pods_that_run_have_is_what_counts(self):
         assert len(said(a_state(live=with_grace(75)))) == 1
@@ -104,7 +104,7 @@ class TestWhatRunsStays:
         if recorded is not None:
             live["metadata"]["annotations"]["tonnage.dev/drain-seconds"] = recorded
         state = a_state(live=live)
-        memory = a_memory(state, writers=Writers(deployment_uid=state.deployment.uid))
+        memory = a_memory(state, writers=FieldOwnership(deployment_uid=state.deployment.uid))
 
         assert drain_of(assessed(state, memory=memory)) == 45
 

@@ -163,8 +163,8 @@ def in_mode(mode, **spec):
         (with_field_manager_tonnage, "True", "TemplateEdited"),
         (with_a_miner, "True", "TemplateEdited"),
         (with_a_miner_of_nobody, "True", "TemplateEdited"),
-        (by_another_version, "Unknown", "WrittenOtherwise"),
-        (by_a_release_without_a_command, "Unknown", "WrittenOtherwise"),
+        (by_another_version, "Unknown", "UnknownBaseline"),
+        (by_a_release_without_a_command, "Unknown", "UnknownBaseline"),
     ],
 )
 def test_is_what_differs_of_what_we_wrote(change, status, reason):
@@ -286,7 +286,7 @@ class TestWhatStandsForAnotherSpec:
 
         condition, _ = told(nameless, manifest=a_manifest(**LONGER))
 
-        assert (condition.status, condition.reason) == ("Unknown", "WrittenOtherwise")
+        assert (condition.status, condition.reason) == ("Unknown", "UnknownBaseline")
 
 
 class TestWhatIsUndone:

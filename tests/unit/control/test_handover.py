@@ -58,7 +58,7 @@ def shown(assessment):
 
 def reason(assessment):
     reasons = {each.code: each.message for each in assessment.decision.notes}
-    return reasons.get("CachesUntaken")
+    return reasons.get("DecodeBacklogged")
 
 
 class TestPromptsThatDecodeHasNotTaken:

@@ -20,7 +20,7 @@ from measured_builders import an_engine
 from tonnage.control.learn.learning import learn_from, observation, own_kv_tokens
 from tonnage.control.measure.traffic import observe_engines, reported_kv_tokens
 from tonnage.control.measure.utilization import utilization
-from tonnage.estimate import belief
+from tonnage.estimate import planning_constants
 from tonnage.estimate.calibration import Calibrations, Scope, memory_key, speed_key
 from tonnage.estimate.learner import constants_of
 from tonnage.estimate.speed import varied_share
@@ -221,7 +221,7 @@ class TestWhoBelieves:
 
     def believed_ratio(self, known, namespace):
         held = self.believed(known, namespace)
-        return belief.step_ratio(held.posterior, held.prior)
+        return planning_constants.step_ratio(held.posterior, held.prior)
 
     def test_what_one_namespace_shows_is_believed_there_alone(self):
         known = self.after("liar", windows=10)

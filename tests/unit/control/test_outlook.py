@@ -18,10 +18,10 @@ from tonnage.control.tick import tick
 from tonnage.estimate.budget import Ledger
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.forecast import Score
+from tonnage.estimate.forecasters import BIN_S
 from tonnage.estimate.kept_record import KeptRecord, kept_record
 from tonnage.estimate.past import Past
 from tonnage.estimate.posterior import ObjectPosterior
-from tonnage.estimate.ways import BIN_S
 from tonnage.settings import Settings
 
 SIZING = a_sizing()

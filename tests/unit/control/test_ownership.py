@@ -172,7 +172,7 @@ class TestAdoption:
         outcome = tick(a_fleet(ours, now_s=NOW_S + 40_000), before.memory)
 
         assert outcome.found[0].decision.replicas == 8
-        assert outcome.found[0].decision.reasons[0].code == "JustStarted"
+        assert outcome.found[0].decision.reasons[0].code == "WarmingUp"
 
     def test_takes_the_right_to_write_templates(self):
         _, conditions = told(self.orphan(), settings={"mode": "scaleOnly"})

@@ -71,7 +71,7 @@ class TestAPathThatIsAnothers:
         assert after(results, is_checked=True, failures=NO_PATH).no_path == FOREIGN
 
     def test_is_told_anew(self):
-        results = {WriteKind.CHILDREN: Result(cause=Cause.NO_PATH, said=FOREIGN)}
+        results = {WriteKind.CHILDREN: Result(cause=Cause.NO_PATH, detail=FOREIGN)}
 
         found = after(results, is_checked=True)
         assert (found.no_path, found.problem) == (FOREIGN, None)
@@ -112,7 +112,7 @@ class TestAWriteThatFailed:
         assert after({}, failures=failures(WriteKind.SCALE)).failures == {}
 
     def test_is_counted_in_a_row_and_for_its_kind_alone(self):
-        refused = {WriteKind.TEMPLATE: Result(cause=Cause.REFUSED, said=DENIED)}
+        refused = {WriteKind.TEMPLATE: Result(cause=Cause.REFUSED, detail=DENIED)}
 
         again = after(refused, failures=OF_TEMPLATE | NO_PATH, is_applied=True)
 
@@ -121,7 +121,7 @@ class TestAWriteThatFailed:
 
     @pytest.mark.parametrize(("times", "problem"), [(1, None), (2, DENIED)])
     def test_calls_for_a_person_where_it_is_no_refusal_but_lasts(self, times, problem):
-        failed = {WriteKind.TEMPLATE: Result(cause=Cause.FAILED, said=DENIED)}
+        failed = {WriteKind.TEMPLATE: Result(cause=Cause.FAILED, detail=DENIED)}
         known = failures(WriteKind.TEMPLATE, cause=Cause.FAILED, times=times)
 
         assert after(failed, failures=known, is_applied=True).problem == problem

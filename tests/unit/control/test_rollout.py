@@ -17,15 +17,15 @@ from fleet_builders import (
 )
 from tonnage.api.pods import Pods
 from tonnage.control.assess import concluded
-from tonnage.control.decide.budget import Left
+from tonnage.control.decide.budget import RemainingBudget
 from tonnage.control.decide.rollout import (
     EVERYWHERE,
-    STANDS_S,
+    STABLE_S,
     is_rolling,
     reach,
     without_rollout,
 )
-from tonnage.control.input.memory import BetterAsked, Memory, Rolling
+from tonnage.control.input.memory import FlagSearchResult, Memory, RolloutProgress
 from tonnage.control.input.results import WriteKind
 from tonnage.control.tick import tick
 from tonnage.estimate.calibration import Calibrations
@@ -34,7 +34,7 @@ from tonnage.manifests.children import flags_from_annotation
 from tonnage.manifests.names import FLAGS_ANNOTATION
 from tonnage.policy.situation import Metrics
 
-STOOD = {"better_since_s": NOW_S - STANDS_S}
+STOOD = {"better_since_s": NOW_S - STABLE_S}
 
 
 def moved(at_s):
@@ -55,7 +55,7 @@ def an_object(*, gain=0.2, slots=50, running=None, memory=None, mode="Auto", **c
         goodput=replace(sizing.goodput, requests_per_s=(1 + gain) * sizing.goodput.requests_per_s),
     )
     held = found.chosen.belief.asked
-    asked = BetterAsked(at_s=NOW_S, flags=flags, asked=held, sizing=better)
+    asked = FlagSearchResult(at_s=NOW_S, flags=flags, asked=held, sizing=better)
     return replace(
         found,
         chosen=replace(found.chosen, sizing=sizing, better_asked=asked),
@@ -74,7 +74,7 @@ def with_budget(found, tokens):
 
 def rolled(found, *, free_gpus=None, is_rolling=False, **settings):
     fleet = a_fleet(found.state, settings=settings)
-    left = Left(gpus=free_gpus, is_rolling=is_rolling)
+    left = RemainingBudget(gpus=free_gpus, is_rolling=is_rolling)
     return concluded(found, found.chosen, found.decision, fleet, left)
 
 
@@ -236,7 +236,7 @@ class TestARollout:
 
     def test_waits_while_another_writer_keeps_the_replicas_below_the_need(self):
         found = an_object()
-        replicas = replace(found.memory.writers.replicas, edit="argo wrote 2", is_left=True)
+        replicas = replace(found.memory.writers.replicas, edit="argo wrote 2", in_backoff=True)
         writers = replace(found.memory.writers, replicas=replicas)
         left = replace(found, memory=replace(found.memory, writers=writers))
 
@@ -348,7 +348,7 @@ class TestRolling:
         # The first is stuck; the other one has waited for half an hour with its better number.
         stuck, fleet = replacing(), a_fleet(replacing())
         found = assessed(stuck, fleet=fleet)
-        old = Rolling(
+        old = RolloutProgress(
             template=stuck.deployment.template_digest, updated=1, ready=2, at_s=NOW_S - 1800
         )
         late = replace(
@@ -361,7 +361,7 @@ class TestRolling:
 
 
 def test_a_rollout_that_was_refused_did_not_begin():
-    before = remembering(a_memory(a_state()), better_since_s=NOW_S - STANDS_S, **moved(NOW_S - 1e6))
+    before = remembering(a_memory(a_state()), better_since_s=NOW_S - STABLE_S, **moved(NOW_S - 1e6))
     rolled_out = remembering(before, better_since_s=None, **moved(NOW_S))
 
     assert without_rollout(rolled_out, before) == before

@@ -17,8 +17,8 @@ from fleet_builders import (
     remembering,
 )
 from tonnage.control.decide.budget import growth_gpus
-from tonnage.control.input.answers import Asker
 from tonnage.control.input.memory import Memory
+from tonnage.control.input.sizing_cache import SizingCache
 from tonnage.control.learn.learning import observation
 from tonnage.control.report.conditions import conditions
 from tonnage.control.report.status import report
@@ -148,7 +148,7 @@ def spent():
 
 class TestASearchForWhatRuns:
     def test_keeps_the_refusal_and_its_turn(self):
-        asker = Asker(between=spent)
+        asker = SizingCache(on_search=spent)
         state = a_refused()
 
         found = assess(state, a_fleet(state), a_memory(state), free_gpus=None, asker=asker)
@@ -158,11 +158,11 @@ class TestASearchForWhatRuns:
 
     def test_keeps_its_turn_while_the_budget_refuses(self):
         state = a_refused(WIDER)
-        fleet, known = a_fleet(state), Asker()
+        fleet, known = a_fleet(state), SizingCache()
         waited = remembering(a_memory(state), waiting_since_s=NOW_S - 60)
         assert assess(state, fleet, waited, free_gpus=99, asker=known).template
 
-        asker = Asker(known.all_answers, between=spent)
+        asker = SizingCache(known.all_answers, on_search=spent)
         found = assess(state, fleet, waited, free_gpus=0, asker=asker)
 
         assert (found.refusal.code, found.decision) == ("GPUBudget", None)

@@ -674,12 +674,12 @@ class TestTheRest:
 
         said = {each.code: each.message for each in told.status.plan.reasons}
         codes = list(said)
-        assert codes.index("SpeedInDoubt") > codes.index("Demand")
-        assert "plan adds 15% to step time" in said["SpeedInDoubt"]
-        assert said["PromisesJudged"] == (
+        assert codes.index("CapacityUncertain") > codes.index("Demand")
+        assert "plan adds 15% to step time" in said["CapacityUncertain"]
+        assert said["CapacityAdjusted"] == (
             "85% of what the step time allows are served, learned from 400 requests"
         )
-        assert told.status.display.reason not in {"SpeedInDoubt", "PromisesJudged"}
+        assert told.status.display.reason not in {"CapacityUncertain", "CapacityAdjusted"}
 
     def test_a_known_event_is_told_with_the_clock_of_its_zone(self):
         # Midnight in UTC is one o'clock in Berlin.

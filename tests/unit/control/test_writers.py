@@ -32,7 +32,7 @@ OF_BEFORE = {"contextLength": 16_384}
 ALL = {}
 STALE = {WriteKind.SCALE: Result()}
 NO_ANSWER = {WriteKind.SCALE: Result(fate=Fate.UNKNOWN)}
-REFUSED = {WriteKind.TEMPLATE: Result(cause=Cause.REFUSED, said="denied by a webhook")}
+REFUSED = {WriteKind.TEMPLATE: Result(cause=Cause.REFUSED, detail="denied by a webhook")}
 
 
 @dataclass(kw_only=True)
@@ -88,7 +88,7 @@ class Story:
         outcome = tick(a_fleet(state, now_s=self.now_s), self.memory)
         self.memory = with_results(outcome, {UID: carried}, before=self.memory, now_s=self.now_s)
         [writes] = outcome.writes
-        self.events += [each.reason for each in writes.happenings if each.is_warning]
+        self.events += [each.reason for each in writes.event_records if each.is_warning]
         if writes.scale and (WriteKind.SCALE not in carried if lands is None else lands):
             self.set(writes.scale.replicas, self.ours)
         if writes.template and WriteKind.TEMPLATE not in carried:
@@ -215,8 +215,8 @@ class TestTheBackOff:
     def test_doubles_up_to_the_longest(self, times, wait_s):
         part = self.reapplied(*[NOW_S] * times)
 
-        assert self.edited(part, NOW_S + wait_s - 1).is_left
-        assert not self.edited(part, NOW_S + wait_s).is_left
+        assert self.edited(part, NOW_S + wait_s - 1).in_backoff
+        assert not self.edited(part, NOW_S + wait_s).in_backoff
 
     def test_counts_no_write_over_what_nobody_edited(self):
         assert Part(longest_s=60).count_reapply(NOW_S).times == 0
@@ -241,8 +241,8 @@ class TestTheBackOff:
     def test_is_not_put_off_by_a_clock_that_is_set_back(self):
         back = self.edited(self.reapplied(NOW_S), NOW_S - 7200)
 
-        assert back.is_left
-        assert not self.edited(back, NOW_S - 7200 + 60).is_left
+        assert back.in_backoff
+        assert not self.edited(back, NOW_S - 7200 + 60).in_backoff
 
     def test_says_who_and_how_often_and_how_long_it_is_left(self):
         assert self.edited(self.reapplied(NOW_S), NOW_S).conflict == (
@@ -498,7 +498,7 @@ class TestTheTemplate:
         story.revision += 1
 
         assert [before, story.tick()] == [(None, False)] * 2
-        assert story.said("Drifted") == ("Unknown", "WrittenOtherwise")
+        assert story.said("Drifted") == ("Unknown", "UnknownBaseline")
 
     def test_that_stands_again_is_nobodys_to_fight_for(self):
         story = fought_for_the_template()
@@ -566,7 +566,7 @@ class TestNone:
         story.set(0, KUBECTL)
 
         assert [story.tick()[0] for _ in range(40)] == [None] * 40
-        assert story.said() == ("False", "ParkedAtZero")
+        assert story.said() == ("False", "ScaledToZeroExternally")
         assert story.condition().message == (
             "kubectl (/scale) scaled it to 0 replicas: it stays at 0 until the spec changes or "
             "somebody scales it again"
@@ -580,7 +580,7 @@ class TestNone:
         story = Story(replicas=0, writers=KUBECTL)
 
         assert story.tick() == (None, False)
-        assert story.said() == ("False", "ParkedAtZero")
+        assert story.said() == ("False", "ScaledToZeroExternally")
         assert story.said("Reconciling") is None
 
     def test_ends_when_somebody_asks_for_some(self):
@@ -605,7 +605,7 @@ class TestNone:
         story.set(0, [])
 
         assert story.tick() == (None, False)
-        assert story.said() == ("False", "ParkedAtZero")
+        assert story.said() == ("False", "ScaledToZeroExternally")
 
     def test_is_no_matter_of_a_paused_object(self):
         paused = {"scaling": {"mode": "Paused", "minReplicas": 1, "maxReplicas": 8}}

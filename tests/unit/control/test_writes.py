@@ -24,7 +24,7 @@ from fleet_builders import (
 from tonnage.control.input.memory import Memory
 from tonnage.control.input.results import Cause, Result, WriteKind
 from tonnage.control.input.state import Pending
-from tonnage.control.report.happenings import EVENT_INTERVAL_S, LATE_S
+from tonnage.control.report.event_records import EVENT_INTERVAL_S, LATE_S
 from tonnage.control.report.status import report
 from tonnage.control.tick import tick
 from tonnage.control.write.results import with_object_results
@@ -136,7 +136,7 @@ class TestTemplate:
         assert made.template is not None
         assert made.rolls
         assert not made.creates
-        assert "RollingPods" in {each.reason for each in made.happenings}
+        assert "RollingPods" in {each.reason for each in made.event_records}
 
     def test_that_replaces_no_pod_is_no_rollout(self):
         slo = {"timeToFirstToken": {"p95": "2001ms"}, "timePerOutputToken": {"p95": "50ms"}}
@@ -146,7 +146,7 @@ class TestTemplate:
 
         assert made.template is not None
         assert not made.rolls
-        assert "RollingPods" not in {each.reason for each in made.happenings}
+        assert "RollingPods" not in {each.reason for each in made.event_records}
 
     def test_corrects_drift_once(self):
         state = a_state(live=an_edited_body())
@@ -186,7 +186,7 @@ class TestWhereNothingIsWritten:
                 {"config_problem": "no such key", "live": a_deployment_of_a_config_map()},
                 "ModelConfigMissing",
             ),
-            ({"older_claim": "first"}, "ConflictingOwner"),
+            ({"earlier_owner": "first"}, "ConflictingOwner"),
         ],
     )
     def test_for_a_refused_object(self, change, reason):
@@ -220,7 +220,7 @@ class TestWhereNothingIsWritten:
         leaving = writes(state)
 
         assert (leaving.scale, leaving.template, leaving.check_children) == (None, None, False)
-        assert (leaving.status, leaving.happenings) == (None, ())
+        assert (leaving.status, leaving.event_records) == (None, ())
 
     def test_of_templates_without_the_right_to(self):
         only = {"mode": "scaleOnly"}
@@ -276,10 +276,10 @@ class TestChildren:
 
 class TestHappenings:
     def reasons(self, written):
-        return [each.reason for each in written.happenings]
+        return [each.reason for each in written.event_records]
 
     def test_a_decision_is_one(self):
-        [scaled] = writes(load=3.5).happenings
+        [scaled] = writes(load=3.5).event_records
 
         assert (scaled.reason, scaled.is_warning) == ("Scaled", False)
         assert scaled.message.startswith("2 -> 5 replicas: ")
@@ -314,7 +314,7 @@ class TestHappenings:
 
         assert self.reasons(first) == self.reasons(soon) == []
         assert self.reasons(late) == ["MetricsMissing"]
-        assert late.happenings[0].is_warning
+        assert late.event_records[0].is_warning
         assert self.reasons(after) == []
 
     def test_a_warning_does_not_wait_for_a_status_that_is_refused(self):
@@ -325,7 +325,7 @@ class TestHappenings:
 
         assert asked_for.status is None
         assert self.reasons(asked_for) == ["WriteRefused"]
-        assert asked_for.happenings[0].message.endswith("request is too large")
+        assert asked_for.event_records[0].message.endswith("request is too large")
         assert self.reasons(after) == []
 
     def test_a_replica_whose_first_scrape_takes_a_minute_is_no_warning(self):
@@ -336,7 +336,7 @@ class TestHappenings:
         second, memory = asked(unseen, memory=memory, now_s=NOW_S + 60)
         third, _ = asked(seen, memory=memory, now_s=NOW_S + 75)
 
-        told = [each.reason for made in (first, second, third) for each in made.happenings]
+        told = [each.reason for made in (first, second, third) for each in made.event_records]
         assert not {"MetricsMissing", "MetricsIncomplete"} & set(told)
 
     def test_a_condition_that_wavers_is_told_every_ten_minutes(self):

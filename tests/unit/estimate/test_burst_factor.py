@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from tonnage.estimate.attainment import LARGEST_DOWN, LARGEST_UP, TargetResult
 from tonnage.estimate.burst_factor import (
     FIRST,
     FORGET_S,
@@ -15,11 +16,10 @@ from tonnage.estimate.burst_factor import (
     factor_after,
 )
 from tonnage.estimate.metrics import WINDOWS
-from tonnage.estimate.promise import LARGEST_DOWN, LARGEST_UP, Verdict
 
 
 def a_window(*, late, requests=1000, target="TTFT", is_burst=True, seconds=0.0):
-    verdict = Verdict(target=target, quantile=0.99, num_requests=requests, late=late)
+    verdict = TargetResult(target=target, quantile=0.99, num_requests=requests, late=late)
     return BurstWindow(verdicts=(verdict,), is_burst=is_burst, seconds=seconds)
 
 

@@ -54,8 +54,8 @@ def pools(**by_namespace):
     )
 
 
-def believed(namespace, known, *, corroborating=2):
-    return Beliefs(calibrations=known, namespace=namespace, corroborating=corroborating)
+def believed(namespace, known, *, min_namespaces=2):
+    return Beliefs(calibrations=known, namespace=namespace, min_namespaces=min_namespaces)
 
 
 def efficiency_in(namespace, known, **rules):
@@ -98,7 +98,7 @@ class TestSpeed:
 
     def test_of_one_other_namespace_is_not_believed(self):
         assert efficiency_in("own", speeds(b=a_posterior())) is None
-        assert efficiency_in("own", speeds(b=a_posterior()), corroborating=1) == pytest.approx(0.7)
+        assert efficiency_in("own", speeds(b=a_posterior()), min_namespaces=1) == pytest.approx(0.7)
 
     def test_of_another_key_is_nothing(self):
         known = speeds(b=a_posterior(), c=a_posterior())
@@ -125,7 +125,7 @@ class TestSpeed:
             liar=lie,
         )
 
-        assert efficiency_in("own", known, corroborating=3) == pytest.approx(0.70)
+        assert efficiency_in("own", known, min_namespaces=3) == pytest.approx(0.70)
 
     def test_of_namespaces_with_less_than_four_windows_is_no_witness(self):
         known = speeds(b=a_posterior(num_windows=3), c=a_posterior(num_windows=4))
@@ -152,7 +152,7 @@ class TestSpeed:
             }
         )
 
-        found = efficiency_in("own", known, corroborating=1)
+        found = efficiency_in("own", known, min_namespaces=1)
 
         assert min(efficiencies) * 0.999 <= found <= max(efficiencies) * 1.001
 
@@ -181,7 +181,7 @@ class TestWitnesses:
     def test_are_those_whose_evidence_is_taken(self, windows, expected):
         known = speeds(**{name: a_posterior(num_windows=num) for name, num in windows.items()})
 
-        assert believed("own", known).witnesses("k") == expected
+        assert believed("own", known).sources_of("k") == expected
 
 
 def test_beliefs_are_those_of_one_namespace():
@@ -213,7 +213,7 @@ def test_entries_of_a_large_fleet_are_looked_through_once_for_all_who_ask():
     for name in [*names, "new", "newer"]:
         own = believed(name, known)
         assert (own.speed("k"), own.memory("k")) != (None, None)
-        others = own.witnesses("k").num_others
+        others = own.sources_of("k").num_others
         assert others == len(names) - (name in names)
 
     assert (known.speed.looks, known.memory.looks) == (1, 1)

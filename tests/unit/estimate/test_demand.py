@@ -158,20 +158,22 @@ class TestCutOff:
 
     # In the 45 s after clients are sent to the other one it gets the 4 a second, 90 that found no
     # way for 45 s, and the 220 again: 490, of which 90 end and 400 make its backlog grow.
-    def count(self, *, cut_off, completed=90, grown=400):
+    def count(self, *, in_flight_of_lost_pods, completed=90, grown=400):
         survivor = an_engine(completed_per_s=completed / 45, in_flight_per_s=grown / 45)
-        return count_arrivals([survivor], 4, cut_off=cut_off)
+        return count_arrivals([survivor], 4, in_flight_of_lost_pods=in_flight_of_lost_pods)
 
     def test_is_not_counted_again_at_the_replica_that_it_is_sent_to(self):
-        assert self.count(cut_off=0).per_s == pytest.approx(10.9, abs=0.05)
-        assert self.count(cut_off=220).per_s == pytest.approx(6.0)
+        assert self.count(in_flight_of_lost_pods=0).per_s == pytest.approx(10.9, abs=0.05)
+        assert self.count(in_flight_of_lost_pods=220).per_s == pytest.approx(6.0)
 
     @pytest.mark.parametrize("grown", [0, -45])
     def test_takes_off_no_more_than_the_backlog_of_the_others_grew(self, grown):
-        assert self.count(cut_off=220, grown=grown) == self.count(cut_off=0, grown=grown)
+        assert self.count(in_flight_of_lost_pods=220, grown=grown) == self.count(
+            in_flight_of_lost_pods=0, grown=grown
+        )
 
     def test_leaves_what_is_completed(self):
-        assert self.count(cut_off=10_000).per_s == pytest.approx(2.0)
+        assert self.count(in_flight_of_lost_pods=10_000).per_s == pytest.approx(2.0)
 
 
 class TestWindow:

@@ -7,28 +7,28 @@ import pytest
 
 from tonnage.estimate.forecast import (
     DemandPeak,
+    DemandSample,
     Forecast,
     History,
-    Note,
     PendingForecast,
     Score,
-    add_note,
     forecast,
     is_burst,
+    observe_demand,
     rescale,
     reserve,
     usual,
     without_chance,
 )
-from tonnage.estimate.headroom import FIRST, headroom, with_rise
-from tonnage.estimate.ways import BIN_S, DAY_S, LAST, RISE, WEEK_S
+from tonnage.estimate.forecasters import BIN_S, DAY_S, LAST, RISE, WEEK_S
+from tonnage.estimate.headroom import FIRST, add_forecast_error, headroom
 
 START_S = 2000 * WEEK_S
 LEAD_S = 300.0
 
 
 def a_note(at_s, rate, *, peak=None, planned=None, lead_s=LEAD_S):
-    return Note(
+    return DemandSample(
         at_s=START_S + at_s,
         demand=rate,
         sure=rate,
@@ -44,7 +44,7 @@ def after(rate, minutes, *, history=None, since=0, peak=None):
     for minute in range(since, since + minutes):
         at_s = 60.0 * minute
         shown = None if peak is None else peak(at_s)
-        history = add_note(history, a_note(at_s, rate(at_s), peak=shown))
+        history = observe_demand(history, a_note(at_s, rate(at_s), peak=shown))
     return history
 
 
@@ -130,7 +130,7 @@ class TestForecast:
         history = History()
         for minute in range(120):
             note = a_note(60 * minute, ramp(60 * minute), lead_s=600)
-            history = add_note(history, note)
+            history = observe_demand(history, note)
 
         assert headroom(history.rises, quantile=0.95) == 0.15
 
@@ -141,7 +141,7 @@ class TestForecast:
         for minute in range(180):
             rate = 10.4 if minute % 10 == 7 else 10.0
             note = a_note(60 * minute, rate)
-            history = add_note(history, replace(note, sure=rate - chance))
+            history = observe_demand(history, replace(note, sure=rate - chance))
 
         assert headroom(history.rises, quantile=0.99) == asked
 
@@ -150,7 +150,7 @@ class TestForecast:
         history = History()
         for minute in range(180):
             rate = 9.0 if minute % 5 == 2 else 10.0
-            history = add_note(history, a_note(60 * minute, rate))
+            history = observe_demand(history, a_note(60 * minute, rate))
 
         assert headroom(history.rises, quantile=0.99) == 0.0
 
@@ -158,9 +158,9 @@ class TestForecast:
         # Planned for 8, with 10 two minutes before: 9 is a tenth less than the fleet stood for.
         recent = notes_of({-120: 10.0, -60: 8.0, 0: 8.0, 60: 8.0, 120: 8.0})
 
-        history = add_note(History(recent=recent, due=(a_due(base=8.0),)), a_note(300, 9.0))
+        history = observe_demand(History(recent=recent, due=(a_due(base=8.0),)), a_note(300, 9.0))
 
-        assert history.rises == with_rise(FIRST, -0.1, risen=0.0)
+        assert history.rises == add_forecast_error(FIRST, -0.1, risen=0.0)
 
     def test_goes_on_by_stages_of_six_minutes_where_a_start_takes_ten(self):
         # 3, 6 and 9: 3 in each half of 14 minutes.
@@ -272,7 +272,7 @@ class TestForecast:
             PendingForecast(noted_s=START_S, due_s=START_S + 60, forecasts={name: value}, base=1.0)
             for name, value in (("low", 3.0), ("high", 5.0))
         ]
-        history = add_note(History(due=tuple(due)), a_note(60, 4.0))
+        history = observe_demand(History(due=tuple(due)), a_note(60, 4.0))
 
         assert history.scores["low"].loss == pytest.approx(4 * history.scores["high"].loss)
 
@@ -280,7 +280,7 @@ class TestForecast:
         due = a_due(forecasts={"new": 3.0, "known": 4.0})
         scores = {"known": Score(loss=100, weight=200)}
 
-        found = add_note(History(due=(due,), scores=scores), a_note(300, 4.0)).scores
+        found = observe_demand(History(due=(due,), scores=scores), a_note(300, 4.0)).scores
 
         assert (found["new"].loss, found["new"].weight) == pytest.approx((0.8, 1))
         left = math.exp(-1 / 720)  # a minute of 12 hours
@@ -290,7 +290,7 @@ class TestForecast:
 
 class TestHistory:
     def test_takes_one_note_a_minute(self):
-        history = add_note(add_note(History(), a_note(0, 1.0)), a_note(45, 9.0))
+        history = observe_demand(observe_demand(History(), a_note(0, 1.0)), a_note(45, 9.0))
 
         assert history.recent == ((START_S, 1.0),)
 
@@ -305,14 +305,14 @@ class TestHistory:
     @pytest.mark.parametrize("at_s", [-600, 3000])
     def test_begins_anew_where_the_clock_was_set_back_and_keeps_its_record(self, at_s):
         history = after(lambda _: 2.0, 60)
-        back = add_note(history, a_note(at_s, 3.0))
+        back = observe_demand(history, a_note(at_s, 3.0))
 
         assert back.recent == ((START_S + at_s, 3.0),)
         assert back.scores == history.scores
 
     def test_scores_nothing_that_is_about_another_hour(self):
         history = after(lambda _: 100.0, 30)
-        late = add_note(history, a_note(9 * 3600, 5.0))
+        late = observe_demand(history, a_note(9 * 3600, 5.0))
 
         assert late.scores == history.scores
         assert late.peaks == history.peaks
@@ -320,7 +320,7 @@ class TestHistory:
     def test_forecasts_anew_where_a_start_got_shorter_by_the_time_since_the_last_note(self):
         before = after(lambda at_s: 4.0, 30)
 
-        history = add_note(before, a_note(1800, 40.0, lead_s=LEAD_S - 60))
+        history = observe_demand(before, a_note(1800, 40.0, lead_s=LEAD_S - 60))
 
         assert [each.due_s for each in history.due[-2:]] == [START_S + 1740 + LEAD_S] * 2
         assert history.due[-1].forecasts[LAST] == 40.0
@@ -337,13 +337,13 @@ class TestHistory:
     def test_takes_a_burst_to_rise_above_the_plan_and_what_stays(self, planned, stays):
         due = a_due(base=planned, peak=9.0)
 
-        history = add_note(History(due=(due,)), a_note(300, stays))
+        history = observe_demand(History(due=(due,)), a_note(300, stays))
 
         burst = DemandPeak(bin=int(START_S // BIN_S), ratio=9 / 6, demand=6.0, height=9.0)
         assert history.peaks == (burst,)
 
     def test_takes_a_lead_in_which_nothing_came_for_one_of_the_bin_in_which_it_began(self):
-        history = add_note(History(due=(a_due(noted_s=540, due_s=600),)), a_note(600, 0.0))
+        history = observe_demand(History(due=(a_due(noted_s=540, due_s=600),)), a_note(600, 0.0))
 
         assert [each.bin for each in history.peaks] == [START_S // BIN_S]
 
@@ -354,7 +354,7 @@ class TestHistory:
         # Planned for 10; held for 4, 4, 12 and 12: 8 came.
         due = a_due(base=10.0, highest=(4.0, 4.0, 12.0, 12.0))
 
-        history = add_note(History(due=(due,)), a_note(300, 8.0))
+        history = observe_demand(History(due=(due,)), a_note(300, 8.0))
 
         assert history.held == ((0.0, 2.0), (0.0, 2.0), (0.0, 4.0), (0.0, 4.0))
 
@@ -392,7 +392,7 @@ class TestReserve:
         history = History()
         for minute in range(120):
             shown = 9.0 if minute == 50 else 1.0
-            history = add_note(history, a_note(60 * minute, 1.0, peak=shown, lead_s=1800))
+            history = observe_demand(history, a_note(60 * minute, 1.0, peak=shown, lead_s=1800))
 
         assert max(each.ratio for each in history.peaks) == 9
         assert reserve(history, quantile=0.99) == 0

@@ -1,12 +1,12 @@
 """Headroom: what demand has risen by, as often as a promise cannot bear."""
 
-from tonnage.estimate.headroom import EDGES, FIRST, UNSEEN, headroom, with_rise
+from tonnage.estimate.headroom import EDGES, FIRST, UNSEEN, add_forecast_error, headroom
 
 
 def after(*shares, times=1, rises=FIRST, risen=0.0):
     for _ in range(times):
         for share in shares:
-            rises = with_rise(rises, share, risen=risen)
+            rises = add_forecast_error(rises, share, risen=risen)
     return rises
 
 

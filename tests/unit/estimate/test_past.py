@@ -8,6 +8,7 @@ import pytest
 
 from tonnage.estimate.budget import Ledger, in_window, with_past
 from tonnage.estimate.forecast import DemandPeak, History
+from tonnage.estimate.forecasters import BIN_S
 from tonnage.estimate.past import (
     LABEL,
     Engines,
@@ -18,7 +19,6 @@ from tonnage.estimate.past import (
     step_s_of,
 )
 from tonnage.estimate.past import with_past as with_demand
-from tonnage.estimate.ways import BIN_S
 from tonnage.manifests.names import OWNER_LABEL
 from tonnage.settings import Settings
 from tonnage.units import DAY_S, HOUR_S

@@ -28,9 +28,9 @@ from tonnage.cluster.kube import (
 )
 from tonnage.control.decide.leaving import PodCost
 from tonnage.control.input.results import Cause, Fate, Result, WriteKind
-from tonnage.control.report.happenings import Happening
+from tonnage.control.report.event_records import EventRecord
 from tonnage.fleet.act import Scale, Writer, Writes
-from tonnage.fleet.aside import beside
+from tonnage.fleet.background import beside
 from tonnage.fleet.write_queue import WriteQueue
 from tonnage.manifests.children import deployment
 from tonnage.manifests.roles import RoleManifest
@@ -43,7 +43,7 @@ A_STATUS = Status(replicas=ReplicasStatus(desired=1, current=1, ready=1, summary
 TEMPLATE = deployment(a_model(), a_sizing(), SITE)
 SCALED = "patch deployments/llama/scale"
 LATER = Result()
-SCALED_EVENT = Happening(reason="Scaled", message="x", is_warning=False, at="1")
+SCALED_EVENT = EventRecord(reason="Scaled", message="x", is_warning=False, at="1")
 
 
 def a_kube(*, replicas=2, **metadata):
@@ -76,7 +76,7 @@ def carried(kube, writes, *, leads=True):
 def is_stale(found):
     """Nothing failed, and the replicas are decided anew."""
     [(kind, result)] = found.items()
-    return (kind, result.fate, result.cause) == (WriteKind.SCALE, Fate.UNDONE, Cause.LATER)
+    return (kind, result.fate, result.cause) == (WriteKind.SCALE, Fate.NOT_APPLIED, Cause.LATER)
 
 
 def done(kube):
@@ -433,7 +433,7 @@ class TestRoles:
     def test_of_somebody_else_are_left_alone(self):
         kube = KubeDouble([(OBJECT, a_manifest()), (ROLE, a_role(ownerReferences=[]))])
 
-        assert carried(kube, asking_for_a_role())[WriteKind.TEMPLATE].fate is Fate.UNDONE
+        assert carried(kube, asking_for_a_role())[WriteKind.TEMPLATE].fate is Fate.NOT_APPLIED
         assert kube.writes == []
 
     def test_are_not_written_for_a_spec_that_changed_meanwhile(self):
@@ -487,7 +487,7 @@ class TestAStatusThatHangs:
 
     def test_takes_no_event_of_its_object_along(self, hung):
         kube, writer = hung
-        [said] = [replace(each, happenings=(SCALED_EVENT,)) for each in self.statuses()[:1]]
+        [said] = [replace(each, event_records=(SCALED_EVENT,)) for each in self.statuses()[:1]]
         kube.put(
             MODEL_DEPLOYMENTS.path("evil", said.name),
             a_manifest(said.name, namespace="evil", uid=said.uid),
@@ -514,7 +514,11 @@ class TestWithoutTheLease:
             {"template": TEMPLATE, "rolls": True, "status": A_STATUS},
             {"check_children": True},
             {"status": A_STATUS},
-            {"happenings": (Happening(reason="Scaled", message="x", is_warning=False, at="1"),)},
+            {
+                "event_records": (
+                    EventRecord(reason="Scaled", message="x", is_warning=False, at="1"),
+                )
+            },
         ],
     )
     def test_nothing_is_read_either_so_that_a_server_that_hangs_costs_no_time(self, part):
@@ -535,7 +539,11 @@ class TestASpecThatChangedMeanwhile:
             {"scale": a_scale(2, 3)},
             {"template": TEMPLATE},
             {"status": A_STATUS},
-            {"happenings": (Happening(reason="Scaled", message="x", is_warning=False, at="1"),)},
+            {
+                "event_records": (
+                    EventRecord(reason="Scaled", message="x", is_warning=False, at="1"),
+                )
+            },
         ],
     )
     @pytest.mark.parametrize(("generation", "is_written"), [(1, True), (2, False)])
@@ -708,7 +716,7 @@ class TestProtection:
 
         stopped = failed["uid-of-llama"][WriteKind.TEMPLATE]
         assert "serving/llama is not Tonnage's: it is not changed" in stopped.said
-        assert stopped.fate is Fate.UNDONE
+        assert stopped.fate is Fate.NOT_APPLIED
         assert kube.objects[path]["spec"] == {"mine": True}
         assert PLACE not in kube.objects
 
@@ -781,19 +789,19 @@ class TestStatus:
 
 
 class TestEvents:
-    HAPPENING = Happening(reason="Scaled", message="x" * 5000, is_warning=False, at="1")
+    HAPPENING = EventRecord(reason="Scaled", message="x" * 5000, is_warning=False, at="1")
 
     def test_are_not_of_an_object_that_is_gone(self):
         kube = KubeDouble()
 
-        act(kube, asking(happenings=(self.HAPPENING,)))
+        act(kube, asking(event_records=(self.HAPPENING,)))
 
         assert done(kube) == []
 
     def test_are_about_the_object(self):
         kube = a_kube()
 
-        act(kube, asking(happenings=(self.HAPPENING,)))
+        act(kube, asking(event_records=(self.HAPPENING,)))
 
         [call] = kube.writes
         assert call.verb == "create"
@@ -807,14 +815,14 @@ class TestEvents:
         kube = a_kube()
         kube.put(OBJECT, a_manifest(generation=2))
 
-        found = carried(kube, asking(generation=1, happenings=(self.HAPPENING,)))
+        found = carried(kube, asking(generation=1, event_records=(self.HAPPENING,)))
 
         assert (done(kube), found.keys()) == ([], {WriteKind.EVENTS})
 
     @pytest.mark.parametrize("status", [0, 429, 500, 503])
     def test_that_get_no_answer_are_due_again_and_posted_once(self, status):
         kube = a_kube()
-        writes = asking(happenings=(self.HAPPENING,))
+        writes = asking(event_records=(self.HAPPENING,))
         act(kube, writes)
         [posted] = [path for path in kube.objects if "/events/" in path]
 
@@ -839,7 +847,7 @@ class TestEvents:
 
         kube.fail = no_events
 
-        assert act(kube, asking(happenings=(self.HAPPENING,))) == frozenset()
+        assert act(kube, asking(event_records=(self.HAPPENING,))) == frozenset()
 
 
 EVERYTHING = {
@@ -847,7 +855,7 @@ EVERYTHING = {
     "template": TEMPLATE,
     **CHECKED,
     "status": A_STATUS,
-    "happenings": (TestEvents.HAPPENING,),
+    "event_records": (TestEvents.HAPPENING,),
 }
 
 
@@ -888,7 +896,7 @@ class TestAll:
         fate = carried(kube, asking(template=TEMPLATE, rolls=True, status=A_STATUS))
 
         assert done(kube) == []
-        assert fate[WriteKind.TEMPLATE].fate is Fate.UNDONE
+        assert fate[WriteKind.TEMPLATE].fate is Fate.NOT_APPLIED
         assert (fate[WriteKind.TEMPLATE].cause is Cause.REFUSED) == (refused is not None)
         assert refused is None or refused in fate[WriteKind.TEMPLATE].said
 
@@ -970,17 +978,17 @@ class TestWhatBecameOfIt:
     @pytest.mark.parametrize(
         ("status", "fate", "cause"),
         [
-            (403, Fate.UNDONE, Cause.REFUSED),
-            (422, Fate.UNDONE, Cause.REFUSED),
-            (429, Fate.UNDONE, Cause.LATER),
-            (404, Fate.UNDONE, Cause.LATER),
+            (403, Fate.NOT_APPLIED, Cause.REFUSED),
+            (422, Fate.NOT_APPLIED, Cause.REFUSED),
+            (429, Fate.NOT_APPLIED, Cause.LATER),
+            (404, Fate.NOT_APPLIED, Cause.LATER),
             (500, Fate.UNKNOWN, Cause.FAILED),
             (504, Fate.UNKNOWN, Cause.LATER),
             (0, Fate.UNKNOWN, Cause.LATER),
         ],
     )
     def test_is_unknown_where_no_answer_says_that_it_was_refused(self, status, fate, cause):
-        result = Result(fate=fate, cause=cause, said="said so")
+        result = Result(fate=fate, cause=cause, detail="said so")
 
         assert self.failing("patch", "/scale", status=status) == {WriteKind.SCALE: result}
         assert self.failing("apply", "/deployments/llama", status=status) == {
@@ -997,7 +1005,7 @@ class TestWhatBecameOfIt:
         kube.fail = fails
 
         assert carried(kube, asking(**WHOLE, **CHECKED)) == {
-            WriteKind.CHILDREN: Result(cause=Cause.REFUSED, said="said so")
+            WriteKind.CHILDREN: Result(cause=Cause.REFUSED, detail="said so")
         }
 
     def test_of_a_template_leaves_what_comes_after_it_due(self):
@@ -1008,21 +1016,23 @@ class TestWhatBecameOfIt:
 
     def test_of_a_status_is_no_matter_of_the_others(self):
         assert self.failing("apply", "/status", status=500) == {
-            WriteKind.STATUS: Result(fate=Fate.UNKNOWN, cause=Cause.FAILED, said="said so")
+            WriteKind.STATUS: Result(fate=Fate.UNKNOWN, cause=Cause.FAILED, detail="said so")
         }
 
     def test_without_the_lease_is_undone(self):
         found = carried(a_kube(), asking(**WHOLE), leads=False)
 
         assert found.keys() == {WriteKind.SCALE, WriteKind.TEMPLATE, WriteKind.STATUS}
-        assert {(each.fate, each.cause) for each in found.values()} == {(Fate.UNDONE, Cause.LATER)}
+        assert {(each.fate, each.cause) for each in found.values()} == {
+            (Fate.NOT_APPLIED, Cause.LATER)
+        }
 
     def test_of_a_deployment_that_is_not_ours_is_undone(self):
         kube = a_kube(ownerReferences=[])
 
         found = carried(kube, asking(template=TEMPLATE))
 
-        assert found[WriteKind.TEMPLATE].fate is Fate.UNDONE
+        assert found[WriteKind.TEMPLATE].fate is Fate.NOT_APPLIED
 
     def test_of_the_first_replicas_costs_the_template_nothing(self):
         # Somebody scales it in the moment between its making and the first look.

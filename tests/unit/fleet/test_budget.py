@@ -37,12 +37,12 @@ def runs():
 
 def test_searches_go_on_until_the_time_is_spent():
     times = iter([100.0, 102.0, 104.9, 105.0])
-    between = within(5, lambda: next(times))
+    on_search = within(5, lambda: next(times))
 
-    between()
-    between()
+    on_search()
+    on_search()
     with pytest.raises(SearchAbandonedError, match=r"5\.00 s of each tick are for searches"):
-        between()
+        on_search()
 
 
 def test_a_tick_ends_with_the_run_in_which_its_time_is_spent():

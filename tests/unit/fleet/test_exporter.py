@@ -58,14 +58,14 @@ def test_bugs_are_counted_over_ticks(page):
 
 
 def test_counters_add_up_over_ticks_and_each_by_its_labels(page):
-    down = MetricSample("tonnage_decisions", 1.0, ("WalkingDown", "down"))
+    down = MetricSample("tonnage_decisions", 1.0, ("ScaleDownRateLimited", "down"))
     for counts in ([DECIDED], [], [DECIDED, down]):
         page.exporter.note(a_tick(an_object(counts=counts)))
     page.now_s = float(BORN_S)
 
     name = "tonnage_decisions_total"
     assert page.value(name, LLAMA, reason="Demand", direction="up") == 2
-    assert page.value(name, LLAMA, reason="WalkingDown", direction="down") == 1
+    assert page.value(name, LLAMA, reason="ScaleDownRateLimited", direction="down") == 1
 
 
 def test_a_new_counter_is_shown_as_zero_first_or_it_would_have_no_increase(page):

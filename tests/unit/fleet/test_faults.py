@@ -158,7 +158,7 @@ class TestAnotherWriter:
         loop, world = served()
 
         assert not any(self.scales(loop, world, replicas=0))
-        assert condition(world, "ScalingActive") == ("False", "ParkedAtZero")
+        assert condition(world, "ScalingActive") == ("False", "ScaledToZeroExternally")
 
     def test_is_not_corrected_by_writes_that_come_too_late(self):
         loop, world = served()

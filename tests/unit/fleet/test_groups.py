@@ -367,7 +367,7 @@ class TestTheLoop:
             states.append(condition(world, "CapacityAvailable", "r1"))
 
         assert [each[0] for each in states] == ["True", "True", "True", "False"]
-        assert states[-1][1] == "ControllerSilent"
+        assert states[-1][1] == "WorkloadControllerNotObserving"
         assert "has not acted on generation 8 for a minute, only on 7" in message(
             world, "CapacityAvailable"
         )

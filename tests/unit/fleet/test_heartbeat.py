@@ -8,7 +8,7 @@ import threading
 import pytest
 import requests
 
-from tonnage.cluster.questions import Answers
+from tonnage.cluster.queries import Answers
 from tonnage.estimate.fleet_scrapes import Answered
 from tonnage.fleet.heartbeat import (
     LOOP,

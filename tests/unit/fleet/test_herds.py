@@ -9,12 +9,12 @@ from fleet_builders import SITE, a_manifest, a_model, a_sizing, first_replicas
 from http_double import a_kubeconfig, json_reply, serving
 from loop_builders import a_loop, a_world, replicas_of, served, tick
 from tonnage.api.status import ReplicasStatus, Status
-from tonnage.cluster.errors import ConflictError, HeldBackError, KubernetesError
+from tonnage.cluster.errors import ConflictError, KubernetesError, WriteFencedError
 from tonnage.cluster.kube import KubeApi, load_client
 from tonnage.control.input.results import Cause, WriteKind
 from tonnage.control.write.writes import Scale, Writes
 from tonnage.fleet.act import Writer
-from tonnage.fleet.aside import beside
+from tonnage.fleet.background import beside
 from tonnage.fleet.write_queue import BURST_S, SLOWEST, WriteQueue
 
 EACH = a_sizing().goodput_requests_per_s
@@ -132,7 +132,7 @@ class TestAdmission:
             (KubernetesError("etcdserver: request is too large", status=500), 1),
             (KubernetesError("denied", status=403), 1),
             (ConflictError("changed", status=409), 1),
-            (HeldBackError("the Lease was lost"), 1),
+            (WriteFencedError("the Lease was lost"), 1),
         ],
     )
     def test_a_refusal_of_one_object_slows_nobody_down(self, failure, share):
@@ -205,7 +205,7 @@ class TestTheLoop:
 
     def test_replicas_never_wait_behind_status(self):
         loop, world = served()
-        herd = a_status("herd", happenings=("an Event",) * 10_000)
+        herd = a_status("herd", event_records=("an Event",) * 10_000)
         loop.writer.queue.admit([herd])
         for pod in world.completions_per_s:
             world.completions_per_s[pod] = 1.6 * EACH

@@ -6,12 +6,12 @@ from fleet_builders import NOW_S, a_manifest
 from kube_double import KubeDouble
 from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS
-from tonnage.fleet.aside import Aside
+from tonnage.fleet.background import BackgroundTask
 from tonnage.fleet.lists import LONGEST_UNLISTED_S, RELIST_S, WAIT_S, Lists
 from tonnage.fleet.store import Store
 
 
-class DoneWhenWaitedFor(Aside):
+class DoneWhenWaitedFor(BackgroundTask):
     """Work that gets nowhere until somebody waits for it."""
 
     def __init__(self):
@@ -77,7 +77,7 @@ class TestWaiting:
         assert begun == [], "read once"
 
 
-class StillUnderWay(Aside):
+class StillUnderWay(BackgroundTask):
     """Work that is not done after any wait."""
 
     def __init__(self, start):

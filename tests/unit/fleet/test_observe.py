@@ -321,7 +321,7 @@ def test_a_scale_target_is_what_has_its_name_and_its_kind():
 
 class TestClaims:
     def claims(self, *bodies):
-        return {s.view.name: s.older_claim for s in observed(an_observer(), *bodies).models}
+        return {s.view.name: s.earlier_owner for s in observed(an_observer(), *bodies).models}
 
     def test_the_older_one_wins_and_the_other_says_so(self):
         assert self.claims(claiming("a", NEW), claiming("b", OLD)) == {"a": "b", "b": None}
@@ -342,7 +342,7 @@ class TestClaims:
     def test_on_something_else_are_none(self, change):
         found = observed(an_observer(), claiming("a", OLD), claiming("b", NEW, **change))
 
-        assert [state.older_claim for state in found.models] == [None, None]
+        assert [state.earlier_owner for state in found.models] == [None, None]
 
 
 class TestWithoutOurLabel:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tonnage.cluster.questions import Answers
+from tonnage.cluster.queries import Answers
 from tonnage.fleet.parts import (
     ALONE_S,
     PART_NAMES,

@@ -8,9 +8,9 @@ from fleet_builders import a_manifest
 from loop_builders import served, show, tick
 from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS
-from tonnage.cluster.questions import Answers
+from tonnage.cluster.queries import Answers
 from tonnage.estimate.fleet_scrapes import FleetScrapes
-from tonnage.fleet.aside import Aside, beside
+from tonnage.fleet.background import BackgroundTask, beside
 from tonnage.fleet.rounds import Rounds
 from tonnage.settings import Settings
 
@@ -41,7 +41,7 @@ class Asked:
             ask=lambda *_: answers() if callable(answers) else answers,
             every_s=EVERY_S,
             reusable_s=REUSABLE_S,
-            work=Aside(start or self.later),
+            work=BackgroundTask(start or self.later),
             clock=lambda: self.now_s,
         )
 

@@ -3,7 +3,7 @@
 import logging
 import threading
 
-from tonnage.cluster.questions import Answers
+from tonnage.cluster.queries import Answers
 from tonnage.fleet.rounds import Rounds
 from tonnage.fleet.scrape import Scraper, describe, nothing_decides
 from tonnage.settings import Settings

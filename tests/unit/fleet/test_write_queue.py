@@ -7,15 +7,15 @@ import pytest
 from tonnage.cluster.errors import KubernetesError
 from tonnage.control.input.results import WriteKind
 from tonnage.control.write.writes import Writes
-from tonnage.fleet.aside import beside
+from tonnage.fleet.background import beside
 from tonnage.fleet.write_queue import (
     KIND_WRITERS,
     NAMESPACE_WRITERS,
     NUM_WRITERS,
-    LateError,
-    LeftError,
+    DeferredError,
     Pool,
     WriteQueue,
+    WriteTimeoutError,
 )
 
 PATIENCE_S = 1.0
@@ -74,8 +74,8 @@ class TestAPool:
         failed = pool.run(STATUS, server.write, [*some("evil", 200), *some("good", 20)])
 
         kinds = [type(error) for error in failed.values()]
-        assert kinds.count(LateError) == NAMESPACE_WRITERS
-        assert kinds.count(LeftError) == 200 - NAMESPACE_WRITERS
+        assert kinds.count(WriteTimeoutError) == NAMESPACE_WRITERS
+        assert kinds.count(DeferredError) == 200 - NAMESPACE_WRITERS
         assert len(server.answered) == 20
 
     def test_asks_nothing_of_an_object_that_is_still_under_way(self, server, pool):
@@ -85,7 +85,7 @@ class TestAPool:
         failed = pool.run(STATUS, server.write, [evil])
 
         assert server.asked == ["evil/0"]
-        assert isinstance(failed["evil/0", STATUS], LeftError)
+        assert isinstance(failed["evil/0", STATUS], DeferredError)
 
     def test_takes_another_write_of_an_object_of_which_one_is_under_way(self, server, pool):
         [evil] = some("evil", 1)
@@ -135,7 +135,7 @@ class TestAPool:
             server.write(writes)
 
         failed = pool.run(STATUS, write, some("evil", 1))
-        assert isinstance(failed["evil/0", STATUS], LateError)
+        assert isinstance(failed["evil/0", STATUS], WriteTimeoutError)
 
         server.end(pool)
         now[0] = 3600.0  # until the next tick
@@ -175,6 +175,6 @@ class TestAPool:
         server.end(pool)
         pool.run(STATUS, write, [])
 
-        assert [type(error) for error in failed.values()] == [LateError]
+        assert [type(error) for error in failed.values()] == [WriteTimeoutError]
         assert pool.take_late() == [busy]
         assert pool.take_late() == []

@@ -23,7 +23,7 @@ from fleet_builders import (
 )
 from tonnage.api.crd import crd
 from tonnage.api.objects import InvalidSpecError
-from tonnage.control.input.writers import Part, Writers
+from tonnage.control.input.writers import FieldOwnership, Part
 from tonnage.control.report.status import report
 
 GITOPS = Path(__file__).parents[3] / "deploy/gitops"
@@ -80,7 +80,7 @@ def contested():
     live["spec"]["template"]["spec"]["containers"][0]["image"] = "theirs/vllm:v0.33.0"
     left = Part(longest_s=9e4, times=3, edited_at_s=NOW_S, reapplied_at_s=NOW_S, generation=1)
     state = a_state(manifest, live=live)
-    writers = Writers(deployment_uid="uid-of-deployment-llama", template=left)
+    writers = FieldOwnership(deployment_uid="uid-of-deployment-llama", template=left)
     known = a_memory(state, writers=writers)
     fleet = a_fleet(state)
     status = report(assessed(state, memory=known, fleet=fleet), fleet).status

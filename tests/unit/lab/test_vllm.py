@@ -19,7 +19,7 @@ from tonnage_lab import cpu_class, site, vllm_cpu, vllm_entry, vllm_site
 from tonnage_lab.cpu_class import CoreFigures
 from tonnage_lab.processes import LabError
 from tonnage_lab.runner.config import RunnerConfig
-from tonnage_lab.stages import EngineKind, set_up
+from tonnage_lab.scenario import EngineKind, set_up
 from tonnage_lab.vllm_entry import EntryError
 
 PYTHON = Path("/venv/bin/python")

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from fleet_builders import R1, SITE, a_model, a_model_over_nodes, a_sizing
-from tonnage.manifests.changes import Hands, departures, template_changes
+from tonnage.manifests.changes import FieldOwners, list_differences, template_changes
 from tonnage.manifests.children import NotServableError, deployment, pod_monitor, service
 from tonnage.manifests.protection import protections
 from tonnage.manifests.workload import (
@@ -243,8 +243,8 @@ class TestChanges:
         ours["f:leaderTemplate"] = {"f:metadata": {"f:labels": {}}, "f:spec": {"f:containers": {}}}
         others = {"f:leaderTemplate": {"f:metadata": {"f:annotations": {}}}}
 
-        found = departures(
-            live, template_in(made()), Hands(ours=ours, others=(("kubectl", others),))
+        found = list_differences(
+            live, template_in(made()), FieldOwners(ours=ours, others=(("kubectl", others),))
         )
         assert [each.field for each in found] == ["leaderTemplate.spec.hostNetwork"]
 

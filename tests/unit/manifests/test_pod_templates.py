@@ -10,7 +10,7 @@ import pytest
 from fleet_builders import SITE, a_model, a_model_over_nodes, a_sizing
 from pod_fields import EVERY_POD_FIELD
 from pod_templates import REAL, a_container, engine, sidecar
-from tonnage.manifests.changes import ALL, Hands, departures, template_changes
+from tonnage.manifests.changes import ALL, FieldOwners, list_differences, template_changes
 from tonnage.manifests.children import deployment
 from tonnage.manifests.names import TEMPLATE_ANNOTATION, labels
 from tonnage.manifests.pod import deprecation
@@ -66,7 +66,7 @@ class TestOfRealKinds:
         wanted = made(template)["spec"]["template"]
         live = as_the_server_has_it(wanted)
 
-        assert departures(live, wanted, Hands(ours=owned_in(wanted))) == ()
+        assert list_differences(live, wanted, FieldOwners(ours=owned_in(wanted))) == ()
         assert template_changes(live, wanted, owned=owned_in(wanted)) == ()
 
 
@@ -117,7 +117,7 @@ class TestDrift:
         load["env"][2]["valueFrom"]["fieldRef"]["fieldPath"] = "metadata.uid"
         live["spec"]["tolerations"].append({"operator": "Exists"})
 
-        found = departures(live, wanted, Hands(ours=owned_in(wanted)))
+        found = list_differences(live, wanted, FieldOwners(ours=owned_in(wanted)))
 
         assert {each.field for each in found} == {
             "spec.initContainers[load].env[POD_NAME].valueFrom.fieldRef.fieldPath",

@@ -353,7 +353,7 @@ class TestAPodThatRunsWithTheModuleInAnAnnotation:
         outcome = self.outcome()
 
         drifted = outcome.memory.objects["uid-of-llama"].reported.conditions["Drifted"]
-        assert (drifted.status, drifted.reason) == ("Unknown", "WrittenOtherwise")
+        assert (drifted.status, drifted.reason) == ("Unknown", "UnknownBaseline")
         assert [each.template for each in outcome.writes if each.template] == []
 
     def test_has_it_in_a_variable_with_the_next_change_of_the_template(self):

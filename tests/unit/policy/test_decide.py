@@ -37,6 +37,7 @@ DARK = {"blackout": "3 of 4 objects lost their metrics within 5.0 min"}
 BLIND = DARK | {"is_blind": True}
 HELD = a_situation(current=5, need=2, recent=[9, 2])
 DRAINABLE = {"evictable": (3, "pods.disruptionBudget.minAvailable 2")}
+RATE_LIMITED, PARKED = "ScaleDownRateLimited", "ScaledToZeroExternally"
 UNCOUNTED = {"free_budget_gpus": 100, "uncounted_gpus": "amd.com/gpu of Deployment a/b"}
 
 
@@ -48,18 +49,18 @@ UNCOUNTED = {"free_budget_gpus": 100, "uncounted_gpus": "amd.com/gpu of Deployme
         (a_situation(current=2, need=5), 5, []),
         (a_situation(current=0, need=3), 3, []),
         # Down: a quarter at a time, and only what was not needed for a whole window.
-        (a_situation(current=5, need=2), 3, ["WalkingDown"]),
-        (a_situation(current=4, need=2), 3, ["WalkingDown"]),
-        (a_situation(current=16, need=2), 12, ["WalkingDown"]),
+        (a_situation(current=5, need=2), 3, [RATE_LIMITED]),
+        (a_situation(current=4, need=2), 3, [RATE_LIMITED]),
+        (a_situation(current=16, need=2), 12, [RATE_LIMITED]),
         (a_situation(current=3, need=2), 2, []),
         (a_situation(current=5, need=2, recent=[5, 2]), 5, ["Stabilizing"]),
         (a_situation(current=5, need=2, recent=[9, 2]), 5, ["Stabilizing"]),
         (a_situation(current=5, need=2, recent=[4, 2]), 4, ["Stabilizing"]),
         (a_situation(current=3, need=a_need(2, with_margin=3)), 3, ["Stabilizing"]),
         (a_situation(current=5, need=2, recent=[]), 5, ["Stabilizing"]),
-        (a_situation(current=5, need=2, **JUST_STARTED), 5, ["JustStarted"]),
+        (a_situation(current=5, need=2, **JUST_STARTED), 5, ["WarmingUp"]),
         (a_situation(current=5, need=2, **JUST_LOST), 5, ["ReplicaLost"]),
-        (a_situation(current=5, need=2, lost_at_s=NOW_S - WINDOW_S), 3, ["WalkingDown"]),
+        (a_situation(current=5, need=2, lost_at_s=NOW_S - WINDOW_S), 3, [RATE_LIMITED]),
         # What an overload left waiting is served by all there are.
         (a_situation(current=5, need=2, draining=(300, NOW_S + 60)), 5, ["Draining"]),
         (a_situation(current=5, need=6, draining=(300, NOW_S + 60)), 6, []),
@@ -76,14 +77,14 @@ UNCOUNTED = {"free_budget_gpus": 100, "uncounted_gpus": "amd.com/gpu of Deployme
         (a_situation(current=5, need=2, minimum=5, **JUST_STARTED), 5, ["MinReplicas"]),
         (a_situation(current=5, need=2, minimum=5, **JUST_LOST), 5, ["MinReplicas"]),
         (a_situation(current=5, need=2, minimum=5, recent=[9, 2]), 5, ["MinReplicas"]),
-        (a_situation(current=5, need=2, minimum=4, **JUST_STARTED), 5, ["JustStarted"]),
+        (a_situation(current=5, need=2, minimum=4, **JUST_STARTED), 5, ["WarmingUp"]),
         # What replaces a replica that was lost long ago still loads.
         (a_situation(current=5, need=2, lost_at_s=0, is_replacing=True), 5, ["ReplicaLost"]),
-        (a_situation(current=5, need=2, lost_at_s=0, is_replacing=False), 3, ["WalkingDown"]),
+        (a_situation(current=5, need=2, lost_at_s=0, is_replacing=False), 3, [RATE_LIMITED]),
         # Provisioned ahead of its first traffic.
-        (a_situation(current=5, need=2, awaited=5), 5, ["WalkingDown", "AwaitingTraffic"]),
-        (a_situation(current=5, need=2, awaited=9), 5, ["WalkingDown", "AwaitingTraffic"]),
-        (a_situation(current=5, need=2, awaited=3), 3, ["WalkingDown"]),
+        (a_situation(current=5, need=2, awaited=5), 5, [RATE_LIMITED, "WaitingForTraffic"]),
+        (a_situation(current=5, need=2, awaited=9), 5, [RATE_LIMITED, "WaitingForTraffic"]),
+        (a_situation(current=5, need=2, awaited=3), 3, [RATE_LIMITED]),
         (a_situation(current=2, need=5, awaited=9), 5, []),
         # Nothing of that holds back growth.
         (a_situation(current=2, need=5, **JUST_STARTED), 5, []),
@@ -103,14 +104,14 @@ UNCOUNTED = {"free_budget_gpus": 100, "uncounted_gpus": "amd.com/gpu of Deployme
         (a_situation(current=4, need=6, given_up=1, placed=3), 3, ["InsufficientGPU"]),
         # Of a rollout's pods the one too many finds no node: all that serve stay.
         (a_situation(current=4, need=6, given_up=1, placed=4), 4, ["InsufficientGPU"]),
-        (a_situation(current=4, need=2, given_up=1, placed=3), 3, ["WalkingDown"]),
-        (a_situation(current=8, need=2, given_up=1, placed=7), 6, ["WalkingDown"]),
+        (a_situation(current=4, need=2, given_up=1, placed=3), 3, [RATE_LIMITED]),
+        (a_situation(current=8, need=2, given_up=1, placed=7), 6, [RATE_LIMITED]),
         (a_situation(current=4, need=6, retry_at_s=NOW_S + 1), 4, ["InsufficientGPU"]),
         (a_situation(current=4, need=6, retry_at_s=NOW_S), 6, []),
-        (a_situation(current=4, need=2, retry_at_s=NOW_S + 1), 3, ["WalkingDown"]),
+        (a_situation(current=4, need=2, retry_at_s=NOW_S + 1), 3, [RATE_LIMITED]),
         # Pods that the API server refuses: the same.
         (a_situation(current=4, need=6, **REFUSED), 4, ["QuotaExceeded"]),
-        (a_situation(current=4, need=2, **REFUSED), 3, ["WalkingDown"]),
+        (a_situation(current=4, need=2, **REFUSED), 3, [RATE_LIMITED]),
         (a_situation(current=4, need=4, **REFUSED), 4, []),
         (a_situation(current=1, need=1, minimum=3, **REFUSED), 3, ["MinReplicas"]),
         # The user's bounds.
@@ -133,32 +134,32 @@ UNCOUNTED = {"free_budget_gpus": 100, "uncounted_gpus": "amd.com/gpu of Deployme
         (a_situation(current=1, need=1, minimum=3, free_budget_gpus=2), 2,
          ["MinReplicas", "GPUBudget"]),
         (a_situation(current=4, need=4, free_budget_gpus=-7), 4, []),
-        (a_situation(current=5, need=2, free_budget_gpus=0), 3, ["WalkingDown"]),
+        (a_situation(current=5, need=2, free_budget_gpus=0), 3, [RATE_LIMITED]),
         # GPUs that it cannot count.
         (a_situation(current=4, need=6, **UNCOUNTED), 4, ["GPUsUncounted"]),
         (a_situation(current=0, need=1, **UNCOUNTED), 0, ["GPUsUncounted"]),
-        (a_situation(current=4, need=2, **UNCOUNTED), 3, ["WalkingDown"]),
+        (a_situation(current=4, need=2, **UNCOUNTED), 3, [RATE_LIMITED]),
         (a_situation(current=4, need=6, **UNCOUNTED | {"free_budget_gpus": None}), 6, []),
         # Much of the fleet is blind: what there is stays, but for what the user allows.
         (a_situation(current=4, need=6, **DARK), 6, []),
-        (a_situation(current=4, need=2, **DARK), 4, ["FleetBlind"]),
-        (a_situation(current=4, need=6, **BLIND), 4, ["FleetBlind"]),
-        (a_situation(current=4, need=2, **BLIND), 4, ["FleetBlind"]),
+        (a_situation(current=4, need=2, **DARK), 4, ["MetricsOutage"]),
+        (a_situation(current=4, need=6, **BLIND), 4, ["MetricsOutage"]),
+        (a_situation(current=4, need=2, **BLIND), 4, ["MetricsOutage"]),
         (a_situation(current=4, need=4, **BLIND), 4, []),
         (a_situation(current=0, need=3, **BLIND), 3, []),
-        (a_situation(current=2, need=a_need(6, floor=5), **BLIND), 5, ["FleetBlind"]),
+        (a_situation(current=2, need=a_need(6, floor=5), **BLIND), 5, ["MetricsOutage"]),
         (a_situation(current=2, need=a_need(5, floor=5), **BLIND), 5, []),
-        (a_situation(current=2, need=6, minimum=3, **BLIND), 3, ["FleetBlind", "MinReplicas"]),
-        (a_situation(current=9, need=6, maximum=8, **BLIND), 8, ["FleetBlind", "MaxReplicas"]),
+        (a_situation(current=2, need=6, minimum=3, **BLIND), 3, ["MetricsOutage", "MinReplicas"]),
+        (a_situation(current=9, need=6, maximum=8, **BLIND), 8, ["MetricsOutage", "MaxReplicas"]),
         # Beyond the stated cost, until somebody agrees; what runs stays.
         (a_situation(current=2, need=6, approved=(3, "12.00")), 3, ["ApprovalNeeded"]),
         (a_situation(current=5, need=6, approved=(3, "12.00")), 5, ["ApprovalNeeded"]),
         (a_situation(current=2, need=3, approved=(3, "12.00")), 3, []),
         # While pods are replaced none goes, and more may come.
-        (a_situation(current=4, need=2, is_rolling=True), 4, ["WalkingDown", "RolloutInProgress"]),
+        (a_situation(current=4, need=2, is_rolling=True), 4, [RATE_LIMITED, "RolloutInProgress"]),
         (a_situation(current=4, need=6, is_rolling=True), 6, []),
         # Left to another writer, whatever is needed.
-        (a_situation(current=0, need=3, left=("ParkedAtZero", "b")), 0, ["ParkedAtZero"]),
+        (a_situation(current=0, need=3, left=(PARKED, "b")), 0, [PARKED]),
         (a_situation(current=5, need=5, left=("ConflictingWriter", "b")), 5, []),
         # Several at once, each in its order.
         (a_situation(current=4, need=30, maximum=20, free_budget_gpus=6), 7,
@@ -418,7 +419,7 @@ class TestPace:
         paced = decide(a_situation(current=4, need=1, stepped=(NOW_S - PACE_S + 1, 5)))
         later = decide(a_situation(current=4, need=1, stepped=(NOW_S - PACE_S - 1, 5)))
 
-        assert (paced.replicas, paced.limited_by) == (4, "Pacing")
+        assert (paced.replicas, paced.limited_by) == (4, "Cooldown")
         assert later.replicas == 3
 
     def test_the_cap_counts_from_where_the_window_began(self):

@@ -14,11 +14,11 @@ from replay_cases import CHAT, manifest
 
 from tonnage.api.objects import parse_model_deployment
 from tonnage.replay.cluster import StartupTime
-from tonnage.replay.drawn import window_of
-from tonnage.replay.policies import DrawnScenario
+from tonnage.replay.policies import PreparedScenario
 from tonnage.replay.policy import Policy
-from tonnage.replay.scenario import OfShape, OfTrace, Scenario, first_plan
+from tonnage.replay.scenario import Scenario, SyntheticWorkload, TraceWorkload, first_plan
 from tonnage.replay.shapes import SHAPES, SWING
+from tonnage.replay.trace_sampling import window_of
 from tonnage.replay.traces import Trace
 from tonnage.replay.traffic import Traffic, TrafficSource, diurnal, traffic
 from tonnage.sizing.expected import expected_workload
@@ -30,7 +30,7 @@ def a_scenario(requests_per_s):
     model = parse_model_deployment(manifest(CHAT, requests_per_s, quantile="p95"))
     return Scenario(
         model=model,
-        requests=OfShape(shape=SHAPES["steady"], requests_per_s=requests_per_s),
+        requests=SyntheticWorkload(shape=SHAPES["steady"], requests_per_s=requests_per_s),
         start=StartupTime(mean_s=120.0),
         planned=first_plan(model),
         target=0.95,
@@ -40,17 +40,17 @@ def a_scenario(requests_per_s):
 def shape(name, requests_per_s):
     return replace(
         a_scenario(requests_per_s),
-        requests=OfShape(shape=SHAPES[name], requests_per_s=requests_per_s),
+        requests=SyntheticWorkload(shape=SHAPES[name], requests_per_s=requests_per_s),
     )
 
 
-def of_trace(found: Traffic, duration_s) -> OfTrace:
+def of_trace(found: Traffic, duration_s) -> TraceWorkload:
     trace = Trace(
         arrival_s=found.arrival_s,
         prompt_tokens=found.prompt_tokens,
         output_tokens=found.output_tokens,
     )
-    return OfTrace(trace=window_of(trace, until_s=duration_s), duration_s=duration_s)
+    return TraceWorkload(trace=window_of(trace, until_s=duration_s), duration_s=duration_s)
 
 
 def drift_without_its_end(requests_per_s):
@@ -110,7 +110,7 @@ class Bounds:
     ],
 )
 def test_no_change_keeps_less_or_costs_more_unseen(make, bounds):
-    found = DrawnScenario(make()).outcome_of(Policy(name="tonnage"))
+    found = PreparedScenario(make()).outcome_of(Policy(name="tonnage"))
 
     assert found.faults == ()
     assert found.judged.attainment >= bounds.least_kept

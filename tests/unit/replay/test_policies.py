@@ -6,10 +6,11 @@ from functools import cache
 import pytest
 
 from fleet_builders import a_model, a_request_of, a_sizing
+from tonnage.replay.baselines.registry import RIVALS
 from tonnage.replay.cluster import StartupTime
-from tonnage.replay.drawn import drawn_from
 from tonnage.replay.fluid import work_of
-from tonnage.replay.policies import DrawnScenario, static_peak
+from tonnage.replay.ground_truth import GroundTruth, true_replica
+from tonnage.replay.policies import PreparedScenario, static_peak
 from tonnage.replay.policy import (
     OWN,
     Policy,
@@ -19,12 +20,18 @@ from tonnage.replay.policy import (
     descriptions,
     policy_of,
 )
-from tonnage.replay.rivals.registry import RIVALS
-from tonnage.replay.scenario import SETTINGS, OfShape, OfTrace, ReplayError, Scenario, first_plan
+from tonnage.replay.scenario import (
+    SETTINGS,
+    ReplayError,
+    Scenario,
+    SyntheticWorkload,
+    TraceWorkload,
+    first_plan,
+)
 from tonnage.replay.series import width_of
 from tonnage.replay.shapes import SHAPES
+from tonnage.replay.trace_sampling import drawn_from
 from tonnage.replay.traces import Trace
-from tonnage.replay.truth import Truth, true_replica
 from tonnage.sizing.serving.load_line import bound_requests_per_s
 from tonnage.sizing.workload import Lengths, Workload
 
@@ -52,7 +59,7 @@ def even_trace(*stages, prompt=2000, output=200):
         arrival_s.extend(begun_s + k / rate for k in range(int(rate * duration_s)))
         begun_s += duration_s
     number = len(arrival_s)
-    return OfTrace(
+    return TraceWorkload(
         trace=Trace(
             arrival_s=arrival_s,
             prompt_tokens=array("q", [prompt] * number),
@@ -78,7 +85,7 @@ def a_scenario(requests, **changes):
 
 @cache
 def fared(name, *stages, **changes):
-    drawn = DrawnScenario(a_scenario(even_trace(*stages), **changes))
+    drawn = PreparedScenario(a_scenario(even_trace(*stages), **changes))
     return drawn.outcome_of(policy_of(name))
 
 
@@ -140,7 +147,7 @@ def test_a_first_fleet_of_more_than_one_step_is_there_for_all():
     model = a_model(**SMALL | {"demand": demand, "scaling": {"maxReplicas": 16}})
     plan = first_plan(model)
     scenario = a_scenario(even_trace((100.0, 30.0)), model=model, planned=plan)
-    drawn = DrawnScenario(scenario)
+    drawn = PreparedScenario(scenario)
 
     found = [drawn.outcome_of(policy_of(name)) for name in ("tonnage", "hpa-concurrency")]
 
@@ -206,7 +213,7 @@ def test_the_static_peak_keeps_the_target_and_one_replica_less_does_not():
 
 def test_no_constant_fleet_serves_what_is_longer_than_the_context():
     requests = even_trace((2.0, 60.0), prompt=8000, output=200)
-    found = DrawnScenario(a_scenario(requests)).outcome_of(policy_of("static-peak"))
+    found = PreparedScenario(a_scenario(requests)).outcome_of(policy_of("static-peak"))
 
     assert found.judged is None
     assert "120 of 120 are longer than contextLength" in found.notes[0]
@@ -215,7 +222,7 @@ def test_no_constant_fleet_serves_what_is_longer_than_the_context():
 def test_what_policies_of_a_draw_share_is_changed_by_none():
     stages = ((4.0, 60.0), (16.0, 60.0))
     names = ("static-peak", "wva-throughput", "tonnage")
-    drawn = DrawnScenario(a_scenario(even_trace(*stages)))
+    drawn = PreparedScenario(a_scenario(even_trace(*stages)))
     together = {name: drawn.outcome_of(policy_of(name)) for name in (*names, *reversed(names))}
 
     assert together == {name: fared(name, *stages) for name in names}
@@ -269,7 +276,7 @@ def test_newest_first_is_nothing_without_a_ttft_target():
         update={"slo": model.spec.slo.model_copy(update={"time_to_first_token": None})}
     )
     scenario = a_scenario(even_trace((4.0, 60.0)), model=replace(model, spec=spec), planned=plan)
-    found = DrawnScenario(scenario).outcome_of(policy_of("newest-first"))
+    found = PreparedScenario(scenario).outcome_of(policy_of("newest-first"))
 
     assert found.judged is None
     assert "slo.timeToFirstToken" in found.notes[0]
@@ -284,7 +291,7 @@ def test_another_queue_is_nothing_on_a_release_that_it_is_refused_for(policy, be
     engine = model.spec.engine.model_copy(update={"version": before})
     older = replace(model, spec=model.spec.model_copy(update={"engine": engine}))
     scenario = a_scenario(even_trace((4.0, 60.0)), model=older, planned=plan)
-    found = DrawnScenario(scenario).outcome_of(policy_of(policy))
+    found = PreparedScenario(scenario).outcome_of(policy_of(policy))
 
     assert found.judged is None
     assert f"engine.version {needed}" in found.notes[0]
@@ -322,7 +329,7 @@ def test_a_truth_that_is_drawn_is_another_with_another_seed():
 
 
 def test_a_shape_is_drawn_for_the_demand_of_the_spec():
-    found = a_scenario(OfShape(shape=SHAPES["steady"], requests_per_s=2.0)).draw()
+    found = a_scenario(SyntheticWorkload(shape=SHAPES["steady"], requests_per_s=2.0)).draw()
 
     assert found.num_requests == pytest.approx(7200, rel=0.05)
 
@@ -330,7 +337,7 @@ def test_a_shape_is_drawn_for_the_demand_of_the_spec():
 @pytest.mark.parametrize("speed", [1.0, 0.5])
 def test_the_work_of_equal_requests_is_their_number_over_the_bound(speed):
     model, plan = small()
-    request, truth = a_request_of(model), Truth(speed=speed)
+    request, truth = a_request_of(model), GroundTruth(speed=speed)
     requests = even_trace((2.0, 300.0))
     drawn = drawn_from(requests.trace, duration_s=600.0, context_tokens=8192)
     found = work_of(drawn, request, plan.flags, truth)

@@ -6,9 +6,9 @@ from fleet_builders import a_model
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.catalog.price import Price, Rent
 from tonnage.replay.cluster import StartupTime
-from tonnage.replay.policies import DrawnScenario
+from tonnage.replay.policies import PreparedScenario
 from tonnage.replay.policy import policy_of
-from tonnage.replay.scenario import OfShape, Scenario, first_plan
+from tonnage.replay.scenario import Scenario, SyntheticWorkload, first_plan
 from tonnage.replay.shapes import SHAPES
 
 MODEL = a_model(
@@ -35,13 +35,13 @@ def test_the_operator_stays_on_it():
     planned = first_plan(MODEL, GPUS)
     scenario = Scenario(
         model=MODEL,
-        requests=OfShape(shape=SHAPES["steady"], requests_per_s=8),
+        requests=SyntheticWorkload(shape=SHAPES["steady"], requests_per_s=8),
         start=StartupTime(mean_s=60),
         planned=planned,
         target=0.95,
         gpus=GPUS,
     )
-    drawn = DrawnScenario(replace(scenario, requests=replace(scenario.requests, times=0.1)))
+    drawn = PreparedScenario(replace(scenario, requests=replace(scenario.requests, times=0.1)))
     found = drawn.outcome_of(policy_of("tonnage"))
     hours, duration_s = found.judged.gpu_hours, drawn.drawn.duration_s
 

@@ -8,10 +8,10 @@ import pytest
 
 from tonnage.api.objects import parse_model_deployment
 from tonnage.replay.cluster import StartupTime
-from tonnage.replay.judge import LatencyLimits, fates
-from tonnage.replay.policies import DrawnScenario
+from tonnage.replay.evaluation import LatencyLimits, fates
+from tonnage.replay.policies import PreparedScenario
 from tonnage.replay.policy import TONNAGE, Policy
-from tonnage.replay.scenario import OfTrace, Scenario, first_plan
+from tonnage.replay.scenario import Scenario, TraceWorkload, first_plan
 from tonnage.replay.traces import Trace
 
 RATE = 6.0
@@ -38,7 +38,7 @@ def requests(stages):
         prompts.append(prompt)
         outputs.append(output)
     trace = Trace(arrival_s=arrival_s, prompt_tokens=prompts, output_tokens=outputs)
-    return OfTrace(trace=trace, duration_s=STAGE_S * len(stages))
+    return TraceWorkload(trace=trace, duration_s=STAGE_S * len(stages))
 
 
 def scenario(role, *stages):
@@ -76,11 +76,11 @@ def scenario(role, *stages):
 def needed(role, stages, shape):
     """Return the smallest constant fleet that keeps the targets for a shape, with these flags."""
     found = replace(scenario(role, *stages), requests=requests([shape]))
-    return DrawnScenario(found).peak.replicas
+    return PreparedScenario(found).peak.replicas
 
 
 def replayed(role, *stages):
-    found = DrawnScenario(scenario(role, *stages)).outcome_of(Policy(name=TONNAGE))
+    found = PreparedScenario(scenario(role, *stages)).outcome_of(Policy(name=TONNAGE))
     assert found.faults == ()
     return found
 
@@ -167,7 +167,7 @@ def test_requests_go_through_both_roles_one_after_the_other():
     trace, read_s = read_by(scenario("prefill", *stages))
     whole = replace(
         decode,
-        requests=OfTrace(trace=trace, duration_s=trace.arrival_s[-1] + 1),
+        requests=TraceWorkload(trace=trace, duration_s=trace.arrival_s[-1] + 1),
     )
 
     _, alone = ran(decode)

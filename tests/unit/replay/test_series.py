@@ -9,12 +9,12 @@ import pytest
 
 from fleet_builders import a_model
 from thorough import one_of_each
+from tonnage.replay.baselines.registry import RIVALS
 from tonnage.replay.cluster import StartupTime
-from tonnage.replay.judge import Fates
-from tonnage.replay.policies import DrawnScenario
+from tonnage.replay.evaluation import RequestOutcomes
+from tonnage.replay.policies import PreparedScenario
 from tonnage.replay.policy import OWN, policy_of
-from tonnage.replay.rivals.registry import RIVALS
-from tonnage.replay.scenario import OfShape, Scenario, first_plan
+from tonnage.replay.scenario import Scenario, SyntheticWorkload, first_plan
 from tonnage.replay.series import series
 from tonnage.replay.shapes import SHAPES
 
@@ -41,7 +41,7 @@ def points(*pods, asked, duration_s, planned=()):
     return series(
         record,
         SimpleNamespace(arrival_s=none, duration_s=duration_s),
-        Fates(arrival_s=none, ttft_s=none, tpot_s=none, is_kept=b"", num_too_long=0),
+        RequestOutcomes(arrival_s=none, ttft_s=none, tpot_s=none, is_kept=b"", num_too_long=0),
         SimpleNamespace(mean=lambda _, __: 0.0),
     )
 
@@ -92,10 +92,10 @@ def steps():
             "outputTokens": {"mean": 200},
         },
     )
-    return DrawnScenario(
+    return PreparedScenario(
         Scenario(
             model=model,
-            requests=OfShape(shape=SHAPES["step"], requests_per_s=16.0),
+            requests=SyntheticWorkload(shape=SHAPES["step"], requests_per_s=16.0),
             start=StartupTime(mean_s=60.0),
             planned=first_plan(model),
             target=0.9,

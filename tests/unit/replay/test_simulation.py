@@ -15,13 +15,13 @@ from tonnage.estimate.metrics import LATENCY_BOUNDS_S
 from tonnage.manifests.children import deployment
 from tonnage.manifests.names import FLAGS_ANNOTATION
 from tonnage.replay.cluster import EPOCH_S, ReplayedModel, SimulatedCluster, StartupTime
-from tonnage.replay.counters import Ladders
+from tonnage.replay.ground_truth import GroundTruth, Kink, machine
 from tonnage.replay.operator import deployment_view, pod_views
 from tonnage.replay.policies import ConstantFleet
 from tonnage.replay.prometheus import drop_scrapes
+from tonnage.replay.simulated_metrics import Ladders
 from tonnage.replay.simulation import Simulation
 from tonnage.replay.traffic import TrafficSource, constant_rate, traffic
-from tonnage.replay.truth import Kink, Truth, machine
 from tonnage.settings import Settings
 from tonnage.sizing.expected import expected_workload
 
@@ -216,7 +216,7 @@ def simulated(speed=1.0, *, faults=(), duration_s=600.0, rate=8.0, settings=SETT
     demand = SMALL["demand"] | {"requestsPerSecond": f"{rate:g}"}
     model = a_model(**SMALL | {"demand": demand})
     found = some_traffic(model, rate, duration_s=duration_s)
-    served = ReplayedModel(model=model, traffic=found, truth=Truth(speed=speed))
+    served = ReplayedModel(model=model, traffic=found, truth=GroundTruth(speed=speed))
     return Simulation(served, settings=settings, faults=faults).run(duration_s)
 
 
@@ -315,7 +315,7 @@ def test_a_regime_that_changes_is_noticed_by_those_who_come_later():
         model=model,
         traffic=some_traffic(model, 8.0, duration_s=300.0),
     )
-    changes = ((150.0, Truth(speed=0.5)),)
+    changes = ((150.0, GroundTruth(speed=0.5)),)
     record = ChangingSimulation(served, changes=changes, settings=SETTINGS).run(300.0)
 
     table = record.cluster.table
@@ -331,7 +331,7 @@ def test_a_regime_that_changes_is_noticed_by_those_who_come_later():
 
 def a_machine(**truth):
     model = a_model(**SMALL)
-    return machine(a_request_of(model), a_sizing(model).flags, Truth(**truth))
+    return machine(a_request_of(model), a_sizing(model).flags, GroundTruth(**truth))
 
 
 def test_a_truth_of_no_factors_is_what_is_believed():

@@ -7,7 +7,7 @@ from replay_cases import CHAT, Lengths, manifest
 
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.control.input.answers import Asker
+from tonnage.control.input.sizing_cache import SizingCache
 from tonnage.sizing.nearby import MEAN_SHARE, SEARCH_GRID_RATIO, can_extrapolate, extrapolate
 from tonnage.sizing.request import ask, look_up
 from tonnage.sizing.search import size
@@ -95,7 +95,7 @@ def test_bursts_that_lower_the_load_leave_an_answer_that_says_what_a_fleet_serve
 
 
 def test_a_neighbour_of_what_was_searched_is_not_searched():
-    asker, near = Asker(), a_request()
+    asker, near = SizingCache(), a_request()
     first = asker.size(longer(near, prompt=1.02), near=lambda: near)
     second = asker.size(longer(near, prompt=1.04), near=lambda: near)
 
@@ -107,7 +107,7 @@ def test_a_neighbour_of_what_was_searched_is_not_searched():
 def test_what_a_neighbour_cannot_serve_is_asked_itself():
     request = a_request()
     near = replace(request, slo=strict(request.slo, 1e-3))
-    asker = Asker()
+    asker = SizingCache()
 
     assert asker.size(request, near=lambda: near) == size(request)
     assert asker.num_searched == 2

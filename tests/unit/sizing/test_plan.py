@@ -220,7 +220,7 @@ class TestASearch:
         runs = []
 
         again = size(
-            replace(request, demand=Demand(requests_per_s=40)), between=lambda: runs.append(1)
+            replace(request, demand=Demand(requests_per_s=40)), on_search=lambda: runs.append(1)
         )
 
         assert again.replicas > 1
@@ -230,7 +230,7 @@ class TestASearch:
         request = a_sizing_request(slo=an_slo(ttft_s=1.8, tpot_s=0.048), num_gpus=1)
         left, answers = [0], []
 
-        def between():
+        def on_search():
             left[0] -= 1
             if left[0] < 0:
                 raise TimeoutError
@@ -238,7 +238,7 @@ class TestASearch:
         for _ in range(100):
             left[0] = 4
             try:
-                answers.append(size(request, between=between))
+                answers.append(size(request, on_search=on_search))
                 break
             except TimeoutError:
                 answers.append(None)
@@ -251,8 +251,8 @@ class TestASearch:
         asked = replace(planned.request, flags=planned.flags, demand=Demand(requests_per_s=40))
         runs = []
 
-        without = size(asked, confirms=False, between=lambda: runs.append("not confirmed"))
-        confirmed = size(asked, between=lambda: runs.append("confirmed"))
+        without = size(asked, confirms=False, on_search=lambda: runs.append("not confirmed"))
+        confirmed = size(asked, on_search=lambda: runs.append("confirmed"))
 
         assert runs.count("not confirmed") == 0
         assert runs.count("confirmed") == 1

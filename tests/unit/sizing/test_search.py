@@ -13,7 +13,7 @@ from tonnage.catalog.gpu import built_in_gpus
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import size_with
 from tonnage.sizing.request import ask, look_up
-from tonnage.sizing.search import cost_of, size, size_below
+from tonnage.sizing.search import cheaper_splits, cost_of, size
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Demand
 
@@ -205,5 +205,5 @@ def test_what_costs_less_is_what_a_plan_of_its_own_takes(replicas, scv):
     found = size(request)
     has_no_price, amount = cost_of(found)
 
-    assert size_below(request, (has_no_price, 1.01 * amount)).replicas == found.replicas
-    assert size_below(request, (has_no_price, amount)) is None
+    assert cheaper_splits(request, (has_no_price, 1.01 * amount)).replicas == found.replicas
+    assert cheaper_splits(request, (has_no_price, amount)) is None

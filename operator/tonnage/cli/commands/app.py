@@ -17,7 +17,7 @@ from tonnage.cli.console import (
     INTERRUPTED,
     PIPE_CLOSED,
     UNEXPECTED,
-    complain,
+    print_error,
     printable,
 )
 
@@ -126,7 +126,7 @@ def _exit_codes() -> Iterator[None]:
         if error.errno not in FULL:
             raise
         _drop_output()
-        complain(f"{error.filename or 'the output'} cannot be written: {error.strerror}")
+        print_error(f"{error.filename or 'the output'} cannot be written: {error.strerror}")
         sys.exit(UNEXPECTED)
 
 

@@ -12,7 +12,7 @@ from tonnage.cli.commands.options import (
     namespace_option,
     takes,
 )
-from tonnage.cli.console import NO, Failure
+from tonnage.cli.console import EXIT_INFEASIBLE, Failure
 from tonnage.cli.read.live import Resource, failures, read_one
 from tonnage.cli.read.nested import block, objects
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS
@@ -53,8 +53,8 @@ def approve(*, options: ApproveOptions) -> None:
     with failures(f"patch modeldeployments {name} in namespace {namespace}"):
         path = MODEL_DEPLOYMENTS.path(namespace, name)
         cluster.api.merge_patch(path, change, manager=MANAGER)
-    said = f"approved {proposal['digest']}: {proposal.get('message', '')}"
-    click.echo(f"{namespace}/{name}: {said}")
+    message = f"approved {proposal['digest']}: {proposal.get('message', '')}"
+    click.echo(f"{namespace}/{name}: {message}")
 
 
 def _proposal(found: Resource, name: str, digest: str | None) -> Resource:
@@ -65,12 +65,14 @@ def _proposal(found: Resource, name: str, digest: str | None) -> Resource:
     """
     mode = block(found, "spec", "scaling").get("mode") or "Auto"
     if mode != APPROVE:
-        raise Failure(f"{name}: mode is {mode}, in which nothing waits for approval", NO)
+        raise Failure(
+            f"{name}: mode is {mode}, in which nothing waits for approval", EXIT_INFEASIBLE
+        )
     waiting = objects(block(found, "status"), "proposals")
     meant = [each for each in waiting if digest in {None, each.get("digest")}]
     if len(meant) == 1:
         return meant[0]
     if not waiting:
-        raise Failure(f"{name}: no plan waits", NO)
+        raise Failure(f"{name}: no plan waits", EXIT_INFEASIBLE)
     plans = "; ".join(f"{each.get('digest')}: {each.get('message')}" for each in waiting)
-    raise Failure(f"{name}: name the DIGEST of a plan that waits: {plans}", NO)
+    raise Failure(f"{name}: name the DIGEST of a plan that waits: {plans}", EXIT_INFEASIBLE)

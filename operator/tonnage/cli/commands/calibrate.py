@@ -11,16 +11,16 @@ import click
 from tonnage.api.hardware import MOST_GPUS
 from tonnage.catalog.engine import batch_defaults
 from tonnage.catalog.gpu import CatalogError
-from tonnage.cli.answers.calibrating import Subject, calibration_of, headline, subject_of
-from tonnage.cli.answers.calibrating import calibrate as fit_runs
-from tonnage.cli.answers.planning import request_of
 from tonnage.cli.commands.options import option, takes
+from tonnage.cli.commands.output_files import single_model
 from tonnage.cli.commands.plan import class_of
-from tonnage.cli.commands.question import QuestionOptions, asking, beside, terms_of
-from tonnage.cli.commands.writing import the_one
+from tonnage.cli.commands.plan_options import PlanInputOptions, asking, beside, terms_of
 from tonnage.cli.console import Failure, failing, remark
 from tonnage.cli.read.bench_results import BenchmarkRun, read_runs
 from tonnage.cli.read.references import parsed_model
+from tonnage.cli.results.calibrating import Subject, calibration_of, headline, subject_of
+from tonnage.cli.results.calibrating import calibrate as fit_runs
+from tonnage.cli.results.planning import request_of
 from tonnage.estimate.calibration_file import CalibrationFile, dump
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.provenance import Figure
@@ -62,7 +62,7 @@ UNSAID: Final = (
 class CalibrateOptions:
     """What the command was given."""
 
-    question: QuestionOptions
+    question: PlanInputOptions
     results: tuple[str, ...] = option(
         "--result",
         multiple=True,
@@ -104,7 +104,7 @@ def _subject(options: CalibrateOptions) -> Subject:
     """
     question = options.question
     asked = asking(question, class_of(question), has_slo=False)
-    resource = the_one(asked, question.names, command="calibrate")
+    resource = single_model(asked, question.names, command="calibrate")
     if Figure.ENGINE in resource.guessed:
         raise Failure("the version of vLLM is not given: --set engine.version=0.33")
     parsed = parsed_model(resource, asked)

@@ -12,8 +12,8 @@ from tonnage.catalog.models import built_in_model, model_names, model_origin
 from tonnage.catalog.parameters import num_active_parameters, num_parameters
 from tonnage.catalog.price import smallest
 from tonnage.catalog.shape import ModelShape
-from tonnage.cli.commands.forms import NUMBER, serialize
 from tonnage.cli.commands.options import option, output_option, takes
+from tonnage.cli.commands.output_formats import NUMBER, serialize
 from tonnage.cli.console import Failure, output, show
 from tonnage.cli.read.classes import known_gpus
 from tonnage.cli.text.layout import parts

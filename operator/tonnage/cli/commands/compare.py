@@ -8,28 +8,28 @@ import click
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError
-from tonnage.cli.answers.comparing import Compared, compare_classes
-from tonnage.cli.answers.planning import Terms, code_of, request_of
-from tonnage.cli.answers.rows import choice_row
-from tonnage.cli.commands.forms import serialize
 from tonnage.cli.commands.options import output_option, page_option, takes
-from tonnage.cli.commands.question import (
-    QuestionOptions,
+from tonnage.cli.commands.output_files import (
+    check_page,
+    search_progress,
+    single_model,
+    write_page,
+)
+from tonnage.cli.commands.output_formats import serialize
+from tonnage.cli.commands.plan_options import (
+    PlanInputOptions,
     asking,
     beside,
     named_classes,
     terms_of,
 )
-from tonnage.cli.commands.writing import (
-    check_page,
-    search_progress,
-    the_one,
-    write_page,
-)
-from tonnage.cli.console import NO, OK, Failure, complain, output, show
+from tonnage.cli.console import EXIT_INFEASIBLE, OK, Failure, output, print_error, show
 from tonnage.cli.read.manifest import Manifests
-from tonnage.cli.read.references import Beside, parsed_model
+from tonnage.cli.read.references import ModelFiles, parsed_model
 from tonnage.cli.read.scale_target import TargetError
+from tonnage.cli.results.comparing import Compared, compare_classes
+from tonnage.cli.results.planning import PlanContext, code_of, request_of
+from tonnage.cli.results.rows import choice_row
 from tonnage.cli.text.compare import comparison_report
 from tonnage.sizing.request import SizingRequest
 
@@ -60,7 +60,7 @@ Exit codes: 0 a class can serve it; 2 none can; 3 invalid input; 1 unexpected er
 class CompareOptions:
     """What the command was given."""
 
-    question: QuestionOptions
+    question: PlanInputOptions
     form: str = output_option()
     page_file: str | None = page_option()
 
@@ -81,7 +81,7 @@ def compare(*, options: CompareOptions) -> None:
         gpus,
         are_named=bool(named),
         is_written=bool(question.names),
-        between=search_progress().counting(),
+        on_search=search_progress().counting(),
     )
     if page_file is not None:
         from tonnage.cli.page.throughput import compare_page  # noqa: PLC0415  (needs an extra)
@@ -89,13 +89,13 @@ def compare(*, options: CompareOptions) -> None:
         write_page(page_file, compare_page(found))
     if page_file != "-":
         _print(found, options.form)
-    sys.exit(OK if found.selection.choices else NO)
+    sys.exit(OK if found.selection.choices else EXIT_INFEASIBLE)
 
 
 def _request(
-    asked: Manifests, question: QuestionOptions, terms: Terms, beside: Beside
+    asked: Manifests, question: PlanInputOptions, terms: PlanContext, beside: ModelFiles
 ) -> tuple[ModelDeployment, SizingRequest]:
-    resource = the_one(asked, question.names, command="compare")
+    resource = single_model(asked, question.names, command="compare")
     parsed = parsed_model(resource, asked)
     deployment, references = parsed.model, beside.references(parsed)
     try:
@@ -113,6 +113,6 @@ def _print(found: Compared, form: str) -> None:
         return
     if not found.selection.choices:
         name = f"{found.deployment.namespace}/{found.deployment.name}"
-        complain(f"{name}: none of these classes can serve it")
+        print_error(f"{name}: none of these classes can serve it")
     rows = [choice_row(number, each) for number, each in enumerate(found.selection.choices, 1)]
     click.echo(serialize(found.to_dict(), form, rows=rows))

@@ -16,7 +16,6 @@ from typing import Any, Final
 import click
 import yaml
 
-from tonnage.cli.answers.shown import rules, shown, shown_events, shown_metrics
 from tonnage.cli.commands.options import (
     CLUSTER_EXIT_CODES,
     AccessOptions,
@@ -25,15 +24,16 @@ from tonnage.cli.commands.options import (
     takes,
 )
 from tonnage.cli.console import Failure, failing, output, remark, show
-from tonnage.cli.read.evidence import (
+from tonnage.cli.read.live import LiveCluster
+from tonnage.cli.read.support_bundle import (
     EVENTS_FILE,
     METRICS_ENDING,
     OPERATOR,
-    Evidence,
+    SupportBundle,
     Wanted,
     read_evidence,
 )
-from tonnage.cli.read.live import LiveCluster
+from tonnage.cli.results.shown import rules, shown, shown_events, shown_metrics
 from tonnage.cluster.errors import KubernetesError
 from tonnage.redaction import REDACTED, names_in, redacted
 from tonnage.units import count_of
@@ -138,13 +138,13 @@ def _about(cluster: LiveCluster, wanted: Wanted, moment: str) -> Mapping[str, An
 
 def _kubernetes(cluster: LiveCluster) -> str:
     try:
-        said = cluster.api.document("/version") or {}
+        reply = cluster.api.document("/version") or {}
     except KubernetesError as error:
         return f"not known: {error}"
-    return str(said.get("gitVersion"))
+    return str(reply.get("gitVersion"))
 
 
-def _files_of(evidence: Evidence, about: Mapping[str, Any]) -> dict[str, str]:
+def _files_of(evidence: SupportBundle, about: Mapping[str, Any]) -> dict[str, str]:
     """Return {name: text} of every file; the only way from what was read to what is written."""
     found = {name: shown_events(each) if name == EVENTS_FILE else each
              for name, each in sorted(evidence.objects.items())}  # fmt: skip

@@ -11,18 +11,6 @@ import click
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.pods import ROLES
-from tonnage.cli.answers.differing import (
-    Difference,
-    figures,
-    live_of,
-    total_cost,
-    view_of_plan,
-)
-from tonnage.cli.answers.plan_words import exit_code
-from tonnage.cli.answers.planning import Planned, Refused, Terms, answer
-from tonnage.cli.answers.rendering import FILE_SITE, servable
-from tonnage.cli.answers.roles import NOTHING, There, parts_of
-from tonnage.cli.commands.forms import serialize
 from tonnage.cli.commands.options import (
     AccessOptions,
     CatalogOptions,
@@ -34,12 +22,13 @@ from tonnage.cli.commands.options import (
     option,
     takes,
 )
-from tonnage.cli.console import OK, OVER_BUDGET, Failure, ManifestError, complain
+from tonnage.cli.commands.output_formats import serialize
+from tonnage.cli.console import OK, OVER_BUDGET, Failure, ManifestError, print_error
 from tonnage.cli.read.live import LiveCluster
 from tonnage.cli.read.manifest import SUFFIXES, ManifestObject, Manifests, load
 from tonnage.cli.read.nested import block
 from tonnage.cli.read.references import (
-    Beside,
+    ModelFiles,
     ParsedModel,
     References,
     config_of,
@@ -48,6 +37,17 @@ from tonnage.cli.read.references import (
 )
 from tonnage.cli.read.running import LiveObject, read_live
 from tonnage.cli.read.scale_target import TargetContainer, scale_target
+from tonnage.cli.results.differing import (
+    Difference,
+    figures,
+    live_of,
+    total_cost,
+    view_of_plan,
+)
+from tonnage.cli.results.plan_summary import exit_code
+from tonnage.cli.results.planning import PlanContext, Planned, Refused, answer
+from tonnage.cli.results.rendering import FILE_SITE, servable
+from tonnage.cli.results.roles import NOTHING, There, parts_of
 from tonnage.cli.text.difference import markdown
 from tonnage.control.input.state import DeploymentView
 from tonnage.manifests.roles import role_name
@@ -80,7 +80,7 @@ Key = tuple[str, str]
 class _Inputs:
     """What both versions are planned with."""
 
-    terms: Terms
+    terms: PlanContext
     config: str | None
     namespace: str | None
     """Of objects that name none."""
@@ -93,13 +93,13 @@ class _Inputs:
         try:
             yield
         except ManifestError as error:
-            complain(error.message)
+            print_error(error.message)
             self.is_broken = True
 
     def load(self, name: str) -> Manifests:
         manifests = load([name])
         for problem in manifests.problems:
-            complain(problem)
+            print_error(problem)
             self.is_broken = True
         return manifests
 
@@ -138,7 +138,7 @@ def diff(*, options: DiffOptions) -> None:
     if len(names) != (1 if options.from_cluster else OLD_AND_NEW):
         raise click.UsageError("give OLD and NEW, or NEW with --from-cluster")
     inputs = _Inputs(
-        terms=Terms(
+        terms=PlanContext(
             gpus=options.catalog.gpus(),
             calibration=calibration_in(options.calibration_file),
         ),
@@ -203,7 +203,7 @@ def _by_name(manifests: Manifests, inputs: _Inputs, there: There) -> Mapping[Key
             parsed = inputs.parse(resource, manifests)
             references = References()
             if parsed.model.spec.topology:
-                references = Beside(config=inputs.config).references(parsed)
+                references = ModelFiles(config=inputs.config).references(parsed)
             for part in parts_of(parsed.model, inputs.terms, references, there=there).models:
                 found[part.key] = replace(parsed, model=part)
     return found
@@ -220,7 +220,7 @@ def _difference(old: ParsedModel | None, new: ParsedModel | None, inputs: _Input
 def _plan_object(
     parsed: ParsedModel, inputs: _Inputs, running: DeploymentView | None
 ) -> Planned | Refused:
-    references = Beside(config=inputs.config).references(parsed)
+    references = ModelFiles(config=inputs.config).references(parsed)
     return _answer(parsed.model, inputs, references, running)
 
 

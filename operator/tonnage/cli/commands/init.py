@@ -7,21 +7,21 @@ import click
 import yaml
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.cli.answers.plan_words import headline, obstacles
-from tonnage.cli.answers.planning import Planned, Terms, answer
-from tonnage.cli.answers.rendering import with_obstacle
 from tonnage.cli.commands.options import takes
+from tonnage.cli.commands.output_files import search_progress
 from tonnage.cli.commands.plan import class_of
-from tonnage.cli.commands.question import (
-    QuestionOptions,
+from tonnage.cli.commands.plan_options import (
+    PlanInputOptions,
     asking,
     beside,
     terms_of,
 )
-from tonnage.cli.commands.writing import search_progress
 from tonnage.cli.console import Failure, remark
-from tonnage.cli.read.asked import MOST_REPLICAS
 from tonnage.cli.read.references import References, parsed_model
+from tonnage.cli.read.spec_overrides import MOST_REPLICAS
+from tonnage.cli.results.plan_summary import headline, obstacles
+from tonnage.cli.results.planning import PlanContext, Planned, answer
+from tonnage.cli.results.rendering import with_obstacle
 from tonnage.manifests.children import num_nodes_of
 from tonnage.sizing.provenance import Figure
 from tonnage.units import count_of
@@ -62,14 +62,14 @@ Exit codes: 0 written; 3 invalid input; 1 unexpected error.
 
 
 @click.command(help=HELP)
-@takes(QuestionOptions, "question")
-def init(*, question: QuestionOptions) -> None:
+@takes(PlanInputOptions, "question")
+def init(*, question: PlanInputOptions) -> None:
     if question.names:
         raise Failure("init makes a manifest of options: it takes no -f")
     asked = asking(question, class_of(question))
     [resource] = asked.model_deployments
     guessed = resource.guessed
-    terms = terms_of(question, guessed=guessed, between=search_progress().counting())
+    terms = terms_of(question, guessed=guessed, on_search=search_progress().counting())
     spec: dict[str, Any] = dict(resource.content["spec"])
     spec["scaling"] = {"mode": "Recommend"} | spec["scaling"]
     parsed = parsed_model(resource, asked)
@@ -107,7 +107,7 @@ def _most_replicas(planned: Planned | None, fewest: int) -> int:
 
 
 def _plan_or_failure(
-    deployment: ModelDeployment, terms: Terms, references: References
+    deployment: ModelDeployment, terms: PlanContext, references: References
 ) -> Planned | None:
     """Return the plan; where there is none, say why.
 

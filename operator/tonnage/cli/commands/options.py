@@ -49,8 +49,8 @@ def takes(kind: type, name: str = "options") -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
         @wraps(command)
         def taking(**given: Any) -> None:
-            taken = _take(kind, given)
-            command(**{name: taken}, **given)
+            converted = _take(kind, given)
+            command(**{name: converted}, **given)
 
         found: Command = taking
         for add in reversed([*options_of(kind)]):

@@ -7,28 +7,28 @@ from typing import Final
 
 import click
 
-from tonnage.cli.answers.plan_words import exit_code, object_label, obstacles
-from tonnage.cli.answers.planning import Planned, Refused, with_savings
-from tonnage.cli.answers.rendering import with_obstacle
-from tonnage.cli.answers.rows import plan_row
-from tonnage.cli.commands.beside_plan import RolesAsked
-from tonnage.cli.commands.forms import serialize
 from tonnage.cli.commands.options import (
     calibration_in,
     calibration_option,
     output_option,
     takes,
 )
-from tonnage.cli.commands.question import (
-    QuestionOptions,
+from tonnage.cli.commands.output_files import answers_for, check_some, search_progress
+from tonnage.cli.commands.output_formats import serialize
+from tonnage.cli.commands.plan_extras import RolesAsked
+from tonnage.cli.commands.plan_options import (
+    PlanInputOptions,
     asking,
     beside,
     terms_of,
 )
-from tonnage.cli.commands.writing import answers_for, check_some, search_progress
-from tonnage.cli.console import Failure, complain, output, remark, show
+from tonnage.cli.console import Failure, output, print_error, remark, show
+from tonnage.cli.results.plan_summary import exit_code, object_label, obstacles
+from tonnage.cli.results.planning import Planned, Refused, with_savings
+from tonnage.cli.results.rendering import with_obstacle
+from tonnage.cli.results.rows import plan_row
 from tonnage.cli.text.plan import answer_report
-from tonnage.sizing.plan import Between
+from tonnage.sizing.plan import OnSearch
 
 HELP: Final = """Compute replicas, max-num-seqs and cost for models. Needs no cluster.
 
@@ -72,7 +72,7 @@ NO_CLASS: Final = (
 class PlanOptions:
     """What the command was given."""
 
-    question: QuestionOptions
+    question: PlanInputOptions
     roles: RolesAsked
     form: str = output_option()
     calibration_file: Path | None = calibration_option()
@@ -87,13 +87,13 @@ def plan(*, options: PlanOptions) -> None:
     terms = terms_of(
         question,
         calibration=calibration_in(options.calibration_file),
-        between=search_progress().counting(),
+        on_search=search_progress().counting(),
     )
     check_some(asked, question.names)
     around = beside(question)
     found = [answers_for(each, asked, terms, around) for each in asked.model_deployments]
     answers = [
-        roles.answered(_finished(each, terms.between), terms.between)
+        roles.answered(_finished(each, terms.on_search), terms.on_search)
         for some in found
         for each in some
     ]
@@ -102,7 +102,7 @@ def plan(*, options: PlanOptions) -> None:
     sys.exit(exit_code(answers, is_broken=is_broken))
 
 
-def class_of(question: QuestionOptions) -> str | None:
+def class_of(question: PlanInputOptions) -> str | None:
     """Return the one class that is named, if any.
 
     Raises:
@@ -117,14 +117,14 @@ def class_of(question: QuestionOptions) -> str | None:
     return names[0] if names else None
 
 
-def _finished(found: Planned | Refused, between: Between) -> Planned | Refused:
+def _finished(found: Planned | Refused, on_search: OnSearch) -> Planned | Refused:
     """Return an answer with what keeps the operator from running it, and what would cost less."""
     if isinstance(found, Refused):
         return found
     found = with_obstacle(found)
     for each in obstacles(found):
         remark(f"Note: {object_label(found)}: {each}")
-    return with_savings(found, between)
+    return with_savings(found, on_search)
 
 
 def _print(answers: list[Planned | Refused], form: str) -> None:
@@ -140,6 +140,6 @@ def _print(answers: list[Planned | Refused], form: str) -> None:
         return
     for each in answers:
         if isinstance(each, Refused):
-            complain(f"{object_label(each)}: {each.message}")
+            print_error(f"{object_label(each)}: {each.message}")
     rows = [plan_row(each) for each in answers]
     click.echo(serialize([each.to_dict() for each in answers], form, rows=rows))

@@ -8,11 +8,6 @@ from typing import Any, Final
 import click
 import yaml
 
-from tonnage.cli.answers.differing import offload_of
-from tonnage.cli.answers.plan_words import exit_code, headline, object_label
-from tonnage.cli.answers.planning import Planned, Refused, Terms
-from tonnage.cli.answers.rendering import children, servable, serve_line
-from tonnage.cli.commands.forms import serialize
 from tonnage.cli.commands.options import (
     CatalogOptions,
     calibration_in,
@@ -22,10 +17,15 @@ from tonnage.cli.commands.options import (
     option,
     takes,
 )
-from tonnage.cli.commands.writing import answers_for, check_some
-from tonnage.cli.console import complain, printable, remark
+from tonnage.cli.commands.output_files import answers_for, check_some
+from tonnage.cli.commands.output_formats import serialize
+from tonnage.cli.console import print_error, printable, remark
 from tonnage.cli.read.manifest import load
-from tonnage.cli.read.references import Beside
+from tonnage.cli.read.references import ModelFiles
+from tonnage.cli.results.differing import offload_of
+from tonnage.cli.results.plan_summary import exit_code, headline, object_label
+from tonnage.cli.results.planning import PlanContext, Planned, Refused
+from tonnage.cli.results.rendering import children, servable, serve_line
 from tonnage.manifests.children import Site
 from tonnage.settings import Settings
 
@@ -74,11 +74,11 @@ class RenderOptions:
 @takes(RenderOptions)
 def render(*, options: RenderOptions) -> None:
     site = Site(has_pod_monitors=options.has_pod_monitors, scrape_interval_s=DEFAULT_INTERVAL_S)
-    terms = Terms(
+    terms = PlanContext(
         gpus=options.catalog.gpus(),
         calibration=calibration_in(options.calibration_file),
     )
-    beside = Beside(config=options.catalog.config())
+    beside = ModelFiles(config=options.catalog.config())
     manifests = load(options.names)
     check_some(manifests, options.names)
     answers = [answers_for(each, manifests, terms, beside) for each in manifests.model_deployments]
@@ -99,7 +99,7 @@ def render(*, options: RenderOptions) -> None:
 def _remark_on(answer: Planned | Refused) -> None:
     name = object_label(answer)
     if isinstance(answer, Refused):
-        complain(f"{name}: {answer.code}: {answer.message}")
+        print_error(f"{name}: {answer.code}: {answer.message}")
     elif target := answer.deployment.spec.scale_target:
         remark(f"Note: {name}: scales a {target.kind} of yours and leaves its template alone")
     elif offload := offload_of(answer):

@@ -19,7 +19,7 @@ from tonnage.cli.commands.options import (
     parsed,
     takes,
 )
-from tonnage.cli.console import INTERRUPTED, complain
+from tonnage.cli.console import INTERRUPTED, print_error
 from tonnage.replay.policy import DEFAULT, Policy, UnknownPolicyError, descriptions, policy_of
 from tonnage.replay.shapes import SHAPES
 from tonnage.units import DAY_S, HOUR_S, MINUTE_S, seconds
@@ -272,5 +272,5 @@ def replay(*, options: ReplayOptions) -> None:
 
         run(options)
     except KeyboardInterrupt:
-        complain("interrupted")
+        print_error("interrupted")
         sys.exit(INTERRUPTED)

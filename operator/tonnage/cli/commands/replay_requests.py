@@ -10,17 +10,17 @@ from pydantic import ValidationError
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError, built_in_gpus
+from tonnage.cli.commands.output_files import search_progress, write_trace
 from tonnage.cli.commands.replay import MOST_LAST_S, ReplayOptions
-from tonnage.cli.commands.writing import search_progress, write_trace
 from tonnage.cli.console import NO_CLUSTER, Failure, failing, remark
 from tonnage.cluster.errors import PrometheusError
 from tonnage.cluster.ranges import Steps, ask_range
-from tonnage.replay.counted import CountedError, CountedTraffic, Span, count_traffic
-from tonnage.replay.drawn import duration_of, window_of
-from tonnage.replay.redrawn import trace_of
-from tonnage.replay.scenario import OfShape, OfTrace
+from tonnage.replay.measured_traffic import CountedError, MeasuredTraffic, Span, count_traffic
+from tonnage.replay.scenario import SyntheticWorkload, TraceWorkload
 from tonnage.replay.shapes import SHAPES
 from tonnage.replay.trace_file import MOST_REQUESTS, TraceError
+from tonnage.replay.trace_sampling import duration_of, window_of
+from tonnage.replay.trace_synthesis import trace_of
 from tonnage.replay.traces import Trace, notes_of, read_trace
 from tonnage.settings import Settings
 from tonnage.sizing.request import ask, look_up
@@ -34,7 +34,7 @@ class RequestSource:
     """Requests, where they come from in words, and what served them where that was counted."""
 
     source: str
-    requests: OfTrace | OfShape
+    requests: TraceWorkload | SyntheticWorkload
     ran_pods: float | None = None
 
 
@@ -61,13 +61,13 @@ def requests_asked(options: ReplayOptions, deployment: ModelDeployment) -> Reque
     return _of_fleet(options, deployment, scaled)
 
 
-def _of_shape(shape: str, options: ReplayOptions, deployment: ModelDeployment) -> OfShape:
+def _of_shape(shape: str, options: ReplayOptions, deployment: ModelDeployment) -> SyntheticWorkload:
     if options.window_s is not None:
         raise Failure("--window is a part of a TRACE: a --shape has none")
     if options.saved_trace is not None:
         raise Failure("--save-trace writes a trace: a --shape differs with each seed")
     rate = _rate(deployment)
-    return OfShape(shape=SHAPES[shape], requests_per_s=rate, times=options.times)
+    return SyntheticWorkload(shape=SHAPES[shape], requests_per_s=rate, times=options.times)
 
 
 def _read(file: Path) -> Trace:
@@ -79,7 +79,9 @@ def _read(file: Path) -> Trace:
     return trace
 
 
-def _of_trace(trace: Trace, options: ReplayOptions, duration_s: float | None = None) -> OfTrace:
+def _of_trace(
+    trace: Trace, options: ReplayOptions, duration_s: float | None = None
+) -> TraceWorkload:
     """``duration_s``: of a trace from its start, where that is known better than by requests."""
     if duration_s is not None and options.window_s is None:
         part = trace
@@ -91,7 +93,7 @@ def _of_trace(trace: Trace, options: ReplayOptions, duration_s: float | None = N
     _check_size(part, duration_s, options)
     if options.saved_trace is not None:
         write_trace(options.saved_trace, part)
-    return OfTrace(trace=part, duration_s=duration_s, times=options.times)
+    return TraceWorkload(trace=part, duration_s=duration_s, times=options.times)
 
 
 def _check_size(part: Trace, duration_s: float, options: ReplayOptions) -> None:
@@ -142,7 +144,7 @@ def _of_fleet(options: ReplayOptions, deployment: ModelDeployment, scaled: str) 
     )
 
 
-def _query_traffic(options: ReplayOptions, deployment: ModelDeployment) -> CountedTraffic:
+def _query_traffic(options: ReplayOptions, deployment: ModelDeployment) -> MeasuredTraffic:
     settings = _settings(options, deployment)
     number = int(options.last_s // options.step_s)
     until_s = time.time() // options.step_s * options.step_s

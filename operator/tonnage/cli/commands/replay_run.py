@@ -23,24 +23,34 @@ from tonnage.catalog.gpu import (
     find_gpu,
 )
 from tonnage.catalog.models import built_in_model
-from tonnage.cli.answers.patience import BETWEEN_S, PATIENCE_S, Progress
-from tonnage.cli.answers.replays import Job, ReplayQuestion, Replays, run_job
-from tonnage.cli.commands.forms import serialize
-from tonnage.cli.commands.replay import ReplayOptions
-from tonnage.cli.commands.replay_requests import requests_asked
-from tonnage.cli.commands.writing import (
+from tonnage.cli.commands.output_files import (
     check_page,
     search_progress,
-    the_one,
+    single_model,
     write_page,
 )
-from tonnage.cli.console import NO, OK, UNEXPECTED, Failure, complain, failing, output, remark, show
+from tonnage.cli.commands.output_formats import serialize
+from tonnage.cli.commands.replay import ReplayOptions
+from tonnage.cli.commands.replay_requests import requests_asked
+from tonnage.cli.console import (
+    EXIT_INFEASIBLE,
+    OK,
+    UNEXPECTED,
+    Failure,
+    failing,
+    output,
+    print_error,
+    remark,
+    show,
+)
 from tonnage.cli.read.manifest import ManifestObject, load, parse
+from tonnage.cli.results.progress import BETWEEN_S, PATIENCE_S, Progress
+from tonnage.cli.results.replays import Job, ReplayQuestion, Replays, run_job
 from tonnage.cli.text.replay import replay_report
 from tonnage.control.input.state import AUTO
 from tonnage.control.input.times import rfc3339
 from tonnage.replay.cluster import EPOCH_S
-from tonnage.replay.judge import promised_share, unjudged_targets
+from tonnage.replay.evaluation import promised_share, unjudged_targets
 from tonnage.replay.policies import PolicyResult
 from tonnage.replay.policy import default_policies
 from tonnage.replay.scenario import ReplayError, first_plan
@@ -60,18 +70,18 @@ def run(options: ReplayOptions) -> None:
         Failure: the input is not valid, or the GPU class cannot serve it.
     """
     check_page(options.page_file, options.form)
-    resource = the_one(load(options.names), options.names, command="replay")
+    resource = single_model(load(options.names), options.names, command="replay")
     question = _question(options, resource)
     outcomes = _outcomes(question.jobs, options.num_processes, search_progress())
     found = Replays(question=question, outcomes=tuple(outcomes))
     if options.page_file != "-":
         _print(found, options.form)
     if options.page_file is not None:
-        from tonnage.cli.page.over_time import replay_page  # noqa: PLC0415  (needs an extra)
+        from tonnage.cli.page.timeline import replay_page  # noqa: PLC0415  (needs an extra)
 
         write_page(options.page_file, replay_page(found))
     for fault in found.faults:
-        complain(f"unexpected in a tick: {fault}. This is a fault of Tonnage")
+        print_error(f"unexpected in a tick: {fault}. This is a fault of Tonnage")
     sys.exit(UNEXPECTED if found.faults else OK)
 
 
@@ -125,7 +135,7 @@ def _question(options: ReplayOptions, resource: ManifestObject) -> ReplayQuestio
     try:
         plan = first_plan(deployment, gpus)
     except (ReplayError, CatalogError) as error:
-        raise Failure(f"{gpu.name}: {error}", NO) from error
+        raise Failure(f"{gpu.name}: {error}", EXIT_INFEASIBLE) from error
     return ReplayQuestion(
         source=asked.source,
         requests=asked.requests,

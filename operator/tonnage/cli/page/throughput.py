@@ -7,8 +7,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from tonnage.cli.answers.batches import BatchRow, batch_rows
-from tonnage.cli.answers.comparing import Compared
 from tonnage.cli.page.document import document
 from tonnage.cli.page.drawing import (
     BAD,
@@ -21,6 +19,8 @@ from tonnage.cli.page.drawing import (
     picture,
 )
 from tonnage.cli.page.plain import short
+from tonnage.cli.results.batches import BatchRow, batch_rows
+from tonnage.cli.results.comparing import Compared
 from tonnage.cli.text.compare import comparison_report
 from tonnage.sizing.compare import Choice
 from tonnage.sizing.workload import Slo, Target

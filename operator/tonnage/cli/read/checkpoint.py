@@ -62,11 +62,11 @@ def read_checkpoint(files: Files, *, max_headers_bytes: int = MAX_HEADERS_BYTES)
     if len(names) > MAX_FILES:
         raise CheckpointError(f"{count_of(len(names), 'file')}; at most {MAX_FILES} are read")
     headers: dict[str, tuple[Tensor, ...]] = {}
-    left_bytes = max_headers_bytes
+    remaining_bytes = max_headers_bytes
     for name in names:
         beginning = _beginning(files, name)
-        left_bytes -= len(beginning.content)
-        if left_bytes < 0:
+        remaining_bytes -= len(beginning.content)
+        if remaining_bytes < 0:
             raise CheckpointError(
                 f"{name}: the headers up to here have more than {max_headers_bytes} bytes"
             )

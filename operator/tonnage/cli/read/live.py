@@ -10,7 +10,7 @@ import yaml
 from kubernetes import config
 
 from tonnage.api.group import GROUP, PLURAL
-from tonnage.cli.console import NO, NO_CLUSTER, NO_CRD, NO_RIGHTS, Failure
+from tonnage.cli.console import EXIT_INFEASIBLE, NO_CLUSTER, NO_CRD, NO_RIGHTS, Failure
 from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS, KubeApi, load_client
 
@@ -56,7 +56,9 @@ def read_one(cluster: LiveCluster, *, namespace: str, name: str) -> Resource:
         if found is None and not cluster.api.serves(MODEL_DEPLOYMENTS):
             raise _no_kind()
     if found is None:
-        raise Failure(f"there is no ModelDeployment {name} in namespace {namespace}", NO)
+        raise Failure(
+            f"there is no ModelDeployment {name} in namespace {namespace}", EXIT_INFEASIBLE
+        )
     return found
 
 

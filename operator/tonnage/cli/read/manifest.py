@@ -12,7 +12,7 @@ from tonnage.api.group import GROUP, KIND
 from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_deployment
 from tonnage.cli.console import ManifestError, remark
 from tonnage.cli.read.nested import block
-from tonnage.cli.read.strict_yaml import Doubt, read_documents
+from tonnage.cli.read.strict_yaml import AmbiguousScalar, read_documents
 from tonnage.manifests.workload import WORKLOADS
 from tonnage.sizing.provenance import Figure
 from tonnage.units import MIB
@@ -40,7 +40,7 @@ class ManifestObject:
     line: int
     content: Mapping[str, Any]
     lines: Mapping[str, int] = field(default_factory=dict)
-    doubts: tuple[Doubt, ...] = ()
+    doubts: tuple[AmbiguousScalar, ...] = ()
     guessed: frozenset[Figure] = frozenset()
     """What of a ModelDeployment nobody said."""
 

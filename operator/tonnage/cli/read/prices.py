@@ -129,14 +129,14 @@ def _price_list(prices: Prices) -> tuple[list[tuple[str, Price]], str | None]:
 
 def _common(content: dict[str, Any], file: str) -> Rent:
     """Take from the file what holds for all of its prices, as a rent without a price."""
-    said = {
+    prices_by_name = {
         name: _text(content.pop(name), f"{file}: {name}") for name in OF_LIST if name in content
     }
     try:
-        return _RENT.validate_python({"usd_per_hour": 1, "term": "", **said})
+        return _RENT.validate_python({"usd_per_hour": 1, "term": "", **prices_by_name})
     except ValidationError as error:
         raise ManifestError(
-            f"{file}: date: {said['date'][:40]!r} is no date: expected YYYY-MM"
+            f"{file}: date: {prices_by_name['date'][:40]!r} is no date: expected YYYY-MM"
         ) from error
 
 

@@ -44,7 +44,7 @@ def parsed_model(resource: ManifestObject, manifests: Manifests) -> ParsedModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class ModelFiles:
     """What is known of a model beside its spec: its config.json and its checkpoint."""
 
     config: str | None = None

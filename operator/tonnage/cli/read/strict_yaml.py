@@ -61,7 +61,7 @@ _DOUBTFUL: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Doubt:
+class AmbiguousScalar:
     """A plain scalar that does not mean the same to every YAML reader."""
 
     path: str
@@ -78,7 +78,7 @@ class Document:
     line: int
     lines: Mapping[str, int]
     """Where each field stands: its dotted path, and its line."""
-    doubts: tuple[Doubt, ...]
+    doubts: tuple[AmbiguousScalar, ...]
 
 
 def read_documents(text: str, *, source: str) -> list[Document]:
@@ -147,7 +147,7 @@ class _Builder:
     events: Iterator[Event]
     source: str
     lines: dict[str, int] = field(default_factory=dict)
-    doubts: list[Doubt] = field(default_factory=list)
+    doubts: list[AmbiguousScalar] = field(default_factory=list)
     num_fields: int = 0
     anchored: dict[str, tuple[Any, int]] = field(default_factory=dict)
     """What each anchor is on, and how many fields that has."""
@@ -243,7 +243,9 @@ class _Builder:
             return text  # quoted, a block, or tagged as text
         for pattern, reason in _DOUBTFUL:
             if pattern.fullmatch(text):
-                doubt = Doubt(path=".".join(path), line=_line(event), text=text, reason=reason)
+                doubt = AmbiguousScalar(
+                    path=".".join(path), line=_line(event), text=text, reason=reason
+                )
                 self.doubts.append(doubt)
                 return text
         return _plain(text)

@@ -8,13 +8,13 @@ from rich.padding import Padding
 from rich.text import Text
 
 from tonnage.api.spec import Spec
-from tonnage.cli.answers.batches import BOUNDS
-from tonnage.cli.answers.comparing import NO_PRICE, SEVERAL_NODES, Compared
 from tonnage.cli.console import printable
+from tonnage.cli.results.batches import BOUNDS
+from tonnage.cli.results.comparing import NO_PRICE, SEVERAL_NODES, Compared
 from tonnage.cli.text.figures import batch_table
 from tonnage.cli.text.layout import DIM, INDENT, grid, heading, indent, parts, section
-from tonnage.explain.at_demand import AtDemand, at_demand, demand_rows
 from tonnage.explain.cost_words import missing_price, nodes_written, price_notes
+from tonnage.explain.demand_outcome import DemandOutcome, at_demand, demand_rows
 from tonnage.explain.report import bottleneck_of
 from tonnage.sizing.compare import Choice
 from tonnage.sizing.plan import requests_per_s_asked
@@ -26,9 +26,17 @@ WORDS: Final = frozenset({"class", "split", "bound by"})
 """Columns of words; the others are numbers."""
 CLASS: Final = "class"
 LOAD: Final = "load"
-TAKES: Final = ("split", "replicas", "GPUs", LOAD, "per\nhour", "per M\ntokens", "next\nreplica")
-GIVES: Final = ("max-num-\nseqs", "TTFT", "TPOT", "tokens/s\nGPU", "bound by")
-RANKING: Final = (*TAKES, *GIVES)
+COST_COLUMNS: Final = (
+    "split",
+    "replicas",
+    "GPUs",
+    LOAD,
+    "per\nhour",
+    "per M\ntokens",
+    "next\nreplica",
+)
+LATENCY_COLUMNS: Final = ("max-num-\nseqs", "TTFT", "TPOT", "tokens/s\nGPU", "bound by")
+RANKING: Final = (*COST_COLUMNS, *LATENCY_COLUMNS)
 """What it takes and costs for the demand, then how fast that is."""
 LEFT_OUT: Final = {
     SEVERAL_NODES: "for replicas over several nodes",
@@ -81,7 +89,7 @@ def _class(found: Compared, choice: Choice) -> Iterator[RenderableType]:
     yield Text(f"{number}. {choice.gpu.name}: {in_short(choice)}", style="bold")
     yield indent(Text(to_write(choice)))
     rows = class_rows(choice)
-    yield indent(grid((Text(name), Text(said, style=DIM)) for name, said in rows))
+    yield indent(grid((Text(name), Text(text, style=DIM)) for name, text in rows))
     yield indent(batch_table(choice.sizing), above=1)
 
 
@@ -227,7 +235,7 @@ def _load(choice: Choice) -> str:
     return f"{rate / choice.sizing.sustained_requests_per_s(choice.replicas):.1%}"
 
 
-def _latency_cells(choice: Choice, asked: AtDemand | None) -> Iterator[tuple[str, str]]:
+def _latency_cells(choice: Choice, asked: DemandOutcome | None) -> Iterator[tuple[str, str]]:
     """Yield TTFT and TPOT at the demand at their strictest percentile, else typical at capacity."""
     sizing, slo = choice.sizing, choice.sizing.request.slo
     state = sizing.at_capacity

@@ -3,16 +3,16 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tonnage.cli.answers.differing import (
+from tonnage.cli.console import printable
+from tonnage.cli.results.differing import (
     Difference,
     figures_of,
     hour_of,
     offload_of,
     total_cost,
 )
-from tonnage.cli.answers.plan_words import is_short
-from tonnage.cli.answers.planning import Planned, Refused
-from tonnage.cli.console import printable
+from tonnage.cli.results.plan_summary import is_short
+from tonnage.cli.results.planning import Planned, Refused
 from tonnage.explain.cost_words import price_notes
 from tonnage.manifests.changes import Change
 from tonnage.units import count_of

@@ -25,10 +25,10 @@ ESTIMATE: Final = (
 )  # fmt: skip
 LINKS: Final = {
     **dict.fromkeys(
-        ("SpeedInDoubt", "KVCacheCalibrated", "PromisesJudged", "MaxNumSeqs"), "correction"
+        ("CapacityUncertain", "KVCacheCalibrated", "CapacityAdjusted", "MaxNumSeqs"), "correction"
     ),
     **dict.fromkeys(
-        ("Capacity", "Slots", "CachesUntaken", "Demand", "Backlog", "NoDemand"), "sizing"
+        ("Capacity", "Slots", "DecodeBacklogged", "Demand", "Backlog", "NoDemand"), "sizing"
     ),
 }
 """To which link the reason of a plan belongs; any other bounds the replicas."""

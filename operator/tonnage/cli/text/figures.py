@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.constrain import Constrain
 from rich.text import Text
 
-from tonnage.cli.answers.batches import BATCH_NOTE, BATCH_NUMBERS, batch_rows
+from tonnage.cli.results.batches import BATCH_NOTE, BATCH_NUMBERS, batch_rows
 from tonnage.cli.text.layout import DIM, table
 from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
 from tonnage.sizing.plan import Sizing

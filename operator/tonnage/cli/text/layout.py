@@ -88,11 +88,11 @@ def parts(
     most, room = console.width // 3, console.width + GAP - indent
     columns = list(rows[0]) if rows else []
     widths = {name: _width(name, rows, most if name in names else None) for name in columns}
-    left = [name for name in columns if name not in names]
-    while left:
-        shown = [*names, left.pop(0)]
-        while left and sum(widths[name] for name in (*shown, left[0])) <= room:
-            shown.append(left.pop(0))
+    dropped = [name for name in columns if name not in names]
+    while dropped:
+        shown = [*names, dropped.pop(0)]
+        while dropped and sum(widths[name] for name in (*shown, dropped[0])) <= room:
+            shown.append(dropped.pop(0))
         table = plain_table(padding=(0, 1, 0, 0))
         for name in shown:
             table.add_column(

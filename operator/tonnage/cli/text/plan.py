@@ -7,13 +7,13 @@ from rich.table import Column
 from rich.text import Text
 
 from tonnage.api.status import Reason
-from tonnage.cli.answers import plan_words as words
-from tonnage.cli.answers.planning import CANNOT_RUN, Planned, Refused
 from tonnage.cli.console import WIDEST, printable
+from tonnage.cli.results import plan_summary as words
+from tonnage.cli.results.planning import CANNOT_RUN, Planned, Refused
 from tonnage.cli.text.figures import batch_table, memory_bar
 from tonnage.cli.text.layout import DIM, INDENT, grid, heading, indent, section, table
-from tonnage.explain.at_demand import demand_rows
 from tonnage.explain.cost_words import price_notes
+from tonnage.explain.demand_outcome import demand_rows
 from tonnage.explain.words import Answer, inputs
 from tonnage.sizing.plan import Sizing
 

@@ -7,9 +7,9 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tonnage.cli.answers import replay_words as words
-from tonnage.cli.answers.replays import CaseResult, Replays
 from tonnage.cli.console import printable
+from tonnage.cli.results import replay_summary as words
+from tonnage.cli.results.replays import CaseResult, Replays
 from tonnage.cli.text.layout import DIM, INDENT, heading, indent, table
 
 COLORS: Final = {"yes": "green", "short": "yellow", "no": "red"}
@@ -43,8 +43,8 @@ def _tables(found: Sequence[CaseResult], target: float, console: Console) -> Ite
     if console.measure(whole).maximum + INDENT <= console.width:
         yield whole
         return
-    yield _table(found, target, words.TAKES)
-    yield _table(found, target, words.GIVES)
+    yield _table(found, target, words.COST_COLUMNS)
+    yield _table(found, target, words.LATENCY_COLUMNS)
 
 
 def _table(found: Sequence[CaseResult], target: float, columns: Sequence[str]) -> Table:

@@ -22,9 +22,9 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import MESSAGE_LENGTH, ProposalStatus, Reason
 from tonnage.control.decide.needed import needs_in_replicas_of_now
 from tonnage.control.decide.template import roll_changes, roll_written, template_of
-from tonnage.control.input.answers import Asker
 from tonnage.control.input.finding import Finding
 from tonnage.control.input.memory import ObjectMemory
+from tonnage.control.input.sizing_cache import SizingCache
 from tonnage.control.input.state import APPROVE, Assessment, Chosen, Fleet, ModelState
 from tonnage.control.size.chosen import choose_running
 from tonnage.control.size.question import RefusedError
@@ -32,7 +32,7 @@ from tonnage.control.size.running import as_it_runs
 from tonnage.explain.report import usd_per_hour
 from tonnage.manifests.changes import Change
 from tonnage.manifests.children import spec_digest, write_flags
-from tonnage.manifests.evicted import evictable
+from tonnage.manifests.eviction import evictable
 from tonnage.manifests.names import APPROVE_ANNOTATION
 from tonnage.policy.situation import Decision
 from tonnage.sizing.plan import Sizing
@@ -41,7 +41,7 @@ from tonnage.units import count_of
 
 DIGEST_LENGTH: Final = 16
 _DIGEST: Final = re.compile(f"[0-9a-f]{{{DIGEST_LENGTH}}}")
-ROLLS: Final = "PodsWouldRoll"
+ROLLS: Final = "RolloutNeedsApproval"
 COSTS: Final = "CostExceeded"
 NEEDED: Final = "ApprovalNeeded"
 """Code of the limit that a stated cost sets."""
@@ -66,8 +66,8 @@ def plan_digest(
     """
     split, leaves = str(flags.parallelism), write_flags(replaced) if replaced else None
     given = model.spec.model.kv_offload
-    left_open = [has_host_cache] if given and given.is_auto else []
-    named = [model.uid, model.generation, spec_digest(model), split, leaves, replicas, *left_open]
+    undecided = [has_host_cache] if given and given.is_auto else []
+    named = [model.uid, model.generation, spec_digest(model), split, leaves, replicas, *undecided]
     return hashlib.sha256(json.dumps(named).encode()).hexdigest()[:DIGEST_LENGTH]
 
 
@@ -96,7 +96,7 @@ def _digest_of(
 
 
 def until_approved(
-    chosen: Chosen, state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker
+    chosen: Chosen, state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: SizingCache
 ) -> tuple[Chosen, ProposalStatus | None]:
     """Return the plan that may be carried out: what runs, until a plan that replaces it is agreed.
 
@@ -106,7 +106,7 @@ def until_approved(
     """
     if chosen.model.spec.scaling.mode != APPROVE:
         return chosen, None
-    if not chosen.must_apply:
+    if not chosen.needs_apply:
         return chosen, None
     changes = roll_changes(state.deployment, template_of(state, fleet, chosen, memory))
     if not changes or is_roll_approved(state, chosen.model, chosen.sizing):
@@ -247,11 +247,11 @@ def approval(found: Assessment, _: Fleet) -> Finding | None:
     given = found.state.view.approve
     if found.mode != APPROVE:
         return None
-    if found.refusal and not (found.is_of_before and found.proposals):
+    if found.refusal and not (found.uses_previous_spec and found.proposals):
         return Finding("Unknown", "PlanInvalid", found.refusal.message)
     if found.proposals:
-        said = [how_to_approve(each, given) for each in found.proposals]
-        return Finding("False", said[0].code, "; also: ".join(each.message for each in said))
+        lines = [how_to_approve(each, given) for each in found.proposals]
+        return Finding("False", lines[0].code, "; also: ".join(each.message for each in lines))
     chosen = found.chosen
     if chosen and _is_agreed_to(found.state, chosen):
         return Finding("True", "PlanApproved", f"plan {given} is approved")

@@ -65,7 +65,7 @@ def blackouts(losses: Iterable[Loss]) -> Mapping[str, str]:
     dark = [name for name, some in watched.items() if _share(some) >= LEAST_SHARE]
     if everywhere and len(dark) >= max(LEAST_NAMESPACES, LEAST_SHARE_OF_ALL * len(watched)):
         return dict.fromkeys(watched, everywhere)
-    return {name: said for name, some in watched.items() if (said := _common_loss(some))}
+    return {name: message for name, some in watched.items() if (message := _common_loss(some))}
 
 
 def _share(lost_at_s: LostAt) -> float:

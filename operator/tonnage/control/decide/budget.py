@@ -29,7 +29,7 @@ MOST_GPUS_OF_POD: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
+class RemainingBudget:
     """What the rest of the fleet leaves to one object."""
 
     gpus: int | None
@@ -101,7 +101,7 @@ def replaced_gpus(live: DeploymentView, chosen: Chosen) -> int:
     return live.replicas * max(0, grown)
 
 
-def in_turn(
+def by_priority(
     models: Sequence[ModelState], objects: Mapping[str, ObjectMemory]
 ) -> Sequence[ModelState]:
     """Return the objects in the order in which they get GPUs.
@@ -119,22 +119,24 @@ def in_turn(
     return sorted(models, key=turn)
 
 
-def over_budget(state: ModelState, chosen: Chosen, left: Left) -> RefusedError | None:
+def over_budget(
+    state: ModelState, chosen: Chosen, remaining: RemainingBudget
+) -> RefusedError | None:
     """Return why the fleet's budget does not leave the GPUs that replicas would take, if so."""
     live = state.deployment
-    if left.gpus is None or live is None:
+    if remaining.gpus is None or live is None:
         return None
     grown = replaced_gpus(live, chosen)
     taking = f"{count_of(live.replicas, 'replica')} would take {count_of(grown, 'more GPU')}"
-    if grown > 0 and left.uncounted:
+    if grown > 0 and remaining.uncounted:
         return RefusedError(
             "GPUsUncounted",
-            f"{taking}, and the GPU budget cannot count {left.uncounted}",
+            f"{taking}, and the GPU budget cannot count {remaining.uncounted}",
         )
-    if grown > max(0, left.gpus):
+    if grown > max(0, remaining.gpus):
         return RefusedError(
             "GPUBudget",
-            f"{taking}, and the GPU budget has {max(0, left.gpus)} free",
+            f"{taking}, and the GPU budget has {max(0, remaining.gpus)} free",
         )
     return None
 

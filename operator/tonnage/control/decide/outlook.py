@@ -16,20 +16,20 @@ from tonnage.control.measure.bursts import (
 from tonnage.estimate.calibration import memory_key
 from tonnage.estimate.forecast import (
     CHANCE_Z,
+    DemandSample,
     Forecast,
     History,
-    Note,
-    add_note,
     forecast,
     is_note_due,
+    observe_demand,
     rescale,
     without_chance,
 )
 from tonnage.estimate.headroom import UNSEEN, headroom
-from tonnage.estimate.holding import STARTS, held_starts
 from tonnage.estimate.kept_record import kept_record, with_record
 from tonnage.estimate.past import with_past
 from tonnage.estimate.posterior import ObjectPosterior
+from tonnage.estimate.scale_down_hold import STARTS, held_starts
 from tonnage.policy.need import Outlook, Supply
 from tonnage.policy.schedules import Event, events_within
 from tonnage.policy.situation import Metrics
@@ -117,7 +117,7 @@ def remembered_demand(
     planned = [now, *(each.requests_per_s / most for each in events)]
     if is_note_due(known.history, fleet.now_s):
         planned.append(_forecast(known, now, lead, fleet).demand)
-    note = Note(
+    note = DemandSample(
         at_s=fleet.now_s,
         demand=now,
         sure=now - CHANCE_Z * math.sqrt(2) * demand.standard_error_per_s / most,
@@ -125,7 +125,7 @@ def remembered_demand(
         planned=max(planned),
         lead_s=lead,
     )
-    history = add_note(known.history, note)
+    history = observe_demand(known.history, note)
     learned = memory.posterior
     if history.recent != known.history.recent:
         learned = replace(learned, demand=kept_record(history))

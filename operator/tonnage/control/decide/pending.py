@@ -3,7 +3,7 @@
 from dataclasses import replace
 from itertools import takewhile
 
-from tonnage.control.input.memory import GivenBack, PodMemory
+from tonnage.control.input.memory import PodMemory, UnschedulableBackoff
 from tonnage.control.input.state import Fleet, ModelState, PodView
 from tonnage.control.observe.starting import why_unschedulable
 from tonnage.policy.situation import Decision
@@ -21,7 +21,7 @@ def is_given_up(pod: PodView, fleet: Fleet) -> bool:
     return is_stuck and waited_s > fleet.settings.pending_timeout_s
 
 
-def num_given_up(state: ModelState, fleet: Fleet) -> int:
+def num_unschedulable(state: ModelState, fleet: Fleet) -> int:
     """Return the pods that are given up, and go first where fewer are asked for.
 
     A ReplicaSet takes those away that are not Ready, a LeaderWorkerSet the highest index.
@@ -55,39 +55,43 @@ def is_replacing(state: ModelState, known: PodMemory, fleet: Fleet) -> bool:
     )
 
 
-def retry_at_s(back: GivenBack, settings: Settings) -> float:
+def retry_at_s(back: UnschedulableBackoff, settings: Settings) -> float:
     """Return when pods are asked for again that no node took."""
     doublings = min(max(back.times - 1, 0), MOST_DOUBLINGS)
     return back.at_s + settings.pending_timeout_s * float(2**doublings)
 
 
-def unplaced_reason(state: ModelState, back: GivenBack | None, fleet: Fleet) -> str:
+def unplaced_reason(state: ModelState, back: UnschedulableBackoff | None, fleet: Fleet) -> str:
     """Return why no node takes pods that are given up, or took them when they were given back."""
     messages = (pod.unschedulable for pod in state.pods if is_given_up(pod, fleet))
-    said = next(filter(None, messages), None)
-    if said is not None:
-        return why_unschedulable(said)
+    message = next(filter(None, messages), None)
+    if message is not None:
+        return why_unschedulable(message)
     return back.reason if back else NO_GPU
 
 
 def given_back(
-    back: GivenBack | None, state: ModelState, decision: Decision, fleet: Fleet
-) -> GivenBack | None:
+    back: UnschedulableBackoff | None, state: ModelState, decision: Decision, fleet: Fleet
+) -> UnschedulableBackoff | None:
     """Count how often pods were asked for and given back, until a node takes one or none waits."""
     asked = state.replicas
     why = unplaced_reason(state, back, fleet)
     if back is not None:
         back = _carried_out(back, asked, fleet)
         back = None if _is_over(back, state, decision, fleet) else back
-    is_told = any(reason.code == why for reason in decision.reasons)
-    if is_told and decision.replicas < asked and any(is_given_up(pod, fleet) for pod in state.pods):
+    is_reported = any(reason.code == why for reason in decision.reasons)
+    if (
+        is_reported
+        and decision.replicas < asked
+        and any(is_given_up(pod, fleet) for pod in state.pods)
+    ):
         at_s, times = (back.at_s, back.times) if back else (fleet.now_s, 0)
         placed = sum(map(_has_node, state.pods))
-        back = GivenBack(at_s=at_s, times=times, placed=placed, reason=why, asked=asked)
+        back = UnschedulableBackoff(at_s=at_s, times=times, placed=placed, reason=why, asked=asked)
     return back
 
 
-def _carried_out(back: GivenBack, asked: int, fleet: Fleet) -> GivenBack:
+def _carried_out(back: UnschedulableBackoff, asked: int, fleet: Fleet) -> UnschedulableBackoff:
     """Count pods as given back once fewer are asked for: once, until they are asked for again."""
     if back.asked is None or asked >= back.asked:
         return back
@@ -95,7 +99,9 @@ def _carried_out(back: GivenBack, asked: int, fleet: Fleet) -> GivenBack:
     return replace(back, at_s=fleet.now_s, times=back.times + is_again, asked=None)
 
 
-def _is_over(back: GivenBack, state: ModelState, decision: Decision, fleet: Fleet) -> bool:
+def _is_over(
+    back: UnschedulableBackoff, state: ModelState, decision: Decision, fleet: Fleet
+) -> bool:
     """Tell whether a node took one more pod than then, or none waits after they may be asked for.
 
     Where more are wanted than are asked for they wait, too.

@@ -41,7 +41,7 @@ def failed_again(
     wait_s = backoff_s(times, first_s=RETRY_S, longest_s=MOST_RETRY_S)
     return Failure(
         cause=result.cause,
-        said=result.said,
+        detail=result.detail,
         generation=view.generation,
         times=times,
         at_s=now_s + apart_s(wait_s, view.uid),

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tonnage.api.pods import Pods
 from tonnage.api.status import ProposalStatus, Reason
 from tonnage.control.decide.approval import is_roll_approved, roll_proposal
-from tonnage.control.decide.budget import Left, replaced_gpus
+from tonnage.control.decide.budget import RemainingBudget, replaced_gpus
 from tonnage.control.decide.outlook import lead_s
 from tonnage.control.decide.retries import waiting_kinds
 from tonnage.control.decide.template import roll_changes, template_of
@@ -28,7 +28,7 @@ from tonnage.units import HOUR_S, count_of, format_s
 
 GAIN_WORTH_A_ROLLOUT = 0.1
 """Of a replica's goodput."""
-STANDS_S = 1800.0
+STABLE_S = 1800.0
 """That another number has gained so much before it is taken."""
 ROLLOUTS_APART_S = 6 * HOUR_S
 """Of one object, for this reason."""
@@ -75,7 +75,7 @@ class Moved(NamedTuple):
     since_s: float | None = None
     """Since when they have gained enough; None: there are none."""
     note: Reason | None = None
-    taken: Chosen | None = None
+    adopted: Chosen | None = None
     """The plan with them, which is carried out now."""
     template: Manifest | None = None
     changes: tuple[Change, ...] = ()
@@ -83,9 +83,11 @@ class Moved(NamedTuple):
     """It waits for somebody to agree."""
 
 
-def better_flags(found: Assessment, chosen: Chosen, fleet: Fleet, left: Left) -> Moved:
+def better_flags(
+    found: Assessment, chosen: Chosen, fleet: Fleet, remaining: RemainingBudget
+) -> Moved:
     """Return what is done about better flags: nothing until it is time for it."""
-    better, since_s = chosen.better_slots, found.memory.decided.better_since_s
+    better, since_s = chosen.better_max_num_seqs, found.memory.decided.better_since_s
     if better is None or not _is_worth_it(chosen, better):
         return Moved()
     since_s = fleet.now_s if since_s is None else since_s
@@ -95,19 +97,19 @@ def better_flags(found: Assessment, chosen: Chosen, fleet: Fleet, left: Left) ->
     is_open = found.mode == APPROVE and not is_roll_approved(
         found.state, chosen.model, better, replaced=runs
     )
-    waits = "it waits for approval" if is_open else _waits_for(found, fleet, left, stood_s)
+    waits = "it waits for approval" if is_open else _waits_for(found, fleet, remaining, stood_s)
     moved = Moved(since_s, _gain_reason(chosen, better, waits))
-    if waits and not (is_open and stood_s >= STANDS_S and not found.proposals):
+    if waits and not (is_open and stood_s >= STABLE_S and not found.proposals):
         return moved
-    taken = replace(chosen, sizing=better, must_apply=True, better_asked=None)
-    template = template_of(found.state, fleet, taken, found.memory)
+    adopted = replace(chosen, sizing=better, needs_apply=True, better_asked=None)
+    template = template_of(found.state, fleet, adopted, found.memory)
     changes = roll_changes(found.state.deployment, template)
     if is_open and changes:
         plan = roll_proposal(found.state, chosen.model, better, changes, replaced=runs)
         return moved._replace(proposal=plan)
     if is_open or template is None:
         return moved
-    return Moved(note=moved.note, taken=taken, template=template, changes=changes)
+    return Moved(note=moved.note, adopted=adopted, template=template, changes=changes)
 
 
 def _is_worth_it(chosen: Chosen, better: Sizing) -> bool:
@@ -119,17 +121,19 @@ def _may_restart(found: Assessment, chosen: Chosen, fleet: Fleet) -> bool:
     return is_ours and found.is_acting and found.template is None
 
 
-def _waits_for(found: Assessment, fleet: Fleet, left: Left, stood_s: float) -> str | None:
+def _waits_for(
+    found: Assessment, fleet: Fleet, remaining: RemainingBudget, stood_s: float
+) -> str | None:
     """Return what the rollout waits for; None: nothing."""
-    if stood_s < STANDS_S:
-        return f"the gain must last {format_s(STANDS_S)} first"
+    if stood_s < STABLE_S:
+        return f"the gain must last {format_s(STABLE_S)} first"
     if _has_moved_lately(found, fleet):
         return f"the last such rollout was less than {format_s(ROLLOUTS_APART_S)} ago"
     if held := _holds_write(found, fleet):
         return held
-    if left.is_rolling:
+    if remaining.is_rolling:
         return "another rollout is in progress, in this namespace or of this kind"
-    if lacks := _lacks(found, math.inf if left.gpus is None else left.gpus):
+    if lacks := _lacks(found, math.inf if remaining.gpus is None else remaining.gpus):
         return lacks
     return None if _is_calm(found, fleet) else "demand grows, or not all replicas are Ready"
 
@@ -154,9 +158,9 @@ def _lacks(found: Assessment, free_gpus: float) -> str | None:
         return f"the plan's pods need {count_of(grown, 'GPU')} more than the GPU budget has free"
     if _surges(found):
         is_room = free_gpus >= num_gpus
-        taken = count_of(num_gpus, "GPU")
-        left = f"the first new pod needs {taken}, the GPU budget has {max(0, free_gpus)} free"
-        return None if is_room else left
+        adopted = count_of(num_gpus, "GPU")
+        remaining = f"the first new pod needs {adopted}, the GPU budget has {max(0, free_gpus)} free"
+        return None if is_room else remaining
     if found.state.deployment and found.state.deployment.replicas <= 1:
         return "pods.maxSurge 0 would remove the only replica before the new one starts"
     return None

@@ -33,9 +33,9 @@ def template_of(
         NotServableError: it cannot be written, or one of the other kind runs.
     """
     writers = memory.writers
-    if writers.template.is_left or chosen.model.spec.scale_target:
+    if writers.template.in_backoff or chosen.model.spec.scale_target:
         return None
-    is_due = writers.template.edit or (chosen.must_apply and not writers.is_reverted)
+    is_due = writers.template.edit or (chosen.needs_apply and not writers.is_reverted)
     if not (is_due or is_adopted(state, state.deployment)):
         return None
     live = state.deployment
@@ -57,10 +57,10 @@ def _check_services(state: ModelState, max_replicas: int) -> None:
         NotServableError: another ModelDeployment has a Service of that name.
     """
     groups = {f"{state.view.name}-{number}" for number in range(max_replicas)}
-    if taken := sorted(groups.intersection(state.numbered)):
+    if overlapping := sorted(groups.intersection(state.numbered)):
         raise NotServableError(
             f"a {GROUPS.kind} creates a Service for each group, and that of ModelDeployment "
-            f"{taken[0]} has the same name: rename one of the two"
+            f"{overlapping[0]} has the same name: rename one of the two"
         )
 
 
@@ -104,7 +104,7 @@ def drain_to_write_s(state: ModelState, chosen: Chosen) -> int | None:
     if state.deployment is None:
         return None
     running_s = recorded_drain_s(state.deployment)
-    if not chosen.must_apply:
+    if not chosen.needs_apply:
         return running_s
     return drain_time_s(longest_answer(chosen.model.spec, chosen.sizing), running_s=running_s)
 
@@ -130,7 +130,7 @@ def drain_reasons(found: Assessment, chosen: Chosen) -> tuple[Reason, ...]:
         f"{format_s(answer.seconds)} at the highest load within the SLO; pods have {allowed_s} s "
         f"to finish{more}: longer outputs are cut off when a replica is removed"
     )
-    return (Reason(code="DrainTooShort", message=message),)
+    return (Reason(code="GracePeriodTooShort", message=message),)
 
 
 def _allowed_s(found: Assessment, chosen: Chosen) -> int | None:

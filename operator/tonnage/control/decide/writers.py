@@ -16,10 +16,10 @@ from tonnage.control.decide.template import MOST_NAMED, recorded_drain_s, site_i
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.results import Fate
 from tonnage.control.input.state import Assessment, BadConfig, DeploymentView, Fleet, ModelState
-from tonnage.control.input.writers import CONFLICT, PARKED, SOMEBODY, Drift, Scaled, Writers
+from tonnage.control.input.writers import CONFLICT, PARKED, SOMEBODY, Drift, FieldOwnership, Scaled
 from tonnage.control.learn.believed import with_known_cache
 from tonnage.control.size.question import by_spec
-from tonnage.manifests.changes import Hands, departures
+from tonnage.manifests.changes import FieldOwners, list_differences
 from tonnage.manifests.children import (
     NotServableError,
     deployment,
@@ -43,17 +43,17 @@ def with_writers(memory: ObjectMemory, state: ModelState, fleet: Fleet) -> Objec
     """Remember how others changed the Deployment since the last tick."""
     live, known = state.deployment, memory.writers
     if live is None:
-        return replace(memory, writers=Writers())
+        return replace(memory, writers=FieldOwnership())
     if known.deployment_uid != live.uid:
-        known = Writers(deployment_uid=live.uid)
+        known = FieldOwnership(deployment_uid=live.uid)
     known = _with_replicas(known, memory, live, state.view.generation, fleet.now_s)
     known = _with_template(known, memory, live, state, fleet)
     return replace(memory, writers=known)
 
 
 def _with_replicas(
-    known: Writers, memory: ObjectMemory, live: DeploymentView, generation: int, now_s: float
-) -> Writers:
+    known: FieldOwnership, memory: ObjectMemory, live: DeploymentView, generation: int, now_s: float
+) -> FieldOwnership:
     found, managers, edit = live.replicas, live.replicas_managers, None
     who, ours, seen_from = _who(managers), known.our_replicas, known.replicas_generation
     replicas, tried = known.replicas, known.tried_replicas
@@ -78,7 +78,7 @@ def _with_replicas(
 
 
 def _parked_generation(
-    known: Writers, memory: ObjectMemory, live: DeploymentView, generation: int
+    known: FieldOwnership, memory: ObjectMemory, live: DeploymentView, generation: int
 ) -> int | None:
     """Return since which spec somebody has asked for no replica: Tonnage asks for one at least.
 
@@ -92,8 +92,12 @@ def _parked_generation(
 
 
 def _with_template(
-    known: Writers, memory: ObjectMemory, live: DeploymentView, state: ModelState, fleet: Fleet
-) -> Writers:
+    known: FieldOwnership,
+    memory: ObjectMemory,
+    live: DeploymentView,
+    state: ModelState,
+    fleet: Fleet,
+) -> FieldOwnership:
     wanted, drift, now_s = _desired_digest(state), _drift(live, state, fleet, memory), fleet.now_s
     is_seen = live.generation >= (known.template_generation or 0)
     is_for_another = known.digest == wanted != live.digest and wanted is not None
@@ -115,7 +119,7 @@ def _with_template(
 
 
 def _acknowledge(
-    known: Writers, found: frozenset[str], live: DeploymentView, now_s: float
+    known: FieldOwnership, found: frozenset[str], live: DeploymentView, now_s: float
 ) -> frozenset[str]:
     """Return the differences that are there although we wrote, or since we did.
 
@@ -181,8 +185,8 @@ def _drift(
     if ours is None:
         return Drift(compared=compared)
     owners = tuple((name, fields) for name, fields in json.loads(live.template_owners))
-    hands = Hands(ours=json.loads(live.template_fields), others=owners)
-    found = departures(json.loads(live.template), template_in(ours), hands)
+    hands = FieldOwners(ours=json.loads(live.template_fields), others=owners)
+    found = list_differences(json.loads(live.template), template_in(ours), hands)
     return Drift(
         compared=compared,
         is_known=True,
@@ -242,7 +246,7 @@ def with_written(
     if live is None:
         return memory
     generation = live.generation
-    if scaled is not None and scaled.fate is not Fate.UNDONE:
+    if scaled is not None and scaled.fate is not Fate.NOT_APPLIED:
         generation += 1
         known = (
             replace(known, tried_replicas=scaled.replicas)
@@ -256,9 +260,9 @@ def with_written(
             )
         )
     elif known.replicas.edit and decision and _is_wanted(decision, live):
-        replicas = replace(known.replicas, edit=None, is_left=False)
+        replicas = replace(known.replicas, edit=None, in_backoff=False)
         known = replace(known, our_replicas=live.replicas, replicas=replicas)
-    if template not in {None, Fate.UNDONE}:
+    if template not in {None, Fate.NOT_APPLIED}:
         is_done = template is Fate.DONE  # else it may be for the last spec still, and edited
         differences = _differences(known.drift, live, is_reverted=known.is_reverted)
         known = replace(

@@ -15,10 +15,10 @@ from tonnage.api.status import (
     MeasuredFigure,
     PlanStatus,
 )
-from tonnage.control.input.answers import Answers
 from tonnage.control.input.results import Cause, Failure, WriteKind
-from tonnage.control.input.writers import Writers
-from tonnage.estimate.belief import PlannedSpeed
+from tonnage.control.input.sizing_cache import Answers
+from tonnage.control.input.writers import FieldOwnership
+from tonnage.estimate.attainment import AttainmentCounts
 from tonnage.estimate.budget import Ledger
 from tonnage.estimate.burst_factor import BurstTally
 from tonnage.estimate.burstiness import Counted
@@ -26,8 +26,8 @@ from tonnage.estimate.calibration import Calibrations, Scope
 from tonnage.estimate.forecast import History
 from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.past import Past
+from tonnage.estimate.planning_constants import PlanningConstants
 from tonnage.estimate.posterior import ObjectPosterior, Three
-from tonnage.estimate.promise import Tally
 from tonnage.policy.need import CurrentTraffic
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import Flags
@@ -35,7 +35,7 @@ from tonnage.sizing.workload import Routing, Slo, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Behind:
+class ControllerLag:
     """What the controller of a workload has not seen."""
 
     generation: int
@@ -45,7 +45,7 @@ class Behind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rolling:
+class RolloutProgress:
     """How far the pods of a Deployment have been replaced."""
 
     template: str
@@ -68,7 +68,7 @@ class PodMemory:
     has the name of what it replaces."""
     present: frozenset[str] = frozenset()
     """UIDs."""
-    vanished_at_s: float = 0.0
+    last_pod_removed_at_s: float = 0.0
     """When a pod was last gone for good: what came to it is in no window any more."""
     lost_at_s: float | None = None
     """When a Ready replica was last lost without being scaled away."""
@@ -78,13 +78,13 @@ class PodMemory:
     """That the Deployment asked for; None: it was not observed yet."""
     stepped: tuple[float, int] | None = None
     """(time, replicas before) when they last changed."""
-    window_began: tuple[float, int] | None = None
+    window_start: tuple[float, int] | None = None
     """(time, replicas before) of the first change of the newest rate window with one."""
-    rolling: Rolling | None = None
+    rolling: RolloutProgress | None = None
     """While pods are being replaced."""
     template: tuple[str, str] | None = None
     """(uid, template digest) of the Deployment when its controller last knew all of it."""
-    behind: Behind | None = None
+    behind: ControllerLag | None = None
     """Where a later generation stands there than its controller has seen."""
 
 
@@ -112,13 +112,13 @@ class TrafficMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BetterAsked:
+class FlagSearchResult:
     """Whether other flags of a batch would do better, and when it was asked."""
 
     at_s: float
     flags: Flags
     """That run."""
-    asked: PlannedSpeed
+    asked: PlanningConstants
     """Of the engines that run."""
     sizing: Sizing | None
     """None: none would."""
@@ -128,9 +128,9 @@ class BetterAsked:
 class SizingMemory:
     """What plans were last asked with. Written where an object is sized."""
 
-    asked_speed: PlannedSpeed | Three | None = None
+    asked_speed: PlanningConstants | Three | None = None
     """Constants alone: those of the status, before this process plans."""
-    better_asked: BetterAsked | None = None
+    better_asked: FlagSearchResult | None = None
     waiting_since_s: float | None = None
     """Since when the object waits for a search to end; None: it has its answer."""
 
@@ -161,7 +161,7 @@ class JudgedGoodput:
 class GoodputMemory:
     """Evidence about what a replica serves, by requests in time and late. Written by ``learn``."""
 
-    tally: Tally = field(default_factory=Tally)
+    tally: AttainmentCounts = field(default_factory=AttainmentCounts)
     """Requests in time and late since the factor on goodput last moved."""
     judged_at_s: float = 0.0
     """When they were last counted: windows do not overlap."""
@@ -204,7 +204,7 @@ class Needed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GivenBack:
+class UnschedulableBackoff:
     """Pods that no node took: they are to be given back, or were."""
 
     at_s: float
@@ -227,7 +227,7 @@ class DecisionMemory:
     """Since when the object is watched without a gap."""
     recent_needs: tuple[Needed, ...] = ()
     """The stabilization window."""
-    given_back: GivenBack | None = None
+    given_back: UnschedulableBackoff | None = None
     short_since_s: float | None = None
     """Since when the fleet's GPU budget keeps it from what it needs."""
     better_since_s: float | None = None
@@ -264,7 +264,7 @@ class WriteMemory:
     def status_problem(self) -> str | None:
         """What the API server said to a status that it refuses."""
         failure = self.failures.get(WriteKind.STATUS)
-        return failure.said if failure and failure.cause is Cause.REFUSED else None
+        return failure.detail if failure and failure.cause is Cause.REFUSED else None
 
     @property
     def has_failed(self) -> bool:
@@ -279,7 +279,7 @@ class WriteMemory:
         return replace(self, failures=others)
 
     def _said_of(self, cause: Cause) -> str | None:
-        return next((each.said for each in self.failures.values() if each.cause is cause), None)
+        return next((each.detail for each in self.failures.values() if each.cause is cause), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,7 +343,7 @@ class ObjectMemory:
     demand: DemandMemory = DemandMemory()
     written: WriteMemory = WriteMemory()
     reported: ReportMemory = ReportMemory()
-    writers: Writers = field(default_factory=Writers)
+    writers: FieldOwnership = field(default_factory=FieldOwnership)
 
     def is_ahead(self, now_s: float) -> bool:
         """Tell whether the clock was set back since."""

@@ -26,7 +26,7 @@ class Fate(StrEnum):
     """Whether a write was carried out."""
 
     DONE = "done"
-    UNDONE = "undone"
+    NOT_APPLIED = "undone"
     """Refused, or held back: something else was there than it was decided on."""
     UNKNOWN = "unknown"
     """No answer came: it may have been carried out."""
@@ -50,9 +50,9 @@ class Cause(StrEnum):
 class Result:
     """What became of a write that is not done."""
 
-    fate: Fate = Fate.UNDONE
+    fate: Fate = Fate.NOT_APPLIED
     cause: Cause = Cause.LATER
-    said: str = ""
+    detail: str = ""
 
 
 Results = Mapping[WriteKind, Result]
@@ -64,7 +64,7 @@ class Failure:
     """A write that fails for what it is, and when it is tried again."""
 
     cause: Cause
-    said: str
+    detail: str
     generation: int
     """Of the spec: another one is tried at once."""
     times: int
@@ -74,6 +74,6 @@ class Failure:
 
     @property
     def problem(self) -> str | None:
-        """What was said, where it calls for a person: a refusal, or a failure or bug that lasts."""
+        """The message, where it calls for a person: a refusal, or a failure or bug that lasts."""
         is_lasting = self.cause in {Cause.FAILED, Cause.BUG} and self.times >= LASTING
-        return self.said if is_lasting or self.cause is Cause.REFUSED else None
+        return self.detail if is_lasting or self.cause is Cause.REFUSED else None

@@ -10,8 +10,7 @@ from tonnage.api.pods import Role
 from tonnage.api.status import ProposalStatus, Reason
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.catalog.shape import ModelShape
-from tonnage.control.input.memory import BetterAsked, ObjectMemory, ReplicaGoodput
-from tonnage.estimate.belief import Belief
+from tonnage.control.input.memory import FlagSearchResult, ObjectMemory, ReplicaGoodput
 from tonnage.estimate.budget import ErrorBudget
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.calibration_file import Identity, LoadTest
@@ -19,6 +18,7 @@ from tonnage.estimate.demand import MeasuredDemand
 from tonnage.estimate.learner import PodWindow
 from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.past import Past
+from tonnage.estimate.planning_constants import Belief
 from tonnage.estimate.samples import EngineSamples
 from tonnage.manifests.changes import Change
 from tonnage.manifests.children import has_recorded_cache
@@ -32,7 +32,7 @@ from tonnage.sizing.plan import Sizing
 
 AUTO: Final = "Auto"
 APPROVE: Final = "Approve"
-NO_REPLICA: Final = "NoReplicaYet"
+NO_REPLICA: Final = "NoReadyReplica"
 """Reason of metrics that no replica is there for."""
 ACTING: Final = frozenset({AUTO, APPROVE})
 """Modes in which Deployments are written."""
@@ -200,7 +200,7 @@ class ModelState:
     model: ModelDeployment | InvalidSpecError
     deployment: DeploymentView | None
     """Of its own name, or its scale target."""
-    in_the_way: DeploymentView | None = None
+    name_conflict: DeploymentView | None = None
     """Of that name, and not ours."""
     oversized_bytes: int | None = None
     """Of a Deployment of that name that is too large to be read; None: there is none."""
@@ -212,7 +212,7 @@ class ModelState:
     """Access modes of the claim that its pods mount; None: none, or they are not known."""
     conflicting_autoscaler: str | None = None
     """Kind and name of another one that scales the same Deployment."""
-    older_claim: str | None = None
+    earlier_owner: str | None = None
     """Name of an older ModelDeployment with the same scale target."""
     numbered: tuple[str, ...] = ()
     """Names of other ModelDeployments with a Service: this one's, a hyphen and a number."""
@@ -360,10 +360,10 @@ class Chosen:
     belief: Belief
     goodput_factor: float
     """By promises kept and broken: times what the step time says is served."""
-    must_apply: bool
+    needs_apply: bool
     problem: str | None = None
     """Why no rate keeps the SLO on what runs: it is then scaled for throughput, and learns on."""
-    better_asked: BetterAsked | None = None
+    better_asked: FlagSearchResult | None = None
     """Where measured constants suffice to ask."""
     why_offload: str = ""
     """Why Auto chose another KV cache in host memory than the verdict says."""
@@ -389,13 +389,13 @@ class Chosen:
         return other.goodput_requests_per_s / self.sizing.goodput_requests_per_s - 1
 
     @property
-    def better_slots(self) -> Sizing | None:
+    def better_max_num_seqs(self) -> Sizing | None:
         """The plan with other flags of a batch that gains."""
         return self.better_asked.sizing if self.better_asked else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Apart:
+class DisaggregatedPlan:
     """Both roles of an object as they should be, each a ModelDeployment of its own."""
 
     manifests: tuple[RoleManifest, ...]
@@ -423,7 +423,7 @@ class Assessment:
     """Why nothing is planned for it."""
     pending: Pending | None = None
     chosen: Chosen | None = None
-    apart: Apart | None = None
+    apart: DisaggregatedPlan | None = None
     """Two objects in place of one; nothing is chosen for this one then."""
     observed: Observed | None = None
     budgets: tuple[ErrorBudget, ...] = ()
@@ -441,7 +441,7 @@ class Assessment:
     """What much of the fleet lost at once: then nothing is taken away."""
     fault: str | None = None
     """A bug of ours that a part of the tick met: the object goes on without that part."""
-    is_of_before: bool = False
+    uses_previous_spec: bool = False
     """The spec is refused, and ``chosen`` is what runs, sized by the spec that it was made from."""
 
     @property

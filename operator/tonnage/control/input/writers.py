@@ -15,7 +15,7 @@ from tonnage.units import DAY_S, count_of, format_s
 
 SOMEBODY: Final = "somebody"
 """Where managedFields name nobody."""
-PARKED: Final = "ParkedAtZero"
+PARKED: Final = "ScaledToZeroExternally"
 CONFLICT: Final = "ConflictingWriter"
 FIRST_S: Final = 60.0
 """From the first reapply to the second; each time it is twice as long."""
@@ -44,7 +44,7 @@ class Part:
     """Who changed what of it; None: it is as we wrote it."""
     is_new: bool = False
     """It was not so at the last look."""
-    is_left: bool = False
+    in_backoff: bool = False
     """The edit stays until the wait is over."""
     edited_at_s: float = 0.0
     """When an edit was last seen."""
@@ -65,7 +65,7 @@ class Part:
         if self.edit is None or not self.times:
             return None
         due = f"Tonnage corrects it {format_s(self.wait_s)} after the last time"
-        due = f"{due}, or once the spec changes" if self.is_left else "Tonnage corrects it now"
+        due = f"{due}, or once the spec changes" if self.in_backoff else "Tonnage corrects it now"
         return f"{self.edit} after {count_of(self.times, 'correction')}: {due}"
 
     def looked_at(self, edit: str | None, *, generation: int, now_s: float) -> Self:
@@ -80,7 +80,7 @@ class Part:
             longest_s=self.longest_s,
             edit=edit,
             is_new=edit is not None and edit != self.edit,
-            is_left=edit is not None and is_waiting,
+            in_backoff=edit is not None and is_waiting,
             edited_at_s=min(self.edited_at_s, now_s) if edit is None else now_s,
             times=times,
             reapplied_at_s=reapplied_at_s,
@@ -109,7 +109,7 @@ class Drift:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Writers:
+class FieldOwnership:
     """What is remembered of other writers of one Deployment. Written by ``decide.writers``."""
 
     deployment_uid: str | None = None
@@ -143,7 +143,7 @@ class Writers:
         """Why the number of replicas is left to another writer; None: it is not."""
         if self.parked is not None:
             return Reason(PARKED, self.parked)
-        return Reason(CONFLICT, self.replicas.conflict or "") if self.replicas.is_left else None
+        return Reason(CONFLICT, self.replicas.conflict or "") if self.replicas.in_backoff else None
 
     @property
     def conflict(self) -> Reason | None:

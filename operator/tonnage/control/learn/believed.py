@@ -7,10 +7,16 @@ from tonnage.api.status import Reason
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Fleet, ModelState
-from tonnage.estimate.belief import BAND, Belief, PlannedSpeed, asked_now, step_ratio
 from tonnage.estimate.calibration import Beliefs, memory_key, speed_key
 from tonnage.estimate.calibration_file import LoadTest, key_of, reported_kv_tokens
 from tonnage.estimate.learner import age, prior_posterior, slow_end, with_constants
+from tonnage.estimate.planning_constants import (
+    BAND,
+    Belief,
+    PlanningConstants,
+    planning_constants_now,
+    step_ratio,
+)
 from tonnage.estimate.posterior import SpeedPosterior
 from tonnage.memoize import memoize
 from tonnage.sizing.nearby import SEARCH_GRID_RATIO
@@ -24,7 +30,7 @@ def beliefs(state: ModelState, fleet: Fleet) -> Beliefs:
     return Beliefs(
         calibrations=fleet.calibrations,
         namespace=state.view.namespace,
-        corroborating=fleet.settings.calibration_namespaces,
+        min_namespaces=fleet.settings.calibration_namespaces,
     )
 
 
@@ -55,7 +61,7 @@ def belief(
         prior=prior,
         widest=widest,
         posterior=posterior,
-        asked=asked_now(
+        asked=planning_constants_now(
             posterior, memory.sizing.asked_speed, key=key, share=share, now_s=fleet.now_s
         ),
         calibrated_at_s=tested.learned_at_s if tested and not known else None,
@@ -105,7 +111,7 @@ def asked_with(request: SizingRequest, held: Belief, posterior: SpeedPosterior) 
 
 @memoize  # of what one object asks: others with its spec have other constants
 def _with_speed(
-    _: PlannedSpeed, request: SizingRequest, speed: SpeedConstants, origin: Origin, remark: str
+    _: PlanningConstants, request: SizingRequest, speed: SpeedConstants, origin: Origin, remark: str
 ) -> SizingRequest:
     inputs = with_changed(request.inputs, speed_input(speed, origin, remark=remark))
     return replace(request, speed=speed, inputs=inputs)
@@ -162,10 +168,10 @@ def _with_cache(request: SizingRequest, flags: Flags, kv_tokens: float | None) -
 
 def cache_reasons(request: SizingRequest) -> tuple[Reason, ...]:
     """Say that the plan stands on the cache of a load test, until its own engines report theirs."""
-    told = (each for each in request.inputs if each.figure is Figure.KV_CACHE)
+    kv_figures = (each for each in request.inputs if each.figure is Figure.KV_CACHE)
     return tuple(
         Reason(code="KVCacheCalibrated", message=f"KV cache: {each.value}")
-        for each in told
+        for each in kv_figures
         if each.origin is Origin.MEASURED
     )
 
@@ -181,4 +187,4 @@ def doubt_reasons(held: Belief, *, share: float) -> tuple[Reason, ...]:
         else "unmeasured"
     )
     message = f"{evidence}: plan adds {slower:.0%} to step time ({share:.0%} interval)"
-    return (Reason(code="SpeedInDoubt", message=message),)
+    return (Reason(code="CapacityUncertain", message=message),)

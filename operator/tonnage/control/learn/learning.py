@@ -47,7 +47,7 @@ def observation(found: Assessment) -> Observation | None:
     """
     chosen, namespace = found.chosen, found.state.view.namespace
     observed = found.observed
-    if chosen is None or observed is None or found.is_of_before or not is_settled(found):
+    if chosen is None or observed is None or found.uses_previous_spec or not is_settled(found):
         return None
     request, flags = chosen.sizing.request, chosen.sizing.flags
     return Observation(
@@ -63,7 +63,7 @@ def observation(found: Assessment) -> Observation | None:
 def is_settled(found: Assessment) -> bool:
     """Tell whether all pods run what the sizing is about."""
     chosen, deployment = found.chosen, found.state.deployment
-    is_same = chosen is not None and not chosen.must_apply
+    is_same = chosen is not None and not chosen.needs_apply
     return is_same and deployment is not None and not deployment.is_rolling
 
 

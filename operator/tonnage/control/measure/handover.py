@@ -57,7 +57,7 @@ def untaken_reasons(engines: Iterable[EngineSamples]) -> tuple[Reason, ...]:
         return ()
     waiting = sum(each.waiting_for_decode for each in full)
     message = f"{significant(waiting)} queued for decode, not for prefill: {_untaken(full)}"
-    return (Reason(code="CachesUntaken", message=message),)
+    return (Reason(code="DecodeBacklogged", message=message),)
 
 
 def _untaken(full: Iterable[EngineSamples]) -> str:
@@ -73,10 +73,10 @@ def with_causes(
     full = [each for each in known if each.untaken_share]
     wait_s = _cache_wait_s(known) if request.role == "decode" else 0.0
     for each in attainments:
-        left_s = each.limit_s - request.transfer_s
+        remaining_s = each.limit_s - request.transfer_s
         if full:
             yield replace(each, other_cause=_untaken(full))
-        elif wait_s - request.transfer_s > SLOW_SHARE * left_s:
+        elif wait_s - request.transfer_s > SLOW_SHARE * remaining_s:
             yield replace(each, other_cause=f"KV caches take {format_s(wait_s)} to arrive")
         else:
             yield each

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tonnage.control.input.memory import Behind, PodMemory, Rolling
+from tonnage.control.input.memory import ControllerLag, PodMemory, RolloutProgress
 from tonnage.control.input.state import DeploymentView, Fleet, ModelState, PodView
 from tonnage.control.measure.traffic import pods_named
 from tonnage.estimate.metrics import WINDOWS
@@ -26,12 +26,14 @@ def with_pods(known: PodMemory, state: ModelState, fleet: Fleet) -> PodMemory:
         ready=frozenset(ready),
         loading=frozenset(pod.uid for pod in state.pods if _is_loading(pod, known)),
         present=present,
-        vanished_at_s=known.vanished_at_s if known.present <= present else fleet.now_s,
+        last_pod_removed_at_s=known.last_pod_removed_at_s
+        if known.present <= present
+        else fleet.now_s,
         lost_at_s=fleet.now_s if has_lost else known.lost_at_s,
         lost=pods_named(lost, state.pods) if has_lost else known.lost,
         replicas=asked,
         stepped=_last_step(known, asked, fleet.now_s) or known.stepped,
-        window_began=_window_began(known, asked, fleet),
+        window_start=_window_began(known, asked, fleet),
         rolling=_rolling(known.rolling, state, fleet.now_s),
         template=_template(known, state),
         behind=_behind(known.behind, state.deployment, fleet.now_s),
@@ -47,9 +49,9 @@ def starts_of(known: PodMemory, state: ModelState) -> Iterator[PodStart]:
     for pod in _ready(state).values():
         is_new = not is_first and pod.uid not in known.present
         was_seen = pod.uid in known.loading or is_new
-        taken_s, ready_s = pod.scheduled_at_s, pod.ready_at_s
-        if was_seen and not pod.has_restarted and taken_s is not None and ready_s is not None:
-            yield PodStart(waited_s=taken_s - pod.created_at_s, took_s=ready_s - taken_s)
+        scheduled_s, ready_s = pod.scheduled_at_s, pod.ready_at_s
+        if was_seen and not pod.has_restarted and scheduled_s is not None and ready_s is not None:
+            yield PodStart(waited_s=scheduled_s - pod.created_at_s, took_s=ready_s - scheduled_s)
 
 
 def _ready(state: ModelState) -> dict[str, PodView]:
@@ -70,21 +72,25 @@ def _template(known: PodMemory, state: ModelState) -> tuple[str, str] | None:
     return live.uid, live.template_digest
 
 
-def _behind(before: Behind | None, live: DeploymentView | None, now_s: float) -> Behind | None:
+def _behind(
+    before: ControllerLag | None, live: DeploymentView | None, now_s: float
+) -> ControllerLag | None:
     if live is None or live.observed_generation >= live.generation:
         return None
     if before is None or before.generation != live.observed_generation:
-        return Behind(generation=live.observed_generation, since_s=now_s)
+        return ControllerLag(generation=live.observed_generation, since_s=now_s)
     return replace(before, is_long=now_s - before.since_s >= SILENT_S)
 
 
-def _rolling(before: Rolling | None, state: ModelState, now_s: float) -> Rolling | None:
+def _rolling(
+    before: RolloutProgress | None, state: ModelState, now_s: float
+) -> RolloutProgress | None:
     """Return how far the pods of a Deployment have been replaced; None: they are not."""
     live = state.deployment
     if live is None or not live.is_rolling:
         return None
     if before is None or before.template != live.template_digest:
-        before = Rolling(template=live.template_digest, updated=0, ready=0, at_s=now_s)
+        before = RolloutProgress(template=live.template_digest, updated=0, ready=0, at_s=now_s)
     has_more = live.updated > before.updated or live.ready > before.ready
     return replace(
         before,
@@ -101,7 +107,7 @@ def pace_s(settings: Settings) -> float:
 
 def window_base(known: PodMemory, fleet: Fleet) -> int | None:
     """Return the replicas before the first change of the rate window that this moment is in."""
-    began = known.window_began
+    began = known.window_start
     is_within = began is not None and fleet.now_s - began[0] < pace_s(fleet.settings)
     return began[1] if began and is_within else None
 
@@ -113,5 +119,5 @@ def _last_step(known: PodMemory, asked: int, now_s: float) -> tuple[float, int] 
 
 def _window_began(known: PodMemory, asked: int, fleet: Fleet) -> tuple[float, int] | None:
     if window_base(known, fleet) is not None:
-        return known.window_began
-    return _last_step(known, asked, fleet.now_s) or known.window_began
+        return known.window_start
+    return _last_step(known, asked, fleet.now_s) or known.window_start

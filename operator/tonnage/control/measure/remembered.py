@@ -83,7 +83,7 @@ def _is_steady(memory: ObjectMemory, state: ModelState, fleet: Fleet) -> bool:
     """Tell whether no replica came or went in the last window."""
     at_s, pods = fleet.windows_end_s, memory.pods
     ready_s = max((pod.ready_at_s or at_s for pod in state.pods), default=at_s)
-    changed_s = max(ready_s, pods.vanished_at_s, pods.stepped[0] if pods.stepped else 0.0)
+    changed_s = max(ready_s, pods.last_pod_removed_at_s, pods.stepped[0] if pods.stepped else 0.0)
     return at_s - changed_s > (WINDOWS[0] + 1) * fleet.settings.scrape_interval_s
 
 

@@ -14,8 +14,8 @@ more is lost shows in promises.
 
 from functools import partial
 
-from tonnage.estimate.belief import BAND
 from tonnage.estimate.lengths import MeasuredLengths
+from tonnage.estimate.planning_constants import BAND
 from tonnage.sizing.nearby import SEARCH_GRID_RATIO
 from tonnage.sizing.workload import Workload
 from tonnage.units import nearest

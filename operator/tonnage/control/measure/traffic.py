@@ -68,8 +68,8 @@ def measure_traffic(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Tr
     demand = measure_demand(
         state.engines,
         ready_pods=ready,
-        longest_s=fleet.windows_end_s - memory.pods.vanished_at_s,
-        cut_off=cut_off(state, fleet, memory.pods),
+        longest_s=fleet.windows_end_s - memory.pods.last_pod_removed_at_s,
+        in_flight_of_lost_pods=in_flight_of_lost_pods(state, fleet, memory.pods),
         dispersion=max(1.0, memory.traffic.arrival_scv or 1.0),
     )
     has_rate = demand is not None or memory.traffic.measured is not None
@@ -96,7 +96,7 @@ def _unseen_before(state: ModelState, fleet: Fleet) -> frozenset[str]:
     )
 
 
-def cut_off(state: ModelState, fleet: Fleet, pods: PodMemory) -> float:
+def in_flight_of_lost_pods(state: ModelState, fleet: Fleet, pods: PodMemory) -> float:
     """Return the requests that pods had in flight when they were last scraped, and lost of late.
 
     Clients send them again, to the others. A pod that leaves by our own hand answers what it has,
@@ -163,8 +163,10 @@ def _unanswered(fleet: Fleet, namespace: str) -> Reason | None:
 def pods_named(names: Iterable[str], pods: Iterable[PodView]) -> str:
     """Name some pods, each with its node where that is known."""
     nodes = {pod.name: pod.node_name for pod in pods}
-    told = (f"{name} on {node}" if (node := nodes.get(name)) else name for name in sorted(names))
-    return ", ".join(list(told)[:MOST_NAMED])
+    placed_pods = (
+        f"{name} on {node}" if (node := nodes.get(name)) else name for name in sorted(names)
+    )
+    return ", ".join(list(placed_pods)[:MOST_NAMED])
 
 
 def observe_engines(

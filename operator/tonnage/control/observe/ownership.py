@@ -32,14 +32,14 @@ def own_only(state: ModelState, *, may_adopt: bool = True) -> ModelState:
     if live is None or _is_own(state, live) or (may_adopt and is_adopted(state, live)):
         return state
     return replace(
-        state, deployment=None, in_the_way=live, pods=(), engines=(), conflicting_autoscaler=None
+        state, deployment=None, name_conflict=live, pods=(), engines=(), conflicting_autoscaler=None
     )
 
 
 def _is_own(state: ModelState, live: DeploymentView) -> bool:
     model = state.model
     if isinstance(model, ModelDeployment) and model.spec.scale_target:
-        return live.is_opted_in and live.owner_uid is None and state.older_claim is None
+        return live.is_opted_in and live.owner_uid is None and state.earlier_owner is None
     return live.owner_uid == state.view.uid
 
 
@@ -77,22 +77,22 @@ def conflict_written(live: DeploymentView, uid: str) -> str:
     """Say whose Deployment stands in the way, and how it could become ours."""
     if live.owner is not None:
         return f"{live.kind} {live.name} is controlled by {live.owner}, not by this ModelDeployment"
-    said = f"{live.kind} {live.name} exists and is not owned by this ModelDeployment"
+    message = f"{live.kind} {live.name} exists and is not owned by this ModelDeployment"
     if live.workload.is_group:
-        return f"{said}; a {live.kind} cannot be handed over: delete it"
+        return f"{message}; a {live.kind} cannot be handed over: delete it"
     scaled = "scale it by spec.scaleTarget, "
     if not _selects(live):
         wanted = ",".join(f"{key}={value}" for key, value in selector(live.name).items())
         return (
-            f"{said}; it cannot be handed over, since its selector is not {wanted}: {scaled}"
+            f"{message}; it cannot be handed over, since its selector is not {wanted}: {scaled}"
             "or delete it"
         )
     if others := _would_stay(live):
         return (
-            f"{said}; it cannot be handed over while its pods have {', '.join(others)}, which "
+            f"{message}; it cannot be handed over while its pods have {', '.join(others)}, which "
             f"would stay beside ours: take that out, {scaled}or delete it"
         )
-    return f"{said}; to hand it over: label it {ADOPT_LABEL}={uid}"
+    return f"{message}; to hand it over: label it {ADOPT_LABEL}={uid}"
 
 
 def may_act(found: Assessment, fleet: Fleet) -> bool:
@@ -102,7 +102,7 @@ def may_act(found: Assessment, fleet: Fleet) -> bool:
 
 def may_scale(found: Assessment, fleet: Fleet) -> bool:
     """Tell whether its replicas may be written: of what runs, where the spec is refused."""
-    return (found.refusal is None or found.is_of_before) and _is_ours(found, fleet)
+    return (found.refusal is None or found.uses_previous_spec) and _is_ours(found, fleet)
 
 
 def _is_ours(found: Assessment, fleet: Fleet) -> bool:

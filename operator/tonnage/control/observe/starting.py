@@ -21,17 +21,19 @@ def held_up(state: ModelState) -> Reason | None:
     waiting = [pod for pod in state.pods if pod.unschedulable is not None]
     if not waiting:
         return None
-    said = str(waiting[0].unschedulable)
+    kubelet_message = str(waiting[0].unschedulable)
     verb = "waits for a node" if len(waiting) == 1 else "wait for nodes"
-    return Reason(why_unschedulable(said), f"{_pod_name(waiting)} {verb}: {said}")
+    return Reason(
+        why_unschedulable(kubelet_message), f"{_pod_name(waiting)} {verb}: {kubelet_message}"
+    )
 
 
 def failing_told(pods: Sequence[PodView]) -> Reason:
     """Return the same of pods of which none starts."""
     code, words = pods[0].trouble or ("", "")
     verb = "does not start" if len(pods) == 1 else "do not start"
-    told = f"{_pod_name(pods)} {verb}: {code}"
-    return Reason(code, f"{told}: {words}" if words else told)
+    text = f"{_pod_name(pods)} {verb}: {code}"
+    return Reason(code, f"{text}: {words}" if words else text)
 
 
 def _pod_name(pods: Sequence[PodView]) -> str:
@@ -80,7 +82,7 @@ REFUSED: Final = (
     ("RuntimeClass", "RuntimeClassMissing"),
 )
 """The same of the API server's word on a pod that a ReplicaSet wants to make."""
-NO_NODE, NOT_MADE = "NoNodeFits", "PodsRefused"
+NO_NODE, POD_CREATE_FAILED = "NoNodeFits", "PodsRefused"
 CRASHES: Final = "CrashLoopBackOff"
 IMAGE: Final = "ImagePullBackOff"
 NOT_STARTED: Final = {
@@ -102,7 +104,7 @@ NOT_STARTED: Final = {
 WHY_NO_POD: Final = frozenset(
     {
         NO_NODE,
-        NOT_MADE,
+        POD_CREATE_FAILED,
         "PodsFailing",
         *(why for _, why in (*UNSCHEDULABLE, *REFUSED)),
         *NOT_STARTED.values(),
@@ -129,16 +131,16 @@ def why_refused(message: str) -> str:
     >>> why_refused('pods "a" is forbidden: violates PodSecurity "restricted:latest"')
     'PodSecurityRefused'
     """
-    return _first(REFUSED, message, NOT_MADE)
+    return _first(REFUSED, message, POD_CREATE_FAILED)
 
 
-def why_not_started(said: str) -> str:
+def why_not_started(kubelet_message: str) -> str:
     """Return the reason why a container does not start, by the kubelet's.
 
     >>> why_not_started("ErrImagePull"), why_not_started("PostStartHookError")
     ('ImagePullBackOff', 'PodsFailing')
     """
-    return NOT_STARTED.get(said, "PodsFailing")
+    return NOT_STARTED.get(kubelet_message, "PodsFailing")
 
 
 def _first(marks: tuple[tuple[str, str], ...], message: str, other: str) -> str:

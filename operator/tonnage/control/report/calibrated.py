@@ -10,9 +10,9 @@ from tonnage.control.input.state import Assessment, Fleet
 from tonnage.control.input.times import rfc3339
 from tonnage.control.learn.believed import beliefs
 from tonnage.control.learn.learning import estimated_kv_tokens
-from tonnage.estimate.belief import Belief, step_ratio
 from tonnage.estimate.calibration import memory_key, speed_key
 from tonnage.estimate.learner import constants_of, deviation_of_step, slow_end
+from tonnage.estimate.planning_constants import Belief, step_ratio
 from tonnage.estimate.posterior import SpeedPosterior
 from tonnage.explain.report import round_estimate
 from tonnage.memoize import memoize
@@ -29,10 +29,10 @@ def calibration_status(found: Assessment, fleet: Fleet) -> CalibrationStatus | N
     if chosen is None:
         return None
     request, flags = chosen.sizing.request, chosen.sizing.flags
-    held, known = chosen.belief, chosen.belief.posterior
-    seen = beliefs(found.state, fleet).witnesses(speed_key(request, flags))
+    belief, known = chosen.belief, chosen.belief.posterior
+    seen = beliefs(found.state, fleet).sources_of(speed_key(request, flags))
     is_own_pool = own.kv_tokens is not None and own.memory_key == memory_key(request, flags)
-    overhead, bandwidth, prefill, step = learned_constants(held, request.speed)
+    overhead, bandwidth, prefill, step = learned_constants(belief, request.speed)
     return CalibrationStatus(
         evidence=seen.source,
         corroborating_namespaces=seen.num_others,
@@ -48,7 +48,7 @@ def calibration_status(found: Assessment, fleet: Fleet) -> CalibrationStatus | N
         ),
         prior_requests_per_second=round_estimate(
             _prior_requests_per_s(
-                chosen.sizing, held.prior, held.constants, fleet.settings.speed_range
+                chosen.sizing, belief.prior, belief.constants, fleet.settings.speed_range
             )
         ),
         goodput_factor=round_estimate(chosen.goodput_factor),
@@ -70,36 +70,36 @@ def _time(at_s: float) -> str | None:
     return rfc3339(at_s) if at_s else None
 
 
-def learned_constants(held: Belief, speed: SpeedConstants) -> tuple[LearnedConstant, ...]:
+def learned_constants(belief: Belief, speed: SpeedConstants) -> tuple[LearnedConstant, ...]:
     """Return overhead, bandwidth and prefill, and the step time that they make together.
 
     ``speed``: what the plan was sized with.
     """
-    planned = _planned_with(held, speed)
+    planned = _planned_with(belief, speed)
     each = [
         _constant(prior, learned, with_it, math.sqrt(max(0.0, variance)))
         for prior, learned, with_it, variance in zip(
-            held.prior.constants,
-            held.posterior.constants,
+            belief.prior.constants,
+            belief.posterior.constants,
             planned.constants,
-            held.posterior.variances,
+            belief.posterior.variances,
             strict=True,
         )
     ]
     step = _constant(
         1.0,
-        step_ratio(held.posterior, held.prior),
-        step_ratio(planned, held.prior),
-        deviation_of_step(held.posterior),
+        step_ratio(belief.posterior, belief.prior),
+        step_ratio(planned, belief.prior),
+        deviation_of_step(belief.posterior),
     )
     return (*each, step)
 
 
-def _planned_with(held: Belief, speed: SpeedConstants) -> SpeedPosterior:
+def _planned_with(belief: Belief, speed: SpeedConstants) -> SpeedPosterior:
     """Return the constants of the plan: the slow end, or the middle where that keeps no SLO."""
-    asked = held.asked
-    is_slow = speed == held.constants_at(asked.slow)
-    return asked.slow if is_slow or speed != held.constants_at(asked.middle) else asked.middle
+    asked = belief.asked
+    is_slow = speed == belief.constants_at(asked.slow)
+    return asked.slow if is_slow or speed != belief.constants_at(asked.middle) else asked.middle
 
 
 def _constant(prior: float, learned: float, planned: float, deviation: float) -> LearnedConstant:

@@ -32,8 +32,8 @@ MOST_SHOWN: Final = 160
 def conditions(found: Assessment, fleet: Fleet, *, now: str) -> tuple[Condition, ...]:
     """Return every condition that is present; a transition time moves only with its status."""
     rules = ((kind, each.rule(found, fleet)) for kind, each in CONDITION_TYPES.items())
-    said = role_findings(found, fleet) if has_roles(found) else rules
-    planned = ((kind, _as_planned(kind, finding, found)) for kind, finding in said if finding)
+    findings = role_findings(found, fleet) if has_roles(found) else rules
+    planned = ((kind, _as_planned(kind, finding, found)) for kind, finding in findings if finding)
     return tuple(_condition(kind, finding, found, now) for kind, finding in planned)
 
 

@@ -15,8 +15,8 @@ NO_PATH = "NoTrafficPath"
 
 
 def ready(found: Assessment, _: Fleet) -> Finding:
-    if said := _in_spite_of_pods(found):
-        return said
+    if text := _in_spite_of_pods(found):
+        return text
     if found.state.deployment is None:
         message = f"mode is {found.mode}, no {workload_kind(found)} exists"
         if not found.is_acting and found.refusal is None:
@@ -70,7 +70,7 @@ def _in_spite_of_pods(found: Assessment) -> Finding | None:
 
 def _is_no_engine_of_it(state: ModelState, refusal: Reason) -> bool:
     is_unread = state.oversized_bytes is not None or refusal.code == FLAGS_UNKNOWN
-    return state.in_the_way is not None or is_unread
+    return state.name_conflict is not None or is_unread
 
 
 def _is_of_another_spec(found: Assessment) -> bool:
@@ -83,7 +83,7 @@ def reconciling(found: Assessment, fleet: Fleet) -> Finding | None:
     """Present only while a change of spec is carried out; autoscaling never sets it."""
     deployment = found.state.deployment
     is_alone = found.state.conflicting_autoscaler is None
-    is_ours = is_alone and not found.memory.writers.template.is_left
+    is_ours = is_alone and not found.memory.writers.template.in_backoff
     if not (found.is_acting and is_ours and why_stalled(found) is None):
         return None
     if not (deployment is None or _is_due(found) or _is_rolling_out(found, fleet)):

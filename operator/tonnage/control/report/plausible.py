@@ -10,8 +10,8 @@ from tonnage.api.status import Reason
 from tonnage.control.input.finding import Finding, is_false, said_before
 from tonnage.control.input.memory import PodSpeed
 from tonnage.control.input.state import Assessment, Fleet
-from tonnage.estimate.belief import Belief
 from tonnage.estimate.learner import BAND
+from tonnage.estimate.planning_constants import Belief
 
 TYPE: Final = "SpeedPlausible"
 SMOOTHING: Final = 0.3
@@ -82,8 +82,8 @@ def speed_plausible(found: Assessment, _: Fleet) -> Finding:
         *_slow_pod(speeds, ease),
     ]
     if not doubts:
-        said = ", ".join(f"{name} {value:.0%}" for name, value in middle.items())
-        return Finding("True", "Plausible", said)
+        shares = ", ".join(f"{name} {value:.0%}" for name, value in middle.items())
+        return Finding("True", "Plausible", shares)
     return Finding("False", doubts[0].code, "; ".join(each.message for each in doubts))
 
 
@@ -95,26 +95,26 @@ def _beyond_physics(middle: Mapping[str, float], ease: float) -> Iterator[Reason
             yield Reason("FasterThanPossible", message)
 
 
-def _at_the_edge(held: Belief, ease: float) -> Iterator[Reason]:
+def _at_the_edge(belief: Belief, ease: float) -> Iterator[Reason]:
     """Yield the constants that the learner holds at its bounds, or that cannot be."""
     edge = AT_EDGE * ease
-    deviations = [math.sqrt(max(0.0, each)) for each in held.posterior.variances]
+    deviations = [math.sqrt(max(0.0, each)) for each in belief.posterior.variances]
     for (name, value, prior, most), band, deviation in zip(
-        _constants(held), BAND, deviations, strict=True
+        _constants(belief), BAND, deviations, strict=True
     ):
         low, high = prior / band, min(most, prior * band)
-        is_held = abs(math.log(value / prior)) >= edge * math.log(band)
+        is_at_edge = abs(math.log(value / prior)) >= edge * math.log(band)
         is_impossible = value > most * math.exp(ease * CERTAIN * deviation)
-        if held.is_measured and (is_held or is_impossible):
+        if belief.is_measured and (is_at_edge or is_impossible):
             message = f"{name} {value:.2f}, plausible are {low:.2f} to {high:.2f}"
             yield Reason("ConstantOutOfRange", message)
 
 
-def _constants(held: Belief) -> tuple[tuple[str, float, float, float], ...]:
+def _constants(belief: Belief) -> tuple[tuple[str, float, float, float], ...]:
     """Return (name, learned, prior, most that is possible) of each, in the learner's order."""
     names = ("overhead factor", "bandwidth efficiency", "prefill efficiency")
     most = (math.inf, 1.0, 1.0)
-    return tuple(zip(names, held.posterior.constants, held.prior.constants, most, strict=True))
+    return tuple(zip(names, belief.posterior.constants, belief.prior.constants, most, strict=True))
 
 
 def _slow_pod(speeds: Mapping[str, PodSpeed], ease: float) -> Iterator[Reason]:

@@ -19,7 +19,7 @@ TOPOLOGY: Final = "Topology"
 JOINED: Final = tuple(each.name for each in CONDITION_TYPES.values() if each.is_joined)
 
 
-Said = Mapping[str, Mapping[str, Mapping[str, Any]]]
+RoleConditions = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 
 def due(found: Assessment) -> tuple[RoleManifest, ...]:
@@ -102,7 +102,7 @@ def _is_ahead(found: Assessment) -> bool:
     return found.apart is None and is_old
 
 
-def _ready(found: Assessment, said: Said, missing: str) -> Finding:
+def _ready(found: Assessment, said: RoleConditions, missing: str) -> Finding:
     if not said and not found.is_acting:
         message = f"mode is {found.mode}: no role is created"
         return Finding("True", "StatusOnly", message)
@@ -123,7 +123,7 @@ def _reconciling(found: Assessment, missing: str) -> Finding | None:
     return Finding("True", ROLES_MISSING, f"being made or updated: {missing}") if missing else None
 
 
-def _plan_valid(found: Assessment, said: Said) -> Finding | None:
+def _plan_valid(found: Assessment, said: RoleConditions) -> Finding | None:
     """Return whether roles are planned, and each can be; None: none are planned now."""
     if found.apart is None:
         return None
@@ -133,7 +133,7 @@ def _plan_valid(found: Assessment, said: Said) -> Finding | None:
     return Finding("True", "Planned", own)
 
 
-def _of_both(kind: str, said: Said) -> Finding | None:
+def _of_both(kind: str, said: RoleConditions) -> Finding | None:
     """Return a condition as both roles have it: bad where one is, else that of the first.
 
     One that is bad when it is False is absent until both have it.
@@ -148,7 +148,7 @@ def _of_both(kind: str, said: Said) -> Finding | None:
     return Finding(worst["status"], worst["reason"], message)
 
 
-def _said(found: Assessment) -> Said:
+def _said(found: Assessment) -> RoleConditions:
     """Return what roles say of their present specs: conditions by the object's name, by type."""
     return {
         other.view.name: {each["type"]: each for each in status.get("conditions") or ()}

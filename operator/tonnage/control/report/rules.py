@@ -23,7 +23,7 @@ from tonnage.control.observe.starting import WHY_NO_POD, held_up, why_refused
 from tonnage.control.report.kstatus import workload_kind
 from tonnage.estimate.metrics import QUERIES
 from tonnage.manifests.changes import Change
-from tonnage.manifests.evicted import DISRUPTION_BUDGET
+from tonnage.manifests.eviction import DISRUPTION_BUDGET
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.workload import PERCENT
 from tonnage.units import HOUR_S, count_of
@@ -58,7 +58,7 @@ def metrics_available(found: Assessment, fleet: Fleet) -> Finding:
     failed = list(_failed_queries(found, fleet))
     if traffics.metrics is Metrics.COMPLETE and failed:
         more = f" and {len(failed) - MOST_QUERIES} more" if len(failed) > MOST_QUERIES else ""
-        reason = "ScrapedInPart"
+        reason = "MetricsDegraded"
         message = f"{message}; without answer: {', '.join(failed[:MOST_QUERIES])}{more}"
     return Finding(states[traffics.metrics], reason, message)
 
@@ -86,7 +86,7 @@ def capacity_available(found: Assessment, _: Fleet) -> Finding:
     if (refused := problems.get("ReplicaFailure")) is not None:
         return Finding("False", why_refused(refused), refused)
     if silent := _silent_controller(found):
-        return Finding("False", "ControllerSilent", silent)
+        return Finding("False", "WorkloadControllerNotObserving", silent)
     if decision and decision.limited_by in BUDGET_LIMITS:
         return Finding("False", *decision.reasons[0])
     return Finding("True", "Scheduled", "no pod waits for a GPU, and none fails")
@@ -107,7 +107,7 @@ def _silent_controller(found: Assessment) -> str | None:
 
 
 def scaling_active(found: Assessment, _: Fleet) -> Finding:
-    if found.refusal and not found.is_of_before:
+    if found.refusal and not found.uses_previous_spec:
         return Finding("False", "PlanInvalid", "without a plan nothing is scaled: see PlanValid")
     if other := found.state.conflicting_autoscaler:
         message = f"{other} scales the same {workload_kind(found)}: remove one, Tonnage waits"
@@ -123,7 +123,7 @@ def _scaling(found: Assessment) -> Finding:
         return Finding("False", *conflict)
     if found.blackout:
         state: State = "False" if found.traffics.is_blind else "True"
-        return Finding(state, "FleetBlind", found.blackout)
+        return Finding(state, "MetricsOutage", found.blackout)
     if found.refusal:
         message = "replicas follow a plan for the running pods until the spec can be applied"
         return Finding("True", "ScalingWhatRuns", message)
@@ -153,8 +153,8 @@ def slo_met(found: Assessment, _: Fleet) -> Finding:
     if not shares:
         return Finding("Unknown", "NoTraffic", "no finished requests to judge")
     if misses:
-        return Finding("False", "Missed", "; ".join(misses))
-    return Finding("True", "Met", "every SLO target is met")
+        return Finding("False", "TargetMissed", "; ".join(misses))
+    return Finding("True", "TargetsMet", "every SLO target is met")
 
 
 def _because(each: Attainment) -> str:
@@ -175,7 +175,7 @@ def error_budget(found: Assessment, fleet: Fleet) -> Finding:
     was_burnt = is_false(found, "ErrorBudget")
     if not budget.is_burnt and not (was_burnt and budget.left < BUDGET_HYSTERESIS):
         message = f"no SLO target had more late requests in the last {window} than it allows"
-        return Finding("True", "Left", message)
+        return Finding("True", "BudgetAvailable", message)
     late_share = budget.num_late / budget.num_requests
     shares = (late_share, objective.allowed_share, budget.recent_share)
     late, allowed, lately = (f"{PERCENT * share:.3g}%" for share in shares)
@@ -184,7 +184,7 @@ def error_budget(found: Assessment, fleet: Fleet) -> Finding:
         f"{objective.limit}: {late} of {judged} in the last {window} were late, {allowed} allowed; "
         f"recently {lately}"
     )
-    return Finding("False", "Burnt", message)
+    return Finding("False", "BudgetExhausted", message)
 
 
 def _no_budget(found: Assessment, fleet: Fleet) -> Finding:
@@ -207,18 +207,18 @@ def kv_capacity(found: Assessment, _: Fleet) -> Finding:
         return Finding("Unknown", "RollingOut", "some replicas still run other flags")
     tokens, estimate = median_low(reported), estimated_kv_tokens(chosen.sizing)
     low, high = believable_range(chosen.sizing)
-    told = f"engines report {tokens:,.0f} KV tokens per rank, the estimate was {estimate:,.0f}"
+    text = f"engines report {tokens:,.0f} KV tokens per rank, the estimate was {estimate:,.0f}"
     if not fits_memory(tokens, chosen.sizing):
-        why = f"{told}: more than fit the memory of the GPU class, so it is not used"
+        why = f"{text}: more than fit the memory of the GPU class, so it is not used"
         return Finding("False", "MoreThanMemory", why)
     if not low <= tokens <= high:
         why = (
-            f"{told} (plausible are {low:,.0f} to {high:,.0f}): used for this object, not shared "
+            f"{text} (plausible are {low:,.0f} to {high:,.0f}): used for this object, not shared "
             "with others; look for --kv-cache-memory-bytes, --num-gpu-blocks-override, or another "
             "process on the GPU"
         )
         return Finding("False", "FarFromEstimate", why)
-    return Finding("True", "AsPlanned", told)
+    return Finding("True", "AsPlanned", text)
 
 
 def calibration_stored(found: Assessment, fleet: Fleet) -> Finding:
@@ -236,7 +236,7 @@ def template_drift(found: Assessment, _: Fleet) -> Finding | None:
     if drift is None or live is None:
         return None
     if not drift.is_known:
-        return Finding("Unknown", "WrittenOtherwise", _unknown(found, live))
+        return Finding("Unknown", "UnknownBaseline", _unknown(found, live))
     if not drift.changes and not drift.added:
         return Finding("False", "AsWritten", "the pod template is as Tonnage wrote it")
     message = "; ".join(_by_manager((*drift.changes, *drift.added)))

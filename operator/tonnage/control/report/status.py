@@ -41,7 +41,7 @@ from tonnage.control.report.calibrated import calibration_status
 from tonnage.control.report.condition_types import CONDITION_TYPES
 from tonnage.control.report.conditions import conditions, problem_cell, problem_of
 from tonnage.control.report.differing import facts, figures, figures_moved, is_moved
-from tonnage.control.report.happenings import bad_conditions
+from tonnage.control.report.event_records import bad_conditions
 from tonnage.control.report.kstatus import NO_PATH
 from tonnage.control.report.plausible import with_speeds
 from tonnage.control.report.roles import TOPOLOGY, has_roles, roles_replicas, roles_slo
@@ -118,8 +118,10 @@ def _planned_constants(status: Status, view: ModelView) -> Three | None:
     return planned if all(math.isfinite(each) and each > 0 for each in planned) else None
 
 
-def _without_path(view: ModelView, said: str) -> WriteMemory:
-    known = Failure(cause=Cause.NO_PATH, said=said, generation=view.generation, times=0, at_s=0.0)
+def _without_path(view: ModelView, detail: str) -> WriteMemory:
+    known = Failure(
+        cause=Cause.NO_PATH, detail=detail, generation=view.generation, times=0, at_s=0.0
+    )
     return WriteMemory(failures={WriteKind.CHILDREN: known})
 
 
@@ -138,8 +140,8 @@ def report(found: Assessment, fleet: Fleet) -> Reported:
     now, before = rfc3339(fleet.now_s), found.memory.reported
     known = before if found.pending else _with_decision(found, now)
     every_s, looked_at_s = fleet.settings.status_interval_s, known.looked_at_s
-    is_look_due = looked_at_s is None or fleet.now_s - looked_at_s >= every_s
-    is_look = not found.pending and is_look_due
+    is_refresh_due = looked_at_s is None or fleet.now_s - looked_at_s >= every_s
+    is_look = not found.pending and is_refresh_due
     if is_look:
         known = _looked(found, known, fleet)
         found = replace(found, memory=replace(found.memory, reported=known))
@@ -199,7 +201,7 @@ def _whole(found: Assessment, known: ReportMemory, stated: Status) -> Status:
         return stated.model_copy(
             update={"display": (stated.display or Display()).model_copy(update=display)}
         )
-    sizing = None if found.is_of_before else found.sizing
+    sizing = None if found.uses_previous_spec else found.sizing
     replicas = found.decision.replicas if found.decision else None
     more = {
         "plan": _with_reasons(found, stated.plan),
@@ -225,7 +227,7 @@ def _plan(found: Assessment) -> PlanStatus | None:
         frozen = found.memory.reported.frozen_plan or _standing(found.state.view).plan
         if frozen:
             return frozen
-    if found.sizing is None or found.decision is None or found.is_of_before:
+    if found.sizing is None or found.decision is None or found.uses_previous_spec:
         return None
     return _numbers(found.sizing, found.decision.replicas)
 
@@ -327,11 +329,11 @@ def _gauges(
         strictest = {each.name: each for each in observed.attainments}  # by rising quantile
         for each in strictest.values():
             yield f"{each.name.lower()}Attainment", each.fraction, SLO_SOURCES[each.name]
-    left = found.budget.left if found.budget else None
+    remaining = found.budget.left if found.budget else None
     before = found.memory.reported.shown.get(BUDGET_FIGURE)
-    if left is None and before and found.state.view.uid in fleet.past_awaited:
-        left = before.value
-    yield BUDGET_FIGURE, left, "late requests over slo.attainment.window"
+    if remaining is None and before and found.state.view.uid in fleet.past_awaited:
+        remaining = before.value
+    yield BUDGET_FIGURE, remaining, "late requests over slo.attainment.window"
     yield "coldStartSeconds", found.memory.posterior.cold_start_s, "scheduled to Ready of own pods"
 
 

@@ -6,15 +6,15 @@ from functools import cache, lru_cache
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Reason
-from tonnage.control.input.answers import Asker
-from tonnage.control.input.memory import BetterAsked, ObjectMemory
+from tonnage.control.input.memory import FlagSearchResult, ObjectMemory
 from tonnage.control.input.results import WriteKind
+from tonnage.control.input.sizing_cache import SizingCache
 from tonnage.control.input.state import ACTING, Chosen, DeploymentView, Fleet, ModelState
 from tonnage.control.observe.ownership import conflict_written
 from tonnage.control.size.allowed import check_allowed
 from tonnage.control.size.question import RefusedError, SizingQuestion, question_of
-from tonnage.estimate.belief import BAND, SETTLED_S, Belief, step_ratio
-from tonnage.estimate.promise import factor_now
+from tonnage.estimate.attainment import factor_now
+from tonnage.estimate.planning_constants import BAND, SETTLED_S, Belief, step_ratio
 from tonnage.manifests.arguments import FLAGS_NEEDED, as_told, read_flags
 from tonnage.manifests.children import (
     differs_in_pods,
@@ -52,7 +52,7 @@ ASKED_AGAIN_S = 600.0
 """Between two searches for better flags of a batch."""
 
 
-def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) -> Chosen:
+def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: SizingCache) -> Chosen:
     """Size an object: live flags stay until the user's spec changes.
 
     Raises:
@@ -81,7 +81,7 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) 
         sizing, problem = _as_it_runs(question, live)
         if not is_current and _replaces_pods(state, model):
             sizing = without_refused(model.spec, sizing)
-        found = _chosen_with(question, model, sizing, must_apply=not is_current, problem=problem)
+        found = _chosen_with(question, model, sizing, needs_apply=not is_current, problem=problem)
         found = replace(found, why_offload=RUNS_ON)
         if not is_current:
             return replace(found, better_asked=memory.sizing.better_asked)
@@ -92,7 +92,7 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: Asker) 
     question = ask(sizing.request.has_host_cache)
     if live is None:
         sizing = _with_planned_split(question, model, sizing)
-    found = _chosen_with(question, model, sizing, must_apply=True)
+    found = _chosen_with(question, model, sizing, needs_apply=True)
     return replace(found, why_offload=why_offload)
 
 
@@ -129,7 +129,7 @@ def choose_running(
     state: ModelState,
     fleet: Fleet,
     memory: ObjectMemory,
-    asker: Asker,
+    asker: SizingCache,
     *,
     is_reapplied: bool = True,
 ) -> Chosen:
@@ -147,7 +147,7 @@ def choose_running(
     if live is None:
         raise RefusedError(FLAGS_UNKNOWN, "the flags that run cannot be read")
     sizing, problem = _as_it_runs(question, live)
-    found = _chosen_with(question, model, sizing, must_apply=False, problem=problem)
+    found = _chosen_with(question, model, sizing, needs_apply=False, problem=problem)
     return replace(found, why_offload=RUNS_ON)
 
 
@@ -156,7 +156,7 @@ def _chosen_with(
     model: ModelDeployment,
     sizing: Sizing,
     *,
-    must_apply: bool,
+    needs_apply: bool,
     problem: str | None = None,
 ) -> Chosen:
     return Chosen(
@@ -164,12 +164,12 @@ def _chosen_with(
         sizing=sizing,
         belief=question.belief(sizing.flags),
         goodput_factor=factor_now(question.memory.posterior, now_s=question.fleet.now_s),
-        must_apply=must_apply,
+        needs_apply=needs_apply,
         problem=problem,
     )
 
 
-def _better_asked(question: SizingQuestion, found: Chosen) -> BetterAsked | None:
+def _better_asked(question: SizingQuestion, found: Chosen) -> FlagSearchResult | None:
     """Return the plan with other flags of a batch that measured constants favour, if one is known.
 
     Asked when the constants have stood for a while, and rarely: a search of flags is a long one.
@@ -190,12 +190,12 @@ def _better_asked(question: SizingQuestion, found: Chosen) -> BetterAsked | None
         return None
     try:
         better = _better_slots(question, found)
-        return BetterAsked(at_s=now_s, flags=flags, asked=held.asked, sizing=better)
+        return FlagSearchResult(at_s=now_s, flags=flags, asked=held.asked, sizing=better)
     except SearchAbandonedError:
         return known  # what serves the demand was answered: this can wait
 
 
-def _still_asks(question: SizingQuestion, held: Belief, last: BetterAsked) -> bool:
+def _still_asks(question: SizingQuestion, held: Belief, last: FlagSearchResult) -> bool:
     """Tell whether a plan would be asked with much the same constants and lengths as this one was.
 
     That nothing better was found is asked again soon enough, whatever the lengths.
@@ -228,8 +228,8 @@ def _better_slots(question: SizingQuestion, found: Chosen) -> Sizing | None:
     is_same_split = best.flags.parallelism == flags.parallelism
     known = "KVCache" not in {best.limited_by, found.sizing.limited_by}
     is_worth_it = _is_worth_it(found, best)
-    is_taken = is_other and is_same_split and is_worth_it and known
-    return without_refused(found.model.spec, best) if is_taken else None
+    is_adopted = is_other and is_same_split and is_worth_it and known
+    return without_refused(found.model.spec, best) if is_adopted else None
 
 
 def moved_flags(running: Flags, best: Flags) -> str:
@@ -243,7 +243,7 @@ def moved_flags(running: Flags, best: Flags) -> str:
 
 def slots_reasons(found: Chosen) -> tuple[Reason, ...]:
     """Say what other flags of a batch would gain: a restart, which is not begun for it."""
-    best, sizing = found.better_slots, found.sizing
+    best, sizing = found.better_max_num_seqs, found.sizing
     if best is None:
         return ()
     each = significant(best.goodput_requests_per_s)
@@ -286,10 +286,10 @@ def actionable_model(state: ModelState) -> ModelDeployment:
         raise RefusedError("InvalidSpec", str(state.model))
     if state.config_problem:
         raise RefusedError("ModelConfigMissing", state.config_problem)
-    if state.older_claim:
+    if state.earlier_owner:
         raise RefusedError(
             "ConflictingOwner",
-            f"scaleTarget is already scaled by the older ModelDeployment {state.older_claim}",
+            f"scaleTarget is already scaled by the older ModelDeployment {state.earlier_owner}",
         )
     _check_claim(state, state.model)
     _check_deployment(state, state.model)
@@ -330,7 +330,7 @@ def _check_deployment(state: ModelState, model: ModelDeployment) -> None:
             f"{state.oversized_bytes} bytes, and Tonnage reads no more than the name of one above "
             "256 KiB: remove labels, annotations or variables",
         )
-    deployment = state.deployment or state.in_the_way
+    deployment = state.deployment or state.name_conflict
     if target:
         if deployment is None or not deployment.is_opted_in:
             raise RefusedError(
@@ -343,8 +343,8 @@ def _check_deployment(state: ModelState, model: ModelDeployment) -> None:
             raise RefusedError(
                 "TargetNotAllowed", f"{target.kind} {target.name} is controlled by another object"
             )
-    elif state.in_the_way is not None:
-        raise RefusedError("NameConflict", conflict_written(state.in_the_way, model.uid))
+    elif state.name_conflict is not None:
+        raise RefusedError("NameConflict", conflict_written(state.name_conflict, model.uid))
 
 
 def _live_flags(
@@ -390,7 +390,7 @@ def _is_reapplied(question: SizingQuestion, state: ModelState, deployment: Deplo
     is_acting = isinstance(model, ModelDeployment) and model.spec.scaling.mode in ACTING
     is_refused = WriteKind.TEMPLATE in memory.written.failures
     writers = memory.writers
-    if not is_acting or is_refused or writers.template.is_left:
+    if not is_acting or is_refused or writers.template.in_backoff:
         return False
     if writers.drift is None or not writers.drift.is_known:
         return bool(deployment.template_managers)

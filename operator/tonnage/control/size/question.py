@@ -11,13 +11,13 @@ from tonnage.api.spec import Spec
 from tonnage.catalog.engine import parse_version
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.catalog.shape import ModelShape
-from tonnage.control.input.answers import Asker
 from tonnage.control.input.memory import ObjectMemory
+from tonnage.control.input.sizing_cache import SizingCache
 from tonnage.control.input.state import BadConfig, Fleet, ModelState
 from tonnage.control.learn.believed import asked_with, belief, near_posterior, with_known_cache
 from tonnage.control.measure.steady import lengths_of, near_lengths
-from tonnage.estimate.belief import Belief
 from tonnage.estimate.lengths import MeasuredLengths
+from tonnage.estimate.planning_constants import Belief
 from tonnage.estimate.posterior import SpeedPosterior
 from tonnage.manifests.arguments import argument_pairs, without_capacity_flags
 from tonnage.memoize import memoize
@@ -60,7 +60,7 @@ class SizingQuestion:
     state: ModelState
     fleet: Fleet
     memory: ObjectMemory
-    asker: Asker
+    asker: SizingCache
     _beliefs: dict[Flags | None, Belief] = field(default_factory=dict)
 
     @property
@@ -91,11 +91,11 @@ class SizingQuestion:
         Raises:
             SizingError, SearchAbandonedError: as sizing does.
         """
-        held, stays = self.belief(flags), flags if run else None
+        constants, stays = self.belief(flags), flags if run else None
         try:
-            return self._size(held, held.asked.slow, stays)
+            return self._size(constants, constants.asked.slow, stays)
         except SLOInfeasibleError:
-            return self._size(held, held.asked.middle, stays)
+            return self._size(constants, constants.asked.middle, stays)
 
     @property
     def calmer(self) -> Self:
@@ -122,37 +122,37 @@ class SizingQuestion:
         Raises:
             SizingError, SearchAbandonedError: as sizing does.
         """
-        held = self.belief(running)
+        constants = self.belief(running)
         request = replace(self.near, num_gpus=running.parallelism.num_gpus)
         found = self.asker.size(
-            self._with_beliefs(request, held, self._near(held, held.asked.slow))
+            self._with_beliefs(request, constants, self._near(constants, constants.asked.slow))
         )
         return self.size(found.flags, run=True)
 
-    def _size(self, held: Belief, posterior: SpeedPosterior, flags: Flags | None) -> Sizing:
-        request = self._with_beliefs(self.request, held, posterior, flags)
+    def _size(self, constants: Belief, posterior: SpeedPosterior, flags: Flags | None) -> Sizing:
+        request = self._with_beliefs(self.request, constants, posterior, flags)
         if flags is None or request.slo.is_offline:
             return self.asker.size(request)
 
         def near() -> SizingRequest:
-            return self._with_beliefs(self.near, held, self._near(held, posterior), flags)
+            return self._with_beliefs(self.near, constants, self._near(constants, posterior), flags)
 
         return self.asker.size(request, near=near)
 
     def _with_beliefs(
         self,
         request: SizingRequest,
-        held: Belief,
+        constants: Belief,
         posterior: SpeedPosterior,
         flags: Flags | None = None,
     ) -> SizingRequest:
         """Return the request with what is believed of the engines, and the flags that stay."""
         if flags is not None:
             request = with_known_cache(request, flags, self.state, self.fleet, self.memory)
-        return asked_with(request, held, posterior)
+        return asked_with(request, constants, posterior)
 
-    def _near(self, held: Belief, posterior: SpeedPosterior) -> SpeedPosterior:
-        return near_posterior(posterior, held.prior, share=self.fleet.settings.speed_range)
+    def _near(self, constants: Belief, posterior: SpeedPosterior) -> SpeedPosterior:
+        return near_posterior(posterior, constants.prior, share=self.fleet.settings.speed_range)
 
 
 def question_of(  # noqa: PLR0913  (who asks, and what is left open)
@@ -160,7 +160,7 @@ def question_of(  # noqa: PLR0913  (who asks, and what is left open)
     state: ModelState,
     fleet: Fleet,
     memory: ObjectMemory,
-    asker: Asker,
+    asker: SizingCache,
     *,
     has_host_cache: bool | None = None,
 ) -> SizingQuestion:

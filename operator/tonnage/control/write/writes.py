@@ -19,7 +19,7 @@ from tonnage.control.input.results import Cause, Fate, Result, WriteKind
 from tonnage.control.input.state import Assessment, DeploymentView, Fleet
 from tonnage.control.input.writers import Scaled
 from tonnage.control.observe.ownership import may_act, may_scale, owns_children
-from tonnage.control.report.happenings import Happening, happenings
+from tonnage.control.report.event_records import EventRecord, event_records
 from tonnage.control.report.roles import due, edited, said_by_roles
 from tonnage.control.report.status import Reported
 from tonnage.manifests.names import Manifest
@@ -72,7 +72,7 @@ class Writes:
     check_leftovers: bool = False
     """Of children that this spec does not ask for, and another one may have."""
     status: Status | None = None
-    happenings: tuple[Happening, ...] = ()
+    event_records: tuple[EventRecord, ...] = ()
     is_oversized: bool = False
     """The object is too large to be read once more before an Event of it is posted."""
 
@@ -93,7 +93,7 @@ class Writes:
             WriteKind.TEMPLATE: self.makes,
             WriteKind.CHILDREN: self.check_children,
             WriteKind.STATUS: self.status is not None,
-            WriteKind.EVENTS: bool(self.happenings),
+            WriteKind.EVENTS: bool(self.event_records),
         }
         return frozenset(kind for kind, is_asked in asked.items() if is_asked)
 
@@ -101,7 +101,7 @@ class Writes:
     def num_limited(self) -> int:
         """How much of what is limited this asks for: all but replicas."""
         templates = 0 if self.template is None else NUM_CREATED if self.creates else 1
-        reports = len(self.happenings) + (self.status is not None)
+        reports = len(self.event_records) + (self.status is not None)
         return templates + len(self.roles) + self.check_children + reports
 
     @property
@@ -128,7 +128,7 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     is_scaling = scale is not None or (template is not None and deployment is None)
     rolls = template is not None and bool(found.changes)
     repeated = said_by_roles(found)
-    events, said = happenings(
+    events, said = event_records(
         reported.memory,
         [each for each in reported.conditions if each.type not in repeated],
         scaling=next(iter(reported.memory.decisions), None) if is_scaling else None,
@@ -156,7 +156,7 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
         check_children=checks,
         check_leftovers=checks and _is_spec_new(found),
         status=None if is_mute or view.is_deleting else reported.status,
-        happenings=() if view.is_deleting else events,
+        event_records=() if view.is_deleting else events,
         is_oversized=view.is_oversized,
     )
     if checks:

@@ -218,16 +218,16 @@ def shortfall(budget: MemoryBudget, *, request_bytes: float, context_tokens: int
     if budget.given_pool:
         lack = _too_small(budget, request_bytes, context_tokens)
         return lack or (_too_large(budget) if budget.unused_bytes < 0 else None)
-    left, spread = budget.kv_pool_bytes, budget.kv_pool_spread_bytes
-    if left < request_bytes:
+    remaining, spread = budget.kv_pool_bytes, budget.kv_pool_spread_bytes
+    if remaining < request_bytes:
         return (
             f"{budget} {_remainder(budget)}; one request of {context_tokens} tokens needs "
             f"{format_bytes(request_bytes)} of KV cache per GPU"
         )
-    if left <= spread:
+    if remaining <= spread:
         return (
-            f"{budget} leaves {format_bytes(left)} for the KV cache, but the estimate is off by up "
-            f"to {format_bytes(spread)}: there may be none"
+            f"{budget} leaves {format_bytes(remaining)} for the KV cache, but the estimate is off "
+            f"by up to {format_bytes(spread)}: there may be none"
         )
     return None
 
@@ -258,7 +258,7 @@ def _too_large(budget: MemoryBudget) -> str:
 
 
 def _remainder(budget: MemoryBudget) -> str:
-    left = budget.kv_pool_bytes
-    if left < 0:
-        return f"is {format_bytes(-left)} short before any KV cache"
-    return f"leaves {format_bytes(left)} for the KV cache"
+    remaining = budget.kv_pool_bytes
+    if remaining < 0:
+        return f"is {format_bytes(-remaining)} short before any KV cache"
+    return f"leaves {format_bytes(remaining)} for the KV cache"

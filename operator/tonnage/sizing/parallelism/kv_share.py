@@ -58,8 +58,8 @@ class KvShare:
 
     def tokens_attended(self, context_tokens: float) -> float:
         """Return how many of those a token attends to."""
-        held = self.tokens_held(context_tokens)
-        return held if self.attended_tokens is None else min(held, self.attended_tokens)
+        stored = self.tokens_held(context_tokens)
+        return stored if self.attended_tokens is None else min(stored, self.attended_tokens)
 
     def decode_flop(self, context_tokens: float) -> float:
         """Return the attention work of one decoded token in a context of so many."""

@@ -39,7 +39,7 @@ BUDGET_GAIN = 1.06
 """What another token budget must bring than the best of those before it."""
 BUDGETS_TOKENS = tuple(512 * times for times in (1, 2, 4, 8, 32))
 
-Between = Callable[[], None]
+OnSearch = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +54,8 @@ class ChosenFlags:
 class FlagSearch:
     """The flags that serve most on one split, found with coarse runs."""
 
-    def __init__(self, request: SizingRequest, shard: Shard, between: Between) -> None:
-        self._request, self._shard, self._between = request, shard, between
+    def __init__(self, request: SizingRequest, shard: Shard, on_search: OnSearch) -> None:
+        self._request, self._shard, self._between = request, shard, on_search
         self._widest_of: dict[int, ChosenFlags] = {}
         """By token budget."""
 
@@ -133,11 +133,13 @@ class FlagSearch:
 
     def _try(self, chosen: ChosenFlags, guess: float, length: Length) -> ChosenFlags:
         trial = trial_of(self._request, chosen.replica)
-        return replace(chosen, goodput=goodput(trial, guess, length=length, between=self._between))
+        return replace(
+            chosen, goodput=goodput(trial, guess, length=length, on_search=self._between)
+        )
 
     def _keeps(self, chosen: ChosenFlags, rate: float) -> bool:
         trial = trial_of(self._request, chosen.replica)
-        return ratio_at(trial, rate, length=Length.COARSE, between=self._between) <= 1
+        return ratio_at(trial, rate, length=Length.COARSE, on_search=self._between) <= 1
 
     def _best_slots(self, best: ChosenFlags) -> ChosenFlags:
         """Return the best among more slots, where all are in use, and fewer."""
@@ -250,7 +252,7 @@ class FlagSearch:
         Where they are more than ``most`` times as many, infinity.
         """
         trial = trial_of(self._request, chosen.replica)
-        return ratio_at(trial, rate, length=Length.MEDIUM, most=most, between=self._between)
+        return ratio_at(trial, rate, length=Length.MEDIUM, most=most, on_search=self._between)
 
     def _with(self, chosen: ChosenFlags, **changes: int) -> ChosenFlags:
         flags = replace(chosen.flags, **changes)  # type: ignore[arg-type]
@@ -361,9 +363,9 @@ def _is_cut_freely(request: SizingRequest, replica: Replica) -> bool:
 
 def most_slots(request: SizingRequest, replica: Replica) -> int:
     """Return the slots of one rank that memory, TPOT and the token budget allow, one at least."""
-    held = replica.sequences_held(request.workload.mean_context_tokens)
-    allowed = tpot_ceiling(replica, request.workload, request.slo) if held else None
-    each = (held if allowed is None else min(held, allowed)) / replica.model.dp_size
+    sequences = replica.sequences_held(request.workload.mean_context_tokens)
+    allowed = tpot_ceiling(replica, request.workload, request.slo) if sequences else None
+    each = (sequences if allowed is None else min(sequences, allowed)) / replica.model.dp_size
     budget = replica.max_batched_tokens // replica.model.tokens_verified
     return max(1, min(math.floor(each), budget, MOST_SEQS))
 

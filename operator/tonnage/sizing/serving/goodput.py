@@ -100,12 +100,12 @@ def goodput(
     *,
     length: Length = Length.FULL,
     near: Goodput | None = None,
-    between: Callable[[], None] = lambda: None,
+    on_search: Callable[[], None] = lambda: None,
 ) -> Goodput:
     """Return the highest rate of each replica of a trial that keeps every target; 0 where none.
 
     ``guess``: where to begin, in requests per second of one replica. ``near``: what other runs
-    found, so that no short ones are needed to come near. ``between`` is called before each run;
+    found, so that no short ones are needed to come near. ``on_search`` is called before each run;
     what it raises ends the search, which goes on from there when it is asked again.
     """
     trial = with_rounded_inputs(trial)
@@ -117,14 +117,14 @@ def goodput(
     for level in (length,) if is_near else dict.fromkeys((Length.COARSE, length)):
         known = found.goodput.get(level)
         if known is None:
-            search = _Search(trial, found, between, length=level, steepness=best.steepness)
+            search = _Search(trial, found, on_search, length=level, steepness=best.steepness)
             known = found.goodput[level] = search.goodput(best.requests_per_s)
         best = known
         if not best.requests_per_s:
             return best
     if length is Length.FULL and best.standard_error > LARGE_ERROR:
         rate = best.requests_per_s
-        return goodput(trial, rate, length=Length.LONG, near=best, between=between)
+        return goodput(trial, rate, length=Length.LONG, near=best, on_search=on_search)
     return best
 
 
@@ -133,11 +133,11 @@ def outcome_at(
     requests_per_s: float,
     *,
     length: Length,
-    between: Callable[[], None] = lambda: None,
+    on_search: Callable[[], None] = lambda: None,
 ) -> TrialResult:
     """Return what becomes of a rate of each replica of a trial, by one run."""
     trial = with_rounded_inputs(trial)
-    return _Search(trial, _recall(trial), between, length=length).outcome(requests_per_s)
+    return _Search(trial, _recall(trial), on_search, length=length).outcome(requests_per_s)
 
 
 def ratio_at(
@@ -146,11 +146,11 @@ def ratio_at(
     *,
     length: Length,
     most: float = 1.0,
-    between: Callable[[], None] = lambda: None,
+    on_search: Callable[[], None] = lambda: None,
 ) -> float:
     """Return the ratio of ``outcome_at`` up to ``most``; infinity above it, as soon as it is."""
     trial = with_rounded_inputs(trial)
-    search = _Search(trial, _recall(trial), between, length=length)
+    search = _Search(trial, _recall(trial), on_search, length=length)
     return search.ratio_within(requests_per_s, most)
 
 
@@ -194,12 +194,12 @@ class _Search:
         self,
         trial: Trial,
         found: _Found,
-        between: Callable[[], None],
+        on_search: Callable[[], None],
         *,
         length: Length,
         steepness: float = STEEP,
     ) -> None:
-        self._trial, self._found, self._between = trial, found, between
+        self._trial, self._found, self._between = trial, found, on_search
         self._length, self._prior = length, steepness
         self._points: dict[float, float] = {}
 

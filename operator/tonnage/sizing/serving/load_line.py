@@ -43,10 +43,10 @@ def limits(replica: Replica, workload: Workload, slo: Slo) -> Iterator[tuple[str
     if ceiling is not None:
         yield "TimePerOutputToken", lambda n: n <= ceiling
     ranks = replica.model.dp_size
-    held = replica.sequences_held(workload.mean_context_tokens)
+    sequences = replica.sequences_held(workload.mean_context_tokens)
     per_step = _per_step(replica, workload)
     running = partial(num_running, replica, workload)
-    yield "KVCache", lambda n: running(n) <= held
+    yield "KVCache", lambda n: running(n) <= sequences
     yield "BatchedTokens", lambda n: n * per_step <= replica.max_batched_tokens * ranks
     if replica.max_num_seqs is not None:
         slots = replica.max_num_seqs * ranks
@@ -62,11 +62,11 @@ def _per_step(replica: Replica, workload: Workload) -> float:
 def most_decoding(replica: Replica, workload: Workload) -> tuple[str, float]:
     """Return the limit that is met first, and the mean number decoding when it does."""
     ranks = replica.model.dp_size
-    held = replica.sequences_held(workload.mean_context_tokens)
+    sequences = replica.sequences_held(workload.mean_context_tokens)
     slots = (replica.max_num_seqs or math.inf) * ranks
     batched = replica.max_batched_tokens * ranks / _per_step(replica, workload)
-    name = "MaxNumSeqs" if slots + ranks <= held else "KVCache"  # one more each would be held
-    most = min(slots, held)
+    name = "MaxNumSeqs" if slots + ranks <= sequences else "KVCache"  # one more each would be held
+    most = min(slots, sequences)
     if num_running(replica, workload, batched) <= most:
         return "BatchedTokens", batched
     # Prompts that fit one step are in prefill for one.

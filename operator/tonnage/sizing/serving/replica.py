@@ -40,8 +40,8 @@ class Replica:
     def sequences_held(self, context_tokens: float) -> float:
         """Return how many decoding sequences of this length the cache of all ranks holds."""
         each = self.layout.bytes_of_sequence(context_tokens)
-        held = sequences_held(pool_bytes=self.kv_pool_bytes, bytes_per_sequence=each)
-        return held * self.model.dp_size
+        sequences = sequences_held(pool_bytes=self.kv_pool_bytes, bytes_per_sequence=each)
+        return sequences * self.model.dp_size
 
     def requests_reserved(self, context_tokens: int) -> float:
         """Return how many requests of this length all ranks admit at once, each kept whole.

@@ -90,7 +90,7 @@ def staffing_of(
     alone_requests_per_s: float,
     routing: Routing,
     *,
-    between: Callable[[], None] = lambda: None,
+    on_search: Callable[[], None] = lambda: None,
 ) -> Staffing:
     """Return what each of N replicas serves, ``alone_requests_per_s`` being that of one.
 
@@ -103,23 +103,23 @@ def staffing_of(
     is_same = trial.slo.is_offline or serves_as_alone(routing, trial.arrival_scv)
     farther = max if is_pooled or trial.arrival_scv > 1 else min
     if alone_requests_per_s > 0 and not is_same:
-        most = most_requests_per_s(trial, alone_requests_per_s, between=between)
+        most = most_requests_per_s(trial, alone_requests_per_s, on_search=on_search)
         for number in FLEETS[1:]:
             fleet = of_fleet(trial, number, routing)
             guess = known[-1][1] or alone_requests_per_s
-            found = goodput(fleet, guess, length=Length.MEDIUM, between=between)
+            found = goodput(fleet, guess, length=Length.MEDIUM, on_search=on_search)
             known.append((number, min(most, farther(known[-1][1], found.requests_per_s))))
     return Staffing(each_requests_per_s=tuple(known), is_pooled=is_pooled)
 
 
 def most_requests_per_s(
-    trial: Trial, alone_requests_per_s: float, *, between: Callable[[], None] = lambda: None
+    trial: Trial, alone_requests_per_s: float, *, on_search: Callable[[], None] = lambda: None
 ) -> float:
     """Return what a replica serves with requests always waiting, and however long they wait.
 
     A run of many replicas may end before their batches are full: no run of it tells.
     """
-    between()
+    on_search()
     alone = with_rounded_inputs(replace(trial, num_replicas=1))
     count = requests_needed(trial.slo, Length.COARSE) + requests_to_fill(alone)
     run = TrialRun(alone, OVERLOAD * alone_requests_per_s, count)

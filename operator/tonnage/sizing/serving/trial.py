@@ -142,8 +142,8 @@ def engine_limits(trial: Trial) -> EngineLimits:
         num_ranks=replica.model.dp_size,
         newest_first_s=trial.newest_first_s,
     )
-    held = int(replica.kv_pool_bytes // replica.layout.bytes_per_block)
-    return replace(limits, num_blocks=max(held, limits.blocks_for(trial.context_tokens)))
+    capacity_blocks = int(replica.kv_pool_bytes // replica.layout.bytes_per_block)
+    return replace(limits, num_blocks=max(capacity_blocks, limits.blocks_for(trial.context_tokens)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,14 +258,18 @@ class TrialRun:
         table, engines = self.table, self.engines
         span_s = table.arrival_s[self.last - 1] - table.arrival_s[0]
         busy_s = sum(engine.busy_s for engine in engines)
-        left = self._left() if self.trial.newest_first_s else self._wait_s() * table.size / span_s
-        held = sum(engine.context_s for engine in engines)
+        queued = (
+            self._num_waiting()
+            if self.trial.newest_first_s
+            else self._wait_s() * table.size / span_s
+        )
+        capacity_blocks = sum(engine.context_s for engine in engines)
         blocks = self.limits.num_blocks * self.trial.replica.model.dp_size
         return TrialResult(
             counts=tuple(self._counts()),
-            backlog=left / (BACKLOG * math.sqrt(table.size)),
+            backlog=queued / (BACKLOG * math.sqrt(table.size)),
             running=sum(engine.decoding_s for engine in engines) / busy_s,
-            kv_usage=held / (busy_s * blocks),
+            kv_usage=capacity_blocks / (busy_s * blocks),
             full=sum(engine.full_s for engine in engines)
             / (busy_s * self.trial.replica.model.dp_size),
             busy=min(1.0, busy_s / len(engines) / span_s),
@@ -280,14 +284,14 @@ class TrialRun:
         first = self.last - (self.last - self.first) // LAST
         return self.table.wait_s(first, self.last) / max(1, self.last - first)
 
-    def _left(self) -> int:
+    def _num_waiting(self) -> int:
         """Return the requests that are left when the last one comes, beyond those that can run.
 
         Newest first, the last ones do not wait for those that were passed over or preempted.
         """
         table, ends_s = self.table, self.table.arrival_s[self.table.size - 1]
-        left = sum(ended_s > ends_s for ended_s in table.ended_s[: table.size])
-        return max(0, left - self.peak_running * self.limits.num_ranks * len(self.engines))
+        queued = sum(ended_s > ends_s for ended_s in table.ended_s[: table.size])
+        return max(0, queued - self.peak_running * self.limits.num_ranks * len(self.engines))
 
     def _latencies(self) -> Iterator[Latency]:
         slo = self.trial.slo

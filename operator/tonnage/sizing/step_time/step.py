@@ -425,8 +425,10 @@ def experts_block_s(shard: Shard, constants: SpeedConstants) -> float:
     used_for = constants.cutlass_experts
     if used_for == "none" or (used_for == "whole" and not _has_whole_experts(shard)):
         return constants.per_experts_block_s
-    held = max((share.num_experts / share.num_ranks for share in shard.experts), default=0.0)
-    return constants.cutlass_block_s + constants.cutlass_expert_s * held
+    experts_per_rank = max(
+        (share.num_experts / share.num_ranks for share in shard.experts), default=0.0
+    )
+    return constants.cutlass_block_s + constants.cutlass_expert_s * experts_per_rank
 
 
 def _has_whole_experts(shard: Shard) -> bool:

@@ -1,7 +1,7 @@
 import pytest
 
 from rival_builders import a_signal, told
-from tonnage.replay.rivals.hpa import Behavior, Hpa, Rate, for_pods, for_total
+from tonnage.replay.baselines.hpa import Behavior, Hpa, Rate, for_pods, for_total
 
 
 def asked_by_turns(hpa, turns, *, start, about=None):

@@ -1,5 +1,5 @@
 from rival_builders import a_signal
-from tonnage.replay.rivals.hpa import Concurrency
+from tonnage.replay.baselines.hpa import Concurrency
 
 
 def test_running_and_waiting_are_shared_out_at_the_target():

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from rival_builders import a_signal
-from tonnage.replay.rivals.hpa import epp_queue
+from tonnage.replay.baselines.hpa import epp_queue
 
 
 def test_a_router_counts_what_waits_in_engines_as_running_too():

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from rival_builders import a_signal
-from tonnage.replay.rivals.rule import Arrivals
+from tonnage.replay.baselines.rule import Arrivals
 
 
 def test_a_rate_is_what_came_within_the_window():

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rival_builders import a_signal
-from tonnage.replay.rivals.wva import (
+from tonnage.replay.baselines.wva import (
     ItlLine,
     ItlSample,
     Throughput,

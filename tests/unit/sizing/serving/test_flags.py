@@ -128,9 +128,9 @@ def searched(request, split=ONE_GPU):
     return best_of(request, split, lambda: None)
 
 
-def best_of(request, split, between):
+def best_of(request, split, on_search):
     shard = rank_of(request, split)
-    search, widest = FlagSearch(request, shard, between), largest_fitting(request, shard)
+    search, widest = FlagSearch(request, shard, on_search), largest_fitting(request, shard)
     return search.refine(search.coarse(widest))
 
 
@@ -341,7 +341,7 @@ class TestTheSearch:
         request = a_sizing_request(slo=an_slo(ttft_s=1.93, tpot_s=0.047), num_gpus=1)
         left, found = [0], None
 
-        def between():
+        def on_search():
             left[0] -= 1
             if left[0] < 0:
                 raise TimeoutError
@@ -351,7 +351,7 @@ class TestTheSearch:
             attempts += 1
             left[0] = 3
             try:
-                found = best_of(request, Parallelism(), between)
+                found = best_of(request, Parallelism(), on_search)
             except TimeoutError:
                 continue
 

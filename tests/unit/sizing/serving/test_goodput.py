@@ -126,7 +126,7 @@ class TestTheRate:
 
     def test_far_above_it_is_known_to_be_missed_without_a_whole_run(self):
         trial, runs = a_trial(slo=an_slo(ttft_s=0.41, tpot_s=1)), []
-        asked = {"length": Length.MEDIUM, "between": lambda: runs.append(1)}
+        asked = {"length": Length.MEDIUM, "on_search": lambda: runs.append(1)}
 
         assert ratio_at(trial, 40.0, **asked) == math.inf
         assert ratio_at(trial, 40.0, most=0.5, **asked) == math.inf
@@ -205,7 +205,7 @@ class TestWhatIsRemembered:
     def test_an_abandoned_search_goes_on_where_it_stopped(self):
         trial = a_trial(slo=an_slo(ttft_s=1.71, tpot_s=0.0191))
         whole = Counter()
-        rate = searched(replace(trial, slo=trial.slo), between=whole).requests_per_s
+        rate = searched(replace(trial, slo=trial.slo), on_search=whole).requests_per_s
         other = a_trial(slo=an_slo(ttft_s=1.71, tpot_s=0.0191), context_tokens=8191)
         parts = []
 
@@ -213,7 +213,7 @@ class TestWhatIsRemembered:
             counter = Counter(most=2)
             parts.append(counter)
             try:
-                found = searched(other, between=counter)
+                found = searched(other, on_search=counter)
                 break
             except AbandonedError:
                 continue
@@ -227,7 +227,7 @@ class TestWhatIsRemembered:
         trial, counter = a_trial(slo=an_slo(ttft_s=1.72)), Counter()
         first = searched(trial)
 
-        assert searched(trial, between=counter) == first
+        assert searched(trial, on_search=counter) == first
         assert counter.runs == 0
 
     def test_a_longer_answer_is_kept_beside_a_coarse_one(self):
@@ -235,7 +235,7 @@ class TestWhatIsRemembered:
         searched(trial, Length.COARSE)
         medium = searched(trial, Length.MEDIUM)
 
-        assert searched(trial, Length.COARSE, between=counter) is not medium
+        assert searched(trial, Length.COARSE, on_search=counter) is not medium
         assert counter.runs == 0
 
     def test_what_differs_by_less_than_it_can_matter_is_the_same_question(self):
@@ -244,7 +244,7 @@ class TestWhatIsRemembered:
         searched(replace(trial, replica=replica))
         near = replace(replica, kv_pool_bytes=1.002 * replica.kv_pool_bytes)
 
-        searched(replace(trial, replica=near), between=counter)
+        searched(replace(trial, replica=near), on_search=counter)
 
         assert counter.runs == 0
 

@@ -49,10 +49,10 @@ class TestBehindAService:
         ]
 
     def test_of_poisson_arrivals_runs_nothing_more(self):
-        def between():
+        def on_search():
             raise AssertionError
 
-        found = staffing_of(TRIAL, 4.0, Routing.SERVICE, between=between)
+        found = staffing_of(TRIAL, 4.0, Routing.SERVICE, on_search=on_search)
 
         assert found.each(1) == found.each(100) == 4.0
 

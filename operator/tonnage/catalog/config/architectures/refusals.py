@@ -91,10 +91,10 @@ def refuse_without_decode(config: Mapping[str, object], model_type: str) -> None
     listed = config.get("architectures")
     heads = [str(each) for each in listed] if isinstance(listed, list) else []
     head = next((each for each in heads if _NO_DECODE.search(each)), None)
-    said = f"architectures = {head!r}" if head else f"model_type = {model_type!r}"
+    named = f"architectures = {head!r}" if head else f"model_type = {model_type!r}"
     if head or model_type in _ENCODERS:
         raise UnknownArchitectureError(
-            f"{said} embeds or classifies text: it generates no tokens, and there is no decode to "
+            f"{named} embeds or classifies text: it generates no tokens, and there is no decode to "
             "plan"
         )
 

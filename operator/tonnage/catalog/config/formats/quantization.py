@@ -184,8 +184,8 @@ def stored_weights(
     ignored = unquantized_parts(keys.ignore or [], layers, own_names)
     if keys.method == "mxfp4":  # gpt-oss: the experts only, whatever the list says
         ignored |= {"attention", "state_attention", "dense_ffn", "shared_experts"}
-    is_said = keys.ignore is not None or keys.method not in LISTING_METHODS
-    return replace(found, unquantized=frozenset(ignored), says_unquantized=is_said)
+    is_listed = keys.ignore is not None or keys.method not in LISTING_METHODS
+    return replace(found, unquantized=frozenset(ignored), says_unquantized=is_listed)
 
 
 def _weight_format(keys: QuantizationKeys) -> WeightFormat:

@@ -239,15 +239,15 @@ def _without_synonyms(block: Mapping[str, object]) -> dict[str, object]:
     Raises:
         ModelConfigError: names both.
     """
-    left = dict(block)
+    remaining = dict(block)
     for names in _SYNONYMS:
         written = [name for name in names if block.get(name) is not None]
         for other in written[1:]:
             _refuse_contradiction(block, other, written[0])
         for name in names if written else ():
             if name != written[0]:
-                left.pop(name, None)
-    return left
+                remaining.pop(name, None)
+    return remaining
 
 
 def _refuse_contradiction(block: Mapping[str, object], other: str, first: str) -> None:

@@ -1,0 +1,141 @@
+"""What plan, compare and replay print alike: what they skipped, how far they are, data, pages."""
+
+import csv
+import errno
+import gzip
+import importlib
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from tonnage.cli.console import Failure, ManifestError, failing, needs_extra, print_error, remark
+from tonnage.cli.read.manifest import ManifestObject, Manifests
+from tonnage.cli.read.references import ModelFiles, parsed_model
+from tonnage.cli.results.planning import PlanContext, Planned, Refused, answer
+from tonnage.cli.results.progress import Progress, is_compiled
+from tonnage.cli.results.roles import parts_of
+from tonnage.units import count_of
+
+if TYPE_CHECKING:  # slow to import, and plans have none
+    from tonnage.replay.traces import Trace
+
+PAGE_MODULES: Final = frozenset({"matplotlib"})
+
+
+def report_skipped(manifests: Manifests) -> None:
+    """Say what cannot be read, and what is none of ours."""
+    for problem in manifests.problems:
+        print_error(problem)
+    for resource in manifests.others:
+        kind = " ".join(part for part in (resource.api_version, resource.kind) if part)
+        remark(
+            f"Note: {resource.location}: skipped {kind or 'an object without a kind'} "
+            f"{resource.name}"
+        )
+
+
+def check_some(manifests: Manifests, names: tuple[str, ...]) -> None:
+    """Say what is skipped, and refuse files that hold nothing else.
+
+    Raises:
+        Failure: there is no ModelDeployment, and no file that cannot be read.
+    """
+    report_skipped(manifests)
+    if not (manifests.model_deployments or manifests.problems):
+        raise Failure(f"no ModelDeployment of tonnage.dev in {', '.join(names)}")
+
+
+def single_model(manifests: Manifests, names: tuple[str, ...], *, command: str) -> ManifestObject:
+    """Return the only ModelDeployment, for a command that takes one.
+
+    Raises:
+        Failure: there are none or several, or a file cannot be read.
+    """
+    report_skipped(manifests)
+    if manifests.problems:
+        raise Failure("the manifests are not valid")
+    found = manifests.model_deployments
+    if len(found) != 1:
+        listed = ": " + ", ".join(each.name for each in found) if found else ""
+        raise Failure(
+            f"{command} takes one ModelDeployment, {', '.join(names)} holds {len(found)}{listed}"
+        )
+    return found[0]
+
+
+def answers_for(
+    resource: ManifestObject, manifests: Manifests, terms: PlanContext, beside: ModelFiles
+) -> list[Planned | Refused]:
+    """Return the answer for one object, or for each of its roles.
+
+    Of one that is not valid it is said what is wrong, and there is none.
+    """
+    try:
+        parsed = parsed_model(resource, manifests)
+        references = beside.references(parsed)
+    except ManifestError as error:
+        print_error(error.message)
+        return []
+    terms = replace(terms, guessed=resource.guessed)
+    parts = parts_of(parsed.model, terms, references)
+    if parts.message:
+        remark(f"Note: {parts.message}")
+    return [answer(each, terms, references) for each in parts.models]
+
+
+def search_progress() -> Progress:
+    """Return what tells on standard error how far a search is."""
+    return Progress(remark, clock=time.monotonic, is_compiled=is_compiled())
+
+
+def check_page(page_file: str | None, form: str) -> None:
+    """Refuse, before anything is computed, a page that could not be written."""
+    if page_file is None:
+        return
+    if page_file == "-" and form != "text":
+        raise Failure(f"--html - and -o {form} both print to standard output; name a file for one")
+    with needs_extra("matplotlib", "--html", PAGE_MODULES):
+        importlib.import_module("tonnage.cli.page.drawing")
+    if page_file != "-" and (why := _unwritable(Path(page_file))):
+        raise Failure(f"--html {page_file}: {why}")
+
+
+def _unwritable(path: Path) -> str | None:
+    """Return why no file can be written there; None: as far as can be seen, it can."""
+    if path.is_dir():
+        return os.strerror(errno.EISDIR)
+    if not path.parent.is_dir():
+        return os.strerror(errno.ENOENT)
+    is_allowed = os.access(path if path.exists() else path.parent, os.W_OK)
+    return None if is_allowed else os.strerror(errno.EACCES)
+
+
+def write_page(page_file: str, text: str) -> None:
+    """Write a page to a file or, for ``-``, to standard output."""
+    if page_file == "-":
+        click.echo(text, nl=False)
+        return
+    with failing(OSError, where=f"--html {page_file}: "):
+        Path(page_file).write_text(text, encoding="utf-8")
+    remark(f"Wrote {page_file}")
+
+
+def write_trace(path: Path, trace: "Trace") -> None:
+    """Write a trace with our own columns; a name that ends in .gz is packed."""
+    name = path.name.lower()
+    if not name.removesuffix(".gz").endswith(".csv"):
+        raise Failure(f"--save-trace {path}: a trace is written as .csv or .csv.gz")
+    opened = gzip.open if name.endswith(".gz") else open
+    with (
+        failing(OSError, where=f"--save-trace {path}: "),
+        opened(path, "wt", encoding="utf-8", newline="") as lines,
+    ):
+        writer = csv.writer(lines, lineterminator="\n")
+        writer.writerow(("arrival_s", "prompt_tokens", "output_tokens"))
+        rows = zip(trace.arrival_s, trace.prompt_tokens, trace.output_tokens, strict=True)
+        writer.writerows((f"{at_s:.3f}", prompt, output) for at_s, prompt, output in rows)
+    remark(f"Wrote {path}: {count_of(len(trace), 'request')}")

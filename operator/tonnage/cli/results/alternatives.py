@@ -1,0 +1,163 @@
+"""Ways out of a no: changes to the spec with which the answer would be yes."""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from typing import Any, Final
+
+from tonnage.catalog.engine import find_engine, newest_version, parse_version
+from tonnage.catalog.gpu import CatalogError, Gpu
+from tonnage.cli.results.checkpoint_weights import narrowed
+from tonnage.explain.demand_outcome import cost_figures
+from tonnage.sizing.bill import Bill, bill
+from tonnage.sizing.cost import least_usd_per_gpu_hour
+from tonnage.sizing.errors import SizingError
+from tonnage.sizing.plan import OnSearch, Sizing, keep_searching
+from tonnage.sizing.request import SizingRequest, on_gpu, with_prior
+from tonnage.sizing.search import fewest_gpus, size
+
+NUM_GPUS_TRIED: Final = (1, 2, 4, 8, 16)
+MAX_OFFERS: Final = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """Changes to the spec with which the answer would be yes."""
+
+    changes: tuple[str, ...]
+    sizing: Sizing
+    fewest: int = 1
+    """Replicas that run whatever the demand."""
+
+    @property
+    def replicas(self) -> int:
+        return max(self.sizing.replicas, self.fewest)
+
+    @property
+    def bill(self) -> Bill | None:
+        return bill(self.sizing, replicas=self.replicas)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain figures, for the demand."""
+        sizing = self.sizing
+        return {
+            "changes": list(self.changes),
+            "gpu": sizing.request.gpu.name,
+            "replicas": self.replicas,
+            "gpusPerReplica": sizing.parallelism.num_gpus,
+            "maxNumSeqs": sizing.flags.max_num_seqs,
+            "cost": cost_figures(self.bill),
+        }
+
+
+def offers(
+    request: SizingRequest,
+    gpus: Iterable[Gpu],
+    *,
+    fewest: int = 1,
+    on_search: OnSearch = keep_searching,
+) -> tuple[Alternative, ...]:
+    """Return the changes with which the request has an answer, the cheapest first.
+
+    Each as ``compare`` has it: with what it costs least, a higher maxReplicas among the changes.
+    ``fewest``: replicas that run whatever the demand.
+    """
+    most, request = request.max_replicas, replace(request, flags=None, max_replicas=None)
+    tried = chain(
+        _newer_engine(request, on_search),
+        _other_numbers(request, on_search),
+        _smaller(request, on_search),
+        _other_gpus(request, gpus, on_search),
+    )
+    found = [replace(offer, fewest=fewest) for offer in tried]
+    cheapest = sorted(found, key=_price)[:MAX_OFFERS]
+    return tuple(_with_replicas(offer, most) for offer in cheapest)
+
+
+def _with_replicas(offer: Alternative, most: int | None) -> Alternative:
+    needed = offer.replicas
+    if most is None or needed <= most:
+        return offer
+    return replace(offer, changes=(*offer.changes, f"scaling.maxReplicas: {needed}"))
+
+
+def _price(offer: Alternative) -> tuple[float, int]:
+    """Order by price; a class without one comes after those that have it."""
+    found, num_gpus = offer.bill, offer.replicas * offer.sizing.parallelism.num_gpus
+    return (found.usd_per_hour if found else math.inf), num_gpus
+
+
+def _offer(request: SizingRequest, change: str, on_search: OnSearch) -> Iterator[Alternative]:
+    """Yield the change if the request has an answer with it."""
+    sizing = _try(request, on_search)
+    if sizing:
+        yield Alternative(changes=(change,), sizing=sizing)
+
+
+def _try(request: SizingRequest, on_search: OnSearch) -> Sizing | None:
+    try:
+        return size(request, on_search=on_search)
+    except (SizingError, CatalogError):
+        return None
+
+
+def _newer_engine(request: SizingRequest, on_search: OnSearch) -> Iterator[Alternative]:
+    """Yield the newest version that is known, where an older one is asked for."""
+    newest = newest_version()
+    if parse_version(request.engine.minor) < parse_version(newest):
+        changed = with_prior(replace(request, engine=find_engine(newest)))
+        yield from _offer(changed, f'engine.version: "{newest}"', on_search)
+
+
+def _other_numbers(request: SizingRequest, on_search: OnSearch) -> Iterator[Alternative]:
+    """Yield the cheapest other number of GPUs of the same class."""
+    if request.num_gpus is None:
+        return iter(())  # every number was tried before the answer was no
+    tried = (
+        _offer(
+            replace(request, num_gpus=num_gpus), f"hardware.gpusPerReplica: {num_gpus}", on_search
+        )
+        for num_gpus in NUM_GPUS_TRIED
+    )
+    return islice(sorted(chain.from_iterable(tried), key=_price), 1)
+
+
+def _smaller(request: SizingRequest, on_search: OnSearch) -> Iterator[Alternative]:
+    """Yield what takes fewer bytes on the same GPUs: weights, cache, a shorter context."""
+    for change, narrow in narrowed(request):
+        yield from _offer(narrow, change, on_search)
+
+
+def _other_gpus(
+    request: SizingRequest, gpus: Iterable[Gpu], on_search: OnSearch
+) -> Iterator[Alternative]:
+    """Yield other classes, as many as are shown: those tried first that may cost least."""
+    others = [gpu for gpu in gpus if gpu.name != request.gpu.name]
+    bounds = ((least_usd, gpu) for gpu in others if (least_usd := _least_usd(request, gpu)))
+    found = 0
+    for _, gpu in sorted(bounds, key=lambda bound: (bound[0], bound[1].name)):
+        sizing = _try(on_gpu(request, gpu), on_search)
+        if sizing:
+            yield Alternative(changes=_changes_to(gpu, sizing, request), sizing=sizing)
+            found += 1
+        if found == MAX_OFFERS:
+            return
+
+
+def _least_usd(request: SizingRequest, gpu: Gpu) -> float | None:
+    """Return what the demand costs on a class at least, per hour; None where it will not do."""
+    try:
+        num_gpus = fewest_gpus(on_gpu(request, gpu))
+    except (SizingError, CatalogError):  # it will not do, or lacks a figure that is needed
+        return None
+    usd = least_usd_per_gpu_hour(gpu)
+    return math.inf if usd is None else num_gpus * usd
+
+
+def _changes_to(gpu: Gpu, sizing: Sizing, request: SizingRequest) -> tuple[str, ...]:
+    """Return the changes that lead to this sizing: a number of GPUs that stays must be right."""
+    num_gpus = sizing.flags.parallelism.num_gpus
+    if request.num_gpus in {None, num_gpus}:
+        return (f"hardware.gpu: {gpu.name}",)
+    return f"hardware.gpu: {gpu.name}", f"hardware.gpusPerReplica: {num_gpus}"

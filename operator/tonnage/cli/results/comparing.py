@@ -1,0 +1,180 @@
+"""GPU classes compared for one ModelDeployment: what was asked of which, and the answer as data."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from tonnage.api.objects import ModelDeployment
+from tonnage.catalog.gpu import Gpu
+from tonnage.cli.results.batches import BatchRow, batch_rows
+from tonnage.cli.results.planning import fewest_replicas, identity
+from tonnage.explain.demand_outcome import capacity_figures, demand_figures
+from tonnage.explain.report import estimate_status, plan_status, round_estimate
+from tonnage.sizing.compare import Choice, RefusedClass, Selection, select
+from tonnage.sizing.cost import gpu_hour
+from tonnage.sizing.plan import OnSearch, keep_searching
+from tonnage.sizing.request import SizingRequest
+
+IN_FULL: Final = 3
+"""Of the cheapest classes, where none was named: the others are a row of the ranking."""
+
+
+SEVERAL_NODES: Final = "SeveralNodes"
+"""Of a replica, which nothing here can run yet."""
+NO_PRICE: Final = "NoPrice"
+"""Where another class has one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excluded:
+    """Why a class is not ranked."""
+
+    reason: str
+    num_gpus: int | None = None
+    """None: it was not searched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """The classes that were asked, and what they answered."""
+
+    deployment: ModelDeployment
+    request: SizingRequest
+    selection: Selection
+    own: str | None
+    """The class of the manifest, if there is one."""
+    left_out: Mapping[str, Excluded]
+    """Those that nobody would buy, unless they were named."""
+    are_named: bool
+    """Somebody asked for these classes; without that all are compared."""
+
+    @property
+    def in_full(self) -> tuple[Choice, ...]:
+        """The classes to be shown with all their aspects: those named, else the cheapest."""
+        choices = self.selection.choices
+        if self.are_named:
+            return choices
+        return tuple(
+            choice
+            for number, choice in enumerate(choices)
+            if number < IN_FULL or choice.gpu.name == self.own
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as data: names as in status where status has them."""
+        return {
+            "metadata": identity(self.deployment),
+            "model": self.deployment.spec.model.id,
+            "mode": "offline" if self.request.slo.is_offline else "online",
+            "classes": [
+                _ranking_entry(number, choice)
+                for number, choice in enumerate(self.selection.choices, 1)
+            ],
+            "leftOut": [
+                {"gpu": name, "reason": each.reason}
+                | ({} if each.num_gpus is None else {"gpus": each.num_gpus})
+                for name, each in self.left_out.items()
+            ],
+            "refused": [_refusal(each) for each in self.selection.refused],
+        }
+
+
+def compare_classes(  # noqa: PLR0913  (what is compared, and how it was asked)
+    deployment: ModelDeployment,
+    request: SizingRequest,
+    gpus: Iterable[Gpu],
+    *,
+    are_named: bool,
+    is_written: bool = True,
+    on_search: OnSearch = keep_searching,
+) -> Compared:
+    """Put the request to every class; ``is_written``: a manifest names one of them."""
+    fewest, classes = fewest_replicas(deployment), tuple(gpus)
+    own = request.gpu.name if is_written else None
+    asked = tuple(
+        gpu for gpu in classes if are_named or gpu.name == own or gpu_hour(gpu, 1) is not None
+    )
+
+    def choose(gpus: tuple[Gpu, ...]) -> Selection:
+        return select(
+            request,
+            gpus,
+            fewest=fewest,
+            is_within_node=not are_named,
+            on_search=on_search,
+        )
+
+    selection = choose(asked)
+    if not any(
+        each.bill and each.is_within_bounds and not _is_over_nodes(each)
+        for each in selection.choices
+    ):
+        asked, selection = classes, choose(classes)
+    unsold = () if are_named else _over_nodes(selection.choices)
+    kept = tuple(each for each in selection.choices if each not in unsold)
+    return Compared(
+        deployment=deployment,
+        request=request,
+        selection=replace(selection, choices=kept),
+        left_out={
+            each.gpu.name: Excluded(reason=SEVERAL_NODES, num_gpus=each.num_gpus) for each in unsold
+        }
+        | dict.fromkeys((gpu.name for gpu in selection.over_nodes), Excluded(reason=SEVERAL_NODES))
+        | {gpu.name: Excluded(reason=NO_PRICE) for gpu in classes if gpu not in asked},
+        own=own,
+        are_named=are_named,
+    )
+
+
+def _over_nodes(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
+    """Return the classes of which a replica is over several nodes; never all."""
+    found = tuple(filter(_is_over_nodes, choices))
+    return found if len(found) < len(choices) else ()
+
+
+def _is_over_nodes(choice: Choice) -> bool:
+    return choice.sizing.parallelism.num_gpus > choice.gpu.gpus_per_node
+
+
+def _refusal(found: RefusedClass) -> dict[str, Any]:
+    return {"gpu": found.gpu.name, "reason": found.reason, "message": found.message}
+
+
+def _statuses(choice: Choice) -> dict[str, Any]:
+    sizing, replicas = choice.sizing, choice.replicas
+    return {
+        "gpu": choice.gpu.name,
+        "gpus": choice.num_gpus,
+        "atDemand": demand_figures(sizing, replicas),
+        "atCapacity": capacity_figures(sizing, replicas),
+        "plan": plan_status(sizing, replicas=replicas).to_dict(),
+        "estimate": estimate_status(sizing, replicas=replicas).to_dict(),
+    }
+
+
+def _ranking_entry(number: int, choice: Choice) -> dict[str, Any]:
+    return {
+        "rank": number,
+        **_statuses(choice),
+        "tokensPerSecondPerGpu": round_estimate(choice.tokens_per_s_per_gpu),
+        "withinMaxReplicas": choice.is_within_bounds,
+        "batches": [_batch(choice, row) for row in batch_rows(choice.sizing)],
+    }
+
+
+def _batch(choice: Choice, row: BatchRow) -> dict[str, Any]:
+    per_s, num_gpus = row.tokens_per_s, choice.sizing.flags.parallelism.num_gpus
+    ceiling = choice.sizing.memory_ceiling_typical
+    return {
+        "decoding": round_estimate(row.state.num_decoding),
+        "timePerOutputTokenSeconds": round_estimate(row.state.tpot_s),
+        "tokensPerSecond": round_estimate(per_s),
+        "tokensPerSecondPerGpu": round_estimate(per_s / num_gpus),
+        "kvCacheFraction": round_estimate(row.state.num_running / ceiling)
+        if ceiling < math.inf
+        else 0.0,
+        "boundBy": row.cells[-1],
+        "over": list(row.over),
+        "isLoadLine": row.is_load_line,
+    }

@@ -1,0 +1,142 @@
+"""A plan, or a reasoned no, in words: what text and pages say alike."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from tonnage.catalog.engine import default_batched_tokens
+from tonnage.cli.console import BAD_INPUT, EXIT_INFEASIBLE, OK
+from tonnage.cli.results.alternatives import Alternative
+from tonnage.cli.results.planning import CANNOT_RUN, Planned, Refused
+from tonnage.cli.results.savings import Saving
+from tonnage.explain.report import rate_written
+from tonnage.explain.words import Answer, explain
+from tonnage.manifests.children import num_nodes_of
+from tonnage.sizing.bill import bill
+from tonnage.sizing.plan import Sizing, requests_per_s_asked
+from tonnage.sizing.request import Flags
+from tonnage.units import count_of, format_s, significant
+
+BOUNDS: Final = frozenset({"MaxReplicas", "MinReplicas"})
+SAVING_NUMBERS: Final = ("GPUs", "saves")
+OFFER_NUMBERS: Final = ("GPUs", "max-num-seqs", "TPOT", "per hour")
+
+
+def object_label(answer: Planned | Refused) -> str:
+    """Return the object's namespace and name."""
+    return f"{answer.deployment.namespace}/{answer.deployment.name}"
+
+
+def is_short(answer: Planned) -> bool:
+    """Tell whether more replicas are needed than the spec allows."""
+    return answer.replicas < answer.sizing.replicas
+
+
+def exit_code(answers: Iterable[Planned | Refused], *, is_broken: bool) -> int:
+    """Return how a command ends that was asked for these: invalid input says more than a no.
+
+    ``is_broken``: something could not be read, so there is no answer for it.
+    """
+    found = list(answers)
+    if is_broken or any(isinstance(each, Refused) and each.is_input for each in found):
+        return BAD_INPUT
+    return (
+        OK
+        if all(isinstance(each, Planned) and not is_short(each) for each in found)
+        else EXIT_INFEASIBLE
+    )
+
+
+def _refusals(sizing: Sizing) -> dict[str, str]:
+    """Say from how many waiting tokens on an engine refuses, or why it refuses nobody."""
+    tokens = sizing.flags.max_num_queued_tokens
+    if tokens:
+        prompts = significant(tokens / sizing.request.workload.prompt.mean_tokens)
+        return {"max-num-queued-tokens": f"{tokens}, {prompts} mean prompts: then 503"}
+    if not sizing.request.refuses_late:
+        return {}
+    why = "disabled: not supported with data parallelism"
+    return {"max-num-queued-tokens": why}
+
+
+def headline(answer: Planned) -> str:
+    """Return the answer in a line: replicas, GPUs, slots, price."""
+    sizing, num_gpus = answer.sizing, answer.sizing.flags.parallelism.num_gpus
+    each = f" of {count_of(num_gpus, 'GPU')} ({sizing.flags.parallelism})" if num_gpus > 1 else ""
+    cost = bill(sizing, replicas=answer.replicas)
+    price = f", {cost.usd_per_hour:.2f} {cost.currency} per hour" if cost else ""
+    tokens = sizing.flags.max_num_batched_tokens
+    is_default = tokens == default_batched_tokens(sizing.request.gpu)
+    budget = "" if is_default else f", max-num-batched-tokens {tokens}"
+    line = (
+        f"{count_of(answer.replicas, 'replica')}{each} on {sizing.request.gpu.name}, "
+        f"max-num-seqs {sizing.flags.max_num_seqs}{budget}{price}"
+    )
+    after = "".join(f"; {each}" for each in obstacles(answer))
+    if is_short(answer):
+        rate = rate_written(sizing, requests_per_s_asked(sizing) or 0.0)
+        return (
+            f"{rate} need {count_of(sizing.replicas, 'replica')}, maxReplicas allows "
+            f"{answer.replicas}: {line}{after}"
+        )
+    return f"{line}{after}"
+
+
+def obstacles(answer: Planned) -> tuple[str, ...]:
+    """Return what keeps the operator from running the plan."""
+    return tuple(each.message for each in answer.reasons if each.code == CANNOT_RUN)
+
+
+def questions(answer: Planned) -> tuple[Answer, ...]:
+    """Return the questions, answered; replicas and cost within the bounds of the spec."""
+    *earlier, replicas, cost = explain(replace(answer.sizing, replicas=answer.replicas))
+    bounds = [each.message for each in answer.reasons if each.code in BOUNDS]
+    if bounds:
+        replicas = replace(replicas, answer="; ".join([replicas.answer, *bounds]))
+    return (*earlier, replicas, cost, *(words for words, _ in answer.verdicts.values()))
+
+
+def summary(answer: Planned) -> dict[str, str]:
+    """Return what is to be run, and what limits it."""
+    flags, split = answer.sizing.flags, answer.sizing.flags.parallelism
+    num_nodes = num_nodes_of(answer.sizing)
+    pods = count_of(num_nodes, "pod")
+    group = f", a group of {pods} of a LeaderWorkerSet" if num_nodes > 1 else ""
+    each = f"{split}, {count_of(split.num_gpus, 'GPU')} per replica{group}"
+    return {
+        "replicas": str(answer.replicas),
+        "GPUs": f"{answer.replicas * split.num_gpus} ({each})",
+        "max-num-seqs": f"{flags.max_num_seqs}{_ranks(flags)}",
+        "max-num-batched-tokens": str(flags.max_num_batched_tokens),
+        **_refusals(answer.sizing),
+        "gpu-memory-utilization": f"{flags.gpu_memory_utilization:g}",
+        "limited by": answer.sizing.limited_by,
+    }
+
+
+def _ranks(flags: Flags) -> str:
+    num_ranks = flags.parallelism.data
+    total = flags.max_num_seqs * num_ranks
+    return f" per data-parallel rank, {total} in all" if num_ranks > 1 else ""
+
+
+def saving_cells(saving: Saving) -> tuple[str, ...]:
+    """Return a change, the GPUs that it takes, and what it saves; in doubt it says so."""
+    saved, found = saving.saved_per_hour, saving.bill
+    doubt = "" if saving.is_sure else " (within model error: measure first)"
+    return (
+        f"{saving.change}{doubt}",
+        f"{saving.replicas} x {saving.sizing.parallelism.num_gpus}",
+        f"{saved:.2f} {found.currency}/h" if found and saved is not None else "no price",
+    )
+
+
+def offer_numbers(offer: Alternative) -> tuple[str, ...]:
+    """Return what a way out takes: GPUs, slots, time per token, price."""
+    sizing, cost = offer.sizing, offer.bill
+    return (
+        f"{offer.replicas} x {sizing.flags.parallelism.num_gpus}",
+        str(sizing.flags.max_num_seqs),
+        format_s(sizing.at_capacity.tpot_s),
+        f"{cost.usd_per_hour:.2f} {cost.currency}" if cost else "no price",
+    )

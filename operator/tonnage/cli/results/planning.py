@@ -1,0 +1,341 @@
+"""One ModelDeployment from a file: answered with a plan, or refused with the ways out."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final
+
+from tonnage.api.objects import ModelDeployment
+from tonnage.api.spec import Spec
+from tonnage.api.status import Reason
+from tonnage.api.topology import Topology
+from tonnage.catalog.gpu import CatalogError, Gpu
+from tonnage.cli.read.references import References
+from tonnage.cli.read.scale_target import TargetError
+from tonnage.cli.results.alternatives import Alternative, offers
+from tonnage.cli.results.checkpoint_weights import as_stored
+from tonnage.cli.results.savings import Saving, savings
+from tonnage.estimate.errors import CalibrationFileError
+from tonnage.explain.demand_outcome import capacity_figures, demand_figures
+from tonnage.explain.offload import offload_reasons
+from tonnage.explain.report import estimate_status, plan_status, sizing_reasons
+from tonnage.manifests.arguments import argument_pairs
+from tonnage.manifests.eviction import DISRUPTION_BUDGET, evictable, pdb_blocks_eviction
+from tonnage.manifests.pod import deprecation
+from tonnage.manifests.roles import Running, divided_spec
+from tonnage.sizing.adapters import running_adapters
+from tonnage.sizing.checks import with_running_cache
+from tonnage.sizing.errors import SizingError
+from tonnage.sizing.offload import RUNS_ON, Decided, decide_offload, without_refused
+from tonnage.sizing.plan import OnSearch, Sizing, keep_searching, requests_per_s_asked
+from tonnage.sizing.provenance import (
+    Figure,
+    Input,
+    Origin,
+    as_guessed,
+)
+from tonnage.sizing.request import Flags, SizingRequest, ask, look_up
+from tonnage.sizing.resized import size_changed_spec
+from tonnage.sizing.roles import Divided
+from tonnage.sizing.search import size
+from tonnage.sizing.switches import switches_in
+from tonnage.units import count_of, significant
+
+if TYPE_CHECKING:  # what only a calibration needs
+    from tonnage.estimate.calibration_file import CalibrationFile
+    from tonnage.estimate.posterior import Three
+    from tonnage.explain.words import Answer
+
+    Verdict = tuple[Answer, dict[str, Any]]
+    """In words and as data."""
+
+NONE: Final = References()
+CANNOT_RUN: Final = "CannotRun"
+"""Reason of a plan that holds on paper, and that the operator refuses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanContext:
+    """What the command line adds to every object."""
+
+    gpus: Mapping[str, Gpu]
+    calibration: "CalibrationFile | None" = None
+    """What was measured of an engine; refused for another."""
+    planned: "Three | None" = None
+    """What an operator plans an object with."""
+    guessed: frozenset[Figure] = frozenset()
+    """What of a spec nobody said."""
+    on_search: OnSearch = keep_searching
+    """Called before each run of the engine model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningState:
+    """What runs for an object."""
+
+    flags: Flags
+    asks_the_same: bool
+    """Its spec differs in pods at most, so its flags stay whatever others would gain."""
+    is_rolled: bool = False
+    """Pods are replaced for these all the same."""
+    has_host_cache: bool = False
+    """It has a KV cache in host memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """An object that can be served, and the replicas within its bounds."""
+
+    deployment: ModelDeployment
+    sizing: Sizing
+    replicas: int
+    reasons: tuple[Reason, ...]
+    savings: tuple[Saving, ...] = ()
+    """Changes with which the demand would cost less, the most saved first."""
+    why_offload: str = ""
+    """Why Auto chose another KV cache in host memory than the verdict says."""
+    verdicts: "Mapping[str, Verdict]" = field(default_factory=dict)
+    """What else was asked for, as words and as data, by its name there."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what status would hold."""
+        plan = plan_status(self.sizing, replicas=self.replicas, reasons=self.reasons)
+        estimate = estimate_status(self.sizing, replicas=self.replicas)
+        return {
+            "metadata": identity(self.deployment),
+            "atDemand": demand_figures(self.sizing, self.replicas),
+            "atCapacity": capacity_figures(self.sizing, self.replicas),
+            "plan": plan.to_dict(),
+            "estimate": estimate.to_dict(),
+            "savings": [each.to_dict() for each in self.savings],
+            **{name: figures for name, (_, figures) in self.verdicts.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """An object that cannot be served as its spec stands."""
+
+    deployment: ModelDeployment
+    code: str
+    message: str
+    offers: tuple[Alternative, ...] = ()
+    is_input: bool = False
+    """Nothing was sized: what was asked names something unknown, or contradicts itself."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the condition that status would hold, without its time."""
+        condition = {
+            "type": "PlanValid",
+            "status": "False",
+            "reason": self.code,
+            "message": self.message,
+        }
+        return {
+            "metadata": identity(self.deployment),
+            "conditions": [condition],
+            "offers": [each.to_dict() for each in self.offers],
+        }
+
+
+def identity(deployment: ModelDeployment) -> dict[str, str]:
+    return {"name": deployment.name, "namespace": deployment.namespace}
+
+
+def answer(
+    deployment: ModelDeployment,
+    terms: PlanContext,
+    references: References = NONE,
+    *,
+    live: RunningState | None = None,
+) -> Planned | Refused:
+    """Size one object; by what runs for it, ``live``, flags are chosen as the operator does."""
+    spec = deployment.spec
+
+    @cache
+    def asked(has_host_cache: bool) -> SizingRequest:
+        return request_of(spec, terms, references, has_host_cache=has_host_cache)
+
+    try:
+        request = asked(False)
+    except (CatalogError, TargetError, CalibrationFileError) as error:
+        return _not_asked(deployment, error)
+    try:
+        if spec.topology:  # where roles can be, they ask in its place
+            roles_of(spec, spec.topology, request, terms, {})
+        sizing, why_offload = _decided(spec, asked, live, terms.on_search)
+        request = asked(sizing.request.has_host_cache)
+    except (CatalogError, SizingError) as error:
+        return Refused(
+            deployment=deployment,
+            code=code_of(error),
+            message=str(error),
+            offers=offers(
+                request,
+                terms.gpus.values(),
+                fewest=fewest_replicas(deployment),
+                on_search=terms.on_search,
+            ),
+        )
+    if terms.calibration is not None:
+        from tonnage.estimate.calibration_file import check_key, key_of  # noqa: PLC0415  (slow)
+
+        try:
+            check_key(terms.calibration, key_of(request, sizing.flags.parallelism))
+        except CalibrationFileError as error:
+            return _not_asked(deployment, error)
+    replicas, reasons = within_bounds(sizing, deployment, why_offload)
+    return Planned(
+        deployment=deployment,
+        sizing=sizing,
+        replicas=replicas,
+        reasons=reasons,
+        why_offload=why_offload,
+    )
+
+
+def _decided(
+    spec: Spec,
+    asked: Callable[[bool], SizingRequest],
+    live: RunningState | None,
+    on_search: OnSearch,
+) -> Decided:
+    """Return the plan, with or without a cache in host memory where the spec leaves that open."""
+    if live is not None and live.asks_the_same:
+        sizing = _size(asked(live.has_host_cache), live, on_search)
+        return Decided(without_refused(spec, sizing) if live.is_rolled else sizing, RUNS_ON)
+    return decide_offload(
+        spec, lambda has_host_cache: _size(asked(has_host_cache), live, on_search)
+    )
+
+
+def roles_of(
+    spec: Spec, topology: Topology, request: SizingRequest, terms: PlanContext, running: Running
+) -> Divided:
+    """Return both roles of a spec; ``running``: those that there are.
+
+    Raises:
+        SizingError: they keep no SLO.
+    """
+    return divided_spec(spec, topology, request, partial(size, on_search=terms.on_search), running)
+
+
+def fewest_replicas(model: ModelDeployment) -> int:
+    """Return the replicas that run whatever the demand: minReplicas, and to drain a node."""
+    evicted = evictable(model)
+    return max(model.spec.scaling.min_replicas, evicted[0] if evicted else 1)
+
+
+def with_savings(planned: Planned, on_search: OnSearch = keep_searching) -> Planned:
+    """Return the plan with what would cost less; each is a search of its own."""
+    fewest = fewest_replicas(planned.deployment)
+    found = savings(planned.sizing, planned.replicas, fewest=fewest, on_search=on_search)
+    return replace(planned, savings=found)
+
+
+def _not_asked(deployment: ModelDeployment, error: Exception) -> Refused:
+    return Refused(deployment=deployment, code=code_of(error), message=str(error), is_input=True)
+
+
+def _size(request: SizingRequest, live: RunningState | None, on_search: OnSearch) -> Sizing:
+    if live is None or request.flags is not None:
+        return size(request, on_search=on_search)
+
+    @cache
+    def size_with(flags: Flags | None, run: bool) -> Sizing:
+        if run:
+            return size(replace(request, flags=flags), on_search=on_search)
+        return size(request, on_search=on_search) if flags is None else size_with(None, False)
+
+    if live.asks_the_same:
+        return size_with(live.flags, True)
+    return size_changed_spec(size_with, live.flags, request)
+
+
+def request_of(
+    spec: Spec, terms: PlanContext, references: References = NONE, *, has_host_cache: bool = False
+) -> SizingRequest:
+    """Make the request of a spec on these terms; ``has_host_cache``: where it leaves that open.
+
+    Raises:
+        CatalogError: a model, class or version is unknown, or lacks a figure.
+        TargetError: the Deployment says too little about its engine.
+        CalibrationFileError: what was measured is of another engine.
+    """
+    request = _with_notes(_request(spec, terms, references, has_host_cache))
+    request = replace(request, inputs=as_guessed(request.inputs, terms.guessed))
+    if Figure.MAX_REPLICAS in terms.guessed:
+        request = replace(request, max_replicas=None)
+    if references.checkpoint is not None:
+        request = as_stored(request, references.checkpoint)
+    if terms.planned is None and terms.calibration is None:
+        return request
+    from tonnage.cli.results.measured import as_measured, as_planned  # noqa: PLC0415  (slow)
+
+    request = request if terms.planned is None else as_planned(request, terms.planned)
+    return request if terms.calibration is None else as_measured(request, terms.calibration)
+
+
+def _with_notes(request: SizingRequest) -> SizingRequest:
+    """Return the request with what its model's configuration left open among its inputs."""
+    origin = Origin.GUESSED if request.shape.num_uncounted_encoders else Origin.LOOKED_UP
+    notes = (Input(figure=Figure.MODEL, value=note, origin=origin) for note in request.shape.notes)
+    return replace(request, inputs=(*request.inputs, *notes))
+
+
+def _request(
+    spec: Spec, terms: PlanContext, references: References, has_host_cache: bool
+) -> SizingRequest:
+    target = references.target
+    version = target.engine_version if target else None
+    known = look_up(spec, terms.gpus, model_config=references.config, engine_version=version)
+    if target is None:
+        return ask(spec, known, has_host_cache=has_host_cache)
+    flags = dict(argument_pairs(target.arguments))
+    request = with_running_cache(ask(spec, known), spec.model.kv_cache, flags)
+    default = known.engine.constants.gpu_memory_utilization
+    return replace(
+        request,
+        flags=target.flags(default_utilization=default),
+        switches=switches_in(target.arguments),
+        adapters=running_adapters(request.shape, flags),
+    )
+
+
+def code_of(error: Exception) -> str:
+    """Name an error as the condition's reason does."""
+    if isinstance(error, TargetError):
+        return error.code
+    if isinstance(error, CalibrationFileError):
+        return "CalibrationMismatch"
+    return type(error).__name__.removesuffix("Error")
+
+
+def within_bounds(
+    sizing: Sizing, model: ModelDeployment, why_offload: str = ""
+) -> tuple[int, tuple[Reason, ...]]:
+    """Return the replicas that the spec allows, and every reason for them."""
+    reasons = (
+        *sizing_reasons(sizing),
+        *pdb_blocks_eviction(model),
+        *deprecation(model),
+        *offload_reasons(model.spec, sizing, why=why_offload),
+    )
+    scaling = model.spec.scaling
+    needed, evicted = sizing.replicas, evictable(model)
+    most = sizing.request.max_replicas
+    if most is not None and needed > most:
+        sustained = significant(sizing.sustained_requests_per_s(most))
+        asked = significant(requests_per_s_asked(sizing) or 0.0)
+        message = (
+            f"{count_of(needed, 'replica')} are needed, maxReplicas allows {most}: they sustain "
+            f"{sustained} of the {asked} requests/s asked for"
+        )
+        return most, (*reasons, Reason(code="MaxReplicas", message=message))
+    if evicted and max(needed, scaling.min_replicas) < evicted[0]:
+        message = f"with {needed} no node could be drained: {evicted[1]}"
+        return evicted[0], (*reasons, Reason(code=DISRUPTION_BUDGET, message=message))
+    if needed < scaling.min_replicas:
+        message = f"{needed} would do, minReplicas asks for {scaling.min_replicas}"
+        return scaling.min_replicas, (*reasons, Reason(code="MinReplicas", message=message))
+    return needed, reasons

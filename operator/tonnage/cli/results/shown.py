@@ -1,0 +1,261 @@
+"""What of an object, a page or a log a bug report writes: the fields named here, and nothing else.
+
+A field that is not named is left out with all that it holds, so that a secret in a place that
+nobody thought of stays where it is. Of a field that is named, a name is written if it looks like
+one, and other text as ``tonnage.redaction`` leaves it.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+from tonnage.api.fields import ALLOWED_FLAGS
+from tonnage.api.spec import Spec
+from tonnage.api.status import Status
+from tonnage.cli.console import ManifestError
+from tonnage.cli.read.strict_yaml import read_documents
+from tonnage.cli.results.shown_fields import (
+    ANNOTATIONS,
+    DIGESTS,
+    FIELDS,
+    LABELS,
+    LISTS,
+    MODEL_FLAGS,
+    NAMED_ONLY,
+    NAMES,
+    OF_MODELS,
+    OWN_CONTROLLER,
+)
+from tonnage.manifests.arguments import CAPACITY_FLAGS, argument_pairs
+from tonnage.manifests.names import FLAGS_ANNOTATION, SPEC_ANNOTATION
+from tonnage.redaction import REDACTED, is_name, names_secret_last, redacted
+from tonnage.settings import Settings
+
+METRICS: Final = re.compile(r"(?:# (?:HELP|TYPE) )?(?:tonnage|process|python)_")
+_DIGEST: Final = re.compile(r"[0-9a-f]{16}")
+_HASH: Final = re.compile(r"[0-9a-f]{12,40}")
+"""Key of what was learned."""
+_VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*")
+_UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_LONG_NUMBER: Final = re.compile(r"\d{7}")
+MOST_DIGITS: Final = 12
+"""Of a whole number: more are those of a card, and no number of bytes of a GPU."""
+_AMOUNT: Final = re.compile(r"\d{1,15}(?:\.\d{1,3})?(?:m|[kMGTPE]i?)?")
+
+
+class Rules(NamedTuple):
+    """What is written of an object."""
+
+    fields: Set[str]
+    known: Set[str]
+    """Names that messages may repeat."""
+
+
+def rules(file: str, known: Set[str]) -> Rules:
+    """Return what is written of the objects of a file."""
+    return Rules(_fields_of_models() if file == OF_MODELS else _fields(), known)
+
+
+def shown(value: Any, by: Rules) -> Any:
+    """Return what is written of an object, or of a part of one."""
+    if isinstance(value, Mapping):
+        return {key: _of_field(key, each, by) for key, each in value.items() if key in by.fields}
+    if isinstance(value, list | tuple):
+        return [shown(each, by) for each in value]
+    return redacted(value, by.known) if isinstance(value, str) else value
+
+
+def shown_events(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the Events that a report needs: by their reason, and those of Tonnage."""
+    return [
+        each
+        for each in events
+        if each.get("reason") in _list("reasons of Events")
+        or each.get("reportingController") == OWN_CONTROLLER
+    ]
+
+
+def shown_metrics(page: str, known: Set[str]) -> str:
+    """Return the lines of the operator's own series."""
+    return "".join(
+        f"{redacted(line, known)}\n" for line in page.splitlines() if METRICS.match(line)
+    )
+
+
+@cache
+def _fields() -> frozenset[str]:
+    return frozenset(" ".join(FIELDS.values()).split())
+
+
+@cache
+def _fields_of_models() -> frozenset[str]:
+    schemas = (each.model_json_schema() for each in (Spec, Status))
+    return frozenset(FIELDS["of all"].split()).union(*map(_properties, schemas))
+
+
+@cache
+def _list(name: str) -> frozenset[str]:
+    return frozenset(LISTS[name].split())
+
+
+@cache
+def _flags() -> frozenset[str]:
+    """Return the flags of vLLM whose values open nothing."""
+    named = {f"--{name}" for name in (*ALLOWED_FLAGS, *_list("flags"))}
+    return CAPACITY_FLAGS | MODEL_FLAGS | named
+
+
+def _properties(schema: Mapping[str, Any]) -> Iterator[str]:
+    for each in (schema, *schema.get("$defs", {}).values()):
+        yield from each.get("properties", ())
+
+
+def _of_field(key: str, value: Any, by: Rules) -> Any:
+    if key in NAMED_ONLY:
+        return REDACTED
+    if found := SPECIAL.get(key):
+        return found(value, by)
+    if key in NAMES and isinstance(value, str):
+        return _name(value)
+    return shown(value, by)
+
+
+def _name(value: object) -> str:
+    is_written = isinstance(value, str) and (is_name(value) or _UUID.fullmatch(value) is not None)
+    return str(value) if is_written else REDACTED
+
+
+def _labels(value: Any, by: Rules) -> Any:  # noqa: ARG001
+    return {key: _name(each) for key, each in _items(value) if key in LABELS}
+
+
+def _annotations(value: Any, by: Rules) -> Any:
+    return {key: _annotation(key, str(each), by) for key, each in _items(value)
+            if key in ANNOTATIONS}  # fmt: skip
+
+
+def _annotation(key: str, text: str, by: Rules) -> str:
+    if key in DIGESTS:
+        return text if _DIGEST.fullmatch(text) else REDACTED
+    if key not in {SPEC_ANNOTATION, FLAGS_ANNOTATION}:
+        return redacted(text, by.known)
+    try:
+        return json.dumps(shown(json.loads(text), by._replace(fields=_fields_of_models())))
+    except (ValueError, RecursionError):
+        return REDACTED
+
+
+def _variables(value: Any, by: Rules) -> Any:  # noqa: ARG001
+    """Return the names of variables, which say that they are set."""
+    names = [str(each.get("name")) for each in value or () if isinstance(each, Mapping)]
+    return [{"name": name if _VARIABLE.fullmatch(name) and is_name(name) else REDACTED}
+            for name in names]  # fmt: skip
+
+
+def _arguments(value: Any, by: Rules) -> Any:
+    """Return the model and the flags of a command line, with the values of those that are known."""
+    words = [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+    first = [word for word in words[:1] if not word.startswith("-")]
+    return [
+        *(_name(word) if word in by.known else redacted(word, by.known) for word in first),
+        *(_argument(flag, each, by) for flag, each in argument_pairs(words)),
+    ]
+
+
+def _argument(flag: str, value: str, by: Rules) -> str:
+    if flag not in _flags():
+        return redacted(flag)
+    if not value or value.startswith("--"):
+        return flag
+    if flag in MODEL_FLAGS:
+        return f"{flag}={_name(value)}"
+    is_amount = flag in CAPACITY_FLAGS and _AMOUNT.fullmatch(value)
+    is_code = not is_amount and _LONG_NUMBER.search(value)
+    return f"{flag}={value if is_amount else REDACTED if is_code else redacted(value, by.known)}"
+
+
+def _amounts(value: Any, by: Rules) -> Any:
+    """Return amounts by resource, of resources whose names are known."""
+    return {
+        key: each if _AMOUNT.fullmatch(str(each)) else REDACTED
+        for key, each in _items(value)
+        if _is_written(key, by) and not _LONG_NUMBER.search(key)
+    }
+
+
+def _is_written(key: str, by: Rules) -> bool:
+    return redacted(key, by.known) == key
+
+
+def _volumes(value: Any, by: Rules) -> Any:  # noqa: ARG001
+    return [
+        {
+            "name": _name(each.get("name")),
+            "kind": next(iter(_list("kinds of volumes") & each.keys()), "other"),
+        }
+        for each in value or ()
+        if isinstance(each, Mapping)
+    ]
+
+
+def _mounts(value: Any, by: Rules) -> Any:  # noqa: ARG001
+    return [_name(each.get("name")) for each in value or () if isinstance(each, Mapping)]
+
+
+def _data(value: Any, by: Rules) -> Any:
+    """Return what a ConfigMap holds, as an object: of settings the fields that there are."""
+    return {redacted(key, by.known): _content(key, str(text), by) for key, text in _items(value)}
+
+
+def _content(file: str, text: str, by: Rules) -> Any:
+    try:
+        found = json.loads(text) if file.endswith(".json") else _yaml(text)
+    except (ValueError, RecursionError, ManifestError, StopIteration):
+        return REDACTED
+    if file == SETTINGS and isinstance(found, Mapping):
+        names = {field.alias or name for name, field in Settings.model_fields.items()}
+        found = {key: each for key, each in found.items() if key in names}
+    return _any(found, by)
+
+
+def _yaml(text: str) -> Any:
+    return next(each.content for each in read_documents(text, source="ConfigMap"))
+
+
+def _any(value: Any, by: Rules) -> Any:
+    """Return a value of any form, without what has a key that is not known."""
+    if isinstance(value, Mapping):
+        return {
+            key: _any(each, by)
+            for key, each in _items(value)
+            if _HASH.fullmatch(key) or (_is_written(key, by) and not names_secret_last(key))
+        }
+    if isinstance(value, list | tuple):
+        return [_any(each, by) for each in value]
+    if isinstance(value, int):
+        return value if len(str(abs(value))) <= MOST_DIGITS else REDACTED
+    is_code = isinstance(value, str) and _LONG_NUMBER.search(value)
+    return REDACTED if is_code else redacted(value, by.known) if isinstance(value, str) else value
+
+
+def _items(value: Any) -> Iterator[tuple[str, Any]]:
+    yield from (
+        ((str(key), each) for key, each in value.items()) if isinstance(value, Mapping) else ()
+    )
+
+
+SETTINGS: Final = "settings.yaml"
+SPECIAL: Final[Mapping[str, Callable[[Any, Rules], Any]]] = {
+    "labels": _labels,
+    "annotations": _annotations,
+    "env": _variables,
+    "args": _arguments,
+    "limits": _amounts,
+    "requests": _amounts,
+    "volumes": _volumes,
+    "volumeMounts": _mounts,
+    "data": _data,
+}
+"""Fields whose own keys, or places, are anybody's."""

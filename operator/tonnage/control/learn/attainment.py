@@ -1,0 +1,262 @@
+"""Promises kept and broken, as evidence about what one object's replicas serve."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tonnage.api.status import Reason
+from tonnage.control.input.memory import GoodputMemory, JudgedGoodput
+from tonnage.control.input.state import Assessment, Chosen, Fleet, Observed
+from tonnage.control.learn.learning import is_settled, own_kv_tokens
+from tonnage.control.measure.attained import ledger_after
+from tonnage.control.measure.bursts import (
+    burst_factor,
+    burst_share,
+    holds_burst,
+    judge_bursts,
+    reserved_requests_per_s,
+)
+from tonnage.control.measure.saturation import served_at_most
+from tonnage.estimate.attainment import (
+    OVERLOAD,
+    AttainmentCounts,
+    SloWindow,
+    TargetResult,
+    cap_to_throughput,
+    given_back,
+    judge_window,
+)
+from tonnage.estimate.burst_factor import HIGHEST, BurstWindow
+from tonnage.estimate.calibration import is_material, memory_key
+from tonnage.estimate.metrics import ATTAINMENT_SCRAPES
+from tonnage.estimate.posterior import ObjectPosterior
+from tonnage.policy.situation import Metrics
+from tonnage.sizing.plan import Sizing
+from tonnage.units import count_of, significant
+
+MOVED = 0.02
+"""Of goodput, by which the learner has moved it: what was late then is its evidence."""
+STANDING_WINDOWS = 2
+"""For which requests have waited all along: a queue that stands."""
+DRAIN_TOLERANCE = 2.0
+"""Times the time that a queue should take to be served, for which it is an overload's."""
+LONGEST_DRAIN_S = 1800.0
+"""After which a queue that is still there is no overload's."""
+LONGEST_JUDGED = 2.0
+"""Windows, for which the requests of the last one are counted where a tick is late."""
+QUEUED = 1.0
+"""Requests that wait at each replica, from which on there is a queue."""
+
+
+def _with_load(found: Assessment, chosen: Chosen, fleet: Fleet) -> GoodputMemory:
+    """Note overload and queues: what is late because of these says nothing about capacity.
+
+    An overload lasts until the queue that it left is served, or should be.
+    """
+    known, demand = found.memory.goodput, found.traffics.demand
+    if demand is None:
+        return known
+    load = _load(found, chosen)
+    is_overloaded = load is None or load > OVERLOAD
+    is_queued = demand.waiting >= QUEUED * max(1, _serving(found))
+    drained_by_s, expected_s = known.drained_by_s, fleet.now_s + _drain_s(found, chosen)
+    if is_overloaded and is_queued:
+        drained_by_s = expected_s
+    elif drained_by_s is not None:
+        drained_by_s = min(drained_by_s, expected_s)
+    is_draining = is_queued and drained_by_s is not None and fleet.now_s < drained_by_s
+    queued_since_s = fleet.windows_end_s if known.queued_since_s is None else known.queued_since_s
+    return replace(
+        known,
+        overloaded_at_s=fleet.now_s if is_overloaded or is_draining else known.overloaded_at_s,
+        drained_by_s=drained_by_s if is_draining else None,
+        queued_since_s=queued_since_s if is_queued and not is_draining else None,
+    )
+
+
+def _drain_s(found: Assessment, chosen: Chosen) -> float:
+    """Return the time that the longest queue should take at most, beside its share of demand."""
+    demand, live = found.traffics.demand, found.state.deployment
+    if demand is None or live is None:
+        return 0.0
+    spare = chosen.capacity.most_requests_per_s - demand.requests_per_s / max(1, live.replicas)
+    if spare <= 0:
+        return LONGEST_DRAIN_S
+    return min(LONGEST_DRAIN_S, DRAIN_TOLERANCE * demand.longest_queue / spare)
+
+
+Judged = tuple[GoodputMemory, ObjectPosterior]
+
+
+def judge(found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet) -> Judged:
+    """Count how promises fared in the last window; move the factor on goodput if they say so."""
+    known, learned = _with_load(found, chosen, fleet), _with_kv(found, chosen, observed)
+    now_s, window_s = fleet.windows_end_s, ATTAINMENT_SCRAPES * fleet.settings.scrape_interval_s
+    if now_s - known.judged_at_s < window_s:
+        return known, learned
+    goodput = _goodput_now(chosen)
+    ratio = _moved(known.judged_goodput, goodput)
+    since_s = now_s - known.judged_at_s if known.judged_at_s else window_s
+    judged_s = min(since_s, LONGEST_JUDGED * window_s)
+    ledger = ledger_after(known.ledger, observed, chosen, at_s=now_s, judged_s=judged_s)
+    known = replace(known, judged_at_s=now_s, judged_goodput=goodput, ledger=ledger)
+    if abs(math.log(ratio)) > MOVED:
+        learned = given_back(learned, ratio)
+        known = replace(known, tally=_restart(known.tally))
+        return _held_to_served(known, learned, found, chosen, fleet)
+    capped = _held_to_served(known, learned, found, chosen, fleet)
+    load = _load(found, chosen)
+    if capped[1] is not learned or load is None or not _is_calm(found, known, chosen, fleet):
+        return capped
+    verdicts = tuple(_verdicts(observed, window_s))
+    if burst_share(found.memory.demand, chosen.sizing):
+        is_burst = holds_burst(found.memory.traffic, fleet, window_s)
+        window = BurstWindow(verdicts=verdicts, is_burst=is_burst, seconds=window_s)
+        reserved = reserved_requests_per_s(
+            found.memory.demand, found.memory.posterior, chosen.sizing
+        )
+        is_too_few = _serving(found) < chosen.capacity.replicas(reserved)
+        known, learned = judge_bursts(known, learned, window, is_too_few=is_too_few)
+        if is_burst and burst_factor(learned) < HIGHEST:
+            return known, learned  # what was late says something of the reserve, not of goodput
+    queued_since_s, stepped = known.queued_since_s, found.memory.pods.stepped
+    judgement = judge_window(
+        learned,
+        known.tally,
+        SloWindow(
+            verdicts=verdicts,
+            load=load,
+            seconds=window_s,
+            requests_per_s_each=load * _each(found, chosen.sizing) * chosen.goodput_factor,
+            steepness=chosen.sizing.goodput.steepness,
+            # Newest first, who is late waits for a lull however well the promise is met.
+            is_queue_standing=queued_since_s is not None
+            and not chosen.sizing.request.newest_first_s
+            and now_s - queued_since_s >= STANDING_WINDOWS * window_s,
+            may_raise=(stepped is None or now_s - stepped[0] > window_s)
+            and not any(each.other_cause for each in observed.attainments),
+        ),
+        now_s=fleet.now_s,
+    )
+    reason = judgement.reason or known.reason
+    return replace(known, tally=judgement.tally, reason=reason), judgement.posterior
+
+
+def _goodput_now(chosen: Chosen) -> JudgedGoodput:
+    sizing = chosen.sizing
+    each = replace(chosen.replica_goodput, requests_per_s=sizing.goodput_requests_per_s)
+    return JudgedGoodput(
+        replica=each,
+        flags=sizing.flags,
+        arrival_scv=sizing.request.arrival_scv,
+        routing=sizing.request.routing,
+        newest_first_s=sizing.request.newest_first_s,
+    )
+
+
+def _moved(before: JudgedGoodput | None, now: JudgedGoodput) -> float:
+    """Return by how much the learner has moved goodput; 1 where anything else has."""
+    if before is None:
+        return 1.0
+    was, is_now = before.replica.requests_per_s, now.replica.requests_per_s
+    same = replace(now, replica=replace(now.replica, requests_per_s=was))
+    return is_now / was if before == same else 1.0
+
+
+def _held_to_served(
+    known: GoodputMemory, learned: ObjectPosterior, found: Assessment, chosen: Chosen, fleet: Fleet
+) -> Judged:
+    """Lower the factor to what replicas at which requests wait all along were seen to serve."""
+    served = served_at_most(found, chosen, fleet) if is_settled(found) else None
+    if served is None:
+        return known, learned
+    most = replace(chosen.capacity, goodput_factor=1.0).most_requests_per_s
+    capped = cap_to_throughput(
+        learned,
+        ratio=served.requests_per_s / most,
+        num_requests=served.num_requests,
+        now_s=fleet.now_s,
+    )
+    if capped is learned:
+        return known, learned
+    reason = (
+        f"a replica whose queue was never empty served {significant(served.requests_per_s)} "
+        f"requests/s, {significant(most)} were expected"
+    )
+    return replace(known, tally=_restart(known.tally), reason=reason), capped
+
+
+def factor_reasons(
+    known: GoodputMemory, learned: ObjectPosterior, factor: float
+) -> tuple[Reason, ...]:
+    """Say what kept or broken promises change, and why."""
+    if abs(factor - 1) < MOVED:
+        return ()
+    number = learned.num_judged
+    stands_on = (
+        f"{factor:.0%} of what the step time allows are served, learned from "
+        f"{count_of(round(number), 'request')}"
+    )
+    message = f"{stands_on}; {known.reason}"
+    return (Reason(code="CapacityAdjusted", message=message.rstrip("; ")),)
+
+
+def _restart(tally: AttainmentCounts) -> AttainmentCounts:
+    return AttainmentCounts(began=tally.began, is_load_independent=tally.is_load_independent)
+
+
+def _serving(found: Assessment) -> int:
+    return sum(pod.is_ready and not pod.is_deleting for pod in found.state.pods)
+
+
+def _each(found: Assessment, sizing: Sizing) -> float:
+    """Return what one of the replicas that are there serves by the arithmetic, in requests/s."""
+    number = max(1, _serving(found))
+    return sizing.sustained_requests_per_s(number) / number
+
+
+def _load(found: Assessment, chosen: Chosen) -> float | None:
+    """Return demand over what the replicas that are there should serve; None: not known."""
+    demand, serving = found.traffics.demand, _serving(found)
+    each = _each(found, chosen.sizing) * chosen.goodput_factor
+    if demand is None or found.traffics.metrics is not Metrics.COMPLETE or not serving:
+        return None
+    return demand.requests_per_s / (serving * each) if each > 0 else None
+
+
+def _is_calm(found: Assessment, known: GoodputMemory, chosen: Chosen, fleet: Fleet) -> bool:
+    """Tell whether nothing else explains what was late: a start, an overload or what it left."""
+    settings, now_s = fleet.settings, fleet.windows_end_s
+    window_s = ATTAINMENT_SCRAPES * settings.scrape_interval_s
+    ready_s = max((pod.ready_at_s or now_s for pod in found.state.pods), default=now_s)
+    overloaded_s = -math.inf if known.overloaded_at_s is None else known.overloaded_at_s
+    after_start = now_s - ready_s > window_s
+    after_overload = now_s - overloaded_s > window_s + settings.backlog_drain_s
+    return is_settled(found) and chosen.problem is None and after_start and after_overload
+
+
+def _verdicts(observed: Observed, window_s: float) -> Iterator[TargetResult]:
+    """Yield what says something of capacity: not what is late for another cause."""
+    for each in observed.attainments:
+        if each.other_cause:
+            continue
+        number, late = each.counted(window_s)
+        yield TargetResult(
+            target=f"{each.name} p{100 * each.quantile:g}",
+            quantile=each.quantile,
+            num_requests=number,
+            late=late,
+        )
+
+
+def _with_kv(found: Assessment, chosen: Chosen, observed: Observed) -> ObjectPosterior:
+    """Keep what the object's own pods report of their cache."""
+    own = found.memory.posterior
+    if not is_settled(found):
+        return own
+    tokens = own_kv_tokens(observed, chosen.sizing)
+    key = memory_key(chosen.sizing.request, chosen.sizing.flags)
+    before = own.kv_tokens if own.memory_key == key else None
+    if tokens is None or not is_material(before, tokens):
+        return own
+    return replace(own, memory_key=key, kv_tokens=tokens)

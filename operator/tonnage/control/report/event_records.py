@@ -1,0 +1,115 @@
+"""What is told of an object as an Event: replicas that change, and what turns bad; each once.
+
+A condition is told when it turns bad and when the reason why it is bad changes. While it waits for
+a search it says nothing new, and a restart finds in the status what was told before.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from tonnage.api.status import Condition, DecisionStatus
+from tonnage.control.input.finding import PENDING
+from tonnage.control.input.memory import ReportMemory
+from tonnage.control.report.condition_types import CONDITION_TYPES
+from tonnage.units import count_of
+
+EVENT_INTERVAL_S: Final = 600
+"""One warning of each reason per object in this time, however often it comes and goes."""
+LATE_S: Final = 120.0
+"""For which what is usual after a start is no Event: Prometheus takes so long for a new monitor."""
+USUAL_AT_FIRST: Final = frozenset({"MetricsMissing", "MetricsIncomplete"})
+OTHER_WRITER_REASONS: Final = frozenset(
+    {"ConflictingWriter", "ConflictingScaler", "ScaledToZeroExternally"}
+)
+"""Somebody else has a hand in the replicas or the template."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRecord:
+    """An Event to post."""
+
+    reason: str
+    message: str
+    is_warning: bool
+    at: str
+    """When what it tells of began; an Event that is posted again has the same."""
+    is_of_write: bool = False
+    """Tells of a write of this tick: not where that fails."""
+
+
+def event_records(
+    known: ReportMemory,
+    conditions: Iterable[Condition],
+    *,
+    scaling: DecisionStatus | None,
+    rolling: str | None,
+    now_s: float,
+) -> tuple[tuple[EventRecord, ...], ReportMemory]:
+    """Return the Events of this tick, and the memory of what was told.
+
+    ``scaling``: the decision that is carried out now; ``rolling``: for what pods are replaced now.
+    """
+    reported = bad_conditions(conditions, known.bad, now_s=now_s)
+    posted = dict(known.posted)
+    events = []
+    if scaling and scaling.time != known.posted_decision:
+        known = replace(known, posted_decision=scaling.time)
+        events.append(_scaled_event(scaling))
+    if rolling and rolling != known.posted_roll:
+        events.append(
+            EventRecord(
+                reason="RollingPods",
+                message=rolling,
+                is_warning=False,
+                at=str(now_s),
+                is_of_write=True,
+            )
+        )
+    at = str(int(now_s // EVENT_INTERVAL_S))
+    for warning in _warnings(conditions, reported, known.bad, at):
+        last_s = posted.get(warning.reason)
+        if last_s is None or now_s - last_s >= EVENT_INTERVAL_S:
+            posted[warning.reason] = now_s
+            events.append(warning)
+    return tuple(events), replace(known, bad=reported, posted_roll=rolling, posted=posted)
+
+
+def bad_conditions(
+    conditions: Iterable[Condition], before: Mapping[str, str], *, now_s: float
+) -> Mapping[str, str]:
+    """Return {type: reason} of what is bad; what waits for a search is as bad as it was."""
+    reasons = {
+        each.type: before.get(each.type) if each.reason == PENDING else each.reason
+        for each in conditions
+        if each.reason == PENDING or (_is_bad(each) and not _is_young(each, now_s))
+    }
+    return {kind: reason for kind, reason in reasons.items() if reason is not None}
+
+
+def _is_bad(condition: Condition) -> bool:
+    kind = CONDITION_TYPES.get(condition.type)
+    has_event = kind is not None and kind.has_event and kind.is_bad(condition)
+    return has_event or condition.reason in OTHER_WRITER_REASONS
+
+
+def _is_young(condition: Condition, now_s: float) -> bool:
+    since_s = datetime.fromisoformat(condition.last_transition_time).timestamp()
+    return condition.reason in USUAL_AT_FIRST and now_s - since_s < LATE_S
+
+
+def _scaled_event(decision: DecisionStatus) -> EventRecord:
+    after = count_of(decision.to_replicas, "replica")
+    message = f"{decision.from_replicas} -> {after}: {decision.message}"
+    return EventRecord(
+        reason="Scaled", message=message, is_warning=False, at=decision.time, is_of_write=True
+    )
+
+
+def _warnings(
+    conditions: Iterable[Condition], reported: Mapping[str, str], before: Mapping[str, str], at: str
+) -> Iterator[EventRecord]:
+    for each in conditions:
+        if each.reason != PENDING and reported.get(each.type) not in {None, before.get(each.type)}:
+            yield EventRecord(reason=each.reason, message=each.message, is_warning=True, at=at)

@@ -1,0 +1,286 @@
+"""What a plan gives at the demand asked, beside what it gives at capacity, in words and numbers."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tonnage.explain.cost_words import commitment_written, missing_price, nodes_written
+from tonnage.explain.report import DIGITS, rate_written, round_estimate
+from tonnage.sizing.bill import Bill, Commitment, bill
+from tonnage.sizing.cost import GpuHour, cents
+from tonnage.sizing.plan import Sizing, requests_per_s_asked
+from tonnage.sizing.request import spread_of
+from tonnage.sizing.serving.demand import ServiceLevel
+from tonnage.sizing.serving.staffing import is_within
+from tonnage.sizing.workload import Slo
+from tonnage.units import count_of, format_s, significant
+
+PERCENT = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemandOutcome:
+    """What the replicas of a plan do with the demand, and how far it may grow."""
+
+    served: ServiceLevel
+    sustained_requests_per_s: float
+    """That these replicas serve within every target."""
+    is_served: bool
+    """Whether that is enough."""
+    bill: Bill | None
+    next_bill: Bill | None
+    """Of one replica more."""
+    spread: float
+    """By which fraction a step may be longer than its prior, eight times in ten."""
+
+    @property
+    def is_sure(self) -> bool:
+        """Tell whether the replicas serve the demand also if steps are longer by the spread."""
+        return is_within(
+            (1 + self.spread) * self.served.requests_per_s, self.sustained_requests_per_s
+        )
+
+    @property
+    def load(self) -> float:
+        """The demand over what the replicas sustain."""
+        return self.served.requests_per_s / self.sustained_requests_per_s
+
+    @property
+    def growth(self) -> float:
+        """By what share the demand may grow before a replica is missing; negative: one is."""
+        return self.sustained_requests_per_s / self.served.requests_per_s - 1
+
+    def at_strictest(self, slo: Slo) -> tuple[float | None, float | None]:
+        """Return TTFT and TPOT at the highest percentile that each has a target at, in seconds.
+
+        None: it has none, or there is no second token.
+        """
+        ttft, tpot = (
+            self.served.at(max(each.quantile for each in targets)) if targets else None
+            for targets in (slo.ttft, slo.tpot)
+        )
+        return (ttft.ttft_s if ttft else None), (tpot.tpot_s if tpot else None)
+
+
+def at_demand(sizing: Sizing, replicas: int) -> DemandOutcome | None:
+    """Return what so many replicas do with the demand; None without a rate asked for or an SLO."""
+    rate = requests_per_s_asked(sizing)
+    if not rate or sizing.request.slo.is_offline:
+        return None
+    found, more = (bill(sizing, replicas=number) for number in (replicas, replicas + 1))
+    sustained = sizing.sustained_requests_per_s(replicas)
+    return DemandOutcome(
+        served=sizing.at(rate, replicas),
+        sustained_requests_per_s=sustained,
+        is_served=sizing.staffing.sustains(rate, replicas)
+        and sizing.keeps_targets(rate / replicas, replicas),
+        bill=found,
+        next_bill=more,
+        spread=spread_of(sizing.request),
+    )
+
+
+def reached_targets(sizing: Sizing, served: ServiceLevel) -> Iterator[tuple[str, str, str]]:
+    """Yield (name with percentile, latency reached, latency allowed) of each SLO target."""
+    slo = sizing.request.slo
+    for name, targets in (("TTFT", slo.ttft), ("TPOT", slo.tpot)):
+        for target in targets:
+            reached = served.at(target.quantile)
+            reached_s = reached.ttft_s if name == "TTFT" else reached.tpot_s
+            written = "no second token" if reached_s is None else format_s(reached_s)
+            percentile = f"p{target.quantile * PERCENT:g}"
+            yield f"{name} {percentile}", written, format_s(target.limit_s)
+
+
+def _missed_targets(sizing: Sizing, served: ServiceLevel) -> Iterator[str]:
+    """Yield a word on targets that are passed at this rate.
+
+    What one replica serves is a rate whose own run keeps every target; what each of many serves
+    behind a router is read between fleets that were simulated.
+    """
+    slo = sizing.request.slo
+    late = [target for target in slo.ttft if served.at(target.quantile).ttft_s > target.limit_s]
+    slow = [
+        target for target in slo.tpot if (served.at(target.quantile).tpot_s or 0.0) > target.limit_s
+    ]
+    if late or slow:
+        yield "which misses a target, by no more than the step of the search for the rate"
+
+
+def latencies_written(sizing: Sizing, served: ServiceLevel) -> Iterator[str]:
+    """Yield each SLO target with the latency that is reached at its percentile."""
+    for name, reached, target in reached_targets(sizing, served):
+        yield f"{name} {reached} (target {target})"
+
+
+def demand_figures(sizing: Sizing, replicas: int) -> dict[str, Any] | None:
+    """Return the same as plain figures; None without a rate asked for or an SLO."""
+    found = at_demand(sizing, replicas)
+    if found is None:
+        return None
+    served = found.served
+    return {
+        "requestsPerSecond": round_estimate(served.requests_per_s),
+        "replicas": served.num_replicas,
+        "isServed": found.is_served,
+        "isSure": found.is_sure,
+        "loadFraction": round_estimate(found.load),
+        "latencies": _latency_figures(served),
+        "busyFraction": round_estimate(served.busy),
+        "kvCacheUsageFraction": round_estimate(served.kv_usage),
+        "requestsPerSecondSustained": round_estimate(found.sustained_requests_per_s),
+        "goodputStandardErrorFraction": round_estimate(sizing.goodput.standard_error),
+        "cost": cost_figures(found.bill),
+        "costWithOneMore": cost_figures(found.next_bill),
+    }
+
+
+def capacity_figures(sizing: Sizing, replicas: int) -> dict[str, Any]:
+    """Return what so many replicas give when each is at its load line, as plain figures."""
+    sustained, found = sizing.sustained_requests_per_s(replicas), bill(sizing, replicas=replicas)
+    latencies = None
+    if not sizing.request.slo.is_offline:
+        latencies = _latency_figures(sizing.at(sustained, replicas))
+    return {
+        "requestsPerSecond": round_estimate(sustained),
+        "outputTokensPerSecond": round_estimate(sustained * sizing.request.workload.output_tokens),
+        "latencies": latencies,
+        "costPerMillionTokens": round_estimate(found.usd_per_million_tokens) if found else None,
+    }
+
+
+def _latency_figures(served: ServiceLevel) -> list[dict[str, Any]]:
+    return [
+        {
+            "percentile": f"p{each.quantile * PERCENT:g}",
+            "timeToFirstTokenSeconds": round_estimate(each.ttft_s),
+            "timePerOutputTokenSeconds": None
+            if each.tpot_s is None
+            else round_estimate(each.tpot_s),
+        }
+        for each in served.latencies
+    ]
+
+
+def cost_figures(found: Bill | None) -> dict[str, Any] | None:
+    """Return what a fleet costs, with its currency; None without a price."""
+    if found is None:
+        return None
+    asked = found.usd_per_million_tokens_asked
+    return {
+        "currency": found.currency,
+        "perGpuHour": round(found.hour.usd, DIGITS),
+        "perHour": cents(found.usd_per_hour),
+        "perMonth": cents(found.usd_per_month),
+        "perYear": cents(found.usd_per_year),
+        "perMillionTokens": None if asked is None else round_estimate(asked),
+        "gpusPaid": found.gpus_paid,
+        "wholeNodes": found.nodes,
+        "price": price_figures(found.hour),
+        "commitments": [_commitment_figures(each) for each in found.commitments],
+    }
+
+
+def price_figures(hour: GpuHour) -> dict[str, Any]:
+    """Return what the price of a GPU holds for; what is not known is left out."""
+    rent = hour.rent
+    if rent is None:
+        return {"basis": hour.basis, "parts": hour.parts}
+    known = {
+        "provider": rent.provider,
+        "region": rent.region,
+        "term": rent.term,
+        "date": rent.date,
+        "instance": rent.instance,
+        "instanceGpus": rent.num_gpus,
+        "source": rent.source.key if rent.source else None,
+    }
+    return {"basis": hour.basis, **{name: value for name, value in known.items() if value}}
+
+
+def _commitment_figures(found: Commitment) -> dict[str, Any]:
+    return {
+        "perGpuHour": round(found.hour.usd, DIGITS),
+        "replicas": found.replicas,
+        "savedPerYear": cents(found.saved_per_year),
+        "worthFromFraction": round_estimate(found.worth_from),
+        "price": price_figures(found.hour),
+    }
+
+
+def load_written(served: ServiceLevel) -> str:
+    """Write how full the replicas are."""
+    return (
+        f"busy {served.busy:.0%} of the time, with {significant(served.running)} running requests "
+        f"each on average; KV cache {served.kv_usage:.0%} full"
+    )
+
+
+def room_written(found: DemandOutcome) -> str:
+    """Write how far the demand may grow, and what one replica more costs."""
+    replicas, more = found.served.num_replicas, found.next_bill
+    price = "" if more is None else f" for {more.usd_per_hour:.2f} {more.currency}/h"
+    if not found.is_served:
+        return (
+            f"{replicas} serve {significant(found.sustained_requests_per_s)} of the "
+            f"{significant(found.served.requests_per_s)} requests/s asked for; {replicas + 1} cost"
+            f"{price or ' an unknown amount'}"
+        )
+    doubt = (
+        ""
+        if found.is_sure
+        else f"; within model error, measure first: with steps {found.spread:.0%} longer "
+        f"{replicas + 1} are needed"
+    )
+    return (
+        f"headroom: up to {significant(found.sustained_requests_per_s)} requests/s "
+        f"({max(0.0, found.growth):+.0%}) before {replicas + 1} are needed{price}{doubt}"
+    )
+
+
+def demand_rows(sizing: Sizing, replicas: int) -> Iterator[tuple[str, str]]:
+    """Yield (name, what it comes to) of what a buyer signs: at the demand, at capacity, beyond."""
+    rate, found = requests_per_s_asked(sizing), bill(sizing, replicas=replicas)
+    sustained = sizing.sustained_requests_per_s(replicas)
+    asked = at_demand(sizing, replicas)
+    if rate:
+        yield (
+            "demand",
+            f"{rate_written(sizing, rate)}, {rate / sustained:.1%} of what "
+            f"{count_of(replicas, 'replica sustains', 'replicas sustain')}",
+        )
+    if asked:
+        for name, reached, target in reached_targets(sizing, asked.served):
+            yield name, f"{reached} (target {target})"
+        yield "replicas", load_written(asked.served)
+    if found:
+        yield "cost", _cost_written(found)
+        yield from (("whole nodes", line) for line in nodes_written(found))
+        yield "price", str(found.hour)
+        yield from ((each.term, commitment_written(each)) for each in found.commitments)
+    else:
+        missing = missing_price(sizing.request.gpu, sizing.parallelism.num_gpus)
+        yield "cost", f"unknown: {missing}"
+    yield "at capacity", _capacity_written(sizing, sustained, replicas, found)
+    if asked:
+        yield "growth", room_written(asked)
+
+
+def _cost_written(found: Bill) -> str:
+    unit, asked = found.currency, found.usd_per_million_tokens_asked
+    tokens = "" if asked is None else f", {asked:.2f} {unit} per million output tokens"
+    month = f"{found.usd_per_month:,.0f} {unit} per month"
+    year = f"{found.usd_per_year:,.0f} {unit} per year"
+    return f"{found.usd_per_hour:.2f} {unit} per hour, {month}, {year}{tokens}"
+
+
+def _capacity_written(sizing: Sizing, sustained: float, replicas: int, found: Bill | None) -> str:
+    parts = [f"{significant(sustained)} requests/s"]
+    if not sizing.request.slo.is_offline:
+        served = sizing.at(sustained, replicas)
+        parts += [f"{name} {reached}" for name, reached, _ in reached_targets(sizing, served)]
+        parts += _missed_targets(sizing, served)
+    if found:
+        each = found.usd_per_million_tokens
+        parts += [f"{each:.2f} {found.currency} per million output tokens"]
+    return ", ".join(parts)

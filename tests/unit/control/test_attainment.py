@@ -1,0 +1,420 @@
+"""When kept and broken promises say something of capacity, and when something else explains it."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from fleet_builders import (
+    NOW_S,
+    a_deployment_body,
+    a_fleet,
+    a_manifest,
+    a_memory,
+    a_pod_body,
+    a_sizing,
+    a_state,
+    assessed,
+    engines_at,
+    remembering,
+)
+from measured_builders import an_engine, with_figures
+from tonnage.api.objects import parse_model_deployment
+from tonnage.control.input.memory import GoodputMemory, JudgedGoodput, Memory
+from tonnage.control.learn.attainment import factor_reasons
+from tonnage.control.tick import tick
+from tonnage.estimate.attainment import LARGEST_DOWN, AttainmentCounts
+from tonnage.estimate.posterior import ObjectPosterior
+from tonnage.manifests.children import spec_digest
+
+SIZING = a_sizing()
+GOODPUT = SIZING.goodput_requests_per_s
+INF = math.inf
+WINDOW_S = 120
+LOWERED = math.exp(-LARGEST_DOWN)
+
+
+def a_busy_state(*, load=0.9, late=0.4, pods=None, **changes):
+    """Two replicas at a load; of their requests so many miss the TTFT target of 2 s."""
+    rate = load * GOODPUT
+    within = {2.0: (1 - late) * rate, INF: rate}
+    told = {"ttft_within": within} | {
+        name: changes.pop(name) for name in ("waiting", "age_s") if name in changes
+    }
+    engines = engines_at(2 * load, "ab", **told)
+    return a_state(pods=pods, engines=engines, **changes)
+
+
+def after(state=None, *, memory=None, now_s=NOW_S, **remembered):
+    """What is remembered of an object after one more tick."""
+    state = state or a_busy_state()
+    known = remembering(memory or a_memory(state), **remembered)
+    return assessed(state, memory=known, fleet=a_fleet(state, now_s=now_s)).memory
+
+
+def factor(*args, **changes):
+    return after(*args, **changes).posterior.goodput_factor
+
+
+class TestJudging:
+    def test_lowers_capacity_where_too_many_are_late_at_a_load_that_should_do(self):
+        found = after()
+
+        assert found.posterior.goodput_factor == pytest.approx(LOWERED)
+        assert "missed TTFT p95 at 90% of the expected capacity" in found.goodput.reason
+        assert found.posterior.judged_at_s == NOW_S
+
+    def test_leaves_capacity_where_promises_are_kept(self):
+        assert factor(a_busy_state(late=0.0, load=0.7)) == 1
+
+    def test_raises_capacity_where_they_are_kept_at_high_load_for_long(self):
+        state, memory = a_busy_state(late=0.0, load=0.97), None
+        for window in range(10):
+            memory = after(state, memory=memory, now_s=NOW_S + WINDOW_S * window)
+
+        assert 1 < memory.posterior.goodput_factor < 1.3
+
+    def test_is_once_a_window(self):
+        assert factor(judged_at_s=NOW_S - 119) == 1
+        assert factor(judged_at_s=NOW_S - 121) < 1
+
+    def test_takes_more_replicas_in_the_next_tick(self):
+        state = a_busy_state(load=0.95)
+        first = assessed(state)
+        later = a_fleet(state, now_s=NOW_S + 15)
+
+        second = assessed(state, memory=first.memory, fleet=later)
+
+        # 1.9 replicas' worth at 0.86 of what one serves: 2.2.
+        assert first.decision.replicas == 2
+        assert second.decision.replicas == 3
+        assert "CapacityAdjusted" in [reason.code for reason in second.decision.notes]
+
+    def test_is_kept_where_constants_are_kept(self):
+        state = a_busy_state()
+
+        outcome = tick(a_fleet(state), Memory(objects={state.view.uid: a_memory(state)}))
+
+        assert outcome.memory.calibrations.objects[state.view.uid].goodput_factor < 1
+
+    def test_goes_on_after_a_restart_from_what_was_kept(self):
+        state = a_busy_state(late=0.0, load=0.5)
+        own = ObjectPosterior(goodput_factor=0.7, num_judged=300, judged_at_s=NOW_S)
+        known = replace(a_fleet().calibrations, objects={state.view.uid: own})
+
+        [found] = tick(a_fleet(state, calibrations=known), Memory()).found
+
+        assert found.chosen.goodput_factor == pytest.approx(0.7)
+
+
+class TestWhatElseExplainsIt:
+    @pytest.mark.parametrize(("ready_for_s", "judged"), [(None, False), (119, False), (121, True)])
+    def test_a_pod_that_has_just_begun_to_serve(self, ready_for_s, judged):
+        pods = [a_pod_body("a"), a_pod_body("b", ready_for_s=ready_for_s)]
+        load = 0.9 if ready_for_s else 0.45  # one alone serves both shares
+
+        assert (factor(a_busy_state(pods=pods, load=load)) < 1) is judged
+
+    @pytest.mark.parametrize("ago_s", [0, 119, 121])
+    def test_another_number_of_replicas_does_not_excuse_those_who_serve(self, ago_s):
+        assert factor(stepped=(NOW_S - ago_s, 1)) < 1
+
+    def test_an_overload(self):
+        found = after(a_busy_state(load=1.2))
+
+        assert found.posterior.goodput_factor == 1
+        assert found.goodput.overloaded_at_s == NOW_S
+
+    @pytest.mark.parametrize(("ago_s", "judged"), [(15, False), (179, False), (181, True)])
+    def test_what_an_overload_has_left(self, ago_s, judged):
+        # The window of 120 s and a minute to drain.
+        assert (factor(overloaded_at_s=NOW_S - ago_s) < 1) is judged
+
+    def test_an_update_that_rolls_out(self):
+        rolling = a_deployment_body()
+        rolling["status"]["updatedReplicas"] = 1
+
+        assert factor(a_busy_state(live=rolling)) == 1
+
+    def test_a_spec_that_is_not_carried_out_yet(self):
+        changed = a_manifest(contextLength=16_384, generation=2)
+
+        assert factor(a_busy_state(manifest=changed, live=a_deployment_body())) == 1
+
+    def test_an_slo_that_no_rate_keeps(self):
+        strict = {"timeToFirstToken": {"p95": "2s"}, "timePerOutputToken": {"p95": "10ms"}}
+        manifest = a_manifest(slo=strict)
+        sizing = replace(a_sizing(), flags=SIZING.flags)
+        live = a_deployment_body(sizing=sizing)
+        live["metadata"]["annotations"]["tonnage.dev/spec-digest"] = digest_of(manifest)
+        state = a_busy_state(manifest=manifest, live=live)
+
+        found = assessed(state)
+
+        assert found.chosen.problem
+        assert found.memory.posterior.goodput_factor == 1
+
+    def test_figures_of_which_a_part_is_missing(self):
+        state = a_busy_state()
+        silent = replace(state, engines=state.engines[:1])
+
+        assert factor(silent) == 1
+
+
+class TestCachesThatAreLate:
+    """Of decode: they come over a link that more replicas make no faster."""
+
+    MANIFEST = a_manifest(
+        engine={"version": "0.33", "role": "decode"},
+        hardware={"gpu": "H200", "parallelism": {"tensor": 1}},
+        demand={"promptTokens": {"mean": 4000}, "outputTokens": {"mean": 1000}}
+        | {"cacheTransfer": "80ms"},
+    )
+    SIZING = a_sizing(parse_model_deployment(MANIFEST))
+
+    def assessed(self, wait_s, *, manifest=MANIFEST, sizing=SIZING, tpot_late=0.0):
+        """Of two replicas, of whose requests nearly all miss TTFT."""
+        rate = 0.45 * sizing.goodput_requests_per_s
+        engines = engines_at(
+            0.9,
+            "ab",
+            sizing=sizing,
+            ttft_within={2.0: 0.05 * rate, INF: rate},
+            tpot_within={0.05: (1 - tpot_late) * rate, INF: rate},
+            mean_deferred=None if wait_s is None else wait_s * rate,
+        )
+        model = parse_model_deployment(manifest)
+        live = a_deployment_body(model, sizing=sizing)
+        state = a_state(manifest=manifest, engines=engines, live=live)
+        return assessed(state)
+
+    @pytest.mark.parametrize(
+        ("wait_s", "judged"),
+        [(None, LOWERED), (0.0, LOWERED), (0.08, LOWERED), (1.0, LOWERED), (1.1, 1), (9.0, 1)],
+    )
+    def test_do_not_lower_what_replicas_serve(self, wait_s, judged):
+        # Half of 2 s less the 80 ms that are planned is left for a slower link.
+        found = self.assessed(wait_s)
+
+        assert found.memory.posterior.goodput_factor == pytest.approx(judged)
+
+    def test_excuse_no_slow_steps(self):
+        assert self.assessed(9.0, tpot_late=0.4).memory.posterior.goodput_factor < 1
+
+    def test_are_none_of_an_engine_that_does_both(self):
+        both = {"manifest": a_manifest(), "sizing": SIZING}
+
+        assert self.assessed(9.0, **both).memory.posterior.goodput_factor < 1
+
+
+def digest_of(manifest):
+    return spec_digest(parse_model_deployment(manifest))
+
+
+class TestWithTheLearner:
+    """Late requests and longer steps are one evidence: it counts once."""
+
+    OWN = ObjectPosterior(goodput_factor=0.8, num_judged=100, judged_at_s=NOW_S)
+
+    def judged(self, ratio, **changes):
+        """Return what was believed when promises were last judged: so many times goodput."""
+        chosen = assessed(a_busy_state()).chosen
+        each = replace(chosen.replica_goodput, requests_per_s=ratio * GOODPUT)
+        known = JudgedGoodput(
+            replica=each,
+            flags=chosen.sizing.flags,
+            arrival_scv=chosen.sizing.request.arrival_scv,
+            routing=chosen.sizing.request.routing,
+            newest_first_s=chosen.sizing.request.newest_first_s,
+        )
+        return replace(known, **changes)
+
+    def test_what_it_has_moved_is_given_back_and_not_judged(self):
+        found = after(
+            posterior=self.OWN,
+            judged_goodput=self.judged(1.1),
+            tally=AttainmentCounts(late={"x": 3.0}, allowed={"x": 1.0}, expected={"x": 1.0}),
+        )
+
+        # Goodput fell by a tenth since: so much of the fifth is the learner's.
+        assert found.posterior.goodput_factor == pytest.approx(0.88)
+        assert found.goodput.tally == AttainmentCounts()
+        assert found.goodput.judged_goodput.replica.requests_per_s == pytest.approx(GOODPUT)
+
+    def test_what_it_has_hardly_moved_is_judged(self):
+        found = after(a_busy_state(load=0.75), posterior=self.OWN, judged_goodput=self.judged(1.01))
+
+        assert found.posterior.goodput_factor < 0.8
+
+    def test_a_faster_engine_leaves_a_low_factor(self):
+        found = after(posterior=self.OWN, judged_goodput=self.judged(0.8))
+
+        # Broken promises have shown a rate: it is the same of a goodput that is higher.
+        assert found.posterior.goodput_factor == pytest.approx(0.8 * 0.8)
+
+    @pytest.mark.parametrize("changed", ["lengths", "arrivals", "slots"])
+    def test_what_other_requests_or_flags_do_to_goodput_is_nothing_that_it_has_moved(self, changed):
+        known = self.judged(0.5)
+        workload = replace(SIZING.request.workload, output_tokens=10.0)
+        other = {
+            "lengths": {"replica": replace(known.replica, workload=workload)},
+            "arrivals": {"arrival_scv": 8.0},
+            "slots": {"flags": replace(known.flags, max_num_seqs=7)},
+        }[changed]
+
+        calm = a_busy_state(late=0.0, load=0.5)
+        found = after(calm, posterior=self.OWN, judged_goodput=replace(known, **other))
+
+        assert found.posterior.goodput_factor >= 0.8
+
+
+class TestTheQueueOfAnOverload:
+    SPARE = SIZING.most_requests_per_s - 0.5 * GOODPUT
+    """Requests/s that each of two replicas serves beside half a load."""
+
+    def left(self, *queues, load=0.5, **remembered):
+        """What is remembered of two replicas at which so many wait, after an overload."""
+        state = a_busy_state(load=load, late=0.0)
+        pairs = zip(state.engines, queues, strict=True)
+        engines = tuple(replace(each, waiting=waiting) for each, waiting in pairs)
+        known = {"drained_by_s": NOW_S + 1700, "queued_since_s": NOW_S - 240} | remembered
+        return after(replace(state, engines=engines), **known)
+
+    def test_begins_with_it(self):
+        assert self.left(300, 300, load=1.2, drained_by_s=None).goodput.drained_by_s > NOW_S
+
+    def test_is_given_twice_the_time_that_the_longest_one_takes_beside_its_share(self):
+        # Nobody else serves what waits at a replica: 400 at one take as long as 400 at each.
+        expected_s = 2 * 400 / self.SPARE
+
+        assert self.left(400, 400).goodput.drained_by_s == pytest.approx(NOW_S + expected_s)
+        assert self.left(0, 400).goodput.drained_by_s == pytest.approx(NOW_S + expected_s)
+
+    def test_is_none_any_more_once_it_should_be_served_or_is(self):
+        assert self.left(400, 400, drained_by_s=NOW_S).goodput.drained_by_s is None
+        assert self.left(0, 1).goodput.drained_by_s is None
+
+    def test_without_an_overload_is_another(self):
+        assert self.left(400, 400, drained_by_s=None).goodput.drained_by_s is None
+
+    def test_takes_no_replica_away(self):
+        state = a_busy_state(load=0.1, late=0.0, waiting=20)
+        known = remembering(a_memory(state), drained_by_s=NOW_S + 60)
+
+        found = assessed(state, memory=known).decision
+
+        assert found.replicas == 2
+        assert found.reasons[0].code == "Draining"
+        assert "40 still queued after an overload: no scale-down" in found.reasons[0].message
+
+
+class TestAStandingQueue:
+    def queued(self, *, since_s, waiting=3, load=0.5):
+        state = a_busy_state(load=load, late=0.0, waiting=waiting)
+        return after(state, queued_since_s=NOW_S - since_s)
+
+    def test_with_room_by_the_model_lowers_capacity(self):
+        found = self.queued(since_s=240)
+
+        assert math.log(found.posterior.goodput_factor) == pytest.approx(-LARGEST_DOWN / 2)
+
+    def test_of_less_than_two_windows_does_not(self):
+        assert self.queued(since_s=239).posterior.goodput_factor == 1
+
+    def test_of_less_than_one_request_at_each_replica_is_none(self):
+        # Two replicas, 0.9 each.
+        found = self.queued(since_s=240, waiting=0.9)
+
+        assert found.posterior.goodput_factor == 1
+        assert found.goodput.queued_since_s is None
+
+    def test_begins_when_requests_wait(self):
+        state = a_busy_state(load=0.5, late=0.0, waiting=3)
+
+        assert after(state).goodput.queued_since_s == NOW_S
+
+    def test_under_overload_is_expected(self):
+        assert self.queued(since_s=240, load=1.2).posterior.goodput_factor == 1
+
+
+class TestReplicasAtWhichRequestsWaitAllAlong:
+    """Each replica serves ``load`` of what it should, and ``waiting`` more wait at both ends."""
+
+    WARM = tuple(a_pod_body(name, ready_for_s=600) for name in "ab")
+
+    def seen(self, *, load=0.5, waiting=200, now_s=NOW_S, changes=None, pods=WARM, **remembered):
+        state = a_busy_state(load=load, late=0.0, waiting=waiting, pods=pods)
+        told = {"token_gaps_per_s": load * GOODPUT * 999} | (changes or {})
+        engines = tuple(with_figures(each, **told) for each in state.engines)
+        return after(replace(state, engines=engines), now_s=now_s, **remembered)
+
+    MOST = SIZING.most_requests_per_s / GOODPUT
+
+    def test_serve_no_more_whatever_is_believed(self):
+        found = self.seen(load=0.6)
+
+        assert found.posterior.goodput_factor == pytest.approx(0.6 / self.MOST, rel=0.01)
+        assert "a replica whose queue was never empty served" in found.goodput.reason
+
+    def test_are_believed_under_overload_too(self):
+        found = self.seen(load=0.6, overloaded_at_s=NOW_S)
+
+        assert found.posterior.goodput_factor == pytest.approx(0.6 / self.MOST, rel=0.01)
+
+    def test_are_believed_while_the_learner_moves_goodput(self):
+        before = TestWithTheLearner().judged(0.5)
+        found = self.seen(load=0.6, judged_goodput=before)
+
+        assert found.posterior.goodput_factor == pytest.approx(0.6 / self.MOST, rel=0.01)
+
+    def test_are_most_of_them_not_one_slow_pod(self):
+        queued = a_busy_state(load=0.5, late=0.0, waiting=200, pods=self.WARM)
+        (slow, other) = (
+            with_figures(each, token_gaps_per_s=0.5 * GOODPUT * 999) for each in queued.engines
+        )
+        (idle, _) = a_busy_state(load=0.6, late=0.0, waiting=0, pods=self.WARM).engines
+        well = replace(idle, pod=other.pod)
+
+        found = after(replace(queued, engines=(slow, well)))
+
+        assert found.posterior.goodput_factor == 1
+
+    def test_are_not_those_at_which_few_wait(self):
+        assert self.seen(load=0.5, waiting=3).posterior.goodput_factor == 1
+
+    def test_are_not_those_that_began_to_queue(self):
+        began = an_engine(completed_per_s=0.5 * GOODPUT, in_flight_per_s=200 / WINDOW_S)
+        found = self.seen(load=0.5, changes={"windows": began.windows})
+
+        assert found.posterior.goodput_factor == 1
+
+    def test_are_not_those_that_have_just_become_ready(self):
+        young = tuple(a_pod_body(name, ready_for_s=200) for name in "ab")
+
+        assert self.seen(pods=young).posterior.goodput_factor == 1
+
+    def test_whose_answers_became_longer_are_judged_by_their_tokens(self):
+        found = self.seen(load=0.5, changes={"token_gaps_per_s": 0.98 * self.MOST * GOODPUT * 999})
+
+        assert found.posterior.goodput_factor == 1
+
+
+class TestReasons:
+    def test_are_given_where_it_matters(self):
+        known = GoodputMemory(reason="-14% capacity: 9 of 10 were late")
+
+        [reason] = factor_reasons(known, ObjectPosterior(), 0.861)
+
+        assert reason.code == "CapacityAdjusted"
+        assert reason.message == (
+            "86% of what the step time allows are served, learned from 0 requests; "
+            "-14% capacity: 9 of 10 were late"
+        )
+
+    def test_are_none_where_nothing_moved(self):
+        assert factor_reasons(GoodputMemory(), ObjectPosterior(), 0.985) == ()
+
+    def test_after_a_restart_say_what_is_known(self):
+        [reason] = factor_reasons(GoodputMemory(), ObjectPosterior(), 0.8)
+
+        assert reason.message.startswith("80% of what the step time allows are served, learned")
