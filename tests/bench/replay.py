@@ -1,7 +1,7 @@
 """Replay every policy on every case, and write who kept the target at what cost.
 
     python tests/bench/replay.py --out runs --page tests/bench/replay.md --traces FOLDER
-    python tests/bench/replay.py --out runs --only step,drift --policy tonnage,static-peak --seeds 1
+    python tests/bench/replay.py --out runs --only step,drift --policy tonnage,best-static --seeds 1
     python tests/bench/replay.py --out runs day.csv.gz:6 week.parquet:0.5:0h-48h --only day,week
 
 Cases are the synthetic shapes and the traces given (``replay_cases``). Rivals run with the knobs
@@ -34,16 +34,16 @@ from replay_report import report
 from replay_runs import Draw, Job, all_done, read, told
 
 from tonnage.replay.policy import (
+    BEST_STATIC,
     IN_TIME,
     NEWEST_FIRST,
-    STATIC_PEAK,
     TONNAGE,
     UnknownPolicyError,
     policy_of,
 )
 
 POLICIES = (
-    TONNAGE, NEWEST_FIRST, IN_TIME, STATIC_PEAK, "hpa-concurrency", "keda-epp-queue",
+    TONNAGE, NEWEST_FIRST, IN_TIME, BEST_STATIC, "hpa-concurrency", "keda-epp-queue",
     "llmd-slo", "wva2", "wva-queueing", "dynamo-classic", "ray", "true-rate", "wva-throughput",
     "llm-scaling-manager",
 )  # fmt: skip

@@ -11,13 +11,13 @@ from replay_cases import CONTEXT_TOKENS, MAX_REPLICAS, TARGET, Case
 from replay_others.registry import KNOWS_TRUTH
 from replay_runs import Draw, Job, Run
 
-from tonnage.replay.policy import IN_TIME, NEWEST_FIRST, STATIC_PEAK, TONNAGE
+from tonnage.replay.policy import BEST_STATIC, IN_TIME, NEWEST_FIRST, TONNAGE
 from tonnage.replay.scenario import LOST_SCRAPES
 from tonnage.units import HOUR_S, significant
 
 Found = Mapping[Draw, Mapping[str, Run]]
 """The runs of a draw, by policy."""
-IN_HINDSIGHT = frozenset({STATIC_PEAK, KNOWS_TRUTH})
+IN_HINDSIGHT = frozenset({BEST_STATIC, KNOWS_TRUTH})
 """What is handed the traffic, or what a replica serves."""
 BESIDE = IN_HINDSIGHT | {NEWEST_FIRST, IN_TIME}
 """What nobody competes with: another queue or refusals, which any autoscaler could have, and what
@@ -39,7 +39,7 @@ Cold starts vary by 25 % to either side, {LOST_SCRAPES:.0%} of scrapes are lost.
 
 - kept: requests with TTFT within 2 s and mean TPOT within 50 ms, of all that came; target
   {TARGET:.0%}. worst hour: the least share in any 60 minutes, of all seeds.
-- of peak: GPU-hours over those of `{STATIC_PEAK}`, in hindsight the smallest constant fleet that
+- of peak: GPU-hours over those of `{BEST_STATIC}`, in hindsight the smallest constant fleet that
   keeps the target.
 - `{KNOWS_TRUTH}` is handed what a replica truly serves. `{NEWEST_FIRST}` and `{IN_TIME}` are
   Tonnage with another order of the queue, and with engines that refuse at once what would be late
@@ -264,14 +264,14 @@ def _wins(found: Sequence[Meeting]) -> Iterator[str]:
     yield (
         "Compared are policies that keep the target and know no more than Tonnage does, with the "
         "knobs that their projects ship. "
-        f"`{STATIC_PEAK}` and `{KNOWS_TRUTH}` stand beside."
+        f"`{BEST_STATIC}` and `{KNOWS_TRUTH}` stand beside."
     )
     yield ""
     first = "cheapest that keeps the target, or who kept most"
-    yield f"| case | {first} | Tonnage | {STATIC_PEAK} | {KNOWS_TRUTH} |"
+    yield f"| case | {first} | Tonnage | {BEST_STATIC} | {KNOWS_TRUTH} |"
     yield "|---|---|---|---|---|"
     for each in found:
-        beside = " | ".join(_beside(each.fared.get(name)) for name in (STATIC_PEAK, KNOWS_TRUTH))
+        beside = " | ".join(_beside(each.fared.get(name)) for name in (BEST_STATIC, KNOWS_TRUTH))
         words = verdict(each)[1] + (_worst_seed(each.own) if each.own else "")
         yield f"| {each.place} | {_first(each)} | {words} | {beside} |"
 

@@ -22,13 +22,13 @@ from replay_cases import TARGET, Case, NoCaseError
 from replay_report import WHOLE_MEANING, Found, cell, figures_of_policy, over_all, table
 from replay_runs import Draw, done
 
-from tonnage.replay.policy import IN_TIME, NEWEST_FIRST, STATIC_PEAK, TONNAGE
+from tonnage.replay.policy import BEST_STATIC, IN_TIME, NEWEST_FIRST, TONNAGE
 from tonnage.replay.traces import read_trace
 from tonnage.units import HOUR_S, format_s
 
 SEED = 35
 POLICIES = (
-    TONNAGE, STATIC_PEAK, "llmd-slo", "wva-queueing", "wva-throughput", "llm-scaling-manager",
+    TONNAGE, BEST_STATIC, "llmd-slo", "wva-queueing", "wva-throughput", "llm-scaling-manager",
     "hpa-concurrency", "ray", "dynamo-classic", NEWEST_FIRST, IN_TIME,
 )  # fmt: skip
 STARTS_S = (60.0, 120.0, 180.0, 300.0, 480.0)
@@ -75,7 +75,7 @@ the rate. All policies get the same of it. Rivals run with the knobs that their 
 with Tonnage's flags.
 
 {WHOLE_MEANING}
-- `{STATIC_PEAK}`: in hindsight the smallest constant fleet that keeps the target; only the cases
+- `{BEST_STATIC}`: in hindsight the smallest constant fleet that keeps the target; only the cases
   that have one count, and its ratio is over Tonnage's in those.
 - `{NEWEST_FIRST}`, `{IN_TIME}`: Tonnage with `engine.queue: newestFirst`, and with
   `engine.admission: inTime`, by which engines refuse at once what would be late; refused counts as

@@ -19,14 +19,14 @@ from replay_cases import CONTEXT_TOKENS, VLLM_FLAGS, View, chosen_cases, traces_
 from replay_report import WHOLE_MEANING, Found, cell, over_all, table
 from replay_runs import Draw, Run, done
 
-from tonnage.replay.policy import STATIC_PEAK, TONNAGE
+from tonnage.replay.policy import BEST_STATIC, TONNAGE
 from tonnage.units import MILLION, format_s
 
 CASES = (
     "ramp", "drift", "bursts", "llmd", "swap", "azure2023_conv", "servegen_mlarge_14d_x125",
 )  # fmt: skip
 POLICIES = (
-    TONNAGE, STATIC_PEAK, "llmd-slo", "wva-queueing", "wva-throughput", "llm-scaling-manager",
+    TONNAGE, BEST_STATIC, "llmd-slo", "wva-queueing", "wva-throughput", "llm-scaling-manager",
     "dynamo-classic", "ray",
 )  # fmt: skip
 START_S: Final = 120.0
@@ -54,7 +54,7 @@ all policies get the same requests and begin with as many replicas.
 - Service: requests go to any replica, at random. LeastOutstanding: a router sends each to the
   replica with the fewest; plans know of it (`scaling.routing`), rivals meet what it changes.
 {WHOLE_MEANING}
-- `{STATIC_PEAK}`: in hindsight the smallest constant fleet that keeps the target, with the view's
+- `{BEST_STATIC}`: in hindsight the smallest constant fleet that keeps the target, with the view's
   flags and routing."""
 
 CPU: Final = """\

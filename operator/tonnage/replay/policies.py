@@ -10,10 +10,10 @@ from tonnage.replay.baselines.registry import RIVALS, Rival
 from tonnage.replay.evaluation import LatencyLimits, RunFigures, fates, run_figures
 from tonnage.replay.fluid import Work, work_of
 from tonnage.replay.policy import (
+    BEST_STATIC,
     MOST_REPLICAS,
     OTHER_QUEUES,
     STATIC,
-    STATIC_PEAK,
     TONNAGE,
     Policy,
     rule_of,
@@ -147,7 +147,7 @@ class PreparedScenario:
             return self._with_queue(policy, *OTHER_QUEUES[policy.name])
         if policy.name == STATIC:
             return self._outcome(policy, self._run(self._constant(int(policy.knob or 1))))
-        if policy.name == STATIC_PEAK:
+        if policy.name == BEST_STATIC:
             return self._static_peak(policy)
         rule = rule_of(policy, self.rivals)
         return self._outcome(policy, self._run(RivalController(SETTINGS, rule, scenario.planned)))

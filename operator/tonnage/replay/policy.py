@@ -14,14 +14,14 @@ from tonnage.replay.scenario import SETTINGS
 from tonnage.sizing.expected import newest_first_s, refuses_late, slo_of
 from tonnage.units import count_of
 
-TONNAGE, STATIC, STATIC_PEAK = "tonnage", "static", "static-peak"
+TONNAGE, STATIC, BEST_STATIC = "tonnage", "static", "best-static"
 NEWEST_FIRST, IN_TIME = "newest-first", "in-time"
 OWN: Final[Mapping[str, str]] = {
     TONNAGE: "the operator itself, with its default settings",
     NEWEST_FIRST: "tonnage with engine.queue: newestFirst, for all else the same",
     IN_TIME: "tonnage with engine.admission: inTime, for all else the same",
     STATIC: "static:N, so many replicas all the time",
-    STATIC_PEAK: "in hindsight, the smallest constant number that meets the target",
+    BEST_STATIC: "in hindsight, the smallest constant number that meets the target",
 }
 OWN_CLASS: Final = "a class of your own, by its Python module; a number after it is handed to it"
 OTHER_QUEUES: Final[Mapping[str, tuple[str, str]]] = {
@@ -29,7 +29,7 @@ OTHER_QUEUES: Final[Mapping[str, tuple[str, str]]] = {
     IN_TIME: ("admission", "inTime"),
 }
 """By policy, the field of the engine and its value."""
-DEFAULT: Final = (TONNAGE, *OTHER_QUEUES, STATIC_PEAK)
+DEFAULT: Final = (TONNAGE, *OTHER_QUEUES, BEST_STATIC)
 MOST_REPLICAS: Final = 1 << 9
 """Of a constant fleet."""
 

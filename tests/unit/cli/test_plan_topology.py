@@ -17,14 +17,14 @@ QUESTION = "7. Would prefill and decode apart cost less?"
 
 @pytest.fixture(scope="module")
 def apart():
-    result = run(*ASKED, "--roles-apart", "--kv-link", "400Gb/s")
+    result = run(*ASKED, "--disaggregated", "--kv-link", "400Gb/s")
     assert result.exit_code == 0
     return result.stdout
 
 
 @pytest.fixture(scope="module")
 def figures():
-    result = run(*ASKED, "--roles-apart", "-o", "json")
+    result = run(*ASKED, "--disaggregated", "-o", "json")
     (answer,) = json.loads(result.stdout)
     return answer["rolesApart"]
 
@@ -66,7 +66,7 @@ def test_data_has_the_same(figures):
 
 
 def test_a_link_that_is_assumed_is_said_to_be():
-    result = run(*ASKED, "--roles-apart")
+    result = run(*ASKED, "--disaggregated")
 
     assert "assumed: as within a node of 8 GPUs" in " ".join(result.stdout.split())
 
@@ -76,7 +76,7 @@ def test_where_one_fleet_may_not_serve_the_bound_is_the_reason(figures):
     most = max(apart[name]["replicas"] for name in ("prefill", "decode"))
     assert most < one
 
-    result = run(*ASKED, "--set", f"scaling.maxReplicas={most}", "--roles-apart", "-o", "json")
+    result = run(*ASKED, "--set", f"scaling.maxReplicas={most}", "--disaggregated", "-o", "json")
     (answer,) = json.loads(result.stdout)
 
     assert answer["rolesApart"]["verdict"] == "Apart"
@@ -85,7 +85,7 @@ def test_where_one_fleet_may_not_serve_the_bound_is_the_reason(figures):
 
 
 def test_the_flags_of_a_scale_target_stay():
-    result = plan(SCALED, a_deployment(), options=["--roles-apart", "-o", "json"])
+    result = plan(SCALED, a_deployment(), options=["--disaggregated", "-o", "json"])
     (answer,) = json.loads(result.stdout)
 
     assert answer["rolesApart"]["verdict"] == "NotWeighed"
@@ -96,9 +96,9 @@ def test_the_flags_of_a_scale_target_stay():
     ("options", "why"),
     [
         (["--kv-link", "50GB/s"], "--kv-link is between roles"),
-        (["--roles-apart", "--kv-link", "fast"], "'fast' is not a rate like 50GB/s"),
-        (["--roles-apart", "--kv-link", "0GB/s"], "'0GB/s' is not a rate"),
-        (["--roles-apart", "-o", "csv"], "-o csv has no column for --roles-apart"),
+        (["--disaggregated", "--kv-link", "fast"], "'fast' is not a rate like 50GB/s"),
+        (["--disaggregated", "--kv-link", "0GB/s"], "'0GB/s' is not a rate"),
+        (["--disaggregated", "-o", "csv"], "-o csv cannot show --disaggregated"),
     ],
 )
 def test_an_option_that_means_nothing_is_refused(options, why):

@@ -203,7 +203,7 @@ def test_a_fleet_that_is_below_the_work_in_the_mean_is_no_sign_that_more_do_not_
 
 def test_the_static_peak_keeps_the_target_and_one_replica_less_does_not():
     stages = (24.0, 180.0)
-    found = fared("static-peak", stages)
+    found = fared("best-static", stages)
     number = found.judged.max_replicas
 
     assert number > 1
@@ -213,7 +213,7 @@ def test_the_static_peak_keeps_the_target_and_one_replica_less_does_not():
 
 def test_no_constant_fleet_serves_what_is_longer_than_the_context():
     requests = even_trace((2.0, 60.0), prompt=8000, output=200)
-    found = PreparedScenario(a_scenario(requests)).outcome_of(policy_of("static-peak"))
+    found = PreparedScenario(a_scenario(requests)).outcome_of(policy_of("best-static"))
 
     assert found.judged is None
     assert "120 of 120 are longer than contextLength" in found.notes[0]
@@ -221,7 +221,7 @@ def test_no_constant_fleet_serves_what_is_longer_than_the_context():
 
 def test_what_policies_of_a_draw_share_is_changed_by_none():
     stages = ((4.0, 60.0), (16.0, 60.0))
-    names = ("static-peak", "wva-throughput", "tonnage")
+    names = ("best-static", "wva-throughput", "tonnage")
     drawn = PreparedScenario(a_scenario(even_trace(*stages)))
     together = {name: drawn.outcome_of(policy_of(name)) for name in (*names, *reversed(names))}
 

@@ -21,7 +21,7 @@ class RolesAsked:
     """The options of roles apart."""
 
     # fmt: off
-    roles_apart: bool = option("--roles-apart", is_flag=True,
+    disaggregated: bool = option("--disaggregated", is_flag=True,
         help="Compare prefill and decode on separate replicas with one fleet for both.")
     kv_link: float | None = option("--kv-link", metavar="RATE", callback=parsed(bytes_per_second),
         help="What a GPU moves to a replica of the other role, such as 50GB/s or 400Gb/s. Default: "
@@ -35,10 +35,10 @@ class RolesAsked:
         Raises:
             Failure: one was given so.
         """
-        if self.kv_link is not None and not self.roles_apart:
-            raise Failure("--kv-link is between roles: it needs --roles-apart")
-        if self.roles_apart and form in TABLES:
-            raise Failure(f"-o {form} has no column for --roles-apart: text, json and yaml say it")
+        if self.kv_link is not None and not self.disaggregated:
+            raise Failure("--kv-link is between roles: it needs --disaggregated")
+        if self.disaggregated and form in TABLES:
+            raise Failure(f"-o {form} cannot show --disaggregated; use text, json or yaml")
 
     def answered(self, answer: Planned | Refused, on_search: OnSearch) -> Planned | Refused:
         """Return a plan with what is asked beside it."""
@@ -48,7 +48,7 @@ class RolesAsked:
 
     def _verdicts(self, planned: Planned, on_search: OnSearch) -> Iterator[tuple[str, "Verdict"]]:
         sizing, spec = planned.sizing, planned.deployment.spec
-        if self.roles_apart:
+        if self.disaggregated:
             yield "rolesApart", self._roles(planned, on_search)
         if spec.model.kv_offload is not None:
             from tonnage.explain.offload import offload_figures  # noqa: PLC0415  (where it is asked)

@@ -40,7 +40,7 @@ HELP: Final = """Simulate autoscalers on a trace of requests. Needs no cluster.
 Runs the operator's own decisions, and models of other autoscalers, against simulated engines on the
 same arrivals, with cold starts, scrapes and draining pods. Prints, for each policy, GPU-hours and
 their cost, the share of requests within the SLO, the worst hour, and how often it scaled, relative
-to the smallest constant number of replicas that meets the target (static-peak). All policies start
+to the smallest constant number of replicas that meets the target (best-static). All policies start
 with the replicas that Tonnage would start for spec.demand.
 
 TRACE is a csv, csv.gz, jsonl, jsonl.gz or parquet file with arrival_s, prompt_tokens,

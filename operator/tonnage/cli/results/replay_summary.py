@@ -8,7 +8,7 @@ from tonnage.cli.results.replays import PERCENT, CaseResult, ReplayQuestion, Rep
 from tonnage.control.input.times import rfc3339
 from tonnage.replay.cluster import EPOCH_S
 from tonnage.replay.evaluation import FEWEST_OF_AN_HOUR, LatencyLimits, RunFigures
-from tonnage.replay.policy import OTHER_QUEUES, STATIC_PEAK, TONNAGE
+from tonnage.replay.policy import BEST_STATIC, OTHER_QUEUES, TONNAGE
 from tonnage.replay.scenario import FACTORS, LOST_SCRAPES, OVERHEADS
 from tonnage.sizing.cost import GpuHour
 from tonnage.sizing.expected import slo_of
@@ -29,13 +29,13 @@ P95: Final = 1
 CHANCES: Final = f"cold starts vary by 25% to either side; {LOST_SCRAPES:.0%} of scrapes are lost"
 
 CONSTANT: Final = "the smallest constant fleet in hindsight"
-"""What static-peak is, in words."""
+"""What best-static is, in words."""
 
 
 def headline(found: list[CaseResult], target: float) -> str:
     """Say what Tonnage keeps, and what it saves over the static peak where that is the target."""
     by_name = {each.policy.name: each for each in found if each.figures}
-    tonnage, peak = by_name.get(TONNAGE), by_name.get(STATIC_PEAK)
+    tonnage, peak = by_name.get(TONNAGE), by_name.get(BEST_STATIC)
     if tonnage is None:
         return f"{count_of(len(found), 'policy', 'policies')}, without Tonnage"
     share = tonnage.middle("attainment") or 0.0
@@ -210,7 +210,7 @@ def notes(found: Replays) -> Iterator[str]:
         yield f"GPU-h: of {span}, from the creation of pods to their end"
     gpu, hour = question.model.spec.hardware.gpu, question.hour
     yield f"cost: no price of {gpu} is known" if hour is None else f"cost: {gpu} at {hour}"
-    yield f"of peak: GPU-hours over those of {STATIC_PEAK}, which knows the traffic beforehand"
+    yield f"of peak: GPU-hours over those of {BEST_STATIC}, which knows the traffic beforehand"
     if question.model.spec.scaling.schedules:
         yield f"schedules: by a clock that is {rfc3339(EPOCH_S)} when the traffic begins"
     yield _engines(question.speed)

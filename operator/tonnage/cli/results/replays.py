@@ -15,7 +15,7 @@ from tonnage.explain.report import DIGITS, round_estimate
 from tonnage.replay.cluster import StartupTime
 from tonnage.replay.evaluation import QUANTILES, RunFigures
 from tonnage.replay.policies import PolicyResult, PreparedScenario
-from tonnage.replay.policy import STATIC_PEAK, Policy
+from tonnage.replay.policy import BEST_STATIC, Policy
 from tonnage.replay.record import FirstPlan
 from tonnage.replay.scenario import Scenario, SyntheticWorkload, TraceWorkload
 from tonnage.replay.series import SeriesPoint
@@ -136,7 +136,7 @@ class Replays:
             groups = {
                 policy: tuple(islice(outcomes, question.num_seeds)) for policy in question.policies
             }
-            peak = groups.get(Policy(name=STATIC_PEAK), ())
+            peak = groups.get(Policy(name=BEST_STATIC), ())
             yield (
                 start_s,
                 [
@@ -178,7 +178,7 @@ def _case(question: ReplayQuestion, start_s: float, found: Sequence[CaseResult])
         "policies": [
             {
                 "policy": str(each.policy),
-                "gpuHoursOverStaticPeak": _finite(each.of_peak),
+                "gpuHoursOverBestStatic": _finite(each.of_peak),
                 "notes": each.notes,
                 "runs": [_run(outcome, hour) for outcome in each.outcomes],
             }
