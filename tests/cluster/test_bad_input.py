@@ -42,7 +42,7 @@ def refusal_of(api: KubeApi, *changes: Change) -> str:
     try:
         dry_run(api, "default", *changes)
     except KubernetesError as error:
-        return re.sub(r"\[(\d+)\]", r".\1", error.said)
+        return re.sub(r"\[(\d+)\]", r".\1", error.detail)
     return ""
 
 

@@ -608,7 +608,7 @@ class TestChildren:
 
         assert done(kube) == ["apply podmonitors/llama"]
         assert kube.objects[SERVICE]["spec"] == {"mine": True}
-        assert failed["uid-of-llama"][WriteKind.CHILDREN].said == (
+        assert failed["uid-of-llama"][WriteKind.CHILDREN].detail == (
             "Service serving/llama is not Tonnage's: it is not changed"
         )
 
@@ -670,7 +670,7 @@ class TestChildren:
 
         kube.fail = never
 
-        assert "a policy forbids it" in carried(kube, asking(**CHECKED))[WriteKind.CHILDREN].said
+        assert "a policy forbids it" in carried(kube, asking(**CHECKED))[WriteKind.CHILDREN].detail
         assert done(kube)[2:] == []
 
     def test_that_were_made_anew_meanwhile_are_not_forced(self):
@@ -715,7 +715,7 @@ class TestProtection:
         failed = writer.act([asking(model=PROTECTED, template=TEMPLATE, **CHECKED)], now=NOW)
 
         stopped = failed["uid-of-llama"][WriteKind.TEMPLATE]
-        assert "serving/llama is not Tonnage's: it is not changed" in stopped.said
+        assert "serving/llama is not Tonnage's: it is not changed" in stopped.detail
         assert stopped.fate is Fate.NOT_APPLIED
         assert kube.objects[path]["spec"] == {"mine": True}
         assert PLACE not in kube.objects
@@ -898,7 +898,7 @@ class TestAll:
         assert done(kube) == []
         assert fate[WriteKind.TEMPLATE].fate is Fate.NOT_APPLIED
         assert (fate[WriteKind.TEMPLATE].cause is Cause.REFUSED) == (refused is not None)
-        assert refused is None or refused in fate[WriteKind.TEMPLATE].said
+        assert refused is None or refused in fate[WriteKind.TEMPLATE].detail
 
     def test_a_template_that_replaces_no_pod_does_not_wait_for_the_status(self):
         def no_status(verb, path):
