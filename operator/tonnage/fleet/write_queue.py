@@ -106,7 +106,9 @@ class Pool:
         for item in awaited:
             self._note_late(item, self._begun[item])
         late_s = format_s(self.patience_s)
-        late = WriteTimeoutError(f"the API server did not answer within {late_s}: it may still be done")
+        late = WriteTimeoutError(
+            f"the API server did not answer within {late_s}: it may still be done"
+        )
         deferred = DeferredError("other writes waited for the API server: written in the next tick")
         return failed | dict.fromkeys(awaited, late) | dict.fromkeys(waiting, deferred)
 

@@ -190,7 +190,9 @@ def _backlog_reason(
     traffic: CurrentTraffic, supply: Supply, backlog: float, time_s: float, replicas: int
 ) -> Reason:
     when = (
-        f"{significant(backlog)} will be queued in {format_s(supply.lead_s)}" if supply.lead_s else ""
+        f"{significant(backlog)} will be queued in {format_s(supply.lead_s)}"
+        if supply.lead_s
+        else ""
     )
     coming = (
         f" with {count_of(len(supply.due_s), 'more replica')} on the way" if supply.due_s else ""

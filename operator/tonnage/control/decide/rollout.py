@@ -159,7 +159,9 @@ def _lacks(found: Assessment, free_gpus: float) -> str | None:
     if _surges(found):
         is_room = free_gpus >= num_gpus
         adopted = count_of(num_gpus, "GPU")
-        remaining = f"the first new pod needs {adopted}, the GPU budget has {max(0, free_gpus)} free"
+        remaining = (
+            f"the first new pod needs {adopted}, the GPU budget has {max(0, free_gpus)} free"
+        )
         return None if is_room else remaining
     if found.state.deployment and found.state.deployment.replicas <= 1:
         return "pods.maxSurge 0 would remove the only replica before the new one starts"

@@ -59,6 +59,8 @@ _DECISIONS: Final[Mapping[str, str]] = {
     "Stabilizing": "more replicas were needed within the stabilization window",
     "StepCap": "one decision adds no more than settings.maxScaleUpReplicas",
     "Topology": "prefill and decode run as two roles",
+    "WaitingForTraffic": "no traffic yet: the fleet is sized by spec.demand, half an hour at most",
+    "WarmingUp": "the operator started recently, so the fleet does not shrink yet",
 }
 _OF_CONDITIONS: Final[Mapping[str, str]] = {
     "ApprovalMalformed": "the annotation tonnage.dev/approve is not the digest of a plan",
