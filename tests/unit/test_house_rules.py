@@ -207,7 +207,7 @@ UNTRANSLATED = re.compile(
     r"\b(told|said|held|left|taken|gone|stands|whom|in the mean|who comes)\b", re.IGNORECASE
 )
 """Words of this repository for which the field has a term, such as message, remaining or mean."""
-MOST_UNTRANSLATED = {"definitions": 140, "messages": 13}
+MOST_UNTRANSLATED = {"definitions": 140, "messages": 11}
 """How many there are today: these numbers may only fall."""
 
 

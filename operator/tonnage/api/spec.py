@@ -96,7 +96,7 @@ class Model(ApiModel):
     )
     """The precision of the weights. auto reads it from the checkpoint's config.json."""
     kv_cache: Literal["auto", "bfloat16", "float16", "fp8"] = "auto"
-    """The precision of the KV cache. auto is resolved and written into the Deployment."""
+    """The precision of the KV cache. auto follows the model; the Deployment has the result."""
     config: ConfigSource | None = None
     """The config.json of a model that is not in the catalogue."""
     adapters: Adapters | None = None

@@ -242,7 +242,7 @@ class CalibrationStatus(ApiModel):
     cold_start_deviation_seconds: float | None = None
     """The standard deviation of single cold starts, in seconds."""
     node_wait_seconds: float | None = None
-    """The mean seconds that pods waited for a node before, at most 900 for each."""
+    """The mean seconds that pods waited to be scheduled before that, each at most 900."""
     cold_starts: int = 0
     """The number of cold starts that these times were measured from."""
 

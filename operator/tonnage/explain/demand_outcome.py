@@ -229,8 +229,7 @@ def room_written(found: DemandOutcome) -> str:
     doubt = (
         ""
         if found.is_sure
-        else f"; within model error, measure first: with steps {found.spread:.0%} longer "
-        f"{replicas + 1} are needed"
+        else f"; not certain: if steps are {found.spread:.0%} slower, {replicas + 1} are needed"
     )
     return (
         f"headroom: up to {significant(found.sustained_requests_per_s)} requests/s "

@@ -21,8 +21,8 @@ GLOSSARY: Final[Mapping[str, Term]] = {
         vllm="vllm:spec_decode_num_accepted_tokens_per_pos_total",
     ),
     "admission": Term(
-        meaning="whether an engine takes whoever comes, or refuses at once (503) what would get "
-        "its first token late (engine.admission); refused counts as late",
+        meaning="whether an engine accepts every request, or refuses (503) those whose first token "
+        "would be late (engine.admission); refused requests count as late",
         vllm="--max-num-queued-tokens, vllm:admission_rejections_total",
     ),
     "arrival SCV": Term(
@@ -47,17 +47,17 @@ GLOSSARY: Final[Mapping[str, Term]] = {
     ),
     "cold start": Term(meaning="time from when a node takes a replica's pod until it is Ready"),
     "corroboration": Term(
-        meaning="constants that one namespace has learned are believed in another once so many "
-        "others agree (settings.calibrationNamespaces)",
+        meaning="a namespace uses constants that others learned once enough of them agree "
+        "(settings.calibrationNamespaces)",
     ),
     "decoding": Term(
-        meaning="requests that receive their answer, one token of each per step (more with "
+        meaning="requests that generate output, one token each per step (more with "
         "accepted draft tokens)",
         vllm="vllm:num_requests_running, less those in prefill",
     ),
     "demand": Term(
-        meaning="requests/s that arrive, with the lengths of their prompts and answers: from the "
-        "spec, once there is traffic measured",
+        meaning="requests/s that arrive, with the lengths of their prompts and outputs: from the "
+        "spec, and once there is traffic, measured",
         vllm="vllm:request_success_total and the queue's growth",
     ),
     "draft tokens": Term(
@@ -114,15 +114,15 @@ GLOSSARY: Final[Mapping[str, Term]] = {
         "counted at it",
     ),
     "max-num-batched-tokens": Term(
-        meaning="the token budget: most tokens of prompts and answers in one step",
+        meaning="the token budget: maximum tokens of prompts and outputs in one step",
         vllm="--max-num-batched-tokens",
     ),
     "max-num-seqs": Term(
-        meaning="slots: most requests that run at once, on each data-parallel rank",
+        meaning="the maximum requests that run at once, on each data-parallel rank",
         vllm="--max-num-seqs",
     ),
     "maximum length": Term(
-        meaning="contextLength: most tokens of one request, prompt and output together",
+        meaning="contextLength: maximum tokens of one request, prompt and output together",
         vllm="--max-model-len",
     ),
     "MBU": Term(
@@ -143,20 +143,20 @@ GLOSSARY: Final[Mapping[str, Term]] = {
         "guessed, or measured",
     ),
     "overhead factor": Term(
-        meaning="what a step takes beside reads and work, times that of the prior: host, kernels, "
-        "exchanges between GPUs; learned",
+        meaning="step time beside reads and compute, as a multiple of the prior's: host, kernels, "
+        "communication between GPUs; learned",
     ),
     "preemption": Term(
-        meaning="a running request loses its cache for want of blocks, and is computed again",
+        meaning="a running request loses its KV blocks when none is free, and is computed again",
         vllm="vllm:num_preemptions_total",
     ),
-    "prefill": Term(meaning="reading a prompt, before its first token"),
+    "prefill": Term(meaning="computing the KV cache of a prompt, before its first token"),
     "prefill efficiency": Term(
-        meaning="share of the dense peak that reading prompts achieves; learned from what the "
+        meaning="share of the dense peak compute that prefill achieves; learned from what the "
         "engines report",
     ),
     "prefix cache": Term(
-        meaning="KV blocks of earlier prompts that are used again; cachedPromptPercent is the "
+        meaning="KV blocks of earlier prompts that are reused; cachedPromptPercent is the "
         "share of prompt tokens that it holds",
         vllm="--enable-prefix-caching, vllm:prompt_tokens_by_source_total",
     ),
@@ -165,8 +165,8 @@ GLOSSARY: Final[Mapping[str, Term]] = {
         "are planned for the slow end of its range",
     ),
     "queue": Term(
-        meaning="requests that have arrived and do not run yet; engine.queue says who is admitted "
-        "first: who came first, or the newest",
+        meaning="requests that have arrived and do not run yet; engine.queue decides whether the "
+        "oldest or the newest starts first",
         vllm="vllm:num_requests_waiting",
     ),
     "replica": Term(
@@ -177,8 +177,8 @@ GLOSSARY: Final[Mapping[str, Term]] = {
         "FLOP/s / bandwidth",
     ),
     "role": Term(
-        meaning="prefill or decode, where engines of their own do each: the cache of a prompt is "
-        "moved from one to the other",
+        meaning="prefill or decode in disaggregated serving: one engine computes the KV cache of a "
+        "prompt, another loads it and generates the output",
         vllm="--kv-transfer-config",
     ),
     "routing": Term(

@@ -132,7 +132,7 @@ def _bottleneck(sizing: Sizing) -> Answer:
             f"{format_si(speeds.memory_bytes_per_s, 'B/s')}",
             _reads(sizing),
             *_experts(sizing),
-            f"its products take {format_s(step.compute_s)}",
+            f"compute {format_s(step.compute_s)}",
             _step_sum(step),
             *_adapters(sizing),
             *_speculation(sizing),
@@ -165,16 +165,16 @@ def _step_sum(step: StepTime) -> str:
 
     Reads and products stand in every sum, of the other parts those that take time.
     """
-    longer, shorter = ("reads", "products") if step.is_memory_bound else ("products", "reads")
+    longer, shorter = ("reads", "compute") if step.is_memory_bound else ("compute", "reads")
     decode = (
         (max(step.memory_s, step.compute_s), longer),
-        (step.serial_s, f"{shorter} that the {longer} do not hide"),
+        (step.serial_s, f"{shorter} not overlapped"),
     )
     beside = (
         (step.prefill_s, "prefill"),
         (step.overhead_s, "overhead"),
-        (step.communication_s, "between GPUs"),
-        (step.launch_s, "waiting for the host's launches"),
+        (step.communication_s, "communication between GPUs"),
+        (step.launch_s, "waiting for kernel launches"),
         (step.draft_s, "further draft passes"),
     )
     terms = (*decode, *(each for each in beside if each[0]))
@@ -210,7 +210,7 @@ def _adapters(sizing: Sizing) -> Iterator[str]:
     yield (
         f"adapters: a step reads {significant(touched)} of {share.number}, "
         f"{format_bytes(share.each_bytes)} each, if requests choose among them at random; reads "
-        "and kernels are counted, no measurement is behind them"
+        "and kernels are estimated, no measurement confirms them"
     )
 
 
@@ -234,7 +234,7 @@ def _batch(sizing: Sizing) -> Answer:
         ridge=ridge(sizing), weight_element_bytes=request.weights.bytes_per_parameter
     )
     ceiling = sizing.slo_ceiling
-    unlimited = "enough answers of one token keep TPOT" if request.slo.tpot else "no TPOT target"
+    unlimited = "enough outputs of one token keep TPOT" if request.slo.tpot else "no TPOT target"
     slo = unlimited if ceiling is None else f"TPOT allows {significant(ceiling)}"
     side = "below" if intensity(sizing) < ridge(sizing) else "above"
     num_ranks = sizing.replica.model.dp_size

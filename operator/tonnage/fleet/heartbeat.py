@@ -73,7 +73,7 @@ class Heartbeat:
         self.held_objects = gauge(
             "tonnage_held_objects", "ModelDeployments whose writes wait for settings.writesPerS"
         )
-        self.leads = gauge("tonnage_leader", "1 while this process may write")
+        self.leads = gauge("tonnage_leader", "1 while this process has the Lease and may write")
         self.settings_valid = gauge(
             "tonnage_settings_valid",
             "1 while a process that started now would take the settings file",

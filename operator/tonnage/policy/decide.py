@@ -176,7 +176,7 @@ def keep_gpu_budget(situation: Situation) -> Iterator[Bound]:
     if free is None:
         return
     if situation.uncounted_gpus:
-        message = f"the GPU budget cannot count {situation.uncounted_gpus}: no fleet grows"
+        message = f"the GPU budget cannot count {situation.uncounted_gpus}, so no fleet grows"
         yield Bound("GPUsUncounted", message, at_most=current)
     more = max(0, free) // situation.gpus_per_replica
     each = count_of(situation.gpus_per_replica, "GPU")

@@ -101,8 +101,8 @@ def test_the_plan_refuses_it_for_another_key(path, old, new, asked):
     said = " ".join(result.stdout.split())
     assert result.exit_code == 3
     assert "No (CalibrationMismatch): the calibration is for meta-llama/Llama-3.2-1B (" in said
-    assert "L40S, TP1, vLLM 0.33; asked is" in said
-    assert asked in said.partition("asked is")[2]
+    assert "L40S, TP1, vLLM 0.33, not for" in said
+    assert asked in said.partition("not for")[2]
 
 
 def test_help_has_examples():

@@ -248,7 +248,7 @@ class TestALine:
                 "the options: spec.contextLength: Input",
             ),
             (["plan", *LINE, "--gpus", "H100,H200"], "to name GPU classes write --gpu H100,H200"),
-            (["plan", *LINE, "--gpus", "8"], "replica are spec.hardware.gpusPerReplica: 8"),
+            (["plan", *LINE, "--gpus", "8"], "replica set spec.hardware.gpusPerReplica: 8"),
             (["plan", *LINE, "--price", "H100"], "write NAME=AMOUNT, such as H100=2.10"),
             (["plan", *LINE, "--price", "H100=-1"], "'-1' is no price per GPU and hour"),
             (["plan", *LINE, "--price", "H1=1"], "price of 'H1' is not in the catalogue"),
@@ -480,7 +480,7 @@ def test_a_value_where_fields_belong_is_bad_input(change, expected):
         ("H100: {spot: 2, instance: {a: 1}}", [], "H100.instance: \"{'a': 1}\" is no text"),
         ("region:\nH100: 2", [], "prices.yaml: region is empty"),
         ("H100: 2\nH100-SXM: 3", [], "prices.yaml: H100 and H100-SXM are both H100"),
-        ("H100: 2.0", ["--currency", "eu<ro"], "--currency: 'eu<ro' is no currency"),
+        ("H100: 2.0", ["--currency", "eu<ro"], "--currency: 'eu<ro' is not a currency"),
         ("currency: EUR\nH100: 2.0", ["--currency", "CHF"], "prices.yaml has currency EUR"),
     ],
 )

@@ -149,8 +149,8 @@ class TestWhatIsNotCounted:
 
         assert found["z"] == 1
         message = (
-            "the GPU budget cannot count nvidia.com/mig-3g.40gb of pod serving/mig-0: "
-            "no fleet grows"
+            "the GPU budget cannot count nvidia.com/mig-3g.40gb of pod serving/mig-0, "
+            "so no fleet grows"
         )
         assert said(outcome, "z", "CapacityAvailable") == ("False", "GPUsUncounted", message)
         state, reason, limited = said(outcome, "z", "ScalingLimited")

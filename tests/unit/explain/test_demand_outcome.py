@@ -94,7 +94,7 @@ class TestInWords:
 
         assert (FOUND.is_sure, close.is_sure) == (True, False)
         assert room_written(close).endswith(
-            "for 12.00 USD/h; within model error, measure first: with steps 15% longer 3 are needed"
+            "for 12.00 USD/h; not certain: if steps are 15% slower, 3 are needed"
         )
 
     def test_a_load_that_is_kept_with_longer_steps_is_sure_to_the_digit(self):

@@ -265,7 +265,7 @@ class TestAStatusThatCannotBeWritten:
             tick(loop, world)
 
         assert len(tries_s) > 10
-        assert events(world, "WriteRefused") == [f"no status can be written: {said}"]
+        assert events(world, "WriteRefused") == [f"the status cannot be written: {said}"]
 
         world.fails = False
         for _ in range(24):

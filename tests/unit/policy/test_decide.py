@@ -211,7 +211,7 @@ def test_the_rules_speak_in_this_order():
         ),
         (
             a_situation(current=4, need=6, **UNCOUNTED),
-            "the GPU budget cannot count amd.com/gpu of Deployment a/b: no fleet grows",
+            "the GPU budget cannot count amd.com/gpu of Deployment a/b, so no fleet grows",
         ),
         (
             a_situation(current=4, need=6, free_budget_gpus=3),

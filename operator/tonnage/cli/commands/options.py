@@ -193,7 +193,7 @@ def _folder(value: Path) -> Path:
         return value
     hint = "" if "/" in str(value) else f"; to name GPU classes write --gpu {value}"
     if str(value).isdecimal():
-        hint = f"; GPUs of a replica are spec.hardware.gpusPerReplica: {value}"
+        hint = f"; for GPUs per replica set spec.hardware.gpusPerReplica: {value}"
     raise ValueError(f"there is no folder {value}{hint}")
 
 

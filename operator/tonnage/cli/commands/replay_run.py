@@ -107,7 +107,7 @@ def _ignored_fields(spec: Spec) -> Iterator[tuple[str, str]]:
     if slo_of(spec).is_offline:
         yield "spec.slo", "a replay needs an SLO to judge by"
     if spec.scale_target is not None:
-        yield "spec.scaleTarget", "a replay runs engines of its own flags"
+        yield "spec.scaleTarget", "a replay chooses the flags of engines itself"
     if spec.topology is not None:
         yield "spec.topology", "a replay runs one fleet: take an object of each engine.role"
     if spec.engine is not None and spec.engine.speculative is not None:

@@ -180,7 +180,7 @@ class HubFiles:
             return int(length) if re.fullmatch("[0-9]{1,18}", length) else None
         content_range = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
         if content_range is None:
-            raise Failure(f"--hub: {self.hub} answered with another part of {name} than its start")
+            raise Failure(f"--hub: {self.hub} did not return the start of {name}")
         return int(content_range[1])
 
 

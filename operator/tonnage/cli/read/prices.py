@@ -214,4 +214,4 @@ def _positive(value: object, *, where: str) -> float:
 
 def _check_currency(text: str, *, where: str) -> None:
     if not (len(text) == len(USD) and text.isascii() and text.isupper()):
-        raise ManifestError(f"{where}: {text[:40]!r} is no currency such as EUR")
+        raise ManifestError(f"{where}: {text[:40]!r} is not a currency such as EUR")

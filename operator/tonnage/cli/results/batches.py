@@ -13,7 +13,7 @@ from tonnage.units import format_s, significant
 MAX_BATCHES: Final = 12
 BATCH_NUMBERS: Final = ("decoding", "TPOT", "tokens/s", "KV cache")
 BATCH_NOTE: Final = (
-    "over: by the mean at a steady batch; the load line is where percentiles meet the targets"
+    "over: by means at a steady batch; the load line is where percentiles meet their targets"
 )
 BOUNDS: Final = {
     "MemoryBandwidth": "memory",

@@ -170,7 +170,7 @@ def fluid_words(found: Sequence[CaseResult]) -> str:
     first = outcomes[0].judged
     if first and is_by_day(first):
         least *= DAY_S / first.duration_s
-    return f"Lower bound, perfect packing: {significant(least)} GPU-h."
+    return f"Lower bound, replicas always full: {significant(least)} GPU-h."
 
 
 def case_title(question: ReplayQuestion, start_s: float) -> str:
@@ -227,7 +227,7 @@ def _engines(speed: float | None) -> str:
     if speed == 1:
         return f"simulated, not measured: engines are as fast as believed; {CHANCES}"
     pace = (
-        f"drawn by seed: efficiencies {low:g} to {high:g} times the prior's, overheads "
+        f"random by seed: efficiencies {low:g} to {high:g} times the prior's, overheads "
         f"{OVERHEADS[0]:g} to {OVERHEADS[1]:g} times"
         if speed is None
         else f"{speed:g} times as fast as believed"

@@ -155,7 +155,7 @@ def why_stalled(found: Assessment) -> Reason | None:
     if problem := found.memory.written.problem:
         return Reason("WriteRefused", problem)
     if unsaid := found.memory.written.status_problem:  # an Event tells it, where no status can
-        return Reason("WriteRefused", f"no status can be written: {unsaid}")
+        return Reason("WriteRefused", f"the status cannot be written: {unsaid}")
     deployment = found.state.deployment
     if deployment and deployment.is_rollout_held and deployment.owner_uid == found.state.view.uid:
         return Reason("RolloutPaused", _held_written(deployment))
