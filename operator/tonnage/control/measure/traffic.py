@@ -40,7 +40,7 @@ SETTLE_SCRAPES = 2
 CUT_OFF_SCRAPES = 8
 """Within which what a lost pod had in flight comes again: the 40 s until its node counts as lost,
 and the shortest window."""
-UNSEEN, UNSEEN_SCRAPES = "a quarter of an hour", 8
+UNSEEN, UNSEEN_SCRAPES = "quarter of an hour", 8
 """More scrapes than so many are missing of a pod that served before the first that is known."""
 MOST_NAMED = 3
 """Pods in one message."""
