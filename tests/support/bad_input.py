@@ -252,7 +252,7 @@ REFUSED: tuple[BadInput, ...] = (
       )),
     *each(3, "spec.model.kvOffload.mode", "On", "auto", True),
     BadInput(row=41, changes=(("spec.model.kvOffload", {"mode": "Always"}),),
-             field="spec.model.kvOffload", shows=("needs gib or workingSetTokens",)),
+             field="spec.model.kvOffload", shows=("set gib (of host memory) or workingSetTokens",)),
     *each(4, "spec.topology.kvLink", "0GB/s", "0.0Gb/s", "50", "50GB", "fast", "-1GB/s", 50),
     BadInput(row=1, changes=(("spec.topology.prefill", {"minReplicas": 3, "maxReplicas": 2}),),
              field="spec.topology.prefill", shows=("minReplicas must not exceed",)),

@@ -81,12 +81,13 @@ class TopologySpread(ApiModel):
 
 
 class User(ApiModel):
-    """The user and group of the engine. If absent, both are 2000. It never runs as root.
+    """The user and group of the engine, which never runs as root. Without spec.pods.user: 2000.
 
-    If one of its fields is absent, the platform chooses: OpenShift has a range per namespace.
+    With it, Tonnage sets the fields that are here and leaves the others to the cluster: OpenShift
+    takes them from the range of the namespace, other clusters from the image.
     """
 
     id: Annotated[int, Field(ge=1, le=2_147_483_647)] | None = None
-    """The user id of the engine, not 0. If absent, the platform chooses."""
+    """The user id of the engine, not 0. If absent, the cluster chooses."""
     group: Annotated[int, Field(ge=0, le=2_147_483_647)] | None = None
-    """The group id of the engine and of its volumes. If absent, the platform chooses."""
+    """The group id of the engine and of its volumes. If absent, the cluster chooses."""

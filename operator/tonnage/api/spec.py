@@ -63,7 +63,7 @@ class KvOffload(ApiModel):
         Rule(
             "(has(self.mode) && self.mode == 'Auto') || has(self.gib) || "
             "(has(self.workingSetTokens) && self.workingSetTokens > 0)",
-            "needs gib or workingSetTokens above 0, which give the size of the cache",
+            "set gib (of host memory) or workingSetTokens above 0: they size this cache",
             lambda it: it.is_auto or it.gib is not None or it.working_set_tokens,
         ),
     )

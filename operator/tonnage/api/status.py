@@ -106,9 +106,9 @@ class EstimateStatus(ApiModel):
     kv_tokens_high: int | None = None
     """The high end of the 90 % range of kvTokens; the measured value once engines report it."""
     concurrency_at_context_length: float
-    """The requests of the maximum length that fit into the KV cache."""
+    """The requests of the maximum length that fit into the KV cache of a replica."""
     concurrency_at_typical_length: float
-    """The requests of the measured or configured lengths that fit into the KV cache."""
+    """The requests of mean length that fit into the KV cache of a replica."""
     slo_concurrency: float | None = None
     """The decoding requests at which the mean TPOT meets its limit. It is absent offline."""
     requests_per_second: float
@@ -228,11 +228,11 @@ class CalibrationStatus(ApiModel):
     goodput_factor: float = 1.0
     """A factor on the goodput that the step time allows, learned from SLO attainment."""
     judged_requests: int = 0
-    """The number of requests that the factor was learned from."""
+    """The number of requests that goodputFactor was learned from."""
     judged_at: Time | None = None
-    """The time of the factor's last change."""
+    """The time of the last change of goodputFactor."""
     goodput_factor_reason: Text = ""
-    """The reason of the factor's last change, with the numbers."""
+    """The reason of the last change of goodputFactor, with the numbers."""
     kv_tokens: int | None = None
     """The KV cache tokens of one rank that the object's own engines reported."""
     prior_kv_tokens: int
@@ -242,7 +242,7 @@ class CalibrationStatus(ApiModel):
     cold_start_deviation_seconds: float | None = None
     """The standard deviation of single cold starts, in seconds."""
     node_wait_seconds: float | None = None
-    """The mean seconds that pods waited to be scheduled before that, each at most 900."""
+    """The mean seconds that pods were Pending before they had a node, each at most 900."""
     cold_starts: int = 0
     """The number of cold starts that these times were measured from."""
 
@@ -266,7 +266,7 @@ class ReplicasStatus(ApiModel):
     """The replicas that the cluster has and that Tonnage wants."""
 
     desired: int
-    """The replicas that Tonnage wants; if it may not write, the current ones."""
+    """The replicas that Tonnage sets; in the modes Recommend and Paused the current ones."""
     current: int
     """The replicas of the Deployment or LeaderWorkerSet."""
     ready: int

@@ -232,7 +232,7 @@ class Writer:
         path = MODEL_DEPLOYMENTS.path(writes.namespace, wanted.name)
         live, kube = self.kube.get(path), self._current(writes)
         if live is not None and controller_uid(live["metadata"]) != writes.uid:
-            raise WriteFencedError(f"{KIND} {wanted.name} is there and not Tonnage's: not changed")
+            raise WriteFencedError(f"{KIND} {wanted.name} exists, not made by Tonnage: unchanged")
         manifest = wanted.manifest if live is None else _pinned(wanted.manifest, live)
         kube.apply(path, manifest, manager=MANAGER, force=live is not None)
         LOG.info(Line("applied role", object=writes.label, role=wanted.role))
@@ -257,7 +257,7 @@ class Writer:
             return
         if controller_uid(live["metadata"]) != writes.uid and not _is_handed_over(live, writes):
             self.taken_names.add((writes.namespace, writes.name))
-            raise WriteFencedError(f"{kind} {writes.label} is there and not Tonnage's: not changed")
+            raise WriteFencedError(f"{kind} {writes.label} exists, not made by Tonnage: unchanged")
         if writes.creates:
             _show_again(kube, path, live)
             return

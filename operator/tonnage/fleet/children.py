@@ -79,7 +79,7 @@ class Children:
                 if writes.check_leftovers:
                     self._remove(kind, writes)
             elif not self._bring(wanted, writes):
-                raise NotOursError(f"{kind} {writes.label} is there and not Tonnage's: not changed")
+                raise NotOursError(f"{kind} {writes.label} exists, not made by Tonnage: unchanged")
 
     def publish(self, writes: Writes) -> None:
         """Bring that by which clients and scrapers find the pods.
@@ -95,7 +95,7 @@ class Children:
             if not self._bring(monitor, writes):
                 LOG.warning(Line("not ours: not changed", object=writes.label, kind="PodMonitor"))
         if not is_reached:
-            raise NoPathError(f"Service {writes.label} is there and not Tonnage's: not changed")
+            raise NoPathError(f"Service {writes.label} exists, not made by Tonnage: unchanged")
 
     def _bring(self, wanted: Manifest, writes: Writes) -> bool:
         """Write a child if it is not there or differs; tell whether it is ours."""

@@ -369,7 +369,9 @@ def test_a_deployment_that_is_scaled_only_has_no_flags_to_replay(trace):
     result = replay(trace, text=f"{scaled}---\n{a_deployment()}")
 
     assert result.exit_code == 3
-    assert "spec.scaleTarget: a replay chooses the flags of engines itself" in result.stderr
+    assert (
+        "spec.scaleTarget: remove it: a replay chooses the flags of engines itself" in result.stderr
+    )
 
 
 def test_a_shape_without_a_rate_in_the_spec_says_what_is_missing():

@@ -129,7 +129,7 @@ def test_another_name_of_the_model_is_told():
 
     result, _ = replay("--policy", "static:1", answer=answer)
 
-    assert "Note: measured on chat, replayed with the model of the manifest" in result.stderr
+    assert "Note: traffic of chat, replayed with the model of the manifest" in result.stderr
 
 
 def of(**changes):

@@ -334,7 +334,7 @@ class TestStatedCost:
             "5 replicas cost 79.12 USD per hour, above approvalAboveUsdPerHour 32"
             in condition.message
         )
-        assert "above approvalAboveUsdPerHour 32: 2 until" in condition.message
+        assert "above approvalAboveUsdPerHour 32: 2 run until" in condition.message
         assert said("ScalingLimited", found) == ("True", "ApprovalNeeded")
 
     def test_growth_goes_as_far_as_the_cost_allows(self):

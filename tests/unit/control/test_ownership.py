@@ -182,7 +182,7 @@ class TestAdoption:
     def test_is_how_a_conflict_says_that_it_ends(self):
         _, conditions = told(a_state(live=a_deployment_body(ownerReferences=[])))
 
-        assert "label it tonnage.dev/adopt=uid-of-llama" in conditions["Ready"].message
+        assert "label that Deployment tonnage.dev/adopt=uid-of-llama" in conditions["Ready"].message
 
 
 def test_a_service_of_somebody_else_is_no_way_to_the_replicas():

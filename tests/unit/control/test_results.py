@@ -9,7 +9,7 @@ from tonnage.control.input.results import Cause, Fate, Result, WriteKind
 from tonnage.control.write.results import with_object_results
 from tonnage.control.write.writes import Writes
 
-FOREIGN = "Service serving/llama is there and not Tonnage's: not changed"
+FOREIGN = "Service serving/llama exists, not made by Tonnage: unchanged"
 DENIED = "denied by a webhook"
 STALE = {WriteKind.SCALE: Result()}
 NO_STATUS = {WriteKind.STATUS: Result(fate=Fate.UNKNOWN)}

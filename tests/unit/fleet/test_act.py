@@ -609,7 +609,7 @@ class TestChildren:
         assert done(kube) == ["apply podmonitors/llama"]
         assert kube.objects[SERVICE]["spec"] == {"mine": True}
         assert failed["uid-of-llama"][WriteKind.CHILDREN].detail == (
-            "Service serving/llama is there and not Tonnage's: not changed"
+            "Service serving/llama exists, not made by Tonnage: unchanged"
         )
 
     def test_have_no_pod_monitor_where_there_is_no_such_kind(self):
@@ -715,7 +715,7 @@ class TestProtection:
         failed = writer.act([asking(model=PROTECTED, template=TEMPLATE, **CHECKED)], now=NOW)
 
         stopped = failed["uid-of-llama"][WriteKind.TEMPLATE]
-        assert "serving/llama is there and not Tonnage's: not changed" in stopped.detail
+        assert "serving/llama exists, not made by Tonnage: unchanged" in stopped.detail
         assert stopped.fate is Fate.NOT_APPLIED
         assert kube.objects[path]["spec"] == {"mine": True}
         assert PLACE not in kube.objects

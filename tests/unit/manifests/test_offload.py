@@ -217,7 +217,10 @@ def test_ranks_share_out_a_context_only_where_its_cache_is_moved_right(version, 
     ("spec", "why"),
     [
         ({"kv_offload": {"gib": 0}}, "model.kvOffload.gib"),
-        ({"kv_offload": {"workingSetTokens": 0}}, "needs gib or workingSetTokens above 0"),
+        (
+            {"kv_offload": {"workingSetTokens": 0}},
+            "set gib (of host memory) or workingSetTokens above 0",
+        ),
         ({"kv_offload": None, "model": {"id": "a/b", "kvOffload": {}}}, "needs gib or working"),
         (
             {"kv_offload": {"gib": 1}, "engine": {"version": "0.33", "role": "prefill"}},

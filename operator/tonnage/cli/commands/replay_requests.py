@@ -131,7 +131,7 @@ def _of_fleet(options: ReplayOptions, deployment: ModelDeployment, scaled: str) 
         remark(f"Note: {found.gaps}")
     if found.model_name not in {None, deployment.spec.model.id}:
         remark(
-            f"Note: measured on {found.model_name}, replayed with the model of the manifest, "
+            f"Note: traffic of {found.model_name}, replayed with the model of the manifest, "
             f"{deployment.spec.model.id}"
         )
     duration_s = found.span.num_steps * found.span.step_s

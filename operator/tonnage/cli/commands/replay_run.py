@@ -88,7 +88,7 @@ def run(options: ReplayOptions) -> None:
 def _deployment(resource: ManifestObject) -> ModelDeployment:
     """Return a manifest as the API server would have it, in mode Auto."""
     found = parse(resource)
-    for place, why in _ignored_fields(found.spec):
+    for place, why in _unsupported_fields(found.spec):
         raise Failure(f"{resource.at(place)}: {place}: {why}")
     try:
         built_in_model(found.spec.model.id)
@@ -102,12 +102,12 @@ def _deployment(resource: ManifestObject) -> ModelDeployment:
     return replace(found, uid="replayed", generation=1, spec=spec)
 
 
-def _ignored_fields(spec: Spec) -> Iterator[tuple[str, str]]:
+def _unsupported_fields(spec: Spec) -> Iterator[tuple[str, str]]:
     """Yield the fields for which nothing can be replayed, and why."""
     if slo_of(spec).is_offline:
         yield "spec.slo", "a replay needs an SLO to judge by"
     if spec.scale_target is not None:
-        yield "spec.scaleTarget", "a replay chooses the flags of engines itself"
+        yield "spec.scaleTarget", "remove it: a replay chooses the flags of engines itself"
     if spec.topology is not None:
         yield "spec.topology", "a replay runs one fleet: take an object of each engine.role"
     if spec.engine is not None and spec.engine.speculative is not None:

@@ -227,7 +227,7 @@ def _engines(speed: float | None) -> str:
     if speed == 1:
         return f"simulated, not measured: engines are as fast as believed; {CHANCES}"
     pace = (
-        f"random by seed: efficiencies {low:g} to {high:g} times the prior's, overheads "
+        f"drawn at random: efficiencies {low:g} to {high:g} times those believed, overheads "
         f"{OVERHEADS[0]:g} to {OVERHEADS[1]:g} times"
         if speed is None
         else f"{speed:g} times as fast as believed"

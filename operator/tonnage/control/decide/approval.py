@@ -184,7 +184,7 @@ def approved_by_cost(found: Assessment, chosen: Chosen) -> tuple[int, str] | Non
     return most, (
         f"{count_of(asked, 'replica costs', 'replicas cost')} {_cost_written(sizing, asked)}, "
         f"above approvalAboveUsdPerHour {stated.approval_above_usd_per_hour}: "
-        f"{max(most, found.state.replicas)} until more are approved"
+        f"{max(most, found.state.replicas)} run until more are approved"
     )
 
 

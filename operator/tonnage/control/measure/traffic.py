@@ -139,7 +139,7 @@ def _trust(
         message = f"no fresh series of {pods_named(silent, state.pods)}"
         return Metrics.MISSING, Reason("MetricsIncomplete", message)
     if young := _unseen_before(state, fleet):
-        message = f"{pods_named(young, state.pods)}: samples of the last {UNSEEN} are incomplete"
+        message = f"{pods_named(young, state.pods)}: samples of less than the last {UNSEEN}"
         return Metrics.MISSING, Reason("MetricsIncomplete", message)
     return Metrics.COMPLETE, Reason("Scraped", number)
 

@@ -92,7 +92,7 @@ def conflict_written(live: DeploymentView, uid: str) -> str:
             f"{message}; it cannot be handed over while its pods have {', '.join(others)}, which "
             f"would stay beside ours: take that out, {scaled}or delete it"
         )
-    return f"{message}; to hand it over: label it {ADOPT_LABEL}={uid}"
+    return f"{message}; to hand it over, label that {live.kind} {ADOPT_LABEL}={uid}"
 
 
 def may_act(found: Assessment, fleet: Fleet) -> bool:

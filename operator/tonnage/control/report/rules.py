@@ -225,7 +225,7 @@ def calibration_stored(found: Assessment, fleet: Fleet) -> Finding:
     if fleet.state_problem:
         return Finding("False", *fleet.state_problem)
     if found.state.view.uid in fleet.unstored:
-        message = "the calibration ConfigMap is full: after a restart this object starts anew"
+        message = "the calibration ConfigMap is full: a restart loses what was learned here"
         return Finding("False", "NoRoom", message)
     return Finding("True", "Stored", "the calibration is saved for the next start")
 
