@@ -39,6 +39,8 @@ class TestAnImage:
             ("index.docker.io/vllm/vllm-openai:v0.33.0", "vllm/vllm-openai"),
             ("vllm/vllm-openai:v0.33.0", "docker.io/vllm"),
             ("engine:v0.33.0", "library"),
+            ("busybox:1", "busybox"),
+            ("docker.io/library/busybox:1", "busybox"),
             ("engine:v0.33.0", "docker.io"),
             ("docker.io/engine:v0.33.0", "library/engine"),
             ("registry.test/ml/vllm:v0.33.0", "registry.test"),
@@ -66,6 +68,7 @@ class TestAnImage:
             ("registry.test:v0.33.0", "registry.test"),
             (f"evil/engine@{DIGEST}", "vllm"),
             ("vllmevil/engine:v0.33.0", "vllm"),
+            ("busyboxevil", "busybox"),
         ],
     )
     def test_is_not_allowed_for_a_name_that_only_looks_alike(self, image, prefix):

@@ -68,8 +68,15 @@ def is_allowed(image: str, prefixes: tuple[str, ...]) -> bool:
     False
     """
     repository = _with_registry(_repository(image))
-    allowed = (each if _is_registry(each) else _with_registry(each, "") for each in prefixes)
+    allowed = (name for each in prefixes for name in _listed(each))
     return any(f"{repository}/".startswith(f"{each}/") for each in allowed)
+
+
+def _listed(prefix: str) -> tuple[str, ...]:
+    """Return what a setting names: of one part, a folder and an official image."""
+    if _is_registry(prefix):
+        return (prefix,)
+    return _with_registry(prefix, ""), _with_registry(prefix)
 
 
 def _repository(image: str) -> str:
