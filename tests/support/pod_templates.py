@@ -318,6 +318,12 @@ HOSTILE: tuple[Hostile, ...] = (
     _a("GPUs by a mount with another path", sidecar(volumeMounts=[
         {"name": "cache", "mountPath": "/var//run/nvidia-container-devices/all"}]),
        f"{_SIDE}.volumeMounts[0].mountPath"),
+    _a("GPUs by a mount with a path from nowhere", sidecar(volumeMounts=[
+        {"name": "cache", "mountPath": "var/run/nvidia-container-devices/all"}]),
+       f"{_SIDE}.volumeMounts[0].mountPath"),
+    _a("GPUs by a class of devices", sidecar(resources={
+        "limits": {"deviceclass.resource.kubernetes.io/mig.nvidia.com": 1}}),
+       f"{_SIDE}.resources.limits[deviceclass.resource.kubernetes.io/mig.nvidia.com]"),
     _a("GPUs by an annotation", {"metadata": {"annotations": {"cdi.k8s.io/x": "nvidia.com/gpu=0"}}},
        "metadata.annotations[cdi.k8s.io/x]"),
     _a("another image of the engine", engine(image="example.test/mine"), f"{_ENGINE}.image"),
@@ -332,6 +338,11 @@ HOSTILE: tuple[Hostile, ...] = (
        f"{_ENGINE}.env[0].name"),
     _a("code by a variable", engine(env=[{"name": "LD_PRELOAD", "value": "/mnt/x.so"}]),
        f"{_ENGINE}.env[0].name"),
+    *(_a(f"code by {name}", engine(env=[{"name": name}]), f"{_ENGINE}.env[0].name")
+      for name in ("BASH_FUNC_x", "CC", "NCCL_NET_PLUGIN", "OPENSSL_CONF", "TRITON_PTXAS_PATH")),
+    *(_a(f"code by {path}", engine(volumeMounts=[{"name": "x", "mountPath": path}]),
+         f"{_ENGINE}.volumeMounts[0].mountPath")
+      for path in ("/etc/ssl", "/etc/pki/tls")),
     _a("variables nobody names", engine(envFrom=[{"configMapRef": {"name": "c"}}]),
        f"{_ENGINE}.envFrom"),
     _a("code by a mount", engine(volumeMounts=[
@@ -358,6 +369,10 @@ HOSTILE: tuple[Hostile, ...] = (
     _a("finalizers", {"metadata": {"finalizers": ["a/b"]}}, "metadata.finalizers"),
     _a("the cluster's priority", {"spec": {"priorityClassName": "system-node-critical"}},
        "spec.priorityClassName"),
+    _a("an account of no name", {"spec": {"serviceAccountName": ["default"]}},
+       "spec.serviceAccountName", is_typed=False),
+    _a("a pull secret of no name", {"spec": {"imagePullSecrets": [{"name": {"a": 1}}]}},
+       "spec.imagePullSecrets[0].name", is_in_policy=False),
     _a("a status", {"status": {}}, "status"),
     _a("a mistyped field", {"spec": {"nodeSelektor": {}}}, "spec.nodeSelektor"),
     _a("no list", {"spec": {"containers": {}}}, "spec.containers",

@@ -47,9 +47,9 @@ def checked_template(template: dict[str, Any]) -> dict[str, Any]:
     Raises:
         PydanticCustomError: the message names each refused field, the first few.
     """
-    found = list(_walk("", template, "template"))
-    if len(json.dumps(template)) > MOST_BYTES:
-        found = [("", f"must have {MOST_BYTES} bytes at most as JSON")]
+    is_large = len(json.dumps(template)) > MOST_BYTES
+    large = [("", f"must have {MOST_BYTES} bytes at most as JSON")]
+    found = large if is_large else list(_walk("", template, "template"))
     if found:
         more = f"; and {len(found) - MOST_SHOWN} more" if len(found) > MOST_SHOWN else ""
         shown = "; spec.pods.template".join(f"{path}: {why}" for path, why in found[:MOST_SHOWN])
@@ -114,7 +114,7 @@ def _mistake(value: Any, rule: Mapping[str, str]) -> str | None:
     if "only" in rule and not re.fullmatch(rule["only"], text):
         return f"must be {rule['only']}"
     if "not" in rule and re.fullmatch(rule["not"], text):
-        return f"must not be {text}: that is Tonnage's, or opens the node or its GPUs"
+        return f"must not be {text}: it is Tonnage's, runs code, or opens the node or its GPUs"
     return None
 
 

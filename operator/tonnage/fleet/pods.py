@@ -20,11 +20,14 @@ from tonnage.units import count_of
 
 Object = Mapping[str, Any]
 COUNTED: Final = "nvidia.com/gpu"
-OTHER_MARKS: Final = ("gpu", "/mig-", "amd.com/", "/tpu", "/neuron", "/gaudi", "/npu", "/ascend")
+OTHER_MARKS: Final = (
+    *("gpu", "/mig-", "amd.com/", "/tpu", "/neuron", "/gaudi", "/npu", "/ascend"),
+    "deviceclass.resource.kubernetes.io/",
+)
 """What the names of other resources of accelerators contain, in lower case.
 
-Slices of NVIDIA GPUs (mig-1g.10gb, gpu.shared, gpumem), GPUs of AMD and Intel, and what is none
-but takes the place of one.
+Slices of NVIDIA GPUs (mig-1g.10gb, gpu.shared, gpumem), GPUs of AMD and Intel, what is none but
+takes the place of one, and a class of devices, of which Kubernetes makes a claim.
 """
 ON_ITS_WAY: Final = frozenset({None, "", "ContainerCreating", "PodInitializing"})
 """What a container waits for that is about to start.

@@ -33,6 +33,7 @@ def test_init_containers_count_as_far_as_they_take_more():
         "aws.amazon.com/neuron",
         "huawei.com/Ascend910",
         "volcano.sh/vgpu-number",
+        "deviceclass.resource.kubernetes.io/mig.nvidia.com",
     ],
 )
 def test_other_accelerators_are_named(name):
