@@ -220,6 +220,45 @@ REAL: dict[str, dict[str, Any]] = {
             ],
         }
     },
+    "amounts, nothing and zeros in other forms than are stored": {
+        "spec": {
+            "volumes": [
+                {"name": "scratch", "emptyDir": {"sizeLimit": 1073741824}},
+                {"name": "bare"},
+            ],
+            "containers": [
+                {"name": ENGINE, "resources": {"requests": {}}},
+                a_container(
+                    args=[None, "a"],
+                    resources={"limits": {}, "requests": {"cpu": "0.0625"}},
+                    env=[
+                        {
+                            "name": "CPUS",
+                            "valueFrom": {
+                                "resourceFieldRef": {"resource": "limits.cpu", "divisor": 1}
+                            },
+                        },
+                        {
+                            "name": "MEMORY",
+                            "valueFrom": {
+                                "resourceFieldRef": {
+                                    "resource": "limits.memory",
+                                    "divisor": "1024Ki",
+                                }
+                            },
+                        },
+                    ],
+                    livenessProbe={
+                        "httpGet": {"port": 80, "httpHeaders": [{"name": "X", "value": ""}]},
+                        "failureThreshold": 0,
+                        "periodSeconds": 0,
+                        "successThreshold": 0,
+                        "timeoutSeconds": 0,
+                    },
+                ),
+            ],
+        }
+    },
 }
 
 

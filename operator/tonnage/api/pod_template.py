@@ -21,10 +21,14 @@ _KEYS: Final = {
     "volumeMounts": "mountPath",
     "volumes": "name",
 }
-_OF_NAMES: Final = frozenset({"annotations", "labels", "matchLabels", "nodeSelector"})
-"""Objects whose fields are no fields of Kubernetes: an empty text is one."""
-_UNSTORED: Final = {"readOnly": False, "initialDelaySeconds": 0}
-"""What means the same as nothing, and is not there when the API server has stored it."""
+_NAMED: Final = frozenset({"annotations", "httpHeaders", "labels", "matchLabels", "nodeSelector"})
+"""Objects in which an empty text is stored: fields of most are no fields of Kubernetes."""
+_AMOUNTS: Final = frozenset({"divisor", "limits", "requests", "sizeLimit"})
+_UNSTORED: Final = {
+    *("readOnly", "initialDelaySeconds", "periodSeconds", "timeoutSeconds"),
+    *("failureThreshold", "successThreshold"),
+}
+"""What means nothing where it is 0 or false: the API server leaves it out, or has its default."""
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> Template:
@@ -129,17 +133,20 @@ def as_stored(node: Any, name: str = "") -> Any:
     """
     match node:
         case list():
-            return [as_stored(each) for each in node]
-        case dict() if name in {"limits", "requests"}:
-            return {key: str(value) for key, value in node.items()}
-        case dict() if name not in _OF_NAMES:
-            kept = {key: as_stored(value, key) for key, value in node.items()}
-            return {key: value for key, value in kept.items() if _is_stored(key, value)}
+            return [as_stored(each, name) for each in node]
         case dict():
-            return dict(node)
+            above = name if name in _AMOUNTS else ""
+            below = {key: as_stored(each, above or key) for key, each in node.items()}
+            if name in _NAMED:
+                return below
+            return {key: each for key, each in below.items() if _is_stored(key, each)}
+        case None:
+            return ""
+        case int() | float() if name in _AMOUNTS:
+            return str(node)
     return node
 
 
 def _is_stored(name: str, value: Any) -> bool:
-    is_zero = name in _UNSTORED and value == _UNSTORED[name]
-    return not is_zero and value not in (None, "", []) and not (name in _OF_NAMES and value == {})
+    is_empty = value in ("", []) or (name in _NAMED | _AMOUNTS and value == {})
+    return not is_empty and not (name in _UNSTORED and value == 0)

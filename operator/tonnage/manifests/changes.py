@@ -6,13 +6,14 @@ default, and what others set, stays. What others add beside ours is told apart (
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from tonnage.manifests.arguments import argument_pairs
 from tonnage.redaction import REDACTED, SECRET_NAME
-from tonnage.units import quantity
+from tonnage.units import KB, quantity
 
 Owned = Mapping[str, Any] | None
 """Fields of ours below a path, as ``fieldsV1`` has them. Empty: all of them. None: none."""
@@ -32,7 +33,7 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = {
 """Lists that the API server merges by key; any other is one value."""
 DEFAULT_KEYS: Final = {"protocol": "TCP"}
 ARGUMENTS: Final = frozenset({"args", "command"})
-QUANTITIES: Final = frozenset({"limits", "requests", "sizeLimit"})
+QUANTITIES: Final = frozenset({"divisor", "limits", "requests", "sizeLimit"})
 """Fields whose values, or those below them, are written in another form than they were given."""
 LONGEST: Final = 120
 """Characters of a value that are shown."""
@@ -41,6 +42,7 @@ DEFAULTS: Final[Mapping[str, tuple[Any, ...]]] = {
     "defaultMode": (420,),
     "divisor": ("0",),
     "dnsPolicy": ("ClusterFirst",),
+    "emptyDir": ({},),
     "failureThreshold": (3,),
     "imagePullPolicy": ("Always", "IfNotPresent"),
     "path": ("/",),
@@ -277,7 +279,8 @@ def _is_same(path: str, live: Any, wanted: Any) -> bool:
     if not is_amount or not QUANTITIES.intersection(path.split(".")):
         return False
     try:
-        return quantity(live) == quantity(wanted)
+        # The API server rounds amounts up to thousandths.
+        return math.ceil(quantity(live) * KB) == math.ceil(quantity(wanted) * KB)
     except ValueError:
         return False
 

@@ -144,6 +144,15 @@ class TestWhatIsStored:
             ({"nodeSelector": {}, "imagePullSecrets": []}, {}),
             ({"emptyDir": {}, "readOnly": False}, {"emptyDir": {}}),
             ({"optional": False, "command": [""]}, {"optional": False, "command": [""]}),
+            ({"resources": {"limits": {}}, "timeoutSeconds": 0}, {"resources": {}}),
+            (
+                {"sizeLimit": 5, "divisor": 1, "args": [None]},
+                {"sizeLimit": "5", "divisor": "1", "args": [""]},
+            ),
+            (
+                {"httpHeaders": [{"name": "A", "value": ""}], "nodeSelector": {"a": None}},
+                {"httpHeaders": [{"name": "A", "value": ""}], "nodeSelector": {"a": ""}},
+            ),
         ],
     )
     def test_is_without_what_means_nothing(self, given, stored):
