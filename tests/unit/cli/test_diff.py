@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from contextlib import ExitStack
 
 import pytest
@@ -123,8 +124,8 @@ class TestFiles:
         )
         assert "| serving/llama-70b | changed | **4** | 4 → 6 | 63 | 63.30 → 94.94 |" in text
         assert "prices: AWS us-east-1, on demand, 2026-07; H200 p5en.48xlarge (8 GPUs)" in text
-        assert "4 pods are replaced, because of spec.contextLength:" in text
-        assert "args --max-model-len: 8192 → 16384" in text
+        assert "4 pods are replaced, because of `spec.contextLength`:" in text
+        assert "args --max-model-len`: `8192` → `16384`" in text
 
     def test_nothing_changed_says_so(self, diff):
         result = diff(llama(), llama())
@@ -166,11 +167,11 @@ class TestFiles:
         assert found["after"]["replicas"] > found["before"]["replicas"]
 
     def test_what_is_written_in_a_manifest_is_no_markdown(self, diff):
-        evil = ('version: "0.33"}', 'version: "0.33", args: ["--served-model-name=@all"]}')
+        evil = f"{llama()}  pods: {{annotations: {{note: '`@all`'}}}}\n"
 
-        text = diff(llama(), llama(evil)).stdout
+        text = diff(llama(), evil).stdout
 
-        assert "\\@all" in text
+        assert re.search(r"`` [^\n]*`@all`[^\n]* ``", text)
 
 
 class TestBudget:

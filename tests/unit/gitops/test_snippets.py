@@ -82,7 +82,7 @@ def test_a_change_is_compared_with_the_base(pipeline, script):
     code, text = pipeline(script, {"models/a.yaml": llama()}, {"models/a.yaml": llama(LONGER)})
 
     assert code == 0
-    assert "4 pods are replaced, because of spec.contextLength" in text
+    assert "4 pods are replaced, because of `spec.contextLength`" in text
 
 
 @SCRIPTS

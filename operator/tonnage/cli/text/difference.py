@@ -1,5 +1,6 @@
 """A difference as Markdown, for the comments of a pull request."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -126,7 +127,7 @@ def _details(each: Difference) -> Iterator[str]:
     yield ""
     if each.pod_changes:
         pods = count_of(each.num_rolled, "pod is", "pods are")
-        because = f", because of {', '.join(map(_text, each.causes))}" if each.causes else ""
+        because = f", because of {', '.join(map(_code, each.causes))}" if each.causes else ""
         yield f"{pods} replaced{because}:"
         yield ""
         yield from (f"- {_change(change)}" for change in each.pod_changes)
@@ -146,13 +147,19 @@ def _notes(each: Difference) -> Iterator[str]:
 
 
 def _change(change: Change) -> str:
-    values = (None if value is None else _text(value) for value in (change.before, change.after))
-    before, after = values
+    before, after = change.before, change.after
     if before is None:
-        return f"{_text(change.field)}: {after} (new)"
+        return f"{_code(change.field)}: {_code(str(after))} (new)"
     if after is None:
-        return f"{_text(change.field)}: {before} (removed)"
-    return f"{_text(change.field)}: {before} → {after}"
+        return f"{_code(change.field)}: {_code(before)} (removed)"
+    return f"{_code(change.field)}: {_code(before)} → {_code(after)}"
+
+
+def _code(text: str) -> str:
+    """Return a code span, in which no character of the text means anything to Markdown."""
+    text = printable(text)
+    ticks = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{ticks} {text} {ticks}" if "`" in text else f"`{text}`"
 
 
 def _text(text: str) -> str:
