@@ -83,7 +83,7 @@ def test_what_a_fleet_was_asked_is_replayed_once_though_two_prometheus_tell_of_i
     assert run_["requests"] == pytest.approx(50 * 60 * 4 + 60 * 60 * 12, rel=0.02)
     assert sum(rates[:40]) / 40 == pytest.approx(4, rel=0.05)
     assert sum(rates[-40:]) / 40 == pytest.approx(12, rel=0.05)
-    assert "Note: measured on served" in result.stderr
+    assert "Note: traffic of served" in result.stderr
 
 
 def test_matchers_that_name_nothing_are_shown(url):

@@ -33,7 +33,7 @@ def search_in_fair_order(
 def round_robin(ordered: Iterable[T], *, namespace: Callable[[T], str]) -> list[T]:
     """Return the first of each namespace, then the second of each, as far as there are any.
 
-    >>> by_turns(["a1", "a2", "a3", "b1"], namespace=lambda each: each[0])
+    >>> round_robin(["a1", "a2", "a3", "b1"], namespace=lambda each: each[0])
     ['a1', 'b1', 'a2', 'a3']
     """
     turns, places = list[tuple[int, T]](), defaultdict[str, int](int)

@@ -124,7 +124,7 @@ class TestOneRequestAlone:
         assert sizing.goodput_requests_per_s > 0.8 * sizing.most_requests_per_s
         assert sizing.slo_ceiling is None
         assert any(
-            "enough answers of one token keep TPOT" in line
+            "enough outputs of one token keep TPOT" in line
             for answer in explain(sizing)
             for line in answer.lines
         )
