@@ -124,3 +124,15 @@ def test_what_the_policies_refuse_reaches_no_object(running):
         running.kubectl("patch", "mdep", NAME, "--type=merge", "-p", json.dumps(patch))
 
     assert running.get(MODEL_DEPLOYMENTS)["spec"] == before
+
+
+@pytest.mark.parametrize("levels", [300, 990, 9_000])
+def test_a_template_that_nests_too_deep_holds_up_nobody_else(tenant, levels):
+    deep = a_model("deep", pods={"template": {"spec": {"affinity": {"podAffinity": "@"}}}})
+    text = json.dumps(deep).replace('"@"', '{"a":' * levels + "1" + "}" * levels)
+    tenant.kubectl("create", "-f", "-", text=text)
+    tenant.apply(a_model())
+
+    tenant.wait_ready()
+    until(lambda: tenant.status("deep").get("conditions"), "it is told", told=lambda: "nothing")
+    assert tenant.deployment("deep") is None

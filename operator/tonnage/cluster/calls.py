@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 from tonnage.cluster.errors import ConflictError, KubernetesError, TooLargeError
+from tonnage.cluster.pages import without_depths
 from tonnage.redaction import is_name, names_said, redacted_line
 from tonnage.units import KIB, MIB
 
@@ -70,7 +71,7 @@ def refusal(
 
 def parsed_object(call: Call, data: bytes) -> Object:
     try:
-        parsed = json.loads(data)
+        parsed = json.loads(without_depths(data))
     except (ValueError, RecursionError):
         parsed = None
     if not isinstance(parsed, dict):

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from tonnage.cluster.pages import (
+    MOST_LEVELS,
     MOST_LINE_BYTES,
     MOST_OBJECT_BYTES,
     MOST_STATUS_BYTES,
@@ -14,6 +15,7 @@ from tonnage.cluster.pages import (
     read_page,
     reduce_event,
     reduce_object,
+    without_depths,
 )
 
 PADDING = "x" * MOST_OBJECT_BYTES
@@ -161,3 +163,27 @@ class TestAWatch:
         assert (len(line), num_bytes) == (MOST_LINE_BYTES, 2 * MOST_LINE_BYTES)
         with pytest.raises(ValueError, match="malformed"):
             reduce_event(line)
+
+
+def nested(levels, value="1"):
+    return '{"a":' * levels + value + "}" * levels
+
+
+@pytest.mark.parametrize("levels", [MOST_LEVELS + 1, 990, 9_000])
+def test_of_what_nests_deeper_than_is_read_null_is_read(levels):
+    texts = ['"', "\\", "{[", '\\"}', "é"]
+    page = f'{{"items": [{json.dumps(texts)}, {nested(levels)}, [{{}}]]}}'.encode()
+
+    before, deep, after = json.loads(without_depths(page))["items"]
+
+    assert (before, after) == (texts, [{}])
+    for _ in range(MOST_LEVELS - 2):
+        deep = deep["a"]
+    assert deep is None
+
+
+@pytest.mark.parametrize("value", ["1", '"{{{"', '"\\\\"', '"\\"["'])
+def test_what_nests_less_is_as_it_was(value):
+    text = nested(MOST_LEVELS, value).encode()
+
+    assert without_depths(text) is text

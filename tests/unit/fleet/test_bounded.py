@@ -89,6 +89,15 @@ class TestAList:
         [record] = caplog.records
         assert "an object cannot be read" in str(record.msg)
 
+    def test_has_one_that_nests_too_deep_beside_the_others(self):
+        deep = packed(a_body() | {"spec": "@"}).replace(
+            b'"@"', b'{"a":' * 9000 + b"1" + b"}" * 9000
+        )
+        page = b'{"metadata": {}, "items": [' + deep + b", " + packed(a_body(name="b")) + b"]}"
+        found = asked(Reply(body=page, headers={"Content-Type": "application/json"}))
+
+        assert [each["metadata"]["name"] for each in found["items"]] == ["llama", "b"]
+
     @pytest.mark.parametrize(
         ("status", "path", "body"),
         [
