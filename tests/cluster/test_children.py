@@ -405,7 +405,7 @@ def test_a_service_of_somebody_else_is_left_alone(family: Family):
     }
     made = family.api.create(SERVICES.path(family.namespace), copy.deepcopy(theirs))
 
-    with pytest.raises(NoPathError, match="llama is there and not Tonnage"):
+    with pytest.raises(NoPathError, match="llama exists, not made by Tonnage"):
         family.write()
 
     assert family.versions()["Service"] == made["metadata"]["resourceVersion"]

@@ -260,7 +260,7 @@ def test_kubectl_get_shows_what_matters(kubectl: Kubectl, namespace: str):
 
 
 def test_kubectl_explain_tells_what_a_field_means(kubectl: Kubectl):
-    assert "always has a bound" in " ".join(
+    assert "which limits the cost" in " ".join(
         kubectl("explain", "mdep.spec.scaling.maxReplicas").split()
     )
     assert "at maximum concurrency" in " ".join(kubectl("explain", "mdep.spec.slo").split())

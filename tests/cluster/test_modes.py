@@ -369,7 +369,7 @@ def test_none_that_somebody_else_asked_for_stay_none_until_the_spec_changes(runn
     running.settled("nobody fights over it")
 
     assert running.replicas() == 0
-    assert "somebody asked for 0" in running.condition("ScalingActive")["message"]
+    assert "somebody scaled it to 0" in running.condition("ScalingActive")["message"]
 
     running.change(scaling={"minReplicas": 2, "maxReplicas": 4})
     running.wait_ready(replicas=2)

@@ -53,7 +53,8 @@ def output_of(arguments: list[str]) -> str:
 
 def command_page() -> str:
     """Return every command with its options: the help that it prints itself."""
-    context = click.Context(program, info_name="tonnage")
+    names = program.context_settings["help_option_names"]
+    context = click.Context(program, info_name="tonnage", help_option_names=names)
     lines = ["# Command line", "", "What `--help` says of each command.", ""]
     return "\n".join([*lines, *_command(context, depth=2)])
 

@@ -127,7 +127,7 @@ def test_asks_again_where_it_is_refused_and_lets_go_of_its_version_in_the_end(st
 
 
 def test_ends_where_it_is_forbidden():
-    with pytest.raises(KubernetesError, match="may not watch deployments in serving") as caught:
+    with pytest.raises(KubernetesError, match="no right to watch deployments in serving") as caught:
         followed(json_reply({"kind": "Status"}, status=403))
 
     assert caught.value.status == 403

@@ -55,7 +55,7 @@ Examples:
   tonnage plan -f model.yaml --hub                     the same, fetched
   tonnage plan -f model.yaml --checkpoint DIR          exact weight sizes
   tonnage plan -f model.yaml --calibration FILE        measured constants
-  tonnage plan -f model.yaml --disaggregated --kv-link 400Gb/s   disaggregated?
+  tonnage plan -f model.yaml --disaggregated --kv-link 400Gb/s   cheaper?
   tonnage plan -f models/ -o json | jq '.[].plan.replicas'
   kubectl get mdep llama -o yaml | tonnage plan -f -
 
