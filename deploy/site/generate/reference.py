@@ -76,9 +76,11 @@ def _command(context: click.Context, depth: int) -> Iterator[str]:
 
 
 def _options(context: click.Context) -> Iterator[tuple[str, str]]:
-    for each in context.command.get_params(context):
+    for each in context.command.params:
         if record := each.get_help_record(context):
             yield f"`{record[0]}`", record[1]
+    # Click keeps the help option that a command had first in a process.
+    yield f"`{', '.join(context.help_option_names)}`", "Show this message and exit."
 
 
 def settings_page() -> str:

@@ -20,8 +20,6 @@ from tonnage.cli.commands.app import program
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 VALUES = yaml.safe_load((ROOT / "charts/tonnage/values.yaml").read_text())
 OPEN = ("gpuClasses", "calibrations")
-NAMES = {"help_option_names": program.context_settings["help_option_names"]}
-"""Click keeps the first that a command has in a process."""
 """Values whose keys the user chooses."""
 KUBECTL = {
     "annotate",
@@ -143,11 +141,7 @@ def without_page(words):
 @pytest.mark.parametrize("words", list(inline()))
 def test_a_command_in_a_sentence_has_the_options_that_it_names(words):
     command, rest = resolved(words)
-    known = {
-        each
-        for option in command.get_params(click.Context(command, **NAMES))
-        for each in option.opts
-    }
+    known = {each for option in command.get_params(click.Context(command)) for each in option.opts}
 
     assert {each.partition("=")[0] for each in rest if each.startswith("-")} <= known
 
@@ -156,7 +150,7 @@ def resolved(words):
     """Return the command that the words name, and what is left of them."""
     command = program
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
-        found = command.get_command(click.Context(command, **NAMES), words[0])
+        found = command.get_command(click.Context(command), words[0])
         assert found is not None, words
         command, words = found, words[1:]
     return command, words
