@@ -2,9 +2,8 @@
 PYTHON ?= python3
 # What answers in the demo: emulator, or vllm, which is real vLLM for CPU (6 GB of packages, once).
 ENGINE ?= emulator
-# Where the demo runs: auto, local (processes of this machine) or kind. auto takes kind where Docker
-# answers and an image of a node is at hand.
-CLUSTER ?= auto
+# Where the demo runs: local (processes of this machine) or kind (which needs Docker and an image of a node).
+CLUSTER ?= local
 VENV := .venv
 BIN := $(VENV)/bin
 # What each part of the tests printed.
