@@ -344,19 +344,9 @@ def test_a_template_of_before_stays_when_something_else_is_changed(
     kubectl: Kubectl, release: Release, writer: str
 ):
     """As what was written while the policies were not there, or were those of another version."""
-    name, policy = "kept-template", f"tonnage.{release.namespace}.template"
-    binding = f"validatingadmissionpolicybinding/{policy}"
-    kept = kubectl("get", binding, "-o", "json")
+    name = "kept-template"
     content = manifest(("metadata.name", name), ("spec.pods.template", {"spec": {"hostPID": True}}))
-    kubectl("delete", binding)
-    try:
-        made = ["create", "-n", release.served, "-f", "-"]
-        wait_until(
-            lambda: create_unless_refused(kubectl, made, content),
-            what="the policy is gone", timeout_s=30, needs={},
-        )  # fmt: skip
-    finally:
-        kubectl("create", "-f", "-", text=json.dumps(without_status(kept)))
+    create_without_policy(kubectl, release, "template", content)
     patch = [
         "patch",
         f"mdep/{name}",
@@ -377,12 +367,6 @@ def test_a_template_of_before_stays_when_something_else_is_changed(
 
     wait_until(is_refused, what="the policy is back", timeout_s=30, needs={})
     kubectl(*patch, json.dumps({"spec": {"contextLength": 8000}}))
-
-
-def without_status(text: str) -> Any:
-    found = json.loads(text)
-    metadata = {key: found["metadata"][key] for key in ("name", "labels")}
-    return {"metadata": metadata, **{key: found[key] for key in ("apiVersion", "kind", "spec")}}
 
 
 def test_row_15_labels_are_free_and_the_spec_is_not(kubectl: Kubectl, release: Release):
@@ -459,21 +443,11 @@ def test_metadata_is_bounded(kubectl: Kubectl, release: Release, metadata, compl
 
 def test_what_is_too_large_can_become_smaller_and_no_larger(kubectl: Kubectl, release: Release):
     """As what was written before the policy was there."""
-    name, policy = f"large-{uuid.uuid4().hex[:8]}", f"tonnage.{release.namespace}.size"
-    binding = f"validatingadmissionpolicybinding/{policy}"
-    kept = kubectl("get", binding, "-o", "json")
+    name = f"large-{uuid.uuid4().hex[:8]}"
     finalizers = [f"test/{each}" for each in range(40)]
     content = manifest(("metadata.name", name))
     content["metadata"]["finalizers"] = finalizers
-    kubectl("delete", binding)
-    try:
-        made = ["create", "-n", release.served, "-f", "-"]
-        wait_until(
-            lambda: create_unless_refused(kubectl, made, content),
-            what="the policy is gone", timeout_s=30, needs={},
-        )  # fmt: skip
-    finally:
-        kubectl("create", "-f", "-", text=without_identity(kept))
+    create_without_policy(kubectl, release, "size", content)
     patch = ["patch", f"mdep/{name}", "-n", release.served, "--type=merge", "-p"]
 
     def is_refused():
@@ -490,6 +464,21 @@ def test_what_is_too_large_can_become_smaller_and_no_larger(kubectl: Kubectl, re
         kubectl(*patch, json.dumps({"metadata": {"managedFields": managers(65)}}))
     kubectl(*patch, json.dumps({"metadata": {"finalizers": finalizers[:35]}}))
     kubectl(*patch, json.dumps({"metadata": {"finalizers": None}}))
+
+
+def create_without_policy(kubectl, release, name, content):
+    """Create an object while the chart's policy of this name is not bound, and bind it again."""
+    binding = f"validatingadmissionpolicybinding/tonnage.{release.namespace}.{name}"
+    kept = kubectl("get", binding, "-o", "json")
+    kubectl("delete", binding)
+    try:
+        made = ["create", "-n", release.served, "-f", "-"]
+        wait_until(
+            lambda: create_unless_refused(kubectl, made, content),
+            what="the policy is gone", timeout_s=30, needs={},
+        )  # fmt: skip
+    finally:
+        kubectl("create", "-f", "-", text=without_identity(kept))
 
 
 def create_unless_refused(kubectl, options, content):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from tonnage.estimate.demand import count_arrivals, interpolate
 from tonnage.estimate.metrics import LENGTH_WINDOWS, WINDOWS
-from tonnage.estimate.samples import EngineSamples, WindowRates
+from tonnage.estimate.samples import EngineSamples, Rates, WindowRates, sums_of
 
 MIN_REQUESTS = 20
 """In a window before its lengths are believed."""
@@ -140,8 +140,8 @@ def _of_running(samples: Iterable[EngineSamples]) -> _Mean | None:
     within_s = {each.requests: each.seconds for each in reversed(came)}
     oldest_s, newest_s = (interpolate(within_s, many) for many in (running + waiting, waiting))
     busy = [each.busy for each in telling]
-    gap_s, gaps = _sums((w.seconds, w.token_gap_s_per_s, w.token_gaps_per_s) for w in busy)
-    prefill_s, prefills = _sums((w.seconds, w.prefill_s_per_s, w.prefills_per_s) for w in busy)
+    gap_s, gaps = sums_of((w.seconds, w.token_gap_s_per_s, w.token_gaps_per_s) for w in busy)
+    prefill_s, prefills = sums_of((w.seconds, w.prefill_s_per_s, w.prefills_per_s) for w in busy)
     decoding_s = oldest_s - newest_s - (prefill_s / prefills if prefills else 0.0)
     return _Mean(tokens=decoding_s * gaps / gap_s, requests=running)
 
@@ -151,13 +151,9 @@ def _says_ages(each: EngineSamples) -> bool:
     return bool(has_gaps) and all(map(each.says_all_arrivals, WINDOWS))
 
 
-Rates = tuple[float, float | None, float | None]
-"""The seconds that were watched; of tokens, say, and of the requests that they belong to."""
-
-
 def _means(samples: Sequence[EngineSamples], scrapes: int) -> _Means:
     windows = [each.over(scrapes) for each in samples]
-    finished, started = _sums((w.seconds, w.finished_per_s, w.started_per_s) for w in windows)
+    finished, started = sums_of((w.seconds, w.finished_per_s, w.started_per_s) for w in windows)
     outputs = ((w.seconds, w.finished_output_tokens_per_s, w.finished_per_s) for w in windows)
     computed = ((w.seconds, w.computed_prompt_tokens_per_s, w.started_per_s) for w in windows)
     return _Means(
@@ -174,12 +170,6 @@ def _prompt(window: WindowRates) -> Rates:
     return finished if None in started else started
 
 
-def _sums(rates: Iterable[Rates]) -> tuple[float, float]:
-    """Return what both came to in the time watched, over the engines that tell both rates."""
-    totals = [(s * total, s * number) for s, total, number in rates if total is not None and number]
-    return sum(total for total, _ in totals), sum(number for _, number in totals)
-
-
 def _mean(rates: Iterable[Rates]) -> _Mean | None:
-    tokens, requests = _sums(rates)
+    tokens, requests = sums_of(rates)
     return _Mean(tokens=tokens / requests, requests=requests) if requests >= MIN_REQUESTS else None

@@ -1,6 +1,6 @@
 """What the scrapes of one engine say: growth over windows, means and gauges, each there or None."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -209,3 +209,13 @@ def _buckets(growths: Growths, share: float, fleet: FleetScrapes, name: str) -> 
         if histogram == name and 1 + place < len(growths)
     )
     return {bound_s: share * per_s for bound_s, per_s in told if per_s is not None}
+
+
+Rates = tuple[float, float | None, float | None]
+"""The seconds that were watched; of tokens, say, and of the requests that they belong to."""
+
+
+def sums_of(rates: Iterable[Rates]) -> tuple[float, float]:
+    """Return what both came to in the time watched, over the engines that tell both rates."""
+    totals = [(s * total, s * number) for s, total, number in rates if total is not None and number]
+    return sum(total for total, _ in totals), sum(number for _, number in totals)

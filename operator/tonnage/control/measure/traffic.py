@@ -22,7 +22,7 @@ from tonnage.estimate.learner import PodWindow
 from tonnage.estimate.lengths import measure_lengths
 from tonnage.estimate.metrics import BUSY_SCRAPES, DECIDING, SLOW_SCRAPES
 from tonnage.estimate.pages import COMPLETED
-from tonnage.estimate.samples import EngineSamples
+from tonnage.estimate.samples import EngineSamples, sums_of
 from tonnage.estimate.speed import (
     BusyWindow,
     PromptShape,
@@ -200,13 +200,10 @@ def observe_engines(
 
 def moved_prompt_fraction(engines: Iterable[EngineSamples]) -> float | None:
     """Return the share of prompt tokens whose cache came from another engine or from the host."""
-    known = [
-        (each.seconds, each.moved_prompt_tokens_per_s, each.started_prompt_tokens_per_s)
-        for each in (engine.busy for engine in engines)
-        if each.moved_prompt_tokens_per_s is not None and each.started_prompt_tokens_per_s
-    ]
-    started = sum(watched_s * of_all for watched_s, _, of_all in known)
-    moved = sum(watched_s * per_s for watched_s, per_s, _ in known)
+    moved, started = sums_of(
+        (w.seconds, w.moved_prompt_tokens_per_s, w.started_prompt_tokens_per_s)
+        for w in (each.busy for each in engines)
+    )
     return min(1.0, moved / started) if started else None
 
 
