@@ -5,7 +5,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.message import Message
@@ -76,6 +76,10 @@ def serving(
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True
 
+        def handle(self) -> None:
+            with suppress(ConnectionError):  # the client has read enough
+                super().handle()
+
         def answer(self) -> None:
             parts = urlsplit(self.path)
             size = int(self.headers.get("Content-Length") or 0)
@@ -98,11 +102,8 @@ def serving(
             for name, value in told.items():
                 self.send_header(name, str(value))
             self.end_headers()
-            try:
-                for piece in chain([reply.body], reply.pieces):
-                    self.wfile.write(piece)
-            except ConnectionError:
-                self.close_connection = True  # the client has read enough
+            for piece in chain([reply.body], reply.pieces):
+                self.wfile.write(piece)
 
         do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer  # noqa: N815 - names of the base class
 
