@@ -87,9 +87,13 @@ class InputStatus(ApiModel):
     """The quantity that the figure is about."""
     value: Text
     """The value of the figure with its unit."""
-    origin: Literal["given", "looked up", "guessed", "measured"]
-    """Its source: the spec (given), the catalogue (looked up), a default (guessed), or
-    measured."""
+    origin: Literal["given", "looked up", "guessed", "assumed", "measured"]
+    """Its source: the spec (given), the catalogue (looked up), a default (guessed), a bound on
+    the safe side for what no rule knows (assumed), or measured."""
+    effect: Text | None = None
+    """The part of an assumed figure that may be too large: memory, time, or both."""
+    replaced_by: Text | None = None
+    """The file, the field or the report that replaces an assumed figure."""
 
 
 class EstimateStatus(ApiModel):

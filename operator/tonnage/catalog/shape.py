@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from tonnage.catalog.assumption import Assumption
 from tonnage.catalog.stored_weights import StoredWeights
 
 OVERLAPPING_RATIO = 4
@@ -301,6 +302,8 @@ class ModelShape:
     """From the files of the checkpoint. None: its bytes are counted from the shape."""
     notes: tuple[str, ...] = ()
     """What the configuration has and this shape leaves out."""
+    assumptions: tuple[Assumption, ...] = ()
+    """What is counted for parts of the configuration that no rule knows."""
 
     @property
     def num_layers(self) -> int:

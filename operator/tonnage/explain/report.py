@@ -13,6 +13,7 @@ from tonnage.api.status import (
     Reason,
     ReasonStatus,
 )
+from tonnage.catalog.assumption import WIDEST
 from tonnage.catalog.shape import (
     Attention,
     CompressedAttention,
@@ -25,12 +26,14 @@ from tonnage.sizing.bill import bill, inputs_with_price
 from tonnage.sizing.cost import cents, fleet_usd_per_hour
 from tonnage.sizing.memory.layout import LoggedFigures
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
+from tonnage.sizing.provenance import Input, Origin
 from tonnage.sizing.serving.ttft import typical_ttft_s
 from tonnage.sizing.step_time.roofline import ridge_flop_per_byte
 from tonnage.sizing.step_time.step import StepTime
 from tonnage.units import count_of, format_s, significant
 
 DIGITS = 4
+ASSUMED = "Assumed"
 
 
 def round_estimate(value: float, digits: int = DIGITS) -> float:
@@ -149,7 +152,13 @@ def _estimate_of_one(sizing: Sizing) -> EstimateStatus:
         intensity_flop_per_byte=round_estimate(intensity(sizing)),
         ridge_flop_per_byte=round_estimate(ridge(sizing)),
         inputs=tuple(
-            InputStatus(name=each.name, value=each.value, origin=each.origin.value)
+            InputStatus(
+                name=each.name,
+                value=each.value,
+                origin=each.origin.value,
+                effect=each.effect or None,
+                replaced_by=each.replaced_by or None,
+            )
             for each in inputs_with_price(sizing)
         ),
     )
@@ -192,7 +201,25 @@ def sizing_reasons(sizing: Sizing) -> tuple[Reason, ...]:
             f"{sizing.replicas}"
         )
         reasons = (*reasons, Reason(code="Demand", message=message))
-    return (*reasons, *memory_reasons(sizing))
+    return (*reasons, *memory_reasons(sizing), *assumption_reasons(sizing))
+
+
+@memoize
+def assumption_reasons(sizing: Sizing) -> tuple[Reason, ...]:
+    """Say what is counted for parts that no rule knows, and what replaces each."""
+    return tuple(
+        Reason(code=ASSUMED, message=assumption_written(each))
+        for each in sizing.request.inputs
+        if each.origin is Origin.ASSUMED
+    )
+
+
+def assumption_written(assumed: Input) -> str:
+    """Write an assumption, its effect and its cure in a sentence."""
+    return (
+        f"{assumed.name}: {assumed.value}; {assumed.effect} may be up to {WIDEST - 1:.0%} too "
+        f"large; {assumed.replaced_by} replaces this"
+    )
 
 
 def rate_written(sizing: Sizing, requests_per_s: float) -> str:

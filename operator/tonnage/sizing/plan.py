@@ -5,11 +5,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from tonnage.catalog.assumption import WIDEST
 from tonnage.sizing.errors import SizingError, SLOInfeasibleError
 from tonnage.sizing.memory.budget import memory_budget
 from tonnage.sizing.memory.ceiling import MemoryBudget
 from tonnage.sizing.parallelism.draft import rank_of
 from tonnage.sizing.parallelism.shard import Shard
+from tonnage.sizing.provenance import assumes
 from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.serving.demand import ServiceLevel, fleet_of, service_at
 from tonnage.sizing.serving.flags import (
@@ -119,12 +121,16 @@ class Sizing:
 
     @property
     def kv_tokens_range(self) -> tuple[float, float]:
-        """Between which they lie nine times in ten; a measured or given number is what it is."""
+        """Between which they lie nine times in ten; a measured or given number is what it is.
+
+        An assumption counts too much memory, never too little: it moves the high end alone.
+        """
         if self.request.measured_kv_tokens is not None or self.budget.given_pool:
             return self.kv_tokens, self.kv_tokens
         least = request_bytes(self.request, self.replica) if self.request.flags else 0.0
         tokens_per_byte = self.kv_tokens / self.replica.kv_pool_bytes
         low, high = self.budget.kv_pool_low_bytes, self.budget.kv_pool_high_bytes
+        high *= WIDEST if assumes(self.request.inputs, "memory") else 1.0
         return max(least, low) * tokens_per_byte, max(least, high) * tokens_per_byte
 
     @property

@@ -4,9 +4,11 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
+from typing import Literal
 
 from tonnage.api.schedules import Schedule
 from tonnage.api.spec import Demand, KvOffload
+from tonnage.catalog.assumption import Assumption
 from tonnage.catalog.engine import KnownEngine
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.catalog.gpu import Gpu
@@ -26,6 +28,9 @@ class Origin(StrEnum):
     GIVEN = "given"
     LOOKED_UP = "looked up"
     GUESSED = "guessed"
+    """A usual value: nobody gave one."""
+    ASSUMED = "assumed"
+    """A bound on the safe side: what was read is of no known kind."""
     MEASURED = "measured"
 
 
@@ -57,6 +62,7 @@ class Figure(Enum):
     MODEL = "model"
     """What its configuration leaves open."""
     CHECKPOINT = "checkpoint"
+    FLAGS = "flags"
     PRICE = "price"
     """Of a GPU, on the terms that are paid."""
 
@@ -70,6 +76,10 @@ class Input:
     origin: Origin
     which: str = ""
     """The class of a GPU, the version of an engine."""
+    effect: str = ""
+    """Of an assumption: what its bound makes too large, memory or time."""
+    replaced_by: str = ""
+    """Of an assumption: the file, the field or the report that knows better."""
 
     @property
     def name(self) -> str:
@@ -104,6 +114,23 @@ def host_cache_written(given: KvOffload) -> str:
     if given.working_set_tokens is not None:
         parts.append(f"for {count_of(given.working_set_tokens, 'token')} that come again")
     return " ".join(parts)
+
+
+def assumed_inputs(assumptions: Iterable[Assumption]) -> Iterator[Input]:
+    """Yield an input for each assumption, once."""
+    for each in dict.fromkeys(assumptions):
+        yield Input(
+            figure=Figure(each.about),
+            value=each.taken,
+            origin=Origin.ASSUMED,
+            effect=each.effect,
+            replaced_by=each.replaced_by,
+        )
+
+
+def assumes(inputs: Iterable[Input], effect: Literal["memory", "time"]) -> bool:
+    """Tell whether one of the inputs is a bound that makes memory, or time, too large."""
+    return any(effect in each.effect for each in inputs)
 
 
 def given_input(figure: Figure, value: str) -> Input:

@@ -8,6 +8,7 @@ from typing import Final
 from tonnage.api.hardware import ParallelSizes
 from tonnage.api.pods import Role
 from tonnage.api.spec import Spec
+from tonnage.catalog.assumption import WIDEST
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.engine import CacheRules, KnownEngine, find_engine, parse_version
 from tonnage.catalog.engine_limits import board_refusals, flag_refusals, needs_bf16
@@ -40,6 +41,8 @@ from tonnage.sizing.provenance import (
     Input,
     Origin,
     arrivals_input,
+    assumed_inputs,
+    assumes,
     demand_written,
     engine_input,
     format_input,
@@ -440,7 +443,8 @@ def prior_of(request: SizingRequest) -> SpeedConstants:
 @memoize
 def spread_of(request: SizingRequest) -> float:
     """Return by which fraction a step may be off its prior, either way, eight times in ten."""
-    return speed_spread(request.gpu, request.weights, request.shape)
+    spread = speed_spread(request.gpu, request.weights, request.shape)
+    return max(spread, WIDEST - 1) if assumes(request.inputs, "time") else spread
 
 
 def with_prior(request: SizingRequest) -> SizingRequest:
@@ -504,6 +508,7 @@ def _catalog_inputs(request: SizingRequest, spec: Spec) -> Iterator[Input]:
     yield format_input(Figure.KV_CACHE, request.kv_format, asked=spec.model.kv_cache)
     yield engine_input(request.engine)
     yield _speed_input(request)
+    yield from assumed_inputs(request.shape.assumptions)
 
 
 def _speed_input(request: SizingRequest) -> Input:

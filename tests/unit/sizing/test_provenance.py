@@ -1,18 +1,25 @@
 """What an answer stands on: inputs are told apart by what they are about, not by how they read."""
 
+from dataclasses import replace
+
 import pytest
 
+from builders import a_sizing_request
 from fleet_builders import a_model
 from tonnage.api.objects import InvalidSpecError
+from tonnage.catalog.assumption import WIDEST, Assumption
 from tonnage.catalog.gpu import built_in_gpus
+from tonnage.explain.report import assumption_reasons, estimate_status
 from tonnage.sizing.provenance import (
     Figure,
     Input,
     Origin,
+    assumed_inputs,
     with_changed,
     without_figures,
 )
-from tonnage.sizing.request import ask, look_up
+from tonnage.sizing.request import ask, look_up, spread_of
+from tonnage.sizing.search import size
 
 
 def inputs_of(spec):
@@ -102,3 +109,52 @@ def test_of_many_known_events_three_are_named():
 
 def test_without_known_events_nothing_is_said_of_them():
     assert Figure.SCHEDULES not in {each.figure for each in inputs_of(a_model().spec)}
+
+
+def an_assumption(effect="memory"):
+    return Assumption(
+        about="model",
+        taken="model_type new: 32 layers, each attends to all tokens",
+        effect=effect,
+        replaced_by="the KV tokens that the first Ready pod reports",
+    )
+
+
+def assuming(*assumptions):
+    return a_sizing_request(inputs=tuple(assumed_inputs(assumptions)))
+
+
+def test_an_assumption_about_memory_moves_the_high_end_of_the_cache_alone():
+    sure, unsure = size(a_sizing_request()), size(assuming(an_assumption()))
+
+    assert unsure.kv_tokens == sure.kv_tokens
+    assert unsure.kv_tokens_range[0] == sure.kv_tokens_range[0]
+    assert unsure.kv_tokens_range[1] == pytest.approx(WIDEST * sure.kv_tokens_range[1])
+
+
+@pytest.mark.parametrize("effect", ["time", "memory and time"])
+def test_an_assumption_about_time_widens_what_a_step_may_take(effect):
+    assert spread_of(assuming(an_assumption(effect))) == WIDEST - 1
+    assert spread_of(assuming(an_assumption())) == spread_of(a_sizing_request()) < WIDEST - 1
+
+
+def test_an_assumption_is_said_once_with_what_replaces_it():
+    sizing = size(assuming(an_assumption(), an_assumption()))
+
+    [reason] = assumption_reasons(sizing)
+    found = estimate_status(sizing).inputs[0]
+    assert reason == (
+        "Assumed",
+        "model: model_type new: 32 layers, each attends to all tokens; memory may be up to 50% "
+        "too large; the KV tokens that the first Ready pod reports replaces this",
+    )
+    assert (found.origin, found.effect) == ("assumed", "memory")
+    assert found.replaced_by == "the KV tokens that the first Ready pod reports"
+
+
+def test_what_a_shape_assumes_is_an_input_of_the_plan():
+    spec = a_model().spec
+    known = look_up(spec, built_in_gpus())
+    shape = replace(known.shape, assumptions=(an_assumption(),))
+
+    assert ask(spec, replace(known, shape=shape)).inputs[-1].origin is Origin.ASSUMED

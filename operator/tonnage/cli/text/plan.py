@@ -14,11 +14,18 @@ from tonnage.cli.text.figures import batch_table, memory_bar
 from tonnage.cli.text.layout import DIM, INDENT, grid, heading, indent, section, table
 from tonnage.explain.cost_words import price_notes
 from tonnage.explain.demand_outcome import demand_rows
+from tonnage.explain.report import assumption_reasons
 from tonnage.explain.words import Answer, inputs
 from tonnage.sizing.plan import Sizing
 
 SAVINGS = "For the same demand at a lower cost, the most saved first"
-ORIGIN_STYLE = {"given": "", "looked up": "", "guessed": "yellow", "measured": "green"}
+ORIGIN_STYLE = {
+    "given": "",
+    "looked up": "",
+    "guessed": "yellow",
+    "assumed": "yellow",
+    "measured": "green",
+}
 
 
 def plan_report(answer: Planned, *, is_ascii: bool = False, width: int = WIDEST) -> RenderableType:
@@ -30,6 +37,9 @@ def plan_report(answer: Planned, *, is_ascii: bool = False, width: int = WIDEST)
     }
     style = "yellow" if words.is_short(answer) or words.obstacles(answer) else "green"
     parts: list[RenderableType] = [_title(answer), Text(words.headline(answer), style=style)]
+    parts += [
+        Text(f"assumed: {each.message}", style="yellow") for each in assumption_reasons(sizing)
+    ]
     parts += [indent(grid(demand_rows(sizing, answer.replicas), Column(no_wrap=True)))]
     if answer.savings:
         savings = map(words.saving_cells, answer.savings)

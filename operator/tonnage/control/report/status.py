@@ -48,6 +48,7 @@ from tonnage.control.report.roles import TOPOLOGY, has_roles, roles_replicas, ro
 from tonnage.estimate.posterior import Three
 from tonnage.explain.offload import offload_reasons
 from tonnage.explain.report import (
+    assumption_reasons,
     batch_reasons,
     estimate_status,
     memory_reasons,
@@ -242,7 +243,12 @@ def _with_reasons(found: Assessment, plan: PlanStatus | None) -> PlanStatus | No
     sizing, decision = found.sizing, found.decision
     if sizing is None or decision is None or plan is not _numbers(sizing, decision.replicas):
         return plan
-    own = (*batch_reasons(sizing), *memory_reasons(sizing), *_offload_reasons(found))
+    own = (
+        *batch_reasons(sizing),
+        *memory_reasons(sizing),
+        *assumption_reasons(sizing),
+        *_offload_reasons(found),
+    )
     reasons = (*decision.reasons, *decision.notes, *own)
     return plan_status(sizing, replicas=decision.replicas, reasons=reasons)
 

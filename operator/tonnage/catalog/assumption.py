@@ -1,0 +1,29 @@
+"""What no table has and nobody gave: the bound on the safe side that is counted in its place."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Effect = Literal["memory", "time", "memory and time"]
+Subject = Literal["model", "weights", "KV cache", "checkpoint", "GPU", "vLLM", "flags"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumption:
+    """One thing that was read and that no rule knows, and what is planned with instead.
+
+    The bound never takes less memory or time than the truth, so what is planned fits; it may take
+    up to ``WIDEST`` times as much. What has no such bound is refused.
+    """
+
+    about: Subject
+    taken: str
+    """What was read, and what is counted for it, with its number and unit: "model_type laguna:
+    48 layers, each attends to all tokens"."""
+    effect: Effect
+    """What the bound makes too large, if anything."""
+    replaced_by: str
+    """What knows better: a file, a field with a value, or the first Ready pod's own report."""
+
+
+WIDEST = 1.5
+"""Times the truth that an assumption may count at most."""
