@@ -14,7 +14,7 @@ from tonnage.replay.trace_file import (
     check_line,
     open_text,
 )
-from tonnage.units import MIB, MS_PER_S, count_of, format_bytes
+from tonnage.units import MIB, MS_PER_S, NS_PER_S, US_PER_S, count_of, format_bytes
 
 SHOWN: Final = 40
 """Characters of a wrong value that are shown, and columns."""
@@ -23,19 +23,43 @@ MOST_COLUMN_BYTES: Final = 32 * MIB
 into one unasked, take 8 MB of numbers or 31 MB of dates as text; reading takes four times that."""
 
 
-ARRIVAL: Final[Mapping[str, int | None]] = {
-    "arrival_s": 1,
-    "time_s": 1,
-    "arrival_ms": MS_PER_S,
-    "TIMESTAMP": None,  # Azure
-    "Timestamp": 1,  # BurstGPT
-    "timestamp": MS_PER_S,  # Mooncake
-}
-"""Units in a second, by column; None: dates of ISO 8601."""
+UNITS_PER_S: Final[Mapping[str, float]] = {
+    "s": 1, "ms": MS_PER_S, "us": US_PER_S, "ns": NS_PER_S,
+}  # fmt: skip
+"""In a second, by their names."""
+NAMED_UNITS: Final = {"arrival_s": "s", "time_s": "s", "arrival_ms": "ms"}
+"""Of columns whose names say it."""
+ARRIVAL: Final = (*NAMED_UNITS, "TIMESTAMP", "Timestamp", "timestamp")
 PROMPT: Final = (
     "prompt_tokens", "input_tokens", "ContextTokens", "Request tokens", "input_length",
 )  # fmt: skip
 OUTPUT: Final = ("output_tokens", "GeneratedTokens", "Response tokens", "output_length")
+
+
+class TraceFormat(NamedTuple):
+    """A published format, known by columns that others with the same three figures lack."""
+
+    name: str
+    columns: frozenset[str]
+    unit: str
+
+
+FORMATS: Final = (
+    # HPMLL/BurstGPT, 1.0 and 2.0: seconds, from some day on
+    TraceFormat("BurstGPT", frozenset({"Timestamp", "Request tokens"}), "s"),
+    # alibaba-edu/qwen-bailian-usagetraces-anon, README: seconds from the first request
+    TraceFormat("Qwen-Bailian", frozenset({"timestamp", "chat_id", "input_length"}), "s"),
+    # kvcache-ai/Mooncake, and AIPerf and Dynamo, which replay it: milliseconds
+    TraceFormat("Mooncake", frozenset({"timestamp", "hash_ids", "input_length"}), "ms"),
+)
+"""The first whose columns a file has says the unit. GuideLLM reads ``timestamp`` without one of
+these columns as seconds, AIPerf as milliseconds: who hands it in says which."""
+UNUSED: Final = {
+    "hash_ids": "prefix hits are those of spec.demand.cachedPromptPercent",
+    "NumImages": "time and tokens of images are not counted beside those of the prompt",
+    "session_id": "each turn comes at its own time, whatever the answer before it takes",
+}
+"""What it means that columns are ignored, where it means something."""
 
 
 Row = Mapping[str, Any]
@@ -158,8 +182,9 @@ def _parquet_rows(path: Path, limits: TraceLimits) -> Iterator[tuple[int, Row]]:
             texts = _text_columns(file.metadata.schema, columns, path)
             _check_groups(file.metadata, columns, path, limits)
         with parquet.ParquetFile(path, read_dictionary=texts) as file:
+            others = dict.fromkeys(file.schema_arrow.names)
             for number, values in enumerate(_parquet_values(pyarrow, file, columns), 1):
-                yield number, dict(zip(columns, values, strict=True))
+                yield number, others | dict(zip(columns, values, strict=True))
     except pyarrow.ArrowException as error:
         raise TraceError(f"no parquet: {error}", path=path) from error
 

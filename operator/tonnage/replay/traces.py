@@ -1,7 +1,9 @@
 """The one reader of request traces: when each request came, and its lengths.
 
 Files are csv, jsonl (either may end in .gz) or parquet. Beside our own columns, ``arrival_s,
-prompt_tokens,output_tokens``, the names of the published formats are known; others are ignored.
+prompt_tokens,output_tokens``, the names of the published formats are known; others are named, and
+ignored. The unit of a time is given, or that of its column's name or of a known format: never
+guessed.
 """
 
 import math
@@ -16,13 +18,22 @@ from pathlib import Path
 from typing import Any, Final
 
 from tonnage.replay.trace_file import Tell, TraceError, TraceLimits, trace_errors
-from tonnage.replay.trace_rows import ARRIVAL, SHOWN, Columns, Row, rows_of
-from tonnage.units import DAY_S, MS_PER_S, count_of
+from tonnage.replay.trace_rows import (
+    FORMATS,
+    NAMED_UNITS,
+    SHOWN,
+    UNITS_PER_S,
+    UNUSED,
+    Columns,
+    Row,
+    rows_of,
+)
+from tonnage.units import DAY_S, count_of
 
 LARGEST_TOKENS: Final = 1 << 31
 """More than any engine's context: beyond, a figure is about something else."""
 UNIX_S: Final = 30 * 365 * DAY_S
-"""Since 1970. Milliseconds from the beginning of a trace come to as many after 11 days."""
+"""Since 1970, in the unit that is read; no trace lasts as many of any unit without being that."""
 NUMBERS: Final = (int, float, Decimal)
 LONGEST_VALUE: Final = 64
 """Characters. No number and no date is longer; a few bytes of parquet can repeat a longer one in
@@ -43,33 +54,46 @@ class Trace:
     num_empty: int = 0
     """Rows of the file without a token of prompt or answer, which are left out: logs of services
     have requests that failed."""
+    clock: str = ""
+    """How times are read, and why; empty: the trace is no file's."""
+    unused: tuple[str, ...] = ()
+    """Columns that are ignored, at most ``SHOWN``."""
 
     def __len__(self) -> int:
         return len(self.arrival_s)
 
 
 def read_trace(
-    path: Path, *, limits: TraceLimits = DEFAULT_LIMITS, tell: Tell = lambda _, __: None
+    path: Path,
+    *,
+    unit: str | None = None,
+    limits: TraceLimits = DEFAULT_LIMITS,
+    tell: Tell = lambda _, __: None,
 ) -> Trace:
     """Read a trace; rows that stand in another order are sorted by arrival, equal ones kept so.
 
-    ``tell``: called as the file is read.
+    ``unit``: of times, a key of ``UNITS_PER_S``; None: the file says it. ``tell``: called as the
+    file is read.
 
     Raises:
         TraceError: the file is not there, empty, beyond the limits, in no known format, lacks a
-            column, has a value that is negative, not finite or no number, dates with and without a
-            time zone, or no row with tokens of both kinds.
+            column, has times without a unit, a value that is negative, not finite or no number,
+            dates with and without a time zone, or no row with tokens of both kinds.
     """
     arrival, prompt, output = array("d"), array("q"), array("q")
     num_rows = 0
-    zoned = set[bool]()
-    columns: Columns | None = None
+    zoned, names = set[bool](), dict[str, None]()
+    columns, clock = None, _Clock()
     with trace_errors(path):
         for num_rows, (line, row) in enumerate(rows_of(path, limits, tell), 1):
             tell(num_rows, "row")
-            columns = columns or Columns.among(row, path=path, line=line)
             at = _Place(path=path, line=line, row=row, zoned=zoned)
-            came_s = at.arrival_s(columns.arrival)
+            if columns is None:
+                columns = Columns.among(row, path=path, line=line)
+                clock = _clock(at, columns.arrival, unit)
+            if len(names) <= SHOWN:
+                names.update(dict.fromkeys(row))
+            came_s = at.arrival_s(columns.arrival, clock)
             prompt_tokens, output_tokens = at.tokens(columns.prompt), at.tokens(columns.output)
             if prompt_tokens and output_tokens:
                 arrival.append(came_s)
@@ -80,21 +104,64 @@ def read_trace(
         prompt_tokens=prompt,
         output_tokens=output,
         num_empty=num_rows - len(arrival),
+        clock=f"{columns.arrival} {clock.source}" if columns else "",
+        unused=tuple(_shown(name) for name in names if name not in (columns or ()))[:SHOWN],
     )
-    return _in_order(found, is_date=ARRIVAL[_checked_clock(found, columns, path)] is None)
+    _check_clock(found, columns, clock, path)
+    return _in_order(found, is_date=clock.units_per_s is None)
 
 
-def _checked_clock(trace: Trace, columns: Columns | None, path: Path) -> str:
-    """Return the column of arrivals, where there are any and it has the unit that it is read in."""
+def _shown(name: str) -> str:
+    return name[:SHOWN] if name.isprintable() else ascii(name)[:SHOWN]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Clock:
+    """What the times of a file are."""
+
+    units_per_s: float | None = None
+    """None: dates of ISO 8601."""
+    source: str = "as dates"
+    is_of_format: bool = False
+
+
+def _clock(at: "_Place", column: str, unit: str | None) -> _Clock:
+    """Return the unit of a column: the given one, its name's, a date's or a known format's.
+
+    Raises:
+        TraceError: nothing says it.
+    """
+    format_ = next((each for each in FORMATS if at.row.keys() >= each.columns), None)
+    if unit is not None:
+        return _Clock(units_per_s=UNITS_PER_S[unit], source=f"in {unit}, as given")
+    if named := NAMED_UNITS.get(column):
+        return _Clock(units_per_s=UNITS_PER_S[named], source=f"in {named}")
+    if at.is_date(column):
+        return _Clock()
+    if format_ is None:
+        message = (
+            "numbers without a unit: the columns are of no format that is known. Give --time-unit "
+            f"({', '.join(UNITS_PER_S)}), or name the column arrival_s or arrival_ms"
+        )
+        raise TraceError(message, path=at.path, line=at.line, column=column)
+    return _Clock(
+        units_per_s=UNITS_PER_S[format_.unit],
+        source=f"in {format_.unit}, as {format_.name} has it",
+        is_of_format=True,
+    )
+
+
+def _check_clock(trace: Trace, columns: Columns | None, clock: _Clock, path: Path) -> None:
+    """Refuse a file without requests, and one that has another unit than its format."""
     if columns is None or not trace:
         rows = count_of(trace.num_empty, "row is without a token", "rows are without a token")
         without = f": {rows}" if trace.num_empty else ""
         raise TraceError(f"it has no requests{without}", path=path)
     first_s = min(trace.arrival_s)
-    if columns.arrival == "timestamp" and UNIX_S <= MS_PER_S * first_s < MS_PER_S * UNIX_S:
-        message = "is read as milliseconds, and holds seconds since 1970: name it arrival_s"
+    is_since_1970 = first_s * (clock.units_per_s or 1) >= UNIX_S
+    if clock.is_of_format and is_since_1970 and not UNIX_S <= first_s < 10 * UNIX_S:
+        message = f"times since 1970, and not {clock.source}: give their --time-unit"
         raise TraceError(message, path=path, column=columns.arrival)
-    return columns.arrival
 
 
 def notes_of(trace: Trace) -> Iterator[str]:
@@ -104,6 +171,12 @@ def notes_of(trace: Trace) -> Iterator[str]:
         yield f"{trace.num_empty} of {rows} without a token are skipped"
     if trace.was_unsorted:
         yield "requests were not in order of arrival; they are replayed in it"
+
+
+def unused_of(trace: Trace) -> str:
+    """Return the columns that are ignored, with what that means where it means something."""
+    means = [f"{name} ({UNUSED[name]})" if name in UNUSED else name for name in trace.unused]
+    return ", ".join(means) + (", ..." if len(means) == SHOWN else "")
 
 
 def _in_order(trace: Trace, *, is_date: bool) -> Trace:
@@ -135,14 +208,30 @@ class _Place:
     zoned: set[bool]
     """Whether a date had a time zone: of all rows so far, which must agree."""
 
-    def arrival_s(self, column: str) -> float:
-        units_per_s = ARRIVAL[column]
-        if units_per_s is None:
+    def is_date(self, column: str) -> bool:
+        """Tell numbers, which need a unit, from what can only be a date."""
+        value = self._value(column)
+        if not isinstance(value, str):
+            return isinstance(value, datetime)
+        try:
+            float(value)
+        except ValueError:
+            return True
+        return False
+
+    def arrival_s(self, column: str, clock: _Clock) -> float:
+        if self.row.get(column) is None and self.row.keys() & {"delay", "delay_ms"}:
+            message = (
+                "no time, but a delay after the answer before: when that ends depends on the "
+                "engine. Requests of a replay come at given times: give each turn its own"
+            )
+            raise TraceError(message, path=self.path, line=self.line, column=column)
+        if clock.units_per_s is None:
             return self._date_s(column)
         value = self._number(column)
         if value < 0:
             raise self._error(column, "is negative")
-        return value / units_per_s
+        return value / clock.units_per_s
 
     def tokens(self, column: str) -> int:
         value = self._number(column)

@@ -179,6 +179,26 @@ def test_a_window_and_a_scale_make_it_less(trace):
     assert one["requests"] == pytest.approx(720, abs=80)
 
 
+def test_the_unit_of_times_is_asked_for_and_columns_that_are_not_used_are_named(tmp_path):
+    path = tmp_path / "bare.jsonl"
+    row = {"input_length": 2000, "output_length": 200, "type": "text"}
+    path.write_text("".join(json.dumps(row | {"timestamp": at}) + "\n" for at in range(300)))
+
+    refused = replay(path, "--policy", "static:1")
+    told = replay(path, "--policy", "static:1", "--time-unit", "s", "-o", "json")
+    text = replay(path, "--policy", "static:1", "--time-unit", "s")
+
+    assert refused.exit_code == 3
+    assert "timestamp: numbers without a unit" in refused.stderr
+    found = json.loads(told.stdout)
+    assert found["requestTimes"] == "timestamp in s, as given"
+    assert found["columnsNotUsed"] == ["type"]
+    said = " ".join(text.stdout.split())
+    assert "300 in 5.0 min; timestamp in s, as given" in said
+    assert said.count("columns not used: type") == 1
+    assert "--time-unit is that of a TRACE" in replay("--shape", "step", "--time-unit", "s").stderr
+
+
 def test_a_shape_needs_no_trace():
     slower = small(("requestsPerSecond: 8", "requestsPerSecond: 1"))
     result = replay("--shape", "steady", "--policy", "static:1", text=slower)

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from tonnage.replay.traces import TraceError, notes_of, read_trace
+from tonnage.replay.traces import TraceError, notes_of, read_trace, unused_of
 
 ROWS = [(0.5, 100, 10), (1.5, 200, 20), (1.5, 300, 30)]
 CSV = "arrival_s,prompt_tokens,output_tokens\n0.5,100,10\n1.5,200,20\n1.5,300,30\n"
@@ -46,7 +46,8 @@ def jsonl(names=("arrival_s", "prompt_tokens", "output_tokens"), more=None):
         ("t.jsonl", jsonl(more={"ttft_s": 0.3})),
         ("t.jsonl.gz", jsonl() + "\n"),
         ("t.jsonl", "".join(
-            json.dumps({"timestamp": 1000 * at, "input_length": i, "output_length": o}) + "\n"
+            json.dumps({"timestamp": 1000 * at, "input_length": i, "output_length": o,
+                        "hash_ids": [1]}) + "\n"
             for at, i, o in ROWS)),
     ],
 )  # fmt: skip
@@ -225,15 +226,140 @@ def test_parquet_has_dates_in_nanoseconds_and_decimals(tmp_path):
     assert list(found.prompt_tokens) == [100, 200]
 
 
-def test_seconds_since_1970_are_not_taken_for_milliseconds(tmp_path):
-    rows = "timestamp,input_length,output_length\n1700000000,1,1\n1700000002,1,1\n"
+# Columns and first rows as published, with the seconds between them: alibaba-edu's
+# qwen-bailian-usagetraces-anon (README: seconds), kvcache-ai/Mooncake (milliseconds), release v2.0
+# of HPMLL/BurstGPT, and AzurePublicDataset, the trace of 2024 and the multimodal one.
+BAILIAN = (
+    '{"chat_id": 159, "parent_chat_id": 55, "timestamp": 61.114, "input_length": 521, '
+    '"output_length": 132, "type": "text", "turn": 2, "hash_ids": [1089, 1090]}\n'
+    '{"chat_id": 160, "parent_chat_id": -1, "timestamp": 62.5, "input_length": 676, '
+    '"output_length": 80, "type": "text", "turn": 1, "hash_ids": [6326]}\n'
+)
+MOONCAKE = (
+    '{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47]}\n'
+    '{"timestamp": 30535, "input_length": 6472, "output_length": 26, "hash_ids": [46, 49]}\n'
+)
+BURSTGPT = (
+    "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    "19440110.0,1722ac82,43,GPT-4,906,446,1352,Conversation log\n"
+    "19440161.0,d5983bf9,2,ChatGPT,36,29,65,Conversation log\n"
+)
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00.009930+00:00,2162,5\n"
+AZURE += "2024-05-10 00:00:00.017335+00:00,2399,6\n"
+AZURE_IMAGES = "TIMESTAMP,NumImages,ContextTokens,GeneratedTokens\n"
+AZURE_IMAGES += "2024-10-15 00:00:00.5+00:00,2,900,120\n2024-10-15 00:00:02+00:00,0,90,12\n"
 
-    with pytest.raises(TraceError, match=r"t\.csv:timestamp: is read as milliseconds, and holds"):
+
+@pytest.mark.parametrize(
+    ("file", "apart_s", "clock", "unused"),
+    [
+        (("b.jsonl", BAILIAN), 1.386, "timestamp in s, as Qwen-Bailian has it",
+         ("chat_id", "parent_chat_id", "type", "turn", "hash_ids")),
+        (("m.jsonl", MOONCAKE), 3.053, "timestamp in ms, as Mooncake has it", ("hash_ids",)),
+        (("b.csv", BURSTGPT), 51, "Timestamp in s, as BurstGPT has it",
+         ("Session ID", "Elapsed time", "Model", "Total tokens", "Log Type")),
+        (("a.csv", AZURE), 0.007405, "TIMESTAMP as dates", ()),
+        (("i.csv", AZURE_IMAGES), 1.5, "TIMESTAMP as dates", ("NumImages",)),
+        (("t.csv", CSV), 1, "arrival_s in s", ()),
+    ],
+)  # fmt: skip
+def test_a_published_format_says_the_unit_and_what_is_not_used(
+    tmp_path, file, apart_s, clock, unused
+):
+    trace = read_trace(a_file(tmp_path, *file))
+
+    assert trace.arrival_s[1] - trace.arrival_s[0] == pytest.approx(apart_s, abs=1e-6)
+    assert (trace.clock, trace.unused) == (clock, unused)
+
+
+def test_a_parquet_of_a_published_format_is_known_by_columns_that_are_not_read(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "t.parquet"
+    parquet.write_table(
+        pyarrow.Table.from_pylist(list(map(json.loads, BAILIAN.splitlines()))), path
+    )
+
+    trace = read_trace(path)
+
+    assert trace.arrival_s[1] - trace.arrival_s[0] == pytest.approx(1.386)
+    assert "hash_ids" in trace.unused
+
+
+BARE = "timestamp,input_length,output_length\n1000,10,1\n3000,10,1\n"
+"""What GuideLLM reads as seconds and AIPerf as milliseconds."""
+
+
+def test_times_without_a_unit_are_asked_for_and_never_guessed(tmp_path):
+    path = a_file(tmp_path, "t.csv", BARE)
+
+    with pytest.raises(
+        TraceError, match=r"2:timestamp: numbers without a unit.*--time-unit \(s, ms"
+    ):
+        read_trace(path)
+
+    found = {unit: read_trace(path, unit=unit).arrival_s[1] for unit in ("s", "ms", "us", "ns")}
+    assert found == {"s": 3000, "ms": 3, "us": pytest.approx(3e-3), "ns": pytest.approx(3e-6)}
+    assert read_trace(path, unit="ms").clock == "timestamp in ms, as given"
+
+
+def test_a_given_unit_is_believed_over_that_of_a_format(tmp_path):
+    trace = read_trace(a_file(tmp_path, "m.jsonl", MOONCAKE), unit="s")
+
+    assert trace.arrival_s[1] - trace.arrival_s[0] == 3053
+
+
+def test_dates_in_any_column_need_no_unit(tmp_path):
+    text = BARE.replace("1000", "2026-01-01T00:00:01").replace("3000", "2026-01-01T00:00:03")
+
+    assert list(read_trace(a_file(tmp_path, "t.csv", text)).arrival_s) == [0, 2]
+
+
+def test_turns_with_a_delay_in_place_of_a_time_are_refused_with_what_to_give(tmp_path):
+    # ai-dynamo/aiperf, loader of Mooncake traces: a later turn has the delay after the answer.
+    text = (
+        '{"session_id": "a", "timestamp": 0, "input_length": 300, "output_length": 40, '
+        '"hash_ids": [1]}\n'
+        '{"session_id": "a", "delay": 5000, "input_length": 150, "output_length": 20, '
+        '"hash_ids": [1, 2]}\n'
+    )
+
+    with pytest.raises(TraceError, match=r":2:timestamp: no time, but a delay after the answer"):
+        read_trace(a_file(tmp_path, "t.jsonl", text))
+
+
+def test_what_is_not_used_is_named_with_what_that_means(tmp_path):
+    text = AZURE_IMAGES.replace("\n", ",x\x1b[31m\n", 1)
+    rows = text.replace("120", "120,1").replace(",90,12", ",90,12,1")
+
+    found = unused_of(read_trace(a_file(tmp_path, "i.csv", rows)))
+
+    assert found.startswith("NumImages (time and tokens of images are not counted")
+    assert found.endswith(r"'x\x1b[31m'")
+
+
+def test_the_names_of_columns_are_bounded_however_many_there_are(tmp_path):
+    row = {"arrival_s": 1, "prompt_tokens": 1, "output_tokens": 1}
+    text = "".join(json.dumps(row | {f"c{n}-{m}": 0 for m in range(30)}) + "\n" for n in range(99))
+
+    trace = read_trace(a_file(tmp_path, "t.jsonl", text))
+
+    assert len(trace.unused) == 40
+    assert unused_of(trace).endswith(", ...")
+
+
+@pytest.mark.parametrize("first", [1_700_000_000, 1_700_000_000_000_000, 1_753_780_607_550_317_897])
+def test_times_since_1970_in_another_unit_than_the_formats_are_refused(tmp_path, first):
+    # LMBench's trace replayer takes Mooncake's columns with nanoseconds.
+    rows = f"timestamp,input_length,output_length,hash_ids\n{first},1,1,1\n"
+
+    with pytest.raises(TraceError, match=r"t\.csv:timestamp: times since 1970, and not in ms, as"):
         read_trace(a_file(tmp_path, "t.csv", rows))
 
 
 def test_milliseconds_since_1970_are_milliseconds(tmp_path):
-    rows = "timestamp,input_length,output_length\n1700000000000,1,1\n1700000002000,1,1\n"
+    rows = "timestamp,input_length,output_length,hash_ids\n1700000000000,1,1,1\n"
+    rows += "1700000002000,1,1,1\n"
 
     first_s, second_s = read_trace(a_file(tmp_path, "t.csv", rows)).arrival_s
 

@@ -22,6 +22,7 @@ from tonnage.cli.commands.options import (
 from tonnage.cli.console import INTERRUPTED, print_error
 from tonnage.replay.policy import DEFAULT, Policy, UnknownPolicyError, descriptions, policy_of
 from tonnage.replay.shapes import SHAPES
+from tonnage.replay.trace_rows import UNITS_PER_S
 from tonnage.units import DAY_S, HOUR_S, MINUTE_S, seconds
 
 PERCENT: Final = 100
@@ -44,7 +45,8 @@ to the smallest constant number of replicas that meets the target (best-static).
 with the replicas that Tonnage would start for spec.demand.
 
 TRACE is a csv, csv.gz, jsonl, jsonl.gz or parquet file with arrival_s, prompt_tokens,
-output_tokens, or in the format of Azure, BurstGPT or Mooncake. Times count from its first request.
+output_tokens, or in the format of Azure, BurstGPT, Mooncake or Qwen-Bailian. Times count from its
+first request. The output names the unit of its times and the columns that are not used.
 Instead of a file, --prometheus generates a trace from your fleet's metrics, with its requests per
 minute and its lengths per ten minutes, and prints the GPU-hours of the fleet itself too.
 
@@ -232,6 +234,12 @@ class ReplayOptions:
         metavar="FROM-TO",
         callback=parsed(_window),
         help="Part of TRACE, such as 0h-48h.",
+    )
+    time_unit: str | None = option(
+        "--time-unit",
+        type=click.Choice(list(UNITS_PER_S)),
+        help="Unit of the times in TRACE. Default: that of the column's name (arrival_s, "
+        "arrival_ms) or of a known format; dates need none.",
     )
     times: float = option(
         "--scale",

@@ -46,6 +46,8 @@ def requests_asked(options: ReplayOptions, deployment: ModelDeployment) -> Reque
     """
     file, shape, url = options.trace_file, options.shape, options.prometheus_url
     given = [each for each in (file, shape, url) if each is not None]
+    if options.time_unit is not None and file is None:
+        raise Failure("--time-unit is that of a TRACE")
     if len(given) != 1:
         more = ", not several" if given else ""
         raise Failure(f"give a TRACE or a --shape, or --prometheus{more}")
@@ -56,7 +58,8 @@ def requests_asked(options: ReplayOptions, deployment: ModelDeployment) -> Reque
         )
     if file is not None:
         return RequestSource(
-            source=f"{file.name}{scaled}", requests=_of_trace(_read(file), options)
+            source=f"{file.name}{scaled}",
+            requests=_of_trace(_read(file, options.time_unit), options),
         )
     return _of_fleet(options, deployment, scaled)
 
@@ -70,10 +73,10 @@ def _of_shape(shape: str, options: ReplayOptions, deployment: ModelDeployment) -
     return SyntheticWorkload(shape=SHAPES[shape], requests_per_s=rate, times=options.times)
 
 
-def _read(file: Path) -> Trace:
+def _read(file: Path, unit: str | None) -> Trace:
     """Read a trace, and say what became of it; once that takes long, how far it is."""
     with failing(TraceError):
-        trace = read_trace(file, tell=search_progress().reading(file.name))
+        trace = read_trace(file, unit=unit, tell=search_progress().reading(file.name))
     for note in notes_of(trace):
         remark(f"Note: {file}: {note}")
     return trace

@@ -10,6 +10,7 @@ from tonnage.replay.cluster import EPOCH_S
 from tonnage.replay.evaluation import FEWEST_OF_AN_HOUR, LatencyLimits, RunFigures
 from tonnage.replay.policy import BEST_STATIC, OTHER_QUEUES, TONNAGE
 from tonnage.replay.scenario import FACTORS, LOST_SCRAPES, OVERHEADS
+from tonnage.replay.traces import unused_of
 from tonnage.sizing.cost import GpuHour
 from tonnage.sizing.expected import slo_of
 from tonnage.units import DAY_S, HOUR_S, count_of, format_s, significant
@@ -205,7 +206,11 @@ def notes(found: Replays) -> Iterator[str]:
         yield (
             f"requests: {question.source}, {judged[0].num_requests} in {_span(span_s)}"
             f"{longer if judged[0].num_too_long else ''}"
+            f"{f'; {question.trace.clock}' if question.trace else ''}"
         )
+    if question.trace and question.trace.unused:
+        yield f"columns not used: {unused_of(question.trace)}"
+    if judged:
         span = "a day" if is_by_day(judged[0]) else "the traffic"
         yield f"GPU-h: of {span}, from the creation of pods to their end"
     gpu, hour = question.model.spec.hardware.gpu, question.hour

@@ -19,6 +19,7 @@ from tonnage.replay.policy import BEST_STATIC, Policy
 from tonnage.replay.record import FirstPlan
 from tonnage.replay.scenario import Scenario, SyntheticWorkload, TraceWorkload
 from tonnage.replay.series import SeriesPoint
+from tonnage.replay.traces import Trace
 from tonnage.sizing.cost import GpuHour, cents
 
 PERCENT: Final = 100
@@ -46,6 +47,12 @@ class ReplayQuestion:
     """With the prices that the split of a replica is chosen by."""
     ran_pods: float | None = None
     """That the fleet itself ran in the mean, where the requests are its own and all of them."""
+
+    @property
+    def trace(self) -> Trace | None:
+        """Return the trace of a file, whose clock and columns are worth a word."""
+        found = self.requests.trace if isinstance(self.requests, TraceWorkload) else None
+        return found if found and found.clock else None
 
     @property
     def jobs(self) -> list["Job"]:
@@ -156,6 +163,8 @@ class Replays:
             "metadata": identity(question.model),
             "model": question.model.spec.model.id,
             "requests": question.source,
+            "requestTimes": question.trace.clock if question.trace else None,
+            "columnsNotUsed": list(question.trace.unused) if question.trace else [],
             "targetFraction": question.target,
             "seeds": question.num_seeds,
             "speed": "drawn" if question.speed is None else question.speed,
