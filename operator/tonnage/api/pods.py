@@ -85,8 +85,9 @@ class EngineSpec(ApiModel):
     role: Role | None = None
     """The role in disaggregated serving: prefill computes the KV cache of prompts, decode loads it
     and generates the output. If absent, the replicas do both. Each role is a ModelDeployment of its
-    own; your proxy sends every request to prefill, then to decode. ``demand`` counts whole
-    requests. The SLO of a role counts from the time at which its engine gets a request."""
+    own, and your proxy has to send every request to prefill, then to decode. A request counts once
+    in ``demand`` of each role. The SLO of a role counts from the time at which its engine gets a
+    request."""
 
     @property
     def repeated_flags(self) -> list[str]:

@@ -214,8 +214,8 @@ class Demand(ApiModel):
     duty_cycle_percent: Annotated[int, Field(ge=1, le=100)] | None = None
     """The percentage of the time that a client waits for an output. If absent, it is 100."""
     peak_percent: Annotated[int, Field(ge=100, le=10_000)] | None = None
-    """The peak rate in percent of the given rate, for peaks that come faster than a replica starts.
-    Tonnage keeps replicas for this peak at all times, whatever rate it measures."""
+    """The peak rate in percent of demand's rate, for peaks that come faster than a replica starts.
+    Tonnage keeps replicas for this peak at all times, even where it measures less."""
     prompt_tokens: TokenCounts
     """The lengths of prompts, including tokens that the prefix cache has."""
     output_tokens: TokenCounts

@@ -84,7 +84,7 @@ class InputStatus(ApiModel):
     """One figure that the plan is computed from, and its source."""
 
     name: Name
-    """The quantity that the figure is about."""
+    """The name of the figure, such as lengths, GPU H100 or bandwidth efficiency."""
     value: Text
     """The value of the figure with its unit."""
     origin: Literal["given", "looked up", "guessed", "assumed", "measured"]
@@ -144,9 +144,9 @@ class MeasuredFigure(ApiModel):
     value: float
     """The measured value, in the unit that the field names."""
     source: Name
-    """The metrics or the component that it was measured from."""
+    """The source of the value, such as vLLM's metrics or DCGM."""
     changed_at: Time
-    """The time of its last material change."""
+    """The time at which the value last changed by 10 % or more."""
 
 
 class MeasuredStatus(ApiModel):
@@ -208,7 +208,8 @@ class CalibrationStatus(ApiModel):
     """A copy of what was learned: of this model on this GPU, and of this object alone."""
 
     evidence: Literal["Prior", "Namespace", "OtherNamespaces"]
-    """Whose engines were measured: this namespace's, those of other namespaces, or none."""
+    """The engines that the constants were learned from: those of this namespace (Namespace), of
+    other namespaces (OtherNamespaces), or none (Prior)."""
     corroborating_namespaces: int
     """Other namespaces that learned constants of the same model, GPU, parallelism and version."""
     windows: int
@@ -224,13 +225,14 @@ class CalibrationStatus(ApiModel):
     prefill_efficiency: LearnedConstant
     """The share of the peak compute that prefill achieves."""
     step_time: LearnedConstant
-    """The time of a typical engine step, as a multiple of the prior's."""
+    """The time of a typical engine step, as a multiple of what the prior predicts."""
     requests_per_second: float
-    """The goodput of one replica, by the plan and everything that was learned."""
+    """The goodput of one replica, computed from everything that was learned."""
     prior_requests_per_second: float
     """A quick estimate of the goodput of one replica before anything was learned."""
     goodput_factor: float = 1.0
-    """A factor on the goodput that the step time allows, learned from SLO attainment."""
+    """A factor that corrects the computed goodput. It is learned from SLO attainment; below 1 the
+    requests were later than computed."""
     judged_requests: int = 0
     """The number of requests that goodputFactor was learned from."""
     judged_at: Time | None = None
@@ -315,7 +317,7 @@ class Display(ApiModel):
     queue: Name = ""
     """The number of queued requests."""
     slo: Name = ""
-    """Whether the SLO targets are met."""
+    """``met``, or the SLO targets that measured requests miss."""
     reason: Name = ""
     """The reason of the last decision."""
     problem: Name = ""
@@ -352,4 +354,5 @@ class Status(ApiModel):
     display: Display | None = None
     """The texts of the columns of ``kubectl get``."""
     proposals: Annotated[tuple[ProposalStatus, ...], Field(max_length=4)] = ()
-    """The plans that wait for approval in mode Approve. One annotation approves one of them."""
+    """The plans that wait for approval in mode Approve. The annotation tonnage.dev/approve, with
+    the digest of one of them, approves it."""

@@ -69,7 +69,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "tonnage_requests_per_second": Family(text="Measured demand"),
     "tonnage_waiting_requests": Family(text="Requests that wait in the queues of all replicas"),
     "tonnage_goodput_requests_per_second": Family(
-        text="Requests per second that each of the Ready replicas serves within every SLO target"
+        text="Requests per second that one replica can serve within every SLO target"
     ),
     "tonnage_goodput_factor": Family(
         text="Factor on the goodput of the step time, learned from SLO attainment"
@@ -78,10 +78,10 @@ FAMILIES: Final[Mapping[str, Family]] = {
         text="Measured demand over the goodput of the replicas that are Ready"
     ),
     "tonnage_memory_bandwidth_utilization": Family(
-        text="Step bytes over step time over nominal bandwidth, in busy time"
+        text="Share of the GPU's memory bandwidth that engine steps use, while engines are busy"
     ),
     "tonnage_model_flops_utilization": Family(
-        text="Step work over step time over the dense peak, in busy time"
+        text="Share of the GPU's dense FLOP/s that engine steps use, while engines are busy"
     ),
     "tonnage_slo_attainment": Family(
         text="Share of requests within the limit of an SLO target", labels=("slo", "quantile")
@@ -99,7 +99,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         labels=("constant", "estimate"),
     ),
     "tonnage_calibration_doubt": Family(
-        text="One standard deviation of a learned constant, as a share of it", labels=("constant",)
+        text="Relative standard deviation of a learned constant", labels=("constant",)
     ),
     "tonnage_usd_per_hour": Family(text="Price of the replicas that Tonnage wants"),
     "tonnage_status_failures": Family(

@@ -103,14 +103,18 @@ DRIFT: Final = tuple(
 )
 """Lengths grow for an hour, after and before half of one."""
 SHAPES: Final[Mapping[str, Shape]] = {
-    "steady": Shape(summary="the demand of the spec for an hour"),
-    "step": Shape(summary="from half to one and a half times it, at once", rate=_step),
-    "ramp": Shape(summary="the same within an hour", duration_s=1.5 * HOUR_S, rate=_ramp),
-    "diurnal": Shape(summary="a day that swings by 60 % around it", duration_s=DAY_S, rate=_day),
+    "steady": Shape(summary="1 x the rate for an hour"),
+    "step": Shape(summary="0.5 x, and 1.5 x from the middle of an hour on", rate=_step),
+    "ramp": Shape(
+        summary="0.5 x, rising to 1.5 x within an hour", duration_s=1.5 * HOUR_S, rate=_ramp
+    ),
+    "diurnal": Shape(summary="a day between 0.4 x and 1.6 x", duration_s=DAY_S, rate=_day),
     "drift": Shape(
-        summary="requests grow to 4 times their length, at the same rate",
+        summary="1 x, with prompts and outputs that grow to 4 times their length",
         duration_s=2 * HOUR_S,
         longer=DRIFT,
     ),
-    "bursts": Shape(summary="5 times the rate for 20 s, every 5 minutes", rate=_bursts),
+    "bursts": Shape(
+        summary="20 s in each 5 minutes at 5 times the rate between them", rate=_bursts
+    ),
 }

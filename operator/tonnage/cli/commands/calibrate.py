@@ -67,8 +67,8 @@ class CalibrateOptions:
         "--result",
         multiple=True,
         metavar="FILE",
-        help="A result of 'vllm bench serve' (--save-result or --append-result), or a JSON report "
-        "of GuideLLM. May be repeated.",
+        help="File to read: a result of 'vllm bench serve' (--save-result or --append-result), or "
+        "a JSON report of GuideLLM. May be repeated.",
     )
     context: int = option(
         "--context-parallel",

@@ -168,7 +168,7 @@ class ReplayOptions:
         "--shape",
         type=click.Choice(list(SHAPES)),
         metavar="SHAPE",
-        help="Synthetic requests instead of a trace, around spec.demand: "
+        help="Synthetic requests instead of a trace, at multiples of the rate in spec.demand. "
         + "; ".join(f"{name}: {each.summary}" for name, each in SHAPES.items())
         + ".",
     )
