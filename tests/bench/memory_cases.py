@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from configs import Configs, config_in, with_encoders
 from memory_columns import OWN, whole_row
 
+from tonnage.catalog.cache_types import CACHE_TYPES
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.config.read import shape_from_config
 from tonnage.catalog.engine import KnownEngine, batch_defaults, known_engine, parse_version
@@ -37,7 +38,7 @@ from tonnage.sizing.memory.layout import (
     default_block_tokens,
 )
 from tonnage.sizing.parallelism.shard import shard_of
-from tonnage.sizing.request import KV_ELEMENT_BYTES, Flags, kv_cache_format
+from tonnage.sizing.request import Flags, kv_cache_format
 from tonnage.sizing.split import Parallelism
 from tonnage.units import GB, GIB
 
@@ -229,13 +230,13 @@ def _format(part: str, label: str) -> WeightFormat:
     raise CatalogError(f"weight_quant {label!r} is not understood")
 
 
-def kv_element_bytes(row: Row, shape: ModelShape) -> int:
+def kv_element_bytes(row: Row, shape: ModelShape) -> float:
     asked = row["kv_cache_dtype"].lower() or "auto"
     if asked.startswith(("fp8", "int8", "float8")):
         return 1
     if asked == "auto":
         is_wide = "float32" in row["weight_quant"]
-        return 4 if is_wide else KV_ELEMENT_BYTES[kv_cache_format("auto", shape)]
+        return 4 if is_wide else CACHE_TYPES[kv_cache_format("auto", shape, "0.33")].element_bytes
     if any(asked.startswith(word) for word in WIDE):
         return 2
     raise CatalogError(f"kv_cache_dtype {row['kv_cache_dtype']!r} is not understood")

@@ -19,7 +19,7 @@ def catalog_request(
         engine=find_engine("0.33"),
         speed=prior_speed(board, shape.weight_format),
         weights=shape.weight_format,
-        kv_format=kv_cache_format("auto", shape),
+        kv_format=kv_cache_format("auto", shape, "0.33"),
         context_tokens=min(context_tokens, shape.max_position_tokens or context_tokens),
         workload=workload,
         slo=Slo(),

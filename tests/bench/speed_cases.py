@@ -27,6 +27,7 @@ from speed_row import (
     utilization_of,
 )
 
+from tonnage.catalog.cache_types import CACHE_TYPES
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.engine import KnownEngine, find_engine
 from tonnage.catalog.engine_speed import RunMode, SpeedConstants, SpeedTable, prior_speed
@@ -40,7 +41,7 @@ from tonnage.sizing.memory.ceiling import MemoryBudget
 from tonnage.sizing.memory.graphs import Server
 from tonnage.sizing.memory.layout import default_block_tokens
 from tonnage.sizing.parallelism.shard import shard_of
-from tonnage.sizing.request import KV_ELEMENT_BYTES, Flags
+from tonnage.sizing.request import Flags
 from tonnage.sizing.serving.closed_loop import ClosedLoop, run_client
 from tonnage.sizing.serving.load_line import state_at
 from tonnage.sizing.serving.replica import Replica
@@ -218,7 +219,7 @@ def engine_of(run: RunMode) -> KnownEngine:
 
 
 def replica_of(row: Row, shape: ModelShape, gpu: Gpu, split: Parallelism, run: RunMode) -> Replica:
-    engine, element_bytes = engine_of(run), KV_ELEMENT_BYTES[run.kv_format]
+    engine, element_bytes = engine_of(run), CACHE_TYPES[run.kv_format].element_bytes
     shard = shard_of(
         shape,
         weights=shape.weight_format,

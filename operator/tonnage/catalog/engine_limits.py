@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tonnage.catalog.cache_types import CACHE_TYPES, version_with
 from tonnage.catalog.engine import parse_version
 from tonnage.catalog.gpu import Gpu
 
@@ -27,12 +28,13 @@ class Use:
     model_type: str
     weights_name: str
     """Of the format: a key of ``[weights]``, or one that has no limit."""
-    has_fp8_cache: bool
+    cache: str = "bf16"
+    """A key of ``CACHE_TYPES``."""
     quant_method: str = ""
     """Of the checkpoint."""
     orders_activations: bool = False
     """Of the checkpoint: groups of weights in the order of their activations."""
-    checkpoint_has_fp8_cache: bool = False
+    checkpoint_cache: str = "bf16"
     """Which ``auto`` means, and is not asked for."""
 
 
@@ -127,22 +129,24 @@ def needs_bf16(model_type: str) -> bool:
     return model_type in _limits()["float16"]["refused"]
 
 
-def auto_means_fp8(use: Use) -> bool:
-    """Tell whether ``--kv-cache-dtype auto`` is a cache in fp8.
+def automatic_cache(use: Use) -> str:
+    """Return the type that ``--kv-cache-dtype auto`` is, a key of ``CACHE_TYPES``.
 
     Sources:
         [vllm-source] utils/torch_utils.py resolve_kv_cache_dtype_string: what the checkpoint says;
         models/config.py: what a kind of model has.
     """
     asked, rules = parse_version(use.engine_minor), _limits()["cache"]
-    if use.checkpoint_has_fp8_cache and asked >= parse_version(rules["of_checkpoint_since"]):
-        return True
-    return any(
+    since = rules["of_checkpoint_since"].get(use.checkpoint_cache)
+    if since and asked >= parse_version(since):
+        return use.checkpoint_cache
+    is_fp8 = any(
         rule["kind"] == use.model_type
         and parse_version(rule["since"]) <= asked <= parse_version(rule["until"])
         and use.gpu.generation in rule.get("generations", (use.gpu.generation,))
         for rule in rules["defaults"]
     )
+    return "fp8" if is_fp8 else "bf16"
 
 
 def board_refusals(engine_minor: str, gpu: Gpu) -> Iterator[str]:
@@ -161,13 +165,25 @@ def board_refusals(engine_minor: str, gpu: Gpu) -> Iterator[str]:
 
 def cache_refusal(use: Use) -> str | None:
     """Say why there are no kernels for such a cache; None: there are."""
-    if not use.has_fp8_cache:
+    if use.cache == "bf16":
         return _refusal_of_16_bits(use)
     capability = _limits()["generations"].get(use.gpu.generation)
-    least = _limits()["cache"]["fp8"]
+    least = CACHE_TYPES[use.cache].least_capability
     if capability is None or capability >= least:
         return None
-    return _lack("a cache in fp8", least, use.gpu, capability)
+    return _lack(f"a cache in {use.cache}", least, use.gpu, capability)
+
+
+def cache_kernels(use: Use) -> str | None:
+    """Say which version has kernels for such a cache on this board; None: this one has."""
+    capability = _limits()["generations"].get(use.gpu.generation)
+    if capability is None:
+        return None
+    later = version_with(use.cache, use.engine_minor, capability // 10)
+    if not later:
+        return None
+    cure = "no later version has" if later == "none" else f"{later} has"
+    return f"vLLM {use.engine_minor} has no kernels for it on {use.gpu.name}, {cure}"
 
 
 def _refusal_of_16_bits(use: Use) -> str | None:
@@ -178,8 +194,8 @@ def _refusal_of_16_bits(use: Use) -> str | None:
         asked for; csrc quant_utils.cuh: until 0.19 no 16-bit type was known by its name.
     """
     rules = _limits()["cache"]
-    first, named = rules["of_checkpoint_since"], rules["of_checkpoint_yields_since"]
-    if not use.checkpoint_has_fp8_cache:
+    first, named = rules["of_checkpoint_since"]["fp8"], rules["of_checkpoint_yields_since"]
+    if use.checkpoint_cache != "fp8":
         return None
     if not parse_version(first) <= parse_version(use.engine_minor) < parse_version(named):
         return None

@@ -14,6 +14,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, TypeAdapter
 
+from tonnage.catalog.cache_types import CACHE_TYPES, MEASURED
 from tonnage.catalog.engine import Value, at_version
 from tonnage.catalog.gpu import COMPUTE_FALLBACK, Gpu
 from tonnage.catalog.kernels import (
@@ -254,13 +255,16 @@ def prior_speed(
     experts = experts_prefill(table.experts_prefill, gpu, weights, unpacked)
     floors = table.per_experts_block_s.get(generation, table.per_experts_block_s["other"])
     reads = table.experts_bandwidth_efficiency.get(generation, {})
-    cache = table.cache_bandwidth_efficiency.get(generation, {}).get(run.kv_format, bandwidth)
+    known = table.cache_bandwidth_efficiency.get(generation, {})
+    cache = known.get(run.kv_format, bandwidth)
+    if run.kv_format not in MEASURED:  # as long as 16 bits would take
+        cache = known.get(WIDE, bandwidth) * CACHE_TYPES[run.kv_format].wide_share
     has_links = gpu.interconnect == OWN_LINKS
     return SpeedConstants(
         **table.constants,
-        **{name: _of(known, generation) for name, known in table.by_generation.items()},
-        **{name: known[gpu.interconnect] for name, known in table.by_interconnect.items()},
-        **{name: _of(known, generation) for name, known in table.of_own_links.items() if has_links},
+        **{name: _of(each, generation) for name, each in table.by_generation.items()},
+        **{name: each[gpu.interconnect] for name, each in table.by_interconnect.items()},
+        **{name: _of(each, generation) for name, each in table.of_own_links.items() if has_links},
         link_efficiency=_of(table.link_efficiency, generation if has_links else "pcie"),
         bandwidth_efficiency=bandwidth,
         prefill_efficiency=prefill_flop_per_s / gpu.flop_per_s(compute),

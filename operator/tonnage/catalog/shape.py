@@ -272,7 +272,7 @@ class ModelShape:
     orders_activations: bool = False
     """Its groups of weights are in the order of their activations (``desc_act``)."""
     kv_cache_format: str = "bf16"
-    """What vLLM's ``auto`` means for this checkpoint: bf16 or fp8."""
+    """What vLLM's ``auto`` means for this checkpoint: bf16, fp8 or nvfp4."""
     model_type: str = ""
     """As its configuration calls it."""
     digest: str = ""

@@ -11,7 +11,7 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.api.pod_rules import HTTP_PORT
 from tonnage.api.pods import Pods
 from tonnage.api.spec import MAX_NAME_LENGTH, MOST_HOST_GIB, KvOffload, Model, Spec
-from tonnage.catalog.engine_limits import auto_means_fp8, nodes_refusal
+from tonnage.catalog.engine_limits import automatic_cache, nodes_refusal
 from tonnage.estimate.metrics import prometheus_duration
 from tonnage.manifests.arguments import Serving, is_runnable
 from tonnage.manifests.drain import drain_time_s, longest_answer
@@ -345,9 +345,9 @@ def _kv_cache_dtype(request: SizingRequest) -> str:
         [vllm-source] csrc quant_utils.cuh DISPATCH_BY_KV_CACHE_DTYPE: until 0.19 the kernels that
         write the cache know auto and fp8, and no 16-bit type by its name.
     """
-    if request.kv_format == "fp8":
-        return "fp8"
-    return request.dtype if auto_means_fp8(use_of(request)) else "auto"
+    if request.kv_format != "bf16":
+        return request.kv_format
+    return "auto" if automatic_cache(use_of(request)) == "bf16" else request.dtype
 
 
 def _quantization(sizing: Sizing) -> str | None:

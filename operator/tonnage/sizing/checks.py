@@ -1,10 +1,18 @@
 """What is refused whatever the split: a context or a cache that the engine does not have."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from tonnage.catalog.engine_limits import Use, auto_means_fp8, cache_refusal, refusals
+from tonnage.catalog.assumption import Assumption
+from tonnage.catalog.cache_types import MEASURED, name_refusal, type_of
+from tonnage.catalog.engine_limits import (
+    Use,
+    automatic_cache,
+    cache_kernels,
+    cache_refusal,
+    refusals,
+)
 from tonnage.catalog.gpu import UnsupportedEngineError
 from tonnage.catalog.shape import CompressedAttention, ModelShape
 from tonnage.sizing.adapters import check_adapters
@@ -14,12 +22,15 @@ from tonnage.sizing.errors import (
     InvalidKvCacheError,
     InvalidSpeculationError,
 )
-from tonnage.sizing.provenance import Figure, format_input, with_changed
-from tonnage.sizing.request import HALF_TYPES, SizingRequest, with_prior
+from tonnage.sizing.provenance import Figure, Origin, assumed_inputs, format_input, with_changed
+from tonnage.sizing.request import SizingRequest, cache_speed, with_prior
 from tonnage.sizing.speculation import Speculation
+from tonnage.sizing.switches import WIDE_CACHE_FLAG
 from tonnage.units import count_of
 
 PACKED_SINCE: Final = "0.27"
+SCALES_OF_E4M3: Final = ("fp8", "modelopt")
+"""Methods of checkpoints whose layers may have scales for a cache in fp8_e4m3."""
 
 
 def check_request(request: SizingRequest) -> None:
@@ -68,9 +79,25 @@ def check_engine(request: SizingRequest) -> None:
     use = use_of(request)
     for reason in refusals(use):
         raise UnsupportedEngineError(f"engine.version {request.engine.minor}: {reason}")
-    reason_of_cache = cache_refusal(use)
+    is_assumed = any(
+        each.figure is Figure.KV_CACHE and each.origin is Origin.ASSUMED for each in request.inputs
+    )
+    reason_of_cache = (
+        _refusal_of_packed(request)
+        or cache_refusal(use)
+        or (None if is_assumed else cache_kernels(use))
+    )
     if reason_of_cache:
         raise InvalidKvCacheError(f"model.kvCache: {reason_of_cache}")
+
+
+def _refusal_of_packed(request: SizingRequest) -> str | None:
+    """Say why the version does not start this model with a type that its checkpoint has."""
+    if request.kv_format in MEASURED:
+        return None
+    skipped = request.switches.wide_cache
+    refused = name_refusal(request.kv_format, request.engine.minor, request.shape, skipped)
+    return refused and f"{request.kv_format}: {refused}"
 
 
 def use_of(request: SizingRequest) -> Use:
@@ -80,32 +107,71 @@ def use_of(request: SizingRequest) -> Use:
         gpu=request.gpu,
         model_type=request.shape.model_type,
         weights_name=request.weights.name,
-        has_fp8_cache=request.kv_format == "fp8",
+        cache=request.kv_format,
         quant_method=request.shape.quant_method,
         orders_activations=request.shape.orders_activations,
-        checkpoint_has_fp8_cache=request.shape.kv_cache_format == "fp8",
+        checkpoint_cache=request.shape.kv_cache_format,
     )
 
 
 def with_running_cache(
     request: SizingRequest, asked: str, flags: Mapping[str, str]
 ) -> SizingRequest:
-    """Return the request with the cache that a live engine's flags say, unless one is asked for."""
+    """Return the request with the cache that a live engine's flags say, unless one is asked for.
+
+    Raises:
+        InvalidKvCacheError: the version does not start this model with such a cache.
+    """
     found = _running_format(request, flags) if asked == "auto" else request.kv_format
+    skipped = tuple(assumed_inputs(_skipped_layers(request, found)))
     if found == request.kv_format:
-        return request
+        return replace(request, inputs=(*request.inputs, *skipped)) if skipped else request
     text = format_input(Figure.KV_CACHE, found, asked="running")
-    return with_prior(replace(request, kv_format=found, inputs=with_changed(request.inputs, text)))
+    old = set(assumed_inputs(cache_speed(request.kv_format)))
+    inputs = with_changed((each for each in request.inputs if each not in old), text)
+    found_request = with_prior(replace(request, kv_format=found))
+    assumed = assumed_inputs((*cache_speed(found), *_lacking_kernels(found_request)))
+    return replace(found_request, inputs=(*inputs, *assumed, *skipped))
 
 
 def _running_format(request: SizingRequest, flags: Mapping[str, str]) -> str:
     named = flags.get("--kv-cache-dtype", "auto")
-    if named in HALF_TYPES.values():
-        return "bf16"
-    if named.startswith("fp8") or (named == "auto" and auto_means_fp8(use_of(request))):
-        return "fp8"
-    is_own = named == "auto" and request.kv_format == request.shape.kv_cache_format
-    return "bf16" if is_own else request.kv_format
+    use, shape = use_of(request), request.shape
+    if named == "auto":
+        if shape.has_kind(CompressedAttention):
+            return request.kv_format
+        return automatic_cache(use)
+    refused = name_refusal(named, request.engine.minor, shape, request.switches.wide_cache)
+    if named == "fp8_e5m2" and use.quant_method.startswith(SCALES_OF_E4M3):
+        refused = f"vLLM refuses it for a checkpoint in {use.quant_method}: fp8 is what it takes"
+    if refused:
+        raise InvalidKvCacheError(f"--kv-cache-dtype {named}: {refused}")
+    return type_of(named)
+
+
+def _skipped_layers(request: SizingRequest, found: str) -> Iterator[Assumption]:
+    """Yield which layers are taken for those that a flag names, where kinds of them differ."""
+    named = [each for each in request.switches.wide_cache if each.isdecimal()]
+    kinds = {attention for _, attention in request.shape.attentions()}
+    if named and len(kinds) > 1 and found != "bf16":
+        yield Assumption(
+            about="KV cache",
+            taken=f"{WIDE_CACHE_FLAG} {' '.join(named)}: the layers that hold most",
+            effect="memory",
+            replaced_by="the first Ready pod's own report",
+        )
+
+
+def _lacking_kernels(request: SizingRequest) -> Iterator[Assumption]:
+    """Yield that an image is taken to have what its version has not: images of others do."""
+    lacking = cache_kernels(use_of(request))
+    if lacking:
+        yield Assumption(
+            about="KV cache",
+            taken=f"{request.kv_format}: {lacking}; the image is assumed to add them",
+            effect="time",
+            replaced_by="an image of such a version, or the first Ready pod's own report",
+        )
 
 
 def check_cache(request: SizingRequest) -> None:

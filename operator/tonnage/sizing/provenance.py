@@ -101,10 +101,13 @@ def as_guessed(inputs: Iterable[Input], figures: frozenset[Figure]) -> tuple[Inp
 def with_changed(inputs: Iterable[Input], *changed: Input) -> tuple[Input, ...]:
     """Return the inputs with each of those put where the one it replaces was.
 
-    What is changed but was not there is left out: the answer does not stand on it.
+    What is changed but was not there is left out: the answer does not stand on it. Assumptions
+    stay: what is changed may be about the same.
     """
     changes = {each.figure: each for each in changed}
-    return tuple(changes.get(each.figure, each) for each in inputs)
+    return tuple(
+        each if each.origin is Origin.ASSUMED else changes.get(each.figure, each) for each in inputs
+    )
 
 
 def host_cache_written(given: KvOffload) -> str:

@@ -8,7 +8,8 @@ from typing import Final
 from tonnage.api.hardware import ParallelSizes
 from tonnage.api.pods import Role
 from tonnage.api.spec import Spec
-from tonnage.catalog.assumption import WIDEST
+from tonnage.catalog.assumption import WIDEST, Assumption
+from tonnage.catalog.cache_types import CACHE_TYPES, MEASURED, StoredCache, names_of
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.engine import CacheRules, KnownEngine, find_engine, parse_version
 from tonnage.catalog.engine_limits import board_refusals, flag_refusals, needs_bf16
@@ -62,7 +63,6 @@ from tonnage.sizing.switches import DEFAULT_SWITCHES, EngineSwitches, switches_i
 from tonnage.sizing.workload import Demand, Routing, Slo, Workload
 from tonnage.units import format_s
 
-KV_ELEMENT_BYTES = {"bf16": 2, "fp8": 1}
 HALF_TYPES = {"bf16": "bfloat16", "fp16": "float16"}
 """As the engine calls them, by the format of weights."""
 DIGEST_LENGTH = 12
@@ -101,6 +101,7 @@ class SizingRequest:
     speed: SpeedConstants
     weights: WeightFormat
     kv_format: str
+    """A key of ``CACHE_TYPES``."""
     context_tokens: int
     workload: Workload
     slo: Slo
@@ -145,8 +146,12 @@ class SizingRequest:
         return _hash_of(self)
 
     @property
-    def kv_element_bytes(self) -> int:
-        return KV_ELEMENT_BYTES[self.kv_format]
+    def kv_element_bytes(self) -> float:
+        return CACHE_TYPES[self.kv_format].element_bytes
+
+    @property
+    def cache(self) -> StoredCache:
+        return StoredCache(type=CACHE_TYPES[self.kv_format], skipped=self.switches.wide_cache)
 
     @property
     def nodes(self) -> Nodes:
@@ -365,7 +370,7 @@ def ask(spec: Spec, known: Known, *, has_host_cache: bool = False) -> SizingRequ
         engine=known.engine,
         speed=TEXTBOOK_SPEED,  # until all is known that the prior depends on
         weights=known.weights,
-        kv_format=kv_cache_format(spec.model.kv_cache, known.shape),
+        kv_format=kv_cache_format(spec.model.kv_cache, known.shape, known.engine.minor),
         context_tokens=spec.context_length,
         workload=expected_workload(spec),
         slo=slo_of(spec),
@@ -492,13 +497,17 @@ def on_gpu(request: SizingRequest, gpu: Gpu) -> SizingRequest:
     return replace(moved, inputs=with_changed(request.inputs, *changed))
 
 
-def kv_cache_format(asked: str, shape: ModelShape) -> str:
+def kv_cache_format(asked: str, shape: ModelShape, minor: str) -> str:
     """Resolve ``spec.model.kvCache``; 16-bit formats cost the same.
 
+    A version that does not know the type of the checkpoint's cache keeps it in 16 bits.
+
     Sources:
-        [vllm-source] models/deepseek_v4/attention.py _resolve_dsv4_kv_cache_dtype: auto is fp8.
+        [vllm-source] models/deepseek_v4/attention.py _resolve_dsv4_kv_cache_dtype: auto is fp8;
+        utils/torch_utils.py MODELOPT_TO_VLLM_KV_CACHE_DTYPE_MAP.
     """
-    automatic = "fp8" if shape.has_kind(CompressedAttention) else shape.kv_cache_format
+    own = shape.kv_cache_format if shape.kv_cache_format in names_of(minor) else "bf16"
+    automatic = "fp8" if shape.has_kind(CompressedAttention) else own
     return {"auto": automatic, "fp8": "fp8"}.get(asked, "bf16")
 
 
@@ -508,7 +517,18 @@ def _catalog_inputs(request: SizingRequest, spec: Spec) -> Iterator[Input]:
     yield format_input(Figure.KV_CACHE, request.kv_format, asked=spec.model.kv_cache)
     yield engine_input(request.engine)
     yield _speed_input(request)
-    yield from assumed_inputs(request.shape.assumptions)
+    yield from assumed_inputs((*request.shape.assumptions, *cache_speed(request.kv_format)))
+
+
+def cache_speed(kv_format: str) -> Iterator[Assumption]:
+    """Yield what is taken for attention over a cache of a type that was not measured."""
+    if kv_format not in MEASURED:
+        yield Assumption(
+            about="KV cache",
+            taken=f"{kv_format}: attention was not measured, it counts as slow as over 16 bits",
+            effect="time",
+            replaced_by="the first Ready pod's own speed",
+        )
 
 
 def _speed_input(request: SizingRequest) -> Input:

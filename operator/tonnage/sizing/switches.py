@@ -1,7 +1,8 @@
 """Flags of the user's own that change the layout of the cache, or what stands beside it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from tonnage.catalog.engine import CacheRules
 
@@ -19,6 +20,8 @@ class EngineSwitches:
     async_scheduling: bool | None = None
     is_eager: bool = False
     """No CUDA graphs are captured."""
+    wide_cache: tuple[str, ...] = ()
+    """Layers whose cache stays in 16 bits: by index, or ``sliding_window``."""
 
     def rules(self, rules: CacheRules) -> CacheRules:
         """Return how a version with these rules cuts the cache under these switches.
@@ -37,7 +40,7 @@ class EngineSwitches:
 
 
 DEFAULT_SWITCHES = EngineSwitches()
-_MEANINGS = {
+_MEANINGS: Mapping[str, Any] = {
     "--enable-prefix-caching": {"prefix_caching": True},
     "--no-enable-prefix-caching": {"prefix_caching": False},
     "--async-scheduling": {"async_scheduling": True},
@@ -47,14 +50,25 @@ _MEANINGS = {
 }
 
 
+WIDE_CACHE_FLAG: Final = "--kv-cache-dtype-skip-layers"
+
+
 def switches_in(arguments: Iterable[str]) -> EngineSwitches:
     """Return what these arguments switch; the last of several wins, as in the engine.
 
     >>> switches_in(["--seed=1", "--enforce-eager"]).is_eager
     True
     """
-    switches = DEFAULT_SWITCHES
+    switches, is_list = DEFAULT_SWITCHES, False
     for argument in arguments:
-        flag = argument.partition("=")[0].replace("_", "-")
-        switches = replace(switches, **_MEANINGS.get(flag, {}))
+        flag, _, value = argument.partition("=")
+        flag = flag.replace("_", "-")
+        if is_list and not argument.startswith("-"):
+            switches = replace(switches, wide_cache=(*switches.wide_cache, argument))
+            continue
+        is_list = flag == WIDE_CACHE_FLAG
+        if is_list:
+            switches = replace(switches, wide_cache=(value,) if value else ())
+        if flag in _MEANINGS:
+            switches = replace(switches, **_MEANINGS[flag])
     return switches

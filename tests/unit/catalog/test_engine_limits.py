@@ -12,7 +12,7 @@ from tonnage.catalog.gpu import built_in_gpus
 GPUS = built_in_gpus()
 USE = Use(
     engine_minor="0.33", gpu=GPUS["H100"], model_type="llama", weights_name="bf16",
-    has_fp8_cache=False,
+    cache="bf16",
 )  # fmt: skip
 
 
@@ -47,13 +47,13 @@ def test_a_format_of_weights_needs_a_capability(name: str, weights: str, is_refu
 
 
 def test_a_cache_in_fp8_needs_kernels_for_it() -> None:
-    turing = replace(USE, gpu=GPUS["T4"], has_fp8_cache=True)
+    turing = replace(USE, gpu=GPUS["T4"], cache="fp8")
 
     assert cache_refusal(turing) == (
         "a cache in fp8 needs compute capability 8.0, T4 (turing) has 7.5"
     )
     assert cache_refusal(replace(turing, gpu=GPUS["RTX-3090"])) is None
-    assert cache_refusal(replace(turing, has_fp8_cache=False)) is None
+    assert cache_refusal(replace(turing, cache="bf16")) is None
 
 
 def test_a_kind_that_was_given_up_is_refused_from_then_on() -> None:

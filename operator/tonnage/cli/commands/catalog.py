@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from tonnage.catalog.cache_types import CACHE_TYPES
 from tonnage.catalog.gpu import CatalogError, Gpu, sources
 from tonnage.catalog.models import built_in_model, model_names, model_origin
 from tonnage.catalog.parameters import num_active_parameters, num_parameters
@@ -20,7 +21,6 @@ from tonnage.cli.text.layout import parts
 from tonnage.sizing.cost import amount
 from tonnage.sizing.parallelism.kv import kv_bytes_per_token
 from tonnage.sizing.parallelism.shard import shard_of
-from tonnage.sizing.request import KV_ELEMENT_BYTES
 from tonnage.sizing.split import Parallelism
 from tonnage.units import GB, GIB, KIB, TERA, significant
 
@@ -118,7 +118,7 @@ def _model_row(name: str) -> tuple[str, ...]:
 
 
 def _figures(shape: ModelShape) -> tuple[str, ...]:
-    element_bytes = KV_ELEMENT_BYTES[shape.kv_cache_format]
+    element_bytes = CACHE_TYPES[shape.kv_cache_format].element_bytes
     whole = shard_of(
         shape,
         weights=shape.weight_format,

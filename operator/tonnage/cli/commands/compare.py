@@ -31,6 +31,7 @@ from tonnage.cli.results.comparing import Compared, compare_classes
 from tonnage.cli.results.planning import PlanContext, code_of, request_of
 from tonnage.cli.results.rows import choice_row
 from tonnage.cli.text.compare import comparison_report
+from tonnage.sizing.errors import SizingError
 from tonnage.sizing.request import SizingRequest
 
 HELP: Final = """Rank GPU classes for one model by cost. Needs no cluster.
@@ -101,7 +102,7 @@ def _request(
     try:
         terms = replace(terms, guessed=resource.guessed)
         return deployment, request_of(deployment.spec, terms, references)
-    except (CatalogError, TargetError) as error:
+    except (CatalogError, SizingError, TargetError) as error:
         raise Failure(f"{resource.name}: {code_of(error)}: {error}") from error
 
 

@@ -41,7 +41,7 @@ def narrowed(request: SizingRequest) -> Iterator[tuple[str, SizingRequest]]:
         counted = replace(request.shape, stored=None)
         narrow = replace(request, weights=WEIGHT_FORMATS["fp8"], shape=counted)
         yield "model.weights: fp8", with_prior(narrow)
-    if request.kv_format != "fp8":
+    if request.kv_format == "bf16":
         yield "model.kvCache: fp8", replace(request, kv_format="fp8")
     workload = request.workload
     longest = max(

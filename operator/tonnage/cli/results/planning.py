@@ -158,7 +158,7 @@ def answer(
 
     try:
         request = asked(False)
-    except (CatalogError, TargetError, CalibrationFileError) as error:
+    except (CatalogError, SizingError, TargetError, CalibrationFileError) as error:
         return _not_asked(deployment, error)
     try:
         if spec.topology:  # where roles can be, they ask in its place
@@ -292,12 +292,12 @@ def _request(
     if target is None:
         return ask(spec, known, has_host_cache=has_host_cache)
     flags = dict(argument_pairs(target.arguments))
-    request = with_running_cache(ask(spec, known), spec.model.kv_cache, flags)
+    request = replace(ask(spec, known), switches=switches_in(target.arguments))
+    request = with_running_cache(request, spec.model.kv_cache, flags)
     default = known.engine.constants.gpu_memory_utilization
     return replace(
         request,
         flags=target.flags(default_utilization=default),
-        switches=switches_in(target.arguments),
         adapters=running_adapters(request.shape, flags),
     )
 

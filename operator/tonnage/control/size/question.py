@@ -193,6 +193,7 @@ def _expected_request(
     if model.spec.scale_target and state.deployment:
         arguments = state.deployment.arguments
         flags = dict(argument_pairs(arguments))
+        request = replace(request, switches=switches_in(arguments))
         request = replace(
             with_running_cache(request, model.spec.model.kv_cache, flags),
             engine_digest=digest_of(
@@ -202,7 +203,6 @@ def _expected_request(
                     *((f"role {request.role}",) if request.role else ()),
                 )
             ),
-            switches=switches_in(arguments),
             adapters=running_adapters(request.shape, flags),
         )
     if memory.traffic.arrival_scv is not None:

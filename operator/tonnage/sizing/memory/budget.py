@@ -55,6 +55,7 @@ def memory_budget(request: SizingRequest, shard: Shard, flags: Flags) -> MemoryB
             engine=request.engine,
             gpu=gpu,
             kv_element_bytes=request.kv_element_bytes,
+            kv_format=request.kv_format,
             is_eager=request.switches.is_eager,
             drafts_by_ngram=request.drafts_by_ngram,
         ),

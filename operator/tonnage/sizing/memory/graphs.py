@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from tonnage.catalog.cache_types import CACHE_TYPES, MEASURED
 from tonnage.catalog.engine import EngineVersion, KnownEngine
 from tonnage.catalog.engine_memory import SecondRunner
 from tonnage.catalog.gpu import Gpu
@@ -31,6 +32,8 @@ class Server:
     gpu: Gpu | None
     """None: a board that is not known."""
     kv_element_bytes: float
+    kv_format: str = ""
+    """A key of ``CACHE_TYPES``. Empty: by ``kv_element_bytes``."""
     is_eager: bool = False
     """Nothing is compiled, and no graph captured."""
     drafts_by_ngram: bool = False
@@ -50,6 +53,8 @@ class Server:
             [vllm-source] platforms/cuda.py _get_backend_priorities: FlashAttention goes first but
             on data centre Blackwell, and has caches in fp8 on Hopper only.
         """
+        if self.kv_format not in {"", *MEASURED}:
+            return CACHE_TYPES[self.kv_format].has_flashinfer
         is_narrow = self.kv_element_bytes < WIDE_BYTES
         return self.generation == "blackwell" or (
             is_narrow and self.generation in FLASHINFER_FP8_GENERATIONS

@@ -124,4 +124,5 @@ def _shard(request: SizingRequest, shape: ModelShape, parallelism: Parallelism) 
         parallelism=parallelism,
         rules=request.cache_rules,
         keeps_experts_whole=bool(request.sizes.expert),
+        cache=request.cache,
     )

@@ -1,10 +1,13 @@
 """What one token, or one sequence, adds to the cache of the layers of each kind."""
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
+from tonnage.catalog.cache_types import CacheType, StoredCache
 from tonnage.catalog.engine import CURRENT_CACHE_RULES, CacheRules, StateCacheKind
+from tonnage.catalog.parameters import WIDE_BYTES
 from tonnage.catalog.shape import (
     Attention,
     CompressedAttention,
@@ -21,8 +24,8 @@ from tonnage.sizing.parallelism.kv_share import KvShare
 from tonnage.sizing.split import Parallelism, on_rank
 
 WHOLE = Fraction(1)
-SPARSE_FP8_ENTRY_BYTES = 656
-"""Of sparse latent attention in fp8: 512 bytes, four scales, 64 rotary elements of two bytes."""
+FP8_ENTRY_BYTES = 656
+"""Of sparse latent attention: 512 bytes, four scales, 64 rotary elements of two bytes."""
 CONV_ELEMENT_BYTES = 2
 EXCHANGED_BYTES = 2
 FP8_BYTES = 1
@@ -61,9 +64,15 @@ def kv_elements_per_layer(attention: Attention) -> float:
 
 
 def kv_bytes_per_layer(
-    attention: Attention, *, kv_element_bytes: float, rules: CacheRules = CURRENT_CACHE_RULES
+    attention: Attention,
+    *,
+    kv_element_bytes: float,
+    rules: CacheRules = CURRENT_CACHE_RULES,
+    cache_type: CacheType | None = None,
 ) -> float:
     """Return the cache bytes of one token in one layer, with the keys of an indexer.
+
+    ``cache_type``: what a head holds of a token; None: its elements and nothing beside.
 
     Sources:
         [vllm-source] v1/attention/backends/mla/flashmla_sparse.py (entries of sparse models).
@@ -75,13 +84,17 @@ def kv_bytes_per_layer(
             entry = COMPRESSED_ENTRY_BYTES + index_bytes(attention)
             return entry / (attention.compress_ratio or 1)
         case LatentAttention(is_sparse=True) if kv_element_bytes == FP8_BYTES:
-            return SPARSE_FP8_ENTRY_BYTES + index_bytes(attention)
+            num_bytes: float = FP8_ENTRY_BYTES
+        case LatentAttention(is_sparse=True) if cache_type and cache_type.sparse_entry_bytes:
+            num_bytes = cache_type.sparse_entry_bytes
         case LatentAttention():
-            elements = _latent_elements(attention, rules)
-            return elements * kv_element_bytes + index_bytes(attention)
+            num_bytes = _latent_elements(attention, rules) * kv_element_bytes
+        case GroupedAttention(owns_cache=True) if cache_type:
+            each = cache_type.head_bytes(attention.head_dim, attention.num_value_dims)
+            num_bytes = attention.num_kv_heads * each
         case GroupedAttention():
-            elements = kv_elements_per_layer(attention)
-            return elements * kv_element_bytes + index_bytes(attention)
+            num_bytes = kv_elements_per_layer(attention) * kv_element_bytes
+    return num_bytes + index_bytes(attention)
 
 
 def _latent_elements(attention: LatentAttention, rules: CacheRules) -> float:
@@ -193,26 +206,43 @@ def prefill_flop_per_pair(attention: Attention) -> float:
     return flop_per_pair(attention)
 
 
-def kv_shares(
+def kv_shares(  # noqa: PLR0913  (a model, how its cache is stored, and how it is split)
     shape: ModelShape,
     *,
     kv_element_bytes: float,
     parallelism: Parallelism,
     stage_fraction: Fraction = WHOLE,
     rules: CacheRules = CURRENT_CACHE_RULES,
+    cache: StoredCache | None = None,
 ) -> Iterator[KvShare]:
     """Yield the cache of each kind of layer on one rank of a stage with this share of the layers.
+
+    ``cache``: its type, and the layers that stay in 16 bits, which are kinds of their own; None: no
+    head holds anything beside its elements.
 
     Raises:
         InvalidKvCacheError: compressed attention that the engine has no blocks for.
     """
-    for num_layers, attention in shape.attentions():
+    known = cache.type if cache else None
+    wide = cache.wide_layers(shape) if cache else itertools.repeat(0)
+    kinds = [
+        part
+        for (layers, attention), stay in zip(shape.attentions(), wide, strict=False)
+        for part in (
+            (layers - stay, attention, kv_element_bytes, known),
+            (stay, attention, WIDE_BYTES, None),
+        )
+        if part[0]
+    ]
+    for num_layers, attention, element_bytes, cache_type in kinds:
         mine = on_rank(attention, parallelism.tensor)
         if isinstance(mine, CompressedAttention):
             yield from compressed_shares(mine, num_layers, stage_fraction)
             continue
         layers = float(stage_fraction * num_layers)
-        per_token = kv_bytes_per_layer(mine, kv_element_bytes=kv_element_bytes, rules=rules)
+        per_token = kv_bytes_per_layer(
+            mine, kv_element_bytes=element_bytes, rules=rules, cache_type=cache_type
+        )
         grouped = mine if isinstance(mine, GroupedAttention) else None
         yield KvShare(
             bytes_per_token=layers * per_token / parallelism.context,

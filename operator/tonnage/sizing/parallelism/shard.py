@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+from tonnage.catalog.cache_types import StoredCache
 from tonnage.catalog.engine import CURRENT_CACHE_RULES, CacheRules
 from tonnage.catalog.kernels import format_of_experts
 from tonnage.catalog.parameters import attention_parameters, ffn_parts
@@ -135,6 +136,7 @@ def shard_of(  # noqa: PLR0913  (a model, how it is stored, and how it is split)
     parallelism: Parallelism,
     rules: CacheRules = CURRENT_CACHE_RULES,
     keeps_experts_whole: bool = False,
+    cache: StoredCache | None = None,
 ) -> Shard:
     """Return the share of the fullest rank.
 
@@ -185,6 +187,7 @@ def shard_of(  # noqa: PLR0913  (a model, how it is stored, and how it is split)
                 parallelism=parallelism,
                 stage_fraction=fraction,
                 rules=rules,
+                cache=cache,
             )
         ),
         context_exchange_bytes=stage * _exchange_bytes(shape, parallelism),

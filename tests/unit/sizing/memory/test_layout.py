@@ -244,7 +244,7 @@ def test_a_stage_of_a_pipeline_has_its_share_of_each_table():
 def test_the_cache_of_compressed_attention_is_fp8_and_nothing_else():
     shape = built_in_model(FLASH)
 
-    assert kv_cache_format("auto", shape) == "fp8"
+    assert kv_cache_format("auto", shape, "0.33") == "fp8"
     with pytest.raises(InvalidKvCacheError, match="fp8 only"):
         size(a_sizing_request(shape=shape, kv_format="bf16"))
 

@@ -240,7 +240,7 @@ def test_every_model_is_planned_and_explained_or_refused(model_id):
         gpu=find_gpu("H200", built_in_gpus()),
         engine=find_engine("0.33"),
         weights=shape.weight_format,
-        kv_format=kv_cache_format("auto", shape),
+        kv_format=kv_cache_format("auto", shape, "0.33"),
         context_tokens=4096,
         num_gpus=8,
         slo=Slo(),

@@ -306,7 +306,7 @@ def _same_weights(keys: QuantizationKeys) -> QuantizedGroup | None:
 
 
 def cache_format(keys: QuantizationKeys) -> str:
-    """Return what vLLM's ``auto`` means here: 8-bit scales in the checkpoint make the cache fp8.
+    """Return what vLLM's ``auto`` means here: bf16, or fp8 or nvfp4 where the file has its scales.
 
     Of ModelOpt what vLLM does not know leaves the cache in 16 bits; of compressed-tensors it does
     not start; other methods have no scheme that it reads.
@@ -322,8 +322,8 @@ def cache_format(keys: QuantizationKeys) -> str:
     found = scheme.lower() if isinstance(scheme, str) else _scheme_name(scheme, is_modelopt)
     if found == "fp8":
         return "fp8"
-    if is_modelopt and found != "nvfp4":
-        return "bf16"
+    if is_modelopt:
+        return found if found == "nvfp4" else "bf16"
     raise _unknown("kv_cache_scheme", scheme if isinstance(scheme, str) else found)
 
 

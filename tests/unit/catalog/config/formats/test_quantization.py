@@ -154,9 +154,11 @@ def test_an_expression_that_could_run_for_ever_is_refused_unread(pattern: str) -
         ({"kv_cache_scheme": None}, "bf16"),
         ({"kv_cache_scheme": {"num_bits": 8, "type": "float", "dynamic": True}}, "bf16"),
         ({"kv_cache_quant_algo": "INT8"}, "bf16"),
+        ({"kv_cache_quant_algo": "NVFP4"}, "nvfp4"),
+        ({"kv_cache_scheme": {"num_bits": 4, "type": "float"}}, "nvfp4"),
     ],
 )
-def test_scales_for_the_cache_make_it_fp8(keys: dict[str, Any], cache: str) -> None:
+def test_scales_for_the_cache_decide_its_type(keys: dict[str, Any], cache: str) -> None:
     shape = quantized(quant_method="modelopt", quant_algo="FP8", **keys)
 
     assert shape.kv_cache_format == cache
@@ -193,8 +195,13 @@ def test_a_scheme_that_no_method_reads_leaves_the_cache_wide() -> None:
         ({"quant_method": "compressed-tensors", "format": "mixed-precision"}, "mixed-precision"),
         ({"quant_method": "fp8", "sparsity_config": {"format": "sparse-24"}}, "'sparse-24'"),
         (
-            {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "NVFP4"},
-            "kv_cache_scheme = 'NVFP4'",
+            # vLLM: NotImplementedError of CompressedTensorsConfig.validate_kv_cache_scheme.
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"a": {"weights": FLOAT8}},
+                "kv_cache_scheme": {"num_bits": 4, "type": "float"},
+            },
+            "kv_cache_scheme = 'nvfp4'",
         ),
         (
             {

@@ -1,0 +1,210 @@
+"""Types of the KV cache: since which version, for which attention and boards, and their bytes."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import ConfigDict, TypeAdapter
+
+from tonnage.catalog.engine import at_version, parse_version
+from tonnage.catalog.parameters import WIDE_BYTES
+from tonnage.catalog.shape import (
+    Attention,
+    CompressedAttention,
+    GroupedAttention,
+    LatentAttention,
+    ModelShape,
+    StateAttention,
+)
+from tonnage.units import round_up
+
+CACHE_TYPES_FILE = Path(__file__).parent / "engines" / "cache_types.toml"
+WINDOWS: Final = "sliding_window"
+"""Among skipped layers, those with a window."""
+MEASURED: Final = ("bf16", "fp8")
+"""Types whose attention was measured."""
+AttentionName = Literal["grouped", "window", "latent", "sparse latent", "compressed"]
+_STRICT = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheType:
+    """What one head of a layer holds of one token."""
+
+    __pydantic_config__ = _STRICT
+
+    name: str
+    key_bits: int
+    value_bits: int
+    key_bytes: int = 0
+    """Beside the elements of a key: its scale, its norm."""
+    value_bytes: int = 0
+    scale_elements: int | None = None
+    """That share a scale of one byte. None: no elements do."""
+    alignment: int = 1
+    """Bytes to whose multiples key and value together are rounded up."""
+    sparse_entry_bytes: int | None = None
+    """Of one token of sparse latent attention. None: by its elements."""
+    wide_edge_layers: int = 0
+    """First layers, and last, that stay in 16 bits in models without layers with a state."""
+    hybrids_since: str = ""
+    """First version that takes it beside layers with a state. Empty: all do."""
+    least_capability: int = 0
+    """Of a board, times ten."""
+    families: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
+    """Major compute capabilities that have kernels, by version. Empty: every board has."""
+    has_flashinfer: bool = False
+    """Its kernels are those of FlashInfer where FlashAttention has none."""
+
+    @property
+    def wide_share(self) -> float:
+        """Bits of an element over those of 16."""
+        return (self.key_bits + self.value_bits) / (2 * 8 * WIDE_BYTES)
+
+    @property
+    def element_bytes(self) -> float:
+        """Of an element alone, the mean of key and value."""
+        return self.wide_share * WIDE_BYTES
+
+    def head_bytes(self, key_dims: int, value_dims: int) -> int:
+        """Return the bytes of one token's key and value in one head, scales included.
+
+        >>> CACHE_TYPES["nvfp4"].head_bytes(256, 256)
+        288
+        """
+        key = -(-key_dims * self.key_bits // 8) + self.key_bytes
+        value = -(-value_dims * self.value_bits // 8) + self.value_bytes
+        if self.scale_elements:
+            key += key_dims // self.scale_elements
+            value += value_dims // self.scale_elements
+        return round_up(key + value, self.alignment)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Name:
+    __pydantic_config__ = _STRICT
+
+    since: str
+    type: str
+    attention: tuple[AttentionName, ...] = ()
+
+
+_DATA = tomllib.loads(CACHE_TYPES_FILE.read_text())
+_OTHERS: Mapping[str, str] = _DATA["others"]
+_NAMES = TypeAdapter(dict[str, _Name]).validate_python(_DATA["names"])
+CACHE_TYPES: Final = TypeAdapter(dict[str, CacheType]).validate_python(
+    {name: {"name": name, **figures} for name, figures in _DATA["types"].items()}
+)
+"""By their names in requests, of which ``bf16`` is any type of 16 bits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredCache:
+    """How the layers of a model keep their cache."""
+
+    type: CacheType
+    skipped: tuple[str, ...] = ()
+    """Layers that stay in 16 bits, by index, or ``sliding_window``."""
+
+    def wide_layers(self, shape: ModelShape) -> list[int]:
+        """Return how many layers of each group with attention stay in 16 bits.
+
+        Which indices a group has is not known: those that hold most tokens, and most of each, go
+        first.
+
+        Sources:
+            [vllm-source] quantization/turboquant/config.py get_boundary_skip_layers;
+            layers/attention/attention.py (kv_cache_dtype_skip_layers).
+        """
+        attentions = list(shape.attentions())
+        wide = [
+            layers if WINDOWS in self.skipped and attention_name(attention) == "window" else 0
+            for layers, attention in attentions
+        ]
+        remaining = self._num_skipped(shape)
+        for place in sorted(range(len(wide)), key=lambda each: _widest_first(attentions[each][1])):
+            layers, attention = attentions[place]
+            if isinstance(attention, GroupedAttention | LatentAttention):
+                added = min(remaining, layers - wide[place])
+                wide[place] += added
+                remaining -= added
+        return wide
+
+    def _num_skipped(self, shape: ModelShape) -> int:
+        layers = {int(each) for each in self.skipped if each.isdecimal()}
+        if not shape.has_kind(StateAttention):
+            edge = min(self.type.wide_edge_layers, shape.num_layers // 2)
+            layers |= {*range(edge), *range(shape.num_layers - edge, shape.num_layers)}
+        return sum(each < shape.num_layers for each in layers)
+
+
+def _widest_first(attention: Attention) -> tuple[bool, float]:
+    if isinstance(attention, GroupedAttention):
+        width = attention.num_kv_heads * (attention.head_dim + attention.num_value_dims)
+        return attention.window_tokens is not None, -width
+    return False, 0.0
+
+
+def attention_name(attention: Attention) -> AttentionName | None:
+    """Name the kind of attention whose kernels read a cache; None: it has none."""
+    match attention:
+        case GroupedAttention(window_tokens=None):
+            return "grouped"
+        case GroupedAttention():
+            return "window"
+        case LatentAttention():
+            return "sparse latent" if attention.is_sparse else "latent"
+        case CompressedAttention():
+            return "compressed"
+        case _:
+            return None
+
+
+def names_of(minor: str) -> list[str]:
+    """Return what ``--kv-cache-dtype`` takes in a version on the boards of the catalogue."""
+    asked = parse_version(minor)
+    return ["auto", *(name for name, each in _NAMES.items() if parse_version(each.since) <= asked)]
+
+
+def name_refusal(name: str, minor: str, shape: ModelShape, skipped: Sequence[str]) -> str | None:
+    """Return why a version does not start this model with a type of this name; None: it does.
+
+    ``skipped``: layers that stay in 16 bits.
+    """
+    if name in _OTHERS:
+        return f"vLLM has kernels for it on {_OTHERS[name]} only"
+    if name not in names_of(minor):
+        later = f", {name} from {_NAMES[name].since} on" if name in _NAMES else ""
+        return f"vLLM {minor} takes {', '.join(names_of(minor))}{later}"
+    allowed, known = _NAMES[name].attention, CACHE_TYPES[_NAMES[name].type]
+    wide = StoredCache(type=known, skipped=tuple(skipped)).wide_layers(shape)
+    for stays_wide, (layers, attention) in zip(wide, shape.attentions(), strict=True):
+        kind = attention_name(attention)
+        if kind and allowed and kind not in allowed and stays_wide < layers:
+            return f"vLLM has no kernels for it in {kind} attention, which {shape.name} has"
+    since = known.hybrids_since
+    if since and shape.has_kind(StateAttention) and parse_version(minor) < parse_version(since):
+        return f"vLLM takes it from {since} on for a model that has layers with a state"
+    return None
+
+
+def type_of(name: str) -> str:
+    """Return the type that a name means: not of ``auto``."""
+    return _NAMES[name].type
+
+
+@cache
+def version_with(name: str, minor: str, family: int) -> str:
+    """Return the version from which a type has kernels on a board; empty: this one has them.
+
+    ``family``: the major compute capability. "none": no version that is known.
+    """
+    families = CACHE_TYPES[name].families
+    if not families or family in at_version(families, minor):
+        return ""
+    asked = parse_version(minor)
+    later = (since for since, those in families.items() if family in those)
+    return next((since for since in later if parse_version(since) > asked), "none")
