@@ -201,7 +201,8 @@ def sizing_reasons(sizing: Sizing) -> tuple[Reason, ...]:
             f"{sizing.replicas}"
         )
         reasons = (*reasons, Reason(code="Demand", message=message))
-    return (*reasons, *memory_reasons(sizing), *assumption_reasons(sizing))
+    doubts = (*memory_reasons(sizing), *start_reasons(sizing))
+    return (*reasons, *doubts, *assumption_reasons(sizing))
 
 
 @memoize
@@ -247,6 +248,11 @@ def memory_reasons(sizing: Sizing) -> tuple[Reason, ...]:
     fits = "the cache that is given" if sizing.budget.given_pool else "one request"
     message = f"the replicas run, so {fits} is assumed to fit; by the estimate {doubt}"
     return (Reason(code="MemoryEstimateBelowRunning", message=message),)
+
+
+def start_reasons(sizing: Sizing) -> tuple[Reason, ...]:
+    """Say why engines with these flags will not start, or may not."""
+    return tuple(Reason(code=each.code, message=each.message) for each in sizing.start_doubts)
 
 
 def attention_name(sizing: Sizing) -> str:

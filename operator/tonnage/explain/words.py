@@ -33,6 +33,7 @@ from tonnage.explain.report import (
     memory_reasons,
     rate_written,
     ridge,
+    start_reasons,
 )
 from tonnage.sizing.bill import bill, inputs_with_price, tokens_per_s_asked
 from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
@@ -80,7 +81,7 @@ def _fit(sizing: Sizing) -> Answer:
             f"{significant(sizing.memory_ceiling_typical)}",
             *_kv_range(sizing),
             *logged_lines(sizing),
-            *(reason.message for reason in memory_reasons(sizing)),
+            *(reason.message for reason in (*memory_reasons(sizing), *start_reasons(sizing))),
         ),
     )
 

@@ -13,6 +13,10 @@ class DoesNotFitError(SizingError):
     """Weights and overheads leave too little memory for the KV cache of one whole request."""
 
 
+class WillNotStartError(SizingError):
+    """The engine refuses flags that are given, once it has loaded."""
+
+
 class SLOInfeasibleError(SizingError):
     """One request alone on an idle replica already misses the SLO: replicas do not help."""
 

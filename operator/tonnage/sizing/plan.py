@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from tonnage.catalog.assumption import WIDEST
-from tonnage.sizing.errors import SizingError, SLOInfeasibleError
+from tonnage.sizing.errors import SizingError, SLOInfeasibleError, WillNotStartError
 from tonnage.sizing.memory.budget import memory_budget
 from tonnage.sizing.memory.ceiling import MemoryBudget
+from tonnage.sizing.memory.starts import StartDoubt, start_doubts
 from tonnage.sizing.parallelism.draft import rank_of
 from tonnage.sizing.parallelism.shard import Shard
-from tonnage.sizing.provenance import assumes
 from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.serving.demand import ServiceLevel, fleet_of, service_at
 from tonnage.sizing.serving.flags import (
@@ -19,8 +18,9 @@ from tonnage.sizing.serving.flags import (
     FlagSearch,
     max_queued_tokens_of,
     memory_doubt,
+    pool_range_bytes,
     replica_under,
-    request_bytes,
+    start_figures,
     trial_of,
     widest_fitting,
 )
@@ -125,18 +125,34 @@ class Sizing:
 
         An assumption counts too much memory, never too little: it moves the high end alone.
         """
-        if self.request.measured_kv_tokens is not None or self.budget.given_pool:
-            return self.kv_tokens, self.kv_tokens
-        least = request_bytes(self.request, self.replica) if self.request.flags else 0.0
         tokens_per_byte = self.kv_tokens / self.replica.kv_pool_bytes
-        low, high = self.budget.kv_pool_low_bytes, self.budget.kv_pool_high_bytes
-        high *= WIDEST if assumes(self.request.inputs, "memory") else 1.0
-        return max(least, low) * tokens_per_byte, max(least, high) * tokens_per_byte
+        low, high = pool_range_bytes(self.request, self.replica, self.budget)
+        return low * tokens_per_byte, high * tokens_per_byte
 
     @property
     def memory_doubt(self) -> str | None:
         """Why the estimate would refuse the flags that run; None: it would not."""
         return memory_doubt(self.request, self.replica, self.flags)
+
+    @cached_property
+    def start_doubts(self) -> tuple[StartDoubt, ...]:
+        """Why engines with these flags will not start, or may not; empty: none is known.
+
+        Flags whose cache is measured were started with.
+        """
+        if self.request.measured_kv_tokens is not None:
+            return ()
+        return tuple(start_doubts(start_figures(self.request, self.replica, self.flags)))
+
+    def check_start(self) -> None:
+        """Refuse flags that no engine starts with.
+
+        Raises:
+            WillNotStartError: with the flag to change.
+        """
+        for doubt in self.start_doubts:
+            if doubt.code == "WillNotStart":
+                raise WillNotStartError(doubt.message)
 
     @property
     def output_tokens_per_s(self) -> float:

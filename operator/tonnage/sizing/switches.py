@@ -1,5 +1,6 @@
 """Flags of the user's own that change the layout of the cache, or what stands beside it."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -22,6 +23,13 @@ class EngineSwitches:
     """No CUDA graphs are captured."""
     wide_cache: tuple[str, ...] = ()
     """Layers whose cache stays in 16 bits: by index, or ``sliding_window``."""
+    graph_mode: str | None = None
+    """What CUDA graphs are of, ``cudagraph_mode``."""
+
+    @property
+    def captures_decode(self) -> bool:
+        """Full CUDA graphs are captured, of whole decode steps: so do versions by themselves."""
+        return not self.is_eager and (self.graph_mode or "FULL").startswith("FULL")
 
     def rules(self, rules: CacheRules) -> CacheRules:
         """Return how a version with these rules cuts the cache under these switches.
@@ -51,16 +59,25 @@ _MEANINGS: Mapping[str, Any] = {
 
 
 WIDE_CACHE_FLAG: Final = "--kv-cache-dtype-skip-layers"
+_LEVELS = {"0": "NONE", "1": "PIECEWISE", "2": "FULL_AND_PIECEWISE", "3": "FULL_AND_PIECEWISE"}
+"""``cudagraph_mode`` by what follows ``-O``."""
+_MODE = re.compile(r"""cudagraph_mode["'\s]*[:=][\s"']*(?:CUDAGraphMode\.)?(\w+)""", re.IGNORECASE)
+_LEVEL = re.compile(r"(?:^|\s)(?:-O|--optimization-level)[= ]?([0-3])\b")
 
 
 def switches_in(arguments: Iterable[str]) -> EngineSwitches:
     """Return what these arguments switch; the last of several wins, as in the engine.
 
+    Sources:
+        [vllm-source] config/vllm.py OPTIMIZATION_LEVEL_00 to _03; utils/argparse_utils.py.
+
     >>> switches_in(["--seed=1", "--enforce-eager"]).is_eager
     True
+    >>> switches_in(["-cc", '{"cudagraph_mode": "PIECEWISE"}']).captures_decode
+    False
     """
-    switches, is_list = DEFAULT_SWITCHES, False
-    for argument in arguments:
+    given, switches, is_list = list(arguments), DEFAULT_SWITCHES, False
+    for argument in given:
         flag, _, value = argument.partition("=")
         flag = flag.replace("_", "-")
         if is_list and not argument.startswith("-"):
@@ -69,6 +86,12 @@ def switches_in(arguments: Iterable[str]) -> EngineSwitches:
         is_list = flag == WIDE_CACHE_FLAG
         if is_list:
             switches = replace(switches, wide_cache=(value,) if value else ())
-        if flag in _MEANINGS:
-            switches = replace(switches, **_MEANINGS[flag])
-    return switches
+        switches = replace(switches, **_MEANINGS.get(flag, {}))
+    return replace(switches, graph_mode=_graph_mode(" ".join(given)))
+
+
+def _graph_mode(arguments: str) -> str | None:
+    """Return the mode that arguments name; what names it goes before a level that means it."""
+    modes = [found[1].upper() for found in _MODE.finditer(arguments)]
+    modes = modes or [_LEVELS[found[1]] for found in _LEVEL.finditer(arguments)]
+    return modes[-1] if modes else None

@@ -327,6 +327,20 @@ def test_a_scale_target_keeps_the_cache_that_is_given(given, kv_tokens):
     assert f"will print {kv_tokens:,} tokens" in shown
 
 
+def test_a_scale_target_that_vllm_refuses_after_loading_is_refused_with_the_flag_to_change():
+    # kaito-project/kaito issue 2319: 614 blocks on an H100 NVL.
+    hybrid = SCALED.replace("meta-llama/Llama-3.3-70B-Instruct", "Qwen/Qwen3.6-27B")
+    hybrid = hybrid.replace("    weights: fp8\n", "").replace("gpu: H200", "gpu: H100-NVL")
+    flags = ["--max-num-seqs=1024", "--max-num-batched-tokens=8192"]
+    refused = a_deployment(args=flags).replace("v0.33.0", "v0.25.1")
+    result = plan(hybrid, refused)
+
+    assert result.exit_code == 2
+    said = " ".join(result.stdout.split())
+    assert "No (WillNotStart): --max-num-seqs 1024 exceeds the " in said
+    assert "vLLM 0.25 will not start; set --max-num-seqs to at most " in said
+
+
 def test_a_scale_target_whose_given_cache_holds_no_request_is_refused():
     flags = ["--max-num-seqs=48", "--max-num-batched-tokens=8192", "--tensor-parallel-size=2"]
     result = plan(SCALED, a_deployment(args=[*flags, "--kv-cache-memory-bytes=512M"]))

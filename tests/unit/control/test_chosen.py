@@ -17,6 +17,7 @@ from fleet_builders import (
     a_manifest,
     a_memory,
     a_model,
+    a_pod_body,
     a_request_of,
     a_sizing,
     a_state,
@@ -656,6 +657,21 @@ class TestAScaleTarget:
         found = assessed(a_target_state(a_target(image=image)))
 
         assert found.refusal.code == "EngineVersionUnknown"
+
+    HYBRID = TARGET | {"model": {"id": "Qwen/Qwen3.6-27B"}, "hardware": {"gpu": "H100-NVL"}}
+
+    def test_that_vllm_refuses_after_loading_is_refused_until_a_pod_was_ready(self):
+        arguments = ["--max-num-seqs=1024", "--max-num-batched-tokens=8192"]
+        live = a_target(arguments=arguments, image="vllm:v0.25.1")
+        manifest = a_manifest(**self.HYBRID)
+        starting = [a_pod_body("a", ready_for_s=None)]
+
+        never = assessed(a_state(manifest, live=live, pods=starting, engines=()))
+        ready = assessed(a_state(manifest, live=live, engines=()))
+
+        assert never.refusal.code == "WillNotStart"
+        assert "set --max-num-seqs to at most " in never.refusal.message
+        assert ready.refusal is None
 
     def test_of_too_old_a_version_is_refused(self):
         assert assessed(a_target_state(a_target(image="vllm:v0.5.0"))).refusal is not None

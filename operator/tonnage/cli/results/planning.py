@@ -25,7 +25,7 @@ from tonnage.manifests.pod import deprecation
 from tonnage.manifests.roles import Running, divided_spec
 from tonnage.sizing.adapters import running_adapters
 from tonnage.sizing.checks import with_running_cache
-from tonnage.sizing.errors import SizingError
+from tonnage.sizing.errors import SizingError, WillNotStartError
 from tonnage.sizing.offload import RUNS_ON, Decided, decide_offload, without_refused
 from tonnage.sizing.plan import OnSearch, Sizing, keep_searching, requests_per_s_asked
 from tonnage.sizing.provenance import (
@@ -170,7 +170,9 @@ def answer(
             deployment=deployment,
             code=code_of(error),
             message=str(error),
-            offers=offers(
+            offers=()
+            if isinstance(error, WillNotStartError)  # its message has the flag to change
+            else offers(
                 request,
                 terms.gpus.values(),
                 fewest=fewest_replicas(deployment),
@@ -239,7 +241,10 @@ def _not_asked(deployment: ModelDeployment, error: Exception) -> Refused:
 
 def _size(request: SizingRequest, live: RunningState | None, on_search: OnSearch) -> Sizing:
     if live is None or request.flags is not None:
-        return size(request, on_search=on_search)
+        found = size(request, on_search=on_search)
+        if request.flags is not None:
+            found.check_start()
+        return found
 
     @cache
     def size_with(flags: Flags | None, run: bool) -> Sizing:

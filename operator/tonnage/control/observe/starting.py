@@ -28,6 +28,11 @@ def held_up(state: ModelState) -> Reason | None:
     )
 
 
+def has_started(state: ModelState) -> bool:
+    """Tell whether engines were seen Ready with the flags that run."""
+    return any(pod.is_ready or pod.was_ready for pod in state.pods)
+
+
 def failing_told(pods: Sequence[PodView]) -> Reason:
     """Return the same of pods of which none starts."""
     code, words = pods[0].trouble or ("", "")

@@ -188,6 +188,7 @@ _REFUSALS: Final[Mapping[str, str]] = {
     "UnknownGpu": "the catalogue has no such GPU class",
     "UnknownModel": "the catalogue has no such model: give its config.json",
     "UnsupportedEngine": "no rules for this version of vLLM",
+    "WillNotStart": "vLLM refuses the flags of a scaleTarget once it has loaded the model",
 }
 MEANINGS: Final[Mapping[str, Mapping[str, str]]] = {
     "Decisions": _DECISIONS,

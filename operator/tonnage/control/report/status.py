@@ -37,6 +37,7 @@ from tonnage.control.input.times import rfc3339
 from tonnage.control.measure.attained import BUDGET_FIGURE
 from tonnage.control.measure.traffic import moved_prompt_fraction
 from tonnage.control.measure.utilization import Utilization, utilization
+from tonnage.control.observe.starting import has_started
 from tonnage.control.report.calibrated import calibration_status
 from tonnage.control.report.condition_types import CONDITION_TYPES
 from tonnage.control.report.conditions import conditions, problem_cell, problem_of
@@ -54,6 +55,7 @@ from tonnage.explain.report import (
     memory_reasons,
     plan_status,
     round_estimate,
+    start_reasons,
 )
 from tonnage.memoize import memoize
 from tonnage.sizing.plan import Sizing
@@ -246,6 +248,7 @@ def _with_reasons(found: Assessment, plan: PlanStatus | None) -> PlanStatus | No
     own = (
         *batch_reasons(sizing),
         *memory_reasons(sizing),
+        *(() if has_started(found.state) else start_reasons(sizing)),
         *assumption_reasons(sizing),
         *_offload_reasons(found),
     )

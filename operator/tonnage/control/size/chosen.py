@@ -11,6 +11,7 @@ from tonnage.control.input.results import WriteKind
 from tonnage.control.input.sizing_cache import SizingCache
 from tonnage.control.input.state import ACTING, Chosen, DeploymentView, Fleet, ModelState
 from tonnage.control.observe.ownership import conflict_written
+from tonnage.control.observe.starting import has_started
 from tonnage.control.size.allowed import check_allowed
 from tonnage.control.size.question import RefusedError, SizingQuestion, question_of
 from tonnage.estimate.attainment import factor_now
@@ -79,6 +80,8 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: SizingC
         )
     if live and may_stay:
         sizing, problem = _as_it_runs(question, live)
+        if model.spec.scale_target and not has_started(state):
+            sizing.check_start()
         if not is_current and _replaces_pods(state, model):
             sizing = without_refused(model.spec, sizing)
         found = _chosen_with(question, model, sizing, needs_apply=not is_current, problem=problem)

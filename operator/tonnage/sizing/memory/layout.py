@@ -77,6 +77,10 @@ class CacheLayout:
         """Of the smallest block."""
         return min(group.block_tokens for group in self.groups)
 
+    @property
+    def has_states(self) -> bool:
+        return any(group.state_blocks for group in self.groups)
+
     def blocks_reserved(self, tokens: float, *, in_flight_tokens: int) -> int:
         """Return the blocks that one request may need at most: what "concurrency" divides by."""
         return sum(group.blocks_reserved(tokens, in_flight_tokens) for group in self.groups)
@@ -103,11 +107,11 @@ class CacheLayout:
     ) -> "LoggedFigures":
         """Return the figures that the engine logs for so many blocks.
 
-        Before 0.24 the tokens line shared the blocks out to the groups, which for several kinds
+        Before 0.21 the tokens line shared the blocks out to the groups, which for several kinds
         of layers is no capacity; since then it is concurrency times length.
 
         Sources:
-            [vllm-source] v1/core/kv_cache_utils.py.
+            [vllm-source] v1/core/kv_cache_utils.py _report_kv_cache_config of 0.20.0 and 0.21.0.
         """
         reserved = self.blocks_reserved(context_tokens, in_flight_tokens=in_flight_tokens)
         concurrency = num_blocks / reserved

@@ -5,12 +5,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from tonnage.catalog.assumption import WIDEST
 from tonnage.catalog.engine import default_batched_tokens
 from tonnage.sizing.errors import DoesNotFitError
 from tonnage.sizing.memory.budget import memory_budget
-from tonnage.sizing.memory.ceiling import given_shortfall, shortfall
+from tonnage.sizing.memory.ceiling import MemoryBudget, given_shortfall, shortfall
 from tonnage.sizing.memory.layout import default_block_tokens
+from tonnage.sizing.memory.starts import StartFigures, most_startable_seqs
 from tonnage.sizing.parallelism.shard import Shard
+from tonnage.sizing.provenance import assumes
 from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.serving.admission import max_queued_tokens
 from tonnage.sizing.serving.goodput import NOTHING, Goodput, Length, goodput, ratio_at
@@ -306,7 +309,8 @@ def max_queued_tokens_of(request: SizingRequest, replica: Replica) -> int:
 def largest_fitting(request: SizingRequest, shard: Shard) -> ChosenFlags:
     """Return the split with as many slots as the memory and the SLO ceiling leave.
 
-    Slots cost sampler memory, so both are settled in rounds.
+    And with which it starts though the cache is as small as it may be. Slots cost sampler memory,
+    so all are settled in rounds.
 
     Raises:
         DoesNotFitError: not even with a single slot.
@@ -322,6 +326,8 @@ def largest_fitting(request: SizingRequest, shard: Shard) -> ChosenFlags:
             seqs //= 2
             continue
         most = most_slots(request, replica)
+        if replica.layout.has_states:
+            most = min(most, most_startable_seqs(start_figures(request, replica, flags)))
         if most >= seqs:
             return ChosenFlags(flags=flags, replica=replica)
         seqs = most
@@ -355,9 +361,7 @@ def _is_cut_freely(request: SizingRequest, replica: Replica) -> bool:
     """Tell whether the engine starts with a budget below its default, as ``_budgets`` says."""
     shape = request.shape
     return not (
-        shape.encoder_parameters
-        or shape.num_uncounted_encoders
-        or any(group.state_blocks for group in replica.layout.groups)
+        shape.encoder_parameters or shape.num_uncounted_encoders or replica.layout.has_states
     )
 
 
@@ -429,6 +433,34 @@ def _pool_bytes(request: SizingRequest, replica: Replica, flags: Flags) -> float
 def request_bytes(request: SizingRequest, replica: Replica) -> float:
     """Return the cache of one rank that one request of the maximum length may need."""
     return replica.blocks_reserved(request.context_tokens) * replica.layout.bytes_per_block
+
+
+def pool_range_bytes(
+    request: SizingRequest, replica: Replica, budget: MemoryBudget
+) -> tuple[float, float]:
+    """Return between which the cache of a rank lies; one that is measured or given is as it is."""
+    pool = replica.kv_pool_bytes
+    if request.measured_kv_tokens is not None or budget.given_pool:
+        return pool, pool
+    least = request_bytes(request, replica) if request.flags else 0.0
+    widest = WIDEST if assumes(request.inputs, "memory") else 1.0
+    high = budget.kv_pool_high_bytes * widest
+    return max(least, budget.kv_pool_low_bytes), max(least, high)
+
+
+def start_figures(request: SizingRequest, replica: Replica, flags: Flags) -> StartFigures:
+    """Return what decides whether an engine starts under these flags."""
+    budget = memory_budget(request, replica.model.shard, flags)
+    return StartFigures(
+        engine=request.engine,
+        budget=budget,
+        layout=replica.layout,
+        pool_bytes=replica.kv_pool_bytes,
+        pool_range_bytes=pool_range_bytes(request, replica, budget),
+        max_num_seqs=flags.max_num_seqs,
+        captures_decode=request.switches.captures_decode,
+        has_adapters=replica.model.shard.adapters is not None,
+    )
 
 
 def memory_doubt(request: SizingRequest, replica: Replica, flags: Flags) -> str | None:

@@ -278,6 +278,16 @@ def test_a_state_has_a_block_for_prefixes_and_some_kinds_one_for_a_checkpoint(mo
         assert {group.state_blocks for group in groups if group.share.state_bytes} == {expected}
 
 
+@pytest.mark.parametrize("version", ["0.20", "0.21", "0.22", "0.24"])
+def test_the_line_of_tokens_is_a_product_since_0_21(version):
+    # Gemma 3 12B: 512 blocks of the full group and 193 of each of five with a window.
+    layout = layout_under("google/gemma-3-12b-it", version)
+    figures = layout.logged_figures(6000, context_tokens=8192, in_flight_tokens=2048)
+
+    product = int(6000 / (512 + 5 * 193) * 8192)
+    assert figures.kv_tokens == (6000 // 6 * 16 if version == "0.20" else product)
+
+
 @pytest.mark.parametrize(("version", "tokens"), [("0.24", 960), ("0.26", 960), ("0.27", 1024)])
 def test_blocks_of_latent_attention_grow_in_steps_of_128_since_0_27(version, tokens):
     assert layout_under(KIMI_LINEAR, version, tensor=2).block_tokens == tokens

@@ -1,0 +1,124 @@
+"""Whether an engine starts under its flags: what vLLM checks after it has loaded, in our figures.
+
+Certain is what no pool of the estimated range survives. What some do is near the edge.
+"""
+
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from tonnage.catalog.engine import KnownEngine, parse_version
+from tonnage.sizing.memory.ceiling import MemoryBudget
+from tonnage.sizing.memory.graphs import GRAPHS
+from tonnage.sizing.memory.layout import CacheLayout
+from tonnage.units import format_bytes
+
+STATES_CHECKED_SINCE: Final = (0, 20)
+"""Earlier versions capture fewer CUDA graphs in place of a refusal."""
+GRAPHS_WITH_ADAPTERS: Final = 2
+"""Times as many graphs are captured with LoRA: each with adapters and without."""
+PERCENT: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartDoubt:
+    """One check that may end a start, with the one change that helps."""
+
+    code: Literal["WillNotStart", "MayNotStart"]
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartFigures:
+    """What the checks of one engine are about."""
+
+    engine: KnownEngine
+    budget: MemoryBudget
+    layout: CacheLayout
+    pool_bytes: float
+    """Of the cache of a rank."""
+    pool_range_bytes: tuple[float, float]
+    """Within which that lies nine times in ten."""
+    max_num_seqs: int
+    captures_decode: bool
+    """Full CUDA graphs of decode steps are captured."""
+    has_adapters: bool = False
+
+    @property
+    def checks_states(self) -> bool:
+        """Whether the engine refuses more slots than its cache has blocks for states."""
+        is_checked = parse_version(self.engine.minor) >= STATES_CHECKED_SINCE
+        return self.layout.has_states and self.captures_decode and is_checked
+
+    @property
+    def state_blocks_range(self) -> tuple[int, int]:
+        low, high = (int(size // self.layout.bytes_per_block) for size in self.pool_range_bytes)
+        return max(0, low), max(0, high)
+
+
+def start_doubts(figures: StartFigures) -> Iterator[StartDoubt]:
+    """Yield what may end a start, what is certain first."""
+    yield from _states(figures)
+    yield from _graphs(figures)
+
+
+def most_startable_seqs(figures: StartFigures) -> int:
+    """Return the slots with which the engine starts though the cache is at its low end."""
+    return max(1, figures.state_blocks_range[0]) if figures.checks_states else sys.maxsize
+
+
+def _states(figures: StartFigures) -> Iterator[StartDoubt]:
+    """Say that slots exceed the blocks for states, of which each decoding sequence needs one.
+
+    Sources:
+        [vllm-source] config/compilation.py resolve_cudagraph_mode_and_sizes, from 0.20.0 on;
+        adjust_cudagraph_sizes_for_mamba_cache of 0.18.0 and 0.19.0.
+    """
+    least, most = figures.state_blocks_range
+    seqs = figures.max_num_seqs
+    if not figures.checks_states or seqs <= least:
+        return
+    is_certain = seqs > most
+    expected = int(figures.pool_bytes // figures.layout.bytes_per_block)
+    span = f" ({least} to {most})" if least < most else ""
+    verbs = ("exceeds", "will not start") if is_certain else ("may exceed", "then does not start")
+    yield StartDoubt(
+        code="WillNotStart" if is_certain else "MayNotStart",
+        message=f"--max-num-seqs {seqs} {verbs[0]} the {expected} state blocks of the KV cache"
+        f"{span}: vLLM {figures.engine.minor} {verbs[1]}; set --max-num-seqs to at most "
+        f"{max(1, least)}, or raise --gpu-memory-utilization",
+    )
+
+
+def _graphs(figures: StartFigures) -> Iterator[StartDoubt]:
+    """Say that CUDA graphs may take more than the pool leaves: they are captured after it.
+
+    Of graphs whose estimate the engine takes off its pool, what that may be short by; of others,
+    all of them and as much again. What kernels take that are timed at the start is not counted:
+    no formula for it is known.
+
+    Sources:
+        [vllm-source] v1/worker/gpu_worker.py compile_or_warm_up_model: graphs, then the sampler,
+        beside the whole cache. [kv-logs] 0.40 to 1.03 GiB where 0.30 to 0.58 were estimated.
+    """
+    budget = figures.budget
+    part = next((each for each in budget.parts if each.name == GRAPHS), None)
+    uncounted_bytes = part.uncounted_bytes if part else 0.0
+    outside_bytes = budget.unused_bytes + uncounted_bytes
+    times = GRAPHS_WITH_ADAPTERS if figures.has_adapters else 1
+    graphs_bytes = times * (part.spread_bytes + 2 * uncounted_bytes) if part else 0.0
+    short_bytes = graphs_bytes - outside_bytes
+    if not graphs_bytes or short_bytes <= 0:
+        return
+    lower = budget.utilization_fraction - short_bytes / budget.total_bytes
+    cure = f"set --gpu-memory-utilization to at most {math.floor(lower * PERCENT) / PERCENT:g}"
+    if budget.given_pool:
+        cure = f"give a cache that is {format_bytes(short_bytes)} smaller"
+    yield StartDoubt(
+        code="MayNotStart",
+        message=f"{format_bytes(max(0.0, outside_bytes))} are left outside the KV cache, CUDA "
+        f"graphs may take {format_bytes(graphs_bytes)}, {format_bytes(short_bytes)} too much; "
+        f"{cure}, or --enforce-eager",
+    )
