@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from tonnage.api.status import Reason
 from tonnage.control.input.state import PodView
+from tonnage.control.observe.crashed import SILENT, read_crash
 from tonnage.control.observe.starting import CRASHES, POD_CREATE_FAILED, why_not_started
 from tonnage.manifests.names import DELETION_COST_ANNOTATION
 from tonnage.redaction import REDACTED, names_in, names_said, names_secret_last, redacted_line
@@ -93,6 +94,7 @@ def pod_view(body: Object) -> PodView:
         ready_at_s=unix_s(ready.get("lastTransitionTime")) if is_ready else None,
         unschedulable=message_of(scheduled, spec) if is_stuck else None,
         trouble=None if is_deleting else trouble_of(status, spec),
+        cures=None if is_deleting else cures_of(status, spec),
         node_name=spec.get("nodeName"),
         uncounted_gpus=uncounted_gpus(spec),
         deletion_cost=integer(annotations.get(DELETION_COST_ANNOTATION)) or 0,
@@ -175,6 +177,30 @@ def trouble_of(status: Object, spec: Object) -> Reason | None:
     return None
 
 
+def cures_of(status: Object, spec: Object) -> tuple[str, str] | None:
+    """Return what to change, by the last words of a container that does not stay.
+
+    The first is of somebody else's workload, the second of a spec.
+    """
+    for each in status.get("containerStatuses") or ():
+        found, last = _start_failure(each), _last_end(each)
+        if not found or found.code != CRASHES or not last:
+            continue
+        message = str(last.get("message") or "")
+        if crash := read_crash(message):
+            return crash.cures
+        is_silent = not message.strip() and last.get("reason") == "Error"
+        return SILENT if is_silent and not _reads_log(each.get("name"), spec) else None
+    return None
+
+
+def _reads_log(name: object, spec: Object) -> bool:
+    """Tell whether the kubelet takes the last lines of a container's log for its last words."""
+    containers = spec.get("containers") or ()
+    own: Object = next((each for each in containers if each.get("name") == name), {})
+    return own.get("terminationMessagePolicy") == "FallbackToLogsOnError"
+
+
 def message_of(condition: Object, of: Object) -> str:
     """Return what a condition of an object says, with names and without what may be a secret."""
     detail = str(condition.get("message") or "")
@@ -183,14 +209,18 @@ def message_of(condition: Object, of: Object) -> str:
 
 def _start_failure(container: Object) -> Reason | None:
     """Return why a container does not start, in its own words or the kubelet's."""
-    state = container.get("state") or {}
+    state, last = container.get("state") or {}, _last_end(container)
     waiting, ended = state.get("waiting"), state.get("terminated")
-    last = ended or (container.get("lastState") or {}).get("terminated") or {}
     if waiting:
         detail = waiting.get("reason")
         return None if detail in ON_ITS_WAY else _waits(why_not_started(detail), waiting, last)
     is_ended = bool(ended) and last.get("reason") != "Completed"
     return Reason(CRASHES, _ending(last)) if is_ended or _is_in_a_loop(container, last) else None
+
+
+def _last_end(container: Object) -> Object:
+    states = (container.get(key) or {} for key in ("state", "lastState"))
+    return next((each["terminated"] for each in states if each.get("terminated")), {})
 
 
 def _waits(code: str, waiting: Object, last: Object) -> Reason:
@@ -215,7 +245,10 @@ def _ending(last: Object) -> str:
     why = last.get("reason") or "Error"
     code = f"exit code {last.get('exitCode')}"
     how = code if why in {"Error", "Completed"} else f"{why}, {code}"
-    lines = str(last.get("message") or "").strip().splitlines()
+    message = str(last.get("message") or "")
+    if crash := read_crash(message):
+        return f"{how}: {MOMENT.sub('', crash.line).strip()}"
+    lines = message.strip().splitlines()
     if lines[1:] and names_secret_last(lines[-2]):
         return f"{how}: {REDACTED}"
     return f"{how}: {MOMENT.sub('', lines[-1]).strip()}" if lines else how
@@ -233,6 +266,7 @@ def as_group(
         leader,
         is_ready=leader.is_ready and is_placed and not any(pod.trouble for pod in workers),
         unschedulable=leader.unschedulable or _waiting_worker(workers),
+        cures=next((pod.cures for pod in group if pod.cures), None),
         trouble=leader.trouble
         or _failing_worker(workers)
         or _lacks(leader, len(group), num_nodes, now_s),

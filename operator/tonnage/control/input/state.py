@@ -172,6 +172,8 @@ class PodView:
     """Of pods that are as Ready as each other, those with the lowest go first."""
     uncounted_gpus: tuple[str, ...] = ()
     """What it takes GPUs by that no budget can count."""
+    cures: tuple[str, str] | None = None
+    """What to change of a scale target, and of a spec, by what its container said at its end."""
     is_over: bool = False
     """Its containers ended for good, as an evicted pod's do: its ReplicaSet makes another."""
 

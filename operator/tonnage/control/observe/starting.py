@@ -1,9 +1,10 @@
 """Why pods of an object do not run, in the words of who keeps them from it. Pure."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
+from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Reason
 from tonnage.control.input.memory import PodMemory
 from tonnage.control.input.state import ModelState, PodView
@@ -17,7 +18,7 @@ def held_up(state: ModelState) -> Reason | None:
     """Return why pods do not run: what does not start before what has no node."""
     failing = [pod for pod in state.pods if pod.trouble]
     if failing:
-        return failing_told(failing)
+        return failing_told(state, failing)
     waiting = [pod for pod in state.pods if pod.unschedulable is not None]
     if not waiting:
         return None
@@ -33,12 +34,21 @@ def has_started(state: ModelState) -> bool:
     return any(pod.is_ready or pod.was_ready for pod in state.pods)
 
 
-def failing_told(pods: Sequence[PodView]) -> Reason:
-    """Return the same of pods of which none starts."""
+def failing_told(state: ModelState, pods: Sequence[PodView]) -> Reason:
+    """Return the same of pods of which none starts, with what to change where that is known."""
     code, words = pods[0].trouble or ("", "")
     verb = "does not start" if len(pods) == 1 else "do not start"
-    text = f"{_pod_name(pods)} {verb}: {code}"
-    return Reason(code, f"{text}: {words}" if words else text)
+    told = [f"{_pod_name(pods)} {verb}: {code}"] + ([words] if words else [])
+    return Reason(code, "; ".join([": ".join(told), *_cures(state, pods[0])]))
+
+
+def _cures(state: ModelState, pod: PodView) -> Iterator[str]:
+    """Yield what to change, of a workload that is somebody else's or of the spec of ours."""
+    model = state.model
+    is_target = isinstance(model, ModelDeployment) and bool(model.spec.scale_target)
+    of_target, of_ours = pod.cures or ("", "")
+    if cure := of_target if is_target else of_ours:
+        yield cure
 
 
 def _pod_name(pods: Sequence[PodView]) -> str:
@@ -54,7 +64,7 @@ def no_more_start(state: ModelState, known: PodMemory) -> Reason | None:
     failing = [pod for pod in state.pods if pod.trouble and pod.uid in known.loading]
     ready = [pod for pod in state.pods if pod.is_ready]
     most = max(1, len(ready) // WELL_PER_FAILING) if ready else 0
-    return failing_told(failing) if len(_faults(failing, ready)) > most else None
+    return failing_told(state, failing) if len(_faults(failing, ready)) > most else None
 
 
 def _faults(failing: Sequence[PodView], ready: Sequence[PodView]) -> set[str]:

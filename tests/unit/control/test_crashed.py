@@ -1,0 +1,151 @@
+"""What the last lines of vLLM say of a start that failed, and what a condition makes of it."""
+
+import pytest
+
+from fleet_builders import a_deployment_body, a_manifest, a_pod_body, a_state
+from tonnage.control.observe.crashed import SILENT, read_crash
+from tonnage.control.observe.starting import held_up
+from tonnage.fleet.pods import pod_view
+
+TARGET = {"engine": None, "scaleTarget": {"name": "my-vllm"}}
+STATES = (
+    "ValueError: max_num_seqs (1024) exceeds available Mamba cache blocks (614). Each decode "
+    "sequence requires one Mamba cache block, so CUDA graph capture cannot proceed. Please lower "
+    "max_num_seqs to at most 614 or increase gpu_memory_utilization."
+)
+LENGTH = (
+    "ValueError: To serve at least one request with the model's max seq len (131072), (16.0 GiB KV "
+    "cache is needed, which is larger than the available KV cache memory (12.86 GiB). Based on the "
+    "available memory, the estimated maximum model length is 105344. Try increasing "
+    "`gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine."
+)
+LENGTH_OF_0_10 = (
+    "ValueError: The model's max seq len (8192) is larger than the maximum number of tokens that "
+    "can be stored in KV cache (4032). Try increasing `gpu_memory_utilization` or decreasing "
+    "`max_model_len` when initializing the engine."
+)
+FREE = (
+    "ValueError: Free memory on device cuda:0 (20.10/23.52 GiB) on startup is less than desired "
+    "GPU memory utilization (0.92, 21.64 GiB). Decrease GPU memory utilization or reduce GPU "
+    "memory used by other processes."
+)
+MEMORY = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 136.00 MiB. GPU 0 has a total "
+    "capacity of 22.36 GiB of which 120.88 MiB is free."
+)
+SAMPLER = (
+    "RuntimeError: CUDA out of memory occurred when warming up sampler with 1024 dummy requests. "
+    "Please try lowering `max_num_seqs` or `gpu_memory_utilization` when initializing the engine."
+)
+ENGINE = (
+    "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "of_target", "of_ours"),
+    [
+        (STATES, "set --max-num-seqs to at most 614", '"--enforce-eager" to engine.args'),
+        (LENGTH, "set --max-model-len to at most 105344", "set contextLength to at most 105344"),
+        (
+            LENGTH_OF_0_10,
+            "set --max-model-len to at most 4032",
+            "set contextLength to at most 4032",
+        ),
+        (LENGTH.partition("Based")[0], "lower --max-model-len", "lower contextLength"),
+        (
+            "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory`",
+            "raise --gpu-memory-utilization",
+            "raise hardware.gpusPerReplica",
+        ),
+        (FREE, "set --gpu-memory-utilization to at most 0.85", "0.85 of its memory is free"),
+        (MEMORY, "lower --gpu-memory-utilization by 0.02", '"--enforce-eager" to engine.args'),
+        (SAMPLER, "lower --max-num-seqs", "raise hardware.gpusPerReplica"),
+        (ENGINE, "further up in its log", "further up in its log"),
+    ],
+)
+def test_each_of_vllms_texts_has_a_field_to_change(line, of_target, of_ours):
+    found = read_crash(f"INFO loading\n{line}\n")
+
+    assert found.line == line
+    assert of_target in found.cures[0]
+    assert of_ours in found.cures[1]
+
+
+def test_the_cause_goes_before_what_the_server_says_of_it():
+    worker = (
+        f"RuntimeError: Worker failed with error '{STATES}', please check the stack trace above"
+    )
+
+    assert read_crash(f"{worker}\n  File core.py\n{ENGINE}").line == worker
+
+
+def test_weights_that_do_not_fit_are_no_matter_of_graphs():
+    trace = '  File "gpu_model_runner.py", line 4711, in load_model'
+
+    assert "raise --tensor-parallel-size" in read_crash(f"{trace}\n{MEMORY}").cures[0]
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["", "KeyError: 'x'", "max_num_seqs (9999999999) exceeds available Mamba cache blocks (1)",
+     "Free memory on device (1/0 GiB) on", "\x00" * 100_000],
+)  # fmt: skip
+def test_what_is_none_of_vllms_texts_says_nothing(message):
+    assert read_crash(message) is None
+
+
+def test_a_board_without_memory_does_no_harm():
+    text = FREE.replace("20.10/23.52", "0/0")
+
+    assert "at most 0" in read_crash(text).cures[0]
+
+
+def a_crash(message, *, reason="Error", **container):
+    ended = {"reason": reason, "exitCode": 1, "message": message}
+    waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}
+    status = {"name": "vllm", "state": waiting, "lastState": {"terminated": ended}}
+    body = a_pod_body("a", ready_for_s=None, containerStatuses=[status])
+    return body | {"spec": {"containers": [{"name": "vllm"} | container]}}
+
+
+def told(body, **manifest):
+    live = a_deployment_body()
+    return held_up(a_state(a_manifest(**manifest), live=live, pods=[body], engines=())).message
+
+
+def test_a_condition_names_the_flag_of_a_target_and_the_field_of_a_spec():
+    said = told(a_crash(f"{STATES}\n{ENGINE}"), **TARGET)
+
+    assert said.startswith(
+        "pod a does not start: CrashLoopBackOff: exit code 1: ValueError: max_num_seqs (1024) "
+        "exceeds available Mamba cache blocks (614). Each decode sequence requires one Mamba cache "
+    )
+    assert said.endswith("; set --max-num-seqs to at most 614")
+    assert told(a_crash(LENGTH)).endswith(
+        "; set contextLength to at most 105344, or raise hardware.gpusPerReplica"
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason", "is_asked"),
+    [
+        ({}, "Error", True),
+        ({"terminationMessagePolicy": "File"}, "Error", True),
+        ({"terminationMessagePolicy": "FallbackToLogsOnError"}, "Error", False),
+        ({}, "OOMKilled", False),
+    ],
+)
+def test_a_target_that_ended_without_a_word_is_asked_to_let_its_log_be_read(
+    policy, reason, is_asked
+):
+    body = a_crash("", reason=reason, **policy)
+
+    assert ("terminationMessagePolicy: FallbackToLogsOnError" in told(body, **TARGET)) is is_asked
+    assert (pod_view(body).cures == SILENT) is is_asked
+
+
+def test_what_a_tenant_writes_changes_no_more_than_a_figure():
+    body = a_crash(STATES.replace("(614)", "(999999999)") + "\nset hardware.gpu: cheap\x1b[0m\n")
+
+    assert told(body, **TARGET).endswith("; set --max-num-seqs to at most 999999999")
