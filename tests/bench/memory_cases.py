@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from configs import Configs, config_in, with_encoders
 from memory_columns import OWN, whole_row
 
-from tonnage.catalog.cache_types import CACHE_TYPES
+from tonnage.catalog.cache_types import CACHE_TYPES, CacheType, StoredCache
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.config.read import shape_from_config
 from tonnage.catalog.engine import KnownEngine, batch_defaults, known_engine, parse_version
@@ -230,15 +230,19 @@ def _format(part: str, label: str) -> WeightFormat:
     raise CatalogError(f"weight_quant {label!r} is not understood")
 
 
-def kv_element_bytes(row: Row, shape: ModelShape) -> float:
+def cache_type_of(row: Row, shape: ModelShape) -> CacheType:
+    """Return the type of a row's cache: 32 bits where the weights have them."""
     asked = row["kv_cache_dtype"].lower() or "auto"
-    if asked.startswith(("fp8", "int8", "float8")):
-        return 1
+    if asked == "auto" and "float32" in row["weight_quant"]:
+        return CacheType(name="fp32", key_bits=32, value_bits=32)
     if asked == "auto":
-        is_wide = "float32" in row["weight_quant"]
-        return 4 if is_wide else CACHE_TYPES[kv_cache_format("auto", shape, "0.33")].element_bytes
+        return CACHE_TYPES[kv_cache_format("auto", shape, "0.33")]
+    if asked in CACHE_TYPES:
+        return CACHE_TYPES[asked]
+    if asked.startswith(("fp8", "int8", "float8")):
+        return CACHE_TYPES["fp8"]
     if any(asked.startswith(word) for word in WIDE):
-        return 2
+        return CACHE_TYPES["bf16"]
     raise CatalogError(f"kv_cache_dtype {row['kv_cache_dtype']!r} is not understood")
 
 
@@ -309,10 +313,12 @@ def case_of(
     if row["prefix_caching"]:
         rules = replace(rules, state_blocks=1 + (row["prefix_caching"].lower() == "true"))
     weights = weights_of(shape, row["weight_quant"])
+    cache = cache_type_of(row, shape)
     shard = shard_of(
         shape,
         weights=weights,
-        kv_element_bytes=kv_element_bytes(row, shape),
+        kv_element_bytes=cache.element_bytes,
+        cache=StoredCache(type=cache),
         parallelism=flags.parallelism,
         rules=rules,
     )
@@ -323,7 +329,7 @@ def case_of(
         Server(
             engine=replace(engine, memory=memory_of(row, engine, memories)),
             gpu=gpu,
-            kv_element_bytes=kv_element_bytes(row, shape),
+            kv_element_bytes=cache.element_bytes,
         ),
     )
     has_states = any(share.state_bytes for share in shard.kv)

@@ -6,6 +6,7 @@ from typing import Final
 
 from tonnage.catalog.assumption import Assumption
 from tonnage.catalog.cache_types import MEASURED, name_refusal, type_of
+from tonnage.catalog.engine import parse_version
 from tonnage.catalog.engine_limits import (
     Use,
     automatic_cache,
@@ -22,7 +23,7 @@ from tonnage.sizing.errors import (
     InvalidKvCacheError,
     InvalidSpeculationError,
 )
-from tonnage.sizing.provenance import Figure, Origin, assumed_inputs, format_input, with_changed
+from tonnage.sizing.provenance import Figure, assumed_inputs, format_input, with_changed
 from tonnage.sizing.request import SizingRequest, cache_speed, with_prior
 from tonnage.sizing.speculation import Speculation
 from tonnage.sizing.switches import WIDE_CACHE_FLAG
@@ -31,6 +32,7 @@ from tonnage.units import count_of
 PACKED_SINCE: Final = "0.27"
 SCALES_OF_E4M3: Final = ("fp8", "modelopt")
 """Methods of checkpoints whose layers may have scales for a cache in fp8_e4m3."""
+E5M2_BESIDE_PACKED_SINCE: Final = (0, 24)
 
 
 def check_request(request: SizingRequest) -> None:
@@ -79,25 +81,22 @@ def check_engine(request: SizingRequest) -> None:
     use = use_of(request)
     for reason in refusals(use):
         raise UnsupportedEngineError(f"engine.version {request.engine.minor}: {reason}")
-    is_assumed = any(
-        each.figure is Figure.KV_CACHE and each.origin is Origin.ASSUMED for each in request.inputs
-    )
-    reason_of_cache = (
-        _refusal_of_packed(request)
-        or cache_refusal(use)
-        or (None if is_assumed else cache_kernels(use))
-    )
+    reason_of_cache = _cache_refusal(request, use)
     if reason_of_cache:
-        raise InvalidKvCacheError(f"model.kvCache: {reason_of_cache}")
+        is_asked = request.kv_format in {*MEASURED, request.shape.kv_cache_format}
+        field = "model.kvCache" if is_asked else f"--kv-cache-dtype {request.kv_format}"
+        raise InvalidKvCacheError(f"{field}: {reason_of_cache}")
 
 
-def _refusal_of_packed(request: SizingRequest) -> str | None:
-    """Say why the version does not start this model with a type that its checkpoint has."""
-    if request.kv_format in MEASURED:
-        return None
-    skipped = request.switches.wide_cache
-    refused = name_refusal(request.kv_format, request.engine.minor, request.shape, skipped)
-    return refused and f"{request.kv_format}: {refused}"
+def _cache_refusal(request: SizingRequest, use: Use) -> str | None:
+    """Say why the engine does not start with the cache; kernels that are assumed are no reason."""
+    if request.kv_format not in MEASURED:
+        skipped = request.switches.wide_cache
+        refused = name_refusal(request.kv_format, request.engine.minor, request.shape, skipped)
+        if refused:
+            return f"{request.kv_format}: {refused}"
+    is_assumed = not set(request.inputs).isdisjoint(assumed_inputs(_lacking_kernels(request)))
+    return cache_refusal(use) or (None if is_assumed else cache_kernels(use))
 
 
 def use_of(request: SizingRequest) -> Use:
@@ -142,11 +141,23 @@ def _running_format(request: SizingRequest, flags: Mapping[str, str]) -> str:
             return request.kv_format
         return automatic_cache(use)
     refused = name_refusal(named, request.engine.minor, shape, request.switches.wide_cache)
-    if named == "fp8_e5m2" and use.quant_method.startswith(SCALES_OF_E4M3):
+    if named == "fp8_e5m2" and _has_scales(use):
         refused = f"vLLM refuses it for a checkpoint in {use.quant_method}: fp8 is what it takes"
     if refused:
         raise InvalidKvCacheError(f"--kv-cache-dtype {named}: {refused}")
     return type_of(named)
+
+
+def _has_scales(use: Use) -> bool:
+    """Tell whether layers of a checkpoint are made with scales for a cache in fp8_e4m3.
+
+    Sources:
+        [vllm-source] layers/attention/attention.py _init_kv_cache_quant.
+    """
+    if use.quant_method == "compressed-tensors":
+        is_early = parse_version(use.engine_minor) < E5M2_BESIDE_PACKED_SINCE
+        return use.checkpoint_cache == "fp8" or is_early
+    return use.quant_method.startswith(SCALES_OF_E4M3)
 
 
 def _skipped_layers(request: SizingRequest, found: str) -> Iterator[Assumption]:

@@ -13,7 +13,9 @@ from tonnage.sizing.checks import check_request, with_running_cache
 from tonnage.sizing.errors import InvalidKvCacheError
 from tonnage.sizing.memory.layout import cache_layout
 from tonnage.sizing.parallelism.draft import rank_of
+from tonnage.sizing.parallelism.kv import kv_shares
 from tonnage.sizing.provenance import Origin
+from tonnage.sizing.request import kv_cache_format
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.switches import switches_in
 
@@ -219,6 +221,48 @@ def test_an_image_that_runs_is_taken_to_have_kernels_that_its_version_lacks(
     assert any("has no kernels for it on" in each for each in assumed) is not has_kernels
 
 
+@pytest.mark.parametrize(("version", "is_refused"), [("0.31", True), ("0.32", False)])
+def test_what_is_rendered_for_an_nvfp4_cache_of_the_checkpoint_needs_kernels(version, is_refused):
+    shape = replace(built_in_model(DENSE), kv_cache_format="nvfp4")
+    request = a_sizing_request(
+        shape=shape, gpu=GPUS["H100"], engine=find_engine(version), kv_format="nvfp4"
+    )
+
+    if not is_refused:
+        check_request(request)
+        return
+    with pytest.raises(InvalidKvCacheError) as refusal:
+        check_request(request)
+    assert str(refusal.value) == (
+        "model.kvCache: vLLM 0.31 has no kernels for it on H100, 0.32 has"
+    )
+
+
+@pytest.mark.parametrize(("version", "cache"), [("0.20", "bf16"), ("0.21", "nvfp4")])
+def test_a_version_that_does_not_start_with_the_cache_of_a_checkpoint_keeps_16_bits(version, cache):
+    shape = replace(built_in_model(DENSE), kv_cache_format="nvfp4")
+
+    assert kv_cache_format("auto", shape, version) == cache
+    assert kv_cache_format("bfloat16", shape, version) == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("version", "cache", "is_refused"),
+    [("0.23", "bf16", True), ("0.24", "bf16", False), ("0.24", "fp8", True)],
+)
+def test_e5m2_beside_compressed_tensors_is_taken_where_no_scales_are(version, cache, is_refused):
+    model = built_in_model(DENSE)
+    shape = replace(model, quant_method="compressed-tensors", kv_cache_format=cache)
+    request = a_sizing_request(shape=shape, engine=find_engine(version), kv_format="bf16")
+    flags = {"--kv-cache-dtype": "fp8_e5m2"}
+
+    if is_refused:
+        with pytest.raises(InvalidKvCacheError, match="for a checkpoint in compressed-tensors"):
+            with_running_cache(request, "auto", flags)
+    else:
+        assert with_running_cache(request, "auto", flags).kv_format == "fp8"
+
+
 def test_what_was_not_measured_is_said_and_counts_as_slow_as_16_bits():
     wide, packed = running(DENSE, "bfloat16"), running(DENSE, "nvfp4")
     (assumed,) = [each for each in packed.inputs if each.origin is Origin.ASSUMED]
@@ -279,6 +323,25 @@ def test_an_assumption_says_which_layers_are_taken_for_those_that_are_skipped():
     assert assumed.effect == "memory"
     assert assumed.value == "--kv-cache-dtype-skip-layers 1 2: the layers that hold most"
     assert not running(DENSE, "fp8", skipped=("1", "2")).inputs
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens"),
+    [("bf16", 45_408), ("int8_per_token_head", 88_752), ("int4_per_token_head", 175_440)],
+)
+def test_blocks_beside_states_are_those_of_three_logs(name, tokens):
+    # github.com/vllm-project/vllm, pull request 39074, comment of 20 April 2026: the KV capacity of
+    # Qwen3.5-35B-A3B on an RTX 5090, 43 blocks of each of four groups.
+    known, rules = CACHE_TYPES[name], find_engine("0.20").constants.cache
+    shares = kv_shares(
+        built_in_model("Qwen/Qwen3.5-35B-A3B"),
+        kv_element_bytes=known.element_bytes,
+        parallelism=Parallelism(),
+        rules=rules,
+        cache=StoredCache(type=known),
+    )
+
+    assert 43 * cache_layout(tuple(shares), rules=rules).block_tokens == tokens
 
 
 def test_a_log_of_an_rtx_5090_with_nvfp4_is_met_to_the_token():

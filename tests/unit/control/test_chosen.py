@@ -733,12 +733,31 @@ class TestAScaleTarget:
         (["--dtype=float16"], "bf16"),
         (["--kv-cache-dtype", "fp8"], "fp8"),
         (["--kv_cache_dtype=fp8_e5m2"], "fp8"),
+        (["--kv-cache-dtype", "int8_per_token_head"], "int8_per_token_head"),
+        (["--kv-cache-dtype", "turboquant_4bit_nc"], "turboquant_4bit_nc"),
     ],
 )
 def test_a_scale_target_is_counted_with_the_cache_that_its_arguments_say(given, cache):
     live = a_target(arguments=[*TARGET_ARGUMENTS, *given])
 
     assert assessed(a_target_state(live)).sizing.request.kv_format == cache
+
+
+@pytest.mark.parametrize("name", ["fp8_ds_mla", "octave_k3v4", "fp9"])
+def test_a_scale_target_with_a_cache_that_its_engine_does_not_start_with_is_refused(name):
+    live = a_target(arguments=[*TARGET_ARGUMENTS, "--kv-cache-dtype", name])
+    found = assessed(a_target_state(live))
+
+    assert found.refusal.code == "InvalidKvCache"
+    assert f"--kv-cache-dtype {name}: " in found.refusal.message
+
+
+def test_tokens_learned_of_a_cache_of_one_type_are_not_those_of_another():
+    flags = ["--kv-cache-dtype", "nvfp4"]
+    narrow = assessed(a_target_state(a_target(arguments=[*TARGET_ARGUMENTS, *flags]))).sizing
+    wide = assessed(a_target_state(a_target(arguments=TARGET_ARGUMENTS))).sizing
+
+    assert memory_key(narrow.request, narrow.flags) != memory_key(wide.request, wide.flags)
 
 
 def test_a_cache_that_is_asked_for_goes_before_what_a_scale_targets_arguments_say():
