@@ -109,36 +109,37 @@ class StoredCache:
     skipped: tuple[str, ...] = ()
     """Layers that stay in 16 bits, by index, or ``sliding_window``."""
 
-    def wide_layers(self, shape: ModelShape) -> list[int]:
-        """Return how many layers of each group with attention stay in 16 bits.
 
-        Which indices a group has is not known: those that hold most tokens, and most of each, go
-        first.
+def wide_layers(shape: ModelShape, stored: StoredCache) -> list[int]:
+    """Return how many layers of each group with attention stay in 16 bits.
 
-        Sources:
-            [vllm-source] quantization/turboquant/config.py get_boundary_skip_layers;
-            layers/attention/attention.py (kv_cache_dtype_skip_layers).
-        """
-        attentions = list(shape.attentions())
-        wide = [
-            layers if WINDOWS in self.skipped and attention_name(attention) == "window" else 0
-            for layers, attention in attentions
-        ]
-        remaining = self._num_skipped(shape)
-        for place in sorted(range(len(wide)), key=lambda each: _widest_first(attentions[each][1])):
-            layers, attention = attentions[place]
-            if isinstance(attention, GroupedAttention | LatentAttention):
-                added = min(remaining, layers - wide[place])
-                wide[place] += added
-                remaining -= added
-        return wide
+    Which indices a group has is not known: those that hold most tokens, and most of each, go first.
 
-    def _num_skipped(self, shape: ModelShape) -> int:
-        layers = {int(each) for each in self.skipped if each.isdecimal()}
-        if not shape.has_kind(StateAttention):
-            edge = min(self.type.wide_edge_layers, shape.num_layers // 2)
-            layers |= {*range(edge), *range(shape.num_layers - edge, shape.num_layers)}
-        return sum(each < shape.num_layers for each in layers)
+    Sources:
+        [vllm-source] quantization/turboquant/config.py get_boundary_skip_layers;
+        layers/attention/attention.py (kv_cache_dtype_skip_layers).
+    """
+    attentions = list(shape.attentions())
+    wide = [
+        layers if WINDOWS in stored.skipped and attention_name(attention) == "window" else 0
+        for layers, attention in attentions
+    ]
+    remaining = _num_skipped(shape, stored)
+    for place in sorted(range(len(wide)), key=lambda each: _widest_first(attentions[each][1])):
+        layers, attention = attentions[place]
+        if isinstance(attention, GroupedAttention | LatentAttention):
+            added = min(remaining, layers - wide[place])
+            wide[place] += added
+            remaining -= added
+    return wide
+
+
+def _num_skipped(shape: ModelShape, stored: StoredCache) -> int:
+    layers = {int(each) for each in stored.skipped if each.isdecimal()}
+    if not shape.has_kind(StateAttention):
+        edge = min(stored.type.wide_edge_layers, shape.num_layers // 2)
+        layers |= {*range(edge), *range(shape.num_layers - edge, shape.num_layers)}
+    return sum(each < shape.num_layers for each in layers)
 
 
 def _widest_first(attention: Attention) -> tuple[bool, float]:
@@ -180,7 +181,7 @@ def name_refusal(name: str, minor: str, shape: ModelShape, skipped: Sequence[str
         later = f", {name} from {_NAMES[name].since} on" if name in _NAMES else ""
         return f"vLLM {minor} takes {', '.join(names_of(minor))}{later}"
     allowed, known = _NAMES[name].attention, CACHE_TYPES[_NAMES[name].type]
-    wide = StoredCache(type=known, skipped=tuple(skipped)).wide_layers(shape)
+    wide = wide_layers(shape, StoredCache(type=known, skipped=tuple(skipped)))
     for stays_wide, (layers, attention) in zip(wide, shape.attentions(), strict=True):
         kind = attention_name(attention)
         if kind and allowed and kind not in allowed and stays_wide < layers:

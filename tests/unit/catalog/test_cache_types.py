@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from builders import a_sizing_request
-from tonnage.catalog.cache_types import CACHE_TYPES, StoredCache, names_of
+from tonnage.catalog.cache_types import CACHE_TYPES, StoredCache, names_of, wide_layers
 from tonnage.catalog.engine import find_engine, parse_version
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.catalog.models import built_in_model
@@ -309,7 +309,7 @@ def test_layers_of_several_kinds_that_are_skipped_are_those_that_hold_most():
     by_window = {
         attention.window_tokens: stays_wide
         for (_, attention), stays_wide in zip(
-            shape.attentions(), cache.wide_layers(shape), strict=True
+            shape.attentions(), wide_layers(shape, cache), strict=True
         )
     }
 

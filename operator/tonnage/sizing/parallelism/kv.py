@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
-from tonnage.catalog.cache_types import CacheType, StoredCache
+from tonnage.catalog.cache_types import CacheType, StoredCache, wide_layers
 from tonnage.catalog.engine import CURRENT_CACHE_RULES, CacheRules, StateCacheKind
 from tonnage.catalog.parameters import WIDE_BYTES
 from tonnage.catalog.shape import (
@@ -224,7 +224,7 @@ def kv_shares(  # noqa: PLR0913  (a model, how its cache is stored, and how it i
         InvalidKvCacheError: compressed attention that the engine has no blocks for.
     """
     known = cache.type if cache else None
-    wide = cache.wide_layers(shape) if cache else itertools.repeat(0)
+    wide = wide_layers(shape, cache) if cache else itertools.repeat(0)
     kinds = [
         part
         for (layers, attention), stay in zip(shape.attentions(), wide, strict=False)
