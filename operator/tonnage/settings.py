@@ -3,8 +3,8 @@
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
-from pydantic.config import JsonDict
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic.config import ConfigDict, JsonDict
 
 from tonnage.described import DescribedModel
 
@@ -57,17 +57,112 @@ Labels = Annotated[
     AfterValidator(_checked_labels),
 ]
 _DISTINCT: JsonDict = {"uniqueItems": True}
+_HEADER_NAME = "^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
+_OF_THE_CLIENT = "(?i)host|connection|accept-encoding|content-.*|transfer-.*|proxy-connection"
+_FROM_FILES = "(?i).*(authorization|cookie|token|secret|password|credential|key).*"
 Positive = Annotated[float, Field(gt=0, le=86_400)]
+
+
+def _without_user(url: object) -> object:
+    if isinstance(url, str) and re.match("[^/]*//[^/]*@", url):
+        raise ValueError("has a user or password: give them as files in prometheusAuth.basic")
+    return url
+
+
+SecretFile = Annotated[str, Field(pattern="^/.", max_length=512)]
+HeaderName = Annotated[str, Field(pattern=_HEADER_NAME)]
+
+
+def _checked_names(names: dict[str, str]) -> FixedLabels:
+    for name in names:
+        if re.fullmatch(_OF_THE_CLIENT, name):
+            raise ValueError(f"header {name} is set by the client itself")
+    return FixedLabels(names)
+
+
+def _checked_headers(headers: dict[str, str]) -> FixedLabels:
+    for name in headers:
+        if re.fullmatch(_FROM_FILES, name):
+            raise ValueError(f"header {name} may be a secret: name a file of it in headerFiles")
+    return _checked_names(headers)
+
+
+class BasicAuth(DescribedModel):
+    """User and password, such as those of Grafana Cloud."""
+
+    username_file: SecretFile
+    password_file: SecretFile
+
+
+class OAuth2(DescribedModel):
+    """Client credentials (RFC 6749, section 4.4)."""
+
+    token_url: Annotated[str, Field(pattern=r"^https?://[^@\s]+$", max_length=512)]
+    client_id_file: SecretFile
+    client_secret_file: SecretFile
+    scopes: Annotated[tuple[Annotated[str, Field(max_length=256)], ...], Field(max_length=16)] = ()
+    parameters: Annotated[
+        dict[str, Annotated[str, Field(max_length=512)]],
+        Field(max_length=16),
+        AfterValidator(FixedLabels),
+    ] = Field(default_factory=FixedLabels)
+    """Further parameters of the request for a token, such as ``audience``."""
+
+
+class SigV4(DescribedModel):
+    """A signature of AWS, by the identity of the pod. Needs the extra ``tonnage[aws]``."""
+
+    region: Annotated[str, Field(pattern="^[a-z0-9-]{1,64}$")]
+    service: Annotated[str, Field(pattern="^[a-z0-9-]{1,64}$")] = "aps"
+    """The service that is signed for: ``aps`` is Amazon Managed Service for Prometheus."""
+
+
+class ClientCertificate(DescribedModel):
+    """A certificate by which the server knows the operator (mutual TLS), and its key, in PEM."""
+
+    certificate_file: SecretFile
+    key_file: SecretFile
+
+
+class PrometheusAuth(DescribedModel):
+    """How the operator says to Prometheus who it is. Secrets are files."""
+
+    basic: BasicAuth | None = None
+    oauth2: OAuth2 | None = None
+    sigv4: SigV4 | None = None
+    client_certificate: ClientCertificate | None = None
+    headers: Annotated[
+        dict[HeaderName, Annotated[str, Field(pattern="^[!-~]([ -~]*[!-~])?$", max_length=1024)]],
+        Field(max_length=16),
+        AfterValidator(_checked_headers),
+    ] = Field(default_factory=FixedLabels)
+    """Further headers that are no secrets, such as X-Scope-OrgID."""
+    header_files: Annotated[
+        dict[HeaderName, SecretFile], Field(max_length=16), AfterValidator(_checked_names)
+    ] = Field(default_factory=FixedLabels)
+    """Further headers by the file that has their value."""
 
 
 class Settings(DescribedModel):
     """Settings of the operator. Every field appears in the chart's values under ``settings``."""
 
-    prometheus_url: Annotated[str, Field(pattern=r"^https?://[^@\s]+$", max_length=512)]
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    prometheus_url: Annotated[
+        str,
+        Field(pattern=r"^https?://[^@\s]+$", max_length=512),
+        BeforeValidator(_without_user),
+    ]
     """The base URL of the Prometheus that scrapes the engines, without user or password."""
     prometheus_token_file: str | None = None
     """The file with the bearer token for it, read again for each tick."""
     prometheus_ca_file: str | None = None
+    prometheus_auth: PrometheusAuth | None = None
+    """Other credentials than a bearer token: at most one of ``basic``, ``oauth2`` and ``sigv4``.
+
+    ``clientCertificate``, ``headers`` and ``headerFiles`` go with any of them, and with the token.
+    All files are read again for each tick.
+    """
     prometheus_selector: Annotated[str, Field(max_length=512)] = ""
     """Label matchers that are added to every query, such as ``cluster="eu-1"``."""
     pod_label: Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")] = "pod"
@@ -205,3 +300,17 @@ class Settings(DescribedModel):
     """The log format: text has key=value pairs, json one object per line."""
     probe_port: Annotated[int, Field(ge=1, le=65_535)] = 8081
     """The port of liveness, readiness and the operator's own metrics."""
+
+    @model_validator(mode="after")
+    def _has_one_identity(self) -> "Settings":
+        auth = self.prometheus_auth or PrometheusAuth()
+        given = {
+            "prometheusTokenFile": self.prometheus_token_file,
+            "prometheusAuth.basic": auth.basic,
+            "prometheusAuth.oauth2": auth.oauth2,
+            "prometheusAuth.sigv4": auth.sigv4,
+        }
+        names = [name for name, value in given.items() if value is not None]
+        if len(names) > 1:
+            raise ValueError(f"{' and '.join(names)} each set the same header: give one of them")
+        return self

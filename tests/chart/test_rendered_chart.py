@@ -270,6 +270,21 @@ def test_the_settings_are_the_operators_defaults(helm):
     assert settings_of(helm.template(**given)) == Settings(prometheus_url=PROMETHEUS)
 
 
+def test_credentials_of_prometheus_reach_the_settings_and_nulls_in_them_do_not(helm):
+    auth = {
+        "basic": {"usernameFile": "/prometheus/user", "passwordFile": "/prometheus/password"},
+        "headers": {"X-Scope-OrgID": "team-a"},
+        "clientCertificate": None,
+    }
+
+    found = settings_of(helm.template(settings={"prometheusAuth": auth}))
+
+    assert found.prometheus_auth is not None
+    assert found.prometheus_auth.basic is not None
+    assert found.prometheus_auth.basic.password_file == "/prometheus/password"  # noqa: S105
+    assert found.prometheus_auth.headers == {"X-Scope-OrgID": "team-a"}
+
+
 def test_a_template_is_taken_where_its_policy_is_or_the_administrator_says_so(helm):
     without, wished = {"admissionPolicy": {"create": False}}, {"settings": {"podTemplates": True}}
 

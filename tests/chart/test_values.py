@@ -37,7 +37,9 @@ def test_every_setting_stands_in_the_values_with_its_default():
 
 
 def test_the_schema_of_the_settings_is_that_of_the_operator():
-    wanted = undocumented(Settings.model_json_schema(by_alias=True))["properties"]
+    schema = undocumented(Settings.model_json_schema(by_alias=True))
+    wanted = schema["properties"]
+    assert SCHEMA["$defs"] == schema["$defs"]
     written = dict(SCHEMA["properties"]["settings"]["properties"])
 
     assert set(written) == set(wanted)
@@ -243,6 +245,11 @@ def test_a_wrong_value_is_refused_by_name(helm, path: str, value: Any, complaint
             )
             for name in labels("llama")
         ),
+        (
+            {"settings": {"prometheusAuth": {"basic": {"usernameFile": "/a"}}}},
+            "prometheusAuth",
+        ),
+        ({"settings": {"prometheusAuth": {"headers": {"X-A": "a\nb"}}}}, "prometheusAuth"),
         (
             {"podAnnotations": {"checksum/settings": "x"}},
             "podAnnotations must not set checksum/settings",

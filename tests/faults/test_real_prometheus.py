@@ -3,15 +3,19 @@
 import time
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from http import HTTPStatus
 from itertools import chain
 
 import pytest
+import requests
 import yaml
 
 import debian_programs
 from http_double import Reply, serving
+from tonnage.cluster.errors import PrometheusError
 from tonnage.cluster.prometheus import Prometheus, QueryLimits
 from tonnage.cluster.queries import QuerySet
+from tonnage.cluster.ranges import Steps, ask_range
 from tonnage.estimate.fleet_scrapes import FleetScrapes
 from tonnage.estimate.metrics import QUERIES, WINDOWS, queries
 from tonnage.estimate.samples import fleet_samples
@@ -39,8 +43,20 @@ vllm:cache_config_info{{engine="0",kv_cache_size_tokens="100000",num_gpu_blocks=
 """
 
 
+def is_guarded(url):
+    """Tell whether a server is there that asks who one is."""
+
+    def ready():
+        try:
+            return requests.get(f"{url}/-/ready", timeout=1).status_code == HTTPStatus.UNAUTHORIZED
+        except requests.RequestException:
+            return False
+
+    return ready
+
+
 @contextmanager
-def prometheus_of(tmp_path, engines, command=None):
+def prometheus_of(tmp_path, engines, command=None, ready=lambda url: answers(f"{url}/-/ready")):
     """A Prometheus with one target for each pod; yields its address and its process group."""
     (port,) = free_ports(1)
     targets = [
@@ -60,9 +76,7 @@ def prometheus_of(tmp_path, engines, command=None):
     asked = (command or of_prometheus)(configuration, tmp_path / "data", f"127.0.0.1:{port}")
     group.start("prometheus", asked)
     try:
-        group.wait_until(
-            answers(f"{url}/-/ready"), what="Prometheus", timeout_s=60, needs=("prometheus",)
-        )
+        group.wait_until(ready(url), what="Prometheus", timeout_s=60, needs=("prometheus",))
         yield url, group
     finally:
         group.stop_all()
@@ -170,6 +184,32 @@ def test_every_query_is_understood_and_what_ends_is_missing_not_zero(tmp_path):
 
         group.stop("prometheus")
         assert {reason for reason, _ in asking.ask().problems.values()} == {"PrometheusUnreachable"}
+
+
+HASHED = "$2b$12$hNf2lSsxfm0.i4a.1kVpSOVyBCfIB51VRjgBUyv6kdnyTlgWj81Ay"
+"""Of the password "test", from Prometheus' own guide to basic authentication."""
+
+
+def test_with_user_and_password_it_answers_both_clients_and_without_neither(tmp_path):
+    web = tmp_path / "web.yaml"
+    web.write_text(yaml.safe_dump({"basic_auth_users": {"admin": HASHED}}))
+    for name in ("admin", "test"):
+        (tmp_path / name).write_text(f"{name}\n")
+    files = {"usernameFile": f"{tmp_path}/admin", "passwordFile": f"{tmp_path}/test"}
+
+    def guarded(*asked):
+        return [*of_prometheus(*asked), f"--web.config.file={web}"]
+
+    with prometheus_of(tmp_path, {}, guarded, ready=is_guarded) as (url, _):
+        known = Settings(prometheus_url=url, prometheus_auth={"basic": files})
+        unknown = Settings(prometheus_url=url)
+
+        assert Asking(known).ask().problems == {}
+        assert {reason for reason, _ in Asking(unknown).ask().problems.values()} == {"QueryRefused"}
+        now = Steps(from_s=time.time() - 60, step_s=15, number=4)
+        assert ask_range(known, "vector(1)", now)[0][1] == dict.fromkeys(range(4), 1.0)
+        with pytest.raises(PrometheusError, match=r"answered 401: .*prometheusAuth"):
+            ask_range(unknown, "vector(1)", now)
 
 
 @pytest.mark.skipif(VICTORIA_METRICS is None, reason="needs Debian's victoria-metrics")

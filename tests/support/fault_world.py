@@ -113,13 +113,13 @@ def a_store(objects=OBJECTS, replicas=2):
 def a_world(*, url=None, ahead_s=0, limits=LIMITS, objects=OBJECTS, load=LITTLE, **more):
     """A fleet that was measured once. ``url``: of another server than the one that is well.
 
-    ``more``: ``replicas`` of each object, and fields of the query API.
+    ``more``: ``replicas`` of each object, ``settings``, and fields of the query API.
     """
-    replicas = more.pop("replicas", 2)
+    replicas, given = more.pop("replicas", 2), more.pop("settings", {})
     pods = pods_of(*objects, replicas=replicas)
     api = QueryApi(completions_per_s=dict.fromkeys(pods, load), **more)
     with serving(api) as server:
-        settings = Settings(prometheus_url=url or server.url, cold_start_s=60)
+        settings = Settings(prometheus_url=url or server.url, cold_start_s=60, **given)
         observer = Observer(
             kube=KubeDouble(),
             ask=lambda sets, scrapes: Prometheus(

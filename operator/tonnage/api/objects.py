@@ -141,9 +141,9 @@ def _describe_error(error: ErrorDetails, root: str) -> str:
         return f"{root}{path}: must be ORGANISATION/NAME, as on Hugging Face (read: {shown})"
     if error["type"] == "string_type" and isinstance(error["input"], int | float):
         return f"{root}{path}: {_quoting(str(error['loc'][-1]), error['input'])}"
-    read = (
-        "" if isinstance(error["input"], Mapping) else f" (read: {_format_value(error['input'])})"
-    )
+    is_secret = any(str(part).startswith("prometheus") for part in error["loc"])
+    is_shown = not isinstance(error["input"], Mapping) and not is_secret
+    read = f" (read: {_format_value(error['input'])})" if is_shown else ""
     return f"{root}{path}: {error['msg'].removeprefix('Value error, ')}{read}"
 
 

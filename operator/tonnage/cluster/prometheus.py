@@ -14,11 +14,12 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from pathlib import Path
+from urllib.parse import urlencode
 
 import aiohttp
 
 from tonnage.cluster.answer import AnswerReader, bad_answer
+from tonnage.cluster.authorization import CREDENTIALS, authorization
 from tonnage.cluster.errors import PrometheusError
 from tonnage.cluster.queries import Answers, QueryResult, QuerySet, SetUnderWay
 from tonnage.estimate.fleet_scrapes import FleetScrapes
@@ -74,12 +75,18 @@ class Prometheus:
     ) -> None:
         self._settings, self._limits, self._now = settings, limits or QueryLimits(), now
         self._url = f"{settings.prometheus_url.rstrip('/')}/api/v1/query"
+        self._authorization = authorization(settings)
 
     def ask(self, sets: Sequence[QuerySet], scrapes: FleetScrapes) -> Answers:
         """Ask everything; what fails is named in the result, and nothing is raised.
 
-        Blocks until all is answered or the deadline of the tick is over.
+        Blocks until all is answered or the deadline of the tick is over, which begins when there
+        are credentials: those of ``authorization`` have their own.
         """
+        try:
+            self._authorization.renew()
+        except PrometheusError as error:
+            return _failed(sets, error)
         loop = asyncio.new_event_loop()
         try:
             return loop.run_until_complete(self._ask(sets, scrapes))
@@ -87,49 +94,51 @@ class Prometheus:
             loop.close()  # asyncio.run would wait for a name look-up that hangs
 
     async def _ask(self, sets: Sequence[QuerySet], scrapes: FleetScrapes) -> Answers:
-        answers = Answers()
         try:
             session = self._session()
         except OSError as error:
-            problem = _unreachable(error)
-            for each in sets:
-                for name in each.expressions:
-                    answers.fail(name, each, problem)
-            return answers
+            return _failed(sets, _unreachable(error))
         async with session:
             asking = QueryRound(
-                post=lambda text: session.post(
-                    self._url,
-                    data={
-                        "query": text,
-                        "limit": str(self._limits.asked_series),
-                        "nocache": "1",  # VictoriaMetrics answers of now, not of 30 s ago
-                    },
-                    allow_redirects=False,
-                ),
+                post=lambda text: self._post(session, text),
                 scrapes=scrapes,
                 limits=self._limits,
                 now=self._now,
-                answers=answers,
+                answers=Answers(),
             )
             await asking.ask(sets)
-        return answers
+        if asking.is_unauthorized:
+            self._authorization.forget()
+        return asking.answers
+
+    def _post(
+        self, session: aiohttp.ClientSession, text: str
+    ) -> "aiohttp.client._RequestContextManager":
+        form = {
+            "query": text,
+            "limit": str(self._limits.asked_series),
+            "nocache": "1",  # VictoriaMetrics answers of now, not of 30 s ago
+        }
+        body = urlencode(form).encode()
+        headers = self._authorization.headers("POST", self._url, body)
+        headers["Content-Type"] = "application/x-www-form-urlencoded"
+        return session.post(self._url, data=body, headers=headers, allow_redirects=False)
 
     def _session(self) -> aiohttp.ClientSession:
-        """Return a session for one tick; token and certificates are read again for each.
+        """Return a session for one tick; certificates are read again for each.
 
         Raises:
             OSError: one of the files cannot be read.
         """
-        headers = {"Accept-Encoding": "gzip"}
-        if file := self._settings.prometheus_token_file:
-            headers["Authorization"] = f"Bearer {Path(file).read_text().strip()}"
-        is_encrypted = self._url.startswith("https:")
-        authority = self._settings.prometheus_ca_file
-        context = ssl.create_default_context(cafile=authority) if is_encrypted else True
+        authority, own = self._settings.prometheus_ca_file, self._authorization.certificate
+        context: ssl.SSLContext | bool = True
+        if self._url.startswith("https:"):
+            context = ssl.create_default_context(cafile=authority)
+            if own:
+                context.load_cert_chain(*own)
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self._limits.num_parallel, ssl=context),
-            headers=headers,
+            headers={"Accept-Encoding": "gzip"},
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
             auto_decompress=False,
@@ -149,6 +158,8 @@ class QueryRound:
     limits: QueryLimits
     now: Callable[[], float]
     answers: Answers
+    is_unauthorized: bool = False
+    """Prometheus does not accept who we are."""
     _end_s: float = 0.0
     """By the event loop's clock."""
 
@@ -229,6 +240,9 @@ class QueryRound:
         async with self.post(text) as response:
             if response.status != HTTPStatus.OK:
                 message = f"Prometheus refused a query with status {response.status}"
+                if response.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+                    self.is_unauthorized = True
+                    message += f": {CREDENTIALS}"
                 is_throttled = response.status == HTTPStatus.TOO_MANY_REQUESTS
                 raise PrometheusError(message, reason=THROTTLED if is_throttled else "QueryRefused")
             async with aclosing(_decompress(response)) as pieces:
@@ -301,6 +315,15 @@ async def _decompress(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes,
                 remaining = unzip.unconsumed_tail
         except zlib.error as error:
             raise bad_answer() from error
+
+
+def _failed(sets: Sequence[QuerySet], problem: PrometheusError) -> Answers:
+    """Return that nothing was asked, and why."""
+    answers = Answers()
+    for each in sets:
+        for name in each.expressions:
+            answers.fail(name, each, problem)
+    return answers
 
 
 def _unreachable(error: Exception) -> PrometheusError:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
 from math import isfinite, nan
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
@@ -18,6 +17,7 @@ import requests
 from urllib3 import Retry
 from urllib3.exceptions import HTTPError
 
+from tonnage.cluster.authorization import CREDENTIALS, authorization
 from tonnage.cluster.errors import PrometheusError
 from tonnage.redaction import redacted_line
 from tonnage.settings import Settings
@@ -89,7 +89,17 @@ def ask_range(settings: Settings, expression: str, steps: Steps) -> list[Series]
 class _Session(requests.Session):
     """One that follows no redirect, bounds an answer, and refuses what is no whole result."""
 
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self._authorization = authorization(settings)
+        self.verify = settings.prometheus_ca_file or True
+        self.cert = self._authorization.certificate
+
     def send(self, request: requests.PreparedRequest, **more: Any) -> requests.Response:
+        self._authorization.renew()
+        path, mark, query = str(request.url).partition("?")
+        request.url = path + mark + query.replace("+", "%20")  # what is signed has no other blank
+        request.headers.update(self._authorization.headers("POST", request.url, b""))
         more |= {"stream": True, "allow_redirects": False}
         with super().send(request, **more) as response:
             body = response.raw.read(ANSWER_BYTES + 1, decode_content=True)
@@ -108,15 +118,9 @@ def _connection(settings: Settings) -> "PrometheusConnect":
     # Who asks no ranges need not load what this brings.
     from prometheus_api_client import PrometheusConnect  # noqa: PLC0415
 
-    session, headers = _Session(), {}
-    session.verify = settings.prometheus_ca_file or True
-    if settings.prometheus_token_file:
-        token = Path(settings.prometheus_token_file).read_text().strip()
-        headers = {"Authorization": f"Bearer {token}"}
     return PrometheusConnect(
         url=settings.prometheus_url.rstrip("/"),
-        headers=headers,
-        session=session,
+        session=_Session(settings),
         timeout=TIMEOUT_S,
         method="POST",
         retry=Retry(0),
@@ -156,6 +160,8 @@ def _refusal(url: str, status: int, body: bytes) -> PrometheusError:
         detail = redacted_line(msgspec.json.decode(body, type=_Error).error, SHOWN)
     except (msgspec.MsgspecError, UnicodeError):
         detail = ""
+    if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+        detail = f"{detail}; {CREDENTIALS}" if detail else CREDENTIALS
     detail = f": {detail}" if detail else ""
     return PrometheusError(f"{url} answered {status}{detail}", reason="QueryRefused")
 

@@ -13,6 +13,7 @@ from prometheus_client import Gauge
 from pydantic import ValidationError
 
 from tonnage.api.objects import describe_errors
+from tonnage.cluster.authorization import require_installed
 from tonnage.fleet.logs import Line
 from tonnage.settings import Settings
 
@@ -25,14 +26,17 @@ def read_settings(path: str) -> Settings:
     """Read the settings file.
 
     Raises:
-        ValueError: no YAML mapping, or a field is unknown or out of bounds.
+        ValueError: no YAML mapping, a field is unknown or out of bounds, or needs a package that
+            is not installed.
     """
     try:
-        return Settings.model_validate(yaml.safe_load(Path(path).read_text()))
+        found = Settings.model_validate(yaml.safe_load(Path(path).read_text()))
+        require_installed(found)
     except ValidationError as error:
         raise ValueError(f"{path}: {describe_errors(error, root='settings')}") from error
     except (OSError, RecursionError, *NO_YAML) as error:
         raise ValueError(f"{path}: {error}") from error
+    return found
 
 
 @dataclass(slots=True)

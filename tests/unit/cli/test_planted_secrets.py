@@ -145,6 +145,8 @@ def answers(planted):
     pod = {"metadata": metadata(planted, "llama-x"), "spec": a_pod_spec(planted)}
     template = {"metadata": metadata(planted, "t"), "spec": a_pod_spec(planted)}
     settings = f"tickS: 15\nprometheusUrl: http://me:{planted}@host\npassword: {planted}\n"
+    headers = ", ".join(f'"X-{planted}": "{planted}"' for _ in range(2))
+    settings += f"prometheusAuth: {{headers: {{{headers}}}}}\n"
     spec = {
         "model": {"id": "meta-llama/Llama-3.1-8B"},
         "engine": {"version": "0.33", "args": [f"--reasoning-parser={planted}"]},

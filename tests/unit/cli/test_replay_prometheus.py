@@ -57,6 +57,27 @@ def told():
     return json.loads(result.stdout)
 
 
+def test_credentials_come_from_a_file_as_in_the_charts_values(tmp_path):
+    for name in ("user", "password"):
+        (tmp_path / name).write_text(name)
+    auth = tmp_path / "auth.yaml"
+    auth.write_text(
+        f"basic: {{usernameFile: {tmp_path}/user, passwordFile: {tmp_path}/password}}\n"
+        "headers: {X-Scope-OrgID: team-a}\n"
+    )
+
+    result, asked = replay("--policy", "static:1", "--prometheus-auth", auth)
+    auth.write_text("basic: {password: hunter2-hunter2}")
+    refused, _ = replay("--prometheus-auth", auth)
+
+    assert result.exit_code == 0, result.output
+    assert {each.headers["X-Scope-OrgID"] for each in asked} == {"team-a"}
+    assert {each.headers["Authorization"] for each in asked} == {"Basic dXNlcjpwYXNzd29yZA=="}
+    assert refused.exit_code == 3
+    assert "prometheusAuth.basic.password: unknown field" in refused.stderr
+    assert "hunter2" not in refused.stderr
+
+
 def test_as_many_requests_are_replayed_as_were_counted_over_as_long(told):
     (first, *_) = told["cases"][0]["policies"][1]["runs"]
 
@@ -175,7 +196,7 @@ def test_a_prometheus_that_is_not_there_has_an_exit_code_of_its_own():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--prometheus", "ftp://a"), "--prometheus: prometheus_url: "),
+        (("--prometheus", "ftp://a"), "--prometheus: settings.prometheusUrl: "),
         (
             ("--prometheus", "http://a", "--shape", "step"),
             "give a TRACE or a --shape, or --prometheus",

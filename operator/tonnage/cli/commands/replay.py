@@ -201,6 +201,12 @@ class ReplayOptions:
     token_file: str | None = option(
         "--prometheus-token-file", metavar="FILE", help="A bearer token."
     )
+    auth_file: Path | None = option(
+        "--prometheus-auth",
+        metavar="FILE",
+        type=FILE,
+        help="Other credentials: YAML with what is in settings.prometheusAuth of the chart.",
+    )
     ca_file: str | None = option("--prometheus-ca-file", metavar="FILE", help="CA bundle for TLS.")
     saved_trace: Path | None = option(
         "--save-trace",

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import yaml
 from pydantic import ValidationError
 
-from tonnage.api.objects import ModelDeployment
+from tonnage.api.objects import ModelDeployment, describe_errors
 from tonnage.catalog.gpu import CatalogError, built_in_gpus
 from tonnage.cli.commands.output_files import search_progress, write_trace
 from tonnage.cli.commands.replay import MOST_LAST_S, ReplayOptions
 from tonnage.cli.console import NO_CLUSTER, Failure, failing, remark
+from tonnage.cluster.authorization import require_installed
 from tonnage.cluster.errors import PrometheusError
 from tonnage.cluster.ranges import Steps, ask_range
 from tonnage.replay.measured_traffic import CountedError, MeasuredTraffic, Span, count_traffic
@@ -174,13 +176,20 @@ def _query_traffic(options: ReplayOptions, deployment: ModelDeployment) -> Measu
 
 def _settings(options: ReplayOptions, deployment: ModelDeployment) -> Settings:
     own = f'namespace="{deployment.namespace}",pod=~"{deployment.name}-.+"'
+    given = {
+        "prometheusUrl": options.prometheus_url,
+        "prometheusTokenFile": options.token_file,
+        "prometheusCaFile": options.ca_file,
+        "prometheusSelector": options.selector or own,
+    }
+    if options.auth_file:
+        with failing(OSError, yaml.YAMLError, where=f"{options.auth_file}: "):
+            given["prometheusAuth"] = yaml.safe_load(options.auth_file.read_text())
     try:
-        return Settings(
-            prometheus_url=str(options.prometheus_url),
-            prometheus_token_file=options.token_file,
-            prometheus_ca_file=options.ca_file,
-            prometheus_selector=options.selector or own,
-        )
+        settings = Settings.model_validate(given)
+        require_installed(settings)
     except ValidationError as error:
-        problems = "; ".join(f"{each['loc'][0]}: {each['msg']}" for each in error.errors())
-        raise Failure(f"--prometheus: {problems}") from error
+        raise Failure(f"--prometheus: {describe_errors(error, root='settings')}") from error
+    except ValueError as error:
+        raise Failure(f"--prometheus: {error}") from error
+    return settings
