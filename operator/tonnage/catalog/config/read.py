@@ -8,6 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
+from tonnage.catalog.assumption import Assumption
+from tonnage.catalog.config.architectures.assumed import (
+    assumed_architecture,
+    assumed_keys,
+    assumed_kind,
+    assumed_wrapper,
+)
 from tonnage.catalog.config.architectures.kinds import (
     ARCHITECTURES,
     UNDERSTOOD,
@@ -15,6 +22,7 @@ from tonnage.catalog.config.architectures.kinds import (
     WRAPPERS,
 )
 from tonnage.catalog.config.architectures.refusals import (
+    TEXT_BLOCKS,
     refuse_unknown_parts,
     refuse_without_decode,
 )
@@ -92,6 +100,8 @@ def _shape(config: Mapping[str, object], name: str, encoder_parameters: int | No
     check_document(config)
     block = _text_block(config)
     architecture = _architecture(config, block)
+    if not _is_known(block):
+        block = replace(block, values={**assumed_keys(block.values), **block.kind})
     with _naming_keys_as_written(block, architecture):
         keys = _keys(block, architecture)
         layers = list(zip(architecture.attention(keys), architecture.ffn(keys), strict=True))
@@ -134,6 +144,7 @@ def _shape(config: Mapping[str, object], name: str, encoder_parameters: int | No
         tables_on_host=architecture.keeps_tables_on_host,
         num_draft_layers=keys.num_draft_layers or 0,
         notes=(*encoders.notes, *_notes(name, formats.weights)),
+        assumptions=tuple(_assumptions(config, block, keys)),
     )
 
 
@@ -144,6 +155,10 @@ class _TextBlock:
     values: Mapping[str, object]
     path: tuple[str, ...]
 
+    @property
+    def kind(self) -> Mapping[str, object]:
+        return {"model_type": self.values.get("model_type")}
+
     def key(self, name: str) -> str:
         return ".".join((*self.path, name))
 
@@ -151,7 +166,11 @@ class _TextBlock:
 def _wrapper_path(config: Mapping[str, object]) -> tuple[str, ...]:
     """Return where a multimodal model of this kind keeps its text part."""
     model_type = config.get("model_type")
-    return WRAPPERS.get(model_type, ()) if isinstance(model_type, str) else ()
+    if not isinstance(model_type, str) or model_type in ARCHITECTURES:
+        return ()
+    if model_type in WRAPPERS or "num_hidden_layers" in config:
+        return WRAPPERS.get(model_type, ())
+    return next(((key,) for key in TEXT_BLOCKS if isinstance(config.get(key), Mapping)), ())
 
 
 def _text_block(config: Mapping[str, object]) -> _TextBlock:
@@ -179,14 +198,27 @@ def _architecture(config: Mapping[str, object], block: _TextBlock) -> Architectu
             f"{block.key('model_type')} = {reprlib.repr(model_type)} names no kind of model"
         )
     refuse_without_decode(config, model_type)
-    architecture = ARCHITECTURES.get(model_type)
+    architecture = ARCHITECTURES.get(model_type) or assumed_architecture(config, block.values)
     kind = f"models with {block.key('model_type')} = {reprlib.repr(model_type)}"
-    refuse_unknown_parts(config, architecture.understands if architecture else frozenset(), kind)
-    if architecture is None:
-        near = get_close_matches(model_type, UNDERSTOOD)
-        hint = f" (near: {', '.join(near)})" if near else f"; {len(UNDERSTOOD)} others are"
-        raise UnknownArchitectureError(f"{kind} are not understood yet{hint}")
+    refuse_unknown_parts(config, architecture.understands, kind)
     return architecture
+
+
+def _is_known(block: _TextBlock) -> bool:
+    return block.values.get("model_type") in ARCHITECTURES
+
+
+def _assumptions(
+    config: Mapping[str, object], block: _TextBlock, keys: DecoderKeys
+) -> Iterator[Assumption]:
+    kind = str(config.get("model_type"))
+    near = get_close_matches(kind, UNDERSTOOD)
+    hint = f" (near: {', '.join(near)})" if near else ""
+    described = f"model_type = {reprlib.repr(kind)} has no rule here{hint}"
+    if not _is_known(block):
+        yield assumed_kind(described, keys)
+    elif block.path and kind not in WRAPPERS:
+        yield assumed_wrapper(described, str(block.values["model_type"]))
 
 
 @contextmanager
@@ -194,6 +226,11 @@ def _naming_keys_as_written(block: _TextBlock, architecture: Architecture) -> It
     try:
         yield
     except ModelConfigError as error:
+        if not _is_known(block):
+            raise UnknownArchitectureError(
+                f"models with {block.key('model_type')} = {block.values['model_type']!r:.100} are "
+                f"not understood yet, and their keys give no bound: {error}"
+            ) from error
         message = own_names(str(error), block.values, architecture.names)
         raise ModelConfigError(block.key(message)) from error
 

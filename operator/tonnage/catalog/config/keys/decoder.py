@@ -141,6 +141,7 @@ class DecoderKeys(FamilyKeys):
     first_k_dense_replace: LayerIndex | None = None
     moe_layer_freq: Layers | ZerosAndOnes | None = None
     decoder_sparse_step: Layers = 1
+    mlp_layer_types: Names | None = None
     mlp_only_layers: Annotated[list[LayerIndex], Field(max_length=2000)] | None = None
     moe_layers: Annotated[list[LayerIndex], Field(max_length=2000)] | None = None
     interleave_moe_layer_step: Layers | None = None

@@ -11,7 +11,7 @@ _ABSENT: Final = object()
 MOST_DRAFT_LAYERS: Final = 4
 BY_LAYER: Final = frozenset(
     {"attn_type_list", "hybrid_layer_pattern", "indexer_types", "layer_types", "layers_block_type",
-     "moe_layer_freq", "no_rope_layers"}
+     "mlp_layer_types", "moe_layer_freq", "no_rope_layers"}
 )  # fmt: skip
 """Lists with one entry for each layer."""
 

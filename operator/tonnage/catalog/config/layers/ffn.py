@@ -93,6 +93,34 @@ def interleaved_experts(keys: DecoderKeys) -> list[Ffn]:
     return [experts if layer in set(sparse) else wide for layer in range(keys.num_hidden_layers)]
 
 
+def experts_by_keys(keys: DecoderKeys) -> list[Ffn]:
+    """Read the keys that most families share: which layers have experts, and which shared ones."""
+    if not keys.num_experts or keys.num_experts_per_tok == 0:
+        return dense(keys)
+    width = keys.moe_intermediate_size or keys.needed.intermediate_size
+    shared = keys.shared_expert_intermediate_size or keys.shared_intermediate_size
+    if shared is None:
+        each = keys.moe_shared_expert_intermediate_size or width
+        shared = (keys.n_shared_experts or 0) * each
+    return experts_where_sparse(keys, _sparse_layers(keys), moe(keys, width=width, shared=shared))
+
+
+def _sparse_layers(keys: DecoderKeys) -> list[bool]:
+    """Mark the layers with experts, by the list of layers if there is one."""
+    if keys.mlp_layer_types is not None:
+        return [kind == "sparse" for kind in keys.by_layer("mlp_layer_types")]
+    if isinstance(keys.moe_layer_freq, list):
+        return expert_marks(keys)
+    first, plain = keys.first_k_dense_replace or 0, set(keys.mlp_only_layers or [])
+    return [
+        layer >= first
+        and layer not in plain
+        and layer % (keys.moe_layer_freq or 1) == 0
+        and (layer + 1) % keys.decoder_sparse_step == 0
+        for layer in range(keys.num_hidden_layers)
+    ]
+
+
 def experts_beside_dense(keys: DecoderKeys) -> list[Ffn]:
     """Gemma 4: where there are experts, every token passes the dense block too."""
     if not keys.enable_moe_block:

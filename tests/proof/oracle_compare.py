@@ -1,0 +1,136 @@
+"""What is read of a config.json, beside what a release of vLLM built from it."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tonnage.catalog.config.read import shape_from_config
+from tonnage.catalog.gpu import CatalogError
+from tonnage.catalog.parameters import num_parameters
+from tonnage.catalog.shape import CompressedAttention, GroupedAttention, ModelShape
+from tonnage.sizing.parallelism.kv import kv_bytes_per_layer, state_bytes
+
+SAME: Final = 0.001
+"""Of a figure: what a padded row or a position more may make."""
+PROMPT_TOKENS: Final = 32_768
+"""The length at which caches of different kinds are added up."""
+FULL: Final = frozenset({"FullAttentionSpec", "MLAAttentionSpec"})
+WINDOWS: Final = frozenset({"SlidingWindowSpec", "ChunkedLocalAttentionSpec"})
+STATES: Final = frozenset({"MambaSpec"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Parameters, and what one request of ``PROMPT_TOKENS`` keeps, in bytes."""
+
+    parameters: int
+    cache_bytes: float
+    is_whole: bool = True
+    """Of the cache: no part of it is of a kind that is not added up here."""
+    assumed: tuple[str, ...] = field(default=())
+
+
+def built(answer: Mapping[str, Any]) -> Figures:
+    """Return what the release built."""
+    total, is_whole = 0.0, True
+    for kind in answer["caches"]:
+        each = kind["bytes"] * kind["layers"]
+        tokens = min(PROMPT_TOKENS, kind.get("tokens") or PROMPT_TOKENS)
+        if kind["kind"] in STATES:
+            total += each
+        elif kind["kind"] in FULL | WINDOWS:
+            total += each / kind["block"] * tokens
+        else:
+            is_whole = False
+    return Figures(parameters=answer["parameters"], cache_bytes=total, is_whole=is_whole)
+
+
+def read(name: str, config: Mapping[str, Any]) -> Figures:
+    """Return what is read of the same configuration.
+
+    Raises:
+        CatalogError: it is refused.
+    """
+    shape = shape_from_config(config, name=name)
+    return Figures(
+        parameters=num_parameters(shape),
+        cache_bytes=_cache_bytes(shape),
+        is_whole=not shape.has_kind(CompressedAttention),
+        assumed=tuple(each.taken for each in shape.assumptions),
+    )
+
+
+def _cache_bytes(shape: ModelShape) -> float:
+    total = 0.0
+    for num_layers, attention in shape.attentions():
+        tokens = PROMPT_TOKENS
+        if isinstance(attention, GroupedAttention) and attention.window_tokens:
+            tokens = min(tokens, attention.window_tokens)
+        each = kv_bytes_per_layer(attention, kv_element_bytes=2)
+        total += num_layers * (each * tokens + state_bytes(attention))
+    return total
+
+
+def verdict(name: str, answer: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what came of an architecture, and the words of it."""
+    if "not built" in answer:
+        return "not built", answer["not built"].splitlines()[0][:160]
+    try:
+        here = read(name, answer["config"])
+    except CatalogError as error:
+        return "refused", str(error).removeprefix(f"model {name}: ")[:160]
+    there = built(answer)
+    parts = [("parameters", here.parameters / there.parameters)]
+    if here.is_whole and there.is_whole:
+        parts.append(("cache", here.cache_bytes / there.cache_bytes if there.cache_bytes else 1.0))
+    words = ", ".join(f"{what} x {factor:.3f}" for what, factor in parts)
+    if all(abs(factor - 1) <= SAME for _, factor in parts):
+        return ("assumed" if here.assumed else "equal"), words if here.assumed else ""
+    if here.assumed:
+        is_bound = all(factor >= 1 - SAME for _, factor in parts)
+        return ("assumed" if is_bound else "assumed too low"), words
+    return "differs", words
+
+
+def verdicts(answers: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    return {name: verdict(name, said) for name, said in answers["architectures"].items()}
+
+
+HEAD: Final = """# What models are, as vLLM {release} builds them and as they are read here
+
+Written by `python tests/proof/oracle.py`; do not edit. The release's own classes build every
+architecture that it writes text with, from a config.json of `oracle.json`, on tensors without
+content: stand-ins are those of `README.md`, kernels of FlashInfer, DeepGEMM and CUTLASS by name,
+and the GPU an H100. Where transformers has a class of the kind, the config.json is what that says
+without arguments; else it is of `oracle_configs.py`. A default test compares again.
+
+- **equal**: as many parameters, and as many bytes of cache for a request of 32,768 tokens, to
+  0.1 %.
+- **assumed**: no rule knows the kind, and what is counted is no less; with its factor.
+- **differs**: a rule knows the kind, and counts something else.
+- **refused**: by Tonnage, with its words.
+- **not built**: the release did not build it here, with its words.
+
+"""
+
+
+def page(answers: Mapping[str, Any]) -> str:
+    found = verdicts(answers)
+    return "\n".join([HEAD.format(release=answers["release"]).rstrip(), "", *_lines(found)]) + "\n"
+
+
+def _lines(found: Mapping[str, tuple[str, str]]) -> Iterator[str]:
+    counts = Counter(kind for kind, _ in found.values())
+    yield (
+        f"{len(found)} architectures: "
+        + ", ".join(f"{number} {kind}" for kind, number in counts.most_common())
+        + "."
+    )
+    for kind in counts:
+        names = {name: words for name, (each, words) in found.items() if each == kind}
+        yield from ("", f"## {kind}", "")
+        if kind == "equal":
+            yield ", ".join(names) + "."
+        else:
+            yield from (f"- {name}: {words}" for name, words in names.items())
