@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any, Final
 
 from tonnage.catalog.engine import CacheRules
@@ -23,6 +24,8 @@ class EngineSwitches:
     """No CUDA graphs are captured."""
     wide_cache: tuple[str, ...] = ()
     """Layers whose cache stays in 16 bits: by index, or ``sliding_window``."""
+    block_tokens: int | None = None
+    """Of a block of the cache, before layers with a state need a longer one."""
     graph_mode: str | None = None
     """What CUDA graphs are of, ``cudagraph_mode``."""
 
@@ -58,6 +61,7 @@ _MEANINGS: Mapping[str, Any] = {
 }
 
 
+BLOCK_FLAG: Final = "--block-size"
 WIDE_CACHE_FLAG: Final = "--kv-cache-dtype-skip-layers"
 _LEVELS = {"0": "NONE", "1": "PIECEWISE", "2": "FULL_AND_PIECEWISE", "3": "FULL_AND_PIECEWISE"}
 """``cudagraph_mode`` by what follows ``-O``."""
@@ -77,9 +81,12 @@ def switches_in(arguments: Iterable[str]) -> EngineSwitches:
     False
     """
     given, switches, is_list = list(arguments), DEFAULT_SWITCHES, False
-    for argument in given:
-        flag, _, value = argument.partition("=")
+    for argument, following in zip_longest(given, given[1:], fillvalue=""):
+        flag, equals, value = argument.partition("=")
         flag = flag.replace("_", "-")
+        size = value if equals else following
+        if flag == BLOCK_FLAG and size.isdecimal() and int(size) > 0:
+            switches = replace(switches, block_tokens=int(size))
         if is_list and not argument.startswith("-"):
             switches = replace(switches, wide_cache=(*switches.wide_cache, argument))
             continue

@@ -119,7 +119,8 @@ def given_pool(request: SizingRequest, shard: Shard, flags: Flags) -> GivenPool 
     num_bytes, num_blocks = flags.kv_cache_bytes, flags.num_gpu_blocks
     each_bytes = cache_layout(
         shard.kv,
-        block_tokens=default_block_tokens(request.shape) * shard.parallelism.context,
+        block_tokens=default_block_tokens(request.shape, request.switches.block_tokens)
+        * shard.parallelism.context,
         rules=request.cache_rules,
     ).bytes_per_block
     if num_blocks is not None:

@@ -231,12 +231,16 @@ def _state_blocks(kind: KvShare, rules: CacheRules) -> int:
     return rules.state_blocks + (kind.state_kind in rules.checkpointed_states)
 
 
-def default_block_tokens(shape: ModelShape) -> int:
+def default_block_tokens(shape: ModelShape, asked: int | None = None) -> int:
     """Return the block size that the engine's kernels prefer, before states inflate it.
 
+    ``asked``: ``--block-size``, which goes before it but for layers with blocks of their own.
+
     Sources:
-        [vllm-source] platforms/interface.py (preferred sizes of the attention backends).
+        [vllm-source] platforms/interface.py update_block_size_for_backend.
     """
     if shape.has_kind(CompressedAttention):
         return COMPRESSED_BLOCK_TOKENS
+    if asked:
+        return asked
     return LATENT_BLOCK_TOKENS if shape.has_kind(LatentAttention) else DEFAULT_BLOCK_TOKENS

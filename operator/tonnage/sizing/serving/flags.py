@@ -406,7 +406,7 @@ def _without_cache(request: SizingRequest, shard: Shard, flags: Flags) -> Replic
         kv_pool_bytes=0.0,
         max_batched_tokens=flags.max_num_batched_tokens,
         max_num_seqs=flags.max_num_seqs,
-        block_tokens=default_block_tokens(request.shape),
+        block_tokens=default_block_tokens(request.shape, request.switches.block_tokens),
         cache_rules=request.cache_rules,
     )
 

@@ -17,7 +17,7 @@ from tonnage.catalog.engine import known_engine
 from tonnage.catalog.gpu import UnsupportedEngineError, built_in_gpus
 from tonnage.catalog.models import built_in_model
 from tonnage.sizing.errors import InvalidKvCacheError
-from tonnage.sizing.memory.layout import cache_layout
+from tonnage.sizing.memory.layout import cache_layout, default_block_tokens
 from tonnage.sizing.parallelism.kv import kv_shares
 from tonnage.sizing.parallelism.kv_share import KvShare
 from tonnage.sizing.parallelism.shard import shard_of, stage_fraction
@@ -343,6 +343,15 @@ class TestSwitches:
 
         assert read == EngineSwitches(is_eager=True, async_scheduling=False)
         assert switches_in(["--no-enable-prefix-caching"]).prefix_caching is False
+
+    def test_a_block_size_that_is_asked_for_goes_before_the_default(self):
+        # platforms/interface.py update_block_size_for_backend: user_specified_block_size.
+        asked = switches_in(["--block-size", "32", "--seed", "1"]).block_tokens
+
+        assert asked == 32
+        assert switches_in(["--block_size=64"]).block_tokens == 64
+        assert default_block_tokens(built_in_model("Qwen/Qwen3-8B"), asked) == 32
+        assert default_block_tokens(built_in_model("deepseek-ai/DeepSeek-V4-Flash"), asked) == 256
 
     def test_without_prefix_caching_a_state_has_one_block_and_no_alignment(self):
         layout = layout_under(

@@ -20,6 +20,7 @@ from tonnage.sizing.serving.flags import TIE, FlagSearch, largest_fitting, repli
 from tonnage.sizing.serving.goodput import Length, goodput
 from tonnage.sizing.serving.load_line import tpot_ceiling
 from tonnage.sizing.split import Parallelism
+from tonnage.sizing.switches import EngineSwitches
 from tonnage.sizing.workload import Demand, Lengths, Slo
 from tonnage.units import GB, GIB
 
@@ -437,6 +438,12 @@ class TestGivenCache:
         assert status.kv_tokens == status.kv_tokens_low == status.kv_tokens_high == tokens
         assert sizing.budget.kv_pool_spread_bytes == 0
         assert logged_figures(sizing).kv_tokens == tokens
+
+    def test_given_in_blocks_has_the_tokens_of_the_block_size(self):
+        switches = EngineSwitches(block_tokens=32)
+        request = a_sizing_request(flags=flags_that_run(num_gpu_blocks=2560), switches=switches)
+
+        assert size(request).kv_tokens == 81_920
 
     def test_is_that_of_the_catalogues_llama(self):
         llama = built_in_model("meta-llama/Llama-3.1-8B-Instruct")
