@@ -41,6 +41,7 @@ class Figure(Enum):
     SLO = "SLO"
     LENGTHS = "lengths"
     SPREAD = "spread of lengths"
+    PREFIX = "prefix cache"
     ADAPTERS = "adapters"
     SPECULATION = "speculation"
     CHUNK = "max-num-batched-tokens"

@@ -26,6 +26,7 @@ from tonnage.manifests.roles import Running, divided_spec
 from tonnage.sizing.adapters import running_adapters
 from tonnage.sizing.checks import with_running_cache
 from tonnage.sizing.errors import SizingError, WillNotStartError
+from tonnage.sizing.memory.prefix import with_whole_blocks
 from tonnage.sizing.offload import RUNS_ON, Decided, decide_offload, without_refused
 from tonnage.sizing.plan import OnSearch, Sizing, keep_searching, requests_per_s_asked
 from tonnage.sizing.provenance import (
@@ -267,7 +268,8 @@ def request_of(
         TargetError: the Deployment says too little about its engine.
         CalibrationFileError: what was measured is of another engine.
     """
-    request = _with_notes(_request(spec, terms, references, has_host_cache))
+    request = with_whole_blocks(_request(spec, terms, references, has_host_cache))
+    request = _with_notes(request)
     request = replace(request, inputs=as_guessed(request.inputs, terms.guessed))
     if Figure.MAX_REPLICAS in terms.guessed:
         request = replace(request, max_replicas=None)

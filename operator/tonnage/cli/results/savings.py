@@ -11,6 +11,7 @@ from tonnage.explain.demand_outcome import cost_figures
 from tonnage.sizing.bill import Bill, bill
 from tonnage.sizing.cost import cents
 from tonnage.sizing.errors import SizingError
+from tonnage.sizing.memory.prefix import with_whole_blocks
 from tonnage.sizing.plan import OnSearch, Sizing, keep_searching, requests_per_s_asked
 from tonnage.sizing.request import ANY_SIZES, SizingRequest, on_gpu, spread_of
 from tonnage.sizing.search import Cost, cheaper_splits, cost_of
@@ -156,10 +157,10 @@ def _changes(sizing: Sizing) -> Iterator[tuple[str, SizingRequest]]:
         yield "without engine.maxNumBatchedTokens", chosen
     if not request.workload.cached_fraction:
         cached = replace(request.workload, cached_fraction=CACHED_FRACTION)
-        yield (
-            f"demand.cachedPromptPercent: {CACHED_FRACTION * 100:.0f}, if prompts share so much",
-            replace(request, workload=cached),
-        )
+        changed = with_whole_blocks(replace(request, workload=cached))
+        if changed.workload.cached_fraction:
+            percent = f"{CACHED_FRACTION * 100:.0f}"
+            yield f"demand.cachedPromptPercent: {percent}, if prompts share so much", changed
 
 
 def _relaxed_slos(sizing: Sizing) -> Iterator[tuple[str, SizingRequest]]:

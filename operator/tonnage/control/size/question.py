@@ -24,6 +24,7 @@ from tonnage.memoize import memoize
 from tonnage.sizing.adapters import running_adapters
 from tonnage.sizing.checks import with_running_cache
 from tonnage.sizing.errors import SLOInfeasibleError
+from tonnage.sizing.memory.prefix import with_whole_blocks
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.provenance import (
     Figure,
@@ -205,6 +206,7 @@ def _expected_request(
             ),
             adapters=running_adapters(request.shape, flags),
         )
+    request = with_whole_blocks(request)
     if memory.traffic.arrival_scv is not None:
         request = _with_arrivals(request, memory.traffic.arrival_scv, False)
     return request
@@ -248,7 +250,7 @@ def _with_lengths(request: SizingRequest, lengths: MeasuredLengths) -> SizingReq
     )
     if request.role == "decode" and lengths.cached_fraction >= ALL_TAKEN:
         workload = workload.of_role("decode")
-    others = without_figures(request.inputs, Figure.LENGTHS, Figure.SPREAD)
+    others = without_figures(request.inputs, Figure.LENGTHS, Figure.SPREAD, Figure.PREFIX)
     measured = lengths_inputs(workload, Origin.MEASURED)
     return replace(request, workload=workload, inputs=(*measured, *others))
 
