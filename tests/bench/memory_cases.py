@@ -208,7 +208,7 @@ def weights_of(shape: ModelShape, label: str) -> WeightFormat:
     if len(found) == 1:
         return found[0]
     if shape.has_experts:
-        return replace(found[-1], own_of_experts=found[0])
+        return found[-1].with_parts({"experts": found[0]})
     return found[0]
 
 

@@ -59,11 +59,11 @@ from tonnage.catalog.engine_speed import (
 )
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.catalog.kernels import (
+    kernels_of_dense,
     kernels_of_experts,
     products_in,
     scaling_of,
     unpacked_share,
-    unpacking_kernels,
 )
 from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.step_time.step import Step, experts_block_s
@@ -148,7 +148,7 @@ def _prefill_numbers(case: Case, step: Step, name: str, *, times: float = 1.0) -
     minor = case.run.minor
     kernels = kernels_of_experts(gpu, weights, minor)
     known = experts_prefill(EXPERTS_PREFILL, gpu, weights, kernels)
-    dense = unpacking_kernels(gpu, scaling_of(weights), "dense", minor)
+    dense = kernels_of_dense(gpu, weights, minor)
     unpacked = unpacked_share(gpu, dense)
     peak = nominal.speeds.peak_flop_per_s
     wide = gpu.flop_per_s("bf16") / peak

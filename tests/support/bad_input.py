@@ -601,7 +601,7 @@ UNSERVABLE: tuple[Unservable, ...] = (
     config("missing-key", '"hidden_size": 4096, ', "", "hidden_size is missing"),
     config("string", '"hidden_size": 4096', '"hidden_size": "4096"', "hidden_size = '4096'"),
     config("fraction", '"hidden_size": 4096', '"hidden_size": 1.5', "hidden_size = 1.5"),
-    config("not-a-number", '"hidden_size": 4096', '"hidden_size": NaN', "NaN"),
+    config("not-a-number", '"hidden_size": 4096', '"hidden_size": NaN', "hidden_size = nan"),
     config("unknown-architecture", '"llama"', '"http"', "'http'"),
     config("nesting", LLAMA_8B, "[" * 10_000, "config.json"),
     config("no-json", LLAMA_8B, "\x1b[31m", "config.json"),

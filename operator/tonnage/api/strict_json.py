@@ -6,15 +6,18 @@ from collections import Counter
 from typing import Any
 
 
-def read_json(text: str) -> Any:
+def read_json(text: str, *, is_finite: bool = True) -> Any:
     """Return the content of a JSON document.
+
+    ``is_finite``: refuse ``Infinity`` and ``NaN``, which Python writes and JSON has not.
 
     Raises:
         ValueError: it is none, nests too deep, has a key twice or a number that is not finite.
     """
+    number = _finite if is_finite else float
     try:
         return json.loads(
-            text, object_pairs_hook=unique_keys, parse_constant=_finite, parse_float=_finite
+            text, object_pairs_hook=unique_keys, parse_constant=number, parse_float=number
         )
     except RecursionError as error:
         raise ValueError("it nests too deep") from error

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Effect = Literal["memory", "time", "memory and time"]
+Effect = Literal["memory", "time", "memory and time", "start"]
+"""What is counted too large; start: nothing, but the engine refuses if it is not as assumed."""
 Subject = Literal["model", "weights", "KV cache", "checkpoint", "GPU", "vLLM", "flags"]
 
 

@@ -7,10 +7,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tonnage.catalog.assumption import Assumption
 from tonnage.catalog.cache_types import CACHE_TYPES, version_with
 from tonnage.catalog.engine import parse_version
 from tonnage.catalog.gpu import Gpu
 
+DEPRECATED_FLAG = "--allow-deprecated-quantization"
 LIMITS_FILE = Path(__file__).parent / "engines" / "limits.toml"
 
 
@@ -65,10 +67,40 @@ def _of_kind(use: Use) -> Iterator[str]:
             "vLLM takes quantized weights that are ordered by activation (desc_act, actorder) up "
             f"to {last_ordered} only"
         )
+    first = _limits()["quantization"]["first_version"].get(use.quant_method)
+    if first and asked < parse_version(first):
+        yield f"vLLM takes checkpoints of {use.quant_method} from {first} on"
     if not use.gpu.has_bf16 and needs_bf16(use.model_type):
         yield (
             f"models of the kind {use.model_type} do not run in float16, and {use.gpu.name} has "
             "no bf16"
+        )
+
+
+def method_assumptions(method: str, engine_minor: str) -> Iterator[Assumption]:
+    """Yield what a version needs to start with checkpoints of a method, and is taken to have.
+
+    Sources:
+        [vllm-source] layers/quantization/__init__.py, config/model.py _verify_quantization.
+    """
+    rules, asked = _limits()["quantization"], parse_version(engine_minor)
+    last = rules["last_version"].get(method)
+    if last and asked > parse_version(last):
+        yield Assumption(
+            about="vLLM",
+            taken=f"{method}: vLLM after {last} starts with it only if the image has "
+            f"{rules['plugins'][method]}; that is assumed",
+            effect="start",
+            replaced_by=f"engine.version {last}, or a checkpoint of another method",
+        )
+    since = rules["deprecated_since"].get(method)
+    if since and asked >= parse_version(since):
+        yield Assumption(
+            about="flags",
+            taken=f"{method}: vLLM from {since} on starts with it only with {DEPRECATED_FLAG}, "
+            "which is assumed",
+            effect="start",
+            replaced_by=f"engine.args: [{DEPRECATED_FLAG}]",
         )
 
 

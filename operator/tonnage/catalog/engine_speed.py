@@ -20,11 +20,11 @@ from tonnage.catalog.gpu import COMPUTE_FALLBACK, Gpu
 from tonnage.catalog.kernels import (
     WIDE,
     format_of_experts,
+    kernels_of_dense,
     kernels_of_experts,
     products_in,
     scaling_of,
     unpacked_share,
-    unpacking_kernels,
 )
 from tonnage.catalog.shape import WeightFormat
 
@@ -249,7 +249,7 @@ def prior_speed(
     compute = products_in(gpu, weights, run.minor)
     wide_flop_per_s = _prefill_flop_per_s(table, gpu, WIDE)
     prefill_flop_per_s = _prefill_flop_per_s(table, gpu, compute) * unpacked_share(
-        gpu, unpacking_kernels(gpu, scaling, "dense", run.minor)
+        gpu, kernels_of_dense(gpu, weights, run.minor)
     )
     unpacked = kernels_of_experts(gpu, weights, run.minor)
     experts = experts_prefill(table.experts_prefill, gpu, weights, unpacked)
@@ -295,7 +295,7 @@ def repriced(gpu: Gpu, weights: WeightFormat, minor: str = "") -> tuple[str, ...
 
     What is learned beside one rate says nothing of another.
     """
-    dense = unpacking_kernels(gpu, scaling_of(weights), "dense", minor)
+    dense = kernels_of_dense(gpu, weights, minor)
     experts = kernels_of_experts(gpu, weights, minor)
     by_format = speed_table().experts_prefill
     known = by_format[kernels_class(by_format, gpu)]

@@ -21,6 +21,8 @@ from tonnage.catalog.shape import ModelShape, WeightFormat
 KERNELS_FILE = Path(__file__).parent / "engines" / "kernels.toml"
 Part = Literal["dense", "experts"]
 WIDE = "bf16"
+WEIGHT_ONLY = frozenset({"fp8", "mxfp8", "nvfp4"})
+"""Formats of floats whose files may ask for products in 16 bits."""
 AS_MARLIN = ("marlin", "humming")
 """Kernels whose rate is Marlin's. Humming goes before Marlin on Hopper from 0.32 on, and is in no
 table: a bound."""
@@ -68,9 +70,22 @@ def unpacked_share(gpu: Gpu, kernels: str) -> float:
     return kernel_table().dense_share.get(gpu.generation, 1.0) if kernels in AS_MARLIN else 1.0
 
 
+def kernels_of_dense(gpu: Gpu, weights: WeightFormat, minor: str = "") -> str:
+    """Name the kernels that unpack what is quantized beside experts; empty: none that is known of.
+
+    Of floats that a file asks to multiply in 16 bits it is Marlin, whatever the board could.
+
+    Sources:
+        [vllm-source] compressed_tensors_w8a16_fp8.py, modelopt.py (W4A16_NVFP4).
+    """
+    found = unpacking_kernels(gpu, scaling_of(weights), "dense", minor)
+    is_asked = weights.name in WEIGHT_ONLY and weights.compute == WIDE
+    return found or ("marlin" if is_asked else "")
+
+
 def products_in(gpu: Gpu, weights: WeightFormat, minor: str = "") -> str:
     """Return the precision in which a version multiplies quantized matrices beside experts."""
-    return WIDE if unpacking_kernels(gpu, scaling_of(weights), "dense", minor) else weights.compute
+    return WIDE if kernels_of_dense(gpu, weights, minor) else weights.compute
 
 
 def dense_kernels(gpu: Gpu, weights: WeightFormat, shape: ModelShape, minor: str = "") -> str:
@@ -80,7 +95,7 @@ def dense_kernels(gpu: Gpu, weights: WeightFormat, shape: ModelShape, minor: str
     """
     if shape.has_experts and "attention" in weights.unquantized:
         return ""
-    return unpacking_kernels(gpu, scaling_of(weights), "dense", minor)
+    return kernels_of_dense(gpu, weights, minor)
 
 
 def scaling_of(weights: WeightFormat) -> str:

@@ -107,6 +107,16 @@ def name_parts(model_id: str) -> NameParts | None:
     )
 
 
+def says_format(model_id: str, weight_format: str) -> bool:
+    """Tell whether a name has a word for weights in this format.
+
+    >>> says_format("nvidia/Nemotron-3-Nano-30B-A3B-NVFP4", "nvfp4")
+    True
+    """
+    words = _SEPARATORS.split(model_id.rpartition("/")[2].casefold())
+    return any(weight_format in {word, _FORMAT_WORDS.get(word)} for word in words)
+
+
 def no_decoder(model_id: str) -> str | None:
     """Return what a model does by its name, if not answer texts with texts.
 

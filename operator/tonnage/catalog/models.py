@@ -4,6 +4,7 @@ The files in ``models/`` are read one family at a time, when a model of it is as
 """
 
 import copy
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -28,7 +29,10 @@ from tonnage.catalog.shape import ModelShape
 from tonnage.units import MIB
 
 MODELS_FOLDER = Path(__file__).parent / "models"
-MAX_CONFIG_BYTES = MIB
+MAX_CONFIG_BYTES = 16 * MIB
+"""Lists with the format of each expert of each layer take several MiB."""
+SECOND_FILES = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq"}
+"""Where a checkpoint may say how it is quantized, and the method that writes the file."""
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -228,12 +232,45 @@ def read_model_config(text: str, *, name: str) -> ModelShape:
             f"model {name}: config.json has {size_bytes} bytes; at most {MAX_CONFIG_BYTES} are read"
         )
     try:
-        config = read_json(text)
+        config = read_json(text, is_finite=False)
     except ValueError as error:
         raise ModelConfigError(f"model {name}: config.json: {error}") from error
     if not isinstance(config, dict):
         raise ModelConfigError(f"model {name}: config.json is no object")
     return shape_from_config(config, name=name)
+
+
+def with_second_file(config: str, beside: Callable[[str], str | None]) -> str:
+    """Return the text of a config.json with the quantization that a file beside it has.
+
+    ``beside``: the text of such a file by its name; None: there is none. A text that is no
+    config.json, or has a quantization of its own, is returned as it is.
+
+    Raises:
+        ModelConfigError: the second file is no JSON object.
+
+    Sources:
+        [vllm-source] transformers_utils/config.py get_config: hf_quant_config.json only if
+        config.json has no quantization_config; auto_gptq.py get_config_filenames.
+    """
+    try:
+        values = read_json(config, is_finite=False)
+    except ValueError:
+        return config
+    if not isinstance(values, dict) or values.get("quantization_config") is not None:
+        return config
+    for name, method in SECOND_FILES.items():
+        text = beside(name)
+        if text is None:
+            continue
+        try:
+            found = read_json(text)
+        except ValueError as error:
+            raise ModelConfigError(f"{name}: {error}") from error
+        if not isinstance(found, dict):
+            raise ModelConfigError(f"{name} is no object")
+        return json.dumps({**values, "quantization_config": {"quant_method": method, **found}})
+    return config
 
 
 @cache

@@ -203,7 +203,8 @@ def counted_bytes(shape: ModelShape) -> dict[str, float]:
     table = shape.vocab_size * shape.hidden_size * WIDE_BYTES
     total = defaultdict[str, float](float)
     total["embedding"] = table
-    total["head"] = 0 if shape.tied_embeddings else table
+    head_bytes = shape.weight_format.part_bytes_per_parameter("head")
+    total["head"] = 0 if shape.tied_embeddings else table / WIDE_BYTES * head_bytes
     total["tables"] = shape.table_parameters * WIDE_BYTES
     total["encoders"] = shape.encoder_parameters * WIDE_BYTES
     total["replicated"] = shape.vector_parameters * WIDE_BYTES

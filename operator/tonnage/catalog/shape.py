@@ -1,7 +1,7 @@
 """The shape of a model: what decides its bytes and its work, independent of any config format."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from tonnage.catalog.assumption import Assumption
@@ -212,12 +212,11 @@ class WeightFormat:
     """How the checkpoint stores its weights.
 
     ``bytes_per_parameter`` holds for the matrices that are quantized, with their scales counted
-    in; embedding, head, norms, routers and what narrows the vector for experts stay at two bytes,
-    and so does every part named in ``unquantized``.
+    in; embedding, head, norms, routers and what narrows the vector for experts stay at two bytes.
     """
 
     name: str
-    """bf16, fp8, int8, int4, mxfp4, nvfp4, float32."""
+    """bf16, fp8, int8, int4, mxfp4, mxfp8, nvfp4, float32."""
     bytes_per_parameter: float
     block_size: int | None = None
     """Weights in a row that share a scale: a rank's share of a matrix must be whole blocks."""
@@ -225,31 +224,53 @@ class WeightFormat:
     """Of what is not quantized."""
     compute: str
     """The precision in which matrices are multiplied: a key of ``Gpu.peak_flop_per_s``."""
-    own_of_experts: "WeightFormat | None" = None
-    """Of routed experts that have a format of their own. None: as the rest."""
-    unquantized: frozenset[str] = frozenset()
-    """Of ``attention``, ``state_attention`` (layers of ``StateAttention``), ``dense_ffn``,
-    ``experts``, ``shared_experts``."""
+    own: tuple[tuple[str, "WeightFormat"], ...] = ()
+    """The formats of parts that have another than this one, those in 16 bits too: of
+    ``QUANTIZED_PARTS``, and of the ``head``, which is wide if it is not here."""
     says_unquantized: bool = True
     """False: whoever made the checkpoint left some of these out, or none; nothing says which."""
 
+    def of(self, part: str) -> "WeightFormat":
+        """Return the format of one of the quantized parts."""
+        return next((stored for name, stored in self.own if name == part), self)
+
+    def with_parts(self, parts: Mapping[str, "WeightFormat"]) -> "WeightFormat":
+        """Return this format with these parts in formats of their own."""
+        return replace(self, own=tuple(sorted({**dict(self.own), **parts}.items())))
+
     def part_bytes_per_parameter(self, part: str) -> float:
         """Return the bytes of a parameter of one of these parts; of any other it is wide."""
-        if part in self.unquantized or part not in QUANTIZED_PARTS:
+        stored = self.of(part)
+        if stored is self and part not in QUANTIZED_PARTS:
             return self.wide_bytes_per_parameter
-        stored = self.of_experts if part == "experts" else self
         return stored.bytes_per_parameter
 
     @property
+    def unquantized(self) -> frozenset[str]:
+        """The parts that are in 16 bits beside others that are not."""
+        wide = self.wide_bytes_per_parameter
+        return frozenset(part for part, stored in self.own if stored.bytes_per_parameter >= wide)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of all that it has but of what is in 16 bits beside others."""
+        owns = (stored.name for part, stored in self.own if part not in self.unquantized)
+        return frozenset({self.name, *owns})
+
+    @property
     def described(self) -> str:
-        """Return its name, and that of experts that have another."""
-        own = self.of_experts.name
-        return self.name if own == self.name else f"{self.name}, experts {own}"
+        """Return its name, and those of quantized parts that have another."""
+        others: dict[str, list[str]] = {}
+        for part, stored in self.own:
+            if part not in self.unquantized and stored.name != self.name:
+                others.setdefault(stored.name, []).append(part.replace("_", " "))
+        named = (f"{' and '.join(parts)} {name}" for name, parts in others.items())
+        return ", ".join((self.name, *named))
 
     @property
     def of_experts(self) -> "WeightFormat":
-        """Return the format of routed experts, where these are quantized."""
-        return self.own_of_experts or self
+        """Return the format of routed experts."""
+        return self.of("experts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

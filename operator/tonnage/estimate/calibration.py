@@ -10,7 +10,7 @@ from statistics import median
 from typing import Final, Literal, NamedTuple
 
 from tonnage.catalog.engine_speed import repriced
-from tonnage.catalog.kernels import format_of_experts
+from tonnage.catalog.kernels import WIDE, format_of_experts
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior, SpeedPosterior
 from tonnage.memoize import memoize
 from tonnage.sizing.request import Flags, SizingRequest
@@ -179,8 +179,9 @@ def speed_key(request: SizingRequest, flags: Flags) -> str:
 
 
 def _of_own_experts(request: SizingRequest) -> Iterator[str]:
-    if request.shape.has_experts and request.weights.own_of_experts:
-        yield format_of_experts(request.weights)
+    name = format_of_experts(request.weights)
+    if request.shape.has_experts and "experts" in dict(request.weights.own) and name != WIDE:
+        yield name
 
 
 @memoize

@@ -217,10 +217,10 @@ def assumption_reasons(sizing: Sizing) -> tuple[Reason, ...]:
 
 def assumption_written(assumed: Input) -> str:
     """Write an assumption, its effect and its cure in a sentence."""
-    return (
-        f"{assumed.name}: {assumed.value}; {assumed.effect} may be up to {WIDEST - 1:.0%} too "
-        f"large; {assumed.replaced_by} replaces this"
-    )
+    effect = f"{assumed.effect} may be up to {WIDEST - 1:.0%} too large"
+    if assumed.effect == "start":
+        effect = "otherwise vLLM does not start"
+    return f"{assumed.name}: {assumed.value}; {effect}; {assumed.replaced_by} replaces this"
 
 
 def rate_written(sizing: Sizing, requests_per_s: float) -> str:

@@ -6,27 +6,27 @@ any number of objects may name, the shape that it says alone. What is missing is
 
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError
-from tonnage.catalog.models import read_model_config
+from tonnage.catalog.models import read_model_config, with_second_file
 from tonnage.catalog.shape import ModelShape
 from tonnage.cluster.errors import WorldError
 from tonnage.cluster.kube import CLAIMS, CONFIG_MAPS, KubeApi
 from tonnage.control.input.state import BadConfig, ModelView
 from tonnage.fleet.logs import Line
-from tonnage.units import KIB
+from tonnage.units import MIB
 
 LOG = logging.getLogger("tonnage.references")
 AGE_S: Final = 300.0
 """What is there is read again after this time."""
 MOST_READS: Final = 5.0
 """Of what is missing in a namespace, in a tick: who names thousands waits, and nobody else."""
-MOST_BYTES: Final = 64 * KIB
-"""Of a config.json: those of published models have 1 to 40 KiB."""
+MOST_BYTES: Final = MIB
+"""Of a config.json: as much as a ConfigMap holds. Lists of quantized modules take the most."""
 
 ConfigPlace = tuple[str, str, str, str]
 """(namespace, ConfigMap, key, name of the model)."""
@@ -116,7 +116,8 @@ class ModelConfigs:
             if known is not None and not known.is_missing:
                 return known  # what was read last holds until it can be read again
             return ReadConfig(at_s=now_s, problem=f"ConfigMap {name}: {error}")
-        text = ((found or {}).get("data") or {}).get(key)
+        data = (found or {}).get("data") or {}
+        text = data.get(key)
         if text is None:
             problem = f"ConfigMap {name} has no key {key} in {namespace}"
             return ReadConfig(at_s=now_s, problem=problem)
@@ -127,7 +128,7 @@ class ModelConfigs:
                 f"{MOST_BYTES} are read"
             )
             return ReadConfig(at_s=now_s, problem=problem)
-        return ReadConfig(at_s=now_s, shape=shape_of(text, model_id))
+        return ReadConfig(at_s=now_s, shape=shape_of(text, model_id, data.get))
 
 
 def place_of(model: ModelDeployment) -> ConfigPlace | None:
@@ -139,10 +140,15 @@ def place_of(model: ModelDeployment) -> ConfigPlace | None:
     return model.namespace, reference.name, reference.key, model.spec.model.id
 
 
-def shape_of(text: str, model_id: str) -> ModelShape | BadConfig:
-    """Return the shape that a config.json says, or why it says none."""
+def shape_of(
+    text: str, model_id: str, beside: Callable[[str], str | None]
+) -> ModelShape | BadConfig:
+    """Return the shape that a config.json says, or why it says none.
+
+    ``beside``: a further file by its name, which may say how the weights are quantized.
+    """
     try:
-        return read_model_config(text, name=model_id)
+        return read_model_config(with_second_file(text, beside), name=model_id)
     except CatalogError as error:
         return BadConfig(kind=type(error), message=str(error))
 

@@ -11,12 +11,19 @@ from tonnage.api.spec import Spec
 from tonnage.catalog.assumption import WIDEST, Assumption
 from tonnage.catalog.cache_types import CACHE_TYPES, MEASURED, StoredCache, names_of
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
+from tonnage.catalog.config.read import UNSAID
 from tonnage.catalog.engine import CacheRules, KnownEngine, find_engine, parse_version
-from tonnage.catalog.engine_limits import board_refusals, flag_refusals, needs_bf16
+from tonnage.catalog.engine_limits import (
+    board_refusals,
+    flag_refusals,
+    method_assumptions,
+    needs_bf16,
+)
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED, RunMode, SpeedConstants, prior_speed
 from tonnage.catalog.gpu import Gpu, UnsupportedEngineError, find_gpu
 from tonnage.catalog.gpu_names import boards_named
 from tonnage.catalog.kernels import products_in
+from tonnage.catalog.model_names import says_format
 from tonnage.catalog.models import built_in_model, read_model_config
 from tonnage.catalog.shape import (
     CompressedAttention,
@@ -242,15 +249,18 @@ def look_up(
     """
     if model_config is not None:
         shape = read_model_config(model_config, name=spec.model.id)
-    shape = shape or built_in_model(spec.model.id)
+    shape = _as_named(shape or built_in_model(spec.model.id), spec.model.weights)
     version = spec.engine.known_version if spec.engine else engine_version
     _refuse_arguments(spec, shape, version or "")
     _refuse_boards(spec.hardware.gpu, gpus, version or "")
     weights, gpu = spec.model.weights, find_gpu(spec.hardware.gpu, gpus)
+    engine = find_engine(version or "")
+    needed = method_assumptions(shape.quant_method, engine.minor)
+    shape = replace(shape, assumptions=(*shape.assumptions, *needed))
     known = Known(
         shape=shape,
         gpu=gpu,
-        engine=find_engine(version or ""),
+        engine=engine,
         weights=_asked_weights(weights, shape),
     )
     _refuse_half_types(spec, gpu, dtype_of(shape, known.weights, gpu))
@@ -261,8 +271,35 @@ def look_up(
 
 def _asked_weights(asked: str, shape: ModelShape) -> WeightFormat:
     """Return the format that is asked for: that of the files where they have one of this name."""
-    found = WEIGHT_FORMATS.get(asked, shape.weight_format)
-    return shape.weight_format if found.name == shape.weight_format.name else found
+    stored = shape.weight_format
+    found = WEIGHT_FORMATS.get(asked, stored)
+    return stored if found.name in stored.names else found
+
+
+def _as_named(shape: ModelShape, asked: str) -> ModelShape:
+    """Return a shape in the format that is asked for, where its name says it and no file another.
+
+    Its publisher may say in another file than config.json how the weights are stored.
+    """
+    is_plain = not shape.quant_method and shape.weight_format.name in HALF_TYPES
+    if not is_plain or asked not in WEIGHT_FORMATS or not says_format(shape.name, asked):
+        return shape
+    assumed = Assumption(
+        about="weights",
+        taken=f"{asked}, as model.weights and the name of the model say and config.json does not: "
+        "modules that stay in 16 bits are not known",
+        effect="memory",
+        replaced_by="hf_quant_config.json beside config.json (--model-config FOLDER, or a further "
+        "key of its ConfigMap)",
+    )
+    return replace(
+        shape,
+        weight_format=WEIGHT_FORMATS[asked],
+        assumptions=(
+            *(each for each in shape.assumptions if not each.taken.startswith(UNSAID)),
+            assumed,
+        ),
+    )
 
 
 def _refuse_arguments(spec: Spec, shape: ModelShape, version: str) -> None:

@@ -54,7 +54,7 @@ def test_a_block_of_experts_takes_longer_than_a_kernel_with_nothing_to_do(name):
 
 
 def test_experts_that_were_left_in_16_bits_are_read_as_such():
-    only_dense = replace(NVFP4, unquantized=frozenset({"experts"}))
+    only_dense = NVFP4.with_parts({"experts": BF16})
 
     assert (
         prior_speed(GPUS["B200"], only_dense).per_experts_block_s

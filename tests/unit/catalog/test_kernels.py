@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tonnage.catalog.config.formats.quantization import FP8, INT8, NVFP4, WEIGHT_FORMATS
+from tonnage.catalog.config.formats.quantization import BF16, FP8, INT8, NVFP4, WEIGHT_FORMATS
 from tonnage.catalog.config.read import shape_from_config
 from tonnage.catalog.engine import parse_version
 from tonnage.catalog.engine_speed import RunMode, prior_speed, repriced
@@ -199,7 +199,7 @@ def test_experts_of_compressed_tensors_hang_on_what_the_file_asks_of_activations
 
 def test_prompts_pass_experts_at_the_rate_of_their_own_format():
     weights = built_in_model("deepseek-ai/DeepSeek-V4-Flash").weight_format
-    alike = replace(weights, own_of_experts=None)
+    alike = replace(weights, own=())
 
     def rate(weights, gpu):
         found = prior_speed(GPUS[gpu], weights)
@@ -211,7 +211,7 @@ def test_prompts_pass_experts_at_the_rate_of_their_own_format():
 
 def test_experts_that_are_left_wide_have_no_format_of_their_own():
     weights = built_in_model("deepseek-ai/DeepSeek-V4-Flash").weight_format
-    wide = replace(weights, unquantized=frozenset({"experts"}))
+    wide = weights.with_parts({"experts": BF16})
 
     assert wide.part_bytes_per_parameter("experts") == 2
     assert format_of_experts(wide) == "bf16"

@@ -7,6 +7,7 @@ import pytest
 
 from builders import a_layer_group, a_shape, an_expert_ffn
 from checkpoint_builders import a_checkpoint, llama_tensors
+from tonnage.catalog.config.formats.quantization import BF16
 from tonnage.catalog.models import built_in_model
 from tonnage.catalog.parameters import counted_bytes, num_parameters
 from tonnage.catalog.shape import StateAttention
@@ -306,7 +307,7 @@ def test_counted_parts_are_those_of_the_formulas():
             a_layer_group(num_layers=1, attention=mamba, ffn=None),
         ),
         weight_format=replace(
-            a_shape().weight_format, bytes_per_parameter=0.5, unquantized=frozenset({"attention"})
+            a_shape().weight_format, bytes_per_parameter=0.5, own=(("attention", BF16),)
         ),
         vector_parameters=7,
     )
@@ -324,7 +325,7 @@ def test_counted_parts_are_those_of_the_formulas():
 
 def test_experts_may_be_counted_in_a_format_of_their_own():
     plain = a_shape().weight_format
-    weights = replace(plain, own_of_experts=replace(plain, bytes_per_parameter=0.5))
+    weights = plain.with_parts({"experts": replace(plain, bytes_per_parameter=0.5)})
     shape = a_shape(groups=(a_layer_group(ffn=an_expert_ffn()),), weight_format=weights)
 
     assert counted_bytes(shape)["experts"] == 32 * 0.5 * 128 * 3 * 4096 * 1536

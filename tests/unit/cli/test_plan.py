@@ -259,6 +259,34 @@ def test_model_config_replaces_the_catalogue(tmp_path):
     assert answer["estimate"]["kvBytesPerToken"] == 2 * 32 * 4 * 128 * 2
 
 
+def test_model_config_may_be_a_folder_with_a_second_file(tmp_path):
+    (tmp_path / "config.json").write_text(CONFIG_JSON)
+    second = {"quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(second))
+
+    for path in (tmp_path, tmp_path / "config.json"):
+        answer = as_json(LLAMA, options=["--model-config", path])
+        [weights] = [each for each in answer["estimate"]["inputs"] if each["name"] == "weights"]
+        assert weights["value"] == "fp8"
+
+    (tmp_path / "hf_quant_config.json").write_text("[]")
+    result = plan(LLAMA, options=["--model-config", tmp_path])
+    assert result.exit_code == 3
+    assert "config.json: hf_quant_config.json is no object" in result.stderr
+
+
+def test_model_weights_are_believed_where_the_name_says_the_same(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(CONFIG_JSON)
+    named = LLAMA.replace("Llama-3.3-70B-Instruct", "Llama-8B-NVFP4")
+    answer = as_json(named, options=["--model-config", path, "--set", "model.weights=nvfp4"])
+
+    inputs = answer["estimate"]["inputs"]
+    assert next(each["value"] for each in inputs if each["name"] == "weights") == "nvfp4"
+    [assumed] = [each for each in inputs if each["origin"] == "assumed"]
+    assert assumed["value"].startswith("nvfp4, as model.weights and the name of the model say")
+
+
 def test_an_encoder_that_cannot_be_counted_is_said_without_being_asked(tmp_path):
     path = tmp_path / "config.json"
     config = {"model_type": "gemma3n", "text_config": json.loads(CONFIG_JSON)}
@@ -272,7 +300,11 @@ def test_an_encoder_that_cannot_be_counted_is_said_without_being_asked(tmp_path)
 
 @pytest.mark.parametrize(
     ("content", "expected"),
-    [("{", ":1: Expecting"), ('{"a":\n1e999}', ": 1e999 is not a number that JSON has")],
+    [
+        ("{", ":1: Expecting"),
+        ('{"a":\n1,}', ":2: "),
+        ('{"a": 1, "a": 1}', ": key 'a' is given twice"),
+    ],
 )
 def test_a_broken_model_config_is_said_with_its_line(tmp_path, content, expected):
     path = tmp_path / "config.json"

@@ -257,7 +257,7 @@ class TestKeys:
         assert speed_key(a_sizing_request(shape=experts), flags) != "e92798bee5243cb0841f"
 
     def test_speed_of_experts_is_learned_apart_for_a_format_of_their_own(self):
-        weights = replace(a_sizing_request().weights, own_of_experts=FP8)
+        weights = a_sizing_request().weights.with_parts({"experts": FP8})
         experts = a_shape(digest="experts", groups=(a_layer_group(ffn=an_expert_ffn()),))
 
         def key(**changes):

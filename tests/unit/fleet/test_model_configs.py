@@ -59,15 +59,30 @@ def test_one_that_is_no_model_says_so_each_time():
     assert problem is None
 
 
+def test_a_further_key_says_how_weights_are_quantized():
+    second = json.dumps({"quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}})
+    body = {"data": {"config.json": LLAMA_8B, "hf_quant_config.json": second}}
+    shape, problem = Reading(body).at()
+
+    assert shape.weight_format.name == "nvfp4"
+    assert problem is None
+
+    body["data"]["hf_quant_config.json"] = "{"
+    bad, problem = Reading(body).at()
+
+    assert bad.kind is ModelConfigError
+    assert "hf_quant_config.json" in bad.message
+
+
 @pytest.mark.parametrize("size", [MOST_BYTES, MOST_BYTES + 1])
-def test_no_more_than_64_kib_are_read(size):
+def test_no_more_than_a_mib_is_read(size):
     text = LLAMA_8B + " " * (size - len(LLAMA_8B))
 
     shape, problem = Reading(holding(text)).at()
 
     assert (shape is None) == (size > MOST_BYTES)
     assert problem == (
-        "config.json of ConfigMap my-model in serving has 65537 bytes; at most 65536 are read"
+        "config.json of ConfigMap my-model in serving has 1048577 bytes; at most 1048576 are read"
         if size > MOST_BYTES
         else None
     )

@@ -33,20 +33,18 @@ from tonnage.catalog.config.architectures.traits import (
     vector_parameters,
 )
 from tonnage.catalog.config.encoders import read_encoders
-from tonnage.catalog.config.formats.mixed import (
-    as_kind_reads,
-    is_mixed,
-    mixed_weights,
-    with_expert_format,
-)
+from tonnage.catalog.config.formats.methods import read_quantization
 from tonnage.catalog.config.formats.modules import Layer
 from tonnage.catalog.config.formats.quantization import (
     BF16,
     FP16,
     cache_format,
     dtype_beside,
-    read_quantization,
+)
+from tonnage.catalog.config.formats.recipes import (
+    as_kind_reads,
     stored_weights,
+    with_expert_format,
 )
 from tonnage.catalog.config.keys.decoder import (
     DecoderKeys,
@@ -76,6 +74,9 @@ from tonnage.catalog.shape import (
 _QUANTIZED_NAME = re.compile(
     r"(?<![a-z0-9])(fp8|(nv|mx)?fp4|int[48]|w[48]a(8|16)|awq|gptq)(?![a-z0-9])", re.IGNORECASE
 )
+
+UNSAID = "the name says"
+"""How an assumption begins on a format that the name has and the configuration has not."""
 
 
 def shape_from_config(
@@ -143,8 +144,12 @@ def _shape(config: Mapping[str, object], name: str, encoder_parameters: int | No
         table_parameters=architecture.tables(keys) if architecture.tables else 0,
         tables_on_host=architecture.keeps_tables_on_host,
         num_draft_layers=keys.num_draft_layers or 0,
-        notes=(*encoders.notes, *_notes(name, formats.weights)),
-        assumptions=tuple(_assumptions(config, block, keys)),
+        notes=encoders.notes,
+        assumptions=(
+            *_assumptions(config, block, keys),
+            *formats.assumptions,
+            *_unsaid(name, formats.weights),
+        ),
     )
 
 
@@ -295,20 +300,25 @@ class _Formats:
     dtype: HalfType
     method: str = ""
     orders_activations: bool = False
+    assumptions: tuple[Assumption, ...] = ()
 
 
 def _formats(
     config: Mapping[str, object], block: _TextBlock, architecture: Architecture, layers: list[Layer]
 ) -> _Formats:
     dtype = _declared_dtype(config, block)
-    outer, inner = config.get("quantization_config"), block.values.get("quantization_config")
-    quantization = inner if outer is None else outer
+    written = (
+        values.get(key)
+        for values in (config, block.values)
+        for key in ("quantization_config", "compression_config")
+    )
+    quantization = next((each for each in written if each is not None), None)
     if quantization is None:
         dtype = dtype or "bfloat16"
         return _Formats(weights=FP16 if dtype == "float16" else BF16, dtype=dtype)
     keys = read_quantization(quantization)
-    read = mixed_weights if is_mixed(keys) else stored_weights
-    weights = as_kind_reads(read(keys, layers, architecture.module_names), config.get("model_type"))
+    found, assumptions = stored_weights(keys, layers, architecture.module_names)
+    weights = as_kind_reads(found, config.get("model_type"))
     if "expert_dtype" in architecture.understands:
         weights = with_expert_format(weights, keys, block.values.get("expert_dtype", "fp4"))
     return _Formats(
@@ -317,6 +327,7 @@ def _formats(
         dtype=dtype_beside(keys, dtype),
         method=keys.method,
         orders_activations=keys.orders_activations,
+        assumptions=assumptions,
     )
 
 
@@ -347,10 +358,13 @@ def _max_position_tokens(keys: DecoderKeys, block: _TextBlock) -> int | None:
     return longest
 
 
-def _notes(name: str, weights: WeightFormat) -> Iterator[str]:
+def _unsaid(name: str, weights: WeightFormat) -> Iterator[Assumption]:
     hint = _QUANTIZED_NAME.search(name)
     if hint and weights in {BF16, FP16}:
-        yield (
-            f"the name says {hint[0]}, but config.json has no quantization_config (it may be in "
-            "hf_quant_config.json): two bytes per parameter are counted"
+        yield Assumption(
+            about="weights",
+            taken=f"{UNSAID} {hint[0]}, but config.json has no quantization_config: two bytes per "
+            "parameter are counted",
+            effect="memory and time",
+            replaced_by="hf_quant_config.json beside config.json, or model.weights",
         )

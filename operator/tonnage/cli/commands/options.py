@@ -210,7 +210,9 @@ class CatalogOptions:
     config_file: str | None = option(
         "--model-config",
         metavar="FILE",
-        help="config.json of the model, instead of the one in the catalogue.",
+        help="config.json of the model, or the folder that it is in, instead of the one in the "
+        "catalogue. If it says nothing of quantization, hf_quant_config.json or "
+        "quantize_config.json beside it does.",
     )
 
     def gpus(self) -> "Mapping[str, Gpu]":

@@ -9,8 +9,9 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urljoin, urlsplit
 
+from tonnage.catalog.config.keys.decoder import ModelConfigError
 from tonnage.catalog.gpu import CatalogError, UnknownModelError
-from tonnage.catalog.models import built_in_model
+from tonnage.catalog.models import MAX_CONFIG_BYTES, built_in_model, with_second_file
 from tonnage.catalog.safetensors import Checkpoint, CheckpointError, json_object
 from tonnage.cli.console import Failure, failing
 from tonnage.cli.read.checkpoint import Beginning, read_checkpoint
@@ -69,10 +70,11 @@ def checkpoint_from_hub(
 
 def _config(model_id: str, revision: str | None, environment: Mapping[str, str]) -> str:
     with _files(model_id, revision, environment) as files:
-        answer = files.fetch(files.address_of("config.json"), num_bytes=MAX_BYTES + 1)
-    if len(answer.content) > MAX_BYTES:
-        raise Failure(f"--hub: config.json of {model_id} exceeds {MAX_BYTES} bytes")
-    return answer.content.decode(errors="replace")
+        answer = files.fetch(files.address_of("config.json"), num_bytes=MAX_CONFIG_BYTES + 1)
+        if len(answer.content) > MAX_CONFIG_BYTES:
+            raise Failure(f"--hub: config.json of {model_id} exceeds {MAX_CONFIG_BYTES} bytes")
+        with failing(ModelConfigError, where=f"--hub: {model_id}: "):
+            return with_second_file(answer.content.decode(errors="replace"), files.text)
 
 
 @contextmanager
@@ -120,6 +122,10 @@ class HubFiles:
             self.address_of(name), num_bytes=max_bytes + 1, also=HTTPStatus.NOT_FOUND
         )
         return None if answer.status == HTTPStatus.NOT_FOUND else answer.content
+
+    def text(self, name: str) -> str | None:
+        content = self.whole(name, max_bytes=MAX_CONFIG_BYTES)
+        return None if content is None else content.decode(errors="replace")
 
     def beginning(self, name: str, *, num_bytes: int) -> Beginning:
         wanted_bytes = max(num_bytes, FIRST_BYTES)

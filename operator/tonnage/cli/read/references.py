@@ -1,16 +1,23 @@
 """What a spec refers to, from the files beside it: a config.json, and a Deployment to scale."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.spec import Model
 from tonnage.api.strict_json import read_json
+from tonnage.catalog.config.keys.decoder import ModelConfigError
+from tonnage.catalog.models import MAX_CONFIG_BYTES, with_second_file
 from tonnage.catalog.safetensors import Checkpoint
 from tonnage.cli.console import Failure, ManifestError, failing, remark
 from tonnage.cli.read.manifest import ManifestObject, Manifests, parse, read_text
 from tonnage.cli.read.nested import block
 from tonnage.cli.read.scale_target import TargetContainer, scale_target
+
+CONFIG_NAME: Final = "config.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,20 +95,41 @@ class ModelFiles:
 
 
 def checked_text(config_file: str, *, option: str) -> str:
+    """Return a config.json, given itself or by its folder, with the quantization of a file beside.
+
+    Raises:
+        ManifestError: it cannot be read, or is none.
+    """
+    path = Path(config_file)
+    if path.is_dir():
+        path /= CONFIG_NAME
     with failing(ManifestError, where=f"{option} "):
-        text = read_text(config_file)
-        check_json(text, source=config_file)
-    return text
+        text = read_text(str(path), max_bytes=MAX_CONFIG_BYTES)
+        check_json(text, source=str(path))
+        return _with_second_file(text, lambda name: _beside(path, name), source=str(path))
+
+
+def _beside(path: Path, name: str) -> str | None:
+    other = path.with_name(name)
+    is_read = path.name == CONFIG_NAME and other.is_file()
+    return read_text(str(other), max_bytes=MAX_CONFIG_BYTES) if is_read else None
+
+
+def _with_second_file(text: str, beside: Callable[[str], object], *, source: str) -> str:
+    with failing(ModelConfigError, where=f"{source}: "):
+        return with_second_file(
+            text, lambda name: found if isinstance(found := beside(name), str) else None
+        )
 
 
 def check_json(text: str, *, source: str) -> None:
     """Refuse what JSON readers take in silence or in different ways.
 
     Raises:
-        ManifestError: no JSON object, a key that is given twice, or a number that is not finite.
+        ManifestError: no JSON object, or a key that is given twice.
     """
     try:
-        content = read_json(text)
+        content = read_json(text, is_finite=False)
     except json.JSONDecodeError as error:
         raise ManifestError(f"{source}:{error.lineno}: {error.msg}") from error
     except ValueError as error:
@@ -124,11 +152,13 @@ def config_of(parsed: ParsedModel) -> str | None:
             f"{where}: ConfigMap {namespace}/{reference.name} is not in these files; "
             "add its file with -f, or give the config.json with --model-config"
         )
-    text = block(config_map.content, "data").get(reference.key)
+    data = block(config_map.content, "data")
+    text = data.get(reference.key)
     if not isinstance(text, str):
         raise ManifestError(f"{where}: {config_map.location}: ConfigMap has no key {reference.key}")
-    check_json(text, source=f"{config_map.location}: {reference.key}")
-    return text
+    source = f"{config_map.location}: {reference.key}"
+    check_json(text, source=source)
+    return _with_second_file(text, data.get, source=source)
 
 
 def target_of(parsed: ParsedModel) -> TargetContainer | None:

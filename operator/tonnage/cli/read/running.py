@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_deployment
+from tonnage.catalog.config.keys.decoder import ModelConfigError
+from tonnage.catalog.models import with_second_file
 from tonnage.cli.console import NO_RIGHTS, Failure, failing, remark
 from tonnage.cli.read.live import LiveCluster, failures
 from tonnage.cli.read.manifest import ManifestObject
@@ -119,5 +121,7 @@ def _config(cluster: LiveCluster, model: ModelDeployment) -> str | None:
     reference = source.config_map_key_ref
     with failures(f"get configmaps {reference.name} in namespace {model.namespace}"):
         found = cluster.api.get(CONFIG_MAPS.path(model.namespace, reference.name))
-    text = block(found, "data").get(reference.key)
-    return text if isinstance(text, str) else None
+    data = block(found, "data")
+    text = data.get(reference.key)
+    with failing(ModelConfigError, where=f"ConfigMap {reference.name}: "):
+        return with_second_file(text, data.get) if isinstance(text, str) else None

@@ -140,8 +140,7 @@ def _width_rules(
 
 def _block_size(part: str, weights: WeightFormat) -> int:
     """Return how many weights of a part have to stay together; 1: any number."""
-    stored = weights.of_experts if part == "experts" else weights
-    return 1 if part in weights.unquantized else stored.block_size or 1
+    return weights.of(part).block_size or 1
 
 
 def has_whole_experts(

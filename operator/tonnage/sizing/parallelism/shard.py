@@ -163,7 +163,10 @@ def shard_of(  # noqa: PLR0913  (a model, how it is stored, and how it is split)
     wide_bytes = weights.wide_bytes_per_parameter
     rows = round_up(shape.vocab_size, VOCAB_ALIGNMENT)
     table_bytes = rows * shape.hidden_size * wide_bytes / parallelism.tensor
-    head_bytes = table_bytes * stored.factor("embedding" if shape.tied_embeddings else "head")
+    head_bytes = table_bytes * stored.factor("embedding")
+    if not shape.tied_embeddings:
+        narrowing = weights.part_bytes_per_parameter("head") / wide_bytes
+        head_bytes = table_bytes * narrowing * stored.factor("head")
     layers_bytes = stage * sum(group.dense_bytes for group in groups)
     experts = tuple(share for group in groups for share in group.experts(stage))
     head_parameters = shape.vocab_size * shape.hidden_size / parallelism.tensor

@@ -1,13 +1,19 @@
 """Reading a config.json: what each family's keys mean, and what is refused."""
 
-import math
+import json
 from typing import Any
 
 import pytest
 
 from tonnage.catalog.config.keys.decoder import ModelConfigError, UnknownArchitectureError
 from tonnage.catalog.config.read import shape_from_config
-from tonnage.catalog.models import built_in_config, built_in_model, read_model_config
+from tonnage.catalog.models import (
+    MAX_CONFIG_BYTES,
+    built_in_config,
+    built_in_model,
+    read_model_config,
+    with_second_file,
+)
 from tonnage.catalog.shape import (
     DenseFfn,
     GroupedAttention,
@@ -349,16 +355,13 @@ def test_the_assumption_of_an_unknown_kind_names_those_that_are_near() -> None:
     [
         ("", "Expecting value"),
         ("[1, 2]", "no object"),
-        ('{"a": NaN}', "NaN is not a number that JSON has"),
-        ('{"a": -Infinity}', "-Infinity is not a number"),
-        ('{"a": 1e999}', "1e999 is not a number that JSON has"),
         ('{"a": 1, "a": 2}', "key 'a' is given twice"),
         ('{"b": {"a": 1, "a": 2}}', "key 'a' is given twice"),
         ("[" * 60 + "]" * 60, "no object"),
         ('{"a":' * 60 + "1" + "}" * 60, "nested deeper than 50 levels"),
         ("[" * 200_000, "config.json: "),
         ('{"a": ' + "9" * 5000 + "}", "config.json: "),
-        ('{"a": "' + "x" * MIB + '"}', "at most 1048576 are read"),
+        ('{"a": "' + "x" * MAX_CONFIG_BYTES + '"}', "at most 16777216 are read"),
         ('{"a": "\ud800"}', "model_type = None"),
     ],
 )
@@ -370,7 +373,65 @@ def test_text_that_is_no_sound_json_object_is_refused(text: str, message: str) -
     assert message in str(refusal.value)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, {1, 2}, b"x"])
+# NVIDIA-Nemotron-3-Super-120B's config.json: "time_step_limit": [0.0, Infinity]. Python's own JSON,
+# which transformers and vLLM read it with, has these numbers.
+@pytest.mark.parametrize("written", ["Infinity", "-Infinity", "NaN", "1e999"])
+def test_numbers_that_python_alone_writes_are_read_and_refused_where_they_count(
+    written: str,
+) -> None:
+    plain = json.dumps(built_in_config("Qwen/Qwen3-8B"))
+    unused = plain[:-1] + f', "time_step_limit": [0.0, {written}]' + "}"
+    used = plain[:-1] + f', "partial_rotary_factor": {written}' + "}"
+
+    assert read_model_config(unused, name="m").num_layers == 36
+    with pytest.raises(ModelConfigError, match="partial_rotary_factor = "):
+        read_model_config(used, name="m")
+
+
+def test_a_file_of_several_mib_is_read() -> None:
+    names = [f"model.layers.{n % 36}.mlp.experts.{n}.up_proj" for n in range(60_000)]
+    config = built_in_config("Qwen/Qwen3-8B") | {
+        "quantization_config": {"quant_method": "fp8", "modules_to_not_convert": names}
+    }
+    text = json.dumps(config)
+
+    assert len(text) > 2 * MIB
+    assert read_model_config(text, name="m").weight_format.name == "fp8"
+
+
+# transformers_utils/config.py of vLLM 0.33: the second file only where config.json says nothing.
+@pytest.mark.parametrize(
+    ("own", "name", "second", "stored"),
+    [
+        (None, "hf_quant_config.json", {"quantization": {"quant_algo": "NVFP4"}}, "nvfp4"),
+        (None, "quantize_config.json", {"bits": 4, "group_size": 128, "sym": True}, "int4"),
+        (None, "other.json", {"bits": 4, "group_size": 128}, "bf16"),
+        ({"quant_method": "fp8"}, "hf_quant_config.json", {"quant_algo": "NVFP4"}, "fp8"),
+    ],
+)
+def test_a_second_file_says_how_weights_are_quantized(
+    own: dict[str, Any] | None, name: str, second: dict[str, Any], stored: str
+) -> None:
+    config = json.dumps(built_in_config("Qwen/Qwen3-8B") | {"quantization_config": own})
+    beside = {name: json.dumps(second)}
+
+    text = with_second_file(config, beside.get)
+
+    assert read_model_config(text, name="m").weight_format.name == stored
+
+
+@pytest.mark.parametrize(("second", "message"), [("[1]", "is no object"), ("{", "hf_quant_config")])
+def test_a_second_file_that_is_no_object_is_refused(second: str, message: str) -> None:
+    with pytest.raises(ModelConfigError, match=message):
+        with_second_file("{}", {"hf_quant_config.json": second}.get)
+
+
+def test_what_is_no_config_json_has_no_second_file() -> None:
+    assert with_second_file("[", {"hf_quant_config.json": "{}"}.get) == "["
+    assert with_second_file("[1]", {"hf_quant_config.json": "{}"}.get) == "[1]"
+
+
+@pytest.mark.parametrize("value", [{1, 2}, b"x"])
 def test_a_mapping_with_what_json_cannot_hold_is_refused(value: object) -> None:
     with pytest.raises(ModelConfigError, match="not JSON"):
         read(something=value)

@@ -37,8 +37,8 @@ def test_routed_experts_leave_their_products_to_a_block_of_their_own():
     [
         (GROUPED, DENSE, BF16, 0),
         (GROUPED, DENSE, FP8, 4),
-        (GROUPED, DENSE, replace(NVFP4, unquantized=frozenset({"attention"})), 2),
-        (GROUPED, ROUTED, replace(NVFP4, unquantized=frozenset({"attention"})), 0),
+        (GROUPED, DENSE, NVFP4.with_parts({"attention": BF16}), 2),
+        (GROUPED, ROUTED, NVFP4.with_parts({"attention": BF16}), 0),
         (LATENT, DENSE, FP8, 3 + 2),  # those absorbed into queries and outputs keep 16 bits
     ],
 )

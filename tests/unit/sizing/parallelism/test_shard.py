@@ -129,7 +129,7 @@ def test_quantization_halves_what_it_covers_and_leaves_embedding_and_head():
 def test_a_part_that_the_checkpoint_leaves_alone_stays_at_two_bytes():
     fp8 = WeightFormat(name="fp8", bytes_per_parameter=1, compute="fp8")
     spared = WeightFormat(
-        name="fp8", bytes_per_parameter=1, compute="fp8", unquantized=frozenset({"attention"})
+        name="fp8", bytes_per_parameter=1, compute="fp8", own=(("attention", BF16),)
     )
     attention_bytes = 32 * attention_parameters(an_attention(), hidden_size=4096)
 
@@ -184,7 +184,7 @@ def test_tensor_parallel_ranks_multiply_by_a_slice_of_each_expert(split, width):
 
 def test_slices_of_experts_keep_the_blocks_of_their_own_format():
     blocks = WeightFormat(name="fp8", bytes_per_parameter=1, compute="fp8", block_size=1024)
-    own, other = replace(BF16, own_of_experts=blocks), replace(blocks, own_of_experts=BF16)
+    own, other = BF16.with_parts({"experts": blocks}), blocks.with_parts({"experts": BF16})
     (cut,) = share_of(latent_model(), weights=own, tensor=2).experts
     (sliced,) = share_of(latent_model(), weights=other, tensor=2).experts
     (alike,) = share_of(latent_model(), tensor=2).experts
@@ -203,7 +203,7 @@ def test_ranks_multiply_by_whole_experts_where_a_slice_would_cut_a_block():
 
 def test_what_is_in_16_bits_beside_quantized_matrices_is_counted_apart():
     spared = WeightFormat(
-        name="fp8", bytes_per_parameter=1, compute="fp8", unquantized=frozenset({"attention"})
+        name="fp8", bytes_per_parameter=1, compute="fp8", own=(("attention", BF16),)
     )
     share = share_of(a_shape(), weights=spared, tensor=2)
 

@@ -1,19 +1,31 @@
-"""Which parts of a model a list of module names excludes from quantization.
+"""Which format each part of a model has, by rules on the names of its modules.
 
-Publishers write these lists in four ways: full names, name parts, globs, and regular expressions
-after ``re:``. A part counts as excluded as soon as one of its matrices is: that can only make the
-weights too heavy, never too light.
+Publishers write these names in four ways: in full, in part, as globs, and as regular expressions
+after ``re:``. A part counts as the heaviest of its matrices: that can only make the weights too
+heavy, never too light. Layers that differ count as their mean.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fnmatch import translate
+from itertools import chain
 from typing import Final
 
 from tonnage.catalog.config.keys.decoder import UnknownArchitectureError
-from tonnage.catalog.shape import Attention, DenseFfn, Ffn, MoeFfn, StateAttention
+from tonnage.catalog.shape import (
+    Attention,
+    DenseFfn,
+    Ffn,
+    MoeFfn,
+    StateAttention,
+    WeightFormat,
+)
 
 Layer = tuple[Attention | None, Ffn | None]
+Rule = tuple[Sequence[str], WeightFormat]
+"""Names or patterns, and the format of what they match."""
 
 _PREFIXES: Final = (
     "model.layers.{layer}.",
@@ -30,66 +42,116 @@ _BLOCKS: Final[Mapping[str, tuple[str, ...]]] = {
         "mlp.shared_experts", "mlp.shared_expert", "feed_forward.shared_expert",
     ),
 }  # fmt: skip
-PARTS: Final = frozenset(_BLOCKS)
-"""The parts of a model whose formats may differ."""
-_FFN: Final = ("gate_proj", "up_proj", "down_proj", "gate_up_proj", "w1", "w2", "w3")
-_MATRICES: Final[Mapping[str, tuple[str, ...]]] = {
+_FFN: Final = (
+    ("gate_proj", "up_proj", "down_proj"),
+    ("gate_up_proj", "down_proj"),
+    ("w1", "w2", "w3"),
+    ("up_proj", "down_proj"),
+)
+_WHOLE: Final = ""
+"""The module around all matrices of a part."""
+_MATRICES: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "attention": (
-        "q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj",
-        "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj",
+        ("q_proj", "k_proj", "v_proj", "o_proj"),
+        ("qkv_proj", "o_proj"),
+        ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"),
     ),
     # The narrow ones (in_proj_ba, f_a_proj, conv1d) stay wide in most checkpoints: they are a few
     # parameters in a hundred, and must not make the rest count as wide.
-    "gated_delta_net": ("in_proj_qkvz", "in_proj_qkv", "in_proj_z", "out_proj"),
-    "kimi_delta": ("q_proj", "k_proj", "v_proj", "o_proj"),
-    "lightning": ("qkv_proj", "output_gate", "out_proj"),
-    "mamba1": ("in_proj", "out_proj"),
-    "mamba2": ("in_proj", "out_proj"),
-    "short_conv": ("in_proj", "out_proj"),
+    "gated_delta_net": (
+        ("in_proj_qkvz", "out_proj"),
+        ("in_proj_qkv", "in_proj_z", "out_proj"),
+    ),
+    "kimi_delta": (("q_proj", "k_proj", "v_proj", "o_proj"),),
+    "lightning": (("qkv_proj", "output_gate", "out_proj"),),
+    "mamba1": (("in_proj", "out_proj"),),
+    "mamba2": (("in_proj", "out_proj"),),
+    "short_conv": (("in_proj", "out_proj"),),
     "dense_ffn": _FFN,
-    "experts": _FFN,
+    "experts": ((_WHOLE,), *_FFN),
     "shared_experts": _FFN,
 }  # fmt: skip
-_Matcher = Callable[[str], bool]
+"""The ways to name the matrices of a part, each of all of them."""
+_HEADS: Final = ("lm_head", "language_model.lm_head", "model.language_model.lm_head")
 
-# Letters, digits, _ - / and escaped dots; . and .* ; ^ $ ; (a|b) and (?:a|b); [a-z0-9].
+# Letters, digits, _ - /; escaped dots, digits, any character; ^ $; (a|b) and (?:a|[b-d]); [^.a-z].
 _SIMPLE_EXPRESSION: Final = re.compile(
-    r"(?:[\w\-/]|\\\.|\.\*?|\^|\$|\((?:\?:)?[\w|]+\)\??|\[[\w\-]+\]\*?)*", re.ASCII
+    r"(?:[\w\-/]|(?:\\[.d]|\.|\[\^?[\w.\-]+\])[*+]?|[\^$]"
+    r"|\((?:\?:)?(?:[\w|]|\[[\w\-]+\])+\)\??)*",
+    re.ASCII,
 )
 _MAX_WILDCARDS: Final = 4
 """More would let a short expression run for minutes."""
+_MAX_PATTERNS: Final = 3000
+"""Globs and expressions of one rule; names in full may be many more."""
+_NUMBER: Final = re.compile(r"(?<![A-Za-z_])\d")
 
 
-def unquantized_parts(
-    patterns: Iterable[str], layers: Sequence[Layer], own_names: Mapping[str, str]
-) -> set[str]:
-    """Return the parts of the model that these patterns exclude.
+def formats_by_part(
+    rules: Sequence[Rule],
+    default: WeightFormat,
+    layers: Sequence[Layer],
+    own_names: Mapping[str, str],
+) -> dict[str, WeightFormat]:
+    """Return the format of each part that the model has, and of a head that a rule names.
 
-    The middle one of the layers that have a part stands for all of them. ``own_names`` are
-    module names by part where the family does not use one of the usual names.
+    Of the rules that match a matrix the first holds; ``default`` is the format of what none
+    matches. ``own_names`` are module names by part where the family does not use a usual one.
 
     Raises:
         UnknownArchitectureError: a regular expression is not of a simple kind.
     """
-    matchers = [_matcher(pattern) for pattern in patterns]
-    return {
-        part
-        for part, index in _middle_layers(layers).items()
-        if any(
-            matches(f"{name}.{matrix}")
-            for name in _names(part, index, own_names.get(part))
-            for matrix in _MATRICES[_kind(part, layers[index])]
-            for matches in matchers
-        )
-    }
+    matchers = [(_Matcher(patterns), stored) for patterns, stored in rules if patterns]
+    tells_layers = any(_NUMBER.search(each) for patterns, _ in rules for each in patterns)
+    found = {}
+    for part, indices in _owners(layers).items():
+        asked = indices if tells_layers else indices[:1]
+        formats = [_of_layer(part, index, layers, own_names, matchers, default) for index in asked]
+        found[part] = _mean(formats)
+    heads = (stored for matcher, stored in matchers if any(map(matcher.matches, _HEADS)))
+    head = next(heads, None)
+    is_narrow = head and head.bytes_per_parameter < head.wide_bytes_per_parameter
+    return found | ({"head": head} if head and is_narrow else {})
 
 
-def _middle_layers(layers: Sequence[Layer]) -> dict[str, int]:
+def _of_layer(  # noqa: PLR0913, PLR0917  (a part of a layer, and what is said of it)
+    part: str,
+    index: int,
+    layers: Sequence[Layer],
+    own_names: Mapping[str, str],
+    matchers: Sequence[tuple["_Matcher", WeightFormat]],
+    default: WeightFormat,
+) -> WeightFormat:
+    ways = _MATRICES[_kind(part, layers[index])]
+    blocks = _names(part, index, own_names.get(part))
+    hits = {}
+    for matrix in dict.fromkeys(chain.from_iterable(ways)):
+        names = [f"{name}.{matrix}" if matrix else name.removesuffix(".0") for name in blocks]
+        for matcher, stored in matchers:
+            if any(map(matcher.matches, names)):
+                hits[matrix] = stored.of(part)
+                break
+    is_complete = any(hits.keys() >= set(way) for way in ways)
+    formats = [*hits.values(), *([] if is_complete else [default.of(part)])]
+    return max(formats, key=lambda stored: stored.bytes_per_parameter)
+
+
+def _mean(formats: Sequence[WeightFormat]) -> WeightFormat:
+    """Return the most common format, with the mean bytes of all."""
+    [(common, number)] = Counter(formats).most_common(1)
+    if number == len(formats):
+        return common
+    total_bytes = sum(stored.bytes_per_parameter for stored in formats)
+    return replace(common, bytes_per_parameter=total_bytes / len(formats))
+
+
+def _owners(layers: Sequence[Layer]) -> dict[str, list[int]]:
+    """Return the layers that have a part, by part."""
     owners: dict[str, list[int]] = {}
     for index, (attention, ffn) in enumerate(layers):
         for part in (*_attention_parts(attention), *_ffn_parts(ffn)):
             owners.setdefault(part, []).append(index)
-    return {part: indices[len(indices) // 2] for part, indices in owners.items()}
+    return owners
 
 
 def _attention_parts(attention: Attention | None) -> tuple[str, ...]:
@@ -128,25 +190,46 @@ def _kind(part: str, layer: Layer) -> str:
     return part
 
 
-def _matcher(pattern: str) -> _Matcher:
-    if pattern.startswith("re:"):
-        return _expression(pattern.removeprefix("re:"))
-    if any(mark in pattern for mark in "*?["):
-        return lambda name: fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
-    inner = f".{pattern}."
-    return lambda name: inner in f".{name}."
+class _Matcher:
+    """The names and patterns of one rule."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        written = [each for each in patterns if each.startswith("re:")]
+        globs = [each for each in patterns if each not in written and any(c in each for c in "*?[")]
+        if len(written) + len(globs) > _MAX_PATTERNS:
+            raise UnknownArchitectureError(
+                f"quantization by more than {_MAX_PATTERNS} patterns is not understood yet"
+            )
+        self._names = set(patterns).difference(written, globs)
+        self._lengths = {name.count(".") + 1 for name in self._names}
+        translated = [translate(text) for glob in globs for text in (glob, f"{glob}.*")]
+        self._globs = re.compile("|".join(translated)) if globs else None
+        self._expressions = [_expression(each.removeprefix("re:")) for each in written]
+
+    def matches(self, name: str) -> bool:
+        """Tell whether a module of this name is meant, or one that it is in."""
+        words = name.split(".")
+        return (
+            any(
+                ".".join(words[start : start + length]) in self._names
+                for length in self._lengths
+                for start in range(len(words) - length + 1)
+            )
+            or (self._globs is not None and self._globs.match(name) is not None)
+            or any(expression.match(name) for expression in self._expressions)
+        )
 
 
-def _expression(text: str) -> _Matcher:
+def _expression(text: str) -> re.Pattern[str]:
     try:
-        is_simple = _SIMPLE_EXPRESSION.fullmatch(text) and text.count("*") <= _MAX_WILDCARDS
+        wildcards = text.count("*") + text.count("+")
+        is_simple = _SIMPLE_EXPRESSION.fullmatch(text) and wildcards <= _MAX_WILDCARDS
         compiled = re.compile(text) if is_simple else None
     except re.error:
         compiled = None
     if compiled is None:
         raise UnknownArchitectureError(
-            f"weights excluded from quantization by the expression {text!r:.100} "
-            "are not understood yet"
+            f"modules that are quantized or not by the expression {text!r:.100} are not "
+            "understood yet"
         )
-    expression = compiled
-    return lambda name: expression.match(name) is not None
+    return compiled

@@ -1,29 +1,23 @@
-"""From ``quantization_config`` to a weight format: bytes per parameter, scales counted in."""
+"""The keys of a ``quantization_config``, and the formats that they name: bytes and precision."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Annotated, Final
 
-from pydantic import AliasChoices, Field, ValidationError
+from pydantic import AliasChoices, Field
 
-from tonnage.catalog.config.formats.modules import Layer, unquantized_parts
-from tonnage.catalog.config.keys.decoder import (
-    ModelConfigError,
-    UnknownArchitectureError,
-    first_problem,
-)
+from tonnage.catalog.config.keys.decoder import ModelConfigError, UnknownArchitectureError
 from tonnage.catalog.config.keys.types import Block
 from tonnage.catalog.shape import HalfType, WeightFormat
-from tonnage.units import count_of
 
 SCALE_BYTES: Final = 2
 """Of a group of int4 or int8 weights: one fp16 number."""
 BLOCK_SCALE_BYTES: Final = 4
 """Of a block of fp8 weights: one fp32 number."""
-MXFP4_GROUP: Final = 32
+MX_GROUP: Final = 32
 NVFP4_GROUP: Final = 16
-"""Weights that share a scale of one byte, as both 4-bit float formats define it."""
+"""Weights that share a scale of one byte, as these formats define it."""
 DEFAULT_GROUP: Final = 128
 MARLIN_METHODS: Final = frozenset({"awq", "awq_marlin", "gptq", "gptq_marlin"})
 MARLIN_GROUPS: Final = frozenset({-1, 32, 64, 128})
@@ -32,8 +26,9 @@ BF16: Final = WeightFormat(name="bf16", bytes_per_parameter=2.0, compute="bf16")
 FP16: Final = WeightFormat(name="fp16", bytes_per_parameter=2.0, compute="bf16")
 FP8: Final = WeightFormat(name="fp8", bytes_per_parameter=1.0, compute="fp8")
 INT8: Final = WeightFormat(name="int8", bytes_per_parameter=1.0, compute="int8")
-MXFP4: Final = WeightFormat(name="mxfp4", bytes_per_parameter=0.5 + 1 / MXFP4_GROUP, compute="bf16")
+MXFP4: Final = WeightFormat(name="mxfp4", bytes_per_parameter=0.5 + 1 / MX_GROUP, compute="bf16")
 """Weight-only in vLLM's default kernels: the activations keep 16 bits."""
+MXFP8: Final = WeightFormat(name="mxfp8", bytes_per_parameter=1 + 1 / MX_GROUP, compute="fp8")
 NVFP4: Final = WeightFormat(name="nvfp4", bytes_per_parameter=0.5 + 1 / NVFP4_GROUP, compute="fp4")
 
 
@@ -75,26 +70,58 @@ WEIGHT_FORMATS: Final[Mapping[str, WeightFormat]] = MappingProxyType(
 )
 """What ``spec.model.weights`` may ask for, as the usual recipes store it. Those of four bits are of
 a checkpoint that is not known; the others a server makes itself, of every matrix."""
-LISTING_METHODS: Final = ("compressed-tensors", "modelopt", "modelopt_fp4")
-"""Whose files list what they leave out; of the others an absent list leaves nothing out."""
+_Word = Annotated[str, Field(max_length=100)]
+_Bits = Annotated[int, Field(ge=1, le=16)]
+_Group = Annotated[int, Field(ge=-1, le=100_000)]
+_Module = Annotated[str, Field(max_length=500)]
+_Names = Annotated[list[_Module], Field(max_length=200_000)]
+_Sides = Annotated[list[Annotated[int, Field(gt=0, le=100_000)]], Field(min_length=2, max_length=2)]
 
 
-_Names = Annotated[list[Annotated[str, Field(max_length=500)]], Field(max_length=100_000)]
+class Tensor(Block):
+    """How numbers are stored, as compressed-tensors writes it."""
 
-
-class _Tensor(Block):
-    num_bits: Annotated[int, Field(ge=1, le=16)]
+    num_bits: _Bits
     type: Annotated[str, Field(max_length=20)]
-    group_size: Annotated[int, Field(ge=-1, le=100_000)] | None = None
+    group_size: _Group | None = None
     symmetric: bool = True
     actorder: Annotated[str, Field(max_length=20)] | bool | None = None
+    block_structure: _Sides | None = None
+
+
+class QuarkTensor(Block):
+    """The same, as Quark writes it."""
+
+    dtype: _Word
+    qscheme: _Word | None = None
+    group_size: _Group | None = None
+    symmetric: bool = True
+    block_size: _Sides | None = None
+
+
+class QuarkGroup(Block):
+    """Matrices that are stored alike; nvfp4 has two entries, of blocks and of the scales."""
+
+    weight: QuarkTensor | list[QuarkTensor] | None = None
+    input_tensors: QuarkTensor | list[QuarkTensor] | None = None
+
+
+class ModuleKeys(Block):
+    """What is said of one module, or of those of a pattern, beside what holds for all."""
+
+    bits: _Bits | None = None
+    group_size: _Group | _Sides | None = None
+    quant_algo: _Word | None = None
+
+
+_ByModule = Annotated[dict[_Module, ModuleKeys], Field(max_length=200_000)]
 
 
 class QuantizedGroup(Block):
     """Matrices that are stored alike."""
 
-    weights: _Tensor | None = None
-    input_activations: _Tensor | None = None
+    weights: Tensor | None = None
+    input_activations: Tensor | None = None
     targets: _Names = Field(default=[])
 
 
@@ -107,41 +134,58 @@ class _CacheScheme(Block):
 class QuantizationKeys(Block):
     """The keys that decide bytes. Observers and calibration settings are not read."""
 
-    quant_method: Annotated[str, Field(max_length=100)] | None = None
-    quant_algo: Annotated[str, Field(max_length=100)] | None = None
-    moe_quant_algo: Annotated[str, Field(max_length=100)] | None = None
-    format: Annotated[str, Field(max_length=100)] | None = None
-    bits: Annotated[int, Field(ge=1, le=16)] | None = None
-    group_size: Annotated[int, Field(ge=-1, le=100_000)] | None = None
+    quant_method: _Word | None = None
+    quant_algo: _Word | None = None
+    moe_quant_algo: _Word | None = None
+    format: _Word | None = None
+    bits: _Bits | None = None
+    group_size: _Group | _Sides | None = None
     zero_point: bool = True
     sym: bool = True
     desc_act: bool = False
-    weight_block_size: (
-        Annotated[list[Annotated[int, Field(gt=0, le=100_000)]], Field(min_length=2, max_length=2)]
-        | None
-    ) = None
+    lm_head: bool = False
+    data_type: _Word = "int"
+    load_in_8bit: bool = False
+    forward_dtype: _Word | None = None
+    weight_block_size: _Sides | None = None
     config_groups: Annotated[dict[str, QuantizedGroup], Field(max_length=500)] | None = None
     ignore: _Names | None = Field(
         default=None,
-        validation_alias=AliasChoices("ignore", "modules_to_not_convert", "exclude_modules"),
-    )
-    kv_cache_scheme: _CacheScheme | Annotated[str, Field(max_length=100)] | None = None
-    kv_cache_quant_algo: Annotated[str, Field(max_length=100)] | None = None
+        validation_alias=AliasChoices(
+            "ignore", "modules_to_not_convert", "exclude_modules", "ignored_layers", "exclude",
+            "skip_modules", "llm_int8_skip_modules",
+        ),
+    )  # fmt: skip
+    kv_cache_scheme: _CacheScheme | _Word | None = None
+    kv_cache_quant_algo: _Word | None = None
     sparsity_config: dict[str, object] | None = None
-    dynamic: dict[str, object] | None = None
+    dynamic: _ByModule | None = None
+    extra_config: _ByModule | None = None
+    quantized_layers: _ByModule | None = None
+    quant_type: dict[str, object] | None = None
+    quant_config: dict[str, object] | None = None
+    global_quant_config: QuarkGroup | None = None
+    layer_quant_config: Annotated[dict[_Module, QuarkGroup], Field(max_length=10_000)] | None = None
 
     @property
     def method(self) -> str:
-        """``quant_method``; older ModelOpt files name the algorithm only.
+        """``quant_method``, of ModelOpt as vLLM tells its kinds apart.
+
+        Older ModelOpt files name the algorithm only.
 
         Raises:
             ModelConfigError: neither is given.
+
+        Sources:
+            [vllm-source] modelopt.py override_quantization_method.
         """
-        if self.quant_method:
-            return self.quant_method
-        if self.quant_algo:
-            return "modelopt"
-        raise ModelConfigError("quantization_config.quant_method is missing")
+        method, algorithm = self.quant_method, (self.quant_algo or "").upper()
+        if not method and not algorithm:
+            raise ModelConfigError("quantization_config.quant_method is missing")
+        if method and not method.startswith("modelopt"):
+            return method
+        kinds = {"MXFP8": "modelopt_mxfp8", "MIXED_PRECISION": "modelopt_mixed"}
+        return kinds.get(algorithm, method or "modelopt")
 
     @property
     def orders_activations(self) -> bool:
@@ -155,154 +199,6 @@ class QuantizationKeys(Block):
         return (self.desc_act and self.group_size != -1) or bool(
             orders & {"group", "dynamic", True}
         )
-
-
-def read_quantization(block: object) -> QuantizationKeys:
-    """Read a ``quantization_config``.
-
-    Raises:
-        ModelConfigError: names the key and what was read.
-    """
-    if not isinstance(block, Mapping):
-        raise ModelConfigError(f"quantization_config = {block!r:.100} is no object")
-    try:
-        return QuantizationKeys.model_validate(dict(block))
-    except ValidationError as error:
-        raise ModelConfigError(f"quantization_config.{first_problem(error)}") from error
-
-
-def stored_weights(
-    keys: QuantizationKeys, layers: Sequence[Layer], own_names: Mapping[str, str]
-) -> WeightFormat:
-    """Return how the checkpoint stores the weights of these layers.
-
-    Raises:
-        ModelConfigError: a key is missing.
-        UnknownArchitectureError: the format, or a mixture of formats, is not understood.
-    """
-    found = _weight_format(keys)
-    ignored = unquantized_parts(keys.ignore or [], layers, own_names)
-    if keys.method == "mxfp4":  # gpt-oss: the experts only, whatever the list says
-        ignored |= {"attention", "state_attention", "dense_ffn", "shared_experts"}
-    is_listed = keys.ignore is not None or keys.method not in LISTING_METHODS
-    return replace(found, unquantized=frozenset(ignored), says_unquantized=is_listed)
-
-
-def _weight_format(keys: QuantizationKeys) -> WeightFormat:
-    if keys.sparsity_config and keys.sparsity_config.get("format") != "dense":
-        raise _unknown("sparsity_config", keys.sparsity_config.get("format"))
-    if keys.dynamic:
-        raise _unknown("dynamic", "rules per module")
-    match keys.method:
-        case "fp8" | "fbgemm_fp8":
-            return _block_fp8(keys)
-        case "awq" | "gptq" | "gptq_marlin" | "awq_marlin" | "auto-round":
-            return _integer(keys)
-        case "mxfp4":
-            return MXFP4
-        case "modelopt" | "modelopt_fp4":
-            return _modelopt(keys)
-        case "compressed-tensors":
-            return _compressed_tensors(keys)
-        case method:
-            raise _unknown("quant_method", method)
-
-
-def _block_fp8(keys: QuantizationKeys) -> WeightFormat:
-    if keys.weight_block_size is None:
-        return FP8
-    rows, columns = keys.weight_block_size
-    scale = BLOCK_SCALE_BYTES / (rows * columns)
-    return replace(FP8, bytes_per_parameter=1 + scale, block_size=max(rows, columns))
-
-
-def _integer(keys: QuantizationKeys) -> WeightFormat:
-    bits, group_size = keys.bits, keys.group_size
-    if bits is None or group_size is None:
-        missing = "bits" if bits is None else "group_size"
-        raise ModelConfigError(f"quantization_config.{missing} is missing")
-    if bits not in {4, 8} or group_size == 0:
-        raise _unknown("bits and group_size", f"{bits} in groups of {group_size}")
-    # GPTQ stores zero points even where it quantizes symmetrically; AWQ says whether it has them.
-    has_zero_points = keys.zero_point if keys.method.startswith("awq") else True
-    return integer_group_format(bits=bits, group_size=group_size, has_zero_points=has_zero_points)
-
-
-def _modelopt(keys: QuantizationKeys) -> WeightFormat:
-    match keys.quant_algo:
-        case "FP8":
-            return FP8
-        case "NVFP4":
-            _same_weights(keys)
-            return NVFP4
-        case algorithm:
-            raise _unknown("quant_algo", algorithm)
-
-
-def _compressed_tensors(keys: QuantizationKeys) -> WeightFormat:
-    group = _same_weights(keys)
-    if group is None:
-        raise _unknown("format", keys.format)
-    return group_format(group, keys)
-
-
-def group_format(group: QuantizedGroup, keys: QuantizationKeys) -> WeightFormat:
-    """Return the format of one of these groups of matrices.
-
-    Raises:
-        UnknownArchitectureError: it is not understood.
-    """
-    if group.weights is None:
-        raise _unknown("format", keys.format)
-    weights, inputs = group.weights, group.input_activations
-    match weights.type, weights.num_bits:
-        case "float", 8:
-            found = FP8
-        case "float", 4 if weights.group_size == NVFP4_GROUP:
-            found = NVFP4
-        case "float", 4 if weights.group_size == MXFP4_GROUP:
-            found = replace(MXFP4, own_of_experts=_experts_in_mxfp4(inputs))
-        case "int", 4 | 8:
-            found = integer_group_format(
-                bits=weights.num_bits,
-                group_size=weights.group_size or -1,
-                has_zero_points=not weights.symmetric,
-            )
-        case kind, bits:
-            raise _unknown("config_groups", f"{bits} bits of {kind}")
-    return replace(found, compute=_compute(inputs))
-
-
-def _experts_in_mxfp4(inputs: _Tensor | None) -> WeightFormat:
-    """Return the format of experts, of which vLLM makes products in 4 bits if nobody asks for 8.
-
-    Sources:
-        [vllm-source] compressed_tensors_moe.py: CompressedTensorsW4A4Mxfp4MoEMethod; from 0.32 on
-        CompressedTensorsW4A8Mxfp4MoEMethod beside it.
-    """
-    return replace(MXFP4, compute="fp8" if _compute(inputs) == "fp8" else "fp4")
-
-
-def _compute(inputs: _Tensor | None) -> str:
-    """Return the precision of the products: that of the activations, or 16 bits."""
-    if inputs is None:
-        return "bf16"
-    if inputs.type not in {"float", "int"}:
-        raise _unknown("config_groups", f"activations of the type {inputs.type}")
-    widths = {("float", 4): "fp4", ("float", 8): "fp8", ("int", 8): "int8"}
-    return widths.get((inputs.type, inputs.num_bits), "bf16")
-
-
-def _same_weights(keys: QuantizationKeys) -> QuantizedGroup | None:
-    """Return the group of all matrices; several that differ in the weights are not understood."""
-    groups = list((keys.config_groups or {}).values())
-    if any(group.weights != groups[0].weights for group in groups):
-        several = count_of(len(groups), "group")
-        raise _unknown("config_groups", f"{several} with different weights")
-    if any(target != "Linear" for group in groups for target in group.targets):
-        target = next(t for group in groups for t in group.targets if t != "Linear")
-        raise _unknown("config_groups", f"target {target!r:.100}")
-    return groups[0] if groups else None
 
 
 def cache_format(keys: QuantizationKeys) -> str:
@@ -324,7 +220,7 @@ def cache_format(keys: QuantizationKeys) -> str:
         return "fp8"
     if is_modelopt:
         return found if found == "nvfp4" else "bf16"
-    raise _unknown("kv_cache_scheme", scheme if isinstance(scheme, str) else found)
+    raise not_understood("kv_cache_scheme", scheme if isinstance(scheme, str) else found)
 
 
 def _scheme_name(scheme: _CacheScheme, is_modelopt: bool) -> str:
@@ -353,7 +249,8 @@ def dtype_beside(keys: QuantizationKeys, declared: HalfType | None) -> HalfType:
     return declared if declared and has_marlin else "float16"
 
 
-def _unknown(key: str, value: object) -> UnknownArchitectureError:
+def not_understood(key: str, value: object) -> UnknownArchitectureError:
+    """Return the error that names a key and its value."""
     return UnknownArchitectureError(
         f"weights stored with quantization_config.{key} = {value!r:.100} are not understood yet"
     )

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -18,7 +17,9 @@ MAX_PATH_LENGTH: Final = 200
 
 
 def check_document(config: Mapping[str, object]) -> None:
-    """Refuse what JSON cannot hold, and nesting and numbers that no honest file has.
+    """Refuse what Python's JSON cannot hold, and nesting and numbers that no honest file has.
+
+    Infinity and NaN, which Python and vLLM read, are refused by the keys that are used.
 
     Raises:
         ModelConfigError: names the key.
@@ -34,7 +35,7 @@ def check_document(config: Mapping[str, object]) -> None:
 
 def digest(config: Mapping[str, object]) -> str:
     """Return a short name for a checked document: the same for the same keys in any order."""
-    text = json.dumps(config, sort_keys=True, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(config, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
 
 
@@ -42,8 +43,6 @@ def _refuse_odd(where: str, value: object) -> None:
     match value:
         case int() if value.bit_length() > MAX_INTEGER_BITS:
             odd = f"a number of {value.bit_length()} bits"
-        case float() if not math.isfinite(value):
-            odd = str(value)
         case Mapping() if not all(isinstance(key, str) for key in value):
             odd = "a key that is no text"
         case str() | int() | float() | list() | Mapping() | None:

@@ -1,0 +1,128 @@
+"""From the keys of a ``quantization_config`` to the format of each part of a model."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from tonnage.catalog.assumption import Assumption
+from tonnage.catalog.config.formats.methods import recipe_of
+from tonnage.catalog.config.formats.modules import Layer, formats_by_part
+from tonnage.catalog.config.formats.quantization import BF16, MXFP4, NVFP4, QuantizationKeys
+from tonnage.catalog.config.keys.decoder import UnknownArchitectureError
+from tonnage.catalog.shape import QUANTIZED_PARTS, MoeFfn, WeightFormat
+
+LISTING_METHODS: Final = ("compressed-tensors", "modelopt", "modelopt_fp4", "modelopt_mxfp8")
+"""Whose files list what they leave out; of the others an absent list leaves nothing out."""
+LINEAR_METHODS: Final = frozenset({"fbgemm_fp8", "fp_quant", "hqq", "torchao"})
+"""With which vLLM quantizes linear layers and no routed experts."""
+UNTIMED_METHODS: Final = LINEAR_METHODS - {"fbgemm_fp8"} | {"bitsandbytes", "quark"}
+"""Whose kernels no table has."""
+EXPERTS_ONLY: Final = frozenset({"gpt_oss_mxfp4", "mxfp4"})
+_SLOWEST_FIRST: Final = ("bf16", "int8", "fp8", "fp4")
+_DENSE: Final = ("dense_ffn", "attention", "state_attention", "shared_experts")
+
+
+def stored_weights(
+    keys: QuantizationKeys, layers: Sequence[Layer], own_names: Mapping[str, str]
+) -> tuple[WeightFormat, tuple[Assumption, ...]]:
+    """Return how the checkpoint stores the weights of these layers, and what is assumed of it.
+
+    Raises:
+        ModelConfigError: a key is missing.
+        UnknownArchitectureError: the format is not understood.
+    """
+    recipe = recipe_of(keys)
+    rules = ((tuple(keys.ignore or ()), BF16), *recipe.rules)
+    parts = formats_by_part(rules, recipe.default, layers, own_names)
+    if keys.method in EXPERTS_ONLY:
+        parts |= dict.fromkeys(QUANTIZED_PARTS - {"experts"}, BF16)
+    if keys.method in LINEAR_METHODS:
+        parts["experts"] = BF16
+    found = _combined(parts, recipe.default)
+    is_listed = keys.ignore is not None or keys.method not in LISTING_METHODS
+    has_experts = any(isinstance(ffn, MoeFfn) for _, ffn in layers)
+    return (
+        replace(found, says_unquantized=is_listed),
+        tuple(_assumptions(keys, found, has_experts=has_experts)),
+    )
+
+
+def _combined(parts: Mapping[str, WeightFormat], default: WeightFormat) -> WeightFormat:
+    """Return the slowest of the formats beside experts, with the others as its own."""
+    plain = replace(default, own=())
+    narrow = [parts[part] for part in _DENSE if part in parts and _is_narrow(parts[part])]
+    others = [plain, parts.get("experts", plain)]
+    choice = [each for each in (narrow or others) if _is_narrow(each)] or [BF16]
+    main = min(choice, key=lambda stored: _SLOWEST_FIRST.index(stored.compute))
+    own = {part: each for part, each in parts.items() if each != main or part == "head"}
+    return main.with_parts(own)
+
+
+def _is_narrow(stored: WeightFormat) -> bool:
+    return stored.bytes_per_parameter < BF16.bytes_per_parameter
+
+
+def _assumptions(
+    keys: QuantizationKeys, found: WeightFormat, *, has_experts: bool
+) -> Iterator[Assumption]:
+    own_report = "the first Ready pod's own report"
+    if keys.method in LINEAR_METHODS and has_experts:
+        yield Assumption(
+            about="weights",
+            taken=f"{keys.method}: vLLM quantizes no routed experts with it; the checkpoint is "
+            "assumed to have them in 16 bits",
+            effect="start",
+            replaced_by="--hub, --checkpoint FOLDER or a checkpoint of another method",
+        )
+    if keys.method in UNTIMED_METHODS:
+        yield Assumption(
+            about="weights",
+            taken=f"{keys.method}: stored as {found.described}, with scales "
+            f"{found.bytes_per_parameter:.4g} bytes a parameter; timed as other files of "
+            f"{found.name}",
+            effect="time",
+            replaced_by=own_report,
+        )
+    dense = (found.of(part) for part in _DENSE[:3] if part not in found.unquantized)
+    if len({stored.compute for stored in dense}) > 1:
+        yield Assumption(
+            about="weights",
+            taken=f"{found.described}: all beside routed experts is timed as {found.name}, the "
+            "slowest",
+            effect="time",
+            replaced_by=own_report,
+        )
+
+
+def as_kind_reads(found: WeightFormat, kind: object) -> WeightFormat:
+    """Return the format as the engine reads it: Kimi-K3's file is not one of compressed-tensors.
+
+    Sources:
+        [vllm-source] models/config.py KimiK3ForConditionalGenerationConfig, which has it read as
+        a file of mxfp4: experts as DeepSeek V4's, but for Humming, from 0.33 on.
+    """
+    if kind != "kimi_k3" or found.of_experts.name != MXFP4.name:
+        return found
+    return found.with_parts({"experts": replace(MXFP4, compute="fp8")})
+
+
+def with_expert_format(
+    found: WeightFormat, keys: QuantizationKeys, expert_dtype: object
+) -> WeightFormat:
+    """Return the format with that of the routed experts, which DeepSeek V4 names beside it.
+
+    Raises:
+        UnknownArchitectureError: it is neither fp4 nor fp8.
+
+    Sources:
+        [vllm-source] models/deepseek_v4/quant_config.py: in fp8 checkpoints only; it asks for
+        activations in 8 bits beside experts in mxfp4.
+    """
+    if keys.method != "fp8" or expert_dtype == "fp8":
+        return found
+    if expert_dtype != "fp4":
+        raise UnknownArchitectureError(
+            f"experts with expert_dtype = {expert_dtype!r:.100} are not understood yet"
+        )
+    is_nvfp4 = keys.moe_quant_algo == "NVFP4"
+    return found.with_parts({"experts": NVFP4 if is_nvfp4 else replace(MXFP4, compute="fp8")})
