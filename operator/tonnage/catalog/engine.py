@@ -45,6 +45,8 @@ class CacheRules:
     state_blocks: int = 2
     """Blocks per sequence of a layer with a state: a second one with prefix caching, which is the
     default for such models where this is 2."""
+    state_draft_tokens: int = 0
+    """Tokens that a step may draft: the tail of a convolution keeps them too."""
     checkpointed_states: tuple[StateCacheKind, ...] = ("mamba2", "kimi_k3", "gated_delta_net")
     """With prefix caching these keep one block more, for the state within a prompt. The prefill
     kernels are those of Hopper and Blackwell."""

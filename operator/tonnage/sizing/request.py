@@ -211,7 +211,7 @@ class SizingRequest:
         if self.speculation is None:
             return rules
         drafted = self.speculation.num_draft_tokens
-        return replace(rules, state_blocks=rules.state_blocks + drafted)
+        return replace(rules, state_blocks=rules.state_blocks + drafted, state_draft_tokens=drafted)
 
 
 @memoize

@@ -27,6 +27,8 @@ WHOLE = Fraction(1)
 FP8_ENTRY_BYTES = 656
 """Of sparse latent attention: 512 bytes, four scales, 64 rotary elements of two bytes."""
 CONV_ELEMENT_BYTES = 2
+WITHOUT_DRAFTS = ("mamba1", "lightning")
+"""Kinds of state that no speculation goes with, or that have no convolution."""
 EXCHANGED_BYTES = 2
 FP8_BYTES = 1
 
@@ -132,19 +134,20 @@ def kv_bytes_per_token(
     )
 
 
-def state_bytes(attention: Attention) -> int:
+def state_bytes(attention: Attention, num_draft_tokens: int = 0) -> int:
     """Return what one layer keeps of a sequence whatever its length.
 
-    The tail of the convolution and one matrix per value head::
+    The tail of the convolution, for the drafts of a step too, and one matrix per value head::
 
-        (conv_kernel - 1) * conv_dim * 2 + value_heads * value_dim * key_dim * element_bytes
+        (conv_kernel - 1 + drafts) * conv_dim * 2 + value_heads * value_dim * key_dim * bytes
 
     Sources:
-        [vllm-source] model_executor/layers/mamba/mamba_utils.py.
+        [vllm-source] model_executor/layers/mamba/mamba_utils.py (num_spec; Mamba-1 has none).
     """
     if not isinstance(attention, StateAttention):
         return 0
-    tail = (attention.conv_kernel - 1) * attention.conv_dim * CONV_ELEMENT_BYTES
+    drafted = 0 if attention.kind in WITHOUT_DRAFTS else num_draft_tokens
+    tail = (attention.conv_kernel - 1 + drafted) * attention.conv_dim * CONV_ELEMENT_BYTES
     matrix = attention.value_head_dim * attention.key_head_dim * attention.state_element_bytes
     return tail + attention.num_value_heads * matrix
 
@@ -253,7 +256,7 @@ def kv_shares(  # noqa: PLR0913  (a model, how its cache is stored, and how it i
             attended_tokens=mine.chosen_tokens,
             index_bytes_per_token=layers * index_bytes(mine) / parallelism.context,
             index_flop_per_pair=layers * index_flop_per_pair(mine),
-            state_bytes=layers * state_bytes(mine),
+            state_bytes=layers * state_bytes(mine, rules.state_draft_tokens),
             num_layers=num_layers,
             stage_fraction=stage_fraction,
             is_latent=isinstance(mine, LatentAttention),

@@ -4,7 +4,7 @@ Rows are public start-up logs: their available KV memory, and the blocks, tokens
 that the same log has. Memory is printed to 0.01 GiB, which is what the tolerance allows for.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import yaml
 
 from builders import BF16, a_layer_group, a_shape, a_sizing_request
 from tonnage.api.objects import parse_model_deployment
+from tonnage.catalog.cache_types import CACHE_TYPES, StoredCache
 from tonnage.catalog.engine import known_engine
 from tonnage.catalog.gpu import UnsupportedEngineError, built_in_gpus
 from tonnage.catalog.models import built_in_model
@@ -352,6 +353,30 @@ class TestSwitches:
         assert switches_in(["--block_size=64"]).block_tokens == 64
         assert default_block_tokens(built_in_model("Qwen/Qwen3-8B"), asked) == 32
         assert default_block_tokens(built_in_model("deepseek-ai/DeepSeek-V4-Flash"), asked) == 256
+
+    @pytest.mark.parametrize(
+        ("version", "cache", "tensor", "drafts", "tokens"),
+        [
+            # github.com/noonghunna/club-3090, issue 1107: vLLM 0.27.1 on two RTX 5090
+            ("0.27", "fp8", 2, 7, 1648),
+            # github.com/vllm-project/vllm, pull request 46329, comment of 19 September 2026
+            ("0.28", "fp8", 1, 3, 1600),
+            ("0.28", "nvfp4", 1, 3, 2848),
+        ],
+    )
+    def test_a_state_of_qwen3_8_27b_keeps_the_drafts_of_a_step(
+        self, version, cache, tensor, drafts, tokens
+    ):
+        rules = replace(known_engine(version).constants.cache, state_draft_tokens=drafts)
+        shares = kv_shares(
+            built_in_model("Qwen/Qwen3.8-27B-FP8"),
+            kv_element_bytes=CACHE_TYPES[cache].element_bytes,
+            parallelism=Parallelism(tensor=tensor),
+            rules=rules,
+            cache=StoredCache(type=CACHE_TYPES[cache]),
+        )
+
+        assert cache_layout(tuple(shares), rules=rules).block_tokens == tokens
 
     def test_without_prefix_caching_a_state_has_one_block_and_no_alignment(self):
         layout = layout_under(
