@@ -5,6 +5,7 @@ Certain is what no pool of the estimated range survives. What some do is near th
 
 import math
 import sys
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -44,7 +45,11 @@ class StartFigures:
     max_num_seqs: int
     captures_decode: bool
     """Full CUDA graphs of decode steps are captured."""
+    context_tokens: int
+    in_flight_tokens: int
     has_adapters: bool = False
+    are_chosen: bool = False
+    """The flags are Tonnage's choice: what to change are fields of a spec."""
 
     @property
     def checks_states(self) -> bool:
@@ -53,20 +58,24 @@ class StartFigures:
         return self.layout.has_states and self.captures_decode and is_checked
 
     @property
-    def state_blocks_range(self) -> tuple[int, int]:
+    def blocks_range(self) -> tuple[int, int]:
         low, high = (int(size // self.layout.bytes_per_block) for size in self.pool_range_bytes)
         return max(0, low), max(0, high)
+
+    def blocks_reserved(self, tokens: int) -> int:
+        return self.layout.blocks_reserved(tokens, in_flight_tokens=self.in_flight_tokens)
 
 
 def start_doubts(figures: StartFigures) -> Iterator[StartDoubt]:
     """Yield what may end a start, what is certain first."""
     yield from _states(figures)
+    yield from _length(figures)
     yield from _graphs(figures)
 
 
 def most_startable_seqs(figures: StartFigures) -> int:
     """Return the slots with which the engine starts though the cache is at its low end."""
-    return max(1, figures.state_blocks_range[0]) if figures.checks_states else sys.maxsize
+    return max(1, figures.blocks_range[0]) if figures.checks_states else sys.maxsize
 
 
 def _states(figures: StartFigures) -> Iterator[StartDoubt]:
@@ -76,7 +85,7 @@ def _states(figures: StartFigures) -> Iterator[StartDoubt]:
         [vllm-source] config/compilation.py resolve_cudagraph_mode_and_sizes, from 0.20.0 on;
         adjust_cudagraph_sizes_for_mamba_cache of 0.18.0 and 0.19.0.
     """
-    least, most = figures.state_blocks_range
+    least, most = figures.blocks_range
     seqs = figures.max_num_seqs
     if not figures.checks_states or seqs <= least:
         return
@@ -89,6 +98,27 @@ def _states(figures: StartFigures) -> Iterator[StartDoubt]:
         message=f"--max-num-seqs {seqs} {verbs[0]} the {expected} state blocks of the KV cache"
         f"{span}: vLLM {figures.engine.minor} {verbs[1]}; set --max-num-seqs to at most "
         f"{max(1, least)}, or raise --gpu-memory-utilization",
+    )
+
+
+def _length(figures: StartFigures) -> Iterator[StartDoubt]:
+    """Say that the cache may be too small for one request of the maximum length.
+
+    Sources:
+        [vllm-source] v1/core/kv_cache_utils.py _check_enough_kv_cache_memory.
+    """
+    context, (least, _) = figures.context_tokens, figures.blocks_range
+    needed = figures.blocks_reserved(context)
+    if least >= needed:
+        return
+    most = bisect_right(range(1, context), least, key=figures.blocks_reserved)
+    short = format_bytes((needed - least) * figures.layout.bytes_per_block)
+    flag = "contextLength" if figures.are_chosen else "--max-model-len"
+    cure = f"set {flag} to at most {most}" if most else "raise the number of GPUs of a replica"
+    yield StartDoubt(
+        code="MayNotStart",
+        message=f"the KV cache may be {short} short of one request of {context} tokens: vLLM "
+        f"{figures.engine.minor} then does not start; {cure}",
     )
 
 
@@ -113,12 +143,15 @@ def _graphs(figures: StartFigures) -> Iterator[StartDoubt]:
     if not graphs_bytes or short_bytes <= 0:
         return
     lower = budget.utilization_fraction - short_bytes / budget.total_bytes
-    cure = f"set --gpu-memory-utilization to at most {math.floor(lower * PERCENT) / PERCENT:g}"
+    share = math.floor(lower * PERCENT) / PERCENT
+    cure = f"set --gpu-memory-utilization to at most {share:g}, or --enforce-eager"
     if budget.given_pool:
-        cure = f"give a cache that is {format_bytes(short_bytes)} smaller"
+        cure = f"give a cache that is {format_bytes(short_bytes)} smaller, or --enforce-eager"
+    if figures.are_chosen:
+        cure = 'add "--enforce-eager" to engine.args'
     yield StartDoubt(
         code="MayNotStart",
         message=f"{format_bytes(max(0.0, outside_bytes))} are left outside the KV cache, CUDA "
         f"graphs may take {format_bytes(graphs_bytes)}, {format_bytes(short_bytes)} too much; "
-        f"{cure}, or --enforce-eager",
+        f"{cure}",
     )

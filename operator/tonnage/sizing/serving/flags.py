@@ -456,8 +456,14 @@ def start_figures(request: SizingRequest, replica: Replica, flags: Flags) -> Sta
         budget=budget,
         layout=replica.layout,
         pool_bytes=replica.kv_pool_bytes,
-        pool_range_bytes=pool_range_bytes(request, replica, budget),
+        # What is not known to run holds no request for certain.
+        pool_range_bytes=pool_range_bytes(replace(request, flags=None), replica, budget),
         max_num_seqs=flags.max_num_seqs,
+        context_tokens=request.context_tokens,
+        in_flight_tokens=replica.layout.in_flight_tokens(
+            flags.max_num_batched_tokens, flags.parallelism.pipeline
+        ),
+        are_chosen=request.flags is None,
         captures_decode=request.switches.captures_decode,
         has_adapters=replica.model.shard.adapters is not None,
     )

@@ -72,7 +72,7 @@ def test_the_default_slots_of_a_server_exceed_the_blocks_that_vllm_counted(case)
     figures = figures_of(request, flags_with(1024, utilization=utilization, split=split))
 
     [doubt] = start_doubts(figures)
-    least, most = figures.state_blocks_range
+    least, most = figures.blocks_range
 
     assert least <= recorded <= most < 1024
     assert doubt.code == "WillNotStart"
@@ -81,7 +81,7 @@ def test_the_default_slots_of_a_server_exceed_the_blocks_that_vllm_counted(case)
 
 def test_slots_within_the_range_of_the_blocks_may_be_too_many():
     figures = figures_of(asked("Qwen/Qwen3.6-27B", "H100-NVL", "0.25"), flags_with(650))
-    least, most = figures.state_blocks_range
+    least, most = figures.blocks_range
 
     def code_of(seqs):
         return codes(replace(figures, max_num_seqs=seqs))
@@ -121,7 +121,7 @@ def test_blocks_that_a_flag_gives_are_exact():
     flags = replace(flags_with(301), num_gpu_blocks=300)
     figures = figures_of(asked("Qwen/Qwen3.6-27B", "H100-NVL", "0.25"), flags)
 
-    assert figures.state_blocks_range == (300, 300)
+    assert figures.blocks_range == (300, 300)
     assert codes(figures) == ["WillNotStart"]
     assert codes(replace(figures, max_num_seqs=300)) == []
 
@@ -162,7 +162,7 @@ def test_chosen_slots_start_though_the_cache_is_as_small_as_it_may_be(model, gpu
     figures = start_figures(request, chosen.replica, chosen.flags)
 
     assert figures.checks_states
-    assert 1 <= chosen.flags.max_num_seqs <= figures.state_blocks_range[0]
+    assert 1 <= chosen.flags.max_num_seqs <= figures.blocks_range[0]
 
 
 def laptop():
@@ -171,17 +171,43 @@ def laptop():
     return replace(request, gpu=replace(request.gpu, memory_bytes=int(22.36 * GIB)))
 
 
-@pytest.mark.parametrize(("utilization", "expected"), [(0.98, ["MayNotStart"]), (0.97, [])])
-def test_graphs_ran_out_of_memory_at_98_percent_of_a_laptop_and_not_at_97(utilization, expected):
+def of_graphs(figures):
+    return [each for each in start_doubts(figures) if "CUDA graphs" in each.message]
+
+
+@pytest.mark.parametrize(("utilization", "is_doubted"), [(0.98, True), (0.97, False)])
+def test_graphs_ran_out_of_memory_at_98_percent_of_a_laptop_and_not_at_97(utilization, is_doubted):
     figures = figures_of(laptop(), flags_with(1, utilization=utilization, tokens=2048))
 
-    assert codes(figures) == expected
+    assert bool(of_graphs(figures)) is is_doubted
 
 
-def test_the_share_that_leaves_room_for_graphs_is_named():
-    [doubt] = start_doubts(figures_of(laptop(), flags_with(1, utilization=0.98, tokens=2048)))
+def test_what_leaves_room_for_graphs_is_named():
+    figures = figures_of(laptop(), flags_with(1, utilization=0.98, tokens=2048))
+    [given], [chosen] = (of_graphs(replace(figures, are_chosen=each)) for each in (False, True))
 
-    assert "set --gpu-memory-utilization to at most 0.97, or --enforce-eager" in doubt.message
+    assert given.message.endswith(
+        "set --gpu-memory-utilization to at most 0.97, or --enforce-eager"
+    )
+    assert chosen.message.endswith('; add "--enforce-eager" to engine.args')
+
+
+@pytest.mark.parametrize(
+    ("are_chosen", "field"), [(False, "--max-model-len"), (True, "contextLength")]
+)
+def test_a_cache_that_may_be_short_of_one_request_names_the_longest_that_starts(are_chosen, field):
+    # 128 KiB a token: 1 GiB holds 8,192.
+    request = asked("meta-llama/Llama-3.1-8B-Instruct", "H100", "0.25", context_tokens=16_384)
+    figures = figures_of(request, flags_with(64))
+    figures = replace(figures, pool_range_bytes=(GIB, 4 * GIB), are_chosen=are_chosen)
+
+    [doubt] = start_doubts(figures)
+    enough = replace(figures, pool_range_bytes=(2 * GIB, 4 * GIB))
+
+    assert doubt.code == "MayNotStart"
+    assert "may be 1.0 GiB short of one request of 16384 tokens" in doubt.message
+    assert doubt.message.endswith(f"; set {field} to at most 8192")
+    assert codes(enough) == []
 
 
 def test_graphs_are_captured_twice_with_adapters():
