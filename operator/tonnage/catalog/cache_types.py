@@ -24,9 +24,7 @@ from tonnage.units import round_up
 CACHE_TYPES_FILE = Path(__file__).parent / "engines" / "cache_types.toml"
 WINDOWS: Final = "sliding_window"
 """Among skipped layers, those with a window."""
-MEASURED: Final = ("bf16", "fp8")
-"""Types whose attention was measured."""
-AttentionName = Literal["grouped", "window", "latent", "sparse latent", "compressed"]
+AttentionName = Literal["grouped", "sparse", "window", "latent", "sparse latent", "compressed"]
 _STRICT = ConfigDict(extra="forbid")
 
 
@@ -48,6 +46,10 @@ class CacheType:
     """Bytes to whose multiples key and value together are rounded up."""
     sparse_entry_bytes: int | None = None
     """Of one token of sparse latent attention. None: by its elements."""
+    plain_sparse_since: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """First version in which that holds no more, by generation of boards."""
+    measured_as: str = ""
+    """The type as which its attention was measured. Empty: it was not."""
     wide_edge_layers: int = 0
     """First layers, and last, that stay in 16 bits in models without layers with a state."""
     hybrids_since: str = ""
@@ -153,7 +155,7 @@ def attention_name(attention: Attention) -> AttentionName | None:
     """Name the kind of attention whose kernels read a cache; None: it has none."""
     match attention:
         case GroupedAttention(window_tokens=None):
-            return "grouped"
+            return "grouped" if attention.chosen_tokens is None else "sparse"
         case GroupedAttention():
             return "window"
         case LatentAttention():

@@ -14,7 +14,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, TypeAdapter
 
-from tonnage.catalog.cache_types import CACHE_TYPES, MEASURED
+from tonnage.catalog.cache_types import CACHE_TYPES
 from tonnage.catalog.engine import Value, at_version
 from tonnage.catalog.gpu import COMPUTE_FALLBACK, Gpu
 from tonnage.catalog.kernels import (
@@ -256,9 +256,10 @@ def prior_speed(
     floors = table.per_experts_block_s.get(generation, table.per_experts_block_s["other"])
     reads = table.experts_bandwidth_efficiency.get(generation, {})
     known = table.cache_bandwidth_efficiency.get(generation, {})
-    cache = known.get(run.kv_format, bandwidth)
-    if run.kv_format not in MEASURED:  # as long as 16 bits would take
-        cache = known.get(WIDE, bandwidth) * CACHE_TYPES[run.kv_format].wide_share
+    stored = CACHE_TYPES[run.kv_format]
+    cache = known.get(stored.measured_as or WIDE, bandwidth)
+    if not stored.measured_as:  # as long as 16 bits would take
+        cache *= stored.wide_share
     has_links = gpu.interconnect == OWN_LINKS
     return SpeedConstants(
         **table.constants,

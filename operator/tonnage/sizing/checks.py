@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from tonnage.catalog.assumption import Assumption
-from tonnage.catalog.cache_types import MEASURED, name_refusal, type_of
+from tonnage.catalog.cache_types import CACHE_TYPES, name_refusal, type_of
 from tonnage.catalog.engine import parse_version
 from tonnage.catalog.engine_limits import (
     Use,
@@ -83,14 +83,14 @@ def check_engine(request: SizingRequest) -> None:
         raise UnsupportedEngineError(f"engine.version {request.engine.minor}: {reason}")
     reason_of_cache = _cache_refusal(request, use)
     if reason_of_cache:
-        is_asked = request.kv_format in {*MEASURED, request.shape.kv_cache_format}
+        is_asked = request.kv_format in {"bf16", "fp8", request.shape.kv_cache_format}
         field = "model.kvCache" if is_asked else f"--kv-cache-dtype {request.kv_format}"
         raise InvalidKvCacheError(f"{field}: {reason_of_cache}")
 
 
 def _cache_refusal(request: SizingRequest, use: Use) -> str | None:
     """Say why the engine does not start with the cache; kernels that are assumed are no reason."""
-    if request.kv_format not in MEASURED:
+    if not CACHE_TYPES[request.kv_format].measured_as:
         skipped = request.switches.wide_cache
         refused = name_refusal(request.kv_format, request.engine.minor, request.shape, skipped)
         if refused:
@@ -145,7 +145,8 @@ def _running_format(request: SizingRequest, flags: Mapping[str, str]) -> str:
         refused = f"vLLM refuses it for a checkpoint in {use.quant_method}: fp8 is what it takes"
     if refused:
         raise InvalidKvCacheError(f"--kv-cache-dtype {named}: {refused}")
-    return type_of(named)
+    found = type_of(named)
+    return "fp8" if found == "fp8_ds_mla" and shape.has_kind(CompressedAttention) else found
 
 
 def _has_scales(use: Use) -> bool:

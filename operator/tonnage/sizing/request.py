@@ -9,7 +9,7 @@ from tonnage.api.hardware import ParallelSizes
 from tonnage.api.pods import Role
 from tonnage.api.spec import Spec
 from tonnage.catalog.assumption import WIDEST, Assumption
-from tonnage.catalog.cache_types import CACHE_TYPES, MEASURED, StoredCache, names_of
+from tonnage.catalog.cache_types import CACHE_TYPES, StoredCache, names_of
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.config.read import UNSAID
 from tonnage.catalog.engine import CacheRules, KnownEngine, find_engine, parse_version
@@ -158,7 +158,11 @@ class SizingRequest:
 
     @property
     def cache(self) -> StoredCache:
-        return StoredCache(type=CACHE_TYPES[self.kv_format], skipped=self.switches.wide_cache)
+        known = CACHE_TYPES[self.kv_format]
+        since = known.plain_sparse_since.get(self.gpu.generation)
+        if since and parse_version(self.engine.minor) >= parse_version(since):
+            known = replace(known, sparse_entry_bytes=None)
+        return StoredCache(type=known, skipped=self.switches.wide_cache)
 
     @property
     def nodes(self) -> Nodes:
@@ -559,7 +563,7 @@ def _catalog_inputs(request: SizingRequest, spec: Spec) -> Iterator[Input]:
 
 def cache_speed(kv_format: str) -> Iterator[Assumption]:
     """Yield what is taken for attention over a cache of a type that was not measured."""
-    if kv_format not in MEASURED:
+    if not CACHE_TYPES[kv_format].measured_as:
         yield Assumption(
             about="KV cache",
             taken=f"{kv_format}: attention was not measured, it counts as slow as over 16 bits",

@@ -22,6 +22,9 @@ from tonnage.sizing.switches import switches_in
 GPUS = built_in_gpus()
 DENSE, HYBRID = "meta-llama/Llama-3.3-70B-Instruct", "Qwen/Qwen3.6-27B"
 MLA, SPARSE = "deepseek-ai/DeepSeek-V3", "deepseek-ai/DeepSeek-V3.2"
+INDEX_BYTES = 132
+"""Of an indexer in each layer: 128 elements and one scale."""
+COMPRESSED = ["fp8_ds_mla", "fp8_e4m3"]
 WINDOWS = "google/gemma-3-27b-it"
 
 # CacheDType of vllm/config/cache.py: what each minor version added, from release to release. That
@@ -125,12 +128,22 @@ def test_latent_attention_holds_one_vector(name, num_bytes):
         ("bfloat16", 576 * 2),
         ("fp8_ds_mla", 656),  # backends/mla/flashmla_sparse.py, with the layout of each byte
         ("nvfp4_ds_mla", 352),
+        ("fp8", 576),  # platforms/cuda.py: FlashInfer, whose entries are elements alone
     ],
 )
 def test_sparse_latent_attention_has_entries_of_its_own(name, num_bytes):
-    index = 132  # of the indexer: 128 bytes and one scale
+    assert bytes_of(SPARSE, name) == 61 * (num_bytes + INDEX_BYTES)
 
-    assert bytes_of(SPARSE, name) == 61 * (num_bytes + index)
+
+@pytest.mark.parametrize(("version", "gpu"), [("0.18", "B200"), ("0.33", "H200")])
+def test_fp8_is_what_flashmla_keeps_where_flashinfer_does_not_go_first(version, gpu):
+    assert bytes_of(SPARSE, "fp8", version=version, gpu=gpu) == 61 * (656 + INDEX_BYTES)
+
+
+def test_compressed_attention_has_one_layout_by_both_names():
+    found = {running("deepseek-ai/DeepSeek-V4-Flash", name).kv_format for name in COMPRESSED}
+
+    assert found == {"fp8"}
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in GROUPED])
@@ -184,6 +197,8 @@ def test_a_word_that_is_no_type_is_never_counted_as_16_bits():
         (HYBRID, "turboquant_k8v4", {"version": "0.20"}, "from 0.21 on for a model that has lay"),
         # backend.py supports_sliding_window, which TurboQuant's has not
         (WINDOWS, "turboquant_k8v4", {}, "no kernels for it in window attention"),
+        # models/minimax_m3/nvidia/sparse_attention_msa.py
+        ("MiniMaxAI/MiniMax-M3", "int8_per_token_head", {}, "for it in sparse attention"),
         # layers/attention/attention.py: fp8_e5m2 is not supported with fp8 checkpoints
         ("Qwen/Qwen3-8B-FP8", "fp8_e5m2", {}, "refuses it for a checkpoint in fp8"),
     ],

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tonnage.catalog.cache_types import CACHE_TYPES, MEASURED
+from tonnage.catalog.cache_types import CACHE_TYPES
 from tonnage.catalog.engine import EngineVersion, KnownEngine
 from tonnage.catalog.engine_memory import SecondRunner
 from tonnage.catalog.gpu import Gpu
@@ -53,7 +53,7 @@ class Server:
             [vllm-source] platforms/cuda.py _get_backend_priorities: FlashAttention goes first but
             on data centre Blackwell, and has caches in fp8 on Hopper only.
         """
-        if self.kv_format not in {"", *MEASURED}:
+        if self.kv_format and not CACHE_TYPES[self.kv_format].measured_as:
             return CACHE_TYPES[self.kv_format].has_flashinfer
         is_narrow = self.kv_element_bytes < WIDE_BYTES
         return self.generation == "blackwell" or (

@@ -85,10 +85,10 @@ def kv_bytes_per_layer(
         case CompressedAttention():
             entry = COMPRESSED_ENTRY_BYTES + index_bytes(attention)
             return entry / (attention.compress_ratio or 1)
-        case LatentAttention(is_sparse=True) if kv_element_bytes == FP8_BYTES:
-            num_bytes: float = FP8_ENTRY_BYTES
         case LatentAttention(is_sparse=True) if cache_type and cache_type.sparse_entry_bytes:
-            num_bytes = cache_type.sparse_entry_bytes
+            num_bytes: float = cache_type.sparse_entry_bytes
+        case LatentAttention(is_sparse=True) if not cache_type and kv_element_bytes == FP8_BYTES:
+            num_bytes = FP8_ENTRY_BYTES
         case LatentAttention():
             num_bytes = _latent_elements(attention, rules) * kv_element_bytes
         case GroupedAttention(owns_cache=True) if cache_type:
