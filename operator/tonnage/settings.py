@@ -124,6 +124,29 @@ class ClientCertificate(DescribedModel):
     key_file: SecretFile
 
 
+LabelName = Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")]
+
+
+class PodLabels(DescribedModel):
+    """The labels with a pod's namespace and name on the series of some monitor."""
+
+    namespace: LabelName
+    pod: LabelName
+
+
+class OtherSeries(DescribedModel):
+    """Engines' series that a monitor stores in another way than the usual one."""
+
+    prefixes: Annotated[
+        tuple[Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_:]*$", max_length=64)], ...],
+        Field(max_length=4, json_schema_extra=_DISTINCT),
+        AfterValidator(_checked_distinct),
+    ] = ()
+    """What stands before ``vllm:``: ``kserve_`` in KServe's LLMInferenceService."""
+    labels: Annotated[tuple[PodLabels, ...], Field(max_length=4)] = ()
+    """Further pairs of labels. A series belongs to the first pair that names a managed pod."""
+
+
 class PrometheusAuth(DescribedModel):
     """How the operator says to Prometheus who it is. Secrets are files."""
 
@@ -168,6 +191,12 @@ class Settings(DescribedModel):
     pod_label: Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")] = "pod"
     """The label with the pod's name on the engines' series."""
     namespace_label: Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")] = "namespace"
+    other_series: OtherSeries | None = None
+    """Other prefixes and labels that some engines' series have. null: none.
+
+    ``tonnage diagnose --prometheus`` lists what there is. By a label that the scraped page sets,
+    such as ``exported_pod``, any scraped pod can claim to report about another.
+    """
     dcgm_pod_label: Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")] = "exported_pod"
     """The label with the pod's name on the series of NVIDIA's DCGM exporter.
 
@@ -300,6 +329,17 @@ class Settings(DescribedModel):
     """The log format: text has key=value pairs, json one object per line."""
     probe_port: Annotated[int, Field(ge=1, le=65_535)] = 8081
     """The port of liveness, readiness and the operator's own metrics."""
+
+    @property
+    def pod_labels(self) -> tuple[tuple[str, str], ...]:
+        """Return the pairs of labels, with namespace and pod, in the order in which they count."""
+        others = self.other_series.labels if self.other_series else ()
+        pairs = ((each.namespace, each.pod) for each in others)
+        return ((self.namespace_label, self.pod_label), *pairs)
+
+    @property
+    def series_prefixes(self) -> tuple[str, ...]:
+        return self.other_series.prefixes if self.other_series else ()
 
     @model_validator(mode="after")
     def _has_one_identity(self) -> "Settings":

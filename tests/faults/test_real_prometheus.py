@@ -186,6 +186,34 @@ def test_every_query_is_understood_and_what_ends_is_missing_not_zero(tmp_path):
         assert {reason for reason, _ in asking.ask().problems.values()} == {"PrometheusUnreachable"}
 
 
+def test_series_with_another_prefix_join_their_pods(tmp_path):
+    def page(text):
+        def metrics(_):
+            body = text.format(waiting=2, seconds=time.time()).encode()
+            return Reply(body=body, headers={"Content-Type": "text/plain; version=0.0.4"})
+
+        return metrics
+
+    with (
+        serving(page(PAGE)) as blue,
+        serving(page(PAGE.replace("vllm:", "kserve_vllm:"))) as green,
+        prometheus_of(tmp_path, {PODS[0]: blue.url, PODS[1]: green.url}) as (url, _),
+    ):
+        others = {
+            "prefixes": ["kserve_"],
+            "labels": [{"namespace": "kubernetes_namespace", "pod": "kubernetes_pod_name"}],
+        }
+        settings = Settings(prometheus_url=url, scrape_interval_s=SCRAPE_S, other_series=others)
+        asking = Asking(settings)
+
+        whole = asking.until(is_complete)
+        alone = {namespace: 1.0 for namespace, _ in PODS}
+        in_parts = asking.ask(parts_of(partial(expressions, settings), PODS, alone, 0.0))
+
+        assert (whole.problems, in_parts.problems) == ({}, {})
+        assert len(asking.engines()) == len(PODS)
+
+
 HASHED = "$2b$12$hNf2lSsxfm0.i4a.1kVpSOVyBCfIB51VRjgBUyv6kdnyTlgWj81Ay"
 """Of the password "test", from Prometheus' own guide to basic authentication."""
 

@@ -198,14 +198,16 @@ class FleetScrapes:
 
     def _find(self, labels: Mapping[str, str], into: Answered) -> Place | None:
         """Return where a series goes. That of a cache has its figures in labels."""
-        metric, settings = labels.get("__name__", ""), self._settings
+        stored, settings = labels.get("__name__", ""), self._settings
+        prefix = next(filter(stored.startswith, settings.series_prefixes), "")
+        metric = stored.removeprefix(prefix)
+        pairs = settings.pod_labels
         if metric == DRAM_ACTIVE:
-            names = settings.dcgm_namespace_label, settings.dcgm_pod_label
-        else:
-            names = settings.namespace_label, settings.pod_label
-        pod = labels.get(names[0], ""), labels.get(names[1], "")
+            pairs = ((settings.dcgm_namespace_label, settings.dcgm_pod_label),)
+        named = ((labels.get(space, ""), labels.get(name, "")) for space, name in pairs)
+        pod = next((each for each in named if each in self._pods), None)
         engine = "" if metric == DRAM_ACTIVE else labels.get("engine", "")
-        if pod not in self._pods or len(engine) > MAX_LABEL_CHARACTERS:
+        if pod is None or len(engine) > MAX_LABEL_CHARACTERS:
             return None
         own = (*pod, engine)
         key = self._keys.setdefault(own, own)
@@ -214,7 +216,7 @@ class FleetScrapes:
         if metric == CACHE:
             into.caches[key] = tuple(_figure(labels.get(name)) for name in CACHE_LABELS)
             return None
-        return self._column(key, metric, labels)
+        return self._column(key, metric, {**labels, "__name__": metric})
 
     def _column(self, key: EngineKey, metric: str, labels: Mapping[str, str]) -> Place | None:
         if histogram := BUCKETS.get(metric):

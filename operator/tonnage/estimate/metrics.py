@@ -71,10 +71,11 @@ def queries(
     interval_s = settings.scrape_interval_s
     # The gauge comes with the histograms, since its times are those of the scrapes.
     bounds = bound_matcher(bounds_near(ttft_limits_s, tpot_limits_s))
+    prefixes = ("", *settings.series_prefixes)
     named = {
-        SCRAPES: _named([*metrics_of(COLUMNS), CACHE]),
-        LATENCIES: f"{_named([RUNNING, *BUCKETS])},{bounds}",
-        **({HISTORY: _named(metrics_of(LONG))} if has_history else {}),
+        SCRAPES: _named([*metrics_of(COLUMNS), CACHE], prefixes),
+        LATENCIES: f"{_named([RUNNING, *BUCKETS], prefixes)},{bounds}",
+        **({HISTORY: _named(metrics_of(LONG), prefixes)} if has_history else {}),
     }
     spans_s = {
         LATENCIES: (ATTAINMENT_SCRAPES + 1) * interval_s if has_history else 0.0,
@@ -83,16 +84,24 @@ def queries(
     gpus = ",".join(filter(None, (_named([DRAM_ACTIVE]), _exporters(settings))))
     found = {}
     for name, matchers in (*named.items(), (GPUS, gpus)):
-        label = settings.dcgm_namespace_label if name == GPUS else settings.namespace_label
-        within = f'{label}=~"{"|".join(namespaces)}"' if namespaces else ""
+        own = (settings.dcgm_namespace_label, *(space for space, _ in settings.pod_labels))
+        within = _within(namespaces, own[:1] if name == GPUS else own[1:])
         selector = ",".join(filter(None, (matchers, settings.prometheus_selector, within)))
         span_s = max(spans_s.get(name, 0.0), FRESH_SCRAPES * interval_s + settings.tick_s)
         found[name] = f"{{{selector}}}[{prometheus_duration(span_s)}]"
     return found
 
 
-def _named(metrics: Sequence[str]) -> str:
-    return f'__name__=~"{"|".join(metrics)}"'
+def _named(metrics: Sequence[str], prefixes: Sequence[str] = ("",)) -> str:
+    names = (prefix + metric for prefix in prefixes for metric in metrics)
+    return f'__name__=~"{"|".join(names)}"'
+
+
+def _within(namespaces: Sequence[str], labels: Sequence[str]) -> str:
+    """Return the matcher of these namespaces; of several labels a series may lack all but one."""
+    names, nothing = dict.fromkeys(labels), "|" if len(set(labels)) > 1 else ""
+    allowed = "|".join(namespaces) + nothing
+    return ",".join(f'{each}=~"{allowed}"' for each in names) if namespaces else ""
 
 
 def _exporters(settings: Settings) -> str:

@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from cli_builders import run
-from diagnose_builders import ANSWERS, HIDDEN, POD, Cluster, files_of, items, named
+from diagnose_builders import ANSWERS, HIDDEN, OWN, POD, SERVING, Cluster, files_of, items, named
+from http_double import Reply, json_reply, serving
 
 
 @pytest.fixture
@@ -153,3 +154,76 @@ def test_the_file_is_its_owners_alone(diagnose, tmp_path):
     diagnose(Cluster())
 
     assert (tmp_path / "report.tar.gz").stat().st_mode & 0o777 == 0o600
+
+
+def a_series(name, **labels):
+    return {"metric": {"__name__": name} | labels, "values": [[0, "1"]]}
+
+
+def a_prometheus(*series):
+    return json_reply({"status": "success", "data": {"resultType": "matrix", "result": series}})
+
+
+RUNNING = "vllm:num_requests_running"
+STORED = (
+    a_series(RUNNING, namespace="serving", pod="a"),
+    a_series(RUNNING, namespace="serving", pod="of-nobody"),
+    a_series(f"kserve_{RUNNING}", namespace="serving", pod="b"),
+    a_series(
+        RUNNING,
+        namespace="monitoring",
+        pod="collector",
+        kubernetes_namespace="serving",
+        kubernetes_pod_name="c",
+    ),
+)
+
+
+def serving_pods(settings="tickS: 15\n"):
+    pods = ({"metadata": {"namespace": "serving", "name": name}} for name in "abcd")
+    config = named("tonnage", data={"settings.yaml": settings})
+    return Cluster(
+        ANSWERS | {f"/api/v1/{SERVING}/pods": items(*pods), f"{OWN}/configmaps/tonnage": config}
+    )
+
+
+def test_series_that_would_join_pods_are_named_with_the_setting_that_reads_them(diagnose):
+    with serving(lambda _: a_prometheus(*STORED)) as server:
+        result, files = diagnose(serving_pods(), "--prometheus", server.url)
+
+    assert result.exit_code == 0, result.output
+    said = [line for line in result.stderr.splitlines() if line.startswith("Series: ")]
+    assert said == [
+        "Series: vllm: by kubernetes_namespace and kubernetes_pod_name: 1 of 4 pods, not read: set "
+        "settings.otherSeries: {labels: [{namespace: kubernetes_namespace, pod: "
+        "kubernetes_pod_name}]}",
+        "Series: vllm: by namespace and pod: 1 of 4 pods, read",
+        "Series: kserve_vllm: by namespace and pod: 1 of 4 pods, not read: set "
+        "settings.otherSeries: {prefixes: [kserve_]}",
+    ]
+    assert "1 of 4 pods" in files["series.txt"]
+
+
+def test_series_are_read_where_the_settings_say_so_and_their_selector_counts(diagnose):
+    settings = (
+        "{prometheusUrl: http://p.test, prometheusSelector: 'cluster=\"eu\"', otherSeries: "
+        "{prefixes: [kserve_], "
+        "labels: [{namespace: kubernetes_namespace, pod: kubernetes_pod_name}]}}"
+    )
+    with serving(lambda _: a_prometheus(*STORED)) as server:
+        result, _ = diagnose(serving_pods(settings), "--prometheus", server.url)
+
+    assert "not read: set" not in result.stderr
+    assert server.asked[0].query["query"] == f'{{__name__=~".*{RUNNING}",cluster="eu"}}'
+
+
+def test_no_series_and_no_prometheus_are_said(diagnose, tmp_path):
+    with serving(lambda _: a_prometheus()) as server:
+        result, _ = diagnose(serving_pods(), "--prometheus", server.url)
+    assert f"no series *{RUNNING} names one of 4 pods" in result.stderr
+
+    (tmp_path / "report.tar.gz").unlink()
+    with serving(lambda _: Reply(status=401)) as server:
+        result, _ = diagnose(serving_pods(), "--prometheus", server.url)
+    assert result.exit_code == 3
+    assert "answered 401: check prometheusTokenFile and prometheusAuth" in result.stderr

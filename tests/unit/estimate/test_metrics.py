@@ -199,3 +199,30 @@ class TestColumns:
     )
     def test_are_the_same_in_older_engines(self, newer, older):
         assert column_of({"__name__": newer}) == column_of({"__name__": older})
+
+
+OTHERS = Settings(
+    prometheus_url="http://prometheus.test:9090",
+    other_series={
+        "prefixes": ["kserve_"],
+        "labels": [{"namespace": "kubernetes_namespace", "pod": "kubernetes_pod_name"}],
+    },
+)
+
+
+def test_series_that_a_monitor_renamed_are_asked_for_beside_the_others():
+    # KServe's PodMonitor kserve-llm-isvc-vllm-engine puts kserve_ before each name.
+    found = queries(OTHERS, ttft_limits_s=[2.0], tpot_limits_s=[0.05])
+    renamed = f"{LONG}{SHORT}".replace("vllm:", "kserve_vllm:")
+
+    assert found["scrapes"] == f'{{__name__=~"{LONG}{SHORT}|{renamed}"}}[60s]'
+    assert found["gpus"] == GOLDEN["gpus"]
+
+
+def test_some_namespaces_are_asked_for_by_each_of_their_labels():
+    found = queries(OTHERS, ttft_limits_s=[2.0], tpot_limits_s=[0.05], namespaces=["blue", "red"])
+
+    assert found["scrapes"].endswith(
+        ',namespace=~"blue|red|",kubernetes_namespace=~"blue|red|"}[60s]'
+    )
+    assert found["gpus"].endswith(',exported_namespace=~"blue|red"}[60s]')

@@ -473,3 +473,59 @@ class TestFigures:
         scrapes.add(answered)
 
         assert the_engine(scrapes, BEGAN_S).dram_active_fraction == pytest.approx(0.4)
+
+
+OTHERS = {
+    "prefixes": ["kserve_"],
+    "labels": [{"namespace": "exported_namespace", "pod": "exported_pod"}],
+}
+
+
+class TestOtherSeries:
+    def put(self, scrapes, rename):
+        """Answer with the pages of a quarter of an hour, their labels renamed."""
+        answered = Answered()
+        pages = pages_until(BEGAN_S)
+        for name in pages[0][1]:
+            samples = [(at_s, float(page[name])) for at_s, page in pages]
+            take_series(scrapes, answered, rename(labels_of(name, POD)), samples)
+        scrapes.add(answered)
+
+    def prefixed(self, labels):
+        return labels | {"__name__": f"kserve_{labels['__name__']}"}
+
+    def by_collector(self, labels):
+        """As a collector between engine and Prometheus exports them: the target is its own pod."""
+        exported = {f"exported_{name}": labels[name] for name in ("namespace", "pod")}
+        return labels | exported | {"namespace": "monitoring", "pod": "collector-0"}
+
+    @pytest.mark.parametrize(
+        "ways", [("prefixed",), ("by_collector",), ("prefixed", "by_collector")]
+    )
+    def test_of_a_known_prefix_and_of_known_labels_count_as_any(self, ways):
+        def rename(labels):
+            for way in ways:
+                labels = getattr(self, way)(labels)
+            return labels
+
+        known, unknown = a_fleet_of(other_series=OTHERS), a_fleet_of()
+        for scrapes in (known, unknown):
+            self.put(scrapes, rename)
+
+        assert the_rate(known, BEGAN_S + 2) == pytest.approx(RATE)
+        assert fleet_samples(unknown, BEGAN_S + 2).get(POD, ()) == ()
+
+    def test_of_two_monitors_of_one_engine_count_once(self):
+        scrapes = a_fleet_of(other_series=OTHERS)
+        for rename in (dict, self.prefixed):
+            self.put(scrapes, rename)
+
+        assert the_rate(scrapes, BEGAN_S + 2) == pytest.approx(RATE)
+
+    def test_the_targets_own_pod_counts_before_what_its_page_claims(self):
+        scrapes = a_fleet_of(POD, ("serving", "b"), other_series=OTHERS)
+        self.put(scrapes, lambda labels: labels | {"exported_namespace": "serving",
+                                                   "exported_pod": "b"})  # fmt: skip
+
+        assert the_rate(scrapes, BEGAN_S + 2) == pytest.approx(RATE)
+        assert fleet_samples(scrapes, BEGAN_S + 2).get(("serving", "b"), ()) == ()

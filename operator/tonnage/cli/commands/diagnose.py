@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import yaml
@@ -19,12 +19,14 @@ import yaml
 from tonnage.cli.commands.options import (
     CLUSTER_EXIT_CODES,
     AccessOptions,
+    PrometheusOptions,
     namespace_option,
     option,
     takes,
 )
 from tonnage.cli.console import Failure, failing, output, remark, show
 from tonnage.cli.read.live import LiveCluster
+from tonnage.cli.read.nested import block
 from tonnage.cli.read.support_bundle import (
     EVENTS_FILE,
     METRICS_ENDING,
@@ -34,12 +36,16 @@ from tonnage.cli.read.support_bundle import (
     read_evidence,
 )
 from tonnage.cli.results.shown import rules, shown, shown_events, shown_metrics
-from tonnage.cluster.errors import KubernetesError
+from tonnage.cluster.errors import KubernetesError, PrometheusError
 from tonnage.redaction import REDACTED, names_in, redacted
 from tonnage.units import count_of
 
+if TYPE_CHECKING:
+    from tonnage.settings import Settings
+
 ENDING: Final = ".tar.gz"
 MODE: Final = 0o600
+SERIES_FILE: Final = "series.txt"
 
 HELP: Final = f"""Collect what a bug report needs into one file.
 
@@ -61,6 +67,7 @@ Examples:
   tonnage diagnose -A
   tonnage diagnose -n serving --save report.tar.gz
   tonnage diagnose -n serving --operator-namespace capacity
+  tonnage diagnose -A --prometheus http://localhost:9090
 
 {CLUSTER_EXIT_CODES}"""
 
@@ -88,6 +95,12 @@ class DiagnoseOptions:
         type=click.Path(dir_okay=False, path_type=Path),
         help=f"File to write, {ENDING}. Default: tonnage-diagnose-TIME{ENDING} in this folder.",
     )
+    prometheus_url: str | None = option(
+        "--prometheus",
+        metavar="URL",
+        help="Say which engines' series are in this Prometheus, and which of them are read.",
+    )
+    prometheus: PrometheusOptions
     access: AccessOptions
 
 
@@ -105,6 +118,9 @@ def diagnose(*, options: DiagnoseOptions) -> None:
         operator_selector=options.operator_selector,
     )
     evidence = read_evidence(cluster, wanted)
+    if options.prometheus_url is not None:
+        asked = options.prometheus.settings(options.prometheus_url)
+        evidence.texts[SERIES_FILE] = _series(asked, evidence)
     files = _files_of(evidence, _about(cluster, wanted, moment))
     folder = path.name.removesuffix(ENDING)
     _write(path, _archive(files, folder=folder, now_s=now_s))
@@ -114,6 +130,23 @@ def diagnose(*, options: DiagnoseOptions) -> None:
     for problem in evidence.problems:
         remark(f"Note: not read: {problem}")
     remark(f"Wrote {path}. Only fields and words of lists are in it: look through it all the same")
+
+
+def _series(asked: "Settings", evidence: SupportBundle) -> str:
+    """Show which engines' series there are, and return it as text."""
+    from tonnage.cli.read.scraped_series import (  # noqa: PLC0415  (slow)
+        operator_settings,
+        series_found,
+    )
+
+    operators = operator_settings(evidence.objects["operator/settings.yaml"], asked)
+    places = (block(each, "metadata") for each in evidence.objects["pods.yaml"])
+    pods = {(str(each.get("namespace")), str(each.get("name"))) for each in places}
+    with failing(PrometheusError, where="--prometheus: "):
+        lines = list(series_found(asked, operators, pods))
+    for line in lines:
+        remark(f"Series: {line}")
+    return "\n".join(lines)
 
 
 def _check(path: Path) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tonnage.catalog.gpu import Gpu
     from tonnage.cli.read.live import LiveCluster
     from tonnage.estimate.calibration_file import CalibrationFile
+    from tonnage.settings import Settings
 
 Command = Callable[..., None]
 FILE: Final = click.Path(path_type=Path)
@@ -185,6 +186,33 @@ class AccessOptions:
         from tonnage.cli.read.live import connect  # noqa: PLC0415  (slow)
 
         return connect(kubeconfig=self.kubeconfig, context=self.context)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrometheusOptions:
+    """How a Prometheus knows who asks."""
+
+    token_file: str | None = option(
+        "--prometheus-token-file", metavar="FILE", help="A bearer token."
+    )
+    auth_file: str | None = option(
+        "--prometheus-auth",
+        metavar="FILE",
+        help="Other credentials: YAML with what is in settings.prometheusAuth of the chart.",
+    )
+    ca_file: str | None = option("--prometheus-ca-file", metavar="FILE", help="CA bundle for TLS.")
+
+    def settings(self, url: str, selector: str = "") -> "Settings":
+        """Return the settings by which a Prometheus is asked."""
+        from tonnage.cli.read.scraped_series import prometheus_settings  # noqa: PLC0415  (slow)
+
+        given = {
+            "prometheusUrl": url,
+            "prometheusTokenFile": self.token_file,
+            "prometheusCaFile": self.ca_file,
+            "prometheusSelector": selector,
+        }
+        return prometheus_settings(given, self.auth_file)
 
 
 def _folder(value: Path) -> Path:

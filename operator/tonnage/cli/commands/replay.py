@@ -11,6 +11,7 @@ import click
 from tonnage.cli.commands.options import (
     FILE,
     PriceOptions,
+    PrometheusOptions,
     argument,
     files_option,
     format_option,
@@ -198,16 +199,7 @@ class ReplayOptions:
         callback=parsed(_step),
         help="With --prometheus: query step, at least two scrape intervals.",
     )
-    token_file: str | None = option(
-        "--prometheus-token-file", metavar="FILE", help="A bearer token."
-    )
-    auth_file: Path | None = option(
-        "--prometheus-auth",
-        metavar="FILE",
-        type=FILE,
-        help="Other credentials: YAML with what is in settings.prometheusAuth of the chart.",
-    )
-    ca_file: str | None = option("--prometheus-ca-file", metavar="FILE", help="CA bundle for TLS.")
+    access: PrometheusOptions
     saved_trace: Path | None = option(
         "--save-trace",
         metavar="FILE.csv[.gz]",

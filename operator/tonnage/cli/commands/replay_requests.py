@@ -6,15 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import yaml
-from pydantic import ValidationError
-
-from tonnage.api.objects import ModelDeployment, describe_errors
+from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError, built_in_gpus
 from tonnage.cli.commands.output_files import search_progress, write_trace
 from tonnage.cli.commands.replay import MOST_LAST_S, ReplayOptions
 from tonnage.cli.console import NO_CLUSTER, Failure, failing, remark
-from tonnage.cluster.authorization import require_installed
 from tonnage.cluster.errors import PrometheusError
 from tonnage.cluster.ranges import Steps, ask_range
 from tonnage.replay.measured_traffic import CountedError, MeasuredTraffic, Span, count_traffic
@@ -24,7 +20,6 @@ from tonnage.replay.trace_file import MOST_REQUESTS, TraceError
 from tonnage.replay.trace_sampling import duration_of, window_of
 from tonnage.replay.trace_synthesis import trace_of
 from tonnage.replay.traces import Trace, notes_of, read_trace
-from tonnage.settings import Settings
 from tonnage.sizing.request import ask, look_up
 from tonnage.units import DAY_S, MILLION, count_of, significant
 
@@ -150,7 +145,8 @@ def _of_fleet(options: ReplayOptions, deployment: ModelDeployment, scaled: str) 
 
 
 def _query_traffic(options: ReplayOptions, deployment: ModelDeployment) -> MeasuredTraffic:
-    settings = _settings(options, deployment)
+    own = f'namespace="{deployment.namespace}",pod=~"{deployment.name}-.+"'
+    settings = options.access.settings(str(options.prometheus_url), options.selector or own)
     number = int(options.last_s // options.step_s)
     until_s = time.time() // options.step_s * options.step_s
     span = Span(
@@ -172,24 +168,3 @@ def _query_traffic(options: ReplayOptions, deployment: ModelDeployment) -> Measu
         raise Failure(f"--prometheus: {error}", **code) from error
     except CountedError as error:
         raise Failure(f"--prometheus: {error}") from error
-
-
-def _settings(options: ReplayOptions, deployment: ModelDeployment) -> Settings:
-    own = f'namespace="{deployment.namespace}",pod=~"{deployment.name}-.+"'
-    given = {
-        "prometheusUrl": options.prometheus_url,
-        "prometheusTokenFile": options.token_file,
-        "prometheusCaFile": options.ca_file,
-        "prometheusSelector": options.selector or own,
-    }
-    if options.auth_file:
-        with failing(OSError, yaml.YAMLError, where=f"{options.auth_file}: "):
-            given["prometheusAuth"] = yaml.safe_load(options.auth_file.read_text())
-    try:
-        settings = Settings.model_validate(given)
-        require_installed(settings)
-    except ValidationError as error:
-        raise Failure(f"--prometheus: {describe_errors(error, root='settings')}") from error
-    except ValueError as error:
-        raise Failure(f"--prometheus: {error}") from error
-    return settings
