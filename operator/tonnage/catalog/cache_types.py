@@ -3,14 +3,12 @@
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Final, Literal
 
 from pydantic import ConfigDict, TypeAdapter
 
-from tonnage.catalog.engine import at_version, parse_version
-from tonnage.catalog.parameters import WIDE_BYTES
+from tonnage.catalog.engine import parse_version
 from tonnage.catalog.shape import (
     Attention,
     CompressedAttention,
@@ -62,14 +60,9 @@ class CacheType:
     """Its kernels are those of FlashInfer where FlashAttention has none."""
 
     @property
-    def wide_share(self) -> float:
-        """Bits of an element over those of 16."""
-        return (self.key_bits + self.value_bits) / (2 * 8 * WIDE_BYTES)
-
-    @property
     def element_bytes(self) -> float:
         """Of an element alone, the mean of key and value."""
-        return self.wide_share * WIDE_BYTES
+        return (self.key_bits + self.value_bits) / (2 * 8)
 
     def head_bytes(self, key_dims: int, value_dims: int) -> int:
         """Return the bytes of one token's key and value in one head, scales included.
@@ -197,17 +190,3 @@ def name_refusal(name: str, minor: str, shape: ModelShape, skipped: Sequence[str
 def type_of(name: str) -> str:
     """Return the type that a name means: not of ``auto``."""
     return _NAMES[name].type
-
-
-@cache
-def version_with(name: str, minor: str, family: int) -> str:
-    """Return the version from which a type has kernels on a board; empty: this one has them.
-
-    ``family``: the major compute capability. "none": no version that is known.
-    """
-    families = CACHE_TYPES[name].families
-    if not families or family in at_version(families, minor):
-        return ""
-    asked = parse_version(minor)
-    later = (since for since, those in families.items() if family in those)
-    return next((since for since in later if parse_version(since) > asked), "none")

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tonnage.catalog.assumption import Assumption
-from tonnage.catalog.cache_types import CACHE_TYPES, version_with
-from tonnage.catalog.engine import parse_version
+from tonnage.catalog.cache_types import CACHE_TYPES
+from tonnage.catalog.engine import at_version, parse_version
 from tonnage.catalog.gpu import Gpu
 
 DEPRECATED_FLAG = "--allow-deprecated-quantization"
@@ -209,13 +209,14 @@ def cache_refusal(use: Use) -> str | None:
 def cache_kernels(use: Use) -> str | None:
     """Say which version has kernels for such a cache on this board; None: this one has."""
     capability = _limits()["generations"].get(use.gpu.generation)
-    if capability is None:
+    families = CACHE_TYPES[use.cache].families
+    family = (capability or 0) // 10
+    if not family or not families or family in at_version(families, use.engine_minor):
         return None
-    later = version_with(use.cache, use.engine_minor, capability // 10)
-    if not later:
-        return None
-    cure = "no later version has" if later == "none" else f"{later} has"
-    return f"vLLM {use.engine_minor} has no kernels for it on {use.gpu.name}, {cure}"
+    later = next(
+        (since for since, those in families.items() if family in those), "no later version"
+    )
+    return f"vLLM {use.engine_minor} has no kernels for it on {use.gpu.name}, {later} has"
 
 
 def _refusal_of_16_bits(use: Use) -> str | None:

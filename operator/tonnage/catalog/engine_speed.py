@@ -259,7 +259,7 @@ def prior_speed(
     stored = CACHE_TYPES[run.kv_format]
     cache = known.get(stored.measured_as or WIDE, bandwidth)
     if not stored.measured_as:  # as long as 16 bits would take
-        cache *= stored.wide_share
+        cache *= stored.element_bytes / CACHE_TYPES[WIDE].element_bytes
     has_links = gpu.interconnect == OWN_LINKS
     return SpeedConstants(
         **table.constants,

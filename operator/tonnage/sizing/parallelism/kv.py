@@ -33,38 +33,6 @@ EXCHANGED_BYTES = 2
 FP8_BYTES = 1
 
 
-def kv_elements_per_layer(attention: Attention) -> float:
-    """Return the elements that one token adds to the cache of one layer.
-
-    Grouped attention keeps a key and a value per KV head::
-
-        num_kv_heads * (head_dim + value_head_dim)
-
-    Latent attention keeps one compressed vector and one rotary key::
-
-        kv_lora_rank + qk_rope_head_dim
-
-    A layer with a state, or one that reads another layer's cache, adds none. Counts what is given:
-    for one rank's share give that rank's attention. The keys of an indexer are not elements of
-    this cache; ``kv_bytes_per_layer`` has them.
-
-    Sources:
-        [kwon2023] section 1 (grouped); [deepseek2024] section 2.1 (latent);
-        [vllm-source] kv_cache_interface.py.
-    """
-    match attention:
-        case GroupedAttention(owns_cache=False):
-            return 0
-        case GroupedAttention():
-            return attention.num_kv_heads * (attention.head_dim + attention.num_value_dims)
-        case LatentAttention():
-            return attention.kv_lora_rank + attention.qk_rope_head_dim
-        case CompressedAttention():
-            return attention.head_dim / (attention.compress_ratio or math.inf)
-        case StateAttention():
-            return 0
-
-
 def kv_bytes_per_layer(
     attention: Attention,
     *,
@@ -74,13 +42,21 @@ def kv_bytes_per_layer(
 ) -> float:
     """Return the cache bytes of one token in one layer, with the keys of an indexer.
 
-    ``cache_type``: what a head holds of a token; None: its elements and nothing beside.
+    Grouped attention keeps a key and a value per KV head, latent attention one compressed vector
+    and one rotary key; a layer with a state, or one that reads another layer's cache, nothing.
+    Counts what is given: for one rank's share give that rank's attention. ``cache_type``: what a
+    head holds of a token; None: its elements and nothing beside.
 
     Sources:
-        [vllm-source] v1/attention/backends/mla/flashmla_sparse.py (entries of sparse models).
+        [kwon2023] section 1 (grouped); [deepseek2024] section 2.1 (latent); [vllm-source]
+        kv_cache_interface.py, v1/attention/backends/mla/flashmla_sparse.py.
     """
     match attention:
-        case CompressedAttention(compress_ratio=None) | StateAttention():
+        case (
+            CompressedAttention(compress_ratio=None)
+            | StateAttention()
+            | GroupedAttention(owns_cache=False)
+        ):
             return 0
         case CompressedAttention():
             entry = COMPRESSED_ENTRY_BYTES + index_bytes(attention)
@@ -91,18 +67,16 @@ def kv_bytes_per_layer(
             num_bytes = FP8_ENTRY_BYTES
         case LatentAttention():
             num_bytes = _latent_elements(attention, rules) * kv_element_bytes
-        case GroupedAttention(owns_cache=True) if cache_type:
-            each = cache_type.head_bytes(attention.head_dim, attention.num_value_dims)
-            num_bytes = attention.num_kv_heads * each
-        case GroupedAttention():
-            num_bytes = kv_elements_per_layer(attention) * kv_element_bytes
+        case GroupedAttention(head_dim=keys, num_value_dims=values):
+            each = cache_type.head_bytes(keys, values) if cache_type else keys + values
+            num_bytes = attention.num_kv_heads * each * (1 if cache_type else kv_element_bytes)
     return num_bytes + index_bytes(attention)
 
 
 def _latent_elements(attention: LatentAttention, rules: CacheRules) -> float:
     if rules.latent_head_elements is not None:
         return attention.num_heads * rules.latent_head_elements
-    return rules.latent_elements or kv_elements_per_layer(attention)
+    return rules.latent_elements or attention.kv_lora_rank + attention.qk_rope_head_dim
 
 
 def index_bytes(attention: Attention) -> int:

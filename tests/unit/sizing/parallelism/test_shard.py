@@ -17,7 +17,7 @@ from tonnage.catalog.parameters import attention_parameters, num_parameters
 from tonnage.catalog.shape import WeightFormat
 from tonnage.sizing.errors import InvalidParallelismError
 from tonnage.sizing.parallelism.candidates import candidates, explain_no_candidate
-from tonnage.sizing.parallelism.kv import kv_elements_per_layer
+from tonnage.sizing.parallelism.kv import kv_bytes_per_layer
 from tonnage.sizing.parallelism.rules import check_parallelism
 from tonnage.sizing.parallelism.shard import shard_of
 from tonnage.sizing.split import Nodes, Parallelism, on_rank
@@ -148,7 +148,7 @@ def test_a_part_that_the_checkpoint_leaves_alone_stays_at_two_bytes():
 def test_kv_heads_are_split_but_never_below_one(tensor, elements):
     attention = an_attention(num_heads=32, num_kv_heads=8, head_dim=128)
 
-    assert kv_elements_per_layer(on_rank(attention, tensor)) == elements
+    assert kv_bytes_per_layer(on_rank(attention, tensor), kv_element_bytes=1) == elements
 
 
 def test_latent_attention_keeps_its_whole_cache_on_every_rank():
