@@ -142,7 +142,7 @@ class OtherSeries(DescribedModel):
         Field(max_length=4, json_schema_extra=_DISTINCT),
         AfterValidator(_checked_distinct),
     ] = ()
-    """What stands before ``vllm:``: ``kserve_`` in KServe's LLMInferenceService."""
+    """What precedes ``vllm:``: ``kserve_`` in KServe's LLMInferenceService."""
     labels: Annotated[tuple[PodLabels, ...], Field(max_length=4)] = ()
     """Further pairs of labels. A series belongs to the first pair that names a managed pod."""
 

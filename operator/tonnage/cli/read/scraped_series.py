@@ -16,6 +16,7 @@ from tonnage.cluster.authorization import require_installed
 from tonnage.cluster.ranges import Steps, ask_range
 from tonnage.estimate.pages import RUNNING
 from tonnage.settings import Settings
+from tonnage.units import count_of
 
 STEP_S = 60.0
 """So old the series are at most that are looked for."""
@@ -61,7 +62,7 @@ def series_found(asked: Settings, operators: Settings, pods: Set[tuple[str, str]
     """
     selector = ",".join(filter(None, (f'__name__=~".*{RUNNING}"', operators.prometheus_selector)))
     now = Steps(from_s=time.time() - STEP_S, step_s=STEP_S, number=1)
-    namespaces = {namespace for namespace, _ in pods}
+    namespaces, every = {namespace for namespace, _ in pods}, count_of(len(pods), "pod")
     by_form = defaultdict[Form, set[tuple[str, str]]](set)
     for labels, _ in ask_range(asked, f"{{{selector}}}", now):
         prefix = labels["__name__"].removesuffix(RUNNING)
@@ -70,7 +71,7 @@ def series_found(asked: Settings, operators: Settings, pods: Set[tuple[str, str]
             if (pod := (labels[space], labels[name])) in pods:
                 by_form[prefix, space, name].add(pod)
     if not by_form:
-        yield f"no series *{RUNNING} names one of {len(pods)} pods by two of its labels"
+        yield f"no series *{RUNNING} names one of {every} by two of its labels"
     for (prefix, space, name), named in sorted(by_form.items()):
         missing = []
         if prefix not in {"", *operators.series_prefixes}:
@@ -80,4 +81,4 @@ def series_found(asked: Settings, operators: Settings, pods: Set[tuple[str, str]
         more = (
             f"not read: set settings.otherSeries: {{{', '.join(missing)}}}" if missing else "read"
         )
-        yield f"{prefix}vllm: by {space} and {name}: {len(named)} of {len(pods)} pods, {more}"
+        yield f"{prefix}vllm: by {space} and {name}: {len(named)} of {every}, {more}"
