@@ -7,15 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
+from tonnage.catalog.cache_types import names_of
 from tonnage.manifests.names import MIDDLEWARE
 from tonnage.units import GB, GIB, KB, KIB, MB, MIB
 from tonnage_lab.emulator.buckets import parse_custom
 from tonnage_lab.emulator.flags import BOOLEANS, VALUED
 
 DTYPES: Final = ("auto", "bfloat16", "float", "float16", "float32", "half")
-KV_CACHE_DTYPES: Final = (
-    "auto", "bfloat16", "float16", "fp8", "fp8_ds_mla", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "nvfp4",
-)  # fmt: skip
+ENGINE_VERSION: Final = "0.33"
 KV_ROLES: Final = ("kv_producer", "kv_consumer", "kv_both")
 _SUFFIX: Final = {"": 1, "k": KB, "m": MB, "g": GB, "K": KIB, "M": MIB, "G": GIB}
 _HUMAN_INTEGER: Final = re.compile(r"(?P<amount>[0-9]+(\.[0-9]+)?)(?P<suffix>[kmgKMG]?)")
@@ -206,7 +205,7 @@ def _add_node_flags(serve: argparse.ArgumentParser) -> None:
 
 def _add_model_flags(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--dtype", choices=DTYPES)
-    serve.add_argument("--kv-cache-dtype", choices=KV_CACHE_DTYPES)
+    serve.add_argument("--kv-cache-dtype", choices=names_of(ENGINE_VERSION))
     serve.add_argument("--quantization", "-q")
     serve.add_argument("--speculative-config", "-sc", type=_drafting, dest="speculation")
     serve.add_argument("--kv-transfer-config", type=_kv_role, dest="kv_role")

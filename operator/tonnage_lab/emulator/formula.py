@@ -14,6 +14,7 @@ from tonnage.catalog.gpu import built_in_gpus, find_gpu
 from tonnage.engine.step_costs import StepCosts
 from tonnage.manifests.names import API_VERSION
 from tonnage.sizing.adapters import Adapters, are_counted
+from tonnage.sizing.checks import with_running_cache
 from tonnage.sizing.parallelism.draft import rank_of
 from tonnage.sizing.request import Flags, SizingRequest, ask, look_up
 from tonnage.sizing.serving.flags import replica_under
@@ -21,15 +22,11 @@ from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.speculation import Speculation
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.costs import step_costs
-from tonnage_lab.emulator.arguments import Arguments
-
-ENGINE_VERSION = "0.33"
+from tonnage_lab.emulator.arguments import ENGINE_VERSION, Arguments
 
 
 def _request(gpu: str, arguments: Arguments, acceptance_rate: float) -> SizingRequest:
     """Return the request that these arguments answer."""
-    is_fp8 = arguments.kv_cache_dtype.startswith("fp8")
-    kv_cache = "fp8" if is_fp8 else arguments.kv_cache_dtype
     manifest = {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -37,7 +34,6 @@ def _request(gpu: str, arguments: Arguments, acceptance_rate: float) -> SizingRe
         "spec": {
             "model": {
                 "id": arguments.model,
-                "kvCache": kv_cache,
                 "weights": arguments.quantization or "auto",
             },
             "hardware": {"gpu": gpu},
@@ -48,6 +44,8 @@ def _request(gpu: str, arguments: Arguments, acceptance_rate: float) -> SizingRe
     }
     spec = parse_model_deployment(manifest).spec
     request = ask(spec, look_up(spec, {gpu: find_gpu(gpu, built_in_gpus())}))
+    given = {"--kv-cache-dtype": arguments.kv_cache_dtype}
+    request = with_running_cache(request, "auto", given)
     has_adapters = arguments.max_loras and are_counted(request.shape)
     adapters = Adapters(number=arguments.max_loras, rank=arguments.max_lora_rank)
     return replace(

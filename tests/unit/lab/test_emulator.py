@@ -20,6 +20,7 @@ from tonnage.manifests.names import CLASS_VARIABLE, MIDDLEWARE
 from tonnage_lab.emulator.__main__ import build, drain, serve, work
 from tonnage_lab.emulator.arguments import parse
 from tonnage_lab.emulator.buckets import effective, parse_custom
+from tonnage_lab.emulator.formula import formula_kv_tokens
 from tonnage_lab.emulator.step import Prompt
 from tonnage_lab.emulator.truth import EngineTruth, TruthError, kv_tokens, step_costs
 
@@ -321,6 +322,19 @@ def test_the_cache_is_described_as_vllm_does():
     }
 
     assert sample(page, "vllm:cache_config_info", **labels) == 1
+
+
+@pytest.mark.parametrize(("name", "head_bytes"), [("fp8", 256), ("nvfp4", 144)])
+def test_a_cache_of_another_type_has_room_for_more_tokens(name, head_bytes):
+    tokens = [
+        formula_kv_tokens(
+            {"gpu": "B200"},
+            parse(["serve", "meta-llama/Llama-3.1-8B-Instruct", "--kv-cache-dtype", each]),
+        )
+        for each in ("auto", name)
+    ]
+
+    assert tokens[1] / tokens[0] == pytest.approx(512 / head_bytes, rel=1e-4)
 
 
 def test_a_cached_share_of_prompts_shows_in_the_prefix_cache_counters():
