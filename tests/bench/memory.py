@@ -25,12 +25,14 @@ from tonnage.catalog.engine_memory import MemoryConstants, memory_constants
 from tonnage.catalog.gpu import CatalogError
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.memory.layout import LoggedFigures
+from tonnage.sizing.memory.starts import start_doubts
 from tonnage.units import GIB
 
 Document = Mapping[str, Any]
 FIELDS = (
     "id", "kv_tokens", "max_concurrency", "weights_gib", "available_kv_gib", "low_kv_tokens",
     "high_kv_tokens", "low_max_concurrency", "high_max_concurrency", "range_from", "refused",
+    "doubts",
 )  # fmt: skip
 UTILIZATIONS = ("", "0.85", "0.95")
 """What it may have been in a row that does not state it: the range covers it."""
@@ -62,6 +64,9 @@ def predicted(
         "high_max_concurrency": round(highest.max_concurrency, 3),
         "range_from": case.budget.widest.cause if case.budget.widest else "",
         "refused": "" if pool_bytes > 0 else f"does not fit: {case.budget}",
+        "doubts": "; ".join(
+            f"{each.code}: {each.message}" for each in start_doubts(case.start_figures)
+        ),
     }
 
 

@@ -37,6 +37,7 @@ from tonnage.sizing.memory.layout import (
     cache_layout,
     default_block_tokens,
 )
+from tonnage.sizing.memory.starts import StartFigures
 from tonnage.sizing.parallelism.shard import shard_of
 from tonnage.sizing.request import Flags, kv_cache_format
 from tonnage.sizing.split import Parallelism
@@ -80,6 +81,25 @@ class Case:
     layout: CacheLayout
     budget: MemoryBudget
     context_tokens: int
+    captures_decode: bool
+
+    @property
+    def start_figures(self) -> StartFigures:
+        """What decides whether it starts."""
+        budget = self.budget
+        return StartFigures(
+            engine=self.engine,
+            budget=budget,
+            layout=self.layout,
+            pool_bytes=budget.kv_pool_bytes,
+            pool_range_bytes=(budget.kv_pool_low_bytes, budget.kv_pool_high_bytes),
+            max_num_seqs=self.flags.max_num_seqs,
+            captures_decode=self.captures_decode,
+            context_tokens=self.context_tokens,
+            in_flight_tokens=self.layout.in_flight_tokens(
+                self.flags.max_num_batched_tokens, self.flags.parallelism.pipeline
+            ),
+        )
 
     def blocks(self, pool_bytes: float) -> int:
         return max(0, int(pool_bytes // self.layout.bytes_per_block))
@@ -359,6 +379,7 @@ def case_of(
             ),
             given_pool=given_pool(row),
         ),
+        captures_decode=not is_eager,
         context_tokens=int(row["max_model_len"] or shape.max_position_tokens or 4096),
     )
 

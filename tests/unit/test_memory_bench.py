@@ -76,6 +76,7 @@ def test_what_a_gpu_printed_is_predicted(row):
 
     usable_gib = float(row["gpu_memory_gib_reported"]) * float(row["gpu_memory_utilization"])
     missing = found["available_kv_gib"] - float(row["measured_available_kv_gib"])
+    assert not found["doubts"], "it started"
     assert found["low_kv_tokens"] <= printed <= found["high_kv_tokens"]
     if row["id"] in {"qwen3-30b-a3b", "gpt-oss-20b"}:
         assert abs(missing) < 0.01 * usable_gib

@@ -107,18 +107,21 @@ def _length(figures: StartFigures) -> Iterator[StartDoubt]:
     Sources:
         [vllm-source] v1/core/kv_cache_utils.py _check_enough_kv_cache_memory.
     """
-    context, (least, _) = figures.context_tokens, figures.blocks_range
+    context, (least, highest) = figures.context_tokens, figures.blocks_range
     needed = figures.blocks_reserved(context)
     if least >= needed:
         return
     most = bisect_right(range(1, context), least, key=figures.blocks_reserved)
-    short = format_bytes((needed - least) * figures.layout.bytes_per_block)
+    is_certain = highest < needed
+    missing = needed - (highest if is_certain else least)
+    short = format_bytes(missing * figures.layout.bytes_per_block)
+    verbs = ("is", "does not start") if is_certain else ("may be", "then does not start")
     flag = "contextLength" if figures.are_chosen else "--max-model-len"
     cure = f"set {flag} to at most {most}" if most else "raise the number of GPUs of a replica"
     yield StartDoubt(
-        code="MayNotStart",
-        message=f"the KV cache may be {short} short of one request of {context} tokens: vLLM "
-        f"{figures.engine.minor} then does not start; {cure}",
+        code="WillNotStart" if is_certain else "MayNotStart",
+        message=f"the KV cache {verbs[0]} {short} short of one request of {context} tokens: vLLM "
+        f"{figures.engine.minor} {verbs[1]}; {cure}",
     )
 
 

@@ -208,6 +208,7 @@ def test_a_cache_that_may_be_short_of_one_request_names_the_longest_that_starts(
     assert "may be 1.0 GiB short of one request of 16384 tokens" in doubt.message
     assert doubt.message.endswith(f"; set {field} to at most 8192")
     assert codes(enough) == []
+    assert codes(replace(figures, pool_range_bytes=(GIB, 1.9 * GIB))) == ["WillNotStart"]
 
 
 def test_graphs_are_captured_twice_with_adapters():
