@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from oracle_compare import page
-from oracle_configs import BACKENDS, BY_HAND, CHANGES
+from oracle_configs import BACKENDS, BY_HAND, CATALOGUE, CHANGES
 from proof_sources import installed, unpacked
 
+from tonnage.catalog.models import built_in_config
 from tonnage_lab import vllm_cpu
 from tonnage_lab.assets import cache_folder
 
@@ -69,7 +70,13 @@ def _asked(options: argparse.Namespace) -> dict[str, Any]:
     folders = [HERE, *(installed(HERE / each, cache) for each in LISTS)]
     with tempfile.TemporaryDirectory() as temporary:
         given, answers = Path(temporary) / "given.json", Path(temporary) / "answers.json"
-        asks = {"by hand": BY_HAND, "changes": CHANGES, "backends": BACKENDS, "only": options.only}
+        given_files = {**BY_HAND, **{name: _known(of) for name, of in CATALOGUE.items()}}
+        asks = {
+            "by hand": given_files,
+            "changes": CHANGES,
+            "backends": BACKENDS,
+            "only": options.only,
+        }
         given.write_text(json.dumps(asks))
         subprocess.run(
             [vllm_cpu.ensure(), HERE / "oracle_engine.py", source, given, answers],
@@ -83,6 +90,12 @@ def _asked(options: argparse.Namespace) -> dict[str, Any]:
     return {
         name: _kept(answer) for name, answer in said.items() if answer.get("not built") != ALONE
     }
+
+
+def _known(name: str) -> dict[str, Any]:
+    """Return the configuration of a model of the catalogue, not quantized."""
+    return {key: value for key, value in built_in_config(name).items()
+            if key != "quantization_config"}  # fmt: skip
 
 
 def _kept(answer: Mapping[str, Any]) -> dict[str, Any]:

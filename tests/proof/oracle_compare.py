@@ -1,10 +1,12 @@
 """What is read of a config.json, beside what a release of vLLM built from it."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from tonnage.catalog.assumption import WIDEST
 from tonnage.catalog.config.read import shape_from_config
 from tonnage.catalog.gpu import CatalogError
 from tonnage.catalog.parameters import num_parameters
@@ -31,12 +33,12 @@ class Figures:
     assumed: tuple[str, ...] = field(default=())
 
 
-def built(answer: Mapping[str, Any]) -> Figures:
+def built(answer: Mapping[str, Any], longest: int) -> Figures:
     """Return what the release built."""
     total, is_whole = 0.0, True
     for kind in answer["caches"]:
         each = kind["bytes"] * kind["layers"]
-        tokens = min(PROMPT_TOKENS, kind.get("tokens") or PROMPT_TOKENS)
+        tokens = min(longest, kind.get("tokens") or longest)
         if kind["kind"] in STATES:
             total += each
         elif kind["kind"] in FULL | WINDOWS:
@@ -46,25 +48,27 @@ def built(answer: Mapping[str, Any]) -> Figures:
     return Figures(parameters=answer["parameters"], cache_bytes=total, is_whole=is_whole)
 
 
-def read(name: str, config: Mapping[str, Any]) -> Figures:
-    """Return what is read of the same configuration.
+def read(name: str, config: Mapping[str, Any]) -> tuple[Figures, int]:
+    """Return what is read of the same configuration, and the length of the request.
 
     Raises:
         CatalogError: it is refused.
     """
     shape = shape_from_config(config, name=name)
-    return Figures(
+    longest = min(PROMPT_TOKENS, shape.max_position_tokens or PROMPT_TOKENS)
+    figures = Figures(
         parameters=num_parameters(shape),
-        cache_bytes=_cache_bytes(shape),
+        cache_bytes=_cache_bytes(shape, longest),
         is_whole=not shape.has_kind(CompressedAttention),
         assumed=tuple(each.taken for each in shape.assumptions),
     )
+    return figures, longest
 
 
-def _cache_bytes(shape: ModelShape) -> float:
+def _cache_bytes(shape: ModelShape, longest: int) -> float:
     total = 0.0
     for num_layers, attention in shape.attentions():
-        tokens = PROMPT_TOKENS
+        tokens = longest
         if isinstance(attention, GroupedAttention) and attention.window_tokens:
             tokens = min(tokens, attention.window_tokens)
         each = kv_bytes_per_layer(attention, kv_element_bytes=2)
@@ -77,10 +81,10 @@ def verdict(name: str, answer: Mapping[str, Any]) -> tuple[str, str]:
     if "not built" in answer:
         return "not built", answer["not built"].splitlines()[0][:160]
     try:
-        here = read(name, answer["config"])
+        here, longest = read(name, answer["config"])
     except CatalogError as error:
         return "refused", str(error).removeprefix(f"model {name}: ")[:160]
-    there = built(answer)
+    there = built(answer, longest)
     parts = [("parameters", here.parameters / there.parameters)]
     if here.is_whole and there.is_whole:
         parts.append(("cache", here.cache_bytes / there.cache_bytes if there.cache_bytes else 1.0))
@@ -91,6 +95,30 @@ def verdict(name: str, answer: Mapping[str, Any]) -> tuple[str, str]:
         is_bound = all(factor >= 1 - SAME for _, factor in parts)
         return ("assumed" if is_bound else "assumed too low"), words
     return "differs", words
+
+
+def unheard_of(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an answer whose configuration is of a kind that nobody has heard of."""
+    config = dict(answer["config"])
+    for key in ("text_config", None):
+        block = config.get(key) if key else config
+        if isinstance(block, dict) and "model_type" in block:
+            renamed = {**block, "model_type": "unheard_of"}
+            config = {**config, key: renamed} if key else renamed
+    return {**answer, "config": config}
+
+
+def bounds(answers: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return what each architecture would be if no rule knew its kind."""
+    return {
+        name: verdict(name, unheard_of(said))
+        for name, said in answers["architectures"].items()
+        if "not built" not in said
+    }
+
+
+def factors(words: str) -> list[float]:
+    return [float(each) for each in re.findall(r"x ([\d.]+)", words)]
 
 
 def verdicts(answers: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
@@ -105,10 +133,11 @@ content: stand-ins are those of `README.md`, kernels of FlashInfer, DeepGEMM and
 and the GPU an H100. Where transformers has a class of the kind, the config.json is what that says
 without arguments; else it is of `oracle_configs.py`. A default test compares again.
 
-- **equal**: as many parameters, and as many bytes of cache for a request of 32,768 tokens, to
-  0.1 %.
+- **equal**: as many parameters, and as many bytes of cache for a request of 32,768 tokens, or
+  the longest that the file allows, to 0.1 %.
 - **assumed**: no rule knows the kind, and what is counted is no less; with its factor.
-- **differs**: a rule knows the kind, and counts something else.
+- **differs**: a rule knows the kind, and counts something else: where a wrapper ties the head to
+  the embedding and its text part does not, both are counted, and the checkpoint decides.
 - **refused**: by Tonnage, with its words.
 - **not built**: the release did not build it here, with its words.
 
@@ -116,8 +145,24 @@ without arguments; else it is of `oracle_configs.py`. A default test compares ag
 
 
 def page(answers: Mapping[str, Any]) -> str:
-    found = verdicts(answers)
-    return "\n".join([HEAD.format(release=answers["release"]).rstrip(), "", *_lines(found)]) + "\n"
+    head = HEAD.format(release=answers["release"]).rstrip()
+    lines = [*_lines(verdicts(answers)), *_bound_lines(bounds(answers))]
+    return "\n".join([head, "", *lines]) + "\n"
+
+
+def _bound_lines(found: Mapping[str, tuple[str, str]]) -> Iterator[str]:
+    bound = {name: words for name, (kind, words) in found.items() if kind.startswith("assumed")}
+    wide = {name: words for name, words in bound.items() if max(factors(words)) > WIDEST}
+    low = {name: words for name, words in bound.items() if min(factors(words)) < 1 - SAME}
+    yield from ("", "## As if no rule knew the kind", "")
+    yield (
+        f"Of the {len(found)} that were built {len(bound)} have a bound; the others are refused. "
+        f"{len(bound) - len(wide) - len(low)} of the bounds are no less than the truth and at "
+        f"most {WIDEST} times it. Too wide:"
+    )
+    yield from ("", *(f"- {name}: {words}" for name, words in wide.items()))
+    yield from ("", "Too low, each for what its class does beside the keys; a rule knows them:", "")
+    yield from (f"- {name}: {words}" for name, words in low.items())
 
 
 def _lines(found: Mapping[str, tuple[str, str]]) -> Iterator[str]:

@@ -52,7 +52,8 @@ BY_HAND: Final[dict[str, Config]] = {
     "AliceAIForCausalLM": _experts(
         "AliceAIForCausalLM", "alice_ai", head_dim=128, shared_expert_intermediate_size=512,
         layer_types=_types(8, 4, "linear_attention"), block_attn_res_block_size=None,
-        kda_allow_negative_eigenvalues=False, **_DELTA,
+        kda_allow_negative_eigenvalues=False,
+        router_score_function="sigmoid", router_bias_correction=True, **_DELTA,
     ),
     "BailingMoeForCausalLM": _experts("BailingMoeForCausalLM", "bailing_moe", **_BAILING),
     "BailingMoeV2ForCausalLM": _experts("BailingMoeV2ForCausalLM", "bailing_moe_v2", **_BAILING),
@@ -193,9 +194,16 @@ CHANGES: Final[dict[str, Config]] = {
         "topk_group": 1,
     },
     "DbrxForCausalLM": {
-        "attn_config": {"kv_n_heads": 4, "clip_qkv": None, "rope_theta": 10_000.0},
+        "attn_config": {"kv_n_heads": 1, "clip_qkv": None, "rope_theta": 10_000.0},
     },
-    "DeepseekV2ForCausalLM": {"topk_method": "greedy", "n_group": 1, "topk_group": 1},
+    "DeepseekV2ForCausalLM": {
+        "topk_method": "greedy",
+        "n_group": 1,
+        "topk_group": 1,
+        "num_experts_per_tok": 6,
+        "first_k_dense_replace": 1,
+        "moe_intermediate_size": 1408,
+    },
     "Glm4MoeForCausalLM": {"head_dim": 128},
     "Glm4MoeLiteForCausalLM": {"first_k_dense_replace": 1},
     "HYV3ForCausalLM": {
@@ -205,9 +213,12 @@ CHANGES: Final[dict[str, Config]] = {
         "route_norm": True,
         "qk_norm": True,
     },
-    "Qwen4ExpForCausalLM": {"model_type": "qwen4_exp_text", "output_gate_type": "swish"},
     "HunYuanDenseV1ForCausalLM": {"head_dim": 128},
-    "HunYuanMoEV1ForCausalLM": {"head_dim": 128},
+    "HunYuanMoEV1ForCausalLM": {
+        "head_dim": 128,
+        "use_mixed_mlp_moe": True,
+        "num_shared_expert": 1,
+    },
     "Lfm2ForCausalLM": {"block_dim": 2560, "block_ff_dim": 12288},
     "Lfm2MoeForCausalLM": {
         "layer_types": ["full_attention" if layer % 4 == 2 else "conv" for layer in range(32)]
@@ -236,10 +247,23 @@ CHANGES: Final[dict[str, Config]] = {
         "moe_layer_freq": [0] + [1] * 47,
         "layernorm_epsilon": 1e-5,
     },
+    "Qwen3MoeForCausalLM": {"head_dim": 64},
     "NemotronForCausalLM": {"num_key_value_heads": 8},
     "Llama4ForCausalLM": {"model_type": "llama4_text"},
 }
 """What a file has that transformers' class leaves out, and the release's class does not."""
+
+CATALOGUE: Final[dict[str, str]] = {
+    "KimiLinearForCausalLM": "moonshotai/Kimi-Linear-48B-A3B-Instruct",
+    "MiMoV2FlashForCausalLM": "XiaomiMiMo/MiMo-V2-Flash",
+    "MiniMaxM3SparseForConditionalGeneration": "MiniMaxAI/MiniMax-M3",
+    "Qwen4ExpForConditionalGeneration": "wtdcode/Qwen3.8-Flash-Next-AWQ-W4A16",
+    "KimiK3ForConditionalGeneration": "moonshotai/Kimi-K3",
+    "Gemma4ForConditionalGeneration": "google/gemma-4-26B-A4B",
+    "Qwen3VLMoeForConditionalGeneration": "Qwen/Qwen3-VL-30B-A3B-Instruct",
+    "KimiK25ForConditionalGeneration": "moonshotai/Kimi-K2.5",
+}
+"""Of the catalogue, where a class without arguments makes a file that the release cannot read."""
 
 BACKENDS: Final[dict[str, str]] = {
     "FlintForCausalLM": "FLASHINFER",

@@ -31,8 +31,10 @@ from proof_engine import (
 
 H100 = {"name": "NVIDIA H100 80GB HBM3", "capability": [9, 0], "memory_bytes": 85_017_493_504,
         "count": 8}  # fmt: skip
-OF_OTHERS = ("vision", "visual", "audio", "image", "vit", "tower", "multi_modal", "mm_", "aligner",
-             "resampler", "connector", "patch_merger", "sound", "speech")  # fmt: skip
+OF_OTHERS = ("vision", "visual", "audio", "image", "vit", "tower", "multi_modal", "mm_",
+             "aligner", "resampler", "qformer", "query_tokens", "language_projection", "vpm",
+             "merger",
+             "whisper", "vq_adaptor", "mlp_ar", "connector", "sound", "speech")  # fmt: skip
 """In the names of parameters that the text part of a multimodal model does not have."""
 
 

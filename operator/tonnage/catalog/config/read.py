@@ -11,7 +11,6 @@ from difflib import get_close_matches
 from tonnage.catalog.assumption import Assumption
 from tonnage.catalog.config.architectures.assumed import (
     assumed_architecture,
-    assumed_keys,
     assumed_kind,
     assumed_wrapper,
 )
@@ -101,8 +100,6 @@ def _shape(config: Mapping[str, object], name: str, encoder_parameters: int | No
     check_document(config)
     block = _text_block(config)
     architecture = _architecture(config, block)
-    if not _is_known(block):
-        block = replace(block, values={**assumed_keys(block.values), **block.kind})
     with _naming_keys_as_written(block, architecture):
         keys = _keys(block, architecture)
         layers = list(zip(architecture.attention(keys), architecture.ffn(keys), strict=True))
@@ -159,10 +156,6 @@ class _TextBlock:
 
     values: Mapping[str, object]
     path: tuple[str, ...]
-
-    @property
-    def kind(self) -> Mapping[str, object]:
-        return {"model_type": self.values.get("model_type")}
 
     def key(self, name: str) -> str:
         return ".".join((*self.path, name))
@@ -244,7 +237,11 @@ def _keys(block: _TextBlock, architecture: Architecture) -> DecoderKeys:
     refuse_other_values(block.values, architecture.only)
     sparse = architecture.sparse_defaults if block.path else {}
     written = usual_names(block.values, architecture.names)
+    if architecture.reads:
+        written = architecture.reads(written)
     values = {**architecture.defaults, **sparse, **written}
+    if values.get("use_sliding_window") is False and values.get("sliding_window") == 0:
+        del values["sliding_window"]
     listed = values.get(architecture.layer_list) if architecture.layer_list else None
     if isinstance(listed, list):
         values.setdefault("num_hidden_layers", len(listed))
@@ -279,16 +276,25 @@ def _with_traits(
     return replace(
         attention,
         has_bias=attention.has_bias or bool(architecture.query_bias),
+        has_output_gate=(
+            attention.has_output_gate
+            if architecture.gate == "by key"
+            else architecture.gate == "full"
+        ),
         has_wide_norms=has_wide_norms(architecture, keys),
     )
 
 
 def _is_tied(config: Mapping[str, object], keys: DecoderKeys, architecture: Architecture) -> bool:
-    """Tell whether embedding and head are one table: text part, then wrapper, then class."""
-    if keys.tie_word_embeddings is not None:
-        return keys.tie_word_embeddings
-    outer = config.get("tie_word_embeddings")
-    return outer if isinstance(outer, bool) else architecture.is_tied
+    """Tell whether embedding and head are one table: if all say so that do, else as the class.
+
+    Sources:
+        [vllm-source] config/vllm.py with_hf_config: what the wrapper says is set in the text part;
+        config/model.py maybe_untie_word_embeddings: a head in the checkpoint unties them again.
+    """
+    written = [keys.tie_word_embeddings, config.get("tie_word_embeddings")]
+    found = [each for each in written if isinstance(each, bool)]
+    return all(found) if found else architecture.is_tied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

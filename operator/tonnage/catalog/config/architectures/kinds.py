@@ -7,6 +7,7 @@ work. A model of any other kind is refused by name.
 from collections.abc import Mapping
 
 from tonnage.catalog.config.architectures.hybrid import HYBRID
+from tonnage.catalog.config.architectures.keyed import KEYED
 from tonnage.catalog.config.architectures.plain import PLAIN
 from tonnage.catalog.config.architectures.plain_moe import PLAIN_MOE
 from tonnage.catalog.config.architectures.sharing import SHARING
@@ -25,6 +26,13 @@ _QWEN3_MOE = Architecture(
 _QWEN2 = Architecture(attention=attention.window_if_used, query_bias=True, output_bias=False)
 _LATENT = Architecture(attention=attention.latent, ffn=ffn.dense_then_experts, router_bias=True)
 _LLAMA4 = Architecture(attention=attention.chunked_with_full, ffn=ffn.interleaved_experts)
+_MIMO_V2 = Architecture(
+    turns_by_window=True,
+    attention=attention.mimo_windows,
+    ffn=ffn.marked_layers,
+    derives_head_dim=False,
+    router_bias=True,
+)
 _GEMMA3 = Architecture(
     turns_by_window=True,
     attention=attention.five_windows_to_one,
@@ -43,6 +51,7 @@ _GEMMA3 = Architecture(
 
 ARCHITECTURES: Mapping[str, Architecture] = {
     **HYBRID,
+    **KEYED,
     **PLAIN,
     **PLAIN_MOE,
     **SHARING,
@@ -94,13 +103,8 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         },
     ),
     "llama4_text": _LLAMA4,
-    "mimo_v2_flash": Architecture(
-        turns_by_window=True,
-        attention=attention.mimo_windows,
-        ffn=ffn.marked_layers,
-        derives_head_dim=False,
-        router_bias=True,
-    ),
+    "mimo_v2": _MIMO_V2,
+    "mimo_v2_flash": _MIMO_V2,
     "minimax_m2": Architecture(
         attention=attention.full,
         ffn=ffn.all_experts,
@@ -131,11 +135,13 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 
 WRAPPERS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(
-        ("aya_vision", "cohere2_vision", "gemma3", "gemma3n", "gemma4", "gemma4_unified", "glm4v",
-         "glm4v_moe", "idefics3", "internvl", "kimi_k25", "kimi_k3", "kimi_vl", "llama4", "llava",
-         "llava_next", "llava_onevision", "minimax_m3_vl", "mistral3", "mllama", "qwen2_5_vl",
-         "qwen2_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", "qwen4_exp", "smolvlm",
-         "step3_vl"),
+        ("aria", "aya_vision", "blip-2", "cohere2_vision", "cosmos3_edge", "exaone4_5",
+         "gemma3", "gemma3n", "gemma4", "gemma4_unified", "glm4v", "glm4v_moe", "glm_ocr",
+         "idefics3", "internvl", "kimi_k25", "kimi_k3", "kimi_vl", "llama4", "llava",
+         "llava_next", "llava_next_video", "llava_onevision", "minicpm_ocr", "minicpmv4_6",
+         "minicpmv4_7", "minimax_m3_vl", "mistral3", "mllama", "moss_transcribe_diarize",
+         "muse_glimmer", "paddleocr_vl", "paligemma", "qwen2_5_vl", "qwen2_vl", "qwen3_5",
+         "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", "qwen4_exp", "smolvlm", "step3_vl"),
         ("text_config",),
     ),
     "internvl_chat": ("llm_config",),

@@ -18,12 +18,16 @@ MARKS: Mapping[str, tuple[str, ...]] = {
         "linear_conv_kernel_dim", "full_attention_interval",
     ),
     "layers with a state per sequence": (
-        "mamba_num_heads", "mamba_d_state", "mamba_ssm_dtype", "ssm_state_size", "ssm_cfg",
+        "mamba_num_heads", "mamba_d_state", "mamba_ssm_dtype",
+        "short_conv_kernel_size", "ssm_state_size", "ssm_cfg",
         "state_size", "conv_L_cache", "hybrid_override_pattern", "layers_block_type",
         "layer_block_types",
     ),
-    "layers of different kinds": ("block_configs",),
-    "compressed caches": ("compress_ratios", "compress_ratio"),
+    "layers of different kinds": ("block_configs", "layer_group_size", "per_layer_config"),
+    "layers that run several times": (
+        "L_cycles", "loop_num", "n_recurrent_loops", "total_ut_steps",
+    ),
+    "compressed caches": ("compress_rates", "compress_ratios", "compress_ratio"),
     "sparse-attention indexers": (
         "index_head_dim", "index_n_heads", "index_topk", "indexer_types", "indexer_head_dim",
     ),

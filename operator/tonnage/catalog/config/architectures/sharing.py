@@ -122,7 +122,12 @@ _GEMMA4 = Architecture(
     outer=layer_table_norm,
     tables=layer_tables,
     understands=frozenset(
-        {"hidden_size_per_layer_input", "num_kv_shared_layers", "use_double_wide_mlp"}
+        {
+            "hidden_size_per_layer_input",
+            "num_kv_shared_layers",
+            "per_layer_config",
+            "use_double_wide_mlp",
+        }
     ),
 )
 

@@ -116,6 +116,8 @@ def compressed_attentions(keys: DecoderKeys) -> list[Attention]:
         [vllm-source] models/deepseek_v4/attention.py.
     """
     ratios = keys.compress_ratios
+    if ratios is None and keys.layer_types and keys.compress_rates:
+        ratios = [keys.compress_rates.get(kind, 0) for kind in keys.layer_types]
     if ratios is None:
         raise ModelConfigError("compress_ratios is missing")
     if len(ratios) < keys.num_hidden_layers:
@@ -179,7 +181,8 @@ def stream_head(keys: DecoderKeys) -> int:
 
 
 def _index_marks(*more: str) -> frozenset[str]:
-    return frozenset({"index_head_dim", "index_n_heads", "index_topk", *more})
+    marks = {"index_head_dim", "index_n_heads", "index_topk", "indexed_attention"}
+    return frozenset({*marks, *more})
 
 
 _SPARSE_LATENT = Architecture(
@@ -207,7 +210,14 @@ SPARSE: Mapping[str, Architecture] = {
         router_bias=True,
         replicated=compressors_and_streams,
         outer=stream_head,
-        understands=_index_marks("compress_ratios", "expert_dtype", "hc_mult"),
+        understands=_index_marks(
+            "compress_rates",
+            "compress_ratios",
+            "compressed_sparse_attention",
+            "expert_dtype",
+            "hc_mult",
+            "heavily_compressed_attention",
+        ),
     ),
     "glm_moe_dsa": _SPARSE_LATENT,
     "minimax_m3": _MINIMAX_M3,

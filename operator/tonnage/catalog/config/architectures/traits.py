@@ -54,6 +54,10 @@ class Architecture:
     """The shared expert has a gate: one vector of the model's width."""
     module_names: Mapping[str, str] = field(default_factory=dict)
     """Of the parts that a list of unquantized modules calls by another than the usual name."""
+    gate: Literal["none", "head", "full", "by key"] = "by key"
+    """At the output of attention: one number per head, or one per element as queries have."""
+    reads: Callable[[Mapping[str, object]], dict[str, object]] | None = None
+    """Returns the keys that this kind reads, under the usual names. None: all that are known."""
     names: Mapping[str, str] = field(default_factory=dict)
     """The family's own name of a key, by the usual one; a dotted one reaches into a block."""
     only: Mapping[str, object] = field(default_factory=dict)
@@ -172,6 +176,8 @@ def _grouped_vectors(architecture: Architecture, keys: DecoderKeys, layer: Group
         total += keys.hidden_size
     if architecture.has_sinks:
         total += layer.num_heads
+    if architecture.gate == "head":
+        total += layer.num_heads * keys.hidden_size
     return total + _qk_norm(architecture, keys, layer) + _index_norm(layer)
 
 

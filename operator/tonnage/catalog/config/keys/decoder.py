@@ -59,6 +59,20 @@ class SparseAttention(Block):
     sparse_block_size: Size
 
 
+class LayerKeys(Block):
+    """Of one layer, where it differs from the others."""
+
+    head_dim: Size | None = None
+
+
+class AttentionKeys(LayerKeys):
+    """Of the layers of one type, where they differ from the others."""
+
+    attention_type: Annotated[str, Field(max_length=100)]
+    num_attention_heads: Heads
+    num_attention_groups: Heads
+
+
 class Needed:
     """The numbers of a block that a kind of model cannot do without, by their keys.
 
@@ -141,6 +155,9 @@ class DecoderKeys(FamilyKeys):
     first_k_dense_replace: LayerIndex | None = None
     moe_layer_freq: Layers | ZerosAndOnes | None = None
     decoder_sparse_step: Layers = 1
+    attention_other_setting: AttentionKeys | None = None
+    num_attention_heads_per_layer: Annotated[list[Heads], Field(max_length=2000)] | None = None
+    layer_group_size: Layers | None = None
     mlp_layer_types: Names | None = None
     mlp_only_layers: Annotated[list[LayerIndex], Field(max_length=2000)] | None = None
     moe_layers: Annotated[list[LayerIndex], Field(max_length=2000)] | None = None
@@ -155,6 +172,7 @@ class DecoderKeys(FamilyKeys):
     v_head_dim: Size | None = None
 
     global_head_dim: Size | None = None
+    per_layer_config: dict[str, LayerKeys] | None = None
     num_global_key_value_heads: Heads | None = None
     attention_k_eq_v: bool = False
 
@@ -175,6 +193,7 @@ class DecoderKeys(FamilyKeys):
     dense_intermediate_size: Size | None = None
 
     compress_ratios: Annotated[list[SizeOrNone], Field(max_length=2000)] | None = None
+    compress_rates: dict[str, SizeOrNone] | None = None
     o_groups: Heads | None = None
     o_lora_rank: Size | None = None
     hc_mult: Heads | None = None

@@ -1,0 +1,261 @@
+"""Kinds of model whose files say all under keys that decoders share, by whatever name.
+
+Of such a kind only what its class adds is said here: norms, biases, gates. The same reading without
+that makes the bound of kinds that no rule knows: ``assumed``.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from tonnage.catalog.config.architectures.sparse import sparse_latent
+from tonnage.catalog.config.architectures.traits import Architecture
+from tonnage.catalog.config.keys.decoder import DecoderKeys, check_length
+from tonnage.catalog.config.layers import attention, ffn, state
+from tonnage.catalog.config.layers.families import two_matrices
+from tonnage.catalog.config.layers.side_by_side import experts_where_listed
+from tonnage.catalog.parameters import attention_parameters
+from tonnage.catalog.shape import Attention, DenseFfn, Ffn, GroupedAttention, StateAttention
+
+SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = {
+    "hidden_size": ("n_embed", "n_embd", "d_model", "model_dim"),
+    "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
+    "num_attention_heads": ("n_head", "n_heads", "num_heads"),
+    "num_key_value_heads": (
+        "num_kv_heads", "n_kv_heads", "n_head_kv", "multi_query_group_num", "num_attention_groups",
+        "num_query_groups", "swa_num_key_value_heads",
+    ),
+    "head_dim": ("attention_head_dim", "hidden_size_per_head", "kv_channels", "swa_head_dim",
+                 "global_head_dim"),
+    "v_head_dim": ("v_channels", "swa_v_head_dim"),
+    "intermediate_size": ("ffn_hidden_size", "n_inner", "ffn_dim", "block_ff_dim", "d_ff",
+                          "intermediate_size_mlp", "dense_intermediate_size"),
+    "vocab_size": ("padded_vocab_size", "embedding_size"),
+    "max_position_embeddings": ("max_position_embedding", "max_sequence_length", "max_seq_len",
+                                "n_positions", "seq_length", "model_max_length"),
+    "num_experts": ("n_routed_experts", "num_local_experts", "moe_num_experts",
+                    "num_routed_experts"),
+    "num_experts_per_tok": ("num_experts_per_token", "top_k_experts", "moe_topk", "moe_top_k",
+                            "moe_k", "top_k"),
+    "moe_intermediate_size": ("expert_hidden_dim", "expert_ffn_hidden_size",
+                              "moe_ffn_hidden_size"),
+    "shared_intermediate_size": ("share_expert_dim",),
+    "n_shared_experts": ("num_shared_experts", "num_shared_expert", "moe_num_shared_experts"),
+    "shared_expert_intermediate_size": ("share_expert_dim", "shared_intermediate_size"),
+    "first_k_dense_replace": ("num_dense_layers",),
+    "qk_nope_head_dim": ("qk_nope_dim",),
+    "qk_rope_head_dim": ("qk_rope_dim",),
+}  # fmt: skip
+"""Of each key the names that families give it.
+
+Sources:
+    [vllm-source] transformers_utils/config.py CONFIG_FIELD_ALIASES and
+    model_arch_config_convertor.py.
+"""
+AS_WRITTEN: Final = (
+    "attention_bias", "attention_chunk_size", "attention_other_setting", "decoder_sparse_step",
+    "full_attention_interval", "index_head_dim", "index_n_heads", "index_topk", "kv_lora_rank",
+    "layer_group_size", "layer_types", "linear_conv_kernel_dim", "moe_layers_enum",
+    "linear_key_head_dim", "linear_num_key_heads", "linear_num_value_heads",
+    "linear_value_head_dim", "mlp_layer_types", "mlp_only_layers", "moe_layer_freq",
+    "mlp_bias", "moe_shared_expert_intermediate_size", "num_attention_heads_per_layer",
+    "num_nextn_predict_layers", "partial_rotary_factor",
+    "q_lora_rank", "rope_parameters", "rope_scaling", "sliding_window", "tie_word_embeddings",
+    "use_qk_norm",
+)  # fmt: skip
+GATES: Final = ("attn_output_gate", "gating", "use_attn_gate", "use_head_wise_attn_gate",
+                "attention_gate_func", "gated_attention")  # fmt: skip
+"""Keys by which a layer's attention has a gate at its output."""
+DELTA_MARKS: Final = frozenset(
+    {"linear_attention", "linear_conv_kernel_dim", "linear_num_key_heads",
+     "linear_num_value_heads", "full_attention_interval"}
+)  # fmt: skip
+INDEX_MARKS: Final = frozenset({"index_head_dim", "index_n_heads", "index_topk"})
+
+
+def shared_keys(block: Mapping[str, object]) -> dict[str, object]:
+    """Return the block under the usual names, of several the largest, and nothing else."""
+    found: dict[str, object] = {key: block[key] for key in AS_WRITTEN if key in block}
+    for usual, others in SYNONYMS.items():
+        numbers = [number for name in (usual, *others) for number in _numbers(block.get(name))]
+        if numbers:
+            found[usual] = max(numbers)
+    found["attn_output_gate"] = any(block.get(key) for key in GATES)
+    found = {key: value for key, value in found.items() if value is not None}
+    return {"q_lora_rank": None, **found} if "kv_lora_rank" in found else found
+
+
+def _numbers(value: object) -> list[int]:
+    """Return the numbers of one layer each, or of all."""
+    values: Sequence[object] = value if isinstance(value, list) else [value]
+    return [each for each in values if isinstance(each, int) and not isinstance(each, bool)]
+
+
+def keyed_attention(keys: DecoderKeys) -> list[Attention]:
+    """Read latent ranks, states or heads, whichever there are, and the types of the layers."""
+    if keys.kv_lora_rank and keys.qk_nope_head_dim:
+        return list(sparse_latent(keys) if keys.index_topk else attention.latent(keys))
+    if keys.linear_num_value_heads:
+        return state.delta_net(keys)
+    keys = attention.with_kv_heads(keys)
+    full = attention.window_types([False] * keys.num_hidden_layers)
+    heads = keys.num_attention_heads_per_layer or [keys.num_attention_heads] * len(full)
+    check_length("num_attention_heads_per_layer", heads, keys.num_hidden_layers)
+    return [
+        replace(
+            layer,
+            num_heads=number,
+            value_head_dim=keys.v_head_dim,
+            has_output_gate=keys.attn_output_gate,
+        )
+        if isinstance(layer, GroupedAttention)
+        else layer
+        for layer, number in zip(attention.by_layer_type(keys, full), heads, strict=True)
+    ]
+
+
+def doubled_latent(keys: DecoderKeys) -> list[Attention]:
+    """LongCat: two layers of attention in each that is counted."""
+    return [layer for layer in attention.latent(keys) for _ in range(2)]
+
+
+def experts_beside_two_dense(keys: DecoderKeys) -> list[Ffn]:
+    """LongCat: a dense block behind each of the two, and experts beside the first."""
+    width = keys.needed.intermediate_size
+    experts = ffn.moe(keys, width=keys.needed.moe_intermediate_size, shared=width)
+    return [experts, DenseFfn(intermediate_size=width)] * keys.num_hidden_layers
+
+
+def lightning_groups(keys: DecoderKeys) -> list[Attention]:
+    """Ling 2.5: latent attention in the last layer of each group, lightning in the others."""
+    width = keys.needed.head_dim
+    linear = StateAttention(
+        kind="lightning",
+        num_key_heads=keys.num_attention_heads,
+        num_value_heads=keys.num_attention_heads,
+        key_head_dim=width,
+        value_head_dim=width,
+        conv_kernel=1,
+        state_element_bytes=state.MODEL_TYPE_BYTES,
+    )
+    marks = attention.all_but_every(keys.needed.layer_group_size, keys)
+    return [
+        linear if mark else full for mark, full in zip(marks, attention.latent(keys), strict=True)
+    ]
+
+
+def step_windows(keys: DecoderKeys) -> list[Attention]:
+    """Step 3.5: the layers of one type have heads of their own."""
+    layers, other = keyed_attention(keys), keys.attention_other_setting
+    if other is None or keys.layer_types is None:
+        return layers
+    return [
+        replace(
+            layer,
+            num_heads=other.num_attention_heads,
+            num_kv_heads=other.num_attention_groups,
+            head_dim=other.head_dim or layer.head_dim,
+        )
+        if kind == other.attention_type and isinstance(layer, GroupedAttention)
+        else layer
+        for layer, kind in zip(layers, keys.layer_types, strict=True)
+    ]
+
+
+def step_experts(keys: DecoderKeys) -> list[Ffn]:
+    """Step 3.5: ``mlp_layer_types``, else the layers that ``moe_layers_enum`` names."""
+    return ffn.experts_by_keys(keys) if keys.mlp_layer_types else experts_where_listed(keys)
+
+
+def unpacked_latent(keys: DecoderKeys) -> list[Attention]:
+    """MiniCPM 3: the matrices of latent attention, and a cache as wide as all heads."""
+    width = keys.needed.qk_nope_head_dim + keys.needed.qk_rope_head_dim
+    heads = keys.num_attention_heads
+    layer = GroupedAttention(
+        num_heads=heads, num_kv_heads=heads, head_dim=width, owns_weights=False
+    )
+    return [layer] * keys.num_hidden_layers
+
+
+def latent_matrices(keys: DecoderKeys, _: Attention | None) -> int:
+    values = keys.model_copy(
+        update={"v_head_dim": keys.v_head_dim or keys.hidden_size // keys.num_attention_heads}
+    )
+    return attention_parameters(attention.latent(values)[0], hidden_size=keys.hidden_size)
+
+
+KEYED_KIND: Final = Architecture(
+    attention=keyed_attention, ffn=ffn.experts_by_keys, reads=shared_keys, derives_head_dim=True
+)
+_HEAD_NORMS: Final = replace(KEYED_KIND, qk_norm="head")
+_FOUR_NORMS: Final = replace(_HEAD_NORMS, num_norms=4)
+_LATENT: Final = replace(KEYED_KIND, derives_head_dim=False, router_bias=True)
+_BAILING: Final = replace(
+    KEYED_KIND,
+    qk_norm="by key",
+    router_bias=True,
+    output_bias=False,
+    names={"attention_bias": "use_qkv_bias"},
+)
+
+KEYED: Mapping[str, Architecture] = {
+    "PanguEmbedded": replace(KEYED_KIND, names={"attention_bias": "bias"}),
+    "afmoe": replace(_FOUR_NORMS, router_bias=True, gate="full"),
+    "aria_text": KEYED_KIND,
+    "cosmos3_edge_text": replace(KEYED_KIND, ffn=two_matrices),
+    "glm_ocr_text": replace(KEYED_KIND, num_norms=4, rotary_fraction=0.5),
+    "paddleocr_vl_text": KEYED_KIND,
+    "muse_glimmer_text": replace(_FOUR_NORMS, qk_norm="none", gate="full"),
+    "axk1": replace(_LATENT, num_norms=3),
+    "bailing_hybrid": replace(
+        _LATENT, attention=lightning_groups, understands=frozenset({"layer_group_size"})
+    ),
+    "beam": replace(_FOUR_NORMS, router_bias=True, gate="full"),
+    "cohere2_moe": replace(KEYED_KIND, num_norms=1, is_tied=True),
+    "cwm": KEYED_KIND,
+    "exaone_moe": replace(_HEAD_NORMS, router_bias=True),
+    "flex_olmo": replace(KEYED_KIND, qk_norm="wide"),
+    "glm4_moe_lite": _LATENT,
+    "granite_swa": replace(KEYED_KIND, has_sinks=True),
+    "granitemoe_swa": replace(KEYED_KIND, has_sinks=True),
+    "hy_v3": replace(_HEAD_NORMS, router_bias=True),
+    "hyperclovax": replace(KEYED_KIND, num_norms=4),
+    "iquestcoder": KEYED_KIND,
+    "jais2": replace(KEYED_KIND, ffn=two_matrices, num_norms=4, num_outer_norms=2),
+    "k2_horizon": replace(KEYED_KIND, qk_norm="wide", router_bias=True),
+    "kolibri1": _FOUR_NORMS,
+    "laguna": replace(_HEAD_NORMS, router_bias=True, gate="head"),
+    "longcat_flash": replace(_LATENT, attention=doubled_latent, ffn=experts_beside_two_dense),
+    "mellum": _HEAD_NORMS,
+    "mimo": replace(KEYED_KIND, query_bias=True, output_bias=False),
+    "minicpm3": replace(
+        _LATENT, attention=unpacked_latent, ffn=ffn.dense, replicated=latent_matrices
+    ),
+    "olmo_hybrid": replace(
+        KEYED_KIND,
+        qk_norm="wide",
+        query_bias=False,
+        output_bias=False,
+        gate="none",
+        understands=DELTA_MARKS,
+    ),
+    "pangu_ultra_moe": replace(_LATENT, num_norms=4),
+    "param2moe": _BAILING,
+    "plamo3": _FOUR_NORMS,
+    "rnj1": replace(_FOUR_NORMS, is_tied=True),
+    "sarvam_mla": _LATENT,
+    "sarvam_moe": _BAILING,
+    "solar": KEYED_KIND,
+    "step3p5": replace(
+        _HEAD_NORMS,
+        attention=step_windows,
+        ffn=step_experts,
+        router_bias=True,
+        gate="head",
+        understands=frozenset({"num_attention_groups"}),
+    ),
+    "telechat": replace(KEYED_KIND, output_bias=True),
+    "telechat3": KEYED_KIND,
+    "teleflm": KEYED_KIND,
+    "vaultgemma": replace(KEYED_KIND, is_tied=True),
+}
