@@ -35,16 +35,10 @@ UNKNOWN_LIFE_S: Final = 300.0
 FILE_BYTES: Final = 64 * KIB
 ANSWER_BYTES: Final = 64 * KIB
 HEADER_VALUE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")
-OAUTH_ERRORS: Final = frozenset(
-    {
-        "invalid_client",
-        "invalid_grant",
-        "invalid_request",
-        "invalid_scope",
-        "unauthorized_client",
-        "unsupported_grant_type",
-    }
-)
+OAUTH_ERRORS: Final = (
+    "invalid_client", "invalid_grant", "invalid_request", "invalid_scope", "unauthorized_client",
+    "unsupported_grant_type",
+)  # fmt: skip
 """RFC 6749, section 5.2: what an endpoint may say that is repeated."""
 REASON: Final = "PrometheusUnreachable"
 AUTH: Final = "settings.prometheusAuth"
@@ -158,19 +152,18 @@ class Authorization:
         if oauth2.scopes:
             form["scope"] = " ".join(oauth2.scopes)
         endpoint = f"the token endpoint {urlsplit(oauth2.token_url).netloc} of {place}"
+        header = {"Authorization": _basic(quote_plus(client), quote_plus(secret))}
+        in_form = {"client_id": client, "client_secret": secret}
         try:
             async with asyncio.timeout(self.limit_s), self._session() as session:
-                answer = session.post(
-                    oauth2.token_url,
-                    data=form,
-                    headers={
-                        "Authorization": _basic(quote_plus(client), quote_plus(secret)),
-                        "Accept-Encoding": "identity",
-                    },
-                    allow_redirects=False,
-                )
-                async with answer as response:
-                    body = await _read(response)
+                # Endpoints know clients by one of the two, and few say by which.
+                for headers, more in ((header, {}), ({}, in_form)):
+                    async with session.post(
+                        oauth2.token_url, data=form | more, headers=headers, allow_redirects=False
+                    ) as response:
+                        body = await _read(response)
+                    if response.status not in {HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED}:
+                        break
         except TimeoutError as error:
             raise _problem(f"{endpoint} gave no answer within {self.limit_s:g} s") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -197,6 +190,7 @@ class Authorization:
             context.load_verify_locations(self.settings.prometheus_ca_file)
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=context),
+            headers={"Accept-Encoding": "identity"},
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             trust_env=False,

@@ -169,6 +169,18 @@ class TestOAuth2:
         }  # fmt: skip
         assert first.headers["Authorization"] == BASIC
 
+    def test_a_client_that_is_not_known_by_its_header_is_named_in_the_form(self, folder):
+        # As golang.org/x/oauth2 finds out, with which Prometheus and KEDA ask.
+        def answer(asked):
+            right = asked.form.get("client_id"), asked.form.get("client_secret")
+            return a_token() if right == ("123456", SECRET) else Reply(status=401)
+
+        with serving(answer) as server:
+            found = renewed(settings_of("https://p.test", oauth2(folder, server.url)))
+
+        assert sent(found)["Authorization"] == "Bearer t-1"
+        assert ["Authorization" in each.headers for each in server.asked] == [True, False]
+
     def test_both_clients_share_a_token(self, folder):
         with serving(answering(a_token())) as issuer, serving(answering(EMPTY)) as server:
             settings = settings_of(server.url, oauth2(folder, issuer.url))
@@ -208,6 +220,7 @@ class TestOAuth2:
             (json_reply({"error": "invalid_client", "error_description": SECRET}, 401),
              "answered 401 (invalid_client): check the client and its scopes"),
             (json_reply({"error": SECRET}, 400), "answered 400: check"),
+            (json_reply({"error": [SECRET]}, 400), "answered 400: check"),
             (Reply(status=302, headers={"Location": "http://127.0.0.1:9/"}), "answered 302"),
             (Reply(body=b"<html>"), "answered without an access_token"),
             (Reply(body=b"[" * 60_000), "answered without an access_token"),
