@@ -87,7 +87,7 @@ def method_assumptions(method: str, engine_minor: str) -> Iterator[Assumption]:
     last = rules["last_version"].get(method)
     if last and asked > parse_version(last):
         yield Assumption(
-            about="vLLM",
+            about="weights",
             taken=f"{method}: vLLM after {last} starts with it only if the image has "
             f"{rules['plugins'][method]}; that is assumed",
             effect="start",

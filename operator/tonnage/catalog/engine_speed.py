@@ -267,7 +267,7 @@ def prior_speed(
         **{name: each[gpu.interconnect] for name, each in table.by_interconnect.items()},
         **{name: _of(each, generation) for name, each in table.of_own_links.items() if has_links},
         link_efficiency=_of(table.link_efficiency, generation if has_links else "pcie"),
-        bandwidth_efficiency=bandwidth,
+        bandwidth_efficiency=bandwidth / weights.traffic,
         prefill_efficiency=prefill_flop_per_s / gpu.flop_per_s(compute),
         wide_prefill_factor=wide_flop_per_s / prefill_flop_per_s,
         experts_prefill_factor=table.experts_served_share
@@ -278,7 +278,7 @@ def prior_speed(
         per_step_s=table.per_step_s["async" if run.schedules_async else "sync"],
         per_scaled_product_s=table.per_scaled_product_s.get(scaling, 0.0),
         per_sequence_s=table.per_sequence_s["second" if run.has_second_runner else "first"],
-        cache_bandwidth_factor=cache / bandwidth,
+        cache_bandwidth_factor=cache / bandwidth * weights.traffic,
         per_experts_block_s=of_experts(floors, weights, run.experts, plain=floors["other"]),
         cutlass_experts=cutlass_experts(table.cutlass_experts, generation, weights, run),
         experts_bandwidth_factor=of_experts(reads, weights, run.experts, plain=bandwidth)

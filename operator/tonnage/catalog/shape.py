@@ -224,6 +224,9 @@ class WeightFormat:
     """Of what is not quantized."""
     compute: str
     """The precision in which matrices are multiplied: a key of ``Gpu.peak_flop_per_s``."""
+    traffic: float = 1.0
+    """Bytes that a step moves for each byte of these weights: kernels may write whole matrices in
+    16 bits before they multiply."""
     own: tuple[tuple[str, "WeightFormat"], ...] = ()
     """The formats of parts that have another than this one, those in 16 bits too: of
     ``QUANTIZED_PARTS``, and of the ``head``, which is wide if it is not here."""

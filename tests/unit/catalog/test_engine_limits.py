@@ -6,7 +6,14 @@ from dataclasses import replace
 import pytest
 
 from tonnage.catalog.config.architectures.kinds import UNDERSTOOD
-from tonnage.catalog.engine_limits import LIMITS_FILE, Use, cache_refusal, flag_refusals, refusals
+from tonnage.catalog.engine_limits import (
+    LIMITS_FILE,
+    Use,
+    cache_refusal,
+    flag_refusals,
+    method_assumptions,
+    refusals,
+)
 from tonnage.catalog.gpu import built_in_gpus
 
 GPUS = built_in_gpus()
@@ -132,6 +139,34 @@ def test_a_flag_is_refused_before_the_version_that_knows_it() -> None:
     assert list(flag_refusals("0.13", given)) == [
         "--performance-mode is known to vLLM from 0.17 on",
         "--enable-mfu-metrics is known to vLLM from 0.14 on",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("method", "last_without", "first_with", "word"),
+    [
+        ("bitsandbytes", "0.27", "0.28", "vllm-bnb-plugin"),  # vllm-project/vllm#43529
+        ("hqq", "0.14", "0.15", "plugin"),
+        ("fbgemm_fp8", "0.12", "0.14", "--allow-deprecated-quantization"),
+    ],
+)
+def test_what_a_version_needs_for_a_method_is_assumed_and_named(
+    method: str, last_without: str, first_with: str, word: str
+) -> None:
+    [assumed] = method_assumptions(method, first_with)
+
+    assert not list(method_assumptions(method, last_without))
+    assert assumed.effect == "start"
+    assert word in assumed.taken
+
+
+# QUANTIZATION_METHODS of layers/quantization/__init__.py in 0.15, 0.16 and 0.17.
+def test_a_method_of_modelopt_is_refused_before_the_version_that_has_it() -> None:
+    mixed = replace(USE, quant_method="modelopt_mixed")
+
+    assert list(refusals(mixed)) == []
+    assert list(refusals(replace(mixed, engine_minor="0.16"))) == [
+        "vLLM takes checkpoints of modelopt_mixed from 0.17 on"
     ]
 
 

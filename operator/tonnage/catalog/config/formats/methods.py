@@ -386,9 +386,17 @@ def _with_wide_zero_points(*, bits: int, group_size: int) -> WeightFormat:
 
 
 def _bits_and_bytes(keys: QuantizationKeys) -> WeightFormat:
-    scale = BLOCK_SCALE_BYTES / BNB_BLOCK
-    int4 = replace(_WIDE_INT8, name="int4", bytes_per_parameter=0.5 + scale, block_size=BNB_BLOCK)
-    return _WIDE_INT8 if keys.load_in_8bit else int4
+    """Four bits are unpacked to 16, which are written and read: ``dequantize_4bit``."""
+    if keys.load_in_8bit:
+        return _WIDE_INT8
+    each_bytes = 0.5 + BLOCK_SCALE_BYTES / BNB_BLOCK
+    return WeightFormat(
+        name="int4",
+        bytes_per_parameter=each_bytes,
+        compute="bf16",
+        block_size=BNB_BLOCK,
+        traffic=1 + 2 * BF16.bytes_per_parameter / each_bytes,
+    )
 
 
 def _hqq(keys: QuantizationKeys) -> WeightFormat:

@@ -75,11 +75,13 @@ def _assumptions(
             replaced_by="--hub, --checkpoint FOLDER or a checkpoint of another method",
         )
     if keys.method in UNTIMED_METHODS:
+        timed = f"timed as other files of {found.name}"
+        if found.traffic > 1:
+            timed = f"{timed}, each matrix of which a step unpacks to 16 bits first"
         yield Assumption(
             about="weights",
             taken=f"{keys.method}: stored as {found.described}, with scales "
-            f"{found.bytes_per_parameter:.4g} bytes a parameter; timed as other files of "
-            f"{found.name}",
+            f"{found.bytes_per_parameter:.4g} bytes a parameter; {timed}",
             effect="time",
             replaced_by=own_report,
         )

@@ -1,5 +1,6 @@
 """The methods of quantization that vLLM has: bytes of each part as it loads them."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from tonnage.catalog.config.formats.quantization import BF16, FP8, INT8, MXFP4, MXFP8, NVFP4
 from tonnage.catalog.config.keys.decoder import ModelConfigError, UnknownArchitectureError
 from tonnage.catalog.config.read import shape_from_config
+from tonnage.catalog.engine_speed import prior_speed
+from tonnage.catalog.gpu import built_in_gpus
 from tonnage.catalog.models import built_in_config
 from tonnage.catalog.shape import ModelShape
 
@@ -249,8 +252,18 @@ def test_kernels_that_no_table_has_are_an_assumption_of_time() -> None:
     assert assumed.effect == "time"
     assert assumed.taken == (
         "bitsandbytes: stored as int4, with scales 0.5625 bytes a parameter; timed as other files "
-        "of int4"
+        "of int4, each matrix of which a step unpacks to 16 bits first"
     )
+
+
+def test_weights_that_a_step_unpacks_are_written_and_read_in_16_bits() -> None:
+    found = quantized(quant_method="bitsandbytes", load_in_4bit=True).weight_format
+    plain = replace(found, traffic=1)
+    slow, fast = (prior_speed(built_in_gpus()["H100"], each) for each in (found, plain))
+
+    assert found.traffic * 0.5625 == pytest.approx(0.5625 + 2 + 2)
+    assert slow.bandwidth_efficiency == pytest.approx(fast.bandwidth_efficiency / found.traffic)
+    assert slow.cache_bandwidth_efficiency == pytest.approx(fast.cache_bandwidth_efficiency)
 
 
 def test_layers_that_differ_count_as_their_mean() -> None:
