@@ -82,8 +82,9 @@ _SIMPLE_EXPRESSION: Final = re.compile(
 )
 _MAX_WILDCARDS: Final = 4
 """More would let a short expression run for minutes."""
-_MAX_PATTERNS: Final = 3000
-"""Globs and expressions of one rule; names in full may be many more."""
+_MAX_PATTERNS: Final = 1000
+"""Globs and expressions of all rules; names in full may be many more."""
+_MARKS: Final = ("*", "?", "[")
 _NUMBER: Final = re.compile(r"(?<![A-Za-z_])\d")
 
 
@@ -101,6 +102,7 @@ def formats_by_part(
     Raises:
         UnknownArchitectureError: a regular expression is not of a simple kind.
     """
+    _refuse_slow([each for patterns, _ in rules for each in patterns])
     matchers = [(_Matcher(patterns), stored) for patterns, stored in rules if patterns]
     tells_layers = any(_NUMBER.search(each) for patterns, _ in rules for each in patterns)
     found = {}
@@ -137,10 +139,11 @@ def _of_layer(  # noqa: PLR0913, PLR0917  (a part of a layer, and what is said o
 
 
 def _mean(formats: Sequence[WeightFormat]) -> WeightFormat:
-    """Return the most common format, with the mean bytes of all."""
-    [(common, number)] = Counter(formats).most_common(1)
-    if number == len(formats):
-        return common
+    """Return the most common format that is narrow, with the mean bytes of all."""
+    if len(set(formats)) == 1:
+        return formats[0]
+    narrow = [each for each in formats if each.bytes_per_parameter < each.wide_bytes_per_parameter]
+    [(common, _)] = Counter(narrow).most_common(1)
     total_bytes = sum(stored.bytes_per_parameter for stored in formats)
     return replace(common, bytes_per_parameter=total_bytes / len(formats))
 
@@ -190,16 +193,30 @@ def _kind(part: str, layer: Layer) -> str:
     return part
 
 
+def _is_glob(pattern: str) -> bool:
+    return not pattern.startswith("re:") and any(mark in pattern for mark in _MARKS)
+
+
+def _refuse_slow(patterns: Sequence[str]) -> None:
+    globs = [each for each in patterns if _is_glob(each)]
+    number = len(globs) + sum(each.startswith("re:") for each in patterns)
+    if number > _MAX_PATTERNS:
+        raise UnknownArchitectureError(
+            f"modules in {number} patterns are not understood yet: at most {_MAX_PATTERNS} are"
+        )
+    slow = next((each for each in globs if each.count("*") > _MAX_WILDCARDS), None)
+    if slow is not None:
+        raise UnknownArchitectureError(
+            f"modules by the pattern {slow!r:.100} are not understood yet"
+        )
+
+
 class _Matcher:
     """The names and patterns of one rule."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         written = [each for each in patterns if each.startswith("re:")]
-        globs = [each for each in patterns if each not in written and any(c in each for c in "*?[")]
-        if len(written) + len(globs) > _MAX_PATTERNS:
-            raise UnknownArchitectureError(
-                f"quantization by more than {_MAX_PATTERNS} patterns is not understood yet"
-            )
+        globs = [each for each in patterns if _is_glob(each)]
         self._names = set(patterns).difference(written, globs)
         self._lengths = {name.count(".") + 1 for name in self._names}
         translated = [translate(text) for glob in globs for text in (glob, f"{glob}.*")]

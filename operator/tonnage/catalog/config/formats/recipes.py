@@ -54,6 +54,8 @@ def _combined(parts: Mapping[str, WeightFormat], default: WeightFormat) -> Weigh
     others = [plain, parts.get("experts", plain)]
     choice = [each for each in (narrow or others) if _is_narrow(each)] or [BF16]
     main = min(choice, key=lambda stored: _SLOWEST_FIRST.index(stored.compute))
+    if (main.name, main.compute) == (plain.name, plain.compute):
+        main = plain
     own = {part: each for part, each in parts.items() if each != main or part == "head"}
     return main.with_parts(own)
 

@@ -273,6 +273,22 @@ def test_layers_that_differ_count_as_their_mean() -> None:
     shape = quantized(quant_method="fp8", modules_to_not_convert=names)
 
     assert bytes_by_part(shape, "attention", "dense_ffn") == [1, (8 * 2 + 24) / 32]
+    assert shape.weight_format.with_parts({}).bytes_per_parameter == 1
+
+
+@pytest.mark.parametrize(
+    ("patterns", "message"),
+    [
+        (["*a" * 200], "modules by the pattern '*a*a"),
+        ([f"*{n}*" for n in range(1001)], "modules in 1001 patterns"),
+        ([f"re:.*{n}.*" for n in range(1001)], "modules in 1001 patterns"),
+    ],
+)
+def test_patterns_that_take_long_are_refused(patterns: list[str], message: str) -> None:
+    with pytest.raises(UnknownArchitectureError) as refusal:
+        quantized(quant_method="fp8", modules_to_not_convert=patterns)
+
+    assert message in str(refusal.value)
 
 
 @pytest.mark.parametrize("method", ["exl3", "exl2", "gguf", "aqlm", "vptq"])
