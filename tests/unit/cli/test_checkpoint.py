@@ -167,8 +167,8 @@ FAULTS = {
     ),
     "a broken config": (
         "config.json",
-        b'{"a":\n1e999}',
-        "config.json: 1e999 is not a number that JSON has",
+        b'{"a":\n1, "a": 2}',
+        "config.json: key 'a' is given twice",
     ),
 }
 
