@@ -310,6 +310,16 @@ class TestSkippedLayers:
             (True, 16 * head_bytes("auto", 128)): 4,
         }
 
+    def test_with_a_window_make_the_blocks_of_the_others_longer(self):
+        # platforms/interface.py _align_heterogeneous_kv_block_size: a page of 16 tokens in 16 bits,
+        # 131,072 bytes, needs 64 tokens of 2,304 bytes; the rest of 147,456 is lost.
+        found = running(WINDOWS, "nvfp4", skipped=("sliding_window",))
+        layout = cache_layout(rank_of(found, Parallelism()).kv, rules=found.cache_rules)
+
+        by_window = {group.share.window_tokens: group.block_tokens for group in layout.groups}
+        assert by_window == {None: 64, 1024: 16}
+        assert layout.bytes_per_block == 10 * 64 * 16 * head_bytes("nvfp4", 128)
+
     def test_are_a_list_of_words(self):
         assert switches_in(
             ["--kv-cache-dtype-skip-layers", "0", "sliding_window", "--seed", "1"]

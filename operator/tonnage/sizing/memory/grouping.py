@@ -43,18 +43,33 @@ def block_tokens_for_state(kinds: Sequence[KvShare], block_tokens: int, rules: C
     return step * -(-state // (step * width))
 
 
+def block_tokens_beside_wide(kinds: Sequence[KvShare], block_tokens: int) -> int:
+    """Return the block size at which a page of narrow layers holds one of skipped layers.
+
+    Sources:
+        [vllm-source] platforms/interface.py _align_heterogeneous_kv_block_size.
+    """
+    wide = max((kind.page_bytes(block_tokens) for kind in kinds if kind.stays_wide), default=0)
+    narrow = (kind for kind in kinds if kind.bytes_per_token and not kind.stays_wide)
+    width = max((kind.page_bytes(block_tokens) for kind in narrow), default=wide)
+    return block_tokens * -(-wide // width) if wide else block_tokens
+
+
 def equal_pages(kinds: Sequence[KvShare], block_tokens: int) -> list[tuple[KvShare, int]]:
     """Return each kind with its block size: longer where that makes a page as large as any.
 
     Where the sizes do not divide, and for states, the rest of the page is lost.
     """
-    largest = max(kind.page_bytes(block_tokens) for kind in kinds)
+    narrow_tokens = block_tokens_beside_wide(kinds, block_tokens)
+    first = [block_tokens if kind.stays_wide else narrow_tokens for kind in kinds]
+    largest = max(kind.page_bytes(each) for kind, each in zip(kinds, first, strict=True))
 
-    def tokens(kind: KvShare) -> int:
-        longer, rest = divmod(largest, kind.page_bytes(block_tokens))
-        return block_tokens * longer if kind.state_bytes == 0 == rest else block_tokens
+    def tokens(kind: KvShare, least: int) -> int:
+        longer, rest = divmod(largest, kind.page_bytes(least))
+        fits = kind.state_bytes == 0 and (rest == 0 or kind.stays_wide)
+        return least * longer if fits else least
 
-    return [(kind, tokens(kind)) for kind in kinds]
+    return [(kind, tokens(kind, each)) for kind, each in zip(kinds, first, strict=True)]
 
 
 def merge_kinds(kinds: Iterable[tuple[KvShare, int]]) -> Iterator[tuple[KvShare, int]]:

@@ -234,6 +234,7 @@ def kv_shares(  # noqa: PLR0913  (a model, how its cache is stored, and how it i
             num_layers=num_layers,
             stage_fraction=stage_fraction,
             is_latent=isinstance(mine, LatentAttention),
+            stays_wide=cache_type is None and known is not None,
             state_kind=_state_kind(mine) if isinstance(mine, StateAttention) else None,
         )
 

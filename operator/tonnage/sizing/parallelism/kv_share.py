@@ -39,6 +39,8 @@ class KvShare:
     stage_fraction: Fraction = Fraction(1)
     """Of these layers that the stage has."""
     is_latent: bool = False
+    stays_wide: bool = False
+    """Skipped where the type of the cache is narrower than 16 bits."""
     state_kind: StateCacheKind | None = None
     block: LayerBlock | None = None
     """None: the engine chooses the size of its blocks."""
