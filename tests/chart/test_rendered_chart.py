@@ -277,7 +277,12 @@ def test_credentials_of_prometheus_reach_the_settings_and_nulls_in_them_do_not(h
         "clientCertificate": None,
     }
 
-    found = settings_of(helm.template(settings={"prometheusAuth": auth}))
+    others = {"prefixes": ["kserve_"], "labels": [{"namespace": "a", "pod": "b"}]}
+
+    found = settings_of(helm.template(settings={"prometheusAuth": auth, "otherSeries": others}))
+
+    assert found.series_prefixes == ("kserve_",)
+    assert found.pod_labels == (("namespace", "pod"), ("a", "b"))
 
     assert found.prometheus_auth is not None
     assert found.prometheus_auth.basic is not None
