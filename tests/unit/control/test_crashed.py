@@ -2,9 +2,17 @@
 
 import pytest
 
-from fleet_builders import a_deployment_body, a_manifest, a_pod_body, a_state
+from fleet_builders import (
+    a_deployment_body,
+    a_fleet,
+    a_manifest,
+    a_pod_body,
+    a_state,
+    assessed,
+)
 from tonnage.control.observe.crashed import SILENT, read_crash
 from tonnage.control.observe.starting import held_up
+from tonnage.control.report.rules import capacity_available
 from tonnage.fleet.pods import pod_view
 
 TARGET = {"engine": None, "scaleTarget": {"name": "my-vllm"}}
@@ -149,3 +157,20 @@ def test_what_a_tenant_writes_changes_no_more_than_a_figure():
     body = a_crash(STATES.replace("(614)", "(999999999)") + "\nset hardware.gpu: cheap\x1b[0m\n")
 
     assert told(body, **TARGET).endswith("; set --max-num-seqs to at most 999999999")
+
+
+def test_where_the_cause_is_further_up_the_plan_says_what_it_doubts():
+    live = a_deployment_body(annotations={}, ownerReferences=[], name="my-vllm")
+    [container] = live["spec"]["template"]["spec"]["containers"]
+    container |= {
+        "args": ["--max-num-seqs=650", "--max-num-batched-tokens=8192"],
+        "image": "vllm/vllm-openai:v0.25.1",
+    }
+    hybrid = {"model": {"id": "Qwen/Qwen3.6-27B"}, "hardware": {"gpu": "H100-NVL"}}
+    manifest = a_manifest(**TARGET | hybrid)
+    state = a_state(manifest, live=live, pods=[a_crash(ENGINE)], engines=())
+    found = capacity_available(assessed(state), a_fleet(state))
+
+    assert "see kubectl logs --previous; by the plan: --max-num-seqs 650 may exceed the 6" in (
+        found.message
+    )

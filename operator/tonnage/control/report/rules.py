@@ -5,6 +5,7 @@ from itertools import groupby
 from statistics import median_low
 
 from tonnage.api.objects import ModelDeployment
+from tonnage.api.status import Reason
 from tonnage.control.decide.approval import NEEDED
 from tonnage.control.decide.budget import BUDGET_LIMITS
 from tonnage.control.decide.template import MOST_NAMED
@@ -19,7 +20,13 @@ from tonnage.control.learn.learning import (
     is_settled,
 )
 from tonnage.control.measure.attained import objectives
-from tonnage.control.observe.starting import WHY_NO_POD, held_up, why_refused
+from tonnage.control.observe.starting import (
+    CRASHES,
+    WHY_NO_POD,
+    has_started,
+    held_up,
+    why_refused,
+)
 from tonnage.control.report.kstatus import workload_kind
 from tonnage.estimate.metrics import QUERIES
 from tonnage.manifests.changes import Change
@@ -82,7 +89,9 @@ def capacity_available(found: Assessment, _: Fleet) -> Finding:
     if refusal and refusal.code == UNREADABLE:
         return Finding("Unknown", *refusal)
     if why := held_up(found.state):
-        return Finding("False", *why)
+        return Finding(
+            "False", why.code, "; by the plan: ".join([why.message, *_doubts(found, why)])
+        )
     if (refused := problems.get("ReplicaFailure")) is not None:
         return Finding("False", why_refused(refused), refused)
     if silent := _silent_controller(found):
@@ -90,6 +99,12 @@ def capacity_available(found: Assessment, _: Fleet) -> Finding:
     if decision and decision.limited_by in BUDGET_LIMITS:
         return Finding("False", *decision.reasons[0])
     return Finding("True", "Scheduled", "no pod waits for a GPU, and none fails")
+
+
+def _doubts(found: Assessment, why: Reason) -> Iterator[str]:
+    """Yield why the plan does not let what crashes start, where it says so."""
+    if why.code == CRASHES and found.sizing and not has_started(found.state):
+        yield from (doubt.message for doubt in found.sizing.start_doubts[:1])
 
 
 def _silent_controller(found: Assessment) -> str | None:

@@ -68,8 +68,8 @@ class StartFigures:
 
 def start_doubts(figures: StartFigures) -> Iterator[StartDoubt]:
     """Yield what may end a start, what is certain first."""
-    yield from _states(figures)
     yield from _length(figures)
+    yield from _states(figures)
     yield from _graphs(figures)
 
 
@@ -90,14 +90,14 @@ def _states(figures: StartFigures) -> Iterator[StartDoubt]:
     if not figures.checks_states or seqs <= least:
         return
     is_certain = seqs > most
-    expected = int(figures.pool_bytes // figures.layout.bytes_per_block)
+    expected = max(0, int(figures.pool_bytes // figures.layout.bytes_per_block))
     span = f" ({least} to {most})" if least < most else ""
     verbs = ("exceeds", "will not start") if is_certain else ("may exceed", "then does not start")
+    cure = f"set --max-num-seqs to at most {least}, or " if least else ""
     yield StartDoubt(
         code="WillNotStart" if is_certain else "MayNotStart",
         message=f"--max-num-seqs {seqs} {verbs[0]} the {expected} state blocks of the KV cache"
-        f"{span}: vLLM {figures.engine.minor} {verbs[1]}; set --max-num-seqs to at most "
-        f"{max(1, least)}, or raise --gpu-memory-utilization",
+        f"{span}: vLLM {figures.engine.minor} {verbs[1]}; {cure}raise --gpu-memory-utilization",
     )
 
 

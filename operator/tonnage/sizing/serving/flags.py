@@ -455,7 +455,7 @@ def start_figures(request: SizingRequest, replica: Replica, flags: Flags) -> Sta
         engine=request.engine,
         budget=budget,
         layout=replica.layout,
-        pool_bytes=replica.kv_pool_bytes,
+        pool_bytes=budget.kv_pool_bytes,
         # What is not known to run holds no request for certain.
         pool_range_bytes=pool_range_bytes(replace(request, flags=None), replica, budget),
         max_num_seqs=flags.max_num_seqs,
