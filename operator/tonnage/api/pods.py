@@ -40,6 +40,11 @@ Role = Literal["prefill", "decode"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 
+EngineVersion = Annotated[
+    str, Field(pattern="^[0-9]{1,4}[.][0-9]{1,4}([.][0-9]{1,4})?$", max_length=14)
+]
+
+
 class EngineSpec(ApiModel):
     """The serving engine. Its version decides flags, memory constants and metric names."""
 
@@ -59,10 +64,7 @@ class EngineSpec(ApiModel):
         ),
     )
 
-    version: (
-        Annotated[str, Field(pattern="^[0-9]{1,4}[.][0-9]{1,4}([.][0-9]{1,4})?$", max_length=14)]
-        | None
-    ) = None
+    version: EngineVersion | None = None
     """The vLLM version, such as 0.33."""
     image: (
         Annotated[str, Field(pattern="^[a-z0-9][A-Za-z0-9._:/@-]{0,254}$", max_length=255)] | None
@@ -234,3 +236,6 @@ class ScaleTarget(ApiModel):
     role: Role | None = None
     """The role of its engines, as in ``engine.role``; they need a KV connector. If absent, they
     serve both prefill and decode."""
+    engine_version: EngineVersion | None = None
+    """The vLLM version of its image, such as 0.33. If absent, the tag of the image must tell it, as
+    those of vllm/vllm-openai do. Change it when the image changes."""

@@ -305,7 +305,10 @@ class Scaling(ApiModel):
 
 _TARGET_FIXED = (
     "has(self.scaleTarget) == has(oldSelf.scaleTarget) && "
-    "(!has(self.scaleTarget) || self.scaleTarget == oldSelf.scaleTarget)"
+    "(!has(self.scaleTarget) || (self.scaleTarget.name == oldSelf.scaleTarget.name && "
+    "self.scaleTarget.kind == oldSelf.scaleTarget.kind && "
+    "has(self.scaleTarget.role) == has(oldSelf.scaleTarget.role) && "
+    "(!has(self.scaleTarget.role) || self.scaleTarget.role == oldSelf.scaleTarget.role)))"
 )
 
 _IN_TIME = "has(self.engine) && has(self.engine.admission) && self.engine.admission == 'inTime'"

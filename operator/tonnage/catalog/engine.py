@@ -276,6 +276,36 @@ def batch_defaults(gpu: Gpu, minor: str = "") -> BatchDefaults:
     return next(each for each in _batch_defaults() if each.hold_for(gpu, asked))
 
 
+def image_version(image: str) -> str | None:
+    """Return the version of vLLM that the tag of a container image is; None: it is not known.
+
+    Tags of other publishers are versions of something else, or dates; so it is with a digest.
+
+    Sources:
+        [vllm-source] .buildkite/release-pipeline.yaml and docs/deployment/docker.md: the tags that
+        the project pushes, with suffixes for platforms and versions of CUDA.
+
+    >>> [image_version(f"{name}:v0.31.0-cu129") for name in ("vllm/vllm-openai", "llm-d-cuda")]
+    ['0.31', None]
+    """
+    match = re.match(r"v?(0\.\d{1,4})(?=[.+-]|$)", _repository_and_tag(image)[1])
+    return match[1] if match and is_vllm_image(image) else None
+
+
+def is_vllm_image(image: str) -> bool:
+    """Tell whether an image is one that vLLM publishes, or a mirror of it."""
+    repository, names = _repository_and_tag(image)[0], _vllm()["images"]
+    is_other = any(f"/{repository}".endswith(f"/{name}") for name in names["others"])
+    return not is_other and repository.rpartition("/")[2] in names["known"]
+
+
+def _repository_and_tag(image: str) -> tuple[str, str]:
+    """Return both parts of a name; a registry may have a port."""
+    path, slash, name = image.partition("@")[0].rpartition("/")
+    repository, _, tag = name.partition(":")
+    return f"{path}{slash}{repository}", tag
+
+
 def default_batched_tokens(gpu: Gpu) -> int:
     """Return what the newest vLLM takes for ``--max-num-batched-tokens`` on this GPU."""
     return batch_defaults(gpu).max_num_batched_tokens

@@ -38,13 +38,13 @@ from tonnage.control.size.chosen import (
     slots_reasons,
 )
 from tonnage.control.size.disaggregated import apart
-from tonnage.control.size.question import RefusedError
 from tonnage.control.size.running import as_it_runs, is_spec_ahead
 from tonnage.estimate.budget import ErrorBudget
 from tonnage.manifests.children import NotServableError
 from tonnage.manifests.eviction import pdb_blocks_eviction
 from tonnage.manifests.names import MANAGED_LABEL
 from tonnage.manifests.pod import deprecation
+from tonnage.manifests.target import RefusedError
 from tonnage.policy.decide import decide
 from tonnage.policy.schedules import Event, raise_to_floor
 from tonnage.policy.situation import Decision

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -19,7 +19,6 @@ from tonnage.fleet.pods import (
 from tonnage.manifests.names import (
     ADOPT_LABEL,
     APPROVE_ANNOTATION,
-    CONTAINER,
     DIGEST_ANNOTATION,
     DRAIN_ANNOTATION,
     FLAGS_ANNOTATION,
@@ -29,6 +28,7 @@ from tonnage.manifests.names import (
     SPEC_ANNOTATION,
     TEMPLATE_ANNOTATION,
 )
+from tonnage.manifests.target import target_engine
 from tonnage.manifests.workload import DEPLOYMENT, GROUPS, Workload
 
 Object = Mapping[str, Any]
@@ -123,8 +123,6 @@ def workload_view(body: Object, workload: Workload) -> DeploymentView:
     num_workers = int(template.get("size", 1)) - 1 if workload.is_group else 0
     pod_spec = answering.get("spec") or {}
     pod_specs = [pod_spec, *(each.get("spec") or {} for each in others_of_group)]
-    containers: Sequence[Object] = pod_spec.get("containers") or ({},)
-    container = next((each for each in containers if each.get("name") == CONTAINER), containers[0])
     pod_labels = [(each.get("metadata") or {}).get("labels") or {} for each in templates]
     annotations = metadata.get("annotations") or {}
     own = (metadata.get("labels") or {}).get(MANAGED_LABEL) == "true"
@@ -152,8 +150,7 @@ def workload_view(body: Object, workload: Workload) -> DeploymentView:
         total=status.get("replicas", 0),
         digest=annotations.get(DIGEST_ANNOTATION),
         flags=annotations.get(FLAGS_ANNOTATION),
-        arguments=(*(container.get("command") or ()), *(container.get("args") or ())),
-        image=container.get("image", ""),
+        engine=target_engine(pod_spec, size=1 + num_workers),
         gpus_per_replica=num_gpus(pod_spec) + num_workers * sum(map(num_gpus, pod_specs[1:])),
         uncounted_gpus=tuple(dict.fromkeys(chain.from_iterable(map(uncounted_gpus, pod_specs)))),
         replicas_managers=_replicas_managers(metadata),

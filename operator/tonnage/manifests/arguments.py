@@ -2,8 +2,9 @@
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final, TypeVar
 
 from tonnage.api.pods import Speculative
 from tonnage.api.spec import Adapters, Spec
@@ -30,13 +31,15 @@ LEADER, RANK = "$(LWS_LEADER_ADDRESS)", "$(LWS_WORKER_INDEX)"
 """Variables that the controller of LeaderWorkerSets puts before all others of a container."""
 MOST_READ_GPUS = 512
 """Of a replica: eight times what a spec may ask for. Each rank is an engine that is simulated."""
-FLAGS_NEEDED = (
-    "must set --max-num-seqs and --max-num-batched-tokens explicitly, and every other flag that "
-    "decides capacity to a number that the engine reads, with at most "
-    f"{MOST_READ_SEQS:,} sequences on a data-parallel rank, {MOST_READ_SEQS_OF_REPLICA:,} on all "
-    f"of them, and {MOST_READ_GPUS} GPUs a replica"
+LIMITS: Final = (
+    "a flag that decides capacity is no number that the engine starts with, or beyond what is "
+    f"sized: at most {MOST_READ_SEQS:,} sequences on a data-parallel rank, "
+    f"{MOST_READ_SEQS_OF_REPLICA:,} on all of them, and {MOST_READ_GPUS} GPUs a replica"
 )
-"""Of a scale target: said where ``read_flags`` finds no flags."""
+MAX_NUM_SEQS: Final = "--max-num-seqs"
+MAX_NUM_BATCHED_TOKENS: Final = "--max-num-batched-tokens"
+BATCH_FLAGS: Final = (MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS)
+Number = TypeVar("Number", int, float, int | None)
 BUCKETS = {"time_to_first_token": LATENCY_BOUNDS_S, "inter_token_latency": LATENCY_BOUNDS_S}
 """By vLLM's bucket families; TPOT uses the inter-token family."""
 
@@ -156,30 +159,57 @@ def _operation(serving: Serving) -> Iterator[str]:
 def read_flags(arguments: Sequence[str], *, default_utilization: float) -> Flags | None:
     """Read the capacity flags of a live container; None when one that must be known is absent.
 
-    Both ``--flag value`` and ``--flag=value`` are understood. A flag that is there and cannot be
-    read, such as one that stands for a variable, is as unknown as an absent one.
+    A flag that is there and cannot be read, such as one that stands for a variable, is as unknown
+    as an absent one.
     """
-    found = dict(argument_pairs(arguments))
     try:
-        flags = Flags(
-            max_num_seqs=int(found["--max-num-seqs"]),
-            max_num_batched_tokens=int(found["--max-num-batched-tokens"]),
-            gpu_memory_utilization=float(
-                found.get("--gpu-memory-utilization", default_utilization)
-            ),
-            parallelism=Parallelism(
-                tensor=int(found.get("--tensor-parallel-size", found.get("-tp", 1))),
-                pipeline=int(found.get("--pipeline-parallel-size", found.get("-pp", 1))),
-                data=int(found.get("--data-parallel-size", found.get("-dp", 1))),
-                context=int(found.get("--decode-context-parallel-size", found.get("-dcp", 1))),
-            ),
-            kv_cache_bytes=_kv_cache_bytes(found),
-            num_gpu_blocks=_num_gpu_blocks(found),
-            max_num_queued_tokens=_max_num_queued_tokens(found),
-        )
+        return flags_in(engine_flags(arguments), default_utilization=default_utilization)
     except (KeyError, ValueError):
         return None
-    return flags if is_runnable(flags) else None
+
+
+def flags_in(found: Mapping[str, str], *, default_utilization: float) -> Flags:
+    """Return the flags that decide capacity, of those that ``engine_flags`` found.
+
+    Raises:
+        KeyError: one that sizes a step is absent.
+        ValueError: the engine does not read one, or it is beyond what is sized; it is named.
+
+    Sources:
+        [vllm-source] engine/arg_utils.py get_kwargs: which flags take k, m, g, t, K, M, G, T.
+    """
+    for name in BATCH_FLAGS:
+        found[name]  # a KeyError names it
+    flags = Flags(
+        max_num_seqs=_number(found, MAX_NUM_SEQS, int, 0),
+        max_num_batched_tokens=_number(found, MAX_NUM_BATCHED_TOKENS, engine_integer, 0),
+        gpu_memory_utilization=_number(
+            found, "--gpu-memory-utilization", float, default_utilization
+        ),
+        parallelism=Parallelism(
+            tensor=_number(found, "--tensor-parallel-size", int, 1),
+            pipeline=_number(found, "--pipeline-parallel-size", int, 1),
+            data=_number(found, "--data-parallel-size", int, 1),
+            context=_number(found, "--decode-context-parallel-size", int, 1),
+        ),
+        # The engine takes 0 bytes as not given: v1/worker/gpu_worker.py.
+        kv_cache_bytes=_number(found, "--kv-cache-memory-bytes", engine_integer, 0) or None,
+        num_gpu_blocks=_number(found, "--num-gpu-blocks-override", int, None),
+        max_num_queued_tokens=_number(found, "--max-num-queued-tokens", engine_integer, None),
+    )
+    if not is_runnable(flags):
+        raise ValueError(LIMITS)
+    return flags
+
+
+def _number(
+    found: Mapping[str, str], name: str, read: Callable[[str], Number], absent: Number
+) -> Number:
+    given = found.get(name)
+    try:
+        return absent if given is None else read(given)
+    except ValueError as error:
+        raise ValueError(f"{name} {given!r:.90} is no number that vLLM reads") from error
 
 
 def as_told(flags: Flags) -> Flags:
@@ -189,26 +219,6 @@ def as_told(flags: Flags) -> Flags:
 
 def _share(fraction: float) -> str:
     return f"{fraction:g}"
-
-
-def _kv_cache_bytes(found: Mapping[str, str]) -> int | None:
-    """Return the cache given in bytes; the engine takes 0 as not given.
-
-    Sources:
-        [vllm-source] v1/worker/gpu_worker.py determine_available_memory.
-    """
-    given = found.get("--kv-cache-memory-bytes", found.get("--kv-cache-memory"))
-    return None if given is None else engine_integer(given) or None
-
-
-def _num_gpu_blocks(found: Mapping[str, str]) -> int | None:
-    given = found.get("--num-gpu-blocks-override")
-    return None if given is None else int(given)
-
-
-def _max_num_queued_tokens(found: Mapping[str, str]) -> int | None:
-    given = found.get("--max-num-queued-tokens")
-    return None if given is None else engine_integer(given)
 
 
 def is_runnable(flags: Flags) -> bool:
@@ -246,15 +256,58 @@ def argument_pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield flag.replace("_", "-"), value if equals else following
 
 
-CAPACITY_FLAGS = frozenset(
-    {"--max-model-len", "--max-num-seqs", "--max-num-batched-tokens", "--gpu-memory-utilization",
-     "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size",
-     "-dp", "--decode-context-parallel-size", "-dcp", "--kv-cache-memory-bytes",
-     "--kv-cache-memory", "--num-gpu-blocks-override", "--max-num-queued-tokens"}
-)  # fmt: skip
+SHORT: Final = {
+    "-tp": "--tensor-parallel-size",
+    "-pp": "--pipeline-parallel-size",
+    "-dp": "--data-parallel-size",
+    "-dcp": "--decode-context-parallel-size",
+    "-sc": "--speculative-config",
+    "-ep": "--enable-expert-parallel",
+}
+ABBREVIATED: Final = {
+    "--max-model-len": "--max-mo",
+    MAX_NUM_SEQS: "--max-num-se",
+    MAX_NUM_BATCHED_TOKENS: "--max-num-b",
+    "--gpu-memory-utilization": "--gp",
+    "--tensor-parallel-size": "--te",
+    "--pipeline-parallel-size": "--pi",
+    "--data-parallel-size": "--data-parallel-size",
+    "--decode-context-parallel-size": "--dec",
+    "--kv-cache-memory-bytes": "--kv-cache-mem",
+    "--num-gpu-blocks-override": "--num-g",
+    "--max-num-queued-tokens": "--max-num-queued-t",
+    "--speculative-config": "--specu",
+}
+"""Flags that are read, and how short vLLM 0.11 to 0.33 take each for it: no other begins so."""
+
+
+def engine_flags(arguments: Sequence[str]) -> dict[str, str]:
+    """Return the value of each flag, the last of several, under its long name, as vLLM's parser.
+
+    Sources:
+        [vllm-source] utils/argparse_utils.py FlexibleArgumentParser, which takes abbreviations as
+        argparse does; engine/arg_utils.py add_cli_args.
+
+    >>> engine_flags(["--max_num_seqs=8", "-tp", "2", "--tensor-parallel", "4"])
+    {'--max-num-seqs': '8', '--tensor-parallel-size': '4'}
+    """
+    return {_long(flag): value for flag, value in argument_pairs(arguments)}
+
+
+def _long(flag: str) -> str:
+    begins = (
+        name for name, least in ABBREVIATED.items() if len(flag) >= len(least)
+        and name.startswith(flag)
+    )  # fmt: skip
+    return SHORT.get(flag) or next(begins, flag)
 
 
 def without_capacity_flags(arguments: Sequence[str]) -> tuple[str, ...]:
     """Return what else the arguments say, as ``flag=value`` texts."""
-    pairs = (pair for pair in argument_pairs(arguments) if pair[0] not in CAPACITY_FLAGS)
+    pairs = (pair for pair in argument_pairs(arguments) if _long(pair[0]) not in CAPACITY_FLAGS)
     return tuple(f"{flag}={value}" for flag, value in pairs)
+
+
+CAPACITY_FLAGS = frozenset({*SHORT, *ABBREVIATED, "--kv-cache-memory"}) - {
+    "-sc", "-ep", "--speculative-config"
+}  # fmt: skip

@@ -127,6 +127,8 @@ class SizingRequest:
     """Engines refuse who would get a first token too late."""
     flags: Flags | None = None
     """Flags that run and stay: capacity is asked for them. None: they are to be chosen."""
+    has_started: bool = True
+    """A replica was Ready with these flags, so it holds a request. False: they are in a file."""
     measured_kv_tokens: float | None = None
     """Of one data-parallel rank, as a running engine with these flags reports it."""
     engine_digest: str = ""

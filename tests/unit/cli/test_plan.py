@@ -348,7 +348,7 @@ def test_a_scale_target_of_the_other_kind_is_not_found():
 )
 def test_a_scale_target_keeps_the_cache_that_is_given(given, kv_tokens):
     flags = ["--max-num-seqs=48", "--max-num-batched-tokens=8192", "--tensor-parallel-size=2"]
-    deployment = a_deployment(args=[*flags, given])
+    deployment = a_deployment(args=[*flags, "--max-model-len=8192", given])
 
     estimate = as_json(SCALED, deployment)["estimate"]
     shown = " ".join(plan(SCALED, deployment).stdout.split())
@@ -385,8 +385,8 @@ def test_a_scale_target_whose_given_cache_holds_no_request_is_refused():
     ("deployment", "expected"),
     [
         ("", "spec.scaleTarget: Deployment serving/my-vllm is not in these files"),
-        (a_deployment(image="vllm:latest"), "image tag 'latest' is no version"),
-        (a_deployment(args=["--max-num-seqs=64"]), "must set --max-num-seqs and"),
+        (a_deployment(image="vllm:latest"), "set scaleTarget.engineVersion"),
+        (a_deployment(args=["--max-num-seqs=many"]), "--max-num-seqs 'many' is no number"),
         (
             a_deployment(
                 args=[
@@ -395,12 +395,12 @@ def test_a_scale_target_whose_given_cache_holds_no_request_is_refused():
                     "--kv-cache-memory-bytes=10GiB",
                 ]
             ),
-            "every other flag that decides capacity to a number that the engine reads",
+            "--kv-cache-memory-bytes '10GiB' is no number that vLLM reads",
         ),
         (
             "apiVersion: apps/v1\nkind: Deployment\n"
             "metadata: {name: my-vllm, namespace: serving}\n",
-            "image tag '' is no version",
+            "tag of image '' is a version of vLLM",
         ),
     ],
 )

@@ -55,6 +55,7 @@ TARGET_ARGUMENTS = [
     "--max-num-seqs=40",
     "--max-num-batched-tokens=8192",
     "--tensor-parallel-size=2",
+    "--max-model-len=8192",
 ]
 
 
@@ -628,25 +629,35 @@ class TestAScaleTarget:
         assert found.sizing.flags.max_num_seqs == 40
 
     def test_has_the_cache_that_its_arguments_give(self):
-        flags = ["--max-num-seqs=40", "--max-num-batched-tokens=8192", "--tensor-parallel-size=2"]
-        found = assessed(a_target_state(a_target([*flags, "--kv-cache-memory-bytes=10G"])))
+        given = [*TARGET_ARGUMENTS, "--kv-cache-memory-bytes=10G"]
+        found = assessed(a_target_state(a_target(given)))
 
         assert found.sizing.flags.kv_cache_bytes == 10_737_418_240
         assert found.sizing.kv_tokens_range == (found.sizing.kv_tokens, found.sizing.kv_tokens)
         assert found.sizing.kv_tokens == 65_536  # of 163,840 bytes on each GPU
 
     def test_has_the_adapters_that_its_arguments_give(self):
-        flags = ["--max-num-seqs=40", "--max-num-batched-tokens=8192", "--tensor-parallel-size=2"]
         lora = ["--enable-lora", "--max-loras=8", "--max-lora-rank=64"]
         adapted, bare = (
-            assessed(a_target_state(a_target([*flags, *more]))).sizing for more in (lora, [])
+            assessed(a_target_state(a_target([*TARGET_ARGUMENTS, *more]))).sizing
+            for more in (lora, [])
         )
 
         assert adapted.request.adapters == Adapters(number=8, rank=64)
         assert adapted.budget.kv_pool_bytes < bare.budget.kv_pool_bytes
 
-    @pytest.mark.parametrize("arguments", [[], ["--max-num-seqs=40"], ["sh", "-c", "vllm serve"]])
-    def test_that_does_not_say_its_flags_is_refused(self, arguments):
+    @pytest.mark.parametrize(
+        "arguments", [[], ["--max-num-batched-tokens=8192"], ["--max-num-seqs=1024"]]
+    )
+    def test_runs_with_what_vllm_takes_by_itself_where_flags_are_absent(self, arguments):
+        found = assessed(a_target_state(a_target([*arguments])))
+
+        assert found.sizing.flags.max_num_seqs == 1024
+        assert found.sizing.flags.max_num_batched_tokens == 8192
+        assert found.sizing.request.context_tokens == 131_072
+
+    @pytest.mark.parametrize("arguments", [["--max-num-seqs=$(SEQS)"], ["m", "$(FLAGS)"]])
+    def test_whose_flags_cannot_be_read_is_refused(self, arguments):
         found = assessed(a_target_state(a_target(arguments)))
 
         assert found.refusal.code == "FlagsUnknown"
@@ -662,7 +673,7 @@ class TestAScaleTarget:
 
     def test_that_vllm_refuses_after_loading_is_refused_until_a_pod_was_ready(self):
         arguments = ["--max-num-seqs=1024", "--max-num-batched-tokens=8192"]
-        live = a_target(arguments=arguments, image="vllm:v0.25.1")
+        live = a_target(arguments=arguments, image="vllm/vllm-openai:v0.25.1")
         manifest = a_manifest(**self.HYBRID)
         starting = [a_pod_body("a", ready_for_s=None)]
 
@@ -674,7 +685,9 @@ class TestAScaleTarget:
         assert ready.refusal is None
 
     def test_of_too_old_a_version_is_refused(self):
-        assert assessed(a_target_state(a_target(image="vllm:v0.5.0"))).refusal is not None
+        assert (
+            assessed(a_target_state(a_target(image="vllm/vllm-openai:v0.5.0"))).refusal is not None
+        )
 
     def test_that_is_not_opted_in_is_refused(self):
         closed = a_target(labels={})
@@ -689,7 +702,9 @@ class TestAScaleTarget:
         for role in ("prefill", "decode"):
             asked = TARGET | {"scaleTarget": {"name": "my-vllm", "role": role}}
             manifest = a_manifest(**asked, slo=slo, demand=demand)
-            live = a_target(arguments=[*TARGET_ARGUMENTS, connector], image="vllm:v0.33.0")
+            live = a_target(
+                arguments=[*TARGET_ARGUMENTS, connector], image="vllm/vllm-openai:v0.33.0"
+            )
             sizings[role] = assessed(a_state(manifest, live=live, engines=())).sizing
         prefill, decode = (sizings[role].request for role in ("prefill", "decode"))
 
@@ -702,13 +717,13 @@ class TestAScaleTarget:
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ({"image": "vllm:v0.20.0"}, "needs engine.version 0.22"),
+            ({"image": "vllm/vllm-openai:v0.20.0"}, "needs engine.version 0.22"),
             ({}, "needs demand.cacheTransfer"),
         ],
     )
     def test_that_cannot_have_its_role_is_refused_by_name(self, changes, message):
         asked = TARGET | {"scaleTarget": {"name": "my-vllm", "role": "decode"}}
-        live = a_target(**({"image": "vllm:v0.33.0"} | changes))
+        live = a_target(**({"image": "vllm/vllm-openai:v0.33.0"} | changes))
         found = assessed(a_state(a_manifest(**asked), live=live))
 
         assert message in found.refusal.message

@@ -227,11 +227,13 @@ class TestReadyOfWhatIsRefused:
             "MinimumReady",
         )
 
-    @pytest.mark.parametrize("arguments", [[], ["nginx", "-g", "daemon off;"]])
-    def test_is_false_where_a_scale_target_is_no_engine_that_tells_its_flags(self, arguments):
+    @pytest.mark.parametrize(
+        "command", [["sh", "-c", "./start.sh"], ["nginx", "-g", "daemon off;"]]
+    )
+    def test_is_false_where_a_scale_target_is_no_engine_that_tells_its_flags(self, command):
         body = a_deployment_body(annotations={}, ownerReferences=[], name="web")
         [container] = body["spec"]["template"]["spec"]["containers"]
-        container |= {"command": [], "args": arguments}
+        container |= {"command": command, "args": []}
         target = a_manifest(engine=None, scaleTarget={"name": "web"}, hardware={"gpu": "H200"})
         found = assessed(a_state(target, live=body))
 

@@ -81,7 +81,7 @@ class TestDeployment:
         assert flags_from_annotation(view.flags) == a_sizing().flags
         assert view.gpus_per_replica == 2
         assert view.grace_s == view.drain_s + 30
-        assert view.arguments[:3] == ("vllm", "serve", "meta-llama/Llama-3.3-70B-Instruct")
+        assert view.engine.arguments[0] == "meta-llama/Llama-3.3-70B-Instruct"
         assert not view.is_rolling
         assert view.problems == ()
         assert json.loads(view.template)["spec"]["containers"][0]["name"] == "vllm"
@@ -93,7 +93,7 @@ class TestDeployment:
         del template["leaderTemplate"]
         view = groups_view(body)
 
-        assert "--headless" in view.arguments
+        assert "--headless" in view.engine.arguments
         assert (view.gpus_per_replica, view.num_nodes, view.is_opted_in) == (16, 2, True)
 
     @pytest.mark.parametrize("role", ["leaderTemplate", "workerTemplate"])
@@ -125,7 +125,7 @@ class TestDeployment:
         assert (view.replicas, view.ready, view.gpus_per_replica) == (1, 0, 0)
         assert (view.owner_uid, view.digest, view.flags) == (None, None, None)
         assert (view.drain_s, view.grace_s) == (None, None)
-        assert view.arguments == ()
+        assert view.engine.arguments == ()
         assert not view.is_opted_in
 
     def test_scaled_to_nothing_asks_for_nothing(self):

@@ -26,11 +26,11 @@ from tonnage.cli.commands.plan_options import (
 from tonnage.cli.console import EXIT_INFEASIBLE, OK, Failure, output, print_error, show
 from tonnage.cli.read.manifest import Manifests
 from tonnage.cli.read.references import ModelFiles, parsed_model
-from tonnage.cli.read.scale_target import TargetError
 from tonnage.cli.results.comparing import Compared, compare_classes
 from tonnage.cli.results.planning import PlanContext, code_of, request_of
 from tonnage.cli.results.rows import choice_row
 from tonnage.cli.text.compare import comparison_report
+from tonnage.manifests.target import RefusedError
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.request import SizingRequest
 
@@ -102,7 +102,7 @@ def _request(
     try:
         terms = replace(terms, guessed=resource.guessed)
         return deployment, request_of(deployment.spec, terms, references)
-    except (CatalogError, SizingError, TargetError) as error:
+    except (CatalogError, RefusedError, SizingError) as error:
         raise Failure(f"{resource.name}: {code_of(error)}: {error}") from error
 
 

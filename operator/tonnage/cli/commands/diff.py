@@ -32,11 +32,11 @@ from tonnage.cli.read.references import (
     ParsedModel,
     References,
     config_of,
+    engine_of,
     parsed_model,
     target_of,
 )
 from tonnage.cli.read.running import LiveObject, read_live
-from tonnage.cli.read.scale_target import TargetContainer, scale_target
 from tonnage.cli.results.differing import (
     Difference,
     figures,
@@ -51,6 +51,7 @@ from tonnage.cli.results.roles import NOTHING, There, parts_of
 from tonnage.cli.text.difference import markdown
 from tonnage.control.input.state import DeploymentView
 from tonnage.manifests.roles import role_name
+from tonnage.manifests.target import TargetEngine
 
 HELP: Final = """Show what a change of manifests does, as Markdown for a pull request.
 
@@ -291,8 +292,8 @@ def _config(parsed: ParsedModel, live: LiveObject | None) -> str | None:
     return config_of(parsed)
 
 
-def _target(parsed: ParsedModel, live: LiveObject | None) -> TargetContainer | None:
+def _target(parsed: ParsedModel, live: LiveObject | None) -> TargetEngine | None:
     """Return the Deployment that is scaled: as it runs, else as the files have it."""
     if parsed.model.spec.scale_target and live and live.model.spec.scale_target and live.target:
-        return scale_target(live.target)
+        return engine_of(live.target, parsed)
     return target_of(parsed)

@@ -15,7 +15,8 @@ from tonnage.catalog.safetensors import Checkpoint
 from tonnage.cli.console import Failure, ManifestError, failing, remark
 from tonnage.cli.read.manifest import ManifestObject, Manifests, parse, read_text
 from tonnage.cli.read.nested import block
-from tonnage.cli.read.scale_target import TargetContainer, scale_target
+from tonnage.manifests.target import TargetEngine, target_engine
+from tonnage.manifests.workload import WORKLOADS
 
 CONFIG_NAME: Final = "config.json"
 
@@ -26,7 +27,7 @@ class References:
 
     config: str | None = None
     """The text of its config.json."""
-    target: TargetContainer | None = None
+    target: TargetEngine | None = None
     """Of the workload that it scales; its flags stay as they are."""
     checkpoint: Checkpoint | None = None
     """What the files of its model hold; without it weights are counted."""
@@ -161,7 +162,7 @@ def config_of(parsed: ParsedModel) -> str | None:
     return _with_second_file(text, data.get, source=source)
 
 
-def target_of(parsed: ParsedModel) -> TargetContainer | None:
+def target_of(parsed: ParsedModel) -> TargetEngine | None:
     """Return the workload that the spec scales, from the same files."""
     resource, namespace = parsed.resource, parsed.model.namespace
     target = parsed.model.spec.scale_target
@@ -175,4 +176,21 @@ def target_of(parsed: ParsedModel) -> TargetContainer | None:
             "not in these files; engine version and flags are read from it, so add its manifest "
             "with -f"
         )
-    return scale_target(found)
+    return engine_of(found, parsed)
+
+
+def engine_of(workload: ManifestObject, parsed: ParsedModel) -> TargetEngine:
+    """Read the engine of a workload; ConfigMaps that it refers to may be in the same files."""
+    kind = WORKLOADS[workload.kind]
+    template = block(workload.content, "spec", kind.template)
+    maps = {
+        name: block(each.content, "data")
+        for (_, namespace, name), each in parsed.manifests.config_maps.items()
+        if namespace == parsed.model.namespace
+    }
+    size = template.get("size", 1)
+    return target_engine(
+        block(next(kind.templates(template)), "spec"),
+        size=size if isinstance(size, int) else 1,
+        config_maps=maps,
+    )

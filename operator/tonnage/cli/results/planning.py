@@ -11,7 +11,6 @@ from tonnage.api.status import Reason
 from tonnage.api.topology import Topology
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.cli.read.references import References
-from tonnage.cli.read.scale_target import TargetError
 from tonnage.cli.results.alternatives import Alternative, offers
 from tonnage.cli.results.checkpoint_weights import as_stored
 from tonnage.cli.results.savings import Saving, savings
@@ -19,12 +18,10 @@ from tonnage.estimate.errors import CalibrationFileError
 from tonnage.explain.demand_outcome import capacity_figures, demand_figures
 from tonnage.explain.offload import offload_reasons
 from tonnage.explain.report import estimate_status, plan_status, sizing_reasons
-from tonnage.manifests.arguments import argument_pairs
 from tonnage.manifests.eviction import DISRUPTION_BUDGET, evictable, pdb_blocks_eviction
 from tonnage.manifests.pod import deprecation
 from tonnage.manifests.roles import Running, divided_spec
-from tonnage.sizing.adapters import running_adapters
-from tonnage.sizing.checks import with_running_cache
+from tonnage.manifests.target import RefusedError, target_request, target_version
 from tonnage.sizing.errors import SizingError, WillNotStartError
 from tonnage.sizing.memory.prefix import with_whole_blocks
 from tonnage.sizing.offload import RUNS_ON, Decided, decide_offload, without_refused
@@ -39,7 +36,6 @@ from tonnage.sizing.request import Flags, SizingRequest, ask, look_up
 from tonnage.sizing.resized import size_changed_spec
 from tonnage.sizing.roles import Divided
 from tonnage.sizing.search import size
-from tonnage.sizing.switches import switches_in
 from tonnage.units import count_of, significant
 
 if TYPE_CHECKING:  # what only a calibration needs
@@ -159,7 +155,7 @@ def answer(
 
     try:
         request = asked(False)
-    except (CatalogError, SizingError, TargetError, CalibrationFileError) as error:
+    except (CatalogError, RefusedError, SizingError, CalibrationFileError) as error:
         return _not_asked(deployment, error)
     try:
         if spec.topology:  # where roles can be, they ask in its place
@@ -265,7 +261,7 @@ def request_of(
 
     Raises:
         CatalogError: a model, class or version is unknown, or lacks a figure.
-        TargetError: the Deployment says too little about its engine.
+        RefusedError: the Deployment says too little about its engine.
         CalibrationFileError: what was measured is of another engine.
     """
     request = with_whole_blocks(_request(spec, terms, references, has_host_cache))
@@ -293,26 +289,22 @@ def _with_notes(request: SizingRequest) -> SizingRequest:
 def _request(
     spec: Spec, terms: PlanContext, references: References, has_host_cache: bool
 ) -> SizingRequest:
-    target = references.target
-    version = target.engine_version if target else None
+    target, engine = spec.scale_target, references.target
+    version = target_version(target, engine) if target and engine else None
     known = look_up(spec, terms.gpus, model_config=references.config, engine_version=version)
-    if target is None:
-        return ask(spec, known, has_host_cache=has_host_cache)
-    flags = dict(argument_pairs(target.arguments))
-    request = replace(ask(spec, known), switches=switches_in(target.arguments))
-    request = with_running_cache(request, spec.model.kv_cache, flags)
-    default = known.engine.constants.gpu_memory_utilization
+    request = ask(spec, known, has_host_cache=has_host_cache)
+    if target is None or engine is None:
+        return request
+    asked_cache = spec.model.kv_cache
     return replace(
-        request,
-        flags=target.flags(default_utilization=default),
-        adapters=running_adapters(request.shape, flags),
+        target_request(request, target, engine, asked_cache=asked_cache), has_started=False
     )
 
 
 def code_of(error: Exception) -> str:
     """Name an error as the condition's reason does."""
-    if isinstance(error, TargetError):
-        return error.code
+    if isinstance(error, RefusedError):
+        return error.reason
     if isinstance(error, CalibrationFileError):
         return "CalibrationMismatch"
     return type(error).__name__.removesuffix("Error")

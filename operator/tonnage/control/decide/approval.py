@@ -27,13 +27,13 @@ from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.sizing_cache import SizingCache
 from tonnage.control.input.state import APPROVE, Assessment, Chosen, Fleet, ModelState
 from tonnage.control.size.chosen import choose_running
-from tonnage.control.size.question import RefusedError
 from tonnage.control.size.running import as_it_runs
 from tonnage.explain.report import usd_per_hour
 from tonnage.manifests.changes import Change
 from tonnage.manifests.children import spec_digest, write_flags
 from tonnage.manifests.eviction import evictable
 from tonnage.manifests.names import APPROVE_ANNOTATION
+from tonnage.manifests.target import RefusedError
 from tonnage.policy.situation import Decision
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import Flags

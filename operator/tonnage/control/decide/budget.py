@@ -18,7 +18,7 @@ from tonnage.control.input.state import (
     PodView,
 )
 from tonnage.control.observe.ownership import may_act, may_scale
-from tonnage.control.size.question import RefusedError
+from tonnage.manifests.target import RefusedError
 from tonnage.policy.situation import Decision
 from tonnage.units import count_of
 

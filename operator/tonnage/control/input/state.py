@@ -24,6 +24,7 @@ from tonnage.manifests.changes import Change
 from tonnage.manifests.children import has_recorded_cache
 from tonnage.manifests.names import Manifest
 from tonnage.manifests.roles import RoleManifest
+from tonnage.manifests.target import UNREAD, TargetEngine
 from tonnage.manifests.workload import DEPLOYMENT, WORKLOADS, Workload
 from tonnage.policy.need import Capacity
 from tonnage.policy.situation import Decision, Metrics, Need
@@ -90,8 +91,6 @@ class DeploymentView:
     total: int
     digest: str | None
     flags: str | None
-    arguments: tuple[str, ...]
-    image: str
     gpus_per_replica: int
     template_managers: frozenset[str]
     """Field managers other than ours with fields in the pod template's spec."""
@@ -101,6 +100,8 @@ class DeploymentView:
     """Without labels and annotations: ``kubectl rollout restart`` writes one."""
     problems: tuple[tuple[str, str], ...]
     """(type, message) of conditions that say what is wrong."""
+    engine: TargetEngine = UNREAD
+    """What its container starts."""
     drain_s: int | None = None
     """As we recorded it: for its pods to finish what they answer."""
     grace_s: int | None = None

@@ -162,7 +162,7 @@ _REFUSALS: Final[Mapping[str, str]] = {
     "ContextTooLong": "contextLength exceeds what the model supports",
     "DeploymentTooLarge": "the Deployment is larger than 256 KiB, so only its name is read",
     "DoesNotFit": "the weights and one request of the full length exceed the memory",
-    "EngineVersionUnknown": "neither engine.version nor the image's tag has a vLLM version",
+    "EngineVersionUnknown": "set scaleTarget.engineVersion: the image's tag is no vLLM version",
     "FlagsUnknown": "the flags that run cannot be read",
     "ImageNotAllowed": "settings.engineImages or settings.sidecarImages does not list the image",
     "InternalError": "internal error: the message has its id in the operator's log",

@@ -5,9 +5,9 @@ from typing import Final
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.pod_template import containers_in, given_template
-from tonnage.control.size.question import RefusedError
 from tonnage.manifests.names import CONTAINER
 from tonnage.manifests.pod import default_image
+from tonnage.manifests.target import RefusedError
 from tonnage.settings import Settings
 
 DEFAULT_REGISTRY: Final = "docker.io"

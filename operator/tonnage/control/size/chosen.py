@@ -13,16 +13,17 @@ from tonnage.control.input.state import ACTING, Chosen, DeploymentView, Fleet, M
 from tonnage.control.observe.ownership import conflict_written
 from tonnage.control.observe.starting import has_started
 from tonnage.control.size.allowed import check_allowed
-from tonnage.control.size.question import RefusedError, SizingQuestion, question_of
+from tonnage.control.size.question import SizingQuestion, question_of
 from tonnage.estimate.attainment import factor_now
 from tonnage.estimate.planning_constants import BAND, SETTLED_S, Belief, step_ratio
-from tonnage.manifests.arguments import FLAGS_NEEDED, as_told, read_flags
+from tonnage.manifests.arguments import as_told, read_flags
 from tonnage.manifests.children import (
     differs_in_pods,
     flags_from_annotation,
     replaces_pods,
     spec_digest,
 )
+from tonnage.manifests.target import RefusedError
 from tonnage.manifests.workload import DEPLOYMENT
 from tonnage.sizing.errors import (
     SearchAbandonedError,
@@ -73,11 +74,6 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: SizingC
 
     question = ask(may_stay and state.has_host_cache)
     live = _live_flags(state, model, question)
-    if model.spec.scale_target and live is None:
-        raise RefusedError(
-            FLAGS_UNKNOWN,
-            f"scaleTarget {model.spec.scale_target.name} {FLAGS_NEEDED}",
-        )
     if live and may_stay:
         sizing, problem = _as_it_runs(question, live)
         if model.spec.scale_target and not has_started(state):
@@ -359,13 +355,10 @@ def _live_flags(
     to, if it is. Else engines run with their arguments, whether these were changed or the record.
     """
     deployment, request = state.deployment, question.request
-    if deployment is None:
-        return None
-    is_ours = model.spec.scale_target is None
+    if deployment is None or model.spec.scale_target:
+        return question.target_flags
     default = request.engine.constants.gpu_memory_utilization
-    recorded, live = _read_flags(
-        deployment.flags if is_ours else None, deployment.arguments, default
-    )
+    recorded, live = _read_flags(deployment.flags, deployment.engine.arguments, default)
     if recorded is None or live is None or recorded == live:
         return recorded or live
     is_reapplied = may_reapply and _is_reapplied(question, state, deployment)

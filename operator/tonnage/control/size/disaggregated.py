@@ -9,7 +9,7 @@ from tonnage.control.input.sizing_cache import SizingCache
 from tonnage.control.input.state import BadConfig, DisaggregatedPlan, Fleet, ModelState
 from tonnage.control.learn.believed import asked_with, belief
 from tonnage.control.size.allowed import check_allowed
-from tonnage.control.size.question import RefusedError, by_spec
+from tonnage.control.size.question import by_spec
 from tonnage.manifests.roles import (
     RunningRole,
     divided_spec,
@@ -17,6 +17,7 @@ from tonnage.manifests.roles import (
     role_name,
     sizes_written,
 )
+from tonnage.manifests.target import RefusedError
 from tonnage.sizing.errors import SLOInfeasibleError
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import SizingRequest

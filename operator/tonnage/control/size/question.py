@@ -8,21 +8,19 @@ from typing import Self
 from tonnage.api.hardware import ParallelSizes
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.spec import Spec
-from tonnage.catalog.engine import parse_version
-from tonnage.catalog.gpu import CatalogError, Gpu
+from tonnage.catalog.gpu import Gpu
 from tonnage.catalog.shape import ModelShape
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.sizing_cache import SizingCache
 from tonnage.control.input.state import BadConfig, Fleet, ModelState
 from tonnage.control.learn.believed import asked_with, belief, near_posterior, with_known_cache
 from tonnage.control.measure.steady import lengths_of, near_lengths
+from tonnage.control.observe.starting import has_started
 from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.planning_constants import Belief
 from tonnage.estimate.posterior import SpeedPosterior
-from tonnage.manifests.arguments import argument_pairs, without_capacity_flags
+from tonnage.manifests.target import UNREAD, target_request, target_version
 from tonnage.memoize import memoize
-from tonnage.sizing.adapters import running_adapters
-from tonnage.sizing.checks import with_running_cache
 from tonnage.sizing.errors import SLOInfeasibleError
 from tonnage.sizing.memory.prefix import with_whole_blocks
 from tonnage.sizing.plan import Sizing
@@ -34,22 +32,13 @@ from tonnage.sizing.provenance import (
     with_changed,
     without_figures,
 )
-from tonnage.sizing.request import Flags, SizingRequest, ask, digest_of, look_up
+from tonnage.sizing.request import Flags, SizingRequest, ask, look_up
 from tonnage.sizing.split import Parallelism
-from tonnage.sizing.switches import switches_in
 from tonnage.sizing.workload import Lengths, Workload
 
 ALL_TAKEN = 0.98
 """Cached share of prompts from which on decode computes a token of each: no more than 0.99 is ever
 measured."""
-
-
-class RefusedError(Exception):
-    """An object that is understood and not acted on; the reason is a condition's reason."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +51,8 @@ class SizingQuestion:
     fleet: Fleet
     memory: ObjectMemory
     asker: SizingCache
+    target_flags: Flags | None = None
+    """That the workload of a scale target has."""
     _beliefs: dict[Flags | None, Belief] = field(default_factory=dict)
 
     @property
@@ -175,7 +166,14 @@ def question_of(  # noqa: PLR0913  (who asks, and what is left open)
     if has_host_cache is None:
         has_host_cache = state.has_host_cache
     expected = _expected_request(model, state, fleet, memory, has_host_cache)
-    return SizingQuestion(expected=expected, state=state, fleet=fleet, memory=memory, asker=asker)
+    return SizingQuestion(
+        expected=replace(expected, flags=None),
+        state=state,
+        fleet=fleet,
+        memory=memory,
+        asker=asker,
+        target_flags=expected.flags,
+    )
 
 
 def _expected_request(
@@ -185,27 +183,17 @@ def _expected_request(
     memory: ObjectMemory,
     has_host_cache: bool,
 ) -> SizingRequest:
-    """Return the request with the lengths that the spec expects."""
-    version = _image_version(state) if model.spec.scale_target else None
+    """Return the request with the lengths that the spec expects, and a scale target's flags."""
+    target = model.spec.scale_target
+    engine = state.deployment.engine if state.deployment else UNREAD
+    version = target_version(target, engine) if target else None
     shape = state.model_config
     if isinstance(shape, BadConfig):
         raise shape.kind(shape.message)
     request = by_spec(model.spec, fleet.gpus, shape, version, has_host_cache)
-    if model.spec.scale_target and state.deployment:
-        arguments = state.deployment.arguments
-        flags = dict(argument_pairs(arguments))
-        request = replace(request, switches=switches_in(arguments))
-        request = replace(
-            with_running_cache(request, model.spec.model.kv_cache, flags),
-            engine_digest=digest_of(
-                (
-                    state.deployment.image,
-                    *without_capacity_flags(arguments),
-                    *((f"role {request.role}",) if request.role else ()),
-                )
-            ),
-            adapters=running_adapters(request.shape, flags),
-        )
+    if target:
+        request = target_request(request, target, engine, asked_cache=model.spec.model.kv_cache)
+        request = replace(request, has_started=has_started(state))
     request = with_whole_blocks(request)
     if memory.traffic.arrival_scv is not None:
         request = _with_arrivals(request, memory.traffic.arrival_scv, False)
@@ -262,17 +250,3 @@ def _scaled_p99(request: SizingRequest, mean_tokens: float) -> float | None:
         return None
     scaled = prompt.p99_tokens / prompt.mean_tokens * mean_tokens
     return min(scaled, float(request.context_tokens))
-
-
-def _image_version(state: ModelState) -> str | None:
-    """Return the version in the tag of a scale target's image.
-
-    Raises:
-        RefusedError: the tag is no version, so flags and metric names are unknown.
-    """
-    tag = (state.deployment.image if state.deployment else "").rpartition(":")[2]
-    try:
-        major, minor = parse_version(tag)
-    except CatalogError as error:
-        raise RefusedError("EngineVersionUnknown", f"image tag {tag!r} is no version") from error
-    return f"{major}.{minor}"

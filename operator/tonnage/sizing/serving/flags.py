@@ -422,9 +422,10 @@ def _pool_bytes(request: SizingRequest, replica: Replica, flags: Flags) -> float
     if measured is not None:
         return max(measured * replica.bytes_per_reported_token(context), needed)
     budget = memory_budget(request, replica.model.shard, flags)
-    if request.flags and budget.given_pool is None:
+    has_run = request.flags is not None and request.has_started
+    if has_run and budget.given_pool is None:
         return max(budget.kv_pool_bytes, needed)
-    lacking = given_shortfall if request.flags else shortfall
+    lacking = given_shortfall if has_run else shortfall
     if lack := lacking(budget, request_bytes=needed, context_tokens=context):
         raise DoesNotFitError(lack)
     return budget.kv_pool_bytes
@@ -442,7 +443,8 @@ def pool_range_bytes(
     pool = replica.kv_pool_bytes
     if request.measured_kv_tokens is not None or budget.given_pool:
         return pool, pool
-    least = request_bytes(request, replica) if request.flags else 0.0
+    has_run = request.flags is not None and request.has_started
+    least = request_bytes(request, replica) if has_run else 0.0
     widest = WIDEST if assumes(request.inputs, "memory") else 1.0
     high = budget.kv_pool_high_bytes * widest
     return max(least, budget.kv_pool_low_bytes), max(least, high)

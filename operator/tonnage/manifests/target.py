@@ -1,0 +1,218 @@
+"""A workload that somebody else made: which engine runs in it, and with which flags."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from tonnage.api.pods import ScaleTarget
+from tonnage.catalog.engine import batch_defaults, image_version, is_vllm_image
+from tonnage.manifests.arguments import (
+    MAX_NUM_BATCHED_TOKENS,
+    MAX_NUM_SEQS,
+    engine_flags,
+    flags_in,
+    without_capacity_flags,
+)
+from tonnage.manifests.command import CommandError, Surroundings, engine_words
+from tonnage.manifests.names import CONTAINER
+from tonnage.sizing.adapters import running_adapters
+from tonnage.sizing.checks import with_running_cache
+from tonnage.sizing.provenance import Figure, Input, Origin, with_changed
+from tonnage.sizing.request import Flags, SizingRequest, digest_of
+from tonnage.sizing.switches import switches_in
+from tonnage.units import engine_integer
+
+GPUS: Final = re.compile(r"[a-z0-9.-]+/(gpu|mig-[a-z0-9.]+)(\.shared)?")
+AUTO: Final = frozenset({"auto", "-1"})
+"""Values of ``--max-model-len``: the longest context that the cache holds."""
+BATCHED_RANKS: Final = frozenset({"deepep_low_latency", "nixl_ep"})
+BATCHED_RANKS_TOKENS: Final = 256
+MOST_CONTEXT_TOKENS: Final = 16_777_216
+"""As ``contextLength`` may be at most."""
+LONGER: Final = ("--hf-overrides", "--rope-scaling")
+"""With these a model has other positions than its checkpoint says."""
+
+
+class RefusedError(Exception):
+    """An object that is understood and not acted on; the reason is a condition's reason."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetEngine:
+    """The engine in a workload, as its manifest has it."""
+
+    image: str = ""
+    arguments: tuple[str, ...] = ()
+    """The words that the parser of ``vllm serve`` gets."""
+    problem: str = ""
+    """Why they cannot be read; empty: they are."""
+
+
+UNREAD: Final = TargetEngine()
+
+
+def target_engine(
+    pod_spec: Mapping[str, Any],
+    *,
+    size: int = 1,
+    config_maps: Mapping[str, Mapping[str, Any]] | None = None,
+) -> TargetEngine:
+    """Read the engine of a pod: the container ``vllm``, else the one with GPUs, else the first.
+
+    ``size``: pods of its group. ``config_maps``: the data of those that are known, by name.
+    """
+    containers = [
+        each for each in pod_spec.get("containers") or () if isinstance(each, Mapping)
+    ] or [{}]
+    named = (each for each in containers if each.get("name") == CONTAINER)
+    container = next(named, None) or next(filter(_has_gpus, containers), containers[0])
+    image = container.get("image")
+    image = image if isinstance(image, str) else ""
+    around = Surroundings(
+        config_maps=config_maps or {},
+        volumes={
+            str(each.get("name")): each
+            for each in pod_spec.get("volumes") or ()
+            if isinstance(each, Mapping)
+        },
+        variables={"LWS_GROUP_SIZE": str(size)},
+        is_vllm=is_vllm_image(image),
+    )
+    try:
+        return TargetEngine(image=image, arguments=engine_words(container, around))
+    except CommandError as error:
+        return TargetEngine(image=image, problem=str(error))
+
+
+def _has_gpus(container: Mapping[str, Any]) -> bool:
+    resources = container.get("resources")
+    limits = resources.get("limits") if isinstance(resources, Mapping) else None
+    return isinstance(limits, Mapping) and any(map(GPUS.fullmatch, map(str, limits)))
+
+
+def target_version(target: ScaleTarget, engine: TargetEngine) -> str:
+    """Return the version of vLLM: as the spec gives it, else by the tag of a known image.
+
+    Raises:
+        RefusedError: the tag is not known to be a version of vLLM.
+    """
+    found = target.engine_version or image_version(engine.image)
+    if found is None:
+        raise RefusedError(
+            "EngineVersionUnknown",
+            f"scaleTarget {target.name}: nothing says that the tag of image {engine.image[:255]!r} "
+            "is a version of vLLM: set scaleTarget.engineVersion to what its /version answers, "
+            "such as 0.33",
+        )
+    return found
+
+
+def target_request(
+    request: SizingRequest, target: ScaleTarget, engine: TargetEngine, *, asked_cache: str
+) -> SizingRequest:
+    """Return what a spec asks of the engine that its target runs, with the flags that it has.
+
+    ``asked_cache``: ``model.kvCache``. Flags that are absent are what this version takes by itself
+    for this GPU.
+
+    Raises:
+        RefusedError: a flag that decides capacity cannot be read, or vLLM would refuse it.
+    """
+    found = engine_flags(engine.arguments)
+    if engine.problem:
+        raise RefusedError("FlagsUnknown", f"scaleTarget {target.name}: {engine.problem}")
+    try:
+        context_tokens, of_context = _context(request, found)
+        flags, of_flags = _flags(replace(request, context_tokens=context_tokens), found)
+    except ValueError as error:
+        raise RefusedError("FlagsUnknown", f"scaleTarget {target.name}: {error}") from error
+    role = (f"role {request.role}",) if request.role else ()
+    request = replace(
+        request,
+        context_tokens=context_tokens,
+        switches=switches_in(engine.arguments),
+        inputs=(*with_changed(request.inputs, *of_context), *of_flags),
+    )
+    return replace(
+        with_running_cache(request, asked_cache, found),
+        flags=flags,
+        engine_digest=digest_of((engine.image, *without_capacity_flags(engine.arguments), *role)),
+        adapters=running_adapters(request.shape, found),
+    )
+
+
+def _context(request: SizingRequest, found: Mapping[str, str]) -> tuple[int, tuple[Input, ...]]:
+    """Return the longest request that the engine takes, and where that is from.
+
+    Sources:
+        [vllm-source] config/model.py get_and_verify_max_len: absent, it is the model's own.
+    """
+    asked, longest = request.context_tokens, request.shape.max_position_tokens
+    given = found.get("--max-model-len")
+    if given is not None and given.strip().lower() not in AUTO:
+        tokens, where = _positive(given), f"--max-model-len {given}"
+        if longest is not None and tokens > longest and not found.keys() & LONGER:
+            raise ValueError(f"{where} exceeds the {longest} positions of {request.shape.name}")
+    else:
+        tokens = longest if given is None and longest is not None else asked
+        where = "of the model, as no --max-model-len is set"
+    if tokens == asked:
+        return tokens, ()
+    refused = ", and vLLM refuses longer requests" if tokens < asked else ""
+    value = f"{tokens} tokens, {where}; contextLength {asked}{refused}"
+    return tokens, (Input(figure=Figure.CONTEXT, value=value, origin=Origin.LOOKED_UP),)
+
+
+def _positive(given: str) -> int:
+    try:
+        tokens = engine_integer(given)
+    except ValueError:
+        tokens = 0
+    if not 0 < tokens <= MOST_CONTEXT_TOKENS:
+        raise ValueError(f"--max-model-len {given!r:.90} is no number that vLLM reads")
+    return tokens
+
+
+def _flags(request: SizingRequest, found: Mapping[str, str]) -> tuple[Flags, tuple[Input, ...]]:
+    """Return the flags that run, and those of them that the engine took by itself.
+
+    Sources:
+        [vllm-source] engine/arg_utils.py _set_default_max_num_seqs_and_batched_tokens_args;
+        config/parallel.py use_batched_dp_moe.
+    """
+    engine, known = request.engine, batch_defaults(request.gpu, request.engine.minor)
+    times = 2 if found.get("--performance-mode") == "throughput" else 1
+    defaults = {
+        MAX_NUM_SEQS: str(times * known.max_num_seqs),
+        MAX_NUM_BATCHED_TOKENS: str(times * known.max_num_batched_tokens),
+    }
+    flags = flags_in(
+        {**defaults, **found}, default_utilization=engine.constants.gpu_memory_utilization
+    )
+    seqs, tokens = flags.max_num_seqs, flags.max_num_batched_tokens
+    if MAX_NUM_BATCHED_TOKENS not in found:
+        if _has_batched_ranks(flags, found):
+            tokens = times * BATCHED_RANKS_TOKENS
+        if "--no-enable-chunked-prefill" in found:
+            tokens = max(tokens, request.context_tokens)
+        tokens = min(tokens, seqs * request.context_tokens)
+    if MAX_NUM_SEQS not in found:
+        seqs = min(seqs, tokens)
+    own = {MAX_NUM_SEQS: seqs, MAX_NUM_BATCHED_TOKENS: tokens}
+    absent = [f"{name} {number}" for name, number in own.items() if name not in found]
+    value = (
+        f"{' and '.join(absent)}: what vLLM {engine.minor} takes by itself on {request.gpu.name}"
+    )
+    inputs = (Input(figure=Figure.FLAGS, value=value, origin=Origin.LOOKED_UP),) if absent else ()
+    return replace(flags, max_num_seqs=seqs, max_num_batched_tokens=tokens), inputs
+
+
+def _has_batched_ranks(flags: Flags, found: Mapping[str, str]) -> bool:
+    """Tell whether data-parallel ranks exchange tokens in batches of few."""
+    is_expert = "--enable-expert-parallel" in found and flags.parallelism.data > 1
+    return is_expert and found.get("--all2all-backend") in BATCHED_RANKS
