@@ -38,7 +38,9 @@ def engine_limits(arguments: Arguments, hidden: EngineTruth) -> EngineLimits:
     if max_model_len is None:
         raise TruthError("--max-model-len is absent, and no model configuration is read here")
     block_size = truth.block_size(hidden, arguments)
-    num_gpu_blocks = truth.kv_tokens(hidden, arguments) // block_size
+    kv_tokens = truth.kv_tokens(hidden, arguments)
+    refuse_start(arguments, hidden, kv_tokens=kv_tokens, max_model_len=max_model_len)
+    num_gpu_blocks = kv_tokens // block_size
     return EngineLimits(
         max_num_seqs=arguments.max_num_seqs,
         max_num_batched_tokens=arguments.max_num_batched_tokens,
@@ -50,6 +52,31 @@ def engine_limits(arguments: Arguments, hidden: EngineTruth) -> EngineLimits:
         num_ranks=arguments.data_parallel_size,
         newest_first_s=float(os.environ[CLASS_VARIABLE]) if arguments.is_newest_first else 0.0,
     )
+
+
+def refuse_start(
+    arguments: Arguments, hidden: EngineTruth, *, kv_tokens: int, max_model_len: int
+) -> None:
+    """Refuse what vLLM refuses once it has loaded, in its own words, as its log has them.
+
+    Raises:
+        LimitsError: more slots than blocks for states, or too few tokens for one request.
+    """
+    blocks, seqs = hidden.state_blocks, arguments.max_num_seqs
+    if blocks is not None and seqs > blocks:
+        raise LimitsError(
+            f"ValueError: max_num_seqs ({seqs}) exceeds available Mamba cache blocks ({blocks}). "
+            "Each decode sequence requires one Mamba cache block, so CUDA graph capture cannot "
+            f"proceed. Please lower max_num_seqs to at most {blocks} or increase "
+            "gpu_memory_utilization."
+        )
+    if kv_tokens < max_model_len:
+        raise LimitsError(
+            "ValueError: To serve at least one request with the model's max seq len "
+            f"({max_model_len}), more KV cache is needed. Based on the available memory, the "
+            f"estimated maximum model length is {kv_tokens}. Try increasing "
+            "`gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine."
+        )
 
 
 def build(arguments: Arguments, hidden: EngineTruth) -> tuple[Server, EngineLoop]:

@@ -74,6 +74,8 @@ class EngineTruth:
     step: Mapping[str, Any]
     kv_tokens: int | None = None
     """Of one data-parallel rank; None: the product's own estimate for these arguments."""
+    state_blocks: int | None = None
+    """Of the cache of a hybrid model, one for each slot at least; None: it has no states."""
     load_s: float = 0.0
     block_size: int = 16
     max_model_len: int | None = None

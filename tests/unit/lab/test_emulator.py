@@ -6,6 +6,7 @@ import json
 import random
 import re
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,12 @@ from aiohttp import ClientPayloadError
 from aiohttp.test_utils import TestClient, TestServer
 
 from tonnage.api.fields import ALLOWED_FLAGS
+from tonnage.control.observe.crashed import read_crash
 from tonnage.engine.core import Engine
 from tonnage.engine.limits import EngineLimits, LimitsError, RequestError
 from tonnage.engine.table import RequestTable
 from tonnage.manifests.names import CLASS_VARIABLE, MIDDLEWARE
-from tonnage_lab.emulator.__main__ import build, drain, serve, work
+from tonnage_lab.emulator.__main__ import build, drain, engine_limits, serve, work
 from tonnage_lab.emulator.arguments import parse
 from tonnage_lab.emulator.buckets import effective, parse_custom
 from tonnage_lab.emulator.formula import formula_kv_tokens
@@ -239,6 +241,23 @@ def test_an_engine_whose_cache_is_too_small_for_one_request_does_not_start():
             build(arguments(), a_truth(kv_tokens=256))
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("truth", "cure"),
+    [
+        ({"state_blocks": 47}, "set --max-num-seqs to at most 47"),
+        ({"kv_tokens": 240}, "set --max-model-len to at most 240"),
+    ],
+)
+def test_what_vllm_refuses_once_it_has_loaded_is_refused_in_its_words(truth, cure):
+    given = replace(arguments(), max_num_seqs=48)
+
+    with pytest.raises(LimitsError) as refusal:
+        engine_limits(given, a_truth(**truth))
+    assert read_crash(f"ERROR tonnage_lab.emulator {refusal.value}").cures[0] == cure
+
+    assert engine_limits(given, a_truth(state_blocks=48)).max_num_seqs == 48
 
 
 # The server
