@@ -103,7 +103,7 @@ def unheard_of(answer: Mapping[str, Any]) -> dict[str, Any]:
     for key in ("text_config", None):
         block = config.get(key) if key else config
         if isinstance(block, dict) and "model_type" in block:
-            renamed = {**block, "model_type": "unheard_of"}
+            renamed = {**block, "model_type": "unheard_of", "architectures": None}
             config = {**config, key: renamed} if key else renamed
     return {**answer, "config": config}
 

@@ -13,6 +13,7 @@ from tonnage.catalog.config.architectures.assumed import (
     assumed_architecture,
     assumed_kind,
     assumed_wrapper,
+    kind_of_class,
 )
 from tonnage.catalog.config.architectures.kinds import (
     ARCHITECTURES,
@@ -186,6 +187,9 @@ def _text_block(config: Mapping[str, object]) -> _TextBlock:
         values = inner
     if isinstance(model_type, str) and model_type in WRAPPED_TYPES and "model_type" not in values:
         values = {"model_type": WRAPPED_TYPES[model_type], **values}
+    kind = kind_of_class(config)
+    if isinstance(model_type, str) and not path and model_type not in ARCHITECTURES and kind:
+        values = {**values, "model_type": kind}
     return _TextBlock(values=values, path=path)
 
 

@@ -100,9 +100,21 @@ def _registry() -> Mapping[str, object]:
     return tomllib.loads(text)
 
 
-def _classes() -> frozenset[str]:
-    text = str(_registry()["classes"])
-    return frozenset(text.split())
+@cache
+def _classes() -> Mapping[str, str]:
+    """Return the classes that vLLM has, and of which kind each is; empty: no rule knows that."""
+    pairs = (each.partition("=") for each in str(_registry()["classes"]).split())
+    return {name: kind for name, _, kind in pairs}
+
+
+def kind_of_class(config: Mapping[str, object]) -> str:
+    """Return the kind of the class that a file asks for; empty: none that a rule knows.
+
+    vLLM takes its class by ``architectures``, whatever ``model_type`` says.
+    """
+    listed = config.get("architectures")
+    names = [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
+    return next((_classes()[name] for name in names if name in _classes()), "")
 
 
 def _newest() -> str:

@@ -167,6 +167,26 @@ def step_experts(keys: DecoderKeys) -> list[Ffn]:
     return ffn.experts_by_keys(keys) if keys.mlp_layer_types else experts_where_listed(keys)
 
 
+def block_attention(keys: DecoderKeys) -> list[Attention | None]:
+    """Nemotron NAS: each layer has KV heads of its own, or no attention."""
+    return [
+        None
+        if block.attention.no_op
+        else attention.grouped_attention(
+            keys.model_copy(update={"num_key_value_heads": block.attention.kv_heads(keys)})
+        )
+        for block in keys.by_layer("block_configs")
+    ]
+
+
+def block_ffns(keys: DecoderKeys) -> list[Ffn | None]:
+    """Nemotron NAS: each layer has a width of its own, or no block."""
+    return [
+        None if block.ffn.no_op else DenseFfn(intermediate_size=block.ffn.width(keys))
+        for block in keys.by_layer("block_configs")
+    ]
+
+
 def unpacked_latent(keys: DecoderKeys) -> list[Attention]:
     """MiniCPM 3: the matrices of latent attention, and a cache as wide as all heads."""
     width = keys.needed.qk_nope_head_dim + keys.needed.qk_rope_head_dim
@@ -230,6 +250,11 @@ KEYED: Mapping[str, Architecture] = {
     "mimo": replace(KEYED_KIND, query_bias=True, output_bias=False),
     "minicpm3": replace(
         _LATENT, attention=unpacked_latent, ffn=ffn.dense, replicated=latent_matrices
+    ),
+    "nemotron-nas": Architecture(
+        attention=block_attention,
+        ffn=block_ffns,
+        understands=frozenset({"block_configs"}),
     ),
     "olmo_hybrid": replace(
         KEYED_KIND,

@@ -181,7 +181,8 @@ def stream_head(keys: DecoderKeys) -> int:
 
 
 def _index_marks(*more: str) -> frozenset[str]:
-    marks = {"index_head_dim", "index_n_heads", "index_topk", "indexed_attention"}
+    marks = {"index_head_dim", "index_n_heads", "index_topk"}
+    marks |= {"deepseek_sparse_attention", "indexed_attention"}
     return frozenset({*marks, *more})
 
 

@@ -6,7 +6,7 @@ becomes a number. Everything else is an error that names the key.
 
 import reprlib
 from collections.abc import Mapping, Sized
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AliasChoices, Field, ValidationError
 
@@ -71,6 +71,47 @@ class AttentionKeys(LayerKeys):
     attention_type: Annotated[str, Field(max_length=100)]
     num_attention_heads: Heads
     num_attention_groups: Heads
+
+
+class BlockAttention(Block):
+    """Of one layer of Nemotron NAS."""
+
+    n_heads_in_group: Heads | None = None
+    no_op: bool = False
+    replace_with_linear: Literal[False] | None = None
+
+    def kv_heads(self, keys: "DecoderKeys") -> int:
+        if not self.n_heads_in_group:
+            raise ModelConfigError("block_configs: attention.n_heads_in_group is missing")
+        return keys.num_attention_heads // self.n_heads_in_group
+
+
+class BlockFfn(Block):
+    """The same of its block."""
+
+    ffn_mult: Annotated[float, Field(gt=0, le=1000)] | None = None
+    intermediate_size: Size | None = None
+    no_op: bool = False
+    replace_with_linear: Literal[False] | None = None
+
+    def width(self, keys: "DecoderKeys") -> int:
+        """Return two thirds of a multiple of the model's width, in steps of 256.
+
+        Sources:
+            [vllm-source] model_executor/models/nemotron_nas.py.
+        """
+        if self.ffn_mult is None:
+            return Needed(self).intermediate_size
+        exact = int(2 * self.ffn_mult * keys.hidden_size / 3)
+        return -(-exact // FFN_STEP) * FFN_STEP
+
+
+class LayerBlock(Block):
+    attention: BlockAttention
+    ffn: BlockFfn
+
+
+FFN_STEP: Final = 256
 
 
 class Needed:
@@ -155,6 +196,7 @@ class DecoderKeys(FamilyKeys):
     first_k_dense_replace: LayerIndex | None = None
     moe_layer_freq: Layers | ZerosAndOnes | None = None
     decoder_sparse_step: Layers = 1
+    block_configs: Annotated[list[LayerBlock], Field(max_length=2000)] | None = None
     attention_other_setting: AttentionKeys | None = None
     num_attention_heads_per_layer: Annotated[list[Heads], Field(max_length=2000)] | None = None
     layer_group_size: Layers | None = None
@@ -251,6 +293,8 @@ _SYNONYMS = tuple(
     if isinstance(field.validation_alias, AliasChoices) and name != "max_position_embeddings"
 )
 """Names of the same number. Lengths may differ: the model's stands above that of the positions."""
+_DRAFTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
+"""Of these the largest counts: such layers are loaded only when asked for."""
 
 
 def _without_synonyms(block: Mapping[str, object]) -> dict[str, object]:
@@ -262,6 +306,10 @@ def _without_synonyms(block: Mapping[str, object]) -> dict[str, object]:
     remaining = dict(block)
     for names in _SYNONYMS:
         written = [name for name in names if block.get(name) is not None]
+        numbers = [value for name in written if isinstance(value := block[name], int)]
+        if names == _DRAFTS and len(numbers) == len(written) > 1:
+            remaining[written[0]] = max(numbers)
+            written = written[:1]
         for other in written[1:]:
             _refuse_contradiction(block, other, written[0])
         for name in names if written else ():

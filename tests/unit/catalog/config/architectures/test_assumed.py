@@ -157,4 +157,11 @@ def test_what_has_no_bound_is_refused_by_name(changes: dict[str, Any], said: str
 
 
 def test_a_class_that_is_served_needs_no_rule() -> None:
-    assert read(architectures=["LagunaForCausalLM"]).assumptions
+    assert read(architectures=["FlintForCausalLM"]).assumptions
+
+
+def test_the_class_decides_what_an_unknown_kind_is_as_in_vllm() -> None:
+    known = read(architectures=["LlamaForCausalLM"])
+
+    assert known.groups == shape_from_config(UNKNOWN | {"model_type": "llama"}, name="m").groups
+    assert not known.assumptions
