@@ -168,19 +168,31 @@ def names_of(minor: str) -> list[str]:
 def name_refusal(name: str, minor: str, shape: ModelShape, skipped: Sequence[str]) -> str | None:
     """Return why a version does not start this model with a type of this name; None: it does.
 
-    ``skipped``: layers that stay in 16 bits.
+    ``skipped``: layers that stay in 16 bits. The reason ends with the names that it starts with.
     """
-    if name in _OTHERS:
-        return f"vLLM has kernels for it on {_OTHERS[name]} only"
-    if name not in names_of(minor):
-        later = f", {name} from {_NAMES[name].since} on" if name in _NAMES else ""
-        return f"vLLM {minor} takes {', '.join(names_of(minor))}{later}"
+    if name in names_of(minor):
+        reason = _model_refusal(name, minor, shape, skipped)
+    elif name in _OTHERS:
+        reason = f"vLLM has kernels for it on {_OTHERS[name]} only"
+    elif name in _NAMES:
+        reason = f"vLLM takes it from {_NAMES[name].since} on"
+    else:
+        reason = "vLLM does not know it"
+    if reason is None:
+        return None
+    others = [each for each in names_of(minor) if not _model_refusal(each, minor, shape, skipped)]
+    return f"{reason}; with {shape.name} vLLM {minor} takes {', '.join(others)}"
+
+
+def _model_refusal(name: str, minor: str, shape: ModelShape, skipped: Sequence[str]) -> str | None:
+    if name == "auto":
+        return None
     allowed, known = _NAMES[name].attention, CACHE_TYPES[_NAMES[name].type]
     wide = wide_layers(shape, StoredCache(type=known, skipped=tuple(skipped)))
     for stays_wide, (layers, attention) in zip(wide, shape.attentions(), strict=True):
         kind = attention_name(attention)
         if kind and allowed and kind not in allowed and stays_wide < layers:
-            return f"vLLM has no kernels for it in {kind} attention, which {shape.name} has"
+            return f"vLLM has no kernels for it in {kind} attention, which this model has"
     since = known.hybrids_since
     if since and shape.has_kind(StateAttention) and parse_version(minor) < parse_version(since):
         return f"vLLM takes it from {since} on for a model that has layers with a state"

@@ -180,14 +180,19 @@ def test_a_type_of_a_later_version_is_refused_with_those_that_there_are():
         running(DENSE, "nvfp4", version="0.18")
 
     assert str(refusal.value) == (
-        "--kv-cache-dtype nvfp4: vLLM 0.18 takes auto, fp8, fp8_e4m3, fp8_e5m2, bfloat16, "
-        "fp8_ds_mla, float16, nvfp4 from 0.21 on"
+        f"--kv-cache-dtype nvfp4: vLLM takes it from 0.21 on; with {DENSE} vLLM 0.18 takes auto, "
+        "fp8, fp8_e4m3, fp8_e5m2, bfloat16, float16"
     )
 
 
 def test_a_word_that_is_no_type_is_never_counted_as_16_bits():
-    with pytest.raises(InvalidKvCacheError, match=r"--kv-cache-dtype int3: vLLM 0\.33 takes auto,"):
-        running(DENSE, "int3")
+    with pytest.raises(InvalidKvCacheError) as refusal:
+        running(MLA, "int3")
+
+    assert str(refusal.value) == (
+        f"--kv-cache-dtype int3: vLLM does not know it; with {MLA} vLLM 0.33 takes auto, fp8, "
+        "fp8_e4m3, bfloat16, float16"
+    )
 
 
 @pytest.mark.parametrize(
