@@ -70,7 +70,7 @@ def _asked(options: argparse.Namespace) -> dict[str, Any]:
     folders = [HERE, *(installed(HERE / each, cache) for each in LISTS)]
     with tempfile.TemporaryDirectory() as temporary:
         given, answers = Path(temporary) / "given.json", Path(temporary) / "answers.json"
-        given_files = {**BY_HAND, **{name: _known(of) for name, of in CATALOGUE.items()}}
+        given_files = {**BY_HAND, **{name: _known(name, of) for name, of in CATALOGUE.items()}}
         asks = {
             "by hand": given_files,
             "changes": CHANGES,
@@ -92,10 +92,13 @@ def _asked(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _known(name: str) -> dict[str, Any]:
-    """Return the configuration of a model of the catalogue, not quantized."""
-    return {key: value for key, value in built_in_config(name).items()
-            if key != "quantization_config"}  # fmt: skip
+def _known(architecture: str, model: str) -> dict[str, Any]:
+    """Return the configuration of a model of the catalogue, or its text part, not quantized."""
+    name, _, part = model.partition("#")
+    config = built_in_config(name)
+    config = {**(config[part] if part else config), "architectures": [architecture]}
+    config |= CHANGES.get(architecture, {})
+    return {key: value for key, value in config.items() if key != "quantization_config"}
 
 
 def _kept(answer: Mapping[str, Any]) -> dict[str, Any]:

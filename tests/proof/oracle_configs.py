@@ -51,9 +51,10 @@ def _types(layers: int, period: int, most: str = "sliding_attention") -> list[st
 BY_HAND: Final[dict[str, Config]] = {
     "AliceAIForCausalLM": _experts(
         "AliceAIForCausalLM", "alice_ai", head_dim=128, shared_expert_intermediate_size=512,
-        layer_types=_types(8, 4, "linear_attention"), block_attn_res_block_size=None,
+        layer_types=_types(8, 4, "linear_attention"), block_attn_res_block_size=4,
         kda_allow_negative_eigenvalues=False,
-        router_score_function="sigmoid", router_bias_correction=True, **_DELTA,
+        router_score_function="sigmoid", router_bias_correction=True,
+        **{**_DELTA, "linear_num_value_heads": 4},
     ),
     "BailingMoeForCausalLM": _experts("BailingMoeForCausalLM", "bailing_moe", **_BAILING),
     "BailingMoeV2ForCausalLM": _experts("BailingMoeV2ForCausalLM", "bailing_moe_v2", **_BAILING),
@@ -74,6 +75,15 @@ BY_HAND: Final[dict[str, Config]] = {
         "post_layer_norm": True, "layernorm_epsilon": 1e-5, "original_rope": True,
         "apply_residual_connection_post_layernorm": False, "fp32_residual_connection": False,
         "tie_word_embeddings": False,
+    },
+    "ChatGLMForConditionalGeneration": {
+        "architectures": ["ChatGLMForConditionalGeneration"], "model_type": "chatglm",
+        "hidden_size": 1024, "ffn_hidden_size": 2816, "num_layers": 8, "num_attention_heads": 16,
+        "kv_channels": 64, "multi_query_attention": True, "multi_query_group_num": 2,
+        "padded_vocab_size": 32_000, "seq_length": 8192, "add_bias_linear": False,
+        "add_qkv_bias": True, "rmsnorm": True, "post_layer_norm": True, "layernorm_epsilon": 1e-5,
+        "original_rope": True, "apply_residual_connection_post_layernorm": False,
+        "fp32_residual_connection": False, "tie_word_embeddings": False,
     },
     "DeepseekForCausalLM": _experts(
         "DeepseekForCausalLM", "deepseek", n_routed_experts=16, n_shared_experts=2,
@@ -242,18 +252,19 @@ CHANGES: Final[dict[str, Config]] = {
         "shared_expert_sink": True,
         "inference_moe_w13_interleaved": True,
     },
-    "MiMoV2FlashForCausalLM": {
-        "hybrid_layer_pattern": [0 if layer % 6 == 0 else 1 for layer in range(48)],
-        "moe_layer_freq": [0] + [1] * 47,
-        "layernorm_epsilon": 1e-5,
-    },
     "Qwen3MoeForCausalLM": {"head_dim": 64},
+    "MuseGlimmerForCausalLM": {"model_type": "muse_glimmer_text"},
+    "Qwen4ExpForCausalLM": {"ple_embedding_dtype": "float8_e4m3fn"},
     "NemotronForCausalLM": {"num_key_value_heads": 8},
     "Llama4ForCausalLM": {"model_type": "llama4_text"},
 }
 """What a file has that transformers' class leaves out, and the release's class does not."""
 
 CATALOGUE: Final[dict[str, str]] = {
+    "MistralLarge3ForCausalLM": "deepseek-ai/DeepSeek-V3",
+    "NemotronHPuzzleForCausalLM": "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
+    "Qwen4ExpForCausalLM": "wtdcode/Qwen3.8-Flash-Next-AWQ-W4A16#text_config",
+    "Step3TextForCausalLM": "stepfun-ai/step3#text_config",
     "KimiLinearForCausalLM": "moonshotai/Kimi-Linear-48B-A3B-Instruct",
     "MiMoV2FlashForCausalLM": "XiaomiMiMo/MiMo-V2-Flash",
     "MiniMaxM3SparseForConditionalGeneration": "MiniMaxAI/MiniMax-M3",
@@ -267,6 +278,7 @@ CATALOGUE: Final[dict[str, str]] = {
 
 BACKENDS: Final[dict[str, str]] = {
     "FlintForCausalLM": "FLASHINFER",
+    "Step1ForCausalLM": "TRITON_ATTN",
     "Rnj1ForCausalLM": "TRITON_ATTN",
 }
 """The attention that a release's class asks for, where it is not that of an H100."""

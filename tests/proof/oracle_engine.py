@@ -371,6 +371,10 @@ def prepare() -> None:
     import_utils.has_deep_gemm = deep_gemm.has_deep_gemm = lambda: True
     importlib.import_module("vllm.model_executor.models.llama")
     importlib.import_module("vllm.model_executor.models.deepseek_v2")
+    with contextlib.suppress(ImportError):
+        from vllm.v1.worker import workspace
+
+        workspace.init_workspace_manager("meta")
     import torch
 
     torch.set_num_threads(1)

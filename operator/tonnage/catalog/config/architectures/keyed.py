@@ -8,14 +8,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from tonnage.catalog.config.architectures.sparse import sparse_latent
+from tonnage.catalog.config.architectures.sparse import index_marks, sparse_latent
 from tonnage.catalog.config.architectures.traits import Architecture
 from tonnage.catalog.config.keys.decoder import DecoderKeys, check_length
 from tonnage.catalog.config.layers import attention, ffn, state
 from tonnage.catalog.config.layers.families import two_matrices
 from tonnage.catalog.config.layers.side_by_side import experts_where_listed
 from tonnage.catalog.parameters import attention_parameters
-from tonnage.catalog.shape import Attention, DenseFfn, Ffn, GroupedAttention, StateAttention
+from tonnage.catalog.shape import (
+    Attention,
+    DenseFfn,
+    Ffn,
+    GroupedAttention,
+    LatentAttention,
+    StateAttention,
+)
 
 SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = {
     "hidden_size": ("n_embed", "n_embd", "d_model", "model_dim"),
@@ -54,14 +61,13 @@ Sources:
 """
 AS_WRITTEN: Final = (
     "attention_bias", "attention_chunk_size", "attention_other_setting", "decoder_sparse_step",
-    "full_attention_interval", "index_head_dim", "index_n_heads", "index_topk", "kv_lora_rank",
-    "layer_group_size", "layer_types", "linear_conv_kernel_dim", "moe_layers_enum",
+    "full_attention_interval", "hc_mult", "index_head_dim", "index_n_heads", "index_topk",
+    "indexer_types", "kv_lora_rank", "layer_group_size", "layer_types", "linear_conv_kernel_dim",
     "linear_key_head_dim", "linear_num_key_heads", "linear_num_value_heads",
-    "linear_value_head_dim", "mlp_layer_types", "mlp_only_layers", "moe_layer_freq",
-    "mlp_bias", "moe_shared_expert_intermediate_size", "num_attention_heads_per_layer",
-    "num_nextn_predict_layers", "partial_rotary_factor",
-    "q_lora_rank", "rope_parameters", "rope_scaling", "sliding_window", "tie_word_embeddings",
-    "use_qk_norm",
+    "linear_value_head_dim", "mlp_bias", "mlp_layer_types", "mlp_only_layers", "moe_layer_freq",
+    "moe_layers_enum", "moe_shared_expert_intermediate_size", "num_attention_heads_per_layer",
+    "num_nextn_predict_layers", "partial_rotary_factor", "q_lora_rank", "rope_parameters",
+    "rope_scaling", "sliding_window", "tie_word_embeddings", "use_qk_norm", "use_sliding_window",
 )  # fmt: skip
 GATES: Final = ("attn_output_gate", "gating", "use_attn_gate", "use_head_wise_attn_gate",
                 "attention_gate_func", "gated_attention")  # fmt: skip
@@ -70,7 +76,7 @@ DELTA_MARKS: Final = frozenset(
     {"linear_attention", "linear_conv_kernel_dim", "linear_num_key_heads",
      "linear_num_value_heads", "full_attention_interval"}
 )  # fmt: skip
-INDEX_MARKS: Final = frozenset({"index_head_dim", "index_n_heads", "index_topk"})
+INDEX_MARKS: Final = index_marks("indexer_types")
 
 
 def shared_keys(block: Mapping[str, object]) -> dict[str, object]:
@@ -112,6 +118,25 @@ def keyed_attention(keys: DecoderKeys) -> list[Attention]:
         else layer
         for layer, number in zip(attention.by_layer_type(keys, full), heads, strict=True)
     ]
+
+
+def gated_latent(keys: DecoderKeys) -> list[Attention]:
+    """Hunyuan 4: latent attention to chosen tokens, with a gate at its output."""
+    return [
+        replace(layer, has_output_gate=True) if isinstance(layer, LatentAttention) else layer
+        for layer in sparse_latent(keys)
+    ]
+
+
+def two_stream_mixes(keys: DecoderKeys, _: Attention | None) -> int:
+    """Count what reads and writes the residual streams before attention and before experts."""
+    streams = keys.needed.hc_mult
+    return 2 * 2 * streams * streams * keys.hidden_size
+
+
+def stream_sum(keys: DecoderKeys) -> int:
+    """Count what joins the streams before the head."""
+    return keys.needed.hc_mult**2 * keys.hidden_size
 
 
 def doubled_latent(keys: DecoderKeys) -> list[Attention]:
@@ -239,6 +264,13 @@ KEYED: Mapping[str, Architecture] = {
     "granite_swa": replace(KEYED_KIND, has_sinks=True),
     "granitemoe_swa": replace(KEYED_KIND, has_sinks=True),
     "hy_v3": replace(_HEAD_NORMS, router_bias=True),
+    "hy_v4": replace(
+        _LATENT,
+        attention=gated_latent,
+        replicated=two_stream_mixes,
+        outer=stream_sum,
+        understands=INDEX_MARKS | {"hc_mult"},
+    ),
     "hyperclovax": replace(KEYED_KIND, num_norms=4),
     "iquestcoder": KEYED_KIND,
     "jais2": replace(KEYED_KIND, ffn=two_matrices, num_norms=4, num_outer_norms=2),
@@ -271,6 +303,9 @@ KEYED: Mapping[str, Architecture] = {
     "sarvam_mla": _LATENT,
     "sarvam_moe": _BAILING,
     "solar": KEYED_KIND,
+    "step1": replace(
+        KEYED_KIND, rotary_fraction=0, is_tied=True, understands=frozenset({"num_attention_groups"})
+    ),
     "step3p5": replace(
         _HEAD_NORMS,
         attention=step_windows,

@@ -34,7 +34,9 @@ MARKS: Mapping[str, tuple[str, ...]] = {
     "sparse-attention layers with an index cache": ("sparse_attention_config",),
     "experts in a format of their own": ("expert_dtype",),
     "experts on a narrower vector": ("moe_latent_size", "routed_expert_hidden_size"),
-    "parallel residual streams": ("hc_mult", "hc_count", "altup_num_inputs"),
+    "parallel residual streams": (
+        "hc_mult", "hc_count", "altup_num_inputs", "block_attn_res_block_size",
+    ),
     "embedding tables inside the layers": (
         "ple_layer_ids", "hidden_size_per_layer_input", "ngram_size",
     ),

@@ -180,7 +180,8 @@ def stream_head(keys: DecoderKeys) -> int:
     return streams * (streams * keys.hidden_size + 1) + 1
 
 
-def _index_marks(*more: str) -> frozenset[str]:
+def index_marks(*more: str) -> frozenset[str]:
+    """Return the keys and layer types of an indexer, and more."""
     marks = {"index_head_dim", "index_n_heads", "index_topk"}
     marks |= {"deepseek_sparse_attention", "indexed_attention"}
     return frozenset({*marks, *more})
@@ -190,7 +191,7 @@ _SPARSE_LATENT = Architecture(
     attention=sparse_latent,
     ffn=dense_then_experts,
     router_bias=True,
-    understands=_index_marks("indexer_types"),
+    understands=index_marks("indexer_types"),
 )
 _MINIMAX_M3 = Architecture(
     attention=sparse_grouped,
@@ -211,7 +212,7 @@ SPARSE: Mapping[str, Architecture] = {
         router_bias=True,
         replicated=compressors_and_streams,
         outer=stream_head,
-        understands=_index_marks(
+        understands=index_marks(
             "compress_rates",
             "compress_ratios",
             "compressed_sparse_attention",
