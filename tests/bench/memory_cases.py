@@ -95,6 +95,7 @@ class Case:
             pool_range_bytes=(budget.kv_pool_low_bytes, budget.kv_pool_high_bytes),
             max_num_seqs=self.flags.max_num_seqs,
             captures_decode=self.captures_decode,
+            num_layers=self.shape.num_layers / self.flags.parallelism.pipeline,
             context_tokens=self.context_tokens,
             in_flight_tokens=self.layout.in_flight_tokens(
                 self.flags.max_num_batched_tokens, self.flags.parallelism.pipeline

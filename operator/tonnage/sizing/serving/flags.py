@@ -465,6 +465,7 @@ def start_figures(request: SizingRequest, replica: Replica, flags: Flags) -> Sta
         in_flight_tokens=replica.layout.in_flight_tokens(
             flags.max_num_batched_tokens, flags.parallelism.pipeline
         ),
+        num_layers=request.shape.num_layers / flags.parallelism.pipeline,
         are_chosen=request.flags is None,
         captures_decode=request.switches.captures_decode,
         has_adapters=replica.model.shard.adapters is not None,

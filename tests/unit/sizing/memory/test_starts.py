@@ -221,9 +221,17 @@ def test_graphs_are_captured_twice_with_adapters():
     assert codes(replace(figures, has_adapters=True)) == ["MayNotStart"]
 
 
-def test_graphs_that_the_version_does_not_estimate_come_out_of_what_is_left():
-    # Llama on the second runner of 0.26: H200 captured 0.98 GiB where nothing was set aside.
-    request = asked("meta-llama/Llama-3.1-8B-Instruct", "H200", "0.26")
+@pytest.mark.parametrize(
+    ("model", "gib", "utilization"),
+    # What 1,024 slots on an H200 captured, and a share that leaves less.
+    [("meta-llama/Llama-3.1-8B-Instruct", 0.98, 0.989), ("Qwen/Qwen3-32B", 1.87, 0.983)],
+)
+def test_graphs_that_the_version_does_not_estimate_grow_with_the_layers(model, gib, utilization):
+    request = asked(model, "H200", "0.26")
+    default, full = (figures_of(request, flags_with(1024, utilization=share))
+                     for share in (0.92, utilization))  # fmt: skip
 
-    assert codes(figures_of(request, flags_with(1024))) == []
-    assert codes(figures_of(request, flags_with(1024, utilization=0.99))) == ["MayNotStart"]
+    assert codes(default) == []
+    [doubt] = of_graphs(full)
+    taken = float(doubt.message.partition("may take ")[2].partition(" GiB")[0])
+    assert taken == pytest.approx(gib, rel=0.15)
