@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tonnage.api.pods import ScaleTarget
+from tonnage.api.spec import Spec
 from tonnage.catalog.engine import batch_defaults, image_version, is_vllm_image
 from tonnage.manifests.arguments import (
     MAX_NUM_BATCHED_TOKENS,
@@ -15,8 +16,9 @@ from tonnage.manifests.arguments import (
     without_capacity_flags,
 )
 from tonnage.manifests.command import CommandError, Surroundings, engine_words
+from tonnage.manifests.drafts import with_drafts
 from tonnage.manifests.names import CONTAINER
-from tonnage.sizing.adapters import running_adapters
+from tonnage.sizing.adapters import adapters_in, are_counted
 from tonnage.sizing.checks import with_running_cache
 from tonnage.sizing.provenance import Figure, Input, Origin, with_changed
 from tonnage.sizing.request import Flags, SizingRequest, digest_of
@@ -113,24 +115,26 @@ def target_version(target: ScaleTarget, engine: TargetEngine) -> str:
 
 
 def target_request(
-    request: SizingRequest, target: ScaleTarget, engine: TargetEngine, *, asked_cache: str
+    request: SizingRequest, spec: Spec, engine: TargetEngine, *, has_started: bool
 ) -> SizingRequest:
     """Return what a spec asks of the engine that its target runs, with the flags that it has.
 
-    ``asked_cache``: ``model.kvCache``. Flags that are absent are what this version takes by itself
-    for this GPU.
+    Flags that are absent are what this version takes by itself for this GPU. ``has_started``: a
+    replica was seen Ready with them; what is not counted of one is measured.
 
     Raises:
         RefusedError: a flag that decides capacity cannot be read, or vLLM would refuse it.
     """
     found = engine_flags(engine.arguments)
+    where = f"scaleTarget {spec.scale_target.name}" if spec.scale_target else "scaleTarget"
     if engine.problem:
-        raise RefusedError("FlagsUnknown", f"scaleTarget {target.name}: {engine.problem}")
+        raise RefusedError("FlagsUnknown", f"{where}: {engine.problem}")
     try:
         context_tokens, of_context = _context(request, found)
         flags, of_flags = _flags(replace(request, context_tokens=context_tokens), found)
+        request, adapters = with_drafts(request, found), adapters_in(found)
     except ValueError as error:
-        raise RefusedError("FlagsUnknown", f"scaleTarget {target.name}: {error}") from error
+        raise RefusedError("FlagsUnknown", f"{where}: {error}") from error
     role = (f"role {request.role}",) if request.role else ()
     request = replace(
         request,
@@ -139,10 +143,11 @@ def target_request(
         inputs=(*with_changed(request.inputs, *of_context), *of_flags),
     )
     return replace(
-        with_running_cache(request, asked_cache, found),
+        with_running_cache(request, spec.model.kv_cache, found),
         flags=flags,
+        has_started=has_started,
         engine_digest=digest_of((engine.image, *without_capacity_flags(engine.arguments), *role)),
-        adapters=running_adapters(request.shape, found),
+        adapters=None if has_started and not are_counted(request.shape) else adapters,
     )
 
 

@@ -26,7 +26,10 @@ class Adapters:
 
 
 def adapters_in(flags: Mapping[str, str]) -> Adapters | None:
-    """Return what the flags of a live engine say of adapters; None: they are off, or unreadable.
+    """Return what the flags of an engine say of adapters; None: they are off.
+
+    Raises:
+        ValueError: the engine does not read them.
 
     Sources:
         [vllm-source] config/lora.py: the defaults.
@@ -36,20 +39,13 @@ def adapters_in(flags: Mapping[str, str]) -> Adapters | None:
     """
     if "--enable-lora" not in flags:
         return None
-    try:
-        number = engine_integer(flags.get("--max-loras", str(DEFAULT_NUMBER)))
-        rank = engine_integer(flags.get("--max-lora-rank", str(DEFAULT_RANK)))
-    except ValueError:
-        return None
-    return Adapters(number=number, rank=rank) if number > 0 and rank > 0 else None
-
-
-def running_adapters(shape: ModelShape, flags: Mapping[str, str]) -> Adapters | None:
-    """Return the adapters of a live engine, where it is known what they take.
-
-    It runs, so that nothing is refused: where they are not counted, what is measured of it tells.
-    """
-    return adapters_in(flags) if are_counted(shape) else None
+    number, rank = (
+        engine_integer(flags.get(name, str(default)))
+        for name, default in (("--max-loras", DEFAULT_NUMBER), ("--max-lora-rank", DEFAULT_RANK))
+    )
+    if min(number, rank) < 1:
+        raise ValueError(f"--max-loras {number} and --max-lora-rank {rank} must be 1 or more")
+    return Adapters(number=number, rank=rank)
 
 
 def are_counted(shape: ModelShape) -> bool:

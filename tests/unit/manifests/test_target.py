@@ -8,8 +8,10 @@ import pytest
 
 from builders import a_sizing_request
 from tonnage.api.pods import ScaleTarget
+from tonnage.api.spec import Spec
 from tonnage.catalog.engine import known_engine
 from tonnage.catalog.gpu import built_in_gpus
+from tonnage.catalog.models import built_in_model
 from tonnage.manifests.target import (
     RefusedError,
     TargetEngine,
@@ -17,9 +19,20 @@ from tonnage.manifests.target import (
     target_request,
     target_version,
 )
+from tonnage.sizing.parallelism.draft import rank_of
 from tonnage.sizing.provenance import Figure, Origin, given_input
+from tonnage.sizing.split import Parallelism
 
-TARGET = ScaleTarget(name="x")
+SPEC = Spec.model_validate(
+    {
+        "model": {"id": "m/m"},
+        "hardware": {"gpu": "H100"},
+        "contextLength": 8192,
+        "scaling": {"maxReplicas": 2},
+        "scaleTarget": {"name": "x"},
+    }
+)
+EAGLE = '{"method":"eagle3","model":"AngelSlim/Qwen3-8B_eagle3","num_speculative_tokens":3}'
 
 
 def version(image, **target):
@@ -75,9 +88,10 @@ def read(arguments, *, gpu="H100", minor="0.31", **changes):
         inputs=(given_input(Figure.CONTEXT, "8192 tokens"),),
         **changes,
     )
+    given = arguments.split() if isinstance(arguments, str) else arguments
     engine = target_engine({"containers": [{"name": "vllm", "command": ["vllm", "serve", "m"],
-                                            "args": arguments.split()}]})  # fmt: skip
-    return target_request(request, TARGET, engine, asked_cache="auto")
+                                            "args": given}]})  # fmt: skip
+    return target_request(request, SPEC, engine, has_started=False)
 
 
 def batch(arguments, **terms):
@@ -170,6 +184,7 @@ class TestFlags:
             ("--max-model-len 200000", "exceeds the 131072 positions"),
             ("--max-num-seqs 5000000", "at most 16,384 sequences"),
             ("--kv-cache-memory-bytes 10GiB", "--kv-cache-memory-bytes '10GiB'"),
+            ("--enable-lora --max-loras 0", "--max-loras 0 and --max-lora-rank 16"),
         ],
     )
     def test_that_vllm_would_not_read_are_named(self, arguments, named):
@@ -185,3 +200,66 @@ class TestFlags:
                   "resources": {"limits": {"nvidia.com/gpu": 1}}}  # fmt: skip
 
         assert target_engine({"containers": [side, engine]}).arguments == ("m", "--max-num-seqs=2")
+
+
+def drafts(config, **changes):
+    return read(["--speculative-config", config], **changes)
+
+
+class TestDrafts:
+    """Head of EAGLE-3 for Qwen3 8B: by vLLM's llama_eagle3.py, hidden 4096, 32,000 words.
+
+    A matrix of 3 x 4096 to 4096 (50.3 M), attention over 2 x 4096 (33.6 + 2 x 8.4 + 16.8 M), a feed
+    forward of 12,288 (151.0 M), an output matrix (131.1 M): 399.6 M parameters in 16 bits.
+    """
+
+    def test_of_a_head_are_bounded(self):
+        shape = built_in_model("Qwen/Qwen3-8B")
+        bare, drafted = read([], shape=shape), drafts(EAGLE, shape=shape)
+        one, two = (rank_of(each, Parallelism()) for each in (bare, drafted))
+        added = two.weights_bytes - one.weights_bytes
+
+        assert 399.6e6 * 2 <= added <= 0.15 * one.weights_bytes
+        assert sum(each.bytes_per_token for each in two.kv) == 37 * 4096
+        assert drafted.speculation.tokens_per_step == 1
+
+    @pytest.mark.parametrize(
+        ("arguments", "method", "tokens", "effect"),
+        [
+            (["--speculative-config", EAGLE], "mtp", 3, "memory and time"),
+            (["-sc", '{"method": "ngram", "num_speculative_tokens": 4}'], "ngram", 4, "time"),
+            (["--spec-method=ngram", "--spec-tokens=2"], "ngram", 2, "time"),
+            (["--speculative-config.method", "ngram",
+              "--speculative_config.num_speculative_tokens=5"], "ngram", 5, "time"),
+            (["--spec-model=Qwen/Qwen3-0.6B", "--spec-tokens=2"], "mtp", 2, "memory and time"),
+            (["--spec-model=org/Qwen3-8B-eagle3", "--spec-tokens=2"], "mtp", 2, "memory and time"),
+        ],
+    )  # fmt: skip
+    def test_are_named_as_an_assumption(self, arguments, method, tokens, effect):
+        request = read(arguments)
+        [assumed] = [each for each in request.inputs if each.origin is Origin.ASSUMED]
+
+        assert request.speculation.method == method
+        assert request.speculation.num_draft_tokens == tokens
+        assert assumed.effect == effect
+        assert "none is counted as accepted" in assumed.value
+
+    @pytest.mark.parametrize(
+        ("config", "named"),
+        [
+            ("{", "is no JSON object"),
+            ("[1]", "is no JSON object"),
+            ("[" * 5000, "is no JSON object"),
+            ('{"method": "ngram"}', "num_speculative_tokens must be from 1"),
+            ('{"method": "ngram", "num_speculative_tokens": 1e999}', "must be from 1"),
+            ('{"method": "ngram", "num_speculative_tokens": []}', "must be from 1"),
+            ('{"method": "medusa", "model": "x", "num_speculative_tokens": 2}', "by medusa with x"),
+            ('{"model": "x/y-1B", "num_speculative_tokens": 2}', "by draft_model with x/y-1B"),
+            ('{"method": [], "model": {}, "num_speculative_tokens": 2}', "it is not known"),
+        ],
+    )
+    def test_that_nobody_can_count_are_refused_by_name(self, config, named):
+        with pytest.raises(RefusedError) as caught:
+            drafts(config)
+
+        assert named in str(caught.value)

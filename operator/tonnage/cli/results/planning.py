@@ -295,10 +295,7 @@ def _request(
     request = ask(spec, known, has_host_cache=has_host_cache)
     if target is None or engine is None:
         return request
-    asked_cache = spec.model.kv_cache
-    return replace(
-        target_request(request, target, engine, asked_cache=asked_cache), has_started=False
-    )
+    return target_request(request, spec, engine, has_started=False)
 
 
 def code_of(error: Exception) -> str:

@@ -192,8 +192,7 @@ def _expected_request(
         raise shape.kind(shape.message)
     request = by_spec(model.spec, fleet.gpus, shape, version, has_host_cache)
     if target:
-        request = target_request(request, target, engine, asked_cache=model.spec.model.kv_cache)
-        request = replace(request, has_started=has_started(state))
+        request = target_request(request, model.spec, engine, has_started=has_started(state))
     request = with_whole_blocks(request)
     if memory.traffic.arrival_scv is not None:
         request = _with_arrivals(request, memory.traffic.arrival_scv, False)
