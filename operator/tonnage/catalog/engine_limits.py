@@ -54,27 +54,33 @@ def refusals(use: Use) -> Iterator[str]:
 
 
 def _of_kind(use: Use) -> Iterator[str]:
-    asked = parse_version(use.engine_minor)
-    first = _limits()["first_version"].get(use.model_type)
-    if first and asked < parse_version(first):
-        yield f"vLLM serves models of the kind {use.model_type} from {first} on"
-    last = _limits()["last_version"].get(use.model_type)
-    if last and asked > parse_version(last):
-        yield f"vLLM serves models of the kind {use.model_type} up to {last} only"
-    last_ordered = _limits()["quantization"]["activation_order_until"]
+    asked, quantization = parse_version(use.engine_minor), _limits()["quantization"]
+    kind = f"vLLM serves models of the kind {use.model_type}"
+    yield from _of_versions(_limits(), use.model_type, kind, asked)
+    if use.quant_method not in quantization["plugins"]:
+        deed = f"vLLM takes checkpoints of {use.quant_method}"
+        yield from _of_versions(quantization, use.quant_method, deed, asked)
+    last_ordered = quantization["activation_order_until"]
     if use.orders_activations and asked > parse_version(last_ordered):
         yield (
             "vLLM takes quantized weights that are ordered by activation (desc_act, actorder) up "
             f"to {last_ordered} only"
         )
-    first = _limits()["quantization"]["first_version"].get(use.quant_method)
-    if first and asked < parse_version(first):
-        yield f"vLLM takes checkpoints of {use.quant_method} from {first} on"
     if not use.gpu.has_bf16 and needs_bf16(use.model_type):
         yield (
             f"models of the kind {use.model_type} do not run in float16, and {use.gpu.name} has "
             "no bf16"
         )
+
+
+def _of_versions(
+    rules: Mapping[str, Any], name: str, deed: str, asked: tuple[int, ...]
+) -> Iterator[str]:
+    first, last = rules["first_version"].get(name), rules["last_version"].get(name)
+    if first and asked < parse_version(first):
+        yield f"{deed} from {first} on"
+    if last and asked > parse_version(last):
+        yield f"{deed} up to {last} only"
 
 
 def method_assumptions(method: str, engine_minor: str) -> Iterator[Assumption]:
@@ -85,7 +91,7 @@ def method_assumptions(method: str, engine_minor: str) -> Iterator[Assumption]:
     """
     rules, asked = _limits()["quantization"], parse_version(engine_minor)
     last = rules["last_version"].get(method)
-    if last and asked > parse_version(last):
+    if last and asked > parse_version(last) and method in rules["plugins"]:
         yield Assumption(
             about="weights",
             taken=f"{method}: vLLM after {last} starts with it only if the image has "

@@ -170,6 +170,15 @@ def test_a_method_of_modelopt_is_refused_before_the_version_that_has_it() -> Non
     ]
 
 
+def test_gptq_without_symmetry_is_refused_after_the_version_that_has_it() -> None:
+    asymmetric = replace(USE, quant_method="asymmetric gptq")
+
+    assert list(refusals(replace(asymmetric, engine_minor="0.21"))) == []
+    assert list(refusals(asymmetric)) == [
+        "vLLM takes checkpoints of asymmetric gptq up to 0.21 only"
+    ]
+
+
 def test_a_kind_of_which_no_release_tells_has_no_first_version() -> None:
     assert list(refusals(replace(USE, engine_minor="0.11"))) == []
 

@@ -335,7 +335,7 @@ def _formats(
         weights=weights,
         cache=cache_format(keys),
         dtype=dtype_beside(keys, dtype),
-        method=keys.method,
+        method=keys.kind,
         orders_activations=keys.orders_activations,
         assumptions=assumptions,
     )

@@ -74,11 +74,14 @@ _MATRICES: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
 """The ways to name the matrices of a part, each of all of them."""
 _HEADS: Final = ("lm_head", "language_model.lm_head", "model.language_model.lm_head")
 
-# Letters, digits, _ - /; escaped dots, digits, any character; ^ $; (a|b) and (?:a|[b-d]); [^.a-z].
+# Letters, digits, _ - /; escaped dots, digits, any character or a set, and how often; ^ $ |; groups
+# of these in groups, at most once each, and what is ahead or not.
+_ATOM: Final = (
+    r"[\w\-/^$|]|(?:\\[.dw]|\.|\[\^?(?:[\w.\-]|\\[.dw])+\])(?:[*+]|\{\d{1,2}(?:,\d{0,2})?\})?"
+)
+_GROUP: Final = rf"\((?:\?[:!=])?(?:{_ATOM})+\)\??"
 _SIMPLE_EXPRESSION: Final = re.compile(
-    r"(?:[\w\-/]|(?:\\[.d]|\.|\[\^?[\w.\-]+\])[*+]?|[\^$]"
-    r"|\((?:\?:)?(?:[\w|]|\[[\w\-]+\])+\)\??)*",
-    re.ASCII,
+    rf"(?:{_ATOM}|\((?:\?[:!=])?(?:{_ATOM}|{_GROUP})+\)\??)*", re.ASCII
 )
 _MAX_WILDCARDS: Final = 4
 """More would let a short expression run for minutes."""
@@ -239,7 +242,7 @@ class _Matcher:
 
 def _expression(text: str) -> re.Pattern[str]:
     try:
-        wildcards = text.count("*") + text.count("+")
+        wildcards = sum(map(text.count, "*+{"))
         is_simple = _SIMPLE_EXPRESSION.fullmatch(text) and wildcards <= _MAX_WILDCARDS
         compiled = re.compile(text) if is_simple else None
     except re.error:

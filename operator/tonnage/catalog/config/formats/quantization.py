@@ -188,6 +188,12 @@ class QuantizationKeys(Block):
         return kinds.get(algorithm, method or "modelopt")
 
     @property
+    def kind(self) -> str:
+        """The method, of GPTQ with its variant that later versions of vLLM do not have."""
+        is_variant = "gptq" in self.method and not self.sym
+        return f"asymmetric {self.method}" if is_variant else self.method
+
+    @property
     def orders_activations(self) -> bool:
         """Tell whether groups of weights are in the order of their activations.
 

@@ -149,6 +149,13 @@ def test_gptq_has_rules_for_modules(
     assert bytes_by_part(shape, "attention", "experts") == pytest.approx([attention, experts])
 
 
+def test_gptq_without_symmetry_is_a_kind_of_its_own() -> None:
+    keys = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+
+    assert quantized(**keys, sym=False).quant_method == "asymmetric gptq"
+    assert quantized(**keys).quant_method == "gptq"
+
+
 def test_auto_round_has_names_of_modules_in_other_formats() -> None:
     names = (f"model.layers.{index}.self_attn" for index in range(24))
     own = {

@@ -122,6 +122,13 @@ def test_parts_that_the_list_excludes_stay_wide(model: str, name: str, wide: set
         ("re:.*self_attn.*", {"attention"}),
         ("re:.*mlp\\.(gate|up|gate_up|down)_proj.*", {"dense_ffn"}),
         ("re:.*shared_experts.*", {"shared_experts"}),
+        ("re:^model\\.layers\\.\\d+\\.self_attn\\.(?:[qkv]|o)_proj$", {"attention"}),
+        (
+            "re:.*(self_attn|mlp\\.(?:shared_experts|experts)).*_proj$",
+            {"attention", "experts", "shared_experts"},
+        ),
+        ("re:^(?!.*expert).*proj$", {"attention", "dense_ffn"}),
+        ("re:.*layers\\.[0-9]{1,2}\\.self_attn.*", {"attention"}),
         ("model.layers.*.mlp.experts.*", {"experts"}),
         ("lm_head", set()),
         ("mlp.gate", set()),
@@ -135,9 +142,7 @@ def test_module_names_globs_and_expressions_are_understood(pattern: str, wide: s
     assert shape.weight_format.unquantized == wide
 
 
-@pytest.mark.parametrize(
-    "pattern", ["re:(a+)+$", "re:.*.*.*.*.*", "re:(?=x)", "re:a{1,9}", "re:(", "re:[z-a]"]
-)
+@pytest.mark.parametrize("pattern", ["re:(a+)+$", "re:.*.*.*.*.*", "re:a{1,9}", "re:(", "re:[z-a]"])
 def test_an_expression_that_could_run_for_ever_is_refused_unread(pattern: str) -> None:
     with pytest.raises(UnknownArchitectureError, match="quantized or not by the expression"):
         quantized(quant_method="fp8", ignore=[pattern])
