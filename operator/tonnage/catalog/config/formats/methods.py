@@ -7,6 +7,7 @@ Sources:
     method, and create_weights for what scales and zero points take.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -45,6 +46,10 @@ from tonnage.units import count_of
 
 WIDE_BITS: Final = 16
 NARROW_BITS: Final = 4
+UNREAD_METHODS: Final = frozenset(
+    {"experts_int8", "gguf", "humming", "moe_wna16", "online", "petit_nvfp4", "ptpc_fp8", "rtn"}
+)
+"""That some release has too, and hardly any checkpoint names."""
 BNB_BLOCK: Final = 64
 """Weights of bitsandbytes that share a fp32 scale; scales that are quantized too are unpacked."""
 WEIGHT_ONLY_NVFP4: Final = replace(NVFP4, compute="bf16")
@@ -102,6 +107,8 @@ def read_quantization(block: object) -> QuantizationKeys:
     if isinstance(method, str):
         method = values["quant_method"] = method.lower().replace("_tensors", "-tensors")
     if isinstance(method, str) and method and method not in _READERS:
+        if method in UNREAD_METHODS:
+            raise not_understood("quant_method", method)
         raise UnknownArchitectureError(
             f"quantization_config.quant_method = {method!r:.100}: vLLM has no such method; give a "
             f"checkpoint in one that it has: {', '.join(sorted(_READERS))}"
@@ -255,7 +262,7 @@ def group_format(group: QuantizedGroup, keys: QuantizationKeys) -> WeightFormat:
         case "float", 8 if weights.group_size == MX_GROUP:
             found = MXFP8
         case "float", 8:
-            found = _fp8(weights.block_structure)
+            found = _fp8(_sides(weights.block_structure))
         case "float", 4 if weights.group_size == NVFP4_GROUP:
             found = NVFP4
         case "float", 4 if weights.group_size == MX_GROUP:
@@ -269,6 +276,14 @@ def group_format(group: QuantizedGroup, keys: QuantizationKeys) -> WeightFormat:
         case kind, bits:
             raise not_understood("config_groups", f"{bits} bits of {kind}")
     return replace(found, compute=_compute(inputs))
+
+
+def _sides(written: Sequence[int] | str | None) -> Sequence[int] | None:
+    """Return the sides of a block, which older files write as ``128x128``."""
+    if not isinstance(written, str):
+        return written
+    found = re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,4})", written, re.ASCII)
+    return [int(side) for side in found.groups()] if found else None
 
 
 def _experts_in_mxfp4(compute: str) -> WeightFormat:
@@ -318,7 +333,7 @@ def _quark_integers(weights: QuarkTensor) -> WeightFormat:
     return integer_group_format(
         bits=NARROW_BITS,
         group_size=weights.group_size or -1,
-        has_zero_points=not weights.symmetric,
+        has_zero_points=weights.symmetric is not True,
     )
 
 

@@ -86,16 +86,15 @@ class Tensor(Block):
     group_size: _Group | None = None
     symmetric: bool = True
     actorder: Annotated[str, Field(max_length=20)] | bool | None = None
-    block_structure: _Sides | None = None
+    block_structure: _Sides | _Word | None = None
 
 
 class QuarkTensor(Block):
     """The same, as Quark writes it."""
 
     dtype: _Word
-    qscheme: _Word | None = None
     group_size: _Group | None = None
-    symmetric: bool = True
+    symmetric: bool | None = None
     block_size: _Sides | None = None
 
 

@@ -94,7 +94,8 @@ def quark(weight: object, inputs: object = None, **keys: Any) -> ModelShape:
     return quantized(EXPERTS, quant_method="quark", global_quant_config=group, **keys)
 
 
-MX = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}
+MX = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0",
+      "symmetric": None, "ch_axis": -1, "is_dynamic": False}  # fmt: skip
 TENSOR = {"dtype": "fp8_e4m3", "qscheme": "per_tensor"}
 
 
@@ -116,6 +117,23 @@ def test_quark_names_weights_and_activations(
 
     assert (found.name, found.bytes_per_parameter) == (stored.name, stored.bytes_per_parameter)
     assert (found.of("attention").compute, found.of_experts.compute) == computes
+
+
+def test_quark_has_integers_with_zero_points_unless_they_are_symmetric() -> None:
+    integers = {"dtype": "uint4", "qscheme": "per_group", "group_size": 128}
+    symmetric = integers | {"symmetric": True}
+
+    assert bytes_by_part(quark(integers), "experts") == [0.5 + 2.5 / 128]
+    assert bytes_by_part(quark(symmetric), "experts") == [0.5 + 2 / 128]
+
+
+@pytest.mark.parametrize("written", [[128, 128], "128x128"])
+def test_blocks_of_compressed_tensors_have_scales(written: object) -> None:
+    weights = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": written}
+    groups = {"a": {"targets": ["Linear"], "weights": weights}}
+    found = quantized(quant_method="compressed-tensors", config_groups=groups).weight_format
+
+    assert (found.bytes_per_parameter, found.block_size) == (1 + 4 / 128**2, 128)
 
 
 def test_quark_has_formats_for_patterns_of_modules_and_leaves_some_out() -> None:
@@ -298,7 +316,7 @@ def test_patterns_that_take_long_are_refused(patterns: list[str], message: str) 
     assert message in str(refusal.value)
 
 
-@pytest.mark.parametrize("method", ["exl3", "exl2", "gguf", "aqlm", "vptq"])
+@pytest.mark.parametrize("method", ["exl3", "exl2", "aqlm", "vptq"])
 def test_a_method_that_vllm_has_not_is_refused_with_those_that_it_has(method: str) -> None:
     with pytest.raises(UnknownArchitectureError) as refusal:
         quantized(quant_method=method, bits=4.0)
@@ -314,6 +332,7 @@ def test_a_method_that_vllm_has_not_is_refused_with_those_that_it_has(method: st
         ({"quant_method": "torchao", "quant_type": "int4_weight_only"}, "quant_type"),
         ({"quant_method": "torchao", "quant_type": {"default": "int4wo"}}, "quant_type = {"),
         ({"quant_method": "quark"}, "global_quant_config is missing"),
+        ({"quant_method": "gguf"}, "quant_method = 'gguf' are not understood yet"),
         (
             {"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "bf8"}}},
             "global_quant_config.weight.dtype = 'bf8'",
