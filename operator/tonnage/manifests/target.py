@@ -1,7 +1,7 @@
 """A workload that somebody else made: which engine runs in it, and with which flags."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from tonnage.manifests.arguments import (
 from tonnage.manifests.command import CommandError, Surroundings, engine_words
 from tonnage.manifests.drafts import with_drafts
 from tonnage.manifests.names import CONTAINER
-from tonnage.sizing.adapters import adapters_in, are_counted
+from tonnage.sizing.adapters import Adapters, adapters_in, are_counted
 from tonnage.sizing.checks import with_running_cache
 from tonnage.sizing.provenance import Figure, Input, Origin, with_changed
 from tonnage.sizing.request import Flags, SizingRequest, digest_of
@@ -120,7 +120,7 @@ def target_request(
     """Return what a spec asks of the engine that its target runs, with the flags that it has.
 
     Flags that are absent are what this version takes by itself for this GPU. ``has_started``: a
-    replica was seen Ready with them; what is not counted of one is measured.
+    replica was seen Ready with them.
 
     Raises:
         RefusedError: a flag that decides capacity cannot be read, or vLLM would refuse it.
@@ -140,15 +140,30 @@ def target_request(
         request,
         context_tokens=context_tokens,
         switches=switches_in(engine.arguments),
-        inputs=(*with_changed(request.inputs, *of_context), *of_flags),
+        inputs=(
+            *with_changed(request.inputs, *of_context),
+            *of_flags,
+            *_adapter_inputs(request, adapters),
+        ),
     )
     return replace(
         with_running_cache(request, spec.model.kv_cache, found),
         flags=flags,
         has_started=has_started,
         engine_digest=digest_of((engine.image, *without_capacity_flags(engine.arguments), *role)),
-        adapters=None if has_started and not are_counted(request.shape) else adapters,
+        adapters=adapters if are_counted(request.shape) else None,
     )
+
+
+def _adapter_inputs(request: SizingRequest, adapters: Adapters | None) -> Iterator[Input]:
+    """Yield the slots for adapters, and that they are not counted where nobody knows how."""
+    if adapters is None:
+        return
+    value, origin = str(adapters), Origin.LOOKED_UP
+    if not are_counted(request.shape):
+        kind = request.shape.model_type
+        value, origin = f"{value}: none of it is counted for models of {kind}", Origin.GUESSED
+    yield Input(figure=Figure.ADAPTERS, value=value, origin=origin)
 
 
 def _context(request: SizingRequest, found: Mapping[str, str]) -> tuple[int, tuple[Input, ...]]:

@@ -142,3 +142,4 @@ def test_a_target_whose_adapters_are_not_counted_is_sized_without_them():
 
     assert result.exit_code in {0, 2}
     assert "InvalidAdapters" not in result.stdout
+    assert "none of it is counted" in " ".join(result.stdout.split())
