@@ -11,7 +11,6 @@ from tonnage.api.spec import Spec
 from tonnage.catalog.assumption import WIDEST, Assumption
 from tonnage.catalog.cache_types import CACHE_TYPES, StoredCache, names_of
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
-from tonnage.catalog.config.read import UNSAID
 from tonnage.catalog.engine import CacheRules, KnownEngine, find_engine, parse_version
 from tonnage.catalog.engine_limits import (
     board_refusals,
@@ -302,7 +301,7 @@ def _as_named(shape: ModelShape, asked: str) -> ModelShape:
         shape,
         weight_format=WEIGHT_FORMATS[asked],
         assumptions=(
-            *(each for each in shape.assumptions if not each.taken.startswith(UNSAID)),
+            *(each for each in shape.assumptions if each.about != "weights"),
             assumed,
         ),
     )

@@ -75,9 +75,6 @@ _QUANTIZED_NAME = re.compile(
     r"(?<![a-z0-9])(fp8|(nv|mx)?fp4|int[48]|w[48]a(8|16)|awq|gptq)(?![a-z0-9])", re.IGNORECASE
 )
 
-UNSAID = "the name says"
-"""How an assumption begins on a format that the name has and the configuration has not."""
-
 
 def shape_from_config(
     config: Mapping[str, object], *, name: str, encoder_parameters: int | None = None
@@ -373,8 +370,8 @@ def _unsaid(name: str, weights: WeightFormat) -> Iterator[Assumption]:
     if hint and weights in {BF16, FP16}:
         yield Assumption(
             about="weights",
-            taken=f"{UNSAID} {hint[0]}, but config.json has no quantization_config: two bytes per "
-            "parameter are counted",
+            taken=f"the name says {hint[0]}, but config.json has no quantization_config: two bytes "
+            "per parameter are counted",
             effect="memory and time",
             replaced_by="hf_quant_config.json beside config.json, or model.weights",
         )

@@ -23,7 +23,7 @@ class Crash(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    said: str
+    pattern: str
     """A pattern; its group, if it has one, is the figure of both texts."""
     of_target: str
     of_ours: str
@@ -118,7 +118,7 @@ def read_crash(message: str) -> Crash | None:
         if kind.beside and not re.search(kind.beside, text):
             continue
         for line in reversed(lines):
-            if found := re.search(kind.said, line):
+            if found := re.search(kind.pattern, line):
                 value = kind.value(found.groups())
                 return Crash(line, (kind.of_target.format(value), kind.of_ours.format(value)))
     return None

@@ -18,7 +18,7 @@ def held_up(state: ModelState) -> Reason | None:
     """Return why pods do not run: what does not start before what has no node."""
     failing = [pod for pod in state.pods if pod.trouble]
     if failing:
-        return failing_told(state, failing)
+        return failing_reason(state, failing)
     waiting = [pod for pod in state.pods if pod.unschedulable is not None]
     if not waiting:
         return None
@@ -34,12 +34,12 @@ def has_started(state: ModelState) -> bool:
     return any(pod.is_ready or pod.was_ready for pod in state.pods)
 
 
-def failing_told(state: ModelState, pods: Sequence[PodView]) -> Reason:
+def failing_reason(state: ModelState, pods: Sequence[PodView]) -> Reason:
     """Return the same of pods of which none starts, with what to change where that is known."""
     code, words = pods[0].trouble or ("", "")
     verb = "does not start" if len(pods) == 1 else "do not start"
-    told = [f"{_pod_name(pods)} {verb}: {code}"] + ([words] if words else [])
-    return Reason(code, "; ".join([": ".join(told), *_cures(state, pods[0])]))
+    parts = [f"{_pod_name(pods)} {verb}: {code}"] + ([words] if words else [])
+    return Reason(code, "; ".join([": ".join(parts), *_cures(state, pods[0])]))
 
 
 def _cures(state: ModelState, pod: PodView) -> Iterator[str]:
@@ -64,7 +64,7 @@ def no_more_start(state: ModelState, known: PodMemory) -> Reason | None:
     failing = [pod for pod in state.pods if pod.trouble and pod.uid in known.loading]
     ready = [pod for pod in state.pods if pod.is_ready]
     most = max(1, len(ready) // WELL_PER_FAILING) if ready else 0
-    return failing_told(state, failing) if len(_faults(failing, ready)) > most else None
+    return failing_reason(state, failing) if len(_faults(failing, ready)) > most else None
 
 
 def _faults(failing: Sequence[PodView], ready: Sequence[PodView]) -> set[str]:

@@ -14,7 +14,7 @@ from tonnage.catalog.engine import KnownEngine, parse_version
 from tonnage.sizing.memory.ceiling import MemoryBudget
 from tonnage.sizing.memory.graphs import GRAPHS
 from tonnage.sizing.memory.layout import CacheLayout
-from tonnage.units import format_bytes
+from tonnage.units import count_of, format_bytes
 
 STATES_CHECKED_SINCE: Final = (0, 20)
 """Earlier versions capture fewer CUDA graphs in place of a refusal."""
@@ -94,13 +94,14 @@ def _states(figures: StartFigures) -> Iterator[StartDoubt]:
     if not figures.checks_states or seqs <= least:
         return
     is_certain = seqs > most
-    expected = max(0, int(figures.pool_bytes // figures.layout.bytes_per_block))
+    blocks = max(0, int(figures.pool_bytes // figures.layout.bytes_per_block))
+    expected = count_of(blocks, "state block")
     span = f" ({least} to {most})" if least < most else ""
     verbs = ("exceeds", "will not start") if is_certain else ("may exceed", "then does not start")
     cure = f"set --max-num-seqs to at most {least}, or " if least else ""
     yield StartDoubt(
         code="WillNotStart" if is_certain else "MayNotStart",
-        message=f"--max-num-seqs {seqs} {verbs[0]} the {expected} state blocks of the KV cache"
+        message=f"--max-num-seqs {seqs} {verbs[0]} the {expected} of the KV cache"
         f"{span}: vLLM {figures.engine.minor} {verbs[1]}; {cure}raise --gpu-memory-utilization",
     )
 
@@ -160,7 +161,7 @@ def _graphs(figures: StartFigures) -> Iterator[StartDoubt]:
         cure = 'add "--enforce-eager" to engine.args'
     yield StartDoubt(
         code="MayNotStart",
-        message=f"{format_bytes(max(0.0, outside_bytes))} are left outside the KV cache, CUDA "
+        message=f"{format_bytes(max(0.0, outside_bytes))} remain outside the KV cache, CUDA "
         f"graphs may take {format_bytes(graphs_bytes)}, {format_bytes(short_bytes)} too much; "
         f"{cure}",
     )

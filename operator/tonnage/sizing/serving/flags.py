@@ -427,7 +427,9 @@ def _pool_bytes(request: SizingRequest, replica: Replica, flags: Flags) -> float
         return max(budget.kv_pool_bytes, needed)
     lacking = given_shortfall if has_run else shortfall
     if lack := lacking(budget, request_bytes=needed, context_tokens=context):
-        raise DoesNotFitError(lack)
+        tokens = context * budget.kv_pool_bytes / needed
+        room = f"; alone it has room for {tokens:,.0f} tokens" if budget.given_pool else ""
+        raise DoesNotFitError(lack + room)
     return budget.kv_pool_bytes
 
 

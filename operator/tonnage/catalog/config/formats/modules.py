@@ -85,7 +85,7 @@ _SIMPLE_EXPRESSION: Final = re.compile(
 )
 _MAX_WILDCARDS: Final = 4
 """More would let a short expression run for minutes."""
-_MAX_PATTERNS: Final = 1000
+_MAX_PATTERNS: Final = 900
 """Globs and expressions of all rules; names in full may be many more."""
 _MARKS: Final = ("*", "?", "[")
 _NUMBER: Final = re.compile(r"(?<![A-Za-z_])\d")
