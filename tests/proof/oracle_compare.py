@@ -146,8 +146,26 @@ without arguments; else it is of `oracle_configs.py`. A default test compares ag
 
 def page(answers: Mapping[str, Any]) -> str:
     head = HEAD.format(release=answers["release"]).rstrip()
-    lines = [*_lines(verdicts(answers)), *_bound_lines(bounds(answers))]
+    lines = [*_lines(verdicts(answers)), *_older_lines(answers), *_bound_lines(bounds(answers))]
     return "\n".join([head, "", *lines]) + "\n"
+
+
+def older(answers: Mapping[str, Any], release: str) -> dict[str, tuple[str, str]]:
+    """Return what is read of each file beside what an earlier release built of it."""
+    newest = answers["architectures"]
+    return {
+        name: verdict(name, {**said, "config": newest[name]["config"]})
+        for name, said in answers["older"][release].items()
+    }
+
+
+def _older_lines(answers: Mapping[str, Any]) -> Iterator[str]:
+    for release in answers["older"]:
+        found = older(answers, release)
+        others = {name: each for name, each in found.items() if each[0] != "equal"}
+        yield from ("", f"## The same files, as vLLM {release} builds them", "")
+        yield f"{len(found)} architectures were built, {len(found) - len(others)} equal. Others:"
+        yield from ("", *(f"- {name}: {kind}: {words}" for name, (kind, words) in others.items()))
 
 
 def _bound_lines(found: Mapping[str, tuple[str, str]]) -> Iterator[str]:

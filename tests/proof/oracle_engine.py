@@ -223,7 +223,11 @@ def build(folder: Path, backend: str | None) -> dict:
     with on_meta(), torch.device("meta"):
         model = initialize_model(config)
         specs = get_kv_cache_spec(config)
-    return {**counted(model), "caches": caches(specs)}
+    layers = config.compilation_config.static_forward_context
+    shared = {name for name, layer in layers.items()
+              if getattr(layer, "kv_sharing_target_layer_name", None)}  # fmt: skip
+    own = {name: spec for name, spec in specs.items() if name not in shared}
+    return {**counted(model), "caches": caches(own)}
 
 
 def counted(model) -> dict:
@@ -334,7 +338,7 @@ def main() -> None:
     asks = json.loads(given.read_text())
     cases = asked(asks["by hand"], asks["changes"])
     if asks.get("only"):
-        cases = {name: cases[name] for name in asks["only"]}
+        cases = {name: cases[name] for name in asks["only"] if name in cases}
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, config in cases.items():

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from oracle_compare import bounds, factors, page, verdict, verdicts
+from oracle_compare import bounds, factors, older, page, verdict, verdicts
 
 from tonnage.catalog.assumption import WIDEST
 
@@ -32,6 +32,13 @@ def test_most_architectures_are_looked_up_and_equal(found):
     counts = Counter(found[name][0] for name in BUILT)
 
     assert counts["equal"] / len(BUILT) >= LEAST_EQUAL
+
+
+@pytest.mark.parametrize("release", ANSWERS["older"])
+def test_most_of_the_same_files_are_equal_with_an_earlier_release(release):
+    counts = Counter(kind for kind, _ in older(ANSWERS, release).values())
+
+    assert counts["equal"] / counts.total() >= LEAST_EQUAL
 
 
 def test_what_is_assumed_is_on_the_safe_side_and_within_its_bound(found):
