@@ -27,6 +27,7 @@ from tonnage.sizing.cost import cents, fleet_usd_per_hour
 from tonnage.sizing.memory.layout import LoggedFigures
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.provenance import Input, Origin
+from tonnage.sizing.request import SizingRequest
 from tonnage.sizing.serving.ttft import typical_ttft_s
 from tonnage.sizing.step_time.roofline import ridge_flop_per_byte
 from tonnage.sizing.step_time.step import StepTime
@@ -208,14 +209,17 @@ def sizing_reasons(sizing: Sizing) -> tuple[Reason, ...]:
 @memoize
 def assumption_reasons(sizing: Sizing) -> tuple[Reason, ...]:
     """Say what is counted for parts that no rule knows, and what replaces each."""
-    return tuple(
-        Reason(code=ASSUMED, message=assumption_written(each))
-        for each in sizing.request.inputs
-        if each.origin is Origin.ASSUMED
-    )
+    written = assumptions_written(sizing.request)
+    return tuple(Reason(code=ASSUMED, message=each) for each in written)
 
 
-def assumption_written(assumed: Input) -> str:
+def assumptions_written(request: SizingRequest) -> tuple[str, ...]:
+    """Write what a request assumes, each in a sentence."""
+    assumed = (each for each in request.inputs if each.origin is Origin.ASSUMED)
+    return tuple(map(_assumption_written, assumed))
+
+
+def _assumption_written(assumed: Input) -> str:
     """Write an assumption, its effect and its cure in a sentence."""
     effect = f"{assumed.effect} may be up to {WIDEST - 1:.0%} too large"
     if assumed.effect == "start":

@@ -287,6 +287,18 @@ def test_model_weights_are_believed_where_the_name_says_the_same(tmp_path):
     assert assumed["value"].startswith("nvfp4, as model.weights and the name of the model say")
 
 
+def test_a_refusal_names_what_it_assumes(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(CONFIG_JSON) | {"intermediate_size": 900_000}))
+    named = LLAMA.replace("Llama-3.3-70B-Instruct", "Llama-9B-NVFP4")
+    result = plan(named, options=["--model-config", path])
+
+    assert result.exit_code == 2
+    said = " ".join(result.stdout.split())
+    assert "No (DoesNotFit)" in said
+    assert "assumed: weights: the name says NVFP4, but config.json has no" in said
+
+
 def test_an_encoder_that_cannot_be_counted_is_said_without_being_asked(tmp_path):
     path = tmp_path / "config.json"
     config = {"model_type": "gemma3n", "text_config": json.loads(CONFIG_JSON)}

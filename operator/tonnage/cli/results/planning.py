@@ -17,7 +17,12 @@ from tonnage.cli.results.savings import Saving, savings
 from tonnage.estimate.errors import CalibrationFileError
 from tonnage.explain.demand_outcome import capacity_figures, demand_figures
 from tonnage.explain.offload import offload_reasons
-from tonnage.explain.report import estimate_status, plan_status, sizing_reasons
+from tonnage.explain.report import (
+    assumptions_written,
+    estimate_status,
+    plan_status,
+    sizing_reasons,
+)
 from tonnage.manifests.eviction import DISRUPTION_BUDGET, evictable, pdb_blocks_eviction
 from tonnage.manifests.pod import deprecation
 from tonnage.manifests.roles import Running, divided_spec
@@ -119,6 +124,8 @@ class Refused:
     offers: tuple[Alternative, ...] = ()
     is_input: bool = False
     """Nothing was sized: what was asked names something unknown, or contradicts itself."""
+    assumed: tuple[str, ...] = ()
+    """What is counted for parts that no rule knows: it may be why."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the condition that status would hold, without its time."""
@@ -132,6 +139,7 @@ class Refused:
             "metadata": identity(self.deployment),
             "conditions": [condition],
             "offers": [each.to_dict() for each in self.offers],
+            **({"assumed": list(self.assumed)} if self.assumed else {}),
         }
 
 
@@ -167,6 +175,7 @@ def answer(
             deployment=deployment,
             code=code_of(error),
             message=str(error),
+            assumed=assumptions_written(request),
             offers=()
             if isinstance(error, WillNotStartError)  # its message has the flag to change
             else offers(

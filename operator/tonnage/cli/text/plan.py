@@ -14,7 +14,7 @@ from tonnage.cli.text.figures import batch_table, memory_bar
 from tonnage.cli.text.layout import DIM, INDENT, grid, heading, indent, section, table
 from tonnage.explain.cost_words import price_notes
 from tonnage.explain.demand_outcome import demand_rows
-from tonnage.explain.report import assumption_reasons
+from tonnage.explain.report import assumptions_written
 from tonnage.explain.words import Answer, inputs
 from tonnage.sizing.plan import Sizing
 
@@ -37,9 +37,7 @@ def plan_report(answer: Planned, *, is_ascii: bool = False, width: int = WIDEST)
     }
     style = "yellow" if words.is_short(answer) or words.obstacles(answer) else "green"
     parts: list[RenderableType] = [_title(answer), Text(words.headline(answer), style=style)]
-    parts += [
-        Text(f"assumed: {each.message}", style="yellow") for each in assumption_reasons(sizing)
-    ]
+    parts += _assumed(assumptions_written(sizing.request))
     parts += [indent(grid(demand_rows(sizing, answer.replicas), Column(no_wrap=True)))]
     if answer.savings:
         savings = map(words.saving_cells, answer.savings)
@@ -87,6 +85,10 @@ def _inputs(sizing: Sizing) -> RenderableType:
     )
 
 
+def _assumed(written: Iterable[str]) -> list[Text]:
+    return [Text(f"assumed: {printable(each)}", style="yellow") for each in written]
+
+
 def _reason(reason: Reason) -> tuple[Text, Text]:
     style = "yellow" if reason.code in {"MaxReplicas", CANNOT_RUN} else ""
     return Text(reason.code, style=style), Text(reason.message, style=style)
@@ -95,7 +97,7 @@ def _reason(reason: Reason) -> tuple[Text, Text]:
 def refusal_report(answer: Refused) -> RenderableType:
     """Return the no: why, with the numbers, and what would make it a yes."""
     message = Text(f"No ({answer.code}): {printable(answer.message)}", style="red")
-    parts: list[RenderableType] = [_title(answer), message]
+    parts: list[RenderableType] = [_title(answer), message, *_assumed(answer.assumed)]
     if answer.offers:
         offers = (("\n".join(each.changes), *words.offer_numbers(each)) for each in answer.offers)
         parts += section("Ways out, the cheapest first", _changes(words.OFFER_NUMBERS, offers))
