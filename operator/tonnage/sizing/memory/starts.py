@@ -98,11 +98,16 @@ def _states(figures: StartFigures) -> Iterator[StartDoubt]:
     expected = count_of(blocks, "state block")
     span = f" ({least} to {most})" if least < most else ""
     verbs = ("exceeds", "will not start") if is_certain else ("may exceed", "then does not start")
-    cure = f"set --max-num-seqs to at most {least}, or " if least else ""
+    cures = [f"set --max-num-seqs to at most {least}"] if least else []
+    budget = figures.budget
+    whole = figures.pool_range_bytes[1] + budget.total_bytes - budget.usable_bytes
+    if not budget.given_pool and whole >= seqs * figures.layout.bytes_per_block:
+        cures.append("raise --gpu-memory-utilization")
     yield StartDoubt(
         code="WillNotStart" if is_certain else "MayNotStart",
         message=f"--max-num-seqs {seqs} {verbs[0]} the {expected} of the KV cache"
-        f"{span}: vLLM {figures.engine.minor} {verbs[1]}; {cure}raise --gpu-memory-utilization",
+        f"{span}: vLLM {figures.engine.minor} {verbs[1]}; "
+        f"{', or '.join(cures) or 'raise the number of GPUs of a replica'}",
     )
 
 

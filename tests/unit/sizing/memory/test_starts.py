@@ -76,7 +76,7 @@ def test_the_default_slots_of_a_server_exceed_the_blocks_that_vllm_counted(case)
 
     assert least <= recorded <= most < 1024
     assert doubt.code == "WillNotStart"
-    assert f"set --max-num-seqs to at most {least}, or raise --gpu-mem" in doubt.message
+    assert f"set --max-num-seqs to at most {least}" in doubt.message
 
 
 def test_slots_within_the_range_of_the_blocks_may_be_too_many():
@@ -89,6 +89,16 @@ def test_slots_within_the_range_of_the_blocks_may_be_too_many():
     assert code_of(least) == []
     assert code_of(least + 1) == code_of(most) == ["MayNotStart"]
     assert code_of(most + 1) == ["WillNotStart"]
+
+
+def test_more_memory_is_a_cure_where_all_of_the_board_would_do():
+    figures = figures_of(asked("Qwen/Qwen3.6-27B", "H100-NVL", "0.25"), flags_with(700))
+    [enough], [too_many] = (
+        start_doubts(replace(figures, max_num_seqs=seqs)) for seqs in (700, 1024)
+    )
+
+    assert enough.message.endswith(", or raise --gpu-memory-utilization")
+    assert "utilization" not in too_many.message
 
 
 @pytest.mark.parametrize(
