@@ -164,9 +164,17 @@ def _wrapper_path(config: Mapping[str, object]) -> tuple[str, ...]:
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or model_type in ARCHITECTURES:
         return ()
-    if model_type in WRAPPERS or "num_hidden_layers" in config:
-        return WRAPPERS.get(model_type, ())
-    return next(((key,) for key in TEXT_BLOCKS if isinstance(config.get(key), Mapping)), ())
+    return WRAPPERS[model_type] if model_type in WRAPPERS else _path_to_layers(config)
+
+
+def _path_to_layers(block: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the way to the first text block within that has layers."""
+    if "num_hidden_layers" not in block:
+        for key in TEXT_BLOCKS:
+            inner = block.get(key)
+            if isinstance(inner, Mapping):
+                return (key, *_path_to_layers(inner))
+    return ()
 
 
 def _text_block(config: Mapping[str, object]) -> _TextBlock:

@@ -70,6 +70,8 @@ def assumed_kind(described: str, keys: DecoderKeys) -> Assumption:
     else:
         kept = f"{count_of(keys.num_key_value_heads or keys.num_attention_heads, 'KV head')}"
     windows = " but for the windows of layer_types" if keys.layer_types else ""
+    if keys.sliding_window and not keys.layer_types:
+        windows = f" (its window of {keys.sliding_window} tokens is of no layer that is named)"
     experts = f", {keys.num_experts} experts where none is excepted" if keys.num_experts else ""
     return Assumption(
         about="model",

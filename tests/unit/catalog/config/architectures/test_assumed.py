@@ -129,6 +129,18 @@ def test_a_wrapper_that_is_unknown_has_a_text_part_that_may_be_known() -> None:
     assert "its text part counts as llama" in assumption.taken
 
 
+def test_the_text_part_may_be_two_blocks_deep() -> None:
+    config = {"model_type": "new_omni", "thinker_config": {"text_config": UNKNOWN}}
+
+    assert shape_from_config(config, name="m").groups == read().groups
+
+
+def test_a_window_that_no_layer_is_named_for_is_said() -> None:
+    [assumption] = read(sliding_window=512).assumptions
+
+    assert "its window of 512 tokens is of no layer that is named" in assumption.taken
+
+
 def test_keys_that_no_reader_uses_do_no_harm() -> None:
     odd = {"no_rope_layers": "all", "window_pattern": 1.5, "rotary_dim": "auto"}
 
