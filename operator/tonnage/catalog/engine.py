@@ -181,6 +181,10 @@ class KnownEngine:
         return None if by_ngram and not runner.drafts_by_ngram else runner
 
 
+NEWEST_MAJOR = 1
+"""That vLLM may have soon; tags of other publishers begin with a year, or a version of theirs."""
+
+
 def find_engine(version: str) -> KnownEngine:
     """Look up the constants of a vLLM version that can be run.
 
@@ -191,6 +195,11 @@ def find_engine(version: str) -> KnownEngine:
     if parse_version(version) < parse_version(oldest):
         raise UnsupportedEngineError(
             f"engine.version {version}: vLLM before {oldest} is not supported"
+        )
+    if parse_version(version)[0] > NEWEST_MAJOR:
+        raise UnsupportedEngineError(
+            f"engine.version {version}: vLLM has no such version; if it is of the tag of an image "
+            "of somebody else, set engine.version to that of the vLLM in it"
         )
     return known_engine(version)
 

@@ -250,7 +250,8 @@ def memory_reasons(sizing: Sizing) -> tuple[Reason, ...]:
     if doubt is None:
         return ()
     fits = "the cache that is given" if sizing.budget.given_pool else "one request"
-    message = f"the replicas run, so {fits} is assumed to fit; by the estimate {doubt}"
+    runs = "the replicas run, so " if sizing.request.has_started else ""
+    message = f"{runs}{fits} is assumed to fit; by the estimate {doubt}"
     return (Reason(code="MemoryEstimateBelowRunning", message=message),)
 
 

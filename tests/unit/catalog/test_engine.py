@@ -51,3 +51,9 @@ def test_batches_of_a_server_grow_with_the_memory(
     found = batch_defaults(built_in_gpus()[gpu], minor)
 
     assert (found.max_num_seqs, found.max_num_batched_tokens) == (seqs, tokens)
+
+
+@pytest.mark.parametrize("tag", ["26.03-py3", "3.5.1", "25.09"])
+def test_the_tag_of_another_publisher_is_no_version_that_runs(tag):
+    with pytest.raises(UnsupportedEngineError, match="vLLM has no such version"):
+        find_engine(tag)

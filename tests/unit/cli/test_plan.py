@@ -385,6 +385,28 @@ def test_a_scale_target_that_vllm_refuses_after_loading_is_refused_with_the_flag
     assert "vLLM 0.25 will not start; set --max-num-seqs to at most " in said
 
 
+def test_a_scale_target_of_a_file_that_holds_no_request_does_not_fit():
+    flags = ["--max-num-seqs=48", "--max-num-batched-tokens=8192", "--tensor-parallel-size=2"]
+    result = plan(SCALED, a_deployment(args=[*flags, "--gpu-memory-utilization=0.34"]))
+
+    assert result.exit_code == 2
+    assert "No (DoesNotFit)" in result.stdout
+    assert "one request of 131072 tokens needs 20.0 GiB of KV cache" in " ".join(
+        result.stdout.split()
+    )
+
+
+def test_a_scale_target_that_sets_nothing_is_answered():
+    answer = as_json(SCALED, a_deployment(args=["--tensor-parallel-size=2"]))
+    inputs = [each["value"] for each in answer["estimate"]["inputs"] if each["name"] == "flags"]
+
+    assert answer["plan"]["maxNumSeqs"] == 1024
+    assert inputs == [
+        "--max-num-seqs 1024 and --max-num-batched-tokens 8192: what vLLM 0.33 takes by itself on "
+        "H200"
+    ]
+
+
 def test_a_scale_target_whose_given_cache_holds_no_request_is_refused():
     flags = ["--max-num-seqs=48", "--max-num-batched-tokens=8192", "--tensor-parallel-size=2"]
     result = plan(SCALED, a_deployment(args=[*flags, "--kv-cache-memory-bytes=512M"]))

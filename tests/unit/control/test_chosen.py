@@ -684,6 +684,16 @@ class TestAScaleTarget:
         assert "set --max-num-seqs to at most " in never.refusal.message
         assert ready.refusal is None
 
+    def test_that_holds_no_request_does_not_fit_until_a_pod_was_ready(self):
+        live = a_target(arguments=[*TARGET_ARGUMENTS, "--gpu-memory-utilization=0.26"])
+        starting = [a_pod_body("a", ready_for_s=None)]
+
+        never = assessed(a_target_state(live, pods=starting, engines=()))
+        ready = assessed(a_target_state(live, engines=()))
+
+        assert never.refusal.code == "DoesNotFit"
+        assert ready.refusal is None
+
     def test_of_too_old_a_version_is_refused(self):
         assert (
             assessed(a_target_state(a_target(image="vllm/vllm-openai:v0.5.0"))).refusal is not None

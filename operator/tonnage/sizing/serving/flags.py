@@ -425,7 +425,7 @@ def _pool_bytes(request: SizingRequest, replica: Replica, flags: Flags) -> float
     has_run = request.flags is not None and request.has_started
     if has_run and budget.given_pool is None:
         return max(budget.kv_pool_bytes, needed)
-    lacking = given_shortfall if has_run else shortfall
+    lacking = given_shortfall if request.flags and budget.given_pool else shortfall
     if lack := lacking(budget, request_bytes=needed, context_tokens=context):
         tokens = context * budget.kv_pool_bytes / needed
         room = f"; alone it has room for {tokens:,.0f} tokens" if budget.given_pool else ""
