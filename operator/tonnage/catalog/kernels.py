@@ -78,7 +78,10 @@ def kernels_of_dense(gpu: Gpu, weights: WeightFormat, minor: str = "") -> str:
     Sources:
         [vllm-source] compressed_tensors_w8a16_fp8.py, modelopt.py (W4A16_NVFP4).
     """
-    found = unpacking_kernels(gpu, scaling_of(weights), "dense", minor)
+    stored = scaling_of(weights)
+    if stored == "mxfp4" and weights.compute != WIDE:
+        stored = f"{stored}-{weights.compute}"
+    found = unpacking_kernels(gpu, stored, "dense", minor)
     is_asked = weights.name in WEIGHT_ONLY and weights.compute == WIDE
     return found or ("marlin" if is_asked else "")
 

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tonnage.catalog.config.formats.quantization import BF16, FP8, INT8, NVFP4, WEIGHT_FORMATS
+from tonnage.catalog.config.formats.quantization import (
+    BF16,
+    FP8,
+    INT8,
+    MXFP4,
+    MXFP8,
+    NVFP4,
+    WEIGHT_FORMATS,
+)
 from tonnage.catalog.config.read import shape_from_config
 from tonnage.catalog.engine import parse_version
 from tonnage.catalog.engine_speed import RunMode, prior_speed, repriced
@@ -14,6 +22,7 @@ from tonnage.catalog.gpu import built_in_gpus
 from tonnage.catalog.kernels import (
     format_of_experts,
     kernel_table,
+    kernels_of_dense,
     kernels_of_experts,
     products_in,
     unpacking_kernels,
@@ -95,11 +104,26 @@ def test_kernels_have_the_names_that_releases_write():
         ("A100-80GB", FP8, "0.33", "bf16"),
         ("A100-80GB", INT8, "0.33", "int8"),
         ("H100", NVFP4, "0.33", "bf16"),
+        ("H100", MXFP8, "0.33", "bf16"),
+        ("B200", MXFP8, "0.33", "fp8"),
+        ("B200", NVFP4, "0.33", "fp4"),
+        ("B200", replace(NVFP4, compute="bf16"), "0.33", "bf16"),
+        ("H100", replace(MXFP4, compute="fp4"), "0.33", "bf16"),
+        ("B200", replace(MXFP4, compute="fp4"), "0.33", "fp4"),
         ("RTX-PRO-6000", NVFP4, "0.11", "fp4"),
     ],
 )
 def test_products_are_in_16_bits_where_kernels_unpack(gpu, weights, minor, precision):
     assert products_in(GPUS[gpu], weights, minor) == precision
+
+
+# Marlin, as compressed_tensors_w8a16_fp8.py and modelopt.py (W4A16_NVFP4) ask for by name.
+def test_floats_without_activations_are_unpacked_whatever_the_board_could() -> None:
+    weights = replace(NVFP4, compute="bf16")
+
+    assert kernels_of_dense(GPUS["B200"], weights, "0.33") == "marlin"
+    assert kernels_of_dense(GPUS["B200"], NVFP4, "0.33") == ""
+    assert kernels_of_dense(GPUS["H100"], replace(FP8, compute="bf16"), "0.33") == "marlin"
 
 
 def prompts_flop_per_s(gpu, weights, minor):

@@ -328,7 +328,7 @@ def _formats(
         for key in ("quantization_config", "compression_config")
     )
     quantization = next((each for each in written if each is not None), None)
-    if quantization is None:
+    if quantization is None or quantization == {}:
         dtype = dtype or "bfloat16"
         return _Formats(weights=FP16 if dtype == "float16" else BF16, dtype=dtype)
     keys = read_quantization(quantization)

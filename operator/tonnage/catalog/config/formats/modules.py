@@ -77,7 +77,7 @@ _HEADS: Final = ("lm_head", "language_model.lm_head", "model.language_model.lm_h
 # Letters, digits, _ - /; escaped dots, digits, any character or a set, and how often; ^ $ |; groups
 # of these in groups, at most once each, and what is ahead or not.
 _ATOM: Final = (
-    r"[\w\-/^$|]|(?:\\[.dw]|\.|\[\^?(?:[\w.\-]|\\[.dw])+\])(?:[*+]|\{\d{1,2}(?:,\d{0,2})?\})?"
+    r"[\w\-/^$|]|(?:\\[.bdw]|\.|\[\^?(?:[\w.\-]|\\[.dw])+\])(?:[*+]|\{\d{1,2}(?:,\d{0,2})?\})?"
 )
 _GROUP: Final = rf"\((?:\?[:!=])?(?:{_ATOM})+\)\??"
 _SIMPLE_EXPRESSION: Final = re.compile(

@@ -11,7 +11,9 @@ from tonnage.catalog.config.read import shape_from_config
 from tonnage.catalog.engine_speed import prior_speed
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.catalog.models import built_in_config
+from tonnage.catalog.parameters import counted_bytes
 from tonnage.catalog.shape import ModelShape
+from tonnage.units import GIB
 
 DENSE = "meta-llama/Llama-3.1-8B-Instruct"
 EXPERTS = "Qwen/Qwen3-30B-A3B"
@@ -250,6 +252,30 @@ def test_compressed_tensors_name_modules_before_the_class_of_all() -> None:
     del groups["a"]
     shape = quantized(quant_method="compressed-tensors", config_groups=groups)
     assert bytes_by_part(shape, "attention", "dense_ffn") == [1, 2]
+
+
+# Published files: Qwen/Qwen3-30B-A3B-GPTQ-Int4 in a log of vllm-project/vllm#759, and AutoRound of
+# Qwen3.6-27B as vLLM prints its size in noonghunna/club-3090#74 and #142.
+@pytest.mark.parametrize(
+    ("model", "keys", "file_bytes"),
+    [
+        (EXPERTS, {"quant_method": "gptq", "bits": 4, "group_size": 128}, 16_933_256_392),
+        (
+            "Qwen/Qwen3.6-27B",
+            {
+                "quant_method": "auto-round", "bits": 4, "group_size": 128,
+                "extra_config": {".*in_proj_[ab].*": {"bits": 16, "data_type": "float"}},
+            },
+            17.69 * GIB,
+        ),
+    ],
+)  # fmt: skip
+def test_bytes_are_those_of_published_files(
+    model: str, keys: dict[str, Any], file_bytes: float
+) -> None:
+    counted = sum(counted_bytes(quantized(model, **keys)).values())
+
+    assert counted == pytest.approx(file_bytes, rel=0.01)
 
 
 # FBGEMMFp8Config, FPQuantConfig and TorchAOConfig.get_quant_method: linear layers alone.

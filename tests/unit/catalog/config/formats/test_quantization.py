@@ -128,6 +128,7 @@ def test_parts_that_the_list_excludes_stay_wide(model: str, name: str, wide: set
             {"attention", "experts", "shared_experts"},
         ),
         ("re:^(?!.*expert).*proj$", {"attention", "dense_ffn"}),
+        ("re:.*self_attn\\b.*", {"attention"}),
         ("re:.*layers\\.[0-9]{1,2}\\.self_attn.*", {"attention"}),
         ("model.layers.*.mlp.experts.*", {"experts"}),
         ("lm_head", set()),
@@ -227,7 +228,7 @@ def test_a_format_that_is_not_understood_is_refused_by_name(
 @pytest.mark.parametrize(
     ("keys", "named"),
     [
-        ({}, "quantization_config.quant_method is missing"),
+        ({"bits": 4}, "quantization_config.quant_method is missing"),
         ({"quant_method": "awq", "bits": 4}, "quantization_config.group_size is missing"),
         ({"quant_method": "awq", "group_size": 128}, "quantization_config.bits is missing"),
         ({"quant_method": "awq", "bits": "4"}, "quantization_config.bits = '4'"),
@@ -249,6 +250,10 @@ def test_a_block_inside_the_text_part_counts_too() -> None:
     config["quantization_config"] = None
 
     assert shape_from_config(config, name="m").weight_format.name == "int4"
+
+
+def test_an_empty_quantization_config_is_none() -> None:
+    assert quantized().weight_format.name == "bf16"
 
 
 def test_a_quantization_config_that_is_no_object_is_refused() -> None:
