@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from tonnage.api.strict_json import read_json
+from tonnage.catalog.config.formats.quantization import READ_FROM
 from tonnage.catalog.config.keys.decoder import ModelConfigError, UnknownArchitectureError
 from tonnage.catalog.config.read import shape_from_config
 from tonnage.catalog.gpu import UnknownModelError
@@ -269,7 +270,9 @@ def with_second_file(config: str, beside: Callable[[str], str | None]) -> str:
             raise ModelConfigError(f"{name}: {error}") from error
         if not isinstance(found, dict):
             raise ModelConfigError(f"{name} is no object")
-        return json.dumps({**values, "quantization_config": {"quant_method": method, **found}})
+        return json.dumps(
+            {**values, "quantization_config": {"quant_method": method, READ_FROM: name, **found}}
+        )
     return config
 
 

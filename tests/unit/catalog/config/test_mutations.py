@@ -297,5 +297,4 @@ def test_any_quantization_block_is_understood_or_refused_by_an_error_of_ours(
     config = built_in_config("meta-llama/Llama-3.1-8B-Instruct") | {"quantization_config": block}
     found = outcome(config)
 
-    assert found == outcome(config | {"quantization_config": None}) or isinstance(found, str)
-    assert block is None or isinstance(found, str)
+    assert isinstance(found, str) != (block is None or block == {})  # vLLM reads {} as none

@@ -417,7 +417,10 @@ def test_a_second_file_says_how_weights_are_quantized(
 
     text = with_second_file(config, beside.get)
 
-    assert read_model_config(text, name="m").weight_format.name == stored
+    shape = read_model_config(text, name="m")
+    assert shape.weight_format.name == stored
+    flagged = [each.taken for each in shape.assumptions if each.about == "flags"]
+    assert bool(flagged) == (name == "quantize_config.json")  # with --quantization gptq
 
 
 @pytest.mark.parametrize(("second", "message"), [("[1]", "is no object"), ("{", "hf_quant_config")])

@@ -54,6 +54,8 @@ def integer_group_format(
     )
 
 
+READ_FROM: Final = "read_from"
+"""A key that no publisher writes: the file that the others were read from, if not config.json."""
 WEIGHT_FORMATS: Final[Mapping[str, WeightFormat]] = MappingProxyType(
     {
         "bfloat16": BF16,
@@ -143,6 +145,7 @@ class QuantizationKeys(Block):
     sym: bool = True
     desc_act: bool = False
     lm_head: bool = False
+    read_from: _Word | None = None
     data_type: _Word = "int"
     load_in_8bit: bool = False
     forward_dtype: _Word | None = None

@@ -68,6 +68,14 @@ def _assumptions(
     keys: QuantizationKeys, found: WeightFormat, *, has_experts: bool
 ) -> Iterator[Assumption]:
     own_report = "the first Ready pod's own report"
+    if keys.read_from == "quantize_config.json":
+        yield Assumption(
+            about="flags",
+            taken=f"{keys.read_from}: vLLM reads it only with --quantization {keys.method}, which "
+            "is assumed",
+            effect="start",
+            replaced_by="a quantization_config in config.json",
+        )
     if keys.method in LINEAR_METHODS and has_experts:
         yield Assumption(
             about="weights",
