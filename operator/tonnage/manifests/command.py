@@ -4,10 +4,12 @@ Texts are those of a tenant. What only a cluster or a shell knows stays as it is
 ``$``; where it may hide flags, nothing is guessed: ``CommandError`` names it.
 """
 
+import ast
 import itertools
 import json
+import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,6 +21,8 @@ TOO_LONG: Final = f"its command has more than {MOST_CHARS:,} characters"
 MOST_NESTED: Final = 4
 """Shells and ``eval`` in one another."""
 SHELLS: Final = frozenset({"sh", "bash", "ash", "dash", "zsh"})
+MOST_ARITHMETIC: Final = 120
+"""Characters of what is computed."""
 MOST_SHOWN: Final = 80
 """Characters of a word in a message."""
 BATCH_FLAGS: Final = {"--max-num-seqs", "--max-num-batched-tokens"}
@@ -55,6 +59,13 @@ _PIECE: Final = re.compile(
 _IN_QUOTES: Final = re.compile(
     rf"\\(?P<escaped>[$`\"\\\n])|{_VARIABLE}|(?P<plain>[^\\$]+|.)", re.DOTALL
 )
+_TERM: Final = re.compile(rf"\s*(?:\$?\{{?({_NAME})(?::-([0-9]+))?\}}?|[0-9]+|[-+*/%()])\s*")
+OPERATIONS: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+}
 _SWITCHES: Final = ("--enable-", "--disable-", "--no-", "--enforce-eager", "--trust-remote-code",
                     "--async-scheduling", "--headless")  # fmt: skip
 """How flags begin that take no value."""
@@ -268,7 +279,7 @@ class _Line:
 def _commands(script: str, variables: Mapping[str, str | None]) -> Iterator[tuple[list[str], bool]]:
     """Yield the words of each command of a script, and whether it may not be run."""
     line, may_branch = _Line(), False
-    for piece in _pieces(script, line):
+    for piece in _pieces(script, line, variables):
         if piece.lastgroup == "end":
             line.end()
             words, line.words = line.words, []
@@ -288,7 +299,9 @@ def _commands(script: str, variables: Mapping[str, str | None]) -> Iterator[tupl
     yield line.words, may_branch
 
 
-def _pieces(script: str, line: _Line) -> Iterator[re.Match[str]]:
+def _pieces(
+    script: str, line: _Line, variables: Mapping[str, str | None]
+) -> Iterator[re.Match[str]]:
     """Yield what a script consists of; what only a shell can compute goes to the line at once."""
     at = 0
     while at < len(script):
@@ -303,7 +316,7 @@ def _pieces(script: str, line: _Line) -> Iterator[re.Match[str]]:
         at = piece.end()
         if piece.lastgroup == "computed":
             at = _after_computed(script, piece.start())
-            line.add(script[piece.start() : at])
+            line.add(_computed(script[piece.start() : at], variables))
         else:
             yield piece
 
@@ -355,6 +368,34 @@ def _after_computed(script: str, at: int) -> int:
         if open_now == 0:
             return here + 1
     return len(script)
+
+
+def _computed(text: str, variables: Mapping[str, str | None]) -> str:
+    """Return the number that ``$((...))`` is of numbers that are known; else the text as it is."""
+    if not (text.startswith("$((") and text.endswith("))")) or len(text) > MOST_ARITHMETIC:
+        return text
+    parts: list[str] = []
+    at, inner = 0, text[3:-2]
+    while at < len(inner):
+        term = _TERM.match(inner, at)
+        value = term and (variables.get(term[1]) or term[2] if term[1] else term[0].strip())
+        if term is None or value is None or not re.fullmatch(r"[0-9]{1,9}|[-+*/%()]?", value):
+            return text
+        parts, at = [*parts, "//" if value == "/" else value], term.end()
+    try:
+        return str(_number(ast.parse("".join(parts), mode="eval").body))
+    except (SyntaxError, ValueError, ZeroDivisionError):
+        return text
+
+
+def _number(tree: ast.expr) -> int:
+    match tree:
+        case ast.Constant(value=int(number)):
+            return number
+        case ast.BinOp(left=left, op=by, right=right) if type(by) in OPERATIONS:
+            return OPERATIONS[type(by)](_number(left), _number(right))
+        case _:
+            raise ValueError("no arithmetic of numbers")
 
 
 # vLLM

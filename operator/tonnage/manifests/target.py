@@ -18,6 +18,7 @@ from tonnage.manifests.arguments import (
 from tonnage.manifests.command import CommandError, Surroundings, engine_words
 from tonnage.manifests.drafts import with_drafts
 from tonnage.manifests.names import CONTAINER
+from tonnage.manifests.workload import GROUPS
 from tonnage.sizing.adapters import Adapters, adapters_in, are_counted
 from tonnage.sizing.checks import with_running_cache
 from tonnage.sizing.provenance import Figure, Input, Origin, with_changed
@@ -26,6 +27,13 @@ from tonnage.sizing.switches import switches_in
 from tonnage.units import engine_integer
 
 GPUS: Final = re.compile(r"[a-z0-9.-]+/(gpu|mig-[a-z0-9.]+)(\.shared)?")
+ANSWERING: Final = frozenset(
+    {
+        *("--data-parallel-hybrid-lb", "-dph", "--data-parallel-external-lb", "-dpe"),
+        *("--data-parallel-multi-port-external-lb", "-dpm", "--data-parallel-rank", "-dpn"),
+    }
+)
+"""With these each process of a group has an API server."""
 AUTO: Final = frozenset({"auto", "-1"})
 """Values of ``--max-model-len``: the longest context that the cache holds."""
 BATCHED_RANKS: Final = frozenset({"deepep_low_latency", "nixl_ep"})
@@ -82,7 +90,7 @@ def target_engine(
             for each in pod_spec.get("volumes") or ()
             if isinstance(each, Mapping)
         },
-        variables={"LWS_GROUP_SIZE": str(size)},
+        variables={"LWS_GROUP_SIZE": str(size), "LWS_WORKER_INDEX": "0"},
         is_vllm=is_vllm_image(image),
     )
     try:
@@ -95,6 +103,26 @@ def _has_gpus(container: Mapping[str, Any]) -> bool:
     resources = container.get("resources")
     limits = resources.get("limits") if isinstance(resources, Mapping) else None
     return isinstance(limits, Mapping) and any(map(GPUS.fullmatch, map(str, limits)))
+
+
+def check_answering(target: ScaleTarget, engine: TargetEngine) -> None:
+    """Refuse groups whose workers answer requests: only those of leaders are counted.
+
+    Raises:
+        RefusedError: with the flag.
+
+    Sources:
+        [vllm-source] engine/arg_utils.py: hybrid and external load balancing of data-parallel
+        ranks, where each process has an API server.
+    """
+    asked = sorted(ANSWERING & engine_flags(engine.arguments).keys())
+    if target.kind == GROUPS.kind and asked:
+        raise RefusedError(
+            "FlagsUnknown",
+            f"scaleTarget {target.name}: with {asked[0]} each pod of a group answers requests, and "
+            "Tonnage counts those of leaders only: start the workers with --headless, or scale a "
+            "Deployment",
+        )
 
 
 def target_version(target: ScaleTarget, engine: TargetEngine) -> str:

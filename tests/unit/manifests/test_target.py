@@ -15,6 +15,7 @@ from tonnage.catalog.models import built_in_model
 from tonnage.manifests.target import (
     RefusedError,
     TargetEngine,
+    check_answering,
     target_engine,
     target_request,
     target_version,
@@ -204,6 +205,15 @@ class TestFlags:
 
 def drafts(config, **changes):
     return read(["--speculative-config", config], **changes)
+
+
+@pytest.mark.parametrize("flag", ["--data-parallel-hybrid-lb", "-dpn=1", "-dpe"])
+def test_groups_whose_workers_answer_are_refused_by_the_flag(flag):
+    engine = TargetEngine(arguments=("m", "-dp", "16", flag))
+    check_answering(ScaleTarget(name="x"), engine)
+
+    with pytest.raises(RefusedError, match=flag.partition("=")[0]):
+        check_answering(ScaleTarget(name="x", kind="LeaderWorkerSet"), engine)
 
 
 class TestDrafts:
