@@ -15,6 +15,7 @@ from tonnage.catalog.config.architectures.side_by_side import SIDE_BY_SIDE
 from tonnage.catalog.config.architectures.sparse import SPARSE
 from tonnage.catalog.config.architectures.traits import Architecture
 from tonnage.catalog.config.layers import attention, ffn
+from tonnage.catalog.config.layers.families import two_matrices_of_four_widths
 
 _QWEN3 = Architecture(attention=attention.window_if_used, derives_head_dim=False, qk_norm="head")
 _QWEN3_MOE = Architecture(
@@ -60,7 +61,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "bloom": Architecture(
         rotary_fraction=0,
         attention=attention.plain,
-        ffn=ffn.dense_ungated,
+        ffn=two_matrices_of_four_widths,
         is_tied=True,
         num_norms=4 + 5,  # two norms with bias; the biases of the block: four widths and one
         num_outer_norms=4,  # after the embedding and after the layers, with bias

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from tonnage.catalog.config.architectures.traits import Architecture
-from tonnage.catalog.config.layers import attention
+from tonnage.catalog.config.layers import attention, ffn
 from tonnage.catalog.config.layers import families as family
 
 NORM_AND_BIAS: Final = 2
@@ -154,7 +154,7 @@ PLAIN: Mapping[str, Architecture] = {
         names={"attention_bias": "qkv_bias", "mlp_bias": "bias"},
         defaults={"num_key_value_heads": 2, "head_dim": 128},
     ),
-    "minicpm": Architecture(attention=attention.plain, ffn=family.experts_if_any, is_tied=True),
+    "minicpm": Architecture(attention=attention.plain, ffn=ffn.experts_by_keys, is_tied=True),
     "ministral": Architecture(
         attention=family.windows_unless_listed, defaults={"num_key_value_heads": 8}
     ),

@@ -113,7 +113,7 @@ def two_matrices(keys: DecoderKeys) -> list[Ffn]:
 
 
 def two_matrices_of_four_widths(keys: DecoderKeys) -> list[Ffn]:
-    """The same, four times as wide as the model where the file does not say (GPT-2, Falcon)."""
+    """The same, four times as wide as the model where the file does not say (GPT-2, BLOOM)."""
     is_given = keys.intermediate_size is not None
     return _ungated_ffns(keys, keys.needed.intermediate_size if is_given else 4 * keys.hidden_size)
 
@@ -125,11 +125,6 @@ def two_matrices_by_ratio(keys: DecoderKeys) -> list[Ffn]:
 
 def _ungated_ffns(keys: DecoderKeys, width: int) -> list[Ffn]:
     return [DenseFfn(intermediate_size=width, num_matrices=2)] * keys.num_hidden_layers
-
-
-def experts_if_any(keys: DecoderKeys) -> list[Ffn]:
-    """MiniCPM: experts in every layer, or none at all when the file names none."""
-    return ffn.all_experts(keys) if keys.num_experts else ffn.dense(keys)
 
 
 def experts_between(keys: DecoderKeys) -> list[Ffn]:

@@ -9,12 +9,6 @@ def dense(keys: DecoderKeys) -> list[Ffn]:
     return [_dense(keys)] * keys.num_hidden_layers
 
 
-def dense_ungated(keys: DecoderKeys) -> list[Ffn]:
-    """BLOOM: two matrices, four times as wide as the model."""
-    block = DenseFfn(intermediate_size=4 * keys.hidden_size, num_matrices=2)
-    return [block] * keys.num_hidden_layers
-
-
 def all_experts(keys: DecoderKeys) -> list[Ffn]:
     """Experts in every layer, each as wide as ``intermediate_size`` (Mixtral, MiniMax M2)."""
     shared = keys.shared_intermediate_size or 0
