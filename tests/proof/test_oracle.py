@@ -1,13 +1,16 @@
 """What is read of a config.json is what vLLM's own classes built from it, or a bound above it."""
 
 import json
+import tomllib
 from collections import Counter
+from importlib import resources
 from pathlib import Path
 
 import pytest
 from oracle_compare import bounds, factors, older, page, verdict, verdicts
 
 from tonnage.catalog.assumption import WIDEST
+from tonnage.catalog.config.architectures.kinds import ARCHITECTURES
 
 HERE = Path(__file__).parent
 ANSWERS = json.loads((HERE / "oracle.json").read_text())
@@ -55,6 +58,20 @@ def test_a_kind_that_no_rule_knew_would_be_on_the_safe_side():
     assert {name for name in bound if found[name][0] == "assumed too low"} == LOW
     assert sum(max(factors(words)) <= WIDEST for words in bound.values()) / len(bound) >= 0.9
     assert len(bound) / len(found) >= 0.75
+
+
+def test_the_kind_of_a_class_is_that_of_the_file_that_it_was_built_from(found):
+    path = resources.files("tonnage.catalog").joinpath("engines", "classes.toml")
+    pairs = dict(
+        each.partition("=")[::2] for each in tomllib.loads(path.read_text())["classes"].split()
+    )
+
+    assert set(ANSWERS["architectures"]) <= set(pairs)
+    assert {kind for kind in pairs.values() if kind} <= set(ARCHITECTURES)
+    for name in BUILT:
+        written = ANSWERS["architectures"][name]["config"]["model_type"]
+        assert not pairs[name] or pairs[name].removesuffix("_text") == written.removesuffix("_text")
+        assert not pairs[name] or found[name][0] == "equal", name
 
 
 def test_a_wrong_answer_would_be_noticed():
