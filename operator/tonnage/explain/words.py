@@ -75,7 +75,7 @@ def _fit(sizing: Sizing) -> Answer:
             _pool(budget),
             f"KV bytes per token and GPU = {kv_bytes:,.0f} ({request.kv_format}, "
             f"{attention_name(sizing)})",
-            f"at the {request.context_tokens} tokens of contextLength: "
+            f"at the maximum length ({request.context_tokens} tokens): "
             f"{significant(sizing.memory_ceiling_longest)} requests; at "
             f"average length ({significant(request.workload.mean_context_tokens)} tokens): "
             f"{significant(sizing.memory_ceiling_typical)}",

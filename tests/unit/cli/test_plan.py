@@ -391,9 +391,9 @@ def test_a_scale_target_of_a_file_that_holds_no_request_does_not_fit():
 
     assert result.exit_code == 2
     assert "No (DoesNotFit)" in result.stdout
-    assert "one request of 131072 tokens needs 20.0 GiB of KV cache" in " ".join(
-        result.stdout.split()
-    )
+    shown = " ".join(result.stdout.split())
+    assert "one request of 131072 tokens needs 20.0 GiB of KV cache" in shown
+    assert "set --max-model-len 8192 there" in shown
 
 
 def test_a_scale_target_that_sets_nothing_is_answered():

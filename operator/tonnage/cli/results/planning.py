@@ -27,7 +27,7 @@ from tonnage.manifests.eviction import DISRUPTION_BUDGET, evictable, pdb_blocks_
 from tonnage.manifests.pod import deprecation
 from tonnage.manifests.roles import Running, divided_spec
 from tonnage.manifests.target import RefusedError, target_request, target_version
-from tonnage.sizing.errors import SizingError, WillNotStartError
+from tonnage.sizing.errors import DoesNotFitError, SizingError, WillNotStartError
 from tonnage.sizing.memory.prefix import with_whole_blocks
 from tonnage.sizing.offload import RUNS_ON, Decided, decide_offload, without_refused
 from tonnage.sizing.plan import OnSearch, Sizing, keep_searching, requests_per_s_asked
@@ -174,7 +174,7 @@ def answer(
         return Refused(
             deployment=deployment,
             code=code_of(error),
-            message=str(error),
+            message=f"{error}{_shorter(spec, request, error)}",
             assumed=assumptions_written(request),
             offers=()
             if isinstance(error, WillNotStartError)  # its message has the flag to change
@@ -200,6 +200,14 @@ def answer(
         reasons=reasons,
         why_offload=why_offload,
     )
+
+
+def _shorter(spec: Spec, request: SizingRequest, error: Exception) -> str:
+    """Name the flag by which a workload asks for no more context than its spec promises."""
+    is_longer = spec.scale_target is not None and request.context_tokens > spec.context_length
+    if not is_longer or not isinstance(error, DoesNotFitError):
+        return ""
+    return f"; contextLength asks for less: set --max-model-len {spec.context_length} there"
 
 
 def _decided(
