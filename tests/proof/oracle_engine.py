@@ -282,7 +282,8 @@ def in_fork(config: dict, backend: str | None, folder: Path, trace: bool) -> dic
                 traceback.print_exc()
             last = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{Path(last.filename).name}:{last.lineno}"
-            found = {"not built": f"{type(error).__name__} at {where}: {error}"[:400]}
+            words = str(error).replace(str(folder), "")
+            found = {"not built": f"{type(error).__name__} at {where}: {words}"[:400]}
         answer.write_text(json.dumps(found))
         (folder / "modules.json").write_text(json.dumps(list(sys.modules)))
         os._exit(0)
