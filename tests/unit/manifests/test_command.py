@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tonnage.manifests.command import (
     API_SERVER,
+    COMMAND_LINE,
     MOST_CHARS,
     CommandError,
     Surroundings,
@@ -64,6 +65,10 @@ def words(container, **around):
         ({"command": ["numactl", "-N0", "vllm", "serve", "m"]}, "m"),
         ({"command": ["/start"], "args": ["--max_num_seqs=1", "--max-num-batched-tokens=9"]},
          "--max_num_seqs=1 --max-num-batched-tokens=9"),
+        ({"command": ["python3", "-m", COMMAND_LINE, "serve", "m"]}, "m"),
+        (script("env A=1 vllm serve m"), "m"),
+        (script("cd /x && A=1 && vllm serve m $A"), "m 1"),
+        (script("vllm serve $MODEL_ID --a", env=[secret("MODEL_ID")]), "$MODEL_ID --a"),
         (script("vllm serve m --a 1"), "m --a 1"),
         (script("exec vllm serve m", by=("bash", "-c")), "m"),
         (script("set -euo pipefail\nexec vllm serve m \\\n  --a 1 # why\n"), "m --a 1"),
@@ -113,6 +118,10 @@ def test_the_words_that_vllm_gets(container, expected):
         (script("vllm serve m --enable-lora $EXTRA", env=[secret("EXTRA")]), "$EXTRA"),
         (script("[ -n x ] && A=--a; vllm serve m $A"), "$A may hold flags"),
         (script("if x; then A=--a; fi; vllm serve m $A"), "$A may hold flags"),
+        (script("grep x /y && A=--a; vllm serve m $A"), "$A may hold flags"),
+        (script("vllm serve m $MODEL", env=[secret("MODEL")]), "$MODEL may hold flags"),
+        (script("vllm serve $MODEL_ARGS", env=[secret("MODEL_ARGS")]), "$MODEL_ARGS may hold"),
+        ({"command": ["python3", "-m", COMMAND_LINE, "bench"]}, "starts vLLM's server"),
         (script("A=$(nproc); vllm serve m $A"), "$A may hold flags"),
         (script("source /env; vllm serve m $A"), "$A may hold flags"),
         (script("read A; vllm serve m $A"), "$A may hold flags"),
@@ -159,6 +168,26 @@ class TestAFileOfFlags:
             '--max-num-seqs 4 --enforce-eager --lora-modules a b --compilation-config {"x": 1} m '
             "--max-num-seqs 9"
         )
+
+    def test_may_be_one_key_of_a_map_under_another_name(self):
+        container = self.CONTAINER | {
+            "volumeMounts": [
+                {"name": "c", "mountPath": "/etc/vllm/c.yaml", "subPath": "flags.yaml"}
+            ]
+        }
+        items = [{"key": "f", "path": "flags.yaml"}]
+        volumes = {"c": {"name": "c", "configMap": {"name": "flags", "items": items}}}
+        found = words(container, volumes=volumes, config_maps={"flags": {"f": "a: 1"}})
+
+        assert found == "--a 1 m --max-num-seqs 9"
+
+    def test_and_variables_of_a_map_are_read(self):
+        container = script("vllm serve m $P_A $B")
+        container["envFrom"] = [{"prefix": "P_", "configMapRef": {"name": "flags"}}]
+        reference = {"name": "flags", "key": "A"}
+        container["env"] = [{"name": "B", "valueFrom": {"configMapKeyRef": reference}}]
+
+        assert words(container, config_maps={"flags": {"A": "--a"}}) == "m --a --a"
 
     def test_that_is_not_known_is_asked_for_by_name(self):
         with pytest.raises(CommandError, match="ConfigMap flags, which is not read here"):

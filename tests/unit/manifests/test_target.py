@@ -129,6 +129,8 @@ class TestAbsentFlags:
             ("--performance-mode throughput", (2048, 16384)),
             ("--no-enable-chunked-prefill --max-model-len 32k", (1024, 32000)),
             ("-dp 2 --enable-expert-parallel --all2all-backend nixl_ep", (256, 256)),
+            ("-dp 2 --enable-expert-parallel", (1024, 8192)),
+            ("--enable-expert-parallel --all2all-backend nixl_ep", (1024, 8192)),
         ],
     )
     def test_depend_on_the_others_as_in_vllm(self, arguments, expected):
