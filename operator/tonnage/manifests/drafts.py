@@ -13,6 +13,7 @@ from tonnage.catalog.shape import ModelShape, StateAttention
 from tonnage.sizing.provenance import Figure, Input, Origin, assumed_inputs
 from tonnage.sizing.request import SizingRequest
 from tonnage.sizing.speculation import Speculation
+from tonnage.units import count_of
 
 CONFIG: Final = "--speculative-config"
 SHORT_FORMS: Final = {
@@ -122,7 +123,8 @@ def _with_head(shape: ModelShape, method: str, model: str) -> tuple[ModelShape, 
                 "suffix, and draft models of the catalogue"
             ) from error
         extra, layers = num_parameters(draft), draft.num_layers
-        what = f"{draft.name} counted as {layers} further layers of the model, and in 16 bits"
+        further = count_of(layers, "further layer")
+        what = f"{draft.name} counted as {further} of the model, and in 16 bits"
     if all(isinstance(each, StateAttention) for _, each in shape.attentions()):
         raise ValueError(f"{CONFIG}: no layer of {shape.name} looks at every token, as drafts do")
     bounded = replace(shape, num_draft_layers=layers, rotary_elements=shape.rotary_elements + extra)

@@ -216,6 +216,7 @@ def _add_model_flags(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--max-lora-rank", type=positive)
     _add_boolean(serve, "enable-expert-parallel", "-ep")
     _add_boolean(serve, "enable-prefix-caching")
+    _add_boolean(serve, "allow-deprecated-quantization")
 
 
 def _add_boolean(serve: argparse.ArgumentParser, name: str, *short: str) -> None:

@@ -229,7 +229,7 @@ BAD_VALUES = [
     (
         f"plan {H100} --set engine.args=[--frobnicate]",
         None,
-        "the allowed flags are async-scheduling",
+        "the allowed flags are allow-deprecated-quantization",
     ),
 ]
 UNKNOWN = [
