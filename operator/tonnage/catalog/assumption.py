@@ -12,8 +12,8 @@ Subject = Literal["model", "weights", "KV cache", "checkpoint", "GPU", "vLLM", "
 class Assumption:
     """One thing that was read and that no rule knows, and what is planned with instead.
 
-    The bound never takes less memory or time than the truth, so what is planned fits; it may take
-    up to ``WIDEST`` times as much. What has no such bound is refused.
+    The bound never takes less memory or time than the truth, so what is planned fits. What has no
+    such bound is refused.
     """
 
     about: Subject
@@ -24,7 +24,5 @@ class Assumption:
     """What the bound makes too large, if anything."""
     replaced_by: str
     """What knows better: a file, a field with a value, or the first Ready pod's own report."""
-
-
-WIDEST = 1.5
-"""Times the truth that an assumption may count at most."""
+    times: float = 1.5
+    """Times the truth that is counted at most."""

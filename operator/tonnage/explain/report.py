@@ -13,7 +13,6 @@ from tonnage.api.status import (
     Reason,
     ReasonStatus,
 )
-from tonnage.catalog.assumption import WIDEST
 from tonnage.catalog.shape import (
     Attention,
     CompressedAttention,
@@ -221,7 +220,7 @@ def assumptions_written(request: SizingRequest) -> tuple[str, ...]:
 
 def _assumption_written(assumed: Input) -> str:
     """Write an assumption, its effect and its cure in a sentence."""
-    effect = f"{assumed.effect} may be up to {WIDEST - 1:.0%} too large"
+    effect = f"{assumed.effect} may be up to {assumed.times - 1:.0%} too large"
     if assumed.effect == "start":
         effect = "otherwise vLLM does not start"
     return f"{assumed.name}: {assumed.value}; {effect}; {assumed.replaced_by} replaces this"

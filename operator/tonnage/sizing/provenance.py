@@ -79,6 +79,8 @@ class Input:
     """The class of a GPU, the version of an engine."""
     effect: str = ""
     """Of an assumption: what its bound makes too large, memory or time."""
+    times: float = 1.0
+    """Of an assumption: times the truth that it counts at most."""
     replaced_by: str = ""
     """Of an assumption: the file, the field or the report that knows better."""
 
@@ -128,13 +130,17 @@ def assumed_inputs(assumptions: Iterable[Assumption]) -> Iterator[Input]:
             value=each.taken,
             origin=Origin.ASSUMED,
             effect=each.effect,
+            times=each.times,
             replaced_by=each.replaced_by,
         )
 
 
-def assumes(inputs: Iterable[Input], effect: Literal["memory", "time"]) -> bool:
-    """Tell whether one of the inputs is a bound that makes memory, or time, too large."""
-    return any(effect in each.effect for each in inputs)
+def most_times(inputs: Iterable[Input], effect: Literal["memory", "time"]) -> float:
+    """Return times the truth that assumptions count of memory, or of time, at most; 1: none does.
+
+    That of the widest: assumptions are rarely about the same bytes.
+    """
+    return max((each.times for each in inputs if effect in each.effect), default=1.0)
 
 
 def given_input(figure: Figure, value: str) -> Input:

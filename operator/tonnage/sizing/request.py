@@ -8,7 +8,7 @@ from typing import Final
 from tonnage.api.hardware import ParallelSizes
 from tonnage.api.pods import Role
 from tonnage.api.spec import Spec
-from tonnage.catalog.assumption import WIDEST, Assumption
+from tonnage.catalog.assumption import Assumption
 from tonnage.catalog.cache_types import CACHE_TYPES, StoredCache, names_of
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.engine import CacheRules, KnownEngine, find_engine, parse_version
@@ -49,7 +49,6 @@ from tonnage.sizing.provenance import (
     Origin,
     arrivals_input,
     assumed_inputs,
-    assumes,
     demand_written,
     engine_input,
     format_input,
@@ -57,6 +56,7 @@ from tonnage.sizing.provenance import (
     gpu_input,
     host_cache_written,
     lengths_inputs,
+    most_times,
     schedules_written,
     speed_input,
     targets_written,
@@ -491,7 +491,7 @@ def prior_of(request: SizingRequest) -> SpeedConstants:
 def spread_of(request: SizingRequest) -> float:
     """Return by which fraction a step may be off its prior, either way, eight times in ten."""
     spread = speed_spread(request.gpu, request.weights, request.shape)
-    return max(spread, WIDEST - 1) if assumes(request.inputs, "time") else spread
+    return max(spread, most_times(request.inputs, "time") - 1)
 
 
 def with_prior(request: SizingRequest) -> SizingRequest:

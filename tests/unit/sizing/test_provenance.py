@@ -7,7 +7,7 @@ import pytest
 from builders import a_sizing_request
 from fleet_builders import a_model
 from tonnage.api.objects import InvalidSpecError
-from tonnage.catalog.assumption import WIDEST, Assumption
+from tonnage.catalog.assumption import Assumption
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.explain.report import assumption_reasons, estimate_status
 from tonnage.sizing.provenance import (
@@ -111,11 +111,12 @@ def test_without_known_events_nothing_is_said_of_them():
     assert Figure.SCHEDULES not in {each.figure for each in inputs_of(a_model().spec)}
 
 
-def an_assumption(effect="memory"):
+def an_assumption(effect="memory", times=1.5):
     return Assumption(
         about="model",
         taken="model_type new: 32 layers, each attends to all tokens",
         effect=effect,
+        times=times,
         replaced_by="the KV tokens that the first Ready pod reports",
     )
 
@@ -125,17 +126,24 @@ def assuming(*assumptions):
 
 
 def test_an_assumption_about_memory_moves_the_high_end_of_the_cache_alone():
-    sure, unsure = size(a_sizing_request()), size(assuming(an_assumption()))
+    sure, unsure = size(a_sizing_request()), size(assuming(an_assumption(times=1.2)))
 
     assert unsure.kv_tokens == sure.kv_tokens
     assert unsure.kv_tokens_range[0] == sure.kv_tokens_range[0]
-    assert unsure.kv_tokens_range[1] == pytest.approx(WIDEST * sure.kv_tokens_range[1])
+    assert unsure.kv_tokens_range[1] == pytest.approx(1.2 * sure.kv_tokens_range[1])
+
+
+def test_no_assumption_makes_a_cache_larger_than_the_memory():
+    sizing = size(assuming(an_assumption(times=4.0)))
+
+    tokens_per_byte = sizing.kv_tokens / sizing.replica.kv_pool_bytes
+    assert sizing.kv_tokens_range[1] == sizing.budget.total_bytes * tokens_per_byte
 
 
 @pytest.mark.parametrize("effect", ["time", "memory and time"])
 def test_an_assumption_about_time_widens_what_a_step_may_take(effect):
-    assert spread_of(assuming(an_assumption(effect))) == WIDEST - 1
-    assert spread_of(assuming(an_assumption())) == spread_of(a_sizing_request()) < WIDEST - 1
+    assert spread_of(assuming(an_assumption(effect))) == 0.5
+    assert spread_of(assuming(an_assumption())) == spread_of(a_sizing_request()) < 0.5
 
 
 def test_an_assumption_is_said_once_with_what_replaces_it():

@@ -74,6 +74,7 @@ from tonnage.catalog.shape import (
 _QUANTIZED_NAME = re.compile(
     r"(?<![a-z0-9])(fp8|(nv|mx)?fp4|int[48]|w[48]a(8|16)|awq|gptq)(?![a-z0-9])", re.IGNORECASE
 )
+_EIGHT_BITS = re.compile("fp8|int8|w8", re.IGNORECASE)
 
 
 def shape_from_config(
@@ -381,5 +382,6 @@ def _unsaid(name: str, weights: WeightFormat) -> Iterator[Assumption]:
             taken=f"the name says {hint[0]}, but config.json has no quantization_config: two bytes "
             "per parameter are counted",
             effect="memory and time",
+            times=BF16.bytes_per_parameter / (1.0 if _EIGHT_BITS.match(hint[0]) else 0.5),
             replaced_by="hf_quant_config.json beside config.json, or model.weights",
         )

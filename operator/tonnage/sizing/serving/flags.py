@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from tonnage.catalog.assumption import WIDEST
 from tonnage.catalog.engine import default_batched_tokens
 from tonnage.sizing.errors import DoesNotFitError
 from tonnage.sizing.memory.budget import memory_budget
@@ -13,7 +12,7 @@ from tonnage.sizing.memory.ceiling import MemoryBudget, given_shortfall, shortfa
 from tonnage.sizing.memory.layout import default_block_tokens
 from tonnage.sizing.memory.starts import StartFigures, most_startable_seqs
 from tonnage.sizing.parallelism.shard import Shard
-from tonnage.sizing.provenance import assumes
+from tonnage.sizing.provenance import most_times
 from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.serving.admission import max_queued_tokens
 from tonnage.sizing.serving.goodput import NOTHING, Goodput, Length, goodput, ratio_at
@@ -447,8 +446,8 @@ def pool_range_bytes(
         return pool, pool
     has_run = request.flags is not None and request.has_started
     least = request_bytes(request, replica) if has_run else 0.0
-    widest = WIDEST if assumes(request.inputs, "memory") else 1.0
-    high = budget.kv_pool_high_bytes * widest
+    times = most_times(request.inputs, "memory")
+    high = min(budget.kv_pool_high_bytes * times, budget.total_bytes)
     return max(least, budget.kv_pool_low_bytes), max(least, high)
 
 
