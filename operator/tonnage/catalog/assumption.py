@@ -1,11 +1,12 @@
 """What no table has and nobody gave: the bound on the safe side that is counted in its place."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 Effect = Literal["memory", "time", "memory and time", "start"]
 """What is counted too large; start: nothing, but the engine refuses if it is not as assumed."""
 Subject = Literal["model", "weights", "KV cache", "checkpoint", "GPU", "vLLM", "flags"]
+USUAL_TIMES: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,5 +25,5 @@ class Assumption:
     """What the bound makes too large, if anything."""
     replaced_by: str
     """What knows better: a file, a field with a value, or the first Ready pod's own report."""
-    times: float = 1.5
+    times: float = USUAL_TIMES
     """Times the truth that is counted at most."""

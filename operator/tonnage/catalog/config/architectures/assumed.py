@@ -12,7 +12,7 @@ from functools import cache
 from importlib import resources
 from typing import Final
 
-from tonnage.catalog.assumption import Assumption
+from tonnage.catalog.assumption import USUAL_TIMES, Assumption
 from tonnage.catalog.config.architectures.keyed import (
     DELTA_MARKS,
     INDEX_MARKS,
@@ -70,7 +70,9 @@ def assumed_kind(described: str, keys: DecoderKeys) -> Assumption:
     else:
         kept = f"{count_of(keys.num_key_value_heads or keys.num_attention_heads, 'KV head')}"
     windows = " but for the windows of layer_types" if keys.layer_types else ""
+    times, positions = USUAL_TIMES, keys.max_position_embeddings
     if keys.sliding_window and not keys.layer_types:
+        times = max(times, (positions or keys.sliding_window) / keys.sliding_window)
         windows = f" (its window of {keys.sliding_window} tokens is of no layer that is named)"
     experts = f", {keys.num_experts} experts where none is excepted" if keys.num_experts else ""
     return Assumption(
@@ -78,6 +80,7 @@ def assumed_kind(described: str, keys: DecoderKeys) -> Assumption:
         taken=f"{described}: {layers} that keep {kept} of every token{windows}, and "
         f"the widest blocks that the keys make{experts}",
         effect="memory and time",
+        times=times,
         replaced_by=_REPLACED_BY,
     )
 

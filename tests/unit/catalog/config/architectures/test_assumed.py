@@ -177,3 +177,9 @@ def test_the_class_decides_what_an_unknown_kind_is_as_in_vllm() -> None:
 
     assert known.groups == shape_from_config(UNKNOWN | {"model_type": "llama"}, name="m").groups
     assert not known.assumptions
+
+
+def test_a_window_of_no_layer_that_is_named_may_be_of_all() -> None:
+    [assumption] = read(sliding_window=1024, max_position_embeddings=16_384).assumptions
+
+    assert assumption.times == 16
