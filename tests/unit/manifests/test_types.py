@@ -63,7 +63,13 @@ def test_a_board_without_bf16_computes_in_float16():
         ({"quantization_config": AWQ, "torch_dtype": None}, "float16"),
         ({"quantization_config": AWQ | {"group_size": 16}}, "float16"),
         ({"quantization_config": AWQ | {"zero_point": False}}, "float16"),
-        ({"quantization_config": AWQ | {"quant_method": "gptq", "sym": False}}, "float16"),
+        (
+            {
+                "quantization_config": AWQ | {"quant_method": "gptq", "sym": False},
+                "version": "0.21",
+            },
+            "float16",
+        ),
         ({"quantization_config": AWQ | {"quant_method": "gptq", "sym": True}}, "bfloat16"),
     ],
 )
