@@ -5,6 +5,7 @@ after ``re:``. A part counts as the heaviest of its matrices: that can only make
 heavy, never too light. Layers that differ count as their mean.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -87,6 +88,12 @@ _MAX_WILDCARDS: Final = 4
 """More would let a short expression run for minutes."""
 _MAX_PATTERNS: Final = 900
 """Globs and expressions of all rules; names in full may be many more."""
+_MAX_COMPARISONS: Final = 600_000
+"""Of names with patterns, for one model: half a second. All objects wait while one is read."""
+_PREFIXES_AS_ONE: Final = 16
+"""Globs that end with their only wildcard take as long as one that does not."""
+_NAMES_OF_LAYER: Final = 200
+"""About as many are asked about."""
 _MARKS: Final = ("*", "?", "[")
 _NUMBER: Final = re.compile(r"(?<![A-Za-z_])\d")
 
@@ -108,6 +115,7 @@ def formats_by_part(
     _refuse_slow([each for patterns, _ in rules for each in patterns])
     matchers = [(_Matcher(patterns), stored) for patterns, stored in rules if patterns]
     tells_layers = any(_NUMBER.search(each) for patterns, _ in rules for each in patterns)
+    _refuse_many(matchers, len(layers) if tells_layers else 1)
     found = {}
     for part, indices in _owners(layers).items():
         asked = indices if tells_layers else indices[:1]
@@ -214,6 +222,15 @@ def _refuse_slow(patterns: Sequence[str]) -> None:
         )
 
 
+def _refuse_many(matchers: Sequence[tuple["_Matcher", WeightFormat]], num_layers: int) -> None:
+    number = num_layers * _NAMES_OF_LAYER * math.fsum(each.num_comparisons for each, _ in matchers)
+    if number > _MAX_COMPARISONS:
+        raise UnknownArchitectureError(
+            f"modules of {num_layers} layers by so many patterns are not understood yet: some "
+            f"{number:,.0f} comparisons, and at most {_MAX_COMPARISONS:,} are made"
+        )
+
+
 class _Matcher:
     """The names and patterns of one rule."""
 
@@ -225,6 +242,9 @@ class _Matcher:
         translated = [translate(text) for glob in globs for text in (glob, f"{glob}.*")]
         self._globs = re.compile("|".join(translated)) if globs else None
         self._expressions = [_expression(each.removeprefix("re:")) for each in written]
+        prefixes = [each for each in globs if not _is_glob(each.rstrip("*"))]
+        slow = len(globs) - len(prefixes) + len(written)
+        self.num_comparisons = slow + len(prefixes) / _PREFIXES_AS_ONE + len(self._lengths)
 
     def matches(self, name: str) -> bool:
         """Tell whether a module of this name is meant, or one that it is in."""

@@ -333,6 +333,7 @@ def test_layers_that_differ_count_as_their_mean() -> None:
         (["*a" * 200], "modules by the pattern '*a*a"),
         ([f"*{n}*" for n in range(1001)], "modules in 1001 patterns"),
         ([f"re:.*{n}.*" for n in range(1001)], "modules in 1001 patterns"),
+        ([f"re:.*{n}.*" for n in range(300)], "comparisons, and at most 600,000 are made"),
     ],
 )
 def test_patterns_that_take_long_are_refused(patterns: list[str], message: str) -> None:
