@@ -301,6 +301,21 @@ def image_version(image: str) -> str | None:
     return match[1] if match and is_vllm_image(image) else None
 
 
+def likely_version(image: str) -> str | None:
+    """Return the version that the tag of an image may be whose name says vLLM; None: it is not.
+
+    Somebody built or mirrored it, and tags of other products are not of this form.
+
+    >>> [likely_version(f"{name}:v0.33.0") for name in ("my.registry/team/vllm", "llm-d-cuda")]
+    ['0.33', None]
+    """
+    repository, tag = _repository_and_tag(image)
+    is_other = any(f"/{repository}".endswith(f"/{name}") for name in _vllm()["images"]["others"])
+    is_named = re.fullmatch(r"vllm(-[a-z0-9-]+)?", repository.rpartition("/")[2])
+    match = re.match(r"v?(0\.\d{1,4})(?=[.+-]|$)", tag)
+    return match[1] if match and is_named and not is_other else None
+
+
 def is_vllm_image(image: str) -> bool:
     """Tell whether an image is one that vLLM publishes, or a mirror of it."""
     repository, names = _repository_and_tag(image)[0], _vllm()["images"]

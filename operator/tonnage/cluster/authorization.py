@@ -211,7 +211,7 @@ class Authorization:
                 self._aws = session.get_credentials()
             if self._aws is not None:
                 return self._aws.get_frozen_credentials()
-        except (BotoCoreError, ClientError, OSError) as error:
+        except (BotoCoreError, ClientError, OSError, RuntimeError, ValueError) as error:
             raise _problem(f"{AUTH}.sigv4: {type(error).__name__} of AWS") from error
         raise _problem(
             f"{AUTH}.sigv4: the pod has no identity of AWS: annotate its ServiceAccount "

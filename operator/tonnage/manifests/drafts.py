@@ -16,6 +16,7 @@ from tonnage.sizing.speculation import Speculation
 from tonnage.units import count_of
 
 CONFIG: Final = "--speculative-config"
+SHORT_CONFIG: Final = "-sc"
 SHORT_FORMS: Final = {
     "--spec-method": "method",
     "--spec-model": "model",
@@ -82,8 +83,9 @@ def _config(found: Mapping[str, str]) -> dict[str, Any]:
             raise ValueError(f"{CONFIG} {found[CONFIG]!r:.90} is no JSON object")
         config = {str(key).replace("-", "_"): value for key, value in config.items()}
     for flag, value in found.items():
-        if flag.startswith(f"{CONFIG}."):
-            config[flag.removeprefix(f"{CONFIG}.").replace("-", "_")] = value
+        name, dot, key = flag.partition(".")
+        if dot and name in {CONFIG, SHORT_CONFIG}:
+            config[key.replace("-", "_")] = value
         elif flag in SHORT_FORMS:
             config[SHORT_FORMS[flag]] = value
     return config

@@ -7,7 +7,13 @@ from typing import Any, Final
 
 from tonnage.api.pods import ScaleTarget
 from tonnage.api.spec import Spec
-from tonnage.catalog.engine import batch_defaults, image_version, is_vllm_image
+from tonnage.catalog.assumption import Assumption
+from tonnage.catalog.engine import (
+    batch_defaults,
+    image_version,
+    is_vllm_image,
+    likely_version,
+)
 from tonnage.manifests.arguments import (
     MAX_NUM_BATCHED_TOKENS,
     MAX_NUM_SEQS,
@@ -21,7 +27,7 @@ from tonnage.manifests.names import CONTAINER
 from tonnage.manifests.workload import GROUPS
 from tonnage.sizing.adapters import Adapters, adapters_in, are_counted
 from tonnage.sizing.checks import with_running_cache
-from tonnage.sizing.provenance import Figure, Input, Origin, with_changed
+from tonnage.sizing.provenance import Figure, Input, Origin, assumed_inputs, with_changed
 from tonnage.sizing.request import Flags, SizingRequest, digest_of
 from tonnage.sizing.switches import switches_in
 from tonnage.units import engine_integer
@@ -126,12 +132,12 @@ def check_answering(target: ScaleTarget, engine: TargetEngine) -> None:
 
 
 def target_version(target: ScaleTarget, engine: TargetEngine) -> str:
-    """Return the version of vLLM: as the spec gives it, else by the tag of a known image.
+    """Return the version of vLLM: as the spec gives it, else by the tag of its image.
 
     Raises:
-        RefusedError: the tag is not known to be a version of vLLM.
+        RefusedError: neither the image nor its tag is known to be of vLLM.
     """
-    found = target.engine_version or image_version(engine.image)
+    found = target.engine_version or image_version(engine.image) or likely_version(engine.image)
     if found is None:
         raise RefusedError(
             "EngineVersionUnknown",
@@ -158,12 +164,17 @@ def target_request(
     if engine.problem:
         raise RefusedError("FlagsUnknown", f"{where}: {engine.problem}")
     try:
-        context_tokens, of_context = _context(request, found)
+        context_tokens, of_context = _context(request, found, has_started=has_started)
         flags, of_flags = _flags(replace(request, context_tokens=context_tokens), found)
-        request, adapters = with_drafts(request, found), adapters_in(found)
+        request = _with_drafts(request, found, has_started=has_started)
+        adapters = adapters_in(found)
     except ValueError as error:
         raise RefusedError("FlagsUnknown", f"{where}: {error}") from error
     role = (f"role {request.role}",) if request.role else ()
+    longest = request.shape.max_position_tokens
+    if longest is not None and context_tokens > longest:
+        longer = replace(request.shape, max_position_tokens=context_tokens)
+        request = replace(request, shape=longer)
     request = replace(
         request,
         context_tokens=context_tokens,
@@ -171,6 +182,7 @@ def target_request(
         inputs=(
             *with_changed(request.inputs, *of_context),
             *of_flags,
+            *_version_inputs(spec.scale_target, engine),
             *_adapter_inputs(request, adapters),
         ),
     )
@@ -194,8 +206,45 @@ def _adapter_inputs(request: SizingRequest, adapters: Adapters | None) -> Iterat
     yield Input(figure=Figure.ADAPTERS, value=value, origin=origin)
 
 
-def _context(request: SizingRequest, found: Mapping[str, str]) -> tuple[int, tuple[Input, ...]]:
+def _version_inputs(target: ScaleTarget | None, engine: TargetEngine) -> Iterator[Input]:
+    """Yield that a version is assumed, where it is by the tag of somebody's own image."""
+    if target is None or target.engine_version or image_version(engine.image):
+        return
+    if likely_version(engine.image) is None:
+        return
+    assumed = Assumption(
+        about="vLLM",
+        taken=f"the tag of {engine.image[:255]} counts as a version of vLLM, as its name says vllm",
+        effect="memory and time",
+        replaced_by="scaleTarget.engineVersion",
+    )
+    yield from assumed_inputs([assumed])
+
+
+def _with_drafts(
+    request: SizingRequest, found: Mapping[str, str], *, has_started: bool
+) -> SizingRequest:
+    """Return the request with what drafts; engines that run are scaled without what is unknown.
+
+    Raises:
+        ValueError: nothing runs, and nobody knows what the draft takes.
+    """
+    try:
+        return with_drafts(request, found)
+    except ValueError as error:
+        if not has_started:
+            raise
+        value = f"not counted: {error}"
+        given = Input(figure=Figure.SPECULATION, value=value, origin=Origin.GUESSED)
+        return replace(request, inputs=(*request.inputs, given))
+
+
+def _context(
+    request: SizingRequest, found: Mapping[str, str], *, has_started: bool
+) -> tuple[int, tuple[Input, ...]]:
     """Return the longest request that the engine takes, and where that is from.
+
+    What runs has shown that vLLM took its length: a variable or an override allowed it.
 
     Sources:
         [vllm-source] config/model.py get_and_verify_max_len: absent, it is the model's own.
@@ -204,7 +253,8 @@ def _context(request: SizingRequest, found: Mapping[str, str]) -> tuple[int, tup
     given = found.get("--max-model-len")
     if given is not None and given.strip().lower() not in AUTO:
         tokens, where = _positive(given), f"--max-model-len {given}"
-        if longest is not None and tokens > longest and not found.keys() & LONGER:
+        is_allowed = has_started or any(flag.startswith(LONGER) for flag in found)
+        if longest is not None and tokens > longest and not is_allowed:
             raise ValueError(f"{where} exceeds the {longest} positions of {request.shape.name}")
     else:
         tokens = longest if given is None and longest is not None else asked

@@ -39,10 +39,16 @@ def adapters_in(flags: Mapping[str, str]) -> Adapters | None:
     """
     if "--enable-lora" not in flags:
         return None
-    number, rank = (
-        engine_integer(flags.get(name, str(default)))
-        for name, default in (("--max-loras", DEFAULT_NUMBER), ("--max-lora-rank", DEFAULT_RANK))
-    )
+    try:
+        number, rank = (
+            engine_integer(flags.get(name, str(default)))
+            for name, default in (
+                ("--max-loras", DEFAULT_NUMBER),
+                ("--max-lora-rank", DEFAULT_RANK),
+            )
+        )
+    except ValueError as error:
+        raise ValueError("--max-loras and --max-lora-rank must be numbers") from error
     if min(number, rank) < 1:
         raise ValueError(f"--max-loras {number} and --max-lora-rank {rank} must be 1 or more")
     return Adapters(number=number, rank=rank)

@@ -52,7 +52,7 @@ def check_request(request: SizingRequest) -> None:
         check_adapters(request.shape)
     if request.speculation:
         check_drafts(request.shape, request.speculation)
-    if request.adapters and request.speculation:
+    if request.adapters and request.speculation and request.flags is None:
         raise InvalidAdaptersError(
             "model.adapters: vLLM does not combine LoRA with engine.speculative"
         )
@@ -190,13 +190,19 @@ def check_cache(request: SizingRequest) -> None:
     """Refuse what the engine cannot keep, or keeps in a way that no formula here covers.
 
     Raises:
-        InvalidKvCacheError: compressed attention in another format than fp8.
+        InvalidKvCacheError: compressed attention in another format than fp8, or no layer that
+            keeps anything.
         UnsupportedEngineError: compressed attention before its blocks are packed.
 
     Sources:
         [vllm-source] models/deepseek_v4/attention.py _resolve_dsv4_kv_cache_dtype: 16 bits are
         refused, but by a backend that has to be chosen; model_executor/models/registry.py.
     """
+    if not any(attention for _, attention in request.shape.attentions()):
+        raise InvalidKvCacheError(
+            f"no layer of {request.shape.name} keeps a KV cache or a state: there is no decode to "
+            "plan"
+        )
     if not request.shape.has_kind(CompressedAttention):
         return
     if request.kv_format != "fp8":

@@ -63,6 +63,7 @@ _MEANINGS: Mapping[str, Any] = {
 
 BLOCK_FLAG: Final = "--block-size"
 WIDE_CACHE_FLAG: Final = "--kv-cache-dtype-skip-layers"
+BLOCK_TOKENS: Final = re.compile(r"[1-9][0-9]{0,8}")
 _LEVELS = {"0": "NONE", "1": "PIECEWISE", "2": "FULL_AND_PIECEWISE", "3": "FULL_AND_PIECEWISE"}
 """``cudagraph_mode`` by what follows ``-O``."""
 _MODE = re.compile(r"""cudagraph_mode["'\s]*[:=][\s"']*(?:CUDAGraphMode\.)?(\w+)""", re.IGNORECASE)
@@ -81,20 +82,21 @@ def switches_in(arguments: Iterable[str]) -> EngineSwitches:
     False
     """
     given, switches, is_list = list(arguments), DEFAULT_SWITCHES, False
+    wide: list[str] = []
     for argument, following in zip_longest(given, given[1:], fillvalue=""):
         flag, equals, value = argument.partition("=")
         flag = flag.replace("_", "-")
         size = value if equals else following
-        if flag == BLOCK_FLAG and size.isdecimal() and int(size) > 0:
+        if flag == BLOCK_FLAG and BLOCK_TOKENS.fullmatch(size):
             switches = replace(switches, block_tokens=int(size))
         if is_list and not argument.startswith("-"):
-            switches = replace(switches, wide_cache=(*switches.wide_cache, argument))
+            wide.append(argument)
             continue
         is_list = flag == WIDE_CACHE_FLAG
         if is_list:
-            switches = replace(switches, wide_cache=(value,) if value else ())
+            wide = [value] if value else []
         switches = replace(switches, **_MEANINGS.get(flag, {}))
-    return replace(switches, graph_mode=_graph_mode(" ".join(given)))
+    return replace(switches, wide_cache=tuple(wide), graph_mode=_graph_mode(" ".join(given)))
 
 
 def _graph_mode(arguments: str) -> str | None:

@@ -170,9 +170,6 @@ def test_depth_is_counted_to_the_letter():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('{"a": 1,\n "b": NaN}', "f: NaN is not a number that JSON has"),
-        ('{"a": {"c": 1e999}}', "f: 1e999 is not a number that JSON has"),
-        ('{"a": -Infinity}', "f: -Infinity is not"),
         ('{"a": 1,\n "b": {"c": 1,\n "c": 2}}', "f: key 'c' is given twice"),
         ('{"a": 1,}', "f:1: "),
         ("[" * 100_000, "f: it nests too deep"),
@@ -190,3 +187,8 @@ def test_json_is_refused_with_what_is_wrong(text, expected):
 
 def test_json_with_text_like_numbers_passes():
     check_json('{"NaN": "1e999", "a": [1e-05, "\\" 1e999"]}', source="f")
+
+
+@pytest.mark.parametrize("text", ['{"a": 1,\n "b": NaN}', '{"a": 1e999}', '{"a": -Infinity}'])
+def test_numbers_that_python_writes_into_a_config_pass(text):
+    check_json(text, source="f")

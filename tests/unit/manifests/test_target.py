@@ -4,6 +4,8 @@ Tags are those that the publishers of the images give them; batches are those of
 ``get_batch_defaults`` in vLLM's ``engine/arg_utils.py``.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from builders import a_sizing_request
@@ -66,7 +68,8 @@ def version(image, **target):
         ("nvcr.io/nvidia/vllm:26.03-py3", None),
         ("registry.redhat.io/rhaiis/vllm-cuda-rhel9:3.5.1", None),
         ("rocm/vllm:rocm7.0_mi300_vllm_0.14", None),
-        ("vastai/vllm:v0.31.0-2026-08-28", None),
+        ("vastai/vllm:v0.31.0-2026-08-28", "0.31"),
+        ("my.registry/team/vllm:v0.33.0", "0.33"),
         ("", None),
     ],
 )  # fmt: skip
@@ -79,6 +82,50 @@ def test_only_the_tag_of_a_known_image_is_vllms_version(image, minor):
 
     assert caught.value.reason == "EngineVersionUnknown"
     assert version(image, engine_version="0.31.0") == "0.31.0"
+
+
+@pytest.mark.parametrize(
+    ("image", "is_assumed"),
+    [
+        ("my.registry/team/vllm:v0.31.0", True),
+        ("vllm/vllm-openai-rocm:v0.31.0", True),
+        ("vllm/vllm-openai:v0.31.0", False),
+    ],
+)
+def test_a_version_by_the_tag_of_somebodys_own_image_is_an_assumption(image, is_assumed):
+    engine = replace(target_engine({"containers": [{"name": "vllm", "args": []}]}), image=image)
+    engine = replace(engine, arguments=("m",), problem="")
+
+    request = target_request(a_sizing_request(), SPEC, engine, has_started=False)
+
+    found = [each for each in request.inputs if each.origin is Origin.ASSUMED]
+    assert [each.replaced_by for each in found] == ["scaleTarget.engineVersion"] * is_assumed
+
+
+def test_engines_that_run_are_scaled_without_a_draft_that_nobody_knows():
+    config = '{"method": "medusa", "model": "x/m", "num_speculative_tokens": 3}'
+    engine = target_engine({"containers": [{"name": "vllm", "command": [
+        "vllm", "serve", "m", "--speculative-config", config]}]})  # fmt: skip
+    with pytest.raises(RefusedError, match="it is not known what drafts by medusa"):
+        target_request(a_sizing_request(), SPEC, engine, has_started=False)
+
+    request = target_request(a_sizing_request(), SPEC, engine, has_started=True)
+
+    assert request.speculation is None
+    assert any("not counted: --speculative-config" in each.value for each in request.inputs)
+
+
+def test_engines_that_run_took_a_length_beyond_the_models_own():
+    shape = replace(a_sizing_request().shape, max_position_tokens=8192)
+    asked = a_sizing_request(shape=shape)
+    engine = target_engine({"containers": [{"name": "vllm", "command": [
+        "vllm", "serve", "m", "--max-model-len=16k"]}]})  # fmt: skip
+    with pytest.raises(RefusedError, match="exceeds the 8192 positions"):
+        target_request(asked, SPEC, engine, has_started=False)
+
+    request = target_request(asked, SPEC, engine, has_started=True)
+
+    assert (request.context_tokens, request.shape.max_position_tokens) == (16_000, 16_000)
 
 
 def read(arguments, *, gpu="H100", minor="0.31", **changes):

@@ -60,5 +60,5 @@ def _block_tokens(request: SizingRequest, rules: CacheRules) -> int:
         rules=rules,
         cache=request.cache,
     )
-    block_tokens = default_block_tokens(request.shape)
+    block_tokens = default_block_tokens(request.shape, request.switches.block_tokens)
     return cache_layout(tuple(shares), block_tokens=block_tokens, rules=rules).block_tokens

@@ -226,8 +226,8 @@ def _refuse_many(matchers: Sequence[tuple["_Matcher", WeightFormat]], num_layers
     number = num_layers * _NAMES_OF_LAYER * math.fsum(each.num_comparisons for each, _ in matchers)
     if number > _MAX_COMPARISONS:
         raise UnknownArchitectureError(
-            f"modules of {num_layers} layers by so many patterns are not understood yet: some "
-            f"{number:,.0f} comparisons, and at most {_MAX_COMPARISONS:,} are made"
+            f"modules by so many patterns are not understood yet (num_hidden_layers {num_layers}): "
+            f"some {number:,.0f} comparisons, and at most {_MAX_COMPARISONS:,} are made"
         )
 
 
