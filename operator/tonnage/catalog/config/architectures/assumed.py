@@ -26,7 +26,20 @@ from tonnage.units import count_of
 
 def assumed_keys(block: Mapping[str, object]) -> dict[str, object]:
     """Return the keys that decoders share, and the widest state."""
-    return {**shared_keys(block), "mamba_ssm_dtype": "float32"}
+    found = shared_keys(block)
+    shared, number = (
+        found.get(key) for key in ("shared_expert_intermediate_size", "n_shared_experts")
+    )
+    widths = (
+        found.get(key)
+        for key in (
+            "moe_shared_expert_intermediate_size", "moe_intermediate_size", "intermediate_size",
+        )
+    )  # fmt: skip
+    each = next((width for width in widths if isinstance(width, int) and width), 0)
+    if isinstance(shared, int) and isinstance(number, int):
+        found["shared_expert_intermediate_size"] = max(shared, number * each)
+    return {**found, "mamba_ssm_dtype": "float32"}
 
 
 def assumed_architecture(config: Mapping[str, object], block: Mapping[str, object]) -> Architecture:
@@ -71,9 +84,12 @@ def assumed_kind(described: str, keys: DecoderKeys) -> Assumption:
         kept = f"{count_of(keys.num_key_value_heads or keys.num_attention_heads, 'KV head')}"
     windows = " but for the windows of layer_types" if keys.layer_types else ""
     times, positions = USUAL_TIMES, keys.max_position_embeddings
-    if keys.sliding_window and not keys.layer_types:
-        times = max(times, (positions or keys.sliding_window) / keys.sliding_window)
-        windows = f" (its window of {keys.sliding_window} tokens is of no layer that is named)"
+    window = keys.sliding_window or keys.attention_chunk_size
+    if window and not keys.layer_types:
+        times = max(times, (positions or window) / window)
+        windows = f" (its window of {window} tokens is of no layer that is named)"
+    if not keys.kv_lora_rank and not keys.num_key_value_heads:  # there may be one for all
+        times = max(times, times / USUAL_TIMES * keys.num_attention_heads)
     experts = f", {keys.num_experts} experts where none is excepted" if keys.num_experts else ""
     return Assumption(
         about="model",

@@ -80,12 +80,12 @@ INDEX_MARKS: Final = index_marks("indexer_types")
 
 
 def shared_keys(block: Mapping[str, object]) -> dict[str, object]:
-    """Return the block under the usual names, of several the largest, and nothing else."""
+    """Return the block under the usual names, of several the heaviest, and nothing else."""
     found: dict[str, object] = {key: block[key] for key in AS_WRITTEN if key in block}
     for usual, others in SYNONYMS.items():
         numbers = [number for name in (usual, *others) for number in _numbers(block.get(name))]
         if numbers:
-            found[usual] = max(numbers)
+            found[usual] = min(numbers) if usual == "first_k_dense_replace" else max(numbers)
     found["attn_output_gate"] = any(block.get(key) for key in GATES)
     found = {key: value for key, value in found.items() if value is not None}
     return {"q_lora_rank": None, **found} if "kv_lora_rank" in found else found

@@ -20,6 +20,7 @@ from tonnage.catalog.config.formats.quantization import (
     BLOCK_SCALE_BYTES,
     DEFAULT_GROUP,
     FP8,
+    IGNORE_KEYS,
     INT8,
     MX_GROUP,
     MXFP4,
@@ -113,6 +114,12 @@ def read_quantization(block: object) -> QuantizationKeys:
             f"quantization_config.quant_method = {method!r:.100}: vLLM has no such method; give a "
             f"checkpoint in one that it has: {', '.join(sorted(_READERS))}"
         )
+    lists = {key: values.pop(key) for key in IGNORE_KEYS if values.get(key) is not None}
+    wrong = {key: each for key, each in lists.items() if not isinstance(each, list)}
+    if wrong:
+        raise ModelConfigError(f"quantization_config: {wrong!r:.100} is no list of modules")
+    if lists:
+        values["ignore"] = [name for each in lists.values() for name in each]
     try:
         return QuantizationKeys.model_validate(values)
     except ValidationError as error:
@@ -126,7 +133,7 @@ def recipe_of(keys: QuantizationKeys) -> Recipe:
         ModelConfigError: a key is missing.
         UnknownArchitectureError: the format is not understood.
     """
-    if keys.sparsity_config and keys.sparsity_config.get("format") not in {None, "dense"}:
+    if keys.sparsity_config and keys.sparsity_config.get("format") not in (None, "dense"):
         raise not_understood("sparsity_config", keys.sparsity_config.get("format"))
     return _READERS[keys.method](keys)
 
@@ -166,7 +173,18 @@ def _gptq(keys: QuantizationKeys) -> Recipe:
         )
         for pattern, of_module in (keys.dynamic or {}).items()
     ]
-    return Recipe(default=default, rules=(*rules, *_quantized_head(keys, default)))
+    head = _quantized_head(keys, default)
+    listed = [
+        name
+        for each in keys.modules_in_block_to_quantize or ()
+        for name in (each if isinstance(each, list) else [each])
+        if "lm_head" not in name  # has a key of its own
+    ]
+    if not listed:
+        return Recipe(default=default, rules=(*rules, *head))
+    # What is not listed stays wide, but for routed experts: no list is asked about them.
+    named = ("in:.experts", *(f"in:{name}" for name in listed))
+    return Recipe(default=BF16, rules=(*rules, (named, default), *head))
 
 
 def _quantized_head(keys: QuantizationKeys, stored: WeightFormat) -> tuple[Rule, ...]:
@@ -180,7 +198,7 @@ def _auto_round(keys: QuantizationKeys) -> Recipe:
     patterns = {name for name in of_modules if any(mark in name for mark in "*+?^$()[]{}|\\")}
     named = [(name, stored) for name, stored in of_modules.items() if name not in patterns]
     by_pattern: list[Rule] = [
-        ((f"re:{name}",), stored) for name, stored in of_modules.items() if name in patterns
+        ((f"search:{name}",), stored) for name, stored in of_modules.items() if name in patterns
     ]
     rules = (*_by_format(named), *by_pattern, *_quantized_head(keys, default))
     return Recipe(default=default, rules=rules)
@@ -385,11 +403,13 @@ def _torchao_format(written: object) -> WeightFormat:
         return BF16
     kind = written.get("_type") if isinstance(written, Mapping) else written
     data = written.get("_data") if isinstance(written, Mapping) else None
+    if not isinstance(kind, str):
+        raise not_understood("quant_type", kind)
     if kind in _TORCHAO_INT4:
         size = data.get("group_size", DEFAULT_GROUP) if isinstance(data, Mapping) else DEFAULT_GROUP
         if isinstance(size, int) and size > 0:
             return _with_wide_zero_points(bits=4, group_size=size)
-    if not isinstance(kind, str) or kind not in _TORCHAO:
+    if kind not in _TORCHAO:
         raise not_understood("quant_type", kind)
     return _TORCHAO[kind]
 

@@ -1,14 +1,15 @@
 """Which format each part of a model has, by rules on the names of its modules.
 
-Publishers write these names in four ways: in full, in part, as globs, and as regular expressions
-after ``re:``. A part counts as the heaviest of its matrices: that can only make the weights too
-heavy, never too light. Layers that differ count as their mean.
+Publishers write these names in four ways: in full, in whole words of it, as globs, and as regular
+expressions after ``re:``, which match from the start, or ``search:``, anywhere. What follows
+``in:`` is any part of the name. A part counts as the heaviest of its matrices: that can only make
+the weights too heavy, never too light. Layers that differ count as their mean.
 """
 
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import translate
 from itertools import chain
@@ -95,7 +96,17 @@ _PREFIXES_AS_ONE: Final = 16
 _NAMES_OF_LAYER: Final = 200
 """About as many are asked about."""
 _MARKS: Final = ("*", "?", "[")
+_EXPRESSIONS: Final = ("re:", "search:")
+_PART: Final = "in:"
 _NUMBER: Final = re.compile(r"(?<![A-Za-z_])\d")
+_OF_ALL_LAYERS: Final = re.compile(r"\\[.b]|\.[*+]|(?:\\[dw]|\[0-9\])[*+]")
+_OF_SOME_LAYERS: Final = re.compile(rf"{_NUMBER.pattern}|\\[dw]|[.\[]")
+# A wildcard with three letters behind it, or the end, has few places to stop at.
+_BROAD: Final = re.compile(r"(?:\.|\\[dw]|\])(?:[*+]|\{\d)(?!(?:\\\.)?[A-Za-z_]{3}|\$?$)", re.ASCII)
+_TIMES_BY_BROAD: Final = (1, 1, 8, 120, 1500)
+"""Times the usual comparison that one takes with so many of these, on names of 45 letters."""
+_INNER_GROUP: Final = re.compile(r"\((?:\?[:!=])?([^()]*)\)(\??)")
+_MAX_LENGTH: Final = 500
 
 
 def formats_by_part(
@@ -114,7 +125,7 @@ def formats_by_part(
     """
     _refuse_slow([each for patterns, _ in rules for each in patterns])
     matchers = [(_Matcher(patterns), stored) for patterns, stored in rules if patterns]
-    tells_layers = any(_NUMBER.search(each) for patterns, _ in rules for each in patterns)
+    tells_layers = any(_tells_layers(each) for patterns, _ in rules for each in patterns)
     _refuse_many(matchers, len(layers) if tells_layers else 1)
     found = {}
     for part, indices in _owners(layers).items():
@@ -154,7 +165,7 @@ def _mean(formats: Sequence[WeightFormat]) -> WeightFormat:
     if len(set(formats)) == 1:
         return formats[0]
     narrow = [each for each in formats if each.bytes_per_parameter < each.wide_bytes_per_parameter]
-    [(common, _)] = Counter(narrow).most_common(1)
+    [(common, _)] = Counter(narrow or formats).most_common(1)
     total_bytes = sum(stored.bytes_per_parameter for stored in formats)
     return replace(common, bytes_per_parameter=total_bytes / len(formats))
 
@@ -204,13 +215,28 @@ def _kind(part: str, layer: Layer) -> str:
     return part
 
 
+def is_pattern(name: str) -> bool:
+    """Tell whether it is a glob or an expression."""
+    return name.startswith(_EXPRESSIONS) or _is_glob(name)
+
+
 def _is_glob(pattern: str) -> bool:
-    return not pattern.startswith("re:") and any(mark in pattern for mark in _MARKS)
+    is_other = pattern.startswith((*_EXPRESSIONS, _PART))
+    return not is_other and any(mark in pattern for mark in _MARKS)
+
+
+def _tells_layers(pattern: str) -> bool:
+    """Tell whether the pattern may match some layers and not others."""
+    if pattern.startswith(_EXPRESSIONS):
+        text = _OF_ALL_LAYERS.sub("-", pattern.partition(":")[2])
+        return _OF_SOME_LAYERS.search(text) is not None
+    is_open = _is_glob(pattern) and ("?" in pattern or "[" in pattern)
+    return is_open or _NUMBER.search(pattern) is not None
 
 
 def _refuse_slow(patterns: Sequence[str]) -> None:
     globs = [each for each in patterns if _is_glob(each)]
-    number = len(globs) + sum(each.startswith("re:") for each in patterns)
+    number = len(globs) + sum(each.startswith(_EXPRESSIONS) for each in patterns)
     if number > _MAX_PATTERNS:
         raise UnknownArchitectureError(
             f"modules in {number} patterns are not understood yet: at most {_MAX_PATTERNS} are"
@@ -235,20 +261,25 @@ class _Matcher:
     """The names and patterns of one rule."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        written = [each for each in patterns if each.startswith("re:")]
+        written = [each for each in patterns if each.startswith(_EXPRESSIONS)]
+        parts = [each for each in patterns if each.startswith(_PART)]
+        self._parts = list(dict.fromkeys(each.removeprefix(_PART) for each in parts))
         globs = [each for each in patterns if _is_glob(each)]
-        self._names = set(patterns).difference(written, globs)
+        self._names = set(patterns).difference(written, globs, parts)
         self._lengths = {name.count(".") + 1 for name in self._names}
         translated = [translate(text) for glob in globs for text in (glob, f"{glob}.*")]
         self._globs = re.compile("|".join(translated)) if globs else None
-        self._expressions = [_expression(each.removeprefix("re:")) for each in written]
+        self._expressions = [_expression(each) for each in written]
         prefixes = [each for each in globs if not _is_glob(each.rstrip("*"))]
-        slow = len(globs) - len(prefixes) + len(written)
-        self.num_comparisons = slow + len(prefixes) / _PREFIXES_AS_ONE + len(self._lengths)
+        slow = len(globs) - len(prefixes) + sum(map(_usual_comparisons, written))
+        fast = len(prefixes) + len(self._parts)
+        self.num_comparisons = slow + fast / _PREFIXES_AS_ONE + len(self._lengths)
 
     def matches(self, name: str) -> bool:
         """Tell whether a module of this name is meant, or one that it is in."""
         words = name.split(".")
+        block, experts, _ = name.partition(".experts.")
+        asked = f"{block}{experts.rstrip('.')}"  # vLLM asks for routed experts as one module
         return (
             any(
                 ".".join(words[start : start + length]) in self._names
@@ -256,14 +287,17 @@ class _Matcher:
                 for start in range(len(words) - length + 1)
             )
             or (self._globs is not None and self._globs.match(name) is not None)
-            or any(expression.match(name) for expression in self._expressions)
+            or any(matches(name) for matches in self._expressions)
+            or any(part in asked for part in self._parts)
         )
 
 
-def _expression(text: str) -> re.Pattern[str]:
+def _expression(written: str) -> Callable[[str], re.Match[str] | None]:
+    kind, _, text = written.partition(":")
     try:
         wildcards = sum(map(text.count, "*+{"))
-        is_simple = _SIMPLE_EXPRESSION.fullmatch(text) and wildcards <= _MAX_WILDCARDS
+        is_short = len(text) <= _MAX_LENGTH and wildcards <= _MAX_WILDCARDS
+        is_simple = is_short and _SIMPLE_EXPRESSION.fullmatch(text)
         compiled = re.compile(text) if is_simple else None
     except re.error:
         compiled = None
@@ -272,4 +306,25 @@ def _expression(text: str) -> re.Pattern[str]:
             f"modules that are quantized or not by the expression {text!r:.100} are not "
             "understood yet"
         )
-    return compiled
+    return compiled.search if kind == "search" else compiled.match
+
+
+def _usual_comparisons(written: str) -> float:
+    """Return how many usual comparisons one with this expression takes at most."""
+    kind, _, text = written.partition(":")
+    broad = len(_BROAD.findall(text)) + (kind == "search")
+    times = _TIMES_BY_BROAD[min(broad, _MAX_WILDCARDS)]
+    while found := _INNER_GROUP.search(text):
+        times *= _num_ways(found[1]) * (2 if found[2] else 1)
+        text = f"{text[: found.start()]}<{text[found.end() :]}"
+    return float(min(times * _num_ways(text), _MAX_COMPARISONS))
+
+
+def _num_ways(group: str) -> int:
+    """Return how many of the alternatives may match at one place: of words only prefixes."""
+    others, words = [], []
+    for each in group.split("|"):
+        (words if re.fullmatch(r"(?:[\w\-/]|\\\.)+", each, re.ASCII) else others).append(each)
+    return len(others) + max(
+        (sum(word.startswith(each) for each in words) for word in words), default=0
+    )

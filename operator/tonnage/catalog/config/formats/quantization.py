@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Annotated, Final
 
-from pydantic import AliasChoices, Field
+from pydantic import Field
 
 from tonnage.catalog.config.keys.decoder import ModelConfigError, UnknownArchitectureError
 from tonnage.catalog.config.keys.types import Block
@@ -20,7 +20,7 @@ NVFP4_GROUP: Final = 16
 """Weights that share a scale of one byte, as these formats define it."""
 DEFAULT_GROUP: Final = 128
 MARLIN_METHODS: Final = frozenset({"awq", "awq_marlin", "gptq", "gptq_marlin"})
-MARLIN_GROUPS: Final = frozenset({-1, 32, 64, 128})
+MARLIN_GROUPS: Final = (-1, 32, 64, 128)
 
 BF16: Final = WeightFormat(name="bf16", bytes_per_parameter=2.0, compute="bf16")
 FP16: Final = WeightFormat(name="fp16", bytes_per_parameter=2.0, compute="bf16")
@@ -132,6 +132,13 @@ class _CacheScheme(Block):
     dynamic: bool = False
 
 
+IGNORE_KEYS: Final = (
+    "ignore", "modules_to_not_convert", "exclude_modules", "ignored_layers", "exclude",
+    "skip_modules", "llm_int8_skip_modules",
+)  # fmt: skip
+"""Names of the list of what stays in 16 bits; some files have several, all but one empty."""
+
+
 class QuantizationKeys(Block):
     """The keys that decide bytes. Observers and calibration settings are not read."""
 
@@ -151,17 +158,19 @@ class QuantizationKeys(Block):
     forward_dtype: _Word | None = None
     weight_block_size: _Sides | None = None
     config_groups: Annotated[dict[str, QuantizedGroup], Field(max_length=500)] | None = None
-    ignore: _Names | None = Field(
-        default=None,
-        validation_alias=AliasChoices(
-            "ignore", "modules_to_not_convert", "exclude_modules", "ignored_layers", "exclude",
-            "skip_modules", "llm_int8_skip_modules",
-        ),
-    )  # fmt: skip
+    ignore: _Names | None = None
+    """Of all lists under ``IGNORE_KEYS``."""
     kv_cache_scheme: _CacheScheme | _Word | None = None
     kv_cache_quant_algo: _Word | None = None
     sparsity_config: dict[str, object] | None = None
     dynamic: _ByModule | None = None
+    modules_in_block_to_quantize: (
+        Annotated[
+            list[_Module | Annotated[list[_Module], Field(max_length=500)]],
+            Field(max_length=200_000),
+        ]
+        | None
+    ) = None
     extra_config: _ByModule | None = None
     quantized_layers: _ByModule | None = None
     quant_type: dict[str, object] | None = None

@@ -6,13 +6,15 @@ from typing import Final
 
 from tonnage.catalog.assumption import Assumption
 from tonnage.catalog.config.formats.methods import recipe_of
-from tonnage.catalog.config.formats.modules import Layer, formats_by_part
+from tonnage.catalog.config.formats.modules import Layer, formats_by_part, is_pattern
 from tonnage.catalog.config.formats.quantization import BF16, MXFP4, NVFP4, QuantizationKeys
 from tonnage.catalog.config.keys.decoder import UnknownArchitectureError
 from tonnage.catalog.shape import QUANTIZED_PARTS, MoeFfn, WeightFormat
 
 LISTING_METHODS: Final = ("compressed-tensors", "modelopt", "modelopt_fp4", "modelopt_mxfp8")
 """Whose files list what they leave out; of the others an absent list leaves nothing out."""
+PARTIAL_METHODS: Final = ("awq", "auto_awq", "modelopt")
+"""Whose lists name any part of a module's name, not whole words of it only."""
 LINEAR_METHODS: Final = frozenset({"fbgemm_fp8", "fp_quant", "hqq", "torchao"})
 """With which vLLM quantizes linear layers and no routed experts."""
 UNTIMED_METHODS: Final = LINEAR_METHODS - {"fbgemm_fp8"} | {"bitsandbytes", "quark"}
@@ -32,7 +34,10 @@ def stored_weights(
         UnknownArchitectureError: the format is not understood.
     """
     recipe = recipe_of(keys)
-    rules = ((tuple(keys.ignore or ()), BF16), *recipe.rules)
+    ignored = tuple(keys.ignore or ())
+    if keys.method.startswith(PARTIAL_METHODS):
+        ignored = (*ignored, *(f"in:{name}" for name in ignored if _may_be_part(name)))
+    rules = ((ignored, BF16), *recipe.rules)
     parts = formats_by_part(rules, recipe.default, layers, own_names)
     if keys.method in EXPERTS_ONLY:
         parts |= dict.fromkeys(QUANTIZED_PARTS - {"experts"}, BF16)
@@ -45,6 +50,12 @@ def stored_weights(
         replace(found, says_unquantized=is_listed),
         tuple(_assumptions(keys, found, has_experts=has_experts)),
     )
+
+
+def _may_be_part(name: str) -> bool:
+    """Tell whether more modules may have this in their names than have it as words."""
+    is_whole = name.endswith("_proj") or ".experts." in name or "vis" in name
+    return not is_whole and not is_pattern(name)
 
 
 def _combined(parts: Mapping[str, WeightFormat], default: WeightFormat) -> WeightFormat:

@@ -89,7 +89,7 @@ def interleaved_experts(keys: DecoderKeys) -> list[Ffn]:
 
 def experts_by_keys(keys: DecoderKeys) -> list[Ffn]:
     """Read the keys that most families share: which layers have experts, and which shared ones."""
-    if not keys.num_experts or keys.num_experts_per_tok == 0:
+    if not keys.num_experts:
         return dense(keys)
     width = keys.moe_intermediate_size or keys.needed.intermediate_size
     shared = keys.shared_expert_intermediate_size or keys.shared_intermediate_size
@@ -102,7 +102,7 @@ def experts_by_keys(keys: DecoderKeys) -> list[Ffn]:
 def _sparse_layers(keys: DecoderKeys) -> list[bool]:
     """Mark the layers with experts, by the list of layers if there is one."""
     if keys.mlp_layer_types is not None:
-        return [kind == "sparse" for kind in keys.by_layer("mlp_layer_types")]
+        return [kind != "dense" for kind in keys.by_layer("mlp_layer_types")]
     if isinstance(keys.moe_layer_freq, list):
         return expert_marks(keys)
     first, plain = keys.first_k_dense_replace or 0, set(keys.mlp_only_layers or [])

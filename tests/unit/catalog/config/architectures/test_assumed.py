@@ -104,6 +104,25 @@ def test_experts_are_in_every_layer_that_no_mark_excepts() -> None:
     dense, sparse = read(**experts, mlp_layer_types=["dense"] + ["sparse"] * 3).groups
     assert (dense.num_layers, sparse.num_layers) == (1, 3)
     assert [group.num_layers for group in read(**experts, first_k_dense_replace=2).groups] == [2, 2]
+    dense, sparse = read(**experts, first_k_dense_replace=3, num_dense_layers=1).groups
+    assert (dense.num_layers, sparse.num_layers) == (1, 3)
+    words = ["dense", "moe", "hash_moe", "sparse"]  # vLLM asks for "dense" alone
+    dense, sparse = read(**experts, mlp_layer_types=words).groups
+    assert (dense.num_layers, sparse.num_layers) == (1, 3)
+
+
+def test_of_two_widths_of_shared_experts_the_larger_counts() -> None:
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 512}
+    both = experts | {"num_shared_experts": 3, "shared_expert_intermediate_size": 1024}
+
+    [group] = read(**both).groups
+    assert isinstance(group.ffn, MoeFfn)
+    assert group.ffn.shared_intermediate_size == 3 * 512
+
+
+def test_experts_of_which_none_is_chosen_are_not_dense() -> None:
+    with pytest.raises(UnknownArchitectureError, match="num_experts_per_tok = 0 is not between"):
+        read(num_experts=8, num_experts_per_tok=0, moe_intermediate_size=512)
 
 
 def test_a_latent_rank_means_a_latent_vector() -> None:
@@ -181,5 +200,18 @@ def test_the_class_decides_what_an_unknown_kind_is_as_in_vllm() -> None:
 
 def test_a_window_of_no_layer_that_is_named_may_be_of_all() -> None:
     [assumption] = read(sliding_window=1024, max_position_embeddings=16_384).assumptions
+
+    assert assumption.times == 16
+
+
+def test_a_chunk_of_no_layer_that_is_named_may_be_of_all() -> None:
+    [assumption] = read(attention_chunk_size=512).assumptions
+
+    assert assumption.times == 16
+    assert "512 tokens is of no layer" in assumption.taken
+
+
+def test_kv_heads_under_no_name_that_is_known_may_be_one() -> None:
+    [assumption] = read(num_key_value_heads=None, kv_heads=1).assumptions
 
     assert assumption.times == 16

@@ -334,6 +334,10 @@ def test_layers_that_differ_count_as_their_mean() -> None:
         ([f"*{n}*" for n in range(1001)], "modules in 1001 patterns"),
         ([f"re:.*{n}.*" for n in range(1001)], "modules in 1001 patterns"),
         ([f"re:.*{n}.*" for n in range(300)], "comparisons, and at most 600,000 are made"),
+        (["re:" + "(.|.)" * 20 + "x"], "comparisons, and at most"),
+        (["re:" + "(a)?" * 20 + "x"], "comparisons, and at most"),
+        (["re:" + "(m|mo)(o|od)(d|de)" * 6], "comparisons, and at most"),
+        ([f"re:.*.*.*.*{end}" for end in "xyz"], "comparisons, and at most"),
     ],
 )
 def test_patterns_that_take_long_are_refused(patterns: list[str], message: str) -> None:
@@ -341,6 +345,95 @@ def test_patterns_that_take_long_are_refused(patterns: list[str], message: str) 
         quantized(quant_method="fp8", modules_to_not_convert=patterns)
 
     assert message in str(refusal.value)
+
+
+# Layers 10 to 31 of 32, in four ways that have no digit before a dot, or none.
+@pytest.mark.parametrize(
+    ("pattern", "share"),
+    [
+        ("re:.*layers\\.\\d\\d\\.mlp.*", 22 / 32),
+        ("re:.*layers\\...\\.mlp.*", 22 / 32),
+        ("re:.*layers\\.\\w{2}\\.mlp.*", 22 / 32),
+        ("model.layers.??.mlp*", 22 / 32),
+        ("model.layers.[!3].mlp*", 9 / 32),
+        ("re:.*layers\\.\\d+\\.mlp.*", 1),
+        ("re:.*layers\\.[0-9]+\\.mlp.*", 1),
+    ],
+)
+def test_a_pattern_without_a_number_may_be_of_some_layers(pattern: str, share: float) -> None:
+    shape = quantized(quant_method="fp8", modules_to_not_convert=[pattern])
+
+    assert bytes_by_part(shape, "attention", "dense_ffn") == [1, 1 + share]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"modules_to_not_convert": None, "ignored_layers": ["self_attn"]},
+        {"ignore": [], "exclude_modules": ["self_attn"]},
+        {"modules_to_not_convert": ["lm_head"], "llm_int8_skip_modules": ["self_attn"]},
+    ],
+)
+def test_all_lists_of_what_stays_wide_count(keys: dict[str, Any]) -> None:
+    assert quantized(quant_method="fp8", **keys).weight_format.unquantized == {"attention"}
+
+
+# is_layer_skipped(match_mode="substring") of auto_awq.py and is_layer_excluded of modelopt.py.
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"quant_method": "awq", "bits": 4, "group_size": 128},
+        {"quant_method": "modelopt", "quant_algo": "FP8"},
+    ],
+)
+@pytest.mark.parametrize(
+    ("name", "wide"),
+    [
+        ("self_attn.", {"attention"}),
+        ("attn", {"attention"}),
+        ("gate", set()),  # the router of experts, which are one module
+        ("model.layers.", {"attention", "experts"}),
+    ],
+)
+def test_some_methods_take_any_part_of_a_name(
+    method: dict[str, Any], name: str, wide: set[str]
+) -> None:
+    shape = quantized(EXPERTS, **method, modules_to_not_convert=[name])
+
+    assert shape.weight_format.unquantized - {"dense_ffn", "shared_experts"} == wide
+
+
+# gptq_utils.py is_layer_gptq_quantized; get_moe_quant_method does not ask it.
+@pytest.mark.parametrize("nested", [False, True])
+def test_gptq_may_list_what_it_quantizes(nested: bool) -> None:
+    names = ["self_attn.k_proj", "self_attn.v_proj", "self_attn.q_proj", "self_attn.o_proj"]
+    keys = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+    keys |= {"modules_in_block_to_quantize": [names[:3], names[3:]] if nested else names}
+
+    assert bytes_by_part(quantized(**keys), "attention", "dense_ffn") == [INT4_GPTQ, 2]
+    assert bytes_by_part(quantized(EXPERTS, **keys), "attention", "experts") == [INT4_GPTQ] * 2
+    dynamic = {"-:.*attn.*": {}}
+    assert bytes_by_part(quantized(**keys, dynamic=dynamic), "attention", "dense_ffn") == [2, 2]
+
+
+def test_expressions_of_auto_round_match_anywhere() -> None:
+    own = {"self_attn\\.(q|k|v|o)_proj": {"bits": 16}}
+    shape = quantized(quant_method="auto-round", bits=4, group_size=128, extra_config=own)
+
+    assert bytes_by_part(shape, "attention", "dense_ffn") == [2, INT4_GPTQ]
+
+
+def test_groups_of_one_are_wider_than_16_bits() -> None:
+    names = [f"model.layers.{index}.mlp" for index in range(8)]
+    keys = {"quant_method": "awq", "bits": 4, "group_size": 1, "modules_to_not_convert": names}
+
+    assert bytes_by_part(quantized(**keys), "dense_ffn") == [(8 * 2 + 24 * 3) / 32]
+
+
+def test_a_group_of_two_sides_beside_16_bits_is_read() -> None:
+    shape = quantized(quant_method="gptq", bits=16, group_size=[1, 1])
+
+    assert shape.weight_format.bytes_per_parameter == 2
 
 
 @pytest.mark.parametrize("method", ["exl3", "exl2", "aqlm", "vptq"])
@@ -358,6 +451,19 @@ def test_a_method_that_vllm_has_not_is_refused_with_those_that_it_has(method: st
         ({"quant_method": "hqq"}, "quant_config = 'None bits in groups of None'"),
         ({"quant_method": "torchao", "quant_type": "int4_weight_only"}, "quant_type"),
         ({"quant_method": "torchao", "quant_type": {"default": "int4wo"}}, "quant_type = {"),
+        (
+            {"quant_method": "torchao", "quant_type": {"default": {"_type": []}}},
+            "quant_type = []",
+        ),
+        (
+            {
+                "quant_method": "torchao",
+                "quant_type": {"default": {"_data": {"fqn_to_config": {"a": [1]}}}},
+            },
+            "quant_type = [1]",
+        ),
+        ({"quant_method": "fp8", "sparsity_config": {"format": []}}, "sparsity_config = []"),
+        ({"quant_method": "fp8", "ignored_layers": "mlp"}, "ignored_layers': 'mlp'} is no list"),
         ({"quant_method": "quark"}, "global_quant_config is missing"),
         ({"quant_method": "gguf"}, "quant_method = 'gguf' are not understood yet"),
         (
