@@ -106,6 +106,7 @@ _BROAD: Final = re.compile(r"(?:\.|\\[dw]|\])(?:[*+]|\{\d)(?!(?:\\\.)?[A-Za-z_]{
 _TIMES_BY_BROAD: Final = (1, 1, 8, 120, 1500)
 """Times the usual comparison that one takes with so many of these, on names of 45 letters."""
 _INNER_GROUP: Final = re.compile(r"\((?:\?[:!=])?([^()]*)\)(\??)")
+_WORDS: Final = re.compile(r"(?:[\w\-/]|\\\.)+", re.ASCII)
 _MAX_LENGTH: Final = 500
 
 
@@ -322,9 +323,7 @@ def _usual_comparisons(written: str) -> float:
 
 def _num_ways(group: str) -> int:
     """Return how many of the alternatives may match at one place: of words only prefixes."""
-    others, words = [], []
-    for each in group.split("|"):
-        (words if re.fullmatch(r"(?:[\w\-/]|\\\.)+", each, re.ASCII) else others).append(each)
-    return len(others) + max(
-        (sum(word.startswith(each) for each in words) for word in words), default=0
-    )
+    alternatives = group.split("|")
+    words = [each for each in alternatives if _WORDS.fullmatch(each)]
+    num_prefixes = (sum(word.startswith(each) for each in words) for word in words)
+    return len(alternatives) - len(words) + max(num_prefixes, default=0)
