@@ -1,5 +1,6 @@
 """From the keys of a ``quantization_config`` to the format of each part of a model."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -7,14 +8,31 @@ from typing import Final
 from tonnage.catalog.assumption import Assumption
 from tonnage.catalog.config.formats.methods import recipe_of
 from tonnage.catalog.config.formats.modules import Layer, formats_by_part, is_pattern
-from tonnage.catalog.config.formats.quantization import BF16, MXFP4, NVFP4, QuantizationKeys
+from tonnage.catalog.config.formats.quantization import (
+    BF16,
+    FP8,
+    MXFP4,
+    NVFP4,
+    QuantizationKeys,
+)
 from tonnage.catalog.config.keys.decoder import UnknownArchitectureError
 from tonnage.catalog.shape import QUANTIZED_PARTS, MoeFfn, WeightFormat
+from tonnage.units import count_of
 
 LISTING_METHODS: Final = ("compressed-tensors", "modelopt", "modelopt_fp4", "modelopt_mxfp8")
 """Whose files list what they leave out; of the others an absent list leaves nothing out."""
 PARTIAL_METHODS: Final = ("awq", "auto_awq", "modelopt")
 """Whose lists name any part of a module's name, not whole words of it only."""
+MANY_NAMES: Final = 8
+EVERYTHING: Final = "in:"
+KNOWN_BLOCKS: Final = frozenset(
+    {"block_sparse_moe", "feed_forward", "linear_attn", "mlp", "self_attn"}
+)
+_IN_LAYER: Final = re.compile(r"(?:layers|blocks?|h)\.\d+\.(\w+)", re.ASCII)
+_BESIDE: Final = re.compile(
+    "audio|conv|draft|eh_proj|embed|encoder|gate|head|indexer|mtp|norm|router|speech|vis"
+)
+"""Encoders, draft layers, and what is a few parameters in a hundred."""
 LINEAR_METHODS: Final = frozenset({"fbgemm_fp8", "fp_quant", "hqq", "torchao"})
 """With which vLLM quantizes linear layers and no routed experts."""
 UNTIMED_METHODS: Final = LINEAR_METHODS - {"fbgemm_fp8"} | {"bitsandbytes", "quark"}
@@ -37,6 +55,10 @@ def stored_weights(
     ignored = tuple(keys.ignore or ())
     if keys.method.startswith(PARTIAL_METHODS):
         ignored = (*ignored, *(f"in:{name}" for name in ignored if _may_be_part(name)))
+    unknown = _unknown_names(ignored)
+    is_unknown = len(unknown) >= MANY_NAMES and _matches_none(ignored, layers, own_names)
+    if is_unknown:
+        ignored = (*ignored, EVERYTHING)
     rules = ((ignored, BF16), *recipe.rules)
     parts = formats_by_part(rules, recipe.default, layers, own_names)
     if keys.method in EXPERTS_ONLY:
@@ -46,10 +68,38 @@ def stored_weights(
     found = _combined(parts, recipe.default)
     is_listed = keys.ignore is not None or keys.method not in LISTING_METHODS
     has_experts = any(isinstance(ffn, MoeFfn) for _, ffn in layers)
-    return (
-        replace(found, says_unquantized=is_listed),
-        tuple(_assumptions(keys, found, has_experts=has_experts)),
-    )
+    assumptions = list(_assumptions(keys, found, has_experts=has_experts))
+    if is_unknown:
+        assumptions.append(
+            Assumption(
+                about="weights",
+                taken=f"{count_of(len(unknown), 'module')} that stay in 16 bits, such as "
+                f"{unknown[0]:.100}, are of no part that is known, and no other is named: all "
+                "weights count in 16 bits",
+                effect="memory and time",
+                times=max(1.0, BF16.bytes_per_parameter / recipe.default.bytes_per_parameter),
+                replaced_by="--hub, --checkpoint FOLDER or the first Ready pod's own report",
+            )
+        )
+    return replace(found, says_unquantized=is_listed), tuple(assumptions)
+
+
+def _unknown_names(names: Sequence[str]) -> list[str]:
+    """Return the names in layers of text of which no block is known, and that are no small part."""
+    return [
+        name
+        for name in names
+        if (inside := _IN_LAYER.search(name))
+        and inside[1] not in KNOWN_BLOCKS
+        and not _BESIDE.search(name)
+    ]
+
+
+def _matches_none(
+    names: Sequence[str], layers: Sequence[Layer], own_names: Mapping[str, str]
+) -> bool:
+    found = formats_by_part([(names, BF16)], FP8, layers, own_names)
+    return all(each == FP8 for each in found.values())
 
 
 def _may_be_part(name: str) -> bool:

@@ -416,6 +416,26 @@ def test_gptq_may_list_what_it_quantizes(nested: bool) -> None:
     assert bytes_by_part(quantized(**keys, dynamic=dynamic), "attention", "dense_ffn") == [2, 2]
 
 
+@pytest.mark.parametrize(
+    ("names", "bytes_per_parameter"),
+    [
+        ([f"transformer.h.{index}.attn.c_attn" for index in range(8)], 2),
+        ([f"transformer.h.{index}.attn.c_attn" for index in range(7)], 1),
+        ([f"transformer.h.{index}.router" for index in range(8)], 1),
+        ([f"vision_tower.layers.{index}.attn.out" for index in range(8)], 1),
+        ([f"model.layers.{index}.mlp.extra" for index in range(8)], 1),
+    ],
+)
+def test_a_list_of_unknown_modules_leaves_all_in_16_bits(
+    names: list[str], bytes_per_parameter: float
+) -> None:
+    shape = quantized(quant_method="fp8", modules_to_not_convert=names)
+
+    parts = ("attention", "dense_ffn")
+    assert bytes_by_part(shape, *parts) == [bytes_per_parameter] * 2
+    assert [each.times for each in shape.assumptions] == [2] * (bytes_per_parameter == 2)
+
+
 def test_expressions_of_auto_round_match_anywhere() -> None:
     own = {"self_attn\\.(q|k|v|o)_proj": {"bits": 16}}
     shape = quantized(quant_method="auto-round", bits=4, group_size=128, extra_config=own)
