@@ -18,8 +18,14 @@ import yaml
 MOST_CHARS: Final = 32_768
 """Of the words of one container, and of what is filled into them."""
 TOO_LONG: Final = f"its command has more than {MOST_CHARS:,} characters"
+MOST_OF_VARIABLES: Final = 4 * MOST_CHARS
+"""Characters of all variables of one container that the kubelet fills in."""
+MOST_WORDS: Final = 4_096
+"""Of a container's command and args."""
 MOST_NESTED: Final = 4
 """Shells and ``eval`` in one another."""
+MOST_SCRIPTS: Final = 16
+"""Of one container: those of its shells and of ``eval``."""
 SHELLS: Final = frozenset({"sh", "bash", "ash", "dash", "zsh"})
 MOST_ARITHMETIC: Final = 120
 """Characters of what is computed."""
@@ -30,12 +36,24 @@ API_SERVER: Final = "vllm.entrypoints.openai.api_server"
 API_SERVER_FILE: Final = "vllm/entrypoints/openai/api_server.py"
 COMMAND_LINE: Final = "vllm.entrypoints.cli.main"
 TALKING: Final = frozenset({"echo", "printf"})
-KEYWORDS: Final = frozenset({"if", "then", "elif", "else", "do", "while", "until", "{", "!"})
-BRANCHES: Final = frozenset({"if", "for", "while", "until", "case", "||"})
+FEEDING: Final = frozenset({"xargs", "parallel"})
+"""What gives further words to a program, from its input."""
+KEYWORDS: Final = frozenset(
+    {"if", "then", "elif", "else", "do", "while", "until", "{", "!", "time"}
+)
+BRANCHES: Final = frozenset({"if", "for", "while", "until", "case", "select", "||"})
 SETTING_UP: Final = frozenset({"cd", "export", "mkdir", "set", "echo", "pip", "uv", "apt-get"})
 """What goes well, where another command follows by ``&&``."""
 DECLARING: Final = frozenset({"export", "declare", "local", "readonly", "typeset"})
-PASSING: Final = frozenset({"exec", "nohup", "env", "command"})
+PASSING: Final = frozenset({"exec", "nohup", "env", "command", "builtin"})
+CHANGING: Final = frozenset(
+    {"for", "select", "read", "mapfile", "readarray", "let", "getopts", "unset"}
+)
+"""What gives variables that it names values that only a shell knows, or none."""
+RUNNING: Final = frozenset({"eval", "source", "."})
+"""What may change every variable."""
+ABSENT: Final[Mapping[str, str]] = {"VLLM_ADDITIONAL_ARGS": ""}
+"""Of KServe's templates: only a manifest sets it, no image, and its script takes it as empty."""
 
 _NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"
 _OF_KUBERNETES: Final = re.compile(r"\$\$|\$\(([-._A-Za-z0-9]+)\)")
@@ -46,7 +64,8 @@ _VARIABLE: Final = (
 )
 _PIECE: Final = re.compile(
     rf"""(?P<blank>(?:[ \t\r]|\\\n)+)
-    |(?P<redirect>\d*(?:>>|>\||>&|<&|<<|<>|>|<)|&>>?)
+    |(?P<unread>\d*(?:<<|[<>]\()|\$['"])
+    |(?P<redirect>\d*(?:>>|>\||>&|<&|<>|>|<)|&>>?)
     |(?P<end>;;|&&|\|\||\|&|[;&|\n()])
     |'(?P<single>[^']*)'
     |"(?P<double>(?:[^"\\]|\\.)*)"
@@ -59,6 +78,11 @@ _PIECE: Final = re.compile(
 _IN_QUOTES: Final = re.compile(
     rf"\\(?P<escaped>[$`\"\\\n])|{_VARIABLE}|(?P<plain>[^\\$]+|.)", re.DOTALL
 )
+_DEFAULTED: Final = re.compile(rf"\$\{{({_NAME})(?:\[[^]}}$]*\])?:?=")
+_CHANGED: Final = re.compile(r"(?<![=!<>])=(?!=)|<<=|>>=|\+\+|--")
+"""In arithmetic: an assignment."""
+_FUNCTION: Final = re.compile(r"\([ \t]*\)|\bfunction\b")
+_SHOWN: Final = re.compile(rf"\$(?:{_NAME}|[@*#?0-9]|\{{{_NAME}(?:\[[@*]\])?\}})")
 _TERM: Final = re.compile(rf"\s*(?:\$?\{{?({_NAME})(?::-([0-9]+))?\}}?|[0-9]+|[-+*/%()])\s*")
 OPERATIONS: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = {
     ast.Add: operator.add,
@@ -66,6 +90,18 @@ OPERATIONS: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = {
     ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv,
 }
+UNREAD: Final[Mapping[str, str]] = {
+    "<<": "text of its own (<<)",
+    "<(": "words from another command: <(...)",
+    ">(": "words for another command: >(...)",
+    "$'": "a quote of bash's own: $'...'",
+    '$"': 'a quote of bash\'s own: $"..."',
+}
+MOST_DEEP: Final = 16
+"""Lists and mappings in one another."""
+_OPENING: Final = (yaml.FlowSequenceStartToken, yaml.FlowMappingStartToken,
+                   yaml.BlockSequenceStartToken, yaml.BlockMappingStartToken)  # fmt: skip
+_CLOSING: Final = (yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken, yaml.BlockEndToken)
 _SWITCHES: Final = ("--enable-", "--disable-", "--no-", "--enforce-eager", "--trust-remote-code",
                     "--async-scheduling", "--headless")  # fmt: skip
 """How flags begin that take no value."""
@@ -96,17 +132,48 @@ def engine_words(container: Mapping[str, Any], around: Surroundings) -> tuple[st
         CommandError: naming what is not in the manifest, or what only a shell can tell.
     """
     variables = _variables(container, around)
-    command, args = (
-        [_expanded(word, variables) for word in _texts(container.get(key))]
-        for key in ("command", "args")
-    )
-    if sum(map(len, itertools.chain(command, args))) > MOST_CHARS:
-        raise CommandError(TOO_LONG)
-    calls = list(_calls([*command, *args], variables, 0))
+    given = [_texts(container.get(key)) for key in ("command", "args")]
+    if sum(map(len, given)) > MOST_WORDS:
+        raise CommandError(f"its command has more than {MOST_WORDS:,} words")
+    room = _Room(MOST_CHARS)
+    command, args = ([_expanded(word, variables, room) for word in words] for words in given)
+    reading = _Reading()
+    known = variables if "*" in variables else {**ABSENT, **variables}
+    calls = list(_calls([*command, *args], known, 0, reading))
     if len(calls) > 1:
         raise CommandError(f"its command starts vLLM's server in {len(calls)} places")
     words = calls[0] if calls else _of_entrypoint(command, args, around)
-    return tuple(_with_config(_checked(words), container, around))
+    return tuple(_with_config(_checked(words, variables, reading), container, around))
+
+
+@dataclass(slots=True)
+class _Room:
+    """Characters that may still be read."""
+
+    chars: int
+    too_long: str = TOO_LONG
+
+    def take(self, count: int) -> None:
+        self.chars -= count
+        if self.chars < 0:
+            raise CommandError(self.too_long)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What all scripts of a container have in common."""
+
+    room: _Room = field(default_factory=lambda: _Room(MOST_CHARS))
+    scripts: int = 0
+    changed_by: dict[str, str] = field(default_factory=dict)
+    """What may have changed a variable, by its name; under ``*``: any."""
+    own: set[str] = field(default_factory=set)
+    """Variables of scripts that no other shell gets, for none is exported."""
+
+    def begin(self) -> None:
+        self.scripts += 1
+        if self.scripts > MOST_SCRIPTS:
+            raise CommandError(f"its command has more than {MOST_SCRIPTS} scripts")
 
 
 def _texts(value: object) -> list[str]:
@@ -141,6 +208,8 @@ def _variables(container: Mapping[str, Any], around: Surroundings) -> dict[str, 
 
     Under the name ``*``: None where there may be others.
     """
+    too_long = f"its variables that name others have more than {MOST_OF_VARIABLES:,} characters"
+    room = _Room(MOST_OF_VARIABLES, too_long)
     found: dict[str, str | None] = dict(around.variables)
     source: Any
     for source in _mappings(container.get("envFrom")):
@@ -153,7 +222,7 @@ def _variables(container: Mapping[str, Any], around: Surroundings) -> dict[str, 
         name, source = str(each.get("name")), each.get("valueFrom")
         if source is None:
             value = each.get("value")
-            found[name] = _expanded("" if value is None else str(value), found)
+            found[name] = "" if value is None else _filled(str(value), found, room)
             continue
         reference = source.get("configMapKeyRef") if isinstance(source, Mapping) else None
         key = reference.get("key") if isinstance(reference, Mapping) else None
@@ -174,15 +243,20 @@ def _data(reference: object, around: Surroundings) -> Mapping[str, Any] | None:
     return around.config_maps.get(str(name))
 
 
-def _expanded(text: str, variables: Mapping[str, str | None]) -> str:
+def _filled(text: str, variables: Mapping[str, str | None], room: _Room) -> str:
+    """Return a variable's text; one without ``$`` is that of the manifest, and takes no room."""
+    return _expanded(text, variables, room) if "$" in text else text
+
+
+def _expanded(text: str, variables: Mapping[str, str | None], room: _Room) -> str:
     """Return a text with ``$(NAME)`` as the kubelet fills it in; what it does not know stays."""
-    parts, at, room = [], 0, MOST_CHARS
+    parts, at = [], 0
     for match in _OF_KUBERNETES.finditer(text):
         known = variables.get(match[1]) if match[1] else "$"
         parts += [text[at : match.start()], match[0] if known is None else known]
-        at, room = match.end(), room - len(parts[-1])
-        if room < 0:
-            raise CommandError(TOO_LONG)
+        at = match.end()
+        room.take(len(parts[-2]) + len(parts[-1]))
+    room.take(len(text) - at)
     return "".join([*parts, text[at:]])
 
 
@@ -190,77 +264,178 @@ def _expanded(text: str, variables: Mapping[str, str | None]) -> str:
 
 
 def _calls(
-    words: Sequence[str], variables: Mapping[str, str | None], depth: int
+    words: Sequence[str], variables: Mapping[str, str | None], depth: int, reading: _Reading
 ) -> Iterator[list[str]]:
     """Yield the words after each call of vLLM's server."""
     if depth > MOST_NESTED:
         raise CommandError("its command has shells in shells in shells")
-    passed = itertools.takewhile(lambda it: it in PASSING or _ASSIGNED.fullmatch(it), words)
-    words = words[len(list(passed)) :]
-    first = _name(words[0]) if words else ""
+    bare = _without_prefix(words)
+    first = _name(bare[0]) if bare else ""
+    if first in SHELLS or first == "eval":
+        own = dict.fromkeys(reading.own if first in SHELLS else ())
+        variables = {**variables, **own, **_prefixed(words[: len(words) - len(bare)])}
     if first == "eval":
-        yield from _script_calls(" ".join(words[1:]), variables, depth)
+        yield from _script_calls(" ".join(bare[1:]), variables, depth, reading)
     elif first in SHELLS:
-        script = next((at for at, each in enumerate(words) if re.fullmatch("-[a-z]*c", each)), None)
-        if script is not None and script + 1 < len(words):
-            given = "\0".join(words[script + 3 :])
-            yield from _script_calls(words[script + 1], {**variables, "@": given}, depth)
+        script = next((at for at, each in enumerate(bare) if re.fullmatch("-[a-z]*c", each)), None)
+        if script is not None and script + 1 < len(bare):
+            given = "\0".join(bare[script + 3 :])
+            inner = {**variables, "@": given}
+            yield from _script_calls(bare[script + 1], inner, depth, reading)
     elif first not in TALKING:
-        yield from itertools.islice(_servers(words), 1)
+        yield from itertools.islice(_servers(bare), 1)
+
+
+def _without_prefix(words: Sequence[str]) -> Sequence[str]:
+    """Return a command without what runs it as it is, and variables of its own."""
+    passed = itertools.takewhile(lambda it: it in PASSING or _ASSIGNED.fullmatch(it), words)
+    return words[len(list(passed)) :]
+
+
+def _prefixed(words: Sequence[str]) -> dict[str, str | None]:
+    """Return what variables a command gets beside those of its script."""
+    return {
+        match[1]: None if match[2] or re.search("[$`]", match[3]) else match[3]
+        for match in filter(None, map(_ASSIGNED.fullmatch, words))
+    }
 
 
 def _servers(words: Sequence[str]) -> Iterator[list[str]]:
     for here, (word, following) in enumerate(itertools.pairwise(words)):
-        rest = list(words[here + 2 :])
         if (_name(word), following) == ("vllm", "serve") or (word, following) == ("-m", API_SERVER):
-            yield rest
-        elif (word, following) == ("-m", COMMAND_LINE) and rest[:1] == ["serve"]:
-            yield rest[1:]
+            begins = here + 2
+        elif (word, following, *words[here + 2 : here + 3]) == ("-m", COMMAND_LINE, "serve"):
+            begins = here + 3
         elif word.endswith(API_SERVER_FILE):
-            yield [following, *rest]
+            begins = here + 1
+        else:
+            continue
+        feeding = next((it for it in map(_name, words[:here]) if it in FEEDING), None)
+        if feeding:
+            raise CommandError(f"{feeding} gives words to vLLM's server that nobody else knows")
+        yield list(words[begins:])
 
 
 def _script_calls(
-    script: str, variables: Mapping[str, str | None], depth: int
+    script: str, variables: Mapping[str, str | None], depth: int, reading: _Reading
 ) -> Iterator[list[str]]:
     """Yield the calls of vLLM's server in a script; what it assigns before them is known."""
+    reading.begin()
     known = dict(variables)
-    for found, may_branch in _commands(script, known):
+    inside = _assigned_inside(script)
+    reading.changed_by |= inside
+    known |= {name: None for name, by in inside.items() if by != ":=" or not known.get(name)}
+    if _FUNCTION.search(script):
+        known["@"] = None
+    for found, may_branch in _commands(script, known, reading):
         words = list(itertools.dropwhile(KEYWORDS.__contains__, found))
-        first = words[0] if words else ""
-        if first in {"for", "read"}:
-            known |= dict.fromkeys(words[1:])
-        elif first in {"source", "."}:
-            known["*"] = None
-        elif first in DECLARING or all(map(_ASSIGNED.fullmatch, words)):
-            for match in filter(None, map(_ASSIGNED.fullmatch, words)):
-                before = known.get(match[1], "") if match[2] else ""
-                is_known = before is not None and not may_branch and not re.search("[$`]", match[3])
-                known[match[1]] = f"{before}{match[3]}" if is_known else None
+        bare = _without_prefix(words)
+        first = bare[0] if bare else ""
+        if first in DECLARING or not bare:
+            is_plain = first in DECLARING or all(map(_ASSIGNED.fullmatch, words))
+            given = {match[1] for match in map(_ASSIGNED.fullmatch, words) if match}
+            reading.own |= given - known.keys()
+            if first == "export":
+                reading.own -= {*given, *bare}
+            _assign(words, known, inside, reading.room, may_branch=may_branch or not is_plain)
+            if any(re.match("[$`]", word) for word in bare):
+                _forget_all(first, known, reading)
         else:
-            yield from _calls(words, known, depth + 1)
+            yield from _calls(words, known, depth + 1, reading)
+            _change(bare, known, reading)
+            if first == "unset" and not may_branch:
+                for name in bare[1:]:
+                    known.pop(name, None)
+
+
+def _assigned_inside(script: str) -> dict[str, str]:
+    """Return variables that ``${A:=...}`` or arithmetic assigns anywhere, and which of them."""
+    found = dict.fromkeys((match[1] for match in _DEFAULTED.finditer(script)), ":=")
+    at = script.find("((")
+    while at >= 0:
+        end = script.find("))", at)
+        inner = script[at:end] if end >= 0 else script[at:]
+        if _CHANGED.search(inner):
+            found |= dict.fromkeys(re.findall(_NAME, inner), "((...))")
+        at = script.find("((", end) if end >= 0 else -1
+    return found
+
+
+def _assign(
+    words: Sequence[str],
+    known: dict[str, str | None],
+    unsure: Mapping[str, str],
+    room: _Room,
+    *,
+    may_branch: bool,
+) -> None:
+    for match in filter(None, map(_ASSIGNED.fullmatch, words)):
+        if match[1] == "IFS":
+            raise CommandError("its script sets IFS, which decides how words are split")
+        before = known.get(match[1], "") if match[2] else ""
+        room.take(len(before or ""))
+        is_known = before is not None and not may_branch and match[1] not in unsure
+        is_known = is_known and not re.search("[$`]", match[3])
+        is_known = is_known and not (match[2] and match[1] not in known)
+        known[match[1]] = f"{before}{match[3]}" if is_known else None
+
+
+def _change(words: Sequence[str], known: dict[str, str | None], reading: _Reading) -> None:
+    """Forget variables that a command changes."""
+    first, *others = words
+    if first in RUNNING:
+        if first != "eval" and others and others[0].endswith("bin/activate"):
+            known["*"] = None  # of a virtual environment: it changes none but its own
+        else:
+            _forget_all(first, known, reading)
+    elif first in CHANGING or (first == "printf" and "-v" in (others or [""])[0][:2]):
+        named = others[:1] if first in {"for", "select"} else others
+        if any(re.search("[$`]", word) for word in named):
+            _forget_all(first, known, reading)
+        for word in named:
+            names = {*re.findall(_NAME, word), word[2:] if word.startswith("-") else word}
+            known |= dict.fromkeys(names)
+            reading.changed_by |= dict.fromkeys(names, first)
+    elif first == "shift" or (first == "set" and _sets_words(others)):
+        known["@"] = None
+        reading.changed_by["@"] = first
+
+
+def _sets_words(words: Sequence[str]) -> bool:
+    """Tell whether ``set`` gives a script other words than its own."""
+    pairs = itertools.pairwise(["", *words])
+    return any(
+        word in {"-", "--"} or not (word.startswith(("-", "+")) or re.fullmatch("[-+].*o", before))
+        for before, word in pairs
+    )
+
+
+def _forget_all(by: str, known: dict[str, str | None], reading: _Reading) -> None:
+    known.clear()
+    known["*"] = None
+    reading.changed_by["*"] = by
 
 
 @dataclass(slots=True)
 class _Line:
     """The words of a command while they are read."""
 
+    room: _Room
+    """Of all scripts of the container."""
     words: list[str] = field(default_factory=list)
     word: str | None = None
     """None: none has begun."""
     is_target: bool = False
     """The next word is where something is redirected to."""
-    room: int = MOST_CHARS
 
     def add(self, text: str) -> None:
-        self.room -= len(text)
-        if self.room < 0:
-            raise CommandError(TOO_LONG)
+        self.room.take(len(text))
         self.word = (self.word or "") + text
 
     def split(self, text: str) -> None:
         """Add what a variable holds, which a shell splits where it is not in quotes."""
         first, *others = re.split(r"\s+", text)
+        self.room.take(len(text) - len(first) - sum(map(len, others)))
         if first:
             self.add(first)
         for each in others:
@@ -272,17 +447,24 @@ class _Line:
         if self.word is not None and not self.is_target:
             self.words.append(self.word)
         if self.word is not None:
+            self.room.take(1)
             self.is_target = False
         self.word = None
 
 
-def _commands(script: str, variables: Mapping[str, str | None]) -> Iterator[tuple[list[str], bool]]:
-    """Yield the words of each command of a script, and whether it may not be run."""
-    line, may_branch = _Line(), False
+def _commands(
+    script: str, variables: Mapping[str, str | None], reading: _Reading
+) -> Iterator[tuple[list[str], bool]]:
+    """Yield the words of each command of a script, and whether it may not be run.
+
+    After a ``(`` nobody knows: it begins a list, a function, or a shell of its own.
+    """
+    line, may_branch = _Line(reading.room), False
     for piece in _pieces(script, line, variables):
         if piece.lastgroup == "end":
             line.end()
             words, line.words = line.words, []
+            may_branch |= piece[0] == "("
             yield words, may_branch
             first = words[0] if words else ""
             is_sure = first in SETTING_UP or bool(_ASSIGNED.fullmatch(first))
@@ -310,9 +492,10 @@ def _pieces(
             if at < 0:
                 return
         piece = _PIECE.match(script, at)
-        if piece is None or (piece.lastgroup == "redirect" and "<<" in piece[0]):
-            what = "text of its own (<<)" if piece else "a quote without an end"
-            raise CommandError(f"its script has {what}: {script[at : at + MOST_SHOWN]!r}")
+        if piece is None or piece["unread"]:
+            what = UNREAD[piece["unread"][-2:]] if piece else "a quote without an end"
+            line_number = script.count("\n", 0, at) + 1
+            raise CommandError(f"its script has {what}, in line {line_number}")
         at = piece.end()
         if piece.lastgroup == "computed":
             at = _after_computed(script, piece.start())
@@ -334,7 +517,7 @@ def _add(line: _Line, piece: re.Match[str], variables: Mapping[str, str | None])
 
 
 def _add_quoted(line: _Line, text: str, variables: Mapping[str, str | None]) -> None:
-    if text in {"$@", "${@}"} and variables.get("@", "") == "":
+    if text in {"$@", "${@}"} and variables.get("@") == "":
         return
     line.add("")
     for part in _IN_QUOTES.finditer(text):
@@ -350,11 +533,16 @@ def _add_quoted(line: _Line, text: str, variables: Mapping[str, str | None]) -> 
 
 
 def _value(piece: re.Match[str], variables: Mapping[str, str | None]) -> str:
-    """Return what a variable holds; as it is written where nobody knows."""
+    """Return what a variable holds; as it is written where nobody knows.
+
+    One that nothing sets may be set by the image.
+    """
     name = piece["name"] or piece["braced"]
-    known = variables.get("@" if name in "@*" else name, "")
-    is_unknown = known is None or (name not in variables and "*" in variables)
-    return piece[0] if is_unknown else known or piece["otherwise"] or ""
+    name = "@" if name == "*" else name
+    if name not in variables and ("*" in variables or piece["otherwise"] is None):
+        return piece[0]
+    known = variables.get(name, "")
+    return piece[0] if known is None else known or piece["otherwise"] or ""
 
 
 def _after_computed(script: str, at: int) -> int:
@@ -378,7 +566,7 @@ def _computed(text: str, variables: Mapping[str, str | None]) -> str:
     at, inner = 0, text[3:-2]
     while at < len(inner):
         term = _TERM.match(inner, at)
-        value = term and (variables.get(term[1]) or term[2] if term[1] else term[0].strip())
+        value = term and (_operand(term, variables) if term[1] else term[0].strip())
         if term is None or value is None or not re.fullmatch(r"[0-9]{1,9}|[-+*/%()]?", value):
             return text
         parts, at = [*parts, "//" if value == "/" else value], term.end()
@@ -386,6 +574,13 @@ def _computed(text: str, variables: Mapping[str, str | None]) -> str:
         return str(_number(ast.parse("".join(parts), mode="eval").body))
     except (SyntaxError, ValueError, ZeroDivisionError):
         return text
+
+
+def _operand(term: re.Match[str], variables: Mapping[str, str | None]) -> str | None:
+    if term[1] in variables:
+        known = variables[term[1]]
+        return None if known is None else known or term[2]
+    return None if "*" in variables else term[2]
 
 
 def _number(tree: ast.expr) -> int:
@@ -401,7 +596,9 @@ def _number(tree: ast.expr) -> int:
 # vLLM
 
 
-def _checked(words: Sequence[str]) -> Sequence[str]:
+def _checked(
+    words: Sequence[str], variables: Mapping[str, str | None], reading: _Reading
+) -> Sequence[str]:
     """Refuse a word of unknown value that may hide flags: one that is no flag's value, nor a model.
 
     A ``$`` within a word is part of a value.
@@ -412,11 +609,27 @@ def _checked(words: Sequence[str]) -> Sequence[str]:
         is_value &= not before.replace("_", "-").startswith(_SWITCHES)
         is_value |= here == 0 and "MODEL" in word.upper() and "ARG" not in word.upper()
         if word.startswith(("$", "`")) and word != "$" and not is_value:
+            shown, by = _shown(word, variables), reading.changed_by
+            named = re.search(rf"{_NAME}|[@*]", shown)
+            construct = by.get(named[0] if named else "*") or by.get("*")
+            why = f" ({construct} in its script may have changed it)" if construct else ""
             raise CommandError(
-                f"{word[:MOST_SHOWN]} may hold flags, and its value is not in the manifest: write "
-                "it there"
+                f"{shown} may hold flags, and its value is not in the manifest{why}: write it there"
             )
     return words
+
+
+def _shown(word: str, variables: Mapping[str, str | None]) -> str:
+    """Return what a word begins with, without anything that may be secret."""
+    reference, known = _OF_KUBERNETES.match(word), _SHOWN.match(word)
+    if reference and reference[1] in variables:
+        return reference[0][:MOST_SHOWN]
+    if known:
+        return known[0][:MOST_SHOWN]
+    braced = re.match(rf"\$\{{{_NAME}", word)
+    if braced:
+        return f"{braced[0][:MOST_SHOWN]}...}}"
+    return "`...`" if word.startswith("`") else "$(...)" if word.startswith("$(") else "$..."
 
 
 def _with_config(
@@ -433,13 +646,26 @@ def _with_config(
     path = words[at + 1]
     text = _mounted(path, container, around)
     try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise CommandError(f"--config {path[:MOST_SHOWN]} is no YAML") from error
+        content = _of_yaml(text)
+        flags = [*itertools.chain.from_iterable(_as_words(*each) for each in content.items())]
+    except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
+        raise CommandError(f"--config {path[:MOST_SHOWN]} is no YAML of flags") from error
+    return [*flags, *words[:at], *words[at + 2 :]]
+
+
+def _of_yaml(text: str) -> Mapping[object, object]:
+    """Return a file's flags; one with aliases may be far larger than its text."""
+    if len(text) > MOST_CHARS:
+        raise CommandError(f"its --config file has more than {MOST_CHARS:,} characters")
+    depth = 0
+    for token in yaml.scan(text):
+        depth += isinstance(token, _OPENING) - isinstance(token, _CLOSING)
+        if depth > MOST_DEEP or isinstance(token, yaml.AliasToken):
+            raise CommandError("its --config file has aliases (*), or lists in lists in lists")
+    content = yaml.safe_load(text)
     if not isinstance(content, Mapping):
-        raise CommandError(f"--config {path[:MOST_SHOWN]} has no flags")
-    return [*itertools.chain.from_iterable(_as_words(*each) for each in content.items()),
-            *words[:at], *words[at + 2 :]]  # fmt: skip
+        raise CommandError("its --config file has no flags")
+    return content
 
 
 def _as_words(key: object, value: object) -> list[str]:

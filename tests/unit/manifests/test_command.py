@@ -16,6 +16,8 @@ from tonnage.manifests.command import (
     API_SERVER,
     COMMAND_LINE,
     MOST_CHARS,
+    MOST_SCRIPTS,
+    MOST_WORDS,
     CommandError,
     Surroundings,
     engine_words,
@@ -79,8 +81,15 @@ def words(container, **around):
         (script("vllm serve m \"$@\"", "--", "--a", "1 2"), "m --a 1 2"),
         (script("vllm serve m \"$@\""), "m"),
         (script("vllm serve m --c '{\"a\": \"$B\"}'"), 'm --c {"a": "$B"}'),
-        (script("vllm serve $MODEL --port=$PORT", env=env(MODEL="m")), "m --port="),
+        (script("vllm serve $MODEL --port=$PORT", env=env(MODEL="m")), "m --port=$PORT"),
         (script("echo vllm serve x; vllm serve m"), "m"),
+        (script("A=1; unset A; vllm serve m -tp ${A:-2}"), "m -tp 2"),
+        (script("A=2 bash -c 'vllm serve m -tp $A'", env=env(A="1")), "m -tp 2"),
+        (script("export A=2; bash -c 'vllm serve m -tp $A'"), "m -tp 2"),
+        (script(": ${A:=1}; vllm serve m -tp $A", env=env(A="2")), "m -tp 2"),
+        (script(". /venv/bin/activate; vllm serve m -tp $A", env=env(A="2")), "m -tp 2"),
+        (script("set -euo pipefail; vllm serve m \"$@\"", "-", "--a"), "m --a"),
+        (script("printf x; read B; vllm serve m -tp $A", env=env(A="2")), "m -tp 2"),
         (script("A='--a 1'; A+=' --b'; vllm serve m $A"), "m --a 1 --b"),
         (script("export A=2 && vllm serve m -tp ${A:-4} -pp ${B:-3}"), "m -tp 2 -pp 3"),
         (script("vllm serve m ${EXTRA} --z", env=env(EXTRA="--a 1  --b")), "m --a 1 --b --z"),
@@ -113,8 +122,8 @@ def test_the_words_that_vllm_gets(container, expected):
     [
         (script("vllm serve m $EXTRA", env=[secret("EXTRA")]), "$EXTRA may hold flags"),
         (script("vllm serve m $EXTRA", envFrom=[{"secretRef": {"name": "s"}}]), "$EXTRA"),
-        (script("vllm serve m $(cat /args)"), "$(cat /args) may hold flags"),
-        (script("vllm serve m `cat /args`"), "`cat /args` may hold flags"),
+        (script("vllm serve m $(cat /args)"), "$(...) may hold flags"),
+        (script("vllm serve m `cat /args`"), "`...` may hold flags"),
         (script("vllm serve m --enable-lora $EXTRA", env=[secret("EXTRA")]), "$EXTRA"),
         (script("[ -n x ] && A=--a; vllm serve m $A"), "$A may hold flags"),
         (script("if x; then A=--a; fi; vllm serve m $A"), "$A may hold flags"),
@@ -132,6 +141,38 @@ def test_the_words_that_vllm_gets(container, expected):
         (script("./start.sh --max-num-seqs 4"), "what sh gives to it is unknown"),
         ({"command": ["python", "app.py"]}, "what python gives to it is unknown"),
         ({"args": ["serve"]}, "what its image gives to it is unknown"),
+        (script("eval 'A=\"--max-num-seqs 8\"'; vllm serve m $A", env=env(A="--b")),
+         "$A may hold flags, and its value is not in the manifest (eval in its script"),
+        (script("B=1 eval x; vllm serve m $A", env=env(A="--b")), "(eval in its script"),
+        (script("source /env && vllm serve m $A", env=env(A="--b")), "(source in its script"),
+        (script(". /env; vllm serve m $A", env=env(A="--b")), "(. in its script"),
+        (script("A=; : ${A:=--a}; vllm serve m $A"), "(:= in its script"),
+        (script("A=; : \"${A=--a}\"; vllm serve m $A"), "(:= in its script"),
+        (script("printf -v A %s --b; vllm serve m $A", env=env(A="--a")), "(printf in its"),
+        (script("let A=8; vllm serve m $A", env=env(A="--a")), "(let in its script"),
+        (script("B=$((A=8)); vllm serve m $A", env=env(A="--a")), "(((...)) in its script"),
+        (script("((A++)); vllm serve m $A", env=env(A="1")), "(((...)) in its script"),
+        (script("mapfile -t A < /f; vllm serve m $A", env=env(A="--a")), "(mapfile in its"),
+        (script("readarray A < /f; vllm serve m $A", env=env(A="--a")), "(readarray in its"),
+        (script("IFS= read -r A; vllm serve m $A", env=env(A="--a")), "(read in its script"),
+        (script("read -aA; vllm serve m $A", env=env(A="--a")), "(read in its script"),
+        (script("export $(cat /e); vllm serve m $A", env=env(A="--a")), "(export in its"),
+        (script("unset A; vllm serve m $A", env=env(A="--a")), "(unset in its script"),
+        (script("set -- --a; vllm serve m \"$@\""), "$@ may hold flags"),
+        (script("shift; vllm serve m $*", "-", "--a"), "$* may hold flags"),
+        (script("f() { vllm serve m \"$@\"; }; f --max-num-seqs 8"), "$@ may hold flags"),
+        (script("(A=--b); vllm serve m $A", env=env(A="--a")), "$A may hold flags"),
+        (script("A=(--a 1); vllm serve m $A"), "$A may hold flags"),
+        (script("env A=--b; vllm serve m $A", env=env(A="--a")), "$A may hold flags"),
+        (script("A=--a; sh -c 'vllm serve m $A'"), "$A may hold flags"),
+        (script("IFS=,; vllm serve m $A", env=env(A="--a,--b")), "sets IFS"),
+        (script("vllm serve m $A"), "$A may hold flags"),
+        (script("vllm serve m -x 1 ${A}"), "${A} may hold flags"),
+        (script("vllm serve m $((${A:-2} * 2))", env=[secret("A")]), "$(...) may hold flags"),
+        (script("cat /f | xargs vllm serve m"), "xargs gives words to vLLM's server"),
+        (script("cat /f | nice /usr/bin/xargs -n9 vllm serve m"), "xargs gives words"),
+        (script("vllm serve m --config <(cat /f)"), "words from another command: <(...)"),
+        (script("x\nvllm serve m > >(tee /log)"), ">(...), in line 2"),
         (script("vllm serve 'm"), "a quote without an end"),
         (script("cat <<E\nvllm serve m\nE\n"), "text of its own"),
         (script("eval " * 9 + "vllm serve m"), "shells in shells"),
@@ -148,6 +189,59 @@ def test_what_hides_flags_is_named(container, named):
         words(container)
 
     assert named in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x\ncat > f <<EOF\nSECRET\nEOF\nvllm serve m",
+        "cat <<< SECRET; vllm serve m",
+        "vllm serve m 'SECRET",
+        'vllm serve m "SECRET',
+        "vllm serve m --enable-lora ${ARGS:=--api-key SECRET}",
+        "vllm serve m ${ARGS:+--api-key} ${ARGS:?SECRET}",
+        "vllm serve m $(curl -H SECRET)",
+        "vllm serve m `curl -H SECRET`",
+        "vllm serve m $A--api-key=SECRET",
+        "vllm serve m $'SECRET'",
+        'vllm serve m $"SECRET"',
+        "vllm serve m > >(tee SECRET)",
+        "cat SECRET | xargs vllm serve m --api-key SECRET",
+        "IFS=SECRET; vllm serve m",
+        "eval 'A=SECRET'; vllm serve m $A",
+    ],
+)
+def test_no_message_shows_a_value_or_a_script(text):
+    with pytest.raises(CommandError) as caught:
+        words(script(text))
+
+    assert "SECRET" not in str(caught.value)
+
+
+def test_a_place_in_a_script_is_its_line():
+    with pytest.raises(CommandError, match=r"text of its own \(<<\), in line 3$"):
+        words(script("set -e\n\ncat > f <<EOF\nhf_AbCd\nEOF\n"))
+
+
+@pytest.mark.parametrize(
+    ("container", "named"),
+    [
+        (script("eval '$A';" * 8,
+                env=env(A="eval " + "eval '$B';" * 8, B="x " * 16_000)), "characters"),
+        (script("eval '$A';" * 10, env=env(A="x " * 16_000)), "characters"),
+        (script("eval '$A';" * 40, env=env(A="x")), f"{MOST_SCRIPTS} scripts"),
+        (script("sh -c x;" * 99), f"{MOST_SCRIPTS} scripts"),
+        (script("x $A;" * 999, env=env(A=" " * 9_999)), "characters"),
+        ({"args": [""] * 40_000}, f"{MOST_WORDS:,} words"),
+        (script("vllm serve m", env=[
+            *env(a="x" * 32_000), *({"name": f"b{i}", "value": "$(a)y"} for i in range(6_000))]),
+         "its variables that name others"),
+        (script("A+=x;" * 99, env=env(A="x" * 9_999)), "characters"),
+    ],
+)  # fmt: skip
+def test_a_container_is_read_within_one_limit(container, named):
+    with pytest.raises(CommandError, match=named):
+        words(container)
 
 
 class TestAFileOfFlags:
@@ -193,7 +287,20 @@ class TestAFileOfFlags:
         with pytest.raises(CommandError, match="ConfigMap flags, which is not read here"):
             words(self.CONTAINER, volumes=self.VOLUMES)
 
-    @pytest.mark.parametrize("text", ["[", "a", "- 1", "&a [*a]"])
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "[",
+            "a",
+            "- 1",
+            "&a [*a]",
+            "a: &a {b: *a}",
+            "a: 2026-13-45",
+            "a: {b: 2026-01-01}",
+            "[" * 9_999,
+            "a: 1\n" * 9_999,
+        ],
+    )
     def test_that_is_no_mapping_is_refused(self, text):
         with pytest.raises(CommandError, match="--config"):
             words(self.CONTAINER, volumes=self.VOLUMES, config_maps={"flags": {"c.yaml": text}})
