@@ -60,7 +60,11 @@ FULL_STATUS = {
         "ridgeFlopPerByte": 206.0,
         "usdPerHour": 28.0,
         "usdPerMillionTokens": 6.5,
-        "inputs": [{"name": "contextLength", "value": "8192 tokens", "origin": "given"}],
+        "inputs": [
+            {"name": "model", "value": "32 layers, each attends to all tokens",
+             "origin": "assumed", "effect": "memory", "replacedBy": "the first Ready pod"},
+            {"name": "contextLength", "value": "8192 tokens", "origin": "given"},
+        ],
     },
     "measured": {
         name: figure(0.5)

@@ -55,7 +55,8 @@ def check_stands(api: KubeApi, wanted: Manifest) -> None:
     assert view.template_managers == frozenset()
     assert view.gpus_per_replica == 2
     assert view.uncounted_gpus == ()
-    assert view.arguments[:2] == ("vllm", "serve")
+    assert view.engine.problem == ""
+    assert view.engine.arguments[1] == "--served-model-name"
 
 
 @pytest.mark.parametrize("template", REAL.values(), ids=list(REAL))

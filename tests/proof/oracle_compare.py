@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tonnage.catalog.assumption import WIDEST
+from tonnage.catalog.assumption import USUAL_TIMES
 from tonnage.catalog.config.read import shape_from_config
 from tonnage.catalog.gpu import CatalogError
 from tonnage.catalog.parameters import num_parameters
@@ -170,13 +170,13 @@ def _older_lines(answers: Mapping[str, Any]) -> Iterator[str]:
 
 def _bound_lines(found: Mapping[str, tuple[str, str]]) -> Iterator[str]:
     bound = {name: words for name, (kind, words) in found.items() if kind.startswith("assumed")}
-    wide = {name: words for name, words in bound.items() if max(factors(words)) > WIDEST}
+    wide = {name: words for name, words in bound.items() if max(factors(words)) > USUAL_TIMES}
     low = {name: words for name, words in bound.items() if min(factors(words)) < 1 - SAME}
     yield from ("", "## As if no rule knew the kind", "")
     yield (
         f"Of the {len(found)} that were built {len(bound)} have a bound; the others are refused. "
         f"{len(bound) - len(wide) - len(low)} of the bounds are no less than the truth and at "
-        f"most {WIDEST} times it. Too wide:"
+        f"most {USUAL_TIMES} times it. Too wide:"
     )
     yield from ("", *(f"- {name}: {words}" for name, words in wide.items()))
     yield from ("", "Too low, each for what its class does beside the keys; a rule knows them:", "")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from oracle_compare import bounds, factors, older, page, verdict, verdicts
 
-from tonnage.catalog.assumption import WIDEST
+from tonnage.catalog.assumption import USUAL_TIMES
 from tonnage.catalog.config.architectures.kinds import ARCHITECTURES
 
 HERE = Path(__file__).parent
@@ -48,7 +48,7 @@ def test_what_is_assumed_is_on_the_safe_side_and_within_its_bound(found):
     for name in BUILT:
         kind, words = found[name]
         assert kind != "assumed too low", f"{name}: {words}"
-        assert kind != "assumed" or max(factors(words)) <= WIDEST, f"{name}: {words}"
+        assert kind != "assumed" or max(factors(words)) <= USUAL_TIMES, f"{name}: {words}"
 
 
 def test_a_kind_that_no_rule_knew_would_be_on_the_safe_side():
@@ -56,7 +56,7 @@ def test_a_kind_that_no_rule_knew_would_be_on_the_safe_side():
     bound = {name: words for name, (kind, words) in found.items() if kind.startswith("assumed")}
 
     assert {name for name in bound if found[name][0] == "assumed too low"} == LOW
-    assert sum(max(factors(words)) <= WIDEST for words in bound.values()) / len(bound) >= 0.9
+    assert sum(max(factors(words)) <= USUAL_TIMES for words in bound.values()) / len(bound) >= 0.9
     assert len(bound) / len(found) >= 0.75
 
 
