@@ -297,8 +297,7 @@ def image_version(image: str) -> str | None:
     >>> [image_version(f"{name}:v0.31.0-cu129") for name in ("vllm/vllm-openai", "llm-d-cuda")]
     ['0.31', None]
     """
-    match = re.match(r"v?(0\.\d{1,4})(?=[.+-]|$)", _repository_and_tag(image)[1])
-    return match[1] if match and is_vllm_image(image) else None
+    return _product_and_version(image)[1] if is_vllm_image(image) else None
 
 
 def likely_version(image: str) -> str | None:
@@ -309,25 +308,27 @@ def likely_version(image: str) -> str | None:
     >>> [likely_version(f"{name}:v0.33.0") for name in ("my.registry/team/vllm", "llm-d-cuda")]
     ['0.33', None]
     """
-    repository, tag = _repository_and_tag(image)
-    is_other = any(f"/{repository}".endswith(f"/{name}") for name in _vllm()["images"]["others"])
-    is_named = re.fullmatch(r"vllm(-[a-z0-9-]+)?", repository.rpartition("/")[2])
-    match = re.match(r"v?(0\.\d{1,4})(?=[.+-]|$)", tag)
-    return match[1] if match and is_named and not is_other else None
+    product, version = _product_and_version(image)
+    return version if re.fullmatch(r"vllm(-[a-z0-9-]+)?", product) else None
 
 
 def is_vllm_image(image: str) -> bool:
     """Tell whether an image is one that vLLM publishes, or a mirror of it."""
-    repository, names = _repository_and_tag(image)[0], _vllm()["images"]
-    is_other = any(f"/{repository}".endswith(f"/{name}") for name in names["others"])
-    return not is_other and repository.rpartition("/")[2] in names["known"]
+    return _product_and_version(image)[0] in _vllm()["images"]["known"]
 
 
-def _repository_and_tag(image: str) -> tuple[str, str]:
-    """Return both parts of a name; a registry may have a port."""
-    path, slash, name = image.partition("@")[0].rpartition("/")
-    repository, _, tag = name.partition(":")
-    return f"{path}{slash}{repository}", tag
+def _product_and_version(image: str) -> tuple[str, str | None]:
+    """Return the last part of an image's name and the version in its tag.
+
+    The first is empty where another publisher has an image of the same name; a registry
+    may have a port.
+    """
+    path, _, name = image.partition("@")[0].rpartition("/")
+    product, _, tag = name.partition(":")
+    others = tuple(f"/{other}" for other in _vllm()["images"]["others"])
+    version = re.match(r"v?(0\.\d{1,4})(?=[.+-]|$)", tag)
+    is_other = f"/{path}/{product}".endswith(others)
+    return "" if is_other else product, version[1] if version else None
 
 
 def default_batched_tokens(gpu: Gpu) -> int:

@@ -29,7 +29,7 @@ from tonnage.manifests.names import (
 )
 from tonnage.manifests.pod import PodFigures, pod_template
 from tonnage.manifests.scheduling import together
-from tonnage.manifests.workload import GROUPS, Workload, template_in, workload_over
+from tonnage.manifests.workload import GROUPS, template_in, workload_over
 from tonnage.memoize import memoize
 from tonnage.settings import Settings
 from tonnage.sizing.checks import use_of
@@ -224,11 +224,6 @@ def metadata_of(model: ModelDeployment) -> Manifest:
         "labels": labels(model.name),
         "ownerReferences": [owner_reference(name=model.name, uid=model.uid)],
     }
-
-
-def workload_of(sizing: Sizing) -> Workload:
-    """Return what runs the replicas of a plan."""
-    return workload_over(num_nodes_of(sizing))
 
 
 def num_nodes_of(sizing: Sizing) -> int:

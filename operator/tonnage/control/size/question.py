@@ -167,7 +167,7 @@ def question_of(  # noqa: PLR0913  (who asks, and what is left open)
         has_host_cache = state.has_host_cache
     expected = _expected_request(model, state, fleet, memory, has_host_cache)
     return SizingQuestion(
-        expected=replace(expected, flags=None),
+        expected=replace(expected, flags=None) if expected.flags else expected,
         state=state,
         fleet=fleet,
         memory=memory,

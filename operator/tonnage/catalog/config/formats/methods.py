@@ -192,7 +192,7 @@ def _quantized_head(keys: QuantizationKeys, stored: WeightFormat) -> tuple[Rule,
 
 
 def _auto_round(keys: QuantizationKeys) -> Recipe:
-    """Names come before expressions, which are told by their marks."""
+    """Names come before expressions, which have marks such as ``*`` or ``$``."""
     default = _rounded(keys)
     of_modules = {name: _rounded(keys, each) for name, each in (keys.extra_config or {}).items()}
     patterns = {name for name in of_modules if any(mark in name for mark in "*+?^$()[]{}|\\")}
