@@ -3,7 +3,7 @@
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cache, lru_cache
 from pathlib import Path
@@ -273,6 +273,26 @@ class BatchDefaults:
 @cache
 def _batch_defaults() -> tuple[BatchDefaults, ...]:
     return tuple(TypeAdapter(list[BatchDefaults]).validate_python(_vllm()["batches"]))
+
+
+STRETCHED_UNTIL = (0, 30)
+LONGROPE_SHORT_SINCE = (0, 12)
+
+
+def with_positions(shape: ModelShape, minor: str) -> ModelShape:
+    """Return the shape with the lengths of context that a version derives of its configuration.
+
+    Sources:
+        [vllm-source] config/model.py _get_and_verify_max_len.
+    """
+    asked = parse_version(minor)
+    longest, usual = shape.max_position_tokens, shape.usual_position_tokens
+    return replace(
+        shape,
+        max_position_tokens=(asked < STRETCHED_UNTIL and shape.stretched_position_tokens)
+        or longest,
+        usual_position_tokens=usual if asked >= LONGROPE_SHORT_SINCE else None,
+    )
 
 
 def batch_defaults(gpu: Gpu, minor: str = "") -> BatchDefaults:

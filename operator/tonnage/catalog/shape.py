@@ -289,6 +289,10 @@ class ModelShape:
     """As the checkpoint has it; ``spec.model.weights`` may ask for another."""
     max_position_tokens: int | None
     """The longest context that the model was made for; None: the config does not say."""
+    stretched_position_tokens: int | None = None
+    """The same before 0.30, which stretched the length of the training by the factor of YaRN."""
+    usual_position_tokens: int | None = None
+    """That a server takes by itself: with LongRoPE that of the training. None: the longest."""
     dtype: HalfType = "bfloat16"
     """The 16-bit type of what is not quantized, and of the activations."""
     quant_method: str = ""

@@ -247,9 +247,11 @@ def _context(
     What runs has shown that vLLM took its length: a variable or an override allowed it.
 
     Sources:
-        [vllm-source] config/model.py get_and_verify_max_len: absent, it is the model's own.
+        [vllm-source] config/model.py _get_and_verify_max_len: absent, it is the model's own; with
+        LongRoPE that of the training, within which short prompts are answered as trained.
     """
     asked, longest = request.context_tokens, request.shape.max_position_tokens
+    usual = request.shape.usual_position_tokens or longest
     given = found.get("--max-model-len")
     if given is not None and given.strip().lower() not in AUTO:
         tokens, where = _positive(given), f"--max-model-len {given}"
@@ -257,7 +259,7 @@ def _context(
         if longest is not None and tokens > longest and not is_allowed:
             raise ValueError(f"{where} exceeds the {longest} positions of {request.shape.name}")
     else:
-        tokens = longest if given is None and longest is not None else asked
+        tokens = usual if given is None and usual is not None else min(asked, usual or asked)
         where = "of the model, as no --max-model-len is set"
     if tokens == asked:
         return tokens, ()

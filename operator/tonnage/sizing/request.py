@@ -11,7 +11,13 @@ from tonnage.api.spec import Spec
 from tonnage.catalog.assumption import Assumption
 from tonnage.catalog.cache_types import CACHE_TYPES, StoredCache, names_of
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
-from tonnage.catalog.engine import CacheRules, KnownEngine, find_engine, parse_version
+from tonnage.catalog.engine import (
+    CacheRules,
+    KnownEngine,
+    find_engine,
+    parse_version,
+    with_positions,
+)
 from tonnage.catalog.engine_limits import (
     board_refusals,
     flag_refusals,
@@ -261,7 +267,7 @@ def look_up(
     weights, gpu = spec.model.weights, find_gpu(spec.hardware.gpu, gpus)
     engine = find_engine(version or "")
     needed = method_assumptions(shape.quant_method, engine.minor)
-    shape = replace(shape, assumptions=(*shape.assumptions, *needed))
+    shape = replace(with_positions(shape, engine.minor), assumptions=(*shape.assumptions, *needed))
     known = Known(
         shape=shape,
         gpu=gpu,

@@ -209,6 +209,15 @@ class TestAbsentFlags:
         assert request.context_tokens == tokens
         assert said in context.value
 
+    @pytest.mark.parametrize(
+        ("arguments", "tokens"),
+        [("", 4096), ("--max-model-len auto", 4096), ("--max-model-len 32k", 32_000)],
+    )
+    def test_of_the_context_are_that_of_the_training_with_longrope(self, arguments, tokens):
+        shape = replace(a_sizing_request().shape, usual_position_tokens=4096)
+
+        assert read(arguments, shape=shape).context_tokens == tokens
+
 
 class TestFlags:
     @pytest.mark.parametrize(

@@ -74,6 +74,8 @@ from tonnage.catalog.shape import (
 _QUANTIZED_NAME = re.compile(
     r"(?<![a-z0-9])(fp8|(nv|mx)?fp4|int[48]|w[48]a(8|16)|awq|gptq)(?![a-z0-9])", re.IGNORECASE
 )
+_WRITTEN_STRETCHED = frozenset({"llama3", "deepseek_yarn", "deepseek_llama_scaling"})
+"""Types of scaled positions whose files give the stretched length."""
 _EIGHT_BITS = re.compile("fp8|int8|w8", re.IGNORECASE)
 
 
@@ -110,6 +112,7 @@ def _shape(config: Mapping[str, object], name: str, encoder_parameters: int | No
             differs_by_window=architecture.turns_by_window,
         )
     formats = _formats(config, block, architecture, layers)
+    longest, stretched, usual = _positions(keys, block)
     encoders = read_encoders(
         config,
         text_path=_wrapper_path(config),
@@ -123,7 +126,9 @@ def _shape(config: Mapping[str, object], name: str, encoder_parameters: int | No
         tied_embeddings=_is_tied(config, keys, architecture),
         groups=_groups(architecture, keys, layers),
         weight_format=formats.weights,
-        max_position_tokens=_max_position_tokens(keys, block),
+        max_position_tokens=longest,
+        stretched_position_tokens=stretched,
+        usual_position_tokens=usual,
         kv_cache_format=formats.cache,
         dtype=formats.dtype,
         quant_method=formats.method,
@@ -193,9 +198,10 @@ def _text_block(config: Mapping[str, object]) -> _TextBlock:
         values = inner
     if isinstance(model_type, str) and model_type in WRAPPED_TYPES and "model_type" not in values:
         values = {"model_type": WRAPPED_TYPES[model_type], **values}
-    kind = kind_of_class(config)
-    if isinstance(model_type, str) and not path and model_type not in ARCHITECTURES and kind:
-        values = {**values, "model_type": kind}
+    kind, written = kind_of_class(values), values.get("model_type")
+    if kind and isinstance(written, str) and ARCHITECTURES[kind] is not ARCHITECTURES.get(written):
+        # Of another kind than the class no window is a rule: none takes no less memory.
+        values = {"sliding_window": None, **values, "model_type": kind}
     return _TextBlock(values=values, path=path)
 
 
@@ -355,23 +361,24 @@ def _declared_dtype(config: Mapping[str, object], block: _TextBlock) -> HalfType
     return next((name for name in names if name in dtypes), None)
 
 
-def _max_position_tokens(keys: DecoderKeys, block: _TextBlock) -> int | None:
-    """Return the longest context, as vLLM derives it.
+def _positions(keys: DecoderKeys, block: _TextBlock) -> tuple[int | None, int | None, int | None]:
+    """Return the longest context, that of older versions with YaRN, and LongRoPE's usual one.
 
     Sources:
-        [vllm-source] config/model.py: position scaling stretches the length, but for the kinds
-        whose files give the stretched length already.
+        [vllm-source] config/model.py _get_and_verify_max_len: scaling stretches the length, but for
+        the kinds and types whose files give the stretched length already.
     """
     longest, scaling = keys.max_position_embeddings, keys.rope_scaling
-    if longest is None or scaling is None or scaling.factor is None:
-        return longest
-    if scaling.rope_type == "yarn":
-        original = scaling.original_max_position_embeddings or longest
-        return int(original * scaling.factor)
-    is_stretched = scaling.rope_type in {"linear", "dynamic"}
-    if is_stretched and "gemma3" not in str(block.values.get("model_type")):
-        return int(longest * scaling.factor)
-    return longest
+    if longest is None or scaling is None or scaling.rope_type is None:
+        return longest, None, None
+    factor, kind = scaling.factor or 1.0, scaling.rope_type
+    if kind in {"su", "longrope"}:
+        return longest, None, keys.original_max_position_embeddings
+    if kind == "yarn":
+        return longest, int((scaling.original_max_position_embeddings or longest) * factor), None
+    if kind not in _WRITTEN_STRETCHED and "gemma3" not in str(block.values.get("model_type")):
+        longest = int(longest * factor)
+    return longest, None, None
 
 
 def _unsaid(name: str, weights: WeightFormat) -> Iterator[Assumption]:

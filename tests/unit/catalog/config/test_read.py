@@ -7,6 +7,7 @@ import pytest
 
 from tonnage.catalog.config.keys.decoder import ModelConfigError, UnknownArchitectureError
 from tonnage.catalog.config.read import shape_from_config
+from tonnage.catalog.engine import with_positions
 from tonnage.catalog.models import (
     MAX_CONFIG_BYTES,
     built_in_config,
@@ -200,10 +201,43 @@ def test_the_longest_context_follows_the_position_scaling(model: str, longest: i
     assert built_in_model(model).max_position_tokens == longest
 
 
-def test_yarn_stretches_the_original_length() -> None:
-    scaling = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}
+@pytest.mark.parametrize(
+    ("changes", "minor", "longest", "usual"),
+    [
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048},
+          "max_position_embeddings": 4096}, "0.29", 8192, None),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048},
+          "max_position_embeddings": 4096}, "0.30", 4096, None),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "0.33", 16_384, None),
+        ({"rope_scaling": {"type": "default", "factor": 2.0}}, "0.20", 16_384, None),
+        ({"rope_scaling": {"type": "llama3", "factor": 2.0}}, "0.20", 8192, None),
+        ({"rope_scaling": {"type": "longrope"}, "original_max_position_embeddings": 4096}, "0.11",
+         8192, None),
+        ({"rope_scaling": {"type": "su"}, "original_max_position_embeddings": 4096}, "0.12",
+         8192, 4096),
+        ({"rope_scaling": {"type": "longrope", "original_max_position_embeddings": 4096}}, "0.33",
+         8192, None),
+    ],
+)  # fmt: skip
+def test_each_version_derives_its_lengths_of_the_scaling(
+    changes: dict[str, Any], minor: str, longest: int, usual: int | None
+) -> None:
+    """By ``_get_and_verify_max_len`` of that release, with max_position_embeddings 8192."""
+    shape = with_positions(read(**changes), minor)
 
-    assert read(rope_scaling=scaling).max_position_tokens == 32_768
+    assert (shape.max_position_tokens, shape.usual_position_tokens) == (longest, usual)
+
+
+def test_the_class_says_the_kind_whatever_model_type_says() -> None:
+    mixed = {"num_local_experts": 8, "num_experts_per_tok": 2, "model_type": "mistral"}
+    found = read(architectures=["MixtralForCausalLM"], **mixed)
+    usual = {k: v for k, v in (LLAMA | mixed).items() if v is not None}
+    usual |= {"model_type": "mixtral", "sliding_window": None}
+
+    assert found.groups == shape_from_config(usual, name="m").groups
+    assert found.has_experts
+    assert read(architectures=["MistralForCausalLM"]).groups == read().groups  # without a window
+    assert not read(architectures=["LlamaForCausalLM"], **mixed).has_experts
 
 
 def test_the_digest_is_that_of_the_content_in_any_order() -> None:

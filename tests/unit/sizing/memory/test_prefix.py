@@ -9,6 +9,7 @@ from tonnage.catalog.engine import find_engine
 from tonnage.catalog.models import built_in_model
 from tonnage.sizing.memory.prefix import with_whole_blocks
 from tonnage.sizing.provenance import Figure
+from tonnage.sizing.speculation import Speculation
 from tonnage.sizing.switches import switches_in
 from tonnage.sizing.workload import Lengths
 
@@ -53,6 +54,30 @@ def test_what_prompts_share_is_found_in_whole_blocks(shared, reused):
 
 def test_blocks_are_multiples_of_64_since_0_33():
     assert reused_of(4000, 8000, version="0.33")[1][0].endswith("whole blocks of 832 tokens")
+
+
+@pytest.mark.parametrize(
+    ("version", "shared", "changes", "reused"),
+    [
+        ("0.32", 4000, {}, 3920 - 784),
+        ("0.32", 700, {}, 0),
+        ("0.33", 4000, {}, 3328),
+        ("0.33", 3328, {}, 3328 - 832),  # the token behind the block is another
+        ("0.33", 3329, {}, 3328),
+        ("0.33", 4000, {"role": "prefill"}, 3328 - 832),
+    ],
+)
+def test_draft_layers_cost_a_block_until_0_33_hashes_what_they_read(
+    version, shared, changes, reused
+):
+    mtp = Speculation(method="mtp", num_draft_tokens=1, acceptance_rate=0.7)
+    ngram = Speculation(method="ngram", num_draft_tokens=1, acceptance_rate=0.7)
+
+    assert reused_of(shared, 8000, version=version, speculation=mtp, **changes)[0] == reused
+    assert (
+        reused_of(4000, 8000, version=version, speculation=ngram)[0]
+        == reused_of(4000, 8000, version=version)[0]
+    )
 
 
 def test_states_are_cached_by_version_or_by_flag():

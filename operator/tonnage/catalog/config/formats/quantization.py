@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Annotated, Final
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from tonnage.catalog.config.keys.decoder import ModelConfigError, UnknownArchitectureError
 from tonnage.catalog.config.keys.types import Block
@@ -146,8 +146,10 @@ class QuantizationKeys(Block):
     quant_algo: _Word | None = None
     moe_quant_algo: _Word | None = None
     format: _Word | None = None
-    bits: _Bits | None = None
-    group_size: _Group | _Sides | None = None
+    bits: _Bits | None = Field(default=None, validation_alias=AliasChoices("w_bit", "bits"))
+    group_size: _Group | _Sides | None = Field(
+        default=None, validation_alias=AliasChoices("q_group_size", "group_size")
+    )
     zero_point: bool = True
     sym: bool = True
     desc_act: bool = False

@@ -151,6 +151,7 @@ class DecoderKeys(FamilyKeys):
     max_position_embeddings: Tokens | None = Field(
         default=None, validation_alias=AliasChoices("model_max_length", "max_position_embeddings")
     )
+    original_max_position_embeddings: Tokens | None = None
     tie_word_embeddings: bool | None = None
     rope_scaling: RopeScaling | None = Field(
         default=None, validation_alias=AliasChoices("rope_scaling", "rope_parameters")

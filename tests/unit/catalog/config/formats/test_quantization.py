@@ -43,6 +43,10 @@ def compressed(weights: dict[str, Any], inputs: dict[str, Any] | None, **keys: A
             {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": False},
             "int4", 0.5 + 2 / 128, "bf16",
         ),
+        (  # as AutoAWQ writes them itself
+            {"quant_method": "awq", "w_bit": 4, "q_group_size": 64, "zero_point": True},
+            "int4", 0.5 + 2.5 / 64, "bf16",
+        ),
         ({"quant_method": "gptq", "bits": 8, "group_size": 32}, "int8", 1 + 3 / 32, "bf16"),
         ({"quant_method": "gptq", "bits": 4, "group_size": -1}, "int4", 0.5, "bf16"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4", 0.5 + 1 / 16, "fp4"),
