@@ -13,33 +13,10 @@ from importlib import resources
 from typing import Final
 
 from tonnage.catalog.assumption import USUAL_TIMES, Assumption
-from tonnage.catalog.config.architectures.keyed import (
-    DELTA_MARKS,
-    INDEX_MARKS,
-    KEYED_KIND,
-    shared_keys,
-)
+from tonnage.catalog.config.architectures.kinds import ARCHITECTURES, ASSUMED
 from tonnage.catalog.config.architectures.traits import Architecture
 from tonnage.catalog.config.keys.decoder import DecoderKeys, UnknownArchitectureError
 from tonnage.units import count_of
-
-
-def assumed_keys(block: Mapping[str, object]) -> dict[str, object]:
-    """Return the keys that decoders share, and the widest state."""
-    found = shared_keys(block)
-    shared, number = (
-        found.get(key) for key in ("shared_expert_intermediate_size", "n_shared_experts")
-    )
-    widths = (
-        found.get(key)
-        for key in (
-            "moe_shared_expert_intermediate_size", "moe_intermediate_size", "intermediate_size",
-        )
-    )  # fmt: skip
-    each = next((width for width in widths if isinstance(width, int) and width), 0)
-    if isinstance(shared, int) and isinstance(number, int):
-        found["shared_expert_intermediate_size"] = max(shared, number * each)
-    return {**found, "mamba_ssm_dtype": "float32"}
 
 
 def assumed_architecture(config: Mapping[str, object], block: Mapping[str, object]) -> Architecture:
@@ -52,9 +29,9 @@ def assumed_architecture(config: Mapping[str, object], block: Mapping[str, objec
     is_latent = bool(block.get("kv_lora_rank"))
     has_states = bool(block.get("linear_num_value_heads"))
     return replace(
-        _ASSUMED,
-        understands=(INDEX_MARKS if is_latent else frozenset())
-        | (DELTA_MARKS if has_states else frozenset()),
+        ASSUMED,
+        understands=(ARCHITECTURES["deepseek_v32"].understands if is_latent else frozenset())
+        | (ARCHITECTURES["olmo_hybrid"].understands if has_states else frozenset()),
         derives_head_dim=not is_latent,
     )
 
@@ -140,18 +117,3 @@ def kind_of_class(config: Mapping[str, object]) -> str:
 
 def _newest() -> str:
     return str(_registry()["version"])
-
-
-_ASSUMED: Final = replace(
-    KEYED_KIND,
-    reads=assumed_keys,
-    num_norms=4,
-    num_outer_norms=2,
-    query_bias=True,
-    output_bias=True,
-    qk_norm="head",
-    gate="full",
-    has_sinks=True,
-    router_bias=True,
-    has_shared_gate=True,
-)

@@ -1,138 +1,79 @@
-"""The kinds of model that are understood, by ``model_type``.
+"""The kinds of model that are understood, by ``model_type``: the tables of ``kinds.toml``.
 
-An entry exists only where the whole cost of the model is known: its cache, its weights and its
-work. A model of any other kind is refused by name.
+A model of any other kind is bounded, or refused by name.
 """
 
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
 
-from tonnage.catalog.config.architectures.hybrid import HYBRID
-from tonnage.catalog.config.architectures.keyed import KEYED
-from tonnage.catalog.config.architectures.plain import PLAIN
-from tonnage.catalog.config.architectures.plain_moe import PLAIN_MOE
-from tonnage.catalog.config.architectures.sharing import SHARING
-from tonnage.catalog.config.architectures.side_by_side import SIDE_BY_SIDE
-from tonnage.catalog.config.architectures.sparse import SPARSE
 from tonnage.catalog.config.architectures.traits import Architecture
-from tonnage.catalog.config.layers import attention, ffn
-from tonnage.catalog.config.layers.families import two_matrices_of_four_widths
-
-_QWEN3 = Architecture(attention=attention.window_if_used, derives_head_dim=False, qk_norm="head")
-_QWEN3_MOE = Architecture(
-    attention=attention.window_if_used,
-    ffn=ffn.sparse_steps,
-    derives_head_dim=False,
-    qk_norm="head",
-)
-_QWEN2 = Architecture(attention=attention.window_if_used, query_bias=True, output_bias=False)
-_LATENT = Architecture(attention=attention.latent, ffn=ffn.dense_then_experts, router_bias=True)
-_LLAMA4 = Architecture(attention=attention.chunked_with_full, ffn=ffn.interleaved_experts)
-_MIMO_V2 = Architecture(
-    turns_by_window=True,
-    attention=attention.mimo_windows,
-    ffn=ffn.marked_layers,
-    derives_head_dim=False,
-    router_bias=True,
-)
-_GEMMA3 = Architecture(
-    turns_by_window=True,
-    attention=attention.five_windows_to_one,
-    is_tied=True,
-    derives_head_dim=False,
-    num_norms=4,
-    qk_norm="head",
-    sparse_defaults={
-        "vocab_size": 262_208,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "max_position_embeddings": 131_072,
-    },
+from tonnage.catalog.config.layers import (
+    attention,
+    families,
+    ffn,
+    keyed,
+    lfm2,
+    qwen4,
+    sharing,
+    side_by_side,
+    sparse,
+    state,
 )
 
-ARCHITECTURES: Mapping[str, Architecture] = {
-    **HYBRID,
-    **KEYED,
-    **PLAIN,
-    **PLAIN_MOE,
-    **SHARING,
-    **SIDE_BY_SIDE,
-    **SPARSE,
-    "bloom": Architecture(
-        rotary_fraction=0,
-        attention=attention.plain,
-        ffn=two_matrices_of_four_widths,
-        is_tied=True,
-        num_norms=4 + 5,  # two norms with bias; the biases of the block: four widths and one
-        num_outer_norms=4,  # after the embedding and after the layers, with bias
-        query_bias=True,
-        output_bias=True,
-    ),
-    "deepseek_v2": Architecture(attention=attention.latent, ffn=ffn.dense_then_experts),
-    "deepseek_v3": _LATENT,
-    "gemma": Architecture(attention=attention.full, is_tied=True, derives_head_dim=False),
-    "gemma2": Architecture(
-        attention=attention.alternating_windows, is_tied=True, derives_head_dim=False, num_norms=4
-    ),
-    "gemma3_text": _GEMMA3,
-    "glm4_moe": Architecture(
-        rotary_fraction=0.5,
-        attention=attention.full,
-        ffn=ffn.dense_then_experts,
-        derives_head_dim=False,
-        output_bias=False,
-        qk_norm="by key",
-        router_bias=True,
-    ),
-    "gpt_oss": Architecture(
-        attention=attention.alternating_windows,
-        ffn=ffn.all_experts_with_bias,
-        derives_head_dim=False,
-        has_sinks=True,
-        router_bias=True,
-    ),
-    "kimi_k2": _LATENT,
-    "llama": Architecture(
-        attention=attention.plain,
-        sparse_defaults={
-            "vocab_size": 32_000,
-            "hidden_size": 4096,
-            "intermediate_size": 11_008,
-            "num_hidden_layers": 32,
-            "num_attention_heads": 32,
-            "max_position_embeddings": 2048,
-        },
-    ),
-    "llama4_text": _LLAMA4,
-    "mimo_v2": _MIMO_V2,
-    "mimo_v2_flash": _MIMO_V2,
-    "minimax_m2": Architecture(
-        attention=attention.full,
-        ffn=ffn.all_experts,
-        derives_head_dim=False,
-        qk_norm="by key",
-        router_bias=True,
-    ),
-    "mistral": Architecture(
-        attention=attention.window_everywhere,
-        sparse_defaults={
-            "hidden_size": 4096,
-            "num_hidden_layers": 32,
-            "num_attention_heads": 32,
-        },
-    ),
-    "mixtral": Architecture(attention=attention.window_everywhere, ffn=ffn.all_experts),
-    "phi3": Architecture(attention=attention.plain),
-    "qwen2": _QWEN2,
-    "qwen2_vl_text": _QWEN2,
-    "qwen2_5_vl_text": _QWEN2,
-    "qwen2_5_omni_text": _QWEN2,
-    "qwen3": _QWEN3,
-    "qwen3_moe": _QWEN3_MOE,
-    "qwen3_vl_text": _QWEN3,
-    "qwen3_vl_moe_text": _QWEN3_MOE,
-    "seed_oss": Architecture(attention=attention.full, derives_head_dim=False, output_bias=False),
+_FUNCTIONS: Final = ("attention", "ffn", "outer", "reads", "replicated", "tables", "vectors")
+_MODULES: Final = {
+    each.__name__.rpartition(".")[2]: each
+    for each in (
+        attention, families, ffn, keyed, lfm2, qwen4, sharing, side_by_side, sparse, state,
+    )
+}  # fmt: skip
+
+
+def _architectures() -> dict[str, Architecture]:
+    """Return the architecture of each row, those that only others are made of too."""
+    rows: dict[str, dict[str, Any]] = {}
+    found = {}
+    text = Path(__file__).with_suffix(".toml").read_text()
+    for name, written in tomllib.loads(text).items():
+        row = dict(rows.get(written.pop("as", ""), {}))
+        also = written.pop("also", ())
+        for key, value in written.items():
+            row[key] = _added(row.get(key), value)
+        found.update(dict.fromkeys((name, *also), _architecture(row)))
+        rows[name] = row
+    return found
+
+
+def _added(before: Any, value: Any) -> Any:
+    match value:
+        case dict():
+            return {**(before or {}), **value}
+        case list():
+            return [*(before or ()), *value]
+        case _:
+            return value
+
+
+def _architecture(row: Mapping[str, Any]) -> Architecture:
+    functions = {key: _function(row[key]) for key in _FUNCTIONS if key in row}
+    understood = frozenset(row.get("understands", ()))
+    return Architecture(**{**row, **functions, "understands": understood})
+
+
+def _function(path: str) -> Callable[..., Any]:
+    module, _, name = path.partition(".")
+    function: Callable[..., Any] = getattr(_MODULES[module], name)
+    return function
+
+
+_FOUND: Final = _architectures()
+ARCHITECTURES: Final[Mapping[str, Architecture]] = {
+    name: each for name, each in _FOUND.items() if not name.startswith("_")
 }
+ASSUMED: Final = _FOUND["_assumed"]
+"""Of kinds that no row has: all that takes memory."""
 
 WRAPPERS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(

@@ -1,10 +1,8 @@
 """Kinds of model whose last layers read the cache of earlier ones, with tables for each layer."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from tonnage.catalog.config.architectures.traits import Architecture
 from tonnage.catalog.config.keys.decoder import DecoderKeys, ModelConfigError, check_length
 from tonnage.catalog.config.layers.attention import by_layer_type, wide_global_heads
 from tonnage.catalog.config.layers.ffn import experts_beside_dense
@@ -107,59 +105,3 @@ def stream_projections(keys: DecoderKeys) -> int:
     """Count what splits the embedding into streams and joins them again: a matrix each way."""
     others = keys.needed.altup_num_inputs - 1
     return 2 * others * keys.hidden_size**2 + layer_table_norm(keys)
-
-
-_GEMMA4 = Architecture(
-    turns_by_window=True,
-    attention=shared_wide_global_heads,
-    ffn=double_where_shared,
-    module_names={"experts": "experts.0", "shared_experts": "mlp"},
-    is_tied=True,
-    derives_head_dim=False,
-    num_norms=4,
-    qk_norm="head",
-    replicated=layer_table_matrices,
-    outer=layer_table_norm,
-    tables=layer_tables,
-    understands=frozenset(
-        {
-            "hidden_size_per_layer_input",
-            "num_kv_shared_layers",
-            "per_layer_config",
-            "use_double_wide_mlp",
-        }
-    ),
-)
-
-SHARING: Mapping[str, Architecture] = {
-    "gemma3n_text": Architecture(
-        turns_by_window=True,
-        attention=shared_windows,
-        ffn=listed_widths,
-        is_tied=True,
-        derives_head_dim=False,
-        num_norms=4,
-        qk_norm="head",
-        replicated=alternating_streams,
-        outer=stream_projections,
-        tables=layer_tables,
-        understands=frozenset(
-            {"altup_num_inputs", "hidden_size_per_layer_input", "num_kv_shared_layers"}
-        ),
-        sparse_defaults={
-            "vocab_size": 262_400,
-            "vocab_size_per_layer_input": 262_144,
-            "hidden_size_per_layer_input": 256,
-            "num_attention_heads": 8,
-            "num_key_value_heads": 2,
-            "head_dim": 256,
-            "sliding_window": 512,
-            "max_position_embeddings": 32_768,
-            "num_kv_shared_layers": 15,
-            "altup_num_inputs": 4,
-            "laurel_rank": 64,
-        },
-    ),
-    "gemma4_text": _GEMMA4,
-    "gemma4_unified_text": _GEMMA4,
-}

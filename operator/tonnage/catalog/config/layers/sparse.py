@@ -1,13 +1,11 @@
 """Kinds of model whose layers attend to chosen tokens, or to one entry for several of them."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from tonnage.catalog.config.architectures.traits import Architecture
 from tonnage.catalog.config.keys.decoder import DecoderKeys, ModelConfigError, check_length
 from tonnage.catalog.config.layers.attention import grouped_attention, latent
-from tonnage.catalog.config.layers.ffn import dense_then_experts, expert_marks, moe
+from tonnage.catalog.config.layers.ffn import expert_marks, moe
 from tonnage.catalog.shape import (
     OVERLAPPING_RATIO,
     Attention,
@@ -178,51 +176,3 @@ def stream_head(keys: DecoderKeys) -> int:
     """Count what joins the residual streams before the head."""
     streams = keys.needed.hc_mult
     return streams * (streams * keys.hidden_size + 1) + 1
-
-
-def index_marks(*more: str) -> frozenset[str]:
-    """Return the keys and layer types of an indexer, and more."""
-    marks = {"index_head_dim", "index_n_heads", "index_topk"}
-    marks |= {"deepseek_sparse_attention", "indexed_attention"}
-    return frozenset({*marks, *more})
-
-
-_SPARSE_LATENT = Architecture(
-    attention=sparse_latent,
-    ffn=dense_then_experts,
-    router_bias=True,
-    understands=index_marks("indexer_types"),
-)
-_MINIMAX_M3 = Architecture(
-    attention=sparse_grouped,
-    ffn=wide_then_experts,
-    derives_head_dim=False,
-    qk_norm="head",
-    router_bias=True,
-    understands=frozenset({"sparse_attention_config"}),
-)
-
-SPARSE: Mapping[str, Architecture] = {
-    "deepseek_v32": _SPARSE_LATENT,
-    "deepseek_v4": Architecture(
-        turns_by_window=True,
-        attention=compressed_attentions,
-        ffn=shared_and_routed,
-        derives_head_dim=False,
-        router_bias=True,
-        replicated=compressors_and_streams,
-        outer=stream_head,
-        understands=index_marks(
-            "compress_rates",
-            "compress_ratios",
-            "compressed_sparse_attention",
-            "expert_dtype",
-            "hc_mult",
-            "heavily_compressed_attention",
-        ),
-    ),
-    "glm_moe_dsa": _SPARSE_LATENT,
-    "minimax_m3": _MINIMAX_M3,
-    "minimax_m3_text": _MINIMAX_M3,
-    "minimax_m3_vl_text": _MINIMAX_M3,
-}

@@ -1,19 +1,16 @@
 """Kinds of model whose files say all under keys that decoders share, by whatever name.
 
-Of such a kind only what its class adds is said here: norms, biases, gates. The same reading without
-that makes the bound of kinds that no rule knows: ``assumed``.
+The same reading makes the bound of kinds that no rule knows: ``architectures.assumed``.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from tonnage.catalog.config.architectures.sparse import index_marks, sparse_latent
-from tonnage.catalog.config.architectures.traits import Architecture
 from tonnage.catalog.config.keys.decoder import DecoderKeys, check_length
 from tonnage.catalog.config.layers import attention, ffn, state
-from tonnage.catalog.config.layers.families import two_matrices
 from tonnage.catalog.config.layers.side_by_side import experts_where_listed
+from tonnage.catalog.config.layers.sparse import sparse_latent
 from tonnage.catalog.parameters import attention_parameters
 from tonnage.catalog.shape import (
     Attention,
@@ -72,11 +69,6 @@ AS_WRITTEN: Final = (
 GATES: Final = ("attn_output_gate", "gating", "use_attn_gate", "use_head_wise_attn_gate",
                 "attention_gate_func", "gated_attention")  # fmt: skip
 """Keys by which a layer's attention has a gate at its output."""
-DELTA_MARKS: Final = frozenset(
-    {"linear_attention", "linear_conv_kernel_dim", "linear_num_key_heads",
-     "linear_num_value_heads", "full_attention_interval"}
-)  # fmt: skip
-INDEX_MARKS: Final = index_marks("indexer_types")
 
 
 def shared_keys(block: Mapping[str, object]) -> dict[str, object]:
@@ -89,6 +81,24 @@ def shared_keys(block: Mapping[str, object]) -> dict[str, object]:
     found["attn_output_gate"] = any(block.get(key) for key in GATES)
     found = {key: value for key, value in found.items() if value is not None}
     return {"q_lora_rank": None, **found} if "kv_lora_rank" in found else found
+
+
+def assumed_keys(block: Mapping[str, object]) -> dict[str, object]:
+    """Return the keys that decoders share, and the widest state."""
+    found = shared_keys(block)
+    shared, number = (
+        found.get(key) for key in ("shared_expert_intermediate_size", "n_shared_experts")
+    )
+    widths = (
+        found.get(key)
+        for key in (
+            "moe_shared_expert_intermediate_size", "moe_intermediate_size", "intermediate_size",
+        )
+    )  # fmt: skip
+    each = next((width for width in widths if isinstance(width, int) and width), 0)
+    if isinstance(shared, int) and isinstance(number, int):
+        found["shared_expert_intermediate_size"] = max(shared, number * each)
+    return {**found, "mamba_ssm_dtype": "float32"}
 
 
 def _numbers(value: object) -> list[int]:
@@ -227,95 +237,3 @@ def latent_matrices(keys: DecoderKeys, _: Attention | None) -> int:
         update={"v_head_dim": keys.v_head_dim or keys.hidden_size // keys.num_attention_heads}
     )
     return attention_parameters(attention.latent(values)[0], hidden_size=keys.hidden_size)
-
-
-KEYED_KIND: Final = Architecture(
-    attention=keyed_attention, ffn=ffn.experts_by_keys, reads=shared_keys, derives_head_dim=True
-)
-_HEAD_NORMS: Final = replace(KEYED_KIND, qk_norm="head")
-_FOUR_NORMS: Final = replace(_HEAD_NORMS, num_norms=4)
-_LATENT: Final = replace(KEYED_KIND, derives_head_dim=False, router_bias=True)
-_BAILING: Final = replace(
-    KEYED_KIND,
-    qk_norm="by key",
-    router_bias=True,
-    output_bias=False,
-    names={"attention_bias": "use_qkv_bias"},
-)
-
-KEYED: Mapping[str, Architecture] = {
-    "PanguEmbedded": replace(KEYED_KIND, names={"attention_bias": "bias"}),
-    "afmoe": replace(_FOUR_NORMS, router_bias=True, gate="full"),
-    "aria_text": KEYED_KIND,
-    "cosmos3_edge_text": replace(KEYED_KIND, ffn=two_matrices),
-    "glm_ocr_text": replace(KEYED_KIND, num_norms=4, rotary_fraction=0.5),
-    "paddleocr_vl_text": KEYED_KIND,
-    "muse_glimmer_text": replace(_FOUR_NORMS, qk_norm="none", gate="full"),
-    "axk1": replace(_LATENT, num_norms=3),
-    "bailing_hybrid": replace(
-        _LATENT, attention=lightning_groups, understands=frozenset({"layer_group_size"})
-    ),
-    "beam": replace(_FOUR_NORMS, router_bias=True, gate="full"),
-    "cohere2_moe": replace(KEYED_KIND, num_norms=1, is_tied=True),
-    "cwm": KEYED_KIND,
-    "exaone_moe": replace(_HEAD_NORMS, router_bias=True),
-    "flex_olmo": replace(KEYED_KIND, qk_norm="wide"),
-    "glm4_moe_lite": _LATENT,
-    "granite_swa": replace(KEYED_KIND, has_sinks=True),
-    "granitemoe_swa": replace(KEYED_KIND, has_sinks=True),
-    "hy_v3": replace(_HEAD_NORMS, router_bias=True),
-    "hy_v4": replace(
-        _LATENT,
-        attention=gated_latent,
-        replicated=two_stream_mixes,
-        outer=stream_sum,
-        understands=INDEX_MARKS | {"hc_mult"},
-    ),
-    "hyperclovax": replace(KEYED_KIND, num_norms=4),
-    "iquestcoder": KEYED_KIND,
-    "jais2": replace(KEYED_KIND, ffn=two_matrices, num_norms=4, num_outer_norms=2),
-    "k2_horizon": replace(KEYED_KIND, qk_norm="wide", router_bias=True),
-    "kolibri1": _FOUR_NORMS,
-    "laguna": replace(_HEAD_NORMS, router_bias=True, gate="head"),
-    "longcat_flash": replace(_LATENT, attention=doubled_latent, ffn=experts_beside_two_dense),
-    "mellum": _HEAD_NORMS,
-    "mimo": replace(KEYED_KIND, query_bias=True, output_bias=False),
-    "minicpm3": replace(
-        _LATENT, attention=unpacked_latent, ffn=ffn.dense, replicated=latent_matrices
-    ),
-    "nemotron-nas": Architecture(
-        attention=block_attention,
-        ffn=block_ffns,
-        understands=frozenset({"block_configs"}),
-    ),
-    "olmo_hybrid": replace(
-        KEYED_KIND,
-        qk_norm="wide",
-        query_bias=False,
-        output_bias=False,
-        gate="none",
-        understands=DELTA_MARKS,
-    ),
-    "pangu_ultra_moe": replace(_LATENT, num_norms=4),
-    "param2moe": _BAILING,
-    "plamo3": _FOUR_NORMS,
-    "rnj1": replace(_FOUR_NORMS, is_tied=True),
-    "sarvam_mla": _LATENT,
-    "sarvam_moe": _BAILING,
-    "solar": KEYED_KIND,
-    "step1": replace(
-        KEYED_KIND, rotary_fraction=0, is_tied=True, understands=frozenset({"num_attention_groups"})
-    ),
-    "step3p5": replace(
-        _HEAD_NORMS,
-        attention=step_windows,
-        ffn=step_experts,
-        router_bias=True,
-        gate="head",
-        understands=frozenset({"num_attention_groups"}),
-    ),
-    "telechat": replace(KEYED_KIND, output_bias=True),
-    "telechat3": KEYED_KIND,
-    "teleflm": KEYED_KIND,
-    "vaultgemma": replace(KEYED_KIND, is_tied=True),
-}
