@@ -23,6 +23,7 @@ from tonnage.catalog.shape import (
 from tonnage.memoize import memoize
 from tonnage.sizing.bill import bill, inputs_with_price
 from tonnage.sizing.cost import cents, fleet_usd_per_hour
+from tonnage.sizing.errors import DoesNotFitError, SizingError, SLOInfeasibleError
 from tonnage.sizing.memory.layout import LoggedFigures
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.provenance import Input, Origin
@@ -216,6 +217,13 @@ def assumptions_written(request: SizingRequest) -> tuple[str, ...]:
     """Write what a request assumes, each in a sentence."""
     assumed = (each for each in request.inputs if each.origin is Origin.ASSUMED)
     return tuple(map(_assumption_written, assumed))
+
+
+def moved_by(request: SizingRequest, refusal: type[SizingError]) -> str:
+    """Name the assumptions without which a refusal may be none; empty: there are none."""
+    moved = {DoesNotFitError: "memory", SLOInfeasibleError: "time"}.get(refusal)
+    moving = [each for each in request.inputs if moved and moved in each.effect]
+    return "".join(f"; assumed {_assumption_written(each)}" for each in moving)
 
 
 def _assumption_written(assumed: Input) -> str:

@@ -694,6 +694,19 @@ class TestAScaleTarget:
         assert never.refusal.code == "DoesNotFit"
         assert ready.refusal is None
 
+    def test_that_does_not_fit_names_the_assumptions_that_may_be_why(self):
+        arguments = [*TARGET_ARGUMENTS, "--gpu-memory-utilization=0.26"]
+        own = a_target(arguments=arguments, image="my.registry/team/vllm:v0.33.0")
+        known = a_target(arguments=arguments, image="vllm/vllm-openai:v0.33.0")
+        starting = [a_pod_body("a", ready_for_s=None)]
+        said, plain = (
+            assessed(a_target_state(live, pods=starting, engines=())).refusal.message
+            for live in (own, known)
+        )
+
+        assert said.startswith(f"{plain}; assumed vLLM: the tag of my.registry/team/vllm:v0.33.0")
+        assert said.endswith("scaleTarget.engineVersion replaces this")
+
     def test_of_too_old_a_version_is_refused(self):
         assert (
             assessed(a_target_state(a_target(image="vllm/vllm-openai:v0.5.0"))).refusal is not None

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+from tonnage.explain.report import moved_by
 from tonnage.memoize import memoize
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.nearby import can_extrapolate, extrapolate
@@ -75,7 +76,7 @@ class SizingCache:
             answer = search()
         self.answers[question] = answer
         if isinstance(answer, SizingRefused):
-            raise answer.kind(answer.message)
+            raise answer.kind(f"{answer.message}{moved_by(request, answer.kind)}")
         is_same = answer.request.inputs == request.inputs
         return answer if is_same else replace(answer, request=request)
 

@@ -37,6 +37,8 @@ def _architectures() -> dict[str, Architecture]:
     found = {}
     text = Path(__file__).with_suffix(".toml").read_text()
     for name, written in tomllib.loads(text).items():
+        if name == "source":
+            continue
         row = dict(rows.get(written.pop("as", ""), {}))
         also = written.pop("also", ())
         for key, value in written.items():
