@@ -230,7 +230,8 @@ def test_a_missing_config_map_is_named_and_the_pod_starts_when_it_comes(lab):
 
 
 def test_a_crashing_container_is_restarted_ever_later(lab):
-    lab.shell("crash", "echo start; exit 3")
+    reads_log = {"terminationMessagePolicy": "FallbackToLogsOnError"}
+    lab.shell("crash", "echo start; exit 3", container=reads_log)
     eventually(
         lambda: (
             (state := lab.state("crash")) is not None
@@ -242,6 +243,7 @@ def test_a_crashing_container_is_restarted_ever_later(lab):
     state = lab.state("crash")
 
     assert state["lastState"]["terminated"]["exitCode"] == 3
+    assert state["lastState"]["terminated"]["message"].endswith("start\n")
     assert not state["ready"]
     assert lab.pod("crash")["status"]["phase"] == "Running"
 

@@ -9,7 +9,7 @@ from tonnage.control.decide.budget import RemainingBudget, over_budget, short_si
 from tonnage.control.decide.needed import carry_last_need, need_for_demand, remember_need
 from tonnage.control.decide.outlook import events_of, held_s, remembered_demand
 from tonnage.control.decide.pending import given_back
-from tonnage.control.decide.rollout import Moved, better_flags
+from tonnage.control.decide.rollout import Moved, other_flags
 from tonnage.control.decide.situation import build_situation
 from tonnage.control.decide.template import drain_reasons, roll_changes, template_of
 from tonnage.control.decide.writers import with_writers
@@ -210,7 +210,7 @@ def concluded(
     cost, memory, known = cost_proposal(found, chosen, decision), found.memory, found.memory.decided
     proposals = (*found.proposals, *((cost,) if cost else ()))
     found = replace(found, decision=decision, proposals=proposals)
-    moved = better_flags(found, chosen, fleet, remaining)
+    moved = other_flags(found, chosen, fleet, remaining)
     known = replace(
         known,
         given_back=given_back(known.given_back, found.state, decision, fleet),
@@ -219,7 +219,7 @@ def concluded(
     )
     notes = _notes(found, chosen, moved, fleet)
     posterior = memory.posterior
-    if moved.adopted:
+    if moved.adopted and not moved.adopted.sizing.flags.is_cured:
         posterior = replace(posterior, slots_moved_at_s=fleet.now_s)
     return replace(
         found,

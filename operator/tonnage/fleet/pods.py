@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from tonnage.api.status import Reason
-from tonnage.control.input.state import PodView
-from tonnage.control.observe.crashed import SILENT, read_crash
+from tonnage.control.input.state import Crash, PodView
+from tonnage.control.observe.crashed import SILENT, arguments_of, read_crash
 from tonnage.control.observe.starting import CRASHES, POD_CREATE_FAILED, why_not_started
 from tonnage.manifests.names import DELETION_COST_ANNOTATION
 from tonnage.redaction import REDACTED, names_in, names_said, names_secret_last, redacted_line
@@ -94,7 +94,7 @@ def pod_view(body: Object) -> PodView:
         ready_at_s=unix_s(ready.get("lastTransitionTime")) if is_ready else None,
         unschedulable=message_of(scheduled, spec) if is_stuck else None,
         trouble=None if is_deleting else trouble_of(status, spec),
-        cures=None if is_deleting else cures_of(status, spec),
+        crash=None if is_deleting else crash_of(status, spec),
         node_name=spec.get("nodeName"),
         uncounted_gpus=uncounted_gpus(spec),
         deletion_cost=integer(annotations.get(DELETION_COST_ANNOTATION)) or 0,
@@ -177,18 +177,15 @@ def trouble_of(status: Object, spec: Object) -> Reason | None:
     return None
 
 
-def cures_of(status: Object, spec: Object) -> tuple[str, str] | None:
-    """Return what to change, by the last words of a container that does not stay.
-
-    The first is of somebody else's workload, the second of a spec.
-    """
+def crash_of(status: Object, spec: Object) -> Crash | None:
+    """Return what the last words of a container that does not stay say."""
     for each in status.get("containerStatuses") or ():
         found, last = _start_failure(each), _last_end(each)
         if not found or found.code != CRASHES or not last:
             continue
         message = str(last.get("message") or "")
         if crash := read_crash(message):
-            return crash.cures
+            return crash._replace(arguments=arguments_of(spec))
         is_silent = not message.strip() and last.get("reason") == "Error"
         return SILENT if is_silent and not _reads_log(each.get("name"), spec) else None
     return None
@@ -266,7 +263,7 @@ def as_group(
         leader,
         is_ready=leader.is_ready and is_placed and not any(pod.trouble for pod in workers),
         unschedulable=leader.unschedulable or _waiting_worker(workers),
-        cures=next((pod.cures for pod in group if pod.cures), None),
+        crash=next((pod.crash for pod in group if pod.crash), None),
         trouble=leader.trouble
         or _failing_worker(workers)
         or _lacks(leader, len(group), num_nodes, now_s),

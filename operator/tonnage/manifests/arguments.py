@@ -90,7 +90,7 @@ def _model(spec: Spec, serving: Serving) -> Iterator[str]:
 
 def _capacity(spec: Spec, flags: Flags, serving: Serving) -> Iterator[str]:
     split = flags.parallelism
-    yield from ("--max-model-len", str(spec.context_length))
+    yield from ("--max-model-len", str(flags.context_tokens or spec.context_length))
     yield from ("--max-num-seqs", str(flags.max_num_seqs))
     yield from ("--max-num-batched-tokens", str(flags.max_num_batched_tokens))
     yield from ("--gpu-memory-utilization", _share(flags.gpu_memory_utilization))
@@ -213,8 +213,9 @@ def _number(
 
 
 def as_told(flags: Flags) -> Flags:
-    """Return flags as arguments tell them, which round one of them."""
-    return replace(flags, gpu_memory_utilization=float(_share(flags.gpu_memory_utilization)))
+    """Return flags as arguments tell them, which round one of them and do not say why."""
+    share = float(_share(flags.gpu_memory_utilization))
+    return replace(flags, gpu_memory_utilization=share, context_tokens=None, is_cured=False)
 
 
 def _share(fraction: float) -> str:
@@ -231,7 +232,8 @@ def is_runnable(flags: Flags) -> bool:
     counts = (flags.max_num_seqs, flags.max_num_batched_tokens, *sizes)
     are_counts = all(1 <= count <= LARGEST_COUNT for count in counts)
     queued = flags.max_num_queued_tokens
-    is_sized = are_counts and _is_bounded(flags) and (queued is None or queued >= 1)
+    are_some = all(number is None or number >= 1 for number in (queued, flags.context_tokens))
+    is_sized = are_counts and _is_bounded(flags) and are_some
     return is_sized and _has_cache(flags) and 0 < flags.gpu_memory_utilization <= 1
 
 

@@ -366,25 +366,22 @@ def _quantization(sizing: Sizing) -> str | None:
 def write_flags(flags: Flags, host_cache_gib: int = 0) -> str:
     """Write for the annotation what is chosen: flags, and host memory for a cache; 0: none."""
     split = flags.parallelism
-    return json.dumps(
-        {
-            "maxNumSeqs": flags.max_num_seqs,
-            "maxNumBatchedTokens": flags.max_num_batched_tokens,
-            "gpuMemoryUtilization": flags.gpu_memory_utilization,
-            "tensor": split.tensor,
-            "pipeline": split.pipeline,
-            "data": split.data,
-            **({"context": split.context} if split.context > 1 else {}),
-            **({"kvCacheBytes": flags.kv_cache_bytes} if flags.kv_cache_bytes else {}),
-            **({"numGpuBlocks": flags.num_gpu_blocks} if flags.num_gpu_blocks else {}),
-            **(
-                {"maxNumQueuedTokens": flags.max_num_queued_tokens}
-                if flags.max_num_queued_tokens
-                else {}
-            ),
-            **({HOST_CACHE: host_cache_gib} if host_cache_gib else {}),
-        }
-    )
+    figures = {
+        "maxNumSeqs": flags.max_num_seqs,
+        "maxNumBatchedTokens": flags.max_num_batched_tokens,
+        "gpuMemoryUtilization": flags.gpu_memory_utilization,
+        "tensor": split.tensor,
+        "pipeline": split.pipeline,
+        "data": split.data,
+        "context": split.context if split.context > 1 else 0,
+        "kvCacheBytes": flags.kv_cache_bytes,
+        "numGpuBlocks": flags.num_gpu_blocks,
+        "maxNumQueuedTokens": flags.max_num_queued_tokens,
+        "contextTokens": flags.context_tokens,
+        "isCured": flags.is_cured,
+        HOST_CACHE: host_cache_gib,
+    }
+    return json.dumps({name: figure for name, figure in figures.items() if figure})
 
 
 def has_recorded_cache(text: str | None) -> bool:
@@ -412,6 +409,8 @@ def flags_from_annotation(text: str) -> Flags | None:
             kv_cache_bytes=_count(figures.get("kvCacheBytes")),
             num_gpu_blocks=_count(figures.get("numGpuBlocks")),
             max_num_queued_tokens=_count(figures.get("maxNumQueuedTokens")),
+            context_tokens=_count(figures.get("contextTokens")),
+            is_cured=bool(figures.get("isCured")),
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None

@@ -101,6 +101,10 @@ class Flags:
     max_num_queued_tokens: int | None = None
     """Of prompts without a first token, from which on an API server refuses who comes; an engine
     has one for each data-parallel rank. None: it refuses nobody."""
+    context_tokens: int | None = None
+    """Of a request, where the cache holds no more. None: as the spec says."""
+    is_cured: bool = False
+    """With others no engine started: these stay until the spec changes."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from tonnage.engine.limits import EngineLimits, LimitsError
 from tonnage.manifests.names import CLASS_VARIABLE
+from tonnage.units import GIB, KIB
 from tonnage_lab.emulator import authentication, buckets, truth
 from tonnage_lab.emulator.arguments import Arguments, parse
 from tonnage_lab.emulator.cache_config import cache_config
@@ -23,6 +24,12 @@ from tonnage_lab.emulator.truth import EngineTruth, TruthError
 
 logger = logging.getLogger("tonnage_lab.emulator")
 
+KV_BYTES_PER_TOKEN = 320 * KIB
+"""Of a model of 70B in 16 bits: two times 80 layers, 8 heads of 128."""
+LAST_LINE = (
+    "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+)
+"""Of vLLM 0.33, v1/engine/utils.py."""
 LAST_WORDS_S = 0.5
 """For answers that are being written when the engine is empty."""
 
@@ -39,8 +46,9 @@ def engine_limits(arguments: Arguments, hidden: EngineTruth) -> EngineLimits:
         raise TruthError("--max-model-len is absent, and no model configuration is read here")
     block_size = truth.block_size(hidden, arguments)
     kv_tokens = truth.kv_tokens(hidden, arguments)
-    refuse_start(arguments, hidden, kv_tokens=kv_tokens, max_model_len=max_model_len)
     num_gpu_blocks = kv_tokens // block_size
+    usable = (num_gpu_blocks - 1) * block_size
+    refuse_start(arguments, hidden, kv_tokens=usable, max_model_len=max_model_len)
     return EngineLimits(
         max_num_seqs=arguments.max_num_seqs,
         max_num_batched_tokens=arguments.max_num_batched_tokens,
@@ -61,6 +69,9 @@ def refuse_start(
 
     Raises:
         LimitsError: more slots than blocks for states, or too few tokens for one request.
+
+    Sources:
+        [vllm-source] 0.33 config/compilation.py, v1/core/kv_cache_planning.py.
     """
     blocks, seqs = hidden.state_blocks, arguments.max_num_seqs
     if blocks is not None and seqs > blocks:
@@ -71,11 +82,15 @@ def refuse_start(
             "gpu_memory_utilization."
         )
     if kv_tokens < max_model_len:
+        needed, there = (each * KV_BYTES_PER_TOKEN / GIB for each in (max_model_len, kv_tokens))
         raise LimitsError(
             "ValueError: To serve at least one request with the model's max seq len "
-            f"({max_model_len}), more KV cache is needed. Based on the available memory, the "
+            f"({max_model_len}), ({needed:.2f} GiB KV cache is needed, which is larger than the "
+            f"available KV cache memory ({there:.2f} GiB). Based on the available memory, the "
             f"estimated maximum model length is {kv_tokens}. Try increasing "
-            "`gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine."
+            "`gpu_memory_utilization` (which also controls CPU memory on the CPU backend) or "
+            "decreasing `max_model_len` when initializing the engine. See "
+            "https://docs.vllm.ai/en/latest/configuration/conserving_memory/ for more details."
         )
 
 
@@ -178,6 +193,7 @@ def main(argv: list[str]) -> int:
         asyncio.run(work(arguments) if arguments.is_headless else serve(arguments, hidden))
     except (TruthError, LimitsError) as error:
         logger.error("%s", error)  # noqa: TRY400 -- a wrong argument needs no traceback
+        print(LAST_LINE, file=sys.stderr)  # noqa: T201
         return 1
     return 0
 

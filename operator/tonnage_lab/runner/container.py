@@ -140,13 +140,15 @@ class ContainerWorker:
         prober.cancel()
         await asyncio.wait([prober])
         self._process = None
-        state = self.status.state
+        state, policy = self.status.state, self._container.get("terminationMessagePolicy")
+        reads_log = exit_code and policy == "FallbackToLogsOnError"
         self._set(
             state=Terminated(
                 exit_code=exit_code,
                 started_at=state.started_at if isinstance(state, Running) else timestamp(),
                 finished_at=timestamp(),
                 container_id=self.status.container_id,
+                message=process.last_words() if reads_log else "",
             ),
             ready=False,
             started=False,

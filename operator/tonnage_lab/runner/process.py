@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tonnage.units import KIB
 from tonnage_lab.runner.environment import NotStartableError
 from tonnage_lab.runner.network import PodNetwork
 
@@ -74,7 +75,7 @@ class ContainerProcess:
                 )
         except OSError as error:
             raise NotStartableError("RunContainerError", str(error)) from error
-        self.environment = launch.environment
+        self.environment, self._log = launch.environment, launch.log
         self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._handle = os.pidfd_open(self._popen.pid)
         asyncio.get_running_loop().add_reader(self._handle, self._note_exit)
@@ -89,6 +90,15 @@ class ContainerProcess:
         os.close(self._handle)
         code = self._popen.wait()
         self.exited.set_result(code if code >= 0 else 128 - code)
+
+    def last_words(self) -> str:
+        """Return the end of its log, as a kubelet reads it.
+
+        Sources:
+            kubernetes pkg/kubelet/container/runtime.go MaxContainerTerminationMessageLogLength, of
+            which the lines (80) are more than so many characters have here.
+        """
+        return self._log.read_bytes()[-2 * KIB :].decode(errors="replace")
 
     def first_pid(self) -> int | None:
         """Return the id, outside, of the container's first process; None when it is gone."""

@@ -32,6 +32,7 @@ class Terminated:
     started_at: str
     finished_at: str
     container_id: str
+    message: str = ""
 
     @property
     def reason(self) -> str:
@@ -163,8 +164,10 @@ def _state(state: State) -> dict[str, Any]:
         case Running():
             return {"running": {"startedAt": state.started_at}}
         case Terminated():
+            said = {"message": state.message} if state.message else {}
             return {
                 "terminated": {
+                    **said,
                     "exitCode": state.exit_code,
                     "reason": state.reason,
                     "startedAt": state.started_at,

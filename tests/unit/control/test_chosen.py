@@ -961,8 +961,10 @@ class TestABetterNumberOfSlots:
 
     RUNS = replace(CHOSEN, max_num_seqs=20)
 
-    def after(self, seconds, before=None, *, bandwidth_efficiency=0.7, prompt_tokens=4000):
-        state = with_lengths(a_state(live=running(self.RUNS), load=1))
+    def after(
+        self, seconds, before=None, *, bandwidth_efficiency=0.7, prompt_tokens=4000, runs=RUNS
+    ):
+        state = with_lengths(a_state(live=running(runs), load=1))
         scope = Scope("serving", speed_key(a_sizing().request, self.RUNS))
         learned = a_posterior(
             bandwidth_efficiency=bandwidth_efficiency,
@@ -987,6 +989,13 @@ class TestABetterNumberOfSlots:
         assert first.chosen.better_max_num_seqs is None
         assert self.after(599, first).chosen.better_max_num_seqs is None
         assert self.after(600, first).chosen.better_max_num_seqs.flags.max_num_seqs > 20
+
+    def test_is_not_asked_for_where_no_engine_started_with_more(self):
+        cured = replace(self.RUNS, is_cured=True)
+        found = self.after(600, self.after(0, runs=cured), runs=cured).chosen
+
+        assert found.sizing.flags == cured
+        assert found.better_max_num_seqs is None
 
     def test_stays_found_while_the_constants_move_a_little(self):
         # 3 % of the bandwidth are 1.5 % of a step: more than plans that have stood bear.

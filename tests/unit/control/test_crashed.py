@@ -1,5 +1,7 @@
 """What the last lines of vLLM say of a start that failed, and what a condition makes of it."""
 
+from dataclasses import replace
+
 import pytest
 
 from fleet_builders import (
@@ -7,6 +9,7 @@ from fleet_builders import (
     a_fleet,
     a_manifest,
     a_pod_body,
+    a_sizing,
     a_state,
     assessed,
 )
@@ -14,6 +17,8 @@ from tonnage.control.observe.crashed import SILENT, read_crash
 from tonnage.control.observe.starting import held_up
 from tonnage.control.report.rules import capacity_available
 from tonnage.fleet.pods import pod_view
+from tonnage.manifests.children import flags_from_annotation
+from tonnage.manifests.names import FLAGS_ANNOTATION
 
 TARGET = {"engine": None, "scaleTarget": {"name": "my-vllm"}}
 STATES = (
@@ -150,7 +155,7 @@ def test_a_target_that_ended_without_a_word_is_asked_to_let_its_log_be_read(
     body = a_crash("", reason=reason, **policy)
 
     assert ("terminationMessagePolicy: FallbackToLogsOnError" in told(body, **TARGET)) is is_asked
-    assert (pod_view(body).cures == SILENT) is is_asked
+    assert (pod_view(body).crash == SILENT) is is_asked
 
 
 def test_what_a_tenant_writes_changes_no_more_than_a_figure():
@@ -174,3 +179,111 @@ def test_where_the_cause_is_further_up_the_plan_says_what_it_doubts():
     assert "see kubectl logs --previous; by the plan: --max-num-seqs 650 may exceed the 6" in (
         found.message
     )
+
+
+SLOTS = STATES.replace("(614)", "(20)")
+CACHE = LENGTH.replace("105344", "7000")
+OTHERS = FREE.replace("20.10/", "20.70/")
+
+
+def engines_of(live):
+    [container] = live["spec"]["template"]["spec"]["containers"]
+    return container["args"]
+
+
+def crashing(*messages, mode, flags=None, args=None, pods=()):
+    """Ours of one replica, whose pods ended so, and what is done about it."""
+    manifest = a_manifest(scaling={"mode": mode, "maxReplicas": 8})
+    sizing = a_sizing()
+    sizing = replace(sizing, flags=replace(sizing.flags, **(flags or {})))
+    live = a_deployment_body(sizing=sizing, replicas=1, ready=0)
+    args = engines_of(live) if args is None else args
+    bodies = [a_crash(each, args=args) for each in messages]
+    state = a_state(manifest, live=live, pods=[*bodies, *pods], engines=())
+    return assessed(state)
+
+
+def flags_in(template):
+    return flags_from_annotation(template["metadata"]["annotations"][FLAGS_ANNOTATION])
+
+
+@pytest.mark.parametrize(
+    ("message", "flags", "argument"),
+    [
+        (SLOTS, {"max_num_seqs": 20}, "20"),
+        (SAMPLER, {"max_num_seqs": a_sizing().flags.max_num_seqs // 2}, None),
+        (MEMORY, {"gpu_memory_utilization": 0.9}, "0.9"),
+    ],
+    ids=["states", "sampler", "capture"],
+)
+@pytest.mark.parametrize("mode", ["Auto", "Approve"])
+def test_what_costs_only_load_is_lowered_at_once_or_proposed(message, flags, argument, mode):
+    found = crashing(f"{message}\n{ENGINE}", mode=mode)
+
+    if mode == "Approve":
+        [proposal] = found.proposals
+        assert found.template is None
+        assert proposal.reason == "RolloutNeedsApproval"
+        assert " -> " in proposal.message
+        agreed = replace(found.state, view=replace(found.state.view, approve=proposal.digest))
+        found = assessed(agreed)
+    assert not found.proposals
+    assert flags_in(found.template) == replace(a_sizing().flags, is_cured=True, **flags)
+    assert argument is None or argument in engines_of(found.template)
+    assert found.memory.posterior.slots_moved_at_s is None  # others need not wait for it
+
+
+@pytest.mark.parametrize(
+    ("message", "change"),
+    [
+        (CACHE, "--max-model-len 8192 -> 7000"),
+        (OTHERS, "--gpu-memory-utilization 0.92 -> 0.88"),
+    ],
+    ids=["asked by the spec", "of another process"],
+)
+def test_what_somebody_asked_for_or_may_give_back_is_proposed_only(message, change):
+    assert crashing(message, mode="Auto").template is None
+
+    [proposal] = crashing(message, mode="Approve").proposals
+
+    assert change in proposal.message
+
+
+def test_a_shorter_request_stays_until_the_spec_changes():
+    proposal = crashing(CACHE, mode="Approve").proposals[0]
+    waits = crashing(CACHE, mode="Approve").state
+    agreed = assessed(replace(waits, view=replace(waits.view, approve=proposal.digest)))
+    live = agreed.template | {"status": {}}
+    live["metadata"] |= {"uid": "uid-of-deployment-llama", "generation": 4}
+    runs = assessed(a_state(a_manifest(), live=live, pods=[], engines=()))
+
+    assert flags_in(agreed.template).context_tokens == 7000
+    assert runs.sizing.flags == flags_in(agreed.template)
+    assert runs.sizing.request.context_tokens == 7000
+    assert runs.template is None
+
+    other = assessed(a_state(a_manifest(contextLength=7500), live=live, pods=[], engines=()))
+
+    assert other.sizing.request.context_tokens == 7500
+    assert "7500" in engines_of(other.template)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"args": ["--max-num-seqs", "999"]},
+        {"pods": [a_pod_body("b")]},
+        {"flags": {"max_num_seqs": 20}},
+        {"mode": "Recommend"},
+    ],
+    ids=["of another template", "others start", "no more than that", "writes nothing"],
+)
+def test_what_is_no_fault_of_the_flags_that_run_lowers_none(case):
+    assert crashing(SLOTS, **{"mode": "Auto"} | case).template is None
+
+
+def test_pods_that_end_the_same_way_lower_it_once_and_no_further_than_is_plausible():
+    flags = flags_in(crashing(MEMORY, MEMORY, mode="Auto").template)
+
+    assert flags.gpu_memory_utilization == 0.9
+    assert crashing(MEMORY, mode="Auto", flags={"gpu_memory_utilization": 0.81}).template is None

@@ -237,7 +237,7 @@ def test_a_step_with_a_constant_that_does_not_exist_is_refused_by_its_name():
 
 def test_an_engine_whose_cache_is_too_small_for_one_request_does_not_start():
     async def scenario():
-        with pytest.raises(LimitsError, match="needs 16 KV blocks, there are 15"):
+        with pytest.raises(LimitsError, match="estimated maximum model length is 240"):
             build(arguments(), a_truth(kv_tokens=256))
 
     asyncio.run(scenario())
@@ -247,7 +247,7 @@ def test_an_engine_whose_cache_is_too_small_for_one_request_does_not_start():
     ("truth", "cure"),
     [
         ({"state_blocks": 47}, "set --max-num-seqs to at most 47"),
-        ({"kv_tokens": 240}, "set --max-model-len to at most 240"),
+        ({"kv_tokens": 256}, "set --max-model-len to at most 240"),
     ],
 )
 def test_what_vllm_refuses_once_it_has_loaded_is_refused_in_its_words(truth, cure):

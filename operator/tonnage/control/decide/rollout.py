@@ -1,4 +1,4 @@
-"""When engines are restarted for other flags of a batch: for a gain that stands, rarely, in calm.
+"""When engines are restarted for other flags: at once where none starts, else rarely, for a gain.
 
 A flag that changes restarts engines that take minutes to load. So it moves only for a gain by
 measured constants that has stood for a while, one such rollout at a time in the whole fleet, never
@@ -83,7 +83,43 @@ class Moved(NamedTuple):
     """It waits for somebody to agree."""
 
 
-def better_flags(
+def other_flags(
+    found: Assessment, chosen: Chosen, fleet: Fleet, remaining: RemainingBudget
+) -> Moved:
+    """Return what is done about other flags: at once about those without which no pod starts."""
+    if chosen.cured is None:
+        return _better_flags(found, chosen, fleet, remaining)
+    if not _may_restart(found, chosen, fleet) or _holds_write(found, fleet):
+        return Moved()
+    return _carried_out(found, chosen, fleet, chosen.cured, Moved())
+
+
+def _is_open(found: Assessment, chosen: Chosen, other: Sizing) -> bool:
+    """Tell whether somebody has to agree to other flags first."""
+    return found.mode == APPROVE and not is_roll_approved(
+        found.state, chosen.model, other, replaced=chosen.sizing.flags
+    )
+
+
+def _carried_out(
+    found: Assessment, chosen: Chosen, fleet: Fleet, other: Sizing, moved: Moved
+) -> Moved:
+    """Return the template with other flags, or what waits for somebody to agree to it."""
+    adopted = replace(chosen, sizing=other, needs_apply=True, better_asked=None, cured=None)
+    template = template_of(found.state, fleet, adopted, found.memory)
+    changes = roll_changes(found.state.deployment, template)
+    is_open = _is_open(found, chosen, other)
+    if is_open and changes:
+        plan = roll_proposal(
+            found.state, chosen.model, other, changes, replaced=chosen.sizing.flags
+        )
+        return moved._replace(proposal=plan)
+    if is_open or template is None:
+        return moved
+    return Moved(note=moved.note, adopted=adopted, template=template, changes=changes)
+
+
+def _better_flags(
     found: Assessment, chosen: Chosen, fleet: Fleet, remaining: RemainingBudget
 ) -> Moved:
     """Return what is done about better flags: nothing until it is time for it."""
@@ -93,23 +129,12 @@ def better_flags(
     since_s = fleet.now_s if since_s is None else since_s
     if not _may_restart(found, chosen, fleet):
         return Moved(since_s)
-    stood_s, runs = fleet.now_s - since_s, chosen.sizing.flags
-    is_open = found.mode == APPROVE and not is_roll_approved(
-        found.state, chosen.model, better, replaced=runs
-    )
+    stood_s, is_open = fleet.now_s - since_s, _is_open(found, chosen, better)
     waits = "it waits for approval" if is_open else _waits_for(found, fleet, remaining, stood_s)
     moved = Moved(since_s, _gain_reason(chosen, better, waits))
     if waits and not (is_open and stood_s >= STABLE_S and not found.proposals):
         return moved
-    adopted = replace(chosen, sizing=better, needs_apply=True, better_asked=None)
-    template = template_of(found.state, fleet, adopted, found.memory)
-    changes = roll_changes(found.state.deployment, template)
-    if is_open and changes:
-        plan = roll_proposal(found.state, chosen.model, better, changes, replaced=runs)
-        return moved._replace(proposal=plan)
-    if is_open or template is None:
-        return moved
-    return Moved(note=moved.note, adopted=adopted, template=template, changes=changes)
+    return _carried_out(found, chosen, fleet, better, moved)
 
 
 def _is_worth_it(chosen: Chosen, better: Sizing) -> bool:

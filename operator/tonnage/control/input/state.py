@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment
 from tonnage.api.pods import Role
@@ -145,6 +145,23 @@ class DeploymentView:
         return self.is_paused and self.updated < self.total
 
 
+class Crash(NamedTuple):
+    """What a container's message says of its end."""
+
+    line: str
+    """Of the message, which says it."""
+    cures: tuple[str, str]
+    """What to change of somebody else's workload, and of a spec."""
+    field: str = ""
+    """Of ``Flags``, that is too high; empty: none is."""
+    most: float | None = None
+    """Of that field; None: less than the engine had."""
+    is_asked: bool = False
+    """Only a person lowers it: a spec asks for it, or another process may give it back."""
+    arguments: tuple[str, ...] = ()
+    """Of the container."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodView:
     """One pod with the managed label; the leader's of a group, with what its workers wait for."""
@@ -173,8 +190,8 @@ class PodView:
     """Of pods that are as Ready as each other, those with the lowest go first."""
     uncounted_gpus: tuple[str, ...] = ()
     """What it takes GPUs by that no budget can count."""
-    cures: tuple[str, str] | None = None
-    """What to change of a scale target, and of a spec, by what its container said at its end."""
+    crash: Crash | None = None
+    """How its container ended, by what that said at its end."""
     is_over: bool = False
     """Its containers ended for good, as an evicted pod's do: its ReplicaSet makes another."""
 
@@ -368,6 +385,8 @@ class Chosen:
     """Why no rate keeps the SLO on what runs: it is then scaled for throughput, and learns on."""
     better_asked: FlagSearchResult | None = None
     """Where measured constants suffice to ask."""
+    cured: Sizing | None = None
+    """With lower flags, where no engine starts with those that run."""
     why_offload: str = ""
     """Why Auto chose another KV cache in host memory than the verdict says."""
 

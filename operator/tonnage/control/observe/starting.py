@@ -1,5 +1,6 @@
 """Why pods of an object do not run, in the words of who keeps them from it. Pure."""
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -7,7 +8,9 @@ from typing import Final
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Reason
 from tonnage.control.input.memory import PodMemory
-from tonnage.control.input.state import ModelState, PodView
+from tonnage.control.input.state import APPROVE, ModelState, PodView
+from tonnage.control.observe.crashed import arguments_of, lower
+from tonnage.sizing.request import Flags
 
 WELL_PER_FAILING = 4
 """Replicas that are Ready for each fault beside them that does not keep the fleet from growing. The
@@ -46,9 +49,32 @@ def _cures(state: ModelState, pod: PodView) -> Iterator[str]:
     """Yield what to change, of a workload that is somebody else's or of the spec of ours."""
     model = state.model
     is_target = isinstance(model, ModelDeployment) and bool(model.spec.scale_target)
-    of_target, of_ours = pod.cures or ("", "")
+    of_target, of_ours = pod.crash.cures if pod.crash else ("", "")
     if cure := of_target if is_target else of_ours:
         yield cure
+
+
+def lowered_flags(state: ModelState, flags: Flags, model: ModelDeployment) -> Flags | None:
+    """Return flags with which pods are expected to start; None: some do, or nobody knows any.
+
+    In mode Auto only those that take nothing that a spec asks for, or that is another process'.
+    """
+    live, is_approved = state.deployment, model.spec.scaling.mode == APPROVE
+    if live is None or model.spec.scale_target:
+        return None
+    sound = {pod.replica_set_uid for pod in state.pods if pod.is_ready or pod.was_ready}
+    crashes = [
+        pod.crash
+        for pod in state.pods
+        if pod.crash
+        and pod.replica_set_uid not in sound
+        and (is_approved or not pod.crash.is_asked)
+    ]
+    templates = live.workload.templates(json.loads(live.template)) if crashes else ()
+    run = {arguments_of(each.get("spec") or {}) for each in templates}
+    ended = [each for each in crashes if each.arguments in run]
+    lowered = lower(flags, ended, asked_tokens=model.spec.context_length)
+    return None if lowered == flags else lowered
 
 
 def _pod_name(pods: Sequence[PodView]) -> str:

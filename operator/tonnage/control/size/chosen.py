@@ -11,7 +11,7 @@ from tonnage.control.input.results import WriteKind
 from tonnage.control.input.sizing_cache import SizingCache
 from tonnage.control.input.state import ACTING, Chosen, DeploymentView, Fleet, ModelState
 from tonnage.control.observe.ownership import conflict_written
-from tonnage.control.observe.starting import has_started
+from tonnage.control.observe.starting import has_started, lowered_flags
 from tonnage.control.size.allowed import check_allowed
 from tonnage.control.size.question import SizingQuestion, question_of
 from tonnage.estimate.attainment import factor_now
@@ -84,7 +84,9 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: SizingC
         found = replace(found, why_offload=RUNS_ON)
         if not is_current:
             return replace(found, better_asked=memory.sizing.better_asked)
-        return replace(found, better_asked=_better_asked(question, found))
+        return replace(
+            found, better_asked=_better_asked(question, found), cured=_cured(question, found)
+        )
     sizing, why_offload = decide_offload(
         model.spec, lambda has_host_cache: _freely(ask(has_host_cache), live)
     )
@@ -168,6 +170,17 @@ def _chosen_with(
     )
 
 
+def _cured(question: SizingQuestion, found: Chosen) -> Sizing | None:
+    """Return the plan with flags with which pods start, where none does with those that run."""
+    flags = lowered_flags(question.state, found.sizing.flags, found.model)
+    if flags is None:
+        return None
+    try:
+        return _as_it_runs(question, flags)[0]
+    except (SizingError, SearchAbandonedError):
+        return None
+
+
 def _better_asked(question: SizingQuestion, found: Chosen) -> FlagSearchResult | None:
     """Return the plan with other flags of a batch that measured constants favour, if one is known.
 
@@ -185,7 +198,7 @@ def _better_asked(question: SizingQuestion, found: Chosen) -> FlagSearchResult |
     if known is not None and not (may_ask and now_s - known.at_s >= ASKED_AGAIN_S):
         is_worth_it = known.sizing is not None and _is_worth_it(found, known.sizing)
         return known if is_worth_it else replace(known, sizing=None)
-    if not may_ask:
+    if flags.is_cured or not may_ask:
         return None
     try:
         better = _better_slots(question, found)

@@ -140,6 +140,8 @@ class SizingQuestion:
     ) -> SizingRequest:
         """Return the request with what is believed of the engines, and the flags that stay."""
         if flags is not None:
+            tokens = min(flags.context_tokens or request.context_tokens, request.context_tokens)
+            request = replace(request, context_tokens=tokens) if flags.context_tokens else request
             request = with_known_cache(request, flags, self.state, self.fleet, self.memory)
         return asked_with(request, constants, posterior)
 
