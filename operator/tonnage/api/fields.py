@@ -23,6 +23,7 @@ ALLOWED_FLAGS = (
     "no-enable-prefix-caching",
     "enforce-eager",
     "generation-config",
+    "hf-overrides",
     "limit-mm-per-prompt",
     "load-format",
     "lora-modules",
@@ -33,6 +34,7 @@ ALLOWED_FLAGS = (
     "served-model-name",
     "tokenizer-mode",
     "tool-call-parser",
+    "trust-remote-code",
 )
 """Flags of vLLM that a user may add. Those that decide capacity are Tonnage's own."""
 
@@ -252,6 +254,7 @@ PodShare = Annotated[int | str, BeforeValidator(_checked_share), _int_or_string(
 
 ARGUMENT_PATTERN = f"^--({'|'.join(ALLOWED_FLAGS)}){_VALUE}$"
 Argument = Annotated[str, Field(pattern=ARGUMENT_PATTERN, max_length=240)]
-HubId = Annotated[str, Field(pattern=f"^{_HUB_PART}/{_HUB_PART}$", max_length=193)]
+_FOLDER = "(/[A-Za-z0-9_-][A-Za-z0-9._-]{0,95}){1,20}"
+ModelId = Annotated[str, Field(pattern=f"^({_HUB_PART}/{_HUB_PART}|{_FOLDER})$", max_length=193)]
 Revision = Annotated[str, Field(pattern="^[A-Za-z0-9]([.]?[A-Za-z0-9_/-]){0,99}$", max_length=100)]
 """Commit, tag or branch: it cannot climb out of a folder, nor look like a flag."""

@@ -8,7 +8,7 @@ from pydantic import Field
 from tonnage.api.base import ApiModel, Rule
 from tonnage.api.fields import (
     Duration,
-    HubId,
+    ModelId,
     OperatorClass,
     Percent,
     Rate,
@@ -87,8 +87,9 @@ class KvOffload(ApiModel):
 class Model(ApiModel):
     """The model that is served."""
 
-    id: HubId
-    """The Hugging Face id of the model: organisation/name."""
+    id: ModelId
+    """The Hugging Face id of the model: organisation/name. Or the absolute path of a folder in the
+    container, which pods.template mounts; it needs config."""
     revision: Revision | None = None
     """The commit, tag or branch on the Hugging Face Hub. Use a commit in production."""
     weights: Literal["auto", "bfloat16", "float16", "fp8", "int8", "int4", "mxfp4", "nvfp4"] = (

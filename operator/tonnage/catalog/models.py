@@ -26,6 +26,7 @@ from tonnage.catalog.model_names import (
     no_decoder,
     publisher_of,
 )
+from tonnage.catalog.overrides import with_overrides
 from tonnage.catalog.shape import ModelShape
 from tonnage.units import MIB
 
@@ -58,15 +59,19 @@ class BaseCheckpoint:
     """The longest context may be another."""
 
 
-def built_in_model(model_id: str) -> ModelShape:
+def built_in_model(model_id: str, overrides: str = "") -> ModelShape:
     """Return the shape of a model that ships with Tonnage, or of one whose name says its base.
+
+    ``overrides``: the value of ``--hf-overrides``.
 
     Raises:
         CatalogError: it does not; the message lists near names.
         UnknownArchitectureError: it does, but has parts that no formula here covers.
     """
     found = _known(model_id)
-    return _shape(found) if isinstance(found, str) else _renamed_shape(model_id, found)
+    if isinstance(found, str):
+        return _shape(found, overrides)
+    return _renamed_shape(model_id, found, overrides)
 
 
 def model_origin(model_id: str) -> ConfigOrigin:
@@ -128,8 +133,8 @@ def _bases() -> Mapping[tuple[str, ...], tuple[str, ...]]:
     return found
 
 
-def _renamed_shape(model_id: str, other: BaseCheckpoint) -> ModelShape:
-    config = built_in_config(other.name)
+def _renamed_shape(model_id: str, other: BaseCheckpoint, overrides: str) -> ModelShape:
+    config = with_overrides(built_in_config(other.name), overrides)
     stored, there = "weights as there", name_parts(other.name)
     if there and there.weight_format and not other.weight_format:
         config.pop("quantization_config", None)
@@ -219,8 +224,10 @@ def _letters(name: str) -> str:
     return "".join(filter(str.isalnum, name))
 
 
-def read_model_config(text: str, *, name: str) -> ModelShape:
+def read_model_config(text: str, *, name: str, overrides: str = "") -> ModelShape:
     """Return the shape that the text of a ``config.json`` describes.
+
+    ``overrides``: the value of ``--hf-overrides``.
 
     Raises:
         ModelConfigError: it is no JSON object, or one that cannot be right.
@@ -238,7 +245,7 @@ def read_model_config(text: str, *, name: str) -> ModelShape:
         raise ModelConfigError(f"model {name}: config.json: {error}") from error
     if not isinstance(config, dict):
         raise ModelConfigError(f"model {name}: config.json is no object")
-    return shape_from_config(config, name=name)
+    return shape_from_config(with_overrides(config, overrides), name=name)
 
 
 def with_second_file(config: str, beside: Callable[[str], str | None]) -> str:
@@ -307,10 +314,9 @@ def _blocks(name: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
 
 
 @cache
-def _shape(name: str) -> ModelShape:
-    return shape_from_config(
-        built_in_config(name), name=name, encoder_parameters=encoder_parameters(name)
-    )
+def _shape(name: str, overrides: str) -> ModelShape:
+    config = with_overrides(built_in_config(name), overrides)
+    return shape_from_config(config, name=name, encoder_parameters=encoder_parameters(name))
 
 
 def encoder_parameters(name: str) -> int | None:

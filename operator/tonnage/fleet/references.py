@@ -13,6 +13,7 @@ from typing import Final
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError
 from tonnage.catalog.models import read_model_config, with_second_file
+from tonnage.catalog.overrides import overrides_in
 from tonnage.catalog.shape import ModelShape
 from tonnage.cluster.errors import WorldError
 from tonnage.cluster.kube import CLAIMS, CONFIG_MAPS, KubeApi
@@ -28,7 +29,7 @@ MOST_READS: Final = 5.0
 MOST_BYTES: Final = MIB
 """Of a config.json: as much as a ConfigMap holds. Lists of quantized modules take the most."""
 
-ConfigPlace = tuple[str, str, str, str]
+ConfigPlace = tuple[str, str, str, str, str]
 """(namespace, ConfigMap, key, name of the model)."""
 ClaimPlace = tuple[str, str]
 """(namespace, PersistentVolumeClaim)"""
@@ -109,7 +110,7 @@ class ModelConfigs:
         return known.shape, known.problem
 
     def _look(self, place: ConfigPlace, known: ReadConfig | None, now_s: float) -> ReadConfig:
-        namespace, name, key, model_id = place
+        namespace, name, key, model_id, overrides = place
         try:
             found = self.kube.get(CONFIG_MAPS.path(namespace, name))
         except WorldError as error:
@@ -128,7 +129,7 @@ class ModelConfigs:
                 f"{MOST_BYTES} are read"
             )
             return ReadConfig(at_s=now_s, problem=problem)
-        return ReadConfig(at_s=now_s, shape=shape_of(text, model_id, data.get))
+        return ReadConfig(at_s=now_s, shape=shape_of(text, model_id, overrides, data.get))
 
 
 def place_of(model: ModelDeployment) -> ConfigPlace | None:
@@ -136,19 +137,20 @@ def place_of(model: ModelDeployment) -> ConfigPlace | None:
     source = model.spec.model.config
     if source is None:
         return None
-    reference = source.config_map_key_ref
-    return model.namespace, reference.name, reference.key, model.spec.model.id
+    reference, engine = source.config_map_key_ref, model.spec.engine
+    overrides = overrides_in(engine.args if engine else ())
+    return model.namespace, reference.name, reference.key, model.spec.model.id, overrides
 
 
 def shape_of(
-    text: str, model_id: str, beside: Callable[[str], str | None]
+    text: str, model_id: str, overrides: str, beside: Callable[[str], str | None]
 ) -> ModelShape | BadConfig:
     """Return the shape that a config.json says, or why it says none.
 
     ``beside``: a further file by its name, which may say how the weights are quantized.
     """
     try:
-        return read_model_config(with_second_file(text, beside), name=model_id)
+        return read_model_config(with_second_file(text, beside), name=model_id, overrides=overrides)
     except CatalogError as error:
         return BadConfig(kind=type(error), message=str(error))
 

@@ -13,7 +13,11 @@ from tonnage.catalog.engine import (
     image_version,
     is_vllm_image,
     likely_version,
+    with_positions,
 )
+from tonnage.catalog.gpu import CatalogError
+from tonnage.catalog.models import built_in_model
+from tonnage.catalog.overrides import FLAG as OVERRIDES
 from tonnage.manifests.arguments import (
     MAX_NUM_BATCHED_TOKENS,
     MAX_NUM_SEQS,
@@ -46,7 +50,7 @@ BATCHED_RANKS: Final = frozenset({"deepep_low_latency", "nixl_ep"})
 BATCHED_RANKS_TOKENS: Final = 256
 MOST_CONTEXT_TOKENS: Final = 16_777_216
 """As ``contextLength`` may be at most."""
-LONGER: Final = ("--hf-overrides", "--rope-scaling")
+LONGER: Final = (OVERRIDES, "--rope-scaling")
 """With these a model has other positions than its checkpoint says."""
 
 
@@ -164,11 +168,12 @@ def target_request(
     if engine.problem:
         raise RefusedError("FlagsUnknown", f"{where}: {engine.problem}")
     try:
+        request = _with_overrides(request, spec, found)
         context_tokens, of_context = _context(request, found, has_started=has_started)
         flags, of_flags = _flags(replace(request, context_tokens=context_tokens), found)
         request = _with_drafts(request, found, has_started=has_started)
         adapters = adapters_in(found)
-    except ValueError as error:
+    except (ValueError, CatalogError) as error:
         raise RefusedError("FlagsUnknown", f"{where}: {error}") from error
     role = (f"role {request.role}",) if request.role else ()
     longest = request.shape.max_position_tokens
@@ -193,6 +198,31 @@ def target_request(
         engine_digest=digest_of((engine.image, *without_capacity_flags(engine.arguments), *role)),
         adapters=adapters if are_counted(request.shape) else None,
     )
+
+
+def _with_overrides(request: SizingRequest, spec: Spec, found: Mapping[str, str]) -> SizingRequest:
+    """Return the request with what the engine overrides of its model's configuration.
+
+    A file that the spec names was read before; that it has the same is assumed.
+
+    Raises:
+        CatalogError: the value is no JSON object, or what it makes is not understood.
+    """
+    written = found.get(OVERRIDES)
+    keys = [flag for flag in found if flag.startswith(f"{OVERRIDES}.")]
+    if written is None and not keys:
+        return request
+    if written and not keys and spec.model.config is None:
+        shape = with_positions(built_in_model(spec.model.id, written), request.engine.minor)
+        return replace(request, shape=shape)
+    assumed = Assumption(
+        about="flags",
+        taken=f"{', '.join(keys) or OVERRIDES}: the configuration of {spec.model.id} is assumed to "
+        "have these values",
+        effect="memory and time",
+        replaced_by="a config.json with them, in the ConfigMap of model.config",
+    )
+    return replace(request, inputs=(*request.inputs, *assumed_inputs([assumed])))
 
 
 def _adapter_inputs(request: SizingRequest, adapters: Adapters | None) -> Iterator[Input]:

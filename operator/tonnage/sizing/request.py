@@ -30,6 +30,7 @@ from tonnage.catalog.gpu_names import boards_named
 from tonnage.catalog.kernels import products_in
 from tonnage.catalog.model_names import says_format
 from tonnage.catalog.models import built_in_model, read_model_config
+from tonnage.catalog.overrides import overrides_in
 from tonnage.catalog.shape import (
     CompressedAttention,
     ModelShape,
@@ -262,9 +263,10 @@ def look_up(
     Raises:
         CatalogError: a model, class or version is unknown, or a config.json is not understood.
     """
+    overrides = overrides_in(spec.engine.args if spec.engine else ())
     if model_config is not None:
-        shape = read_model_config(model_config, name=spec.model.id)
-    shape = _as_named(shape or built_in_model(spec.model.id), spec.model.weights)
+        shape = read_model_config(model_config, name=spec.model.id, overrides=overrides)
+    shape = _as_named(shape or built_in_model(spec.model.id, overrides), spec.model.weights)
     version = spec.engine.known_version if spec.engine else engine_version
     _refuse_arguments(spec, shape, version or "")
     _refuse_boards(spec.hardware.gpu, gpus, version or "")

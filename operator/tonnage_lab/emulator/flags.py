@@ -5,12 +5,15 @@ An unknown flag is an error, as in vLLM. Flags with an effect are in ``arguments
 
 from typing import Final
 
-BOOLEANS: Final = ("async-scheduling", "enable-auto-tool-choice", "enforce-eager")
+BOOLEANS: Final = (
+    "async-scheduling", "enable-auto-tool-choice", "enforce-eager", "trust-remote-code",
+)  # fmt: skip
 """Each with a ``--no-`` form."""
 
 VALUED: Final = (
     "chat-template-content-format",
     "generation-config",
+    "hf-overrides",
     "kv-cache-memory-bytes",
     "limit-mm-per-prompt",
     "load-format",

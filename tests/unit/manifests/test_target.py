@@ -128,7 +128,7 @@ def test_engines_that_run_took_a_length_beyond_the_models_own():
     assert (request.context_tokens, request.shape.max_position_tokens) == (16_000, 16_000)
 
 
-def read(arguments, *, gpu="H100", minor="0.31", **changes):
+def read(arguments, *, gpu="H100", minor="0.31", spec=None, **changes):
     """The request of a spec with contextLength 8192, of an engine with these arguments."""
     request = a_sizing_request(
         gpu=built_in_gpus()[gpu],
@@ -139,7 +139,7 @@ def read(arguments, *, gpu="H100", minor="0.31", **changes):
     given = arguments.split() if isinstance(arguments, str) else arguments
     engine = target_engine({"containers": [{"name": "vllm", "command": ["vllm", "serve", "m"],
                                             "args": given}]})  # fmt: skip
-    return target_request(request, SPEC, engine, has_started=False)
+    return target_request(request, spec or SPEC, engine, has_started=False)
 
 
 def batch(arguments, **terms):
@@ -217,6 +217,29 @@ class TestAbsentFlags:
         shape = replace(a_sizing_request().shape, usual_position_tokens=4096)
 
         assert read(arguments, shape=shape).context_tokens == tokens
+
+
+class TestOverrides:
+    MODEL = SPEC.model.model_copy(update={"id": "meta-llama/Llama-3.1-8B-Instruct"})
+    SPEC = SPEC.model_copy(update={"model": MODEL})
+    YARN = (
+        '{"max_position_embeddings": 200000, "rope_scaling": {"rope_type": "yarn", "factor": 2.0}}'
+    )
+
+    def test_change_the_model_of_the_catalogue(self):
+        request = read(["--hf-overrides", self.YARN], spec=self.SPEC)
+
+        assert (request.context_tokens, request.shape.max_position_tokens) == (200_000, 200_000)
+
+    @pytest.mark.parametrize("arguments", [["--hf-overrides.max_position_embeddings", "200000"]])
+    def test_key_by_key_are_named_as_an_assumption(self, arguments):
+        [assumed] = [each for each in read(arguments).inputs if each.origin is Origin.ASSUMED]
+
+        assert "--hf-overrides.max-position-embeddings" in assumed.value
+
+    def test_that_are_no_object_are_refused(self):
+        with pytest.raises(RefusedError, match="--hf-overrides"):
+            read("--hf-overrides [1]", spec=self.SPEC)
 
 
 class TestFlags:

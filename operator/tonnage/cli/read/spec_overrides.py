@@ -101,8 +101,8 @@ def _with_full_name(model: Mapping[str, Any]) -> Mapping[str, Any]:
         return {**model, "id": full_model_name(short)}
     except CatalogError as error:
         raise ManifestError(
-            f"spec.model.id: must be ORGANISATION/NAME, as on Hugging Face (read: {short!r}): "
-            f"{error}"
+            f"spec.model.id: must be ORGANISATION/NAME, as on Hugging Face, or an absolute path "
+            f"(read: {short!r}): {error}"
         ) from error
 
 

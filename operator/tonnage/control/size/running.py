@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from tonnage.api.objects import ModelDeployment
+from tonnage.catalog.overrides import overrides_in
 from tonnage.control.input.state import ModelState
 from tonnage.manifests.children import running_model, spec_digest
 
@@ -30,6 +31,8 @@ def as_it_runs(state: ModelState) -> ModelState | None:
     if running is None:
         return None
     config, claim = running.spec.model.config, _claim_of(running)
+    if config and _overrides_of(running) != _overrides_of(wanted):
+        return None
     if config not in {None, wanted.spec.model.config} or claim not in {None, _claim_of(wanted)}:
         return None
     return replace(
@@ -39,6 +42,10 @@ def as_it_runs(state: ModelState) -> ModelState | None:
         config_problem=state.config_problem if config else None,
         claim_modes=state.claim_modes if claim else None,
     )
+
+
+def _overrides_of(model: ModelDeployment) -> str:
+    return overrides_in(model.spec.engine.args if model.spec.engine else ())
 
 
 def _claim_of(model: ModelDeployment) -> str | None:
