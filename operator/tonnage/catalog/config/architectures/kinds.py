@@ -77,29 +77,11 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
 ASSUMED: Final = _FOUND["_assumed"]
 """Of kinds that no row has: all that takes memory."""
 
-WRAPPERS: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(
-        ("aria", "aya_vision", "blip-2", "cohere2_vision", "cosmos3_edge", "exaone4_5",
-         "gemma3", "gemma3n", "gemma4", "gemma4_unified", "glm4v", "glm4v_moe", "glm_ocr",
-         "idefics3", "internvl", "kimi_k25", "kimi_k3", "kimi_vl", "llama4", "llava",
-         "llava_next", "llava_next_video", "llava_onevision", "minicpm_ocr", "minicpmv4_6",
-         "minicpmv4_7", "minimax_m3_vl", "mistral3", "mllama", "moss_transcribe_diarize",
-         "muse_glimmer", "paddleocr_vl", "paligemma", "qwen2_5_vl", "qwen2_vl", "qwen3_5",
-         "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", "qwen4_exp", "smolvlm", "step3_vl"),
-        ("text_config",),
-    ),
-    "internvl_chat": ("llm_config",),
-    "qwen2_5_omni": ("thinker_config", "text_config"),
-}  # fmt: skip
-"""Multimodal models: the path to the part that generates text."""
-
-WRAPPED_TYPES: Mapping[object, str] = {
-    "llava": "llama",
-    "mllama": "mllama_text_model",
-    "step3_vl": "step3_text",
-    "minimax_m3_vl": "minimax_m3_vl_text",
-    "mistral3": "mistral",
+PARTS: Final[Mapping[str, Any]] = tomllib.loads(Path(__file__).with_name("parts.toml").read_text())
+WRAPPERS: Final[Mapping[str, tuple[str, ...]]] = {
+    kind: tuple(path.split(".")) for path, kinds in PARTS["wrappers"].items() for kind in kinds
 }
+"""Multimodal models: the path to the part that generates text."""
+WRAPPED_TYPES: Final[Mapping[object, str]] = PARTS["wrapped_types"]
 """The kind of that part where it does not name its own."""
-
 UNDERSTOOD = tuple(sorted({*ARCHITECTURES, *WRAPPERS}))
