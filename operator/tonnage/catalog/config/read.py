@@ -262,6 +262,9 @@ def _keys(block: _TextBlock, architecture: Architecture) -> DecoderKeys:
     if isinstance(listed, list):
         values.setdefault("num_hidden_layers", len(listed))
     keys = read_keys(without_draft_entries(values))
+    for key in architecture.needs:
+        if getattr(keys, key) is None:
+            raise ModelConfigError(f"{key} is missing")
     return derived_head_dim(keys) if architecture.derives_head_dim else keys
 
 

@@ -60,6 +60,8 @@ class Architecture:
     """Returns the keys that this kind reads, under the usual names. None: all that are known."""
     names: Mapping[str, str] = field(default_factory=dict)
     """The family's own name of a key, by the usual one; a dotted one reaches into a block."""
+    needs: Sequence[str] = ()
+    """Keys without which the class makes no model, by their usual names."""
     only: Mapping[str, object] = field(default_factory=dict)
     """Keys with the one value that is understood, which is also what leaving them out means."""
     defaults: Mapping[str, object] = field(default_factory=dict)

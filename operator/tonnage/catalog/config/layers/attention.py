@@ -39,15 +39,10 @@ def window_if_used(keys: DecoderKeys) -> list[Attention]:
     return by_layer_type(keys, window_types(marks))
 
 
-def alternating_windows(keys: DecoderKeys) -> list[Attention]:
-    """Window and full in turn, window first, unless ``layer_types`` says it (Gemma 2, gpt-oss)."""
-    return by_layer_type(keys, window_types(all_but_every(2, keys)))
-
-
-def five_windows_to_one(keys: DecoderKeys) -> list[Attention]:
-    """Every sixth layer is full, unless the file says otherwise (Gemma 3)."""
-    period = keys.sliding_window_pattern or 6
-    return by_layer_type(keys, window_types(all_but_every(period, keys)))
+def windows_by_pattern(keys: DecoderKeys) -> list[Attention]:
+    """Every so many layers one is full, unless ``layer_types`` says it (Gemma, OLMo 3)."""
+    marks = all_but_every(keys.needed.sliding_window_pattern, keys)
+    return by_layer_type(with_kv_heads(keys), window_types(marks))
 
 
 _SLIDING, _FULL, _CHUNKED = "sliding_attention", "full_attention", "chunked_attention"

@@ -32,11 +32,6 @@ OPT_POSITION_OFFSET = 2
 """Rows of OPT's table of positions that no position uses."""
 
 
-def every_fourth_full(keys: DecoderKeys) -> list[Attention]:
-    """Three windows, then a full layer, unless the file says otherwise (Cohere 2, OLMo 3)."""
-    return _windows(keys, all_but_every(keys.sliding_window_pattern or 4, keys))
-
-
 def windows_if_any(keys: DecoderKeys) -> list[Attention]:
     """EXAONE 4: windows by a pattern, which its files write out in ``layer_types``."""
     if not keys.was_given("sliding_window"):
@@ -137,16 +132,6 @@ def experts_between(keys: DecoderKeys) -> list[Ffn]:
         first <= layer < end and (layer + 1) % keys.moe_layer_interval == 0
         for layer in range(keys.num_hidden_layers)
     ]
-    return ffn.experts_where_sparse(keys, is_sparse, experts)
-
-
-def wide_shared_expert(keys: DecoderKeys) -> list[Ffn]:
-    """Ling: like DeepSeek, but that the shared experts may have a width of their own."""
-    width = keys.needed.moe_intermediate_size
-    shared = keys.moe_shared_expert_intermediate_size or width
-    experts = ffn.moe(keys, width=width, shared=keys.needed.n_shared_experts * shared)
-    first = keys.needed.first_k_dense_replace
-    is_sparse = [layer >= first for layer in range(keys.num_hidden_layers)]
     return ffn.experts_where_sparse(keys, is_sparse, experts)
 
 

@@ -23,45 +23,6 @@ def all_experts_with_bias(keys: DecoderKeys) -> list[Ffn]:
     return [block] * keys.num_hidden_layers
 
 
-def sparse_steps(keys: DecoderKeys) -> list[Ffn]:
-    """Qwen: experts in every ``decoder_sparse_step``-th layer but the ``mlp_only_layers``."""
-    return _sparse_steps(keys, keys.shared_expert_intermediate_size or 0)
-
-
-def sparse_steps_and_shared(keys: DecoderKeys) -> list[Ffn]:
-    """The same, and a shared expert whose width must be given (Qwen 2 MoE, Qwen3-Next)."""
-    return _sparse_steps(keys, keys.needed.shared_expert_intermediate_size)
-
-
-def _sparse_steps(keys: DecoderKeys, shared: int) -> list[Ffn]:
-    experts = moe(keys, width=keys.needed.moe_intermediate_size, shared=shared)
-    plain = set(keys.mlp_only_layers or [])
-    is_sparse = [
-        layer not in plain and (layer + 1) % keys.decoder_sparse_step == 0
-        for layer in range(keys.num_hidden_layers)
-    ]
-    return experts_where_sparse(keys, is_sparse, experts)
-
-
-def dense_then_experts(keys: DecoderKeys) -> list[Ffn]:
-    """DeepSeek, Kimi, GLM: the first layers are dense, the rest have experts and shared ones."""
-    width = keys.needed.moe_intermediate_size
-    experts = moe(keys, width=width, shared=keys.needed.n_shared_experts * width)
-    first = keys.needed.first_k_dense_replace
-    step = keys.moe_layer_freq or 1
-    if not isinstance(step, int):
-        raise ModelConfigError(f"moe_layer_freq is a list of {len(step)}, not a number")
-    is_sparse = [layer >= first and layer % step == 0 for layer in range(keys.num_hidden_layers)]
-    return experts_where_sparse(keys, is_sparse, experts)
-
-
-def marked_layers(keys: DecoderKeys) -> list[Ffn]:
-    """MiMo-V2: ``moe_layer_freq`` lists which layers have experts."""
-    marks, width = expert_marks(keys), keys.needed.moe_intermediate_size
-    experts = moe(keys, width=width, shared=(keys.n_shared_experts or 0) * width)
-    return experts_where_sparse(keys, marks, experts)
-
-
 def expert_marks(keys: DecoderKeys) -> list[bool]:
     """Mark the layers with experts, as ``moe_layer_freq`` lists them.
 
@@ -87,10 +48,8 @@ def interleaved_experts(keys: DecoderKeys) -> list[Ffn]:
     return [experts if layer in set(sparse) else wide for layer in range(keys.num_hidden_layers)]
 
 
-def experts_by_keys(keys: DecoderKeys) -> list[Ffn]:
+def experts(keys: DecoderKeys) -> list[Ffn]:
     """Read the keys that most families share: which layers have experts, and which shared ones."""
-    if not keys.num_experts:
-        return dense(keys)
     width = keys.moe_intermediate_size or keys.needed.intermediate_size
     shared = keys.shared_expert_intermediate_size or keys.shared_intermediate_size
     if shared is None:
@@ -99,12 +58,19 @@ def experts_by_keys(keys: DecoderKeys) -> list[Ffn]:
     return experts_where_sparse(keys, _sparse_layers(keys), moe(keys, width=width, shared=shared))
 
 
+def experts_by_keys(keys: DecoderKeys) -> list[Ffn]:
+    """The same of kinds of which some have no experts."""
+    return experts(keys) if keys.num_experts else dense(keys)
+
+
 def _sparse_layers(keys: DecoderKeys) -> list[bool]:
     """Mark the layers with experts, by the list of layers if there is one."""
     if keys.mlp_layer_types is not None:
         return [kind != "dense" for kind in keys.by_layer("mlp_layer_types")]
     if isinstance(keys.moe_layer_freq, list):
         return expert_marks(keys)
+    if named := _layer_numbers(keys.moe_layers_enum):
+        return [layer in named for layer in range(keys.num_hidden_layers)]
     first, plain = keys.first_k_dense_replace or 0, set(keys.mlp_only_layers or [])
     return [
         layer >= first
@@ -113,6 +79,14 @@ def _sparse_layers(keys: DecoderKeys) -> list[bool]:
         and (layer + 1) % keys.decoder_sparse_step == 0
         for layer in range(keys.num_hidden_layers)
     ]
+
+
+def _layer_numbers(layers: str | None) -> set[int]:
+    parts = [part.strip() for part in (layers or "").split(",") if part.strip()]
+    for part in parts:
+        if not part.isdecimal():
+            raise ModelConfigError(f"moe_layers_enum names a layer {part!r:.100}")
+    return {int(part) for part in parts}
 
 
 def experts_beside_dense(keys: DecoderKeys) -> list[Ffn]:

@@ -9,7 +9,6 @@ from typing import Final
 
 from tonnage.catalog.config.keys.decoder import DecoderKeys, check_length
 from tonnage.catalog.config.layers import attention, ffn, state
-from tonnage.catalog.config.layers.side_by_side import experts_where_listed
 from tonnage.catalog.config.layers.sparse import sparse_latent
 from tonnage.catalog.parameters import attention_parameters
 from tonnage.catalog.shape import (
@@ -195,11 +194,6 @@ def step_windows(keys: DecoderKeys) -> list[Attention]:
         else layer
         for layer, kind in zip(layers, keys.layer_types, strict=True)
     ]
-
-
-def step_experts(keys: DecoderKeys) -> list[Ffn]:
-    """Step 3.5: ``mlp_layer_types``, else the layers that ``moe_layers_enum`` names."""
-    return ffn.experts_by_keys(keys) if keys.mlp_layer_types else experts_where_listed(keys)
 
 
 def block_attention(keys: DecoderKeys) -> list[Attention | None]:

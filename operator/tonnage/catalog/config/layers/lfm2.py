@@ -2,7 +2,6 @@
 
 from tonnage.catalog.config.keys.decoder import DecoderKeys, ModelConfigError
 from tonnage.catalog.config.layers.attention import grouped_attention
-from tonnage.catalog.config.layers.ffn import moe
 from tonnage.catalog.config.layers.state import MODEL_TYPE_BYTES
 from tonnage.catalog.shape import Attention, DenseFfn, Ffn, StateAttention
 
@@ -47,11 +46,3 @@ def adjusted_dense(keys: DecoderKeys) -> list[Ffn]:
         narrowed = int(keys.block_ffn_dim_multiplier * (2 * width // 3))
         width = -(-narrowed // multiple) * multiple
     return [DenseFfn(intermediate_size=width)] * keys.num_hidden_layers
-
-
-def dense_then_routed(keys: DecoderKeys) -> list[Ffn]:
-    """LFM2 MoE: the first ``num_dense_layers`` are dense, the rest have experts."""
-    experts = moe(keys, width=keys.needed.moe_intermediate_size)
-    dense = DenseFfn(intermediate_size=keys.needed.intermediate_size)
-    first = keys.needed.num_dense_layers
-    return [dense if layer < first else experts for layer in range(keys.num_hidden_layers)]

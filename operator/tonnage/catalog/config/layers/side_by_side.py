@@ -130,24 +130,6 @@ def narrow_queries(keys: DecoderKeys) -> list[Attention]:
     return [attention] * keys.num_hidden_layers
 
 
-def experts_where_listed(keys: DecoderKeys) -> list[Ffn]:
-    """Step-3: ``moe_layers_enum`` names the layers with experts; by default all but the first."""
-    sparse = _layer_numbers(keys.moe_layers_enum) or set(range(1, keys.num_hidden_layers))
-    shared = keys.needed.shared_intermediate_size
-    experts = moe(keys, width=keys.needed.moe_intermediate_size, shared=shared)
-    return experts_where_sparse(
-        keys, [layer in sparse for layer in range(keys.num_hidden_layers)], experts
-    )
-
-
-def _layer_numbers(layers: str | None) -> set[int]:
-    parts = [part.strip() for part in (layers or "").split(",") if part.strip()]
-    for part in parts:
-        if not part.isdecimal():
-            raise ModelConfigError(f"moe_layers_enum names a layer {part!r:.100}")
-    return {int(part) for part in parts}
-
-
 def mamba_with_shared_attention(keys: DecoderKeys) -> list[Attention]:
     """Zamba2: Mamba-2 everywhere; before some layers a block of attention that others share.
 

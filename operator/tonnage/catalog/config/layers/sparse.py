@@ -148,13 +148,6 @@ def _compressed_attention(keys: DecoderKeys, layer: int, ratio: int) -> Compress
     )
 
 
-def shared_and_routed(keys: DecoderKeys) -> list[Ffn]:
-    """DeepSeek V4: experts and shared ones in every layer."""
-    width = keys.needed.moe_intermediate_size
-    block = moe(keys, width=width, shared=keys.needed.n_shared_experts * width)
-    return [block] * keys.num_hidden_layers
-
-
 def compressors_and_streams(keys: DecoderKeys, layer: Attention | None) -> int:
     """Count what compresses, and what mixes the residual streams before attention and experts.
 
