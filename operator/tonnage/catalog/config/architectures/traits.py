@@ -142,13 +142,13 @@ def _state_vectors(keys: DecoderKeys, layer: StateAttention) -> int:
             return width
         case "mamba1":
             norms = layer.step_rank + 2 * layer.key_head_dim
-            return 2 * width + norms + keys.use_conv_bias * width
+            return 2 * width + norms + bool(keys.use_conv_bias) * width
         case "mamba2":
             biases = width + layer.conv_dim + heads + keys.hidden_size
-            total = 3 * heads + width + keys.use_conv_bias * layer.conv_dim
-            return total + keys.use_bias * biases
+            total = 3 * heads + width + bool(keys.use_conv_bias) * layer.conv_dim
+            return total + bool(keys.use_bias) * biases
         case "short_conv":
-            return keys.conv_bias * 5 * width
+            return bool(keys.conv_bias) * 5 * width
 
 
 def _index_norm(layer: GroupedAttention | LatentAttention) -> int:
@@ -170,7 +170,7 @@ def _compressed_vectors(layer: CompressedAttention) -> int:
 
 
 def _grouped_vectors(architecture: Architecture, keys: DecoderKeys, layer: GroupedAttention) -> int:
-    total = keys.attention_out_bias * keys.hidden_size
+    total = bool(keys.attention_out_bias) * keys.hidden_size
     if _says(architecture.query_bias, keys.attention_bias):
         total += layer.num_heads * layer.head_dim
         total += layer.num_kv_heads * (layer.head_dim + layer.num_value_dims)
@@ -216,7 +216,7 @@ def _ffn_vectors(architecture: Architecture, keys: DecoderKeys, block: Ffn | Non
         return 0
     if isinstance(block, MoeFfn):
         shared_gate = bool(block.shared_intermediate_size) and architecture.has_shared_gate
-        norm = keys.latent_moe_use_norm * (block.latent_size or 0)
+        norm = bool(keys.latent_moe_use_norm) * (block.latent_size or 0)
         return block.num_experts * architecture.router_bias + shared_gate * keys.hidden_size + norm
     if _says(architecture.ffn_bias, keys.mlp_bias):
         return (block.num_matrices - 1) * block.intermediate_size + keys.hidden_size

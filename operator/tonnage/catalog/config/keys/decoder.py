@@ -5,23 +5,27 @@ becomes a number. Everything else is an error that names the key.
 """
 
 import reprlib
+import tomllib
 from collections.abc import Mapping, Sized
-from typing import Annotated, Any, Final, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import AliasChoices, Field, ValidationError
+from pydantic import AliasChoices, Field, ValidationError, create_model
 
-from tonnage.catalog.config.keys.family import FamilyKeys, KimiDelta
+from tonnage.catalog.config.keys import types
 from tonnage.catalog.config.keys.types import (
     Block,
     Experts,
     Fraction,
     Heads,
     LayerIndex,
+    LayerIndices,
     Layers,
     Names,
     Size,
     SizeOrNone,
     Sizes,
+    StateType,
     Tokens,
     ZerosAndOnes,
 )
@@ -114,6 +118,9 @@ class LayerBlock(Block):
 FFN_STEP: Final = 256
 
 
+_EachExperts = Annotated[list[Experts], Field(max_length=2000)]
+
+
 class Needed:
     """The numbers of a block that a kind of model cannot do without, by their keys.
 
@@ -134,8 +141,41 @@ class Needed:
         return number
 
 
-class DecoderKeys(FamilyKeys):
-    """The text part of a configuration, under the names that most families use."""
+class KimiDelta(Block):
+    """The layers of Kimi's linear attention; indices count from one."""
+
+    num_heads: Heads
+    head_dim: Size
+    short_conv_kernel_size: Layers
+    kda_layers: LayerIndices
+    full_attn_layers: LayerIndices
+    use_full_rank_gate: bool = False
+
+
+_YES_OR_NO: Final = {"yes": True, "no": False}
+
+
+def _plain_keys() -> type[Block]:
+    """Return a block of the keys of ``keys.toml``."""
+    table = tomllib.loads(Path(__file__).with_name("keys.toml").read_text())
+    fields: dict[str, Any] = {
+        key: (getattr(types, kind) | None, None)
+        for kind, keys in table["optional"].items()
+        for key in keys
+    }
+    for word, keys in table["switches"].items():
+        fields |= dict.fromkeys(keys, (bool, _YES_OR_NO[word]))
+    return create_model("PlainKeys", __base__=Block, **fields)
+
+
+if TYPE_CHECKING:
+    _PlainKeys = Block
+else:
+    _PlainKeys = _plain_keys()
+
+
+class DecoderKeys(_PlainKeys):
+    """The text part of a configuration: the keys of ``keys.toml``, and those of other forms."""
 
     hidden_size: Size = Field(validation_alias=AliasChoices("hidden_size", "n_embed"))
     num_hidden_layers: Layers = Field(validation_alias=AliasChoices("num_hidden_layers", "n_layer"))
@@ -143,7 +183,6 @@ class DecoderKeys(FamilyKeys):
         validation_alias=AliasChoices("num_attention_heads", "n_head")
     )
     vocab_size: Size
-    num_key_value_heads: Heads | None = None
     head_dim: Size | None = Field(
         default=None, validation_alias=AliasChoices("head_dim", "attention_head_dim")
     )
@@ -151,35 +190,19 @@ class DecoderKeys(FamilyKeys):
     max_position_embeddings: Tokens | None = Field(
         default=None, validation_alias=AliasChoices("model_max_length", "max_position_embeddings")
     )
-    original_max_position_embeddings: Tokens | None = None
     tie_word_embeddings: bool | None = None
     rope_scaling: RopeScaling | None = Field(
         default=None, validation_alias=AliasChoices("rope_scaling", "rope_parameters")
     )
-
     partial_rotary_factor: Fraction | None = Field(
         default=None, validation_alias=AliasChoices("partial_rotary_factor", "rotary_pct")
     )
-    rotary_dim: Size | None = None
     position_embedding_type: Annotated[str, Field(max_length=100)] | None = None
-
-    attention_bias: bool = False
-    attention_out_bias: bool = False
-    mlp_bias: bool = False
-    use_qk_norm: bool = False
     qk_norm_type: Literal["per_layer", "per_head"] | None = None
-
     layer_types: (
         Annotated[list[Annotated[str, Field(max_length=100)]], Field(max_length=2000)] | None
     ) = None
-    sliding_window: Tokens | None = None
-    use_sliding_window: bool = False
-    max_window_layers: LayerIndex | None = None
-    sliding_window_pattern: Layers | None = None
-    attention_chunk_size: Tokens | None = None
-    no_rope_layers: ZerosAndOnes | None = None
     no_rope_layer_interval: Layers = 4
-
     num_experts: Experts | None = Field(
         default=None,
         validation_alias=AliasChoices("n_routed_experts", "num_local_experts", "num_experts"),
@@ -187,73 +210,51 @@ class DecoderKeys(FamilyKeys):
     num_experts_per_tok: Experts | None = Field(
         default=None, validation_alias=AliasChoices("num_experts_per_tok", "top_k_experts")
     )
-    moe_intermediate_size: Size | None = None
-    shared_expert_intermediate_size: SizeOrNone | None = None
-    shared_intermediate_size: SizeOrNone | None = None
-    n_shared_experts: Experts | None = None
-    moe_shared_expert_intermediate_size: Size | None = None
-    moe_latent_size: Size | None = None
-    latent_moe_use_norm: bool = False
-    first_k_dense_replace: LayerIndex | None = None
     moe_layer_freq: Layers | ZerosAndOnes | None = None
     decoder_sparse_step: Layers = 1
     block_configs: Annotated[list[LayerBlock], Field(max_length=2000)] | None = None
     attention_other_setting: AttentionKeys | None = None
     num_attention_heads_per_layer: Annotated[list[Heads], Field(max_length=2000)] | None = None
-    layer_group_size: Layers | None = None
-    mlp_layer_types: Names | None = None
-    mlp_only_layers: Annotated[list[LayerIndex], Field(max_length=2000)] | None = None
-    moe_layers: Annotated[list[LayerIndex], Field(max_length=2000)] | None = None
-    interleave_moe_layer_step: Layers | None = None
-    intermediate_size_mlp: Size | None = None
-    enable_moe_block: bool = False
-
-    kv_lora_rank: Size | None = None
-    q_lora_rank: Size | None = None
-    qk_rope_head_dim: Size | None = None
-    qk_nope_head_dim: Size | None = None
-    v_head_dim: Size | None = None
-
-    global_head_dim: Size | None = None
     per_layer_config: dict[str, LayerKeys] | None = None
-    num_global_key_value_heads: Heads | None = None
-    attention_k_eq_v: bool = False
-
-    hybrid_layer_pattern: ZerosAndOnes | None = None
-    swa_num_attention_heads: Heads | None = None
-    swa_num_key_value_heads: Heads | None = None
-    swa_head_dim: Size | None = None
-    swa_v_head_dim: Size | None = None
-
-    index_n_heads: Heads | None = None
-    index_head_dim: Size | None = None
-    indexer_types: Names | None = None
-    index_topk: Size | None = None
     index_topk_freq: Layers = 1
     index_topk_pattern: Annotated[str, Field(max_length=2000)] | Names | None = None
     index_skip_topk_offset: LayerIndex = 2
     sparse_attention_config: SparseAttention | None = None
-    dense_intermediate_size: Size | None = None
-
     compress_ratios: Annotated[list[SizeOrNone], Field(max_length=2000)] | None = None
     compress_rates: dict[str, SizeOrNone] | None = None
-    o_groups: Heads | None = None
-    o_lora_rank: Size | None = None
-    hc_mult: Heads | None = None
-
-    num_kv_shared_layers: LayerIndex | None = None
-    use_double_wide_mlp: bool = False
-    hidden_size_per_layer_input: SizeOrNone | None = None
-    vocab_size_per_layer_input: Size | None = None
-    altup_num_inputs: Heads | None = None
-    laurel_rank: Size | None = None
-
     num_draft_layers: LayerIndex | None = Field(
         default=None,
         validation_alias=AliasChoices(
             "num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"
         ),
     )
+    mamba_ssm_dtype: StateType | None = None
+    linear_attn_config: KimiDelta | None = None
+    mla_use_output_gate: bool | None = None
+    hybrid_override_pattern: Annotated[str, Field(max_length=2000)] | None = None
+    mamba_head_dim: Size | Literal["auto"] | None = None
+    mamba_ssm_cache_dtype: StateType = "float32"
+    attn_layer_offset: LayerIndex = 0
+    expert_layer_offset: LayerIndex = 0
+    mamba_dt_rank: Size | Literal["auto"] | None = None
+    num_mem_blocks: Heads = 1
+    moe_layers_enum: Annotated[str, Field(max_length=10_000)] | None = None
+    block_auto_adjust_ff_dim: bool | None = None
+    block_ffn_dim_multiplier: Annotated[float, Field(gt=0, le=100)] = 1.0
+    ngram_size: Annotated[int, Field(ge=2, le=100)] | None = None
+    ngram_vocab_size_base: Annotated[int, Field(gt=0, le=10_000_000_000)] | None = None
+    num_ln_in_parallel_attn: Annotated[int, Field(ge=1, le=2)] | None = None
+    window_pattern: Layers | Annotated[str, Field(max_length=2000)] | None = None
+    moe_layer_end_index: Annotated[int, Field(ge=-1, le=2000)] | None = None
+    moe_layer_interval: Layers = 1
+    chosen_by_layer: Experts | _EachExperts | None = None
+    widths_by_layer: Size | Sizes | None = None
+    num_shared_by_layer: Experts | _EachExperts | None = None
+    use_mixed_mlp_moe: bool | Annotated[int, Field(ge=0, le=1)] | None = None
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, key: str) -> Any: ...
 
     @property
     def needed(self) -> Needed:

@@ -188,7 +188,7 @@ def head_bias(keys: DecoderKeys) -> int:
 
 def head_bias_by_key(keys: DecoderKeys) -> int:
     """The same, where ``lm_head_bias`` says so."""
-    return keys.vocab_size * keys.lm_head_bias
+    return keys.vocab_size * bool(keys.lm_head_bias)
 
 
 def positions(keys: DecoderKeys) -> int:

@@ -62,7 +62,7 @@ def _table(
 
 def _grouped_width(keys: DecoderKeys, head_dim: int, default_fraction: float) -> int:
     if keys.rotary_dim is not None:
-        return min(keys.rotary_dim, head_dim)
+        return min(keys.needed.rotary_dim, head_dim)
     within = keys.rope_scaling.partial_rotary_factor if keys.rope_scaling else None
     found = [each for each in (within, keys.partial_rotary_factor) if each is not None]
     return int(head_dim * (found[0] if found else default_fraction))
