@@ -152,18 +152,18 @@ class KimiDelta(Block):
     use_full_rank_gate: bool = False
 
 
+KEYS: Final[Mapping[str, Any]] = tomllib.loads(Path(__file__).with_name("keys.toml").read_text())
 _YES_OR_NO: Final = {"yes": True, "no": False}
 
 
 def _plain_keys() -> type[Block]:
     """Return a block of the keys of ``keys.toml``."""
-    table = tomllib.loads(Path(__file__).with_name("keys.toml").read_text())
     fields: dict[str, Any] = {
         key: (getattr(types, kind) | None, None)
-        for kind, keys in table["optional"].items()
+        for kind, keys in KEYS["optional"].items()
         for key in keys
     }
-    for word, keys in table["switches"].items():
+    for word, keys in KEYS["switches"].items():
         fields |= dict.fromkeys(keys, (bool, _YES_OR_NO[word]))
     return create_model("PlainKeys", __base__=Block, **fields)
 

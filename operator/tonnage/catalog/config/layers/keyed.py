@@ -5,9 +5,8 @@ The same reading makes the bound of kinds that no rule knows: ``architectures.as
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
-from tonnage.catalog.config.keys.decoder import DecoderKeys, check_length
+from tonnage.catalog.config.keys.decoder import KEYS, DecoderKeys, check_length
 from tonnage.catalog.config.layers import attention, ffn, state
 from tonnage.catalog.config.layers.sparse import sparse_latent
 from tonnage.catalog.parameters import attention_parameters
@@ -20,64 +19,16 @@ from tonnage.catalog.shape import (
     StateAttention,
 )
 
-SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = {
-    "hidden_size": ("n_embed", "n_embd", "d_model", "model_dim"),
-    "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
-    "num_attention_heads": ("n_head", "n_heads", "num_heads"),
-    "num_key_value_heads": (
-        "num_kv_heads", "n_kv_heads", "n_head_kv", "multi_query_group_num", "num_attention_groups",
-        "num_query_groups", "swa_num_key_value_heads",
-    ),
-    "head_dim": ("attention_head_dim", "hidden_size_per_head", "kv_channels", "swa_head_dim",
-                 "global_head_dim"),
-    "v_head_dim": ("v_channels", "swa_v_head_dim"),
-    "intermediate_size": ("ffn_hidden_size", "n_inner", "ffn_dim", "block_ff_dim", "d_ff",
-                          "intermediate_size_mlp", "dense_intermediate_size"),
-    "vocab_size": ("padded_vocab_size", "embedding_size"),
-    "max_position_embeddings": ("max_position_embedding", "max_sequence_length", "max_seq_len",
-                                "n_positions", "seq_length", "model_max_length"),
-    "num_experts": ("n_routed_experts", "num_local_experts", "moe_num_experts",
-                    "num_routed_experts"),
-    "num_experts_per_tok": ("num_experts_per_token", "top_k_experts", "moe_topk", "moe_top_k",
-                            "moe_k", "top_k"),
-    "moe_intermediate_size": ("expert_hidden_dim", "expert_ffn_hidden_size",
-                              "moe_ffn_hidden_size"),
-    "shared_intermediate_size": ("share_expert_dim",),
-    "n_shared_experts": ("num_shared_experts", "num_shared_expert", "moe_num_shared_experts"),
-    "shared_expert_intermediate_size": ("share_expert_dim", "shared_intermediate_size"),
-    "first_k_dense_replace": ("num_dense_layers",),
-    "qk_nope_head_dim": ("qk_nope_dim",),
-    "qk_rope_head_dim": ("qk_rope_dim",),
-}  # fmt: skip
-"""Of each key the names that families give it.
-
-Sources:
-    [vllm-source] transformers_utils/config.py CONFIG_FIELD_ALIASES and
-    model_arch_config_convertor.py.
-"""
-AS_WRITTEN: Final = (
-    "attention_bias", "attention_chunk_size", "attention_other_setting", "decoder_sparse_step",
-    "full_attention_interval", "hc_mult", "index_head_dim", "index_n_heads", "index_topk",
-    "indexer_types", "kv_lora_rank", "layer_group_size", "layer_types", "linear_conv_kernel_dim",
-    "linear_key_head_dim", "linear_num_key_heads", "linear_num_value_heads",
-    "linear_value_head_dim", "mlp_bias", "mlp_layer_types", "mlp_only_layers", "moe_layer_freq",
-    "moe_layers_enum", "moe_shared_expert_intermediate_size", "num_attention_heads_per_layer",
-    "num_nextn_predict_layers", "partial_rotary_factor", "q_lora_rank", "rope_parameters",
-    "rope_scaling", "sliding_window", "tie_word_embeddings", "use_qk_norm", "use_sliding_window",
-)  # fmt: skip
-GATES: Final = ("attn_output_gate", "gating", "use_attn_gate", "use_head_wise_attn_gate",
-                "attention_gate_func", "gated_attention")  # fmt: skip
-"""Keys by which a layer's attention has a gate at its output."""
-
 
 def shared_keys(block: Mapping[str, object]) -> dict[str, object]:
     """Return the block under the usual names, of several the heaviest, and nothing else."""
-    found: dict[str, object] = {key: block[key] for key in AS_WRITTEN if key in block}
-    for usual, others in SYNONYMS.items():
+    written, gates = KEYS["shared"]["as_written"], KEYS["shared"]["gates"]
+    found: dict[str, object] = {key: block[key] for key in written if key in block}
+    for usual, others in KEYS["synonyms"].items():
         numbers = [number for name in (usual, *others) for number in _numbers(block.get(name))]
         if numbers:
             found[usual] = min(numbers) if usual == "first_k_dense_replace" else max(numbers)
-    found["attn_output_gate"] = any(block.get(key) for key in GATES)
+    found["attn_output_gate"] = any(block.get(key) for key in gates)
     found = {key: value for key, value in found.items() if value is not None}
     return {"q_lora_rank": None, **found} if "kv_lora_rank" in found else found
 
