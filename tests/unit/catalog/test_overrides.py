@@ -52,7 +52,7 @@ def test_a_class_may_be_overridden_in_a_file_too():
 
 @pytest.mark.parametrize("value", ["[1]", "{", "x"])
 def test_what_vllm_does_not_read_is_refused_by_name(value):
-    with pytest.raises(ModelConfigError, match="^--hf-overrides"):
+    with pytest.raises(ModelConfigError, match=r"^--hf-overrides"):
         with_overrides({}, value)
 
 
