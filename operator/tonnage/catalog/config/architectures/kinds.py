@@ -14,7 +14,6 @@ from tonnage.catalog.config.layers import (
     families,
     ffn,
     keyed,
-    lfm2,
     qwen4,
     sharing,
     side_by_side,
@@ -26,7 +25,7 @@ _FUNCTIONS: Final = ("attention", "ffn", "outer", "reads", "replicated", "tables
 _MODULES: Final = {
     each.__name__.rpartition(".")[2]: each
     for each in (
-        attention, families, ffn, keyed, lfm2, qwen4, sharing, side_by_side, sparse, state,
+        attention, families, ffn, keyed, qwen4, sharing, side_by_side, sparse, state,
     )
 }  # fmt: skip
 

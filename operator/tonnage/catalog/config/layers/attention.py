@@ -1,6 +1,6 @@
 """From configuration keys to the attention of each layer, one function per family of rules."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from tonnage.catalog.config.keys.decoder import DecoderKeys, ModelConfigError
@@ -28,15 +28,29 @@ def window_everywhere(keys: DecoderKeys) -> list[Attention]:
     ] * keys.num_hidden_layers
 
 
-def window_if_used(keys: DecoderKeys) -> list[Attention]:
-    """Qwen: a window counts only with ``use_sliding_window``, from ``max_window_layers`` on."""
-    if keys.layer_types is not None:
-        return by_layer_type(keys, [])
-    if not keys.use_sliding_window:
-        return full(keys)
-    first = keys.needed.max_window_layers
-    marks = [layer >= first for layer in range(keys.num_hidden_layers)]
-    return by_layer_type(keys, window_types(marks))
+def windows_late(keys: DecoderKeys) -> list[Attention]:
+    """Qwen, dots: the window counts from ``max_window_layers`` on."""
+    return _if_used(keys, lambda layer: layer >= keys.needed.max_window_layers)
+
+
+def windows_early_in_turn(keys: DecoderKeys) -> list[Attention]:
+    """Qwen 2 MoE: every second layer below ``max_window_layers``."""
+    return _if_used(keys, lambda layer: layer % 2 == 0 and layer < keys.needed.max_window_layers)
+
+
+def windows_without_positions(keys: DecoderKeys) -> list[Attention]:
+    """SmolLM 3: layers without rotary positions have the window."""
+    return _if_used(keys, lambda layer: not has_positions(keys)[layer])
+
+
+def _if_used(keys: DecoderKeys, has_window: Callable[[int], bool]) -> list[Attention]:
+    """Return windows with ``use_sliding_window``, by ``layer_types`` if there are any."""
+    is_null = keys.was_given("sliding_window") and keys.sliding_window is None
+    listed = keys.layer_types is not None
+    if is_null or not (listed or keys.use_sliding_window):
+        return full(with_kv_heads(keys))
+    marks = [] if listed else map(has_window, range(keys.num_hidden_layers))
+    return by_layer_type(with_kv_heads(keys), window_types(marks))
 
 
 def windows_by_pattern(keys: DecoderKeys) -> list[Attention]:

@@ -6,8 +6,6 @@ Sources:
     key means when it is left out.
 """
 
-from collections.abc import Sequence
-
 from tonnage.catalog.config.keys.decoder import (
     DecoderKeys,
     ModelConfigError,
@@ -19,7 +17,6 @@ from tonnage.catalog.config.layers.attention import (
     by_layer_type,
     full,
     grouped_attention,
-    has_positions,
     plain,
     window_everywhere,
     window_types,
@@ -41,7 +38,8 @@ def windows_if_any(keys: DecoderKeys) -> list[Attention]:
     pattern = keys.window_pattern
     if keys.layer_types is None and not isinstance(pattern, int):
         raise ModelConfigError(f"layer_types is missing (window_pattern is {pattern!r:.20})")
-    return _windows(keys, all_but_every(pattern if isinstance(pattern, int) else 1, keys))
+    marks = all_but_every(pattern if isinstance(pattern, int) else 1, keys)
+    return by_layer_type(with_kv_heads(keys), window_types(marks))
 
 
 def windows_unless_listed(keys: DecoderKeys) -> list[Attention]:
@@ -49,30 +47,6 @@ def windows_unless_listed(keys: DecoderKeys) -> list[Attention]:
     if keys.layer_types is None:
         return window_everywhere(with_kv_heads(keys))
     return by_layer_type(with_kv_heads(keys), [])
-
-
-def windows_late(keys: DecoderKeys) -> list[Attention]:
-    """dots: windows from ``max_window_layers`` on, unless the window is null."""
-    if keys.was_given("sliding_window") and keys.sliding_window is None:
-        return full(with_kv_heads(keys))
-    first = keys.needed.max_window_layers
-    return _windows(keys, [layer >= first for layer in range(keys.num_hidden_layers)])
-
-
-def windows_without_positions(keys: DecoderKeys) -> list[Attention]:
-    """SmolLM 3: with ``use_sliding_window``, layers without rotary positions have the window."""
-    if not keys.use_sliding_window or keys.sliding_window is None:
-        return full(with_kv_heads(keys))
-    return _windows(keys, [not rope for rope in has_positions(keys)])
-
-
-def alternating_if_used(keys: DecoderKeys) -> list[Attention]:
-    """Qwen 2 MoE: with ``use_sliding_window``, every second layer below ``max_window_layers``."""
-    if not keys.use_sliding_window:
-        return full(with_kv_heads(keys))
-    end = keys.needed.max_window_layers
-    marks = [layer % 2 == 0 and layer < end for layer in range(keys.num_hidden_layers)]
-    return _windows(keys, marks)
 
 
 def one_kv_head_or_all(keys: DecoderKeys) -> list[Attention]:
@@ -96,10 +70,6 @@ def on_full_embeddings(keys: DecoderKeys) -> list[Attention]:
             f"hidden_size = {keys.hidden_size}) are not understood yet"
         )
     return plain(keys)
-
-
-def _windows(keys: DecoderKeys, marks: Sequence[bool]) -> list[Attention]:
-    return by_layer_type(with_kv_heads(keys), window_types(marks))
 
 
 def two_matrices(keys: DecoderKeys) -> list[Ffn]:

@@ -15,7 +15,7 @@ from tonnage.catalog.config.keys.decoder import (
 )
 from tonnage.catalog.config.layers.attention import grouped_attention, with_kv_heads
 from tonnage.catalog.config.layers.ffn import dense, experts_where_sparse, moe
-from tonnage.catalog.config.layers.state import MODEL_TYPE_BYTES, mamba2
+from tonnage.catalog.config.layers.state import MODEL_TYPE_BYTES, mamba2, mixed
 from tonnage.catalog.shape import Attention, Ffn, GroupedAttention, StateAttention
 
 STEP_SHARE: Final = 16
@@ -49,13 +49,7 @@ def mamba_with_some_attention(keys: DecoderKeys) -> list[Attention]:
     Sources:
         [vllm-source] model_executor/models/jamba.py, layers/mamba/mamba_mixer.py.
     """
-    period = keys.needed.attn_layer_period
-    attention = grouped_attention(keys)
-    state = _mamba1(keys)
-    return [
-        attention if layer % period == keys.attn_layer_offset else state
-        for layer in range(keys.num_hidden_layers)
-    ]
+    return mixed(keys, grouped_attention(keys), _mamba1(keys))
 
 
 def _mamba1(keys: DecoderKeys) -> StateAttention:
@@ -106,15 +100,7 @@ def lightning_with_some_attention(keys: DecoderKeys) -> list[Attention]:
         conv_kernel=1,
         state_element_bytes=MODEL_TYPE_BYTES,
     )
-    return [attention if is_full else state for is_full in _full_layers(keys)]
-
-
-def _full_layers(keys: DecoderKeys) -> list[bool]:
-    if keys.attn_type_list is not None:
-        return [bool(kind) for kind in keys.by_layer("attn_type_list")]
-    if keys.layer_types is None:
-        raise ModelConfigError("attn_type_list is missing, and layer_types too")
-    return [kind == "full_attention" for kind in keys.by_layer("layer_types")]
+    return mixed(keys, attention, state)
 
 
 def narrow_queries(keys: DecoderKeys) -> list[Attention]:

@@ -23,7 +23,7 @@ FLOAT32_BYTES: Final = 4
 
 _STATE, _FULL, _DENSE, _EXPERTS = "state", "full attention", "dense", "experts"
 _KINDS: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("linear_attention", "mamba", "M"), _STATE),
+    **dict.fromkeys(("linear_attention", "mamba", "M", "conv"), _STATE),
     **dict.fromkeys(("full_attention", "indexed_attention", "attention", "*"), _FULL),
     **dict.fromkeys(("mlp", "-"), _DENSE),
     **dict.fromkeys(("moe", "E"), _EXPERTS),
@@ -58,10 +58,7 @@ def _delta_nets(keys: DecoderKeys, state_element_bytes: int) -> list[Attention]:
         ),
         key="linear_num_key_heads",
     )
-    if keys.layer_types is not None:
-        return _state_or_full(keys, full, state)
-    interval = keys.needed.full_attention_interval
-    return [state if (layer + 1) % interval else full for layer in range(keys.num_hidden_layers)]
+    return mixed(keys, full, state)
 
 
 def kimi_delta(keys: DecoderKeys) -> list[Attention]:
@@ -161,13 +158,6 @@ def mamba2(keys: DecoderKeys, state_element_bytes: int = MODEL_TYPE_BYTES) -> St
     return _check_state(layer, key="n_groups")
 
 
-def granite_mixers(keys: DecoderKeys) -> list[Attention]:
-    """Granite 4: Mamba-2 or attention, as ``layer_types`` says, before a feed-forward block."""
-    if keys.layer_types is None:
-        raise ModelConfigError("layer_types is missing")
-    return _state_or_full(keys, grouped_attention(keys), mamba2(keys))
-
-
 def granite_blocks(keys: DecoderKeys) -> list[Ffn]:
     """Granite 4: experts and a shared one, or only the shared one for models without experts."""
     shared = keys.needed.shared_intermediate_size
@@ -177,23 +167,32 @@ def granite_blocks(keys: DecoderKeys) -> list[Ffn]:
     return [block] * keys.num_hidden_layers
 
 
-def bamba_mixers(keys: DecoderKeys) -> list[Attention]:
-    """Bamba: Mamba-2 in all layers but those that ``attn_layer_indices`` lists."""
-    if keys.attn_layer_indices is None:
-        raise ModelConfigError("attn_layer_indices is missing")
-    full, state = grouped_attention(keys), mamba2(keys)
-    indices = set(keys.attn_layer_indices)
-    return [full if layer in indices else state for layer in range(keys.num_hidden_layers)]
+def mamba2_or_full(keys: DecoderKeys) -> list[Attention]:
+    """Mamba-2 or attention, before a feed-forward block (Bamba, Granite 4)."""
+    return mixed(keys, grouped_attention(keys), mamba2(keys))
+
+
+def mixed(keys: DecoderKeys, full: GroupedAttention, state: StateAttention) -> list[Attention]:
+    """Return attention where a key says so, of those that families have, and states elsewhere."""
+    layers = range(keys.num_hidden_layers)
+    if keys.layer_types is not None:
+        marks = [kind == _FULL for kind in _kinds(keys, "layer_types")]
+    elif keys.attn_type_list is not None:
+        marks = [bool(kind) for kind in keys.by_layer("attn_type_list")]
+    elif keys.attn_layer_indices is not None:
+        marks = [layer in keys.attn_layer_indices for layer in layers]
+    elif keys.attn_layer_period is not None:
+        marks = [layer % keys.attn_layer_period == keys.attn_layer_offset for layer in layers]
+    elif keys.full_attention_interval is not None:
+        marks = [(layer + 1) % keys.full_attention_interval == 0 for layer in layers]
+    else:
+        known = "layer_types, full_attention_interval, attn_layer_indices, attn_layer_period"
+        raise ModelConfigError(f"{known} and attn_type_list are missing: which layers attend?")
+    return [full if is_full else state for is_full in marks]
 
 
 def _type_bytes(name: str | None) -> int:
     return FLOAT32_BYTES if name == "float32" else MODEL_TYPE_BYTES
-
-
-def _state_or_full(
-    keys: DecoderKeys, full: GroupedAttention, state: StateAttention
-) -> list[Attention]:
-    return [state if kind == _STATE else full for kind in _kinds(keys, "layer_types")]
 
 
 def _kinds(keys: DecoderKeys, key: str) -> list[str]:
@@ -213,3 +212,36 @@ def _check_state(layer: StateAttention, *, key: str) -> StateAttention:
             f"{count_of(layer.num_value_heads, 'head')} that keep a state"
         )
     return layer
+
+
+def short_convolutions(keys: DecoderKeys) -> list[Attention]:
+    """Convolutions over every channel, and attention where ``layer_types`` says so.
+
+    Sources:
+        [vllm-source] model_executor/layers/mamba/short_conv.py.
+    """
+    full, heads = grouped_attention(keys), keys.num_attention_heads
+    convolution = StateAttention(
+        kind="short_conv",
+        num_key_heads=0,
+        num_value_heads=heads,
+        key_head_dim=0,
+        value_head_dim=keys.hidden_size // heads,
+        conv_kernel=keys.needed.conv_l_cache,
+        state_element_bytes=MODEL_TYPE_BYTES,
+    )
+    return mixed(keys, full, convolution)
+
+
+def adjusted_dense(keys: DecoderKeys) -> list[Ffn]:
+    """Blocks whose width is two thirds of the one given, rounded up, unless that is switched off.
+
+    Sources:
+        [vllm-source] model_executor/models/lfm2.py.
+    """
+    width = keys.needed.intermediate_size
+    if keys.block_auto_adjust_ff_dim:
+        multiple = keys.needed.block_multiple_of
+        narrowed = int(keys.block_ffn_dim_multiplier * (2 * width // 3))
+        width = -(-narrowed // multiple) * multiple
+    return [DenseFfn(intermediate_size=width)] * keys.num_hidden_layers

@@ -100,11 +100,11 @@ def test_encoders_are_counted_as_published() -> None:
 @pytest.mark.parametrize(
     ("model", "changes", "error", "words"),
     [
-        (JAMBA, {"attn_layer_period": None}, ModelConfigError, "attn_layer_period is missing"),
+        (JAMBA, {"attn_layer_period": None}, ModelConfigError, "attn_layer_period .* missing"),
         (JAMBA, {"num_attention_heads": 24, "num_key_value_heads": 8, "head_dim": 128},
          ModelConfigError, "24 does not divide the 8192 channels"),
         (MINIMAX, {"attn_type_list": [1]}, ModelConfigError, "attn_type_list has 1 entry"),
-        (MINIMAX, {"attn_type_list": None}, ModelConfigError, "attn_type_list is missing"),
+        (MINIMAX, {"attn_type_list": None}, ModelConfigError, "attn_type_list are missing"),
         (STEP, {"num_attention_groups": 2}, UnknownArchitectureError, "num_attention_groups = 2"),
         (STEP, {"share_q_dim": None}, ModelConfigError, "share_q_dim is missing"),
         (STEP, {"moe_layers_enum": "4,five"}, ModelConfigError, "moe_layers_enum"),
