@@ -10,6 +10,7 @@ from typing import Annotated, Final
 
 from pydantic import AliasChoices, Field, ValidationError
 
+from tonnage.catalog.config.architectures.kinds import PARTS
 from tonnage.catalog.config.keys.decoder import ModelConfigError, Needed, first_problem
 from tonnage.catalog.config.keys.types import Block, Heads, Layers, Size
 from tonnage.units import MILLION
@@ -19,25 +20,13 @@ AUDIO: Final = "audio_config"
 MERGED: Final = "spatial_merge_size"
 """Some wrappers write it beside the encoder's block."""
 
-LARGEST_IMAGE: Final[Mapping[str, int]] = {
-    "gemma3": 256,
-    "gemma4": 1120,
-    "gemma4_unified": 1120,
-    "llava": 576,
-    "llava_next": 2880,
-    "mistral3": 3025,
-    **dict.fromkeys(
-        ("qwen2_vl", "qwen2_5_vl", "qwen2_5_omni", "qwen3_vl", "qwen3_vl_moe", "qwen3_5",
-         "qwen3_5_moe", "qwen4_exp"),
-        16_384,
-    ),
-}  # fmt: skip
+LARGEST_IMAGE: Final[Mapping[str, int]] = PARTS["largest_image"]
 """Tokens, as the processor of the kind allows them when nobody limits it."""
 USUAL_LARGEST_IMAGE: Final = 4096
 ENCODER_BYTES: Final = 2
-PATCHES_PER_TOKEN: Final[Mapping[str, int]] = {"gemma3": 16, "llava": 1, "llava_next": 1}
+PATCHES_PER_TOKEN: Final[Mapping[str, int]] = PARTS["patches_per_token"]
 """Of kinds that do not merge a square of ``spatial_merge_size``."""
-GATED: Final = frozenset({"qwen2_5_vl", "qwen2_5_omni", "glm4v", "glm4v_moe"})
+GATED: Final[Sequence[str]] = PARTS["gated_encoders"]
 """Kinds whose feed-forward blocks hold a row more: that of the gate."""
 HIDDEN_AT_PEAK: Final = 2
 """The residual and its norm."""

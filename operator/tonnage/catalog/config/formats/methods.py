@@ -14,7 +14,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from tonnage.catalog.config.formats.modules import Rule
+from tonnage.catalog.config.formats.modules import TABLE, Rule
 from tonnage.catalog.config.formats.quantization import (
     BF16,
     BLOCK_SCALE_BYTES,
@@ -54,28 +54,20 @@ UNREAD_METHODS: Final = frozenset(
 BNB_BLOCK: Final = 64
 """Weights of bitsandbytes that share a fp32 scale; scales that are quantized too are unpacked."""
 WEIGHT_ONLY_NVFP4: Final = replace(NVFP4, compute="bf16")
-_ALGORITHMS: Final[Mapping[str, WeightFormat]] = {
-    "FP8": FP8,
-    "FP8_PER_CHANNEL_PER_TOKEN": FP8,
-    "FP8_PB_WO": replace(FP8, bytes_per_parameter=1 + BLOCK_SCALE_BYTES / 128**2, block_size=128),
-    "NVFP4": NVFP4,
-    "W4A16_NVFP4": WEIGHT_ONLY_NVFP4,
-    "MXFP8": MXFP8,
-}
-"""Of ModelOpt, that vLLM has: LINEAR_ALGOS."""
-_WIDE_FP8: Final = replace(FP8, compute="bf16")
 _WIDE_INT8: Final = replace(INT8, compute="bf16")
-_TORCHAO: Final[Mapping[str, WeightFormat]] = {
-    "Float8DynamicActivationFloat8WeightConfig": FP8,
-    "Float8StaticActivationFloat8WeightConfig": FP8,
-    "Float8WeightOnlyConfig": _WIDE_FP8,
-    "Int8DynamicActivationInt8WeightConfig": INT8,
-    "Int8WeightOnlyConfig": _WIDE_INT8,
-    # Integers of fewer bits that are not packed: a byte each.
-    "Int8DynamicActivationInt4WeightConfig": _WIDE_INT8,
-    "Int8DynamicActivationIntxWeightConfig": _WIDE_INT8,
-    "IntxWeightOnlyConfig": _WIDE_INT8,
+_NAMED: Final[Mapping[str, WeightFormat]] = {
+    "fp8": FP8,
+    "fp8 in blocks": replace(
+        FP8, bytes_per_parameter=1 + BLOCK_SCALE_BYTES / 128**2, block_size=128
+    ),
+    "int8": INT8,
+    "mxfp8": MXFP8,
+    "nvfp4": NVFP4,
+    "wide fp8": replace(FP8, compute="bf16"),
+    "wide int8": _WIDE_INT8,
+    "wide nvfp4": WEIGHT_ONLY_NVFP4,
 }
+"""By the names of ``formats.toml``; wide: products in 16 bits."""
 _TORCHAO_INT4: Final = frozenset(
     {"Float8DynamicActivationInt4WeightConfig", "Int4WeightOnlyConfig"}
 )
@@ -244,9 +236,9 @@ def _modelopt(keys: QuantizationKeys) -> Recipe:
 
 def _algorithm(name: str | None) -> WeightFormat:
     upper = (name or "").upper().replace("FP8_BLOCK_SCALES", "FP8_PB_WO")
-    if upper not in _ALGORITHMS:
+    if upper not in TABLE["algorithms"]:
         raise not_understood("quant_algo", name)
-    return _ALGORITHMS[upper]
+    return _NAMED[TABLE["algorithms"][upper]]
 
 
 def _compressed_tensors(keys: QuantizationKeys) -> Recipe:
@@ -409,9 +401,9 @@ def _torchao_format(written: object) -> WeightFormat:
         size = data.get("group_size", DEFAULT_GROUP) if isinstance(data, Mapping) else DEFAULT_GROUP
         if isinstance(size, int) and size > 0:
             return _with_wide_zero_points(bits=4, group_size=size)
-    if kind not in _TORCHAO:
+    if kind not in TABLE["torchao"]:
         raise not_understood("quant_type", kind)
-    return _TORCHAO[kind]
+    return _NAMED[TABLE["torchao"][kind]]
 
 
 def _with_wide_zero_points(*, bits: int, group_size: int) -> WeightFormat:

@@ -8,12 +8,14 @@ the weights too heavy, never too light. Layers that differ count as their mean.
 
 import math
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import translate
 from itertools import chain
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from tonnage.catalog.config.keys.decoder import UnknownArchitectureError
 from tonnage.catalog.shape import (
@@ -29,52 +31,12 @@ Layer = tuple[Attention | None, Ffn | None]
 Rule = tuple[Sequence[str], WeightFormat]
 """Names or patterns, and the format of what they match."""
 
-_PREFIXES: Final = (
-    "model.layers.{layer}.",
-    "language_model.model.layers.{layer}.",
-    "model.language_model.layers.{layer}.",
-    "backbone.layers.{layer}.",
+TABLE: Final[Mapping[str, Any]] = tomllib.loads(
+    Path(__file__).with_name("formats.toml").read_text()
 )
-_BLOCKS: Final[Mapping[str, tuple[str, ...]]] = {
-    "attention": ("self_attn",),
-    "state_attention": ("linear_attn",),
-    "dense_ffn": ("mlp", "feed_forward"),
-    "experts": ("mlp.experts.0", "block_sparse_moe.experts.0", "feed_forward.experts"),
-    "shared_experts": (
-        "mlp.shared_experts", "mlp.shared_expert", "feed_forward.shared_expert",
-    ),
-}  # fmt: skip
-_FFN: Final = (
-    ("gate_proj", "up_proj", "down_proj"),
-    ("gate_up_proj", "down_proj"),
-    ("w1", "w2", "w3"),
-    ("up_proj", "down_proj"),
-)
-_WHOLE: Final = ""
-"""The module around all matrices of a part."""
-_MATRICES: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
-    "attention": (
-        ("q_proj", "k_proj", "v_proj", "o_proj"),
-        ("qkv_proj", "o_proj"),
-        ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"),
-    ),
-    # The narrow ones (in_proj_ba, f_a_proj, conv1d) stay wide in most checkpoints: they are a few
-    # parameters in a hundred, and must not make the rest count as wide.
-    "gated_delta_net": (
-        ("in_proj_qkvz", "out_proj"),
-        ("in_proj_qkv", "in_proj_z", "out_proj"),
-    ),
-    "kimi_delta": (("q_proj", "k_proj", "v_proj", "o_proj"),),
-    "lightning": (("qkv_proj", "output_gate", "out_proj"),),
-    "mamba1": (("in_proj", "out_proj"),),
-    "mamba2": (("in_proj", "out_proj"),),
-    "short_conv": (("in_proj", "out_proj"),),
-    "dense_ffn": _FFN,
-    "experts": ((_WHOLE,), *_FFN),
-    "shared_experts": _FFN,
-}  # fmt: skip
+_BLOCKS: Final[Mapping[str, Sequence[str]]] = TABLE["blocks"]
+_MATRICES: Final[Mapping[str, Sequence[Sequence[str]]]] = TABLE["matrices"]
 """The ways to name the matrices of a part, each of all of them."""
-_HEADS: Final = ("lm_head", "language_model.lm_head", "model.language_model.lm_head")
 
 # Letters, digits, _ - /; escaped dots, digits, any character or a set, and how often; ^ $ |; groups
 # of these in groups, at most once each, and what is ahead or not.
@@ -133,7 +95,9 @@ def formats_by_part(
         asked = indices if tells_layers else indices[:1]
         formats = [_of_layer(part, index, layers, own_names, matchers, default) for index in asked]
         found[part] = _mean(formats)
-    heads = (stored for matcher, stored in matchers if any(map(matcher.matches, _HEADS)))
+    heads = (
+        stored for matcher, stored in matchers if any(map(matcher.matches, TABLE["names"]["heads"]))
+    )
     head = next(heads, None)
     is_narrow = head and head.bytes_per_parameter < head.wide_bytes_per_parameter
     return found | ({"head": head} if head and is_narrow else {})
@@ -203,7 +167,7 @@ def _ffn_parts(ffn: Ffn | None) -> tuple[str, ...]:
 def _names(part: str, layer: int, own_name: str | None) -> list[str]:
     return [
         f"{prefix.format(layer=layer)}{block}"
-        for prefix in _PREFIXES
+        for prefix in TABLE["names"]["prefixes"]
         for block in ((own_name,) if own_name else _BLOCKS[part])
     ]
 
