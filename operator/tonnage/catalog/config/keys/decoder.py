@@ -15,17 +15,14 @@ from pydantic import AliasChoices, Field, ValidationError, create_model
 from tonnage.catalog.config.keys import types
 from tonnage.catalog.config.keys.types import (
     Block,
-    Experts,
     Fraction,
     Heads,
-    LayerIndex,
     LayerIndices,
     Layers,
     Names,
     Size,
     SizeOrNone,
     Sizes,
-    StateType,
     Tokens,
     ZerosAndOnes,
 )
@@ -118,9 +115,6 @@ class LayerBlock(Block):
 FFN_STEP: Final = 256
 
 
-_EachExperts = Annotated[list[Experts], Field(max_length=2000)]
-
-
 class Needed:
     """The numbers of a block that a kind of model cannot do without, by their keys.
 
@@ -153,19 +147,21 @@ class KimiDelta(Block):
 
 
 KEYS: Final[Mapping[str, Any]] = tomllib.loads(Path(__file__).with_name("keys.toml").read_text())
-_YES_OR_NO: Final = {"yes": True, "no": False}
 
 
 def _plain_keys() -> type[Block]:
     """Return a block of the keys of ``keys.toml``."""
-    fields: dict[str, Any] = {
-        key: (getattr(types, kind) | None, None)
-        for kind, keys in KEYS["optional"].items()
-        for key in keys
-    }
-    for word, keys in KEYS["switches"].items():
-        fields |= dict.fromkeys(keys, (bool, _YES_OR_NO[word]))
+    fields: dict[str, Any] = {}
+    for kind, keys in KEYS["optional"].items():
+        fields |= {key: (getattr(types, kind) | None, _absent(key)) for key in keys}
+    for kind, numbers in KEYS["defaults"].items():
+        fields |= {key: (getattr(types, kind), value) for key, value in numbers.items()}
     return create_model("PlainKeys", __base__=Block, **fields)
+
+
+def _absent(key: str) -> Any:
+    names = KEYS["aliases"].get(key)
+    return Field(default=None, validation_alias=AliasChoices(*names)) if names else None
 
 
 if TYPE_CHECKING:
@@ -183,73 +179,26 @@ class DecoderKeys(_PlainKeys):
         validation_alias=AliasChoices("num_attention_heads", "n_head")
     )
     vocab_size: Size
-    head_dim: Size | None = Field(
-        default=None, validation_alias=AliasChoices("head_dim", "attention_head_dim")
-    )
-    intermediate_size: Size | Sizes | None = None
-    max_position_embeddings: Tokens | None = Field(
-        default=None, validation_alias=AliasChoices("model_max_length", "max_position_embeddings")
-    )
-    tie_word_embeddings: bool | None = None
     rope_scaling: RopeScaling | None = Field(
         default=None, validation_alias=AliasChoices("rope_scaling", "rope_parameters")
     )
-    partial_rotary_factor: Fraction | None = Field(
-        default=None, validation_alias=AliasChoices("partial_rotary_factor", "rotary_pct")
-    )
-    position_embedding_type: Annotated[str, Field(max_length=100)] | None = None
     qk_norm_type: Literal["per_layer", "per_head"] | None = None
-    layer_types: (
-        Annotated[list[Annotated[str, Field(max_length=100)]], Field(max_length=2000)] | None
-    ) = None
-    no_rope_layer_interval: Layers = 4
-    num_experts: Experts | None = Field(
-        default=None,
-        validation_alias=AliasChoices("n_routed_experts", "num_local_experts", "num_experts"),
-    )
-    num_experts_per_tok: Experts | None = Field(
-        default=None, validation_alias=AliasChoices("num_experts_per_tok", "top_k_experts")
-    )
     moe_layer_freq: Layers | ZerosAndOnes | None = None
-    decoder_sparse_step: Layers = 1
     block_configs: Annotated[list[LayerBlock], Field(max_length=2000)] | None = None
     attention_other_setting: AttentionKeys | None = None
     num_attention_heads_per_layer: Annotated[list[Heads], Field(max_length=2000)] | None = None
     per_layer_config: dict[str, LayerKeys] | None = None
-    index_topk_freq: Layers = 1
     index_topk_pattern: Annotated[str, Field(max_length=2000)] | Names | None = None
-    index_skip_topk_offset: LayerIndex = 2
     sparse_attention_config: SparseAttention | None = None
     compress_ratios: Annotated[list[SizeOrNone], Field(max_length=2000)] | None = None
     compress_rates: dict[str, SizeOrNone] | None = None
-    num_draft_layers: LayerIndex | None = Field(
-        default=None,
-        validation_alias=AliasChoices(
-            "num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"
-        ),
-    )
-    mamba_ssm_dtype: StateType | None = None
     linear_attn_config: KimiDelta | None = None
-    mla_use_output_gate: bool | None = None
-    hybrid_override_pattern: Annotated[str, Field(max_length=2000)] | None = None
-    mamba_head_dim: Size | Literal["auto"] | None = None
-    mamba_ssm_cache_dtype: StateType = "float32"
-    attn_layer_offset: LayerIndex = 0
-    expert_layer_offset: LayerIndex = 0
-    mamba_dt_rank: Size | Literal["auto"] | None = None
-    num_mem_blocks: Heads = 1
-    moe_layers_enum: Annotated[str, Field(max_length=10_000)] | None = None
-    block_auto_adjust_ff_dim: bool | None = None
     block_ffn_dim_multiplier: Annotated[float, Field(gt=0, le=100)] = 1.0
     ngram_size: Annotated[int, Field(ge=2, le=100)] | None = None
     ngram_vocab_size_base: Annotated[int, Field(gt=0, le=10_000_000_000)] | None = None
     num_ln_in_parallel_attn: Annotated[int, Field(ge=1, le=2)] | None = None
     window_pattern: Layers | Annotated[str, Field(max_length=2000)] | None = None
     moe_layer_end_index: Annotated[int, Field(ge=-1, le=2000)] | None = None
-    moe_layer_interval: Layers = 1
-    chosen_by_layer: Experts | _EachExperts | None = None
-    widths_by_layer: Size | Sizes | None = None
-    num_shared_by_layer: Experts | _EachExperts | None = None
     use_mixed_mlp_moe: bool | Annotated[int, Field(ge=0, le=1)] | None = None
 
     if TYPE_CHECKING:

@@ -17,6 +17,12 @@ LayerIndices = Annotated[list[Layers], Field(max_length=2000)]
 LayerList = Annotated[list[LayerIndex], Field(max_length=2000)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Names = Annotated[list[Annotated[str, Field(max_length=100)]], Field(max_length=2000)]
+Word = Annotated[str, Field(max_length=100)]
+Text = Annotated[str, Field(max_length=10_000)]
+SizeByLayer = Size | Sizes
+SizeOrAuto = Size | Literal["auto"]
+ExpertsByLayer = Experts | Annotated[list[Experts], Field(max_length=2000)]
+YesOrNo = bool
 StateType = Literal["float32", "bfloat16", "float16"]
 
 

@@ -162,9 +162,9 @@ def shared_blocks(keys: DecoderKeys) -> int:
     attention = _wide_attention(keys)
     width = 2 * hidden
     each = 3 * width * width + width * hidden + 3 * hidden * inner + width + hidden
-    rank = keys.adapter_rank or 0
+    rank: int = keys.adapter_rank or 0
     adapters = rank * (hidden + 2 * inner)
     if keys.use_shared_attention_adapter:
         adapters += 3 * rank * (width + attention.num_heads * attention.head_dim)
     users = sum(kind == _HYBRID for kind in _zamba_kinds(keys))
-    return keys.num_mem_blocks * each + users * (hidden * hidden + adapters)
+    return keys.needed.num_mem_blocks * each + users * (hidden * hidden + adapters)
