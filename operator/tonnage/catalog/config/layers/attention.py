@@ -107,8 +107,6 @@ def chunked_with_full(keys: DecoderKeys) -> list[Attention]:
 
 def wide_global_heads(keys: DecoderKeys) -> list[Attention]:
     """Gemma 4: the full layers have wider KV heads than the window layers, and may have fewer."""
-    if keys.layer_types is None:
-        raise ModelConfigError("layer_types is missing")
     fewer = keys.num_global_key_value_heads if keys.attention_k_eq_v else None
     wide = _check_heads(
         keys.num_attention_heads,

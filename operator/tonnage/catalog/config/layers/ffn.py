@@ -6,7 +6,8 @@ from tonnage.catalog.shape import DenseFfn, Ffn, MoeFfn
 
 def dense(keys: DecoderKeys) -> list[Ffn]:
     """One gated block per layer."""
-    return [_dense(keys)] * keys.num_hidden_layers
+    block = DenseFfn(intermediate_size=keys.needed.intermediate_size)
+    return [block] * keys.num_hidden_layers
 
 
 def all_experts(keys: DecoderKeys) -> list[Ffn]:
@@ -42,10 +43,8 @@ def interleaved_experts(keys: DecoderKeys) -> list[Ffn]:
     if sparse is None:
         step = keys.needed.interleave_moe_layer_step
         sparse = list(range(step - 1, keys.num_hidden_layers, step))
-    if set(sparse) >= set(range(keys.num_hidden_layers)):
-        return [experts] * keys.num_hidden_layers
-    wide = DenseFfn(intermediate_size=keys.needed.intermediate_size_mlp)
-    return [experts if layer in set(sparse) else wide for layer in range(keys.num_hidden_layers)]
+    marks = [layer in sparse for layer in range(keys.num_hidden_layers)]
+    return experts_where_sparse(keys, marks, experts, "intermediate_size_mlp")
 
 
 def experts(keys: DecoderKeys) -> list[Ffn]:
@@ -98,16 +97,14 @@ def experts_beside_dense(keys: DecoderKeys) -> list[Ffn]:
     return [block] * keys.num_hidden_layers
 
 
-def experts_where_sparse(keys: DecoderKeys, is_sparse: list[bool], experts: MoeFfn) -> list[Ffn]:
-    """Return the experts where they are, and the dense block elsewhere."""
+def experts_where_sparse(
+    keys: DecoderKeys, is_sparse: list[bool], experts: MoeFfn, width: str = "intermediate_size"
+) -> list[Ffn]:
+    """Return the experts where they are, and elsewhere the dense block with the width of a key."""
     if all(is_sparse):
         return [experts] * len(is_sparse)
-    plain = _dense(keys)
+    plain = DenseFfn(intermediate_size=getattr(keys.needed, width))
     return [experts if sparse else plain for sparse in is_sparse]
-
-
-def _dense(keys: DecoderKeys) -> DenseFfn:
-    return DenseFfn(intermediate_size=keys.needed.intermediate_size)
 
 
 def moe(keys: DecoderKeys, *, width: int, shared: int = 0, biases: int = 0) -> MoeFfn:

@@ -20,8 +20,6 @@ def shared_wide_global_heads(keys: DecoderKeys) -> list[Attention]:
 
 def shared_windows(keys: DecoderKeys) -> list[Attention]:
     """Gemma 3n: ``layer_types``, and the last layers read the cache of earlier ones."""
-    if keys.layer_types is None:
-        raise ModelConfigError("layer_types is missing")
     return _share_caches(keys, by_layer_type(keys, []))
 
 

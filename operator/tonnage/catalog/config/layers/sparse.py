@@ -5,12 +5,11 @@ from typing import Final
 
 from tonnage.catalog.config.keys.decoder import DecoderKeys, ModelConfigError, check_length
 from tonnage.catalog.config.layers.attention import grouped_attention, latent
-from tonnage.catalog.config.layers.ffn import expert_marks, moe
+from tonnage.catalog.config.layers.ffn import expert_marks, experts_where_sparse, moe
 from tonnage.catalog.shape import (
     OVERLAPPING_RATIO,
     Attention,
     CompressedAttention,
-    DenseFfn,
     Ffn,
     Indexer,
 )
@@ -96,11 +95,7 @@ def wide_then_experts(keys: DecoderKeys) -> list[Ffn]:
     """MiniMax M3: unmarked layers are dense and wider; shared experts are as wide as the others."""
     width = keys.needed.intermediate_size
     experts = moe(keys, width=width, shared=keys.needed.n_shared_experts * width)
-    marks = expert_marks(keys)
-    if all(marks):
-        return [experts] * keys.num_hidden_layers
-    wide = DenseFfn(intermediate_size=keys.needed.dense_intermediate_size)
-    return [experts if mark else wide for mark in marks]
+    return experts_where_sparse(keys, expert_marks(keys), experts, "dense_intermediate_size")
 
 
 def compressed_attentions(keys: DecoderKeys) -> list[Attention]:
