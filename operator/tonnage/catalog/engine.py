@@ -3,7 +3,7 @@
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import date
 from functools import cache, lru_cache
 from pathlib import Path
@@ -279,20 +279,17 @@ STRETCHED_UNTIL = (0, 30)
 LONGROPE_SHORT_SINCE = (0, 12)
 
 
-def with_positions(shape: ModelShape, minor: str) -> ModelShape:
-    """Return the shape with the lengths of context that a version derives of its configuration.
+def positions_of(shape: ModelShape, minor: str) -> tuple[int | None, int | None]:
+    """Return the longest context that a version derives, and the one that it takes by itself.
 
     Sources:
         [vllm-source] config/model.py _get_and_verify_max_len.
     """
-    asked = parse_version(minor)
-    longest, usual = shape.max_position_tokens, shape.usual_position_tokens
-    return replace(
-        shape,
-        max_position_tokens=(asked < STRETCHED_UNTIL and shape.stretched_position_tokens)
-        or longest,
-        usual_position_tokens=usual if asked >= LONGROPE_SHORT_SINCE else None,
-    )
+    asked, longest = parse_version(minor), shape.max_position_tokens
+    if asked < STRETCHED_UNTIL:
+        longest = shape.stretched_position_tokens or longest
+    usual = shape.usual_position_tokens if asked >= LONGROPE_SHORT_SINCE else None
+    return longest, usual or longest
 
 
 def batch_defaults(gpu: Gpu, minor: str = "") -> BatchDefaults:

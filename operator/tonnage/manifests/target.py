@@ -13,7 +13,7 @@ from tonnage.catalog.engine import (
     image_version,
     is_vllm_image,
     likely_version,
-    with_positions,
+    positions_of,
 )
 from tonnage.catalog.gpu import CatalogError
 from tonnage.catalog.models import built_in_model
@@ -176,10 +176,10 @@ def target_request(
     except (ValueError, CatalogError) as error:
         raise RefusedError("FlagsUnknown", f"{where}: {error}") from error
     role = (f"role {request.role}",) if request.role else ()
-    longest = request.shape.max_position_tokens
+    longest, _ = positions_of(request.shape, request.engine.minor)
     if longest is not None and context_tokens > longest:
-        longer = replace(request.shape, max_position_tokens=context_tokens)
-        request = replace(request, shape=longer)
+        shape = replace(request.shape, stretched_position_tokens=None)
+        request = replace(request, shape=replace(shape, max_position_tokens=context_tokens))
     request = replace(
         request,
         context_tokens=context_tokens,
@@ -213,8 +213,7 @@ def _with_overrides(request: SizingRequest, spec: Spec, found: Mapping[str, str]
     if written is None and not keys:
         return request
     if written and not keys and spec.model.config is None:
-        shape = with_positions(built_in_model(spec.model.id, written), request.engine.minor)
-        return replace(request, shape=shape)
+        return replace(request, shape=built_in_model(spec.model.id, written))
     assumed = Assumption(
         about="flags",
         taken=f"{', '.join(keys) or OVERRIDES}: the configuration of {spec.model.id} is assumed to "
@@ -280,8 +279,8 @@ def _context(
         [vllm-source] config/model.py _get_and_verify_max_len: absent, it is the model's own; with
         LongRoPE that of the training, within which short prompts are answered as trained.
     """
-    asked, longest = request.context_tokens, request.shape.max_position_tokens
-    usual = request.shape.usual_position_tokens or longest
+    asked = request.context_tokens
+    longest, usual = positions_of(request.shape, request.engine.minor)
     given = found.get("--max-model-len")
     if given is not None and given.strip().lower() not in AUTO:
         tokens, where = _positive(given), f"--max-model-len {given}"

@@ -6,7 +6,7 @@ from typing import Final
 
 from tonnage.catalog.assumption import Assumption
 from tonnage.catalog.cache_types import CACHE_TYPES, name_refusal, type_of
-from tonnage.catalog.engine import parse_version
+from tonnage.catalog.engine import parse_version, positions_of
 from tonnage.catalog.engine_limits import (
     Use,
     automatic_cache,
@@ -64,7 +64,7 @@ def check_context(request: SizingRequest) -> None:
     Raises:
         ContextTooLongError: with both lengths.
     """
-    longest = request.shape.max_position_tokens
+    longest, _ = positions_of(request.shape, request.engine.minor)
     if longest is not None and request.context_tokens > longest:
         raise ContextTooLongError(
             f"contextLength {request.context_tokens} exceeds the {longest} positions of "

@@ -16,7 +16,6 @@ from tonnage.catalog.engine import (
     KnownEngine,
     find_engine,
     parse_version,
-    with_positions,
 )
 from tonnage.catalog.engine_limits import (
     board_refusals,
@@ -273,7 +272,7 @@ def look_up(
     weights, gpu = spec.model.weights, find_gpu(spec.hardware.gpu, gpus)
     engine = find_engine(version or "")
     needed = method_assumptions(shape.quant_method, engine.minor)
-    shape = replace(with_positions(shape, engine.minor), assumptions=(*shape.assumptions, *needed))
+    shape = replace(shape, assumptions=(*shape.assumptions, *needed))
     known = Known(
         shape=shape,
         gpu=gpu,

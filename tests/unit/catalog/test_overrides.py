@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tonnage.catalog.config.keys.decoder import ModelConfigError
-from tonnage.catalog.engine import with_positions
+from tonnage.catalog.engine import positions_of
 from tonnage.catalog.models import built_in_config, built_in_model, read_model_config
 from tonnage.catalog.overrides import overrides_in, with_overrides
 
@@ -26,7 +26,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 def test_positions_are_stretched_as_the_version_does(overrides, minor, longest):
     shape = built_in_model(QWEN, json.dumps(overrides) if overrides else "")
 
-    assert with_positions(shape, minor).max_position_tokens == longest
+    assert positions_of(shape, minor)[0] == longest
 
 
 def test_blocks_of_their_own_are_merged_and_others_replaced():

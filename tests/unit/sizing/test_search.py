@@ -1,7 +1,7 @@
 """The search over splits: as cheap as a sweep of them all, and monotone in what is asked."""
 
 import random
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 
 import pytest
@@ -9,8 +9,10 @@ import pytest
 from builders import a_sizing_request, an_slo
 from splits import swept_costs
 from tonnage.api.spec import Spec
+from tonnage.catalog.engine import find_engine
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.sizing.errors import SizingError
+from tonnage.sizing.checks import check_context
+from tonnage.sizing.errors import ContextTooLongError, SizingError
 from tonnage.sizing.plan import size_with
 from tonnage.sizing.request import ask, look_up
 from tonnage.sizing.search import cheaper_splits, cost_of, size
@@ -207,3 +209,14 @@ def test_what_costs_less_is_what_a_plan_of_its_own_takes(replicas, scv):
 
     assert cheaper_splits(request, (has_no_price, 1.01 * amount)).replicas == found.replicas
     assert cheaper_splits(request, (has_no_price, amount)) is None
+
+
+@pytest.mark.parametrize(("minor", "fits"), [("0.29", True), ("0.30", False)])
+def test_yarn_stretches_the_context_of_older_versions_alone(minor, fits):
+    shape = replace(
+        a_sizing_request().shape, max_position_tokens=8192, stretched_position_tokens=32_768
+    )
+    request = a_sizing_request(shape=shape, context_tokens=16_384, engine=find_engine(minor))
+
+    with nullcontext() if fits else pytest.raises(ContextTooLongError, match="8192 positions"):
+        check_context(request)
