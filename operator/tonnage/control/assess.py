@@ -182,7 +182,9 @@ def decide_object(
     chosen = found.chosen
     if chosen is None:
         return found
-    observed = observe_engines(found.state, fleet, chosen.sizing, chosen.belief.constants)
+    observed = observe_engines(
+        found.state, fleet, chosen.sizing, chosen.belief.constants, found.memory.reported
+    )
     memory, events = _with_load(found, chosen, observed, fleet)
     wanted = raise_to_floor(need_for_demand(found, memory, chosen, fleet), chosen.capacity, events)
     hold_s = held_s(memory.demand, memory.posterior, chosen.sizing, fleet.settings)

@@ -1,23 +1,30 @@
-"""Adjust an object's goodput by its SLO attainment: a bounded factor.
+"""What late requests say about the goodput of an object's replicas: a factor, moved by trial.
 
 The engine model says how many requests come too late at a load: as many as may at goodput, and
-fewer below it by a power of the load that the search for goodput has found. What is measured at the
-load that runs is compared with that. A significant difference moves the factor: down at once, up
-slowly. A factor below 1 comes back while far fewer are late than may be. What the learner takes in
-as a change of the step time is not counted here as well: as its goodput moves, the factor moves
-back by as much.
+fewer below it by a power of the load that the search for goodput has found. Of what is late only
+what waited, or was stepped too slowly, counts here: other causes are none of capacity. Where
+that is significantly more than expected, the factor falls to what the load and the late requests
+say: at least one replica more is asked for, and a third more at most. Nothing is lowered again
+before more replicas have served: if the late requests have not become fewer then, as they would
+if capacity were the cause, the step is undone, and so many late requests are expected from then on
+at any load. The factor rises slowly, while fewer are late than expected at a high load.
+
+Loads are of what the step time allows, without the factor.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from tonnage.estimate.posterior import GOODPUT_FACTORS, ObjectPosterior
-from tonnage.units import HOUR_S, count_of
+from tonnage.units import DAY_S, HOUR_S, count_of
 
 LOWEST, HIGHEST = GOODPUT_FACTORS
-LARGEST_DOWN = 0.15
-"""Of the factor's logarithm, in one judgement."""
+LARGEST_DOWN = 0.3
+"""Of the logarithm of what runs, in one step: a third more replicas."""
 LARGEST_UP = 0.03
+"""Of the factor's logarithm, in one judgement."""
 UP_GAIN = 0.5
 STEEPNESS = (4.0, 25.0)
 """Bounds of the power with which late requests grow with load, where more are late than allowed.
@@ -26,10 +33,6 @@ CLUMPS = 3.0
 """Late requests come together: so many count as one draw."""
 DEVIATIONS = 2.0
 """Of what is expected by chance, that late requests must differ by."""
-NEARLY_BROKEN = 0.8
-"""Of the late requests that are allowed: an excess within chance lowers nothing. Some requests are
-late at any load, as short answers are when a long prompt is prefilled: more than the power of the
-load says, and the SLO is met all the same."""
 HIGH_LOAD = 0.85
 """Of the estimated goodput: below it, a met SLO does not show that more is served."""
 OVERLOAD = 1.05
@@ -45,17 +48,15 @@ EVIDENCE_S = 1800.0
 late, and is gone. A minute of an hour misses no SLO; four times as many late as allowed show within
 two windows all the same."""
 HALF_LIFE_S = 24 * HOUR_S
-RECOVERY_S = HOUR_S / 2
-"""Of kept promises, in which a low factor comes back by all but 1/e, whatever the load: what was
-late may have had another cause, and lower load is no evidence that it comes again."""
-RECOVERY_MARGIN = 0.5
-"""Of the late requests that are allowed: with more, a factor that is right would come back to where
-the promise is just broken."""
-RECOVERED = 0.01
-"""Of the factor's logarithm: what is left of it then is nothing."""
-FUTILE_LOAD, FUTILE_RATIO, SATURATED = 0.75, 0.8, 8.0
-"""At this share of the earlier load per replica this share of the lateness remains, and not nearly
-all requests are late: then load is not the cause."""
+LEAST_RESPONSE = 2.0
+"""Power of the load, with which what load makes late falls at least: a request that comes while a
+long prompt is computed waits for it, and with half of the load both are rarer."""
+LIGHTER = 0.95
+"""Share of the earlier load per replica, below which it can be seen whether a step has helped."""
+SATURATED = 0.5
+"""Share of late requests from which on their number does not say how much is missing."""
+STILL_SERVED = 0.5
+"""Of the highest load at which the targets were met within a day: replicas serve as much now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,7 @@ class TargetResult:
     quantile: float
     num_requests: float
     late: float
+    """For lack of capacity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,36 +76,80 @@ class SloWindow:
 
     verdicts: tuple[TargetResult, ...]
     load: float
-    """Demand over what the replicas are believed to serve, the factor included."""
+    """Demand over what the step time says that the replicas serve."""
+    replicas: int
+    """That served."""
     requests_per_s_each: float
     seconds: float
     steepness: float
     """Power of the load with which late requests grow, by the engine model."""
-    is_queue_standing: bool
-    """Requests have waited throughout, though there should be room."""
     may_raise: bool = True
     """Nothing at all has changed; otherwise only a missed SLO counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttainmentCounts:
-    """Evidence since the factor was last moved by any: of each target, and what was expected."""
+class Trial:
+    """A step of the factor, until more replicas have shown whether it helps."""
 
-    late: dict[str, float] = field(default_factory=dict)
-    allowed: dict[str, float] = field(default_factory=dict)
-    expected: dict[str, float] = field(default_factory=dict)
+    target: str
+    late_share: float
+    """Of the requests, before the step."""
+    replicas: int
+    requests_per_s_each: float
+    factor: float
+    """Before the step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetCounts:
+    """Requests judged by one target: those late, those that may be, those expected to be."""
+
     num_requests: float = 0.0
+    late: float = 0.0
+    allowed: float = 0.0
+    expected: float = 0.0
+
+    @property
+    def late_share(self) -> float:
+        return self.late / self.num_requests if self.num_requests else 0.0
+
+    def times(self, factor: float) -> "TargetCounts":
+        return TargetCounts(
+            num_requests=factor * self.num_requests,
+            late=factor * self.late,
+            allowed=factor * self.allowed,
+            expected=factor * self.expected,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttainmentCounts:
+    """Evidence since the factor was last moved by any, and what steps of it have shown."""
+
+    targets: Mapping[str, TargetCounts] = field(default_factory=dict)
+    load_s: float = 0.0
+    """Loads of the windows, each times its seconds."""
     seconds: float = 0.0
-    began: tuple[float, float] | None = None
-    """(late over allowed, requests/s of each replica) when the factor was first lowered of late."""
-    is_load_independent: bool = False
-    """Fewer requests for each replica made no difference."""
+    trial: Trial | None = None
+    unmended: Mapping[str, float] = field(default_factory=dict)
+    """By target, the share of requests that more replicas did not mend."""
+    kept_load: float = 0.0
+    """The highest at which the targets were met; it fades in a day."""
 
     @property
     def worst(self) -> str | None:
         """The target with the most late requests for those it allows."""
-        known = [name for name in self.allowed if self.allowed[name] > 0]
-        return max(known, key=lambda name: self.late[name] / self.allowed[name], default=None)
+        known = {name: each for name, each in self.targets.items() if each.allowed > 0}
+        return max(known, key=lambda name: known[name].late / known[name].allowed, default=None)
+
+    @property
+    def load(self) -> float:
+        """The mean of the windows."""
+        return self.load_s / self.seconds
+
+    def restarted(self) -> "AttainmentCounts":
+        """Return what is known without the evidence."""
+        return replace(self, targets={}, load_s=0.0, seconds=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,66 +167,130 @@ def factor_now(posterior: ObjectPosterior, *, now_s: float) -> float:
     return math.exp(math.log(posterior.goodput_factor) * 0.5 ** (age_s / HALF_LIFE_S))
 
 
+class _Moment(NamedTuple):
+    """What a window is judged with."""
+
+    window: SloWindow
+    power: float
+    """Of the load, with which late requests grow."""
+    factor: float
+    now_s: float
+
+
 def judge_window(
     posterior: ObjectPosterior, tally: AttainmentCounts, window: SloWindow, *, now_s: float
 ) -> Judgement:
     """Take in one window in which nothing else changed."""
-    if window.load > OVERLOAD:
+    factor, trial = factor_now(posterior, now_s=now_s), tally.trial
+    is_awaited = trial is not None and window.replicas <= trial.replicas
+    if is_awaited or window.load > OVERLOAD * factor:
         return Judgement(posterior=posterior, tally=tally)
     steepness = max(window.steepness, STEEPNESS[0])
-    tally = _add_window(tally, window, window.load**steepness)
-    worst = tally.worst
-    step = 0.0 if worst is None else _step(tally, worst, window.load, steepness)
-    if step > 0 and not window.may_raise:
-        step = 0.0
-    if window.is_queue_standing:
-        step = min(step, -LARGEST_DOWN / 2)
-    if step < 0 and worst is not None:
-        tally = _futility(tally, worst, window.requests_per_s_each)
-    if not step and window.may_raise and _is_well_kept(tally, window):
-        return _recovery(posterior, tally, window.seconds, now_s=now_s)
-    if not step or (step < 0 and tally.is_load_independent):
-        return Judgement(posterior=posterior, tally=tally)
-    reason = _words(tally, worst, step, window.load)
-    factor = factor_now(posterior, now_s=now_s) * math.exp(step)
-    moved = replace(
-        posterior,
-        goodput_factor=min(max(factor, LOWEST), HIGHEST),
-        num_judged=posterior.num_judged + tally.num_requests,
-        judged_at_s=now_s,
-    )
-    fresh = AttainmentCounts(began=tally.began if step < 0 else None)
-    return Judgement(posterior=moved, tally=fresh, reason=reason)
+    tally = _add_window(tally, window, (window.load / factor) ** steepness)
+    known, power = Judgement(posterior=posterior, tally=tally), min(steepness, STEEPNESS[1])
+    at = _Moment(window, power, factor, now_s)
+    if trial:
+        known = _end_trial(known, trial, at)
+        if known.tally.trial or known.reason:
+            return known
+    name = known.tally.worst
+    if name is None:
+        return known
+    counts = known.tally.targets[name]
+    lowered = _lowered(known.tally, counts, power, steepness)
+    if lowered is not None and lowered < factor:
+        return _lower(known, name, lowered, at)
+    is_high = window.may_raise and window.load > HIGH_LOAD * factor
+    if is_high and _score(counts.late, counts.expected) < -DEVIATIONS:
+        step = min(LARGEST_UP, UP_GAIN * math.log(counts.expected / (counts.late + 1.0)) / power)
+        reason = f"{math.expm1(step):+.0%} capacity: {_counted(known.tally, name, factor)}"
+        return _move(known, factor * math.exp(step), counts, reason, now_s=now_s)
+    return known
 
 
-def _is_well_kept(tally: AttainmentCounts, window: SloWindow) -> bool:
-    """Tell whether far fewer were late than may be, in the window and in all the evidence."""
-    in_window = all(
-        each.late <= RECOVERY_MARGIN * each.num_requests * (1 - each.quantile)
-        for each in window.verdicts
-    )
-    in_tally = all(
-        tally.late[name] <= RECOVERY_MARGIN * may_be for name, may_be in tally.allowed.items()
-    )
-    return bool(window.verdicts) and in_window and in_tally
-
-
-def _recovery(
-    posterior: ObjectPosterior, tally: AttainmentCounts, seconds: float, *, now_s: float
+def _move(
+    known: Judgement, factor: float, counts: TargetCounts, reason: str, *, now_s: float
 ) -> Judgement:
-    """Bring a factor below 1 back; the evidence stays until it is there."""
-    missing = -math.log(factor_now(posterior, now_s=now_s))
-    if missing <= 0:
-        return Judgement(posterior=posterior, tally=tally)
-    left = max(missing * math.exp(-seconds / RECOVERY_S), missing - LARGEST_UP)
-    is_over = left <= RECOVERED
+    """Return the judgement with another factor; evidence begins anew."""
     return Judgement(
         posterior=replace(
-            posterior, goodput_factor=1.0 if is_over else math.exp(-left), judged_at_s=now_s
+            known.posterior,
+            goodput_factor=min(max(factor, LOWEST), HIGHEST),
+            num_judged=known.posterior.num_judged + counts.num_requests,
+            judged_at_s=now_s,
         ),
-        tally=AttainmentCounts() if is_over else tally,
-        reason="the targets are met, so the factor rises",
+        tally=known.tally.restarted(),
+        reason=reason,
     )
+
+
+def _lowered(
+    tally: AttainmentCounts, counts: TargetCounts, power: float, steepness: float
+) -> float | None:
+    """Return the factor at which as many would be late as are; None: it may be chance."""
+    late, allowed = counts.late, counts.allowed
+    expected = allowed * (counts.expected / allowed) ** (power / steepness)
+    is_broken = late > allowed + math.sqrt(CLUMPS * allowed)
+    if not is_broken or _score(late, expected) <= DEVIATIONS:
+        return None
+    lowered = tally.load * math.exp(-min(LARGEST_DOWN, math.log(late / allowed) / power))
+    return max(lowered, STILL_SERVED * tally.kept_load)
+
+
+def _lower(known: Judgement, name: str, lowered: float, at: _Moment) -> Judgement:
+    counts, number = known.tally.targets[name], at.window.replicas
+    lighter = number / (number + 1)
+    fewest, most = (counts.late_share * lighter**each for each in (at.power, LEAST_RESPONSE))
+    reason = (
+        f"{lowered / at.factor - 1:+.0%} capacity: {_counted(known.tally, name, at.factor)}; with "
+        f"{count_of(number + 1, 'replica')} {fewest:.2%} to {most:.2%} should be late"
+    )
+    trial = Trial(
+        target=name,
+        late_share=counts.late_share,
+        replicas=number,
+        requests_per_s_each=at.window.requests_per_s_each,
+        factor=at.factor,
+    )
+    moved = _move(known, lowered, counts, reason, now_s=at.now_s)
+    return replace(moved, tally=replace(moved.tally, trial=trial))
+
+
+def _end_trial(known: Judgement, trial: Trial, at: _Moment) -> Judgement:
+    """Compare what is late now with what was before the step, once the two can be told apart.
+
+    Late requests are a share that no load moves and one that falls with the load, by a power of it
+    at least: the two fleets tell both. Where the second was within what is allowed already before
+    the step, it is undone.
+    """
+    counts = known.tally.targets.get(trial.target)
+    if counts is None or not counts.num_requests:
+        return known
+    over = replace(known, tally=replace(known.tally, trial=None))
+    lighter = at.window.requests_per_s_each / trial.requests_per_s_each
+    before, now = trial.late_share, counts.late_share
+    if lighter > LIGHTER or now > SATURATED:
+        return over
+    remaining = lighter**LEAST_RESPONSE
+    same = before * counts.num_requests
+    if _score(remaining * same, same) > -DEVIATIONS:
+        return known  # too few requests to tell the two from each other
+    unmended = max(0.0, now - max(0.0, before - now) * remaining / (1 - remaining))
+    if _score(counts.late, remaining * same) <= DEVIATIONS:
+        unmended = 0.0
+    shares = {**over.tally.unmended}
+    if unmended:
+        shares[trial.target] = shares.get(trial.target, 0.0) + unmended
+    over = replace(over, tally=replace(over.tally.restarted(), unmended=shares))
+    allowed_share = counts.allowed / counts.num_requests
+    if not unmended or before - unmended > allowed_share:
+        return over
+    reason = (
+        f"the last step is undone: {now:.2%} missed {trial.target} with "
+        f"{count_of(at.window.replicas, 'replica')}, {before:.2%} with {trial.replicas}, so more "
+        f"replicas do not help"
+    )
+    return _move(over, max(at.factor, trial.factor), counts, reason, now_s=at.now_s)
 
 
 def cap_to_throughput(
@@ -206,65 +316,45 @@ def cap_to_throughput(
 def _add_window(
     tally: AttainmentCounts, window: SloWindow, expected_ratio: float
 ) -> AttainmentCounts:
-    most = max(tally.allowed.values(), default=0.0)
+    """Return the evidence with a window more, less what more replicas have not mended."""
+    most = max((each.allowed for each in tally.targets.values()), default=0.0)
     kept = 0.5 if most > MOST_ALLOWED and tally.seconds >= EVIDENCE_S else 1.0
-    late, allowed, expected = (
-        {name: kept * value for name, value in each.items()}
-        for each in (tally.late, tally.allowed, tally.expected)
-    )
+    targets = {name: each.times(kept) for name, each in tally.targets.items()}
+    unmended, is_kept = {**tally.unmended}, bool(window.verdicts)
     for each in window.verdicts:
+        always = unmended.get(each.target, 0.0) * each.num_requests
+        if always and _score(each.late, always) < -DEVIATIONS:
+            unmended[each.target], always = each.late / each.num_requests, each.late
+        before, late = targets.get(each.target, TargetCounts()), max(0.0, each.late - always)
         may_be = each.num_requests * (1 - each.quantile)
-        late[each.target] = late.get(each.target, 0.0) + each.late
-        allowed[each.target] = allowed.get(each.target, 0.0) + may_be
-        expected[each.target] = expected.get(each.target, 0.0) + may_be * min(1.0, expected_ratio)
-    counted = max((each.num_requests for each in window.verdicts), default=0.0)
+        is_kept = is_kept and late <= may_be
+        targets[each.target] = TargetCounts(
+            num_requests=before.num_requests + each.num_requests,
+            late=before.late + late,
+            allowed=before.allowed + may_be,
+            expected=before.expected + may_be * min(1.0, expected_ratio),
+        )
+    fading = math.exp(-window.seconds / DAY_S)
     return replace(
         tally,
-        late=late,
-        allowed=allowed,
-        expected=expected,
-        num_requests=kept * tally.num_requests + counted,
+        targets=targets,
+        load_s=kept * tally.load_s + window.load * window.seconds,
         seconds=kept * tally.seconds + window.seconds,
+        unmended={name: fading * share for name, share in unmended.items()},
+        kept_load=max(fading * tally.kept_load, window.load if is_kept else 0.0),
     )
-
-
-def _step(tally: AttainmentCounts, name: str, load: float, steepness: float) -> float:
-    """Return the step of the factor's logarithm that the evidence asks for; 0: it may be chance."""
-    late, allowed, expected = tally.late[name], tally.allowed[name], tally.expected[name]
-    power = min(steepness, STEEPNESS[1])
-    most = allowed * (expected / allowed) ** (power / steepness) if allowed else 0.0
-    broken = NEARLY_BROKEN * allowed
-    if _score(late, most) > DEVIATIONS and late > broken + math.sqrt(CLUMPS * broken):
-        return -min(LARGEST_DOWN, math.log(late / max(most, 0.5)) / power)
-    if _score(late, expected) < -DEVIATIONS and load > HIGH_LOAD:
-        return min(LARGEST_UP, UP_GAIN * math.log(expected / (late + 1.0)) / power)
-    return 0.0
 
 
 def _score(late: float, expected: float) -> float:
     return (late - expected) / math.sqrt(CLUMPS * max(1.0, expected))
 
 
-def _futility(tally: AttainmentCounts, name: str, requests_per_s_each: float) -> AttainmentCounts:
-    """Note when the factor is first lowered, and whether that has helped."""
-    ratio = tally.late[name] / tally.allowed[name]
-    if tally.began is None:
-        return replace(tally, began=(ratio, requests_per_s_each))
-    first_ratio, first_rate = tally.began
-    has_fallen = requests_per_s_each < FUTILE_LOAD * first_rate
-    stays = FUTILE_RATIO * first_ratio < ratio < SATURATED
-    return replace(tally, is_load_independent=tally.is_load_independent or (has_fallen and stays))
-
-
-def _words(tally: AttainmentCounts, name: str | None, step: float, load: float) -> str:
-    change = f"{math.expm1(step):+.0%} capacity"
-    if name is None or not tally.allowed:
-        return f"{change}: requests wait at {load:.0%} of the expected capacity"
-    late, allowed, expected = tally.late[name], tally.allowed[name], tally.expected[name]
+def _counted(tally: AttainmentCounts, name: str, factor: float) -> str:
+    counts = tally.targets[name]
     return (
-        f"{change}: {late:.0f} of {count_of(f'{tally.num_requests:.0f}', 'request')} missed {name} "
-        f"at {load:.0%} of the expected capacity, {expected:.0f} were expected and "
-        f"{allowed:.0f} allowed"
+        f"{counts.late:.0f} of {count_of(f'{counts.num_requests:.0f}', 'request')} queued or were "
+        f"stepped too long for {name} at {tally.load / factor:.0%} of the expected capacity, "
+        f"{counts.expected:.0f} were expected and {counts.allowed:.0f} allowed"
     )
 
 

@@ -15,11 +15,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tonnage.estimate.attainment import LARGEST_DOWN, LARGEST_UP, STEEPNESS, TargetResult
+from tonnage.estimate.attainment import LARGEST_UP, STEEPNESS, TargetResult
 from tonnage.estimate.posterior import BURST_FACTORS
 from tonnage.units import DAY_S
 
 FIRST = 1.5
+LARGEST_DOWN = 0.15
+"""Of the logarithm of a load, that late requests are taken to tell of in one judgement."""
 LOWEST, HIGHEST = BURST_FACTORS
 """Times what counts tell above the usual: a burst that lasts for two of the three gaps between the
 scrapes of a window, for all, for one."""

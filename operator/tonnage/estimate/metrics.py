@@ -47,6 +47,13 @@ TPOT_BOUNDS_S = (
     40.0, 80.0,
 )  # fmt: skip
 """What vLLM takes for either when it is told nothing: a scale target is."""
+QUEUE_BOUNDS_S = (
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0,
+    240.0, 480.0, 960.0, 1920.0, 7680.0,
+)  # fmt: skip
+"""Of the time for which a request waits, like all times of a whole request."""
+PROMPT_BOUNDS = (1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6)
+"""Of a prompt's tokens, from those on which one alone may be late. No time has them."""
 
 SCRAPES, LATENCIES, GPUS, HISTORY = "scrapes", "latencies", "gpus", "history"
 QUERIES = (SCRAPES, LATENCIES, GPUS)
@@ -126,14 +133,14 @@ def prometheus_duration(duration_s: float) -> str:
 
 
 def bounds_near(ttft_limits_s: Iterable[float], tpot_limits_s: Iterable[float]) -> list[float]:
-    """Return the bounds of histograms next to these limits.
+    """Return the bounds of histograms next to these limits, and those of long prompts.
 
     Neighbours in the ladder of our manifests and in the engine's own, for a scale target.
     """
-    needed: set[float] = set()
+    needed = set(PROMPT_BOUNDS)
     for limits_s, own in ((ttft_limits_s, TTFT_BOUNDS_S), (tpot_limits_s, TPOT_BOUNDS_S)):
         for limit_s in limits_s:
-            for ladder in (LATENCY_BOUNDS_S, own):
+            for ladder in (LATENCY_BOUNDS_S, own, QUEUE_BOUNDS_S):
                 needed.add(max((bound for bound in ladder if bound <= limit_s), default=0.0))
                 needed.add(min((bound for bound in ladder if bound >= limit_s), default=0.0))
     return sorted(needed - {0.0})

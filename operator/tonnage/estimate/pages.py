@@ -29,6 +29,8 @@ that of the blocks that are counted."""
 BUCKETS: Final[Mapping[str, str]] = {
     "vllm:time_to_first_token_seconds_bucket": "ttft",
     "vllm:request_time_per_output_token_seconds_bucket": "tpot",
+    "vllm:request_queue_time_seconds_bucket": "queue",
+    "vllm:request_prompt_tokens_bucket": "prompt",
 }
 """Histograms, of which each bound is a column."""
 DRAM_ACTIVE = "DCGM_FI_PROF_DRAM_ACTIVE"
@@ -87,6 +89,9 @@ SHORT: Final = (
     ),
     Column("prefill_s", ("vllm:request_prefill_time_seconds_sum",)),
     Column("prefills", ("vllm:request_prefill_time_seconds_count",)),
+    Column("first_token_s", ("vllm:time_to_first_token_seconds_sum",)),
+    Column("queue_s", ("vllm:request_queue_time_seconds_sum",)),
+    Column("queues", ("vllm:request_queue_time_seconds_count",)),
     Column("preemptions", ("vllm:num_preemptions_total",)),
     # From another engine, or from the host's memory.
     Column("moved_prompt_tokens", (PROMPT_TOKENS,), ("source", "external_kv_transfer")),
@@ -98,7 +103,7 @@ COLUMNS: Final = (*LONG, *SHORT)
 PLACES: Final[Mapping[str, int]] = {column.name: at for at, column in enumerate(COLUMNS)}
 """Of each column in a row; bounds of histograms come after them."""
 Bound = tuple[str, float]
-"""A histogram of ``BUCKETS``, and the upper bound in seconds."""
+"""A histogram of ``BUCKETS``, and the upper bound in seconds, or in tokens."""
 
 
 def metrics_of(columns: Sequence[Column]) -> list[str]:

@@ -14,7 +14,7 @@ from tonnage.estimate.bounds import Amount, Count, Name, Number, Positive
 from tonnage.estimate.kept_record import KeptRecord
 from tonnage.units import HOUR_S, MINUTE_S
 
-GOODPUT_FACTORS = (0.2, 1.5)
+GOODPUT_FACTORS = (0.05, 1.5)
 BURST_FACTORS = (1.0, 3.0)
 """Times what counts tell above the usual: a burst that lasts for all gaps between the scrapes of a
 window, or for one."""

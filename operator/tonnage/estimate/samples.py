@@ -42,6 +42,11 @@ class WindowRates(NamedTuple):
     prefill_s_per_s: float | None = None
     """Sum of times from scheduled to first token, of requests that finished."""
     prefills_per_s: float | None = None
+    first_token_s_per_s: float | None = None
+    """Sum of the times to the first token, of requests that started."""
+    queue_s_per_s: float | None = None
+    """Sum of times from arrival at the engine to scheduled, of requests that finished."""
+    queues_per_s: float | None = None
     preemptions_per_s: float | None = None
     moved_prompt_tokens_per_s: float | None = None
     """Of those started, whose cache came from another engine or from the host's memory."""
@@ -87,6 +92,10 @@ class EngineSamples:
     """Requests by upper bound of TTFT in seconds, infinity for all, per second of
     ``ATTAINMENT_SCRAPES``: of an engine that was watched for a part of it those of that part."""
     tpot_within: Mapping[float, float] = field(default_factory=dict)
+    queue_within: Mapping[float, float] = field(default_factory=dict)
+    """By the time from arrival at the engine to scheduled, of requests that finished."""
+    prompts_within: Mapping[float, float] = field(default_factory=dict)
+    """By tokens of the prompt, of requests that finished."""
     untaken_share: float = 0.0
     """Of its cache, where prompts that engines of the other role have yet to take fill most."""
     waiting_for_decode: float = 0.0
@@ -172,6 +181,8 @@ def _engine_samples(
         num_gpu_blocks=num_gpu_blocks,
         ttft_within={} if is_lost else _buckets(told, share, fleet, "ttft"),
         tpot_within=_buckets(told, share, fleet, "tpot"),
+        queue_within=_buckets(told, share, fleet, "queue"),
+        prompts_within=_buckets(told, share, fleet, "prompt"),
         mean_deferred=None if deferred is None else share * deferred,
         dram_active_fraction=fleet.gpus.get(key[:2]) if is_first else None,
     )

@@ -140,7 +140,9 @@ class SimulatedCluster:
         """Of the two latencies those with a promise."""
         slo = self.request.slo
         return Ladders(
-            ttft_s=LATENCY_BOUNDS_S if slo.ttft else (), tpot_s=LATENCY_BOUNDS_S if slo.tpot else ()
+            ttft_s=LATENCY_BOUNDS_S if slo.ttft else (),
+            tpot_s=LATENCY_BOUNDS_S if slo.tpot else (),
+            server_s=self.served.truth.server_s,
         )
 
     @property
@@ -226,8 +228,9 @@ class SimulatedCluster:
     def _create(self, template: Template, at_s: float) -> None:
         number, chance, start = len(self.pods), self._chance, self.served.start
         spread = NORMAL.inv_cdf(max(chance.share(), 1e-9)) * self.served.speed_spread
-        speed = max(LEAST_SPEED, 1 + spread)
-        kind = template.machine.times(speed) if self.served.speed_spread else template.machine
+        truth = self.served.truth
+        speed = max(LEAST_SPEED, 1 + spread) * (1.0 if number else truth.first_pod_speed)
+        kind = template.machine if speed == 1 else template.machine.times(speed)
         engine = Engine(kind.limits, kind.costs, self.table, number)
         pod = Pod(
             number=number,
@@ -264,11 +267,15 @@ class SimulatedCluster:
         if last == first:
             return
         routed_s: memoryview[float] = memoryview(self.table.arrival_s)
-        routes = self._routes
+        routes, sticky = self._routes, self.served.truth.sticky_share
         for number in range(first, last):
             at_s, share = max(arrival_s[number], self._open_since_s), routes[number]
             routed_s[number] = at_s
-            pod = self._least(at_s, share) if self._is_pooled else pods[int(share * len(pods))]
+            if share < sticky:
+                pod = pods[0]
+            else:
+                share = (share - sticky) / (1 - sticky)
+                pod = self._least(at_s, share) if self._is_pooled else pods[int(share * len(pods))]
             pod.engine.advance(at_s)
             if pod.engine.submit(number) < 0:
                 pod.counters.num_refused += 1

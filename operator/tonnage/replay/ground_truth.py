@@ -46,6 +46,12 @@ class GroundTruth:
     kink: Kink | None = None
     kv_factor: float = 1.0
     """Of the KV blocks."""
+    server_s: float = 0.0
+    """That each first token comes later, whatever the load."""
+    first_pod_speed: float = 1.0
+    """Of the first pod, as a factor of the others'."""
+    sticky_share: float = 0.0
+    """Of the requests, that go to the first pod whatever it has, beside its part of the rest."""
 
     def constants(self, prior: SpeedConstants) -> SpeedConstants:
         """Return the constants of the formula, the speed and the kink left out."""

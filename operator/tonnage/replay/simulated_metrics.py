@@ -27,6 +27,7 @@ from typing import Any, Final
 
 from tonnage.engine.core import Engine
 from tonnage.engine.limits import EngineLimits
+from tonnage.estimate.metrics import QUEUE_BOUNDS_S
 from tonnage.replay.prometheus import Labels, SeriesKey
 from tonnage.units import count_of
 
@@ -42,6 +43,8 @@ COLUMNS: Final = (
 )  # fmt: skip
 """Of the table of requests, read here."""
 PHASES: Final = ("e2e_request_latency", "request_prefill_time", "request_decode_time")
+TOKEN_BOUNDS: Final = tuple(lead * 10.0**power for power in range(6) for lead in (1, 2, 5))
+"""Of prompts, up to the longest that the engine takes."""
 
 
 class Histogram:
@@ -82,6 +85,8 @@ class Ladders:
 
     ttft_s: Sequence[float]
     tpot_s: Sequence[float]
+    server_s: float = 0.0
+    """That pass before a request comes to the engine: each TTFT is longer by it."""
 
 
 class EngineCounters:
@@ -104,7 +109,7 @@ class EngineCounters:
                 f"spec.hardware.gpusPerReplica: {count_of(limits.num_ranks, 'data-parallel rank')} "
                 "in a replica; only one can be scraped"
             )
-        self._engine = engine
+        self._engine, self._server_s = engine, ladders.server_s
         self._columns = {name: memoryview(getattr(engine.table, name)) for name in COLUMNS}
         self._is_in_order = not limits.newest_first_s
         """Engines admit first come first served: what has begun is before all that waits."""
@@ -126,8 +131,11 @@ class EngineCounters:
         )
         bounds = {"time_to_first_token_seconds": ladders.ttft_s,
                   "request_time_per_output_token_seconds": ladders.tpot_s}  # fmt: skip
-        names = (*bounds, *(f"{phase}_seconds" for phase in PHASES), "request_prompt_tokens",
-                 "request_generation_tokens")  # fmt: skip
+        if ladders.ttft_s:
+            bounds |= {"request_queue_time_seconds": QUEUE_BOUNDS_S,
+                       "request_prompt_tokens": TOKEN_BOUNDS}  # fmt: skip
+        names = (*bounds, *(f"{phase}_seconds" for phase in PHASES), "request_queue_time_seconds",
+                 "request_prompt_tokens", "request_generation_tokens")  # fmt: skip
         self._histograms = {
             name: Histogram(f"vllm:{name}", labels, bounds.get(name, ())) for name in names
         }
@@ -207,9 +215,10 @@ class EngineCounters:
             self._count_ends(ended)
 
     def _count_first_tokens(self, numbers: Sequence[int]) -> None:
-        waited_s = list(
-            map(sub, self._of("first_token_s", numbers), self._of("arrival_s", numbers))
+        columns = zip(
+            self._of("first_token_s", numbers), self._of("arrival_s", numbers), strict=True
         )
+        waited_s = [first_s - at_s + self._server_s for first_s, at_s in columns]
         self._histograms["time_to_first_token_seconds"].observe(waited_s)
         self._prompt_tokens += sum(self._of("prompt_tokens", numbers))
         self._cached_tokens += sum(self._of("cached_tokens", numbers))
@@ -226,6 +235,7 @@ class EngineCounters:
         gaps = [max(1, output - 1) for output in outputs]
         self._observe(
             e2e_request_latency_seconds=map(sub, ended_s, arrived_s),
+            request_queue_time_seconds=map(sub, started_s, arrived_s),
             request_prefill_time_seconds=map(sub, first_s, started_s),
             request_decode_time_seconds=decoding_s,
             request_time_per_output_token_seconds=map(truediv, decoding_s, gaps),

@@ -175,8 +175,6 @@ class GoodputMemory:
     """When more than the replicas are believed to serve last came."""
     drained_by_s: float | None = None
     """When the queue that an overload left should be served."""
-    queued_since_s: float | None = None
-    """Since when requests have waited at every tick."""
     burst_tally: BurstTally = field(default_factory=BurstTally)
     """Requests late in bursts since the factor on these last moved."""
 

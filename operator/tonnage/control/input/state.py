@@ -1,6 +1,6 @@
 """What one tick takes, remembers and finds: immutable values, so that deciding is a function."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -196,6 +196,15 @@ class PodView:
     """Its containers ended for good, as an evicted pod's do: its ReplicaSet makes another."""
 
 
+def settled_pods(pods: Iterable[PodView], *, now_s: float, after_s: float) -> frozenset[str]:
+    """Return the names of pods that have been Ready for so long."""
+    return frozenset(
+        pod.name
+        for pod in pods
+        if pod.ready_at_s is not None and not pod.is_deleting and now_s - pod.ready_at_s >= after_s
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadConfig:
     """Why a config.json says no shape."""
@@ -345,13 +354,20 @@ class Attainment:
     """That were judged."""
     refused_fraction: float = 0.0
     """Of these: they got no first token at all."""
-    other_cause: str = ""
-    """Of what is late, where that is no lack of replicas."""
+    cause: Reason | None = None
+    """Of most of what is late."""
+    late_by_load: float = 0.0
+    """Share of these that fewer requests for each replica would have in time."""
 
     def counted(self, judged_s: float) -> tuple[float, float]:
         """Return (requests, late requests) of so long a time."""
         number = self.requests_per_s * judged_s
         return number, number * (1 - self.fraction)
+
+    def counted_by_load(self, judged_s: float) -> tuple[float, float]:
+        """Return (requests that were answered, those that load made late) of so long a time."""
+        number = self.requests_per_s * judged_s
+        return number * (1 - self.refused_fraction), number * self.late_by_load
 
 
 @dataclass(frozen=True, kw_only=True)

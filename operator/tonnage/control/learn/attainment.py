@@ -19,7 +19,6 @@ from tonnage.control.measure.bursts import (
 from tonnage.control.measure.saturation import served_at_most
 from tonnage.estimate.attainment import (
     OVERLOAD,
-    AttainmentCounts,
     SloWindow,
     TargetResult,
     cap_to_throughput,
@@ -36,8 +35,6 @@ from tonnage.units import count_of, significant
 
 MOVED = 0.02
 """Of goodput, by which the learner has moved it: what was late then is its evidence."""
-STANDING_WINDOWS = 2
-"""For which requests have waited all along: a queue that stands."""
 DRAIN_TOLERANCE = 2.0
 """Times the time that a queue should take to be served, for which it is an overload's."""
 LONGEST_DRAIN_S = 1800.0
@@ -57,7 +54,7 @@ def _with_load(found: Assessment, chosen: Chosen, fleet: Fleet) -> GoodputMemory
     if demand is None:
         return known
     load = _load(found, chosen)
-    is_overloaded = load is None or load > OVERLOAD
+    is_overloaded = load is None or load > OVERLOAD * chosen.goodput_factor
     is_queued = demand.waiting >= QUEUED * max(1, _serving(found))
     drained_by_s, expected_s = known.drained_by_s, fleet.now_s + _drain_s(found, chosen)
     if is_overloaded and is_queued:
@@ -65,12 +62,10 @@ def _with_load(found: Assessment, chosen: Chosen, fleet: Fleet) -> GoodputMemory
     elif drained_by_s is not None:
         drained_by_s = min(drained_by_s, expected_s)
     is_draining = is_queued and drained_by_s is not None and fleet.now_s < drained_by_s
-    queued_since_s = fleet.windows_end_s if known.queued_since_s is None else known.queued_since_s
     return replace(
         known,
         overloaded_at_s=fleet.now_s if is_overloaded or is_draining else known.overloaded_at_s,
         drained_by_s=drained_by_s if is_draining else None,
-        queued_since_s=queued_since_s if is_queued and not is_draining else None,
     )
 
 
@@ -102,7 +97,7 @@ def judge(found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet) -
     known = replace(known, judged_at_s=now_s, judged_goodput=goodput, ledger=ledger)
     if abs(math.log(ratio)) > MOVED:
         learned = given_back(learned, ratio)
-        known = replace(known, tally=_restart(known.tally))
+        known = replace(known, tally=known.tally.restarted())
         return _held_to_served(known, learned, found, chosen, fleet)
     capped = _held_to_served(known, learned, found, chosen, fleet)
     load = _load(found, chosen)
@@ -119,22 +114,18 @@ def judge(found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet) -
         known, learned = judge_bursts(known, learned, window, is_too_few=is_too_few)
         if is_burst and burst_factor(learned) < HIGHEST:
             return known, learned  # what was late says something of the reserve, not of goodput
-    queued_since_s, stepped = known.queued_since_s, found.memory.pods.stepped
+    stepped = found.memory.pods.stepped
     judgement = judge_window(
         learned,
         known.tally,
         SloWindow(
             verdicts=verdicts,
             load=load,
+            replicas=_serving(found),
             seconds=window_s,
-            requests_per_s_each=load * _each(found, chosen.sizing) * chosen.goodput_factor,
+            requests_per_s_each=load * _each(found, chosen.sizing),
             steepness=chosen.sizing.goodput.steepness,
-            # Newest first, who is late waits for a lull however well the promise is met.
-            is_queue_standing=queued_since_s is not None
-            and not chosen.sizing.request.newest_first_s
-            and now_s - queued_since_s >= STANDING_WINDOWS * window_s,
-            may_raise=(stepped is None or now_s - stepped[0] > window_s)
-            and not any(each.other_cause for each in observed.attainments),
+            may_raise=stepped is None or now_s - stepped[0] > window_s,
         ),
         now_s=fleet.now_s,
     )
@@ -183,7 +174,7 @@ def _held_to_served(
         f"a replica whose queue was never empty served {significant(served.requests_per_s)} "
         f"requests/s, {significant(most)} were expected"
     )
-    return replace(known, tally=_restart(known.tally), reason=reason), capped
+    return replace(known, tally=known.tally.restarted(), reason=reason), capped
 
 
 def factor_reasons(
@@ -201,10 +192,6 @@ def factor_reasons(
     return (Reason(code="CapacityAdjusted", message=message.rstrip("; ")),)
 
 
-def _restart(tally: AttainmentCounts) -> AttainmentCounts:
-    return AttainmentCounts(began=tally.began, is_load_independent=tally.is_load_independent)
-
-
 def _serving(found: Assessment) -> int:
     return sum(pod.is_ready and not pod.is_deleting for pod in found.state.pods)
 
@@ -216,9 +203,9 @@ def _each(found: Assessment, sizing: Sizing) -> float:
 
 
 def _load(found: Assessment, chosen: Chosen) -> float | None:
-    """Return demand over what the replicas that are there should serve; None: not known."""
+    """Return demand over what the step time says that the replicas serve; None: not known."""
     demand, serving = found.traffics.demand, _serving(found)
-    each = _each(found, chosen.sizing) * chosen.goodput_factor
+    each = _each(found, chosen.sizing)
     if demand is None or found.traffics.metrics is not Metrics.COMPLETE or not serving:
         return None
     return demand.requests_per_s / (serving * each) if each > 0 else None
@@ -236,11 +223,9 @@ def _is_calm(found: Assessment, known: GoodputMemory, chosen: Chosen, fleet: Fle
 
 
 def _verdicts(observed: Observed, window_s: float) -> Iterator[TargetResult]:
-    """Yield what says something of capacity: not what is late for another cause."""
+    """Yield how many requests were answered, and how many of these load has made late."""
     for each in observed.attainments:
-        if each.other_cause:
-            continue
-        number, late = each.counted(window_s)
+        number, late = each.counted_by_load(window_s)
         yield TargetResult(
             target=f"{each.name} p{100 * each.quantile:g}",
             quantile=each.quantile,

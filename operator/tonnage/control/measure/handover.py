@@ -65,7 +65,7 @@ def _untaken(full: Iterable[EngineSamples]) -> str:
     return f"prompts that decode has not loaded fill {share:.0%} of a KV cache"
 
 
-def with_causes(
+def with_late_caches(
     attainments: Iterable[Attainment], engines: Iterable[EngineSamples], request: SizingRequest
 ) -> Iterator[Attainment]:
     """Note what makes TTFT late and is no lack of replicas."""
@@ -74,12 +74,13 @@ def with_causes(
     wait_s = _cache_wait_s(known) if request.role == "decode" else 0.0
     for each in attainments:
         remaining_s = each.limit_s - request.transfer_s
+        late = ""
         if full:
-            yield replace(each, other_cause=_untaken(full))
+            late = _untaken(full)
         elif wait_s - request.transfer_s > SLOW_SHARE * remaining_s:
-            yield replace(each, other_cause=f"KV caches take {format_s(wait_s)} to arrive")
-        else:
-            yield each
+            late = f"KV caches take {format_s(wait_s)} to arrive"
+        message = f"{late}: more replicas do not help"
+        yield replace(each, cause=Reason("CachesLate", message)) if late else each
 
 
 def _cache_wait_s(engines: Iterable[EngineSamples]) -> float:

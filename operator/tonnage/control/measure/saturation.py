@@ -8,8 +8,7 @@ import math
 from statistics import median
 from typing import NamedTuple
 
-from tonnage.control.input.state import Assessment, Chosen, Fleet
-from tonnage.control.measure.traffic import settled_pods
+from tonnage.control.input.state import Assessment, Chosen, Fleet, settled_pods
 from tonnage.estimate.metrics import ATTAINMENT_SCRAPES
 from tonnage.estimate.samples import EngineSamples
 

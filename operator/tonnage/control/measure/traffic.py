@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tonnage.api.status import Reason
 from tonnage.catalog.engine_speed import SpeedConstants
-from tonnage.control.input.memory import ObjectMemory, PodMemory
+from tonnage.control.input.memory import ObjectMemory, PodMemory, ReportMemory
 from tonnage.control.input.state import (
     NO_REPLICA,
     Attainment,
@@ -15,8 +15,10 @@ from tonnage.control.input.state import (
     Observed,
     PodView,
     Traffics,
+    settled_pods,
 )
-from tonnage.control.measure.handover import with_causes
+from tonnage.control.measure.causes import Evidence, with_cause
+from tonnage.control.measure.handover import with_late_caches
 from tonnage.estimate.demand import MeasuredDemand, attainment, measure_demand
 from tonnage.estimate.learner import PodWindow
 from tonnage.estimate.lengths import measure_lengths
@@ -46,15 +48,6 @@ MOST_NAMED = 3
 """Pods in one message."""
 MIN_USAGE = 0.002
 """Of a cache, below which its share of a request says nothing about lengths."""
-
-
-def settled_pods(pods: Iterable[PodView], *, now_s: float, after_s: float) -> frozenset[str]:
-    """Return the names of pods that have been Ready for so long."""
-    return frozenset(
-        pod.name
-        for pod in pods
-        if pod.ready_at_s is not None and not pod.is_deleting and now_s - pod.ready_at_s >= after_s
-    )
 
 
 def measure_traffic(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Traffics:
@@ -174,27 +167,35 @@ def observe_engines(
     fleet: Fleet,
     sizing: Sizing,
     prior: SpeedConstants,
+    reported: ReportMemory,
 ) -> Observed:
-    """Return what engines say of speed, caches and targets."""
-    slo = sizing.request.slo
-    reported = _reports_of_pods(state, sizing)
+    """Return what engines say of speed, caches and targets.
+
+    ``reported``: with speeds of pods and the condition of targets, as last told.
+    """
+    slo, engines = sizing.request.slo, state.engines
+    kv_reports = _reports_of_pods(state, sizing)
+    ttft = _attainments(
+        "TTFT",
+        [e.ttft_within for e in engines],
+        slo.ttft,
+        sum(e.refused_per_s for e in engines if e.ttft_within),
+    )
+    tpot = _attainments("TPOT", [e.tpot_within for e in engines], slo.tpot)
+    known = Evidence(
+        engines=engines,
+        pods=state.pods,
+        speeds=reported.speeds,
+        sizing=sizing,
+        now_s=fleet.windows_end_s,
+        before=before.reason if (before := reported.conditions.get("SLOMet")) else "",
+    )
+    found = (*with_late_caches(ttft, engines, sizing.request), *tpot)
     return Observed(
         windows=lambda: _pod_windows(state, fleet, sizing, prior),
-        kv_tokens=min(reported) * sizing.flags.parallelism.data if reported else None,
-        kv_reports=tuple(reported),
-        attainments=(
-            *with_causes(
-                _attainments(
-                    "TTFT",
-                    [e.ttft_within for e in state.engines],
-                    slo.ttft,
-                    sum(e.refused_per_s for e in state.engines if e.ttft_within),
-                ),
-                state.engines,
-                sizing.request,
-            ),
-            *_attainments("TPOT", [e.tpot_within for e in state.engines], slo.tpot),
-        ),
+        kv_tokens=min(kv_reports) * sizing.flags.parallelism.data if kv_reports else None,
+        kv_reports=tuple(kv_reports),
+        attainments=tuple(with_cause(each, known) for each in found),
     )
 
 

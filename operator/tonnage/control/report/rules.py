@@ -20,6 +20,7 @@ from tonnage.control.learn.learning import (
     is_settled,
 )
 from tonnage.control.measure.attained import objectives
+from tonnage.control.measure.causes import NOBODY
 from tonnage.control.observe.starting import (
     CRASHES,
     WHY_NO_POD,
@@ -159,23 +160,19 @@ def slo_met(found: Assessment, _: Fleet) -> Finding:
     shares = found.observed.attainments if found.observed else ()
     before = found.memory.reported.conditions.get("SLOMet")
     slack = HYSTERESIS if before and before.status == "True" else 0.0
-    misses = [
-        f"{each.name}: {each.fraction:.1%} within the limit, target {each.quantile:.0%}"
-        f"{_because(each)}"
-        for each in shares
-        if each.fraction < each.quantile - slack
-    ]
+    missed = [each for each in shares if each.fraction < each.quantile - slack]
     if not shares:
         return Finding("Unknown", "NoTraffic", "no finished requests to judge")
-    if misses:
-        return Finding("False", "TargetMissed", "; ".join(misses))
+    if missed:
+        worst = min(missed, key=lambda each: (1 - each.quantile) / (1 - each.fraction))
+        cause = worst.cause or NOBODY
+        return Finding("False", cause.code, "; ".join(map(_miss, missed)))
     return Finding("True", "TargetsMet", "every SLO target is met")
 
 
-def _because(each: Attainment) -> str:
-    if each.other_cause:
-        return f" ({each.other_cause}: more replicas do not help)"
-    return f" ({each.refused_fraction:.1%} were refused)" if each.refused_fraction else ""
+def _miss(each: Attainment) -> str:
+    cause = f" ({each.cause.message})" if each.cause else ""
+    return f"{each.name}: {each.fraction:.1%} within the limit, target {each.quantile:.0%}{cause}"
 
 
 def error_budget(found: Assessment, fleet: Fleet) -> Finding:

@@ -1,0 +1,271 @@
+"""Why requests are late: what engines say of prompts, queues, steps and pods.
+
+Histograms tell one figure each, and no two of one request. So shares are bounds: of prompts that
+are late alone between two buckets, of requests that wait by their histogram and by their mean. What
+nothing explains has no known cause.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from statistics import median_high
+from typing import Final
+
+from tonnage.api.status import Reason
+from tonnage.control.input.memory import PodSpeed
+from tonnage.control.input.state import Attainment, PodView, settled_pods
+from tonnage.estimate.demand import attainment, interpolate
+from tonnage.estimate.metrics import ATTAINMENT_SCRAPES, PROMPT_BOUNDS
+from tonnage.estimate.samples import EngineSamples, Rates, sums_of
+from tonnage.memoize import memoize
+from tonnage.sizing.plan import Sizing
+from tonnage.sizing.serving.ttft import own_prefill_s, serving_s
+from tonnage.units import format_s
+
+MOST: Final = 0.5
+"""Share of what is late, or of a limit, from which on something is the cause."""
+SLOW_POD: Final = 0.15
+"""By which a pod's steps may be longer than those of the others."""
+CLEARLY: Final = 1.5
+UNEVEN, DEVIATIONS = 1.25, 4.0
+"""Times the requests of the other pods, and deviations by chance, that one has more."""
+COLD, COLD_S = 0.1, 900.0
+"""Of prompt tokens, the share that a pod has not cached and others have, for so long after it is
+Ready."""
+PRECISION: Final = 0.01
+SOME: Final = 0.1
+"""Of a limit, that a request may wait at least: what its own prompt takes is a mean."""
+NOBODY: Final = Reason("TargetMissed", "the cause is not known")
+LOAD: Final = ("Queued", "SlowSteps")
+"""Causes that fewer requests for each replica mend."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What is known of the engines of one object beside who was late."""
+
+    engines: Sequence[EngineSamples]
+    pods: Sequence[PodView]
+    speeds: Mapping[str, PodSpeed]
+    sizing: Sizing
+    now_s: float
+    before: str
+    """Reason of the condition ``SLOMet``: another cause has to be clearly larger."""
+
+
+def with_cause(each: Attainment, known: Evidence) -> Attainment:
+    """Return how a target fared, with the cause of most of what is late, and what load makes late.
+
+    The share that load makes late is 0 where its cause is another.
+    """
+    late = 1 - each.fraction
+    if late <= 0 or each.cause:
+        return each
+    if found := _of_some_pods(each, known):
+        return replace(each, cause=found)
+    if each.name == "TPOT":
+        message = "steps take longer than planned, or more requests run than planned"
+        return replace(each, cause=Reason("SlowSteps", message), late_by_load=late)
+    times = _times(known)
+    alone, why_alone = _late_alone(each, known)
+    rest = max(0.0, late - each.refused_fraction - alone)
+    why_rest = _of_rest(rest, each, known, times)
+    shares = {
+        Reason("Refused", f"{each.refused_fraction:.1%} were refused"): each.refused_fraction,
+        why_alone: min(alone, late),
+        why_rest: rest,
+    }
+    by_load = rest if why_rest.code in LOAD else 0.0
+
+    def weight(cause: Reason) -> float:
+        return shares[cause] * (CLEARLY if cause.code == known.before else 1.0)
+
+    return replace(each, cause=max(shares, key=weight), late_by_load=by_load)
+
+
+def _of_some_pods(each: Attainment, known: Evidence) -> Reason | None:
+    """Return what one pod, or those that began of late, make late; None: all make it.
+
+    Of pods that served for all of the window.
+    """
+    window_s = ATTAINMENT_SCRAPES * known.engines[0].scrape_interval_s
+    warm = settled_pods(known.pods, now_s=known.now_s, after_s=window_s)
+    within = {"TTFT": "ttft_within", "TPOT": "tpot_within"}[each.name]
+    requests, late = dict[str, float](), dict[str, float]()
+    for engine in known.engines:
+        told = getattr(engine, within)
+        fraction = attainment([told], limit_s=each.limit_s)
+        if engine.pod in warm and fraction is not None:
+            pod, number = engine.pod, told[math.inf]
+            requests[pod] = requests.get(pod, 0.0) + number
+            late[pod] = late.get(pod, 0.0) + number * (1 - fraction)
+    all_late = sum(late.values())
+
+    def explain(pods: Iterable[str]) -> bool:
+        """Tell whether most of what is late is at some pods, and the others meet the target."""
+        own, others = late.keys() & set(pods), late.keys() - set(pods)
+        number, rest = (sum(each[pod] for pod in others) for each in (requests, late))
+        return bool(own and others) and rest <= min((1 - each.quantile) * number, MOST * all_late)
+
+    worst = max(late, key=late.__getitem__, default="")
+    if explain([worst]):
+        speeds = {pod: speed.slower for pod, speed in known.speeds.items() if pod in late}
+        own = speeds.pop(worst, 0.0)
+        if speeds and own - median_high(speeds.values()) > SLOW_POD:
+            slower = math.expm1(own - median_high(speeds.values()))
+            message = (
+                f"steps of {worst} take {slower:.0%} longer than those of the others: delete it, "
+                "and look at its node"
+            )
+            return Reason("SlowPod", message)
+        usual = (sum(requests.values()) - requests[worst]) / (len(requests) - 1)
+        by_chance = DEVIATIONS * math.sqrt(usual / window_s)
+        if requests[worst] > max(UNEVEN * usual, usual + by_chance):
+            message = (
+                f"{worst} gets {requests[worst]:.3g} requests/s, the others {usual:.3g}: a router "
+                "that knows what each has spreads them (scaling.routing: LeastOutstanding)"
+            )
+            return Reason("UnevenRouting", message)
+    return _of_cold_pods(known, warm, explain)
+
+
+def _of_cold_pods(
+    known: Evidence, warm: Set[str], explain: Callable[[Iterable[str]], bool]
+) -> Reason | None:
+    old = settled_pods(known.pods, now_s=known.now_s, after_s=COLD_S)
+    if not explain(warm - old):
+        return None
+    of_new, of_old = (
+        _cached_share(each for each in known.engines if each.pod in pods)
+        for pods in (warm - old, old)
+    )
+    if of_new is None or of_old is None or of_old - of_new < COLD:
+        return None
+    message = (
+        f"{of_new:.0%} of prompt tokens are cached at new replicas, {of_old:.0%} at the others: "
+        "it passes as their caches fill"
+    )
+    return Reason("ColdPrefix", message)
+
+
+def _cached_share(engines: Iterable[EngineSamples]) -> float | None:
+    windows = [each.over(ATTAINMENT_SCRAPES) for each in engines]
+    computed, started = sums_of(
+        (w.seconds, w.computed_prompt_tokens_per_s, w.started_prompt_tokens_per_s) for w in windows
+    )
+    return 1 - computed / started if started else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Times:
+    """Means of requests, in seconds. None: not known."""
+
+    queue_s: float | None
+    prefill_s: float | None
+    server_s: float
+    """That passes outside of the engine before the first token; 0 where it is not known."""
+
+
+def _times(known: Evidence) -> _Times:
+    windows = [each.over(ATTAINMENT_SCRAPES) for each in known.engines]
+    ttft_s = _mean((w.seconds, w.first_token_s_per_s, w.started_per_s) for w in windows)
+    queue_s = _mean((w.seconds, w.queue_s_per_s, w.queues_per_s) for w in windows)
+    prefill_s = _mean((w.seconds, w.prefill_s_per_s, w.prefills_per_s) for w in windows)
+    server_s = 0.0
+    if ttft_s is not None and queue_s is not None and prefill_s is not None:
+        # Who started just now may wait longer than who finished: as long as what waits lasts.
+        started = sum(w.started_per_s or 0.0 for w in windows)
+        waiting = sum(each.waiting or 0.0 for each in known.engines)
+        waited_s = max(queue_s, waiting / started if started else 0.0)
+        server_s = max(0.0, ttft_s - waited_s - prefill_s)
+    return _Times(queue_s=queue_s, prefill_s=prefill_s, server_s=server_s)
+
+
+def _mean(rates: Iterable[Rates]) -> float | None:
+    total, number = sums_of(rates)
+    return total / number if number else None
+
+
+def _late_alone(each: Attainment, known: Evidence) -> tuple[float, Reason]:
+    """Return the share of prompts that are late on an idle replica, and which these are."""
+    within = [engine.prompts_within for engine in known.engines if engine.prompts_within]
+    number = sum(engine.get(math.inf, 0.0) for engine in within)
+    if not number:
+        return 0.0, NOBODY
+    longest = longest_in_time(known.sizing, each.limit_s)
+    at = bisect_left(PROMPT_BOUNDS, longest)
+    low, high = (PROMPT_BOUNDS[at - 1] if at else 0.0), (*PROMPT_BOUNDS, math.inf)[at]
+    below = {
+        tokens: sum(min(e[math.inf], interpolate(e, tokens)) for e in within) / number
+        for tokens in (low, longest, high)
+    }
+    least, most = 1 - below[high], 1 - below[low]
+    prompts = f"{least:.1%}" if least == most else f"{least:.1%} to {most:.1%}"
+    message = (
+        f"{prompts} of prompts have over {longest:,.0f} tokens and take longer than "
+        f"{format_s(each.limit_s)} on an idle replica: more replicas do not help, tensor "
+        "parallelism or a longer limit does"
+    )
+    return 1 - below[longest], Reason("LongPrompts", message)
+
+
+@memoize
+def longest_in_time(sizing: Sizing, limit_s: float) -> float:
+    """Return the tokens of the longest prompt whose first token comes in time on an idle replica.
+
+    >= 1; to 1 % of them.
+    """
+    replica, workload, idle = sizing.replica, sizing.request.workload, sizing.idle
+
+    def is_in_time(tokens: float) -> bool:
+        own_s = own_prefill_s(replica, workload, idle, tokens)
+        return own_s + serving_s(replica, 0.0, tokens) <= limit_s
+
+    low, high = 1.0, float(sizing.request.context_tokens)
+    if is_in_time(high):
+        return high
+    while high / low > 1 + PRECISION:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if is_in_time(middle) else (low, middle)
+    return low
+
+
+def _of_rest(rest: float, each: Attainment, known: Evidence, times: _Times) -> Reason:
+    """Return the cause of what is late, and neither refused nor late alone."""
+    if times.server_s > MOST * each.limit_s:
+        message = (
+            f"{format_s(times.server_s)} of the time to the first token pass outside of the "
+            "engine, at the API server, a tokenizer or a proxy: more replicas do not help"
+        )
+        return Reason("ServerDelay", message)
+    sizing = known.sizing
+    workload = sizing.request.workload
+    own_s = own_prefill_s(sizing.replica, workload, sizing.idle, workload.prompt.mean_tokens)
+    left_s = each.limit_s - times.server_s
+    waiting = _late_in_queue(known, times, max(left_s - own_s, SOME * left_s))
+    slower_s = 0.0 if times.prefill_s is None else max(0.0, times.prefill_s - own_s)
+    if waiting >= slower_s / left_s and waiting >= MOST * rest:
+        queue_s = "" if times.queue_s is None else f" {format_s(times.queue_s)} in the mean"
+        message = f"requests wait{queue_s} for a replica that has others"
+        return Reason("Queued", message)
+    if slower_s / left_s >= MOST * rest:
+        message = (
+            f"prefill takes {format_s(own_s + slower_s)}, alone it would take {format_s(own_s)}"
+        )
+        return Reason("SlowSteps", message)
+    return NOBODY
+
+
+def _late_in_queue(known: Evidence, times: _Times, most_s: float) -> float:
+    """Return the largest share of requests that can have waited for longer than so; 1: not known.
+
+    No more than that many times the mean wait, and no more than are above a bucket below it.
+    """
+    by_mean = 1.0 if times.queue_s is None else times.queue_s / most_s
+    within = [e.queue_within for e in known.engines if len(e.queue_within) > 1]
+    number = sum(e[math.inf] for e in within)
+    if not number:
+        return min(1.0, by_mean)
+    told = [max((n for le, n in e.items() if le <= most_s), default=0.0) for e in within]
+    return min(1.0, by_mean, 1 - sum(told) / number)
