@@ -77,7 +77,7 @@ def queries(
     """
     interval_s = settings.scrape_interval_s
     # The gauge comes with the histograms, since its times are those of the scrapes.
-    bounds = bound_matcher(bounds_near(ttft_limits_s, tpot_limits_s))
+    bounds = bound_matcher(judged_bounds(ttft_limits_s, tpot_limits_s))
     prefixes = ("", *settings.series_prefixes)
     named = {
         SCRAPES: _named([*metrics_of(COLUMNS), CACHE], prefixes),
@@ -133,17 +133,28 @@ def prometheus_duration(duration_s: float) -> str:
 
 
 def bounds_near(ttft_limits_s: Iterable[float], tpot_limits_s: Iterable[float]) -> list[float]:
-    """Return the bounds of histograms next to these limits, and those of long prompts.
+    """Return the bounds of histograms next to these limits.
 
     Neighbours in the ladder of our manifests and in the engine's own, for a scale target.
     """
-    needed = set(PROMPT_BOUNDS)
+    needed = set[float]()
     for limits_s, own in ((ttft_limits_s, TTFT_BOUNDS_S), (tpot_limits_s, TPOT_BOUNDS_S)):
         for limit_s in limits_s:
-            for ladder in (LATENCY_BOUNDS_S, own, QUEUE_BOUNDS_S):
-                needed.add(max((bound for bound in ladder if bound <= limit_s), default=0.0))
-                needed.add(min((bound for bound in ladder if bound >= limit_s), default=0.0))
-    return sorted(needed - {0.0})
+            needed |= {*_next_to(limit_s, LATENCY_BOUNDS_S), *_next_to(limit_s, own)}
+    return sorted(needed)
+
+
+def judged_bounds(ttft_limits_s: Iterable[float], tpot_limits_s: Iterable[float]) -> list[float]:
+    """Return the same, and the bounds that tell why TTFT is late: of queues and of long prompts."""
+    limits_s = list(ttft_limits_s)
+    why = {bound for limit_s in limits_s for bound in _next_to(limit_s, QUEUE_BOUNDS_S)}
+    return sorted({*bounds_near(limits_s, tpot_limits_s), *why, *(PROMPT_BOUNDS if why else ())})
+
+
+def _next_to(limit_s: float, ladder: Sequence[float]) -> set[float]:
+    below = max((bound for bound in ladder if bound <= limit_s), default=0.0)
+    above = min((bound for bound in ladder if bound >= limit_s), default=0.0)
+    return {below, above} - {0.0}
 
 
 def bound_matcher(bounds_s: Iterable[float]) -> str:

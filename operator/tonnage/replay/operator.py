@@ -8,7 +8,7 @@ from tonnage.control.input.memory import Memory
 from tonnage.control.input.state import DeploymentView, Fleet, ModelState, ModelView, PodView
 from tonnage.control.tick import tick
 from tonnage.estimate.fleet_scrapes import Answered, FleetScrapes, PodKey
-from tonnage.estimate.metrics import FRESH_SCRAPES, bounds_near
+from tonnage.estimate.metrics import FRESH_SCRAPES, judged_bounds
 from tonnage.estimate.pages import BUCKETS, CACHE, COLUMNS, metrics_of
 from tonnage.estimate.samples import EngineSamples, fleet_samples
 from tonnage.replay.cluster import EPOCH_S, SimulatedCluster
@@ -92,7 +92,7 @@ def _bounds(record: Record) -> frozenset[str]:
     """Return which bounds to ask for: around the limits of the promise."""
     slo = slo_of(record.served.model.spec)
     ttft, tpot = ({target.limit_s for target in targets} for targets in (slo.ttft, slo.tpot))
-    return frozenset({"+Inf", *(str(float(bound)) for bound in bounds_near(ttft, tpot))})
+    return frozenset({"+Inf", *(str(float(bound)) for bound in judged_bounds(ttft, tpot))})
 
 
 def _wanted(target: Target, bounds: frozenset[str]) -> Iterator[SeriesKey]:
