@@ -2,12 +2,13 @@
 
 The engine model says how many requests come too late at a load: as many as may at goodput, and
 fewer below it by a power of the load that the search for goodput has found. Of what is late only
-what waited, or was stepped too slowly, counts here: other causes are none of capacity. Where
-that is significantly more than expected, the factor falls to what the load and the late requests
+what waited, or was stepped too slowly, lowers capacity: other causes are none of it. Where that is
+significantly more than expected, the factor falls to what the load and the late requests
 say: at least one replica more is asked for, and a third more at most. Nothing is lowered again
 before more replicas have served: if the late requests have not become fewer then, as they would
 if capacity were the cause, the step is undone, and so many late requests are expected from then on
-at any load. The factor rises slowly, while fewer are late than expected at a high load.
+at any load. The factor rises slowly, while fewer are late than expected at a high load, for
+whatever cause.
 
 Loads are of what the step time allows, without the factor.
 """
@@ -67,7 +68,9 @@ class TargetResult:
     quantile: float
     num_requests: float
     late: float
-    """For lack of capacity."""
+    """For whatever cause."""
+    late_by_load: float
+    """Of these, at most those that fewer requests for each replica would have in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +109,8 @@ class TargetCounts:
 
     num_requests: float = 0.0
     late: float = 0.0
+    """By load."""
+    late_at_all: float = 0.0
     allowed: float = 0.0
     expected: float = 0.0
 
@@ -117,6 +122,7 @@ class TargetCounts:
         return TargetCounts(
             num_requests=factor * self.num_requests,
             late=factor * self.late,
+            late_at_all=factor * self.late_at_all,
             allowed=factor * self.allowed,
             expected=factor * self.expected,
         )
@@ -201,8 +207,9 @@ def judge_window(
     if lowered is not None and lowered < factor:
         return _lower(known, name, lowered, at)
     is_high = window.may_raise and window.load > HIGH_LOAD * factor
-    if is_high and _score(counts.late, counts.expected) < -DEVIATIONS:
-        step = min(LARGEST_UP, UP_GAIN * math.log(counts.expected / (counts.late + 1.0)) / power)
+    late = counts.late_at_all
+    if is_high and _score(late, counts.expected) < -DEVIATIONS:
+        step = min(LARGEST_UP, UP_GAIN * math.log(counts.expected / (late + 1.0)) / power)
         reason = f"{math.expm1(step):+.0%} capacity: {_counted(known.tally, name, factor)}"
         return _move(known, factor * math.exp(step), counts, reason, now_s=now_s)
     return known
@@ -323,14 +330,17 @@ def _add_window(
     unmended, is_kept = {**tally.unmended}, bool(window.verdicts)
     for each in window.verdicts:
         always = unmended.get(each.target, 0.0) * each.num_requests
-        if always and _score(each.late, always) < -DEVIATIONS:
-            unmended[each.target], always = each.late / each.num_requests, each.late
-        before, late = targets.get(each.target, TargetCounts()), max(0.0, each.late - always)
+        if always and _score(each.late_by_load, always) < -DEVIATIONS:
+            always = each.late_by_load
+            unmended[each.target] = always / each.num_requests
+        before = targets.get(each.target, TargetCounts())
+        late = max(0.0, each.late_by_load - always)
         may_be = each.num_requests * (1 - each.quantile)
         is_kept = is_kept and late <= may_be
         targets[each.target] = TargetCounts(
             num_requests=before.num_requests + each.num_requests,
             late=before.late + late,
+            late_at_all=before.late_at_all + each.late,
             allowed=before.allowed + may_be,
             expected=before.expected + may_be * min(1.0, expected_ratio),
         )

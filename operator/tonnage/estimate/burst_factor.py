@@ -66,7 +66,9 @@ def add_window(tally: BurstTally, window: BurstWindow) -> BurstTally:
     for each in window.verdicts:
         may_be = each.num_requests * (1 - each.quantile)
         allowed[each.target] = allowed.get(each.target, 0.0) + may_be
-        late[each.target] = late.get(each.target, 0.0) + (each.late if window.is_burst else 0.0)
+        late[each.target] = late.get(each.target, 0.0) + (
+            each.late_by_load if window.is_burst else 0.0
+        )
     return BurstTally(late=late, allowed=allowed)
 
 

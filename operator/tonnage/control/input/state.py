@@ -364,11 +364,6 @@ class Attainment:
         number = self.requests_per_s * judged_s
         return number, number * (1 - self.fraction)
 
-    def counted_by_load(self, judged_s: float) -> tuple[float, float]:
-        """Return (requests that were answered, those that load made late) of so long a time."""
-        number = self.requests_per_s * judged_s
-        return number * (1 - self.refused_fraction), number * self.late_by_load
-
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:

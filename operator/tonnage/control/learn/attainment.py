@@ -225,12 +225,14 @@ def _is_calm(found: Assessment, known: GoodputMemory, chosen: Chosen, fleet: Fle
 def _verdicts(observed: Observed, window_s: float) -> Iterator[TargetResult]:
     """Yield how many requests were answered, and how many of these load has made late."""
     for each in observed.attainments:
-        number, late = each.counted_by_load(window_s)
+        answered = each.requests_per_s * window_s * (1 - each.refused_fraction)
+        late = each.requests_per_s * window_s * (1 - each.fraction - each.refused_fraction)
         yield TargetResult(
             target=f"{each.name} p{100 * each.quantile:g}",
             quantile=each.quantile,
-            num_requests=number,
+            num_requests=answered,
             late=late,
+            late_by_load=each.requests_per_s * window_s * each.late_by_load,
         )
 
 
