@@ -47,7 +47,7 @@ MOST_ALLOWED = 40.0
 EVIDENCE_S = 1800.0
 """For which evidence counts in full, however many requests came: a queue of a minute makes hundreds
 late, and is gone. A minute of an hour misses no SLO; four times as many late as allowed show within
-two windows all the same."""
+three windows all the same."""
 HALF_LIFE_S = 24 * HOUR_S
 LEAST_RESPONSE = 2.0
 """Power of the load, with which what load makes late falls at least: a request that comes while a
@@ -189,7 +189,7 @@ def judge_window(
     """Take in one window in which nothing else changed."""
     factor, trial = factor_now(posterior, now_s=now_s), tally.trial
     is_awaited = trial is not None and window.replicas <= trial.replicas
-    if is_awaited or window.load > OVERLOAD * factor:
+    if is_awaited or not 0 < window.load <= OVERLOAD * factor:
         return Judgement(posterior=posterior, tally=tally)
     steepness = max(window.steepness, STEEPNESS[0])
     tally = _add_window(tally, window, (window.load / factor) ** steepness)
@@ -336,7 +336,7 @@ def _add_window(
         before = targets.get(each.target, TargetCounts())
         late = max(0.0, each.late_by_load - always)
         may_be = each.num_requests * (1 - each.quantile)
-        is_kept = is_kept and late <= may_be
+        is_kept = is_kept and 0 < each.num_requests and each.late <= may_be
         targets[each.target] = TargetCounts(
             num_requests=before.num_requests + each.num_requests,
             late=before.late + late,
@@ -350,7 +350,7 @@ def _add_window(
         targets=targets,
         load_s=kept * tally.load_s + window.load * window.seconds,
         seconds=kept * tally.seconds + window.seconds,
-        unmended={name: fading * share for name, share in unmended.items()},
+        unmended=unmended,
         kept_load=max(fading * tally.kept_load, window.load if is_kept else 0.0),
     )
 

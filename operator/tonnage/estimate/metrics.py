@@ -52,6 +52,8 @@ QUEUE_BOUNDS_S = (
     240.0, 480.0, 960.0, 1920.0, 7680.0,
 )  # fmt: skip
 """Of the time for which a request waits, like all times of a whole request."""
+BELOW = 0.95
+"""Of a limit: for so long a request may wait, at most, whose own prompt is computed in time."""
 PROMPT_BOUNDS = (1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6)
 """Of a prompt's tokens, from those on which one alone may be late. No time has them."""
 
@@ -147,12 +149,13 @@ def bounds_near(ttft_limits_s: Iterable[float], tpot_limits_s: Iterable[float]) 
 def judged_bounds(ttft_limits_s: Iterable[float], tpot_limits_s: Iterable[float]) -> list[float]:
     """Return the same, and the bounds that tell why TTFT is late: of queues and of long prompts."""
     limits_s = list(ttft_limits_s)
-    why = {bound for limit_s in limits_s for bound in _next_to(limit_s, QUEUE_BOUNDS_S)}
+    why = {bound for limit_s in limits_s for bound in _next_to(limit_s, QUEUE_BOUNDS_S, BELOW)}
     return sorted({*bounds_near(limits_s, tpot_limits_s), *why, *(PROMPT_BOUNDS if why else ())})
 
 
-def _next_to(limit_s: float, ladder: Sequence[float]) -> set[float]:
-    below = max((bound for bound in ladder if bound <= limit_s), default=0.0)
+def _next_to(limit_s: float, ladder: Sequence[float], share: float = 1.0) -> set[float]:
+    """Return the bound from a limit on, and the one up to it, or up to a share of it."""
+    below = max((bound for bound in ladder if bound <= share * limit_s), default=0.0)
     above = min((bound for bound in ladder if bound >= limit_s), default=0.0)
     return {below, above} - {0.0}
 

@@ -100,7 +100,7 @@ def judge(found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet) -
         known = replace(known, tally=known.tally.restarted())
         return _held_to_served(known, learned, found, chosen, fleet)
     capped = _held_to_served(known, learned, found, chosen, fleet)
-    load = _load(found, chosen)
+    load = _load(found, chosen, *(each.requests_per_s for each in observed.attainments))
     if capped[1] is not learned or load is None or not _is_calm(found, known, chosen, fleet):
         return capped
     verdicts = tuple(_verdicts(observed, window_s))
@@ -202,13 +202,16 @@ def _each(found: Assessment, sizing: Sizing) -> float:
     return sizing.sustained_requests_per_s(number) / number
 
 
-def _load(found: Assessment, chosen: Chosen) -> float | None:
-    """Return demand over what the step time says that the replicas serve; None: not known."""
+def _load(found: Assessment, chosen: Chosen, *judged_per_s: float) -> float | None:
+    """Return demand over what the step time says that the replicas serve; None: not known.
+
+    ``judged_per_s``: requests/s of which latencies are judged, where these are more.
+    """
     demand, serving = found.traffics.demand, _serving(found)
     each = _each(found, chosen.sizing)
     if demand is None or found.traffics.metrics is not Metrics.COMPLETE or not serving:
         return None
-    return demand.requests_per_s / (serving * each) if each > 0 else None
+    return max(demand.requests_per_s, *judged_per_s) / (serving * each) if each > 0 else None
 
 
 def _is_calm(found: Assessment, known: GoodputMemory, chosen: Chosen, fleet: Fleet) -> bool:
@@ -226,7 +229,7 @@ def _verdicts(observed: Observed, window_s: float) -> Iterator[TargetResult]:
     """Yield how many requests were answered, and how many of these load has made late."""
     for each in observed.attainments:
         answered = each.requests_per_s * window_s * (1 - each.refused_fraction)
-        late = each.requests_per_s * window_s * (1 - each.fraction - each.refused_fraction)
+        late = each.requests_per_s * window_s * (1 - each.fraction)
         yield TargetResult(
             target=f"{each.name} p{100 * each.quantile:g}",
             quantile=each.quantile,
