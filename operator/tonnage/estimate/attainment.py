@@ -336,7 +336,7 @@ def _add_window(
         before = targets.get(each.target, TargetCounts())
         late = max(0.0, each.late_by_load - always)
         may_be = each.num_requests * (1 - each.quantile)
-        is_kept = is_kept and 0 < each.num_requests and each.late <= may_be
+        is_kept = is_kept and each.num_requests > 0 and each.late <= may_be
         targets[each.target] = TargetCounts(
             num_requests=before.num_requests + each.num_requests,
             late=before.late + late,

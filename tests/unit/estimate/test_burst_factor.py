@@ -4,11 +4,12 @@ import math
 
 import pytest
 
-from tonnage.estimate.attainment import LARGEST_DOWN, LARGEST_UP, TargetResult
+from tonnage.estimate.attainment import LARGEST_UP, TargetResult
 from tonnage.estimate.burst_factor import (
     FIRST,
     FORGET_S,
     HIGHEST,
+    LARGEST_DOWN,
     LOWEST,
     BurstTally,
     BurstWindow,
@@ -18,8 +19,14 @@ from tonnage.estimate.burst_factor import (
 from tonnage.estimate.metrics import WINDOWS
 
 
-def a_window(*, late, requests=1000, target="TTFT", is_burst=True, seconds=0.0):
-    verdict = TargetResult(target=target, quantile=0.99, num_requests=requests, late=late)
+def a_window(*, late, by_load=None, requests=1000, target="TTFT", is_burst=True, seconds=0.0):
+    verdict = TargetResult(
+        target=target,
+        quantile=0.99,
+        num_requests=requests,
+        late=late,
+        late_by_load=late if by_load is None else by_load,
+    )
     return BurstWindow(verdicts=(verdict,), is_burst=is_burst, seconds=seconds)
 
 
@@ -53,6 +60,10 @@ class TestFactor:
 
     def test_does_not_count_what_is_late_between_bursts(self):
         assert after(a_window(late=500, is_burst=False), a_window(late=9)) == FIRST
+
+    def test_does_not_count_what_is_late_whatever_the_load(self):
+        assert after(a_window(late=500, by_load=9)) == FIRST
+        assert after(a_window(late=500, by_load=40)) == after(a_window(late=40)) > FIRST
 
     def test_goes_back_slowly_where_a_replica_less_would_do(self):
         calm = a_window(late=0, requests=5000, is_burst=False)

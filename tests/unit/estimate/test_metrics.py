@@ -10,16 +10,19 @@ from hypothesis import strategies as st
 from tonnage.estimate.metrics import (
     DECIDING,
     LATENCY_BOUNDS_S,
+    PROMPT_BOUNDS,
     QUERIES,
+    QUEUE_BOUNDS_S,
     TPOT_BOUNDS_S,
     TTFT_BOUNDS_S,
     bounds_near,
+    judged_bounds,
     prometheus_duration,
     queries,
 )
 from tonnage.estimate.pages import BUCKETS, COLUMNS, column_of
 from tonnage.settings import Settings
-from tonnage_lab.emulator.buckets import DEFAULTS
+from tonnage_lab.emulator.buckets import DEFAULTS, one_two_five
 
 SETTINGS = Settings(prometheus_url="http://prometheus.test:9090")
 SELECTED = Settings(
@@ -44,16 +47,23 @@ SHORT = (
     "|vllm:num_requests_waiting_by_reason|vllm:kv_cache_usage_perc|vllm:gpu_cache_usage_perc"
     f"|{GAP}_sum|{OLD_GAP}_sum|{GAP}_count|{OLD_GAP}_count"
     "|vllm:request_prefill_time_seconds_sum|vllm:request_prefill_time_seconds_count"
+    "|vllm:time_to_first_token_seconds_sum"
+    "|vllm:request_queue_time_seconds_sum|vllm:request_queue_time_seconds_count"
     "|vllm:num_preemptions_total|vllm:estimated_read_bytes_per_gpu_total"
     "|vllm:estimated_write_bytes_per_gpu_total|vllm:cache_config_info"
 )
 BUCKET_NAMES = (
     "vllm:num_requests_running|vllm:time_to_first_token_seconds_bucket"
     "|vllm:request_time_per_output_token_seconds_bucket"
+    "|vllm:request_queue_time_seconds_bucket|vllm:request_prompt_tokens_bucket"
 )
+LIMITS = "0[.]05|1[.]0|2[.]0|2[.]5"
+PROMPTS = "|".join(f"{lead}{zeros}[.]0" for zeros in ("000", "0000", "00000") for lead in (1, 2, 5))
 GOLDEN = {
     "scrapes": f'{{__name__=~"{LONG}{SHORT}"}}[60s]',
-    "latencies": f'{{__name__=~"{BUCKET_NAMES}",le=~"0[.]05|1[.]0|2[.]0|2[.]5|[+]Inf|"}}[60s]',
+    "latencies": (
+        f'{{__name__=~"{BUCKET_NAMES}",le=~"{LIMITS}|{PROMPTS}|1000000[.]0|[+]Inf|"}}[60s]'
+    ),
     "gpus": '{__name__=~"DCGM_FI_PROF_DRAM_ACTIVE",namespace=~"gpu-operator"}[60s]',
 }
 
@@ -154,6 +164,31 @@ class TestBounds:
                 above = [bound for bound in ladder if bound >= limit_s]
                 assert set(below[-1:] + above[:1]) <= set(found)
 
+    @pytest.mark.parametrize(
+        ("ttft_s", "tpot_s", "queue_s"),
+        [
+            ([], [], []),
+            ([], [0.06], []),
+            ([0.4], [], [0.3, 0.5]),
+            ([0.05], [], [0.3]),
+            ([3], [], [2.5, 5]),
+            ([20_000], [], [7680]),
+        ],
+    )
+    def test_of_queues_and_prompts_are_asked_for_where_a_first_token_is_judged(
+        self, ttft_s, tpot_s, queue_s
+    ):
+        prompts = PROMPT_BOUNDS if ttft_s else ()
+
+        assert judged_bounds(ttft_s, tpot_s) == sorted(
+            {*bounds_near(ttft_s, tpot_s), *queue_s, *prompts}
+        )
+
+    @given(limit_s=st.floats(0.001, 3600))
+    def test_that_judge_hold_those_next_to_the_limits(self, limit_s):
+        assert set(bounds_near([limit_s], [])) < set(judged_bounds([limit_s], []))
+        assert bounds_near([], [limit_s]) == judged_bounds([], [limit_s])
+
     def test_match_the_whole_bound_only_and_what_has_none(self):
         pattern = re.compile(re.search(r'le=~"([^"]*)"', asked()["latencies"])[1])
 
@@ -165,6 +200,8 @@ class TestLadders:
     def test_of_the_engine_are_those_that_the_emulated_one_shows(self):
         assert tuple(DEFAULTS["time_to_first_token"]) == TTFT_BOUNDS_S
         assert tuple(DEFAULTS["inter_token_latency"]) == TPOT_BOUNDS_S
+        assert tuple(DEFAULTS["request_latency"]) == QUEUE_BOUNDS_S
+        assert {each for each in one_two_five(1_000_000) if each >= 1000} == set(PROMPT_BOUNDS)
 
     def test_of_ours_has_a_bound_near_every_limit_from_a_millisecond_to_five_minutes(self):
         ratios = [high / low for low, high in pairwise(LATENCY_BOUNDS_S)]

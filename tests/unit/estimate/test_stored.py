@@ -375,7 +375,7 @@ class TestWhatIsDropped:
     @pytest.mark.parametrize(
         ("name", "value"),
         [
-            ("goodput_factor", 0.19),
+            ("goodput_factor", 0.049),
             ("goodput_factor", 1.51),
             ("goodput_factor", 100),
             ("burst_factor", 0.99),
