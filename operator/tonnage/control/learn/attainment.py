@@ -211,7 +211,7 @@ def _load(found: Assessment, chosen: Chosen, *judged_per_s: float) -> float | No
     each = _each(found, chosen.sizing)
     if demand is None or found.traffics.metrics is not Metrics.COMPLETE or not serving:
         return None
-    return max(demand.requests_per_s, *judged_per_s) / (serving * each) if each > 0 else None
+    return max((demand.requests_per_s, *judged_per_s)) / (serving * each) if each > 0 else None
 
 
 def _is_calm(found: Assessment, known: GoodputMemory, chosen: Chosen, fleet: Fleet) -> bool:
