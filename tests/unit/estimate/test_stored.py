@@ -54,7 +54,7 @@ records = st.builds(
 )
 objects = st.builds(
     ObjectPosterior,
-    goodput_factor=numbers(0.2, 1.5),
+    goodput_factor=numbers(0.05, 1.5),
     num_judged=numbers(0, 1e9),
     judged_at_s=times,
     burst_factor=st.none() | numbers(1, 3),
