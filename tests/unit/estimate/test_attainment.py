@@ -138,6 +138,11 @@ class TestLowering:
         assert (found.posterior.goodput_factor < 0.5) is is_judged
         assert (found.tally == AttainmentCounts()) is not is_judged
 
+    def test_is_not_for_what_is_late_without_any_load(self):
+        found = judge(a_window(late=100, load=0.0))
+
+        assert (found.posterior, found.tally) == (NEW, AttainmentCounts())
+
     @pytest.mark.parametrize("load", [0.3, 0.7, 1.0])
     def test_is_not_for_what_is_late_whatever_the_load(self, load):
         assert moved(*[a_window(late=900, by_load=0, load=load)] * 20) == 0
@@ -204,7 +209,14 @@ class TestTheLoadThatWasServed:
         assert judge(window).tally.kept_load == 0.84
 
     def test_is_of_no_window_without_requests(self):
+        refused = (a_result(late=0, requests=0),)
+
         assert judge(a_window(late=0, requests=0)).tally.kept_load == 0
+        assert judge(a_window(late=0, verdicts=refused)).tally.kept_load == 0
+
+    def test_is_of_all_that_is_late(self):
+        assert judge(a_window(late=51, by_load=0)).tally.kept_load == 0
+        assert judge(a_window(late=50, by_load=0)).tally.kept_load == 0.9
 
     def test_outlives_a_step(self):
         found = judge(a_window(late=10, load=0.84), *[a_window(late=900, load=0.6)] * 2)
@@ -362,10 +374,11 @@ class TestWhatNoReplicaMends:
         assert found.posterior.goodput_factor == pytest.approx(0.6 / 4 ** (1 / 6), rel=0.01)
         assert found.tally.trial.late_share == pytest.approx(0.2, rel=0.01)
 
-    def test_fades_in_a_day(self):
-        found = judge(a_window(late=100, seconds=DAY_S), tally=self.SHOWN)
+    def test_stays_while_as_many_are_late(self):
+        found = judge(*[a_window(late=100, seconds=DAY_S)] * 9, tally=self.SHOWN, every_s=DAY_S)
 
-        assert found.tally.unmended[TTFT] == pytest.approx(0.1 / math.e)
+        assert found.tally.unmended[TTFT] == 0.1
+        assert found.posterior.goodput_factor == 1
 
     @pytest.mark.parametrize(("late", "share"), [(0, 0.0), (20, 0.02), (66, 0.1), (100, 0.1)])
     def test_is_no_more_than_is_late_but_for_chance(self, late, share):
@@ -387,10 +400,10 @@ class TestWhatNoReplicaMends:
 
         assert found.tally.unmended == {TTFT: pytest.approx(0.2, rel=0.01)}
 
-    def test_does_not_keep_a_load_from_being_served(self):
-        found = judge(a_window(late=140, load=0.8, may_raise=False), tally=self.SHOWN)
+    def test_is_no_target_that_is_met(self):
+        found = judge(a_window(late=140, load=0.8), tally=self.SHOWN)
 
-        assert found.tally.kept_load == 0.8
+        assert found.tally.kept_load == 0
 
 
 class TestFleets:
@@ -428,7 +441,7 @@ class TestFleets:
 
     @pytest.mark.parametrize("always", [0.03, 0.1, 0.4])
     def test_try_one_step_where_no_load_is_the_cause(self, always):
-        number, tally, known = self.loop(always=always, true=2.0, windows=20)
+        number, tally, known = self.loop(always=always, true=2.0)
 
         assert number <= math.ceil(4 * math.exp(LARGEST_DOWN))
         assert known.goodput_factor == pytest.approx(1.0)
@@ -478,6 +491,11 @@ class TestRaising:
 
     def test_is_not_where_as_many_are_late_for_another_cause(self):
         assert moved(*[a_window(late=50, by_load=0, load=0.95)] * 50) == 0
+
+    def test_is_of_what_is_late_for_whatever_cause(self):
+        found = moved(a_window(late=20, by_load=0, load=1.0, steepness=25))
+
+        assert found == moved(a_window(late=20, load=1.0, steepness=25)) > 0
 
     def test_is_not_while_the_fleet_changes(self):
         assert moved(a_window(late=0, load=0.95, may_raise=False)) == 0

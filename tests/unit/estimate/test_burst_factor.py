@@ -19,7 +19,7 @@ from tonnage.estimate.burst_factor import (
 from tonnage.estimate.metrics import WINDOWS
 
 
-def a_window(*, late, by_load=None, requests=1000, target="TTFT", is_burst=True, seconds=0.0):
+def a_window(*, late, requests=1000, target="TTFT", by_load=None, **changes):
     verdict = TargetResult(
         target=target,
         quantile=0.99,
@@ -27,7 +27,7 @@ def a_window(*, late, by_load=None, requests=1000, target="TTFT", is_burst=True,
         late=late,
         late_by_load=late if by_load is None else by_load,
     )
-    return BurstWindow(verdicts=(verdict,), is_burst=is_burst, seconds=seconds)
+    return BurstWindow(**{"verdicts": (verdict,), "is_burst": True, "seconds": 0.0} | changes)
 
 
 def after(*windows, factor=FIRST):
