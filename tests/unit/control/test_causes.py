@@ -1,0 +1,474 @@
+"""Why requests are late, from what engines say of prompts, queues, steps and pods."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from fleet_builders import NOW_S, a_deployment_body, a_pod_body, a_sizing, a_state
+from measured_builders import an_engine
+from tonnage.control.input.memory import PodSpeed
+from tonnage.control.input.state import Attainment
+from tonnage.control.measure.causes import Evidence, longest_in_time, with_cause
+from tonnage.control.report.reasons import REASONS
+from tonnage.estimate.metrics import ATTAINMENT_SCRAPES, WINDOWS
+from tonnage.estimate.samples import WindowRates
+from tonnage.sizing.serving.ttft import own_prefill_s
+
+INF = math.inf
+SIZING = a_sizing()
+"""Prompts of 4,000 tokens, of which one takes 0.35 s alone, under a TTFT of 2 s at p95."""
+OWN_S = own_prefill_s(SIZING.replica, SIZING.request.workload, SIZING.idle, 4000)
+RATE = 10.0
+"""Requests/s of an engine."""
+CALM = {
+    "queue_s": 0.01,
+    "prefill_s": OWN_S,
+    "outside_s": 0.05,
+    "cached": 0.0,
+}
+"""Means in seconds, and the share of prompt tokens that are cached."""
+
+
+def an_engine_of(pod="a", *, late=0.0, tpot_late=0.0, rate=RATE, limit_s=2.0, **changes):
+    """An engine whose requests wait, are prefilled and pass the server for so long in the mean.
+
+    A figure that is None is one of an engine that has no such metric.
+    """
+    means = CALM | {name: changes.pop(name) for name in CALM.keys() & changes.keys()}
+    known = [means["queue_s"] or 0.0, means["prefill_s"] or 0.0, means["outside_s"] or 0.0]
+    told = {
+        "seconds": 15.0 * (ATTAINMENT_SCRAPES - 1),
+        "completed_per_s": rate,
+        "in_flight_per_s": 0.0,
+        "rejected_per_s": changes.pop("rejected_per_s", 0.0),
+        "started_per_s": rate,
+        "started_prompt_tokens_per_s": 4000 * rate,
+        "computed_prompt_tokens_per_s": 4000 * rate * (1 - means["cached"]),
+    }
+    if means["outside_s"] is not None:
+        told["first_token_s_per_s"] = rate * sum(known)
+    if means["queue_s"] is not None:
+        told |= {"queue_s_per_s": rate * means["queue_s"], "queues_per_s": rate}
+    if means["prefill_s"] is not None:
+        told |= {"prefill_s_per_s": rate * means["prefill_s"], "prefills_per_s": rate}
+    engine = an_engine(
+        pod,
+        ttft_within={limit_s: (1 - late) * rate, INF: rate},
+        tpot_within={0.05: (1 - tpot_late) * rate, INF: rate},
+    )
+    return replace(engine, windows=dict.fromkeys(WINDOWS, WindowRates(**told)), **changes)
+
+
+def late(share, *, name="TTFT", limit_s=2.0, quantile=0.95, **changes):
+    """So large a share of the requests misses a target."""
+    return Attainment(
+        name=name,
+        quantile=quantile,
+        limit_s=limit_s,
+        fraction=1 - share,
+        requests_per_s=2 * RATE,
+        **changes,
+    )
+
+
+def a_speed(slower):
+    return PodSpeed(node=None, slower=slower, mbu=0.3, mfu=0.3, seen_at_s=NOW_S)
+
+
+def evidence(*engines, ready_for_s=None, speeds=None, before="", **changes):
+    """Of pods that serve for an hour, or for as long as is said by name."""
+    ready = dict.fromkeys((each.pod for each in engines), 3600) | (ready_for_s or {})
+    bodies = [a_pod_body(pod, ready_for_s=since_s) for pod, since_s in ready.items()]
+    known = Evidence(
+        engines=engines,
+        pods=a_state(pods=bodies, live=a_deployment_body()).pods,
+        speeds={pod: a_speed(slower) for pod, slower in (speeds or {}).items()},
+        sizing=SIZING,
+        now_s=NOW_S,
+        before=before,
+    )
+    return replace(known, **changes)
+
+
+def cause(attainment, *engines, **changes):
+    """Return the code of the cause."""
+    return with_cause(attainment, evidence(*engines, **changes)).cause.code
+
+
+def two(**changes):
+    return tuple(an_engine_of(pod, **changes) for pod in "ab")
+
+
+class TestQueued:
+    def test_is_what_waits_for_long_in_the_mean(self):
+        found = with_cause(late(0.3), evidence(*two(late=0.3, queue_s=1.0)))
+
+        assert found.cause.code == "Queued"
+        assert "requests wait 1.00 s in the mean" in found.cause.message
+        assert found.late_by_load == pytest.approx(0.3)
+
+    def test_is_nothing_that_waits_too_short_to_make_so_many_late(self):
+        # By their mean at most one in sixteen can have waited for the 1.6 s that are left.
+        assert cause(late(0.3), *two(late=0.3, queue_s=0.1)) == "TargetMissed"
+        assert cause(late(0.1), *two(late=0.1, queue_s=0.1)) == "Queued"
+
+    @pytest.mark.parametrize(("within_s", "code"), [(9.9, "TargetMissed"), (6.0, "Queued")])
+    def test_is_nothing_that_waits_in_time_by_the_histogram(self, within_s, code):
+        told = two(late=0.3, queue_s=1.0, queue_within={1.5: within_s, INF: RATE})
+
+        assert cause(late(0.3), *told) == code
+
+    @pytest.mark.parametrize("within", [{2.0: RATE, INF: RATE}, {INF: RATE}, {}])
+    def test_is_by_the_mean_where_no_bound_is_below_what_is_left(self, within):
+        assert cause(late(0.3), *two(late=0.3, queue_s=1.0, queue_within=within)) == "Queued"
+
+    def test_is_taken_for_the_cause_by_engines_without_a_figure_of_it(self):
+        found = with_cause(late(0.3), evidence(*two(late=0.3, queue_s=None)))
+
+        assert found.cause.code == "Queued"
+        assert found.cause.message == "requests wait for a replica that has others"
+
+
+class TestSlowSteps:
+    def test_are_a_prefill_that_takes_longer_than_alone(self):
+        found = with_cause(late(0.3), evidence(*two(late=0.3, prefill_s=OWN_S + 0.7)))
+
+        assert found.cause.code == "SlowSteps"
+        assert found.cause.message == "prefill takes 1.05 s, alone it would take 346 ms"
+        assert found.late_by_load == pytest.approx(0.3)
+
+    def test_are_none_where_it_takes_as_long_as_alone(self):
+        assert cause(late(0.3), *two(late=0.3)) == "TargetMissed"
+        assert cause(late(0.3), *two(late=0.3, prefill_s=OWN_S / 2)) == "TargetMissed"
+
+    def test_are_no_cause_where_the_wait_is_longer(self):
+        assert cause(late(0.3), *two(late=0.3, prefill_s=OWN_S + 0.7, queue_s=1.5)) == "Queued"
+
+    def test_are_all_that_makes_a_later_token_late(self):
+        found = with_cause(late(0.2, name="TPOT", limit_s=0.05), evidence(*two(tpot_late=0.2)))
+
+        assert found.cause.code == "SlowSteps"
+        assert found.late_by_load == pytest.approx(0.2)
+
+
+class TestLongPrompts:
+    """Under 400 ms the longest prompt that comes in time on an idle replica has 4,052 tokens."""
+
+    LIMIT_S = 0.4
+
+    def found(self, share, prompts, **changes):
+        told = two(late=share, limit_s=self.LIMIT_S, prompts_within=prompts, **changes)
+        return with_cause(late(share, limit_s=self.LIMIT_S), evidence(*told))
+
+    def test_are_those_that_are_late_alone(self):
+        found = self.found(0.1, {2e3: 9.0, 5e3: 9.0, 1e4: 10.0, INF: 10.0})
+
+        assert found.cause.code == "LongPrompts"
+        assert found.cause.message.startswith("10.0% of prompts have over 4,0")
+        assert "take longer than 400 ms on an idle replica" in found.cause.message
+        assert found.late_by_load == 0
+
+    def test_are_bounds_between_two_buckets(self):
+        found = self.found(0.15, {2e3: 8.0, 5e3: 9.0, 1e4: 10.0, INF: 10.0})
+
+        assert found.cause.message.startswith("10.0% to 20.0% of prompts ")
+
+    def test_leave_what_waits_to_load(self):
+        found = self.found(0.3, {2e3: 9.0, 5e3: 9.0, 1e4: 10.0, INF: 10.0}, queue_s=1.0)
+
+        assert found.cause.code == "Queued"
+        assert found.late_by_load == pytest.approx(0.2)
+
+    def test_are_none_that_are_not_late(self):
+        # Ten of a hundred are long, and only one is late: so the table is too careful.
+        found = self.found(0.01, {2e3: 9.0, 5e3: 9.0, 1e4: 10.0, INF: 10.0}, queue_s=1.0)
+
+        assert (found.cause.code, found.late_by_load) == ("LongPrompts", 0)
+
+    @pytest.mark.parametrize("prompts", [{}, {INF: 10.0}, {1e3: 0.0, INF: 0.0}, {1e3: 9.0}])
+    def test_are_none_of_engines_that_do_not_tell_them(self, prompts):
+        found = self.found(0.3, prompts, queue_s=1.0)
+
+        assert found.cause.code == "Queued"
+        assert found.late_by_load == pytest.approx(0.3)
+
+    def test_are_shares_of_what_the_engines_that_tell_them_serve(self):
+        told = an_engine_of("a", late=0.1, limit_s=0.4, prompts_within={5e3: 27.0, INF: 30.0})
+        more = an_engine_of("b", late=0.1, limit_s=0.4, prompts_within={5e3: 10.0, INF: 10.0})
+        blind = an_engine_of("c", late=0.1, limit_s=0.4)
+
+        found = with_cause(late(0.1, limit_s=0.4), evidence(told, more, blind))
+
+        # 3 of 40 are over 5,000; of the 37 others two fifths are within 2,000.
+        assert found.cause.message.startswith("7.5% to 63.0% of prompts ")
+
+
+@pytest.mark.parametrize("limit_s", [0.05, 0.2, 0.4, 0.6])
+def test_a_longer_prompt_than_the_longest_in_time_is_late_on_an_idle_replica(limit_s):
+    replica, workload = SIZING.replica, SIZING.request.workload
+    constants = replica.model.constants
+
+    def alone_s(tokens):
+        server_s = constants.per_request_s + constants.per_prompt_token_s * tokens
+        return own_prefill_s(replica, workload, SIZING.idle, tokens) + server_s
+
+    longest = longest_in_time(SIZING, limit_s)
+
+    assert alone_s(longest) <= limit_s < alone_s(1.01 * longest)
+
+
+def test_the_longest_prompt_in_time_is_within_what_a_request_may_have():
+    assert longest_in_time(SIZING, 1e-6) == 1
+    assert longest_in_time(SIZING, 1e6) == SIZING.request.context_tokens
+
+
+class TestServerDelay:
+    @pytest.mark.parametrize(("outside_s", "code"), [(1.1, "ServerDelay"), (0.9, "TargetMissed")])
+    def test_is_more_than_half_of_the_limit_outside_of_the_engine(self, outside_s, code):
+        found = with_cause(late(0.3), evidence(*two(late=0.3, outside_s=outside_s)))
+
+        assert (found.cause.code, found.late_by_load) == (code, 0)
+
+    def test_says_how_long(self):
+        found = with_cause(late(0.3), evidence(*two(late=0.3, outside_s=1.5)))
+
+        assert found.cause.message.startswith("1.50 s of the time to the first token pass outside")
+        assert "more replicas do not help" in found.cause.message
+
+    def test_is_none_where_a_queue_grows(self):
+        # Who ended has not waited; who started waited for as long as 30 requests take at 10/s.
+        growing = two(late=0.3, outside_s=3.0, waiting=30)
+
+        assert cause(late(0.3), *growing) != "ServerDelay"
+        assert cause(late(0.3), *two(late=0.3, outside_s=3.0, waiting=3)) == "ServerDelay"
+
+    @pytest.mark.parametrize("missing", ["queue_s", "prefill_s", "outside_s"])
+    def test_is_none_of_engines_that_do_not_tell_a_part_of_it(self, missing):
+        told = {"outside_s": 1.5} | {missing: None}
+
+        assert cause(late(0.3), *two(late=0.3, **told)) != "ServerDelay"
+
+    def test_leaves_less_for_the_wait(self):
+        # 0.9 s outside and 0.35 s of its own leave 0.75 s of 2 s.
+        assert cause(late(0.3), *two(late=0.3, queue_s=0.2)) == "TargetMissed"
+        assert cause(late(0.3), *two(late=0.3, queue_s=0.2, outside_s=0.9)) == "Queued"
+
+
+class TestSlowPod:
+    SPEEDS = {"a": 0.3, "b": 0.0, "c": 0.02}  # noqa: RUF012
+
+    def found(self, a, b=0.0, *, speeds=None, **changes):
+        engines = (
+            an_engine_of("a", late=a),
+            an_engine_of("b", late=b),
+            an_engine_of("c", late=b),
+        )
+        known = evidence(*engines, speeds=self.SPEEDS if speeds is None else speeds, **changes)
+        return with_cause(late((a + 2 * b) / 3), known)
+
+    def test_is_one_whose_steps_take_longer_and_whose_requests_are_late(self):
+        found = self.found(0.4)
+
+        assert (found.cause.code, found.late_by_load) == ("SlowPod", 0)
+        assert found.cause.message.startswith("steps of a take 32% longer")
+
+    def test_is_none_where_the_others_are_late_too(self):
+        assert self.found(0.4, 0.3).cause.code != "SlowPod"
+
+    def test_is_none_whose_requests_are_in_time(self):
+        assert self.found(0.0, 0.3).cause.code != "SlowPod"
+
+    @pytest.mark.parametrize(
+        "speeds",
+        [
+            {},
+            {"a": 0.3},
+            {"a": 0.14, "b": 0.0, "c": 0.0},
+            {"b": 0.0, "c": 0.0},
+            {"b": -0.3, "c": -0.3},
+            {"a": 0.3, "b": 0.2, "c": 0.25},
+        ],
+    )
+    def test_is_none_that_is_not_known_to_be_slower_than_the_others(self, speeds):
+        assert self.found(0.4, speeds=speeds).cause.code != "SlowPod"
+
+    def test_is_none_that_serves_for_less_than_the_window(self):
+        assert self.found(0.4, ready_for_s={"a": 100}).cause.code != "SlowPod"
+        assert self.found(0.4, ready_for_s={"a": 121}).cause.code == "SlowPod"
+
+    def test_is_told_by_later_tokens_too(self):
+        engines = (an_engine_of("a", tpot_late=0.4), an_engine_of("b"), an_engine_of("c"))
+        missed = late(0.13, name="TPOT", limit_s=0.05)
+
+        assert cause(missed, *engines, speeds=self.SPEEDS) == "SlowPod"
+        # The later tokens of one say nothing of the first tokens of all.
+        assert cause(late(0.13), *engines, speeds=self.SPEEDS) != "SlowPod"
+
+    def test_does_not_make_late_what_was_refused(self):
+        engines = (an_engine_of("a"), an_engine_of("b"), an_engine_of("c"))
+        refused = late(0.2, refused_fraction=0.2)
+
+        assert cause(refused, *engines, speeds=self.SPEEDS) == "Refused"
+
+
+class TestUnevenRouting:
+    def found(self, *rates, **changes):
+        """The first pod's requests are late."""
+        engines = [
+            an_engine_of(pod, rate=rate, late=0.0 if number else 0.4)
+            for number, (pod, rate) in enumerate(zip("abc", rates, strict=False))
+        ]
+        share = 0.4 * rates[0] / sum(rates)
+        return with_cause(late(share), evidence(*engines, **changes))
+
+    def test_is_one_pod_that_has_more_and_whose_requests_are_late(self):
+        found = self.found(20.0, 11.0, 9.0)
+
+        assert (found.cause.code, found.late_by_load) == ("UnevenRouting", 0)
+        assert found.cause.message.startswith("a gets 20 requests/s, the others 10: ")
+
+    @pytest.mark.parametrize(
+        "rates",
+        [
+            (12.0, 10.0, 10.0),
+            (8.0, 10.0, 10.0),
+            # 2.4 and 1.2 requests in two minutes: chance.
+            (0.02, 0.01, 0.01),
+        ],
+    )
+    def test_is_none_that_has_as_many_but_for_chance(self, rates):
+        assert self.found(*rates).cause.code != "UnevenRouting"
+
+    def test_is_none_of_a_single_pod(self):
+        assert self.found(20.0).cause.code != "UnevenRouting"
+
+    def test_is_none_where_the_pod_is_slow(self):
+        speeds = {"a": 0.4, "b": 0.0, "c": 0.0}
+
+        assert self.found(20.0, 10.0, 10.0, speeds=speeds).cause.code == "SlowPod"
+
+    def test_is_of_pods_with_several_engines_as_a_whole(self):
+        # Two ranks of one pod have as many together as another pod.
+        ranks = [replace(an_engine_of("a", rate=5.0, late=0.4), engine=each) for each in "01"]
+
+        assert cause(late(0.2), *ranks, an_engine_of("b", rate=10.0)) != "UnevenRouting"
+        assert cause(late(0.2), *ranks, an_engine_of("b", rate=5.0)) == "UnevenRouting"
+
+
+class TestColdPrefix:
+    def found(self, *, since_s=300, new=0.1, old=0.6, at_new=0.4, at_old=0.0):
+        engines = (
+            an_engine_of("a", late=at_new, cached=new),
+            an_engine_of("b", late=at_new, cached=new),
+            an_engine_of("c", late=at_old, cached=old),
+        )
+        ready = {"a": since_s, "b": since_s}
+        return with_cause(late(0.2), evidence(*engines, ready_for_s=ready))
+
+    def test_is_what_new_pods_have_not_cached(self):
+        found = self.found()
+
+        assert (found.cause.code, found.late_by_load) == ("ColdPrefix", 0)
+        assert found.cause.message.startswith(
+            "10% of prompt tokens are cached at new replicas, 60% at the others"
+        )
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"since_s": 901},
+            {"since_s": 100},
+            {"new": 0.55},
+            {"new": 0.6, "old": 0.1},
+            {"at_old": 0.4},
+            {"at_new": 0.0, "at_old": 0.4},
+        ],
+    )
+    def test_is_none_where_pods_are_old_or_have_cached_as_much_or_all_are_late(self, changes):
+        assert self.found(**changes).cause.code != "ColdPrefix"
+
+    def test_is_not_known_where_no_pod_is_old(self):
+        engines = two(late=0.4, cached=0.1)
+
+        assert cause(late(0.4), *engines, ready_for_s={"a": 300, "b": 400}) != "ColdPrefix"
+
+    def test_is_none_of_engines_that_tell_no_cached_tokens(self):
+        new, old = an_engine_of("a", late=0.4), an_engine_of("b")
+        blind = {
+            scrapes: window._replace(computed_prompt_tokens_per_s=None)
+            for scrapes, window in new.windows.items()
+        }
+
+        found = cause(late(0.2), replace(new, windows=blind), old, ready_for_s={"a": 300})
+
+        assert found != "ColdPrefix"
+
+
+class TestRefused:
+    def test_is_what_is_in_no_histogram(self):
+        found = with_cause(late(0.2, refused_fraction=0.2), evidence(*two()))
+
+        assert (found.cause.code, found.late_by_load) == ("Refused", 0)
+        assert found.cause.message == "20.0% were refused"
+
+    def test_leaves_what_waits_to_load(self):
+        found = with_cause(late(0.3, refused_fraction=0.2), evidence(*two(late=0.125, queue_s=1.0)))
+
+        assert found.cause.code == "Refused"
+        assert found.late_by_load == pytest.approx(0.1)
+
+
+class TestWhatIsKnownAlready:
+    def test_is_left_as_it_is(self):
+        given = with_cause(late(0.3), evidence(*two(late=0.3, queue_s=1.0))).cause
+        known = late(0.3, cause=given)
+
+        assert with_cause(known, evidence(*two(late=0.3, outside_s=1.5))) is known
+
+    def test_is_nothing_where_nothing_is_late(self):
+        calm = late(0.0)
+
+        assert with_cause(calm, evidence(*two(queue_s=5.0))) is calm
+
+
+class TestAnotherCause:
+    """A cause that was reported stays until another is larger by half."""
+
+    @pytest.mark.parametrize(
+        ("before", "waits", "code"),
+        [
+            ("", 0.12, "Queued"),
+            ("Refused", 0.12, "Refused"),
+            ("Refused", 0.16, "Queued"),
+            ("", 0.08, "Refused"),
+            ("Queued", 0.08, "Queued"),
+            ("Queued", 0.06, "Refused"),
+            ("TargetsMet", 0.12, "Queued"),
+        ],
+    )
+    def test_has_to_be_larger_by_half(self, before, waits, code):
+        missed = late(0.1 + waits, refused_fraction=0.1)
+        engines = two(late=waits / 0.9, queue_s=1.0)
+
+        found = with_cause(missed, evidence(*engines, before=before))
+
+        assert found.cause.code == code
+        # What load makes late is the same whatever is reported.
+        assert found.late_by_load == pytest.approx(waits)
+
+
+class TestUnknown:
+    def test_lowers_nothing(self):
+        found = with_cause(late(0.3), evidence(*two(late=0.3)))
+
+        assert found.cause.code == "TargetMissed"
+        assert found.cause.message == "the cause is not known"
+        assert found.late_by_load == 0
+
+
+def test_each_cause_is_explained_in_the_documentation():
+    causes = {"Queued", "SlowSteps", "LongPrompts", "ServerDelay", "SlowPod", "UnevenRouting"}
+    causes |= {"ColdPrefix", "Refused", "CachesLate", "TargetMissed"}
+
+    assert causes <= REASONS
