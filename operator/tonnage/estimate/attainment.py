@@ -48,6 +48,8 @@ EVIDENCE_S = 1800.0
 """For which evidence counts in full, however many requests came: a queue of a minute makes hundreds
 late, and is gone. A minute of an hour misses no SLO; four times as many late as allowed show within
 three windows all the same."""
+LASTING = 2
+"""Windows in a row: a burst is over in one, and its load is more than that of the window."""
 HALF_LIFE_S = 24 * HOUR_S
 LEAST_RESPONSE = 2.0
 """Power of the load, with which what load makes late falls at least: a request that comes while a
@@ -68,9 +70,9 @@ class TargetResult:
     quantile: float
     num_requests: float
     late: float
-    """For whatever cause."""
+    """But for prompts that certainly are late alone."""
     late_by_load: float
-    """Of these, at most those that fewer requests for each replica would have in time."""
+    """Of these, those that fewer requests for each replica would have in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +141,8 @@ class AttainmentCounts:
     trial: Trial | None = None
     unmended: Mapping[str, float] = field(default_factory=dict)
     """By target, the share of requests that more replicas did not mend."""
+    missed_in_a_row: int = 0
+    """The newest windows in which load made more late than may be."""
     kept_load: float = 0.0
     """The highest at which the targets were met; it fades in a day."""
 
@@ -155,7 +159,7 @@ class AttainmentCounts:
 
     def restarted(self) -> "AttainmentCounts":
         """Return what is known without the evidence."""
-        return replace(self, targets={}, load_s=0.0, seconds=0.0)
+        return replace(self, targets={}, load_s=0.0, seconds=0.0, missed_in_a_row=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +208,7 @@ def judge_window(
         return known
     counts = known.tally.targets[name]
     lowered = _lowered(known.tally, counts, power, steepness)
-    if lowered is not None and lowered < factor:
+    if known.tally.missed_in_a_row >= LASTING and lowered is not None and lowered < factor:
         return _lower(known, name, lowered, at)
     is_high = window.may_raise and window.load > HIGH_LOAD * factor
     late = counts.late_at_all
@@ -327,7 +331,7 @@ def _add_window(
     most = max((each.allowed for each in tally.targets.values()), default=0.0)
     kept = 0.5 if most > MOST_ALLOWED and tally.seconds >= EVIDENCE_S else 1.0
     targets = {name: each.times(kept) for name, each in tally.targets.items()}
-    unmended, is_kept = {**tally.unmended}, bool(window.verdicts)
+    unmended, is_kept, is_missed = {**tally.unmended}, bool(window.verdicts), False
     for each in window.verdicts:
         always = unmended.get(each.target, 0.0) * each.num_requests
         if always and _score(each.late_by_load, always) < -DEVIATIONS:
@@ -336,11 +340,12 @@ def _add_window(
         before = targets.get(each.target, TargetCounts())
         late = max(0.0, each.late_by_load - always)
         may_be = each.num_requests * (1 - each.quantile)
+        is_missed = is_missed or late > may_be
         is_kept = is_kept and each.num_requests > 0 and each.late <= may_be
         targets[each.target] = TargetCounts(
             num_requests=before.num_requests + each.num_requests,
             late=before.late + late,
-            late_at_all=before.late_at_all + each.late,
+            late_at_all=before.late_at_all + max(0.0, each.late - always),
             allowed=before.allowed + may_be,
             expected=before.expected + may_be * min(1.0, expected_ratio),
         )
@@ -351,6 +356,7 @@ def _add_window(
         load_s=kept * tally.load_s + window.load * window.seconds,
         seconds=kept * tally.seconds + window.seconds,
         unmended=unmended,
+        missed_in_a_row=tally.missed_in_a_row + 1 if is_missed else 0,
         kept_load=max(fading * tally.kept_load, window.load if is_kept else 0.0),
     )
 

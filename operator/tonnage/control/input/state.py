@@ -356,6 +356,8 @@ class Attainment:
     """Of these: they got no first token at all."""
     cause: Reason | None = None
     """Of most of what is late."""
+    late_alone: float = 0.0
+    """Share of these whose prompts certainly take longer than the limit on an idle replica."""
     late_by_load: float = 0.0
     """Share of these that fewer requests for each replica would have in time."""
 

@@ -27,6 +27,7 @@ from tonnage.estimate.attainment import (
 )
 from tonnage.estimate.burst_factor import HIGHEST, BurstWindow
 from tonnage.estimate.calibration import is_material, memory_key
+from tonnage.estimate.demand import MeasuredDemand
 from tonnage.estimate.metrics import ATTAINMENT_SCRAPES
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.policy.situation import Metrics
@@ -35,6 +36,8 @@ from tonnage.units import count_of, significant
 
 MOVED = 0.02
 """Of goodput, by which the learner has moved it: what was late then is its evidence."""
+SURE = 2.0
+"""Deviations by chance."""
 DRAIN_TOLERANCE = 2.0
 """Times the time that a queue should take to be served, for which it is an overload's."""
 LONGEST_DRAIN_S = 1800.0
@@ -53,7 +56,7 @@ def _with_load(found: Assessment, chosen: Chosen, fleet: Fleet) -> GoodputMemory
     known, demand = found.memory.goodput, found.traffics.demand
     if demand is None:
         return known
-    load = _load(found, chosen)
+    load = _load(found, chosen, *_newest_per_s(demand))
     is_overloaded = load is None or load > OVERLOAD * chosen.goodput_factor
     is_queued = demand.waiting >= QUEUED * max(1, _serving(found))
     drained_by_s, expected_s = known.drained_by_s, fleet.now_s + _drain_s(found, chosen)
@@ -67,6 +70,13 @@ def _with_load(found: Assessment, chosen: Chosen, fleet: Fleet) -> GoodputMemory
         overloaded_at_s=fleet.now_s if is_overloaded or is_draining else known.overloaded_at_s,
         drained_by_s=drained_by_s if is_draining else None,
     )
+
+
+def _newest_per_s(demand: MeasuredDemand) -> Iterator[float]:
+    """Yield the requests/s of the shortest window, less chance: a mean has no burst."""
+    if newest := demand.newest:
+        certain = newest.requests - SURE * math.sqrt(newest.requests)
+        yield max(0.0, certain) / newest.seconds
 
 
 def _drain_s(found: Assessment, chosen: Chosen) -> float:
@@ -229,7 +239,7 @@ def _verdicts(observed: Observed, window_s: float) -> Iterator[TargetResult]:
     """Yield how many requests were answered, and how many of these load has made late."""
     for each in observed.attainments:
         answered = each.requests_per_s * window_s * (1 - each.refused_fraction)
-        late = each.requests_per_s * window_s * (1 - each.fraction)
+        late = each.requests_per_s * window_s * max(0.0, 1 - each.fraction - each.late_alone)
         yield TargetResult(
             target=f"{each.name} p{100 * each.quantile:g}",
             quantile=each.quantile,

@@ -68,7 +68,7 @@ def with_cause(each: Attainment, known: Evidence) -> Attainment:
         message = "steps take longer than planned, or more requests run than planned"
         return replace(each, cause=Reason("SlowSteps", message), late_by_load=late)
     times = _times(known)
-    alone, why_alone = _late_alone(each, known)
+    least, alone, why_alone = _late_alone(each, known)
     rest = max(0.0, late - each.refused_fraction - alone)
     why_rest = _of_rest(rest, each, known, times)
     shares = {
@@ -81,7 +81,8 @@ def with_cause(each: Attainment, known: Evidence) -> Attainment:
     def weight(cause: Reason) -> float:
         return shares[cause] * (CLEARLY if cause.code == known.before else 1.0)
 
-    return replace(each, cause=max(shares, key=weight), late_by_load=by_load)
+    cause = max(shares, key=weight)
+    return replace(each, cause=cause, late_alone=least, late_by_load=by_load)
 
 
 def _of_some_pods(each: Attainment, known: Evidence) -> Reason | None:
@@ -187,12 +188,12 @@ def _mean(rates: Iterable[Rates]) -> float | None:
     return total / number if number else None
 
 
-def _late_alone(each: Attainment, known: Evidence) -> tuple[float, Reason]:
-    """Return the share of prompts that are late on an idle replica, and which these are."""
+def _late_alone(each: Attainment, known: Evidence) -> tuple[float, float, Reason]:
+    """Return the least and the likely share of prompts that are late on an idle replica."""
     within = [engine.prompts_within for engine in known.engines if engine.prompts_within]
     number = sum(engine.get(math.inf, 0.0) for engine in within)
     if not number:
-        return 0.0, NOBODY
+        return 0.0, 0.0, NOBODY
     longest = longest_in_time(known.sizing, each.limit_s)
     at = bisect_left(PROMPT_BOUNDS, longest)
     low, high = (PROMPT_BOUNDS[at - 1] if at else 0.0), (*PROMPT_BOUNDS, math.inf)[at]
@@ -207,7 +208,7 @@ def _late_alone(each: Attainment, known: Evidence) -> tuple[float, Reason]:
         f"{format_s(each.limit_s)} on an idle replica: more replicas do not help, tensor "
         "parallelism or a longer limit does"
     )
-    return 1 - below[longest], Reason("LongPrompts", message)
+    return least, 1 - below[longest], Reason("LongPrompts", message)
 
 
 @memoize
