@@ -62,7 +62,7 @@ def with_cause(each: Attainment, known: Evidence) -> Attainment:
     late = 1 - each.fraction
     if late <= 0 or each.cause:
         return each
-    if found := _of_some_pods(each, known):
+    if each.refused_fraction < MOST * late and (found := _of_some_pods(each, known)):
         return replace(each, cause=found)
     if each.name == "TPOT":
         message = "steps take longer than planned, or more requests run than planned"
@@ -107,12 +107,14 @@ def _of_some_pods(each: Attainment, known: Evidence) -> Reason | None:
         """Tell whether most of what is late is at some pods, and the others meet the target."""
         own, others = late.keys() & set(pods), late.keys() - set(pods)
         number, rest = (sum(each[pod] for pod in others) for each in (requests, late))
-        return bool(own and others) and rest <= min((1 - each.quantile) * number, MOST * all_late)
+        return bool(all_late and own and others) and rest <= min(
+            (1 - each.quantile) * number, MOST * all_late
+        )
 
     worst = max(late, key=late.__getitem__, default="")
     if explain([worst]):
         speeds = {pod: speed.slower for pod, speed in known.speeds.items() if pod in late}
-        own = speeds.pop(worst, 0.0)
+        own = speeds.pop(worst, -math.inf)
         if speeds and own - median_high(speeds.values()) > SLOW_POD:
             slower = math.expm1(own - median_high(speeds.values()))
             message = (
@@ -164,8 +166,10 @@ class _Times:
 
     queue_s: float | None
     prefill_s: float | None
-    server_s: float
+    server_s: float = 0.0
     """That passes outside of the engine before the first token; 0 where it is not known."""
+    is_growing: bool = False
+    """Who came last waits longer than those that finished."""
 
 
 def _times(known: Evidence) -> _Times:
@@ -173,14 +177,17 @@ def _times(known: Evidence) -> _Times:
     ttft_s = _mean((w.seconds, w.first_token_s_per_s, w.started_per_s) for w in windows)
     queue_s = _mean((w.seconds, w.queue_s_per_s, w.queues_per_s) for w in windows)
     prefill_s = _mean((w.seconds, w.prefill_s_per_s, w.prefills_per_s) for w in windows)
-    server_s = 0.0
-    if ttft_s is not None and queue_s is not None and prefill_s is not None:
-        # Who started just now may wait longer than who finished: as long as what waits lasts.
-        started = sum(w.started_per_s or 0.0 for w in windows)
-        waiting = sum(each.waiting or 0.0 for each in known.engines)
-        waited_s = max(queue_s, waiting / started if started else 0.0)
-        server_s = max(0.0, ttft_s - waited_s - prefill_s)
-    return _Times(queue_s=queue_s, prefill_s=prefill_s, server_s=server_s)
+    if ttft_s is None or queue_s is None or prefill_s is None:
+        return _Times(queue_s=queue_s, prefill_s=prefill_s)
+    started_per_s = sum(w.started_per_s or 0.0 for w in windows)
+    waiting = sum(each.waiting or 0.0 for each in known.engines)
+    waited_s = max(queue_s, waiting / started_per_s)
+    return _Times(
+        queue_s=waited_s,
+        prefill_s=prefill_s,
+        server_s=max(0.0, ttft_s - waited_s - prefill_s),
+        is_growing=waited_s > queue_s,
+    )
 
 
 def _mean(rates: Iterable[Rates]) -> float | None:
@@ -190,8 +197,8 @@ def _mean(rates: Iterable[Rates]) -> float | None:
 
 def _late_alone(each: Attainment, known: Evidence) -> tuple[float, float, Reason]:
     """Return the least and the likely share of prompts that are late on an idle replica."""
-    within = [engine.prompts_within for engine in known.engines if engine.prompts_within]
-    number = sum(engine.get(math.inf, 0.0) for engine in within)
+    within = _told(engine.prompts_within for engine in known.engines)
+    number = sum(e[math.inf] for e in within)
     if not number:
         return 0.0, 0.0, NOBODY
     longest = longest_in_time(known.sizing, each.limit_s)
@@ -209,6 +216,11 @@ def _late_alone(each: Attainment, known: Evidence) -> tuple[float, float, Reason
         "parallelism or a longer limit does"
     )
     return least, 1 - below[longest], Reason("LongPrompts", message)
+
+
+def _told(histograms: Iterable[Mapping[float, float]]) -> Sequence[Mapping[float, float]]:
+    """Return those that tell all requests and some bound."""
+    return [each for each in histograms if math.inf in each and len(each) > 1]
 
 
 @memoize
@@ -264,9 +276,9 @@ def _late_in_queue(known: Evidence, times: _Times, most_s: float) -> float:
     No more than that many times the mean wait, and no more than are above a bucket below it.
     """
     by_mean = 1.0 if times.queue_s is None else times.queue_s / most_s
-    within = [e.queue_within for e in known.engines if len(e.queue_within) > 1]
+    within = _told(engine.queue_within for engine in known.engines)
     number = sum(e[math.inf] for e in within)
-    if not number:
+    if times.is_growing or not number:
         return min(1.0, by_mean)
     told = [max((n for le, n in e.items() if le <= most_s), default=0.0) for e in within]
     return min(1.0, by_mean, 1 - sum(told) / number)
