@@ -3,8 +3,14 @@
 from dataclasses import replace
 
 from builders import a_model, a_prior
+from tonnage.estimate.attainment import (
+    AttainmentCounts,
+    SloWindow,
+    TargetResult,
+    judge_window,
+)
 from tonnage.estimate.metrics import BUSY_SCRAPES, LENGTH_WINDOWS, WINDOWS
-from tonnage.estimate.posterior import SpeedPosterior
+from tonnage.estimate.posterior import ObjectPosterior, SpeedPosterior
 from tonnage.estimate.samples import EngineSamples, WindowRates
 from tonnage.estimate.speed import (
     PromptShape,
@@ -41,6 +47,20 @@ def a_posterior(**changes):
         learned_at_s=5,
     )
     return replace(posterior, **changes)
+
+
+def missed_before(target="TTFT p95", quantile=0.95):
+    """What is remembered of a window in which load made the only request late."""
+    late = TargetResult(target=target, quantile=quantile, num_requests=1, late=1, late_by_load=1)
+    window = SloWindow(
+        verdicts=(late,),
+        load=0.9,
+        replicas=2,
+        requests_per_s_each=1.0,
+        seconds=1.0,
+        steepness=6.0,
+    )
+    return judge_window(ObjectPosterior(), AttainmentCounts(), window, now_s=0.0).tally
 
 
 def an_engine(pod="a", **changes):

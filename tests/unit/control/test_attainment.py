@@ -18,18 +18,15 @@ from fleet_builders import (
     engines_at,
     remembering,
 )
-from measured_builders import an_engine, with_figures
+from measured_builders import an_engine, missed_before, with_figures
 from tonnage.api.objects import parse_model_deployment
 from tonnage.control.input.memory import GoodputMemory, JudgedGoodput, Memory, PodSpeed
 from tonnage.control.learn.attainment import factor_reasons
 from tonnage.control.tick import tick
 from tonnage.estimate.attainment import (
     AttainmentCounts,
-    SloWindow,
     TargetCounts,
-    TargetResult,
     Trial,
-    judge_window,
 )
 from tonnage.estimate.metrics import WINDOWS
 from tonnage.estimate.posterior import ObjectPosterior
@@ -39,22 +36,6 @@ SIZING = a_sizing()
 GOODPUT = SIZING.goodput_requests_per_s
 INF = math.inf
 WINDOW_S = 120
-MISSED = judge_window(
-    ObjectPosterior(),
-    AttainmentCounts(),
-    SloWindow(
-        verdicts=(
-            TargetResult(target="TTFT p95", quantile=0.95, num_requests=1, late=1, late_by_load=1),
-        ),
-        load=0.9,
-        replicas=2,
-        requests_per_s_each=0.9 * GOODPUT,
-        seconds=1.0,
-        steepness=6.0,
-    ),
-    now_s=NOW_S - WINDOW_S,
-).tally
-"""A single request was late in the window before."""
 
 
 def a_busy_state(*, load=0.9, late=0.4, pods=None, **changes):
@@ -71,7 +52,7 @@ def a_busy_state(*, load=0.9, late=0.4, pods=None, **changes):
 def after(state=None, *, memory=None, now_s=NOW_S, **remembered):
     """What is remembered of an object after one more tick."""
     state = state or a_busy_state()
-    memory = memory or remembering(a_memory(state), tally=MISSED)
+    memory = memory or remembering(a_memory(state), tally=missed_before())
     known = remembering(memory, **remembered)
     return assessed(state, memory=known, fleet=a_fleet(state, now_s=now_s)).memory
 
@@ -134,7 +115,7 @@ class TestJudging:
 
     def test_takes_more_replicas_in_the_next_tick(self):
         state = a_busy_state(load=0.95)
-        first = assessed(state, memory=remembering(a_memory(state), tally=MISSED))
+        first = assessed(state, memory=remembering(a_memory(state), tally=missed_before()))
         later = a_fleet(state, now_s=NOW_S + 15)
 
         second = assessed(state, memory=first.memory, fleet=later)
@@ -147,7 +128,7 @@ class TestJudging:
     def test_is_kept_where_constants_are_kept(self):
         state = a_busy_state()
 
-        known = remembering(a_memory(state), tally=MISSED)
+        known = remembering(a_memory(state), tally=missed_before())
         outcome = tick(a_fleet(state), Memory(objects={state.view.uid: known}))
 
         assert outcome.memory.calibrations.objects[state.view.uid].goodput_factor < 1
@@ -241,7 +222,7 @@ class TestCachesThatAreLate:
         model = parse_model_deployment(manifest)
         live = a_deployment_body(model, sizing=sizing)
         state = a_state(manifest=manifest, engines=engines, live=live)
-        return assessed(state, memory=remembering(a_memory(state), tally=MISSED))
+        return assessed(state, memory=remembering(a_memory(state), tally=missed_before()))
 
     @pytest.mark.parametrize(
         ("wait_s", "judged"),

@@ -19,6 +19,7 @@ from fleet_builders import (
     engines_at,
     remembering,
 )
+from measured_builders import missed_before
 from tonnage.estimate.burst_factor import FIRST, HIGHEST, BurstTally
 from tonnage.estimate.burstiness import CountedWindow
 from tonnage.estimate.forecast import DemandPeak, History
@@ -108,7 +109,7 @@ class TestLateInBursts:
         state = a_bursty_state(late=0.4)
         known = replace(a_memory(state).posterior, burst_factor=HIGHEST)
 
-        posterior = after(state, posterior=known).memory.posterior
+        posterior = after(state, posterior=known, tally=missed_before()).memory.posterior
 
         assert posterior.burst_factor == HIGHEST
         assert posterior.goodput_factor < 1

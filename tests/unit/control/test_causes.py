@@ -119,6 +119,16 @@ class TestQueued:
 
         assert cause(late(0.3), *told) == code
 
+    def test_is_by_what_waits_where_those_that_ended_have_not_waited(self):
+        ended = {"queue_s": 0.01, "queue_within": {1.5: RATE, INF: RATE}}
+
+        growing = two(late=0.3, waiting=30, outside_s=3.0, **ended)
+        found = with_cause(late(0.3), evidence(*growing))
+
+        assert found.cause.message.startswith("requests wait 3.00 s in the mean")
+        assert found.late_by_load == pytest.approx(0.3)
+        assert cause(late(0.3), *two(late=0.3, **ended)) == "TargetMissed"
+
     @pytest.mark.parametrize("within", [{2.0: RATE, INF: RATE}, {INF: RATE}, {}])
     def test_is_by_the_mean_where_no_bound_is_below_what_is_left(self, within):
         assert cause(late(0.3), *two(late=0.3, queue_s=1.0, queue_within=within)) == "Queued"
@@ -240,7 +250,7 @@ class TestServerDelay:
         # Who ended has not waited; who started waited for as long as 30 requests take at 10/s.
         growing = two(late=0.3, outside_s=3.0, waiting=30)
 
-        assert cause(late(0.3), *growing) != "ServerDelay"
+        assert cause(late(0.3), *growing) == "Queued"
         assert cause(late(0.3), *two(late=0.3, outside_s=3.0, waiting=3)) == "ServerDelay"
 
     @pytest.mark.parametrize("missing", ["queue_s", "prefill_s", "outside_s"])

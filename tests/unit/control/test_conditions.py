@@ -651,9 +651,39 @@ class TestSloMet:
         assert said("SLOMet", assessed(state, memory=memory))[0] == status
 
     def test_says_what_was_missed_by_how_much(self):
-        message = shown(engines=with_attainment(0.5))["SLOMet"].message
+        found = shown(engines=with_attainment(0.5))["SLOMet"]
 
-        assert message == "TTFT: 50.0% within the limit, target 95%"
+        assert (found.reason, found.message) == (
+            "Queued",
+            "TTFT: 50.0% within the limit, target 95% "
+            "(requests wait for a replica that has others)",
+        )
+
+    def test_has_the_cause_of_the_worst_target_as_its_reason(self):
+        engines = tuple(
+            replace(each, tpot_within={0.05: 80.0, INF: 100.0}) for each in with_attainment(0.9)
+        )
+
+        found = shown(engines=engines)["SLOMet"]
+
+        # One in five is four times what may be, one in ten twice.
+        assert found.reason == "SlowSteps"
+        assert found.message == (
+            "TTFT: 90.0% within the limit, target 95% (requests wait for a replica that has "
+            "others); TPOT: 80.0% within the limit, target 95% (steps take longer than planned, "
+            "or more requests run than planned)"
+        )
+
+    def test_leaves_a_cause_that_was_reported_until_another_is_larger_by_half(self):
+        # Twelve of a hundred waited, and ten were refused.
+        told = {"rejected_per_s": 0.1, "ttft_within": {2.0: 0.78, INF: 0.9}}
+        engines = tuple(an_engine(pod, completed_per_s=EACH / 2, **told) for pod in "ab")
+        state = a_state(engines=engines)
+        before = a_condition("SLOMet", "False", reason="Refused")
+
+        assert said("SLOMet", assessed(state)) == ("False", "Queued")
+        reported = a_memory(state, conditions={"SLOMet": before})
+        assert said("SLOMet", assessed(state, memory=reported)) == ("False", "Refused")
 
     def test_is_unknown_without_traffic(self):
         assert said("SLOMet") == ("Unknown", "NoTraffic")

@@ -8,12 +8,14 @@ from fleet_builders import (
     a_deployment_body,
     a_fleet,
     a_manifest,
+    a_memory,
     a_sizing,
     a_state,
     assessed,
     engines_at,
+    remembering,
 )
-from measured_builders import steady_lengths
+from measured_builders import missed_before, steady_lengths
 from tonnage.api.objects import parse_model_deployment
 from tonnage.control.report.status import report
 
@@ -49,7 +51,8 @@ def found(usage, running, *, role="prefill", waiting=400.0, **changes):
     }
     engines = engines_at(LOAD, "ab", sizing=sizing, **full | changes)
     live = a_deployment_body(model, sizing=sizing)
-    return assessed(a_state(manifest=manifest, engines=engines, live=live))
+    state = a_state(manifest=manifest, engines=engines, live=live)
+    return assessed(state, memory=remembering(a_memory(state), tally=missed_before()))
 
 
 def shown(assessment):
@@ -71,6 +74,7 @@ class TestPromptsThatDecodeHasNotTaken:
         assert full.traffics.demand.waiting == 0
         assert shown(full).queue_depth.value == 800
         assert full.memory.posterior.goodput_factor == 1
+        assert full.observed.attainments[0].cause.code == "CachesLate"
         assert reason(full) == (
             "800 queued for decode, not for prefill: prompts that decode has not "
             "loaded fill 94% of a KV cache"

@@ -17,6 +17,7 @@ from fleet_builders import (
     assessed,
 )
 from measured_builders import an_engine
+from tonnage.control.input.memory import ReportMemory
 from tonnage.control.learn.learning import learn_from, observation, own_kv_tokens
 from tonnage.control.measure.traffic import observe_engines, reported_kv_tokens
 from tonnage.control.measure.utilization import utilization
@@ -248,7 +249,9 @@ def own_tokens(*reported):
         for pod, each in zip("abc"[: len(reported)], reported, strict=True)
     )
     state = a_state(replicas=len(reported), engines=tuple(engines))
-    return own_kv_tokens(observe_engines(state, a_fleet(state), SIZING, PRIOR), SIZING)
+    return own_kv_tokens(
+        observe_engines(state, a_fleet(state), SIZING, PRIOR, ReportMemory()), SIZING
+    )
 
 
 class TestMemory:
@@ -295,7 +298,7 @@ class TestMemory:
         ranks = (a_busy_engine("a", engine="1", kv_tokens=500_000), a_busy_engine("a"))
         state = a_state(engines=ranks)
 
-        observed = observe_engines(state, a_fleet(state), SIZING, PRIOR)
+        observed = observe_engines(state, a_fleet(state), SIZING, PRIOR, ReportMemory())
 
         assert own_kv_tokens(observed, SIZING) == 500_000
 
@@ -394,7 +397,7 @@ class TestWhoseFigures:
 class TestObserved:
     def observed(self, *engines, **changes):
         state = a_state(engines=engines, **changes)
-        return observe_engines(state, a_fleet(state), SIZING, PRIOR)
+        return observe_engines(state, a_fleet(state), SIZING, PRIOR, ReportMemory())
 
     def used(self, *engines):
         state = a_state(engines=engines)
@@ -456,7 +459,10 @@ class TestObserved:
         sizing = deepseek("0.33", Parallelism(data=8))
         state = a_state(engines=(a_busy_engine("a", kv_tokens=5000),))
 
-        assert observe_engines(state, a_fleet(state), sizing, PRIOR).kv_tokens == 40_000
+        assert (
+            observe_engines(state, a_fleet(state), sizing, PRIOR, ReportMemory()).kv_tokens
+            == 40_000
+        )
 
 
 def deepseek(version, split):

@@ -643,7 +643,9 @@ class TestTheRest:
         display = reported(engines=engines).status.display
 
         assert display.reason == "Backlog"
-        assert display.problem == "TTFT: 50.0% within the limit, target 95%"
+        assert display.problem == (
+            "TTFT: 50.0% within the limit, target 95% (requests wait for a replica that has others)"
+        )
 
     @pytest.mark.parametrize(
         "state",
