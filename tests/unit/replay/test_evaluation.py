@@ -13,12 +13,13 @@ from tonnage.replay.evaluation import (
     run_figures,
     worst_hour,
 )
+from tonnage.replay.ground_truth import GroundTruth
 from tonnage.sizing.workload import Slo, Target
 
 LIMITS = LatencyLimits(ttft_s=2.0, tpot_s=0.05)
 
 
-def a_record(*rows, pods=(), asked=()):
+def a_record(*rows, pods=(), asked=(), server_s=0.0):
     """Requests as (arrival, tokens, first token, end) and replicas asked for as (time, number)."""
     columns = list(zip(*rows, strict=True))
     table = SimpleNamespace(
@@ -28,6 +29,7 @@ def a_record(*rows, pods=(), asked=()):
     )
     record = SimpleNamespace(
         cluster=SimpleNamespace(table=table, pods=pods),
+        served=SimpleNamespace(truth=GroundTruth(server_s=server_s)),
         moments=[SimpleNamespace(at_s=at_s, replicas=number) for at_s, number in asked],
         gpu_s=lambda from_s, until_s: sum(
             2 * max(0.0, min(until_s, pod.ended_s) - max(from_s, pod.created_s)) for pod in pods
@@ -68,6 +70,16 @@ def test_without_a_limit_a_request_still_has_to_be_served():
     found = fates(record, drawn_of(arrival_s), LatencyLimits(ttft_s=math.inf, tpot_s=math.inf))
 
     assert list(found.is_kept) == [1, 0]
+
+
+@pytest.mark.parametrize(("server_s", "is_kept"), [(0.5, True), (0.6, False)])
+def test_a_first_token_comes_later_by_what_passes_outside_of_the_engine(server_s, is_kept):
+    record, arrival_s = a_record((10.0, 11, 11.5, 12.0), server_s=server_s)
+
+    found = fates(record, drawn_of(arrival_s), LIMITS)
+
+    assert list(found.is_kept) == [is_kept]
+    assert list(found.ttft_s) == [1.5 + server_s]
 
 
 def test_requests_that_are_too_long_are_missed_in_the_order_of_arrival():

@@ -33,12 +33,12 @@ def requests_at(rate, number=120, seed=3):
 class Scraped:
     """The same requests given to an engine that is advanced, and scraped at any time."""
 
-    def __init__(self, rows, bounds, the_costs=COSTS):
+    def __init__(self, rows, bounds, the_costs=COSTS, ladders=LADDERS):
         self.rows, self.next = rows, 0
         self.limits, self.table = limits(**bounds), table(*rows)
         self.engine = Engine(self.limits, the_costs, self.table, 0)
         self.counters = ChangingCounters(
-            self.engine, self.limits, model_name="m", kv_tokens=6400, ladders=LADDERS
+            self.engine, self.limits, model_name="m", kv_tokens=6400, ladders=ladders
         )
 
     def page(self, at_s):
@@ -114,6 +114,52 @@ def test_latencies_fall_into_the_buckets_of_an_engine_that_is_stepped():
                 within = page[f"vllm:{name}_bucket", (*LABELS, ("le", str(bound)))]
                 assert within == sum(value <= bound for value in values)
             assert page[f"vllm:{name}_bucket", (*LABELS, ("le", "+Inf"))] == len(values)
+
+
+@QUEUES
+@pytest.mark.parametrize("server_s", [0.0, 0.7])
+def test_times_to_the_first_token_are_of_the_queue_of_prefill_and_of_what_is_outside(
+    server_s, queue
+):
+    scraped = Scraped(requests_at(30.0), ROOM | queue, ladders=replace(LADDERS, server_s=server_s))
+    page, _ = scraped.page(60.0)
+    told = scraped.table
+    waited_s = [told.started_s[n] - told.arrival_s[n] for n in range(told.size)]
+
+    assert page["vllm:request_queue_time_seconds_count"] == told.size
+    assert page["vllm:request_queue_time_seconds_sum"] == pytest.approx(sum(waited_s))
+    assert sum(waited_s) > told.size * 0.1
+    assert page["vllm:time_to_first_token_seconds_sum"] == pytest.approx(
+        page["vllm:request_queue_time_seconds_sum"]
+        + page["vllm:request_prefill_time_seconds_sum"]
+        + server_s * told.size
+    )
+
+
+def test_queues_and_prompts_fall_into_the_buckets_of_the_engine():
+    scraped = Scraped(requests_at(30.0), ROOM)
+    _, page = scraped.page(60.0)
+    told = scraped.table
+    waited_s = [told.started_s[n] - told.arrival_s[n] for n in range(told.size)]
+
+    for name, bounds, values in (
+        ("request_queue_time_seconds", (0.3, 0.5, 1.0, 5.0, 7680.0), waited_s),
+        ("request_prompt_tokens", (20.0, 50.0, 100.0, 1000.0), list(told.prompt_tokens)),
+    ):
+        found = [page[f"vllm:{name}_bucket", (*LABELS, ("le", str(bound)))] for bound in bounds]
+        assert found == [sum(value <= bound for value in values) for bound in bounds]
+        assert 0 < found[1] < told.size
+        assert page[f"vllm:{name}_bucket", (*LABELS, ("le", "+Inf"))] == told.size
+
+
+def test_only_a_promise_of_a_first_token_has_buckets_of_queues_and_prompts():
+    scraped = Scraped(requests_at(3.0), ROOM, ladders=Ladders(ttft_s=(), tpot_s=(0.012,)))
+    _, page = scraped.page(20.0)
+
+    bounds = {
+        name for name, labels in page if any(key == "le" and le != "+Inf" for key, le in labels)
+    }
+    assert bounds == {"vllm:request_time_per_output_token_seconds_bucket"}
 
 
 def test_the_cache_is_as_full_as_that_of_an_engine_that_is_stepped():

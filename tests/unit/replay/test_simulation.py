@@ -1,5 +1,6 @@
 import json
 import math
+from bisect import bisect_left
 from dataclasses import replace
 from functools import cache
 
@@ -196,6 +197,41 @@ def test_a_router_that_counts_gives_to_the_one_with_the_least():
         spread[routing] = sum(found) / len(found)
 
     assert spread["LeastOutstanding"] < 2 < spread["Service"]
+
+
+def came_to(pod, at_s):
+    """Return how many requests a pod has had."""
+    [ended] = (
+        value
+        for (name, _), value in pod.counters.page(at_s).items()
+        if name == "vllm:request_generation_tokens_count"
+    )
+    return ended + pod.engine.num_outstanding
+
+
+@pytest.mark.parametrize(("routing", "least"), [("Service", 0.5), ("LeastOutstanding", 0.39)])
+def test_who_sticks_to_the_first_pod_goes_there_whatever_it_has(routing, least):
+    model = a_model(**SMALL, scaling={"maxReplicas": 8, "routing": routing})
+    truth = GroundTruth(sticky_share=0.4)
+    cluster = a_cluster(rate=4.0, model=model, truth=truth)
+    cluster.apply(creating(4), -150.0)
+    readied(cluster).dispatch(400.0)
+
+    first, *others = (came_to(pod, 400.0) for pod in cluster.pods)
+
+    # Two in five, and of the others a fourth, or fewer where a router sees what the first one has.
+    assert first + sum(others) == bisect_left(cluster.traffic.arrival_s, 400.0)
+    assert least < first / (first + sum(others)) < 0.6
+    assert max(others) < 1.4 * min(others)
+
+
+def test_a_first_pod_that_is_slower_is_the_only_one():
+    cluster = a_cluster(truth=GroundTruth(first_pod_speed=0.5))
+    cluster.apply(creating(3), -150.0)
+
+    assert [pod.speed for pod in cluster.pods] == [0.5, 1, 1]
+    slow, *others = (pod.machine.costs.base_s[1] for pod in cluster.pods)
+    assert [slow / each for each in others] == pytest.approx([2, 2])
 
 
 def test_the_operator_sees_pods_with_the_times_of_their_lives():
