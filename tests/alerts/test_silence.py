@@ -6,6 +6,7 @@ The operator's own ticks run in the replay's model of a cluster; what its condit
 them is given to promtool, which evaluates the rules as Prometheus would.
 """
 
+import itertools
 import subprocess
 
 import pytest
@@ -122,7 +123,8 @@ def checked(folder, said, expected):
 def test_the_hour_has_something_that_alerts_could_take_for_a_fault(conditions):
     assert len(conditions) >= HOUR_S / TICK_S
     seen = set().union(*conditions)
-    assert seen >= {("SLOMet", "False", "TargetMissed"), ("Ready", "False", "WaitingForReplicas")}
+    assert ("SLOMet", "False") in {(kind, status) for kind, status, _ in seen}
+    assert ("Ready", "False", "WaitingForReplicas") in seen
     assert conditions[-1] >= {
         ("SLOMet", "True", "TargetsMet"),
         ("MetricsAvailable", "True", "Scraped"),
@@ -135,9 +137,12 @@ def test_no_alert_fires_over_an_hour_of_the_demos_load(conditions, folder):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_same_hour_with_a_missed_slo_does_fire(conditions, folder):
-    missed = {("SLOMet", "False", "TargetMissed")}
-    worse = [{each for each in said if each[0] != "SLOMet"} | missed for said in conditions]
+def test_the_same_hour_with_a_missed_slo_does_fire_whatever_the_cause(conditions, folder):
+    causes = itertools.cycle(("Queued", "SlowSteps", "TargetMissed"))
+    worse = [
+        {each for each in said if each[0] != "SLOMet"} | {("SLOMet", "False", next(causes))}
+        for said in conditions
+    ]
 
     done = checked(folder, worse, lambda rule, at_s: [])
 

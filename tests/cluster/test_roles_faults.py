@@ -108,7 +108,7 @@ class TestALinkThatIsSlow:
             until_said(roles, "decode", "SLOMet", status="True")
             set_transfer(site, SLOW_S)
             try:
-                until_said(roles, "decode", "SLOMet", status="False", reason="TargetMissed")
+                until_said(roles, "decode", "SLOMet", status="False", reason="CachesLate")
                 seen = watched(roles, 4 * JUDGED_S)
                 late = roles.measured("decode", "ttftAttainment")
                 message = tenant.condition("SLOMet", "decode")["message"]
