@@ -72,7 +72,9 @@ def with_cause(each: Attainment, known: Evidence) -> Attainment:
     rest = max(0.0, late - each.refused_fraction - alone)
     why_rest = _of_rest(rest, each, known, times)
     shares = {
-        Reason("Refused", f"{each.refused_fraction:.1%} were refused"): each.refused_fraction,
+        Reason(
+            "RequestsRefused", f"{each.refused_fraction:.1%} were refused"
+        ): each.refused_fraction,
         why_alone: min(alone, late),
         why_rest: rest,
     }

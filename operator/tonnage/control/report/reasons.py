@@ -103,7 +103,7 @@ _OF_CONDITIONS: Final[Mapping[str, str]] = {
     "PriorityClassMissing": "the PriorityClass of spec.pods does not exist",
     "Queued": "most late requests waited for replicas that had others",
     "RecommendOnly": "mode is Recommend: status only",
-    "Refused": "most requests that count as late were refused by a limit of the queue",
+    "RequestsRefused": "most requests that count as late were refused by a limit of the queue",
     "RolesPending": "the object of a role (prefill, decode) is missing, outdated or has no status",
     "RollingOut": "the Deployment is being updated to the spec",
     "RolloutNeedsApproval": "the plan replaces pods, and waits for approval",
