@@ -28,7 +28,9 @@ STEPS_OF_BIN: Final = 4
 """Steps that a bin of the error budget is asked in."""
 PAUSE_S: Final = 15 * MINUTE_S
 """So long no engine may report without a gap in the history: a start takes as long."""
-LATENCIES: Final = {name.upper(): metric for metric, name in BUCKETS.items()}
+LATENCIES: Final = {
+    name.upper(): metric for metric, name in BUCKETS.items() if name in {"ttft", "tpot"}
+}
 """The histogram of each latency."""
 
 ByBin = Mapping[int, float]
