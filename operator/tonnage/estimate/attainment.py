@@ -51,9 +51,9 @@ three windows all the same."""
 LASTING = 2
 """Windows in a row: a burst is over in one, and its load is more than that of the window."""
 HALF_LIFE_S = 24 * HOUR_S
-LEAST_RESPONSE = 2.0
-"""Power of the load, with which what load makes late falls at least: a request that comes while a
-long prompt is computed waits for it, and with half of the load both are rarer."""
+PATIENCE_S = 900.0
+"""For which more replicas serve before the next step, where it cannot be seen yet whether the last
+one helped."""
 LIGHTER = 0.95
 """Share of the earlier load per replica, below which it can be seen whether a step has helped."""
 SATURATED = 0.5
@@ -94,15 +94,16 @@ class SloWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A step of the factor, until more replicas have shown whether it helps."""
+    """Steps of the factor, until more replicas have shown whether they help."""
 
     target: str
     late_share: float
-    """Of the requests, before the step."""
+    """Of the requests, before the first step."""
     replicas: int
+    """Before the last one."""
     requests_per_s_each: float
+    """Before the first one, like the factor."""
     factor: float
-    """Before the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +202,8 @@ def judge_window(
     at = _Moment(window, power, factor, now_s)
     if trial:
         known = _end_trial(known, trial, at)
-        if known.tally.trial or known.reason:
+        is_open = known.tally.trial is not None and known.tally.seconds < PATIENCE_S
+        if is_open or known.reason:
             return known
     name = known.tally.worst
     if name is None:
@@ -251,28 +253,31 @@ def _lowered(
 def _lower(known: Judgement, name: str, lowered: float, at: _Moment) -> Judgement:
     counts, number = known.tally.targets[name], at.window.replicas
     lighter = number / (number + 1)
-    fewest, most = (counts.late_share * lighter**each for each in (at.power, LEAST_RESPONSE))
+    fewest, most = (counts.late_share * lighter**each for each in (at.power, 1.0))
     reason = (
         f"{lowered / at.factor - 1:+.0%} capacity: {_counted(known.tally, name, at.factor)}; with "
         f"{count_of(number + 1, 'replica')} {fewest:.2%} to {most:.2%} should be late"
     )
-    trial = Trial(
-        target=name,
-        late_share=counts.late_share,
-        replicas=number,
-        requests_per_s_each=at.window.requests_per_s_each,
-        factor=at.factor,
-    )
+    trial = known.tally.trial
+    if trial is None or trial.target != name:
+        trial = Trial(
+            target=name,
+            late_share=counts.late_share,
+            replicas=number,
+            requests_per_s_each=at.window.requests_per_s_each,
+            factor=at.factor,
+        )
+    trial = replace(trial, replicas=number)
     moved = _move(known, lowered, counts, reason, now_s=at.now_s)
     return replace(moved, tally=replace(moved.tally, trial=trial))
 
 
 def _end_trial(known: Judgement, trial: Trial, at: _Moment) -> Judgement:
-    """Compare what is late now with what was before the step, once the two can be told apart.
+    """Compare what is late now with what was before the steps, once the two can be told apart.
 
-    Late requests are a share that no load moves and one that falls with the load, by a power of it
-    at least: the two fleets tell both. Where the second was within what is allowed already before
-    the step, it is undone.
+    Late requests are a share that no load moves and one that falls as the load does, at least: a
+    request that comes while a long prompt is computed waits for it. The two fleets tell both. Where
+    the second was within what is allowed already before the step, it is undone.
     """
     counts = known.tally.targets.get(trial.target)
     if counts is None or not counts.num_requests:
@@ -282,12 +287,11 @@ def _end_trial(known: Judgement, trial: Trial, at: _Moment) -> Judgement:
     before, now = trial.late_share, counts.late_share
     if lighter > LIGHTER or now > SATURATED:
         return over
-    remaining = lighter**LEAST_RESPONSE
     same = before * counts.num_requests
-    if _score(remaining * same, same) > -DEVIATIONS:
+    if _score(lighter * same, same) > -DEVIATIONS:
         return known  # too few requests to tell the two from each other
-    unmended = max(0.0, now - max(0.0, before - now) * remaining / (1 - remaining))
-    if _score(counts.late, remaining * same) <= DEVIATIONS:
+    unmended = max(0.0, now - max(0.0, before - now) * lighter / (1 - lighter))
+    if _score(counts.late, lighter * same) <= DEVIATIONS:
         unmended = 0.0
     shares = {**over.tally.unmended}
     if unmended:
@@ -297,9 +301,8 @@ def _end_trial(known: Judgement, trial: Trial, at: _Moment) -> Judgement:
     if not unmended or before - unmended > allowed_share:
         return over
     reason = (
-        f"the last step is undone: {now:.2%} missed {trial.target} with "
-        f"{count_of(at.window.replicas, 'replica')}, {before:.2%} with {trial.replicas}, so more "
-        f"replicas do not help"
+        f"more replicas do not help: {now:.2%} missed {trial.target} with "
+        f"{count_of(at.window.replicas, 'replica')}, {before:.2%} before, so capacity is as it was"
     )
     return _move(over, max(at.factor, trial.factor), counts, reason, now_s=at.now_s)
 
@@ -334,8 +337,8 @@ def _add_window(
     unmended, is_kept, is_missed = {**tally.unmended}, bool(window.verdicts), False
     for each in window.verdicts:
         always = unmended.get(each.target, 0.0) * each.num_requests
-        if always and _score(each.late_by_load, always) < -DEVIATIONS:
-            always = each.late_by_load
+        if always and _score(each.late, always) < -DEVIATIONS:
+            always = each.late
             unmended[each.target] = always / each.num_requests
         before = targets.get(each.target, TargetCounts())
         late = max(0.0, each.late_by_load - always)

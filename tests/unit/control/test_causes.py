@@ -319,7 +319,7 @@ class TestSlowPod:
         engines = (an_engine_of("a"), an_engine_of("b"), an_engine_of("c"))
         refused = late(0.2, refused_fraction=0.2)
 
-        assert cause(refused, *engines, speeds=self.SPEEDS) == "Refused"
+        assert cause(refused, *engines, speeds=self.SPEEDS) == "RequestsRefused"
 
 
 class TestUnevenRouting:
@@ -419,13 +419,13 @@ class TestRefused:
     def test_is_what_is_in_no_histogram(self):
         found = with_cause(late(0.2, refused_fraction=0.2), evidence(*two()))
 
-        assert (found.cause.code, found.late_by_load) == ("Refused", 0)
+        assert (found.cause.code, found.late_by_load) == ("RequestsRefused", 0)
         assert found.cause.message == "20.0% were refused"
 
     def test_leaves_what_waits_to_load(self):
         found = with_cause(late(0.3, refused_fraction=0.2), evidence(*two(late=0.125, queue_s=1.0)))
 
-        assert found.cause.code == "Refused"
+        assert found.cause.code == "RequestsRefused"
         assert found.late_by_load == pytest.approx(0.1)
 
 
@@ -449,11 +449,11 @@ class TestAnotherCause:
         ("before", "waits", "code"),
         [
             ("", 0.12, "Queued"),
-            ("Refused", 0.12, "Refused"),
-            ("Refused", 0.16, "Queued"),
-            ("", 0.08, "Refused"),
+            ("RequestsRefused", 0.12, "RequestsRefused"),
+            ("RequestsRefused", 0.16, "Queued"),
+            ("", 0.08, "RequestsRefused"),
             ("Queued", 0.08, "Queued"),
-            ("Queued", 0.06, "Refused"),
+            ("Queued", 0.06, "RequestsRefused"),
             ("TargetsMet", 0.12, "Queued"),
         ],
     )
@@ -479,6 +479,6 @@ class TestUnknown:
 
 def test_each_cause_is_explained_in_the_documentation():
     causes = {"Queued", "SlowSteps", "LongPrompts", "ServerDelay", "SlowPod", "UnevenRouting"}
-    causes |= {"ColdPrefix", "Refused", "CachesLate", "TargetMissed"}
+    causes |= {"ColdPrefix", "RequestsRefused", "CachesLate", "TargetMissed"}
 
     assert causes <= REASONS

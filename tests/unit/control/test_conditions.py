@@ -679,11 +679,11 @@ class TestSloMet:
         told = {"rejected_per_s": 0.1, "ttft_within": {2.0: 0.78, INF: 0.9}}
         engines = tuple(an_engine(pod, completed_per_s=EACH / 2, **told) for pod in "ab")
         state = a_state(engines=engines)
-        before = a_condition("SLOMet", "False", reason="Refused")
+        before = a_condition("SLOMet", "False", reason="RequestsRefused")
 
         assert said("SLOMet", assessed(state)) == ("False", "Queued")
         reported = a_memory(state, conditions={"SLOMet": before})
-        assert said("SLOMet", assessed(state, memory=reported)) == ("False", "Refused")
+        assert said("SLOMet", assessed(state, memory=reported)) == ("False", "RequestsRefused")
 
     def test_is_unknown_without_traffic(self):
         assert said("SLOMet") == ("Unknown", "NoTraffic")

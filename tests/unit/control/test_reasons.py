@@ -60,7 +60,7 @@ def refusals():
 
 
 def test_every_error_that_refuses_an_object_has_a_known_reason():
-    caught = {"Command", "SearchAbandoned", "SeveralNodes"}
+    caught = {"Command", "Refused", "SearchAbandoned", "SeveralNodes"}
     assert refusals() - REASONS == caught
 
 
