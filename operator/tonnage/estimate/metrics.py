@@ -17,7 +17,7 @@ from tonnage.estimate.pages import (
     metrics_of,
 )
 from tonnage.settings import Settings
-from tonnage.units import MS_PER_S
+from tonnage.units import MS_PER_S, THOUSAND
 
 WINDOWS = (4, 8, 20, 60)
 """In scrapes: over which arrivals are counted. One to fifteen minutes at the usual 15 s."""
@@ -54,7 +54,9 @@ QUEUE_BOUNDS_S = (
 """Of the time for which a request waits, like all times of a whole request."""
 BELOW = 0.95
 """Of a limit: for so long a request may wait, at most, whose own prompt is computed in time."""
-PROMPT_BOUNDS = (1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6)
+PROMPT_BOUNDS = tuple(
+    float(THOUSAND * lead * scale) for scale in (1, 10, 100) for lead in (1, 2, 5)
+)
 """Of a prompt's tokens, from those on which one alone may be late. No time has them."""
 
 SCRAPES, LATENCIES, GPUS, HISTORY = "scrapes", "latencies", "gpus", "history"

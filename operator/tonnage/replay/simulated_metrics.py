@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from tonnage.engine.core import Engine
 from tonnage.engine.limits import EngineLimits
-from tonnage.estimate.metrics import QUEUE_BOUNDS_S
+from tonnage.estimate.metrics import PROMPT_BOUNDS, QUEUE_BOUNDS_S
 from tonnage.replay.prometheus import Labels, SeriesKey
 from tonnage.units import count_of
 
@@ -43,7 +43,7 @@ COLUMNS: Final = (
 )  # fmt: skip
 """Of the table of requests, read here."""
 PHASES: Final = ("e2e_request_latency", "request_prefill_time", "request_decode_time")
-TOKEN_BOUNDS: Final = tuple(lead * 10.0**power for power in range(6) for lead in (1, 2, 5))
+TOKEN_BOUNDS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, *PROMPT_BOUNDS)
 """Of prompts, up to the longest that the engine takes."""
 
 

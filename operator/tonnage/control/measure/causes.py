@@ -97,10 +97,10 @@ def _of_some_pods(each: Attainment, known: Evidence) -> Reason | None:
     within = {"TTFT": "ttft_within", "TPOT": "tpot_within"}[each.name]
     requests, late = dict[str, float](), dict[str, float]()
     for engine in known.engines:
-        told = getattr(engine, within)
-        fraction = attainment([told], limit_s=each.limit_s)
+        requests_within = getattr(engine, within)
+        fraction = attainment([requests_within], limit_s=each.limit_s)
         if engine.pod in warm and fraction is not None:
-            pod, number = engine.pod, told[math.inf]
+            pod, number = engine.pod, requests_within[math.inf]
             requests[pod] = requests.get(pod, 0.0) + number
             late[pod] = late.get(pod, 0.0) + number * (1 - fraction)
     all_late = sum(late.values())
@@ -199,7 +199,7 @@ def _mean(rates: Iterable[Rates]) -> float | None:
 
 def _late_alone(each: Attainment, known: Evidence) -> tuple[float, float, Reason]:
     """Return the least and the likely share of prompts that are late on an idle replica."""
-    within = _told(engine.prompts_within for engine in known.engines)
+    within = _with_bounds(engine.prompts_within for engine in known.engines)
     number = sum(e[math.inf] for e in within)
     if not number:
         return 0.0, 0.0, NOBODY
@@ -220,7 +220,9 @@ def _late_alone(each: Attainment, known: Evidence) -> tuple[float, float, Reason
     return least, 1 - below[longest], Reason("LongPrompts", message)
 
 
-def _told(histograms: Iterable[Mapping[float, float]]) -> Sequence[Mapping[float, float]]:
+def _with_bounds(
+    histograms: Iterable[Mapping[float, float]],
+) -> Sequence[Mapping[float, float]]:
     """Return those that tell all requests and some bound."""
     return [each for each in histograms if math.inf in each and len(each) > 1]
 
@@ -257,14 +259,14 @@ def _of_rest(rest: float, each: Attainment, known: Evidence, times: _Times) -> R
     sizing = known.sizing
     workload = sizing.request.workload
     own_s = own_prefill_s(sizing.replica, workload, sizing.idle, workload.prompt.mean_tokens)
-    left_s = each.limit_s - times.server_s
-    waiting = _late_in_queue(known, times, max(left_s - own_s, SOME * left_s))
+    remaining_s = each.limit_s - times.server_s
+    waiting = _late_in_queue(known, times, max(remaining_s - own_s, SOME * remaining_s))
     slower_s = 0.0 if times.prefill_s is None else max(0.0, times.prefill_s - own_s)
-    if waiting >= slower_s / left_s and waiting >= MOST * rest:
-        queue_s = "" if times.queue_s is None else f" {format_s(times.queue_s)} in the mean"
+    if waiting >= slower_s / remaining_s and waiting >= MOST * rest:
+        queue_s = "" if times.queue_s is None else f" {format_s(times.queue_s)} on average"
         message = f"requests wait{queue_s} for a replica that has others"
         return Reason("Queued", message)
-    if slower_s / left_s >= MOST * rest:
+    if slower_s / remaining_s >= MOST * rest:
         message = (
             f"prefill takes {format_s(own_s + slower_s)}, alone it would take {format_s(own_s)}"
         )
@@ -278,9 +280,9 @@ def _late_in_queue(known: Evidence, times: _Times, most_s: float) -> float:
     No more than that many times the mean wait, and no more than are above a bucket below it.
     """
     by_mean = 1.0 if times.queue_s is None else times.queue_s / most_s
-    within = _told(engine.queue_within for engine in known.engines)
+    within = _with_bounds(engine.queue_within for engine in known.engines)
     number = sum(e[math.inf] for e in within)
     if times.is_growing or not number:
         return min(1.0, by_mean)
-    told = [max((n for le, n in e.items() if le <= most_s), default=0.0) for e in within]
-    return min(1.0, by_mean, 1 - sum(told) / number)
+    below = [max((n for le, n in e.items() if le <= most_s), default=0.0) for e in within]
+    return min(1.0, by_mean, 1 - sum(below) / number)
