@@ -183,6 +183,8 @@ class TestLongPrompts:
         found = self.found(0.15, {2e3: 8.0, 5e3: 9.0, 1e4: 10.0, INF: 10.0})
 
         assert found.cause.message.startswith("10.0% to 20.0% of prompts ")
+        # Only the lower one is certain.
+        assert found.late_alone == pytest.approx(0.1)
 
     def test_leave_what_waits_to_load(self):
         found = self.found(0.3, {2e3: 9.0, 5e3: 9.0, 1e4: 10.0, INF: 10.0}, queue_s=1.0)
@@ -320,6 +322,13 @@ class TestSlowPod:
         refused = late(0.2, refused_fraction=0.2)
 
         assert cause(refused, *engines, speeds=self.SPEEDS) == "RequestsRefused"
+
+    def test_is_not_blamed_for_a_few_where_most_were_refused(self):
+        engines = (an_engine_of("a", late=0.04), an_engine_of("b"), an_engine_of("c"))
+
+        for refused, code in ((0.1, "RequestsRefused"), (0.005, "SlowPod")):
+            missed = late(refused + 0.013, refused_fraction=refused)
+            assert cause(missed, *engines, speeds=self.SPEEDS) == code
 
 
 class TestUnevenRouting:

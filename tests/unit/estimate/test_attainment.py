@@ -153,8 +153,10 @@ class TestLowering:
     @pytest.mark.parametrize("load", [0.3, 0.7, 1.0])
     def test_is_not_for_what_is_late_whatever_the_load(self, load):
         assert moved(*[a_window(late=900, by_load=0, load=load)] * 20) == 0
-        # Neither where a part of it is of the load, that alone would be allowed.
+        # Neither where a part of it is of the load, that alone would be allowed, or chance: 110 of
+        # 2,000 are no more than 100 and a deviation of 17.
         assert moved(*[a_window(late=900, by_load=30, load=load)] * 20) == 0
+        assert moved(*[a_window(late=900, by_load=55, load=load)] * 2) == 0
 
     def test_says_why_with_numbers_and_what_is_to_come(self):
         found = judge(*lasting(late=100))
