@@ -105,7 +105,7 @@ class TestQueued:
         found = with_cause(late(0.3), evidence(*two(late=0.3, queue_s=1.0)))
 
         assert found.cause.code == "Queued"
-        assert "requests wait 1.00 s in the mean" in found.cause.message
+        assert "requests wait 1.00 s on average" in found.cause.message
         assert found.late_by_load == pytest.approx(0.3)
 
     def test_is_nothing_that_waits_too_short_to_make_so_many_late(self):
@@ -125,7 +125,7 @@ class TestQueued:
         growing = two(late=0.3, waiting=30, outside_s=3.0, **ended)
         found = with_cause(late(0.3), evidence(*growing))
 
-        assert found.cause.message.startswith("requests wait 3.00 s in the mean")
+        assert found.cause.message.startswith("requests wait 3.00 s on average")
         assert found.late_by_load == pytest.approx(0.3)
         assert cause(late(0.3), *two(late=0.3, **ended)) == "TargetMissed"
 
