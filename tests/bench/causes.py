@@ -74,12 +74,12 @@ class World:
 
 
 WORLDS = (
-    World(causes=("LongPrompts",), rate=10, ttft="400ms", long_share=0.03),
-    World(causes=("LongPrompts",), rate=30, ttft="1s", long_share=0.02, long_tokens=40_000),
+    World(causes=("LongPrompts", "RequestsRefused"), rate=10, ttft="400ms", long_share=0.03),
+    World(causes=("LongPrompts", "RequestsRefused"), rate=6, ttft="1s", long_share=0.03, long_tokens=40_000),
     World(causes=("ServerDelay",), truth=GroundTruth(server_s=0.49)),
     World(causes=("SlowPod",), truth=GroundTruth(first_pod_speed=0.5)),
     World(causes=("UnevenRouting",), truth=GroundTruth(sticky_share=0.4)),
-    World(causes=("Queued", "Refused"), rate=60, most=2),
+    World(causes=("Queued", "RequestsRefused"), rate=60, most=2),
     World(causes=("SlowSteps",), tpot="15ms", most=3, truth=GroundTruth(speed=0.7)),
 )
 
