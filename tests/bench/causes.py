@@ -75,7 +75,13 @@ class World:
 
 WORLDS = (
     World(causes=("LongPrompts", "RequestsRefused"), rate=10, ttft="400ms", long_share=0.03),
-    World(causes=("LongPrompts", "RequestsRefused"), rate=6, ttft="1s", long_share=0.03, long_tokens=40_000),
+    World(
+        causes=("LongPrompts", "RequestsRefused"),
+        rate=6,
+        ttft="1s",
+        long_share=0.03,
+        long_tokens=40_000,
+    ),
     World(causes=("ServerDelay",), truth=GroundTruth(server_s=0.49)),
     World(causes=("SlowPod",), truth=GroundTruth(first_pod_speed=0.5)),
     World(causes=("UnevenRouting",), truth=GroundTruth(sticky_share=0.4)),
