@@ -447,6 +447,41 @@ class TestFigures:
     def test_of_histograms_are_rates_by_bound(self):
         assert self.with_latencies(8).ttft_within == {0.5: 1, math.inf: 2}
 
+    def test_of_queues_and_of_prompts_are_rates_by_bound_and_sums_of_times_too(self):
+        scrapes, answered = a_fleet_of(), Answered()
+        times = [BEGAN_S - 15 * back for back in range(7, -1, -1)]
+        for metric, bound in (
+            ("request_queue_time_seconds", "1.5"),
+            ("request_prompt_tokens", "2000.0"),
+        ):
+            for le, per_scrape in ((bound, 15), ("+Inf", 30)):
+                labels = labels_of("running", POD, le=le) | {"__name__": f"vllm:{metric}_bucket"}
+                samples = [(at_s, float(per_scrape * n)) for n, at_s in enumerate(times)]
+                take_series(scrapes, answered, labels, samples)
+        for name, per_scrape in {
+            "running": 0,
+            "first_token_s": 45,
+            "queue_s": 15,
+            "queues": 30,
+        }.items():
+            samples = [(at_s, float(per_scrape * n)) for n, at_s in enumerate(times)]
+            take_series(scrapes, answered, labels_of(name, POD), samples)
+        scrapes.add(answered)
+
+        found = the_engine(scrapes, BEGAN_S)
+        window = found.over(8)
+
+        assert found.queue_within == {1.5: 1, math.inf: 2}
+        assert found.prompts_within == {2000.0: 1, math.inf: 2}
+        assert (window.first_token_s_per_s, window.queue_s_per_s, window.queues_per_s) == (3, 1, 2)
+
+    def test_of_queues_and_prompts_of_an_engine_before_these_metrics_are_not_known(self):
+        found = self.with_latencies(8)
+
+        assert (found.queue_within, found.prompts_within) == ({}, {})
+        assert found.over(8).queue_s_per_s is None
+        assert found.over(8).first_token_s_per_s is None
+
     def test_of_latencies_are_of_the_whole_window_where_a_part_was_watched(self):
         whole, part = self.with_latencies(8), self.with_latencies(2)
 
