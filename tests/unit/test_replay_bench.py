@@ -180,7 +180,7 @@ def test_a_run_that_fails_is_told_and_tried_again(tmp_path):
             "1.50 po",
         ),
         # What is told the traffic or the capacity is no rival.
-        ({"tonnage": a_run(6.0), "static_peak": a_run(5.0), "true_rate": a_run(5.0)}, "alone", ""),
+        ({"tonnage": a_run(6.0), "best_static": a_run(5.0), "true_rate": a_run(5.0)}, "alone", ""),
     ],
 )
 def test_tonnage_is_held_against_the_cheapest_that_keeps_the_target(by_policy, kind, words):
@@ -233,7 +233,7 @@ def test_figures_of_one_policy_by_different_sources_are_called_in_doubt():
 
 
 def test_where_nobody_keeps_the_target_the_nearest_is_told():
-    runs = runs_of(tonnage=a_run(6.0, 0.95), wva2=a_run(7.0, 0.97), static_peak=a_run(9.0))
+    runs = runs_of(tonnage=a_run(6.0, 0.95), wva2=a_run(7.0, 0.97), best_static=a_run(9.0))
     page = report(list(runs), runs, left_out=[])
 
     assert "| none; wva2 kept 97.00% at 7.00 GPU-h | **misses by 4.00 points**" in page
