@@ -1,8 +1,8 @@
 """A real Prometheus that finds pods through the API server and scrapes them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import yaml
 
@@ -16,9 +16,22 @@ LONGEST_SCRAPE_TIMEOUT_S: Final = 10
 START_TIMEOUT_S: Final = 60.0
 
 
+class Monitor(NamedTuple):
+    """What a user's PodMonitor, or ServiceMonitor, makes Prometheus scrape."""
+
+    name: str
+    labels: Mapping[str, str]
+    """Of the pods, as Prometheus names them."""
+    port: str
+    """Name of the container port; empty: it has none."""
+    prefix: str = ""
+    """Before the names of the series."""
+
+
 def start(
     plane: ControlPlane,
     *,
+    monitors: Sequence[Monitor] = (),
     scrape_interval_s: int = SCRAPE_INTERVAL_S,
     program: Path | None = None,
     step: Step = silent,
@@ -32,7 +45,9 @@ def start(
     folder.mkdir(parents=True, exist_ok=True)
     configuration = folder / "prometheus.yaml"
     configuration.write_text(
-        yaml.safe_dump(scrape_configuration(plane.kubeconfig, scrape_interval_s), sort_keys=False)
+        yaml.safe_dump(
+            scrape_configuration(plane.kubeconfig, scrape_interval_s, monitors), sort_keys=False
+        )
     )
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
@@ -56,7 +71,9 @@ def _flags(configuration: Path, storage: Path, port: int) -> list[str]:
     ]
 
 
-def scrape_configuration(kubeconfig: Path | None, scrape_interval_s: int) -> dict[str, object]:
+def scrape_configuration(
+    kubeconfig: Path | None, scrape_interval_s: int, monitors: Sequence[Monitor] = ()
+) -> dict[str, object]:
     """Return a configuration for the pods of managed Deployments, and for the operator's own.
 
     A target is a container port named ``http`` of a pod that carries the watch label, or that of
@@ -70,28 +87,37 @@ def scrape_configuration(kubeconfig: Path | None, scrape_interval_s: int) -> dic
             "scrape_timeout": f"{scrape_timeout_s(scrape_interval_s)}s",
         },
         "scrape_configs": [
-            _job("tonnage", kubeconfig, {"tonnage_dev_managed": "true"}),
-            _job("tonnage-operator", kubeconfig, {"app_kubernetes_io_name": "tonnage"})
+            _job(Monitor("tonnage", {"tonnage_dev_managed": "true"}, "http"), kubeconfig),
+            _job(
+                Monitor("tonnage-operator", {"app_kubernetes_io_name": "tonnage"}, "http"),
+                kubeconfig,
+            )
             | {"honor_labels": True},
+            *(_job(each, kubeconfig) for each in monitors),
         ],
     }
 
 
-def _job(name: str, kubeconfig: Path | None, labels: Mapping[str, str]) -> dict[str, object]:
+def _job(monitor: Monitor, kubeconfig: Path | None) -> dict[str, object]:
     """Return what scrapes the pods with some labels."""
     pod = "__meta_kubernetes_pod"
     access = {} if kubeconfig is None else {"kubeconfig_file": str(kubeconfig)}
+    renamed = {
+        "source_labels": ["__name__"], "target_label": "__name__",
+        "replacement": f"{monitor.prefix}$1",
+    }  # fmt: skip
     return {
-        "job_name": name,
+        "job_name": monitor.name,
         "metrics_path": "/metrics",
         "kubernetes_sd_configs": [{"role": "pod"} | access],
         "relabel_configs": [
-            *(_keep(f"{pod}_label_{label}", value) for label, value in labels.items()),
-            _keep(f"{pod}_container_port_name", "http"),
+            *(_keep(f"{pod}_label_{label}", value) for label, value in monitor.labels.items()),
+            _keep(f"{pod}_container_port_name", monitor.port),
             _keep(f"{pod}_phase", "Pending|Running"),
             _copy("__meta_kubernetes_namespace", "namespace"),
             _copy(f"{pod}_name", "pod"),
         ],
+        "metric_relabel_configs": [renamed] if monitor.prefix else [],
     }
 
 

@@ -21,7 +21,7 @@ from tonnage_lab.processes import free_ports, run, wait_until
 from tonnage_lab.progress import Step, silent
 
 NAMESPACE: Final = "tonnage-system"
-VLLM_IMAGE: Final = "vllm/vllm-openai:.*"
+VLLM_IMAGE: Final = "((vllm|lmcache)/vllm-openai|ghcr[.]io/llm-d/llm-d(-cuda)?):.*"
 OPERATOR_REPOSITORY: Final = ".*/operator"
 HIDDEN_EFFICIENCY: Final = 0.60
 """Of the emulated engines' bandwidth; the prior says 0.82, so the first plan is too hopeful."""
@@ -65,6 +65,8 @@ class SiteConfig:
     operators: Mapping[str, Path] = field(default_factory=dict)
     """Interpreters that hold other versions of Tonnage, by the tag of the operator's image."""
     scrape_interval_s: int = 5
+    monitors: tuple[prometheus.Monitor, ...] = ()
+    """Of users, beside that of the lab."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the operator that differ from the chart's."""
 
@@ -209,7 +211,9 @@ def operator_is_ready(kubectl: Kubectl) -> bool:
 
 def start(plane: ControlPlane, config: SiteConfig, *, step: Step = silent) -> str:
     """Start everything beside a control plane; return Prometheus' address."""
-    url = prometheus.start(plane, scrape_interval_s=config.scrape_interval_s, step=step)
+    url = prometheus.start(
+        plane, monitors=config.monitors, scrape_interval_s=config.scrape_interval_s, step=step
+    )
     start_nodes(plane, config, step=step)
     install_operator(plane, url, config, step=step)
     return url

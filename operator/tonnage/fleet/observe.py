@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment
 from tonnage.api.pods import ROLES, Role
@@ -17,6 +16,7 @@ from tonnage.control.input.state import (
     Fleet,
     ModelState,
     ModelView,
+    PodView,
     RoleObject,
 )
 from tonnage.estimate.calibration import Calibrations
@@ -243,8 +243,9 @@ class Observer:
         deployment = seen_there or self._read_unlabelled(view, model)
         pods = snapshot.replicas_of(deployment, seen.now_s) if deployment else ()
         config, problem = self._configs.of(view, model, seen.now_s)
-        names = ((pod.namespace, pod.name) for pod in pods)
-        engines = chain.from_iterable(seen.engines.get(name, ()) for name in names)
+        engines = _engines_of(
+            pods, seen, with_workers=bool(deployment and deployment.engine.workers_answer)
+        )
         held_s = self.rounds.held_s
         oldest = seen.oldest_claims.get((target.kind, *key)) if target else None
         scaler = seen.autoscalers.get((deployment.kind, *key)) if deployment else None
@@ -273,6 +274,24 @@ class Observer:
             return None
         is_ours = found is not None and found.owner_uid == view.uid
         return None if is_ours and model.spec.scaling.mode in ACTING else found
+
+
+def _engines_of(
+    pods: Iterable[PodView], seen: FleetReading, *, with_workers: bool
+) -> Iterator[EngineSamples]:
+    """Yield what engines say, those of a worker as its leader's: they are ranks of one replica.
+
+    A worker that says nothing is an engine of which nothing is known.
+    """
+    for pod in pods:
+        yield from (own := seen.engines.get((pod.namespace, pod.name), ()))
+        workers = seen.snapshot.pods_by_deployment.get((pod.namespace, pod.uid), ())
+        for worker in workers if with_workers and own else ():
+            silent = EngineSamples(
+                pod=pod.name, engine="", scrape_interval_s=own[0].scrape_interval_s
+            )
+            for each in seen.engines.get((worker.namespace, worker.name), (silent,)):
+                yield replace(each, pod=pod.name, engine=f"{worker.name} {each.engine}")
 
 
 def _roles(view: ModelView, seen: FleetReading) -> Iterator[tuple[Role, RoleObject]]:

@@ -28,7 +28,6 @@ from tonnage.manifests.arguments import (
 from tonnage.manifests.command import CommandError, Surroundings, engine_words
 from tonnage.manifests.drafts import with_drafts
 from tonnage.manifests.names import CONTAINER
-from tonnage.manifests.workload import GROUPS
 from tonnage.sizing.adapters import Adapters, adapters_in, are_counted
 from tonnage.sizing.checks import with_running_cache
 from tonnage.sizing.provenance import Figure, Input, Origin, assumed_inputs, with_changed
@@ -41,9 +40,10 @@ ANSWERING: Final = frozenset(
     {
         *("--data-parallel-hybrid-lb", "-dph", "--data-parallel-external-lb", "-dpe"),
         *("--data-parallel-multi-port-external-lb", "-dpm", "--data-parallel-rank", "-dpn"),
+        *("--data-parallel-start-rank", "-dpr"),
     }
 )
-"""With these each process of a group has an API server."""
+"""With these each process of a group that is not headless has an API server."""
 AUTO: Final = frozenset({"auto", "-1"})
 """Values of ``--max-model-len``: the longest context that the cache holds."""
 BATCHED_RANKS: Final = frozenset({"deepep_low_latency", "nixl_ep"})
@@ -71,6 +71,8 @@ class TargetEngine:
     """The words that the parser of ``vllm serve`` gets."""
     problem: str = ""
     """Why they cannot be read; empty: they are."""
+    workers_answer: bool = False
+    """Each pod of its group has an API server."""
 
 
 UNREAD: Final = TargetEngine()
@@ -115,24 +117,15 @@ def _has_gpus(container: Mapping[str, Any]) -> bool:
     return isinstance(limits, Mapping) and any(map(GPUS.fullmatch, map(str, limits)))
 
 
-def check_answering(target: ScaleTarget, engine: TargetEngine) -> None:
-    """Refuse groups whose workers answer requests: only those of leaders are counted.
-
-    Raises:
-        RefusedError: with the flag.
+def workers_answer(leader: TargetEngine, worker: TargetEngine) -> bool:
+    """Tell whether each pod of a group has an API server, with the ranks that it starts.
 
     Sources:
         [vllm-source] engine/arg_utils.py: hybrid and external load balancing of data-parallel
-        ranks, where each process has an API server.
+        ranks, the former of a first rank too; entrypoints/cli/serve.py run_headless.
     """
-    asked = sorted(ANSWERING & engine_flags(engine.arguments).keys())
-    if target.kind == GROUPS.kind and asked:
-        raise RefusedError(
-            "FlagsUnknown",
-            f"scaleTarget {target.name}: with {asked[0]} each pod of a group answers requests, and "
-            "Tonnage counts those of leaders only: start the workers with --headless, or scale a "
-            "Deployment",
-        )
+    asked = ANSWERING & engine_flags(leader.arguments).keys()
+    return bool(asked) and "--headless" not in engine_flags(worker.arguments)
 
 
 def target_version(target: ScaleTarget, engine: TargetEngine) -> str:

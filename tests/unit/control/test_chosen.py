@@ -928,15 +928,16 @@ class TestOutOfReach:
         assert goodput[-1] < goodput[0]
 
 
-def test_a_target_that_another_object_controls_is_refused():
-    controlled = a_target(
-        ownerReferences=[{"kind": "ModelDeployment", "name": "b", "uid": "u", "controller": True}]
-    )
+def test_a_target_of_another_model_is_refused_and_that_of_another_operator_scaled():
+    def controlled_by(kind):
+        owner = {"kind": kind, "name": "b", "uid": "u", "controller": True}
+        return assessed(a_state(a_manifest(**TARGET), live=a_target(ownerReferences=[owner])))
 
-    found = assessed(a_state(a_manifest(**TARGET), live=controlled))
+    found = controlled_by("ModelDeployment")
 
     assert found.refusal.code == "TargetNotAllowed"
-    assert "controlled by another object" in found.refusal.message
+    assert "is of ModelDeployment b" in found.refusal.message
+    assert controlled_by("LLMInferenceService").decision is not None
 
 
 def test_a_template_that_takes_more_gpus_than_the_budget_leaves_is_refused():

@@ -7,12 +7,16 @@ import pytest
 from bad_input import LLAMA_8B
 from fleet_builders import (
     NOW_S,
+    R1,
     a_deployment_body,
+    a_group_pod_body,
     a_groups_body,
     a_manifest,
     a_model,
+    a_model_over_nodes,
     a_pod_body,
     a_replica_set_body,
+    the_sets_of_groups,
 )
 from kube_double import KubeDouble
 from page_builders import labels_of
@@ -62,6 +66,25 @@ def served(name="llama", *, namespace="serving", pods=("a", "b")):
         (Kind.DEPLOYMENT, a_deployment_body(model)),
         (Kind.REPLICA_SET, a_replica_set_body(model)),
         *((Kind.POD, a_pod_body(pod, model=model)) for pod in pods),
+    ]
+
+
+def group(flag):
+    """A LeaderWorkerSet of somebody else, of one group of two pods, with such a flag."""
+    model = a_model_over_nodes()
+    live = a_groups_body(model, replicas=1, ownerReferences=[])
+    template = live["spec"]["leaderWorkerTemplate"]
+    [leader] = template["leaderTemplate"]["spec"]["containers"]
+    leader["args"] = [*leader["args"], flag]
+    template["workerTemplate"] = template["leaderTemplate"]
+    spec = {**R1, "scaleTarget": {"kind": "LeaderWorkerSet", "name": "r1"}, "engine": None}
+    sets = the_sets_of_groups(model, num_groups=1)
+    pods = [a_group_pod_body("r1-0", of="r1"), a_group_pod_body("r1-0-1", of="r1-0")]
+    return [
+        (Kind.MODEL, a_manifest(**spec)),
+        (Kind.GROUPS, live),
+        *((Kind.REPLICA_SET, each) for each in sets),
+        *((Kind.POD, each) for each in pods),
     ]
 
 
@@ -119,6 +142,22 @@ class TestJoining:
         state = one(an_observer(ask=ask), *served())
 
         assert [(each.pod, each.running) for each in state.engines] == [("b", 3)]
+
+    @pytest.mark.parametrize(
+        ("flag", "known", "expected"),
+        [
+            ("--data-parallel-hybrid-lb", ("r1-0", "r1-0-1"), [("r1-0", 1), ("r1-0", 2)]),
+            ("--data-parallel-hybrid-lb", ("r1-0",), [("r1-0", 1), ("r1-0", None)]),
+            ("--enable-expert-parallel", ("r1-0", "r1-0-1"), [("r1-0", 1)]),
+        ],
+        ids=["both answer", "a worker is silent", "workers do not answer"],
+    )
+    def test_what_workers_say_that_answer_is_of_their_replica(self, flag, known, expected):
+        state = one(an_observer(ask=running_on(*(("serving", pod) for pod in known))), *group(flag))
+
+        assert [pod.name for pod in state.pods] == ["r1-0"]
+        assert [(each.pod, each.running) for each in state.engines] == expected
+        assert len({each.engine for each in state.engines}) == len(expected)
 
     def test_tenants_with_pods_of_the_same_name_are_kept_apart(self):
         ask = running_on(("blue", "a"), ("green", "a"))

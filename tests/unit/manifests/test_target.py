@@ -17,10 +17,10 @@ from tonnage.catalog.models import built_in_model
 from tonnage.manifests.target import (
     RefusedError,
     TargetEngine,
-    check_answering,
     target_engine,
     target_request,
     target_version,
+    workers_answer,
 )
 from tonnage.sizing.parallelism.draft import rank_of
 from tonnage.sizing.provenance import Figure, Origin, given_input
@@ -288,13 +288,23 @@ def drafts(config, **changes):
     return read(["--speculative-config", config], **changes)
 
 
-@pytest.mark.parametrize("flag", ["--data-parallel-hybrid-lb", "-dpn=1", "-dpe"])
-def test_groups_whose_workers_answer_are_refused_by_the_flag(flag):
-    engine = TargetEngine(arguments=("m", "-dp", "16", flag))
-    check_answering(ScaleTarget(name="x"), engine)
+@pytest.mark.parametrize(
+    ("flag", "of_worker", "answer"),
+    [
+        ("--data-parallel-hybrid-lb", (), True),
+        ("--data_parallel_start_rank=0", (), True),
+        ("-dpn=1", (), True),
+        ("-dpe", (), True),
+        ("-dpe", ("--headless",), False),
+        ("--data-parallel-size-local=8", (), False),
+    ],
+)
+def test_workers_of_a_group_answer_by_the_leaders_flags_unless_they_are_headless(
+    flag, of_worker, answer
+):
+    leader = TargetEngine(arguments=("m", "-dp", "16", flag))
 
-    with pytest.raises(RefusedError, match=flag.partition("=")[0]):
-        check_answering(ScaleTarget(name="x", kind="LeaderWorkerSet"), engine)
+    assert workers_answer(leader, TargetEngine(arguments=("m", *of_worker))) is answer
 
 
 class TestDrafts:

@@ -136,6 +136,11 @@ class DeploymentView:
         return WORKLOADS[self.kind]
 
     @property
+    def is_of_a_model(self) -> bool:
+        """Tell whether a ModelDeployment controls it."""
+        return (self.owner or "").startswith("ModelDeployment ")
+
+    @property
     def is_rolling(self) -> bool:
         return self.observed_generation < self.generation or self.updated < self.total
 

@@ -39,7 +39,7 @@ def own_only(state: ModelState, *, may_adopt: bool = True) -> ModelState:
 def _is_own(state: ModelState, live: DeploymentView) -> bool:
     model = state.model
     if isinstance(model, ModelDeployment) and model.spec.scale_target:
-        return live.is_opted_in and live.owner_uid is None and state.earlier_owner is None
+        return live.is_opted_in and not live.is_of_a_model and state.earlier_owner is None
     return live.owner_uid == state.view.uid
 
 

@@ -351,9 +351,9 @@ def _check_deployment(state: ModelState, model: ModelDeployment) -> None:
                 'tonnage.dev/managed: "true" on itself and on its pod template, each of those of a '
                 "LeaderWorkerSet",
             )
-        if deployment.owner_uid is not None:
+        if deployment.is_of_a_model:
             raise RefusedError(
-                "TargetNotAllowed", f"{target.kind} {target.name} is controlled by another object"
+                "TargetNotAllowed", f"{target.kind} {target.name} is of {deployment.owner}"
             )
     elif state.name_conflict is not None:
         raise RefusedError("NameConflict", conflict_written(state.name_conflict, model.uid))

@@ -19,7 +19,7 @@ from tonnage.control.observe.starting import has_started
 from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.planning_constants import Belief
 from tonnage.estimate.posterior import SpeedPosterior
-from tonnage.manifests.target import UNREAD, check_answering, target_request, target_version
+from tonnage.manifests.target import UNREAD, target_request, target_version
 from tonnage.memoize import memoize
 from tonnage.sizing.errors import SLOInfeasibleError
 from tonnage.sizing.memory.prefix import with_whole_blocks
@@ -194,7 +194,6 @@ def _expected_request(
         raise shape.kind(shape.message)
     request = by_spec(model.spec, fleet.gpus, shape, version, has_host_cache)
     if target:
-        check_answering(target, engine)
         request = target_request(request, model.spec, engine, has_started=has_started(state))
     request = with_whole_blocks(request)
     if memory.traffic.arrival_scv is not None:
