@@ -25,7 +25,7 @@
   resources: [pods]
   verbs: [list, watch]
 - apiGroups: [""]
-  resources: [configmaps]  # a model's config.json, by name
+  resources: [configmaps]  # by name: a model's config.json, and flags of scale targets
   verbs: [get]
 - apiGroups: [""]
   resources: [persistentvolumeclaims]  # how the claim of a spec may be mounted, by name

@@ -1,14 +1,18 @@
 """Observe: the store and what Prometheus says, joined into one immutable fleet."""
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import chain
+from typing import Final
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment
 from tonnage.api.pods import ROLES, Role
 from tonnage.catalog.gpu import Gpu
-from tonnage.cluster.kube import KubeApi
+from tonnage.cluster.kube import CLAIMS, CONFIG_MAPS, KubeApi
 from tonnage.cluster.queries import Answers
 from tonnage.control.input.state import (
     ACTING,
@@ -26,18 +30,30 @@ from tonnage.estimate.metrics import FRESH_SCRAPES, queries
 from tonnage.estimate.samples import EngineSamples
 from tonnage.fleet.background import BackgroundTask, Start, run_inline, unheard
 from tonnage.fleet.manifests import ManifestCache
-from tonnage.fleet.references import Ages, Claims, ModelConfigs, place_of
+from tonnage.fleet.references import (
+    Ages,
+    ModelConfigs,
+    Referenced,
+    access_modes,
+    claim_of,
+    data_of,
+    place_of,
+)
 from tonnage.fleet.rounds import Ask, Rounds
 from tonnage.fleet.scrape import Scraper, nothing_decides
 from tonnage.fleet.store import Key, Snapshot
 from tonnage.fleet.unlabelled import UnlabelledWorkloads
 from tonnage.fleet.views import AutoscalerView
 from tonnage.manifests.roles import role_name
+from tonnage.manifests.target import TargetEngine, engine_of
+from tonnage.manifests.workload import Workload
 from tonnage.settings import Settings
 from tonnage.sizing.expected import slo_of
 
 Target = tuple[str, str, str]
 """(kind, namespace, name)"""
+TARGETS: Final = 256
+"""Of which flags from ConfigMaps are remembered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +103,9 @@ class Observer:
     """What the time between rounds is measured by."""
     _manifests: ManifestCache = field(default_factory=ManifestCache)
     _configs: ModelConfigs = field(init=False)
-    _claims: Claims = field(init=False)
+    _claims: Referenced[tuple[str, ...]] = field(init=False)
+    _config_maps: Referenced[Mapping[str, str]] = field(init=False)
+    """Of the flags of scale targets."""
     _taken: UnlabelledWorkloads = field(init=False)
     _scraper: Scraper = field(init=False)
     _said: PrometheusSnapshot | None = None
@@ -95,8 +113,12 @@ class Observer:
     """Of the clock of Prometheus, as it was last known."""
 
     def __post_init__(self) -> None:
-        self._configs = ModelConfigs(kube=self.kube, ages=Ages(self.settings.tick_s))
-        self._claims = Claims(kube=self.kube, ages=Ages(self.settings.tick_s))
+        kube, tick_s = self.kube, self.settings.tick_s
+        self._configs = ModelConfigs(kube=kube, ages=Ages(tick_s))
+        self._claims = Referenced(kube=kube, resource=CLAIMS, part=access_modes, ages=Ages(tick_s))
+        self._config_maps = Referenced(
+            kube=kube, resource=CONFIG_MAPS, part=data_of, ages=Ages(tick_s)
+        )
         self._taken = UnlabelledWorkloads(kube=self.kube, names=self.taken_names)
         interval_s = self.settings.scrape_interval_s
         rounds = Rounds(
@@ -155,7 +177,11 @@ class Observer:
         parsed = self._manifests.parse(snapshot.models.values())
         views, ours = self._ours(snapshot, parsed)
         self._configs.forget(parsed, filter(None, map(place_of, ours)))
-        self._claims.forget(ours)
+        self._claims.forget(set(map(claim_of, ours)))
+        lives = chain(snapshot.deployments.values(), snapshot.groups.values())
+        self._config_maps.forget(
+            {(live.namespace, name) for live in lives for name in live.engine.config_maps}
+        )
         needed = {key_of(view, parsed[view.uid]) for view in views}
         seen_names = (
             snapshot.deployments.keys() | snapshot.groups.keys() | snapshot.oversized.keys()
@@ -241,6 +267,8 @@ class Observer:
             snapshot.of_kind(target.kind).get(key) if target else snapshot.workload(key, view.uid)
         )
         deployment = seen_there or self._read_unlabelled(view, model)
+        if target and deployment and deployment.engine.config_maps:
+            deployment = self._with_config_maps(deployment, seen.now_s)
         pods = snapshot.replicas_of(deployment, seen.now_s) if deployment else ()
         config, problem = self._configs.of(view, model, seen.now_s)
         engines = _engines_of(
@@ -257,7 +285,7 @@ class Observer:
             oversized_bytes=snapshot.oversized.get(key) or self._taken.oversized.get(key),
             model_config=config,
             config_problem=problem,
-            claim_modes=self._claims.modes_of(model, seen.now_s),
+            claim_modes=self._claims.of(claim_of(model), seen.now_s),
             conflicting_autoscaler=f"HorizontalPodAutoscaler {scaler}" if scaler else None,
             earlier_owner=oldest.name if oldest and oldest.uid != view.uid else None,
             numbered=seen.numbered.get(view.key, ()),
@@ -267,6 +295,13 @@ class Observer:
             ),
         )
 
+    def _with_config_maps(self, live: DeploymentView, now_s: float) -> DeploymentView:
+        """Return a target with the flags that ConfigMaps of its namespace give it."""
+        found = ((name, (live.namespace, name)) for name in live.engine.config_maps)
+        data = {name: self._config_maps.of(place, now_s) for name, place in found}
+        known = json.dumps({name: texts for name, texts in data.items() if texts is not None})
+        return replace(live, engine=_engine_with(live.workload, live.template, known))
+
     def _read_unlabelled(self, view: ModelView, model: ModelDeployment) -> DeploymentView | None:
         """Return what no watch shows. Ours is none where the writer labels it again."""
         found, target = self._taken.of(key_of(view, model)), model.spec.scale_target
@@ -274,6 +309,11 @@ class Observer:
             return None
         is_ours = found is not None and found.owner_uid == view.uid
         return None if is_ours and model.spec.scaling.mode in ACTING else found
+
+
+@lru_cache(maxsize=TARGETS)
+def _engine_with(workload: Workload, template: str, config_maps: str) -> TargetEngine:
+    return engine_of(workload, json.loads(template), json.loads(config_maps))
 
 
 def _engines_of(

@@ -1,4 +1,4 @@
-"""What specs refer to and nobody watches: ConfigMaps of config.json files, claims of caches.
+"""What nobody watches and specs, or targets, refer to: ConfigMaps of files, claims of caches.
 
 Each is read by name, once for all who name it, and kept a while: of a config.json, a MiB of which
 any number of objects may name, the shape that it says alone. What is missing is looked for again.
@@ -6,9 +6,9 @@ any number of objects may name, the shape that it says alone. What is missing is
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError
@@ -16,7 +16,7 @@ from tonnage.catalog.models import read_model_config, with_second_file
 from tonnage.catalog.overrides import overrides_in
 from tonnage.catalog.shape import ModelShape
 from tonnage.cluster.errors import WorldError
-from tonnage.cluster.kube import CLAIMS, CONFIG_MAPS, KubeApi
+from tonnage.cluster.kube import CONFIG_MAPS, KubeApi, Resource
 from tonnage.control.input.state import BadConfig, ModelView
 from tonnage.fleet.logs import Line
 from tonnage.units import MIB
@@ -31,8 +31,10 @@ MOST_BYTES: Final = MIB
 
 ConfigPlace = tuple[str, str, str, str, str]
 """(namespace, ConfigMap, key, name of the model)."""
-ClaimPlace = tuple[str, str]
-"""(namespace, PersistentVolumeClaim)"""
+Place = tuple[str, str]
+"""(namespace, name)"""
+Part = TypeVar("Part")
+Object = Mapping[str, Any]
 
 
 def look_again_s(num_missing: int, *, tick_s: float) -> float:
@@ -156,23 +158,22 @@ def shape_of(
 
 
 @dataclass(slots=True, kw_only=True)
-class Claims:
-    """What was read, by place; what no object names any more is forgotten."""
+class Referenced(Generic[Part]):
+    """A part of each object that was read, by place; what nobody names any more is forgotten."""
 
     kube: KubeApi
+    resource: Resource
+    part: Callable[[Object], Part | None]
     ages: Ages
-    _read: dict[ClaimPlace, tuple[float, tuple[str, ...] | None]] = field(default_factory=dict)
-    """(time, access modes): these never change, but a claim may be made anew."""
+    _read: dict[Place, tuple[float, Part | None]] = field(default_factory=dict)
 
-    def forget(self, models: Iterable[ModelDeployment]) -> None:
-        """Keep nothing but what these objects name."""
-        named = {claim_of(model) for model in models}
+    def forget(self, named: Container[Place | None]) -> None:
+        """Keep nothing but what these places hold."""
         self._read = {place: each for place, each in self._read.items() if place in named}
-        self.ages.count(place[0] for place, (_, modes) in self._read.items() if modes is None)
+        self.ages.count(place[0] for place, (_, part) in self._read.items() if part is None)
 
-    def modes_of(self, model: ModelDeployment, now_s: float) -> tuple[str, ...] | None:
-        """Return how the cache of a spec may be mounted; None: that is not known."""
-        place = claim_of(model)
+    def of(self, place: Place | None, now_s: float) -> Part | None:
+        """Return what stands there; None: nothing, or that is not known."""
         if place is None:
             return None
         known = self._read.get(place)
@@ -182,17 +183,25 @@ class Claims:
             known = self._read[place] = (now_s, self._look(place, known[1] if known else None))
         return known[1]
 
-    def _look(self, place: ClaimPlace, known: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    def _look(self, place: Place, known: Part | None) -> Part | None:
         try:
-            found = self.kube.get(CLAIMS.path(*place))
+            return self.part(self.kube.get(self.resource.path(*place)) or {})
         except WorldError as error:
-            LOG.warning(Line("not read", claim="/".join(place), message=str(error)))
+            LOG.warning(Line("not read", object="/".join(place), message=str(error)))
             return known  # what was read last holds until it can be read again
-        modes = ((found or {}).get("spec") or {}).get("accessModes")
-        return tuple(modes) if modes else None
 
 
-def claim_of(model: ModelDeployment) -> ClaimPlace | None:
+def access_modes(claim: Object) -> tuple[str, ...] | None:
+    """Return how a claim may be mounted: that never changes, but it may be made anew."""
+    return tuple((claim.get("spec") or {}).get("accessModes") or ()) or None
+
+
+def data_of(config_map: Object) -> Mapping[str, str] | None:
+    """Return the texts in a ConfigMap."""
+    return config_map.get("data") if config_map else None
+
+
+def claim_of(model: ModelDeployment) -> Place | None:
     """Return the claim that the pods of a spec mount, if they mount one."""
     claim = model.spec.pods.model_cache_claim if model.spec.pods else None
     return (model.namespace, claim) if claim else None

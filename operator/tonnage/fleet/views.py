@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -28,7 +28,7 @@ from tonnage.manifests.names import (
     SPEC_ANNOTATION,
     TEMPLATE_ANNOTATION,
 )
-from tonnage.manifests.target import target_engine, workers_answer
+from tonnage.manifests.target import engine_of
 from tonnage.manifests.workload import DEPLOYMENT, GROUPS, Workload
 
 Object = Mapping[str, Any]
@@ -123,7 +123,6 @@ def workload_view(body: Object, workload: Workload) -> DeploymentView:
     num_workers = int(template.get("size", 1)) - 1 if workload.is_group else 0
     pod_spec = answering.get("spec") or {}
     pod_specs = [pod_spec, *(each.get("spec") or {} for each in others_of_group)]
-    engine, *workers = (target_engine(each, size=1 + num_workers) for each in pod_specs)
     pod_labels = [(each.get("metadata") or {}).get("labels") or {} for each in templates]
     annotations = metadata.get("annotations") or {}
     own = (metadata.get("labels") or {}).get(MANAGED_LABEL) == "true"
@@ -151,7 +150,7 @@ def workload_view(body: Object, workload: Workload) -> DeploymentView:
         total=status.get("replicas", 0),
         digest=annotations.get(DIGEST_ANNOTATION),
         flags=annotations.get(FLAGS_ANNOTATION),
-        engine=replace(engine, workers_answer=any(workers_answer(engine, it) for it in workers)),
+        engine=engine_of(workload, template),
         gpus_per_replica=num_gpus(pod_spec) + num_workers * sum(map(num_gpus, pod_specs[1:])),
         uncounted_gpus=tuple(dict.fromkeys(chain.from_iterable(map(uncounted_gpus, pod_specs)))),
         replicas_managers=_replicas_managers(metadata),

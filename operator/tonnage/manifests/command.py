@@ -123,6 +123,8 @@ class Surroundings:
     """That a controller puts before those of the container."""
     is_vllm: bool = False
     """The image is vLLM's own, which starts its server."""
+    asked: set[str] = field(default_factory=set)
+    """ConfigMaps that the command was seen to refer to, known or not."""
 
 
 def engine_words(container: Mapping[str, Any], around: Surroundings) -> tuple[str, ...]:
@@ -239,8 +241,10 @@ def _mappings(value: object) -> Iterator[Mapping[str, Any]]:
 
 
 def _data(reference: object, around: Surroundings) -> Mapping[str, Any] | None:
-    name = reference.get("name") if isinstance(reference, Mapping) else None
-    return around.config_maps.get(str(name))
+    if not isinstance(reference, Mapping):
+        return None
+    around.asked.add(str(reference.get("name")))
+    return around.config_maps.get(str(reference.get("name")))
 
 
 def _filled(text: str, variables: Mapping[str, str | None], room: _Room) -> str:
@@ -688,15 +692,16 @@ def _mounted(path: str, container: Mapping[str, Any], around: Surroundings) -> s
             continue
         source = around.volumes.get(str(mount.get("name")), {}).get("configMap")
         name = source.get("name") if isinstance(source, Mapping) else None
+        data = _data(source, around) or {}
         key = str(inner or "") if path == folder else path.removeprefix(f"{folder}/")
         items = source.get("items") if isinstance(source, Mapping) else None
         keys = {str(each.get("path")): str(each.get("key")) for each in _mappings(items)}
-        text = around.config_maps.get(str(name), {}).get(keys.get(key, key))
+        text = data.get(keys.get(key, key))
         if isinstance(text, str):
             return text
         where = f"ConfigMap {name}" if name else "no ConfigMap"
         raise CommandError(
-            f"--config {path[:MOST_SHOWN]} is in {where}, which is not read here: write its flags "
-            "as args"
+            f"--config {path[:MOST_SHOWN]} is in {where}, of which it cannot be read: write its "
+            "flags as args"
         )
     raise CommandError(f"--config {path[:MOST_SHOWN]} is in the image: write its flags as args")

@@ -28,6 +28,7 @@ from tonnage.manifests.arguments import (
 from tonnage.manifests.command import CommandError, Surroundings, engine_words
 from tonnage.manifests.drafts import with_drafts
 from tonnage.manifests.names import CONTAINER
+from tonnage.manifests.workload import Workload
 from tonnage.sizing.adapters import Adapters, adapters_in, are_counted
 from tonnage.sizing.checks import with_running_cache
 from tonnage.sizing.provenance import Figure, Input, Origin, assumed_inputs, with_changed
@@ -73,9 +74,24 @@ class TargetEngine:
     """Why they cannot be read; empty: they are."""
     workers_answer: bool = False
     """Each pod of its group has an API server."""
+    config_maps: tuple[str, ...] = ()
+    """Names of those that decide these words."""
 
 
 UNREAD: Final = TargetEngine()
+
+
+def engine_of(
+    workload: Workload,
+    template: Mapping[str, Any],
+    config_maps: Mapping[str, Mapping[str, Any]] | None = None,
+) -> TargetEngine:
+    """Read the engine in the template of a workload; of a group the leader's."""
+    engine, *workers = (
+        target_engine(each.get("spec") or {}, size=template.get("size", 1), config_maps=config_maps)
+        for each in workload.templates(template)
+    )
+    return replace(engine, workers_answer=any(workers_answer(engine, each) for each in workers))
 
 
 def target_engine(
@@ -105,10 +121,15 @@ def target_engine(
         variables={"LWS_GROUP_SIZE": str(size), "LWS_WORKER_INDEX": "0"},
         is_vllm=is_vllm_image(image),
     )
+    words, problem = tuple[str, ...](), ""
     try:
-        return TargetEngine(image=image, arguments=engine_words(container, around))
+        words = engine_words(container, around)
     except CommandError as error:
-        return TargetEngine(image=image, problem=str(error))
+        problem = str(error)
+    given = str([container.get("command"), container.get("args")])
+    is_decided = "$" in given or "--config" in given
+    names = tuple(sorted(around.asked)) if is_decided else ()
+    return TargetEngine(image=image, arguments=words, problem=problem, config_maps=names)
 
 
 def _has_gpus(container: Mapping[str, Any]) -> bool:

@@ -6,7 +6,8 @@ An unknown flag is an error, as in vLLM. Flags with an effect are in ``arguments
 from typing import Final
 
 BOOLEANS: Final = (
-    "async-scheduling", "disable-uvicorn-access-log", "enable-auto-tool-choice", "enforce-eager", "trust-remote-code",
+    "async-scheduling", "disable-uvicorn-access-log", "enable-auto-tool-choice",
+    "enforce-eager", "trust-remote-code",
 )  # fmt: skip
 """Each with a ``--no-`` form."""
 

@@ -7,7 +7,7 @@ from kube_double import KubeDouble
 from loop_builders import a_loop, a_world, condition, status_of, tick
 from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import CLAIMS
-from tonnage.fleet.references import AGE_S, Ages, Claims
+from tonnage.fleet.references import AGE_S, Ages, Referenced, access_modes, claim_of
 
 PLACE = CLAIMS.path("serving", "weights")
 PODS = {"modelCacheClaim": "weights"}
@@ -103,47 +103,51 @@ class TestTheLoop:
         assert status_of(world)["plan"]["replicas"] > 0
 
 
+def claims_in(kube):
+    return Referenced(kube=kube, resource=CLAIMS, part=access_modes, ages=Ages(15))
+
+
 class TestReading:
     def test_a_claim_is_read_once_for_all_and_again_after_a_while(self):
         asked = []
         kube = KubeDouble([(PLACE, a_claim("ReadWriteOnce"))])
         kube.fail = lambda verb, path: asked.append(path)
-        claims = Claims(kube=kube, ages=Ages(15))
+        claims = claims_in(kube)
 
         for now_s in (0, 1, AGE_S - 1, AGE_S):
             for name in ("one", "two"):
-                found = claims.modes_of(a_model(name, pods=PODS), now_s)
+                found = claims.of(claim_of(a_model(name, pods=PODS)), now_s)
 
         assert found == ("ReadWriteOnce",)
         assert asked == [PLACE] * 2
 
     def test_one_that_comes_late_is_seen_in_the_next_tick(self):
         kube = KubeDouble()
-        claims = Claims(kube=kube, ages=Ages(15))
+        claims = claims_in(kube)
         model = a_model(pods=PODS)
-        assert claims.modes_of(model, 0) is None
+        assert claims.of(claim_of(model), 0) is None
         kube.put(PLACE, a_claim("ReadWriteOnce"))
 
-        assert claims.modes_of(model, 14) is None
-        assert claims.modes_of(model, 15) == ("ReadWriteOnce",)
+        assert claims.of(claim_of(model), 14) is None
+        assert claims.of(claim_of(model), 15) == ("ReadWriteOnce",)
 
     def test_one_that_was_read_holds_while_it_cannot_be_read(self):
         kube = KubeDouble([(PLACE, a_claim("ReadWriteOnce"))])
-        claims = Claims(kube=kube, ages=Ages(15))
+        claims = claims_in(kube)
         model = a_model(pods=PODS)
-        claims.modes_of(model, 0)
+        claims.of(claim_of(model), 0)
 
         def down(verb, path):
             raise KubernetesError("down", status=503)
 
         kube.fail = down
 
-        assert claims.modes_of(model, AGE_S) == ("ReadWriteOnce",)
+        assert claims.of(claim_of(model), AGE_S) == ("ReadWriteOnce",)
 
     def test_what_nobody_names_any_more_is_forgotten(self):
-        claims = Claims(kube=KubeDouble([(PLACE, a_claim("ReadWriteOnce"))]), ages=Ages(15))
-        claims.modes_of(a_model(pods=PODS), 0)
+        claims = claims_in(KubeDouble([(PLACE, a_claim("ReadWriteOnce"))]))
+        claims.of(claim_of(a_model(pods=PODS)), 0)
 
-        claims.forget([a_model()])
+        claims.forget({claim_of(a_model())})
 
         assert claims._read == {}

@@ -1,6 +1,7 @@
 """The store and the answers of Prometheus, joined into one fleet."""
 
 import threading
+from typing import ClassVar
 
 import pytest
 
@@ -24,11 +25,12 @@ from prometheus_double import asking
 from query_api import name_of
 from tonnage.api.objects import InvalidSpecError
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.cluster.errors import PrometheusError
+from tonnage.cluster.errors import KubernetesError, PrometheusError
 from tonnage.cluster.kube import DEPLOYMENTS
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.metrics import DECIDING, LATENCIES, QUERIES
 from tonnage.fleet.observe import Observer
+from tonnage.fleet.references import AGE_S
 from tonnage.fleet.store import Kind, Store
 from tonnage.manifests.children import spec_digest
 from tonnage.settings import Settings
@@ -305,6 +307,68 @@ class TestModelConfig:
 
         assert asked == [CONFIG_PLACE]
         assert all(each.model_config is first.model_config for each in others)
+
+
+class TestFlagsInConfigMaps:
+    """Of a target: a ``--config`` file, and variables."""
+
+    PLACE = "/api/v1/namespaces/serving/configmaps/flags"
+
+    def target(self, command, **container):
+        live = a_deployment_body(name="my-vllm", ownerReferences=[], annotations={})
+        pod = live["spec"]["template"]["spec"]
+        mount = {"name": "flags", "mountPath": "/etc/vllm"}
+        [engine] = pod["containers"]
+        del engine["args"]
+        engine |= {"command": command, "volumeMounts": [mount], **container}
+        pod["volumes"] = [{"name": "flags", "configMap": {"name": "flags"}}]
+        model = a_manifest(scaleTarget={"name": "my-vllm"}, engine=None)
+        return [(Kind.MODEL, model), (Kind.DEPLOYMENT, live)]
+
+    FILE: ClassVar = ["vllm", "serve", "m", "--config", "/etc/vllm/c.yaml"]
+
+    def test_are_read_by_name_and_only_again_after_a_while(self):
+        asked = []
+        kube = KubeDouble([(self.PLACE, {"data": {"c.yaml": "max-num-seqs: 48"}})])
+        kube.fail = lambda verb, path: asked.append(path)
+        observer = an_observer(kube)
+
+        for now_s in (NOW_S, NOW_S + 15, NOW_S + AGE_S):
+            state = one(observer, *self.target(self.FILE), now_s=now_s)
+
+        assert state.deployment.engine.arguments == ("--max-num-seqs", "48", "m")
+        assert asked == [self.PLACE] * 2
+
+    def test_are_read_of_variables_that_the_command_names(self):
+        kube = KubeDouble([(self.PLACE, {"data": {"SEQS": "32"}})])
+        source = [{"configMapRef": {"name": "flags"}}]
+        command = ["vllm", "serve", "m", "--max-num-seqs=$(SEQS)"]
+
+        state = one(an_observer(kube), *self.target(command, envFrom=source))
+
+        assert state.deployment.engine.arguments == ("m", "--max-num-seqs=32")
+
+    @pytest.mark.parametrize("problem", ["absent", "refused"])
+    def test_that_cannot_be_read_are_named(self, problem):
+        def fail(verb, path):
+            if problem == "refused" and path == self.PLACE:
+                raise KubernetesError("forbidden", status=403)
+
+        kube = KubeDouble()
+        kube.fail = fail
+        state = one(an_observer(kube), *self.target(self.FILE))
+
+        assert "in ConfigMap flags, of which it cannot be read" in state.deployment.engine.problem
+
+    def test_of_which_no_flag_can_be_are_not_read(self):
+        asked = []
+        kube = KubeDouble()
+        kube.fail = lambda verb, path: asked.append(path)
+        source = [{"configMapRef": {"name": "flags"}}]
+
+        one(an_observer(kube), *self.target(["vllm", "serve", "m"], envFrom=source))
+
+        assert asked == []
 
 
 def an_autoscaler(name="hpa", *, kind="Deployment", target="llama", namespace="serving"):

@@ -284,7 +284,7 @@ class TestAFileOfFlags:
         assert words(container, config_maps={"flags": {"A": "--a"}}) == "m --a --a"
 
     def test_that_is_not_known_is_asked_for_by_name(self):
-        with pytest.raises(CommandError, match="ConfigMap flags, which is not read here"):
+        with pytest.raises(CommandError, match="ConfigMap flags, of which it cannot be read"):
             words(self.CONTAINER, volumes=self.VOLUMES)
 
     @pytest.mark.parametrize(
