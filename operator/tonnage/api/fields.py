@@ -254,7 +254,7 @@ PodShare = Annotated[int | str, BeforeValidator(_checked_share), _int_or_string(
 
 ARGUMENT_PATTERN = f"^--({'|'.join(ALLOWED_FLAGS)}){_VALUE}$"
 Argument = Annotated[str, Field(pattern=ARGUMENT_PATTERN, max_length=240)]
-_FOLDER = "(/[A-Za-z0-9_-][A-Za-z0-9._-]{0,95}){1,20}"
+_FOLDER = "(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+"  # RE2 refuses what repeats 1,000 times or more
 ModelId = Annotated[str, Field(pattern=f"^({_HUB_PART}/{_HUB_PART}|{_FOLDER})$", max_length=193)]
 Revision = Annotated[str, Field(pattern="^[A-Za-z0-9]([.]?[A-Za-z0-9_/-]){0,99}$", max_length=100)]
 """Commit, tag or branch: it cannot climb out of a folder, nor look like a flag."""
