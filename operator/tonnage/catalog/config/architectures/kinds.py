@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tonnage.catalog.config.architectures.traits import Architecture
+from tonnage.catalog.config.keys.parts import PARTS
 from tonnage.catalog.config.layers import (
     attention,
     families,
@@ -76,7 +77,6 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
 ASSUMED: Final = _FOUND["_assumed"]
 """Of kinds that no row has: all that takes memory."""
 
-PARTS: Final[Mapping[str, Any]] = tomllib.loads(Path(__file__).with_name("parts.toml").read_text())
 WRAPPERS: Final[Mapping[str, tuple[str, ...]]] = {
     kind: tuple(path.split(".")) for path, kinds in PARTS["wrappers"].items() for kind in kinds
 }

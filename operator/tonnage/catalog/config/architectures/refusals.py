@@ -5,8 +5,8 @@ import reprlib
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from tonnage.catalog.config.architectures.kinds import PARTS
 from tonnage.catalog.config.keys.decoder import UnknownArchitectureError
+from tonnage.catalog.config.keys.parts import PARTS
 from tonnage.catalog.config.layers.attention import LAYER_TYPES
 
 _LINEAR: Final = "linear attention layers"
