@@ -54,10 +54,14 @@ HALF_LIFE_S = 24 * HOUR_S
 PATIENCE_S = 900.0
 """For which more replicas serve before the next step, where it cannot be seen yet whether the last
 one helped."""
+LONGEST_WAIT_S = HOUR_S
+"""For more replicas, after which a trial is over."""
 LIGHTER = 0.95
 """Share of the earlier load per replica, below which it can be seen whether a step has helped."""
 SATURATED = 0.5
 """Share of late requests from which on their number does not say how much is missing."""
+SEEN_S = HOUR_S
+"""In which what more replicas did not mend follows what is seen, but for 1/e."""
 STILL_SERVED = 0.5
 """Of the highest load at which the targets were met within a day: replicas serve as much now."""
 
@@ -104,6 +108,8 @@ class Trial:
     requests_per_s_each: float
     """Before the first one, like the factor."""
     factor: float
+    waited_s: float = 0.0
+    """For more replicas, which a limit or less demand may keep away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +137,21 @@ class TargetCounts:
         )
 
 
+class Unmended(NamedTuple):
+    """The share of requests that more replicas did not mend."""
+
+    most: float
+    """As trials have shown."""
+    share: float
+    """As seen of late."""
+
+    def after(self, late_share: float, seconds: float) -> "Unmended":
+        """Return it after a time in which a share was late."""
+        weight = -math.expm1(-seconds / SEEN_S)
+        share = self.share + weight * (late_share - self.share)
+        return self._replace(share=min(self.most, share))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttainmentCounts:
     """Evidence since the factor was last moved by any, and what steps of it have shown."""
@@ -140,8 +161,8 @@ class AttainmentCounts:
     """Loads of the windows, each times its seconds."""
     seconds: float = 0.0
     trial: Trial | None = None
-    unmended: Mapping[str, float] = field(default_factory=dict)
-    """By target, the share of requests that more replicas did not mend."""
+    unmended: Mapping[str, Unmended] = field(default_factory=dict)
+    """By target."""
     missed_in_a_row: int = 0
     """The newest windows in which load made more late than may be."""
     kept_load: float = 0.0
@@ -161,6 +182,11 @@ class AttainmentCounts:
     def restarted(self) -> "AttainmentCounts":
         """Return what is known without the evidence."""
         return replace(self, targets={}, load_s=0.0, seconds=0.0, missed_in_a_row=0)
+
+    def in_units_of(self, ratio: float) -> "AttainmentCounts":
+        """Return the same without the evidence, where a replica is believed to serve more."""
+        trial = self.trial and replace(self.trial, factor=self.trial.factor / ratio)
+        return replace(self.restarted(), trial=trial, kept_load=self.kept_load / ratio)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,12 +218,14 @@ def judge_window(
     posterior: ObjectPosterior, tally: AttainmentCounts, window: SloWindow, *, now_s: float
 ) -> Judgement:
     """Take in one window in which nothing else changed."""
-    factor, trial = factor_now(posterior, now_s=now_s), tally.trial
+    factor = factor_now(posterior, now_s=now_s)
+    tally = replace(tally, trial=_waiting(tally.trial, window))
+    trial = tally.trial
     is_awaited = trial is not None and window.replicas <= trial.replicas
     if is_awaited or not 0 < window.load <= OVERLOAD * factor:
         return Judgement(posterior=posterior, tally=tally)
     steepness = max(window.steepness, STEEPNESS[0])
-    tally = _add_window(tally, window, (window.load / factor) ** steepness)
+    tally = _add_window(tally, window, min(1.0, window.load / factor) ** steepness)
     known, power = Judgement(posterior=posterior, tally=tally), min(steepness, STEEPNESS[1])
     at = _Moment(window, power, factor, now_s)
     if trial:
@@ -219,6 +247,14 @@ def judge_window(
         reason = f"{math.expm1(step):+.0%} capacity: {_counted(known.tally, name, factor)}"
         return _move(known, factor * math.exp(step), counts, reason, now_s=now_s)
     return known
+
+
+def _waiting(trial: Trial | None, window: SloWindow) -> Trial | None:
+    """Return a trial after a window; None: it has waited for more replicas for too long."""
+    if trial is None or window.replicas > trial.replicas:
+        return trial
+    waited_s = trial.waited_s + window.seconds
+    return replace(trial, waited_s=waited_s) if waited_s < LONGEST_WAIT_S else None
 
 
 def _move(
@@ -285,8 +321,10 @@ def _end_trial(known: Judgement, trial: Trial, at: _Moment) -> Judgement:
     over = replace(known, tally=replace(known.tally, trial=None))
     lighter = at.window.requests_per_s_each / trial.requests_per_s_each
     before, now = trial.late_share, counts.late_share
-    if lighter > LIGHTER or now > SATURATED:
+    if lighter >= 1 or now > SATURATED:
         return over
+    if lighter > LIGHTER:
+        return known
     same = before * counts.num_requests
     if _score(lighter * same, same) > -DEVIATIONS:
         return known  # too few requests to tell the two from each other
@@ -295,7 +333,8 @@ def _end_trial(known: Judgement, trial: Trial, at: _Moment) -> Judgement:
         unmended = 0.0
     shares = {**over.tally.unmended}
     if unmended:
-        shares[trial.target] = shares.get(trial.target, 0.0) + unmended
+        share = unmended + (shares[trial.target].share if trial.target in shares else 0.0)
+        shares[trial.target] = Unmended(most=share, share=share)
     over = replace(over, tally=replace(over.tally.restarted(), unmended=shares))
     allowed_share = counts.allowed / counts.num_requests
     if not unmended or before - unmended > allowed_share:
@@ -336,10 +375,11 @@ def _add_window(
     targets = {name: each.times(kept) for name, each in tally.targets.items()}
     unmended, is_kept, is_missed = {**tally.unmended}, bool(window.verdicts), False
     for each in window.verdicts:
-        always = unmended.get(each.target, 0.0) * each.num_requests
-        if always and _score(each.late, always) < -DEVIATIONS:
-            always = each.late
-            unmended[each.target] = always / each.num_requests
+        always = 0.0
+        if each.num_requests and each.target in unmended:
+            late_share = each.late / each.num_requests
+            known = unmended[each.target] = unmended[each.target].after(late_share, window.seconds)
+            always = known.share * each.num_requests
         before = targets.get(each.target, TargetCounts())
         late = max(0.0, each.late_by_load - always)
         may_be = each.num_requests * (1 - each.quantile)

@@ -52,8 +52,7 @@ QUEUE_BOUNDS_S = (
     240.0, 480.0, 960.0, 1920.0, 7680.0,
 )  # fmt: skip
 """Of the time for which a request waits, like all times of a whole request."""
-BELOW = 0.95
-"""Of a limit: for so long a request may wait, at most, whose own prompt is computed in time."""
+NUM_BELOW = 3
 PROMPT_BOUNDS = tuple(
     float(THOUSAND * lead * scale) for scale in (1, 10, 100) for lead in (1, 2, 5)
 )
@@ -151,13 +150,17 @@ def bounds_near(ttft_limits_s: Iterable[float], tpot_limits_s: Iterable[float]) 
 def judged_bounds(ttft_limits_s: Iterable[float], tpot_limits_s: Iterable[float]) -> list[float]:
     """Return the same, and the bounds that tell why TTFT is late: of queues and of long prompts."""
     limits_s = list(ttft_limits_s)
-    why = {bound for limit_s in limits_s for bound in _next_to(limit_s, QUEUE_BOUNDS_S, BELOW)}
+    why = {bound for limit_s in limits_s for bound in _below(limit_s)}
     return sorted({*bounds_near(limits_s, tpot_limits_s), *why, *(PROMPT_BOUNDS if why else ())})
 
 
-def _next_to(limit_s: float, ladder: Sequence[float], share: float = 1.0) -> set[float]:
-    """Return the bound from a limit on, and the one up to it, or up to a share of it."""
-    below = max((bound for bound in ladder if bound <= share * limit_s), default=0.0)
+def _below(limit_s: float) -> Sequence[float]:
+    """Return the last bounds of queue times below a limit: a prompt's own prefill is in it too."""
+    return [bound for bound in QUEUE_BOUNDS_S if bound < limit_s][-NUM_BELOW:]
+
+
+def _next_to(limit_s: float, ladder: Sequence[float]) -> set[float]:
+    below = max((bound for bound in ladder if bound <= limit_s), default=0.0)
     above = min((bound for bound in ladder if bound >= limit_s), default=0.0)
     return {below, above} - {0.0}
 

@@ -107,7 +107,7 @@ def judge(found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet) -
     known = replace(known, judged_at_s=now_s, judged_goodput=goodput, ledger=ledger)
     if abs(math.log(ratio)) > MOVED:
         learned = given_back(learned, ratio)
-        known = replace(known, tally=known.tally.restarted())
+        known = replace(known, tally=known.tally.in_units_of(ratio))
         return _held_to_served(known, learned, found, chosen, fleet)
     capped = _held_to_served(known, learned, found, chosen, fleet)
     load = _load(found, chosen, *(each.requests_per_s for each in observed.attainments))

@@ -34,6 +34,8 @@ COLD, COLD_S = 0.1, 900.0
 """Of prompt tokens, the share that a pod has not cached and others have, for so long after it is
 Ready."""
 PRECISION: Final = 0.01
+AS_MANY: Final = 0.8
+"""Of the requests that start, that end in the same time where the two are alike."""
 SOME: Final = 0.1
 """Of a limit, that a request may wait at least: what its own prompt takes is a mean."""
 NOBODY: Final = Reason("TargetMissed", "the cause is not known")
@@ -69,6 +71,8 @@ def with_cause(each: Attainment, known: Evidence) -> Attainment:
         return replace(each, cause=Reason("SlowSteps", message), late_by_load=late)
     times = _times(known)
     least, alone, why_alone = _late_alone(each, known)
+    if least > late:  # so they were in time: engines are faster, or have these prompts cached
+        least = alone = 0.0
     rest = max(0.0, late - each.refused_fraction - alone)
     why_rest = _of_rest(rest, each, known, times)
     shares = {
@@ -129,7 +133,7 @@ def _of_some_pods(each: Attainment, known: Evidence) -> Reason | None:
         if requests[worst] > max(UNEVEN * usual, usual + by_chance):
             message = (
                 f"{worst} gets {requests[worst]:.3g} requests/s, the others {usual:.3g}: a router "
-                "that knows what each has spreads them (scaling.routing: LeastOutstanding)"
+                "that knows what each replica has spreads them"
             )
             return Reason("UnevenRouting", message)
     return _of_cold_pods(known, warm, explain)
@@ -176,20 +180,21 @@ class _Times:
 
 def _times(known: Evidence) -> _Times:
     windows = [each.over(ATTAINMENT_SCRAPES) for each in known.engines]
-    ttft_s = _mean((w.seconds, w.first_token_s_per_s, w.started_per_s) for w in windows)
     queue_s = _mean((w.seconds, w.queue_s_per_s, w.queues_per_s) for w in windows)
     prefill_s = _mean((w.seconds, w.prefill_s_per_s, w.prefills_per_s) for w in windows)
-    if ttft_s is None or queue_s is None or prefill_s is None:
-        return _Times(queue_s=queue_s, prefill_s=prefill_s)
-    started_per_s = sum(w.started_per_s or 0.0 for w in windows)
-    waiting = sum(each.waiting or 0.0 for each in known.engines)
-    waited_s = max(queue_s, waiting / started_per_s)
-    return _Times(
-        queue_s=waited_s,
-        prefill_s=prefill_s,
-        server_s=max(0.0, ttft_s - waited_s - prefill_s),
-        is_growing=waited_s > queue_s,
+    started_per_s, ended_per_s = (
+        sum(each or 0.0 for each in rates)
+        for rates in zip(*((w.started_per_s, w.queues_per_s) for w in windows), strict=True)
     )
+    if queue_s is None or prefill_s is None or not started_per_s:
+        return _Times(queue_s=queue_s, prefill_s=prefill_s)
+    waited_s = max(queue_s, sum(e.waiting or 0.0 for e in known.engines) / started_per_s)
+    found = _Times(queue_s=waited_s, prefill_s=prefill_s, is_growing=waited_s > queue_s)
+    ttft_s = _mean((w.seconds, w.first_token_s_per_s, w.started_per_s) for w in windows)
+    tells_all = all(None not in {w.first_token_s_per_s, w.queue_s_per_s} for w in windows)
+    if ttft_s is None or not tells_all or ended_per_s < AS_MANY * started_per_s:
+        return found  # of others than those whose queue and prefill are known
+    return replace(found, server_s=max(0.0, ttft_s - waited_s - prefill_s))
 
 
 def _mean(rates: Iterable[Rates]) -> float | None:
@@ -204,6 +209,11 @@ def _late_alone(each: Attainment, known: Evidence) -> tuple[float, float, Reason
     if not number:
         return 0.0, 0.0, NOBODY
     longest = longest_in_time(known.sizing, each.limit_s)
+    context_tokens = float(known.sizing.request.context_tokens)
+    if longest >= context_tokens:
+        return 0.0, 0.0, NOBODY
+    # The ladder of an engine ends below its longest prompt.
+    within = [{**e, context_tokens: e[math.inf]} for e in within]
     at = bisect_left(PROMPT_BOUNDS, longest)
     low, high = (PROMPT_BOUNDS[at - 1] if at else 0.0), (*PROMPT_BOUNDS, math.inf)[at]
     below = {
@@ -250,7 +260,11 @@ def longest_in_time(sizing: Sizing, limit_s: float) -> float:
 
 def _of_rest(rest: float, each: Attainment, known: Evidence, times: _Times) -> Reason:
     """Return the cause of what is late, and neither refused nor late alone."""
-    if times.server_s > MOST * each.limit_s:
+
+    def least_of(code: str) -> float:
+        return MOST / CLEARLY if known.before == code else MOST
+
+    if times.server_s > least_of("ServerDelay") * each.limit_s:
         message = (
             f"{format_s(times.server_s)} of the time to the first token pass outside of the "
             "engine, at the API server, a tokenizer or a proxy: more replicas do not help"
@@ -262,11 +276,12 @@ def _of_rest(rest: float, each: Attainment, known: Evidence, times: _Times) -> R
     remaining_s = each.limit_s - times.server_s
     waiting = _late_in_queue(known, times, max(remaining_s - own_s, SOME * remaining_s))
     slower_s = 0.0 if times.prefill_s is None else max(0.0, times.prefill_s - own_s)
-    if waiting >= slower_s / remaining_s and waiting >= MOST * rest:
+    slow = slower_s / remaining_s
+    if waiting >= slow and waiting >= least_of("Queued") * rest:
         queue_s = "" if times.queue_s is None else f" {format_s(times.queue_s)} on average"
         message = f"requests wait{queue_s} for a replica that has others"
         return Reason("Queued", message)
-    if slower_s / remaining_s >= MOST * rest:
+    if slow >= least_of("SlowSteps") * rest:
         message = (
             f"prefill takes {format_s(own_s + slower_s)}, alone it would take {format_s(own_s)}"
         )
@@ -277,9 +292,11 @@ def _of_rest(rest: float, each: Attainment, known: Evidence, times: _Times) -> R
 def _late_in_queue(known: Evidence, times: _Times, most_s: float) -> float:
     """Return the largest share of requests that can have waited for longer than so; 1: not known.
 
-    No more than that many times the mean wait, and no more than are above a bucket below it.
+    No more than that many times the mean wait, but for the step in progress, which each waits for;
+    and no more than are above a bucket below it.
     """
-    by_mean = 1.0 if times.queue_s is None else times.queue_s / most_s
+    step_s = known.sizing.at_capacity.step_s
+    by_mean = 1.0 if times.queue_s is None else max(0.0, times.queue_s - step_s) / most_s
     within = _with_bounds(engine.queue_within for engine in known.engines)
     number = sum(e[math.inf] for e in within)
     if times.is_growing or not number:
