@@ -19,6 +19,8 @@ INF = math.inf
 SIZING = a_sizing()
 """Prompts of 4,000 tokens, of which one takes 0.35 s alone, under a TTFT of 2 s at p95."""
 OWN_S = own_prefill_s(SIZING.replica, SIZING.request.workload, SIZING.idle, 4000)
+STEP_S = SIZING.at_capacity.step_s
+"""34 ms: each request waits for the step in progress."""
 RATE = 10.0
 """Requests/s of an engine."""
 CALM = {
@@ -33,8 +35,10 @@ CALM = {
 def an_engine_of(pod="a", *, late=0.0, tpot_late=0.0, rate=RATE, limit_s=2.0, **changes):
     """An engine whose requests wait, are prefilled and pass the server for so long in the mean.
 
-    A figure that is None is one of an engine that has no such metric.
+    A figure that is None is one of an engine that has no such metric. ``ended``: as many requests,
+    of those that start, end.
     """
+    ended_per_s = rate * changes.pop("ended", 1.0)
     means = CALM | {name: changes.pop(name) for name in CALM.keys() & changes.keys()}
     known = [means["queue_s"] or 0.0, means["prefill_s"] or 0.0, means["outside_s"] or 0.0]
     told = {
@@ -49,9 +53,12 @@ def an_engine_of(pod="a", *, late=0.0, tpot_late=0.0, rate=RATE, limit_s=2.0, **
     if means["outside_s"] is not None:
         told["first_token_s_per_s"] = rate * sum(known)
     if means["queue_s"] is not None:
-        told |= {"queue_s_per_s": rate * means["queue_s"], "queues_per_s": rate}
+        told |= {"queue_s_per_s": ended_per_s * means["queue_s"], "queues_per_s": ended_per_s}
     if means["prefill_s"] is not None:
-        told |= {"prefill_s_per_s": rate * means["prefill_s"], "prefills_per_s": rate}
+        told |= {
+            "prefill_s_per_s": ended_per_s * means["prefill_s"],
+            "prefills_per_s": ended_per_s,
+        }
     engine = an_engine(
         pod,
         ttft_within={limit_s: (1 - late) * rate, INF: rate},
@@ -111,7 +118,17 @@ class TestQueued:
     def test_is_nothing_that_waits_too_short_to_make_so_many_late(self):
         # By their mean at most one in sixteen can have waited for the 1.6 s that are left.
         assert cause(late(0.3), *two(late=0.3, queue_s=0.1)) == "TargetMissed"
-        assert cause(late(0.1), *two(late=0.1, queue_s=0.1)) == "Queued"
+        assert cause(late(0.1), *two(late=0.1, queue_s=0.1 + STEP_S)) == "Queued"
+
+    @pytest.mark.parametrize("limit_s", [0.25, 0.5, 0.75, 1.0])
+    def test_is_no_wait_for_the_step_in_progress(self, limit_s):
+        missed = late(0.3, limit_s=limit_s)
+
+        def waits(queue_s):
+            return cause(missed, *two(late=0.3, limit_s=limit_s, queue_s=queue_s))
+
+        assert waits(STEP_S) == "TargetMissed"
+        assert waits(STEP_S + 0.3 * limit_s) == "Queued"
 
     @pytest.mark.parametrize(("within_s", "code"), [(9.9, "TargetMissed"), (6.0, "Queued")])
     def test_is_nothing_that_waits_in_time_by_the_histogram(self, within_s, code):
@@ -192,11 +209,35 @@ class TestLongPrompts:
         assert found.cause.code == "Queued"
         assert found.late_by_load == pytest.approx(0.2)
 
-    def test_are_none_that_are_not_late(self):
-        # Ten of a hundred are long, and only one is late: so the table is too careful.
-        found = self.found(0.01, {2e3: 9.0, 5e3: 9.0, 1e4: 10.0, INF: 10.0}, queue_s=1.0)
+    @pytest.mark.parametrize(("share", "alone"), [(0.01, 0.0), (0.09, 0.0), (0.11, 0.1)])
+    def test_are_none_where_fewer_are_late_than_are_certain_to_be(self, share, alone):
+        # Ten of a hundred are long: where fewer are late, engines are faster than the table.
+        prompts = {2e3: 9.0, 5e3: 9.0, 1e4: 10.0, INF: 10.0}
+        found = self.found(share, prompts, queue_s=1.0)
 
-        assert (found.cause.code, found.late_by_load) == ("LongPrompts", 0)
+        assert found.late_alone == pytest.approx(alone)
+        assert found.late_by_load == pytest.approx(share - alone)
+        assert found.cause.code == ("LongPrompts" if alone else "Queued")
+
+    def test_are_not_all_that_are_above_a_ladder_that_ends_below_the_context(self):
+        """Of 8,192 tokens, as engines have it: 7,635 come within 750 ms."""
+        told = two(late=0.1, limit_s=0.75, queue_s=1.0, prompts_within={5e3: 9.0, INF: 10.0})
+        found = with_cause(late(0.1, limit_s=0.75), evidence(*told))
+
+        # Of the tenth above 5,000 tokens as many are above 7,635 as spread evenly: a sixth.
+        above = (8192 - longest_in_time(SIZING, 0.75)) / (8192 - 5000) / 10
+        assert found.cause.code == "Queued"
+        assert found.late_alone == pytest.approx(0.0)
+        assert found.late_by_load == pytest.approx(0.1 - above)
+        assert 0.01 < above < 0.02
+
+    @pytest.mark.parametrize("limit_s", [1.0, 2.0])
+    def test_are_none_where_the_longest_that_may_come_is_in_time(self, limit_s):
+        told = two(late=0.3, limit_s=limit_s, queue_s=1.0, prompts_within={5e3: 1.0, INF: 10.0})
+        found = with_cause(late(0.3, limit_s=limit_s), evidence(*told))
+
+        assert (found.cause.code, found.late_alone) == ("Queued", 0)
+        assert found.late_by_load == pytest.approx(0.3)
 
     @pytest.mark.parametrize("prompts", [{}, {INF: 10.0}, {1e3: 0.0, INF: 0.0}, {1e3: 9.0}])
     def test_are_none_of_engines_that_do_not_tell_them(self, prompts):
@@ -260,6 +301,19 @@ class TestServerDelay:
         told = {"outside_s": 1.5} | {missing: None}
 
         assert cause(late(0.3), *two(late=0.3, **told)) != "ServerDelay"
+
+    @pytest.mark.parametrize("missing", ["queue_s", "outside_s"])
+    def test_is_none_where_one_engine_of_several_does_not_tell_it(self, missing):
+        blind = an_engine_of("b", late=0.3, **({"outside_s": 1.5} | {missing: None}))
+
+        assert cause(late(0.3), an_engine_of("a", late=0.3, outside_s=1.5), blind) != "ServerDelay"
+
+    @pytest.mark.parametrize(("ended", "is_delay"), [(0.5, False), (0.79, False), (0.81, True)])
+    def test_is_none_of_a_burst_whose_requests_have_not_ended(self, ended, is_delay):
+        # Their first tokens count already, their waits only once they have ended.
+        found = cause(late(0.3), *two(late=0.3, outside_s=1.5, ended=ended))
+
+        assert (found == "ServerDelay") is is_delay
 
     def test_leaves_less_for_the_wait(self):
         # 0.9 s outside and 0.35 s of its own leave 0.75 s of 2 s.
@@ -475,6 +529,23 @@ class TestAnotherCause:
         assert found.cause.code == code
         # What load makes late is the same whatever is reported.
         assert found.late_by_load == pytest.approx(waits)
+
+    @pytest.mark.parametrize(
+        ("code", "changes"),
+        [
+            # Of 2 s half is 1 s, and of that two thirds are 0.67 s.
+            ("ServerDelay", {"outside_s": 0.8}),
+            ("SlowSteps", {"prefill_s": OWN_S + 0.24}),
+            ("Queued", {"queue_s": STEP_S + 0.2}),
+        ],
+    )
+    def test_stays_while_it_is_two_thirds_of_what_makes_it_one(self, code, changes):
+        missed, engines = late(0.3), two(late=0.3, **changes)
+
+        assert cause(missed, *engines, before=code) == code
+        assert cause(missed, *engines, before="SLOMet") == "TargetMissed"
+        calm = two(late=0.3)
+        assert cause(missed, *calm, before=code) == "TargetMissed"
 
 
 class TestUnknown:
