@@ -151,7 +151,9 @@ def judged_bounds(ttft_limits_s: Iterable[float], tpot_limits_s: Iterable[float]
     """Return the same, and the bounds that tell why TTFT is late: of queues and of long prompts."""
     limits_s = list(ttft_limits_s)
     why = {bound for limit_s in limits_s for bound in _below(limit_s)}
-    return sorted({*bounds_near(limits_s, tpot_limits_s), *why, *(PROMPT_BOUNDS if limits_s else ())})
+    return sorted(
+        {*bounds_near(limits_s, tpot_limits_s), *why, *(PROMPT_BOUNDS if limits_s else ())}
+    )
 
 
 def _below(limit_s: float) -> Sequence[float]:

@@ -578,8 +578,8 @@ class TestFleets:
         numbers, last, reasons = found
 
         assert number < max(numbers) <= math.ceil(1.35 * number)
-        # Within two hours all is as it was, and no more are tried for the rest of ten.
-        assert max(numbers[60:]) <= number
+        # Within an hour and a half all is as it was, and no more are tried for the rest of ten.
+        assert max(numbers[45:]) <= number
         assert sum("more replicas do not help" in each for each in reasons) == 1
         assert last.posterior.goodput_factor >= 1
         assert last.tally.trial is None
