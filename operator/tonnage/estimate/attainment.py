@@ -303,7 +303,7 @@ def _lower(known: Judgement, name: str, lowered: float, at: _Moment) -> Judgemen
             requests_per_s_each=at.window.requests_per_s_each,
             factor=at.factor,
         )
-    trial = replace(trial, replicas=number)
+    trial = replace(trial, replicas=number, waited_s=0.0)
     moved = _move(known, lowered, counts, reason, now_s=at.now_s)
     return replace(moved, tally=replace(moved.tally, trial=trial))
 
