@@ -237,5 +237,5 @@ class TestDecodeThatIsFull:
         assert all("DecodeBacklogged" in codes(each, "prefill") for each in seen.statuses)
         assert max(seen.replicas) <= seen.replicas[0]
         assert seen.codes("prefill").isdisjoint({"CapacityAdjusted", "Backlog"})
-        assert all("decode has not pulled" in each for each in seen.said("prefill", "SLOMet"))
+        assert all("decode has not loaded" in each for each in seen.said("prefill", "SLOMet"))
         assert seen.said("decode", "SLOMet")
