@@ -390,7 +390,7 @@ def _add_window(
             late=before.late + late,
             late_at_all=before.late_at_all + max(0.0, each.late - always),
             allowed=before.allowed + may_be,
-            expected=before.expected + may_be * min(1.0, expected_ratio),
+            expected=before.expected + may_be * expected_ratio,
         )
     fading = math.exp(-window.seconds / DAY_S)
     return replace(

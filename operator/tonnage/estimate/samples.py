@@ -230,3 +230,9 @@ def sums_of(rates: Iterable[Rates]) -> tuple[float, float]:
     """Return what both came to in the time watched, over the engines that tell both rates."""
     totals = [(s * total, s * number) for s, total, number in rates if total is not None and number]
     return sum(total for total, _ in totals), sum(number for _, number in totals)
+
+
+def mean_of(rates: Iterable[Rates]) -> float | None:
+    """Return the first of both over the second, in the time watched; None: no engine tells both."""
+    total, number = sums_of(rates)
+    return total / number if number else None

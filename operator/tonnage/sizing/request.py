@@ -11,12 +11,7 @@ from tonnage.api.spec import Spec
 from tonnage.catalog.assumption import Assumption
 from tonnage.catalog.cache_types import CACHE_TYPES, StoredCache, names_of
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
-from tonnage.catalog.engine import (
-    CacheRules,
-    KnownEngine,
-    find_engine,
-    parse_version,
-)
+from tonnage.catalog.engine import CacheRules, KnownEngine, find_engine, parse_version
 from tonnage.catalog.engine_limits import (
     board_refusals,
     flag_refusals,

@@ -17,7 +17,7 @@ from tonnage.control.input.memory import PodSpeed
 from tonnage.control.input.state import Attainment, PodView, settled_pods
 from tonnage.estimate.demand import attainment, interpolate
 from tonnage.estimate.metrics import ATTAINMENT_SCRAPES, PROMPT_BOUNDS
-from tonnage.estimate.samples import EngineSamples, Rates, sums_of
+from tonnage.estimate.samples import EngineSamples, mean_of
 from tonnage.memoize import memoize
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.serving.ttft import own_prefill_s, serving_s
@@ -119,13 +119,11 @@ def _of_some_pods(each: Attainment, known: Evidence) -> Reason | None:
 
     worst = max(late, key=late.__getitem__, default="")
     if explain([worst]):
-        speeds = {pod: speed.slower for pod, speed in known.speeds.items() if pod in late}
-        own = speeds.pop(worst, -math.inf)
-        if speeds and own - median_high(speeds.values()) > SLOW_POD:
-            slower = math.expm1(own - median_high(speeds.values()))
+        behind = steps_behind({p: each for p, each in known.speeds.items() if p in late}, worst)
+        if behind is not None and behind > SLOW_POD:
             message = (
-                f"steps of {worst} take {slower:.0%} longer than those of the others: delete it, "
-                "and look at its node"
+                f"steps of {worst} take {math.expm1(behind):.0%} longer than those of the others: "
+                "delete it, and look at its node"
             )
             return Reason("SlowPod", message)
         usual = (sum(requests.values()) - requests[worst]) / (len(requests) - 1)
@@ -137,6 +135,18 @@ def _of_some_pods(each: Attainment, known: Evidence) -> Reason | None:
             )
             return Reason("UnevenRouting", message)
     return _of_cold_pods(known, warm, explain)
+
+
+def steps_behind(speeds: Mapping[str, PodSpeed], pod: str) -> float | None:
+    """Return by how much the steps of a pod are longer than in the middle of the others.
+
+    A logarithm. Of an even number the slower of the two: one that seems too fast makes nobody else
+    slow. None: its speed is not known, or no other's is.
+    """
+    others = [each.slower for name, each in speeds.items() if name != pod]
+    if pod not in speeds or not others:
+        return None
+    return speeds[pod].slower - median_high(others)
 
 
 def _of_cold_pods(
@@ -160,10 +170,10 @@ def _of_cold_pods(
 
 def _cached_share(engines: Iterable[EngineSamples]) -> float | None:
     windows = [each.over(ATTAINMENT_SCRAPES) for each in engines]
-    computed, started = sums_of(
+    computed = mean_of(
         (w.seconds, w.computed_prompt_tokens_per_s, w.started_prompt_tokens_per_s) for w in windows
     )
-    return 1 - computed / started if started else None
+    return None if computed is None else 1 - computed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,8 +190,8 @@ class _Times:
 
 def _times(known: Evidence) -> _Times:
     windows = [each.over(ATTAINMENT_SCRAPES) for each in known.engines]
-    queue_s = _mean((w.seconds, w.queue_s_per_s, w.queues_per_s) for w in windows)
-    prefill_s = _mean((w.seconds, w.prefill_s_per_s, w.prefills_per_s) for w in windows)
+    queue_s = mean_of((w.seconds, w.queue_s_per_s, w.queues_per_s) for w in windows)
+    prefill_s = mean_of((w.seconds, w.prefill_s_per_s, w.prefills_per_s) for w in windows)
     started_per_s, ended_per_s = (
         sum(each or 0.0 for each in rates)
         for rates in zip(*((w.started_per_s, w.queues_per_s) for w in windows), strict=True)
@@ -190,16 +200,11 @@ def _times(known: Evidence) -> _Times:
         return _Times(queue_s=queue_s, prefill_s=prefill_s)
     waited_s = max(queue_s, sum(e.waiting or 0.0 for e in known.engines) / started_per_s)
     found = _Times(queue_s=waited_s, prefill_s=prefill_s, is_growing=waited_s > queue_s)
-    ttft_s = _mean((w.seconds, w.first_token_s_per_s, w.started_per_s) for w in windows)
+    ttft_s = mean_of((w.seconds, w.first_token_s_per_s, w.started_per_s) for w in windows)
     tells_all = all(None not in {w.first_token_s_per_s, w.queue_s_per_s} for w in windows)
     if ttft_s is None or not tells_all or ended_per_s < AS_MANY * started_per_s:
         return found  # of others than those whose queue and prefill are known
     return replace(found, server_s=max(0.0, ttft_s - waited_s - prefill_s))
-
-
-def _mean(rates: Iterable[Rates]) -> float | None:
-    total, number = sums_of(rates)
-    return total / number if number else None
 
 
 def _late_alone(each: Attainment, known: Evidence) -> tuple[float, float, Reason]:

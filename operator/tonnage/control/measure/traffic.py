@@ -24,7 +24,7 @@ from tonnage.estimate.learner import PodWindow
 from tonnage.estimate.lengths import measure_lengths
 from tonnage.estimate.metrics import BUSY_SCRAPES, DECIDING, SLOW_SCRAPES
 from tonnage.estimate.pages import COMPLETED
-from tonnage.estimate.samples import EngineSamples, sums_of
+from tonnage.estimate.samples import EngineSamples, mean_of
 from tonnage.estimate.speed import (
     BusyWindow,
     PromptShape,
@@ -201,11 +201,11 @@ def observe_engines(
 
 def moved_prompt_fraction(engines: Iterable[EngineSamples]) -> float | None:
     """Return the share of prompt tokens whose cache came from another engine or from the host."""
-    moved, started = sums_of(
+    moved = mean_of(
         (w.seconds, w.moved_prompt_tokens_per_s, w.started_prompt_tokens_per_s)
         for w in (each.busy for each in engines)
     )
-    return min(1.0, moved / started) if started else None
+    return None if moved is None else min(1.0, moved)
 
 
 def _reports_of_pods(state: ModelState, sizing: Sizing) -> list[float]:

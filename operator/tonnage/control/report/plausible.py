@@ -3,13 +3,14 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from statistics import median, median_high
+from statistics import median
 from typing import Final
 
 from tonnage.api.status import Reason
 from tonnage.control.input.finding import Finding, is_false, said_before
 from tonnage.control.input.memory import PodSpeed
 from tonnage.control.input.state import Assessment, Fleet
+from tonnage.control.measure.causes import SLOW_POD, steps_behind
 from tonnage.estimate.learner import BAND
 from tonnage.estimate.planning_constants import Belief
 
@@ -20,8 +21,6 @@ KEPT_S: Final = 900.0
 """For so long a pod that is not busy any more is still judged by what it did."""
 MIN_WINDOWS: Final = 2
 """Looks at which a pod was busy, before it is judged."""
-SLOW_POD: Final = 0.15
-"""By which a pod's steps may be longer than those of the others."""
 BACK: Final = 0.7
 """Of a limit's logarithm: what was beyond it is well again below."""
 PHYSICS_SLACK: Final = 0.1
@@ -118,15 +117,9 @@ def _constants(belief: Belief) -> tuple[tuple[str, float, float, float], ...]:
 
 
 def _slow_pod(speeds: Mapping[str, PodSpeed], ease: float) -> Iterator[Reason]:
-    """Yield the pod that lags most behind the one in the middle of the others.
-
-    Of an even number the slower of the two: one that seems too fast makes nobody else slow.
-    """
-    behind = {
-        name: speed.slower - median_high(other.slower for at, other in speeds.items() if at != name)
-        for name, speed in speeds.items()
-        if len(speeds) > 1
-    }
+    """Yield the pod that lags most behind the one in the middle of the others."""
+    known = ((name, steps_behind(speeds, name)) for name in speeds)
+    behind = {name: longer for name, longer in known if longer is not None}
     slowest = max(sorted(behind), key=lambda name: behind[name], default=None)
     if slowest is None or behind[slowest] <= ease * math.log1p(SLOW_POD):
         return
