@@ -13,6 +13,7 @@ RUNS: Final = "cluster,control,estimate,fleet,manifests,policy"
 FOLDERS: Final = {
     "attacks.md": "api,catalog,cluster,control,estimate,fleet,manifests",
     "capacity.md": "engine,sizing",
+    "causes.md": DECIDES,
     "fleet.md": "control,estimate,fleet,manifests,policy,sizing",
     "fleet_real.md": RUNS,
     "memory.md": "catalog,sizing",
