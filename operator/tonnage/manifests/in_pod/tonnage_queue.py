@@ -10,7 +10,10 @@ from codecs import BOM_UTF8 as BOM
 from typing import Any
 
 CLASS_S = float(os.environ["TONNAGE_QUEUE_CLASS_S"])
-PATHS = ("/completions", "/completions/batch", "/responses", "/generate", "/invocations")
+PATHS = (
+    "/completions", "/completions/batch", "/responses", "/generate", "/invocations", "/chat",
+    "/render", "/generative_scoring", "/systemone",
+)  # fmt: skip
 HEADER = b"x-vllm-priority"
 
 
